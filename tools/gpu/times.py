@@ -77,7 +77,7 @@ def others(framework: Torch, tensors: list[Any]) -> dict[str, float]:
     All scale everything but the whole clip, whose gradients are zero here.
     """
     kinds = paddle_clips if isinstance(framework, Paddle) else torch_lists
-    found = {}
+    found: dict[str, float] = {}
     for name, step in kinds(framework.lib, tensors).items():
         ms, host_ms = framework.milliseconds(step)
         found |= {f"{name}_ms": ms, f"{name}_host_ms": host_ms}

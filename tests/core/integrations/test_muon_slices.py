@@ -2,14 +2,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Units of layers that say how Muon cuts them, as PaddleFleet's do."""
 
+import functools
 import types
 
+import numpy as np
 import paddle
 import pytest
 from core.integrations.test_trainer import Clipping
+from core.parallel.ranks import run_on_ranks
+from core.parallel.training import Layout, plain
 
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.integrations.muon_slices import muon_units
+from paddle_adagc.lab.models.moe import mark_experts
 
 OPTIONS = {"muon_qkv_update_mode": "split_head", "muon_ffn_split": True}
 HIDDEN, INNER, EXPERTS = 4, 6, 3
@@ -140,6 +145,112 @@ def test_slices_without_a_key_are_refused(spec, marks, message):
         setattr(net.qkv_proj.weight, name, value)
     with pytest.raises(ValueError, match=message):
         ClipGradByAdaGC().bind(net, units=muon_units(net, OPTIONS))
+
+
+class Gated(paddle.nn.Layer):
+    """Gate and up of a dense layer in one matrix."""
+
+    def __init__(self, columns):
+        super().__init__()
+        self.up_gate_proj = paddle.nn.Linear(HIDDEN, columns, bias_attr=False)
+
+    def muon_slice_specs(self, options):
+        return {"up_gate_proj.weight": (ortho_gate_up, {})}
+
+
+def clip_slices(whole, layout, shares_inner_axis=False):
+    """Clip made gradients of a rank's part: state, and what is clipped."""
+    topology = layout.start() if layout.world_size > 1 else None
+    mp, ep, size = (layout.mp, layout.ep, layout.world_size)
+    rank = paddle.distributed.get_rank() if topology else 0
+    parts = functools.partial(parts_of, rank=rank, mp=mp, ep=ep)
+    shapes = [part.shape for part in parts(whole[0], shares_inner_axis)]
+    gated = Gated(shapes[0][-1])
+    if mp > 1:
+        gated.up_gate_proj.weight.is_distributed = True
+        gated.up_gate_proj.weight.split_axis = 1
+    experts = Experts(is_shared=shares_inner_axis and size > 1)
+    experts.weight1, experts.weight2 = map(experts.create_parameter, shapes[1:])
+    experts.intermediate_ep_sharded = experts.is_shared
+    if ep > 1:
+        mark_experts(experts)
+    model = paddle.nn.Sequential(("mlp", gated), (NAME, experts))
+    clip = ClipGradByAdaGC(t_start=4, lambda_abs=0.5)
+    clip.bind(model, units=muon_units(model, OPTIONS))
+    for gradients in whole:
+        values = map(paddle.to_tensor, parts(gradients, shares_inner_axis))
+        pairs = [*zip(model.parameters(), values, strict=True)]
+        if layout.split_param:
+            pairs[0] = slice_of(*pairs[0], rank, size)
+        clip(pairs)
+    return plain(clip.full_state_dict()), [g.numpy() for _, g in pairs]
+
+
+def slice_of(parameter, gradient, rank, size):
+    """What sharding V2 hands to a clip on a rank."""
+    part = paddle.zeros([gradient.size // size])
+    part.name = parameter.name
+    return part, gradient.flatten().chunk(size)[rank]
+
+
+def parts_of(gradients, shares_inner_axis, rank, mp, ep):
+    """A rank's part of gate and up, and of the experts' two stacks."""
+    dense, first, second = gradients
+    dense = half_of_each(dense, rank, mp)
+    if shares_inner_axis:
+        return [
+            dense,
+            half_of_each(first, rank, ep),
+            np.split(second, ep, 1)[rank],
+        ]
+    owned = [np.split(stack, ep)[rank % ep] for stack in (first, second)]
+    return [dense, *owned]
+
+
+def half_of_each(fused, rank, size):
+    """A rank's columns of gate, and those of up."""
+    parts = [np.split(part, size, -1) for part in np.split(fused, 2, -1)]
+    return np.concatenate([part[rank % size] for part in parts], -1)
+
+
+@pytest.mark.parametrize(
+    ("layout", "shares_inner_axis"),
+    [
+        (Layout(mp=2), False),
+        (Layout(sharding=2, ep=2, split_param=True), False),
+        (Layout(sharding=2, ep=2, split_param=True), True),
+    ],
+    ids=["tp2", "ep2", "ep2, parts of all experts"],
+)
+def test_slices_over_ranks_are_those_of_one_process(layout, shares_inner_axis):
+    rng = np.random.default_rng(0)
+    shapes = ([4, 12], [4, 4, 8], [4, 4, 4])
+    whole = [
+        [
+            rng.normal(size=s) * rng.lognormal(size=[s[0], *[1] * len(s[1:])])
+            for s in shapes
+        ]
+        for _ in range(12)
+    ]
+    whole = [[g.astype("float32") for g in step] for step in whole]
+    state, clipped = clip_slices(whole, Layout())
+    assert len(state["gamma"]) == 2 + 4 * 3
+    ranks = run_on_ranks(
+        clip_slices,
+        2,
+        whole=whole,
+        layout=layout,
+        shares_inner_axis=shares_inner_axis,
+    )
+    for rank, (its_state, its_clipped) in enumerate(ranks):
+        assert its_state["gamma"] == pytest.approx(state["gamma"], rel=1e-5)
+        expected = parts_of(
+            clipped, shares_inner_axis, rank, layout.mp, layout.ep
+        )
+        if layout.split_param:
+            expected[0] = np.split(expected[0].flatten(), 2)[rank]
+        for mine, theirs in zip(its_clipped, expected, strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=1e-5)
 
 
 @pytest.mark.parametrize(("optim", "number"), [("muon", 22), ("adamw", 10)])
