@@ -54,6 +54,11 @@ class Estimate:
         return f"{self.value:{spec}} ({self.low:{spec}}, {self.high:{spec}})"
 
     @property
+    def short(self) -> str:
+        """The number without its limits: ``"+0.061"``."""
+        return self.text.partition(" (")[0]
+
+    @property
     def change(self) -> str:
         """The other's number and this one's: ``"10 → 1"``."""
         if self.measure == SPIKE_EVENTS:
@@ -171,9 +176,9 @@ class Summary:
         return {
             "fewer": _listed("change", (r for r in events if r.high < 1)),
             "not_fewer": _listed("change", (r for r in events if r.high >= 1)),
-            "higher": _listed("text", (r for r in calm if r.low > 0.01)),
+            "higher": _listed("short", (r for r in calm if r.low > 0.01)),
             "alike": _listed(
-                "text", (r for r in calm if r.low > -0.01 and r.high < 0.01)
+                "short", (r for r in calm if r.low > -0.01 and r.high < 0.01)
             ),
             "better_faults": _listed("text", (r for r in faults if r.high < 0)),
             "worse_faults": _listed("text", (r for r in faults if r.low > 0)),
