@@ -160,7 +160,6 @@ def _make_flight(folder):
         samples=np.arange(2 * steps).reshape(steps, 2),
         learning_rate=np.full(steps, 1e-3),
         loss=np.linspace(3, 2, steps),
-        rng=np.array(["1 2"] * steps),
         **dict.fromkeys(("norm", "h", "gamma"), block),
     )
     flight.save(folder / FLIGHT)
