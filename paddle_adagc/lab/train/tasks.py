@@ -99,8 +99,11 @@ class PretrainTask(abc.ABC):
     def corrupt(
         self, inputs: dict[str, Tensor], fault: Fault, part: int
     ) -> dict[str, Tensor]:
-        """Return a copy of the batch, micro-batch ``part``, with a fault."""
-        raise NotImplementedError
+        """Return a copy of the batch, micro-batch ``part``, with a fault.
+
+        The config refuses faults of batches for a task that has none.
+        """
+        raise NotImplementedError(fault.kind)
 
     @abc.abstractmethod
     def take_losses(self, model: Any) -> list[Tensor]:
