@@ -24,7 +24,6 @@ TARGETS = {name: load_target(path) for name, path in GRIDS.items()}
 NO_PAPER_TARGETS = {
     "quickstart",
     "fp8",
-    "more-seeds",
     "extension-warm-up-faults",
 }
 
