@@ -88,7 +88,7 @@ def test_units_and_their_cuts_are_those_of_numpy(case, data):
         found = [
             begin + piece.start + k * piece.stride + i
             for piece in pieces
-            for k in range(piece.count)
+            for k in range(piece.num_runs)
             for i in range(piece.run)
         ]
         inside = (expected >= begin) & (expected < end)

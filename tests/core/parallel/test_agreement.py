@@ -70,7 +70,6 @@ def test_all_ranks_use_the_kernels_or_none(
         asked.append(reason)
         reasons += [reason, *others]
 
-    ranks(monkeypatch, 3)
     monkeypatch.setattr(agreement.dist, "is_initialized", lambda: True)
     monkeypatch.setattr(agreement.dist, "all_gather_object", gather)
     monkeypatch.setattr(runtime, "current_device", lambda: device)
@@ -84,14 +83,8 @@ def test_all_ranks_use_the_kernels_or_none(
     assert len(said) == len(left)
     for message, (_, why) in zip(said, left, strict=True):
         assert f"of 3 ranks cannot use the CUDA kernels ({why})" in message
-    caplog.clear()
     for topology in (None, Topology()):  # nothing tells which ranks take part
         agreement.agree_on_kernels(topology)
-    assert caplog.text.count("rank 0 uses Paddle's operators (no driver)") == (
-        2 if mine else 0
-    )
-    ranks(monkeypatch, 1)
-    agreement.agree_on_kernels(Topology(world=object()))
     assert len(asked) == bool(device)
 
 
@@ -189,8 +182,7 @@ def follow_experts():
     hcg = start_fleet(
         ep=2,
         sharding=2,
-        moe_sharding=1,
-        configs={"sharding_configs": {"split_param": True}},
+        sharding_configs={"split_param": True},
     )
     number = str(hcg.get_expert_parallel_rank())
     models = {

@@ -18,7 +18,7 @@ from helpers import clip_arrays, make_parameters
 from paddle.distributed.auto_parallel.api import dtensor_from_local
 
 from paddle_adagc.clips.registry import make_clip
-from paddle_adagc.parallel import auto
+from paddle_adagc.parallel import reduce as auto
 
 NUM_STEPS = 30
 whole = MeshLayout.whole

@@ -121,7 +121,7 @@ def train_pipeline(is_foreign=False):
         sharding=2,
         num_micro_batches=2,
         micro_batch_size=BATCH // 4,
-        configs={"sharding_configs": {"split_param": True}},
+        sharding_configs={"split_param": True},
     )
     model = classes.PipelineLayer(
         [

@@ -101,22 +101,14 @@ class Layout:
 
     def start(self) -> Any:
         """Start fleet; return the topology."""
+        names = ("dp", "mp", "pp", "sharding", "sep", "cp", "ep")
+        options = ("split_param", "tensor_fusion", "fuse_optimizer")
         topology = start_fleet(
-            dp=self.dp,
-            mp=self.mp,
-            pp=self.pp,
-            sharding=self.sharding,
-            sep=self.sep,
-            cp=self.cp,
-            ep=self.ep,
-            moe_sharding=self.mp * self.sharding // self.ep,
+            **{name: getattr(self, name) for name in names},
+            sharding_configs={name: getattr(self, name) for name in options},
         )
-        strategy = fleet.fleet._user_defined_strategy
-        shard = strategy.hybrid_configs["sharding_configs"]
-        shard.split_param = self.split_param
-        shard.tensor_fusion = self.tensor_fusion
-        shard.fuse_optimizer = self.fuse_optimizer
         rows = BATCH * MICRO_BATCHES // self.micro_batches
+        strategy = fleet.fleet._user_defined_strategy
         strategy.pipeline_configs = {
             "accumulate_steps": self.micro_batches,
             "micro_batch_size": rows // (self.dp * self.sharding),
