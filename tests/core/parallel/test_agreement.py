@@ -9,21 +9,15 @@ import numpy as np
 import paddle
 import pytest
 from core.parallel.ranks import run_on_ranks, start_fleet
-from core.parallel.simulated import along
-from helpers import clip_arrays, make_parameters
+from helpers import clip_arrays
 
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.clips import stateful
 from paddle_adagc.clips.tensor_wise import ClipGradByTensorWiseGC
 from paddle_adagc.kernels.cuda import runtime
 from paddle_adagc.parallel import agreement
-from paddle_adagc.parallel.agreement import (
-    RankView,
-    check_unbound,
-    compare,
-    refuse_unknown_owners,
-)
-from paddle_adagc.parallel.topology import Axis, Topology
+from paddle_adagc.parallel.agreement import RankView, compare
+from paddle_adagc.parallel.topology import Topology
 
 T_START = 2
 
@@ -225,71 +219,6 @@ def test_ranks_are_compared_once_at_the_first_adaptive_step(
             assert bool(complaint) == bool(complaints[name]), complaint
             assert num_steps == (T_START if complaint else T_START + 3)
             assert gathers == [T_START]
-
-
-def ranks(monkeypatch, count):
-    monkeypatch.setattr(agreement.dist, "get_world_size", lambda: count)
-
-
-def test_an_unbound_clip_sees_all_or_is_refused(monkeypatch):
-    dense, expert = make_parameters([[2], [2]])
-    expert.expert = True
-    several = Topology(data=Axis(0, 2), world=object())
-    check_unbound("C", None, [dense, expert])
-    check_unbound("C", Topology(), [expert])
-    check_unbound("C", several, [dense])
-    ranks(monkeypatch, 2)
-    for topology, parameters in (
-        (Topology(model=Axis(0, 2)), []),
-        (several, [dense, expert]),
-        (None, [expert]),
-    ):
-        with pytest.raises(RuntimeError, match=r"C needs .* clip\.bind\(model"):
-            check_unbound("C", topology, parameters)
-
-
-def test_stage_2_needs_a_known_group(monkeypatch):
-    monkeypatch.setattr(agreement, "is_called_by", lambda step: False)
-    refuse_unknown_owners("C", None)
-    monkeypatch.setattr(agreement, "is_called_by", lambda step: True)
-    refuse_unknown_owners("C", Topology(sharding=Axis(0, 2)))
-    for topology in (None, Topology()):
-        with pytest.raises(RuntimeError, match=r"C needs .* stage 2"):
-            refuse_unknown_owners("C", topology)
-
-
-@pytest.mark.parametrize(
-    ("mark", "value"),
-    [("no_sync", True), ("expert", True), ("color", {"color": "moe_expert"})],
-)
-def test_experts_over_data_parallel_ranks_need_bind(monkeypatch, mark, value):
-    monkeypatch.setattr(
-        "paddle_adagc.clips.stateful.read_topology",
-        lambda: along("data")[0],
-    )
-    dense, expert = make_parameters([[1], [1]])
-    setattr(expert, mark, value)
-    clip = ClipGradByAdaGC()
-    clip_arrays(clip, [dense], [np.ones(1)])
-    gradient = paddle.full([1], 50.0)
-    with pytest.raises(RuntimeError, match=r"clip\.bind\(model\)"):
-        clip([(dense, gradient), (expert, paddle.ones([1]))])
-    assert gradient.item() == 50.0
-
-
-@pytest.mark.parametrize("is_bound", [False, True])
-def test_experts_on_ranks_without_fleet_are_refused(monkeypatch, is_bound):
-    model = paddle.nn.Linear(1, 1)
-    model.weight.no_sync = True
-    clip = ClipGradByAdaGC()
-    if is_bound:
-        clip.bind(model)
-    ranks(monkeypatch, 2)
-    message = r"1 expert tensors \(weight, .* 2 ranks.*fleet\.init"
-    with pytest.raises(
-        RuntimeError, match=message if is_bound else r"clip\.bind"
-    ):
-        clip_arrays(clip, [model.weight], [np.ones([1, 1])])
 
 
 def meet_nan_on_rank_one(nonfinite, calls):
