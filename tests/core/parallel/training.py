@@ -214,7 +214,10 @@ def train(
         if seen.keeps:
             arrays = seen.clipped
             if layout.tensor_fusion and layout.fuse_optimizer:
-                arrays = views_of_buffers(optimizer, topology)
+                # The clip saw buffers; gradients are views into them.
+                rank = topology.get_sharding_parallel_rank()
+                mine = optimizer._rank2params[rank]
+                arrays = {p.name: gradient_of(p).numpy() for p in mine}
             clipped[step] = pieces(parameters, arrays, optimizer, topology)
         optimizer.clear_grad()
     if save_to is not None:
@@ -255,15 +258,6 @@ def make_adamw(model, grad_clip):
     return paddle.optimizer.AdamW(
         1e-3, parameters=model.parameters(), epsilon=1e-2, grad_clip=grad_clip
     )
-
-
-def views_of_buffers(optimizer, topology):
-    """Clipped gradients of this rank's parameters, where the clip saw buffers.
-
-    The parameters' own gradients are views into the buffers.
-    """
-    mine = optimizer._rank2params[topology.get_sharding_parallel_rank()]
-    return {p.name: gradient_of(p).numpy() for p in mine}
 
 
 def place(parameter, topology):
