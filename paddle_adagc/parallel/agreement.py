@@ -31,11 +31,8 @@ from paddle_adagc.state import GLOBAL, ROUNDING, ClipState, Quantity
 logger = logging.getLogger(__name__)
 
 _RELATIVE = 0.02
-_ABSOLUTE = 1e-3
-"""Of the largest norm. A gradient that is all rounding error differs more."""
-
-_OF_A_COUNT = 0.01
-"""Difference of counts between ranks that is still rounding."""
+_ABSOLUTE = 1e-3  # of the largest norm: a gradient may be all rounding error
+_OF_A_COUNT = 0.01  # difference of counts between ranks that is still rounding
 
 _CAUSES = (
     "was bind() given this run's model, were the gradients of replicated "
@@ -47,20 +44,17 @@ _CAUSES = (
 class RankView(NamedTuple):
     """What a rank tells the others."""
 
-    norms: Mapping[str, float]
-    """Key -> norm of the whole tensor, where this rank has a gradient."""
-
+    norms: Mapping[str, float]  # of whole tensors with a gradient here, by key
     group: tuple[int, ...] = ()  # that shares slices of dense tensors (V2)
     dense: tuple[str, ...] = ()  # their keys in the order of their sums
     has_experts: bool = False  # some of its tensors are marked as experts
 
 
 def agree_on_kernels(topology: Topology | None) -> None:
-    """Use the CUDA kernels on all ranks, or on none; waits for the ranks.
+    """Use the CUDA kernels on all ranks, or on none; every rank has to call it.
 
     Sums of kernels and of Paddle's operators differ in their last bits: copies
-    of a tensor on ranks with different ones would drift apart. Every rank has
-    to call it. Without fleet nothing tells which ranks take part.
+    of a tensor on ranks with different ones would drift apart.
     """
     device = runtime.current_device()
     if device is None or not _knows_ranks(topology):
@@ -91,11 +85,11 @@ def compare_with_other_ranks(
     topology: Topology | None,
     squared_norm: Tensor,
 ) -> None:
-    """Hold this step's norms against other ranks'; waits for the device.
+    """Hold this step's norms against other ranks'; see :func:`compare`.
 
-    Every rank has to call it. ``keys`` are of all tensors, as the ``layout``,
-    which is empty for a clip that is not bound; ``squared_norm``, float32
-    ``[num_tensors]``, is of the whole tensors. See :func:`compare`.
+    Every rank has to call it, and waits. ``squared_norm``, float32
+    ``[num_tensors]``, is of the whole tensors; without ``bind`` the layout is
+    empty.
     """
     if topology is None or not _knows_ranks(topology):
         return
@@ -114,10 +108,10 @@ def compare_with_other_ranks(
 
 
 def compare(views: Sequence[RankView], num_expert_ranks: int) -> None:
-    """Hold the ranks' views against each other; a RuntimeError names both.
+    """Refuse norms that differ between ranks, and experts without marks.
 
-    They must not disagree about a norm, nor hold other tensors where they share
-    slices. Under EP a tensor must be marked as an expert.
+    Those show as different tensors of ranks that share slices, or under EP as
+    no tensor that is marked.
     """
     holders: dict[tuple[int, ...], tuple[int, tuple[str, ...]]] = {}
     for rank, view in enumerate(views):
@@ -162,10 +156,7 @@ def gather_state(
     lost: Mapping[str, int],
     quantities: Sequence[Quantity],
 ) -> ClipState:
-    """Merge all ranks' states; every rank has to call it. See :func:`merge`.
-
-    ``lost``: key -> number of steps in which this rank met Inf or NaN, if any.
-    """
+    """Merge all ranks' states; every rank has to call it. See :func:`merge`."""
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return state
     parts: list[tuple[ClipState, Collection[str], Mapping[str, int]]] = []
@@ -179,8 +170,7 @@ def warn_of_lost(
 ) -> None:
     """Name tensors that were Inf or NaN in more steps on some of their ranks.
 
-    ``parts``: by rank, the keys whose gradients it has met, and key -> number
-    of steps with Inf or NaN, if any.
+    ``parts``: keys that a rank has met, and key -> number of such steps.
     """
     for key in sorted({key for _, lost in parts for key in lost}):
         counts = {
@@ -258,11 +248,7 @@ def _check_agreement(
 def check_unbound(
     owner: str, topology: Topology | None, parameters: Sequence[Tensor] = ()
 ) -> None:
-    """Refuse a clip without a bound model where the layout matters.
-
-    No rank holds the whole model, or some of the parameters are experts of one
-    rank among several. ``owner`` is the clip's class.
-    """
+    """Refuse an unbound clip where ranks hold parts of a model, or experts."""
     if topology is None:
         splits_model, has_others = False, dist.get_world_size() > 1
     else:
@@ -287,10 +273,7 @@ def check_alone(layout: Sequence[TensorLayout]) -> None:
 
 
 def refuse_unknown_owners(owner: str, topology: Topology | None) -> None:
-    """Refuse a step of sharding stage 2 whose group the clip does not know.
-
-    Each rank is then given other tensors, which looks like data parallelism.
-    """
+    """Refuse a step of sharding stage 2 whose group the clip does not know."""
     has_sharding = topology is not None and topology.sharding.size > 1
     if not has_sharding and is_called_by(
         stage_2.GroupShardedOptimizerStage2.step

@@ -3,9 +3,7 @@
 """Each tensor's layout, read from the model before fleet wraps anything.
 
 Fleet's sharding V2 replaces the parameters by slices that keep their names but
-lose their marks, so the marks are read from the model. Auto-parallel says how a
-tensor lies over a mesh of processes, and fleet's ``fuse_optimizer`` joins
-several tensors in one buffer.
+lose their marks, so the marks are read from the model.
 """
 
 from __future__ import annotations
@@ -55,8 +53,7 @@ class Spread:
 
     ranks: Ranks  # all ranks of the mesh
     groups: tuple[tuple[int, Ranks], ...] = ()
-    """For each mesh dimension of several ranks on which the placement is
-    ``Shard``: its index and the ranks along it, this one among them."""
+    """Each mesh dimension that splits it, and the ranks along it from here."""
 
 
 _spreads: dict[tuple[Ranks, Ranks, str], Spread] = {}
@@ -100,10 +97,7 @@ class TensorLayout:
     takes_part: bool = True  # it is trained, and not kept from being clipped
     is_whole: bool = False  # sharding stage 3 leaves it in one piece
     spread: Spread | None = None  # on a mesh; ``shape`` is then the whole's
-    is_split_over_experts: bool = False
-    """Each expert-parallel rank holds a part of every expert (layers with
-    ``intermediate_ep_sharded``)."""
-
+    is_split_over_experts: bool = False  # over expert-parallel ranks
     units: tuple[Unit, ...] = ()  # the paper's tensors in it; none: it is one
 
 
@@ -176,17 +170,17 @@ def with_units(
     """Return the layout with the units of each parameter, which get a mark."""
     model = unwrap(model)
     parameters = {p.name: p for p in model.parameters()}
-    of_layout = [
-        (name, tensor, parameters[name.removeprefix(_STAGE_3_PREFIX)])
-        for name, tensor in layout.items()
-    ]
+    known = {
+        t.key: parameters[name.removeprefix(_STAGE_3_PREFIX)]
+        for name, t in layout.items()
+    }
     found = read_units(
-        [(t.key, parameter, t.is_expert) for _, t, parameter in of_layout],
+        [(t.key, known[t.key], t.is_expert) for t in layout.values()],
         declared,
         getattr(getattr(model, "config", None), "__dict__", {}),
     )
     made = dict(layout)
-    for name, tensor, parameter in of_layout:
+    for name, tensor in layout.items():
         key = tensor.key
         if key not in found:
             continue
@@ -196,7 +190,7 @@ def with_units(
                 "which the clip does not split: use fleet's parallelism, or a "
                 "parameter for each unit"
             )
-        setattr(parameter, MARK, found[key])  # for Muon
+        setattr(known[key], MARK, found[key])  # for Muon
         first = 0  # global number of this rank's first expert
         if topology is not None and tensor.is_expert and tensor.shape:
             has_groups = topology.has_expert_groups
@@ -220,10 +214,7 @@ def units_of(parameter: Tensor) -> tuple[Unit, ...]:
 def shuffling_layers(
     model: paddle.nn.Layer,
 ) -> list[tuple[str, paddle.nn.Layer]]:
-    """Find parameters whose layers may interleave their parts for a while.
-
-    Those of PaddleFleet's ``SonicMoEExpert``, known by ``_weights_layout``.
-    """
+    """Parameters of PaddleFleet's ``SonicMoEExpert`` that hold parts."""
     return [
         (f"{name}.{leaf}", layer)
         for name, layer in unwrap(model).named_sublayers(include_self=True)
@@ -294,9 +285,8 @@ def unwrap(model: paddle.nn.Layer) -> paddle.nn.Layer:
 def _named_tensors(model: Any) -> list[tuple[str, Tensor]]:
     """Names by which the model saves its tensors.
 
-    PaddleNLP's pipeline models save under the names of the model in one piece;
-    a bare ``PipelineLayer``, Paddle's or PaddleFleet's, under the global index
-    of each layer, which virtual stages nest in chunks.
+    A bare ``PipelineLayer``, Paddle's or PaddleFleet's, has the global index of
+    each layer, which virtual stages nest in chunks.
     """
     is_bare_pipeline = hasattr(model, "get_num_virtual_stages") and (
         not hasattr(model, "_pp_to_single_mapping")
@@ -324,11 +314,7 @@ def split_axis_of(parameter: Tensor) -> int | None:
 
 
 def is_expert(parameter: Tensor) -> bool:
-    """Whether a parameter is marked as another one on every rank.
-
-    The marks: ``no_sync``, ``expert``, ``mp_moe``, or the color
-    ``"moe_expert"`` or ``"moe_weight_no_hook"``.
-    """
+    """Whether a parameter is marked as another one on every rank."""
     return _has_expert_color(parameter) or any(
         getattr(parameter, mark, False)
         for mark in ("expert", "no_sync", "mp_moe")
@@ -371,10 +357,7 @@ def _tied_copies(layers: Iterable[Any]) -> dict[str, str | None]:
 
 
 def _shared_tensors(layer: Any, attribute: str) -> list[Tensor]:
-    """Return what a layer shares: a tensor, or pairs of name and tensor.
-
-    PaddleFleet's ``mtp_shared_last_layer`` shares a whole layer so.
-    """
+    """Return what a layer shares: a tensor, or pairs of name and tensor."""
     shared = getattr(layer, attribute)
     if isinstance(shared, Tensor):
         return [shared]
@@ -382,11 +365,7 @@ def _shared_tensors(layer: Any, attribute: str) -> list[Tensor]:
 
 
 def _first_keys(model: Any, shared_name: str, attribute: str) -> list[str]:
-    """Keys of tied tensors in the first of their layers, on an earlier stage.
-
-    PaddleNLP's pipeline models name a tied head differently there. Nothing for
-    others, which name every layer by its global index.
-    """
+    """Keys that PaddleNLP's pipelines give tied tensors on an earlier stage."""
     if not hasattr(model, "get_sequential_name_prefixes"):
         return []
     index, description = next(

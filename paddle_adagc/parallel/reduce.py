@@ -17,8 +17,7 @@ tied over stages    -             -                  sharding group
 
 Stage 2 counts as owners, stage 3 as slices: its tensors of up to
 ``segment_size`` values are whole on every rank, and summed nowhere. On a mesh
-of auto-parallel: over the dimensions on which the gradient is ``Shard``, never
-over those on which it is ``Replicate``; ``Partial`` is added up before.
+of auto-parallel: over the dimensions on which the gradient is ``Shard``.
 
 Never over data-parallel, sep or pipeline ranks: their gradients are equal, or
 of other tensors. One all-reduce per group and step carries one float32 for
@@ -66,18 +65,13 @@ class Reduction(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class ReductionPlan:
-    """The sums of a rank in every step, and the tensors that it counts."""
+    """The sums of a rank in every step, and per tensor whether it counts it."""
 
     reductions: tuple[Reduction, ...] = ()  # in this order
-    counts: tuple[bool, ...] = ()
-    """Per tensor: this rank counts it in the global norm, and no other does."""
-
-    is_first: tuple[bool, ...] = ()
-    """Per tensor: this rank is the first of those that know the tensor."""
-
+    counts: tuple[bool, ...] = ()  # in the global norm, and no other rank does
+    is_first: tuple[bool, ...] = ()  # of the ranks that know the tensor
     model: Axis = _ALONE  # tensor-parallel ranks
-    world: Any = None
-    """Group of the global norm; None where every rank holds everything."""
+    world: Any = None  # of the global norm; None: each rank holds everything
 
 
 def check_layout(layout: Sequence[TensorLayout], topology: Topology) -> None:
@@ -106,52 +100,44 @@ def check_layout(layout: Sequence[TensorLayout], topology: Topology) -> None:
             "fleet's expert parallelism (ep_degree)"
         )
     experts = [tensor.key for tensor in layout if tensor.is_expert]
-    why = _why_experts_are_wrong(topology) if experts else ""
-    if why:
-        raise ValueError(
-            f"{len(experts)} expert tensors ({experts[0]}, ...) {why}"
-        )
-
-
-def _why_experts_are_wrong(topology: Topology) -> str:
+    if not experts:
+        return
+    which = f"{len(experts)} expert tensors ({experts[0]}, ...)"
     is_sharded = topology.sharding.size > 1
     if topology.has_expert_groups:
-        if not is_sharded or topology.splits_parameters:
-            return ""
-        return (
-            "under sharding V1, which ignores the experts' groups and gives "
-            "some of them to ranks that do not hold them: set "
-            "sharding_configs.split_param (V2)"
-        )
-    if is_sharded:
-        return (
-            "on the sharding axis without expert groups: use fleet's expert "
-            "parallelism (ep_degree) with sharding V2"
-        )
-    if topology.model.size > 1 and topology.data.size == 1:
-        return (
-            "on the tensor-parallel axis: nothing tells whether its ranks hold "
-            "different experts or parts of the same; use fleet's expert "
-            "parallelism (ep_degree)"
-        )
+        if is_sharded and not topology.splits_parameters:
+            raise ValueError(
+                f"{which} under sharding V1, which ignores the experts' groups "
+                "and gives some of them to ranks that do not hold them: set "
+                "sharding_configs.split_param (V2)"
+            )
+        return
     split = max(topology.model.size, topology.pipe.size, topology.sep.size)
-    if split > 1 and topology.data.size * topology.sep.size > 1:
-        return (
+    why = ""
+    if is_sharded:
+        why = "on the sharding axis without expert groups"
+    elif topology.model.size > 1 and topology.data.size == 1:
+        why = (
+            "on the tensor-parallel axis: nothing tells whether its ranks hold "
+            "different experts or parts of the same"
+        )
+    elif split > 1 and topology.data.size * topology.sep.size > 1:
+        why = (
             "on the data-parallel axis beside tensor, pipeline or sep "
             "parallelism: there fleet ignores no_sync and averages the "
-            "gradients of different experts; use fleet's expert parallelism "
-            "(ep_degree), or data parallelism alone"
+            "gradients of different experts"
         )
-    return ""
+    if why:
+        raise ValueError(
+            f"{which} {why}; use fleet's expert parallelism (ep_degree) with "
+            "sharding V2, or data parallelism alone"
+        )
 
 
 def make_plan(
     layout: Sequence[TensorLayout], topology: Topology
 ) -> ReductionPlan:
-    """Which sums the table above asks for; see :func:`check_layout`.
-
-    ``layout`` has this rank's tensors in the order of its vectors.
-    """
+    """Which sums the table above asks for, of this rank's tensors in order."""
     check_layout(layout, topology)
     has_groups = topology.has_expert_groups
     dense: dict[int, TensorLayout] = {}
@@ -184,10 +170,7 @@ def make_plan(
 
 
 def _counts(tensor: TensorLayout, topology: Topology) -> bool:
-    """Whether this rank is the first that knows the tensor's norm.
-
-    After the sums, all ranks that hold copies or parts of a tensor know it.
-    """
+    """Whether this rank is the first that knows the norm, once it is summed."""
     if tensor.is_tied_copy:
         return False
     if tensor.is_expert and topology.has_expert_groups:
@@ -235,10 +218,7 @@ class Reducer:
         return self._plan.model.size
 
     def sum_over_tp(self, parts: Tensor) -> Tensor:
-        """Sum over the tensor-parallel group, in place.
-
-        Entry i of ``parts``, float32 ``[n]``, is about one unit on all ranks.
-        """
+        """Sum float32 ``[n]`` over the tensor-parallel group, in place."""
         if self.num_tp_ranks > 1:
             dist.all_reduce(parts, group=self._plan.model.group)
         return parts
@@ -246,9 +226,8 @@ class Reducer:
     def local_norms(self, squared_norm: Tensor) -> Tensor:
         """Sum each tensor's squared norm over the ranks that hold it.
 
-        ``squared_norm``, float32 ``[num_tensors]``, is of this rank's parts,
-        and 0 for tensors that it has no gradient of. Returns that of the whole
-        tensors.
+        From float32 ``[num_tensors]`` of this rank's parts, 0 without a
+        gradient, to that of the whole tensors.
         """
         for index, group in self._reductions:
             part = _all_reduce(paddle.gather(squared_norm, index), group)
@@ -263,10 +242,7 @@ class Reducer:
         return paddle.where(self._counts, squared_norm, zero)
 
     def gather(self, value: T) -> list[T]:
-        """Give every rank the values of all ranks; waits for them.
-
-        Where every rank holds everything the answer is its own alone.
-        """
+        """Values of all ranks, or its own alone if each holds everything."""
         return _gather(value, self._world)
 
     def global_sum(self, total: Tensor) -> Tensor:
@@ -291,10 +267,9 @@ class Reducer:
         return _any_rank(flag, self._world)
 
     def tell_everyone(self, is_news: bool, value: T) -> list[T]:
-        """Give all ranks' values to all, if they are news on any of them.
+        """Values of all ranks, data-parallel ones too, if any rank has news.
 
-        Data-parallel ranks are included. One all-reduce of one number; if there
-        are news, one gather.
+        One all-reduce of one number; if there are news, one gather.
         """
         if not _any_rank(is_news, self._everyone):
             return []
@@ -302,11 +277,7 @@ class Reducer:
 
 
 def _all_reduce(part: Tensor, group: Any) -> Tensor:
-    """Sum over a group, or over a mesh.
-
-    Paddle makes a process group only if all ranks take part; a reshard needs
-    none but the ranks of its mesh.
-    """
+    """Sum over a group or a mesh, for which no other ranks make a group."""
     if isinstance(group, dist.ProcessMesh):
         summands = dtensor_from_local(part, group, [dist.Partial()])
         return dist.reshard(summands, group, [dist.Replicate()])._local_value()
@@ -333,8 +304,8 @@ def _any_rank(flag: bool, group: Any) -> bool:
 class Meshes:
     """What a clip knows of the tensors that lie on meshes.
 
-    ``layout`` has a model's tensors, in the order of their slots. Their
-    gradients may lie in other ways, and are asked in every step.
+    ``layout`` has a model's tensors by slot; their gradients may lie in other
+    ways, and are asked in every step.
     """
 
     def __init__(self, layout: Iterable[TensorLayout] = ()) -> None:
@@ -376,9 +347,8 @@ class Meshes:
     ) -> list[tuple[Tensor, Tensor]]:
         """Return parameters and this rank's slices, under tensor fusion.
 
-        A slice does not say of what tensor it is a part: each is summed over
-        all ranks of the ``group`` that share the buffers, and over the
-        dimensions on which its parameter is ``Shard``.
+        Each is summed over all ranks of the ``group`` that share the buffers,
+        and over the dimensions on which its parameter is ``Shard``.
         """
         ranks = tuple(group.ranks)
         self._update(
@@ -407,11 +377,7 @@ class Meshes:
 
 
 def make_mesh_plan(spreads: Sequence[Spread | None]) -> ReductionPlan:
-    """Which sums tensors on meshes ask for.
-
-    ``spreads`` are those of every tensor's gradient, in the order of the clip's
-    vectors; None stands for a dense tensor, which every rank holds.
-    """
+    """Which sums gradients on meshes ask for; None: every rank holds it."""
     slots: dict[tuple[int, Ranks], list[int]] = {}
     for slot, spread in enumerate(spreads):
         for group in spread.groups if spread else ():
@@ -446,10 +412,7 @@ def _line(ranks: Ranks) -> dist.ProcessMesh:
 
 
 def any_is_distributed(pairs: Iterable[tuple[Tensor, Tensor]]) -> bool:
-    """Whether a gradient is a ``DistTensor``.
-
-    Asks no tensor where the process has made no mesh.
-    """
+    """Whether a gradient is a ``DistTensor``; asks none without a mesh."""
     return bool(get_unique_process_mesh_map()) and any(
         gradient.is_dist() for _, gradient in pairs
     )
@@ -461,19 +424,12 @@ def local_value(tensor: Tensor) -> Tensor:
 
 
 def fuses_tensors() -> bool:
-    """Whether ``_ShardOptimizer`` announces slices of its own buffers.
-
-    FSDP announces in the same way buffers that join tensors.
-    """
+    """Whether ``_ShardOptimizer``, and not FSDP, announces slices."""
     return is_called_by(_ShardOptimizer._tensor_fusion)
 
 
 def makes_states_only() -> bool:
-    """Whether this step is the fake one of ``_ShardOptimizer.state_dict``.
-
-    Before the first step Paddle makes the optimizer's states by a step with
-    gradients of zero. It trains nothing, and a clip must not count it.
-    """
+    """Whether this step, with gradients of 0, makes the optimizer's states."""
     return is_called_by(_ShardOptimizer.state_dict)
 
 

@@ -24,9 +24,7 @@ from paddle import Tensor, _C_ops
 
 from paddle_adagc.checks import check_integer, suggestion
 
-MARK = "adagc_units"
-"""Attribute of a parameter that says what units it holds."""
-
+MARK = "adagc_units"  # attribute of a parameter: the units that it holds
 _GROUPED = re.compile(r"(^|\.)grouped_gemm_experts\.weight\d*$")
 
 
@@ -39,8 +37,7 @@ class Piece(NamedTuple):
     stride: int = 0  # from one run to the next
 
     @property
-    def size(self) -> int:
-        """Number of values."""
+    def size(self) -> int:  # number of values
         return self.run * self.num_runs
 
 
@@ -55,8 +52,8 @@ class Unit:
     def cut(self, begin: int, end: int) -> list[Piece]:
         """Return what the slice ``[begin, end)`` of the parameter has of it.
 
-        At most three pieces: the rest of a first run, whole runs, the
-        beginning of a last one. They start from ``begin``.
+        At most three pieces, from ``begin``: the rest of a run, whole runs, the
+        beginning of a run.
         """
         start, run, num_runs, stride = self.place
         stride = stride or run
@@ -71,10 +68,7 @@ class Unit:
         return pieces
 
     def view(self, tensor: Tensor) -> Tensor:
-        """Return the unit's values in the memory of a contiguous tensor.
-
-        ``tensor`` is the whole parameter, or its gradient.
-        """
+        """Return its values in the memory of the parameter or its gradient."""
         flat = _C_ops.view_shape(tensor, [math.prod(tensor.shape)])
         start, run, num_runs, stride = self.place
         if num_runs == 1:
@@ -162,10 +156,10 @@ class Units:
     def of(
         self, key: str, shape: Sequence[int], first_expert: int = 0
     ) -> tuple[Unit, ...]:
-        """Return the units of a parameter, which they fill.
+        """Return the units that fill a parameter; refuse other shapes.
 
         ``shape`` is of this rank's part, and ``first_expert`` the global number
-        of its first expert. A ValueError says that the shape does not fit.
+        of its first expert.
         """
         inner = tuple(shape[1:] if self.experts else shape)
         if not inner or not -len(inner) <= self.axis < len(inner):
@@ -244,13 +238,9 @@ def read_units(
     Units are declared; or marked, as the parameter's attribute
     ``adagc_units``; or recognised: a parameter with three axes that is marked
     as an expert, or called ``grouped_gemm_experts.weight1``, holds experts.
-    Refused are patterns that match no parameter, two that match one, and units
-    that make no sense.
 
-    Args:
-        parameters: Key, parameter, and if it is marked as an expert.
-        declared: By the caller of ``bind``.
-        config: The model's, in which shares may name a number.
+    ``parameters`` are key, parameter, and if it is marked as an expert;
+    ``config`` is the model's, in which shares may name a number.
     """
     patterns = declared if isinstance(declared, Mapping) else {}
     unused = dict.fromkeys(patterns)

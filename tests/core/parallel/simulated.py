@@ -10,6 +10,8 @@ import paddle
 from paddle_adagc.parallel import reduce
 from paddle_adagc.parallel.topology import Axis, Topology
 
+READ_TOPOLOGY = "paddle_adagc.clips.stateful.read_topology"
+
 
 class Ranks:
     """Threads whose all-reduce sums over a group, given as its ranks."""
@@ -23,8 +25,7 @@ class Ranks:
         monkeypatch.setattr(reduce.dist, "all_reduce", self.all_reduce)
         monkeypatch.setattr(reduce.dist, "all_gather_object", self.all_gather)
         monkeypatch.setattr(
-            "paddle_adagc.clips.stateful.read_topology",
-            lambda: self.topologies[self.local.rank],
+            READ_TOPOLOGY, lambda: self.topologies[self.local.rank]
         )
 
     def all_reduce(self, tensor, op=None, group=None):

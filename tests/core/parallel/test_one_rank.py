@@ -8,7 +8,7 @@ import numpy as np
 import paddle
 import paddle.distributed as dist
 import pytest
-from core.parallel.simulated import along
+from core.parallel.simulated import READ_TOPOLOGY, along
 from helpers import clip_arrays, make_parameters
 from paddle.distributed.auto_parallel.api import dtensor_from_local
 from paddle.distributed.fleet.meta_parallel.sharding import (
@@ -20,13 +20,6 @@ from paddle_adagc.clips.agc import ClipGradByAGC
 from paddle_adagc.parallel import reduce
 from paddle_adagc.parallel.agreement import refuse_unknown_owners
 from paddle_adagc.parallel.topology import Topology
-
-
-def use_topology(monkeypatch, topology):
-    monkeypatch.setattr(
-        "paddle_adagc.clips.stateful.read_topology", lambda: topology
-    )
-
 
 COPIES = along("data")[0]
 PARTS = along("model")[0]
@@ -63,7 +56,7 @@ PARTS = along("model")[0]
 def test_experts_on_ranks_without_fleet_are_refused(
     monkeypatch, topology, num_ranks, mark, is_bound, message
 ):
-    use_topology(monkeypatch, topology)
+    monkeypatch.setattr(READ_TOPOLOGY, lambda: topology)
     monkeypatch.setattr(dist, "get_world_size", lambda: num_ranks)
     monkeypatch.setattr(dist, "all_reduce", lambda *args, **options: None)
     model = paddle.nn.Linear(1, 1)
@@ -83,7 +76,7 @@ def test_experts_on_ranks_without_fleet_are_refused(
 
 
 def test_hybrid_parallel_run_without_bind_or_gradient_is_refused(monkeypatch):
-    use_topology(monkeypatch, PARTS)
+    monkeypatch.setattr(READ_TOPOLOGY, lambda: PARTS)
     with pytest.raises(RuntimeError, match=r"clip\.bind\(model\)"):
         clip_arrays(ClipGradByAdaGC(), make_parameters([[1]]), [None])
 
@@ -91,7 +84,7 @@ def test_hybrid_parallel_run_without_bind_or_gradient_is_refused(monkeypatch):
 def test_bind_refuses_a_layout_without_a_right_norm(monkeypatch):
     model = paddle.nn.Linear(2, 2)
     sliced = along("sharding", splits_parameters=True)
-    use_topology(monkeypatch, sliced[0])
+    monkeypatch.setattr(READ_TOPOLOGY, lambda: sliced[0])
     with pytest.raises(ValueError, match="cuts through units"):
         ClipGradByAGC().bind(model)
     ClipGradByAdaGC().bind(model)
@@ -117,7 +110,7 @@ def test_step_of_sharding_stage_2_needs_a_known_group(topology, is_refused):
 
 
 def test_tensors_in_one_buffer_are_clipped_each_by_its_own_norm(monkeypatch):
-    use_topology(monkeypatch, Topology(fuses_parameters=True))
+    monkeypatch.setattr(READ_TOPOLOGY, lambda: Topology(fuses_parameters=True))
     model = paddle.nn.Linear(2, 3)
     (buffer,) = make_parameters([[9]])
     for parameter, start, end in ((model.weight, 0, 6), (model.bias, 6, 9)):
