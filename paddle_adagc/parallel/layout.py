@@ -219,7 +219,7 @@ def shuffling_layers(
         (f"{name}.{leaf}", layer)
         for name, layer in unwrap(model).named_sublayers(include_self=True)
         if hasattr(layer, "_weights_layout")
-        for leaf, parameter in layer.named_parameters(include_sublayers=False)
+        for leaf, parameter in layer.named_parameters()
         if as_units(leaf, getattr(parameter, MARK, "experts")).parts
     ]
 

@@ -78,8 +78,9 @@ def read_topology() -> Topology | None:
     names = ["data", "sep", "model", "sharding"]
     if isinstance(hcg, EPHybridCommunicateGroup):
         names += ["expert", "moe_sharding"]
+    axes: dict[str, Any] = {name: _axis(hcg, name) for name in names}
     return Topology(
-        **{name: _axis(hcg, name) for name in names},
+        **axes,
         pipe=Axis(
             hcg.get_stage_id(),
             hcg.get_pipe_parallel_world_size(),

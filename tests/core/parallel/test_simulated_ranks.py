@@ -32,6 +32,8 @@ def half(rank, size):
 
 
 PAIR, GRID = (0, 1), (0, 1, 2, 3)
+TIED = "pp2, a tied tensor counts once"
+PARTS = "ep2, each rank holds a part of every expert"
 DENSE = {"norm": WHOLE, "dense": WHOLE}
 # Topologies; what each rank is given; and for some ranks the all-reduces
 # (group, length) of a warm-up step and of an adaptive one.
@@ -52,7 +54,7 @@ CASES = {
         )
         for name in ("data", "sep")
     },
-    "pp2, a tied tensor counts once": (
+    TIED: (
         along("pipe"),
         [DENSE, {"dense": WHOLE, "split": WHOLE}],
         dict.fromkeys(PAIR, ([(PAIR, 3)], [])),
@@ -137,7 +139,7 @@ CASES = {
         ],
         {},
     ),
-    "parts of all experts": (
+    PARTS: (
         expert_topologies(2, 1),
         [{"dense": half(r, 24), "expert.0": half(r, 12)} for r in PAIR],
         {0: ([(PAIR, 1), (PAIR, 1), (PAIR, 3)], [(PAIR, 1), (PAIR, 1)])},
@@ -165,7 +167,9 @@ def gradients(step):
 
 
 def clip_parts(case, part):
-    """Clipped gradients by step and key; the clip; and the keys it has met.
+    """Clipped gradients by step and key; the clip; the keys it has met.
+
+    And, summed over all ranks, the tensors of which this one is the first.
 
     ``part`` has key -> slice of the whole gradient that the rank's optimizer is
     given; None: it knows the tensor but is given nothing.
@@ -176,12 +180,10 @@ def clip_parts(case, part):
         (parameters[key],) = make_parameters([[max(size, 1)]])
         layout[parameters[key].name] = TensorLayout(
             key=key,
-            is_tp_split=key == "split",
+            is_tp_split=key not in ("norm", "dense"),  # experts have the mark
             is_expert=key.startswith("expert"),
-            is_tied_copy="tied" in case
-            and key == "dense"
-            and "norm" not in part,
-            is_split_over_experts="parts" in case and key == "expert.0",
+            is_tied_copy=key == "dense" and case == TIED and "norm" not in part,
+            is_split_over_experts=key == "expert.0" and case == PARTS,
         )
     clip = ClipGradByAdaGC(**ARGUMENTS)
     clip._table.bind(layout)
@@ -195,17 +197,20 @@ def clip_parts(case, part):
             [grads[key][where] for key, where in given.items()],
         )
         history.append(dict(zip(given, clipped, strict=True)))
-    return history, clip, {clip._table.keys[slot] for slot in clip._observed}
+    met = {clip._table.keys[slot] for slot in clip._observed}
+    number = clip._known_reducer().sum_over_model([1.0] * len(part)).item()
+    return history, clip, met, number
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_ranks_act_as_one_process(monkeypatch, case):
     topologies, parts, expected = CASES[case]
     keys = {key: WHOLE for key in SHAPES if any(key in p for p in parts)}
-    whole, alone, _ = clip_parts("", keys)
+    whole, alone, _, number = clip_parts("", keys)
     ranks = Ranks(monkeypatch, topologies)
     results = ranks.run(lambda rank: clip_parts(case, parts[rank]))
-    for rank, (history, _, _) in enumerate(results):
+    for rank, (history, *_, its_number) in enumerate(results):
+        assert its_number == number
         for step, clipped in enumerate(history):
             for key, array in clipped.items():
                 np.testing.assert_allclose(
@@ -216,14 +221,15 @@ def test_ranks_act_as_one_process(monkeypatch, case):
                     err_msg=f"rank {rank}, step {step}, {key}",
                 )
     merged = merge(
-        [(clip._state().to_numpy(), met) for _, clip, met in results],
+        [(clip._state().to_numpy(), met) for _, clip, met, _ in results],
         alone._kept,
     )
     gammas = dict(zip(merged.keys, merged.values["gamma"], strict=True))
     theirs = {k: float(g) for k, g in alone.state_dict()["gamma"].items()}
     assert gammas == pytest.approx(theirs, rel=1e-5)
     for rank, (warm_up, adaptive) in expected.items():
-        assert ranks.calls[rank] == warm_up * 6 + adaptive * 6
+        counted = [(topologies[rank].world, 1)] if warm_up else []
+        assert ranks.calls[rank] == warm_up * 6 + adaptive * 6 + counted
 
 
 def test_a_pattern_may_match_other_ranks_tensors_alone(monkeypatch):

@@ -226,13 +226,13 @@ def train(
         model.get_all_parameters()
     fused = {p.name for p, _ in of_units.values()}
     weights = {
-        key: [(*place(p, topology), 0, layout.whole(p).reshape(-1))]
+        key: (*place(p, topology), 0, layout.whole(p).reshape(-1))
         for key, p in parameters.items()
         if p.name not in fused
     }
     for key, (p, unit) in of_units.items():
         where = (*place(p, topology)[:2], unit.shape, 0)
-        weights[key] = [(*where, unit.view(p).numpy().reshape(-1))]
+        weights[key] = (*where, unit.view(p).numpy().reshape(-1))
     return {
         "losses": losses,
         "state": plain(clip.full_state_dict()) if is_ours else {},
@@ -283,7 +283,7 @@ def pieces(parameters, arrays, optimizer, topology):
             offset = view._param_begin - view._index
         flat = arrays[parameter.name].reshape(-1)
         flat = flat[: max(parameter.size - offset, 0)]  # without V2's padding
-        out[key] = [(*place(parameter, topology), offset, flat)]
+        out[key] = (*place(parameter, topology), offset, flat)
     return out
 
 
@@ -302,28 +302,25 @@ def merge(ranks):
 
     Ranks that hold the same elements have to agree on them.
     """
-    found: dict[str, dict] = {}
+    found, axes = {}, {}
     for rank in ranks:
-        for key, parts in rank.items():
-            for tp_rank, axis, shape, offset, flat in parts:
-                local, _ = found.setdefault(key, {}).setdefault(
-                    tp_rank, (np.full(np.prod(shape), np.nan), (axis, shape))
-                )
-                target = local[offset : offset + flat.size]
-                known = ~np.isnan(target)
-                np.testing.assert_allclose(
-                    flat[known], target[known], rtol=1e-5, atol=1e-7
-                )
-                target[:] = flat
-    return {key: _whole(parts) for key, parts in found.items()}
-
-
-def _whole(parts):
-    arrays = [
-        parts[rank][0].reshape(parts[rank][1][1]) for rank in sorted(parts)
-    ]
-    axis = parts[0][1][0]
-    return arrays[0] if axis is None else np.concatenate(arrays, axis=axis)
+        for key, (tp_rank, axis, shape, offset, flat) in rank.items():
+            axes[key] = axis
+            local = found.setdefault(key, {}).setdefault(
+                tp_rank, np.full(shape, np.nan)
+            )
+            target = local.reshape(-1)[offset : offset + flat.size]
+            known = ~np.isnan(target)
+            np.testing.assert_allclose(
+                flat[known], target[known], rtol=1e-5, atol=1e-7
+            )
+            target[:] = flat
+    return {
+        key: parts[0]
+        if axes[key] is None
+        else np.concatenate([parts[i] for i in sorted(parts)], axes[key])
+        for key, parts in found.items()
+    }
 
 
 def train_alone(options, **arguments):
