@@ -15,13 +15,9 @@ choose_mkl_kernels()
 CANARIES = {
     "core/parallel/test_layouts.py": (
         "test_run_is_that_of_one_process[tp2 x pp2 x v2]",
+        "test_run_is_that_of_one_process[mesh tp2]",
+        "test_run_is_that_of_one_process[group_sharded stage 2]",
         "test_states_move[one process-ep2 x v2 x4-MOE]",
-    ),
-    "core/parallel/test_auto_parallel.py": (
-        "test_run_is_that_of_one_process[tp2]",
-    ),
-    "core/parallel/test_group_sharded.py": (
-        "test_run_is_that_of_one_process[2]",
     ),
     "core/optimizers/test_layouts.py": (
         "test_run_is_that_of_one_process[v2 x2]",

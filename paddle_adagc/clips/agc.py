@@ -21,8 +21,8 @@ from paddle_adagc.clips.gradients import (
 )
 from paddle_adagc.clips.stateful import State
 from paddle_adagc.kernels.operators import dense_float
-from paddle_adagc.parallel.auto import local_value
 from paddle_adagc.parallel.layout import TensorLayout, refuse_freed
+from paddle_adagc.parallel.reduce import local_value
 from paddle_adagc.parallel.topology import Topology
 
 _SMALLEST_NORM = 1e-6

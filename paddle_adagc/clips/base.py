@@ -34,14 +34,14 @@ from paddle_adagc.clips.overrides import Overrides
 from paddle_adagc.clips.stateful import State, StatefulClip
 from paddle_adagc.guards import eager, unchecked
 from paddle_adagc.kernels.pairs import KnownPairs
-from paddle_adagc.parallel.auto import (
+from paddle_adagc.parallel.layout import refuse_shuffled
+from paddle_adagc.parallel.reduce import (
+    Reducer,
     any_is_distributed,
     fuses_tensors,
     get_unique_process_mesh_map,
     makes_states_only,
 )
-from paddle_adagc.parallel.layout import refuse_shuffled
-from paddle_adagc.parallel.reduce import Reducer
 
 Pairs = list[tuple[Tensor, Tensor]]
 """Parameters and gradients."""

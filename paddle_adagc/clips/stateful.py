@@ -32,7 +32,6 @@ from paddle_adagc.parallel.agreement import (
     refuse_unknown_owners,
     warn_of_lost,
 )
-from paddle_adagc.parallel.auto import Meshes
 from paddle_adagc.parallel.layout import (
     FusedBuffers,
     TensorLayout,
@@ -42,7 +41,12 @@ from paddle_adagc.parallel.layout import (
     shuffling_layers,
     with_units,
 )
-from paddle_adagc.parallel.reduce import Reducer, check_layout, make_plan
+from paddle_adagc.parallel.reduce import (
+    Meshes,
+    Reducer,
+    check_layout,
+    make_plan,
+)
 from paddle_adagc.parallel.topology import (
     Topology,
     read_topology,

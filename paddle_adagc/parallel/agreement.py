@@ -14,6 +14,7 @@ import dataclasses
 import logging
 import math
 from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import paddle.distributed as dist
@@ -30,65 +31,52 @@ from paddle_adagc.state import GLOBAL, ROUNDING, ClipState, Quantity
 logger = logging.getLogger(__name__)
 
 _RELATIVE = 0.02
-_ABSOLUTE = 1e-3
-"""Of the largest norm. A gradient that is all rounding error differs more."""
+_ABSOLUTE = 1e-3  # of the largest norm: a gradient may be all rounding error
+_OF_A_COUNT = 0.01  # difference of counts between ranks that is still rounding
 
-_OF_A_COUNT = 0.01
-"""Difference of counts between ranks that is still rounding."""
+_CAUSES = (
+    "was bind() given this run's model, were the gradients of replicated "
+    "tensors averaged (fleet.distributed_model, hooks of sequence "
+    "parallelism), and do experts have their global numbers in their names?"
+)
 
 
-@dataclasses.dataclass(frozen=True)
-class RankView:
+class RankView(NamedTuple):
     """What a rank tells the others."""
 
-    norms: Mapping[str, float]
-    """Key -> norm of the whole tensor, where this rank has a gradient."""
-
-    group: tuple[int, ...] = ()
-    """Ranks that share slices of this rank's dense tensors (V2), by number."""
-
-    dense: tuple[str, ...] = ()
-    """Keys of those tensors in the order in which the group sums them."""
-
+    norms: Mapping[str, float]  # of whole tensors with a gradient here, by key
+    group: tuple[int, ...] = ()  # that shares slices of dense tensors (V2)
+    dense: tuple[str, ...] = ()  # their keys in the order of their sums
     has_experts: bool = False  # some of its tensors are marked as experts
 
 
 def agree_on_kernels(topology: Topology | None) -> None:
-    """Use the CUDA kernels on all ranks, or on none; waits for the ranks.
+    """Use the CUDA kernels on all ranks, or on none; every rank has to call it.
 
     Sums of kernels and of Paddle's operators differ in their last bits: copies
-    of a tensor on ranks with different ones would drift apart. Every rank has
-    to call it; other devices than NVIDIA's have no such kernels. Without fleet
-    nothing tells which ranks take part: a rank then only says what it lacks.
+    of a tensor on ranks with different ones would drift apart.
     """
     device = runtime.current_device()
-    if device is None or dist.get_world_size() == 1:
-        return
-    mine = runtime.why_not(device)
-    if not _knows_ranks(topology):
-        if mine:
-            logger.warning(
-                "rank %d uses Paddle's operators (%s). Where other ranks use "
-                "the CUDA kernels copies of a tensor drift apart in their last "
-                "bits: set PADDLE_ADAGC_NATIVE=0 on all ranks",
-                dist.get_rank(),
-                mine,
-            )
+    if device is None or not _knows_ranks(topology):
         return
     reasons: list[str] = []
-    dist.all_gather_object(reasons, mine)
-    without = [rank for rank, reason in enumerate(reasons) if reason]
-    if not without or mine:
-        return
-    why = f"rank {without[0]}: {reasons[without[0]]}"
-    runtime.leave_to_operators(device, why)
-    logger.warning(
-        "%d of %d ranks cannot use the CUDA kernels (%s): all ranks use "
-        "Paddle's operators",
-        len(without),
-        len(reasons),
-        why,
-    )
+    dist.all_gather_object(reasons, runtime.why_not(device))
+    without = [f"rank {i}: {why}" for i, why in enumerate(reasons) if why]
+    if without and not reasons[dist.get_rank()]:
+        runtime.leave_to_operators(device, without[0])
+        logger.warning(
+            "%d of %d ranks cannot use the CUDA kernels (%s): all ranks use "
+            "Paddle's operators",
+            len(without),
+            len(reasons),
+            without[0],
+        )
+
+
+def _knows_ranks(topology: Topology | None) -> bool:
+    """Whether fleet tells which ranks take part, and there are several."""
+    has_world = topology is not None and topology.world is not None
+    return bool(has_world and dist.is_initialized())
 
 
 def compare_with_other_ranks(
@@ -97,31 +85,19 @@ def compare_with_other_ranks(
     topology: Topology | None,
     squared_norm: Tensor,
 ) -> None:
-    """Hold this step's norms against other ranks'; waits for the device.
+    """Hold this step's norms against other ranks'; see :func:`compare`.
 
-    Every rank has to call it. Without fleet nothing tells what ranks share, and
-    nothing is compared.
-
-    Args:
-        keys: Of all tensors.
-        layout: Of all tensors; empty for a clip that is not bound.
-        topology: This rank's place.
-        squared_norm: Of the whole tensors, float32 ``[num_tensors]``.
-
-    Raises:
-        RuntimeError: See :func:`compare`.
+    Every rank has to call it, and waits. ``squared_norm``, float32
+    ``[num_tensors]``, is of the whole tensors; without ``bind`` the layout is
+    empty.
     """
     if topology is None or not _knows_ranks(topology):
         return
     is_sliced = topology.splits_parameters and topology.sharding.size > 1
     dense = tuple(tensor.key for tensor in layout if not tensor.is_expert)
-    norms = np.sqrt(squared_norm.numpy())
+    norms = zip(keys, np.sqrt(squared_norm.numpy()).tolist(), strict=True)
     view = RankView(
-        norms={
-            key: float(norm)
-            for key, norm in zip(keys, norms, strict=True)
-            if norm > 0 and math.isfinite(norm)
-        },
+        norms={key: x for key, x in norms if x > 0 and math.isfinite(x)},
         group=tuple(topology.sharding.group.ranks) if is_sliced else (),
         dense=dense if is_sliced else (),
         has_experts=len(dense) < len(layout),
@@ -131,17 +107,11 @@ def compare_with_other_ranks(
     compare(views, topology.expert.size)
 
 
-def _knows_ranks(topology: Topology | None) -> bool:
-    """Whether fleet tells which ranks take part, and there are several."""
-    has_world = topology is not None and topology.world is not None
-    return bool(has_world and dist.is_initialized())
-
-
 def compare(views: Sequence[RankView], num_expert_ranks: int) -> None:
-    """Hold the ranks' views against each other; a RuntimeError names both.
+    """Refuse norms that differ between ranks, and experts without marks.
 
-    They must not disagree about a norm, nor hold other tensors where they share
-    slices. Under EP a tensor must be marked as an expert.
+    Those show as different tensors of ranks that share slices, or under EP as
+    no tensor that is marked.
     """
     holders: dict[tuple[int, ...], tuple[int, tuple[str, ...]]] = {}
     for rank, view in enumerate(views):
@@ -167,18 +137,16 @@ def compare(views: Sequence[RankView], num_expert_ranks: int) -> None:
         )
     largest = max(max(v.norms.values(), default=0.0) for v in views)
     known: dict[str, tuple[int, float]] = {}
-    tolerance = {"rel_tol": _RELATIVE, "abs_tol": _ABSOLUTE * largest}
     for rank, view in enumerate(views):
         for key, norm in view.norms.items():
             first, expected = known.setdefault(key, (rank, norm))
-            if not math.isclose(norm, expected, **tolerance):
+            if not math.isclose(
+                norm, expected, rel_tol=_RELATIVE, abs_tol=_ABSOLUTE * largest
+            ):
                 raise RuntimeError(
                     f"ranks {first} and {rank} disagree about the norm of "
-                    f"{key!r}'s gradient, {expected:.6g} and {norm:.6g}: were "
-                    "the gradients of replicated tensors averaged "
-                    "(fleet.distributed_model, hooks of sequence parallelism), "
-                    "was bind() given this run's model, and do experts have "
-                    "their global numbers in their names?"
+                    f"{key!r}'s gradient, {expected:.6g} and {norm:.6g}: "
+                    f"{_CAUSES}"
                 )
 
 
@@ -188,10 +156,7 @@ def gather_state(
     lost: Mapping[str, int],
     quantities: Sequence[Quantity],
 ) -> ClipState:
-    """Merge all ranks' states; every rank has to call it. See :func:`merge`.
-
-    ``lost``: key -> number of steps in which this rank met Inf or NaN, if any.
-    """
+    """Merge all ranks' states; every rank has to call it. See :func:`merge`."""
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return state
     parts: list[tuple[ClipState, Collection[str], Mapping[str, int]]] = []
@@ -205,8 +170,7 @@ def warn_of_lost(
 ) -> None:
     """Name tensors that were Inf or NaN in more steps on some of their ranks.
 
-    ``parts``: by rank, the keys whose gradients it has met, and key -> number
-    of steps with Inf or NaN, if any.
+    ``parts``: keys that a rank has met, and key -> number of such steps.
     """
     for key in sorted({key for _, lost in parts for key in lost}):
         counts = {
@@ -232,10 +196,8 @@ def merge(
 
     ``parts`` are each rank's state (NumPy), and the keys whose gradients it has
     met: under owner-based sharding the other ranks' numbers about a tensor are
-    out of date. Without any observation of a tensor its start value stays.
-
-    Raises:
-        RuntimeError: Ranks disagree about a number that they all follow.
+    out of date. Without any observation of a tensor its start value stays. A
+    RuntimeError names a number that ranks disagree about.
     """
     first = parts[0][0]
     table: dict[str, tuple[dict[str, float], bool]] = {}
@@ -279,24 +241,20 @@ def _check_agreement(
         ):
             raise RuntimeError(
                 f"ranks disagree about {quantity.name} of {key!r}: {mine} and "
-                f"{theirs}; was bind() given this run's model, were the "
-                "gradients of replicated tensors averaged, and do experts "
-                "have their global numbers in their names?"
+                f"{theirs}; {_CAUSES}"
             )
 
 
 def check_unbound(
     owner: str, topology: Topology | None, parameters: Sequence[Tensor] = ()
 ) -> None:
-    """Refuse a clip without a bound model where the layout matters.
-
-    No rank holds the whole model, or some of the parameters are experts of one
-    rank among several. ``owner`` is the clip's class.
-    """
-    splits_model = topology is not None and topology.splits_model
-    if splits_model or (
-        _on_several_ranks(topology) and any(map(is_expert, parameters))
-    ):
+    """Refuse an unbound clip where ranks hold parts of a model, or experts."""
+    if topology is None:
+        splits_model, has_others = False, dist.get_world_size() > 1
+    else:
+        splits_model = topology.splits_model
+        has_others = topology.world is not None
+    if splits_model or (has_others and any(map(is_expert, parameters))):
         raise RuntimeError(
             f"{owner} needs to know the model in a hybrid-parallel run: call "
             "clip.bind(model) before fleet.distributed_optimizer(optimizer)"
@@ -306,7 +264,7 @@ def check_unbound(
 def check_alone(layout: Sequence[TensorLayout]) -> None:
     """Refuse experts on ranks whose axes fleet does not tell."""
     experts = [tensor.key for tensor in layout if tensor.is_expert]
-    if experts and _on_several_ranks(None):
+    if experts and dist.get_world_size() > 1:
         raise RuntimeError(
             f"{len(experts)} expert tensors ({experts[0]}, ...) on "
             f"{dist.get_world_size()} ranks without fleet: call "
@@ -315,21 +273,13 @@ def check_alone(layout: Sequence[TensorLayout]) -> None:
 
 
 def refuse_unknown_owners(owner: str, topology: Topology | None) -> None:
-    """Refuse a step of sharding stage 2 whose group the clip does not know.
-
-    Each rank is then given other tensors, which looks like data parallelism.
-    """
-    if topology is not None and topology.sharding.size > 1:
-        return
-    if is_called_by(stage_2.GroupShardedOptimizerStage2.step):
+    """Refuse a step of sharding stage 2 whose group the clip does not know."""
+    has_sharding = topology is not None and topology.sharding.size > 1
+    if not has_sharding and is_called_by(
+        stage_2.GroupShardedOptimizerStage2.step
+    ):
         raise RuntimeError(
             f"{owner} needs to know the ranks of sharding stage 2: call "
             "clip.bind(model) with the model that group_sharded_parallel "
             "returned"
         )
-
-
-def _on_several_ranks(topology: Topology | None) -> bool:
-    if topology is None:
-        return dist.get_world_size() > 1
-    return topology.world is not None

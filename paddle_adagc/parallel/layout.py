@@ -3,22 +3,20 @@
 """Each tensor's layout, read from the model before fleet wraps anything.
 
 Fleet's sharding V2 replaces the parameters by slices that keep their names but
-lose their marks, so the marks are read from the model. Auto-parallel says how a
-tensor lies over a mesh of processes, and fleet's ``fuse_optimizer`` joins
-several tensors in one buffer.
+lose their marks, so the marks are read from the model.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import paddle
 import paddle.distributed as dist
-from paddle import Tensor, _C_ops
+from paddle import Tensor
 from paddle.distributed.fleet.meta_parallel.meta_parallel_base import (
     MetaParallelBase,
 )
@@ -35,6 +33,7 @@ from paddle_adagc.parallel.units import (
     Unit,
     as_units,
     read_units,
+    view_of,
 )
 
 Ranks = tuple[int, ...]
@@ -54,9 +53,7 @@ class Spread:
 
     ranks: Ranks  # all ranks of the mesh
     groups: tuple[tuple[int, Ranks], ...] = ()
-    """For each mesh dimension on which the placement is ``Shard``: its index
-    and the ranks along it, this one among them. None on a rank outside of the
-    mesh, and for a dimension of one rank."""
+    """Each mesh dimension that splits it, and the ranks along it from here."""
 
 
 _spreads: dict[tuple[Ranks, Ranks, str], Spread] = {}
@@ -90,38 +87,18 @@ class TensorLayout:
     """How one parameter of the model lies over the ranks."""
 
     key: str  # name of the logical tensor, the same under every parallel layout
-    is_tp_split: bool = False
-    """Each tensor-parallel rank holds another part (``is_distributed``)."""
-
-    is_expert: bool = False
-    """Its gradient is not averaged over the ranks that hold other experts."""
-
-    is_expert_on_tp_axis: bool = False
-    """Its marks say, or cannot exclude, that tensor-parallel ranks hold other
-    experts."""
-
-    is_tied_copy: bool = False
-    """An earlier pipeline stage holds the same tensor and counts it."""
-
+    is_tp_split: bool = False  # tensor-parallel ranks hold different parts
+    is_expert: bool = False  # ranks that hold other experts do not average it
+    is_expert_on_tp_axis: bool = False  # those may be tensor-parallel ranks
+    is_tied_copy: bool = False  # an earlier pipeline stage counts it
     shape: tuple[int, ...] = ()  # this rank's part, before sharding
     split_axis: int | None = None  # axis that tensor-parallel ranks split
-    is_embedding: bool = False
-    """Its rows are looked up, rather than multiplied: the weight of an
-    embedding layer, or a parameter with the mark ``is_embedding``."""
-
+    is_embedding: bool = False  # its rows are looked up, rather than multiplied
     takes_part: bool = True  # it is trained, and not kept from being clipped
-    is_whole: bool = False
-    """Sharding stage 3 leaves it in one piece on every rank."""
-
-    spread: Spread | None = None
-    """Its place on a mesh of auto-parallel; ``shape`` is then the whole's."""
-
-    is_split_over_experts: bool = False
-    """Each expert-parallel rank holds a part of every expert (layers with
-    ``intermediate_ep_sharded``)."""
-
-    units: tuple[Unit, ...] = ()
-    """The paper's tensors in it; none: it is one itself."""
+    is_whole: bool = False  # sharding stage 3 leaves it in one piece
+    spread: Spread | None = None  # on a mesh; ``shape`` is then the whole's
+    is_split_over_experts: bool = False  # over expert-parallel ranks
+    units: tuple[Unit, ...] = ()  # the paper's tensors in it; none: it is one
 
 
 def read_layout(model: paddle.nn.Layer) -> dict[str, TensorLayout]:
@@ -130,10 +107,6 @@ def read_layout(model: paddle.nn.Layer) -> dict[str, TensorLayout]:
     In the wrapper of sharding stage 3, by the name of the parameter's slice.
     The order is that of ``named_parameters()``, which all ranks of a
     tensor-parallel and of a sharding group share.
-
-    Raises:
-        TypeError: ``model`` is no layer.
-        ValueError: Two parameters have the same key or the same name.
     """
     if not isinstance(model, paddle.nn.Layer):
         raise TypeError(
@@ -145,20 +118,17 @@ def read_layout(model: paddle.nn.Layer) -> dict[str, TensorLayout]:
     layers = model.sublayers(include_self=True)
     keys = {tensor.name: key for key, tensor in _named_tensors(model)}
     tied_copies = _tied_copies(layers)
-    embeddings = {
-        layer.weight.name
-        for layer in layers
-        if isinstance(layer, paddle.nn.Embedding)
-        or type(layer).__name__ == "VocabParallelEmbedding"
-    }
-    split_over_experts = {
-        parameter.name
-        for layer in layers
-        if getattr(layer, "intermediate_ep_sharded", False)
-        for parameter in layer.parameters(include_sublayers=False)
-    }
+    embeddings: set[str] = set()
+    split_over_experts: set[str] = set()
+    for layer in layers:
+        own = {p.name for p in layer.parameters(include_sublayers=False)}
+        if isinstance(layer, paddle.nn.Embedding) or (
+            type(layer).__name__ == "VocabParallelEmbedding"  # or PaddleFleet's
+        ):
+            embeddings |= own
+        if getattr(layer, "intermediate_ep_sharded", False):
+            split_over_experts |= own
     layout: dict[str, TensorLayout] = {}
-    seen: set[str] = set()
     for name, parameter in model.named_parameters():
         own_name = parameter.name
         is_sliced = is_stage_3 and hasattr(parameter, "fw_storage")
@@ -169,9 +139,6 @@ def read_layout(model: paddle.nn.Layer) -> dict[str, TensorLayout]:
                 "models under one paddle.utils.unique_name.guard()"
             )
         key = tied_copies.get(own_name) or keys.get(own_name, name)
-        if key in seen:
-            raise ValueError(f"two parameters have the key {key!r}")
-        seen.add(key)
         is_tp_split = bool(getattr(parameter, "is_distributed", False))
         layout[listed] = TensorLayout(
             key=key,
@@ -200,59 +167,43 @@ def with_units(
     declared: Declared | None,
     topology: Topology | None,
 ) -> dict[str, TensorLayout]:
-    """Return the layout with the units of each parameter, which get a mark.
-
-    Refuses those of a tensor on a mesh; see also :func:`.units.read_units`.
-    """
+    """Return the layout with the units of each parameter, which get a mark."""
     model = unwrap(model)
     parameters = {p.name: p for p in model.parameters()}
     known = {
-        name: (t.key, parameters[name.removeprefix(_STAGE_3_PREFIX)])
+        t.key: parameters[name.removeprefix(_STAGE_3_PREFIX)]
         for name, t in layout.items()
     }
-    config = getattr(getattr(model, "config", None), "__dict__", {})
-    units = read_units(
-        [(*known[name], tensor.is_expert) for name, tensor in layout.items()],
+    found = read_units(
+        [(t.key, known[t.key], t.is_expert) for t in layout.values()],
         declared,
-        config,
+        getattr(getattr(model, "config", None), "__dict__", {}),
     )
-    made = {}
+    made = dict(layout)
     for name, tensor in layout.items():
-        key, parameter = known[name]
-        if key in units:
-            setattr(parameter, MARK, units[key])  # for Muon
-            if tensor.spread is not None:
-                raise ValueError(
-                    f"{key} holds units, and lies on a mesh of "
-                    "auto-parallel, which the clip does not split: use fleet's "
-                    "parallelism, or a parameter for each unit"
-                )
-            first = _first_expert(tensor, topology)
-            found = units[key].of(key, tensor.shape, first)
-            tensor = dataclasses.replace(tensor, units=found)
-        made[name] = tensor
+        key = tensor.key
+        if key not in found:
+            continue
+        if tensor.spread is not None:
+            raise ValueError(
+                f"{key} holds units, and lies on a mesh of auto-parallel, "
+                "which the clip does not split: use fleet's parallelism, or a "
+                "parameter for each unit"
+            )
+        setattr(known[key], MARK, found[key])  # for Muon
+        first = 0  # global number of this rank's first expert
+        if topology is not None and tensor.is_expert and tensor.shape:
+            has_groups = topology.has_expert_groups
+            axis = topology.expert if has_groups else topology.data
+            if not tensor.is_split_over_experts:
+                first = axis.rank * tensor.shape[0]
+        units = found[key].of(key, tensor.shape, first)
+        made[name] = dataclasses.replace(tensor, units=units)
     return made
 
 
-def _first_expert(tensor: TensorLayout, topology: Topology | None) -> int:
-    """Global number of the first expert that a rank holds."""
-    if (
-        topology is None
-        or not tensor.is_expert
-        or tensor.is_split_over_experts
-        or not tensor.shape
-    ):
-        return 0
-    has_groups = topology.has_expert_groups
-    axis = topology.expert if has_groups else topology.data
-    return axis.rank * tensor.shape[0]
-
-
 def units_of(parameter: Tensor) -> tuple[Unit, ...]:
-    """Units of a parameter that ``bind`` or its user has marked.
-
-    A parameter with three axes that is marked as an expert holds experts.
-    """
+    """Units of a parameter with a mark, of units or of a stack of experts."""
     mark = getattr(parameter, MARK, None)
     if mark is None and parameter.ndim == 3 and is_expert(parameter):
         mark = "experts"
@@ -263,16 +214,12 @@ def units_of(parameter: Tensor) -> tuple[Unit, ...]:
 def shuffling_layers(
     model: paddle.nn.Layer,
 ) -> list[tuple[str, paddle.nn.Layer]]:
-    """Find layers that may interleave the parts of their experts for a while.
-
-    PaddleFleet's ``SonicMoEExpert``, known by ``_weights_layout``. Returns the
-    name of a parameter with parts, and its layer.
-    """
+    """Parameters of PaddleFleet's ``SonicMoEExpert`` that hold parts."""
     return [
         (f"{name}.{leaf}", layer)
         for name, layer in unwrap(model).named_sublayers(include_self=True)
         if hasattr(layer, "_weights_layout")
-        for leaf, parameter in layer.named_parameters(include_sublayers=False)
+        for leaf, parameter in layer.named_parameters()
         if as_units(leaf, getattr(parameter, MARK, "experts")).parts
     ]
 
@@ -302,10 +249,7 @@ def refuse_freed(what: str, parameter: Tensor) -> None:
 
 
 def refuse_stage_3(what: str, names: Iterable[str]) -> None:
-    """Refuse slices that sharding stage 3 makes, by their names.
-
-    ``what`` is the optimizer or clip that works on them.
-    """
+    """Refuse names of stage 3's slices, which the optimizer cannot use."""
     for name in names:
         if name.startswith(_STAGE_3_PREFIX):
             raise ValueError(
@@ -341,10 +285,8 @@ def unwrap(model: paddle.nn.Layer) -> paddle.nn.Layer:
 def _named_tensors(model: Any) -> list[tuple[str, Tensor]]:
     """Names by which the model saves its tensors.
 
-    PaddleNLP's pipeline models save under the names of the model in one piece;
-    a bare ``PipelineLayer`` under the global index of each layer, which virtual
-    stages nest in chunks. PaddleFleet has such a class of its own, so it is
-    known by what it has.
+    A bare ``PipelineLayer``, Paddle's or PaddleFleet's, has the global index of
+    each layer, which virtual stages nest in chunks.
     """
     is_bare_pipeline = hasattr(model, "get_num_virtual_stages") and (
         not hasattr(model, "_pp_to_single_mapping")
@@ -372,11 +314,7 @@ def split_axis_of(parameter: Tensor) -> int | None:
 
 
 def is_expert(parameter: Tensor) -> bool:
-    """Whether a parameter is marked as another one on every rank.
-
-    The marks: ``no_sync``, ``expert``, ``mp_moe``, or the color
-    ``"moe_expert"`` or ``"moe_weight_no_hook"``.
-    """
+    """Whether a parameter is marked as another one on every rank."""
     return _has_expert_color(parameter) or any(
         getattr(parameter, mark, False)
         for mark in ("expert", "no_sync", "mp_moe")
@@ -386,9 +324,8 @@ def is_expert(parameter: Tensor) -> bool:
 def _is_expert_on_tp_axis(parameter: Tensor) -> bool:
     """Look for ``mp_moe``, or PaddleFormers' marks of such experts."""
     is_synced = getattr(parameter, "no_sync", None) is False
-    is_colored = _has_expert_color(parameter)
     return bool(getattr(parameter, "mp_moe", False)) or (
-        is_colored and is_synced
+        is_synced and _has_expert_color(parameter)
     )
 
 
@@ -410,35 +347,27 @@ def _tied_copies(layers: Iterable[Any]) -> dict[str, str | None]:
         for comm in pipe.shared_comm.values():
             if min(comm["ranks"]) == dist.get_rank():
                 continue
+            layer = comm["layer"]
             for attribute in comm["weight_attr"]:
-                name = names[id(comm["layer"])]
-                tensors = _shared_tensors(comm["layer"], attribute)
+                first = _first_keys(pipe, names[id(layer)], attribute)
+                tensors = _shared_tensors(layer, attribute)
                 for i, tensor in enumerate(tensors):
-                    found[tensor.name] = _first_key(pipe, name, attribute, i)
+                    found[tensor.name] = first[i] if first else None
     return found
 
 
 def _shared_tensors(layer: Any, attribute: str) -> list[Tensor]:
-    """Return what a layer shares: a tensor, or pairs of name and tensor.
-
-    PaddleFleet's ``mtp_shared_last_layer`` shares a whole layer so.
-    """
+    """Return what a layer shares: a tensor, or pairs of name and tensor."""
     shared = getattr(layer, attribute)
     if isinstance(shared, Tensor):
         return [shared]
     return [tensor for _, tensor in shared]
 
 
-def _first_key(
-    model: Any, shared_name: str, attribute: str, i: int
-) -> str | None:
-    """Key of a tied tensor in the first of its layers, on an earlier stage.
-
-    PaddleNLP's pipeline models name a tied head differently there. None for
-    others, which name every layer by its global index.
-    """
+def _first_keys(model: Any, shared_name: str, attribute: str) -> list[str]:
+    """Keys that PaddleNLP's pipelines give tied tensors on an earlier stage."""
     if not hasattr(model, "get_sequential_name_prefixes"):
-        return None
+        return []
     index, description = next(
         (index, description)
         for index, description in enumerate(model._layers_desc)
@@ -447,13 +376,12 @@ def _first_key(
     )
     with paddle.LazyGuard(), paddle.utils.unique_name.guard():
         layer = description.build_layer()
-    tensor = _shared_tensors(layer, attribute)[i]
     prefix = model.get_sequential_name_prefixes()[str(index)]
-    return next(
-        f"{prefix}.{name}".lstrip(".")
-        for name, parameter in layer.named_parameters()
-        if parameter is tensor
-    )
+    names = {id(tensor): name for name, tensor in layer.named_parameters()}
+    return [
+        f"{prefix}.{names[id(tensor)]}".lstrip(".")
+        for tensor in _shared_tensors(layer, attribute)
+    ]
 
 
 class FusedBuffers:
@@ -465,9 +393,7 @@ class FusedBuffers:
         self._members: dict[int, list[tuple[Tensor, int]]] = {}
 
     def unfold(
-        self,
-        pairs: Sequence[tuple[Tensor, Tensor]],
-        known: Container[str],
+        self, pairs: Iterable[tuple[Tensor, Tensor]], known: Container[str]
     ) -> list[tuple[Tensor, Tensor]]:
         """Replace each buffer by the tensors in it, as views into gradients.
 
@@ -476,14 +402,10 @@ class FusedBuffers:
         unfolded = []
         for parameter, gradient in pairs:
             members = [] if parameter.name in known else self._find(parameter)
-            if not members:
-                unfolded.append((parameter, gradient))
-            for member, start in members:
-                end = start + math.prod(member.shape)
-                piece = _C_ops.view_slice(gradient, start, end)
-                unfolded.append(
-                    (member, _C_ops.view_shape(piece, member.shape))
-                )
+            unfolded += [
+                (member, view_of(gradient, start, member.shape))
+                for member, start in members
+            ] or [(parameter, gradient)]
         return unfolded
 
     def _find(self, buffer: Tensor) -> list[tuple[Tensor, int]]:

@@ -3,7 +3,7 @@
 """The sums over ranks that a clip needs in every step.
 
 A tensor's squared norm is summed over exactly the ranks that hold different
-parts of it:
+parts of it. Under fleet:
 
 ==================  ============  =================  =========================
 tensor              no sharding   owners (V1)        slices (V2)
@@ -16,8 +16,8 @@ tied over stages    -             -                  sharding group
 ==================  ============  =================  =========================
 
 Stage 2 counts as owners, stage 3 as slices: its tensors of up to
-``segment_size`` values are whole on every rank, and summed nowhere. Started by
-``group_sharded_parallel``, both are known from the wrapper that it returns.
+``segment_size`` values are whole on every rank, and summed nowhere. On a mesh
+of auto-parallel: over the dimensions on which the gradient is ``Shard``.
 
 Never over data-parallel, sep or pipeline ranks: their gradients are equal, or
 of other tensors. One all-reduce per group and step carries one float32 for
@@ -29,49 +29,49 @@ all ranks.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 import warnings
-from collections.abc import Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import paddle
 import paddle.distributed as dist
 from paddle import Tensor
+from paddle.distributed.auto_parallel.api import (
+    _ShardOptimizer,
+    dtensor_from_local,
+)
+from paddle.distributed.auto_parallel.process_mesh import (
+    get_unique_process_mesh_map,
+)
+from paddle.distributed.communication.group import Group
 
-from paddle_adagc.parallel.layout import TensorLayout
-from paddle_adagc.parallel.topology import Axis, Topology
+from paddle_adagc.parallel.layout import Ranks, Spread, TensorLayout, spread_of
+from paddle_adagc.parallel.topology import Axis, Topology, is_called_by
 
 T = TypeVar("T")
 
 _ALONE = Axis()
 
 
-@dataclasses.dataclass(frozen=True)
-class Reduction:
+class Reduction(NamedTuple):
     """One sum over a group, of some entries of the vector of norms."""
 
-    name: str
-    """``"sharding"``, ``"moe_sharding"``, ``"model"`` or ``"expert"``."""
-
-    group: Any
-    slots: tuple[int, ...]
-    """Entries of the vector, the same on all ranks of the group."""
+    group: Any  # of processes, or a mesh of one dimension
+    slots: tuple[int, ...]  # the same on all ranks of the group
 
 
 @dataclasses.dataclass(frozen=True)
 class ReductionPlan:
-    """The sums of a rank in every step, and the tensors that it counts."""
+    """The sums of a rank in every step, and per tensor whether it counts it."""
 
     reductions: tuple[Reduction, ...] = ()  # in this order
-    counts: tuple[bool, ...] = ()
-    """Per tensor: this rank counts it in the global norm, and no other does."""
-
-    is_first: tuple[bool, ...] = ()
-    """Per tensor: this rank is the first of those that know the tensor."""
-
+    counts: tuple[bool, ...] = ()  # in the global norm, and no other rank does
+    is_first: tuple[bool, ...] = ()  # of the ranks that know the tensor
     model: Axis = _ALONE  # tensor-parallel ranks
-    world: Any = None
-    """Group of the global norm; None where every rank holds everything."""
+    world: Any = None  # of the global norm; None: each rank holds everything
 
 
 def check_layout(layout: Sequence[TensorLayout], topology: Topology) -> None:
@@ -103,91 +103,86 @@ def check_layout(layout: Sequence[TensorLayout], topology: Topology) -> None:
     if not experts:
         return
     which = f"{len(experts)} expert tensors ({experts[0]}, ...)"
+    is_sharded = topology.sharding.size > 1
     if topology.has_expert_groups:
-        if topology.sharding.size > 1 and not topology.splits_parameters:
+        if is_sharded and not topology.splits_parameters:
             raise ValueError(
                 f"{which} under sharding V1, which ignores the experts' groups "
                 "and gives some of them to ranks that do not hold them: set "
                 "sharding_configs.split_param (V2)"
             )
         return
-    if topology.sharding.size > 1:
-        raise ValueError(
-            f"{which} on the sharding axis without expert groups: use fleet's "
-            "expert parallelism (ep_degree) with sharding V2"
-        )
-    if topology.model.size > 1 and topology.data.size == 1:
-        raise ValueError(
-            f"{which} on the tensor-parallel axis: nothing tells whether its "
-            "ranks hold different experts or parts of the same; use fleet's "
-            "expert parallelism (ep_degree)"
-        )
     split = max(topology.model.size, topology.pipe.size, topology.sep.size)
-    if split > 1 and topology.data.size * topology.sep.size > 1:
-        raise ValueError(
-            f"{which} on the data-parallel axis beside tensor, pipeline or sep "
+    why = ""
+    if is_sharded:
+        why = "on the sharding axis without expert groups"
+    elif topology.model.size > 1 and topology.data.size == 1:
+        why = (
+            "on the tensor-parallel axis: nothing tells whether its ranks hold "
+            "different experts or parts of the same"
+        )
+    elif split > 1 and topology.data.size * topology.sep.size > 1:
+        why = (
+            "on the data-parallel axis beside tensor, pipeline or sep "
             "parallelism: there fleet ignores no_sync and averages the "
-            "gradients of different experts; use fleet's expert parallelism "
-            "(ep_degree), or data parallelism alone"
+            "gradients of different experts"
+        )
+    if why:
+        raise ValueError(
+            f"{which} {why}; use fleet's expert parallelism (ep_degree) with "
+            "sharding V2, or data parallelism alone"
         )
 
 
 def make_plan(
     layout: Sequence[TensorLayout], topology: Topology
 ) -> ReductionPlan:
-    """Which sums the table above asks for; see :func:`check_layout`.
-
-    ``layout`` has this rank's tensors in the order of its vectors.
-    """
+    """Which sums the table above asks for, of this rank's tensors in order."""
     check_layout(layout, topology)
     has_groups = topology.has_expert_groups
-    tensors = [*enumerate(layout)]
-    dense = [(i, t) for i, t in tensors if not (t.is_expert and has_groups)]
-    own = [(i, t) for i, t in tensors if t.is_expert and has_groups]
-    wanted: list[tuple[str, Axis, list[int]]] = []
+    dense: dict[int, TensorLayout] = {}
+    own: dict[int, TensorLayout] = {}  # experts with groups of their own
+    for slot, tensor in enumerate(layout):
+        (own if tensor.is_expert and has_groups else dense)[slot] = tensor
+    wanted: list[tuple[Axis, list[int]]] = []
     if topology.splits_parameters:
-        sliced = [i for i, t in dense if not t.is_whole]
-        wanted.append(("sharding", topology.sharding, sliced))
-        experts = [i for i, _ in own]
-        wanted.append(("moe_sharding", topology.moe_sharding, experts))
-    split = [i for i, t in dense if t.is_tp_split]
-    wanted.append(("model", topology.model, split))
-    cut = [i for i, t in own if t.is_split_over_experts]
-    wanted.append(("expert", topology.expert, cut))
-    holds_everything = not (
-        topology.splits_model or any(tensor.is_expert for tensor in layout)
-    )
+        sliced = [slot for slot, t in dense.items() if not t.is_whole]
+        wanted.append((topology.sharding, sliced))
+        wanted.append((topology.moe_sharding, [*own]))
+    split = [slot for slot, t in dense.items() if t.is_tp_split]
+    wanted.append((topology.model, split))
+    cut = [slot for slot, t in own.items() if t.is_split_over_experts]
+    wanted.append((topology.expert, cut))
     # Owners under V1 all count, as only the owner's norm is not 0.
     sliced_topology = dataclasses.replace(topology, splits_parameters=True)
+    holds_parts = topology.splits_model or any(t.is_expert for t in layout)
     return ReductionPlan(
         tuple(
-            Reduction(name, axis.group, tuple(slots))
-            for name, axis, slots in wanted
+            Reduction(axis.group, tuple(slots))
+            for axis, slots in wanted
             if axis.size > 1 and slots
         ),
         tuple(_counts(tensor, topology) for tensor in layout),
         tuple(_counts(tensor, sliced_topology) for tensor in layout),
         topology.model,
-        None if holds_everything else topology.world,
+        topology.world if holds_parts else None,
     )
 
 
 def _counts(tensor: TensorLayout, topology: Topology) -> bool:
-    """Whether this rank is the first that knows the tensor's norm.
-
-    After the sums, all ranks that hold copies or parts of a tensor know it.
-    """
+    """Whether this rank is the first that knows the norm, once it is summed."""
     if tensor.is_tied_copy:
         return False
     if tensor.is_expert and topology.has_expert_groups:
-        is_cut = tensor.is_split_over_experts
-        is_first = not is_cut or topology.expert.rank == 0
-        return is_first and topology.moe_sharding.rank == 0
-    first = [topology.sep, topology.model]
-    if not tensor.is_expert:  # on the data-parallel axis experts differ
-        first.append(topology.data)
-    if topology.splits_parameters:
-        first.append(topology.sharding)
+        first = [topology.moe_sharding]
+        if tensor.is_split_over_experts:
+            first.append(topology.expert)
+    else:
+        first = [topology.sep, topology.model]
+        if not tensor.is_expert:  # on the data-parallel axis experts differ
+            first.append(topology.data)
+        if topology.splits_parameters:
+            first.append(topology.sharding)
     return all(axis.rank == 0 for axis in first)
 
 
@@ -205,8 +200,8 @@ class Reducer:
         self._world = self._plan.world
         self._everyone = everyone or self._world
         self._reductions = [
-            (paddle.to_tensor(np.array(r.slots, np.int64)), r.group)
-            for r in self._plan.reductions
+            (paddle.to_tensor(np.array(slots, np.int64)), group)
+            for group, slots in self._plan.reductions
         ]
         self._counts: Tensor | None = None  # bool [num_tensors]
         if self._world is not None:
@@ -223,10 +218,7 @@ class Reducer:
         return self._plan.model.size
 
     def sum_over_tp(self, parts: Tensor) -> Tensor:
-        """Sum over the tensor-parallel group, in place.
-
-        Entry i of ``parts``, float32 ``[n]``, is about one unit on all ranks.
-        """
+        """Sum float32 ``[n]`` over the tensor-parallel group, in place."""
         if self.num_tp_ranks > 1:
             dist.all_reduce(parts, group=self._plan.model.group)
         return parts
@@ -234,19 +226,13 @@ class Reducer:
     def local_norms(self, squared_norm: Tensor) -> Tensor:
         """Sum each tensor's squared norm over the ranks that hold it.
 
-        ``squared_norm``, float32 ``[num_tensors]``, is of this rank's parts,
-        and 0 for tensors that it has no gradient of. Returns that of the whole
-        tensors.
+        From float32 ``[num_tensors]`` of this rank's parts, 0 without a
+        gradient, to that of the whole tensors.
         """
         for index, group in self._reductions:
-            part = paddle.gather(squared_norm, index)
-            part = self._all_reduce(part, group)
+            part = _all_reduce(paddle.gather(squared_norm, index), group)
             squared_norm = paddle.scatter(squared_norm, index, part)
         return squared_norm
-
-    def _all_reduce(self, part: Tensor, group: Any) -> Tensor:
-        dist.all_reduce(part, group=group)
-        return part
 
     def counted(self, squared_norm: Tensor) -> Tensor:
         """Return the entries that this rank counts, 0 elsewhere."""
@@ -256,49 +242,47 @@ class Reducer:
         return paddle.where(self._counts, squared_norm, zero)
 
     def gather(self, value: T) -> list[T]:
-        """Give every rank the values of all ranks; waits for them.
-
-        Where every rank holds everything the answer is its own alone.
-        """
+        """Values of all ranks, or its own alone if each holds everything."""
         return _gather(value, self._world)
 
     def global_sum(self, total: Tensor) -> Tensor:
-        """Sum, over all ranks, a total of the tensors that each counts.
-
-        float64 ``[n]``, in place.
-        """
+        """Sum over all ranks, in place, float64 ``[n]`` of what each counts."""
         if self._world is not None:
             dist.all_reduce(total, group=self._world)
         return total
 
-    def sum_over_model(self, values: Sequence[float]) -> Tensor:
+    def sum_over_model(self, values: Iterable[float]) -> Tensor:
         """Sum ``[num_tensors]`` known numbers, each tensor counted once.
 
         Returns float64 ``[1]``, after one all-reduce.
         """
         if self._world is not None:
-            values = [
-                value if first else 0.0
-                for value, first in zip(
-                    values, self._plan.is_first, strict=True
-                )
-            ]
-        total = paddle.to_tensor([float(sum(values))], "float64")
-        return self.global_sum(total)
+            values = itertools.compress(values, self._plan.is_first)
+        return self.global_sum(
+            paddle.to_tensor([float(sum(values))], "float64")
+        )
 
     def any_rank(self, flag: bool) -> bool:
         """Whether the flag is set on any rank; waits for all of them."""
         return _any_rank(flag, self._world)
 
     def tell_everyone(self, is_news: bool, value: T) -> list[T]:
-        """Give all ranks' values to all, if they are news on any of them.
+        """Values of all ranks, data-parallel ones too, if any rank has news.
 
-        Data-parallel ranks are included. One all-reduce of one number; if there
-        are news, one gather.
+        One all-reduce of one number; if there are news, one gather.
         """
         if not _any_rank(is_news, self._everyone):
             return []
         return _gather(value, self._everyone)
+
+
+def _all_reduce(part: Tensor, group: Any) -> Tensor:
+    """Sum over a group or a mesh, for which no other ranks make a group."""
+    if isinstance(group, dist.ProcessMesh):
+        summands = dtensor_from_local(part, group, [dist.Partial()])
+        return dist.reshard(summands, group, [dist.Replicate()])._local_value()
+    dist.all_reduce(part, group=group)
+    return part
 
 
 def _gather(value: T, group: Any) -> list[T]:
@@ -315,3 +299,148 @@ def _any_rank(flag: bool, group: Any) -> bool:
     value = paddle.to_tensor([int(flag)], "int32")
     dist.all_reduce(value, op=dist.ReduceOp.MAX, group=group)
     return bool(value.item())
+
+
+class Meshes:
+    """What a clip knows of the tensors that lie on meshes.
+
+    ``layout`` has a model's tensors by slot; their gradients may lie in other
+    ways, and are asked in every step.
+    """
+
+    def __init__(self, layout: Iterable[TensorLayout] = ()) -> None:
+        self._bound = {
+            slot: tensor.spread
+            for slot, tensor in enumerate(layout)
+            if tensor.spread is not None
+        }
+        self._spreads = self._bound
+        self._reducers: dict[int, Reducer] = {}  # by number of tensors
+
+    def __bool__(self) -> bool:
+        """Whether there is such a tensor."""
+        return bool(self._spreads)
+
+    def local_parts(
+        self, slots: Iterable[int], pairs: Iterable[tuple[Tensor, Tensor]]
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Return parameters and this rank's parts of their gradients.
+
+        Summands (``Partial``) are added up before, in place. Pairs that lie on
+        other ranks alone are left out.
+        """
+        found = dict(self._spreads)
+        here: list[tuple[Tensor, Tensor]] = []
+        for slot, (parameter, gradient) in zip(slots, pairs, strict=True):
+            if gradient.is_dist():
+                _add_up_(gradient)
+            spread = spread_of(gradient)
+            if spread is not None:
+                found[slot] = spread
+            if spread is None or dist.get_rank() in spread.ranks:
+                here.append((parameter, local_value(gradient)))
+        self._update(found)
+        return here
+
+    def slices(
+        self, group: Group, pairs: Iterable[tuple[Tensor, Tensor]]
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Return parameters and this rank's slices, under tensor fusion.
+
+        Each is summed over all ranks of the ``group`` that share the buffers,
+        and over the dimensions on which its parameter is ``Shard``.
+        """
+        ranks = tuple(group.ranks)
+        self._update(
+            {
+                slot: Spread(spread.ranks, ((-1, ranks), *spread.groups))
+                for slot, spread in self._bound.items()
+            }
+        )
+        return [(parameter, local_value(g)) for parameter, g in pairs]
+
+    def _update(self, spreads: dict[int, Spread]) -> None:
+        if spreads != self._spreads:
+            self._spreads = spreads
+            self._reducers = {}
+
+    def split_slots(self) -> list[int]:
+        """Slots of the gradients of which this rank has a part alone."""
+        return [slot for slot, s in self._spreads.items() if s.groups]
+
+    def reducer(self, num_tensors: int) -> Reducer:
+        """Return the sums of a step, for vectors of ``num_tensors`` entries."""
+        if num_tensors not in self._reducers:
+            spreads = [self._spreads.get(slot) for slot in range(num_tensors)]
+            self._reducers[num_tensors] = Reducer(make_mesh_plan(spreads))
+        return self._reducers[num_tensors]
+
+
+def make_mesh_plan(spreads: Sequence[Spread | None]) -> ReductionPlan:
+    """Which sums gradients on meshes ask for; None: every rank holds it."""
+    slots: dict[tuple[int, Ranks], list[int]] = {}
+    for slot, spread in enumerate(spreads):
+        for group in spread.groups if spread else ():
+            slots.setdefault(group, []).append(slot)
+    # All ranks sum over dimension 0 first, then 1: else a rank would add what
+    # another has summed already. One order also means no waiting in a circle.
+    reductions = tuple(
+        Reduction(_line(group[1]), tuple(slots[group]))
+        for group in sorted(slots)
+    )
+    is_first = tuple(
+        dist.get_rank() == (min(spread.ranks) if spread else 0)
+        for spread in spreads
+    )
+    world = None
+    num_ranks = dist.get_world_size()
+    if any(s is not None and len(s.ranks) < num_ranks for s in spreads):
+        if not dist.is_initialized():
+            raise RuntimeError(
+                "tensors lie on different meshes, and their norms have to be "
+                "added up over all ranks: call paddle.distributed."
+                "init_parallel_env() first"
+            )
+        world = dist.get_group()
+    return ReductionPlan(reductions, is_first, is_first, _ALONE, world)
+
+
+@functools.cache
+def _line(ranks: Ranks) -> dist.ProcessMesh:
+    """Return a mesh of one dimension."""
+    return dist.ProcessMesh([*ranks], dim_names=["ranks"])
+
+
+def any_is_distributed(pairs: Iterable[tuple[Tensor, Tensor]]) -> bool:
+    """Whether a gradient is a ``DistTensor``; asks none without a mesh."""
+    return bool(get_unique_process_mesh_map()) and any(
+        gradient.is_dist() for _, gradient in pairs
+    )
+
+
+def local_value(tensor: Tensor) -> Tensor:
+    """Return this rank's part, in the same memory; a dense tensor itself."""
+    return tensor._local_value() if tensor.is_dist() else tensor
+
+
+def fuses_tensors() -> bool:
+    """Whether ``_ShardOptimizer``, and not FSDP, announces slices."""
+    return is_called_by(_ShardOptimizer._tensor_fusion)
+
+
+def makes_states_only() -> bool:
+    """Whether this step, with gradients of 0, makes the optimizer's states."""
+    return is_called_by(_ShardOptimizer.state_dict)
+
+
+def _add_up_(gradient: Tensor) -> None:
+    """Replace ``Partial`` placements by ``Replicate``, as AdamW would."""
+    placements = gradient.placements
+    if not any(placement.is_partial() for placement in placements):
+        return
+    whole = dist.reshard(
+        gradient,
+        gradient.process_mesh,
+        [dist.Replicate() if p.is_partial() else p for p in placements],
+    )
+    gradient.get_tensor()._share_data_with(whole.get_tensor())

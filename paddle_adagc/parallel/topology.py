@@ -21,11 +21,9 @@ from paddle.distributed.fleet.meta_parallel.sharding import (
 def is_called_by(function: Callable[..., Any]) -> bool:
     """Whether a Python function is among the callers."""
     frame: FrameType | None = sys._getframe()
-    while frame is not None:
-        if frame.f_code is function.__code__:
-            return True
+    while frame is not None and frame.f_code is not function.__code__:
         frame = frame.f_back
-    return False
+    return frame is not None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,8 +32,7 @@ class Axis:
 
     rank: int = 0
     size: int = 1
-    group: Any = None
-    """Process group along the axis; None where the axis has one rank."""
+    group: Any = None  # process group along the axis; None: one rank
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,12 +43,8 @@ class Topology:
     sep: Axis = Axis()
     model: Axis = Axis()  # tensor-parallel group
     pipe: Axis = Axis()
-    sharding: Axis = Axis()
-    """Ranks that share the optimizer states of the dense tensors."""
-
-    moe_sharding: Axis = Axis()
-    """Ranks that share the optimizer states of the same experts."""
-
+    sharding: Axis = Axis()  # shares the optimizer states of dense tensors
+    moe_sharding: Axis = Axis()  # shares those of the same experts
     expert: Axis = Axis()  # ranks that own different experts
     splits_parameters: bool = False
     """Sharding splits tensors (V2's ``split_param``, stage 3), rather than
@@ -82,17 +75,12 @@ def read_topology() -> Topology | None:
         return None
     strategy = fleet.fleet._user_defined_strategy
     sharding = strategy.hybrid_configs["sharding_configs"]
-    experts: dict[str, Any] = {}
+    names = ["data", "sep", "model", "sharding"]
     if isinstance(hcg, EPHybridCommunicateGroup):
-        experts = {
-            "expert": _axis(hcg, "expert_parallel"),
-            "moe_sharding": _axis(hcg, "moe_sharding_parallel"),
-        }
+        names += ["expert", "moe_sharding"]
+    axes: dict[str, Any] = {name: _axis(hcg, name) for name in names}
     return Topology(
-        data=_axis(hcg, "data_parallel"),
-        sep=_axis(hcg, "sep_parallel"),
-        model=_axis(hcg, "model_parallel"),
-        sharding=_axis(hcg, "sharding_parallel"),
+        **axes,
         pipe=Axis(
             hcg.get_stage_id(),
             hcg.get_pipe_parallel_world_size(),
@@ -106,8 +94,15 @@ def read_topology() -> Topology | None:
             sharding.tensor_fusion and sharding.fuse_optimizer
         ),
         world=dist.get_group() if dist.get_world_size() > 1 else None,
-        **experts,
     )
+
+
+def _axis(hcg: Any, name: str) -> Axis:
+    size = getattr(hcg, f"get_{name}_parallel_world_size")()
+    if size == 1:
+        return Axis()
+    rank = getattr(hcg, f"get_{name}_parallel_rank")()
+    return Axis(rank, size, getattr(hcg, f"get_{name}_parallel_group")())
 
 
 def with_wrapper(topology: Topology | None, wrapper: Any) -> Topology:
@@ -122,23 +117,14 @@ def with_wrapper(topology: Topology | None, wrapper: Any) -> Topology:
         )
     topology = topology or Topology(world=dist.get_group())
     is_stage_3 = isinstance(wrapper, group_sharded_stage3.GroupShardedStage3)
-    data = wrapper._dp_group
+    sharding, data = (
+        group and Axis(group.rank, group.nranks, group)
+        for group in (wrapper._group, wrapper._dp_group)
+    )
     return dataclasses.replace(
         topology,
-        sharding=_axis_of(wrapper._group),
-        data=topology.data if data is None else _axis_of(data),
+        sharding=sharding,
+        data=data or topology.data,
         splits_parameters=is_stage_3,
         is_stage_3=is_stage_3,
     )
-
-
-def _axis_of(group: Any) -> Axis:
-    return Axis(group.rank, group.nranks, group)
-
-
-def _axis(hcg: Any, name: str) -> Axis:
-    size = getattr(hcg, f"get_{name}_world_size")()
-    if size == 1:
-        return Axis()
-    rank = getattr(hcg, f"get_{name}_rank")()
-    return Axis(rank, size, getattr(hcg, f"get_{name}_group")())

@@ -18,31 +18,27 @@ import dataclasses
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from paddle import Tensor, _C_ops
 
 from paddle_adagc.checks import check_integer, suggestion
 
-MARK = "adagc_units"
-"""Attribute of a parameter that says what units it holds."""
-
+MARK = "adagc_units"  # attribute of a parameter: the units that it holds
 _GROUPED = re.compile(r"(^|\.)grouped_gemm_experts\.weight\d*$")
 
 
-@dataclasses.dataclass(frozen=True)
-class Piece:
+class Piece(NamedTuple):
     """Runs of equal length and distance."""
 
     start: int
     run: int  # neighbouring values
-    count: int = 1
+    num_runs: int = 1
     stride: int = 0  # from one run to the next
 
     @property
-    def size(self) -> int:
-        """Number of values."""
-        return self.run * self.count
+    def size(self) -> int:  # number of values
+        return self.run * self.num_runs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,56 +52,42 @@ class Unit:
     def cut(self, begin: int, end: int) -> list[Piece]:
         """Return what the slice ``[begin, end)`` of the parameter has of it.
 
-        At most three pieces: the rest of a first run, whole runs, the
-        beginning of a last one. They start from ``begin``.
+        At most three pieces, from ``begin``: the rest of a run, whole runs, the
+        beginning of a run.
         """
-        run = self.place.run
-        stride = self.place.stride or run
-        length = (self.place.count - 1) * stride + run
-        offset = self.place.start - begin  # of the unit in the slice
-        low, high = max(-offset, 0), min(end - begin - offset, length)
-        if low >= high:
-            return []
-        first, skipped = divmod(low, stride)
-        last, kept = divmod(high - 1, stride)
-        kept = min(kept + 1, run)
-        head, tail = [], []
-        if skipped:
-            stop = kept if first == last else run
-            if skipped < stop:
-                start = offset + first * stride + skipped
-                head = [Piece(start, stop - skipped)]
-            first += 1
-        if first <= last and kept < run:
-            tail = [Piece(offset + last * stride, kept)]
-            last -= 1
-        if first > last:
-            return [*head, *tail]
-        start = offset + first * stride
-        return [*head, Piece(start, run, last - first + 1, stride), *tail]
+        start, run, num_runs, stride = self.place
+        stride = stride or run
+        first = min(max(-((start - begin) // stride), 0), num_runs)
+        stop = min(max((end - run - start) // stride + 1, first), num_runs)
+        pieces = []
+        for index, count in ((first - 1, 1), (first, stop - first), (stop, 1)):
+            low = max(start + index * stride, begin)
+            high = min(start + index * stride + run, end)
+            if 0 <= index < num_runs and count and low < high:
+                pieces.append(Piece(low - begin, high - low, count, stride))
+        return pieces
 
     def view(self, tensor: Tensor) -> Tensor:
-        """Return the unit's values in the memory of a contiguous tensor.
-
-        ``tensor`` is the whole parameter, or its gradient.
-        """
+        """Return its values in the memory of the parameter or its gradient."""
         flat = _C_ops.view_shape(tensor, [math.prod(tensor.shape)])
-        place = self.place
-        if place.count == 1:
-            end = place.start + place.run
-            piece = _C_ops.view_slice(flat, place.start, end)
-            return _C_ops.view_shape(piece, [*self.shape])
-        strides = [
-            math.prod(self.shape[i + 1 :]) for i in range(len(self.shape))
-        ]
+        start, run, num_runs, stride = self.place
+        if num_runs == 1:
+            return view_of(flat, start, self.shape)
         # Axes before the one that is split step over the other units.
+        steps = [math.prod(self.shape[i:]) for i in range(1, len(self.shape))]
         strides = [
-            step // place.run * place.stride if step >= place.run else step
-            for step in strides
+            step // run * stride if step >= run else step
+            for step in (*steps, 1)
         ]
         # In the memory that a tensor may be a view into.
-        offset = flat.offset + place.start * tensor.element_size()
+        offset = flat.offset + start * tensor.element_size()
         return _C_ops.as_strided(flat, [*self.shape], strides, offset)
+
+
+def view_of(flat: Tensor, start: int, shape: Sequence[int]) -> Tensor:
+    """Return values of a vector from ``start`` on, in its memory."""
+    piece = _C_ops.view_slice(flat, start, start + math.prod(shape))
+    return _C_ops.view_shape(piece, [*shape])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,8 +137,7 @@ class Units:
     def with_shares(self, key: str, config: Mapping[str, Any]) -> Units:
         """Return the units with the config's numbers for shares that are names.
 
-        ``key`` is the parameter's, for the message of a ValueError: the config
-        lacks a share, or it is not positive.
+        Refuses shares that it lacks, or that are not positive.
         """
         assert isinstance(self.parts, Mapping)
         shares = {}
@@ -175,15 +156,10 @@ class Units:
     def of(
         self, key: str, shape: Sequence[int], first_expert: int = 0
     ) -> tuple[Unit, ...]:
-        """Return the units of a parameter, which they fill.
+        """Return the units that fill a parameter; refuse other shapes.
 
-        Args:
-            key: Of the parameter.
-            shape: Of this rank's part.
-            first_expert: Global number of its first expert.
-
-        Raises:
-            ValueError: The shape does not fit.
+        ``shape`` is of this rank's part, and ``first_expert`` the global number
+        of its first expert.
         """
         inner = tuple(shape[1:] if self.experts else shape)
         if not inner or not -len(inner) <= self.axis < len(inner):
@@ -196,21 +172,19 @@ class Units:
         below = math.prod(inner[axis + 1 :])
         widths, repeats = self._widths(key, inner[axis])
         stride = inner[axis] // repeats * below
-        count = math.prod(inner) // stride
+        num_runs = math.prod(inner) // stride
         again = (repeats,) if repeats > 1 else ()
         units: list[Unit] = []
-        start = 0
         for expert in range(shape[0] if self.experts else 1):
-            begin = start
+            start = expert * math.prod(inner)
             for part, width in widths.items():
-                place = Piece(start, width * below, count, stride)
-                if len(widths) == 1 or count == 1:  # neighbouring runs
+                place = Piece(start, width * below, num_runs, stride)
+                if len(widths) == 1 or num_runs == 1:  # neighbouring runs
                     place = Piece(start, place.size, 1, place.size)
                 name = self._name(key, first_expert + expert, part)
                 of_part = (*inner[:axis], *again, width, *inner[axis + 1 :])
                 units.append(Unit(name, of_part, place))
                 start += width * below
-            start = begin + math.prod(inner)
         return tuple(units)
 
     def _widths(self, key: str, size: int) -> tuple[dict[str, int], int]:
@@ -265,15 +239,8 @@ def read_units(
     ``adagc_units``; or recognised: a parameter with three axes that is marked
     as an expert, or called ``grouped_gemm_experts.weight1``, holds experts.
 
-    Args:
-        parameters: Key, parameter, and if it is marked as an expert.
-        declared: By the caller of ``bind``.
-        config: The model's, in which shares may name a number.
-
-    Raises:
-        TypeError: Units of a wrong type.
-        ValueError: A pattern matches no parameter, or two match one; or units
-            that make no sense.
+    ``parameters`` are key, parameter, and if it is marked as an expert;
+    ``config`` is the model's, in which shares may name a number.
     """
     patterns = declared if isinstance(declared, Mapping) else {}
     unused = dict.fromkeys(patterns)

@@ -81,6 +81,8 @@ def test_units_and_their_cuts_are_those_of_numpy(case, data):
     assert len({unit.key for unit in made}) == len(made)
     for unit, expected in zip(made, by_slicing(units, values), strict=True):
         assert unit.shape == expected.shape
+        assert len(unit.cut(0, size)) == 1
+        assert unit.place.num_runs == 1 or len(units.parts) > 1
         np.testing.assert_array_equal(unit.view(tensor).numpy(), expected)
         pieces = unit.cut(begin, end)
         assert len(pieces) <= 3
@@ -88,7 +90,7 @@ def test_units_and_their_cuts_are_those_of_numpy(case, data):
         found = [
             begin + piece.start + k * piece.stride + i
             for piece in pieces
-            for k in range(piece.count)
+            for k in range(piece.num_runs)
             for i in range(piece.run)
         ]
         inside = (expected >= begin) & (expected < end)
@@ -517,3 +519,12 @@ def test_freed_weights_are_refused_by_what_reads_them(shape):
     layer.weight.grad = gradient
     with pytest.raises(ValueError, match="Muon reads the weights of"):
         Muon(0.1, parameters=layer.parameters()).step()
+
+
+def test_shares_may_be_numbers_of_the_model_s_config():
+    config = {"heads": 3}
+    units = Units(parts={"q": "heads", "k": 1}).with_shares("w", config)
+    assert units.parts == {"q": 3, "k": 1}
+    for share in ("head", 0):
+        with pytest.raises(ValueError, match=r"units of 'w': the share of"):
+            Units(parts={"q": share}).with_shares("w", config)

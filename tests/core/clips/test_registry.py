@@ -6,8 +6,9 @@ import numpy as np
 import paddle
 import pytest
 from core.parallel import training
+from core.parallel.layouts import DENSE, Layout
 from core.parallel.ranks import run_on_ranks
-from core.parallel.training import DENSE, Layout, assert_same_run
+from core.parallel.training import assert_same_run
 from helpers import assert_equal, clip_arrays, make_parameters
 from reference.clips import TWINS
 

@@ -9,8 +9,9 @@ import numpy as np
 import paddle
 import pytest
 from core.integrations.test_trainer import Clipping
+from core.parallel.layouts import Layout
 from core.parallel.ranks import run_on_ranks
-from core.parallel.training import Layout, plain
+from core.parallel.training import plain
 
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.integrations.muon_slices import muon_units

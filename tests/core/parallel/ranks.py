@@ -2,35 +2,38 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run a function on real ranks: processes that talk over gloo.
 
-A launcher imports Paddle once, and lives as long as the pytest process. It
-forks a supervisor for every call, which forks the ranks: so a call costs no
-import, no state is left from the one before, and the pytest process itself
-never joins a process group.
+A fork server imports Paddle once, and forks the ranks of every call: so a call
+costs no import, no state is left from the one before, and the pytest process
+itself never joins a process group.
 """
 
-import atexit
 import contextlib
 import faulthandler
-import functools
-import importlib.util
-import inspect
+import multiprocessing
 import os
 import pickle
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import time
 import traceback
 from collections.abc import Callable
+from multiprocessing import connection
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
+
+import paddle.distributed as dist
+from paddle.distributed import fleet
+
+from paddle_adagc.lab import gloo
+from paddle_adagc.lab.gloo.rendezvous import free_port
 
 _HOST = "127.0.0.1"
 _TESTS = Path(__file__).resolve().parents[2]
 _LOG_TAIL = 4000
-_MOST_SECONDS_TO_START = 300.0
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(["pytest", "paddle.distributed.fleet"])
 
 
 def run_on_ranks(
@@ -42,108 +45,78 @@ def run_on_ranks(
 ) -> list[Any]:
     """Call ``function(**arguments)`` on every rank of a fresh gloo world.
 
-    The function stands at the top level of a file; its arguments and what it
+    The function stands at the top level of a module; its arguments and what it
     returns are picklable (arrays instead of tensors). The CPU backend is
     enabled and the default process group exists when it starts; ``start_fleet``
     sets up hybrid parallelism. Gives the results by rank; a RuntimeError holds
     the traceback of a rank that failed, a TimeoutError each rank's stack.
     """
+    task, port = pickle.dumps((function, arguments)), free_port()
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
         job = Path(folder)
-        (job / "job.pkl").write_bytes(
-            pickle.dumps(
-                {
-                    "file": inspect.getsourcefile(function),
-                    "name": function.__qualname__,
-                    "world_size": world_size,
-                    "arguments": arguments,
-                    "timeout": timeout,
-                    "environment": _environment(),
-                }
+        ranks = {}
+        for rank in range(world_size):
+            process = _FORKS.Process(
+                target=_run_rank,
+                args=(job, task, _environment(rank, world_size, port), timeout),
             )
-        )
-        launcher = _launcher()
-        print(job, file=launcher.stdin, flush=True)
-        supervisor = int(launcher.stdout.readline())  # leads its own session
-        status = job / "status"
+            process.start()
+            ranks[process.sentinel] = process
+        deadline, waiting = time.monotonic() + timeout, {**ranks}
         try:
-            _wait(
-                lambda: (
-                    status.exists()
-                    or len([*job.glob("*.started")]) == world_size
-                ),
-                _MOST_SECONDS_TO_START,
-            )
-            _wait(status.exists, timeout)
-        except TimeoutError:
-            raise TimeoutError(
-                f"{function.__qualname__} on {world_size} ranks was not done "
-                f"after {timeout:.0f} s\n{_logs(job)}"
-            ) from None
+            while waiting:
+                left = deadline - time.monotonic()
+                ended = connection.wait([*waiting], max(left, 0.0))
+                if not ended:
+                    raise TimeoutError(
+                        f"{function.__qualname__} on {world_size} ranks was "
+                        f"not done after {timeout:.0f} s\n{_logs(job)}"
+                    )
+                for process in map(waiting.pop, ended):
+                    process.join()
+                    if process.exitcode:
+                        raise RuntimeError(
+                            f"{function.__qualname__} failed\n{_logs(job)}"
+                        )
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(supervisor, signal.SIGKILL)
-        if status.read_text() != "0":
-            raise RuntimeError(
-                f"{function.__qualname__} failed\n{_failure(job)}"
-            )
+            for process in ranks.values():
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.join()
         return [
-            pickle.loads((job / f"rank{rank}.pkl").read_bytes())
+            pickle.loads((job / f"{rank}.pkl").read_bytes())
             for rank in range(world_size)
         ]
 
 
 def start_fleet(
     *,
-    dp: int = 1,
     mp: int = 1,
-    pp: int = 1,
     sharding: int = 1,
-    sep: int = 1,
     cp: int = 1,
     ep: int = 1,
-    moe_sharding: int = 1,
     num_micro_batches: int = 1,
     micro_batch_size: int = 1,
-    configs: dict[str, dict[str, Any]] | None = None,
+    sharding_configs: dict[str, Any] | None = None,
+    **degrees: int,
 ) -> Any:
     """Call ``fleet.init`` with these degrees; return the topology.
 
-    With experts the sharding degree is ``ep * moe_sharding / mp``; ``cp`` parts
-    of a sequence lie on ranks of the sharding group. ``configs`` are options by
-    section of ``hybrid_configs``, such as ``{"sharding_configs":
-    {"split_param": True}}``.
+    ``degrees`` are those of ``dp``, ``pp`` and ``sep``. Parts of a sequence
+    (``cp``) lie on ranks of the sharding group.
     """
-    from paddle.distributed import fleet
-
     strategy = fleet.DistributedStrategy()
-    hybrid = {
-        "dp_degree": dp,
-        "mp_degree": mp,
-        "pp_degree": pp,
-        "sharding_degree": sharding,
-        "sep_degree": sep,
-    }
+    degrees |= {"mp": mp, "sharding": sharding}
     if ep > 1:
-        hybrid |= {
-            "ep_degree": ep,
-            "moe_sharding_degree": moe_sharding,
-            "cp_degree": cp,
-            "order": [
-                "sharding",
-                "moe_sharding",
-                "pp",
-                "sep",
-                "dp",
-                "cp",
-                "ep",
-                "mp",
-            ],
-        }
+        moe_sharding = mp * sharding // ep
+        degrees |= {"ep": ep, "cp": cp, "moe_sharding": moe_sharding}
+    hybrid: dict[str, Any] = {f"{k}_degree": n for k, n in degrees.items()}
+    if ep > 1:
+        order = "sharding moe_sharding pp sep dp cp ep mp"
+        hybrid["order"] = order.split()
     strategy.hybrid_configs = hybrid
-    for section, options in (configs or {}).items():
-        for name, value in options.items():
-            setattr(strategy.hybrid_configs[section], name, value)
+    for name, value in (sharding_configs or {}).items():
+        setattr(strategy.hybrid_configs["sharding_configs"], name, value)
     strategy.pipeline_configs = {
         "accumulate_steps": num_micro_batches,
         "micro_batch_size": micro_batch_size,
@@ -152,158 +125,13 @@ def start_fleet(
     return fleet.get_hybrid_communicate_group()
 
 
-def _environment() -> dict[str, str]:
-    """The environment of the launcher and, by the fork, of its ranks."""
-    paths = [str(_TESTS), str(_TESTS.parent), os.environ.get("PYTHONPATH", "")]
+def _environment(rank: int, world_size: int, port: int) -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("PADDLE_")}
     return {
-        **{k: v for k, v in os.environ.items() if not k.startswith("PADDLE_")},
-        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-        "PADDLE_DISTRI_BACKEND": "gloo",
+        **kept,
         "OMP_NUM_THREADS": "1",
         "GLOG_minloglevel": "2",
-    }
-
-
-@functools.cache
-def _launcher() -> subprocess.Popen[str]:
-    """The process that forks the supervisors."""
-    launcher = subprocess.Popen(
-        [sys.executable, __file__],
-        env=_environment(),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    atexit.register(launcher.kill)
-    return launcher
-
-
-def _failure(job: Path) -> str:
-    """Tracebacks in the order in which ranks failed; logs of crashed ones."""
-    errors = sorted(job.glob("rank*.error"), key=lambda p: p.stat().st_mtime)
-    crashed = job / "crashed"
-    if crashed.exists():
-        log = job / f"{crashed.read_text()}.log"
-        return f"{log.stem} crashed:\n{log.read_text(errors='replace')}"
-    if errors:
-        return "\n".join(f"{e.stem}:\n{e.read_text()}" for e in errors)
-    return _logs(job)
-
-
-def _logs(job: Path) -> str:
-    return "\n".join(
-        f"--- {log.stem}\n{log.read_text(errors='replace')[-_LOG_TAIL:]}"
-        for log in sorted(job.glob("*.log"))
-    )
-
-
-def _wait(is_done: Callable[[], bool], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not is_done():
-        if time.monotonic() > deadline:
-            raise TimeoutError
-        time.sleep(0.02)
-
-
-def _serve() -> None:
-    """Fork a supervisor for every line of the input: the path of a job."""
-    import paddle  # noqa: F401  (once, before the forks)
-    from paddle.distributed import fleet  # noqa: F401
-
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
-    for line in sys.stdin:
-        pid = os.fork()
-        if pid == 0:
-            _supervise(Path(line.strip()))
-        print(pid, flush=True)
-
-
-def _supervise(job: Path) -> NoReturn:
-    """Fork the ranks and wait for them; the first failure ends them all."""
-    os.setsid()
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    log = os.open(job / "supervisor.log", os.O_WRONLY | os.O_CREAT)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    status = 1
-    try:
-        status = _launch(job)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        (job / "unfinished").write_text(str(status))
-        (job / "unfinished").rename(job / "status")
-        os._exit(status)
-
-
-def _launch(job: Path) -> int:
-    from paddle_adagc.lab.gloo.rendezvous import free_port
-
-    task = pickle.loads((job / "job.pkl").read_bytes())
-    os.environ.clear()
-    os.environ.update(task["environment"])
-    function = _load(task["file"], task["name"])
-    port = free_port()
-    ranks = {}
-    for rank in range(task["world_size"]):
-        pid = os.fork()
-        if pid == 0:
-            os._exit(_run_rank(job, task, function, rank, port))
-        ranks[pid] = rank
-    while ranks:
-        pid, status = os.wait()
-        rank = ranks.pop(pid)
-        if os.WIFSIGNALED(status):
-            (job / "crashed").write_text(f"rank{rank}")
-        if status:
-            for other in ranks:
-                os.kill(other, signal.SIGKILL)
-            return 1
-    return 0
-
-
-def _load(file: str, name: str) -> Callable[..., Any]:
-    spec = importlib.util.spec_from_file_location("functions_of_ranks", file)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return getattr(module, name)
-
-
-def _run_rank(
-    job: Path,
-    task: dict[str, Any],
-    function: Callable[..., Any],
-    rank: int,
-    port: int,
-) -> int:
-    """The life of one rank; returns its exit status."""
-    import paddle
-
-    log = os.open(job / f"rank{rank}.log", os.O_WRONLY | os.O_CREAT)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    try:
-        _join(rank, task["world_size"], port)
-        faulthandler.dump_traceback_later(0.8 * task["timeout"])
-        (job / f"rank{rank}.started").touch()
-        result = function(**task["arguments"])
-        (job / f"rank{rank}.pkl").write_bytes(pickle.dumps(result))
-        paddle.distributed.barrier()  # others may still use a store of ours
-    except BaseException:
-        (job / f"rank{rank}.error").write_text(traceback.format_exc())
-        return 1
-    return 0
-
-
-def _join(rank: int, world_size: int, port: int) -> None:
-    """Enable the CPU backend and set up the default process group."""
-    import paddle.distributed as dist
-
-    from paddle_adagc.lab.gloo import enable
-
-    os.environ |= {
+        "PADDLE_DISTRI_BACKEND": "gloo",
         "PADDLE_TRAINER_ID": str(rank),
         "PADDLE_RANK_IN_NODE": str(rank),
         "PADDLE_TRAINERS_NUM": str(world_size),
@@ -313,20 +141,52 @@ def _join(rank: int, world_size: int, port: int) -> None:
         ),
         "PADDLE_CURRENT_ENDPOINT": f"{_HOST}:{port + 1 + rank}",
     }
-    if rank:
-        _wait_for_store(port)
-    enable()
-    dist.init_parallel_env()
 
 
-def _wait_for_store(port: int) -> None:
-    """Wait until rank 0 listens: Paddle pauses 3 s after a refused attempt."""
-    while True:
-        with socket.socket() as probe:
-            if probe.connect_ex((_HOST, port)) == 0:
-                return
-        time.sleep(0.01)
+def _logs(job: Path) -> str:
+    """What ranks said, in the order in which they failed."""
+    logs = sorted(job.glob("*.log"), key=lambda log: log.stat().st_mtime)
+    return "\n".join(
+        f"--- rank {log.stem}\n{log.read_text(errors='replace')[-_LOG_TAIL:]}"
+        for log in logs
+    )
 
 
-if __name__ == "__main__":
-    _serve()
+def _run_rank(
+    job: Path, task: bytes, environment: dict[str, str], timeout: float
+) -> None:
+    """The life of one rank."""
+    os.setsid()
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.path[:0] = [str(_TESTS), str(_TESTS.parent)]
+    rank, port = (
+        environment[name].split(":")[-1]
+        for name in ("PADDLE_TRAINER_ID", "PADDLE_MASTER")
+    )
+    log = os.open(job / f"{rank}.log", os.O_WRONLY | os.O_CREAT)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    faulthandler.dump_traceback_later(0.8 * timeout, file=log)
+    status = 1
+    try:
+        while rank != "0" and not _listens(int(port)):
+            time.sleep(0.01)  # Paddle pauses 3 s after a refused attempt
+        gloo.enable()
+        dist.init_parallel_env()
+        function, arguments = pickle.loads(task)
+        result = function(**arguments)
+        (job / f"{rank}.pkl").write_bytes(pickle.dumps(result))
+        dist.barrier()  # others may still use a store of ours
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((_HOST, port)) == 0

@@ -1,39 +1,134 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Real fleet: fused experts, q/k/v and gate/up train as the tensors apart."""
+"""Real fleet: several tensors in one parameter train as the tensors apart.
 
+As frameworks keep them: all experts of a layer in `grouped_gemm_experts`, q, k
+and v in one matrix, gate and up of an expert in one.
+"""
+
+import functools
 import itertools
 
 import numpy as np
 import paddle
 import pytest
 from core.parallel import training
-from core.parallel.fused_training import UNITS, fuse
+from core.parallel.layouts import SPARSE_MOE, V2, Layout
 from core.parallel.ranks import run_on_ranks
-from core.parallel.training import (
-    SPARSE_MOE,
-    Layout,
-    assert_same_run,
-    continued,
-    on_ranks,
-)
+from core.parallel.training import assert_same_run, continued, on_ranks
 from helpers import slow_but
+from paddle import nn
 from paddle.distributed import fleet
 
 from paddle_adagc import ClipGradByAdaGC
-from paddle_adagc.lab.models.moe import mark_experts
-from paddle_adagc.parallel.topology import Axis, read_topology
+from paddle_adagc.lab.models.attention import Attention
+from paddle_adagc.lab.models.moe import MoE, mark_experts
+
+# Keys of the units are those of the tensors in parameters of their own.
+UNITS = {
+    r"grouped_gemm_experts\.weight1$": {
+        "experts": True,
+        "parts": ["gate_proj", "up_proj"],
+        "key": "experts.{expert}.{part}.weight",
+    },
+    r"grouped_gemm_experts\.weight2$": {
+        "experts": True,
+        "key": "experts.{expert}.down_proj.weight",
+    },
+    r"qkv_proj\.weight$": {
+        "parts": {"q_proj": 2, "k_proj": 1, "v_proj": 1},
+        "key": "{part}.weight",
+    },
+}
+
+
+class Holder(nn.Layer):
+    """Holds parameters that other layers read parts of."""
+
+
+@paddle.no_grad()
+def fuse(model):
+    """Move weights into fused parameters, of which their layers get slices."""
+    for layer in model.sublayers():
+        if isinstance(layer, MoE):
+            fuse_experts(layer)
+        elif isinstance(layer, Attention):
+            fuse_attention(layer)
+
+
+def fuse_experts(moe):
+    experts = [expert for expert in moe.experts if expert is not None]
+    holder = moe.grouped_gemm_experts = Holder()
+    pairs = [
+        paddle.concat([take(e.gate_proj), take(e.up_proj)], -1) for e in experts
+    ]
+    holder.weight1 = parameter_of(paddle.stack(pairs))
+    holder.weight2 = parameter_of(
+        paddle.stack([take(e.down_proj) for e in experts])
+    )
+    if moe.topology.expert.size > 1:
+        mark_experts(holder)
+        for parameter in holder.parameters():
+            parameter.is_distributed = True  # as PaddleFleet says
+
+    def give(*_):
+        for expert, first, second in zip(
+            experts, holder.weight1, holder.weight2, strict=True
+        ):
+            gate, up = first.chunk(2, -1)
+            for linear, part in (
+                (expert.gate_proj, gate),
+                (expert.up_proj, up),
+                (expert.down_proj, second),
+            ):
+                linear.__dict__["weight"] = part
+
+    moe.register_forward_pre_hook(give)
+
+
+def fuse_attention(attention):
+    linears = [attention.q_proj, attention.k_proj, attention.v_proj]
+    holder = attention.qkv_proj = Holder()
+    first = linears[0].weight
+    widths = [linear.weight.shape[-1] for linear in linears]
+    holder.weight = parameter_of(
+        paddle.concat([take(linear) for linear in linears], -1)
+    )
+    if getattr(first, "is_distributed", False):
+        holder.weight.is_distributed = True
+        holder.weight.split_axis = first.split_axis
+
+    def give(*_):
+        parts = paddle.split(holder.weight, widths, -1)
+        for linear, part in zip(linears, parts, strict=True):
+            linear.__dict__["weight"] = part
+
+    attention.register_forward_pre_hook(give)
+
+
+def take(linear):
+    """The layer's weight, which the layer no longer holds."""
+    return linear._parameters.pop("weight")
+
+
+def parameter_of(value):
+    return paddle.create_parameter(
+        value.shape,
+        "float32",
+        default_initializer=nn.initializer.Assign(value.numpy()),
+    )
+
 
 OPTIONS = {**SPARSE_MOE, "num_key_value_heads": 2}
 UNFUSED = {"options": OPTIONS}
 FUSED = {**UNFUSED, "prepare": fuse, "units": UNITS}
 LAYOUTS = {
     "one process": Layout(),
-    "v2": Layout(sharding=2, split_param=True),
-    "ep2": Layout(sharding=2, ep=2, split_param=True),
-    "ep2 x v2": Layout(sharding=4, ep=2, split_param=True),
-    "ep4": Layout(sharding=4, ep=4, split_param=True),
-    "tp2 x ep2": Layout(mp=2, sharding=2, ep=2, split_param=True),
+    "v2": Layout(sharding=2, **V2),
+    "ep2": Layout(sharding=2, ep=2, **V2),
+    "ep2 x v2": Layout(sharding=4, ep=2, **V2),
+    "ep4": Layout(sharding=4, ep=4, **V2),
+    "tp2 x ep2": Layout(mp=2, sharding=2, ep=2, **V2),
 }
 
 
@@ -98,130 +193,106 @@ def test_marks_of_paddlefleet(name):
     assert_same(ranks, training.alone(**UNFUSED, num_steps=15))
 
 
-def parts_of_all_experts(whole, layout, num_steps=12):
-    """Clip made gradients of experts whose inner axis the ranks share."""
-    topology = layout.start() if layout.world_size > 1 else None
-    rank, size = 0, 1
-    if topology is not None:
-        rank = topology.get_expert_parallel_rank()
-        size = topology.get_expert_parallel_world_size()
-    experts = Experts([value.shape for value in split(whole[0], rank, size)])
-    experts.intermediate_ep_sharded = size > 1
-    if size > 1:
-        mark_experts(experts)
-    model = paddle.nn.Sequential(("grouped_gemm_experts", experts))
-    clip = ClipGradByAdaGC(t_start=4, lambda_abs=0.5)
-    clip.bind(model)
-    for gradients in whole[:num_steps]:
-        parts = split(gradients, rank, size)
-        pairs = [
-            (parameter, paddle.to_tensor(part))
-            for parameter, part in zip(experts.parameters(), parts, strict=True)
-        ]
-        clip(pairs)
-    state = training.plain(clip.full_state_dict())
-    return state, clip.summary(), [g.numpy() for _, g in pairs]
+class Experts(nn.Layer):
+    """Stacks of gate and up ``[E, H, 2I]``, and of down ``[E, I, H]``."""
 
-
-class Experts(paddle.nn.Layer):
     def __init__(self, shapes):
         super().__init__()
         self.weight1, self.weight2 = map(self.create_parameter, shapes)
 
 
-def split(gradients, rank, size):
-    """A rank's part of gate and up `[E, H, 2I]`, and of down `[E, I, H]`."""
-    first, second = gradients
-    gate, up = np.split(first, 2, 2)
-    return [
-        np.concatenate(
-            [np.split(part, size, 2)[rank] for part in (gate, up)], 2
-        ),
-        np.split(second, size, 1)[rank],
-    ]
+BIAS = 3  # the only vector that is cut
 
 
-def made_gradients(*shapes):
-    """12 steps of gradients, of which every first axis has another size."""
-    rng = np.random.default_rng(0)
-    return [
-        [
-            (
-                rng.normal(size=shape)
-                * rng.lognormal(size=[shape[0], *[1] * len(shape[1:])])
-            ).astype("float32")
-            for shape in shapes
-        ]
-        for _ in range(12)
-    ]
+def part_of(place, values, shares_experts, rank=0, size=1):
+    """A rank's part of the tensor at this place in the model, or None."""
+    if shares_experts and place == 0:
+        halves = [np.split(x, size, 2)[rank] for x in np.split(values, 2, 2)]
+        return np.concatenate(halves, 2)
+    if shares_experts and place == 1:
+        return np.split(values, size, 1)[rank]
+    if place == BIAS:
+        return np.split(values, size)[rank]
+    return values if place % size == rank else None
 
 
-def test_ranks_may_share_the_inner_axis_of_every_expert():
-    whole = made_gradients([3, 4, 8], [3, 4, 4])
-    state, summary, clipped = parts_of_all_experts(whole, Layout())
-    layout = Layout(sharding=2, ep=2, split_param=True)
-    ranks = run_on_ranks(parts_of_all_experts, 2, whole=whole, layout=layout)
-    assert [*state["gamma"]][4] == "grouped_gemm_experts.1.weight2"
-    for rank, (its_state, its_summary, its_clipped) in enumerate(ranks):
-        assert its_state["gamma"] == pytest.approx(state["gamma"], rel=1e-5)
-        assert its_summary["num_tensors"] == 6
-        assert its_summary["global_grad_norm"] == pytest.approx(
-            summary["global_grad_norm"], rel=1e-5
-        )
-        for mine, theirs in zip(
-            its_clipped, split(clipped, rank, 2), strict=True
-        ):
-            np.testing.assert_allclose(mine, theirs, rtol=1e-5)
+def clip_made(whole, layout, shares_experts):
+    """Clip made gradients: gammas, summary, what is clipped here by its place.
 
-
-def owned_whole(whole, layout):
-    """Clip made gradients as under PaddleFleet's ``MuonShardingOptimizer``.
-
-    Stacks and matrices lie whole with an owner, and no other rank hands them to
-    the clip; vectors are cut, unless they are kept whole, too. Returns gammas,
-    the norm of all, and what is clipped here, by the place of the parameter.
+    Matrices lie whole with an owner, and vectors are cut, unless they are kept
+    whole, as PaddleFleet's `MuonShardingOptimizer` hands them to a clip. Ranks
+    may share the inner axis of every expert instead.
     """
-    sharding = Axis()
-    if layout.world_size > 1:
+    rank, size = 0, layout.world_size
+    if size > 1:
         layout.start()
+        rank = paddle.distributed.get_rank()
         strategy = fleet.fleet._user_defined_strategy
         # Paddle 3.3.1 takes no unknown attribute.
         object.__setattr__(strategy, "use_muon_sharding", True)
-        sharding = read_topology().sharding
-    model = paddle.nn.Layer()
-    model.grouped_gemm_experts = Experts([g.shape for g in whole[0][:2]])
-    model.linear = paddle.nn.Linear(*whole[0][2].shape)
+    own = functools.partial(
+        part_of, shares_experts=shares_experts, rank=rank, size=size
+    )
+    stacks = whole[0][:2]
+    if shares_experts:
+        stacks = [*map(own, range(2), stacks)]
+    model = nn.Layer()
+    experts = Experts([stack.shape for stack in stacks])
+    if shares_experts and size > 1:
+        experts.intermediate_ep_sharded = True
+        mark_experts(experts)
+    model.grouped_gemm_experts = experts
+    model.linear = nn.Linear(*whole[0][2].shape)
     vector = model.create_parameter(whole[0][4].shape)
-    model.kept_whole = paddle.nn.ParameterList([vector])
+    model.kept_whole = nn.ParameterList([vector])
     clip = ClipGradByAdaGC(t_start=4, lambda_abs=0.5)
     clip.bind(model)
     for gradients in whole:
         mine = {}
         for i, parameter in enumerate(model.parameters()):
-            values, is_cut = gradients[i], parameter is model.linear.bias
-            if is_cut:
-                values = np.split(values, sharding.size)[sharding.rank]
-                name = parameter.name
-                parameter = paddle.zeros(values.shape)
+            values = own(i, gradients[i])
+            if i == BIAS:
+                name, parameter = parameter.name, paddle.zeros(values.shape)
                 parameter.name = name
-            if is_cut or i % sharding.size == sharding.rank:
-                mine[i] = (parameter, paddle.to_tensor(values))
+            if values is not None:
+                mine[i] = parameter, paddle.to_tensor(values)
         clip([*mine.values()])
-    return (
-        training.plain(clip.full_state_dict())["gamma"],
-        clip.summary()["global_grad_norm"],
-        {i: gradient.numpy() for i, (_, gradient) in mine.items()},
-    )
+    gamma = training.plain(clip.full_state_dict())["gamma"]
+    return gamma, clip.summary(), {i: g.numpy() for i, (_, g) in mine.items()}
 
 
-def test_muon_s_sharding_keeps_matrices_whole():
-    whole = made_gradients([4, 3, 8], [4, 4, 3], [6, 4], [4], [5])
-    gamma, norm, clipped = owned_whole(whole, Layout())
+@pytest.mark.parametrize("shares_experts", [False, True])
+def test_owners_of_matrices_and_parts_of_every_expert(shares_experts):
+    draw = np.random.default_rng(0)
+    shapes = [4, 3, 8], [4, 4, 3], [6, 4], [4], [5]
+    whole = [
+        [
+            (
+                draw.normal(size=shape)
+                * draw.lognormal(size=[shape[0], *[1] * len(shape[1:])])
+            ).astype("float32")
+            for shape in shapes
+        ]
+        for _ in range(12)
+    ]
+    gamma, summary, clipped = clip_made(whole, Layout(), shares_experts)
+    assert [*gamma][5] == "grouped_gemm_experts.1.weight2"
     assert len(gamma) == 2 * 4 + 3
-    ranks = run_on_ranks(owned_whole, 2, whole=whole, layout=Layout(sharding=2))
-    for its_gamma, its_norm, _ in ranks:
+    layout = Layout(sharding=2, **({**V2, "ep": 2} if shares_experts else {}))
+    for rank, (its_gamma, its_summary, its) in enumerate(
+        run_on_ranks(
+            clip_made,
+            2,
+            whole=whole,
+            layout=layout,
+            shares_experts=shares_experts,
+        )
+    ):
         assert its_gamma == pytest.approx(gamma, rel=1e-5)
-        assert its_norm == pytest.approx(norm, rel=1e-5)
-    for i, expected in clipped.items():
-        parts = [its[i] for _, _, its in ranks if i in its]
-        np.testing.assert_allclose(np.concatenate(parts), expected, 1e-5)
+        for name in ("num_tensors", "global_grad_norm"):
+            assert its_summary[name] == pytest.approx(summary[name], rel=1e-5)
+        for i, values in clipped.items():
+            expected = part_of(i, values, shares_experts, rank, 2)
+            if expected is not None:
+                np.testing.assert_allclose(its.pop(i), expected, rtol=1e-5)
+        assert not its

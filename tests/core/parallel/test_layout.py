@@ -15,6 +15,7 @@ from paddle.distributed.fleet.meta_parallel.sharding import (
     group_sharded_stage3,
 )
 
+from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.parallel import layout
 from paddle_adagc.parallel.layout import FusedBuffers, TensorLayout, read_layout
 
@@ -39,30 +40,17 @@ class SharesPairs(paddle.nn.Embedding):
         return self.named_parameters()
 
 
-def tied_stage(attribute="weight"):
+def tied_stage(attribute="weight", first_prefix=None):
+    """A stage with a tied head; as PaddleNLP's, if the first one's is named."""
     embedding = SharesPairs(4, 2)
     comm = {"layer": embedding, "ranks": [0, 1], "weight_attr": [attribute]}
-    return Stage(
+    model = Stage(
         {"0": paddle.nn.Linear(2, 2, bias_attr=False)},
         shared_layers={"embed": embedding},
         comm={"embed": comm},
     )
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("attribute", ["weight", "weights"])
-def test_the_first_stage_counts_a_tied_tensor(monkeypatch, rank, attribute):
-    monkeypatch.setattr(paddle.distributed, "get_rank", lambda: rank)
-    found = {t.key: t for t in read_layout(tied_stage(attribute)).values()}
-    assert found.keys() == {"0.weight", "shared_layers.embed.weight"}
-    assert not found["0.weight"].is_tied_copy
-    assert found["shared_layers.embed.weight"].is_tied_copy == (rank == 1)
-    assert found["shared_layers.embed.weight"].is_embedding
-
-
-def with_embedding_at(prefix, attribute="weight"):
-    """A tied stage, as PaddleNLP's, whose first stage has it at ``prefix``."""
-    model = tied_stage(attribute)
+    if first_prefix is None:
+        return model
     linear = {"in_features": 2, "out_features": 2}
     sizes = {"num_embeddings": 4, "embedding_dim": 2}
     model._layers_desc = [
@@ -70,25 +58,30 @@ def with_embedding_at(prefix, attribute="weight"):
         SharedLayerDesc("other", paddle.nn.Linear, None, "weight", **linear),
         SharedLayerDesc("embed", SharesPairs, None, attribute, **sizes),
     ]
-    prefixes = {"0": "", "1": "other", "2": prefix}
+    prefixes = {"0": "", "1": "other", "2": first_prefix}
     model.get_sequential_name_prefixes = lambda: prefixes
     return model
 
 
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("attribute", ["weight", "weights"])
-def test_a_tied_head_has_the_first_stage_s_key(monkeypatch, rank, attribute):
+@pytest.mark.parametrize("prefix", [None, "model.embed_tokens"])
+def test_the_first_stage_counts_a_tied_tensor(
+    monkeypatch, rank, attribute, prefix
+):
     monkeypatch.setattr(paddle.distributed, "get_rank", lambda: rank)
-    model = with_embedding_at("model.embed_tokens", attribute)
-    keys = {t.key for t in read_layout(model).values()}
-    own = "shared_layers.embed.weight"
-    assert keys == {"0.weight", "model.embed_tokens.weight" if rank else own}
+    dense, tied = read_layout(tied_stage(attribute, prefix)).values()
+    assert (dense.key, dense.is_tied_copy) == ("0.weight", False)
+    is_named = prefix and rank == 1
+    key = "model.embed_tokens" if is_named else "shared_layers.embed"
+    assert (tied.key, tied.is_tied_copy) == (f"{key}.weight", rank == 1)
+    assert tied.is_embedding
 
 
 def test_two_tensors_of_one_key_are_refused(monkeypatch):
     monkeypatch.setattr(paddle.distributed, "get_rank", lambda: 1)
     with pytest.raises(ValueError, match=r"have the key '0\.weight'"):
-        read_layout(with_embedding_at("0"))
+        ClipGradByAdaGC().bind(tied_stage(first_prefix="0"))
 
 
 class Sliced(group_sharded_stage3.GroupShardedStage3):
@@ -156,11 +149,13 @@ def test_virtual_stages_have_global_indices():
     ],
 )
 def test_marks(marks, expected):
-    model = paddle.nn.Linear(3, 2, bias_attr=False)
+    model = paddle.nn.Linear(3, 2)
     for name, value in marks.items():
         setattr(model.weight, name, value)
-    (found,) = read_layout(model).values()
-    assert found == TensorLayout(key="weight", shape=(3, 2), **expected)
+    model.bias.is_distributed = True
+    weight, bias = read_layout(model).values()
+    assert weight == TensorLayout(key="weight", shape=(3, 2), **expected)
+    assert bias.split_axis == 0
 
 
 class VocabParallelEmbedding(paddle.nn.Layer):
@@ -183,12 +178,6 @@ def test_a_slice_of_stage_3_is_refused_by_what_cannot_use_it():
         layout.refuse_stage_3("Muon", ["a", "slice@b"])
 
 
-def test_a_vector_is_split_along_its_only_axis():
-    bias = paddle.nn.Linear(3, 2).bias
-    bias.is_distributed = True
-    assert layout.split_axis_of(bias) == 0
-
-
 def test_a_buffer_is_replaced_by_its_parameters():
     (buffer,) = make_parameters([[10]])
     first = _C_ops.view_shape(_C_ops.view_slice(buffer, 0, 6), [2, 3])
@@ -206,9 +195,4 @@ def test_a_buffer_is_replaced_by_its_parameters():
     )
     np.testing.assert_array_equal(found[1][1].numpy(), np.arange(6.0, 10.0))
     assert found[2][1] is other
-
-
-def test_a_parameter_in_no_buffer_is_itself():
-    (parameter,) = make_parameters([[2]])
-    pairs = [(parameter, paddle.ones([2]))]
     assert FusedBuffers().unfold(pairs, known=()) == pairs

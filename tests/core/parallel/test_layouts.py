@@ -1,83 +1,76 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Real fleet: every layout trains as one process with the whole model."""
+"""Real ranks: every layout trains as one process with the whole model."""
 
 import functools
 
+import paddle
 import pytest
 from core.parallel import training
-from core.parallel.training import (
+from core.parallel.layouts import (
+    CASES,
     DEEP,
     DENSE,
     HEADS,
-    LAYOUTS,
     MOE,
     SPARSE_MOE,
+    UNTIED,
+    GroupSharded,
+    MeshLayout,
+)
+from core.parallel.ranks import run_on_ranks
+from core.parallel.training import (
+    NUM_STEPS,
+    alone,
     assert_same_run,
     continued,
     on_ranks,
 )
 from helpers import slow_but
 
-_DENSE = {"options": DENSE}
-_MOE = {"options": MOE}
-_SPARSE = {"options": SPARSE_MOE}
-_HEADS = {"options": HEADS}
-_MOE_HEADS = {"options": {**MOE, "num_key_value_heads": 4}}
-_DEEP = {"options": DEEP}
-_SCALED_EMBED = {"options": {**DENSE, "initialization": "scaled_embed"}}
-_WESAR = {"options": {**MOE, "initialization": "wesar"}}
-_MAIN_GRAD = {"main_grad": True}
-# Three layers on two stages are uneven ones.
-CASES = {
-    "tp2": [_DENSE, _MOE, _SCALED_EMBED, _WESAR],
-    "sp with tp2": [_DENSE, _MOE],
-    "pp2": [_DENSE, _MOE],
-    "pp4 x 2 virtual stages": [_DEEP],
-    "pp4 x 2 virtual stages, forward then backward": [_DEEP],
-    "dp2": [_DENSE, _MOE, _SPARSE],
-    "v1 x2": [_DENSE, _MOE],
-    "v1 x2 with tensor_fusion": [_DENSE],
-    "v1 x2 with fuse_optimizer": [_DENSE, _MOE, {**_DENSE, **_MAIN_GRAD}],
-    "v2 x2": [_DENSE, _MOE, {**_DENSE, **_MAIN_GRAD}],
-    "sep2": [_HEADS],
-    "tp2 x sep2": [_HEADS],
-    "ep2 x cp2 x v2": [_MOE_HEADS],
-    "v2 x2 with recompute": [_DENSE, _MOE],
-    "tp2 x dp2": [_DENSE, _MOE],
-    "tp2 x pp2": [_DENSE, _MOE],
-    "sp with tp2 x pp2": [_DENSE, _MOE],
-    "tp2 x v1": [_DENSE, _MOE],
-    "tp2 x v2": [_DENSE, _MOE, {**_DENSE, **_MAIN_GRAD}],
-    "pp2 x v2": [_DENSE, _MOE],
-    "ep2": [_MOE, _SPARSE],
-    "ep4": [_MOE],
-    "ep2 x v2 x4": [_MOE, _SPARSE, {**_MOE, **_MAIN_GRAD}],
-    "tp2 x ep2": [_MOE, _SPARSE],
-    "tp2 x ep2 x v2": [_MOE, _SPARSE, {**_MOE, **_MAIN_GRAD}],
-    "sp with tp2 x ep4 x v2": [_MOE, _SPARSE],
-    "pp2 x ep2": [_MOE],
-    # Eight ranks.
-    "tp2 x pp2 x v2": [_DENSE, _MOE],
-    "tp2 x ep4 x v2 x4": [_MOE],
-    "tp2 x pp2 x ep2 x v2": [_MOE],
+from paddle_adagc import ClipGradByAdaGC
+from paddle_adagc.clips.registry import CLIPS
+from paddle_adagc.state import load_state, save_state
+
+SETTINGS = {
+    "adagc": training.ADAGC,
+    "agc": {"lambda_rel": 0.05},
+    "zclip": {"warmup_steps": 5, "z_thres": 1.0},
+    "global_adagc": training.ADAGC,
+    "value": {"lambda_abs": 0.5},
 }
+"""Arguments that let a rule clip within few steps; others: the defaults."""
 
-
-def alone(clip_settings=training.ADAGC, **arguments):
-    """The run of one process."""
-    return training.alone(clip_settings=clip_settings, **arguments)
+# ``none`` changes nothing, and fleet puts its own clip for ``global_norm``.
+NAMES = [name for name in CLIPS if name not in ("none", "global_norm")]
+WHOLE_TENSORS = ("agc",)  # refused where slices cut through units
+WITH_SLICES = [name for name in NAMES if name not in WHOLE_TENSORS]
+CASES_OF_CLIPS = {
+    "tp2": (NAMES, DENSE),
+    "v1 x2": (NAMES, DENSE),
+    "v1 x2 with fuse_optimizer": ([n for n in NAMES if n != "value"], DENSE),
+    "v2 x2": (WITH_SLICES, DENSE),
+    "tp2 x pp2": (NAMES, DENSE),
+    "tp2 x ep2 x v2": (WITH_SLICES, MOE),
+    "group_sharded stage 2": ([n for n in NAMES if n != "value"], UNTIED),
+    "group_sharded stage 3": (
+        [n for n in WITH_SLICES if n != "value"],
+        UNTIED,
+    ),
+}
 
 
 @functools.cache
 def spread(case):
     """The runs of a case."""
-    return on_ranks(LAYOUTS[case], CASES[case])
+    layout, *models = CASES[case]
+    return on_ranks(layout, [{"options": options} for options in models])
 
 
 SHORTER = (
     *("tp2", "v1 x2", "v2 x2", "tp2 x v2", "pp2 x v2"),
-    *("ep2 x v2 x4", "tp2 x ep2 x v2"),
+    *("ep2 x v2 x4", "tp2 x ep2 x v2", "mesh tp2", "mesh stage 2 x2"),
+    *("mesh tp2 x stage 1", "group_sharded stage 2", "group_sharded stage 3"),
 )
 """Their parts make up the other cases, which are in the long tier."""
 
@@ -86,22 +79,36 @@ LONG = [case for case in CASES if case not in SHORTER]
 
 @pytest.mark.parametrize("case", slow_but("v2 x2", CASES, LONG))
 def test_run_is_that_of_one_process(case):
-    for arguments, ranks in zip(CASES[case], spread(case), strict=True):
-        same = {k: v for k, v in arguments.items() if k != "main_grad"}
-        assert_same_run(ranks, alone(**same))
+    for options, ranks in zip(CASES[case][1:], spread(case), strict=True):
+        options = {k: v for k, v in options.items() if k != "main_grad"}
+        assert_same(case, ranks, alone(options=options))
+
+
+def assert_same(case, ranks, expected):
+    """Hold ranks against one process, but gradients that owners alone have."""
+    if case.startswith("group_sharded"):
+        expected = {**expected, "clipped": {}}
+    assert_same_run(ranks, expected)
 
 
 def test_runs_clip_outliers_and_meet_experts_without_tokens():
     # Else the equalities above would say less.
-    outliers = {s for s in range(training.NUM_STEPS) if s % 3 == 1}
+    outliers = {s for s in range(NUM_STEPS) if s % 3 == 1}
     assert outliers & set(training.COMPARED_STEPS) >= {10, 13}
     gradients = alone(options=SPARSE_MOE)["clipped"].values()
     assert any(not g.any() for step in gradients for g in step.values())
 
 
+@pytest.mark.slow
+def test_collectives_of_auto_parallel_s_step():
+    # The reshards of summands are those that AdamW would make otherwise.
+    ((first, _),) = spread("mesh stage 1 x2")
+    num_tensors = len(first["state"]["gamma"])
+    assert first["calls"] == [[("reshard", [num_tensors])]] * NUM_STEPS
+
+
 ALONE = "one process"
-MODELS = {"MOE": _MOE, "DENSE": _DENSE, "DEEP": _DEEP, "HEADS": _HEADS}
-_LONG = pytest.mark.long
+MODELS = {"MOE": MOE, "DENSE": DENSE, "DEEP": DEEP, "HEADS": HEADS}
 
 
 @pytest.mark.slow
@@ -110,29 +117,98 @@ _LONG = pytest.mark.long
     [
         ("ep4", ALONE, "MOE"),
         (ALONE, "ep2 x v2 x4", "MOE"),
-        pytest.param("tp2 x pp2", "v2 x2", "DENSE", marks=_LONG),
-        pytest.param(ALONE, "tp2 x pp2 x v2", "DENSE", marks=_LONG),
-        pytest.param("pp4 x 2 virtual stages", "v2 x2", "DEEP", marks=_LONG),
-        pytest.param(ALONE, "pp4 x 2 virtual stages", "DEEP", marks=_LONG),
-        pytest.param("sep2", ALONE, "HEADS", marks=_LONG),
-        pytest.param("v2 x2", "sep2", "HEADS", marks=_LONG),
+        ("v2 x2", "mesh tp2", "DENSE"),
+        ("mesh tp2 x stage 1", "tp2", "DENSE"),
+        *(
+            pytest.param(*case, marks=pytest.mark.long)
+            for case in (
+                ("tp2 x pp2", "v2 x2", "DENSE"),
+                (ALONE, "tp2 x pp2 x v2", "DENSE"),
+                ("pp4 x 2 virtual stages", "v2 x2", "DEEP"),
+                (ALONE, "pp4 x 2 virtual stages", "DEEP"),
+                ("sep2", ALONE, "HEADS"),
+                ("v2 x2", "sep2", "HEADS"),
+            )
+        ),
     ],
 )
 def test_states_move(source, target, model, tmp_path):
     """A run goes on from a state of another layout as one process does."""
-    arguments = MODELS[model]
+    options = MODELS[model]
     if source == ALONE:
-        first = alone(**arguments)
-    elif arguments in CASES[source]:
-        first = spread(source)[CASES[source].index(arguments)][0]
+        first = alone(options=options)
+    elif options in CASES[source][1:]:
+        first = spread(source)[CASES[source][1:].index(options)][0]
     else:
-        first = on_ranks(LAYOUTS[source], [arguments])[0][0]
-    arguments = {**arguments, **continued(first["state"], tmp_path)}
+        first = on_ranks(CASES[source][0], [{"options": options}])[0][0]
+    arguments = {"options": options, **continued(first["state"], tmp_path)}
     expected = training.train_alone(**arguments)
     if target == ALONE:
-        twin = {**arguments, "state": alone(**MODELS[model])["state"]}
-        twin = training.train_alone(**twin)["state"]["gamma"]
+        arguments["state"] = alone(options=options)["state"]
+        twin = training.train_alone(**arguments)["state"]["gamma"]
         assert expected["state"]["gamma"] == pytest.approx(twin, rel=1e-5)
     else:
-        (ranks,) = on_ranks(LAYOUTS[target], [arguments])
+        (ranks,) = on_ranks(CASES[target][0], [arguments])
         assert_same_run(ranks, expected)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_checkpoint_of_one_mesh_loads_on_another(tmp_path):
+    half, folder = NUM_STEPS // 2, str(tmp_path)
+    first = {"options": DENSE, "num_steps": half, "save_to": folder}
+    (ranks,) = on_ranks(MeshLayout(mp=2), [first])
+    save_state(ranks[0]["state"], tmp_path)
+    second = {
+        "options": DENSE,
+        "first_step": half,
+        "num_steps": NUM_STEPS - half,
+        "state": load_state(tmp_path),
+        "load_from": folder,
+    }
+    (ranks,) = on_ranks(MeshLayout(dp=2, stage=1), [second])
+    whole = alone(options=DENSE)
+    clipped = {k: v for k, v in whole["clipped"].items() if k >= half}
+    losses = whole["losses"][half:]
+    assert_same_run(ranks, {**whole, "losses": losses, "clipped": clipped})
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize("case", CASES_OF_CLIPS)
+def test_compared_clips(case):
+    names, options = CASES_OF_CLIPS[case]
+    runs = [
+        {
+            "options": options,
+            "clip_settings": {**SETTINGS.get(name, {}), "name": name},
+            "num_steps": 15,
+        }
+        for name in names
+    ]
+    results = on_ranks(CASES[case][0], runs, timeout=600.0)
+    for run, ranks in zip(runs, results, strict=True):
+        assert_same(case, ranks, alone(**run))
+
+
+def refused(stage):
+    """Message of a step of a clip that is not told of the wrapper."""
+    model = paddle.nn.Linear(20, 20)
+    clip = ClipGradByAdaGC()
+    clip.bind(model)
+    optimizer = paddle.optimizer.AdamW(
+        parameters=model.parameters(), grad_clip=clip
+    )
+    model, optimizer = GroupSharded(stage=stage).wrap(model, optimizer)
+    model(paddle.ones([1, 20])).sum().backward()
+    with pytest.raises((RuntimeError, ValueError)) as error:
+        optimizer.step()
+    return str(error.value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", [2, 3])
+def test_clip_that_does_not_know_the_wrapper_is_refused(stage):
+    for message in run_on_ranks(refused, 2, stage=stage):
+        assert f"sharding stage {stage}" in message
+        assert "the model that group_sharded_parallel returned" in message

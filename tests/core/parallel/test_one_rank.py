@@ -8,7 +8,7 @@ import numpy as np
 import paddle
 import paddle.distributed as dist
 import pytest
-from core.parallel.simulated import along
+from core.parallel.simulated import READ_TOPOLOGY, along
 from helpers import clip_arrays, make_parameters
 from paddle.distributed.auto_parallel.api import dtensor_from_local
 from paddle.distributed.fleet.meta_parallel.sharding import (
@@ -17,27 +17,74 @@ from paddle.distributed.fleet.meta_parallel.sharding import (
 
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.clips.agc import ClipGradByAGC
-from paddle_adagc.parallel.auto import MeshReducer
+from paddle_adagc.parallel import reduce
+from paddle_adagc.parallel.agreement import refuse_unknown_owners
 from paddle_adagc.parallel.topology import Topology
 
-
-def use_topology(monkeypatch, topology):
-    monkeypatch.setattr(
-        "paddle_adagc.clips.stateful.read_topology", lambda: topology
-    )
+COPIES = along("data")[0]
+PARTS = along("model")[0]
 
 
-@pytest.mark.parametrize("gradient", [np.ones(1), None])
-def test_hybrid_parallel_run_without_bind_is_refused(monkeypatch, gradient):
-    use_topology(monkeypatch, along("model")[0])
+@pytest.mark.parametrize(
+    ("topology", "num_ranks", "mark", "is_bound", "message"),
+    [
+        (PARTS, 2, {}, False, r"clip\.bind\(model\)"),
+        (COPIES, 2, {"no_sync": True}, False, r"clip\.bind\(model\)"),
+        (
+            COPIES,
+            2,
+            {"color": {"color": "moe_expert"}},
+            False,
+            r"clip\.bind\(model\)",
+        ),
+        (None, 2, {"expert": True}, False, r"clip\.bind\(model\)"),
+        (
+            None,
+            2,
+            {"expert": True},
+            True,
+            r"1 expert tensors \(weight, .* 2 ranks.*fleet\.init",
+        ),
+        (COPIES, 2, {}, False, None),
+        (COPIES, 2, {"expert": True}, True, None),
+        (None, 2, {}, False, None),
+        (None, 2, {}, True, None),
+        (None, 1, {"expert": True}, True, None),
+        (Topology(), 1, {"expert": True}, False, None),
+    ],
+)
+def test_experts_on_ranks_without_fleet_are_refused(
+    monkeypatch, topology, num_ranks, mark, is_bound, message
+):
+    monkeypatch.setattr(READ_TOPOLOGY, lambda: topology)
+    monkeypatch.setattr(dist, "get_world_size", lambda: num_ranks)
+    monkeypatch.setattr(dist, "all_reduce", lambda *args, **options: None)
+    model = paddle.nn.Linear(1, 1)
+    for name, value in mark.items():
+        setattr(model.weight, name, value)
+    clip = ClipGradByAdaGC()
+    if is_bound:
+        clip.bind(model)
+    gradients = [paddle.full(p.shape, 50.0) for p in model.parameters()]
+    pairs = [*zip(model.parameters(), gradients, strict=True)]
+    if message is None:
+        clip(pairs)
+        return
+    with pytest.raises(RuntimeError, match=message):
+        clip(pairs)
+    assert [gradient.item() for gradient in gradients] == [50.0, 50.0]
+
+
+def test_hybrid_parallel_run_without_bind_or_gradient_is_refused(monkeypatch):
+    monkeypatch.setattr(READ_TOPOLOGY, lambda: PARTS)
     with pytest.raises(RuntimeError, match=r"clip\.bind\(model\)"):
-        clip_arrays(ClipGradByAdaGC(), make_parameters([[1]]), [gradient])
+        clip_arrays(ClipGradByAdaGC(), make_parameters([[1]]), [None])
 
 
 def test_bind_refuses_a_layout_without_a_right_norm(monkeypatch):
     model = paddle.nn.Linear(2, 2)
     sliced = along("sharding", splits_parameters=True)
-    use_topology(monkeypatch, sliced[0])
+    monkeypatch.setattr(READ_TOPOLOGY, lambda: sliced[0])
     with pytest.raises(ValueError, match="cuts through units"):
         ClipGradByAGC().bind(model)
     ClipGradByAdaGC().bind(model)
@@ -46,19 +93,24 @@ def test_bind_refuses_a_layout_without_a_right_norm(monkeypatch):
         ClipGradByAdaGC().bind(model)
 
 
-def test_step_of_sharding_stage_2_without_its_wrapper_is_refused():
-    model = paddle.nn.Linear(1, 1)
-    clip = ClipGradByAdaGC()
-    clip.bind(model)
-    optimizer = types.SimpleNamespace(
-        _step=lambda: clip_arrays(clip, [model.bias], [np.ones(1)])
-    )
+@pytest.mark.parametrize(
+    ("topology", "is_refused"),
+    [(None, True), (Topology(), True), (along("sharding")[0], False)],
+)
+def test_step_of_sharding_stage_2_needs_a_known_group(topology, is_refused):
+    refuse = lambda _: refuse_unknown_owners("C", topology)  # noqa: E731
+    optimizer = types.SimpleNamespace(_step=lambda: refuse(None))
+    refuse(None)  # outside of such a step
+    step = stage_2.GroupShardedOptimizerStage2.step
+    if not is_refused:
+        step(optimizer)
+        return
     with pytest.raises(RuntimeError, match="group_sharded_parallel returned"):
-        stage_2.GroupShardedOptimizerStage2.step(optimizer)
+        step(optimizer)
 
 
 def test_tensors_in_one_buffer_are_clipped_each_by_its_own_norm(monkeypatch):
-    use_topology(monkeypatch, Topology(fuses_parameters=True))
+    monkeypatch.setattr(READ_TOPOLOGY, lambda: Topology(fuses_parameters=True))
     model = paddle.nn.Linear(2, 3)
     (buffer,) = make_parameters([[9]])
     for parameter, start, end in ((model.weight, 0, 6), (model.bias, 6, 9)):
@@ -75,9 +127,7 @@ def test_tensors_in_one_buffer_are_clipped_each_by_its_own_norm(monkeypatch):
 def mesh(monkeypatch):
     """A mesh of two ranks whose parts are alike; this is the first."""
     monkeypatch.setattr(dist, "get_world_size", lambda: 2)
-    monkeypatch.setattr(
-        MeshReducer, "_all_reduce", lambda self, part, group: 2 * part
-    )
+    monkeypatch.setattr(reduce, "_all_reduce", lambda part, group: 2 * part)
     return dist.ProcessMesh([0, 1], dim_names=["dp"])
 
 

@@ -22,9 +22,7 @@ TWO = axis(0, 0, 1)
         ([DENSE], Topology(model=TWO, data=axis(0, 0, 2))),
         ([DENSE], Topology(sharding=TWO, data=axis(0, 0, 2))),
         ([DENSE], Topology(sharding=TWO, splits_parameters=True)),
-        ([DENSE], Topology(data=TWO, splits_parameters=True)),
         ([DENSE], Topology(sep=TWO, data=axis(0, 0, 2), pipe=axis(0, 0, 4))),
-        ([DENSE, EXPERT], Topology()),
         ([DENSE, EXPERT], Topology(data=TWO)),
         ([DENSE, EXPERT], Topology(pipe=TWO)),
         ([DENSE, EXPERT], Topology(expert=TWO)),
@@ -40,56 +38,6 @@ TWO = axis(0, 0, 1)
 )
 def test_sound_layouts_are_accepted(tensors, topology):
     check_layout(tensors, topology)
-
-
-def test_experts_split_over_tp_ranks_are_summed_in_their_own_group():
-    both = TensorLayout(key="split", is_tp_split=True)
-    expert = TensorLayout(key="expert", is_expert=True, is_tp_split=True)
-    four = axis(0, 0, 2, 4, 6)
-    topology = Topology(
-        model=TWO,
-        expert=axis(0, 0, 2),
-        sharding=four,
-        moe_sharding=axis(0, 0, 4),
-        splits_parameters=True,
-        world=tuple(range(8)),
-    )
-    plan = make_plan([both, expert], topology)
-    assert [(r.name, r.group, r.slots) for r in plan.reductions] == [
-        ("sharding", (0, 2, 4, 6), (0,)),
-        ("moe_sharding", (0, 4), (1,)),
-        ("model", (0, 1), (0,)),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("axes", "dense", "expert", "tied"),
-    [
-        ({}, True, True, False),
-        ({"model": 1}, False, True, False),
-        ({"sep": 1}, False, True, False),
-        ({"data": 1}, False, True, False),
-        ({"sharding": 1}, False, True, False),
-        ({"pipe": 1}, True, True, False),
-        ({"moe_sharding": 1}, True, False, False),
-    ],
-)
-def test_each_tensor_is_counted_by_its_first_rank(axes, dense, expert, tied):
-    tensors = [DENSE, EXPERT, TensorLayout(key="tied", is_tied_copy=True)]
-    topology = Topology(
-        expert=TWO,
-        splits_parameters=True,
-        world=(0, 1),
-        **{name: Axis(rank, 2, (0, 1)) for name, rank in axes.items()},
-    )
-    plan = make_plan(tensors, topology)
-    assert plan.counts == plan.is_first == (dense, expert, tied)
-
-
-def test_owners_count_what_the_first_of_them_knows():
-    topology = Topology(sharding=Axis(1, 2, (0, 1)), world=(0, 1))
-    plan = make_plan([DENSE], topology)
-    assert (plan.counts, plan.is_first) == ((True,), (False,))
 
 
 def marked(**marks):

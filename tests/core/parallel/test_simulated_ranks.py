@@ -10,48 +10,30 @@ those that need a GPU, larger grids, and the bugs that others published.
 import numpy as np
 import paddle
 import pytest
-from core.named_tensors import bound_clip, gradients
-from core.parallel.simulated import (
-    WHOLE,
-    Ranks,
-    along,
-    axis,
-    check,
-    grid,
-    half,
-)
+from core.named_tensors import bound_clip
+from core.named_tensors import gradients as named_gradients
+from core.parallel.simulated import Ranks, along, expert_topologies, grid
 from helpers import clip_arrays, make_parameters
 
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.parallel.agreement import merge
 from paddle_adagc.parallel.layout import TensorLayout
 from paddle_adagc.parallel.reduce import Reducer, make_plan
-from paddle_adagc.parallel.topology import Axis, Topology
 from paddle_adagc.state import ClipState, Quantity
 
+SHAPES = {"norm": 6, "dense": 24, "split": 16, "expert.0": 12, "expert.1": 12}
+STEPS = 12
+ARGUMENTS = {"t_start": 6, "lambda_abs": 2.0}
+WHOLE = slice(None)
 
-def expert_topologies(num_expert_ranks, num_moe_sharding_ranks, mp=1):
-    """EP inside of moe_sharding; dense tensors are sharded over all."""
-    world = tuple(range(num_expert_ranks * num_moe_sharding_ranks))
 
-    def among(rank, key):
-        group = [other for other in world if key(other) == key(rank)]
-        return axis(rank, *group) if len(group) > 1 else Axis()
-
-    return [
-        Topology(
-            model=among(r, lambda o: o // mp),
-            sharding=among(r, lambda o: o % mp),
-            expert=among(r, lambda o: o // num_expert_ranks),
-            moe_sharding=among(r, lambda o: o % num_expert_ranks),
-            splits_parameters=True,
-            world=world,
-        )
-        for r in world
-    ]
+def half(rank, size):
+    return slice(rank * size // 2, (rank + 1) * size // 2)
 
 
 PAIR, GRID = (0, 1), (0, 1, 2, 3)
+TIED = "pp2, a tied tensor counts once"
+PARTS = "ep2, each rank holds a part of every expert"
 DENSE = {"norm": WHOLE, "dense": WHOLE}
 # Topologies; what each rank is given; and for some ranks the all-reduces
 # (group, length) of a warm-up step and of an adaptive one.
@@ -72,7 +54,7 @@ CASES = {
         )
         for name in ("data", "sep")
     },
-    "pp2, a tied tensor counts once": (
+    TIED: (
         along("pipe"),
         [DENSE, {"dense": WHOLE, "split": WHOLE}],
         dict.fromkeys(PAIR, ([(PAIR, 3)], [])),
@@ -157,6 +139,11 @@ CASES = {
         ],
         {},
     ),
+    PARTS: (
+        expert_topologies(2, 1),
+        [{"dense": half(r, 24), "expert.0": half(r, 12)} for r in PAIR],
+        {0: ([(PAIR, 1), (PAIR, 1), (PAIR, 3)], [(PAIR, 1), (PAIR, 1)])},
+    ),
     "experts on the data-parallel axis": (  # marked ``no_sync``
         along("data"),
         [{"dense": WHOLE, f"expert.{r}": WHOLE} for r in PAIR],
@@ -165,86 +152,129 @@ CASES = {
 }
 
 
+def gradients(step):
+    """Whole gradients; outliers in single tensors, an expert without tokens."""
+    rng = np.random.default_rng(step)
+    grads = {
+        key: rng.normal(size=size).astype("float32")
+        for key, size in SHAPES.items()
+    }
+    hit = list(SHAPES)[step % len(SHAPES)]
+    grads[hit] *= 1e6 if step in (0, 3) else 20  # in the warm-up
+    if step in (2, 8):
+        grads["expert.1"][:] = 0
+    return grads
+
+
+def clip_parts(case, part):
+    """Clipped gradients by step and key; the clip; the keys it has met.
+
+    And, summed over all ranks, the tensors of which this one is the first.
+
+    ``part`` has key -> slice of the whole gradient that the rank's optimizer is
+    given; None: it knows the tensor but is given nothing.
+    """
+    layout, parameters = {}, {}
+    for key, where in part.items():
+        size = 1 if where is None else len(range(SHAPES[key])[where])
+        (parameters[key],) = make_parameters([[max(size, 1)]])
+        layout[parameters[key].name] = TensorLayout(
+            key=key,
+            is_tp_split=key not in ("norm", "dense"),  # experts have the mark
+            is_expert=key.startswith("expert"),
+            is_tied_copy=key == "dense" and case == TIED and "norm" not in part,
+            is_split_over_experts=key == "expert.0" and case == PARTS,
+        )
+    clip = ClipGradByAdaGC(**ARGUMENTS)
+    clip._table.bind(layout)
+    given = {key: where for key, where in part.items() if where is not None}
+    history = []
+    for step in range(STEPS):
+        grads = gradients(step)
+        clipped = clip_arrays(
+            clip,
+            [parameters[key] for key in given],
+            [grads[key][where] for key, where in given.items()],
+        )
+        history.append(dict(zip(given, clipped, strict=True)))
+    met = {clip._table.keys[slot] for slot in clip._observed}
+    number = clip._known_reducer().sum_over_model([1.0] * len(part)).item()
+    return history, clip, met, number
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_ranks_act_as_one_process(monkeypatch, case):
     topologies, parts, expected = CASES[case]
-    tied = [(1, "dense")] if "tied" in case else []
-    calls = check(monkeypatch, topologies, parts, tied)
+    keys = {key: WHOLE for key in SHAPES if any(key in p for p in parts)}
+    whole, alone, _, number = clip_parts("", keys)
+    ranks = Ranks(monkeypatch, topologies)
+    results = ranks.run(lambda rank: clip_parts(case, parts[rank]))
+    for rank, (history, *_, its_number) in enumerate(results):
+        assert its_number == number
+        for step, clipped in enumerate(history):
+            for key, array in clipped.items():
+                np.testing.assert_allclose(
+                    array,
+                    whole[step][key][parts[rank][key]],
+                    rtol=1e-5,
+                    atol=1e-7,
+                    err_msg=f"rank {rank}, step {step}, {key}",
+                )
+    merged = merge(
+        [(clip._state().to_numpy(), met) for _, clip, met, _ in results],
+        alone._kept,
+    )
+    gammas = dict(zip(merged.keys, merged.values["gamma"], strict=True))
+    theirs = {k: float(g) for k, g in alone.state_dict()["gamma"].items()}
+    assert gammas == pytest.approx(theirs, rel=1e-5)
     for rank, (warm_up, adaptive) in expected.items():
-        assert calls[rank] == warm_up * 6 + adaptive * 6
+        counted = [(topologies[rank].world, 1)] if warm_up else []
+        assert ranks.calls[rank] == warm_up * 6 + adaptive * 6 + counted
 
 
 def test_a_pattern_may_match_other_ranks_tensors_alone(monkeypatch):
-    ranks = Ranks(monkeypatch, 2)
     keys = [["norm"], ["norm", "0.router.weight"]]
 
-    def work(rank, local, overrides):
-        local.topology = along("model")[rank]
+    def work(rank, overrides):
         clip, parameters = bound_clip(keys[rank], overrides=overrides)
-        clip_arrays(clip, parameters, gradients(0, keys[rank]))
+        clip_arrays(clip, parameters, named_gradients(0, keys[rank]))
 
-    for_router = {"router": {"beta": 0.5}}
-    ranks.run(lambda *arguments: work(*arguments, for_router))
+    ranks = Ranks(monkeypatch, along("model"))
+    ranks.run(work, {"router": {"beta": 0.5}})
     with pytest.raises(ValueError, match="'gate' matches no tensor"):
-        ranks.run(lambda *arguments: work(*arguments, {"gate": None}))
+        ranks.run(work, {"gate": None})
 
 
-def test_every_rank_raises_if_one_gradient_is_not_finite(monkeypatch):
-    ranks = Ranks(monkeypatch, 2)
-
-    def work(rank, local):
-        local.topology = along("sharding")[rank]
-        (parameter,) = make_parameters([[1]])
-        clip = ClipGradByAdaGC(nonfinite="raise")
-        clip._table.bind({parameter.name: TensorLayout(key=f"t{rank}")})
-        with pytest.raises(FloatingPointError) as error:
-            clip_arrays(
-                clip, [parameter], [np.array([np.nan if rank else 1.0])]
-            )
-        return str(error.value)
-
-    message = "the gradient of 1 tensors is not finite at step 0: t1 on rank 1"
-    assert ranks.run(work) == [message] * 2
-    assert ranks.calls == [[((0, 1), 1)]] * 2  # as the docstring says
+def numbers_of(reducer, rank):
+    return (
+        reducer.sum_over_model([3.0 + rank, 5.0]).item(),
+        reducer.sum_over_tp(paddle.to_tensor([1.0 + rank])).item(),
+        reducer.any_rank(rank == 1),
+        reducer.any_rank(False),
+        reducer.gather(rank),
+    )
 
 
-def tp_reducer(rank):
+def test_numbers_and_flags_of_all_ranks(monkeypatch):
     tensors = [
         TensorLayout(key="copy"),
         TensorLayout(key="part", is_tp_split=True),
     ]
-    return Reducer(make_plan(tensors, along("model")[rank]))
-
-
-def test_numbers_and_flags_of_all_ranks(monkeypatch):
-    def work(rank, local):
-        reducer = tp_reducer(rank)
-        total = reducer.sum_over_model([3.0 + rank, 5.0]).item()
-        parts = reducer.sum_over_tp(paddle.to_tensor([1.0 + rank])).item()
-        return (
-            total,
-            parts,
-            reducer.any_rank(rank == 1),
-            reducer.any_rank(False),
+    for name, expected in (
+        ("model", [(8.0, 3.0, True, False, [0, 1])] * 2),
+        (
+            "data",
+            [(8.0, 1.0, False, False, [0]), (9.0, 2.0, True, False, [1])],
+        ),
+    ):
+        topologies = along(name)
+        found = Ranks(monkeypatch, topologies).run(
+            lambda rank, of=topologies: numbers_of(
+                Reducer(make_plan(tensors, of[rank])), rank
+            )
         )
-
-    assert Ranks(monkeypatch, 2).run(work) == [(8.0, 3.0, True, False)] * 2
-    copy = [TensorLayout(key="copy")]
-    reducer = Reducer(make_plan(copy, along("data")[1]))
-    assert reducer.sum_over_model([3.0]).item() == 3.0
-    assert reducer.sum_over_tp(paddle.to_tensor([1.0])).item() == 1.0
-    alone = Reducer(None)
-    assert alone.sum_over_model([3.0, 5.0]).item() == 8.0
-    assert (alone.any_rank(True), alone.any_rank(False)) == (True, False)
-
-
-def test_values_are_gathered_where_ranks_hold_parts(monkeypatch):
-    def all_gather(values, value, group):
-        values.extend([value] * len(group))
-
-    monkeypatch.setattr("paddle.distributed.all_gather_object", all_gather)
-    assert tp_reducer(0).gather("x") == ["x", "x"]
-    assert Reducer(None).gather("x") == ["x"]
+        assert found == expected
+    assert numbers_of(Reducer(None), 1) == (9.0, 2.0, True, False, [1])
 
 
 QUANTITIES = [
@@ -262,36 +292,38 @@ def part(observed, **rows):
     return ClipState(3, {}, tuple(rows), values, {}), observed
 
 
-def gammas_of(*parts):
-    state = merge(parts, QUANTITIES)
-    return dict(zip(state.keys, state.values["gamma"].tolist(), strict=True))
+TWO = part("a", a=(2, 0))
 
 
-def test_merged_gammas_prefer_the_owner_s_and_notice_disagreement():
-    stale, fresh = part("", a=(9, 0)), part("ab", a=(1, 0), b=(2, 0))
-    assert gammas_of(stale, fresh) == {"a": 1.0, "b": 2.0}
-    assert gammas_of(fresh, stale) == {"a": 1.0, "b": 2.0}
-    with pytest.raises(RuntimeError, match=r"gamma of 'a': 1\.0 and 1\.1"):
-        gammas_of(fresh, part("a", a=(1.125, 0)))
-
-
-def test_gamma_without_an_observation_does_not_count_as_a_disagreement():
-    # A copy that no gradient reaches is zero in every step: gamma stays inf.
-    seen, unused = part("a", a=(0.18, 0)), part("a", a=(np.inf, 0))
-    for parts in ((seen, unused), (unused, seen)):
-        assert gammas_of(*parts) == {"a": pytest.approx(0.18)}
-
-
-def test_deviations_near_zero_may_differ_by_rounding_errors_of_gamma():
-    first = part("a", a=(2, 0))
-    assert gammas_of(first, part("a", a=(2, 1.9e-5))) == {"a": 2.0}
-    for other in (2.1e-5, 1.02):
-        with pytest.raises(RuntimeError, match="deviation of 'a'"):
-            gammas_of(first, part("a", a=(2, other)))
-    one = part("a", a=(2, 1))
-    assert gammas_of(one, part("a", a=(2, 1.005))) == {"a": 2.0}
-    with pytest.raises(RuntimeError, match="deviation of 'a'"):
-        gammas_of(one, part("a", a=(2, 1.02)))
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        (
+            [part("", a=(9, 0)), part("ab", a=(1, 0), b=(4, 0))],
+            {"a": 1, "b": 4},
+        ),
+        # A copy that no gradient reaches is zero in every step.
+        ([TWO, part("a", a=(np.inf, 0))], {"a": 2}),
+        ([TWO, part("a", a=(2.25, 0))], r"gamma of 'a': 2\.0 and 2\.25"),
+        # Deviations near zero may differ by rounding errors of gamma.
+        ([TWO, part("a", a=(2, 1.9e-5))], {"a": 2}),
+        ([TWO, part("a", a=(2, 2.1e-5))], "deviation of 'a'"),
+        ([TWO, part("a", a=(2, 1.02))], "deviation of 'a'"),
+        ([part("a", a=(2, 1)), part("a", a=(2, 1.005))], {"a": 2}),
+        ([part("a", a=(2, 1)), part("a", a=(2, 1.02))], "deviation of 'a'"),
+    ],
+)
+def test_merged_gammas_prefer_the_owner_s_and_notice_disagreement(
+    parts, expected
+):
+    if isinstance(expected, str):
+        with pytest.raises(RuntimeError, match=expected):
+            merge(parts, QUANTITIES)
+        return
+    for ordered in (parts, parts[::-1]):
+        state = merge(ordered, QUANTITIES)
+        gammas = state.values["gamma"].tolist()
+        assert dict(zip(state.keys, gammas, strict=True)) == expected
 
 
 def test_ranks_have_to_agree_about_a_number_for_all_tensors():
@@ -305,29 +337,6 @@ def test_ranks_have_to_agree_about_a_number_for_all_tensors():
         merge(parts, mean)
 
 
-def run_groups(monkeypatch, groups, num_steps):
-    """Steps that each rank counted, with gradients of these tensors a call."""
-    ranks = Ranks(monkeypatch, len(groups))
-
-    def work(rank, local):
-        local.topology = along("pipe")[rank]
-        parameters = make_parameters([[2], [3]])
-        clip = ClipGradByAdaGC(t_start=3)
-        clip._table.bind(
-            {
-                p.name: TensorLayout(key=f"{rank}.{i}")
-                for i, p in enumerate(parameters)
-            }
-        )
-        for _ in range(num_steps):
-            for group in groups[rank]:
-                given = [parameters[i] for i in group]
-                clip_arrays(clip, given, [np.ones(p.shape) for p in given])
-        return clip.num_steps
-
-    return ranks.run(work)
-
-
 @pytest.mark.parametrize(
     ("groups", "is_refused"),
     [
@@ -339,8 +348,21 @@ def run_groups(monkeypatch, groups, num_steps):
     ],
 )
 def test_ranks_count_the_same_steps_or_refuse(monkeypatch, groups, is_refused):
+    def work(rank):
+        parameters = make_parameters([[2], [3]])
+        clip = ClipGradByAdaGC(t_start=3)
+        names = [parameter.name for parameter in parameters]
+        layout = {n: TensorLayout(key=f"{rank}.{n}") for n in names}
+        clip._table.bind(layout)
+        for _ in range(6):
+            for group in groups[rank]:
+                given = [parameters[i] for i in group]
+                clip_arrays(clip, given, [np.ones(p.shape) for p in given])
+        return clip.num_steps
+
+    ranks = Ranks(monkeypatch, along("pipe"))
     if is_refused:
         with pytest.raises(RuntimeError, match="apply_decay_param_fun"):
-            run_groups(monkeypatch, groups, 6)
+            ranks.run(work)
     else:
-        assert run_groups(monkeypatch, groups, 6) == [6, 6]
+        assert ranks.run(work) == [6, 6]

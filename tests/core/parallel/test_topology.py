@@ -99,6 +99,12 @@ def test_a_wrapper_of_group_sharded_has_a_group_of_its_own(monkeypatch):
     assert topology.with_wrapper(fleets, wrapper).data.size == 3
 
 
+def test_offload_is_refused():
+    wrapper = types.SimpleNamespace(_offload=True)
+    with pytest.raises(ValueError, match="leave offload out"):
+        topology.with_wrapper(None, wrapper)
+
+
 @pytest.mark.usefixtures("settings")
 def test_experts_have_groups_of_their_own(monkeypatch):
     places = {

@@ -1,0 +1,430 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Ways to lay a model over ranks: fleet, auto-parallel, group_sharded."""
+
+import contextlib
+import dataclasses
+import re
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import paddle
+import paddle.distributed as dist
+from core.parallel.ranks import start_fleet
+from paddle.autograd import PyLayer
+from paddle.base import core
+from paddle.distributed import fleet
+from paddle.distributed.fleet.base.topology import EPHybridCommunicateGroup
+from paddle.distributed.fleet.meta_parallel import PipelineLayer
+from paddle.distributed.fleet.meta_parallel.sharding import (
+    group_sharded_optimizer_stage2,
+    group_sharded_stage2,
+    group_sharded_stage3,
+)
+
+from paddle_adagc.lab.models import attention
+
+MICRO_BATCHES = 2
+BATCH = 8
+SEGMENT_SIZE = 100  # smaller tensors stay whole under stage 3
+DENSE = {
+    "vocab_size": 32,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "qk_norm": True,
+    "tie_word_embeddings": True,
+    "initializer_range": 0.2,
+}
+MOE = {
+    **DENSE,
+    "qk_norm": False,
+    "tie_word_embeddings": False,
+    "moe_num_experts": 4,
+    "moe_top_k": 2,
+    "moe_intermediate_size": 8,
+    "moe_num_shared_experts": 1,
+    "moe_layers": [0, 2],
+    "router_aux_loss_coef": 0.05,
+}
+# So many experts that some get no token on a rank, or on any.
+SPARSE_MOE = {**MOE, "moe_num_experts": 16, "moe_top_k": 1}
+DEEP = {**DENSE, "num_hidden_layers": 8}  # for virtual stages
+HEADS = {**DENSE, "num_key_value_heads": 4}  # for SEP
+# Stage 3 has no weights for a layer that uses another's.
+UNTIED = {**DENSE, "tie_word_embeddings": False}
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """Degrees and options of fleet; one process by default."""
+
+    dp: int = 1
+    mp: int = 1
+    pp: int = 1
+    sharding: int = 1
+    sep: int = 1
+    cp: int = 1  # on ranks of the sharding group
+    ep: int = 1
+    split_param: bool = False
+    tensor_fusion: bool = False
+    fuse_optimizer: bool = True  # fleet's default, used with tensor_fusion
+    sequence_parallel: bool = False
+    recompute: bool = False
+    virtual: int = 1  # parts of a pipeline stage
+    micro_batches: int = MICRO_BATCHES  # of a pipeline, of the same rows
+    stage: int = 0  # of auto-parallel's or group_sharded's sharding
+
+    is_fleet = True
+    binds_wrapper = False
+    whole = staticmethod(paddle.Tensor.numpy)  # a tensor as an array
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return self.dp * self.mp * self.pp * self.sharding * self.sep
+
+    def start(self) -> Any:
+        """Start fleet; return the topology."""
+        names = ("dp", "mp", "pp", "sharding", "sep", "cp", "ep")
+        options = ("split_param", "tensor_fusion", "fuse_optimizer")
+        topology = start_fleet(
+            **{name: getattr(self, name) for name in names},
+            sharding_configs={name: getattr(self, name) for name in options},
+        )
+        rows = BATCH * MICRO_BATCHES // self.micro_batches
+        strategy = fleet.fleet._user_defined_strategy
+        strategy.pipeline_configs = {
+            "accumulate_steps": self.micro_batches,
+            "micro_batch_size": rows // (self.dp * self.sharding),
+            "enable_partial_send_recv": not self.sequence_parallel,
+        }
+        strategy.find_unused_parameters = True
+        if max(self.sep, self.cp) > 1:
+            attention.attend_folded = over_whole_sequences(
+                attention.attend_folded, sequence_group(topology)
+            )
+        return topology
+
+    def spread(self, model):
+        """Place the parameters before the clip is bound."""
+
+    def wrap(self, model, optimizer):
+        """Hand both to fleet, if it has started."""
+        if self.world_size == 1:
+            return model, optimizer
+        return (
+            fleet.distributed_model(model),
+            fleet.distributed_optimizer(optimizer),
+        )
+
+    def rows(self, arrays, topology):
+        """This rank's rows and positions of each micro-batch, as tensors."""
+        rank, size = 0, 1
+        if topology is not None:
+            shards = topology.get_sharding_parallel_world_size()
+            size = topology.get_data_parallel_world_size() * shards
+            rank = topology.get_data_parallel_rank() * shards
+            rank += topology.get_sharding_parallel_rank()
+            rank, size = rank // self.cp, size // self.cp
+            if max(self.sep, self.cp) > 1:
+                group = sequence_group(topology)
+                arrays = [
+                    np.split(array, group.nranks, axis=2)[group.rank]
+                    for array in arrays
+                ]
+        return [
+            paddle.to_tensor(np.split(array, size, axis=1)[rank])
+            for array in arrays
+        ]
+
+    def backward(self, model, bare, optimizer, ids, labels):
+        """Loss of all micro-batches, their gradients accumulated."""
+        if isinstance(bare, PipelineLayer):
+            data = model._prepare_training(
+                [ids.flatten(0, 1), labels.flatten(0, 1)], optimizer, None
+            )
+            loss = float(model.forward_backward_pipeline(data, scaler=None))
+            is_last = model.is_pipeline_last_stage(ignore_virtual=True)
+            assert bool(bare.take_losses()) == is_last
+            return loss
+        total = 0.0
+        # Fleet adds up the gradients of sep ranks.
+        num_parts = MICRO_BATCHES * self.sep
+        for micro in range(MICRO_BATCHES):
+            is_last = micro + 1 == MICRO_BATCHES
+            waits = isinstance(model, paddle.DataParallel) and not is_last
+            with model.no_sync() if waits else contextlib.nullcontext():
+                loss = model(ids[micro], labels[micro])[0]
+                (loss / num_parts).backward()
+            total += float(loss) / MICRO_BATCHES
+        return total
+
+    def make_outlier(self, seen, parameter, factor):
+        """Multiply a gradient of this step."""
+        with paddle.no_grad():
+            gradient_of(parameter).scale_(factor)
+
+
+def gradient_of(parameter):
+    main_grad = getattr(parameter, "main_grad", None)
+    return parameter.grad if main_grad is None else main_grad
+
+
+class Exchange(PyLayer):
+    """Give every rank a part of one axis, for the whole of another.
+
+    PaddleNLP's `ReshardLayer` calls ``alltoall`` as Paddle 2 had it.
+    """
+
+    @staticmethod
+    def forward(ctx, x, group, split_axis, joined_axis):
+        ctx.group, ctx.axes = group, (joined_axis, split_axis)
+        return _exchange(x, group, split_axis, joined_axis)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return _exchange(grad, ctx.group, *ctx.axes)
+
+
+def _exchange(x, group, split_axis, joined_axis):
+    parts = [
+        part.contiguous() for part in paddle.split(x, group.nranks, split_axis)
+    ]
+    received = [paddle.empty_like(part) for part in parts]
+    dist.alltoall(received, parts, group=group)
+    return paddle.concat(received, axis=joined_axis)
+
+
+def sequence_group(topology):
+    """Ranks that share a sequence, of fleet's topology."""
+    if isinstance(topology, EPHybridCommunicateGroup):
+        return topology.get_context_parallel_group()
+    return topology.get_sep_parallel_group()
+
+
+def over_whole_sequences(attend, group):
+    """Let `attend` see all positions of some of the heads.
+
+    It takes queries, keys and values, [batch, length, heads, width].
+    """
+
+    def call(query, key, value, *options):
+        heads = [Exchange.apply(x, group, 2, 1) for x in (query, key, value)]
+        return Exchange.apply(attend(*heads, *options), group, 1, 2)
+
+    return call
+
+
+STAGES = {1: dist.ShardingStage1, 2: dist.ShardingStage2}
+SPLIT_AXES = {  # of tensor parallelism; norms and routers have none
+    re.compile(r"\.(embed_tokens|o_proj|down_proj)\.weight$"): 0,
+    re.compile(r"(\.[qkv]_proj|\.gate_proj|\.up_proj|lm_head)\.weight$"): 1,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshLayout(Layout):
+    """A mesh of ``dp`` x ``mp`` processes, and the sharding stage over dp."""
+
+    is_fleet = False
+
+    @property
+    def mesh(self):
+        """Of one dimension where the other has size 1."""
+        sizes = {"dp": self.dp, "mp": self.mp}
+        sizes = {name: size for name, size in sizes.items() if size > 1}
+        ranks = np.arange(self.world_size).reshape(list(sizes.values()))
+        return dist.ProcessMesh(ranks, dim_names=[*sizes])
+
+    def start(self):
+        """Let auto-parallel know the mesh."""
+        dist.auto_parallel.set_mesh(self.mesh)
+
+    def spread(self, model):
+        """Replace parameters by distributed ones; ``"mp"`` splits matrices."""
+        for prefix, layer in model.named_sublayers(include_self=True):
+            for name, parameter in [*layer._parameters.items()]:
+                if parameter is None:
+                    continue
+                key = f"{prefix}.{name}"
+                axes = [SPLIT_AXES[p] for p in SPLIT_AXES if p.search(key)]
+                split = {"mp": dist.Shard(axes[0])} if axes else {}
+                placements = self.placements(**split)
+                placed = dist.shard_tensor(parameter, self.mesh, placements)
+                setattr(layer, name, placed)
+
+    def placements(self, **by_dimension):
+        """``Replicate`` on every dimension that is not named."""
+        return [
+            by_dimension.get(name, dist.Replicate())
+            for name in self.mesh.dim_names
+        ]
+
+    def wrap(self, model, optimizer):
+        stage = STAGES.get(self.stage)
+        return model, dist.shard_optimizer(
+            optimizer, stage and stage("dp", self.mesh)
+        )
+
+    def rows(self, arrays, topology):
+        placements = self.placements(dp=dist.Shard(0))
+        return [
+            [
+                dist.shard_tensor(paddle.to_tensor(x), self.mesh, placements)
+                for x in array
+            ]
+            for array in arrays
+        ]
+
+    def make_outlier(self, seen, parameter, factor):
+        parameter.grad._local_value().scale_(factor)
+
+    @staticmethod
+    def whole(tensor):
+        """A distributed tensor as one NumPy array."""
+        mesh = tensor.process_mesh
+        copies = [dist.Replicate() for _ in mesh.shape]
+        tensor = dist.reshard(tensor.detach(), mesh, copies)
+        return tensor._local_value().numpy()
+
+    @staticmethod
+    def save(folder, model, optimizer):
+        """Write a checkpoint that any mesh can load."""
+        dist.save_state_dict(model.state_dict(), f"{folder}/model")
+        dist.save_state_dict(optimizer.state_dict(), f"{folder}/optimizer")
+
+    @staticmethod
+    def load(folder, model, optimizer):
+        """Read what ``save`` wrote, in place."""
+        states = optimizer.state_dict()  # made by a fake step
+        dist.load_state_dict(states, f"{folder}/optimizer")
+        optimizer.set_state_dict(states)
+        weights = model.state_dict()
+        dist.load_state_dict(weights, f"{folder}/model")
+        model.set_state_dict(weights)
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupSharded(Layout):
+    """Two ranks in ``group_sharded_parallel``'s wrapper of a stage."""
+
+    dp: int = 2
+
+    is_fleet = False
+    binds_wrapper = True
+
+    def start(self):
+        """Start nothing: the wrapper makes its group."""
+
+    def wrap(self, model, optimizer):
+        """Use the same classes as the function, which itself refuses CPUs."""
+        place = {"group": dist.get_group(), "device": "cpu"}
+        with (
+            mock.patch.object(core, "is_compiled_with_cuda", return_value=True),
+            mock.patch.object(paddle, "get_device", return_value="cpu:0"),
+        ):
+            if self.stage == 3:
+                model = group_sharded_stage3.GroupShardedStage3(
+                    model, optimizer, segment_size=SEGMENT_SIZE, **place
+                )
+                return model, optimizer
+            stage_2 = group_sharded_optimizer_stage2.GroupShardedOptimizerStage2
+            optimizer = stage_2(model.parameters(), optimizer, **place)
+            model = group_sharded_stage2.GroupShardedStage2(
+                model, optimizer, **place
+            )
+            return model, optimizer
+
+    def rows(self, arrays, topology):
+        return [
+            paddle.to_tensor(np.split(array, self.dp, axis=1)[dist.get_rank()])
+            for array in arrays
+        ]
+
+    def backward(self, model, bare, optimizer, ids, labels):
+        losses = [model(*rows)[0] for rows in zip(ids, labels, strict=True)]
+        loss = sum(losses) / len(losses)
+        loss.backward()
+        return float(loss)
+
+    def make_outlier(self, seen, parameter, factor):
+        seen.outlier = parameter.name, factor
+
+
+V2 = {"split_param": True}
+MAIN_GRAD = {**DENSE, "main_grad": True}
+BOTH = (DENSE, MOE)
+MOES = (MOE, SPARSE_MOE, {**MOE, "main_grad": True})
+CASES = {
+    "tp2": (
+        Layout(mp=2),
+        *BOTH,
+        {**DENSE, "initialization": "scaled_embed"},
+        {**MOE, "initialization": "wesar"},
+    ),
+    "sp with tp2": (Layout(mp=2, sequence_parallel=True), *BOTH),
+    "pp2": (Layout(pp=2), *BOTH),  # three layers: uneven stages
+    # Paddle wants more than 2 stages, and plans other steps from 2 x pp
+    # micro-batches on.
+    "pp4 x 2 virtual stages": (Layout(pp=4, virtual=2, micro_batches=8), DEEP),
+    "pp4 x 2 virtual stages, forward then backward": (
+        Layout(pp=4, virtual=2, micro_batches=4),
+        DEEP,
+    ),
+    "dp2": (Layout(dp=2), *BOTH, SPARSE_MOE),
+    "v1 x2": (Layout(sharding=2), *BOTH),
+    "v1 x2 with tensor_fusion": (
+        Layout(sharding=2, tensor_fusion=True, fuse_optimizer=False),
+        DENSE,
+    ),
+    "v1 x2 with fuse_optimizer": (
+        Layout(sharding=2, tensor_fusion=True),
+        *BOTH,
+        MAIN_GRAD,
+    ),
+    "v2 x2": (Layout(sharding=2, **V2), *BOTH, MAIN_GRAD),
+    "sep2": (Layout(sep=2), HEADS),
+    "tp2 x sep2": (Layout(mp=2, sep=2), HEADS),
+    "ep2 x cp2 x v2": (
+        Layout(ep=2, cp=2, sharding=4, **V2),
+        {**MOE, "num_key_value_heads": 4},
+    ),
+    "v2 x2 with recompute": (Layout(sharding=2, recompute=True, **V2), *BOTH),
+    "tp2 x dp2": (Layout(mp=2, dp=2), *BOTH),
+    "tp2 x pp2": (Layout(mp=2, pp=2), *BOTH),
+    "sp with tp2 x pp2": (Layout(mp=2, pp=2, sequence_parallel=True), *BOTH),
+    "tp2 x v1": (Layout(mp=2, sharding=2), *BOTH),
+    "tp2 x v2": (Layout(mp=2, sharding=2, **V2), *BOTH, MAIN_GRAD),
+    "pp2 x v2": (Layout(pp=2, sharding=2, **V2), *BOTH),
+    "ep2": (Layout(ep=2, sharding=2, **V2), MOE, SPARSE_MOE),
+    "ep4": (Layout(ep=4, sharding=4, **V2), MOE),
+    "ep2 x v2 x4": (Layout(ep=2, sharding=4, **V2), *MOES),
+    "tp2 x ep2": (Layout(mp=2, ep=2), MOE, SPARSE_MOE),
+    "tp2 x ep2 x v2": (Layout(mp=2, ep=2, sharding=2, **V2), *MOES),
+    "sp with tp2 x ep4 x v2": (
+        Layout(mp=2, ep=4, sharding=2, sequence_parallel=True, **V2),
+        MOE,
+        SPARSE_MOE,
+    ),
+    "pp2 x ep2": (Layout(pp=2, ep=2, sharding=2, **V2), MOE),
+    # Eight ranks.
+    "tp2 x pp2 x v2": (Layout(mp=2, pp=2, sharding=2, **V2), *BOTH),
+    "tp2 x ep4 x v2 x4": (Layout(mp=2, ep=4, sharding=4, **V2), MOE),
+    "tp2 x pp2 x ep2 x v2": (Layout(mp=2, pp=2, ep=2, sharding=2, **V2), MOE),
+    # Auto-parallel.
+    "mesh tp2": (MeshLayout(mp=2), DENSE),
+    "mesh dp2": (MeshLayout(dp=2), DENSE),
+    "mesh stage 1 x2": (MeshLayout(dp=2, stage=1), DENSE),
+    "mesh stage 2 x2": (MeshLayout(dp=2, stage=2), DENSE),
+    "mesh tp2 x dp2": (MeshLayout(mp=2, dp=2), DENSE),
+    "mesh tp2 x stage 1": (MeshLayout(mp=2, dp=2, stage=1), DENSE),
+    # ``group_sharded_parallel``.
+    "group_sharded stage 2": (GroupSharded(stage=2), UNTIED),
+    "group_sharded stage 3": (GroupSharded(stage=3), UNTIED),
+}
+"""Name -> layout, and the models that it trains."""
