@@ -121,7 +121,7 @@ class ClipGradByAGC(TensorScalingClip):
             and math.prod(parameter.shape)  # Paddle 3.1: no place
         }
         self._sum_split_units(units)
-        squared = [paddle.zeros([1], "float32")] * len(self._table)
+        squared = [paddle.zeros([1], "float32")] * len(self._table.keys)
         try:
             for slot, unit in units.items():
                 squared[slot] = unit.clip_(

@@ -30,7 +30,6 @@ from paddle_adagc.clips.gradients import (
     refuse_nonfinite,
 )
 from paddle_adagc.clips.metrics import Call
-from paddle_adagc.clips.overrides import Overrides
 from paddle_adagc.clips.stateful import State, StatefulClip
 from paddle_adagc.guards import eager, unchecked
 from paddle_adagc.kernels.pairs import KnownPairs
@@ -40,7 +39,6 @@ from paddle_adagc.parallel.auto import (
     get_unique_process_mesh_map,
     makes_states_only,
 )
-from paddle_adagc.parallel.layout import refuse_shuffled
 from paddle_adagc.parallel.reduce import Reducer
 
 Pairs = list[tuple[Tensor, Tensor]]
@@ -107,7 +105,6 @@ class TensorScalingClip(StatefulClip, abc.ABC):
 
     Args:
         nonfinite: As for :class:`paddle_adagc.ClipGradByAdaGC`.
-        overrides: Which tensors are not clipped, or have own values.
     """
 
     _keeps_one_state = False
@@ -119,16 +116,11 @@ class TensorScalingClip(StatefulClip, abc.ABC):
     _needs_whole_tensors = False
     """The rule cannot work on a rank's part of a tensor."""
 
-    def __init__(
-        self,
-        *,
-        nonfinite: NonFinite = "zero",
-        overrides: Overrides | None = None,
-    ) -> None:
+    def __init__(self, *, nonfinite: NonFinite = "zero") -> None:
         super().__init__(nonfinite=nonfinite)
         self.sharding_group: Group | None = None  # set by tensor fusion
-        self.overrides = overrides or Overrides({}, {})
-        self._awaits_tensors = bool(self.overrides.settings)
+        self._leaves_out: Callable[[str], bool] | None = None
+        """Whether the tensor of a key is not clipped; None: all are."""
 
     @property
     def should_comm_on_shard_dim(self) -> bool:
@@ -237,7 +229,7 @@ class TensorScalingClip(StatefulClip, abc.ABC):
             if makes_states_only():
                 return pairs
             clipped = self._local_pairs(clipped)
-        reducer = self._ranks.reducer(self._table)
+        reducer = self._known_reducer()
         if not self._ranks.has_agreed:
             self._ranks.agree()
         if not clipped and not reducer.communicates:
@@ -258,13 +250,11 @@ class TensorScalingClip(StatefulClip, abc.ABC):
                 stacklevel=4,
             )
         step = steps.num_steps - 1
-        if self._awaits_tensors:
-            self._check_overrides(step, reducer)
         call, state = self._clip_(step, slots, clipped, reducer, known)
         begins_step = steps.num_steps > self._steps.num_steps
         if begins_step:
             self._before_step = self._steps, self._vectors
-        if not [old for old in self._calls if old.slots is call.slots]:
+        if steps.seen is not self._steps.seen:
             self._observed.update(call.slots)
         self._calls = [call] if begins_step else [*self._calls, call]
         self._steps, self._vectors = steps, state
@@ -288,9 +278,9 @@ class TensorScalingClip(StatefulClip, abc.ABC):
         table, present, segments = self._table, slots, None
         num_tensors = len(table.keys)
         if table.units:
-            refuse_shuffled(self._shuffling)
+            self._ranks.refuse_shuffled()
             segments, present = self._cuts.find(
-                slots, pairs, self._ranks.topology(), self.overrides.leaves_out
+                slots, pairs, self._ranks.topology(), self._leaves_out
             )
         if known is not None:
             gradients = GradientList(
@@ -304,7 +294,7 @@ class TensorScalingClip(StatefulClip, abc.ABC):
             gradients = GradientList(in_order, segments)
         squared_norm = reducer.local_norms(gradients.squared_norms())
         if step >= self._step_to_compare and not self._ranks.has_compared:
-            self._ranks.compare(table, squared_norm)
+            self._ranks.compare(table.keys, table.layout, squared_norm)
         state = self._current()
         age = step - self._warmup_start
         num_lost = self._num_lost
@@ -332,11 +322,11 @@ class TensorScalingClip(StatefulClip, abc.ABC):
             self.sharding_group is not None
             or self._ranks.buffers is not None
             or get_unique_process_mesh_map()
-            or self.overrides.leaves_out_any
+            or self._leaves_out
         ):
             return None
         index = self._cuts.index if self._table.units else None
-        length = len(self._table if index is None else index)
+        length = len(self._table.keys if index is None else index)
         return self._table.reader.read(pairs, index, length)
 
     def _clipped_pairs(
@@ -351,24 +341,14 @@ class TensorScalingClip(StatefulClip, abc.ABC):
         ]
         if self._ranks.buffers is not None:
             clipped = self._ranks.buffers.unfold(clipped, self._table.names)
-        if not self.overrides.leaves_out_any:
+        leaves_out, keys_of = self._leaves_out, self._table.keys_of
+        if leaves_out is None:
             return clipped
-        leaves_out, keys_of = self.overrides.leaves_out, self._table.keys_of
         return [
             (parameter, gradient)
             for parameter, gradient in clipped
             if not all(map(leaves_out, keys_of(parameter)))
         ]
-
-    def _check_overrides(self, step: int, reducer: Reducer) -> None:
-        """Refuse a pattern of no tensor, once all tensors are known.
-
-        Where ranks hold different tensors: one all-reduce per pattern, once.
-        """
-        has_made_a_step = bool(self._calls) and step == self.num_steps
-        if self._table.is_bound or has_made_a_step:
-            self.overrides.refuse_unused(self._table.keys, reducer.any_rank)
-            self._awaits_tensors = False
 
     def _local_pairs(self, pairs: Pairs) -> Pairs:
         """Return parameters and local gradients, under auto-parallel."""

@@ -474,12 +474,5 @@ def test_state_of_the_same_network_under_other_names_loads_renamed():
     ],
 )
 def test_prefixes_of_keys_are_renamed(prefixes, keys):
-    state = ClipState(3, {}, ("a.b.weight", "a.c.weight"), {}, {})
+    state = ClipState(3, {}, ("a.b.weight", "a.c.weight"), {})
     assert state.renamed(prefixes).keys == keys
-
-
-def test_state_for_other_ranks_holds_no_tensor_of_the_device():
-    vectors = [{name: paddle.ones([1])} for name in ("gamma", "mean")]
-    state = ClipState(3, {}, ("a",), *vectors).to_numpy()
-    assert isinstance(state.values["gamma"], np.ndarray)
-    assert isinstance(state.scalars["mean"], np.ndarray)

@@ -10,7 +10,7 @@ from core.named_tensors import SIZES, bound_clip, gradients
 from helpers import clip_arrays, make_parameters
 
 from paddle_adagc import ClipGradByAdaGC, make_clip
-from paddle_adagc.clips.overrides import Overrides
+from paddle_adagc.clips.adagc import Overrides
 
 pytestmark = pytest.mark.usefixtures("backend")
 

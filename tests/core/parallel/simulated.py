@@ -40,7 +40,7 @@ class Ranks:
         monkeypatch.setattr(reduce.dist, "all_reduce", self.all_reduce)
         monkeypatch.setattr(reduce.dist, "all_gather_object", self.all_gather)
         monkeypatch.setattr(
-            "paddle_adagc.clips.stateful.read_topology",
+            "paddle_adagc.parallel.other_ranks.read_topology",
             lambda: self.local.topology,
         )
 

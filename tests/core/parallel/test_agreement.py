@@ -13,10 +13,9 @@ from core.parallel.simulated import along
 from helpers import clip_arrays, make_parameters
 
 from paddle_adagc import ClipGradByAdaGC
-from paddle_adagc.clips import stateful
 from paddle_adagc.clips.tensor_wise import ClipGradByTensorWiseGC
 from paddle_adagc.kernels.cuda import runtime
-from paddle_adagc.parallel import agreement
+from paddle_adagc.parallel import agreement, other_ranks
 from paddle_adagc.parallel.agreement import (
     RankView,
     check_unbound,
@@ -117,7 +116,7 @@ def test_norms_are_compared_once_after_the_warm_up(monkeypatch, make, step):
         compared.append((keys, squared_norm.tolist()))
 
     monkeypatch.setattr(
-        stateful, "compare_with_other_ranks", compare_with_other_ranks
+        other_ranks, "compare_with_other_ranks", compare_with_other_ranks
     )
     model = paddle.nn.Linear(1, 1)
     clip = make()
@@ -272,7 +271,7 @@ def test_stage_2_needs_a_known_group(monkeypatch):
 )
 def test_experts_over_data_parallel_ranks_need_bind(monkeypatch, mark, value):
     monkeypatch.setattr(
-        "paddle_adagc.clips.stateful.read_topology",
+        "paddle_adagc.parallel.other_ranks.read_topology",
         lambda: along("data")[0],
     )
     dense, expert = make_parameters([[1], [1]])

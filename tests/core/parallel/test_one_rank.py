@@ -23,7 +23,7 @@ from paddle_adagc.parallel.topology import Topology
 
 def use_topology(monkeypatch, topology):
     monkeypatch.setattr(
-        "paddle_adagc.clips.stateful.read_topology", lambda: topology
+        "paddle_adagc.parallel.other_ranks.read_topology", lambda: topology
     )
 
 
