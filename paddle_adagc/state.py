@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The state of a clip: one shape from the device to the disk.
 
-One tensor is one number, whatever layout the state comes from. Its file is one
-safetensors file: a float32 vector ``[num_tensors]`` per quantity, such as
-AdaGC's ``gamma``, and as JSON in the file's metadata the tensors' keys, the
-step and the clip's arguments. Nothing in it can execute code on loading.
+Its file is one safetensors file, whatever layout the state comes from: a
+float32 vector ``[num_tensors]`` per quantity, such as AdaGC's ``gamma``, and as
+JSON in the metadata the tensors' keys, the step and the clip's arguments.
+Nothing in it can execute code on loading.
 """
 
 from __future__ import annotations
@@ -50,17 +50,11 @@ class Quantity:
     """A number that a rule keeps per tensor, or one about all of them."""
 
     name: str
-    """``"gamma"``, for example."""
-
     start: float
     """Value before the first observation."""
 
-    is_global: bool = False
-    """One number for all tensors together."""
-
-    is_positive: bool = False
-    """0 is refused; ``inf`` (no observation so far) is not."""
-
+    is_global: bool = False  # one number for all tensors together
+    is_positive: bool = False  # 0 is refused; ``inf`` (none so far) is not
     tolerance: float = ROUNDING
     """Relative difference between ranks that is still rounding."""
 
@@ -70,15 +64,14 @@ class Quantity:
 
     def check(self, key: str, value: float) -> None:
         """Refuse a number that the rule could not resume from."""
-        if self.is_positive and not value > 0:
+        must = "finite and not negative"
+        is_right = 0 <= value < math.inf
+        if self.is_positive:
+            must = "positive (inf for a tensor without a norm so far)"
+            is_right = value > 0
+        if not is_right:
             raise ValueError(
-                f"{self.name} of {key!r} is {value}: it must be positive (inf "
-                "for a tensor without a norm so far)"
-            )
-        if not self.is_positive and not 0 <= value < math.inf:
-            raise ValueError(
-                f"{self.name} of {key!r} is {value}: it must be finite and not "
-                "negative"
+                f"{self.name} of {key!r} is {value}: it must be {must}"
             )
 
 
@@ -86,21 +79,14 @@ class Quantity:
 class ClipState:
     """State of a clip, of the whole model or of one rank's tensors."""
 
-    step: int
-    """Optimizer steps made."""
-
-    config: dict[str, Any]
-    """The clip's arguments."""
-
-    keys: tuple[str, ...]
-    """Names of the tensors, ``[num_tensors]``."""
-
+    step: int  # optimizer steps made
+    config: dict[str, Any]  # the clip's arguments
+    keys: tuple[str, ...]  # names of the tensors, [num_tensors]
     values: dict[str, Any]
     """Name of a quantity -> float32 ``[num_tensors]``, or ``[]`` of one about
     all tensors; Paddle or NumPy."""
 
-    warmup_start: int = 0
-    """Steps made when the warm-up began."""
+    warmup_start: int = 0  # steps made when the warm-up began
 
     def to_dict(self) -> dict[str, Any]:
         """Return the form of ``state_dict()``.
@@ -157,11 +143,10 @@ class ClipState:
         quantities: Sequence[Quantity],
         optional: Collection[str],
     ) -> ClipState:
-        """Return what a clip of the class ``owner`` takes over.
+        """Return what a clip of the class ``owner`` takes over; refuse others.
 
         It has ``arguments`` of these names and keeps ``quantities``, of which a
-        state may lack the ``optional`` ones, or have them without use. The
-        state of another clip, and numbers that make no sense, are refused.
+        state may lack the ``optional`` ones, or have them without use.
         """
         foreign = [
             name
@@ -217,22 +202,19 @@ class ClipState:
         without the dot that follows. The longest one counts; ``""`` is the
         beginning of every key.
         """
-        used: set[str] = set()
-        keys = []
+        unused, keys = {*prefixes}, []
         for key in self.keys:
-            fits = [
-                p for p in prefixes if not p or f"{key}.".startswith(f"{p}.")
-            ]
+            fits = [p for p in prefixes if f"{key}.".startswith(p and f"{p}.")]
             if fits:
                 longest = max(fits, key=len)
-                used.add(longest)
+                unused.discard(longest)
                 rest = key[len(longest) :].lstrip(".")
                 key = ".".join(filter(None, (prefixes[longest], rest)))
             keys.append(key)
-        if unused := [p for p in prefixes if p not in used]:
+        if unused:
             raise ValueError(
-                f"rename has {unused[0]!r}, with which no key of the state "
-                f"begins; the first is {self.keys[0] if self.keys else None!r}"
+                f"rename has {min(unused)!r}, with which no key of the state "
+                f"begins; the first is {next(iter(self.keys), None)!r}"
             )
         if len(set(keys)) < len(keys):
             twice = next(key for key in keys if keys.count(key) > 1)
@@ -346,18 +328,13 @@ def save_state(
     directory: str | os.PathLike[str],
     file_name: str = STATE_FILE,
 ) -> Path:
-    """Write a clip's ``state_dict()``, replacing an older one.
-
-    The file, with its checksum, appears whole or not at all.
+    """Write a clip's ``state_dict()``, whole or not at all; return the path.
 
     Args:
         state: ``step``, ``config``, and per quantity a dict of key -> one
             number, such as AdaGC's ``gamma``.
         directory: Created if it does not exist.
         file_name: One for each clip, where there are several.
-
-    Returns:
-        Path of the file.
 
     Raises:
         PermissionError: ``directory`` takes no files.
@@ -458,7 +435,7 @@ def _state_of(
 def _checksum(
     metadata: Mapping[str, str], vectors: Mapping[str, np.ndarray]
 ) -> str:
-    """Return the SHA-256 of a file's numbers and of what stands beside them."""
+    """SHA-256 of a file's numbers and of what stands beside them."""
     about = {k: v for k, v in metadata.items() if k != _CHECKSUM}
     digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
     for name in sorted(vectors):

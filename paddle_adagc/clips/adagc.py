@@ -53,10 +53,9 @@ class ClipGradByAdaGC(TensorScalingClip):
         1), \qquad \gamma_i \leftarrow \beta \gamma_i + (1 - \beta)
         \|h_i g_i\|
 
-    All arguments are named. A norm of zero leaves :math:`\gamma_i` alone (see
-    :mod:`paddle_adagc.rule`). A tensor first seen after the warm-up starts from
-    its first non-zero norm, unclipped; so does every tensor with
-    ``t_start=0``.
+    A norm of zero leaves :math:`\gamma_i` alone. A tensor first seen after the
+    warm-up starts from its first non-zero norm, unclipped; so does every tensor
+    with ``t_start=0``.
 
     Not in the paper: a warm-up step that the others outvote does not set
     :math:`\gamma`. With :math:`n` tensors in the model it disagrees if
@@ -155,20 +154,18 @@ class ClipGradByAdaGC(TensorScalingClip):
         if init != "constant":
             self._step_to_compare = max(self.t_start, 1)
         self.strict = check_bool("strict", strict)
-        self._warn_of_shrinking()
         self._keep(*self._quantities())
-
-    def _warn_of_shrinking(self) -> None:
         factors = {"": self.lambda_rel}
         for pattern, own in self.overrides.settings.items():
-            if own and "lambda_rel" in own:
-                factors[f" for {pattern!r}"] = own["lambda_rel"]
+            factors[f" for {pattern!r}"] = (own or {}).get(
+                "lambda_rel", math.inf
+            )
         for where, factor in factors.items():
             if factor <= 1:
                 warnings.warn(
                     f"lambda_rel={factor}{where}: gamma can only shrink, so "
                     "gradients shrink, too; the paper's value is 1.04",
-                    stacklevel=4,
+                    stacklevel=3,
                 )
 
     def _set_init(self, init: Init, init_value: float | None) -> None:
@@ -178,17 +175,15 @@ class ClipGradByAdaGC(TensorScalingClip):
                 "init='threshold' looks at the first t_start steps: give "
                 "t_start of at least 1, not 0"
             )
-        default = _DEFAULT_INIT_VALUE.get(init)
-        if init_value is not None and default is None:
+        self.init: Init = init
+        self.init_value = _DEFAULT_INIT_VALUE.get(init)
+        if init_value is None:
+            return
+        if self.init_value is None:
             raise ValueError(
                 f"init_value={init_value!r} has no meaning with init={init!r}"
             )
-        self.init: Init = init
-        self.init_value = (
-            default
-            if init_value is None
-            else check_positive("init_value", init_value)
-        )
+        self.init_value = check_positive("init_value", init_value)
 
     def _config(self) -> dict[str, Any]:
         own = copy.deepcopy(self.overrides.settings)
@@ -209,10 +204,8 @@ class ClipGradByAdaGC(TensorScalingClip):
         self._check_overrides(step)
         gamma = state["gamma"]
         if self._is_adaptive(step):
-            values: dict[str, Any] = {
-                "lambda_rel": self.lambda_rel,
-                "beta": self.beta,
-            }
+            values: dict[str, Any]
+            values = {"lambda_rel": self.lambda_rel, "beta": self.beta}
             if self.overrides.names:
                 values |= self.overrides.vectors(self._table.keys, values)
             h = rule.adaptive_scale(norm, gamma, values["lambda_rel"])
@@ -248,25 +241,20 @@ class ClipGradByAdaGC(TensorScalingClip):
         gamma, support = state["gamma"], state.get("support")
         reducer = self._known_reducer()
         counted = reducer.counted(norm)
-        sums = [
-            rule.global_squared_norm(counted),
-            *rule.log_change(counted, gamma),
-        ]
-        squared_norm, change, count = reducer.global_sum(
-            paddle.concat(sums)
-        ).split(3)
+        squared_norm = rule.global_squared_norm(counted)
+        sums = [squared_norm, *rule.log_change(counted, gamma)]
+        sums = reducer.global_sum(paddle.concat(sums)).split(3)
+        squared_norm, change, count = sums
         total = squared_norm.sqrt().astype("float32")
         h = rule.global_scale(total, self.lambda_abs)
-        if self.init == "lambda_abs":
-            new = {"gamma": gamma}
-        elif support is None:
-            new = {"gamma": rule.running_minimum(h * norm, gamma)}
-        else:
+        new = {"gamma": gamma}
+        if support is not None:
             mean = rule.mean_change(change, count, h)
-            gamma, support = rule.supported_minimum(
+            new["gamma"], new["support"] = rule.supported_minimum(
                 h * norm, gamma, support, mean
             )
-            new = {"gamma": gamma, "support": support}
+        elif self.init != "lambda_abs":
+            new["gamma"] = rule.running_minimum(h * norm, gamma)
         return h.expand_as(norm), new
 
     def _fused_advance(

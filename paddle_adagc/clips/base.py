@@ -51,9 +51,8 @@ _PASS = "_create_optimization_pass"
 def on_skipped_update(take_back: Callable[[], None]) -> None:
     """Call ``take_back`` if the optimizer that is calling makes no update.
 
-    Paddle's optimizers call the clip first and update the weights then, unless
-    ``paddle.amp.GradScaler`` found an overflow, of which nobody is told. The
-    next update is watched, no other, and nothing stays with the optimizer.
+    So it is after an overflow that ``paddle.amp.GradScaler`` found. The next
+    update is watched, no other, and nothing stays with the optimizer.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame and frame.f_code.co_name != "_apply_optimize":
@@ -83,12 +82,11 @@ class TensorScalingClip(StatefulClip, abc.ABC):
     through untouched, in their places. Gradients are scaled in place, as
     ``paddle.nn.ClipGradByGlobalNorm`` does, and without waiting for the device.
 
-    An optimizer with parameter groups calls its clip once per group. A clip
-    that groups share begins a new step when it sees a tensor again, so it
-    counts optimizer steps. As with ``paddle.nn.ClipGradByGlobalNorm``, a
-    *global* norm then covers one group at a time: to clip by the norm over all
-    tensors use one group, and ``apply_decay_param_fun`` where weight decay
-    differs.
+    An optimizer with parameter groups calls its clip once per group. The clip
+    counts optimizer steps: it begins one when it sees a tensor again. As with
+    ``paddle.nn.ClipGradByGlobalNorm``, a *global* norm then covers one group at
+    a time: to clip by the norm over all tensors use one group, and
+    ``apply_decay_param_fun`` where weight decay differs.
 
     Where ranks exchange norms all of them need the same groups, and every group
     needs a gradient on every rank in every step: a rank without one could not
@@ -172,10 +170,7 @@ class TensorScalingClip(StatefulClip, abc.ABC):
     def _treat_nonfinite(
         self, h: Tensor, norm: Tensor
     ) -> tuple[Tensor, Tensor | None]:
-        """Count lost tensors; return ``h``, and which to discard (None: none).
-
-        All are ``[num_tensors]``.
-        """
+        """Count lost tensors; return ``h``, and which to discard, if any."""
         if self.nonfinite == "raise":
             return h, None
         finite = paddle.isfinite(norm)
@@ -193,9 +188,9 @@ class TensorScalingClip(StatefulClip, abc.ABC):
         norm: Tensor,
         h: Tensor,
     ) -> Tensor:
-        """Scale the gradients in place; ``slots`` are the parameters' first.
+        """Scale in place; return the part of each norm that is left.
 
-        Returns the part of each norm that is left, float32 ``[num_tensors]``.
+        ``slots`` are the parameters' first.
         """
         h, discard = self._treat_nonfinite(h, norm)
         gradients.scale_(h, discard)
@@ -270,11 +265,7 @@ class TensorScalingClip(StatefulClip, abc.ABC):
         reducer: Reducer,
         known: KnownPairs | None,
     ) -> tuple[Call, State]:
-        """Carry out steps 1 to 3 of the above; return the rule's next state.
-
-        ``slots`` are the parameters' first, and ``known`` has the gradients, if
-        they were read already.
-        """
+        """Carry out steps 1 to 3 of the above; return the rule's next state."""
         table, present, segments = self._table, slots, None
         num_tensors = len(table.keys)
         if table.units:
@@ -295,10 +286,8 @@ class TensorScalingClip(StatefulClip, abc.ABC):
         squared_norm = reducer.local_norms(gradients.squared_norms())
         if step >= self._step_to_compare and not self._ranks.has_compared:
             self._ranks.compare(table.keys, table.layout, squared_norm)
-        state = self._current()
-        age = step - self._warmup_start
-        num_lost = self._num_lost
-        fused = None
+        state, age = self._current(), step - self._warmup_start
+        num_lost, fused = self._num_lost, None
         if gradients.is_on_gpu:
             fused = self._fused_advance(age, squared_norm, state)
         try:

@@ -80,10 +80,7 @@ class StatefulClip(ClipGradBase):
         self._stuck = StuckTensors()
 
     def _keep(self, *quantities: Quantity) -> None:
-        """Declare, once, what the rule carries from step to step.
-
-        State, gathering over ranks, reordering and metrics follow from it.
-        """
+        """Declare, once, what the rule carries from step to step."""
         self._kept = quantities
         self._forget()
 
@@ -159,11 +156,10 @@ class StatefulClip(ClipGradBase):
         Without it they carry Paddle's automatic names (``linear_0.w_0``),
         which depend on the order in which a process makes its layers.
 
-        A hybrid-parallel run needs it, before fleet wraps the optimizer: it
-        tells which ranks hold parts of a tensor. So does
-        ``group_sharded_parallel``, with the model that it returns. Bind again
-        after the parameters change (LoRA, another head), as long as there is no
-        state to lose.
+        A hybrid-parallel run needs it, before fleet wraps the optimizer, and so
+        does ``group_sharded_parallel``, with the model that it returns. Bind
+        again after the parameters change (LoRA, another head), as long as there
+        is no state to lose.
 
         Args:
             model: Holds all parameters of the optimizer. Wrappers such as
@@ -228,10 +224,9 @@ class StatefulClip(ClipGradBase):
     def restart_warmup(self) -> None:
         """Forget what the rule has observed, and start its warm-up again.
 
-        For a change of learning rate or of data: the next step is the first of
-        the warm-up, and :attr:`num_steps` continues. The state holds the
-        restart, so a resumed run completes the warm-up. In a distributed run
-        every rank has to call it, between two steps.
+        The next step is the first of the warm-up; :attr:`num_steps` continues.
+        The state holds the restart, so a resumed run completes the warm-up. In
+        a distributed run every rank has to call it, between two steps.
         """
         self._forget()
         self._warmup_start = self.num_steps
@@ -314,8 +309,8 @@ class StatefulClip(ClipGradBase):
         """Return numbers of the last optimizer step; may wait for the device.
 
         In a hybrid-parallel run all numbers are about the tensors that this
-        rank holds (under owner-based sharding: owns), ``global_grad_norm``
-        included. :meth:`summary` gives those of the whole model.
+        rank holds (under owner-based sharding: owns); :meth:`summary` is about
+        the whole model.
 
         Returns:
             ``step`` (its index, -1 before the first), ``global_grad_norm``
@@ -334,10 +329,7 @@ class StatefulClip(ClipGradBase):
 
     @unchecked
     def snapshot(self) -> Snapshot:
-        """Return the last step's vectors; does not wait for the device.
-
-        Later steps do not change them, so they can be copied later.
-        """
+        """Return the last step's vectors, which later steps do not change."""
         total = self._lost_so_far()
         per_tensor = {**self._tensor_metrics(), "nonfinite_total": total}
         return Snapshot(self._calls, [*self._table.keys], per_tensor)
@@ -355,11 +347,9 @@ class StatefulClip(ClipGradBase):
 
         In a distributed run every rank has to call it, and all get the same
         numbers: one gather of a few numbers per tensor, and one all-reduce of a
-        number. Steps without it cost nothing.
-
-        Under fleet a warning names tensors whose gradients held Inf or NaN on
-        some of the ranks with copies of them alone, since the last summary.
-        Without fleet only :meth:`full_state_dict` compares the copies.
+        number. Under fleet a warning names tensors whose gradients held Inf or
+        NaN, since the last summary, on some of the ranks with copies of them
+        alone; without fleet only :meth:`full_state_dict` compares the copies.
 
         Args:
             tensors: Add ``tensors`` as in :meth:`metrics`.
