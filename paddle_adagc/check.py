@@ -53,25 +53,18 @@ def backend() -> str:
 def largest_error() -> float:
     """Make 6 steps with a clip and with NumPy, 2 of them in the warm-up.
 
-    Returns:
-        Largest difference of a clipped value, relative to the largest value of
-        its gradient; Inf if NaN came out.
+    Returns the largest difference of a clipped value, relative to the largest
+    value of its gradient; Inf if NaN came out.
     """
     clip = ClipGradByAdaGC(t_start=2)
     weights = [paddle.create_parameter(s, "float32") for s in _SHAPES]
-    gamma = np.full(len(_SHAPES), np.inf)
-    worst = 0.0
+    gamma, worst = np.full(len(_SHAPES), np.inf), 0.0
+    rng = np.random.default_rng(0)
     for step in range(6):
-        rng = np.random.default_rng(step)
-        values = [
-            (1 + 20 * (step == 4)) * rng.normal(size=shape).astype("float32")
-            for shape in _SHAPES
-        ]
-        pairs = [
-            (weight, paddle.to_tensor(value))
-            for weight, value in zip(weights, values, strict=True)
-        ]
-        clip(pairs)
+        size = 21 if step == 4 else 1
+        values = [size * rng.normal(size=s).astype("float32") for s in _SHAPES]
+        gradients = [*map(paddle.to_tensor, values)]
+        clip([*zip(weights, gradients, strict=True)])
         norm = np.array([np.linalg.norm(v.astype("float64")) for v in values])
         if step < 2:
             h = np.full(len(norm), min(1.0 / np.linalg.norm(norm), 1.0))
@@ -79,7 +72,7 @@ def largest_error() -> float:
         else:
             h = np.minimum(1.04 * gamma / norm, 1.0)
             gamma = 0.99 * gamma + 0.01 * h * norm
-        for (_, found), value, factor in zip(pairs, values, h, strict=True):
+        for found, value, factor in zip(gradients, values, h, strict=True):
             wanted = factor * value
             error = np.abs(found.numpy() - wanted).max() / np.abs(wanted).max()
             worst = max(worst, np.nan_to_num(error, nan=np.inf).item())

@@ -29,7 +29,7 @@ def check_installed(module: str, extra: str) -> None:
 
 
 def check_integer(name: str, value: Any, minimum: int) -> int:
-    """Return ``value`` as an ``int``; ``True`` and ``1.0`` are none."""
+    """``True`` and ``1.0`` are no integers."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{name} must be an integer, got {value!r}")
     number = operator.index(value)
@@ -39,14 +39,12 @@ def check_integer(name: str, value: Any, minimum: int) -> int:
 
 
 def check_bool(name: str, value: Any) -> bool:
-    """Return an argument that must be True or False."""
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be True or False, got {value!r}")
     return value
 
 
 def check_real(name: str, value: Any) -> float:
-    """Return ``value`` as a finite ``float``."""
     is_number = isinstance(value, (int, float, np.integer, np.floating))
     if isinstance(value, bool) or not is_number:
         raise TypeError(f"{name} must be a number, got {value!r}")
@@ -56,21 +54,18 @@ def check_real(name: str, value: Any) -> float:
 
 
 def check_positive(name: str, value: Any) -> float:
-    """Return ``value`` as a finite ``float`` above 0."""
     if (number := check_real(name, value)) <= 0:
         raise ValueError(f"{name} must be positive, got {value!r}")
     return number
 
 
 def check_not_negative(name: str, value: Any) -> float:
-    """Return ``value`` as a finite ``float`` of at least 0."""
     if (number := check_real(name, value)) < 0:
         raise ValueError(f"{name} must not be negative, got {value!r}")
     return number
 
 
 def check_decay(name: str, value: Any) -> float:
-    """Return ``value``, a moving average's decay, as a ``float``."""
     if not 0 <= (number := check_real(name, value)) < 1:
         raise ValueError(f"{name} must be in [0, 1), got {value!r}")
     return number

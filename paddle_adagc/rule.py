@@ -50,7 +50,7 @@ PerTensor: TypeAlias = float | Tensor
 """A number for all tensors, or float64 ``[num_tensors]``."""
 
 
-def rounded(value: PerTensor) -> PerTensor:
+def _rounded(value: PerTensor) -> PerTensor:
     """Make a vector float32, as Paddle does with a float."""
     return value.astype("float32") if isinstance(value, Tensor) else value
 
@@ -65,14 +65,9 @@ def square_root(squared_norm: Tensor) -> Tensor:
 
 
 def global_squared_norm(norm: Tensor) -> Tensor:
-    """Squared L2 norm over all tensors, ``[1]``.
+    """Squared L2 norm over all tensors whose norm is finite, ``[1]``.
 
-    Args:
-        norm: Norm of each tensor, float32 ``[num_tensors]``; tensors whose
-            norm is not finite are left out.
-
-    Returns:
-        float64, so that finite entries cannot overflow together.
+    float64, so that finite entries cannot overflow together.
     """
     finite = paddle.isfinite(norm)
     known = paddle.where(finite, norm, paddle.zeros_like(norm))
@@ -87,12 +82,7 @@ def global_scale(total: Tensor, lambda_abs: float) -> Tensor:
 def running_minimum(norm: Tensor, gamma: Tensor) -> Tensor:
     """Algorithm 1 line 9: gamma follows the smallest norm observed so far.
 
-    Args:
-        norm: Norm to enter, after the clip: ``||h g_i||``.
-        gamma: Previous value, ``inf`` where there was none.
-
-    Returns:
-        New gamma.
+    ``norm`` is that after the clip, ``||h g_i||``.
     """
     return paddle.where(_observed(norm), paddle.minimum(gamma, norm), gamma)
 
@@ -100,12 +90,8 @@ def running_minimum(norm: Tensor, gamma: Tensor) -> Tensor:
 def log_change(norm: Tensor, gamma: Tensor) -> tuple[Tensor, Tensor]:
     """Sum of ``log(||g_i|| / gamma_i)``, and the number of its tensors.
 
-    Args:
-        norm: Norm of each tensor, float32 ``[num_tensors]``.
-        gamma: Reference norms; a tensor that lacks one of the two is left out.
-
-    Returns:
-        Two float64 ``[1]``, to be added up over ranks.
+    A tensor that lacks one of the two is left out. Returns two float64
+    ``[1]``, to be added up over ranks.
     """
     known = paddle.logical_and(_observed(norm), paddle.isfinite(gamma))
     one = paddle.ones_like(norm)
@@ -122,10 +108,8 @@ def log_change(norm: Tensor, gamma: Tensor) -> tuple[Tensor, Tensor]:
 def mean_change(total: Tensor, count: Tensor, h: Tensor) -> Tensor:
     """Mean of ``log(||h g_i|| / gamma_i)`` over the model; 0 over nothing.
 
-    Args:
-        total: Sum of :func:`log_change` over the ranks, float64 ``[1]``.
-        count: Number of its tensors, float64 ``[1]``.
-        h: The global scale, float32 ``[1]``.
+    ``total`` and ``count`` are the sums of :func:`log_change` over the ranks,
+    ``h`` is the global scale, float32 ``[1]``.
     """
     mean = total / count.clip(min=1.0) + h.astype("float64").log()
     return paddle.where(count > 0, mean, paddle.zeros_like(mean))
@@ -192,33 +176,21 @@ def adaptive_scale(
 ) -> Tensor:
     """Algorithm 1 line 13: ``min(lambda_rel * gamma_i / ||g_i||, 1)``.
 
-    Args:
-        norm: ``||g_i||``.
-        gamma: Reference norms.
-        lambda_rel: See the table above.
-
-    Returns:
-        ``h`` in [0, 1]; 1 where the norm is zero or gamma is still ``inf``, 0
-        where the norm is not finite.
+    1 where the norm is zero or gamma is still ``inf``, 0 where the norm is not
+    finite.
     """
-    h = (rounded(lambda_rel) * gamma / norm).clip(max=1.0)
+    h = (_rounded(lambda_rel) * gamma / norm).clip(max=1.0)
     return paddle.where(paddle.isfinite(norm), h, paddle.zeros_like(h))
 
 
 def moving_average(norm: Tensor, gamma: Tensor, beta: PerTensor) -> Tensor:
     """Algorithm 1 line 15: ``beta * gamma_i + (1 - beta) * ||h_i g_i||``.
 
-    Args:
-        norm: Norm to enter, after the clip: ``||h_i g_i||``.
-        gamma: Previous value; where it is ``inf`` the average starts at
-            ``norm``.
-        beta: Smoothing coefficient in [0, 1).
-
-    Returns:
-        New gamma.
+    ``norm`` is that after the clip, ``||h_i g_i||``. Where gamma is ``inf`` the
+    average starts at ``norm``.
     """
     # This form of the sum keeps the rounding errors of many steps below 1e-6.
-    average = gamma + rounded(1.0 - beta) * (norm - gamma)
+    average = gamma + _rounded(1.0 - beta) * (norm - gamma)
     average = paddle.where(paddle.isfinite(gamma), average, norm)
     return paddle.where(_observed(norm), average, gamma)
 

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The state of a clip: one shape from the device to the disk.
 
-One tensor is one number, whatever layout the state comes from. Its file is one
-safetensors file: a float32 vector ``[num_tensors]`` per quantity, such as
-AdaGC's ``gamma``, and as JSON in the file's metadata the tensors' keys, the
-step and the clip's arguments. Nothing in it can execute code on loading.
+Its file is one safetensors file, whatever layout the state comes from: a
+float32 vector ``[num_tensors]`` per quantity, such as AdaGC's ``gamma``, and as
+JSON in the metadata the tensors' keys, the step and the clip's arguments.
+Nothing in it can execute code on loading.
 """
 
 from __future__ import annotations
@@ -50,17 +50,11 @@ class Quantity:
     """A number that a rule keeps per tensor, or one about all of them."""
 
     name: str
-    """``"gamma"``, for example."""
-
     start: float
     """Value before the first observation."""
 
-    is_global: bool = False
-    """One number for all tensors together."""
-
-    is_positive: bool = False
-    """0 is refused; ``inf`` (no observation so far) is not."""
-
+    is_global: bool = False  # one number for all tensors together
+    is_positive: bool = False  # 0 is refused; ``inf`` (none so far) is not
     tolerance: float = ROUNDING
     """Relative difference between ranks that is still rounding."""
 
@@ -70,15 +64,14 @@ class Quantity:
 
     def check(self, key: str, value: float) -> None:
         """Refuse a number that the rule could not resume from."""
-        if self.is_positive and not value > 0:
+        must = "finite and not negative"
+        is_right = 0 <= value < math.inf
+        if self.is_positive:
+            must = "positive (inf for a tensor without a norm so far)"
+            is_right = value > 0
+        if not is_right:
             raise ValueError(
-                f"{self.name} of {key!r} is {value}: it must be positive (inf "
-                "for a tensor without a norm so far)"
-            )
-        if not self.is_positive and not 0 <= value < math.inf:
-            raise ValueError(
-                f"{self.name} of {key!r} is {value}: it must be finite and not "
-                "negative"
+                f"{self.name} of {key!r} is {value}: it must be {must}"
             )
 
 
@@ -86,23 +79,14 @@ class Quantity:
 class ClipState:
     """State of a clip, of the whole model or of one rank's tensors."""
 
-    step: int
-    """Optimizer steps made."""
-
-    config: dict[str, Any]
-    """The clip's arguments."""
-
-    keys: tuple[str, ...]
-    """Names of the tensors, ``[num_tensors]``."""
-
+    step: int  # optimizer steps made
+    config: dict[str, Any]  # the clip's arguments
+    keys: tuple[str, ...]  # names of the tensors, [num_tensors]
     values: dict[str, Any]
-    """Name of a quantity -> float32 ``[num_tensors]``, Paddle or NumPy."""
+    """Name of a quantity -> float32 ``[num_tensors]``, or ``[]`` of one about
+    all tensors; Paddle or NumPy."""
 
-    scalars: dict[str, Any]
-    """Name of a quantity about all tensors -> float32 ``[1]``."""
-
-    warmup_start: int = 0
-    """Steps made when the warm-up began."""
+    warmup_start: int = 0  # steps made when the warm-up began
 
     def to_dict(self) -> dict[str, Any]:
         """Return the form of ``state_dict()``.
@@ -110,11 +94,11 @@ class ClipState:
         A number about all tensors stands under the key ``"global"``.
         """
         numbers_by_key = {
-            name: dict(zip(self.keys, _unbind(vector), strict=True))
-            for name, vector in self.values.items()
+            name: dict(zip(self.keys, _unbind(value), strict=True))
+            if value.ndim
+            else {GLOBAL: value}
+            for name, value in self.values.items()
         }
-        for name, vector in self.scalars.items():
-            numbers_by_key[name] = {GLOBAL: _unbind(vector)[0]}
         steps = {"step": self.step}
         if self.warmup_start:
             steps["warmup_start"] = self.warmup_start
@@ -124,14 +108,10 @@ class ClipState:
     def from_dict(cls, state: Any) -> ClipState:
         """Read the form of ``state_dict()``; numbers of any kind."""
         _check_form(state)
-        quantities = {**state}
-        step, config = quantities.pop("step"), {**quantities.pop("config")}
-        start = quantities.pop("warmup_start", 0)
-        for name, count in (("step", step), ("warmup_start", start)):
-            if not isinstance(count, numbers.Integral) or int(count) < 0:
-                raise ValueError(
-                    f"the state's {name}={count!r} is not a count of steps"
-                )
+        quantities = {"warmup_start": 0, **state}
+        config = {**quantities.pop("config")}
+        step = _count("step", quantities.pop("step"))
+        start = _count("warmup_start", quantities.pop("warmup_start"))
         if start > step:
             raise ValueError(
                 f"the state's warmup_start={start} is after its step={step}"
@@ -139,24 +119,22 @@ class ClipState:
         if [*quantities] == ["norm"]:  # ZClip's in format 2
             norm = quantities["norm"]
             quantities = {name: {GLOBAL: v} for name, v in norm.items()}
-        if config.get("preset") == "paper":  # an argument that AdaGC had
-            del config["preset"]
-        values: dict[str, np.ndarray] = {}
-        scalars: dict[str, np.ndarray] = {}
         keys: tuple[str, ...] | None = None
+        values: dict[str, np.ndarray] = {}
         for name, numbers_by_key in quantities.items():
             if [*numbers_by_key] == [GLOBAL]:
-                scalars[name] = _vector(name, [GLOBAL], numbers_by_key)
+                values[name] = _vector(name, numbers_by_key).reshape([])
                 continue
             keys = tuple(numbers_by_key) if keys is None else keys
-            if numbers_by_key.keys() != set(keys):
-                other = sorted(numbers_by_key.keys() ^ set(keys))
+            if numbers_by_key.keys() != {*keys}:
+                other = sorted(numbers_by_key.keys() ^ {*keys})
                 raise ValueError(
-                    f"the state's {name} and {next(iter(values))} are not "
-                    f"about the same tensors: one of them lacks {other[:5]}"
+                    f"the state's {name} is not about the same tensors as its "
+                    f"other numbers: one of them lacks {other[:5]}"
                 )
-            values[name] = _vector(name, keys, numbers_by_key)
-        return cls(int(step), config, keys or (), values, scalars, int(start))
+            ordered = {key: numbers_by_key[key] for key in keys}
+            values[name] = _vector(name, ordered)
+        return cls(step, config, keys or (), values, start)
 
     def fitted(
         self,
@@ -165,11 +143,10 @@ class ClipState:
         quantities: Sequence[Quantity],
         optional: Collection[str],
     ) -> ClipState:
-        """Return what a clip of the class ``owner`` takes over.
+        """Return what a clip of the class ``owner`` takes over; refuse others.
 
         It has ``arguments`` of these names and keeps ``quantities``, of which a
-        state may lack the ``optional`` ones, or have them without use. The
-        state of another clip, and numbers that make no sense, are refused.
+        state may lack the ``optional`` ones, or have them without use.
         """
         foreign = [
             name
@@ -181,47 +158,41 @@ class ClipState:
                 f"the state was made by a clip with the arguments {foreign}, "
                 f"which {owner} does not have: it is another clip's"
             )
-        wanted = {q.name: q for q in quantities}
-        values = {
-            name: np.full(
-                len(self.keys),
-                q.start if q.absent is None else q.absent,
-                np.float32,
-            )
-            for name, q in wanted.items()
-            if name in optional
-        } | {
-            name: vector
-            for name, vector in self.values.items()
-            if name in wanted or name not in optional
-        }
-        found = {**self.scalars, **values}
-        if foreign := [name for name in found if name not in wanted]:
+        wanted = [q.name for q in quantities]
+        if other := {*self.values}.difference(wanted, optional):
             raise ValueError(
-                f"the state holds {foreign}, which {owner} does not keep: it "
-                "is another clip's"
+                f"the state holds {sorted(other)}, which {owner} does not "
+                "keep: it is another clip's"
             )
-        for name, quantity in wanted.items():
-            if name not in found:
+        values = {}
+        for q in quantities:
+            if q.name not in self.values and q.name not in optional:
                 raise ValueError(
-                    f"the state lacks {name!r}: it has {['step', *found]}"
+                    f"the state lacks {q.name!r}: it has "
+                    f"{['step', *self.values]}"
                 )
-            if quantity.is_global != (name in self.scalars):
-                form = "one number" if quantity.is_global else "one per tensor"
+            start = q.start if q.absent is None else q.absent
+            unknown = np.full(len(self.keys), start, np.float32)
+            values[q.name] = value = self.values.get(q.name, unknown)
+            if q.is_global != (value.ndim == 0):
+                form = "one number" if q.is_global else "one per tensor"
                 raise ValueError(
-                    f"the state's {name} is not {form}: it is not a state of "
+                    f"the state's {q.name} is not {form}: it is not a state of "
                     f"{owner}"
                 )
-            keys = (GLOBAL,) if quantity.is_global else self.keys
-            for key, value in zip(keys, found[name].tolist(), strict=True):
-                quantity.check(key, value)
+            keys = (GLOBAL,) if q.is_global else self.keys
+            for key, number in zip(keys, value.reshape(-1), strict=True):
+                q.check(key, number.item())
         return dataclasses.replace(self, values=values)
 
     def restrict(self, keys: Sequence[str]) -> ClipState:
         """Return the part about these tensors, in this order."""
         place = {key: i for i, key in enumerate(self.keys)}
         index = [place[key] for key in keys]
-        values = {name: v[index] for name, v in self.values.items()}
+        values = {
+            name: value[index] if value.ndim else value
+            for name, value in self.values.items()
+        }
         return dataclasses.replace(self, keys=tuple(keys), values=values)
 
     def renamed(self, prefixes: Mapping[str, str]) -> ClipState:
@@ -231,22 +202,19 @@ class ClipState:
         without the dot that follows. The longest one counts; ``""`` is the
         beginning of every key.
         """
-        used: set[str] = set()
-        keys = []
+        unused, keys = {*prefixes}, []
         for key in self.keys:
-            fits = [
-                p for p in prefixes if not p or f"{key}.".startswith(f"{p}.")
-            ]
+            fits = [p for p in prefixes if f"{key}.".startswith(p and f"{p}.")]
             if fits:
                 longest = max(fits, key=len)
-                used.add(longest)
+                unused.discard(longest)
                 rest = key[len(longest) :].lstrip(".")
                 key = ".".join(filter(None, (prefixes[longest], rest)))
             keys.append(key)
-        if unused := [p for p in prefixes if p not in used]:
+        if unused:
             raise ValueError(
-                f"rename has {unused[0]!r}, with which no key of the state "
-                f"begins; the first is {self.keys[0] if self.keys else None!r}"
+                f"rename has {min(unused)!r}, with which no key of the state "
+                f"begins; the first is {next(iter(self.keys), None)!r}"
             )
         if len(set(keys)) < len(keys):
             twice = next(key for key in keys if keys.count(key) > 1)
@@ -255,11 +223,8 @@ class ClipState:
 
     def to_numpy(self) -> ClipState:
         """Return the same with NumPy vectors; waits for the device."""
-        return dataclasses.replace(
-            self,
-            values={name: np.asarray(v) for name, v in self.values.items()},
-            scalars={name: np.asarray(v) for name, v in self.scalars.items()},
-        )
+        values = {name: np.asarray(v) for name, v in self.values.items()}
+        return dataclasses.replace(self, values=values)
 
 
 def warn_of_other_arguments(
@@ -301,11 +266,18 @@ def _check_form(state: Any) -> None:
             raise ValueError(f"the state's {name} must be a dict")
 
 
-def _vector(
-    name: str, keys: Sequence[str], numbers_by_key: Mapping[str, Any]
-) -> np.ndarray:
+def _count(name: str, value: Any) -> int:
+    if not isinstance(value, numbers.Integral) or int(value) < 0:
+        raise ValueError(
+            f"the state's {name}={value!r} is not a count of steps"
+        )
+    return int(value)
+
+
+def _vector(name: str, numbers_by_key: Mapping[str, Any]) -> np.ndarray:
     wide = np.array(
-        [_number(name, key, numbers_by_key[key]) for key in keys], np.float64
+        [_number(name, key, value) for key, value in numbers_by_key.items()],
+        np.float64,
     )
     with np.errstate(over="ignore"):
         vector = wide.astype(np.float32)
@@ -313,7 +285,8 @@ def _vector(
     changed |= (vector == 0) != (wide == 0)
     for i in np.flatnonzero(changed):
         raise ValueError(
-            f"{name} of {keys[int(i)]!r} is {wide[i]}: float32 cannot hold it"
+            f"{name} of {[*numbers_by_key][i]!r} is {wide[i]}: float32 cannot "
+            "hold it"
         )
     return vector
 
@@ -355,18 +328,13 @@ def save_state(
     directory: str | os.PathLike[str],
     file_name: str = STATE_FILE,
 ) -> Path:
-    """Write a clip's ``state_dict()``, replacing an older one.
-
-    The file, with its checksum, appears whole or not at all.
+    """Write a clip's ``state_dict()``, whole or not at all; return the path.
 
     Args:
         state: ``step``, ``config``, and per quantity a dict of key -> one
             number, such as AdaGC's ``gamma``.
         directory: Created if it does not exist.
         file_name: One for each clip, where there are several.
-
-    Returns:
-        Path of the file.
 
     Raises:
         PermissionError: ``directory`` takes no files.
@@ -377,12 +345,14 @@ def save_state(
         raise TypeError(
             "the arguments are swapped: write save_state(state, directory)"
         )
-    whole = ClipState.from_dict(state).to_numpy()
-    vectors = {**whole.values, **whole.scalars}
+    whole = ClipState.from_dict(state)
+    vectors = {name: v.reshape(-1) for name, v in whole.values.items()}
     metadata = {
         "format": _FORMAT,
         "keys": json.dumps(whole.keys),
-        "scalars": json.dumps([*whole.scalars]),
+        "scalars": json.dumps(
+            [n for n, v in whole.values.items() if not v.ndim]
+        ),
         "step": json.dumps(whole.step),
         "warmup_start": json.dumps(whole.warmup_start),
         "config": json.dumps(whole.config),
@@ -425,11 +395,6 @@ def read_state(path: str | os.PathLike[str]) -> ClipState:
         with safe_open(path, framework="np") as file:
             metadata = file.metadata() or {}
             vectors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        is_old = metadata.keys() <= _OLD_METADATA  # without a checksum
-        if not is_old and metadata.get(_CHECKSUM) != _checksum(
-            metadata, vectors
-        ):
-            raise ValueError("its SHA-256 differs from that in the file")
         return _state_of(metadata, vectors)
     except KeyError as error:
         raise ValueError(f"{path} is damaged: no {error}") from error
@@ -440,45 +405,37 @@ def read_state(path: str | os.PathLike[str]) -> ClipState:
 def _state_of(
     metadata: Mapping[str, str], vectors: Mapping[str, np.ndarray]
 ) -> ClipState:
-    known = (_FORMAT, _FORMAT_2)
-    if metadata.get("format") not in known:
+    is_old = metadata.keys() <= _OLD_METADATA  # without a checksum
+    if not is_old and metadata.get(_CHECKSUM) != _checksum(metadata, vectors):
+        raise ValueError("its SHA-256 differs from that in the file")
+    if metadata.get("format") not in (_FORMAT, _FORMAT_2):
         raise ValueError(
-            f"its format is {metadata.get('format')!r}, not one of {known}"
+            f"its format is {metadata.get('format')!r}, not one of "
+            f"{(_FORMAT, _FORMAT_2)}"
         )
     about = {
         name: json.loads(text)
         for name, text in metadata.items()
         if name not in ("format", _CHECKSUM)
     }
-    keys_by_name = about["keys"]
-    if metadata["format"] == _FORMAT:
-        keys_by_name = {
-            name: [GLOBAL] if name in about["scalars"] else about["keys"]
-            for name in vectors
-        }
-    for name, its_keys in keys_by_name.items():
-        if len(its_keys) != len(vectors[name]):
+    keys, scalars = about.pop("keys"), about.pop("scalars", ())
+    quantities = {}
+    for name, vector in vectors.items():
+        its_keys = [GLOBAL] if name in scalars else keys
+        if metadata["format"] == _FORMAT_2:
+            its_keys = keys[name]
+        if len(its_keys) != len(vector):
             raise ValueError(
-                f"{len(its_keys)} keys for {len(vectors[name])} values of "
-                f"{name}"
+                f"{len(its_keys)} keys for {len(vector)} values of {name}"
             )
-    quantities = {
-        name: dict(zip(its_keys, vectors[name], strict=True))
-        for name, its_keys in keys_by_name.items()
-    }
-    steps = {
-        "step": about["step"],
-        "warmup_start": about.get("warmup_start", 0),
-    }
-    return ClipState.from_dict(
-        {**steps, **quantities, "config": about["config"]}
-    )
+        quantities[name] = dict(zip(its_keys, vector, strict=True))
+    return ClipState.from_dict({**quantities, **about})
 
 
 def _checksum(
     metadata: Mapping[str, str], vectors: Mapping[str, np.ndarray]
 ) -> str:
-    """Return the SHA-256 of a file's numbers and of what stands beside them."""
+    """SHA-256 of a file's numbers and of what stands beside them."""
     about = {k: v for k, v in metadata.items() if k != _CHECKSUM}
     digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
     for name in sorted(vectors):

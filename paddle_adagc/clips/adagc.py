@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
+import numpy as np
 import paddle
 from paddle import Tensor
 
@@ -20,10 +22,10 @@ from paddle_adagc.checks import (
     check_decay,
     check_integer,
     check_positive,
+    suggestion,
 )
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.gradients import NonFinite
-from paddle_adagc.clips.overrides import Overrides
 from paddle_adagc.clips.stateful import State
 from paddle_adagc.kernels.cuda.tensors import adaptive_step
 from paddle_adagc.state import Quantity
@@ -51,10 +53,9 @@ class ClipGradByAdaGC(TensorScalingClip):
         1), \qquad \gamma_i \leftarrow \beta \gamma_i + (1 - \beta)
         \|h_i g_i\|
 
-    All arguments are named. A norm of zero leaves :math:`\gamma_i` alone (see
-    :mod:`paddle_adagc.rule`). A tensor first seen after the warm-up starts from
-    its first non-zero norm, unclipped; so does every tensor with
-    ``t_start=0``.
+    A norm of zero leaves :math:`\gamma_i` alone. A tensor first seen after the
+    warm-up starts from its first non-zero norm, unclipped; so does every tensor
+    with ``t_start=0``.
 
     Not in the paper: a warm-up step that the others outvote does not set
     :math:`\gamma`. With :math:`n` tensors in the model it disagrees if
@@ -140,12 +141,11 @@ class ClipGradByAdaGC(TensorScalingClip):
         nonfinite: NonFinite = "zero",
         overrides: Mapping[str, Mapping[str, float] | None] | None = None,
     ) -> None:
-        super().__init__(
-            nonfinite=nonfinite,
-            overrides=Overrides(
-                {} if overrides is None else overrides, _OF_TENSORS
-            ),
-        )
+        super().__init__(nonfinite=nonfinite)
+        self.overrides = Overrides({} if overrides is None else overrides)
+        if self.overrides.leaves_out_any:
+            self._leaves_out = self.overrides.leaves_out
+        self._awaits_tensors = bool(self.overrides.settings)
         self.lambda_rel = check_positive("lambda_rel", lambda_rel)
         self.lambda_abs = check_positive("lambda_abs", lambda_abs)
         self.beta = check_decay("beta", beta)
@@ -154,20 +154,18 @@ class ClipGradByAdaGC(TensorScalingClip):
         if init != "constant":
             self._step_to_compare = max(self.t_start, 1)
         self.strict = check_bool("strict", strict)
-        self._warn_of_shrinking()
         self._keep(*self._quantities())
-
-    def _warn_of_shrinking(self) -> None:
         factors = {"": self.lambda_rel}
         for pattern, own in self.overrides.settings.items():
-            if own and "lambda_rel" in own:
-                factors[f" for {pattern!r}"] = own["lambda_rel"]
+            factors[f" for {pattern!r}"] = (own or {}).get(
+                "lambda_rel", math.inf
+            )
         for where, factor in factors.items():
             if factor <= 1:
                 warnings.warn(
                     f"lambda_rel={factor}{where}: gamma can only shrink, so "
                     "gradients shrink, too; the paper's value is 1.04",
-                    stacklevel=4,
+                    stacklevel=3,
                 )
 
     def _set_init(self, init: Init, init_value: float | None) -> None:
@@ -177,17 +175,15 @@ class ClipGradByAdaGC(TensorScalingClip):
                 "init='threshold' looks at the first t_start steps: give "
                 "t_start of at least 1, not 0"
             )
-        default = _DEFAULT_INIT_VALUE.get(init)
-        if init_value is not None and default is None:
+        self.init: Init = init
+        self.init_value = _DEFAULT_INIT_VALUE.get(init)
+        if init_value is None:
+            return
+        if self.init_value is None:
             raise ValueError(
                 f"init_value={init_value!r} has no meaning with init={init!r}"
             )
-        self.init: Init = init
-        self.init_value = (
-            default
-            if init_value is None
-            else check_positive("init_value", init_value)
-        )
+        self.init_value = check_positive("init_value", init_value)
 
     def _config(self) -> dict[str, Any]:
         own = copy.deepcopy(self.overrides.settings)
@@ -205,12 +201,11 @@ class ClipGradByAdaGC(TensorScalingClip):
     def _advance(
         self, step: int, norm: Tensor, state: State
     ) -> tuple[Tensor, State]:
+        self._check_overrides(step)
         gamma = state["gamma"]
         if self._is_adaptive(step):
-            values: dict[str, Any] = {
-                "lambda_rel": self.lambda_rel,
-                "beta": self.beta,
-            }
+            values: dict[str, Any]
+            values = {"lambda_rel": self.lambda_rel, "beta": self.beta}
             if self.overrides.names:
                 values |= self.overrides.vectors(self._table.keys, values)
             h = rule.adaptive_scale(norm, gamma, values["lambda_rel"])
@@ -225,6 +220,19 @@ class ClipGradByAdaGC(TensorScalingClip):
             gamma = rule.latest_below(norm, gamma, self.init_value)
         return paddle.ones_like(norm), {"gamma": gamma}
 
+    def _check_overrides(self, step: int) -> None:
+        """Refuse a pattern of no tensor, once all tensors are known.
+
+        Where ranks hold different tensors: one all-reduce per pattern, once.
+        """
+        if not self._awaits_tensors:
+            return
+        is_next = step + self._warmup_start == self.num_steps
+        if self._table.is_bound or (self._calls and is_next):
+            any_rank = self._known_reducer().any_rank
+            self.overrides.refuse_unused(self._table.keys, any_rank)
+            self._awaits_tensors = False
+
     def _is_adaptive(self, step: int) -> bool:
         return step >= self.t_start or self.init == "constant"
 
@@ -233,25 +241,20 @@ class ClipGradByAdaGC(TensorScalingClip):
         gamma, support = state["gamma"], state.get("support")
         reducer = self._known_reducer()
         counted = reducer.counted(norm)
-        sums = [
-            rule.global_squared_norm(counted),
-            *rule.log_change(counted, gamma),
-        ]
-        squared_norm, change, count = reducer.global_sum(
-            paddle.concat(sums)
-        ).split(3)
+        squared_norm = rule.global_squared_norm(counted)
+        sums = [squared_norm, *rule.log_change(counted, gamma)]
+        sums = reducer.global_sum(paddle.concat(sums)).split(3)
+        squared_norm, change, count = sums
         total = squared_norm.sqrt().astype("float32")
         h = rule.global_scale(total, self.lambda_abs)
-        if self.init == "lambda_abs":
-            new = {"gamma": gamma}
-        elif support is None:
-            new = {"gamma": rule.running_minimum(h * norm, gamma)}
-        else:
+        new = {"gamma": gamma}
+        if support is not None:
             mean = rule.mean_change(change, count, h)
-            gamma, support = rule.supported_minimum(
+            new["gamma"], new["support"] = rule.supported_minimum(
                 h * norm, gamma, support, mean
             )
-            new = {"gamma": gamma, "support": support}
+        elif self.init != "lambda_abs":
+            new["gamma"] = rule.running_minimum(h * norm, gamma)
         return h.expand_as(norm), new
 
     def _fused_advance(
@@ -263,6 +266,7 @@ class ClipGradByAdaGC(TensorScalingClip):
             or self.overrides.names  # the kernel takes one value for all
         ):
             return None
+        self._check_overrides(step)
         done = adaptive_step(
             squared_norm,
             state["gamma"],
@@ -275,3 +279,108 @@ class ClipGradByAdaGC(TensorScalingClip):
             return None
         self._num_lost = done.num_nonfinite
         return done.norm, done.h, done.lost, {"gamma": done.gamma}
+
+
+class Overrides:
+    """Says which values are a tensor's own: what ``overrides`` means above.
+
+    No key may match two patterns: their order then never matters, in no config
+    that is merged from several files, and in no comparison of two configs.
+    """
+
+    def __init__(self, overrides: Mapping[str, Any]) -> None:
+        if not isinstance(overrides, Mapping):
+            raise TypeError(
+                "overrides must be a dict of pattern -> values, got "
+                f"{overrides!r}"
+            )
+        self.settings: dict[str, dict[str, float] | None] = {
+            pattern: _checked(pattern, values)
+            for pattern, values in overrides.items()
+        }
+        self.leaves_out_any = None in self.settings.values()
+        self.names = {n for own in self.settings.values() for n in own or ()}
+        self._patterns: dict[str, str | None] = {}  # by key
+        self._keys: list[str] = []  # that the vectors are about
+        self._vectors: dict[str, Tensor] = {}
+
+    def leaves_out(self, key: str) -> bool:
+        """Whether the tensor is not clipped."""
+        return self.settings.get(self._pattern(key) or "", {}) is None
+
+    def vectors(
+        self, keys: Sequence[str], defaults: Mapping[str, float]
+    ) -> dict[str, Tensor]:
+        """Return the arguments that some tensor overrides, all tensors' values.
+
+        float64 ``[num_tensors]``, made when the tensors change, and never read
+        back.
+        """
+        if self._keys != keys:
+            own = [self.settings.get(self._pattern(key) or "") for key in keys]
+            self._vectors = {
+                name: paddle.to_tensor(
+                    np.array([(v or defaults).get(name, default) for v in own])
+                )
+                for name, default in defaults.items()
+                if name in self.names
+            }
+            self._keys = list(keys)
+        return self._vectors
+
+    def num_tensors(self, keys: Iterable[str]) -> dict[str, int]:
+        """Return how many of these tensors match each pattern."""
+        found = [self._pattern(key) for key in keys]
+        return {pattern: found.count(pattern) for pattern in self.settings}
+
+    def refuse_unused(
+        self, keys: Sequence[str], any_rank: Callable[[bool], bool] = bool
+    ) -> None:
+        """Refuse a pattern of no tensor, nor of one that was asked about.
+
+        ``any_rank`` tells whether a flag is set on any rank.
+        """
+        known = self.num_tensors({*keys, *self._patterns})
+        for pattern, number in known.items():
+            if not any_rank(number > 0):
+                first = ", ".join(map(repr, keys[:3]))
+                raise ValueError(
+                    f"overrides: {pattern!r} matches no tensor; keys are "
+                    f"{first}, ... (after bind(model) the model's names)"
+                )
+
+    def _pattern(self, key: str) -> str | None:
+        """Return the pattern that the key matches; refuse two."""
+        if key not in self._patterns:
+            found = [p for p in self.settings if re.search(p, key)]
+            if len(found) > 1:
+                raise ValueError(
+                    f"overrides: {key!r} matches both {found[0]!r} and "
+                    f"{found[1]!r}: make the patterns narrower"
+                )
+            self._patterns[key] = found[0] if found else None
+        return self._patterns[key]
+
+
+def _checked(pattern: Any, values: Any) -> dict[str, float] | None:
+    where, names = f"overrides[{pattern!r}]", ", ".join(_OF_TENSORS)
+    try:
+        re.compile(pattern)
+    except (re.error, TypeError) as error:
+        raise ValueError(
+            f"{where}: the key is no regular expression: {error}"
+        ) from error
+    if values is None:
+        return None
+    if not isinstance(values, Mapping) or not values:
+        raise TypeError(
+            f"{where} must be None or a dict of {names}, got {values!r}"
+        )
+    for name in values:
+        if name not in _OF_TENSORS:
+            hint = suggestion(name, _OF_TENSORS)
+            raise ValueError(f"{where} takes {names}, not {name!r}{hint}")
+    return {
+        name: _OF_TENSORS[name](f"{name} of {where}", value)
+        for name, value in values.items()
+    }

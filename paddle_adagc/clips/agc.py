@@ -83,12 +83,8 @@ class ClipGradByAGC(TensorScalingClip):
                 "through units; use sharding V1 or stage 2"
             )
         for tensor in layout if topology.model.size > 1 else ():
-            if (
-                tensor.is_tp_split
-                and tensor.split_axis is None
-                and tensor.takes_part
-                and tensor.key != _HEAD
-            ):
+            is_unknown = tensor.is_tp_split and tensor.split_axis is None
+            if is_unknown and tensor.takes_part and tensor.key != _HEAD:
                 raise ValueError(
                     f"{tensor.key} is split over tensor-parallel ranks, but "
                     "nothing says along which axis: set its split_axis"
@@ -121,7 +117,7 @@ class ClipGradByAGC(TensorScalingClip):
             and math.prod(parameter.shape)  # Paddle 3.1: no place
         }
         self._sum_split_units(units)
-        squared = [paddle.zeros([1], "float32")] * len(self._table)
+        squared = [paddle.zeros([1], "float32")] * len(self._table.keys)
         try:
             for slot, unit in units.items():
                 squared[slot] = unit.clip_(
@@ -142,11 +138,8 @@ class ClipGradByAGC(TensorScalingClip):
         found = {}
         for slot, (parameter, gradient) in zip(slots, pairs, strict=True):
             refuse_freed("AGC", parameter)
-            units = self._table.units.get(slot)
-            if units is None:
-                found[slot] = (parameter, gradient)
-                continue
-            for i, unit in enumerate(units):
+            found[slot] = (parameter, gradient)
+            for i, unit in enumerate(self._table.units.get(slot, ())):
                 found[slot + i] = (unit.view(parameter), unit.view(gradient))
         return found
 
@@ -154,7 +147,7 @@ class ClipGradByAGC(TensorScalingClip):
         return self._table.is_bound and self._table.layout[slot].is_embedding
 
     def _sum_split_units(self, units: dict[int, _Units]) -> None:
-        """Whole norms of the units that tensor parallelism splits.
+        """Sum the norms of units that tensor parallelism splits.
 
         One vector in the model's order, whichever gradients a rank has.
         """
@@ -212,10 +205,7 @@ class _Units:
     def clip_(
         self, lambda_rel: float, epsilon: float, finite: Tensor
     ) -> Tensor:
-        """Scale in place where ``finite``, bool ``[]``.
-
-        Returns the squared norm of this rank's part, float32 ``[1]``.
-        """
+        """Scale where ``finite``, bool ``[]``; return the new squared norm."""
         norm = rule.square_root(self.gradient)
         bound = lambda_rel * rule.square_root(self.weight).clip(min=epsilon)
         h = bound / norm.clip(min=_SMALLEST_NORM)
@@ -231,12 +221,7 @@ class _Units:
 
 
 def unit_axes(num_axes: int, is_embedding: bool) -> tuple[int, ...]:
-    """Return the axes along which a unit of AGC lies: what makes one output.
-
-    A unit is a column of a linear weight ``[in, out]``, a row of an embedding
-    ``[vocabulary, hidden]``, a filter of a convolution ``[out, in, ...]``; a
-    vector is one unit.
-    """
+    """Return the axes along which a unit of :class:`ClipGradByAGC` lies."""
     if num_axes == 2 and not is_embedding:
         return (0,)
     return tuple(range(1 if num_axes > 1 else 0, num_axes))

@@ -30,11 +30,9 @@ from paddle_adagc.clips.gradients import (
     refuse_nonfinite,
 )
 from paddle_adagc.clips.metrics import Call
-from paddle_adagc.clips.overrides import Overrides
 from paddle_adagc.clips.stateful import State, StatefulClip
 from paddle_adagc.guards import eager, unchecked
 from paddle_adagc.kernels.pairs import KnownPairs
-from paddle_adagc.parallel.layout import refuse_shuffled
 from paddle_adagc.parallel.reduce import (
     Reducer,
     any_is_distributed,
@@ -53,9 +51,8 @@ _PASS = "_create_optimization_pass"
 def on_skipped_update(take_back: Callable[[], None]) -> None:
     """Call ``take_back`` if the optimizer that is calling makes no update.
 
-    Paddle's optimizers call the clip first and update the weights then, unless
-    ``paddle.amp.GradScaler`` found an overflow, of which nobody is told. The
-    next update is watched, no other, and nothing stays with the optimizer.
+    So it is after an overflow that ``paddle.amp.GradScaler`` found. The next
+    update is watched, no other, and nothing stays with the optimizer.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame and frame.f_code.co_name != "_apply_optimize":
@@ -85,12 +82,11 @@ class TensorScalingClip(StatefulClip, abc.ABC):
     through untouched, in their places. Gradients are scaled in place, as
     ``paddle.nn.ClipGradByGlobalNorm`` does, and without waiting for the device.
 
-    An optimizer with parameter groups calls its clip once per group. A clip
-    that groups share begins a new step when it sees a tensor again, so it
-    counts optimizer steps. As with ``paddle.nn.ClipGradByGlobalNorm``, a
-    *global* norm then covers one group at a time: to clip by the norm over all
-    tensors use one group, and ``apply_decay_param_fun`` where weight decay
-    differs.
+    An optimizer with parameter groups calls its clip once per group. The clip
+    counts optimizer steps: it begins one when it sees a tensor again. As with
+    ``paddle.nn.ClipGradByGlobalNorm``, a *global* norm then covers one group at
+    a time: to clip by the norm over all tensors use one group, and
+    ``apply_decay_param_fun`` where weight decay differs.
 
     Where ranks exchange norms all of them need the same groups, and every group
     needs a gradient on every rank in every step: a rank without one could not
@@ -107,7 +103,6 @@ class TensorScalingClip(StatefulClip, abc.ABC):
 
     Args:
         nonfinite: As for :class:`paddle_adagc.ClipGradByAdaGC`.
-        overrides: Which tensors are not clipped, or have own values.
     """
 
     _keeps_one_state = False
@@ -119,16 +114,11 @@ class TensorScalingClip(StatefulClip, abc.ABC):
     _needs_whole_tensors = False
     """The rule cannot work on a rank's part of a tensor."""
 
-    def __init__(
-        self,
-        *,
-        nonfinite: NonFinite = "zero",
-        overrides: Overrides | None = None,
-    ) -> None:
+    def __init__(self, *, nonfinite: NonFinite = "zero") -> None:
         super().__init__(nonfinite=nonfinite)
         self.sharding_group: Group | None = None  # set by tensor fusion
-        self.overrides = overrides or Overrides({}, {})
-        self._awaits_tensors = bool(self.overrides.settings)
+        self._leaves_out: Callable[[str], bool] | None = None
+        """Whether the tensor of a key is not clipped; None: all are."""
 
     @property
     def should_comm_on_shard_dim(self) -> bool:
@@ -180,10 +170,7 @@ class TensorScalingClip(StatefulClip, abc.ABC):
     def _treat_nonfinite(
         self, h: Tensor, norm: Tensor
     ) -> tuple[Tensor, Tensor | None]:
-        """Count lost tensors; return ``h``, and which to discard (None: none).
-
-        All are ``[num_tensors]``.
-        """
+        """Count lost tensors; return ``h``, and which to discard, if any."""
         if self.nonfinite == "raise":
             return h, None
         finite = paddle.isfinite(norm)
@@ -201,9 +188,9 @@ class TensorScalingClip(StatefulClip, abc.ABC):
         norm: Tensor,
         h: Tensor,
     ) -> Tensor:
-        """Scale the gradients in place; ``slots`` are the parameters' first.
+        """Scale in place; return the part of each norm that is left.
 
-        Returns the part of each norm that is left, float32 ``[num_tensors]``.
+        ``slots`` are the parameters' first.
         """
         h, discard = self._treat_nonfinite(h, norm)
         gradients.scale_(h, discard)
@@ -237,7 +224,7 @@ class TensorScalingClip(StatefulClip, abc.ABC):
             if makes_states_only():
                 return pairs
             clipped = self._local_pairs(clipped)
-        reducer = self._ranks.reducer(self._table)
+        reducer = self._known_reducer()
         if not self._ranks.has_agreed:
             self._ranks.agree()
         if not clipped and not reducer.communicates:
@@ -258,13 +245,11 @@ class TensorScalingClip(StatefulClip, abc.ABC):
                 stacklevel=4,
             )
         step = steps.num_steps - 1
-        if self._awaits_tensors:
-            self._check_overrides(step, reducer)
         call, state = self._clip_(step, slots, clipped, reducer, known)
         begins_step = steps.num_steps > self._steps.num_steps
         if begins_step:
             self._before_step = self._steps, self._vectors
-        if not [old for old in self._calls if old.slots is call.slots]:
+        if steps.seen is not self._steps.seen:
             self._observed.update(call.slots)
         self._calls = [call] if begins_step else [*self._calls, call]
         self._steps, self._vectors = steps, state
@@ -280,17 +265,13 @@ class TensorScalingClip(StatefulClip, abc.ABC):
         reducer: Reducer,
         known: KnownPairs | None,
     ) -> tuple[Call, State]:
-        """Carry out steps 1 to 3 of the above; return the rule's next state.
-
-        ``slots`` are the parameters' first, and ``known`` has the gradients, if
-        they were read already.
-        """
+        """Carry out steps 1 to 3 of the above; return the rule's next state."""
         table, present, segments = self._table, slots, None
         num_tensors = len(table.keys)
         if table.units:
-            refuse_shuffled(self._shuffling)
+            self._ranks.refuse_shuffled()
             segments, present = self._cuts.find(
-                slots, pairs, self._ranks.topology(), self.overrides.leaves_out
+                slots, pairs, self._ranks.topology(), self._leaves_out
             )
         if known is not None:
             gradients = GradientList(
@@ -304,11 +285,9 @@ class TensorScalingClip(StatefulClip, abc.ABC):
             gradients = GradientList(in_order, segments)
         squared_norm = reducer.local_norms(gradients.squared_norms())
         if step >= self._step_to_compare and not self._ranks.has_compared:
-            self._ranks.compare(table, squared_norm)
-        state = self._current()
-        age = step - self._warmup_start
-        num_lost = self._num_lost
-        fused = None
+            self._ranks.compare(table.keys, table.layout, squared_norm)
+        state, age = self._current(), step - self._warmup_start
+        num_lost, fused = self._num_lost, None
         if gradients.is_on_gpu:
             fused = self._fused_advance(age, squared_norm, state)
         try:
@@ -332,11 +311,11 @@ class TensorScalingClip(StatefulClip, abc.ABC):
             self.sharding_group is not None
             or self._ranks.buffers is not None
             or get_unique_process_mesh_map()
-            or self.overrides.leaves_out_any
+            or self._leaves_out
         ):
             return None
         index = self._cuts.index if self._table.units else None
-        length = len(self._table if index is None else index)
+        length = len(self._table.keys if index is None else index)
         return self._table.reader.read(pairs, index, length)
 
     def _clipped_pairs(
@@ -351,24 +330,14 @@ class TensorScalingClip(StatefulClip, abc.ABC):
         ]
         if self._ranks.buffers is not None:
             clipped = self._ranks.buffers.unfold(clipped, self._table.names)
-        if not self.overrides.leaves_out_any:
+        leaves_out, keys_of = self._leaves_out, self._table.keys_of
+        if leaves_out is None:
             return clipped
-        leaves_out, keys_of = self.overrides.leaves_out, self._table.keys_of
         return [
             (parameter, gradient)
             for parameter, gradient in clipped
             if not all(map(leaves_out, keys_of(parameter)))
         ]
-
-    def _check_overrides(self, step: int, reducer: Reducer) -> None:
-        """Refuse a pattern of no tensor, once all tensors are known.
-
-        Where ranks hold different tensors: one all-reduce per pattern, once.
-        """
-        has_made_a_step = bool(self._calls) and step == self.num_steps
-        if self._table.is_bound or has_made_a_step:
-            self.overrides.refuse_unused(self._table.keys, reducer.any_rank)
-            self._awaits_tensors = False
 
     def _local_pairs(self, pairs: Pairs) -> Pairs:
         """Return parameters and local gradients, under auto-parallel."""

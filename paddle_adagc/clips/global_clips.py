@@ -30,20 +30,13 @@ class GlobalNormClip(TensorScalingClip):
     def _observed_norm(self, norm: Tensor) -> tuple[Tensor, Tensor]:
         """L2 norm over the finite tensors of all ranks, and if that is all.
 
-        Args:
-            norm: float32 ``[num_tensors]``.
-
-        Returns:
-            The norm, float32 ``[1]``; bool ``[1]``, no tensor is lost.
+        float32 and bool ``[1]``.
         """
         reducer = self._known_reducer()
         counted = reducer.counted(norm)
         lost = paddle.logical_not(paddle.isfinite(counted)).astype("float64")
-        total, num_lost = reducer.global_sum(
-            paddle.concat(
-                [rule.global_squared_norm(counted), lost.sum(keepdim=True)]
-            )
-        ).split(2)
+        sums = [rule.global_squared_norm(counted), lost.sum(keepdim=True)]
+        total, num_lost = reducer.global_sum(paddle.concat(sums)).split(2)
         return total.sqrt().astype("float32"), num_lost == 0
 
 
@@ -116,10 +109,8 @@ class ClipGradByZClip(GlobalNormClip):
     A step with a non-finite tensor, or with none that is not 0, is no
     observation.
 
-    This is the authors' default, ``mode="zscore"`` with
-    ``clip_option="adaptive_scaling"`` and ``clip_factor=1``. Their
-    ``"percentile"`` mode, ``clip_option="mean"``, other factors and
-    ``skip_update_on_spike`` are not here.
+    This is the authors' default: ``mode="zscore"``,
+    ``clip_option="adaptive_scaling"`` and ``clip_factor=1``.
 
     Args:
         alpha: :math:`\alpha`, smoothing coefficient in [0, 1).
@@ -142,11 +133,9 @@ class ClipGradByZClip(GlobalNormClip):
         super().__init__(nonfinite=nonfinite)
         self.alpha = check_decay("alpha", alpha)
         self.z_thres = check_positive("z_thres", z_thres)
-        self.max_grad_norm = (
-            None
-            if max_grad_norm is None
-            else check_positive("max_grad_norm", max_grad_norm)
-        )
+        self.max_grad_norm = max_grad_norm
+        if max_grad_norm is not None:
+            self.max_grad_norm = check_positive("max_grad_norm", max_grad_norm)
         self.warmup_steps = check_integer("warmup_steps", warmup_steps, 1)
         self._keep(
             *(

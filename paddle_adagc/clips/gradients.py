@@ -21,10 +21,7 @@ from paddle_adagc.parallel.reduce import Reducer
 
 
 class GradientList:
-    """The gradients of one call of a clip.
-
-    Each gradient goes to the first backend of :mod:`paddle_adagc.kernels` that
-    can take it.
+    """The gradients of one call, each with the first backend that can take it.
 
     Args:
         gradients: One gradient per tensor, or None for a tensor that has none.
@@ -67,10 +64,9 @@ class GradientList:
         if self._has_rows:
             parts = split(map(_merged, self._gradients), self._segments)
         if not parts:
-            num_slots = len(self._gradients)
-            if self._segments is not None:
-                num_slots = self._segments.num_slots
-            return paddle.zeros([num_slots], dtype="float32")
+            of_units = self._segments
+            size = of_units.num_slots if of_units else len(self._gradients)
+            return paddle.zeros([size], dtype="float32")
         total = parts[0].squared_norms()
         for part in parts[1:]:  # each is 0 where it has no tensor
             total = _C_ops.add(total, part.squared_norms())
@@ -137,19 +133,15 @@ def refuse_nonfinite(
     """
     lost = [keys[i] for i in np.flatnonzero(~np.isfinite(norm.numpy()))]
     found = reducer.tell_everyone(bool(lost), lost)
-    ranks_of: dict[str, list[str]] = {}
-    for rank, its_keys in enumerate(found):
-        for key in its_keys:
-            ranks_of.setdefault(key, []).append(str(rank))
-    if not ranks_of:
-        return
     places = []
-    for key, ranks in ranks_of.items():
+    for key in dict.fromkeys(key for its_keys in found for key in its_keys):
+        ranks = [str(rank) for rank, keys in enumerate(found) if key in keys]
         where = f" on rank {', '.join(ranks)}"
         if len(ranks) == len(found):
             where = " on all ranks" if len(found) > 1 else ""
         places.append(key + where)
-    raise FloatingPointError(
-        f"the gradient of {len(places)} tensors is not finite at step {step}: "
-        f"{'; '.join(places)}"
-    )
+    if places:
+        raise FloatingPointError(
+            f"the gradient of {len(places)} tensors is not finite at step "
+            f"{step}: {'; '.join(places)}"
+        )

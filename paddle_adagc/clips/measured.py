@@ -26,8 +26,7 @@ class MeasuredClip(ClipGradBase):
     """Call any clip; measure every tensor before and after it.
 
     A measured step reads the gradients twice, and sums norms over the ranks
-    that hold parts of a tensor. The other steps only call the clip. Gradients
-    are never changed by the measurement.
+    that hold parts of a tensor. The other steps only call the clip.
 
     Fleet replaces ``ClipGradByGlobalNorm`` by its own clip: measure that one,
     after fleet has wrapped the optimizer.
@@ -66,11 +65,11 @@ class MeasuredClip(ClipGradBase):
         self, params_grads: Sequence[tuple[Tensor, Tensor | None]]
     ) -> Any:
         self._is_fresh = self._is_due()
-        if not self._is_fresh:
-            return self.clip(params_grads)
-        self._before(params_grads)
+        if self._is_fresh:
+            self._before(params_grads)
         clipped = self.clip(params_grads)
-        self._after(clipped)
+        if self._is_fresh:
+            self._after(clipped)
         return clipped
 
     def summary(self, *, tensors: bool = False) -> dict[str, Any]:

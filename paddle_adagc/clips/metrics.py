@@ -22,7 +22,7 @@ _QUANTILES = {"h_min": 0.0, "h_p10": 0.1, "h_median": 0.5}
 
 
 class Call(NamedTuple):
-    """Norms and factors of one call of a clip, still on the device."""
+    """One call of a clip, still on the device."""
 
     slots: list[int]  # of the tensors that had a gradient
     norm: Tensor  # [num_tensors], float32, before the clip
@@ -39,7 +39,6 @@ class Rows:
     ``nonfinite_total``, each ``[num_rows]``."""
 
     def choose(self, chosen: np.ndarray) -> Rows:
-        """Return the rows where ``chosen``, bool ``[num_rows]``, is true."""
         return Rows(
             [key for key, c in zip(self.keys, chosen, strict=True) if c],
             {name: column[chosen] for name, column in self.columns.items()},
@@ -47,7 +46,6 @@ class Rows:
 
     @classmethod
     def join(cls, parts: Sequence[Rows]) -> Rows:
-        """Return the rows of all parts."""
         return cls(
             [key for part in parts for key in part.keys],
             {
@@ -58,50 +56,47 @@ class Rows:
 
     def by_tensor(self) -> dict[str, dict[str, float]]:
         """Return each tensor's norm, ``h``, and what the rule keeps, by key."""
-        columns = {**self.columns}
-        del columns["nonfinite_total"]
+        names = [name for name in self.columns if name != "nonfinite_total"]
         return {
-            key: {name: float(column[i]) for name, column in columns.items()}
+            key: {name: float(self.columns[name][i]) for name in names}
             for i, key in enumerate(self.keys)
+        }
+
+    def _totals(self, h: np.ndarray) -> dict[str, Any]:
+        norm = self.columns["norm"]
+        finite = np.isfinite(norm)
+        return {
+            "global_grad_norm": _norm(norm[finite]),
+            "clipped_fraction": float(np.mean(h < 1)) if h.size else 0.0,
+            "nonfinite": int(np.sum(~finite)),
+            "nonfinite_total": int(self.columns["nonfinite_total"].sum()),
         }
 
     def metrics(self) -> dict[str, Any]:
         """Return the numbers of :meth:`StatefulClip.metrics`."""
-        finite = np.isfinite(self.columns["norm"])
         return {
-            "global_grad_norm": _norm(self.columns["norm"][finite]),
-            "clipped_fraction": _clipped_fraction(self.columns["h"]),
-            **self._num_lost(finite),
+            **self._totals(self.columns["h"]),
             "tensors": self.by_tensor(),
         }
 
     def summary(self) -> dict[str, Any]:
         """Return the numbers of :meth:`StatefulClip.summary`."""
-        finite = np.isfinite(self.columns["norm"])
-        known = self.choose(finite)
+        known = self.choose(np.isfinite(self.columns["norm"]))
         h, norm = known.columns["h"], known.columns["norm"]
         before, after = _norm(norm), _norm(h * norm)
         lowest = sorted(zip(h.tolist(), known.keys, strict=True))
         if len(lowest) > 1 and np.ptp(h) < _SAME * h.min():
             lowest = []
         return {
-            "global_grad_norm": before,
+            **self._totals(h),
             "clipped_grad_norm": after,
             "num_tensors": len(self.keys),
-            "clipped_fraction": _clipped_fraction(h),
             "clipped_norm_fraction": 1 - after / before if before else 0.0,
             **{
                 name: float(np.quantile(h, q)) if h.size else 1.0
                 for name, q in _QUANTILES.items()
             },
             "lowest_h": {key: x for x, key in lowest[:_NUM_LOWEST] if x < 1},
-            **self._num_lost(finite),
-        }
-
-    def _num_lost(self, finite: np.ndarray) -> dict[str, int]:
-        return {
-            "nonfinite": int(np.sum(~finite)),
-            "nonfinite_total": int(self.columns["nonfinite_total"].sum()),
         }
 
 
@@ -116,12 +111,7 @@ class Snapshot:
 
     @unchecked
     def rows(self) -> tuple[Rows, np.ndarray]:
-        """Copy to the host; waits for the device.
-
-        Returns:
-            A row for every tensor, and bool ``[num_tensors]``: it had a
-            gradient.
-        """
+        """Return a row for every tensor, and which had a gradient; waits."""
         norm = np.zeros(len(self.keys), np.float32)
         h = np.ones(len(self.keys), np.float32)
         has_gradient = np.zeros(len(self.keys), bool)
@@ -131,18 +121,13 @@ class Snapshot:
             known[call.slots] = has_gradient[call.slots] = True
             norm[: len(known)][known] = its_norm[known]
             h[: len(known)][known] = its_h[known]
-        more = {
-            name: vector.numpy() for name, vector in self.per_tensor.items()
-        }
+        more = {name: v.numpy() for name, v in self.per_tensor.items()}
         rows = Rows([*self.keys], {"norm": norm, **more, "h": h})
         return rows, has_gradient
 
 
 class StuckTensors:
-    """Finds tensors that stay below h 0.01 for 200 steps.
-
-    It looks at the steps that are summarised; others cost nothing.
-    """
+    """Finds tensors below h 0.01 in all summaries of 200 steps."""
 
     def __init__(self) -> None:
         self._first: dict[str, int] = {}
@@ -168,10 +153,6 @@ class StuckTensors:
             )
         self._named.update(stuck)
         return stuck
-
-
-def _clipped_fraction(h: np.ndarray) -> float:
-    return float(np.mean(h < 1)) if h.size else 0.0
 
 
 def _norm(values: np.ndarray) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 import numpy as np
@@ -23,130 +23,16 @@ from paddle_adagc.clips.gradients import NonFinite
 from paddle_adagc.clips.metrics import Call, Rows, Snapshot, StuckTensors
 from paddle_adagc.clips.tensor_table import StepCount, TensorTable, UnitCuts
 from paddle_adagc.guards import unchecked
-from paddle_adagc.parallel.agreement import (
-    agree_on_kernels,
-    check_alone,
-    check_unbound,
-    compare_with_other_ranks,
-    gather_state,
-    refuse_unknown_owners,
-    warn_of_lost,
-)
-from paddle_adagc.parallel.layout import (
-    FusedBuffers,
-    TensorLayout,
-    read_layout,
-    refuse_shuffled,
-    sharding_wrapper,
-    shuffling_layers,
-    with_units,
-)
-from paddle_adagc.parallel.reduce import (
-    Meshes,
-    Reducer,
-    check_layout,
-    make_plan,
-)
-from paddle_adagc.parallel.topology import (
-    Topology,
-    read_topology,
-    with_wrapper,
-)
+from paddle_adagc.parallel.agreement import gather_state, warn_of_lost
+from paddle_adagc.parallel.layout import TensorLayout
+from paddle_adagc.parallel.other_ranks import OtherRanks
+from paddle_adagc.parallel.reduce import Reducer
+from paddle_adagc.parallel.topology import Topology
 from paddle_adagc.parallel.units import Declared
 from paddle_adagc.state import ClipState, Quantity, warn_of_other_arguments
 
 State = dict[str, Tensor]
 """Name of a quantity -> float32 ``[num_tensors]``; ``[1]`` of a global one."""
-
-
-def grown(vector: Tensor, num_tensors: int, start: float) -> Tensor:
-    """Return the vector with start values for tensors that are new."""
-    num_new = num_tensors - vector.shape[0]
-    if num_new <= 0:
-        return vector
-    return paddle.concat([vector, paddle.full([num_new], start, vector.dtype)])
-
-
-class OtherRanks:
-    """Finds this rank's gradients and the ranks to sum their norms over.
-
-    ``owner`` is the clip's class; ``model`` what it is bound to, if it is, with
-    the ``layout`` of its tensors.
-    """
-
-    def __init__(
-        self,
-        owner: str,
-        model: paddle.nn.Layer | None = None,
-        layout: Iterable[TensorLayout] = (),
-    ) -> None:
-        self._owner = owner
-        self.meshes = Meshes(layout)  # of auto-parallel
-        self._group_sharded: Topology | None = None  # stages 2 and 3
-        self.buffers: FusedBuffers | None = None  # that join tensors
-        self._reducer: Reducer | None = None  # known from the first step on
-        self.has_agreed = False
-        self.has_compared = False
-        if model is None:
-            return
-        wrapper = sharding_wrapper(model)
-        if wrapper is not None:
-            self._group_sharded = with_wrapper(read_topology(), wrapper)
-        topology = self.topology()
-        if topology is not None and topology.fuses_parameters:
-            self.buffers = FusedBuffers(model.parameters())
-
-    def use_meshes(self) -> Meshes:
-        """Forget the sums of tensors that lay on no mesh."""
-        self._reducer = None
-        return self.meshes
-
-    def topology(self) -> Topology | None:
-        """Return this rank's place under fleet or a stage that wraps the model.
-
-        An unknown sharding stage 2, which splits the tensors, is refused.
-        """
-        if self._group_sharded is not None:
-            return self._group_sharded
-        topology = read_topology()
-        refuse_unknown_owners(self._owner, topology)
-        return topology
-
-    def reducer(self, table: TensorTable) -> Reducer:
-        """Look up, once, which ranks each tensor's norm is summed over."""
-        if self._reducer is not None:
-            return self._reducer
-        if self.meshes:  # which a step may find to be others
-            return self.meshes.reducer(len(table))
-        topology = self.topology()
-        if not table.is_bound:
-            check_unbound(self._owner, topology)
-        elif topology is None:
-            check_alone(table.layout)
-        self._reducer = Reducer(
-            make_plan(table.layout, topology)
-            if topology is not None and table.is_bound
-            else None,
-            topology and topology.world,
-        )
-        return self._reducer
-
-    def agree(self) -> None:
-        """Use the same kernels as the other ranks; on GPUs a step waits."""
-        self.has_agreed = True
-        agree_on_kernels(self.topology())
-
-    def compare(self, table: TensorTable, squared_norm: Tensor) -> None:
-        """Notice gradients that were not averaged; one step waits for it."""
-        if not self.meshes:
-            self.has_compared = True
-            compare_with_other_ranks(
-                table.keys, table.layout, self.topology(), squared_norm
-            )
-
-    def check_unbound(self, parameters: Sequence[Tensor]) -> None:
-        """Refuse parameters that need :meth:`StatefulClip.bind`."""
-        check_unbound(self._owner, read_topology(), parameters)
 
 
 class StatefulClip(ClipGradBase):
@@ -184,21 +70,17 @@ class StatefulClip(ClipGradBase):
         self._told: dict[str, int] = {}  # lost until the last summary
         self._table = TensorTable()
         self._cuts = UnitCuts(self._table)
-        self._shuffling: list[tuple[str, paddle.nn.Layer]] = []
+        self._ranks = OtherRanks(type(self).__name__)
         self._steps = StepCount()
         self._before_step: tuple[StepCount, State] = self._steps, {}
         self._warmup_start = 0
-        self._calls: list[Call] = []
-        self._observed: set[int] = set()
-        self._stuck = StuckTensors()
         self._has_loaded = False
-        self._ranks = OtherRanks(type(self).__name__)
+        self._calls: list[Call] = []
+        self._observed: set[int] = set()  # slots of tensors met
+        self._stuck = StuckTensors()
 
     def _keep(self, *quantities: Quantity) -> None:
-        """Declare, once, what the rule carries from step to step.
-
-        State, gathering over ranks, reordering and metrics follow from it.
-        """
+        """Declare, once, what the rule carries from step to step."""
         self._kept = quantities
         self._forget()
 
@@ -211,22 +93,24 @@ class StatefulClip(ClipGradBase):
 
     def _current(self) -> State:
         """Return what the rule keeps, with start values for new tensors."""
-        vectors = dict(self._vectors)
-        for name, start in self._starts().items():
-            vectors[name] = grown(vectors[name], len(self._table.keys), start)
-        return vectors
-
-    def _starts(self) -> dict[str, float]:
-        """Return the start values of the vectors ``[num_tensors]``."""
         return {
-            q.name: q.start
+            q.name: self._grown(self._vectors[q.name], q.start, q.is_global)
             for q in self._kept
-            if q.name in self._vectors and not q.is_global
+            if q.name in self._vectors
         }
+
+    def _grown(
+        self, vector: Tensor, start: float, is_global: bool = False
+    ) -> Tensor:
+        num_new = len(self._table.keys) - vector.shape[0]
+        if num_new <= 0 or is_global:
+            return vector
+        new = paddle.full([num_new], start, vector.dtype)
+        return paddle.concat([vector, new])
 
     def _lost_so_far(self) -> Tensor:
         """In how many steps each tensor was lost, int32 ``[num_tensors]``."""
-        return grown(self._num_lost, len(self._table.keys), 0)
+        return self._grown(self._num_lost, 0)
 
     def _config(self) -> dict[str, Any]:
         """Return the constructor's arguments, which are attributes."""
@@ -246,14 +130,10 @@ class StatefulClip(ClipGradBase):
     __str__ = __repr__
 
     def _tensor_metrics(self) -> State:
-        """Return what the rule knows per tensor, float32 ``[num_tensors]``.
-
-        Counts are left out.
-        """
-        size = [len(self._table)]
-        counts = [q.name for q in self._kept if q.absent is not None]
+        """Return what the rule knows per tensor, float32 ``[num_tensors]``."""
+        counts = {q.name for q in self._kept if q.absent is not None}
         return {
-            name: vector.expand(size)
+            name: vector.expand([len(self._table.keys)])
             for name, vector in self._current().items()
             if name not in counts
         }
@@ -276,11 +156,10 @@ class StatefulClip(ClipGradBase):
         Without it they carry Paddle's automatic names (``linear_0.w_0``),
         which depend on the order in which a process makes its layers.
 
-        A hybrid-parallel run needs it, before fleet wraps the optimizer: it
-        tells which ranks hold parts of a tensor. So does
-        ``group_sharded_parallel``, with the model that it returns. Bind again
-        after the parameters change (LoRA, another head), as long as there is no
-        state to lose.
+        A hybrid-parallel run needs it, before fleet wraps the optimizer, and so
+        does ``group_sharded_parallel``, with the model that it returns. Bind
+        again after the parameters change (LoRA, another head), as long as there
+        is no state to lose.
 
         Args:
             model: Holds all parameters of the optimizer. Wrappers such as
@@ -307,16 +186,11 @@ class StatefulClip(ClipGradBase):
                 f"bind() after {self.num_steps} steps: the tensors have "
                 "their names by now; call it before the first step"
             )
-        layout = read_layout(model)
-        ranks = OtherRanks(type(self).__name__, model, layout.values())
+        ranks = OtherRanks(type(self).__name__, model, units)
         topology = ranks.topology()
-        layout = with_units(layout, model, units, topology)
-        shuffling = shuffling_layers(model)
-        refuse_shuffled(shuffling)
         if topology is not None and not ranks.meshes:
-            check_layout(list(layout.values()), topology)
-            self._check_layout(list(layout.values()), topology)
-        if self._table.is_bound and not self._table.names & layout.keys():
+            self._check_layout([*ranks.layout.values()], topology)
+        if self._table.is_bound and not self._table.names & ranks.layout.keys():
             warnings.warn(
                 f"this {type(self).__name__} was bound to another model, none "
                 "of whose parameters this one has: make a clip for each model",
@@ -324,34 +198,35 @@ class StatefulClip(ClipGradBase):
             )
         if not (self.num_steps or self._has_loaded):
             self._table = TensorTable()
-        old = self._table.bind(layout)
-        self._cuts = UnitCuts(self._table)
-        self._reorder(old)
+        self._take_names(ranks.layout)
         self._ranks = ranks
-        self._shuffling = shuffling
 
     @unchecked
-    def _reorder(self, old: Sequence[int]) -> None:
-        """Follow a table that was bound: ``old`` holds the former slots."""
-        index = paddle.to_tensor(old, "int64")
-        num_lost = grown(self._num_lost, max(old, default=-1) + 1, 0)
+    def _take_names(self, layout: Mapping[str, TensorLayout]) -> None:
+        """Bind the table, and follow it with all that is per tensor."""
+        vectors, num_lost = self._current(), self._lost_so_far()
+        slots_before = self._table.bind(layout)
+        self._cuts = UnitCuts(self._table)
+        index = paddle.to_tensor(slots_before, "int64")
         self._num_lost = paddle.gather(num_lost, index)
-        if not old:
+        if not slots_before:
             return
-        for name in self._starts():
-            self._vectors[name] = paddle.gather(self._vectors[name], index)
+        for q in self._kept:
+            if q.name in vectors and not q.is_global:
+                self._vectors[q.name] = paddle.gather(vectors[q.name], index)
         self._observed = {
-            slot for slot, was in enumerate(old) if was in self._observed
+            slot
+            for slot, was in enumerate(slots_before)
+            if was in self._observed
         }
         self._resume_at(self.num_steps)
 
     def restart_warmup(self) -> None:
         """Forget what the rule has observed, and start its warm-up again.
 
-        For a change of learning rate or of data: the next step is the first of
-        the warm-up, and :attr:`num_steps` continues. The state holds the
-        restart, so a resumed run completes the warm-up. In a distributed run
-        every rank has to call it, between two steps.
+        The next step is the first of the warm-up; :attr:`num_steps` continues.
+        The state holds the restart, so a resumed run completes the warm-up. In
+        a distributed run every rank has to call it, between two steps.
         """
         self._forget()
         self._warmup_start = self.num_steps
@@ -418,12 +293,12 @@ class StatefulClip(ClipGradBase):
         owner, mine = type(self).__name__, self._config()
         loaded = ClipState.from_dict(state).renamed(rename or {})
         loaded = loaded.fitted(owner, mine, self._kept, self._optional)
-        if loaded.values:
+        if any(not q.is_global for q in self._kept):
             self._table.adopt(loaded.keys)
             loaded = loaded.restrict(self._table.keys)
         self._vectors = {
-            name: paddle.to_tensor(vector, "float32")
-            for name, vector in {**loaded.values, **loaded.scalars}.items()
+            name: paddle.to_tensor(vector.reshape(-1), "float32")
+            for name, vector in loaded.values.items()
         }
         self._has_loaded = True
         self._warmup_start = loaded.warmup_start
@@ -434,8 +309,8 @@ class StatefulClip(ClipGradBase):
         """Return numbers of the last optimizer step; may wait for the device.
 
         In a hybrid-parallel run all numbers are about the tensors that this
-        rank holds (under owner-based sharding: owns), ``global_grad_norm``
-        included. :meth:`summary` gives those of the whole model.
+        rank holds (under owner-based sharding: owns); :meth:`summary` is about
+        the whole model.
 
         Returns:
             ``step`` (its index, -1 before the first), ``global_grad_norm``
@@ -447,15 +322,14 @@ class StatefulClip(ClipGradBase):
             of ``norm`` (before the clip), ``h``, and what the rule keeps.
         """
         rows, has_gradient = self._rows()
-        step = rows.choose(has_gradient)
-        return {"step": self.num_steps - 1, **step.metrics()}
+        return self._numbers(rows.choose(has_gradient))
+
+    def _numbers(self, rows: Rows) -> dict[str, Any]:
+        return {"step": self.num_steps - 1, **rows.metrics()}
 
     @unchecked
     def snapshot(self) -> Snapshot:
-        """Return the last step's vectors; does not wait for the device.
-
-        Later steps do not change them, so they can be copied later.
-        """
+        """Return the last step's vectors, which later steps do not change."""
         total = self._lost_so_far()
         per_tensor = {**self._tensor_metrics(), "nonfinite_total": total}
         return Snapshot(self._calls, [*self._table.keys], per_tensor)
@@ -466,19 +340,16 @@ class StatefulClip(ClipGradBase):
         Tensors without a gradient, or with a zero gradient, are left out. In a
         distributed run every rank has to call it, and all get the same numbers.
         """
-        step = self._rows_of_all_ranks()
-        return {"step": self.num_steps - 1, **step.metrics()}
+        return self._numbers(self._rows_of_all_ranks())
 
     def summary(self, *, tensors: bool = False) -> dict[str, Any]:
         """Return the last optimizer step of the whole model in a few numbers.
 
         In a distributed run every rank has to call it, and all get the same
         numbers: one gather of a few numbers per tensor, and one all-reduce of a
-        number. Steps without it cost nothing.
-
-        Under fleet a warning names tensors whose gradients held Inf or NaN on
-        some of the ranks with copies of them alone, since the last summary.
-        Without fleet only :meth:`full_state_dict` compares the copies.
+        number. Under fleet a warning names tensors whose gradients held Inf or
+        NaN, since the last summary, on some of the ranks with copies of them
+        alone; without fleet only :meth:`full_state_dict` compares the copies.
 
         Args:
             tensors: Add ``tensors`` as in :meth:`metrics`.
@@ -498,12 +369,6 @@ class StatefulClip(ClipGradBase):
         """
         rows, step = self._rows_of_all_ranks(), self.num_steps - 1
         stuck = self._stuck.see(step, rows)
-        self._compare_lost()
-        summary = {"step": step, **rows.summary(), "stuck": stuck}
-        return summary | ({"tensors": rows.by_tensor()} if tensors else {})
-
-    def _compare_lost(self) -> None:
-        """Warn of Inf and NaN since the last call on some ranks alone."""
         met, lost = self._met_and_lost()
         news = {
             key: n - self._told.get(key, 0)
@@ -511,8 +376,10 @@ class StatefulClip(ClipGradBase):
             if n != self._told.get(key)
         }
         self._told = lost
-        found = self._known_reducer().tell_everyone(bool(news), (met, news))
-        warn_of_lost(found)
+        reducer = self._known_reducer()
+        warn_of_lost(reducer.tell_everyone(bool(news), (met, news)))
+        summary = {"step": step, **rows.summary(), "stuck": stuck}
+        return summary | ({"tensors": rows.by_tensor()} if tensors else {})
 
     def _rows(self) -> tuple[Rows, np.ndarray]:
         """Return a row per tensor of this rank, and which had a gradient."""
@@ -534,16 +401,16 @@ class StatefulClip(ClipGradBase):
     @unchecked
     def _state(self) -> ClipState:
         """Return the state; it shares the device's vectors."""
-        values, scalars = self._current(), {}
+        values = self._current()
         for q in self._kept:
             if q.is_global:
-                scalars[q.name] = values.pop(q.name)
+                values[q.name] = values[q.name].reshape([])
+        has_tensors = any(vector.ndim for vector in values.values())
         return ClipState(
             self.num_steps,
             self._config(),
-            tuple(self._table.keys) if values else (),
+            tuple(self._table.keys) if has_tensors else (),
             values,
-            scalars,
             self._warmup_start,
         )
 
@@ -553,4 +420,7 @@ class StatefulClip(ClipGradBase):
         self._stuck = StuckTensors()
 
     def _known_reducer(self) -> Reducer:
-        return self._ranks.reducer(self._table)
+        """Return the sums over ranks, known from the first step on."""
+        table, ranks = self._table, self._ranks
+        layout = table.layout if table.is_bound else None
+        return ranks.reducer or ranks.find_reducer(layout, len(table.keys))

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 
 import numpy as np
 import paddle.distributed as dist
@@ -30,45 +30,31 @@ class TensorTable:
     def __init__(self) -> None:
         self.keys: list[str] = []
         self.layout: tuple[TensorLayout, ...] = ()
-        self._slot_of_key: dict[str, int] = {}
-        self._key_of_name: dict[str, str] | None = None
-        self._slot_of_name: dict[str, int] = {}  # of parameters met so far
-        self.reader = PairReader()
-        """Knows parameters whose slots are found."""
-
+        self.is_bound = False
         self.units: dict[int, tuple[Unit, ...]] = {}
         """First slot of a parameter that holds units -> its units; they have
         the slots from there on."""
 
-        self._unconfirmed = False
+        self.reader = PairReader()
+        """Knows parameters whose slots are found."""
 
-    def __len__(self) -> int:
-        """Return the number of tensors."""
-        return len(self.keys)
+        self._slot_of_key: dict[str, int] = {}
+        self._key_of_name: dict[str, str] = {}  # of a model's parameters
+        self._slot_of_name: dict[str, int] = {}  # of parameters met so far
+        self._is_of_unknown_model = False  # a state's keys, before a step
 
     @property
     def names(self) -> Set[str]:
         """Paddle's names of a bound table's parameters."""
-        return (self._key_of_name or {}).keys()
-
-    @property
-    def is_bound(self) -> bool:
-        """Whether the keys are a model's structured names."""
-        return self._key_of_name is not None
+        return self._key_of_name.keys()
 
     def bind(self, layout: Mapping[str, TensorLayout]) -> list[int]:
         """Take over all parameters of a model, in its order.
 
-        A ValueError says if the table holds other keys, from a loaded state or
+        ``layout`` is by parameter name. Returns for each tensor in the new
+        order the slot that it had before, nothing if the table was empty. A
+        ValueError says if the table holds other keys, from a loaded state or
         from another model.
-
-        Args:
-            layout: By parameter name, from
-                :func:`paddle_adagc.parallel.layout.read_layout`.
-
-        Returns:
-            For each tensor in the new order, the slot that it had before;
-            nothing if the table was empty.
         """
         tensors: list[TensorLayout] = []
         key_of_name: dict[str, str] = {}
@@ -83,8 +69,7 @@ class TensorTable:
             key_of_name[name] = of_units[0].key
             tensors += of_units
         keys = [tensor.key for tensor in tensors]
-        if len({*keys}) < len(keys):
-            twice = next(key for key in keys if keys.count(key) > 1)
+        if twice := _repeated(keys):
             raise ValueError(f"two tensors or units have the key {twice!r}")
         if self.is_bound and set(keys) != set(self.keys):
             raise ValueError(
@@ -93,14 +78,11 @@ class TensorTable:
                 "make a new clip for this model"
             )
         if self.keys:
-            found = _of_this_rank(self.keys, keys)
-            _check_same(found, keys, "the loaded state's tensors")
-        slot_before = {key: slot for slot, key in enumerate(self.keys)}
+            _check_same(self.keys, keys, "the loaded state's tensors", True)
+        slot_before = self._slot_of_key
         self._name(keys)
-        self.layout = tuple(tensors)
-        self.units = units
-        self._key_of_name = key_of_name
-        self._unconfirmed = False
+        self.layout, self.units, self.is_bound = tuple(tensors), units, True
+        self._key_of_name, self._is_of_unknown_model = key_of_name, False
         return [slot_before[key] for key in keys] if slot_before else []
 
     def slots(self, parameters: Sequence[Tensor]) -> list[int]:
@@ -109,21 +91,18 @@ class TensorTable:
         Refused are strangers to the bound model, slices of sharding stage 3,
         two parameters of one name, and an evidently foreign loaded state.
         """
-        try:
-            slots = [self._slot_of_name[p.name] for p in parameters]
-        except KeyError:
-            slots = []
-        if len(set(slots)) == len(parameters):
+        known = self._slot_of_name
+        slots = [known[p.name] for p in parameters if p.name in known]
+        if len({*slots}) == len(parameters):
             return slots
         keys = [self.key(parameter) for parameter in parameters]
-        if len(set(keys)) < len(keys):
-            twice = [key for key in keys if keys.count(key) > 1]
+        if twice := _repeated(keys):
             raise ValueError(
-                f"two parameters are called {twice[0]!r}, of one optimizer: "
+                f"two parameters are called {twice!r}, of one optimizer: "
                 "make both models under one paddle.utils.unique_name.guard()"
             )
-        if self._unconfirmed:
-            self._confirm(keys)
+        if self._is_of_unknown_model:
+            self._refuse_foreign_state(keys)
         for key in keys:
             if key not in self._slot_of_key:
                 refuse_unbound_slice(key)
@@ -140,14 +119,12 @@ class TensorTable:
         A table that is not empty has to fit: a ValueError names the difference.
         In a distributed run the state may hold more: other ranks' tensors.
         """
-        if self.is_bound:
-            found = _of_this_rank(keys, self.keys)
-            _check_same(found, self.keys, "the state's tensors")
-            return
-        if self.keys:
-            _check_same(keys, self.keys, "the state's tensors")
-        self._name(keys)
-        self._unconfirmed = True
+        if self.keys or self.is_bound:
+            what = "the state's tensors"
+            _check_same(keys, self.keys, what, self.is_bound)
+        if not self.is_bound:
+            self._name(keys)
+            self._is_of_unknown_model = True
 
     def _name(self, keys: Sequence[str]) -> None:
         """Give the tensors of these keys the slots in this order."""
@@ -157,17 +134,16 @@ class TensorTable:
 
     def key(self, parameter: Tensor) -> str:
         """Key of a parameter, or of its first unit, in the table or not."""
-        if self._key_of_name is None:
+        if not self.is_bound:
             return parameter.name
-        try:
-            return self._key_of_name[parameter.name]
-        except KeyError:
+        if parameter.name not in self._key_of_name:
             refuse_unbound_slice(parameter.name)
             raise ValueError(
                 f"parameter {parameter.name!r} is not part of the model given "
                 "to bind(): bind a layer that holds all parameters of the "
                 "optimizer"
-            ) from None
+            )
+        return self._key_of_name[parameter.name]
 
     def keys_of(self, parameter: Tensor) -> list[str]:
         """Keys of a parameter's units, or its own."""
@@ -175,7 +151,7 @@ class TensorTable:
         slot = self._slot_of_key.get(key, -1)
         return [unit.key for unit in self.units.get(slot, ())] or [key]
 
-    def _confirm(self, keys: Sequence[str]) -> None:
+    def _refuse_foreign_state(self, keys: Sequence[str]) -> None:
         """Refuse an unbound state of other tensors in the first step."""
         new, unseen = _only_in(keys, self.keys), _only_in(self.keys, keys)
         if new and unseen:
@@ -185,7 +161,7 @@ class TensorTable:
                 "bind(model) before saving and before loading, so that "
                 "tensors carry structured names"
             )
-        self._unconfirmed = False
+        self._is_of_unknown_model = False
 
 
 _LATE = -1
@@ -199,18 +175,17 @@ class UnitCuts:
         self._table = table
         self._begins: dict[int, int] | None = None  # of slices, by first slot
         self._sizes: dict[int, int] = {}  # of gradients met, by first slot
-        self.index: dict[int, int] = {}
-        """First slot of each parameter met -> its place in the gradients."""
-
         self._segments: Segments | None = None
         self._present: dict[int, list[int]] = {}  # by first slot
+        self.index: dict[int, int] = {}
+        """First slot of each parameter met -> its place in the gradients."""
 
     def find(
         self,
         slots: Sequence[int],
         pairs: Sequence[tuple[Tensor, Tensor]],
         topology: Topology | None,
-        leaves_out: Callable[[str], bool],
+        leaves_out: Callable[[str], bool] | None,
     ) -> tuple[Segments, list[int]]:
         """Return the units in all gradients, and the slots of those present.
 
@@ -226,7 +201,7 @@ class UnitCuts:
                 for slot, (_, gradient) in zip(slots, pairs, strict=True)
             }
             if self._begins is None:
-                self._begins = self._find_begins(self._sizes, topology)
+                self._begins = self._find_begins(topology)
             late = [slot for slot in slots if self._begins.get(slot) == _LATE]
             if late:
                 raise RuntimeError(
@@ -241,35 +216,34 @@ class UnitCuts:
         return self._segments, present
 
     def _cut(
-        self, begins: Mapping[int, int], leaves_out: Callable[[str], bool]
+        self,
+        begins: Mapping[int, int],
+        leaves_out: Callable[[str], bool] | None,
     ) -> Segments:
         """Cut the parameters met so far into segments, by slot."""
         rows = []
         self.index = {slot: i for i, slot in enumerate(sorted(self._sizes))}
         for slot, index in self.index.items():
-            units = self._table.units.get(slot)
+            units, begin = self._table.units.get(slot), begins.get(slot, 0)
             if units is None:
-                rows.append((0, -1, slot, index, -1, 0))
-                self._present[slot] = [slot]
-                continue
-            begin = begins.get(slot, 0)
-            of_units = [
-                (p.start, p.size, slot + i, index, p.run, p.stride)
-                for i, unit in enumerate(units)
-                if not leaves_out(unit.key)
-                for p in unit.cut(begin, begin + self._sizes[slot])
-            ]
+                of_units = [(0, -1, slot, index, -1, 0)]
+            else:
+                of_units = [
+                    (p.start, p.size, slot + i, index, p.run, p.stride)
+                    for i, unit in enumerate(units)
+                    if not (leaves_out and leaves_out(unit.key))
+                    for p in unit.cut(begin, begin + self._sizes[slot])
+                ]
             self._present[slot] = sorted({row[2] for row in of_units})
             rows += of_units
         start, size, *columns = np.array(rows, np.int64).reshape([-1, 6]).T
         runs = np.zeros(len(rows), RUNS)
         for name, column in zip(RUNS.names or (), columns, strict=True):
             runs[name] = column
-        return Segments(start.copy(), size.copy(), runs, len(self._table))
+        num_slots = len(self._table.keys)
+        return Segments(start.copy(), size.copy(), runs, num_slots)
 
-    def _find_begins(
-        self, sizes: Mapping[int, int], topology: Topology | None
-    ) -> dict[int, int]:
+    def _find_begins(self, topology: Topology | None) -> dict[int, int]:
         """First value of this rank's slice of each parameter with units.
 
         Every rank needs a gradient for its slice, or none may have one.
@@ -288,15 +262,16 @@ class UnitCuts:
             if axis.size == 1 or not members:
                 continue
             parts: list[dict[int, int]] = []
-            mine = {slot: sizes.get(slot, 0) for slot in members}
+            mine = {slot: self._sizes.get(slot, 0) for slot in members}
             dist.all_gather_object(parts, mine, group=axis.group)
             for slot in members:
                 lengths = [part[slot] for part in parts]
-                begins[slot] = sum(lengths[: axis.rank])
+                begins[slot] = _LATE
+                if any(lengths):
+                    begins[slot] = sum(lengths[: axis.rank])
                 units = self._table.units[slot]
-                if not any(lengths):
-                    begins[slot] = _LATE
-                elif sum(lengths) < sum(math.prod(u.shape) for u in units):
+                whole = sum(math.prod(unit.shape) for unit in units)
+                if 0 < sum(lengths) < whole:
                     raise RuntimeError(
                         f"the slices of {units[0].key} on the ranks of a "
                         f"sharding group have {lengths} values, which is not "
@@ -306,14 +281,15 @@ class UnitCuts:
         return begins
 
 
-def _of_this_rank(found: Sequence[str], mine: Sequence[str]) -> list[str]:
-    """Keys of a state without those that only other ranks may hold."""
-    foreign = set(_only_in(found, mine) if dist.get_world_size() > 1 else ())
-    return [key for key in found if key not in foreign]
+def _check_same(
+    found: Sequence[str], wanted: Sequence[str], what: str, is_bound: bool
+) -> None:
+    """Refuse keys of a state that are not the clip's.
 
-
-def _check_same(found: Sequence[str], wanted: Sequence[str], what: str) -> None:
-    if set(found) != set(wanted):
+    A model may be a part of it: the rest is then the other ranks'.
+    """
+    is_part = is_bound and dist.get_world_size() > 1
+    if set(found) != set(wanted) and not (is_part and {*found} > {*wanted}):
         raise ValueError(
             f"{what} and this clip's differ: {_difference(found, wanted)}. Is "
             "it another model's state, or was one of the two made without "
@@ -327,47 +303,50 @@ def _difference(found: Sequence[str], wanted: Sequence[str]) -> str:
     return f"{_some(missing)} missing, {_some(unknown)} unknown"
 
 
+def _repeated(keys: Sequence[str]) -> str | None:
+    if len({*keys}) == len(keys):
+        return None
+    return next(key for key in keys if keys.count(key) > 1)
+
+
 def _only_in(keys: Sequence[str], others: Sequence[str]) -> list[str]:
-    excluded = set(others)
+    excluded = {*others}
     return [key for key in keys if key not in excluded]
 
 
 def _some(keys: Sequence[str]) -> str:
-    if not keys:
-        return "none"
     rest = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
-    return ", ".join(repr(key) for key in keys[:3]) + rest
+    return (", ".join(map(repr, keys[:3])) or "none") + rest
 
 
 @dataclasses.dataclass(frozen=True)
 class StepCount:
     """Optimizer steps, counted by the tensors that come by.
 
-    An optimizer calls its clip once per step and parameter group. A tensor that
-    comes by again begins the next step. If a group is frozen, a new tensor also
-    begins a step once all groups were called: it is of a first group that was
-    frozen before.
+    An optimizer calls its clip once per step and parameter group, so a tensor
+    that comes by again begins the next step. So does a new tensor, if a group
+    was frozen, once all groups were called.
     """
 
     num_steps: int = 0
     """Steps begun so far."""
 
     seen: Mapping[int, int] = dataclasses.field(default_factory=dict)
-    """Tensors met in this step -> number of the call, from 0."""
+    """Tensors met in this step -> position of their call."""
 
+    is_irregular: bool = False
+    """A step had one call with gradients though others had several."""
+
+    last: Sequence[int] = ()  # slots of the last call
     has_groups: bool = False  # a step had two calls with gradients
     is_repeating: bool = False  # two calls in a row had gradients
-    num_gaps: int = 0  # calls without gradients after one with some
-    num_calls: int = 0  # calls with gradients in this step
-    is_irregular: bool = False
-    """A step had one such call though others had several."""
-
-    position: int = 0  # calls in this step, with gradients or without
+    has_gap: bool = False  # a call without gradients came after one with some
+    num_calls: int = 0  # with gradients, in this step
+    position: int = 0  # of the next call among the optimizer's groups
     period: int = 0  # calls in every step; 0: not known so far
-    last: Collection[int] = ()  # slots of the last call
 
     def after(
-        self, slots: Collection[int], has_one_state: bool = False
+        self, slots: Sequence[int], has_one_state: bool = False
     ) -> StepCount:
         """Return the count after one more call, with gradients of ``slots``.
 
@@ -378,16 +357,15 @@ class StepCount:
         """
         again = next(filter(self.seen.__contains__, slots), None)
         is_over = self.num_calls < self.period <= self.position
-        is_new = again is not None or is_over
-        is_same_step = bool(slots and self.seen and not is_new)
-        if is_same_step and has_one_state:
+        joins = bool(slots and self.seen) and again is None and not is_over
+        if joins and has_one_state:
             raise RuntimeError(
                 "the clip was called for several parameter groups, and keeps "
                 f"one state for all tensors: {_REMEDY}. (Other tensors than in "
                 "the step before look like a group: give each set its own clip)"
             )
-        is_gap = not self.is_repeating and self.num_gaps > 0
-        if self.seen and not slots and (self.has_groups or is_gap):
+        is_gap = bool(self.seen and not slots)
+        if is_gap and (self.has_groups or self.has_gap > self.is_repeating):
             raise RuntimeError(
                 "a parameter group has no gradients on this rank, so it cannot "
                 f"tell when a step begins: {_REMEDY}"
@@ -405,14 +383,14 @@ class StepCount:
         if again is None or slots is not self.last or self.num_calls > 1:
             seen = dict.fromkeys(slots, place)
         return StepCount(
-            num_steps=self.num_steps + (not is_same_step),
-            seen={**self.seen, **seen} if is_same_step else seen,
+            num_steps=self.num_steps + (not joins),
+            seen={**self.seen, **seen} if joins else seen,
+            is_irregular=self.is_irregular or (is_short and not joins),
             last=slots,
-            has_groups=self.has_groups or is_same_step,
+            has_groups=self.has_groups or joins,
             is_repeating=self.is_repeating or bool(self.seen and slots),
-            num_gaps=self.num_gaps + bool(self.seen and not slots),
-            num_calls=self.num_calls * is_same_step + bool(slots),
-            is_irregular=self.is_irregular or (is_short and not is_same_step),
+            has_gap=self.has_gap or is_gap,
+            num_calls=self.num_calls * joins + bool(slots),
             position=place + 1,
             period=period,
         )

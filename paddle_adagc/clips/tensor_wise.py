@@ -72,7 +72,7 @@ class ClipGradByTensorWiseGC(TensorScalingClip):
     def _advance(
         self, step: int, norm: Tensor, state: State
     ) -> tuple[Tensor, State]:
-        if self._thresholds.shape[0] != len(self._table):
+        if self._thresholds.shape[0] != len(self._table.keys):
             self._thresholds = self._make_thresholds()
         h = (self._thresholds / norm).clip(max=1.0)
         # A tensor without values has neither a threshold nor a norm.
@@ -87,7 +87,9 @@ class ClipGradByTensorWiseGC(TensorScalingClip):
     def _sizes(self) -> list[int]:
         """Return each whole tensor's number of values; 0: not clipped."""
         if not self._table.is_bound:
-            return [math.prod(self._shapes[i]) for i in range(len(self._table))]
+            return [
+                math.prod(self._shapes[i]) for i in range(len(self._table.keys))
+            ]
         num_tp_ranks = self._known_reducer().num_tp_ranks
         return [
             math.prod(tensor.shape)

@@ -202,7 +202,7 @@ def merge(
     first = parts[0][0]
     table: dict[str, tuple[dict[str, float], bool]] = {}
     for state, observed in parts:
-        columns = {n: v.tolist() for n, v in state.values.items()}
+        columns = {n: v.tolist() for n, v in state.values.items() if v.ndim}
         for i, key in enumerate(state.keys):
             row = {name: column[i] for name, column in columns.items()}
             has_seen = key in observed and all(map(math.isfinite, row.values()))
@@ -211,11 +211,13 @@ def merge(
             elif has_seen:
                 _check_agreement(key, table[key][0], row, quantities)
         for q in (q for q in quantities if q.is_global):
-            known, other = (s.scalars[q.name].item() for s in (first, state))
+            known, other = (s.values[q.name].item() for s in (first, state))
             _check_agreement(GLOBAL, {q.name: known}, {q.name: other}, [q])
     values = {
         name: np.array([row[name] for row, _ in table.values()], np.float32)
-        for name in first.values
+        if value.ndim
+        else value
+        for name, value in first.values.items()
     }
     return dataclasses.replace(first, keys=tuple(table), values=values)
 

@@ -17,13 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paddle_adagc import ClipGradByAdaGC, make_clip
-from paddle_adagc.clips.measured import MeasuredClip
 from paddle_adagc.kernels.cuda.tables import Tables
-from paddle_adagc.kernels.host import (
-    DESCRIPTOR,
-    RUNS,
-    Segments,
-)
+from paddle_adagc.kernels.host import RUNS
 from paddle_adagc.optimizers import Muon
 from paddle_adagc.parallel.layout import TensorLayout, with_units
 from paddle_adagc.parallel.reduce import make_plan
@@ -97,24 +92,19 @@ def test_units_and_their_cuts_are_those_of_numpy(case, data):
         assert found == expected[inside].tolist()
 
 
+QK = {"parts": ["q", "k"]}
+
+
 @pytest.mark.parametrize(
     ("units", "key", "expected"),
     [
         ({"experts": True}, "l.0.experts.weight1", "l.0.experts.4.weight1"),
         ({"experts": True}, "weight1", "4.weight1"),
-        ({"parts": ["q", "k"]}, "l.qkv.weight", "l.q.weight"),
-        ({"parts": ["q", "k"]}, "qkv.weight", "q.weight"),
+        (QK, "l.qkv.weight", "l.q.weight"),
+        (QK, "qkv.weight", "q.weight"),
+        (QK | {"experts": True}, "l.experts.w", "l.experts.4.q.w"),
         (
-            {"experts": True, "parts": ["q", "k"]},
-            "l.experts.weight1",
-            "l.experts.4.q.weight1",
-        ),
-        (
-            {
-                "experts": True,
-                "parts": ["q", "k"],
-                "key": "e.{expert}.{part}.w",
-            },
+            QK | {"experts": True, "key": "e.{expert}.{part}.w"},
             "l.experts.weight1",
             "l.e.4.q.w",
         ),
@@ -152,13 +142,6 @@ def parts_of(arrays):
     return [router, *gate_up, down[:, :4], down[:, 4:]]
 
 
-def parameters_of(weights):
-    singles = make_parameters([weight.shape for weight in weights])
-    for single, weight in zip(singles, weights, strict=True):
-        single.set_value(weight)
-    return singles
-
-
 def gradients_of_step(step):
     rng = np.random.default_rng(step)
     arrays = [
@@ -188,7 +171,10 @@ def gradients_of_step(step):
 def test_units_are_clipped_as_tensors_apart(name, values):
     fused, clip = Net(), make_clip(name, **values)
     clip.bind(fused, units=DECLARED)
-    singles = parameters_of(parts_of([p.numpy() for p in fused.parameters()]))
+    parts = parts_of([p.numpy() for p in fused.parameters()])
+    singles = make_parameters([part.shape for part in parts])
+    for single, part in zip(singles, parts, strict=True):
+        single.set_value(part)
     twin = make_clip(name, **values)
     for step in range(14):
         arrays = gradients_of_step(step)
@@ -279,16 +265,6 @@ def test_overrides_name_single_experts():
     assert "1.up.experts" not in clip.metrics()["tensors"]
 
 
-def test_a_measured_clip_shows_units():
-    fused = Net()
-    clip = MeasuredClip(paddle.nn.ClipGradByGlobalNorm(1.0))
-    clip.bind(fused, units=DECLARED)
-    clip_arrays(clip, fused.parameters(), gradients_of_step(0))
-    shown = clip.summary(tensors=True)
-    assert shown["num_tensors"] == len(KEYS) - 2  # one expert has no gradient
-    assert {*shown["tensors"]} < {*KEYS}
-
-
 def test_marks_and_names_are_recognised():
     class Experts(paddle.nn.Layer):
         def __init__(self):
@@ -349,21 +325,6 @@ def test_mistakes(units, error, message):
         ClipGradByAdaGC().bind(Net(), units=units)
 
 
-def test_segments_are_described_from_their_tensors():
-    rows = [(0, 0, -1, 0), (1000, 20, 0, 256), (64, 3, 3, 256)]
-    tensors = np.array(rows, DESCRIPTOR)
-    runs = np.zeros(4, RUNS)
-    runs["tensor"] = [0, 1, 1, 2]
-    sizes = np.array([5, 4, 6, -1])
-    segments = Segments(np.array([2, 0, 7, 0]), sizes, runs, 4)
-    assert segments.describe(tensors).tolist() == [
-        (0, 0, -1, 0),
-        (1000, 4, 0, 256),
-        (1028, 6, 0, 256),
-        (64, 3, 3, 256),
-    ]
-
-
 @pytest.mark.parametrize(
     ("topology", "marks", "first"),
     [
@@ -410,34 +371,32 @@ def test_parts_of_every_expert_are_summed_over_the_expert_group():
 @pytest.mark.parametrize("declares", [True, False])
 def test_muon_orthogonalises_each_unit(declares):
     """As it does the same matrices in parameters of their own."""
+
+    def cut(arrays):
+        parts = parts_of(arrays)
+        return parts if declares else [parts[0], *arrays[1], *parts[-2:]]
+
     fused = Net()
     if declares:
         make_clip("adagc").bind(fused, units=DECLARED)
-    else:
+    else:  # whole experts
         fused.experts.expert = True
         fused.down.adagc_units = DECLARED["^down$"]
-    weights = parts_of([p.numpy() for p in fused.parameters()])
-    if not declares:  # whole experts
-        experts = [*fused.experts.numpy()]
-        weights = [weights[0], *experts, *weights[-2:]]
-    singles = parameters_of(weights)
+    weights = cut([p.numpy() for p in fused.parameters()])
+    singles = make_parameters([weight.shape for weight in weights])
+    for single, weight in zip(singles, weights, strict=True):
+        single.set_value(weight)
     both = [fused.parameters(), singles]
     optimizers = [Muon(0.1, parameters=p, weight_decay=0.1) for p in both]
     for step in range(3):
         arrays = gradients_of_step(step)
-        cut = parts_of(arrays)
-        if not declares:
-            cut = [cut[0], *arrays[1], *cut[-2:]]
-        for parameters, values in zip(both, (arrays, cut), strict=True):
+        for parameters, values in zip(both, (arrays, cut(arrays)), strict=True):
             for parameter, value in zip(parameters, values, strict=True):
                 parameter.grad = paddle.to_tensor(value)
         for optimizer in optimizers:
             optimizer.step()
-    moved = [p.numpy() for p in fused.parameters()]
-    found = parts_of(moved)
-    if not declares:
-        found = [found[0], *moved[1], *found[-2:]]
-    for mine, single in zip(found, singles, strict=True):
+    moved = cut([p.numpy() for p in fused.parameters()])
+    for mine, single in zip(moved, singles, strict=True):
         np.testing.assert_allclose(mine, single.numpy(), atol=1e-6)
 
 

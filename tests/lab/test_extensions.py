@@ -189,7 +189,7 @@ def test_counts_of_outliers_may_differ_a_little():
 
     def counted(outliers):
         values = {"gamma": np.ones(1), "outliers": np.array([outliers])}
-        return ClipState(3, {}, ("a",), values, {}), "a"
+        return ClipState(3, {}, ("a",), values), "a"
 
     merge([counted(0.5), counted(0.509)], quantities)
     with pytest.raises(RuntimeError, match="outliers of 'a'"):

@@ -14,8 +14,7 @@ from typing import Any, TypeVar
 import paddle
 
 from paddle_adagc.checks import check_directory, suggestion
-from paddle_adagc.clips.adagc import ClipGradByAdaGC
-from paddle_adagc.clips.overrides import Overrides
+from paddle_adagc.clips.adagc import ClipGradByAdaGC, Overrides
 from paddle_adagc.integrations.run import take_settings
 from paddle_adagc.integrations.trainer import check_missing_state
 from paddle_adagc.lab.data.config import TEXT_KINDS

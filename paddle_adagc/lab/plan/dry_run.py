@@ -36,13 +36,13 @@ from paddle.distributed.fleet.meta_optimizers.dygraph_optimizer import (
 from paddle.distributed.fleet.utils.log_util import logger
 from paddle.nn.clip import ClipGradBase
 
-from paddle_adagc.clips import stateful
 from paddle_adagc.lab.benchmark.counts import Collective, CommunicationLedger
 from paddle_adagc.lab.extensions import make_clip
 from paddle_adagc.lab.train import processes, tasks
 from paddle_adagc.lab.train.config import RunConfig
 from paddle_adagc.lab.train.tasks import make_task
 from paddle_adagc.optimizers.muon import hidden_matrices
+from paddle_adagc.parallel import other_ranks
 from paddle_adagc.parallel.layout import TensorLayout, read_layout
 
 GLOBAL_GC = "GlobalGC"
@@ -122,7 +122,7 @@ def as_rank(config: RunConfig, rank: int) -> Iterator[None]:
             mock.patch.object(CommunicateTopology, "get_axis_list", axis_list),
             mock.patch.object(processes, "enable"),
             # One step's, in which ranks wait for each other.
-            mock.patch.object(stateful, "compare_with_other_ranks"),
+            mock.patch.object(other_ranks, "compare_with_other_ranks"),
             mock.patch.object(logger, "disabled", True),
             mock.patch.dict(fleet.fleet.__dict__),
             mock.patch.object(fleet_topology, "_HYBRID_PARALLEL_GROUP", None),

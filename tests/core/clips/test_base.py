@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Paddle's grad_clip contract: pairs, dtypes, non-finite values, metrics."""
 
-import copy
 import warnings
 
 import numpy as np
@@ -134,11 +133,6 @@ def test_static_graph_is_refused_with_a_way_out():
 def test_unknown_argument_is_explained(make, positional, named, message):
     with pytest.raises(TypeError, match=message):
         make(*positional, **named)
-
-
-def test_a_clip_can_be_copied():
-    clip = copy.deepcopy(ClipGradByAdaGC(lambda_rel=1.1))
-    assert clip.lambda_rel == 1.1
 
 
 def test_bind_to_another_model_is_warned_of():

@@ -57,7 +57,7 @@ def test_float64_units_within_the_bound_keep_their_bits():
 def test_split_tensor_has_to_say_along_which_axis(monkeypatch, split_axis):
     topology = Topology(model=Axis(0, 2))
     monkeypatch.setattr(
-        "paddle_adagc.clips.stateful.read_topology", lambda: topology
+        "paddle_adagc.parallel.other_ranks.read_topology", lambda: topology
     )
     model = paddle.nn.Linear(2, 3)
     model.weight.is_distributed = True

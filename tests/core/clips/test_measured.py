@@ -68,14 +68,14 @@ def test_clips_by_value_and_inf():
 def test_names_are_the_model_s():
     model = paddle.nn.Linear(2, 2)
     clip = MeasuredClip(make_clip("none"))
-    clip.bind(model)
+    clip.bind(model, units={"weight": {"parts": ["a", "b"]}})
     optimizer = paddle.optimizer.SGD(
         0.1, parameters=model.parameters(), grad_clip=clip
     )
     model(paddle.ones([1, 2])).sum().backward()
     optimizer.step()
     summary = clip.summary(tensors=True)
-    assert [*summary["tensors"]] == ["weight", "bias"]
+    assert [*summary["tensors"]] == ["a.weight", "b.weight", "bias"]
     assert summary["clipped_fraction"] == 0
 
 

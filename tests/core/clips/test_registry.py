@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The registry: every rule equals its twin, and a new one needs no more."""
 
+import re
+
 import numpy as np
 import paddle
 import pytest
@@ -67,25 +69,75 @@ def test_rule_equals_its_twin(name, arguments):
     assert num_clipped or name == "none"
 
 
+def number(name, error=ValueError):
+    """Rows of a value that is refused by its name."""
+    return lambda x: ({name: x}, error, rf"{name} .*{re.escape(repr(x))}")
+
+
+BAD = {
+    "adagc": [
+        *map(number("lambda_rel"), (0, -1.04, np.nan, np.inf)),
+        *map(number("beta"), (1.0, -0.1, np.nan)),
+        number("lambda_abs")(0.0),
+        number("t_start")(-1),
+        number("init")("zeros"),
+        number("nonfinite")("ignore"),
+        ({"init": "threshold", "t_start": 0}, ValueError, "at least 1, not 0"),
+        (
+            {"init": "constant", "init_value": -2.0},
+            ValueError,
+            "init_value .*-2",
+        ),
+        ({"init_value": 0.5}, ValueError, "init_value=0.5 has no meaning"),
+        *(
+            number(name, TypeError)(x)
+            for name, x in (
+                ("lambda_rel", "1.04"),
+                ("beta", None),
+                ("lambda_abs", True),
+                *(("t_start", x) for x in (10.0, True, "100")),
+                ("strict", 1),
+            )
+        ),
+        *(
+            ({"overrides": overrides}, error, message)
+            for overrides, error, message in (
+                ({"a": {"lambda_rell": 1}}, ValueError, "mean 'lambda_rel'"),
+                ({"a": {"t_start": 1}}, ValueError, "takes lambda_rel, beta"),
+                (
+                    {"a": {"lambda_rel": -1}},
+                    ValueError,
+                    r"of over.*\['a'\] must",
+                ),
+                ({"a": {"beta": 1.0}}, ValueError, r"beta of overrides\['a'\]"),
+                ({"a": {"beta": "0.9"}}, TypeError, r"beta of over.*\['a'\]"),
+                ({"a(": None}, ValueError, r"\['a\('\]: .* no regular expr"),
+                ({3: None}, ValueError, r"overrides\[3\]"),
+                ({"a": {}}, TypeError, "None or a dict of lambda_rel, beta"),
+                ({"a": 1.1}, TypeError, "None or a dict of lambda_rel, beta"),
+                (["a"], TypeError, "overrides must be a dict"),
+            )
+        ),
+    ],
+    "agc": [number("epsilon")(0.0)],
+    "tensor_wise": [number("lambda_abs")(0.0)],
+    "zclip": [
+        number("alpha")(1.0),
+        number("z_thres")(0.0),
+        number("max_grad_norm")(-1.0),
+        number("warmup_steps")(0),
+    ],
+}
+
+
 @pytest.mark.parametrize(
     ("name", "arguments", "error", "message"),
-    [
-        ("agc", {"epsilon": 0.0}, ValueError, "epsilon"),
-        (
-            "tensor_wise",
-            {"lambda_abs": 0.0},
-            ValueError,
-            "lambda_abs must be positive, got 0.0",
-        ),
-        ("zclip", {"alpha": 1.0}, ValueError, "alpha"),
-        ("zclip", {"z_thres": 0.0}, ValueError, "z_thres"),
-        ("zclip", {"max_grad_norm": -1.0}, ValueError, "max_grad_norm"),
-    ],
+    [(name, *row) for name, rows in BAD.items() for row in rows],
     ids=str,
 )
 def test_bad_arguments(name, arguments, error, message):
     with pytest.raises(error, match=message):
-        CLIPS[name](**arguments)
+        make_clip(name, **arguments)
 
 
 class PeakClip(TensorScalingClip):

@@ -10,7 +10,7 @@ import paddle
 from paddle_adagc.parallel import reduce
 from paddle_adagc.parallel.topology import Axis, Topology
 
-READ_TOPOLOGY = "paddle_adagc.clips.stateful.read_topology"
+READ_TOPOLOGY = "paddle_adagc.parallel.other_ranks.read_topology"
 
 
 class Ranks:

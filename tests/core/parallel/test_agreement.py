@@ -12,10 +12,9 @@ from core.parallel.ranks import run_on_ranks, start_fleet
 from helpers import clip_arrays
 
 from paddle_adagc import ClipGradByAdaGC
-from paddle_adagc.clips import stateful
 from paddle_adagc.clips.tensor_wise import ClipGradByTensorWiseGC
 from paddle_adagc.kernels.cuda import runtime
-from paddle_adagc.parallel import agreement
+from paddle_adagc.parallel import agreement, other_ranks
 from paddle_adagc.parallel.agreement import RankView, compare
 from paddle_adagc.parallel.topology import Topology
 
@@ -104,7 +103,7 @@ def test_norms_are_compared_once_after_the_warm_up(monkeypatch, make, step):
         compared.append((keys, squared_norm.tolist()))
 
     monkeypatch.setattr(
-        stateful, "compare_with_other_ranks", compare_with_other_ranks
+        other_ranks, "compare_with_other_ranks", compare_with_other_ranks
     )
     model = paddle.nn.Linear(1, 1)
     clip = make()
