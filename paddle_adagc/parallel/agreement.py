@@ -22,7 +22,7 @@ from paddle.distributed.fleet.meta_parallel.sharding import (
     group_sharded_optimizer_stage2 as stage_2,
 )
 
-from paddle_adagc.kernels.cuda import runtime
+from paddle_adagc.kernels import cuda
 from paddle_adagc.parallel.layout import TensorLayout, is_expert
 from paddle_adagc.parallel.topology import Topology, is_called_by
 from paddle_adagc.state import GLOBAL, ROUNDING, ClipState, Quantity
@@ -61,10 +61,10 @@ def agree_on_kernels(topology: Topology | None) -> None:
     to call it; other devices than NVIDIA's have no such kernels. Without fleet
     nothing tells which ranks take part: a rank then only says what it lacks.
     """
-    device = runtime.current_device()
+    device = cuda.current_device()
     if device is None or dist.get_world_size() == 1:
         return
-    mine = runtime.why_not(device)
+    mine = cuda.why_not(device)
     if not _knows_ranks(topology):
         if mine:
             logger.warning(
@@ -81,7 +81,7 @@ def agree_on_kernels(topology: Topology | None) -> None:
     if not without or mine:
         return
     why = f"rank {without[0]}: {reasons[without[0]]}"
-    runtime.leave_to_operators(device, why)
+    cuda.leave_to_operators(device, why)
     logger.warning(
         "%d of %d ranks cannot use the CUDA kernels (%s): all ranks use "
         "Paddle's operators",

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from paddle_adagc import ClipGradByAdaGC, make_clip
 from paddle_adagc.clips.measured import MeasuredClip
-from paddle_adagc.kernels.cuda.tables import Tables
+from paddle_adagc.kernels.cuda.launch import Tables
 from paddle_adagc.kernels.host import (
     DESCRIPTOR,
     RUNS,

@@ -28,8 +28,9 @@ from paddle.base import core
 
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.clips.gradients import GradientList
-from paddle_adagc.kernels.cuda import runtime, tables, tensors
-from paddle_adagc.kernels.cuda.tables import CHUNK, THREADS, Tables
+from paddle_adagc.kernels import cuda as runtime
+from paddle_adagc.kernels.cuda import launch, tensors
+from paddle_adagc.kernels.cuda.launch import CHUNK, Tables
 
 
 @pytest.fixture
@@ -107,7 +108,7 @@ def test_launches_of_norms_and_scales(cuda, count, stores):
 @pytest.mark.parametrize(("full", "blocks"), [(1, 1), (3, 4), (100, 16)])
 def test_chunks_of_a_block_change_no_bit(monkeypatch, cuda, full, blocks):
     """16 chunks, of tensors that are clipped, lost, missing or left alone."""
-    monkeypatch.setattr(tables, "_FULL_GRID", full)
+    monkeypatch.setattr(launch, "_FULL_GRID", full)
     rng = np.random.default_rng(0)
     sizes = [CHUNK * 3 + 5, 7, CHUNK * 5, CHUNK, 1, 2 * CHUNK + 1, 3, 9]
     values = [rng.normal(size=n).astype("float32") for n in sizes]
@@ -115,13 +116,13 @@ def test_chunks_of_a_block_change_no_bit(monkeypatch, cuda, full, blocks):
     lost = [False] * 7 + [True]
     gradients = [paddle.to_tensor(v) for v in values]
     listed = [None if i == 4 else g for i, g in enumerate(gradients)]
-    names, launched = [], tables.Launcher._launch
+    names, launched = [], launch.Launcher._launch
 
-    def launch(self, name, grid, *arguments):
+    def watched(self, name, grid, *arguments):
         names.append((name, grid))
         launched(self, name, grid, *arguments)
 
-    monkeypatch.setattr(tables.Launcher, "_launch", launch)
+    monkeypatch.setattr(launch.Launcher, "_launch", watched)
     GradientList(listed).scale_(paddle.to_tensor(h), paddle.to_tensor(lost))
     factors = np.where([i == 4 for i in range(8)], 1, h)
     for gradient, value, factor, flag in zip(
@@ -373,7 +374,7 @@ int main() {
 
 @pytest.mark.slow
 def test_sanitizers_find_nothing(tmp_path):
-    backends.write_kernels(tmp_path, runtime.SOURCE.read_text())
+    backends.write_kernels(tmp_path, launch.SOURCE.read_text())
     main, program = tmp_path / "main.cpp", tmp_path / "main"
     main.write_text(_ASAN_MAIN)
     command = ["g++", "-fsanitize=address,alignment", f"-I{tmp_path}"]
@@ -398,7 +399,7 @@ def test_sums_of_2_to_the_33_values(cuda):
     out = np.zeros(3, np.float32)
     runtime.load_module(0).launch(
         "finish_norms",
-        *(1, THREADS, 0),
+        *(1, 0),
         *(ctypes.c_void_p(x.ctypes.data) for x in (spans, rows)),
         ctypes.c_int(3),
         ctypes.c_void_p(out.ctypes.data),

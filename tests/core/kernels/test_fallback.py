@@ -15,8 +15,9 @@ from paddle import _C_ops
 
 from paddle_adagc import kernels
 from paddle_adagc.clips.gradients import GradientList
+from paddle_adagc.kernels import cuda as runtime
 from paddle_adagc.kernels import host, operators
-from paddle_adagc.kernels.cuda import driver, runtime, tensors
+from paddle_adagc.kernels.cuda import launch, tensors
 from paddle_adagc.kernels.cuda.tensors import adaptive_step
 from paddle_adagc.kernels.host import CUDA, NO_TENSOR
 from paddle_adagc.kernels.operators import OperatorTensors
@@ -84,7 +85,7 @@ def cuda(monkeypatch):
     cuda.emulated_compilations()
     pretend_gpu(monkeypatch)
     monkeypatch.setattr(runtime, "DRIVER", cuda._name)
-    monkeypatch.setattr(driver, "load_nvrtc", lambda major: cuda)
+    monkeypatch.setattr(launch, "load_nvrtc", lambda major: cuda)
     return cuda
 
 
@@ -92,7 +93,7 @@ def test_without_nvrtc(monkeypatch, caplog, cuda):
     def load_nvrtc(major):
         raise OSError("NVRTC was not found")
 
-    monkeypatch.setattr(driver, "load_nvrtc", load_nvrtc)
+    monkeypatch.setattr(launch, "load_nvrtc", load_nvrtc)
     assert_operators()
     assert "NVRTC was not found" in caplog.text
     assert runtime.why_not(0) == "NVRTC was not found"
@@ -101,7 +102,7 @@ def test_without_nvrtc(monkeypatch, caplog, cuda):
 def test_compile_error(monkeypatch, caplog, cuda, tmp_path):
     source = tmp_path / "empty.cu"
     source.write_text("")
-    monkeypatch.setattr(runtime, "SOURCE", source)
+    monkeypatch.setattr(launch, "SOURCE", source)
     assert_operators()
     assert "NVRTC cannot compile for sm_90: error: no kernel" in caplog.text
     assert not [*(tmp_path / "paddle_adagc").iterdir()]
@@ -118,7 +119,7 @@ def test_driver_that_fails(caplog, cuda, call):
 
 def test_image_is_compiled_once(cuda, tmp_path):
     for _ in range(2):
-        assert isinstance(runtime.load_module(0), driver.Module)
+        assert isinstance(runtime.load_module(0), launch.Module)
         assert runtime.why_not(0) == ""
         runtime._LOADED.clear()
     assert cuda.emulated_compilations() == 1
@@ -139,10 +140,10 @@ def test_a_cache_that_cannot_be_written_is_done_without(cuda, tmp_path):
 def test_no_failure_of_the_driver_s_library_ends_a_step(
     monkeypatch, caplog, cuda
 ):
-    def old_library(library):
+    def old_library(library, device):
         raise AttributeError("undefined symbol: cuInit")
 
-    monkeypatch.setattr(driver, "Driver", old_library)
+    monkeypatch.setattr(launch, "Driver", old_library)
     assert_operators()
     assert "undefined symbol: cuInit" in caplog.text
     runtime.leave_to_operators(1, "rank 1")  # where there is no other
@@ -176,10 +177,10 @@ def test_a_gpu_older_than_nvrtc_is_named():
             known[:] = 75, 80
             return 0
 
-    compiler = driver.Compiler(Newer())
+    compiler = launch.Compiler(Newer())
     assert compiler.target(80) == "sm_80"
     assert compiler.target(89) == "compute_80"
-    with pytest.raises(driver.CudaError, match=r"sm_75 and newer, .* sm_70"):
+    with pytest.raises(launch.CudaError, match=r"sm_75 and newer, .* sm_70"):
         compiler.target(70)
 
 
@@ -217,8 +218,8 @@ def test_kernels_run_in_the_context_of_their_device(monkeypatch):
     cuda.cuCtxSetCurrent(foreign)
     assert adaptive_step(ones, ones, counts, **rule) is not None
     cuda.cuCtxSetCurrent(foreign)
-    with pytest.raises(driver.CudaError, match=r"launch of .* \(201\)"):
-        second.launch("adaptive_step", 1, 1, 0)
+    with pytest.raises(launch.CudaError, match=r"launch of .* \(201\)"):
+        second.launch("adaptive_step", 1, 0)
 
 
 def test_tensor_that_is_not_on_the_gpu_goes_to_the_operators(cuda):
@@ -229,7 +230,7 @@ def test_tensor_that_is_not_on_the_gpu_goes_to_the_operators(cuda):
 def test_failing_launch_says_where_it_may_come_from(monkeypatch):
     cuda = backends.use_cuda(monkeypatch)
     cuda.emulated_failure(b"cuLaunchKernel", 700)
-    with pytest.raises(driver.CudaError, match=r"launch of .*700.*earlier"):
+    with pytest.raises(launch.CudaError, match=r"launch of .*700.*earlier"):
         GradientList([paddle.ones([2])]).squared_norms()
 
 

@@ -28,7 +28,7 @@ libpaddle._get_current_raw_stream = lambda device: 0
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc import kernels
 from paddle_adagc.kernels import host
-from paddle_adagc.kernels.cuda import runtime
+from paddle_adagc.kernels import cuda as runtime
 
 host.CUDA = host.CPU  # where tensors lie
 kernels.BACKENDS = kernels.BACKENDS[1:]  # else those in host memory

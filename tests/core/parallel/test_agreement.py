@@ -15,7 +15,7 @@ from helpers import clip_arrays, make_parameters
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.clips import stateful
 from paddle_adagc.clips.tensor_wise import ClipGradByTensorWiseGC
-from paddle_adagc.kernels.cuda import runtime
+from paddle_adagc.kernels import cuda as runtime
 from paddle_adagc.parallel import agreement
 from paddle_adagc.parallel.agreement import (
     RankView,
