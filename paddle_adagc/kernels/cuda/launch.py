@@ -19,18 +19,10 @@ import numpy as np
 SOURCE = Path(__file__).with_name("multi_tensor.cu")
 
 THREADS = 512
-CHUNK = 16384
-"""Values that a block takes."""
-
-CHUNKS_OF_BLOCK = 16
-"""At most, when scaling."""
-
-_FULL_GRID = 2048
-"""Blocks that keep a GPU busy: before there are as many, each has one chunk."""
-
-ADDRESSES = 480
-"""In one launch's arguments: 3,840 bytes of the 4,096 that every CUDA has."""
-
+CHUNK = 16384  # values that a block takes
+CHUNKS_OF_BLOCK = 16  # at most, when scaling
+_FULL_GRID = 2048  # blocks of a busy GPU; before that, each has one chunk
+ADDRESSES = 480  # of a launch: 3,840 bytes of the 4,096 that every CUDA has
 DEFINES = (
     f"-DADAGC_THREADS={THREADS}",
     f"-DADAGC_CHUNK={CHUNK}",
@@ -114,10 +106,7 @@ class Compiler:
         return f"compute_{max(older)}"
 
     def compile(self, source: str, target: str) -> tuple[bytes, str]:
-        """Compile CUDA C++ without includes.
-
-        Gives cubin or PTX, and the log with registers and spills.
-        """
+        """Compile to cubin or PTX; gives the log, with registers, too."""
         program, text = ctypes.c_void_p(), source.encode()
         named = ctypes.byref(program), text, b"multi_tensor.cu"
         self._call("CreateProgram", *named, 0, None, None)  # no headers
@@ -149,12 +138,7 @@ class Compiler:
 
 
 class Driver:
-    """The loaded CUDA driver, on one device, whose primary context is Paddle's.
-
-    Args:
-        cuda: The library, or anything with its functions.
-        device: Index of the GPU.
-    """
+    """The loaded CUDA driver on a device, in its primary context, as Paddle."""
 
     def __init__(self, cuda: Any, device: int = 0) -> None:
         self._cuda = cuda
@@ -176,13 +160,11 @@ class Driver:
     @property
     def capability(self) -> int:
         """Compute capability, 10 * major + minor."""
-        numbers = []
-        for attribute in (_MAJOR, _MINOR):
-            number = ctypes.c_int()
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        for number, attribute in ((major, _MAJOR), (minor, _MINOR)):
             held = ctypes.byref(number), attribute, self._device
             self.call("cuDeviceGetAttribute", *held)
-            numbers.append(number.value)
-        return 10 * numbers[0] + numbers[1]
+        return 10 * major.value + minor.value
 
     def load(self, image: bytes) -> Module:
         """Load a cubin or PTX into the device's context."""
@@ -212,10 +194,7 @@ class Module:
     def launch(
         self, name: str, grid: int, stream: int, *arguments: Any
     ) -> None:
-        """Start ``grid`` blocks of a kernel.
-
-        ``stream`` is the stream's handle; the arguments are ctypes values.
-        """
+        """Start ``grid`` blocks of a kernel; its arguments are of ctypes."""
         function = self._functions.get(name)
         if function is None:
             function = ctypes.c_void_p()
@@ -256,18 +235,15 @@ class Run(NamedTuple):
 class Tables:
     """How a list of segments is cut into chunks; depends on sizes and dtypes.
 
+    ``constants`` are copied to the device once, into ``num_bytes`` of memory
+    that hold them, the addresses and the partial sums; ``chunks``, ``spans``,
+    ``addresses`` and ``partial`` say where each part begins.
+
     Args:
         dtypes: Name of each segment's dtype.
         sizes: Number of values of each, 0 for none.
-        runs: How each lies in memory, and its slot:
-            :data:`paddle_adagc.kernels.host.RUNS`. None: each in one piece, in
-            a slot of its own.
-        num_slots: Length of the vectors, with ``runs``.
-
-    Attributes:
-        constants: What is copied to the device once.
-        num_bytes: Device memory for it, the addresses and the partial sums.
-        chunks, spans, addresses, partial: Where each part of that begins.
+        runs: :data:`paddle_adagc.kernels.host.RUNS` of each, and ``num_slots``
+            the length of the vectors. None: each in one piece, in its own slot.
     """
 
     def __init__(

@@ -10,11 +10,7 @@ from core.parallel import training
 from core.parallel.ranks import run_on_ranks
 from core.parallel.training import DENSE, LAYOUTS, MOE, Layout
 from helpers import long_but
-from paddle.distributed import fleet
 
-from paddle_adagc.lab.models.config import DecoderConfig
-from paddle_adagc.lab.models.decoder import DecoderForCausalLM
-from paddle_adagc.lab.models.rank_weights import initialize_weights
 from paddle_adagc.optimizers.lion import Lion
 from paddle_adagc.optimizers.muon import Muon, hidden_matrices
 from paddle_adagc.optimizers.spam import SPAM
@@ -147,46 +143,3 @@ def test_run_is_that_of_one_process(case):
         if layout.sharding > 1 and not layout.split_param:
             sizes = [rank["num_states"] for rank in results]
             assert max(sizes) < expected["num_states"], "states are not shared"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("case", "names"),
-    [("v1 x2", ["lion", "muon", "spam", "agc"]), ("v2 x2", ELEMENT_WISE)],
-)
-def test_state_of_a_rank_resumes_bit_by_bit(case, names):
-    for same in run_on_ranks(rolled_back, 2, layout=LAYOUTS[case], names=names):
-        assert same == [True] * len(names)
-
-
-def rolled_back(layout, names):
-    """Whether steps are repeated bit by bit from a state of this rank."""
-    topology = layout.start()
-    same = []
-    for name in names:
-        config = DecoderConfig(**DENSE, tensor_parallel_degree=layout.mp)
-        model = DecoderForCausalLM(config)
-        initialize_weights(model, config, training.SEED)
-        optimizer = fleet.distributed_optimizer(make_optimizer(name, model))
-        model = fleet.distributed_model(model)
-
-        def train(steps, model=model, optimizer=optimizer):
-            for step in steps:
-                ids, labels = training.own_rows(
-                    training.batch(step), layout, topology
-                )
-                training.forward_backward(model, model, optimizer, ids, labels)
-                optimizer.step()
-                optimizer.clear_grad()
-            return [p.clone() for p in model.parameters()]
-
-        saved = train(range(2))
-        state = optimizer.state_dict().items()
-        state = {key: value.clone() for key, value in state}
-        first = train(range(2, 4))
-        optimizer.set_state_dict(state)
-        for parameter, value in zip(model.parameters(), saved, strict=True):
-            parameter.set_value(value)
-        again = zip(first, train(range(2, 4)), strict=True)
-        same.append(all((a == b).all().item() for a, b in again))
-    return same
