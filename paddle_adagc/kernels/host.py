@@ -181,18 +181,14 @@ class Segments:
     Segments of one slot are neighbours; their squared norms are added up.
     """
 
-    start: np.ndarray
-    """First value of each in its tensor's memory, int64 ``[num_segments]``."""
-
-    size: np.ndarray
-    """Number of values of each, int64 ``[num_segments]``; -1: all of them, in
-    one run."""
-
-    runs: np.ndarray
-    """:data:`RUNS` ``[num_segments]``."""
-
-    num_slots: int
-    """Length of the vectors of norms and of factors."""
+    start: (
+        np.ndarray
+    )  # int64 [num_segments]: first value, in the tensor's memory
+    size: (
+        np.ndarray
+    )  # int64 [num_segments]: number of values; -1: all, in one run
+    runs: np.ndarray  # RUNS [num_segments]
+    num_slots: int  # length of the vectors of norms and of factors
 
     def describe(self, tensors: np.ndarray) -> np.ndarray:
         """Descriptors of the segments, from those of their tensors."""

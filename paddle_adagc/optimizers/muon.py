@@ -206,14 +206,19 @@ class Muon(DecoupledOptimizer):
 
     def _update_by_adamw(self, step: Step) -> None:
         """Make a step by the operator of Paddle's own AdamW."""
-        moment1, moment2, *powers = self._state_of(step.parameter, *ADAM_STATE)
-        names = ("adamw_beta1", "adamw_beta2", "adamw_epsilon")
+        state = self._state_of(step.parameter, *ADAM_STATE)
+        moment1, moment2, power1, power2 = state
+        options = step.options
         _C_ops.adamw_(
             *(step.weight, step.gradient, step.lr, moment1, moment2),
             None,  # AMSGrad's maximum
-            *(*powers, None, None),  # master weight, found_inf
-            *(step.options[name] for name in names),
-            *(1.0, step.options["weight_decay"]),  # lr_ratio
-            *(True, False, 1000),  # with_decay, lazy_mode, its rows per thread
+            *(power1, power2, None, None),  # master weight, found_inf
+            options["adamw_beta1"],
+            options["adamw_beta2"],
+            options["adamw_epsilon"],
+            1.0,  # lr_ratio
+            options["weight_decay"],
+            True,  # with_decay
+            *(False, 1000),  # lazy_mode, its rows per thread
             *(False, False, False),  # multi_precision, global powers, AMSGrad
         )

@@ -36,10 +36,8 @@ class AGC:
         {\max(\|\Delta_u\|, 10^{-6})} \Delta_u
         \quad \text{if } \|\Delta_u\| > \lambda \max(\|W_u\|, 10^{-3})
 
-    for every unit :math:`u`: a column of a linear weight ``[in, out]``, a row
-    of an embedding, a filter ``[in, ...]`` of a convolution ``[out, in,
-    ...]``; a vector is one unit. The original clips the gradient so:
-    :class:`paddle_adagc.clips.agc.ClipGradByAGC`. The AdaGC paper's table
+    for every unit :math:`u` of :class:`paddle_adagc.clips.agc.ClipGradByAGC`,
+    which clips the gradient so, as the original. The AdaGC paper's table
     applies AGC to the update, and has no least weight norm: with
     ``form="paper"`` a unit whose weights are 0 never moves.
     """

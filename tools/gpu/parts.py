@@ -61,11 +61,12 @@ class Torch:
 
     def scaled(self, values: np.ndarray, h: float, dtype: str) -> np.ndarray:
         """Multiply in float32 at least and round once."""
-        kept = {"float64": np.float64, "float16": np.float16}
-        wide = np.float64 if dtype == "float64" else np.float32
-        product = (values.astype(wide) * np.float32(h)).astype(
-            kept.get(dtype, wide)
-        )
+        factor = np.float32(h)
+        product = values * factor
+        if dtype != "float64":
+            product = values.astype(np.float32) * factor
+        if dtype == "float16":
+            product = product.astype(np.float16)
         return self.wide(self.tensor(product.astype(np.float64), dtype))
 
     def stream(self) -> int:

@@ -115,9 +115,7 @@ class _Lists:
 
 
 _Key = tuple[int, int, int, Segments | None]
-_KEPT: list[_Lists] = []
-"""The last used first."""
-
+_KEPT: list[_Lists] = []  # the last used first
 _MOST_KEPT = 16
 
 
@@ -126,16 +124,14 @@ def _find_lists(descriptors: np.ndarray, segments: Segments | None) -> _Lists:
     device = current_device()
     assert device is not None
     key = device, current_stream(device), len(descriptors), segments
-    old, found = None, None
-    for lists in _KEPT:
-        known = lists.with_new(descriptors) if lists.key == key else None
-        if known is not None:
-            old, found = lists, lists
-            if known is not lists.descriptors:
-                found = _Lists(key, known)
-            break
-    found = found or _Lists(key, descriptors)
-    rest = [other for other in _KEPT if other is not old]
+    for old in _KEPT:
+        if old.key != key or (known := old.with_new(descriptors)) is None:
+            continue
+        found = old if known is old.descriptors else _Lists(key, known)
+        rest = [other for other in _KEPT if other is not old]
+        break
+    else:
+        found, rest = _Lists(key, descriptors), _KEPT
     _KEPT[:] = [found, *rest][:_MOST_KEPT]
     return found
 
@@ -146,11 +142,8 @@ class AdaptiveStep(NamedTuple):
     norm: Tensor
     h: Tensor
     gamma: Tensor
-    lost: Tensor | None
-    """bool; whose gradient becomes 0."""
-
-    num_nonfinite: Tensor
-    """int32."""
+    lost: Tensor | None  # bool; whose gradient becomes 0
+    num_nonfinite: Tensor  # int32
 
 
 def adaptive_step(
