@@ -22,7 +22,7 @@ import paddle
 import paddle_adagc
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.clips.gradients import GradientList
-from paddle_adagc.kernels.cuda import runtime
+from paddle_adagc.kernels import cuda
 
 _SHAPES = ([3, 5], [40_000], [7], [1])
 _ALLOWED = 1e-5
@@ -38,13 +38,13 @@ def backend() -> str:
     """What the clip's passes run on, with the reason if it is operators."""
     (part,) = GradientList([paddle.ones([3])])._parts
     name = _WORDS[type(part).__name__]
-    device = runtime.current_device()
+    device = cuda.current_device()
     if name != "Paddle's operators":
         return name
     if os.environ.get("PADDLE_ADAGC_NATIVE", "1") == "0":
         return f"{name}: PADDLE_ADAGC_NATIVE=0"
     if device is not None:
-        return f"{name}: {runtime.why_not(device)}"
+        return f"{name}: {cuda.why_not(device)}"
     if paddle.device.get_device() == "cpu":
         return f"{name}: the C++ loops need g++"
     return f"{name}: the kernels are made for NVIDIA GPUs"

@@ -15,15 +15,16 @@ import pytest
 from paddle.base import libpaddle
 
 from paddle_adagc import kernels
+from paddle_adagc.kernels import cuda as runtime
 from paddle_adagc.kernels import host, operators
-from paddle_adagc.kernels.cuda import driver, runtime, tables, tensors
+from paddle_adagc.kernels.cuda import launch, tensors
 from paddle_adagc.kernels.host import CPU, HostTensors
 from paddle_adagc.kernels.operators import OperatorTensors
 
 FOLDER = Path(__file__).parent / "core/kernels/emulator"
 FLAGS = [
     *("-O2", "-std=c++17", "-ffp-contract=off", "-U_FORTIFY_SOURCE"),
-    *tables.DEFINES,
+    *launch.DEFINES,
     f"-I{Path(kernels.__file__).parent}",
 ]
 
@@ -58,7 +59,7 @@ def _compile(folder: Path, source: str, library: Path) -> None:
 @functools.cache
 def emulated_cuda() -> ctypes.CDLL:
     """The emulated driver with the kernels as they are, compiled once."""
-    source = runtime.SOURCE.read_text()
+    source = launch.SOURCE.read_text()
     files = [*FOLDER.iterdir(), host.SOURCE.with_name("numbers.h")]
     parts = [source, *FLAGS, *(file.read_text() for file in sorted(files))]
     name = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
@@ -86,7 +87,7 @@ def use_cuda(monkeypatch, cuda: ctypes.CDLL | None = None) -> ctypes.CDLL:
         libpaddle, "_get_current_raw_stream", lambda device: 0, raising=False
     )
     monkeypatch.setattr(runtime, "DRIVER", cuda._name)
-    monkeypatch.setattr(driver, "load_nvrtc", lambda major: cuda)
+    monkeypatch.setattr(launch, "load_nvrtc", lambda major: cuda)
     monkeypatch.setattr(runtime, "_LOADED", {})
     monkeypatch.setattr(tensors, "_KEPT", [])
     # What it cannot take, strided gradients, is left to the operators.

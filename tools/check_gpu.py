@@ -12,14 +12,14 @@ and their launches need neither. Made to take under 10 minutes, with ``--quick``
 run, and the exit status is 1.
 
 Checked first, and alone by ``--quick``: driver, NVRTC and stream; a step of the
-rule on tensors of every dtype, some of them empty or missing, against float64;
-with Paddle 20 steps of ``ClipGradByAdaGC`` by the kernels against Paddle's
-operators (warm-up, Inf, NaN, None, mixed dtypes, units).
+rule on 520 tensors of every dtype, some empty, missing or at odd addresses, at
+sizes around a block's: norms against float64, rule and scales bit for bit; all
+variants of the fused rule against NumPy; with Paddle 20 steps of
+``ClipGradByAdaGC`` by the kernels against Paddle's operators (warm-up, Inf,
+NaN, None, mixed dtypes, units).
 
-Checked then: norms against float64 and scales bit for bit, in every dtype, at
-sizes around a block's and at odd addresses; the same bits in 100 runs, at other
-addresses, and in the emulator of the tests; every variant of the fused rule
-against NumPy; the order of what a stream gets, and that the host does not wait;
+Checked then: the same bits in 100 runs, at other addresses, and in the emulator
+of the tests; the order of what a stream gets, and that the host does not wait;
 a captured graph and three replays (PyTorch); a tensor of more than 2^31 values;
 memory accesses, by compute-sanitizer if it is installed.
 
@@ -46,14 +46,14 @@ from typing import Any
 
 import numpy as np
 from gpu import parts, times
-from gpu.parts import Lists, Paddle, Torch, tables
+from gpu.parts import Lists, Paddle, Torch, launch
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 
 ORDER_VALUES, CAPTURE_VALUES = 1 << 22, 100_003
 """In each tensor of these two checks."""
 
-LARGE_VALUES = 2**31 + 3 * tables.CHUNK + 5
+LARGE_VALUES = 2**31 + 3 * launch.CHUNK + 5
 REPEATS = 100
 SUMS = {
     "float32": "8adc513d4a589eea",
@@ -65,43 +65,6 @@ SUMS = {
 
 SANITIZER_SECONDS = 150
 TOOL_PATH = f"{os.environ.get('PATH', '')}:/usr/local/cuda/bin"
-
-
-def check_values(module: Any, framework: Torch, dtype: str) -> dict[str, Any]:
-    """Norms against float64; scales and discarding bit for bit."""
-    rng = np.random.default_rng(0)
-    chunk = tables.CHUNK
-    sizes = [1, 7, 31, 511, chunk - 1, chunk, chunk + 1, 3 * chunk + 5] * 3
-    tensors = []
-    for i, size in enumerate(sizes):
-        values = rng.normal(size=size + 3)
-        held = framework.tensor(values, dtype)
-        tensors.append(held[i % 4 : i % 4 + size])
-    tensors[2][1] = float("inf")
-    before = [framework.wide(t) for t in tensors]
-    h = rng.uniform(size=len(sizes)).astype(np.float32)
-    h[::4] = 1.0
-    lost = np.arange(len(sizes)) == 2
-    expected = [
-        framework.scaled(tensor, x, dtype)
-        for tensor, x in zip(tensors, h, strict=True)
-    ]
-    lists = Lists(module, framework, tensors, dtype)
-    sums = framework.wide(lists.squared_norms())
-    lists.scale(
-        framework.tensor(h.astype(np.float64), "float32"),
-        framework.tensor(lost.astype(np.float64), "bool"),
-    )
-    exact = np.array([np.sum(b**2) for b in before])
-    finite = np.isfinite(exact)
-    assert np.array_equal(np.isfinite(sums), finite), (dtype, sums)
-    error = np.max(np.abs(sums[finite] / exact[finite] - 1))
-    assert error < 1e-6, (dtype, error)
-    for i, tensor in enumerate(tensors):
-        wanted = before[i] if h[i] == 1 else expected[i]
-        wanted = np.zeros_like(wanted) if lost[i] else wanted
-        assert np.array_equal(framework.wide(tensor), wanted), (dtype, i)
-    return {"check": "values", "dtype": dtype, "norm_error": float(error)}
 
 
 def launch_rule(
@@ -122,7 +85,7 @@ def launch_rule(
     got = {n: framework.empty(count, kind) for n, kind in kinds.items()}
     before = framework.tensor(np.zeros(count), "int32")
     at = {name: tensor.data_ptr() for name, tensor in got.items()}
-    tables.launch_adaptive_step(
+    launch.launch_adaptive_step(
         module,
         framework.stream(),
         count,
@@ -137,48 +100,50 @@ def launch_rule(
 
 
 def check_step(module: Any, framework: Torch) -> dict[str, Any]:
-    """A step of the real rule, norms to scales, against float64.
+    """A step of the real rule, norms to scales, on tensors of all dtypes.
 
-    520 tensors of all dtypes in one list: two launches tell their addresses.
-    One has Inf, one no values, and some are missing.
+    Two launches tell the addresses of the 520. One has Inf, some have no values
+    and some are missing.
     """
     rng = np.random.default_rng(0)
-    sizes = [1 + 997 * i if i < 40 else i % 7 for i in range(520)]
+    chunk = launch.CHUNK
+    edges = [1, 7, 31, 511, chunk - 1, chunk, chunk + 1, 3 * chunk + 5]
+    sizes = [edges[i // 4 % 8] if i < 96 else i % 7 for i in range(520)]
     dtypes = [DTYPES[i % 4] for i in range(520)]
-    tensors = [
-        framework.tensor(rng.normal(size=size), dtype)
-        for size, dtype in zip(sizes, dtypes, strict=True)
-    ]
-    tensors[5][3] = float("inf")
+    tensors = []
+    for i, (size, dtype) in enumerate(zip(sizes, dtypes, strict=True)):
+        held = framework.tensor(rng.normal(size=size + 3), dtype)
+        tensors.append(held[i // 32 : i // 32 + size] if i < 96 else held[3:])
+    lost, missing = 17, {0, 7, 22, 500}
+    tensors[lost][3] = float("inf")
     before = [framework.wide(tensor) for tensor in tensors]
     lists = Lists(module, framework, tensors, dtypes)
-    lists.missing = {0, 7, 22, 500}
-    norms = np.sqrt([np.sum(values**2) for values in before])
-    norms[[*lists.missing]] = 0
-    gamma = np.abs(rng.normal(1, 0.3, size=520)) * np.maximum(norms, 1)
-    gamma[5] = 1.0
+    lists.missing = missing
+    squares = framework.wide(lists.squared_norms())
+    exact = np.array([np.sum(values**2) for values in before])
+    exact[[*missing]] = 0
+    close = np.allclose(squares, exact, rtol=1e-6, atol=0)
+    assert close, "norms differ"
+    gamma = np.abs(rng.normal(1, 0.3, size=520)) * np.sqrt(exact + 1)
+    gamma[lost] = 1.0
+    rule = launch.Rule(1.04, 1 - 0.99, 0.0)
     held = framework.tensor(gamma, "float32")
-    squares = lists.squared_norms()
-    rule = tables.Rule(1.04, 1 - 0.99, 0.0)
-    got = launch_rule(module, framework, rule, squares, held)
-    with np.errstate(all="ignore"):
-        h = np.minimum(1.04 * gamma / norms, 1)
-        after = np.where(norms > 0, 0.99 * gamma + 0.01 * h * norms, gamma)
-    h[5], after[5] = 0, gamma[5]
-    assert np.allclose(got["h"], h, rtol=1e-6), "h differs"
-    assert np.allclose(got["gamma"], after, rtol=1e-6), "gamma differs"
+    got = launch_rule(module, framework, rule, lists.sums, held)
+    vectors = squares.astype(np.float32), gamma.astype(np.float32)
+    for name, values in expected_of_rule(rule, *vectors).items():
+        assert np.array_equal(got[name], values), f"{name} differs"
     lists.scale(
         framework.tensor(got["h"], "float32"),
         framework.tensor(got["lost"], "bool"),
     )
-    tolerance = dict(zip(DTYPES, (1e-6, 1e-6, 2**-8, 2**-10), strict=True))
     for i, (tensor, values) in enumerate(zip(tensors, before, strict=True)):
-        factor = 1.0 if i in lists.missing else h[i]
-        wanted = np.zeros_like(values) if i == 5 else factor * values
-        found = framework.wide(tensor)
-        close = np.allclose(found, wanted, rtol=tolerance[dtypes[i]], atol=1e-6)
-        assert close, f"gradient {i} ({dtypes[i]}) differs"
-    return {"check": "step", "clipped": int((h < 1).sum())}
+        h = 1.0 if i in missing else got["h"][i]
+        wanted = np.zeros_like(values)
+        if i != lost:
+            wanted = framework.scaled(values, h, dtypes[i])
+        same = np.array_equal(framework.wide(tensor), wanted)
+        assert same, f"gradient {i} ({dtypes[i]}) differs"
+    return {"check": "step", "clipped": int((got["h"] < 1).sum())}
 
 
 def check_clip(framework: Torch) -> dict[str, Any]:
@@ -218,7 +183,7 @@ def clip_steps(framework: Torch) -> tuple[list[dict[str, np.ndarray]], int]:
     paddle = framework.lib
     adagc = importlib.import_module("paddle_adagc.clips.adagc")
     gradients = importlib.import_module("paddle_adagc.clips.gradients")
-    shapes = [[40, 24], [tables.CHUNK + 5], [7], [3, 5, 8], [11]]
+    shapes = [[40, 24], [launch.CHUNK + 5], [7], [3, 5, 8], [11]]
     dtypes = ["float32", "float32", "bfloat16", "float32", "float16"]
     zeros = paddle.nn.initializer.Constant(0.0)
     model = paddle.nn.ParameterList(
@@ -265,7 +230,7 @@ def check_rule(module: Any, framework: Torch) -> dict[str, Any]:
     squares[4:8], old[6:9] = 1e-40, 1e-41  # subnormal
     variants = [*itertools.product((1, 513, 3828), (0.99, 0), (0, 1))]
     for count, beta, h_of_nonfinite in variants:
-        rule = tables.Rule(1.04, 1 - beta, h_of_nonfinite)
+        rule = launch.Rule(1.04, 1 - beta, h_of_nonfinite)
         vectors = [squares[:count], old[:count]]
         wanted = expected_of_rule(rule, *vectors)
         held = [framework.tensor(v.astype(float), "float32") for v in vectors]
@@ -310,7 +275,7 @@ def expected_of_rule(
 
 def check_repeats(module: Any, framework: Torch, dtype: str) -> dict[str, Any]:
     """Sums have the same bits in every run, at every address, on every GPU."""
-    sizes = [1, 7, tables.CHUNK - 1, 3 * tables.CHUNK + 5]
+    sizes = [1, 7, launch.CHUNK - 1, 3 * launch.CHUNK + 5]
     seen, kept = set(), []
     for offset in (0, 0, 1):
         tensors = []
@@ -320,7 +285,7 @@ def check_repeats(module: Any, framework: Torch, dtype: str) -> dict[str, Any]:
             tensors.append(framework.tensor(values, dtype)[offset:])
         is_aligned = tensors[-1].data_ptr() % 16 == 0
         assert is_aligned == (offset == 0), "the view lies elsewhere"
-        lists = Lists(module, framework, tensors, dtype)
+        lists = Lists(module, framework, tensors, [dtype] * 4)
         kept.append(lists)  # so that the next lies elsewhere
         for _ in range(REPEATS):
             sums = framework.wide(lists.squared_norms())
@@ -340,7 +305,7 @@ def check_order(module: Any, framework: Torch) -> dict[str, Any]:
     discard = framework.tensor(np.zeros(8), "bool")
     framework.wide(discard)  # waits for all that was begun
     with framework.other_stream():
-        lists = Lists(module, framework, tensors, "float32")
+        lists = Lists(module, framework, tensors, ["float32"] * len(tensors))
         lists.step(h, discard)  # loads the kernels
         for _ in range(parts.BUSY_COPIES):
             busy.clone()
@@ -364,13 +329,13 @@ def check_order(module: Any, framework: Torch) -> dict[str, Any]:
 def check_large(module: Any, framework: Torch) -> dict[str, Any]:
     """A tensor of more than 2^31 values."""
     row = {"check": "large", "values": LARGE_VALUES}
-    free, needed = parts.free_bytes(), 2 * LARGE_VALUES + (1 << 29)
+    free, needed = parts.free_bytes(module), 2 * LARGE_VALUES + (1 << 29)
     if free < needed:
         text = f"{free / 1e9:.1f} GB are free, {needed / 1e9:.1f} are needed"
         return row | {"skipped": text}
     tensor = framework.empty(LARGE_VALUES, "bfloat16")
     tensor.fill_(1.0)
-    lists = Lists(module, framework, [tensor], "bfloat16")
+    lists = Lists(module, framework, [tensor], ["bfloat16"])
     h = framework.tensor(np.full(1, 0.5), "float32")
     for wanted in (1.0, 0.5):
         (found,) = framework.wide(lists.squared_norms())
@@ -392,7 +357,7 @@ def check_capture(module: Any, framework: Torch) -> dict[str, Any]:
     stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        lists = Lists(module, framework, tensors, "float32")
+        lists = Lists(module, framework, tensors, ["float32"] * len(tensors))
     torch.cuda.synchronize()
     with torch.cuda.graph(graph, stream=stream):
         lists.step(h, discard)
@@ -408,13 +373,13 @@ def check_capture(module: Any, framework: Torch) -> dict[str, Any]:
 
 
 def check_memory() -> dict[str, Any]:
-    """Repeat the checks of values under compute-sanitizer."""
+    """Repeat the first checks under compute-sanitizer."""
     tool = shutil.which("compute-sanitizer", path=TOOL_PATH)
     if tool is None:
         return {"check": "compute-sanitizer", "skipped": "not installed"}
     command = [tool, "--error-exitcode", "1", "--report-api-errors", "no"]
     done = subprocess.run(
-        [*command, sys.executable, __file__, "--values"],
+        [*command, sys.executable, __file__, "--quick"],
         # Else PyTorch cuts tensors out of large blocks, and the tool sees only
         # what lies outside of these.
         env={**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
@@ -438,24 +403,20 @@ def attempt(name: str, check: Callable[..., Any], *args: Any) -> Iterable[Any]:
 
 
 def all_rows(
-    module: Any, framework: Torch, *, only: str
+    module: Any, framework: Torch, is_quick: bool
 ) -> Iterator[dict[str, Any]]:
-    """Run checks and timings: ``"quick"``, ``"values"`` or, for all, ``""``."""
-    if only != "values":
-        yield from attempt("step", check_step, module, framework)
-        if isinstance(framework, Paddle):
-            yield from attempt("ClipGradByAdaGC", check_clip, framework)
-    if only == "quick":
-        return
-    for dtype in DTYPES:
-        yield from attempt("values", check_values, module, framework, dtype)
+    """Run checks and timings."""
+    has_paddle = isinstance(framework, Paddle)
+    yield from attempt("step", check_step, module, framework)
     yield from attempt("rule", check_rule, module, framework)
-    if only == "values":
+    if has_paddle:
+        yield from attempt("ClipGradByAdaGC", check_clip, framework)
+    if is_quick:
         return
     for dtype in DTYPES:
         yield from attempt("repeats", check_repeats, module, framework, dtype)
     yield from attempt("order", check_order, module, framework)
-    if not isinstance(framework, Paddle):
+    if not has_paddle:
         yield from attempt("capture", check_capture, module, framework)
     yield from attempt("large", check_large, module, framework)
     yield from attempt("times", times.time_lists, module, framework)
@@ -469,19 +430,11 @@ def main(arguments: list[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    part = parser.add_mutually_exclusive_group()
-    for only, text in {
-        "quick": "only the checks that come first, 30 seconds",
-        "values": "only the checks of values and of the rule",
-    }.items():
-        part.add_argument(
-            f"--{only}",
-            dest="only",
-            action="store_const",
-            const=only,
-            default="",
-            help=text,
-        )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="only the checks that come first, 30 seconds",
+    )
     parser.add_argument(
         "--framework",
         choices=("paddle", "torch"),
@@ -501,7 +454,7 @@ def main(arguments: list[str] | None = None) -> int:
         "stream": framework.stream(),
     }
     has_failed = False
-    for row in all_rows(module, framework, only=options.only):
+    for row in all_rows(module, framework, options.quick):
         print(json.dumps(facts | row), flush=True)
         has_failed |= "error" in row
     return int(has_failed)

@@ -9,14 +9,6 @@
 ===============  ===========================================================
 
 ``PADDLE_ADAGC_NATIVE=0`` leaves only the operators.
-
-A backend holds a list of tensors, with gaps, or their segments. Each segment
-has a slot in the vectors of norms and factors; without segments each tensor has
-one. ``is_available`` says whether this process can use the backend now,
-``can_take`` which tensors it is made for, bool ``[num_tensors]``.
-``squared_norms`` gives float32 ``[num_slots]``, 0 at a gap. ``scale_``
-multiplies in place by ``h``, or sets to 0 where ``discard``. ``is_told``:
-Paddle knows already that the tensors on a GPU are written to.
 """
 
 from __future__ import annotations
@@ -31,11 +23,10 @@ from paddle_adagc.kernels.host import (
     NO_TENSOR,
     HostTensors,
     Segments,
+    TensorList,
     describe,
 )
 from paddle_adagc.kernels.operators import OperatorTensors
-
-TensorList = HostTensors | DeviceTensors | OperatorTensors
 
 BACKENDS: tuple[type[TensorList], ...] = (
     HostTensors,
@@ -52,14 +43,9 @@ def split(
 ) -> list[TensorList]:
     """Give each tensor to the first backend that can take it.
 
-    Args:
-        tensors: None stands for no tensor.
-        segments: Their parts; None: each tensor is one.
-        descriptors: Of the tensors, if they were read already.
-
-    Returns:
-        A list per backend in use, as long as ``tensors``, with gaps where
-        another backend has the tensor.
+    ``descriptors`` are those of the tensors, if they were read already; None
+    among ``tensors`` stands for no tensor. Gives a list per backend in use, as
+    long as ``tensors``, with gaps where another backend has the tensor.
     """
     rest = list(tensors)
     if descriptors is None:

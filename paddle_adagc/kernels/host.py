@@ -4,13 +4,13 @@
 
 Paddle's operators cost some microseconds per tensor, which is most of a clip
 step for models with thousands of tensors. The compiled loops take the whole
-list at once. They need a C++ compiler, once: the library is kept in
-``$XDG_CACHE_HOME/paddle_adagc``. Without a compiler, or with
-``PADDLE_ADAGC_NATIVE=0``, the clip uses Paddle's operators.
+list at once. They need ``g++`` or ``$CXX``, once: the library is kept in
+``$XDG_CACHE_HOME/paddle_adagc``.
 """
 
 from __future__ import annotations
 
+import abc
 import ctypes
 import dataclasses
 import functools
@@ -21,7 +21,6 @@ import math
 import os
 import platform
 import shlex
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
@@ -36,13 +35,7 @@ from paddle_adagc.files import temporary_path
 logger = logging.getLogger(__name__)
 
 SOURCE = Path(__file__).with_name("host.cpp")
-FLAGS = (
-    "-O3",
-    "-ffp-contract=off",
-    "-fno-math-errno",
-    "-shared",
-    "-fPIC",
-)
+FLAGS = ("-O3", "-ffp-contract=off", "-fno-math-errno", "-shared", "-fPIC")
 
 
 @functools.cache
@@ -50,13 +43,9 @@ def load_library() -> ctypes.CDLL | None:
     """Return the compiled loops; None if switched off or impossible."""
     if os.environ.get("PADDLE_ADAGC_NATIVE", "1") == "0":
         return None
-    compiler = os.environ.get("CXX") or shutil.which("g++")
-    if compiler is None:
-        logger.info("no C++ compiler: the clip uses Paddle's operators")
-        return None
     pointer, count = ctypes.c_void_p, ctypes.c_int64
     try:
-        library = load_code(build(compiler))
+        library = load_code(build(os.environ.get("CXX", "g++")))
         norms, scale = library.adagc_squared_norms, library.adagc_scale
     except (OSError, AttributeError, subprocess.CalledProcessError) as error:
         logger.warning(
@@ -72,12 +61,7 @@ def load_library() -> ctypes.CDLL | None:
 
 
 def build(compiler: str) -> bytes:
-    """Compile the library unless it is kept; return its content.
-
-    Raises:
-        OSError: The cache cannot be used, the compiler cannot be run.
-        subprocess.CalledProcessError: The compiler failed.
-    """
+    """Compile the library unless it is in the cache; return its content."""
     sources = (SOURCE, SOURCE.with_name("numbers.h"))
     parts = [file.read_text() for file in sources]
     parts += [*FLAGS, compiler, platform.machine()]
@@ -114,23 +98,26 @@ def keep(name: str, make: Callable[[], bytes]) -> bytes:
         raise OSError(f"{error}: set XDG_CACHE_HOME") from error
     path = Path(root) / "paddle_adagc"
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
-    descriptor = os.open(path, os.O_DIRECTORY)
+    folder = os.open(path, os.O_DIRECTORY)
     try:
-        if not _is_private(descriptor):
+        if not _is_private(folder):
             raise PermissionError(
                 f"{path} belongs to another user, or others can write to it: "
                 f"chmod 700 {path}, or set XDG_CACHE_HOME to a folder of yours"
             )
-        code = _read_code(name, descriptor)
+        code = _read_code(name, folder)
         if code is None:
-            folder = _path_of(descriptor)
             code = make()
-            with temporary_path(folder / name) as output:
+            with temporary_path(f"{_PROCESS}/{folder}/{name}") as output:
                 output.touch(0o600)
                 output.write_bytes(code + hashlib.sha256(code).digest())
         return code
     finally:
-        os.close(descriptor)
+        os.close(folder)
+
+
+_PROCESS = "/proc/self/fd"
+"""Paths of open files and folders, wherever their names lead by now."""
 
 
 def _read_code(name: str, folder: int) -> bytes | None:
@@ -151,28 +138,17 @@ def _is_private(descriptor: int) -> bool:
     return found.st_uid == os.getuid() and not found.st_mode & 0o022
 
 
-def _path_of(descriptor: int) -> Path:
-    """Path of an open file or folder, wherever its name leads by now."""
-    path = Path(f"/proc/self/fd/{descriptor}")
-    if not path.exists():
-        raise OSError("compiled code needs /proc")
-    return path
-
-
 def load_code(code: bytes) -> ctypes.CDLL:
-    """Load a library that :func:`keep` returned, from memory.
-
-    Its file may change; the code that was checked does not.
+    """Load a checked library from memory: its file may change from now on.
 
     Raises:
         AttributeError: Python has no ``os.memfd_create`` (not on Linux).
-        OSError: The system gives no such memory, has no ``/proc``, or the code
-            is no library.
+        OSError: The code is no library, or ``/proc`` is missing.
     """
     descriptor = os.memfd_create("paddle_adagc")  # open as long as the process
     with open(descriptor, "wb", closefd=False) as file:
         file.write(code)
-    return ctypes.CDLL(str(_path_of(descriptor)))
+    return ctypes.CDLL(f"{_PROCESS}/{descriptor}")
 
 
 DTYPES = (paddle.float32, paddle.float64, paddle.bfloat16, paddle.float16)
@@ -205,18 +181,14 @@ class Segments:
     Segments of one slot are neighbours; their squared norms are added up.
     """
 
-    start: np.ndarray
-    """First value of each in its tensor's memory, int64 ``[num_segments]``."""
-
-    size: np.ndarray
-    """Number of values of each, int64 ``[num_segments]``; -1: all of them, in
-    one run."""
-
-    runs: np.ndarray
-    """:data:`RUNS` ``[num_segments]``."""
-
-    num_slots: int
-    """Length of the vectors of norms and of factors."""
+    start: (
+        np.ndarray
+    )  # int64 [num_segments]: first value, in the tensor's memory
+    size: (
+        np.ndarray
+    )  # int64 [num_segments]: number of values; -1: all, in one run
+    runs: np.ndarray  # RUNS [num_segments]
+    num_slots: int  # length of the vectors of norms and of factors
 
     def describe(self, tensors: np.ndarray) -> np.ndarray:
         """Descriptors of the segments, from those of their tensors."""
@@ -232,8 +204,20 @@ def describe(tensors: Sequence[Tensor | None]) -> np.ndarray:
     """Read the :data:`DESCRIPTOR` of each; None stands for no tensor."""
     descriptors = np.full(len(tensors), NO_TENSOR)
     for i, tensor in enumerate(tensors):
-        if tensor is not None:
-            descriptors[i] = _read(tensor)
+        if tensor is None:
+            continue
+        place, device = tensor.place, 0
+        if place.is_cpu_place():
+            device = CPU << 8
+        elif place.is_gpu_place():
+            device = CUDA << 8 | place.gpu_device_id()
+        is_known = tensor.dtype in DTYPES and tensor.is_contiguous()
+        descriptors[i] = (
+            tensor.data_ptr(),
+            math.prod(tensor.shape),
+            DTYPES.index(tensor.dtype) if is_known else -1,
+            device,
+        )
     return descriptors
 
 
@@ -247,26 +231,15 @@ def current_memory() -> int:
     return 0
 
 
-def _read(tensor: Tensor) -> tuple[int, int, int, int]:
-    place = tensor.place
-    device = 0
-    if place.is_cpu_place():
-        device = CPU << 8
-    elif place.is_gpu_place():
-        device = CUDA << 8 | place.gpu_device_id()
-    is_known = tensor.dtype in DTYPES and tensor.is_contiguous()
-    return (
-        tensor.data_ptr(),
-        math.prod(tensor.shape),
-        DTYPES.index(tensor.dtype) if is_known else -1,
-        device,
-    )
+class TensorList(abc.ABC):
+    """A list of tensors, with gaps, or of their segments, for one backend.
 
-
-class HostTensors:
-    """Dense tensors in host memory."""
+    Each segment has a slot in the vectors of norms and factors; without
+    segments each tensor has one.
+    """
 
     is_told = False
+    """Paddle knows already that the tensors on a GPU are written to."""
 
     def __init__(
         self,
@@ -274,51 +247,59 @@ class HostTensors:
         descriptors: np.ndarray,
         segments: Segments | None = None,
     ) -> None:
-        library = load_library()
-        assert library is not None
-        self._library = library
-        self._held = tensors  # so that the addresses stay theirs
-        self._runs, self._num_slots = None, len(descriptors)
-        self._segments = segments  # so that the address of its runs stays
+        self.tensors = tensors  # held so that the addresses stay theirs
+        self.segments = segments
+        self.num_slots = len(tensors)
         if segments is not None:
             descriptors = segments.describe(descriptors)
-            self._runs = segments.runs.ctypes.data
-            self._num_slots = segments.num_slots
-        self._descriptors = np.ascontiguousarray(descriptors)
+            self.num_slots = segments.num_slots
+        self.descriptors = np.ascontiguousarray(descriptors)
+
+    @staticmethod
+    @abc.abstractmethod
+    def is_available() -> bool:
+        """Whether this process can use the backend now."""
+
+    @staticmethod
+    @abc.abstractmethod
+    def can_take(descriptors: np.ndarray) -> np.ndarray:
+        """Which tensors it is made for, bool ``[num_tensors]``."""
+
+    @abc.abstractmethod
+    def squared_norms(self) -> Tensor:
+        """float32 ``[num_slots]``; 0 at a gap."""
+
+    @abc.abstractmethod
+    def scale_(self, h: Tensor, discard: Tensor | None) -> None:
+        """Multiply in place by ``h``, or set to 0 where ``discard``."""
+
+
+class HostTensors(TensorList):
+    """Dense tensors in host memory."""
 
     @staticmethod
     def is_available() -> bool:
-        """Whether the loops are there, and results lie in host memory too."""
+        # On another device results would not lie in host memory.
         return current_memory() == CPU << 8 and load_library() is not None
 
     @staticmethod
     def can_take(descriptors: np.ndarray) -> np.ndarray:
-        """Which tensors the loops are made for, bool ``[num_tensors]``."""
         return (descriptors["dtype"] >= 0) & (descriptors["device"] >> 8 == CPU)
 
     def squared_norms(self) -> Tensor:
-        """float32 ``[num_slots]``; 0 for None."""
-        out = paddle.empty([self._num_slots], dtype="float32")
-        self._library.adagc_squared_norms(
-            self._descriptors.ctypes.data,
-            len(self._descriptors),
-            self._runs,
-            out.data_ptr(),
-            self._num_slots,
-        )
+        out = paddle.empty([self.num_slots], dtype="float32")
+        self._call("adagc_squared_norms", out.data_ptr(), self.num_slots)
         return out
 
     def scale_(self, h: Tensor, discard: Tensor | None) -> None:
-        """Multiply each by its ``h``, unless that is 1; or set it to 0."""
         h = h.contiguous()
-        changed = np.zeros(len(self._held), bool)
-        self._library.adagc_scale(
-            self._descriptors.ctypes.data,
-            len(self._descriptors),
-            self._runs,
-            h.data_ptr(),
-            None if discard is None else discard.data_ptr(),
-            changed.ctypes.data,
-        )
-        for tensor in itertools.compress(self._held, changed):
+        changed = np.zeros(len(self.tensors), bool)
+        flags = None if discard is None else discard.data_ptr()
+        self._call("adagc_scale", h.data_ptr(), flags, changed.ctypes.data)
+        for tensor in itertools.compress(self.tensors, changed):
             tensor._bump_inplace_version()  # type: ignore[union-attr]
+
+    def _call(self, name: str, *arguments: int | None) -> None:
+        runs = self.segments and self.segments.runs.ctypes.data
+        address, count = self.descriptors.ctypes.data, len(self.descriptors)
+        getattr(load_library(), name)(address, count, runs, *arguments)

@@ -21,8 +21,6 @@ would round the sum and ``h`` itself.
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,13 +28,11 @@ import numpy as np
 import paddle
 from paddle import Tensor, _C_ops
 
-from paddle_adagc.kernels.host import DTYPES, Segments
+from paddle_adagc.kernels.host import DTYPES, Segments, TensorList
 
 
-class OperatorTensors:
+class OperatorTensors(TensorList):
     """Tensors of any kind but SelectedRows, of one of the floating dtypes."""
-
-    is_told = False
 
     def __init__(
         self,
@@ -50,19 +46,16 @@ class OperatorTensors:
                     f"{tensor.name} is {tensor.dtype}: a gradient must be "
                     f"one of {', '.join(str(dtype) for dtype in DTYPES)}"
                 )
-        self._tensors = tensors
-        self._copies: list[tuple[Tensor, Tensor]] = []
-        self._members: Tensor | None = None  # [num_slots, most segments of one]
+        super().__init__(tensors, descriptors, segments)
+        self._copies: dict[int, Tensor] = {}
+        self._views = tensors
         if segments is not None:
-            self._tensors = self._views(tensors, segments)
+            self._views = self._view(segments)
             self._slots = paddle.to_tensor(segments.runs["slot"])
             self._members = paddle.to_tensor(_members(segments))
 
-    def _views(
-        self, tensors: Sequence[Tensor | None], segments: Segments
-    ) -> list[Tensor | None]:
+    def _view(self, segments: Segments) -> list[Tensor | None]:
         """Views of the segments; of a copy where a tensor is strided."""
-        flat: dict[int, Tensor] = {}
         views: list[Tensor | None] = []
         for start, size, (_, index, run, stride) in zip(
             segments.start.tolist(),
@@ -70,64 +63,41 @@ class OperatorTensors:
             segments.runs.tolist(),
             strict=True,
         ):
-            tensor = tensors[index]
+            tensor = self.tensors[index]
             if tensor is None or size < 0:
                 views.append(tensor)
                 continue
-            if index not in flat:
-                dense = tensor
-                if not tensor.is_contiguous():
-                    dense = _C_ops.assign(tensor)
-                    self._copies.append((tensor, dense))
-                flat[index] = _C_ops.view_shape(
-                    dense, [math.prod(tensor.shape)]
-                )
-            if run == size:
-                view = _C_ops.view_slice(flat[index], start, start + size)
-            else:
-                shape = [size // run, run]
-                # In the memory that a tensor may be a view into.
-                start *= tensor.element_size()
-                offset = flat[index].offset + start
-                view = _C_ops.as_strided(
-                    flat[index], shape, [stride, 1], offset
-                )
-            views.append(view)
+            if not tensor.is_contiguous():
+                if index not in self._copies:
+                    self._copies[index] = _C_ops.assign(tensor)
+                tensor = self._copies[index]
+            # In the memory that a tensor may be a view into.
+            offset = tensor.offset + start * tensor.element_size()
+            shape = [size // max(run, 1), run]
+            views.append(_C_ops.as_strided(tensor, shape, [stride, 1], offset))
         return views
 
     @staticmethod
     def is_available() -> bool:
-        """Return True: operators need nothing."""
         return True
 
     @staticmethod
     def can_take(descriptors: np.ndarray) -> np.ndarray:
-        """Every tensor, bool ``[num_tensors]``."""
         return np.ones(len(descriptors), bool)
 
     def squared_norms(self) -> Tensor:
-        """float32 ``[num_slots]``; 0 for None."""
-        pieces = []
-        for is_missing, run in itertools.groupby(
-            self._tensors, lambda tensor: tensor is None
-        ):
-            if is_missing:
-                pieces.append(paddle.zeros([len([*run])], "float32"))
-            else:
-                pieces += map(_squared_norm, run)
-        norms = _C_ops.concat(pieces, 0)
-        if self._members is None:
-            return norms
-        norms = _C_ops.concat([norms, paddle.zeros([1], "float32")], 0)
-        return norms[self._members].sum(1)
+        zero = paddle.zeros([1], "float32")
+        norms = [zero if t is None else _squared_norm(t) for t in self._views]
+        if self.segments is None:
+            return _C_ops.concat(norms, 0)
+        return _C_ops.concat([*norms, zero], 0)[self._members].sum(1)
 
     def scale_(self, h: Tensor, discard: Tensor | None) -> None:
-        """Multiply each by its ``h``; set it to 0 where ``discard``."""
-        if self._members is not None:
+        if self.segments is not None:
             h = paddle.gather(h, self._slots)
             if discard is not None:
                 discard = paddle.gather(discard, self._slots)
-        count = len(self._tensors)
+        count = len(self._views)
         touched = np.ones([2, count], bool)  # by h, by discard
         if is_in_host_memory(h):
             touched[0] = h.numpy() != 1
@@ -138,7 +108,7 @@ class OperatorTensors:
         if discard is not None:
             flags = _C_ops.split_with_num(discard, count, 0)
         for tensor, factor, flag, (is_scaled, is_zeroed) in zip(
-            self._tensors, factors, flags, touched.T, strict=True
+            self._views, factors, flags, touched.T, strict=True
         ):
             if tensor is None or 0 in tensor.shape:
                 continue
@@ -146,8 +116,8 @@ class OperatorTensors:
                 _scale_(tensor, factor)
             if is_zeroed and flag is not None:
                 _zero_where_(tensor, flag)
-        for tensor, copy in self._copies:
-            _C_ops.assign_out_(copy, tensor)
+        for index, copy in self._copies.items():
+            _C_ops.assign_out_(copy, self.tensors[index])
 
 
 def _members(segments: Segments) -> np.ndarray:

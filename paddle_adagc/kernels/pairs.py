@@ -42,14 +42,9 @@ class KnownPairs(NamedTuple):
     """The pairs of a call that are to be clipped."""
 
     pairs: list[tuple[Tensor, Tensor]]
-    slots: list[int]
-    """First slot of each one's parameter."""
-
-    gradients: list[Tensor | None]
-    """By place."""
-
-    descriptors: np.ndarray
-    """:data:`~paddle_adagc.kernels.host.DESCRIPTOR` of each gradient."""
+    slots: list[int]  # first slot of each one's parameter
+    gradients: list[Tensor | None]  # by place
+    descriptors: np.ndarray  # host.DESCRIPTOR of each gradient, by place
 
 
 class PairReader:
@@ -68,8 +63,7 @@ class PairReader:
 
     def _know(self, slots: list[int]) -> None:
         self._slots = slots
-        ids = [id(ref()) for ref in self._alive]
-        self._ids = np.array(ids, np.uint64)
+        self._ids = np.array([id(ref()) for ref in self._alive], np.uint64)
         self._order = np.arange(len(slots))
         self._place(None, slots)
 
@@ -92,33 +86,23 @@ class PairReader:
     ) -> None:
         """Know the parameters of a call, too, whose first slots these are."""
         self._forget_dead()
-        known = {*self._ids.tolist()}
-        new = [
-            (weakref.ref(parameter, self._dead.append), slot)
-            for parameter, slot in zip(parameters, slots, strict=True)
-            if id(parameter) not in known
-        ]
-        if new:
-            self._alive += [ref for ref, _ in new]
-            self._know([*self._slots, *(slot for _, slot in new)])
+        known, new = {*self._ids.tolist()}, [*self._slots]
+        for parameter, slot in zip(parameters, slots, strict=True):
+            if id(parameter) not in known:
+                self._alive.append(weakref.ref(parameter, self._dead.append))
+                new.append(slot)
+        if len(new) > len(self._slots):
+            self._know(new)
 
     def read(
         self, pairs: list[Any], index: Mapping[int, int] | None, length: int
     ) -> KnownPairs | None:
-        """Read the pairs of a call.
+        """Read the pairs of a call, and mark what lies on a GPU as written to.
 
-        What lies on a GPU is marked for Paddle as written to: later, that would
-        take as long again.
-
-        Args:
-            pairs: Parameters and gradients.
-            index: First slot -> place of the parameter's gradient; None: the
-                slot is the place.
-            length: Number of places.
-
-        Returns:
-            None where a pair is not of a known parameter and a dense tensor,
-            and where Paddle or a missing compiler do not let us.
+        ``index`` is first slot -> place of the parameter's gradient, in a list
+        of ``length``; None: the slot is the place. Gives None where a pair is
+        not of a known parameter and a dense tensor, and where Paddle or a
+        missing compiler do not let us.
         """
         self._forget_dead()
         if not self._slots or (read_pairs := _reader()) is None:

@@ -1,21 +1,16 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The base of the optimizers: Paddle's side of a decoupled update.
+"""Paddle's side of a decoupled update, Adam's state, and parts of tensors.
 
 Accumulators, float32 master weights, parameter groups and the choice of the
-weights that decay are Paddle's; an optimizer adds its state and its rule.
-
-Tensor parallelism splits a tensor along its ``split_axis``: what a rule
-reduces over that axis is reduced over the ``mp`` group as well, in one
-all-reduce, and what it needs whole is gathered. Owner-based sharding (V1, stage
-2) leaves tensors whole; slices (V2, stage 3) and buffers that join tensors are
-refused.
+weights that decay are Paddle's; an optimizer adds its state and its rule. With
+the names of ``paddle.optimizer.AdamW``'s accumulators: an optimizer with no
+other state than Adam's and AdamW load each other's.
 """
 
 from __future__ import annotations
 
 import abc
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -61,11 +56,10 @@ def check_whole_tensors(what: str, names: Sequence[str] = ()) -> None:
 
 
 class Parts:
-    """This rank's part of a tensor, and what the whole is made of.
+    """This rank's part of a tensor that tensor parallelism may split.
 
-    Under tensor parallelism a parameter that ``is_distributed`` is a part of
-    one; without a ``split_axis`` it is refused. Reductions keep all axes, those
-    reduced over with size 1.
+    A reduction is over the whole tensor, by one all-reduce; it keeps all axes,
+    those reduced over with size 1.
     """
 
     def __init__(self, parameter: Tensor) -> None:
@@ -85,7 +79,6 @@ class Parts:
         self._ranks, self._split_axis = topology.model, split_axis
 
     def sum(self, values: Tensor, axes: Sequence[int]) -> Tensor:
-        """Sum over some axes of the whole tensor."""
         # Paddle takes no axes for all of them.
         total = values.sum(list(axes), keepdim=True) if axes else values
         if self._split_axis in axes:
@@ -93,20 +86,14 @@ class Parts:
         return total
 
     def mean(self, values: Tensor) -> Tensor:
-        """Mean of the whole tensor."""
         num_elements = values.size * self._ranks.size
         return self.sum(values, range(values.ndim)) / num_elements
 
     def max(self, values: Tensor) -> Tensor:
-        """Largest element of the whole tensor."""
         largest = values.max([*range(values.ndim)], keepdim=True)
         if self._split_axis >= 0:
             dist.all_reduce(largest, dist.ReduceOp.MAX, self._ranks.group)
         return largest
-
-    def min(self, values: Tensor) -> Tensor:
-        """Smallest element of the whole tensor."""
-        return -self.max(-values)
 
     def gather(self, part: Tensor) -> Tensor:
         """Return the whole tensor from the ranks' parts, in one all-gather."""
@@ -124,27 +111,25 @@ class Parts:
         return parts[self._ranks.rank]
 
 
-_LOW_PRECISION = (paddle.float16, paddle.bfloat16)
 _GROUP_KEYS = ("params", "learning_rate", "grad_clip")
 
 Parameters = Sequence[Tensor] | Sequence[dict[str, Any]]
 Options = Mapping[str, float]
 """The hyper-parameters of a parameter's group."""
 
+ADAM_STATE = ("moment1", "moment2", "beta1_pow_acc", "beta2_pow_acc")
+"""Moving averages of the gradient and of its square, of the weight's shape; and
+each beta ** t of the coming step t, from 1, ``[1]``."""
+
 
 class Step(NamedTuple):
     """One step of one parameter."""
 
     parameter: Tensor  # for its name, marks and accumulators
-    weight: Tensor
-    """What changes in place: the parameter, or in low precision its float32
-    values. float32 or float64."""
-
+    weight: Tensor  # what changes in place: float64, or float32 (as the master)
     gradient: Tensor  # of the weight's dtype
     lr: Tensor  # learning rate, [], on the device, of the weight's dtype
-
-    options: Options
-    """``weight_decay`` is 0 where the parameter does not decay."""
+    options: Options  # weight_decay is 0 where the parameter does not decay
 
     def take(self, change: Tensor) -> None:
         """Let the weight decay, and subtract ``change`` from it."""
@@ -156,8 +141,7 @@ class DecoupledOptimizer(Optimizer, abc.ABC):
     """A Paddle optimizer whose weight decay is decoupled from the gradient.
 
     In every step each weight that decays is multiplied by ``1 - learning_rate *
-    weight_decay``. Weights in bfloat16 or float16 are updated in float32; the
-    state is float32. A step never waits for the device.
+    weight_decay``. A step never waits for the device.
 
     Args:
         learning_rate: A number or a scheduler.
@@ -165,13 +149,15 @@ class DecoupledOptimizer(Optimizer, abc.ABC):
             ``params`` and, if it wishes, ``learning_rate`` (a factor of the
             optimizer's, as in Paddle), ``grad_clip`` and any of the
             hyper-parameters.
-        hyper_parameters: By name: decays of moving averages (``"beta..."``,
-            ``"momentum"``) in [0, 1), ``"weight_decay"`` not negative, anything
-            else positive.
+        hyper_parameters: By name, all positive but decays of moving averages
+            (``beta1`` and ``beta2`` of Adam's moments, ``momentum``), in [0,
+            1), and ``weight_decay``, not negative. ``epsilon`` is added to the
+            square root of the second moment.
         apply_decay_param_fun: Whether the parameter of this name decays; None:
             all do.
         grad_clip: Clips the gradients first.
-        multi_precision: Keep float32 master weights of low-precision weights.
+        multi_precision: Take weights in bfloat16 and float16, with float32
+            master weights, which are updated.
         name: Prefix of the accumulators' names.
 
     Raises:
@@ -210,29 +196,35 @@ class DecoupledOptimizer(Optimizer, abc.ABC):
         )
 
     @abc.abstractmethod
-    def _add_state(
-        self, parameter: Tensor, held: Tensor, options: Options
-    ) -> None:
-        """Add a parameter's accumulators, for its master weight if ``held``."""
-
-    @abc.abstractmethod
     def _update(self, step: Step) -> None:
         """Make one step of one parameter, in place."""
 
-    def _add(
-        self,
-        held: Tensor,
-        name: str,
-        start: float = 0.0,
-        shape: list[int] | None = None,
+    def _add_state(
+        self, parameter: Tensor, held: Tensor, options: Options
     ) -> None:
-        """Add an accumulator: float64 of a float64 parameter, else float32."""
-        is_low = held.dtype in _LOW_PRECISION
-        dtype = paddle.float32 if is_low else held.dtype
-        self._add_accumulator(name, held, dtype, start, shape)
+        """Add Adam's accumulators; ``held`` is the parameter or its master."""
+        self._add_adam_state(held, options["beta1"], options["beta2"])
+
+    def _add_adam_state(self, held: Tensor, beta1: float, beta2: float) -> None:
+        for name in ("moment1", "moment2"):
+            self._add(held, name)
+        for name, beta in (("beta1_pow_acc", beta1), ("beta2_pow_acc", beta2)):
+            self._add_accumulator(name, held, held.dtype, beta, [1])
+
+    def _add(self, held: Tensor, name: str) -> None:
+        self._add_accumulator(name, held, held.dtype)
 
     def _state_of(self, parameter: Tensor, *names: str) -> list[Tensor]:
         return [self._get_accumulator_master(n, parameter) for n in names]
+
+    def _moments(self, step: Step, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        """Put a gradient into Adam's state; give the moments without bias."""
+        moment1, moment2, *powers = self._state_of(step.parameter, *ADAM_STATE)
+        beta1, beta2 = step.options["beta1"], step.options["beta2"]
+        return (
+            _advance(moment1, powers[0], beta1, gradient),
+            _advance(moment2, powers[1], beta2, gradient.square()),
+        )
 
     def _check_sharding(self, names: Sequence[str] = ()) -> None:
         if self._needs_whole_tensors:
@@ -247,14 +239,7 @@ class DecoupledOptimizer(Optimizer, abc.ABC):
                 f"{suggestion(key, known)}"
             )
         group = {k: v for k, v in param_group.items() if k in _GROUP_KEYS}
-        params = group["params"]
-        params = [params] if isinstance(params, Tensor) else params
-        own = [(parameter, parameter.regularizer) for parameter in params]
-        # Paddle would put the group's L2 term, which is None here, in place of
-        # the parameters' own regularizers.
         super()._add_param_group(group)
-        for parameter, regularizer in own:
-            parameter.regularizer = regularizer
         group |= {**self._hyper_parameters, **_checked(options)}
 
     def _options_of(self, target: Any) -> tuple[Options, Any]:
@@ -274,16 +259,13 @@ class DecoupledOptimizer(Optimizer, abc.ABC):
         for parameter in new:
             refuse_freed(type(self).__name__, parameter)
             held = parameter
-            if parameter.dtype in _LOW_PRECISION:
-                if self._multi_precision:
-                    held = self._create_master_weight(parameter)
-                else:
-                    warnings.warn(
-                        f"{parameter.name} is {parameter.dtype} without a "
-                        "master weight: updates smaller than its rounding are "
-                        "lost; use multi_precision=True",
-                        stacklevel=3,
+            if parameter.dtype in (paddle.float16, paddle.bfloat16):
+                if not self._multi_precision:
+                    raise ValueError(
+                        f"{parameter.name} is {parameter.dtype}, which would "
+                        "round small updates away: use multi_precision=True"
                     )
+                held = self._create_master_weight(parameter)
             self._add_state(parameter, held, options)
             self._already_create_accumulator.add(parameter.name)
 
@@ -299,20 +281,12 @@ class DecoupledOptimizer(Optimizer, abc.ABC):
         decays = self._apply_decay_param_fun
         if decays is not None and not decays(parameter.name):
             options = {**options, "weight_decay": 0.0}
-        weight = parameter
-        if parameter.name not in self._master_weights:
+        weight = self._master_weights.get(parameter.name, parameter)
+        if weight is parameter:
             refuse_freed(type(self).__name__, parameter)
-        if parameter.dtype in _LOW_PRECISION:
-            weight = (
-                self._master_weights[parameter.name]
-                if self._multi_precision
-                else parameter.astype("float32")
-            )
-        lr = self._create_param_lr((parameter, gradient))
-        lr = _as(lr, weight).reshape([])
-        self._update(
-            Step(parameter, weight, _as(gradient, weight), lr, options)
-        )
+        lr = self._create_param_lr((parameter, gradient)).reshape([])
+        gradient, lr = gradient.astype(weight.dtype), lr.astype(weight.dtype)
+        self._update(Step(parameter, weight, gradient, lr, options))
         if weight is not parameter:
             assign_(parameter, weight.astype(parameter.dtype))
 
@@ -322,17 +296,35 @@ def assign_(target: Tensor, value: Tensor) -> None:
     _C_ops.assign_out_(value, target)
 
 
-def _as(tensor: Tensor, like: Tensor) -> Tensor:
-    return tensor if tensor.dtype == like.dtype else tensor.astype(like.dtype)
+def square_root(x: Tensor) -> Tensor:
+    """Square root; on CPUs correctly rounded, as :func:`.rule.square_root`."""
+    if not x.place.is_cpu_place():
+        return x.sqrt()
+    return x.astype("float64").sqrt().astype(x.dtype)
+
+
+def adam_direction(mean: Tensor, square: Tensor, epsilon: float) -> Tensor:
+    """Adam's update before the learning rate, from moments without bias."""
+    return mean / (square_root(square) + epsilon)
+
+
+def _advance(
+    moment: Tensor, power: Tensor, beta: float, value: Tensor
+) -> Tensor:
+    """Put a value into a moving average; return that without its bias to 0."""
+    assign_(moment, beta * moment + (1 - beta) * value)
+    unbiased = moment / (1 - power.reshape([]))
+    assign_(power, power * beta)
+    return unbiased
 
 
 def _checked(values: Mapping[str, Any]) -> dict[str, float]:
     checked = {}
     for name, value in values.items():
+        check = check_positive
         if name == "weight_decay":
-            checked[name] = check_not_negative(name, value)
+            check = check_not_negative
         elif "beta" in name or name == "momentum":
-            checked[name] = check_decay(name, value)
-        else:
-            checked[name] = check_positive(name, value)
+            check = check_decay
+        checked[name] = check(name, value)
     return checked

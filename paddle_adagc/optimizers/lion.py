@@ -18,8 +18,6 @@ from paddle_adagc.optimizers.base import (
     assign_,
 )
 
-_MOMENT = "moment1"
-
 
 class Lion(DecoupledOptimizer):
     r"""Lion (Chen et al. 2023, arXiv 2302.06675, algorithm 2).
@@ -33,10 +31,9 @@ class Lion(DecoupledOptimizer):
             - \eta \, \mathrm{sign}(\beta_1 m + (1 - \beta_1) g) \\
         m &\leftarrow \beta_2 m + (1 - \beta_2) g
 
-    Its updates have the size of the learning rate whatever the gradient, so
-    that it takes a smaller one than AdamW and a larger weight decay (the
-    authors: 3 to 10 times). It keeps one moment, and works element by element:
-    under every kind of sharding. All arguments but these are explained at
+    An update has the size of the learning rate whatever the gradient: take a
+    smaller one than AdamW's, and a larger weight decay (the authors: 3 to 10
+    times). Works under every kind of sharding. Other arguments:
     :class:`~paddle_adagc.optimizers.base.DecoupledOptimizer`.
 
     Args:
@@ -59,10 +56,10 @@ class Lion(DecoupledOptimizer):
     def _add_state(
         self, parameter: Tensor, held: Tensor, options: Options
     ) -> None:
-        self._add(held, _MOMENT)
+        self._add(held, "moment1")
 
     def _update(self, step: Step) -> None:
-        (moment,) = self._state_of(step.parameter, _MOMENT)
+        (moment,) = self._state_of(step.parameter, "moment1")
         beta1, beta2 = step.options["beta1"], step.options["beta2"]
         direction = beta1 * moment + (1 - beta1) * step.gradient
         step.take(step.lr * paddle.sign(direction))

@@ -14,8 +14,9 @@ from paddle import Tensor, _C_ops
 from paddle.optimizer.lr import LRScheduler
 
 from paddle_adagc.checks import check_choice, check_integer
-from paddle_adagc.optimizers.adam import ADAM_STATE, AdamOptimizer
 from paddle_adagc.optimizers.base import (
+    ADAM_STATE,
+    DecoupledOptimizer,
     Options,
     Parameters,
     Parts,
@@ -38,13 +39,9 @@ decoders."""
 def hidden_matrices(model: paddle.nn.Layer) -> Callable[[str], bool]:
     """Muon's ``is_matrix_fun`` for the decoder, CLIP, and PaddleNLP's decoders.
 
-    Args:
-        model: Spread over ranks or not; before fleet wraps it or after.
-
-    Returns:
-        Whether the parameter of this name is the weight of a linear map of a
-        hidden layer: has two axes or holds units, and is no embedding, head or
-        router.
+    It says of a name whether the parameter is the weight of a linear map of a
+    hidden layer: has two axes or holds units, and is no embedding, head or
+    router. The model may be spread over ranks, and wrapped by fleet.
     """
     layout = read_layout(model)
     matrices = {
@@ -57,23 +54,18 @@ def hidden_matrices(model: paddle.nn.Layer) -> Callable[[str], bool]:
     return lambda name: name in matrices
 
 
-_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-_SMALLEST_NORM = 1e-7
-_MOMENTUM = "momentum"
-
-
 def orthogonalize(matrix: Tensor, num_iterations: int) -> Tensor:
     r"""About :math:`U V^\top` of a matrix :math:`U \Sigma V^\top`.
 
     Newton-Schulz iterations of :math:`X \leftarrow a X + (b A + c A^2) X`,
     :math:`A = X X^\top`, from the matrix over its Frobenius norm (Jordan et
-    al. 2024). The coefficients (3.4445, -4.7750, 2.0315) drive small singular
-    values up fast; after 5 iterations they lie in about [0.7, 1.2].
+    al. 2024). Small singular values rise fast: after 5 iterations all lie in
+    about [0.7, 1.2].
     """
-    a, b, c = _COEFFICIENTS
+    a, b, c = 3.4445, -4.7750, 2.0315
     is_tall = matrix.shape[0] > matrix.shape[1]
     x = matrix.T if is_tall else matrix
-    x = x / paddle.clip(x.norm(), min=_SMALLEST_NORM)
+    x = x / paddle.clip(x.norm(), min=1e-7)
     for _ in range(num_iterations):
         gram = paddle.matmul(x, x, transpose_y=True)
         polynomial = b * gram + c * paddle.matmul(gram, gram)
@@ -81,7 +73,7 @@ def orthogonalize(matrix: Tensor, num_iterations: int) -> Tensor:
     return x.T if is_tall else x
 
 
-class Muon(AdamOptimizer):
+class Muon(DecoupledOptimizer):
     r"""Muon (Jordan et al. 2024) for matrices, AdamW for all other weights.
 
     A matrix :math:`W` with gradient :math:`g` takes the step
@@ -100,11 +92,10 @@ class Muon(AdamOptimizer):
     with three axes, or what ``clip.bind(model, units=...)`` declared before the
     first step) is orthogonalised unit by unit.
 
-    NS needs the whole matrix. Where tensor parallelism splits it, the direction
-    is gathered over its group (one all-gather per matrix and step), each rank
-    computes NS of the whole and keeps its part. Sharding V1 keeps matrices
-    whole; V2 and stage 3 split them: refused at the latest in the first step.
-    All arguments but these are explained at
+    Where tensor parallelism splits a matrix, the direction is gathered over its
+    group (one all-gather per matrix and step), and each rank keeps its part of
+    NS of the whole. Sharding that splits tensors (V2, stage 3) is refused, at
+    the latest in the first step. Other arguments:
     :class:`~paddle_adagc.optimizers.base.DecoupledOptimizer`.
 
     Args:
@@ -116,9 +107,7 @@ class Muon(AdamOptimizer):
             ``0.2 * sqrt(max(in, out))``, the size of AdamW's updates
             (Moonlight, arXiv 2502.16982, equation 4), so that AdamW's learning
             rate and weight decay fit both kinds of weights.
-        adamw_beta1: AdamW's decay of the first moment.
-        adamw_beta2: AdamW's decay of the second moment.
-        adamw_epsilon: AdamW's epsilon.
+        adamw_beta1, adamw_beta2, adamw_epsilon: Of AdamW.
         is_matrix_fun: Whether the parameter of this name is a matrix to
             orthogonalise; the embedding, the head and routers should not be.
             :func:`~paddle_adagc.optimizers.muon.hidden_matrices` makes one
@@ -167,32 +156,28 @@ class Muon(AdamOptimizer):
         axes = {len(unit.shape) for unit in units} or {parameter.ndim}
         if self._is_matrix_fun is None:
             return axes == {2}
-        if not self._is_matrix_fun(parameter.name):
-            return False
-        if axes != {2}:
+        is_chosen = self._is_matrix_fun(parameter.name)
+        if is_chosen and axes != {2}:
             raise ValueError(
                 f"is_matrix_fun chose {parameter.name!r} of shape "
                 f"{parameter.shape}: Muon orthogonalises matrices alone"
             )
-        return True
+        return is_chosen
 
     def _add_state(
         self, parameter: Tensor, held: Tensor, options: Options
     ) -> None:
         if self._is_matrix(parameter):
-            self._add(held, _MOMENTUM)
+            self._add(held, "momentum")
         else:
             beta1, beta2 = options["adamw_beta1"], options["adamw_beta2"]
             self._add_adam_state(held, beta1, beta2)
 
     def _update(self, step: Step) -> None:
-        if self._is_matrix(step.parameter):
-            self._update_matrix(step)
-        else:
-            _adamw_(step, *self._state_of(step.parameter, *ADAM_STATE))
-
-    def _update_matrix(self, step: Step) -> None:
-        (moment,) = self._state_of(step.parameter, _MOMENTUM)
+        if not self._is_matrix(step.parameter):
+            self._update_by_adamw(step)
+            return
+        (moment,) = self._state_of(step.parameter, "momentum")
         momentum, gradient = step.options["momentum"], step.gradient
         assign_(moment, momentum * moment + (1 - momentum) * gradient)
         direction = moment
@@ -219,26 +204,21 @@ class Muon(AdamOptimizer):
             scale = 0.2 * math.sqrt(max(num_in, num_out))
         return step.lr * scale * parts.own(whole)
 
-
-def _adamw_(
-    step: Step,
-    moment1: Tensor,
-    moment2: Tensor,
-    beta1_power: Tensor,
-    beta2_power: Tensor,
-) -> None:
-    """Make a step by the operator of Paddle's own AdamW."""
-    _C_ops.adamw_(
-        *(step.weight, step.gradient, step.lr, moment1, moment2),
-        None,  # AMSGrad's maximum
-        *(beta1_power, beta2_power),
-        *(None, None),  # master weight, found_inf
-        step.options["adamw_beta1"],
-        step.options["adamw_beta2"],
-        step.options["adamw_epsilon"],
-        1.0,  # lr_ratio
-        step.options["weight_decay"],
-        True,  # with_decay
-        *(False, 1000),  # lazy_mode, its rows per thread
-        *(False, False, False),  # multi_precision, global powers, AMSGrad
-    )
+    def _update_by_adamw(self, step: Step) -> None:
+        """Make a step by the operator of Paddle's own AdamW."""
+        state = self._state_of(step.parameter, *ADAM_STATE)
+        moment1, moment2, power1, power2 = state
+        options = step.options
+        _C_ops.adamw_(
+            *(step.weight, step.gradient, step.lr, moment1, moment2),
+            None,  # AMSGrad's maximum
+            *(power1, power2, None, None),  # master weight, found_inf
+            options["adamw_beta1"],
+            options["adamw_beta2"],
+            options["adamw_epsilon"],
+            1.0,  # lr_ratio
+            options["weight_decay"],
+            True,  # with_decay
+            *(False, 1000),  # lazy_mode, its rows per thread
+            *(False, False, False),  # multi_precision, global powers, AMSGrad
+        )

@@ -12,20 +12,19 @@ from paddle import Tensor
 from paddle.optimizer.lr import LRScheduler
 
 from paddle_adagc.checks import check_integer
-from paddle_adagc.optimizers.adam import (
+from paddle_adagc.optimizers.base import (
     ADAM_STATE,
-    AdamOptimizer,
+    DecoupledOptimizer,
+    Options,
+    Parameters,
+    Step,
     adam_direction,
+    assign_,
     square_root,
 )
-from paddle_adagc.optimizers.base import Options, Parameters, Step, assign_
-
-_STEP = "step"
-_DEPTH = 0.99
-"""The warm-up after a reset starts from 1 less this share of the step."""
 
 
-class SPAM(AdamOptimizer):
+class SPAM(DecoupledOptimizer):
     r"""Spike-aware Adam with momentum reset (Huang et al. 2025).
 
     AdamW with three changes (arXiv 2501.06842, algorithm 1):
@@ -41,14 +40,10 @@ class SPAM(AdamOptimizer):
       :math:`1 - 0.99 (1 + \cos(\pi k / (N + 1))) / 2`.
 
     Bias correction counts on through resets and the weight decay is not warmed
-    up, both as in the authors' code. It works element by element: under every
-    kind of sharding. All arguments but these are explained at
-    :class:`~paddle_adagc.optimizers.base.DecoupledOptimizer`.
+    up, both as in the authors' code. Works under every kind of sharding. Other
+    arguments: :class:`~paddle_adagc.optimizers.base.DecoupledOptimizer`.
 
     Args:
-        beta1: Decay of the first moment.
-        beta2: Decay of the second moment.
-        epsilon: Added to the square root of the second moment.
         threshold: :math:`\theta`, the largest :math:`g^2 / v` that passes.
         reset_interval: :math:`\Delta T`, steps from reset to reset.
         warmup_steps: :math:`N`, steps of the warm-up after a reset.
@@ -74,9 +69,7 @@ class SPAM(AdamOptimizer):
         weight_decay: float = 0.0,
         **shared: Any,
     ) -> None:
-        self._reset_interval = check_integer(
-            "reset_interval", reset_interval, 1
-        )
+        self._interval = check_integer("reset_interval", reset_interval, 1)
         self._warmup_steps = check_integer("warmup_steps", warmup_steps, 0)
         self._clip_start = check_integer("clip_start", clip_start, 0)
         if clip_start >= reset_interval:
@@ -92,24 +85,28 @@ class SPAM(AdamOptimizer):
         self, parameter: Tensor, held: Tensor, options: Options
     ) -> None:
         super()._add_state(parameter, held, options)
-        self._add_accumulator(_STEP, held, dtype=paddle.int64, shape=[1])
+        self._add_accumulator("step", held, dtype=paddle.int64, shape=[1])
 
     def _update(self, step: Step) -> None:
-        (count,) = self._state_of(step.parameter, _STEP)
+        count, *moments = self._state_of(
+            step.parameter, "step", *ADAM_STATE[:2]
+        )
         count.add_(paddle.ones_like(count))
-        since_reset = (count % self._reset_interval).reshape([])
-        moment1, moment2 = self._state_of(step.parameter, *ADAM_STATE[:2])
-        for moment in (moment1, moment2):
+        since_reset = (count % self._interval).reshape([])
+        for moment in moments:
             # Not by a product: the second moment may be infinite.
             zeros = paddle.zeros_like(moment)
             assign_(moment, paddle.where(since_reset == 0, zeros, moment))
-        gradient = paddle.where(
-            since_reset >= self._clip_start,
-            _clipped(step.gradient, moment2, step.options["threshold"]),
-            step.gradient,
+        gradient, square = step.gradient, moments[1]
+        bound = square_root(step.options["threshold"] * square)
+        infinite = paddle.full_like(bound, math.inf)
+        bound = paddle.where(square > 0, bound, infinite)
+        clipped = paddle.sign(gradient) * paddle.minimum(gradient.abs(), bound)
+        is_clipped = since_reset >= self._clip_start
+        gradient = paddle.where(is_clipped, clipped, gradient)
+        direction = adam_direction(
+            *self._moments(step, gradient), step.options["epsilon"]
         )
-        moments = self._moments(step, gradient)
-        direction = adam_direction(*moments, step.options["epsilon"])
         scale = self._scale(count.reshape([]), since_reset)
         step.take(step.lr * scale.astype(step.lr.dtype) * direction)
 
@@ -117,15 +114,8 @@ class SPAM(AdamOptimizer):
         """Factor of the update, float64 ``[]``; below 1 in the warm-up."""
         angle = since_reset.astype("float64")
         angle = angle * (math.pi / (self._warmup_steps + 1))
-        rising = 1 - _DEPTH * (1 + paddle.cos(angle)) / 2
+        rising = 1 - 0.99 * (1 + paddle.cos(angle)) / 2
         is_warmup = paddle.logical_and(
-            count >= self._reset_interval, since_reset < self._warmup_steps
+            count >= self._interval, since_reset < self._warmup_steps
         )
         return paddle.where(is_warmup, rising, paddle.ones_like(rising))
-
-
-def _clipped(gradient: Tensor, square: Tensor, threshold: float) -> Tensor:
-    bound = square_root(threshold * square)
-    infinite = paddle.full_like(bound, math.inf)
-    bound = paddle.where(square > 0, bound, infinite)
-    return paddle.sign(gradient) * paddle.minimum(gradient.abs(), bound)

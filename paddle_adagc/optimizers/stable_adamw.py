@@ -9,15 +9,17 @@ from typing import Any
 import paddle
 from paddle.optimizer.lr import LRScheduler
 
-from paddle_adagc.optimizers.adam import (
-    AdamOptimizer,
+from paddle_adagc.optimizers.base import (
+    DecoupledOptimizer,
+    Parameters,
+    Parts,
+    Step,
     adam_direction,
     square_root,
 )
-from paddle_adagc.optimizers.base import Parameters, Parts, Step
 
 
-class StableAdamW(AdamOptimizer):
+class StableAdamW(DecoupledOptimizer):
     r"""StableAdamW (Wortsman et al. 2023, arXiv 2304.13013, algorithm 2).
 
     AdamW with a learning rate :math:`\eta'` of each tensor, for the update and
@@ -29,16 +31,10 @@ class StableAdamW(AdamOptimizer):
         \mathrm{RMS} = \sqrt{\mathrm{mean}(g^2 / \max(v, \epsilon^2))}, \quad
         \eta' = \eta / \max(1, \mathrm{RMS})
 
-    Where tensor parallelism splits a tensor, its mean is taken over
-    the group (one all-reduce of 4 bytes per such tensor and step). Sharding
-    that splits tensors (V2, stage 3) is refused. All arguments but these are
-    explained at :class:`~paddle_adagc.optimizers.base.DecoupledOptimizer`.
-
-    Args:
-        beta1: Decay of the first moment.
-        beta2: Decay of the second moment.
-        epsilon: :math:`\epsilon`, added to the square root of the second
-            moment; its square bounds the second moment in the RMS.
+    The mean of a tensor-parallel tensor is taken over the group (one all-reduce
+    of 4 bytes per tensor and step). Sharding that splits tensors (V2, stage 3)
+    is refused. Arguments:
+    :class:`~paddle_adagc.optimizers.base.DecoupledOptimizer`.
     """
 
     _needs_whole_tensors = True

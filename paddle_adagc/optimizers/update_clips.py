@@ -4,10 +4,9 @@
 
 from __future__ import annotations
 
-import abc
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import paddle
 from paddle import Tensor
@@ -15,33 +14,20 @@ from paddle.optimizer.lr import LRScheduler
 
 from paddle_adagc.checks import check_choice, check_positive
 from paddle_adagc.clips.agc import unit_axes
-from paddle_adagc.optimizers.adam import (
-    AdamOptimizer,
+from paddle_adagc.optimizers.base import (
+    DecoupledOptimizer,
+    Parameters,
+    Parts,
+    Step,
     adam_direction,
     square_root,
 )
-from paddle_adagc.optimizers.base import Parameters, Parts, Step
 
 Form = Literal["original", "paper"]
 
-_SMALLEST_WEIGHT_NORM = 1e-3
-_SMALLEST_NORM = 1e-6
-
-
-class UpdateClip(abc.ABC):
-    """Gives the factor of an update: ``w -= lr * scale * update``."""
-
-    @abc.abstractmethod
-    def scale(self, step: Step, update: Tensor, is_embedding: bool) -> Tensor:
-        """Return the factor, in (0, 1], with as many axes as the update.
-
-        ``update`` is this rank's part of a tensor's, before the learning rate
-        and without weight decay. The rows of an embedding are units.
-        """
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class AGC(UpdateClip):
+class AGC:
     r"""AGC on the update :math:`\Delta` (after Brock et al. 2021).
 
     .. math::
@@ -50,10 +36,8 @@ class AGC(UpdateClip):
         {\max(\|\Delta_u\|, 10^{-6})} \Delta_u
         \quad \text{if } \|\Delta_u\| > \lambda \max(\|W_u\|, 10^{-3})
 
-    for every unit :math:`u`: a column of a linear weight ``[in, out]``, a row
-    of an embedding, a filter ``[in, ...]`` of a convolution ``[out, in,
-    ...]``; a vector is one unit. The original clips the gradient so:
-    :class:`paddle_adagc.clips.agc.ClipGradByAGC`. The AdaGC paper's table
+    for every unit :math:`u` of :class:`paddle_adagc.clips.agc.ClipGradByAGC`,
+    which clips the gradient so, as the original. The AdaGC paper's table
     applies AGC to the update, and has no least weight norm: with
     ``form="paper"`` a unit whose weights are 0 never moves.
     """
@@ -67,21 +51,21 @@ class AGC(UpdateClip):
         _fill(self, "lambda_rel", original=1e-2, paper=1e-3)
 
     def scale(self, step: Step, update: Tensor, is_embedding: bool) -> Tensor:
-        """Return the factor of every unit."""
+        """Factor of every unit's update; the rows of an embedding are units."""
         axes = unit_axes(update.ndim, is_embedding)
         squares = [step.weight.square(), update.square()]
         parts = Parts(step.parameter)
         norms = square_root(parts.sum(paddle.stack(squares, axis=-1), axes))
         of_weight, of_update = norms.unbind(-1)
         if self.form == "original":
-            of_weight = paddle.clip(of_weight, min=_SMALLEST_WEIGHT_NORM)
+            of_weight = paddle.clip(of_weight, min=1e-3)
         bound = self.lambda_rel * of_weight
-        ratio = bound / paddle.clip(of_update, min=_SMALLEST_NORM)
+        ratio = bound / paddle.clip(of_update, min=1e-6)
         return paddle.where(of_update > bound, ratio, paddle.ones_like(ratio))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Clippy(UpdateClip):
+class Clippy:
     r"""Clippy (Tang et al. 2023, arXiv 2302.09178, algorithm 2).
 
     Per tensor, over its elements :math:`j`:
@@ -115,7 +99,7 @@ class Clippy(UpdateClip):
         _fill(self, "lambda_abs", original=1e-7, paper=0.5)
 
     def scale(self, step: Step, update: Tensor, is_embedding: bool) -> Tensor:
-        """Return one factor of the tensor."""
+        """Factor of the tensor's update."""
         parts = Parts(step.parameter)
         size, change = step.weight.abs(), step.lr * update.abs()
         if self.form == "paper":
@@ -123,12 +107,12 @@ class Clippy(UpdateClip):
         ratio = (self.lambda_rel * size + self.lambda_abs) / change
         ratio = paddle.where(change > 0, ratio, paddle.ones_like(ratio))
         if self.form == "original":
-            ratio = parts.min(ratio)
+            ratio = -parts.max(-ratio)
         return paddle.clip(ratio, max=1.0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RMSClip(UpdateClip):
+class RMSClip:
     r"""Adafactor's clip (Shazeer and Stern 2018, arXiv 1804.04235, section 6).
 
     Per tensor :math:`\Delta \leftarrow \Delta / \max(1,
@@ -142,7 +126,7 @@ class RMSClip(UpdateClip):
         check_positive("threshold", self.threshold)
 
     def scale(self, step: Step, update: Tensor, is_embedding: bool) -> Tensor:
-        """Return one factor of the tensor."""
+        """Factor of the tensor's update."""
         rms = square_root(Parts(step.parameter).mean(update.square()))
         return 1 / paddle.clip(rms / self.threshold, min=1.0)
 
@@ -151,14 +135,19 @@ def _fill(
     clip: AGC | Clippy, name: str, *, original: float, paper: float
 ) -> None:
     """Set a field that was not given to its form's default; check others."""
-    form, value = clip.form, getattr(clip, name)
-    check_choice("form", form, get_args(Form))
-    default = original if form == "original" else paper
+    defaults = {"original": original, "paper": paper}
+    default = defaults[check_choice("form", clip.form, defaults)]
+    value = getattr(clip, name)
     number = default if value is None else check_positive(name, value)
     object.__setattr__(clip, name, number)
 
 
-class ClippedAdamW(AdamOptimizer):
+UpdateClip = AGC | Clippy | RMSClip
+"""Gives the factor of an update, in (0, 1], with as many axes as the update:
+``w -= lr * scale * update``."""
+
+
+class ClippedAdamW(DecoupledOptimizer):
     r"""AdamW with a clip of its update.
 
     With AdamW's update :math:`\Delta` and the clip's factor :math:`\sigma`:
@@ -168,19 +157,16 @@ class ClippedAdamW(AdamOptimizer):
         w \leftarrow (1 - \eta \lambda) w - \eta \, \sigma \Delta
 
     The weight decay is no part of what is clipped, and :math:`\sigma` sees the
-    weights before they decay. What a clip reduces over a tensor is reduced over
-    the tensor-parallel group where that splits it, in one small all-reduce (for
-    Clippy's paper form two) per such tensor and step; sharding that splits
-    tensors (V2, stage 3) is refused. All arguments but these are
-    explained at :class:`~paddle_adagc.optimizers.base.DecoupledOptimizer`.
+    weights before they decay. What a clip reduces over a tensor-parallel tensor
+    is reduced over the group, in one small all-reduce (for Clippy's paper form
+    two) per tensor and step. Sharding that splits tensors (V2, stage 3) is
+    refused. Other arguments:
+    :class:`~paddle_adagc.optimizers.base.DecoupledOptimizer`.
 
     Args:
         update_clip: :class:`~paddle_adagc.optimizers.update_clips.AGC`,
             :class:`~paddle_adagc.optimizers.update_clips.Clippy` or
             :class:`~paddle_adagc.optimizers.update_clips.RMSClip`.
-        beta1: Decay of the first moment.
-        beta2: Decay of the second moment.
-        epsilon: Added to the square root of the second moment.
         apply_clip_param_fun: Whether the update of the parameter of this name
             is clipped; None: all are. (The original AGC leaves out the final
             layer.)

@@ -23,7 +23,7 @@ from paddle.distributed.fleet.meta_parallel.sharding import (
     group_sharded_optimizer_stage2 as stage_2,
 )
 
-from paddle_adagc.kernels.cuda import runtime
+from paddle_adagc.kernels import cuda
 from paddle_adagc.parallel.layout import TensorLayout, is_expert
 from paddle_adagc.parallel.topology import Topology, is_called_by
 from paddle_adagc.state import GLOBAL, ROUNDING, ClipState, Quantity
@@ -56,14 +56,14 @@ def agree_on_kernels(topology: Topology | None) -> None:
     Sums of kernels and of Paddle's operators differ in their last bits: copies
     of a tensor on ranks with different ones would drift apart.
     """
-    device = runtime.current_device()
+    device = cuda.current_device()
     if device is None or not _knows_ranks(topology):
         return
     reasons: list[str] = []
-    dist.all_gather_object(reasons, runtime.why_not(device))
+    dist.all_gather_object(reasons, cuda.why_not(device))
     without = [f"rank {i}: {why}" for i, why in enumerate(reasons) if why]
     if without and not reasons[dist.get_rank()]:
-        runtime.leave_to_operators(device, without[0])
+        cuda.leave_to_operators(device, without[0])
         logger.warning(
             "%d of %d ranks cannot use the CUDA kernels (%s): all ranks use "
             "Paddle's operators",

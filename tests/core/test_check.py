@@ -13,7 +13,7 @@ import pytest
 
 from paddle_adagc import check, kernels
 from paddle_adagc.clips.gradients import GradientList
-from paddle_adagc.kernels.cuda import runtime
+from paddle_adagc.kernels import cuda as runtime
 from paddle_adagc.kernels.operators import OperatorTensors
 
 USED = {

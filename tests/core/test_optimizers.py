@@ -10,7 +10,6 @@ import numpy as np
 import paddle
 import pytest
 from helpers import gammas
-from paddle.distributed.fleet.utils import mix_precision_utils
 
 from paddle_adagc import ClipGradByAdaGC, make_clip
 from paddle_adagc.clips.measured import MeasuredClip
@@ -107,33 +106,6 @@ def test_one_clip_shared_by_all_groups_counts_optimizer_steps():
     np.testing.assert_array_equal(gammas(single), gammas(clip))
 
 
-def test_one_clip_per_group():
-    clips = [ClipGradByAdaGC(t_start=4), ClipGradByAdaGC(t_start=2)]
-    model = make_model()
-    groups = [
-        {"params": layer.parameters(), "grad_clip": clip}
-        for layer, clip in zip((model[0], model[2]), clips, strict=True)
-    ]
-    train(model, paddle.optimizer.AdamW(0.01, parameters=groups))
-    assert [clip.num_steps for clip in clips] == [12, 12]
-    assert [len(clip.state_dict()["gamma"]) for clip in clips] == [2, 2]
-
-
-def test_gradient_accumulation_clips_the_sum_once():
-    clip, whole_clip = ClipGradByAdaGC(t_start=2), ClipGradByAdaGC(t_start=2)
-    model, optimizer = plugged(clip)
-    whole, whole_optimizer = plugged(whole_clip)
-    for step in range(6):
-        for half in range(2):
-            (loss_of(model, 2 * step + half) / 2).backward()
-        step_with(optimizer)
-        losses = [loss_of(whole, 2 * step + half) / 2 for half in range(2)]
-        (losses[0] + losses[1]).backward()
-        step_with(whole_optimizer)
-    assert clip.num_steps == 6
-    np.testing.assert_allclose(gammas(clip), gammas(whole_clip), rtol=1e-5)
-
-
 @pytest.fixture
 def scaler_on_cpu(monkeypatch):
     """Paddle's GradScaler switches itself off on a CPU; keep it on.
@@ -154,38 +126,17 @@ def scaler_on_cpu(monkeypatch):
     return scaler
 
 
-def test_grad_scaler_unscales_before_the_clip(scaler_on_cpu):
-    scaler = scaler_on_cpu
-    clip, plain_clip = ClipGradByAdaGC(t_start=2), ClipGradByAdaGC(t_start=2)
-    model, optimizer = plugged(clip)
-    plain, plain_optimizer = plugged(plain_clip)
-    for step in range(6):
-        scaled = scaler.scale(loss_of(model, step))
-        assert scaled.item() > 1000 * loss_of(model, step).item()
-        scaled.backward()
-        scaler.step(optimizer)
-        scaler.update()
-        optimizer.clear_grad()
-        loss_of(plain, step).backward()
-        step_with(plain_optimizer)
-    np.testing.assert_allclose(gammas(clip), gammas(plain_clip), rtol=1e-5)
-
-
-class OutOfMemory(Exception):
-    """What an optimizer raises while it updates the weights."""
-
-
 def unmade_step(kind, model, optimizer, scaler):
     """Make a step that changes no weight, as ``kind`` says."""
     factor = float("inf") if kind == "overflow" else 1.0
     scaler.scale(loss_of(model, 99) * factor).backward()
 
     def fail(*arguments, **named):
-        raise OutOfMemory
+        raise MemoryError
 
     if kind == "exception":
         optimizer._append_optimize_op = fail
-        with pytest.raises(OutOfMemory):
+        with pytest.raises(MemoryError):
             scaler.step(optimizer)
         del optimizer._append_optimize_op
         scaler._optimizer_states.clear()
@@ -204,7 +155,7 @@ def unmade_step(kind, model, optimizer, scaler):
         ("zclip", {}, False),
     ],
 )
-def test_step_without_an_update_is_none(
+def test_scaled_steps_are_plain_ones_and_those_without_an_update_are_none(
     scaler_on_cpu, kind, name, options, in_groups
 ):
     def run(unmade):
@@ -216,9 +167,15 @@ def test_step_without_an_update_is_none(
                 before = clip.num_steps
                 unmade_step(kind, model, optimizer, scaler_on_cpu)
                 assert clip.num_steps == before
-            optimizer._set_auxiliary_var("found_inf", None)  # no scaler
-            loss_of(model, step).backward()
-            step_with(optimizer)
+            loss = loss_of(model, step)
+            if unmade:
+                scaler_on_cpu.scale(loss).backward()
+                scaler_on_cpu.step(optimizer)
+                scaler_on_cpu.update()
+                optimizer.clear_grad()
+            else:
+                loss.backward()
+                step_with(optimizer)
         assert "_create_optimization_pass" not in vars(optimizer)
         weights = [p.numpy().tolist() for p in model.parameters()]
         state = ClipState.from_dict(clip.state_dict())
@@ -228,19 +185,6 @@ def test_step_without_an_update_is_none(
     plain = run([])
     assert plain[0] == 8
     assert run([0, 0, 0, 3, 4, 6, 6]) == plain
-
-
-def test_to_static_forward():
-    runs = []
-    for convert in (
-        lambda model: model,
-        partial(paddle.jit.to_static, full_graph=True),
-    ):
-        clip = ClipGradByAdaGC(t_start=2)
-        model, optimizer = plugged(clip, paddle.optimizer.AdamW)
-        losses, _ = train(convert(model), optimizer)
-        runs.append([*losses, *gammas(clip)])
-    np.testing.assert_allclose(*runs, rtol=1e-4)
 
 
 @pytest.mark.skipif(
@@ -266,41 +210,3 @@ def test_to_static_training_step(name, optimizer_class):
         losses.append([train_step(*batch(step)).item() for step in range(8)])
         assert clip.clip.num_steps == 8
     np.testing.assert_allclose(*losses, rtol=1e-5)
-
-
-def test_main_grad_of_a_mixed_precision_run():
-    clip = ClipGradByAdaGC(t_start=1)
-    model, optimizer = plugged(clip, paddle.optimizer.AdamW)
-    optimizer = mix_precision_utils.MixPrecisionOptimizer(optimizer)
-    for step in range(4):
-        factor = 1000.0 if step == 3 else 1.0
-        for parameter in model.parameters():
-            parameter.main_grad = paddle.full(
-                parameter.shape, 0.1 * factor, "float32"
-            )
-        optimizer.step()
-        if step < 3:
-            optimizer.clear_grad()
-    for parameter in model.parameters():
-        norm = 0.1 * np.sqrt(parameter.size)
-        np.testing.assert_allclose(
-            clip.metrics()["tensors"][parameter.name]["norm"],
-            1000 * norm,
-            rtol=1e-5,
-        )
-        assert parameter.main_grad.norm().item() < 1.1 * norm
-
-
-@pytest.mark.parametrize("in_groups", [False, True])
-def test_frozen_tensors_are_left_alone_until_they_are_trained(in_groups):
-    clip = ClipGradByAdaGC(t_start=3)
-    model, optimizer = plugged(clip, paddle.optimizer.AdamW, in_groups)
-    clip.bind(model)
-    for is_frozen in (True, False):
-        for parameter in model[0].parameters():
-            parameter.stop_gradient = is_frozen
-        train(model, optimizer, steps=4)
-        gamma = clip.state_dict()["gamma"]["0.weight"].item()
-        assert np.isinf(gamma) == is_frozen
-    assert clip.num_steps == 8
-    assert len(clip.metrics()["tensors"]) == 4

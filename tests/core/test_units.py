@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paddle_adagc import ClipGradByAdaGC, make_clip
-from paddle_adagc.kernels.cuda.tables import Tables
+from paddle_adagc.kernels.cuda.launch import Tables
 from paddle_adagc.kernels.host import RUNS
 from paddle_adagc.optimizers import Muon
 from paddle_adagc.parallel.layout import TensorLayout, with_units

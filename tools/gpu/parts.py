@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -22,19 +21,9 @@ DRIVER = "libcuda.so.1"
 CUDA = Path(__file__).resolve().parents[2] / "paddle_adagc/kernels/cuda"
 
 
-def load(name: str) -> ModuleType:
-    """Load a file of the kernels without the package, which needs Paddle."""
-    spec = importlib.util.spec_from_file_location(name, CUDA / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-driver, tables = load("driver"), load("tables")
-sys.path.insert(0, str(CUDA.parents[2]))  # paddle_adagc, for Paddle's part
+# Without the package, which needs Paddle; then with it, for Paddle's part.
+sys.path[:0] = [str(CUDA), str(CUDA.parents[2])]
+launch: Any = importlib.import_module("launch")
 
 REPETITIONS = 20
 BUSY_BYTES, BUSY_COPIES = 1 << 30, 100
@@ -70,14 +59,15 @@ class Torch:
         """Copy to the host as float64."""
         return tensor.double().cpu().numpy().copy()
 
-    def scaled(self, tensor: Any, h: float, dtype: str) -> np.ndarray:
+    def scaled(self, values: np.ndarray, h: float, dtype: str) -> np.ndarray:
         """Multiply in float32 at least and round once."""
-        wide, factor = self.wide(tensor), np.float32(h)
+        factor = np.float32(h)
+        product = values * factor
         if dtype != "float64":
-            wide = wide.astype(np.float32)
-        kept = np.float16 if dtype == "float16" else wide.dtype
-        product = (wide * factor).astype(kept).astype(np.float64)
-        return self.wide(self.tensor(product, dtype))
+            product = values.astype(np.float32) * factor
+        if dtype == "float16":
+            product = product.astype(np.float16)
+        return self.wide(self.tensor(product.astype(np.float64), dtype))
 
     def stream(self) -> int:
         """Handle of the current stream."""
@@ -145,9 +135,8 @@ class Paddle(Torch):
     def stream(self) -> int:
         if self._device == "cpu":
             return 0
-        from paddle_adagc.kernels.cuda.runtime import current_stream
-
-        return current_stream(0)
+        cuda = importlib.import_module("paddle_adagc.kernels.cuda")
+        return cuda.current_stream(0)
 
     def name(self) -> str:
         return self.lib.device.cuda.get_device_name()
@@ -168,31 +157,25 @@ class Lists:
         module: Any,
         framework: Torch,
         tensors: list[Any],
-        dtypes: str | list[str],
+        dtypes: list[str],
     ) -> None:
         sizes = np.array([int(np.prod(t.shape)) for t in tensors])
-        if isinstance(dtypes, str):
-            dtypes = [dtypes] * len(tensors)
-        made = tables.Tables(dtypes, sizes)
+        made = launch.Tables(dtypes, sizes)
         self.tensors = tensors
         self.missing: set[int] = set()
         self.memory = framework.empty(made.num_bytes, "uint8")
         self.sums = framework.empty(len(tensors), "float32")
-        self.launcher = tables.Launcher(
+        self.launcher = launch.Launcher(
             module, made, self.memory.data_ptr(), framework.stream()
         )
 
     def squared_norms(self) -> Any:
         """Tell the device the addresses, and measure."""
-        self.launcher.store_addresses(
-            np.array(
-                [
-                    0 if i in self.missing else tensor.data_ptr()
-                    for i, tensor in enumerate(self.tensors)
-                ],
-                np.uint64,
-            )
-        )
+        addresses = [
+            0 if i in self.missing else tensor.data_ptr()
+            for i, tensor in enumerate(self.tensors)
+        ]
+        self.launcher.store_addresses(np.array(addresses, np.uint64))
         self.launcher.squared_norms(self.sums.data_ptr())
         return self.sums
 
@@ -229,21 +212,18 @@ def pick_framework(name: str | None) -> Torch:
 def load_kernels(cuda_major: str) -> tuple[Any, dict[str, Any]]:
     """Compile the kernels for the current GPU and load them.
 
-    Args:
-        cuda_major: The NVRTC to prefer: a newer one than the driver's CUDA may
-            make code that the driver refuses.
+    ``cuda_major`` says which NVRTC to prefer: a newer one than the driver's
+    CUDA may make code that the driver refuses.
     """
-    cuda, version = driver.Driver(ctypes.CDLL(DRIVER)), ctypes.c_int()
-    cuda.call("cuDriverGetVersion", ctypes.byref(version))
-    nvrtc = driver.load_nvrtc(cuda_major)
-    compiler = driver.Compiler(nvrtc)
-    target = compiler.target(cuda.capability(0))
-    source = (CUDA / "multi_tensor.cu").read_text()
-    options = (*driver.OPTIONS, *tables.DEFINES)
+    driver, version = launch.Driver(ctypes.CDLL(DRIVER)), ctypes.c_int()
+    driver.call("cuDriverGetVersion", ctypes.byref(version))
+    nvrtc = launch.load_nvrtc(cuda_major)
+    compiler = launch.Compiler(nvrtc)
+    target = compiler.target(driver.capability)
     start = time.perf_counter()
-    image, _ = compiler.compile(source, target, options)
+    image, _ = compiler.compile(launch.SOURCE.read_text(), target)
     compiled = time.perf_counter()
-    module = cuda.load(image, cuda.context(0))
+    module = driver.load(image)
     facts = {
         "driver": version.value,
         "target": target,
@@ -255,10 +235,9 @@ def load_kernels(cuda_major: str) -> tuple[Any, dict[str, Any]]:
     return module, facts
 
 
-def free_bytes() -> int:
+def free_bytes(module: Any) -> int:
     """Free memory of the current device."""
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
-    driver.Driver(ctypes.CDLL(DRIVER)).call(
-        "cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total)
-    )
+    found = ctypes.byref(free), ctypes.byref(total)
+    module.driver.call("cuMemGetInfo_v2", *found)
     return free.value

@@ -38,7 +38,7 @@ def time_lists(module: Any, framework: Torch) -> Iterator[dict[str, Any]]:
         tensors = [
             framework.tensor(zeros, dtype)[offset:] for _ in range(count)
         ]
-        lists = Lists(module, framework, tensors, dtype)
+        lists = Lists(module, framework, tensors, [dtype] * count)
         discard = framework.tensor(np.zeros(count), "bool")
         source = framework.empty(count * size * width, "uint8")
         copy_ms, _ = framework.milliseconds(source.clone)
@@ -75,39 +75,28 @@ def others(framework: Torch, tensors: list[Any]) -> dict[str, float]:
     """Time what a user could do, and with Paddle the whole clip; in ms.
 
     All scale everything but the whole clip, whose gradients are zero here.
+    PyTorch has no fast list for factors on the device.
     """
-    kinds = paddle_clips if isinstance(framework, Paddle) else torch_lists
+    lib, steps = framework.lib, dict[str, Callable[[], Any]]()
+    if isinstance(framework, Paddle):
+        adagc = importlib.import_module("paddle_adagc.clips.adagc")
+        zeros = lib.nn.initializer.Constant(0.0)
+        make = functools.partial(
+            lib.create_parameter, default_initializer=zeros
+        )
+        pairs = [(make(t.shape, t.dtype), t) for t in tensors]
+        mine = adagc.ClipGradByAdaGC(t_start=0)
+        theirs = lib.nn.ClipGradByGlobalNorm(1.0)
+        steps["clip"] = functools.partial(mine, pairs)
+        steps["globalgc"] = functools.partial(theirs, pairs)
+    else:
+        factors = [0.5] * len(tensors)
+        steps["foreach"] = lambda: (
+            lib._foreach_norm(tensors),
+            lib._foreach_mul_(tensors, factors),
+        )
     found: dict[str, float] = {}
-    for name, step in kinds(framework.lib, tensors).items():
+    for name, step in steps.items():
         ms, host_ms = framework.milliseconds(step)
         found |= {f"{name}_ms": ms, f"{name}_host_ms": host_ms}
     return found
-
-
-def paddle_clips(
-    paddle: Any, tensors: list[Any]
-) -> dict[str, Callable[[], Any]]:
-    """Return AdaGC's and Paddle's own clip of these gradients."""
-    adagc = importlib.import_module("paddle_adagc.clips.adagc")
-    zeros = paddle.nn.initializer.Constant(0.0)
-    parameters = [
-        paddle.create_parameter(t.shape, t.dtype, default_initializer=zeros)
-        for t in tensors
-    ]
-    pairs = [*zip(parameters, tensors, strict=True)]
-    mine = adagc.ClipGradByAdaGC(t_start=0)
-    theirs = paddle.nn.ClipGradByGlobalNorm(1.0)
-    return {"clip": lambda: mine(pairs), "globalgc": lambda: theirs(pairs)}
-
-
-def torch_lists(torch: Any, tensors: list[Any]) -> dict[str, Callable[[], Any]]:
-    """Return PyTorch's lists, with factors that the host knows already.
-
-    PyTorch has no fast list for factors on the device.
-    """
-
-    def foreach() -> None:
-        torch._foreach_norm(tensors)
-        torch._foreach_mul_(tensors, [0.5] * len(tensors))
-
-    return {"foreach": foreach}

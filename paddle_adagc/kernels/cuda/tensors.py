@@ -21,27 +21,21 @@ import numpy as np
 import paddle
 from paddle import Tensor
 
-from paddle_adagc.kernels.cuda.runtime import (
+from paddle_adagc.kernels import host
+from paddle_adagc.kernels.cuda import (
     current_device,
     current_stream,
+    launch,
     load_module,
 )
-from paddle_adagc.kernels.cuda.tables import (
-    Launcher,
-    Rule,
-    Tables,
-    launch_adaptive_step,
-)
-from paddle_adagc.kernels.host import Segments, current_memory, describe
+from paddle_adagc.kernels.host import Segments, TensorList
 
 _NAMES = ("float32", "float64", "bfloat16", "float16")
 """In the order of the codes in ``host.py``."""
 
 
-class DeviceTensors:
-    """Dense tensors on the current NVIDIA GPU; None stands for no tensor."""
-
-    is_told = False
+class DeviceTensors(TensorList):
+    """Dense tensors on the current NVIDIA GPU."""
 
     def __init__(
         self,
@@ -49,40 +43,27 @@ class DeviceTensors:
         descriptors: np.ndarray,
         segments: Segments | None = None,
     ) -> None:
-        self._held = tensors  # so that the addresses stay theirs
-        self._num_slots = len(tensors)
-        if segments is not None:
-            descriptors = segments.describe(descriptors)
-            self._num_slots = segments.num_slots
-        self.addresses = descriptors["address"].astype(np.uint64)
-        self._lists = _find_lists(descriptors, segments)
+        super().__init__(tensors, descriptors, segments)
+        self._lists = _find_lists(self.descriptors, segments)
 
     @staticmethod
     def is_available() -> bool:
-        """Whether the current device is a GPU that the kernels run on."""
-        device = current_device()
-        return device is not None and load_module(device) is not None
+        return load_module(current_device()) is not None
 
     @staticmethod
     def can_take(descriptors: np.ndarray) -> np.ndarray:
-        """Which tensors the kernels are made for, bool ``[num_tensors]``."""
-        return (descriptors["dtype"] >= 0) & (
-            descriptors["device"] == current_memory()
-        )
+        is_here = descriptors["device"] == host.current_memory()
+        return (descriptors["dtype"] >= 0) & is_here
 
     def squared_norms(self) -> Tensor:
-        """float32 ``[num_slots]``; 0 for None."""
-        out = paddle.empty([self._num_slots], "float32")
+        out = paddle.empty([self.num_slots], "float32")
         self._lists.of(self).squared_norms(out.data_ptr())
         return out
 
     def scale_(self, h: Tensor, discard: Tensor | None) -> None:
-        """Multiply each by its ``h``, unless that is 1; or set it to 0."""
         h = h.contiguous()
-        self._lists.of(self).scale(
-            h.data_ptr(), None if discard is None else discard.data_ptr()
-        )
-        for tensor in () if self.is_told else self._held:
+        self._lists.of(self).scale(h.data_ptr(), _address(discard))
+        for tensor in () if self.is_told else self.tensors:
             if tensor is not None:
                 tensor._bump_inplace_version()
 
@@ -97,16 +78,15 @@ class _Lists:
 
     def __init__(self, key: _Key, descriptors: np.ndarray) -> None:
         device, stream, _, segments = self.key = key
-        module = load_module(device)
         self.descriptors = descriptors
         runs, num_slots = None, 0
         if segments is not None:
             runs, num_slots = segments.runs, segments.num_slots
         names = [_NAMES[code] for code in descriptors["dtype"]]
-        tables = Tables(names, descriptors["size"], runs, num_slots)
+        tables = launch.Tables(names, descriptors["size"], runs, num_slots)
         self._memory = paddle.empty([tables.num_bytes], "uint8")
-        self._launcher = Launcher(
-            module, tables, self._memory.data_ptr(), stream
+        self._launcher = launch.Launcher(
+            load_module(device), tables, self._memory.data_ptr(), stream
         )
         self._known: weakref.ref[DeviceTensors] | None = None
 
@@ -125,18 +105,17 @@ class _Lists:
             return None
         return np.where(is_new, descriptors, mine)
 
-    def of(self, tensors: DeviceTensors) -> Launcher:
+    def of(self, tensors: DeviceTensors) -> launch.Launcher:
         """Return the launcher, once the device has the tensors' addresses."""
         if self._known is None or self._known() is not tensors:
-            self._launcher.store_addresses(tensors.addresses)
+            addresses = tensors.descriptors["address"].astype(np.uint64)
+            self._launcher.store_addresses(addresses)
             self._known = weakref.ref(tensors)
         return self._launcher
 
 
 _Key = tuple[int, int, int, Segments | None]
-_KEPT: list[_Lists] = []
-"""The last used first."""
-
+_KEPT: list[_Lists] = []  # the last used first
 _MOST_KEPT = 16
 
 
@@ -145,16 +124,14 @@ def _find_lists(descriptors: np.ndarray, segments: Segments | None) -> _Lists:
     device = current_device()
     assert device is not None
     key = device, current_stream(device), len(descriptors), segments
-    old, found = None, None
-    for lists in _KEPT:
-        known = lists.with_new(descriptors) if lists.key == key else None
-        if known is not None:
-            old, found = lists, lists
-            if known is not lists.descriptors:
-                found = _Lists(key, known)
-            break
-    found = found or _Lists(key, descriptors)
-    rest = [other for other in _KEPT if other is not old]
+    for old in _KEPT:
+        if old.key != key or (known := old.with_new(descriptors)) is None:
+            continue
+        found = old if known is old.descriptors else _Lists(key, known)
+        rest = [other for other in _KEPT if other is not old]
+        break
+    else:
+        found, rest = _Lists(key, descriptors), _KEPT
     _KEPT[:] = [found, *rest][:_MOST_KEPT]
     return found
 
@@ -165,11 +142,8 @@ class AdaptiveStep(NamedTuple):
     norm: Tensor
     h: Tensor
     gamma: Tensor
-    lost: Tensor | None
-    """bool; whose gradient becomes 0."""
-
-    num_nonfinite: Tensor
-    """int32."""
+    lost: Tensor | None  # bool; whose gradient becomes 0
+    num_nonfinite: Tensor  # int32
 
 
 def adaptive_step(
@@ -190,15 +164,15 @@ def adaptive_step(
     another dtype or lies elsewhere: Paddle's operators then move it.
     """
     device = current_device()
-    module = None if device is None else load_module(device)
+    module = load_module(device)
     if device is None or module is None:
         return None
     vectors = squared_norm, gamma, num_nonfinite
     dtypes = [paddle.float32, paddle.float32, paddle.int32]
-    known = describe(vectors)
+    known = host.describe(vectors)
     if (
         [vector.dtype for vector in vectors] != dtypes
-        or (known["device"] != current_memory()).any()
+        or (known["device"] != host.current_memory()).any()
         or (known["size"] != gamma.size).any()
         or gamma.size == 0
     ):
@@ -208,12 +182,16 @@ def adaptive_step(
     count = paddle.empty_like(num_nonfinite)
     held = (gamma, norm, h, new_gamma, lost, num_nonfinite, count)
     h_of_nonfinite = 0.0 if zeroes_nonfinite else 1.0
-    launch_adaptive_step(
+    launch.launch_adaptive_step(
         module,
         current_stream(device),
         gamma.shape[0],
-        Rule(lambda_rel, 1.0 - beta, h_of_nonfinite),
+        launch.Rule(lambda_rel, 1.0 - beta, h_of_nonfinite),
         squared_norm.data_ptr(),
-        [None if vector is None else vector.data_ptr() for vector in held],
+        [*map(_address, held)],
     )
     return AdaptiveStep(norm, h, new_gamma, lost, count)
+
+
+def _address(vector: Tensor | None) -> int | None:
+    return None if vector is None else vector.data_ptr()

@@ -25,7 +25,7 @@ import paddle.distributed as dist
 from paddle import Tensor
 from paddle.nn.clip import ClipGradBase
 
-from paddle_adagc.kernels.cuda.tables import Tables
+from paddle_adagc.kernels.cuda.launch import Tables
 from paddle_adagc.lab.markdown import markdown_table
 from paddle_adagc.lab.models.shapes import Shape
 from paddle_adagc.parallel.topology import Topology, read_topology

@@ -23,8 +23,8 @@ import paddle
 from paddle.base import libpaddle
 
 from paddle_adagc import ClipGradByAdaGC, kernels
-from paddle_adagc.kernels import host
-from paddle_adagc.kernels.cuda import driver, runtime, tensors
+from paddle_adagc.kernels import cuda, host
+from paddle_adagc.kernels.cuda import launch, tensors
 from paddle_adagc.lab.markdown import markdown_table
 
 ADAMW = "AdamW"
@@ -41,14 +41,13 @@ def use(backend: str) -> Iterator[None]:
     nothing = ctypes.CDLL(None).Py_IsNone  # returns 0 for what these get
     calls = types.SimpleNamespace(
         cuInit=nothing,
+        cuDeviceGet=nothing,
         cuCtxGetCurrent=nothing,
         cuModuleGetFunction=nothing,
         cuLaunchKernel=nothing,
         cuMemcpyHtoDAsync_v2=nothing,
     )
-    module = driver.Module(
-        driver.Driver(calls), ctypes.c_void_p(), ctypes.c_void_p()
-    )
+    module = launch.Module(launch.Driver(calls), ctypes.c_void_p())
     patch = mock.patch.object
     with contextlib.ExitStack() as stack:
         enter = stack.enter_context
@@ -56,7 +55,7 @@ def use(backend: str) -> Iterator[None]:
         if backend == "CUDA kernels":
             enter(patch(paddle.device, "get_device", lambda: "gpu:0"))
             enter(patch(host, "CUDA", host.CPU))  # where the tensors lie
-            enter(patch(runtime, "_LOADED", {0: module}))
+            enter(patch(cuda, "_LOADED", {0: module}))
             name = "_get_current_raw_stream"
             enter(patch(libpaddle, name, lambda device: 0, create=True))
         yield

@@ -10,7 +10,7 @@ from helpers import strided_gradient
 from paddle_adagc import kernels
 from paddle_adagc.clips.gradients import GradientList, squared_norms
 from paddle_adagc.kernels import split
-from paddle_adagc.kernels.cuda.tables import CHUNK
+from paddle_adagc.kernels.cuda.launch import CHUNK
 
 on_loops = pytest.mark.parametrize("backend", ["host", "cuda"], indirect=True)
 pytestmark = pytest.mark.usefixtures("backend")
@@ -108,7 +108,7 @@ def test_each_gradient_goes_to_the_first_backend_that_can_take_it(backend):
     ]
     parts = split([*gradients[:4], None, gradients[5]])
     left = backend == "operators"
-    taken = [t is not None for t in parts[-1]._tensors]
+    taken = [t is not None for t in parts[-1].tensors]
     assert taken == [left, True, False, left, False, left]
     assert isinstance(parts[0], kernels.BACKENDS[0])
     listed = GradientList(gradients)

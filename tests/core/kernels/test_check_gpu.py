@@ -19,143 +19,114 @@ TOOL = Path(__file__).parents[3] / "tools/check_gpu.py"
 
 @pytest.fixture(scope="module")
 def tool():
+    path = [*sys.path]
     sys.path.insert(0, str(TOOL.parent))  # as for a script
     spec = importlib.util.spec_from_file_location("check_gpu", TOOL)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    sys.path.remove(str(TOOL.parent))
+    sys.path[:] = path
     return module
 
 
-def module_of(tool, cuda):
-    cuda.emulated_reset()
-    found = tool.parts.driver.Driver(cuda)
-    return found.load(b"emulated sm_90", found.context(0))
-
-
-def on_cpu(tool, name, has_waited=False):
+def on_cpu(tool, name):
     """A framework whose events say that each step takes 2 ms."""
     if name == "Torch":
         pytest.importorskip("torch")
-    kind = getattr(tool, name)
     event = types.SimpleNamespace(
         record=lambda: None,
         synchronize=lambda: None,
         elapsed_time=lambda end: 2.0,
-        query=lambda: has_waited,
+        query=lambda: False,
     )
     facts = {
         "event": lambda self: event,
         "name": lambda self: "NVIDIA H200, emulated",
         "other_stream": lambda self: contextlib.nullcontext(),
     }
-    return type(name, (kind,), facts)("cpu")
+    return type(name, (getattr(tool, name),), facts)("cpu")
 
 
-class Graphs:
-    """The parts of torch.cuda that the checks call; launches can be captured.
-
-    Args:
-        module: Of the emulated driver.
-    """
-
-    def __init__(self, module):
-        self._launch = module.launch
-        self._captured = None
-        self.copy = module.copy
-
-    def launch(self, *arguments):
-        if self._captured is None:
-            self._launch(*arguments)
-        else:
-            self._captured.append(arguments)
+def capture_launches(monkeypatch, torch, module):
+    """Give torch.cuda graphs of the launches of an emulated module."""
+    launch = module.launch
 
     @contextlib.contextmanager
-    def graph(self, graph, stream):
-        self._captured = graph.launches = []
+    def capture(graph, stream):
+        module.launch = lambda *arguments: graph.launches.append(arguments)
         yield
-        self._captured = None
+        module.launch = launch
 
-    def __call__(self):  # CUDAGraph()
-        graph = types.SimpleNamespace()
-        graph.replay = lambda: [self._launch(*a) for a in graph.launches]
+    def make_graph():
+        graph = types.SimpleNamespace(launches=[])
+        graph.replay = lambda: [launch(*a) for a in graph.launches]
         return graph
 
-    def replace(self, monkeypatch, torch):
-        stream = types.SimpleNamespace(wait_stream=lambda other: None)
-        for name, fake in {
-            "CUDAGraph": self,
-            "graph": self.graph,
-            "Stream": lambda: stream,
-            "current_stream": lambda: stream,
-            "stream": lambda stream: contextlib.nullcontext(),
-            "synchronize": lambda: None,
-        }.items():
-            monkeypatch.setattr(torch.cuda, name, fake)
-        return self
+    stream = types.SimpleNamespace(wait_stream=lambda other: None)
+    for name, fake in {
+        "CUDAGraph": make_graph,
+        "graph": capture,
+        "Stream": lambda: stream,
+        "current_stream": lambda: stream,
+        "stream": lambda stream: contextlib.nullcontext(),
+        "synchronize": lambda: None,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, fake)
 
 
-def shorten(monkeypatch, tool, cuda):
-    monkeypatch.setattr(tool.parts, "DRIVER", cuda._name)
-    monkeypatch.setattr(tool.times, "LISTS", ((3, 3e4, 0), (5, 1e4, 1)))
-    monkeypatch.setattr(tool.parts, "REPETITIONS", 2)
-    monkeypatch.setattr(tool.parts, "BUSY_BYTES", 8)
-    # Paddle's own clip has no bfloat16 on a CPU.
-    theirs = paddle.nn.ClipGradByGlobalNorm
-    monkeypatch.setattr(
-        paddle.nn,
-        "ClipGradByGlobalNorm",
-        lambda bound: (
-            lambda pairs: theirs(bound)(
-                [(p, g.astype("float32")) for p, g in pairs]
-            )
-        ),
-    )
-    monkeypatch.setattr(tool.parts, "BUSY_COPIES", 2)
-    monkeypatch.setattr(tool, "REPEATS", 2)
-    monkeypatch.setattr(tool, "ORDER_VALUES", 1 << 12)
-    monkeypatch.setattr(tool, "LARGE_VALUES", tool.tables.CHUNK + 77)
-    monkeypatch.setattr(tool, "CAPTURE_VALUES", 103)
-    monkeypatch.setattr(tool, "TOOL_PATH", "")
+def float32_global_norm(bound):
+    """Paddle's own clip, which has no bfloat16 on a CPU."""
+    clip = paddle.nn.clip.ClipGradByGlobalNorm(bound)
+    return lambda pairs: clip([(p, g.astype("float32")) for p, g in pairs])
 
 
-@pytest.mark.parametrize("framework", ["Paddle", "Torch"])
-def test_quick_checks_on_the_emulated_gpu(
-    tool, monkeypatch, tmp_path, capsys, framework
-):
-    """With the real search for device, driver and kernels."""
-    used = on_cpu(tool, framework)
-    cuda = backends.use_cuda(monkeypatch)
+def run(monkeypatch, tool, capsys, tmp_path, cuda, name, *arguments):
+    """Status and rows of the command, with the real search for the kernels."""
+    used = on_cpu(tool, name)
+    backends.use_cuda(monkeypatch, cuda)
+    load = tool.parts.load_kernels
+
+    def load_kernels(major):
+        module, facts = load(major)
+        if name == "Torch":
+            capture_launches(monkeypatch, used.lib, module)
+        return module, facts
+
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(tool.parts, "pick_framework", lambda name: used)
-    monkeypatch.setattr(tool.parts, "DRIVER", cuda._name)
-    monkeypatch.setattr(tool.parts.driver, "load_nvrtc", lambda major: cuda)
-    status = tool.main(["--quick"])
+    monkeypatch.setattr(paddle.nn, "ClipGradByGlobalNorm", float32_global_norm)
+    for place, values in {
+        tool.parts: {
+            "pick_framework": lambda name: used,
+            "load_kernels": load_kernels,
+            "DRIVER": cuda._name,
+            "REPETITIONS": 2,
+            "BUSY_BYTES": 8,
+            "BUSY_COPIES": 2,
+        },
+        tool.parts.launch: {"load_nvrtc": lambda major: cuda},
+        tool.times: {"LISTS": ((3, 3e4, 0), (5, 1e4, 1))},
+        tool: {
+            "REPEATS": 2,
+            "ORDER_VALUES": 1 << 12,
+            "CAPTURE_VALUES": 103,
+            "TOOL_PATH": "",
+        },
+    }.items():
+        for key, value in values.items():
+            monkeypatch.setattr(place, key, value)
+    status = tool.main([*arguments])
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert status == 0, rows
-    names = ["step"] + ["ClipGradByAdaGC"] * (framework == "Paddle")
-    assert [row["check"] for row in rows] == names
-    for row in rows:
-        assert (row["driver"], row["target"]) == (12090, "sm_90")
-        assert (row["nvrtc"], row["nvrtc_file"]) == ("0.1", cuda._name)
-        assert row["stream"] == 0
+    return status, rows
 
 
 @pytest.mark.parametrize("framework", ["Paddle", "Torch"])
-def test_it_runs_to_its_end(tool, monkeypatch, capsys, framework):
-    cuda = backends.use_cuda(monkeypatch)
-    shorten(monkeypatch, tool, cuda)
-    used = on_cpu(tool, framework)
-    module = module_of(tool, cuda)
-    if framework == "Torch":
-        module = Graphs(module).replace(monkeypatch, used.lib)
-    monkeypatch.setattr(tool.parts, "pick_framework", lambda name: used)
-    monkeypatch.setattr(tool.parts, "load_kernels", lambda major: (module, {}))
-    status = tool.main([])
-    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert (status, [row for row in rows if "error" in row]) == (0, [])
-    checks = ["step"] + ["ClipGradByAdaGC"] * (framework == "Paddle")
-    checks += ["values"] * 4 + ["rule"] + ["same bits"] * 4 + ["order"]
+def test_it_runs_to_its_end(tool, monkeypatch, capsys, tmp_path, framework):
+    cuda = backends.emulated_cuda()
+    monkeypatch.setattr(tool, "LARGE_VALUES", tool.launch.CHUNK + 77)
+    status, rows = run(monkeypatch, tool, capsys, tmp_path, cuda, framework)
+    assert not [row["error"] for row in rows if "error" in row]
+    assert status == 0
+    checks = ["step", "rule"] + ["ClipGradByAdaGC"] * (framework == "Paddle")
+    checks += ["same bits"] * 4 + ["order"]
     checks += ["capture and 3 replays"] * (framework == "Torch")
     assert [row["check"] for row in rows if "check" in row] == [
         *checks,
@@ -163,6 +134,10 @@ def test_it_runs_to_its_end(tool, monkeypatch, capsys, framework):
         "compute-sanitizer",
     ]
     assert not any("skipped" in row for row in rows[:-1])
+    for row in rows:
+        assert (row["driver"], row["target"]) == (12090, "sm_90")
+        assert (row["nvrtc"], row["nvrtc_file"]) == ("0.1", cuda._name)
+        assert row["stream"] == 0
     times = [row for row in rows if "time" in row]
     assert len(times) == 2 * len(tool.times.LISTS) * len(tool.times.SHARES)
     assert {row["ms"] for row in times} == {2.0}
@@ -177,30 +152,19 @@ def test_it_runs_to_its_end(tool, monkeypatch, capsys, framework):
 def test_a_failed_check_does_not_end_the_others(
     tool, tmp_path, monkeypatch, capsys
 ):
-    source = (tool.parts.CUDA / "multi_tensor.cu").read_text()
+    source = tool.launch.SOURCE.read_text()
     wrong = source.replace("fminf(threshold / norm, 1.0f)", "1.0f")
     assert wrong != source
     cuda = backends.build_emulated(tmp_path, wrong)
-    shorten(monkeypatch, tool, cuda)
-    monkeypatch.setattr(tool, "LARGE_VALUES", 1 << 31)
-    module = module_of(tool, backends.use_cuda(monkeypatch, cuda))
-    used = on_cpu(tool, "Paddle")
-    monkeypatch.setattr(tool.parts, "pick_framework", lambda name: used)
-    monkeypatch.setattr(tool.parts, "load_kernels", lambda major: (module, {}))
-    assert tool.main([]) == 1
-    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    failed = [row for row in rows if "error" in row]
-    assert [(row["check"], row["error"]) for row in failed] == [
-        ("step", "AssertionError: h differs"),
-        ("ClipGradByAdaGC", "AssertionError: step 6: gradient 0 differs"),
-        (
-            "rule",
-            "AssertionError: h differs: 513 tensors, beta 0.99, h of Inf 0",
-        ),
+    status, rows = run(
+        monkeypatch, tool, capsys, tmp_path, cuda, "Paddle", "--quick"
+    )
+    assert status == 1
+    assert [row["error"] for row in rows] == [
+        "AssertionError: h differs",
+        "AssertionError: h differs: 513 tensors, beta 0.99, h of Inf 0",
+        "AssertionError: step 6: gradient 0 differs",
     ]
-    large, *times, _ = rows[-2 - 6 * len(tool.times.LISTS) :]
-    assert large["skipped"] == "1.1 GB are free, 4.8 are needed"
-    assert all("time" in row for row in times)
 
 
 def test_without_a_gpu_it_says_what_is_missing():

@@ -4,7 +4,9 @@
 
 import ctypes
 import logging
+import os
 import types
+from pathlib import Path
 
 import backends
 import numpy as np
@@ -15,8 +17,9 @@ from paddle import _C_ops
 
 from paddle_adagc import kernels
 from paddle_adagc.clips.gradients import GradientList
+from paddle_adagc.kernels import cuda as runtime
 from paddle_adagc.kernels import host, operators
-from paddle_adagc.kernels.cuda import driver, runtime, tensors
+from paddle_adagc.kernels.cuda import launch, tensors
 from paddle_adagc.kernels.cuda.tensors import adaptive_step
 from paddle_adagc.kernels.host import CUDA, NO_TENSOR
 from paddle_adagc.kernels.operators import OperatorTensors
@@ -34,29 +37,34 @@ def fresh(monkeypatch, tmp_path):
     monkeypatch.setattr(runtime, "_LOADED", {})
 
 
-def assert_operators(gradient=None):
-    (part,) = kernels.split(
-        [paddle.ones([2]) if gradient is None else gradient]
-    )
+def assert_operators():
+    (part,) = kernels.split([paddle.ones([2])])
     assert isinstance(part, OperatorTensors)
     assert part.squared_norms().tolist() == [2.0]
 
 
 @pytest.mark.parametrize(
-    ("device", "rocm"),
+    ("device", "rocm", "memory"),
     [
-        ("xpu:0", False),
-        ("npu:0", False),
-        ("gpu:0", True),
-        ("gpu_pinned", False),
+        ("cpu", False, 1 << 8),
+        ("gpu:3", False, (2 << 8) + 3),
+        ("gpu:0", True, 0),
+        ("xpu:0", False, 0),
+        ("gpu_pinned", False, 0),
     ],
 )
-def test_other_devices_are_not_asked_for_cuda(monkeypatch, device, rocm):
+def test_only_nvidia_devices_are_asked_for_cuda(
+    monkeypatch, device, rocm, memory
+):
     pretend_gpu(monkeypatch, device=device, rocm=rocm)
-    assert runtime.current_device() is None
-    host.load_library()  # that of the host is kept
-    monkeypatch.setattr(ctypes, "CDLL", None)
-    assert_operators()
+    assert host.current_memory() == memory
+    assert runtime.current_device() == (3 if device == "gpu:3" else None)
+    if runtime.current_device() is None:
+        host.load_library()  # that of the host is kept
+        monkeypatch.setattr(ctypes, "CDLL", None)
+        (part,) = kernels.split([paddle.ones([2])])
+        is_host = isinstance(part, host.HostTensors)
+        assert is_host == (device == "cpu")
 
 
 def test_switch(monkeypatch):
@@ -84,27 +92,43 @@ def cuda(monkeypatch):
     cuda.emulated_compilations()
     pretend_gpu(monkeypatch)
     monkeypatch.setattr(runtime, "DRIVER", cuda._name)
-    monkeypatch.setattr(driver, "load_nvrtc", lambda major: cuda)
+    monkeypatch.setattr(launch, "load_nvrtc", lambda major: cuda)
     return cuda
 
 
-def test_without_nvrtc(monkeypatch, caplog, cuda):
-    def load_nvrtc(major):
-        raise OSError("NVRTC was not found")
+def old_library(*arguments):
+    raise AttributeError("undefined symbol: cuInit")
 
-    monkeypatch.setattr(driver, "load_nvrtc", load_nvrtc)
+
+def no_nvrtc(major):
+    raise OSError("NVRTC was not found")
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "value", "message"),
+    [
+        (launch, "load_nvrtc", no_nvrtc, "NVRTC was not found"),
+        (launch, "Driver", old_library, "undefined symbol: cuInit"),
+        (
+            launch,
+            "SOURCE",
+            Path(os.devnull),
+            "compile for sm_90: error: no ker",
+        ),
+        (runtime, "libpaddle", types.SimpleNamespace(), "_get_current_stream"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_whatever_is_missing_the_operators_are_used(
+    monkeypatch, caplog, cuda, tmp_path, place, name, value, message
+):
+    monkeypatch.setattr(place, name, value)
     assert_operators()
-    assert "NVRTC was not found" in caplog.text
-    assert runtime.why_not(0) == "NVRTC was not found"
-
-
-def test_compile_error(monkeypatch, caplog, cuda, tmp_path):
-    source = tmp_path / "empty.cu"
-    source.write_text("")
-    monkeypatch.setattr(runtime, "SOURCE", source)
-    assert_operators()
-    assert "NVRTC cannot compile for sm_90: error: no kernel" in caplog.text
-    assert not [*(tmp_path / "paddle_adagc").iterdir()]
+    assert message in caplog.text
+    assert message in runtime.why_not(0)
+    assert not [*tmp_path.glob("paddle_adagc/*")]
+    runtime.leave_to_operators(1, "rank 1")  # where there is no other
+    assert runtime.load_module(1) is None
 
 
 @pytest.mark.parametrize(
@@ -118,7 +142,7 @@ def test_driver_that_fails(caplog, cuda, call):
 
 def test_image_is_compiled_once(cuda, tmp_path):
     for _ in range(2):
-        assert isinstance(runtime.load_module(0), driver.Module)
+        assert isinstance(runtime.load_module(0), launch.Module)
         assert runtime.why_not(0) == ""
         runtime._LOADED.clear()
     assert cuda.emulated_compilations() == 1
@@ -136,19 +160,6 @@ def test_a_cache_that_cannot_be_written_is_done_without(cuda, tmp_path):
     assert cuda.emulated_compilations() == 1
 
 
-def test_no_failure_of_the_driver_s_library_ends_a_step(
-    monkeypatch, caplog, cuda
-):
-    def old_library(library):
-        raise AttributeError("undefined symbol: cuInit")
-
-    monkeypatch.setattr(driver, "Driver", old_library)
-    assert_operators()
-    assert "undefined symbol: cuInit" in caplog.text
-    runtime.leave_to_operators(1, "rank 1")  # where there is no other
-    assert runtime.load_module(1) is None
-
-
 def test_the_stream_has_two_names(monkeypatch):
     """Paddle 3.3 has the first, earlier versions the second alone."""
     library = types.SimpleNamespace(
@@ -158,12 +169,6 @@ def test_the_stream_has_two_names(monkeypatch):
     assert runtime.current_stream(1) == 8
     library._get_current_raw_stream = lambda device: 40 + device
     assert runtime.current_stream(1) == 41
-
-
-def test_a_paddle_without_either_uses_operators(monkeypatch, caplog, cuda):
-    monkeypatch.setattr(runtime, "libpaddle", types.SimpleNamespace())
-    assert_operators()
-    assert "_get_current_stream" in caplog.text
 
 
 def test_a_gpu_older_than_nvrtc_is_named():
@@ -176,10 +181,10 @@ def test_a_gpu_older_than_nvrtc_is_named():
             known[:] = 75, 80
             return 0
 
-    compiler = driver.Compiler(Newer())
+    compiler = launch.Compiler(Newer())
     assert compiler.target(80) == "sm_80"
     assert compiler.target(89) == "compute_80"
-    with pytest.raises(driver.CudaError, match=r"sm_75 and newer, .* sm_70"):
+    with pytest.raises(launch.CudaError, match=r"sm_75 and newer, .* sm_70"):
         compiler.target(70)
 
 
@@ -217,19 +222,19 @@ def test_kernels_run_in_the_context_of_their_device(monkeypatch):
     cuda.cuCtxSetCurrent(foreign)
     assert adaptive_step(ones, ones, counts, **rule) is not None
     cuda.cuCtxSetCurrent(foreign)
-    with pytest.raises(driver.CudaError, match=r"launch of .* \(201\)"):
-        second.launch("adaptive_step", 1, 1, 0)
+    with pytest.raises(launch.CudaError, match=r"launch of .* \(201\)"):
+        second.launch("adaptive_step", 1, 0)
 
 
 def test_tensor_that_is_not_on_the_gpu_goes_to_the_operators(cuda):
     assert tensors.DeviceTensors.is_available()
-    assert_operators(paddle.ones([2]))
+    assert_operators()
 
 
 def test_failing_launch_says_where_it_may_come_from(monkeypatch):
     cuda = backends.use_cuda(monkeypatch)
     cuda.emulated_failure(b"cuLaunchKernel", 700)
-    with pytest.raises(driver.CudaError, match=r"launch of .*700.*earlier"):
+    with pytest.raises(launch.CudaError, match=r"launch of .*700.*earlier"):
         GradientList([paddle.ones([2])]).squared_norms()
 
 

@@ -2,15 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The kernels as NVRTC compiles them for GPUs; none is needed for that."""
 
-import ctypes
 import os
 import re
 from pathlib import Path
 
 import pytest
 
-from paddle_adagc.kernels.cuda import driver, runtime
-from paddle_adagc.kernels.cuda.tables import DEFINES
+from paddle_adagc.kernels.cuda import launch
 
 OTHERS = os.environ.get("NVRTC_LIBRARIES", "").split(":")
 """Paths of further libraries, from wheels of other versions of CUDA."""
@@ -19,10 +17,9 @@ OTHERS = os.environ.get("NVRTC_LIBRARIES", "").split(":")
 @pytest.fixture(scope="module", params=["12", "13", *filter(None, OTHERS)])
 def compiler(request):
     if "/" in request.param:
-        driver._load_builtins(Path(request.param))
-        return driver.Compiler(ctypes.CDLL(request.param))
+        return launch.Compiler(launch.load_wheel(Path(request.param)))
     try:
-        found = driver.Compiler(driver.load_nvrtc(request.param))
+        found = launch.Compiler(launch.load_nvrtc(request.param))
     except OSError as error:
         pytest.skip(f"pip install -e '.[nvrtc]': {error}")
     assert str(found.version[0]) == request.param
@@ -45,9 +42,8 @@ _FUNCTION = re.compile(
 def test_kernels_compile_without_spills(compiler, arch, registers):
     if compiler.target(arch) != f"sm_{arch}":
         pytest.skip(f"NVRTC {compiler.version} is older than sm_{arch}")
-    image, log = compiler.compile(
-        runtime.SOURCE.read_text(), f"sm_{arch}", (*driver.OPTIONS, *DEFINES)
-    )
+    source = launch.SOURCE.read_text()
+    image, log = compiler.compile(source, f"sm_{arch}")
     assert image.startswith(b"\x7fELF")
     functions = {f["name"]: f for f in _FUNCTION.finditer(log)}
     dtypes = ("float32", "float64", "bfloat16", "float16")
@@ -65,11 +61,7 @@ def test_kernels_compile_without_spills(compiler, arch, registers):
 
 
 def test_values_move_16_bytes_at_a_time(compiler):
-    ptx, _ = compiler.compile(
-        runtime.SOURCE.read_text(),
-        "compute_80",
-        (*driver.OPTIONS, *DEFINES),
-    )
+    ptx, _ = compiler.compile(launch.SOURCE.read_text(), "compute_80")
     # NVRTC 11 does not see that a table's addresses are of global memory.
     is_old = compiler.version < (12, 0)
     wide = rb"(\.global)%s\.v(4.\w32|2.\w64)" % (b"?" if is_old else b"")
@@ -86,12 +78,10 @@ def test_newer_gpu_than_nvrtc_knows_gets_ptx(compiler):
     assert compiler.target(90) == "sm_90"
     target = compiler.target(990)
     assert target.startswith("compute_")
-    image, _ = compiler.compile(
-        runtime.SOURCE.read_text(), target, (*driver.OPTIONS, *DEFINES)
-    )
+    image, _ = compiler.compile(launch.SOURCE.read_text(), target)
     assert b".version" in image
 
 
 def test_error_carries_nvrtc_s_log(compiler):
-    with pytest.raises(driver.CudaError, match="storage class"):
-        compiler.compile("nonsense", "sm_90", driver.OPTIONS)
+    with pytest.raises(launch.CudaError, match="storage class"):
+        compiler.compile("nonsense", "sm_90")

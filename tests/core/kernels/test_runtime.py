@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Clip steps in a process that finds a driver and NVRTC as on a GPU machine.
 
-Both are the emulator's, under their real names on the library path or in
-packages as wheels have them. Only Paddle is told what to answer.
+Both are the emulator's, under their real names: one on the library path, the
+other in a package as wheels have it. Only Paddle is told what to answer.
 """
 
 import json
@@ -28,7 +28,7 @@ libpaddle._get_current_raw_stream = lambda device: 0
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc import kernels
 from paddle_adagc.kernels import host
-from paddle_adagc.kernels.cuda import runtime
+from paddle_adagc.kernels import cuda as runtime
 
 host.CUDA = host.CPU  # where tensors lie
 kernels.BACKENDS = kernels.BACKENDS[1:]  # else those in host memory
@@ -42,25 +42,12 @@ launches = cuda.emulated_calls(b"cuLaunchKernel")
 maps = open("/proc/self/maps").read().split()
 print(json.dumps([clipped, launches > 0, runtime.why_not(0), maps]))
 """
-WHEEL = "wheels/nvidia/cuda_nvrtc/lib"
 
 
-@pytest.mark.parametrize(
-    "files",
-    [
-        ["libnvrtc.so.12"],
-        pytest.param(
-            [
-                f"{WHEEL}/libnvrtc.so.12",
-                f"{WHEEL}/libnvrtc-builtins.so.12.9",
-            ],
-            marks=pytest.mark.slow,
-        ),
-    ],
-    ids=["on the library path", "in a wheel"],
-)
-def test_driver_and_nvrtc_are_found_by_their_names(tmp_path, files):
-    files = ["libcuda.so.1", *files]
+def test_driver_and_nvrtc_are_found_by_their_names(tmp_path):
+    wheel = "wheels/nvidia/cuda_nvrtc/lib"
+    files = ["libcuda.so.1", f"{wheel}/libnvrtc.so.12"]
+    files.append(f"{wheel}/libnvrtc-builtins.so.12.9")
     for file in files:
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(backends.emulated_cuda()._name, tmp_path / file)

@@ -12,7 +12,6 @@ from core.optimizers.draws import SHAPES, draw_gradients, draw_weights
 from core.optimizers.runs import make_weights, run, set_gradients, values
 from helpers import assert_equal, make_parameters, no_waiting_for_the_device
 
-from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.optimizers import base
 from paddle_adagc.optimizers.lion import Lion
 from paddle_adagc.optimizers.muon import Muon
@@ -36,14 +35,10 @@ OPTIMIZERS = {
     "Clippy": functools.partial(ClippedAdamW, update_clip=Clippy()),
     "RMSClip": functools.partial(ClippedAdamW, update_clip=RMSClip()),
 }
-PAPER_FORMS = {
-    "paper's AGC": functools.partial(
-        ClippedAdamW, update_clip=AGC(form="paper")
-    ),
-    "paper's Clippy": functools.partial(
-        ClippedAdamW, update_clip=Clippy(form="paper")
-    ),
-}
+PAPER_FORMS = [
+    functools.partial(ClippedAdamW, update_clip=clip(form="paper"))
+    for clip in (AGC, Clippy)
+]
 every_optimizer = pytest.mark.parametrize("name", OPTIMIZERS)
 
 
@@ -135,26 +130,6 @@ def test_group_sets_a_rule_s_own_arguments():
 
 
 @every_optimizer
-def test_sees_clipped_gradients(name):
-    clip = ClipGradByAdaGC(t_start=3)
-    parameters, optimizer = fresh(name, "float64", grad_clip=clip)
-    clipped_by_hand = ClipGradByAdaGC(t_start=3)
-    others, twin = fresh(name, "float64")
-    for step in range(16):
-        run(optimizer, parameters, [step])
-        set_gradients(others, draw_gradients(step))
-        clipped_by_hand([(p, p.grad) for p in others])
-        twin.step()
-    assert clip.num_steps == 16
-    assert_equal(values(parameters), values(others))
-    unclipped = run(*reversed(fresh(name, "float64")), range(16))
-    assert any(
-        (a != b).any()
-        for a, b in zip(values(parameters), unclipped, strict=True)
-    )
-
-
-@every_optimizer
 def test_only_chosen_weights_decay(name):
     parameters = make_weights()
     chosen = parameters[1].name
@@ -221,12 +196,9 @@ def test_master_weights_follow_a_float32_run(name, attribute):
     assert all(moment.dtype != paddle.bfloat16 for moment in moments)
 
 
-def test_low_precision_without_master_weights_warns_and_rounds():
-    parameters, optimizer = fresh("StableAdamW", "bfloat16")
-    with pytest.warns(UserWarning, match="multi_precision"):
-        run(optimizer, parameters, range(3))
-    assert all(np.isfinite(w).all() for w in values(parameters))
-    assert "master_weights" not in optimizer.state_dict()
+def test_low_precision_without_master_weights_is_refused():
+    with pytest.raises(ValueError, match=r"bfloat16.*multi_precision=True"):
+        run(*reversed(fresh("Lion", "bfloat16")), range(1))
 
 
 @every_optimizer
@@ -253,7 +225,7 @@ def test_missing_gradients_and_frozen_weights_are_left_alone(name):
     assert changed == [False, False, True, True]
 
 
-@pytest.mark.parametrize("kind", (OPTIMIZERS | PAPER_FORMS).values())
+@pytest.mark.parametrize("kind", [*OPTIMIZERS.values(), *PAPER_FORMS])
 def test_a_scalar_trains_like_one_element_and_keeps_its_shape(kind):
     scalar, vector = make_parameters([[], [1]])
     for parameter in (scalar, vector):
@@ -266,16 +238,6 @@ def test_a_scalar_trains_like_one_element_and_keeps_its_shape(kind):
     assert scalar.shape == []
     assert 0 < abs(float(scalar) - 2.0) < 0.1
     assert float(scalar) == float(vector)
-
-
-def test_parameters_keep_their_own_regularizers_in_groups():
-    def train(is_grouped):
-        parameters = make_weights("float32")
-        parameters[0].regularizer = paddle.regularizer.L2Decay(0.5)
-        groups = [{"params": parameters}] if is_grouped else parameters
-        return run(make("Lion", groups), parameters, range(3))
-
-    assert_equal(train(True), train(False))
 
 
 @every_optimizer

@@ -13,7 +13,7 @@ from core.optimizers.runs import make_weights, run, run_twins
 from helpers import assert_equal
 from reference import optimizers as twins
 
-from paddle_adagc.optimizers.adam import square_root
+from paddle_adagc.optimizers.base import square_root
 from paddle_adagc.optimizers.lion import Lion
 from paddle_adagc.optimizers.muon import Muon
 from paddle_adagc.optimizers.spam import SPAM

@@ -13,7 +13,7 @@ from helpers import clip_arrays
 
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.clips.tensor_wise import ClipGradByTensorWiseGC
-from paddle_adagc.kernels.cuda import runtime
+from paddle_adagc.kernels import cuda as runtime
 from paddle_adagc.parallel import agreement, other_ranks
 from paddle_adagc.parallel.agreement import RankView, compare
 from paddle_adagc.parallel.topology import Topology
