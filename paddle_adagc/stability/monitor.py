@@ -12,12 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from paddle_adagc.checks import check_integer, check_positive, check_real
-from paddle_adagc.stability.spike_score import (
-    EVENT_GAP,
-    SpikeScore,
-    usual_center,
-)
+from paddle_adagc.checks import check_integer, check_positive
+from paddle_adagc.stability.spike_score import SpikeScore, spike_score
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,24 +24,10 @@ class Spike:
     """Position in the series, from 0."""
 
     loss: float
-    mean: float
-    """Mean of the window before it, NaN if that was not full."""
-
-    standard_deviation: float
-    """Standard deviation of that window, NaN if it was not full."""
-
-    starts_event: bool
-    """Whether it is the first spike of an event."""
 
     def __str__(self) -> str:
         """One line for a log."""
-        if not math.isfinite(self.loss):
-            return f"step {self.step}: loss {self.loss} is not finite"
-        return (
-            f"step {self.step}: loss {self.loss:.6g} is a spike (window: mean "
-            f"{self.mean:.6g}, standard deviation "
-            f"{self.standard_deviation:.3g})"
-        )
+        return f"step {self.step}: loss {self.loss:.6g} is a spike"
 
 
 class SpikeMonitor:
@@ -71,32 +53,21 @@ class SpikeMonitor:
         self._spikes: list[int] = []
 
     def update(self, loss: float) -> Spike | None:
-        """Take the next loss of the series.
-
-        Returns:
-            The spike, if the loss is one.
+        """Take the next loss of the series; return the spike, if it is one.
 
         Raises:
-            TypeError: ``loss`` is a string or cannot be made a ``float``.
+            TypeError: ``loss`` is no real number.
         """
-        if isinstance(loss, (str, bytes)):
-            raise TypeError(f"loss must be a number, got {loss!r}")
-        value = float(loss)
-        step = self._num_values
+        series = [*self._past, loss]
+        found = spike_score(series, self._window, self._sigma)
+        step, loss = self._num_values, float(loss)
         self._num_values += 1
-        mean = deviation = math.nan
-        if len(self._past) == self._window:
-            mean, deviation = map(float, usual_center(np.array(self._past)))
-        is_spike = not math.isfinite(value)
-        if not is_spike:
-            self._past.append(value)
-            distance = abs(value - mean)
-            is_spike = distance > 0 and distance >= self._sigma * deviation
-        if not is_spike:
+        if math.isfinite(loss):
+            self._past.append(loss)
+        if not found.num_spikes:
             return None
-        starts_event = not self._spikes or step - self._spikes[-1] > EVENT_GAP
         self._spikes.append(step)
-        return Spike(step, value, mean, deviation, starts_event)
+        return Spike(step, loss)
 
     def score(self) -> SpikeScore:
         """Spike score of the losses so far."""
@@ -116,38 +87,21 @@ class SpikeMonitor:
         """Resume from another monitor's :meth:`state_dict`.
 
         Raises:
-            TypeError: A value of a wrong type.
-            ValueError: A missing key, a state of other settings, or one that no
-                series can lead to. The monitor is then unchanged.
+            ValueError: A missing key, or a state of other settings. The monitor
+                is then unchanged.
         """
         check_state(state, self.state_dict())
-        num_values = check_integer("num_values", state["num_values"], 0)
-        values = [check_real("window value", x) for x in state["window"]]
-        spikes = [check_integer("spike", x, 0) for x in state["spikes"]]
-        if len(values) > (most := min(self._window, num_values)):
-            raise ValueError(
-                f"the state's window holds {len(values)} values; after "
-                f"{num_values} losses it holds at most {most}"
-            )
-        if spikes != sorted({*spikes} & {*range(num_values)}):
-            raise ValueError(
-                f"the state's spikes must ascend within [0, {num_values}), "
-                f"got {spikes}"
-            )
-        self._past = deque(values, self._window)
-        self._num_values, self._spikes = num_values, spikes
+        self._num_values = state["num_values"]
+        self._past = deque(state["window"], self._window)
+        self._spikes = [*state["spikes"]]
 
 
 def check_state(state: Mapping[str, Any], own: Mapping[str, Any]) -> None:
-    """Refuse a state without the keys of a monitor's own, or its settings.
-
-    Settings of earlier versions that this one lacks are ignored.
-    """
+    """Refuse a state without the keys of a monitor's own, or its settings."""
     if missing := own.keys() - state.keys():
         raise ValueError(f"the state lacks {', '.join(sorted(missing))}")
-    config, settings = state["config"], own["config"]
-    if {key: config.get(key) for key in settings} != settings:
+    if state["config"] != own["config"]:
         raise ValueError(
-            f"the state is of a monitor with {config}, this one has "
-            f"{settings}: make it with the same settings"
+            f"the state is of a monitor with {state['config']}, this one has "
+            f"{own['config']}: make it with the same settings"
         )
