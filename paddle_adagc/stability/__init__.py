@@ -4,7 +4,6 @@
 
 from paddle_adagc.stability.alarms import WATCHES, Alarm, Monitor, Watch
 from paddle_adagc.stability.excess import PairedExcess, paired_excess
-from paddle_adagc.stability.monitor import Spike, SpikeMonitor
 from paddle_adagc.stability.spike_score import SpikeScore, spike_score
 
 __all__ = [
@@ -12,8 +11,6 @@ __all__ = [
     "Alarm",
     "Monitor",
     "PairedExcess",
-    "Spike",
-    "SpikeMonitor",
     "SpikeScore",
     "Watch",
     "paired_excess",

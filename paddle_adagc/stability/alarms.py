@@ -22,7 +22,6 @@ from paddle_adagc.checks import (
     check_real,
     suggestion,
 )
-from paddle_adagc.stability.monitor import check_state
 from paddle_adagc.stability.spike_score import EVENT_GAP
 
 _WINDOW = 128
@@ -204,7 +203,14 @@ class Monitor:
             ValueError: A missing key, or a state of other settings. The monitor
                 is then unchanged.
         """
-        check_state(state, self.state_dict())
+        own = self.state_dict()
+        if missing := own.keys() - state.keys():
+            raise ValueError(f"the state lacks {', '.join(sorted(missing))}")
+        if state["config"] != own["config"]:
+            raise ValueError(
+                f"the state is of a monitor with {state['config']}, this one "
+                f"has {own['config']}: make it with the same settings"
+            )
         self._set_levels(state["levels"])
         self._alarms = [Alarm(**alarm) for alarm in state["alarms"]]
 
