@@ -230,7 +230,7 @@ class Monitor:
             value = math.exp(means[-1]) if watch.log else float(means[-1])
         else:
             return
-        if score > 0:
+        if score:
             self._report(Alarm(name, step, step, value, step, usual, score))
 
     def _report(self, new: Alarm) -> None:

@@ -100,7 +100,7 @@ class SpikeScore:
     @property
     def percent(self) -> float:
         """Spikes in percent of all values (0 for an empty series)."""
-        return 100.0 * self.num_spikes / max(self.num_values, 1)
+        return 100.0 * self.num_spikes / (self.num_values or 1)
 
 
 def spike_score(
