@@ -16,7 +16,7 @@ EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.py"))
 LAUNCHED = {"fleet_hybrid": 2}
 ELSEWHERE = {
     "paddleformers_trainer"
-}  # tests/core/integrations/test_paddleformers.py
+}  # tests/core/integrations/test_real_trainers.py
 
 
 def run_example(name, directory):
