@@ -134,11 +134,7 @@ class ClippingMixin(Trainer):
     ) -> Any:
         """Train; with a checkpoint the clip resumes, too.
 
-        Args:
-            resume_from_checkpoint: A checkpoint, or True for the newest one in
-                ``output_dir``.
-            *args: Further ones of the Trainer, as ``**kwargs``.
-            **kwargs: Likewise.
+        True is the newest checkpoint in ``output_dir``.
 
         Raises:
             FileNotFoundError: The checkpoint holds no state of a clip, or there
@@ -148,9 +144,7 @@ class ClippingMixin(Trainer):
         checkpoint = resume_from_checkpoint
         if checkpoint is True:
             folder = self.args.output_dir
-            modules = (
-                sys.modules[kind.__module__] for kind in type(self).__mro__
-            )
+            modules = [sys.modules[k.__module__] for k in type(self).__mro__]
             find = next(
                 module.get_last_checkpoint
                 for module in modules
@@ -302,31 +296,32 @@ def take_over_clipping(args: Any, clip: ClipGradBase) -> None:
     ``ernie_pretrain`` copies a clip's ``stat`` into the logs.
     """
     clip.stat = {}
+    t_start = getattr(clip, "t_start", 0)
     if args.max_grad_norm not in (0, _DEFAULT_MAX_GRAD_NORM):
-        warnings.warn(
+        _warn(
             f"max_grad_norm={args.max_grad_norm} is not used: {clip!r} clips "
-            "in its place (lambda_abs is the global norm of AdaGC's warm-up)",
-            stacklevel=4,
+            "in its place (lambda_abs is the global norm of AdaGC's warm-up)"
         )
     args.max_grad_norm = 0.0
-    t_start = getattr(clip, "t_start", 0)
     if 0 < args.max_steps <= t_start:
-        warnings.warn(
+        _warn(
             f"t_start={t_start}, and max_steps={args.max_steps}: training ends "
-            "before the clip's warm-up is over",
-            stacklevel=4,
+            "before the clip's warm-up is over"
         )
     if (
         getattr(args, "save_checkpoint_format", None) == "flex_checkpoint"
         and args.save_strategy.value != "no"
         and dist.get_world_size() == 1
     ):
-        warnings.warn(
+        _warn(
             "PaddleFormers cannot load a flex_checkpoint on one process: to "
             "resume this run set save_checkpoint_format and "
-            "load_checkpoint_format to 'unified_checkpoint'",
-            stacklevel=4,
+            "load_checkpoint_format to 'unified_checkpoint'"
         )
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, stacklevel=5)
 
 
 def bind_clip(
