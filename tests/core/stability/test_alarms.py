@@ -104,6 +104,15 @@ def test_least_hides_small_changes_of_a_constant_series():
         assert [alarm.start for alarm in alarms] == starts
 
 
+def test_mostly_equal_values_are_judged_by_their_mean_deviation():
+    losses = np.full(129, 2.0)
+    losses[:128:8] += 0.08  # mean 0.01, times 8 sqrt(pi / 2): 0.1003
+    for above, number in ((0.099, 0), (0.102, 1)):
+        losses[128] = 2 + above
+        monitor = Monitor({"loss": Watch()})
+        assert len(monitor.update(rows_of(loss=losses))) == number
+
+
 def test_global_clipping_all_or_nothing_is_no_alarm():
     clipped = np.random.default_rng(0).random(2000) < 0.05
     assert not Monitor().update(rows_of(clipped_fraction=clipped))
