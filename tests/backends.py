@@ -36,12 +36,7 @@ def write_kernels(folder: Path, source: str) -> None:
 
 
 def build_emulated(folder: Path, source: str) -> ctypes.CDLL:
-    """Build and load a CUDA driver, and an NVRTC, for kernels on the CPU.
-
-    Args:
-        folder: An empty one.
-        source: Of the kernels.
-    """
+    """Build and load, in an empty folder, a CUDA driver and NVRTC for a CPU."""
     library = folder / "libcuda.so"
     _compile(folder, source, library)
     return ctypes.CDLL(str(library))
@@ -74,11 +69,7 @@ def emulated_cuda() -> ctypes.CDLL:
 
 
 def use_cuda(monkeypatch, cuda: ctypes.CDLL | None = None) -> ctypes.CDLL:
-    """Let tensors in host memory look as if they were on a GPU.
-
-    What answers for a GPU is Paddle, about device, memory and stream, and the
-    emulated driver and NVRTC.
-    """
+    """Let tensors in host memory look as if they were on a GPU."""
     cuda = cuda or emulated_cuda()
     cuda.emulated_reset()
     monkeypatch.setattr(paddle.device, "get_device", lambda: "gpu:0")

@@ -2,8 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Settings before the first matrix product, and the canaries.
 
-A canary is one slow test of its kind that runs with the fast ones: a bare
-``pytest`` meets every kind of real process.
+A canary is one slow test of its kind that runs with the fast ones.
 """
 
 import pytest

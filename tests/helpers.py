@@ -15,10 +15,7 @@ import pytest
 
 
 def slow_but(kept, values, long=()):
-    """Parameters of a test, of which one alone is in the fast tier.
-
-    Those in ``long`` are in the long tier.
-    """
+    """Parameters of a test: ``kept`` is fast, others slow, some ``long``."""
     assert {kept, *long} <= {*values}
     slow, slower = [pytest.mark.slow], [pytest.mark.slow, pytest.mark.long]
     return [
@@ -30,12 +27,7 @@ def slow_but(kept, values, long=()):
 
 
 def long_but(kept, values):
-    """Parameters of a slow test, of which some alone are not in the long tier.
-
-    Args:
-        kept: Names of the parameters that stay.
-        values: All names.
-    """
+    """Parameters of a slow test: those that are not in ``kept`` are long."""
     assert {*kept} < {*values}
     return [
         value if value in kept else pytest.param(value, marks=pytest.mark.long)
@@ -69,27 +61,21 @@ def run_python(folder, *arguments, **environment):
 
 def make_parameters(shapes, dtype="float32"):
     """Parameters of the given shapes, all zero."""
+    zero = paddle.nn.initializer.Constant(0.0)
     return [
-        paddle.create_parameter(
-            shape,
-            dtype,
-            default_initializer=paddle.nn.initializer.Constant(0.0),
-        )
+        paddle.create_parameter(shape, dtype, default_initializer=zero)
         for shape in shapes
     ]
 
 
 def clip_arrays(clip, parameters, arrays, dtype=None):
     """Call ``clip`` on NumPy gradients; None stands for a missing one."""
-    pairs = [
-        (
-            parameter,
-            None
-            if array is None
-            else paddle.to_tensor(array, dtype=dtype or "float32"),
-        )
-        for parameter, array in zip(parameters, arrays, strict=True)
+    kind = dtype or "float32"
+    gradients = [
+        None if array is None else paddle.to_tensor(array, dtype=kind)
+        for array in arrays
     ]
+    pairs = [*zip(parameters, gradients, strict=True)]
     return [
         None if gradient is None else gradient.astype("float64").numpy()
         for _, gradient in clip(pairs)
@@ -97,14 +83,10 @@ def clip_arrays(clip, parameters, arrays, dtype=None):
 
 
 def feed(clip, norms):
-    """Feed one-element tensors, None for a missing gradient.
+    """Feed norms ``[num_steps, num_tensors]`` as one-element tensors.
 
-    Args:
-        clip: With a gamma per tensor.
-        norms: [num_steps, num_tensors].
-
-    Returns:
-        Lists of the clipped values and of the gammas after each step.
+    None is a missing gradient. Gives the clipped values and the gammas after
+    each step.
     """
     parameters = make_parameters([[1]] * len(norms[0]))
     out, history = [], []
@@ -129,10 +111,7 @@ def strided_gradient(value, dtype="float32"):
     """Parameter ``[6, 4]`` and its gradient, which is not contiguous.
 
     The gradient of a weight that is only used as ``w.T`` is a transposed view.
-
-    Args:
-        value: Of the gradient's first entry.
-        dtype: Of both.
+    ``value`` is its first entry.
     """
     (weight,) = make_parameters([[6, 4]], dtype)
     rows = np.arange(1.0, 25.0).reshape([6, 4])

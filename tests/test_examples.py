@@ -3,43 +3,28 @@
 """Every example runs as a user starts it."""
 
 import json
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from helpers import run_python
+from pages import ROOT
 
-ROOT = Path(__file__).parents[1]
-EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.py"))
-LAUNCHED = {"fleet_hybrid": 2}
-ELSEWHERE = {
-    "paddleformers_trainer"
-}  # tests/core/integrations/test_paddleformers.py
+EXAMPLES = {path.stem for path in (ROOT / "examples").glob("*.py")}
+EXAMPLES -= {"paddleformers_trainer"}  # test_real_trainers.py has it
+LAUNCHER = ("-m", "paddle.distributed.launch", "--nproc_per_node", "2")
 
 
 def run_example(name, directory):
     """Everything that the example prints, standard error included."""
-    command = [sys.executable]
-    if name in LAUNCHED:
-        command += ["-m", "paddle.distributed.launch"]
-        command += ["--nproc_per_node", str(LAUNCHED[name])]
-    done = subprocess.run(
-        [*command, str(ROOT / "examples" / f"{name}.py")],
-        cwd=directory,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stdout[-3000:]
-    return done.stdout
+    before = LAUNCHER if name == "fleet_hybrid" else ()
+    script = str(ROOT / "examples" / f"{name}.py")
+    done = run_python(directory, *before, script, PYTHONPATH=str(ROOT))
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout + done.stderr
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [e for e in EXAMPLES if e not in ELSEWHERE])
+@pytest.mark.parametrize("name", sorted(EXAMPLES))
 def test_example_runs_and_clips(name, tmp_path):
     printed = run_example(name, tmp_path)
     assert re.search(r"clipped_fraction|clipped \d+%", printed)

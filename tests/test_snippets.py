@@ -37,34 +37,13 @@ def stand_ins():
 
 def fused_model():
     """Experts in one parameter, and q, k and v in another."""
-    shapes = {
-        "mlp.grouped_gemm_experts.weight1": [4, 6, 8],
-        "mlp.grouped_gemm_experts.weight2": [4, 4, 6],
-        "self_attn.qkv_proj.weight": [6, 3072],
-    }
-    model = paddle.nn.Layer()
-    for name, shape in shapes.items():
-        *folders, leaf = name.split(".")
-        layer = model
-        for folder in folders:
-            if not hasattr(layer, folder):
-                layer.add_sublayer(folder, paddle.nn.Layer())
-            layer = getattr(layer, folder)
-        layer.add_parameter(leaf, layer.create_parameter(shape))
-    return model
-
-
-class Tokens(paddle.io.Dataset):
-    """Random tokens."""
-
-    def __len__(self):
-        """Number of samples."""
-        return 64
-
-    def __getitem__(self, index):
-        """The same tokens as inputs and labels."""
-        tokens = paddle.randint(0, 64, [16]).numpy()
-        return {"input_ids": tokens, "labels": tokens}
+    experts = paddle.nn.Layer()
+    experts.weight1 = experts.create_parameter([4, 6, 8])
+    experts.weight2 = experts.create_parameter([4, 4, 6])
+    qkv = paddle.nn.Linear(6, 3072, bias_attr=False)
+    return paddle.nn.Sequential(
+        ("grouped_gemm_experts", experts), ("qkv_proj", qkv)
+    )
 
 
 _ARGUMENTS = {
@@ -81,9 +60,10 @@ def run_trainer(code, library):
     transformers = pytest.importorskip(f"{library}.transformers")
     config = transformers.LlamaConfig(**TINY_LLAMA)
     config.fuse_rms_norm = False  # that kernel needs a GPU
+    tokens = paddle.randint(0, 64, [64, 16]).numpy()
     names = {
         "model": transformers.LlamaForCausalLM(config),
-        "train_dataset": Tokens(),
+        "train_dataset": [{"input_ids": x, "labels": x} for x in tokens],
     }
     if library == "paddlenlp":
         arguments = importlib.import_module("paddlenlp.trainer")

@@ -16,10 +16,7 @@ from paddle_adagc.clips.base import TensorScalingClip
 
 
 def clip_summary(clip: ClipGradBase) -> dict[str, Any]:
-    """Summarise the last step, tensors included; every rank has to call it.
-
-    A clip without a summary has an empty one.
-    """
+    """Summarise the last step; every rank calls it. Empty for other clips."""
     if not isinstance(clip, TensorScalingClip):
         return {}
     summary = clip.summary(tensors=True)
@@ -27,17 +24,16 @@ def clip_summary(clip: ClipGradBase) -> dict[str, Any]:
     return summary
 
 
-def clip_logs(summary: dict[str, Any]) -> dict[str, float]:
+def clip_logs(summary: Mapping[str, Any]) -> dict[str, float]:
     """Name the numbers of a summary as they stand in a log."""
-    numbers = {
-        name: len(value) if name == "stuck" else value
-        for name, value in summary.items()
-        if name not in ("lowest_h", "tensors")
-    }
-    return {
-        f"clip_{name}": value if isinstance(value, int) else _short(value)
-        for name, value in numbers.items()
-    }
+    logs: dict[str, float] = {}
+    for name, value in summary.items():
+        if name == "stuck":
+            logs["clip_stuck"] = len(value)
+        elif name not in ("lowest_h", "tensors"):
+            is_count = isinstance(value, int)
+            logs[f"clip_{name}"] = value if is_count else _short(value)
+    return logs
 
 
 def _short(value: float) -> float:
@@ -45,7 +41,6 @@ def _short(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-_QUANTITIES = ("norm", "gamma", "h")
 _LOWEST = "train/clip_lowest_h"
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)|^\d+(?=\.)")
 
@@ -57,13 +52,10 @@ def add_histograms(
 
     Tensors whose names differ in numbers alone are one group: the tag
     ``clip_norm/layers.N.mlp.up.weight`` holds a value per layer, of an MoE one
-    per layer and expert. A tensor that is a group alone gets a curve instead,
-    since VisualDL shows no histogram of one value. Values that are not finite
-    are left out.
-
-    Of a Trainer's callbacks the writers for VisualDL, TensorBoard and Weights &
-    Biases are used. The table ``train/clip_lowest_h`` has the tensors of the
-    summary's ``lowest_h``.
+    per layer and expert. A tensor that is a group alone gets a curve instead.
+    Values that are not finite are left out. The table ``train/clip_lowest_h``
+    has the tensors of the summary's ``lowest_h``. Of a Trainer's callbacks the
+    writers for VisualDL, TensorBoard and Weights & Biases are used.
     """
     bars, points = _bars_and_points(summary.get("tensors", {}))
     lowest = [(k, _short(h)) for k, h in summary.get("lowest_h", {}).items()]
@@ -97,7 +89,7 @@ def _bars_and_points(
     bars: dict[str, np.ndarray] = {}
     points: dict[str, float] = {}
     for group, keys in groups.items():
-        for name in _QUANTITIES:
+        for name in ("norm", "gamma", "h"):
             values = [tensors[key].get(name, math.nan) for key in keys]
             finite = [value for value in values if math.isfinite(value)]
             if len(keys) > 1 and finite:

@@ -1,10 +1,6 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A clip in PaddleFormers's ``Trainer``, and in what derives from it.
-
-Put :class:`ClippingMixin` before the Trainer's class. If you cannot choose that
-class, use :class:`ClippingCallback`.
-"""
+"""A clip in PaddleFormers' ``Trainer``: :mod:`.trainer`, with its callback."""
 
 from paddleformers.trainer import TrainerCallback, integrations
 

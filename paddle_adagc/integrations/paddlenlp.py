@@ -1,10 +1,6 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A clip in PaddleNLP's ``Trainer``, and in what derives from it.
-
-Put :class:`ClippingMixin` before the Trainer's class. If you cannot choose that
-class, use :class:`ClippingCallback`.
-"""
+"""A clip in PaddleNLP's ``Trainer``: :mod:`.trainer`, with its callback."""
 
 from paddlenlp.trainer import TrainerCallback, integrations
 

@@ -10,7 +10,6 @@ every Trainer that is made. Nothing on disk is changed.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import functools
 import importlib.abc
@@ -47,13 +46,20 @@ _OLD_ARGUMENTS = {
     "adaptive_norm_clip_ratio": "lambda_rel",
     "adaptive_norm_start_clip_steps": "t_start",
 }
-_USAGE = """\
-adagc-run [options] [--CLIP-ARGUMENT VALUE ...] [--] COMMAND ...
+_HELP = """\
+usage: adagc-run [options] [--CLIP-ARGUMENT VALUE ...] [--] COMMAND ...
 
   adagc-run paddleformers-cli train my.yaml
   adagc-run --t-start 200 --lambda-abs 0.5 -- \\
-      python -m paddle.distributed.launch --gpus 0,1 run_pretrain.py my.json"""
-_EPILOG = """\
+      python -m paddle.distributed.launch --gpus 0,1 run_pretrain.py my.json
+
+Run a training command with AdaGC in its Trainer. Options:
+
+  --clip NAME              another clip of the registry (default: adagc)
+  --missing-state raise    refuse a checkpoint without a clip's state (default)
+  --missing-state start    start there with the warm-up: switch a running job
+  --check                  say what it would do, and stop
+
 Every argument of the clip is an option: --t-start 200, --lambda-rel 1.04,
 --nonfinite propagate. Values also come from a section "clip" of the YAML or
 JSON file that the command reads, which is taken out before the command sees
@@ -66,74 +72,76 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The command's exit status; 1: it made no Trainer; 2: a mistake here.
     """
-    parser = argparse.ArgumentParser(
-        prog="adagc-run",
-        usage=_USAGE,
-        description="Run a training command with AdaGC in its Trainer.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "--clip",
-        metavar="NAME",
-        help="another clip of the registry (default: adagc)",
-    )
-    parser.add_argument(
-        "--missing-state",
-        choices=("raise", "start"),
-        help="a checkpoint without a clip's state: refuse it (default), or "
-        "start with the warm-up, to switch a running job",
-    )
-    parser.add_argument(
-        "--check", action="store_true", help="say what it would do, and stop"
-    )
-    mine, command = _divided(
-        [*(sys.argv[1:] if arguments is None else arguments)]
-    )
-    options, rest = parser.parse_known_args(mine)
-    if not command:
-        parser.error("give the command to run")
+    words = [*(sys.argv[1:] if arguments is None else arguments)]
     try:
+        options, command = _divided(words)
+        if "help" in options:
+            print(_HELP)
+            return 0
+        if not command:
+            raise ValueError("give the command to run, or --help")
         with tempfile.TemporaryDirectory(prefix="adagc-run-") as folder:
-            return _run(options, rest, command, Path(folder))
+            return _run(options, command, Path(folder))
     except (FileNotFoundError, ImportError, TypeError, ValueError) as error:
         print(f"adagc-run: {error}", file=sys.stderr)
         return 2
 
 
-def _run(
-    options: argparse.Namespace,
-    rest: Sequence[str],
-    command: list[str],
-    folder: Path,
-) -> int:
+def _divided(words: list[str]) -> tuple[dict[str, Any], list[str]]:
+    """Read ``--t-start 200`` as ``{"t_start": 200}``, up to the command."""
+    options: dict[str, Any] = {}
+    while words and words[0].startswith("-"):
+        word = words.pop(0)
+        if word == "--":
+            break
+        name, has_value, value = word[2:].partition("=")
+        if word in ("-h", "--help", "--check"):
+            name, value = name or "help", "true"
+        elif not word.startswith("--"):
+            raise ValueError(
+                f"{word!r} is no option: put -- before the command"
+            )
+        elif not has_value:
+            if not words:
+                raise ValueError(f"{word} lacks its value")
+            value = words.pop(0)
+        with contextlib.suppress(json.JSONDecodeError):
+            value = json.loads(value)
+        options[name.replace("-", "_")] = value
+    return options, words
+
+
+def _run(options: dict[str, Any], command: list[str], folder: Path) -> int:
     notes: list[str] = []
+    is_check = options.pop("check", False)
     settings: dict[str, Any] = {"clip": {"name": "adagc"}}
     for i, word in enumerate(command):
         found, path = _taken_out(word, folder, notes)
         if found:
             command[i] = str(path)
             settings.update(found)
-    clip = settings["clip"]
-    if options.clip is not None and options.clip != clip.get("name"):
-        clip = {"name": options.clip}
-    settings["clip"] = clip = {**clip, **_values(rest)}
-    if options.missing_state is not None:
-        settings["missing_state"] = options.missing_state
+    if "missing_state" in options:
+        settings["missing_state"] = options.pop("missing_state")
+    name = options.pop("clip", settings["clip"]["name"])
+    if name != settings["clip"]["name"]:
+        settings["clip"] = {"name": name}
+    settings["clip"] |= options
     from paddle_adagc import make_clip
+    from paddle_adagc.integrations.trainer import check_arguments
 
-    made = str(make_clip(**clip)).removesuffix(", 0 steps")
-    notes.append(f"clips with {made}")
+    clip = make_clip(**settings["clip"])
+    check_arguments(clip, settings.get("missing_state", "raise"))
+    notes.append(f"clips with {str(clip).removesuffix(', 0 steps')}")
     libraries = [name.partition(".")[0] for name in TRAINERS]
-    if options.check:
+    if is_check:
         notes.append(f"would run {shlex.join(command)}")
         for library in libraries:
             state = "is" if importlib.util.find_spec(library) else "is not"
             notes.append(f"{library} {state} installed here")
     for note in notes:
-        stream = sys.stdout if options.check else sys.stderr
+        stream = sys.stdout if is_check else sys.stderr
         print(f"adagc-run: {note}", file=stream, flush=True)
-    if options.check:
+    if is_check:
         return 0
     report = folder / "trainers"
     (folder / "sitecustomize.py").write_text(_SITE)
@@ -174,38 +182,6 @@ def _call(command: Sequence[str], environment: dict[str, str]) -> int:
             signal.signal(number, handler)
 
 
-def _divided(words: list[str]) -> tuple[list[str], list[str]]:
-    """Return this command's own words, and those of the one to run."""
-    i = 0
-    while i < len(words) and words[i].startswith("-"):
-        if words[i] == "--":
-            return words[:i], words[i + 1 :]
-        has_value = "=" in words[i] or words[i] in ("--check", "-h", "--help")
-        i += 1 if has_value else 2
-    return words[:i], words[i:]
-
-
-def _values(words: Sequence[str]) -> dict[str, Any]:
-    """Read ``--t-start 200`` as ``{"t_start": 200}``."""
-    values: dict[str, Any] = {}
-    left = [*words]
-    while left:
-        word = left.pop(0)
-        if not word.startswith("--"):
-            raise ValueError(
-                f"{word!r} is no option: put -- before the command"
-            )
-        name, has_value, value = word[2:].partition("=")
-        if not has_value:
-            if not left:
-                raise ValueError(f"{word} lacks its value")
-            value = left.pop(0)
-        with contextlib.suppress(json.JSONDecodeError):
-            value = json.loads(value)
-        values[name.replace("-", "_")] = value
-    return values
-
-
 def _taken_out(
     word: str, folder: Path, notes: list[str]
 ) -> tuple[dict[str, Any], Path]:
@@ -213,12 +189,12 @@ def _taken_out(
 
     Returns them, and the path of a copy without them.
     """
-    path = Path(word)
+    path, copy = Path(word), folder / Path(word).name
     if path.suffix not in (".json", ".yaml", ".yml") or not path.is_file():
         return {}, path
     text = path.read_text("utf-8")
     if path.suffix == ".json":
-        values = json.loads(text)
+        values, dump = json.loads(text), json.dumps
     else:
         try:
             import yaml
@@ -227,18 +203,14 @@ def _taken_out(
                 f"{error}: {word} may have a section 'clip'; pip install pyyaml"
             ) from error
         values = yaml.safe_load(text)
+        dump = functools.partial(yaml.safe_dump, sort_keys=False)
     if not isinstance(values, dict):
         return {}, path
     before = len(values)
     found = take_settings(values, word, notes)
     if len(values) == before:
         return {}, path
-    copy = folder / path.name
-    if path.suffix == ".json":
-        copy.write_text(json.dumps(values), "utf-8")
-    else:
-        dumped = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
-        copy.write_text(dumped, "utf-8")
+    copy.write_text(dump(values), "utf-8")
     return found, copy
 
 
@@ -255,10 +227,10 @@ def take_settings(
     Raises:
         ValueError: ``clip`` is no section, or ``units`` stand twice.
     """
-    section = values.pop("clip", None)
     clip: dict[str, Any] = {}
     found: dict[str, Any] = {}
-    if section is not None:
+    if "clip" in values:
+        section = values.pop("clip")
         if not isinstance(section, dict):
             raise ValueError(
                 f"{where}: clip is {section!r}, not a section of the clip's "
@@ -268,17 +240,15 @@ def take_settings(
         for name in ("missing_state", "units"):
             if name in clip:
                 found[name] = clip.pop(name)
-        notes.append(f"took the section clip out of {where}")
         if "units" in values:
             if "units" in found:
                 raise ValueError(f"{where}: units stand twice, also in clip")
             found["units"] = values.pop("units")
+        notes.append(f"took the section clip out of {where}")
     old = {k: values.pop(k) for k in [*values] if str(k).startswith(_OLD)}
     if old.get("adaptive_norm_clip"):
         became = {
-            _OLD_ARGUMENTS[key]: value
-            for key, value in old.items()
-            if key in _OLD_ARGUMENTS
+            new: old[key] for key, new in _OLD_ARGUMENTS.items() if key in old
         }
         clip = {"name": "adagc", **became, **clip}
         notes.append(
@@ -287,9 +257,7 @@ def take_settings(
         )
     elif old:
         notes.append(f"took {', '.join(old)} out of {where}: not used")
-    if clip:
-        found["clip"] = clip
-    return found
+    return {"clip": clip, **found} if clip else found
 
 
 # ---- in the processes of the command ---------------------------------------
@@ -321,10 +289,7 @@ def clip_here(settings: Mapping[str, Any]) -> None:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Lets the other finders find the Trainers' modules, and changes these."""
-
-    def __init__(self) -> None:
-        self._is_busy = False
+    """Finds the Trainers' modules, whose Trainer is changed once they ran."""
 
     def find_spec(
         self,
@@ -332,14 +297,9 @@ class _Finder(importlib.abc.MetaPathFinder):
         path: Sequence[str] | None = None,
         target: types.ModuleType | None = None,
     ) -> importlib.machinery.ModuleSpec | None:
-        """Return a Trainer's module, whose Trainer is changed once it ran."""
-        if fullname not in TRAINERS or self._is_busy:
+        if fullname not in TRAINERS:
             return None
-        self._is_busy = True
-        try:
-            spec = importlib.util.find_spec(fullname)
-        finally:
-            self._is_busy = False
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path)
         if spec is None or spec.loader is None:
             return spec
         run = spec.loader.exec_module
@@ -373,7 +333,6 @@ def _with_clip(cls: type) -> type:
     from paddle_adagc.integrations.trainer import ClippingMixin
 
     settings = json.loads(os.environ[SETTINGS])
-    is_trainers_own = settings["clip"]["name"] == "global_norm"
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         clip = make_clip(**settings["clip"])
@@ -381,26 +340,16 @@ def _with_clip(cls: type) -> type:
             cls.__init__(self, *args, **kwargs)  # type: ignore[misc]
             self.args.max_grad_norm = clip.clip_norm
         else:
-            ClippingMixin.__init__(
-                self,
-                *args,
-                clip=clip,
-                missing_state=settings.get("missing_state", "raise"),
-                units=settings.get("units"),
-                **kwargs,
-            )
+            names = ("missing_state", "units")
+            own = {name: settings[name] for name in names if name in settings}
+            ClippingMixin.__init__(self, *args, clip=clip, **own, **kwargs)
         if "report" in settings:
-            with Path(settings["report"]).open("a") as report:
-                report.write(f"{cls.__qualname__} clips with {clip!r}\n")
+            Path(settings["report"]).touch()
 
-    body: dict[str, Any] = {
-        "__init__": init,
-        "__module__": cls.__module__,
-        "__qualname__": cls.__qualname__,
-        "__doc__": cls.__doc__,
-    }
+    is_trainers_own = settings["clip"]["name"] == "global_norm"
     bases = (cls,) if is_trainers_own else (ClippingMixin, cls)
-    return type(cls.__name__, bases, body)
+    names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
+    return type(cls.__name__, bases, {"__init__": init, **names})
 
 
 if __name__ == "__main__":

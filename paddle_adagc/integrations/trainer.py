@@ -2,9 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A clip in the Trainers of PaddleNLP, PaddleFormers and PaddleFleet.
 
-They descend from each other, and what differs is asked of them: whether there
-is a ``_build_grad_clip`` (PaddleFleet), where checkpoints are written
-(``flash_device_save_steps``), what the newest checkpoint is.
+They descend from each other; what differs is asked of them.
 """
 
 from __future__ import annotations
@@ -17,11 +15,12 @@ import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 import paddle.distributed as dist
 from paddle.nn.clip import ClipGradBase
 
+from paddle_adagc.checks import check_choice
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.integrations.logs import (
     add_histograms,
@@ -39,6 +38,7 @@ else:
     Trainer = object
 
 MissingState = Literal["raise", "start"]
+MISSING_STATES = ("raise", "start")
 
 _DEFAULT_MAX_GRAD_NORM = 1.0  # of TrainingArguments
 _FLASH_DEVICE = "/shared/dev/shm/flash"  # as in their utils/pdc_sdk.py
@@ -49,15 +49,14 @@ class ClippingMixin(Trainer):
     """Let a ``Trainer`` clip with ``clip``: put it before the Trainer's class.
 
     The optimizer stays the one that the Trainer makes from its arguments, with
-    ``clip`` in place of ``ClipGradByGlobalNorm`` and ``max_grad_norm``. The
-    mixin binds the clip before fleet wraps the model. It saves the clip's state
-    for the whole model in every checkpoint, before the Trainer's files and in a
-    file of its own (:mod:`paddle_adagc.state`), and
-    ``train(resume_from_checkpoint=...)`` resumes from it, once the Trainer has
-    found or fetched the checkpoint; the file that one process finds serves
-    all. Every training log gets ``clip_...`` numbers of the last step, over all
-    ranks, from :meth:`TensorScalingClip.summary`; the backends in ``report_to``
-    also get :func:`histograms of the tensors
+    ``clip`` in place of ``max_grad_norm``. The mixin binds the clip before
+    fleet wraps the model. It saves the clip's state for the whole model in
+    every checkpoint, before the Trainer's files and in a file of its own
+    (:mod:`paddle_adagc.state`), and ``train(resume_from_checkpoint=...)``
+    resumes from it; the file that one process finds serves all. Every training
+    log gets ``clip_...`` numbers of the last step, over all ranks, from
+    :meth:`TensorScalingClip.summary`; the backends in ``report_to`` also get
+    :func:`histograms of the tensors
     <paddle_adagc.integrations.logs.add_histograms>`.
 
     Args:
@@ -95,8 +94,7 @@ class ClippingMixin(Trainer):
         units: Declared | None = None,
         **kwargs: Any,
     ) -> None:
-        check_clip(clip)
-        check_missing_state(missing_state)
+        check_arguments(clip, missing_state)
         super().__init__(*args, **kwargs)
         handler = getattr(self, "callback_handler", None)
         for callback in getattr(handler, "callbacks", ()):
@@ -108,20 +106,21 @@ class ClippingMixin(Trainer):
         self.clip = clip
         self._missing_state = missing_state
         take_over_clipping(self.args, clip)
-        if isinstance(clip, TensorScalingClip):
-            if getattr(self.args, "enable_auto_parallel", False):
-                raise ValueError(
-                    "enable_auto_parallel spreads the model over its ranks "
-                    "within train(), after the clip has read it: use fleet's "
-                    "parallelism, or a plain loop with shard_optimizer"
-                )
-            sharding = getattr(self.args, "sharding", ())
-            if "fsdp" in {getattr(kind, "value", kind) for kind in sharding}:
-                raise ValueError(
-                    "sharding=fsdp joins tensors within train(), after the "
-                    "clip has read them: use sharding=stage1"
-                )
-            bind_clip(clip, self.model, units, self.args)
+        if not isinstance(clip, TensorScalingClip):
+            return
+        if getattr(self.args, "enable_auto_parallel", False):
+            raise ValueError(
+                "enable_auto_parallel spreads the model over its ranks within "
+                "train(), after the clip has read it: use fleet's parallelism, "
+                "or a plain loop with shard_optimizer"
+            )
+        sharding = getattr(self.args, "sharding", ())
+        if "fsdp" in {getattr(kind, "value", kind) for kind in sharding}:
+            raise ValueError(
+                "sharding=fsdp joins tensors within train(), after the clip "
+                "has read them: use sharding=stage1"
+            )
+        bind_clip(clip, self.model, units, self.args)
 
     def _build_grad_clip(self) -> ClipGradBase:
         """Give PaddleFleet's ``create_optimizer`` the clip."""
@@ -138,11 +137,7 @@ class ClippingMixin(Trainer):
     ) -> Any:
         """Train; with a checkpoint the clip resumes, too.
 
-        Args:
-            resume_from_checkpoint: A checkpoint, or True for the newest one in
-                ``output_dir``.
-            *args: Further ones of the Trainer, as ``**kwargs``.
-            **kwargs: Likewise.
+        True is the newest checkpoint in ``output_dir``.
 
         Raises:
             FileNotFoundError: The checkpoint holds no state of a clip, or there
@@ -151,17 +146,27 @@ class ClippingMixin(Trainer):
         """
         checkpoint = resume_from_checkpoint
         if checkpoint is True:
-            checkpoint = _newest_checkpoint(self, self.args.output_dir)
+            folder = self.args.output_dir
+            modules = [sys.modules[k.__module__] for k in type(self).__mro__]
+            find = next(
+                module.get_last_checkpoint
+                for module in modules
+                if hasattr(module, "get_last_checkpoint")
+            )
+            checkpoint = find(folder) if Path(folder).is_dir() else None
+            if checkpoint is None:
+                raise FileNotFoundError(
+                    f"resume_from_checkpoint=True, and {folder} holds no "
+                    "checkpoint"
+                )
         return super().train(checkpoint, *args, **kwargs)
 
     def _inner_training_loop(self, *args: Any, **kwargs: Any) -> Any:
         loop: Any = super()._inner_training_loop
         given = inspect.signature(loop).bind(*args, **kwargs).arguments
-        self._load_clip(given.get("resume_from_checkpoint"))
-        return loop(*args, **kwargs)
-
-    def _load_clip(self, checkpoint: Any) -> None:
+        checkpoint = given.get("resume_from_checkpoint")
         load_clip(self.clip, checkpoint, self._missing_state)
+        return loop(*args, **kwargs)
 
     def log(self, logs: dict[str, Any], **kwargs: Any) -> None:
         """Log, with the clip's numbers beside a training loss."""
@@ -206,8 +211,7 @@ class ClippingCallback:
         units: Declared | None = None,
     ) -> None:
         super().__init__()
-        check_clip(clip)
-        check_missing_state(missing_state)
+        check_arguments(clip, missing_state)
         self.clip = clip
         self._missing_state = missing_state
         self._units = units
@@ -279,23 +283,13 @@ class ClippingCallback:
         return reporters
 
 
-def check_clip(clip: Any) -> None:
-    """Refuse what is no gradient clip."""
+def check_arguments(clip: Any, missing_state: str) -> None:
+    """Refuse what is no gradient clip, or no ``missing_state``."""
     if not isinstance(clip, ClipGradBase):
-        given = repr(clip)
-        if isinstance(clip, type):
-            given = f"the class {clip.__name__}, not an object"
         raise TypeError(
-            f"clip is {given}: give a clip, such as ClipGradByAdaGC()"
+            f"clip is {clip!r}: give a clip, such as ClipGradByAdaGC()"
         )
-
-
-def check_missing_state(value: MissingState) -> None:
-    """Check the argument ``missing_state``."""
-    if value not in get_args(MissingState):
-        raise ValueError(
-            f"missing_state={value!r} is neither 'raise' nor 'start'"
-        )
+    check_choice("missing_state", missing_state, MISSING_STATES)
 
 
 def take_over_clipping(args: Any, clip: ClipGradBase) -> None:
@@ -305,31 +299,32 @@ def take_over_clipping(args: Any, clip: ClipGradBase) -> None:
     ``ernie_pretrain`` copies a clip's ``stat`` into the logs.
     """
     clip.stat = {}
+    t_start = getattr(clip, "t_start", 0)
     if args.max_grad_norm not in (0, _DEFAULT_MAX_GRAD_NORM):
-        warnings.warn(
+        _warn(
             f"max_grad_norm={args.max_grad_norm} is not used: {clip!r} clips "
-            "in its place (lambda_abs is the global norm of AdaGC's warm-up)",
-            stacklevel=4,
+            "in its place (lambda_abs is the global norm of AdaGC's warm-up)"
         )
     args.max_grad_norm = 0.0
-    t_start = getattr(clip, "t_start", 0)
     if 0 < args.max_steps <= t_start:
-        warnings.warn(
+        _warn(
             f"t_start={t_start}, and max_steps={args.max_steps}: training ends "
-            "before the clip's warm-up is over",
-            stacklevel=4,
+            "before the clip's warm-up is over"
         )
     if (
         getattr(args, "save_checkpoint_format", None) == "flex_checkpoint"
         and args.save_strategy.value != "no"
         and dist.get_world_size() == 1
     ):
-        warnings.warn(
+        _warn(
             "PaddleFormers cannot load a flex_checkpoint on one process: to "
             "resume this run set save_checkpoint_format and "
-            "load_checkpoint_format to 'unified_checkpoint'",
-            stacklevel=4,
+            "load_checkpoint_format to 'unified_checkpoint'"
         )
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, stacklevel=5)
 
 
 def bind_clip(
@@ -410,16 +405,15 @@ def load_clip(
         mine = load_state(checkpoint) if checkpoint else None
     except (FileNotFoundError, ValueError) as error:
         mine = error
-    answers = [mine]
+    found = [mine]
     if dist.is_initialized() and dist.get_world_size() > 1:
-        answers = []
-        dist.all_gather_object(answers, mine)
-    for rank, answer in enumerate(answers):
+        found = []
+        dist.all_gather_object(found, mine)
+    for rank, answer in enumerate(found):
         if isinstance(answer, ValueError):
-            where = f"rank {rank}: " if len(answers) > 1 else ""
-            raise ValueError(f"{where}{answer}")
-    states = [answer for answer in answers if isinstance(answer, dict)]
-    missing = [answer for answer in answers if isinstance(answer, Exception)]
+            raise ValueError(f"rank {rank}: {answer}")
+    states = [answer for answer in found if isinstance(answer, dict)]
+    missing = [answer for answer in found if isinstance(answer, Exception)]
     if missing and not states and missing_state == "raise":
         raise FileNotFoundError(
             f"{missing[0]} To switch a run to this clip, which then starts "
@@ -432,22 +426,6 @@ def load_clip(
         )
     if states:
         clip.set_state_dict(states[0])
-
-
-def _newest_checkpoint(trainer: Any, output_dir: str) -> str:
-    """Return the newest checkpoint, as the Trainer itself finds it."""
-    for kind in type(trainer).__mro__:
-        find = getattr(
-            sys.modules[kind.__module__], "get_last_checkpoint", None
-        )
-        if kind.__name__ != "Trainer" or find is None:
-            continue
-        found = find(output_dir) if Path(output_dir).is_dir() else None
-        if found is not None:
-            return str(found)
-    raise FileNotFoundError(
-        f"resume_from_checkpoint=True, and {output_dir} holds no checkpoint"
-    )
 
 
 def save_clip(clip: ClipGradBase, args: Any, step: int) -> None:

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from paddle_adagc.checks import (
     check_bool,
@@ -21,10 +22,13 @@ from paddle_adagc.checks import (
     check_real,
     suggestion,
 )
-from paddle_adagc.stability.monitor import check_state
-from paddle_adagc.stability.spike_score import EVENT_GAP, robust_center
+from paddle_adagc.stability.spike_score import EVENT_GAP
 
+_WINDOW = 128
+_FIRST_JUDGED = 64
 _SMALLEST = 1e-30
+_NORMAL_CONSISTENCY = 1.482602218505602
+"""Standard deviation of a normal distribution over its MAD."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -32,11 +36,11 @@ class Watch:
     """When a value of a series is abnormal.
 
     A finite value is abnormal if it is more than ``sigma`` deviations, and more
-    than ``least``, above the median of the ``window`` finite values before it.
-    The deviation is their median absolute deviation (MAD) times 1.4826; where
-    that is 0, the mean absolute deviation times sqrt(pi / 2). The first
-    ``first`` values are not judged. NaN and Inf always are abnormal, and do not
-    enter the window.
+    than ``least``, above the median of the 128 finite values before it. The
+    deviation is their median absolute deviation (MAD) times 1.4826; where that
+    is 0, the mean absolute deviation times sqrt(pi / 2). The first 64 values
+    are not judged. NaN and Inf always are abnormal, and do not enter the
+    window.
     """
 
     sigma: float = 8.0
@@ -50,17 +54,10 @@ class Watch:
 
     limit: float | None = None
     """If given, the values above it are abnormal, from the first one on, and
-    none of the other settings applies."""
+    no other setting but ``smoothing`` applies."""
 
     smoothing: int = 1
-    """Judge the mean of this many last finite values (of the logarithms), for
-    series where a single value says little."""
-
-    window: int = 128
-    """Number of preceding finite values to compare with."""
-
-    first: int = 64
-    """Number of finite values before the first judged one, at least 2."""
+    """Judge the mean of this many last finite values (of the logarithms)."""
 
     def __post_init__(self) -> None:
         """Validate every field; the error names the first that is wrong."""
@@ -70,8 +67,6 @@ class Watch:
         if self.limit is not None:
             check_real("limit", self.limit)
         check_integer("smoothing", self.smoothing, 1)
-        check_integer("first", self.first, 2)
-        check_integer("window", self.window, self.first)
 
 
 WATCHES: Mapping[str, Watch] = MappingProxyType(
@@ -140,9 +135,6 @@ class Monitor:
     Args:
         watches: Rule by name of the series; default :data:`WATCHES`.
 
-    Raises:
-        ValueError: No series.
-
     Example:
         >>> monitor = Monitor()
         >>> rows = [(step, {"loss": 2 + step % 7 / 70}) for step in range(100)]
@@ -154,18 +146,16 @@ class Monitor:
     """
 
     def __init__(self, watches: Mapping[str, Watch] = WATCHES) -> None:
-        if not watches:
-            raise ValueError("watches is empty: name at least one series")
         self.watches = dict(watches)
-        self._past, self._recent = (
-            {
-                name: deque[float](maxlen=getattr(watch, length))
-                for name, watch in self.watches.items()
-            }
-            for length in ("window", "smoothing")
-        )
+        self._set_levels({})
         self._alarms: list[Alarm] = []
-        self._latest: dict[str, int] = {}
+
+    def _set_levels(self, levels: Mapping[str, Iterable[float]]) -> None:
+        """Finite values of every series: judged means need ``_WINDOW + 1``."""
+        self._levels = {
+            name: deque(levels.get(name, ()), _WINDOW + watch.smoothing)
+            for name, watch in self.watches.items()
+        }
 
     @property
     def alarms(self) -> tuple[Alarm, ...]:
@@ -199,13 +189,10 @@ class Monitor:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state to resume from, as JSON-serialisable values."""
+        watches = self.watches.items()
         return {
-            "config": {
-                name: dataclasses.asdict(watch)
-                for name, watch in self.watches.items()
-            },
-            "past": {name: list(past) for name, past in self._past.items()},
-            "recent": {name: list(x) for name, x in self._recent.items()},
+            "config": {name: dataclasses.asdict(w) for name, w in watches},
+            "levels": {name: [*x] for name, x in self._levels.items()},
             "alarms": [dataclasses.asdict(alarm) for alarm in self._alarms],
         }
 
@@ -213,89 +200,73 @@ class Monitor:
         """Resume from another monitor's :meth:`state_dict`.
 
         Raises:
-            TypeError: A value of a wrong type.
             ValueError: A missing key, or a state of other settings. The monitor
                 is then unchanged.
         """
-        check_state(state, self.state_dict())
-        past = _deques(self._past, state["past"])
-        recent = _deques(self._recent, state["recent"])
-        alarms = [_alarm(alarm) for alarm in state["alarms"]]
-        self._past, self._recent, self._alarms = past, recent, alarms
-        self._latest = {a.series: i for i, a in enumerate(alarms)}
+        own = self.state_dict()
+        if missing := own.keys() - state.keys():
+            raise ValueError(f"the state lacks {', '.join(sorted(missing))}")
+        if state["config"] != own["config"]:
+            raise ValueError(
+                f"the state is of a monitor with {state['config']}, this one "
+                f"has {own['config']}: make it with the same settings"
+            )
+        self._set_levels(state["levels"])
+        self._alarms = [Alarm(**alarm) for alarm in state["alarms"]]
 
     def _take(self, name: str, step: int, value: float) -> None:
-        watch, past = self.watches[name], self._past[name]
-        level = value
+        watch, levels = self.watches[name], self._levels[name]
         if is_finite := math.isfinite(value):
-            recent = self._recent[name]
-            recent.append(
-                math.log(max(value, _SMALLEST)) if watch.log else value
-            )
-            if len(recent) < watch.smoothing:
-                return
-            level = sum(recent) / watch.smoothing
-            value = math.exp(level) if watch.log else level
-        usual, score = _judge(watch, past, level)
-        if is_finite:
-            past.append(level)
-        else:
+            level = math.log(max(value, _SMALLEST)) if watch.log else value
+            levels.append(level)
+        means = np.zeros(0)
+        if len(levels) >= watch.smoothing:
+            means = sliding_window_view(levels, watch.smoothing).mean(-1)
+        if not is_finite:
+            usual, _ = _judge(watch, means[-_WINDOW:], math.nan)
             score = math.inf
-        if score > 0:
+        elif means.size:
+            usual, score = _judge(watch, means[:-1], means[-1])
+            value = math.exp(means[-1]) if watch.log else float(means[-1])
+        else:
+            return
+        if score:
             self._report(Alarm(name, step, step, value, step, usual, score))
 
     def _report(self, new: Alarm) -> None:
         """Add an abnormal value to its series' last event, or begin one."""
-        place = self._latest.get(new.series)
-        if place is None or new.start - self._alarms[place].end > EVENT_GAP:
-            self._latest[new.series] = len(self._alarms)
-            self._alarms.append(new)
-            return
-        old = self._alarms[place]
-        worst = new if _badness(new) > _badness(old) else old
-        self._alarms[place] = dataclasses.replace(
-            worst, start=old.start, end=new.end, usual=old.usual
-        )
+        for i in reversed(range(len(self._alarms))):
+            old = self._alarms[i]
+            if old.series == new.series:
+                if new.start - old.end > EVENT_GAP:
+                    break
+                worst = max(old, new, key=_badness)
+                self._alarms[i] = dataclasses.replace(
+                    worst, start=old.start, end=new.end, usual=old.usual
+                )
+                return
+        self._alarms.append(new)
 
 
-def _deques(
-    mine: Mapping[str, deque[float]], state: Mapping[str, Any]
-) -> dict[str, deque[float]]:
-    """Return a state's values in deques as long as ``mine``."""
-    if missing := sorted(mine.keys() - state.keys()):
-        raise ValueError(f"the state lacks values of {', '.join(missing)}")
-    return {
-        name: deque([check_real(name, x) for x in state[name]], old.maxlen)
-        for name, old in mine.items()
-    }
+def _badness(alarm: Alarm) -> tuple[float, float]:
+    size = math.inf if math.isnan(alarm.worst) else abs(alarm.worst)
+    return alarm.score, size
 
 
-def _alarm(values: Mapping[str, Any]) -> Alarm:
-    try:
-        return Alarm(**values)
-    except TypeError as error:
-        raise ValueError(
-            f"the state's alarm {values} is damaged: {error}"
-        ) from None
-
-
-def _badness(alarm: Alarm) -> tuple[bool, float, float]:
-    finite = math.isfinite(alarm.worst)
-    return (not finite, alarm.score, abs(alarm.worst) if finite else 0.0)
-
-
-def _judge(
-    watch: Watch, past: deque[float], level: float
-) -> tuple[float, float]:
+def _judge(watch: Watch, past: np.ndarray, level: float) -> tuple[float, float]:
     """Return the usual value before a level, and its score; 0: normal."""
     if watch.limit is not None:
         return watch.limit, math.inf if level > watch.limit else 0.0
-    if len(past) < watch.first:
+    if len(past) < _FIRST_JUDGED:
         return math.nan, 0.0
-    median, deviation = map(float, robust_center(np.array(past)))
+    median = float(np.median(past))
+    absolute = np.abs(past - median)
+    deviation = float(
+        _NORMAL_CONSISTENCY * np.median(absolute)
+        or math.sqrt(math.pi / 2) * absolute.mean()
+    )
     usual = math.exp(median) if watch.log else median
-    distance = level - median
-    if distance <= watch.least:
-        return usual, 0.0
+    distance = float(level - median)
     score = distance / deviation if deviation else math.inf
-    return usual, score if score > watch.sigma else 0.0
+    is_abnormal = distance > watch.least and score > watch.sigma
+    return usual, score if is_abnormal else 0.0

@@ -37,20 +37,10 @@ class PairedExcess:
     worst: float
     """Largest excess, in nat; NaN if no step was judged."""
 
-    recovery_steps: tuple[int | None, ...]
-    """Per burst of consecutive faulty steps: steps after its last one until the
-    excess is gone, 0 if it never showed; None if it is not gone before the next
-    burst or the end."""
-
-    difference_before: float
-    """Largest absolute difference before the first fault, in nat: 0 if the
-    runs are really paired (Inf if a loss there is not finite)."""
-
-    @property
-    def steps_to_recover(self) -> int | None:
-        """The longest recovery; None if one of the bursts never recovers."""
-        known = [steps for steps in self.recovery_steps if steps is not None]
-        return max(known) if len(known) == len(self.recovery_steps) else None
+    steps_to_recover: int | None
+    """Steps after a burst of consecutive faulty steps until the excess is gone,
+    0 if it never showed: the longest of all bursts. None if after one it is not
+    gone before the next, or before the end."""
 
 
 def paired_excess(
@@ -98,43 +88,36 @@ def paired_excess(
             f"losses has {faulty.size} steps, reference {clean.size}: pad the "
             "shorter run with NaN, or cut both to the same length"
         )
-    bursts = _bursts(fault_steps, faulty.size)
     for threshold in thresholds:
         check_positive("threshold", threshold)
+    faults = sorted({check_integer("fault step", s, 0) for s in fault_steps})
+    if not faults:
+        raise ValueError("fault_steps is empty: a paired excess needs a fault")
+    if faults[-1] >= faulty.size:
+        raise ValueError(
+            f"fault step {faults[-1]} lies outside the {faulty.size} steps"
+        )
     with np.errstate(invalid="ignore"):
         excess = np.where(np.isfinite(faulty), faulty - clean, np.inf)
     excess[~np.isfinite(clean)] = np.nan
-    start = bursts[0][0]
-    before = np.abs(excess[:start])
-    before[np.isnan(before)] = np.inf
     excess[[s for s in exclude_steps if 0 <= s < excess.size]] = np.nan
-    steps = start + np.flatnonzero(~np.isnan(excess[start:]))
+    steps = faults[0] + np.flatnonzero(~np.isnan(excess[faults[0] :]))
     judged = excess[steps]
+    bursts = group_events(faults, 1)
     ends = [first for first, _ in bursts[1:]] + [excess.size]
+    recoveries = [
+        _recovery(excess, last, end)
+        for (_, last), end in zip(bursts, ends, strict=True)
+    ]
     return PairedExcess(
         excess=excess,
         num_events=count_events(steps, judged, thresholds),
         area=float(judged.sum()),
         worst=float(judged.max()) if judged.size else math.nan,
-        recovery_steps=tuple(
-            _recovery(excess, last, end)
-            for (_, last), end in zip(bursts, ends, strict=True)
+        steps_to_recover=(
+            None if None in recoveries else max(x or 0 for x in recoveries)
         ),
-        difference_before=float(before.max(initial=0.0)),
     )
-
-
-def _bursts(
-    fault_steps: Iterable[int], num_steps: int
-) -> tuple[tuple[int, int], ...]:
-    steps = sorted({check_integer("fault step", s, 0) for s in fault_steps})
-    if not steps:
-        raise ValueError("fault_steps is empty: a paired excess needs a fault")
-    if steps[-1] >= num_steps:
-        raise ValueError(
-            f"fault step {steps[-1]} lies outside the {num_steps} steps"
-        )
-    return group_events(steps, 1)
 
 
 def _recovery(excess: np.ndarray, last: int, end: int) -> int | None:

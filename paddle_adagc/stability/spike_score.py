@@ -4,8 +4,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,9 +13,6 @@ from paddle_adagc.checks import check_integer, check_positive, check_series
 
 EVENT_GAP = 10
 """Largest distance, in steps, between neighbours of one event."""
-
-_NORMAL_CONSISTENCY = 1.482602218505602
-"""Standard deviation of a normal distribution over its MAD."""
 
 _CHUNK_ELEMENTS = 1 << 21
 
@@ -104,7 +100,7 @@ class SpikeScore:
     @property
     def percent(self) -> float:
         """Spikes in percent of all values (0 for an empty series)."""
-        return 100.0 * self.num_spikes / max(self.num_values, 1)
+        return 100.0 * self.num_spikes / (self.num_values or 1)
 
 
 def spike_score(
@@ -141,60 +137,6 @@ def spike_score(
         >>> spike_score([1.0, 2.0, 1.0, 2.0, 9.0], window=4).indices
         array([4])
     """
-    return _score(losses, window, sigma, skip, usual_center)
-
-
-def robust_spike_score(
-    losses: Sequence[float] | np.ndarray,
-    window: int = 1000,
-    sigma: float = 10.0,
-    *,
-    skip: int = 0,
-) -> SpikeScore:
-    """Spike score with the median and MAD of the window.
-
-    One event widens the standard deviation for a whole window and hides the
-    next; the median and the median absolute deviation (MAD) hardly notice it.
-    The MAD is multiplied by 1.4826, which makes it the standard deviation of
-    normally distributed values. Where more than half of a window is equal the
-    MAD is 0; there the mean absolute deviation from the median, times
-    sqrt(pi / 2), takes its place, so only a constant window makes any change a
-    spike. ``sigma`` is the least deviation in scaled MADs. Everything else is
-    as in :func:`spike_score`.
-    """
-    return _score(losses, window, sigma, skip, robust_center)
-
-
-def usual_center(windows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and sample standard deviation along the last axis.
-
-    Relative to the first value, so that a large offset costs no digits, and
-    equal values have this mean and the deviation 0 exactly.
-    """
-    first = windows[..., :1]
-    relative = windows - first
-    return first[..., 0] + relative.mean(-1), relative.std(-1, ddof=1)
-
-
-def robust_center(windows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return median and scaled MAD along the last axis.
-
-    Where the MAD is 0 the mean absolute deviation stands for it.
-    """
-    median = np.median(windows, axis=-1)
-    absolute = np.abs(windows - median[..., None])
-    spread = _NORMAL_CONSISTENCY * np.median(absolute, axis=-1)
-    mean = math.sqrt(math.pi / 2) * absolute.mean(axis=-1)
-    return median, np.where(spread == 0, mean, spread)
-
-
-def _score(
-    losses: Sequence[float] | np.ndarray,
-    window: int,
-    sigma: float,
-    skip: int,
-    center: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]],
-) -> SpikeScore:
     window = check_integer("window", window, 2)
     sigma = check_positive("sigma", sigma)
     skip = check_integer("skip", skip, 0)
@@ -209,8 +151,12 @@ def _score(
         windows = np.lib.stride_tricks.sliding_window_view(
             finite[start - window : start + values.size - 1], window
         )
-        middle, deviation = center(windows)
-        distance = np.abs(values - middle)
+        # Relative to the first value: a large offset then costs no digits, and
+        # equal values have the deviation 0 exactly.
+        first = windows[:, :1]
+        relative = windows - first
+        distance = np.abs(values - (first[:, 0] + relative.mean(1)))
+        deviation = relative.std(1, ddof=1)
         is_spike[places[start : start + values.size]] = (distance > 0) & (
             distance >= sigma * deviation
         )

@@ -35,26 +35,6 @@ def adagc_step(t, grads, gamma, lambda_rel, beta, lambda_abs, t_start):
     return clipped, new_gamma
 
 
-def robust_step(t, grads, gamma, outliers, lambda_abs, t_start):
-    """The robust preset: lambda_rel 2, beta 0.99, and few outliers doubted.
-
-    ``outliers`` is a list of floats. Gives the clipped arrays, new gamma and
-    new outliers.
-    """
-    clipped, new_gamma = adagc_step(
-        t, grads, gamma, 2.0, 0.99, lambda_abs, t_start
-    )
-    if t < t_start or gamma is None:
-        return clipped, new_gamma, outliers
-    passed, new_outliers = [], []
-    for g, g_hat, count in zip(grads, clipped, outliers, strict=True):
-        h = np.linalg.norm(g_hat) / np.linalg.norm(g)
-        doubt = min(max(9.0 - count, 0.0), 1.0)
-        passed.append(doubt * h**4 * g + (1.0 - doubt) * h * g)
-        new_outliers.append(0.98 * count + 1.0 - h**4)
-    return passed, new_gamma, new_outliers
-
-
 def voted_warm_up(steps, lambda_abs):
     """Gammas after each warm-up step of norms ``[num_tensors]``, by votes.
 
@@ -87,34 +67,3 @@ def voted_warm_up(steps, lambda_abs):
                 support[i] = min(support[i] + 1, 10)
         history.append(gamma.copy())
     return np.array(history)
-
-
-def adagc_with_deviations_step(
-    t,
-    norms,
-    gamma,
-    deviation,
-    lambda_rel,
-    beta,
-    lambda_abs,
-    t_start,
-    lambda_dev,
-):
-    """Clipped norms, with a margin of ``lambda_dev`` mean deviations.
-
-    ``gamma`` and ``deviation`` are lists; None before the first step.
-    """
-    h = np.full(len(norms), min(lambda_abs / np.linalg.norm(norms), 1.0))
-    if t < t_start:
-        clipped = h * norms
-        new = clipped if gamma is None else np.minimum(gamma, clipped)
-    elif gamma is None:
-        clipped = new = norms
-    else:
-        margin = np.maximum(lambda_rel * gamma, gamma + lambda_dev * deviation)
-        clipped = np.minimum(norms, margin)
-        new = beta * gamma + (1 - beta) * clipped
-    if gamma is None:
-        return clipped, new, np.zeros(len(norms))
-    change = np.abs(clipped - gamma)
-    return clipped, new, beta * deviation + (1 - beta) * change

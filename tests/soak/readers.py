@@ -3,7 +3,6 @@
 """Every kind of input: a sound one, and what reads it."""
 
 import functools
-import gzip
 import io
 import json
 import math
@@ -30,7 +29,7 @@ from paddle_adagc.lab.reproduce import results
 from paddle_adagc.lab.reproduce.claims import load_claims
 from paddle_adagc.lab.reproduce.grid import load_target
 from paddle_adagc.lab.train.checkpoints import read_complete
-from paddle_adagc.lab.train.parse import load_config, read_overrides
+from paddle_adagc.lab.train.parse import load_config
 from paddle_adagc.state import load_state, save_state
 
 
@@ -85,11 +84,6 @@ _COMPLETE = """{"step": 8, "wall_seconds": 0.5, "monitor": {"spikes": []},
 STATE = "adagc_state.safetensors"
 FLIGHT = str(event_path(Path(), 5, "alarm", 0))
 _DOCUMENTS = "".join(f'{{"text": "document {i}"}}\n' for i in range(9))
-_OVERRIDES = "train.max_steps=100\nclip.lambda_rel=1.1\nmodel={a: [1, 2]}\n"
-
-
-def _read_overrides(path):
-    return read_overrides(path.read_text("utf-8", "replace").splitlines())
 
 
 def _make_state(folder):
@@ -198,14 +192,12 @@ def _make_results(folder):
 _CONFIGS = ROOT / "configs"
 _READ_RECORD = folder_of(functools.partial(files.RunRecord.load, verify=True))
 _SEALED = json.dumps(sealed(json.loads(_COMPLETE)))
-_ZIPPED = gzip.compress(_DOCUMENTS.encode(), mtime=0)
 _STATE = folder_of(load_state)
 _WEIGHTS = folder_of(hf_files.read_weights)
 _COMPLETED = folder_of(read_complete)
 
 READERS = {
     "config": Reader("config.yaml", _CONFIG, load_config, False, False),
-    "overrides": Reader("a.txt", _OVERRIDES, _read_overrides, False, False),
     "claims": Reader(
         "claims.yaml", (_CONFIGS / "claims.yaml").read_bytes(), load_claims
     ),
@@ -253,7 +245,6 @@ READERS = {
         FLIGHT, _make_flight, lambda path: flight_text(path.parents[1])
     ),
     "jsonl": Reader("text.jsonl", _DOCUMENTS, _read_text),
-    "gzip": Reader("text.jsonl.gz", _ZIPPED, _read_text),
     "tar": Reader("shard.tar", _make_tar, _read_tar),
     "results": Reader(
         "results.jsonl", _make_results, results.read_results, True

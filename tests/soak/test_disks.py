@@ -82,13 +82,6 @@ def remove_folder(subject, disk):
         return runs.run_command(subject.config)
 
 
-def move_folder(subject, disk):
-    with runs.at_step(6, lambda: subject.run.rename(disk / "away")):
-        first = runs.run_command(subject.config)
-    subprocess.run(["mv", disk / "away", subject.run], check=True)
-    return first
-
-
 def test_a_disk_that_failed_is_named_and_the_command_resumes(tmp_path, disk):
     """Exit status 3, the path and what to do; then the same command ends."""
     subject = Subject(tmp_path, disk)
@@ -97,7 +90,6 @@ def test_a_disk_that_failed_is_named_and_the_command_resumes(tmp_path, disk):
         *((fill, f"{size}k", "free space") for size in sizes),
         (make_read_only, "64m", "make it writable"),
         (remove_folder, "64m", "put the folder back"),
-        (move_folder, "64m", "put the folder back"),
     ):
         case = f"{fail.__name__}, {size}"
         with mounted(disk, "-t", "tmpfs", "-o", f"size={size}", "tmpfs"):

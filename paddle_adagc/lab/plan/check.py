@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 
 import paddle
 
-from paddle_adagc.checks import check_directory, suggestion
+from paddle_adagc.checks import check_choice, check_directory, suggestion
 from paddle_adagc.clips.adagc import ClipGradByAdaGC, Overrides
 from paddle_adagc.integrations.run import take_settings
-from paddle_adagc.integrations.trainer import check_missing_state
+from paddle_adagc.integrations.trainer import MISSING_STATES
 from paddle_adagc.lab.data.config import TEXT_KINDS
 from paddle_adagc.lab.extensions import make_clip
 from paddle_adagc.lab.faults import check_faults
@@ -175,7 +175,9 @@ def check_fine_tuning(
     found = report.attempt(lambda: take_settings(values, recipe, notes)) or {}
     clip = report.attempt(lambda: make_clip(**found.get("clip", {})))
     resumes = found.get("missing_state", "raise")
-    report.attempt(lambda: check_missing_state(resumes))
+    report.attempt(
+        lambda: check_choice("missing_state", resumes, MISSING_STATES)
+    )
     units = found.get("units") or {}
     for pattern, value in units.items():
         report.attempt(lambda p=pattern, v=value: as_units(p, v))  # type: ignore[misc]

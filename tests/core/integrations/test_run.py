@@ -276,14 +276,11 @@ def test_the_clip_s_settings_are_taken_out(
         (["--clip", "adacg", "ls"], "did you mean 'adagc'"),
         (["--t-start", "x", "ls"], "t_start must be an integer"),
         (["--t-start", "5", "-x", "6", "ls"], "'-x' is no option"),
+        (["--t-start", "5"], "give the command to run"),
+        (["--check", "--t-start"], "--t-start lacks its value"),
+        (["--missing-state", "x", "ls"], "one of raise, start; got 'x'"),
     ],
 )
 def test_mistakes(words, message, capsys):
     assert run.main(words) == 2
     assert message in capsys.readouterr().err
-
-
-def test_a_command_is_needed(capsys):
-    with pytest.raises(SystemExit):
-        run.main(["--t-start", "5"])
-    assert "give the command to run" in capsys.readouterr().err

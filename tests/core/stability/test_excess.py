@@ -42,14 +42,12 @@ def test_hand_worked():
         num_events={0.2: 2, 0.5: 2},
         area=3.25,
         worst=1.2,
-        difference_before=0,
-        recovery_steps=(40,),
         steps_to_recover=40,
     )
-    check({}, [99], recovery_steps=(None,))
+    check({}, [99], steps_to_recover=None)
     # A short tail is averaged whole: 0.08 and 0.105.
-    check({98: [0.15, 0.01]}, [97], recovery_steps=(0,))
-    check({98: [0.2, 0.01]}, [97], recovery_steps=(None,))
+    check({98: [0.15, 0.01]}, [97], steps_to_recover=0)
+    check({98: [0.2, 0.01]}, [97], steps_to_recover=None)
 
 
 def test_damage_of_every_kind():
@@ -62,20 +60,19 @@ def test_damage_of_every_kind():
     check({30: [math.nan] * 70}, [20], **lasting, **endless)
     passing = {25: [math.nan, -math.inf]}
     check(passing, [20], steps_to_recover=6, worst=math.inf)
-    # Runs that are not paired show.
-    check({5: [-0.25]}, [20], difference_before=0.25, worst=0)
 
 
 def test_every_burst_recovers_on_its_own():
+    lasting = {11: [1.0, 1.0], 41: [2.0] * 9, 71: [3.0]}
+    check(lasting, [10, 70], steps_to_recover=39)
     check(
-        {11: [1.0, 1.0], 41: [2.0] * 9, 71: [3.0]},
+        lasting,
         [10, 40, 50, 70],
-        recovery_steps=(2, None, 0, 1),
         steps_to_recover=None,
         num_events={0.2: 3, 0.5: 3},
     )
     check({11: [1.0, 1.0], 71: [3.0]}, [10, 70], steps_to_recover=2)
-    check({}, [10, 11, 13], recovery_steps=(0, 0))
+    check({}, [10, 11, 13], steps_to_recover=0)
 
 
 def test_steps_left_out():
@@ -112,12 +109,7 @@ def test_diverged_reference_is_left_out():
     assert result.area == 0
     nothing = paired_excess(losses, np.full(100, math.nan), [20])
     assert math.isnan(nothing.worst)
-    assert nothing.recovery_steps == (None,)
-    assert nothing.difference_before == math.inf
-    losses, reference = pair({})
-    reference[3] = np.nan  # one unknown step before the fault
-    result = paired_excess(losses, reference, [20])
-    assert result.difference_before == math.inf
+    assert nothing.steps_to_recover is None
 
 
 @pytest.mark.parametrize(

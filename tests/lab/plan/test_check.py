@@ -381,7 +381,7 @@ def test_fine_tuning_is_checked_without_its_model(tmp_path):
     ("change", "message"),
     [
         ("clip.t_strat=5", "did you mean 't_start'"),
-        ("clip.missing_state=go", "missing_state='go'"),
+        ("clip.missing_state=go", "got 'go'"),
         ("clip.units.qkv.part=1", "did you mean 'parts'"),
         ("clip=3", "not a section"),
         ("learning_rat=1", "did you mean 'learning_rate'"),

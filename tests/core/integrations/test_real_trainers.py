@@ -1,0 +1,269 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The clip in the Trainer of PaddleNLP or PaddleFormers, as users have it.
+
+The two libraries need environments of their own: the tests take the one that
+is installed.
+"""
+
+import importlib
+import importlib.util
+import sys
+import types
+
+import numpy as np
+import paddle
+import pytest
+from core.parallel.ranks import run_on_ranks
+from helpers import TINY_LLAMA
+from paddle.distributed import fleet
+from paddle.distributed.parallel import parallel_helper
+from test_examples import run_example
+
+from paddle_adagc import ClipGradByAdaGC
+from paddle_adagc.integrations.trainer import innermost
+from paddle_adagc.state import STATE_FILE
+
+IS_FORMERS = importlib.util.find_spec("paddleformers") is not None
+LIBRARY = "paddleformers" if IS_FORMERS else "paddlenlp"
+if importlib.util.find_spec(LIBRARY) is None:
+    pytest.skip("no Trainer is installed", allow_module_level=True)
+
+formers = pytest.mark.skipif(not IS_FORMERS, reason="needs PaddleFormers")
+MODELS = ("Llama", "Qwen2", "Qwen3") if IS_FORMERS else ("Llama",)
+WAYS = ("mixin", "callback")
+UNIFIED = {"unified_checkpoint": True}
+if IS_FORMERS:  # the default asks fleet, which one process has not started
+    UNIFIED = {
+        "save_checkpoint_format": "unified_checkpoint",
+        "load_checkpoint_format": "unified_checkpoint",
+    }
+
+
+class Text(paddle.io.Dataset):
+    """Windows of one sentence, as bytes."""
+
+    def __len__(self):
+        """Number of samples."""
+        return 400
+
+    def __getitem__(self, index):
+        """The same tokens as inputs and labels."""
+        text = np.frombuffer(b"to clip or not to clip; " * 3, np.uint8)
+        window = text[index % 24 :][:33].astype("int64")
+        return {"input_ids": window[:-1], "labels": window[1:]}
+
+
+def make_model(name):
+    """A tiny model with nothing fused.
+
+    PaddleFormers' Qwen models are of PaddleFleet, which is in no public
+    registry; their former classes are still there, and run without it.
+    """
+    if IS_FORMERS:
+        provider = types.ModuleType("gpt_provider")
+        provider.GPTModelProvider = object
+        place = "paddleformers.transformers.gpt_provider"
+        sys.modules.setdefault(place, provider)
+    transformers = importlib.import_module(f"{LIBRARY}.transformers")
+    former = "" if name == "Llama" else "Deprecated"
+    config = getattr(transformers, f"{name}Config")(**TINY_LLAMA)
+    config.fuse_rms_norm = False  # that kernel needs a GPU
+    module = importlib.import_module(
+        f"{LIBRARY}.transformers.{name.lower()}.modeling"
+    )
+    return getattr(module, f"{name}ForCausalLM{former}")(config)
+
+
+def make_trainer(
+    way, output_dir, name="Llama", missing_state="raise", **arguments
+):
+    library = importlib.import_module(f"{LIBRARY}.trainer")
+    ours = importlib.import_module(f"paddle_adagc.integrations.{LIBRARY}")
+
+    class Logged(library.Trainer):
+        """Keeps what its callbacks make of a log."""
+
+        def log(self, logs, **kwargs):
+            super().log(logs, **kwargs)
+            self.logged = [*getattr(self, "logged", []), logs]
+
+    class ClippingTrainer(ours.ClippingMixin, Logged):
+        """What a user writes."""
+
+    clip = ClipGradByAdaGC(t_start=3)
+    paddle.seed(0)
+    values = {
+        "max_steps": 8,
+        "per_device_train_batch_size": 4,
+        "learning_rate": 3e-3,
+        "lr_scheduler_type": "constant",
+        "weight_decay": 0.3,
+        "adam_beta2": 0.95,
+        "logging_steps": 4,
+        "report_to": [],
+        "save_strategy": "no",
+        "save_steps": 4,
+        "device": "cpu",
+        **({"amp_master_grad": False} if IS_FORMERS else {}),
+        **arguments,
+    }
+    args = library.TrainingArguments(output_dir=str(output_dir), **values)
+    common = {
+        "model": make_model(name),
+        "args": args,
+        "train_dataset": Text(),
+    }
+    if way == "mixin":
+        return ClippingTrainer(clip=clip, missing_state=missing_state, **common)
+    callback = ours.ClippingCallback(clip, missing_state)
+    trainer = Logged(**common, callbacks=[callback])
+    trainer.clip = clip
+    return trainer
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", MODELS)
+def test_tiny_models_train_and_log_the_clip(name, way, tmp_path):
+    trainer = make_trainer(way, tmp_path, name)
+    loss = trainer.train().metrics["train_loss"]
+    clip, optimizer = trainer.clip, innermost(trainer.optimizer)
+    assert trainer.args.max_grad_norm == 0
+    assert loss < np.log(256)
+    assert clip.num_steps == 8
+    gamma = clip.state_dict()["gamma"]
+    assert {*gamma} == {key for key, _ in trainer.model.named_parameters()}
+    assert np.isfinite([float(value) for value in gamma.values()]).all()
+    logs = [line for line in trainer.logged if "loss" in line]
+    assert len(logs) == 2
+    summary = clip.summary()
+    for quantity in ("global_grad_norm", "clipped_fraction", "h_min"):
+        expected = float(f"{summary[quantity]:.4g}")
+        assert logs[-1][f"clip_{quantity}"] == expected
+    assert optimizer._grad_clip is clip
+    assert (optimizer._beta2, optimizer._weight_decay) == (0.95, 0.3)
+
+
+@pytest.mark.parametrize(
+    ("way", "formats"),
+    [("mixin", UNIFIED), ("callback", UNIFIED)]
+    + ([] if IS_FORMERS else [("mixin", {})]),
+)
+def test_the_clip_resumes_with_the_run_and_a_run_switches(
+    way, formats, tmp_path
+):
+    def train(folder, checkpoint=None, **arguments):
+        with paddle.utils.unique_name.guard():  # names of a new process
+            trainer = make_trainer(
+                way, folder, save_strategy="steps", **formats, **arguments
+            )
+            trainer.train(resume_from_checkpoint=checkpoint)
+        return trainer.clip.state_dict()
+
+    whole = train(tmp_path / "whole")
+    cut = tmp_path / "cut"
+    train(cut, max_steps=4)
+    (cut / "checkpoint-3").mkdir()
+    # A callback does not see the argument of train().
+    newest = True if way == "mixin" else str(cut / "checkpoint-4")
+    resumed = train(cut, newest)
+    assert resumed["step"] == 8
+    for key, gamma in resumed["gamma"].items():
+        assert float(gamma) == float(whole["gamma"][key])
+
+    checkpoint = cut / "checkpoint-4"
+    (checkpoint / STATE_FILE).unlink()  # as of a run without the clip
+    with pytest.raises(FileNotFoundError, match="missing_state='start'"):
+        train(cut, str(checkpoint))
+    switched = train(cut, str(checkpoint), missing_state="start")
+    assert switched["step"] == 4  # counted from the switch
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_backends_get_the_clip_s_numbers(tmp_path, way):
+    visualdl = pytest.importorskip("visualdl")
+    trainer = make_trainer(
+        way,
+        tmp_path / "run",
+        report_to=["visualdl"],
+        logging_dir=str(tmp_path / "logs"),
+    )
+    trainer.train()
+    folder = tmp_path / "logs" / ("clip" if way == "callback" else "")
+    (log,) = folder.glob("*.log")
+    tags = visualdl.LogReader(file_path=str(log)).get_tags()
+    assert "train/clip_clipped_fraction" in tags["scalar"]
+    (first, *_) = (k for k in trainer.clip.state_dict()["gamma"] if ".0." in k)
+    group = first.replace(".0.", ".N.")
+    assert {f"train/clip_{q}/{group}" for q in ("norm", "gamma", "h")} <= {
+        *tags["histogram"]
+    }
+    for line in trainer.logged:
+        assert all(np.isscalar(value) for value in line.values())
+
+
+def test_groups_of_parameters_are_clipped(tmp_path):
+    trainer = make_trainer("mixin", tmp_path, max_steps=5)
+    parameters = trainer.model.parameters()
+    trainer.set_optimizer_grouped_parameters(
+        [
+            {"params": [p for p in parameters if p.ndim > 1]},
+            {"params": [p for p in parameters if p.ndim == 1]},
+        ]
+    )
+    trainer.train()
+    assert trainer.clip.num_steps == 5
+    assert len(trainer.clip.metrics()["tensors"]) == len(parameters)
+
+
+def train_on_this_rank(way, folder, checkpoint=None, **arguments):
+    """Train; return the clip's steps and gammas."""
+    paddle.device.synchronize = lambda: None  # it knows no CPU
+    # These ranks have joined before PaddleFormers looks, which then leaves
+    # fleet alone.
+    parallel_helper._is_parallel_ctx_initialized = lambda: hasattr(
+        fleet.fleet, "_hcg"
+    )
+    trainer = make_trainer(way, folder, **arguments)
+    trainer.train(resume_from_checkpoint=checkpoint)
+    gamma = trainer.clip.full_state_dict()["gamma"]
+    return trainer.clip.num_steps, {k: float(v) for k, v in gamma.items()}
+
+
+@formers
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
+def test_a_flex_checkpoint_has_the_clip_s_file_beside_it(way, tmp_path):
+    """PaddleFormers' and PaddleFleet's default format, here on two ranks."""
+
+    def train(folder, **arguments):
+        return run_on_ranks(
+            train_on_this_rank,
+            2,
+            way=way,
+            folder=str(folder),
+            per_device_train_batch_size=2,
+            sharding="stage1",
+            split_param=False,
+            save_strategy="steps",
+            save_checkpoint_format="flex_checkpoint",
+            load_checkpoint_format="flex_checkpoint",
+            **arguments,
+        )
+
+    whole = train(tmp_path / "whole")
+    train(tmp_path / "cut", max_steps=4)
+    checkpoint = tmp_path / "cut/checkpoint-4"
+    beside = {path.name for path in checkpoint.iterdir()}
+    assert beside >= {STATE_FILE, "model_state", "optimizer_state"}
+    resumed = train(tmp_path / "cut", checkpoint=str(checkpoint))
+    for (steps, gamma), (_, expected) in zip(resumed, whole, strict=True):
+        assert steps == 8
+        assert gamma == pytest.approx(expected, rel=1e-5)
+
+
+@formers
+def test_example_runs_and_clips(tmp_path):
+    printed = run_example("paddleformers_trainer", tmp_path)
+    assert "clip_clipped_fraction" in printed
+    assert [*(tmp_path / "outputs").glob("*/checkpoint-40/*.safetensors")]
