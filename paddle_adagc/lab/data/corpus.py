@@ -41,22 +41,28 @@ class Corpus:
 
     @classmethod
     def from_directory(cls, directory: str | os.PathLike[str]) -> Corpus:
-        """Read every ``*.py`` file below ``directory`` in one pass.
+        """Read every ``*.py`` file below ``directory``, sorted by name.
 
         Installed packages and ``__pycache__`` are left out, and so are empty
         files and files with the content of an earlier one: no text can be on
         both sides of a split by file.
         """
+        root = Path(directory)
+        names = []
+        for folder, subfolders, files in os.walk(root):
+            subfolders[:] = {*subfolders} - _SKIPPED_DIRECTORIES
+            parent = Path(folder).relative_to(root)
+            names += [
+                (parent / file).as_posix()
+                for file in files
+                if file.endswith(".py")
+            ]
         contents: dict[bytes, str] = {}
-        for name in _python_files(Path(directory)):
-            content = Path(directory, name).read_bytes()
-            if content:
-                contents.setdefault(content, name)
+        for name in sorted(names):
+            contents.setdefault((root / name).read_bytes(), name)
+        contents.pop(b"", None)
         if not contents:
-            raise FileNotFoundError(
-                f"no *.py files below {str(directory)!r}: give a directory "
-                "with Python source"
-            )
+            raise FileNotFoundError(f"no Python source below {str(root)!r}")
         end = bytes([END_OF_DOCUMENT])
         documents = [np.frombuffer(text + end, np.uint8) for text in contents]
         return cls._join(documents, contents.values())
@@ -74,8 +80,6 @@ class Corpus:
         The order is that of a hash of the seed and the name, so a file keeps
         its rank when other files come or go. Neither part is empty.
         """
-        if not 0 < fraction < 1:
-            raise ValueError(f"fraction is {fraction}: give one in (0, 1)")
 
         def rank(document: int) -> bytes:
             text = f"{seed}:{self.names[document]}"
@@ -124,13 +128,3 @@ def load_stdlib_corpus() -> Corpus:
     other text. CPython 3.11 has about 30 MB in 1,700 files.
     """
     return Corpus.from_directory(sysconfig.get_path("stdlib"))
-
-
-def _python_files(root: Path) -> list[str]:
-    """Return the sorted POSIX names of the ``*.py`` files below ``root``."""
-    names = []
-    for directory, subdirectories, files in os.walk(root):
-        subdirectories[:] = {*subdirectories} - _SKIPPED_DIRECTORIES
-        parent = Path(directory).relative_to(root)
-        names += [(parent / f).as_posix() for f in files if f.endswith(".py")]
-    return sorted(names)

@@ -16,6 +16,7 @@ import numpy as np
 
 from paddle_adagc.files import sync, temporary_path
 from paddle_adagc.lab.data.config import PrepareConfig
+from paddle_adagc.lab.data.indexed import token_dtype
 from paddle_adagc.lab.data.sources import Source, read_lines
 from paddle_adagc.lab.data.tokenizers import Tokenizer
 
@@ -34,52 +35,48 @@ def tokens_path(part: Path, split: str) -> Path:
     return part.with_suffix(f".{split}")
 
 
-def read_part(part: Path) -> dict[str, np.ndarray]:
-    """Read a part: sizes int32 ``[num_documents]`` by split, counts, faults."""
+def read_part(part: Path, num_bytes: int) -> dict[str, np.ndarray]:
+    """Read a part: sizes int32 ``[num_documents]`` by split, counts, faults.
+
+    A token has ``num_bytes``.
+    """
     try:
         with np.load(part) as file:
-            return dict(file)
+            found = dict(file)
+        for split in SPLITS:
+            size = tokens_path(part, split).stat().st_size
+            if size != found[split].sum(dtype=np.int64) * num_bytes:
+                raise ValueError(f"{split} has {size:,} bytes")
     except (EOFError, MemoryError, ValueError, zipfile.BadZipFile) as error:
-        raise damaged(part) from error
-
-
-def damaged(part: Path) -> ValueError:
-    """Error about a part that is not as it was written."""
-    return ValueError(
-        f"{part.parent} is damaged ({part.stem}): remove it and run again"
-    )
+        raise ValueError(
+            f"{part.parent} is damaged ({part.stem}): remove it and run again"
+        ) from error
+    return found
 
 
 def write_part(
     source: Source, part: Path, tokenizer: Tokenizer, config: PrepareConfig
 ) -> None:
-    """Encode a source; the file ``part`` appears once all is written.
-
-    With ``on_error="stop"`` a bad document is refused by file and line.
-    """
+    """Encode a source; the file ``part`` appears once all is written."""
     sizes: dict[str, list[int]] = {split: [] for split in SPLITS}
     num_bytes = num_empty = 0
     faults: list[str] = []
     threshold = int(config.validation_fraction * 2**64)
+    end = np.array([tokenizer.eos_id], token_dtype(tokenizer.vocab_size))
     with contextlib.ExitStack() as stack:
         files = {
             split: stack.enter_context(tokens_path(part, split).open("wb"))
             for split in SPLITS
         }
-        for text, tokens, fault in _documents(source, tokenizer, config):
-            if fault is not None:
-                if config.on_error == "stop":
-                    raise ValueError(fault)
-                faults.append(fault)
-            elif not text or not len(tokens):
+        for text, tokens in _documents(source, tokenizer, config, faults):
+            if not len(tokens):
                 num_empty += 1
-            else:
-                head = hashlib.sha256(text).digest()[:8]
-                split = SPLITS[int.from_bytes(head, "big") < threshold]
-                end = np.array([tokenizer.eos_id], tokens.dtype)
-                files[split].write(tokens.tobytes() + end.tobytes())
-                sizes[split].append(len(tokens) + 1)
-                num_bytes += len(text)
+                continue
+            head = hashlib.sha256(text).digest()[:8]
+            split = SPLITS[int.from_bytes(head, "big") < threshold]
+            files[split].write(tokens.tobytes() + end.tobytes())
+            sizes[split].append(len(tokens) + 1)
+            num_bytes += len(text)
     for split in SPLITS:
         sync(tokens_path(part, split))
     with temporary_path(part) as temporary, temporary.open("wb") as file:
@@ -92,33 +89,41 @@ def write_part(
 
 
 def _documents(
-    source: Source, tokenizer: Tokenizer, config: PrepareConfig
-) -> Iterator[tuple[bytes, np.ndarray, str | None]]:
-    """Yield a source's documents: UTF-8, tokens, and what is wrong."""
+    source: Source,
+    tokenizer: Tokenizer,
+    config: PrepareConfig,
+    faults: list[str],
+) -> Iterator[tuple[bytes, np.ndarray]]:
+    """Yield the good documents, UTF-8 and tokens.
+
+    Faults of the others are added; with ``on_error="stop"`` the first one is
+    raised. They name file and line.
+    """
+
+    def refuse(place: str, fault: object) -> None:
+        if config.on_error == "stop":
+            raise ValueError(f"{place}: {fault}")
+        faults.append(f"{place}: {fault}")
+
     lines, encode = read_lines(source), tokenizer.load()
     while batch := [*itertools.islice(lines, _BATCH)]:
-        texts: list[str] = []
-        faults: list[str | None] = []
-        for _, line in batch:
-            text, fault = "", None
+        texts = {}
+        for place, line in batch:
             try:
-                text = _text(line, source.text_format, config.text_field)
+                texts[place] = _text(line, source.text_format, config)
             except (ValueError, RecursionError) as error:
-                fault = str(error)
-            texts.append(text)
-            faults.append(fault)
-        for (place, _), text, tokens, fault in zip(
-            batch, texts, encode(texts), faults, strict=True
-        ):
+                refuse(place, error)
+        encoded = encode([*texts.values()])
+        for place, tokens in zip(texts, encoded, strict=True):
+            text = texts[place]
             if (tokens == tokenizer.eos_id).any():
-                fault = (
-                    f"the document {text[:60]!r} holds the token that ends a "
-                    "document"
-                )
-            yield text.encode(), tokens, fault and f"{place}: {fault}"
+                start = f"the document {text[:60]!r}"
+                refuse(place, f"{start} holds the token that ends a document")
+            else:
+                yield text.encode(), tokens
 
 
-def _text(line: bytes, text_format: str, text_field: str) -> str:
+def _text(line: bytes, text_format: str, config: PrepareConfig) -> str:
     try:
         text = line.decode()
     except UnicodeDecodeError as error:
@@ -135,12 +140,13 @@ def _text(line: bytes, text_format: str, text_field: str) -> str:
         ) from error
     if not isinstance(value, dict):
         raise ValueError(f"not a JSON object: {value!r:.40}")
-    if text_field not in value:
+    name = config.text_field
+    if name not in value:
         fields = ", ".join(map(repr, value)) or "none"
-        raise ValueError(f"no field {text_field!r} (fields: {fields})")
-    text = value[text_field]
+        raise ValueError(f"no field {name!r} (fields: {fields})")
+    text = value[name]
     if not isinstance(text, str):
-        raise ValueError(f"field {text_field!r} is no string: {text!r:.40}")
+        raise ValueError(f"field {name!r} is no string: {text!r:.40}")
     try:
         text.encode()
     except UnicodeEncodeError as error:

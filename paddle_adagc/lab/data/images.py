@@ -22,7 +22,7 @@ from PIL import Image
 
 from paddle_adagc.lab.data.datasets import (
     check_index,
-    distinct_windows,
+    permutation,
     random_bits,
 )
 
@@ -167,7 +167,7 @@ def split_scenes(
 ) -> tuple[list[Scene], list[Scene]]:
     """Scenes to train on, and held-out ones, at least one of each."""
     count = len(SCENES)
-    order = [SCENES[i] for i in distinct_windows(count, count, seed)]
+    order = [SCENES[i] for i in permutation(count, seed)]
     num_held_out = min(math.ceil(validation_fraction * count), count - 1)
     return order[num_held_out:], order[:num_held_out]
 

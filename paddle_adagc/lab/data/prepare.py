@@ -20,7 +20,7 @@ import platform
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,6 @@ from paddle_adagc.lab.data.config import PrepareConfig
 from paddle_adagc.lab.data.encode import (
     COUNTS,
     MAX_MESSAGES,
-    damaged,
     read_part,
     tokens_path,
     write_part,
@@ -50,19 +49,15 @@ from paddle_adagc.lab.data.tokenizers import Tokenizer, find_tokenizer
 
 
 def prepare(
-    config: PrepareConfig,
-    command: Sequence[str] = (),
-    *,
-    verify: bool = False,
+    config: PrepareConfig, command: Sequence[str] = ()
 ) -> tuple[dict[str, Any], bool]:
     """Tokenise a corpus into a memory-mapped dataset with a manifest.
 
     The dataset appears under its name once it is complete, and the manifest
     ``<output>.manifest.json`` last. It depends on the text and the settings
     alone, byte by byte: not on the number of workers and not on interruptions.
-    Of a dataset that is there already its index, size and pieces are compared
-    with its checksums; with ``verify`` all of it. Gives the manifest, and
-    whether the dataset was there.
+    A dataset that is there already is compared with its manifest. Gives the
+    manifest, and whether the dataset was there.
     """
     tokenizer = find_tokenizer(config.tokenizer, config.eos_token)
     folder = Path(config.output + ".parts")
@@ -81,9 +76,10 @@ def prepare(
     }
     if manifest_path.exists():
         manifest = read_manifest(manifest_path)
-        _check_finished(manifest_path, manifest, settings, sources)
+        inputs = [source.record() for source in sources]
+        _check_finished(manifest_path, manifest, settings | {"inputs": inputs})
         for prefix in _prefixes(config.output).values():
-            check_dataset(prefix, verify=verify)
+            check_dataset(prefix)
         shutil.rmtree(folder, ignore_errors=True)
         return manifest, True
     version = tokenizer.library_version()
@@ -93,10 +89,10 @@ def prepare(
             (facts, source, folder, tokenizer, config) for source in sources
         ]
         parts = _run(_encode_source, calls, config.num_workers)
-        manifest = settings | _count_documents(parts)
-        manifest["inputs"] = [source.record() for source in sources]
+        inputs = [source.record() for source in sources]
+        manifest = settings | {"inputs": inputs}
         dtype = token_dtype(tokenizer.vocab_size)
-        manifest |= _write_splits(config, parts, dtype, folder)
+        manifest |= _write_dataset(config, parts, dtype)
         manifest["versions"] = {
             "paddle_adagc": paddle_adagc.__version__,
             "python": platform.python_version(),
@@ -104,11 +100,11 @@ def prepare(
             **({"tokenizer": version} if version else {}),
         }
         manifest["command"] = list(command)
+        manifest = sealed(manifest)
         with temporary_path(manifest_path, folder) as temporary:
-            text = json.dumps(sealed(manifest), indent=2)
-            temporary.write_text(text + "\n")
+            temporary.write_text(json.dumps(manifest, indent=2) + "\n")
         shutil.rmtree(folder, ignore_errors=True)
-    return sealed(manifest), False
+    return manifest, False
 
 
 def _prefixes(output: str) -> dict[str, str]:
@@ -207,80 +203,55 @@ def _end_with_parent() -> None:
 
 
 def _check_finished(
-    path: Path,
-    manifest: dict[str, Any],
-    settings: dict[str, Any],
-    sources: Sequence[Source],
+    path: Path, manifest: dict[str, Any], wanted: Mapping[str, Any]
 ) -> None:
     """Refuse a finished dataset with other settings or of other files."""
+    was, now = (
+        {f"input {n}": value for n, value in enumerate(facts["inputs"], 1)}
+        | {name: facts.get(name) for name in wanted if name != "inputs"}
+        for facts in (manifest, wanted)
+    )
     differences = [
-        f"{name} was {manifest.get(name)!r}, is {value!r}"
-        for name, value in settings.items()
-        if manifest.get(name) != value
+        f"{name} was {was.get(name)!r}, is {now.get(name)!r}"
+        for name in {**was, **now}
+        if was.get(name) != now.get(name)
     ]
-    records = manifest.get("inputs", [])
-    if len(records) != len(sources):
-        differences.append(f"{len(records)} inputs, now {len(sources)}")
-    elif not differences:
-        differences = [
-            f"input {number}, {source.name}, is not {record['name']} as it was"
-            for number, (record, source) in enumerate(
-                zip(records, sources, strict=True), start=1
-            )
-            if not source.is_same(record)
-        ]
     if differences:
         raise FileExistsError(
             f"{path} describes a finished dataset with other settings: "
-            f"{'; '.join(differences)}; remove it or give another output"
+            f"{differences[0]}; remove it or give another output"
         )
 
 
-def _count_documents(parts: Sequence[Path]) -> dict[str, Any]:
-    """Count what the manifest says of all documents."""
-    counts = np.zeros(len(COUNTS), np.int64)
-    faults: list[str] = []
-    for part in map(read_part, parts):
-        counts += part["counts"]
-        faults += part["faults"].tolist()
-    found = dict(zip(COUNTS, counts.tolist(), strict=True))
-    return {**found, "bad": faults[:MAX_MESSAGES]}
-
-
-def _split_sizes(parts: Sequence[Path], split: str) -> Iterator[np.ndarray]:
-    """Yield the documents' numbers of tokens, int32 ``[n]`` a part."""
-    for part in parts:
-        yield read_part(part)[split]
-
-
-def _write_splits(
-    config: PrepareConfig,
-    parts: Sequence[Path],
-    dtype: np.dtype[Any],
-    folder: Path,
+def _write_dataset(
+    config: PrepareConfig, paths: Sequence[Path], dtype: np.dtype[Any]
 ) -> dict[str, Any]:
-    """Write all splits, or none; gives what the manifest says of them."""
+    """Write all splits, or none; gives what the manifest says of the text."""
+    parts = {path: read_part(path, dtype.itemsize) for path in paths}
+    counts = sum(part["counts"] for part in parts.values()).tolist()
+    faults = [fault for part in parts.values() for fault in part["faults"]]
     prefixes = _prefixes(config.output)
     if not config.validation_fraction:
         del prefixes["validation"]
-    numbers = {
-        split: sum(map(len, _split_sizes(parts, split))) for split in prefixes
+    sizes = {
+        split: np.concatenate([part[split] for part in parts.values()])
+        for split in prefixes
     }
-    for split, number in numbers.items():
-        if not number:
+    for split in prefixes:
+        if not len(sizes[split]):
             raise ValueError(
                 f"no documents for {split}: the source has "
-                f"{sum(numbers.values())}, and validation_fraction is "
+                f"{sum(map(len, sizes.values()))}, and validation_fraction is "
                 f"{config.validation_fraction}. A hash of its text decides, "
                 "so copies of a document stay together: with few distinct "
                 "documents give another fraction"
             )
-    found: dict[str, Any] = {}
+    found = dict(zip(COUNTS, counts, strict=True))
+    found["bad"] = [str(fault) for fault in faults[:MAX_MESSAGES]]
     try:
         for split, prefix in prefixes.items():
-            found[split] = _write_split(
-                prefix, parts, split, dtype, numbers[split], folder
-            )
+            sources = [tokens_path(path, split) for path in paths]
+            found[split] = _write_split(prefix, sources, sizes[split], dtype)
     except BaseException:
         for path in _dataset_files(config.output):
             path.unlink(missing_ok=True)
@@ -290,42 +261,25 @@ def _write_splits(
 
 def _write_split(
     prefix: str,
-    parts: Sequence[Path],
-    split: str,
+    sources: Sequence[Path],
+    sizes: np.ndarray,
     dtype: np.dtype[Any],
-    num_documents: int,
-    folder: Path,
 ) -> dict[str, Any]:
     """Write one split as ``.bin`` and ``.idx``; gives its manifest's entry."""
-    tokens_file, index = Path(f"{prefix}.bin"), Path(f"{prefix}.idx")
-    num_tokens = 0
-    with (
-        temporary_path(tokens_file, folder) as temporary,
-        temporary.open("wb") as file,
-    ):
-        for part, sizes in zip(parts, _split_sizes(parts, split), strict=True):
-            source, count = tokens_path(part, split), int(sizes.sum(dtype="i8"))
-            if source.stat().st_size != count * dtype.itemsize:
-                raise damaged(part)
-            num_tokens += count
+    path, index = Path(f"{prefix}.bin"), Path(f"{prefix}.idx")
+    folder = sources[0].parent
+    with temporary_path(path, folder) as new, new.open("wb") as file:
+        for source in sources:
             with source.open("rb") as tokens:
                 shutil.copyfileobj(tokens, file)
-    with (
-        temporary_path(index, folder) as temporary,
-        temporary.open("wb") as file,
-    ):
-        write_index(
-            file,
-            lambda: _split_sizes(parts, split),
-            num_documents=num_documents,
-            dtype=dtype,
-        )
+    with temporary_path(index, folder) as new, new.open("wb") as file:
+        write_index(file, sizes, dtype)
     return {
         "prefix": str(Path(prefix)),
         "dtype": dtype.name,
-        "num_documents": num_documents,
-        "num_tokens": num_tokens,
-        "bin_sha256": sha256(tokens_file),
-        "bin_sampled_sha256": sampled_sha256(tokens_file),
+        "num_documents": len(sizes),
+        "num_tokens": int(sizes.sum(dtype=np.int64)),
+        "bin_sha256": sha256(path),
+        "bin_sampled_sha256": sampled_sha256(path),
         "idx_sha256": sha256(index),
     }

@@ -24,9 +24,6 @@ line; one document a line; one document a file."""
 MAX_DOCUMENT_BYTES = 16 * 2**20
 """Longest line, or file of one document, that is read."""
 
-MAX_EXPANSION = 200
-"""Largest size of what was read of a gzip file, over that of the file."""
-
 _FORMATS = {".jsonl": "jsonl", ".json": "jsonl", ".txt": "lines"}
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -42,25 +39,10 @@ class LocalFile:
 
     def record(self) -> dict[str, Any]:
         """Identity of the content, for the manifest; reads the file."""
-        record = {
-            "name": self.name,
-            "format": self.text_format,
-            "size": self.size,
-            "mtime_ns": self.mtime_ns,
-            "sha256": sha256(self.name),
-        }
+        digest = sha256(self.name)
         self._check_unchanged(os.stat(self.name))
-        return record
-
-    def is_same(self, record: dict[str, Any]) -> bool:
-        """Tell whether a record is of the same content."""
-        kind = record["format"], record.get("size")
-        if kind != (self.text_format, self.size):
-            return False
-        written = record["name"], record["mtime_ns"]
-        if written == (self.name, self.mtime_ns):
-            return True
-        return bool(record["sha256"] == sha256(self.name))
+        facts = {"name": self.name, "format": self.text_format}
+        return {**facts, "size": self.size, "sha256": digest}
 
     def _check_unchanged(self, stat: os.stat_result) -> None:
         if (stat.st_size, stat.st_mtime_ns) != (self.size, self.mtime_ns):
@@ -84,11 +66,6 @@ class LocalFile:
                         raise ValueError(
                             f"more than {MAX_DOCUMENT_BYTES:,} bytes cannot be "
                             "one document: split it, or give another --format"
-                        )
-                    if stream.tell() > MAX_EXPANSION * raw.tell() + limit:
-                        raise ValueError(
-                            f"gzip made {raw.tell():,} bytes of "
-                            f"{stream.tell():,}: this is no text"
                         )
                     line, mark = line.removeprefix(mark), b""
                     yield line if is_text else line.removesuffix(b"\n")
@@ -115,10 +92,6 @@ class HubShard:
     def record(self) -> dict[str, Any]:
         """Identity of the content, for the manifest."""
         return {"name": self.name, "format": "hub", "origin": self.origin}
-
-    def is_same(self, record: dict[str, Any]) -> bool:
-        """Tell whether a record is of the same content."""
-        return record.get("origin") == self.origin
 
     def lines(self) -> Iterator[bytes]:
         """Read each example as JSON."""

@@ -1,7 +1,5 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-import math
-
 import numpy as np
 import pytest
 
@@ -90,13 +88,6 @@ def test_a_new_file_does_not_move_the_others(directory):
     assert len(set(before.names) ^ set(after.names)) <= 2
 
 
-@pytest.mark.parametrize(
-    ("fraction", "message"),
-    [
-        *((f, r"give one in \(0, 1\)") for f in (0.0, 1.0, math.nan)),
-        (0.9, "of 2 documents leaves none"),
-    ],
-)
-def test_a_split_that_cannot_be_is_an_error(directory, fraction, message):
-    with pytest.raises(ValueError, match=message):
-        Corpus.from_directory(directory).split(fraction, seed=0)
+def test_a_split_that_cannot_be_is_an_error(directory):
+    with pytest.raises(ValueError, match="of 2 documents leaves none"):
+        Corpus.from_directory(directory).split(0.9, seed=0)

@@ -116,11 +116,6 @@ def test_a_shard_with_other_samples_than_counted_is_named(
         stream.chunk(3)
 
 
-def test_a_range_of_too_many_shards_is_refused():
-    with pytest.raises(ValueError, match="names 100,000,000 shards"):
-        find_shards("{00000000..99999999}.tar")
-
-
 def write_sparse(path):
     """A member of 1 KiB that says that it unpacks to 2 GB."""
     member = tarfile.TarInfo("a.txt")
@@ -318,7 +313,7 @@ def test_pairs_that_cannot_be_read_are_left_out(folder, caplog):
         assert grey(validation[0]) == 200
     assert set(greys) == {200, 100}
     assert "000000000 in" in caplog.text
-    assert "an image, one of jpg" in caplog.text
+    assert "no image that can be read" in caplog.text
     assert "a caption of 1,048,577 bytes" in caplog.text
     assert "8000 x 8000 pixels" in caplog.text
     assert "000040000 in" in caplog.text

@@ -14,6 +14,7 @@ import pytest
 from indexed import write_indexed_dataset
 from pages import load_tool
 
+from paddle_adagc.lab.checksums import sealed
 from paddle_adagc.lab.paddleformers.recipe import batch_change
 from paddle_adagc.lab.plan.check import check_fine_tuning, check_recipe
 from paddle_adagc.lab.train.parse import load_config
@@ -312,7 +313,7 @@ def data_report(prefix, *overrides):
 
 
 def write_manifest(prefix, vocab_size):
-    manifest = {"tokenizer": {"vocab_size": vocab_size}}
+    manifest = sealed({"tokenizer": {"vocab_size": vocab_size}})
     Path(prefix + ".manifest.json").write_text(json.dumps(manifest))
 
 
