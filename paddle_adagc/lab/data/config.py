@@ -58,8 +58,8 @@ class DataConfig:
     embedded corpus' split, in [0, 2**32); default 0."""
 
     num_sequences: Count = 64
-    """Number of fixed sequences; default 64, as in the low-noise regime. Read
-    for ``"fixed_sequences"`` alone."""
+    """Number of fixed sequences; default 64. Read for ``"fixed_sequences"``
+    alone."""
 
     prefix: str | None = None
     """Path of the memory-mapped dataset without ``.bin`` and ``.idx``. Read,

@@ -13,6 +13,7 @@ import contextlib
 import fcntl
 import functools
 import hashlib
+import itertools
 import json
 import multiprocessing
 import os
@@ -20,6 +21,7 @@ import platform
 import shutil
 import signal
 import threading
+import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,24 +30,32 @@ import numpy as np
 from tqdm import tqdm
 
 import paddle_adagc
-from paddle_adagc.files import TEMPORARY, temporary_path
+from paddle_adagc.files import TEMPORARY, sync, temporary_path
 from paddle_adagc.lab.checksums import sampled_sha256, sealed, sha256
 from paddle_adagc.lab.data.config import PrepareConfig
-from paddle_adagc.lab.data.encode import (
-    COUNTS,
-    MAX_MESSAGES,
-    read_part,
-    tokens_path,
-    write_part,
-)
 from paddle_adagc.lab.data.indexed import (
     check_dataset,
     read_manifest,
     token_dtype,
     write_index,
 )
-from paddle_adagc.lab.data.sources import Source, find_files, find_shards
+from paddle_adagc.lab.data.sources import (
+    Source,
+    find_files,
+    find_shards,
+    parse_text,
+    read_lines,
+)
 from paddle_adagc.lab.data.tokenizers import Tokenizer, find_tokenizer
+
+_SPLITS = ("train", "validation")
+_COUNTS = ("num_text_bytes", "num_empty", "num_bad")
+
+_BATCH = 200
+"""Lines that are encoded at a time; bounds a worker's memory."""
+
+_MAX_MESSAGES = 10
+"""Messages about bad documents that the manifest keeps."""
 
 
 def prepare(
@@ -84,11 +94,15 @@ def prepare(
         return manifest, True
     version = tokenizer.library_version()
     with _work_folder(folder, config.output):
-        facts = [settings, version]
-        calls = [
-            (facts, source, folder, tokenizer, config) for source in sources
+        parts = [
+            folder / f"{_key(settings, version, source)}.npz"
+            for source in sources
         ]
-        parts = _run(_encode_source, calls, config.num_workers)
+        calls = [
+            (source, part, tokenizer, config)
+            for source, part in zip(sources, parts, strict=True)
+        ]
+        _run(_write_part, calls, config.num_workers)
         inputs = [source.record() for source in sources]
         manifest = settings | {"inputs": inputs}
         dtype = token_dtype(tokenizer.vocab_size)
@@ -143,25 +157,112 @@ def _work_folder(folder: Path, output: str) -> Iterator[None]:
         yield
 
 
-def _encode_source(
-    facts: Sequence[Any],
+def _key(*facts: object) -> str:
+    """Name of a part; its tokens depend on these facts."""
+    return hashlib.sha256(repr(facts).encode()).hexdigest()
+
+
+def _tokens_path(part: Path, split: str) -> Path:
+    """File with a part's tokens of one split, each document with its end."""
+    return part.with_suffix(f".{split}")
+
+
+def _read_part(part: Path, num_bytes: int) -> dict[str, np.ndarray]:
+    """Read a part: sizes int32 ``[num_documents]`` by split, counts, faults.
+
+    A token has ``num_bytes``.
+    """
+    try:
+        with np.load(part) as file:
+            found = dict(file)
+        for split in _SPLITS:
+            size = _tokens_path(part, split).stat().st_size
+            if size != found[split].sum(dtype=np.int64) * num_bytes:
+                raise ValueError(f"{split} has {size:,} bytes")
+    except (EOFError, MemoryError, ValueError, zipfile.BadZipFile) as error:
+        raise ValueError(
+            f"{part.parent} is damaged ({part.stem}): remove it and run again"
+        ) from error
+    return found
+
+
+def _write_part(
+    source: Source, part: Path, tokenizer: Tokenizer, config: PrepareConfig
+) -> None:
+    """Encode a source; the file ``part`` appears once all is written."""
+    if part.exists():  # an earlier call's
+        return
+    sizes: dict[str, list[int]] = {split: [] for split in _SPLITS}
+    num_bytes = num_empty = 0
+    faults: list[str] = []
+    threshold = int(config.validation_fraction * 2**64)
+    end = np.array([tokenizer.eos_id], token_dtype(tokenizer.vocab_size))
+    with contextlib.ExitStack() as stack:
+        files = {
+            split: stack.enter_context(_tokens_path(part, split).open("wb"))
+            for split in _SPLITS
+        }
+        for text, tokens in _documents(source, tokenizer, config, faults):
+            if not len(tokens):
+                num_empty += 1
+                continue
+            head = hashlib.sha256(text).digest()[:8]
+            split = _SPLITS[int.from_bytes(head, "big") < threshold]
+            files[split].write(tokens.tobytes() + end.tobytes())
+            sizes[split].append(len(tokens) + 1)
+            num_bytes += len(text)
+    for split in _SPLITS:
+        sync(_tokens_path(part, split))
+    with temporary_path(part) as temporary, temporary.open("wb") as file:
+        np.savez(
+            file,
+            counts=np.array([num_bytes, num_empty, len(faults)]),
+            faults=np.array(faults[:_MAX_MESSAGES], str),
+            **{k: np.array(v, np.int32) for k, v in sizes.items()},
+        )
+
+
+def _documents(
     source: Source,
-    folder: Path,
     tokenizer: Tokenizer,
     config: PrepareConfig,
-) -> Path:
-    """Encode a source, if that was not done; its tokens depend on the facts."""
-    key = hashlib.sha256(repr([*facts, source]).encode()).hexdigest()
-    part = folder / f"{key}.npz"
-    if not part.exists():
-        write_part(source, part, tokenizer, config)
-    return part
+    faults: list[str],
+) -> Iterator[tuple[bytes, np.ndarray]]:
+    """Yield the good documents, UTF-8 and tokens.
+
+    Faults of the others are added; with ``on_error="stop"`` the first one is
+    raised. They name file and line.
+    """
+
+    def refuse(place: str, fault: object) -> None:
+        if config.on_error == "stop":
+            raise ValueError(f"{place}: {fault}")
+        faults.append(f"{place}: {fault}")
+
+    lines, encode = read_lines(source), tokenizer.load()
+    while batch := [*itertools.islice(lines, _BATCH)]:
+        texts = {}
+        for place, line in batch:
+            try:
+                texts[place] = parse_text(
+                    line, source.text_format, config.text_field
+                )
+            except (ValueError, RecursionError) as error:
+                refuse(place, error)
+        encoded = encode([*texts.values()])
+        for place, tokens in zip(texts, encoded, strict=True):
+            text = texts[place]
+            if (tokens == tokenizer.eos_id).any():
+                start = f"the document {text[:60]!r}"
+                refuse(place, f"{start} holds the token that ends a document")
+            else:
+                yield text.encode(), tokens
 
 
 def _run(
-    task: Callable[..., Path], calls: Sequence[tuple], num_workers: int | None
-) -> list[Path]:
-    """Call ``task`` with each of the tuples; results, and errors, in order.
+    task: Callable[..., None], calls: Sequence[tuple], num_workers: int | None
+) -> None:
+    """Call ``task`` with each of the tuples; errors come in their order.
 
     The workers end with this process, which alone takes Ctrl-C; one worker is
     this process.
@@ -170,7 +271,9 @@ def _run(
     count = min(num_workers, len(calls))
     show = functools.partial(tqdm, desc="tokenising", unit="file", disable=None)
     if count <= 1:
-        return [task(*values) for values in show(calls)]
+        for values in show(calls):
+            task(*values)
+        return
     pool = concurrent.futures.ProcessPoolExecutor(
         count,
         multiprocessing.get_context("forkserver"),
@@ -178,8 +281,8 @@ def _run(
         (num_workers // count,),
     )
     try:
-        done = [pool.submit(task, *values) for values in calls]
-        return [future.result() for future in show(done)]
+        for future in show([pool.submit(task, *values) for values in calls]):
+            future.result()
     except concurrent.futures.BrokenExecutor as error:
         raise RuntimeError(
             "a worker died: out of memory? Run the same command again to go "
@@ -206,15 +309,13 @@ def _check_finished(
     path: Path, manifest: dict[str, Any], wanted: Mapping[str, Any]
 ) -> None:
     """Refuse a finished dataset with other settings or of other files."""
-    was, now = (
-        {f"input {n}": value for n, value in enumerate(facts["inputs"], 1)}
-        | {name: facts.get(name) for name in wanted if name != "inputs"}
-        for facts in (manifest, wanted)
-    )
+    pairs = {name: (manifest.get(name), wanted[name]) for name in wanted}
+    inputs = itertools.zip_longest(*pairs.pop("inputs"))
+    pairs |= {f"input {n}": pair for n, pair in enumerate(inputs, 1)}
     differences = [
-        f"{name} was {was.get(name)!r}, is {now.get(name)!r}"
-        for name in {**was, **now}
-        if was.get(name) != now.get(name)
+        f"{name} was {was!r}, is {now!r}"
+        for name, (was, now) in pairs.items()
+        if was != now
     ]
     if differences:
         raise FileExistsError(
@@ -227,7 +328,7 @@ def _write_dataset(
     config: PrepareConfig, paths: Sequence[Path], dtype: np.dtype[Any]
 ) -> dict[str, Any]:
     """Write all splits, or none; gives what the manifest says of the text."""
-    parts = {path: read_part(path, dtype.itemsize) for path in paths}
+    parts = {path: _read_part(path, dtype.itemsize) for path in paths}
     counts = sum(part["counts"] for part in parts.values()).tolist()
     faults = [fault for part in parts.values() for fault in part["faults"]]
     prefixes = _prefixes(config.output)
@@ -246,11 +347,11 @@ def _write_dataset(
                 "so copies of a document stay together: with few distinct "
                 "documents give another fraction"
             )
-    found = dict(zip(COUNTS, counts, strict=True))
-    found["bad"] = [str(fault) for fault in faults[:MAX_MESSAGES]]
+    found = dict(zip(_COUNTS, counts, strict=True))
+    found["bad"] = [str(fault) for fault in faults[:_MAX_MESSAGES]]
     try:
         for split, prefix in prefixes.items():
-            sources = [tokens_path(path, split) for path in paths]
+            sources = [_tokens_path(path, split) for path in paths]
             found[split] = _write_split(prefix, sources, sizes[split], dtype)
     except BaseException:
         for path in _dataset_files(config.output):

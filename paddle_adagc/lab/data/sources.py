@@ -129,6 +129,40 @@ def read_lines(source: Source) -> Iterator[tuple[str, bytes]]:
         ) from error
 
 
+def parse_text(line: bytes, text_format: str, name: str) -> str:
+    """Return a line's document; in JSON it is the field with this name."""
+    try:
+        text = line.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"byte {error.start + 1} ({line[error.start]:#04x}) is not UTF-8"
+        ) from error
+    if text_format != "jsonl":
+        return text.removesuffix("\r") if text_format == "lines" else text
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"invalid JSON at column {error.colno}: {error.msg}"
+        ) from error
+    if not isinstance(value, dict):
+        raise ValueError(f"not a JSON object: {value!r:.40}")
+    if name not in value:
+        fields = ", ".join(map(repr, value)) or "none"
+        raise ValueError(f"no field {name!r} (fields: {fields})")
+    text = value[name]
+    if not isinstance(text, str):
+        raise ValueError(f"field {name!r} is no string: {text!r:.40}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"character {error.start + 1} ({text[error.start]!r}) is half of "
+            "a pair, which is no text"
+        ) from error
+    return text
+
+
 def find_files(
     inputs: Sequence[str], text_format: str, left_out: Collection[Path] = ()
 ) -> list[LocalFile]:
