@@ -9,8 +9,7 @@
     python tools/benchmark.py collectives
 
 clip: a clip step on the tensors of the paper's models, against Paddle's own
-clips, a loop that waits for every tensor, and the speed of memory; then what
-each backend costs on a GPU, by count.
+clips, a loop that waits for every tensor, and the speed of memory.
 units: AdaGC on experts in one parameter per layer, against as many parameters.
 host: host time of a clip step on many tiny tensors beside that of AdamW's own
 loop; for the CUDA kernels with a driver that returns at once.
@@ -136,7 +135,7 @@ def _run(options: argparse.Namespace) -> int:
 
 def measure_clip(options: argparse.Namespace) -> Measured:
     """Time a clip step on the tensors of the paper's models."""
-    from paddle_adagc.lab.benchmark import clip_step, counts
+    from paddle_adagc.lab.benchmark import clip_step
 
     names = options.lists or clip_step.LISTS
     for name in names:
@@ -146,18 +145,12 @@ def measure_clip(options: argparse.Namespace) -> Measured:
         rows = clip_step.compare(
             shapes, share, options.repetitions, options.dtype
         )
-        on_gpu = {
-            dtype: counts.count_on_gpu(shapes, share, dtype)
-            for dtype in counts.WIDTHS
-        }
         table = (
             f"\n{name}: {rows[0].num_tensors:,} tensors, "
             f"{rows[0].num_values / 1e6:.0f}M values, {share:.0%} of the "
-            f"tensors clipped\n\n{clip_step.to_markdown(rows)}\n"
-            f"{counts.gpu_table(on_gpu)}"
+            f"tensors clipped\n\n{clip_step.to_markdown(rows)}"
         )
-        numbers = {"list": name, "share": share, "times": rows, "gpu": on_gpu}
-        yield numbers, table
+        yield {"list": name, "share": share, "times": rows}, table
 
 
 def measure_units(options: argparse.Namespace) -> Measured:

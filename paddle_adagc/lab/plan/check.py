@@ -172,8 +172,7 @@ def check_fine_tuning(
     values = report.attempt(lambda: load_recipe(recipe, overrides))
     if values is None:
         return report
-    notes: list[str] = []
-    found = report.attempt(lambda: take_settings(values, recipe, notes)) or {}
+    found = report.attempt(lambda: take_settings(values, recipe, [])) or {}
     clip = report.attempt(lambda: make_clip(**found.get("clip", {})))
     resumes = found.get("missing_state", "raise")
     report.attempt(lambda: check_missing_state(resumes))
@@ -191,14 +190,8 @@ def check_fine_tuning(
             report.mistakes.append(
                 f"PaddleFormers has no key {key!r}{suggestion(key, known)}"
             )
-    report.sections["Optimizer and clip"] = [
-        f"{clip}",
-        *(f"units of {pattern}" for pattern in units),
-    ]
-    if known:
-        report.sections["Keys"] = [
-            f"{len(values)}, compared with PaddleFormers"
-        ]
+    lines = [f"{clip}", *(f"units of {pattern}" for pattern in units)]
+    report.sections["Optimizer and clip"] = lines
     report.sections["Not checked"] = [
         f"{values['stage']}: its model, data and layout are PaddleFormers'"
     ]
@@ -225,14 +218,12 @@ def check_values(
         report.attempt(lambda: make_clip(**clip))
     if isinstance(model, Mapping):
         train = TrainConfig(output_dir="unused", max_steps=1)
-        parts: dict[str, Any] = {"model": dict(model), "train": train}
-        parts["clip"] = {"name": "none"}
-        report.attempt(lambda: make_task(RunConfig(**parts)))
+        parts: dict[str, Any] = {"model": dict(model), "clip": {"name": "none"}}
+        report.attempt(lambda: make_task(RunConfig(train=train, **parts)))
     return report
 
 
 def _missing(config: RunConfig, with_paddleformers: bool) -> list[str]:
-    """Name what the run needs and this machine lacks."""
     needed = config.parallel.num_processes
     found = paddle.device.cuda.device_count()
     missing = []
@@ -293,26 +284,19 @@ def _add_task(
 
 
 def _layout_lines(parallel: ParallelConfig) -> list[str]:
-    """Describe the ranks along every axis and what they share."""
-    lines = [
-        f"{parallel.num_processes} processes = DP {parallel.dp} x sharding "
-        f"{parallel.sharding} x TP {parallel.tp} x PP {parallel.pp}"
-    ]
+    degrees = f"DP {parallel.dp} x sharding {parallel.sharding}"
+    if parallel.sharding > 1:
+        degrees += f" (V{1 + parallel.sharding_split_param})"
+    degrees += f" x TP {parallel.tp} x PP {parallel.pp}"
+    lines = [f"{parallel.num_processes} processes = {degrees}"]
     if parallel.ep > 1:
-        axes = "sharding and TP" if parallel.tp > 1 else "sharding"
-        lines.append(f"EP {parallel.ep}: inside of the {axes} ranks")
+        lines.append(f"EP {parallel.ep}: inside of the sharding and TP ranks")
     if parallel.sequence_parallel:
         lines.append("activations split along the sequence over the TP ranks")
-    states = "with the tensors"
-    if parallel.sharding > 1:
-        states = "each tensor's at one of the sharding ranks (stage 1, V1)"
-        if parallel.sharding_split_param:
-            states = "split over the sharding ranks (stage 1, V2)"
-    return [*lines, f"optimizer's states: {states}"]
+    return lines
 
 
 def _batch_lines(config: RunConfig, recipe: str) -> list[str]:
-    """Describe batches, tokens and steps."""
     train, parallel = config.train, config.parallel
     samples, unit = config.global_batch, config.sample_name
     lines = [
@@ -356,7 +340,6 @@ def _schedule_lines(config: RunConfig) -> list[str]:
 
 
 def _optimizer_lines(config: RunConfig) -> list[str]:
-    """Describe optimizer and clip with their arguments."""
     clip = {k: v for k, v in config.clip.items() if k != "overrides"}
     lines = []
     for settings in (dataclasses.asdict(config.optimizer), clip):
@@ -372,14 +355,11 @@ def _override_lines(
     if keys is not None:
         overrides.refuse_unused(keys)
     counts = overrides.num_tensors(keys or ())
-    lines = []
-    for pattern, values in overrides.settings.items():
-        number = counts[pattern]
-        unit = "tensor" if number == 1 else "tensors"
-        count = f" ({number} {unit})" if keys is not None else ""
-        text = "not clipped" if values is None else _arguments(values)
-        lines.append(f"clip {pattern}{count}: {text}")
-    return lines
+    return [
+        f"clip {pattern} (tensors: {counts[pattern] if keys else 'unknown'}): "
+        f"{'not clipped' if values is None else _arguments(values)}"
+        for pattern, values in overrides.settings.items()
+    ]
 
 
 def _arguments(values: Mapping[str, object]) -> str:
