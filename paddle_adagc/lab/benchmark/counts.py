@@ -49,7 +49,6 @@ class CommunicationLedger:
         """By call of the clip, in the order of the calls."""
 
     def watch(self, clip: Callable[[Any], Any]) -> ClipGradBase:
-        """Wrap ``clip`` and record its collectives."""
         return _WatchedClip(clip, self)
 
     def collectives(self, step: int) -> list[dict[str, Any]]:

@@ -67,11 +67,9 @@ class Order:
     by_epoch: bool = False
 
     def __len__(self) -> int:
-        """Return the number of samples."""
         return self.num_samples
 
     def __getitem__(self, index: int) -> int:
-        """Start of sample ``index``."""
         number = len(self.starts)
         if not self.by_epoch:
             return self.starts[random_bits(self.seed, index) % number]
@@ -110,7 +108,6 @@ class TokenDataset(Dataset):
         return self._vocab_size or int(self.tokens.max()) + 1
 
     def __len__(self) -> int:
-        """Return the number of samples."""
         return len(self.order)
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:

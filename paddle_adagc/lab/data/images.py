@@ -260,11 +260,9 @@ class ShapesDataset(Dataset):
         ]
 
     def __len__(self) -> int:
-        """Return the number of samples."""
         return self.num_samples
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
-        """Draw sample ``index``: ``pixel_values`` and ``input_ids``."""
         index = check_index(index, len(self))
         bits = random_bits(self.seed, index)
         number = (bits if self.is_random else index) % len(self.scenes)

@@ -85,7 +85,6 @@ class IndexedTokens:
         return self._tokens[slice(*self.boundaries[[first, stop]].tolist())]
 
     def all(self) -> np.ndarray:
-        """Return the tokens of all documents."""
         return self.documents(0, len(self.boundaries) - 1)
 
     def split(self, fraction: float) -> tuple[np.ndarray, np.ndarray]:
@@ -165,7 +164,6 @@ def write_index(
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """Read the manifest that ``tools/prepare_data.py`` wrote."""
     try:
         manifest = json.loads(path.read_bytes())
         if not isinstance(manifest, dict):

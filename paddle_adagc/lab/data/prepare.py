@@ -126,7 +126,6 @@ def _prefixes(output: str) -> dict[str, str]:
 
 
 def _dataset_files(output: str) -> list[Path]:
-    """Return the files that a dataset may consist of, without the manifest."""
     return [
         Path(prefix + ending)
         for prefix in _prefixes(output).values()
@@ -308,7 +307,6 @@ def _end_with_parent() -> None:
 def _check_finished(
     path: Path, manifest: dict[str, Any], wanted: Mapping[str, Any]
 ) -> None:
-    """Refuse a finished dataset with other settings or of other files."""
     pairs = {name: (manifest.get(name), wanted[name]) for name in wanted}
     inputs = itertools.zip_longest(*pairs.pop("inputs"))
     pairs |= {f"input {n}": pair for n, pair in enumerate(inputs, 1)}
@@ -366,7 +364,6 @@ def _write_split(
     sizes: np.ndarray,
     dtype: np.dtype[Any],
 ) -> dict[str, Any]:
-    """Write one split as ``.bin`` and ``.idx``; gives its manifest's entry."""
     path, index = Path(f"{prefix}.bin"), Path(f"{prefix}.idx")
     folder = sources[0].parent
     with temporary_path(path, folder) as new, new.open("wb") as file:

@@ -208,7 +208,6 @@ class ShardStream:
                 start += shard.num_samples
 
     def _read(self, shard: Shard) -> Iterator[list[Sample]]:
-        """Yield the samples of a shard in chunks, in the shard's order."""
         reader, num_read = read_samples(shard.path), 0
         while num_read < shard.num_samples:
             most = min(self._shuffle_size, shard.num_samples - num_read)
@@ -267,7 +266,6 @@ class PairStreams(Dataset):
         ]
 
     def __len__(self) -> int:
-        """Return the number of samples."""
         return self.num_samples
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
@@ -316,7 +314,6 @@ class HeldOutPairs(Dataset):
             )
 
     def __len__(self) -> int:
-        """Return the number of samples."""
         return len(self._samples)
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:

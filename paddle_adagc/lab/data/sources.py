@@ -38,7 +38,6 @@ class LocalFile:
     mtime_ns: int
 
     def record(self) -> dict[str, Any]:
-        """Identity of the content, for the manifest; reads the file."""
         digest = sha256(self.name)
         self._check_unchanged(os.stat(self.name))
         facts = {"name": self.name, "format": self.text_format}
@@ -90,7 +89,6 @@ class HubShard:
     text_format = "jsonl"
 
     def record(self) -> dict[str, Any]:
-        """Identity of the content, for the manifest."""
         return {"name": self.name, "format": "hub", "origin": self.origin}
 
     def lines(self) -> Iterator[bytes]:

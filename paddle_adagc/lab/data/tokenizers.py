@@ -72,7 +72,6 @@ class Tokenizer:
         )
 
     def model(self) -> Any:
-        """Make the library's own tokenizer."""
         if self.kind == BYTES:
             return byte_tokenizer()
         return _load(self.kind, self.content)
@@ -175,7 +174,6 @@ def _find_file(name: str) -> Path:
 
 
 def _download(name: str) -> Path:
-    """Fetch a model's tokenizer files from the hub, into its cache."""
     from huggingface_hub import snapshot_download
 
     try:

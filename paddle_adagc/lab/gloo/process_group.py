@@ -89,7 +89,6 @@ def _group_of(process_group: Any) -> Group:
 
 
 def _part(flat: Any, num_parts: int, index: int) -> Any:
-    """Slice one of ``num_parts`` equal parts out of a vector."""
     size = flat.shape[0] // num_parts
     return flat[index * size : (index + 1) * size]
 
@@ -109,7 +108,6 @@ def send(self: Any, tensor: Tensor, dst: int, sync_op: bool = True) -> Done:
 def send_partial(
     self: Any, tensor: Tensor, dst: int, num_parts: int, index: int, *_: bool
 ) -> Done:
-    """Send part ``index`` of the flattened tensor."""
     group = _group_of(self)
     part = _part(tensor.numpy().reshape(-1), num_parts, index)
     get_mailbox().send(group.id, group.ranks[dst], part.tobytes())
@@ -129,7 +127,6 @@ def recv_partial(
     index: int,
     sync_op: bool = True,
 ) -> Receive:
-    """Receive part ``index`` of the flattened tensor."""
     group = _group_of(self)
     task = Receive(group.id, group.ranks[src], tensor, num_parts, index)
     if group.id in _coalesced:
@@ -217,7 +214,6 @@ def all_to_all_single(
 def all_to_all_tensor(
     self: Any, out: Tensor, tensor: Tensor, sync_op: bool = True
 ) -> Done:
-    """All-to-all of equal shares of the rows."""
     return all_to_all_single(self, out, tensor, [], [])
 
 

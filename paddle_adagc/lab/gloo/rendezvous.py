@@ -165,7 +165,6 @@ _mailbox: Mailbox | None = None
 
 
 def get_mailbox() -> Mailbox:
-    """Return this process's mailbox."""
     assert _mailbox is not None, "the first gloo group opens the mailbox"
     return _mailbox
 

@@ -75,7 +75,6 @@ class CheckReport:
             return None
 
     def to_json(self) -> str:
-        """Return the report as JSON."""
         values = {
             "recipe": self.recipe,
             "is_sound": not self.mistakes,
@@ -86,7 +85,6 @@ class CheckReport:
         return json.dumps(values, indent=1, ensure_ascii=False)
 
     def text(self) -> str:
-        """Return the report as text."""
         verdict = "has mistakes" if self.mistakes else "is sound"
         parts = [f"{self.recipe} {verdict}"]
         sections = {
@@ -351,7 +349,6 @@ def _optimizer_lines(config: RunConfig) -> list[str]:
 def _override_lines(
     overrides: Overrides, keys: Sequence[str] | None
 ) -> list[str]:
-    """Describe the clip's values of single tensors; with keys, check them."""
     if keys is not None:
         overrides.refuse_unused(keys)
     counts = overrides.num_tensors(keys or ())

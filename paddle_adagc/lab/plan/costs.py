@@ -46,12 +46,10 @@ class Memory:
 
     @property
     def total(self) -> int:
-        """Bytes of all four."""
         return sum(dataclasses.astuple(self))
 
 
 def num_values(tensors: Sequence[TensorLayout]) -> int:
-    """Count the trained values."""
     return sum(math.prod(tensor.shape) for tensor in tensors)
 
 

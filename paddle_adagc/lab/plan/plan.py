@@ -104,13 +104,8 @@ def resized(parallel: ParallelConfig, num_gpus: int) -> ParallelConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StagePlan:
-    """A rank of one pipeline stage."""
-
-    stage: int
-    rank: int  # the first of the stage
     tensors: int
     parameters: int
-    gamma_bytes: int
     memory: costs.Memory
 
 
@@ -135,11 +130,6 @@ class Plan:
     notes: Sequence[str]
     """Warnings about this layout, and a global batch that differs from the
     file's."""
-
-    @property
-    def worst_stage(self) -> StagePlan:
-        """Stage with the most memory."""
-        return max(self.stages, key=lambda stage: stage.memory.total)
 
 
 def plan_run(
@@ -190,11 +180,8 @@ def _stage(
     config, keys = task.config, [tensor.key for tensor in rank.tensors]
     activations = task.activation_bytes(stage, keys, recompute=recompute)
     return StagePlan(
-        stage=stage,
-        rank=rank.rank,
         tensors=len(rank.tensors),
         parameters=costs.num_values(rank.tensors),
-        gamma_bytes=_GAMMA_BYTES * len(rank.tensors),
         memory=costs.rank_memory(
             rank.tensors, rank.matrices, config, activations
         ),
@@ -232,7 +219,6 @@ def _ranks_and_warnings(config: RunConfig) -> tuple[list[RankPlan], list[str]]:
 
 
 def render(plan: Plan) -> str:
-    """Return the plan as text."""
     blocks = [
         _section(f"Plan of {plan.name}", _run_lines(plan)),
         _section("Memory of a GPU (GiB)", _memory_lines(plan), _MEMORY_NOTE),
@@ -271,7 +257,7 @@ def _run_lines(plan: Plan) -> list[str]:
         )
     if plan.of_formers is not None:
         rows["in PaddleFormers"] = str(plan.of_formers)
-    most = max(stage.gamma_bytes for stage in plan.stages)
+    most = _GAMMA_BYTES * max(stage.tensors for stage in plan.stages)
     rows["gamma"] = (
         f"{size.gamma_bytes:,} B in all, {most:,} B at most on a GPU"
     )
@@ -285,45 +271,36 @@ def _run_lines(plan: Plan) -> list[str]:
 def _memory_lines(plan: Plan) -> list[str]:
     head = ["stage", "tensors", "weights", "gradients", "optimizer"]
     head += ["activations", "total"]
-    rows = []
-    for stage in plan.stages:
-        memory = stage.memory
-        sizes = [*dataclasses.astuple(memory), memory.total]
-        rows.append(
-            [str(stage.stage), f"{stage.tensors:,}"]
-            + [f"{size / _GIB:.2f}" for size in sizes]
+    rows = [
+        (
+            number,
+            f"{stage.tensors:,}",
+            *(f"{x / _GIB:.2f}" for x in dataclasses.astuple(stage.memory)),
+            f"{stage.memory.total / _GIB:.2f}",
         )
-    lines = markdown_table(head, rows, left=0, pad=True).splitlines()
-    if len(rows) > 1:
-        lines.append(f"The largest is stage {plan.worst_stage.stage}.")
-    return lines
+        for number, stage in enumerate(plan.stages)
+    ]
+    return markdown_table(head, rows, left=0, pad=True).splitlines()
 
 
 def _clip_lines(plan: Plan) -> list[str]:
-    lines = []
     width = max(len(step.step) for step in plan.steps)
+    lines = []
     for step in plan.steps:
         calls = [
-            f"{len([*same])} {name} of {size:,} B over {group} "
-            f"({ranks:,} ranks)"
-            for (name, group, ranks, size), same in groupby(
-                map(_facts, step.collectives)
-            )
+            f"{len([*same])} {call.name} of {call.num_bytes:,} B over "
+            f"{_group_name(call)} ({len(call.ranks):,} ranks)"
+            for call, same in groupby(step.collectives)
         ]
-        if calls:
-            calls.append(f"{step.us:,.1f} us")
-        name = step.step
-        for call in calls or ["nothing"]:
+        calls = [*calls, f"{step.us:,.1f} us"] if calls else ["nothing"]
+        for number, call in enumerate(calls):
+            name = step.step if number == 0 else ""
             lines.append(f"{name.ljust(width)}  {call}")
-            name = ""
     return lines
 
 
-def _facts(call: Collective) -> tuple[str, str, int, int]:
-    """Name, group, ranks, bytes; a group over several axes has no name."""
-    unnamed = call.group.startswith("ranks ")
-    group = "several axes" if unnamed else call.group
-    return call.name, group, len(call.ranks), call.num_bytes
+def _group_name(call: Collective) -> str:
+    return "several axes" if call.group[:6] == "ranks " else call.group
 
 
 def _growth_lines(plan: Plan) -> list[str]:

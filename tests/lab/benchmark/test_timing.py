@@ -122,12 +122,6 @@ def test_copies_train_in_turn(monkeypatch):
     assert "| 1.000 |" in training_step.to_markdown(seconds).splitlines()[3]
 
 
-def test_units_are_timed_against_as_many_parameters():
-    found = clip_step.compare_units(repetitions=2)
-    assert (found["num_tensors"], found["num_parameters"]) == (3584, 56)
-    assert found["ratio"] == found["fused"] / found["apart"]
-
-
 def test_host_time_is_that_of_every_backend_and_of_adamw():
     found = host_time.compare(3, 2)
     assert found["AdamW"]["of_adamw"] == 1
