@@ -30,7 +30,7 @@ import numpy as np
 from tqdm import tqdm
 
 import paddle_adagc
-from paddle_adagc.files import TEMPORARY, sync, temporary_path
+from paddle_adagc.files import sync, temporary_path
 from paddle_adagc.lab.checksums import sampled_sha256, sealed, sha256
 from paddle_adagc.lab.data.config import PrepareConfig
 from paddle_adagc.lab.data.indexed import (
@@ -72,9 +72,8 @@ def prepare(
     tokenizer = find_tokenizer(config.tokenizer, config.eos_token)
     folder = Path(config.output + ".parts")
     manifest_path = Path(config.output + ".manifest.json")
-    own = [folder, manifest_path, *_dataset_files(config.output)]
     sources: Sequence[Source] = (
-        find_files(config.inputs, config.text_format, own)
+        find_files(config.inputs, config.text_format)
         if config.hub is None
         else find_shards(config.hub, config.hub_name, config.text_field)
     )
@@ -94,10 +93,10 @@ def prepare(
         return manifest, True
     version = tokenizer.library_version()
     with _work_folder(folder, config.output):
-        parts = [
-            folder / f"{_key(settings, version, source)}.npz"
-            for source in sources
-        ]
+        parts = []
+        for source in sources:  # a part's tokens depend on these facts
+            facts = repr([settings, version, source]).encode()
+            parts.append(folder / f"{hashlib.sha256(facts).hexdigest()}.npz")
         calls = [
             (source, part, tokenizer, config)
             for source, part in zip(sources, parts, strict=True)
@@ -151,14 +150,7 @@ def _work_folder(folder: Path, output: str) -> Iterator[None]:
             raise FileExistsError(
                 f"another process is at work in {folder}"
             ) from error
-        for leftover in folder.glob(f"*{TEMPORARY}"):
-            leftover.unlink(missing_ok=True)
         yield
-
-
-def _key(*facts: object) -> str:
-    """Name of a part; its tokens depend on these facts."""
-    return hashlib.sha256(repr(facts).encode()).hexdigest()
 
 
 def _tokens_path(part: Path, split: str) -> Path:
@@ -308,8 +300,9 @@ def _check_finished(
     path: Path, manifest: dict[str, Any], wanted: Mapping[str, Any]
 ) -> None:
     pairs = {name: (manifest.get(name), wanted[name]) for name in wanted}
-    inputs = itertools.zip_longest(*pairs.pop("inputs"))
-    pairs |= {f"input {n}": pair for n, pair in enumerate(inputs, 1)}
+    were, are = pairs.pop("inputs")
+    for number, pair in enumerate(itertools.zip_longest(were or [], are), 1):
+        pairs[f"input {number}"] = pair
     differences = [
         f"{name} was {was!r}, is {now!r}"
         for name, (was, now) in pairs.items()
@@ -327,7 +320,7 @@ def _write_dataset(
 ) -> dict[str, Any]:
     """Write all splits, or none; gives what the manifest says of the text."""
     parts = {path: _read_part(path, dtype.itemsize) for path in paths}
-    counts = sum(part["counts"] for part in parts.values()).tolist()
+    counts = np.sum([part["counts"] for part in parts.values()], 0).tolist()
     faults = [fault for part in parts.values() for fault in part["faults"]]
     prefixes = _prefixes(config.output)
     if not config.validation_fraction:

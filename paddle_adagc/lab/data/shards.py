@@ -168,9 +168,8 @@ class ShardStream:
     ) -> None:
         if num_streams > len(shards):
             raise ValueError(
-                f"{len(shards)} shards for {num_streams} streams (ranks with "
-                "data of their own times data.num_workers): give more shards "
-                "or lower data.num_workers"
+                f"{len(shards)} shards for {num_streams} streams (ranks times "
+                "data.num_workers): give more shards or lower data.num_workers"
             )
         self._shards = shards
         self._number, self._num_streams = number, num_streams

@@ -9,7 +9,7 @@ import gzip
 import json
 import os
 import zlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
@@ -161,27 +161,17 @@ def parse_text(line: bytes, text_format: str, name: str) -> str:
     return text
 
 
-def find_files(
-    inputs: Sequence[str], text_format: str, left_out: Collection[Path] = ()
-) -> list[LocalFile]:
+def find_files(inputs: Sequence[str], text_format: str) -> list[LocalFile]:
     """Describe files, and the files below folders by name, in the given order.
 
-    Hidden files (their name starts with a dot) in folders are left out, and so
-    are the files and folders ``left_out``.
+    Hidden files (their name starts with a dot) in folders are left out.
     """
     paths: list[Path] = []
-    own = {path.resolve() for path in left_out}
     for given in map(Path, inputs):
-        if not given.is_dir():
-            paths.append(given)
-            continue
-        found = sorted(
-            path
-            for path in given.rglob("*")
-            if path.is_file()
-            and not path.name.startswith(".")
-            and own.isdisjoint([path.resolve(), *path.resolve().parents])
-        )
+        found = [given]
+        if given.is_dir():
+            files = (path for path in given.rglob("*") if path.is_file())
+            found = sorted(x for x in files if not x.name.startswith("."))
         if not found:
             raise FileNotFoundError(f"{given} has no files")
         paths += found

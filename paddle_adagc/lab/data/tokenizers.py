@@ -226,27 +226,22 @@ class CaptionTokenizer:
                 f"there is no tokenizer {path}: data.tokenizer names CLIP's "
                 "tokenizer.json"
             )
-        if context_length < 3:
-            raise ValueError(
-                f"context_length is {context_length}: give at least 3"
-            )
         self._model = _load("huggingface", Path(path).read_bytes())
+        self._model.enable_truncation(context_length)
+        self._model.enable_padding(length=context_length, pad_id=0)
         self.vocab_size = self._model.get_vocab_size()
-        self.context_length = context_length
+        ends = self._model.encode("").ids
         names = "<|startoftext|>", "<|endoftext|>"
-        ends = [self._model.token_to_id(name) for name in names]
-        if None in ends:
-            name = names[ends.index(None)]
-            raise ValueError(f"{path} has no token {name!r}: give CLIP's")
-        self.start_token, self.end_token = ends
+        if ends[:2] != [self._model.token_to_id(name) for name in names]:
+            raise ValueError(
+                f"{path} does not put captions between {' and '.join(names)}: "
+                "give CLIP's"
+            )
+        self.end_token = ends[1]
 
     def __call__(self, caption: str) -> np.ndarray:
         """Tokens from start to end, cut off or padded with 0, as int64."""
-        ids = self._model.encode(caption, add_special_tokens=False).ids
-        kept = ids[: self.context_length - 2]
-        row = np.zeros(self.context_length, np.int64)
-        row[: len(kept) + 2] = [self.start_token, *kept, self.end_token]
-        return row
+        return np.array(self._model.encode(caption).ids, np.int64)
 
 
 class TextTokenizer:
@@ -270,9 +265,9 @@ class TextTokenizer:
         self._model = model = found.model()
         self._is_pieces = found.kind == "sentencepiece"
         self._bos: str | None = None
-        bos_id = None
         if not adds_special_tokens or found.kind == BYTES:
             return
+        bos_id = None
         if self._is_pieces:
             if model.bos_id() >= 0:
                 bos_id = model.bos_id()

@@ -7,7 +7,6 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import json
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -43,7 +42,6 @@ from paddle_adagc.lab.train.tasks import (
 from paddle_adagc.parallel.units import as_units
 
 T = TypeVar("T")
-_WIDTH = 79
 
 
 @dataclasses.dataclass
@@ -55,10 +53,8 @@ class CheckReport:
     """Headings with the lines below each."""
 
     mistakes: list[str] = dataclasses.field(default_factory=list)
-    """Mistakes of the recipe, on any machine."""
-
     missing: list[str] = dataclasses.field(default_factory=list)
-    """Things that this machine lacks for the run."""
+    """What this machine lacks for the run; mistakes are so on any machine."""
 
     @property
     def exit_status(self) -> int:
@@ -75,13 +71,7 @@ class CheckReport:
             return None
 
     def to_json(self) -> str:
-        values = {
-            "recipe": self.recipe,
-            "is_sound": not self.mistakes,
-            "mistakes": self.mistakes,
-            "sections": self.sections,
-            "missing": self.missing,
-        }
+        values = {**dataclasses.asdict(self), "is_sound": not self.mistakes}
         return json.dumps(values, indent=1, ensure_ascii=False)
 
     def text(self) -> str:
@@ -94,27 +84,10 @@ class CheckReport:
         }
         for title, lines in sections.items():
             if lines:
-                parts += ["", title, *map(_indented, lines)]
-        number = len(self.mistakes)
-        if number:
-            parts += ["", f"{number} mistake{'s' if number > 1 else ''}"]
-        elif self.sections and not self.missing:
+                parts += ["", title, *(f"  {line}" for line in lines)]
+        if self.sections and not self.mistakes and not self.missing:
             parts += ["", "Nothing is missing here."]
         return "\n".join(parts)
-
-
-def _indented(line: str) -> str:
-    """Indent a line; wrap list entries, leave commands and tables alone."""
-    if not line.startswith("- "):
-        return f"  {line}"
-    return textwrap.fill(
-        line,
-        _WIDTH,
-        initial_indent="  ",
-        subsequent_indent="    ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
 
 
 def check_recipe(
@@ -133,14 +106,13 @@ def check_recipe(
     if not with_paddleformers:
         report.attempt(lambda: _check_validation(config))
     task = report.attempt(lambda: make_task(config))
-    num_processes = config.parallel.num_processes
     if task is not None:
         _add_task(report, task, with_paddleformers)
         shapes = task.tensor_shapes()
         found = report.attempt(lambda: followed(recipe, overrides, shapes))
         if found is not None:
             report.sections["Model"].append(f"in PaddleFormers {found}")
-        if config.faults and num_processes == 1:
+        if config.faults and config.parallel.num_processes == 1:
             model = build_without_memory(config)
             report.attempt(lambda: check_faults(config.faults, model))
     report.sections["Batches"] = _batch_lines(config, recipe)
@@ -155,7 +127,9 @@ def check_recipe(
         patterns = report.attempt(lambda: _override_lines(clip.overrides, keys))
         lines += patterns or []
     run = ["tools/pretrain.py", recipe, *overrides]
-    report.sections["Launch"] = [*launch_lines(run, num_processes)]
+    report.sections["Launch"] = [
+        *launch_lines(run, config.parallel.num_processes)
+    ]
     return report
 
 

@@ -23,8 +23,7 @@ from paddle_adagc.parallel.layout import TensorLayout
 
 _WARM_UP_STEPS = 100
 _US_PER_HOUR = 3.6e9
-_GRADIENT_BYTES = 4
-"""Gradients are float32 under every precision (``amp_master_grad``)."""
+_GRADIENT_BYTES = 4  # float32 under every precision (``amp_master_grad``)
 
 _WEIGHT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float8": 2}
 _MASTER_BYTES = {"float32": 0, "bfloat16": 4, "float16": 4, "float8": 4}
@@ -186,11 +185,9 @@ class StepCost:
     """One step of a clip, on the rank with the longest communication."""
 
     step: str  # a key of RankPlan.steps
-    rank: int  # first rank of the pipeline stage with the longest communication
     collectives: tuple[Collective, ...]
     us: float
-    """Microseconds of the collectives, one after the other, all as rings or
-    all as trees, whichever is faster."""
+    """One after the other, all as rings or all as trees, what is faster."""
 
     @property
     def num_bytes(self) -> int:
@@ -211,7 +208,7 @@ def step_costs(
                 interconnect.all_reduce_us(c.ranks, c.num_bytes) for c in calls
             ]
             us = min(map(sum, zip(*times, strict=True)), default=0.0)
-            costs.append(StepCost(step, rank.rank, calls, us))
+            costs.append(StepCost(step, calls, us))
         found.append(max(costs, key=lambda cost: (cost.us, cost.num_bytes)))
     return found
 

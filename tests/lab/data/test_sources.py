@@ -154,16 +154,3 @@ def test_streamed_datasets(hub_folder, documents, run, read_texts):
         run(hub=str(hub_folder))
     with pytest.raises(ValueError, match=r"c4-train\.00001.*after example"):
         run(hub=str(hub_folder), output="cut")
-
-
-def test_the_output_is_no_input(tmp_path, run, read_texts):
-    folder = tmp_path / "texts"
-    folder.mkdir()
-    (folder / "a.txt").write_bytes(b"one\ntwo\n")
-    (folder / "b.txt").write_bytes(b"three\n\xff\n")
-    with pytest.raises(ValueError, match=r"b\.txt, line 2"):
-        run(folder, output="texts/out")
-    assert (folder / "out.parts").is_dir()
-    run(folder, output="texts/out", on_error="skip")
-    assert read_texts("texts/out") == ["one", "two", "three"]
-    run(folder, output="texts/out", on_error="skip")  # has all of it

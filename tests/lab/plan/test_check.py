@@ -226,6 +226,16 @@ NO_KEY = "- the recipe has no"
             ],
             "the model has no experts",
         ),
+        (
+            LLAMA,
+            [
+                "parallel.tp=2",
+                "parallel.sequence_parallel=true",
+                "model.intermediate_size=5462",
+                "data.seq_length=2047",
+            ],
+            "data.seq_length=2047 is not a multiple of the 2",
+        ),
     ],
 )
 def test_mistakes_of_a_recipe_are_found(capsys, recipe, overrides, message):
@@ -246,6 +256,12 @@ def test_a_full_disk_is_an_error_with_status_3(capsys, tmp_path, monkeypatch):
     error = capsys.readouterr().err
     assert f"cannot write to {tmp_path / 'run'}: No space left" in error
     assert "\nfree space, then give the same command again" in error
+
+
+def test_several_mistakes_are_found_at_once(capsys):
+    _, out, _ = check(capsys, LLAMA, "clip.beta=2", "parallel.tp=3")
+    assert len([x for x in section(out, "Mistakes") if x[0] == "-"]) == 2
+    assert not section(out, "Layout")
 
 
 def test_warm_up_longer_than_the_run_is_said(capsys):

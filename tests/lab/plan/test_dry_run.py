@@ -182,3 +182,11 @@ def test_leaves_no_trace(monkeypatch):
     assert (tracker.states_, tracker.seeds_) == (kept, {11})
     assert not paddle.distributed.is_initialized()
     np.testing.assert_array_equal(paddle.rand([4]).numpy(), expected)
+
+
+def test_refuses_what_the_run_refuses():
+    config = load_config(CONFIG, ["model.num_key_value_heads=1"])
+    layout = ParallelConfig(tp=2)
+    with pytest.raises(ValueError, match="num_key_value_heads=1 is not a mult"):
+        dry_run.plan_ranks(with_parallel(config, layout))
+    assert not paddle.distributed.is_initialized()
