@@ -319,14 +319,14 @@ def _write_dataset(
     config: PrepareConfig, paths: Sequence[Path], dtype: np.dtype[Any]
 ) -> dict[str, Any]:
     """Write all splits, or none; gives what the manifest says of the text."""
-    parts = {path: _read_part(path, dtype.itemsize) for path in paths}
-    counts = np.sum([part["counts"] for part in parts.values()], 0).tolist()
-    faults = [fault for part in parts.values() for fault in part["faults"]]
+    parts = [_read_part(path, dtype.itemsize) for path in paths]
+    counts = np.sum([part["counts"] for part in parts], 0).tolist()
+    faults = [fault for part in parts for fault in part["faults"]]
     prefixes = _prefixes(config.output)
     if not config.validation_fraction:
         del prefixes["validation"]
     sizes = {
-        split: np.concatenate([part[split] for part in parts.values()])
+        split: np.concatenate([part[split] for part in parts])
         for split in prefixes
     }
     for split in prefixes:

@@ -45,6 +45,8 @@ def test_a_folder_is_read_by_name(tmp_path, run, read_texts):
     assert read_texts() == ["first", "second"]
     assert [i["size"] for i in manifest["inputs"]] == [34, 6, 0]
     assert manifest["num_empty"] == 1
+    run(folder / "b", folder / "b", output="twice")
+    assert read_texts("twice") == ["second", "second"]
 
 
 GOOD = '{"text": "good"}\n'
