@@ -17,6 +17,4 @@ def write_indexed_dataset(prefix, documents, *, vocab_size):
     sizes = np.array([len(array) for array in arrays], np.int32)
     np.concatenate(arrays).tofile(f"{prefix}.bin")
     with open(f"{prefix}.idx", "wb") as file:
-        write_index(
-            file, lambda: [sizes], num_documents=len(sizes), dtype=dtype
-        )
+        write_index(file, sizes, dtype)

@@ -4,14 +4,11 @@
 
     python tools/benchmark.py clip
     python tools/benchmark.py step
-    python tools/benchmark.py units
     python tools/benchmark.py host
     python tools/benchmark.py collectives
 
 clip: a clip step on the tensors of the paper's models, against Paddle's own
-clips, a loop that waits for every tensor, and the speed of memory; then what
-each backend costs on a GPU, by count.
-units: AdaGC on experts in one parameter per layer, against as many parameters.
+clips, a loop that waits for every tensor, and the speed of memory.
 host: host time of a clip step on many tiny tensors beside that of AdamW's own
 loop; for the CUDA kernels with a driver that returns at once.
 step: whole training steps of the proxies.
@@ -56,9 +53,6 @@ _OPTIONS = {
 --shares SHARE    shares of the tensors that are clipped (default: 0.1 1)
 --dtype DTYPE     dtype of the gradients (default: %(default)s)
 --repetitions N   timings per clip (default: %(default)s)
-""",
-    "units": """
---repetitions N   timings of each (default: %(default)s)
 """,
     "host": """
 --tensors N       numbers of tensors (default: 196 3828)
@@ -136,7 +130,7 @@ def _run(options: argparse.Namespace) -> int:
 
 def measure_clip(options: argparse.Namespace) -> Measured:
     """Time a clip step on the tensors of the paper's models."""
-    from paddle_adagc.lab.benchmark import clip_step, counts
+    from paddle_adagc.lab.benchmark import clip_step
 
     names = options.lists or clip_step.LISTS
     for name in names:
@@ -146,32 +140,12 @@ def measure_clip(options: argparse.Namespace) -> Measured:
         rows = clip_step.compare(
             shapes, share, options.repetitions, options.dtype
         )
-        on_gpu = {
-            dtype: counts.count_on_gpu(shapes, share, dtype)
-            for dtype in counts.WIDTHS
-        }
         table = (
             f"\n{name}: {rows[0].num_tensors:,} tensors, "
             f"{rows[0].num_values / 1e6:.0f}M values, {share:.0%} of the "
-            f"tensors clipped\n\n{clip_step.to_markdown(rows)}\n"
-            f"{counts.gpu_table(on_gpu)}"
+            f"tensors clipped\n\n{clip_step.to_markdown(rows)}"
         )
-        numbers = {"list": name, "share": share, "times": rows, "gpu": on_gpu}
-        yield numbers, table
-
-
-def measure_units(options: argparse.Namespace) -> Measured:
-    """Time a clip step on experts in one parameter, and on them apart."""
-    from paddle_adagc.lab.benchmark import clip_step
-
-    found = clip_step.compare_units(options.repetitions)
-    table = (
-        f"{found['num_tensors']:,} matrices of experts\n\n"
-        f"in {found['num_parameters']} parameters: {found['fused']:.2f} ms\n"
-        f"in as many parameters: {found['apart']:.2f} ms\n"
-        f"ratio: {found['ratio']:.2f}"
-    )
-    yield found, table
+        yield {"list": name, "share": share, "times": rows}, table
 
 
 def measure_host(options: argparse.Namespace) -> Measured:

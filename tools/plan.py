@@ -4,7 +4,7 @@ r"""Plan a run before you start it: sizes, memory, communication.
 
     python tools/plan.py configs/ernie_10b_a1.4b_fp8/adagc.yaml
     python tools/plan.py configs/llama2_7b/adagc.yaml --gpus 1024 \
-        train.batch_size=1 --interconnect ib_gb_per_s=25 --output outputs/plan
+        train.batch_size=1 --interconnect ib_gb_per_s=25
 
 Prints parameters, tensors and gamma's bytes, the memory of a GPU on every
 pipeline stage, and what GlobalGC and AdaGC communicate in a step and how long
@@ -16,9 +16,6 @@ the extra [nlp] or [formers].
 from __future__ import annotations
 
 import argparse
-import json
-import sys
-from pathlib import Path
 
 from command import (
     add_options,
@@ -28,8 +25,7 @@ from command import (
     make_parser,
 )
 
-from paddle_adagc.checks import check_directory, check_installed
-from paddle_adagc.files import atomic_write
+from paddle_adagc.checks import check_installed
 
 _OPTIONS = """
 config                    YAML file, see configs/
@@ -39,9 +35,7 @@ overrides key=value       change a value of the config, for example
                           follows
 --recompute               layers keep their input and recompute the rest
 --interconnect key=value  change a number of the interconnect (again for each),
-                          for example ib_gb_per_s=25; --json prints them all
---output DIR              write the text and the JSON
---json                    print JSON instead of text
+                          for example ib_gb_per_s=25
 """
 
 
@@ -53,7 +47,6 @@ def main(arguments: list[str] | None = None) -> int:
         _OPTIONS,
         overrides={"nargs": "*"},
         interconnect={"action": "append", "default": []},
-        output={"type": Path},
     )
     options = parser.parse_intermixed_args(arguments)
     return exit_status(parser, _plan, options)
@@ -63,11 +56,8 @@ def _plan(options: argparse.Namespace) -> int:
     check_installed("omegaconf", "nlp")  # part of both extras
     check_config_file(options.config)
     check_overrides(options.overrides)
-    if options.output is not None:
-        check_directory("--output", options.output)
     from paddle_adagc.lab.plan.costs import parse_interconnect
-    from paddle_adagc.lab.plan.plan import plan_run
-    from paddle_adagc.lab.plan.text import as_json, render
+    from paddle_adagc.lab.plan.plan import plan_run, render
 
     plan = plan_run(
         options.config,
@@ -76,15 +66,7 @@ def _plan(options: argparse.Namespace) -> int:
         interconnect=parse_interconnect(options.interconnect),
         recompute=options.recompute,
     )
-    text, values = render(plan), json.dumps(as_json(plan), indent=2)
-    print(values if options.json else text)
-    if options.output is None:
-        return 0
-    files = [
-        atomic_write(options.output / "plan.json", values),
-        atomic_write(options.output / "plan.txt", text + "\n"),
-    ]
-    print(f"wrote {', '.join(map(str, files))}", file=sys.stderr)
+    print(render(plan))
     return 0
 
 

@@ -51,7 +51,6 @@ inputs FILE             file of text or JSON lines, .gz or not, or folder of
 --on-error              at a bad document: stop (default), or leave it out and
                         count it
 --workers NUM_WORKERS   processes; default: one a core
---verify                compare all of a finished dataset with its checksums
 """
 _HUB_OPTIONS = """
 --hub DATASET           name, or local folder
@@ -99,10 +98,10 @@ def _prepare(options: argparse.Namespace) -> int:
     from paddle_adagc.lab.data.prepare import prepare
 
     given = {k: v for k, v in vars(options).items() if v is not None}
-    command, verify = given.pop("command"), given.pop("verify")
+    command = given.pop("command")
     config = PrepareConfig(**given | {"inputs": tuple(options.inputs)})
     with storage_errors(f"{config.output}.parts"):
-        manifest, was_there = prepare(config, command, verify=verify)
+        manifest, was_there = prepare(config, command)
     if was_there:
         print(f"{config.output}: finished before, with the same settings")
     _report(manifest)

@@ -225,38 +225,6 @@ def compare(
     ]
 
 
-def compare_units(repetitions: int) -> dict[str, float]:
-    """Time AdaGC on experts in two parameters per layer, and on them apart.
-
-    28 layers of 64 experts, as ERNIE 10B-A1.4B has, of smaller widths. Medians
-    in ms, from turns in one run.
-    """
-    stacks = [[64, 48, 32], [64, 16, 48]] * 28
-    fused = [paddle.create_parameter(shape, "float32") for shape in stacks]
-    apart = [
-        paddle.create_parameter(shape[1:], "float32")
-        for shape in stacks
-        for _ in range(shape[0])
-    ]
-    competing = {}
-    for name, parameters in (("fused", fused), ("apart", apart)):
-        clip: Any = ClipGradByAdaGC(t_start=0)
-        units = {".": "experts"} if name == "fused" else None
-        clip.bind(paddle.nn.ParameterList(parameters), units)
-        pairs = [(p, paddle.ones(p.shape)) for p in parameters]
-        competing[name] = Contender(
-            functools.partial(clip, pairs), lambda _: None
-        )
-    times = take_turns(competing, range(repetitions + 3), 3)
-    medians = {x: 1e3 * statistics.median(times[x]) for x in times}
-    return {
-        "num_tensors": len(apart),
-        "num_parameters": len(fused),
-        **medians,
-        "ratio": medians["fused"] / medians["apart"],
-    }
-
-
 def take_turns(
     contenders: Mapping[str, Contender], rounds: Iterable[Any], num_untimed: int
 ) -> dict[str, list[float]]:
@@ -314,7 +282,6 @@ def _peak_bytes(contender: Contender, originals: Sequence[Tensor]) -> int:
 
 
 def to_markdown(rows: Sequence[Row]) -> str:
-    """Pipe table, a line per contender."""
     head = ["clip", "ms, median (quartiles)", "of GlobalGC"]
     head += ["of the memory floor", "operator calls", "peak memory (MiB)"]
     seconds = {row.contender: row.seconds for row in rows}

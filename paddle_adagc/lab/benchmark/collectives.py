@@ -137,7 +137,6 @@ def measure(
 
 
 def _launch(config: str, layout: str, clip: str) -> dict[str, Any]:
-    """Run this file on real processes; it writes the file RESULT."""
     num_processes = ParallelConfig(**LAYOUTS[layout]).num_processes
     with tempfile.TemporaryDirectory() as scratch:
         result = Path(scratch) / "result.json"
@@ -165,7 +164,6 @@ def _launch(config: str, layout: str, clip: str) -> dict[str, Any]:
 
 
 def to_markdown(rows: list[dict[str, Any]]) -> str:
-    """Pipe table: what rank 0 passes to collectives in one clip step."""
     return markdown_table(
         ["layout", "clip", "warm-up step", "adaptive step"],
         [

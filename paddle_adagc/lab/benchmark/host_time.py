@@ -111,14 +111,12 @@ def _step_of(pairs: Any) -> Callable[[], Any]:
 
 
 def _seconds(function: Callable[[], Any]) -> float:
-    """Processor time of this thread."""
     begun = time.thread_time()
     function()
     return time.thread_time() - begun
 
 
 def to_markdown(found: dict[int, dict[str, dict[str, float]]]) -> str:
-    """Pipe table, a line per number of tensors and name."""
     return markdown_table(
         ["tensors", "host time of", "ms", "of AdamW's"],
         [

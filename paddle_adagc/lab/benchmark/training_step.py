@@ -50,7 +50,6 @@ def compare(config: RunConfig, num_steps: int) -> dict[str, list[float]]:
 
 
 def to_markdown(seconds: Mapping[str, Sequence[float]]) -> str:
-    """Pipe table, a line per clip."""
     return markdown_table(
         ["clip", "ms per step, median (quartiles)", "of GlobalGC"],
         [
@@ -65,7 +64,6 @@ def to_markdown(seconds: Mapping[str, Sequence[float]]) -> str:
 
 
 def _copy(config: RunConfig, settings: dict[str, Any] | None) -> Contender:
-    """Steps of a model with its optimizer and clip."""
     with paddle.utils.unique_name.guard():
         model = make_task(config).build_model()
     model.train()
@@ -92,7 +90,6 @@ def _copy(config: RunConfig, settings: dict[str, Any] | None) -> Contender:
 def _batches(
     config: RunConfig, count: int
 ) -> Iterator[dict[str, paddle.Tensor]]:
-    """Yield the run's first batches."""
     size = config.train.batch_size
     dataset, _ = make_task(config).build_datasets(count * size)
     for start in range(0, count * size, size):

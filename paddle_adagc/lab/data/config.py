@@ -21,18 +21,17 @@ TEXT_KINDS: tuple[Kind, ...] = ("stdlib", "fixed_sequences", "mmap")
 IMAGE_TEXT_KINDS: tuple[Kind, ...] = ("shapes", "webdataset")
 """Pairs of an image and its caption, for CLIP."""
 
-_OPTIONAL = {
-    "num_sequences": ("fixed_sequences",),
-    "prefix": ("mmap",),
-    "validation_prefix": ("mmap",),
-    "shards": ("webdataset",),
-    "tokenizer": ("webdataset",),
-    "shuffle_size": ("webdataset",),
+_OPTIONAL: dict[str, Kind] = {
+    "num_sequences": "fixed_sequences",
+    "prefix": "mmap",
+    "validation_prefix": "mmap",
+    "shards": "webdataset",
+    "tokenizer": "webdataset",
+    "shuffle_size": "webdataset",
 }
-"""Fields that these kinds alone read."""
+"""Fields that one kind alone reads."""
 
-_NEEDED = ("prefix", "shards", "tokenizer")
-"""Fields without a default for those kinds."""
+_NEEDED = ("prefix", "shards", "tokenizer")  # by that kind
 
 
 @section
@@ -58,8 +57,8 @@ class DataConfig:
     embedded corpus' split, in [0, 2**32); default 0."""
 
     num_sequences: Count = 64
-    """Number of fixed sequences; default 64, as in the low-noise regime. Read
-    for ``"fixed_sequences"`` alone."""
+    """Number of fixed sequences; default 64. Read for ``"fixed_sequences"``
+    alone."""
 
     prefix: str | None = None
     """Path of the memory-mapped dataset without ``.bin`` and ``.idx``. Read,
@@ -88,15 +87,14 @@ class DataConfig:
     trains. Part of the order of ``"webdataset"``'s samples."""
 
     validation_fraction: Annotated[Real, Field(gt=0, lt=1)] = 0.05
-    """Share of the data held out for validation, by whole documents, in
-    (0, 1); default 0.05. A share of the tokens of the embedded corpus, of the
-    documents of a memory-mapped dataset (its last ones; not read where there
-    is a ``validation_prefix``), of the scenes of the
-    drawings, of the shards (the last ones)."""
+    """Share of the data held out for validation, in (0, 1); default 0.05: of
+    the embedded corpus' tokens (whole documents), of a memory-mapped dataset's
+    documents (the last ones, unless there is a ``validation_prefix``), of the
+    drawings' scenes, of the shards (the last ones)."""
 
     validation_size: Count = 64
-    """Number of validation samples, spread evenly over the held-out tokens;
-    default 64. The set is the same at every evaluation."""
+    """Number of validation samples, the same at every evaluation; default
+    64."""
 
     @field_validator("prefix", "validation_prefix")
     @classmethod
@@ -107,20 +105,17 @@ class DataConfig:
 
     @model_validator(mode="after")
     def _check_kind(self) -> Self:
-        for name, kinds in _OPTIONAL.items():
+        for name, kind in _OPTIONAL.items():
             value = getattr(self, name)
-            if self.kind in kinds:
-                if not value and name in _NEEDED:
-                    ending = " without .bin and .idx" * (name == "prefix")
-                    raise ValueError(
-                        f"{name} is {value!r} for kind={self.kind!r}: give "
-                        f"the path{ending}"
-                    )
-            elif value != getattr(type(self), name):
+            if self.kind != kind and value != getattr(type(self), name):
                 warnings.warn(
                     f"{name}={value!r} is ignored: kind={self.kind!r} does "
-                    f"not read it (kind={kinds[0]!r} does)",
+                    f"not read it (kind={kind!r} does)",
                     stacklevel=4,
+                )
+            if self.kind == kind and not value and name in _NEEDED:
+                raise ValueError(
+                    f"{name} is {value!r}: {kind!r} needs the path"
                 )
         return self
 

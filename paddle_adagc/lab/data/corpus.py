@@ -4,13 +4,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import hashlib
 import os
 import platform
 import sysconfig
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -24,49 +23,43 @@ END_OF_DOCUMENT = 0
 _SKIPPED_DIRECTORIES = {"site-packages", "dist-packages", "__pycache__"}
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
 class Corpus:
     """Documents, one after the other, as byte tokens."""
 
-    tokens: np.ndarray
-    """``[num_tokens]`` uint8: the bytes of every document, each document
-    followed by :data:`END_OF_DOCUMENT`."""
-
-    boundaries: np.ndarray
-    """``[num_documents + 1]`` int64: document ``d`` is
-    ``tokens[boundaries[d]:boundaries[d + 1]]``, the end token included."""
-
-    names: tuple[str, ...]
-    """File of each document, relative to the corpus' directory, sorted."""
+    def __init__(self, documents: Mapping[str, bytes]) -> None:
+        """``documents``: by file, relative to the corpus' directory, sorted."""
+        self.documents = documents
+        end = bytes([END_OF_DOCUMENT])
+        text = b"".join(text + end for text in documents.values())
+        self.tokens = np.frombuffer(text, np.uint8)
+        """``[num_tokens]``, read-only: the bytes of every document, each
+        followed by :data:`END_OF_DOCUMENT`."""
 
     @classmethod
     def from_directory(cls, directory: str | os.PathLike[str]) -> Corpus:
-        """Read every ``*.py`` file below ``directory`` in one pass.
+        """Read every ``*.py`` file below ``directory``, sorted by name.
 
         Installed packages and ``__pycache__`` are left out, and so are empty
         files and files with the content of an earlier one: no text can be on
         both sides of a split by file.
         """
+        root = Path(directory)
+        names = []
+        for folder, subfolders, files in os.walk(root):
+            subfolders[:] = {*subfolders} - _SKIPPED_DIRECTORIES
+            parent = Path(folder).relative_to(root)
+            names += [
+                (parent / file).as_posix()
+                for file in files
+                if file.endswith(".py")
+            ]
         contents: dict[bytes, str] = {}
-        for name in _python_files(Path(directory)):
-            content = Path(directory, name).read_bytes()
-            if content:
-                contents.setdefault(content, name)
+        for name in sorted(names):
+            contents.setdefault((root / name).read_bytes(), name)
+        contents.pop(b"", None)
         if not contents:
-            raise FileNotFoundError(
-                f"no *.py files below {str(directory)!r}: give a directory "
-                "with Python source"
-            )
-        end = bytes([END_OF_DOCUMENT])
-        documents = [np.frombuffer(text + end, np.uint8) for text in contents]
-        return cls._join(documents, contents.values())
-
-    @classmethod
-    def _join(cls, documents: list[np.ndarray], names: Iterable[str]) -> Corpus:
-        tokens = np.concatenate(documents)
-        boundaries = np.cumsum([0, *map(len, documents)], dtype=np.int64)
-        tokens.flags.writeable = boundaries.flags.writeable = False
-        return cls(tokens, boundaries, tuple(names))
+            raise FileNotFoundError(f"no Python source below {str(root)!r}")
+        return cls({name: text for text, name in contents.items()})
 
     def split(self, fraction: float, seed: int) -> tuple[Corpus, Corpus]:
         """Hold out whole documents with this fraction of the tokens, by `seed`.
@@ -74,29 +67,24 @@ class Corpus:
         The order is that of a hash of the seed and the name, so a file keeps
         its rank when other files come or go. Neither part is empty.
         """
-        if not 0 < fraction < 1:
-            raise ValueError(f"fraction is {fraction}: give one in (0, 1)")
 
-        def rank(document: int) -> bytes:
-            text = f"{seed}:{self.names[document]}"
-            return hashlib.sha256(text.encode()).digest()
+        def rank(name: str) -> bytes:
+            return hashlib.sha256(f"{seed}:{name}".encode()).digest()
 
-        order = sorted(range(len(self.names)), key=rank)
-        taken_tokens = np.cumsum(np.diff(self.boundaries)[order])
+        order = sorted(self.documents, key=rank)
+        sizes = np.cumsum([len(self.documents[name]) + 1 for name in order])
         target = fraction * len(self.tokens)
-        num_taken = int(np.searchsorted(taken_tokens, target)) + 1
+        num_taken = int(np.searchsorted(sizes, target)) + 1
         if num_taken >= len(order):
             raise ValueError(
                 f"taking {fraction} of {len(order)} documents leaves none: "
                 "give a smaller fraction or more documents"
             )
-        return self._select(order[num_taken:]), self._select(order[:num_taken])
-
-    def _select(self, documents: list[int]) -> Corpus:
-        chosen = sorted(documents)
-        ends = self.boundaries
-        texts = [self.tokens[ends[d] : ends[d + 1]] for d in chosen]
-        return self._join(texts, (self.names[d] for d in chosen))
+        taken = {*order[:num_taken]}
+        parts: tuple[dict[str, bytes], ...] = {}, {}
+        for name, text in self.documents.items():
+            parts[name in taken][name] = text
+        return Corpus(parts[0]), Corpus(parts[1])
 
     def fingerprint(self) -> dict[str, str | int]:
         """Return facts that tell whether another corpus is equal.
@@ -104,13 +92,14 @@ class Corpus:
         ``sha256`` is over names, sizes and tokens; ``num_bytes`` is that of
         the source, without end tokens.
         """
-        digest = hashlib.sha256("\n".join(self.names).encode())
-        digest.update(self.boundaries.astype("<i8").tobytes())
+        sizes = [len(text) + 1 for text in self.documents.values()]
+        digest = hashlib.sha256("\n".join(self.documents).encode())
+        digest.update(np.cumsum([0, *sizes], dtype="<i8").tobytes())
         digest.update(self.tokens.data)
         return {
             "sha256": digest.hexdigest(),
-            "num_files": len(self.names),
-            "num_bytes": len(self.tokens) - len(self.names),
+            "num_files": len(self.documents),
+            "num_bytes": len(self.tokens) - len(self.documents),
             "python": platform.python_version(),
         }
 
@@ -124,13 +113,3 @@ def load_stdlib_corpus() -> Corpus:
     other text. CPython 3.11 has about 30 MB in 1,700 files.
     """
     return Corpus.from_directory(sysconfig.get_path("stdlib"))
-
-
-def _python_files(root: Path) -> list[str]:
-    """Return the sorted POSIX names of the ``*.py`` files below ``root``."""
-    names = []
-    for directory, subdirectories, files in os.walk(root):
-        subdirectories[:] = {*subdirectories} - _SKIPPED_DIRECTORIES
-        parent = Path(directory).relative_to(root)
-        names += [(parent / f).as_posix() for f in files if f.endswith(".py")]
-    return sorted(names)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from paddle.io import Dataset
 
-from paddle_adagc.checks import check_choice
+from paddle_adagc.checks import check_choice, check_integer
 from paddle_adagc.lab.data import corpus
 from paddle_adagc.lab.data.config import TEXT_KINDS, DataConfig
 from paddle_adagc.lab.data.indexed import (
@@ -46,58 +46,35 @@ def _scramble(z: int) -> int:
     return z ^ (z >> 31)
 
 
-def distinct_windows(num_windows: int, count: int, seed: int) -> np.ndarray:
-    """Draw ``count`` different windows of ``num_windows``, int64 [count]."""
-    return np.random.RandomState(seed).permutation(num_windows)[:count]
+@functools.lru_cache(maxsize=2)
+def permutation(number: int, seed: int | tuple[int, int]) -> np.ndarray:
+    """Order of the integers below ``number``, int64 ``[number]``."""
+    # RandomState's streams are frozen; Generator's may change with NumPy.
+    return np.random.RandomState(seed).permutation(number)
 
 
 @dataclasses.dataclass(frozen=True)
-class RandomOrder:
-    """Starts drawn uniformly, with replacement, from ``starts``."""
+class Order:
+    """First tokens of samples, drawn from ``starts``, those of the windows.
+
+    By epoch every window comes once per epoch, in a new order for each
+    (8 bytes a window); otherwise windows are drawn with replacement.
+    """
 
     starts: Sequence[int]
     num_samples: int
     seed: int
+    by_epoch: bool = False
 
     def __len__(self) -> int:
-        """Return the number of samples."""
         return self.num_samples
 
     def __getitem__(self, index: int) -> int:
-        """Start of sample ``index``."""
-        return self.starts[random_bits(self.seed, index) % len(self.starts)]
-
-
-@dataclasses.dataclass(frozen=True)
-class EpochOrder:
-    """Every window once per epoch, in a new order for each epoch.
-
-    Window ``w`` starts at ``w * seq_length``. Memory: 8 bytes a window.
-    """
-
-    num_windows: int
-    seq_length: int
-    num_samples: int
-    seed: int
-
-    def __len__(self) -> int:
-        """Return the number of samples."""
-        return self.num_samples
-
-    def __getitem__(self, index: int) -> int:
-        """Start of sample ``index``."""
-        epoch, position = divmod(index, self.num_windows)
-        windows = _epoch_permutation(self.num_windows, self.seed, epoch)
-        return int(windows[position]) * self.seq_length
-
-
-@functools.lru_cache(maxsize=2)
-def _epoch_permutation(num_windows: int, seed: int, epoch: int) -> np.ndarray:
-    # RandomState's streams are frozen; Generator's may change with NumPy.
-    return np.random.RandomState([seed, epoch]).permutation(num_windows)
-
-
-Order = RandomOrder | EpochOrder | tuple[int, ...]
+        number = len(self.starts)
+        if not self.by_epoch:
+            return self.starts[random_bits(self.seed, index) % number]
+        epoch, place = divmod(index, number)
+        return self.starts[permutation(number, (self.seed, epoch))[place]]
 
 
 class TokenDataset(Dataset):
@@ -105,13 +82,13 @@ class TokenDataset(Dataset):
 
     Samplers should not shuffle: ``shuffle=False`` and a start index are enough
     to resume. Windows may cross document boundaries. Without a ``vocab_size``
-    the smallest is found when it is first asked for.
+    all tokens are read once, when it is first asked for.
     """
 
     def __init__(
         self,
         tokens: np.ndarray,
-        order: Order,
+        order: Order | tuple[int, ...],
         *,
         seq_length: int,
         vocab_size: int | None = None,
@@ -127,16 +104,10 @@ class TokenDataset(Dataset):
 
     @functools.cached_property
     def vocab_size(self) -> int:
-        """Smallest vocabulary that holds every token of this dataset's part.
-
-        Without a manifest a memory-mapped file's part is read once, from start
-        to end, to find it; check the validation dataset's as well as the
-        training dataset's.
-        """
+        """Smallest vocabulary that holds every token of this part."""
         return self._vocab_size or int(self.tokens.max()) + 1
 
     def __len__(self) -> int:
-        """Return the number of samples."""
         return len(self.order)
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
@@ -153,9 +124,7 @@ class TokenDataset(Dataset):
 def check_index(index: int, num_samples: int) -> int:
     """Return the index of a sample; an IndexError ends a loop over them."""
     if not 0 <= index < num_samples:
-        raise IndexError(
-            f"sample {index} of a dataset of {num_samples} samples"
-        )
+        raise IndexError(f"sample {index} of {num_samples}")
     return int(index)
 
 
@@ -178,15 +147,11 @@ def build_datasets(
     gives each its samples. Validation samples are fixed, of documents that
     training never sees.
     """
-    if num_train_samples < 1:
-        raise ValueError(
-            f"num_train_samples is {num_train_samples}: give at least 1"
-        )
+    check_integer("num_train_samples", num_train_samples, 1)
     check_choice("data.kind", config.kind, TEXT_KINDS)
     open_parts = _open_mmap if config.kind == "mmap" else _split_corpus
     train, held_out = open_parts(config)
-    count = len(train.tokens)
-    order = _training_order(config, count, num_train_samples)
+    order = _training_order(config, len(train.tokens), num_train_samples)
     fixed = _validation_order(config, len(held_out.tokens))
     length = config.seq_length
     return (
@@ -211,23 +176,23 @@ def _split_corpus(config: DataConfig) -> tuple[_Part, _Part]:
 
 
 def _open_mmap(config: DataConfig) -> tuple[_Part, _Part]:
-    prefix, other = config.prefix, config.validation_prefix
-    assert prefix is not None
-    for path in filter(None, (prefix, other)):
-        check_dataset(path)
-    source = held_out = IndexedTokens(prefix)
-    size = other_size = manifest_tokenizer(prefix).get("vocab_size")
-    if other is None:
-        parts = source.split(config.validation_fraction)
-    else:
-        held_out = IndexedTokens(other)
-        parts = source.all(), held_out.all()
-        if other != f"{prefix}_validation":
-            other_size = manifest_tokenizer(other).get("vocab_size")
-    return (
-        _Part(parts[0], size, source.fingerprint()),
-        _Part(parts[1], other_size, held_out.fingerprint()),
-    )
+    assert config.prefix is not None
+    source, facts = _open_dataset(config.prefix)
+    if config.validation_prefix is None:
+        train, held_out = source.split(config.validation_fraction)
+        return _Part(train, *facts), _Part(held_out, *facts)
+    other, other_facts = _open_dataset(config.validation_prefix)
+    return _Part(source.all(), *facts), _Part(other.all(), *other_facts)
+
+
+def _open_dataset(
+    prefix: str,
+) -> tuple[IndexedTokens, tuple[int | None, dict[str, str | int]]]:
+    """Check and open a dataset; also gives its vocabulary and fingerprint."""
+    check_dataset(prefix)
+    source = IndexedTokens(prefix)
+    size = manifest_tokenizer(prefix).get("vocab_size")
+    return source, (size, source.fingerprint())
 
 
 def num_windows(num_tokens: int, seq_length: int) -> int:
@@ -249,32 +214,29 @@ def _training_order(
     config: DataConfig, num_tokens: int, num_samples: int
 ) -> Order:
     length, seed = config.seq_length, config.seed
+    if config.kind == "stdlib":
+        return Order(range(num_tokens - length), num_samples, seed)
     available = num_windows(num_tokens, length)
     if config.kind == "mmap":
-        return EpochOrder(available, length, num_samples, seed)
-    if config.kind == "stdlib":
-        return RandomOrder(range(num_tokens - length), num_samples, seed)
+        windows = range(0, available * length, length)
+        return Order(windows, num_samples, seed, by_epoch=True)
     if config.num_sequences > available:
         raise ValueError(
             f"num_sequences is {config.num_sequences}, but the training text "
             f"has {available} windows of {length} tokens: lower it"
         )
-    windows = distinct_windows(available, config.num_sequences, seed)
-    starts = tuple(int(w) * length for w in windows)
-    return RandomOrder(starts, num_samples, seed)
+    chosen = permutation(available, seed)[: config.num_sequences]
+    return Order([*map(int, chosen * length)], num_samples, seed)
 
 
-def _validation_order(config: DataConfig, num_tokens: int) -> Order:
+def _validation_order(config: DataConfig, num_tokens: int) -> tuple[int, ...]:
     available = num_windows(num_tokens, config.seq_length)
     size = config.validation_size
     if size > available:
-        source = "the validation part"
-        remedy = f"raise validation_fraction ({config.validation_fraction})"
-        if config.kind == "mmap" and config.validation_prefix is not None:
-            source, remedy = config.validation_prefix, "give more documents"
         raise ValueError(
-            f"validation_size is {size}, but {source} has {available} windows "
-            f"of {config.seq_length} tokens: lower it, or {remedy}"
+            f"validation_size is {size}, but the validation part has "
+            f"{available} windows of {config.seq_length} tokens: lower it, or "
+            "hold out more documents (validation_fraction, validation_prefix)"
         )
     return tuple(i * available // size * config.seq_length for i in range(size))
 
@@ -282,11 +244,8 @@ def _validation_order(config: DataConfig, num_tokens: int) -> Order:
 class DataFindings(NamedTuple):
     """Findings about a run's data, as lines for people."""
 
-    lines: list[str]
-    """Description of the data."""
-
-    missing: list[str]
-    """Files and packages that this machine lacks."""
+    lines: list[str]  # description of the data
+    missing: list[str]  # files and packages that this machine lacks
 
 
 def inspect_tokens(

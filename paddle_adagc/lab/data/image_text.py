@@ -13,6 +13,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from paddle_adagc.checks import check_installed
 from paddle_adagc.lab.data.config import DataConfig
 from paddle_adagc.lab.data.datasets import DataFindings
 from paddle_adagc.lab.data.images import ShapesDataset, split_scenes
@@ -59,20 +60,14 @@ def build_image_text_datasets(
 def _open_shards(
     config: DataConfig, num_train_samples: int, wanted: PairFormat
 ) -> tuple[Any, Any]:
-    if importlib.util.find_spec("webdataset") is None:
-        raise ValueError(
-            "data.kind='webdataset' needs the package webdataset: install "
-            "the extra [image-text]"
-        )
+    check_installed("webdataset", "image-text")
     from paddle_adagc.lab.data import shards as tar_shards
 
     assert config.shards is not None
     assert config.tokenizer is not None
     tokenizer = CaptionTokenizer(config.tokenizer, wanted.context_length)
-    if (
-        tokenizer.vocab_size > wanted.vocab_size
-        or tokenizer.end_token != wanted.end_token
-    ):
+    is_larger = tokenizer.vocab_size > wanted.vocab_size
+    if is_larger or tokenizer.end_token != wanted.end_token:
         raise ValueError(
             f"model.vocab_size={wanted.vocab_size} and "
             f"end_token={wanted.end_token}: {config.tokenizer} has "

@@ -22,7 +22,7 @@ from PIL import Image
 
 from paddle_adagc.lab.data.datasets import (
     check_index,
-    distinct_windows,
+    permutation,
     random_bits,
 )
 
@@ -167,7 +167,7 @@ def split_scenes(
 ) -> tuple[list[Scene], list[Scene]]:
     """Scenes to train on, and held-out ones, at least one of each."""
     count = len(SCENES)
-    order = [SCENES[i] for i in distinct_windows(count, count, seed)]
+    order = [SCENES[i] for i in permutation(count, seed)]
     num_held_out = min(math.ceil(validation_fraction * count), count - 1)
     return order[num_held_out:], order[:num_held_out]
 
@@ -260,11 +260,9 @@ class ShapesDataset(Dataset):
         ]
 
     def __len__(self) -> int:
-        """Return the number of samples."""
         return self.num_samples
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
-        """Draw sample ``index``: ``pixel_values`` and ``input_ids``."""
         index = check_index(index, len(self))
         bits = random_bits(self.seed, index)
         number = (bits if self.is_random else index) % len(self.scenes)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import os
 import struct
-from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -30,7 +29,6 @@ _VERSION = 1
 _TYPES = ("u1", "i1", "i2", "i4", "i8", "f8", "f4", "u2")
 _DTYPES = {code: np.dtype(name) for code, name in enumerate(_TYPES, start=1)}
 _MAX_UINT16_VOCAB = 65500  # as in PaddleNLP's own choice of the dtype
-_BLOCK = 2**20  # documents written at a time
 _COPY = "write the dataset again or copy it completely"
 _FIX = "copy the dataset again, or remove the manifest and prepare it again"
 
@@ -48,26 +46,24 @@ class IndexedTokens:
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
-        files = (prefix + ".bin", prefix + ".idx")
-        missing = [file for file in files if not os.path.isfile(file)]
+        path, index = prefix + ".bin", prefix + ".idx"
+        missing = [file for file in (path, index) if not os.path.isfile(file)]
         if missing:
             raise FileNotFoundError(
                 f"{' and '.join(missing)} not found: the prefix is the path "
                 "without .bin and .idx; tools/prepare_data.py or PaddleNLP's "
                 "create_pretraining_data.py makes both files"
             )
-        if os.path.getsize(prefix + ".bin") == 0:
-            raise ValueError(f"{prefix}.bin is empty: write at least one token")
-        dtype, sizes, documents = _read_index(prefix + ".idx")
+        size = os.path.getsize(path)
+        if size == 0:
+            raise ValueError(f"{path} is empty: write at least one token")
+        dtype, sizes, documents = _read_index(index)
         ends = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
         is_inside = (documents >= 0) & (documents < len(ends))
-        if (
-            (sizes < 0).any()
-            or not is_inside.all()
-            or (np.diff(documents) < 0).any()
-        ):
+        is_ordered = (np.diff(documents) >= 0).all()
+        if not is_ordered or not is_inside.all() or (sizes < 0).any():
             raise ValueError(
-                f"{prefix}.idx is damaged: sizes below 0, or documents out of "
+                f"{index} is damaged: sizes below 0, or documents out of "
                 f"order: {_COPY}"
             )
         self.num_tokens = int(ends[-1])
@@ -75,12 +71,11 @@ class IndexedTokens:
         self.boundaries = np.unique(np.concatenate(places))
         """``[num_documents + 1]`` int64: first token of each document that is
         not empty, and the end."""
-        path = Path(prefix + ".bin")
         needed = self.num_tokens * dtype.itemsize
-        if path.stat().st_size < needed:
+        if size < needed:
             raise ValueError(
-                f"{path} has {path.stat().st_size} bytes, but {prefix}.idx "
-                f"describes {needed}: {_COPY}"
+                f"{path} has {size} bytes, but {index} describes {needed}: "
+                f"{_COPY}"
             )
         mapped = np.memmap(path, dtype, mode="r", shape=(self.num_tokens,))
         self._tokens = np.asarray(mapped)  # its slices are cheaper
@@ -90,7 +85,6 @@ class IndexedTokens:
         return self._tokens[slice(*self.boundaries[[first, stop]].tolist())]
 
     def all(self) -> np.ndarray:
-        """Return the tokens of all documents."""
         return self.documents(0, len(self.boundaries) - 1)
 
     def split(self, fraction: float) -> tuple[np.ndarray, np.ndarray]:
@@ -153,43 +147,28 @@ def _read_index(path: str) -> tuple[np.dtype[Any], np.ndarray, np.ndarray]:
 
 
 def write_index(
-    file: BinaryIO,
-    sizes: Callable[[], Iterable[np.ndarray]],
-    *,
-    num_documents: int,
-    dtype: np.dtype[Any],
+    file: BinaryIO, sizes: np.ndarray, dtype: np.dtype[Any]
 ) -> None:
-    """Write the ``.idx`` of documents of one sentence each.
+    """Write the ``.idx`` of documents with these numbers of tokens, int32.
 
-    Equal, byte by byte, to what PaddleNLP's builder writes, which holds a
-    Python list of all documents in memory; this holds one block of them.
-    ``sizes`` gives the documents' numbers of tokens, int32 ``[n]`` a block, and
-    is called twice.
+    Equal, byte by byte, to what PaddleNLP's builder writes of documents of one
+    sentence each.
     """
     code = next(code for code, known in _DTYPES.items() if known == dtype)
-    file.write(MAGIC)
-    file.write(_HEADER.pack(_VERSION, code, num_documents, num_documents + 1))
-    for block in sizes():
-        file.write(block.astype("<i4").tobytes())
-    address = 0
-    for block in sizes():
-        lengths = block.astype("<i8") * dtype.itemsize
-        file.write((address + np.cumsum(lengths) - lengths).tobytes())
-        address += int(lengths.sum())
-    for start in range(0, num_documents + 1, _BLOCK):
-        stop = min(start + _BLOCK, num_documents + 1)
-        file.write(np.arange(start, stop, dtype="<i8").tobytes())
+    count = len(sizes)
+    file.write(MAGIC + _HEADER.pack(_VERSION, code, count, count + 1))
+    file.write(sizes.astype("<i4").tobytes())
+    starts = np.cumsum(sizes, dtype="<i8") - sizes
+    file.write((starts * dtype.itemsize).tobytes())
+    file.write(np.arange(count + 1, dtype="<i8").tobytes())
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """Read the manifest that ``tools/prepare_data.py`` wrote."""
     try:
         manifest = json.loads(path.read_bytes())
         if not isinstance(manifest, dict):
             raise ValueError(f"a {type(manifest).__name__}, not an object")
-        parts = [manifest.get("train"), manifest.get("validation")]
-        is_new = any("bin_sampled_sha256" in (part or ()) for part in parts)
-        check_seal(manifest, needed=is_new)
+        check_seal(manifest)
         size = manifest["tokenizer"]["vocab_size"]
         if not isinstance(size, int) or size < 1:
             raise ValueError(f"the tokenizer's vocab_size is {size!r}")
@@ -198,12 +177,15 @@ def read_manifest(path: Path) -> dict[str, Any]:
     return manifest
 
 
+def manifest_of(prefix: str | None) -> dict[str, Any]:
+    """Read the manifest of a dataset or of its validation part, if any."""
+    path = Path(f"{(prefix or '').removesuffix('_validation')}.manifest.json")
+    return read_manifest(path) if prefix and path.is_file() else {}
+
+
 def manifest_tokenizer(prefix: str | None) -> dict[str, Any]:
     """What the manifest says of the tokenizer; empty without a manifest."""
-    path = Path(f"{prefix}.manifest.json")
-    if prefix is None or not path.is_file():
-        return {}
-    return read_manifest(path)["tokenizer"]
+    return manifest_of(prefix).get("tokenizer", {})
 
 
 def check_dataset(prefix: str, *, verify: bool = False) -> None:
@@ -212,37 +194,30 @@ def check_dataset(prefix: str, *, verify: bool = False) -> None:
     ``verify`` compares the SHA-256 of the whole ``.bin``; otherwise that of
     pieces of it.
     """
-    output = prefix.removesuffix("_validation")
-    split = "train" if output == prefix else "validation"
-    path = Path(f"{output}.manifest.json")
-    part = read_manifest(path).get(split) if path.is_file() else None
+    split = "validation" if prefix.endswith("_validation") else "train"
+    part = manifest_of(prefix).get(split)
     if part is None:
         return
+    tokens, index = Path(prefix + ".bin"), Path(prefix + ".idx")
+    fault = None
     try:
-        fault = _fault(prefix, part, verify=verify)
+        size = tokens.stat().st_size
+        wanted = part["num_tokens"] * np.dtype(part["dtype"]).itemsize
+        digests = [
+            (index, sha256, part["idx_sha256"]),
+            (tokens, sampled_sha256, part["bin_sampled_sha256"]),
+            *([(tokens, sha256, part["bin_sha256"])] if verify else []),
+        ]
+        changed = [
+            path.name for path, digest, was in digests if digest(path) != was
+        ]
+        if size != wanted:
+            fault = f"{tokens.name} has {size:,} bytes, not {wanted:,}"
+        elif changed:
+            fault = f"{changed[0]} has another SHA-256 than when it was written"
+    except FileNotFoundError as error:
+        fault = f"{Path(error.filename).name} is missing"
     except (KeyError, TypeError) as error:
-        fault = f"{path.name} says too little of it ({error!r})"
+        fault = f"its manifest says too little of it ({error!r})"
     if fault:
         raise ValueError(f"{prefix} is damaged: {fault}: {_FIX}")
-
-
-def _fault(prefix: str, part: dict[str, Any], *, verify: bool) -> str | None:
-    tokens, index = (Path(prefix + ending) for ending in (".bin", ".idx"))
-    for path in (tokens, index):
-        if not path.is_file():
-            return f"{path.name} is missing"
-    size = tokens.stat().st_size
-    wanted = part["num_tokens"] * np.dtype(part["dtype"]).itemsize
-    if size != wanted:
-        return f"{tokens.name} has {size:,} bytes, not {wanted:,}"
-    sampled = part.get("bin_sampled_sha256")
-    damaged = None
-    if sha256(index) != part["idx_sha256"]:
-        damaged = index
-    elif (sampled and sampled_sha256(tokens) != sampled) or (
-        verify and sha256(tokens) != part["bin_sha256"]
-    ):
-        damaged = tokens
-    if damaged:
-        return f"{damaged.name} has another SHA-256 than when it was written"
-    return None

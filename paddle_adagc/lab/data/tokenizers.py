@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import itertools
 import json
 import os
 import shutil
@@ -18,7 +17,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 import tokenizers
@@ -42,6 +41,7 @@ FILES = (
 )
 """What Hugging Face tokenizers consist of, as far as they have it."""
 
+_KINDS = {".json": "huggingface", ".model": "sentencepiece"}
 _END = chr(END_OF_DOCUMENT)
 
 
@@ -49,15 +49,10 @@ _END = chr(END_OF_DOCUMENT)
 class Tokenizer:
     """A tokenizer's file, read once: every process uses the same bytes."""
 
-    kind: Literal["bytes", "huggingface", "sentencepiece"]
-    content: bytes
-    """The ``tokenizer.json`` or ``.model``; empty for bytes."""
-
-    vocab_size: int
-    """Largest token id plus 1."""
-
-    eos_id: int
-    """Token after each document."""
+    kind: str  # "bytes", "huggingface" or "sentencepiece"
+    content: bytes  # of the file; empty for bytes
+    vocab_size: int  # largest token id plus 1
+    eos_id: int  # token after each document
 
     def identity(self) -> dict[str, Any]:
         """Return everything that the tokens depend on, for the manifest."""
@@ -76,6 +71,11 @@ class Tokenizer:
             "tokenizers" if self.kind == "huggingface" else self.kind
         )
 
+    def model(self) -> Any:
+        if self.kind == BYTES:
+            return byte_tokenizer()
+        return _load(self.kind, self.content)
+
     def load(self) -> Callable[[Sequence[str]], list[np.ndarray]]:
         """Make the function from texts to tokens of :func:`.token_dtype`."""
         dtype = token_dtype(self.vocab_size)
@@ -84,13 +84,12 @@ class Tokenizer:
                 np.frombuffer(text.encode(), np.uint8).astype(dtype)
                 for text in texts
             ]
+        model = self.model()
         if self.kind == "sentencepiece":
-            pieces = _load_sentencepiece(self.content)
             return lambda texts: [
                 np.array(ids, dtype)
-                for ids in pieces.encode(list(texts), num_threads=1)
+                for ids in model.encode(list(texts), num_threads=1)
             ]
-        model = _load_huggingface(self.content)
         model.encode_special_tokens = True  # a text that spells one is text
         return lambda texts: [
             np.array(encoding.ids, dtype)
@@ -100,17 +99,15 @@ class Tokenizer:
         ]
 
 
-def _load_huggingface(content: bytes) -> tokenizers.Tokenizer:
+def _load(kind: str, content: bytes) -> Any:
+    if kind == "sentencepiece":
+        from sentencepiece import SentencePieceProcessor
+
+        return SentencePieceProcessor(model_proto=content)
     model = tokenizers.Tokenizer.from_buffer(content)
     model.no_truncation()  # files often cut or pad
     model.no_padding()
     return model
-
-
-def _load_sentencepiece(content: bytes) -> Any:
-    from sentencepiece import SentencePieceProcessor
-
-    return SentencePieceProcessor(model_proto=content)
 
 
 def find_tokenizer(
@@ -129,27 +126,46 @@ def find_tokenizer(
             )
         return Tokenizer(BYTES, b"", VOCAB_SIZE, END_OF_DOCUMENT)
     path = _find_file(name)
-    if path.suffix == ".json":
-        return _read_huggingface(path, eos_token, eos_id)
-    return _read_sentencepiece(path, eos_token, eos_id)
+    kind, content = _KINDS[path.suffix], path.read_bytes()
+    try:
+        model = _load(kind, content)
+    except Exception as error:  # the libraries raise Exception itself
+        raise ValueError(f"{path} is no {kind} tokenizer: {error}") from error
+    if kind == "huggingface":
+        vocabulary = model.get_vocab(with_added_tokens=True)
+        token = eos_token or _token_beside(path, "eos_token")
+    else:
+        pieces = model.id_to_piece([*range(model.vocab_size())])
+        vocabulary = {piece: number for number, piece in enumerate(pieces)}
+        end = model.eos_id()
+        token = eos_token or (pieces[end] if end >= 0 else None)
+    if eos_id is None:
+        if token is None:
+            raise ValueError(
+                f"{path} does not say which token ends a document: give "
+                "--eos-token, or put tokenizer_config.json beside it"
+            )
+        eos_id = vocabulary.get(token)
+        if eos_id is None:
+            raise ValueError(f"eos_token {token!r} is not in {path}")
+    return Tokenizer(kind, content, max(vocabulary.values()) + 1, eos_id)
 
 
 def _find_file(name: str) -> Path:
     """Return a tokenizer's file; download it where ``name`` is no path."""
     path = Path(name)
-    is_known = path.suffix in (".json", ".model")
-    if not path.exists() and not is_known and name.count("/") < 2:
+    if not path.exists() and path.suffix not in _KINDS and name.count("/") < 2:
         path = _download(name)
     if path.is_dir():
-        for file in FILES[:2]:
-            if (path / file).is_file():
-                return path / file
-        raise FileNotFoundError(
-            f"{name} has neither tokenizer.json nor tokenizer.model"
-        )
+        present = [path / x for x in FILES[:2] if (path / x).is_file()]
+        if not present:
+            raise FileNotFoundError(
+                f"{name} has neither tokenizer.json nor tokenizer.model"
+            )
+        path = present[0]
     if not path.is_file():
         raise FileNotFoundError(f"{name} is not a file")
-    if not is_known:
+    if path.suffix not in _KINDS:
         raise ValueError(
             f"tokenizer is {name!r}: give a tokenizer.json or a SentencePiece "
             ".model"
@@ -158,7 +174,6 @@ def _find_file(name: str) -> Path:
 
 
 def _download(name: str) -> Path:
-    """Fetch a model's tokenizer files from the hub, into its cache."""
     from huggingface_hub import snapshot_download
 
     try:
@@ -172,29 +187,6 @@ def _download(name: str) -> Path:
             f"Hugging Face hub does not give it: {reason}"
         ) from error
     return Path(folder)
-
-
-def _read_huggingface(
-    path: Path, eos_token: str | None, eos_id: int | None
-) -> Tokenizer:
-    content = path.read_bytes()
-    try:
-        model = _load_huggingface(content)
-    except Exception as error:  # the library raises Exception itself
-        raise ValueError(f"{path} is not a tokenizer.json: {error}") from error
-    vocabulary = model.get_vocab(with_added_tokens=True)
-    if eos_id is None:
-        token = eos_token or _token_beside(path, "eos_token")
-        if token is None:
-            raise ValueError(
-                f"{path} does not say which token ends a document: give "
-                "--eos-token, or put tokenizer_config.json beside it"
-            )
-        eos_id = vocabulary.get(token)
-        if eos_id is None:
-            raise ValueError(f"eos_token {token!r} is not in {path}")
-    vocab_size = max(vocabulary.values()) + 1
-    return Tokenizer("huggingface", content, vocab_size, eos_id)
 
 
 def _token_beside(path: Path, key: str) -> str | None:
@@ -211,29 +203,6 @@ def _token_beside(path: Path, key: str) -> str | None:
             if token:
                 return token
     return None
-
-
-def _read_sentencepiece(
-    path: Path, eos_token: str | None, eos_id: int | None
-) -> Tokenizer:
-    content = path.read_bytes()
-    try:
-        pieces = _load_sentencepiece(content)
-    except (RuntimeError, OSError) as error:
-        raise ValueError(
-            f"{path} is not a SentencePiece model: {error}"
-        ) from error
-    if eos_id is None:
-        eos_id = pieces.eos_id()
-        if eos_token is not None:
-            eos_id = pieces.piece_to_id(eos_token)
-            if pieces.id_to_piece(eos_id) != eos_token:
-                raise ValueError(f"eos_token {eos_token!r} is not in {path}")
-        if eos_id < 0:
-            raise ValueError(
-                f"{path} has no token that ends a document: give --eos-token"
-            )
-    return Tokenizer("sentencepiece", content, pieces.vocab_size(), eos_id)
 
 
 def is_bytes(kind: str | None, prefix: str | None) -> bool:
@@ -257,27 +226,22 @@ class CaptionTokenizer:
                 f"there is no tokenizer {path}: data.tokenizer names CLIP's "
                 "tokenizer.json"
             )
-        if context_length < 3:
-            raise ValueError(
-                f"context_length is {context_length}: give at least 3"
-            )
-        self._model = _load_huggingface(Path(path).read_bytes())
+        self._model = _load("huggingface", Path(path).read_bytes())
+        self._model.enable_truncation(context_length)
+        self._model.enable_padding(length=context_length, pad_id=0)
         self.vocab_size = self._model.get_vocab_size()
-        self.context_length = context_length
+        ends = self._model.encode("").ids
         names = "<|startoftext|>", "<|endoftext|>"
-        ends = [self._model.token_to_id(name) for name in names]
-        if None in ends:
-            name = names[ends.index(None)]
-            raise ValueError(f"{path} has no token {name!r}: give CLIP's")
-        self.start_token, self.end_token = ends
+        if ends[:2] != [self._model.token_to_id(name) for name in names]:
+            raise ValueError(
+                f"{path} does not put captions between {' and '.join(names)}: "
+                "give CLIP's"
+            )
+        self.end_token = ends[1]
 
     def __call__(self, caption: str) -> np.ndarray:
         """Tokens from start to end, cut off or padded with 0, as int64."""
-        ids = self._model.encode(caption, add_special_tokens=False).ids
-        kept = ids[: self.context_length - 2]
-        row = np.zeros(self.context_length, np.int64)
-        row[: len(kept) + 2] = [self.start_token, *kept, self.end_token]
-        return row
+        return np.array(self._model.encode(caption).ids, np.int64)
 
 
 class TextTokenizer:
@@ -298,27 +262,20 @@ class TextTokenizer:
         found = find_tokenizer(name, eos_id=eos_id)
         self.eos_id = self.prefix_id = found.eos_id
         self.adds_special_tokens = adds_special_tokens
-        self._pieces: Any = None
-        self._model = byte_tokenizer()
+        self._model = model = found.model()
+        self._is_pieces = found.kind == "sentencepiece"
         self._bos: str | None = None
-        if found.kind == "sentencepiece":
-            self._pieces = _load_sentencepiece(found.content)
-        elif found.kind == "huggingface":
-            self._model = _load_huggingface(found.content)
-        if not adds_special_tokens:
+        if not adds_special_tokens or found.kind == BYTES:
             return
         bos_id = None
-        if self._pieces is not None:
-            if self._pieces.bos_id() >= 0:
-                bos_id = self._pieces.bos_id()
-                self._bos = self._pieces.id_to_piece(bos_id)
-        elif found.kind == "huggingface":
-            self._bos = _token_beside(_find_file(name), "bos_token")
-            bos_id = self._bos and self._model.token_to_id(self._bos)
-            if self._bos and bos_id is None:
-                warnings.warn(
-                    f"{name} has no token {self._bos!r}", stacklevel=2
-                )
+        if self._is_pieces:
+            if model.bos_id() >= 0:
+                bos_id = model.bos_id()
+                self._bos = model.id_to_piece(bos_id)
+        elif bos := _token_beside(_find_file(name), "bos_token"):
+            self._bos, bos_id = bos, model.token_to_id(bos)
+            if bos_id is None:
+                warnings.warn(f"{name} has no token {bos!r}", stacklevel=2)
         if bos_id is not None:
             self.prefix_id = bos_id
 
@@ -327,15 +284,15 @@ class TextTokenizer:
         adds = self.adds_special_tokens if special is None else special
         if self._bos is not None and text.startswith(self._bos):
             adds = False
-        if self._pieces is not None:
-            tokens = self._pieces.encode(text)
+        if self._is_pieces:
+            tokens = self._model.encode(text)
             return [self.prefix_id, *tokens] if adds and self._bos else tokens
         return self._model.encode(text, add_special_tokens=adds).ids
 
     def decode(self, tokens: Sequence[int], special: bool = False) -> str:
         """Text of tokens, with or without the special ones'."""
-        if self._pieces is not None:
-            return self._pieces.decode([*tokens])
+        if self._is_pieces:
+            return self._model.decode([*tokens])
         return self._model.decode([*tokens], skip_special_tokens=not special)
 
 
@@ -345,14 +302,13 @@ def byte_tokenizer() -> tokenizers.Tokenizer:
     The byte 0, which the embedded corpus has after each document and text
     does not contain, is the special token of the end.
     """
-    # ByteLevel writes a byte as a printable character of its own choice:
-    # Latin-1's stand for themselves, the others, in their order, are the
-    # characters from U+0100 on.
-    printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
-    others = map(chr, itertools.count(256))
+    # ByteLevel writes a byte as a printable character: Latin-1's stand for
+    # themselves, the other bytes, in their order, are those from U+0100 on.
+    characters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    others = (b for b in range(VOCAB_SIZE) if chr(b) not in characters)
     vocabulary = {
-        chr(byte) if byte in printable else next(others): byte
-        for byte in range(VOCAB_SIZE)
+        character: ord(character) if ord(character) < 256 else next(others)
+        for character in characters
     }
     vocabulary = {k: v for k, v in vocabulary.items() if v != END_OF_DOCUMENT}
     vocabulary[_END] = END_OF_DOCUMENT
@@ -391,7 +347,7 @@ def write_tokenizer(
         copy_tokenizer(path.parent, directory)
         shutil.copyfile(path, directory / "tokenizer.json")
     else:
-        pieces = _load_sentencepiece(tokenizer.content)
+        pieces = tokenizer.model()
         if pieces.decode(pieces.encode("a  b")) != "a  b":
             warnings.warn(
                 f"{path} changes white space, which transformers' "

@@ -13,14 +13,12 @@ from paddle.distributed.fleet.layers.mpu import mp_ops
 
 
 def _gather_columns(tensor: Tensor, group: Group) -> Tensor:
-    """Return the ranks' tensors side by side along the last axis."""
     parts = [paddle.empty_like(tensor) for _ in range(group.nranks)]
     group.process_group.all_gather(parts, tensor.contiguous(), True).wait()
     return paddle.concat(parts, axis=-1)
 
 
 def _own_columns(tensor: Tensor, group: Group) -> Tensor:
-    """Return this rank's share of the last axis."""
     parts = paddle.split(tensor, group.nranks, axis=-1)
     return parts[group.rank].contiguous()
 
@@ -100,7 +98,6 @@ class SoftmaxWithCrossEntropy(PyLayer):
     def backward(
         ctx: Any, _softmax_grad: Tensor, loss_grad: Tensor
     ) -> tuple[Tensor, None]:
-        """Turn the loss's gradient [..., 1] into the logits' [..., n]."""
         softmax, index, owned, ignored = ctx.saved_tensor()
         classes = paddle.arange(softmax.shape[-1], dtype=index.dtype)
         hit = ((classes == index) & owned).cast(softmax.dtype)
@@ -130,15 +127,10 @@ class CpuOperators:
         return ConcatColumns.apply(tensor, group)
 
     def c_softmax_with_cross_entropy(
-        self,
-        logits: Tensor,
-        label: Tensor,
-        ignore_index: int,
-        ring_id: int,
-        *_: Any,
+        self, logits: Tensor, label: Tensor, ignored: int, ring_id: int, *_: Any
     ) -> tuple[Tensor, Tensor]:
         group = _GroupManager.group_map_by_id[ring_id]
-        return SoftmaxWithCrossEntropy.apply(logits, label, ignore_index, group)
+        return SoftmaxWithCrossEntropy.apply(logits, label, ignored, group)
 
 
 PATCHES: dict[str, list[tuple[Any, str, Any]]] = {

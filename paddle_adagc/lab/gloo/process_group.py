@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Methods of a process group that gloo lacks or gets wrong.
 
-Messages as pipeline parallelism and all-to-all need them, reductions of
-float16, reduce-scatter and all-to-all.
+Messages as pipeline parallelism and all-to-all need them, reduce-scatter and
+all-to-all.
 """
 
 from collections import defaultdict, deque
@@ -23,7 +23,6 @@ class Done:
     """The task of an operation that has already finished."""
 
     def wait(self) -> bool:
-        """Return at once."""
         return True
 
     is_completed = wait
@@ -58,7 +57,6 @@ class Receive:
         return True
 
     def is_completed(self) -> bool:
-        """Whether the message is in the tensor."""
         return self._done
 
     synchronize = wait
@@ -68,11 +66,9 @@ class Receive:
         whole = self._tensor.numpy()  # a copy; bfloat16 as 16-bit words
         part = _part(whole.reshape(-1), *self._part)
         if len(payload) != part.nbytes:
-            name = str(self._tensor.dtype).rsplit(".", 1)[-1]
-            shape = self._tensor.shape if self._part[0] == 1 else part.shape
             raise ValueError(
-                f"received {len(payload)} bytes for a {name} tensor of shape "
-                f"{list(shape)}, which takes {part.nbytes}: "
+                f"received {len(payload)} bytes for {self._tensor.dtype} of "
+                f"shape {list(part.shape)}, which takes {part.nbytes}: "
                 "both sides must use the same shape and dtype"
             )
         part[:] = np.frombuffer(payload, part.dtype)
@@ -93,7 +89,6 @@ def _group_of(process_group: Any) -> Group:
 
 
 def _part(flat: Any, num_parts: int, index: int) -> Any:
-    """Slice one of ``num_parts`` equal parts out of a vector."""
     size = flat.shape[0] // num_parts
     return flat[index * size : (index + 1) * size]
 
@@ -111,14 +106,8 @@ def send(self: Any, tensor: Tensor, dst: int, sync_op: bool = True) -> Done:
 
 
 def send_partial(
-    self: Any,
-    tensor: Tensor,
-    dst: int,
-    num_parts: int,
-    index: int,
-    sync_op: bool = True,
+    self: Any, tensor: Tensor, dst: int, num_parts: int, index: int, *_: bool
 ) -> Done:
-    """Send part ``index`` of the flattened tensor."""
     group = _group_of(self)
     part = _part(tensor.numpy().reshape(-1), num_parts, index)
     get_mailbox().send(group.id, group.ranks[dst], part.tobytes())
@@ -138,7 +127,6 @@ def recv_partial(
     index: int,
     sync_op: bool = True,
 ) -> Receive:
-    """Receive part ``index`` of the flattened tensor."""
     group = _group_of(self)
     task = Receive(group.id, group.ranks[src], tensor, num_parts, index)
     if group.id in _coalesced:
@@ -182,21 +170,6 @@ def on_calc_stream(name: str) -> Callable[..., Any]:
     return call
 
 
-def in_float32(name: str) -> Callable[..., Any]:
-    """Wrap the reduction ``name``: float16 is summed in float32."""
-    native = getattr(core.ProcessGroup, name)
-
-    def call(self: Any, tensor: Tensor, *args: Any) -> Any:
-        if tensor.dtype != paddle.float16:
-            return native(self, tensor, *args)
-        wide = tensor.cast("float32")
-        native(self, wide, *args).wait()
-        write_in_place(tensor, wide.cast("float16"))
-        return Done()
-
-    return call
-
-
 def reduce_scatter_tensor(
     self: Any, out: Tensor, tensor: Tensor, op: Any, sync_op: bool = True
 ) -> Done:
@@ -229,7 +202,7 @@ def all_to_all_single(
     in_sizes: list[int],
     sync_op: bool = True,
 ) -> Done:
-    """All-to-all of rows; empty size lists mean equal shares."""
+    """All-to-all of rows; empty lists mean equal shares."""
     sends = _rows(tensor.detach(), in_sizes, self.size(), "in_split_sizes")
     parts = _rows(out.detach(), out_sizes, self.size(), "out_split_sizes")
     gets = [paddle.empty(part.shape, part.dtype) for part in parts]
@@ -241,7 +214,6 @@ def all_to_all_single(
 def all_to_all_tensor(
     self: Any, out: Tensor, tensor: Tensor, sync_op: bool = True
 ) -> Done:
-    """All-to-all of equal shares of the rows."""
     return all_to_all_single(self, out, tensor, [], [])
 
 
@@ -270,8 +242,6 @@ _ON_CALC_STREAM = (
     "broadcast",
     "reduce",
     "reduce_scatter_tensor",
-    "scatter",
-    "scatter_tensor",
     "all_to_all",
     "all_to_all_single",
     "all_to_all_tensor",
@@ -297,10 +267,6 @@ PATCHES: dict[str, list[tuple[Any, str, Any]]] = {
     "gloo has no calculation stream": [
         (_GROUP, f"{name}_on_calc_stream", on_calc_stream(name))
         for name in _ON_CALC_STREAM
-    ],
-    "gloo's float16 sum gives infinities": [
-        (_GROUP, name, in_float32(name))
-        for name in ("all_reduce", "allreduce", "reduce")
     ],
     "gloo has no reduce-scatter": [
         (_GROUP, "reduce_scatter_tensor", reduce_scatter_tensor),

@@ -14,6 +14,7 @@ matches. Here a send returns as soon as the bytes are handed over, and every
 (group, sender) pair is a queue of its own.
 """
 
+import contextlib
 import secrets
 import socket
 import struct
@@ -29,7 +30,6 @@ from paddle.distributed import collective, parallel
 _HOST = "127.0.0.1"
 _STORE_SECONDS = 120
 _MESSAGE_SECONDS = 600.0
-_ATTEMPTS = 50
 _PORTS = range(10_000, 32_000)
 _SHARED_KEY = "paddle_adagc/mailbox/key"
 _KEY_BYTES = 32
@@ -68,7 +68,6 @@ def new_process_group(
 
 
 def _published(store: Any, key: str) -> int:
-    """Wait for a port that another rank publishes."""
     store.wait(key)
     return int(store.get(key))
 
@@ -80,18 +79,11 @@ def free_port() -> int:
     taken from outside the range that the system gives to outgoing
     connections, at random, unaffected by anyone's seed.
     """
-    for _ in range(_ATTEMPTS):
+    while True:
         port = secrets.choice(_PORTS)
-        with socket.socket() as probe:
-            try:
-                probe.bind((_HOST, port))
-            except OSError:
-                continue
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind((_HOST, port))
             return port
-    raise RuntimeError(
-        f"no free port between {_PORTS[0]} and {_PORTS[-1]} "
-        f"in {_ATTEMPTS} attempts"
-    )
 
 
 class Mailbox:
@@ -134,13 +126,9 @@ class Mailbox:
             )
             if queue:
                 return queue.popleft()
-        if came:
-            raise ConnectionError(
-                f"rank {peer} ended while rank {self._rank} waited for it"
-            )
-        raise TimeoutError(
-            f"rank {self._rank} got nothing from rank {peer} "
-            f"within {_MESSAGE_SECONDS:.0f} s"
+        what = "ended" if came else f"sent nothing for {_MESSAGE_SECONDS:.0f} s"
+        raise ConnectionError(
+            f"rank {peer} {what} while rank {self._rank} waited for it"
         )
 
     def _accept(self) -> None:
@@ -177,7 +165,6 @@ _mailbox: Mailbox | None = None
 
 
 def get_mailbox() -> Mailbox:
-    """Return this process's mailbox."""
     assert _mailbox is not None, "the first gloo group opens the mailbox"
     return _mailbox
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import json
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -42,7 +41,6 @@ from paddle_adagc.lab.train.tasks import (
 from paddle_adagc.parallel.units import as_units
 
 T = TypeVar("T")
-_WIDTH = 79
 
 
 @dataclasses.dataclass
@@ -54,10 +52,8 @@ class CheckReport:
     """Headings with the lines below each."""
 
     mistakes: list[str] = dataclasses.field(default_factory=list)
-    """Mistakes of the recipe, on any machine."""
-
     missing: list[str] = dataclasses.field(default_factory=list)
-    """Things that this machine lacks for the run."""
+    """What this machine lacks for the run; mistakes are so on any machine."""
 
     @property
     def exit_status(self) -> int:
@@ -74,18 +70,10 @@ class CheckReport:
             return None
 
     def to_json(self) -> str:
-        """Return the report as JSON."""
-        values = {
-            "recipe": self.recipe,
-            "is_sound": not self.mistakes,
-            "mistakes": self.mistakes,
-            "sections": self.sections,
-            "missing": self.missing,
-        }
+        values = {**dataclasses.asdict(self), "is_sound": not self.mistakes}
         return json.dumps(values, indent=1, ensure_ascii=False)
 
     def text(self) -> str:
-        """Return the report as text."""
         verdict = "has mistakes" if self.mistakes else "is sound"
         parts = [f"{self.recipe} {verdict}"]
         sections = {
@@ -95,27 +83,10 @@ class CheckReport:
         }
         for title, lines in sections.items():
             if lines:
-                parts += ["", title, *map(_indented, lines)]
-        number = len(self.mistakes)
-        if number:
-            parts += ["", f"{number} mistake{'s' if number > 1 else ''}"]
-        elif self.sections and not self.missing:
+                parts += ["", title, *(f"  {line}" for line in lines)]
+        if self.sections and not self.mistakes and not self.missing:
             parts += ["", "Nothing is missing here."]
         return "\n".join(parts)
-
-
-def _indented(line: str) -> str:
-    """Indent a line; wrap list entries, leave commands and tables alone."""
-    if not line.startswith("- "):
-        return f"  {line}"
-    return textwrap.fill(
-        line,
-        _WIDTH,
-        initial_indent="  ",
-        subsequent_indent="    ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
 
 
 def check_recipe(
@@ -134,14 +105,13 @@ def check_recipe(
     if not with_paddleformers:
         report.attempt(lambda: _check_validation(config))
     task = report.attempt(lambda: make_task(config))
-    num_processes = config.parallel.num_processes
     if task is not None:
         _add_task(report, task, with_paddleformers)
         shapes = task.tensor_shapes()
         found = report.attempt(lambda: followed(recipe, overrides, shapes))
         if found is not None:
             report.sections["Model"].append(f"in PaddleFormers {found}")
-        if config.faults and num_processes == 1:
+        if config.faults and config.parallel.num_processes == 1:
             model = build_without_memory(config)
             report.attempt(lambda: check_faults(config.faults, model))
     report.sections["Batches"] = _batch_lines(config, recipe)
@@ -156,7 +126,9 @@ def check_recipe(
         patterns = report.attempt(lambda: _override_lines(clip.overrides, keys))
         lines += patterns or []
     run = ["tools/pretrain.py", recipe, *overrides]
-    report.sections["Launch"] = [*launch_lines(run, num_processes)]
+    report.sections["Launch"] = [
+        *launch_lines(run, config.parallel.num_processes)
+    ]
     return report
 
 
@@ -171,8 +143,7 @@ def check_fine_tuning(
     values = report.attempt(lambda: load_recipe(recipe, overrides))
     if values is None:
         return report
-    notes: list[str] = []
-    found = report.attempt(lambda: take_settings(values, recipe, notes)) or {}
+    found = report.attempt(lambda: take_settings(values, recipe, [])) or {}
     clip = report.attempt(lambda: make_clip(**found.get("clip", {})))
     resumes = found.get("missing_state", "raise")
     report.attempt(
@@ -192,14 +163,8 @@ def check_fine_tuning(
             report.mistakes.append(
                 f"PaddleFormers has no key {key!r}{suggestion(key, known)}"
             )
-    report.sections["Optimizer and clip"] = [
-        f"{clip}",
-        *(f"units of {pattern}" for pattern in units),
-    ]
-    if known:
-        report.sections["Keys"] = [
-            f"{len(values)}, compared with PaddleFormers"
-        ]
+    lines = [f"{clip}", *(f"units of {pattern}" for pattern in units)]
+    report.sections["Optimizer and clip"] = lines
     report.sections["Not checked"] = [
         f"{values['stage']}: its model, data and layout are PaddleFormers'"
     ]
@@ -226,14 +191,12 @@ def check_values(
         report.attempt(lambda: make_clip(**clip))
     if isinstance(model, Mapping):
         train = TrainConfig(output_dir="unused", max_steps=1)
-        parts: dict[str, Any] = {"model": dict(model), "train": train}
-        parts["clip"] = {"name": "none"}
-        report.attempt(lambda: make_task(RunConfig(**parts)))
+        parts: dict[str, Any] = {"model": dict(model), "clip": {"name": "none"}}
+        report.attempt(lambda: make_task(RunConfig(train=train, **parts)))
     return report
 
 
 def _missing(config: RunConfig, with_paddleformers: bool) -> list[str]:
-    """Name what the run needs and this machine lacks."""
     needed = config.parallel.num_processes
     found = paddle.device.cuda.device_count()
     missing = []
@@ -294,26 +257,19 @@ def _add_task(
 
 
 def _layout_lines(parallel: ParallelConfig) -> list[str]:
-    """Describe the ranks along every axis and what they share."""
-    lines = [
-        f"{parallel.num_processes} processes = DP {parallel.dp} x sharding "
-        f"{parallel.sharding} x TP {parallel.tp} x PP {parallel.pp}"
-    ]
+    degrees = f"DP {parallel.dp} x sharding {parallel.sharding}"
+    if parallel.sharding > 1:
+        degrees += f" (V{1 + parallel.sharding_split_param})"
+    degrees += f" x TP {parallel.tp} x PP {parallel.pp}"
+    lines = [f"{parallel.num_processes} processes = {degrees}"]
     if parallel.ep > 1:
-        axes = "sharding and TP" if parallel.tp > 1 else "sharding"
-        lines.append(f"EP {parallel.ep}: inside of the {axes} ranks")
+        lines.append(f"EP {parallel.ep}: inside of the sharding and TP ranks")
     if parallel.sequence_parallel:
         lines.append("activations split along the sequence over the TP ranks")
-    states = "with the tensors"
-    if parallel.sharding > 1:
-        states = "each tensor's at one of the sharding ranks (stage 1, V1)"
-        if parallel.sharding_split_param:
-            states = "split over the sharding ranks (stage 1, V2)"
-    return [*lines, f"optimizer's states: {states}"]
+    return lines
 
 
 def _batch_lines(config: RunConfig, recipe: str) -> list[str]:
-    """Describe batches, tokens and steps."""
     train, parallel = config.train, config.parallel
     samples, unit = config.global_batch, config.sample_name
     lines = [
@@ -357,7 +313,6 @@ def _schedule_lines(config: RunConfig) -> list[str]:
 
 
 def _optimizer_lines(config: RunConfig) -> list[str]:
-    """Describe optimizer and clip with their arguments."""
     clip = {k: v for k, v in config.clip.items() if k != "overrides"}
     lines = []
     for settings in (dataclasses.asdict(config.optimizer), clip):
@@ -369,18 +324,14 @@ def _optimizer_lines(config: RunConfig) -> list[str]:
 def _override_lines(
     overrides: Overrides, keys: Sequence[str] | None
 ) -> list[str]:
-    """Describe the clip's values of single tensors; with keys, check them."""
     if keys is not None:
         overrides.refuse_unused(keys)
     counts = overrides.num_tensors(keys or ())
-    lines = []
-    for pattern, values in overrides.settings.items():
-        number = counts[pattern]
-        unit = "tensor" if number == 1 else "tensors"
-        count = f" ({number} {unit})" if keys is not None else ""
-        text = "not clipped" if values is None else _arguments(values)
-        lines.append(f"clip {pattern}{count}: {text}")
-    return lines
+    return [
+        f"clip {pattern} (tensors: {counts[pattern] if keys else 'unknown'}): "
+        f"{'not clipped' if values is None else _arguments(values)}"
+        for pattern, values in overrides.settings.items()
+    ]
 
 
 def _arguments(values: Mapping[str, object]) -> str:

@@ -1,6 +1,6 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Time of a clip's communication, and its share of the paper's GPU hours."""
+"""Memory of a rank, time of a clip's communication, the paper's GPU hours."""
 
 from __future__ import annotations
 
@@ -9,14 +9,102 @@ import math
 import warnings
 from collections import Counter
 from collections.abc import Collection, Sequence
+from types import SimpleNamespace
+
+from paddle.distributed.fleet.meta_optimizers.dygraph_optimizer import (
+    dygraph_sharding_optimizer,
+)
 
 from paddle_adagc.lab.benchmark.counts import Collective
 from paddle_adagc.lab.plan.dry_run import RankPlan, plan_ranks
 from paddle_adagc.lab.section import Count, Positive, section
 from paddle_adagc.lab.train.config import ParallelConfig, RunConfig, TrainConfig
+from paddle_adagc.parallel.layout import TensorLayout
 
 _WARM_UP_STEPS = 100
 _US_PER_HOUR = 3.6e9
+_GRADIENT_BYTES = 4  # float32 under every precision (``amp_master_grad``)
+
+_WEIGHT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float8": 2}
+_MASTER_BYTES = {"float32": 0, "bfloat16": 4, "float16": 4, "float8": 4}
+_STATE_BYTES = {"adamw": 8, "lion": 4, "muon": 8}
+_MUON_MATRIX_BYTES = 4
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Bytes of one rank."""
+
+    weights: int  # float32, or bfloat16 or float16 (under float8, too)
+    gradients: int
+    """float32, of all tensors of the rank: sharding stage 1 splits them only
+    once they are summed."""
+
+    optimizer: int  # float32 moments and master weights, of this rank's share
+    activations: int  # see lab.models.activations
+
+    @property
+    def total(self) -> int:
+        return sum(dataclasses.astuple(self))
+
+
+def num_values(tensors: Sequence[TensorLayout]) -> int:
+    return sum(math.prod(tensor.shape) for tensor in tensors)
+
+
+def optimizer_share(
+    tensors: Sequence[TensorLayout], parallel: ParallelConfig
+) -> list[tuple[TensorLayout, int]]:
+    """Return a rank's tensors with the number of values that it optimizes.
+
+    Sharding V2 gives every rank a slice of every tensor: over the sharding
+    group, or for experts under expert parallelism over the ranks that hold the
+    same experts. V1 gives whole tensors to ranks, as fleet does; the result is
+    the share of the rank with the most values.
+    """
+    if parallel.sharding == 1:
+        return [(t, math.prod(t.shape)) for t in tensors]
+    if parallel.sharding_split_param:
+        sharers = {True: parallel.moe_sharding, False: parallel.sharding}
+        return [
+            (t, math.ceil(math.prod(t.shape) / sharers[t.is_expert]))
+            for t in tensors
+        ]
+    owned = dygraph_sharding_optimizer.DygraphShardingOptimizer
+    dealt = owned._partition_parameters(
+        SimpleNamespace(
+            _parameter_list=tensors, _sharding_world_size=parallel.sharding
+        )
+    )
+    return [
+        (t, math.prod(t.shape)) for t in max(dealt.values(), key=num_values)
+    ]
+
+
+def rank_memory(
+    tensors: Sequence[TensorLayout],
+    matrices: Collection[str],
+    config: RunConfig,
+    activations: int,
+) -> Memory:
+    """Return the memory of a rank with these tensors before sharding.
+
+    Of these Muon itself trains `matrices`; activations are in bytes.
+    """
+    precision, values = config.train.precision, num_values(tensors)
+    name = config.optimizer.name
+    optimizer = 0
+    for tensor, share in optimizer_share(tensors, config.parallel):
+        state = _STATE_BYTES[name]
+        if name == "muon" and tensor.key in matrices:
+            state = _MUON_MATRIX_BYTES
+        optimizer += share * (state + _MASTER_BYTES[precision])
+    return Memory(
+        weights=values * _WEIGHT_BYTES[precision],
+        gradients=values * _GRADIENT_BYTES,
+        optimizer=optimizer,
+        activations=activations,
+    )
 
 
 @section
@@ -97,11 +185,9 @@ class StepCost:
     """One step of a clip, on the rank with the longest communication."""
 
     step: str  # a key of RankPlan.steps
-    rank: int  # first rank of the pipeline stage with the longest communication
     collectives: tuple[Collective, ...]
     us: float
-    """Microseconds of the collectives, one after the other, all as rings or
-    all as trees, whichever is faster."""
+    """One after the other, all as rings or all as trees, what is faster."""
 
     @property
     def num_bytes(self) -> int:
@@ -122,7 +208,7 @@ def step_costs(
                 interconnect.all_reduce_us(c.ranks, c.num_bytes) for c in calls
             ]
             us = min(map(sum, zip(*times, strict=True)), default=0.0)
-            costs.append(StepCost(step, rank.rank, calls, us))
+            costs.append(StepCost(step, calls, us))
         found.append(max(costs, key=lambda cost: (cost.us, cost.num_bytes)))
     return found
 

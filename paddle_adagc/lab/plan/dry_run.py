@@ -134,7 +134,6 @@ def as_rank(config: RunConfig, rank: int) -> Iterator[None]:
 
 
 def build_without_memory(config: RunConfig) -> nn.Layer:
-    """Build this rank's model; its parameters have shapes but no values."""
     task = make_task(config)
     with (
         paddle.LazyGuard(),

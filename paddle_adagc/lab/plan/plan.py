@@ -8,17 +8,16 @@ import dataclasses
 import math
 import os
 import sys
+import textwrap
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
-from types import SimpleNamespace
-
-from paddle.distributed.fleet.meta_optimizers.dygraph_optimizer import (
-    dygraph_sharding_optimizer,
-)
 
 import paddle_adagc
 from paddle_adagc.checks import check_integer
+from paddle_adagc.lab.benchmark.counts import Collective
+from paddle_adagc.lab.markdown import markdown_table
 from paddle_adagc.lab.models.shapes import ModelSize
 from paddle_adagc.lab.paddleformers.recipe import (
     batch_change,
@@ -33,19 +32,11 @@ from paddle_adagc.lab.train.config import (
     RunConfig,
 )
 from paddle_adagc.lab.train.tasks import PretrainTask, make_task
-from paddle_adagc.parallel.layout import TensorLayout
 
 SIZES = tuple(2**power for power in range(3, 15))
 """8 to 16,384 GPUs."""
 
 _GAMMA_BYTES = 4
-_GRADIENT_BYTES = 4
-"""Gradients are float32 under every precision (``amp_master_grad``)."""
-
-_WEIGHT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float8": 2}
-_MASTER_BYTES = {"float32": 0, "bfloat16": 4, "float16": 4, "float8": 4}
-_STATE_BYTES = {"adamw": 8, "lion": 4, "muon": 8}
-_MUON_MATRIX_BYTES = 4
 _INTERCONNECT = costs.Interconnect()
 _FORMERS_NOTE = (
     "PaddleFormers runs this recipe; stages and tensors below are those of "
@@ -53,6 +44,23 @@ _FORMERS_NOTE = (
     "a rule of its own, and its own GlobalGC also sums the experts' norm over "
     "their groups and the pipeline."
 )
+_WIDTH = 96
+_GIB = 2**30
+
+_MEMORY_NOTE = """
+Activations are those that the backward pass needs (Korthikanti et al. 2022;
+the formula stands in paddle_adagc/lab/models/activations.py), of as many
+micro-batches as 1F1B keeps on a stage. Left out: workspaces, fragments of the
+allocator, buffers of NCCL and of the pipeline, unfused operators' float32
+copies, FP8 copies of weights, the CUDA context: allow for some GiB more.
+"""
+_CLIP_NOTE = """
+Groups, counts and bytes come from a dry run of fleet's and of this package's
+own code, on the stage where they take longest; times from an alpha-beta model
+of the faster of rings and trees, with NCCL's own latencies and data-sheet
+bandwidths (--interconnect changes them), nothing of it measured. Left out:
+waiting for the slowest rank, kernel launches, contention, overlap.
+"""
 
 
 def with_parallel(config: RunConfig, parallel: ParallelConfig) -> RunConfig:
@@ -95,93 +103,10 @@ def resized(parallel: ParallelConfig, num_gpus: int) -> ParallelConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Memory:
-    """Bytes of one rank."""
-
-    weights: int  # float32, or bfloat16 or float16 (under float8, too)
-    gradients: int
-    """float32, of all tensors of the rank: sharding stage 1 splits them only
-    once they are summed."""
-
-    optimizer: int  # float32 moments and master weights, of this rank's share
-    activations: int  # see lab.models.activations
-
-    @property
-    def total(self) -> int:
-        """Bytes of all four."""
-        return sum(dataclasses.astuple(self))
-
-
-def num_values(tensors: Sequence[TensorLayout]) -> int:
-    """Count the trained values."""
-    return sum(math.prod(tensor.shape) for tensor in tensors)
-
-
-def optimizer_share(
-    tensors: Sequence[TensorLayout], parallel: ParallelConfig
-) -> list[tuple[TensorLayout, int]]:
-    """Return a rank's tensors with the number of values that it optimizes.
-
-    Sharding V2 gives every rank a slice of every tensor: over the sharding
-    group, or for experts under expert parallelism over the ranks that hold the
-    same experts. V1 gives whole tensors to ranks, as fleet does; the result is
-    the share of the rank with the most values.
-    """
-    if parallel.sharding == 1:
-        return [(t, math.prod(t.shape)) for t in tensors]
-    if parallel.sharding_split_param:
-        sharers = {True: parallel.moe_sharding, False: parallel.sharding}
-        return [
-            (t, math.ceil(math.prod(t.shape) / sharers[t.is_expert]))
-            for t in tensors
-        ]
-    owned = dygraph_sharding_optimizer.DygraphShardingOptimizer
-    dealt = owned._partition_parameters(
-        SimpleNamespace(
-            _parameter_list=tensors, _sharding_world_size=parallel.sharding
-        )
-    )
-    return [
-        (t, math.prod(t.shape)) for t in max(dealt.values(), key=num_values)
-    ]
-
-
-def rank_memory(
-    tensors: Sequence[TensorLayout],
-    matrices: Collection[str],
-    config: RunConfig,
-    activations: int,
-) -> Memory:
-    """Return the memory of a rank with these tensors before sharding.
-
-    Of these Muon itself trains `matrices`; activations are in bytes.
-    """
-    precision, values = config.train.precision, num_values(tensors)
-    name = config.optimizer.name
-    optimizer = 0
-    for tensor, share in optimizer_share(tensors, config.parallel):
-        state = _STATE_BYTES[name]
-        if name == "muon" and tensor.key in matrices:
-            state = _MUON_MATRIX_BYTES
-        optimizer += share * (state + _MASTER_BYTES[precision])
-    return Memory(
-        weights=values * _WEIGHT_BYTES[precision],
-        gradients=values * _GRADIENT_BYTES,
-        optimizer=optimizer,
-        activations=activations,
-    )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class StagePlan:
-    """A rank of one pipeline stage."""
-
-    stage: int
-    rank: int  # the first of the stage
     tensors: int
     parameters: int
-    gamma_bytes: int
-    memory: Memory
+    memory: costs.Memory
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -205,11 +130,6 @@ class Plan:
     notes: Sequence[str]
     """Warnings about this layout, and a global batch that differs from the
     file's."""
-
-    @property
-    def worst_stage(self) -> StagePlan:
-        """Stage with the most memory."""
-        return max(self.stages, key=lambda stage: stage.memory.total)
 
 
 def plan_run(
@@ -260,12 +180,11 @@ def _stage(
     config, keys = task.config, [tensor.key for tensor in rank.tensors]
     activations = task.activation_bytes(stage, keys, recompute=recompute)
     return StagePlan(
-        stage=stage,
-        rank=rank.rank,
         tensors=len(rank.tensors),
-        parameters=num_values(rank.tensors),
-        gamma_bytes=_GAMMA_BYTES * len(rank.tensors),
-        memory=rank_memory(rank.tensors, rank.matrices, config, activations),
+        parameters=costs.num_values(rank.tensors),
+        memory=costs.rank_memory(
+            rank.tensors, rank.matrices, config, activations
+        ),
     )
 
 
@@ -297,3 +216,110 @@ def _ranks_and_warnings(config: RunConfig) -> tuple[list[RankPlan], list[str]]:
         if Path(warning.filename).is_relative_to(package)
     ]
     return ranks, [*dict.fromkeys(texts)]
+
+
+def render(plan: Plan) -> str:
+    blocks = [
+        _section(f"Plan of {plan.name}", _run_lines(plan)),
+        _section("Memory of a GPU (GiB)", _memory_lines(plan), _MEMORY_NOTE),
+        _section("The clip's communication in a step", _clip_lines(plan)),
+        _section("As the cluster grows", _growth_lines(plan), _CLIP_NOTE),
+    ]
+    return "\n\n".join(blocks)
+
+
+def _section(title: str, lines: Sequence[str], note: str = "") -> str:
+    parts = [title, "-" * len(title), *lines]
+    if note:
+        parts += ["", *textwrap.wrap(note.strip(), _WIDTH)]
+    return "\n".join(parts)
+
+
+def _run_lines(plan: Plan) -> list[str]:
+    parallel, size = plan.config.parallel, plan.size
+    degrees = ("dp", "sharding", "tp", "pp", "ep")
+    layout = ", ".join(f"{d} {getattr(parallel, d)}" for d in degrees)
+    rows = {
+        "GPUs": f"{parallel.num_processes:,} ({layout})",
+        "sequences per step": f"{plan.config.global_batch:,} of "
+        f"{plan.sample_length} tokens",
+        "precision, optimizer": f"{plan.config.train.precision}, "
+        f"{plan.config.optimizer.name}",
+        "parameters": f"{size.parameters:,} ({size.parameters / 1e9:.2f}B)",
+        "active for a token": f"{size.active_parameters:,} "
+        f"({size.active_parameters / 1e9:.2f}B)",
+        "tensors": f"{size.tensors:,}",
+    }
+    if size.tensors_without_routers != size.tensors:
+        rows["tensors"] += (
+            f", {size.tensors_without_routers:,} without routers (the paper's "
+            "count)"
+        )
+    if plan.of_formers is not None:
+        rows["in PaddleFormers"] = str(plan.of_formers)
+    most = _GAMMA_BYTES * max(stage.tensors for stage in plan.stages)
+    rows["gamma"] = (
+        f"{size.gamma_bytes:,} B in all, {most:,} B at most on a GPU"
+    )
+    width = max(map(len, rows))
+    lines = [f"{key.ljust(width)}  {value}" for key, value in rows.items()]
+    for note in plan.notes:
+        lines += textwrap.wrap(f"Note: {note}", _WIDTH)
+    return lines
+
+
+def _memory_lines(plan: Plan) -> list[str]:
+    head = ["stage", "tensors", "weights", "gradients", "optimizer"]
+    head += ["activations", "total"]
+    rows = [
+        (
+            number,
+            f"{stage.tensors:,}",
+            *(f"{x / _GIB:.2f}" for x in dataclasses.astuple(stage.memory)),
+            f"{stage.memory.total / _GIB:.2f}",
+        )
+        for number, stage in enumerate(plan.stages)
+    ]
+    return markdown_table(head, rows, left=0, pad=True).splitlines()
+
+
+def _clip_lines(plan: Plan) -> list[str]:
+    width = max(len(step.step) for step in plan.steps)
+    lines = []
+    for step in plan.steps:
+        calls = [
+            f"{len([*same])} {call.name} of {call.num_bytes:,} B over "
+            f"{_group_name(call)} ({len(call.ranks):,} ranks)"
+            for call, same in groupby(step.collectives)
+        ]
+        calls = [*calls, f"{step.us:,.1f} us"] if calls else ["nothing"]
+        for number, call in enumerate(calls):
+            name = step.step if number == 0 else ""
+            lines.append(f"{name.ljust(width)}  {call}")
+    return lines
+
+
+def _group_name(call: Collective) -> str:
+    return "several axes" if call.group[:6] == "ranks " else call.group
+
+
+def _growth_lines(plan: Plan) -> list[str]:
+    if not plan.growth:
+        return ["The layout fits on none of the sizes looked at."]
+    head = ["GPUs"]
+    for step in plan.steps:
+        head += [step.step, "us"]
+    rows = []
+    for num_gpus, steps in plan.growth.items():
+        cells = [f"{num_gpus:,}"]
+        for step in steps:
+            number = len(step.collectives)
+            calls = "1 call" if number == 1 else f"{number} calls"
+            cells.append(f"{calls}, {step.num_bytes:,} B" if number else "-")
+            cells.append(f"{step.us:,.0f}")
+        rows.append(cells)
+    lines = markdown_table(head, rows, left=0, pad=True).splitlines()
+    misfits = [f"{number:,}" for number in SIZES if number not in plan.growth]
+    if misfits:
+        lines.append(f"The layout does not fit on {', '.join(misfits)} GPUs.")
+    return lines

@@ -17,7 +17,6 @@ from paddle_adagc.lab.benchmark.clip_step import (
     make_pairs,
     recipe_shapes,
 )
-from paddle_adagc.lab.benchmark.counts import WIDTHS, count_on_gpu, gpu_table
 from paddle_adagc.lab.models.families import preset
 from paddle_adagc.lab.models.shapes import model_size
 from paddle_adagc.lab.train.parse import load_config
@@ -123,12 +122,6 @@ def test_copies_train_in_turn(monkeypatch):
     assert "| 1.000 |" in training_step.to_markdown(seconds).splitlines()[3]
 
 
-def test_units_are_timed_against_as_many_parameters():
-    found = clip_step.compare_units(repetitions=2)
-    assert (found["num_tensors"], found["num_parameters"]) == (3584, 56)
-    assert found["ratio"] == found["fused"] / found["apart"]
-
-
 def test_host_time_is_that_of_every_backend_and_of_adamw():
     found = host_time.compare(3, 2)
     assert found["AdamW"]["of_adamw"] == 1
@@ -136,21 +129,3 @@ def test_host_time_is_that_of_every_backend_and_of_adamw():
     assert all(row["ms"] > 0 for row in found.values())
     lines = host_time.to_markdown({3: found}).splitlines()
     assert len(lines) == 2 + len(found)
-
-
-@pytest.mark.parametrize(
-    ("num_tensors", "operations", "share", "passes"),
-    [(196, 5, 0.1, 1.2), (747, 6, 0.0, 1), (3828, 12, 1.0, 3)],
-)
-@pytest.mark.parametrize("dtype", WIDTHS)
-def test_kernels_are_a_few_launches_and_read_what_they_scale(
-    num_tensors, operations, share, passes, dtype
-):
-    shapes = equal_shapes(num_tensors, 10_000_000)
-    reference, operators, fused = count_on_gpu(shapes, share, dtype)
-    assert fused.operations == operations
-    assert fused.bytes_per_value == pytest.approx(passes * WIDTHS[dtype])
-    assert reference.operations == 3 * num_tensors
-    assert operators.operations > reference.operations
-    table = gpu_table({dtype: [reference, operators, fused]})
-    assert table.count("\n") == 2 + 3

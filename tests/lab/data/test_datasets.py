@@ -9,15 +9,15 @@ import pytest
 from indexed import write_indexed_dataset
 from paddlenlp.utils.batch_sampler import DistributedBatchSampler
 
+from paddle_adagc.lab.checksums import sealed
 from paddle_adagc.lab.data import corpus
 from paddle_adagc.lab.data.config import DataConfig
 from paddle_adagc.lab.data.datasets import (
-    EpochOrder,
-    RandomOrder,
+    Order,
     TokenDataset,
     build_datasets,
     collate_batch,
-    distinct_windows,
+    permutation,
     random_bits,
 )
 
@@ -84,9 +84,7 @@ def test_indices_outside_are_errors(config):
 
 def test_windows_reach_both_ends_and_never_beyond():
     tokens = np.arange(40, dtype=np.uint8)
-    dataset = TokenDataset(
-        tokens, RandomOrder(range(24), 2000, 0), seq_length=16
-    )
+    dataset = TokenDataset(tokens, Order(range(24), 2000, 0), seq_length=16)
     windows = [dataset[i] for i in range(2000)]
     assert {w["input_ids"][0] for w in windows} == set(range(24))
     assert max(w["labels"][-1] for w in windows) == 39
@@ -143,7 +141,7 @@ def test_the_vocabulary_holds_every_token(config):
         (
             "mmap",
             {"validation_prefix": "", "validation_size": 10**8},
-            "lower it, or give more documents",
+            "lower it, or hold out more documents",
         ),
         ("shapes", {}, r"data\.kind.*'shapes'"),
     ],
@@ -154,7 +152,9 @@ def test_too_little_text_is_an_error(prefix, kind, values, message):
     config = make_config(kind, prefix, **values)
     with pytest.raises(ValueError, match=message):
         build_datasets(config, 10)
-    with pytest.raises(ValueError, match="num_train_samples is 0"):
+    with pytest.raises(
+        ValueError, match="num_train_samples must be at least 1, got 0"
+    ):
         build_datasets(config, 0)
 
 
@@ -187,7 +187,7 @@ def test_validation_data_of_its_own_has_its_own_vocabulary(tmp_path):
         documents = [rng.integers(vocab_size, size=60) for _ in range(20)]
         path = str(tmp_path / name)
         write_indexed_dataset(path, documents, vocab_size=vocab_size)
-    manifest = {"tokenizer": {"vocab_size": 20}}
+    manifest = sealed({"tokenizer": {"vocab_size": 20}})
     (tmp_path / "small.manifest.json").write_text(json.dumps(manifest))
     config = make_config(
         "mmap",
@@ -208,13 +208,13 @@ def test_random_bits_are_splitmix64s():
 
 def test_a_draw_is_the_same_in_every_release():
     assert random_bits(7, 12345) == 12593851093581533893
-    assert distinct_windows(1000, 4, seed=7).tolist() == [778, 334, 271, 802]
-    order = EpochOrder(num_windows=10, seq_length=1, num_samples=20, seed=7)
+    assert permutation(1000, 7)[:4].tolist() == [778, 334, 271, 802]
+    order = Order(range(10), 20, 7, by_epoch=True)
     assert [order[i] for i in range(10, 20)] == [9, 8, 5, 6, 2, 3, 7, 0, 1, 4]
 
 
 def test_every_window_comes_once_an_epoch_in_changing_order():
-    order = EpochOrder(num_windows=40, seq_length=8, num_samples=120, seed=5)
+    order = Order(range(0, 320, 8), 120, 5, by_epoch=True)
     epochs = [[order[40 * e + i] for i in range(40)] for e in range(3)]
     for epoch in epochs:
         assert sorted(epoch) == list(range(0, 320, 8))

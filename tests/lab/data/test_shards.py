@@ -97,7 +97,7 @@ def test_shards_are_found_and_counted(folder):
             find_shards(str(folder / name))
 
 
-@pytest.mark.parametrize("facts", ["{}", "[]", "2", "no JSON", "[" * 9999])
+@pytest.mark.parametrize("facts", ["{}", "2", "no JSON", "[" * 9999])
 def test_counts_that_cannot_be_are_refused_by_name(facts, folder):
     (folder / "00001_stats.json").write_text(facts)
     with pytest.raises(ValueError, match=r"00001_stats\.json: .* remove it"):
@@ -114,11 +114,6 @@ def test_a_shard_with_other_samples_than_counted_is_named(
     stream.chunk(0)
     with pytest.raises(ValueError, match=rf"00001\.tar has {message} were"):
         stream.chunk(3)
-
-
-def test_a_range_of_too_many_shards_is_refused():
-    with pytest.raises(ValueError, match="names 100,000,000 shards"):
-        find_shards("{00000000..99999999}.tar")
 
 
 def write_sparse(path):
@@ -318,7 +313,7 @@ def test_pairs_that_cannot_be_read_are_left_out(folder, caplog):
         assert grey(validation[0]) == 200
     assert set(greys) == {200, 100}
     assert "000000000 in" in caplog.text
-    assert "an image, one of jpg" in caplog.text
+    assert "no image that can be read" in caplog.text
     assert "a caption of 1,048,577 bytes" in caplog.text
     assert "8000 x 8000 pixels" in caplog.text
     assert "000040000 in" in caplog.text

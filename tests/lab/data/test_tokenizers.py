@@ -78,8 +78,8 @@ def test_bytes():
         ("bytes", "</s>", ValueError, "bytes end a document with"),
         ("gone.json", None, FileNotFoundError, "gone.json is not a file"),
         ("a/b/c", None, FileNotFoundError, "a/b/c is not a file"),
-        ("bad.json", None, ValueError, "bad.json is not a tokenizer.json"),
-        ("bad.model", None, ValueError, "bad.model is not a SentencePiece"),
+        ("bad.json", None, ValueError, "bad.json is no huggingface"),
+        ("bad.model", None, ValueError, "bad.model is no sentencepiece"),
         ("bad.txt", None, ValueError, "give a tokenizer.json or a"),
         ("folder", None, FileNotFoundError, "has neither tokenizer.json nor"),
         ("alone.json", None, ValueError, "does not say which token ends"),
@@ -152,7 +152,7 @@ def test_files_beside_the_tokenizer_say_what_ends_a_document(
 def test_captions_have_the_tokens_of_transformers():
     golden = json.loads((GOLDEN / "tokens.json").read_text())
     tokenizer = CaptionTokenizer(GOLDEN / "tokenizer.json", golden["context"])
-    assert (tokenizer.start_token, tokenizer.end_token) == (0, 1)
+    assert tokenizer.end_token == 1
     for caption, row in zip(golden["captions"], golden["rows"], strict=True):
         ids = tokenizer(caption)
         assert ids.dtype == np.int64
@@ -167,7 +167,5 @@ def test_other_files_for_captions_are_refused(tmp_path):
     text = (GOLDEN / "tokenizer.json").read_text()
     other = tmp_path / "other.json"
     other.write_text(text.replace("<|startoftext|>", "<s>"))
-    with pytest.raises(ValueError, match=r"no token '<\|startoftext\|>'"):
+    with pytest.raises(ValueError, match=r"captions between <\|startoftext\|>"):
         CaptionTokenizer(other, 77)
-    with pytest.raises(ValueError, match="context_length is 2"):
-        CaptionTokenizer(GOLDEN / "tokenizer.json", 2)

@@ -21,6 +21,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 
+from paddle_adagc.lab.checksums import sealed
 from paddle_adagc.lab.data.tokenizers import TextTokenizer, find_tokenizer
 from paddle_adagc.lab.evaluate.saved import (
     build_decoder,
@@ -310,9 +311,8 @@ def test_bytes_and_sentencepiece(pieces):
 
 def with_manifest(saved, folder, tokenizer):
     manifest = Path(folder, "data.manifest.json")
-    manifest.write_text(
-        json.dumps({"tokenizer": tokenizer | {"vocab_size": 256}})
-    )
+    facts = {"tokenizer": tokenizer | {"vocab_size": 256}}
+    manifest.write_text(json.dumps(sealed(facts)))
     data = {"kind": "mmap", "prefix": str(folder / "data")}
     return dataclasses.replace(saved, run={"config": {"data": data}})
 

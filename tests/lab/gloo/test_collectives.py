@@ -27,7 +27,7 @@ def _array(tensor):
 
 
 def _collectives():
-    rank, world = dist.get_rank(), dist.get_world_size()
+    rank = dist.get_rank()
     x, stream = _rows(rank), dist.stream
     out = {}
 
@@ -50,14 +50,9 @@ def _collectives():
         tensor = x.clone()
         getattr(stream, name)(tensor, *source, use_calc_stream=True)
         out[name] = _array(tensor)
-    for dtype in ("float16", "bfloat16"):
-        half = _rows(rank, dtype=dtype)
-        dist.all_reduce(half)
-        out[f"all_reduce in {dtype}"] = _array(half)
-    tensor = paddle.zeros([2, 3])
-    stream.scatter(tensor, x if rank == 0 else None, 0, use_calc_stream=True)
-    out["scatter"] = _array(tensor)
-    assert world == 2
+    half = _rows(rank, dtype="bfloat16")
+    dist.all_reduce(half)
+    out["all_reduce in bfloat16"] = _array(half)
     return out
 
 
@@ -110,8 +105,6 @@ def _exchanges():
     x.stop_gradient = False
     y = _Exchange.apply(x, in_sizes, out_sizes)
     (y * (rank + 1)).sum().backward()
-    nothing = _Exchange.apply(_rows(rank, 2), [2, 0], [[2, 2], [0, 0]][rank])
-    out["all rows to rank 0"] = _array(nothing)
     out["uneven"] = _array(y)
     out["uneven gradient"] = _array(x.grad)
     try:
@@ -227,9 +220,7 @@ def test_collectives_equal_numpy():
         "all_reduce": (total, total),
         "broadcast": (b, b),
         "reduce": (None, total),
-        "all_reduce in float16": (total, total),
         "all_reduce in bfloat16": (total, total),
-        "scatter": (a[:2], a[2:]),
     }
     assert_equal(run_on_ranks(_collectives, 2), expected)
 
@@ -242,7 +233,6 @@ def test_all_to_all_moves_rows_and_gradients():
         **dict.fromkeys(
             (*of_float32, "single bfloat16", "single int64"), equal
         ),
-        "all rows to rank 0": (equal[0], a[:0]),
         "uneven": (a[:1], np.concatenate([a[1:], b[:2]])),
         "uneven gradient": (
             np.repeat([[1.0], [2.0], [2.0], [2.0]], 3, axis=1),
@@ -270,7 +260,7 @@ def test_messages_between_three_ranks():
     results = run_on_ranks(_messages, 3)
     assert_equal(results, expected)
     for got in results:
-        assert "48 bytes for a float32 tensor of shape [5]" in got["refusal"]
+        assert "48 bytes for paddle.float32 of shape [5]" in got["refusal"]
 
 
 @pytest.mark.slow
