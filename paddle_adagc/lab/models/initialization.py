@@ -22,41 +22,32 @@ values, gates, ups, the head; and routers, which that paper does not have).
 import math
 from typing import Literal
 
+from paddle import Tensor, nn
+
 from paddle_adagc.lab.models.config import DecoderConfig
 
 Role = Literal["embedding", "input", "attention_output", "mlp_output"]
 """Task of a matrix; "input" is any that reads the residual stream."""
 
-ALPHA = "alpha"
-"""Name of a matrix's scale beside its "weight"."""
-
-_ROLES: dict[str, Role] = {
-    "embed_tokens": "embedding",
-    "o_proj": "attention_output",
-    "down_proj": "mlp_output",
-}
 _WESAR_DEVIATION = math.sqrt(4e-5)
 
 
-def role_of(key: str) -> Role:
-    """Role of the matrix that a parameter is, or is the scale of."""
-    return _ROLES.get(key.split(".")[-2], "input")
-
-
-def initial_deviation(config: DecoderConfig, role: Role) -> float:
-    """Return the standard deviation of W's draw around 0."""
-    if config.initialization == "normal":
-        return config.initializer_range
+def weight_initializer(
+    config: DecoderConfig, role: Role
+) -> nn.initializer.Initializer:
+    """Return the initializer of a weight matrix."""
+    deviation = config.initializer_range
     if config.initialization == "wesar":
-        return _WESAR_DEVIATION
-    deviation = math.sqrt(2 / (5 * config.hidden_size))
-    if role in ("attention_output", "mlp_output"):
-        deviation *= math.sqrt(1 / (2 * config.num_hidden_layers))
-    return deviation
+        deviation = _WESAR_DEVIATION
+    elif config.initialization == "scaled_embed":
+        deviation = math.sqrt(2 / (5 * config.hidden_size))
+        if role in ("attention_output", "mlp_output"):
+            deviation *= math.sqrt(1 / (2 * config.num_hidden_layers))
+    return nn.initializer.Normal(0.0, deviation)
 
 
-def initial_alpha(config: DecoderConfig, role: Role) -> float:
-    """WeSaR's alpha at the start."""
+def create_alpha(layer: nn.Layer, config: DecoderConfig, role: Role) -> Tensor:
+    """WeSaR's scale of a matrix, [1], for the layer's attribute `alpha`."""
     hidden, layers = config.hidden_size, config.num_hidden_layers
     target = {
         "embedding": 1.0,
@@ -64,11 +55,5 @@ def initial_alpha(config: DecoderConfig, role: Role) -> float:
         "attention_output": math.sqrt(1 / (2 * layers * hidden)),
         "mlp_output": math.sqrt(2 / (8 * layers * hidden)),
     }[role]
-    return target / _WESAR_DEVIATION
-
-
-def embedding_factor(config: DecoderConfig) -> float:
-    """Return the fixed factor of the embedding's output."""
-    if config.initialization == "scaled_embed":
-        return math.sqrt(config.hidden_size)
-    return 1.0
+    start = nn.initializer.Constant(target / _WESAR_DEVIATION)
+    return layer.create_parameter([1], default_initializer=start)

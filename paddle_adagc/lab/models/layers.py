@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Linear maps, embedding, RMSNorm, SwiGLU: plain, tensor-parallel or FP8."""
 
+import math
 from functools import lru_cache
 from typing import Literal
 
@@ -19,16 +20,15 @@ from paddle.distributed.fleet.utils.sequence_parallel_utils import (
 )
 
 from paddle_adagc.lab.models.config import DecoderConfig
-from paddle_adagc.lab.models.fp8.linear import (
+from paddle_adagc.lab.models.fp8 import (
     Float8Linear,
     multiply_in_float8,
     without_autocast,
 )
 from paddle_adagc.lab.models.initialization import (
     Role,
-    embedding_factor,
-    initial_alpha,
-    initial_deviation,
+    create_alpha,
+    weight_initializer,
 )
 from paddle_adagc.lab.models.parallel import (
     enter_tensor_parallel,
@@ -45,19 +45,6 @@ def runs_on_cpu(x: Tensor) -> bool:
 def as_float32(x: Tensor) -> Tensor:
     """`x` itself if it is float32, or a float32 copy."""
     return x if x.dtype == paddle.float32 else x.astype("float32")
-
-
-def weight_initializer(
-    config: DecoderConfig, role: Role
-) -> nn.initializer.Initializer:
-    """Return the initializer of a weight matrix."""
-    return nn.initializer.Normal(0.0, initial_deviation(config, role))
-
-
-def create_alpha(layer: nn.Layer, config: DecoderConfig, role: Role) -> Tensor:
-    """WeSaR's scale of a matrix, [1], for the layer's attribute `alpha`."""
-    start = nn.initializer.Constant(initial_alpha(config, role))
-    return layer.create_parameter([1], default_initializer=start)
 
 
 def _reparametrized(
@@ -144,8 +131,8 @@ def token_embedding(config: DecoderConfig) -> nn.Layer:
         initializer=weight_initializer(config, "embedding")
     )
     layer = kind(config.vocab_size, config.hidden_size, weight_attr=start)
-    factor = embedding_factor(config)
-    if factor != 1.0:
+    if config.initialization == "scaled_embed":
+        factor = math.sqrt(config.hidden_size)
         layer.register_forward_post_hook(
             lambda layer, inputs, output: output * factor
         )

@@ -13,13 +13,12 @@ from paddle.autograd import PyLayer
 from paddle.distributed import fleet
 
 from paddle_adagc.lab.models.config import DecoderConfig
-from paddle_adagc.lab.models.fp8.linear import without_autocast
-from paddle_adagc.lab.models.layers import (
-    GatedMLP,
-    as_float32,
+from paddle_adagc.lab.models.fp8 import without_autocast
+from paddle_adagc.lab.models.initialization import (
     create_alpha,
     weight_initializer,
 )
+from paddle_adagc.lab.models.layers import GatedMLP, as_float32
 from paddle_adagc.lab.models.parallel import split_rows, topology, whole_rows
 from paddle_adagc.parallel.topology import Axis
 

@@ -92,16 +92,6 @@ def whole_rows(x: Tensor) -> Tensor:
     return GatherOp.apply(x)
 
 
-def check_length(input_ids: Tensor, config: DecoderConfig) -> None:
-    """Refuse sequences that the model has no positions for."""
-    length, longest = input_ids.shape[1], config.max_position_embeddings
-    if length > longest:
-        raise ValueError(
-            f"input_ids holds sequences of {length} tokens and "
-            f"max_position_embeddings={longest}: shorten them or raise it."
-        )
-
-
 def check_parallel(config: DecoderConfig) -> None:
     """Refuse fleet's layout if the decoder cannot be spread over it."""
     degree = tensor_parallel_degree()

@@ -9,8 +9,7 @@ from helpers import make_parameters
 
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.decoder import DecoderForCausalLM
-from paddle_adagc.lab.models.vision_text.config import CLIPConfig
-from paddle_adagc.lab.models.vision_text.model import CLIP
+from paddle_adagc.lab.models.vision_text import CLIP, CLIPConfig
 from paddle_adagc.optimizers import base
 from paddle_adagc.optimizers.muon import hidden_matrices
 from paddle_adagc.parallel.layout import read_layout
@@ -37,11 +36,11 @@ SMALL = {
                 "moe_top_k": 2,
                 "moe_intermediate_size": 4,
                 "moe_num_shared_experts": 1,
-                "moe_layers": [1],
             },
             {
                 "model.embed_tokens.weight",
-                "model.layers.1.mlp.gate.weight",  # the router
+                "model.layers.0.mlp.gate.weight",  # routers
+                "model.layers.1.mlp.gate.weight",
                 "lm_head.weight",
             },
         ),

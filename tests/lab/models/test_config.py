@@ -24,10 +24,8 @@ WESAR_TIED = {"initialization": "wesar", "tie_word_embeddings": True}
         ({"rms_norm_eps": float("nan")}, "rms_norm_eps must be finite"),
         ({"initializer_range": -0.1}, "must be at least 0, got -0.1"),
         ({"moe_num_shared_experts": 1}, "give moe_num_experts"),
-        ({"moe_layers": [0]}, "give moe_num_experts"),
         ({"moe_correction_bias": True}, "give moe_num_experts"),
         (TWO | {"moe_top_k": 3}, "moe_top_k=3"),
-        (TWO | {"moe_layers": [3]}, "moe_layers holds 3"),
         ({"router_aux_loss_coef": -1.0}, "must be at least 0, got -1.0"),
         ({"qk_norm": "yes"}, "qk_norm must be true or false, got 'yes'"),
         ({"initialization": "he"}, "one of normal, scaled_embed, wesar"),
@@ -42,14 +40,9 @@ def test_refuses_bad_values(options, message):
 
 
 def test_derives_what_is_left_out():
-    config = DecoderConfig(
-        num_attention_heads=8, moe_num_experts=4, moe_layers=[2, 1]
-    )
+    config = DecoderConfig(num_attention_heads=8, moe_num_experts=4)
     assert config.num_key_value_heads == config.head_dim == 8
     assert config.moe_intermediate_size == config.intermediate_size
-    assert config.layers_with_experts == [1, 2]
-    assert DecoderConfig(moe_num_experts=4).layers_with_experts == [0, 1, 2]
-    assert DecoderConfig().layers_with_experts == []
 
 
 @pytest.mark.parametrize("name", PRESETS)

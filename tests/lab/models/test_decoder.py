@@ -41,7 +41,6 @@ VARIANTS = {
         "rope_layout": "interleaved",
         "moe_num_shared_experts": 1,
         "moe_correction_bias": True,
-        "moe_layers": [1],
     },
 }
 FLOAT8 = {**EXPERTS, "float8_linears": ["attention", "mlp", "experts"]}

@@ -23,7 +23,6 @@ MOE = {
     "moe_num_experts": 4,
     "moe_num_shared_experts": 1,
     "moe_intermediate_size": 64,
-    "moe_layers": [1],
     "moe_correction_bias": True,
     "rope_layout": "interleaved",
 }

@@ -9,9 +9,9 @@ from core.parallel.ranks import run_on_ranks, start_fleet
 from reference import fp8 as reference
 
 from paddle_adagc.lab.models.config import DecoderConfig
-from paddle_adagc.lab.models.fp8 import emulated
-from paddle_adagc.lab.models.fp8.linear import (
+from paddle_adagc.lab.models.fp8 import (
     Float8Linear,
+    emulated,
     float8_linear,
     is_float8,
     multiply_in_float8,

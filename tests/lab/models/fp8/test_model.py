@@ -29,16 +29,13 @@ ERNIE = {
 }
 EXPECTED = {
     "attention": r"self_attn\.[qkvo]_proj\.weight",
-    "mlp": r"\.mlp\.(gate|up|down)_proj\.weight",
     "experts": r"(experts\.\d+|shared_experts)\.(gate|up|down)_proj\.weight",
 }
 
 
-def make_model(kinds=FLOAT8_LINEARS, **options):
+def make_model(kinds=FLOAT8_LINEARS):
     paddle.seed(3)
-    return DecoderForCausalLM(
-        DecoderConfig(**{**ERNIE, **options, "float8_linears": kinds})
-    )
+    return DecoderForCausalLM(DecoderConfig(**ERNIE, float8_linears=kinds))
 
 
 def tokens(num_sequences=4, seed=0):
@@ -76,9 +73,9 @@ def test_attention_and_experts_go_through_fp8_and_nothing_else(monkeypatch):
     assert set(quantized_parameters(model)) == expected
 
 
-@pytest.mark.parametrize("kind", FLOAT8_LINEARS)
+@pytest.mark.parametrize("kind", ["attention", "experts"])
 def test_kinds_are_quantised_on_their_own(kind):
-    model = make_model([kind], moe_layers=[1, 2])
+    model = make_model([kind])
     names = [name for name, _ in model.named_parameters()]
     assert quantized_parameters(model) == [
         name for name in names if re.search(EXPECTED[kind], name)

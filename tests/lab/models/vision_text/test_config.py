@@ -4,7 +4,7 @@
 
 import pytest
 
-from paddle_adagc.lab.models.vision_text.config import (
+from paddle_adagc.lab.models.vision_text import (
     PRESETS,
     CLIPConfig,
 )
@@ -18,8 +18,6 @@ from paddle_adagc.lab.models.vision_text.config import (
         ({"text_heads": 7}, "text_width=64"),
         ({"patch_dropout": 1.0}, "patch_dropout must be less than 1"),
         ({"patch_dropout": -0.1}, "patch_dropout must be at least 0"),
-        ({"activation": "gelo"}, "did you mean 'gelu'"),
-        ({"end_token": 64}, "end_token=64"),
         ({"text_layers": 0}, "text_layers"),
         ({"text_layer": 2}, "did you mean 'text_layers'"),
         ({"preset": "vit-b-32"}, "did you mean 'clip-vit-b-32'"),
