@@ -103,7 +103,6 @@ def test_command_scores_a_local_task(runs, tmp_path, command, capsys):
     output = tmp_path / "made/results.json"
     arguments = [str(runs("llama")), "--tasks", "python_next", "--perplexity"]
     arguments += ["--include-path", TASKS, "--output", str(output)]
-    arguments += ["--max-length", "64"]
     assert command("evaluate")(arguments) == 0
     result = json.loads(output.read_text())
     assert result["step"] == 4
