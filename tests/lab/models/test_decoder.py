@@ -137,9 +137,7 @@ def test_recompute_gives_the_same_gradients(name):
     grads = []
     for recompute in (False, True):
         model = build(name)
-        if recompute:
-            model.recompute_enable()
-            assert model.model.enable_recompute
+        model.model.enable_recompute = recompute
         model(tokens(), labels=tokens(seed=1))[0].backward()
         grads.append([p.grad for p in model.parameters()])
     for left, right in zip(*grads, strict=True):

@@ -15,7 +15,7 @@ from helpers import load_golden
 
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.decoder import DecoderForCausalLM
-from paddle_adagc.lab.models.families import PRESETS, preset
+from paddle_adagc.lab.models.families import preset
 from paddle_adagc.lab.models.hf import (
     FAMILIES,
     config_from_hf,
@@ -84,29 +84,22 @@ def options_of(config):
 
 
 @pytest.mark.parametrize(
-    ("fields", "family"),
+    ("config", "family"),
     [
-        ({}, "llama"),
-        ({"head_dim": 32, "num_key_value_heads": 2}, "llama"),
-        ({"qk_norm": True, "tie_word_embeddings": True}, "qwen3"),
-        ({**MIXTRAL, "router_aux_loss_coef": 0.1}, "mixtral"),
-        ({**ERNIE, "moe_num_shared_experts": 2}, "ernie4_5_moe"),
-        ({**ERNIE, "router_aux_loss_coef": 0.1}, "ernie4_5_moe"),
+        (DecoderConfig(head_dim=32, num_key_value_heads=2), "llama"),
+        (preset("llama2-7b"), "llama"),
+        (preset("qwen3-1.7b"), "qwen3"),
+        (preset("mixtral-8x1b"), "mixtral"),
+        (preset("ernie-10b-a1.4b"), "ernie4_5_moe"),
+        (DecoderConfig(**ERNIE, router_aux_loss_coef=0.1), "ernie4_5_moe"),
     ],
 )
-def test_configs_come_back(fields, family):
-    config = DecoderConfig(**fields)
+def test_configs_come_back(config, family):
     assert family_of(config).model_type == family
-    exported = config_to_hf(config)
-    assert exported["model_type"] == family
-    assert options_of(config_from_hf(exported)) == options_of(config)
-
-
-@pytest.mark.parametrize("name", PRESETS)
-def test_the_paper_s_models_come_back(name):
-    config = preset(name)
-    with warnings.catch_warnings(action="error"):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
         exported = config_to_hf(config)
+    assert exported["model_type"] == family
     assert options_of(config_from_hf(exported)) == options_of(config)
 
 
@@ -162,7 +155,7 @@ def test_refuses_what_the_decoder_has_not(fields, changes, message):
         config_from_hf(exported)
 
 
-def test_names_what_a_config_lacks():
+def test_missing_keys_are_named_or_have_transformers_defaults():
     for fields, key in (
         ({}, "rms_norm_eps"),
         (MIXTRAL, "router_aux_loss_coef"),
@@ -172,13 +165,11 @@ def test_names_what_a_config_lacks():
         del exported[key]
         with pytest.raises(ValueError, match=f"holds no {key}: add it"):
             config_from_hf(exported)
-
-
-def test_what_transformers_leaves_out_has_its_default():
-    for fields, is_tied in (({}, False), (ERNIE, True)):
+    for fields, key, default in (
+        ({}, "tie_word_embeddings", False),
+        (ERNIE, "tie_word_embeddings", True),
+        ({"qk_norm": True}, "head_dim", 128),
+    ):
         exported = config_to_hf(DecoderConfig(**fields))
-        del exported["tie_word_embeddings"]
-        assert config_from_hf(exported).tie_word_embeddings is is_tied
-    exported = config_to_hf(DecoderConfig(qk_norm=True))
-    del exported["head_dim"]
-    assert config_from_hf(exported).head_dim == 128
+        del exported[key]
+        assert getattr(config_from_hf(exported), key) == default

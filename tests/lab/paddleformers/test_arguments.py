@@ -5,15 +5,13 @@
 import dataclasses
 import inspect
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 
 pytest.importorskip("paddleformers")
 
 import paddle
+from helpers import run_python
 from lab.paddleformers.runs import RECIPES, import_workflow
 from paddle.distributed import fleet
 from paddleformers.cli.hparams import get_train_args
@@ -86,39 +84,23 @@ def test_a_misspelled_key_is_rejected(cluster):
         get_train_args({**settings_of("adagc"), "adam_epsilonn": 1e-15})
 
 
-def test_layout_of_fleet(cluster, tmp_path):
-    parsed = get_train_args(settings_of("adagc", f"output_dir={tmp_path}"))
-    assert parsed[-1].global_batch_size == 4096
-    hybrid = cluster[0].hybrid_configs
-    degrees = {
-        name: hybrid[f"{name}_degree"]
-        for name in ("dp", "mp", "pp", "sharding", "ep", "moe_sharding")
-    }
-    assert degrees == {
-        "dp": 1,
-        "mp": 1,
-        "pp": 4,
-        "sharding": 64,
-        "ep": 8,
-        "moe_sharding": 8,
-    }
-    assert hybrid["sharding_configs"].split_param
-    assert not hybrid["sharding_configs"].tensor_fusion
+ERNIE = {"mp": 1, "pp": 4, "sharding": 64, "ep": 8, "moe_sharding": 8}
 
 
-@pytest.mark.parametrize("variant", PT)
-def test_layout_of_stage_pt(cluster, variant, tmp_path, monkeypatch):
-    degrees = PT[variant]
-    world_size = degrees["sharding"] * degrees["mp"]
+@pytest.mark.parametrize("variant", ["adagc", *PT])
+def test_layout_of_fleet(cluster, variant, tmp_path, monkeypatch):
+    degrees = {"dp": 1, **PT.get(variant, ERNIE)}
+    world_size = degrees["sharding"] * degrees["mp"] * degrees["pp"]
     monkeypatch.setattr(
         paddle.distributed, "get_world_size", lambda *_: world_size
     )
     parsed = get_train_args(settings_of(variant, f"output_dir={tmp_path}"))
-    assert parsed[-1].global_batch_size == 2048
+    batch_size = 2048 if variant in PT else 4096
+    assert parsed[-1].global_batch_size == batch_size
     hybrid = cluster[0].hybrid_configs
     assert {name: hybrid[f"{name}_degree"] for name in degrees} == degrees
-    assert hybrid["dp_degree"] == 1
-    assert not hybrid["sharding_configs"].split_param
+    assert hybrid["sharding_configs"].split_param == (variant not in PT)
+    assert not hybrid["sharding_configs"].tensor_fusion
 
 
 def test_every_option_of_a_model_of_stage_pt_is_one():
@@ -217,18 +199,10 @@ def test_schedule_is_that_of_our_config():
     paddle.device.is_compiled_with_cuda(), reason="a GPU build can import it"
 )
 def test_without_a_gpu_the_recipe_can_still_be_checked(tmp_path):
-    done = subprocess.run(
-        [
-            sys.executable,
-            "tools/pretrain.py",
-            str(RECIPES / "adagc.yaml"),
-            f"output_dir={tmp_path / 'out'}",
-        ],
-        cwd=RECIPES.parents[1],
-        env={**os.environ, "PYTHONPATH": str(RECIPES.parents[1])},
-        capture_output=True,
-        text=True,
-    )
+    root = RECIPES.parents[1]
+    command = ("tools/pretrain.py", str(RECIPES / "adagc.yaml"))
+    output = f"output_dir={tmp_path / 'out'}"
+    done = run_python(root, *command, output, PYTHONPATH=str(root))
     assert done.returncode == 2
     message = done.stderr.splitlines()[-1]
     assert "needs a GPU build of Paddle" in message

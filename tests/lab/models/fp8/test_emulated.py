@@ -35,7 +35,7 @@ def test_blocks_of_any_shape(block, shape):
     assert_same_bits(x.astype(np.float32), block)
 
 
-@pytest.mark.parametrize("largest", [448.0, 449.0, 1.0, 3e-20, 3.2e32])
+@pytest.mark.parametrize("largest", [448.0, 449.0, 3e-20, 3.2e32])
 def test_every_bfloat16_under_a_given_scale(largest):
     bits = np.arange(65536, dtype=np.uint32) << 16
     values = bits.view(np.float32)
