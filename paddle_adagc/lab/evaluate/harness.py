@@ -117,12 +117,6 @@ class DecoderLM(TemplateLM):
         """Tokens of a text."""
         return self.text.encode(string, add_special_tokens)
 
-    def loglikelihood(
-        self, requests: list[Instance], disable_tqdm: bool = False
-    ) -> list[tuple[float, bool]]:
-        """Score (context, continuation) requests."""
-        return super().loglikelihood(requests, disable_tqdm=True)
-
     def _loglikelihood_tokens(
         self,
         requests: list[tuple[tuple[str, str], list[int], list[int]]],

@@ -165,7 +165,7 @@ class DecoderOptions:
 
     initialization: Literal["normal", "scaled_embed", "wesar"] = "normal"
     """How weight matrices start, and what multiplies them (see
-    `initialization`): "scaled_embed" is Takase et al. 2023, "wesar" is Nishida
+    `layers`): "scaled_embed" is Takase et al. 2023, "wesar" is Nishida
     et al. 2024."""
 
     initializer_range: NonNegative = 0.02

@@ -74,7 +74,6 @@ class EmbeddingPipe(nn.Layer):
         return self.embed_tokens.weight
 
     def forward(self, input_ids: Tensor) -> Flow:
-        """Map [batch, length] to what the first layer gets."""
         return embed(self.config, self.embed_tokens, input_ids)
 
 
@@ -82,7 +81,6 @@ class NormPipe(RMSNorm):
     """Final norm; after it sequences are whole again."""
 
     def forward(self, flow: Flow) -> Flow:
-        """Map hidden states to [batch, length, hidden]."""
         flow = _mapped(super().forward, flow)
         return _mapped(whole_sequence, flow) if self.is_shared else flow
 
@@ -97,7 +95,6 @@ class HeadPipe(nn.Layer):
         )
 
     def forward(self, flow: Flow) -> Flow:
-        """Map hidden states to logits."""
         return _mapped(self.lm_head, flow)
 
 

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """CLIP: an image and a text tower with one space (Radford et al. 2021)."""
 
+import functools
 import math
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
@@ -127,10 +128,9 @@ def _normal(std: float) -> paddle.ParamAttr:
 
 
 class SelfAttention(nn.Layer):
-    """Multi-head attention with one projection for query, key and value.
+    """Multi-head attention; query, key and value are one weight, as in CLIP.
 
-    They are one weight, as in CLIP and OpenCLIP, so a per-tensor clip has one
-    norm for all three.
+    So a per-tensor clip has one norm for all three.
     """
 
     def __init__(
@@ -146,7 +146,6 @@ class SelfAttention(nn.Layer):
         self.is_causal = is_causal
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map [batch, length, width] to the same shape."""
         parts = self.in_proj(x).reshape([*x.shape[:2], 3, self.heads, -1])
         query, key, value = paddle.unbind(parts, axis=2)
         mixed = attend(query, key, value, is_causal=self.is_causal)
@@ -165,7 +164,6 @@ class FeedForward(nn.Layer):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map [..., width] to the same shape."""
         return self.c_proj(F.gelu(self.c_fc(x)))
 
 
@@ -186,7 +184,6 @@ class Block(nn.Layer):
         self.mlp = FeedForward(width, num_layers)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map [batch, length, width] to the same shape."""
         x = x + self.attn(self.ln_1(x))
         return x + self.mlp(self.ln_2(x))
 
@@ -215,12 +212,9 @@ class VisionTransformer(nn.Layer):
         self.conv1 = nn.Conv2D(
             3, width, patch, patch, weight_attr=_normal(0.02), bias_attr=False
         )
-        self.class_embedding = self.create_parameter(
-            [width], attr=_normal(scale)
-        )
-        self.positional_embedding = self.create_parameter(
-            [config.num_patches + 1, width], attr=_normal(scale)
-        )
+        make = functools.partial(self.create_parameter, attr=_normal(scale))
+        self.class_embedding = make([width])
+        self.positional_embedding = make([config.num_patches + 1, width])
         self.positional_embedding.is_embedding = True
         self.patch_dropout = config.patch_dropout
         self.ln_pre = nn.LayerNorm(width)
@@ -228,9 +222,7 @@ class VisionTransformer(nn.Layer):
             *(Block(config, "vision") for _ in range(config.vision_layers))
         )
         self.ln_post = nn.LayerNorm(width)
-        self.proj = self.create_parameter(
-            [width, config.embed_dim], attr=_normal(scale)
-        )
+        self.proj = make([width, config.embed_dim])
 
     def forward(self, pixel_values: Tensor) -> Tensor:
         """Map normalised images to features, [batch, embed_dim]."""
@@ -267,10 +259,7 @@ class TextTransformer(nn.Layer):
         )
 
     def forward(self, input_ids: Tensor) -> Tensor:
-        """Map captions to features, [batch, embed_dim].
-
-        What comes after a row's first `end_token` does not matter.
-        """
+        """Map captions up to their `end_token` to features, [batch, dim]."""
         batch, length = input_ids.shape
         x = self.token_embedding(input_ids) + self.positional_embedding[:length]
         x = self.blocks(x)
@@ -306,10 +295,9 @@ def contrastive_loss(
 ) -> Tensor:
     """Cross-entropy of finding the own text, and the own image, averaged.
 
-    Features are [pairs, embed_dim] of this rank, of length 1; `scale` is the
-    factor of the cosines. With `over_ranks` the ranks of the default group hold
-    one batch together, in equal parts: the mean of their losses is then the
-    loss of the whole batch in one process, and so is that of the gradients.
+    Features are [pairs, embed_dim] of this rank, of length 1. With `over_ranks`
+    all ranks hold one batch together, in equal parts: the means of their losses
+    and gradients are then those of the whole batch in one process.
     """
     images, texts, first = image_features, text_features, 0
     if over_ranks and dist.get_world_size() > 1:
@@ -327,8 +315,7 @@ def contrastive_loss(
 class CLIP(PretrainedModel):
     """The two towers and the logits' scale, for PaddleNLP's Trainer.
 
-    Both towers start as CLIP's text tower. `last_loss` is the last contrastive
-    loss, detached; None before the first forward.
+    `last_loss` is the last contrastive loss, detached.
     """
 
     config_class = CLIPConfig
@@ -355,10 +342,9 @@ class CLIP(PretrainedModel):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the contrastive loss of pairs, image and text features.
 
-        In training the pairs of all ranks make one batch, see
-        `contrastive_loss`; in evaluation each rank has its own. Images are
-        [batch, 3, image_size, image_size], normalised; each row of the tokens
-        [batch, length] has `end_token`.
+        In training the pairs of all ranks make one batch. Images are [batch, 3,
+        image_size, image_size], normalised; each row of the tokens [batch,
+        length] has `end_token`.
         """
         image_features = self.encode_image(pixel_values)
         text_features = self.encode_text(input_ids)
@@ -373,11 +359,7 @@ class CLIP(PretrainedModel):
 
     @paddle.no_grad()
     def clamp_logit_scale(self, optimizer: Optimizer | None = None) -> None:
-        """Keep the logits' scale in [1, 100], after an optimizer step.
-
-        If the optimizer keeps a float32 master weight of the scale, that is
-        clamped too.
-        """
+        """Keep the logits' scale, and its master weight, in [1, 100]."""
         held = [self.logit_scale]
         masters = getattr(optimizer, "_master_weights", {})
         if self.logit_scale.name in masters:
@@ -391,10 +373,9 @@ class CLIP(PretrainedModel):
 def retrieval_accuracy(
     model: CLIP, batches: Iterable[tuple[Array, Array]]
 ) -> float:
-    """Share of images whose own caption is the nearest of all captions.
+    """Share of images whose own caption, or an equal one, is the nearest.
 
-    A caption that reads the same as the own one counts as right. A batch is
-    images and their captions' tokens [batch, length].
+    A batch is images and their captions' tokens [batch, length].
     """
     was_training = model.training
     model.eval()

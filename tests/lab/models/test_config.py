@@ -47,6 +47,7 @@ def test_round_trip_through_disk(name, tmp_path):
     others = {
         "initialization": "scaled_embed",
         "rms_norm_precision": "bfloat16",
+        "float8_linears": ["attention"],
     }
     config = preset(name, num_hidden_layers=2, **others)
     config.save_pretrained(tmp_path)

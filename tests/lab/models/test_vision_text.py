@@ -131,27 +131,19 @@ def test_two_ranks_have_the_loss_and_gradients_of_the_whole_batch():
             )
 
 
-def test_logit_scale_stays_in_its_bounds():
+def test_logit_scale_and_its_master_weight_stay_in_their_bounds():
     model = CLIP(CLIPConfig())
     for value, expected in ((9.0, MAX_LOGIT_SCALE), (-1.0, 0.0), (2.0, 2.0)):
         model.logit_scale.set_value(paddle.to_tensor([value]))
         model.clamp_logit_scale()
         np.testing.assert_allclose(model.logit_scale.numpy(), [expected])
-
-
-def test_master_weight_of_the_logit_scale_is_clamped_too():
-    model = CLIP(CLIPConfig())
     model.logit_scale = paddle.create_parameter(
         [1],
         "bfloat16",
         default_initializer=paddle.nn.initializer.Constant(4.5),
     )
-    lion = Lion(
-        0.1,
-        parameters=[model.logit_scale],
-        weight_decay=0.0,
-        multi_precision=True,
-    )
+    scale = [model.logit_scale]
+    lion = Lion(0.1, parameters=scale, weight_decay=0.0, multi_precision=True)
     for _ in range(4):
         model.logit_scale.grad = paddle.to_tensor([-1.0], "bfloat16")
         lion.step()
@@ -203,14 +195,13 @@ def test_text_after_the_end_does_not_matter():
     assert np.abs(third - first).max() > 1e-4
 
 
-@pytest.mark.parametrize("causal", [True, False])
-def test_attention_of_cpus_is_that_of_gpus(causal):
+def test_attention_of_cpus_is_that_of_gpus():
     results = []
     for attend in (attention.attend_batched, attention.attend_folded):
         paddle.seed(0)
         x = paddle.randn([3, 3, 7, 4, 6])
         x.stop_gradient = False
-        out = attend(*paddle.unbind(x), None, causal)
+        out = attend(*paddle.unbind(x), None, False)
         (out * paddle.randn(out.shape)).sum().backward()
         results.append((out.numpy(), x.grad.numpy()))
     for batched, folded in zip(*results, strict=True):

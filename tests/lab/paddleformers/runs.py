@@ -168,8 +168,7 @@ def pretrain(recipe, overrides, check_places=False, initial=None, saves=True):
     Gives ``losses`` per micro-batch; ``first`` and ``last`` weights by name;
     ``grad_clip``, the class of the clip that the optimizer ends up with. With
     a clip of this package also its ``state``, and ``norms``: per step and by
-    name, the squared norm of this rank's part of the gradient, and the whole
-    tensor's norm as the clip has it.
+    name, the norm of the whole gradient, and what the clip has for it.
     """
     workflow = import_workflow()
     workflow.ErnieBotTokenizer = _Tokenizer
@@ -234,14 +233,11 @@ def _recording(kind):
 
             def observed(pairs):
                 pairs = list(pairs)
-                parts = _parts(clip._table, pairs)
+                norms = _whole_norms(clip._table, pairs)
                 result = clip_gradients(pairs)
-                whole = clip.metrics()["tensors"]
+                found = clip.metrics()["tensors"]
                 self.norms.append(
-                    {
-                        key: (part, whole[key]["norm"])
-                        for key, part in parts.items()
-                    }
+                    {k: (norm, found[k]["norm"]) for k, norm in norms.items()}
                 )
                 return result
 
@@ -250,40 +246,29 @@ def _recording(kind):
     return Recording
 
 
-def _parts(table, pairs):
-    """Squared norm of what this rank has of each tensor or unit, by key."""
+def _whole_norms(table, pairs):
+    """Norm of each tensor or unit, from the slices on all ranks, by key."""
     slots = [table.slots([parameter])[0] for parameter, _ in pairs]
-    sizes = {
-        table.keys[slot]: gradient.size
+    slices = {
+        table.keys[slot]: gradient.numpy().astype("float64").reshape([-1])
         for slot, (_, gradient) in zip(slots, pairs, strict=True)
     }
     everyone = []
-    dist.all_gather_object(everyone, sizes)
-    parts = {}
-    for slot, (_, gradient) in zip(slots, pairs, strict=True):
-        key, values = table.keys[slot], gradient.numpy().astype("float64")
+    dist.all_gather_object(everyone, slices)
+    norms = {}
+    for slot in slots:
+        key = table.keys[slot]
+        whole = np.concatenate([rank[key] for rank in everyone if key in rank])
         units = table.units.get(slot)
         if units is None:
-            parts[key] = float(np.square(values).sum())
+            norms[key] = np.linalg.norm(whole)
             continue
-        # Ranks in a row hold the slices of a tensor; those of an expert are
-        # on every second rank under EP2.
-        step = 2 if ".experts." in key else 1
-        rank = dist.get_rank()
-        whole = sum(math.prod(unit.shape) for unit in units)
-        begin = 0
-        if values.size < whole:
-            begin = sum(
-                r.get(key, 0) for r in everyone[rank % step : rank : step]
-            )
-        inside = values.reshape([-1])[: whole - begin]
-        width = sum(unit.shape[-1] for unit in units)
-        columns = (begin + np.arange(inside.size)) % width
         ends = np.cumsum([unit.shape[-1] for unit in units])
-        owner = np.searchsorted(ends, columns, side="right")
-        for i, unit in enumerate(units):
-            parts[unit.key] = float(np.square(inside[owner == i]).sum())
-    return parts
+        size = sum(math.prod(unit.shape) for unit in units)  # padding follows
+        columns = np.split(whole[:size].reshape([-1, ends[-1]]), ends[:-1], 1)
+        for unit, values in zip(units, columns, strict=True):
+            norms[unit.key] = np.linalg.norm(values)
+    return norms
 
 
 def _weights(model, values=None):

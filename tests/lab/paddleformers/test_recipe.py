@@ -15,7 +15,6 @@ pytest.importorskip("paddlenlp")
 from pages import load_tool
 
 from paddle_adagc.integrations.run import take_settings
-from paddle_adagc.integrations.trainer import global_expert_names
 from paddle_adagc.lab.extensions import make_clip
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.families import preset
@@ -184,31 +183,6 @@ def test_without_paddleformers_the_recipe_can_still_be_checked(
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"install .*adagc\.yaml --check"):
         run_recipe(RECIPES / "adagc.yaml", [f"output_dir={tmp_path}"])
-
-
-class Rank:
-    """What a model has of PaddleFormers' expert-parallel rank 3 of 4."""
-
-    class config:
-        moe_rank, moe_world_size, moe_num_experts = 3, 4, 16
-
-    def __init__(self, *names):
-        self._names = names
-
-    def state_dict(self):
-        return dict.fromkeys(self._names)
-
-
-def test_experts_are_numbered_over_all_ranks():
-    others = ["mlp.shared_experts.down_proj.weight", "self_attn.o_proj.weight"]
-    names = [f"m.3.mlp.experts.{i}.down_proj.weight" for i in range(16)]
-    model = Rank(*names[:4], *others)
-    with global_expert_names(model):
-        assert [*model.state_dict()] == [*names[12:], *others]
-    assert [*model.state_dict()] == [*names[:4], *others]
-    model = Rank(*names[12:])  # numbered over all ranks already
-    with global_expert_names(model):
-        assert [*model.state_dict()] == names[12:]
 
 
 def test_what_paddleformers_is_given():

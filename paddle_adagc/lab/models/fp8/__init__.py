@@ -92,7 +92,6 @@ class Float8Linear(nn.Linear):
     """`nn.Linear` without bias, with products in FP8."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map [..., in] to [..., out]."""
         return float8_linear(x, self.weight, self.bias)
 
 

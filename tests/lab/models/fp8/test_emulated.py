@@ -73,11 +73,9 @@ def test_scale_at_the_edges_of_a_power_of_two():
     assert_same_bits(x, (1, 128))
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_half_precision_holds_the_result(dtype):
-    rng = np.random.default_rng(5)
-    x = paddle.to_tensor(rng.standard_normal((9, 200)).astype(np.float32))
-    x = x.astype(dtype)
+def test_bfloat16_holds_the_result():
+    x = np.random.default_rng(5).standard_normal((9, 200))
+    x = paddle.to_tensor(x.astype(np.float32)).astype("bfloat16")
     rounded = round_blocks(x, 1, 128)
     assert rounded.dtype == x.dtype
     expected = round_blocks(x.astype("float32"), 1, 128).numpy()
