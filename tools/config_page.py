@@ -22,7 +22,7 @@ from paddle_adagc.clips.registry import CLIPS
 from paddle_adagc.lab.faults.config import FaultConfig
 from paddle_adagc.lab.markdown import markdown_table
 from paddle_adagc.lab.models.config import DecoderOptions
-from paddle_adagc.lab.models.vision_text.config import CLIPOptions
+from paddle_adagc.lab.models.vision_text import CLIPOptions
 from paddle_adagc.lab.train.config import RunConfig
 from paddle_adagc.lab.train.optimizer_config import AnyOptimizerConfig
 

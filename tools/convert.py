@@ -14,7 +14,6 @@ Mixtral and ERNIE-4.5 MoE.
 from __future__ import annotations
 
 import argparse
-import math
 
 from command import (
     add_options,
@@ -31,8 +30,6 @@ target OUT           new directory
 --tokenizer NAME     bytes, a tokenizer.json, a SentencePiece .model, or a
                      folder with one of them (default: what the run was trained
                      with, if it is known)
---max-shard-gb GB    a file holds so many 10**9 bytes at most (default:
-                     %(default)s)
 --verify             compare all of the source's files with their checksums
 """
 _FROM_HF = """
@@ -48,12 +45,9 @@ def main(arguments: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     to_hf = commands.add_parser("to-hf", help="to Hugging Face's format")
     from_hf = commands.add_parser("from-hf", help="from Hugging Face's format")
-    size = {"type": float, "default": 5.0}
-    add_options(to_hf, _TO_HF, max_shard_gb=size)
+    add_options(to_hf, _TO_HF)
     add_options(from_hf, _FROM_HF)
     options = parser.parse_args(arguments)
-    if options.command == "to-hf" and not (0 < options.max_shard_gb < math.inf):
-        parser.error(f"--max-shard-gb {options.max_shard_gb}: not positive")
     return exit_status(parser, _convert, options)
 
 
@@ -72,7 +66,6 @@ def _convert(options: argparse.Namespace) -> int:
             options.source,
             options.target,
             tokenizer=options.tokenizer,
-            max_shard_bytes=int(options.max_shard_gb * 10**9),
             verify=options.verify,
         )
     print(done)

@@ -16,9 +16,7 @@ harness downloads their data. Tasks need the extra [eval].
 from __future__ import annotations
 
 import argparse
-import json
 import logging
-import sys
 from pathlib import Path
 
 import command
@@ -30,23 +28,16 @@ _OPTIONS = """
 model MODEL             what to score
 --tasks TASK            or 'paper'
 --num-fewshot N         solved examples before each question (default: 0 and 2)
---include-path DIR      task files (YAML) of your own
+--include-path DIR      task files (YAML) of your own, in place of the harness'
 --limit N               first N examples of each task
 --perplexity            perplexity on the validation part of the run's own data
 --data CONFIG           run config whose data --perplexity takes
---validation-size N     samples that --perplexity takes
 --tokenizer NAME        bytes, a tokenizer.json, a SentencePiece .model, or a
                         folder with one of them (default: the model's, if it is
                         known)
---add-special-tokens    begin texts with the tokenizer's special token, for
-                        models trained elsewhere; models trained here never saw
-                        it
 --batch-size N          default: 8
---max-length N          longest input in tokens
 --output FILE           JSON to write (default: MODEL-evaluation.json)
---json                  print JSON instead of tables
 --verify                compare the model's files with their checksums
---verbose               show the harness' log
 """
 
 
@@ -58,7 +49,6 @@ def main(arguments: list[str] | None = None) -> int:
         _OPTIONS,
         tasks={"nargs": "+", "default": []},
         num_fewshot={"nargs": "+", "default": [0, 2]},
-        add_special_tokens={"dest": "adds_special_tokens"},
         batch_size={"default": 8},
         output={"type": Path},
     )
@@ -79,24 +69,22 @@ def _evaluate(options: argparse.Namespace) -> int:
         command.check_folder(options.include_path)
     if options.data is not None:
         command.check_config_file(options.data)
-    if options.output is not None:
-        check_output_file("--output", options.output)
     from paddlenlp.utils.log import logger as paddlenlp_logger
 
     from paddle_adagc.lab.evaluate import run
 
     given = vars(options)
-    output, as_json = given.pop("output"), given.pop("json")
-    level = logging.INFO if given.pop("verbose") else logging.ERROR
-    logging.getLogger("lm_eval").setLevel(level)
+    output = given.pop("output")
+    logging.getLogger("lm_eval").setLevel(logging.ERROR)
     paddlenlp_logger.set_level("WARNING")
-    output = output or run.default_output(options.model)
+    if output is None:  # beside the model's folder, which stays as it is
+        folder = Path(options.model).absolute()
+        output = folder.with_name(f"{folder.name}-evaluation.json")
     check_output_file("--output", output)
-    result = run.evaluate(**given, shows_bar=sys.stderr.isatty())
-    print(json.dumps(result, indent=1) if as_json else run.to_markdown(result))
+    result = run.evaluate(**given)
+    print(run.to_markdown(result))
     atomic_write_json(output, result, indent=1)
-    if not as_json:
-        print(f"results: {output}")
+    print(f"results: {output}")
     return 0
 
 

@@ -30,18 +30,14 @@ from command import (
 
 from paddle_adagc.checks import check_installed
 
-_NUM_SAMPLES = 8
-_LINE_LENGTH = 400
-
-
-_OPTIONS = f"""
+_OPTIONS = """
 run RUN           run directory
 --step N          step, from 0
 --flight          show the newest file of the flight recorder
 --tokenizer NAME  bytes, a tokenizer.json, a SentencePiece .model, or a folder
                   with one of them (default: bytes if the data is that, else
                   token ids)
---all             every sample in full, not {_NUM_SAMPLES} and their beginning
+--all             every sample in full, not 8 and their beginning
 """
 
 
@@ -58,20 +54,14 @@ def main(arguments: list[str] | None = None) -> int:
 def _inspect(options: argparse.Namespace) -> int:
     check_installed("paddlenlp", "nlp")
     check_run(options.run)
-    from paddle_adagc.lab.evaluate.step import Step, flight_text
+    from paddle_adagc.lab.evaluate.step import flight_text, step_text
 
+    run, step = options.run, options.step
     if options.flight:
-        print(flight_text(options.run, options.step).rstrip())
-        return 0
-    step = Step.load(options.run, options.step)
-    print("\n".join(step.lines()))
-    print(f"\n{step.tensor_table().rstrip()}\n")
-    num_samples = None if options.all else _NUM_SAMPLES
-    batch = step.batch(options.tokenizer, num_samples)
-    print(f"batch of {len(step.samples())} samples:")
-    for line in batch.splitlines():
-        is_long = len(line) > _LINE_LENGTH and not options.all
-        print(f"{line[:_LINE_LENGTH]} ..." if is_long else line)
+        text = flight_text(run, step)
+    else:
+        text = step_text(run, step, options.tokenizer, shows_all=options.all)
+    print(text.rstrip())
     return 0
 
 

@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """``tools/inspect_run.py`` on runs with and without a record of tensors."""
 
-import json
 import re
 
 import numpy as np
@@ -29,18 +28,6 @@ def inspected(capsys):
         return capsys.readouterr().out
 
     return call
-
-
-def change_rows(directory, change):
-    """Change the record into one of a version without checksums."""
-    run_file = directory / "run.json"
-    facts = json.loads(run_file.read_text())
-    del facts["record"]
-    run_file.write_text(json.dumps(facts))
-    path = directory / "metrics.jsonl"
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    path.write_text("".join(f"{json.dumps(change(row))}\n" for row in rows))
-    return rows
 
 
 def test_the_text_is_that_of_the_step_s_batch(tmp_path, inspected):
@@ -71,15 +58,9 @@ def test_the_text_is_that_of_the_step_s_batch(tmp_path, inspected):
     assert inspected(tmp_path, 0).startswith("step 0: loss ")
 
 
-def test_records_without_samples_and_tensors_are_shown(tmp_path, inspected):
+def test_without_tensors_the_most_clipped_are_shown(tmp_path, inspected):
     run(make_values(tmp_path, log_every=4, record={}))
-    new = inspected(tmp_path, 7)
-    assert "| most clipped" in new
-    rows = change_rows(
-        tmp_path, lambda row: {k: v for k, v in row.items() if k != "samples"}
-    )
-    assert rows[7]["samples"] == [28, 32]
-    assert inspected(tmp_path, 7) == new
+    assert "| most clipped" in inspected(tmp_path, 7)
     assert "No tensors are recorded at this step" in inspected(tmp_path, 6)
 
 

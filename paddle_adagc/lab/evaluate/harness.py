@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from lm_eval.api.instance import Instance
@@ -23,17 +23,11 @@ _BOOTSTRAP_SAMPLES = 1000  # for metrics that have no closed standard error
 def find_tasks(
     tasks: Sequence[str], include_path: str | os.PathLike[str] | None = None
 ) -> TaskManager:
-    """Look up tasks, groups or tags, with your own task files (YAML).
-
-    The harness' own files are read only if needed.
-    """
-    if include_path is not None:
-        own = TaskManager(
-            include_path=str(include_path), include_defaults=False
-        )
-        if set(tasks) <= set(own.all_tasks):
-            return own
-    manager = TaskManager(include_path=include_path and str(include_path))
+    """Look up tasks, groups or tags: the harness', or your own (YAML)."""
+    manager = TaskManager(
+        include_path=include_path and str(include_path),
+        include_defaults=include_path is None,
+    )
     for task in tasks:
         if task not in manager.all_tasks:
             raise ValueError(
@@ -68,39 +62,31 @@ def evaluate_tasks(
         bootstrap_iters=_BOOTSTRAP_SAMPLES,
     )
     assert found is not None
-    results = found["results"]
-    parts = {
-        name for names in found["group_subtasks"].values() for name in names
-    }
+    results, groups = found["results"], found["group_subtasks"]
+    parts = {name for names in groups.values() for name in names}
     return [
         score
         for name in results
         if name in tasks or name not in parts
-        for score in _scores(name, results[name], found)
+        for score in _scores(name, found)
     ]
 
 
-def _scores(
-    name: str, result: Mapping[str, Any], found: Mapping[str, Any]
-) -> list[dict[str, Any]]:
-    samples = found["n-samples"].get(name, {}).get("effective")
-    scores = []
+def _scores(name: str, found: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    result = found["results"][name]
     for key, value in result.items():
         metric, _, answers = key.partition(",")
         if metric.endswith("_stderr") or not isinstance(value, float):
             continue
         stderr = result.get(f"{metric}_stderr,{answers}")
-        scores.append(
-            {
-                "task": name,
-                "metric": metric if answers in ("", "none") else key,
-                "num_fewshot": int(found["n-shot"].get(name, 0)),
-                "value": value,
-                "stderr": stderr if isinstance(stderr, float) else None,
-                "num_samples": samples,
-            }
-        )
-    return scores
+        yield {
+            "task": name,
+            "metric": metric if answers in ("", "none") else key,
+            "num_fewshot": int(found["n-shot"].get(name, 0)),
+            "value": value,
+            "stderr": stderr if isinstance(stderr, float) else None,
+            "num_samples": found["n-samples"].get(name, {}).get("effective"),
+        }
 
 
 class DecoderLM(TemplateLM):
@@ -110,17 +96,10 @@ class DecoderLM(TemplateLM):
     harness' own Hugging Face models, so that scores can be compared.
     """
 
-    def __init__(
-        self,
-        scorer: Scorer,
-        tokenizer: TextTokenizer,
-        *,
-        shows_bar: bool = False,
-    ) -> None:
+    def __init__(self, scorer: Scorer, tokenizer: TextTokenizer) -> None:
         super().__init__()
         self.scorer = scorer
         self.text = tokenizer
-        self.shows_bar = shows_bar
 
     @property
     def eot_token_id(self) -> int:
@@ -130,7 +109,7 @@ class DecoderLM(TemplateLM):
     @property
     def prefix_token_id(self) -> int:
         """Token to begin with where there is no context."""
-        return self.text.prefix_id
+        return self.text.eos_id
 
     def tok_encode(
         self, string: str, add_special_tokens: bool | None = None, **kwargs: Any
@@ -138,19 +117,13 @@ class DecoderLM(TemplateLM):
         """Tokens of a text."""
         return self.text.encode(string, add_special_tokens)
 
-    def loglikelihood(
-        self, requests: list[Instance], disable_tqdm: bool = False
-    ) -> list[tuple[float, bool]]:
-        """Score (context, continuation) requests."""
-        return super().loglikelihood(requests, disable_tqdm=True)
-
     def _loglikelihood_tokens(
         self,
         requests: list[tuple[tuple[str, str], list[int], list[int]]],
         **kwargs: Any,
     ) -> list[tuple[float, bool]]:
         pairs = [(context, rest) for _, context, rest in requests]
-        return [*self.scorer.score(pairs, shows_bar=self.shows_bar)]
+        return [*self.scorer.score(pairs)]
 
     def loglikelihood_rolling(
         self, requests: list[Instance], disable_tqdm: bool = False

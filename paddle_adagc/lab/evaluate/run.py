@@ -9,7 +9,6 @@ import importlib.metadata
 import os
 import statistics
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import paddle_adagc
@@ -23,7 +22,6 @@ from paddle_adagc.lab.train.parse import load_config
 
 PAPER = "paper"
 """Task name that stands for all of the paper's benchmarks."""
-
 
 BENCHMARKS = {
     "arc_easy": ("ARC-E", "acc_norm"),
@@ -50,19 +48,13 @@ def evaluate(
     limit: int | None = None,
     perplexity: bool = False,
     data: str | None = None,
-    validation_size: int | None = None,
     tokenizer: str | None = None,
-    adds_special_tokens: bool = False,
     batch_size: int = 8,
-    max_length: int | None = None,
     verify: bool = False,
-    shows_bar: bool = False,
 ) -> dict[str, Any]:
     """Score a saved decoder; gives what JSON can hold.
 
-    The arguments are the options of ``tools/evaluate.py``. As asked for
-    ``perplexity`` (``loss`` in nats a token) and ``tasks`` (see
-    :func:`paddle_adagc.lab.evaluate.harness.evaluate_tasks`).
+    The arguments are the options of ``tools/evaluate.py``.
     """
     data_config = None if data is None else load_config(data).data
     saved = load_saved(model, verify=verify)
@@ -72,7 +64,7 @@ def evaluate(
             f"{saved.directory} does not say which tokenizer its data had: "
             "give one"
         )
-    scorer = Scorer(build_decoder(saved), batch_size, max_length)
+    scorer = Scorer(build_decoder(saved), batch_size)
     trained = saved.run.get("config", {})
     result: dict[str, Any] = {
         "model": str(model),
@@ -81,7 +73,6 @@ def evaluate(
         "clip": trained.get("clip", {}).get("name"),
         "settings": {
             "tokenizer": tokenizer,
-            "adds_special_tokens": adds_special_tokens,
             "batch_size": batch_size,
             "max_length": scorer.max_length,
             "trained_length": trained.get("data", {}).get("seq_length"),
@@ -93,32 +84,24 @@ def evaluate(
         if data_config is None and not saved.run:
             raise ValueError(
                 f"{saved.directory} does not say which data it was trained "
-                "with: give --data CONFIG, a run config whose data section does"
+                "with: give --data CONFIG"
             )
         data_config = data_config or DataConfig(**saved.data)
-        if validation_size is not None:
-            data_config = dataclasses.replace(
-                data_config, validation_size=validation_size
-            )
         _, dataset = build_datasets(data_config, 1)
-        found = measure_perplexity(
-            scorer.model, dataset, batch_size, shows_bar=shows_bar
-        )
         result["perplexity"] = {
-            **found._asdict(),
-            "perplexity": found.perplexity,
+            **measure_perplexity(scorer.model, dataset, batch_size),
             "data": dataclasses.asdict(data_config),
         }
     if tasks:
         from paddle_adagc.lab.evaluate import harness
 
         assert tokenizer is not None
-        text = TextTokenizer(tokenizer, adds_special_tokens, saved.document_end)
+        text = TextTokenizer(tokenizer, eos_id=saved.document_end)
         names: list[str] = []
         for name in tasks:
             names += BENCHMARKS if name == PAPER else [name]
         manager = harness.find_tasks(names, include_path)
-        lm = harness.DecoderLM(scorer, text, shows_bar=shows_bar)
+        lm = harness.DecoderLM(scorer, text)
         result["tasks"] = [
             score
             for number in num_fewshot
@@ -133,8 +116,7 @@ def evaluate(
 def to_markdown(result: dict[str, Any]) -> str:
     """Format the result of :func:`evaluate` as Markdown.
 
-    Accuracies are percentages. The paper's benchmarks show the paper's metric,
-    other tasks all metrics.
+    The paper's benchmarks show the paper's metric, other tasks all metrics.
     """
     step = "" if result["step"] is None else f", step {result['step']}"
     lines = [f"{result['model']}{step}", ""]
@@ -177,12 +159,3 @@ def _value(score: dict[str, Any]) -> str:
     if score["stderr"] is None:
         return value
     return f"{value} ± {factor * score['stderr']:{spec}}"
-
-
-def default_output(model: str | os.PathLike[str]) -> Path:
-    """Return the default file for the results, beside the model's directory.
-
-    The directory itself holds only what the run or the export wrote.
-    """
-    path = Path(model)
-    return path.absolute().with_name(f"{path.absolute().name}-evaluation.json")

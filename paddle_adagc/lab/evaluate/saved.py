@@ -10,7 +10,6 @@ Hugging Face's format of one of the supported models.
 from __future__ import annotations
 
 import dataclasses
-import logging
 import os
 from pathlib import Path
 from typing import Any
@@ -41,7 +40,6 @@ from paddle_adagc.lab.models.hf import (
 from paddle_adagc.lab.models.hf_files import (
     CHECKSUMS,
     INDEX,
-    MAX_SHARD_BYTES,
     new_directory,
     read_json,
     read_weights,
@@ -51,11 +49,9 @@ from paddle_adagc.lab.models.rank_weights import Array, merged_parts, to_paddle
 from paddle_adagc.lab.models.shapes import Shape, state_shapes
 from paddle_adagc.lab.train.checkpoints import (
     COMPLETE,
-    checkpoints,
     find_checkpoint_fault,
+    last_checkpoint,
 )
-
-logger = logging.getLogger(__name__)
 
 _TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
@@ -130,7 +126,13 @@ def load_saved(
     if not directory.is_dir():
         raise FileNotFoundError(f"there is no directory {directory}")
     if (directory / "run.json").exists():
-        directory = newest_checkpoint(directory, verify=verify)
+        found = last_checkpoint(directory, resumes=False, verify=verify)
+        if found is None:
+            raise FileNotFoundError(
+                f"{directory} has no complete checkpoint: train with "
+                "train.save_every, which also saves the last step"
+            )
+        directory = found
     elif fault := _fault(directory, verify=verify):
         raise ValueError(f"{directory} is damaged: {fault}")
     config_file = directory / "config.json"
@@ -152,27 +154,6 @@ def load_saved(
         state = state_from_hf(read_weights(directory), config)
     state = _checked(state, state_shapes(config))
     return SavedDecoder(directory, config, state, run, is_own)
-
-
-def newest_checkpoint(output_dir: Path, *, verify: bool = False) -> Path:
-    """Return the newest complete checkpoint of a run that is not damaged."""
-    faults: list[str] = []
-    for path in checkpoints(output_dir):
-        if not (path / COMPLETE).exists():
-            continue
-        if (fault := _fault(path, verify=verify)) is None:
-            if faults:
-                logger.warning("%s: taking %s", "; ".join(faults), path.name)
-            return path
-        faults.append(f"{path.name} is damaged ({fault})")
-    if faults:
-        raise ValueError(
-            f"{output_dir} has no whole checkpoint: {'; '.join(faults)}"
-        )
-    raise FileNotFoundError(
-        f"{output_dir} has no complete checkpoint: train with "
-        "train.save_every, which also saves the last step"
-    )
 
 
 def _fault(directory: Path, *, verify: bool) -> str | None:
@@ -223,7 +204,6 @@ def to_hf(
     target: str | os.PathLike[str],
     *,
     tokenizer: str | None = None,
-    max_shard_bytes: int = MAX_SHARD_BYTES,
     verify: bool = False,
 ) -> str:
     """Export a saved decoder for transformers; tells what was exported.
@@ -237,14 +217,22 @@ def to_hf(
     ids: dict[str, int | None] = dict.fromkeys(_TOKEN_IDS)
     with new_directory(target) as directory:
         if name is not None:
-            end = export_tokenizer(name, directory, saved)
-            ids.update(eos_token_id=end, pad_token_id=end)
+            found = find_tokenizer(name, eos_id=saved.document_end)
+            if found.vocab_size > saved.config.vocab_size:
+                raise ValueError(
+                    f"tokenizer {name!r} has {found.vocab_size} tokens, the "
+                    f"model {saved.config.vocab_size}: give the one it was "
+                    "trained with"
+                )
+            length = saved.config.max_position_embeddings
+            write_tokenizer(name, directory, found, length)
+            ids.update(eos_token_id=found.eos_id, pad_token_id=found.eos_id)
         dtype = saved.state["model.embed_tokens.weight"].dtype.name
         config = {**options, "torch_dtype": dtype, **ids}
         atomic_write_json(directory / "config.json", config)
         atomic_write_json(directory / "generation_config.json", ids)
         weights = state_to_hf(saved.state, saved.config)
-        write_weights(directory, weights, max_shard_bytes)
+        write_weights(directory, weights)
         _write_checksums(directory)
     step = "" if saved.step is None else f" of step {saved.step}"
     tail = "no tokenizer" if name is None else f"tokenizer {name}"
@@ -252,19 +240,6 @@ def to_hf(
         f"{target}: {options['architectures'][0]}{step}, "
         f"{len(saved.state)} tensors, {dtype}, {tail}"
     )
-
-
-def export_tokenizer(name: str, directory: Path, saved: SavedDecoder) -> int:
-    """Write a tokenizer's files; returns the token that ends a document."""
-    tokenizer = find_tokenizer(name, eos_id=saved.document_end)
-    if tokenizer.vocab_size > saved.config.vocab_size:
-        raise ValueError(
-            f"tokenizer {name!r} has {tokenizer.vocab_size} tokens, the model "
-            f"{saved.config.vocab_size}: give the one it was trained with"
-        )
-    length = saved.config.max_position_embeddings
-    write_tokenizer(name, directory, tokenizer, length)
-    return tokenizer.eos_id
 
 
 def from_hf(

@@ -46,30 +46,15 @@ class Scorer:
     """Runs a decoder over token lists of any lengths, in batches.
 
     Shorter lists of a batch are padded on the right, which a causal model does
-    not see. The model sees `max_length` tokens at once, by default all of its
-    positions.
+    not see.
     """
 
-    def __init__(
-        self,
-        model: DecoderForCausalLM,
-        batch_size: int = 8,
-        max_length: int | None = None,
-    ) -> None:
-        longest = model.config.max_position_embeddings
+    def __init__(self, model: DecoderForCausalLM, batch_size: int = 8) -> None:
         self.model = model
         self.batch_size = check_integer("batch_size", batch_size, 1)
-        self.max_length = check_integer(
-            "max_length", longest if max_length is None else max_length, 1
-        )
-        if self.max_length > longest:
-            raise ValueError(
-                f"max_length={max_length}: the model has {longest} positions"
-            )
+        self.max_length = model.config.max_position_embeddings
 
-    def score(
-        self, pairs: Sequence[tuple[Tokens, Tokens]], *, shows_bar: bool = False
-    ) -> list[Score]:
+    def score(self, pairs: Sequence[tuple[Tokens, Tokens]]) -> list[Score]:
         """Score pairs of a context and its continuation, neither empty.
 
         A pair that is too long loses tokens of its context, from the left.
@@ -81,7 +66,7 @@ class Scorer:
         scores: dict[int, Score] = {}
         ordered = sorted(shared, key=len, reverse=True)
         starts = range(0, len(ordered), self.batch_size)
-        for start in tqdm(starts, "scoring", disable=not shows_bar):
+        for start in tqdm(starts, "scoring", disable=None):
             batch = ordered[start : start + self.batch_size]
             for tokens, row in zip(batch, self._logits(batch), strict=True):
                 for index in shared[tokens]:
@@ -102,7 +87,7 @@ class Scorer:
         if len(continuation) > self.max_length:
             raise ValueError(
                 f"a continuation of {len(continuation)} tokens, and the model "
-                f"sees {self.max_length}: raise max_length or shorten it"
+                f"has {self.max_length} positions: shorten it"
             )
         return (*context, *continuation)[-self.max_length - 1 : -1]
 
@@ -116,30 +101,17 @@ class Scorer:
         return self.model(paddle.to_tensor(ids))
 
 
-class Perplexity(NamedTuple):
-    """Mean loss of a dataset."""
-
-    loss: float
-    """Nats per predicted token."""
-
-    num_tokens: int
-    """Predicted tokens."""
-
-    @property
-    def perplexity(self) -> float:
-        """`exp(loss)`, infinite where that overflows."""
-        return math.exp(self.loss) if self.loss < 700 else math.inf
-
-
 @paddle.no_grad()
 def measure_perplexity(
     model: DecoderForCausalLM,
     dataset: TokenDataset,
     batch_size: int = 8,
-    *,
-    shows_bar: bool = False,
-) -> Perplexity:
-    """Average the loss over all labels of a dataset."""
+) -> dict[str, float]:
+    """Average the loss over all labels of a dataset.
+
+    Gives ``loss`` in nats per label, ``num_tokens``, the number of labels, and
+    ``perplexity``, `exp(loss)`, infinite where that overflows.
+    """
     if dataset.vocab_size > model.config.vocab_size:
         raise ValueError(
             f"the data has token {dataset.vocab_size - 1}, the model "
@@ -150,9 +122,11 @@ def measure_perplexity(
     loader = DataLoader(
         dataset, batch_sampler=sampler, collate_fn=collate_batch
     )
-    for batch in tqdm(loader, "perplexity", disable=not shows_bar):
+    for batch in tqdm(loader, "perplexity", disable=None):
         logits = model(batch["input_ids"])
         found = log_probabilities(logits, batch["labels"])
         total -= float(found.astype("float64").sum())
         count += found.size
-    return Perplexity(total / count, count)
+    loss = total / count
+    perplexity = math.exp(loss) if loss < 700 else math.inf
+    return {"loss": loss, "num_tokens": count, "perplexity": perplexity}

@@ -2,15 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """One step of a run, as text: its loss, its tensors, its batch.
 
-:class:`Step` reads a run's record, :func:`flight_text` its flight recorder.
+:func:`step_text` reads a run's record, :func:`flight_text` its flight recorder.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,141 +33,160 @@ NUM_STEPS = 10
 BEFORE = 100
 """Steps before the step, whose median says what is usual."""
 
+NUM_SAMPLES = 8
+LINE_LENGTH = 400
 
-@dataclasses.dataclass(frozen=True)
-class Step:
-    """A recorded step."""
 
-    directory: Path
-    record: RunRecord
-    row: dict[str, Any]
-    """Its line of ``metrics.jsonl``."""
+def step_text(
+    directory: Path,
+    step: int,
+    tokenizer: str | None = None,
+    *,
+    shows_all: bool = False,
+) -> str:
+    """Describe a recorded step, which counts from 0.
 
-    @classmethod
-    def load(cls, directory: Path, step: int) -> Step:
-        """Read a step of a run; ``step`` counts from 0."""
-        rows = read_rows(directory / "metrics.jsonl")
-        if not 0 <= step < len(rows):
-            raise ValueError(
-                f"--step {step}: {directory} has the steps 0 to {len(rows) - 1}"
-            )
-        return cls(directory, RunRecord.load(directory), rows[step])
+    Without a tokenizer (see :func:`.find_tokenizer`) the batch's tokens are
+    numbers, unless the data is bytes. Few samples and their beginning are
+    shown, or with ``shows_all`` everything.
+    """
+    rows = read_rows(directory / "metrics.jsonl")
+    if not 0 <= step < len(rows):
+        raise ValueError(
+            f"--step {step}: {directory} has the steps 0 to {len(rows) - 1}"
+        )
+    row, record = rows[step], RunRecord.load(directory)
+    samples = range(*row["samples"])
+    lines = [
+        *_summary(row, record),
+        "",
+        _recorded_tensors(directory, row, record),
+        f"batch of {len(samples)} samples:",
+    ]
+    shown = samples if shows_all else samples[:NUM_SAMPLES]
+    for line in _batch(directory, record.run, shown, samples.stop, tokenizer):
+        is_long = len(line) > LINE_LENGTH and not shows_all
+        lines.append(f"{line[:LINE_LENGTH]} ..." if is_long else line)
+    return "\n".join(lines)
 
-    @property
-    def index(self) -> int:
-        """Index of the step, from 0."""
-        return int(self.row["step"])
 
-    def lines(self) -> list[str]:
-        """Loss, what the clip did, and faults."""
-        row, losses = self.row, self.record.loss
-        text = f"step {self.index}: loss {row['loss']:.4g}"
-        text += ", a spike" * (self.index in spike_score(losses).indices)
-        before = self._before(losses)
-        if len(before):
-            text += f"; median of the {len(before)} steps before "
-            text += f"{np.median(before):.4g}"
-        lines = [text, f"learning rate {row['learning_rate']:.3g}"]
-        if "global_grad_norm" in row:
-            lines.append(
-                f"global gradient norm {row['global_grad_norm']:.4g}, "
-                f"{row['clipped_fraction']:.0%} of the tensors clipped, "
-                f"{row['nonfinite']} not finite"
-            )
-        for fault in row.get("faults", []):
-            where = ", ".join(fault["tensors"])
-            lines.append(f"fault: {fault['kind']} {where}".rstrip())
-        return lines
+def _summary(row: Mapping[str, Any], record: RunRecord) -> Iterator[str]:
+    """Loss, what the clip did, and faults."""
+    step, losses = row["step"], record.loss
+    text = f"step {step}: loss {row['loss']:.4g}"
+    if step in spike_score(losses).indices:
+        text += ", a spike"
+    before = losses[max(0, step - BEFORE) : step]
+    if len(before):
+        text += f"; median of the {len(before)} steps before "
+        text += f"{np.median(before):.4g}"
+    yield text
+    yield f"learning rate {row['learning_rate']:.3g}"
+    if "global_grad_norm" in row:
+        yield (
+            f"global gradient norm {row['global_grad_norm']:.4g}, "
+            f"{row['clipped_fraction']:.0%} of the tensors clipped, "
+            f"{row['nonfinite']} not finite"
+        )
+    for fault in row.get("faults", []):
+        where = ", ".join(fault["tensors"])
+        yield f"fault: {fault['kind']} {where}".rstrip()
 
-    def tensor_table(self) -> str:
-        """Markdown table of the tensors with the largest norm over gamma.
 
-        Without gamma the usual norm is the median of the steps before.
-        """
-        tensors, step = self.record.tensors, self.index
-        norm, before = tensors["norm"][step], self._before(tensors["norm"])
-        if np.isnan(tensors["clipped_norm"][step]).all():
-            return self._most_clipped()
-        usual, name = np.zeros_like(norm), "usual norm"
-        if len(before):
-            usual = np.median(before, axis=0)
-        if step and np.isfinite(tensors["gamma"][step - 1]).any():
-            usual, name = tensors["gamma"][step - 1], "gamma before"
-        with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = np.where(usual > 0, norm / usual, 0.0)
-        ratio = np.where(np.isfinite(norm), ratio, np.inf)
-        columns = (norm, usual, ratio, self.record.h[step])
-        names = self.record.tensor_names
-        rows = [
-            [short_name(names[i]), *(f"{column[i]:.3g}" for column in columns)]
-            for i in np.argsort(-ratio, kind="stable")[:NUM_TENSORS]
-        ]
-        head = ["tensor", "norm", name, "ratio", "h"]
-        return markdown_table(head, rows, pad=True)
+def _recorded_tensors(
+    directory: Path, row: Mapping[str, Any], record: RunRecord
+) -> str:
+    """Return a table of the worst tensors of a step, or why there is none.
 
-    def _before(self, values: np.ndarray) -> np.ndarray:
-        """Values of the steps just before this one."""
-        return values[max(0, self.index - BEFORE) : self.index]
+    Without gamma the usual norm is the median of the steps before.
+    """
+    step, norms, gamma = row["step"], record.tensors["norm"], None
+    if np.isfinite(record.tensors["clipped_norm"][step]).any():
+        usual, name = np.full_like(norms[step], np.nan), "usual norm"
+        if step:
+            gamma = record.tensors["gamma"][step - 1]
+            usual = np.median(norms[max(0, step - BEFORE) : step], axis=0)
+        if gamma is not None and np.isfinite(gamma).any():
+            usual, name = gamma, "gamma before"
+        columns = (norms[step], record.h[step], usual)
+        values = zip(*(column.tolist() for column in columns), strict=True)
+        tensors = dict(zip(record.tensor_names, values, strict=True))
+        return _tensor_table(tensors, name)
+    event = load_event(directory, step)
+    if event is not None and event.tensors(step):
+        return _tensor_table(event.tensors(step))
+    lowest = row.get("most_clipped")
+    if lowest is None:
+        return (
+            "No tensors are recorded at this step: record.tensors=true "
+            "records all, train.log_every=1 the most clipped ones\n"
+        )
+    if not lowest:
+        return "No tensor is clipped more than the others.\n"
+    rows = [[short_name(key), f"{h:.3g}"] for key, h in lowest.items()]
+    return markdown_table(["most clipped", "h"], rows, pad=True)
 
-    def _most_clipped(self) -> str:
-        event = load_event(self.directory, self.index)
-        tensors = event.tensors(self.index) if event is not None else {}
-        if tensors:
-            return _tensor_table(tensors)
-        lowest = self.row.get("most_clipped")
-        if lowest is None:
-            return (
-                "No tensors are recorded at this step: record.tensors=true "
-                "records all, train.log_every=1 the most clipped ones"
-            )
-        if not lowest:
-            return "No tensor is clipped more than the others."
-        rows = [[short_name(key), f"{h:.3g}"] for key, h in lowest.items()]
-        return markdown_table(["most clipped", "h"], rows, pad=True)
 
-    def samples(self) -> range:
-        """Return samples of the batch, in the order of the training dataset.
+def _tensor_table(
+    tensors: Mapping[str, tuple[float, float, float]], usual: str = "gamma"
+) -> str:
+    """Return the tensors with the largest norm over what is usual, else norm.
 
-        Records that do not hold them come from steps that drew the next ones.
-        """
-        size = self._config().global_batch
-        drawn = [self.index * size, (self.index + 1) * size]
-        return range(*self.row.get("samples", drawn))
+    `tensors` are norm, h and the usual norm by key. There are none in the steps
+    in which a :class:`MeasuredClip` only clips.
+    """
+    if not tensors:
+        return (
+            "No tensor was measured at this step: Paddle's own clips are "
+            "measured in the steps that are logged or saved."
+        )
 
-    def batch(self, tokenizer: str | None, num_samples: int | None) -> str:
-        """Return the batch as text, a line per sample; at most `num_samples`.
+    def ratio(key: str) -> float:
+        norm, _, known = tensors[key]
+        if not math.isfinite(norm):
+            return math.inf
+        return norm / known if 0 < known < math.inf else 0.0
 
-        Without a tokenizer (see :func:`.find_tokenizer`) the tokens are
-        numbers, unless the data is bytes.
-        """
-        config = self._config()
-        data, samples = config.data, self.samples()
-        total = config.train.max_steps * config.global_batch
-        dataset, _ = make_task(config).build_datasets(max(total, samples.stop))
-        expected = self.record.run.get("data", {})
-        found = dataset.fingerprint
-        if any(found.get(key) != value for key, value in expected.items()):
-            raise ValueError(
-                f"the data has changed since the run: it was {expected}, now "
-                f"it is {found}: put it back"
-            )
-        own = BYTES if is_bytes(data.kind, data.prefix) else data.tokenizer
-        name = tokenizer or own
-        text = TextTokenizer(name) if name else None
-        lines = []
-        for index in samples[:num_samples]:
-            ids = dataset[index]["input_ids"].tolist()
-            shown = repr(text.decode(ids, special=True)) if text else ids
-            where = f"sample {index}"
-            if isinstance(dataset, TokenDataset):
-                where += f", token {dataset.order[index]}"
-            lines.append(f"{where}: {shown}")
-        return "\n".join(lines)
+    worst = sorted(tensors, key=lambda k: (ratio(k), tensors[k][0]))[::-1]
+    rows = []
+    for key in worst[:NUM_TENSORS]:
+        norm, h, known = tensors[key]
+        values = (norm, known, ratio(key), h)
+        rows.append([short_name(key), *(f"{value:.3g}" for value in values)])
+    head = ["tensor", "norm", usual, "ratio", "h"]
+    return markdown_table(head, rows, pad=True)
 
-    def _config(self) -> Any:
-        values = json.loads(json.dumps(self.record.run["config"]))
-        values["train"]["output_dir"] = str(self.directory)
-        return parse_config(values)
+
+def _batch(
+    directory: Path,
+    run: Mapping[str, Any],
+    samples: range,
+    stop: int,
+    tokenizer: str | None,
+) -> Iterator[str]:
+    """Return a line for each of the samples, all of which are before `stop`."""
+    values = json.loads(json.dumps(run["config"]))
+    values["train"]["output_dir"] = str(directory)
+    config = parse_config(values)
+    total = config.train.max_steps * config.global_batch
+    dataset, _ = make_task(config).build_datasets(max(total, stop))
+    expected, found = run.get("data", {}), dataset.fingerprint
+    if any(found.get(key) != value for key, value in expected.items()):
+        raise ValueError(
+            f"the data has changed since the run: it was {expected}, now "
+            f"it is {found}: put it back"
+        )
+    data = config.data
+    own = BYTES if is_bytes(data.kind, data.prefix) else data.tokenizer
+    name = tokenizer or own
+    text = TextTokenizer(name) if name else None
+    for index in samples:
+        ids = dataset[index]["input_ids"].tolist()
+        shown = repr(text.decode(ids, special=True)) if text else ids
+        where = f"sample {index}"
+        if isinstance(dataset, TokenDataset):
+            where += f", token {dataset.order[index]}"
+        yield f"{where}: {shown}"
 
 
 def flight_text(directory: Path, step: int | None = None) -> str:
@@ -197,14 +215,13 @@ def flight_text(directory: Path, step: int | None = None) -> str:
 
 
 def _step_table(event: Event, last: int) -> str:
-    flight = event.first
     rows = []
     for i in range(max(0, last + 1 - NUM_STEPS), last + 1):
-        step = int(flight.step[i])
+        step = int(event.first.step[i])
         tensors = event.tensors(step).values()
         norms = [norm for norm, _, _ in tensors if math.isfinite(norm)]
         factors = [h for _, h, _ in tensors if not math.isnan(h)]
-        first, stop = flight.samples[i]
+        first, stop = event.first.samples[i]
         rows.append(
             [
                 str(step),
@@ -216,28 +233,3 @@ def _step_table(event: Event, last: int) -> str:
         )
     head = ["step", "loss", "gradient norm", "lowest h", "samples"]
     return markdown_table(head, rows, pad=True)
-
-
-def _tensor_table(tensors: Mapping[str, tuple[float, float, float]]) -> str:
-    """Return the tensors with the largest norm over gamma, else norm.
-
-    `tensors` are norm, h, and gamma after the step, by key; there are none in
-    the steps in which a :class:`MeasuredClip` only clips.
-    """
-    if not tensors:
-        return (
-            "No tensor was measured at this step: Paddle's own clips are "
-            "measured in the steps that are logged or saved."
-        )
-
-    def badness(key: str) -> float:
-        norm, _, gamma = tensors[key]
-        ratio = norm / gamma if 0 < gamma < math.inf else norm
-        return ratio if math.isfinite(ratio) else math.inf
-
-    worst = sorted(tensors, key=badness, reverse=True)[:NUM_TENSORS]
-    rows = [
-        [short_name(key), *(f"{value:.3g}" for value in tensors[key])]
-        for key in worst
-    ]
-    return markdown_table(["tensor", "norm", "h", "gamma"], rows, pad=True)

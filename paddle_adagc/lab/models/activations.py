@@ -35,19 +35,15 @@ GELU) and a log-sum-exp. Every device also has the logits of its own rows
 against those of all data ranks, 4 bytes each.
 """
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-
 from paddle_adagc.lab.models.config import DecoderConfig
-from paddle_adagc.lab.models.vision_text.config import CLIPConfig
+from paddle_adagc.lab.models.vision_text import CLIPConfig
 
 FLOAT32_BYTES = 4
 
 
 def stage_bytes(
     model: DecoderConfig,
-    layers: Sequence[int],
+    num_layers: int,
     value_bytes: int,
     *,
     num_held: int,
@@ -59,10 +55,10 @@ def stage_bytes(
     The stage keeps `num_held` micro-batches at the same time.
     """
     hidden = model.hidden_size // _split(model)
-    sizes = [layer_bytes(model, index, value_bytes) for index in layers]
-    total = num_held * sum(sizes)
+    layer = layer_bytes(model, value_bytes)
+    total = num_held * num_layers * layer
     if recompute:
-        total = num_held * len(sizes) * hidden * value_bytes + max(sizes)
+        total = num_held * num_layers * hidden * value_bytes + layer
     if has_head:
         logits = model.vocab_size // model.tensor_parallel_degree
         total += (hidden + model.hidden_size) * value_bytes
@@ -70,7 +66,7 @@ def stage_bytes(
     return total
 
 
-def layer_bytes(model: DecoderConfig, index: int, value_bytes: int) -> int:
+def layer_bytes(model: DecoderConfig, value_bytes: int) -> int:
     """Return the bytes per token of one decoder layer on one rank."""
     hidden, tp = model.hidden_size, model.tensor_parallel_degree
     queries = model.num_attention_heads * model.head_dim
@@ -80,7 +76,7 @@ def layer_bytes(model: DecoderConfig, index: int, value_bytes: int) -> int:
     if model.qk_norm:
         values += (queries + keys) // tp
     extra = model.num_attention_heads // tp
-    if model.is_moe_layer(index):
+    if model.moe_num_experts:
         called = model.moe_top_k + model.moe_num_shared_experts
         values += 2 * model.moe_top_k * hidden
         values += 3 * called * model.moe_intermediate_size // tp
@@ -112,8 +108,7 @@ def pair_batch_bytes(
             getattr(model, f"{tower}_{name}")
             for name in ("width", "heads", "layers")
         )
-        values = (8 + 2 * model.mlp_ratio) * size
-        block = values * value_bytes + heads * FLOAT32_BYTES
+        block = 16 * size * value_bytes + heads * FLOAT32_BYTES
         inputs = layers * size * value_bytes
         kept = inputs + block if recompute else layers * block
         total += batch_size * length * kept

@@ -89,10 +89,6 @@ class Attention(nn.Layer):
         self.rotary = Rotary(float(config.rope_theta), config.rope_layout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map [batch, length, hidden] to the same shape.
-
-        Under sequence parallelism [length / ranks, batch, hidden].
-        """
         query = self._heads(self.q_proj(x))
         key = self._heads(self.k_proj(x))
         value = self._heads(self.v_proj(x))
@@ -157,14 +153,14 @@ def attend_folded(
 ) -> Tensor:
     """Compute `attend` on CPUs, several times as fast.
 
-    Paddle's CPU kernels for transposition and broadcasting cost more than
-    the attention itself. So the heads become part of the batch by a gather
-    of rows, key and value heads are repeated by the same gather, and the
-    rotation works on tables of full size with a product by `quarter_turn`.
+    Paddle's CPU kernels for transposition and broadcasting cost more than the
+    attention itself. So a gather of rows makes the heads part of the batch and
+    repeats key and value heads, and the rotation works on tables of full size
+    with a product by `quarter_turn`.
     """
     batch, length, heads, head_dim = query.shape
-    order = _head_major_rows(batch, length, heads, heads)
-    kv_order = _head_major_rows(batch, length, key.shape[2], heads)
+    order = _rows(batch, length, heads)
+    kv_order = _rows(batch, length, key.shape[2], heads // key.shape[2])
     query, key = _gather_rows(query, order), _gather_rows(key, kv_order)
     if rotary is not None:
         cos, sin, turn = _folded_tables(batch * heads, length, head_dim, rotary)
@@ -177,7 +173,7 @@ def attend_folded(
         _gather_rows(value, kv_order).reshape(folded),
         attn_mask=_causal_mask(length, query.dtype) if is_causal else None,
     )
-    back = _token_major_rows(batch, length, heads)
+    back = _rows(batch, heads, length)
     return _gather_rows(mixed, back).reshape([batch, length, heads, head_dim])
 
 
@@ -223,21 +219,11 @@ def _gather_rows(x: Tensor, rows: Tensor) -> Tensor:
 
 
 @lru_cache(maxsize=8)
-def _head_major_rows(
-    batch: int, length: int, heads: int, repeated_heads: int
-) -> Tensor:
-    """Rows of [batch, length, heads] in the order [batch, head, length]."""
-    rows = np.arange(batch * length * heads).reshape(batch, length, heads)
-    rows = rows.transpose(0, 2, 1).repeat(repeated_heads // heads, axis=1)
+def _rows(batch: int, outer: int, inner: int, repeats: int = 1) -> Tensor:
+    """Rows of [batch, outer, inner] in the order [batch, inner, outer]."""
+    rows = np.arange(batch * outer * inner).reshape(batch, outer, inner)
+    rows = rows.transpose(0, 2, 1).repeat(repeats, axis=1)
     return paddle.to_tensor(rows.reshape(-1), dtype="int64", place="cpu")
-
-
-@lru_cache(maxsize=8)
-def _token_major_rows(batch: int, length: int, heads: int) -> Tensor:
-    """Rows of [batch, head, length] in the order [batch, length, head]."""
-    rows = np.arange(batch * heads * length).reshape(batch, heads, length)
-    rows = rows.transpose(0, 2, 1).reshape(-1)
-    return paddle.to_tensor(rows, dtype="int64", place="cpu")
 
 
 @lru_cache(maxsize=8)

@@ -1,8 +1,13 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Architecture options of the decoder, and what checks a model's options."""
+"""Architecture options of the decoder, and the base classes of all models.
+
+These are PaddleNLP's, or PaddleFormers' without it: then models can be planned
+and checked, not trained.
+"""
 
 import dataclasses
+import importlib.util
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, get_args
 
@@ -10,7 +15,6 @@ from pydantic import model_validator
 from typing_extensions import Self
 
 from paddle_adagc.checks import check_choice
-from paddle_adagc.lab.models.pretrained import PretrainedConfig
 from paddle_adagc.lab.section import (
     Count,
     Flag,
@@ -20,12 +24,41 @@ from paddle_adagc.lab.section import (
     section,
 )
 
+if importlib.util.find_spec("paddlenlp") is None:
+    from paddleformers.transformers import PretrainedConfig as _Config
+    from paddleformers.transformers import PretrainedModel, register_base_model
+    from paddleformers.transformers.model_utils import PipelinePretrainedModel
+
+    class PretrainedConfig(_Config):
+        """PaddleFormers' config, which also takes PaddleNLP's names."""
+
+        attribute_map: ClassVar = {
+            **_Config.attribute_map,
+            "tensor_parallel_degree": "tensor_model_parallel_size",
+        }
+
+else:
+    from paddlenlp.transformers import (  # type: ignore[no-redef]
+        PretrainedConfig,
+        PretrainedModel,
+        register_base_model,
+    )
+    from paddlenlp.transformers.model_utils import PipelinePretrainedModel
+
+__all__ = [
+    "CheckedConfig",
+    "DecoderConfig",
+    "DecoderOptions",
+    "PipelinePretrainedModel",
+    "PretrainedModel",
+    "register_base_model",
+]
+
 Float8Linear = Literal["attention", "mlp", "experts"]
 FLOAT8_LINEARS = get_args(Float8Linear)
 
 _WITH_EXPERTS_ONLY = (
     "moe_num_shared_experts",
-    "moe_layers",
     "moe_correction_bias",
     "router_aux_loss_coef",
 )
@@ -132,7 +165,7 @@ class DecoderOptions:
 
     initialization: Literal["normal", "scaled_embed", "wesar"] = "normal"
     """How weight matrices start, and what multiplies them (see
-    `initialization`): "scaled_embed" is Takase et al. 2023, "wesar" is Nishida
+    `layers`): "scaled_embed" is Takase et al. 2023, "wesar" is Nishida
     et al. 2024."""
 
     initializer_range: NonNegative = 0.02
@@ -140,7 +173,7 @@ class DecoderOptions:
     "normal" alone."""
 
     moe_num_experts: Natural = 0
-    """Routed experts of an MoE layer; 0: a dense model."""
+    """Routed experts of every layer; 0: a dense model."""
 
     moe_top_k: Count = 2
     """Experts that a token goes to."""
@@ -152,9 +185,6 @@ class DecoderOptions:
     """Experts that every token goes to; they are one network of this many
     times the width."""
 
-    moe_layers: list[Natural] | None = None
-    """Indices of the layers with experts, from 0; None: all layers."""
-
     moe_correction_bias: Flag = False
     """Each expert has a bias, not trained, that takes part in the choice of
     experts but not in their weights (ERNIE-4.5's
@@ -164,73 +194,53 @@ class DecoderOptions:
     """Factor of the load-balancing loss."""
 
     float8_linears: list[Float8Linear] = dataclasses.field(default_factory=list)
-    """Linear maps whose products are in FP8 (see `fp8.linear`): "attention"
+    """Linear maps whose products are in FP8 (see `fp8`): "attention"
     is the projections of queries, keys, values and outputs, "mlp" the dense
     feed-forward networks, "experts" the routed and the shared experts. The
     router, the norms, the embedding and the head never are."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        self._check_heads()
-        self._check_experts()
-        if self.initialization == "wesar" and self.tie_word_embeddings:
-            raise ValueError(
-                "tie_word_embeddings=True with initialization='wesar': "
-                "embedding and head have scales of their own, untie them."
-            )
-        heads = self.num_attention_heads
-        derived = {
-            "num_key_value_heads": self.num_key_value_heads or heads,
-            "head_dim": self.head_dim or self.hidden_size // heads,
-            "moe_intermediate_size": (
-                self.moe_intermediate_size or self.intermediate_size
-            ),
-            "moe_layers": self.moe_layers and sorted(self.moe_layers),
-        }
-        for name, value in derived.items():
-            object.__setattr__(self, name, value)
-        return self
-
-    def _check_heads(self) -> None:
-        heads = self.num_attention_heads
+        heads, experts = self.num_attention_heads, self.moe_num_experts
+        keys = self.num_key_value_heads or heads
+        width = self.head_dim or self.hidden_size // heads
         if self.head_dim is None and self.hidden_size % heads:
             raise ValueError(
                 f"hidden_size={self.hidden_size} is not a multiple of "
                 f"num_attention_heads={heads}: change one, or give head_dim."
             )
-        if heads % (self.num_key_value_heads or heads):
+        if heads % keys:
             raise ValueError(
-                f"num_key_value_heads={self.num_key_value_heads} does not "
-                f"divide num_attention_heads={heads}: use a divisor."
+                f"num_key_value_heads={keys} does not divide "
+                f"num_attention_heads={heads}: use a divisor."
             )
-        width = self.head_dim or self.hidden_size // heads
         if width % 2:
             raise ValueError(
                 f"head_dim={width} is odd: rotary embeddings turn pairs, use "
                 "an even width."
             )
-
-    def _check_experts(self) -> None:
-        if self.moe_num_experts == 0:
-            for name in _WITH_EXPERTS_ONLY:
-                if getattr(self, name):
-                    raise ValueError(
-                        f"{name}={getattr(self, name)!r} with "
-                        "moe_num_experts=0: give moe_num_experts, or leave "
-                        "it out."
-                    )
-            return
-        if self.moe_top_k > self.moe_num_experts:
+        if experts and self.moe_top_k > experts:
             raise ValueError(
                 f"moe_top_k={self.moe_top_k} is more than "
-                f"moe_num_experts={self.moe_num_experts}: lower it."
+                f"moe_num_experts={experts}: lower it."
             )
-        for index in self.moe_layers or ():
-            if index >= self.num_hidden_layers:
+        for name in _WITH_EXPERTS_ONLY:
+            if getattr(self, name) and not experts:
                 raise ValueError(
-                    f"moe_layers holds {index}: layers are numbered 0 to "
-                    f"{self.num_hidden_layers - 1}."
+                    f"{name}={getattr(self, name)!r} with moe_num_experts=0: "
+                    "give moe_num_experts, or leave it out."
                 )
+        if self.initialization == "wesar" and self.tie_word_embeddings:
+            raise ValueError(
+                "tie_word_embeddings=True with initialization='wesar': "
+                "embedding and head have scales of their own, untie them."
+            )
+        object.__setattr__(self, "num_key_value_heads", keys)
+        object.__setattr__(self, "head_dim", width)
+        if self.moe_intermediate_size is None:
+            width = self.intermediate_size
+            object.__setattr__(self, "moe_intermediate_size", width)
+        return self
 
 
 class DecoderConfig(CheckedConfig):
@@ -238,15 +248,3 @@ class DecoderConfig(CheckedConfig):
 
     model_type = "adagc_decoder"
     options = DecoderOptions
-
-    def is_moe_layer(self, index: int) -> bool:
-        """Tell whether the layer with this index (from 0) has experts."""
-        if self.moe_num_experts == 0:
-            return False
-        return self.moe_layers is None or index in self.moe_layers
-
-    @property
-    def layers_with_experts(self) -> list[int]:
-        """Indices of the layers with experts, from 0."""
-        layers = range(self.num_hidden_layers)
-        return [index for index in layers if self.is_moe_layer(index)]

@@ -2,13 +2,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """The decoder and its loss: Llama-2, Qwen3, Mixtral, ERNIE-4.5 by options."""
 
+from typing import TypeAlias
+
 import paddle
 import paddle.nn.functional as F
 from paddle import Tensor, nn
 from paddle.distributed import fleet
 
 from paddle_adagc.lab.models.attention import Attention
-from paddle_adagc.lab.models.config import DecoderConfig
+from paddle_adagc.lab.models.config import (
+    DecoderConfig,
+    PretrainedModel,
+    register_base_model,
+)
 from paddle_adagc.lab.models.layers import (
     GatedMLP,
     RMSNorm,
@@ -19,17 +25,17 @@ from paddle_adagc.lab.models.layers import (
 )
 from paddle_adagc.lab.models.moe import MoE
 from paddle_adagc.lab.models.parallel import (
-    check_length,
     check_parallel,
     split_sequence,
     tensor_parallel_degree,
     uses_sequence_parallel,
     whole_sequence,
 )
-from paddle_adagc.lab.models.pretrained import (
-    PretrainedModel,
-    register_base_model,
-)
+
+Flow: TypeAlias = Tensor | tuple[Tensor, Tensor]
+"""What goes from layer to layer: hidden states [batch, length, hidden], under
+sequence parallelism [length / ranks, batch, hidden]; with experts also the sum
+of the router losses so far, [1]."""
 
 IGNORED_LABEL = -100
 """Label of a position that has no loss."""
@@ -59,12 +65,31 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def add_router_loss(
-    config: DecoderConfig, loss: Tensor, router_loss: Tensor | None
+    config: DecoderConfig, loss: Tensor, router_losses: Tensor
 ) -> Tensor:
-    """Add the load-balancing loss, the mean of the MoE layers', [1]."""
-    if router_loss is None:
-        return loss
-    return loss + config.router_aux_loss_coef * router_loss.squeeze()
+    """Add the mean of the layers' load-balancing losses, of their sum [1]."""
+    mean = router_losses.squeeze() / config.num_hidden_layers
+    return loss + config.router_aux_loss_coef * mean
+
+
+def embed(
+    config: DecoderConfig, embedding: nn.Layer, input_ids: Tensor
+) -> Flow:
+    """Map tokens [batch, length] to what the first layer gets."""
+    length, longest = input_ids.shape[1], config.max_position_embeddings
+    if length > longest:
+        raise ValueError(
+            f"input_ids holds sequences of {length} tokens and "
+            f"max_position_embeddings={longest}: shorten them or raise it."
+        )
+    x = embedding(input_ids)
+    if uses_sequence_parallel(config):
+        x = split_sequence(x)
+    if config.moe_num_experts == 0:
+        return x
+    router_losses = paddle.zeros([1], "float32")
+    router_losses.stop_gradient = False  # a pipeline sends gradients back
+    return x, router_losses
 
 
 class DecoderPretrainedModel(PretrainedModel):
@@ -77,13 +102,12 @@ class DecoderPretrainedModel(PretrainedModel):
 class DecoderLayer(nn.Layer):
     """Pre-norm attention and feed-forward network, each with a residual."""
 
-    def __init__(self, config: DecoderConfig, index: int) -> None:
+    def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
         self.is_split = uses_sequence_parallel(config)
         self.self_attn = Attention(config)
-        self.has_experts = config.is_moe_layer(index)
         self.mlp: nn.Layer
-        if self.has_experts:
+        if config.moe_num_experts:
             self.mlp = MoE(config)
         else:
             width = config.intermediate_size
@@ -91,21 +115,19 @@ class DecoderLayer(nn.Layer):
         self.input_layernorm = RMSNorm(config)
         self.post_attention_layernorm = RMSNorm(config)
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Map [batch, length, hidden] to the same shape, and router loss.
-
-        Under sequence parallelism [length / ranks, batch, hidden]; experts
-        get whole sequences. Without experts the loss is None.
-        """
+    def forward(self, flow: Flow) -> Flow:
+        """Map hidden states to the same shape; add the router loss."""
+        x = flow[0] if isinstance(flow, tuple) else flow
         x = x + self.self_attn(self.input_layernorm(x))
         normed = self.post_attention_layernorm(x)
-        if not self.has_experts:
-            return x + self.mlp(normed), None
-        if self.is_split:
-            mixed, router_loss = self.mlp(whole_sequence(normed))
-            return x + split_sequence(mixed), router_loss
+        if not isinstance(flow, tuple):
+            return x + self.mlp(normed)
+        if self.is_split:  # experts get whole sequences
+            normed = whole_sequence(normed)
         mixed, router_loss = self.mlp(normed)
-        return x + mixed, router_loss
+        if self.is_split:
+            mixed = split_sequence(mixed)
+        return x + mixed, flow[1] + router_loss
 
 
 @register_base_model
@@ -115,10 +137,9 @@ class DecoderModel(DecoderPretrainedModel):
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__(config)
         check_parallel(config)
-        self.is_split = uses_sequence_parallel(config)
         self.embed_tokens = token_embedding(config)
         self.layers = nn.LayerList(
-            [DecoderLayer(config, i) for i in range(config.num_hidden_layers)]
+            [DecoderLayer(config) for _ in range(config.num_hidden_layers)]
         )
         self.norm = RMSNorm(config)
         self.enable_recompute = False
@@ -126,22 +147,18 @@ class DecoderModel(DecoderPretrainedModel):
     def forward(self, input_ids: Tensor) -> tuple[Tensor, Tensor | None]:
         """Hidden states [batch, length, hidden] after the final norm.
 
-        And the router loss of `MoE.forward`, averaged over the MoE layers.
+        And the sum of the layers' router losses, [1].
         """
-        check_length(input_ids, self.config)
-        x = self.embed_tokens(input_ids)
-        if self.is_split:
-            x = split_sequence(x)
-        losses = []
+        flow = embed(self.config, self.embed_tokens, input_ids)
         for layer in self.layers:
             if self.enable_recompute and self.training:
-                x, loss = fleet.utils.recompute(layer, x, use_reentrant=False)
+                flow = fleet.utils.recompute(layer, flow, use_reentrant=False)
             else:
-                x, loss = layer(x)
-            losses += [loss] if loss is not None else []
-        mean = paddle.stack(losses).mean(axis=0) if losses else None
+                flow = layer(flow)
+        x, losses = flow if isinstance(flow, tuple) else (flow, None)
         x = self.norm(x)
-        return whole_sequence(x) if self.is_split else x, mean
+        is_split = uses_sequence_parallel(self.config)
+        return whole_sequence(x) if is_split else x, losses
 
 
 class DecoderForCausalLM(DecoderPretrainedModel):
@@ -171,7 +188,7 @@ class DecoderForCausalLM(DecoderPretrainedModel):
         are of this TP rank's share of the vocabulary. The loss is the mean
         cross-entropy, in training mode plus the router loss.
         """
-        hidden, router_loss = self.model(input_ids)
+        hidden, router_losses = self.model(input_ids)
         if self.lm_head is not None:
             logits = self.lm_head(hidden)
         else:
@@ -180,6 +197,6 @@ class DecoderForCausalLM(DecoderPretrainedModel):
             return logits
         loss = cross_entropy(logits, labels)
         self.last_loss = loss.detach()
-        if self.training:
-            loss = add_router_loss(self.config, loss, router_loss)
+        if self.training and router_losses is not None:
+            loss = add_router_loss(self.config, loss, router_losses)
         return loss, logits

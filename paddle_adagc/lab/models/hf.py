@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Our decoder and Hugging Face transformers: config keys, names, layouts."""
 
+import dataclasses
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -10,10 +11,98 @@ import numpy as np
 import numpy.typing as npt
 
 from paddle_adagc.lab.models.config import DecoderConfig
-from paddle_adagc.lab.models.families import FAMILIES, Family
 from paddle_adagc.lab.models.shapes import CORRECTION_BIAS, state_shapes
 
 Array = npt.NDArray[np.generic]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Family:
+    """Decoders that transformers has a class for."""
+
+    model_type: str
+    """`model_type` in transformers' config.json."""
+
+    class_name: str
+    """Class of transformers."""
+
+    options: Mapping[str, Any]
+    """`DecoderConfig` options that all models of the family share and that
+    transformers does not store."""
+
+    defaults: Mapping[str, Any]
+    """Keys of config.json that may be missing, with what transformers then
+    assumes."""
+
+    expert_keys: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """`DecoderConfig` option of the experts -> key of config.json."""
+
+    fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Keys of config.json of which the decoder supports one value only."""
+
+    names: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Part of our tensors' names -> of transformers'."""
+
+
+_ALL = (
+    Family(  # with experts (Baidu 2025)
+        model_type="ernie4_5_moe",
+        class_name="Ernie4_5_MoeForCausalLM",
+        options={
+            "rope_layout": "interleaved",
+            "qk_norm": False,
+            "moe_correction_bias": True,
+        },
+        defaults={
+            "tie_word_embeddings": True,
+            "num_key_value_heads": 4,
+            "moe_layer_start_index": 1,
+        },
+        expert_keys={
+            "moe_num_experts": "moe_num_experts",
+            "moe_top_k": "moe_k",
+            "moe_intermediate_size": "moe_intermediate_size",
+            "moe_num_shared_experts": "moe_num_shared_experts",
+        },
+        fixed={
+            "moe_layer_start_index": 0,  # every layer has experts
+            "moe_layer_interval": 1,
+            "moe_norm_min": 1e-12,
+        },
+        names={f".{CORRECTION_BIAS}": f".moe_statics.{CORRECTION_BIAS}"},
+    ),
+    Family(  # Jiang et al. 2024
+        model_type="mixtral",
+        class_name="MixtralForCausalLM",
+        options={"rope_layout": "half", "qk_norm": False},
+        defaults={"tie_word_embeddings": False, "num_key_value_heads": 8},
+        expert_keys={
+            "moe_num_experts": "num_local_experts",
+            "moe_top_k": "num_experts_per_tok",
+            "moe_intermediate_size": "intermediate_size",
+        },
+        names={
+            ".mlp.": ".block_sparse_moe.",
+            ".gate_proj.": ".w1.",
+            ".up_proj.": ".w3.",
+            ".down_proj.": ".w2.",
+        },
+    ),
+    Family(  # without experts (Yang et al. 2025)
+        model_type="qwen3",
+        class_name="Qwen3ForCausalLM",
+        options={"rope_layout": "half", "qk_norm": True},
+        defaults={"tie_word_embeddings": False, "head_dim": 128},
+    ),
+    Family(  # Touvron et al. 2023
+        model_type="llama",
+        class_name="LlamaForCausalLM",
+        options={"rope_layout": "half"},
+        defaults={"tie_word_embeddings": False},
+    ),
+)
+FAMILIES = {family.model_type: family for family in _ALL}
+"""Family by transformers' `model_type`."""
 
 _ROTARY = ".rotary_emb.inv_freq"
 _EMBEDDING = "model.embed_tokens.weight"
@@ -51,7 +140,7 @@ _LEFT_OUT: dict[str, tuple[Any, str]] = {
     "rms_norm_precision": ("float32", "bfloat16"),
 }
 _MAX_SIZE = 2**31 - 1
-_MAX_LAYERS = 10_000
+_MAX_COUNT = 1000  # of layers, and of experts
 
 
 def config_from_hf(options: Mapping[str, Any]) -> DecoderConfig:
@@ -62,34 +151,45 @@ def config_from_hf(options: Mapping[str, Any]) -> DecoderConfig:
             f"model_type={model_type!r}: use one of {sorted(FAMILIES)}."
         )
     family = FAMILIES[model_type]
-    for key, value in _FIXED.items():
+    options = {**family.defaults, **options}
+    for key, value in {**_FIXED, **family.fixed}.items():
         if options.get(key, value) != value:
             raise ValueError(
                 f"{key}={options[key]!r}: the decoder supports {value!r} only."
             )
-    options = {**family.defaults, **options}
-    for key, value in options.items():
-        limit = _MAX_LAYERS if key == "num_hidden_layers" else _MAX_SIZE
-        is_number = isinstance(value, (int, float)) and key in _SHARED_KEYS
-        if is_number and not 0 <= value <= limit:
+    for key in (*_SHARED_KEYS, *family.expert_keys.values()):
+        is_count = key == "num_hidden_layers" or "experts" in key
+        limit = _MAX_COUNT if is_count else _MAX_SIZE
+        value = options.get(key)
+        if isinstance(value, (int, float)) and not 0 <= value <= limit:
             raise ValueError(f"{key}={value}: not in [0, {limit}].")
     try:
-        shared = {
+        fields = {
             key: options[key]
             for key in _SHARED_KEYS
             if key in options or key not in _OPTIONAL_KEYS
         }
-        experts = family.read_experts(options)
+        for name, key in family.expert_keys.items():
+            fields[name] = options[key]
+        if family.expert_keys:
+            # Transformers' balancing loss is `top_k` times ours (see
+            # `moe.load_balancing_loss`). With 15 digits the factor comes back.
+            factor = options["router_aux_loss_coef"] * fields["moe_top_k"]
+            fields["router_aux_loss_coef"] = float(f"{factor:.15g}")
     except KeyError as error:
         raise ValueError(
             f"The config holds no {error.args[0]}: add it."
         ) from error
-    return DecoderConfig(
-        **shared,
-        rope_theta=_rope_theta(options),
-        **family.options,
-        **experts,
+    config = DecoderConfig(
+        **fields, rope_theta=_rope_theta(options), **family.options
     )
+    end = options.get("moe_layer_end_index", -1)
+    if family.fixed and end not in (-1, config.num_hidden_layers - 1):
+        raise ValueError(
+            f"moe_layer_end_index={end!r}: the decoder has experts in every "
+            "layer."
+        )
+    return config
 
 
 def _rope_theta(options: Mapping[str, Any]) -> float:
@@ -110,7 +210,15 @@ def _rope_theta(options: Mapping[str, Any]) -> float:
 
 def family_of(config: DecoderConfig) -> Family:
     """Return the family that a decoder belongs to, or raise ValueError."""
-    family = next(f for f in FAMILIES.values() if f.includes(config))
+    name = "qwen3" if config.qk_norm else "llama"
+    if config.moe_num_experts:
+        is_ernie = (
+            config.moe_correction_bias
+            or config.moe_num_shared_experts
+            or config.rope_layout == "interleaved"
+        )
+        name = "ernie4_5_moe" if is_ernie else "mixtral"
+    family = FAMILIES[name]
     for option, value in {**family.options, "initialization": "normal"}.items():
         if getattr(config, option) != value:
             raise ValueError(
@@ -137,6 +245,12 @@ def config_to_hf(config: DecoderConfig) -> dict[str, Any]:
                 stacklevel=2,
             )
     theta = float(config.rope_theta)
+    experts = {
+        key: getattr(config, name) for name, key in family.expert_keys.items()
+    }
+    if experts:
+        factor = config.router_aux_loss_coef / config.moe_top_k
+        experts["router_aux_loss_coef"] = factor
     return {
         "architectures": [family.class_name],
         "model_type": family.model_type,
@@ -144,15 +258,15 @@ def config_to_hf(config: DecoderConfig) -> dict[str, Any]:
         **_FIXED,
         "rope_theta": theta,
         "rope_parameters": {"rope_type": "default", "rope_theta": theta},
-        **family.write_experts(config),
+        **family.fixed,
+        **experts,
     }
 
 
 def _hf_name(name: str, family: Family) -> str:
-    mlp, _, last = name.rpartition(".")
-    if last == CORRECTION_BIAS:
-        return f"{mlp}.moe_statics.{last}"
-    return family.tensor_name(name)
+    for ours, theirs in family.names.items():
+        name = name.replace(ours, theirs)
+    return name
 
 
 def _transposed(name: str, array: Array) -> Array:
@@ -166,28 +280,21 @@ def state_from_hf(
 ) -> dict[str, Array]:
     """Convert a checkpoint's arrays to a state dict of `DecoderForCausalLM`.
 
-    Like transformers, it leaves out a stored copy of a tied head and the rotary
-    frequencies of old Llama checkpoints.
+    Unknown names stay as they are. Like transformers, it leaves out a stored
+    copy of a tied head and the rotary frequencies of old Llama checkpoints.
     """
     family = family_of(config)
-    names = {name: _hf_name(name, family) for name in state_shapes(config)}
-    held = {k: v for k, v in weights.items() if not k.endswith(_ROTARY)}
-    if (
+    ours = {_hf_name(name, family): name for name in state_shapes(config)}
+    is_copy = (
         config.tie_word_embeddings
-        and {_EMBEDDING, _HEAD} <= held.keys()
-        and np.array_equal(held[_EMBEDDING], held[_HEAD])
-    ):
-        del held[_HEAD]
-    expected = {*names.values()}
-    missing, unknown = expected - held.keys(), held.keys() - expected
-    if missing or unknown:
-        raise ValueError(
-            f"The checkpoint does not fit the config: missing "
-            f"{sorted(missing)}, unknown {sorted(unknown)}."
-        )
+        and {_EMBEDDING, _HEAD} <= weights.keys()
+        and np.array_equal(weights[_EMBEDDING], weights[_HEAD])
+    )
     state = {}
-    for name, theirs in names.items():
-        array = held[theirs]
+    for theirs, array in weights.items():
+        if theirs.endswith(_ROTARY) or (theirs == _HEAD and is_copy):
+            continue
+        name = ours.get(theirs, theirs)
         if name.endswith(CORRECTION_BIAS):
             array = array.reshape(-1)
         state[name] = np.ascontiguousarray(_transposed(name, array))

@@ -1,7 +1,20 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Linear maps, embedding, RMSNorm, SwiGLU: plain, tensor-parallel or FP8."""
+"""Linear maps, embedding, RMSNorm, SwiGLU: plain, tensor-parallel or FP8.
 
+Weight matrices W are drawn from a normal distribution around 0. With d the
+hidden size and N the number of layers:
+
+- "normal": the standard deviation is `initializer_range`.
+- "scaled_embed" (Takase et al. 2023, arXiv 2312.16903): it is sqrt(2 / (5d)),
+  and sqrt(1 / (2N)) times this for the outputs of attention and feed-forward
+  networks. The embedding's output is multiplied by sqrt(d); a tied head
+  multiplies by W without that.
+- "wesar" (Nishida et al. 2024, arXiv 2410.05052): it is sqrt(4e-5), and alpha
+  W takes the place of W, with a trained scalar alpha for every matrix.
+"""
+
+import math
 from functools import lru_cache
 from typing import Literal
 
@@ -19,22 +32,51 @@ from paddle.distributed.fleet.utils.sequence_parallel_utils import (
 )
 
 from paddle_adagc.lab.models.config import DecoderConfig
-from paddle_adagc.lab.models.fp8.linear import (
+from paddle_adagc.lab.models.fp8 import (
     Float8Linear,
     multiply_in_float8,
     without_autocast,
-)
-from paddle_adagc.lab.models.initialization import (
-    Role,
-    embedding_factor,
-    initial_alpha,
-    initial_deviation,
 )
 from paddle_adagc.lab.models.parallel import (
     enter_tensor_parallel,
     tensor_parallel_degree,
     uses_sequence_parallel,
 )
+
+Role = Literal["embedding", "input", "attention_output", "mlp_output"]
+"""Task of a matrix; "input" is any that reads the residual stream."""
+
+_WESAR_DEVIATION = math.sqrt(4e-5)
+
+
+def weight_initializer(
+    config: DecoderConfig, role: Role
+) -> nn.initializer.Initializer:
+    """Return the initializer of a weight matrix."""
+    deviation = config.initializer_range
+    if config.initialization == "wesar":
+        deviation = _WESAR_DEVIATION
+    elif config.initialization == "scaled_embed":
+        deviation = math.sqrt(2 / (5 * config.hidden_size))
+        if role in ("attention_output", "mlp_output"):
+            deviation *= math.sqrt(1 / (2 * config.num_hidden_layers))
+    return nn.initializer.Normal(0.0, deviation)
+
+
+def create_alpha(layer: nn.Layer, config: DecoderConfig, role: Role) -> Tensor:
+    """WeSaR's scale of a matrix, [1], for the layer's attribute `alpha`.
+
+    Routers, which that paper does not have, start as other inputs.
+    """
+    hidden, layers = config.hidden_size, config.num_hidden_layers
+    target = {  # standard deviation of alpha W at the start
+        "embedding": 1.0,
+        "input": math.sqrt(1 / hidden),
+        "attention_output": math.sqrt(1 / (2 * layers * hidden)),
+        "mlp_output": math.sqrt(2 / (8 * layers * hidden)),
+    }[role]
+    start = nn.initializer.Constant(target / _WESAR_DEVIATION)
+    return layer.create_parameter([1], default_initializer=start)
 
 
 def runs_on_cpu(x: Tensor) -> bool:
@@ -45,19 +87,6 @@ def runs_on_cpu(x: Tensor) -> bool:
 def as_float32(x: Tensor) -> Tensor:
     """`x` itself if it is float32, or a float32 copy."""
     return x if x.dtype == paddle.float32 else x.astype("float32")
-
-
-def weight_initializer(
-    config: DecoderConfig, role: Role
-) -> nn.initializer.Initializer:
-    """Return the initializer of a weight matrix."""
-    return nn.initializer.Normal(0.0, initial_deviation(config, role))
-
-
-def create_alpha(layer: nn.Layer, config: DecoderConfig, role: Role) -> Tensor:
-    """WeSaR's scale of a matrix, [1], for the layer's attribute `alpha`."""
-    start = nn.initializer.Constant(initial_alpha(config, role))
-    return layer.create_parameter([1], default_initializer=start)
 
 
 def _reparametrized(
@@ -100,10 +129,9 @@ def linear(
     along_sequence: bool = False,
     is_whole: bool = False,
 ) -> nn.Layer:
-    """Linear map without bias, split over the TP ranks.
+    """Linear map without bias, its output or input split over the TP ranks.
 
-    The features are those of all ranks together, which share the output
-    ("columns") or the input ("rows"). `kind` is the layer's name in
+    The features are those of all ranks. `kind` is the layer's name in
     `DecoderConfig.float8_linears`; None: it is never in FP8. With
     `along_sequence` the other side is of the shape of `split_sequence`. A layer
     that `is_whole` is this rank's alone, as one of its experts.
@@ -144,8 +172,8 @@ def token_embedding(config: DecoderConfig) -> nn.Layer:
         initializer=weight_initializer(config, "embedding")
     )
     layer = kind(config.vocab_size, config.hidden_size, weight_attr=start)
-    factor = embedding_factor(config)
-    if factor != 1.0:
+    if config.initialization == "scaled_embed":
+        factor = math.sqrt(config.hidden_size)
         layer.register_forward_post_hook(
             lambda layer, inputs, output: output * factor
         )
@@ -168,7 +196,6 @@ class GatedMLP(nn.Layer):
         self.down_proj = linear(config, width, hidden, "rows", kind, **how)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `[..., hidden]` to the same shape."""
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
@@ -189,9 +216,8 @@ def _inverse_root(x: Tensor) -> Tensor:
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """`weight * x / sqrt(mean(x^2) + eps)` over the last axis, in float32.
 
-    `x` may have any floating dtype; the result has the same. On a CPU the mean
-    and the scale are matrix products: Paddle's kernels for reduction and for
-    broadcasting are several times slower there.
+    The dtype stays. On a CPU the mean and the scale are matrix products:
+    Paddle's kernels for reduction and broadcasting are several times slower.
     """
     wide = as_float32(x)
     weight = as_float32(weight)
@@ -252,7 +278,6 @@ class RMSNorm(nn.Layer):
         self.eps = config.rms_norm_eps
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise the last axis of `x`."""
         weight = self.weight
         if self.is_shared:
             weight = enter_tensor_parallel(weight)

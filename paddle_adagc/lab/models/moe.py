@@ -13,7 +13,7 @@ from paddle.autograd import PyLayer
 from paddle.distributed import fleet
 
 from paddle_adagc.lab.models.config import DecoderConfig
-from paddle_adagc.lab.models.fp8.linear import without_autocast
+from paddle_adagc.lab.models.fp8 import without_autocast
 from paddle_adagc.lab.models.layers import (
     GatedMLP,
     as_float32,
@@ -57,11 +57,10 @@ class Router(nn.Layer):
     def forward(
         self, x: Tensor, correction_bias: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Route tokens [tokens, hidden].
+        """Map [tokens, hidden] to probabilities, [tokens, E] float32.
 
-        The bias [E] is added to the probabilities for the choice only. Gives
-        probabilities, [tokens, E] float32, the chosen experts' weights,
-        [tokens, top_k] float32, and their indices, int64.
+        And the chosen experts' weights, [tokens, top_k] float32, and indices,
+        int64. The bias [E] takes part in the choice only.
         """
         with without_autocast():
             logits = paddle.matmul(as_float32(x), as_float32(self.weight))
@@ -82,8 +81,8 @@ class Router(nn.Layer):
 def mark_experts(experts: nn.Layer) -> None:
     """Mark parameters as fleet's sharding V2 and the clip expect of experts.
 
-    `color` makes sharding share their optimizer states over the moe_sharding
-    group, `no_sync` keeps them out of the other groups' broadcasts.
+    `color`: their optimizer states are shared over the moe_sharding group;
+    `no_sync`: other groups do not broadcast them.
     """
     groups = fleet.get_hybrid_communicate_group()
     group = groups.get_moe_sharding_parallel_group()
@@ -94,7 +93,11 @@ def mark_experts(experts: nn.Layer) -> None:
 
 
 class AllToAll(PyLayer):
-    """Send rows to other ranks; send back their gradients times a factor."""
+    """Send rows to other ranks; send back their gradients times a factor.
+
+    Rows are grouped by destination, then by sender; the numbers are those of
+    rows for, and from, each rank of the group.
+    """
 
     @staticmethod
     def forward(
@@ -105,17 +108,12 @@ class AllToAll(PyLayer):
         axis: Axis,
         gradient_factor: float,
     ) -> Tensor:
-        """Exchange rows; they are grouped by destination, then by sender.
-
-        The numbers are those of rows for, and from, each rank of the group.
-        """
         ctx.back = num_received, num_sent, axis
         ctx.gradient_factor = gradient_factor
         return _exchange(rows, num_sent, num_received, axis)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        """Send gradients of received rows back to their senders."""
         return _exchange(grad, *ctx.back) * ctx.gradient_factor
 
 
@@ -174,11 +172,10 @@ class Dispatch:
 class MoE(nn.Layer):
     """Routed experts, each with tensors of its own, and shared experts.
 
-    Tokens are sorted by expert; an expert without tokens is not called, and
-    its gradients stay None. With more than one data-parallel or sharding rank
-    it has gradients of zero instead: fleet wants gradients of the same
-    tensors on every rank. The number of tokens of each expert is read by the
-    host, once a layer and step.
+    Tokens are sorted by expert. An expert without tokens is not called, so its
+    gradients stay None, or with several data-parallel or sharding ranks are
+    zero: fleet wants gradients of the same tensors on every rank. The host
+    reads the number of tokens of each expert once a layer and step.
 
     Under expert parallelism this rank holds some of the experts, under their
     global indices, whole under tensor parallelism, too; the rest of `experts`
@@ -210,9 +207,10 @@ class MoE(nn.Layer):
         if is_whole:
             mark_experts(self.experts)
         self.shared_experts: GatedMLP | None = None
-        if config.moe_num_shared_experts:
-            width *= config.moe_num_shared_experts
-            self.shared_experts = GatedMLP(config, width, "experts")
+        if num_shared := config.moe_num_shared_experts:
+            self.shared_experts = GatedMLP(
+                config, num_shared * width, "experts"
+            )
         if self.has_correction_bias:
             zeros = paddle.zeros([self.num_experts], dtype="float32")
             self.register_buffer("e_score_correction_bias", zeros)
@@ -253,16 +251,12 @@ class MoE(nn.Layer):
         return out.reshape(x.shape), balance
 
     def _count(self, chosen: Tensor) -> Tensor:
-        """Tokens of each expert, [E]."""
         return paddle.bincount(chosen.reshape([-1]), minlength=self.num_experts)
 
     def _mix(
         self, tokens: Tensor, weights: Tensor, chosen: Tensor, counts: Tensor
     ) -> Tensor:
-        """Sum the chosen experts by weight, of the tokens that this rank sends.
-
-        Gives [tokens, hidden].
-        """
+        """Sum the chosen experts by weight, [tokens, hidden]."""
         order = paddle.argsort(chosen.reshape([-1]), stable=True)
         rows = paddle.gather(tokens, order // self.top_k)
         axis = self.topology.expert
@@ -295,28 +289,25 @@ class MoE(nn.Layer):
                 outputs.append(expert(paddle.concat([part, zeros]))[:0])
         return paddle.concat(outputs)
 
-    def adjust_correction_bias(self, rate: float) -> None:
-        """Raise the bias of experts with fewer tokens than the mean.
 
-        `bias += rate * sign(mean load - load)` over the tokens routed in
-        training since the last call (Wang et al. 2024, algorithm 1), to be
-        called after an optimizer step. The rate is in units of probability.
-        """
-        if not self.has_correction_bias:
-            return
-        load = self.expert_load.astype("float32")
-        step = rate * paddle.sign(load.mean() - load)
-        self.e_score_correction_bias.add_(
-            step.astype(self.e_score_correction_bias.dtype)
-        )
-        self.expert_load.zero_()
+def _balanced_layers(model: nn.Layer) -> list[MoE]:
+    layers = model.sublayers(include_self=True)
+    return [x for x in layers if isinstance(x, MoE) and x.has_correction_bias]
 
 
 def adjust_correction_biases(model: nn.Layer, rate: float) -> None:
-    """Call `MoE.adjust_correction_bias(rate)` on every MoE layer."""
-    for layer in model.sublayers():
-        if isinstance(layer, MoE):
-            layer.adjust_correction_bias(rate)
+    """Raise the biases of experts with fewer tokens than the mean.
+
+    `bias += rate * sign(mean load - load)` over the tokens routed in training
+    since the last call (Wang et al. 2024, algorithm 1), to be called after an
+    optimizer step. The rate is in units of probability.
+    """
+    for layer in _balanced_layers(model):
+        load = layer.expert_load.astype("float32")
+        step = rate * paddle.sign(load.mean() - load)
+        bias = layer.e_score_correction_bias
+        bias.add_(step.astype(bias.dtype))
+        layer.expert_load.zero_()
 
 
 def expert_balance(model: nn.Layer) -> dict[str, float]:
@@ -327,11 +318,7 @@ def expert_balance(model: nn.Layer) -> dict[str, float]:
     ``idle_experts`` counts those without a token. Empty where no token was
     counted, as without `moe_correction_bias`. Waits for the device.
     """
-    loads = [
-        layer.expert_load.numpy()
-        for layer in model.sublayers(include_self=True)
-        if isinstance(layer, MoE) and layer.has_correction_bias
-    ]
+    loads = [layer.expert_load.numpy() for layer in _balanced_layers(model)]
     if not np.any(loads):
         return {}
     load = np.stack(loads)

@@ -58,13 +58,7 @@ def split_sequence(x: Tensor) -> Tensor:
 
     All TP ranks hold the same; each keeps its share of the positions.
     """
-    degree = tensor_parallel_degree()
-    if x.shape[1] % degree:
-        raise ValueError(
-            f"sequences of {x.shape[1]} tokens under sequence parallelism: "
-            f"use a multiple of the {degree} tensor-parallel ranks."
-        )
-    return ScatterOp.apply(x.transpose([1, 0, 2]).contiguous())
+    return split_rows(x.transpose([1, 0, 2]).contiguous())
 
 
 def whole_sequence(x: Tensor) -> Tensor:
@@ -73,7 +67,7 @@ def whole_sequence(x: Tensor) -> Tensor:
     What follows must be the same computation on every TP rank: the gradient
     of this rank's positions is taken as it is, not summed over the ranks.
     """
-    return GatherOp.apply(x).transpose([1, 0, 2]).contiguous()
+    return whole_rows(x).transpose([1, 0, 2]).contiguous()
 
 
 def split_rows(x: Tensor) -> Tensor:
@@ -81,8 +75,9 @@ def split_rows(x: Tensor) -> Tensor:
     degree = tensor_parallel_degree()
     if x.shape[0] % degree:
         raise ValueError(
-            f"{x.shape[0]} tokens in a micro-batch with experts: use a "
-            f"multiple of the {degree} tensor-parallel ranks that share them."
+            f"{x.shape[0]} tokens of a sequence, or of a micro-batch with "
+            f"experts: use a multiple of the {degree} tensor-parallel ranks "
+            "that share them."
         )
     return ScatterOp.apply(x)
 
@@ -90,16 +85,6 @@ def split_rows(x: Tensor) -> Tensor:
 def whole_rows(x: Tensor) -> Tensor:
     """Undo `split_rows`; what follows is as after `whole_sequence`."""
     return GatherOp.apply(x)
-
-
-def check_length(input_ids: Tensor, config: DecoderConfig) -> None:
-    """Refuse sequences that the model has no positions for."""
-    length, longest = input_ids.shape[1], config.max_position_embeddings
-    if length > longest:
-        raise ValueError(
-            f"input_ids holds sequences of {length} tokens and "
-            f"max_position_embeddings={longest}: shorten them or raise it."
-        )
 
 
 def check_parallel(config: DecoderConfig) -> None:

@@ -4,9 +4,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import TypeAlias
 
-import paddle
 from paddle import Tensor, nn
 from paddle.distributed import fleet
 from paddle.distributed.fleet.meta_parallel import (
@@ -15,11 +13,16 @@ from paddle.distributed.fleet.meta_parallel import (
     SharedLayerDesc,
 )
 
-from paddle_adagc.lab.models.config import DecoderConfig
+from paddle_adagc.lab.models.config import (
+    DecoderConfig,
+    PipelinePretrainedModel,
+)
 from paddle_adagc.lab.models.decoder import (
     DecoderLayer,
+    Flow,
     add_router_loss,
     cross_entropy,
+    embed,
 )
 from paddle_adagc.lab.models.layers import (
     RMSNorm,
@@ -27,18 +30,7 @@ from paddle_adagc.lab.models.layers import (
     tied_head,
     token_embedding,
 )
-from paddle_adagc.lab.models.parallel import (
-    check_length,
-    check_parallel,
-    split_sequence,
-    uses_sequence_parallel,
-    whole_sequence,
-)
-from paddle_adagc.lab.models.pretrained import PipelinePretrainedModel
-
-Flow: TypeAlias = Tensor | tuple[Tensor, Tensor]
-"""What goes from layer to layer: hidden states; with experts also the sum of
-the router losses so far, [1]."""
+from paddle_adagc.lab.models.parallel import check_parallel, whole_sequence
 
 
 def stage_bounds(num_layers: int, num_stages: int) -> list[int]:
@@ -82,34 +74,13 @@ class EmbeddingPipe(nn.Layer):
         return self.embed_tokens.weight
 
     def forward(self, input_ids: Tensor) -> Flow:
-        """Map [batch, length] to hidden states and router losses of 0."""
-        check_length(input_ids, self.config)
-        x = self.embed_tokens(input_ids)
-        if uses_sequence_parallel(self.config):
-            x = split_sequence(x)
-        if self.config.moe_num_experts == 0:
-            return x
-        router_loss = paddle.zeros([1], "float32")
-        router_loss.stop_gradient = False
-        return x, router_loss
-
-
-class DecoderLayerPipe(DecoderLayer):
-    """A decoder layer that adds its router losses to those before it."""
-
-    def forward(self, flow: Flow) -> Flow:
-        """Map hidden states and router losses to the same."""
-        if isinstance(flow, Tensor):
-            return super().forward(flow)[0]
-        x, losses = super().forward(flow[0])
-        return x, flow[1] if losses is None else flow[1] + losses
+        return embed(self.config, self.embed_tokens, input_ids)
 
 
 class NormPipe(RMSNorm):
     """Final norm; after it sequences are whole again."""
 
     def forward(self, flow: Flow) -> Flow:
-        """Map hidden states to [batch, length, hidden]."""
         flow = _mapped(super().forward, flow)
         return _mapped(whole_sequence, flow) if self.is_shared else flow
 
@@ -124,7 +95,6 @@ class HeadPipe(nn.Layer):
         )
 
     def forward(self, flow: Flow) -> Flow:
-        """Map hidden states to logits."""
         return _mapped(self.lm_head, flow)
 
 
@@ -154,8 +124,7 @@ class PipelineLoss(nn.Layer):
         self.micro_losses.append(loss.detach())
         if isinstance(flow, Tensor):
             return loss
-        mean = flow[1] / len(self.config.layers_with_experts)
-        return add_router_loss(self.config, loss, mean)
+        return add_router_loss(self.config, loss, flow[1])
 
 
 class DecoderForCausalLMPipe(PipelinePretrainedModel, PipelineLayer):
@@ -176,7 +145,7 @@ class DecoderForCausalLMPipe(PipelinePretrainedModel, PipelineLayer):
         num_parts = getattr(config, "virtual_pp_degree", 1)
         self.config = config
         self._describe(config)
-        bounds: list[int] | str = f"layer:{DecoderLayerPipe.__name__}"
+        bounds: list[int] | str = f"layer:{DecoderLayer.__name__}"
         if num_parts == 1:
             bounds = stage_bounds(config.num_hidden_layers, num_stages)
         loss = PipelineLoss(config)
@@ -205,7 +174,7 @@ class DecoderForCausalLMPipe(PipelinePretrainedModel, PipelineLayer):
             head_name = "model"
         self.add_sequential_layer(embedding, "model")
         for index in range(config.num_hidden_layers):
-            layer = LayerDesc(DecoderLayerPipe, config, index)
+            layer = LayerDesc(DecoderLayer, config)
             self.add_sequential_layer(layer, f"model.layers.{index}")
         self.add_sequential_layer(LayerDesc(NormPipe, config), "model.norm")
         self.add_sequential_layer(head, head_name)

@@ -13,12 +13,10 @@ import paddle
 from paddle import Tensor, nn
 
 from paddle_adagc.lab.models.config import DecoderConfig
-from paddle_adagc.lab.models.fp8.linear import is_float8
-from paddle_adagc.lab.models.initialization import ALPHA, initial_alpha, role_of
-from paddle_adagc.lab.models.layers import weight_initializer
+from paddle_adagc.lab.models.fp8 import is_float8
 from paddle_adagc.lab.models.parallel import topology
 from paddle_adagc.lab.models.safe_pickle import load_pickle
-from paddle_adagc.lab.models.shapes import Shape, parameter_shapes
+from paddle_adagc.lab.models.shapes import Shape, whole_model
 from paddle_adagc.parallel.layout import read_layout, unwrap
 
 Array = npt.NDArray[np.generic]
@@ -43,21 +41,17 @@ def initialize_weights(
 ) -> None:
     """Initialise a decoder of any layout like one process with this seed.
 
-    Every rank draws all tensors in the order in which
-    `DecoderForCausalLM(config)` does after `paddle.seed(seed)`, one at a
-    time, and keeps its parts. Paddle's generator is left as after building the
-    whole model.
+    Every rank draws all tensors as `DecoderForCausalLM(config)` does after
+    `paddle.seed(seed)`, one at a time, and keeps its parts. Paddle's generator
+    is left as after that.
     """
     parameters = parameters_by_key(model)
     paddle.seed(seed)
-    for key, shape in parameter_shapes(config).items():
-        whole = paddle.ones(shape, paddle.get_default_dtype())
-        if key.endswith(f".{ALPHA}"):
-            whole = whole * initial_alpha(config, role_of(key))
-        elif len(shape) == 2:  # else a norm's scale
-            weight_initializer(config, role_of(key))(whole)
+    for key, whole in whole_model(config).named_parameters():
+        whole.initialize()
         if key in parameters:
             _set(parameters[key], whole)
+        whole._clear_data()
 
 
 @paddle.no_grad()

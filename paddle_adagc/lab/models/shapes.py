@@ -3,29 +3,22 @@
 """Names, shapes and counts of a whole model's parameters."""
 
 import dataclasses
-import functools
-import json
 import math
-import re
 from unittest import mock
 
 import paddle
 from paddle.distributed import fleet
 from paddle.utils import unique_name
 
-from paddle_adagc.lab.models.config import DecoderConfig
+from paddle_adagc.lab.models.config import DecoderConfig, PretrainedModel
 from paddle_adagc.lab.models.decoder import DecoderForCausalLM
-from paddle_adagc.lab.models.pretrained import PretrainedModel
-from paddle_adagc.lab.models.vision_text.config import CLIPConfig
-from paddle_adagc.lab.models.vision_text.model import CLIP
+from paddle_adagc.lab.models.vision_text import CLIP, CLIPConfig
 
 Shape = tuple[int, ...]
 ModelConfig = DecoderConfig | CLIPConfig
 
 CORRECTION_BIAS = "e_score_correction_bias"
 """Name of the buffer of a router's layer, [num_experts]."""
-
-_LAYER = re.compile(r"^model\.layers\.(\d+)\.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,56 +41,36 @@ class ModelSize:
         return 4 * self.tensors
 
 
-def parameter_shapes(config: ModelConfig) -> dict[str, Shape]:
-    """Return name and shape of every parameter of the model in one piece.
-
-    In the order of `named_parameters()`; matrices are stored [in, out]. They
-    are those of the real model, built without memory; of decoder layers with
-    experts, and of those without, it has one for all that are alike.
-    """
+def whole_model(config: ModelConfig) -> PretrainedModel:
+    """Build the model in one piece, its parameters without memory."""
+    kind = CLIP if isinstance(config, CLIPConfig) else DecoderForCausalLM
     options = {name: getattr(config, name) for name in config.field_names()}
-    if isinstance(config, CLIPConfig):
-        return dict(_built_shapes(CLIP, json.dumps(options)))
-    kinds = [config.is_moe_layer(i) for i in range(config.num_hidden_layers)]
-    built = [*dict.fromkeys(kinds)]
-    options["num_hidden_layers"] = len(built)
-    options["moe_layers"] = [i for i, is_moe in enumerate(built) if is_moe]
-    shapes: dict[str, Shape] = {}
-    layers: list[dict[str, Shape]] = [{} for _ in built]
-    for key, shape in _built_shapes(DecoderForCausalLM, json.dumps(options)):
-        if layer := _LAYER.match(key):
-            layers[int(layer[1])][key[layer.end() :]] = shape
-            continue
-        if key == "model.norm.weight":  # the first one after the layers
-            for index, kind in enumerate(kinds):
-                for name, of_layer in layers[built.index(kind)].items():
-                    shapes[f"model.layers.{index}.{name}"] = of_layer
-        shapes[key] = shape
-    return shapes
-
-
-def state_shapes(config: DecoderConfig) -> dict[str, Shape]:
-    """Return `parameter_shapes`, and those of the correction biases."""
-    shapes = parameter_shapes(config)
-    if config.moe_correction_bias:
-        for index in config.layers_with_experts:
-            name = f"model.layers.{index}.mlp.{CORRECTION_BIAS}"
-            shapes[name] = (config.moe_num_experts,)
-    return shapes
-
-
-@functools.lru_cache(maxsize=32)
-def _built_shapes(
-    kind: type[PretrainedModel], options: str
-) -> tuple[tuple[str, Shape], ...]:
     with (
         paddle.LazyGuard(),
         # Later parameters keep their names, and no rank splits these.
         unique_name.guard(),
         mock.patch.object(fleet.fleet, "_hcg", None, create=True),
     ):
-        model = kind(kind.config_class(**json.loads(options)))
-    return tuple((n, tuple(p.shape)) for n, p in model.named_parameters())
+        return kind(kind.config_class(**options))
+
+
+def parameter_shapes(config: ModelConfig) -> dict[str, Shape]:
+    """Return name and shape of every parameter of the model in one piece.
+
+    In the order of `named_parameters()`; matrices are stored [in, out].
+    """
+    named = whole_model(config).named_parameters()
+    return {name: tuple(parameter.shape) for name, parameter in named}
+
+
+def state_shapes(config: DecoderConfig) -> dict[str, Shape]:
+    """Return `parameter_shapes`, and those of the correction biases."""
+    shapes = parameter_shapes(config)
+    if config.moe_correction_bias:
+        for index in range(config.num_hidden_layers):
+            name = f"model.layers.{index}.mlp.{CORRECTION_BIAS}"
+            shapes[name] = (config.moe_num_experts,)
+    return shapes
 
 
 def model_size(config: ModelConfig) -> ModelSize:

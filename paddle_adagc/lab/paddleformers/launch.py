@@ -4,14 +4,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-import paddle
 import paddle.distributed as dist
 
 from paddle_adagc import make_clip
@@ -29,7 +27,7 @@ def run_recipe(
     Without ``resume_from_checkpoint`` the run resumes from the newest complete
     checkpoint in ``output_dir``, which all processes must see.
     """
-    # Products in full float32, as under PaddleFormers' own command line.
+    # Products in full float32, as under PaddleFormers' own command.
     os.environ.setdefault("NVIDIA_TF32_OVERRIDE", "0")
     recipe = load_recipe(path, overrides)
     check_directory("output_dir", recipe["output_dir"])
@@ -53,31 +51,18 @@ def run_recipe(
                 balance.CorrectionBiasCallback
             )
     except ModuleNotFoundError as error:
-        raise ValueError(_why_not_importable(path, error)) from error
+        raise ValueError(
+            f"{error}: the recipe needs a GPU build of Paddle, and "
+            "PaddleFormers: install '.[formers]' in an environment of its own, "
+            "without '.[nlp]'. Without a GPU, in an environment with '.[nlp]', "
+            f"`python tools/pretrain.py {path} --check` validates the recipe"
+        ) from error
     clip_here(clip)
     try:
         run_tuner(recipe)
     except (TypeError, ValueError):  # of which the command prints the message
         traceback.print_exc()
         raise
-
-
-def _why_not_importable(
-    path: str | os.PathLike[str], error: ModuleNotFoundError
-) -> str:
-    if importlib.util.find_spec("paddleformers") is None:
-        reason = (
-            "the recipe needs PaddleFormers on a GPU build of Paddle; install "
-            "'.[formers]' in an environment of its own, without '.[nlp]'"
-        )
-    elif not paddle.device.is_compiled_with_cuda():
-        reason = "PaddleFormers needs a GPU build of Paddle"
-    else:
-        return str(error)
-    return (
-        f"{error}: {reason}. Without a GPU, in an environment with '.[nlp]', "
-        f"`python tools/pretrain.py {path} --check` validates the recipe"
-    )
 
 
 def last_checkpoint(output_dir: Path, world_size: int) -> str | None:

@@ -46,31 +46,14 @@ _MISSPELT = 0.92
 PaddleFormers' own keys stay below (``save_hf_total_limit``: 0.914)."""
 
 _DECAY_SHAPES = {"1-sqrt": "sqrt"}
-_SHARED = (
-    "vocab_size",
-    "hidden_size",
-    "intermediate_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "max_position_embeddings",
-    "rope_theta",
-    "rms_norm_eps",
-    "tie_word_embeddings",
-    "initializer_range",
-    "moe_num_experts",
-    "moe_num_shared_experts",
-    "moe_intermediate_size",
-)
-"""Options that PaddleFormers' model and our decoder share."""
-
+_PRECISIONS = {"bf16": "bfloat16", "fp16": "float16", "float32": "float32"}
 _MODELLED = {
     "sharding": "stage1",
     "virtual_pipeline_model_parallel_size": 1,
     "hybrid_parallel_topo_order": "sharding_first",
     "use_recompute": False,
 }
-"""Options of PaddleFormers for which the plan knows one value only."""
+"""Options of PaddleFormers of which the plan knows one value only."""
 
 
 def is_recipe(path: str | os.PathLike[str]) -> bool:
@@ -187,9 +170,10 @@ def batch_change(config: RunConfig, path: str | os.PathLike[str]) -> str | None:
 
 def _run_values(recipe: Mapping[str, Any]) -> dict[str, Any]:
     model = model_settings(recipe)
-    is_ernie = recipe["stage"] == ERNIE
+    is_float8 = bool(model.get("use_fp8_mlp"))
+    kind = check_choice("compute_type", recipe["compute_type"], _PRECISIONS)
     return {
-        "model": (_decoder_options if is_ernie else _hf_options)(model),
+        "model": _decoder_options(model),
         "clip": recipe["clip"],
         "optimizer": {
             "name": "adamw",
@@ -216,7 +200,7 @@ def _run_values(recipe: Mapping[str, Any]) -> dict[str, Any]:
             ],
             "seed": recipe.get("seed", 42),
             "expert_bias_rate": recipe.get("moe_router_bias_update_rate", 0.0),
-            "precision": _precision(recipe, model),
+            "precision": "float8" if is_float8 else _PRECISIONS[kind],
             "log_every": recipe.get("logging_steps", 500),
             "keep_checkpoints": recipe.get("save_total_limit", 1),
         },
@@ -232,7 +216,7 @@ def _check_new_keys(overrides: Sequence[str], known: Mapping[str, Any]) -> None:
     for override in overrides:
         key = override.partition("=")[0]
         *parents, last = key.split(".")
-        if key.split(".")[0] == "clip":  # make_clip knows its arguments
+        if parents[:1] == ["clip"]:  # make_clip knows its arguments
             continue
         section: Any = known
         for parent in parents:
@@ -240,18 +224,10 @@ def _check_new_keys(overrides: Sequence[str], known: Mapping[str, Any]) -> None:
             section = section if isinstance(section, Mapping) else {}
         if last in section:
             continue
-        is_flat = bool(parents) and not isinstance(
-            known.get(parents[0]), Mapping
-        )
-        near = suggestion(
-            last,
-            known if is_flat else section,
-            "" if is_flat else key.removesuffix(last),
-            similarity=_MISSPELT,
-        )
-        what = f"section {parents[0]!r}" if is_flat else f"key {key!r}"
-        missing = f"the recipe has no {what} (override {override!r}){near}"
-        if near or is_flat:
+        before = key.removesuffix(last)
+        near = suggestion(last, section, before, similarity=_MISSPELT)
+        missing = f"the recipe has no key {key!r}{near}"
+        if near:
             raise ValueError(missing)
         warnings.warn(
             f"{missing}; PaddleFormers decides whether it knows it",
@@ -260,37 +236,19 @@ def _check_new_keys(overrides: Sequence[str], known: Mapping[str, Any]) -> None:
 
 
 def _decoder_options(model: Mapping[str, Any]) -> dict[str, Any]:
-    last = model["num_hidden_layers"] - 1
-    end = model.get("moe_layer_end_index", -1)
-    start = model.get("moe_layer_start_index", 0)
-    if (start, model.get("moe_layer_interval", 2)) != (0, 1) or (
-        end not in (-1, last)
-    ):
-        raise ValueError(
-            "moe_layer_start_index, _end_index and _interval make some layers "
-            "dense: our decoder's twin has experts in every layer"
-        )
-    options = {name: model[name] for name in _SHARED}
-    # The experts' shares of the tokens sum to moe_k in PaddleFormers' loss,
-    # to 1 in this package's.
-    coefficient = model["router_aux_loss_coef"] * model["moe_k"]
-    if model.get("use_fp8_mlp"):  # the products of all experts
-        options["float8_linears"] = ["mlp", "experts"]
-    return {
-        **options,
-        "moe_top_k": model["moe_k"],
-        "moe_correction_bias": model["moe_use_aux_free"],
-        "rope_layout": "interleaved",
-        "router_aux_loss_coef": coefficient,
-    }
-
-
-def _hf_options(model: Mapping[str, Any]) -> dict[str, Any]:
     from paddle_adagc.lab.models.hf import config_from_hf
 
+    is_ernie = model["model_type"] == "ernie"
+    if is_ernie:  # has the keys of transformers' class
+        model = {**model, "model_type": "ernie4_5_moe"}
     config = config_from_hf(model)
     names = {*config.field_names()} - {"float8_linears"}  # config.json has none
-    return {name: getattr(config, name) for name in sorted(names)}
+    options = {name: getattr(config, name) for name in sorted(names)}
+    if is_ernie:
+        options["moe_correction_bias"] = model["moe_use_aux_free"]
+    if model.get("use_fp8_mlp"):  # the products of all experts
+        options["float8_linears"] = ["mlp", "experts"]
+    return options
 
 
 def _schedule(recipe: Mapping[str, Any]) -> dict[str, Any]:
@@ -351,10 +309,3 @@ def _data(recipe: Mapping[str, Any]) -> dict[str, Any]:
         "seq_length": recipe["max_seq_len"],
         "validation_fraction": sum(held_out) / (train + sum(held_out)),
     }
-
-
-def _precision(recipe: Mapping[str, Any], model: Mapping[str, Any]) -> str:
-    if model.get("use_fp8_mlp"):
-        return "float8"
-    names = {"bf16": "bfloat16", "fp16": "float16", "float32": "float32"}
-    return names[check_choice("compute_type", recipe["compute_type"], names)]

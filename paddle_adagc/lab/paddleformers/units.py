@@ -81,7 +81,7 @@ def followed(
     """
     if not is_recipe(path):
         return None
-    with warnings.catch_warnings():  # said once, by read_run_config
+    with warnings.catch_warnings():  # read_run_config said it
         warnings.simplefilter("ignore")
         recipe = load_recipe(path, overrides)
     check_units(recipe)

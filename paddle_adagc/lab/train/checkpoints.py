@@ -167,18 +167,23 @@ def checkpoints(output_dir: Path) -> list[Path]:
     return sorted(found, key=_step, reverse=True)
 
 
-def last_checkpoint(output_dir: Path) -> Path | None:
+def last_checkpoint(
+    output_dir: Path, *, resumes: bool = True, verify: bool = True
+) -> Path | None:
     """Return the newest whole checkpoint; remove incomplete ones.
 
     Damaged ones are named in the log, or in a ValueError if all are; they stay
-    until the run saves the same step again.
+    until the run saves the same step again. A caller that does not resume the
+    run changes nothing in it, and needs no record.
     """
     found, notes, whole = checkpoints(output_dir), [], None
     incomplete = [path for path in found if not (path / COMPLETE).exists()]
     for path in found:
         if path in incomplete:
-            notes.append(f"{path.name} was not completed, removed")
-        elif fault := find_checkpoint_fault(path):
+            notes.append(f"{path.name} was not completed")
+        elif fault := find_checkpoint_fault(
+            path, verify=verify, with_record=resumes
+        ):
             notes.append(f"{path.name} is damaged ({fault})")
         else:
             whole = path
@@ -188,11 +193,11 @@ def last_checkpoint(output_dir: Path) -> Path | None:
             f"{output_dir} holds no whole checkpoint: {'; '.join(notes)}: put "
             "the files back, or start anew with --overwrite"
         )
-    for path in incomplete:
+    for path in incomplete if resumes else []:
         remove_checkpoint(path)
     if whole is not None and notes:
         text = "; ".join(notes)
-        logger.warning("%s: resuming from %s", text, whole.name)
+        logger.warning("%s: taking %s", text, whole.name)
     return whole
 
 

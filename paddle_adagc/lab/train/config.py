@@ -91,7 +91,7 @@ class TrainConfig:
     precision: Literal["float32", "bfloat16", "float16", "float8"] = "float32"
     """``"bfloat16"`` and ``"float16"`` mean AMP O2 with float32 master weights
     and gradients; they need a GPU. ``"float8"`` multiplies in block-wise FP8
-    (:mod:`paddle_adagc.lab.models.fp8.linear`) in the linear maps of
+    (:mod:`paddle_adagc.lab.models.fp8`) in the linear maps of
     ``model.float8_linears``, by default attention, MLPs and experts; the rest
     is bfloat16 as above, on CPUs float32."""
 
@@ -219,7 +219,7 @@ class RunConfig:
     model: dict[str, Any]
     """``architecture``, ``decoder`` if it is left out, or ``clip``; and fields
     of :class:`~paddle_adagc.lab.models.config.DecoderConfig`, or of
-    :class:`~paddle_adagc.lab.models.vision_text.config.CLIPConfig`. With
+    :class:`~paddle_adagc.lab.models.vision_text.CLIPConfig`. With
     ``preset`` the named preset's values come first."""
 
     clip: dict[str, Any]

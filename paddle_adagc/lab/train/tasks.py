@@ -36,7 +36,7 @@ from paddle_adagc.lab.models.activations import pair_batch_bytes, stage_bytes
 from paddle_adagc.lab.models.config import FLOAT8_LINEARS
 from paddle_adagc.lab.models.decoder import DecoderForCausalLM
 from paddle_adagc.lab.models.families import decoder_config
-from paddle_adagc.lab.models.fp8.linear import backend
+from paddle_adagc.lab.models.fp8 import backend
 from paddle_adagc.lab.models.moe import (
     adjust_correction_biases,
     expert_balance,
@@ -51,8 +51,12 @@ from paddle_adagc.lab.models.rank_weights import (
     parameters_by_key,
     quantized_parameters,
 )
-from paddle_adagc.lab.models.vision_text.config import PRESETS, CLIPConfig
-from paddle_adagc.lab.models.vision_text.model import CLIP, retrieval_accuracy
+from paddle_adagc.lab.models.vision_text import (
+    CLIP,
+    PRESETS,
+    CLIPConfig,
+    retrieval_accuracy,
+)
 from paddle_adagc.lab.train.config import RunConfig, TrainConfig
 from paddle_adagc.lab.train.processes import gather
 
@@ -266,7 +270,7 @@ class LanguageTask(PretrainTask):
         layers = {int(m[1]) for key in keys if (m := LAYER.search(key))}
         per_token = stage_bytes(
             self.model_config,
-            sorted(layers),
+            len(layers),
             value_bytes(train),
             num_held=min(num_stages - stage, train.gradient_accumulation_steps),
             has_head=stage == num_stages - 1,

@@ -9,8 +9,7 @@ from helpers import make_parameters
 
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.decoder import DecoderForCausalLM
-from paddle_adagc.lab.models.vision_text.config import CLIPConfig
-from paddle_adagc.lab.models.vision_text.model import CLIP
+from paddle_adagc.lab.models.vision_text import CLIP, CLIPConfig
 from paddle_adagc.optimizers import base
 from paddle_adagc.optimizers.muon import hidden_matrices
 from paddle_adagc.parallel.topology import Axis, Topology
@@ -32,14 +31,14 @@ def test_hidden_matrices_of_a_decoder():
         moe_top_k=2,
         moe_intermediate_size=4,
         moe_num_shared_experts=1,
-        moe_layers=[1],
     )
     model = DecoderForCausalLM(config)
     is_matrix = hidden_matrices(model)
     others = {k for k, p in model.named_parameters() if not is_matrix(p.name)}
     assert {key for key in others if "norm" not in key} == {
         "model.embed_tokens.weight",
-        "model.layers.1.mlp.gate.weight",  # the router
+        "model.layers.0.mlp.gate.weight",  # the routers
+        "model.layers.1.mlp.gate.weight",
         "lm_head.weight",
     }
 

@@ -48,7 +48,6 @@ MOE = {
     "moe_top_k": 2,
     "moe_intermediate_size": 8,
     "moe_num_shared_experts": 1,
-    "moe_layers": [0, 2],
     "router_aux_loss_coef": 0.05,
 }
 # So many experts that some get no token on a rank, or on any.

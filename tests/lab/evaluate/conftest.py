@@ -43,7 +43,6 @@ MODELS = {
         **SMALL,
         **EXPERTS,
         "moe_num_shared_experts": 2,
-        "moe_layers": [1],
         "moe_correction_bias": True,
         "rope_layout": "interleaved",
         "rope_theta": 500000.0,

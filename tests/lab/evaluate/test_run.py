@@ -2,12 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 import importlib.util
 import json
+import math
 
 import numpy as np
 import pytest
 from indexed import write_indexed_dataset
 
 from paddle_adagc.lab.evaluate.run import BENCHMARKS, evaluate, to_markdown
+from paddle_adagc.lab.record.files import RunRecord
 
 
 def test_command_without_the_harness(
@@ -23,11 +25,15 @@ def test_command_without_the_harness(
     )
     assert run([*arguments, "--tasks", "paper"]) == 2
     assert "pip install -e '.[eval]'" in capsys.readouterr().err
-    assert run([*arguments, "--perplexity", "--validation-size", "3"]) == 0
-    assert "over 72 tokens of stdlib" in capsys.readouterr().out
+    assert run([*arguments, "--perplexity"]) == 0
+    assert "over 192 tokens of stdlib" in capsys.readouterr().out
     result = json.loads((tmp_path / "out.json").read_text())
     assert "tasks" not in result
-    assert result["perplexity"]["num_tokens"] == 3 * 24
+    loss = result["perplexity"]["loss"]
+    assert result["perplexity"]["num_tokens"] == 8 * 24
+    record = RunRecord.load(runs("llama"))  # its last evaluation
+    assert loss == pytest.approx(record.metrics["eval_loss"][-1], abs=1e-6)
+    assert result["perplexity"]["perplexity"] == pytest.approx(math.exp(loss))
 
 
 def test_perplexity_of_other_data(runs, tmp_path):
@@ -56,12 +62,10 @@ def test_perplexity_of_other_data(runs, tmp_path):
     assert f"of {prefix}." in to_markdown(result)
 
 
-def test_an_output_that_cannot_be_written(
-    runs, tmp_path, command, capsys, monkeypatch
-):
+def test_an_output_that_cannot_be_written(runs, tmp_path, command, capsys):
     run = command("evaluate")
     (tmp_path / "file").touch()
-    arguments = [str(runs("llama")), "--perplexity", "--validation-size", "3"]
+    arguments = [str(runs("llama")), "--perplexity"]
     for output, message in (
         (tmp_path / "file/out.json", f"{tmp_path}/file is a file"),
         (tmp_path, "a directory: name a file"),
@@ -71,22 +75,6 @@ def test_an_output_that_cannot_be_written(
         assert message in printed.err
         assert not printed.out  # refused before scoring
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
-
-    def full_disk(*_):
-        raise OSError("No space left on device")
-
-    monkeypatch.setattr("paddle_adagc.files.sync", full_disk)
-    assert run([*arguments, "--output", str(tmp_path / "out.json")]) == 2
-    printed = capsys.readouterr()
-    assert "over 72 tokens of stdlib" in printed.out
-    assert "No space left" in printed.err
-
-
-def test_data_is_read_before_the_model(tmp_path, command, capsys):
-    (tmp_path / "run.yaml").write_text("clip: [")
-    arguments = [str(tmp_path), "--perplexity", "--data"]
-    assert command("evaluate")([*arguments, str(tmp_path / "run.yaml")]) == 2
-    assert "run.yaml, line 1: not YAML" in capsys.readouterr().err
 
 
 def test_the_paper_s_metrics_and_their_mean():

@@ -10,7 +10,6 @@ import pytest
 from paddle_adagc.lab.models import attention, layers, parallel
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.decoder import DecoderForCausalLM
-from paddle_adagc.lab.models.rank_weights import quantized_parameters
 
 TINY = {
     "vocab_size": 32,
@@ -41,7 +40,6 @@ VARIANTS = {
         "rope_layout": "interleaved",
         "moe_num_shared_experts": 1,
         "moe_correction_bias": True,
-        "moe_layers": [1],
     },
 }
 FLOAT8 = {**EXPERTS, "float8_linears": ["attention", "mlp", "experts"]}
@@ -91,24 +89,6 @@ def test_loss_and_gradients_equal_those_of_the_general_path(name, monkeypatch):
         np.testing.assert_allclose(left, right, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", [*VARIANTS, "float8"])
-def test_save_and_load(name, tmp_path):
-    model = build(name)
-    for layer in model.sublayers():
-        if hasattr(layer, "e_score_correction_bias"):
-            bias = np.array([0.1, 0.0, -0.2, 0.3], np.float32)
-            layer.e_score_correction_bias.set_value(bias)
-    model.save_pretrained(str(tmp_path))
-    again = DecoderForCausalLM.from_pretrained(str(tmp_path))
-    assert again.config.float8_linears == model.config.float8_linears
-    assert quantized_parameters(again) == quantized_parameters(model)
-    model.eval()
-    again.eval()
-    np.testing.assert_array_equal(
-        model(tokens()).numpy(), again(tokens()).numpy()
-    )
-
-
 def test_loss_is_the_mean_over_labels_that_count():
     model = build("llama")
     ids, labels = tokens(), tokens(seed=1).numpy()
@@ -138,9 +118,7 @@ def test_recompute_gives_the_same_gradients(name):
     grads = []
     for recompute in (False, True):
         model = build(name)
-        if recompute:
-            model.recompute_enable()
-            assert model.model.enable_recompute
+        model.model.enable_recompute = recompute
         model(tokens(), labels=tokens(seed=1))[0].backward()
         grads.append([p.grad for p in model.parameters()])
     for left, right in zip(*grads, strict=True):

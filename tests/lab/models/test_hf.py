@@ -15,8 +15,9 @@ from helpers import load_golden
 
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.decoder import DecoderForCausalLM
-from paddle_adagc.lab.models.families import FAMILIES, PRESETS, preset
+from paddle_adagc.lab.models.families import preset
 from paddle_adagc.lab.models.hf import (
+    FAMILIES,
     config_from_hf,
     config_to_hf,
     family_of,
@@ -52,20 +53,9 @@ def test_logits_and_the_same_checkpoint_again(family):
 
 
 def test_keys_of_older_configs():
-    options, _, _ = load("ernie4_5_moe")
-    options.update(num_hidden_layers=6, moe_layer_interval=2)
-    options.update(moe_layer_start_index=2, moe_layer_end_index=-1)
-    assert config_from_hf(options).moe_layers == [3, 5]
     options, _, _ = load("llama")
     del options["rope_parameters"]
     assert config_from_hf({**options, "rope_theta": 5e4}).rope_theta == 5e4
-
-
-def test_refuses_a_checkpoint_that_does_not_fit():
-    options, weights, _ = load("llama")
-    weights["surplus"] = weights.pop("model.norm.weight")
-    with pytest.raises(ValueError, match=r"model\.norm\.weight.*surplus"):
-        state_from_hf(weights, config_from_hf(options))
 
 
 def test_copies_of_a_tied_head_and_rotary_frequencies_are_left_out():
@@ -76,8 +66,7 @@ def test_copies_of_a_tied_head_and_rotary_frequencies_are_left_out():
     weights["lm_head.weight"] = embedding
     assert "lm_head.weight" not in state_from_hf(weights, config)
     weights["lm_head.weight"] = embedding + 1
-    with pytest.raises(ValueError, match="lm_head"):
-        state_from_hf(weights, config)
+    assert "lm_head.weight" in state_from_hf(weights, config)
 
 
 MIXTRAL = {"moe_num_experts": 4}
@@ -95,32 +84,22 @@ def options_of(config):
 
 
 @pytest.mark.parametrize(
-    ("fields", "family"),
+    ("config", "family"),
     [
-        ({}, "llama"),
-        ({"head_dim": 32, "num_key_value_heads": 2}, "llama"),
-        ({"qk_norm": True, "tie_word_embeddings": True}, "qwen3"),
-        ({**MIXTRAL, "router_aux_loss_coef": 0.1}, "mixtral"),
-        ({**ERNIE, "moe_num_shared_experts": 2}, "ernie4_5_moe"),
-        ({**ERNIE, "moe_layers": [8]}, "ernie4_5_moe"),
-        ({**ERNIE, "moe_layers": [3, 5, 7]}, "ernie4_5_moe"),
-        ({**ERNIE, "moe_layers": [2, 5, 8]}, "ernie4_5_moe"),
-        ({**ERNIE, "router_aux_loss_coef": 0.1}, "ernie4_5_moe"),
+        (DecoderConfig(head_dim=32, num_key_value_heads=2), "llama"),
+        (preset("llama2-7b"), "llama"),
+        (preset("qwen3-1.7b"), "qwen3"),
+        (preset("mixtral-8x1b"), "mixtral"),
+        (preset("ernie-10b-a1.4b"), "ernie4_5_moe"),
+        (DecoderConfig(**ERNIE, router_aux_loss_coef=0.1), "ernie4_5_moe"),
     ],
 )
-def test_configs_come_back(fields, family):
-    config = DecoderConfig(**fields)
+def test_configs_come_back(config, family):
     assert family_of(config).model_type == family
-    exported = config_to_hf(config)
-    assert exported["model_type"] == family
-    assert options_of(config_from_hf(exported)) == options_of(config)
-
-
-@pytest.mark.parametrize("name", PRESETS)
-def test_the_paper_s_models_come_back(name):
-    config = preset(name)
-    with warnings.catch_warnings(action="error"):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
         exported = config_to_hf(config)
+    assert exported["model_type"] == family
     assert options_of(config_from_hf(exported)) == options_of(config)
 
 
@@ -130,11 +109,8 @@ def test_the_paper_s_models_come_back(name):
         ({"rope_layout": "interleaved"}, "rope_layout='interleaved'"),
         ({"initialization": "wesar"}, "initialization='wesar'"),
         ({**MIXTRAL, "qk_norm": True}, "qk_norm=True.*Mixtral"),
-        ({**MIXTRAL, "moe_layers": [0]}, r"moe_layers=\[0\].*every layer"),
         ({**ERNIE, "moe_correction_bias": False}, "moe_correction_bias=False"),
         ({**ERNIE, "rope_layout": "half"}, "rope_layout='half'"),
-        ({**ERNIE, "moe_layers": [1, 2, 5]}, r"moe_layers=\[1, 2, 5\]"),
-        ({**ERNIE, "moe_layers": []}, r"moe_layers=\[\]"),
     ],
 )
 def test_refuses_what_transformers_has_not(fields, message):
@@ -166,6 +142,9 @@ def test_says_what_is_left_out(fields, message):
         ({}, {"rope_scaling": {"type": "linear", "factor": 8}}, "'linear'"),
         ({}, {"rope_scaling": [1]}, r"rope_scaling=\[1\]"),
         (ERNIE, {"moe_norm_min": 0.9}, r"moe_norm_min=0\.9"),
+        (ERNIE, {"moe_layer_start_index": 1}, "start_index=1"),
+        (ERNIE, {"moe_layer_end_index": 7}, "end_index=7.* every layer"),
+        (ERNIE, {"moe_num_experts": 1001}, "moe_num_experts=1001: not in"),
     ],
 )
 def test_refuses_what_the_decoder_has_not(fields, changes, message):
@@ -176,7 +155,7 @@ def test_refuses_what_the_decoder_has_not(fields, changes, message):
         config_from_hf(exported)
 
 
-def test_names_what_a_config_lacks():
+def test_missing_keys_are_named_or_have_transformers_defaults():
     for fields, key in (
         ({}, "rms_norm_eps"),
         (MIXTRAL, "router_aux_loss_coef"),
@@ -186,13 +165,11 @@ def test_names_what_a_config_lacks():
         del exported[key]
         with pytest.raises(ValueError, match=f"holds no {key}: add it"):
             config_from_hf(exported)
-
-
-def test_what_transformers_leaves_out_has_its_default():
-    for fields, is_tied in (({}, False), (ERNIE, True)):
+    for fields, key, default in (
+        ({}, "tie_word_embeddings", False),
+        (ERNIE, "tie_word_embeddings", True),
+        ({"qk_norm": True}, "head_dim", 128),
+    ):
         exported = config_to_hf(DecoderConfig(**fields))
-        del exported["tie_word_embeddings"]
-        assert config_from_hf(exported).tie_word_embeddings is is_tied
-    exported = config_to_hf(DecoderConfig(qk_norm=True))
-    del exported["head_dim"]
-    assert config_from_hf(exported).head_dim == 128
+        del exported[key]
+        assert getattr(config_from_hf(exported), key) == default

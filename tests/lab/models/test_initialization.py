@@ -1,6 +1,6 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Scaled Embed and WeSaR: what is drawn, and what multiplies it."""
+"""How weights start, in any layout, and what multiplies them."""
 
 import numpy as np
 import paddle
@@ -8,7 +8,11 @@ import pytest
 
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.decoder import DecoderForCausalLM
-from paddle_adagc.lab.models.rank_weights import load_weights
+from paddle_adagc.lab.models.rank_weights import (
+    initialize_weights,
+    load_weights,
+    parameters_by_key,
+)
 
 HIDDEN, LAYERS = 128, 3
 SIZES = {
@@ -23,7 +27,6 @@ MOE = {
     "moe_num_experts": 4,
     "moe_num_shared_experts": 1,
     "moe_intermediate_size": 64,
-    "moe_layers": [1],
     "moe_correction_bias": True,
     "rope_layout": "interleaved",
 }
@@ -51,7 +54,7 @@ def assert_normal(values, deviation, name):
     assert abs((values**4).mean() / 3 - 1) < error * np.sqrt(96) / 3, name
 
 
-@pytest.mark.parametrize("options", [{}, MOE, TIED])
+@pytest.mark.parametrize("options", [MOE, TIED])
 @pytest.mark.parametrize("initialization", ["normal", "scaled_embed"])
 def test_deviations_of_the_weights(initialization, options):
     is_small = initialization == "scaled_embed"
@@ -82,25 +85,18 @@ def test_wesar_draws_equal_weights_and_targets_are_those_of_alpha(options):
     assert sum("alpha" in name for name in state) == len(matrices)
 
 
-def trained(initialization, **options):
-    """A model whose scales and norms are no longer those of the start."""
-    model = build(initialization, **options)
-    draw = np.random.default_rng(0)
-    for name, parameter in model.named_parameters():
-        if name.endswith(("alpha", "norm.weight")):
-            factor = draw.uniform(0.5, 2, parameter.shape).astype("float32")
-            parameter.set_value(parameter.numpy() * factor)
-    model.eval()
-    return model
-
-
-EQUAL = [("scaled_embed", {}), ("scaled_embed", MOE)]
-EQUAL += [("wesar", {}), ("wesar", MOE)]
+EQUAL = [("scaled_embed", MOE), ("wesar", {}), ("wesar", MOE)]
 
 
 @pytest.mark.parametrize(("initialization", "options"), EQUAL)
 def test_multipliers_are_those_of_weights(initialization, options):
-    model = trained(initialization, **options)
+    model = build(initialization, **options)
+    draw = np.random.default_rng(0)
+    for name, parameter in model.named_parameters():
+        if name.endswith(("alpha", "norm.weight")):  # as after training
+            factor = draw.uniform(0.5, 2, parameter.shape).astype("float32")
+            parameter.set_value(parameter.numpy() * factor)
+    model.eval()
     expected = model(TOKENS).numpy()
     state = arrays(model)
     embedding = "model.embed_tokens.weight"
@@ -123,9 +119,27 @@ def test_multipliers_are_those_of_weights(initialization, options):
     assert gap_of(state) > 0.1
 
 
+@pytest.mark.parametrize(
+    ("initialization", "options"),
+    [("normal", {**MOE, **TIED}), ("wesar", MOE)],
+)
+def test_any_layout_starts_as_the_model_built_with_the_seed(
+    initialization, options
+):
+    built = build(initialization, **options)
+    after = paddle.rand([2]).numpy()
+    other = build(initialization, **options)
+    for parameter in other.parameters():
+        parameter.set_value(parameter + 1)
+    initialize_weights(other, other.config, seed=1)
+    np.testing.assert_array_equal(paddle.rand([2]).numpy(), after)
+    found = parameters_by_key(other)
+    for key, parameter in parameters_by_key(built).items():
+        np.testing.assert_array_equal(found[key].numpy(), parameter.numpy())
+
+
 def test_fp8_products_do_not_see_the_scales():
-    float8 = {"float8_linears": ["attention", "mlp"]}
-    model = build("wesar", **float8)
+    model = build("wesar", float8_linears=["attention", "mlp"])
     layer = model.model.layers[0].self_attn.q_proj
     x = paddle.randn([5, HIDDEN])
     alpha = float(layer.alpha)

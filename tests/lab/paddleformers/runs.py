@@ -105,13 +105,8 @@ def import_workflow():
 def dispatch(x, gate_logits, corr_bias, k, capacity, use_pad):
     """``paddle.incubate.nn.functional.moe_gate_dispatch`` of plain operators.
 
-    Args:
-        x: ``[num_tokens, hidden]``.
-        gate_logits: Probabilities ``[num_tokens, num_experts]``.
-        corr_bias: ``[num_experts]``, added for the choice alone.
-        k: Experts a token.
-        capacity: Tokens an expert; the rest is dropped.
-        use_pad: Every expert has ``capacity`` rows.
+    ``x`` is ``[num_tokens, hidden]``, ``gate_logits`` are probabilities; an
+    expert drops what is above its capacity.
     """
     assert use_pad
     num_experts = gate_logits.shape[1]
@@ -145,12 +140,8 @@ def count(x, low, high, dtype):
     return paddle.bincount(x.reshape([-1]), minlength=high).astype(dtype)
 
 
-def write_toy(folder, vocab_size=TOY_MODEL["vocab_size"]):
-    """Write a small model and data.
-
-    Returns:
-        Overrides with which a recipe takes them.
-    """
+def write_toy(folder):
+    """Write a small model and data; give overrides that take them."""
     from paddleformers.data.indexed_dataset import make_builder
 
     config = json.loads((RECIPES / "config.json").read_text())
@@ -161,7 +152,7 @@ def write_toy(folder, vocab_size=TOY_MODEL["vocab_size"]):
     builder = make_builder(str(folder / "tokens.bin"), "mmap", np.uint16)
     random = np.random.default_rng(0)
     for _ in range(200):
-        builder.add_item(random.integers(0, vocab_size, 50))
+        builder.add_item(random.integers(0, TOY_MODEL["vocab_size"], 50))
         builder.end_document()
     builder.finalize(str(folder / "tokens.idx"))
     return [
@@ -174,13 +165,10 @@ def write_toy(folder, vocab_size=TOY_MODEL["vocab_size"]):
 def pretrain(recipe, overrides, check_places=False, initial=None, saves=True):
     """Run a recipe on this rank, from its part of `initial` weights if given.
 
-    Returns:
-        ``losses`` per micro-batch; ``first`` and ``last`` weights by name;
-        ``grad_clip``, the class of the clip that the optimizer ends up with.
-        With a clip of this package also its ``state``, and ``norms``: per step
-        and by name, the squared norm of this rank's part of the gradient, and
-        the whole tensor's norm as the clip has it. ``places``: see
-        :func:`breaking_places`.
+    Gives ``losses`` per micro-batch; ``first`` and ``last`` weights by name;
+    ``grad_clip``, the class of the clip that the optimizer ends up with. With
+    a clip of this package also its ``state``, and ``norms``: per step and by
+    name, the norm of the whole gradient, and what the clip has for it.
     """
     workflow = import_workflow()
     workflow.ErnieBotTokenizer = _Tokenizer
@@ -200,7 +188,7 @@ def pretrain(recipe, overrides, check_places=False, initial=None, saves=True):
         result["state"] = trainer.clip.full_state_dict()
         result["norms"] = trainer.norms
     if check_places:
-        result["places"] = breaking_places(trainer)
+        assert not breaking_places(trainer)
     return result
 
 
@@ -222,10 +210,11 @@ def _recording(kind):
     class Recording(kind):
         def train(self, *args, **kwargs):
             _Tokenizer.trainer = self
-            if _Tokenizer.initial is not None:
-                _set_weights(self.model, _Tokenizer.initial[dist.get_rank()])
+            initial = _Tokenizer.initial
             self.losses, self.norms = [], []
-            self.first = _weights(self.model)
+            self.first = _weights(
+                self.model, initial and initial[dist.get_rank()]
+            )
             if hasattr(self, "clip"):
                 self.clip._dygraph_clip = self._observed(self.clip)
             return super().train(*args, **kwargs)
@@ -244,14 +233,11 @@ def _recording(kind):
 
             def observed(pairs):
                 pairs = list(pairs)
-                parts = _parts(clip._table, pairs)
+                norms = _whole_norms(clip._table, pairs)
                 result = clip_gradients(pairs)
-                whole = clip.metrics()["tensors"]
+                found = clip.metrics()["tensors"]
                 self.norms.append(
-                    {
-                        key: (part, whole[key]["norm"])
-                        for key, part in parts.items()
-                    }
+                    {k: (norm, found[k]["norm"]) for k, norm in norms.items()}
                 )
                 return result
 
@@ -260,97 +246,58 @@ def _recording(kind):
     return Recording
 
 
-def _parts(table, pairs):
-    """Squared norm of what this rank has of each tensor or unit, by key."""
+def _whole_norms(table, pairs):
+    """Norm of each tensor or unit, from the slices on all ranks, by key."""
     slots = [table.slots([parameter])[0] for parameter, _ in pairs]
-    sizes = {
-        table.keys[slot]: gradient.size
+    slices = {
+        table.keys[slot]: gradient.numpy().astype("float64").reshape([-1])
         for slot, (_, gradient) in zip(slots, pairs, strict=True)
     }
     everyone = []
-    dist.all_gather_object(everyone, sizes)
-    parts = {}
-    for slot, (_, gradient) in zip(slots, pairs, strict=True):
-        key, values = table.keys[slot], gradient.numpy().astype("float64")
+    dist.all_gather_object(everyone, slices)
+    norms = {}
+    for slot in slots:
+        key = table.keys[slot]
+        whole = np.concatenate([rank[key] for rank in everyone if key in rank])
         units = table.units.get(slot)
         if units is None:
-            parts[key] = float(np.square(values).sum())
+            norms[key] = np.linalg.norm(whole)
             continue
-        # Ranks in a row hold the slices of a tensor; those of an expert are
-        # on every second rank under EP2.
-        step = 2 if ".experts." in key else 1
-        rank = dist.get_rank()
-        whole = sum(math.prod(unit.shape) for unit in units)
-        begin = 0
-        if values.size < whole:
-            begin = sum(
-                r.get(key, 0) for r in everyone[rank % step : rank : step]
-            )
-        inside = values.reshape([-1])[: whole - begin]
-        width = sum(unit.shape[-1] for unit in units)
-        columns = (begin + np.arange(inside.size)) % width
         ends = np.cumsum([unit.shape[-1] for unit in units])
-        owner = np.searchsorted(ends, columns, side="right")
-        for i, unit in enumerate(units):
-            parts[unit.key] = float(np.square(inside[owner == i]).sum())
-    return parts
+        size = sum(math.prod(unit.shape) for unit in units)  # padding follows
+        columns = np.split(whole[:size].reshape([-1, ends[-1]]), ends[:-1], 1)
+        for unit, values in zip(units, columns, strict=True):
+            norms[unit.key] = np.linalg.norm(values)
+    return norms
 
 
-def _weights(model):
+def _weights(model, values=None):
+    """Weights by name, set to `values` before."""
     from paddle_adagc.integrations.trainer import global_expert_names
 
     with global_expert_names(model):
+        for name, tensor in model.state_dict().items() if values else ():
+            tensor.set_value(values[name])
         return {k: v.numpy().copy() for k, v in model.state_dict().items()}
 
 
-def _set_weights(model, values):
-    from paddle_adagc.integrations.trainer import global_expert_names
-
-    with global_expert_names(model):
-        for name, tensor in model.state_dict().items():
-            tensor.set_value(values[name])
-
-
 def breaking_places(trainer):
-    """Try the three places where PaddleFormers takes the clip for GlobalNorm.
+    """Call three places where PaddleFormers takes every clip for GlobalNorm.
 
-    Returns:
-        Per place, what happens as the launcher sets things up (None: nothing
-        bad), and what happens otherwise.
+    The wrapper of the optimizer and the logger raise, or change the clip, if
+    ours does not look as they want; gives the last one's logs.
     """
     from paddleformers.cli.train.ernie_pretrain.src.callbacks import (
         moe_logging_callback,
     )
 
-    def attempt(function):
-        try:
-            function()
-        except (AttributeError, AssertionError) as error:
-            return str(error)
-        return None
-
-    def wrap():
-        trainer._wrap_distributed_optimizer(
-            paddle.optimizer.AdamW(
-                parameters=trainer.model.parameters(), grad_clip=trainer.clip
-            )
-        )
-        assert "_global_norm" not in vars(trainer.clip), "_global_norm replaced"
-
-    def log():
-        callback = moe_logging_callback.MoeLoggingCallback(trainer.optimizer)
-        logs = {}
-        callback.on_log(trainer.args, trainer.state, trainer.control, logs)
-        assert not logs, logs
-
-    found = {
-        "_wrap_distributed_optimizer": [attempt(wrap)],
-        "_new_gradclip": [attempt(trainer._new_gradclip)],
-        "MoeLoggingCallback": [attempt(log)],
-    }
-    trainer.args.max_grad_norm, trainer.args.log_global_grad_norm = 1.0, True
-    del trainer.clip.stat
-    found["_wrap_distributed_optimizer"].append(attempt(wrap))
-    found["_new_gradclip"].append(attempt(trainer._new_gradclip))
-    found["MoeLoggingCallback"].append(attempt(log))
-    return found
+    optimizer = paddle.optimizer.AdamW(
+        parameters=trainer.model.parameters(), grad_clip=trainer.clip
+    )
+    trainer._wrap_distributed_optimizer(optimizer)
+    assert "_global_norm" not in vars(trainer.clip)
+    trainer._new_gradclip()
+    callback = moe_logging_callback.MoeLoggingCallback(trainer.optimizer)
+    logs = {}
+    callback.on_log(trainer.args, trainer.state, trainer.control, logs)
+    return logs

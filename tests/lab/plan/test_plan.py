@@ -166,14 +166,14 @@ DENSE = {
 
 def test_activations_of_a_layer():
     # norms 32, projections 32, q k v 64, attention 32, network 72
-    assert layer_bytes(DecoderConfig(**DENSE), 0, 2) == 232 * 2 + 4 * 4
+    assert layer_bytes(DecoderConfig(**DENSE), 2) == 232 * 2 + 4 * 4
     # tensor parallelism halves what comes after the projections' inputs
     half = 64 + (64 + 32 + 72) // 2
     model = DecoderConfig(**DENSE, tensor_parallel_degree=2)
-    assert layer_bytes(model, 0, 2) == half * 2 + 2 * 4
+    assert layer_bytes(model, 2) == half * 2 + 2 * 4
     # sequence parallelism halves the norms' inputs as well
     model.sequence_parallel = True
-    assert layer_bytes(model, 0, 2) == (half - 16) * 2 + 2 * 4
+    assert layer_bytes(model, 2) == (half - 16) * 2 + 2 * 4
 
 
 def test_activations_of_experts():
@@ -188,7 +188,7 @@ def test_activations_of_experts():
         moe_intermediate_size=5,
     )
     values = 160 + 2 * 3 * 16 + 3 * (3 + 1) * 5
-    assert layer_bytes(model, 0, 4) == values * 4 + (4 + 12) * 4
+    assert layer_bytes(model, 4) == values * 4 + (4 + 12) * 4
 
 
 @pytest.mark.parametrize(

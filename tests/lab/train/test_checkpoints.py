@@ -74,7 +74,7 @@ def test_a_flipped_bit_is_named_and_the_one_before_resumed(
     flip(stopped / "checkpoint-8" / name)
     _, resumed = run(make_values(stopped, save_every=4))
     assert f"checkpoint-8 is damaged ({reason}" in caplog.text
-    assert "): resuming from checkpoint-4" in caplog.text
+    assert "): taking checkpoint-4" in caplog.text
     assert_same(RunRecord.load(runs / "whole"), resumed)
 
 

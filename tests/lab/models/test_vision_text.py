@@ -1,26 +1,64 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""CLIP's towers, and its loss in one process and over two."""
+"""CLIP against Hugging Face's (make_golden.py), and its loss on two ranks."""
+
+from pathlib import Path
 
 import numpy as np
 import paddle
 import pytest
 from core.parallel.ranks import run_on_ranks
+from helpers import load_golden
 
 from paddle_adagc.lab.models import attention
-from paddle_adagc.lab.models.vision_text.config import CLIPConfig
-from paddle_adagc.lab.models.vision_text.model import (
+from paddle_adagc.lab.models.shapes import parameter_shapes
+from paddle_adagc.lab.models.vision_text import (
     CLIP,
     MAX_LOGIT_SCALE,
-    PatchDropout,
+    CLIPConfig,
     TextTransformer,
     VisionTransformer,
     contrastive_loss,
+    drop_patches,
     retrieval_accuracy,
 )
 from paddle_adagc.optimizers.lion import Lion
 
+GOLDEN = Path(__file__).parent / "vision_text/golden"
 RTOL = 1e-5
+_TOWERS = {"visual": "vision_model", "textual": "text_model"}
+_BLOCK = {
+    "ln_1": "layer_norm1",
+    "ln_2": "layer_norm2",
+    "attn.out_proj": "self_attn.out_proj",
+    "mlp.c_fc": "mlp.fc1",
+    "mlp.c_proj": "mlp.fc2",
+}
+_TOWER = {
+    "visual.class_embedding": "vision_model.embeddings.class_embedding",
+    "visual.positional_embedding": (
+        "vision_model.embeddings.position_embedding.weight"
+    ),
+    "visual.proj": "visual_projection.weight",
+    "visual.conv1.weight": "vision_model.embeddings.patch_embedding.weight",
+    "visual.ln_pre": "vision_model.pre_layrnorm",  # misspelt in transformers
+    "visual.ln_post": "vision_model.post_layernorm",
+    "textual.positional_embedding": (
+        "text_model.embeddings.position_embedding.weight"
+    ),
+    "textual.text_projection": "text_projection.weight",
+    "textual.token_embedding.weight": (
+        "text_model.embeddings.token_embedding.weight"
+    ),
+    "textual.ln_final": "text_model.final_layer_norm",
+}
+# The checkpoint's matrices are [out, in]; lookups and convolutions are alike.
+_TRANSPOSED = (
+    ".proj",
+    ".text_projection",
+    "_proj.weight",
+    ".c_fc.weight",
+)
 
 
 def literal_loss(images, texts, scale):
@@ -93,27 +131,19 @@ def test_two_ranks_have_the_loss_and_gradients_of_the_whole_batch():
             )
 
 
-def test_logit_scale_stays_in_its_bounds():
+def test_logit_scale_and_its_master_weight_stay_in_their_bounds():
     model = CLIP(CLIPConfig())
     for value, expected in ((9.0, MAX_LOGIT_SCALE), (-1.0, 0.0), (2.0, 2.0)):
         model.logit_scale.set_value(paddle.to_tensor([value]))
         model.clamp_logit_scale()
         np.testing.assert_allclose(model.logit_scale.numpy(), [expected])
-
-
-def test_master_weight_of_the_logit_scale_is_clamped_too():
-    model = CLIP(CLIPConfig())
     model.logit_scale = paddle.create_parameter(
         [1],
         "bfloat16",
         default_initializer=paddle.nn.initializer.Constant(4.5),
     )
-    lion = Lion(
-        0.1,
-        parameters=[model.logit_scale],
-        weight_decay=0.0,
-        multi_precision=True,
-    )
+    scale = [model.logit_scale]
+    lion = Lion(0.1, parameters=scale, weight_decay=0.0, multi_precision=True)
     for _ in range(4):
         model.logit_scale.grad = paddle.to_tensor([-1.0], "bfloat16")
         lion.step()
@@ -128,19 +158,15 @@ def test_master_weight_of_the_logit_scale_is_clamped_too():
 )
 def test_training_keeps_some_patches_of_each_image(rate, count, kept):
     paddle.seed(1)
-    layer = PatchDropout(rate)
     # Every patch holds its number twice.
     rows = paddle.arange(count, dtype="float32").reshape([1, count, 1])
-    patches = rows.expand([40, count, 2])
-    out = layer(patches).numpy()
+    out = drop_patches(rows.expand([40, count, 2]), rate).numpy()
     assert out.shape == (40, kept, 2)
     np.testing.assert_array_equal(out[..., 0], out[..., 1])
     chosen = [frozenset(row) for row in out[..., 0]]
     assert all(len(numbers) == kept for numbers in chosen)
     assert len(set(chosen)) > 1
     assert set().union(*chosen) == set(range(count))
-    layer.eval()
-    assert layer(patches) is patches
 
 
 def test_dropped_patches_get_no_gradient_and_the_class_token_always_one():
@@ -151,6 +177,10 @@ def test_dropped_patches_get_no_gradient_and_the_class_token_always_one():
     assert norms[0] > 0
     assert np.count_nonzero(norms[1:]) == 4
     assert tower.class_embedding.grad.norm() > 0
+    tower.clear_gradients()
+    tower.eval()
+    tower(paddle.randn([1, 3, 32, 32])).sum().backward()
+    assert (tower.positional_embedding.grad.norm(axis=1) > 0).all()
 
 
 def test_text_after_the_end_does_not_matter():
@@ -165,14 +195,13 @@ def test_text_after_the_end_does_not_matter():
     assert np.abs(third - first).max() > 1e-4
 
 
-@pytest.mark.parametrize("causal", [True, False])
-def test_attention_of_cpus_is_that_of_gpus(causal):
+def test_attention_of_cpus_is_that_of_gpus():
     results = []
     for attend in (attention.attend_batched, attention.attend_folded):
         paddle.seed(0)
         x = paddle.randn([3, 3, 7, 4, 6])
         x.stop_gradient = False
-        out = attend(*paddle.unbind(x), None, causal)
+        out = attend(*paddle.unbind(x), None, False)
         (out * paddle.randn(out.shape)).sum().backward()
         results.append((out.numpy(), x.grad.numpy()))
     for batched, folded in zip(*results, strict=True):
@@ -213,3 +242,65 @@ def test_retrieval_counts_equal_captions_as_right():
     ]
     assert retrieval_accuracy(model, batches) == 4 / 5
     assert model.training
+
+
+def config_from_hf(options):
+    """CLIP's config from a ``config.json``."""
+    vision, text = options["vision_config"], options["text_config"]
+    return CLIPConfig(
+        embed_dim=options["projection_dim"],
+        image_size=vision["image_size"],
+        patch_size=vision["patch_size"],
+        vision_width=vision["hidden_size"],
+        vision_layers=vision["num_hidden_layers"],
+        vision_heads=vision["num_attention_heads"],
+        vocab_size=text["vocab_size"],
+        context_length=text["max_position_embeddings"],
+        text_width=text["hidden_size"],
+        text_layers=text["num_hidden_layers"],
+        text_heads=text["num_attention_heads"],
+    )
+
+
+def state_from_hf(weights, config):
+    """A state dict of CLIP from a checkpoint's arrays, each used once."""
+    left = {name for name in weights if not name.endswith("position_ids")}
+    state = {}
+    for name in parameter_shapes(config):
+        names = _hf_names(name)
+        left -= {*names}
+        array = np.concatenate([np.atleast_1d(weights[n]) for n in names])
+        array = array.T if name.endswith(_TRANSPOSED) else array
+        state[name] = np.ascontiguousarray(array)
+    assert not left
+    return state
+
+
+def _hf_names(name):
+    """The checkpoint's names: three for the joint query, key, value."""
+    for ours, theirs in _TOWER.items():
+        if name.startswith(ours):
+            return [theirs + name.removeprefix(ours)]
+    if ".blocks." not in name:
+        return [name]
+    tower, _, index, part = name.split(".", 3)
+    layer = f"{_TOWERS[tower]}.encoder.layers.{index}"
+    layer_part, kind = part.rsplit(".", 1)
+    if layer_part == "attn.in_proj":
+        return [f"{layer}.self_attn.{x}_proj.{kind}" for x in "qkv"]
+    return [f"{layer}.{_BLOCK[layer_part]}.{kind}"]
+
+
+def test_logits():
+    options, weights, arrays = load_golden(GOLDEN / "clip.npz")
+    config = config_from_hf(options)
+    model = CLIP(config)
+    missing, unexpected = model.set_state_dict(state_from_hf(weights, config))
+    assert not missing
+    assert not unexpected
+    model.eval()
+    images = model.encode_image(paddle.to_tensor(arrays["pixel_values"]))
+    texts = model.encode_text(paddle.to_tensor(arrays["input_ids"]))
+    logits = model.logit_scale.exp() * images @ texts.T
+    np.testing.assert_allclose(logits.numpy(), arrays["logits"], atol=1e-4)
+    assert arrays["logits"].std() > 1

@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """CLIP: an image and a text tower with one space (Radford et al. 2021)."""
 
+import functools
 import math
 from collections.abc import Iterable
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -14,17 +15,111 @@ import paddle.nn.functional as F
 from paddle import Tensor, nn
 from paddle.autograd import PyLayer
 from paddle.optimizer import Optimizer
+from pydantic import Field, model_validator
+from typing_extensions import Self
 
 from paddle_adagc.lab.models.attention import attend
+from paddle_adagc.lab.models.config import CheckedConfig, PretrainedModel
 from paddle_adagc.lab.models.decoder import cross_entropy
 from paddle_adagc.lab.models.layers import as_float32
-from paddle_adagc.lab.models.pretrained import PretrainedModel
-from paddle_adagc.lab.models.vision_text.config import CLIPConfig
+from paddle_adagc.lab.section import Count, Real, section
+
+Array = npt.NDArray[np.generic]
 
 MAX_LOGIT_SCALE = math.log(100.0)
 """Largest logarithm of the logits' scale, as in CLIP."""
 
-Array = npt.NDArray[np.generic]
+# ViT-B/32, patch dropout 0.5 and 151M parameters are the paper's. It does not
+# give the rest: those values are OpenAI's and OpenCLIP's ViT-B-32.
+PRESETS: dict[str, dict[str, Any]] = {
+    "clip-vit-b-32": {
+        "embed_dim": 512,
+        "image_size": 224,
+        "patch_size": 32,
+        "vision_width": 768,
+        "vision_layers": 12,
+        "vision_heads": 12,
+        "vocab_size": 49408,
+        "context_length": 77,
+        "text_width": 512,
+        "text_layers": 12,
+        "text_heads": 8,
+        "patch_dropout": 0.5,
+    }
+}
+
+
+@section
+class CLIPOptions:
+    """Options of `CLIP`; the defaults are a toy."""
+
+    embed_dim: Count = 32
+    """Width of the space that images and texts share."""
+
+    image_size: Count = 32
+    """Height and width of an image, in pixels."""
+
+    patch_size: Count = 8
+    """Height and width of a patch in pixels, a divisor of the image's."""
+
+    vision_width: Count = 64
+    """Width of the image tower's residual stream."""
+
+    vision_layers: Count = 2
+    """Blocks of the image tower."""
+
+    vision_heads: Count = 4
+    """Attention heads of the image tower."""
+
+    vocab_size: Count = 64
+    """Number of tokens. The last one ends a caption, where the text is pooled.
+    """
+
+    context_length: Count = 16
+    """Tokens of a caption, padding included."""
+
+    text_width: Count = 64
+    """Width of the text tower's residual stream."""
+
+    text_layers: Count = 2
+    """Blocks of the text tower."""
+
+    text_heads: Count = 4
+    """Attention heads of the text tower."""
+
+    patch_dropout: Annotated[Real, Field(ge=0, lt=1)] = 0.0
+    """Share of the patches that training leaves out (Li et al. 2023)."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for name, divisor in (
+            ("image_size", "patch_size"),
+            ("vision_width", "vision_heads"),
+            ("text_width", "text_heads"),
+        ):
+            if getattr(self, name) % getattr(self, divisor):
+                raise ValueError(
+                    f"{name}={getattr(self, name)} is not a multiple of "
+                    f"{divisor}={getattr(self, divisor)}: change one"
+                )
+        return self
+
+
+class CLIPConfig(CheckedConfig):
+    """PaddleNLP's config with the attributes of `CLIPOptions`."""
+
+    model_type = "adagc_clip"
+    options = CLIPOptions
+
+    @property
+    def num_patches(self) -> int:
+        """Patches of an image."""
+        return (self.image_size // self.patch_size) ** 2
+
+    @property
+    def end_token(self) -> int:
+        """Token that ends a caption."""
+        return self.vocab_size - 1
 
 
 def _normal(std: float) -> paddle.ParamAttr:
@@ -33,10 +128,9 @@ def _normal(std: float) -> paddle.ParamAttr:
 
 
 class SelfAttention(nn.Layer):
-    """Multi-head attention with one projection for query, key and value.
+    """Multi-head attention; query, key and value are one weight, as in CLIP.
 
-    They are one weight, as in CLIP and OpenCLIP, so a per-tensor clip has one
-    norm for all three.
+    So a per-tensor clip has one norm for all three.
     """
 
     def __init__(
@@ -52,7 +146,6 @@ class SelfAttention(nn.Layer):
         self.is_causal = is_causal
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map [batch, length, width] to the same shape."""
         parts = self.in_proj(x).reshape([*x.shape[:2], 3, self.heads, -1])
         query, key, value = paddle.unbind(parts, axis=2)
         mixed = attend(query, key, value, is_causal=self.is_causal)
@@ -60,27 +153,18 @@ class SelfAttention(nn.Layer):
 
 
 class FeedForward(nn.Layer):
-    """Two linear maps with an activation between them."""
+    """Two linear maps with a GELU between them."""
 
-    def __init__(
-        self, width: int, num_layers: int, ratio: int, activation: str
-    ) -> None:
+    def __init__(self, width: int, num_layers: int) -> None:
         super().__init__()
-        hidden = ratio * width
+        hidden = 4 * width
         self.c_fc = nn.Linear(width, hidden, _normal((2 * width) ** -0.5))
         self.c_proj = nn.Linear(
             hidden, width, _normal(width**-0.5 * (2 * num_layers) ** -0.5)
         )
-        self.is_quick = activation == "quick_gelu"
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map [..., width] to the same shape."""
-        inner = self.c_fc(x)
-        if self.is_quick:  # CLIP's approximation of GELU
-            inner = inner * F.sigmoid(1.702 * inner)
-        else:
-            inner = F.gelu(inner)
-        return self.c_proj(inner)
+        return self.c_proj(F.gelu(self.c_fc(x)))
 
 
 class Block(nn.Layer):
@@ -97,37 +181,25 @@ class Block(nn.Layer):
         self.ln_1 = nn.LayerNorm(width)
         self.attn = SelfAttention(width, heads, num_layers, tower == "text")
         self.ln_2 = nn.LayerNorm(width)
-        self.mlp = FeedForward(
-            width, num_layers, config.mlp_ratio, config.activation
-        )
+        self.mlp = FeedForward(width, num_layers)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map [batch, length, width] to the same shape."""
         x = x + self.attn(self.ln_1(x))
         return x + self.mlp(self.ln_2(x))
 
 
-class PatchDropout(nn.Layer):
-    """Keep a random share of an image's patches in training (Li et al. 2023).
+def drop_patches(patches: Tensor, rate: float) -> Tensor:
+    """Keep a random share of each image's patches (Li et al. 2023).
 
-    Of n patches `max(1, int(n * (1 - rate)))` stay, drawn anew for every
-    image; in evaluation all of them.
+    Of n patches [batch, n, width] `max(1, int(n * (1 - rate)))` stay, drawn
+    anew for every image.
     """
-
-    def __init__(self, rate: float) -> None:
-        super().__init__()
-        self.rate = rate
-
-    def forward(self, patches: Tensor) -> Tensor:
-        """Map [batch, patches, width] to [batch, kept, width]."""
-        if not self.training or not self.rate:
-            return patches
-        batch, count, width = patches.shape
-        num_kept = max(1, int(count * (1 - self.rate)))
-        order = paddle.rand([batch, count]).argsort(axis=1)[:, :num_kept]
-        rows = order + count * paddle.arange(batch).unsqueeze(1)
-        kept = paddle.gather(patches.reshape([-1, width]), rows.reshape([-1]))
-        return kept.reshape([batch, num_kept, width])
+    batch, count, width = patches.shape
+    num_kept = max(1, int(count * (1 - rate)))
+    order = paddle.rand([batch, count]).argsort(axis=1)[:, :num_kept]
+    rows = order + count * paddle.arange(batch).unsqueeze(1)
+    kept = paddle.gather(patches.reshape([-1, width]), rows.reshape([-1]))
+    return kept.reshape([batch, num_kept, width])
 
 
 class VisionTransformer(nn.Layer):
@@ -140,27 +212,24 @@ class VisionTransformer(nn.Layer):
         self.conv1 = nn.Conv2D(
             3, width, patch, patch, weight_attr=_normal(0.02), bias_attr=False
         )
-        self.class_embedding = self.create_parameter(
-            [width], attr=_normal(scale)
-        )
-        self.positional_embedding = self.create_parameter(
-            [config.num_patches + 1, width], attr=_normal(scale)
-        )
+        make = functools.partial(self.create_parameter, attr=_normal(scale))
+        self.class_embedding = make([width])
+        self.positional_embedding = make([config.num_patches + 1, width])
         self.positional_embedding.is_embedding = True
-        self.patch_dropout = PatchDropout(config.patch_dropout)
+        self.patch_dropout = config.patch_dropout
         self.ln_pre = nn.LayerNorm(width)
         self.blocks = nn.Sequential(
             *(Block(config, "vision") for _ in range(config.vision_layers))
         )
         self.ln_post = nn.LayerNorm(width)
-        self.proj = self.create_parameter(
-            [width, config.embed_dim], attr=_normal(scale)
-        )
+        self.proj = make([width, config.embed_dim])
 
     def forward(self, pixel_values: Tensor) -> Tensor:
         """Map normalised images to features, [batch, embed_dim]."""
         patches = self.conv1(pixel_values).flatten(2).transpose([0, 2, 1])
-        patches = self.patch_dropout(patches + self.positional_embedding[1:])
+        patches = patches + self.positional_embedding[1:]
+        if self.training and self.patch_dropout:
+            patches = drop_patches(patches, self.patch_dropout)
         first = self.class_embedding + self.positional_embedding[0]
         first = first.expand([patches.shape[0], 1, first.shape[-1]])
         x = self.ln_pre(paddle.concat([first, patches], axis=1))
@@ -190,10 +259,7 @@ class TextTransformer(nn.Layer):
         )
 
     def forward(self, input_ids: Tensor) -> Tensor:
-        """Map captions to features, [batch, embed_dim].
-
-        What comes after a row's first `end_token` does not matter.
-        """
+        """Map captions up to their `end_token` to features, [batch, dim]."""
         batch, length = input_ids.shape
         x = self.token_embedding(input_ids) + self.positional_embedding[:length]
         x = self.blocks(x)
@@ -229,10 +295,9 @@ def contrastive_loss(
 ) -> Tensor:
     """Cross-entropy of finding the own text, and the own image, averaged.
 
-    Features are [pairs, embed_dim] of this rank, of length 1; `scale` is the
-    factor of the cosines. With `over_ranks` the ranks of the default group hold
-    one batch together, in equal parts: the mean of their losses is then the
-    loss of the whole batch in one process, and so is that of the gradients.
+    Features are [pairs, embed_dim] of this rank, of length 1. With `over_ranks`
+    all ranks hold one batch together, in equal parts: the means of their losses
+    and gradients are then those of the whole batch in one process.
     """
     images, texts, first = image_features, text_features, 0
     if over_ranks and dist.get_world_size() > 1:
@@ -250,8 +315,7 @@ def contrastive_loss(
 class CLIP(PretrainedModel):
     """The two towers and the logits' scale, for PaddleNLP's Trainer.
 
-    Both towers start as CLIP's text tower. `last_loss` is the last contrastive
-    loss, detached; None before the first forward.
+    `last_loss` is the last contrastive loss, detached.
     """
 
     config_class = CLIPConfig
@@ -278,10 +342,9 @@ class CLIP(PretrainedModel):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the contrastive loss of pairs, image and text features.
 
-        In training the pairs of all ranks make one batch, see
-        `contrastive_loss`; in evaluation each rank has its own. Images are
-        [batch, 3, image_size, image_size], normalised; each row of the tokens
-        [batch, length] has `end_token`.
+        In training the pairs of all ranks make one batch. Images are [batch, 3,
+        image_size, image_size], normalised; each row of the tokens [batch,
+        length] has `end_token`.
         """
         image_features = self.encode_image(pixel_values)
         text_features = self.encode_text(input_ids)
@@ -296,11 +359,7 @@ class CLIP(PretrainedModel):
 
     @paddle.no_grad()
     def clamp_logit_scale(self, optimizer: Optimizer | None = None) -> None:
-        """Keep the logits' scale in [1, 100], after an optimizer step.
-
-        If the optimizer keeps a float32 master weight of the scale, that is
-        clamped too.
-        """
+        """Keep the logits' scale, and its master weight, in [1, 100]."""
         held = [self.logit_scale]
         masters = getattr(optimizer, "_master_weights", {})
         if self.logit_scale.name in masters:
@@ -314,10 +373,9 @@ class CLIP(PretrainedModel):
 def retrieval_accuracy(
     model: CLIP, batches: Iterable[tuple[Array, Array]]
 ) -> float:
-    """Share of images whose own caption is the nearest of all captions.
+    """Share of images whose own caption, or an equal one, is the nearest.
 
-    A caption that reads the same as the own one counts as right. A batch is
-    images and their captions' tokens [batch, length].
+    A batch is images and their captions' tokens [batch, length].
     """
     was_training = model.training
     model.eval()
