@@ -181,11 +181,6 @@ def _losses(record: RunRecord, loss: np.ndarray, steps: np.ndarray) -> str:
 def _problem(run: Mapping[str, Any], loss: np.ndarray) -> str:
     """Say what is wrong with the losses; empty if nothing is."""
     remedy = "lower schedule.learning_rate, or clip harder"
-    if alarm := run.get("stopped_by"):
-        return (
-            f"stopped by an alarm, {alarm}: the same command with "
-            "monitor.stop_on=[] resumes from the last checkpoint"
-        )
     if run["status"] == "diverged" or not np.isfinite(loss[-1]):
         return (
             f"the loss is not finite any more: {remedy}; --fork starts from a "

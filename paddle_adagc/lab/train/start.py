@@ -31,8 +31,6 @@ _KINDS = {
         "train.save_every",
         "train.keep_checkpoints",
         "train.visualdl",
-        "train.report_to",
-        "monitor",
     ),
     "length": ("train.max_steps",),
     "layout": (
@@ -40,7 +38,6 @@ _KINDS = {
         "train.gradient_accumulation_steps",
         "parallel",
     ),
-    "data": ("data",),
 }
 """What it takes to accept a change, by the keys' beginnings; else a fork."""
 
@@ -78,15 +75,13 @@ class Start:
         config: RunConfig,
         *,
         overwrite: bool = False,
-        change_data: bool = False,
         fork: Fork | None = None,
     ) -> None:
         # The config as ``run.json`` holds it; a run may be moved.
         self._settings = json.loads(json.dumps(config.to_dict()))
         del self._settings["train"]["output_dir"]
         self._config, self._directory = config, Path(config.train.output_dir)
-        self._overwrites, self._changes_data = overwrite, change_data
-        self._fork = fork
+        self._overwrites, self._fork = overwrite, fork
         self._earlier: dict[str, Any] = {}  # content of run.json
         self._changes: list[Change] = []
         self._origin = Origin()
@@ -166,10 +161,14 @@ class Start:
         if self._overwrites:
             _empty(self._directory)
         checkpoint, is_fork, _ = self._origin
-        if checkpoint and not is_fork and not self._changes_data:
-            old, new = self._earlier.get("data", {}), facts["data"]
-            if any(new.get(key) != old[key] for key in old):
-                raise _other_data(self._directory, f"{old}, now {new}")
+        old, new = self._earlier.get("data", {}), facts["data"]
+        is_other = any(new.get(key) != old[key] for key in old)
+        if checkpoint and not is_fork and is_other:
+            raise FileExistsError(
+                f"{self._directory} holds a run on other data ({old}, now "
+                f"{new}): put the data back, or start a new run with --fork "
+                "NEW_DIR"
+            )
         if origin := self._facts.get("forked_from"):
             source = Path(origin["run"])
             _copy_record(source, origin["step"], self._directory, tensor_names)
@@ -217,9 +216,6 @@ class Start:
                 f"({', '.join(map(str, layout))}): {remedy}, or start a new "
                 "run from its checkpoint with --fork NEW_DIR"
             )
-        data = by_kind.get("data")
-        if data and not self._changes_data:
-            raise _other_data(self._directory, ", ".join(map(str, data)))
 
     def _accept(self, step: int) -> None:
         """Tell the user of the changes; note them for ``run.json``."""
@@ -270,13 +266,6 @@ def find_changes(old: Any, new: Any, where: str = "") -> list[Change]:
 
 def _old_and_new(changes: Sequence[Change]) -> dict[str, list[Any]]:
     return {change.key: [change.old, change.new] for change in changes}
-
-
-def _other_data(directory: Path, what: str) -> FileExistsError:
-    return FileExistsError(
-        f"{directory} holds a run on other data ({what}): put the data back, "
-        "or give --change-data to resume with these"
-    )
 
 
 def _layout_remedy(

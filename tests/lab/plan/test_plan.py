@@ -15,8 +15,12 @@ from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.plan import plan
 from paddle_adagc.lab.plan.dry_run import ADAGC, GLOBAL_GC
 from paddle_adagc.lab.plan.text import as_json, render
-from paddle_adagc.lab.train.config import ParallelConfig, RunConfig, TrainConfig
-from paddle_adagc.lab.train.optimizer_config import OPTIMIZERS
+from paddle_adagc.lab.train.config import (
+    OPTIMIZERS,
+    ParallelConfig,
+    RunConfig,
+    TrainConfig,
+)
 from paddle_adagc.lab.train.tasks import make_task
 from paddle_adagc.parallel.layout import TensorLayout
 

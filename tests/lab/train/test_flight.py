@@ -18,8 +18,8 @@ from lab.train.runs import (
 from pages import load_tool
 
 from paddle_adagc.clips.metrics import Snapshot
+from paddle_adagc.lab.record import flight
 from paddle_adagc.lab.record.flight import load_event
-from paddle_adagc.lab.train import flight
 from paddle_adagc.lab.train.recorder import StepRecorder
 
 main = load_tool("inspect_run").main
@@ -75,7 +75,7 @@ def test_keeps_so_many_steps_and_copies_at_logs_alone(tmp_path):
         return rows(self)
 
     with (
-        mock.patch.object(flight, "_NUM_KEPT", 4),
+        mock.patch.object(flight, "NUM_STEPS", 4),
         mock.patch.object(StepRecorder, "end_step", counted_step),
         mock.patch.object(Snapshot, "rows", counted_rows),
     ):

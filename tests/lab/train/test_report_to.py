@@ -1,8 +1,6 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""VisualDL, TensorBoard and Weights & Biases get the clip's numbers."""
-
-import struct
+"""VisualDL gets the clip's numbers."""
 
 import pytest
 from lab.train.runs import make_values, run
@@ -48,53 +46,3 @@ def test_visualdl(tmp_path):
     tag = f"train/clip_h/model.{GROUP}"
     bars = reader.get_data("histogram", tag)[-1].histogram.hist
     assert sum(bars) == 2  # layers
-
-
-def events(path):
-    """Events of a TensorBoard file: records of length, sum, data, sum."""
-    from tensorboardX.proto.event_pb2 import Event
-
-    content, at = path.read_bytes(), 0
-    while at < len(content):
-        (length,) = struct.unpack_from("<Q", content, at)
-        yield Event.FromString(content[at + 12 : at + 12 + length])
-        at += length + 16
-
-
-def test_tensorboard(tmp_path):
-    pytest.importorskip("tensorboardX")
-    run_two_layers(tmp_path, report_to=["tensorboard"])
-    (path,) = (tmp_path / "logs").glob("events*")
-    values = [(e.step, v) for e in events(path) for v in e.summary.value]
-    tags = {v.tag for _, v in values}
-    assert tags >= SCALARS | HISTOGRAMS
-    assert [tag for tag in tags if "lowest_h" in tag]
-    steps = [step for step, v in values if v.tag == "train/clip_h_min"]
-    assert steps == [3, 6, 9, 12]
-    tag = f"train/clip_h/model.{GROUP}"
-    assert {v.histo.num for _, v in values if v.tag == tag} == {2}
-
-
-def test_wandb_offline(tmp_path, monkeypatch):
-    wandb = pytest.importorskip("wandb")
-    from wandb.proto.wandb_internal_pb2 import Record
-    from wandb.sdk.internal.datastore import DataStore
-
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setenv("WANDB_SILENT", "true")
-    run_two_layers(tmp_path, report_to=["wandb"])
-    wandb.teardown()  # ends its service, which writes the file
-    (path,) = (tmp_path / "logs" / "wandb").glob("offline-run-*/*.wandb")
-    store = DataStore()
-    store.open_for_scan(str(path))
-    seen = set()
-    while (data := store.scan_data()) is not None:
-        items = Record.FromString(data).history.item
-        seen |= {item.key or item.nested_key[0] for item in items}
-    assert seen >= SCALARS | HISTOGRAMS | {"train/clip_lowest_h"}
-
-
-def test_a_missing_backend_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ImportError, match=r"tensorboardX .*\[track\]"):
-        run(make_values(tmp_path, report_to=["tensorboard"]))

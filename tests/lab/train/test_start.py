@@ -117,19 +117,6 @@ def test_overrides_of_single_tensors_take_a_fork():
     assert not find_changes(new, new)
 
 
-def test_other_settings_of_the_data_take_a_flag(copied):
-    values = constant(copied, max_steps=16)
-    values["data"]["seed"] = 1
-    config = parse_config(values)
-    with pytest.raises(FileExistsError, match="--change-data"):
-        run_pretraining(config)
-    assert run_pretraining(config, change_data=True) == "finished"
-    record = RunRecord.load(copied)
-    assert record.num_steps == 16
-    changed = {"data.seed": [0, 1], "train.max_steps": [12, 16]}
-    assert record.run["changes"][0]["changed"] == changed
-
-
 def test_a_run_does_not_go_on_with_other_data(tmp_path):
     def write_data(seed):
         rng = np.random.default_rng(seed)
