@@ -83,7 +83,7 @@ def run_pretraining(
 
 def _train(config: RunConfig, start: Start) -> PretrainTrainer:
     trainer = build_trainer(config)
-    checkpoint, _, afresh = from_first_process(start.find)
+    checkpoint, afresh = from_first_process(start.find)
     if checkpoint is not None:
         load_model(trainer.model, checkpoint)
     facts = _facts(trainer)

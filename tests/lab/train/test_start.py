@@ -110,10 +110,9 @@ def test_overrides_of_single_tensors_take_a_fork():
     """``None`` is a value there: the tensors are not clipped."""
     old = {"clip": {"name": "adagc"}}
     new = {"clip": {"name": "adagc", "overrides": {"embed": None}}}
-    (change,) = find_changes(old, new)
-    assert (change.key, change.kind) == ("clip.overrides", "fork")
+    assert [*find_changes(old, new)] == ["clip.overrides"]
     wider = {"clip": {"name": "adagc", "overrides": {"e": None, "embed": None}}}
-    assert [c.key for c in find_changes(new, wider)] == ["clip.overrides"]
+    assert [*find_changes(new, wider)] == ["clip.overrides"]
     assert not find_changes(new, new)
 
 
