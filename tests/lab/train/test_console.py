@@ -104,7 +104,6 @@ def test_ending_names_losses_spikes_and_tensors(tmp_path):
     assert "spikes: – (a step is judged by the 200 steps before" in text
     assert re.search(r"most clipped: lm_head h \S+ at step 7", text)
     assert not re.search(r" h 1 at step", text)
-    assert "metrics.jsonl, tensors.f32, checkpoint-12)" in text
     assert ending.lines[-1] == f"next: python tools/report.py {tmp_path}"
 
 
