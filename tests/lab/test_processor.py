@@ -73,9 +73,6 @@ def test_states_processor_and_settings(monkeypatch):
     assert facts["environment"]["MKL_CBWR"] == "AVX2"
     assert "GLIBC_TUNABLES" not in facts["environment"]
     assert json.loads(json.dumps(facts)) == facts
-
-
-@pytest.mark.parametrize(("mkl", "blas"), [("ON", "MKL"), ("OFF", "OpenBLAS")])
-def test_the_library_of_matrix_products_is_named(monkeypatch, mkl, blas):
-    monkeypatch.setattr(paddle.version, "mkl", lambda: mkl)
-    assert processor.processor_facts()["blas"] == blas
+    for mkl, blas in (("ON", "MKL"), ("OFF", "OpenBLAS")):
+        monkeypatch.setattr(paddle.version, "mkl", lambda mkl=mkl: mkl)
+        assert processor.processor_facts()["blas"] == blas

@@ -127,7 +127,8 @@ class StepRecorder:
 
     def add_fault(self, fault: Fault, tensors: Sequence[str] = ()) -> None:
         """Add a fault, with the tensors that it has hit."""
-        self._row.setdefault("faults", []).append(fault.record(tensors))
+        entry = {"kind": fault.kind, "tensors": [*tensors]}
+        self._row.setdefault("faults", []).append(entry)
         if fault.target != "gradient":
             self._corrupted_steps.add(self._row["step"])
 

@@ -132,7 +132,14 @@ class PretrainTrainer(ClippingMixin, Trainer):
 
     def train(self, resume_from_checkpoint: Any = None, **kwargs: Any) -> Any:
         """Train, from a checkpoint of this class if one is given."""
-        self._open_record(resume_from_checkpoint)
+        first_step, self._earlier_seconds = 0, 0.0
+        if resume_from_checkpoint is not None:
+            facts = read_complete(Path(resume_from_checkpoint))
+            first_step = facts["step"]
+            self._earlier_seconds = facts["wall_seconds"]
+            self.recorder.watcher.set_state_dict(facts["alarms"])
+        self.recorder.open(first_step)
+        self._train_started = time.perf_counter()
         if not uses_amp(self.config.train):
             _fill_missing_gradients(self.model)
         with self._stop:
@@ -162,9 +169,8 @@ class PretrainTrainer(ClippingMixin, Trainer):
 
     def finish(self) -> str:
         """Close the record; return the run's status."""
-        status = "diverged" if self.recorder.has_diverged else "finished"
-        if self.stopped_by:
-            status = "stopped"
+        unstopped = "diverged" if self.recorder.has_diverged else "finished"
+        status = "stopped" if self.stopped_by else unstopped
         self.recorder.close(status=status, wall_seconds=self._wall_seconds())
         return status
 
@@ -176,30 +182,21 @@ class PretrainTrainer(ClippingMixin, Trainer):
         faults = self.fault_schedule.at(step)
         if step_control == 0:
             self.recorder.begin_step(step, self._get_learning_rate())
-        if not faults:
-            loss = super().training_step(model, inputs)
-        else:
-            loss = self._faulty_step(model, inputs, faults, step_control)
-        for recorded in self.task.take_losses(self.model):
-            self.recorder.add_loss(recorded)
-        return loss
-
-    def _faulty_step(
-        self, model: Any, inputs: dict[str, Any], faults: list[Fault], part: int
-    ) -> Tensor:
         for fault in faults:
             if fault.target == "batch":
                 if fault.kind == REPEATED_BATCH:
-                    inputs = self._repeated_batch(fault, part)
+                    inputs = self._repeated_batch(fault, step_control)
                 else:
-                    inputs = self.task.corrupt(inputs, fault, part)
+                    inputs = self.task.corrupt(inputs, fault, step_control)
                 self.recorder.add_fault(fault)
         loss = super().training_step(model, inputs)
-        if part + 1 == self.args.gradient_accumulation_steps:
-            for fault in faults:
-                if fault.target == "gradient":
-                    names = apply_to_gradients(fault, model.named_parameters())
-                    self.recorder.add_fault(fault, names)
+        is_last = step_control + 1 == self.args.gradient_accumulation_steps
+        for fault in faults if is_last else ():
+            if fault.target == "gradient":
+                names = apply_to_gradients(fault, model.named_parameters())
+                self.recorder.add_fault(fault, names)
+        for recorded in self.task.take_losses(self.model):
+            self.recorder.add_loss(recorded)
         return loss
 
     def _repeated_batch(self, fault: Fault, part: int) -> dict[str, Tensor]:
@@ -271,18 +268,6 @@ class PretrainTrainer(ClippingMixin, Trainer):
         measures = self.task.validate(self.model, self.eval_dataset)
         self.recorder.add_evaluation(metrics["eval_loss"], **measures)
         return {**metrics, **measures}
-
-    def _open_record(self, resume_from_checkpoint: str | None) -> None:
-        """Begin the record, or continue it from a checkpoint."""
-        first_step, self._earlier_seconds = 0, 0.0
-        if resume_from_checkpoint is not None:
-            checkpoint = Path(resume_from_checkpoint)
-            facts = read_complete(checkpoint)
-            first_step = facts["step"]
-            self._earlier_seconds = facts["wall_seconds"]
-            self.recorder.watcher.set_state_dict(facts["alarms"])
-        self.recorder.open(first_step)
-        self._train_started = time.perf_counter()
 
     def _wall_seconds(self) -> float:
         """Return the training seconds so far, earlier processes included."""

@@ -65,14 +65,6 @@ def test_faults_of_a_step():
     ]
 
 
-def test_steps_to_mark_and_to_leave_out():
-    schedule = FaultSchedule(CONFIGS, seed=7)
-    assert schedule.fault_steps(45) == [10, 11, 30, 31, 35, 40]
-    assert schedule.corrupted_loss_steps(45) == [10, 11, 30, 31, 40]
-    assert schedule.fault_steps(11) == [10]
-    assert FaultSchedule([], seed=0).fault_steps(100) == []
-
-
 def test_what_the_generators_depend_on():
     schedule = FaultSchedule(CONFIGS, seed=7)
     first, second = schedule.at(10)[0], schedule.at(11)[0]
