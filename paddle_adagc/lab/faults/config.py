@@ -70,8 +70,8 @@ class FaultConfig:
     """Factor of ``gradient_scale``, needed there."""
 
     exponent_bit: Annotated[Natural, Field(le=7)] | None = None
-    """Bit to flip, counted from the exponent's lowest (0; the highest is 7 for
-    float32 and bfloat16, 4 for float16); None: chosen by the seed."""
+    """Bit to flip, counted from the exponent's lowest (0; the highest is 7);
+    None: chosen by the seed."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

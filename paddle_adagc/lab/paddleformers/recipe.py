@@ -356,5 +356,5 @@ def _data(recipe: Mapping[str, Any]) -> dict[str, Any]:
 def _precision(recipe: Mapping[str, Any], model: Mapping[str, Any]) -> str:
     if model.get("use_fp8_mlp"):
         return "float8"
-    names = {"bf16": "bfloat16", "fp16": "float16", "float32": "float32"}
+    names = {"bf16": "bfloat16", "float32": "float32"}
     return names[check_choice("compute_type", recipe["compute_type"], names)]

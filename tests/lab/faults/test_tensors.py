@@ -13,7 +13,7 @@ from paddle_adagc.lab.faults import (
     check_faults,
 )
 
-DTYPES = ["float32", "float64", "bfloat16", "float16"]
+DTYPES = ["float32", "bfloat16"]
 
 
 def make_fault(kind, step=3, seed=5, **options):
@@ -107,21 +107,12 @@ def test_one_element_is_inf_or_nan_or_all_are_scaled(dtype):
 @pytest.mark.parametrize("bit", [0, 1, 4])
 def test_bit_flip_moves_the_exponent(dtype, bit):
     # Clearing bit k of the exponent of x divides it by 2**(2**k), setting
-    # it multiplies; 2**-14 has the exponent field 1 (float16) or bias - 14.
-    bias = {"float64": 1023, "float16": 15}.get(dtype, 127)
+    # it multiplies; 2**-14 has the exponent field 127 - 14.
     values = np.full([4], -(2.0**-14))
     after = corrupted(values, dtype, "gradient_bit_flip", exponent_bit=bit)
     after = np.sort(wide(after) / values)
-    factor = 2.0 ** (-(2**bit) if (bias - 14) >> bit & 1 else 2**bit)
-    if dtype == "float16" and bit == 0:
-        factor = 0.0
+    factor = 2.0 ** (-(2**bit) if (127 - 14) >> bit & 1 else 2**bit)
     assert after.tolist() == sorted([factor, 1.0, 1.0, 1.0])
-
-
-def test_exponent_bit_outside_the_dtype():
-    options = {"kind": "gradient_bit_flip", "exponent_bit": 5}
-    with pytest.raises(ValueError, match=r"exponent_bit 5 .* of float16"):
-        corrupted(np.ones([4]), "float16", **options)
 
 
 def test_seeded_choice_of_bit_covers_the_exponent():
