@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, cast
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 from typing_extensions import Self
@@ -110,8 +110,8 @@ class OptimizerConfig:
 
 
 def _optimizer_section(name: str) -> type[OptimizerConfig]:
-    defaults = _DEFAULTS[name]
-    hints = {"name": Literal[name], **{key: _KINDS[key] for key in defaults}}
+    defaults, literal = _DEFAULTS[name], cast("Any", Literal)
+    hints = {"name": literal[name], **{key: _KINDS[key] for key in defaults}}
     fields = {"name": name, **defaults, "__annotations__": hints}
     fields["__module__"] = __name__
     return section(type(f"{name}_config", (OptimizerConfig,), fields))
