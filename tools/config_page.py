@@ -14,6 +14,7 @@ import re
 import textwrap
 import types
 import typing
+from collections.abc import Mapping
 from typing import Any
 
 from command import ROOT, make_parser
@@ -23,8 +24,11 @@ from paddle_adagc.lab.faults.config import FaultConfig
 from paddle_adagc.lab.markdown import markdown_table
 from paddle_adagc.lab.models.config import DecoderOptions
 from paddle_adagc.lab.models.vision_text import CLIPOptions
-from paddle_adagc.lab.train.config import RunConfig
-from paddle_adagc.lab.train.optimizer_config import AnyOptimizerConfig
+from paddle_adagc.lab.train.config import (
+    OPTIMIZERS,
+    OptimizerConfig,
+    RunConfig,
+)
 
 _HEAD = """\
 # Every key of a config
@@ -50,12 +54,13 @@ def page() -> str:
     """Return the page as Markdown."""
     hints = typing.get_type_hints(RunConfig)
     parts = [_HEAD]
-    for name in ("train", "data", "schedule", "parallel", "record", "monitor"):
+    for name in ("train", "data", "schedule", "parallel", "record"):
         parts += [f"## {name}\n", _table(hints[name])]
     parts += ["## faults\n", "A list; each entry has\n", _table(FaultConfig)]
     parts += ["## optimizer\n"]
-    for kind in typing.get_args(typing.get_args(AnyOptimizerConfig)[0]):
-        parts += [f"### optimizer.name: {kind.name}\n", _table(kind)]
+    meanings = _meanings(OptimizerConfig)
+    for name, optimizer in OPTIMIZERS.items():
+        parts += [f"### optimizer.name: {name}\n", _table(optimizer, meanings)]
     parts += ["## clip\n", _clips()]
     parts += ["## model\n", f"{_text(_meanings(RunConfig)['model'])}\n"]
     for kind, name in ((DecoderOptions, "decoder"), (CLIPOptions, "clip")):
@@ -63,10 +68,10 @@ def page() -> str:
     return "\n".join(parts)
 
 
-def _table(kind: Any) -> str:
-    """Return a table of a section's keys."""
+def _table(kind: Any, meanings: Mapping[str, str] | None = None) -> str:
+    """Return a table of a section's keys, by default with its docstrings."""
     hints = typing.get_type_hints(kind, include_extras=True)
-    meanings = _meanings(kind)
+    meanings = _meanings(kind) if meanings is None else meanings
     rows = [
         [
             f"`{field.name}`",

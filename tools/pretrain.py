@@ -51,7 +51,6 @@ config               YAML file, see configs/
 overrides key=value  change a value of the config, for example
                      train.max_steps=100
 --overwrite          start anew and remove the run that train.output_dir holds
---change-data        resume the run with other data
 --fork NEW_DIR       start a new run there from a checkpoint of the run that
                      train.output_dir holds; every value of the config may
                      change
@@ -136,7 +135,7 @@ def _launch(options: argparse.Namespace) -> int:
     """Hand a recipe for PaddleFormers over to its launcher."""
     from paddle_adagc.lab.paddleformers.launch import run_recipe
 
-    flags = "overwrite verify_first verbose change_data fork"
+    flags = "overwrite verify_first verbose fork"
     given = [
         f"--{name.replace('_', '-')}"
         for name in flags.split()
@@ -189,7 +188,6 @@ def _train(options: argparse.Namespace) -> int:
             run_pretraining(
                 config,
                 overwrite=options.overwrite,
-                change_data=options.change_data,
                 fork=fork,
                 verify=options.verify_first,
             )

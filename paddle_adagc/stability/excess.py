@@ -71,8 +71,7 @@ def paired_excess(
             early with NaN.
         fault_steps: Steps at which a fault was injected, at least one.
         exclude_steps: Steps whose loss is itself that of a corrupted batch or
-            activation, which says nothing about the model:
-            ``corrupted_loss_steps`` of ``paddle_adagc.lab.faults``.
+            activation, which says nothing about the model.
         thresholds: Events are counted above each, in nat. Steps above the
             lowest that are at most 10 apart are one event.
 

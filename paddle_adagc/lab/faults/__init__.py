@@ -9,8 +9,6 @@ the function of its target, at its moment of the step:
   ``repeated_batch`` it takes the samples of :func:`repeated_samples`;
 - ``"gradient"``: :func:`apply_to_gradients` after the backward pass, before
   the optimizer step.
-
-:meth:`Fault.record` makes the entry of the run record.
 """
 
 from paddle_adagc.lab.faults.batch import (

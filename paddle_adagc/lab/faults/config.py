@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -70,12 +70,11 @@ class FaultConfig:
     """Factor of ``gradient_scale``, needed there."""
 
     exponent_bit: Annotated[Natural, Field(le=7)] | None = None
-    """Bit to flip, counted from the exponent's lowest (0; the highest is 7 for
-    float32 and bfloat16, 4 for float16); None: chosen by the seed."""
+    """Bit to flip, counted from the exponent's lowest (0; the highest is 7);
+    None: chosen by the seed."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        self._check_steps()
         for name, kinds in _TAKEN_BY.items():
             value = getattr(self, name)
             if value is not None and not self.kind.startswith(kinds):
@@ -84,25 +83,6 @@ class FaultConfig:
                 )
         if self.kind == "gradient_scale" and self.magnitude is None:
             raise ValueError("gradient_scale needs magnitude")
-        return self
-
-    @property
-    def target(self) -> str:
-        """``"batch"`` or ``"gradient"``."""
-        return "gradient" if self.kind.startswith("gradient") else "batch"
-
-    def burst_start(self, step: int) -> int | None:
-        """First step of the burst that ``step`` lies in, None if in none."""
-        starts = self.steps or (self.start or 0,)
-        begun = [start for start in starts if start <= step]
-        if not begun:
-            return None
-        burst = max(begun)
-        if self.every is not None:
-            burst += (step - burst) // self.every * self.every
-        return burst if step < burst + self.duration else None
-
-    def _check_steps(self) -> None:
         if (self.steps is None) == (self.start is None):
             raise ValueError(
                 f"a fault needs either steps or start, got steps={self.steps} "
@@ -124,6 +104,23 @@ class FaultConfig:
                     f"bursts of duration {self.duration} overlap at steps "
                     f"{first} and {second}"
                 )
+        return self
+
+    @property
+    def target(self) -> str:
+        """``"batch"`` or ``"gradient"``."""
+        return "gradient" if self.kind.startswith("gradient") else "batch"
+
+    def burst_start(self, step: int) -> int | None:
+        """First step of the burst that ``step`` lies in, None if in none."""
+        starts = self.steps or (self.start or 0,)
+        begun = [start for start in starts if start <= step]
+        if not begun:
+            return None
+        burst = max(begun)
+        if self.every is not None:
+            burst += (step - burst) // self.every * self.every
+        return burst if step < burst + self.duration else None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -136,17 +133,10 @@ class Fault:
     """
 
     config: FaultConfig
-    step: int
-    """Step that is hit, from 0."""
-
-    burst: int
-    """First step of the burst that the step belongs to."""
-
-    index: int
-    """Position of the config in its schedule."""
-
-    seed: int
-    """Seed of the schedule."""
+    step: int  # that is hit, from 0
+    burst: int  # first step of the burst that the step belongs to
+    index: int  # of the config in its schedule
+    seed: int  # of the schedule
 
     @property
     def kind(self) -> str:
@@ -174,10 +164,6 @@ class Fault:
             [self.seed, self.index, self.burst, self.step, part, 2]
         )
 
-    def record(self, tensors: Sequence[str] = ()) -> dict[str, Any]:
-        """Return the entry for the run record, which JSON can hold."""
-        return {"kind": self.kind, "tensors": list(tensors)}
-
 
 class FaultSchedule:
     """The faults of a run: the seed decides tensors, elements and tokens."""
@@ -192,20 +178,4 @@ class FaultSchedule:
             Fault(config=c, step=step, burst=burst, index=i, seed=self.seed)
             for i, c in enumerate(self.faults)
             if (burst := c.burst_start(step)) is not None
-        ]
-
-    def fault_steps(self, num_steps: int) -> list[int]:
-        """Return the steps below ``num_steps`` that any fault hits."""
-        return [step for step in range(num_steps) if self.at(step)]
-
-    def corrupted_loss_steps(self, num_steps: int) -> list[int]:
-        """Return the steps below ``num_steps`` whose loss is corrupted itself.
-
-        A corrupted batch changes the loss of its own step, a corrupted
-        gradient only those of later steps.
-        """
-        return [
-            step
-            for step in range(num_steps)
-            if any(fault.target != "gradient" for fault in self.at(step))
         ]

@@ -46,7 +46,7 @@ _MISSPELT = 0.92
 PaddleFormers' own keys stay below (``save_hf_total_limit``: 0.914)."""
 
 _DECAY_SHAPES = {"1-sqrt": "sqrt"}
-_PRECISIONS = {"bf16": "bfloat16", "fp16": "float16", "float32": "float32"}
+_PRECISIONS = {"bf16": "bfloat16", "float32": "float32"}
 _MODELLED = {
     "sharding": "stage1",
     "virtual_pipeline_model_parallel_size": 1,

@@ -244,10 +244,7 @@ class RunRecord:
 
     metrics: dict[str, np.ndarray]
     """Every numeric key of ``metrics.jsonl`` as ``[num_steps]`` float64, NaN
-    where a step has no value: ``loss``, ``learning_rate``,
-    ``global_grad_norm``, ``clipped_fraction``, ``nonfinite``,
-    ``clip_seconds``, ``step_seconds``, ``eval_loss`` (mostly NaN), and
-    whatever else was logged."""
+    where a step has no value."""
 
     faults: dict[int, list[dict[str, Any]]]
     """Injected faults by step: each ``{"kind": str, "tensors": [str, ...]}``
@@ -256,9 +253,8 @@ class RunRecord:
     tensor_names: list[str]
     tensors: dict[str, np.ndarray]
     """Every name of :data:`QUANTITIES` as ``[num_steps, num_tensors]``
-    float32: gradient norm before (``norm``) and after (``clipped_norm``) the
-    clip, ``gamma`` after the step (NaN without AdaGC), and the norms of the
-    optimizer's first and second moments after the step (NaN if not logged)."""
+    float32, NaN if not logged: norms before and after the clip; gamma and
+    norms of the moments after the step."""
 
     @property
     def loss(self) -> np.ndarray:

@@ -1,6 +1,6 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Files of the flight recorder: a rank's last steps before an event.
+"""The flight recorder: a rank's last steps, kept in memory for an event.
 
 ``RUN/flight/STEP-EVENT.rankN.npz``, whole or not at all. All ranks name the
 files of one event alike, except after a crash, which may hit one alone.
@@ -10,19 +10,31 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import logging
 import math
+from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import paddle.distributed as dist
+from paddle.nn.clip import ClipGradBase
 from typing_extensions import Self
 
+from paddle_adagc.clips.base import TensorScalingClip
+from paddle_adagc.clips.metrics import Rows, Snapshot
 from paddle_adagc.files import atomic_write
 
+logger = logging.getLogger(__name__)
 FOLDER = "flight"
+NUM_STEPS = 200
+"""Steps that are kept in memory."""
+
 NUM_KEPT = 8
 """Events that a rank keeps; older ones are removed."""
 
+_TABLES = ("norm", "h", "gamma")
 MAX_BYTES = 256 * 2**20
 """Largest file that is read, unpacked: 20,000 tensors in 1,000 steps."""
 
@@ -74,17 +86,17 @@ class Flight:
 
     def _check(self) -> None:
         steps, tensors = self.step.size, self.tensor_names.size
-        table = ("f", (steps, tensors))
-        for name, (kinds, shape) in {
+        text, vector, table = ("U", (tensors,)), (steps,), (steps, tensors)
+        for name, (kind, shape) in {
             "reason": ("U", ()),
-            "tensor_names": ("U", (tensors,)),
-            "step": ("i", (steps,)),
+            "tensor_names": text,
+            "step": ("i", vector),
             "samples": ("i", (steps, 2)),
-            **dict.fromkeys(("learning_rate", "loss"), ("f", (steps,))),
-            **dict.fromkeys(("norm", "h", "gamma"), table),
+            **dict.fromkeys(("learning_rate", "loss"), ("f", vector)),
+            **dict.fromkeys(_TABLES, ("f", table)),
         }.items():
             array = getattr(self, name)
-            if array.shape != shape or array.dtype.kind not in kinds:
+            if array.shape != shape or array.dtype.kind != kind:
                 raise ValueError(
                     f"{name} is {array.dtype} {array.shape}, not {shape}"
                 )
@@ -126,23 +138,22 @@ class Event:
         found: dict[str, tuple[float, float, float]] = {}
         for flight in self.ranks:
             for i in np.flatnonzero(flight.step == step)[-1:]:
-                columns = (flight.norm[i], flight.h[i], flight.gamma[i])
-                rows = zip(*(c.tolist() for c in columns), strict=True)
-                for name, row in zip(
-                    flight.tensor_names.tolist(), rows, strict=True
-                ):
+                names = flight.tensor_names.tolist()
+                rows = np.stack([flight.norm[i], flight.h[i], flight.gamma[i]])
+                for name, row in zip(names, rows.T.tolist(), strict=True):
                     if row[0] or name not in found:
-                        found[name] = row
+                        found[name] = (row[0], row[1], row[2])
         return found
+
+
+def _by_age(directory: Path, pattern: str) -> list[Path]:
+    paths = (directory / FOLDER).glob(pattern)
+    return sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True)
 
 
 def events(directory: Path) -> Iterator[str]:
     """Return the names of a run's events, the newest first."""
-    paths = sorted(
-        (directory / FOLDER).glob("*.rank*.npz"),
-        key=lambda path: path.stat().st_mtime,
-        reverse=True,
-    )
+    paths = _by_age(directory, "*.rank*.npz")
     yield from dict.fromkeys(path.name.rsplit(".rank", 1)[0] for path in paths)
 
 
@@ -150,7 +161,8 @@ def load_event(directory: Path, step: int | None = None) -> Event | None:
     """Read a run's newest event, or the newest that recorded a step."""
     for name in events(directory):
         paths = sorted(
-            (directory / FOLDER).glob(f"{name}.rank*.npz"), key=_rank
+            (directory / FOLDER).glob(f"{name}.rank*.npz"),
+            key=lambda path: int(path.stem.rsplit(".rank", 1)[1]),
         )
         event = Event(name, [Flight.load(path) for path in paths])
         if step is None or step in event.first.step:
@@ -165,13 +177,87 @@ def event_path(directory: Path, step: int, event: str, rank: int) -> Path:
 
 def rotate_events(directory: Path, rank: int) -> None:
     """Remove all but the newest events of a rank."""
-    paths = sorted(
-        (directory / FOLDER).glob(f"*.rank{rank}.npz"),
-        key=lambda path: path.stat().st_mtime,
-    )
-    for path in paths[:-NUM_KEPT]:
+    for path in _by_age(directory, f"*.rank{rank}.npz")[NUM_KEPT:]:
         path.unlink()
 
 
-def _rank(path: Path) -> int:
-    return int(path.stem.rsplit(".rank", 1)[1])
+@dataclasses.dataclass
+class _Step:
+    step: int
+    learning_rate: float
+    samples: list[int]
+    losses: list[Any]
+    tensors: Snapshot | Rows | None = None
+
+
+class FlightRecorder:
+    """Keep the last steps of this rank, and write them when asked.
+
+    A step keeps references to what the clip has computed, so the host waits for
+    nothing; :meth:`to_host` copies where the host waits anyway. Tensors are
+    recorded if ``clip``, the run's, is a :class:`TensorScalingClip`.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self.clip: ClipGradBase | None = None
+        self._directory = Path(directory)
+        self._steps = deque[_Step](maxlen=NUM_STEPS)
+
+    def begin(self, *step: Any) -> None:
+        """Begin a step, which stays recorded if it is never finished.
+
+        ``step``: its number, learning rate, samples (first, and the one after
+        the last) and losses on the device; these two lists may change later.
+        """
+        self._steps.append(_Step(*step))
+
+    def end(self) -> None:
+        """Take what the clip knows of the step that was begun last."""
+        if self._steps and isinstance(self.clip, TensorScalingClip):
+            self._steps[-1].tensors = self.clip.snapshot()
+
+    def to_host(self) -> None:
+        """Copy what is still on the device; waits for it."""
+        for step in self._steps:
+            step.losses = [float(loss) for loss in step.losses]
+            if isinstance(step.tensors, Snapshot):
+                step.tensors, _ = step.tensors.rows()
+
+    def write(self, event: str, reason: str) -> None:
+        """Write this rank's file, named after one word for the event."""
+        if not self._steps:
+            return
+        self.to_host()
+        rank = dist.get_rank()
+        path = event_path(self._directory, self._steps[-1].step, event, rank)
+        self._flight(reason).save(path)
+        rotate_events(self._directory, rank)
+
+    def write_crash(self, error: BaseException) -> None:
+        """Write an exception's file; an error of that is only logged."""
+        try:
+            self.write("crash", f"{type(error).__name__}: {error}")
+        except Exception as other:
+            logger.warning("the flight record was not written: %s", other)
+
+    def _flight(self, reason: str) -> Flight:
+        steps = self._steps
+        rows = [s.tensors for s in steps if isinstance(s.tensors, Rows)]
+        names = rows[-1].keys if rows else []
+        shape = (len(steps), len(names))
+        tables = {name: np.full(shape, np.nan, "float32") for name in _TABLES}
+        for i, step in enumerate(steps):
+            if isinstance(step.tensors, Rows):
+                for name in {*tables} & {*step.tensors.columns}:
+                    column = step.tensors.columns[name]
+                    tables[name][i, : len(column)] = column
+        losses = [np.mean(s.losses) if s.losses else math.nan for s in steps]
+        return Flight(
+            reason=np.array(reason),
+            tensor_names=np.array(names, "U"),
+            step=np.array([s.step for s in steps], np.int64),
+            samples=np.array([s.samples for s in steps], np.int64),
+            learning_rate=np.array([s.learning_rate for s in steps]),
+            loss=np.array(losses),
+            **tables,
+        )

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, cast
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 from typing_extensions import Self
@@ -15,6 +15,7 @@ from paddle_adagc.lab.data.config import TEXT_KINDS, DataConfig
 from paddle_adagc.lab.faults.config import FaultConfig
 from paddle_adagc.lab.section import (
     Count,
+    Decay,
     Flag,
     Natural,
     NonNegative,
@@ -23,20 +24,109 @@ from paddle_adagc.lab.section import (
     Share,
     section,
 )
-from paddle_adagc.lab.train.optimizer_config import (
-    AdamWConfig,
-    AnyOptimizerConfig,
-)
 
-Series = Literal[
-    "loss",
-    "global_grad_norm",
-    "clipped_fraction",
-    "gamma_change",
-    "nonfinite",
-    "stuck",
-    "step_seconds",
-]
+_KINDS: dict[str, Any] = {
+    "weight_decay": NonNegative,
+    "beta1": Decay,
+    "beta2": Decay,
+    "epsilon": Positive,
+    "momentum": Decay,
+    "nesterov": Flag,
+    "num_iterations": Count,
+    "scaling": Literal["spectral", "rms"],
+    "threshold": Positive,
+    "reset_interval": Count,
+    "warmup_steps": Natural,
+    "clip_start": Natural,
+    "form": Literal["original", "paper"],
+    "lambda_rel": Positive | None,
+    "lambda_abs": Positive | None,
+}
+ADAM = {"weight_decay": 0.1, "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8}
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "adamw": ADAM,
+    "lion": {"weight_decay": 0.1, "beta1": 0.9, "beta2": 0.99},
+    "muon": {
+        **ADAM,
+        "momentum": 0.95,
+        "nesterov": True,
+        "num_iterations": 5,
+        "scaling": "spectral",
+    },
+    "spam": {
+        **ADAM,
+        "beta2": 0.999,
+        "epsilon": 1e-6,
+        "threshold": 5000.0,
+        "reset_interval": 500,
+        "warmup_steps": 150,
+        "clip_start": 20,
+    },
+    "stable_adamw": {**ADAM, "beta2": 0.99, "epsilon": 1e-6},
+    "adamw_agc": {**ADAM, "form": "original", "lambda_rel": None},
+    "adamw_clippy": {
+        **ADAM,
+        "form": "original",
+        "lambda_rel": None,
+        "lambda_abs": None,
+    },
+    "adamw_rms_clip": {**ADAM, "threshold": 1.0},
+}
+"""Arguments of each optimizer, which its class in
+:mod:`paddle_adagc.optimizers` explains, with the values of runs. Paddle is not
+needed to read them."""
+
+WITHOUT_MOMENTS = ("lion", "muon")
+"""Optimizers that have not Adam's two moments of every tensor."""
+
+WHOLE_TENSORS = (
+    "muon",
+    "stable_adamw",
+    "adamw_agc",
+    "adamw_clippy",
+    "adamw_rms_clip",
+)
+"""Optimizers that look at more than one element of a tensor at a time."""
+
+
+@section
+class OptimizerConfig:
+    """Name and arguments of an optimizer; a subclass for each of them."""
+
+    name: str
+    weight_decay: NonNegative = 0.1
+    """Decoupled weight decay; norms and biases are exempt."""
+
+    @model_validator(mode="after")
+    def _check_clip_start(self) -> Self:
+        values = dataclasses.asdict(self)
+        start, interval = values.get("clip_start"), values.get("reset_interval")
+        if start is not None and start >= interval:
+            raise ValueError(
+                f"clip_start={start} must be below reset_interval={interval}: "
+                "nothing would be clipped"
+            )
+        return self
+
+
+def _optimizer_section(name: str) -> type[OptimizerConfig]:
+    defaults, literal = _DEFAULTS[name], cast("Any", Literal)
+    hints = {"name": literal[name], **{key: _KINDS[key] for key in defaults}}
+    fields = {"name": name, **defaults, "__annotations__": hints}
+    fields["__module__"] = __name__
+    return section(type(f"{name}_config", (OptimizerConfig,), fields))
+
+
+OPTIMIZERS = {name: _optimizer_section(name) for name in _DEFAULTS}
+"""Section of each optimizer by its name."""
+
+if TYPE_CHECKING:
+    AnyOptimizerConfig = OptimizerConfig
+else:
+    AnyOptimizerConfig = Annotated[
+        Union[tuple(OPTIMIZERS.values())],  # noqa: UP007
+        Field(discriminator="name"),
+    ]
 
 
 @section
@@ -88,9 +178,9 @@ class TrainConfig:
     experts after every optimizer step (auxiliary-loss-free balancing, as
     ERNIE-4.5's); needs ``model.moe_correction_bias``."""
 
-    precision: Literal["float32", "bfloat16", "float16", "float8"] = "float32"
-    """``"bfloat16"`` and ``"float16"`` mean AMP O2 with float32 master weights
-    and gradients; they need a GPU. ``"float8"`` multiplies in block-wise FP8
+    precision: Literal["float32", "bfloat16", "float8"] = "float32"
+    """``"bfloat16"`` means AMP O2 with float32 master weights and gradients; it
+    needs a GPU. ``"float8"`` multiplies in block-wise FP8
     (:mod:`paddle_adagc.lab.models.fp8`) in the linear maps of
     ``model.float8_linears``, by default attention, MLPs and experts; the rest
     is bfloat16 as above, on CPUs float32."""
@@ -112,12 +202,6 @@ class TrainConfig:
     visualdl: Flag = True
     """Write VisualDL logs to ``output_dir/logs``."""
 
-    report_to: list[Literal["visualdl", "tensorboard", "wandb"]] = (
-        dataclasses.field(default_factory=list)
-    )
-    """PaddleNLP's other backends for the same numbers, see the extra
-    ``[track]``."""
-
 
 @section
 class RecordConfig:
@@ -134,15 +218,6 @@ class RecordConfig:
         if self.moments and not self.tensors:
             raise ValueError("moments=True needs tensors=True")
         return self
-
-
-@section
-class MonitorConfig:
-    """Reactions to the run's alarms, which are logged in any case."""
-
-    stop_on: list[Series] = dataclasses.field(default_factory=list)
-    """Series (:data:`paddle_adagc.stability.alarms.WATCHES`) whose alarm ends
-    the run at the next log, without a checkpoint of the steps since."""
 
 
 @section
@@ -229,9 +304,8 @@ class RunConfig:
     train: TrainConfig
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
     optimizer: AnyOptimizerConfig = dataclasses.field(
-        default_factory=AdamWConfig
+        default_factory=OPTIMIZERS["adamw"]
     )
-    """AdamW by default, see :mod:`paddle_adagc.lab.train.optimizer_config`."""
 
     schedule: ScheduleConfig = dataclasses.field(default_factory=ScheduleConfig)
     record: RecordConfig = dataclasses.field(default_factory=RecordConfig)
@@ -239,7 +313,6 @@ class RunConfig:
     """Faults to inject; none by default."""
 
     parallel: ParallelConfig = dataclasses.field(default_factory=ParallelConfig)
-    monitor: MonitorConfig = dataclasses.field(default_factory=MonitorConfig)
 
     @field_validator("clip", "optimizer", mode="before")
     @classmethod
@@ -261,7 +334,7 @@ class RunConfig:
                 f"train.precision={self.train.precision!r}: set that to "
                 "'float8'"
             )
-        if self.record.moments and not self.optimizer.has_adam_moments:
+        if self.record.moments and self.optimizer.name in WITHOUT_MOMENTS:
             raise ValueError(
                 f"record.moments with optimizer.name={self.optimizer.name!r}: "
                 "only Adam has these moments; set it to false"
@@ -284,7 +357,7 @@ class RunConfig:
         splits_tensors = (
             self.parallel.sharding > 1 and self.parallel.sharding_split_param
         )
-        if self.optimizer.needs_whole_tensors and splits_tensors:
+        if self.optimizer.name in WHOLE_TENSORS and splits_tensors:
             raise ValueError(
                 f"optimizer.name={self.optimizer.name!r} needs whole tensors, "
                 f"which parallel.sharding={self.parallel.sharding} splits: "
@@ -310,12 +383,6 @@ class RunConfig:
         values = dataclasses.asdict(self)
         for fault in values["faults"]:  # keys that digests were made with
             fault |= dict.fromkeys(("fraction", "stop", "token"))
-        if not self.train.report_to:
-            del values["train"]["report_to"]
         if self.parallel.num_processes == 1:
             del values["parallel"]
-        defaults = dataclasses.asdict(MonitorConfig())
-        monitor = values.pop("monitor").items()
-        if changed := {k: v for k, v in monitor if v != defaults[k]}:
-            values["monitor"] = changed
         return values

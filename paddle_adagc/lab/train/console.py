@@ -4,13 +4,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from paddlenlp.trainer import TrainerCallback
@@ -125,8 +124,7 @@ def _samples_in(task: PretrainTask, num_samples: float) -> tuple[Any, str]:
     return num_samples * task.num_tokens, "tokens"
 
 
-@dataclasses.dataclass(frozen=True)
-class RunSummary:
+class RunSummary(NamedTuple):
     """How a run ended."""
 
     lines: list[str]
@@ -139,24 +137,26 @@ def summarise_run(directory: str | os.PathLike[str]) -> RunSummary:
     Steps whose batch or activations a fault corrupted do not count.
     """
     path, record = Path(directory), RunRecord.load(directory)
-    status = record.run["status"]
     steps = judged_steps(record, 0)
     loss = record.loss[steps]
     seconds = tqdm.format_interval(record.run["wall_seconds"])
-    lines = [f"{status}: {record.num_steps:,} steps in {seconds}"]
-    problem = "no step to judge" if not len(loss) else ""
+    lines = [f"{record.run['status']}: {record.num_steps:,} steps in {seconds}"]
+    problem = "no step to judge"
     if len(loss):
         lines.append(_losses(record, loss, steps))
         problem = _problem(record.run, loss)
         lines.append(_spikes(path, loss, steps))
     if alarms := record.run.get("alarms"):
-        lines += _alarms(alarms, path)
-    lines += _most_clipped(path)
-    lines.append(f"files: {path} ({', '.join(_files(path))})")
-    lines.append(f"next: python tools/report.py {path}")
-    if problem:
-        lines.append(problem)
-    return RunSummary(lines, not problem)
+        counts = Counter(alarm["series"] for alarm in alarms).most_common()
+        lines.append(
+            f"alarms: {', '.join(f'{name} {n}' for name, n in counts)}; the "
+            f"first: {Alarm(**alarms[0])}; --fork NEW_DIR --at STEP starts a "
+            "new run from a checkpoint before it"
+        )
+    if clipped := _most_clipped(path):
+        lines.append(f"most clipped: {'; '.join(clipped)}")
+    lines += [f"files: {path}", f"next: python tools/report.py {path}"]
+    return RunSummary([*lines, problem] if problem else lines, not problem)
 
 
 def _last(loss: np.ndarray) -> float:
@@ -181,11 +181,6 @@ def _losses(record: RunRecord, loss: np.ndarray, steps: np.ndarray) -> str:
 def _problem(run: Mapping[str, Any], loss: np.ndarray) -> str:
     """Say what is wrong with the losses; empty if nothing is."""
     remedy = "lower schedule.learning_rate, or clip harder"
-    if alarm := run.get("stopped_by"):
-        return (
-            f"stopped by an alarm, {alarm}: the same command with "
-            "monitor.stop_on=[] resumes from the last checkpoint"
-        )
     if run["status"] == "diverged" or not np.isfinite(loss[-1]):
         return (
             f"the loss is not finite any more: {remedy}; --fork starts from a "
@@ -214,43 +209,16 @@ def _spikes(path: Path, loss: np.ndarray, steps: np.ndarray) -> str:
     return text
 
 
-def _alarms(alarms: Sequence[Mapping[str, Any]], path: Path) -> list[str]:
-    counts = Counter(alarm["series"] for alarm in alarms)
-    parts = [f"{name} {count}" for name, count in counts.most_common()]
-    first = Alarm(**alarms[0])
-    steps = [int(p.name.rpartition("-")[2]) for p in path.glob("checkpoint-*")]
-    before = max((s for s in steps if s <= first.start), default=None)
-    remedy = "--fork NEW_DIR starts from a checkpoint before, but there is none"
-    if before is not None:
-        remedy = (
-            f"the same command with --fork NEW_DIR --at {before} starts a new "
-            "run from before it, with other values"
-        )
-    return [f"alarms: {', '.join(parts)}; the first: {first}", remedy]
-
-
 def _most_clipped(path: Path) -> list[str]:
-    """Name the tensors with the lowest h of the logged steps."""
-    lowest: dict[str, tuple[float, int]] = {}
-    for row in read_rows(path / "metrics.jsonl"):
-        for key, h in row.get("most_clipped", {}).items():
-            if f"{h:.2g}" == "1":
-                continue
-            found = (h, row["step"])
-            lowest[key] = min(found, lowest.get(key, found))
-    named = sorted(lowest.items(), key=lambda item: item[1])[:_NUM_NAMED]
-    texts = [
-        f"{short_name(key)} h {h:.2g} at step {step:,}"
-        for key, (h, step) in named
+    """Describe the tensors with the lowest h of the logged steps."""
+    clipped = [
+        (h, row["step"], key)
+        for row in read_rows(path / "metrics.jsonl")
+        for key, h in row.get("most_clipped", {}).items()
     ]
-    return [f"most clipped: {'; '.join(texts)}"] if texts else []
-
-
-def _files(path: Path) -> list[str]:
-    names = ["run.json", "metrics.jsonl"]
-    if (path / "tensors.f32").stat().st_size:
-        names.append("tensors.f32")
-    if (path / "logs").exists():
-        names.append("logs")
-    checkpoints = [found.name for found in path.glob("checkpoint-*")]
-    return names + sorted(checkpoints, key=lambda name: (len(name), name))
+    lowest: dict[str, str] = {}
+    for h, step, key in sorted(clipped):
+        if f"{h:.2g}" != "1":
+            text = f"{short_name(key)} h {h:.2g} at step {step:,}"
+            lowest.setdefault(key, text)
+    return [*lowest.values()][:_NUM_NAMED]

@@ -15,8 +15,12 @@ from paddle.nn.clip import ClipGradBase
 from paddle.optimizer import Optimizer
 from paddle.optimizer.lr import LambdaDecay, LRScheduler
 
-from paddle_adagc.lab.train.config import ScheduleConfig, TrainConfig
-from paddle_adagc.lab.train.optimizer_config import AdamConfig, OptimizerConfig
+from paddle_adagc.lab.train.config import (
+    ADAM,
+    OptimizerConfig,
+    ScheduleConfig,
+    TrainConfig,
+)
 from paddle_adagc.optimizers import (
     SPAM,
     ClippedAdamW,
@@ -65,8 +69,7 @@ def make_optimizer(
             arguments[f"adamw_{key}"] = arguments.pop(key)
         arguments["is_matrix_fun"] = hidden_matrices(model)
     elif name in _UPDATE_CLIPS:
-        adam = {field.name for field in dataclasses.fields(AdamConfig)}
-        own = {key: arguments.pop(key) for key in {*arguments} - adam}
+        own = {key: arguments.pop(key) for key in {*arguments} - {*ADAM}}
         arguments["update_clip"] = _UPDATE_CLIPS[name](**own)
     if name == "adamw_agc":
         layout = read_layout(model)

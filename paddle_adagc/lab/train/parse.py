@@ -55,10 +55,11 @@ def _refusals(where: Any) -> Iterator[None]:
 def read_overrides(overrides: Sequence[str]) -> dict[str, Any]:
     """Read ``key=value`` with dotted keys and YAML values into a dict."""
     for override in overrides:
+        where = f"override {override!r:.300}"
         if "=" not in override:
-            raise ValueError(f"override {override!r} is not of form key=value")
-        _refuse_references(override, f"override {override!r:.300}")
-        with _refusals(f"override {override!r:.300}"):
+            raise ValueError(f"{where} is not of form key=value")
+        _refuse_references(override, where)
+        with _refusals(where):
             try:
                 OmegaConf.from_dotlist([override])
             except (RecursionError, yaml.YAMLError) as error:
@@ -68,17 +69,14 @@ def read_overrides(overrides: Sequence[str]) -> dict[str, Any]:
     return _plain(changes, " ".join(overrides))
 
 
-def read_values(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read a YAML file's values, merged over those of its ``base``."""
-    return _read_values(Path(path), (), {})
-
-
-def _read_values(
-    path: Path, above: tuple[Path, ...], known: dict[Path, dict[str, Any]]
+def read_values(
+    path: str | os.PathLike[str], above: Sequence[Path] = ()
 ) -> dict[str, Any]:
-    """Read a file that files ``above`` name as their ``base``, each once."""
-    if path.resolve() in known:
-        return known[path.resolve()]
+    """Read a YAML file's values, merged over those of its ``base``.
+
+    ``above``: the files that name this one as their base.
+    """
+    path = Path(path)
     if path.resolve() in above:
         raise ValueError(f"{above[-1]}: its base {path} leads back to itself")
     if not path.is_file():
@@ -99,10 +97,8 @@ def _read_values(
     result: dict[str, Any] = {}
     for base in bases:
         inside = (*above, path.resolve())
-        read = _read_values(path.parent / str(base), inside, known)
-        result = merged(result, read)
-    known[path.resolve()] = merged(result, values)
-    return known[path.resolve()]
+        result = merged(result, read_values(path.parent / str(base), inside))
+    return merged(result, values)
 
 
 def _load_yaml(path: Path) -> Any:

@@ -214,14 +214,10 @@ class Stopped(SystemExit):
 class StopRequest:
     """Take note of signals that ask to end; a second one exits.
 
-    These are SIGINT, SIGTERM, SIGHUP (a closed terminal, unless ``nohup`` was
-    used) and SIGUSR1 (what SLURM's ``--signal`` is mostly set to).
-
-    All ranks have to stop after the same step, whichever got the signal. Over
-    gloo they exchange their notes after every step, 4 bytes on the host. On
-    GPUs an exchange makes the host wait for the device: it is done where losses
-    are exchanged anyway, every ``log_every`` steps. One process exchanges
-    nothing.
+    All ranks stop after the same step, whichever got the signal. Over gloo they
+    exchange their notes after every step. On GPUs an exchange makes the host
+    wait for the device: it is done where losses are exchanged anyway, every
+    ``log_every`` steps.
     """
 
     def __init__(self, log_every: int) -> None:

@@ -22,9 +22,9 @@ from paddle_adagc.lab.checksums import Description
 from paddle_adagc.lab.faults import Fault
 from paddle_adagc.lab.record.clock import Timer
 from paddle_adagc.lab.record.files import QUANTITIES, RunWriter, update_run_json
+from paddle_adagc.lab.record.flight import FlightRecorder
 from paddle_adagc.lab.record.observe import ObservedClip
 from paddle_adagc.lab.train.config import RunConfig
-from paddle_adagc.lab.train.flight import FlightRecorder
 from paddle_adagc.lab.train.processes import (
     from_first_process,
     is_first_process,
@@ -37,7 +37,6 @@ _MOMENTS = ("moment1", "moment2")
 _NUM_MOST_CLIPPED = 3
 _SUMMARIZED = ("global_grad_norm", "clipped_fraction", "nonfinite")
 _WATCHED = ("loss", "global_grad_norm", "clipped_fraction", "step_seconds")
-_STUCK = "stuck"
 _ROW_BYTES = 420  # of metrics.jsonl, about
 _GAMMA = QUANTITIES.index("gamma")
 
@@ -55,11 +54,10 @@ class StepRecorder:
     """
 
     def __init__(self, config: RunConfig, model: nn.Layer) -> None:
-        self.watcher = Watcher(config.monitor.stop_on)
+        self.watcher = Watcher()
         self.flight = FlightRecorder(config.train.output_dir)
         self.has_diverged = False
         self.most_clipped: dict[str, float] = {}  # of the last summary
-        self._stuck: set[str] = set()
         self.optimizer: Any = None
         self._config = config
         self._parameters = {
@@ -67,35 +65,25 @@ class StepRecorder:
             for name, parameter in model.named_parameters()
             if not parameter.stop_gradient
         }
+        self.tensor_names = [*self._parameters] if config.record.tensors else []
+        block = 4 * len(QUANTITIES) * len(self.tensor_names)
+        self.num_bytes = config.train.max_steps * (_ROW_BYTES + block)  # about
         self._check_size()
         self._observed: ObservedClip | None = None
         self._writer: RunWriter | None = None
-        self._pending: list[tuple[dict[str, Any], np.ndarray | None]] = []
         self._row: dict[str, Any] = {}
-        self._losses: list[Tensor] = []
-        self._faults: list[tuple[Fault, Sequence[str]]] = []
+        self._pending: list[tuple[dict[str, Any], np.ndarray | None]] = []
         self._corrupted_steps: set[int] = set()
-        self._timer: Timer | None = None
+        self._stuck: set[str] = set()
         self._unlogged: list[float] = []
 
     def observed(self, clip: ClipGradBase | None) -> ClipGradBase | None:
         """Wrap the clip to measure it, if tensors are recorded."""
         self.flight.clip = clip
-        if clip is None or not self._config.record.tensors:
+        if clip is None or not self.tensor_names:
             return clip
         self._observed = ObservedClip(clip, self._parameters)
         return self._observed
-
-    @property
-    def tensor_names(self) -> list[str]:
-        """Tensors that are recorded."""
-        return [*self._parameters] if self._config.record.tensors else []
-
-    @property
-    def num_bytes(self) -> int:
-        """Size of the whole run's record, about."""
-        block = 4 * len(QUANTITIES) * len(self.tensor_names)
-        return self._config.train.max_steps * (_ROW_BYTES + block)
 
     def _check_size(self) -> None:
         folder = Path(self._config.train.output_dir)
@@ -116,37 +104,33 @@ class StepRecorder:
 
     def open(self, first_step: int) -> None:
         """Start writing; cut off earlier records from ``first_step`` on."""
-        if not is_first_process():
-            return
-        self._writer = RunWriter(
-            self._config.train.output_dir, self.tensor_names, first_step
-        )
+        if is_first_process():
+            directory = self._config.train.output_dir
+            self._writer = RunWriter(directory, self.tensor_names, first_step)
 
     def begin_step(self, step: int, learning_rate: float) -> None:
         """Begin an optimizer step at its learning rate."""
-        samples: list[int] = []
-        self._row = {"step": step, "learning_rate": learning_rate}
-        self._row["samples"] = samples
+        row: dict[str, Any] = {"step": step, "learning_rate": learning_rate}
+        row |= {"samples": [], "step_seconds": Timer(), "loss": []}
+        self._row = row
         self.set_samples(step)
-        self._losses, self._faults = [], []
-        self.flight.begin(step, learning_rate, samples, self._losses)
-        self._timer = Timer()
+        self.flight.begin(step, learning_rate, row["samples"], row["loss"])
 
     def set_samples(self, batch: int) -> None:
-        """Say which batch of the training dataset this is, over all processes.
-
-        The record has its samples, ``[first, stop]``.
-        """
+        """Record which samples of the training dataset make up the batch."""
         size = self._config.global_batch
         self._row["samples"][:] = batch * size, (batch + 1) * size
 
     def add_loss(self, loss: Tensor) -> None:
         """Add the loss of a micro-batch, a scalar on the device."""
-        self._losses.append(loss)
+        self._row["loss"].append(loss)
 
     def add_fault(self, fault: Fault, tensors: Sequence[str] = ()) -> None:
         """Add a fault, with the tensors that it has hit."""
-        self._faults.append((fault, tensors))
+        entry = {"kind": fault.kind, "tensors": [*tensors]}
+        self._row.setdefault("faults", []).append(entry)
+        if fault.target != "gradient":
+            self._corrupted_steps.add(self._row["step"])
 
     def add_evaluation(self, loss: float, **measures: float) -> None:
         """Add the validation loss and other measures to the last step."""
@@ -157,25 +141,17 @@ class StepRecorder:
         """Finish the step, if one is in progress, with more numbers of it."""
         if not self._row:
             return
-        self._row.update(measures)
-        assert self._timer is not None
-        self._timer.stop()
-        self._row["step_seconds"] = self._timer
-        self._row["loss"] = self._losses
-        if self._faults:
-            self._row["faults"] = [f.record(names) for f, names in self._faults]
-        if any(fault.target != "gradient" for fault, _ in self._faults):
-            self._corrupted_steps.add(self._row["step"])
+        row, tensors, self._row = self._row, None, {}
+        row["step_seconds"].stop()
+        row |= measures
         self.flight.end()
-        tensors = None
         if self._observed is not None:
-            self._row.update(self._observed.step_metrics())
+            row |= self._observed.step_metrics()
             tensors = self._observed.tensor_rows(self._moment_norms())
             values = tensors[_GAMMA].tolist()
             gammas = dict(zip(self._parameters, values, strict=True))
-            self.watcher.see_gammas(self._row["step"], gammas)
-        self._pending.append((self._row, tensors))
-        self._row = {}
+            self.watcher.see_gammas(row["step"], gammas)
+        self._pending.append((row, tensors))
 
     def log_line(self) -> dict[str, float]:
         """Return the mean loss since the last call, and the learning rate."""
@@ -191,20 +167,25 @@ class StepRecorder:
         """
         if not summary and self._observed is not None:
             summary = self._observed.summary()
-        if summary:
-            row = self._pending[-1][0]
-            for name in _SUMMARIZED:
-                row.setdefault(name, summary[name])
-            total = self.watcher.whole_total(summary["nonfinite_total"])
-            row["nonfinite_total"] = total
-            if self._observed is None:
-                self.watcher.see_gammas(row["step"], _gammas(summary))
-            lowest = [*summary["lowest_h"].items()]
-            self.most_clipped = dict(lowest[:_NUM_MOST_CLIPPED])
-            row["most_clipped"] = self.most_clipped
-            if new := set(summary.get(_STUCK, ())) - self._stuck:
-                row[_STUCK] = sorted(new)
-                self._stuck |= new
+        if not summary:
+            return summary
+        row = self._pending[-1][0]
+        for name in _SUMMARIZED:
+            row.setdefault(name, summary[name])
+        total = self.watcher.earlier_total + summary["nonfinite_total"]
+        row["nonfinite_total"] = total
+        if self._observed is None:
+            tensors = summary.get("tensors", {})
+            self.watcher.see_gammas(
+                row["step"],
+                {k: x["gamma"] for k, x in tensors.items() if "gamma" in x},
+            )
+        lowest = [*summary["lowest_h"].items()]
+        self.most_clipped = dict(lowest[:_NUM_MOST_CLIPPED])
+        row["most_clipped"] = self.most_clipped
+        if new := {*summary.get("stuck", ())} - self._stuck:
+            row["stuck"] = sorted(new)
+            self._stuck |= new
         return summary
 
     def flush(self) -> None:
@@ -215,7 +196,11 @@ class StepRecorder:
         """
         self._read_losses()
         rows = [row for row, _ in self._pending]
-        if any(map(self._is_suspicious, rows)):
+        if any(
+            not math.isfinite(row["loss"])
+            and row["step"] not in self._corrupted_steps
+            for row in rows
+        ):
             self.has_diverged |= not self.weights_are_finite()
         begun = self.watcher.watch(rows, every_step=self._observed is not None)
         self.flight.to_host()
@@ -252,12 +237,9 @@ class StepRecorder:
 
     def weights_are_finite(self) -> bool:
         """Tell whether they are on all processes, which all call this."""
-        return are_finite(self._parameters.values())
-
-    def _is_suspicious(self, row: dict[str, Any]) -> bool:
-        """Tell whether the weights may have become NaN."""
-        is_corrupted = row["step"] in self._corrupted_steps
-        return not math.isfinite(row["loss"]) and not is_corrupted
+        flags = [paddle.isfinite(p).all() for p in self._parameters.values()]
+        finite = not flags or bool(paddle.stack(flags).all())
+        return mean_over_processes([float(finite)]) == [1.0]
 
     def _moment_norms(self) -> np.ndarray | None:
         if not self._config.record.moments:
@@ -272,45 +254,30 @@ class StepRecorder:
     def close(self, **facts: Any) -> None:
         """Write the rest, then ``facts`` into the run's ``run.json``."""
         record = self.sync()
-        if self._writer is None:
-            return
-        self._writer.close()
-        alarm = self.watcher.stopped_by
-        update_run_json(
-            self._config.train.output_dir,
-            record=record,
-            alarms=self.watcher.alarms,
-            stopped_by=None if alarm is None else str(alarm),
-            **facts,
-        )
-
-
-def _gammas(summary: dict[str, Any]) -> dict[str, float]:
-    tensors = summary.get("tensors", {})
-    return {k: x["gamma"] for k, x in tensors.items() if "gamma" in x}
+        if self._writer is not None:
+            self._writer.close()
+            update_run_json(
+                self._config.train.output_dir,
+                record=record,
+                alarms=self.watcher.alarms,
+                **facts,
+            )
 
 
 def _mean(losses: list[Tensor]) -> float | None:
     """Mean over the micro-batches; None if this process knows none."""
-    if not losses:
-        return None
-    return sum(float(loss) for loss in losses) / len(losses)
+    return sum(map(float, losses)) / len(losses) if losses else None
 
 
 class Watcher:
-    """Hand the record's rows to a :class:`Monitor`, and ask it whether to stop.
+    """Hand the record's rows to a :class:`Monitor`."""
 
-    ``stopped_by`` is the first alarm of a series in ``stop_on``, the same on
-    every process.
-    """
-
-    def __init__(self, stop_on: Sequence[str] = ()) -> None:
-        self.stopped_by: Alarm | None = None
-        self._stop_on = stop_on
+    def __init__(self) -> None:
+        self.earlier_total = 0  # nonfinite_total of earlier processes
+        self._last_total = 0
         self._monitor = Monitor()
         self._gammas: dict[str, float] = {}
         self._changes: dict[int, float] = {}
-        self._earlier_total = self._last_total = 0
 
     @property
     def alarms(self) -> list[dict[str, Any]]:
@@ -327,10 +294,6 @@ class Watcher:
         ]:
             self._changes[step] = max(changes)
         self._gammas |= known
-
-    def whole_total(self, total: int) -> int:
-        """Return ``nonfinite_total`` with what earlier processes counted."""
-        return self._earlier_total + total
 
     def watch(
         self, rows: Iterable[dict[str, Any]], *, every_step: bool
@@ -349,9 +312,6 @@ class Watcher:
         for alarm in begun:
             values = dataclasses.asdict(alarm)
             by_step[alarm.start].setdefault("alarms", []).append(values)
-        if self.stopped_by is None:
-            ending = (alarm for alarm in begun if alarm.series in self._stop_on)
-            self.stopped_by = next(ending, None)
         return begun
 
     def _values(
@@ -364,8 +324,8 @@ class Watcher:
         elif "nonfinite_total" in row:
             values["nonfinite"] = total - self._last_total
         self._last_total = total
-        if _STUCK in row:
-            values[_STUCK] = len(row[_STUCK])
+        if "stuck" in row:
+            values["stuck"] = len(row["stuck"])
         if row["step"] in self._changes:
             values["gamma_change"] = self._changes.pop(row["step"])
         return values
@@ -384,15 +344,5 @@ class Watcher:
             self._monitor.set_state_dict(state["monitor"])
         except ValueError as error:
             logger.warning("alarms start afresh: %s", error)
-        self._earlier_total = self._last_total = state["nonfinite_total"]
+        self.earlier_total = self._last_total = state["nonfinite_total"]
         self._gammas = dict(state["gammas"])
-
-
-def are_finite(tensors: Iterable[Tensor]) -> bool:
-    """Tell whether all tensors are finite on every process, which calls this.
-
-    Reads the device once.
-    """
-    flags = [paddle.isfinite(tensor).all() for tensor in tensors]
-    finite = not flags or bool(paddle.stack(flags).all())
-    return mean_over_processes([float(finite)]) == [1.0]

@@ -90,22 +90,6 @@ def load_model(model: nn.Layer, checkpoint: Path) -> None:
         buffer.set_value(paddle.to_tensor(weights[key]).astype(buffer.dtype))
 
 
-def _save_experts(checkpoint: Path, model: nn.Layer) -> None:
-    """Save this rank's experts; PaddleNLP saves those of the first rank."""
-    place = topology()
-    if place.expert.rank == 0 or place.moe_sharding.rank:
-        return
-    layout = _layout_by_key(model)
-    experts = {
-        key: parameter
-        for key, parameter in rank_weights.parameters_by_key(model).items()
-        if layout[key].is_expert
-    }
-    stage = f"pp{place.pipe.rank:02}_" if place.pipe.size > 1 else ""
-    name = f"model_state.{stage}ep{place.expert.rank:02}.pdparams"
-    paddle.save(experts, str(checkpoint / name))
-
-
 def _layout_by_key(model: nn.Layer) -> dict[str, TensorLayout]:
     """Return this rank's tensors by their names in the whole model."""
     return {tensor.key: tensor for tensor in read_layout(model).values()}
@@ -131,7 +115,17 @@ def save_layout(
 
     ``file_name`` is the file that this rank's optimizer state is saved in.
     """
-    _save_experts(checkpoint, model)
+    place = topology()
+    if place.expert.rank and not place.moe_sharding.rank:
+        layout = _layout_by_key(model)
+        experts = {
+            key: parameter
+            for key, parameter in rank_weights.parameters_by_key(model).items()
+            if layout[key].is_expert
+        }
+        stage = f"pp{place.pipe.rank:02}_" if place.pipe.size > 1 else ""
+        name = f"model_state.{stage}ep{place.expert.rank:02}.pdparams"
+        paddle.save(experts, str(checkpoint / name))
     files = gather({file_name: _pieces(model, optimizer)})
     if is_first_process():
         merged: dict[str, Any] = {}
@@ -145,7 +139,7 @@ def save_layout(
 
 
 def must_reshard(checkpoint: Path, parallel: ParallelConfig) -> bool:
-    """Tell whether PaddleNLP's own loading is not enough."""
+    """Tell whether PaddleNLP cannot load the optimizer's state by itself."""
     saved = _saved_layout(checkpoint)
     return parallel.ep > 1 or saved["parallel"] != dataclasses.asdict(parallel)
 
@@ -254,8 +248,8 @@ def _read_wholes(
 ) -> dict[tuple[str, str], rank_weights.Array]:
     """Read every quantity of some tensors of the whole model."""
     saved = _saved_layout(checkpoint)
-    numbers: dict[tuple[str, str], rank_weights.Array] = {}
-    parts: dict[tuple[str, str], _Assembly] = {}
+    wholes: dict[tuple[str, str], rank_weights.Array] = {}
+    parts: dict[tuple[str, str], tuple[int | None, Any, Any]] = {}
     for file, entries in saved["optimizer"].items():
         pieces = [Piece(*values) for values in entries]
         pieces = [piece for piece in pieces if piece.key in layout]
@@ -265,37 +259,26 @@ def _read_wholes(
             values = rank_weights.to_numpy(held[piece.entry])
             place = (piece.key, piece.quantity)
             if piece.begin < 0:
-                numbers[place] = values
-            else:
-                parts.setdefault(place, _Assembly(piece, values.dtype))
-                parts[place].add(piece, values)
-    return numbers | {
-        place: part.whole(f"{checkpoint}: {' of '.join(reversed(place))}")
-        for place, part in parts.items()
-    }
-
-
-class _Assembly:
-    """A quantity of one tensor while its pieces come in."""
-
-    def __init__(self, first: Piece, dtype: np.dtype[Any]) -> None:
-        self._axis = first.axis
-        shape = (first.num_ranks, *first.shape)
-        self._parts = np.zeros(shape, dtype)
-        self._is_filled = np.zeros(shape, bool)
-
-    def add(self, piece: Piece, values: rank_weights.Array) -> None:
-        flat = self._parts[piece.rank].reshape(-1)
-        end = min(piece.begin + values.size, flat.size)
-        flat[piece.begin : end] = values.reshape(-1)[: end - piece.begin]
-        self._is_filled[piece.rank].reshape(-1)[piece.begin : end] = True
-
-    def whole(self, what: str) -> rank_weights.Array:
-        if not self._is_filled.all():
-            raise ValueError(f"{what}: parts are missing")
-        if len(self._parts) == 1:
-            return self._parts[0]
-        return np.concatenate(self._parts, self._axis)
+                wholes[place] = values
+                continue
+            if place not in parts:
+                shape = (piece.num_ranks, *piece.shape)
+                empty = np.zeros(shape, values.dtype), np.zeros(shape, bool)
+                parts[place] = (piece.axis, *empty)
+            _, whole, is_filled = parts[place]
+            flat = whole[piece.rank].reshape(-1)
+            end = min(piece.begin + values.size, flat.size)
+            flat[piece.begin : end] = values.reshape(-1)[: end - piece.begin]
+            is_filled[piece.rank].reshape(-1)[piece.begin : end] = True
+    for place, (axis, whole, is_filled) in parts.items():
+        if not is_filled.all():
+            what = " of ".join(reversed(place))
+            raise ValueError(f"{checkpoint}: {what}: parts are missing")
+        if len(whole) > 1:
+            wholes[place] = np.concatenate(whole, axis)
+        else:
+            wholes[place] = whole[0]
+    return wholes
 
 
 def _own_part(

@@ -26,6 +26,7 @@ from paddle_adagc.lab.train.processes import (
     is_first_process,
     start_processes,
 )
+from paddle_adagc.lab.train.resharding import load_model
 from paddle_adagc.lab.train.start import Fork, Start
 from paddle_adagc.lab.train.tasks import make_task
 from paddle_adagc.lab.train.trainer import PretrainTrainer
@@ -35,7 +36,6 @@ def run_pretraining(
     config: RunConfig,
     *,
     overwrite: bool = False,
-    change_data: bool = False,
     fork: Fork | None = None,
     verify: bool = False,
 ) -> str:
@@ -48,21 +48,18 @@ def run_pretraining(
         config: The run.
         overwrite: Start anew. The directory's earlier run is removed once the
             new one is known to be sound.
-        change_data: Resume with other data.
         fork: Checkpoint of another run, from which this one starts.
         verify: Compare all of the data, and of an ended run's record, with
             their checksums; otherwise sizes and samples.
 
     Returns:
-        ``"finished"``, ``"diverged"`` if the loss stopped being finite, or
-        ``"stopped"`` by an alarm; a signal raises :class:`.Stopped`.
+        ``"finished"``, or ``"diverged"`` if the loss stopped being finite; a
+        signal raises :class:`.Stopped`.
     """
     directory = Path(config.train.output_dir)
     make_task(config)  # wrong values first, whatever the directory holds
     make_clip(**config.clip)
-    start = Start(
-        config, overwrite=overwrite, change_data=change_data, fork=fork
-    )
+    start = Start(config, overwrite=overwrite, fork=fork)
     start_processes(config)
     with contextlib.ExitStack() as stack:
         from_first_process(lambda: stack.enter_context(lock_run(directory)))
@@ -86,9 +83,9 @@ def run_pretraining(
 
 def _train(config: RunConfig, start: Start) -> PretrainTrainer:
     trainer = build_trainer(config)
-    checkpoint, is_fork, afresh = from_first_process(start.find)
-    if is_fork and checkpoint is not None:
-        trainer.load_weights(checkpoint)
+    checkpoint, afresh = from_first_process(start.find)
+    if checkpoint is not None:
+        load_model(trainer.model, checkpoint)
     facts = _facts(trainer)
     names = trainer.recorder.tensor_names
     from_first_process(lambda: start.write(facts, names))

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,27 +24,26 @@ from paddle_adagc.lab.train.optimizers import learning_rate
 from paddle_adagc.lab.train.parse import parse_config
 from paddle_adagc.lab.train.tasks import make_task
 
-_KINDS = {
-    "free": (
-        "train.log_every",
-        "train.eval_every",
-        "train.save_every",
-        "train.keep_checkpoints",
-        "train.visualdl",
-        "train.report_to",
-        "monitor",
-    ),
-    "length": ("train.max_steps",),
-    "layout": (
-        "train.batch_size",
-        "train.gradient_accumulation_steps",
-        "parallel",
-    ),
-    "data": ("data",),
-}
-"""What it takes to accept a change, by the keys' beginnings; else a fork."""
+_FREE = (
+    "train.log_every",
+    "train.eval_every",
+    "train.save_every",
+    "train.keep_checkpoints",
+    "train.visualdl",
+)
+_LENGTH = "train.max_steps"
+_LAYOUT = (
+    "train.batch_size",
+    "train.gradient_accumulation_steps",
+    "parallel",
+)
+"""Keys, or their beginnings, that a resumed run may change; others take a
+fork."""
 
 _WHOLE = "clip.overrides"  # None is a value there, keys have dots
+
+Changes = dict[str, list[Any]]
+"""Dotted key -> old and new value."""
 
 
 class Fork(NamedTuple):
@@ -54,23 +53,12 @@ class Fork(NamedTuple):
     step: int | None = None  # step of the checkpoint; None: the newest
 
 
-class Origin(NamedTuple):
-    """What a run starts from; without a checkpoint it starts anew."""
-
-    checkpoint: Path | None = None
-    is_fork: bool = False
-    """It is another run's; its weights are loaded and checked first."""
-
-    afresh: frozenset[str] = frozenset()
-    """Of ``"clip"`` and ``"optimizer"``, what takes no state from it."""
-
-
 class Start:
     """What a run's directory holds, and what the run starts from.
 
     The first process calls :meth:`read`, :meth:`find` once the model is built,
-    and :meth:`write` once a fork's weights are known to fit. The options are
-    those of :func:`.run.run_pretraining`.
+    and :meth:`write` once the checkpoint's weights are known to fit. The
+    options are those of :func:`.run.run_pretraining`.
     """
 
     def __init__(
@@ -78,18 +66,16 @@ class Start:
         config: RunConfig,
         *,
         overwrite: bool = False,
-        change_data: bool = False,
         fork: Fork | None = None,
     ) -> None:
         # The config as ``run.json`` holds it; a run may be moved.
         self._settings = json.loads(json.dumps(config.to_dict()))
         del self._settings["train"]["output_dir"]
         self._config, self._directory = config, Path(config.train.output_dir)
-        self._overwrites, self._changes_data = overwrite, change_data
-        self._fork = fork
+        self._overwrites, self._fork = overwrite, fork
         self._earlier: dict[str, Any] = {}  # content of run.json
-        self._changes: list[Change] = []
-        self._origin = Origin()
+        self._changes: Changes = {}
+        self._resumes = False
         self._facts: dict[str, Any] = {}
 
     def read(self, *, verify: bool = False) -> str | None:
@@ -109,7 +95,16 @@ class Start:
             self._earlier = files.read_run_json(directory)
         if not self._earlier:
             return None
-        self._check_fork()
+        held = _fork_of(self._earlier)
+        if self._fork and (
+            held is None
+            or held.source != self._fork.source
+            or self._fork.step not in (None, held.step)
+        ):
+            raise FileExistsError(
+                f"{directory} holds a run that is not this fork: choose "
+                "another directory for --fork, or give --overwrite"
+            )
         settings = self._earlier["config"]
         self._changes = find_changes(settings, self._settings)
         self._check_changes(settings)
@@ -124,70 +119,73 @@ class Start:
         files.check_record(directory, self._earlier, verify=verify)
         return status
 
-    def find(self) -> Origin:
-        """Find the checkpoint to start from; refuse one that does not fit."""
+    def find(self) -> tuple[Path | None, frozenset[str]]:
+        """Return the checkpoint to start from; refuse one that does not fit.
+
+        None: the run starts anew. Of ``"clip"`` and ``"optimizer"`` also what
+        takes no state from it.
+        """
         fork = _fork_of(self._earlier) or self._fork
-        checkpoint = None
-        if not self._overwrites:
-            checkpoint = last_checkpoint(self._directory)
-        if checkpoint is not None:
-            self._accept(_saved_step(checkpoint))
-            self._origin = Origin(checkpoint)
-        elif fork is not None:
-            self._origin = self._find_fork(fork)
-        elif self._earlier.get("status") == "finished":
+        if not self._overwrites and (own := last_checkpoint(self._directory)):
+            self._accept(_saved_step(own))
+            self._resumes = True
+            return own, frozenset()
+        if fork is not None:
+            return self._find_fork(fork)
+        if self._earlier.get("status") == "finished":
             raise FileNotFoundError(
                 f"{self._directory} holds a finished run without a checkpoint, "
                 "which cannot be extended: train with train.save_every, or "
                 "give --overwrite to start anew"
             )
-        return self._origin
+        return None, frozenset()
 
-    def _find_fork(self, fork: Fork) -> Origin:
-        checkpoint = _forked_checkpoint(fork)
-        old, new = files.read_run_json(fork.source)["config"], self._settings
-        step = _saved_step(checkpoint)
+    def _find_fork(self, fork: Fork) -> tuple[Path, frozenset[str]]:
+        found = {
+            _saved_step(path.parent): path.parent
+            for path in fork.source.glob(f"checkpoint-*/{COMPLETE}")
+        }
+        if not found:
+            raise FileNotFoundError(
+                f"{fork.source} has no complete checkpoint to fork: train with "
+                "train.save_every"
+            )
+        step = max(found) if fork.step is None else fork.step
+        if step not in found:
+            raise FileNotFoundError(
+                f"{fork.source} has no checkpoint of step {step}: it has those "
+                f"of steps {sorted(found)}; train.keep_checkpoints keeps more"
+            )
+        if fault := find_checkpoint_fault(found[step], with_record=False):
+            raise ValueError(f"{found[step]} is damaged: {fault}")
         self._check_length(step)
+        old, new = files.read_run_json(fork.source)["config"], self._settings
         self._facts["forked_from"] = {
             "run": str(fork.source),
             "step": step,
-            "changed": _old_and_new(find_changes(old, new)),
+            "changed": find_changes(old, new),
         }
         # Of what keeps its name, other arguments keep the state.
-        afresh = [
-            section
-            for section in ("clip", "optimizer")
-            if old[section]["name"] != new[section]["name"]
-        ]
-        return Origin(checkpoint, True, frozenset(afresh))
+        sections = ("clip", "optimizer")
+        afresh = [s for s in sections if old[s]["name"] != new[s]["name"]]
+        return found[step], frozenset(afresh)
 
     def write(self, facts: dict[str, Any], tensor_names: list[str]) -> None:
         """Write ``run.json``; give a fork the record of the steps before it."""
         if self._overwrites:
             _empty(self._directory)
-        checkpoint, is_fork, _ = self._origin
-        if checkpoint and not is_fork and not self._changes_data:
-            old, new = self._earlier.get("data", {}), facts["data"]
-            if any(new.get(key) != old[key] for key in old):
-                raise _other_data(self._directory, f"{old}, now {new}")
+        old, new = self._earlier.get("data", {}), facts["data"]
+        if self._resumes and any(new.get(key) != old[key] for key in old):
+            raise FileExistsError(
+                f"{self._directory} holds a run on other data ({old}, now "
+                f"{new}): put the data back, or start a new run with --fork "
+                "NEW_DIR"
+            )
         if origin := self._facts.get("forked_from"):
             source = Path(origin["run"])
             _copy_record(source, origin["step"], self._directory, tensor_names)
         facts = {"config": self._settings, **facts, **self._facts}
         files.update_run_json(self._directory, **facts, status="running")
-
-    def _check_fork(self) -> None:
-        """Refuse a directory that holds another run than this fork."""
-        fork, held = self._fork, _fork_of(self._earlier)
-        if fork and (
-            held is None
-            or held.source != fork.source
-            or fork.step not in (None, held.step)
-        ):
-            raise FileExistsError(
-                f"{self._directory} holds a run that is not this fork: choose "
-                "another directory for --fork, or give --overwrite"
-            )
 
     def _check_length(self, step: int) -> None:
         if self._config.train.max_steps < step:
@@ -199,84 +197,53 @@ class Start:
 
     def _check_changes(self, settings: Mapping[str, Any]) -> None:
         """Refuse changes that a resumed run does not accept."""
-        by_kind: dict[str, list[Change]] = {}
-        for change in self._changes:
-            by_kind.setdefault(change.kind, []).append(change)
-        if forks := by_kind.get("fork"):
-            keys = ", ".join(change.key for change in forks)
+        accepted = (*_FREE, *_LAYOUT, _LENGTH)
+        if forks := [k for k in self._changes if not k.startswith(accepted)]:
             raise FileExistsError(
-                f"{self._directory} holds a run with another config ({keys}): "
-                "start a new run from its checkpoint with --fork NEW_DIR, "
-                "choose another train.output_dir, or give --overwrite to "
-                "replace it"
+                f"{self._directory} holds a run with another config "
+                f"({', '.join(forks)}): start a new run from its checkpoint "
+                "with --fork NEW_DIR, choose another train.output_dir, or give "
+                "--overwrite to replace it"
             )
-        layout = by_kind.get("layout")
+        layout = [
+            f"{key}: {old} -> {new}"
+            for key, (old, new) in self._changes.items()
+            if key.startswith(_LAYOUT)
+        ]
         if layout and (remedy := _layout_remedy(settings, self._config)):
             raise FileExistsError(
                 f"{self._directory} holds a run with other batches "
-                f"({', '.join(map(str, layout))}): {remedy}, or start a new "
-                "run from its checkpoint with --fork NEW_DIR"
+                f"({', '.join(layout)}): {remedy}, or start a new run from its "
+                "checkpoint with --fork NEW_DIR"
             )
-        data = by_kind.get("data")
-        if data and not self._changes_data:
-            raise _other_data(self._directory, ", ".join(map(str, data)))
 
     def _accept(self, step: int) -> None:
         """Tell the user of the changes; note them for ``run.json``."""
         self._check_length(step)
-        changes = [change for change in self._changes if change.kind != "free"]
-        for change in changes:
-            print(f"from step {step} on: {change}")
-            if change.kind == "length":
-                print(_schedule_line(self._config, change.old, step))
+        changes = {
+            key: values
+            for key, values in self._changes.items()
+            if not key.startswith(_FREE)
+        }
+        for key, (old, new) in changes.items():
+            print(f"from step {step} on: {key}: {old} -> {new}")
+            if key == _LENGTH:
+                print(_schedule_line(self._config, old, step))
         if changes:
-            entry = {"step": step, "changed": _old_and_new(changes)}
+            entry = {"step": step, "changed": changes}
             self._facts["changes"] = [*self._earlier.get("changes", []), entry]
 
 
-class Change(NamedTuple):
-    """A setting with another value than the run was made with."""
-
-    key: str  # dotted, as on the command line
-    old: Any
-    new: Any
-
-    @property
-    def kind(self) -> str:
-        """What it takes to accept the change: see ``_KINDS``."""
-        for kind, keys in _KINDS.items():
-            if self.key.startswith(keys):
-                return kind
-        return "fork"
-
-    def __str__(self) -> str:
-        """Key, old and new value."""
-        return f"{self.key}: {self.old} -> {self.new}"
-
-
-def find_changes(old: Any, new: Any, where: str = "") -> list[Change]:
+def find_changes(old: Any, new: Any, where: str = "") -> Changes:
     """Compare two configs as plain values."""
     are_maps = isinstance(old, Mapping) and isinstance(new, Mapping)
     if not are_maps or where == _WHOLE:
-        return [] if old == new else [Change(where, old, new)]
-    return [
-        change
-        for key in {**old, **new}
-        for change in find_changes(
-            old.get(key), new.get(key), f"{where}.{key}".lstrip(".")
-        )
-    ]
-
-
-def _old_and_new(changes: Sequence[Change]) -> dict[str, list[Any]]:
-    return {change.key: [change.old, change.new] for change in changes}
-
-
-def _other_data(directory: Path, what: str) -> FileExistsError:
-    return FileExistsError(
-        f"{directory} holds a run on other data ({what}): put the data back, "
-        "or give --change-data to resume with these"
-    )
+        return {} if old == new else {where: [old, new]}
+    found: Changes = {}
+    for key in {**old, **new}:
+        inner = f"{where}.{key}".lstrip(".")
+        found |= find_changes(old.get(key), new.get(key), inner)
+    return found
 
 
 def _layout_remedy(
@@ -286,8 +253,7 @@ def _layout_remedy(
 
     None if nothing else does.
     """
-    directory = config.train.output_dir
-    train = {**settings["train"], "output_dir": directory}
+    train = {**settings["train"], "output_dir": config.train.output_dir}
     old = parse_config({**settings, "train": train})
     num_parts = old.train.gradient_accumulation_steps
     if old.global_batch != config.global_batch:
@@ -317,12 +283,9 @@ def _schedule_line(config: RunConfig, old_steps: int, step: int) -> str:
     schedule, steps = config.schedule, config.train.max_steps
     before = learning_rate(schedule, step, old_steps)
     after = learning_rate(schedule, step, steps)
-    rate = f"changes from {before:.3g} to {after:.3g}"
-    if before == after:
-        rate = f"stays {after:.3g}"
     return (
         f"the {schedule.kind} schedule now ends at step {steps}; the learning "
-        f"rate of step {step} {rate}"
+        f"rate of step {step} was {before:.3g} and is {after:.3g}"
     )
 
 
@@ -330,27 +293,6 @@ def _fork_of(run: Mapping[str, Any]) -> Fork | None:
     """Return what a ``run.json`` says that the run was forked from."""
     origin = run.get("forked_from")
     return origin and Fork(Path(origin["run"]), origin["step"])
-
-
-def _forked_checkpoint(fork: Fork) -> Path:
-    found = {
-        _saved_step(path.parent): path.parent
-        for path in fork.source.glob(f"checkpoint-*/{COMPLETE}")
-    }
-    if not found:
-        raise FileNotFoundError(
-            f"{fork.source} has no complete checkpoint to fork: train with "
-            "train.save_every"
-        )
-    step = max(found) if fork.step is None else fork.step
-    if step not in found:
-        raise FileNotFoundError(
-            f"{fork.source} has no checkpoint of step {step}: it has those "
-            f"of steps {sorted(found)}; train.keep_checkpoints keeps more"
-        )
-    if fault := find_checkpoint_fault(found[step], with_record=False):
-        raise ValueError(f"{found[step]} is damaged: {fault}")
-    return found[step]
 
 
 def _saved_step(checkpoint: Path) -> int:

@@ -60,7 +60,7 @@ from paddle_adagc.lab.models.vision_text import (
 from paddle_adagc.lab.train.config import RunConfig, TrainConfig
 from paddle_adagc.lab.train.processes import gather
 
-LAYER = re.compile(r"\.layers\.(\d+)\.")
+_LAYER = re.compile(r"\.layers\.(\d+)\.")
 
 NUM_RETRIEVED = 1024
 """Most validation pairs that the retrieval accuracy compares."""
@@ -76,9 +76,7 @@ class PretrainTask(abc.ABC):
     """Entries of a batch that PaddleNLP's Trainer needs to evaluate a loss."""
 
     sample_length: str  # length of a sample in tokens, for people
-    num_tokens: int | None = None
-    """Tokens of a sample, for rates; None: count samples."""
-
+    num_tokens: int | None = None  # of a sample, for rates; None: count samples
     is_mean_of_samples: bool = True
     """Whether the loss of a batch is the mean over any parts of it."""
 
@@ -97,6 +95,10 @@ class PretrainTask(abc.ABC):
         """
 
     @abc.abstractmethod
+    def inspect_data(self) -> DataFindings:
+        """Look for the data on this machine; refuse broken data."""
+
+    @abc.abstractmethod
     def build_model(self) -> nn.Layer:
         """Build the model; its initial weights are the same in every layout."""
 
@@ -105,16 +107,18 @@ class PretrainTask(abc.ABC):
     ) -> dict[str, Tensor]:
         """Return a copy of the batch, micro-batch ``part``, with a fault.
 
-        The config refuses faults of batches for a task that has none.
+        A task that refuses faults of batches has none.
         """
         raise NotImplementedError(fault.kind)
 
-    @abc.abstractmethod
     def take_losses(self, model: Any) -> list[Tensor]:
         """Return the losses since the last call, one for each micro-batch.
 
         A pipeline's last stage computes all of them at once.
         """
+        if isinstance(model, DecoderForCausalLMPipe):
+            return model.take_losses()
+        return [model.last_loss]
 
     @abc.abstractmethod
     def after_step(self, model: nn.Layer, optimizer: Optimizer) -> None:
@@ -122,6 +126,14 @@ class PretrainTask(abc.ABC):
 
     def step_measures(self, model: nn.Layer) -> dict[str, float]:
         """Measures of the step that just ended; may wait for the device."""
+        return {}
+
+    def validate(self, model: nn.Layer, dataset: Dataset) -> dict[str, float]:
+        """Return validation measures besides the loss, for the record."""
+        return {}
+
+    def facts(self, model: nn.Layer) -> dict[str, Any]:
+        """Return entries for ``run.json``; every process calls this."""
         return {}
 
     def model_size(self) -> shapes.ModelSize:
@@ -149,17 +161,10 @@ class PretrainTask(abc.ABC):
         """Refuse a layout that cannot share out the model or its batches."""
         return
 
-    @abc.abstractmethod
-    def inspect_data(self) -> DataFindings:
-        """Look for the data on this machine; refuse broken data."""
 
-    def validate(self, model: nn.Layer, dataset: Dataset) -> dict[str, float]:
-        """Return validation measures besides the loss, for the record."""
-        return {}
-
-    def facts(self, model: nn.Layer) -> dict[str, Any]:
-        """Return entries for ``run.json``; every process calls this."""
-        return {}
+def _value_bytes(train: TrainConfig) -> int:
+    """Return the bytes of an activation's value."""
+    return 4 if train.precision == "float32" else 2
 
 
 class LanguageTask(PretrainTask):
@@ -229,12 +234,6 @@ class LanguageTask(PretrainTask):
         ids = paddle.to_tensor(input_ids)
         return {"input_ids": ids, "labels": paddle.to_tensor(labels)}
 
-    def take_losses(self, model: Any) -> list[Tensor]:
-        if isinstance(model, DecoderForCausalLMPipe):
-            return model.take_losses()
-        assert model.last_loss is not None
-        return [model.last_loss]
-
     def after_step(self, model: nn.Layer, optimizer: Optimizer) -> None:
         """Balance the load of the experts by the routers' biases."""
         if self.config.train.expert_bias_rate:
@@ -267,11 +266,11 @@ class LanguageTask(PretrainTask):
         self, stage: int, keys: Sequence[str], *, recompute: bool = False
     ) -> int:
         train, num_stages = self.config.train, self.config.parallel.pp
-        layers = {int(m[1]) for key in keys if (m := LAYER.search(key))}
+        layers = {int(m[1]) for key in keys if (m := _LAYER.search(key))}
         per_token = stage_bytes(
             self.model_config,
             len(layers),
-            value_bytes(train),
+            _value_bytes(train),
             num_held=min(num_stages - stage, train.gradient_accumulation_steps),
             has_head=stage == num_stages - 1,
             recompute=recompute,
@@ -317,6 +316,39 @@ class LanguageTask(PretrainTask):
         }
 
 
+_WHOLE = "it is whole on every rank; use dp or sharding"
+_NOT_WITH_CLIP = {
+    "parallel.tp": (1, _WHOLE),
+    "parallel.pp": (1, _WHOLE),
+    "parallel.ep": (1, _WHOLE),
+    "train.gradient_accumulation_steps": (
+        1,
+        "pairs of one forward pass are told apart, so this is not a larger "
+        "batch; use more ranks or a larger train.batch_size",
+    ),
+    "train.expert_bias_rate": (0, "it has no experts; leave it out"),
+}
+"""Setting -> largest value, and why it can be no larger."""
+
+
+def _refuse_unsupported(config: RunConfig) -> None:
+    for key, (largest, reason) in _NOT_WITH_CLIP.items():
+        value = operator.attrgetter(key)(config)
+        if value > largest:
+            raise ValueError(f"{key}={value} with clip: {reason}")
+    if config.train.precision == "float8":
+        raise ValueError(
+            "train.precision='float8' with clip: its linear maps have no FP8; "
+            "use bfloat16"
+        )
+    for fault in config.faults:
+        if fault.target == "batch" and fault.kind != REPEATED_BATCH:
+            raise ValueError(
+                f"faults of kind {fault.kind} with clip: they corrupt tokens; "
+                f"use {REPEATED_BATCH}, or a fault of gradients"
+            )
+
+
 class ImageTextTask(PretrainTask):
     """CLIP on pairs, under data parallelism and sharding.
 
@@ -354,10 +386,6 @@ class ImageTextTask(PretrainTask):
         paddle.seed(self.config.train.seed)
         return CLIP(self.model_config)
 
-    def take_losses(self, model: CLIP) -> list[Tensor]:
-        assert model.last_loss is not None
-        return [model.last_loss]
-
     def after_step(self, model: nn.Layer, optimizer: Optimizer) -> None:
         """Clamp the logits' scale to CLIP's bounds."""
         model.clamp_logit_scale(optimizer)
@@ -383,7 +411,7 @@ class ImageTextTask(PretrainTask):
             self.model_config,
             self.config.train.batch_size,
             self.config.parallel.num_data_ranks,
-            value_bytes(self.config.train),
+            _value_bytes(self.config.train),
             recompute=recompute,
         )
 
@@ -421,41 +449,3 @@ def make_task(config: RunConfig) -> PretrainTask:
         ARCHITECTURES,
     )
     return ARCHITECTURES[name](config)
-
-
-def value_bytes(train: TrainConfig) -> int:
-    """Return the bytes of an activation's value."""
-    return 4 if train.precision == "float32" else 2
-
-
-_WHOLE = "it is whole on every rank; use dp or sharding"
-_NOT_WITH_CLIP = {
-    "parallel.tp": (1, _WHOLE),
-    "parallel.pp": (1, _WHOLE),
-    "parallel.ep": (1, _WHOLE),
-    "train.gradient_accumulation_steps": (
-        1,
-        "pairs of one forward pass are told apart, so this is not a larger "
-        "batch; use more ranks or a larger train.batch_size",
-    ),
-    "train.expert_bias_rate": (0, "it has no experts; leave it out"),
-}
-"""Setting -> largest value, and why it can be no larger."""
-
-
-def _refuse_unsupported(config: RunConfig) -> None:
-    for key, (largest, reason) in _NOT_WITH_CLIP.items():
-        value = operator.attrgetter(key)(config)
-        if value > largest:
-            raise ValueError(f"{key}={value} with clip: {reason}")
-    if config.train.precision == "float8":
-        raise ValueError(
-            "train.precision='float8' with clip: its linear maps have no FP8; "
-            "use bfloat16"
-        )
-    for fault in config.faults:
-        if fault.target == "batch" and fault.kind != REPEATED_BATCH:
-            raise ValueError(
-                f"faults of kind {fault.kind} with clip: they corrupt tokens; "
-                f"use {REPEATED_BATCH}, or a fault of gradients"
-            )

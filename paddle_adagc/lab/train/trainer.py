@@ -16,7 +16,6 @@ from paddle.nn.clip import ClipGradBase
 from paddlenlp.trainer import Trainer, TrainingArguments
 from paddlenlp.utils.batch_sampler import DistributedBatchSampler
 
-from paddle_adagc.checks import check_installed
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.measured import MeasuredClip
 from paddle_adagc.integrations.paddlenlp import ClippingMixin
@@ -52,7 +51,6 @@ from paddle_adagc.lab.train.processes import (
 )
 from paddle_adagc.lab.train.recorder import StepRecorder
 from paddle_adagc.lab.train.resharding import (
-    load_model,
     must_reshard,
     read_optimizer_state,
     save_layout,
@@ -65,9 +63,10 @@ class PretrainTrainer(ClippingMixin, Trainer):
 
     Gradient accumulation, AMP, evaluation and logs are the Trainer's own. A
     checkpoint holds all that a killed run needs to have the same losses (the
-    state of the clip and of the alarms too), and loads under any layout.
-    ``starts_afresh`` names what takes no state from it, of ``"clip"`` and
-    ``"optimizer"``; ``stopped_by`` is the signal that ended the training, or 0.
+    state of the clip and of the alarms too), and loads under any layout; the
+    caller loads the weights. ``starts_afresh`` names what takes no state from
+    it, of ``"clip"`` and ``"optimizer"``; ``stopped_by`` is the signal that
+    ended the training, or 0.
     """
 
     def __init__(
@@ -94,7 +93,6 @@ class PretrainTrainer(ClippingMixin, Trainer):
         self.add_callback(Console(task, self.recorder))
         self.stopped_by = 0
         self.starts_afresh: frozenset[str] = frozenset()
-        self._reshards = self._has_weights = False
         self._stop = StopRequest(config.train.log_every)
         self._ended_step: int | None = None
         self._measured: MeasuredClip | None = None
@@ -134,7 +132,14 @@ class PretrainTrainer(ClippingMixin, Trainer):
 
     def train(self, resume_from_checkpoint: Any = None, **kwargs: Any) -> Any:
         """Train, from a checkpoint of this class if one is given."""
-        self._open_record(resume_from_checkpoint)
+        first_step, self._earlier_seconds = 0, 0.0
+        if resume_from_checkpoint is not None:
+            facts = read_complete(Path(resume_from_checkpoint))
+            first_step = facts["step"]
+            self._earlier_seconds = facts["wall_seconds"]
+            self.recorder.watcher.set_state_dict(facts["alarms"])
+        self.recorder.open(first_step)
+        self._train_started = time.perf_counter()
         if not uses_amp(self.config.train):
             _fill_missing_gradients(self.model)
         with self._stop:
@@ -164,9 +169,8 @@ class PretrainTrainer(ClippingMixin, Trainer):
 
     def finish(self) -> str:
         """Close the record; return the run's status."""
-        status = "diverged" if self.recorder.has_diverged else "finished"
-        if self.stopped_by or self.recorder.watcher.stopped_by:
-            status = "stopped"
+        unstopped = "diverged" if self.recorder.has_diverged else "finished"
+        status = "stopped" if self.stopped_by else unstopped
         self.recorder.close(status=status, wall_seconds=self._wall_seconds())
         return status
 
@@ -178,30 +182,21 @@ class PretrainTrainer(ClippingMixin, Trainer):
         faults = self.fault_schedule.at(step)
         if step_control == 0:
             self.recorder.begin_step(step, self._get_learning_rate())
-        if not faults:
-            loss = super().training_step(model, inputs)
-        else:
-            loss = self._faulty_step(model, inputs, faults, step_control)
-        for recorded in self.task.take_losses(self.model):
-            self.recorder.add_loss(recorded)
-        return loss
-
-    def _faulty_step(
-        self, model: Any, inputs: dict[str, Any], faults: list[Fault], part: int
-    ) -> Tensor:
         for fault in faults:
             if fault.target == "batch":
                 if fault.kind == REPEATED_BATCH:
-                    inputs = self._repeated_batch(fault, part)
+                    inputs = self._repeated_batch(fault, step_control)
                 else:
-                    inputs = self.task.corrupt(inputs, fault, part)
+                    inputs = self.task.corrupt(inputs, fault, step_control)
                 self.recorder.add_fault(fault)
         loss = super().training_step(model, inputs)
-        if part + 1 == self.args.gradient_accumulation_steps:
-            for fault in faults:
-                if fault.target == "gradient":
-                    names = apply_to_gradients(fault, model.named_parameters())
-                    self.recorder.add_fault(fault, names)
+        is_last = step_control + 1 == self.args.gradient_accumulation_steps
+        for fault in faults if is_last else ():
+            if fault.target == "gradient":
+                names = apply_to_gradients(fault, model.named_parameters())
+                self.recorder.add_fault(fault, names)
+        for recorded in self.task.take_losses(self.model):
+            self.recorder.add_loss(recorded)
         return loss
 
     def _repeated_batch(self, fault: Fault, part: int) -> dict[str, Tensor]:
@@ -246,16 +241,13 @@ class PretrainTrainer(ClippingMixin, Trainer):
         super()._maybe_log_save_evaluate(*args, **kwargs)
         if last or is_logged:
             self.recorder.flush()
-            self._stop_if_unsound()
+            self._stop_if_diverged()
 
-    def _stop_if_unsound(self) -> bool:
-        """End the run if it diverged, or an alarm is to end it."""
-        alarm = self.recorder.watcher.stopped_by
-        unsound = self.recorder.has_diverged or alarm is not None
-        if unsound:
+    def _stop_if_diverged(self) -> bool:
+        if self.recorder.has_diverged:
             self.control.should_training_stop = True
             self.stopped_by = 0  # nothing is saved for the signal
-        return unsound
+        return self.recorder.has_diverged
 
     def log(self, logs: dict[str, Any], **kwargs: Any) -> None:
         """Log the recorded loss, which is the same in every layout."""
@@ -277,72 +269,43 @@ class PretrainTrainer(ClippingMixin, Trainer):
         self.recorder.add_evaluation(metrics["eval_loss"], **measures)
         return {**metrics, **measures}
 
-    def _open_record(self, resume_from_checkpoint: str | None) -> None:
-        """Begin the record, or continue it from a checkpoint."""
-        first_step, self._earlier_seconds = 0, 0.0
-        if resume_from_checkpoint is not None:
-            checkpoint = Path(resume_from_checkpoint)
-            facts = read_complete(checkpoint)
-            first_step = facts["step"]
-            self._earlier_seconds = facts["wall_seconds"]
-            self.recorder.watcher.set_state_dict(facts["alarms"])
-            self._reshards = must_reshard(checkpoint, self.config.parallel)
-        self.recorder.open(first_step)
-        self._train_started = time.perf_counter()
-
     def _wall_seconds(self) -> float:
         """Return the training seconds so far, earlier processes included."""
         return self._earlier_seconds + time.perf_counter() - self._train_started
-
-    def load_weights(self, checkpoint: Path) -> None:
-        """Load the weights alone, of any layout; :meth:`train` keeps them."""
-        load_model(self.model, checkpoint)
-        self._has_weights = True
 
     def _load_clip(self, checkpoint: Any) -> None:
         if "clip" not in self.starts_afresh:
             super()._load_clip(checkpoint)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: Any = None) -> None:
-        if self._has_weights:
-            return
-        if self._reshards:
-            load_model(self.model, Path(resume_from_checkpoint))
-        else:
-            super()._load_from_checkpoint(resume_from_checkpoint)
+        """Do nothing: the weights are loaded before a run is changed."""
 
     def _load_optimizer_and_scheduler(self, checkpoint: Any) -> None:
         """Load them; the rate follows this run's schedule from here on."""
         if checkpoint is None:
             return
-        if self._reshards or "optimizer" in self.starts_afresh:
-            self._load_parts(Path(checkpoint))
-        else:
+        path, is_kept = Path(checkpoint), "optimizer" not in self.starts_afresh
+        if is_kept and not must_reshard(path, self.config.parallel):
             super()._load_optimizer_and_scheduler(checkpoint)
-        self.lr_scheduler.step(self.lr_scheduler.last_epoch)
-
-    def _load_parts(self, checkpoint: Path) -> None:
-        """Load this rank's part of the optimizer's state, if it is wanted."""
-        schedule = load_pickle(checkpoint / "scheduler.pdparams")
-        if "optimizer" in self.starts_afresh:
-            self.lr_scheduler.set_state_dict(schedule)
         else:
-            state = read_optimizer_state(checkpoint, self.model, self.optimizer)
-            state["LR_Scheduler"] = schedule
-            self.optimizer.set_state_dict(state)
-        if self.do_grad_scaling:
-            scaler = checkpoint / "scaler.pdparams"
-            self.scaler.load_state_dict(load_pickle(scaler, return_numpy=True))
+            schedule = load_pickle(path / "scheduler.pdparams")
+            self.lr_scheduler.set_state_dict(schedule)
+            if is_kept:
+                state = read_optimizer_state(path, self.model, self.optimizer)
+                self.optimizer.set_state_dict(
+                    {**state, "LR_Scheduler": schedule}
+                )
+        self.lr_scheduler.step(self.lr_scheduler.last_epoch)
 
     def _save_checkpoint(self, model: Any, metrics: Any = None) -> None:
         """Save all parts, then mark the checkpoint complete, then rotate.
 
-        Nothing is saved if an alarm or weights that are not finite end the run.
+        Weights that are not finite end the run, and are not saved.
         """
         self.recorder.flush()
         if not self.recorder.weights_are_finite():
             self.recorder.has_diverged = True
-        if self._stop_if_unsound():
+        if self._stop_if_diverged():
             return
         directory, step = Path(self.args.output_dir), self.state.global_step
         checkpoint = directory / f"checkpoint-{step}"
@@ -373,21 +336,6 @@ class PretrainTrainer(ClippingMixin, Trainer):
     ) -> None:
         """Do nothing: ``_save_checkpoint`` rotates at its end."""
 
-    def _set_state_dict_in_model(self, state_dict: dict[str, Any]) -> None:
-        """Load weights; Paddle would leave out those that do not fit."""
-        mine = {k: v.shape for k, v in self.model.state_dict().items()}
-        found = {k: [*v.shape] for k, v in state_dict.items()}
-        wrong = sorted(k for k in mine | found if mine.get(k) != found.get(k))
-        if wrong:
-            name = wrong[0]
-            raise ValueError(
-                f"the checkpoint's weights do not fit the model: {name} is "
-                f"{found.get(name, 'missing')} and should be "
-                f"{mine.get(name, 'absent')} ({len(wrong)} of {len(mine)} "
-                "tensors are wrong)"
-            )
-        super()._set_state_dict_in_model(state_dict)
-
 
 def _fill_missing_gradients(model: paddle.nn.Layer) -> None:
     """Give every trainable parameter a gradient, 0 for now.
@@ -411,14 +359,10 @@ def training_arguments(config: RunConfig) -> TrainingArguments:
     is_sharded = parallel.sharding > 1
     on_gpu = paddle.device.is_compiled_with_cuda()
     check_precision(train)
-    backends = ["visualdl"] * train.visualdl + train.report_to
-    for name in backends:
-        module = "tensorboardX" if name == "tensorboard" else name
-        check_installed(module, "track")
     return TrainingArguments(
         output_dir=train.output_dir,
         logging_dir=str(Path(train.output_dir) / "logs"),
-        report_to=[*dict.fromkeys(backends)],
+        report_to=["visualdl"] * train.visualdl,
         disable_tqdm=True,  # the console shows the progress
         device="gpu" if on_gpu else "cpu",
         seed=train.seed,
@@ -437,8 +381,7 @@ def training_arguments(config: RunConfig) -> TrainingArguments:
         save_steps=train.save_every or train.max_steps,
         save_total_limit=train.keep_checkpoints,
         prediction_loss_only=True,
-        bf16=uses_amp(train) and train.precision != "float16",
-        fp16=train.precision == "float16",
+        bf16=uses_amp(train),
         fp16_opt_level="O2" if uses_amp(train) else "O1",
         amp_master_grad=uses_amp(train),
         dataloader_drop_last=True,

@@ -13,7 +13,7 @@ from paddle_adagc.lab.faults import (
     check_faults,
 )
 
-DTYPES = ["float32", "float64", "bfloat16", "float16"]
+DTYPES = ["float32", "bfloat16"]
 
 
 def make_fault(kind, step=3, seed=5, **options):
@@ -51,15 +51,10 @@ def gradients(model):
     }
 
 
-def tensor_of(values, dtype):
-    tensor = paddle.to_tensor(values, dtype="float64").astype(dtype)
-    tensor.stop_gradient = False
-    return tensor
-
-
 def parameter_of(values, dtype):
     """A leaf whose gradient, in the same dtype, is ``values``."""
-    leaf = tensor_of(np.zeros_like(values), dtype)
+    leaf = paddle.zeros(values.shape, "float64").astype(dtype)
+    leaf.stop_gradient = False
     weights = paddle.to_tensor(values, dtype="float64")
     (leaf.astype("float64") * weights).sum().backward()
     return leaf
@@ -97,27 +92,8 @@ def test_scale_of_one_tensor_of_a_pattern_and_of_all():
             np.testing.assert_allclose(after, factor * before[name], 1e-6)
 
 
-@pytest.mark.parametrize(
-    "kind", ["gradient_inf", "gradient_nan", "gradient_bit_flip"]
-)
-def test_one_element_of_one_tensor(kind):
-    before = gradients(trained_model())
-    model = trained_model()
-    (name,) = hit_names(model, make_fault(kind, tensor="head.weight"))
-    assert name == "head.weight"
-    after = gradients(model)
-    for other in set(before) - {name}:
-        np.testing.assert_array_equal(after[other], before[other])
-    bits = after[name].view(np.uint32) ^ before[name].view(np.uint32)
-    (value,), (flipped,) = after[name][bits > 0], bits[bits > 0]
-    if kind == "gradient_bit_flip":
-        assert flipped in [1 << bit for bit in range(23, 31)]
-    else:
-        assert np.isnan(value) if kind == "gradient_nan" else value == np.inf
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_kinds_in_every_dtype(dtype):
+def test_one_element_is_inf_or_nan_or_all_are_scaled(dtype):
     values = np.full([3, 5], 1.5)
     for kind, test in (("inf", np.isposinf), ("nan", np.isnan)):
         after = wide(corrupted(values, dtype, f"gradient_{kind}"))
@@ -131,21 +107,12 @@ def test_kinds_in_every_dtype(dtype):
 @pytest.mark.parametrize("bit", [0, 1, 4])
 def test_bit_flip_moves_the_exponent(dtype, bit):
     # Clearing bit k of the exponent of x divides it by 2**(2**k), setting
-    # it multiplies; 2**-14 has the exponent field 1 (float16) or bias - 14.
-    bias = {"float64": 1023, "float16": 15}.get(dtype, 127)
+    # it multiplies; 2**-14 has the exponent field 127 - 14.
     values = np.full([4], -(2.0**-14))
     after = corrupted(values, dtype, "gradient_bit_flip", exponent_bit=bit)
     after = np.sort(wide(after) / values)
-    factor = 2.0 ** (-(2**bit) if (bias - 14) >> bit & 1 else 2**bit)
-    if dtype == "float16" and bit == 0:
-        factor = 0.0
+    factor = 2.0 ** (-(2**bit) if (127 - 14) >> bit & 1 else 2**bit)
     assert after.tolist() == sorted([factor, 1.0, 1.0, 1.0])
-
-
-def test_exponent_bit_outside_the_dtype():
-    options = {"kind": "gradient_bit_flip", "exponent_bit": 5}
-    with pytest.raises(ValueError, match=r"exponent_bit 5 .* of float16"):
-        corrupted(np.ones([4]), "float16", **options)
 
 
 def test_seeded_choice_of_bit_covers_the_exponent():
@@ -158,7 +125,7 @@ def test_seeded_choice_of_bit_covers_the_exponent():
     assert flipped == {1 << bit for bit in range(7, 15)}
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_same_corruption_whatever_the_order_and_the_model_state(seed):
     first, second = trained_model(), trained_model()
     for parameter in second.parameters():
@@ -175,17 +142,14 @@ def test_same_corruption_whatever_the_order_and_the_model_state(seed):
 
 def test_seeded_choice_is_kept_over_a_burst_and_varies_between_seeds():
     model = trained_model()
-    chosen = [
-        tuple(hit_names(model, make_fault("gradient_inf", step, seed=2)))
-        for step in range(3, 7)
-    ]
-    assert len(set(chosen)) == 1
-    by_seed = {
-        tuple(hit_names(model, make_fault("gradient_inf", seed=seed)))
-        for seed in range(60)
-    }
+
+    def chosen(**where):
+        return tuple(hit_names(model, make_fault("gradient_inf", **where)))
+
+    assert len({chosen(step=step, seed=2) for step in range(3, 7)}) == 1
     # The unused layer can be chosen too; then nothing is hit.
-    assert by_seed == {(), *((name,) for name in gradients(model))}
+    every = {(), *((name,) for name in gradients(model))}
+    assert {chosen(seed=seed) for seed in range(60)} == every
 
 
 def test_frozen_and_missing_gradients():
@@ -208,15 +172,6 @@ def test_main_grad_goes_before_grad():
     assert wide(leaf.grad).tolist() == [[1.0] * 2] * 2
 
 
-def test_a_model_without_parameters():
-    with pytest.raises(ValueError, match="nothing for gradient_nan to hit"):
-        apply_to_gradients(make_fault("gradient_nan"), [])
-
-
-def at_step_1(kind, **options):
-    return FaultConfig(kind=kind, steps=(1,), **options)
-
-
 @pytest.mark.parametrize(
     "tensor",
     ["third.weight", "second.bias", "first"],  # the bias is frozen
@@ -226,10 +181,12 @@ def test_what_does_not_fit_is_named(tensor):
         ("first", paddle.nn.Linear(2, 2)), ("second", paddle.nn.Linear(2, 2))
     )
     layers.second.bias.stop_gradient = True
-    fits = [
-        at_step_1("gradient_nan"),
-        at_step_1("gradient_nan", tensor="first.weight"),
-    ]
-    check_faults(fits, layers)
+    fits, wrong = (
+        FaultConfig(kind="gradient_nan", steps=(1,), tensor=name)
+        for name in ("first.weight", tensor)
+    )
+    check_faults([fits], layers)
     with pytest.raises(ValueError, match=f"matches tensor='{tensor}'.* mean"):
-        check_faults([*fits, at_step_1("gradient_nan", tensor=tensor)], layers)
+        check_faults([fits, wrong], layers)
+    with pytest.raises(ValueError, match="nothing for gradient_nan to hit"):
+        apply_to_gradients(make_fault("gradient_nan"), [])

@@ -13,8 +13,12 @@ from paddle_adagc.lab.models.activations import layer_bytes
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.plan import costs, plan
 from paddle_adagc.lab.plan.dry_run import ADAGC, GLOBAL_GC
-from paddle_adagc.lab.train.config import ParallelConfig, RunConfig, TrainConfig
-from paddle_adagc.lab.train.optimizer_config import OPTIMIZERS
+from paddle_adagc.lab.train.config import (
+    OPTIMIZERS,
+    ParallelConfig,
+    RunConfig,
+    TrainConfig,
+)
 from paddle_adagc.lab.train.tasks import make_task
 from paddle_adagc.parallel.layout import TensorLayout
 

@@ -37,17 +37,14 @@ def device(monkeypatch):
     return behind
 
 
-def test_clock_waits_for_the_device(device):
+def test_clock_waits_and_a_timer_waits_only_to_read(device):
     clock.device_seconds()
     assert device.waits == 1
-
-
-def test_timer_reads_the_device_s_time_and_waits_only_to_read(device):
     timer = clock.Timer()
     timer.stop()
-    assert device.waits == 0
-    assert timer.seconds() == pytest.approx(3.0)
     assert device.waits == 1
+    assert timer.seconds() == pytest.approx(3.0)
+    assert device.waits == 2
 
 
 def test_a_cpu_is_timed_by_the_host():

@@ -43,18 +43,24 @@ def write(directory, steps, start_step=0):
     writer.close()
 
 
-def test_a_directory_is_held_by_one(tmp_path):
+def test_a_directory_is_held_by_one_and_removed_if_it_stays_empty(tmp_path):
     with lock_run(tmp_path / "run"):
+        assert len(files._HELD) == 1
         with (
             pytest.raises(FileExistsError, match=r"another process .*/run:"),
             lock_run(tmp_path / "run"),
         ):
             pass
         with lock_run(tmp_path / "other"):
-            pass
+            (tmp_path / "other/run.json").write_text("{}")
         assert not list((tmp_path / "run").iterdir())
-    with lock_run(tmp_path / "run"):
+    assert not files._HELD
+    assert not (tmp_path / "run").exists()
+    assert (tmp_path / "other").exists()
+    (tmp_path / "old").mkdir()
+    with lock_run(tmp_path / "old"):
         pass
+    assert (tmp_path / "old").exists()
 
 
 def test_without_locks_a_warning_is_all(tmp_path, monkeypatch, caplog):
@@ -162,49 +168,23 @@ def test_an_ended_record_is_compared(tmp_path):
     check_record(tmp_path, {"status": "finished"})
 
 
-def test_a_hold_leaves_nothing_behind(tmp_path):
-    with lock_run(tmp_path / "new"):
-        assert len(files._HELD) == 1
-    assert not (tmp_path / "new").exists()
-    assert not files._HELD
-    (tmp_path / "old").mkdir()
-    with lock_run(tmp_path / "old"):
-        pass
-    assert (tmp_path / "old").exists()
-    with lock_run(tmp_path / "full"):
-        (tmp_path / "full/run.json").write_text("{}")
-    assert (tmp_path / "full").exists()
-
-
-def test_what_is_appended_is_counted_and_hashed(tmp_path):
+def test_what_is_appended_is_counted_and_hashed(tmp_path, monkeypatch):
+    synced = []
     path = tmp_path / "a"
     path.write_bytes(b"kept, cut")
     file = AppendedFile(path, 4)
     assert file.sync() == describe(tmp_path, ["a"])["a"]
     file.write(b" and")
     file.write(b" more")
-    assert file.sync() == describe(tmp_path, ["a"])["a"]
-    assert path.read_bytes() == b"kept and more"
-    file.close()
-
-
-def test_only_a_sync_waits_for_the_disk(tmp_path, monkeypatch):
-    synced = []
-    monkeypatch.setattr(os, "fsync", synced.append)
-    file = AppendedFile(tmp_path / "a", 0)
-    file.write(b"data")
-    file.flush()
-    assert ((tmp_path / "a").read_bytes(), synced) == (b"data", [])
-    file.sync()
-    assert len(synced) == 1
-
-
-@pytest.mark.parametrize("replaced", [False, True])
-def test_a_file_that_is_gone_is_named(tmp_path, replaced):
-    path = tmp_path / "a"
-    file = AppendedFile(path, 0)
-    path.unlink()
-    if replaced:
-        path.write_bytes(b"")
-    with pytest.raises(FileNotFoundError, match="the file is gone"):
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", synced.append)
         file.flush()
+        assert (path.read_bytes(), synced) == (b"kept and more", [])
+        assert file.sync() == describe(tmp_path, ["a"])["a"]
+    assert synced
+    path.unlink()
+    for _ in range(2):
+        with pytest.raises(FileNotFoundError, match="the file is gone"):
+            file.flush()
+        path.write_bytes(b"")  # another one in its place
+    file.close()

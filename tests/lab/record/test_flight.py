@@ -90,15 +90,6 @@ def test_the_oldest_files_of_a_rank_are_removed(tmp_path):
     ]
 
 
-def test_a_damaged_file_is_named(tmp_path):
-    save(tmp_path, 1, 0, age=0)
-    (path,) = (tmp_path / FOLDER).iterdir()
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-30])
-    with pytest.raises(ValueError, match=r"rank0\.npz is damaged"):
-        load_event(tmp_path)
-
-
 WRONG = {
     "h": np.zeros((3, 2), np.float32),
     "step": np.zeros((), np.int64),
@@ -119,8 +110,12 @@ def test_what_cannot_be_a_flight_is_refused_by_name(name, tmp_path):
     assert ("above 268,435,456" if is_large else name) in str(refused.value)
 
 
-def test_a_run_that_is_gone_is_not_made_again(tmp_path):
-    path = event_path(tmp_path / "run", 1, "alarm", 0)
+def test_a_cut_file_is_named_and_a_run_that_is_gone_not_made_again(tmp_path):
+    save(tmp_path, 1, 0, age=0)
+    (path,) = (tmp_path / FOLDER).iterdir()
+    path.write_bytes(path.read_bytes()[:-30])
+    with pytest.raises(ValueError, match=r"rank0\.npz is damaged"):
+        load_event(tmp_path)
     with pytest.raises(FileNotFoundError):
-        flight(["a"], [1.0]).save(path)
+        save(tmp_path / "run", 1, 0, age=0)
     assert not (tmp_path / "run").exists()

@@ -3,7 +3,9 @@
 """Checkpoints: durable, checked, and replaced by the one before."""
 
 import json
+import os
 import pickle
+import re
 import shutil
 
 import paddle
@@ -17,7 +19,7 @@ from lab.train.runs import (
 )
 
 from paddle_adagc.lab.checksums import describe, sealed
-from paddle_adagc.lab.record.files import RunRecord
+from paddle_adagc.lab.record.files import METRICS, RunRecord
 from paddle_adagc.lab.train import checkpoints
 from paddle_adagc.lab.train.checkpoints import (
     COMPLETE,
@@ -43,9 +45,9 @@ def stopped(runs, tmp_path):
     return shutil.copytree(runs / "stopped", tmp_path / "stopped")
 
 
-def flip(path):
+def flip(path, at=None):
     content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
+    content[len(content) // 2 if at is None else at] ^= 1
     path.write_bytes(content)
 
 
@@ -55,26 +57,40 @@ def rewrite(path, change):
     path.write_text(json.dumps(facts))
 
 
-def test_half_written_checkpoint_is_removed(stopped):
-    (stopped / "checkpoint-8" / COMPLETE).unlink()
-    assert last_checkpoint(stopped).name == "checkpoint-4"
-    assert not (stopped / "checkpoint-8").exists()
+DAMAGES = {
+    "half written": (
+        lambda checkpoint: (checkpoint / COMPLETE).unlink(),
+        "checkpoint-8 was not completed, removed: resuming from checkpoint-4",
+    ),
+    "a flipped bit": (
+        lambda checkpoint: flip(checkpoint / "optimizer.pdopt"),
+        "checkpoint-8 is damaged (optimizer.pdopt has another SHA-256",
+    ),
+    "a flipped bit of the mark": (
+        lambda checkpoint: flip(checkpoint / COMPLETE),
+        f"checkpoint-8 is damaged ({COMPLETE}: ",
+    ),
+    "a shorter record": (
+        lambda checkpoint: os.truncate(checkpoint.parent / METRICS, 2000),
+        f"checkpoint-8 is damaged ({METRICS} has 2,000 bytes, fewer than",
+    ),
+    "no run.json": (
+        lambda checkpoint: (checkpoint.parent / "run.json").unlink(),
+        "run.json is missing: taken from checkpoint-8",
+    ),
+    "run.json is not JSON": (
+        lambda checkpoint: flip(checkpoint.parent / "run.json", at=0),
+        "run.json is damaged: taken from checkpoint-8",
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        ("optimizer.pdopt", "optimizer.pdopt has another SHA-256"),
-        (COMPLETE, f"{COMPLETE}: "),
-    ],
-)
-def test_a_flipped_bit_is_named_and_the_one_before_resumed(
-    runs, stopped, caplog, name, reason
-):
-    flip(stopped / "checkpoint-8" / name)
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_damage_is_named_and_the_run_goes_on(runs, stopped, caplog, kind):
+    damage, message = DAMAGES[kind]
+    damage(stopped / "checkpoint-8")
     _, resumed = run(make_values(stopped, save_every=4))
-    assert f"checkpoint-8 is damaged ({reason}" in caplog.text
-    assert "): taking checkpoint-4" in caplog.text
+    assert message in caplog.text
     assert_same(RunRecord.load(runs / "whole"), resumed)
 
 
@@ -84,25 +100,6 @@ def test_all_checkpoints_damaged_is_refused(stopped):
     with pytest.raises(ValueError, match=r"no whole.*pdopt has 0 bytes.*over"):
         last_checkpoint(stopped)
     assert (stopped / "checkpoint-4" / COMPLETE).exists()
-
-
-def test_a_record_that_is_shorter_than_the_checkpoint_s(stopped, caplog):
-    lines = (stopped / "metrics.jsonl").read_text().splitlines(True)
-    (stopped / "metrics.jsonl").write_text("".join(lines[:6]))
-    assert last_checkpoint(stopped).name == "checkpoint-4"
-    assert "checkpoint-8 is damaged (metrics.jsonl has" in caplog.text
-
-
-@pytest.mark.parametrize("damage", ["removed", "not JSON"])
-def test_a_lost_run_file_is_restored(runs, stopped, caplog, damage):
-    if damage == "removed":
-        (stopped / "run.json").unlink()
-    else:
-        (stopped / "run.json").write_text('{"config": {')
-    _, resumed = run(make_values(stopped, save_every=4))
-    assert "run.json" in caplog.text
-    assert "taken from checkpoint-8" in caplog.text
-    assert_same(RunRecord.load(runs / "whole"), resumed)
 
 
 def reseal(checkpoint, **changed):
@@ -135,19 +132,17 @@ def test_steps_and_parts_are_checked(stopped):
     assert "SHA-256 is missing" in find_checkpoint_fault(checkpoint)
 
 
-@pytest.mark.parametrize("kind", ["other shape", "missing"])
-def test_weights_of_another_model_are_never_loaded(stopped, kind):
+@pytest.mark.parametrize("found", ["missing", "(3, 5)"])
+def test_weights_of_another_model_are_never_loaded(stopped, found):
     path = str(stopped / "checkpoint-8/model_state.pdparams")
     weights = paddle.load(path)
     name = "lm_head.weight"
-    if kind == "missing":
+    weights[name] = paddle.zeros([3, 5])
+    if found == "missing":
         del weights[name]
-    else:
-        weights[name] = paddle.zeros([3, 5])
     paddle.save(weights, path)
-    found = "missing" if kind == "missing" else r"\[3, 5\]"
     reseal(stopped / "checkpoint-8")
-    with pytest.raises(ValueError, match=rf"{name} is {found}"):
+    with pytest.raises(ValueError, match=re.escape(f"{name} is {found}")):
         run(make_values(stopped, save_every=4))
 
 

@@ -21,7 +21,7 @@ from lab.train import runs
 from paddle_adagc.lab.record.files import RunRecord
 from paddle_adagc.lab.train.console import describe_log, summarise_run
 from paddle_adagc.lab.train.parse import parse_config
-from paddle_adagc.lab.train.recorder import StepRecorder
+from paddle_adagc.lab.train.recorder import _SUMMARIZED, StepRecorder
 from paddle_adagc.lab.train.run import run_pretraining
 
 LINE = re.compile(
@@ -30,17 +30,25 @@ LINE = re.compile(
 )
 
 
-def test_plain_lines_without_a_terminal(tmp_path, capsys):
-    runs.run(runs.make_values(tmp_path / "run", eval_every=6))
+def test_plain_lines_and_how_a_run_went_on(tmp_path, capsys):
+    values = runs.make_values(tmp_path / "run", eval_every=6, save_every=4)
+    with runs.interrupted_at(9):
+        runs.run(values)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == (
         "10,416 parameters in 12 tensors, 64 tokens per step, 12 steps, "
         "record of 7.92kB"
     )
     steps = [int(m[1]) for line in lines if (m := LINE.fullmatch(line))]
-    assert steps == [3, 6, 9, 12]
-    assert sum("validation loss" in line for line in lines) >= 2
-    assert len(lines) <= 8
+    assert steps == [3, 6, 9]
+    assert len(lines) == 5
+    assert lines[3].startswith("step 6/12  validation loss ")
+    runs.run(values)
+    assert "resumed at step 8" in capsys.readouterr().out.splitlines()
+    runs.run(values)
+    assert capsys.readouterr().out == (
+        f"{tmp_path / 'run'}: already finished, nothing to do\n"
+    )
 
 
 def test_a_record_without_room_is_refused_before_anything_changes(
@@ -57,19 +65,6 @@ def test_a_record_without_room_is_refused_before_anything_changes(
     assert RunRecord.load(tmp_path / "run").run == before.run
 
 
-def test_resumed_and_ended_runs_say_so(tmp_path, capsys):
-    values = runs.make_values(tmp_path / "run", save_every=4)
-    with runs.interrupted_at(9):
-        runs.run(values)
-    capsys.readouterr()
-    runs.run(values)
-    assert "resumed at step 8" in capsys.readouterr().out.splitlines()
-    runs.run(values)
-    assert capsys.readouterr().out == (
-        f"{tmp_path / 'run'}: already finished, nothing to do\n"
-    )
-
-
 @pytest.mark.slow
 def test_a_rising_loss_is_said_and_is_exit_status_1(tmp_path):
     values = runs.make_values(tmp_path / "run", max_steps=30)
@@ -78,10 +73,8 @@ def test_a_rising_loss_is_said_and_is_exit_status_1(tmp_path):
     process = runs.start(values, tmp_path, stderr=subprocess.PIPE)
     out, errors = process.communicate()
     assert process.returncode == 1, errors
-    assert not re.search(r"\r|it/s", out + errors)
     last = out.splitlines()[-1]
     assert re.match(r"the loss (ended at .* above|is not finite)", last)
-    assert "lower schedule.learning_rate" in last
 
 
 def test_ending_names_losses_spikes_and_tensors(tmp_path):
@@ -104,7 +97,6 @@ def test_ending_names_losses_spikes_and_tensors(tmp_path):
     assert "spikes: – (a step is judged by the 200 steps before" in text
     assert re.search(r"most clipped: lm_head h \S+ at step 7", text)
     assert not re.search(r" h 1 at step", text)
-    assert "metrics.jsonl, tensors.f32, checkpoint-12)" in text
     assert ending.lines[-1] == f"next: python tools/report.py {tmp_path}"
 
 
@@ -157,7 +149,6 @@ CLIPS = {
     "adagc": ("clip.t_start=4",),
     "global_norm": ("clip.name=global_norm", "clip.lambda_abs=0.1"),
 }
-RECORDED = ("loss", "global_grad_norm", "clipped_fraction", "nonfinite")
 NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e-?\d+)?")
 
 
@@ -184,11 +175,6 @@ def printed(output_dir, overrides):
     return out.getvalue().splitlines(), dict(gathers)
 
 
-def log_lines(lines):
-    """Lines of the log up to their rate."""
-    return [re.split(r"  \S+ tok/s", x)[0] for x in lines if "tok/s" in x]
-
-
 @pytest.fixture(scope="module", params=CLIPS)
 def alone(request, tmp_path_factory):
     """Clip, and what one process recorded and printed with it."""
@@ -196,6 +182,19 @@ def alone(request, tmp_path_factory):
     overrides = [*CLIPS[request.param], "train.batch_size=8"]
     lines, _ = printed(directory, overrides)
     return request.param, directory, lines
+
+
+def numbers_of(lines, directory):
+    """Text and numbers of the log up to its rates, and the recorded ones."""
+    logs = [re.split(r"  \S+ tok/s", x)[0] for x in lines if "tok/s" in x]
+    recorded = [
+        {name: row[name] for name in ("loss", *_SUMMARIZED)}
+        | row["most_clipped"]
+        for row in runs.rows_of(directory)
+        if "most_clipped" in row
+    ]
+    numbers = [float(n) for line in logs for n in NUMBER.findall(line)]
+    return [NUMBER.sub("#", line) for line in logs], numbers, recorded
 
 
 @pytest.mark.slow
@@ -211,22 +210,13 @@ def test_several_processes_print_the_numbers_of_one(layout, alone, tmp_path):
     )
     assert all(silent == [] for silent, _ in others)
     assert lines[0] == expected[0]
-    mine, theirs = log_lines(lines), log_lines(expected)
-    assert len(mine) == 3
-    for one, other in zip(mine, theirs, strict=True):
-        assert NUMBER.sub("#", one) == NUMBER.sub("#", other)
-        numbers = [[*map(float, NUMBER.findall(x))] for x in (one, other)]
-        assert numbers[0] == pytest.approx(numbers[1], rel=2e-3)
-    records = [
-        [row for row in runs.rows_of(path) if "most_clipped" in row]
-        for path in (tmp_path / "run", directory)
-    ]
-    for one, other in zip(*records, strict=True):
-        for name in RECORDED:
-            assert one[name] == pytest.approx(other[name], rel=1e-5), name
-        assert one["most_clipped"] == pytest.approx(
-            other["most_clipped"], rel=1e-5
-        )
+    texts, shown, recorded = numbers_of(lines, tmp_path / "run")
+    their_texts, their_shown, theirs = numbers_of(expected, directory)
+    assert texts == their_texts
+    assert shown == pytest.approx(their_shown, rel=2e-3)
+    assert len(texts) == 3
+    for one, other in zip(recorded, theirs, strict=True):
+        assert one == pytest.approx(other, rel=1e-5)
     # One gather for each line of the log, and none in the steps between; none
     # at all where every rank has every tensor. AdaGC also compares the ranks at
     # its first adaptive step, whose number is 4.

@@ -12,13 +12,13 @@ from paddle_adagc.lab.record.files import RunRecord
 from paddle_adagc.lab.train.parse import parse_config
 
 
-def make_values(output_dir, model=None, **changes):
+def make_values(output_dir, **changes):
     experts = {
         "num_hidden_layers": 2,
         "moe_num_experts": 4,
         "moe_correction_bias": True,
     }
-    fixed = {"model": {**experts, **(model or {})}, "precision": "float8"}
+    fixed = {"model": experts, "precision": "float8"}
     return runs.make_values(output_dir, **{**fixed, **changes})
 
 
@@ -38,18 +38,15 @@ def test_run_records_which_tensors_are_quantised(tmp_path):
     assert len(float8["not_quantized"]) == 9
 
 
-def test_quantised_linears_can_be_chosen(tmp_path):
+def test_quantised_linears_can_be_chosen_with_float8_alone(tmp_path):
     values = make_values(tmp_path, max_steps=2)
     values["model"]["float8_linears"] = ["attention"]
     quantized = run(values)[1].run["float8"]["quantized"]
     assert len(quantized) == 8
     assert all("self_attn" in name for name in quantized)
-
-
-def test_chosen_linears_without_float8_are_refused(tmp_path):
-    model = {"float8_linears": ["attention"]}
+    values["train"]["precision"] = "float32"
     with pytest.raises(ValueError, match="precision='float32'"):
-        parse_config(make_values(tmp_path, model, precision="float32"))
+        parse_config(values)
 
 
 @pytest.mark.slow

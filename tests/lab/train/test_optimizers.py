@@ -8,8 +8,11 @@ import pytest
 
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.decoder import DecoderForCausalLM
-from paddle_adagc.lab.train.config import ScheduleConfig
-from paddle_adagc.lab.train.optimizer_config import OPTIMIZERS
+from paddle_adagc.lab.train.config import (
+    OPTIMIZERS,
+    WHOLE_TENSORS,
+    ScheduleConfig,
+)
 from paddle_adagc.lab.train.optimizers import (
     learning_rate,
     make_optimizer,
@@ -27,60 +30,37 @@ MODEL = DecoderConfig(
 TOKENS = paddle.to_tensor(np.arange(16).reshape(2, 8))
 
 
-def config(kind, **arguments):
-    return OPTIMIZERS[kind](**arguments)
-
-
-def make_pair(settings):
+def make_pair(name, **arguments):
     """A model with gradients, and its optimizer."""
     paddle.seed(0)
     model = DecoderForCausalLM(MODEL)
     loss, _ = model(TOKENS, labels=TOKENS)
     loss.backward()
-    optimizer = make_optimizer(
-        settings,
-        model,
-        learning_rate=0.01,
-        grad_clip=None,
-        multi_precision=False,
-    )
-    return model, optimizer
+    settings = OPTIMIZERS[name](**arguments)
+    return model, make_optimizer(settings, model, 0.01, None, False)
 
 
-def step(settings):
+def step(name, weight_decay=0.0, **arguments):
     """Names and values before and after one step."""
-    model, optimizer = make_pair(settings)
+    model, optimizer = make_pair(name, weight_decay=weight_decay, **arguments)
     before = {k: v.numpy() for k, v in model.named_parameters()}
     optimizer.step()
     return before, {k: v.numpy() for k, v in model.named_parameters()}
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_sections_know_which_rules_need_whole_tensors(name):
-    optimizer = make_pair(config(name))[1]
-    needs = getattr(optimizer, "_needs_whole_tensors", False)
-    assert OPTIMIZERS[name].needs_whole_tensors == needs
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_matrices_decay_and_norms_do_not(name):
-    _, without = step(config(name, weight_decay=0.0))
-    before, with_decay = step(config(name, weight_decay=0.5))
+def test_matrices_decay_norms_do_not_and_whole_tensors_are_known(name):
+    needs = getattr(make_pair(name)[1], "_needs_whole_tensors", False)
+    assert (name in WHOLE_TENSORS) == needs
+    _, without = step(name)
+    before, with_decay = step(name, weight_decay=0.5)
     for key, value in without.items():
         expected = value - ("norm" not in key) * 0.01 * 0.5 * before[key]
         np.testing.assert_allclose(with_decay[key], expected, atol=1e-6)
 
 
-def moved(settings):
-    """How far each element of a matrix is moved."""
-    before, after = step(settings)
-    key = "model.layers.0.self_attn.q_proj.weight"
-    return np.abs(after[key] - before[key])
-
-
 def test_muon_takes_hidden_matrices_alone():
-    _, after = step(config("muon", scaling="rms", weight_decay=0.0))
-    _, by_adamw = step(config("adamw", weight_decay=0.0))
+    (_, after), (_, by_adamw) = step("muon", scaling="rms"), step("adamw")
     same = {
         key.split(".")[-2]
         for key, value in after.items()
@@ -90,14 +70,14 @@ def test_muon_takes_hidden_matrices_alone():
     assert not {"q_proj", "up_proj", "down_proj"} & same
 
 
-def relative_steps(settings, lr=0.01):
+def relative_steps(name, **arguments):
     """By tensor, norms of the update in units of the weights', by unit."""
-    before, after = step(settings)
+    before, after = step(name, **arguments)
     steps = {}
     for key, weight in before.items():
         if weight.ndim == 2:
             axis = 1 if "embed_tokens" in key else 0
-            moved = np.linalg.norm(after[key] - weight, axis=axis) / lr
+            moved = np.linalg.norm(after[key] - weight, axis=axis) / 0.01
             steps[key] = moved / np.linalg.norm(weight, axis=axis)
     return steps
 
@@ -105,17 +85,19 @@ def relative_steps(settings, lr=0.01):
 def test_agc_s_forms_differ_in_the_head_and_in_the_bound():
     # 0.02 sqrt(16) is far above the original's least norm, 0.001.
     for form, bound in (("original", 0.01), ("paper", 0.001)):
-        settings = config("adamw_agc", form=form, weight_decay=0.0)
-        steps = relative_steps(settings)
+        steps = relative_steps("adamw_agc", form=form)
         clips_head = form == "paper"
         for key, ratios in steps.items():
             if key != "lm_head.weight" or clips_head:
                 assert ratios.max() == pytest.approx(bound, rel=5e-3), key
         assert clips_head or steps["lm_head.weight"].min() > 1
-    tighter = config("adamw_agc", lambda_rel=0.005, weight_decay=0.0)
-    assert relative_steps(tighter)["model.embed_tokens.weight"].max() == (
+    tighter = relative_steps("adamw_agc", lambda_rel=0.005)
+    assert tighter["model.embed_tokens.weight"].max() == (
         pytest.approx(0.005, rel=5e-3)
     )
+
+
+CLIPPY = {"form": "paper", "lambda_rel": 1e-9, "lambda_abs": 1e-3}
 
 
 @pytest.mark.parametrize(
@@ -125,43 +107,32 @@ def test_agc_s_forms_differ_in_the_head_and_in_the_bound():
         ("lion", {"beta1": 0.5, "beta2": 0.5}, 1.0, 1e-4),
         ("adamw_rms_clip", {"threshold": 0.25}, 0.25, 1e-2),
         ("adamw_clippy", {"form": "paper"}, 1.0, 1e-3),
-        (
-            "adamw_clippy",
-            {"form": "paper", "lambda_rel": 1e-9, "lambda_abs": 1e-3},
-            0.1,
-            1e-2,
-        ),
+        ("adamw_clippy", CLIPPY, 0.1, 1e-2),
     ],
 )
 def test_arguments_reach_the_step(name, arguments, share, precision):
-    moved_by = moved(config(name, **arguments, weight_decay=0.0)).max()
+    before, after = step(name, **arguments)
+    key = "model.layers.0.self_attn.q_proj.weight"
+    moved_by = np.abs(after[key] - before[key]).max()
     assert moved_by == pytest.approx(0.01 * share, rel=precision)
 
 
 @pytest.mark.parametrize(
-    ("kind", "arguments", "message"),
+    ("name", "arguments", "message"),
     [
         ("lion", {"beta2": -0.1}, "beta2.*-0.1"),
-        (
-            "lion",
-            {"weight_decay": -1.0},
-            "weight_decay must be at least 0, got -1.0",
-        ),
+        ("lion", {"weight_decay": -1.0}, "weight_decay must be at least 0"),
         ("muon", {"scaling": "frobenius"}, "scaling.*frobenius"),
         ("spam", {"reset_interval": 0}, "reset_interval.*0"),
-        (
-            "spam",
-            {"reset_interval": 10},
-            "clip_start=20 .*reset_interval=10",
-        ),
+        ("spam", {"reset_interval": 10}, "clip_start=20 .*reset_interval=10"),
         ("adamw_agc", {"form": "brock"}, "form.*brock"),
         ("adamw_clippy", {"lambda_abs": 0.0}, "lambda_abs.*0.0"),
         ("adamw_rms_clip", {"threshold": -2.0}, "threshold.*-2.0"),
     ],
 )
-def test_bad_arguments_are_named(kind, arguments, message):
+def test_bad_arguments_are_named(name, arguments, message):
     with pytest.raises(ValueError, match=message):
-        config(kind, **arguments)
+        OPTIMIZERS[name](**arguments)
 
 
 def values(**sections):
@@ -169,9 +140,7 @@ def values(**sections):
     return {"model": {}, "clip": {"name": "adagc"}, "train": train, **sections}
 
 
-@pytest.mark.parametrize(
-    "name", [n for n, kind in OPTIMIZERS.items() if kind.needs_whole_tensors]
-)
+@pytest.mark.parametrize("name", WHOLE_TENSORS)
 def test_optimizers_of_whole_tensors_are_refused_where_sharding_splits(name):
     optimizer = {"name": name}
     sharding = {"sharding": 2, "sharding_split_param": False}
@@ -192,12 +161,9 @@ def rates(max_steps, **fields):
     return [learning_rate(config, step, max_steps) for step in range(max_steps)]
 
 
-def test_constant_after_a_linear_warm_up():
+def test_constant_and_cosine_after_a_linear_warm_up():
     expected = [0.5, 1.0, 1.5, 2.0, 2.0, 2.0]
     assert rates(6, kind="constant", warmup_steps=4) == expected
-
-
-def test_cosine_falls_from_the_highest_rate_to_the_minimum():
     values = rates(5, kind="cosine", min_ratio=0.5)
     assert values[0] == 2.0
     assert values == sorted(values, reverse=True)

@@ -41,22 +41,12 @@ TP2_PP2 = (4, "train.batch_size=8", "parallel.tp=2", "parallel.pp=2")
 PP2_V2 = (4, "train.batch_size=4", "parallel.pp=2", "parallel.sharding=2")
 EP2_V2 = (4, "train.batch_size=2", "parallel.ep=2", "parallel.sharding=4")
 TP2_EP2 = (2, "train.batch_size=8", "parallel.tp=2", "parallel.ep=2")
-TP2_EP2_V2 = (
-    4,
-    "train.batch_size=4",
-    "parallel.tp=2",
-    "parallel.ep=2",
-    "parallel.sharding=2",
-)
+SHARDED = ("train.batch_size=4", "parallel.sharding=2")
+TP2_EP2_V2 = (4, *SHARDED, "parallel.tp=2", "parallel.ep=2")
 PP2_EP2 = (*PP2_V2, "parallel.ep=2")
-EP2 = (2, "train.batch_size=4", "parallel.ep=2", "parallel.sharding=2")
+EP2 = (2, *SHARDED, "parallel.ep=2")
 DP2 = (2, "train.batch_size=4", "parallel.dp=2")
-V1 = (
-    2,
-    "train.batch_size=4",
-    "parallel.sharding=2",
-    "parallel.sharding_split_param=false",
-)
+V1 = (2, *SHARDED, "parallel.sharding_split_param=false")
 
 
 def pretrain(values, stop_at=None):

@@ -7,7 +7,7 @@ import pytest
 from helpers import slow_but
 from lab.train.runs import proxy_values, run_in, run_whole_and_cut
 
-from paddle_adagc.lab.train.optimizer_config import OPTIMIZERS
+from paddle_adagc.lab.train.config import OPTIMIZERS
 
 WITHOUT_MOMENTS = ("lion", "muon")
 OPTIONS = {
