@@ -155,7 +155,7 @@ def test_adagc_run_of_the_wheel_with_paddlenlp(wheel, builder, tmp_path):
 
 
 NEED_MORE = {"check_gpu", "command", "config_page", "mutate"}
-NEED_MORE |= {"research_module", "soak_cells"}
+NEED_MORE |= {"research_module"}
 
 
 @pytest.mark.long
