@@ -2,8 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Curves over steps, one per method: the mean over seeds with its band.
 
-A :class:`Chart` is data alone. The page draws it so that it can be zoomed,
-:func:`~paddle_adagc.lab.report.figures.draw_chart` draws it for the docs.
+A :class:`Chart` is data alone. The page draws it so that it can be zoomed.
 """
 
 from __future__ import annotations
@@ -31,8 +30,6 @@ NOISY = 0.05
 """A long curve whose typical change from step to step is more than this
 fraction of its range is smoothed."""
 
-SPIKE, END = "spike", "last finite loss"
-
 _METRICS = {
     "global_grad_norm": ("Global gradient norm", 1.0, True),
     "clipped_fraction": ("Tensors clipped (%)", 100.0, False),
@@ -58,8 +55,8 @@ class Line:
     raw: np.ndarray | None = None
     """One seed's values before smoothing, ``[num_steps]``."""
 
-    marks: tuple[tuple[int, float, str], ...] = ()
-    """Step, value, and :data:`SPIKE` or :data:`END`."""
+    marks: tuple[tuple[int, float], ...] = ()
+    """Step and value of each spike, and of the last finite loss."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -90,7 +87,7 @@ class Chart:
                 {
                     "label": line.label,
                     "color": line.color,
-                    "marks": [(s, _rounded(v)) for s, v, _ in line.marks],
+                    "marks": [(s, _rounded(v)) for s, v in line.marks],
                     **{
                         name: [_rounded(v) for v in series.tolist()]
                         for name in ("values", "low", "high", "raw")
@@ -273,15 +270,15 @@ def _falls_far(series: dict[str, list[np.ndarray]]) -> bool:
     )
 
 
-def _marks(judged: JudgedRun) -> Iterator[tuple[int, float, str]]:
+def _marks(judged: JudgedRun) -> Iterator[tuple[int, float]]:
     loss = judged.run.loss
     score = judged.score(judged.experiment.windows[0])
     for step in judged_steps(judged.run, 0)[score.indices] if score else ():
         if np.isfinite(loss[step]):
-            yield int(step), float(loss[step]), SPIKE
+            yield int(step), float(loss[step])
     finite = np.flatnonzero(np.isfinite(loss))
     if len(finite) and len(finite) < len(loss):
-        yield int(finite[-1]), float(loss[finite[-1]]), END
+        yield int(finite[-1]), float(loss[finite[-1]])
 
 
 def _rounded(value: float) -> float | None:

@@ -1,9 +1,9 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The figures: curves, paired differences, rates, norms, the heat map of h.
+"""The pictures of single tensors: norms, moments, the heat map of h.
 
-After the paper's optimizer-dynamics figures, those of single tensors show what
-the clip lets through, and how long the optimizer remembers it.
+After the paper's optimizer-dynamics figures, they show what the clip lets
+through, and how long the optimizer remembers it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,10 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.legend_handler import HandlerTuple
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 
 from paddle_adagc.checks import check_choice
 from paddle_adagc.lab.extensions import argument_default
 from paddle_adagc.lab.record.files import RunRecord
-from paddle_adagc.lab.report.charts import END, SPIKE, Chart, Line
 from paddle_adagc.lab.report.experiment import Experiment
 from paddle_adagc.lab.report.focus import (
     Focus,
@@ -44,10 +42,6 @@ from paddle_adagc.lab.report.style import (
     styled,
 )
 
-_MARKS: dict[str, dict[str, Any]] = {
-    SPIKE: {"marker": "o", "markerfacecolor": "none", "markersize": 5},
-    END: {"marker": "X", "markersize": 8},
-}
 _DASHES = (0, (4, 4))
 _COLUMNS = {
     "norm": "gradient",
@@ -70,67 +64,6 @@ WIDTH = 9.0
 
 ALIKE = 1e-3
 """Relative difference up to which tensors count as scaled alike."""
-
-
-@styled
-def draw_chart(chart: Chart) -> Figure:
-    """Draw the curves of a chart, faults shaded, spikes marked.
-
-    The curves of the first two methods are on top.
-    """
-    figure = Figure(figsize=(WIDTH, 3.3), layout="constrained")
-    ax = figure.add_subplot()
-    for line in [*chart.lines[2:], *chart.lines[:2]]:
-        _draw_line(ax, line, chart.start)
-    length = len(chart.lines[0].values)
-    mark_faults(ax, chart.faults, chart.start, chart.start + length)
-    ax.set_ylabel(chart.label)
-    ax.margins(x=0.01)
-    step_axis(ax)
-    if chart.log:
-        log_axis(ax)
-    figure.legend(
-        handles=_legend(chart),
-        loc="outside upper center",
-        ncols=6,
-    )
-    return figure
-
-
-def _draw_line(ax: Axes, line: Line, start: int) -> None:
-    steps = start + np.arange(len(line.values))
-    if line.low is not None and line.high is not None:
-        ax.fill_between(
-            steps, line.low, line.high, color=line.color, alpha=0.2, linewidth=0
-        )
-    if line.raw is not None:
-        ax.plot(steps, line.raw, color=line.color, linewidth=0.7, alpha=0.4)
-    known = np.isfinite(line.values)
-    is_sparse = 0 < known.sum() < len(known) / 4
-    shown = known if is_sparse else slice(None)
-    ax.plot(
-        steps[shown],
-        line.values[shown],
-        color=line.color,
-        linewidth=1.2,
-        marker="." if is_sparse else None,
-    )
-    for step, value, kind in line.marks:
-        ax.plot(step, value, color=line.color, zorder=4, **_MARKS[kind])
-
-
-def _legend(chart: Chart) -> list[Line2D | Patch]:
-    handles: list[Line2D | Patch] = [
-        Line2D([], [], color=line.color, linewidth=2, label=line.label)
-        for line in chart.lines
-    ]
-    kinds = {kind for line in chart.lines for *_, kind in line.marks}
-    handles += [
-        Line2D([], [], color=NEUTRAL, linestyle="none", label=kind, **style)
-        for kind, style in _MARKS.items()
-        if kind in kinds
-    ]
-    return [*handles, *([fault_legend()] if chart.faults else [])]
 
 
 def clip_threshold(run: RunRecord) -> np.ndarray | None:

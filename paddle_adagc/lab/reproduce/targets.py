@@ -13,11 +13,8 @@ from typing import Any
 from paddle_adagc.checks import check_integer
 from paddle_adagc.files import atomic_write
 from paddle_adagc.lab.record.files import RunRecord
-from paddle_adagc.lab.report import figures
-from paddle_adagc.lab.report.charts import loss_chart
 from paddle_adagc.lab.report.experiment import Experiment, flatten
-from paddle_adagc.lab.report.focus import choose_focus
-from paddle_adagc.lab.report.html import FIGURE_METHODS, write_report
+from paddle_adagc.lab.report.html import write_report
 from paddle_adagc.lab.report.judged import (
     JudgedRun,
     judge_runs,
@@ -55,7 +52,6 @@ STORE = "cells"
 
 REPORT = "report.html"
 TABLES = "tables.md"
-FIGURES = "figures"
 _SEEDS = ("train.seed", "data.seed")
 _FEW_SEEDS = """\
 Fewer than 3 seeds are an illustration, not a result: docs/results.md has more.\
@@ -132,7 +128,8 @@ class Reproduction:
                 number += 1
                 self._say(f"{number} of {total}: {config.title}")
                 run_all(runs, self._num_jobs, self._run)
-                self._say(_early_text(config, runs, self._output_dir / name))
+                found = load_experiment(config, runs, self._output_dir / name)
+                self._say("\n".join(f"  {x}" for x in headline(found)))
         cuts = []
         if max_steps is not None:
             cuts.append(f"Every run has {max_steps:,} steps.")
@@ -157,7 +154,7 @@ class Reproduction:
         timings: Sequence[ExperimentResult],
         cuts: Sequence[str],
     ) -> Finished:
-        """Write ``report.html``, ``tables.md``, ``figures/``, the results."""
+        """Write ``report.html``, ``tables.md`` and the results."""
         directory, title = self._output_dir / name, self._targets[name].title
         experiments = {
             config.name: load_experiment(config, runs, directory)
@@ -177,8 +174,6 @@ class Reproduction:
         )
         write_results(directory / RESULTS, result)
         verdicts = self._judge(result)
-        for key, experiment in experiments.items():
-            _save_figures(experiment, directory / FIGURES / key)
         text = target_markdown(result)
         if verdicts:
             text += f"\n## Claims\n\n{verdicts_markdown(verdicts)}"
@@ -335,37 +330,3 @@ def _series(run: RunRecord) -> dict[str, Any]:
         "faults": [*map(list, group_events(sorted(run.faults), 1))],
         "left_out": [*map(list, group_events(sorted(left_out), 1))],
     }
-
-
-def _early_text(
-    config: ExperimentConfig, runs: Sequence[PlannedRun], directory: Path
-) -> str:
-    """Draw an experiment's loss; return what came out, as text."""
-    experiment = load_experiment(config, runs, directory)
-    picture = _save_loss(experiment, directory / FIGURES / config.name)
-    return "\n".join(
-        f"  {line}" for line in (*headline(experiment), f"picture: {picture}")
-    )
-
-
-def _save_figures(experiment: Experiment, prefix: Path) -> None:
-    """Save some of the report's figures, for slides and READMEs."""
-    _save_loss(experiment, prefix)
-    experiment = experiment.first_methods(FIGURE_METHODS)
-    focus, tensor = choose_focus(experiment), experiment.dynamics_tensor
-    if focus is not None:
-        figure = figures.norm_figure(experiment, focus)
-        figure.savefig(f"{prefix}-norms.png", dpi=100)
-    if tensor is not None:
-        figure = figures.dynamics_figure(experiment, tensor)
-        figure.savefig(f"{prefix}-dynamics.png", dpi=100)
-
-
-def _save_loss(experiment: Experiment, prefix: Path) -> Path:
-    prefix.parent.mkdir(parents=True, exist_ok=True)
-    path = prefix.with_name(f"{prefix.name}-loss.png")
-    figure = figures.draw_chart(
-        loss_chart(experiment.first_methods(FIGURE_METHODS))
-    )
-    figure.savefig(path, dpi=100)
-    return path

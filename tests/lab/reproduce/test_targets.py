@@ -140,9 +140,6 @@ def test_real_runs_are_paired_resumed_and_reported(write_grid, tmp_path):
     (done,) = target.reproduce()
     assert "GlobalGC" in (done.directory / REPORT).read_text()
     assert (done.directory / TABLES).read_text().startswith("# Grid")
-    figures = done.directory / "figures"
-    assert (figures / "tiny-loss.png").stat().st_size > 5000
-    assert (figures / "tiny-dynamics.png").stat().st_size > 5000
     links = sorted((done.directory / "tiny").iterdir())
     assert [link.name for link in links] == [
         "AdaGC-seed3",
@@ -183,10 +180,7 @@ def test_a_grid_of_one_s_own(write_grid, tmp_path):
         "1 of 2: Tiny",
         "  GlobalGC: no step is judged: too few came before",
     ]
-    assert lines[3:5] == [
-        "  picture: outputs/mine/figures/tiny-loss.png",
-        "2 of 2: Tiny",
-    ]
+    assert lines[3] == "2 of 2: Tiny"
     assert lines[-2].startswith("Fewer than 3 seeds are an illustration")
     assert lines[-1] == "report: outputs/mine/report.html"
     assert (tmp_path / "outputs/mine/report.html").exists()
