@@ -130,11 +130,8 @@ class Reproduction:
                 run_all(runs, self._num_jobs, self._run)
                 found = load_experiment(config, runs, self._output_dir / name)
                 self._say("\n".join(f"  {x}" for x in headline(found)))
-        cuts = []
-        if max_steps is not None:
-            cuts.append(f"Every run has {max_steps:,} steps.")
         return [
-            self._write(name, planned, timings[name], cuts)
+            self._write(name, planned, timings[name])
             for name, planned in grids.items()
         ]
 
@@ -152,25 +149,18 @@ class Reproduction:
         name: str,
         planned: Sequence[tuple[ExperimentConfig, Sequence[PlannedRun]]],
         timings: Sequence[ExperimentResult],
-        cuts: Sequence[str],
     ) -> Finished:
         """Write ``report.html``, ``tables.md`` and the results."""
         directory, title = self._output_dir / name, self._targets[name].title
-        experiments = {
-            config.name: load_experiment(config, runs, directory)
-            for config, runs in planned
-        }
-        summaries = [
-            summarise_experiment(
-                experiments[config.name], config.name, config.paper
+        shown, results = [], []
+        for config, runs in planned:
+            experiment = load_experiment(config, runs, directory)
+            shown.append(experiment)
+            results.append(
+                summarise_experiment(experiment, config.name, config.paper)
             )
-            for config, _ in planned
-        ]
         result = TargetResult(
-            target=name,
-            title=title,
-            cuts=[*cuts],
-            experiments=[*summaries, *timings],
+            target=name, title=title, experiments=[*results, *timings]
         )
         write_results(directory / RESULTS, result)
         verdicts = self._judge(result)
@@ -178,10 +168,9 @@ class Reproduction:
         if verdicts:
             text += f"\n## Claims\n\n{verdicts_markdown(verdicts)}"
         atomic_write(directory / TABLES, text)
-        shown = [*experiments.values()]
         if not (verdicts or timings):
             is_few = any(len(experiment.seeds) < 3 for experiment in shown)
-            text = "\n".join([*cuts, *([_FEW_SEEDS] if is_few else [])])
+            text = _FEW_SEEDS if is_few else ""
         report = directory / REPORT
         report.unlink(missing_ok=True)
         if not shown:
@@ -195,7 +184,7 @@ class Reproduction:
             )
             for v in verdicts
         ]
-        write_report(report, title, shown, claims=claims, cuts=cuts)
+        write_report(report, title, shown, claims=claims)
         return Finished(directory, result, verdicts, text, report)
 
     def _judge(self, result: TargetResult) -> list[Verdict]:

@@ -224,13 +224,6 @@ def test_heat_map_of_many_tensors_labels_the_layers(make_run):
     ]
 
 
-def test_method_colors_are_fixed_and_distinct():
-    colors = method_colors(["AGC", "AdaGC", "GlobalGC", "ZClip"])
-    assert colors["AdaGC"] == method_colors(["AdaGC"])["AdaGC"]
-    assert colors["GlobalGC"] == method_colors(["GlobalGC"])["GlobalGC"]
-    assert len(set(colors.values())) == 4
-
-
 def test_tensors_are_grouped_by_layer():
     names = [
         "model.embed_tokens.weight",

@@ -15,7 +15,7 @@ from paddle_adagc.lab.report.formatting import (
     format_same,
     format_spread,
 )
-from paddle_adagc.lab.report.html import common_and_different, extent
+from paddle_adagc.lab.report.html import common_and_different
 from paddle_adagc.lab.report.measures import measure_experiment
 from paddle_adagc.lab.report.tables import (
     headline,
@@ -88,14 +88,6 @@ def test_config_options(make_run):
         "clip.beta": {"AdaGC": 0.9},
         "clip.t_start": {"AdaGC": 20},
     }
-
-
-def test_the_shortest_run_is_named(make_run):
-    runs = {
-        "AdaGC": [make_run(steps=10, layers=0)],
-        "GlobalGC": [make_run(steps=40, layers=0)],
-    }
-    assert "10 to 40 steps a run" in extent(make_experiment(runs))
 
 
 def test_spikes_and_damage_are_counted(make_run):

@@ -206,8 +206,8 @@ def test_spikes_and_excess_follow_from_the_losses(with_series, capsys):
     count = int(capsys.readouterr().out.split()[0])
     assert count > 20
     (faulty, _) = read_runs(with_series[0])
-    assert faulty["measures"]["spikes_1000"] > 0
-    assert faulty["measures"]["events_above_0.5"] == 2
+    assert faulty.measures["spikes_1000"] > 0
+    assert faulty.measures["events_above_0.5"] == 2
 
 
 @pytest.mark.parametrize(
