@@ -102,8 +102,8 @@ def tested(folder: Path, python: str, paddle: str) -> dict[str, Any]:
     if done.returncode:
         errors = re.findall(r"(?m)^ERROR.*", done.stderr)
         return {"problem": (errors or ["pip failed"])[-1]}
-    options = ("-c", ROOT / "pyproject.toml", "-m", "not slow", "--tb=no")
-    options += ("-rfE", "-p", "no:cacheprovider")
+    options = ["-c", str(ROOT / "pyproject.toml"), "-m", "not slow", "--tb=no"]
+    options += ["-rfE", "-p", "no:cacheprovider"]
     addopts = "addopts=--import-mode=importlib --strict-markers"
     done = call(own, "-m", "pytest", *options, "-o", addopts, *LIBRARY)
     lines = done.stdout.splitlines() or [done.stderr[-300:]]

@@ -139,10 +139,7 @@ def excess_chart(experiment: Experiment) -> Chart | None:
 
 
 def metric_chart(experiment: Experiment, name: str) -> Chart | None:
-    """Chart a metric of ``_METRICS``; None if no run logged it.
-
-    The validation loss is not shown for memorised data.
-    """
+    """Chart a metric of ``_METRICS``; None if no run logged it."""
     label, factor, log = _METRICS[name]
     series = {
         method: [
@@ -188,10 +185,7 @@ def _chart(
     series: Mapping[str, Sequence[np.ndarray]],
     log: bool = False,
 ) -> Chart:
-    """Make a chart with a line per method of ``series``.
-
-    A method has one ``[num_steps]`` per seed; they may differ in length.
-    """
+    """Make a chart: a line per method, one ``[num_steps]`` per seed."""
     length = max(len(values) for known in series.values() for values in known)
     colors = method_colors(experiment.runs)
     runs = itertools.chain(*experiment.runs.values())
@@ -217,10 +211,7 @@ def is_noisy(values: np.ndarray) -> bool:
 
 
 def smooth(values: np.ndarray) -> np.ndarray:
-    """Return the mean of the last half percent of the steps, at least 5.
-
-    Values that are not finite leave gaps.
-    """
+    """Return the mean of the last half percent of the steps, at least 5."""
     ok = np.isfinite(values)
     length = max(5, len(values) // 200)
     total = np.cumsum(np.where(ok, values, 0.0))

@@ -35,7 +35,6 @@ from paddle_adagc.lab.report.style import (
     INK,
     NEUTRAL,
     fault_legend,
-    log_axis,
     mark_faults,
     method_colors,
     step_axis,
@@ -67,11 +66,7 @@ ALIKE = 1e-3
 
 
 def clip_threshold(run: RunRecord) -> np.ndarray | None:
-    """Return the norm above which AdaGC clips, ``[num_steps, num_tensors]``.
-
-    Algorithm 1: ``lambda_rel * gamma`` with the gamma of the step before. NaN
-    in the warm-up and where the tensor has no gamma; None: another clip.
-    """
+    """Return AdaGC's threshold, NaN in the warm-up; None: another clip."""
     clip = run.run.get("config", {}).get("clip", {})
     if clip.get("name") != "adagc":
         return None
@@ -88,11 +83,7 @@ def clip_threshold(run: RunRecord) -> np.ndarray | None:
 
 @styled
 def norm_figure(experiment: Experiment, focus: Focus) -> Figure:
-    """Draw the gradient norms around an event, one column per method.
-
-    The first row is the loss; the others show one tensor each: its norm before
-    and after the clip and, under AdaGC, the threshold ``lambda_rel * gamma``.
-    """
+    """Draw loss and norms around an event, one column per method."""
     methods = list(experiment.runs)
     rows = 1 + len(focus.tensors)
     figure = Figure(
@@ -116,7 +107,8 @@ def norm_figure(experiment: Experiment, focus: Focus) -> Figure:
     for ax, tensor in zip(grid[1:, 0], focus.tensors, strict=True):
         label = tensor_label(tensor).replace(" · ", "\n")
         ax.set_ylabel(label.replace(".", "\n"))
-        _log_if_positive(ax)
+        if any((np.asarray(x.get_ydata()) > 0).any() for x in ax.lines):
+            ax.set_yscale("log")
     runs = [runs[focus.seed_index] for runs in experiment.runs.values()]
     bursts = sorted({burst for run in runs for burst in fault_bursts(run)})
     for ax in grid.flat:
@@ -131,10 +123,7 @@ def norm_figure(experiment: Experiment, focus: Focus) -> Figure:
 
 @styled
 def dynamics_figure(experiment: Experiment, tensor: str) -> Figure:
-    """Draw the norms of one tensor in the first seed of every method.
-
-    A ValueError names a run that did not record the tensor.
-    """
+    """Draw the norms of one tensor in the first seed of every method."""
     runs = {method: runs[0] for method, runs in experiment.runs.items()}
     for run in runs.values():
         check_choice(f"tensor of {run.name}", tensor, run.tensor_names)
@@ -156,7 +145,7 @@ def dynamics_figure(experiment: Experiment, tensor: str) -> Figure:
             known = np.where(values > 0, values, np.nan)
             ax.plot(known, color=colors[method], linewidth=0.8)
             if np.isfinite(known).any():
-                log_axis(ax)
+                ax.set_yscale("log")
             loss = ax.twinx()
             loss.plot(model_loss(run), color=INK, linewidth=0.6)
             loss.set_yticks([])
@@ -216,16 +205,8 @@ def _finite(values: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(values), values, np.nan)
 
 
-def _log_if_positive(ax: Axes) -> None:
-    if any((np.asarray(line.get_ydata()) > 0).any() for line in ax.lines):
-        log_axis(ax)
-
-
 def bin_steps(h: np.ndarray, num_bins: int = NUM_BINS) -> np.ndarray:
-    """Take the minimum of ``h`` over equal bins of steps, ``[bins, tensors]``.
-
-    NaN is left where a bin has no value.
-    """
+    """Take the minimum over equal bins of steps, ``[bins, tensors]``."""
     edges = np.linspace(0, len(h), min(num_bins, len(h)) + 1).astype(int)[:-1]
     if not len(edges):
         return h
@@ -246,10 +227,7 @@ def runs_with_tensors(
 
 @styled
 def heatmap_figure(experiment: Experiment, seed_index: int = 0) -> Figure:
-    """Draw h of every tensor over the whole run, one panel per method.
-
-    A method that scales all tensors alike, such as GlobalGC, gets one row.
-    """
+    """Draw h of every tensor over the whole run, one panel per method."""
     runs = runs_with_tensors(experiment, seed_index)
     panels = {method: _panel(run) for method, run in runs.items()}
     heights = [_panel_height(*panel) for panel in panels.values()]

@@ -230,11 +230,7 @@ def extent(experiment: Experiment) -> str:
 def common_and_different(
     experiment: Experiment,
 ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Split the options of an experiment's methods, but for seed and folder.
-
-    First those that all methods share; then, for every other option, its value
-    by method (methods without the option are left out).
-    """
+    """Split the methods' options: shared ones, and the others by method."""
     configs = {
         m: shared_options(runs[0]) for m, runs in experiment.runs.items()
     }

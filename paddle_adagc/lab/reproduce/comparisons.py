@@ -203,10 +203,7 @@ def rate_of(runs: Runs) -> Rate:
 
 
 def rate_text(method: str, runs: Runs) -> str:
-    """``"AdaGC: 1 in 14,000 judged steps (0 / 0 / 0 / 0 / 1), 0.07 (...)"``.
-
-    The last numbers are the rate per 1,000 steps and its exact 95% limits.
-    """
+    """``"AdaGC: 1 in 14,000 judged steps (0 / 1), 0.07 (0.00-0.40)..."``."""
     rate, counts = rate_of(runs), [r.events for r in _rates(runs)]
     low, high = rate.interval
     return (
@@ -270,10 +267,7 @@ def _compare_events(plan: Comparison, runs: Runs, others: Runs) -> Comparison:
 
 
 def _rates_in_short(first: Rate, second: Rate, p: float) -> str:
-    """``"10 → 1 events, ratio 0.10 (0.00-0.70), p 0.0078"``.
-
-    First the other's events. If the judged steps differ, the rates stand there.
-    """
+    """``"10 → 1 events, ratio 0.10 (0.00-0.70), p 0.0078"``."""
     value, low, high = rate_ratio(first, second)
     text = f"{second.events:,} → {first.events:,} events"
     if math.isnan(value):

@@ -31,10 +31,8 @@ def run_all(
 ) -> None:
     """Run the runs that have not ended yet, in order, ``num_jobs`` at a time.
 
-    Runs with the same directory are one. Progress is a bar on a terminal, else
-    a line per finished run. ``runner`` runs one until an event is set; by
-    default in a process of its own. A RuntimeError names the log of a run that
-    failed.
+    Runs with the same directory are one. ``runner`` runs one until an event is
+    set. A RuntimeError names the log of a run that failed.
     """
     once = {run.directory: run for run in runs}
     todo = [run for run in once.values() if not has_ended(run)]
@@ -118,10 +116,7 @@ def _add_facts(directory: Path, code: str | None, seconds: float) -> None:
 def run_until(
     arguments: Sequence[str], stop: threading.Event, log: IO[bytes]
 ) -> int | None:
-    """Run Python with these arguments on one thread, until ``stop`` is set.
-
-    Returns its exit status, None if it was terminated.
-    """
+    """Run Python on one thread; its exit status, None if it was stopped."""
     process = subprocess.Popen(
         [sys.executable, *arguments],
         stdout=log,
@@ -156,11 +151,7 @@ def has_ended(run: PlannedRun) -> bool:
 
 
 def commit() -> str | None:
-    """Commit of the checkout that this package is in.
-
-    ``"+changes"`` follows if files of the package or its configs differ from
-    it. None without git or a checkout.
-    """
+    """Commit of this checkout, ``"+changes"`` if files differ; None without."""
     try:
         head, changed = (
             subprocess.run(

@@ -73,16 +73,11 @@ class Finished:
 
 
 class Reproduction:
-    """Targets on their way from their grids to their reports.
+    """Targets, each named after its grid's file, from grid to report.
 
-    Args:
-        grid_files: YAML files, each named after its target.
-        output_dir: A folder per target, and the runs of all of them.
-        claims: The paper's; those of other targets are left alone.
-        committed: Results by target whose runs the verdicts take, too.
-        num_jobs: Runs at a time.
-        say: Gets a text for people before and after an experiment.
-        run: Runs one; by default in a process of its own.
+    Claims of other targets are left alone; verdicts take the runs of the
+    ``committed`` results, too. ``say`` gets a text before and after an
+    experiment; ``run`` runs one run, by default in a process of its own.
     """
 
     def __init__(
@@ -109,10 +104,7 @@ class Reproduction:
         self._run = run
 
     def reproduce(self, max_steps: int | None = None) -> list[Finished]:
-        """Run what is missing and write every target's report.
-
-        ``max_steps`` is the length of every run instead of the configs'.
-        """
+        """Run what is missing and write every target's report."""
         store = self._output_dir / STORE
         grids = {
             name: [
@@ -239,11 +231,7 @@ def summarise_experiment(
     name: str,
     paper: dict[str, dict[str, float]] | None = None,
 ) -> ExperimentResult:
-    """Results of an experiment's runs and of their clean twins.
-
-    Measured are the losses as they are stored, so that a line's spikes follow
-    from its own series.
-    """
+    """Measure runs and clean twins by the losses as they are stored."""
     rows: list[tuple[str, JudgedRun, bool]] = []
     for method, runs in judge_runs(experiment).items():
         for run in runs:

@@ -29,10 +29,7 @@ _CLIPS = ("GlobalGC", "AdaGC", "AdaGC, operators only", "memory floor")
 def run_timing(
     timing: TimingConfig, grid_file: Path, store: Path
 ) -> ExperimentResult:
-    """Time it on one thread, if that has not been done.
-
-    Nothing else should run meanwhile. Measurements are kept in ``store``.
-    """
+    """Time it on one thread; what ``store`` has is not measured again."""
     facts, config = dataclasses.asdict(timing), None
     if timing.config is not None:
         config = load_config(grid_file.parent / timing.config)
@@ -62,11 +59,7 @@ def run_timing(
 
 
 def gpu_hours() -> ExperimentResult:
-    """Put the paper's GPU hours beside the plan's for its layouts.
-
-    Nothing is run: the clips' collectives are counted and their time modelled,
-    see :mod:`paddle_adagc.lab.plan.costs`.
-    """
+    """Put the paper's GPU hours beside the plan's; nothing is run."""
     from paddle_adagc.lab.models.families import preset
     from paddle_adagc.lab.models.shapes import model_size
     from paddle_adagc.lab.plan.costs import Interconnect, compare
