@@ -9,13 +9,14 @@
 Makes an environment for every pair, from PyPI, runs the tests of the library
 that need no trainer, and appends a line to results/versions.jsonl. --table
 runs nothing and prints the table of docs/versions.md. All 28 environments are
-made one after the other and take about 1.5 GB and several minutes each. The
-exit status is 1 if a pair failed.
+made one after the other and take about 1.5 GB and several minutes each. A
+python3.N has to be on the path. The exit status is 1 if a pair failed.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import re
@@ -24,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -70,28 +71,18 @@ def main() -> int:
     if options.table:
         print(table(read_records()))
         return 0
-    passed = [
-        is_passed(run_pair(python, paddle))
-        for python in options.python
-        for paddle in options.paddle
-    ]
+    pairs = itertools.product(options.python, options.paddle)
+    passed = [is_passed(run_pair(*pair)) for pair in pairs]
     return 0 if all(passed) else 1
 
 
 def run_pair(python: str, paddle: str) -> dict[str, Any]:
     """Test a pair in a new environment, and record it."""
     begin = time.monotonic()
-    record: dict[str, Any] = {
-        "python": python,
-        "paddle": paddle,
-        "tests": " ".join(LIBRARY),
-    }
+    record: dict[str, Any] = {"python": python, "paddle": paddle}
+    record["tests"] = " ".join(LIBRARY)
     with tempfile.TemporaryDirectory() as folder:
-        problem = make_environment(Path(folder), python, paddle)
-        if problem is None:
-            record |= run_tests(f"{folder}/bin/python", LIBRARY)
-        else:
-            record["problem"] = problem
+        record |= tested(Path(folder), python, paddle)
     record["seconds"] = round(time.monotonic() - begin)
     print(json.dumps(record), flush=True)
     with RECORD.open("a", encoding="utf-8") as file:
@@ -99,54 +90,41 @@ def run_pair(python: str, paddle: str) -> dict[str, Any]:
     return record
 
 
-def make_environment(folder: Path, python: str, paddle: str) -> str | None:
-    """Make an environment; gives what is in the way."""
-    interpreter = find_python(python)
+def tested(folder: Path, python: str, paddle: str) -> dict[str, Any]:
+    """Make an environment; count its tests by outcome, or say what failed."""
+    interpreter = shutil.which(f"python{python}")
     if interpreter is None:
-        return f"no python{python} here"
-    subprocess.run([interpreter, "-m", "venv", str(folder)], check=True)
-    install = [f"{folder}/bin/python", "-m", "pip", "install", "--quiet"]
-    done = subprocess.run(
-        [*install, f"paddlepaddle=={paddle}", *PACKAGES],
-        capture_output=True,
-        text=True,
-    )
-    if done.returncode == 0:
-        return None
-    errors = [x for x in done.stderr.splitlines() if x.startswith("ERROR")]
-    return (errors or ["pip failed"])[-1]
-
-
-def find_python(version: str) -> str | None:
-    """Return a Python of this version: pyenv's newest, or on the path."""
-    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
-    found = sorted(
-        pyenv.glob(f"versions/{version}.*/bin/python"),
-        key=lambda path: int(re.findall(r"\d+", path.parts[-3])[2]),
-    )
-    return str(found[-1]) if found else shutil.which(f"python{version}")
-
-
-def run_tests(python: str, tests: Sequence[str]) -> dict[str, Any]:
-    """Run the tests; counts by outcome, and what failed."""
-    command = [python, "-m", "pytest", "-c", str(ROOT / "pyproject.toml")]
-    command += ["-m", "not slow", "-p", "no:cacheprovider", "--tb=no", "-rfE"]
-    addopts = "--import-mode=importlib --strict-markers"
-    done = subprocess.run(
-        [*command, f"--override-ini=addopts={addopts}", *tests],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-    )
+        return {"problem": f"no python{python} here"}
+    call(interpreter, "-m", "venv", folder)
+    own = folder / "bin/python"
+    packages = (f"paddlepaddle=={paddle}", *PACKAGES)
+    done = call(own, "-m", "pip", "install", "--quiet", *packages)
+    if done.returncode:
+        errors = re.findall(r"(?m)^ERROR.*", done.stderr)
+        return {"problem": (errors or ["pip failed"])[-1]}
+    options = ["-c", str(ROOT / "pyproject.toml"), "-m", "not slow", "--tb=no"]
+    options += ["-rfE", "-p", "no:cacheprovider"]
+    addopts = "addopts=--import-mode=importlib --strict-markers"
+    done = call(own, "-m", "pytest", *options, "-o", addopts, *LIBRARY)
     lines = done.stdout.splitlines() or [done.stderr[-300:]]
-    outcomes = r"(\d+) (passed|failed|error|skipped)"
-    found = re.findall(outcomes, lines[-1])
+    found = re.findall(r"(\d+) (passed|failed|error|skipped)", lines[-1])
     if not found:
         return {"problem": lines[-1]}
     counts = {outcome: int(number) for number, outcome in found}
     failures = [x for x in lines if x.startswith(("FAILED", "ERROR"))]
     return {**counts, **({"failures": failures[:10]} if failures else {})}
+
+
+def call(*command: Any) -> subprocess.CompletedProcess[str]:
+    """Run a command in the checkout with the checkout's package."""
+    environment = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [*map(str, command)],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+    )
 
 
 def num_bad(record: dict[str, Any]) -> int:

@@ -11,8 +11,8 @@
 TARGET names a file in configs/experiments, or is the path of your own .yaml
 file in their format; "all" runs every target that decides a claim in
 configs/claims.yaml. A target runs its grid of paired runs and writes
-OUTPUT/TARGET/report.html, tables.md, results.jsonl and figures/. Targets share
-finished runs, and the same command resumes after a kill.
+OUTPUT/TARGET/report.html, tables.md and results.jsonl. Targets share finished
+runs, and the same command resumes after a kill.
 
 "report" writes docs/results.md, docs/results/, their figures and the READMEs'
 tables from results/. "verify" recomputes all of it with separate code.

@@ -16,7 +16,7 @@ TOOLS = ROOT / "tools"
 CONFIG = str(ROOT / "configs/proxy/ernie_moe.yaml")
 RECIPE = str(ROOT / "configs/ernie_10b_a1.4b_fp8/adagc.yaml")
 ALONE = {"check_gpu", "check_versions", "command", "config_page"}
-ALONE |= {"late_phase", "mutate", "research_module", "soak_cells"}
+ALONE |= {"mutate", "research_module"}
 """Tools with tests of their own."""
 
 NAMES = sorted({path.stem for path in TOOLS.glob("*.py")} - ALONE)

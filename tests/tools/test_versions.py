@@ -3,7 +3,6 @@
 """The table of Pythons and Paddles, and the ranges that follow from it."""
 
 import re
-import sys
 
 import pytest
 from pages import ROOT, load_tool
@@ -39,18 +38,3 @@ def test_ranges_of_the_package_are_those_of_the_table(tool):
     assert re.search(r"requires-python = \">=([\d.]+)\"", text)[1] == pythons[0]
     named = re.findall(r"Python :: (3\.\d+)\"", text)
     assert named == pythons
-
-
-def test_counts_and_failures_of_a_run(tool, tmp_path):
-    (tmp_path / "test_some.py").write_text(
-        "import pytest\n"
-        "def test_good(): pass\n"
-        "def test_bad(): assert False\n"
-        "def test_skipped(): pytest.skip('no')\n"
-    )
-    found = tool.run_tests(sys.executable, [str(tmp_path)])
-    assert (found["passed"], found["failed"], found["skipped"]) == (1, 1, 1)
-    assert "test_bad" in found["failures"][0]
-    assert not tool.is_passed(found)
-    problem = tool.make_environment(tmp_path / "env", "3.99", "3.3.1")
-    assert problem == "no python3.99 here"

@@ -2,8 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Curves over steps, one per method: the mean over seeds with its band.
 
-A :class:`Chart` is data alone. The page draws it so that it can be zoomed,
-:func:`~paddle_adagc.lab.report.figures.draw_chart` draws it for the docs.
+A :class:`Chart` is data alone. The page draws it so that it can be zoomed.
 """
 
 from __future__ import annotations
@@ -31,8 +30,6 @@ NOISY = 0.05
 """A long curve whose typical change from step to step is more than this
 fraction of its range is smoothed."""
 
-SPIKE, END = "spike", "last finite loss"
-
 _METRICS = {
     "global_grad_norm": ("Global gradient norm", 1.0, True),
     "clipped_fraction": ("Tensors clipped (%)", 100.0, False),
@@ -58,8 +55,8 @@ class Line:
     raw: np.ndarray | None = None
     """One seed's values before smoothing, ``[num_steps]``."""
 
-    marks: tuple[tuple[int, float, str], ...] = ()
-    """Step, value, and :data:`SPIKE` or :data:`END`."""
+    marks: tuple[tuple[int, float], ...] = ()
+    """Step and value of each spike, and of the last finite loss."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -90,7 +87,7 @@ class Chart:
                 {
                     "label": line.label,
                     "color": line.color,
-                    "marks": [(s, _rounded(v)) for s, v, _ in line.marks],
+                    "marks": [(s, _rounded(v)) for s, v in line.marks],
                     **{
                         name: [_rounded(v) for v in series.tolist()]
                         for name in ("values", "low", "high", "raw")
@@ -142,10 +139,7 @@ def excess_chart(experiment: Experiment) -> Chart | None:
 
 
 def metric_chart(experiment: Experiment, name: str) -> Chart | None:
-    """Chart a metric of ``_METRICS``; None if no run logged it.
-
-    The validation loss is not shown for memorised data.
-    """
+    """Chart a metric of ``_METRICS``; None if no run logged it."""
     label, factor, log = _METRICS[name]
     series = {
         method: [
@@ -191,10 +185,7 @@ def _chart(
     series: Mapping[str, Sequence[np.ndarray]],
     log: bool = False,
 ) -> Chart:
-    """Make a chart with a line per method of ``series``.
-
-    A method has one ``[num_steps]`` per seed; they may differ in length.
-    """
+    """Make a chart: a line per method, one ``[num_steps]`` per seed."""
     length = max(len(values) for known in series.values() for values in known)
     colors = method_colors(experiment.runs)
     runs = itertools.chain(*experiment.runs.values())
@@ -220,10 +211,7 @@ def is_noisy(values: np.ndarray) -> bool:
 
 
 def smooth(values: np.ndarray) -> np.ndarray:
-    """Return the mean of the last half percent of the steps, at least 5.
-
-    Values that are not finite leave gaps.
-    """
+    """Return the mean of the last half percent of the steps, at least 5."""
     ok = np.isfinite(values)
     length = max(5, len(values) // 200)
     total = np.cumsum(np.where(ok, values, 0.0))
@@ -273,15 +261,15 @@ def _falls_far(series: dict[str, list[np.ndarray]]) -> bool:
     )
 
 
-def _marks(judged: JudgedRun) -> Iterator[tuple[int, float, str]]:
+def _marks(judged: JudgedRun) -> Iterator[tuple[int, float]]:
     loss = judged.run.loss
     score = judged.score(judged.experiment.windows[0])
     for step in judged_steps(judged.run, 0)[score.indices] if score else ():
         if np.isfinite(loss[step]):
-            yield int(step), float(loss[step]), SPIKE
+            yield int(step), float(loss[step])
     finite = np.flatnonzero(np.isfinite(loss))
     if len(finite) and len(finite) < len(loss):
-        yield int(finite[-1]), float(loss[finite[-1]]), END
+        yield int(finite[-1]), float(loss[finite[-1]])
 
 
 def _rounded(value: float) -> float | None:

@@ -19,10 +19,7 @@ _PER_RUN = ("seed", "output_dir")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """Runs of one or several methods that differ in the method alone.
-
-    A ValueError names runs that do not pair.
-    """
+    """Runs that differ in the method alone; others are a ValueError."""
 
     title: str
     """Heading of the section, for example ``"Llama proxy, no faults"``."""

@@ -1,9 +1,9 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The figures: curves, paired differences, rates, norms, the heat map of h.
+"""The pictures of single tensors: norms, moments, the heat map of h.
 
-After the paper's optimizer-dynamics figures, those of single tensors show what
-the clip lets through, and how long the optimizer remembers it.
+After the paper's optimizer-dynamics figures, they show what the clip lets
+through, and how long the optimizer remembers it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,10 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.legend_handler import HandlerTuple
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 
 from paddle_adagc.checks import check_choice
 from paddle_adagc.lab.extensions import argument_default
 from paddle_adagc.lab.record.files import RunRecord
-from paddle_adagc.lab.report.charts import END, SPIKE, Chart, Line
 from paddle_adagc.lab.report.experiment import Experiment
 from paddle_adagc.lab.report.focus import (
     Focus,
@@ -37,17 +35,12 @@ from paddle_adagc.lab.report.style import (
     INK,
     NEUTRAL,
     fault_legend,
-    log_axis,
     mark_faults,
     method_colors,
     step_axis,
     styled,
 )
 
-_MARKS: dict[str, dict[str, Any]] = {
-    SPIKE: {"marker": "o", "markerfacecolor": "none", "markersize": 5},
-    END: {"marker": "X", "markersize": 8},
-}
 _DASHES = (0, (4, 4))
 _COLUMNS = {
     "norm": "gradient",
@@ -72,73 +65,8 @@ ALIKE = 1e-3
 """Relative difference up to which tensors count as scaled alike."""
 
 
-@styled
-def draw_chart(chart: Chart) -> Figure:
-    """Draw the curves of a chart, faults shaded, spikes marked.
-
-    The curves of the first two methods are on top.
-    """
-    figure = Figure(figsize=(WIDTH, 3.3), layout="constrained")
-    ax = figure.add_subplot()
-    for line in [*chart.lines[2:], *chart.lines[:2]]:
-        _draw_line(ax, line, chart.start)
-    length = len(chart.lines[0].values)
-    mark_faults(ax, chart.faults, chart.start, chart.start + length)
-    ax.set_ylabel(chart.label)
-    ax.margins(x=0.01)
-    step_axis(ax)
-    if chart.log:
-        log_axis(ax)
-    figure.legend(
-        handles=_legend(chart),
-        loc="outside upper center",
-        ncols=6,
-    )
-    return figure
-
-
-def _draw_line(ax: Axes, line: Line, start: int) -> None:
-    steps = start + np.arange(len(line.values))
-    if line.low is not None and line.high is not None:
-        ax.fill_between(
-            steps, line.low, line.high, color=line.color, alpha=0.2, linewidth=0
-        )
-    if line.raw is not None:
-        ax.plot(steps, line.raw, color=line.color, linewidth=0.7, alpha=0.4)
-    known = np.isfinite(line.values)
-    is_sparse = 0 < known.sum() < len(known) / 4
-    shown = known if is_sparse else slice(None)
-    ax.plot(
-        steps[shown],
-        line.values[shown],
-        color=line.color,
-        linewidth=1.2,
-        marker="." if is_sparse else None,
-    )
-    for step, value, kind in line.marks:
-        ax.plot(step, value, color=line.color, zorder=4, **_MARKS[kind])
-
-
-def _legend(chart: Chart) -> list[Line2D | Patch]:
-    handles: list[Line2D | Patch] = [
-        Line2D([], [], color=line.color, linewidth=2, label=line.label)
-        for line in chart.lines
-    ]
-    kinds = {kind for line in chart.lines for *_, kind in line.marks}
-    handles += [
-        Line2D([], [], color=NEUTRAL, linestyle="none", label=kind, **style)
-        for kind, style in _MARKS.items()
-        if kind in kinds
-    ]
-    return [*handles, *([fault_legend()] if chart.faults else [])]
-
-
 def clip_threshold(run: RunRecord) -> np.ndarray | None:
-    """Return the norm above which AdaGC clips, ``[num_steps, num_tensors]``.
-
-    Algorithm 1: ``lambda_rel * gamma`` with the gamma of the step before. NaN
-    in the warm-up and where the tensor has no gamma; None: another clip.
-    """
+    """Return AdaGC's threshold, NaN in the warm-up; None: another clip."""
     clip = run.run.get("config", {}).get("clip", {})
     if clip.get("name") != "adagc":
         return None
@@ -155,11 +83,7 @@ def clip_threshold(run: RunRecord) -> np.ndarray | None:
 
 @styled
 def norm_figure(experiment: Experiment, focus: Focus) -> Figure:
-    """Draw the gradient norms around an event, one column per method.
-
-    The first row is the loss; the others show one tensor each: its norm before
-    and after the clip and, under AdaGC, the threshold ``lambda_rel * gamma``.
-    """
+    """Draw loss and norms around an event, one column per method."""
     methods = list(experiment.runs)
     rows = 1 + len(focus.tensors)
     figure = Figure(
@@ -183,7 +107,8 @@ def norm_figure(experiment: Experiment, focus: Focus) -> Figure:
     for ax, tensor in zip(grid[1:, 0], focus.tensors, strict=True):
         label = tensor_label(tensor).replace(" · ", "\n")
         ax.set_ylabel(label.replace(".", "\n"))
-        _log_if_positive(ax)
+        if any((np.asarray(x.get_ydata()) > 0).any() for x in ax.lines):
+            ax.set_yscale("log")
     runs = [runs[focus.seed_index] for runs in experiment.runs.values()]
     bursts = sorted({burst for run in runs for burst in fault_bursts(run)})
     for ax in grid.flat:
@@ -198,10 +123,7 @@ def norm_figure(experiment: Experiment, focus: Focus) -> Figure:
 
 @styled
 def dynamics_figure(experiment: Experiment, tensor: str) -> Figure:
-    """Draw the norms of one tensor in the first seed of every method.
-
-    A ValueError names a run that did not record the tensor.
-    """
+    """Draw the norms of one tensor in the first seed of every method."""
     runs = {method: runs[0] for method, runs in experiment.runs.items()}
     for run in runs.values():
         check_choice(f"tensor of {run.name}", tensor, run.tensor_names)
@@ -223,7 +145,7 @@ def dynamics_figure(experiment: Experiment, tensor: str) -> Figure:
             known = np.where(values > 0, values, np.nan)
             ax.plot(known, color=colors[method], linewidth=0.8)
             if np.isfinite(known).any():
-                log_axis(ax)
+                ax.set_yscale("log")
             loss = ax.twinx()
             loss.plot(model_loss(run), color=INK, linewidth=0.6)
             loss.set_yticks([])
@@ -283,16 +205,8 @@ def _finite(values: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(values), values, np.nan)
 
 
-def _log_if_positive(ax: Axes) -> None:
-    if any((np.asarray(line.get_ydata()) > 0).any() for line in ax.lines):
-        log_axis(ax)
-
-
 def bin_steps(h: np.ndarray, num_bins: int = NUM_BINS) -> np.ndarray:
-    """Take the minimum of ``h`` over equal bins of steps, ``[bins, tensors]``.
-
-    NaN is left where a bin has no value.
-    """
+    """Take the minimum over equal bins of steps, ``[bins, tensors]``."""
     edges = np.linspace(0, len(h), min(num_bins, len(h)) + 1).astype(int)[:-1]
     if not len(edges):
         return h
@@ -313,10 +227,7 @@ def runs_with_tensors(
 
 @styled
 def heatmap_figure(experiment: Experiment, seed_index: int = 0) -> Figure:
-    """Draw h of every tensor over the whole run, one panel per method.
-
-    A method that scales all tensors alike, such as GlobalGC, gets one row.
-    """
+    """Draw h of every tensor over the whole run, one panel per method."""
     runs = runs_with_tensors(experiment, seed_index)
     panels = {method: _panel(run) for method, run in runs.items()}
     heights = [_panel_height(*panel) for panel in panels.values()]

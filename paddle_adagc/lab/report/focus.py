@@ -150,10 +150,7 @@ def tensor_label(name: str) -> str:
 
 
 def group_tensors(names: list[str]) -> list[TensorGroup]:
-    """Group tensors by layer, in the model's order.
-
-    First come the tensors before the layers, last those after them.
-    """
+    """Group tensors: before the layers, layer by layer, after them."""
     layers: dict[int, list[int]] = {}
     before: list[int] = []
     after: list[int] = []

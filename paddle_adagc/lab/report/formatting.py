@@ -33,11 +33,7 @@ def format_same(values: Sequence[Value]) -> str:
 
 
 def format_spread(values: Sequence[Value], spec: str) -> str:
-    """Format the seeds' mean ± sample standard deviation.
-
-    Where seeds have no value, their number follows: ``"1.2 ± 0.1 (3 of 8)"``.
-    Values are listed instead if there is only one, or one is not finite.
-    """
+    """Format as ``"1.2 ± 0.1 (3 of 8)"``; list values that have no spread."""
     known = _all_finite(values)
     if known is None or len(known) < 2:
         return format_list(values, spec)
@@ -46,11 +42,7 @@ def format_spread(values: Sequence[Value], spec: str) -> str:
 
 
 def format_range(values: Sequence[Value], spec: str) -> str:
-    """Format up to five values as a list, more as median and range.
-
-    As in ``"0.21 (0.10-0.34)"``; where seeds have no value, their number
-    follows. Values are listed instead if one is not finite.
-    """
+    """List up to five values, more as ``"0.21 (0.10-0.34)"``: the median."""
     known = _all_finite(values)
     if not known:
         return format_list(values, spec)

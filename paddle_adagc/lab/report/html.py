@@ -53,17 +53,13 @@ def write_report(
     experiments: list[Experiment],
     *,
     claims: Sequence[tuple[str, str, str, str]] = (),
-    cuts: Sequence[str] = (),
 ) -> Path:
     """Write one HTML file with tables, charts and how they came about.
 
     The file loads nothing: styles, scripts, data and pictures are inside it.
     It replaces an older report atomically. Each line of ``claims`` says where
-    the paper makes it, what, the verdict, and what decided it; ``cuts`` are
-    sentences on what was left out.
+    the paper makes it, what, the verdict, and what decided it.
     """
-    if not experiments:
-        raise ValueError("experiments is empty: a report needs at least one")
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     environment = jinja2.Environment(
@@ -84,7 +80,6 @@ def write_report(
         title=title,
         sections=sections,
         claims=claims,
-        cuts=cuts,
         chart_data=_json(data),
         uplot_css=_file("uplot/uPlot.min.css"),
         uplot_js=_file("uplot/uPlot.iife.min.js"),
@@ -235,11 +230,7 @@ def extent(experiment: Experiment) -> str:
 def common_and_different(
     experiment: Experiment,
 ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Split the options of an experiment's methods, but for seed and folder.
-
-    First those that all methods share; then, for every other option, its value
-    by method (methods without the option are left out).
-    """
+    """Split the methods' options: shared ones, and the others by method."""
     configs = {
         m: shared_options(runs[0]) for m, runs in experiment.runs.items()
     }

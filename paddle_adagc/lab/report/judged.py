@@ -49,11 +49,7 @@ class Jump(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class JudgedRun:
-    """A run with the settings that it is judged by.
-
-    Corrupted batches are left out of every series: their loss says nothing
-    about the model.
-    """
+    """A run with the settings it is judged by, corrupted batches left out."""
 
     run: RunRecord
     experiment: Experiment
@@ -98,10 +94,7 @@ class JudgedRun:
 
     @functools.cached_property
     def excess(self) -> PairedExcess | None:
-        """Loss above that of ``clean``; None without it or without faults.
-
-        A run that diverged is infinitely above to the end of ``clean``.
-        """
+        """Loss above that of ``clean``, infinite once the run diverged."""
         if self.clean is None:
             return None
         reference = self.clean.loss
@@ -122,10 +115,7 @@ class JudgedRun:
         )
 
     def logged(self, name: str, start: int = 0) -> np.ndarray:
-        """Known values of a metric from a step on.
-
-        There are none of a clip if the optimizer clips by itself.
-        """
+        """Known values of a metric; none of a clip in the optimizer itself."""
         is_clipless = self.config.get("clip", {}).get("name") == "none"
         values = self.run.metrics.get(name, np.zeros(0))[start:]
         if is_clipless and name in ("clip_seconds", "clipped_fraction"):
@@ -194,11 +184,7 @@ def memorises(run: RunRecord) -> bool:
 
 
 def moment_growth(norms: np.ndarray, skip_steps: int) -> float | None:
-    """The largest growth of a norm in :data:`GROWTH_STEPS` judged steps.
-
-    ``norms`` are those of a moment, ``[num_steps, num_tensors]``; NaN: not
-    known.
-    """
+    """The largest growth in :data:`GROWTH_STEPS` judged steps, NaN left out."""
     judged = norms[skip_steps:].astype(np.float64)
     if len(judged) <= GROWTH_STEPS or not judged.shape[1]:
         return None

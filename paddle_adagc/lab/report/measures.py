@@ -31,7 +31,6 @@ from paddle_adagc.lab.report.judged import (
     EXCESS_THRESHOLDS,
     GROWTH_STEPS,
     MASS_WINDOW,
-    SIGMA,
     JudgedRun,
     judge_runs,
     judged_steps,
@@ -216,14 +215,6 @@ def _spikes(window: int, level: Level) -> list[Measure]:
             level=level,
         ),
         measure(
-            name=f"ten_sigma_{window}",
-            label="10 σ (nat)",
-            meaning="how far the loss had to be from its mean to count as a "
-            "spike: the median over the judged steps. Smaller damage scores 0.",
-            compute=lambda r: _ten_sigma(r, window),
-            form=spread(".2f"),
-        ),
-        measure(
             name=f"judged_{window}",
             label="Judged steps",
             meaning="steps after the skipped ones that have a full window "
@@ -240,15 +231,6 @@ def _at_least_one(run: JudgedRun, window: int, name: str) -> float | None:
     if score is None:
         return 1 if run.diverged else None
     return max(getattr(score, name), int(run.diverged))
-
-
-def _ten_sigma(run: JudgedRun, window: int) -> float | None:
-    series, skip = run.series
-    finite = series[skip:][np.isfinite(series[skip:])]
-    if run.score(window) is None or len(finite) <= window:
-        return None
-    windows = np.lib.stride_tricks.sliding_window_view(finite, window)[:-1]
-    return float(SIGMA * np.median(windows.std(axis=1, ddof=1)))
 
 
 def _damage() -> list[Measure]:

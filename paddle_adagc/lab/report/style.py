@@ -12,18 +12,10 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import matplotlib
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.ticker import (
-    FuncFormatter,
-    LogFormatterSciNotation,
-    LogLocator,
-    MaxNLocator,
-    NullFormatter,
-    NullLocator,
-)
+from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart.
 FIXED_COLORS = {"GlobalGC": "#d55e00", "AdaGC": "#0072b2"}
@@ -109,47 +101,18 @@ def method_colors(methods: Iterable[str]) -> dict[str, str]:
     }
 
 
-def thousands(value: float, _position: object = None) -> str:
-    """Format a step number: ``1,200``."""
-    return f"{value:,.0f}"
-
-
 def step_axis(ax: Axes, label: bool = True, num_ticks: int = 5) -> None:
     """Format the x axis of ``ax`` as optimizer steps."""
     ax.xaxis.set_major_locator(MaxNLocator(num_ticks, integer=True))
-    ax.xaxis.set_major_formatter(FuncFormatter(thousands))
+    ax.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     if label:
         ax.set_xlabel("optimizer step")
-
-
-def log_axis(ax: Axes) -> None:
-    """Make the y axis logarithmic, with few and plain tick labels."""
-    ax.set_yscale("log")
-    low, high = ax.get_ylim()
-    decades = np.log10(high / low)
-    ax.yaxis.set_minor_formatter(NullFormatter())
-    if decades > 4:
-        ax.yaxis.set_major_locator(LogLocator(numticks=5))
-        ax.yaxis.set_major_formatter(LogFormatterSciNotation())
-        return
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
-    if decades < 0.6:
-        ax.yaxis.set_major_locator(MaxNLocator(4))
-        ax.yaxis.set_minor_locator(NullLocator())
-        return
-    subs = (1.0,) if decades > 2 else (1.0, 3.0)
-    ax.yaxis.set_major_locator(
-        LogLocator(subs=(1.0, 2.0, 5.0) if decades < 1.2 else subs)
-    )
 
 
 def mark_faults(
     ax: Axes, bursts: Iterable[tuple[int, int]], start: int, stop: int
 ) -> None:
-    """Shade the bursts of faults in ``[start, stop)``.
-
-    A burst is at least a 250th of the axis wide, so that it can be seen.
-    """
+    """Shade faults in ``[start, stop)``, at least a 250th of the axis wide."""
     least = (stop - start) / 250
     for first, last in bursts:
         if first < stop and last >= start:
@@ -170,10 +133,7 @@ def fault_legend() -> Patch:
 
 
 def svg_data_uri(figure: Figure) -> str:
-    """Render ``figure`` as an SVG inside a ``data:`` URI.
-
-    Inks and the background follow the reader's colour scheme, light or dark.
-    """
+    """Render as an SVG ``data:`` URI that follows the reader's colours."""
     drawn = io.StringIO()
     with matplotlib.rc_context({"svg.image_inline": True}):
         figure.savefig(drawn, format="svg", metadata={"Date": None})

@@ -103,10 +103,7 @@ def _best(
 
 
 def paired_changes(measured: Measured, name: str) -> dict[str, list[float]]:
-    """Subtract the first method's values of a measure, seed by seed.
-
-    Methods without a finite value in every seed are left out.
-    """
+    """Subtract the first method's values, seed by seed, if all are finite."""
     values = {
         method: [run.get(name) for run in runs]
         for method, runs in measured.items()
@@ -127,10 +124,7 @@ def paired_changes(measured: Measured, name: str) -> dict[str, list[float]]:
 
 
 def headline(experiment: Experiment) -> list[str]:
-    """Count the spikes of each method, and measure the damage.
-
-    ``"GlobalGC: 10 spikes in 440 judged steps, worst loss jump 0.353 nat"``.
-    """
+    """Count the spikes of each method, and measure the damage."""
     return [
         f"{method}: {', '.join(_facts(runs))}"
         for method, runs in judge_runs(experiment).items()

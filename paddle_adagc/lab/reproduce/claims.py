@@ -263,11 +263,7 @@ def load_figures(path: str | os.PathLike[str]) -> list[Figure]:
 
 
 def load_claims(path: str | os.PathLike[str]) -> list[Claim]:
-    """Read the file of claims, in its order, each condition with its margin.
-
-    A ValueError names the file, the claim and the mistake: a key, a value, an
-    id that occurs twice, or not six primary claims.
-    """
+    """Read the claims with their margins; errors name the claim."""
     _, claims = _read(path)
     ids = [claim.id for claim in claims]
     if len(set(ids)) < len(ids):

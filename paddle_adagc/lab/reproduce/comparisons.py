@@ -29,6 +29,8 @@ from paddle_adagc.lab.reproduce.results import (
     paired,
 )
 from paddle_adagc.lab.reproduce.statistics import (
+    ALPHA,
+    ONE_SIDED,
     Rate,
     clustered_rate_p,
     detectable,
@@ -52,7 +54,12 @@ _UNITS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """A method against another one or a bound, tested."""
+    """A method against another one or a bound, tested.
+
+    ``p_for`` is of what is expected (None: not tested), ``p_against`` of the
+    opposite, ``p_equal`` of a difference smaller than the margin, ``p_fewer``
+    of fewer events, where an event breaks a ``zero``.
+    """
 
     experiment: str
     measure: str
@@ -68,41 +75,31 @@ class Comparison:
     """Of what is no run."""
 
     keys: tuple[str, ...] = ()
-    """Runs of the method."""
-
     other_keys: tuple[str, ...] = ()
-    """Runs of the other, pair by pair."""
+    """Runs of the method and of the other, pair by pair."""
 
     beside_keys: tuple[str, ...] = ()
-    """Runs of the other that the facts show though they do not pair."""
+    """Runs that the facts show though they do not pair."""
 
     num_seeds: int | None = None
     """Pairs; None for what is no run."""
 
     p_for: float | None = None
-    """Of what is expected; None: not tested."""
-
     p_against: float | None = None
-    """Of the opposite."""
-
     p_equal: float | None = None
-    """Of a difference smaller than the margin."""
-
     p_fewer: float | None = None
-    """Of fewer events, where an event breaks a ``zero``."""
-
     is_no_fewer: bool = False
     """Whether a broken ``zero`` has at least the other's rate."""
 
     is_unexercised: bool = False
     """Whether neither side has any event, so that there is none to prevent."""
 
-    number: str = ""
-    """The comparison in one number, for a line of a table."""
-
     seeds_to_decide: int | None = None
     detectable: float | None = None
     """Mean difference that so many pairs see with a power of 80%."""
+
+    number: str = ""
+    """The comparison in one number, for a line of a table."""
 
     facts: tuple[str, ...] = ()
     """What was seen, method by method; several comparisons may share one."""
@@ -118,15 +115,26 @@ class Comparison:
         """Whether a verdict may rest on it."""
         return self.num_seeds is None or self.num_seeds >= MIN_SEEDS
 
+    @property
+    def is_small(self) -> bool:
+        """Whether the difference is below the margin."""
+        is_equal = self.p_equal is not None and self.p_equal <= ALPHA
+        return self.has_enough and is_equal
+
+    @property
+    def holds(self) -> bool:
+        """Whether what is expected is significant."""
+        return self.has_enough and (self.p_for or 0.0) <= ONE_SIDED
+
     def as_json(self) -> dict[str, Any]:
         """Its fields that hold something, for an independent check."""
-        fields = dataclasses.asdict(self)
-        for name in ("facts", "missing", "test", "number"):
-            del fields[name]
+        texts = ("facts", "missing", "test", "number")
         return {
-            k: v
-            for k, v in fields.items()
-            if v not in (None, ()) and v is not False
+            name: value
+            for name, value in dataclasses.asdict(self).items()
+            if name not in texts
+            and value not in (None, ())
+            and value is not False
         }
 
 
@@ -135,6 +143,9 @@ def comparisons_of(
 ) -> list[Comparison]:
     """Test a condition: each of its methods against each in ``to``."""
     target, experiment = condition.target or "", condition.experiment or ""
+    place = condition.to_experiment or experiment
+    is_rate = condition.measure == SPIKE_EVENTS
+    test = _compare_events if is_rate else _compare_values
     found = []
     for method in condition.methods:
         plan = Comparison(
@@ -147,27 +158,17 @@ def comparisons_of(
         )
         runs = source.runs(target, experiment, method)
         if condition.expect == "at most":
-            bound = condition.bound or 0.0
             numbers = source.numbers(target, experiment, method, plan.measure)
-            found.append(
-                _bound_of_numbers(plan, numbers, bound)
-                if numbers
-                else _bound_of_all_runs(plan, runs, bound)
-            )
+            bound = condition.bound or 0.0
+            found.append(_compare_bound(plan, bound, runs, numbers or ()))
         elif condition.expect == "occurs":
             found.append(_occurrence(plan, runs))
-        test = _compare_values
-        if condition.measure == SPIKE_EVENTS:
-            test = _compare_events
         for other in condition.to:
-            place, label = experiment, other
-            if condition.to_experiment:
-                place = condition.to_experiment
-                label = f"{other} ({place})"
+            is_here = condition.to_experiment is None
+            label = other if is_here else f"{other} ({place})"
             others = source.runs(target, place, other)
-            found.append(
-                test(dataclasses.replace(plan, other=label), runs, others)
-            )
+            versus = dataclasses.replace(plan, other=label)
+            found.append(test(versus, runs, others))
     return found
 
 
@@ -202,10 +203,7 @@ def rate_of(runs: Runs) -> Rate:
 
 
 def rate_text(method: str, runs: Runs) -> str:
-    """``"AdaGC: 1 in 14,000 judged steps (0 / 0 / 0 / 0 / 1), 0.07 (...)"``.
-
-    The last numbers are the rate per 1,000 steps and its exact 95% limits.
-    """
+    """``"AdaGC: 1 in 14,000 judged steps (0 / 1), 0.07 (0.00-0.40)..."``."""
     rate, counts = rate_of(runs), [r.events for r in _rates(runs)]
     low, high = rate.interval
     return (
@@ -229,7 +227,7 @@ def _compare_events(plan: Comparison, runs: Runs, others: Runs) -> Comparison:
     own, beside = judged(runs), judged(others)
     pairs = event_pairs(runs, others)
     if not pairs:
-        return _unpaired_events(plan, own, beside)
+        return _unpaired(plan, own, beside)
     first, second = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     p_less, p_greater = (
         clustered_rate_p(_rates(first), _rates(second), alternative)
@@ -269,10 +267,7 @@ def _compare_events(plan: Comparison, runs: Runs, others: Runs) -> Comparison:
 
 
 def _rates_in_short(first: Rate, second: Rate, p: float) -> str:
-    """``"10 → 1 events, ratio 0.10 (0.00-0.70), p 0.0078"``.
-
-    First the other's events. If the judged steps differ, the rates stand there.
-    """
+    """``"10 → 1 events, ratio 0.10 (0.00-0.70), p 0.0078"``."""
     value, low, high = rate_ratio(first, second)
     text = f"{second.events:,} → {first.events:,} events"
     if math.isnan(value):
@@ -311,7 +306,7 @@ def _occurrence(plan: Comparison, runs: Runs) -> Comparison:
     """Whether a method has any event; the margin is the rate that it denies."""
     own = judged(runs)
     if not own:
-        return _unpaired_events(plan, own, ())
+        return _unpaired(plan, own, ())
     rate, margin = rate_of(own), plan.margin
     p_against, test = 1.0, f"{plan.method} has at least one"
     if not rate.events and margin is not None:
@@ -329,21 +324,19 @@ def _occurrence(plan: Comparison, runs: Runs) -> Comparison:
     )
 
 
-def _unpaired_events(plan: Comparison, own: Runs, others: Runs) -> Comparison:
-    """No pair, but the rates of the side that has runs."""
+def _unpaired(plan: Comparison, own: Runs, others: Runs) -> Comparison:
+    """Say which side has no run; of events the rates of the other."""
+    sides = ((plan.method, own), (plan.other, others))
+    missing = tuple(name for name, runs in sides if name and not runs)
+    found = dataclasses.replace(plan, num_seeds=0, missing=missing)
+    if plan.measure != SPIKE_EVENTS:
+        return found
     return dataclasses.replace(
-        _without_pairs(plan, own, others),
+        found,
         keys=_keys(own),
         beside_keys=_keys(others),
         facts=_rate_texts(plan, own, others),
     )
-
-
-def _without_pairs(plan: Comparison, own: Runs, others: Runs) -> Comparison:
-    """Make a comparison without pairs: it says what has no run."""
-    sides = ((plan.method, own), (plan.other, others))
-    missing = tuple(name for name, runs in sides if name and not runs)
-    return dataclasses.replace(plan, num_seeds=0, missing=missing)
 
 
 def _compare_values(plan: Comparison, runs: Runs, others: Runs) -> Comparison:
@@ -351,7 +344,7 @@ def _compare_values(plan: Comparison, runs: Runs, others: Runs) -> Comparison:
     measure, expect, margin = plan.measure, plan.expect, plan.margin
     pairs = paired(runs, others, measure)
     if not pairs:
-        return _without_pairs(plan, longest(runs), longest(others))
+        return _unpaired(plan, longest(runs), longest(others))
     first, second = zip(*pairs, strict=True)
     times = 1.0 if plan.times is None else plan.times
     differences = paired_differences(
@@ -385,78 +378,60 @@ def _value_tests(
     differences: np.ndarray, expect: str, margin: float | None
 ) -> tuple[float, float, float | None]:
     """Test for, against, and of a difference below the margin."""
+    less, greater = _both_sides(differences)
+    sides = (greater, less) if expect == "higher" else (less, greater)
     if margin is None:
         if expect in ("no worse", "equal"):
             raise ValueError(f"expect={expect!r} needs a margin")
-        within = None
-    else:
-        below, above = differences - margin, differences + margin
-        within = max(sign_flip_p(below, "less"), sign_flip_p(above, "greater"))
-        if expect == "no worse":
-            return *_both_sides(below), None
-        if expect == "equal":
-            beyond = min(
-                sign_flip_p(below, "greater"), sign_flip_p(above, "less")
-            )
-            return within, min(1.0, 2 * beyond), None
-    less, greater = _both_sides(differences)
-    if expect == "higher":
-        return greater, less, within
-    return less, greater, within
+        return *sides, None
+    below = _both_sides(differences - margin)
+    above = _both_sides(differences + margin)
+    within = max(below[0], above[1])
+    if expect == "no worse":
+        return *below, None
+    if expect == "equal":
+        return within, min(1.0, 2 * min(below[1], above[0])), None
+    return *sides, within
 
 
 def _both_sides(differences: np.ndarray) -> tuple[float, float]:
     return sign_flip_p(differences, "less"), sign_flip_p(differences, "greater")
 
 
-def _bound_of_all_runs(
-    plan: Comparison, runs: Runs, bound: float
+def _compare_bound(
+    plan: Comparison, bound: float, runs: Runs, numbers: Sequence[float]
 ) -> Comparison:
-    """Return a bound that a single run refutes."""
+    """A bound of every run, of one number, or of repetitions (Student's t)."""
     own = [run for run in longest(runs) if plan.measure in run.measures]
-    if not own:
-        return _without_pairs(plan, own, own)
-    values = [run.measures[plan.measure] for run in own]
-    is_within = max(values) <= bound
-    return dataclasses.replace(
-        plan,
-        bound=bound,
-        keys=_keys(own),
-        num_seeds=len(own),
-        p_for=float(not is_within),
-        p_against=float(is_within),
-        number=f"largest {max(values):.3g} (bound {bound:g})",
-        test=f"{plan.method} {format_list(values, '.3g')} (bound {bound:g})",
-    )
-
-
-def _bound_of_numbers(
-    plan: Comparison, numbers: Sequence[float], bound: float
-) -> Comparison:
-    """Return a bound of one number, or of repetitions by Student's t."""
-    plan = dataclasses.replace(plan, bound=bound, values=tuple(numbers))
-    if len(numbers) > 1:
-        p, p_against = (
+    if not (numbers or own):
+        return _unpaired(plan, own, own)
+    values = numbers or [run.measures[plan.measure] for run in own]
+    mean, excess = statistics.fmean(values), max(values) - bound
+    is_one = len(numbers) == 1
+    is_close = is_one and plan.margin is not None and abs(excess) <= plan.margin
+    p_for = float(excess > 0 or is_close)
+    p_against = float(excess <= 0 or is_close)
+    number, seen, end = f"{mean:.3g}", f"{mean:.4g}", f"(bound {bound:g})"
+    if not numbers:
+        number, seen = f"largest {max(values):.3g}", format_list(values, ".3g")
+    elif not is_one:
+        p_for, p_against = (
             float(stats.ttest_1samp(numbers, bound, alternative=side).pvalue)
             for side in ("less", "greater")
         )
-        return dataclasses.replace(
-            plan,
-            p_for=p,
-            p_against=p_against,
-            number=f"{statistics.fmean(numbers):.4g} (bound {bound:g})",
-            test=f"{plan.method} {statistics.fmean(numbers):.4g} on average of "
-            f"{len(numbers)} repetitions (bound {bound:g}), p {p:.3g}",
-        )
-    excess = numbers[0] - bound
-    is_close = plan.margin is not None and abs(excess) <= plan.margin
+        number, seen = seen, f"{seen} on average of {len(numbers)} repetitions"
     return dataclasses.replace(
         plan,
-        p_for=float(excess > 0 or is_close),
-        p_against=float(excess <= 0 or is_close),
-        p_equal=float(not is_close),
-        number=f"{numbers[0]:.3g} (bound {bound:g})",
-        test=f"{plan.method} {numbers[0]:.4g} (bound {bound:g})",
+        bound=bound,
+        values=tuple(numbers),
+        keys=() if numbers else _keys(own),
+        num_seeds=None if numbers else len(own),
+        p_for=p_for,
+        p_against=p_against,
+        p_equal=float(not is_close) if is_one else None,
+        number=f"{number} {end}",
+        test=f"{plan.method} {seen} {end}"
+        + (f", p {p_for:.3g}" if len(numbers) > 1 else ""),
     )
 
 

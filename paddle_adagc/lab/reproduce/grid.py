@@ -86,11 +86,7 @@ class ExperimentConfig:
 
 @section
 class TimingConfig:
-    """What to time, clip against clip, in turn within one process.
-
-    Either whole training steps of a run config, or clip steps on one of
-    :data:`paddle_adagc.lab.benchmark.clip_step.LISTS`.
-    """
+    """Clips timed in turn: training steps of a config, or steps of a list."""
 
     name: str
     title: str
@@ -205,10 +201,7 @@ def make_runs(
 def base_values(
     experiment: ExperimentConfig, grid_file: str | os.PathLike[str]
 ) -> dict[str, Any]:
-    """Return the values of a run config that an experiment's methods change.
-
-    A run of a grid keeps one checkpoint, unless its config says otherwise.
-    """
+    """Return a run config's values before the methods change them."""
     base = read_values(Path(grid_file).parent / experiment.config)
     base = merged(base, experiment.changes)
     base["train"].setdefault("keep_checkpoints", 1)

@@ -121,10 +121,8 @@ def table_markdown(table: ExperimentResult, level: int = 3) -> str:
 
 
 def target_markdown(result: TargetResult) -> str:
-    """All experiments of a target, and what was cut."""
+    """All experiments of a target."""
     parts = [f"# {result.title}: `{result.target}`\n"]
-    if result.cuts:
-        parts.append(" ".join(result.cuts) + "\n")
     parts += [
         table_markdown(experiment, 2) for experiment in result.experiments
     ]

@@ -46,12 +46,7 @@ class Method:
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Method:
-        """Return what a run's config with dotted keys is a run of.
-
-        Arguments of the clip that equal its defaults do not count, so
-        ``{"clip.name": "adagc"}`` and the same with ``clip.beta`` 0.99 are one
-        method.
-        """
+        """Make it of a run's flat config; the clip's defaults do not count."""
         kept = {
             key: value
             for key, value in config.items()
@@ -101,10 +96,7 @@ class JoinedExperiment:
         methods: Mapping[str, Method],
         paper: Mapping[str, Mapping[str, float]],
     ) -> bool:
-        """Add the methods that are not there yet, whatever their names.
-
-        False, and none is added, if a name would stand for two methods.
-        """
+        """Add what is missing; False if a name would stand for two methods."""
         for name, method in methods.items():
             if not self.methods.get(name, method).takes(method):
                 return False
@@ -117,10 +109,7 @@ class JoinedExperiment:
 
 
 class Catalogue:
-    """What the grids define: the methods of each target's experiments.
-
-    ``grid_files`` are by target.
-    """
+    """The methods of each target's experiments, as the grids define them."""
 
     def __init__(self, grid_files: Mapping[str, Path]) -> None:
         self._files = dict(grid_files)
@@ -167,11 +156,7 @@ class Catalogue:
         return methods[name]
 
     def joined(self, targets: Sequence[str]) -> list[JoinedExperiment]:
-        """Return these targets' experiments in order, alike ones as one.
-
-        Two are alike if they train the same but for the clip and no method of
-        one has the name of another method of the other.
-        """
+        """Return experiments in order; those that train the same are one."""
         keys = [
             key
             for target in targets

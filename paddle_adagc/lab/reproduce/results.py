@@ -167,10 +167,7 @@ class TargetResult:
 
 
 def longest(runs: Iterable[RunResult]) -> list[RunResult]:
-    """One run of every seed, in the order of the seeds.
-
-    It is the longest; of several the one whose processor was recorded.
-    """
+    """Every seed's longest run; of several one whose processor is recorded."""
     best = {run.seed: run for run in reversed(sorted_runs(runs))}
     return [best[seed] for seed in sorted(best)]
 
@@ -217,11 +214,7 @@ def sorted_runs(runs: Iterable[RunResult]) -> list[RunResult]:
 
 
 def with_derived(experiment: ExperimentResult) -> ExperimentResult:
-    """Add what follows from the stored losses and is on no older line.
-
-    ``spike_mass``; ``excess_area_global``, the area over the clean run of
-    GlobalGC instead of the method's own; ``skip_steps``, the recorded ones.
-    """
+    """Add the spike mass, the area over GlobalGC's clean run, skipped steps."""
     references = {
         (run.seed, run.cpu_model): decode_losses(run.series["loss"])
         for run in experiment.all_runs
@@ -269,10 +262,7 @@ def _area(run: RunResult, loss: np.ndarray, clean: np.ndarray) -> float:
 
 
 def merge_results(old: TargetResult, new: TargetResult) -> TargetResult:
-    """All runs of both; of the same run on the same processor the newer one.
-
-    Timings are replaced, as they are of one sitting.
-    """
+    """All runs of both, the newer one of the same run; the newer timings."""
     experiments = []
     for experiment in new.experiments:
         earlier = old.experiment(experiment.name)
@@ -346,10 +336,7 @@ def _encoded(value: Any) -> Any:
 
 
 def read_results(path: str | os.PathLike[str]) -> TargetResult:
-    """Read what :func:`write_results` wrote.
-
-    A ValueError names the line that is not of this format, or was changed.
-    """
+    """Read results; a ValueError names a line that is damaged or changed."""
     result: TargetResult | None = None
     content = Path(path).read_bytes()
     for number, line in enumerate(content.splitlines(), 1):
@@ -441,10 +428,7 @@ def encode_losses(losses: np.ndarray) -> dict[str, Any]:
 
 
 def decode_losses(packed: dict[str, Any]) -> np.ndarray:
-    """Unpack what :func:`encode_losses` made: ``[num_steps]`` float64.
-
-    Another encoding or damaged data is a ValueError.
-    """
+    """Unpack to ``[num_steps]`` float64; a ValueError if it is damaged."""
     if packed.get("encoding") != ENCODING:
         raise ValueError(
             f"encoding {packed.get('encoding')!r} is unknown: expected "

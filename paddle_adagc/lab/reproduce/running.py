@@ -7,14 +7,13 @@ from __future__ import annotations
 import concurrent.futures
 import json
 import os
-import shutil
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from omegaconf import OmegaConf
 from tqdm import tqdm
@@ -32,10 +31,8 @@ def run_all(
 ) -> None:
     """Run the runs that have not ended yet, in order, ``num_jobs`` at a time.
 
-    Runs with the same directory are one. Progress is a bar on a terminal, else
-    a line per finished run. ``runner`` runs one until an event is set; by
-    default in a process of its own. A RuntimeError names the log of a run that
-    failed.
+    Runs with the same directory are one. ``runner`` runs one until an event is
+    set. A RuntimeError names the log of a run that failed.
     """
     once = {run.directory: run for run in runs}
     todo = [run for run in once.values() if not has_ended(run)]
@@ -77,14 +74,12 @@ def _num_steps(run: PlannedRun) -> int:
 def run_process(run: PlannedRun, stop: threading.Event) -> None:
     """Run a run by ``tools/pretrain.py``.
 
-    Under a constant schedule it continues a shorter run of the same config.
     Its ``run.json`` then also has the ``commit`` (several if the run was
     resumed under another) and ``elapsed_seconds``, the time of its processes.
     A RuntimeError names the log of a run that failed.
     """
     directory = run.directory
     directory.parent.mkdir(parents=True, exist_ok=True)
-    continue_shorter(run)
     config_file = directory.with_name(directory.name + ".yaml")
     values = json.loads(json.dumps(run.config.to_dict()))
     OmegaConf.save(OmegaConf.create(values), config_file)
@@ -121,10 +116,7 @@ def _add_facts(directory: Path, code: str | None, seconds: float) -> None:
 def run_until(
     arguments: Sequence[str], stop: threading.Event, log: IO[bytes]
 ) -> int | None:
-    """Run Python with these arguments on one thread, until ``stop`` is set.
-
-    Returns its exit status, None if it was terminated.
-    """
+    """Run Python on one thread; its exit status, None if it was stopped."""
     process = subprocess.Popen(
         [sys.executable, *arguments],
         stdout=log,
@@ -159,11 +151,7 @@ def has_ended(run: PlannedRun) -> bool:
 
 
 def commit() -> str | None:
-    """Commit of the checkout that this package is in.
-
-    ``"+changes"`` follows if files of the package or its configs differ from
-    it. None without git or a checkout.
-    """
+    """Commit of this checkout, ``"+changes"`` if files differ; None without."""
     try:
         head, changed = (
             subprocess.run(
@@ -180,41 +168,3 @@ def commit() -> str | None:
     except (OSError, subprocess.CalledProcessError):
         return None
     return head + "+changes" * bool(changed)
-
-
-def continue_shorter(run: PlannedRun) -> Path | None:
-    """Copy the longest run that a run which has not begun would repeat.
-
-    Under a constant schedule a longer run continues a shorter one: a finished
-    run in the same store whose config differs in ``train.max_steps`` alone. The
-    process then resumes from its last checkpoint. Returns the directory of the
-    shorter run; None without one.
-    """
-    config = as_json(run.config)
-    if config["schedule"]["kind"] != "constant" or run.directory.exists():
-        return None
-    shorter = {
-        its["config"]["train"]["max_steps"]: path.parent
-        for path in run.directory.parent.glob("*/run.json")
-        if _is_shorter(its := json.loads(path.read_text()), config)
-        and any(path.parent.glob("checkpoint-*"))
-    }
-    if not shorter:
-        return None
-    source = shorter[max(shorter)]
-    copying = run.directory.with_name(f".{run.directory.name}.tmp")
-    shutil.rmtree(copying, ignore_errors=True)
-    shutil.copytree(source, copying)
-    update_run_json(copying, config=config, status="running")
-    copying.rename(run.directory)
-    return source
-
-
-def _is_shorter(run: dict[str, Any], config: dict[str, Any]) -> bool:
-    """Whether a finished run differs from a config in being shorter alone."""
-    train = run.get("config", {}).get("train")
-    if run.get("status") != "finished" or not train:
-        return False
-    length = {"max_steps": config["train"]["max_steps"]}
-    longer = {**run["config"], "train": {**train, **length}}
-    return longer == config and train["max_steps"] < length["max_steps"]

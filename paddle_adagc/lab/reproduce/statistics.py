@@ -7,12 +7,10 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import numpy as np
 from scipy import stats
-
-from paddle_adagc.checks import check_choice
 
 Alternative = Literal["less", "greater", "two-sided"]
 ALPHA = 0.05
@@ -33,11 +31,7 @@ PER_STEPS = 1000
 def paired_differences(
     values: Sequence[float], others: Sequence[float]
 ) -> np.ndarray:
-    """``values - others``, ``[num_pairs]`` float64, pair by pair.
-
-    A NaN, that is the loss of a run that diverged, counts as infinitely high;
-    two infinite ones do not differ.
-    """
+    """``values - others``; NaN (diverged) is infinite, infinite ones equal."""
     first, second = (
         np.where(np.isnan(series), np.inf, series)
         for series in (np.array(values, float), np.array(others, float))
@@ -58,7 +52,6 @@ def sign_flip_p(
     signed ranks take the place of all differences (Wilcoxon's test, exact with
     ties). At most :data:`MAX_PAIRS` pairs.
     """
-    check_choice("alternative", alternative, get_args(Alternative))
     series = np.asarray(differences, dtype=np.float64)
     if not 1 <= series.size <= MAX_PAIRS or series.ndim != 1:
         raise ValueError(
@@ -81,10 +74,7 @@ def sign_flip_p(
 
 
 def _share_above(series: np.ndarray) -> float:
-    """Share of the patterns of signs whose sum is at least that of ``series``.
-
-    The sums of each half by doubling; then every pair of them is counted.
-    """
+    """Share of the sign patterns whose sum is at least that of ``series``."""
     left, right = (
         functools.reduce(
             lambda sums, x: np.concatenate([sums + x, sums - x]),
@@ -125,11 +115,7 @@ class Rate(NamedTuple):
 
 
 def rate_p(first: Rate, second: Rate, alternative: Alternative) -> float:
-    """Exact conditional test of two Poisson rates (Przyborowski 1940).
-
-    Given all events, those of ``first`` are binomial with its share of the
-    judged steps if the rates are alike.
-    """
+    """Exact conditional binomial test of two rates (Przyborowski 1940)."""
     total = first.events + second.events
     if total == 0:
         return 1.0
@@ -139,11 +125,7 @@ def rate_p(first: Rate, second: Rate, alternative: Alternative) -> float:
 
 
 def rate_ratio(first: Rate, second: Rate) -> tuple[float, float, float]:
-    """``first / second`` and its exact 95% limits (Clopper and Pearson 1934).
-
-    Given all events, those of ``first`` are binomial. Without any event the
-    ratio is NaN, its limits 0 and infinity.
-    """
+    """``first / second`` with exact 95% limits; NaN, 0, inf without events."""
     total = first.events + second.events
     if not total:
         return math.nan, 0.0, math.inf
@@ -160,12 +142,7 @@ def rate_ratio(first: Rate, second: Rate) -> tuple[float, float, float]:
 def clustered_rate_p(
     first: Sequence[Rate], second: Sequence[Rate], alternative: Alternative
 ) -> float:
-    """Return the larger p of two exact tests of event rates, paired by seed.
-
-    The conditional binomial test takes all events as independent; the
-    sign-flip test of the seeds' rates allows events of one seed to come in
-    clusters.
-    """
+    """Return the larger p of the conditional and the seeds' sign-flip test."""
     pooled = rate_p(pooled_rate(first), pooled_rate(second), alternative)
     differences = [
         a.events / a.steps - b.events / b.steps
@@ -224,11 +201,7 @@ def _z_sum() -> float:
 def rate_seeds_to_decide(
     first: Rate, second: Rate, num_seeds: int, margin: float | None, least: int
 ) -> int | None:
-    """Seeds that would decide if events and steps grow in proportion.
-
-    None: more than :data:`MAX_SEEDS` would be needed. The ``margin`` is in
-    events per 1,000 judged steps, the rates are those of ``num_seeds``.
-    """
+    """Seeds that would decide if events and steps grow alike, or None."""
     for count in range(max(least, num_seeds), MAX_SEEDS + 1):
         factor = count / num_seeds
         one, other = (

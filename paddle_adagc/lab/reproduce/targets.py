@@ -13,11 +13,8 @@ from typing import Any
 from paddle_adagc.checks import check_integer
 from paddle_adagc.files import atomic_write
 from paddle_adagc.lab.record.files import RunRecord
-from paddle_adagc.lab.report import figures
-from paddle_adagc.lab.report.charts import loss_chart
 from paddle_adagc.lab.report.experiment import Experiment, flatten
-from paddle_adagc.lab.report.focus import choose_focus
-from paddle_adagc.lab.report.html import FIGURE_METHODS, write_report
+from paddle_adagc.lab.report.html import write_report
 from paddle_adagc.lab.report.judged import (
     JudgedRun,
     judge_runs,
@@ -55,7 +52,6 @@ STORE = "cells"
 
 REPORT = "report.html"
 TABLES = "tables.md"
-FIGURES = "figures"
 _SEEDS = ("train.seed", "data.seed")
 _FEW_SEEDS = """\
 Fewer than 3 seeds are an illustration, not a result: docs/results.md has more.\
@@ -77,16 +73,11 @@ class Finished:
 
 
 class Reproduction:
-    """Targets on their way from their grids to their reports.
+    """Targets, each named after its grid's file, from grid to report.
 
-    Args:
-        grid_files: YAML files, each named after its target.
-        output_dir: A folder per target, and the runs of all of them.
-        claims: The paper's; those of other targets are left alone.
-        committed: Results by target whose runs the verdicts take, too.
-        num_jobs: Runs at a time.
-        say: Gets a text for people before and after an experiment.
-        run: Runs one; by default in a process of its own.
+    Claims of other targets are left alone; verdicts take the runs of the
+    ``committed`` results, too. ``say`` gets a text before and after an
+    experiment; ``run`` runs one run, by default in a process of its own.
     """
 
     def __init__(
@@ -113,10 +104,7 @@ class Reproduction:
         self._run = run
 
     def reproduce(self, max_steps: int | None = None) -> list[Finished]:
-        """Run what is missing and write every target's report.
-
-        ``max_steps`` is the length of every run instead of the configs'.
-        """
+        """Run what is missing and write every target's report."""
         store = self._output_dir / STORE
         grids = {
             name: [
@@ -132,12 +120,10 @@ class Reproduction:
                 number += 1
                 self._say(f"{number} of {total}: {config.title}")
                 run_all(runs, self._num_jobs, self._run)
-                self._say(_early_text(config, runs, self._output_dir / name))
-        cuts = []
-        if max_steps is not None:
-            cuts.append(f"Every run has {max_steps:,} steps.")
+                found = load_experiment(config, runs, self._output_dir / name)
+                self._say("\n".join(f"  {x}" for x in headline(found)))
         return [
-            self._write(name, planned, timings[name], cuts)
+            self._write(name, planned, timings[name])
             for name, planned in grids.items()
         ]
 
@@ -155,38 +141,28 @@ class Reproduction:
         name: str,
         planned: Sequence[tuple[ExperimentConfig, Sequence[PlannedRun]]],
         timings: Sequence[ExperimentResult],
-        cuts: Sequence[str],
     ) -> Finished:
-        """Write ``report.html``, ``tables.md``, ``figures/``, the results."""
+        """Write ``report.html``, ``tables.md`` and the results."""
         directory, title = self._output_dir / name, self._targets[name].title
-        experiments = {
-            config.name: load_experiment(config, runs, directory)
-            for config, runs in planned
-        }
-        summaries = [
-            summarise_experiment(
-                experiments[config.name], config.name, config.paper
+        shown, results = [], []
+        for config, runs in planned:
+            experiment = load_experiment(config, runs, directory)
+            shown.append(experiment)
+            results.append(
+                summarise_experiment(experiment, config.name, config.paper)
             )
-            for config, _ in planned
-        ]
         result = TargetResult(
-            target=name,
-            title=title,
-            cuts=[*cuts],
-            experiments=[*summaries, *timings],
+            target=name, title=title, experiments=[*results, *timings]
         )
         write_results(directory / RESULTS, result)
         verdicts = self._judge(result)
-        for key, experiment in experiments.items():
-            _save_figures(experiment, directory / FIGURES / key)
         text = target_markdown(result)
         if verdicts:
             text += f"\n## Claims\n\n{verdicts_markdown(verdicts)}"
         atomic_write(directory / TABLES, text)
-        shown = [*experiments.values()]
         if not (verdicts or timings):
             is_few = any(len(experiment.seeds) < 3 for experiment in shown)
-            text = "\n".join([*cuts, *([_FEW_SEEDS] if is_few else [])])
+            text = _FEW_SEEDS if is_few else ""
         report = directory / REPORT
         report.unlink(missing_ok=True)
         if not shown:
@@ -200,7 +176,7 @@ class Reproduction:
             )
             for v in verdicts
         ]
-        write_report(report, title, shown, claims=claims, cuts=cuts)
+        write_report(report, title, shown, claims=claims)
         return Finished(directory, result, verdicts, text, report)
 
     def _judge(self, result: TargetResult) -> list[Verdict]:
@@ -255,11 +231,7 @@ def summarise_experiment(
     name: str,
     paper: dict[str, dict[str, float]] | None = None,
 ) -> ExperimentResult:
-    """Results of an experiment's runs and of their clean twins.
-
-    Measured are the losses as they are stored, so that a line's spikes follow
-    from its own series.
-    """
+    """Measure runs and clean twins by the losses as they are stored."""
     rows: list[tuple[str, JudgedRun, bool]] = []
     for method, runs in judge_runs(experiment).items():
         for run in runs:
@@ -335,37 +307,3 @@ def _series(run: RunRecord) -> dict[str, Any]:
         "faults": [*map(list, group_events(sorted(run.faults), 1))],
         "left_out": [*map(list, group_events(sorted(left_out), 1))],
     }
-
-
-def _early_text(
-    config: ExperimentConfig, runs: Sequence[PlannedRun], directory: Path
-) -> str:
-    """Draw an experiment's loss; return what came out, as text."""
-    experiment = load_experiment(config, runs, directory)
-    picture = _save_loss(experiment, directory / FIGURES / config.name)
-    return "\n".join(
-        f"  {line}" for line in (*headline(experiment), f"picture: {picture}")
-    )
-
-
-def _save_figures(experiment: Experiment, prefix: Path) -> None:
-    """Save some of the report's figures, for slides and READMEs."""
-    _save_loss(experiment, prefix)
-    experiment = experiment.first_methods(FIGURE_METHODS)
-    focus, tensor = choose_focus(experiment), experiment.dynamics_tensor
-    if focus is not None:
-        figure = figures.norm_figure(experiment, focus)
-        figure.savefig(f"{prefix}-norms.png", dpi=100)
-    if tensor is not None:
-        figure = figures.dynamics_figure(experiment, tensor)
-        figure.savefig(f"{prefix}-dynamics.png", dpi=100)
-
-
-def _save_loss(experiment: Experiment, prefix: Path) -> Path:
-    prefix.parent.mkdir(parents=True, exist_ok=True)
-    path = prefix.with_name(f"{prefix.name}-loss.png")
-    figure = figures.draw_chart(
-        loss_chart(experiment.first_methods(FIGURE_METHODS))
-    )
-    figure.savefig(path, dpi=100)
-    return path

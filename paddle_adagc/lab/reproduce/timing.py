@@ -8,17 +8,16 @@ import dataclasses
 import json
 import platform
 import statistics
-import sys
-import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from paddle_adagc.files import atomic_write, atomic_write_json
+from paddle_adagc.files import atomic_write_json
 from paddle_adagc.lab.reproduce.grid import TimingConfig, digest
 from paddle_adagc.lab.reproduce.results import ExperimentResult, RunResult
-from paddle_adagc.lab.reproduce.running import commit, run_until
+from paddle_adagc.lab.reproduce.running import commit
+from paddle_adagc.lab.train.config import RunConfig
 from paddle_adagc.lab.train.parse import load_config
 
 PLAN = "plan"
@@ -30,42 +29,37 @@ _CLIPS = ("GlobalGC", "AdaGC", "AdaGC, operators only", "memory floor")
 def run_timing(
     timing: TimingConfig, grid_file: Path, store: Path
 ) -> ExperimentResult:
-    """Time it in a process of its own, if that has not been done.
-
-    Nothing else should run meanwhile. Measurements are kept in ``store``.
-    """
-    facts = dataclasses.asdict(timing)
+    """Time it on one thread; what ``store`` has is not measured again."""
+    facts, config = dataclasses.asdict(timing), None
     if timing.config is not None:
-        config = grid_file.parent / timing.config
-        facts |= {"path": str(config), "run": load_config(config).to_dict()}
-    key = digest({k: v for k, v in facts.items() if k != "path"})
-    measured = store / f"timing-{key}.json"
-    if not measured.exists():
+        config = load_config(grid_file.parent / timing.config)
+        facts["run"] = config.to_dict()
+    key = digest(facts)
+    file = store / f"timing-{key}.json"
+    if not file.exists():
+        import paddle
+
+        import paddle_adagc
+
+        paddle.base.core.set_num_threads(1)
+        begin = time.monotonic()
+        measured = {
+            "measures": _measures(timing, config),
+            "elapsed_seconds": time.monotonic() - begin,
+            "commit": commit(),
+            "versions": {
+                "paddle_adagc": paddle_adagc.__version__,
+                "paddlepaddle": paddle.__version__,
+                "python": platform.python_version(),
+            },
+        }
         store.mkdir(parents=True, exist_ok=True)
-        specification = store / f"timing-{key}.in.json"
-        atomic_write(specification, json.dumps(facts, default=str))
-        log_file = store / f"timing-{key}.log"
-        module = "paddle_adagc.lab.reproduce.timing"
-        with log_file.open("ab") as log:
-            code = run_until(
-                ["-m", module, str(specification), str(measured)],
-                threading.Event(),
-                log,
-            )
-        if code != 0:
-            raise RuntimeError(
-                f"timing {timing.name!r} failed (exit status {code}); see "
-                f"{log_file}"
-            )
-    return _as_result(timing, key, json.loads(measured.read_text()))
+        atomic_write_json(file, measured, indent=None)
+    return _as_result(timing, key, json.loads(file.read_text()))
 
 
 def gpu_hours() -> ExperimentResult:
-    """Put the paper's GPU hours beside the plan's for its layouts.
-
-    Nothing is run: the clips' collectives are counted and their time modelled,
-    see :mod:`paddle_adagc.lab.plan.costs`.
-    """
+    """Put the paper's GPU hours beside the plan's; nothing is run."""
     from paddle_adagc.lab.models.families import preset
     from paddle_adagc.lab.models.shapes import model_size
     from paddle_adagc.lab.plan.costs import Interconnect, compare
@@ -75,29 +69,24 @@ def gpu_hours() -> ExperimentResult:
         run = prediction.run
         size = model_size(preset(run.preset))
         saved = run.global_gc_hours - run.adagc_hours
+        measures = {
+            "paper_global_gc_hours": run.global_gc_hours,
+            "paper_adagc_hours": run.adagc_hours,
+            "paper_hours_saved": saved,
+            "predicted_hours_saved": prediction.hours_saved,
+            "predicted_percent_of_saved": 100 * prediction.hours_saved / saved,
+            "gamma_percent_of_weights": (
+                100 * size.gamma_bytes / (2 * size.parameters)
+            ),
+            "global_gc_us": prediction.global_gc_us,
+            "adagc_us": prediction.adagc_us,
+            "adagc_minus_global_gc_us": (
+                prediction.adagc_us - prediction.global_gc_us
+            ),
+        }
+        name = f"{run.model}, {prediction.layout}"
         runs.append(
-            RunResult(
-                method=f"{run.model}, {prediction.layout}",
-                seed=0,
-                commit=commit(),
-                measures={
-                    "paper_global_gc_hours": run.global_gc_hours,
-                    "paper_adagc_hours": run.adagc_hours,
-                    "paper_hours_saved": saved,
-                    "predicted_hours_saved": prediction.hours_saved,
-                    "predicted_percent_of_saved": (
-                        100 * prediction.hours_saved / saved
-                    ),
-                    "gamma_percent_of_weights": (
-                        100 * size.gamma_bytes / (2 * size.parameters)
-                    ),
-                    "global_gc_us": prediction.global_gc_us,
-                    "adagc_us": prediction.adagc_us,
-                    "adagc_minus_global_gc_us": (
-                        prediction.adagc_us - prediction.global_gc_us
-                    ),
-                },
-            )
+            RunResult(method=name, seed=0, commit=commit(), measures=measures)
         )
     return ExperimentResult(
         name=PLAN,
@@ -112,19 +101,15 @@ def gpu_hours() -> ExperimentResult:
     )
 
 
-def measure(specification: dict[str, Any]) -> dict[str, dict[str, list[float]]]:
-    """Measure in this process: measure -> method -> a number per repetition.
-
-    The specification has the fields of a :class:`TimingConfig`, and the
-    ``path`` of its config.
-    """
-    repetitions = specification["repetitions"]
-    if specification["tensors"] is not None:
+def _measures(
+    timing: TimingConfig, config: RunConfig | None
+) -> dict[str, dict[str, list[float]]]:
+    """Return measure -> method -> a number per repetition."""
+    if config is None:
         from paddle_adagc.lab.benchmark import clip_step
-        from paddle_adagc.lab.benchmark.clip_step import recipe_shapes
 
-        shapes = recipe_shapes(specification["tensors"])
-        rows = clip_step.compare(shapes, 0.1, repetitions)
+        shapes = clip_step.recipe_shapes(str(timing.tensors))
+        rows = clip_step.compare(shapes, 0.1, timing.repetitions)
         return {
             "clip_ms": {
                 row.contender: [1e3 * seconds for seconds in row.seconds]
@@ -134,23 +119,23 @@ def measure(specification: dict[str, Any]) -> dict[str, dict[str, list[float]]]:
         }
     from paddle_adagc.lab.benchmark import training_step
 
-    steps = specification["steps"]
-    config = load_config(specification["path"])
-    seconds = training_step.compare(config, steps * repetitions)
+    steps, length = timing.steps, timing.steps * timing.repetitions
+    seconds = training_step.compare(config, length)
+
+    def medians(values: Sequence[float], factor: float) -> list[float]:
+        return [
+            factor * statistics.median(values[start : start + steps])
+            for start in range(0, length, steps)
+        ]
+
     found: dict[str, dict[str, list[float]]] = {
         "step_ms": {},
         "percent_of_global_gc": {},
     }
     for clip, mine in seconds.items():
         ratios = [a / b for a, b in zip(mine, seconds["GlobalGC"], strict=True)]
-        for name, values, factor in (
-            ("step_ms", mine, 1e3),
-            ("percent_of_global_gc", ratios, 100),
-        ):
-            found[name][clip] = [
-                factor * statistics.median(values[start : start + steps])
-                for start in range(0, steps * repetitions, steps)
-            ]
+        found["step_ms"][clip] = medians(mine, 1e3)
+        found["percent_of_global_gc"][clip] = medians(ratios, 100)
     return found
 
 
@@ -189,27 +174,3 @@ def _as_result(
             for method in ordered
         ],
     )
-
-
-def main(specification: str, output: str) -> None:
-    """Measure as a file says and write another one."""
-    import paddle
-
-    import paddle_adagc
-
-    begin = time.monotonic()
-    facts = {
-        "measures": measure(json.loads(Path(specification).read_text())),
-        "elapsed_seconds": time.monotonic() - begin,
-        "commit": commit(),
-        "versions": {
-            "paddle_adagc": paddle_adagc.__version__,
-            "paddlepaddle": paddle.__version__,
-            "python": platform.python_version(),
-        },
-    }
-    atomic_write_json(output, facts, indent=None)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

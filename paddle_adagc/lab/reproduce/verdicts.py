@@ -194,18 +194,17 @@ def _outcome(c: Comparison, verdict: Verdict) -> int:
     """What one comparison says for itself."""
     if c.missing or c.num_seeds == 0:
         return _MISSING
+    if c.p_fewer is not None and c.is_no_fewer:
+        return _AGAINST
     if c.p_fewer is not None:
-        if c.is_no_fewer:
-            return _AGAINST
-        is_part = c.has_enough and c.p_fewer <= ALPHA
-        return _PART if is_part else _OPEN
+        return _PART if c.has_enough and c.p_fewer <= ALPHA else _OPEN
     if not c.has_enough:
         return _AGAINST if c.p_against == 0 else _OPEN
-    if c.is_unexercised:
-        return _SMALL if verdict.claim.control_is_calm else _CALM
-    if _is_small(c):
+    if c.is_unexercised and not verdict.claim.control_is_calm:
+        return _CALM
+    if c.is_unexercised or c.is_small:
         return _SMALL
-    if (c.p_for or 0.0) <= ONE_SIDED:
+    if c.holds:
         return _HOLDS
     against = 1.0 if c.p_against is None else c.p_against
     is_against = len(verdict.comparisons) * against <= ONE_SIDED
@@ -258,42 +257,25 @@ def _grouped(comparisons: Sequence[Comparison], label: str) -> list[str]:
     return parts
 
 
-def _texts(comparison: Comparison, label: str) -> list[str]:
+def _texts(c: Comparison, label: str) -> list[str]:
     """Its facts and its test; if it keeps a verdict open, what is missing."""
-    if comparison.num_seeds == 0:
-        return [*comparison.facts]
+    if c.num_seeds == 0:
+        return [*c.facts]
     notes = []
-    p_equal = comparison.p_equal
-    if _is_small(comparison):
-        p = "" if comparison.values else f", p {p_equal:.3g}"
-        notes.append(f"within ±{comparison.margin:g}{p}")
-    elif label == UNDECIDED and not (
-        comparison.has_enough and (comparison.p_for or 0.0) <= ONE_SIDED
-    ):
-        notes += _what_is_missing(comparison)
-    test = comparison.test
+    if c.is_small:
+        p = "" if c.values else f", p {c.p_equal:.3g}"
+        notes.append(f"within ±{c.margin:g}{p}")
+    elif label == UNDECIDED and c.num_seeds is not None and not c.holds:
+        if not c.has_enough:
+            notes.append(f"{c.num_seeds} of {MIN_SEEDS} seeds")
+        if (c.seeds_to_decide or 0) > c.num_seeds:
+            notes.append(f"{c.seeds_to_decide} would decide")
+        if c.detectable is not None:
+            notes.append(f"these see {two_digits(c.detectable)}")
+    test = c.test
     if notes:
         test = f"{test} ({', '.join(notes)})".lstrip()
-    return [*comparison.facts, *([test] if test else [])]
-
-
-def _is_small(comparison: Comparison) -> bool:
-    p_equal = comparison.p_equal
-    return comparison.has_enough and p_equal is not None and p_equal <= ALPHA
-
-
-def _what_is_missing(comparison: Comparison) -> list[str]:
-    num_seeds = comparison.num_seeds
-    notes: list[str] = []
-    if num_seeds is None:
-        return notes
-    if not comparison.has_enough:
-        notes.append(f"{num_seeds} of {MIN_SEEDS} seeds")
-    if (comparison.seeds_to_decide or 0) > num_seeds:
-        notes.append(f"{comparison.seeds_to_decide} would decide")
-    if comparison.detectable is not None:
-        notes.append(f"these see {two_digits(comparison.detectable)}")
-    return notes
+    return [*c.facts, *([test] if test else [])]
 
 
 def _controls(

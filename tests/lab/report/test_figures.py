@@ -7,7 +7,6 @@ import dataclasses
 import numpy as np
 import pytest
 from lab.report.conftest import make_experiment
-from matplotlib.colors import to_rgba
 
 from paddle_adagc.lab.report.charts import (
     excess_chart,
@@ -18,7 +17,6 @@ from paddle_adagc.lab.report.charts import (
 )
 from paddle_adagc.lab.report.figures import (
     clip_threshold,
-    draw_chart,
     heatmap_figure,
     norm_figure,
 )
@@ -27,7 +25,7 @@ from paddle_adagc.lab.report.focus import (
     group_tensors,
     tensor_label,
 )
-from paddle_adagc.lab.report.style import FAULT_COLOR, method_colors
+from paddle_adagc.lab.report.style import method_colors
 
 HIT = "layers.0.mlp.up_proj.weight"
 
@@ -50,51 +48,34 @@ def line_data(ax):
     return [np.asarray(line.get_ydata(), dtype=float) for line in ax.lines]
 
 
-def loss_axes(exp):
-    (ax,) = draw_chart(loss_chart(exp)).axes
-    return ax
-
-
-def marked(ax, marker):
-    return [
-        line.get_xdata()[0] for line in ax.lines if line.get_marker() == marker
-    ]
-
-
-def test_loss_figure_marks_spikes_and_faults(faulty):
-    figure = draw_chart(loss_chart(faulty))
-    (ax,) = figure.axes
-    assert 301 in marked(ax, "o")
-    (band,) = ax.patches
-    assert to_rgba(band.get_facecolor())[:3] == to_rgba(FAULT_COLOR)[:3]
-    assert band.get_x() <= 300 <= band.get_x() + band.get_width()
-    labels = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert labels == ["GlobalGC", "AdaGC", "spike", "injected fault"]
+def test_loss_chart_marks_spikes_and_faults(faulty):
+    chart = loss_chart(faulty)
+    assert [line.label for line in chart.lines] == ["GlobalGC", "AdaGC"]
+    marked, calm = ([s for s, _ in line.marks] for line in chart.lines)
+    assert 301 in marked
+    assert calm == []
+    assert chart.faults == ((300, 300),)
 
 
 def test_several_seeds_are_a_mean_and_a_band(make_run):
     runs = [make_run(seed=s) for s in (1, 2, 3)]
-    ax = loss_axes(make_experiment({"AdaGC": runs}))
+    (line,) = loss_chart(make_experiment({"AdaGC": runs})).lines
     series = np.array([run.loss for run in runs])
-    (mean,) = line_data(ax)
-    np.testing.assert_allclose(mean, series.mean(0))
-    (band,) = ax.collections
-    edges = band.get_paths()[0].vertices
-    middle = edges[edges[:, 0] == 200][:, 1]
-    assert middle.min() == pytest.approx(series[:, 200].min())
-    assert middle.max() == pytest.approx(series[:, 200].max())
+    np.testing.assert_allclose(line.values, series.mean(0))
+    np.testing.assert_allclose(line.low, series.min(0))
+    np.testing.assert_allclose(line.high, series.max(0))
 
 
 def test_loss_axis_is_logarithmic_if_the_loss_falls_far(make_run):
-    for floor, scale in ((0.05, "log"), (2.0, "linear")):
+    for floor, is_log in ((0.05, True), (2.0, False)):
         runs = {"AdaGC": [make_run(floor=floor, noise=0.001)]}
-        assert loss_axes(make_experiment(runs)).get_yscale() == scale
+        assert loss_chart(make_experiment(runs)).log == is_log
 
 
-def test_diverged_loss_ends_in_a_cross(make_run):
+def test_the_last_finite_loss_of_a_diverged_run_is_marked(make_run):
     run = make_run(method="GlobalGC", nan_from=300)
-    ax = loss_axes(make_experiment({"GlobalGC": [run]}))
-    assert marked(ax, "X") == [299]
+    (line,) = loss_chart(make_experiment({"GlobalGC": [run]})).lines
+    assert line.marks[-1][0] == 299
 
 
 def test_excess_is_that_over_the_run_without_faults(make_run):
@@ -125,9 +106,9 @@ def test_noisy_series_are_smoothed_by_the_mean_of_the_past():
 
 def test_loss_of_a_corrupted_batch_is_not_drawn(make_run):
     faults = {200: {"kind": "random_tokens", "tensors": []}}
-    run = make_run(faults=faults)
-    (drawn,) = line_data(loss_axes(make_experiment({"AdaGC": [run]})))
-    assert np.flatnonzero(np.isnan(drawn)).tolist() == [200]
+    runs = {"AdaGC": [make_run(faults=faults)]}
+    (line,) = loss_chart(make_experiment(runs)).lines
+    assert np.flatnonzero(np.isnan(line.values)).tolist() == [200]
 
 
 def test_focus_is_the_fault_and_the_tensor_it_names(faulty):
@@ -241,13 +222,6 @@ def test_heat_map_of_many_tensors_labels_the_layers(make_run):
         *[f"layer {i}" for i in range(8)],
         "output",
     ]
-
-
-def test_method_colors_are_fixed_and_distinct():
-    colors = method_colors(["AGC", "AdaGC", "GlobalGC", "ZClip"])
-    assert colors["AdaGC"] == method_colors(["AdaGC"])["AdaGC"]
-    assert colors["GlobalGC"] == method_colors(["GlobalGC"])["GlobalGC"]
-    assert len(set(colors.values())) == 4
 
 
 def test_tensors_are_grouped_by_layer():

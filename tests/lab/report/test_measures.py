@@ -86,7 +86,6 @@ def test_spikes_keep_their_steps_when_a_batch_is_left_out(run):
     (measures,) = measure_experiment(experiment({"AdaGC": [record]}))["AdaGC"]
     assert measures["judged_50"] == 149
     assert measures["worst_jump_step"] == 103
-    assert measures["ten_sigma_50"] == pytest.approx(0.1, rel=0.3)
 
 
 def test_final_loss_leaves_corrupted_batches_out(run):

@@ -15,7 +15,6 @@ from paddle_adagc.lab.report.formatting import (
     format_same,
     format_spread,
 )
-from paddle_adagc.lab.report.html import common_and_different, extent
 from paddle_adagc.lab.report.measures import measure_experiment
 from paddle_adagc.lab.report.tables import (
     headline,
@@ -79,25 +78,6 @@ def test_the_best_follows_the_numbers(make_run):
     assert best(high, calm, spiky)["events_50"] == ["GlobalGC", "AdaGC"]
 
 
-def test_config_options(make_run):
-    runs = {m: [make_run(method=m, steps=5)] for m in ("GlobalGC", "AdaGC")}
-    common, different = common_and_different(make_experiment(runs))
-    assert common["clip.lambda_abs"] == 1.0
-    assert different == {
-        "clip.name": {"GlobalGC": "global_norm", "AdaGC": "adagc"},
-        "clip.beta": {"AdaGC": 0.9},
-        "clip.t_start": {"AdaGC": 20},
-    }
-
-
-def test_the_shortest_run_is_named(make_run):
-    runs = {
-        "AdaGC": [make_run(steps=10, layers=0)],
-        "GlobalGC": [make_run(steps=40, layers=0)],
-    }
-    assert "10 to 40 steps a run" in extent(make_experiment(runs))
-
-
 def test_spikes_and_damage_are_counted(make_run):
     runs = {
         "GlobalGC": [make_run(method="GlobalGC", steps=1500, spikes={1400: 2})],
@@ -109,15 +89,3 @@ def test_spikes_and_damage_are_counted(make_run):
     assert "spikes in 300 judged steps, worst loss jump 2.0" in first
     assert first.endswith("nat at step 1,400")
     assert second.startswith("AdaGC: no spikes in 300 judged steps, worst ")
-
-
-def test_the_excess_over_the_clean_run(make_run):
-    fault = {20: {"kind": "random_tokens", "tensors": []}}
-    experiment = make_experiment(
-        {"AdaGC": [make_run(steps=60, spikes={21: 3.0}, faults=fault)]},
-        clean_runs={"AdaGC": [make_run(steps=60)]},
-        skip_steps=6,
-    )
-    (line,) = headline(experiment)
-    assert line.startswith("AdaGC: no step is judged: too few came before, ")
-    assert line.endswith("nat × steps above the same run without faults")

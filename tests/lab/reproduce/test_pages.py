@@ -2,8 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pages, tables, collected results, and the command line."""
 
-from pathlib import Path
-
 import pytest
 from pages import load_tool
 
@@ -169,13 +167,3 @@ def test_mistakes_on_the_command_line(arguments, message, capsys, tmp_path):
     output = ["--output", str(tmp_path)] if arguments[0] != "report" else []
     assert command.main([*arguments, *output]) == 2
     assert message in capsys.readouterr().err
-
-
-def test_help_lists_the_targets(capsys):
-    with pytest.raises(SystemExit, match="0"):
-        command.main(["--help"])
-    text = capsys.readouterr().out
-    for path in Path(command.GRIDS).glob("*.yaml"):
-        assert path.stem in "".join(text.split())
-    with pytest.raises(SystemExit, match="2"):
-        command.main(["table-spikes"])

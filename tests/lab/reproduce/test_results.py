@@ -253,22 +253,6 @@ def test_losses_come_back_within_the_stated_error(losses):
     assert (error <= relative_error(packed) * (1 + 1e-6) + 1e-12).all()
 
 
-@pytest.mark.parametrize(("level", "noise"), [(0.06, 0.1), (1.5, 0.05)])
-def test_size_error_and_spike_counts(level, noise):
-    for seed in range(4):
-        losses = noisy_run(seed, level, noise)
-        packed = encode_losses(losses)
-        assert len(packed["data"]) < 7000
-        assert relative_error(packed) < 6e-5
-        back = decode_losses(packed)
-        for window in (1000, 200):
-            stored, raw = (
-                spike_score(series, window, skip=200)
-                for series in (back, losses)
-            )
-            assert stored.indices.tolist() == raw.indices.tolist()
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -120,11 +120,6 @@ def test_targets_share_their_runs(write_grid, fake_runs, reproduction):
     assert len(runs.begun) == 6
 
 
-def test_no_steps_are_refused(write_grid, fake_runs, reproduction):
-    with pytest.raises(ValueError, match="max_steps must be at least 1"):
-        reproduction(fake_runs(), write_grid()).reproduce(0)
-
-
 @pytest.mark.slow
 def test_real_runs_are_paired_resumed_and_reported(write_grid, tmp_path):
     path = write_grid(
@@ -140,9 +135,6 @@ def test_real_runs_are_paired_resumed_and_reported(write_grid, tmp_path):
     (done,) = target.reproduce()
     assert "GlobalGC" in (done.directory / REPORT).read_text()
     assert (done.directory / TABLES).read_text().startswith("# Grid")
-    figures = done.directory / "figures"
-    assert (figures / "tiny-loss.png").stat().st_size > 5000
-    assert (figures / "tiny-dynamics.png").stat().st_size > 5000
     links = sorted((done.directory / "tiny").iterdir())
     assert [link.name for link in links] == [
         "AdaGC-seed3",
@@ -183,10 +175,7 @@ def test_a_grid_of_one_s_own(write_grid, tmp_path):
         "1 of 2: Tiny",
         "  GlobalGC: no step is judged: too few came before",
     ]
-    assert lines[3:5] == [
-        "  picture: outputs/mine/figures/tiny-loss.png",
-        "2 of 2: Tiny",
-    ]
+    assert lines[3] == "2 of 2: Tiny"
     assert lines[-2].startswith("Fewer than 3 seeds are an illustration")
     assert lines[-1] == "report: outputs/mine/report.html"
     assert (tmp_path / "outputs/mine/report.html").exists()
@@ -217,11 +206,6 @@ def test_timings_and_the_plan_are_results(write_grid, tmp_path):
     assert "| Llama-2 7B, DP | 1,468.2 | 1,402.4 |" in done.text
     (again,) = target.reproduce()
     assert again.result == done.result
-
-
-def test_fixed_steps_are_said(write_grid, fake_runs, reproduction):
-    (done,) = reproduction(fake_runs(), write_grid()).reproduce(7)
-    assert done.result.cuts == ["Every run has 7 steps."]
 
 
 def test_something_else_in_the_way_of_a_link_is_named(

@@ -117,117 +117,111 @@ SAME = losses(*[0] * 8)
 DIVERGED = {"final_loss": [math.nan] * 8}
 ZERO, HIGHER = spikes(expect="zero"), spikes(expect="higher")
 OCCURS = spikes(expect="occurs")
+BOTH = loss(to=("B", "C"), margin=0.5)
 FIVE = {"A": [1, 2, 1, 2, 1]}
+
+
+@pytest.mark.parametrize(
+    ("source", "condition", "expected"),
+    [
+        # Rates of events.
+        (Runs(A=ZEROS, B=ONES), spikes(), REPRODUCED),
+        (Runs(A=ZEROS, B=ONES), ZERO, REPRODUCED),
+        (Runs(A=ONES, B=ZEROS), spikes(), CONTRADICTED),
+        (Runs(A=ZEROS, B=ONES), HIGHER, CONTRADICTED),
+        (Runs(A=ONES, B=ZEROS), HIGHER, REPRODUCED),
+        (Runs(A=ZEROS, B=ZEROS), ZERO, NOT_EXERCISED),
+        (Runs(A=ZEROS, B=ZEROS), HIGHER, NO_DIFFERENCE),
+        (Runs(A=ONES, B=ONES), spikes(), UNDECIDED),
+        (Runs(A=events(*[0] * 7), B=events(*[1] * 7)), spikes(), UNDECIDED),
+        # A zero that an event breaks is judged by its size.
+        (Runs(A=events(1, *[0] * 7), B=ONES), ZERO, PARTLY),
+        (Runs(A=events(1, 1), B=events(1, 2)), ZERO, UNDECIDED),
+        (Runs(A=events(0, 1), B=events(0, 0)), ZERO, CONTRADICTED),
+        # A tie above zero is evidence only with enough steps.
+        (Runs(A=FEW_STEPS, B=FEW_STEPS), HIGHER, UNDECIDED),
+        # Occurrence takes one event, its denial enough steps.
+        (Runs(A=events(*[0] * 7, 1)), OCCURS, REPRODUCED),
+        (Runs(A=ZEROS), OCCURS, CONTRADICTED),
+        (Runs(A=FEWER_STEPS), OCCURS, UNDECIDED),
+        # Paired values.
+        (Runs(A=LOW, B=SAME), loss(), REPRODUCED),
+        (Runs(A=LOW, B=SAME), loss("higher"), CONTRADICTED),
+        (Runs(A=MIXED, B=SAME), loss(), UNDECIDED),
+        (Runs(A=MIXED, B=SAME), loss(margin=0.5), NO_DIFFERENCE),
+        (Runs(A=MIXED, B=SAME), loss("no worse", margin=0.5), REPRODUCED),
+        (Runs(A=MIXED, B=SAME), loss("no worse", margin=0.01), UNDECIDED),
+        (Runs(A=LOW, B=SAME), loss("equal", margin=0.5), REPRODUCED),
+        (Runs(A=LOW, B=SAME), loss("equal", margin=0.05), CONTRADICTED),
+        # A run that diverged is infinitely high.
+        (Runs(A=SAME, B=DIVERGED), loss(), REPRODUCED),
+        # Every comparison counts; against both, twice the p of 1/256 is still
+        # below 0.05.
+        (Runs(A=LOW, B=SAME, C=LOW), BOTH, NO_DIFFERENCE),
+        (Runs(A=LOW, B=SAME, C=LOW), loss(to=("B", "C")), PARTLY),
+        (Runs(A=LOW, B=SAME), loss(to=("B", "C")), NOT_RUN),
+        (
+            Runs(A=LOW, B=SAME, C=LOW),
+            loss("higher", to=("B", "C")),
+            CONTRADICTED,
+        ),
+        # Small wins over significant; half of the other has no margin.
+        (Runs(A=LOW, B=SAME), loss("higher", margin=0.5), NO_DIFFERENCE),
+        (Runs(A=LOW, B=SAME), loss(margin=0.5, times=2.0), REPRODUCED),
+        # Bounds of numbers, of their mean, of every run.
+        (Runs({"A": [0.9]}), at_most(1), COMPUTED),
+        (Runs({"A": [1.1]}), at_most(1), CONTRADICTED),
+        (Runs({"A": [1.1]}), at_most(1, margin=0.2), NO_DIFFERENCE),
+        (Runs(FIVE), at_most(2.5), REPRODUCED),
+        (Runs(FIVE), at_most(0.5), CONTRADICTED),
+        (Runs(FIVE), at_most(1.5), UNDECIDED),
+        (Runs(A={"excess_worst": [1] * 8}), at_most(1), REPRODUCED),
+        (Runs(A={"excess_worst": [1, 1, 2]}), at_most(1), CONTRADICTED),
+        (Runs(A={"excess_worst": [1, 1, 1]}), at_most(1), UNDECIDED),
+        (Runs(), at_most(1), NOT_RUN),
+    ],
+)
+def test_a_condition_decides(source, condition, expected):
+    assert verdict(source, condition).verdict == expected
 
 
 @pytest.mark.parametrize(
     ("source", "condition", "expected", "evidence"),
     [
-        # Rates of events.
-        (Runs(A=ZEROS, B=ONES), spikes(), REPRODUCED, ()),
-        (Runs(A=ZEROS, B=ONES), ZERO, REPRODUCED, ()),
-        (Runs(A=ONES, B=ZEROS), spikes(), CONTRADICTED, ()),
-        (Runs(A=ZEROS, B=ONES), HIGHER, CONTRADICTED, ()),
-        (Runs(A=ONES, B=ZEROS), HIGHER, REPRODUCED, ()),
-        (Runs(A=ZEROS, B=ZEROS), ZERO, NOT_EXERCISED, ()),
-        (Runs(A=ZEROS, B=ZEROS), HIGHER, NO_DIFFERENCE, ()),
-        (Runs(A=ONES, B=ONES), spikes(), UNDECIDED, ()),
-        (
-            Runs(A=events(*[0] * 7), B=events(*[1] * 7)),
-            spikes(),
-            UNDECIDED,
-            (),
-        ),
-        # A zero that an event breaks is judged by its size.
-        (Runs(A=events(1, *[0] * 7), B=ONES), ZERO, PARTLY, ()),
-        (Runs(A=events(1, 1), B=events(1, 2)), ZERO, UNDECIDED, ()),
-        (Runs(A=events(0, 1), B=events(0, 0)), ZERO, CONTRADICTED, ()),
         # Events are shown without any control.
         (
             Runs(A=events(0, 1)),
             ZERO,
             NOT_RUN,
-            ["A: 1 in 4,000 judged steps (0 / 1)"],
+            "A: 1 in 4,000 judged steps (0 / 1)",
         ),
         # A missing control does not hide the rest.
-        (
-            Runs(A=ZEROS),
-            ZERO,
-            NOT_RUN,
-            ["A: 0 in 16,000 judged steps", "no run yet of B"],
-        ),
-        # A tie above zero is evidence only with enough steps.
-        (Runs(A=FEW_STEPS, B=FEW_STEPS), HIGHER, UNDECIDED, ()),
+        (Runs(A=ZEROS), ZERO, NOT_RUN, "no run yet of B"),
         (
             Runs(A=ZEROS, B=ZEROS),
             HIGHER,
             NO_DIFFERENCE,
-            ["within ±0.3, p 0.00823"],
+            "within ±0.3, p 0.00823",
         ),
-        # Occurrence takes one event, its denial enough steps.
-        (Runs(A=events(*[0] * 7, 1)), OCCURS, REPRODUCED, ()),
-        (Runs(A=ZEROS), OCCURS, CONTRADICTED, ()),
-        (Runs(A=FEWER_STEPS), OCCURS, UNDECIDED, ()),
-        # Paired values.
-        (Runs(A=LOW, B=SAME), loss(), REPRODUCED, ()),
-        (Runs(A=LOW, B=SAME), loss("higher"), CONTRADICTED, ()),
-        (Runs(A=MIXED, B=SAME), loss(), UNDECIDED, ()),
-        (Runs(A=MIXED, B=SAME), loss(margin=0.5), NO_DIFFERENCE, ()),
         (
             Runs(A=MIXED, B=SAME),
             loss(margin=0.1),
             UNDECIDED,
-            ["would decide, these see 0.19"],
+            "would decide, these see 0.19",
         ),
-        (Runs(A=MIXED, B=SAME), loss("no worse", margin=0.5), REPRODUCED, ()),
-        (Runs(A=MIXED, B=SAME), loss("no worse", margin=0.01), UNDECIDED, ()),
-        (Runs(A=LOW, B=SAME), loss("equal", margin=0.5), REPRODUCED, ()),
-        (Runs(A=LOW, B=SAME), loss("equal", margin=0.05), CONTRADICTED, ()),
         # Five seeds of one sign are not enough.
         (
             Runs(A=losses(*[-1] * 5), B=losses(*[0] * 5)),
             loss(),
             UNDECIDED,
-            ["p 0.0312 (5 of 8 seeds, 8 would decide"],
+            "p 0.0312 (5 of 8 seeds, 8 would decide",
         ),
-        # A run that diverged is infinitely high.
-        (Runs(A=SAME, B=DIVERGED), loss(), REPRODUCED, ()),
-        # Every comparison counts; against both, twice the p of 1/256 is still
-        # below 0.05.
-        (
-            Runs(A=LOW, B=SAME, C=LOW),
-            loss(to=("B", "C"), margin=0.5),
-            NO_DIFFERENCE,
-            (),
-        ),
-        (Runs(A=LOW, B=SAME, C=LOW), loss(to=("B", "C")), PARTLY, ()),
-        (Runs(A=LOW, B=SAME), loss(to=("B", "C")), NOT_RUN, ()),
-        # Small wins over significant; half of the other has no margin.
-        (Runs(A=LOW, B=SAME), loss("higher", margin=0.5), NO_DIFFERENCE, ()),
-        (Runs(A=LOW, B=SAME), loss(margin=0.5, times=2.0), REPRODUCED, ()),
-        (
-            Runs(A=LOW, B=SAME, C=LOW),
-            loss("higher", to=("B", "C")),
-            CONTRADICTED,
-            (),
-        ),
-        # Bounds of numbers, of their mean, of every run.
-        (Runs({"A": [0.9]}), at_most(1), COMPUTED, ()),
-        (Runs({"A": [1.1]}), at_most(1), CONTRADICTED, ()),
-        (Runs({"A": [1.1]}), at_most(1, margin=0.2), NO_DIFFERENCE, ()),
-        (Runs(FIVE), at_most(2.5), REPRODUCED, ()),
-        (Runs(FIVE), at_most(0.5), CONTRADICTED, ()),
-        (Runs(FIVE), at_most(1.5), UNDECIDED, ()),
-        (Runs(A={"excess_worst": [1] * 8}), at_most(1), REPRODUCED, ()),
-        (Runs(A={"excess_worst": [1, 1, 2]}), at_most(1), CONTRADICTED, ()),
-        (Runs(A={"excess_worst": [1, 1, 1]}), at_most(1), UNDECIDED, ()),
-        (Runs(), at_most(1), NOT_RUN, ()),
     ],
 )
-def test_a_condition_decides(source, condition, expected, evidence):
+def test_the_evidence_says_why(source, condition, expected, evidence):
     found = verdict(source, condition)
     assert found.verdict == expected
-    assert [part for part in evidence if part not in found.evidence] == []
+    assert evidence in found.evidence
 
 
 def test_no_worse_is_decided_by_the_distance_to_the_margin():

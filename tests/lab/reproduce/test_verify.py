@@ -51,60 +51,23 @@ def planted(path, pattern, replacement):
     path.write_text(changed)
 
 
-RUNS = "docs/results/runs.md"
+RUNS, CLAIMS = "docs/results/runs.md", "docs/results/claims.md"
+PAGE, FIGURE = "docs/results.md", "docs/images/gain-events.svg"
+P_VALUE = r"(± [\d.]+) \(p [\d.]+\) \|"
+LIMITS = r"(\| \d\.\d\d \(\d\.\d\d)-\d\.\d\d\) \|"
 ON_THE_PAGES = [
-    (
-        RUNS,
-        r"(\| GlobalGC \|) \d+ /",
-        r"\1 77 /",
-        "GlobalGC, Spikes, window 1,000",
-    ),
-    (
-        RUNS,
-        r"(± [\d.]+) \(p [\d.]+\) \|",
-        r"\1 (p 0.0123) |",
-        "of Training loss",
-    ),
-    (
-        RUNS,
-        r"(\| \d\.\d\d \(\d\.\d\d)-\d\.\d\d\) \|",
-        r"\1-9.87) |",
-        "per 1,000 judged",
-    ),
+    (RUNS, r"(\| GlobalGC \|) \d+ /", r"\1 77 /", "GlobalGC, Spikes, window 1"),
+    (RUNS, P_VALUE, r"\1 (p 0.0123) |", "of Training loss"),
+    (RUNS, LIMITS, r"\1-9.87) |", "per 1,000 judged"),
     (RUNS, r"\| Clippy \|", "| Clipy |", "rows"),
     (RUNS, r"the first 150 not", "the first 200 not", "seeds and steps"),
-    (
-        "docs/results/claims.md",
-        r"\d+ in ([\d,]+ judged)",
-        r"77 in \1",
-        "judged steps",
-    ),
-    (
-        "docs/results/claims.md",
-        r"(below GlobalGC: p) [\d.]+",
-        r"\1 0.987",
-        "0.987",
-    ),
-    (
-        "docs/results/claims.md",
-        r"(AdaGC minus GlobalGC) \S+",
-        r"\1 -0.8886",
-        "-0.8886",
-    ),
-    (
-        "docs/results/claims.md",
-        r"(?m)^\*\*contradicted\*\*",
-        "**reproduced**",
-        "'contradicted'",
-    ),
-    ("docs/results.md", r"\d+ → (\d+) events", r"987 → \1 events", "987 →"),
-    (
-        "docs/results.md",
-        r"\*\*computed\*\*",
-        "**reproduced**",
-        "communication-v1: label",
-    ),
-    ("docs/images/gain-events.svg", r">[\d.]+ \(", ">0.987 (", "drawn"),
+    (CLAIMS, r"\d+ in ([\d,]+ judged)", r"77 in \1", "judged steps"),
+    (CLAIMS, r"(below GlobalGC: p) [\d.]+", r"\1 0.987", "0.987"),
+    (CLAIMS, r"(AdaGC minus GlobalGC) \S+", r"\1 -0.8886", "-0.8886"),
+    (CLAIMS, r"(?m)^\*\*contra.*", "**reproduced**", "'contradicted'"),
+    (PAGE, r"\d+ → (\d+) events", r"987 → \1 events", "987 →"),
+    (PAGE, r"\*\*computed", "**reproduced", "communication-v1: label"),
+    (FIGURE, r">[\d.]+ \(", ">0.987 (", "drawn"),
     ("README.md", r"\| (\d+) → \d+ \|", r"| \1 → 987 |", "README.md, Llama"),
 ]
 REPORT = "results/report.json"
@@ -206,8 +169,8 @@ def test_spikes_and_excess_follow_from_the_losses(with_series, capsys):
     count = int(capsys.readouterr().out.split()[0])
     assert count > 20
     (faulty, _) = read_runs(with_series[0])
-    assert faulty["measures"]["spikes_1000"] > 0
-    assert faulty["measures"]["events_above_0.5"] == 2
+    assert faulty.measures["spikes_1000"] > 0
+    assert faulty.measures["events_above_0.5"] == 2
 
 
 @pytest.mark.parametrize(

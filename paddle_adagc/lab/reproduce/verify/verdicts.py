@@ -10,22 +10,19 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from scipy import stats
 
 from paddle_adagc.lab.reproduce.verify.numbers import (
-    Tests,
+    EVENTS,
+    Pair,
     change_text,
     counts,
     differences,
     limits,
     mean_limits,
-    tests_of,
+    sign_flip,
 )
-from paddle_adagc.lab.reproduce.verify.runs import (
-    Check,
-    Runs,
-    StoredRun,
-    run_id,
-)
+from paddle_adagc.lab.reproduce.verify.runs import Check, Runs, StoredRun
 
 UNITS = {
     "excess_area": " nat × steps",
@@ -42,175 +39,245 @@ ALPHA = 0.05
 Verdict = dict[str, Any]
 
 
+class Comparison:
+    """One of a verdict's comparisons, tested again."""
+
+    def __init__(self, fields: dict[str, Any], runs: Runs) -> None:
+        self.fields = fields
+        self.method: str = fields["method"]
+        self.expect: str = fields["expect"]
+        self.measure: str = fields["measure"]
+        self.margin: float = fields.get("margin", 0.0)
+        self.has_margin = "margin" in fields
+        self.values: list[float] = fields.get("values", [])
+        self.is_enough = fields.get("num_seeds", SEEDS) >= SEEDS
+        self.first, self.second, self.beside = (
+            runs.of(fields.get(name, ()))
+            for name in ("keys", "other_keys", "beside_keys")
+        )
+        self.pairs: list[Pair] = []
+        if self.first and self.second:
+            self.pairs = [*zip(self.first, self.second, strict=True)]
+        self.p: dict[str, float] = {}
+        """``p_for``, ``p_against``, ``p_equal``, ``p_fewer``, as tested."""
+        if fields.get("num_seeds", 1):
+            self._test()
+
+    @property
+    def d(self) -> np.ndarray:
+        """Paired differences."""
+        times = self.fields.get("times", 1)
+        return differences(self.pairs, self.measure, times)
+
+    def _test(self) -> None:
+        if self.expect == "at most":
+            self._test_bound()
+        elif self.measure == EVENTS:
+            self._test_events()
+        elif self.expect == "equal":
+            beyond = min(
+                sign_flip(self.d - self.margin, "greater"),
+                sign_flip(self.d + self.margin, "less"),
+            )
+            p_against = min(1.0, 2 * beyond)
+            self.p = {"p_for": self._within(), "p_against": p_against}
+        else:
+            d = -self.d if self.expect == "higher" else self.d
+            if self.expect == "no worse":
+                d = d - self.margin
+            for name, side in (("p_for", "less"), ("p_against", "greater")):
+                self.p[name] = sign_flip(d, side)
+            if self.has_margin and self.expect != "no worse":
+                self.p["p_equal"] = self._within()
+
+    def _within(self) -> float:
+        """Two one-sided tests of a mean inside of the margin."""
+        below = sign_flip(self.d - self.margin, "less")
+        return max(below, sign_flip(self.d + self.margin, "greater"))
+
+    def _test_bound(self) -> None:
+        """Of runs, which all have to keep it; of one number; of several."""
+        bound = self.fields["bound"]
+        if self.first:
+            worst = max(run.measures[self.measure] for run in self.first)
+            holds = worst <= bound
+            self.p = {"p_for": float(not holds), "p_against": float(holds)}
+            return
+        d = np.array(self.values) - bound
+        if len(d) > 1:
+            t = d.mean() / (d.std(ddof=1) / math.sqrt(len(d)))
+            below = float(stats.t.cdf(t, len(d) - 1))
+            self.p = {"p_for": below, "p_against": 1 - below}
+            return
+        close = self.has_margin and abs(d[0]) <= self.margin
+        self.p = {
+            "p_for": float(d[0] > 0 or close),
+            "p_against": float(d[0] <= 0 or close),
+            "p_equal": float(not close),
+        }
+
+    def _test_events(self) -> None:
+        """The larger of the pooled and the clustered p."""
+        k1, t1 = counts(self.first)
+        if not self.second:
+            rare = self.has_margin and not k1.sum()
+            against = self._rarer(self.first) if rare else 1.0
+            self.p = {"p_for": float(not k1.sum()), "p_against": against}
+            return
+        k2, t2 = counts(self.second)
+        share = t1.sum() / (t1.sum() + t2.sum())
+        total = int(k1.sum() + k2.sum())
+        pooled = {
+            "less": float(stats.binom.cdf(k1.sum(), total, share)),
+            "greater": float(stats.binom.sf(k1.sum() - 1, total, share)),
+        }
+        less, greater = (
+            max(p, sign_flip(k1 / t1 - k2 / t2, side))
+            for side, p in pooled.items()
+        )
+        self.p = {"p_for": less, "p_against": greater}
+        if self.expect == "higher":
+            self.p = {"p_for": greater, "p_against": less}
+        if self.expect == "zero" and self.num_events(self.beside):
+            self.p |= {"p_for": 1.0, "p_fewer": less}
+        if self.has_margin:
+            both = map(self._rarer, (self.first, self.second))
+            self.p["p_equal"] = max(both)
+
+    def _rarer(self, runs: list[StoredRun]) -> float:
+        """Test a rate below ``margin`` events per 1,000 judged steps."""
+        events, judged = counts(runs)
+        mean = self.margin * judged.sum() / 1000
+        return float(stats.poisson.cdf(events.sum(), mean))
+
+    def num_events(self, others: Sequence[StoredRun]) -> int:
+        """Events of its first side and of other runs."""
+        return int(counts([*self.first, *others])[0].sum())
+
+    def check(self, place: str, runs: Runs) -> Iterator[Check]:
+        """Compare p-values, pairs and the number of seeds."""
+        fields = self.fields
+        for key in ("p_for", "p_against", "p_equal", "p_fewer"):
+            yield f"{place}, {key}", fields.get(key), self.p.get(key)
+        if self.pairs:
+            pairs = runs.pairs(self.first, self.second, self.measure)
+            yield f"{place}: pairs", fields["keys"], [a.id for a, _ in pairs]
+            others = [b.id for _, b in pairs]
+            yield f"{place}: other pairs", fields["other_keys"], others
+        if self.expect != "at most" or "keys" in fields:
+            is_tested = self.p and "values" not in fields
+            num = len({run.seed for run in self.first}) if is_tested else 0
+            yield f"{place}: seeds", fields.get("num_seeds"), num
+
+    def outcome(self, verdict: Verdict, count: int) -> str:
+        """What it says for itself, as one of ``count`` comparisons."""
+        p = self.p
+        if not p:
+            return "missing"
+        if "p_fewer" in p:
+            (k1, t1), (k2, t2) = counts(self.first), counts(self.second)
+            if k1.sum() * t2.sum() >= k2.sum() * t1.sum():
+                return "no fewer"
+            return (
+                "part" if self.is_enough and p["p_fewer"] <= ALPHA else "open"
+            )
+        if not self.is_enough:
+            return "against" if p.get("p_against") == 0 else "open"
+        is_event = self.measure == EVENTS and bool(self.second)
+        is_fewer = is_event and self.expect in ("lower", "zero")
+        if is_fewer and not self.num_events(self.second):
+            return "small" if verdict["control_is_calm"] else "calm"
+        if p.get("p_equal", 1.0) <= ALPHA:
+            return "small"
+        if p["p_for"] <= ALPHA / 2:
+            return "holds"
+        return "against" if count * p["p_against"] <= ALPHA / 2 else "open"
+
+    def short_texts(self) -> set[str]:
+        """Return what it may be in one number."""
+        if self.expect == "occurs":
+            k, t = counts(self.first)
+            what = f"{k.sum():.0f} events in {t.sum():,.0f} steps"
+            return {f"{self.method}: {what}"}
+        if self.expect == "at most" and self.p:
+            bound = f" (bound {self.fields['bound']:g})"
+            if self.first:
+                values = [run.measures[self.measure] for run in self.first]
+                return {f"largest {max(values):.3g}{bound}"}
+            spec = ".4g" if len(self.values) > 1 else ".3g"
+            return {f"{np.mean(self.values):{spec}}{bound}"}
+        if not self.pairs:
+            return set()
+        p_for = self.p.get("p_fewer", self.p["p_for"])
+        p = min(p_for, self.p["p_against"])
+        if self.measure != EVENTS:
+            mean, low, high = mean_limits(self.d)
+            text = f"{mean:+.3g}{UNITS.get(self.measure, '')} "
+            text += f"({low:+.3g} to {high:+.3g}), p {p:.2g}"
+        else:
+            text = f"{change_text(EVENTS, self.pairs)} events"
+            if self.num_events(self.second):
+                value, low, high = limits(EVENTS, self.pairs)
+                ratio = f"{value:.2g} ({low:.2f}-{high:.2g})"
+                text += f", ratio {ratio}, p {p:.2g}".replace("inf", "∞")
+            else:
+                text += f" in {counts(self.first)[1].sum():,.0f} steps each"
+        return {text, f"{self.method} against {self.fields['other']}: {text}"}
+
+    def facts(self) -> set[str]:
+        """Return counts and mean differences of its runs."""
+        if self.measure == EVENTS:
+            sides = (self.first, self.second, self.beside)
+            return {count_text(runs) for runs in sides if runs}
+        if not self.pairs:
+            return set()
+        deviation = float(f"{np.std(self.d, ddof=1):.2g}")
+        return {f"{np.mean(self.d):+.4g} ± {deviation:g}"}
+
+
 def check_verdicts(
     verdicts: list[Verdict], runs: Runs, pages: dict[str, str]
 ) -> Iterator[Check]:
     """Compare every claim's tests, p-values, verdict and evidence."""
-    tests = {
-        v["id"]: [tests_of(c, *sides(c, runs)) for c in v["comparisons"]]
-        for v in verdicts
+    tested = {
+        (verdict["id"], rules): [Comparison(c, runs) for c in verdict[rules]]
+        for verdict in verdicts
+        for rules in ("comparisons", "premises")
     }
-    premises = {
-        v["id"]: [tests_of(c, *sides(c, runs)) for c in v["premises"]]
-        for v in verdicts
+    p_values = {
+        v["id"]: claim_p(tested[v["id"], "comparisons"]) for v in verdicts
     }
-    p_values = {v["id"]: claim_p(v, tests[v["id"]]) for v in verdicts}
     primary = [v["id"] for v in verdicts if v["primary"]]
-    columns = zip(*(p_values[name] for name in primary), strict=True)
-    adjusted = zip(*map(holm, columns), strict=True)
-    p_values.update(zip(primary, adjusted, strict=True))
-    for verdict in verdicts:
-        name, own = verdict["id"], tests[verdict["id"]]
-        rules = [*verdict["comparisons"], *verdict["premises"]]
-        both = [*own, *premises[name]]
-        for comparison, test in zip(rules, both, strict=True):
-            place = f"{name}, {comparison['method']}"
-            yield from check_comparison(place, comparison, test, runs)
-        p_for, p_against = p_values[name]
-        stored = [verdict["p_for"], verdict["p_against"]]
-        yield f"{name}: p", stored, [p_for, p_against]
-        said = [
-            outcome(c, test, verdict, len(own), runs)
-            for c, test in zip(rules, both, strict=True)
-        ]
-        expected = label_of(verdict, said, own, p_for, p_against)
-        yield f"{name}: verdict", verdict["verdict"], expected
-        yield from check_evidence(verdict, both, runs, pages)
-
-
-def sides(comparison: dict[str, Any], runs: Runs) -> list[list[StoredRun]]:
-    """Return the runs of both sides and the unpaired; absent: none."""
-    names = ("keys", "other_keys", "beside_keys")
-    return [runs.of(comparison.get(name, ())) for name in names]
-
-
-def check_comparison(
-    place: str, comparison: dict[str, Any], test: Tests, runs: Runs
-) -> Iterator[Check]:
-    """Compare p-values, pairs and the number of seeds."""
-    for key in ("p_for", "p_against", "p_equal", "p_fewer"):
-        yield f"{place}, {key}", comparison.get(key), test.get(key)
-    first, second, _ = sides(comparison, runs)
-    if first and second:
-        pairs = runs.pairs(first, second, comparison["measure"])
-        ones = [run_id(a) for a, _ in pairs]
-        others = [run_id(b) for _, b in pairs]
-        yield f"{place}: pairs", comparison["keys"], ones
-        yield f"{place}: other pairs", comparison["other_keys"], others
-    if comparison["expect"] != "at most" or "keys" in comparison:
-        is_tested = test and "values" not in comparison
-        num = len({c["seed"] for c in first}) if is_tested else 0
-        yield f"{place}: seeds", comparison.get("num_seeds"), num
-
-
-def check_evidence(
-    verdict: Verdict, tests: list[Tests], runs: Runs, pages: dict[str, str]
-) -> Iterator[Check]:
-    """Compare the label and the numbers in the claim's line on its pages."""
-    p_values = [verdict["p_for"], verdict["p_against"]]
-    p_values += [p for test in tests for p in test.values()]
-    known = {f"{p:.3g}" for p in p_values} | facts(verdict, runs)
-    words = {"reproduced": "holds", "contradicted": "does not hold"}
-    label, name = verdict["verdict"], verdict["id"]
-    right = words.get(label, label) if verdict["extension"] else label
-    section = re.search(
-        rf"(?ms)^### {re.escape(name)}\n(.*?)(?=^##|\Z)",
-        pages.get("results/claims.md", ""),
+    p_for, p_against = (
+        holm([p_values[name][side] for name in primary]) for side in (0, 1)
     )
-    evidence = section[1] if section else ""
-    found = re.search(r"(?m)^\*\*(.+)\*\*$", evidence)
-    yield f"results/claims.md, {name}", found and found[1], right
-    for number in numbers_of(evidence):
-        shown = number if number in known else "?"
-        yield f"results/claims.md, {name}: {number}", number, shown
-    short = short_texts(verdict, tests, runs)
-    for page in ("results.md", "results/claims.md"):
-        for line in pages.get(page, "").splitlines():
-            if line.startswith("| [") and f"#{name})" in line:
-                *_, number, label = (c.strip("* |") for c in line.split(" | "))
-                yield f"{page}, {name}: label", label, right
-                shown = number if number in short else "?"
-                yield f"{page}, {name}: number", number, shown
+    p_values |= dict(
+        zip(primary, zip(p_for, p_against, strict=True), strict=True)
+    )
+    for verdict in verdicts:
+        name = verdict["id"]
+        own, premises = tested[name, "comparisons"], tested[name, "premises"]
+        for comparison in [*own, *premises]:
+            place = f"{name}, {comparison.method}"
+            yield from comparison.check(place, runs)
+        stored = [verdict["p_for"], verdict["p_against"]]
+        yield f"{name}: p", stored, [*p_values[name]]
+        expected = label_of(verdict, own, premises, p_values[name])
+        yield f"{name}: verdict", verdict["verdict"], expected
+        yield from check_evidence(verdict, own, premises, runs, pages)
 
 
-def short_texts(verdict: Verdict, tests: list[Tests], runs: Runs) -> set[str]:
-    """Return what each comparison may be in one number; "–" without one."""
-    found = {"–", ""}
-    for c, test in zip(verdict["comparisons"], tests, strict=False):
-        first, second, _ = sides(c, runs)
-        measure = c["measure"]
-        if c["expect"] in ("at most", "occurs"):
-            found |= bound_texts(c, first)
-            continue
-        if not first or not second:
-            continue
-        pairs = [*zip(first, second, strict=True)]
-        if measure == "spike_events":
-            p = min(test.get("p_fewer", test["p_for"]), test["p_against"])
-            change = change_text(measure, pairs) + " events"
-            if counts([*first, *second])[0].sum():
-                value, low, high = limits(measure, pairs)
-                ratio = f"{value:.2g} ({low:.2f}-{high:.2g})"
-                text = f"{change}, ratio {ratio}, p {p:.2g}"
-            else:
-                text = f"{change} in {counts(first)[1].sum():,.0f} steps each"
-            text = text.replace("inf", "∞")
-        else:
-            mean, low, high = mean_limits(
-                differences(pairs, measure, c.get("times", 1))
-            )
-            p = min(test["p_for"], test["p_against"])
-            text = (
-                f"{mean:+.3g}{UNITS.get(measure, '')} "
-                f"({low:+.3g} to {high:+.3g}), p {p:.2g}"
-            )
-        found |= {text, f"{c['method']} against {c['other']}: {text}"}
-    return found
-
-
-def bound_texts(c: dict[str, Any], cells: list[StoredRun]) -> set[str]:
-    """Of a bound, or of events that should occur."""
-    if c["expect"] == "occurs":
-        k, t = counts(cells)
-        return {f"{c['method']}: {k.sum():.0f} events in {t.sum():,.0f} steps"}
-    if "bound" not in c:  # no run yet
-        return set()
-    if cells:
-        values = [cell["measures"][c["measure"]] for cell in cells]
-        return {f"largest {max(values):.3g} (bound {c['bound']:g})"}
-    spec = ".4g" if len(c.get("values", ())) > 1 else ".3g"
-    mean = np.mean(c["values"]) if c.get("values") else math.nan
-    return {f"{mean:{spec}} (bound {c['bound']:g})"}
-
-
-def facts(verdict: Verdict, runs: Runs) -> set[str]:
-    """Return counts and mean differences of all runs that a claim names."""
-    found = set()
-    for c in [*verdict["comparisons"], *verdict["premises"]]:
-        first, second, beside = sides(c, runs)
-        if c["measure"] == "spike_events":
-            found |= {count_text(s) for s in (first, second, beside) if s}
-        elif second:
-            pairs = [*zip(first, second, strict=True)]
-            d = differences(pairs, c["measure"], c.get("times", 1))
-            found.add(mean_text(d))
-    for keys in verdict["controls"].values():
-        found.add(count_text(runs.of(keys)))
-    return found
-
-
-def claim_p(verdict: Verdict, tests: list[Tests]) -> tuple[float, float]:
+def claim_p(comparisons: list[Comparison]) -> tuple[float, float]:
     """Return the claim's p for and against, before Holm."""
-    if not tests:
+    if not comparisons:
         return 1.0, 1.0
     against = [
-        t["p_against"]
-        for c, t in zip(verdict["comparisons"], tests, strict=True)
-        if "p_against" in t
-        and (c.get("num_seeds", SEEDS) >= SEEDS or t["p_against"] == 0)
+        c.p["p_against"]
+        for c in comparisons
+        if c.p and (c.is_enough or c.p["p_against"] == 0)
     ]
-    p_for = max(t.get("p_for", 1.0) for t in tests)
-    return p_for, min(1.0, len(tests) * min(against, default=1.0))
+    p_for = max(c.p.get("p_for", 1.0) for c in comparisons)
+    return p_for, min(1.0, len(comparisons) * min(against, default=1.0))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -225,63 +292,35 @@ def holm(p_values: Sequence[float]) -> list[float]:
     ]
 
 
-def outcome(
-    comparison: dict[str, Any],
-    test: Tests,
-    verdict: Verdict,
-    count: int,
-    runs: Runs,
-) -> str:
-    """What one comparison says for itself."""
-    if not test:
-        return "missing"
-    first, second, _ = sides(comparison, runs)
-    is_enough = comparison.get("num_seeds", SEEDS) >= SEEDS
-    if "p_fewer" in test:
-        (k1, t1), (k2, t2) = counts(first), counts(second)
-        if k1.sum() * t2.sum() >= k2.sum() * t1.sum():
-            return "no fewer"
-        return "part" if is_enough and test["p_fewer"] <= ALPHA else "open"
-    if not is_enough:
-        return "against" if test.get("p_against") == 0 else "open"
-    is_event = comparison["measure"] == "spike_events" and bool(second)
-    is_fewer = is_event and comparison["expect"] in ("lower", "zero")
-    if is_fewer and not counts([*first, *second])[0].sum():
-        return "small" if verdict["control_is_calm"] else "calm"
-    if test.get("p_equal", 1.0) <= ALPHA:
-        return "small"
-    if test["p_for"] <= ALPHA / 2:
-        return "holds"
-    return "against" if count * test["p_against"] <= ALPHA / 2 else "open"
-
-
 def label_of(
     verdict: Verdict,
-    said: list[str],
-    tests: list[Tests],
-    p_for: float,
-    p_against: float,
+    comparisons: list[Comparison],
+    premises: list[Comparison],
+    p_values: tuple[float, float],
 ) -> str:
     """Return the verdict by the rules of the page."""
-    own, premises = {*said[: len(tests)]}, {*said[len(tests) :]}
-    primary = verdict["primary"]
+    own, premise = (
+        {c.outcome(verdict, len(comparisons)) for c in rules}
+        for rules in (comparisons, premises)
+    )
+    p_for, p_against = p_values
     if not own:
         return "not testable here"
-    if premises - {"holds"}:
+    if premise - {"holds"}:
         return "not exercised"
     if own == {"holds"}:
-        if all(len(c.get("values", ())) == 1 for c in verdict["comparisons"]):
+        if all(len(c.values) == 1 for c in comparisons):
             return "computed"
         return "reproduced" if p_for <= ALPHA / 2 else "undecided"
     if own & {"holds", "part"}:
         if "missing" in own:
             return "not run"
-        back = max(test["p_for"] for test in tests) > 0.5
+        back = max(c.p["p_for"] for c in comparisons) > 0.5
         return "partly" if own - {"holds", "open"} or back else "undecided"
     if "no fewer" in own:
         return "contradicted"
     if "against" in own:
-        is_sure = not primary or p_against <= ALPHA / 2
+        is_sure = not verdict["primary"] or p_against <= ALPHA / 2
         return "contradicted" if is_sure else "undecided"
     for found, label in (
         ("missing", "not run"),
@@ -293,13 +332,48 @@ def label_of(
     return "not exercised"
 
 
-def numbers_of(evidence: str) -> list[str]:
-    """Return counts, mean differences and p-values in a claim's evidence."""
-    return [
-        *re.findall(r"[\d,]+ in [\d,]+ judged steps \([^)]*\)", evidence),
-        *re.findall(r"[+-][\d.e+-]+ ± [\d.e+-]+(?=,)", evidence),
-        *re.findall(r"\bp (\d+(?:\.\d+)?(?:e-\d+)?)", evidence),
-    ]
+def check_evidence(
+    verdict: Verdict,
+    own: list[Comparison],
+    premises: list[Comparison],
+    runs: Runs,
+    pages: dict[str, str],
+) -> Iterator[Check]:
+    """Compare the label and the numbers in the claim's line on its pages."""
+    words = {"reproduced": "holds", "contradicted": "does not hold"}
+    label, name = verdict["verdict"], verdict["id"]
+    right = words.get(label, label) if verdict["extension"] else label
+    known, short = set[str](), {"–", ""}
+    p_values = [verdict["p_for"], verdict["p_against"]]
+    for comparison in [*own, *premises]:
+        known |= comparison.facts()
+        p_values += comparison.p.values()
+    known |= {f"{p:.3g}" for p in p_values}
+    known |= {count_text(runs.of(k)) for k in verdict["controls"].values()}
+    for comparison in own:
+        short |= comparison.short_texts()
+    section = re.search(
+        rf"(?ms)^### {re.escape(name)}\n(.*?)(?=^##|\Z)",
+        pages.get("results/claims.md", ""),
+    )
+    evidence = section[1] if section else ""
+    found = re.search(r"(?m)^\*\*(.+)\*\*$", evidence)
+    yield f"results/claims.md, {name}", found and found[1], right
+    for pattern in (
+        r"[\d,]+ in [\d,]+ judged steps \([^)]*\)",
+        r"[+-][\d.e+-]+ ± [\d.e+-]+(?=,)",
+        r"\bp (\d+(?:\.\d+)?(?:e-\d+)?)",
+    ):
+        for number in re.findall(pattern, evidence):
+            shown = number if number in known else "?"
+            yield f"results/claims.md, {name}: {number}", number, shown
+    for page in ("results.md", "results/claims.md"):
+        for line in pages.get(page, "").splitlines():
+            if line.startswith("| [") and f"#{name})" in line:
+                *_, number, label = (c.strip("* |") for c in line.split(" | "))
+                yield f"{page}, {name}: label", label, right
+                shown = number if number in short else "?"
+                yield f"{page}, {name}: number", number, shown
 
 
 def count_text(runs: list[StoredRun]) -> str:
@@ -307,9 +381,3 @@ def count_text(runs: list[StoredRun]) -> str:
     events, judged = counts(runs)
     shown = " / ".join(f"{n:,.0f}" for n in events)
     return f"{events.sum():,.0f} in {judged.sum():,.0f} judged steps ({shown})"
-
-
-def mean_text(d: np.ndarray) -> str:
-    """``"-0.0073 ± 0.0039"``."""
-    deviation = float(f"{np.std(d, ddof=1):.2g}")
-    return f"{np.mean(d):+.4g} ± {deviation:g}"
