@@ -164,9 +164,11 @@ class ClippingMixin(Trainer):
     def _inner_training_loop(self, *args: Any, **kwargs: Any) -> Any:
         loop: Any = super()._inner_training_loop
         given = inspect.signature(loop).bind(*args, **kwargs).arguments
-        checkpoint = given.get("resume_from_checkpoint")
-        load_clip(self.clip, checkpoint, self._missing_state)
+        self._load_clip(given.get("resume_from_checkpoint"))
         return loop(*args, **kwargs)
+
+    def _load_clip(self, checkpoint: Any) -> None:
+        load_clip(self.clip, checkpoint, self._missing_state)
 
     def log(self, logs: dict[str, Any], **kwargs: Any) -> None:
         """Log, with the clip's numbers beside a training loss."""

@@ -111,6 +111,16 @@ def test_non_finite_gradient_is_propagated(make):
 
 
 @every_clip
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float16"])
+def test_low_precision_gradients(make, dtype):
+    grads = [np.random.default_rng(0).normal(size=s) for s in SHAPES]
+    parameters = make_parameters(SHAPES)
+    expected = clip_arrays(make(), parameters, grads)
+    clipped = clip_arrays(make(), parameters, grads, dtype)
+    assert_equal(clipped, expected, rtol=2e-2, atol=1e-6)
+
+
+@every_clip
 def test_zero_gradients_stay_zero(make):
     clip, parameters = make(), make_parameters(SHAPES)
     for _ in range(3):

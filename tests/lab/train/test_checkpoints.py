@@ -60,7 +60,7 @@ def rewrite(path, change):
 DAMAGES = {
     "half written": (
         lambda checkpoint: (checkpoint / COMPLETE).unlink(),
-        "checkpoint-8 was not completed, removed: resuming from checkpoint-4",
+        "checkpoint-8 was not completed: taking checkpoint-4",
     ),
     "a flipped bit": (
         lambda checkpoint: flip(checkpoint / "optimizer.pdopt"),
