@@ -10,6 +10,7 @@ import numpy as np
 import paddle
 import pytest
 from helpers import gammas
+from paddle.distributed.fleet.utils import mix_precision_utils
 
 from paddle_adagc import ClipGradByAdaGC, make_clip
 from paddle_adagc.clips.measured import MeasuredClip
@@ -210,3 +211,53 @@ def test_to_static_training_step(name, optimizer_class):
         losses.append([train_step(*batch(step)).item() for step in range(8)])
         assert clip.clip.num_steps == 8
     np.testing.assert_allclose(*losses, rtol=1e-5)
+
+
+def test_one_clip_per_group():
+    clips = [ClipGradByAdaGC(t_start=4), ClipGradByAdaGC(t_start=2)]
+    model = make_model()
+    groups = [
+        {"params": layer.parameters(), "grad_clip": clip}
+        for layer, clip in zip((model[0], model[2]), clips, strict=True)
+    ]
+    train(model, paddle.optimizer.AdamW(0.01, parameters=groups))
+    assert [clip.num_steps for clip in clips] == [12, 12]
+    assert [len(clip.state_dict()["gamma"]) for clip in clips] == [2, 2]
+
+
+def test_main_grad_of_a_mixed_precision_run():
+    clip = ClipGradByAdaGC(t_start=1)
+    model, optimizer = plugged(clip, paddle.optimizer.AdamW)
+    optimizer = mix_precision_utils.MixPrecisionOptimizer(optimizer)
+    for step in range(4):
+        factor = 1000.0 if step == 3 else 1.0
+        for parameter in model.parameters():
+            parameter.main_grad = paddle.full(
+                parameter.shape, 0.1 * factor, "float32"
+            )
+        optimizer.step()
+        if step < 3:
+            optimizer.clear_grad()
+    for parameter in model.parameters():
+        norm = 0.1 * np.sqrt(parameter.size)
+        np.testing.assert_allclose(
+            clip.metrics()["tensors"][parameter.name]["norm"],
+            1000 * norm,
+            rtol=1e-5,
+        )
+        assert parameter.main_grad.norm().item() < 1.1 * norm
+
+
+@pytest.mark.parametrize("in_groups", [False, True])
+def test_frozen_tensors_are_left_alone_until_they_are_trained(in_groups):
+    clip = ClipGradByAdaGC(t_start=3)
+    model, optimizer = plugged(clip, paddle.optimizer.AdamW, in_groups)
+    clip.bind(model)
+    for is_frozen in (True, False):
+        for parameter in model[0].parameters():
+            parameter.stop_gradient = is_frozen
+        train(model, optimizer, steps=4)
+        gamma = clip.state_dict()["gamma"]["0.weight"].item()
+        assert np.isinf(gamma) == is_frozen
+    assert clip.num_steps == 8
+    assert len(clip.metrics()["tensors"]) == 4
