@@ -12,6 +12,7 @@ from core.optimizers.draws import SHAPES, draw_gradients, draw_weights
 from core.optimizers.runs import make_weights, run, set_gradients, values
 from helpers import assert_equal, make_parameters, no_waiting_for_the_device
 
+from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.optimizers import base
 from paddle_adagc.optimizers.lion import Lion
 from paddle_adagc.optimizers.muon import Muon
@@ -127,6 +128,26 @@ def test_group_sets_a_rule_s_own_arguments():
     run(adam, start["params"], range(1))
     powers = adam._accumulators["beta1_pow_acc"].values()
     assert [float(power) for power in powers] == [0.25] * len(SHAPES)
+
+
+@every_optimizer
+def test_sees_clipped_gradients(name):
+    clip = ClipGradByAdaGC(t_start=3)
+    parameters, optimizer = fresh(name, "float64", grad_clip=clip)
+    clipped_by_hand = ClipGradByAdaGC(t_start=3)
+    others, twin = fresh(name, "float64")
+    for step in range(16):
+        run(optimizer, parameters, [step])
+        set_gradients(others, draw_gradients(step))
+        clipped_by_hand([(p, p.grad) for p in others])
+        twin.step()
+    assert clip.num_steps == 16
+    assert_equal(values(parameters), values(others))
+    unclipped = run(*reversed(fresh(name, "float64")), range(16))
+    assert any(
+        (a != b).any()
+        for a, b in zip(values(parameters), unclipped, strict=True)
+    )
 
 
 @every_optimizer
