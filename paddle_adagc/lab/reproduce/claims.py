@@ -126,9 +126,6 @@ class Claim:
     """One of the six that were named before running; Holm's correction is over
     these, the others are descriptive."""
 
-    ernie: Flag = False
-    """It is about ERNIE, and stands on that page, too."""
-
     target: str | None = None
     """Target that decides it; None: it cannot be tested here."""
 

@@ -301,17 +301,21 @@ class Pages:
             ]
             for v in self._paper
         ]
-        starts = [
-            v
-            for v in self._verdicts
-            if v.claim.id.startswith("gamma-start") and v.label != "not run"
-        ]
+        starts, gains = (
+            [
+                v
+                for v in self._own
+                if v.claim.id.startswith(prefix) and v.label != "not run"
+            ]
+            for prefix in ("gamma-start", "mass")
+        )
         return _render(
             "results.md.j2",
             **self.summary.answers(),
             effort=f"{self._effort().partition(' (')[0]}.",
             counts=self._counts(),
             starts=starts,
+            gains=gains,
             claims=rows,
         )
 

@@ -106,6 +106,7 @@ def start_fleet(
     (``cp``) lie on ranks of the sharding group.
     """
     strategy = fleet.DistributedStrategy()
+    degrees = {"dp": 1, "pp": 1, "sep": 1, **degrees}
     degrees |= {"mp": mp, "sharding": sharding}
     if ep > 1:
         moe_sharding = mp * sharding // ep
