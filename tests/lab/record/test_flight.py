@@ -14,6 +14,7 @@ from paddle_adagc.lab.record.flight import (
     NUM_KEPT,
     Event,
     Flight,
+    FlightRecorder,
     event_path,
     events,
     load_event,
@@ -61,7 +62,7 @@ def test_the_last_step_with_norms_is_shown():
 
 def save(directory, step, rank, age):
     path = event_path(directory, step, "alarm", rank)
-    flight(["a"], [1.0]).save(path)
+    flight(["a"], [1.0], loss=float(rank)).save(path)
     os.utime(path, (1e9 - age, 1e9 - age))
 
 
@@ -75,7 +76,8 @@ def test_events_come_by_age_and_ranks_by_number(tmp_path):
     assert load_event(tmp_path, step=77) is None
     for path in (tmp_path / FOLDER).glob("00000100*"):
         path.unlink()
-    assert len(load_event(tmp_path, step=6).ranks) == 3
+    ranks = load_event(tmp_path, step=6).ranks
+    assert [rank.loss[0] for rank in ranks] == [0, 2, 10]
 
 
 def test_the_oldest_files_of_a_rank_are_removed(tmp_path):
@@ -88,6 +90,12 @@ def test_the_oldest_files_of_a_rank_are_removed(tmp_path):
         *(f"{step:08}-alarm.rank1.npz" for step in range(NUM_KEPT)),
         "00000099-alarm.rank0.npz",
     ]
+    recorder = FlightRecorder(str(tmp_path / "run"))
+    (tmp_path / "run").mkdir()
+    for step in range(NUM_KEPT + 1):
+        recorder.begin(step, 0.1, [0, 1], [])
+        recorder.write("alarm", "why")
+    assert len([*(tmp_path / "run" / FOLDER).iterdir()]) == NUM_KEPT
 
 
 WRONG = {
