@@ -68,7 +68,7 @@ def test_the_clip_follows_the_paper_s_3828_tensors(full_size):
     sizes = [parameter.size for parameter in model.parameters()]
     assert sum(sizes) - num_biases == 10_559_741_440
     clip = ClipGradByAdaGC()
-    bind_clip(clip, model, units)
+    bind_clip(clip, model, units, None)
     routers, biases = (
         {key for key in clip._table.keys if key.endswith(end)}
         for end in (".gate.weight", ".e_score_correction_bias")
