@@ -129,7 +129,11 @@ def _verify(options: argparse.Namespace) -> int:
 
 def _report(options: argparse.Namespace) -> int:
     _check_extras()
-    from paddle_adagc.lab.reproduce.claims import load_claims, load_figures
+    from paddle_adagc.lab.reproduce.claims import (
+        load_claims,
+        load_curves,
+        load_figures,
+    )
     from paddle_adagc.lab.reproduce.pages import (
         Pages,
         collect_results,
@@ -148,6 +152,7 @@ def _report(options: argparse.Namespace) -> int:
         Catalogue(grids),
         load_all_results(RESULTS),
         load_figures(CLAIMS),
+        load_curves(CLAIMS),
     )
     made = pages.made_files(DOCS, RESULTS)
     stale = [

@@ -66,7 +66,7 @@ def write_tree(out: Path) -> None:
             copy.write_text(first.sub(skip, path.read_text("utf-8"), count=1))
     write_recipe(out / "configs/ernie_10b_a1.4b_fp8")
     (out / "assets").mkdir()
-    shutil.copy(ROOT / "docs/images/llama-low-noise-loss.png", out / "assets")
+    shutil.copy(ROOT / "docs/images/llama-low-noise-loss.svg", out / "assets")
     (out / "README.md").write_text(readme(), "utf-8")
     format_python(out)
     check_words(out)

@@ -228,6 +228,17 @@ class Figure:
         return self
 
 
+@section
+class Curves:
+    """The READMEs' picture: losses of all seeds of an experiment."""
+
+    file: str
+    title: str
+    target: str
+    experiment: str
+    methods: Annotated[tuple[str, ...], Field(min_length=2, max_length=2)]
+
+
 def check_measure(name: str) -> None:
     """Raise a ValueError if nothing has a measure of that name."""
     if name not in _known_measures():
@@ -248,6 +259,12 @@ class _File:
     margins: dict[str, Real]
     claims: Annotated[list[dict[str, Any]], Field(min_length=1)]
     figures: tuple[Figure, ...] = ()
+    curves: Curves | None = None
+
+
+def load_curves(path: str | os.PathLike[str]) -> Curves | None:
+    """Read the READMEs' picture from the file of claims."""
+    return _read(path)[0].curves
 
 
 def load_figures(path: str | os.PathLike[str]) -> list[Figure]:

@@ -15,8 +15,9 @@ import jinja2
 
 from paddle_adagc.lab.markdown import markdown_table
 from paddle_adagc.lab.report.formatting import Value, format_spread
+from paddle_adagc.lab.report.loss_curves import loss_curves_svg
 from paddle_adagc.lab.report.measures import listed, run_measures, spread
-from paddle_adagc.lab.reproduce.claims import Claim, Figure, targets_of
+from paddle_adagc.lab.reproduce.claims import Claim, Curves, Figure, targets_of
 from paddle_adagc.lab.reproduce.comparisons import (
     EVENTS,
     JUDGED,
@@ -33,6 +34,7 @@ from paddle_adagc.lab.reproduce.results import (
     ExperimentResult,
     RunResult,
     TargetResult,
+    decode_losses,
     longest,
     merge_results,
     paired,
@@ -260,8 +262,9 @@ class Pages:
         catalogue: Catalogue,
         results: Mapping[str, TargetResult],
         figures: Sequence[Figure] = (),
+        curves: Curves | None = None,
     ) -> None:
-        self._results = results
+        self._results, self._curves = results, curves
         source = PooledResults(catalogue, results)
         self._verdicts = judge(claims, source)
         self._own = [v for v in self._verdicts if v.claim.extension]
@@ -286,9 +289,24 @@ class Pages:
             docs / RUNS_PAGE: self._runs_page(RUNS_PAGE),
             docs / ERNIE_PAGE: self._runs_page(ERNIE_PAGE),
             **{images / f: svg for f, svg in self.summary.svgs().items()},
+            **self._loss_curves(images),
             **self._readmes(docs.parent),
             results_dir / REPORT: self.as_json(),
         }
+
+    def _loss_curves(self, images: Path) -> dict[Path, str]:
+        curves = self._curves
+        if curves is None or curves.target not in self._results:
+            return {}
+        found = self._results[curves.target].experiment(curves.experiment)
+        losses = {
+            method: [decode_losses(r.series["loss"]) for r in runs]
+            for method in curves.methods
+            if found and (runs := found.runs_of(method))
+        }
+        if len(losses) < len(curves.methods):
+            return {}
+        return {images / curves.file: loss_curves_svg(curves.title, losses)}
 
     def _results_page(self) -> str:
         """Four answers, and a line per claim of the paper."""

@@ -9,6 +9,7 @@ from paddle_adagc.lab.reproduce.claims import (
     Claim,
     Condition,
     load_claims,
+    load_curves,
     load_figures,
 )
 from paddle_adagc.lab.reproduce.pages import (
@@ -65,6 +66,7 @@ def test_pages_are_what_the_committed_results_give():
         Catalogue({p.stem: p for p in sorted(command.GRIDS.glob("*.yaml"))}),
         load_all_results(command.RESULTS),
         load_figures(command.CLAIMS),
+        load_curves(command.CLAIMS),
     )
     made = pages.made_files(command.DOCS, command.RESULTS)
     for path, text in made.items():
