@@ -21,7 +21,7 @@ WIDTH, LEFT, RIGHT, TOP, ROW = 400, 104, 246, 40, 26
 _LOWEST, _HIGHEST = 0.01, 100.0
 """Ends of the axis of ratios; what lies beyond ends there."""
 
-STYLE = (
+_STYLE = (
     "<style>svg{--ink:#24292f;--soft:#57606a;--grid:#d8dce1;--paper:#fff;"
     "--mark:#0072b2;--band:#0072b222;font:12px sans-serif;max-width:100%}"
     "@media(prefers-color-scheme:dark){svg{--ink:#e6edf3;--soft:#9da7b3;"
@@ -118,11 +118,15 @@ def forest_svg(
             (middle + 6, "start", f"{ends[1]} →"),
         )
     ]
-    height = bottom + 38
+    return framed(title, width, bottom + 38, marks)
+
+
+def framed(title: str, width: int, height: int, marks: Sequence[str]) -> str:
+    """Put marks under a title, in the colors of light and dark."""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" '
         f'height="{height}" viewBox="0 0 {width} {height}" role="img">'
-        f"<title>{html.escape(title)}</title>{STYLE}"
+        f"<title>{html.escape(title)}</title>{_STYLE}"
         f'<rect width="{width}" height="{height}" fill="var(--paper)"/>'
         f'<text class="t" x="4" y="18">{html.escape(title)}</text>\n'
         + "\n".join(marks)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from paddle_adagc.lab.report.forest import STYLE
+from paddle_adagc.lab.report.forest import framed
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 760, 280, 44, 736, 40, 36
 """Pixels."""
@@ -75,12 +75,4 @@ def loss_curves_svg(
                 f'<polyline points="{points}" fill="none" stroke="{color}" '
                 'stroke-opacity=".7"/>'
             )
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" '
-        f'height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">'
-        f"<title>{html.escape(title)}</title>{STYLE}"
-        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="var(--paper)"/>'
-        f'<text class="t" x="4" y="18">{html.escape(title)}</text>\n'
-        + "\n".join(marks)
-        + "\n</svg>\n"
-    )
+    return framed(title, WIDTH, HEIGHT, marks)
