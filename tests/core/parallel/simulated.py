@@ -6,15 +6,21 @@ import threading
 
 import numpy as np
 import paddle
+import paddle.distributed as dist
 
-from paddle_adagc.parallel import reduce
 from paddle_adagc.parallel.topology import Axis, Topology
 
 READ_TOPOLOGY = "paddle_adagc.parallel.other_ranks.read_topology"
 
 
+class Group(tuple):
+    """Its ranks."""
+
+    ranks = property(tuple)
+
+
 class Ranks:
-    """Threads whose all-reduce sums over a group, given as its ranks."""
+    """Threads that sum over groups and gather from them."""
 
     def __init__(self, monkeypatch, topologies):
         self.topologies = topologies
@@ -22,8 +28,14 @@ class Ranks:
         self.calls = [[] for _ in topologies]
         self.barriers, self.values = {}, {}
         self.lock = threading.Lock()
-        monkeypatch.setattr(reduce.dist, "all_reduce", self.all_reduce)
-        monkeypatch.setattr(reduce.dist, "all_gather_object", self.all_gather)
+        for name, function in {
+            "all_reduce": self.all_reduce,
+            "all_gather_object": self.all_gather,
+            "get_rank": lambda: self.local.rank,
+            "get_world_size": lambda: len(topologies),
+            "is_initialized": lambda: True,
+        }.items():
+            monkeypatch.setattr(dist, name, function)
         monkeypatch.setattr(
             READ_TOPOLOGY, lambda: self.topologies[self.local.rank]
         )
@@ -31,12 +43,13 @@ class Ranks:
     def all_reduce(self, tensor, op=None, group=None):
         self.calls[self.local.rank].append((group, tensor.shape[0]))
         parts = self._exchange(tensor.numpy(), group)
-        is_max = op == reduce.dist.ReduceOp.MAX
+        is_max = op == dist.ReduceOp.MAX
         total = np.max(parts, 0) if is_max else sum(parts)
         paddle.assign(paddle.to_tensor(total), tensor)
 
     def all_gather(self, values, value, group=None):
-        values += self._exchange(value, group)
+        everyone = Group(range(len(self.topologies)))
+        values += self._exchange(value, group or everyone)
 
     def _exchange(self, value, group):
         rank = self.local.rank
@@ -78,7 +91,7 @@ class Ranks:
 
 
 def axis(rank, *group):
-    return Axis(group.index(rank), len(group), group)
+    return Axis(group.index(rank), len(group), Group(group))
 
 
 def along(name, count=2, **options):

@@ -2,13 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Unaveraged gradients, experts without marks and unbound clips are noticed."""
 
+import logging
 import math
 import re
 
 import numpy as np
 import paddle
 import pytest
-from core.parallel.ranks import run_on_ranks, start_fleet
+from core.parallel.simulated import Ranks, along, expert_topologies
 from helpers import clip_arrays
 
 from paddle_adagc import ClipGradByAdaGC
@@ -21,26 +22,28 @@ from paddle_adagc.parallel.topology import Topology
 T_START = 2
 
 
-def test_norms_that_differ_by_rounding_agree():
-    first = RankView({"a": 1.0, "noise": 1e-6, "mine": 3.0})
-    compare([first, RankView({"a": 1.015, "noise": 5e-4})], 1)
+SLICES = RankView({}, (0, 1), ("a", "experts.0"))
 
 
-def test_norms_of_copies_have_to_agree():
+@pytest.mark.parametrize(
+    "views",
+    [
+        [
+            RankView({"a": 1.0, "noise": 1e-6, "mine": 3.0}),
+            RankView({"a": 1.015, "noise": 5e-4}),
+        ],
+        [SLICES, RankView({}, (2, 3), ("b",))],
+        [RankView({}), RankView({}, dense=("b",))],
+    ],
+)
+def test_rounding_and_other_slices_are_no_disagreement(views):
+    compare(views, 1)
+
+
+def test_the_first_rank_that_disagrees_is_named():
     views = [RankView({"a": 1.0}), RankView({}), RankView({"a": 1.03})]
     with pytest.raises(RuntimeError, match=r"ranks 0 and 2 .* 'a'.* 1\.03"):
         compare(views, 1)
-
-
-def test_ranks_that_share_slices_have_to_hold_the_same_tensors():
-    views = [
-        RankView({}, (0, 1), ("a", "experts.0")),
-        RankView({}, (0, 1), ("a", "experts.1")),
-    ]
-    with pytest.raises(RuntimeError, match=r"'experts\.0' and 'experts\.1'"):
-        compare(views, 1)
-    compare([views[0], RankView({}, (2, 3), ("b",))], 1)
-    compare([RankView({}), RankView({}, dense=())], 1)
 
 
 @pytest.mark.parametrize(
@@ -81,13 +84,6 @@ def test_all_ranks_use_the_kernels_or_none(
     assert len(asked) == bool(device)
 
 
-def test_expert_parallel_ranks_need_marked_experts():
-    dense = RankView({"a": 1.0})
-    with pytest.raises(RuntimeError, match=r"2 expert-parallel .*moe_expert"):
-        compare([dense, dense], 2)
-    compare([dense, RankView({"a": 1.0}, has_experts=True)], 2)
-
-
 @pytest.mark.parametrize(
     ("make", "step"),
     [
@@ -114,92 +110,70 @@ def test_norms_are_compared_once_after_the_warm_up(monkeypatch, make, step):
     assert compared == [(["weight", "bias"], [(step + 1.0) ** 2, 0.0])]
 
 
-class Model(paddle.nn.Layer):
-    """A dense layer, and one expert under the name that it is given."""
-
-    def __init__(self, expert=None, group=None):
-        super().__init__()
-        self.dense = paddle.nn.Linear(2, 2, bias_attr=False)
-        if expert is None:
-            return
-        layer = paddle.nn.Linear(2, 2, bias_attr=False)
-        self.experts = paddle.nn.LayerDict({expert: layer})
-        if group is not None:
-            layer.weight.expert = layer.weight.no_sync = True
-            layer.weight.color = {"color": "moe_expert", "group": group}
+def dense_and_expert(number, is_marked):
+    """A dense layer, and one expert of this number."""
+    model = paddle.nn.Layer()
+    model.dense = paddle.nn.Linear(2, 2, bias_attr=False)
+    expert = paddle.nn.Linear(2, 2, bias_attr=False)
+    expert.weight.expert = is_marked
+    model.experts = paddle.nn.LayerDict({number: expert})
+    return model
 
 
-def complaint(model, dense_differs=False):
-    """What the clip says against it in the first adaptive step, if anything."""
-    rank = paddle.distributed.get_rank()
-    clip = ClipGradByAdaGC(t_start=T_START)
-    clip.bind(model)
-    for step in range(T_START + 3):
-        pairs = []
-        for key, parameter in model.named_parameters():
-            differs = dense_differs or not key.startswith("dense")
-            size = 1.0 + step + (0.5 * rank if differs else 0.0)
-            gradient = paddle.full(parameter.shape, 0.01 * size)
-            pairs.append((parameter, gradient))
-        try:
-            clip(pairs)
-        except RuntimeError as error:
-            assert clip.num_steps == T_START
-            return str(error)
-    return ""
-
-
-def complaints_of_data_parallel():
-    start_fleet(dp=2)
-    return [complaint(Model(), differs) for differs in (False, True)]
-
-
-def complaints_of_experts():
-    hcg = start_fleet(ep=2, sharding=2, sharding_configs={"split_param": True})
-    number = str(hcg.get_expert_parallel_rank())
-    group = hcg.get_moe_sharding_parallel_group()
-    made = [(number, group), ("0", group), (number, None), ("0", None)]
-    return [complaint(Model(*arguments)) for arguments in made]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("function", "expected"),
+    ("topologies", "numbers", "is_marked", "differing", "message"),
     [
-        (complaints_of_data_parallel, ["^$", "norm of 'dense.weight'"]),
+        (along("data"), "00", False, "", None),
+        (along("data"), "00", False, "dense", "norm of 'dense.weight'"),
+        (expert_topologies(2, 1), "01", True, "experts", None),
         (
-            complaints_of_experts,
-            [
-                "^$",
-                "norm of 'experts.0.weight'",
-                "'experts.0.weight' and 'experts.1.weight'",
-                "no rank has a tensor with an",
-            ],
+            expert_topologies(2, 1),
+            "00",
+            True,
+            "experts",
+            "norm of 'experts.0.weight'",
+        ),
+        (
+            expert_topologies(2, 1),
+            "01",
+            False,
+            "experts",
+            "'experts.0.weight' and 'experts.1.weight'",
+        ),
+        (
+            expert_topologies(2, 1),
+            "00",
+            False,
+            "experts",
+            r"2 expert-parallel .*no rank has a tensor with an .*moe_expert",
         ),
     ],
 )
-def test_ranks_are_compared_at_the_first_adaptive_step(function, expected):
-    for found in run_on_ranks(function, 2):
-        for text, pattern in zip(found, expected, strict=True):
-            assert re.search(pattern, text)
+def test_ranks_are_compared_at_the_first_adaptive_step(
+    monkeypatch, topologies, numbers, is_marked, differing, message
+):
+    def work(rank):
+        model = dense_and_expert(numbers[rank], is_marked)
+        clip = ClipGradByAdaGC(t_start=T_START)
+        clip.bind(model)
+        for step in range(T_START + 3):
+            pairs = []
+            for key, parameter in model.named_parameters():
+                differs = differing and key.startswith(differing)
+                size = 1.0 + step + 0.5 * rank * bool(differs)
+                gradient = paddle.full(parameter.shape, 0.01 * size)
+                pairs.append((parameter, gradient))
+            try:
+                clip(pairs)
+            except RuntimeError as error:
+                assert clip.num_steps == T_START
+                return str(error)
+        return None
 
-
-def meet_nan_on_rank_one(nonfinite, calls):
-    start_fleet(dp=2)
-    model = paddle.nn.Linear(1, 1)
-    clip = ClipGradByAdaGC(nonfinite=nonfinite)
-    clip.bind(model)
-    said = []
-    agreement.logger.addFilter(lambda record: said.append(record.getMessage()))
-    rank = paddle.distributed.get_rank()
-    grad = paddle.full([1, 1], math.nan if rank else 1.0)
-    try:
-        clip([(model.weight, grad)])
-        for call in calls:
-            getattr(clip, call)()
-    except FloatingPointError as error:
-        said.append(str(error))
-    return said
+    for found in Ranks(monkeypatch, topologies).run(work):
+        assert (found is None) == (message is None), found
+        if message is not None:
+            assert re.search(message, found)
 
 
 @pytest.mark.parametrize(
@@ -210,9 +184,23 @@ def meet_nan_on_rank_one(nonfinite, calls):
         ("zero", ["summary", "summary"], "'weight'.* {0: 0, 1: 1}"),
     ],
 )
-def test_data_parallel_ranks_hear_of_one_rank_s_nan(nonfinite, calls, message):
-    first, second = run_on_ranks(
-        meet_nan_on_rank_one, 2, nonfinite=nonfinite, calls=calls
-    )
+def test_data_parallel_ranks_hear_of_one_rank_s_nan(
+    monkeypatch, caplog, nonfinite, calls, message
+):
+    def work(rank):
+        model = paddle.nn.Linear(1, 1)
+        clip = ClipGradByAdaGC(nonfinite=nonfinite)
+        clip.bind(model)
+        grad = paddle.full([1, 1], math.nan if rank else 1.0)
+        try:
+            clip([(model.weight, grad)])
+        except FloatingPointError as error:
+            return [str(error)]
+        for call in calls:
+            getattr(clip, call)()
+        return []
+
+    said = sum(Ranks(monkeypatch, along("data")).run(work), [])  # noqa: RUF017
+    first, second = said or map(logging.LogRecord.getMessage, caplog.records)
     assert first == second
-    assert re.search(message, *first)
+    assert re.search(message, first)
