@@ -20,7 +20,7 @@ from paddle_adagc import ClipGradByAdaGC, kernels
 from paddle_adagc.clips.adagc import Init
 from paddle_adagc.clips.agc import ClipGradByAGC, _Units
 from paddle_adagc.clips.base import TensorScalingClip
-from paddle_adagc.clips.global_clips import (
+from paddle_adagc.clips.compared import (
     ClipGradByGlobalAdaGC,
     ClipGradByZClip,
 )

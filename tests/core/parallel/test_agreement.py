@@ -12,7 +12,7 @@ from core.parallel.ranks import run_on_ranks, start_fleet
 from helpers import clip_arrays
 
 from paddle_adagc import ClipGradByAdaGC
-from paddle_adagc.clips.tensor_wise import ClipGradByTensorWiseGC
+from paddle_adagc.clips.compared import ClipGradByTensorWiseGC
 from paddle_adagc.kernels import cuda as runtime
 from paddle_adagc.parallel import agreement, other_ranks
 from paddle_adagc.parallel.agreement import RankView, compare
