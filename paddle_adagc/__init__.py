@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from paddle_adagc.clips.adagc import ClipGradByAdaGC
     from paddle_adagc.clips.agc import ClipGradByAGC
-    from paddle_adagc.clips.global_clips import (
+    from paddle_adagc.clips.compared import (
         ClipGradByGlobalAdaGC,
+        ClipGradByTensorWiseGC,
         ClipGradByZClip,
     )
     from paddle_adagc.clips.registry import make_clip
-    from paddle_adagc.clips.tensor_wise import ClipGradByTensorWiseGC
     from paddle_adagc.stability.spike_score import spike_score
     from paddle_adagc.state import load_state, save_state
 
@@ -39,9 +39,9 @@ __all__ = [
 _MODULES = {
     "ClipGradByAGC": "clips.agc",
     "ClipGradByAdaGC": "clips.adagc",
-    "ClipGradByGlobalAdaGC": "clips.global_clips",
-    "ClipGradByTensorWiseGC": "clips.tensor_wise",
-    "ClipGradByZClip": "clips.global_clips",
+    "ClipGradByGlobalAdaGC": "clips.compared",
+    "ClipGradByTensorWiseGC": "clips.compared",
+    "ClipGradByZClip": "clips.compared",
     "load_state": "state",
     "make_clip": "clips.registry",
     "save_state": "state",

@@ -14,11 +14,11 @@ from paddle.nn.clip import ClipGradBase
 from paddle_adagc.checks import check_choice, name_hint
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.clips.agc import ClipGradByAGC
-from paddle_adagc.clips.global_clips import (
+from paddle_adagc.clips.compared import (
     ClipGradByGlobalAdaGC,
+    ClipGradByTensorWiseGC,
     ClipGradByZClip,
 )
-from paddle_adagc.clips.tensor_wise import ClipGradByTensorWiseGC
 
 
 class NoClip(ClipGradBase):

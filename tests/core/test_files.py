@@ -29,20 +29,6 @@ def test_json_is_a_line_or_leaves_the_old_file(tmp_path):
     assert path.read_text() == '{"step": 3}\n'
 
 
-def test_an_error_leaves_the_old_file_and_nothing_else(tmp_path):
-    path = atomic_write(tmp_path / "file", "old")
-
-    def write_half():
-        with temporary_path(path) as temporary:
-            temporary.write_text("half")
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        write_half()
-    assert path.read_text() == "old"
-    assert os.listdir(tmp_path) == ["file"]
-
-
 def test_the_temporary_file_can_lie_in_another_folder(tmp_path):
     folder = tmp_path / "work"
     folder.mkdir()

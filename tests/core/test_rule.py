@@ -43,32 +43,39 @@ def test_global_scale(total, expected):
     np.testing.assert_allclose(scale.numpy(), [expected])
 
 
-def test_running_minimum_ignores_zero_and_non_finite_norms():
-    gamma = rule.running_minimum(
-        vector([1.0, 3.0, 0.0, np.inf, np.nan, 0.0]),
-        vector([2.0, 2.0, 2.0, 2.0, 2.0, np.inf]),
-    )
-    np.testing.assert_array_equal(
-        gamma.numpy(), np.float32([1.0, 2.0, 2.0, 2.0, 2.0, np.inf])
-    )
+INF, NAN = np.inf, np.nan
 
 
-def test_adaptive_scale_hand_worked():
-    norm = vector([2.0, 0.5, 0.0, np.inf, np.nan, 7.0, 0.0])
-    gamma = vector([1.0, 1.0, 1.0, 1.0, 1.0, np.inf, np.inf])
-    h = rule.adaptive_scale(norm, gamma, 1.5)
-    np.testing.assert_array_equal(
-        h.numpy(), np.float32([0.75, 1.0, 1.0, 0.0, 0.0, 1.0, 1.0])
-    )
-
-
-def test_moving_average_hand_worked():
-    norm = vector([2.0, 0.0, np.nan, np.inf, 5.0, 0.0])
-    gamma = vector([1.0, 1.0, 1.0, 1.0, np.inf, np.inf])
-    average = rule.moving_average(norm, gamma, 0.75)
-    np.testing.assert_array_equal(
-        average.numpy(), np.float32([1.25, 1.0, 1.0, 1.0, 5.0, np.inf])
-    )
+@pytest.mark.parametrize(
+    ("function", "norm", "gamma", "argument", "expected"),
+    [
+        (
+            rule.running_minimum,
+            [1, 3, 0, INF, NAN, 0],
+            [2, 2, 2, 2, 2, INF],
+            (),
+            [1, 2, 2, 2, 2, INF],
+        ),
+        (
+            rule.adaptive_scale,
+            [2, 0.5, 0, INF, NAN, 7, 0],
+            [1, 1, 1, 1, 1, INF, INF],
+            (1.5,),
+            [0.75, 1, 1, 0, 0, 1, 1],
+        ),
+        (
+            rule.moving_average,
+            [2, 0, NAN, INF, 5, 0],
+            [1, 1, 1, 1, INF, INF],
+            (0.75,),
+            [1.25, 1, 1, 1, 5, INF],
+        ),
+        (rule.latest_below, [0.05, 3, 0], [1, 1, 1], (0.1,), [0.05, 0.1, 1]),
+    ],
+)
+def test_functions_of_norm_and_gamma(function, norm, gamma, argument, expected):
+    got = function(vector(norm), vector(gamma), *argument)
+    np.testing.assert_array_equal(got.numpy(), np.float32(expected))
 
 
 LOW, HIGH = -math.log(4.0), math.log(10.0)
@@ -123,11 +130,6 @@ def test_mean_change_hand_worked():
     assert rule.mean_change(nothing, nothing, vector([0.25])).item() == 0.0
     mean = rule.mean_change(total, nothing + 0.5, vector([1.0]))
     np.testing.assert_allclose(mean.numpy(), [np.log(2)])
-
-
-def test_latest_below_hand_worked():
-    gamma = rule.latest_below(vector([0.05, 3.0, 0.0]), vector([1, 1, 1]), 0.1)
-    np.testing.assert_array_equal(gamma.numpy(), np.float32([0.05, 0.1, 1.0]))
 
 
 @given(vectors, st.floats(1e-3, 1e3))

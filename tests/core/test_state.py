@@ -297,7 +297,7 @@ def test_bind_to_the_model_in_another_order_keeps_state_and_steps(monkeypatch):
     clip = ClipGradByAdaGC(t_start=1)
     clip.bind(paddle.nn.LayerDict({"a": first, "b": second}))
     train_on = first.parameters()
-    fill(clip, train_on)
+    clip_arrays(clip, train_on, [np.ones([1, 1]), np.full(1, np.nan)])
     before = clip.state_dict()["gamma"]
     clip.bind(paddle.nn.LayerDict({"b": second, "a": first}))
     gathered = []
@@ -309,6 +309,8 @@ def test_bind_to_the_model_in_another_order_keeps_state_and_steps(monkeypatch):
     assert [*gamma] == ["b.weight", "b.bias", "a.weight", "a.bias"]
     assert gamma == before
     assert gathered == [{"a.weight", "a.bias"}]
+    lost = clip.snapshot().per_tensor["nonfinite_total"]
+    assert lost.tolist() == [0, 0, 0, 1]
     assert clip.metrics()["tensors"] == {}
     fill(clip, train_on)
     assert clip.num_steps == 2
@@ -343,11 +345,12 @@ def test_whole_state_loaded_before_bind_to_a_part_of_the_model(monkeypatch):
 
 
 def test_two_clips_are_saved_in_one_directory(tmp_path):
-    for name, value in (("g.safetensors", 0.5), ("d.safetensors", 2.0)):
-        state = {"step": 1, "gamma": {"a": value}, "config": {}}
+    values = {"g.safetensors": 0.5, "d.safetensors": 2.0}
+    for name, x in values.items():
+        state = {"step": 1, "gamma": {"a": x}, "config": {}}
         save_state(state, tmp_path, name)
-    for name, value in (("g.safetensors", 0.5), ("d.safetensors", 2.0)):
-        assert load_state(tmp_path, name)["gamma"] == {"a": value}
+    for name, x in values.items():
+        assert load_state(tmp_path, name)["gamma"] == {"a": x}
 
 
 FORMAT_2 = {

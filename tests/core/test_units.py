@@ -4,15 +4,10 @@
 
 import math
 
-import backends
 import numpy as np
 import paddle
 import pytest
-from helpers import (
-    clip_arrays,
-    make_parameters,
-    no_waiting_for_the_device,
-)
+from helpers import clip_arrays, make_parameters
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -214,21 +209,6 @@ def test_gradients_of_every_dtype_and_layout(dtype, is_strided):
     for one, other in zip(parts_of(clipped), parts_of(arrays), strict=True):
         rtol = 1e-5 if is_strided else 2e-2
         np.testing.assert_allclose(one, 0.52 * other, rtol=rtol)
-
-
-def test_a_step_does_not_wait_for_the_device(monkeypatch):
-    backends.use_cuda(monkeypatch)
-    fused, clip = Net(), ClipGradByAdaGC(t_start=1)
-    clip.bind(fused, units=DECLARED)
-    for step in range(4):
-        pairs = [
-            (p, paddle.to_tensor(a))
-            for p, a in zip(
-                fused.parameters(), gradients_of_step(step), strict=True
-            )
-        ]
-        with no_waiting_for_the_device(monkeypatch):
-            clip(pairs)
 
 
 def test_experts_take_no_more_launches_than_tensors_apart():

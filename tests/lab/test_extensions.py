@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import paddle
 import pytest
-from helpers import clip_arrays, feed, gammas, make_parameters
+from helpers import assert_equal, clip_arrays, feed, make_parameters
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference.adagc import adagc_step
@@ -68,46 +68,62 @@ def adagc_with_deviations_step(
     return clipped, new, beta * deviation + (1 - beta) * change
 
 
-def robust_step(t, grads, gamma, outliers, lambda_abs, t_start):
-    """The robust preset: lambda_rel 2, beta 0.99, and few outliers doubted.
-
-    ``outliers`` is a list of floats. Gives the clipped arrays, new gamma and
-    new outliers.
-    """
+def robust_step(t, norms, gamma, outliers, lambda_abs, t_start):
+    """The robust preset: lambda_rel 2, beta 0.99, and few outliers doubted."""
     clipped, new_gamma = adagc_step(
-        t, grads, gamma, 2.0, 0.99, lambda_abs, t_start
+        t, norms, gamma, 2.0, 0.99, lambda_abs, t_start
     )
     if t < t_start or gamma is None:
         return clipped, new_gamma, outliers
-    passed, new_outliers = [], []
-    for g, g_hat, count in zip(grads, clipped, outliers, strict=True):
-        h = np.linalg.norm(g_hat) / np.linalg.norm(g)
-        doubt = min(max(9.0 - count, 0.0), 1.0)
-        passed.append(doubt * h**4 * g + (1.0 - doubt) * h * g)
-        new_outliers.append(0.98 * count + 1.0 - h**4)
-    return passed, new_gamma, new_outliers
+    h = clipped / norms
+    doubt = np.clip(9.0 - outliers, 0.0, 1.0)
+    passed = (doubt * h**4 + (1.0 - doubt) * h) * norms
+    return passed, new_gamma, 0.98 * outliers + 1.0 - h**4
 
 
-@pytest.mark.parametrize("lambda_dev", [0.5, 3.0])
+MARGINS = {"beta": 0.9, "lambda_abs": 6.0}
+
+
 @pytest.mark.parametrize(
-    "values",
-    [{"t_start": 0}, {"t_start": 5}, {"t_start": 40, "lambda_rel": 0.9}],
-    ids=str,
+    ("make", "step", "name", "values"),
+    [
+        *(
+            (
+                DeviationAdaGC,
+                adagc_with_deviations_step,
+                "deviation",
+                MARGINS | {"lambda_dev": lambda_dev, **values},
+            )
+            for lambda_dev in (0.5, 3.0)
+            for values in (
+                {"t_start": 0, "lambda_rel": 1.04},
+                {"t_start": 5, "lambda_rel": 1.04},
+                {"t_start": 40, "lambda_rel": 0.9},
+            )
+        ),
+        *(
+            (
+                RobustAdaGC,
+                robust_step,
+                "outliers",
+                {"t_start": t_start, "lambda_abs": 1.0},
+            )
+            for t_start in (0, 5, 40)
+        ),
+    ],
 )
-def test_margins_equal_the_numpy_twin(lambda_dev, values):
-    values = {"lambda_rel": 1.04, "beta": 0.9, "lambda_abs": 6.0, **values}
-    clip = DeviationAdaGC(strict=True, lambda_dev=lambda_dev, **values)
-    norms = np.random.default_rng(0).lognormal(sigma=0.7, size=(100, 4))
-    norms[60] *= 20
+def test_equals_the_numpy_twin(make, step, name, values):
+    clip = make(strict=True, **values)
+    norms = np.random.default_rng(0).lognormal(sigma=0.7, size=(150, 4))
+    norms[60:90, 1] *= 20
     clipped, found = feed(clip, norms)
-    gamma = deviation = None
-    for step, row in enumerate(norms):
-        expected, gamma, deviation = adagc_with_deviations_step(
-            step, row, gamma, deviation, lambda_dev=lambda_dev, **values
-        )
-        np.testing.assert_allclose(clipped[step], expected, rtol=2e-5)
-        np.testing.assert_allclose(found[step], gamma, rtol=2e-5)
-    np.testing.assert_allclose(kept(clip, "deviation"), deviation, rtol=1e-4)
+    gamma, count = None, np.zeros(4)
+    for t, row in enumerate(norms):
+        expected, gamma, count = step(t, row, gamma, count, **values)
+        np.testing.assert_allclose(clipped[t], expected, rtol=2e-5)
+        np.testing.assert_allclose(found[t], gamma, rtol=2e-5)
+    np.testing.assert_allclose(kept(clip, name), count, rtol=1e-4, atol=1e-5)
+    assert max(count) > (name == "outliers")
 
 
 @pytest.mark.parametrize("value", [0.0, np.nan, np.inf])
@@ -134,29 +150,6 @@ def test_a_norm_that_says_nothing_changes_nothing(value, make, norms, name):
     assert before > 0
     run(clip, [value])
     assert kept(clip, name) == before
-
-
-@pytest.mark.parametrize("t_start", [0, 5, 40])
-def test_equals_the_numpy_twin(t_start):
-    rng = np.random.default_rng(0)
-    values = {"t_start": t_start, "lambda_abs": 1.0}
-    clip = RobustAdaGC(strict=True, **values)
-    parameters = make_parameters(SHAPES)
-    gamma, count = None, [0.0] * len(SHAPES)
-    for t in range(150):
-        grads = [
-            rng.normal(size=shape) * rng.lognormal(sigma=0.7)
-            for shape in SHAPES
-        ]
-        if 60 <= t < 90:
-            grads[1] *= 20
-        expected, gamma, count = robust_step(t, grads, gamma, count, **values)
-        got = clip_arrays(clip, parameters, grads)
-        for ours, theirs in zip(got, expected, strict=True):
-            np.testing.assert_allclose(ours, theirs, rtol=2e-5)
-        np.testing.assert_allclose(gammas(clip), gamma, rtol=1e-5)
-        np.testing.assert_allclose(kept(clip), count, rtol=1e-4, atol=1e-5)
-    assert max(count) > 1
 
 
 @given(*[st.floats(2**-10, 2**10, width=32)] * 2, st.floats(0, 50, width=16))
@@ -189,9 +182,7 @@ def test_state_resumes_bit_equal_and_can_be_switched(tmp_path):
     again.set_state_dict(state)
     for grads in series[20:]:
         left = clip_arrays(clip, parameters, grads)
-        right = clip_arrays(again, parameters, grads)
-        for one, other in zip(left, right, strict=True):
-            np.testing.assert_array_equal(one, other)
+        assert_equal(clip_arrays(again, parameters, grads), left)
     np.testing.assert_array_equal(kept(again), kept(clip))
     assert kept(clip).any()
 
@@ -204,32 +195,34 @@ def test_state_resumes_bit_equal_and_can_be_switched(tmp_path):
     assert not kept(again).any()
 
 
-def test_configs_name_it_as_a_preset():
-    assert type(make_clip("adagc")) is ClipGradByAdaGC
-    assert type(make_clip("adagc", preset="paper")) is ClipGradByAdaGC
+def test_configs_name_them():
+    for neutral in ({}, {"preset": "paper"}, {"lambda_dev": 0.0}):
+        assert type(make_clip("adagc", **neutral)) is ClipGradByAdaGC
     clip = make_clip("adagc", preset="robust", t_start=7)
     assert (type(clip), clip.lambda_rel, clip.t_start) == (RobustAdaGC, 2.0, 7)
     assert make_clip("adagc", preset="robust", lambda_rel=3).lambda_rel == 3.0
-    with pytest.raises(ValueError, match="preset must be one of paper, robust"):
-        make_clip("adagc", preset="Robust")
-    with pytest.raises(ValueError, match="takes no 'lamda_abs', did you mean"):
-        make_clip("adagc", preset="robust", lamda_abs=1.0)
-    with pytest.raises(ValueError, match="takes no 'preset'"):
-        make_clip("global_norm", preset="robust")
-
-
-def test_configs_name_the_margin():
-    assert type(make_clip("adagc", lambda_dev=0.0)) is ClipGradByAdaGC
     clip = make_clip("adagc", lambda_dev=2, t_start=7)
     assert (type(clip), clip.lambda_dev, clip.t_start) == (DeviationAdaGC, 2, 7)
-    with pytest.raises(ValueError, match="lambda_dev must not be negative"):
-        make_clip("adagc", lambda_dev=-1.0)
-    with pytest.raises(ValueError, match="takes no 'lambda_dev'"):
-        make_clip("global_norm", lambda_dev=1.0)
-    with pytest.raises(ValueError, match="give one of them"):
-        make_clip("adagc", preset="robust", lambda_dev=1.0)
-    with pytest.raises(ValueError, match="no tensor has values of its own"):
-        make_clip("adagc", lambda_dev=1.0, overrides={"a": {"beta": 0.5}})
+
+
+ROBUST, OVERRIDES = {"preset": "robust"}, {"a": {"beta": 0.5}}
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("adagc", {"preset": "Robust"}, "preset must be one of paper, robust"),
+        ("adagc", ROBUST | {"lamda_abs": 1}, "no 'lamda_abs', did you mean"),
+        ("global_norm", ROBUST, "takes no 'preset'"),
+        ("adagc", {"lambda_dev": -1.0}, "lambda_dev must not be negative"),
+        ("global_norm", {"lambda_dev": 1.0}, "takes no 'lambda_dev'"),
+        ("adagc", ROBUST | {"lambda_dev": 1.0}, "give one of them"),
+        ("adagc", {"lambda_dev": 1, "overrides": OVERRIDES}, "values of its o"),
+    ],
+)
+def test_wrong_configs(name, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        make_clip(name, **arguments)
 
 
 def test_doubt_of_outliers_ends_from_the_eighth_to_the_ninth():

@@ -1,6 +1,6 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""ClipGradByAdaGC against the literal twin of Algorithm 1, and its variants."""
+"""AdaGC's own: how gamma starts, votes of the warm-up, what is warned of."""
 
 import warnings
 from functools import partial
@@ -8,79 +8,73 @@ from functools import partial
 import numpy as np
 import paddle
 import pytest
-from helpers import clip_arrays, feed, gammas, make_parameters
-from reference.adagc import adagc_step
+from helpers import assert_equal, clip_arrays, feed, gammas, make_parameters
+from reference.adagc import voted_warm_up
 
-from paddle_adagc import ClipGradByAdaGC, make_clip
+from paddle_adagc import (
+    ClipGradByAdaGC,
+    ClipGradByGlobalAdaGC,
+    ClipGradByZClip,
+    load_state,
+    make_clip,
+    save_state,
+)
 
 pytestmark = pytest.mark.usefixtures("backend")
 
-
-SHAPES = [[7, 5], [5], [3, 4, 2], [1], [64, 48]]
-
-
-def random_gradients(rng, step):
-    """Norms that shrink, with outliers in single tensors now and then."""
-    grads = [
-        rng.normal(size=shape).astype("float32") / (1 + 0.1 * step)
-        for shape in SHAPES
-    ]
-    if step % 7 == 3:
-        grads[step % len(grads)] *= 50
-    return grads
+HALVES = {"lambda_rel": 2.0, "beta": 0.5}
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("arguments", "norms", "clipped", "gamma"),
     [
-        {},
-        {"t_start": 0},
-        {"t_start": 1},
-        {"t_start": 30, "lambda_abs": 1e9},
-        {"t_start": 50, "lambda_rel": 1.5, "beta": 0.9, "lambda_abs": 0.1},
-        {"t_start": 3, "lambda_rel": 1.2, "beta": 0.98},
-    ],
-    ids=str,
-)
-def test_equals_the_numpy_twin_for_120_steps(arguments):
-    values = {
-        "lambda_rel": 1.04,
-        "beta": 0.99,
-        "lambda_abs": 1.0,
-        "t_start": 100,
-        **arguments,
-    }
-    rng = np.random.default_rng(0)
-    clip = ClipGradByAdaGC(strict=True, **arguments)
-    parameters = make_parameters(SHAPES)
-    gamma = None
-    for t in range(120):
-        grads = random_gradients(rng, t)
-        expected, gamma = adagc_step(t, grads, gamma, **values)
-        got = clip_arrays(clip, parameters, grads)
-        for ours, theirs in zip(got, expected, strict=True):
-            scale = np.abs(theirs).max()
-            np.testing.assert_allclose(
-                ours, theirs, rtol=1e-6, atol=1e-7 * scale
+        (
+            {"lambda_abs": 5.0, "t_start": 2, **HALVES},
+            [[6.0, 8.0], [1.0, 4.5], [8.0, 8.0]],
+            [[3.0, 4.0], [1.0, 4.5], [2.0, 8.0]],
+            [[3.0, 4.0], [1.0, 4.0], [1.5, 6.0]],
+        ),
+        (
+            {"init": "min_no_warmup", "t_start": 2, "lambda_rel": 1.0},
+            [[30.0], [10.0], [20.0]],
+            [[30.0], [10.0], [10.0]],
+            [[30.0], [10.0], [10.0]],
+        ),
+        (
+            {"init": "constant", "init_value": 0.5, **HALVES},
+            [[3.0, 0.25], [1.5, None]],
+            [[1.0, 0.25], [1.5, None]],
+            [[0.75, 0.375], [1.125, 0.375]],
+        ),
+        (
+            {"init": "constant", "lambda_rel": 2.0},
+            [[4.0]],
+            [[2.0]],
+            [[1.01]],
+        ),
+        *(
+            (
+                {"init": "lambda_abs", "lambda_abs": 0.5, "t_start": 2}
+                | HALVES,
+                [[3.0, 4.0], [1e6, 1e-6], [0.25, 4.0], [0.25, nothing]],
+                [[0.3, 0.4], [0.5, 5e-13], [0.25, 1.0], [0.25, nothing]],
+                [[0.5, 0.5]] * 2 + [[0.375, 0.75], [0.3125, 0.75]],
             )
-        np.testing.assert_allclose(gammas(clip), gamma, rtol=1e-6)
-
-
-def test_two_tensors_by_hand():
-    clip = ClipGradByAdaGC(lambda_rel=2.0, beta=0.5, lambda_abs=5.0, t_start=2)
-    parameters = make_parameters([[2], [1]])
-
-    def step(first, second):
-        grads = [np.float32([first, 0.0]), np.float32([second])]
-        clipped = clip_arrays(clip, parameters, grads)
-        return [clipped[0][0], clipped[1][0]]
-
-    assert step(6.0, 8.0) == [3.0, 4.0]  # global norm 10 > 5
-    np.testing.assert_array_equal(gammas(clip), [3.0, 4.0])
-    assert step(1.0, 4.5) == [1.0, 4.5]  # below 5: nothing to clip
-    np.testing.assert_array_equal(gammas(clip), [1.0, 4.0])
-    assert step(8.0, 8.0) == [2.0, 8.0]  # first adaptive: 2 * 1 and 2 * 4
-    np.testing.assert_array_equal(gammas(clip), [1.5, 6.0])
+            for nothing in (0.0, None)
+        ),
+        (
+            {"init": "threshold", "t_start": 2, "lambda_rel": 1.0},
+            [[0.25, 0.01], [3.0, 0.05], [3.0, 0.05]],
+            [[0.25, 0.01], [3.0, 0.05], [0.1, 0.05]],
+            [[0.1, 0.01], [0.1, 0.05], [0.1, 0.05]],
+        ),
+    ],
+)
+def test_starts_by_hand(arguments, norms, clipped, gamma):
+    out, history = feed(ClipGradByAdaGC(**arguments), norms)
+    got = np.array([out, history], float)  # None becomes NaN
+    expected = np.array([clipped, gamma], float)
+    np.testing.assert_allclose(got, expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("nothing", [0.0, None])
@@ -89,12 +83,7 @@ def test_two_tensors_by_hand():
     [
         ({"t_start": 3, "lambda_abs": 100.0}, [2, ..., 3], 3, 2),
         ({"t_start": 0, "beta": 0.5}, [2, *[...] * 200], None, 2),
-        (
-            {"t_start": 0, "beta": 0.5, "lambda_rel": 2.0},
-            [2, *[...] * 200, 8],
-            4,
-            3,
-        ),
+        ({"t_start": 0, **HALVES}, [2, *[...] * 200, 8], 4, 3),
         ({"t_start": 2, "lambda_rel": 1.0}, [*[...] * 4, 8], 8, 8),
         ({"t_start": 2, "lambda_rel": 1.0}, [*[...] * 4, 8, 16], 8, 8),
         (
@@ -118,53 +107,6 @@ def test_zero_or_missing_norm_is_no_norm(
     assert history[-1][1] == gamma
 
 
-HALVES = {"lambda_rel": 2.0, "beta": 0.5}
-
-
-@pytest.mark.parametrize(
-    ("init", "arguments", "norms", "clipped", "gamma"),
-    [
-        (
-            "min_no_warmup",
-            {"t_start": 2, "lambda_rel": 1.0},
-            [[30.0], [10.0], [20.0]],
-            [[30.0], [10.0], [10.0]],
-            [[30.0], [10.0], [10.0]],
-        ),
-        (
-            "constant",
-            {"init_value": 0.5, **HALVES},
-            [[3.0, 0.25], [1.5, None]],
-            [[1.0, 0.25], [1.5, None]],
-            [[0.75, 0.375], [1.125, 0.375]],
-        ),
-        ("constant", {"lambda_rel": 2.0}, [[4.0]], [[2.0]], [[1.01]]),
-        *(
-            (
-                "lambda_abs",
-                {"lambda_abs": 0.5, "t_start": 2, **HALVES},
-                [[3.0, 4.0], [1e6, 1e-6], [0.25, 4.0], [0.25, nothing]],
-                [[0.3, 0.4], [0.5, 5e-13], [0.25, 1.0], [0.25, nothing]],
-                [[0.5, 0.5]] * 2 + [[0.375, 0.75], [0.3125, 0.75]],
-            )
-            for nothing in (0.0, None)
-        ),
-        (
-            "threshold",
-            {"t_start": 2, "lambda_rel": 1.0},
-            [[0.25, 0.01], [3.0, 0.05], [3.0, 0.05]],
-            [[0.25, 0.01], [3.0, 0.05], [0.1, 0.05]],
-            [[0.1, 0.01], [0.1, 0.05], [0.1, 0.05]],
-        ),
-    ],
-)
-def test_other_starts_by_hand(init, arguments, norms, clipped, gamma):
-    out, history = feed(ClipGradByAdaGC(init=init, **arguments), norms)
-    got = np.array([out, history], float)  # None becomes NaN
-    expected = np.array([clipped, gamma], float)
-    np.testing.assert_allclose(got, expected, rtol=1e-6)
-
-
 def test_is_not_a_global_norm_clip_which_fleet_would_replace():
     assert not isinstance(ClipGradByAdaGC(), paddle.nn.ClipGradByGlobalNorm)
     assert isinstance(ClipGradByAdaGC(), paddle.nn.clip.ClipGradBase)
@@ -179,3 +121,123 @@ def test_factor_that_lets_gamma_only_shrink_is_warned_of(make):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         make(lambda_rel=1.001)
+
+
+NUM_TENSORS, T_START = 12, 40
+
+
+def usual_norms(seed=0):
+    """Norms of a calm start: they halve, each with a spread of 20%."""
+    rng = np.random.default_rng(seed)
+    size = np.exp(rng.normal(size=NUM_TENSORS))
+    trend = np.linspace(1.0, 0.5, T_START)[:, None]
+    return trend * size * np.exp(0.2 * rng.normal(size=(T_START, 1)))
+
+
+def run(clip, norms):
+    """Gammas after each step, [num_steps, num_tensors]."""
+    return np.array(feed(clip, norms)[1])
+
+
+ALL, ONE = slice(None), 3
+
+
+@pytest.mark.parametrize(
+    ("tensors", "factor"),
+    [(ONE, 1e6), (ONE, 1e3), (ONE, 2.0**56), (ALL, 1e-6)]
+    + [(ONE, factor) for factor in (1e-12, 1e-3, 0.005)],
+)
+@pytest.mark.parametrize(
+    "steps", [[0], [1], [39], [0, 1, 2, 3, 4], [20, 25, 30, 31, 32]]
+)
+def test_bad_warm_up_steps_do_not_set_gamma(tensors, factor, steps):
+    norms = usual_norms()
+    norms[steps, tensors] *= factor
+    clean = run(ClipGradByAdaGC(t_start=T_START), usual_norms())[-1]
+    voted = run(ClipGradByAdaGC(t_start=T_START), norms)[-1]
+    strict = run(ClipGradByAdaGC(t_start=T_START, strict=True), norms)[-1]
+    np.testing.assert_allclose(voted, clean, rtol=0.3)
+    harmed = strict / clean
+    is_one_small = tensors == ONE and factor < 1
+    assert (harmed[ONE] if is_one_small else np.median(harmed)) < 0.05
+
+
+def test_calm_warm_up_is_the_letter_bit_for_bit():
+    norms = usual_norms()
+    norms[0] *= 300
+    norms[1] *= 20
+    robust = run(ClipGradByAdaGC(t_start=T_START), norms)
+    strict = run(ClipGradByAdaGC(t_start=T_START, strict=True), norms)
+    np.testing.assert_array_equal(robust, strict)
+
+
+def test_votes_equal_the_numpy_twin():
+    rng = np.random.default_rng(5)
+    num_replaced = 0
+    for seed in range(10):
+        norms = usual_norms(seed)
+        norms[rng.random(norms.shape) < 0.1] = 0
+        norms[rng.random(norms.shape) < 0.02] = np.nan
+        for step in np.flatnonzero(rng.random(T_START) < 0.4):
+            norms[step] *= 10.0 ** rng.integers(-6, 2)
+        norms = norms.astype(np.float32)
+        got = run(ClipGradByAdaGC(t_start=T_START, lambda_abs=3.0), norms)
+        expected = voted_warm_up(norms.astype(np.float64), 3.0)
+        np.testing.assert_allclose(got, expected, rtol=1e-6)
+        num_replaced += np.any(expected[1:] > expected[:-1])
+    assert num_replaced >= 5
+
+
+def test_gamma_of_a_state_without_votes_is_settled():
+    parameters = make_parameters([[1]] * NUM_TENSORS)
+    old = ClipGradByAdaGC(t_start=T_START, strict=True)
+    rows = [[np.float32([n]) for n in row] for row in usual_norms()]
+    clip_arrays(old, parameters, rows[0])
+    state = old.state_dict()
+    del state["config"]["strict"]
+    clip = ClipGradByAdaGC(t_start=T_START)
+    clip.set_state_dict(state)
+    before = gammas(clip)
+    clip_arrays(clip, parameters, [1e-6 * g for g in rows[1]])
+    np.testing.assert_array_equal(gammas(clip), before)
+    strict = ClipGradByAdaGC(t_start=T_START, strict=True)
+    with pytest.warns(UserWarning, match="strict"):
+        strict.set_state_dict(clip.state_dict())
+    np.testing.assert_array_equal(gammas(strict), before)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        partial(ClipGradByAdaGC, t_start=4),
+        partial(ClipGradByAdaGC, t_start=0),
+        partial(ClipGradByAdaGC, init="constant"),
+        partial(ClipGradByGlobalAdaGC, t_start=4),
+        partial(ClipGradByZClip, warmup_steps=4),
+    ],
+)
+@pytest.mark.parametrize("saved_after", [None, 0, 2, 6])
+def test_restarted_clip_is_a_new_one_that_counts_on(
+    make, saved_after, tmp_path
+):
+    parameters = make_parameters([[3], [4]])
+    old, new = make(), make()
+    rng = np.random.default_rng(0)
+    series = [[rng.normal(size=n) for n in (3, 4)] for _ in range(17)]
+    for grads in series[:7]:
+        clip_arrays(old, parameters, [100 * g for g in grads])
+    old.restart_warmup()
+    for step, grads in enumerate(series[7:]):
+        if step == saved_after:
+            save_state(old.state_dict(), tmp_path)
+            old = make()
+            old.set_state_dict(load_state(tmp_path))
+            assert old.num_steps == 7 + step
+        assert_equal(
+            clip_arrays(old, parameters, grads),
+            clip_arrays(new, parameters, grads),
+        )
+    assert old.num_steps == 17
+    assert old.metrics()["step"] == 16
+    assert old.state_dict()["warmup_start"] == 7
+    assert "warmup_start" not in new.state_dict()

@@ -9,11 +9,11 @@ from helpers import clip_arrays, gammas, make_parameters
 from reference.clips import agc
 
 from paddle_adagc.clips.agc import ClipGradByAGC
-from paddle_adagc.clips.global_clips import (
+from paddle_adagc.clips.compared import (
     ClipGradByGlobalAdaGC,
+    ClipGradByTensorWiseGC,
     ClipGradByZClip,
 )
-from paddle_adagc.clips.tensor_wise import ClipGradByTensorWiseGC
 from paddle_adagc.parallel.topology import Axis, Topology
 
 pytestmark = pytest.mark.usefixtures("backend")

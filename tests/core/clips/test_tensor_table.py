@@ -20,33 +20,26 @@ def after(calls, has_one_state=False):
 
 
 @pytest.mark.parametrize(
-    ("calls", "num_steps"),
+    ("calls", "num_steps", "is_irregular"),
     [
-        ([[]] * 3, 3),  # a call without gradients is a step
-        ([[], [0], [0], [], [0], [], [0]], 7),
-        ([[], [0], []], 3),
+        ([[]] * 3, 3, False),  # a call without gradients is a step
+        ([[], [0], [0], [], [0], [], [0]], 7, False),
+        ([[], [0], []], 3, False),
         # Groups make up a step until a tensor comes by again.
-        ([[0, 1], [2], [0, 1], [2], [0], [1, 2]], 3),
+        ([[0, 1], [2], [0, 1], [2], [0], [1, 2]], 3, False),
+        ([[0], [0], [0]], 3, False),
+        ([[0, 1], [0], [0, 1]], 3, False),
+        ([[0], [1], [0], [1], [0]], 3, False),
+        ([[0], [1], [2], [0], [1], [2], [0]], 3, False),
+        ([[0], [1], [0], [0]], 3, True),
+        ([[0], [1], [0], [0], [1], [0], [1]], 4, True),
     ],
 )
-def test_number_of_steps(calls, num_steps):
-    assert after(calls).num_steps == num_steps
-
-
-@pytest.mark.parametrize(
-    ("calls", "is_irregular"),
-    [
-        ([[0], [0], [0]], False),
-        ([[0, 1], [0], [0, 1]], False),
-        ([[0], [1], [0], [1], [0]], False),
-        ([[0], [1], [2], [0], [1], [2], [0]], False),
-        ([[0], [1], [0]], False),
-        ([[0], [1], [0], [0]], True),
-        ([[0], [1], [0], [0], [1], [0], [1]], True),
-    ],
-)
-def test_a_tensor_that_comes_by_more_often_is_noticed(calls, is_irregular):
-    assert after(calls).is_irregular is is_irregular
+def test_steps_and_tensors_that_come_by_more_often(
+    calls, num_steps, is_irregular
+):
+    steps = after(calls)
+    assert (steps.num_steps, steps.is_irregular) == (num_steps, is_irregular)
 
 
 @pytest.mark.parametrize(

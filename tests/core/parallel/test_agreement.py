@@ -13,7 +13,7 @@ from core.parallel.simulated import Ranks, along, expert_topologies
 from helpers import clip_arrays
 
 from paddle_adagc import ClipGradByAdaGC
-from paddle_adagc.clips.tensor_wise import ClipGradByTensorWiseGC
+from paddle_adagc.clips.compared import ClipGradByTensorWiseGC
 from paddle_adagc.kernels import cuda as runtime
 from paddle_adagc.parallel import agreement, other_ranks
 from paddle_adagc.parallel.agreement import RankView, compare

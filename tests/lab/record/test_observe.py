@@ -10,7 +10,7 @@ import pytest
 from helpers import make_parameters
 
 from paddle_adagc import ClipGradByAdaGC
-from paddle_adagc.clips.tensor_wise import ClipGradByTensorWiseGC
+from paddle_adagc.clips.compared import ClipGradByTensorWiseGC
 from paddle_adagc.lab.record import observe
 from paddle_adagc.lab.record.files import QUANTITIES
 from paddle_adagc.lab.record.observe import ObservedClip
