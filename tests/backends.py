@@ -17,7 +17,7 @@ from paddle.base import libpaddle
 from paddle_adagc import kernels
 from paddle_adagc.kernels import cuda as runtime
 from paddle_adagc.kernels import host, operators
-from paddle_adagc.kernels.cuda import launch, tensors
+from paddle_adagc.kernels.cuda import launch
 from paddle_adagc.kernels.host import CPU, HostTensors
 from paddle_adagc.kernels.operators import OperatorTensors
 
@@ -80,10 +80,10 @@ def use_cuda(monkeypatch, cuda: ctypes.CDLL | None = None) -> ctypes.CDLL:
     monkeypatch.setattr(runtime, "DRIVER", cuda._name)
     monkeypatch.setattr(launch, "load_nvrtc", lambda major: cuda)
     monkeypatch.setattr(runtime, "_LOADED", {})
-    monkeypatch.setattr(tensors, "_KEPT", [])
+    monkeypatch.setattr(runtime, "_KEPT", [])
     # What it cannot take, strided gradients, is left to the operators.
     monkeypatch.setattr(
-        kernels, "BACKENDS", (tensors.DeviceTensors, OperatorTensors)
+        kernels, "BACKENDS", (runtime.DeviceTensors, OperatorTensors)
     )
     return cuda
 
