@@ -4,7 +4,6 @@
 
 import ctypes
 import functools
-import hashlib
 import shutil
 import subprocess
 import tempfile
@@ -57,7 +56,6 @@ def emulated_cuda() -> ctypes.CDLL:
     source = launch.SOURCE.read_text()
     files = [*FOLDER.iterdir(), host.SOURCE.with_name("numbers.h")]
     parts = [source, *FLAGS, *(file.read_text() for file in sorted(files))]
-    name = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
     def make() -> bytes:
         with tempfile.TemporaryDirectory() as folder:
@@ -65,7 +63,7 @@ def emulated_cuda() -> ctypes.CDLL:
             _compile(Path(folder), source, library)
             return library.read_bytes()
 
-    return host.load_code(host.keep(f"emulator-{name}.so", make))
+    return host.load_code(host.keep("emulator", parts, make))
 
 
 def use_cuda(monkeypatch, cuda: ctypes.CDLL | None = None) -> ctypes.CDLL:

@@ -14,7 +14,6 @@ of tensors are the host's.
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import logging
 import os
 import weakref
@@ -90,14 +89,13 @@ def _load(device: int) -> launch.Kernels | str:
         nvrtc = launch.load_nvrtc(major)
         target = launch.pick_target(nvrtc, kernels.capability)
         source, version = launch.SOURCE.read_text(), launch.nvrtc_version(nvrtc)
-        parts = (source, target, *launch.OPTIONS, str(version))
-        name = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+        parts = [source, target, *launch.OPTIONS, str(version)]
 
         def make() -> bytes:
             return launch.compile_source(nvrtc, source, target)[0]
 
         try:
-            image = host.keep(f"cuda-{name}", make)
+            image = host.keep("cuda", parts, make)
         except OSError:  # the cache cannot be used
             image = make()
         kernels.load(image)

@@ -273,8 +273,8 @@ class Launcher:
         segments = np.stack([sizes, run, stride], 1).astype(np.int64)
         tables = segments.tobytes() + chunks.astype(np.int32).tobytes()
         tables += spans.tobytes()
-        lengths = 24 * len(sizes), 16 * len(owner), spans.nbytes
-        lengths += 8 * len(sizes), 4 * len(owner)
+        lengths = [24 * len(sizes), 16 * len(owner), spans.nbytes]
+        lengths += [8 * len(sizes), 4 * len(owner)]
         self._memory = allocate(sum(lengths))
         at = [*itertools.accumulate(lengths, initial=self._memory.data_ptr())]
         self._segments, self._chunks, self._spans, self._addresses = at[:4]
