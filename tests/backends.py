@@ -4,7 +4,6 @@
 
 import ctypes
 import functools
-import hashlib
 import shutil
 import subprocess
 import tempfile
@@ -17,7 +16,7 @@ from paddle.base import libpaddle
 from paddle_adagc import kernels
 from paddle_adagc.kernels import cuda as runtime
 from paddle_adagc.kernels import host, operators
-from paddle_adagc.kernels.cuda import launch, tensors
+from paddle_adagc.kernels.cuda import launch
 from paddle_adagc.kernels.host import CPU, HostTensors
 from paddle_adagc.kernels.operators import OperatorTensors
 
@@ -57,7 +56,6 @@ def emulated_cuda() -> ctypes.CDLL:
     source = launch.SOURCE.read_text()
     files = [*FOLDER.iterdir(), host.SOURCE.with_name("numbers.h")]
     parts = [source, *FLAGS, *(file.read_text() for file in sorted(files))]
-    name = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
     def make() -> bytes:
         with tempfile.TemporaryDirectory() as folder:
@@ -65,7 +63,7 @@ def emulated_cuda() -> ctypes.CDLL:
             _compile(Path(folder), source, library)
             return library.read_bytes()
 
-    return host.load_code(host.keep(f"emulator-{name}.so", make))
+    return host.load_code(host.keep("emulator", parts, make))
 
 
 def use_cuda(monkeypatch, cuda: ctypes.CDLL | None = None) -> ctypes.CDLL:
@@ -80,10 +78,10 @@ def use_cuda(monkeypatch, cuda: ctypes.CDLL | None = None) -> ctypes.CDLL:
     monkeypatch.setattr(runtime, "DRIVER", cuda._name)
     monkeypatch.setattr(launch, "load_nvrtc", lambda major: cuda)
     monkeypatch.setattr(runtime, "_LOADED", {})
-    monkeypatch.setattr(tensors, "_KEPT", [])
+    monkeypatch.setattr(runtime, "_KEPT", [])
     # What it cannot take, strided gradients, is left to the operators.
     monkeypatch.setattr(
-        kernels, "BACKENDS", (tensors.DeviceTensors, OperatorTensors)
+        kernels, "BACKENDS", (runtime.DeviceTensors, OperatorTensors)
     )
     return cuda
 

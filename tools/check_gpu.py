@@ -43,6 +43,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from gpu import parts, times
@@ -164,18 +165,13 @@ def check_clip(framework: Torch) -> dict[str, Any]:
     return {"check": "ClipGradByAdaGC", "steps": 20}
 
 
-@contextlib.contextmanager
-def backend(name: str) -> Iterator[None]:
+def backend(name: str) -> contextlib.AbstractContextManager[Any]:
     """Leave one backend of the clip, and the operators for the rest."""
     kernels: Any = importlib.import_module("paddle_adagc.kernels")
-    kept = kernels.BACKENDS
-    kernels.BACKENDS = tuple(
-        kind for kind in kept if kind.__name__ in (name, "OperatorTensors")
-    )
-    try:
-        yield
-    finally:
-        kernels.BACKENDS = kept
+    kinds = [
+        k for k in kernels.BACKENDS if k.__name__ in (name, "OperatorTensors")
+    ]
+    return mock.patch.object(kernels, "BACKENDS", tuple(kinds))
 
 
 def clip_steps(framework: Torch) -> tuple[list[dict[str, np.ndarray]], int]:

@@ -27,7 +27,7 @@ from paddle_adagc.checks import (
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.gradients import NonFinite
 from paddle_adagc.clips.stateful import State
-from paddle_adagc.kernels.cuda.tensors import adaptive_step
+from paddle_adagc.kernels.cuda import adaptive_step
 from paddle_adagc.state import Quantity
 
 Init = Literal[

@@ -16,7 +16,7 @@ import paddle
 from paddle import Tensor, _C_ops
 
 from paddle_adagc.kernels import Segments, split
-from paddle_adagc.kernels.cuda.tensors import DeviceTensors
+from paddle_adagc.kernels.cuda import DeviceTensors
 from paddle_adagc.parallel.reduce import Reducer
 
 

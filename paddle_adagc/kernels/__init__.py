@@ -18,7 +18,7 @@ from collections.abc import Iterable
 import numpy as np
 from paddle import Tensor
 
-from paddle_adagc.kernels.cuda.tensors import DeviceTensors
+from paddle_adagc.kernels.cuda import DeviceTensors
 from paddle_adagc.kernels.host import (
     NO_TENSOR,
     HostTensors,

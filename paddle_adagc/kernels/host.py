@@ -62,10 +62,8 @@ def load_library() -> ctypes.CDLL | None:
 
 def build(compiler: str) -> bytes:
     """Compile the library unless it is in the cache; return its content."""
-    sources = (SOURCE, SOURCE.with_name("numbers.h"))
-    parts = [file.read_text() for file in sources]
-    parts += [*FLAGS, compiler, platform.machine()]
-    fingerprint = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+    files = (SOURCE, SOURCE.with_name("numbers.h"))
+    parts = [file.read_text() for file in files]
 
     def make() -> bytes:
         with tempfile.TemporaryDirectory() as scratch:
@@ -77,12 +75,13 @@ def build(compiler: str) -> bytes:
             )
             return output.read_bytes()
 
-    return keep(f"host-{fingerprint}.so", make)
+    return keep("host", [*parts, *FLAGS, compiler, platform.machine()], make)
 
 
-def keep(name: str, make: Callable[[], bytes]) -> bytes:
+def keep(kind: str, parts: Sequence[str], make: Callable[[], bytes]) -> bytes:
     """Return compiled code from the cache; make it if it is not there.
 
+    ``parts`` are all that it depends on: sources, options, versions.
     A SHA-256 follows the code in its file; damaged code is made again. The
     folder is opened once and used by its descriptor, so that nobody can put
     another one in its place after the check. A file appears whole or not at
@@ -96,6 +95,7 @@ def keep(name: str, make: Callable[[], bytes]) -> bytes:
         root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     except RuntimeError as error:
         raise OSError(f"{error}: set XDG_CACHE_HOME") from error
+    name = f"{kind}-{hashlib.sha256(repr(parts).encode()).hexdigest()}"
     path = Path(root) / "paddle_adagc"
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
     folder = os.open(path, os.O_DIRECTORY)
@@ -178,16 +178,13 @@ _ITEM_SIZES = np.array([4, 8, 2, 2, 0])  # by dtype; the last: none
 class Segments:
     """The parts of a list of tensors that have a norm each.
 
-    Segments of one slot are neighbours; their squared norms are added up.
+    Segments of one slot are neighbours; their squared norms are added up. The
+    arrays are ``[num_segments]``.
     """
 
-    start: (
-        np.ndarray
-    )  # int64 [num_segments]: first value, in the tensor's memory
-    size: (
-        np.ndarray
-    )  # int64 [num_segments]: number of values; -1: all, in one run
-    runs: np.ndarray  # RUNS [num_segments]
+    start: np.ndarray  # int64: first value, in the tensor's memory
+    size: np.ndarray  # int64: number of values; -1: all, in one run
+    runs: np.ndarray  # RUNS
     num_slots: int  # length of the vectors of norms and of factors
 
     def describe(self, tensors: np.ndarray) -> np.ndarray:

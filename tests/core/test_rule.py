@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paddle_adagc import rule
-from paddle_adagc.kernels.cuda.tensors import adaptive_step
+from paddle_adagc.kernels.cuda import adaptive_step
 
 positive = st.floats(2**-20, 2**20, width=32)
 vectors = st.lists(st.tuples(positive, positive), min_size=1, max_size=8)

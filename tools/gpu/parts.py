@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import importlib
 import importlib.util
 import statistics
@@ -160,13 +161,12 @@ class Lists:
         dtypes: list[str],
     ) -> None:
         sizes = np.array([int(np.prod(t.shape)) for t in tensors])
-        made = launch.Tables(dtypes, sizes)
         self.tensors = tensors
         self.missing: set[int] = set()
-        self.memory = framework.empty(made.num_bytes, "uint8")
         self.sums = framework.empty(len(tensors), "float32")
+        allocate = functools.partial(framework.empty, dtype="uint8")
         self.launcher = launch.Launcher(
-            module, made, self.memory.data_ptr(), framework.stream()
+            module, framework.stream(), allocate, dtypes, sizes
         )
 
     def squared_norms(self) -> Any:
@@ -215,19 +215,18 @@ def load_kernels(cuda_major: str) -> tuple[Any, dict[str, Any]]:
     ``cuda_major`` says which NVRTC to prefer: a newer one than the driver's
     CUDA may make code that the driver refuses.
     """
-    driver, version = launch.Driver(ctypes.CDLL(DRIVER)), ctypes.c_int()
-    driver.call("cuDriverGetVersion", ctypes.byref(version))
+    module, version = launch.Kernels(ctypes.CDLL(DRIVER)), ctypes.c_int()
+    module.call("cuDriverGetVersion", ctypes.byref(version))
     nvrtc = launch.load_nvrtc(cuda_major)
-    compiler = launch.Compiler(nvrtc)
-    target = compiler.target(driver.capability)
+    target = launch.pick_target(nvrtc, module.capability)
     start = time.perf_counter()
-    image, _ = compiler.compile(launch.SOURCE.read_text(), target)
+    image, _ = launch.compile_source(nvrtc, launch.SOURCE.read_text(), target)
     compiled = time.perf_counter()
-    module = driver.load(image)
+    module.load(image)
     facts = {
         "driver": version.value,
         "target": target,
-        "nvrtc": ".".join(map(str, compiler.version)),
+        "nvrtc": ".".join(map(str, launch.nvrtc_version(nvrtc))),
         "nvrtc_file": nvrtc._name,
         "compile_ms": 1e3 * (compiled - start),
         "load_ms": 1e3 * (time.perf_counter() - compiled),
@@ -239,5 +238,5 @@ def free_bytes(module: Any) -> int:
     """Free memory of the current device."""
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
     found = ctypes.byref(free), ctypes.byref(total)
-    module.driver.call("cuMemGetInfo_v2", *found)
+    module.call("cuMemGetInfo_v2", *found)
     return free.value

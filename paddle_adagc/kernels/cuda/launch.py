@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -73,81 +74,81 @@ def load_wheel(nvrtc: Path) -> ctypes.CDLL:
     return ctypes.CDLL(str(nvrtc))
 
 
-class Compiler:
-    """The loaded NVRTC."""
-
-    def __init__(self, nvrtc: Any) -> None:
-        self._nvrtc = nvrtc
-
-    @property
-    def version(self) -> tuple[int, int]:
-        """Major and minor version of CUDA."""
-        major, minor = ctypes.c_int(), ctypes.c_int()
-        self._call("Version", ctypes.byref(major), ctypes.byref(minor))
-        return major.value, minor.value
-
-    def target(self, capability: int) -> str:
-        """Return what to compile for: the GPU, or PTX for an older NVRTC.
-
-        ``capability`` is the compute capability, 10 * major + minor.
-        """
-        count = ctypes.c_int()
-        self._call("GetNumSupportedArchs", ctypes.byref(count))
-        known = (ctypes.c_int * count.value)()
-        self._call("GetSupportedArchs", known)
-        if capability in known:
-            return f"sm_{capability}"
-        older = [arch for arch in known if arch < capability]
-        if not older:
-            raise CudaError(
-                f"this NVRTC compiles for sm_{min(known)} and newer, the GPU "
-                f"is sm_{capability}"
-            )
-        return f"compute_{max(older)}"
-
-    def compile(self, source: str, target: str) -> tuple[bytes, str]:
-        """Compile to cubin or PTX; gives the log, with registers, too."""
-        program, text = ctypes.c_void_p(), source.encode()
-        named = ctypes.byref(program), text, b"multi_tensor.cu"
-        self._call("CreateProgram", *named, 0, None, None)  # no headers
-        arguments = [f"--gpu-architecture={target}".encode()]
-        arguments += [option.encode() for option in OPTIONS]
-        held = (ctypes.c_char_p * len(arguments))(*arguments)
-        try:
-            code = self._nvrtc.nvrtcCompileProgram(
-                program, len(arguments), held
-            )
-            log = self._read(program, "ProgramLog").rstrip(b"\0").decode()
-            if code:
-                raise CudaError(f"NVRTC cannot compile for {target}: {log}")
-            kind = "CUBIN" if target.startswith("sm_") else "PTX"
-            return self._read(program, kind), log
-        finally:
-            self._nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
-
-    def _read(self, program: ctypes.c_void_p, what: str) -> bytes:
-        size = ctypes.c_size_t()
-        self._call(f"Get{what}Size", program, ctypes.byref(size))
-        text = ctypes.create_string_buffer(size.value)
-        self._call(f"Get{what}", program, text)
-        return text.raw
-
-    def _call(self, name: str, *arguments: Any) -> None:
-        if code := getattr(self._nvrtc, f"nvrtc{name}")(*arguments):
-            raise CudaError(f"NVRTC returned error {code}")
+def nvrtc_version(nvrtc: Any) -> tuple[int, int]:
+    """Major and minor version of CUDA."""
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    _ask(nvrtc, "Version", ctypes.byref(major), ctypes.byref(minor))
+    return major.value, minor.value
 
 
-class Driver:
-    """The loaded CUDA driver on a device, in its primary context, as Paddle."""
+def pick_target(nvrtc: Any, capability: int) -> str:
+    """Return what to compile for: the GPU, or PTX for an older NVRTC.
+
+    ``capability`` is the compute capability, 10 * major + minor.
+    """
+    count = ctypes.c_int()
+    _ask(nvrtc, "GetNumSupportedArchs", ctypes.byref(count))
+    known = (ctypes.c_int * count.value)()
+    _ask(nvrtc, "GetSupportedArchs", known)
+    if capability in known:
+        return f"sm_{capability}"
+    older = [arch for arch in known if arch < capability]
+    if not older:
+        raise CudaError(
+            f"this NVRTC compiles for sm_{min(known)} and newer, the GPU "
+            f"is sm_{capability}"
+        )
+    return f"compute_{max(older)}"
+
+
+def compile_source(nvrtc: Any, source: str, target: str) -> tuple[bytes, str]:
+    """Compile to cubin or PTX; gives the log, with registers, too."""
+    program, text = ctypes.c_void_p(), source.encode()
+    named = ctypes.byref(program), text, b"multi_tensor.cu"
+    _ask(nvrtc, "CreateProgram", *named, 0, None, None)  # no headers
+    options = (f"--gpu-architecture={target}", *OPTIONS)
+    held = (ctypes.c_char_p * len(options))(*map(str.encode, options))
+    try:
+        code = nvrtc.nvrtcCompileProgram(program, len(options), held)
+        log = _read(nvrtc, program, "ProgramLog").rstrip(b"\0").decode()
+        if code:
+            raise CudaError(f"NVRTC cannot compile for {target}: {log}")
+        kind = "CUBIN" if target.startswith("sm_") else "PTX"
+        return _read(nvrtc, program, kind), log
+    finally:
+        nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def _read(nvrtc: Any, program: ctypes.c_void_p, what: str) -> bytes:
+    size = ctypes.c_size_t()
+    _ask(nvrtc, f"Get{what}Size", program, ctypes.byref(size))
+    text = ctypes.create_string_buffer(size.value)
+    _ask(nvrtc, f"Get{what}", program, text)
+    return text.raw
+
+
+def _ask(nvrtc: Any, name: str, *arguments: Any) -> None:
+    if code := getattr(nvrtc, f"nvrtc{name}")(*arguments):
+        raise CudaError(f"NVRTC returned error {code}")
+
+
+class Kernels:
+    """The kernels on a device, in its primary context, as Paddle.
+
+    ``cuda`` is the loaded CUDA driver. Nothing can be launched before
+    :meth:`load`.
+    """
 
     def __init__(self, cuda: Any, device: int = 0) -> None:
         self._cuda = cuda
-        self.call("cuInit", 0)
+        self._functions: dict[str, ctypes.c_void_p] = {}
         self._device, self._context = ctypes.c_int(), ctypes.c_void_p()
+        self._module = ctypes.c_void_p()
+        self.call("cuInit", 0)
         self.call("cuDeviceGet", ctypes.byref(self._device), device)
 
     def call(self, name: str, *arguments: Any, what: str = "") -> None:
-        """Call a function; ``what`` stands in the error, else its name."""
+        """Call the driver; ``what`` stands in the error, else its name."""
         if code := getattr(self._cuda, name)(*arguments):
             text = ctypes.c_char_p()
             self._cuda.cuGetErrorName(code, ctypes.byref(text))
@@ -166,15 +167,12 @@ class Driver:
             self.call("cuDeviceGetAttribute", *held)
         return 10 * major.value + minor.value
 
-    def load(self, image: bytes) -> Module:
+    def load(self, image: bytes) -> None:
         """Load a cubin or PTX into the device's context."""
-        context, module = ctypes.c_void_p(), ctypes.c_void_p()
-        retained = ctypes.byref(context), self._device
+        retained = ctypes.byref(self._context), self._device
         self.call("cuDevicePrimaryCtxRetain", *retained)
-        self._context = context
         self.use_context()
-        self.call("cuModuleLoadData", ctypes.byref(module), image)
-        return Module(self, module)
+        self.call("cuModuleLoadData", ctypes.byref(self._module), image)
 
     def use_context(self) -> None:
         """Make the device's context this thread's, if another one is."""
@@ -183,28 +181,25 @@ class Driver:
         if current.value != self._context.value:
             self.call("cuCtxSetCurrent", self._context)
 
-
-class Module:
-    """Loaded kernels; made by :meth:`Driver.load`."""
-
-    def __init__(self, driver: Driver, module: ctypes.c_void_p) -> None:
-        self.driver, self._module = driver, module
-        self._functions: dict[str, ctypes.c_void_p] = {}
-
     def launch(
         self, name: str, grid: int, stream: int, *arguments: Any
     ) -> None:
-        """Start ``grid`` blocks of a kernel; its arguments are of ctypes."""
+        """Start ``grid`` blocks of a kernel.
+
+        Its arguments are addresses (numbers, or None) or of ctypes.
+        """
         function = self._functions.get(name)
         if function is None:
             function = ctypes.c_void_p()
             named = ctypes.byref(function), self._module, name.encode()
-            self.driver.call("cuModuleGetFunction", *named, what=name)
+            self.call("cuModuleGetFunction", *named, what=name)
             self._functions[name] = function
-        pointers = (ctypes.c_void_p * len(arguments))(
-            *map(ctypes.addressof, arguments)
-        )
-        self.driver.call(
+        held = [
+            ctypes.c_void_p(a) if a is None or isinstance(a, int) else a
+            for a in arguments
+        ]
+        pointers = (ctypes.c_void_p * len(held))(*map(ctypes.addressof, held))
+        self.call(
             "cuLaunchKernel",
             function,
             *(grid, 1, 1),
@@ -217,29 +212,24 @@ class Module:
         """Copy from pageable host memory, in the stream's order."""
         size, handle = ctypes.c_size_t(len(source)), ctypes.c_void_p(stream)
         address = ctypes.c_uint64(target)
-        self.driver.call("cuMemcpyHtoDAsync_v2", address, source, size, handle)
+        self.call("cuMemcpyHtoDAsync_v2", address, source, size, handle)
 
 
 class _Addresses(ctypes.Structure):
     _fields_ = [("values", ctypes.c_uint64 * ADDRESSES)]
 
 
-class Run(NamedTuple):
-    """The chunks of all segments of one dtype."""
+class Launcher:
+    """Starts the kernels for a list of segments, in one stream.
 
-    dtype: str
-    first: int  # index of the first chunk
-    num_chunks: int
-
-
-class Tables:
-    """How a list of segments is cut into chunks; depends on sizes and dtypes.
-
-    ``constants`` are copied to the device once, into ``num_bytes`` of memory
-    that hold them, the addresses and the partial sums; ``chunks``, ``spans``,
-    ``addresses`` and ``partial`` say where each part begins.
+    How segments are cut into chunks depends on sizes and dtypes; these tables
+    are copied to the device once.
 
     Args:
+        kernels: :class:`Kernels` of the device.
+        stream: Handle of the stream.
+        allocate: Makes a tensor of so many bytes on the device, for the tables,
+            the addresses and the partial sums.
         dtypes: Name of each segment's dtype.
         sizes: Number of values of each, 0 for none.
         runs: :data:`paddle_adagc.kernels.host.RUNS` of each, and ``num_slots``
@@ -248,115 +238,85 @@ class Tables:
 
     def __init__(
         self,
+        kernels: Any,
+        stream: int,
+        allocate: Callable[[int], Any],
         dtypes: Sequence[str],
         sizes: np.ndarray,
         runs: np.ndarray | None = None,
         num_slots: int = 0,
     ) -> None:
-        self.num_segments = len(sizes)
-        self.num_slots = self.num_segments if runs is None else num_slots
+        self._kernels, self._stream = kernels, stream
+        self._num_slots = len(sizes) if runs is None else num_slots
         slots, run, stride = np.arange(len(sizes)), sizes, sizes
         if runs is not None:
             slots, stride = runs["slot"], runs["stride"]
             run = np.where(runs["run"] < 0, sizes, runs["run"])
-        counts = -(-sizes // CHUNK)
-        names = np.array(dtypes, str)
-        self.runs: list[Run] = []
-        order = [np.zeros(0, np.int64)]
-        self.num_chunks = 0
-        for dtype in np.unique(names[counts > 0]).tolist():
-            members = np.flatnonzero((names == dtype) & (counts > 0))
-            order.append(members)
-            count = int(counts[members].sum())
-            self.runs.append(Run(dtype, self.num_chunks, count))
-            self.num_chunks += count
-        segment = np.concatenate(order)
-        stop = np.zeros(self.num_segments, np.int64)
-        stop[segment] = np.cumsum(counts[segment])
-        start = stop - counts
-        owner = np.repeat(segment, counts[segment])
-        index = np.arange(self.num_chunks) - start[owner]
+        num_chunks, names = -(-sizes // CHUNK), np.array(dtypes, str)
+        segment = np.flatnonzero(num_chunks)
+        segment = segment[np.argsort(names[segment], kind="stable")]
+        counts = num_chunks[segment]
+        stop = np.cumsum(counts)
+        owner = np.repeat(segment, counts)
+        index = np.arange(len(owner)) - np.repeat(stop - counts, counts)
         chunks = np.stack([owner, index, slots[owner], 0 * owner], 1)
-        spans = np.zeros([self.num_slots, 2], np.int64)
+        spans = np.zeros([self._num_slots, 2], np.int32)
         # Of a slot's segments, which are neighbours, first start and last stop.
-        spans[slots[segment][::-1], 0] = start[segment][::-1]
-        spans[slots[segment], 1] = stop[segment]
+        spans[slots[segment][::-1], 0] = (stop - counts)[::-1]
+        spans[slots[segment], 1] = stop
+        kinds, of_kind = np.unique(names[owner], return_counts=True)
+        first = np.cumsum(of_kind) - of_kind
+        # Of each dtype its name, first chunk and number of chunks.
+        self._kinds = [
+            *zip(kinds.tolist(), first.tolist(), of_kind.tolist(), strict=True)
+        ]
         segments = np.stack([sizes, run, stride], 1).astype(np.int64)
-        self.constants = segments.tobytes()
-        self.constants += chunks.astype(np.int32).tobytes()
-        self.constants += spans.astype(np.int32).tobytes()
-        self.chunks = 24 * self.num_segments
-        self.spans = self.chunks + 16 * self.num_chunks
-        self.addresses = len(self.constants)
-        self.partial = self.addresses + 8 * self.num_segments
-        self.num_bytes = self.partial + 4 * self.num_chunks
-
-    @property
-    def num_launches(self) -> int:
-        """Of norms and scales together."""
-        stores = -(-self.num_segments // ADDRESSES)
-        return stores + 2 * len(self.runs) + 1
-
-
-class Launcher:
-    """Starts the kernels of :class:`Tables` in one stream.
-
-    ``memory`` is the address of ``tables.num_bytes`` bytes on the device,
-    ``stream`` the stream's handle.
-    """
-
-    def __init__(
-        self, module: Any, tables: Tables, memory: int, stream: int
-    ) -> None:
-        self._tables, self._module = tables, module
-        self._memory, self._stream = memory, stream
-        module.copy(memory, tables.constants, stream)
+        tables = segments.tobytes() + chunks.astype(np.int32).tobytes()
+        tables += spans.tobytes()
+        lengths = [24 * len(sizes), 16 * len(owner), spans.nbytes]
+        lengths += [8 * len(sizes), 4 * len(owner)]
+        self._memory = allocate(sum(lengths))
+        at = [*itertools.accumulate(lengths, initial=self._memory.data_ptr())]
+        self._segments, self._chunks, self._spans, self._addresses = at[:4]
+        self._partial = at[4]
+        kernels.copy(self._segments, tables, stream)
 
     def store_addresses(self, addresses: np.ndarray) -> None:
         """Tell the device where the tensors are, uint64 ``[num_segments]``."""
-        table = self._at(self._tables.addresses)
         for start in range(0, len(addresses), ADDRESSES):
             part = addresses[start : start + ADDRESSES]
             argument = _Addresses()
             ctypes.memmove(argument.values, part.tobytes(), part.nbytes)
             place = ctypes.c_int(start), ctypes.c_int(len(part))
-            self._launch("store_addresses", 1, table, *place, argument)
+            given = (self._addresses, *place, argument)
+            self._launch("store_addresses", 1, *given)
 
     def squared_norms(self, out: int) -> None:
         """Write float32 ``[num_slots]`` to the address ``out``."""
-        tables = self._tables
-        for run in tables.runs:
-            partial = self._at(tables.partial + 4 * run.first)
-            name = f"partial_norm_{run.dtype}"
-            self._launch(name, run.num_chunks, *self._chunks(run), partial)
+        for dtype, first, count in self._kinds:
+            given = (*self._lists(first), self._partial + 4 * first)
+            self._launch(f"partial_norm_{dtype}", count, *given)
         self._launch(
             "finish_norms",
-            -(-tables.num_slots * _WARP // THREADS),
-            self._at(tables.spans),
-            self._at(tables.partial),
-            ctypes.c_int(tables.num_slots),
-            ctypes.c_void_p(out),
+            -(-self._num_slots * _WARP // THREADS),
+            self._spans,
+            self._partial,
+            ctypes.c_int(self._num_slots),
+            out,
         )
 
     def scale(self, h: int, discard: int | None) -> None:
         """Scale by float32 at ``h``; zero where bool at ``discard``."""
-        vectors = ctypes.c_void_p(h), ctypes.c_void_p(discard)
-        for run in self._tables.runs:
-            count = run.num_chunks
+        for dtype, first, count in self._kinds:
             per_block = min(max(count // _FULL_GRID, 1), CHUNKS_OF_BLOCK)
-            given = (*self._chunks(run), *vectors, ctypes.c_int(count))
-            self._launch(f"scale_{run.dtype}", -(-count // per_block), *given)
+            given = (*self._lists(first), h, discard, ctypes.c_int(count))
+            self._launch(f"scale_{dtype}", -(-count // per_block), *given)
 
-    def _chunks(self, run: Run) -> tuple[ctypes.c_void_p, ...]:
-        tables = self._tables
-        first = tables.chunks + 16 * run.first
-        return tuple(map(self._at, (tables.addresses, 0, first)))
-
-    def _at(self, offset: int) -> ctypes.c_void_p:
-        return ctypes.c_void_p(self._memory + offset)
+    def _lists(self, first: int) -> tuple[int, int, int]:
+        return self._addresses, self._segments, self._chunks + 16 * first
 
     def _launch(self, name: str, grid: int, *arguments: Any) -> None:
-        self._module.launch(name, grid, self._stream, *arguments)
+        self._kernels.launch(name, grid, self._stream, *arguments)
 
 
 class Rule(ctypes.Structure):
@@ -369,7 +329,7 @@ class Rule(ctypes.Structure):
 
 
 def launch_adaptive_step(
-    module: Any,
+    kernels: Any,
     stream: int,
     num_tensors: int,
     rule: Rule,
@@ -380,10 +340,9 @@ def launch_adaptive_step(
 
     ``pointers`` are the addresses of gamma, norm, h, new gamma (all float32, as
     ``squared_norm``), lost (bool, may be None), count of non-finite norms
-    before and after (int32). ``module`` and ``stream`` as for
+    before and after (int32). ``kernels`` and ``stream`` as for
     :class:`Launcher`.
     """
     grid = -(-num_tensors // THREADS)
-    before = ctypes.c_void_p(squared_norm), ctypes.c_int(num_tensors), rule
-    after = map(ctypes.c_void_p, pointers)
-    module.launch("adaptive_step", grid, stream, *before, *after)
+    before = squared_norm, ctypes.c_int(num_tensors), rule
+    kernels.launch("adaptive_step", grid, stream, *before, *pointers)

@@ -24,12 +24,12 @@ from paddle.base import libpaddle
 
 from paddle_adagc import ClipGradByAdaGC, kernels
 from paddle_adagc.kernels import cuda, host
-from paddle_adagc.kernels.cuda import launch, tensors
+from paddle_adagc.kernels.cuda import launch
 from paddle_adagc.lab.markdown import markdown_table
 
 ADAMW = "AdamW"
 BACKENDS: dict[str, tuple[Any, ...]] = {
-    "CUDA kernels": (tensors.DeviceTensors,),
+    "CUDA kernels": (cuda.DeviceTensors,),
     "C++ loops": (host.HostTensors,),
 }
 _UNTIMED = 5
@@ -47,7 +47,7 @@ def use(backend: str) -> Iterator[None]:
         cuLaunchKernel=nothing,
         cuMemcpyHtoDAsync_v2=nothing,
     )
-    module = launch.Module(launch.Driver(calls), ctypes.c_void_p())
+    module = launch.Kernels(calls)
     patch = mock.patch.object
     with contextlib.ExitStack() as stack:
         enter = stack.enter_context

@@ -26,7 +26,7 @@ from paddle.base import core
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.clips.gradients import GradientList
 from paddle_adagc.kernels import cuda as runtime
-from paddle_adagc.kernels.cuda import launch, tensors
+from paddle_adagc.kernels.cuda import launch
 from paddle_adagc.kernels.cuda.launch import CHUNK
 
 
@@ -79,8 +79,6 @@ def test_launches_of_norms_and_scales(cuda, count, stores):
         assert cuda.emulated_calls(b"store_addresses") == stores
         assert cuda.emulated_calls(b"cuLaunchKernel") == stores + 3
         assert cuda.emulated_calls(b"cuMemcpyHtoDAsync") == (step == 0)
-    made = launch.Tables(["float32"] * count, np.ones(count, int))
-    assert made.num_launches == stores + 3
 
 
 @pytest.mark.parametrize(("full", "blocks"), [(1, 1), (3, 4), (100, 16)])
@@ -168,9 +166,9 @@ def test_tables_grow_by_what_they_lack_and_others_are_made_for_the_rest(cuda):
     assert copies(four, three, None) == 1  # other sizes
     assert copies(three.astype("float64"), four, None) == 1
     assert copies(three, four, None) == copies(four, None, None) == 0
-    for size in range(5, 5 + tensors._MOST_KEPT):
+    for size in range(5, 5 + runtime._MOST_KEPT):
         assert copies(paddle.ones([size]), None, None) == 1
-    assert len(tensors._KEPT) == tensors._MOST_KEPT
+    assert len(runtime._KEPT) == runtime._MOST_KEPT
     assert copies(four, None, None) == 1
 
 
@@ -262,7 +260,7 @@ def test_sums_of_2_to_the_33_values(cuda):
     stops = np.arange(1, 4, dtype=np.int32) * count
     spans = np.stack([stops - count, stops], 1)
     out = np.zeros(3, np.float32)
-    runtime.load_module(0).launch(
+    runtime.load_kernels(0).launch(
         "finish_norms",
         *(1, 0),
         *(ctypes.c_void_p(x.ctypes.data) for x in (spans, rows)),

@@ -19,8 +19,7 @@ from paddle_adagc import kernels
 from paddle_adagc.clips.gradients import GradientList
 from paddle_adagc.kernels import cuda as runtime
 from paddle_adagc.kernels import host, operators
-from paddle_adagc.kernels.cuda import launch, tensors
-from paddle_adagc.kernels.cuda.tensors import adaptive_step
+from paddle_adagc.kernels.cuda import adaptive_step, launch
 from paddle_adagc.kernels.host import CUDA, NO_TENSOR
 from paddle_adagc.kernels.operators import OperatorTensors
 
@@ -108,7 +107,7 @@ def no_nvrtc(major):
     ("place", "name", "value", "message"),
     [
         (launch, "load_nvrtc", no_nvrtc, "NVRTC was not found"),
-        (launch, "Driver", old_library, "undefined symbol: cuInit"),
+        (launch, "Kernels", old_library, "undefined symbol: cuInit"),
         (
             launch,
             "SOURCE",
@@ -128,7 +127,7 @@ def test_whatever_is_missing_the_operators_are_used(
     assert message in runtime.why_not(0)
     assert not [*tmp_path.glob("paddle_adagc/*")]
     runtime.leave_to_operators(1, "rank 1")  # where there is no other
-    assert runtime.load_module(1) is None
+    assert runtime.load_kernels(1) is None
 
 
 @pytest.mark.parametrize(
@@ -142,21 +141,21 @@ def test_driver_that_fails(caplog, cuda, call):
 
 def test_image_is_compiled_once(cuda, tmp_path):
     for _ in range(2):
-        assert isinstance(runtime.load_module(0), launch.Module)
+        assert isinstance(runtime.load_kernels(0), launch.Kernels)
         assert runtime.why_not(0) == ""
         runtime._LOADED.clear()
     assert cuda.emulated_compilations() == 1
     (image,) = (tmp_path / "paddle_adagc").iterdir()
     assert image.read_bytes()[:-32] == b"emulated sm_90\0"
     image.write_bytes(b"emul")  # damaged
-    assert runtime.load_module(0) is not None
+    assert runtime.load_kernels(0) is not None
     assert cuda.emulated_compilations() == 1
     assert image.read_bytes()[:-32] == b"emulated sm_90\0"
 
 
 def test_a_cache_that_cannot_be_written_is_done_without(cuda, tmp_path):
     (tmp_path / "paddle_adagc").write_text("no folder")
-    assert runtime.load_module(0) is not None
+    assert runtime.load_kernels(0) is not None
     assert cuda.emulated_compilations() == 1
 
 
@@ -181,11 +180,10 @@ def test_a_gpu_older_than_nvrtc_is_named():
             known[:] = 75, 80
             return 0
 
-    compiler = launch.Compiler(Newer())
-    assert compiler.target(80) == "sm_80"
-    assert compiler.target(89) == "compute_80"
+    assert launch.pick_target(Newer(), 80) == "sm_80"
+    assert launch.pick_target(Newer(), 89) == "compute_80"
     with pytest.raises(launch.CudaError, match=r"sm_75 and newer, .* sm_70"):
-        compiler.target(70)
+        launch.pick_target(Newer(), 70)
 
 
 def test_the_rule_runs_on_operators_where_its_vectors_are_not(monkeypatch):
@@ -198,7 +196,7 @@ def test_the_rule_runs_on_operators_where_its_vectors_are_not(monkeypatch):
 
     assert step(2) is not None
     assert step(0) is None
-    assert runtime.load_module(0) is not None
+    assert runtime.load_kernels(0) is not None
     ones, counts = paddle.ones([2]), paddle.zeros([2], "int32")
     wrong = [
         (ones.astype("float64"), ones, counts),
@@ -213,7 +211,7 @@ def test_the_rule_runs_on_operators_where_its_vectors_are_not(monkeypatch):
 
 def test_kernels_run_in_the_context_of_their_device(monkeypatch):
     cuda = backends.use_cuda(monkeypatch)
-    first, second = runtime.load_module(0), runtime.load_module(1)
+    first, second = runtime.load_kernels(0), runtime.load_kernels(1)
     assert None not in (first, second)
     ones, counts = paddle.ones([2]), paddle.zeros([2], "int32")
     rule = {"lambda_rel": 1.0, "beta": 0.9, "zeroes_nonfinite": True}
@@ -227,7 +225,7 @@ def test_kernels_run_in_the_context_of_their_device(monkeypatch):
 
 
 def test_tensor_that_is_not_on_the_gpu_goes_to_the_operators(cuda):
-    assert tensors.DeviceTensors.is_available()
+    assert runtime.DeviceTensors.is_available()
     assert_operators()
 
 

@@ -15,14 +15,14 @@ OTHERS = os.environ.get("NVRTC_LIBRARIES", "").split(":")
 
 
 @pytest.fixture(scope="module", params=["12", "13", *filter(None, OTHERS)])
-def compiler(request):
+def nvrtc(request):
     if "/" in request.param:
-        return launch.Compiler(launch.load_wheel(Path(request.param)))
+        return launch.load_wheel(Path(request.param))
     try:
-        found = launch.Compiler(launch.load_nvrtc(request.param))
+        found = launch.load_nvrtc(request.param)
     except OSError as error:
         pytest.skip(f"pip install -e '.[nvrtc]': {error}")
-    assert str(found.version[0]) == request.param
+    assert str(launch.nvrtc_version(found)[0]) == request.param
     return found
 
 
@@ -39,11 +39,13 @@ _FUNCTION = re.compile(
     ("arch", "registers"),
     {75: 64, 80: 32, 86: 40, 89: 40, 90: 32, 100: 32, 120: 40}.items(),
 )
-def test_kernels_compile_without_spills(compiler, arch, registers):
-    if compiler.target(arch) != f"sm_{arch}":
-        pytest.skip(f"NVRTC {compiler.version} is older than sm_{arch}")
+def test_kernels_compile_without_spills(nvrtc, arch, registers):
+    if launch.pick_target(nvrtc, arch) != f"sm_{arch}":
+        pytest.skip(
+            f"NVRTC {launch.nvrtc_version(nvrtc)} is older than sm_{arch}"
+        )
     source = launch.SOURCE.read_text()
-    image, log = compiler.compile(source, f"sm_{arch}")
+    image, log = launch.compile_source(nvrtc, source, f"sm_{arch}")
     assert image.startswith(b"\x7fELF")
     functions = {f["name"]: f for f in _FUNCTION.finditer(log)}
     dtypes = ("float32", "float64", "bfloat16", "float16")
@@ -60,10 +62,12 @@ def test_kernels_compile_without_spills(compiler, arch, registers):
         assert int(function["registers"]) <= most, name
 
 
-def test_values_move_16_bytes_at_a_time(compiler):
-    ptx, _ = compiler.compile(launch.SOURCE.read_text(), "compute_80")
+def test_values_move_16_bytes_at_a_time(nvrtc):
+    ptx, _ = launch.compile_source(
+        nvrtc, launch.SOURCE.read_text(), "compute_80"
+    )
     # NVRTC 11 does not see that a table's addresses are of global memory.
-    is_old = compiler.version < (12, 0)
+    is_old = launch.nvrtc_version(nvrtc) < (12, 0)
     wide = rb"(\.global)%s\.v(4.\w32|2.\w64)" % (b"?" if is_old else b"")
     for body in re.split(rb"\.entry ", ptx)[1:]:
         name = body[: body.index(b"(")]
@@ -74,14 +78,14 @@ def test_values_move_16_bytes_at_a_time(compiler):
             assert re.search(rb"st" + wide, body), name
 
 
-def test_newer_gpu_than_nvrtc_knows_gets_ptx(compiler):
-    assert compiler.target(90) == "sm_90"
-    target = compiler.target(990)
+def test_newer_gpu_than_nvrtc_knows_gets_ptx(nvrtc):
+    assert launch.pick_target(nvrtc, 90) == "sm_90"
+    target = launch.pick_target(nvrtc, 990)
     assert target.startswith("compute_")
-    image, _ = compiler.compile(launch.SOURCE.read_text(), target)
+    image, _ = launch.compile_source(nvrtc, launch.SOURCE.read_text(), target)
     assert b".version" in image
 
 
-def test_error_carries_nvrtc_s_log(compiler):
+def test_error_carries_nvrtc_s_log(nvrtc):
     with pytest.raises(launch.CudaError, match="storage class"):
-        compiler.compile("nonsense", "sm_90")
+        launch.compile_source(nvrtc, "nonsense", "sm_90")
