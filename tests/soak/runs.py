@@ -29,7 +29,8 @@ from pages import load_tool
 from paddle_adagc.lab.data.config import PrepareConfig
 from paddle_adagc.lab.data.prepare import prepare
 from paddle_adagc.lab.gloo.rendezvous import free_port
-from paddle_adagc.lab.record.files import RunRecord
+from paddle_adagc.lab.record.files import METRICS, RunRecord
+from paddle_adagc.lab.train.checkpoints import COMPLETE
 from paddle_adagc.lab.train.processes import leave
 from paddle_adagc.lab.train.trainer import PretrainTrainer
 
@@ -126,12 +127,25 @@ def interrupt():
     raise InterruptedError
 
 
-def is_saving(directory):
-    """Tell whether a run is writing a checkpoint."""
-    return any(
-        not (path / "complete.json").exists()
-        for path in directory.glob("checkpoint-*")
-    )
+def wait_for_moment(ranks, directory, num_steps, in_save, rng):
+    """Wait until a run has made steps, for a random time; or for its save.
+
+    It ends early when a rank ends.
+    """
+
+    def has_come():
+        metrics = directory / METRICS
+        lines = metrics.read_bytes() if metrics.exists() else b""
+        return lines.count(b"\n") >= num_steps
+
+    def is_saving():
+        folders = directory.glob("checkpoint-*")
+        return any(not (path / COMPLETE).exists() for path in folders)
+
+    for is_so in (has_come, is_saving) if in_save else (has_come,):
+        while all(rank.is_alive() for rank in ranks) and not is_so():
+            time.sleep(0.0005)
+    time.sleep(rng.uniform(0, 0.02 if in_save else 0.1))
 
 
 def start(config_file, num_ranks):
