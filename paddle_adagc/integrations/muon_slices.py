@@ -39,19 +39,16 @@ def muon_units(
     """
     found: dict[str, tuple[Callable[..., Any], Mapping[str, Any]]] = {}
     for layer in model.sublayers(include_self=True):
-        specs = getattr(layer, "muon_slice_specs", None)
-        if specs is None:
-            continue
-        own = dict(layer.named_parameters())
-        for name, spec in specs(options).items():
-            if name in own:
-                found[own[name].name] = spec
+        if hasattr(layer, "muon_slice_specs"):
+            specs = layer.muon_slice_specs(options)
+            for name, parameter in layer.named_parameters():
+                if name in specs:
+                    found[parameter.name] = specs[name]
 
     def declared(key: str, parameter: Tensor) -> Units | None:
         if parameter.name not in found:
             return None
-        function, arguments = found[parameter.name]
-        return _units(key, parameter, function, arguments)
+        return _units(key, parameter, *found[parameter.name])
 
     return declared
 

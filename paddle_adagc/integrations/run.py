@@ -327,26 +327,23 @@ def change_trainer(trainer: type) -> None:
 
 def _with_clip(cls: type) -> type:
     """Return a class of the same name whose Trainers clip."""
-    from paddle.nn import ClipGradByGlobalNorm
-
     from paddle_adagc import make_clip
     from paddle_adagc.integrations.trainer import ClippingMixin
 
     settings = json.loads(os.environ[SETTINGS])
+    report, arguments = settings.pop("report", None), settings.pop("clip")
+    is_trainers_own = arguments["name"] == "global_norm"
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        clip = make_clip(**settings["clip"])
-        if isinstance(clip, ClipGradByGlobalNorm):
+        clip = make_clip(**arguments)
+        if is_trainers_own:
             cls.__init__(self, *args, **kwargs)  # type: ignore[misc]
             self.args.max_grad_norm = clip.clip_norm
         else:
-            names = ("missing_state", "units")
-            own = {name: settings[name] for name in names if name in settings}
-            ClippingMixin.__init__(self, *args, clip=clip, **own, **kwargs)
-        if "report" in settings:
-            Path(settings["report"]).touch()
+            ClippingMixin.__init__(self, *args, clip=clip, **settings, **kwargs)
+        if report:
+            Path(report).touch()
 
-    is_trainers_own = settings["clip"]["name"] == "global_norm"
     bases = (cls,) if is_trainers_own else (ClippingMixin, cls)
     names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
     return type(cls.__name__, bases, {"__init__": init, **names})

@@ -96,8 +96,7 @@ class ClippingMixin(Trainer):
     ) -> None:
         check_arguments(clip, missing_state)
         super().__init__(*args, **kwargs)
-        handler = getattr(self, "callback_handler", None)
-        for callback in getattr(handler, "callbacks", ()):
+        for callback in self.callback_handler.callbacks:
             if isinstance(callback, ClippingCallback):
                 raise ValueError(
                     f"{type(self).__name__} clips already, by ClippingMixin: "

@@ -59,11 +59,6 @@ def count_events(
     }
 
 
-def window_for(num_steps: int) -> int:
-    """Window for a run of that length: the paper's 1,000 steps, or 200."""
-    return 1000 if num_steps > 1000 else 200
-
-
 @dataclass(frozen=True, eq=False)
 class SpikeScore:
     """Spikes of a series."""

@@ -21,7 +21,6 @@ class AdaGC:
         self.arguments = {**_ADAGC, **arguments}
 
     def __call__(self, weights, grads):
-        """One step."""
         clipped, self.gamma = adagc_step(
             self.step, grads, self.gamma, **self.arguments
         )
@@ -33,7 +32,6 @@ class GlobalAdaGC(AdaGC):
     """Algorithm 1 on one tensor that holds all gradients."""
 
     def __call__(self, weights, grads):
-        """One step."""
         flat = np.concatenate([g.reshape(-1) for g in grads])
         (clipped,) = super().__call__(weights, [flat])
         ends = np.cumsum([g.size for g in grads])[:-1]
@@ -53,7 +51,6 @@ class ZClip:
         self.mu = self.var = None
 
     def __call__(self, weights, grads):
-        """One step."""
         n = np.sqrt(sum(np.sum(g * g) for g in grads))
         x = n
         if self.mu is None:
@@ -95,22 +92,23 @@ def agc_units(array, is_embedding=False):
     return [np.s_[unit] for unit in range(array.shape[0])]
 
 
+def agc_tensor(value, weight, lambda_rel, epsilon, is_embedding=False):
+    """AGC of one tensor: Brock et al. 2021, equation 3."""
+    clipped = value.copy()
+    for unit in agc_units(weight, is_embedding):
+        bound = lambda_rel * max(np.linalg.norm(weight[unit]), epsilon)
+        norm = np.linalg.norm(value[unit])
+        if norm > bound:
+            clipped[unit] = value[unit] * bound / max(norm, 1e-6)
+    return clipped
+
+
 def agc(lambda_rel=0.01, epsilon=1e-3, embeddings=()):
     """AGC; ``embeddings``: indices of embedding tables."""
-
-    def step(weights, grads):
-        out = []
-        for i, (w, g) in enumerate(zip(weights, grads, strict=True)):
-            g = g.copy()
-            for unit in agc_units(g, i in embeddings):
-                bound = lambda_rel * max(np.linalg.norm(w[unit]), epsilon)
-                norm = np.linalg.norm(g[unit])
-                if norm > bound:
-                    g[unit] = g[unit] * bound / max(norm, 1e-6)
-            out.append(g)
-        return out
-
-    return step
+    return lambda weights, grads: [
+        agc_tensor(g, w, lambda_rel, epsilon, i in embeddings)
+        for i, (w, g) in enumerate(zip(weights, grads, strict=True))
+    ]
 
 
 def _global_norm(weights, grads):

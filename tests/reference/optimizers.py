@@ -7,7 +7,7 @@ gives the new weight.
 """
 
 import numpy as np
-from reference.clips import agc_units
+from reference.clips import agc_tensor
 
 
 class Lion:
@@ -19,7 +19,6 @@ class Lion:
         self.m = 0.0
 
     def step(self, w, g):
-        """One step."""
         c = self.beta1 * self.m + (1 - self.beta1) * g
         self.m = self.beta2 * self.m + (1 - self.beta2) * g
         return w - self.lr * (np.sign(c) + self.weight_decay * w)
@@ -47,7 +46,6 @@ class Muon:
         self.m = 0.0
 
     def step(self, w, g):
-        """One step."""
         self.m = self.m + (1 - self.mu) * (g - self.m)
         u = g + self.mu * (self.m - g) if self.nesterov else self.m
         size_in, size_out = w.shape
@@ -78,7 +76,6 @@ class AdamW:
         return m_hat / (np.sqrt(self.v_hat) + self.epsilon)
 
     def step(self, w, g):
-        """One step."""
         return w - self.lr * (self.direction(g) + self.weight_decay * w)
 
 
@@ -86,7 +83,6 @@ class StableAdamW(AdamW):
     """Wortsman et al. 2023, algorithm 2."""
 
     def step(self, w, g):
-        """One step."""
         direction = self.direction(g)
         ratio = g * g / np.maximum(self.v_hat, self.epsilon**2)
         lr = self.lr / max(1.0, np.sqrt(np.mean(ratio)))
@@ -102,7 +98,6 @@ class SPAM(AdamW):
         self.warmup, self.clip_start = warmup, clip_start
 
     def step(self, w, g):
-        """One step."""
         t = self.t + 1
         since_reset = t % self.interval
         if t == 1 or since_reset == 0:
@@ -129,24 +124,15 @@ class ClippedAdamW(AdamW):
         self.clip = clip
 
     def step(self, w, g):
-        """One step."""
         update = self.clip(self.direction(g), w, self.lr)
         return w - self.lr * (update + self.weight_decay * w)
 
 
 def agc_update(lambda_rel, epsilon, is_embedding=False):
-    """Brock et al. 2021, equation 3, on the update."""
-
-    def clip(update, w, lr):
-        clipped = update.copy()
-        for unit in agc_units(w, is_embedding):
-            bound = lambda_rel * max(np.linalg.norm(w[unit]), epsilon)
-            norm = np.linalg.norm(update[unit])
-            if norm > bound:
-                clipped[unit] = update[unit] * bound / max(norm, 1e-6)
-        return clipped
-
-    return clip
+    """AGC on the update."""
+    return lambda update, w, lr: agc_tensor(
+        update, w, lambda_rel, epsilon, is_embedding
+    )
 
 
 def clippy(lambda_rel, lambda_abs):

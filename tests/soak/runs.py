@@ -29,7 +29,8 @@ from pages import load_tool
 from paddle_adagc.lab.data.config import PrepareConfig
 from paddle_adagc.lab.data.prepare import prepare
 from paddle_adagc.lab.gloo.rendezvous import free_port
-from paddle_adagc.lab.record.files import RunRecord
+from paddle_adagc.lab.record.files import METRICS, RunRecord
+from paddle_adagc.lab.train.checkpoints import COMPLETE
 from paddle_adagc.lab.train.processes import leave
 from paddle_adagc.lab.train.trainer import PretrainTrainer
 
@@ -126,16 +127,30 @@ def interrupt():
     raise InterruptedError
 
 
-def is_saving(directory):
-    """Tell whether a run is writing a checkpoint."""
-    return any(
-        not (path / "complete.json").exists()
-        for path in directory.glob("checkpoint-*")
-    )
+def wait_for_moment(ranks, directory, num_steps, in_save, rng):
+    """Wait until a run has made steps, for a random time; or for its save.
+
+    It ends early when a rank ends.
+    """
+
+    def has_come():
+        metrics = directory / METRICS
+        lines = metrics.read_bytes() if metrics.exists() else b""
+        return lines.count(b"\n") >= num_steps
+
+    def is_saving():
+        folders = directory.glob("checkpoint-*")
+        return any(not (path / COMPLETE).exists() for path in folders)
+
+    for is_so in (has_come, is_saving) if in_save else (has_come,):
+        while all(rank.is_alive() for rank in ranks) and not is_so():
+            time.sleep(0.0005)
+    time.sleep(rng.uniform(0, 0.02 if in_save else 0.1))
 
 
 def start(config_file, num_ranks):
-    """Start the command's processes; ``<config_file>.log0`` is rank 0's."""
+    """Start the command's processes; all write to ``<config_file>.log``."""
+    Path(f"{config_file}.log").unlink(missing_ok=True)
     arguments = str(config_file), num_ranks, free_port()
     ranks = [
         FORKS.Process(target=_become, args=(rank, *arguments))
@@ -149,29 +164,24 @@ def start(config_file, num_ranks):
 def _become(rank, config_file, num_ranks, port):
     """The life of one rank; the environment is that of Paddle's launcher."""
     host = "127.0.0.1"
-    with open(f"{config_file}.log{rank}", "wb") as log:
+    with open(f"{config_file}.log", "ab") as log:
         os.dup2(log.fileno(), 2)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    if num_ranks > 1:
-        endpoints = [f"{host}:{port + 1 + i}" for i in range(num_ranks)]
-        os.environ |= {
-            "PADDLE_TRAINER_ID": str(rank),
-            "PADDLE_RANK_IN_NODE": str(rank),
-            "PADDLE_TRAINERS_NUM": str(num_ranks),
-            "PADDLE_MASTER": f"{host}:{port}",
-            "PADDLE_TRAINER_ENDPOINTS": ",".join(endpoints),
-            "PADDLE_CURRENT_ENDPOINT": endpoints[rank],
-            "PADDLE_DISTRI_BACKEND": "gloo",
-        }
-        parallel._global_parallel_env = None  # read at an import
+    endpoints = [f"{host}:{port + 1 + i}" for i in range(num_ranks)]
+    os.environ |= {
+        "PADDLE_TRAINER_ID": str(rank),
+        "PADDLE_RANK_IN_NODE": str(rank),
+        "PADDLE_TRAINERS_NUM": str(num_ranks),
+        "PADDLE_MASTER": f"{host}:{port}",
+        "PADDLE_TRAINER_ENDPOINTS": ",".join(endpoints),
+        "PADDLE_CURRENT_ENDPOINT": endpoints[rank],
+        "PADDLE_DISTRI_BACKEND": "gloo",
+    }
+    parallel._global_parallel_env = None  # read at an import
     # Wait until rank 0 listens: Paddle pauses 3 s after a refused attempt.
     while rank and socket.socket().connect_ex((host, port)):
         time.sleep(0.02)
-    try:
-        leave(main([config_file]))
-    except Exception:
-        traceback.print_exc()
-        os._exit(1)
+    leave(main([config_file]))
 
 
 def answer_of(ranks, config_file):
@@ -186,12 +196,8 @@ def answer_of(ranks, config_file):
         rank.join(max(end - time.monotonic(), 0))
         rank.kill()
         rank.join()
-    paths = [Path(f"{config_file}.log{i}") for i in range(len(ranks))]
-    logs = [path.read_text(errors="replace") for path in paths]
-    for log in logs:
-        if "Traceback" in log:
-            return Answer(None, log)
-    return Answer(ranks[0].exitcode, logs[0])
+    text = Path(f"{config_file}.log").read_text(errors="replace")
+    return Answer(None if "Traceback" in text else ranks[0].exitcode, text)
 
 
 def judge(case, answer, directory, whole):

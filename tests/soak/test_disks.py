@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 
 import numpy as np
 import pytest
@@ -127,16 +126,8 @@ def take_image(image, subject, rng, in_save):
     subprocess.run(["mkfs.ext4", "-q", "-F", str(file)], check=True)
     with mounted(run.parent, "-o", "loop", str(file)):
         (process,) = runs.start(subject.config, 1)
-
-        def wait(is_there):
-            while process.is_alive() and not is_there():
-                time.sleep(0.0005)
-
-        wait((run / "metrics.jsonl").exists)
-        time.sleep(rng.uniform(0, 2.0))  # the run takes longer
-        if in_save:
-            wait(lambda: runs.is_saving(run))
-            time.sleep(rng.uniform(0, 0.02))
+        steps = rng.integers(1, 40)
+        runs.wait_for_moment([process], run, steps, in_save, rng)
         with contextlib.suppress(ProcessLookupError):  # it has ended
             os.kill(process.pid, signal.SIGSTOP)
         while True:  # until the kernel does not write meanwhile

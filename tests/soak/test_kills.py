@@ -7,13 +7,12 @@ The record of the run that ends is that of an uninterrupted one, bit for bit.
 
 import os
 import signal
-import time
 
 import numpy as np
 import pytest
 from soak import runs
 
-from paddle_adagc.lab.record.files import METRICS, RunRecord
+from paddle_adagc.lab.record.files import RunRecord
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 NUM_STEPS = 60
@@ -33,28 +32,6 @@ LAYOUTS = {
     "PP2": spread({"num_hidden_layers": 2}, pp=2),
 }
 """What is killed -> number of ranks, sections of the config."""
-
-
-def interrupt(ranks, directory, goal, sent, rng):
-    """Send a signal to one rank, every second time in a save."""
-
-    def wait(is_so):
-        while all(rank.is_alive() for rank in ranks) and not is_so():
-            time.sleep(0.0005)
-
-    def has_come():
-        metrics = directory / METRICS
-        return metrics.exists() and metrics.read_bytes().count(b"\n") >= goal
-
-    wait(has_come)
-    longest = 0.1
-    if rng.integers(2):
-        wait(lambda: runs.is_saving(directory))
-        longest = 0.02
-    time.sleep(rng.uniform(0, longest))
-    rank = ranks[rng.integers(len(ranks))]
-    if rank.is_alive():
-        os.kill(rank.pid, sent)
 
 
 @pytest.mark.slow
@@ -79,8 +56,11 @@ def test_a_killed_run_resumes(layout, tmp_path):
         goals = sorted(rng.integers(2, NUM_STEPS - 6, len(SIGNALS)))
         for i, goal in enumerate(goals):
             ranks = start(directory)
-            sent = SIGNALS[(number + i) % len(SIGNALS)]
-            interrupt(ranks, directory, goal, sent, rng)
+            # Every second time in a save, on average.
+            runs.wait_for_moment(ranks, directory, goal, rng.integers(2), rng)
+            rank = ranks[rng.integers(num_ranks)]
+            if rank.is_alive():
+                os.kill(rank.pid, SIGNALS[(number + i) % len(SIGNALS)])
             runs.answer_of(ranks, file)
         last = runs.answer_of(start(directory), file)
         outcome = runs.judge(layout, last, directory, RunRecord.load(whole))

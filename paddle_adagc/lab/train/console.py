@@ -21,7 +21,7 @@ from paddle_adagc.lab.report.judged import judged_steps, memorises
 from paddle_adagc.lab.train.processes import is_first_process
 from paddle_adagc.lab.train.tasks import PretrainTask
 from paddle_adagc.stability.alarms import Alarm
-from paddle_adagc.stability.spike_score import spike_score, window_for
+from paddle_adagc.stability.spike_score import spike_score
 
 if TYPE_CHECKING:
     from paddle_adagc.lab.train.recorder import StepRecorder
@@ -196,7 +196,7 @@ def _problem(run: Mapping[str, Any], loss: np.ndarray) -> str:
 
 
 def _spikes(path: Path, loss: np.ndarray, steps: np.ndarray) -> str:
-    window = window_for(len(loss))
+    window = 1000 if len(loss) > 1000 else 200  # the paper's, if it fits
     score = spike_score(loss, window)
     by = f"a step is judged by the {window:,} steps before it"
     if not score.num_judged and not score.num_spikes:

@@ -8,7 +8,7 @@ import types
 import numpy as np
 import paddle
 import pytest
-from core.integrations.test_trainer import Clipping
+from core.integrations.test_trainer import clipping
 from core.parallel.layouts import Layout
 from core.parallel.ranks import run_on_ranks
 from core.parallel.training import plain
@@ -256,14 +256,6 @@ def test_slices_over_ranks_are_those_of_one_process(layout, shares_inner_axis):
 
 @pytest.mark.parametrize(("optim", "number"), [("muon", 22), ("adamw", 10)])
 def test_a_trainer_with_muon_clips_its_slices(tmp_path, optim, number):
-    class WithNet(Clipping):
-        def __setattr__(self, name, value):
-            super().__setattr__(name, Net() if name == "model" else value)
-
-    made = WithNet(
-        tmp_path,
-        clip=ClipGradByAdaGC(),
-        optim=types.SimpleNamespace(value=optim),
-        **OPTIONS,
-    )
+    kind = types.SimpleNamespace(value=optim)
+    made = clipping(tmp_path, model=Net(), optim=kind, **OPTIONS)
     assert len(made.clip._table.keys) == number

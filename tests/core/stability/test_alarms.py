@@ -42,13 +42,6 @@ def test_an_event_is_reported_once_with_its_numbers():
     assert str(second).endswith("deviations) at step 300")
 
 
-def test_judges_from_the_first_64_values_on():
-    for step, num_alarms in ((63, 0), (64, 1)):
-        losses = noise(num_steps=70)
-        losses[step] = 9.0
-        assert len(Monitor().update(rows_of(loss=losses))) == num_alarms
-
-
 def test_a_series_may_be_absent_and_counts_its_own_values():
     losses = noise(num_steps=70)
     losses[65] = 9.0
@@ -69,22 +62,38 @@ def test_nonfinite_values_are_abnormal_at_once_and_the_worst(value):
     assert math.isnan(alarm.usual)
 
 
-def test_a_mean_is_judged_once_it_is_whole():
-    monitor = Monitor({"x": Watch(limit=0.5, smoothing=4)})
-    [alarm] = monitor.update(rows_of(x=[1, 1, 1, 1]))
-    assert alarm.start == 3
+LOSS, COUNT = WATCHES["loss"], WATCHES["nonfinite"]
+MOSTLY = np.where(np.arange(129) % 8, 2.0, 2.08)
+"""Mean deviation 0.01, times 8 sqrt(pi / 2): 0.1003."""
 
 
-def test_a_limit_needs_no_past():
-    [alarm] = Monitor().update(rows_of(nonfinite=[0, 2, 5, 0]))
-    assert (alarm.start, alarm.worst, alarm.worst_step) == (1, 5, 2)
-
-
-def test_a_value_far_below_is_no_alarm():
-    losses = noise()
-    losses[200], losses[300] = 9.0, -9.0
-    [alarm] = Monitor().update(rows_of(loss=losses))
-    assert alarm.start == 200
+@pytest.mark.parametrize(
+    ("watch", "values", "changes", "events"),
+    [
+        # The first 64 values are not judged.
+        (LOSS, noise(num_steps=70), {63: 9.0}, []),
+        (LOSS, noise(num_steps=70), {64: 9.0}, [(64, 64)]),
+        # A value far below is no alarm.
+        (LOSS, noise(), {200: 9.0, 300: -9.0}, [(200, 200)]),
+        # A mean is judged once it is whole.
+        (Watch(limit=0.5, smoothing=4), np.ones(4), {}, [(3, 3)]),
+        # A limit needs no past; an event goes on over exactly the gap.
+        (COUNT, np.zeros(30), {0: 2, 10: 5, 21: 1}, [(0, 10), (21, 21)]),
+        # least hides small changes of a constant series.
+        (Watch(least=0.25), np.full(100, 2.0), {80: 2.25}, []),
+        (Watch(least=0.125), np.full(100, 2.0), {80: 2.25}, [(80, 80)]),
+        (Watch(), np.full(100, 2.0), {80: 2.25}, [(80, 80)]),
+        # Mostly equal values are judged by their mean deviation.
+        (Watch(), MOSTLY, {128: 2.099}, []),
+        (Watch(), MOSTLY, {128: 2.102}, [(128, 128)]),
+    ],
+)
+def test_events_of_one_series(watch, values, changes, events):
+    values = values.copy()
+    values[[*changes]] = [*changes.values()]
+    alarms = Monitor({"x": watch}).update(rows_of(x=values))
+    assert [(alarm.start, alarm.end) for alarm in alarms] == events
+    assert all(alarm.worst == max(values) for alarm in alarms[:1])
 
 
 def test_logarithms_compare_ratios():
@@ -93,24 +102,6 @@ def test_logarithms_compare_ratios():
     [alarm] = Monitor().update(rows_of(global_grad_norm=norm))
     assert (alarm.start, alarm.worst) == (200, pytest.approx(norm[200]))
     assert alarm.usual == pytest.approx(np.exp(-9), rel=0.05)
-
-
-def test_least_hides_small_changes_of_a_constant_series():
-    for least, starts in ((0.25, []), (0.125, [80]), (0.0, [80])):
-        losses = np.full(100, 2.0)
-        losses[80] += 0.25
-        monitor = Monitor({"loss": Watch(least=least)})
-        alarms = monitor.update(rows_of(loss=losses))
-        assert [alarm.start for alarm in alarms] == starts
-
-
-def test_mostly_equal_values_are_judged_by_their_mean_deviation():
-    losses = np.full(129, 2.0)
-    losses[:128:8] += 0.08  # mean 0.01, times 8 sqrt(pi / 2): 0.1003
-    for above, number in ((0.099, 0), (0.102, 1)):
-        losses[128] = 2 + above
-        monitor = Monitor({"loss": Watch()})
-        assert len(monitor.update(rows_of(loss=losses))) == number
 
 
 def test_global_clipping_all_or_nothing_is_no_alarm():
@@ -207,11 +198,3 @@ def test_what_is_watched():
         "stuck": (8.0, 0.0, 0.0, 1),
         "step_seconds": (8.0, math.log(4), None, 16),
     }
-
-
-def test_an_event_goes_on_over_exactly_the_gap():
-    monitor = Monitor()
-    monitor.update(
-        (step, {"nonfinite": float(step in (0, 10, 21))}) for step in range(30)
-    )
-    assert [(a.start, a.end) for a in monitor.alarms] == [(0, 10), (21, 21)]

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import paddle_adagc
 from paddle_adagc.stability import spike_score
-from paddle_adagc.stability.spike_score import count_events, window_for
+from paddle_adagc.stability.spike_score import count_events
 
 
 def literal_spikes(losses, window, sigma):
@@ -218,4 +218,3 @@ def test_the_defaults_are_the_paper_s():
     assert spike_score(losses).num_spikes == 1
     assert spike_score(losses[1:]).num_judged == 0
     assert spike_score(np.r_[losses[:1000], 5.4]).num_spikes == 0
-    assert [window_for(1000), window_for(1001)] == [200, 1000]
