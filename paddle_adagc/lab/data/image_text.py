@@ -81,7 +81,7 @@ def _open_shards(
             f"{config.shards} is {len(shards)} shard(s): give at least 2, the "
             "last ones are for validation"
         )
-    train = tar_shards.PairStreams(
+    train = tar_shards.training_pairs(
         shards[:-num_held_out],
         num_train_samples,
         tokenizer,
@@ -91,7 +91,7 @@ def _open_shards(
         seed=config.seed,
         shuffle_size=config.shuffle_size,
     )
-    validation = tar_shards.HeldOutPairs(
+    validation = tar_shards.held_out_pairs(
         shards[-num_held_out:],
         config.validation_size,
         tokenizer,
