@@ -34,7 +34,6 @@ from paddle_adagc.lab.data.images import (
 WANTED = PairFormat(
     image_size=32,
     context_length=9,
-    vocab_size=28,
     end_token=27,
     batch_size=4,
     num_ranks=1,
@@ -125,7 +124,7 @@ def test_training_scenes_are_drawn_evenly_and_validation_in_turn():
 @pytest.mark.parametrize(
     ("wanted", "message"),
     [
-        ({"end_token": 26}, r"model.end_token=26.*vocab_size to 28"),
+        ({"end_token": 26}, r"model.vocab_size=27.*vocab_size to 28"),
         ({"context_length": 8}, "model.context_length=8"),
     ],
 )
