@@ -3,7 +3,7 @@
 """What clips communicate, counted on real processes layout by layout.
 
     python -m paddle.distributed.launch --nproc_per_node 2 \\
-        collectives.py RESULT OUTPUT_DIR CONFIG LAYOUT CLIP
+        collectives.py RESULT CONFIG [key=value ...]
 
 trains a few steps and writes, as JSON, what the clip of rank 0 communicated in
 its last warm-up step and in its last step.
@@ -28,7 +28,11 @@ from tqdm import tqdm
 from paddle_adagc.clips.measured import MeasuredClip
 from paddle_adagc.files import atomic_write_json
 from paddle_adagc.integrations.trainer import innermost
-from paddle_adagc.lab.benchmark.counts import CommunicationLedger
+from paddle_adagc.lab.benchmark.counts import (
+    Collective,
+    WatchedClip,
+    count,
+)
 from paddle_adagc.lab.gloo.rendezvous import free_port
 from paddle_adagc.lab.markdown import markdown_table
 from paddle_adagc.lab.train.config import ParallelConfig, RunConfig
@@ -73,27 +77,26 @@ _SETTINGS = (
 _MOST_SIZES = 2
 
 
-def record_communication(config: RunConfig) -> CommunicationLedger:
-    """Train as ``config`` says, and record what the clip communicates.
+def record_communication(config: RunConfig) -> list[list[Collective]]:
+    """Train as ``config`` says; return what the clip communicates, by step.
 
-    Every process has to call it, and gets its own ledger. Nothing is saved.
+    Every process has to call it, and gets its own calls. Nothing is saved.
     """
     start_processes(config)
-    ledger = CommunicationLedger()
+    watch = _Watch()
     trainer = build_trainer(config)
-    trainer.add_callback(_Watch(ledger))
+    trainer.add_callback(watch)
     trainer.train()
-    return ledger
+    return watch.clip.steps
 
 
 class _Watch(TrainerCallback):
-    """Records what the innermost optimizer's clip communicates.
+    """Watches the innermost optimizer's clip.
 
     Only when training begins: until then fleet may still replace the clip.
     """
 
-    def __init__(self, ledger: CommunicationLedger) -> None:
-        self._ledger = ledger
+    clip: WatchedClip
 
     def on_train_begin(
         self, args: Any, state: Any, control: Any, **kwargs: Any
@@ -102,21 +105,19 @@ class _Watch(TrainerCallback):
         if isinstance(owner._grad_clip, MeasuredClip):
             # What it measures is not the clip's.
             owner, name = owner._grad_clip, "clip"
-        setattr(owner, name, self._ledger.watch(getattr(owner, name)))
+        self.clip = WatchedClip(getattr(owner, name))
+        setattr(owner, name, self.clip)
 
 
 def main() -> None:
     """Run one clip under one layout, as a process of that layout."""
     logger.set_level("WARNING")
-    result, output_dir, path, layout, clip = sys.argv[1:]
-    parallel = [f"parallel.{k}={v}" for k, v in LAYOUTS[layout].items()]
-    folder = f"train.output_dir={output_dir}"
-    overrides = [*CLIPS[clip], *parallel, *_SETTINGS, folder]
-    ledger = record_communication(load_config(path, overrides))
+    result, path, *overrides = sys.argv[1:]
+    steps = record_communication(load_config(path, overrides))
     if dist.get_rank() == 0:
         facts = {
-            "warm_up": ledger.collectives(_T_START - 1),
-            "adaptive": ledger.collectives(_NUM_STEPS - 1),
+            "warm_up": count(steps[_T_START - 1]),
+            "adaptive": count(steps[_NUM_STEPS - 1]),
         }
         atomic_write_json(result, facts)
 
@@ -137,7 +138,8 @@ def measure(
 
 
 def _launch(config: str, layout: str, clip: str) -> dict[str, Any]:
-    num_processes = ParallelConfig(**LAYOUTS[layout]).num_processes
+    parallel = LAYOUTS[layout]
+    num_processes = ParallelConfig(**parallel).num_processes
     with tempfile.TemporaryDirectory() as scratch:
         result = Path(scratch) / "result.json"
         command = [
@@ -145,7 +147,9 @@ def _launch(config: str, layout: str, clip: str) -> dict[str, Any]:
             *("--nproc_per_node", str(num_processes)),
             *("--master", f"127.0.0.1:{free_port()}"),
             *("--log_dir", f"{scratch}/log"),
-            *(__file__, str(result), f"{scratch}/run", config, layout, clip),
+            *(__file__, str(result), config, *_SETTINGS, *CLIPS[clip]),
+            *(f"parallel.{key}={value}" for key, value in parallel.items()),
+            f"train.output_dir={scratch}/run",
         ]
         environment = {
             **os.environ,

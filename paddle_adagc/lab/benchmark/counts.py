@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 from unittest import mock
 
@@ -38,42 +38,30 @@ class Collective:
     num_bytes: int  # of the tensor that this rank passes in
 
 
-class CommunicationLedger:
-    """Records the collectives of the clips that it watches, on this rank.
+def count(calls: Iterable[Collective]) -> list[dict[str, Any]]:
+    """Count a step's calls by collective, group and bytes."""
+    counts = Counter((call.name, call.group, call.num_bytes) for call in calls)
+    names = ("collective", "group", "bytes")
+    return [
+        {**dict(zip(names, call, strict=True)), "calls": number}
+        for call, number in sorted(counts.items())
+    ]
 
-    That is calls of ``paddle.distributed``.
+
+class WatchedClip(ClipGradBase):
+    """A clip whose calls of ``paddle.distributed`` are recorded, on this rank.
+
+    ``steps`` has the collectives by call of the clip.
     """
 
-    def __init__(self) -> None:
-        self.steps: list[list[Collective]] = []
-        """By call of the clip, in the order of the calls."""
-
-    def watch(self, clip: Callable[[Any], Any]) -> ClipGradBase:
-        return _WatchedClip(clip, self)
-
-    def collectives(self, step: int) -> list[dict[str, Any]]:
-        """Count a step's calls by collective, group and bytes."""
-        counts = Counter(
-            (call.name, call.group, call.num_bytes) for call in self.steps[step]
-        )
-        names = ("collective", "group", "bytes")
-        return [
-            {**dict(zip(names, call, strict=True)), "calls": calls}
-            for call, calls in sorted(counts.items())
-        ]
-
-
-class _WatchedClip(ClipGradBase):
-    def __init__(
-        self, clip: Callable[[Any], Any], ledger: CommunicationLedger
-    ) -> None:
+    def __init__(self, clip: Callable[[Any], Any]) -> None:
         super().__init__()
         self._clip = clip
-        self._ledger = ledger
+        self.steps: list[list[Collective]] = []
 
     def _dygraph_clip(self, params_grads: Any) -> Any:
         topology = read_topology()
-        self._ledger.steps.append([])
+        self.steps.append([])
         counted: dict[str, Any] = {
             name: self._counted(name, topology) for name in _COLLECTIVES
         }
@@ -83,7 +71,7 @@ class _WatchedClip(ClipGradBase):
     def _counted(
         self, name: str, topology: Topology | None
     ) -> Callable[..., Any]:
-        function, calls = getattr(dist, name), self._ledger.steps[-1]
+        function, calls = getattr(dist, name), self.steps[-1]
 
         def counted(*args: Any, **kwargs: Any) -> Any:
             group = kwargs.get("group")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from paddle.io import Dataset
@@ -150,49 +150,45 @@ def build_datasets(
     check_integer("num_train_samples", num_train_samples, 1)
     check_choice("data.kind", config.kind, TEXT_KINDS)
     open_parts = _open_mmap if config.kind == "mmap" else _split_corpus
-    train, held_out = open_parts(config)
-    order = _training_order(config, len(train.tokens), num_train_samples)
-    fixed = _validation_order(config, len(held_out.tokens))
+    (train, facts), (held_out, other_facts) = open_parts(config)
+    order = _training_order(config, len(train), num_train_samples)
+    fixed = _validation_order(config, len(held_out))
     length = config.seq_length
     return (
-        TokenDataset(order=order, seq_length=length, **train._asdict()),
-        TokenDataset(order=fixed, seq_length=length, **held_out._asdict()),
+        TokenDataset(train, order, seq_length=length, **facts),
+        TokenDataset(held_out, fixed, seq_length=length, **other_facts),
     )
 
 
-class _Part(NamedTuple):
-    """The training or the validation part of the data."""
-
-    tokens: np.ndarray
-    vocab_size: int | None
-    fingerprint: dict[str, str | int]
+_Part = tuple[np.ndarray, dict[str, Any]]
+"""Tokens for training or validation, and their vocabulary and fingerprint."""
 
 
 def _split_corpus(config: DataConfig) -> tuple[_Part, _Part]:
     source = corpus.load_stdlib_corpus()
     train, held_out = source.split(config.validation_fraction, config.seed)
-    facts = corpus.VOCAB_SIZE, source.fingerprint()
-    return _Part(train.tokens, *facts), _Part(held_out.tokens, *facts)
+    facts = {
+        "vocab_size": corpus.VOCAB_SIZE,
+        "fingerprint": source.fingerprint(),
+    }
+    return (train.tokens, facts), (held_out.tokens, facts)
 
 
 def _open_mmap(config: DataConfig) -> tuple[_Part, _Part]:
-    assert config.prefix is not None
     source, facts = _open_dataset(config.prefix)
     if config.validation_prefix is None:
         train, held_out = source.split(config.validation_fraction)
-        return _Part(train, *facts), _Part(held_out, *facts)
+        return (train, facts), (held_out, facts)
     other, other_facts = _open_dataset(config.validation_prefix)
-    return _Part(source.all(), *facts), _Part(other.all(), *other_facts)
+    return (source.all(), facts), (other.all(), other_facts)
 
 
-def _open_dataset(
-    prefix: str,
-) -> tuple[IndexedTokens, tuple[int | None, dict[str, str | int]]]:
-    """Check and open a dataset; also gives its vocabulary and fingerprint."""
+def _open_dataset(prefix: str | None) -> tuple[IndexedTokens, dict[str, Any]]:
+    assert prefix is not None
     check_dataset(prefix)
     source = IndexedTokens(prefix)
     size = manifest_tokenizer(prefix).get("vocab_size")
-    return source, (size, source.fingerprint())
+    return source, {"vocab_size": size, "fingerprint": source.fingerprint()}
 
 
 def num_windows(num_tokens: int, seq_length: int) -> int:

@@ -26,8 +26,7 @@ class PairFormat:
 
     image_size: int  # height and width, in pixels
     context_length: int  # tokens of a caption, padding included
-    vocab_size: int  # tokens that the model knows
-    end_token: int  # ends a caption
+    end_token: int  # ends a caption, the last of the model's tokens
     batch_size: int  # pairs per rank and step
     num_ranks: int  # ranks with data of their own
 
@@ -66,13 +65,13 @@ def _open_shards(
     assert config.shards is not None
     assert config.tokenizer is not None
     tokenizer = CaptionTokenizer(config.tokenizer, wanted.context_length)
-    is_larger = tokenizer.vocab_size > wanted.vocab_size
-    if is_larger or tokenizer.end_token != wanted.end_token:
+    size, end = tokenizer.vocab_size, tokenizer.end_token
+    if not end == size - 1 == wanted.end_token:
+        way_out = f"set it to {size}" if end == size - 1 else "give CLIP's"
         raise ValueError(
-            f"model.vocab_size={wanted.vocab_size} and "
-            f"end_token={wanted.end_token}: {config.tokenizer} has "
-            f"{tokenizer.vocab_size} tokens and ends with "
-            f"{tokenizer.end_token}; set them to these"
+            f"model.vocab_size={wanted.end_token + 1}: captions end with the "
+            f"model's last token, and {config.tokenizer} has {size} tokens and "
+            f"ends them with {end}; {way_out}"
         )
     shards = tar_shards.find_shards(config.shards)
     num_held_out = math.ceil(config.validation_fraction * len(shards))
@@ -81,7 +80,7 @@ def _open_shards(
             f"{config.shards} is {len(shards)} shard(s): give at least 2, the "
             "last ones are for validation"
         )
-    train = tar_shards.PairStreams(
+    train = tar_shards.training_pairs(
         shards[:-num_held_out],
         num_train_samples,
         tokenizer,
@@ -91,7 +90,7 @@ def _open_shards(
         seed=config.seed,
         shuffle_size=config.shuffle_size,
     )
-    validation = tar_shards.HeldOutPairs(
+    validation = tar_shards.held_out_pairs(
         shards[-num_held_out:],
         config.validation_size,
         tokenizer,

@@ -236,9 +236,9 @@ class ShapesDataset(Dataset):
         super().__init__()
         if end_token < NUM_TOKENS:
             raise ValueError(
-                f"model.end_token={end_token}: the captions use the tokens "
-                f"up to {NUM_TOKENS - 1}; raise model.vocab_size to "
-                f"{NUM_TOKENS + 1} or more"
+                f"model.vocab_size={end_token + 1}: the captions use the "
+                f"tokens up to {NUM_TOKENS - 1}, and one ends them; raise "
+                f"model.vocab_size to {NUM_TOKENS + 1} or more"
             )
         if context_length < CAPTION_LENGTH:
             raise ValueError(

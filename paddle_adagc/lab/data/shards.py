@@ -11,6 +11,7 @@ depends on the seed alone.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import json
 import logging
@@ -223,131 +224,126 @@ class ShardStream:
             yield chunk
 
 
-class PairStreams(Dataset):
-    """Training pairs, dealt out to the processes that read.
+Candidates = tuple[Sequence[Sample], Callable[[Image], np.ndarray]]
+"""A sample, those that may replace it, and how their images become arrays."""
+
+
+class PairDataset(Dataset):
+    """Pairs of an image and its caption, as arrays for the model.
+
+    ``find`` gives the candidates for an index: one that cannot be read (a
+    broken image, no caption) is left out, with a warning.
+    """
+
+    def __init__(
+        self,
+        find: Callable[[int], Candidates],
+        num_samples: int,
+        tokenizer: CaptionTokenizer,
+        fingerprint: dict[str, str | int],
+    ) -> None:
+        super().__init__()
+        self.fingerprint = fingerprint
+        self._find = find
+        self._num_samples = num_samples
+        self._tokenizer = tokenizer
+
+    def __len__(self) -> int:
+        return self._num_samples
+
+    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
+        samples, prepare = self._find(check_index(index, len(self)))
+        for sample in samples:
+            try:
+                data = next((sample[x] for x in IMAGES if x in sample), b"")
+                pixel_values = prepare(decode(data))
+                input_ids = self._tokenizer(_caption(sample))
+            except (KeyError, RecursionError, TypeError, ValueError) as error:
+                logger.warning(
+                    "%s in %s is left out: %r",
+                    sample.get("__key__"),
+                    sample.get("__url__"),
+                    error,
+                )
+            else:
+                return {"pixel_values": pixel_values, "input_ids": input_ids}
+        raise ValueError(
+            f"none of {len(samples)} pairs of {samples[0].get('__url__')} can "
+            f"be read: shards need images ({', '.join(IMAGES)}) and captions "
+            "(txt, json)"
+        )
+
+
+def training_pairs(
+    shards: Sequence[Shard],
+    num_samples: int,
+    tokenizer: CaptionTokenizer,
+    *,
+    image_size: int,
+    batch_size: int,
+    num_streams: int,
+    seed: int,
+    shuffle_size: int,
+) -> PairDataset:
+    """Deal out pairs to the processes that read; cheap if indices rise.
 
     Batch ``b`` of all ranks together comes from stream ``b % num_streams``.
     With ``shuffle=False`` PaddleNLP's sampler gives every data rank every
     ``num_ranks``-th batch, and Paddle's loader deals these out to its workers
     in turn: with ``num_ranks * num_workers`` streams each worker reads one.
 
-    A pair that cannot be read (a broken image, no caption) is replaced by the
-    next one that was shuffled together with it, with a warning. ``options`` are
-    those of :class:`ShardStream`; the seed is that of the crops, too.
+    A pair is replaced by the next one that was shuffled together with it. The
+    seed is that of the crops, too.
     """
-
-    def __init__(
-        self,
-        shards: Sequence[Shard],
-        num_samples: int,
-        tokenizer: CaptionTokenizer,
-        *,
-        image_size: int,
-        batch_size: int,
-        num_streams: int,
-        **options: int,
-    ) -> None:
-        super().__init__()
-        self.num_samples = num_samples
-        self.tokenizer = tokenizer
-        self.image_size = image_size
-        self.batch_size = batch_size
-        self.seed = options["seed"]
-        self.fingerprint: dict[str, str | int] = {
-            "kind": "webdataset",
-            "num_shards": len(shards),
-            "num_pairs": sum(shard.num_samples for shard in shards),
-            "num_streams": num_streams,
-        }
-        self._streams = [
-            ShardStream(shards, number, num_streams, **options)
-            for number in range(num_streams)
-        ]
-
-    def __len__(self) -> int:
-        return self.num_samples
-
-    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
-        """Read sample ``index``; cheap if a stream's indices rise."""
-        index = check_index(index, len(self))
-        batch, row = divmod(index, self.batch_size)
-        turn, number = divmod(batch, len(self._streams))
-        position = turn * self.batch_size + row
-        chunk, place = self._streams[number].chunk(position)
-        rng = np.random.RandomState(random_bits(self.seed, index) >> 32)
-        return _first_readable(
-            [*chunk[place:], *chunk[:place]],
-            self.tokenizer,
-            lambda image: training_image(image, self.image_size, rng),
+    streams = [
+        ShardStream(
+            shards, number, num_streams, seed=seed, shuffle_size=shuffle_size
         )
+        for number in range(num_streams)
+    ]
+
+    def find(index: int) -> Candidates:
+        batch, row = divmod(index, batch_size)
+        turn, number = divmod(batch, num_streams)
+        chunk, place = streams[number].chunk(turn * batch_size + row)
+        rng = np.random.RandomState(random_bits(seed, index) >> 32)
+        crop = functools.partial(training_image, size=image_size, rng=rng)
+        return [*chunk[place:], *chunk[:place]], crop
+
+    fingerprint: dict[str, str | int] = {
+        "kind": "webdataset",
+        "num_shards": len(shards),
+        "num_pairs": sum(shard.num_samples for shard in shards),
+        "num_streams": num_streams,
+    }
+    return PairDataset(find, num_samples, tokenizer, fingerprint)
 
 
-class HeldOutPairs(Dataset):
-    """Validation pairs, the first ones of shards that are not trained on.
-
-    Their files are read, undecoded, when the dataset is made. A pair that
-    cannot be read is replaced by the next one, with a warning. The arguments
-    are those of :class:`PairStreams`.
-    """
-
-    def __init__(
-        self,
-        shards: Sequence[Shard],
-        num_samples: int,
-        tokenizer: CaptionTokenizer,
-        *,
-        image_size: int,
-    ) -> None:
-        super().__init__()
-        self.tokenizer = tokenizer
-        self.image_size = image_size
-        samples = itertools.chain.from_iterable(
-            read_samples(shard.path) for shard in shards
-        )
-        self._samples = list(itertools.islice(samples, num_samples))
-        if len(self._samples) < num_samples:
-            raise ValueError(
-                f"data.validation_size is {num_samples}, the {len(shards)} "
-                f"held-out shards have {len(self._samples)} pairs: lower it or "
-                "raise data.validation_fraction"
-            )
-
-    def __len__(self) -> int:
-        return len(self._samples)
-
-    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
-        """Sample ``index``, the middle of its image; see `PairStreams`."""
-        return _first_readable(
-            [*self._samples[index:], *self._samples[:index]],
-            self.tokenizer,
-            lambda image: validation_image(image, self.image_size),
-        )
-
-
-def _first_readable(
-    samples: Sequence[Sample],
+def held_out_pairs(
+    shards: Sequence[Shard],
+    num_samples: int,
     tokenizer: CaptionTokenizer,
-    prepare: Callable[[Image], np.ndarray],
-) -> dict[str, np.ndarray]:
-    """Return the first sample with image and caption, for the model."""
-    for sample in samples:
-        try:
-            data = next((sample[x] for x in IMAGES if x in sample), b"")
-            pixel_values = prepare(decode(data))
-            input_ids = tokenizer(_caption(sample))
-        except (KeyError, RecursionError, TypeError, ValueError) as error:
-            logger.warning(
-                "%s in %s is left out: %r",
-                sample.get("__key__"),
-                sample.get("__url__"),
-                error,
-            )
-        else:
-            return {"pixel_values": pixel_values, "input_ids": input_ids}
-    raise ValueError(
-        f"none of {len(samples)} pairs of {samples[0].get('__url__')} can be "
-        f"read: shards need images ({', '.join(IMAGES)}) and captions "
-        "(txt, json)"
+    *,
+    image_size: int,
+) -> PairDataset:
+    """Read the first pairs of shards that are not trained on, undecoded.
+
+    A pair is replaced by the next one; of an image its middle is taken.
+    """
+    paths = (read_samples(shard.path) for shard in shards)
+    samples = [*itertools.islice(itertools.chain(*paths), num_samples)]
+    if len(samples) < num_samples:
+        raise ValueError(
+            f"data.validation_size is {num_samples}, the {len(shards)} "
+            f"held-out shards have {len(samples)} pairs: lower it or raise "
+            "data.validation_fraction"
+        )
+    middle = functools.partial(validation_image, size=image_size)
+    return PairDataset(
+        lambda index: ([*samples[index:], *samples[:index]], middle),
+        num_samples,
+        tokenizer,
+        {},
     )
 
 

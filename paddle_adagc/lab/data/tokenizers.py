@@ -2,13 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tokenizers by name: bytes, Hugging Face ``tokenizers``, SentencePiece.
 
-For corpora (:class:`Tokenizer`), for single texts (:class:`TextTokenizer`),
-for captions (:class:`CaptionTokenizer`), and as files beside a decoder.
+For corpora and single texts (:class:`Tokenizer`), for captions
+(:class:`CaptionTokenizer`), and as files beside a decoder.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import os
@@ -71,10 +72,24 @@ class Tokenizer:
             "tokenizers" if self.kind == "huggingface" else self.kind
         )
 
+    @functools.cached_property
     def model(self) -> Any:
+        """The library's tokenizer, for single texts."""
         if self.kind == BYTES:
             return byte_tokenizer()
         return _load(self.kind, self.content)
+
+    def encode(self, text: str, special: bool | None = None) -> list[int]:
+        """Tokens of a text; ``special``: with those that Hugging Face adds."""
+        if self.kind == "sentencepiece":
+            return self.model.encode(text)
+        return self.model.encode(text, add_special_tokens=bool(special)).ids
+
+    def decode(self, tokens: Sequence[int], special: bool = False) -> str:
+        """Text of tokens, with or without the special ones'."""
+        if self.kind == "sentencepiece":
+            return self.model.decode([*tokens])
+        return self.model.decode([*tokens], skip_special_tokens=not special)
 
     def load(self) -> Callable[[Sequence[str]], list[np.ndarray]]:
         """Make the function from texts to tokens of :func:`.token_dtype`."""
@@ -84,7 +99,7 @@ class Tokenizer:
                 np.frombuffer(text.encode(), np.uint8).astype(dtype)
                 for text in texts
             ]
-        model = self.model()
+        model = _load(self.kind, self.content)
         if self.kind == "sentencepiece":
             return lambda texts: [
                 np.array(ids, dtype)
@@ -133,7 +148,7 @@ def find_tokenizer(
         raise ValueError(f"{path} is no {kind} tokenizer: {error}") from error
     if kind == "huggingface":
         vocabulary = model.get_vocab(with_added_tokens=True)
-        token = eos_token or _token_beside(path, "eos_token")
+        token = eos_token or _end_beside(path)
     else:
         pieces = model.id_to_piece([*range(model.vocab_size())])
         vocabulary = {piece: number for number, piece in enumerate(pieces)}
@@ -189,15 +204,15 @@ def _download(name: str) -> Path:
     return Path(folder)
 
 
-def _token_beside(path: Path, key: str) -> str | None:
-    """Return a special token of the Hugging Face files in the same folder."""
+def _end_beside(path: Path) -> str | None:
+    """Return what Hugging Face's files in the same folder call the end."""
     for name in ("tokenizer_config.json", "special_tokens_map.json"):
         file = path.with_name(name)
         if file.is_file():
             values = json.loads(file.read_text("utf-8"))
             if not isinstance(values, dict):
                 raise ValueError(f"{file} holds no map of names to values")
-            token = values.get(key)
+            token = values.get("eos_token")
             if isinstance(token, dict):
                 token = token.get("content")
             if token:
@@ -242,58 +257,6 @@ class CaptionTokenizer:
     def __call__(self, caption: str) -> np.ndarray:
         """Tokens from start to end, cut off or padded with 0, as int64."""
         return np.array(self._model.encode(caption).ids, np.int64)
-
-
-class TextTokenizer:
-    """Text to tokens and back; see :func:`find_tokenizer`.
-
-    With ``adds_special_tokens`` the tokenizer puts what it has for that, a
-    token of the beginning for most, before a text. Off for what is trained
-    here: tools/prepare_data.py writes no such tokens. ``prefix_id`` is the
-    token to begin with where there is no context.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        adds_special_tokens: bool = False,
-        eos_id: int | None = None,
-    ) -> None:
-        found = find_tokenizer(name, eos_id=eos_id)
-        self.eos_id = self.prefix_id = found.eos_id
-        self.adds_special_tokens = adds_special_tokens
-        self._model = model = found.model()
-        self._is_pieces = found.kind == "sentencepiece"
-        self._bos: str | None = None
-        if not adds_special_tokens or found.kind == BYTES:
-            return
-        bos_id = None
-        if self._is_pieces:
-            if model.bos_id() >= 0:
-                bos_id = model.bos_id()
-                self._bos = model.id_to_piece(bos_id)
-        elif bos := _token_beside(_find_file(name), "bos_token"):
-            self._bos, bos_id = bos, model.token_to_id(bos)
-            if bos_id is None:
-                warnings.warn(f"{name} has no token {bos!r}", stacklevel=2)
-        if bos_id is not None:
-            self.prefix_id = bos_id
-
-    def encode(self, text: str, special: bool | None = None) -> list[int]:
-        """Tokens of a text; ``special`` goes before `adds_special_tokens`."""
-        adds = self.adds_special_tokens if special is None else special
-        if self._bos is not None and text.startswith(self._bos):
-            adds = False
-        if self._is_pieces:
-            tokens = self._model.encode(text)
-            return [self.prefix_id, *tokens] if adds and self._bos else tokens
-        return self._model.encode(text, add_special_tokens=adds).ids
-
-    def decode(self, tokens: Sequence[int], special: bool = False) -> str:
-        """Text of tokens, with or without the special ones'."""
-        if self._is_pieces:
-            return self._model.decode([*tokens])
-        return self._model.decode([*tokens], skip_special_tokens=not special)
 
 
 def byte_tokenizer() -> tokenizers.Tokenizer:
@@ -347,7 +310,7 @@ def write_tokenizer(
         copy_tokenizer(path.parent, directory)
         shutil.copyfile(path, directory / "tokenizer.json")
     else:
-        pieces = tokenizer.model()
+        pieces = tokenizer.model
         if pieces.decode(pieces.encode("a  b")) != "a  b":
             warnings.warn(
                 f"{path} changes white space, which transformers' "

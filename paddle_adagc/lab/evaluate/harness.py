@@ -14,7 +14,7 @@ from lm_eval.evaluator import simple_evaluate
 from lm_eval.tasks import TaskManager
 
 from paddle_adagc.checks import suggestion
-from paddle_adagc.lab.data.tokenizers import TextTokenizer
+from paddle_adagc.lab.data.tokenizers import Tokenizer
 from paddle_adagc.lab.evaluate.scoring import Scorer
 
 _BOOTSTRAP_SAMPLES = 1000  # for metrics that have no closed standard error
@@ -96,7 +96,7 @@ class DecoderLM(TemplateLM):
     harness' own Hugging Face models, so that scores can be compared.
     """
 
-    def __init__(self, scorer: Scorer, tokenizer: TextTokenizer) -> None:
+    def __init__(self, scorer: Scorer, tokenizer: Tokenizer) -> None:
         super().__init__()
         self.scorer = scorer
         self.text = tokenizer

@@ -14,7 +14,7 @@ from typing import Any
 import paddle_adagc
 from paddle_adagc.lab.data.config import DataConfig
 from paddle_adagc.lab.data.datasets import build_datasets
-from paddle_adagc.lab.data.tokenizers import TextTokenizer
+from paddle_adagc.lab.data.tokenizers import find_tokenizer
 from paddle_adagc.lab.evaluate.saved import build_decoder, load_saved
 from paddle_adagc.lab.evaluate.scoring import Scorer, measure_perplexity
 from paddle_adagc.lab.markdown import markdown_table
@@ -96,7 +96,7 @@ def evaluate(
         from paddle_adagc.lab.evaluate import harness
 
         assert tokenizer is not None
-        text = TextTokenizer(tokenizer, eos_id=saved.document_end)
+        text = find_tokenizer(tokenizer, eos_id=saved.document_end)
         names: list[str] = []
         for name in tasks:
             names += BENCHMARKS if name == PAPER else [name]

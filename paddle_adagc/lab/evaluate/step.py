@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from paddle_adagc.lab.data.datasets import TokenDataset
-from paddle_adagc.lab.data.tokenizers import BYTES, TextTokenizer, is_bytes
+from paddle_adagc.lab.data.tokenizers import BYTES, find_tokenizer, is_bytes
 from paddle_adagc.lab.markdown import markdown_table
 from paddle_adagc.lab.record.files import RunRecord
 from paddle_adagc.lab.record.flight import FOLDER, Event, load_event
@@ -179,7 +179,7 @@ def _batch(
     data = config.data
     own = BYTES if is_bytes(data.kind, data.prefix) else data.tokenizer
     name = tokenizer or own
-    text = TextTokenizer(name) if name else None
+    text = find_tokenizer(name) if name else None
     for index in samples:
         ids = dataset[index]["input_ids"].tolist()
         shown = repr(text.decode(ids, special=True)) if text else ids

@@ -36,7 +36,7 @@ from paddle.distributed.fleet.meta_optimizers.dygraph_optimizer import (
 from paddle.distributed.fleet.utils.log_util import logger
 from paddle.nn.clip import ClipGradBase
 
-from paddle_adagc.lab.benchmark.counts import Collective, CommunicationLedger
+from paddle_adagc.lab.benchmark.counts import Collective, WatchedClip
 from paddle_adagc.lab.extensions import make_clip
 from paddle_adagc.lab.train import processes, tasks
 from paddle_adagc.lab.train.config import RunConfig
@@ -208,8 +208,7 @@ def _clip_calls(
     The clip gets no gradients: its communication must not depend on them, or a
     rank without a gradient would block the others.
     """
-    ledger = CommunicationLedger()
-    watched = ledger.watch(clip)
+    watched = WatchedClip(clip)
     for _ in range(num_steps):
         watched([])
-    return [tuple(calls) for calls in ledger.steps]
+    return [tuple(calls) for calls in watched.steps]

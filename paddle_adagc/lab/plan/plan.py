@@ -115,8 +115,6 @@ class Plan:
 
     name: str  # the config's file
     config: RunConfig
-    interconnect: costs.Interconnect
-    recompute: bool
     size: ModelSize
     of_formers: Followed | None
     """What the clip follows in PaddleFormers; None: this package trains."""
@@ -155,8 +153,6 @@ def plan_run(
     return Plan(
         name=os.fspath(path),
         config=config,
-        interconnect=interconnect,
-        recompute=recompute,
         size=task.model_size(),
         of_formers=of_formers,
         sample_length=task.sample_length,

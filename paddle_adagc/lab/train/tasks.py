@@ -374,7 +374,6 @@ class ImageTextTask(PretrainTask):
         wanted = PairFormat(
             image_size=model.image_size,
             context_length=model.context_length,
-            vocab_size=model.vocab_size,
             end_token=model.end_token,
             batch_size=config.train.batch_size,
             num_ranks=config.parallel.num_data_ranks,

@@ -3,14 +3,13 @@
 """Tar shards of plain images, written by tests."""
 
 import io
+import json
 import tarfile
 from pathlib import Path
 
 from PIL import Image
 
-TOKENIZER = (
-    Path(__file__).parents[1] / "models/vision_text/golden/tokenizer.json"
-)
+GOLDEN = Path(__file__).parents[1] / "models/vision_text/golden"
 
 
 def encoded_image(grey, kind="PNG", size=(20, 16)):
@@ -31,7 +30,10 @@ def write_shard(path, samples):
 
 
 def write_grey_shards(folder, counts):
-    """Shard s, of so many samples, holds images of grey 10 s + i."""
+    """Shard s, of so many samples, holds images of grey 10 s + i.
+
+    tokenizer.json has 319 tokens; the end is the last one, as in CLIP's.
+    """
     for number, count in enumerate(counts):
         samples = [
             {
@@ -42,3 +44,10 @@ def write_grey_shards(folder, counts):
             for i in range(count)
         ]
         write_shard(folder / f"{number:05d}.tar", samples)
+    tokenizer = json.loads((GOLDEN / "tokenizer.json").read_text())
+    vocabulary, end = tokenizer["model"]["vocab"], "<|endoftext|>"
+    last = max(vocabulary, key=vocabulary.get)
+    vocabulary[last], vocabulary[end] = vocabulary[end], vocabulary[last]
+    tokenizer["added_tokens"][1]["id"] = vocabulary[end]
+    tokenizer["post_processor"]["sep"][1] = vocabulary[end]
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))

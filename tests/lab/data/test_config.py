@@ -8,32 +8,26 @@ from paddle_adagc.lab.data.config import DataConfig, PrepareConfig
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
+    ("kind", "values", "message"),
     [
-        ({"kind": "stdlb"}, "got 'stdlb', did you mean 'stdlib'"),
-        ({"seed": 2**32}, "seed must be less than 4294967296, got 4294967296"),
-        ({"kind": "mmap"}, "prefix is None"),
-        ({"kind": "mmap", "prefix": "a/b.bin"}, "leave its ending out, 'a/b'"),
+        (DataConfig, {"kind": "stdlb"}, "got 'stdlb', did you mean 'stdlib'"),
+        (DataConfig, {"seed": 2**32}, "seed must be less than 4294967296, got"),
+        (DataConfig, {"kind": "mmap"}, "prefix is None"),
+        (
+            DataConfig,
+            {"kind": "mmap", "prefix": "a/b.bin"},
+            "leave its ending out, 'a/b'",
+        ),
+        (PrepareConfig, {"inputs": ()}, "give local files or a dataset of"),
+        (PrepareConfig, {"hub_name": "en"}, "hub_name needs hub"),
+        (PrepareConfig, {"output": "a.bin"}, "output: 'a.bin'"),
+        (PrepareConfig, {"num_workers": 0}, "num_workers must be at least 1"),
     ],
 )
-def test_a_bad_value_is_named(values, message):
-    with pytest.raises(ValueError, match=message):
-        DataConfig(**values)
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"inputs": ()}, "give local files or a dataset of the hub"),
-        ({"hub_name": "en"}, "hub_name needs hub"),
-        ({"output": "a.bin"}, "output: 'a.bin'"),
-        ({"num_workers": 0}, "num_workers must be at least 1"),
-    ],
-)
-def test_a_bad_setting_of_a_dataset_is_named(values, message):
+def test_a_bad_value_is_named(kind, values, message):
     good = {"inputs": ("a.jsonl",), "output": "a", "tokenizer": "bytes"}
     with pytest.raises(ValueError, match=message):
-        PrepareConfig(**{**good, **values})
+        kind(**(good if kind is PrepareConfig else {}) | values)
 
 
 def test_values_that_are_ignored_alone_are_warned_about():

@@ -34,7 +34,6 @@ from paddle_adagc.lab.data.images import (
 WANTED = PairFormat(
     image_size=32,
     context_length=9,
-    vocab_size=28,
     end_token=27,
     batch_size=4,
     num_ranks=1,
@@ -86,15 +85,6 @@ def test_a_drawing_shows_its_scene(shape, row, y, column, x):
     assert sizes["large"] > 2 * sizes["small"] > 0
 
 
-def test_validation_shows_other_scenes():
-    train, held_out = split_scenes(0.05, seed=3)
-    assert len(held_out) == 116
-    assert not set(train) & set(held_out)
-    assert set(train) | set(held_out) == set(SCENES)
-    assert len(split_scenes(1e-6, seed=0)[1]) == 1
-    assert len(split_scenes(1 - 1e-9, seed=0)[0]) == 1
-
-
 def test_samples_depend_on_seed_and_index_alone():
     first, validation = build(seed=1, validation_size=8)
     second, _ = build(num_samples=640, seed=1)
@@ -112,20 +102,25 @@ def test_samples_depend_on_seed_and_index_alone():
         first[64]
 
 
-def test_training_scenes_are_drawn_evenly_and_validation_in_turn():
+def test_training_scenes_are_drawn_evenly_and_validation_shows_others():
     train, validation = build(num_samples=800, validation_size=116)
+    assert len(validation.scenes) == 116
+    assert not {*train.scenes} & {*validation.scenes}
+    assert {*train.scenes} | {*validation.scenes} == {*SCENES}
     words = collections.Counter(
         int(train[i]["input_ids"][2]) for i in range(800)
     )
     assert len(words) == 8
     assert max(words.values()) < 1.6 * min(words.values())
     assert len({tuple(s["input_ids"]) for s in validation}) == 116
+    assert len(split_scenes(1e-6, seed=0)[1]) == 1
+    assert len(split_scenes(1 - 1e-9, seed=0)[0]) == 1
 
 
 @pytest.mark.parametrize(
     ("wanted", "message"),
     [
-        ({"end_token": 26}, r"model.end_token=26.*vocab_size to 28"),
+        ({"end_token": 26}, r"model.vocab_size=27.*vocab_size to 28"),
         ({"context_length": 8}, "model.context_length=8"),
     ],
 )

@@ -61,14 +61,13 @@ def test_documents_of_several_sentences_stay_whole(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("fraction", "held_out"), [(0.25, 1), (0.5, 2), (0.01, 1), (0.99, 3)]
+    ("fraction", "num_tokens"), [(0.25, 8), (0.5, 4), (0.01, 8), (0.99, 3)]
 )
-def test_the_last_documents_are_held_out(prefix, fraction, held_out):
+def test_the_last_documents_are_held_out(prefix, fraction, num_tokens):
     train, validation = IndexedTokens(prefix).split(fraction)
     tokens = [token for document in DOCUMENTS for token in document]
-    num_train = sum(len(document) for document in DOCUMENTS[:-held_out])
-    assert train.tolist() == tokens[:num_train]
-    assert validation.tolist() == tokens[num_train:]
+    assert train.tolist() == tokens[:num_tokens]
+    assert validation.tolist() == tokens[num_tokens:]
 
 
 def test_the_fingerprint_tells_datasets_apart(prefix, tmp_path):
@@ -82,42 +81,31 @@ def test_the_fingerprint_tells_datasets_apart(prefix, tmp_path):
     assert theirs["sampled_sha256"] != ours["sampled_sha256"]
 
 
-def test_damaged_files_are_named(prefix, tmp_path):
-    index, data = (tmp_path / "new" / f"tokens.{s}" for s in ("idx", "bin"))
-    complete = index.read_bytes()
-    data.write_bytes(data.read_bytes()[:-2])
-    with pytest.raises(ValueError, match=r"tokens\.bin has 18 bytes.*20"):
-        IndexedTokens(prefix)
-    index.write_bytes(complete[:-40])
-    with pytest.raises(ValueError, match=r"tokens\.idx is cut short"):
-        IndexedTokens(prefix)
-    index.write_bytes(b"TNTIDX\x00\x00" + complete[8:])
-    with pytest.raises(ValueError, match='"mmap" implementation'):
-        IndexedTokens(prefix)
-    data.write_bytes(b"")
-    index.write_bytes(complete)
-    with pytest.raises(ValueError, match=r"tokens\.bin is empty"):
-        IndexedTokens(prefix)
-    index.unlink()
-    message = r"tokens\.idx not found.*prepare_data\.py"
-    with pytest.raises(FileNotFoundError, match=message):
-        IndexedTokens(prefix)
+def test_a_single_document_cannot_be_split(prefix):
     write_indexed_dataset(prefix, [[1, 2, 3]], vocab_size=10)
     with pytest.raises(ValueError, match="has 1 documents"):
         IndexedTokens(prefix).split(0.5)
 
 
 @pytest.mark.parametrize(
-    ("place", "value"),
-    [(9, 2), (-8, 10**6)],  # the version; a document's first sentence
+    ("ending", "start", "stop", "content", "message"),
+    [
+        (".bin", -2, None, b"", "bin has 18 bytes, but .* 20"),
+        (".bin", 0, None, b"", "bin is empty"),
+        (".idx", -40, None, b"", "idx is cut short"),
+        (".idx", 0, 8, b"TNTIDX\0\0", 'idx starts .* "mmap" implementation'),
+        (".idx", 9, 17, (2).to_bytes(8, "little"), "idx is cut short, or no"),
+        (".idx", -8, None, (10**6).to_bytes(8, "little"), "idx is damaged"),
+    ],
 )
-def test_an_index_that_cannot_be_is_named(prefix, place, value):
-    path = Path(prefix + ".idx")
-    content = bytearray(path.read_bytes())
-    end = None if place == -8 else place + 8
-    content[place:end] = value.to_bytes(8, "little")
-    path.write_bytes(content)
-    with pytest.raises(
-        ValueError, match=r"tokens\.idx is (cut short, or no|damaged)"
-    ):
+def test_damaged_files_are_named(prefix, ending, start, stop, content, message):
+    path = Path(prefix + ending)
+    changed = bytearray(path.read_bytes())
+    changed[start:stop] = content
+    path.write_bytes(changed)
+    with pytest.raises(ValueError, match=rf"tokens\.{message}"):
+        IndexedTokens(prefix)
+    path.unlink()
+    message = rf"tokens\{ending} not found.*prepare_data\.py"
+    with pytest.raises(FileNotFoundError, match=message):
         IndexedTokens(prefix)

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import repeat
 from pathlib import Path
 
 import numpy as np
@@ -23,23 +24,25 @@ from paddle_adagc.lab.data.config import DataConfig
 from paddle_adagc.lab.data.datasets import build_datasets
 
 ROOT = Path(__file__).parents[3]
+SPLITS = ("train", "validation")
 
 
 def start(*arguments, **options):
-    tool = "tools/prepare_data.py"
+    """Give the command in a session of its own."""
+    command = [sys.executable, "-W", "ignore", "tools/prepare_data.py"]
     return subprocess.Popen(
-        [sys.executable, "-W", "ignore", tool, *map(str, arguments)],
+        [*command, *map(str, arguments)],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         text=True,
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         **options,
     )
 
 
-def finish(*arguments, **options):
-    process = start(
-        *arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options
-    )
+def finish(process):
     output, errors = process.communicate(timeout=60)
     return process.returncode, output, errors
 
@@ -89,11 +92,19 @@ def test_the_split_depends_on_the_text_alone(
 ):
     path = tmp_path / "twice.jsonl"
     path.write_bytes(to_jsonl([*documents, *reversed(documents)]))
-    run(path, validation_fraction=0.25)
+    manifest = run(path, validation_fraction=0.25)
     train, validation = read_texts(), read_texts("out_validation")
     assert not set(train) & set(validation)
     assert sorted(train + validation) == sorted(documents * 2)
     assert len(validation) == pytest.approx(200, abs=60)
+    config = DataConfig(
+        kind="mmap",
+        prefix=manifest["train"]["prefix"],
+        validation_prefix=manifest["validation"]["prefix"],
+        validation_size=8,
+    )
+    for dataset, split in zip(build_datasets(config, 8), SPLITS, strict=True):
+        assert len(dataset.tokens) == manifest[split]["num_tokens"]
 
 
 def test_a_finished_dataset_is_left_alone(jsonl, run, tmp_path):
@@ -133,6 +144,10 @@ def test_unfinished_work_is_not_mixed(
     stopped, run, tmp_path, read_files, on_error
 ):
     jsonl, bad, part = stopped
+    with open(part.parent / "lock", "wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(FileExistsError, match="another process is at work"):
+            run(jsonl)
     stamp = part.stat().st_mtime_ns
     with pytest.raises(ValueError, match="line 2"):
         run(jsonl, bad)
@@ -164,25 +179,29 @@ def test_kills_lose_and_double_nothing(
     folder = write_folder(tmp_path, to_jsonl, documents, 40)
     values = {"tokenizer": str(tokenizer_json), "validation_fraction": 0.1}
     run(folder, output="whole", **values)
-    arguments = [folder, "--output", tmp_path / "out"]
-    arguments += ["--tokenizer", tokenizer_json, "--workers", 2]
-    arguments += ["--validation-fraction", 0.1]
+    arguments = [folder, "--output", tmp_path / "out", "--workers", 2]
+    for key, value in values.items():
+        arguments += [f"--{key.replace('_', '-')}", value]
+
+    def count_parts():
+        return len([*tmp_path.glob("out.parts/*.npz")])
+
     draw = random.Random(1)
     num_parts = 0
     for attempt in range(2):
-        process = start(*arguments, start_new_session=True)
+        process = start(*arguments)
         deadline = time.monotonic() + 30
         enough = num_parts + draw.randint(1, 8)
-        while count_parts(tmp_path) < enough:
+        while count_parts() < enough:
             assert time.monotonic() < deadline
             assert process.poll() is None
             time.sleep(0.002)
         (os.kill if attempt else os.killpg)(process.pid, signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL
         assert_gone(process.pid)
-        num_parts = count_parts(tmp_path)
+        num_parts = count_parts()
         assert not (tmp_path / "out.manifest.json").exists()
-    code, output, errors = finish(*arguments)
+    code, output, errors = finish(start(*arguments))
     assert code == 0, errors
     assert "documents" in output
     assert read_files() == read_files("whole")
@@ -231,36 +250,28 @@ def test_a_kill_while_the_dataset_is_written(
     }
 
 
-def count_parts(folder):
-    return len(list(folder.glob("out.parts/*.npz")))
-
-
 def assert_gone(group):
     """Workers end by themselves when their parent is killed."""
     deadline = time.monotonic() + 20
-    while is_running(group):
+    while any(
+        map(is_running, Path("/proc").glob("[0-9]*/stat"), repeat(group))
+    ):
         assert time.monotonic() < deadline, "workers outlive their parent"
         time.sleep(0.01)
 
 
-def is_running(group):
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            state, _, found = path.read_text().rpartition(")")[2].split()[:3]
-            if int(found) == group and state != "Z":
-                return True
-    return False
+def is_running(path, group):
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        state, _, found = path.read_text().rpartition(")")[2].split()[:3]
+        return int(found) == group and state != "Z"
 
 
 @pytest.mark.slow
 def test_the_keyboard_stops_it(tmp_path, to_jsonl, documents):
     path = tmp_path / "corpus.jsonl"
     path.write_bytes(to_jsonl(documents * 100))
-    arguments = [path, "--output", tmp_path / "out"]
     process = start(
-        *(*arguments, "--tokenizer", "bytes"),
-        start_new_session=True,
-        stderr=subprocess.PIPE,
+        *(path, "--output", tmp_path / "out", "--tokenizer", "bytes"),
         # A shell's background job hands down that SIGINT is ignored.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
@@ -268,9 +279,8 @@ def test_the_keyboard_stops_it(tmp_path, to_jsonl, documents):
         assert process.poll() is None
         time.sleep(0.005)
     os.killpg(process.pid, signal.SIGINT)
-    errors = process.communicate(timeout=20)[1]
-    assert process.returncode == 130
-    assert errors == "stopped: the same command resumes\n"
+    message = "stopped: the same command resumes\n"
+    assert finish(process) == (130, "", message)
 
 
 @pytest.mark.slow
@@ -281,17 +291,15 @@ def test_a_full_disk_leaves_nothing_half_written(
     limit = 200_000
     assert (tmp_path / "whole.bin").stat().st_size > limit
     arguments = [jsonl, "--output", tmp_path / "out", "--tokenizer", "bytes"]
-    code, _, errors = finish(
-        *arguments,
-        preexec_fn=lambda: resource.setrlimit(
-            resource.RLIMIT_FSIZE, (limit, limit)
-        ),
-    )
-    assert code == 2
-    assert "File too large" in errors
+
+    def lower_the_limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+    code, _, errors = finish(start(*arguments, preexec_fn=lower_the_limit))
+    assert (code, "File too large" in errors) == (2, True)
     left = {path.name for path in tmp_path.iterdir() if "out" in path.name}
     assert left == {"out.parts"}
-    assert finish(*arguments)[0] == 0
+    assert finish(start(*arguments))[0] == 0
     assert read_files() == read_files("whole")
 
 
@@ -302,25 +310,3 @@ def die(signal_number):
 def test_a_dead_worker_is_noticed():
     with pytest.raises(RuntimeError, match="a worker died"):
         prepare_run._run(die, [(signal.SIGKILL,)] * 2, 2)
-
-
-@pytest.mark.usefixtures("stopped")
-def test_one_process_at_a_time(tmp_path, jsonl, run):
-    with open(tmp_path / "out.parts" / "lock", "wb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(FileExistsError, match="another process is at work"):
-            run(jsonl)
-
-
-def test_the_result_is_read_as_training_data(jsonl, run):
-    manifest = run(jsonl, validation_fraction=0.1)
-    config = DataConfig(
-        kind="mmap",
-        prefix=manifest["train"]["prefix"],
-        validation_prefix=manifest["validation"]["prefix"],
-        seq_length=16,
-        validation_size=8,
-    )
-    train, validation = build_datasets(config, 8)
-    assert len(train.tokens) == manifest["train"]["num_tokens"]
-    assert len(validation.tokens) == manifest["validation"]["num_tokens"]

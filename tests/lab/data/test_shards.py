@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from lab.data.tar_shards import (
-    TOKENIZER,
+    GOLDEN,
     encoded_image,
     write_grey_shards,
     write_shard,
@@ -44,8 +44,7 @@ COUNTS = (7, 5, 6, 7, 5)
 WANTED = PairFormat(
     image_size=8,
     context_length=10,
-    vocab_size=319,
-    end_token=1,
+    end_token=318,
     batch_size=4,
     num_ranks=1,
 )
@@ -63,7 +62,7 @@ def build(folder, num_samples=1000, wanted=(), **fields):
         kind="webdataset",
         **{
             "shards": str(folder / "{00000..00004}.tar"),
-            "tokenizer": str(TOKENIZER),
+            "tokenizer": str(folder / "tokenizer.json"),
             "shuffle_size": 3,
             "validation_fraction": 0.2,
             "validation_size": 4,
@@ -116,57 +115,46 @@ def test_a_shard_with_other_samples_than_counted_is_named(
         stream.chunk(3)
 
 
-def write_sparse(path):
-    """A member of 1 KiB that says that it unpacks to 2 GB."""
-    member = tarfile.TarInfo("a.txt")
-    content = b"1\n0\n1\n".ljust(1024, b"\0")
-    member.size = len(content)
-    member.pax_headers = {
-        "GNU.sparse.major": "1",
-        "GNU.sparse.minor": "0",
-        "GNU.sparse.name": "a.txt",
-        "GNU.sparse.realsize": str(2 * 10**9),
-    }
-    with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as archive:
-        archive.addfile(member, io.BytesIO(content))
+def member(size=0, **sparse):
+    found = tarfile.TarInfo("a.txt")
+    found.size = size
+    found.pax_headers = {f"GNU.sparse.{k}": v for k, v in sparse.items()}
+    return found
 
 
-def write_claim(path):
-    member = tarfile.TarInfo("a.txt")
-    member.size = 2 * 10**9
-    path.write_bytes(member.tobuf() + b"x" * 5000)
+def tar(*members, mode="w"):
+    """The content of a tar file."""
+    file = io.BytesIO()
+    with tarfile.open(None, mode, file, format=tarfile.PAX_FORMAT) as archive:
+        for one in members:
+            content = b"1\n0\n1\n".ljust(one.size, b"\0")
+            archive.addfile(one, io.BytesIO(content))
+    return file.getvalue()
 
 
-def write_twice(path):
-    with tarfile.open(path, "w") as archive:
-        for _ in range(2):
-            archive.addfile(tarfile.TarInfo("a.txt"))
-
-
-def write_compressed(path):
-    with tarfile.open(path, "w:gz") as archive:
-        archive.addfile(tarfile.TarInfo("a.txt"))
-
-
-def write_second_header(path):
-    write_twice(path)
-    content = bytearray(path.read_bytes())
-    content[512 + 124] = ord("x")
-    path.write_bytes(content)
+TWICE = tar(member(), member())
+# 1 KiB that says that it unpacks to 2 GB.
+SPARSE = {
+    "major": "1",
+    "minor": "0",
+    "name": "a.txt",
+    "realsize": "2" + "0" * 9,
+}
 
 
 @pytest.mark.parametrize(
-    ("write", "message"),
+    ("content", "message"),
     [
-        (write_sparse, "'a.txt' is sparse"),
-        (write_claim, "claims 2,000,000,000 bytes"),
-        (write_twice, "duplicate file name"),
-        (write_compressed, "or compressed"),
-        (write_second_header, "no header at byte 512"),
+        (tar(member(1024, **SPARSE)), "'a.txt' is sparse"),
+        (member(2 * 10**9).tobuf() + b"x" * 5000, "claims 2,000,000,000 bytes"),
+        (TWICE, "duplicate file name"),
+        (tar(member(), mode="w:gz"), "or compressed"),
+        (TWICE[:636] + b"x" + TWICE[637:], "no header at byte 512"),
     ],
+    ids=["sparse", "claim", "twice", "compressed", "header"],
 )
-def test_hostile_shards_are_refused_by_name(write, message, tmp_path):
-    write(tmp_path / "a.tar")
+def test_hostile_shards_are_refused_by_name(content, message, tmp_path):
+    (tmp_path / "a.tar").write_bytes(content)
     with pytest.raises(ValueError, match=rf"a\.tar is no tar.*{message}"):
         [*read_samples(tmp_path / "a.tar")]
 
@@ -195,19 +183,6 @@ def key_at(stream, position):
     return chunk[place]["__key__"]
 
 
-def test_each_epoch_has_every_sample_once_in_another_order(shards):
-    (stream,) = streams(shards)
-    total = sum(COUNTS)
-    keys = [key_at(stream, i) for i in range(2 * total)]
-    first, second = keys[:total], keys[total:]
-    assert len(set(first)) == total
-    assert set(first) == set(second)
-    assert first != second
-    assert first != sorted(first)
-    (other,) = streams(shards, seed=1)
-    assert [key_at(other, i) for i in range(total)] != first
-
-
 def test_streams_share_an_epoch(shards):
     keys = []
     for stream in streams(shards, 2):
@@ -219,14 +194,21 @@ def test_streams_share_an_epoch(shards):
 
 
 def test_what_stands_at_a_position_does_not_depend_on_how_one_got_there(shards):
+    """Each epoch has every sample once, in another order."""
     (walked,) = streams(shards)
+    total = sum(COUNTS)
     keys = [key_at(walked, i) for i in range(75)]
+    first, second = keys[:total], keys[total : 2 * total]
+    assert len(set(first)) == total
+    assert sorted(first) == sorted(second)
+    assert first not in (second, sorted(first))
     for start in (1, 29, 30, 44, 74):
         (fresh,) = streams(shards)
         assert [key_at(fresh, i) for i in range(start, 75)] == keys[start:]
-    assert [key_at(walked, i) for i in (50, 3, 70, 0)] == [
-        keys[i] for i in (50, 3, 70, 0)
-    ]
+    for i in (50, 3, 70, 0):
+        assert key_at(walked, i) == keys[i]
+    (other,) = streams(shards, seed=1)
+    assert [key_at(other, i) for i in range(total)] != first
 
 
 def test_a_shard_is_read_once_from_start_to_end(shards, monkeypatch):
@@ -251,20 +233,19 @@ def test_training_and_validation_pairs(folder):
     assert greys == {
         10 * s + i for s, count in enumerate(COUNTS[:4]) for i in range(count)
     }
-    ids = train[0]["input_ids"]
-    assert ids.shape == (10,)
-    assert (ids[0], ids[5:].tolist()) == (0, [0] * 5) or 1 in ids
+    assert train[0]["input_ids"].tolist()[5:] == [318, 0, 0, 0, 0]
+    assert len([*validation]) == 4
+    for dataset, index in ((train, 1000), (train, -1), (validation, 4)):
+        with pytest.raises(IndexError, match=f"sample {index} of"):
+            dataset[index]
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])
 def test_ranks_and_workers_read_streams_of_their_own(folder, num_workers):
     """Two ranks' loaders, resumed in the middle as PaddleNLP resumes."""
-    wanted = {"num_ranks": 2}
+    train, _ = build(folder, 96, {"num_ranks": 2}, num_workers=num_workers)
 
     def batches(rank, consumed, count):
-        train, _ = build(
-            folder, num_samples=96, wanted=wanted, num_workers=num_workers
-        )
         sampler = DistributedBatchSampler(
             train, 4, num_replicas=2, rank=rank, drop_last=True
         )
@@ -328,8 +309,8 @@ def test_pairs_that_cannot_be_read_are_left_out(folder, caplog):
     [
         ({"validation_size": 6}, {}, "validation_size is 6.* have 5 pairs"),
         ({"validation_fraction": 0.9}, {}, "give at least 2"),
-        ({}, {"vocab_size": 300}, "vocab_size=300 and end_token=1"),
-        ({}, {"end_token": 318}, "ends with 1"),
+        ({}, {"end_token": 299}, "vocab_size=300.* with 318; set it to 319"),
+        ({"tokenizer": f"{GOLDEN}/tokenizer.json"}, {}, "with 1; give CLIP's"),
         ({"num_workers": 3}, {"num_ranks": 2}, "4 shards for 6 streams"),
     ],
 )

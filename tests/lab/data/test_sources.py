@@ -78,12 +78,12 @@ def test_a_bad_line_is_named(tmp_path, run, read_texts, line, message):
     assert read_texts("skipped") == ["good"] * 301
 
 
-def test_the_first_of_several_bad_lines_is_named(tmp_path, run):
+@pytest.mark.parametrize("workers", [1, 3])
+def test_the_first_of_several_bad_lines_is_named(tmp_path, run, workers):
     path = tmp_path / "bad.jsonl"
     path.write_text((GOOD * 150 + "{}\n") * 4)
-    for workers in (1, 3):
-        with pytest.raises(ValueError, match="line 151:"):
-            run(path, path, path, num_workers=workers)
+    with pytest.raises(ValueError, match="line 151:"):
+        run(path, path, path, num_workers=workers)
 
 
 def test_a_damaged_gzip_file_is_named(tmp_path, run, to_jsonl, documents):
@@ -126,33 +126,29 @@ def test_an_unusable_input_is_named(tmp_path, run, name, error, message):
         run(tmp_path / name)
 
 
-@pytest.fixture
-def hub_folder(tmp_path, documents, monkeypatch):
+def test_streamed_datasets(tmp_path, documents, run, read_texts, monkeypatch):
     """Three files like C4's, with a field that is not text."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    folder = tmp_path / "c4"
-    folder.mkdir()
-    for shard in range(3):
-        lines = "".join(
-            json.dumps({"text": t, "timestamp": "2019-04-25T12:57:54Z"}) + "\n"
-            for t in documents[shard * 100 : shard * 100 + 100]
-        )
-        path = folder / f"c4-train.0000{shard}-of-00003.json.gz"
-        path.write_bytes(gzip.compress(lines.encode()))
-    return folder
-
-
-def test_streamed_datasets(hub_folder, documents, run, read_texts):
-    manifest = run(hub=str(hub_folder))
+    (tmp_path / "c4").mkdir()
+    files = [
+        tmp_path / f"c4/c4-train.0000{n}-of-00003.json.gz" for n in range(3)
+    ]
+    for number, file in enumerate(files):
+        lines = [
+            json.dumps({"text": text, "timestamp": "2019-04-25T12:57:54Z"})
+            for text in documents[number * 100 : number * 100 + 100]
+        ]
+        file.write_bytes(gzip.compress("\n".join(lines).encode()))
+    hub = {"hub": str(tmp_path / "c4")}
+    manifest = run(**hub)
     assert read_texts() == documents[:300]
     assert "c4-train.00000-of-00003" in manifest["inputs"][0]["origin"]
-    assert run(hub=str(hub_folder)) == manifest
+    assert run(**hub) == manifest
     message = r"c4-train.00000.*, line 1: no field 'body'"
     with pytest.raises(ValueError, match=message):
-        run(hub=str(hub_folder), text_field="body", output="body")
-    path = hub_folder / "c4-train.00001-of-00003.json.gz"
-    path.write_bytes(gzip.compress(b'{"text": "a"}\n{"text": \n'))
+        run(text_field="body", output="body", **hub)
+    files[1].write_bytes(gzip.compress(b'{"text": "a"}\n{"text": \n'))
     with pytest.raises(FileExistsError, match=r"input 1 was .*c4-train\.00000"):
-        run(hub=str(hub_folder))
+        run(**hub)
     with pytest.raises(ValueError, match=r"c4-train\.00001.*after example"):
-        run(hub=str(hub_folder), output="cut")
+        run(output="cut", **hub)

@@ -8,10 +8,13 @@ Those of captions are what transformers' CLIP tokenizer makes, in files that
 
 import json
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
 from huggingface_hub.errors import HFValidationError
+from sentencepiece import SentencePieceProcessor
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from paddle_adagc.lab.data.indexed import IndexedTokens
 from paddle_adagc.lab.data.tokenizers import CaptionTokenizer, find_tokenizer
@@ -28,8 +31,6 @@ def documents_of(tmp_path):
 
 
 def test_huggingface(tmp_path, documents, jsonl, tokenizer_json, run):
-    from tokenizers import Tokenizer
-
     model = Tokenizer.from_file(str(tokenizer_json))
     model.no_truncation()
     end = model.token_to_id("</s>")
@@ -43,8 +44,6 @@ def test_huggingface(tmp_path, documents, jsonl, tokenizer_json, run):
 
 
 def test_sentencepiece(tmp_path, documents, jsonl, sentencepiece_model, run):
-    from sentencepiece import SentencePieceProcessor
-
     model = SentencePieceProcessor(model_file=str(sentencepiece_model))
     run(jsonl, tokenizer=str(sentencepiece_model))
     expected = [[*model.encode(text), model.eos_id()] for text in documents]
@@ -52,16 +51,13 @@ def test_sentencepiece(tmp_path, documents, jsonl, sentencepiece_model, run):
 
 
 def test_a_large_vocabulary_is_int32(tmp_path, run):
-    vocabulary = {"a": 0, "b": 70_000, "?": 1, "</s>": 2}
-    content = {
-        "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "?"},
-        "pre_tokenizer": {"type": "Whitespace"},
-        "added_tokens": [],
-    }
-    path = tmp_path / "words.json"
-    path.write_text(json.dumps(content))
+    words = models.WordLevel({"a": 0, "b": 70_000, "?": 1, "</s>": 2}, "?")
+    model = Tokenizer(words)
+    model.pre_tokenizer = pre_tokenizers.Whitespace()
+    path = str(tmp_path / "words.json")
+    model.save(path)
     (tmp_path / "a.txt").write_text("a b\nb c")
-    manifest = run(tmp_path / "a.txt", tokenizer=str(path), eos_token="</s>")
+    manifest = run(tmp_path / "a.txt", tokenizer=path, eos_token="</s>")
     assert manifest["train"]["dtype"] == "int32"
     assert documents_of(tmp_path) == [[0, 70_000, 2], [70_000, 1, 2]]
 
@@ -72,6 +68,26 @@ def test_bytes():
     assert found[0].dtype == np.uint16
 
 
+def test_the_data_s_end_goes_before_the_tokenizer_s(tokenizer_json):
+    assert find_tokenizer(str(tokenizer_json)).eos_id == 1
+    assert find_tokenizer(str(tokenizer_json), eos_id=7).eos_id == 7
+
+
+@pytest.fixture
+def bad(tmp_path, monkeypatch, tokenizer_json, sentencepiece_model):
+    """A working folder of files that cannot be used, or not alone."""
+    monkeypatch.chdir(tmp_path)
+    for folder in ("folder", "config"):
+        (tmp_path / folder).mkdir()
+    for name in ("bad.json", "bad.model", "bad.txt"):
+        (tmp_path / name).write_text("[]")
+    (tmp_path / "spm.model").write_bytes(sentencepiece_model.read_bytes())
+    for name in ("alone.json", "config/tokenizer.json"):
+        (tmp_path / name).write_bytes(tokenizer_json.read_bytes())
+    (tmp_path / "config/tokenizer_config.json").write_text("[]")
+
+
+@pytest.mark.usefixtures("bad")
 @pytest.mark.parametrize(
     ("name", "eos_token", "error", "message"),
     [
@@ -84,25 +100,11 @@ def test_bytes():
         ("folder", None, FileNotFoundError, "has neither tokenizer.json nor"),
         ("alone.json", None, ValueError, "does not say which token ends"),
         ("alone.json", "<end>", ValueError, "'<end>' is not in .*alone.json"),
+        ("config", None, ValueError, r"tokenizer_config\.json holds no"),
         ("spm.model", "<end>", ValueError, "'<end>' is not in .*spm.model"),
     ],
 )
-def test_an_unusable_tokenizer_is_named(
-    tmp_path,
-    monkeypatch,
-    tokenizer_json,
-    sentencepiece_model,
-    name,
-    eos_token,
-    error,
-    message,
-):
-    monkeypatch.chdir(tmp_path)
-    for bad in ("bad.json", "bad.model", "bad.txt"):
-        (tmp_path / bad).write_text("[]")
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "alone.json").write_bytes(tokenizer_json.read_bytes())
-    (tmp_path / "spm.model").write_bytes(sentencepiece_model.read_bytes())
+def test_an_unusable_tokenizer_is_named(name, eos_token, error, message):
     with pytest.raises(error, match=message):
         find_tokenizer(name, eos_token)
 
@@ -111,9 +113,7 @@ def test_an_unusable_tokenizer_is_named(
     "failure", [OSError("no network\nat all"), HFValidationError("no network")]
 )
 def test_a_tokenizer_that_is_nowhere(tmp_path, monkeypatch, failure):
-    def download(*_, **__):
-        raise failure
-
+    download = mock.Mock(side_effect=failure)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
     message = "'byte': neither 'bytes' nor a path, .*hub .*: no network$"
@@ -122,8 +122,6 @@ def test_a_tokenizer_that_is_nowhere(tmp_path, monkeypatch, failure):
 
 
 def test_the_end_as_a_piece_of_the_text_is_refused(tmp_path, run):
-    from tokenizers import Tokenizer, models
-
     pieces = [("<unk>", 0.0), ("</s>", -1.0), ("a", -2.0), ("b", -2.0)]
     model = Tokenizer(models.Unigram(pieces, unk_id=0))
     model.save(str(tmp_path / "tokenizer.json"))
@@ -135,18 +133,6 @@ def test_the_end_as_a_piece_of_the_text_is_refused(tmp_path, run):
         run(text, **settings)
     assert run(text, on_error="skip", **settings)["num_bad"] == 1
     assert documents_of(tmp_path) == [[2, 3, 1], [3, 2, 1]]
-
-
-def test_files_beside_the_tokenizer_say_what_ends_a_document(
-    tmp_path, tokenizer_json
-):
-    (tmp_path / "tokenizer.json").write_bytes(tokenizer_json.read_bytes())
-    with pytest.raises(ValueError, match="does not say which token ends"):
-        find_tokenizer(str(tmp_path))
-    assert find_tokenizer(str(tmp_path), eos_id=7).eos_id == 7
-    (tmp_path / "tokenizer_config.json").write_text("[]")
-    with pytest.raises(ValueError, match=r"tokenizer_config\.json holds no"):
-        find_tokenizer(str(tmp_path))
 
 
 def test_captions_have_the_tokens_of_transformers():

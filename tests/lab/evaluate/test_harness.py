@@ -6,7 +6,7 @@ import types
 
 import pytest
 
-from paddle_adagc.lab.data.tokenizers import TextTokenizer
+from paddle_adagc.lab.data.tokenizers import find_tokenizer
 from paddle_adagc.lab.evaluate.saved import build_decoder, load_saved, to_hf
 from paddle_adagc.lab.evaluate.scoring import Scorer
 
@@ -27,7 +27,7 @@ def make_model(run, **options):
     from paddle_adagc.lab.evaluate.harness import DecoderLM
 
     scorer = Scorer(build_decoder(load_saved(run)), **options)
-    return DecoderLM(scorer, TextTokenizer("bytes"))
+    return DecoderLM(scorer, find_tokenizer("bytes"))
 
 
 def their_model(directory, **options):

@@ -21,7 +21,7 @@ from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 
 from paddle_adagc.lab.checksums import sealed
-from paddle_adagc.lab.data.tokenizers import TextTokenizer, find_tokenizer
+from paddle_adagc.lab.data.tokenizers import find_tokenizer
 from paddle_adagc.lab.evaluate import saved as saved_module
 from paddle_adagc.lab.evaluate.saved import (
     build_decoder,
@@ -256,29 +256,18 @@ def pieces(tmp_path_factory):
     return folder / "pieces.model"
 
 
-def test_special_tokens(words, pieces):
-    """Words, SentencePiece and bytes, without special tokens and with."""
-    plain = TextTokenizer(str(words))
-    assert plain.encode("a b") == [2, 3]
-    assert plain.encode("a b", special=True) == [0, 2, 3]
-    assert plain.prefix_id == plain.eos_id == 1
-    special = TextTokenizer(str(words / "tokenizer.json"), True)
-    assert special.encode("a b") == special.encode("<s> a b") == [0, 2, 3]
-    assert special.encode("a b", special=False) == [2, 3]
-    assert (special.prefix_id, special.eos_id) == (0, 1)
-    assert special.decode([0, 2, 3]) == "a b"
-    assert special.decode([0, 2], special=True) == "<s> a"
-    plain = TextTokenizer(str(pieces))
-    tokens = plain.encode("two one")
-    assert plain.decode(tokens) == "two one"
-    assert plain.prefix_id == plain.eos_id == 2
-    special = TextTokenizer(str(pieces), adds_special_tokens=True)
-    assert special.encode("two one") == [1, *tokens]
-    assert special.prefix_id == 1
-    text = TextTokenizer("bytes", adds_special_tokens=True)
+def test_texts_with_and_without_special_tokens(words, pieces):
+    text = find_tokenizer(str(words))
+    assert text.encode("a b") == [2, 3]
+    assert text.encode("a b", special=True) == [0, 2, 3]
+    assert text.decode([0, 2, 3]) == "a b"
+    assert text.decode([0, 2], special=True) == "<s> a"
+    text = find_tokenizer(str(pieces))
+    assert text.decode(text.encode("two one")) == "two one"
+    assert text.eos_id == 2
+    text = find_tokenizer("bytes")
     assert text.encode("aä") == [0x61, 0xC3, 0xA4]
     assert text.decode([0x61, 0, 0xC3, 0xA4]) == "aä"
-    assert text.eos_id == text.prefix_id == 0
 
 
 def with_manifest(saved, folder, tokenizer):
@@ -312,11 +301,11 @@ def test_tokenizers_go_out_and_come_back(runs, tmp_path, words, pieces):
     for folder in (tmp_path / "out", tmp_path / "back"):
         saved = load_saved(folder)
         assert saved.tokenizer() == str(folder)
-        assert TextTokenizer(str(folder)).encode("a b") == [2, 3]
+        assert find_tokenizer(str(folder)).encode("a b") == [2, 3]
     with pytest.warns(UserWarning, match="changes white space"):
         to_hf(runs("llama"), tmp_path / "out2", tokenizer=str(pieces))
-    text = TextTokenizer(str(tmp_path / "out2"))
-    assert text.encode("two") == TextTokenizer(str(pieces)).encode("two")
+    text = find_tokenizer(str(tmp_path / "out2"))
+    assert text.encode("two") == find_tokenizer(str(pieces)).encode("two")
 
 
 def test_refuses_a_tokenizer_of_more_tokens(runs, tmp_path, words):
@@ -337,7 +326,6 @@ def test_the_end_of_documents_is_that_of_the_data(
     saved = with_manifest(load_saved(runs("llama")), tmp_path, identity)
     assert saved.document_end == 3
     assert saved.tokenizer(name) == name
-    assert TextTokenizer(name, eos_id=saved.document_end).prefix_id == 3
     monkeypatch.setattr(saved_module, "load_saved", lambda *_, verify: saved)
     to_hf("anywhere", tmp_path / "out", tokenizer=name)
     assert read_json(tmp_path / "out/config.json")["eos_token_id"] == 3

@@ -212,25 +212,23 @@ NO_KEY = "- the recipe has no"
             ],
             "did you mean 'lm_head.weight'",
         ),
-        (LLAMA, ["parallel.tp=3"], "not a multiple of the 3 tensor-parallel"),
+        (
+            LLAMA,
+            ["clip.beta=2", "parallel.tp=3"],
+            "not a multiple of the 3 tensor-parallel .* - beta must be",
+        ),
         (LLAMA, ["parallel.pp=25"], "pp_degree=25 with num_hidden_layers=24"),
         (LLAMA, ["data.seq_length=4096"], "data.seq_length=4096 is above"),
         (LLAMA, ["data.validation_size=1000"], "less than the 1024 samples"),
         (
             LLAMA,
-            [
-                "parallel.dp=1",
-                "parallel.sharding=256",
-                "parallel.ep=2",
-                "train.save_every=0",
-            ],
+            ["parallel={dp: 1, sharding: 256, ep: 2}", "train.save_every=0"],
             "the model has no experts",
         ),
         (
             LLAMA,
             [
-                "parallel.tp=2",
-                "parallel.sequence_parallel=true",
+                "parallel={dp: 128, tp: 2, sequence_parallel: true}",
                 "model.intermediate_size=5462",
                 "data.seq_length=2047",
             ],
@@ -242,6 +240,7 @@ def test_mistakes_of_a_recipe_are_found(capsys, recipe, overrides, message):
     code, out, _ = check(capsys, recipe, *overrides)
     assert (code, "has mistakes" in out) == (2, True)
     assert re.search(message, " ".join(section(out, "Mistakes")))
+    assert not (section(out, "Layout") and "parallel.tp=3" in overrides)
 
 
 @needs_paddlenlp
@@ -258,12 +257,6 @@ def test_a_full_disk_is_an_error_with_status_3(capsys, tmp_path, monkeypatch):
     assert "\nfree space, then give the same command again" in error
 
 
-def test_several_mistakes_are_found_at_once(capsys):
-    _, out, _ = check(capsys, LLAMA, "clip.beta=2", "parallel.tp=3")
-    assert len([x for x in section(out, "Mistakes") if x[0] == "-"]) == 2
-    assert not section(out, "Layout")
-
-
 def test_warm_up_longer_than_the_run_is_said(capsys):
     code, out, _ = check(capsys, LLAMA, "train.max_steps=100")
     assert code == 0
@@ -272,61 +265,35 @@ def test_warm_up_longer_than_the_run_is_said(capsys):
     assert "clip.t_start=100, and train.max_steps=100: the run ends" in text
 
 
-@pytest.fixture
-def prefix(tmp_path):
-    """A dataset of 10 documents of 100 tokens below 300."""
-    tokens = np.arange(1000) % 300
-    path = str(tmp_path / "data")
-    write_indexed_dataset(path, np.split(tokens, 10), vocab_size=300)
-    return path
+def test_data_is_measured_and_its_vocabulary_compared(tmp_path):
+    prefix = str(tmp_path / "data")
+    documents = np.split(np.arange(1000) % 300, 10)
+    write_indexed_dataset(prefix, documents, vocab_size=300)
+    manifest = tmp_path / "data.manifest.json"
+    data = f"{{kind: mmap, prefix: {prefix}, seq_length: 10, "
+    data += "validation_fraction: 0.1, validation_size: 8}"
 
+    def report(vocab_size):
+        overrides = [f"data={data}", f"model.vocab_size={vocab_size}"]
+        overrides += ["train.batch_size=8", "train.max_steps=10"]
+        return check_recipe(load_config(PROXY, overrides), str(PROXY))
 
-def data_report(prefix, *overrides):
-    """Check of the proxy on a memory-mapped dataset."""
-    config = load_config(
-        PROXY,
-        [
-            "data.kind=mmap",
-            f"data.prefix={prefix}",
-            "data.seq_length=10",
-            "data.validation_fraction=0.1",
-            "data.validation_size=8",
-            "train.batch_size=8",
-            "train.max_steps=10",
-            *overrides,
-        ],
-    )
-    return check_recipe(config, str(PROXY))
-
-
-def write_manifest(prefix, vocab_size):
-    manifest = sealed({"tokenizer": {"vocab_size": vocab_size}})
-    Path(prefix + ".manifest.json").write_text(json.dumps(manifest))
-
-
-def test_data_is_measured_and_its_vocabulary_compared(prefix):
-    write_manifest(prefix, 300)
-    report = data_report(prefix, "model.vocab_size=300")
+    found = report(256)
+    assert found.exit_status == 0
+    assert found.missing == [f"data: no {manifest} to tell the vocabulary by"]
+    facts = {"tokenizer": {"vocab_size": 300}}
+    manifest.write_text(json.dumps(sealed(facts)))
+    found = report(300)
+    assert (found.exit_status, found.missing) == (0, [])
     # 900 training tokens hold 89 windows of 10; the run takes 80.
-    assert "900 tokens for training, the run takes 0.90 epochs" in report.text()
-    assert (report.exit_status, report.missing) == (0, [])
-    report = data_report(prefix, "model.vocab_size=299")
-    assert report.exit_status == 2
-    assert report.mistakes == [
+    assert "900 tokens for training, the run takes 0.90 epochs" in found.text()
+    found = report(299)
+    assert found.exit_status == 2
+    assert found.mistakes == [
         "model.vocab_size=299: the data's vocabulary has 300 tokens; raise it"
     ]
-
-
-def test_data_without_a_manifest_or_cut_short(prefix):
-    report = data_report(prefix)
-    assert report.exit_status == 0
-    assert report.missing == [
-        f"data: no {prefix}.manifest.json to tell the vocabulary by"
-    ]
-    with open(prefix + ".bin", "rb+") as file:
-        file.truncate(100)
-    report = data_report(prefix)
-    assert "100 bytes" in report.mistakes[0]
+    (tmp_path / "data.bin").write_bytes(bytes(100))
+    assert "100 bytes" in report(300).mistakes[0]
 
 
 @pytest.mark.parametrize(

@@ -41,11 +41,6 @@ def test_alpha_beta_model(ranks, num_bytes, ring, tree):
     assert found == pytest.approx((ring, tree))
 
 
-def test_parse():
-    parsed = parse_interconnect(["ib_gb_per_s=1e3", "gpus_per_node=4"])
-    assert parsed == Interconnect(ib_gb_per_s=1000.0, gpus_per_node=4)
-
-
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
@@ -55,7 +50,9 @@ def test_parse():
         ("gpus_per_node=1.5", "gpus_per_node must be an integer, got '1.5'"),
     ],
 )
-def test_refuses(setting, message):
+def test_numbers_of_the_interconnect(setting, message):
+    parsed = parse_interconnect(["ib_gb_per_s=1e3", "gpus_per_node=4"])
+    assert parsed == Interconnect(ib_gb_per_s=1000.0, gpus_per_node=4)
     with pytest.raises(ValueError, match=message):
         parse_interconnect([setting])
 

@@ -29,14 +29,9 @@ PROXY = CONFIGS / "proxy/ernie_moe.yaml"
 ERNIE = CONFIGS / "ernie_10b_a1.4b_fp8/adagc.yaml"
 
 
-@pytest.fixture(scope="module")
-def ernie():
+def test_ernie_recipe():
     with mock.patch.object(plan, "SIZES", (8, 32, 512)):
-        return plan.plan_run(ERNIE)
-
-
-@pytest.mark.slow
-def test_ernie_recipe(ernie):
+        ernie = plan.plan_run(ERNIE)
     assert ernie.config.parallel.num_processes == 256
     assert ernie.config.global_batch == 4096
     # 25 layers x (qkv, o, 2 norms, router, 2 each of 49 experts) + 3
@@ -49,22 +44,17 @@ def test_ernie_recipe(ernie):
     held = ernie.size.parameters - 42 * experts
     assert sum(stage.parameters for stage in ernie.stages) == held
 
-
-def test_growth_leaves_out_what_does_not_fit(ernie):
     assert [*ernie.growth] == [32, 512]
     for num_gpus, steps in ernie.growth.items():
-        sharding = num_gpus // 4
-        by_step = {step.step: step for step in steps}
-        first = by_step[GLOBAL_GC].collectives[0]
-        assert (first.group, len(first.ranks)) == ("sharding", sharding)
+        first = steps[0].collectives[0]
+        assert steps[0].step == GLOBAL_GC
+        assert (first.group, len(first.ranks)) == ("sharding", num_gpus // 4)
     small, large = (steps[-1] for steps in ernie.growth.values())
     assert [c.group for c in small.collectives] == ["sharding"]
     assert [c.group for c in large.collectives] == ["sharding", "moe_sharding"]
     assert large.step == ADAGC
     assert large.us > small.us
 
-
-def test_text(ernie):
     text = plan.render(ernie)
     assert "10,559,741,440 (10.56B)" in text
     assert "3,853, 3,828 without routers" in text
@@ -75,18 +65,18 @@ def test_text(ernie):
 
 
 @pytest.mark.parametrize(
-    ("parallel", "num_gpus", "expected"),
+    ("parallel", "num_gpus", "change"),
     [
-        ({"dp": 2, "tp": 2}, 16, {"dp": 8, "tp": 2}),
+        ({"dp": 2, "tp": 2}, 16, {"dp": 8}),
         ({"sharding": 64, "pp": 4, "ep": 8}, 32, {"sharding": 8}),
-        ({"dp": 2, "sharding": 4}, 16, {"dp": 2, "sharding": 8}),
-        ({"tp": 2, "sharding": 2, "ep": 4}, 8, {"sharding": 4, "ep": 4}),
+        ({"dp": 2, "sharding": 4}, 16, {"sharding": 8}),
+        ({"tp": 2, "sharding": 2, "ep": 4}, 8, {"sharding": 4}),
     ],
 )
-def test_resized(parallel, num_gpus, expected):
+def test_resized(parallel, num_gpus, change):
     layout = plan.resized(ParallelConfig(**parallel), num_gpus)
+    assert layout == ParallelConfig(**parallel | change)
     assert layout.num_processes == num_gpus
-    assert {key: getattr(layout, key) for key in expected} == expected
 
 
 @pytest.mark.parametrize(
@@ -123,27 +113,21 @@ def run(optimizer="adamw", precision="float32", **parallel):
 
 
 @pytest.mark.parametrize(
-    ("precision", "weights", "master"),
-    [("float32", 4, 0), ("bfloat16", 2, 4), ("float8", 2, 4)],
+    ("optimizer", "precision", "weights", "states"),
+    [
+        ("adamw", "float32", 4, 290 * 8),
+        ("adamw", "bfloat16", 2, 290 * (8 + 4)),
+        ("adamw", "float8", 2, 290 * (8 + 4)),
+        ("lion", "float32", 4, 290 * 4),
+        ("muon", "float32", 4, 100 * 4 + 190 * 8),
+    ],
 )
-def test_bytes_of_a_value(precision, weights, master):
-    memory = costs.rank_memory(TENSORS, {"a"}, run(precision=precision), 7)
-    assert dataclasses.astuple(memory) == (
-        290 * weights,
-        290 * 4,
-        290 * (8 + master),
-        7,
-    )
-    assert memory.total == 290 * (weights + 12 + master) + 7
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "expected"),
-    [("adamw", 290 * 8), ("lion", 290 * 4), ("muon", 100 * 4 + 190 * 8)],
-)
-def test_optimizer_states(optimizer, expected):
-    memory = costs.rank_memory(TENSORS, {"a"}, run(optimizer), 0)
-    assert memory.optimizer == expected
+def test_memory(optimizer, precision, weights, states):
+    config = run(optimizer, precision)
+    memory = costs.rank_memory(TENSORS, {"a"}, config, 7)
+    found = dataclasses.astuple(memory)
+    assert found == (290 * weights, 290 * 4, states, 7)
+    assert memory.total == sum(found)
 
 
 def test_sharding_splits_or_deals_out():
