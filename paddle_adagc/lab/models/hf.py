@@ -140,7 +140,8 @@ _LEFT_OUT: dict[str, tuple[Any, str]] = {
     "rms_norm_precision": ("float32", "bfloat16"),
 }
 _MAX_SIZE = 2**31 - 1
-_MAX_COUNT = 1000  # of layers, and of experts
+_MAX_COUNT = 1000  # of layers, and of experts in one
+_MAX_EXPERTS = 30_000  # in all layers; names and shapes take 600 MB
 
 
 def config_from_hf(options: Mapping[str, Any]) -> DecoderConfig:
@@ -183,6 +184,12 @@ def config_from_hf(options: Mapping[str, Any]) -> DecoderConfig:
     config = DecoderConfig(
         **fields, rope_theta=_rope_theta(options), **family.options
     )
+    layers, experts = config.num_hidden_layers, config.moe_num_experts
+    if layers * experts > _MAX_EXPERTS:
+        raise ValueError(
+            f"num_hidden_layers={layers} times {experts} experts: lower one, "
+            f"at most {_MAX_EXPERTS:,} experts are read."
+        )
     end = options.get("moe_layer_end_index", -1)
     if family.fixed and end not in (-1, config.num_hidden_layers - 1):
         raise ValueError(

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """FP8 linears against the reference, on ranks, and in a decoder."""
 
+import functools
 import re
 
 import numpy as np
@@ -75,20 +76,25 @@ def test_an_infinite_input_reaches_the_output_and_the_gradients():
     )
 
 
+def watch(monkeypatch, module, name, seen):
+    """Call `seen` with the arguments of each call of a function."""
+    function = getattr(module, name)
+
+    def call(*arguments, **options):
+        seen(*arguments, **options)
+        return function(*arguments, **options)
+
+    monkeypatch.setattr(module, name, call)
+
+
 def test_only_gradients_that_are_needed_are_computed(monkeypatch):
     calls = []
 
-    def seen(name):
-        function = getattr(emulated, name)
+    def seen(name, *_, transposed=False):
+        calls.append((name, transposed, paddle.amp.is_autocast_enabled()))
 
-        def call(*args):
-            calls.append((name, paddle.amp.is_autocast_enabled()))
-            return function(*args)
-
-        monkeypatch.setattr(emulated, name, call)
-
-    for name in ("product", "input_gradient", "weight_gradient"):
-        seen(name)
+    for name in ("product", "weight_gradient"):
+        watch(monkeypatch, emulated, name, functools.partial(seen, name))
     for frozen_x in (True, False):
         x, weight = paddle.ones([2, 3]), paddle.ones([3, 4])
         x.stop_gradient, weight.stop_gradient = frozen_x, not frozen_x
@@ -97,8 +103,12 @@ def test_only_gradients_that_are_needed_are_computed(monkeypatch):
         y.sum().backward()
         assert (x.grad is None) == frozen_x
         assert (weight.grad is None) != frozen_x
-    names = ["product", "weight_gradient", "product", "input_gradient"]
-    assert calls == [(name, False) for name in names]
+    assert calls == [
+        ("product", False, False),
+        ("weight_gradient", False, False),
+        ("product", False, False),
+        ("product", True, False),
+    ]
 
 
 def test_what_cannot_be_in_fp8_is_refused():
@@ -210,31 +220,23 @@ def make_model(kinds=FLOAT8_LINEARS):
 def test_attention_and_experts_go_through_fp8_and_nothing_else(monkeypatch):
     model = make_model()
     names = {p.name: name for name, p in model.named_parameters()}
-    plain, product, gradient = [], [], []
+    linears, products = [], set()
 
-    def seen(module, name, used):
-        function = getattr(module, name)
+    def seen_linear(x, weight, *_, **__):
+        linears.append(names[weight.name])
 
-        def call(x, weight, *args, **options):
-            used.append(names[weight.name])
-            return function(x, weight, *args, **options)
+    def seen_product(x, weight, transposed=False):
+        products.add((names[weight.name], transposed))
 
-        monkeypatch.setattr(module, name, call)
-
-    seen(paddle.nn.functional, "linear", plain)
-    seen(emulated, "product", product)
-    seen(emulated, "input_gradient", gradient)
+    watch(monkeypatch, paddle.nn.functional, "linear", seen_linear)
+    watch(monkeypatch, emulated, "product", seen_product)
     ids = paddle.to_tensor(np.random.default_rng(0).integers(0, 256, [4, 32]))
     model(ids, ids)[0].backward()
-    expected = {
-        name
-        for name in names.values()
-        if re.search(EXPECTED["attention"], name)
-        or re.search(EXPECTED["experts"], name)
-    }
+    pattern = "|".join(EXPECTED.values())
+    expected = {name for name in names.values() if re.search(pattern, name)}
     assert len(expected) == 3 * (4 + 8 * 3 + 3)
-    assert {*product} == {*gradient} == expected
-    assert plain == ["lm_head.weight"]
+    assert products == {(name, t) for name in expected for t in (False, True)}
+    assert linears == ["lm_head.weight"]
     assert set(quantized_parameters(model)) == expected
 
 
