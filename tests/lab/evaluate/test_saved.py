@@ -13,6 +13,7 @@ import ml_dtypes
 import numpy as np
 import paddle
 import pytest
+from lab.models.tiny import TINY
 from safetensors.numpy import load_file, save_file
 from sentencepiece import SentencePieceTrainer
 from tokenizers import Tokenizer
@@ -33,8 +34,6 @@ from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.decoder import DecoderForCausalLM
 from paddle_adagc.lab.models.hf_files import read_json, write_weights
 
-FAMILIES = ("llama", "qwen3", "mixtral", "ernie4_5_moe")
-
 
 def assert_same(first, second):
     assert first.keys() == second.keys()
@@ -48,7 +47,7 @@ def assert_same(first, second):
         )
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", TINY)
 def test_a_trained_decoder_goes_out_and_comes_back_bit_for_bit(
     runs, tmp_path, family
 ):
@@ -71,7 +70,7 @@ def test_a_trained_decoder_goes_out_and_comes_back_bit_for_bit(
     )
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", TINY)
 def test_transformers_gives_equal_logits(runs, tmp_path, monkeypatch, family):
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")

@@ -1,6 +1,6 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""CLIP against Hugging Face's (make_golden.py), and its loss on two ranks."""
+"""CLIP against transformers' (see test_hf.py), and its loss on two ranks."""
 
 from pathlib import Path
 
@@ -26,39 +26,6 @@ from paddle_adagc.optimizers.lion import Lion
 
 GOLDEN = Path(__file__).parent / "vision_text/golden"
 RTOL = 1e-5
-_TOWERS = {"visual": "vision_model", "textual": "text_model"}
-_BLOCK = {
-    "ln_1": "layer_norm1",
-    "ln_2": "layer_norm2",
-    "attn.out_proj": "self_attn.out_proj",
-    "mlp.c_fc": "mlp.fc1",
-    "mlp.c_proj": "mlp.fc2",
-}
-_TOWER = {
-    "visual.class_embedding": "vision_model.embeddings.class_embedding",
-    "visual.positional_embedding": (
-        "vision_model.embeddings.position_embedding.weight"
-    ),
-    "visual.proj": "visual_projection.weight",
-    "visual.conv1.weight": "vision_model.embeddings.patch_embedding.weight",
-    "visual.ln_pre": "vision_model.pre_layrnorm",  # misspelt in transformers
-    "visual.ln_post": "vision_model.post_layernorm",
-    "textual.positional_embedding": (
-        "text_model.embeddings.position_embedding.weight"
-    ),
-    "textual.text_projection": "text_projection.weight",
-    "textual.token_embedding.weight": (
-        "text_model.embeddings.token_embedding.weight"
-    ),
-    "textual.ln_final": "text_model.final_layer_norm",
-}
-# The checkpoint's matrices are [out, in]; lookups and convolutions are alike.
-_TRANSPOSED = (
-    ".proj",
-    ".text_projection",
-    "_proj.weight",
-    ".c_fc.weight",
-)
 
 
 def literal_loss(images, texts, scale):
@@ -247,19 +214,42 @@ def test_retrieval_counts_equal_captions_as_right():
 def config_from_hf(options):
     """CLIP's config from a ``config.json``."""
     vision, text = options["vision_config"], options["text_config"]
+    sizes = {
+        "width": "hidden_size",
+        "layers": "num_hidden_layers",
+        "heads": "num_attention_heads",
+    }
     return CLIPConfig(
         embed_dim=options["projection_dim"],
         image_size=vision["image_size"],
         patch_size=vision["patch_size"],
-        vision_width=vision["hidden_size"],
-        vision_layers=vision["num_hidden_layers"],
-        vision_heads=vision["num_attention_heads"],
         vocab_size=text["vocab_size"],
         context_length=text["max_position_embeddings"],
-        text_width=text["hidden_size"],
-        text_layers=text["num_hidden_layers"],
-        text_heads=text["num_attention_heads"],
+        **{f"vision_{ours}": vision[theirs] for ours, theirs in sizes.items()},
+        **{f"text_{ours}": text[theirs] for ours, theirs in sizes.items()},
     )
+
+
+NAMES = {
+    "visual.proj": "visual_projection.weight",
+    "textual.text_projection": "text_projection.weight",
+    "visual.": "vision_model.",
+    "textual.": "text_model.",
+    ".blocks.": ".encoder.layers.",
+    ".class_embedding": ".embeddings.class_embedding",
+    ".positional_embedding": ".embeddings.position_embedding.weight",
+    ".token_embedding": ".embeddings.token_embedding",
+    ".conv1": ".embeddings.patch_embedding",
+    ".ln_pre": ".pre_layrnorm",  # misspelt in transformers
+    ".ln_post": ".post_layernorm",
+    ".ln_final": ".final_layer_norm",
+    ".ln_1": ".layer_norm1",
+    ".ln_2": ".layer_norm2",
+    ".attn.": ".self_attn.",
+    ".c_fc": ".fc1",
+    ".c_proj": ".fc2",
+}
+"""Parts of our names, and what replaces them in turn in transformers."""
 
 
 def state_from_hf(weights, config):
@@ -267,28 +257,17 @@ def state_from_hf(weights, config):
     left = {name for name in weights if not name.endswith("position_ids")}
     state = {}
     for name in parameter_shapes(config):
-        names = _hf_names(name)
-        left -= {*names}
+        theirs = name
+        for part, other in NAMES.items():
+            theirs = theirs.replace(part, other)
+        # Query, key and value are one tensor of ours.
+        names = dict.fromkeys(theirs.replace(".in_", f".{x}_") for x in "qkv")
+        left -= names.keys()
         array = np.concatenate([np.atleast_1d(weights[n]) for n in names])
-        array = array.T if name.endswith(_TRANSPOSED) else array
-        state[name] = np.ascontiguousarray(array)
+        is_map = array.ndim == 2 and "embedding" not in name
+        state[name] = np.ascontiguousarray(array.T if is_map else array)
     assert not left
     return state
-
-
-def _hf_names(name):
-    """The checkpoint's names: three for the joint query, key, value."""
-    for ours, theirs in _TOWER.items():
-        if name.startswith(ours):
-            return [theirs + name.removeprefix(ours)]
-    if ".blocks." not in name:
-        return [name]
-    tower, _, index, part = name.split(".", 3)
-    layer = f"{_TOWERS[tower]}.encoder.layers.{index}"
-    layer_part, kind = part.rsplit(".", 1)
-    if layer_part == "attn.in_proj":
-        return [f"{layer}.self_attn.{x}_proj.{kind}" for x in "qkv"]
-    return [f"{layer}.{_BLOCK[layer_part]}.{kind}"]
 
 
 def test_logits():
