@@ -120,18 +120,8 @@ def attend(
     Queries are [batch, length, heads, head_dim]; keys and values have the
     key-value heads.
     """
-    path = attend_folded if runs_on_cpu(query) else attend_batched
-    return path(query, key, value, rotary, is_causal)
-
-
-def attend_batched(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    rotary: Rotary | None,
-    is_causal: bool,
-) -> Tensor:
-    """Compute `attend` on GPUs."""
+    if runs_on_cpu(query):
+        return attend_folded(query, key, value, rotary, is_causal)
     if rotary is not None:
         # Kept between calls, but not in a static graph.
         make = _kept_tables if paddle.in_dynamic_mode() else _tables

@@ -27,7 +27,7 @@ from paddle_adagc.lab.models.moe import MoE
 from paddle_adagc.lab.models.parallel import (
     check_parallel,
     split_sequence,
-    tensor_parallel_degree,
+    topology,
     uses_sequence_parallel,
     whole_sequence,
 )
@@ -49,7 +49,7 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """
     logits = as_float32(logits).reshape([-1, logits.shape[-1]])
     labels = labels.reshape([-1, 1])
-    if tensor_parallel_degree() > 1:
+    if topology().model.size > 1:
         losses = fleet.meta_parallel.ParallelCrossEntropy(
             ignore_index=IGNORED_LABEL
         )(logits, labels)

@@ -162,16 +162,17 @@ def test_text_after_the_end_does_not_matter():
     assert np.abs(third - first).max() > 1e-4
 
 
-def test_attention_of_cpus_is_that_of_gpus():
+def test_attention_of_cpus_is_that_of_gpus(monkeypatch):
     results = []
-    for attend in (attention.attend_batched, attention.attend_folded):
+    for on_cpu in (True, False):
+        monkeypatch.setattr(attention, "runs_on_cpu", lambda x, c=on_cpu: c)
         paddle.seed(0)
         x = paddle.randn([3, 3, 7, 4, 6])
         x.stop_gradient = False
-        out = attend(*paddle.unbind(x), None, False)
+        out = attention.attend(*paddle.unbind(x), is_causal=False)
         (out * paddle.randn(out.shape)).sum().backward()
         results.append((out.numpy(), x.grad.numpy()))
-    for batched, folded in zip(*results, strict=True):
+    for folded, batched in zip(*results, strict=True):
         np.testing.assert_allclose(folded, batched, atol=1e-6)
 
 
