@@ -9,8 +9,7 @@ import pytest
 pytest.importorskip("paddleformers")
 
 import numpy as np
-from core.parallel.ranks import run_on_ranks
-from lab.paddleformers.runs import EP2, pretrain, write_toy
+from lab.paddleformers.runs import EP2, Toy
 
 from paddle_adagc.state import load_state
 
@@ -20,27 +19,18 @@ PP2_EP2 = [
     "pipeline_model_parallel_size=2",
     "gradient_accumulation_steps=2",
 ]
-STEPS = ["max_steps=5", "save_steps=3", "logging_steps=100", "clip.t_start=2"]
+STEPS = ["max_steps=5", "save_steps=3", "clip.t_start=2"]
 
 
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory):
-    """Folder and overrides of a small model and data."""
-    folder = tmp_path_factory.mktemp("toy")
-    return folder, write_toy(folder)
+    return Toy(tmp_path_factory.mktemp("toy"))
 
 
 @pytest.fixture(scope="module")
 def ep2(toy):
     """Both ranks of five steps under EP2 and sharding V2."""
-    folder, overrides = toy
-    return run_on_ranks(
-        pretrain,
-        2,
-        recipe="adagc.yaml",
-        overrides=[*overrides, *EP2, *STEPS, f"output_dir={folder / 'ep2'}"],
-        check_places=True,
-    )
+    return toy.run("ep2", 2, *EP2, *STEPS)
 
 
 def test_a_run_changes_every_weight_and_names_every_expert(ep2):
@@ -125,16 +115,12 @@ def test_a_resumed_run_goes_on_with_the_saved_gammas(toy, ep2):
     may be a rank that holds another one; under AMP it takes the weights from
     the optimizer's master weights instead.
     """
-    folder, overrides = toy
-    output = folder / "again"
-    shutil.copytree(folder / "ep2" / "checkpoint-3", output / "checkpoint-3")
-    saved = load_state(output / "checkpoint-3")
-    resumed = run_on_ranks(
-        pretrain,
-        2,
-        recipe="adagc.yaml",
-        overrides=[*overrides, *EP2, *STEPS, f"output_dir={output}"],
+    source, target = (
+        toy.folder / name / "checkpoint-3" for name in ("ep2", "again")
     )
+    shutil.copytree(source, target)
+    saved = load_state(target)
+    resumed = toy.run("again", 2, *EP2, *STEPS)
     assert saved["step"] == 3
     assert len(resumed[0]["norms"]) == 2
     gamma = {key: float(value) for key, value in saved["gamma"].items()}
@@ -147,33 +133,14 @@ def test_a_resumed_run_goes_on_with_the_saved_gammas(toy, ep2):
 
 
 def test_pipeline_stages(toy, ep2):
-    folder, overrides = toy
-    ranks = run_on_ranks(
-        pretrain,
-        4,
-        recipe="adagc.yaml",
-        overrides=[*overrides, *PP2_EP2, *STEPS, f"output_dir={folder / 'pp'}"],
-    )
+    ranks = toy.run("pp2", 4, *PP2_EP2, *STEPS)
     check_norms(ranks)
-    assert [*sorted(ranks[0]["state"]["gamma"])] == [
-        *sorted(ep2[0]["state"]["gamma"])
-    ]
+    gammas, expected = (run[0]["state"]["gamma"] for run in (ranks, ep2))
+    assert gammas.keys() == expected.keys()
 
 
 def test_globalgc_is_left_to_paddleformers(toy):
-    folder, overrides = toy
-    ranks = run_on_ranks(
-        pretrain,
-        2,
-        recipe="globalgc_eps1e-8.yaml",
-        overrides=[
-            *overrides,
-            *EP2,
-            "max_steps=1",
-            "logging_steps=100",
-            f"output_dir={folder / 'global'}",
-        ],
-    )
-    for rank in ranks:
+    recipe = "globalgc_eps1e-8.yaml"
+    for rank in toy.run("global", 2, *EP2, "max_steps=1", recipe=recipe):
         assert rank["grad_clip"] == "HybridParallelClipGrad"
         assert "state" not in rank
