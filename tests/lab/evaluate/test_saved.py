@@ -9,7 +9,6 @@ import pickle
 import shutil
 from pathlib import Path
 
-import ml_dtypes
 import numpy as np
 import paddle
 import pytest
@@ -47,21 +46,45 @@ def assert_same(first, second):
         )
 
 
-@pytest.mark.parametrize("family", TINY)
+def in_bfloat16(saved, folder):
+    """A checkpoint of the same model in bfloat16, but for its biases."""
+    folder.mkdir()
+    saved.config.save_pretrained(str(folder))
+    state = {
+        name: paddle.to_tensor(array).astype(
+            "float32" if "bias" in name else "bfloat16"
+        )
+        for name, array in saved.state.items()
+    }
+    paddle.save(state, str(folder / "model_state.pdparams"))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("family", "dtype"),
+    [*((name, "float32") for name in TINY), ("ernie4_5_moe", "bfloat16")],
+)
 def test_a_trained_decoder_goes_out_and_comes_back_bit_for_bit(
-    runs, tmp_path, family
+    runs, tmp_path, family, dtype
 ):
-    run = runs(family)
-    line = to_hf(run, tmp_path / "out")
-    assert "step 4" in line
-    assert read_json(tmp_path / "out/config.json")["model_type"] == family
+    source = runs(family)
+    if dtype == "bfloat16":
+        source = in_bfloat16(load_saved(source), tmp_path / "low")
+    line = to_hf(source, tmp_path / "out")
+    config = read_json(tmp_path / "out/config.json")
+    assert (config["model_type"], config["torch_dtype"]) == (family, dtype)
     from_hf(tmp_path / "out", tmp_path / "back")
-    trained, back = load_saved(run), load_saved(tmp_path / "back")
-    assert trained.step == 4
+    trained, back = load_saved(source), load_saved(tmp_path / "back")
     assert_same(trained.state, back.state)
     if family == "ernie4_5_moe":
         bias = trained.state["model.layers.1.mlp.e_score_correction_bias"]
         assert np.count_nonzero(bias) > 0
+        assert bias.dtype == np.float32
+    assert trained.state["model.norm.weight"].dtype.name == dtype
+    if dtype == "bfloat16":
+        return
+    assert trained.step == 4
+    assert "step 4" in line
     loaded = DecoderForCausalLM.from_pretrained(str(tmp_path / "back"))
     loaded.eval()
     ids = paddle.arange(20).reshape([2, 10])
@@ -98,27 +121,6 @@ def test_transformers_gives_equal_logits(runs, tmp_path, monkeypatch, family):
     assert tokenizer.encode(text) == list(text.encode())
     assert tokenizer.decode(tokenizer.encode(text)) == text
     assert tokenizer.eos_token_id == 0
-
-
-def test_bfloat16_keeps_its_bits(runs, tmp_path):
-    saved = load_saved(runs("ernie4_5_moe"))
-    source = tmp_path / "bfloat16"
-    source.mkdir()
-    saved.config.save_pretrained(str(source))
-    state = {
-        name: paddle.to_tensor(array).astype(
-            "float32" if "bias" in name else "bfloat16"
-        )
-        for name, array in saved.state.items()
-    }
-    paddle.save(state, str(source / "model_state.pdparams"))
-    expected = load_saved(source).state
-    dtypes = {array.dtype for array in expected.values()}
-    assert dtypes == {np.dtype(np.float32), np.dtype(ml_dtypes.bfloat16)}
-    to_hf(source, tmp_path / "out")
-    assert read_json(tmp_path / "out/config.json")["torch_dtype"] == "bfloat16"
-    from_hf(tmp_path / "out", tmp_path / "back")
-    assert_same(expected, load_saved(tmp_path / "back").state)
 
 
 def save_parts(state, directory, tp, pp):

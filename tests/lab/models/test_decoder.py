@@ -59,7 +59,7 @@ def test_router_loss_is_added_in_training_only():
     model = build("mixtral", router_aux_loss_coef=0.1)
     loss, _ = model(tokens(), labels=tokens(seed=1))
     plain = float(model.last_loss)
-    assert float(loss) > plain + 0.09
+    assert 0.09 < float(loss) - plain < 0.2  # 0.1 where experts are balanced
     model.eval()
     loss, _ = model(tokens(), labels=tokens(seed=1))
     assert float(loss) == pytest.approx(plain, rel=1e-6)
