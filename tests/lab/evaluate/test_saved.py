@@ -210,10 +210,6 @@ def test_commands(runs, tmp_path, command, capsys):
     assert "tokenizer bytes" in printed
     new = str(tmp_path / "new")
     for arguments, message in (
-        (
-            ["to-hf", str(tmp_path / "none")],
-            "convert.py: there is no directory",
-        ),
         (["from-hf", run], f"{run} is a run or checkpoint of this package"),
         (["from-hf", f"{run}/checkpoint-4"], "4 is a run or checkpoint of"),
         (["from-hf", str(tmp_path)], f"{tmp_path} holds neither run.json nor"),
