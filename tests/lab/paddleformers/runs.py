@@ -183,13 +183,34 @@ def pretrain(recipe, overrides, initial=None, saves=True):
     name, the norm of the whole gradient, and what the clip has for it.
     """
     workflow = import_workflow()
-    workflow.ErnieBotTokenizer = _Tokenizer
     from paddle_adagc.lab.paddleformers.launch import run_recipe
 
-    workflow.PretrainingTrainer = _recording(workflow.PretrainingTrainer)
-    _Tokenizer.initial, _Tokenizer.saves = initial, saves
+    trainers = []
+
+    class Recording(workflow.PretrainingTrainer):
+        def train(self, *args, **kwargs):
+            trainers.append(self)
+            self.losses, self.norms = [], []
+            self.first = _weights(
+                self.model, initial and initial[dist.get_rank()]
+            )
+            if hasattr(self, "clip"):
+                self.clip._dygraph_clip = _observed(self.clip, self.norms)
+            return super().train(*args, **kwargs)
+
+        def save_model(self, *args, **kwargs):
+            if saves:
+                super().save_model(*args, **kwargs)
+
+        def training_step(self, *args, **kwargs):
+            loss = super().training_step(*args, **kwargs)
+            self.losses.append(float(loss))
+            return loss
+
+    workflow.ErnieBotTokenizer = _Tokenizer
+    workflow.PretrainingTrainer = Recording
     run_recipe(RECIPES / recipe, overrides)
-    trainer = _Tokenizer.trainer
+    (trainer,) = trainers
     result = {
         "losses": trainer.losses,
         "first": trainer.first,
@@ -206,7 +227,6 @@ def pretrain(recipe, overrides, initial=None, saves=True):
 class _Tokenizer:
     """The run takes nothing but these numbers from its tokenizer."""
 
-    initial, saves = None, True
     bos_token_id, eos_token_id, pad_token_id = 1, 2, 0
 
     @classmethod
@@ -217,44 +237,19 @@ class _Tokenizer:
         pass
 
 
-def _recording(kind):
-    class Recording(kind):
-        def train(self, *args, **kwargs):
-            _Tokenizer.trainer = self
-            initial = _Tokenizer.initial
-            self.losses, self.norms = [], []
-            self.first = _weights(
-                self.model, initial and initial[dist.get_rank()]
-            )
-            if hasattr(self, "clip"):
-                self.clip._dygraph_clip = self._observed(self.clip)
-            return super().train(*args, **kwargs)
+def _observed(clip, norms):
+    """The clip's step, which appends to `norms`."""
+    clip_gradients = clip._dygraph_clip
 
-        def save_model(self, *args, **kwargs):
-            if _Tokenizer.saves:
-                super().save_model(*args, **kwargs)
+    def observed(pairs):
+        pairs = list(pairs)
+        whole = _whole_norms(clip._table, pairs)
+        result = clip_gradients(pairs)
+        found = clip.metrics()["tensors"]
+        norms.append({k: (norm, found[k]["norm"]) for k, norm in whole.items()})
+        return result
 
-        def training_step(self, *args, **kwargs):
-            loss = super().training_step(*args, **kwargs)
-            self.losses.append(float(loss))
-            return loss
-
-        def _observed(self, clip):
-            clip_gradients = clip._dygraph_clip
-
-            def observed(pairs):
-                pairs = list(pairs)
-                norms = _whole_norms(clip._table, pairs)
-                result = clip_gradients(pairs)
-                found = clip.metrics()["tensors"]
-                self.norms.append(
-                    {k: (norm, found[k]["norm"]) for k, norm in norms.items()}
-                )
-                return result
-
-            return observed
-
-    return Recording
+    return observed
 
 
 def _whole_norms(table, pairs):
