@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tiny trained decoders of every exported kind, and the commands."""
 
+import functools
 from pathlib import Path
 
 import pytest
@@ -39,14 +40,7 @@ def train(family, output_dir):
 def runs(tmp_path_factory):
     """By family, the directory of a run; not to be written into."""
     folder = tmp_path_factory.mktemp("runs")
-    made = {}
-
-    def run(family):
-        if family not in made:
-            made[family] = train(family, folder / family)
-        return made[family]
-
-    return run
+    return functools.cache(lambda family: train(family, folder / family))
 
 
 @pytest.fixture

@@ -180,6 +180,8 @@ def test_refuses_what_is_no_model(runs, tmp_path):
     refused(FileNotFoundError, r"neither run\.json")
     config.write_text(json.dumps({"model_type": "gpt2"}))
     refused(ValueError, "model_type='gpt2'")
+    config.write_text(json.dumps(own | {"num_hidden_layers": 1001}))
+    refused(ValueError, "num_hidden_layers=1001 with 0 experts")
     config.write_text(json.dumps(own))
     refused(FileNotFoundError, "holds no model_state")
     weights.write_bytes(whole[: len(whole) // 2])

@@ -183,7 +183,7 @@ def test_says_what_is_left_out(fields, message):
         (ERNIE, {"moe_layer_start_index": 1}, "start_index=1"),
         (ERNIE, {"moe_layer_end_index": 7}, "end_index=7.* every layer"),
         (ERNIE, {"moe_num_experts": 1001}, "moe_num_experts=1001: not in"),
-        (MANY, {"num_hidden_layers": 31}, "layers=31 times 1000 .* 30,000"),
+        (MANY, {"num_hidden_layers": 31}, "layers=31 with 1000 .* 30,000"),
     ],
 )
 def test_refuses_what_the_decoder_has_not(fields, changes, message):
