@@ -45,6 +45,7 @@ def test_a_stage_needs_a_layer():
         ({"moe_num_experts": 6}, 2, 3, "ep_degree=3 with mp_degree=2"),
         ({"moe_num_experts": 6}, 2, 2, None),
         ({"moe_num_experts": 6}, 1, 3, None),
+        ({"moe_num_experts": 6}, 2, 1, None),
         ({}, 1, 4, None),
         ({}, 8, 1, "num_attention_heads=4"),
     ],

@@ -52,9 +52,11 @@ def product(x: Tensor, weight: Tensor, *, transposed: bool = False) -> Tensor:
 
     `x` has 1x128 tiles along its rows, `weight` 128x128 blocks.
     """
-    sizes = (_REDUCED_MULTIPLE, BLOCK)[:: -1 if transposed else 1]
+    height, width = _REDUCED_MULTIPLE, BLOCK
+    if transposed:
+        height, width = width, height
     product = fp8_gemm_blockwise(
-        *_quantise(weight, *sizes, "128x128", not transposed),
+        *_quantise(weight, height, width, "128x128", not transposed),
         *_quantise(x, BLOCK, _REDUCED_MULTIPLE, "1x128"),
         out_dtype=paddle.bfloat16,
         is_a_1d_scaled=False,

@@ -187,13 +187,17 @@ EXPECTED = {
 }
 
 
-def test_attention_and_experts_go_through_fp8_and_nothing_else(monkeypatch):
-    model = build("ernie4_5_moe", float8_linears=FLOAT8_LINEARS)
+@pytest.mark.parametrize("kinds", [["attention"], ["experts"], FLOAT8_LINEARS])
+def test_these_linears_go_through_fp8_and_no_others(monkeypatch, kinds):
+    model = build("ernie4_5_moe", float8_linears=kinds)
     names = {p.name: name for name, p in model.named_parameters()}
-    linears, products = [], set()
+    every = re.compile("|".join([*EXPECTED.values(), "lm_head"]))
+    chosen = re.compile("|".join(EXPECTED[k] for k in kinds if k in EXPECTED))
+    expected = [name for name in names.values() if chosen.search(name)]
+    linears, products = set(), set()
 
     def seen_linear(x, weight, *_, **__):
-        linears.append(names[weight.name])
+        linears.add(names[weight.name])
 
     def seen_product(x, weight, transposed=False):
         products.add((names[weight.name], transposed))
@@ -202,18 +206,6 @@ def test_attention_and_experts_go_through_fp8_and_nothing_else(monkeypatch):
     watch(monkeypatch, emulated, "product", seen_product)
     ids = paddle.to_tensor(np.random.default_rng(0).integers(0, 256, [4, 32]))
     model(ids, ids)[0].backward()
-    pattern = "|".join(EXPECTED.values())
-    expected = {name for name in names.values() if re.search(pattern, name)}
-    assert len(expected) == 2 * (4 + 6 * 3 + 3)
     assert products == {(name, t) for name in expected for t in (False, True)}
-    assert linears == ["lm_head.weight"]
-    assert set(quantized_parameters(model)) == expected
-
-
-def test_kinds_are_quantised_on_their_own():
-    for kind in ("attention", "experts"):
-        model = build("ernie4_5_moe", float8_linears=[kind])
-        names = [name for name, _ in model.named_parameters()]
-        assert quantized_parameters(model) == [
-            name for name in names if re.search(EXPECTED[kind], name)
-        ]
+    assert linears == {*filter(every.search, names.values())} - {*expected}
+    assert quantized_parameters(model) == expected
