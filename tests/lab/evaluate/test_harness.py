@@ -23,22 +23,21 @@ def no_caches_elsewhere(monkeypatch, tmp_path_factory):
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", cache)
 
 
-def make_model(run, **options):
+def make_model(run):
     from paddle_adagc.lab.evaluate.harness import DecoderLM
 
-    scorer = Scorer(build_decoder(load_saved(run)), **options)
+    scorer = Scorer(build_decoder(load_saved(run)), batch_size=3)
     return DecoderLM(scorer, TextTokenizer("bytes"))
 
 
-def their_model(directory, **options):
+def their_model(directory):
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
     pytest.importorskip("accelerate")
     from lm_eval.models.huggingface import HFLM
 
-    return HFLM(
-        str(directory), device="cpu", batch_size=3, dtype="float32", **options
-    )
+    given = {"device": "cpu", "batch_size": 3, "dtype": "float32"}
+    return HFLM(str(directory), **given)
 
 
 def requests(*arguments):
@@ -54,7 +53,7 @@ LONG = "for index in range(10):\n    print(index)\n" * 3  # more than 64 bytes
 def test_the_harness_own_model_gives_the_same(runs, tmp_path, family):
     to_hf(runs(family), tmp_path / "out")
     theirs = their_model(tmp_path / "out")
-    ours = make_model(runs(family), batch_size=3)
+    ours = make_model(runs(family))
     pairs = requests(
         ("import ", "sys"),
         ("import ", "syn"),
