@@ -15,12 +15,7 @@ from __future__ import annotations
 
 import argparse
 
-from command import (
-    add_options,
-    check_folder,
-    exit_status,
-    make_parser,
-)
+from command import add_options, check_folder, exit_status, make_parser
 
 from paddle_adagc.checks import check_installed
 
@@ -59,16 +54,9 @@ def _convert(options: argparse.Namespace) -> int:
     from paddle_adagc.lab.evaluate.saved import from_hf, to_hf
 
     paddlenlp_logger.set_level("WARNING")
-    if options.command == "from-hf":
-        done = from_hf(options.source, options.target, verify=options.verify)
-    else:
-        done = to_hf(
-            options.source,
-            options.target,
-            tokenizer=options.tokenizer,
-            verify=options.verify,
-        )
-    print(done)
+    given = vars(options)
+    convert = {"to-hf": to_hf, "from-hf": from_hf}[given.pop("command")]
+    print(convert(**given))
     return 0
 
 

@@ -4,6 +4,7 @@
 
 import math
 
+import backends
 import numpy as np
 import paddle
 import pytest

@@ -103,12 +103,7 @@ class DecoderLM(TemplateLM):
 
     @property
     def eot_token_id(self) -> int:
-        """Token that ends a document."""
-        return self.text.eos_id
-
-    @property
-    def prefix_token_id(self) -> int:
-        """Token to begin with where there is no context."""
+        """Token that ends a document; where there is no context, the first."""
         return self.text.eos_id
 
     def tok_encode(

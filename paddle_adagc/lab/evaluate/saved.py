@@ -31,6 +31,7 @@ from paddle_adagc.lab.data.tokenizers import (
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.decoder import DecoderForCausalLM
 from paddle_adagc.lab.models.hf import (
+    check_counts,
     config_from_hf,
     config_to_hf,
     family_of,
@@ -146,6 +147,7 @@ def load_saved(
     if is_own := options.get("model_type") == DecoderConfig.model_type:
         names = {*DecoderConfig.field_names()} & options.keys()
         config = DecoderConfig(**{name: options[name] for name in names})
+        check_counts(config)
         state = merged_parts(directory, state_shapes(config))
         if (run_file := directory.parent / "run.json").exists():
             run = read_json(run_file)

@@ -14,6 +14,7 @@ import paddle.nn.functional as F
 from paddle import Tensor, nn
 
 from paddle_adagc.lab.models.config import DecoderConfig
+from paddle_adagc.lab.models.fp8 import without_autocast
 from paddle_adagc.lab.models.layers import (
     RMSNorm,
     as_float32,
@@ -41,21 +42,8 @@ class Rotary(NamedTuple):
             return np.concatenate([angles, angles], axis=1)
         return np.repeat(angles, 2, axis=1)
 
-    def quarter_turn(self, head_dim: int) -> npt.NDArray[np.float32]:
-        """Matrix P that turns every pair by 90 degrees: x @ P = (-x_b, x_a)."""
-        index, half = np.arange(head_dim), head_dim // 2
-        first, second = (
-            (index[:half], index[half:])
-            if self.layout == "half"
-            else (index[0::2], index[1::2])
-        )
-        matrix = np.zeros((head_dim, head_dim), np.float32)
-        matrix[second, first] = -1.0
-        matrix[first, second] = 1.0
-        return matrix
-
     def turn_pairs(self, x: Tensor) -> Tensor:
-        """`x @ quarter_turn(...)` without the product."""
+        """Turn every pair of the last axis by 90 degrees: (-x_b, x_a)."""
         if self.layout == "half":
             first, second = paddle.chunk(x, 2, axis=-1)
             return paddle.concat([-second, first], axis=-1)
@@ -120,18 +108,8 @@ def attend(
     Queries are [batch, length, heads, head_dim]; keys and values have the
     key-value heads.
     """
-    path = attend_folded if runs_on_cpu(query) else attend_batched
-    return path(query, key, value, rotary, is_causal)
-
-
-def attend_batched(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    rotary: Rotary | None,
-    is_causal: bool,
-) -> Tensor:
-    """Compute `attend` on GPUs."""
+    if runs_on_cpu(query):
+        return attend_folded(query, key, value, rotary, is_causal)
     if rotary is not None:
         # Kept between calls, but not in a static graph.
         make = _kept_tables if paddle.in_dynamic_mode() else _tables
@@ -156,7 +134,7 @@ def attend_folded(
     Paddle's CPU kernels for transposition and broadcasting cost more than the
     attention itself. So a gather of rows makes the heads part of the batch and
     repeats key and value heads, and the rotation works on tables of full size
-    with a product by `quarter_turn`.
+    with a product by the matrix of `turn_pairs`.
     """
     batch, length, heads, head_dim = query.shape
     order = _rows(batch, length, heads)
@@ -204,12 +182,14 @@ _kept_tables = lru_cache(maxsize=8)(_tables)
 def _folded_tables(
     num_heads: int, length: int, head_dim: int, rotary: Rotary
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Cosines and sines of the rows of all heads, and `quarter_turn`."""
+    """Cosines and sines of the rows of all heads; the matrix of the turn."""
     angles = np.tile(rotary.angles(length, head_dim), (num_heads, 1))
+    with without_autocast():
+        turn = rotary.turn_pairs(paddle.eye(head_dim, dtype="float32"))
     return (
         paddle.to_tensor(np.cos(angles), dtype="float32", place="cpu"),
         paddle.to_tensor(np.sin(angles), dtype="float32", place="cpu"),
-        paddle.to_tensor(rotary.quarter_turn(head_dim), place="cpu"),
+        turn.cpu(),
     )
 
 

@@ -27,15 +27,15 @@ from paddle_adagc.lab.models.moe import MoE
 from paddle_adagc.lab.models.parallel import (
     check_parallel,
     split_sequence,
-    tensor_parallel_degree,
+    topology,
     uses_sequence_parallel,
     whole_sequence,
 )
 
-Flow: TypeAlias = Tensor | tuple[Tensor, Tensor]
+Flow: TypeAlias = tuple[Tensor, Tensor]
 """What goes from layer to layer: hidden states [batch, length, hidden], under
-sequence parallelism [length / ranks, batch, hidden]; with experts also the sum
-of the router losses so far, [1]."""
+sequence parallelism [length / ranks, batch, hidden]; and the sum of the router
+losses so far, [1], 0 without experts."""
 
 IGNORED_LABEL = -100
 """Label of a position that has no loss."""
@@ -49,7 +49,7 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """
     logits = as_float32(logits).reshape([-1, logits.shape[-1]])
     labels = labels.reshape([-1, 1])
-    if tensor_parallel_degree() > 1:
+    if topology().model.size > 1:
         losses = fleet.meta_parallel.ParallelCrossEntropy(
             ignore_index=IGNORED_LABEL
         )(logits, labels)
@@ -85,8 +85,6 @@ def embed(
     x = embedding(input_ids)
     if uses_sequence_parallel(config):
         x = split_sequence(x)
-    if config.moe_num_experts == 0:
-        return x
     router_losses = paddle.zeros([1], "float32")
     router_losses.stop_gradient = False  # a pipeline sends gradients back
     return x, router_losses
@@ -117,17 +115,17 @@ class DecoderLayer(nn.Layer):
 
     def forward(self, flow: Flow) -> Flow:
         """Map hidden states to the same shape; add the router loss."""
-        x = flow[0] if isinstance(flow, tuple) else flow
+        x, router_losses = flow
         x = x + self.self_attn(self.input_layernorm(x))
         normed = self.post_attention_layernorm(x)
-        if not isinstance(flow, tuple):
-            return x + self.mlp(normed)
+        if not isinstance(self.mlp, MoE):
+            return x + self.mlp(normed), router_losses
         if self.is_split:  # experts get whole sequences
             normed = whole_sequence(normed)
         mixed, router_loss = self.mlp(normed)
         if self.is_split:
             mixed = split_sequence(mixed)
-        return x + mixed, flow[1] + router_loss
+        return x + mixed, router_losses + router_loss
 
 
 @register_base_model
@@ -144,7 +142,7 @@ class DecoderModel(DecoderPretrainedModel):
         self.norm = RMSNorm(config)
         self.enable_recompute = False
 
-    def forward(self, input_ids: Tensor) -> tuple[Tensor, Tensor | None]:
+    def forward(self, input_ids: Tensor) -> Flow:
         """Hidden states [batch, length, hidden] after the final norm.
 
         And the sum of the layers' router losses, [1].
@@ -155,10 +153,9 @@ class DecoderModel(DecoderPretrainedModel):
                 flow = fleet.utils.recompute(layer, flow, use_reentrant=False)
             else:
                 flow = layer(flow)
-        x, losses = flow if isinstance(flow, tuple) else (flow, None)
-        x = self.norm(x)
+        x = self.norm(flow[0])
         is_split = uses_sequence_parallel(self.config)
-        return whole_sequence(x) if is_split else x, losses
+        return whole_sequence(x) if is_split else x, flow[1]
 
 
 class DecoderForCausalLM(DecoderPretrainedModel):
@@ -197,6 +194,6 @@ class DecoderForCausalLM(DecoderPretrainedModel):
             return logits
         loss = cross_entropy(logits, labels)
         self.last_loss = loss.detach()
-        if self.training and router_losses is not None:
+        if self.training:
             loss = add_router_loss(self.config, loss, router_losses)
         return loss, logits

@@ -140,7 +140,8 @@ _LEFT_OUT: dict[str, tuple[Any, str]] = {
     "rms_norm_precision": ("float32", "bfloat16"),
 }
 _MAX_SIZE = 2**31 - 1
-_MAX_COUNT = 1000  # of layers, and of experts
+_MAX_COUNT = 1000  # of layers, and of experts in one
+_MAX_EXPERTS = 30_000  # in all layers; names and shapes take 600 MB
 
 
 def config_from_hf(options: Mapping[str, Any]) -> DecoderConfig:
@@ -183,6 +184,7 @@ def config_from_hf(options: Mapping[str, Any]) -> DecoderConfig:
     config = DecoderConfig(
         **fields, rope_theta=_rope_theta(options), **family.options
     )
+    check_counts(config)
     end = options.get("moe_layer_end_index", -1)
     if family.fixed and end not in (-1, config.num_hidden_layers - 1):
         raise ValueError(
@@ -190,6 +192,17 @@ def config_from_hf(options: Mapping[str, Any]) -> DecoderConfig:
             "layer."
         )
     return config
+
+
+def check_counts(config: DecoderConfig) -> None:
+    """Refuse a file's config whose names and shapes would fill the memory."""
+    layers, experts = config.num_hidden_layers, config.moe_num_experts
+    if layers > _MAX_COUNT or layers * experts > _MAX_EXPERTS:
+        raise ValueError(
+            f"num_hidden_layers={layers} with {experts} experts each: at most "
+            f"{_MAX_COUNT:,} layers and {_MAX_EXPERTS:,} experts in all are "
+            "read, lower one."
+        )
 
 
 def _rope_theta(options: Mapping[str, Any]) -> float:

@@ -39,7 +39,7 @@ from paddle_adagc.lab.models.fp8 import (
 )
 from paddle_adagc.lab.models.parallel import (
     enter_tensor_parallel,
-    tensor_parallel_degree,
+    topology,
     uses_sequence_parallel,
 )
 
@@ -142,7 +142,7 @@ def linear(
     sizes = (in_features, out_features)
     attr = paddle.ParamAttr(initializer=weight_initializer(config, role))
     is_float8 = kind in config.float8_linears
-    is_split = tensor_parallel_degree() > 1 and not is_whole
+    is_split = topology().model.size > 1 and not is_whole
     if is_split:
         make = _PARALLEL[split, along_sequence]
         inner = "gather_output" if split == "columns" else "input_is_parallel"
@@ -166,7 +166,7 @@ def tied_head(hidden: Tensor, embedding: Tensor) -> Tensor:
 
 def token_embedding(config: DecoderConfig) -> nn.Layer:
     """Embedding [vocab, hidden], its rows split over the TP ranks."""
-    is_split = tensor_parallel_degree() > 1
+    is_split = topology().model.size > 1
     kind = VocabParallelEmbedding if is_split else nn.Embedding
     start = paddle.ParamAttr(
         initializer=weight_initializer(config, "embedding")
@@ -268,7 +268,7 @@ class RMSNorm(nn.Layer):
         super().__init__()
         low = config.rms_norm_precision == "bfloat16"
         self.compute = rms_norm_bfloat16 if low else rms_norm
-        self.is_shared = tensor_parallel_degree() > 1 and (
+        self.is_shared = topology().model.size > 1 and (
             head_dim is not None or uses_sequence_parallel(config)
         )
         self.weight = self.create_parameter(

@@ -3,7 +3,6 @@
 """The decoder on fleet's ranks: their number, sharing, what is refused."""
 
 from paddle import Tensor
-from paddle.distributed import fleet
 from paddle.distributed.fleet.layers.mpu import mp_ops
 from paddle.distributed.fleet.utils.sequence_parallel_utils import (
     GatherOp,
@@ -27,30 +26,19 @@ def topology() -> Topology:
     return read_topology() or Topology()
 
 
-def tensor_parallel_degree() -> int:
-    """Size of fleet's model-parallel group; 1 where there is no topology."""
-    try:
-        groups = fleet.get_hybrid_communicate_group()
-    except (AttributeError, AssertionError):
-        return 1
-    return groups.get_model_parallel_world_size()
-
-
 def enter_tensor_parallel(x: Tensor) -> Tensor:
     """Mark where a tensor that all TP ranks hold meets their split ones.
 
     Forward it is `x`; backward each rank has the gradient of its own share
     of the work, and their sum over the model-parallel group is the gradient.
     """
-    if tensor_parallel_degree() == 1:
-        return x
-    groups = fleet.get_hybrid_communicate_group()
-    return mp_ops._c_identity(x, group=groups.get_model_parallel_group())
+    axis = topology().model
+    return x if axis.size == 1 else mp_ops._c_identity(x, group=axis.group)
 
 
 def uses_sequence_parallel(config: DecoderConfig) -> bool:
     """Whether activations between blocks are split along the sequence."""
-    return bool(config.sequence_parallel) and tensor_parallel_degree() > 1
+    return bool(config.sequence_parallel) and topology().model.size > 1
 
 
 def split_sequence(x: Tensor) -> Tensor:
@@ -72,7 +60,7 @@ def whole_sequence(x: Tensor) -> Tensor:
 
 def split_rows(x: Tensor) -> Tensor:
     """Keep this TP rank's share of the rows; the gradient is gathered."""
-    degree = tensor_parallel_degree()
+    degree = topology().model.size
     if x.shape[0] % degree:
         raise ValueError(
             f"{x.shape[0]} tokens of a sequence, or of a micro-batch with "
@@ -89,14 +77,15 @@ def whole_rows(x: Tensor) -> Tensor:
 
 def check_parallel(config: DecoderConfig) -> None:
     """Refuse fleet's layout if the decoder cannot be spread over it."""
-    degree = tensor_parallel_degree()
+    place = topology()
+    degree = place.model.size
     if max(config.tensor_parallel_degree, 1) > degree:
         raise ValueError(
             f"tensor_parallel_degree={config.tensor_parallel_degree} and "
             f"fleet's model-parallel group has {degree} ranks: call "
             "fleet.init with mp_degree first."
         )
-    check_degrees(config, degree, topology().expert.size)
+    check_degrees(config, degree, place.expert.size)
 
 
 def check_degrees(config: DecoderConfig, tp: int, ep: int) -> None:

@@ -3,7 +3,6 @@
 """The decoder as fleet's pipeline, saved under the names of the whole model."""
 
 import functools
-from collections.abc import Callable
 
 from paddle import Tensor, nn
 from paddle.distributed import fleet
@@ -53,13 +52,6 @@ def stage_bounds(num_layers: int, num_stages: int) -> list[int]:
     return [0, *(bound + 1 for bound in bounds[1:-1]), num_layers + 3]
 
 
-def _mapped(function: Callable[[Tensor], Tensor], flow: Flow) -> Flow:
-    """Map the hidden states; router losses pass by."""
-    if isinstance(flow, Tensor):
-        return function(flow)
-    return function(flow[0]), flow[1]
-
-
 class EmbeddingPipe(nn.Layer):
     """Token embedding; with a tied head the same tensor on both stages."""
 
@@ -81,8 +73,8 @@ class NormPipe(RMSNorm):
     """Final norm; after it sequences are whole again."""
 
     def forward(self, flow: Flow) -> Flow:
-        flow = _mapped(super().forward, flow)
-        return _mapped(whole_sequence, flow) if self.is_shared else flow
+        x = super().forward(flow[0])
+        return whole_sequence(x) if self.is_shared else x, flow[1]
 
 
 class HeadPipe(nn.Layer):
@@ -95,12 +87,12 @@ class HeadPipe(nn.Layer):
         )
 
     def forward(self, flow: Flow) -> Flow:
-        return _mapped(self.lm_head, flow)
+        return self.lm_head(flow[0]), flow[1]
 
 
 def tied_head_pipe(embedding: EmbeddingPipe, flow: Flow) -> Flow:
     """Map hidden states to logits by the embedding's weight."""
-    return _mapped(lambda x: tied_head(x, embedding.embedding_weight), flow)
+    return tied_head(flow[0], embedding.embedding_weight), flow[1]
 
 
 class PipelineLoss(nn.Layer):
@@ -117,13 +109,10 @@ class PipelineLoss(nn.Layer):
 
     def forward(self, flow: Flow, labels: Tensor) -> Tensor:
         """Loss of one micro-batch, a float32 scalar."""
-        logits = flow if isinstance(flow, Tensor) else flow[0]
-        loss = cross_entropy(logits, labels)
+        loss = cross_entropy(flow[0], labels)
         if not self.training:
             return loss
         self.micro_losses.append(loss.detach())
-        if isinstance(flow, Tensor):
-            return loss
         return add_router_loss(self.config, loss, flow[1])
 
 

@@ -64,13 +64,9 @@ def parameter_shapes(config: ModelConfig) -> dict[str, Shape]:
 
 
 def state_shapes(config: DecoderConfig) -> dict[str, Shape]:
-    """Return `parameter_shapes`, and those of the correction biases."""
-    shapes = parameter_shapes(config)
-    if config.moe_correction_bias:
-        for index in range(config.num_hidden_layers):
-            name = f"model.layers.{index}.mlp.{CORRECTION_BIAS}"
-            shapes[name] = (config.moe_num_experts,)
-    return shapes
+    """Return name and shape of all that is saved: correction biases, too."""
+    state = whole_model(config).state_dict()
+    return {name: tuple(tensor.shape) for name, tensor in state.items()}
 
 
 def model_size(config: ModelConfig) -> ModelSize:

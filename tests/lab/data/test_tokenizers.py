@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tokens are the tokenizer's own, and every document ends.
 
-Those of captions are what transformers' CLIP tokenizer makes, in files that
-``tests/lab/models/make_golden.py`` writes.
+Those of captions are what transformers' CLIP tokenizer makes, as
+``tests/lab/models/test_hf.py`` checks.
 """
 
 import json

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import paddle
 import pytest
+from scipy.special import log_softmax
 
 from paddle_adagc.lab.data.datasets import TokenDataset
 from paddle_adagc.lab.evaluate.saved import build_decoder, load_saved
@@ -19,18 +20,17 @@ def model(runs):
     return build_decoder(load_saved(runs("ernie4_5_moe")))
 
 
-def literal_logits(model, tokens):
-    return model(paddle.to_tensor([tokens])).numpy()[0].astype(np.float64)
+def literal_logs(model, tokens):
+    """Logarithms of probabilities, one list at a time, in float64."""
+    logits = model(paddle.to_tensor([tokens])).numpy()[0]
+    return log_softmax(logits.astype(np.float64), -1)
 
 
 def literal_score(model, context, continuation):
-    """One list at a time, in float64."""
-    logits = literal_logits(model, [*context, *continuation][:-1])
-    logits = logits[-len(continuation) :]
-    shifted = logits - logits.max(-1, keepdims=True)
-    logs = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+    logs = literal_logs(model, [*context, *continuation][:-1])
+    logs = logs[-len(continuation) :]
     total = logs[np.arange(len(continuation)), continuation].sum()
-    return total, bool((logits.argmax(-1) == continuation).all())
+    return total, bool((logs.argmax(-1) == continuation).all())
 
 
 def random_pairs(count, longest):
@@ -48,7 +48,7 @@ def random_pairs(count, longest):
 def test_scores_are_those_of_one_list_at_a_time(model, batch_size):
     pairs = random_pairs(11, 14)
     pairs += [([5, 6], [7, end]) for end in range(4)]  # share a pass
-    likeliest = int(literal_logits(model, [9, 8])[-1].argmax())
+    likeliest = int(literal_logs(model, [9, 8])[-1].argmax())
     pairs.append(([9, 8], [likeliest]))
     scores = Scorer(model, batch_size).score(pairs)
     expected = [literal_score(model, *pair) for pair in pairs]
@@ -97,11 +97,9 @@ def test_perplexity_is_the_mean_over_all_labels(model):
     found = measure_perplexity(model, dataset, batch_size=4)
     losses = []
     for start in dataset.order:
-        logits = literal_logits(model, tokens[start : start + 17].tolist())
-        for position, row in enumerate(logits):
-            shifted = row - row.max()
-            label = tokens[start + position + 1]
-            losses.append(np.log(np.exp(shifted).sum()) - shifted[label])
+        logs = literal_logs(model, tokens[start : start + 17].tolist())
+        labels = tokens[start + 1 : start + 18]
+        losses += (-logs[np.arange(17), labels]).tolist()
     assert found["num_tokens"] == len(losses)
     assert found["loss"] == pytest.approx(np.mean(losses), abs=1e-6)
     dataset = TokenDataset(np.arange(400), (0,), seq_length=8, vocab_size=400)

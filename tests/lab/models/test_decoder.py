@@ -1,83 +1,35 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The whole model: gradients, causality, loss, saving, training."""
+"""The whole model: gradients and loss. For logits see test_hf.py."""
 
 import numpy as np
 import paddle
 import paddle.nn.functional as F
 import pytest
+from lab.models.tiny import TINY, build
 
-from paddle_adagc.lab.models import attention, layers, parallel
+from paddle_adagc.lab.models import attention, layers
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.decoder import DecoderForCausalLM
 
-TINY = {
-    "vocab_size": 32,
-    "hidden_size": 16,
-    "intermediate_size": 20,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "initializer_range": 0.2,
-    "max_position_embeddings": 16,
-}
-EXPERTS = {
-    "moe_num_experts": 4,
-    "moe_intermediate_size": 12,
-    "router_aux_loss_coef": 0.1,
-}
-VARIANTS = {
-    "llama": {},
-    "qwen3": {
-        "num_key_value_heads": 2,
-        "head_dim": 8,
-        "qk_norm": True,
-        "tie_word_embeddings": True,
-    },
-    "mixtral": {"num_key_value_heads": 2, **EXPERTS},
-    "ernie": {
-        **EXPERTS,
-        "num_key_value_heads": 2,
-        "rope_layout": "interleaved",
-        "moe_num_shared_experts": 1,
-        "moe_correction_bias": True,
-    },
-}
-FLOAT8 = {**EXPERTS, "float8_linears": ["attention", "mlp", "experts"]}
-every_variant = pytest.mark.parametrize("name", VARIANTS)
-
-
-def build(name, seed=0, **options):
-    paddle.seed(seed)
-    return DecoderForCausalLM(
-        DecoderConfig(**{**TINY, **VARIANTS.get(name, FLOAT8), **options})
-    )
+FLOAT8 = {"float8_linears": ["attention", "mlp", "experts"]}
 
 
 def tokens(batch=3, length=10, seed=0):
     rng = np.random.default_rng(seed)
-    return paddle.to_tensor(rng.integers(0, 32, (batch, length)))
+    return paddle.to_tensor(rng.integers(0, 256, (batch, length)))
 
 
-@every_variant
-def test_later_tokens_do_not_change_earlier_logits(name):
-    model = build(name)
-    model.eval()
-    ids = tokens().numpy()
-    before = model(paddle.to_tensor(ids)).numpy()
-    ids[:, 6:] = (ids[:, 6:] + 1) % 32
-    after = model(paddle.to_tensor(ids)).numpy()
-    np.testing.assert_allclose(after[:, :6], before[:, :6], atol=1e-5)
-    assert np.abs(after[:, 6:] - before[:, 6:]).max() > 0.01
-
-
-@every_variant
-def test_loss_and_gradients_equal_those_of_the_general_path(name, monkeypatch):
+@pytest.mark.parametrize("family", TINY)
+def test_loss_and_gradients_equal_those_of_the_general_path(
+    family, monkeypatch
+):
     results = []
-    options = {"moe_top_k": 4} if VARIANTS[name].get("moe_num_experts") else {}
+    options = {"moe_top_k": 6} if "moe_top_k" in TINY[family] else {}
     for on_cpu in (True, False):
         for module in (layers, attention):
             monkeypatch.setattr(module, "runs_on_cpu", lambda x, c=on_cpu: c)
-        model = build(name, **options)
+        model = build(family, **options)
         loss, _ = model(tokens(), labels=tokens(seed=1))
         loss.backward()
         grads = [p.grad.numpy() for p in model.parameters()]
@@ -94,7 +46,7 @@ def test_loss_is_the_mean_over_labels_that_count():
     ids, labels = tokens(), tokens(seed=1).numpy()
     labels[0, :4] = -100
     loss, logits = model(ids, labels=paddle.to_tensor(labels))
-    log_p = F.log_softmax(logits).numpy().reshape(-1, 32)
+    log_p = F.log_softmax(logits).numpy().reshape(-1, 256)
     labels = labels.reshape(-1)
     kept = np.flatnonzero(labels != -100)
     expected = -log_p[kept, labels[kept]].mean()
@@ -104,20 +56,20 @@ def test_loss_is_the_mean_over_labels_that_count():
 
 
 def test_router_loss_is_added_in_training_only():
-    model = build("mixtral")
+    model = build("mixtral", router_aux_loss_coef=0.1)
     loss, _ = model(tokens(), labels=tokens(seed=1))
     plain = float(model.last_loss)
-    assert float(loss) > plain + 0.09
+    assert 0.09 < float(loss) - plain < 0.2  # 0.1 where experts are balanced
     model.eval()
     loss, _ = model(tokens(), labels=tokens(seed=1))
     assert float(loss) == pytest.approx(plain, rel=1e-6)
 
 
-@pytest.mark.parametrize("name", ["ernie", "float8"])
-def test_recompute_gives_the_same_gradients(name):
+@pytest.mark.parametrize("options", [{}, FLOAT8])
+def test_recompute_gives_the_same_gradients(options):
     grads = []
     for recompute in (False, True):
-        model = build(name)
+        model = build("ernie4_5_moe", **options)
         model.model.enable_recompute = recompute
         model(tokens(), labels=tokens(seed=1))[0].backward()
         grads.append([p.grad for p in model.parameters()])
@@ -127,20 +79,17 @@ def test_recompute_gives_the_same_gradients(name):
             np.testing.assert_allclose(left, right, rtol=1e-5, atol=1e-7)
 
 
-def test_refuses_what_does_not_fit(monkeypatch):
+def test_refuses_what_does_not_fit():
     model = build("llama")
-    with pytest.raises(ValueError, match="max_position_embeddings=16"):
-        model(tokens(length=17))
+    with pytest.raises(ValueError, match="max_position_embeddings=64"):
+        model(tokens(length=65))
     with pytest.raises(ValueError, match=r"call fleet\.init"):
-        build("llama", tensor_parallel_degree=2)
-    monkeypatch.setattr(parallel, "tensor_parallel_degree", lambda: 8)
-    with pytest.raises(ValueError, match="num_attention_heads=4"):
-        build("llama")
+        DecoderForCausalLM(DecoderConfig(tensor_parallel_degree=2))
 
 
 def test_nan_weights_give_a_nan_loss():
     # Paddle's CPU softmax alone would give log(vocab_size).
-    model = DecoderForCausalLM(DecoderConfig(num_hidden_layers=1))
+    model = build("llama")
     weight = model.model.norm.weight
     weight.set_value(paddle.full(weight.shape, float("nan")))
     ids = paddle.zeros([2, 8], "int64")

@@ -2,9 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Configs and weights of Hugging Face transformers, both ways.
 
-Logits equal those of transformers (golden/, see make_golden.py).
+The golden files hold tiny checkpoints of random weights in the hub's naming
+("weight:<name>"), the config as JSON ("config"), inputs, and the "logits" of
+transformers 5.23. Where transformers is installed, it has to give them again.
 """
 
+import json
 import warnings
 from pathlib import Path
 
@@ -12,6 +15,7 @@ import numpy as np
 import paddle
 import pytest
 from helpers import load_golden
+from safetensors.numpy import save_file
 
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.decoder import DecoderForCausalLM
@@ -26,6 +30,7 @@ from paddle_adagc.lab.models.hf import (
 )
 
 GOLDEN = Path(__file__).parent / "golden"
+CLIP = Path(__file__).parent / "vision_text/golden"
 
 
 def load(family):
@@ -50,6 +55,38 @@ def test_logits_and_the_same_checkpoint_again(family):
     assert exported.keys() == weights.keys()
     for name, array in weights.items():
         np.testing.assert_array_equal(exported[name], array, name)
+
+
+@pytest.mark.parametrize(
+    "path", [*sorted(GOLDEN.iterdir()), CLIP / "clip.npz"], ids=lambda p: p.stem
+)
+def test_golden_logits_are_those_of_transformers(path, tmp_path):
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    options, weights, arrays = load_golden(path)
+    # Versions before 5 read rope_theta outside of rope_parameters.
+    config = {**(options.get("rope_parameters") or {}), **options}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
+    kind = getattr(transformers, options["architectures"][0])
+    expected = arrays.pop("logits")
+    with torch.no_grad():
+        found = kind.from_pretrained(tmp_path).eval()(
+            **{name: torch.from_numpy(x) for name, x in arrays.items()}
+        )
+    name = "logits_per_image" if "pixel_values" in arrays else "logits"
+    np.testing.assert_allclose(found[name], expected, rtol=0, atol=1e-5)
+
+
+def test_golden_tokens_are_those_of_transformers():
+    transformers = pytest.importorskip("transformers")
+    golden = json.loads((CLIP / "tokens.json").read_text())
+    tokenizer = transformers.CLIPTokenizerFast(
+        tokenizer_file=str(CLIP / "tokenizer.json")
+    )
+    length = golden["context"]
+    rows = tokenizer(golden["captions"], truncation=True, max_length=length)
+    assert rows["input_ids"] == golden["rows"]
 
 
 def test_keys_of_older_configs():
@@ -77,6 +114,7 @@ ERNIE = {
     "rope_layout": "interleaved",
     "num_hidden_layers": 9,
 }
+MANY = {**ERNIE, "moe_num_experts": 1000}
 
 
 def options_of(config):
@@ -145,6 +183,7 @@ def test_says_what_is_left_out(fields, message):
         (ERNIE, {"moe_layer_start_index": 1}, "start_index=1"),
         (ERNIE, {"moe_layer_end_index": 7}, "end_index=7.* every layer"),
         (ERNIE, {"moe_num_experts": 1001}, "moe_num_experts=1001: not in"),
+        (MANY, {"num_hidden_layers": 31}, "layers=31 with 1000 .* 30,000"),
     ],
 )
 def test_refuses_what_the_decoder_has_not(fields, changes, message):

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Layouts that the decoder refuses, and stages."""
 
+import contextlib
 import itertools
 
 import pytest
@@ -37,23 +38,21 @@ def test_a_stage_needs_a_layer():
         stage_bounds(3, 4)
 
 
-def spread(monkeypatch, tp, ep):
-    expert = Axis(0, ep)
-    monkeypatch.setattr(parallel, "tensor_parallel_degree", lambda: tp)
-    monkeypatch.setattr(parallel, "topology", lambda: Topology(expert=expert))
-
-
-def test_refuses_experts_that_do_not_fit(monkeypatch):
-    config = DecoderConfig(moe_num_experts=6)
-    spread(monkeypatch, tp=1, ep=4)
-    with pytest.raises(ValueError, match="moe_num_experts=6"):
-        check_parallel(config)
-    spread(monkeypatch, tp=2, ep=3)
-    with pytest.raises(ValueError, match="ep_degree=3 with mp_degree=2"):
-        check_parallel(config)
-    spread(monkeypatch, tp=2, ep=2)
-    check_parallel(config)
-    spread(monkeypatch, tp=1, ep=3)
-    check_parallel(config)
-    spread(monkeypatch, tp=1, ep=4)
-    check_parallel(DecoderConfig())
+@pytest.mark.parametrize(
+    ("options", "tp", "ep", "message"),
+    [
+        ({"moe_num_experts": 6}, 1, 4, "moe_num_experts=6"),
+        ({"moe_num_experts": 6}, 2, 3, "ep_degree=3 with mp_degree=2"),
+        ({"moe_num_experts": 6}, 2, 2, None),
+        ({"moe_num_experts": 6}, 1, 3, None),
+        ({"moe_num_experts": 6}, 2, 1, None),
+        ({}, 1, 4, None),
+        ({}, 8, 1, "num_attention_heads=4"),
+    ],
+)
+def test_refuses_ranks_that_cannot_share(monkeypatch, options, tp, ep, message):
+    place = Topology(model=Axis(0, tp), expert=Axis(0, ep))
+    monkeypatch.setattr(parallel, "topology", lambda: place)
+    is_refused = pytest.raises(ValueError, match=message)
+    with is_refused if message else contextlib.nullcontext():
+        check_parallel(DecoderConfig(**options))

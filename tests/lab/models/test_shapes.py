@@ -3,36 +3,32 @@
 """Parameters of whole models."""
 
 import pytest
+from lab.models.tiny import TINY, build
 
-from paddle_adagc.lab.models.config import DecoderConfig
-from paddle_adagc.lab.models.decoder import DecoderForCausalLM
 from paddle_adagc.lab.models.families import preset
 from paddle_adagc.lab.models.shapes import (
     model_size,
     parameter_shapes,
+    state_shapes,
 )
 from paddle_adagc.lab.models.vision_text import PRESETS, CLIPConfig
-
-MODELS = (
-    {"head_dim": 8, "qk_norm": True, "tie_word_embeddings": True},
-    {"num_key_value_heads": 2, "moe_num_experts": 4},
-    {
-        "moe_num_experts": 4,
-        "moe_intermediate_size": 12,
-        "moe_num_shared_experts": 1,
-        "moe_correction_bias": True,
-        "initialization": "wesar",
-    },
-)
 
 
 def shapes_of(model):
     return [(n, tuple(p.shape)) for n, p in model.named_parameters()]
 
 
-@pytest.mark.parametrize("options", MODELS)
-def test_shapes_and_counts_are_the_model_s(options):
-    model = DecoderForCausalLM(DecoderConfig(**options))
+WESAR = {"initialization": "wesar"}
+
+
+@pytest.mark.parametrize(
+    ("family", "options"),
+    [*((family, {}) for family in TINY), ("ernie4_5_moe", WESAR)],
+)
+def test_shapes_and_counts_are_the_model_s(family, options):
+    model = build(family, **options)
+    state = {n: tuple(t.shape) for n, t in model.state_dict().items()}
+    assert state_shapes(model.config) == state
     assert [*parameter_shapes(model.config).items()] == shapes_of(model)
     size = model_size(model.config)
     assert size.parameters == sum(int(p.size) for p in model.parameters())

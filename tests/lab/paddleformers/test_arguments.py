@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("paddleformers")
 
 import paddle
+import paddle.distributed as dist
 from helpers import run_python
 from lab.paddleformers.runs import RECIPES, import_workflow
 from paddle.distributed import fleet
@@ -29,7 +30,11 @@ PT = {
 }
 """Recipes of stage PT, and fleet's degrees."""
 
-VARIANTS = ("adagc", "globalgc_eps1e-15", "globalgc_eps1e-8", *PT)
+ERNIE = {"mp": 1, "pp": 4, "sharding": 64, "ep": 8, "moe_sharding": 8}
+VARIANTS = {
+    **dict.fromkeys(("adagc", "globalgc_eps1e-15", "globalgc_eps1e-8"), ERNIE),
+    **PT,
+}
 READ_ON_THE_WAY = {
     "stage",  # chooses ernie_pretrain
     "dataset_type",  # chooses input_dir
@@ -49,25 +54,35 @@ def settings_of(variant, *overrides):
 
 @pytest.fixture
 def cluster(monkeypatch):
-    """The first of 256 processes, as far as PaddleFormers' arguments ask."""
+    """Stand in for the first of many processes, as PaddleFormers asks.
+
+    Sets their number; gives the strategy of fleet.init.
+    """
     strategies = []
+
+    def start(num_processes):
+        monkeypatch.setattr(dist, "get_world_size", lambda *_: num_processes)
+        return strategies
 
     def init(is_collective, strategy):
         fleet.fleet._user_defined_strategy = strategy
         strategies.append(strategy)
 
-    monkeypatch.setattr(paddle.distributed, "get_world_size", lambda *_: 256)
-    monkeypatch.setattr(paddle.distributed, "init_parallel_env", lambda: None)
+    monkeypatch.setattr(dist, "init_parallel_env", lambda: None)
     monkeypatch.setattr(fleet, "init", init)
     monkeypatch.setattr(
         fleet.fleet, "_user_defined_strategy", None, raising=False
     )
     monkeypatch.setenv("PADDLE_RANK_IN_NODE", "0")
-    return strategies
+    return start
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_no_key_is_rejected_or_changed(cluster, variant, tmp_path):
+def test_keys_are_taken_unchanged_and_give_the_layout(
+    cluster, variant, tmp_path
+):
+    degrees = {"dp": 1, **VARIANTS[variant]}
+    strategies = cluster(degrees["sharding"] * degrees["mp"] * degrees["pp"])
     settings = settings_of(variant, f"output_dir={tmp_path}")
     parsed = get_train_args(dict(settings))
     for key, value in settings.items():
@@ -80,30 +95,18 @@ def test_no_key_is_rejected_or_changed(cluster, variant, tmp_path):
         elif value is not None:
             found = getattr(holders[-1], key)
             assert getattr(found, "value", found) == value, key
+    is_pt = variant in PT
+    assert parsed[-1].global_batch_size == (2048 if is_pt else 4096)
+    hybrid = strategies[0].hybrid_configs
+    assert {name: hybrid[f"{name}_degree"] for name in degrees} == degrees
+    assert hybrid["sharding_configs"].split_param == (not is_pt)
+    assert not hybrid["sharding_configs"].tensor_fusion
 
 
 def test_a_misspelled_key_is_rejected(cluster):
+    cluster(256)
     with pytest.raises(ValueError, match="adam_epsilonn"):
         get_train_args({**settings_of("adagc"), "adam_epsilonn": 1e-15})
-
-
-ERNIE = {"mp": 1, "pp": 4, "sharding": 64, "ep": 8, "moe_sharding": 8}
-
-
-@pytest.mark.parametrize("variant", ["adagc", *PT])
-def test_layout_of_fleet(cluster, variant, tmp_path, monkeypatch):
-    degrees = {"dp": 1, **PT.get(variant, ERNIE)}
-    world_size = degrees["sharding"] * degrees["mp"] * degrees["pp"]
-    monkeypatch.setattr(
-        paddle.distributed, "get_world_size", lambda *_: world_size
-    )
-    parsed = get_train_args(settings_of(variant, f"output_dir={tmp_path}"))
-    batch_size = 2048 if variant in PT else 4096
-    assert parsed[-1].global_batch_size == batch_size
-    hybrid = cluster[0].hybrid_configs
-    assert {name: hybrid[f"{name}_degree"] for name in degrees} == degrees
-    assert hybrid["sharding_configs"].split_param == (variant not in PT)
-    assert not hybrid["sharding_configs"].tensor_fusion
 
 
 def test_every_option_of_a_model_of_stage_pt_is_one():
@@ -154,38 +157,27 @@ def test_every_option_of_the_model_is_one():
             assert isinstance(default, bool), name
 
 
-def ernie_schedule(settings):
-    import_workflow()
-    from paddleformers.cli.train.ernie_pretrain.src.lr_schedulers import (
-        get_wsd_schedule_with_warmup,
-    )
-
-    last = settings["max_steps"]
-    return get_wsd_schedule_with_warmup(
-        3e-4, 2000, last, decay_function="1-sqrt", min_lr=0.0
-    )
-
-
-def pt_schedule(settings):
-    return get_scheduler(
-        settings["lr_scheduler_type"],
-        learning_rate=settings["learning_rate"],
-        num_warmup_steps=settings["warmup_steps"],
-        num_training_steps=settings["max_steps"],
-        min_lr=settings["min_lr"],
-    )
-
-
 @pytest.mark.parametrize("variant", ["adagc", *PT])
 def test_schedule_is_that_of_our_config(variant):
     settings = settings_of(variant)
     last = settings["max_steps"]
     if variant in PT:
-        theirs = pt_schedule(settings)
         config = load_config(RECIPES.parent / variant / "adagc.yaml")
+        theirs = get_scheduler(
+            settings["lr_scheduler_type"],
+            learning_rate=settings["learning_rate"],
+            num_warmup_steps=settings["warmup_steps"],
+            num_training_steps=last,
+            min_lr=settings["min_lr"],
+        )
     else:
-        theirs = ernie_schedule(settings)
+        import_workflow()
+        from paddleformers.cli.train.ernie_pretrain.src import lr_schedulers
+
         config = as_run_config(RECIPES / "adagc.yaml")
+        theirs = lr_schedulers.get_wsd_schedule_with_warmup(
+            3e-4, 2000, last, decay_function="1-sqrt", min_lr=0.0
+        )
     for step in (2000, 5000, last * 9 // 10 - 1, last * 9 // 10, last - 1):
         theirs.step(step)
         ours = learning_rate(config.schedule, step, last)

@@ -9,8 +9,8 @@ import pytest
 pytest.importorskip("paddleformers")
 
 import numpy as np
-from core.parallel.ranks import run_on_ranks
-from lab.paddleformers.runs import EP2, pretrain, write_toy
+from lab.paddleformers.runs import EP2, Toy
+from reference.adagc import adagc_step
 
 from paddle_adagc.state import load_state
 
@@ -20,27 +20,18 @@ PP2_EP2 = [
     "pipeline_model_parallel_size=2",
     "gradient_accumulation_steps=2",
 ]
-STEPS = ["max_steps=5", "save_steps=3", "logging_steps=100", "clip.t_start=2"]
+STEPS = ["max_steps=5", "save_steps=3", "clip.t_start=2"]
 
 
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory):
-    """Folder and overrides of a small model and data."""
-    folder = tmp_path_factory.mktemp("toy")
-    return folder, write_toy(folder)
+    return Toy(tmp_path_factory.mktemp("toy"))
 
 
 @pytest.fixture(scope="module")
 def ep2(toy):
     """Both ranks of five steps under EP2 and sharding V2."""
-    folder, overrides = toy
-    return run_on_ranks(
-        pretrain,
-        2,
-        recipe="adagc.yaml",
-        overrides=[*overrides, *EP2, *STEPS, f"output_dir={folder / 'ep2'}"],
-        check_places=True,
-    )
+    return toy.run("ep2", 2, *EP2, *STEPS)
 
 
 def test_a_run_changes_every_weight_and_names_every_expert(ep2):
@@ -83,8 +74,8 @@ NUM_TENSORS = 3 * (4 + 3 * (4 + 1) + 2 + 1 + 1) + 3
 """Per layer: q, k, v and o; three per expert; norms; router and its bias."""
 
 
-def follow(ranks, gamma, first_step):
-    """Algorithm 1 over the runs' norms, t_start 2; changes ``gamma``."""
+def check_gammas(ranks, gamma, first_step):
+    """Hold the last gammas against Algorithm 1 over the runs' norms."""
     for step in range(first_step, 5):
         norms = {
             key: norm
@@ -92,17 +83,9 @@ def follow(ranks, gamma, first_step):
             for key, (_, norm) in rank["norms"][step - first_step].items()
             if norm > 0
         }
-        total = np.sqrt(sum(norm**2 for norm in norms.values()))
-        for key, norm in norms.items():
-            if step < 2:
-                clipped = norm * min(1.0, 1.0 / total)
-                gamma[key] = min(gamma.get(key, np.inf), clipped)
-            else:
-                clipped = min(norm, 1.04 * gamma[key])
-                gamma[key] = 0.99 * gamma[key] + 0.01 * clipped
-
-
-def check_gammas(ranks, gamma):
+        known = [gamma.get(key, np.inf) for key in norms]
+        _, new = adagc_step(step, [*norms.values()], known, 1.04, 0.99, 1.0, 2)
+        gamma.update(zip(norms, new, strict=True))
     state = ranks[0]["state"]
     assert state["step"] == 5
     assert len(state["gamma"]) == NUM_TENSORS
@@ -113,9 +96,7 @@ def check_gammas(ranks, gamma):
 
 def test_norms_are_those_of_whole_tensors_and_gammas_follow_the_rule(ep2):
     check_norms(ep2)
-    gamma = {}
-    follow(ep2, gamma, 0)
-    check_gammas(ep2, gamma)
+    check_gammas(ep2, {}, 0)
 
 
 def test_a_resumed_run_goes_on_with_the_saved_gammas(toy, ep2):
@@ -125,21 +106,16 @@ def test_a_resumed_run_goes_on_with_the_saved_gammas(toy, ep2):
     may be a rank that holds another one; under AMP it takes the weights from
     the optimizer's master weights instead.
     """
-    folder, overrides = toy
-    output = folder / "again"
-    shutil.copytree(folder / "ep2" / "checkpoint-3", output / "checkpoint-3")
-    saved = load_state(output / "checkpoint-3")
-    resumed = run_on_ranks(
-        pretrain,
-        2,
-        recipe="adagc.yaml",
-        overrides=[*overrides, *EP2, *STEPS, f"output_dir={output}"],
+    source, target = (
+        toy.folder / name / "checkpoint-3" for name in ("ep2", "again")
     )
+    shutil.copytree(source, target)
+    saved = load_state(target)
+    resumed = toy.run("again", 2, *EP2, *STEPS)
     assert saved["step"] == 3
     assert len(resumed[0]["norms"]) == 2
     gamma = {key: float(value) for key, value in saved["gamma"].items()}
-    follow(resumed, gamma, 3)
-    check_gammas(resumed, gamma)
+    check_gammas(resumed, gamma, 3)
     for whole, part in zip(ep2, resumed, strict=True):
         np.testing.assert_allclose(
             part["losses"], whole["losses"][-4:], rtol=1e-2
@@ -147,33 +123,14 @@ def test_a_resumed_run_goes_on_with_the_saved_gammas(toy, ep2):
 
 
 def test_pipeline_stages(toy, ep2):
-    folder, overrides = toy
-    ranks = run_on_ranks(
-        pretrain,
-        4,
-        recipe="adagc.yaml",
-        overrides=[*overrides, *PP2_EP2, *STEPS, f"output_dir={folder / 'pp'}"],
-    )
+    ranks = toy.run("pp2", 4, *PP2_EP2, *STEPS)
     check_norms(ranks)
-    assert [*sorted(ranks[0]["state"]["gamma"])] == [
-        *sorted(ep2[0]["state"]["gamma"])
-    ]
+    gammas, expected = (run[0]["state"]["gamma"] for run in (ranks, ep2))
+    assert gammas.keys() == expected.keys()
 
 
 def test_globalgc_is_left_to_paddleformers(toy):
-    folder, overrides = toy
-    ranks = run_on_ranks(
-        pretrain,
-        2,
-        recipe="globalgc_eps1e-8.yaml",
-        overrides=[
-            *overrides,
-            *EP2,
-            "max_steps=1",
-            "logging_steps=100",
-            f"output_dir={folder / 'global'}",
-        ],
-    )
-    for rank in ranks:
+    recipe = "globalgc_eps1e-8.yaml"
+    for rank in toy.run("global", 2, *EP2, "max_steps=1", recipe=recipe):
         assert rank["grad_clip"] == "HybridParallelClipGrad"
         assert "state" not in rank

@@ -3,16 +3,15 @@
 """The ERNIE recipes against the paper, without PaddleFormers."""
 
 import json
-import subprocess
 import sys
 import warnings
-from pathlib import Path
 
 import pytest
 
 pytest.importorskip("paddlenlp")
 
-from pages import load_tool
+from helpers import run_python
+from pages import ROOT, load_tool
 
 from paddle_adagc.integrations.run import take_settings
 from paddle_adagc.lab.extensions import make_clip
@@ -29,7 +28,6 @@ from paddle_adagc.lab.paddleformers.units import followed
 
 main = load_tool("pretrain").main
 
-ROOT = Path(__file__).resolve().parents[3]
 RECIPES = ROOT / "configs" / "ernie_10b_a1.4b_fp8"
 
 VARIANTS = ("adagc", "globalgc_eps1e-15", "globalgc_eps1e-8")
@@ -220,7 +218,4 @@ def test_recipes_import_no_trainer():
         "import sys, paddle_adagc.lab.paddleformers.recipe; "
         "print([m for m in ('paddleformers', 'paddlenlp') if m in sys.modules])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "[]"
+    assert run_python(ROOT, "-c", code).stdout.strip() == "[]"

@@ -11,15 +11,8 @@ pytest.importorskip("paddleformers")
 
 import numpy as np
 import paddle
-from core.parallel.ranks import run_on_ranks
 from helpers import slow_but
-from lab.paddleformers.runs import (
-    EP2,
-    RECIPES,
-    import_workflow,
-    pretrain,
-    write_toy,
-)
+from lab.paddleformers.runs import EP2, RECIPES, Toy, import_workflow
 
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.integrations.trainer import bind_clip
@@ -122,33 +115,19 @@ LAYOUTS = {
 def test_a_run_is_that_of_unfused_parameters(layout, tmp_path):
     num_ranks, overrides = LAYOUTS[layout]
     overrides = [
-        *write_toy(tmp_path),
         *overrides,
         "max_steps=8",
-        "logging_steps=100",
         "clip.t_start=3",
         "clip.lambda_rel=1.01",
         "adam_epsilon=1e-2",
     ]
+    toy = Toy(tmp_path)
     # PaddleFormers' final save times out on four ranks, with its own clip, too.
-    run = {"recipe": "adagc.yaml", "saves": False, "timeout": 300}
-    fused = run_on_ranks(
-        pretrain,
-        num_ranks,
-        overrides=[*overrides, f"output_dir={tmp_path / 'fused'}"],
-        **run,
-    )
-    unfused = run_on_ranks(
-        pretrain,
-        num_ranks,
-        overrides=[
-            *overrides,
-            f"output_dir={tmp_path / 'unfused'}",
-            "ernie_model_config.fuse_attn_ffn=false",
-            "units=null",
-        ],
-        initial=[apart(rank["first"], PARTS) for rank in fused],
-        **run,
+    fused = toy.run("fused", num_ranks, *overrides, saves=False)
+    overrides += ["ernie_model_config.fuse_attn_ffn=false", "units=null"]
+    initial = [apart(rank["first"], PARTS) for rank in fused]
+    unfused = toy.run(
+        "unfused", num_ranks, *overrides, initial=initial, saves=False
     )
     gamma = fused[0]["state"]["gamma"]
     expected = unfused[0]["state"]["gamma"]

@@ -63,7 +63,8 @@ class Float8Product(PyLayer):
         of_x = of_weight = None
         with without_autocast():
             if not ctx.is_frozen[0]:
-                of_x = kernels.input_gradient(grad, weight).astype(x.dtype)
+                of_x = kernels.product(grad, weight, transposed=True)
+                of_x = of_x.astype(x.dtype)
             if not ctx.is_frozen[1]:
                 of_weight = kernels.weight_gradient(x, grad)
                 of_weight = of_weight.astype(weight.dtype)

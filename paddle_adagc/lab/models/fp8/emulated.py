@@ -47,16 +47,16 @@ def round_blocks(x: Tensor, height: int, width: int) -> Tensor:
     stays.
     """
     height, width = min(height, x.shape[0]), min(width, x.shape[1])
-    padded = _padded(x.astype("float32"), height, width)
-    rows, columns = padded.shape
-    view = padded.reshape([rows // height, height, columns // width, width])
+    wide = padded(x.astype("float32"), height, width)
+    rows, columns = wide.shape
+    view = wide.reshape([rows // height, height, columns // width, width])
     axes = [axis for axis in (1, 3) if view.shape[axis] > 1] or [3]
     size = view.abs()
     smallest = size.max(axes, keepdim=True) * _TO_SMALLEST_NORMAL
     size = paddle.maximum(size, smallest.expand(view.shape))
     shift = _power_of_two_below(size) * _SHIFT
-    rounded = ((view + shift) - shift).reshape(padded.shape)
-    if padded.shape != x.shape:
+    rounded = ((view + shift) - shift).reshape(wide.shape)
+    if wide.shape != x.shape:
         rounded = rounded[: x.shape[0], : x.shape[1]]
     return rounded.astype(x.dtype)
 
@@ -72,28 +72,17 @@ def _exponent_bits() -> Tensor:
     return paddle.full([1], 0x7F800000, "int32")
 
 
-def _padded(x: Tensor, height: int, width: int) -> Tensor:
+def padded(x: Tensor, height: int, width: int) -> Tensor:
     """`x` with zeros up to multiples of a block's size."""
     rows, columns = -x.shape[0] % height, -x.shape[1] % width
     return F.pad(x, [0, rows, 0, columns]) if rows or columns else x
 
 
-def product(x: Tensor, weight: Tensor) -> Tensor:
-    """`x @ weight`; see `hopper.product`."""
-    tiles, blocks = (
-        round_blocks(x, 1, BLOCK),
-        round_blocks(weight, BLOCK, BLOCK),
-    )
-    return paddle.matmul(tiles, blocks)
-
-
-def input_gradient(grad: Tensor, weight: Tensor) -> Tensor:
-    """`grad @ weight.T`; see `hopper.input_gradient`."""
-    tiles, blocks = (
-        round_blocks(grad, 1, BLOCK),
-        round_blocks(weight, BLOCK, BLOCK),
-    )
-    return paddle.matmul(tiles, blocks, transpose_y=True)
+def product(x: Tensor, weight: Tensor, *, transposed: bool = False) -> Tensor:
+    """`x @ weight`, or `x @ weight.T`; see `hopper.product`."""
+    tiles = round_blocks(x, 1, BLOCK)
+    blocks = round_blocks(weight, BLOCK, BLOCK)
+    return paddle.matmul(tiles, blocks, transpose_y=transposed)
 
 
 def weight_gradient(x: Tensor, grad: Tensor) -> Tensor:

@@ -23,14 +23,13 @@ Zeros at the end of a block change neither its scale nor the product.
 import functools
 
 import paddle
-import paddle.nn.functional as F
 from paddle import Tensor
 from paddle.incubate.nn.functional import (
     fp8_gemm_blockwise,
     fp8_quant_blockwise,
 )
 
-from paddle_adagc.lab.models.fp8.emulated import BLOCK
+from paddle_adagc.lab.models.fp8.emulated import BLOCK, padded
 
 _REDUCED_MULTIPLE = 4 * BLOCK
 
@@ -48,26 +47,28 @@ def is_available() -> bool:
     return version >= (12, 8) and major == 9
 
 
-def product(x: Tensor, weight: Tensor) -> Tensor:
-    """`x @ weight` in bfloat16, of 1x128 tiles along the rows and blocks."""
-    return _multiply_by_blocks(
-        _quantise(_padded(x, BLOCK, _REDUCED_MULTIPLE), "1x128"),
-        _quantise(_padded(weight, _REDUCED_MULTIPLE, BLOCK), "128x128", True),
-    )[: x.shape[0], : weight.shape[1]]
+def product(x: Tensor, weight: Tensor, *, transposed: bool = False) -> Tensor:
+    """`x @ weight`, or `x @ weight.T`, in bfloat16.
 
-
-def input_gradient(grad: Tensor, weight: Tensor) -> Tensor:
-    """`grad @ weight.T` in bfloat16; see `product`."""
-    return _multiply_by_blocks(
-        _quantise(_padded(grad, BLOCK, _REDUCED_MULTIPLE), "1x128"),
-        _quantise(_padded(weight, BLOCK, _REDUCED_MULTIPLE), "128x128"),
-    )[: grad.shape[0], : weight.shape[0]]
+    `x` has 1x128 tiles along its rows, `weight` 128x128 blocks.
+    """
+    height, width = _REDUCED_MULTIPLE, BLOCK
+    if transposed:
+        height, width = width, height
+    product = fp8_gemm_blockwise(
+        *_quantise(weight, height, width, "128x128", not transposed),
+        *_quantise(x, BLOCK, _REDUCED_MULTIPLE, "1x128"),
+        out_dtype=paddle.bfloat16,
+        is_a_1d_scaled=False,
+        is_b_1d_scaled=True,
+    )
+    return product.T[: x.shape[0], : weight.shape[0 if transposed else 1]]
 
 
 def weight_gradient(x: Tensor, grad: Tensor) -> Tensor:
     """`x.T @ grad` in float32, both of tiles of 128 along the rows' axis."""
     left, right = (
-        _quantise(_padded(part, _REDUCED_MULTIPLE, BLOCK), "1x128", True)
+        _quantise(part, _REDUCED_MULTIPLE, BLOCK, "1x128", True)
         for part in (x, grad)
     )
     return fp8_gemm_blockwise(
@@ -79,36 +80,18 @@ def weight_gradient(x: Tensor, grad: Tensor) -> Tensor:
     )[: x.shape[1], : grad.shape[1]]
 
 
-def _padded(x: Tensor, row_multiple: int, column_multiple: int) -> Tensor:
-    x = x.astype("bfloat16")
-    rows, columns = -x.shape[0] % row_multiple, -x.shape[1] % column_multiple
-    if rows or columns:
-        x = F.pad(x, [0, rows, 0, columns])
-    return x.contiguous()
-
-
 def _quantise(
-    x: Tensor, method: str, transposed: bool = False
+    x: Tensor, height: int, width: int, method: str, transposed: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """e4m3 values and what they are multiplied by; of `x.T` if `transposed`."""
+    """e4m3 values and what they are multiplied by; of `x.T` if `transposed`.
+
+    `x` is padded to multiples of `height` and `width` first.
+    """
     return fp8_quant_blockwise(
-        x,
+        padded(x.astype("bfloat16"), height, width).contiguous(),
         quant_method=method,
         input_transpose=transposed,
         return_transpose_only=transposed,
         output_scale_transpose=method == "1x128",
         using_pow2_scale=True,
     )
-
-
-def _multiply_by_blocks(
-    tiles: tuple[Tensor, Tensor], blocks: tuple[Tensor, Tensor]
-) -> Tensor:
-    """`tiles @ blocks.T` of 1x128 tiles and 128x128 blocks, bfloat16."""
-    return fp8_gemm_blockwise(
-        *blocks,
-        *tiles,
-        out_dtype=paddle.bfloat16,
-        is_a_1d_scaled=False,
-        is_b_1d_scaled=True,
-    ).T

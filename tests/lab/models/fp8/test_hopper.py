@@ -95,15 +95,15 @@ def operands(num_tokens, width, out):
 )
 def test_products_equal_the_emulated_ones(kernels, given, shape):
     x, weight, grad = (part.astype(given) for part in operands(*shape))
-    for name, left, right, dtype in (
-        ("product", x, weight, paddle.bfloat16),
-        ("input_gradient", grad, weight, paddle.bfloat16),
-        ("weight_gradient", x, grad, paddle.float32),
+    for name, left, right, how, dtype in (
+        ("product", x, weight, {}, paddle.bfloat16),
+        ("product", grad, weight, {"transposed": True}, paddle.bfloat16),
+        ("weight_gradient", x, grad, {}, paddle.float32),
     ):
-        got = getattr(hopper, name)(left, right)
+        got = getattr(hopper, name)(left, right, **how)
         assert got.dtype == dtype, name
         expected = getattr(emulated, name)(
-            left.astype("float32"), right.astype("float32")
+            left.astype("float32"), right.astype("float32"), **how
         ).numpy()
         got = got.astype("float32").numpy()
         assert got.shape == expected.shape, name

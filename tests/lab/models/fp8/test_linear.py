@@ -2,16 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """FP8 linears against the reference, on ranks, and in a decoder."""
 
+import functools
 import re
 
 import numpy as np
 import paddle
 import pytest
 from core.parallel.ranks import run_on_ranks, start_fleet
+from lab.models.tiny import build
 from reference import fp8 as reference
 
 from paddle_adagc.lab.models.config import FLOAT8_LINEARS, DecoderConfig
-from paddle_adagc.lab.models.decoder import DecoderForCausalLM
 from paddle_adagc.lab.models.fp8 import (
     Float8Linear,
     emulated,
@@ -75,20 +76,25 @@ def test_an_infinite_input_reaches_the_output_and_the_gradients():
     )
 
 
+def watch(monkeypatch, module, name, seen):
+    """Call `seen` with the arguments of each call of a function."""
+    function = getattr(module, name)
+
+    def call(*arguments, **options):
+        seen(*arguments, **options)
+        return function(*arguments, **options)
+
+    monkeypatch.setattr(module, name, call)
+
+
 def test_only_gradients_that_are_needed_are_computed(monkeypatch):
     calls = []
 
-    def seen(name):
-        function = getattr(emulated, name)
+    def seen(name, *_, transposed=False):
+        calls.append((name, transposed, paddle.amp.is_autocast_enabled()))
 
-        def call(*args):
-            calls.append((name, paddle.amp.is_autocast_enabled()))
-            return function(*args)
-
-        monkeypatch.setattr(emulated, name, call)
-
-    for name in ("product", "input_gradient", "weight_gradient"):
-        seen(name)
+    for name in ("product", "weight_gradient"):
+        watch(monkeypatch, emulated, name, functools.partial(seen, name))
     for frozen_x in (True, False):
         x, weight = paddle.ones([2, 3]), paddle.ones([3, 4])
         x.stop_gradient, weight.stop_gradient = frozen_x, not frozen_x
@@ -97,8 +103,12 @@ def test_only_gradients_that_are_needed_are_computed(monkeypatch):
         y.sum().backward()
         assert (x.grad is None) == frozen_x
         assert (weight.grad is None) != frozen_x
-    names = ["product", "weight_gradient", "product", "input_gradient"]
-    assert calls == [(name, False) for name in names]
+    assert calls == [
+        ("product", False, False),
+        ("weight_gradient", False, False),
+        ("product", False, False),
+        ("product", True, False),
+    ]
 
 
 def test_what_cannot_be_in_fp8_is_refused():
@@ -113,35 +123,27 @@ def test_what_cannot_be_in_fp8_is_refused():
             multiply_in_float8(layer)
 
 
-TOKENS, WIDTH, INNER = 24, 130, 256
+WIDTH, INNER = 130, 256
 CONFIG = DecoderConfig(float8_linears=["mlp"])
 
 
-def arrays():
-    rng = np.random.default_rng(0)
-    tokens = (2, TOKENS // 2, WIDTH)
-    shapes = (tokens, (WIDTH, INNER), (INNER, WIDTH), tokens)
-    return [rng.standard_normal(s).astype(np.float32) for s in shapes]
-
-
-def column_then_row(rank=0, num_ranks=1, is_split_sequence=False):
+def column_then_row(rank=0, num_ranks=1, along_sequence=False):
     """Output and gradients of `row(column(x))`, of this rank's part."""
-    x, of_column, of_row, grad = arrays()
+    rng = np.random.default_rng(0)
+    tokens = (12, 2, WIDTH)  # all are in one block
+    x, of_column, of_row, grad = (
+        rng.standard_normal(shape).astype(np.float32)
+        for shape in (tokens, (WIDTH, INNER), (INNER, WIDTH), tokens)
+    )
     part = np.s_[rank * INNER // num_ranks : (rank + 1) * INNER // num_ranks]
-    split = {"kind": "mlp", "along_sequence": is_split_sequence}
+    split = {"kind": "mlp", "along_sequence": along_sequence}
     column = linear(CONFIG, WIDTH, INNER, "columns", **split)
     row = linear(CONFIG, INNER, WIDTH, "rows", **split)
     column.weight.set_value(of_column[:, part])
     row.weight.set_value(of_row[part])
-    if is_split_sequence:  # [length, batch, width], shared out by length
-        x, grad = (
-            np.ascontiguousarray(
-                np.split(array.swapaxes(0, 1), num_ranks)[rank]
-            )
-            for array in (x, grad)
-        )
-    x = paddle.to_tensor(x)
-    x.stop_gradient = False
+    if along_sequence:
+        x, grad = (np.split(array, num_ranks)[rank] for array in (x, grad))
+    x = paddle.to_tensor(x, stop_gradient=False)
     y = row(column(x))
     y.backward(paddle.to_tensor(grad))
     results = [y, x.grad, column.weight.grad, row.weight.grad]
@@ -160,18 +162,15 @@ def test_ranks_that_split_at_128_equal_one_process():
     kind, whole = column_then_row()
     assert kind == Float8Linear.__name__
     ranks = run_on_ranks(on_two_ranks, 2)
-    for place, expected in enumerate(
+    for is_split, expected in enumerate(
         ("ColumnParallelLinear", "ColumnSequenceParallelLinear")
     ):
-        kinds, results = zip(*(rank[place] for rank in ranks), strict=True)
+        kinds, results = zip(*(rank[is_split] for rank in ranks), strict=True)
         assert {*kinds} == {expected}
         y, x_grad, column_grad, row_grad = zip(*results, strict=True)
-        # All tokens are in one block, so their order does not matter.
         found = (
-            *(
-                np.concatenate(parts).swapaxes(0, 1) if place else parts[0]
-                for parts in (y, x_grad)
-            ),
+            np.concatenate(y) if is_split else y[0],
+            np.concatenate(x_grad) if is_split else x_grad[0],
             np.concatenate(column_grad, 1),
             np.concatenate(row_grad, 0),
         )
@@ -182,66 +181,31 @@ def test_ranks_that_split_at_128_equal_one_process():
             )
 
 
-# The ERNIE proxy's model.
-ERNIE = {
-    "hidden_size": 64,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "rope_layout": "interleaved",
-    "moe_num_experts": 8,
-    "moe_intermediate_size": 64,
-    "moe_num_shared_experts": 1,
-    "moe_correction_bias": True,
-    "router_aux_loss_coef": 0.001,
-    "initializer_range": 0.113,
-    "num_hidden_layers": 3,
-}
 EXPECTED = {
     "attention": r"self_attn\.[qkvo]_proj\.weight",
     "experts": r"(experts\.\d+|shared_experts)\.(gate|up|down)_proj\.weight",
 }
 
 
-def make_model(kinds=FLOAT8_LINEARS):
-    paddle.seed(3)
-    return DecoderForCausalLM(DecoderConfig(**ERNIE, float8_linears=kinds))
-
-
-def test_attention_and_experts_go_through_fp8_and_nothing_else(monkeypatch):
-    model = make_model()
+@pytest.mark.parametrize("kinds", [["attention"], ["experts"], FLOAT8_LINEARS])
+def test_these_linears_go_through_fp8_and_no_others(monkeypatch, kinds):
+    model = build("ernie4_5_moe", float8_linears=kinds)
     names = {p.name: name for name, p in model.named_parameters()}
-    plain, product, gradient = [], [], []
+    every = re.compile("|".join([*EXPECTED.values(), "lm_head"]))
+    chosen = re.compile("|".join(EXPECTED[k] for k in kinds if k in EXPECTED))
+    expected = [name for name in names.values() if chosen.search(name)]
+    linears, products = set(), set()
 
-    def seen(module, name, used):
-        function = getattr(module, name)
+    def seen_linear(x, weight, *_, **__):
+        linears.add(names[weight.name])
 
-        def call(x, weight, *args, **options):
-            used.append(names[weight.name])
-            return function(x, weight, *args, **options)
+    def seen_product(x, weight, transposed=False):
+        products.add((names[weight.name], transposed))
 
-        monkeypatch.setattr(module, name, call)
-
-    seen(paddle.nn.functional, "linear", plain)
-    seen(emulated, "product", product)
-    seen(emulated, "input_gradient", gradient)
+    watch(monkeypatch, paddle.nn.functional, "linear", seen_linear)
+    watch(monkeypatch, emulated, "product", seen_product)
     ids = paddle.to_tensor(np.random.default_rng(0).integers(0, 256, [4, 32]))
     model(ids, ids)[0].backward()
-    expected = {
-        name
-        for name in names.values()
-        if re.search(EXPECTED["attention"], name)
-        or re.search(EXPECTED["experts"], name)
-    }
-    assert len(expected) == 3 * (4 + 8 * 3 + 3)
-    assert {*product} == {*gradient} == expected
-    assert plain == ["lm_head.weight"]
-    assert set(quantized_parameters(model)) == expected
-
-
-def test_kinds_are_quantised_on_their_own():
-    for kind in ("attention", "experts"):
-        model = make_model([kind])
-        names = [name for name, _ in model.named_parameters()]
-        assert quantized_parameters(model) == [
-            name for name in names if re.search(EXPECTED[kind], name)
-        ]
+    assert products == {(name, t) for name in expected for t in (False, True)}
+    assert linears == {*filter(every.search, names.values())} - {*expected}
+    assert quantized_parameters(model) == expected
