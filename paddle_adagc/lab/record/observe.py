@@ -13,7 +13,6 @@ from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.gradients import squared_norms
-from paddle_adagc.clips.metrics import Rows
 from paddle_adagc.lab.record.clock import device_seconds
 from paddle_adagc.lab.record.files import QUANTITIES
 
@@ -34,7 +33,6 @@ class ObservedClip(ClipGradBase):
         self.keys = list(parameters)
         self._slot = {p.name: i for i, p in enumerate(parameters.values())}
         self.norm = self.clipped_norm = np.zeros(len(parameters), np.float32)
-        self.nonfinite_total = np.zeros(len(parameters), np.int64)
         self.seconds = 0.0
 
     def __str__(self) -> str:
@@ -48,7 +46,6 @@ class ObservedClip(ClipGradBase):
         clipped = self.clip(params_grads)
         self.seconds = device_seconds() - start
         self.clipped_norm = self._norms(clipped)
-        self.nonfinite_total += ~np.isfinite(self.norm)
         return clipped
 
     def _norms(self, params_grads: Any) -> np.ndarray:
@@ -71,18 +68,6 @@ class ObservedClip(ClipGradBase):
             "nonfinite": int(np.sum(~finite)),
             "clip_seconds": self.seconds,
         }
-
-    def summary(self) -> dict[str, Any]:
-        """Return what :meth:`TensorScalingClip.summary` does, without step."""
-        with np.errstate(invalid="ignore"):
-            h = self.clipped_norm / self.norm
-        columns = {
-            "norm": self.norm,
-            "h": h,
-            "nonfinite_total": self.nonfinite_total,
-        }
-        summary = Rows(self.keys, columns).choose(self.norm != 0).summary()
-        return {**summary, "nonfinite_total": int(self.nonfinite_total.sum())}
 
     def tensor_rows(self, moments: np.ndarray | None) -> np.ndarray:
         """Return the last step's block for :class:`RunWriter`.

@@ -161,12 +161,7 @@ class StepRecorder:
         return {"loss": sum(losses) / len(losses), "learning_rate": rate}
 
     def add_summary(self, summary: dict[str, Any]) -> dict[str, Any]:
-        """Add the clip's summary to the last step's record, and return it.
-
-        If the clip gives none, it is what was measured outside of the clip.
-        """
-        if not summary and self._observed is not None:
-            summary = self._observed.summary()
+        """Add the clip's summary to the last step's record, and return it."""
         if not summary:
             return summary
         row = self._pending[-1][0]

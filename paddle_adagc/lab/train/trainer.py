@@ -22,10 +22,9 @@ from paddle_adagc.integrations.paddlenlp import ClippingMixin
 from paddle_adagc.integrations.trainer import innermost, put_into_optimizer
 from paddle_adagc.lab.data.datasets import collate_batch
 from paddle_adagc.lab.faults import (
-    REPEATED_BATCH,
     Fault,
-    FaultSchedule,
     apply_to_gradients,
+    faults_at,
     repeated_samples,
 )
 from paddle_adagc.lab.models.safe_pickle import load_pickle
@@ -80,7 +79,6 @@ class PretrainTrainer(ClippingMixin, Trainer):
         self.config = config = task.config
         self.task = task
         self.recorder = StepRecorder(config, model)
-        self.fault_schedule = FaultSchedule(config.faults, config.train.seed)
         super().__init__(
             clip=clip,
             model=model,
@@ -96,7 +94,7 @@ class PretrainTrainer(ClippingMixin, Trainer):
         self._stop = StopRequest(config.train.log_every)
         self._ended_step: int | None = None
         self._measured: MeasuredClip | None = None
-        if not (isinstance(clip, TensorScalingClip) or config.record.tensors):
+        if not isinstance(clip, TensorScalingClip):
             self._measured = MeasuredClip(clip, self._is_summarized)
             self._measured.bind(model)
 
@@ -159,10 +157,14 @@ class PretrainTrainer(ClippingMixin, Trainer):
         return super()._inner_training_loop(*args, **kwargs)
 
     def _is_summarized(self) -> bool:
-        """Tell whether the step in progress is logged, saved or the last."""
+        """Tell whether the step in progress is logged, saved or the last.
+
+        Every step is if tensors are recorded: the total of Inf and NaN counts.
+        """
         train, step = self.config.train, self.state.global_step + 1
         return (
-            step % train.log_every == 0
+            self.config.record.tensors
+            or step % train.log_every == 0
             or step == self.state.max_steps
             or bool(train.save_every and step % train.save_every == 0)
         )
@@ -179,12 +181,12 @@ class PretrainTrainer(ClippingMixin, Trainer):
     ) -> Tensor:
         """Forward and backward pass of one micro-batch, with its faults."""
         step = self.state.global_step
-        faults = self.fault_schedule.at(step)
+        faults = faults_at(self.config.faults, step, self.config.train.seed)
         if step_control == 0:
             self.recorder.begin_step(step, self._get_learning_rate())
         for fault in faults:
             if fault.target == "batch":
-                if fault.kind == REPEATED_BATCH:
+                if fault.kind == "repeated_batch":
                     inputs = self._repeated_batch(fault, step_control)
                 else:
                     inputs = self.task.corrupt(inputs, fault, step_control)

@@ -24,6 +24,7 @@ from paddle_adagc.lab.train.parse import (
     read_overrides,
     read_values,
 )
+from paddle_adagc.lab.train.recorder import StepRecorder
 from paddle_adagc.lab.train.run import run_pretraining
 from paddle_adagc.lab.train.trainer import PretrainTrainer
 
@@ -127,6 +128,19 @@ def interrupted_at(num_steps):
         mock.patch.object(PretrainTrainer, "training_step", stopping),
         pytest.raises(KeyboardInterrupt),
     ):
+        yield
+
+
+@contextlib.contextmanager
+def losses_at(step, change):
+    """Change what a run has as the loss of a step."""
+    add_loss = StepRecorder.add_loss
+
+    def changed(self, loss):
+        is_here = self._row["step"] == step
+        add_loss(self, change(loss) if is_here else loss)
+
+    with mock.patch.object(StepRecorder, "add_loss", changed):
         yield
 
 

@@ -2,14 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The flight recorder: a run's last steps, written at an event."""
 
-import contextlib
 import math
 from unittest import mock
 
 import numpy as np
 import pytest
 from core.parallel.ranks import run_on_ranks
-from lab.train.runs import make_values, nan_at, pretrain, run
+from lab.train.runs import losses_at, make_values, nan_at, pretrain, run
 from pages import load_tool
 
 from paddle_adagc.clips.metrics import Snapshot
@@ -95,19 +94,6 @@ def test_the_command_shows_it(tmp_path, capsys):
     assert "step 2:\n" in capsys.readouterr().out
     assert main([str(tmp_path), "--flight", "--step", "9"]) == 2
     assert "no event with step 9" in capsys.readouterr().err
-
-
-@contextlib.contextmanager
-def losses_at(step, change):
-    """Change what a run has as the loss of a step."""
-    add_loss = StepRecorder.add_loss
-
-    def changed(self, loss):
-        is_here = self._row["step"] == step
-        add_loss(self, change(loss) if is_here else loss)
-
-    with mock.patch.object(StepRecorder, "add_loss", changed):
-        yield
 
 
 def run_on_rank(values):

@@ -15,31 +15,25 @@ from paddle_adagc.lab.train.run import build_trainer
 
 
 def make_values(**changes):
-    values = {
-        "model": {
-            "architecture": "clip",
-            "vision_width": 24,
-            "vision_layers": 1,
-            "text_width": 24,
-            "text_layers": 1,
-            "patch_dropout": 0.5,
-            "vocab_size": 28,
-            "context_length": 9,
-        },
-        "data": {"kind": "shapes", "validation_size": 12},
-        "optimizer": {"name": "lion", "weight_decay": 0.2},
-        "schedule": {"learning_rate": 1e-3, "warmup_steps": 2},
-        "clip": {"name": "adagc", "t_start": 4},
-        "record": {"tensors": True},
-        "train": {
-            "output_dir": "x",
-            "max_steps": 12,
-            "batch_size": 8,
-            "log_every": 3,
-            "eval_every": 4,
-            "save_every": 4,
-            "visualdl": False,
-        },
+    values = runs.make_values(
+        "x",
+        batch_size=8,
+        eval_every=4,
+        save_every=4,
+        optimizer={"name": "lion", "weight_decay": 0.2},
+        schedule={"learning_rate": 1e-3, "warmup_steps": 2},
+        record={"tensors": True},
+    )
+    values["data"] = {"kind": "shapes", "validation_size": 12}
+    values["model"] = {
+        "architecture": "clip",
+        "vision_width": 24,
+        "vision_layers": 1,
+        "text_width": 24,
+        "text_layers": 1,
+        "patch_dropout": 0.5,
+        "vocab_size": 28,
+        "context_length": 9,
     }
     return merged(values, changes)
 

@@ -24,6 +24,8 @@ MINIMAL = {
     "train": {"output_dir": "out", "max_steps": 10},
 }
 NAN = {"kind": "gradient_nan", "steps": [3]}
+MOMENTS = {"tensors": True, "moments": True}
+MUON = {"optimizer": {"name": "muon"}}
 
 
 def changed(path, value):
@@ -205,11 +207,18 @@ def test_all_mistakes_are_named_at_once_a_line_each():
         ({"ep": 2, "sharding": 2, "dp": 2}, {}, "dp=2"),
         ({"tp": 2}, {"record": {"tensors": True}}, "record.tensors"),
         ({"tp": 2}, {"faults": [NAN]}, "1 faults"),
+        ({"sharding": 2}, MUON, "sharding_split_param to false"),
+        ({}, MUON | {"record": MOMENTS}, r"record\.moments.*'muon'"),
     ],
 )
-def test_refuses_layouts(parallel, changes, message):
+def test_refuses_what_does_not_fit_together(parallel, changes, message):
     with pytest.raises(ValueError, match=message):
         parse_config({**MINIMAL, "parallel": parallel, **changes})
+
+
+def test_sharding_that_splits_no_tensor_goes_with_muon():
+    whole = {"sharding": 2, "sharding_split_param": False}
+    assert parse_config({**MINIMAL, **MUON, "parallel": whole})
 
 
 def test_a_changed_copy_is_checked_too():
