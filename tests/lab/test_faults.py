@@ -171,25 +171,16 @@ def test_repeated_batch_is_that_of_the_burst_s_first_step():
 DTYPES = ["float32", "bfloat16"]
 
 
-class TwoLayers(paddle.nn.Layer):
-    """Embedding, hidden layer, head; and a layer that is not used."""
-
-    def __init__(self):
-        super().__init__()
-        self.embed = paddle.nn.Embedding(10, 4)
-        self.hidden = paddle.nn.Linear(4, 6)
-        self.head = paddle.nn.Linear(6, 3)
-        self.unused = paddle.nn.Linear(4, 2)
-
-    def forward(self, tokens):
-        return self.head(self.hidden(self.embed(tokens)))
-
-
 def trained_model():
-    """A model with gradients; the same at every call."""
+    """A model with gradients but in one layer; the same at every call."""
     paddle.seed(1)
-    model = TwoLayers()
+    model = paddle.nn.Sequential(
+        ("embed", paddle.nn.Embedding(10, 4)),
+        ("hidden", paddle.nn.Linear(4, 6)),
+        ("head", paddle.nn.Linear(6, 3)),
+    )
     model(paddle.to_tensor([[1, 2], [3, 1]])).square().mean().backward()
+    model.add_sublayer("unused", paddle.nn.Linear(4, 2))
     return model
 
 
@@ -324,19 +315,17 @@ def test_main_grad_goes_before_grad():
 
 @pytest.mark.parametrize(
     "tensor",
-    ["third.weight", "second.bias", "first"],  # the bias is frozen
+    ["heads.weight", "head.bias", "hidden"],  # the bias is frozen
 )
 def test_what_does_not_fit_is_named(tensor):
-    layers = paddle.nn.Sequential(
-        ("first", paddle.nn.Linear(2, 2)), ("second", paddle.nn.Linear(2, 2))
-    )
-    layers.second.bias.stop_gradient = True
+    model = trained_model()
+    model.head.bias.stop_gradient = True
     fits, wrong = (
         FaultConfig(kind="gradient_nan", steps=(1,), tensor=name)
-        for name in ("first.weight", tensor)
+        for name in ("head.weight", tensor)
     )
-    check_faults([fits], layers)
+    check_faults([fits], model)
     with pytest.raises(ValueError, match=f"matches tensor='{tensor}'.* mean"):
-        check_faults([fits, wrong], layers)
+        check_faults([fits, wrong], model)
     with pytest.raises(ValueError, match="nothing for gradient_nan to hit"):
         apply_to_gradients(make_fault("gradient_nan"), [])

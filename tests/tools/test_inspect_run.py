@@ -8,7 +8,7 @@ import pytest
 from indexed import write_random_dataset
 
 pytest.importorskip("paddlenlp")
-from lab.train.runs import make_values, run
+from lab.train.runs import SCALED_HEAD, make_values, run
 from pages import load_tool
 
 from paddle_adagc.lab.data.config import DataConfig
@@ -30,15 +30,8 @@ def inspected(capsys):
 
 
 def test_the_text_is_that_of_the_step_s_batch(tmp_path, inspected):
-    values = make_values(tmp_path, gradient_accumulation_steps=2)
-    values["faults"] = [
-        {
-            "kind": "gradient_scale",
-            "steps": [7],
-            "tensor": "lm_head.weight",
-            "magnitude": 1e4,
-        }
-    ]
+    changes = {"faults": [{**SCALED_HEAD, "steps": [7]}]}
+    values = make_values(tmp_path, gradient_accumulation_steps=2, **changes)
     _, record = run(values)
     shown = inspected(tmp_path, 7, "--all")
     assert f"step 7: loss {record.loss[7]:.4g}; median of the 7 " in shown

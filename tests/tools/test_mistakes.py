@@ -62,7 +62,6 @@ ARGUMENTS = {
     "train.learning_rate=1": "did you mean 'schedule.learning_rate'?",
     "max_steps=5": "did you mean 'train.max_steps'?",
     "data.beta2=0.9": "did you mean 'optimizer.beta2'?",
-    "train.max_stps=5": "did you mean 'train.max_steps'?",
     "--json": "--json needs --check",
 }
 

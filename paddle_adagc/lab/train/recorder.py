@@ -77,13 +77,12 @@ class StepRecorder:
         self._stuck: set[str] = set()
         self._unlogged: list[float] = []
 
-    def observed(self, clip: ClipGradBase | None) -> ClipGradBase | None:
+    def observed(self, clip: ClipGradBase) -> ClipGradBase:
         """Wrap the clip to measure it, if tensors are recorded."""
         self.flight.clip = clip
-        if clip is None or not self.tensor_names:
-            return clip
-        self._observed = ObservedClip(clip, self._parameters)
-        return self._observed
+        if self.tensor_names:
+            self._observed = ObservedClip(clip, self._parameters)
+        return self._observed or clip
 
     def _check_size(self) -> None:
         folder = Path(self._config.train.output_dir)

@@ -40,6 +40,11 @@ SAME_EVERY_TIME = (
     "expert_max_violation",
     "idle_experts",
 )
+SCALED_HEAD = {
+    "kind": "gradient_scale",
+    "tensor": "lm_head.weight",
+    "magnitude": 1e4,
+}
 SMALL_ERNIE = (
     "model.hidden_size=32",
     "model.moe_intermediate_size=32",

@@ -31,18 +31,11 @@ def test_run_leaves_a_complete_record(tmp_path):
     assert record.run["wall_seconds"] > 0
 
 
-SCALED_HEAD = {
-    "kind": "gradient_scale",
-    "tensor": "lm_head.weight",
-    "magnitude": 1e4,
-}
-
-
 @pytest.mark.parametrize("tensors", [True, False])
 def test_faults_are_injected_and_recorded(tmp_path, tensors):
     faults = [
         {"kind": "random_tokens", "steps": [6]},
-        {**SCALED_HEAD, "steps": [8]},
+        {**runs.SCALED_HEAD, "steps": [8]},
         *runs.nan_at(9, tensor="*mlp.up_proj*"),
     ]
     changes = {"faults": faults, "record": {"tensors": tensors}}
@@ -82,22 +75,6 @@ def test_run_that_diverges_ends_with_its_record(tmp_path):
     assert not ending.is_sound
     assert ending.lines[0].startswith("diverged: 6 steps")
     assert ending.lines[-1].startswith("the loss is not finite any more")
-
-
-@pytest.mark.parametrize(
-    ("section", "value", "message"),
-    [
-        ("train", {"precision": "bfloat16"}, "precision=bfloat16"),
-        ("data", {"seq_length": 10**5}, r"data\.seq_length=100000 is above"),
-        ("model", {"vocab_size": 100}, "vocab_size=100"),
-        ("model", {"float8_linears": ["mlp"]}, "precision='float32'"),
-    ],
-)
-def test_what_cannot_be_trained_is_refused(tmp_path, section, value, message):
-    values = runs.make_values(tmp_path)
-    values[section] |= value
-    with pytest.raises(ValueError, match=message):
-        runs.run(values)
 
 
 def test_weights_that_are_nan_are_not_saved(tmp_path):

@@ -15,7 +15,7 @@ from pages import load_tool
 from paddle_adagc.lab.record.files import RunRecord, lock_run, update_run_json
 from paddle_adagc.lab.train.checkpoints import last_checkpoint
 from paddle_adagc.lab.train.optimizers import learning_rate
-from paddle_adagc.lab.train.parse import parse_config
+from paddle_adagc.lab.train.parse import merged, parse_config
 from paddle_adagc.lab.train.run import run_pretraining
 from paddle_adagc.lab.train.start import Fork, find_changes
 from paddle_adagc.state import load_state
@@ -203,9 +203,6 @@ def test_a_finished_run_is_not_repeated_and_another_is_refused(copied):
     values["clip"]["t_start"] = 6
     with pytest.raises(FileExistsError, match=r"clip\.t_start"):
         runs.run(values)
-    wrong = values | {"clip": {**values["clip"], "lambda_rel": -1}}
-    with pytest.raises(ValueError, match="lambda_rel must be positive"):
-        runs.run(wrong)
     run_pretraining(parse_config(values), overwrite=True)
     assert RunRecord.load(copied).run["config"]["clip"]["t_start"] == 6
 
@@ -235,18 +232,24 @@ def test_what_is_no_run_is_left_alone(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("section", "wrong"),
+    ("wrong", "message"),
     [
-        ("clip", {"name": "adagc", "lamda_rel": 1.1}),
-        ("model", {"hidden_size": 15}),
-        ("faults", [{"kind": "gradient_nan", "start": 2, "tensor": "nope"}]),
+        ({"clip": {"lamda_rel": 1.1}}, "'lamda_rel'"),
+        ({"clip": {"lambda_rel": -1}}, "lambda_rel must be positive"),
+        ({"model": {"hidden_size": 15}}, "hidden_size=15"),
+        ({"model": {"vocab_size": 100}}, "vocab_size=100"),
+        ({"model": {"float8_linears": ["mlp"]}}, "precision='float32'"),
+        ({"train": {"precision": "bfloat16"}}, "precision=bfloat16"),
+        ({"data": {"seq_length": 10**5}}, r"seq_length=100000 is above"),
+        ({"faults": runs.nan_at(2, tensor="nope")}, "tensor='nope'"),
     ],
 )
-def test_a_run_is_not_removed_for_one_that_is_not_sound(copied, section, wrong):
+def test_a_run_is_not_removed_for_one_that_is_not_sound(copied, wrong, message):
     before = RunRecord.load(copied)
-    config = parse_config({**constant(copied), section: wrong})
-    with pytest.raises(ValueError, match=r"lamda_rel|hidden_size|nope"):
-        run_pretraining(config, overwrite=True)
+    with pytest.raises(ValueError, match=message):
+        run_pretraining(
+            parse_config(merged(constant(copied), wrong)), overwrite=True
+        )
     runs.assert_same(before, RunRecord.load(copied))
 
 
