@@ -6,7 +6,7 @@ A test tool. A trainer asks :func:`faults_at` at every step and hands each fault
 to the function of its target, at its moment of the step:
 
 - ``"batch"``: :func:`apply_to_batch` before the forward pass; for
-  ``repeated_batch`` it takes the samples of :func:`repeated_samples`;
+  ``repeated_batch`` it takes the batch of the burst's first step itself;
 - ``"gradient"``: :func:`apply_to_gradients` after the backward pass, before
   the optimizer step. It waits for the device.
 """
@@ -225,19 +225,6 @@ def apply_to_batch(
     else:
         targets[valid] = int(fault.burst_rng().integers(vocab_size))
     return inputs, targets
-
-
-def repeated_samples(
-    fault: Fault, batch_size: int, num_parts: int = 1, part: int = 0
-) -> range:
-    """Return the samples that ``repeated_batch`` repeats.
-
-    They are those, in the order of training from 0, of the same micro-batch
-    (``part`` of ``num_parts``, each of ``batch_size``) in the burst's first
-    step.
-    """
-    start = (fault.burst * num_parts + part) * batch_size
-    return range(start, start + batch_size)
 
 
 def apply_to_gradients(

@@ -12,7 +12,6 @@ from paddle_adagc.lab.faults import (
     apply_to_gradients,
     check_faults,
     faults_at,
-    repeated_samples,
 )
 
 NAN = {"kind": "gradient_nan"}
@@ -158,14 +157,6 @@ def test_what_each_kind_draws():
     )
     assert (np.sort(labels) != np.sort(batch[1])).any()  # over rows, too
     assert (labels != batch[1]).mean() > 0.9
-
-
-def test_repeated_batch_is_that_of_the_burst_s_first_step():
-    for step in (3, 6):
-        fault = make_fault("repeated_batch", step=step)
-        assert fault.target == "batch"
-        assert repeated_samples(fault, 4) == range(12, 16)
-        assert repeated_samples(fault, 4, 2, 1) == range(28, 32)
 
 
 DTYPES = ["float32", "bfloat16"]

@@ -23,32 +23,27 @@ def _own_columns(tensor: Tensor, group: Group) -> Tensor:
     return parts[group.rank].contiguous()
 
 
-class ConcatColumns(PyLayer):
-    """[..., n] to [..., num_ranks * n]; the gradient keeps the rank's share."""
+def _layer(there: Any, back: Any) -> type[PyLayer]:
+    """Make a layer of a function and of the one that gradients go through."""
 
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor, group: Group) -> Tensor:
-        ctx.group = group
-        return _gather_columns(tensor, group)
+    class Layer(PyLayer):
+        @staticmethod
+        def forward(ctx: Any, tensor: Tensor, group: Group, *_: int) -> Tensor:
+            ctx.group = group
+            return there(tensor, group)
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        return _own_columns(grad, ctx.group)
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor) -> Tensor:
+            return back(grad, ctx.group)
+
+    return Layer
 
 
-class SplitColumns(PyLayer):
-    """[..., num_ranks * n] to the rank's [..., n]; gradients are gathered."""
+ConcatColumns = _layer(_gather_columns, _own_columns)
+"""[..., n] to [..., num_ranks * n]; the gradient keeps the rank's share."""
 
-    @staticmethod
-    def forward(
-        ctx: Any, tensor: Tensor, group: Group, rank: int, nranks: int
-    ) -> Tensor:
-        ctx.group = group
-        return _own_columns(tensor, group)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        return _gather_columns(grad, ctx.group)
+SplitColumns = _layer(_own_columns, _gather_columns)
+"""[..., num_ranks * n] to the rank's [..., n]; gradients are gathered."""
 
 
 def softmax_with_cross_entropy(

@@ -25,6 +25,10 @@ class ObservedClip(ClipGradBase):
     parameters are named in the order of the record.
     """
 
+    norm: np.ndarray  # of the last step, like clipped_norm
+    clipped_norm: np.ndarray
+    seconds: float
+
     def __init__(
         self, clip: ClipGradBase, parameters: dict[str, Tensor]
     ) -> None:
@@ -32,8 +36,6 @@ class ObservedClip(ClipGradBase):
         self.clip = clip
         self.keys = list(parameters)
         self._slot = {p.name: i for i, p in enumerate(parameters.values())}
-        self.norm = self.clipped_norm = np.zeros(len(parameters), np.float32)
-        self.seconds = 0.0
 
     def __str__(self) -> str:
         """Return the clip's own description."""
@@ -58,13 +60,11 @@ class ObservedClip(ClipGradBase):
         """Return the last step's numbers for its line of the record."""
         finite = np.isfinite(self.norm)
         norm = self.norm[finite].astype(np.float64)
-        present = ~finite | (self.norm > 0)
         changed = self.clipped_norm < self.norm * (1 - 1e-6)
+        clipped = (changed | ~finite)[self.norm != 0]
         return {
             "global_grad_norm": float(np.sqrt(np.sum(norm**2))),
-            "clipped_fraction": float(
-                np.mean((changed | ~finite)[present]) if present.any() else 0.0
-            ),
+            "clipped_fraction": float(clipped.mean()) if clipped.size else 0.0,
             "nonfinite": int(np.sum(~finite)),
             "clip_seconds": self.seconds,
         }
@@ -82,5 +82,5 @@ class ObservedClip(ClipGradBase):
                 tensors.get(key, {}).get("gamma", np.nan) for key in self.keys
             ]
         if moments is not None:
-            rows[3:5] = moments
+            rows[3:] = moments
         return rows

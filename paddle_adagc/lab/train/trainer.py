@@ -25,7 +25,6 @@ from paddle_adagc.lab.faults import (
     Fault,
     apply_to_gradients,
     faults_at,
-    repeated_samples,
 )
 from paddle_adagc.lab.models.safe_pickle import load_pickle
 from paddle_adagc.lab.train.checkpoints import (
@@ -202,14 +201,11 @@ class PretrainTrainer(ClippingMixin, Trainer):
         return loss
 
     def _repeated_batch(self, fault: Fault, part: int) -> dict[str, Tensor]:
-        """Return the batch of the burst's first step."""
+        """Return the same micro-batch of the burst's first step."""
         self.recorder.set_samples(fault.burst)
-        samples = repeated_samples(
-            fault,
-            self.config.train.batch_size,
-            self.config.train.gradient_accumulation_steps,
-            part,
-        )
+        train = self.config.train
+        part += fault.burst * train.gradient_accumulation_steps
+        samples = range(part * train.batch_size, (part + 1) * train.batch_size)
         batch = collate_batch([self.train_dataset[i] for i in samples])
         return {key: paddle.to_tensor(array) for key, array in batch.items()}
 

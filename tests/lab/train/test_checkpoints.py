@@ -90,6 +90,8 @@ def test_damage_is_named_and_the_run_goes_on(runs, stopped, caplog, kind):
 
 
 def test_all_checkpoints_damaged_is_refused(stopped):
+    flip(stopped / "checkpoint-8/optimizer.pdopt")
+    assert last_checkpoint(stopped, verify=False).name == "checkpoint-8"
     for step in (4, 8):
         (stopped / f"checkpoint-{step}" / "optimizer.pdopt").write_bytes(b"")
     with pytest.raises(ValueError, match=r"no whole.*pdopt has 0 bytes.*over"):
@@ -197,8 +199,9 @@ def test_rotation_unmarks_first(stopped, monkeypatch):
     def killed(path):
         raise KeyboardInterrupt
 
+    (stopped / "checkpoint-8").rename(stopped / "checkpoint-12")
     monkeypatch.setattr(checkpoints.shutil, "rmtree", killed)
     with pytest.raises(KeyboardInterrupt):
-        checkpoints.rotate_checkpoints(stopped, step=8, keep=1)
+        checkpoints.rotate_checkpoints(stopped, step=12, keep=1)
     assert not (stopped / "checkpoint-4" / COMPLETE).exists()
-    assert (stopped / "checkpoint-8" / COMPLETE).exists()
+    assert (stopped / "checkpoint-12" / COMPLETE).exists()

@@ -60,13 +60,16 @@ def file(tmp_path):
     return tmp_path / "run.yaml"
 
 
-def test_overrides_come_last(file):
+def test_overrides_come_last_and_another_optimizer_takes_none_along(file):
     overrides = ["train.max_steps=7", "clip.lambda_rel=1.1"]
     config = load_config(file, [*overrides, "schedule.kind=wsd"])
     assert config.train.max_steps == 7
     assert config.clip == {"name": "adagc", "beta": 0.9, "lambda_rel": 1.1}
     assert config.schedule.kind == "wsd"
     assert config.optimizer.epsilon == 1e-15
+    overrides = ["optimizer.name=lion", "optimizer.weight_decay=1.0"]
+    config = load_config(file, overrides)
+    assert config.optimizer == OPTIMIZERS["lion"](weight_decay=1.0)
 
 
 def test_base_files_are_changed_in_order_not_copied(file, tmp_path):
@@ -83,13 +86,6 @@ def test_base_files_are_changed_in_order_not_copied(file, tmp_path):
         "train": {"output_dir": "out", "max_steps": 3},
         "optimizer": {"epsilon": 1e-15},
     }
-
-
-def test_another_optimizer_takes_no_arguments_along(file):
-    overrides = ["optimizer.name=lion", "optimizer.weight_decay=1.0"]
-    config = load_config(file, overrides)
-    assert config.optimizer == OPTIMIZERS["lion"](weight_decay=1.0)
-    assert config.clip == {"name": "adagc", "beta": 0.9}
 
 
 def test_naming_a_preset_takes_its_lambda_rel():
@@ -160,6 +156,9 @@ def test_bad_values_are_named(path, value, message):
         (b"a: 1\n# caf\xe9\n", r"run.yaml, line 2: not UTF-8 \(byte 0xe9\)"),
         (b"3\n", "run.yaml holds no map"),
         (b"base: 3\n", "run.yaml: base is 3"),
+        (b"base: run.yaml\n", "run.yaml: its base .*/run.yaml leads back to"),
+        (b"", "run.yaml is empty: a config has keys and values"),
+        (b"config: {}\nstatus: finished\n", "is the record of a run"),
         (b"a: ${oc.env:HOME}\n", "run.yaml: .* write the value itself$"),
     ],
 )

@@ -1,7 +1,6 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
 
-import contextlib
 import errno
 import os
 import signal
@@ -16,10 +15,9 @@ from lab.train import runs
 from paddle_adagc.lab.record.files import RunRecord
 from paddle_adagc.lab.record.flight import load_event
 from paddle_adagc.lab.storage import StorageError, storage_errors
-from paddle_adagc.lab.train import processes
+from paddle_adagc.lab.train import processes, trainer
 from paddle_adagc.lab.train.checkpoints import COMPLETE
 from paddle_adagc.lab.train.processes import StopRequest
-from paddle_adagc.lab.train.trainer import PretrainTrainer
 
 
 @pytest.mark.parametrize(
@@ -148,19 +146,15 @@ def test_a_forked_data_loader_ends_by_sigterm():
 
 
 @pytest.mark.parametrize("every", [4, 5])
-def test_the_last_step_is_evaluated_and_saved_once(every, tmp_path):
+def test_the_last_step_is_evaluated_and_saved_once(every, tmp_path, capsys):
     values = runs.make_values(tmp_path, eval_every=every, save_every=every)
-    counts = {}
-    with contextlib.ExitStack() as stack:
-        for name in ("evaluate", "_save_checkpoint"):
-            method = getattr(PretrainTrainer, name)
-            counts[name] = stack.enter_context(
-                mock.patch.object(
-                    PretrainTrainer, name, autospec=True, side_effect=method
-                )
-            )
+    complete = trainer.complete_checkpoint
+    with mock.patch.object(
+        trainer, "complete_checkpoint", side_effect=complete
+    ) as saved:
         _, record = runs.run(values)
-    assert [count.call_count for count in counts.values()] == [3, 3]
+    assert saved.call_count == 3
+    assert capsys.readouterr().out.count("validation loss") == 3
     assert runs.evaluated(record)[0] == [every - 1, 2 * every - 1, 11]
     names = {"checkpoint-12", f"checkpoint-{2 * every}"}
     assert {*runs.checkpoint_names(tmp_path)} == names

@@ -222,13 +222,17 @@ def test_directory_that_another_process_writes_to_is_left_alone(copied):
         assert (copied / "checkpoint-2").exists()
 
 
-def test_what_is_no_run_is_left_alone(tmp_path):
+def test_what_is_the_user_s_own_is_left_alone(tmp_path):
     (tmp_path / "thesis.txt").write_text("years of work")
     config = parse_config(runs.make_values(tmp_path))
     for overwrite in (False, True):
         with pytest.raises(FileExistsError, match="holds no run"):
             run_pretraining(config, overwrite=overwrite)
-    assert (tmp_path / "thesis.txt").exists()
+    for name in ("checkpoint-best", "checkpoint-4"):
+        (tmp_path / name).mkdir()
+    assert last_checkpoint(tmp_path) is None
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"thesis.txt", "checkpoint-best"}
 
 
 @pytest.mark.parametrize(
@@ -251,13 +255,6 @@ def test_a_run_is_not_removed_for_one_that_is_not_sound(copied, wrong, message):
             parse_config(merged(constant(copied), wrong)), overwrite=True
         )
     runs.assert_same(before, RunRecord.load(copied))
-
-
-def test_a_checkpoint_of_the_user_s_own_is_left_alone(tmp_path):
-    for name in ("checkpoint-best", "checkpoint-4"):
-        (tmp_path / name).mkdir()
-    assert last_checkpoint(tmp_path) is None
-    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-best"]
 
 
 def test_processes_that_load_data_do_not_hold_the_directory(tmp_path):
