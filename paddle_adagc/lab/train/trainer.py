@@ -21,11 +21,7 @@ from paddle_adagc.clips.measured import MeasuredClip
 from paddle_adagc.integrations.paddlenlp import ClippingMixin
 from paddle_adagc.integrations.trainer import innermost, put_into_optimizer
 from paddle_adagc.lab.data.datasets import collate_batch
-from paddle_adagc.lab.faults import (
-    Fault,
-    apply_to_gradients,
-    faults_at,
-)
+from paddle_adagc.lab.faults import Fault, apply_to_gradients, faults_at
 from paddle_adagc.lab.models.safe_pickle import load_pickle
 from paddle_adagc.lab.train.checkpoints import (
     complete_checkpoint,

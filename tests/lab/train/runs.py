@@ -15,7 +15,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from paddle_adagc.lab.record.files import RunRecord
+from paddle_adagc.lab.record.files import RunRecord, read_rows
 from paddle_adagc.lab.train.checkpoints import last_checkpoint
 from paddle_adagc.lab.train.config import RunConfig
 from paddle_adagc.lab.train.parse import (
@@ -187,8 +187,7 @@ def assert_same(first, second):
 
 
 def rows_of(directory):
-    text = (Path(directory) / "metrics.jsonl").read_text()
-    return [json.loads(line) for line in text.splitlines()]
+    return read_rows(Path(directory) / "metrics.jsonl")
 
 
 def checkpoint_names(directory):

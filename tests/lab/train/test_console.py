@@ -19,7 +19,7 @@ from helpers import long_but
 from lab.train import runs
 
 from paddle_adagc.lab.record.files import RunRecord
-from paddle_adagc.lab.train.console import describe_log, summarise_run
+from paddle_adagc.lab.train.console import describe_log
 from paddle_adagc.lab.train.parse import parse_config
 from paddle_adagc.lab.train.recorder import _SUMMARIZED, StepRecorder
 from paddle_adagc.lab.train.run import run_pretraining
@@ -75,22 +75,6 @@ def test_a_rising_loss_is_said_and_is_exit_status_1(tmp_path):
     assert process.returncode == 1, errors
     last = out.splitlines()[-1]
     assert re.match(r"the loss (ended at .* above|is not finite)", last)
-
-
-def test_ending_names_losses_spikes_and_tensors(tmp_path):
-    tokens = {"kind": "random_tokens", "steps": [11]}
-    faults = [{**runs.SCALED_HEAD, "steps": [7]}, tokens]
-    values = runs.make_values(tmp_path, log_every=4, faults=faults)
-    _, record = runs.run(values)
-    ending = summarise_run(tmp_path)
-    assert ending.is_sound
-    text = "\n".join(ending.lines)
-    assert text.startswith("finished: 12 steps in 00:0")
-    assert f"loss: first {record.loss[0]:.4g}, " in text
-    assert "spikes: – (a step is judged by the 200 steps before" in text
-    assert re.search(r"most clipped: lm_head h \S+ at step 7", text)
-    assert not re.search(r" h 1 at step", text)
-    assert ending.lines[-1] == f"next: python tools/report.py {tmp_path}"
 
 
 def test_a_log_without_a_clip_s_numbers():

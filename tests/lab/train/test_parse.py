@@ -29,13 +29,9 @@ MUON = {"optimizer": {"name": "muon"}}
 
 
 def changed(path, value):
-    values = {key: dict(part) for key, part in MINIMAL.items()}
-    *parents, last = path.split(".")
-    here = values
-    for parent in parents:
-        here = here.setdefault(parent, {})
-    here[last] = value
-    return values
+    for key in reversed(path.split(".")):
+        value = {key: value}
+    return merged(MINIMAL, value)
 
 
 @pytest.mark.parametrize(

@@ -51,15 +51,21 @@ def test_survivors_of_a_dead_rank_name_it_and_the_way_out():
         run_on_ranks(_lose_a_rank, 2, timeout=60)
 
 
-def test_nohup_stays_in_force():
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with StopRequest(log_every=1) as stop:
-            signal.raise_signal(signal.SIGHUP)
-            assert stop.agreed(1) == 0
-        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGHUP, before)
+@pytest.fixture
+def own_signals():
+    """Put the handlers of signals back after a test."""
+    before = {number: signal.getsignal(number) for number in processes._SIGNALS}
+    yield before
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_nohup_stays_in_force(own_signals):
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with StopRequest(log_every=1) as stop:
+        signal.raise_signal(signal.SIGHUP)
+        assert stop.agreed(1) == 0
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
 
 
 @pytest.mark.slow
@@ -110,16 +116,13 @@ def test_the_launcher_s_signal_reaches_all_ranks(tmp_path):
 
 
 def test_a_second_signal_exits_at_once_and_an_echo_does_not(
-    monkeypatch, request
+    monkeypatch, own_signals
 ):
     exited = mock.Mock()
     monkeypatch.setattr(processes.os, "_exit", exited)
-    for number in reversed(processes._SIGNALS):
-        before = signal.getsignal(number)
-        request.addfinalizer(lambda n=number, b=before: signal.signal(n, b))
     with StopRequest(log_every=10) as stop:
         assert stop.agreed(1) == 0
-    assert signal.getsignal(signal.SIGINT) is before
+    assert signal.getsignal(signal.SIGINT) is own_signals[signal.SIGINT]
     with StopRequest(log_every=10) as stop:
         for _ in range(3):  # as Paddle's launcher does
             signal.raise_signal(signal.SIGTERM)

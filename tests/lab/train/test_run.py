@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whole runs through PaddleNLP's Trainer: faults, FP8, logs."""
 
+import re
+
 import numpy as np
 import pytest
 from core.parallel.ranks import run_on_ranks
@@ -32,7 +34,7 @@ def test_run_leaves_a_complete_record(tmp_path):
 
 
 @pytest.mark.parametrize("tensors", [True, False])
-def test_faults_are_injected_and_recorded(tmp_path, tensors):
+def test_faults_are_injected_recorded_and_summarised(tmp_path, tensors):
     faults = [
         {"kind": "random_tokens", "steps": [6]},
         {**runs.SCALED_HEAD, "steps": [8]},
@@ -55,6 +57,15 @@ def test_faults_are_injected_and_recorded(tmp_path, tensors):
         "model.layers.0.mlp.up_proj.weight"
     ]
     assert np.isfinite(record.loss).all()
+    ending = summarise_run(tmp_path)
+    assert ending.is_sound
+    text = "\n".join(ending.lines)
+    assert text.startswith("finished: 12 steps in 00:0")
+    assert f"loss: first {record.loss[0]:.4g}, " in text
+    assert "spikes: – (a step is judged by the 200 steps before" in text
+    assert re.search(r"most clipped: lm_head h \S+ at step 8", text)
+    assert not re.search(r" h 1 at step", text)
+    assert ending.lines[-1] == f"next: python tools/report.py {tmp_path}"
     if not tensors:
         return
     head = record.tensor_names.index("lm_head.weight")
