@@ -33,7 +33,7 @@ from paddle_adagc.lab.train.processes import (
 from paddle_adagc.stability.alarms import Alarm, Monitor
 
 logger = logging.getLogger(__name__)
-_MOMENTS = ("moment1", "moment2")
+_MOMENTS = QUANTITIES[3:]
 _NUM_MOST_CLIPPED = 3
 _SUMMARIZED = ("global_grad_norm", "clipped_fraction", "nonfinite")
 _WATCHED = ("loss", "global_grad_norm", "clipped_fraction", "step_seconds")

@@ -39,7 +39,7 @@ def make_values(**changes):
 
 
 @pytest.mark.slow
-def test_stopped_and_resumed_run_has_the_same_record(tmp_path):
+def test_a_cut_run_and_one_with_workers_have_the_same_record(tmp_path):
     """Patches are dropped at random: the generator's state is resumed too."""
     faults = [{"kind": "repeated_batch", "start": 3, "every": 2}]
     whole = runs.run_whole_and_cut(make_values(faults=faults), tmp_path)
@@ -51,6 +51,8 @@ def test_stopped_and_resumed_run_has_the_same_record(tmp_path):
     assert whole.run["data"] == {"kind": "shapes", "num_scenes": 2188}
     assert sorted(whole.faults) == [3, 5, 7, 9, 11]
     assert whole.loss[-3:].mean() < whole.loss[:3].mean()
+    values = make_values(faults=faults, data={"num_workers": 2})
+    runs.assert_same(whole, runs.run_in(tmp_path / "workers", values))
 
 
 def test_tar_shards_are_resumed_in_the_middle(tmp_path):
@@ -69,14 +71,6 @@ def test_tar_shards_are_resumed_in_the_middle(tmp_path):
     }
     whole = runs.run_whole_and_cut(make_values(**changes), tmp_path)
     assert whole.run["data"]["num_pairs"] == 9 + 10 + 11
-
-
-@pytest.mark.slow
-def test_workers_prepare_the_same_batches(tmp_path):
-    alone = runs.run_in(tmp_path / "alone", make_values())
-    values = make_values(data={"num_workers": 2})
-    workers = runs.run_in(tmp_path / "workers", values)
-    runs.assert_same(alone, workers)
 
 
 def test_logit_scale_is_clamped_after_every_step(tmp_path, monkeypatch):

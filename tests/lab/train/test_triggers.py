@@ -19,11 +19,11 @@ OPTIONS = {
 }
 
 
-def make_values(*overrides, proxy="llama_low_noise", steps=8):
+def make_values(*overrides, proxy="llama_low_noise"):
     return proxy_values(
         proxy,
         "",
-        f"train.max_steps={steps}",
+        "train.max_steps=8",
         "train.batch_size=4",
         "train.save_every=4",
         "train.visualdl=false",
