@@ -9,6 +9,14 @@ import numpy as np
 from paddle_adagc.lab.data.indexed import token_dtype, write_index
 
 
+def write_random_dataset(prefix, seed):
+    """Write 90 documents of 40 random bytes; return the config's ``data``."""
+    rng = np.random.default_rng(seed)
+    documents = [rng.integers(256, size=40) for _ in range(90)]
+    write_indexed_dataset(prefix, documents, vocab_size=256)
+    return {"kind": "mmap", "prefix": str(prefix)}
+
+
 def write_indexed_dataset(prefix, documents, *, vocab_size):
     """Write token lists as ``prefix.bin`` and ``prefix.idx``."""
     Path(prefix).parent.mkdir(parents=True, exist_ok=True)

@@ -20,7 +20,7 @@ from typing import Any
 from command import ROOT, make_parser
 
 from paddle_adagc.clips.registry import CLIPS
-from paddle_adagc.lab.faults.config import FaultConfig
+from paddle_adagc.lab.faults import FaultConfig
 from paddle_adagc.lab.markdown import markdown_table
 from paddle_adagc.lab.models.config import DecoderOptions
 from paddle_adagc.lab.models.vision_text import CLIPOptions

@@ -21,12 +21,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from command import (
-    add_options,
-    check_run,
-    exit_status,
-    make_parser,
-)
+from command import add_options, check_run, exit_status, make_parser
 
 from paddle_adagc.checks import check_installed
 

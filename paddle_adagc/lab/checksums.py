@@ -63,21 +63,26 @@ def describe(directory: Path, names: Iterable[str]) -> Description:
 
 
 def find_fault(
-    directory: Path, described: Mapping[str, Any], *, verify: bool = True
+    directory: Path,
+    described: Mapping[str, Any],
+    *,
+    verify: bool = True,
+    may_be_longer: bool = False,
 ) -> str | None:
     """Say which file differs from what :func:`describe` returned, and how.
 
-    Without ``verify`` sizes alone are compared.
+    Without ``verify`` sizes alone are compared; of files that may be longer by
+    now, their beginnings.
     """
 
     def one(name: str) -> str | None:
-        path, wanted = directory / name, described[name]
+        path, wanted = directory / name, described[name]["bytes"]
         if not path.is_file():
             return f"{name} is missing"
         size = path.stat().st_size
-        if size != wanted["bytes"]:
-            return f"{name} has {size:,} bytes, not {wanted['bytes']:,}"
-        if verify and sha256(path) != wanted["sha256"]:
+        if size < wanted or (size > wanted and not may_be_longer):
+            return f"{name} has {size:,} bytes, not {wanted:,}"
+        if verify and sha256(path, wanted) != described[name]["sha256"]:
             return f"{name} has another SHA-256 than when it was written"
         return None
 
@@ -91,12 +96,11 @@ def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
     return {**content, SEAL: _digest(content)}
 
 
-def check_seal(value: Mapping[str, Any], *, needed: bool = True) -> None:
+def check_seal(value: Mapping[str, Any]) -> None:
     """Refuse what was changed since :func:`sealed` returned it."""
     if SEAL not in value:
-        if needed:
-            raise ValueError("its SHA-256 is missing")
-    elif value[SEAL] != _digest(value):
+        raise ValueError("its SHA-256 is missing")
+    if value[SEAL] != _digest(value):
         raise ValueError("it has another SHA-256 than when it was written")
 
 

@@ -4,12 +4,11 @@
 
 import re
 
-import numpy as np
 import pytest
-from indexed import write_indexed_dataset
+from indexed import write_random_dataset
 
 pytest.importorskip("paddlenlp")
-from lab.train.runs import make_values, run
+from lab.train.runs import SCALED_HEAD, make_values, run
 from pages import load_tool
 
 from paddle_adagc.lab.data.config import DataConfig
@@ -31,15 +30,8 @@ def inspected(capsys):
 
 
 def test_the_text_is_that_of_the_step_s_batch(tmp_path, inspected):
-    values = make_values(tmp_path, gradient_accumulation_steps=2)
-    values["faults"] = [
-        {
-            "kind": "gradient_scale",
-            "steps": [7],
-            "tensor": "lm_head.weight",
-            "magnitude": 1e4,
-        }
-    ]
+    changes = {"faults": [{**SCALED_HEAD, "steps": [7]}]}
+    values = make_values(tmp_path, gradient_accumulation_steps=2, **changes)
     _, record = run(values)
     shown = inspected(tmp_path, 7, "--all")
     assert f"step 7: loss {record.loss[7]:.4g}; median of the 7 " in shown
@@ -78,21 +70,14 @@ def test_a_repeated_batch_is_that_of_the_burst_s_first_step(
 def test_tokens_without_a_tokenizer_and_changed_data(
     tmp_path, inspected, capsys
 ):
-    def write(seed):
-        rng = np.random.default_rng(seed)
-        documents = [rng.integers(256, size=40) for _ in range(90)]
-        write_indexed_dataset(prefix, documents, vocab_size=256)
-
-    prefix = str(tmp_path / "data" / "x")
-    write(0)
-    values = make_values(tmp_path / "run")
-    values["data"] |= {"kind": "mmap", "prefix": prefix}
-    run(values)
+    prefix = tmp_path / "data/x"
+    data = write_random_dataset(prefix, seed=0)
+    run(make_values(tmp_path / "run", data=data))
     shown = inspected(tmp_path / "run", 2)
     assert re.search(r"sample 8, token \d+: \[\d+, ", shown)
     as_bytes = inspected(tmp_path / "run", 2, "--tokenizer", "bytes")
     assert re.search(r"sample 8, token \d+: ['\"]", as_bytes)
-    write(1)
+    write_random_dataset(prefix, seed=1)
     assert main([str(tmp_path / "run"), "--step", "2"]) == 2
     assert "the data has changed since the run" in capsys.readouterr().err
     assert main([str(tmp_path / "run"), "--step", "12"]) == 2

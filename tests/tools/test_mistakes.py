@@ -29,23 +29,6 @@ def refused(main, arguments, capsys):
     return printed.err
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("base: run.yaml\n", "run.yaml: its base run.yaml leads back to"),
-        ("", "run.yaml is empty: a config has keys and values"),
-        ('{"config": {}, "status": "finished"}', "is the record of a run"),
-        ("stage: SFT\n", "no 'model_name_or_path'"),
-    ],
-)
-def test_file_that_is_no_config(
-    content, message, tmp_path, monkeypatch, capsys
-):
-    monkeypatch.chdir(tmp_path)
-    Path("run.yaml").write_text(content)
-    assert message in refused(pretrain.main, ["run.yaml"], capsys)
-
-
 NO_FORM = "is not of the form key=value"
 ARGUMENTS = {
     # Keys of the config given as flags.
@@ -62,7 +45,6 @@ ARGUMENTS = {
     "train.learning_rate=1": "did you mean 'schedule.learning_rate'?",
     "max_steps=5": "did you mean 'train.max_steps'?",
     "data.beta2=0.9": "did you mean 'optimizer.beta2'?",
-    "train.max_stps=5": "did you mean 'train.max_steps'?",
     "--json": "--json needs --check",
 }
 
@@ -81,12 +63,14 @@ def test_arguments_after_the_config(arguments, monkeypatch, capsys):
         (str(ROOT / "configs/proxy"), "is a folder: name a file in it (clip_"),
         (CONFIG.replace("moe.", "mo."), f"did you mean {CONFIG} or"),
         ("ernie_moe.yaml", "did you mean configs/proxy/ernie_moe.yaml"),
+        ("sft.yaml", "no 'model_name_or_path'"),
     ],
 )
-def test_missing_config_has_near_names(
+def test_missing_config_has_near_names_and_a_recipe_its_values(
     path, message, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.chdir(tmp_path)
+    Path("sft.yaml").write_text("stage: SFT\n")
     assert message in refused(pretrain.main, [path], capsys)
 
 

@@ -18,9 +18,8 @@ import numpy as np
 from paddle_adagc.lab.data.datasets import TokenDataset
 from paddle_adagc.lab.data.tokenizers import BYTES, find_tokenizer, is_bytes
 from paddle_adagc.lab.markdown import markdown_table
-from paddle_adagc.lab.record.files import RunRecord
+from paddle_adagc.lab.record.files import RunRecord, read_rows
 from paddle_adagc.lab.record.flight import FOLDER, Event, load_event
-from paddle_adagc.lab.record.rows import read_rows
 from paddle_adagc.lab.train.console import short_name
 from paddle_adagc.lab.train.parse import parse_config
 from paddle_adagc.lab.train.tasks import make_task

@@ -23,92 +23,59 @@ def _own_columns(tensor: Tensor, group: Group) -> Tensor:
     return parts[group.rank].contiguous()
 
 
-class ConcatColumns(PyLayer):
-    """[..., n] to [..., num_ranks * n]; the gradient keeps the rank's share."""
+def _layer(there: Any, back: Any) -> type[PyLayer]:
+    """Make a layer of a function and of the one that gradients go through."""
 
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor, group: Group) -> Tensor:
-        ctx.group = group
-        return _gather_columns(tensor, group)
+    class Layer(PyLayer):
+        @staticmethod
+        def forward(ctx: Any, tensor: Tensor, group: Group, *_: int) -> Tensor:
+            ctx.group = group
+            return there(tensor, group)
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        return _own_columns(grad, ctx.group)
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor) -> Tensor:
+            return back(grad, ctx.group)
 
-
-class SplitColumns(PyLayer):
-    """[..., num_ranks * n] to the rank's [..., n]; gradients are gathered."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, tensor: Tensor, group: Group, rank: int, nranks: int
-    ) -> Tensor:
-        ctx.group = group
-        return _own_columns(tensor, group)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        return _gather_columns(grad, ctx.group)
+    return Layer
 
 
-class SoftmaxWithCrossEntropy(PyLayer):
-    """Cross entropy of logits whose classes are split over the ranks.
+ConcatColumns = _layer(_gather_columns, _own_columns)
+"""[..., n] to [..., num_ranks * n]; the gradient keeps the rank's share."""
 
-    With z the logits and s = softmax(z) over all ranks' classes, the loss of
-    a row with class y is log(sum_j exp(z_j - max z)) - (z_y - max z), and its
-    gradient s_j - [j = y]. Rows with ``ignore_index`` have loss and gradient
-    zero. Computed in float32 at least.
+SplitColumns = _layer(_own_columns, _gather_columns)
+"""[..., num_ranks * n] to the rank's [..., n]; gradients are gathered."""
+
+
+def softmax_with_cross_entropy(
+    logits: Tensor, label: Tensor, ignore_index: int, group: Group
+) -> tuple[Tensor, Tensor]:
+    """Softmax and cross entropy of logits whose classes the ranks share.
+
+    Logits [..., n] and global labels [..., 1]. With z the logits of all ranks,
+    the loss of a row with class y is log(sum_j exp(z_j - max z)) - (z_y - max
+    z). Rows with ``ignore_index`` have loss and gradient zero. Computed in
+    float32 at least.
     """
-
-    @staticmethod
-    def forward(
-        ctx: Any, logits: Tensor, label: Tensor, ignore_index: int, group: Group
-    ) -> tuple[Tensor, Tensor]:
-        """Logits [..., n] and global labels [..., 1] to (softmax, loss)."""
-        num_classes = logits.shape[-1]
-        wide = (
-            logits if logits.dtype == paddle.float64 else logits.cast("float32")
-        )
-        top = wide.max(axis=-1, keepdim=True)
-        _all_reduce(top, core.ReduceOp.MAX, group)
-        shifted = wide - top
-        exponential = shifted.exp()
-        ignored = label == ignore_index
-        index = label - group.rank * num_classes
-        owned = (index >= 0) & (index < num_classes) & ~ignored
-        index = paddle.where(owned, index, paddle.zeros_like(index))
-        target = paddle.take_along_axis(shifted, index, axis=-1)
-        sums = paddle.stack(
-            [
-                exponential.sum(axis=-1, keepdim=True),
-                target * owned.cast(target.dtype),
-            ]
-        )
-        _all_reduce(sums, core.ReduceOp.SUM, group)
-        loss = sums[0].log() - sums[1]
-        loss = paddle.where(ignored, paddle.zeros_like(loss), loss)
-        softmax = exponential / sums[0]
-        ctx.save_for_backward(softmax, index, owned, ignored)
-        ctx.dtype = logits.dtype
-        softmax = softmax.cast(logits.dtype)
-        ctx.mark_non_differentiable(softmax)
-        return softmax, loss.cast(logits.dtype)
-
-    @staticmethod
-    def backward(
-        ctx: Any, _softmax_grad: Tensor, loss_grad: Tensor
-    ) -> tuple[Tensor, None]:
-        softmax, index, owned, ignored = ctx.saved_tensor()
-        classes = paddle.arange(softmax.shape[-1], dtype=index.dtype)
-        hit = ((classes == index) & owned).cast(softmax.dtype)
-        kept = (~ignored).cast(softmax.dtype)
-        grad = (softmax - hit) * kept * loss_grad.cast(softmax.dtype)
-        return grad.cast(ctx.dtype), None
-
-
-def _all_reduce(tensor: Tensor, op: Any, group: Group) -> None:
+    num_classes, dtype = logits.shape[-1], logits.dtype
+    wide = logits if dtype == paddle.float64 else logits.cast("float32")
+    top = wide.detach().max(axis=-1, keepdim=True)
     if group.nranks > 1:
-        group.process_group.all_reduce(tensor, op, True).wait()
+        group.process_group.all_reduce(top, core.ReduceOp.MAX, True).wait()
+    shifted = wide - top
+    exponential = shifted.exp()
+    ignored = label == ignore_index
+    index = label - group.rank * num_classes
+    owned = (index >= 0) & (index < num_classes) & ~ignored
+    index = paddle.where(owned, index, paddle.zeros_like(index))
+    target = paddle.take_along_axis(shifted, index, axis=-1)
+    total = exponential.sum(axis=-1, keepdim=True)
+    sums = paddle.stack([total, target * owned.cast(target.dtype)])
+    if group.nranks > 1:  # the gradient of each rank's part is that of the sum
+        sums = mp_ops._mp_allreduce(sums, group=group)
+    loss = sums[0].log() - sums[1]
+    loss = paddle.where(ignored, paddle.zeros_like(loss), loss)
+    softmax = (exponential / sums[0]).detach()
+    return softmax.cast(dtype), loss.cast(dtype)
 
 
 class CpuOperators:
@@ -130,7 +97,7 @@ class CpuOperators:
         self, logits: Tensor, label: Tensor, ignored: int, ring_id: int, *_: Any
     ) -> tuple[Tensor, Tensor]:
         group = _GroupManager.group_map_by_id[ring_id]
-        return SoftmaxWithCrossEntropy.apply(logits, label, ignored, group)
+        return softmax_with_cross_entropy(logits, label, ignored, group)
 
 
 PATCHES: dict[str, list[tuple[Any, str, Any]]] = {

@@ -23,6 +23,7 @@ import hashlib
 import json
 import logging
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,13 +32,15 @@ import numpy as np
 
 from paddle_adagc.files import atomic_write_json, make_directory
 from paddle_adagc.lab.checksums import Description, describe, find_fault
-from paddle_adagc.lab.record.rows import FIX, columns, read_names, read_rows
 
 METRICS, TENSORS, NAMES = "metrics.jsonl", "tensors.f32", "tensors.json"
 ENDED = ("finished", "diverged")
 """States of a run that is not resumed."""
 
 QUANTITIES = ("norm", "clipped_norm", "gamma", "moment1", "moment2")
+
+_FIX = ": put the file back, or give the run's command again with --overwrite"
+"""How to mend a record, for messages."""
 
 
 class AppendedFile:
@@ -232,6 +235,62 @@ _HELD: set[int] = set()
 os.register_at_fork(after_in_child=_release_in_child)
 
 
+def read_names(path: Path) -> list[str]:
+    """Read ``tensors.json``; a ValueError names a damaged one."""
+    try:
+        names = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{path}: damaged ({error}){_FIX}") from error
+    if not isinstance(names, list) or {*map(type, names)} - {str}:
+        raise ValueError(f"{path}: damaged (no list of names){_FIX}")
+    return names
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Read the objects of a file's complete lines, one per step from 0 on."""
+    rows: list[dict[str, Any]] = []
+    for number, line in enumerate(path.read_bytes().splitlines(True), start=1):
+        if not line.endswith(b"\n"):
+            break
+        try:
+            rows.append(_checked_row(json.loads(line), len(rows)))
+        except (RecursionError, ValueError) as error:
+            raise ValueError(
+                f"{path}, line {number}: damaged ({error}){_FIX}"
+            ) from error
+    return rows
+
+
+def _checked_row(row: Any, step: int) -> dict[str, Any]:
+    if not isinstance(row, dict):
+        raise ValueError(f"a {type(row).__name__}, not an object")
+    if type(row.get("step")) is not int or row["step"] != step:
+        raise ValueError(f"step {row.get('step')!r}, where {step} belongs")
+    for key, value in row.items():
+        if isinstance(value, int) and abs(value) > sys.float_info.max:
+            raise ValueError(f"{key} is too large")
+    if not isinstance(row.get("loss", 0.0), (int, float, type(None))):
+        raise ValueError(f"the loss is {row['loss']!r:.40}")
+    faults = row.get("faults", [])
+    if not isinstance(faults, list) or not all(
+        isinstance(fault, dict) and "kind" in fault for fault in faults
+    ):
+        raise ValueError(f"faults are {faults!r:.40}, not a list of faults")
+    return row
+
+
+def columns(rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:
+    """Return every numeric key as float64 ``[num_steps]``."""
+    numbers = [
+        {k: float(x) for k, x in row.items() if isinstance(x, (int, float))}
+        for row in rows
+    ]
+    return {
+        key: np.array([row.get(key, np.nan) for row in numbers], np.float64)
+        for key in sorted({"loss"}.union(*numbers))
+    }
+
+
 @dataclasses.dataclass(frozen=True)
 class RunRecord:
     """A finished or running run, as arrays over its ``num_steps`` steps."""
@@ -340,4 +399,4 @@ def check_record(
         find_fault(Path(directory), small)
     )
     if fault:
-        raise ValueError(f"the record in {directory} is damaged: {fault}{FIX}")
+        raise ValueError(f"the record in {directory} is damaged: {fault}{_FIX}")

@@ -13,7 +13,6 @@ from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.gradients import squared_norms
-from paddle_adagc.clips.metrics import Rows
 from paddle_adagc.lab.record.clock import device_seconds
 from paddle_adagc.lab.record.files import QUANTITIES
 
@@ -26,6 +25,10 @@ class ObservedClip(ClipGradBase):
     parameters are named in the order of the record.
     """
 
+    norm: np.ndarray  # of the last step, like clipped_norm
+    clipped_norm: np.ndarray
+    seconds: float
+
     def __init__(
         self, clip: ClipGradBase, parameters: dict[str, Tensor]
     ) -> None:
@@ -33,9 +36,6 @@ class ObservedClip(ClipGradBase):
         self.clip = clip
         self.keys = list(parameters)
         self._slot = {p.name: i for i, p in enumerate(parameters.values())}
-        self.norm = self.clipped_norm = np.zeros(len(parameters), np.float32)
-        self.nonfinite_total = np.zeros(len(parameters), np.int64)
-        self.seconds = 0.0
 
     def __str__(self) -> str:
         """Return the clip's own description."""
@@ -48,7 +48,6 @@ class ObservedClip(ClipGradBase):
         clipped = self.clip(params_grads)
         self.seconds = device_seconds() - start
         self.clipped_norm = self._norms(clipped)
-        self.nonfinite_total += ~np.isfinite(self.norm)
         return clipped
 
     def _norms(self, params_grads: Any) -> np.ndarray:
@@ -61,28 +60,14 @@ class ObservedClip(ClipGradBase):
         """Return the last step's numbers for its line of the record."""
         finite = np.isfinite(self.norm)
         norm = self.norm[finite].astype(np.float64)
-        present = ~finite | (self.norm > 0)
         changed = self.clipped_norm < self.norm * (1 - 1e-6)
+        clipped = (changed | ~finite)[self.norm != 0]
         return {
             "global_grad_norm": float(np.sqrt(np.sum(norm**2))),
-            "clipped_fraction": float(
-                np.mean((changed | ~finite)[present]) if present.any() else 0.0
-            ),
+            "clipped_fraction": float(clipped.mean()) if clipped.size else 0.0,
             "nonfinite": int(np.sum(~finite)),
             "clip_seconds": self.seconds,
         }
-
-    def summary(self) -> dict[str, Any]:
-        """Return what :meth:`TensorScalingClip.summary` does, without step."""
-        with np.errstate(invalid="ignore"):
-            h = self.clipped_norm / self.norm
-        columns = {
-            "norm": self.norm,
-            "h": h,
-            "nonfinite_total": self.nonfinite_total,
-        }
-        summary = Rows(self.keys, columns).choose(self.norm != 0).summary()
-        return {**summary, "nonfinite_total": int(self.nonfinite_total.sum())}
 
     def tensor_rows(self, moments: np.ndarray | None) -> np.ndarray:
         """Return the last step's block for :class:`RunWriter`.
@@ -97,5 +82,5 @@ class ObservedClip(ClipGradBase):
                 tensors.get(key, {}).get("gamma", np.nan) for key in self.keys
             ]
         if moments is not None:
-            rows[3:5] = moments
+            rows[3:] = moments
         return rows

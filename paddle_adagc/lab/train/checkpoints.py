@@ -97,25 +97,15 @@ def find_checkpoint_fault(
         if fault is None and with_record:
             if facts["step"] != _step(checkpoint):
                 return f"{COMPLETE} is of step {facts['step']}"
-            fault = _record_fault(checkpoint.parent, facts["record"])
+            fault = checksums.find_fault(
+                checkpoint.parent, facts["record"], may_be_longer=True
+            )
         if fault is None and verify:
             _check_parts(checkpoint)
             _check_steps(checkpoint, facts)
     except (OSError, RecursionError, ValueError) as error:
         return str(error)
     return fault
-
-
-def _record_fault(directory: Path, record: Mapping[str, Any]) -> str | None:
-    """Compare the beginnings of the record's files with their checksums."""
-    for name, wanted in record.items():
-        path = directory / name
-        size = path.stat().st_size if path.is_file() else 0
-        if size < wanted["bytes"]:
-            return f"{name} has {size:,} bytes, fewer than {wanted['bytes']:,}"
-        if checksums.sha256(path, wanted["bytes"]) != wanted["sha256"]:
-            return f"{name} has another SHA-256 than when it was written"
-    return None
 
 
 def _check_parts(checkpoint: Path) -> None:

@@ -12,7 +12,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from typing_extensions import Self
 
 from paddle_adagc.lab.data.config import TEXT_KINDS, DataConfig
-from paddle_adagc.lab.faults.config import FaultConfig
+from paddle_adagc.lab.faults import FaultConfig
 from paddle_adagc.lab.section import (
     Count,
     Decay,

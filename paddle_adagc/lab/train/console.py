@@ -15,8 +15,7 @@ import numpy as np
 from paddlenlp.trainer import TrainerCallback
 from tqdm import tqdm
 
-from paddle_adagc.lab.record.files import RunRecord
-from paddle_adagc.lab.record.rows import read_rows
+from paddle_adagc.lab.record.files import RunRecord, read_rows
 from paddle_adagc.lab.report.judged import judged_steps, memorises
 from paddle_adagc.lab.train.processes import is_first_process
 from paddle_adagc.lab.train.tasks import PretrainTask

@@ -33,7 +33,7 @@ from paddle_adagc.lab.train.processes import (
 from paddle_adagc.stability.alarms import Alarm, Monitor
 
 logger = logging.getLogger(__name__)
-_MOMENTS = ("moment1", "moment2")
+_MOMENTS = QUANTITIES[3:]
 _NUM_MOST_CLIPPED = 3
 _SUMMARIZED = ("global_grad_norm", "clipped_fraction", "nonfinite")
 _WATCHED = ("loss", "global_grad_norm", "clipped_fraction", "step_seconds")
@@ -77,13 +77,12 @@ class StepRecorder:
         self._stuck: set[str] = set()
         self._unlogged: list[float] = []
 
-    def observed(self, clip: ClipGradBase | None) -> ClipGradBase | None:
+    def observed(self, clip: ClipGradBase) -> ClipGradBase:
         """Wrap the clip to measure it, if tensors are recorded."""
         self.flight.clip = clip
-        if clip is None or not self.tensor_names:
-            return clip
-        self._observed = ObservedClip(clip, self._parameters)
-        return self._observed
+        if self.tensor_names:
+            self._observed = ObservedClip(clip, self._parameters)
+        return self._observed or clip
 
     def _check_size(self) -> None:
         folder = Path(self._config.train.output_dir)
@@ -161,12 +160,7 @@ class StepRecorder:
         return {"loss": sum(losses) / len(losses), "learning_rate": rate}
 
     def add_summary(self, summary: dict[str, Any]) -> dict[str, Any]:
-        """Add the clip's summary to the last step's record, and return it.
-
-        If the clip gives none, it is what was measured outside of the clip.
-        """
-        if not summary and self._observed is not None:
-            summary = self._observed.summary()
+        """Add the clip's summary to the last step's record, and return it."""
         if not summary:
             return summary
         row = self._pending[-1][0]

@@ -32,11 +32,7 @@ _FREE = (
     "train.visualdl",
 )
 _LENGTH = "train.max_steps"
-_LAYOUT = (
-    "train.batch_size",
-    "train.gradient_accumulation_steps",
-    "parallel",
-)
+_LAYOUT = ("train.batch_size", "train.gradient_accumulation_steps", "parallel")
 """Keys, or their beginnings, that a resumed run may change; others take a
 fork."""
 

@@ -30,7 +30,7 @@ from paddle_adagc.lab.data.image_text import (
     build_image_text_datasets,
     inspect_pairs,
 )
-from paddle_adagc.lab.faults import REPEATED_BATCH, Fault, apply_to_batch
+from paddle_adagc.lab.faults import Fault, apply_to_batch
 from paddle_adagc.lab.models import shapes
 from paddle_adagc.lab.models.activations import pair_batch_bytes, stage_bytes
 from paddle_adagc.lab.models.config import FLOAT8_LINEARS
@@ -342,10 +342,10 @@ def _refuse_unsupported(config: RunConfig) -> None:
             "use bfloat16"
         )
     for fault in config.faults:
-        if fault.target == "batch" and fault.kind != REPEATED_BATCH:
+        if fault.target == "batch" and fault.kind != "repeated_batch":
             raise ValueError(
                 f"faults of kind {fault.kind} with clip: they corrupt tokens; "
-                f"use {REPEATED_BATCH}, or a fault of gradients"
+                "use repeated_batch, or a fault of gradients"
             )
 
 

@@ -21,13 +21,7 @@ from paddle_adagc.clips.measured import MeasuredClip
 from paddle_adagc.integrations.paddlenlp import ClippingMixin
 from paddle_adagc.integrations.trainer import innermost, put_into_optimizer
 from paddle_adagc.lab.data.datasets import collate_batch
-from paddle_adagc.lab.faults import (
-    REPEATED_BATCH,
-    Fault,
-    FaultSchedule,
-    apply_to_gradients,
-    repeated_samples,
-)
+from paddle_adagc.lab.faults import Fault, apply_to_gradients, faults_at
 from paddle_adagc.lab.models.safe_pickle import load_pickle
 from paddle_adagc.lab.train.checkpoints import (
     complete_checkpoint,
@@ -80,7 +74,6 @@ class PretrainTrainer(ClippingMixin, Trainer):
         self.config = config = task.config
         self.task = task
         self.recorder = StepRecorder(config, model)
-        self.fault_schedule = FaultSchedule(config.faults, config.train.seed)
         super().__init__(
             clip=clip,
             model=model,
@@ -96,7 +89,7 @@ class PretrainTrainer(ClippingMixin, Trainer):
         self._stop = StopRequest(config.train.log_every)
         self._ended_step: int | None = None
         self._measured: MeasuredClip | None = None
-        if not (isinstance(clip, TensorScalingClip) or config.record.tensors):
+        if not isinstance(clip, TensorScalingClip):
             self._measured = MeasuredClip(clip, self._is_summarized)
             self._measured.bind(model)
 
@@ -159,10 +152,14 @@ class PretrainTrainer(ClippingMixin, Trainer):
         return super()._inner_training_loop(*args, **kwargs)
 
     def _is_summarized(self) -> bool:
-        """Tell whether the step in progress is logged, saved or the last."""
+        """Tell whether the step in progress is logged, saved or the last.
+
+        Every step is if tensors are recorded: the total of Inf and NaN counts.
+        """
         train, step = self.config.train, self.state.global_step + 1
         return (
-            step % train.log_every == 0
+            self.config.record.tensors
+            or step % train.log_every == 0
             or step == self.state.max_steps
             or bool(train.save_every and step % train.save_every == 0)
         )
@@ -179,12 +176,12 @@ class PretrainTrainer(ClippingMixin, Trainer):
     ) -> Tensor:
         """Forward and backward pass of one micro-batch, with its faults."""
         step = self.state.global_step
-        faults = self.fault_schedule.at(step)
+        faults = faults_at(self.config.faults, step, self.config.train.seed)
         if step_control == 0:
             self.recorder.begin_step(step, self._get_learning_rate())
         for fault in faults:
             if fault.target == "batch":
-                if fault.kind == REPEATED_BATCH:
+                if fault.kind == "repeated_batch":
                     inputs = self._repeated_batch(fault, step_control)
                 else:
                     inputs = self.task.corrupt(inputs, fault, step_control)
@@ -200,14 +197,11 @@ class PretrainTrainer(ClippingMixin, Trainer):
         return loss
 
     def _repeated_batch(self, fault: Fault, part: int) -> dict[str, Tensor]:
-        """Return the batch of the burst's first step."""
+        """Return the same micro-batch of the burst's first step."""
         self.recorder.set_samples(fault.burst)
-        samples = repeated_samples(
-            fault,
-            self.config.train.batch_size,
-            self.config.train.gradient_accumulation_steps,
-            part,
-        )
+        train = self.config.train
+        part += fault.burst * train.gradient_accumulation_steps
+        samples = range(part * train.batch_size, (part + 1) * train.batch_size)
         batch = collate_batch([self.train_dataset[i] for i in samples])
         return {key: paddle.to_tensor(array) for key, array in batch.items()}
 

@@ -54,6 +54,7 @@ def _filled(layer, weight, bias):
 
 
 def _entropy(loss_of, logits, upstream):
+    """Loss and its gradient, and the loss of logits in bfloat16."""
     logits, labels = _tensor(logits), paddle.to_tensor(_LABELS)
     loss = loss_of(logits, labels)
     (loss * _tensor(upstream)).sum().backward()
@@ -61,61 +62,55 @@ def _entropy(loss_of, logits, upstream):
     return [t.numpy() for t in (loss, logits.grad, half.cast("float32"))]
 
 
+def _cross_entropy(logits, labels):
+    wide, options = logits.cast("float32"), {"ignore_index": _IGNORE}
+    return F.cross_entropy(wide, labels, reduction="none", **options)
+
+
+def _close(got, expected):
+    for one, other in zip(got, expected, strict=True):
+        np.testing.assert_allclose(one, other, 1e-5, 1e-6)
+
+
 def _layers():
-    """What needs a gather or a split, and inputs that a rank alone has."""
+    """What needs a gather or a split is what one process has."""
     from paddle.distributed import fleet
     from paddle.distributed.fleet import meta_parallel as mp
 
     rank = start_fleet(mp=2).get_model_parallel_rank()
     a = _arrays()
+    wide = _filled(paddle.nn.Linear(8, 10), a["w"], a["b"])
+    y, dx, dw, db = _linear(wide, a["x"], a["up"])
     gathers = mp.ColumnParallelLinear(8, 10, has_bias=True, gather_output=True)
     _filled(gathers, _columns(a["w"], rank), _columns(a["b"], rank))
+    expected = [y, dx, _columns(dw, rank), _columns(db, rank)]
+    _close(_linear(gathers, a["x"], a["up"]), expected)
+
+    narrow = _filled(paddle.nn.Linear(10, 8), a["v"], a["c"])
+    z, du, dv, dc = _linear(narrow, a["up"], a["down"])
     splits = mp.RowParallelLinear(10, 8, has_bias=True, input_is_parallel=False)
     _filled(splits, np.split(a["v"], 2)[rank], a["c"])
+    expected = [z, du, np.split(dv, 2)[rank], dc]
+    _close(_linear(splits, a["up"], a["down"]), expected)
+
+    loss, dlogits, _ = _entropy(_cross_entropy, a["logits"], a["of_losses"])
+    assert loss[0, 2] == 0
+    *exact, half = _entropy(
+        mp.ParallelCrossEntropy(ignore_index=_IGNORE),
+        _columns(a["logits"], rank),
+        a["of_losses"],
+    )
+    _close(exact, [loss, _columns(dlogits, rank)])
+    np.testing.assert_allclose(half, loss, 1e-5, 0.02)
+
+    # Tensor parallelism trains on the first rank's batch and weights.
     model = fleet.distributed_model(paddle.nn.Linear(2, 1))
     x = paddle.full([3, 2], float(rank + 1))
     model(x)
-    return (
-        _linear(gathers, a["x"], a["up"]),
-        _linear(splits, a["up"], a["down"]),
-        _entropy(
-            mp.ParallelCrossEntropy(ignore_index=_IGNORE),
-            _columns(a["logits"], rank),
-            a["of_losses"],
-        ),
-        x.numpy(),
-        model._layers.weight.numpy(),
-    )
+    assert (x == 1).all()
+    return model._layers.weight.numpy()
 
 
 def test_layers_are_those_of_one_process():
-    a = _arrays()
-    wide = _filled(paddle.nn.Linear(8, 10), a["w"], a["b"])
-    y, dx, dw, db = _linear(wide, a["x"], a["up"])
-    narrow = _filled(paddle.nn.Linear(10, 8), a["v"], a["c"])
-    z, du, dv, dc = _linear(narrow, a["up"], a["down"])
-
-    def cross_entropy(logits, labels):
-        return F.cross_entropy(
-            logits.cast("float32"),
-            labels,
-            reduction="none",
-            ignore_index=_IGNORE,
-        )
-
-    loss, dlogits, _ = _entropy(cross_entropy, a["logits"], a["of_losses"])
-    assert loss[0, 2] == 0
-    ranks = run_on_ranks(_layers, 2)
-    for rank, (gathered, split, entropy, batch, weight) in enumerate(ranks):
-        expected = [
-            (gathered, [y, dx, _columns(dw, rank), _columns(db, rank)]),
-            (split, [z, du, np.split(dv, 2)[rank], dc]),
-            (entropy[:2], [loss, _columns(dlogits, rank)]),
-        ]
-        for got, wanted in expected:
-            for one, other in zip(got, wanted, strict=True):
-                np.testing.assert_allclose(one, other, 1e-5, 1e-6)
-        np.testing.assert_allclose(entropy[2], loss, 1e-5, 0.02)
-        # Tensor parallelism trains on the first rank's batch and weights.
-        assert (batch == 1).all()
-        np.testing.assert_array_equal(weight, ranks[0][-1])
+    first, second = run_on_ranks(_layers, 2)
+    np.testing.assert_array_equal(first, second)

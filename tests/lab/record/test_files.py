@@ -19,8 +19,11 @@ from paddle_adagc.lab.record.files import (
     RunRecord,
     RunWriter,
     check_record,
+    columns,
     lock_run,
     mark_stopped,
+    read_names,
+    read_rows,
     update_run_json,
 )
 
@@ -188,3 +191,44 @@ def test_what_is_appended_is_counted_and_hashed(tmp_path, monkeypatch):
             file.flush()
         path.write_bytes(b"")  # another one in its place
     file.close()
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("[]", "a list, not an object"),
+        ('{"step": 2}', "step 2, where 1 belongs"),
+        ('{"step": true}', "step True"),
+        ('{"step": 1, "loss": "2"}', "the loss is '2'"),
+        ('{"step": 1, "faults": {}}', "not a list of faults"),
+        ('{"step": 1, "faults": [{}]}', "not a list of faults"),
+        ('{"step": 1, "faults": [1]}', "not a list of faults"),
+        ('{"step": 1, "x": 1' + "0" * 400 + "}", "x is too large"),
+        ("[" * 100_000, "recursion"),
+        ("{", "Expecting"),
+    ],
+)
+def test_a_damaged_line_is_named(tmp_path, line, message):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 0}\n' + line + "\n")
+    with pytest.raises(ValueError, match=f"line 2: damaged .*{message}"):
+        read_rows(path)
+
+
+def test_numbers_become_columns():
+    rows = [{"loss": 1, "x": 2.5, "note": "a"}, {"loss": None, "on": True}]
+    found = columns(rows)
+    assert list(found) == ["loss", "on", "x"]
+    np.testing.assert_array_equal(found["loss"], [1.0, np.nan])
+    np.testing.assert_array_equal(found["x"], [2.5, np.nan])
+    assert columns([{"note": "a"}])["loss"].shape == (1,)
+
+
+@pytest.mark.parametrize("text", ["{", "{}", '["a", 1]'])
+def test_damaged_names_are_named(tmp_path, text):
+    path = tmp_path / "tensors.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=r"tensors\.json: damaged"):
+        read_names(path)
+    path.write_text('["a", "b"]')
+    assert read_names(path) == ["a", "b"]

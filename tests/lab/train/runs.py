@@ -15,7 +15,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from paddle_adagc.lab.record.files import RunRecord
+from paddle_adagc.lab.record.files import RunRecord, read_rows
 from paddle_adagc.lab.train.checkpoints import last_checkpoint
 from paddle_adagc.lab.train.config import RunConfig
 from paddle_adagc.lab.train.parse import (
@@ -24,6 +24,7 @@ from paddle_adagc.lab.train.parse import (
     read_overrides,
     read_values,
 )
+from paddle_adagc.lab.train.recorder import StepRecorder
 from paddle_adagc.lab.train.run import run_pretraining
 from paddle_adagc.lab.train.trainer import PretrainTrainer
 
@@ -39,6 +40,11 @@ SAME_EVERY_TIME = (
     "expert_max_violation",
     "idle_experts",
 )
+SCALED_HEAD = {
+    "kind": "gradient_scale",
+    "tensor": "lm_head.weight",
+    "magnitude": 1e4,
+}
 SMALL_ERNIE = (
     "model.hidden_size=32",
     "model.moe_intermediate_size=32",
@@ -130,6 +136,19 @@ def interrupted_at(num_steps):
         yield
 
 
+@contextlib.contextmanager
+def losses_at(step, change):
+    """Change what a run has as the loss of a step."""
+    add_loss = StepRecorder.add_loss
+
+    def changed(self, loss):
+        is_here = self._row["step"] == step
+        add_loss(self, change(loss) if is_here else loss)
+
+    with mock.patch.object(StepRecorder, "add_loss", changed):
+        yield
+
+
 def run_whole_and_cut(values, tmp_path, at=10):
     """A run has the same record if it is cut after a step; return its own."""
     whole = run_in(tmp_path / "whole", values)
@@ -168,8 +187,7 @@ def assert_same(first, second):
 
 
 def rows_of(directory):
-    text = (Path(directory) / "metrics.jsonl").read_text()
-    return [json.loads(line) for line in text.splitlines()]
+    return read_rows(Path(directory) / "metrics.jsonl")
 
 
 def checkpoint_names(directory):

@@ -11,12 +11,7 @@ import shutil
 import paddle
 import pytest
 from lab.models.test_safe_pickle import Attack
-from lab.train.runs import (
-    assert_same,
-    interrupted_at,
-    make_values,
-    run,
-)
+from lab.train.runs import assert_same, interrupted_at, make_values, run
 
 from paddle_adagc.lab.checksums import describe, sealed
 from paddle_adagc.lab.record.files import METRICS, RunRecord
@@ -45,9 +40,9 @@ def stopped(runs, tmp_path):
     return shutil.copytree(runs / "stopped", tmp_path / "stopped")
 
 
-def flip(path, at=None):
+def flip(path, at=0.5):
     content = bytearray(path.read_bytes())
-    content[len(content) // 2 if at is None else at] ^= 1
+    content[int(len(content) * at)] ^= 1
     path.write_bytes(content)
 
 
@@ -72,7 +67,7 @@ DAMAGES = {
     ),
     "a shorter record": (
         lambda checkpoint: os.truncate(checkpoint.parent / METRICS, 2000),
-        f"checkpoint-8 is damaged ({METRICS} has 2,000 bytes, fewer than",
+        f"checkpoint-8 is damaged ({METRICS} has 2,000 bytes, not ",
     ),
     "no run.json": (
         lambda checkpoint: (checkpoint.parent / "run.json").unlink(),
@@ -95,6 +90,8 @@ def test_damage_is_named_and_the_run_goes_on(runs, stopped, caplog, kind):
 
 
 def test_all_checkpoints_damaged_is_refused(stopped):
+    flip(stopped / "checkpoint-8/optimizer.pdopt")
+    assert last_checkpoint(stopped, verify=False).name == "checkpoint-8"
     for step in (4, 8):
         (stopped / f"checkpoint-{step}" / "optimizer.pdopt").write_bytes(b"")
     with pytest.raises(ValueError, match=r"no whole.*pdopt has 0 bytes.*over"):
@@ -164,23 +161,21 @@ def test_a_layout_names_no_other_file(stopped, name):
 
 
 @pytest.mark.parametrize(
-    ("name", "reason"),
+    "name",
     [
-        *(
-            (name, "refused: it asks for posix.system")
-            for name in (
-                *("model_state.ep01.pdparams", "optimizer.pdopt"),
-                *("scaler.pdparams", "rng_state_1.pth"),
-            )
-        ),
-        ("model_state.pdparams.index.json", "index.json is refused"),
+        "model_state.ep01.pdparams",
+        "optimizer.pdopt",
+        "scaler.pdparams",
+        "rng_state_1.pth",
+        "model_state.pdparams.index.json",
     ],
 )
-def test_a_file_that_could_run_code_is_refused(stopped, name, reason):
+def test_a_file_that_could_run_code_is_refused(stopped, name):
     checkpoint = stopped / "checkpoint-8"
     (checkpoint / name).write_bytes(pickle.dumps(Attack(stopped / "hacked")))
     reseal(checkpoint)
-    assert reason in find_checkpoint_fault(checkpoint)
+    asks_for = "" if name.endswith("json") else ": it asks for posix.system"
+    assert f"refused{asks_for}" in find_checkpoint_fault(checkpoint)
     assert not (stopped / "hacked").exists()
 
 
@@ -204,20 +199,9 @@ def test_rotation_unmarks_first(stopped, monkeypatch):
     def killed(path):
         raise KeyboardInterrupt
 
+    (stopped / "checkpoint-8").rename(stopped / "checkpoint-12")
     monkeypatch.setattr(checkpoints.shutil, "rmtree", killed)
     with pytest.raises(KeyboardInterrupt):
-        checkpoints.rotate_checkpoints(stopped, step=8, keep=1)
+        checkpoints.rotate_checkpoints(stopped, step=12, keep=1)
     assert not (stopped / "checkpoint-4" / COMPLETE).exists()
-    assert (stopped / "checkpoint-8" / COMPLETE).exists()
-
-
-def test_a_run_whose_record_vanished_does_not_finish(stopped, monkeypatch):
-    def vanish(*arguments, **settings):
-        (stopped / "metrics.jsonl").unlink()
-        return []
-
-    monkeypatch.setattr("paddle_adagc.lab.train.recorder.Watcher.watch", vanish)
-    with pytest.raises(FileNotFoundError, match="the file is gone"):
-        run(make_values(stopped, save_every=4))
-    facts = json.loads((stopped / "run.json").read_text())
-    assert facts["status"] == "running"
+    assert (stopped / "checkpoint-12" / COMPLETE).exists()

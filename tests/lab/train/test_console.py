@@ -19,7 +19,7 @@ from helpers import long_but
 from lab.train import runs
 
 from paddle_adagc.lab.record.files import RunRecord
-from paddle_adagc.lab.train.console import describe_log, summarise_run
+from paddle_adagc.lab.train.console import describe_log
 from paddle_adagc.lab.train.parse import parse_config
 from paddle_adagc.lab.train.recorder import _SUMMARIZED, StepRecorder
 from paddle_adagc.lab.train.run import run_pretraining
@@ -51,7 +51,7 @@ def test_plain_lines_and_how_a_run_went_on(tmp_path, capsys):
     )
 
 
-def test_a_record_without_room_is_refused_before_anything_changes(
+def test_a_record_without_room_is_refused_and_nothing_changes(
     tmp_path, monkeypatch
 ):
     values = runs.make_values(tmp_path / "run")
@@ -67,37 +67,14 @@ def test_a_record_without_room_is_refused_before_anything_changes(
 
 @pytest.mark.slow
 def test_a_rising_loss_is_said_and_is_exit_status_1(tmp_path):
-    values = runs.make_values(tmp_path / "run", max_steps=30)
-    values["schedule"]["learning_rate"] = 3.0
-    values["clip"] = {"name": "global_norm", "lambda_abs": 1e6}
+    changes = {"schedule": {"learning_rate": 3.0}, "max_steps": 30}
+    changes["clip"] = {"name": "global_norm", "lambda_abs": 1e6}
+    values = runs.make_values(tmp_path / "run", **changes)
     process = runs.start(values, tmp_path, stderr=subprocess.PIPE)
     out, errors = process.communicate()
     assert process.returncode == 1, errors
     last = out.splitlines()[-1]
     assert re.match(r"the loss (ended at .* above|is not finite)", last)
-
-
-def test_ending_names_losses_spikes_and_tensors(tmp_path):
-    values = runs.make_values(tmp_path, log_every=4, save_every=12)
-    values["faults"] = [
-        {
-            "kind": "gradient_scale",
-            "steps": [7],
-            "tensor": "lm_head.weight",
-            "magnitude": 1e4,
-        },
-        {"kind": "random_tokens", "steps": [11]},
-    ]
-    _, record = runs.run(values)
-    ending = summarise_run(tmp_path)
-    assert ending.is_sound
-    text = "\n".join(ending.lines)
-    assert text.startswith("finished: 12 steps in 00:0")
-    assert f"loss: first {record.loss[0]:.4g}, " in text
-    assert "spikes: – (a step is judged by the 200 steps before" in text
-    assert re.search(r"most clipped: lm_head h \S+ at step 7", text)
-    assert not re.search(r" h 1 at step", text)
-    assert ending.lines[-1] == f"next: python tools/report.py {tmp_path}"
 
 
 def test_a_log_without_a_clip_s_numbers():
@@ -184,8 +161,8 @@ def alone(request, tmp_path_factory):
     return request.param, directory, lines
 
 
-def numbers_of(lines, directory):
-    """Text and numbers of the log up to its rates, and the recorded ones."""
+def logged(lines, directory):
+    """Text of the log up to its rates without numbers; recorded numbers."""
     logs = [re.split(r"  \S+ tok/s", x)[0] for x in lines if "tok/s" in x]
     recorded = [
         {name: row[name] for name in ("loss", *_SUMMARIZED)}
@@ -193,8 +170,7 @@ def numbers_of(lines, directory):
         for row in runs.rows_of(directory)
         if "most_clipped" in row
     ]
-    numbers = [float(n) for line in logs for n in NUMBER.findall(line)]
-    return [NUMBER.sub("#", line) for line in logs], numbers, recorded
+    return [NUMBER.sub("#", line) for line in logs], recorded
 
 
 @pytest.mark.slow
@@ -210,10 +186,9 @@ def test_several_processes_print_the_numbers_of_one(layout, alone, tmp_path):
     )
     assert all(silent == [] for silent, _ in others)
     assert lines[0] == expected[0]
-    texts, shown, recorded = numbers_of(lines, tmp_path / "run")
-    their_texts, their_shown, theirs = numbers_of(expected, directory)
+    texts, recorded = logged(lines, tmp_path / "run")
+    their_texts, theirs = logged(expected, directory)
     assert texts == their_texts
-    assert shown == pytest.approx(their_shown, rel=2e-3)
     assert len(texts) == 3
     for one, other in zip(recorded, theirs, strict=True):
         assert one == pytest.approx(other, rel=1e-5)

@@ -18,7 +18,6 @@ from paddle_adagc.lab.train.optimizers import (
     make_optimizer,
     make_scheduler,
 )
-from paddle_adagc.lab.train.parse import parse_config
 
 MODEL = DecoderConfig(
     hidden_size=16,
@@ -133,27 +132,6 @@ def test_arguments_reach_the_step(name, arguments, share, precision):
 def test_bad_arguments_are_named(name, arguments, message):
     with pytest.raises(ValueError, match=message):
         OPTIMIZERS[name](**arguments)
-
-
-def values(**sections):
-    train = {"output_dir": "x", "max_steps": 5}
-    return {"model": {}, "clip": {"name": "adagc"}, "train": train, **sections}
-
-
-@pytest.mark.parametrize("name", WHOLE_TENSORS)
-def test_optimizers_of_whole_tensors_are_refused_where_sharding_splits(name):
-    optimizer = {"name": name}
-    sharding = {"sharding": 2, "sharding_split_param": False}
-    parse_config(values(parallel=sharding, optimizer=optimizer))
-    with pytest.raises(ValueError, match="sharding_split_param to false"):
-        parse_config(values(parallel={"sharding": 2}, optimizer=optimizer))
-
-
-@pytest.mark.parametrize("name", ["lion", "muon"])
-def test_moments_are_adamw_s(name):
-    record = {"tensors": True, "moments": True}
-    with pytest.raises(ValueError, match=rf"record\.moments.*'{name}'"):
-        parse_config(values(record=record, optimizer={"name": name}))
 
 
 def rates(max_steps, **fields):

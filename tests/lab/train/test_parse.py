@@ -24,16 +24,14 @@ MINIMAL = {
     "train": {"output_dir": "out", "max_steps": 10},
 }
 NAN = {"kind": "gradient_nan", "steps": [3]}
+MOMENTS = {"tensors": True, "moments": True}
+MUON = {"optimizer": {"name": "muon"}}
 
 
 def changed(path, value):
-    values = {key: dict(part) for key, part in MINIMAL.items()}
-    *parents, last = path.split(".")
-    here = values
-    for parent in parents:
-        here = here.setdefault(parent, {})
-    here[last] = value
-    return values
+    for key in reversed(path.split(".")):
+        value = {key: value}
+    return merged(MINIMAL, value)
 
 
 @pytest.mark.parametrize(
@@ -58,13 +56,16 @@ def file(tmp_path):
     return tmp_path / "run.yaml"
 
 
-def test_overrides_come_last(file):
+def test_overrides_come_last_and_another_optimizer_takes_none_along(file):
     overrides = ["train.max_steps=7", "clip.lambda_rel=1.1"]
     config = load_config(file, [*overrides, "schedule.kind=wsd"])
     assert config.train.max_steps == 7
     assert config.clip == {"name": "adagc", "beta": 0.9, "lambda_rel": 1.1}
     assert config.schedule.kind == "wsd"
     assert config.optimizer.epsilon == 1e-15
+    overrides = ["optimizer.name=lion", "optimizer.weight_decay=1.0"]
+    config = load_config(file, overrides)
+    assert config.optimizer == OPTIMIZERS["lion"](weight_decay=1.0)
 
 
 def test_base_files_are_changed_in_order_not_copied(file, tmp_path):
@@ -81,13 +82,6 @@ def test_base_files_are_changed_in_order_not_copied(file, tmp_path):
         "train": {"output_dir": "out", "max_steps": 3},
         "optimizer": {"epsilon": 1e-15},
     }
-
-
-def test_another_optimizer_takes_no_arguments_along(file):
-    overrides = ["optimizer.name=lion", "optimizer.weight_decay=1.0"]
-    config = load_config(file, overrides)
-    assert config.optimizer == OPTIMIZERS["lion"](weight_decay=1.0)
-    assert config.clip == {"name": "adagc", "beta": 0.9}
 
 
 def test_naming_a_preset_takes_its_lambda_rel():
@@ -158,6 +152,9 @@ def test_bad_values_are_named(path, value, message):
         (b"a: 1\n# caf\xe9\n", r"run.yaml, line 2: not UTF-8 \(byte 0xe9\)"),
         (b"3\n", "run.yaml holds no map"),
         (b"base: 3\n", "run.yaml: base is 3"),
+        (b"base: run.yaml\n", "run.yaml: its base .*/run.yaml leads back to"),
+        (b"", "run.yaml is empty: a config has keys and values"),
+        (b"config: {}\nstatus: finished\n", "is the record of a run"),
         (b"a: ${oc.env:HOME}\n", "run.yaml: .* write the value itself$"),
     ],
 )
@@ -205,11 +202,18 @@ def test_all_mistakes_are_named_at_once_a_line_each():
         ({"ep": 2, "sharding": 2, "dp": 2}, {}, "dp=2"),
         ({"tp": 2}, {"record": {"tensors": True}}, "record.tensors"),
         ({"tp": 2}, {"faults": [NAN]}, "1 faults"),
+        ({"sharding": 2}, MUON, "sharding_split_param to false"),
+        ({}, MUON | {"record": MOMENTS}, r"record\.moments.*'muon'"),
     ],
 )
-def test_refuses_layouts(parallel, changes, message):
+def test_refuses_what_does_not_fit_together(parallel, changes, message):
     with pytest.raises(ValueError, match=message):
         parse_config({**MINIMAL, "parallel": parallel, **changes})
+
+
+def test_sharding_that_splits_no_tensor_goes_with_muon():
+    whole = {"sharding": 2, "sharding_split_param": False}
+    assert parse_config({**MINIMAL, **MUON, "parallel": whole})
 
 
 def test_a_changed_copy_is_checked_too():

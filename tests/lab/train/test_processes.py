@@ -1,7 +1,6 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
 
-import contextlib
 import errno
 import os
 import signal
@@ -16,10 +15,9 @@ from lab.train import runs
 from paddle_adagc.lab.record.files import RunRecord
 from paddle_adagc.lab.record.flight import load_event
 from paddle_adagc.lab.storage import StorageError, storage_errors
-from paddle_adagc.lab.train import processes
+from paddle_adagc.lab.train import processes, trainer
 from paddle_adagc.lab.train.checkpoints import COMPLETE
 from paddle_adagc.lab.train.processes import StopRequest
-from paddle_adagc.lab.train.trainer import PretrainTrainer
 
 
 @pytest.mark.parametrize(
@@ -53,15 +51,21 @@ def test_survivors_of_a_dead_rank_name_it_and_the_way_out():
         run_on_ranks(_lose_a_rank, 2, timeout=60)
 
 
-def test_nohup_stays_in_force():
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with StopRequest(log_every=1) as stop:
-            signal.raise_signal(signal.SIGHUP)
-            assert stop.agreed(1) == 0
-        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGHUP, before)
+@pytest.fixture
+def own_signals():
+    """Put the handlers of signals back after a test."""
+    before = {number: signal.getsignal(number) for number in processes._SIGNALS}
+    yield before
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_nohup_stays_in_force(own_signals):
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with StopRequest(log_every=1) as stop:
+        signal.raise_signal(signal.SIGHUP)
+        assert stop.agreed(1) == 0
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
 
 
 @pytest.mark.slow
@@ -112,16 +116,13 @@ def test_the_launcher_s_signal_reaches_all_ranks(tmp_path):
 
 
 def test_a_second_signal_exits_at_once_and_an_echo_does_not(
-    monkeypatch, request
+    monkeypatch, own_signals
 ):
     exited = mock.Mock()
     monkeypatch.setattr(processes.os, "_exit", exited)
-    for number in reversed(processes._SIGNALS):
-        before = signal.getsignal(number)
-        request.addfinalizer(lambda n=number, b=before: signal.signal(n, b))
     with StopRequest(log_every=10) as stop:
         assert stop.agreed(1) == 0
-    assert signal.getsignal(signal.SIGINT) is before
+    assert signal.getsignal(signal.SIGINT) is own_signals[signal.SIGINT]
     with StopRequest(log_every=10) as stop:
         for _ in range(3):  # as Paddle's launcher does
             signal.raise_signal(signal.SIGTERM)
@@ -148,19 +149,15 @@ def test_a_forked_data_loader_ends_by_sigterm():
 
 
 @pytest.mark.parametrize("every", [4, 5])
-def test_the_last_step_is_evaluated_and_saved_once(every, tmp_path):
+def test_the_last_step_is_evaluated_and_saved_once(every, tmp_path, capsys):
     values = runs.make_values(tmp_path, eval_every=every, save_every=every)
-    counts = {}
-    with contextlib.ExitStack() as stack:
-        for name in ("evaluate", "_save_checkpoint"):
-            method = getattr(PretrainTrainer, name)
-            counts[name] = stack.enter_context(
-                mock.patch.object(
-                    PretrainTrainer, name, autospec=True, side_effect=method
-                )
-            )
+    complete = trainer.complete_checkpoint
+    with mock.patch.object(
+        trainer, "complete_checkpoint", side_effect=complete
+    ) as saved:
         _, record = runs.run(values)
-    assert [count.call_count for count in counts.values()] == [3, 3]
+    assert saved.call_count == 3
+    assert capsys.readouterr().out.count("validation loss") == 3
     assert runs.evaluated(record)[0] == [every - 1, 2 * every - 1, 11]
     names = {"checkpoint-12", f"checkpoint-{2 * every}"}
     assert {*runs.checkpoint_names(tmp_path)} == names

@@ -12,6 +12,7 @@ import signal
 from unittest import mock
 
 import numpy as np
+import paddle.distributed as dist
 import pytest
 from core.parallel.ranks import run_on_ranks
 from lab.train import runs
@@ -51,8 +52,7 @@ V1 = (2, *SHARDED, "parallel.sharding_split_param=false")
 
 def pretrain(values, stop_at=None):
     """One process's part of a run; gives its status or exit status."""
-    rank = os.environ.get("PADDLE_TRAINER_ID", "0")
-    is_last = int(rank) + 1 == int(os.environ.get("PADDLE_TRAINERS_NUM", "1"))
+    is_last = dist.get_rank() + 1 == dist.get_world_size()
     training_step = PretrainTrainer.training_step
 
     @functools.wraps(training_step)  # the Trainer looks at its signature

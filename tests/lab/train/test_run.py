@@ -1,11 +1,15 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Whole runs through PaddleNLP's Trainer: resume, faults, logs."""
+"""Whole runs through PaddleNLP's Trainer: faults, FP8, logs."""
+
+import re
 
 import numpy as np
 import pytest
+from core.parallel.ranks import run_on_ranks
 from lab.train import runs
 
+from paddle_adagc.lab.record.files import RunRecord
 from paddle_adagc.lab.train.console import summarise_run
 
 
@@ -29,51 +33,11 @@ def test_run_leaves_a_complete_record(tmp_path):
     assert record.run["wall_seconds"] > 0
 
 
-SCALED_HEAD = {
-    "kind": "gradient_scale",
-    "tensor": "lm_head.weight",
-    "magnitude": 1e4,
-}
-# With 16 tokens a step, some of the experts get none.
-EXPERTS = {
-    "moe_num_experts": 12,
-    "moe_intermediate_size": 8,
-    "moe_num_shared_experts": 1,
-    "moe_correction_bias": True,
-    "router_aux_loss_coef": 0.01,
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("clip", "model"),
-    [
-        ("adagc", {}),
-        ("global_norm", {}),
-        ("global_adagc", {}),
-        ("adagc", EXPERTS),
-    ],
-)
-def test_stopped_and_resumed_run_has_the_same_record(tmp_path, clip, model):
-    values = runs.make_values("", save_every=4, eval_every=6)
-    values["clip"] = {"name": clip}
-    if model:
-        values["model"] |= model
-        values["train"] |= {"batch_size": 1, "expert_bias_rate": 0.01}
-    values["faults"] = [{"kind": "random_tokens", "start": 3, "every": 2}]
-    whole = runs.run_whole_and_cut(values, tmp_path)
-    if model:  # 32 assignments of 16 tokens to 12 experts
-        violation = whole.metrics["expert_max_violation"]
-        assert (violation > 0).all()
-        assert (violation <= 16 / (32 / 12) - 1).all()
-        assert whole.metrics["idle_experts"].max() > 0
-
-
 @pytest.mark.parametrize("tensors", [True, False])
-def test_faults_are_injected_and_recorded(tmp_path, tensors):
+def test_faults_are_injected_recorded_and_summarised(tmp_path, tensors):
     faults = [
         {"kind": "random_tokens", "steps": [6]},
-        {**SCALED_HEAD, "steps": [8]},
+        {**runs.SCALED_HEAD, "steps": [8]},
         *runs.nan_at(9, tensor="*mlp.up_proj*"),
     ]
     changes = {"faults": faults, "record": {"tensors": tensors}}
@@ -93,6 +57,15 @@ def test_faults_are_injected_and_recorded(tmp_path, tensors):
         "model.layers.0.mlp.up_proj.weight"
     ]
     assert np.isfinite(record.loss).all()
+    ending = summarise_run(tmp_path)
+    assert ending.is_sound
+    text = "\n".join(ending.lines)
+    assert text.startswith("finished: 12 steps in 00:0")
+    assert f"loss: first {record.loss[0]:.4g}, " in text
+    assert "spikes: – (a step is judged by the 200 steps before" in text
+    assert re.search(r"most clipped: lm_head h \S+ at step 8", text)
+    assert not re.search(r" h 1 at step", text)
+    assert ending.lines[-1] == f"next: python tools/report.py {tmp_path}"
     if not tensors:
         return
     head = record.tensor_names.index("lm_head.weight")
@@ -115,21 +88,6 @@ def test_run_that_diverges_ends_with_its_record(tmp_path):
     assert ending.lines[-1].startswith("the loss is not finite any more")
 
 
-@pytest.mark.parametrize(
-    ("section", "value", "message"),
-    [
-        ("train", {"precision": "bfloat16"}, "precision=bfloat16"),
-        ("data", {"seq_length": 10**5}, r"data\.seq_length=100000 is above"),
-        ("model", {"vocab_size": 100}, "vocab_size=100"),
-    ],
-)
-def test_what_cannot_be_trained_is_refused(tmp_path, section, value, message):
-    values = runs.make_values(tmp_path)
-    values[section] |= value
-    with pytest.raises(ValueError, match=message):
-        runs.run(values)
-
-
 def test_weights_that_are_nan_are_not_saved(tmp_path):
     changes = {"clip": {"name": "global_norm"}, "faults": runs.nan_at(2)}
     train = {"log_every": 6, "save_every": 2, "keep_checkpoints": 1}
@@ -138,3 +96,70 @@ def test_weights_that_are_nan_are_not_saved(tmp_path):
     assert (status, record.num_steps) == ("diverged", 4)
     assert runs.checkpoint_names(tmp_path) == ["checkpoint-2"]
     assert runs.run(values)[0] == "diverged"
+
+
+def float8_values(output_dir, **changes):
+    values = runs.make_values(output_dir, precision="float8", **changes)
+    experts = {"moe_num_experts": 4, "moe_correction_bias": True}
+    values["model"] |= {"num_hidden_layers": 2, **experts}
+    return values
+
+
+def test_a_run_records_which_tensors_are_quantised(tmp_path):
+    values = float8_values(tmp_path / "all")
+    status, record = runs.run(values)
+    assert status == "finished"
+    assert record.loss[-1] < record.loss[0] - 0.3
+    float8 = record.run["float8"]
+    assert float8["backend"] == "emulated"
+    assert sorted(float8["quantized"] + float8["not_quantized"]) == sorted(
+        record.tensor_names
+    )
+    layer = "model.layers.1.mlp"
+    for name in ("experts.3.down_proj", "experts.0.gate_proj"):
+        assert f"{layer}.{name}.weight" in float8["quantized"]
+    assert f"{layer}.gate.weight" in float8["not_quantized"]
+    assert len(float8["not_quantized"]) == 9
+    values["train"] |= {"output_dir": str(tmp_path / "some"), "max_steps": 2}
+    values["model"]["float8_linears"] = ["attention"]
+    quantized = runs.run(values)[1].run["float8"]["quantized"]
+    assert len(quantized) == 8
+    assert all("self_attn" in name for name in quantized)
+
+
+@pytest.mark.slow
+def test_quantised_tensors_of_all_stages_are_recorded(tmp_path):
+    parts = {"gradient_accumulation_steps": 2, "record": {"tensors": False}}
+    _, alone = runs.run(float8_values(tmp_path / "alone", **parts))
+    values = float8_values(tmp_path / "pp2", parallel={"pp": 2}, **parts)
+    run_on_ranks(runs.pretrain, 2, values=values)
+    record = RunRecord.load(tmp_path / "pp2")
+    assert record.run["float8"] == alone.run["float8"]
+    np.testing.assert_allclose(record.loss, alone.loss, rtol=1e-5)
+
+
+SCALARS = {
+    "train/clip_clipped_fraction",
+    "train/clip_h_min",
+    "train/clip_norm/lm_head.weight",  # a tensor without layers is a curve
+    "eval/loss",
+}
+GROUP = "model.layers.N.mlp.up_proj.weight"
+
+
+def test_visualdl_gets_the_clip_s_numbers(tmp_path):
+    visualdl = pytest.importorskip("visualdl")
+    changes = {"model": {"num_hidden_layers": 2}, "record": {}}
+    runs.run(runs.make_values(tmp_path, visualdl=True, **changes))
+    (log,) = (tmp_path / "logs").glob("*.log")
+    reader = visualdl.LogReader(file_path=str(log))
+    tags = reader.get_tags()
+    assert set(tags["scalar"]) >= SCALARS
+    histograms = {f"train/clip_{q}/{GROUP}" for q in ("norm", "gamma", "h")}
+    assert set(tags["histogram"]) >= histograms
+    assert "train/clip_lowest_h" in tags["text"]
+    for name in ("h_min", "h/lm_head.weight"):
+        points = reader.get_data("scalar", f"train/clip_{name}")
+        assert [point.id for point in points] == [3, 6, 9, 12]  # each once
+    bars = reader.get_data("histogram", f"train/clip_h/{GROUP}")[-1]
+    assert sum(bars.histogram.hist) == 2  # layers

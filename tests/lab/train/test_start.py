@@ -8,14 +8,14 @@ import time
 
 import numpy as np
 import pytest
-from indexed import write_indexed_dataset
+from indexed import write_random_dataset
 from lab.train import runs
 from pages import load_tool
 
 from paddle_adagc.lab.record.files import RunRecord, lock_run, update_run_json
 from paddle_adagc.lab.train.checkpoints import last_checkpoint
 from paddle_adagc.lab.train.optimizers import learning_rate
-from paddle_adagc.lab.train.parse import parse_config
+from paddle_adagc.lab.train.parse import merged, parse_config
 from paddle_adagc.lab.train.run import run_pretraining
 from paddle_adagc.lab.train.start import Fork, find_changes
 from paddle_adagc.state import load_state
@@ -94,8 +94,8 @@ def test_equal_batches_may_be_cut_another_way(copied, tmp_path):
         FileExistsError, match="keep the global batch of 4, now 6"
     ):
         runs.run(values)
-    values = constant(tmp_path / "moe")
-    values["model"] |= {"moe_num_experts": 4, "moe_intermediate_size": 8}
+    experts = {"moe_num_experts": 4, "moe_intermediate_size": 8}
+    values = constant(tmp_path / "moe", model=experts)
     runs.run(values)
     values["train"] |= cut
     with pytest.raises(FileExistsError, match="gradient_accumulation_steps"):
@@ -113,40 +113,43 @@ def test_overrides_of_single_tensors_take_a_fork():
 
 
 def test_a_run_does_not_go_on_with_other_data(tmp_path):
-    def write_data(seed):
-        rng = np.random.default_rng(seed)
-        documents = [rng.integers(256, size=40) for _ in range(90)]
-        prefix = str(tmp_path / "data" / "x")
-        write_indexed_dataset(prefix, documents, vocab_size=256)
-        return {"kind": "mmap", "prefix": prefix}
-
-    values = runs.make_values(tmp_path / "run", save_every=4)
-    values["data"] |= write_data(seed=0)
+    prefix = tmp_path / "data/x"
+    data = write_random_dataset(prefix, seed=0)
+    values = runs.make_values(tmp_path / "run", save_every=4, data=data)
     with runs.interrupted_at(6):
         runs.run(values)
-    write_data(seed=1)  # documents of the same lengths
+    write_random_dataset(prefix, seed=1)  # documents of the same lengths
     with pytest.raises(FileExistsError, match="on other data"):
         runs.run(values)
-    write_data(seed=0)
+    write_random_dataset(prefix, seed=0)
     assert runs.run(values)[0] == "finished"
 
 
-def test_a_fork_without_a_change_is_the_run(source, tmp_path):
+@pytest.mark.filterwarnings("ignore:the loaded state was made")
+def test_a_fork_has_the_run_s_past_and_the_state_of_what_keeps_its_name(
+    source, tmp_path
+):
     values = constant("", keep_checkpoints=9)
-    status, record = fork(values, source, tmp_path / "fork", step=4)
+    status, record = fork(values, source, tmp_path / "same", step=4)
     assert status == "finished"
     runs.assert_same(RunRecord.load(source), record)
     origin = {"run": str(source), "step": 4, "changed": {}}
     assert record.run["forked_from"] == origin
+    values = constant("", optimizer={"name": "lion"})
+    values["clip"]["lambda_rel"] = 1.2
+    values["record"]["moments"] = False
+    fork(values, source, tmp_path / "changed", step=8)
+    state = load_state(tmp_path / "changed/checkpoint-12")
+    assert state["step"] == 12
+    assert state["config"]["lambda_rel"] == 1.2
 
 
 def test_a_fork_to_another_clip_starts_with_its_warm_up(tmp_path):
-    values = constant(tmp_path / "global", keep_checkpoints=9)
-    values["clip"] = {"name": "global_norm"}
-    values["record"] = {"tensors": False, "moments": False}
+    changes = {"clip": {"name": "global_norm"}, "record": {}}
+    values = constant(tmp_path / "global", keep_checkpoints=9, **changes)
     _, before = runs.run(values)
     values["clip"] = {"name": "adagc", "t_start": 1}
-    values["record"] = {"tensors": True, "moments": False}
+    values["record"] = {"tensors": True}
     target = tmp_path / "whole"
     _, whole = fork(values, tmp_path / "global", target, step=8)
     # Step 8 is the warm-up, in which AdaGC clips by the global norm.
@@ -171,18 +174,6 @@ def test_a_fork_to_another_clip_starts_with_its_warm_up(tmp_path):
     )
 
 
-@pytest.mark.filterwarnings("ignore:the loaded state was made")
-def test_a_fork_keeps_the_state_of_what_keeps_its_name(source, tmp_path):
-    values = constant("")
-    values["clip"]["lambda_rel"] = 1.2
-    values["optimizer"] = {"name": "lion"}
-    values["record"]["moments"] = False
-    fork(values, source, tmp_path / "fork", step=8)
-    state = load_state(tmp_path / "fork/checkpoint-12")
-    assert state["step"] == 12
-    assert state["config"]["lambda_rel"] == 1.2
-
-
 def test_what_cannot_be_forked_is_refused(source, tmp_path, capsys):
     config = str(runs.CONFIGS / "proxy/switch.yaml")
     here = f"train.output_dir={tmp_path}"
@@ -198,76 +189,72 @@ def test_what_cannot_be_forked_is_refused(source, tmp_path, capsys):
     runs.run(constant(tmp_path / "c"))
     with pytest.raises(FileExistsError, match="not this fork"):
         fork(constant(""), source, tmp_path / "c", step=4)
-    values = constant("")
-    values["model"]["hidden_size"] = 32
+    values = constant("", model={"hidden_size": 32})
     with pytest.raises(ValueError, match="another model"):
         fork(values, source, tmp_path / "d", step=4)
     assert not (tmp_path / "d").exists()
 
 
-def test_finished_run_is_not_repeated_and_another_config_is_refused(tmp_path):
-    values = runs.make_values(tmp_path, max_steps=3)
-    runs.run(values)
-    before = (tmp_path / "metrics.jsonl").stat().st_mtime_ns
+def test_a_finished_run_is_not_repeated_and_another_is_refused(copied):
+    values, metrics = constant(copied), copied / "metrics.jsonl"
+    before = metrics.stat().st_mtime_ns
     assert runs.run(values)[0] == "finished"
-    assert (tmp_path / "metrics.jsonl").stat().st_mtime_ns == before
+    assert metrics.stat().st_mtime_ns == before
     values["clip"]["t_start"] = 6
     with pytest.raises(FileExistsError, match=r"clip\.t_start"):
         runs.run(values)
-    wrong = values | {"clip": {**values["clip"], "lambda_rel": -1}}
-    with pytest.raises(ValueError, match="lambda_rel must be positive"):
-        runs.run(wrong)
     run_pretraining(parse_config(values), overwrite=True)
-    assert RunRecord.load(tmp_path).run["config"]["clip"]["t_start"] == 6
+    assert RunRecord.load(copied).run["config"]["clip"]["t_start"] == 6
 
 
-def test_directory_that_another_process_writes_to_is_left_alone(tmp_path):
-    values = runs.make_values(tmp_path, max_steps=3)
-    runs.run(values)
-    before = (tmp_path / "metrics.jsonl").read_bytes()
-    config = parse_config(values)
-    (tmp_path / "checkpoint-2").mkdir()  # its last file is not there yet
+def test_directory_that_another_process_writes_to_is_left_alone(copied):
+    config, metrics = parse_config(constant(copied)), copied / "metrics.jsonl"
+    before = metrics.read_bytes()
+    (copied / "checkpoint-2").mkdir()  # its last file is not there yet
     for status, overwrite in (("finished", True), ("running", False)):
-        update_run_json(tmp_path, status=status)
+        update_run_json(copied, status=status)
         with (
-            lock_run(tmp_path),
+            lock_run(copied),
             pytest.raises(FileExistsError, match="another process"),
         ):
             run_pretraining(config, overwrite=overwrite)
-        assert (tmp_path / "metrics.jsonl").read_bytes() == before
-        assert (tmp_path / "checkpoint-2").exists()
+        assert metrics.read_bytes() == before
+        assert (copied / "checkpoint-2").exists()
 
 
-def test_what_is_no_run_is_left_alone(tmp_path):
+def test_what_is_the_user_s_own_is_left_alone(tmp_path):
     (tmp_path / "thesis.txt").write_text("years of work")
     config = parse_config(runs.make_values(tmp_path))
     for overwrite in (False, True):
         with pytest.raises(FileExistsError, match="holds no run"):
             run_pretraining(config, overwrite=overwrite)
-    assert (tmp_path / "thesis.txt").exists()
-
-
-@pytest.mark.parametrize(
-    ("section", "wrong"),
-    [
-        ("clip", {"name": "adagc", "lamda_rel": 1.1}),
-        ("model", {"hidden_size": 15}),
-        ("faults", [{"kind": "gradient_nan", "start": 2, "tensor": "nope"}]),
-    ],
-)
-def test_a_run_is_not_removed_for_one_that_is_not_sound(copied, section, wrong):
-    before = RunRecord.load(copied)
-    config = parse_config({**constant(copied), section: wrong})
-    with pytest.raises(ValueError, match=r"lamda_rel|hidden_size|nope"):
-        run_pretraining(config, overwrite=True)
-    runs.assert_same(before, RunRecord.load(copied))
-
-
-def test_a_checkpoint_of_the_user_s_own_is_left_alone(tmp_path):
     for name in ("checkpoint-best", "checkpoint-4"):
         (tmp_path / name).mkdir()
     assert last_checkpoint(tmp_path) is None
-    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-best"]
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"thesis.txt", "checkpoint-best"}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"clip": {"lamda_rel": 1.1}}, "'lamda_rel'"),
+        ({"clip": {"lambda_rel": -1}}, "lambda_rel must be positive"),
+        ({"model": {"hidden_size": 15}}, "hidden_size=15"),
+        ({"model": {"vocab_size": 100}}, "vocab_size=100"),
+        ({"model": {"float8_linears": ["mlp"]}}, "precision='float32'"),
+        ({"train": {"precision": "bfloat16"}}, "precision=bfloat16"),
+        ({"data": {"seq_length": 10**5}}, r"seq_length=100000 is above"),
+        ({"faults": runs.nan_at(2, tensor="nope")}, "tensor='nope'"),
+    ],
+)
+def test_a_run_is_not_removed_for_one_that_is_not_sound(copied, wrong, message):
+    before = RunRecord.load(copied)
+    with pytest.raises(ValueError, match=message):
+        run_pretraining(
+            parse_config(merged(constant(copied), wrong)), overwrite=True
+        )
+    runs.assert_same(before, RunRecord.load(copied))
 
 
 def test_processes_that_load_data_do_not_hold_the_directory(tmp_path):

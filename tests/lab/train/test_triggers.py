@@ -1,15 +1,15 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Runs with each optimizer, initialisation and trigger of loss spikes."""
+"""Runs that are cut: each optimizer, kind of clip and trigger of spikes."""
 
 import numpy as np
 import pytest
 from helpers import slow_but
+from lab.train import runs
 from lab.train.runs import proxy_values, run_in, run_whole_and_cut
 
-from paddle_adagc.lab.train.config import OPTIMIZERS
+from paddle_adagc.lab.train.config import OPTIMIZERS, WITHOUT_MOMENTS
 
-WITHOUT_MOMENTS = ("lion", "muon")
 OPTIONS = {
     # Resets, and clips between them, before and after the checkpoint.
     "spam": ["optimizer.reset_interval=3", "optimizer.clip_start=1"],
@@ -19,11 +19,11 @@ OPTIONS = {
 }
 
 
-def make_values(*overrides, proxy="llama_low_noise", steps=8):
+def make_values(*overrides, proxy="llama_low_noise"):
     return proxy_values(
         proxy,
         "",
-        f"train.max_steps={steps}",
+        "train.max_steps=8",
         "train.batch_size=4",
         "train.save_every=4",
         "train.visualdl=false",
@@ -50,6 +50,34 @@ def test_every_optimizer_trains_and_resumes(name, tmp_path):
     if name == "spam":  # at a reset the first moment is the gradient's share
         share = 0.1 * record.tensors["clipped_norm"][2]
         np.testing.assert_allclose(first[2], share, rtol=1e-5)
+
+
+# With 16 tokens a step, some of the experts get none.
+EXPERTS = {
+    "moe_num_experts": 12,
+    "moe_intermediate_size": 8,
+    "moe_num_shared_experts": 1,
+    "moe_correction_bias": True,
+    "router_aux_loss_coef": 0.01,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("clip", "model"),
+    [("global_norm", {}), ("global_adagc", {}), ("adagc", EXPERTS)],
+)
+def test_clips_and_experts_resume(clip, model, tmp_path):
+    changes = {"batch_size": 1, "expert_bias_rate": 0.01} if model else {}
+    fault = {"kind": "random_tokens", "start": 3, "every": 2}
+    changes |= {"clip": {"name": clip}, "model": model, "faults": [fault]}
+    values = runs.make_values("", save_every=4, eval_every=6, **changes)
+    whole = run_whole_and_cut(values, tmp_path)
+    if model:  # 32 assignments of 16 tokens to 12 experts
+        violation = whole.metrics["expert_max_violation"]
+        assert (violation > 0).all()
+        assert (violation <= 16 / (32 / 12) - 1).all()
+        assert whole.metrics["idle_experts"].max() > 0
 
 
 @pytest.mark.slow
