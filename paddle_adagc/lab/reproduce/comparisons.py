@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from paddle_adagc.lab.report.forest import mean_limits
 from paddle_adagc.lab.report.formatting import format_list, two_digits
 from paddle_adagc.lab.report.measures import run_measures
 from paddle_adagc.lab.reproduce.claims import SPIKE_EVENTS, Condition
@@ -450,6 +449,15 @@ def _mean_in_short(measure: str, differences: np.ndarray, p: float) -> str:
         low, high = mean_limits(differences)
         text += f" ({low:+.3g} to {high:+.3g})"
     return f"{text}, p {p:.2g}"
+
+
+def mean_limits(differences: np.ndarray) -> tuple[float, float]:
+    """95% limits of a mean by Student's t; both the mean of one value."""
+    mean = float(differences.mean())
+    if len(differences) < 2:
+        return mean, mean
+    half = stats.t.ppf(0.975, len(differences) - 1) * stats.sem(differences)
+    return mean - float(half), mean + float(half)
 
 
 def _mean_text(differences: np.ndarray) -> str:

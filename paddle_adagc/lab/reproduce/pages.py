@@ -15,7 +15,6 @@ import jinja2
 
 from paddle_adagc.lab.markdown import markdown_table
 from paddle_adagc.lab.report.formatting import Value, format_spread
-from paddle_adagc.lab.report.loss_curves import loss_curves_svg
 from paddle_adagc.lab.report.measures import listed, run_measures, spread
 from paddle_adagc.lab.reproduce.claims import Claim, Curves, Figure, targets_of
 from paddle_adagc.lab.reproduce.comparisons import (
@@ -24,6 +23,7 @@ from paddle_adagc.lab.reproduce.comparisons import (
     judged,
     rate_of,
 )
+from paddle_adagc.lab.reproduce.drawings import loss_curves_svg
 from paddle_adagc.lab.reproduce.pool import (
     Catalogue,
     JoinedExperiment,

@@ -12,9 +12,13 @@ from typing import Any
 import numpy as np
 
 from paddle_adagc.lab.markdown import markdown_table
-from paddle_adagc.lab.report.forest import ForestRow, forest_svg, mean_limits
 from paddle_adagc.lab.reproduce.claims import SPIKE_EVENTS, Figure, FigureRow
-from paddle_adagc.lab.reproduce.comparisons import event_pairs, rate_of
+from paddle_adagc.lab.reproduce.comparisons import (
+    event_pairs,
+    mean_limits,
+    rate_of,
+)
+from paddle_adagc.lab.reproduce.drawings import forest_svg
 from paddle_adagc.lab.reproduce.pool import PooledResults
 from paddle_adagc.lab.reproduce.results import RunResult, paired
 from paddle_adagc.lab.reproduce.statistics import (
@@ -139,10 +143,7 @@ class Summary:
         return {
             figure.file: forest_svg(
                 figure.title,
-                [
-                    ForestRow(r.label, r.value, r.low, r.high, r.text)
-                    for r in rows
-                ],
+                rows,
                 is_ratio=figure.measure in RATIOS,
                 margin=None if figure.measure in RATIOS else figure.margin,
             )
