@@ -47,8 +47,7 @@ class Comparison:
         self.method: str = fields["method"]
         self.expect: str = fields["expect"]
         self.measure: str = fields["measure"]
-        self.margin: float = fields.get("margin", 0.0)
-        self.has_margin = "margin" in fields
+        self.margin: float | None = fields.get("margin")
         self.values: list[float] = fields.get("values", [])
         self.is_enough = fields.get("num_seeds", SEEDS) >= SEEDS
         self.first, self.second, self.beside = (
@@ -58,10 +57,8 @@ class Comparison:
         self.pairs: list[Pair] = []
         if self.first and self.second:
             self.pairs = [*zip(self.first, self.second, strict=True)]
-        self.p: dict[str, float] = {}
+        self.p = self._test() if fields.get("num_seeds", 1) else {}
         """``p_for``, ``p_against``, ``p_equal``, ``p_fewer``, as tested."""
-        if fields.get("num_seeds", 1):
-            self._test()
 
     @property
     def d(self) -> np.ndarray:
@@ -69,86 +66,66 @@ class Comparison:
         times = self.fields.get("times", 1)
         return differences(self.pairs, self.measure, times)
 
-    def _test(self) -> None:
+    def _test(self) -> dict[str, float]:
         if self.expect == "at most":
-            self._test_bound()
-        elif self.measure == EVENTS:
-            self._test_events()
-        elif self.expect == "equal":
-            beyond = min(
-                sign_flip(self.d - self.margin, "greater"),
-                sign_flip(self.d + self.margin, "less"),
-            )
-            p_against = min(1.0, 2 * beyond)
-            self.p = {"p_for": self._within(), "p_against": p_against}
-        else:
-            d = -self.d if self.expect == "higher" else self.d
-            if self.expect == "no worse":
-                d = d - self.margin
-            for name, side in (("p_for", "less"), ("p_against", "greater")):
-                self.p[name] = sign_flip(d, side)
-            if self.has_margin and self.expect != "no worse":
-                self.p["p_equal"] = self._within()
+            return self._test_bound()
+        if self.measure == EVENTS:
+            return self._test_events()
+        if self.margin is None:
+            return self._sides(*sign_flip(self.d))
+        low, high = (sign_flip(self.d + m) for m in (-self.margin, self.margin))
+        within = max(low[0], high[1])
+        if self.expect == "equal":
+            return self._sides(within, min(1.0, 2 * min(low[1], high[0])))
+        if self.expect == "no worse":
+            return self._sides(*low)
+        return self._sides(*sign_flip(self.d), within)
 
-    def _within(self) -> float:
-        """Two one-sided tests of a mean inside of the margin."""
-        below = sign_flip(self.d - self.margin, "less")
-        return max(below, sign_flip(self.d + self.margin, "greater"))
+    def _sides(
+        self, less: float, greater: float, equal: float | None = None
+    ) -> dict[str, float]:
+        """What is expected, its opposite, and no difference."""
+        p = {"p_for": less, "p_against": greater}
+        if self.expect == "higher":
+            p = {"p_for": greater, "p_against": less}
+        return p if equal is None else p | {"p_equal": equal}
 
-    def _test_bound(self) -> None:
+    def _test_bound(self) -> dict[str, float]:
         """Of runs, which all have to keep it; of one number; of several."""
         bound = self.fields["bound"]
         if self.first:
             worst = max(run.measures[self.measure] for run in self.first)
-            holds = worst <= bound
-            self.p = {"p_for": float(not holds), "p_against": float(holds)}
-            return
+            return self._sides(float(worst > bound), float(worst <= bound))
         d = np.array(self.values) - bound
         if len(d) > 1:
             t = d.mean() / (d.std(ddof=1) / math.sqrt(len(d)))
             below = float(stats.t.cdf(t, len(d) - 1))
-            self.p = {"p_for": below, "p_against": 1 - below}
-            return
-        close = self.has_margin and abs(d[0]) <= self.margin
-        self.p = {
-            "p_for": float(d[0] > 0 or close),
-            "p_against": float(d[0] <= 0 or close),
-            "p_equal": float(not close),
-        }
+            return self._sides(below, 1 - below)
+        close = self.margin is not None and abs(d[0]) <= self.margin
+        above, below = float(d[0] > 0 or close), float(d[0] <= 0 or close)
+        return self._sides(above, below, float(not close))
 
-    def _test_events(self) -> None:
+    def _test_events(self) -> dict[str, float]:
         """The larger of the pooled and the clustered p."""
         k1, t1 = counts(self.first)
+        margin = self.margin
         if not self.second:
-            rare = self.has_margin and not k1.sum()
-            against = self._rarer(self.first) if rare else 1.0
-            self.p = {"p_for": float(not k1.sum()), "p_against": against}
-            return
+            rare = margin is not None and not k1.sum()
+            against = rarer(self.first, margin or 0.0) if rare else 1.0
+            return self._sides(float(not k1.sum()), against)
         k2, t2 = counts(self.second)
         share = t1.sum() / (t1.sum() + t2.sum())
         total = int(k1.sum() + k2.sum())
-        pooled = {
-            "less": float(stats.binom.cdf(k1.sum(), total, share)),
-            "greater": float(stats.binom.sf(k1.sum() - 1, total, share)),
-        }
-        less, greater = (
-            max(p, sign_flip(k1 / t1 - k2 / t2, side))
-            for side, p in pooled.items()
-        )
-        self.p = {"p_for": less, "p_against": greater}
-        if self.expect == "higher":
-            self.p = {"p_for": greater, "p_against": less}
+        clustered = sign_flip(k1 / t1 - k2 / t2)
+        less = max(float(stats.binom.cdf(k1.sum(), total, share)), clustered[0])
+        pooled = float(stats.binom.sf(k1.sum() - 1, total, share))
+        equal = None
+        if margin is not None:
+            equal = max(rarer(self.first, margin), rarer(self.second, margin))
+        p = self._sides(less, max(pooled, clustered[1]), equal)
         if self.expect == "zero" and self.num_events(self.beside):
-            self.p |= {"p_for": 1.0, "p_fewer": less}
-        if self.has_margin:
-            both = map(self._rarer, (self.first, self.second))
-            self.p["p_equal"] = max(both)
-
-    def _rarer(self, runs: list[StoredRun]) -> float:
-        """Test a rate below ``margin`` events per 1,000 judged steps."""
-        events, judged = counts(runs)
-        mean = self.margin * judged.sum() / 1000
-        return float(stats.poisson.cdf(events.sum(), mean))
+            p |= {"p_for": 1.0, "p_fewer": less}
+        return p
 
     def num_events(self, others: Sequence[StoredRun]) -> int:
         """Events of its first side and of other runs."""
@@ -233,6 +210,12 @@ class Comparison:
             return set()
         deviation = float(f"{np.std(self.d, ddof=1):.2g}")
         return {f"{np.mean(self.d):+.4g} ± {deviation:g}"}
+
+
+def rarer(runs: list[StoredRun], margin: float) -> float:
+    """Test a rate below ``margin`` events per 1,000 judged steps."""
+    events, judged = counts(runs)
+    return float(stats.poisson.cdf(events.sum(), margin * judged.sum() / 1000))
 
 
 def check_verdicts(
