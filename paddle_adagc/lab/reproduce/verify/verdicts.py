@@ -170,46 +170,45 @@ class Comparison:
             return "holds"
         return "against" if count * p["p_against"] <= ALPHA / 2 else "open"
 
-    def short_texts(self) -> set[str]:
-        """Return what it may be in one number."""
+    def number(self) -> str:
+        """Return it in one number; "" if it was not tested."""
         if self.expect == "occurs":
-            k, t = counts(self.first)
-            what = f"{k.sum():.0f} events in {t.sum():,.0f} steps"
-            return {f"{self.method}: {what}"}
+            k, t = (side.sum() for side in counts(self.first))
+            return f"{self.method}: {k:.0f} events in {t:,.0f} steps"
         if self.expect == "at most" and self.p:
             bound = f" (bound {self.fields['bound']:g})"
             if self.first:
-                values = [run.measures[self.measure] for run in self.first]
-                return {f"largest {max(values):.3g}{bound}"}
+                worst = max(run.measures[self.measure] for run in self.first)
+                return f"largest {worst:.3g}{bound}"
             spec = ".4g" if len(self.values) > 1 else ".3g"
-            return {f"{np.mean(self.values):{spec}}{bound}"}
+            return f"{np.mean(self.values):{spec}}{bound}"
         if not self.pairs:
-            return set()
+            return ""
         p_for = self.p.get("p_fewer", self.p["p_for"])
-        p = min(p_for, self.p["p_against"])
+        p = f", p {min(p_for, self.p['p_against']):.2g}"
         if self.measure != EVENTS:
             mean, low, high = mean_limits(self.d)
-            text = f"{mean:+.3g}{UNITS.get(self.measure, '')} "
-            text += f"({low:+.3g} to {high:+.3g}), p {p:.2g}"
-        else:
-            text = f"{change_text(EVENTS, self.pairs)} events"
-            if self.num_events(self.second):
-                value, low, high = limits(EVENTS, self.pairs)
-                ratio = f"{value:.2g} ({low:.2f}-{high:.2g})"
-                text += f", ratio {ratio}, p {p:.2g}".replace("inf", "∞")
-            else:
-                text += f" in {counts(self.first)[1].sum():,.0f} steps each"
-        return {text, f"{self.method} against {self.fields['other']}: {text}"}
+            unit = UNITS.get(self.measure, "")
+            return f"{mean:+.3g}{unit} ({low:+.3g} to {high:+.3g}){p}"
+        text = f"{change_text(EVENTS, self.pairs)} events"
+        if not self.num_events(self.second):
+            return f"{text} in {counts(self.first)[1].sum():,.0f} steps each"
+        value, low, high = limits(EVENTS, self.pairs)
+        ratio = f"{value:.2g} ({low:.2f}-{high:.2g})".replace("inf", "∞")
+        return f"{text}, ratio {ratio}{p}"
 
-    def facts(self) -> set[str]:
-        """Return counts and mean differences of its runs."""
+    def texts(self) -> set[str]:
+        """Return what its numbers are printed as."""
+        number = self.number()
+        named = f"{self.method} against {self.fields.get('other')}: {number}"
+        found = {number, named, *(f"{p:.3g}" for p in self.p.values())}
         if self.measure == EVENTS:
             sides = (self.first, self.second, self.beside)
-            return {count_text(runs) for runs in sides if runs}
-        if not self.pairs:
-            return set()
-        deviation = float(f"{np.std(self.d, ddof=1):.2g}")
-        return {f"{np.mean(self.d):+.4g} ± {deviation:g}"}
+            found |= {count_text(runs) for runs in sides if runs}
+        elif self.pairs:
+            deviation = float(f"{np.std(self.d, ddof=1):.2g}")
+            found.add(f"{np.mean(self.d):+.4g} ± {deviation:g}")
+        return found
 
 
 def rarer(runs: list[StoredRun], margin: float) -> float:
@@ -326,15 +325,9 @@ def check_evidence(
     words = {"reproduced": "holds", "contradicted": "does not hold"}
     label, name = verdict["verdict"], verdict["id"]
     right = words.get(label, label) if verdict["extension"] else label
-    known, short = set[str](), {"–", ""}
-    p_values = [verdict["p_for"], verdict["p_against"]]
-    for comparison in [*own, *premises]:
-        known |= comparison.facts()
-        p_values += comparison.p.values()
-    known |= {f"{p:.3g}" for p in p_values}
+    known = {"–", ""}.union(*(c.texts() for c in [*own, *premises]))
+    known |= {f"{p:.3g}" for p in (verdict["p_for"], verdict["p_against"])}
     known |= {count_text(runs.of(k)) for k in verdict["controls"].values()}
-    for comparison in own:
-        short |= comparison.short_texts()
     section = re.search(
         rf"(?ms)^### {re.escape(name)}\n(.*?)(?=^##|\Z)",
         pages.get("results/claims.md", ""),
@@ -355,7 +348,7 @@ def check_evidence(
             if line.startswith("| [") and f"#{name})" in line:
                 *_, number, label = (c.strip("* |") for c in line.split(" | "))
                 yield f"{page}, {name}: label", label, right
-                shown = number if number in short else "?"
+                shown = number if number in known else "?"
                 yield f"{page}, {name}: number", number, shown
 
 
