@@ -30,7 +30,7 @@ NO_PAPER_TARGETS = {
 
 @pytest.mark.slow
 def test_shipped_claims_name_what_the_grids_have():
-    claims = load_claims(CONFIGS / "claims.yaml")
+    claims = load_claims(CONFIGS / "claims.yaml").claims
     assert set(targets_of(claims)) == set(GRIDS) - NO_PAPER_TARGETS
     catalogue = Catalogue(GRIDS)
     timed = {
@@ -58,7 +58,7 @@ def test_shipped_claims_name_what_the_grids_have():
 
 
 def test_every_experiment_of_a_claim_has_the_seeds_of_a_verdict():
-    for claim in load_claims(CONFIGS / "claims.yaml"):
+    for claim in load_claims(CONFIGS / "claims.yaml").claims:
         for condition in claim.conditions:
             for experiment in TARGETS[condition.target].experiments:
                 if experiment.name == condition.experiment:

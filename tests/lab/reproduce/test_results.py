@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from lab.report.conftest import Spec, make_directory, make_experiment
+from lab.reproduce.conftest import cell
+from lab.reproduce.conftest import result as made
 
 from paddle_adagc.lab.reproduce.pool import Catalogue, Method, PooledResults
 from paddle_adagc.lab.reproduce.results import (
     LAST_CODE,
-    ExperimentResult,
-    RunResult,
     TargetResult,
     decode_losses,
     encode_losses,
@@ -35,24 +35,8 @@ ERNIE = Path(__file__).parents[3] / "results/ernie.jsonl"
 CONFIG = {"schedule.kind": "constant", "train.max_steps": 2500, "a": 1}
 
 
-def cell(
-    key, method="A", seed=1, steps=2500, config=None, cpu=None, **measures
-):
-    return RunResult(
-        method=method,
-        seed=seed,
-        key=key,
-        measures={"steps": float(steps), **measures},
-        config=config or {},
-        machine={"processor": cpu, "instruction_sets": []} if cpu else {},
-    )
-
-
-def result(*cells, target="t", config=CONFIG):
-    experiment = ExperimentResult(
-        name="e", title="E", config=config, all_runs=[*cells]
-    )
-    return TargetResult(target=target, title="T", experiments=[experiment])
+def result(*cells, config=CONFIG, **fields):
+    return made(*cells, config=config, **fields)
 
 
 def pooled(*results):
@@ -221,15 +205,6 @@ def test_a_line_holds_its_losses_and_where_they_come_from(summarise):
     assert cell.series["faults"] == cell.series["left_out"] == []
     assert cell.machine == {"num_cores": 2}
     assert cell.cpu_model == "recorded before"
-
-
-def noisy_run(seed, level, noise, num_steps=2500):
-    """A descent to ``level`` with relative noise and a few jumps."""
-    rng = np.random.default_rng(seed)
-    loss = level + 5 * np.exp(-np.arange(num_steps) / 100)
-    loss *= np.exp(noise * rng.normal(size=num_steps))
-    loss[rng.integers(1300, num_steps, 5)] *= rng.uniform(1.5, 8, 5)
-    return loss
 
 
 def relative_error(packed):

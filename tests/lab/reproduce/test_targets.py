@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from lab.reproduce.conftest import make_claim, rule
 
 from paddle_adagc.lab.record.files import RunRecord
-from paddle_adagc.lab.reproduce.claims import Claim, Condition
 from paddle_adagc.lab.reproduce.results import RESULTS, read_results
 from paddle_adagc.lab.reproduce.targets import (
     REPORT,
@@ -23,20 +23,10 @@ from paddle_adagc.lab.reproduce.targets import (
 from paddle_adagc.lab.reproduce.verdicts import CONTRADICTED, REPRODUCED
 
 ROOT = Path(__file__).parents[3]
-LOWER = Claim(
-    id="lower",
-    where="Table 1",
-    claim="AdaGC ends lower.",
+LOWER = make_claim(
+    rule(methods=["AdaGC"], to=["GlobalGC"]),
     target="grid",
     experiment="tiny",
-    reproduced_if=[
-        Condition(
-            measure="final_loss",
-            methods=["AdaGC"],
-            expect="lower",
-            to=["GlobalGC"],
-        )
-    ],
 )
 
 
@@ -85,7 +75,7 @@ def test_results_and_verdicts_follow_from_the_runs(
     assert row.endswith("| 0.5 |")
     assert "-1.0" in row
     assert "(p 0.0078)" in row
-    assert "AdaGC ends lower." in (done.directory / REPORT).read_text()
+    assert LOWER.claim in (done.directory / REPORT).read_text()
     (condition,) = LOWER.reproduced_if
     higher = dataclasses.replace(condition, expect="higher")
     claim = dataclasses.replace(LOWER, reproduced_if=(higher,))
