@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 
 from paddle_adagc.lab.record.files import RunWriter, update_run_json
 from paddle_adagc.lab.reproduce.claims import Claim, Condition
-from paddle_adagc.lab.reproduce.grid import as_json
+from paddle_adagc.lab.reproduce.grid import as_json, load_target, make_runs
 from paddle_adagc.lab.reproduce.results import (
     ExperimentResult,
     RunResult,
@@ -38,8 +38,15 @@ EXPERIMENT = {
         "AdaGC": {"clip": {"name": "adagc", "t_start": 4}},
     },
 }
+FAULTS = {"faults": [{"kind": "random_tokens", "start": 8, "every": 4}]}
 LOSSES = {"global_norm": 2.0, "adagc": 1.0}
 """Final loss of the made-up runs by clip."""
+
+
+def planned(path, **limits):
+    """The runs of a grid with one experiment."""
+    (experiment,) = load_target(path).experiments
+    return make_runs(experiment, path, path.parent / "cells", **limits)
 
 
 def make_claim(*conditions, **fields):
