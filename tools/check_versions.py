@@ -15,7 +15,6 @@ python3.N has to be on the path. The exit status is 1 if a pair failed.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import os
@@ -29,7 +28,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+from command import ROOT, add_options, make_parser
+
+from paddle_adagc.lab.markdown import markdown_table
+
 RECORD = ROOT / "results" / "versions.jsonl"
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 PADDLES = ("3.1.0", "3.1.1", "3.2.0", "3.2.1", "3.2.2", "3.3.0", "3.3.1")
@@ -43,6 +45,12 @@ LIBRARY = (
     "--ignore=tests/core/stability/test_excess.py",
 )
 """The library's tests without those that start fleet or need PaddleNLP."""
+
+_OPTIONS = """
+--python VERSION  default: all
+--paddle VERSION  default: all
+--table           print the table, run nothing
+"""
 
 PACKAGES = (
     "numpy<2.4",
@@ -58,18 +66,12 @@ PACKAGES = (
 
 def main() -> int:
     """Run the command."""
-    parser = argparse.ArgumentParser(
-        prog="python tools/check_versions.py",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add = parser.add_argument
-    add("--python", nargs="+", default=PYTHONS, help="default: all")
-    add("--paddle", nargs="+", default=PADDLES, help="default: all")
-    add("--table", action="store_true", help="print the table, run nothing")
+    parser = make_parser("check_versions", __doc__)
+    python, paddle = ({"nargs": "+", "default": v} for v in (PYTHONS, PADDLES))
+    add_options(parser, _OPTIONS, python=python, paddle=paddle)
     options = parser.parse_args()
     if options.table:
-        print(table(read_records()))
+        print(table(read_records()), end="")
         return 0
     pairs = itertools.product(options.python, options.paddle)
     passed = [is_passed(run_pair(*pair)) for pair in pairs]
@@ -146,14 +148,12 @@ def read_records() -> list[dict[str, Any]]:
 def table(records: Iterable[dict[str, Any]]) -> str:
     """Return the table of the pages: the newest record of every pair."""
     newest = {(r["python"], r["paddle"]): r for r in records}
-    lines = [
-        "| Python | " + " | ".join(f"Paddle {p}" for p in PADDLES) + " |",
-        "|---|" + "---|" * len(PADDLES),
+    head = ["Python", *(f"Paddle {paddle}" for paddle in PADDLES)]
+    rows = [
+        [python, *(_cell(newest.get((python, paddle))) for paddle in PADDLES)]
+        for python in PYTHONS
     ]
-    for python in PYTHONS:
-        cells = [_cell(newest.get((python, paddle))) for paddle in PADDLES]
-        lines.append(f"| {python} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    return markdown_table(head, rows, left=len(head))
 
 
 def _cell(record: dict[str, Any] | None) -> str:

@@ -18,7 +18,6 @@ integrations/paddleformers.py needs the environment of the extra [formers].
 
 from __future__ import annotations
 
-import argparse
 import ast
 import collections
 import copy
@@ -37,9 +36,15 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import yaml
+from command import ROOT, add_options, make_parser
 
-ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "results" / "mutation.jsonl"
+
+_OPTIONS = """
+modules FILE  module (default: all)
+--sample N    mutants per module
+--only TEXT   of those whose name has it
+"""
 
 OPERATORS: dict[type, tuple[type, ...]] = {
     ast.Lt: (ast.LtE, ast.Gt),
@@ -284,15 +289,8 @@ def read(name: str) -> Any:
 
 def main() -> int:
     """Run the command; 1 if a mutant survived that is not equivalent."""
-    parser = argparse.ArgumentParser(
-        prog="python tools/mutate.py",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add = parser.add_argument
-    add("modules", nargs="*", metavar="FILE", help="module (default: all)")
-    add("--sample", type=int, metavar="N", help="mutants per module")
-    add("--only", default="", metavar="TEXT", help="of those whose name has it")
+    parser = make_parser("mutate", __doc__)
+    add_options(parser, _OPTIONS, modules={"nargs": "*"}, only={"default": ""})
     options = parser.parse_args()
     modules = {
         f"paddle_adagc/{k}": v

@@ -99,7 +99,8 @@ def _reproduce(options: argparse.Namespace) -> int:
     from paddle_adagc.lab.reproduce.pages import load_all_results
     from paddle_adagc.lab.reproduce.targets import Reproduction
 
-    claims, committed = load_claims(CLAIMS), load_all_results(RESULTS)
+    claims = load_claims(CLAIMS).claims
+    committed = load_all_results(RESULTS)
     names = targets_of(claims) if options.target == "all" else [options.target]
     grids = [GRIDS / f"{name}.yaml" for name in names]
     if _is_path(options.target):
@@ -129,11 +130,7 @@ def _verify(options: argparse.Namespace) -> int:
 
 def _report(options: argparse.Namespace) -> int:
     _check_extras()
-    from paddle_adagc.lab.reproduce.claims import (
-        load_claims,
-        load_curves,
-        load_figures,
-    )
+    from paddle_adagc.lab.reproduce.claims import load_claims
     from paddle_adagc.lab.reproduce.pages import (
         Pages,
         collect_results,
@@ -147,13 +144,8 @@ def _report(options: argparse.Namespace) -> int:
             raise ValueError("--check changes nothing: leave out --collect")
         for path in collect_results(options.collect, RESULTS, [*grids]):
             print(f"collected: {path}")
-    pages = Pages(
-        load_claims(CLAIMS),
-        Catalogue(grids),
-        load_all_results(RESULTS),
-        load_figures(CLAIMS),
-        load_curves(CLAIMS),
-    )
+    results = load_all_results(RESULTS)
+    pages = Pages(load_claims(CLAIMS), Catalogue(grids), results)
     made = pages.made_files(DOCS, RESULTS)
     stale = [
         path

@@ -2,10 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``tools/report.py`` as a user calls it: one run, several, mistakes."""
 
-import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,8 +15,6 @@ from paddle_adagc.lab.report.measures import measure_experiment
 from paddle_adagc.lab.report.tables import measure_table
 
 main = load_tool("report").main
-
-TOOL = Path(__file__).parents[2] / "tools" / "report.py"
 
 
 @pytest.fixture
@@ -34,32 +29,18 @@ def make(tmp_path):
     return directory
 
 
-def call(*arguments, cwd):
-    return subprocess.run(
-        [sys.executable, str(TOOL), *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-    )
-
-
-def test_two_runs_are_compared(make, tmp_path):
-    runs = [make("a", method="GlobalGC"), make("b", method="AdaGC")]
-    done = call(*runs, "--title", "Mine", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "report: report.html"
-    text = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "<h1>Mine</h1>" in text
-    assert 'class="winners"' in text
-    assert "<code>a</code>" in text
-
-
-def test_one_run_is_not_compared(make, tmp_path):
-    done = call(make("deep/a"), "--output", "out/r.html", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    text = (tmp_path / "out" / "r.html").read_text(encoding="utf-8")
+def test_runs_are_written_as_one_page(make, monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    one, other = make("deep/a", method="GlobalGC"), make("b")
+    assert main([str(one), "--output", "out/r.html"]) == 0
+    text = Path("out/r.html").read_text(encoding="utf-8")
     assert 'class="winners"' not in text
     assert "Training loss (nat)" in text
+    assert main([str(one), str(other), "--title", "Mine"]) == 0
+    assert capsys.readouterr().out.endswith("report: report.html\n")
+    text = Path("report.html").read_text(encoding="utf-8")
+    for part in ("<h1>Mine</h1>", 'class="winners"', "<code>deep/a</code>"):
+        assert part in text
 
 
 def test_runs_with_other_seeds_are_methods_seed_by_seed(make):
@@ -70,12 +51,9 @@ def test_runs_with_other_seeds_are_methods_seed_by_seed(make):
     ]
     experiment = compare_runs(paths)
     assert experiment.seeds == [1, 2]
-    assert {
-        m: [r.name for r in runs] for m, runs in experiment.runs.items()
-    } == {
-        "GlobalGC": ["GlobalGC-1", "GlobalGC-2"],
-        "AdaGC": ["AdaGC-1", "AdaGC-2"],
-    }
+    for method, runs in experiment.runs.items():
+        assert [r.name for r in runs] == [f"{method}-1", f"{method}-2"]
+    assert list(experiment.runs) == ["GlobalGC", "AdaGC"]
     assert experiment.skip_steps == 6
     assert experiment.description == ""
 
@@ -90,9 +68,7 @@ def test_runs_that_do_not_pair_stand_for_themselves(make):
 
 def test_a_run_and_its_longer_fork_share_steps_and_have_no_winner(make):
     paths = [make("run", noise=0.02), make("fork", steps=90)]
-    facts = json.loads((paths[1] / "run.json").read_text())
-    facts["config"].setdefault("train", {})["max_steps"] = 90
-    (paths[1] / "run.json").write_text(json.dumps(facts))
+    update_run_json(paths[1], config={"train": {"max_steps": 90}})
     experiment = compare_runs(paths)
     assert [run.num_steps for (run,) in experiment.runs.values()] == [60, 60]
     assert "over the first 60 steps" in experiment.description
@@ -111,9 +87,7 @@ def test_runs_of_different_processors_are_marked(make):
 
 def test_runs_with_the_same_clip_have_their_directory_s_name(make):
     other = make("x/b")
-    facts = json.loads((other / "run.json").read_text())
-    facts["config"]["clip"]["beta"] = 0.5
-    (other / "run.json").write_text(json.dumps(facts))
+    update_run_json(other, config={"clip": {"name": "adagc", "beta": 0.5}})
     experiment = compare_runs([make("x/a"), other])
     assert list(experiment.runs) == ["a", "b"]
 

@@ -58,6 +58,17 @@ class Line:
     marks: tuple[tuple[int, float], ...] = ()
     """Step and value of each spike, and of the last finite loss."""
 
+    def as_json(self) -> dict[str, Any]:
+        """Return the line for the page; NaN becomes ``null``."""
+        fields = {
+            name: [_rounded(v) for v in value.tolist()]
+            if isinstance(value, np.ndarray)
+            else value
+            for name, value in vars(self).items()
+            if value is not None
+        }
+        return {**fields, "marks": [(s, _rounded(v)) for s, v in self.marks]}
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Chart:
@@ -77,26 +88,8 @@ class Chart:
     """First and last step of each burst of injected faults."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return the chart for the page; NaN becomes ``null``."""
-        return {
-            "label": self.label,
-            "start": self.start,
-            "log": self.log,
-            "faults": self.faults,
-            "lines": [
-                {
-                    "label": line.label,
-                    "color": line.color,
-                    "marks": [(s, _rounded(v)) for s, v in line.marks],
-                    **{
-                        name: [_rounded(v) for v in series.tolist()]
-                        for name in ("values", "low", "high", "raw")
-                        if (series := getattr(line, name)) is not None
-                    },
-                }
-                for line in self.lines
-            ],
-        }
+        """Return the chart for the page."""
+        return {**vars(self), "lines": [line.as_json() for line in self.lines]}
 
 
 def all_charts(experiment: Experiment) -> list[Chart]:

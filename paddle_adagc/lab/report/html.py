@@ -8,38 +8,23 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import jinja2
-import numpy as np
 from markupsafe import Markup
 
 from paddle_adagc.files import atomic_write
 from paddle_adagc.lab.report import figures
-from paddle_adagc.lab.report.charts import (
-    Chart,
-    all_charts,
-    moment_charts,
-)
+from paddle_adagc.lab.report.charts import Chart, all_charts, moment_charts
 from paddle_adagc.lab.report.experiment import (
     Experiment,
     flatten,
     shared_options,
 )
 from paddle_adagc.lab.report.focus import Focus, choose_focus, tensor_label
-from paddle_adagc.lab.report.forest import (
-    ForestRow,
-    forest_svg,
-    mean_limits,
-)
-from paddle_adagc.lab.report.measures import Measured, measure_experiment
-from paddle_adagc.lab.report.style import (
-    data_uri,
-    method_colors,
-    svg_data_uri,
-)
-from paddle_adagc.lab.report.tables import measure_table, paired_changes
+from paddle_adagc.lab.report.measures import measure_experiment
+from paddle_adagc.lab.report.style import method_colors, svg_data_uri
+from paddle_adagc.lab.report.tables import measure_table
 
 FIGURE_METHODS = 7
 """Figures show no more than the first so many methods; tables show all."""
@@ -102,7 +87,6 @@ def _section(
     experiment: Experiment, anchor: str, target: Path
 ) -> dict[str, Any]:
     """Return what the template shows of an experiment."""
-    measured = measure_experiment(experiment)
     common, different = common_and_different(experiment)
     shown = experiment.first_methods(FIGURE_METHODS)
     focus = choose_focus(shown)
@@ -116,13 +100,13 @@ def _section(
         "has_faults": experiment.has_faults,
         "has_twins": bool(experiment.clean_runs),
         "colors": method_colors(experiment.runs),
-        "table": measure_table(experiment, measured),
+        "table": measure_table(experiment, measure_experiment(experiment)),
         "compares": len(experiment.runs) > 1,
         "curves": _charts(all_charts(shown), f"{anchor}-curves"),
         "moments": _charts(
             moment_charts(shown, focus) if focus else [], f"{anchor}-moments"
         ),
-        "figures": list(_pictures(shown, focus, measured)),
+        "figures": list(_pictures(shown, focus)),
         "methods": list(experiment.runs),
         "num_hidden": max(0, len(experiment.runs) - FIGURE_METHODS),
         "common": common,
@@ -141,12 +125,8 @@ def _charts(charts: list[Chart], group: str) -> list[dict[str, Any]]:
 
 
 def _pictures(
-    experiment: Experiment, focus: Focus | None, measured: Measured
+    experiment: Experiment, focus: Focus | None
 ) -> Iterator[dict[str, Any]]:
-    if len(experiment.seeds) > 1:
-        yield from _differences(
-            experiment.reference, {m: measured[m] for m in experiment.runs}
-        )
     tensor = experiment.dynamics_tensor
     if tensor is not None:
         yield _picture(
@@ -176,37 +156,6 @@ def _pictures(
             "1 leaves it alone, 0.1 lets a tenth through. Every column is the "
             "lowest value of a few steps.",
         )
-
-
-def _differences(
-    reference: str, measured: Measured
-) -> Iterator[dict[str, Any]]:
-    """Draw the differences to the first method over several seeds."""
-    for name, what in (
-        ("final_loss", "training loss"),
-        ("validation_loss", "validation loss"),
-    ):
-        rows = []
-        for method, changes in paired_changes(measured, name).items():
-            mean, limits = fmean(changes), mean_limits(np.array(changes))
-            low, high = (f"{limit:+.3f}" for limit in limits)
-            text = f"{mean:+.3f} ({low}, {high})"
-            rows.append(ForestRow(method, mean, *limits, text))
-        if rows:
-            title = f"{what.capitalize()} minus {reference}'s (nat)"
-            drawn = forest_svg(
-                title,
-                rows,
-                is_ratio=False,
-                ends=("lower", "higher"),
-                label_width=8 * max(len(row.label) for row in rows),
-            )
-            yield _picture(
-                data_uri(drawn),
-                f"Paired differences of the {what}",
-                f"Difference of the {what} to {reference}, seed by seed: the "
-                "mean and its 95% interval (Student's t).",
-            )
 
 
 def _picture(uri: str, alt: str, caption: str) -> dict[str, str]:

@@ -142,10 +142,5 @@ def svg_data_uri(figure: Figure) -> str:
     for color, name in _SCHEME:
         svg = svg.replace(color, f"var(--{name})")
     head, body = svg.split(">", 1)
-    return data_uri(f"{head}>{_SVG_STYLE}{body}")
-
-
-def data_uri(svg: str) -> str:
-    """Pack an SVG into a ``data:`` URI."""
-    encoded = base64.b64encode(svg.encode("utf-8")).decode("ascii")
-    return f"data:image/svg+xml;base64,{encoded}"
+    packed = base64.b64encode(f"{head}>{_SVG_STYLE}{body}".encode()).decode()
+    return f"data:image/svg+xml;base64,{packed}"

@@ -102,27 +102,6 @@ def _best(
     return best, f"{best[0]}, in {wins} of {len(own)} seeds"
 
 
-def paired_changes(measured: Measured, name: str) -> dict[str, list[float]]:
-    """Subtract the first method's values, seed by seed, if all are finite."""
-    values = {
-        method: [run.get(name) for run in runs]
-        for method, runs in measured.items()
-    }
-    known = {
-        method: series
-        for method, series in values.items()
-        if all(isinstance(v, float) and math.isfinite(v) for v in series)
-    }
-    reference, *others = values
-    if reference not in known:
-        return {}
-    return {
-        method: [*map(operator.sub, known[method], known[reference])]
-        for method in others
-        if method in known
-    }
-
-
 def headline(experiment: Experiment) -> list[str]:
     """Count the spikes of each method, and measure the damage."""
     return [

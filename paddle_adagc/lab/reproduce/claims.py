@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import os
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from pydantic import Field, model_validator
 from typing_extensions import Self
@@ -256,29 +256,30 @@ def _known_measures() -> tuple[str, ...]:
 
 @section
 class _File:
+    """What ``configs/claims.yaml`` holds."""
+
     margins: dict[str, Real]
     claims: Annotated[list[dict[str, Any]], Field(min_length=1)]
     figures: tuple[Figure, ...] = ()
     curves: Curves | None = None
 
 
-def load_curves(path: str | os.PathLike[str]) -> Curves | None:
-    """Read the READMEs' picture from the file of claims."""
-    return _read(path)[0].curves
+class Rules(NamedTuple):
+    """Claims and pictures; where none is given, the margin is the file's."""
+
+    claims: Sequence[Claim]
+    figures: Sequence[Figure] = ()
+    curves: Curves | None = None
 
 
-def load_figures(path: str | os.PathLike[str]) -> list[Figure]:
-    """Read the figures of the file of claims, each with its margin."""
-    file, _ = _read(path)
-    return [
-        dataclasses.replace(f, margin=f.margin or file.margins.get(f.measure))
-        for f in file.figures
-    ]
-
-
-def load_claims(path: str | os.PathLike[str]) -> list[Claim]:
-    """Read the claims with their margins; errors name the claim."""
-    _, claims = _read(path)
+def load_claims(path: str | os.PathLike[str]) -> Rules:
+    """Read the file of claims; errors name the claim."""
+    values = read_values(path)
+    try:
+        file = _File(**values)
+        claims = [_read_claim(c, file.margins) for c in file.claims]
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
     ids = [claim.id for claim in claims]
     if len(set(ids)) < len(ids):
         raise ValueError(f"{path} has an id twice: {ids}")
@@ -287,16 +288,7 @@ def load_claims(path: str | os.PathLike[str]) -> list[Claim]:
         raise ValueError(
             f"{path} has {num_primary} primary claims, expected {NUM_PRIMARY}"
         )
-    return claims
-
-
-def _read(path: str | os.PathLike[str]) -> tuple[_File, list[Claim]]:
-    values = read_values(path)
-    try:
-        file = _File(**values)
-        return file, [_read_claim(c, file.margins) for c in file.claims]
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
+    return Rules(claims, _with_margins(file.figures, file.margins), file.curves)
 
 
 def _read_claim(values: dict[str, Any], margins: dict[str, float]) -> Claim:
@@ -306,13 +298,22 @@ def _read_claim(values: dict[str, Any], margins: dict[str, float]) -> Claim:
     except ValueError as error:
         raise ValueError(f"claim {values.get('id')!r}: {error}") from error
     rules: dict[str, Any] = {
-        name: tuple(
-            dataclasses.replace(c, margin=c.margin or margins.get(c.measure))
-            for c in getattr(claim, name)
-        )
+        name: _with_margins(getattr(claim, name), margins)
         for name in ("reproduced_if", "exercised_if")
     }
     return dataclasses.replace(claim, **rules)
+
+
+_Judged = TypeVar("_Judged", Condition, Figure)
+
+
+def _with_margins(
+    parts: Sequence[_Judged], margins: dict[str, float]
+) -> tuple[_Judged, ...]:
+    return tuple(
+        dataclasses.replace(p, margin=p.margin or margins.get(p.measure))
+        for p in parts
+    )
 
 
 def targets_of(claims: Sequence[Claim]) -> list[str]:

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from paddle_adagc.lab.report.forest import mean_limits
 from paddle_adagc.lab.report.formatting import format_list, two_digits
 from paddle_adagc.lab.report.measures import run_measures
 from paddle_adagc.lab.reproduce.claims import SPIKE_EVENTS, Condition
@@ -181,13 +180,29 @@ def judged(runs: Runs) -> list[RunResult]:
     ]
 
 
-def event_pairs(runs: Runs, others: Runs) -> list[tuple[RunResult, RunResult]]:
-    """Return the pairs of runs with spike events and judged steps."""
+def pairs_with(
+    runs: Runs, others: Runs, measure: str
+) -> list[tuple[RunResult, RunResult]]:
+    """Return the pairs that have a measure; of events with judged steps."""
+    if measure != SPIKE_EVENTS:
+        return paired(runs, others, measure)
     return [
         pair
         for pair in paired(runs, others, EVENTS)
         if all(run.measures.get(JUDGED) for run in pair)
     ]
+
+
+def differences_of(
+    pairs: Sequence[tuple[RunResult, RunResult]],
+    measure: str,
+    times: float = 1.0,
+) -> np.ndarray:
+    """The first's values minus ``times`` the second's, pair by pair."""
+    return paired_differences(
+        [run.measures[measure] for run, _ in pairs],
+        [times * other.measures[measure] for _, other in pairs],
+    )
 
 
 def _rates(runs: Runs) -> list[Rate]:
@@ -225,10 +240,10 @@ def _keys(runs: Runs) -> tuple[str, ...]:
 def _compare_events(plan: Comparison, runs: Runs, others: Runs) -> Comparison:
     """Test the event rates of two methods, pair by pair."""
     own, beside = judged(runs), judged(others)
-    pairs = event_pairs(runs, others)
+    pairs = pairs_with(runs, others, SPIKE_EVENTS)
     if not pairs:
         return _unpaired(plan, own, beside)
-    first, second = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    first, second = ([*side] for side in zip(*pairs, strict=True))
     p_less, p_greater = (
         clustered_rate_p(_rates(first), _rates(second), alternative)
         for alternative in ("less", "greater")
@@ -342,15 +357,12 @@ def _unpaired(plan: Comparison, own: Runs, others: Runs) -> Comparison:
 def _compare_values(plan: Comparison, runs: Runs, others: Runs) -> Comparison:
     """Test the values of two methods, pair by pair."""
     measure, expect, margin = plan.measure, plan.expect, plan.margin
-    pairs = paired(runs, others, measure)
+    pairs = pairs_with(runs, others, measure)
     if not pairs:
         return _unpaired(plan, longest(runs), longest(others))
     first, second = zip(*pairs, strict=True)
     times = 1.0 if plan.times is None else plan.times
-    differences = paired_differences(
-        [run.measures[measure] for run in first],
-        [times * run.measures[measure] for run in second],
-    )
+    differences = differences_of(pairs, measure, times)
     p_for, p_against, p_equal = _value_tests(differences, expect, margin)
     sees = detectable(differences)
     # "No worse" is decided on one side of the margin or on the other.
@@ -450,6 +462,15 @@ def _mean_in_short(measure: str, differences: np.ndarray, p: float) -> str:
         low, high = mean_limits(differences)
         text += f" ({low:+.3g} to {high:+.3g})"
     return f"{text}, p {p:.2g}"
+
+
+def mean_limits(differences: np.ndarray) -> tuple[float, float]:
+    """95% limits of a mean by Student's t; both the mean of one value."""
+    mean = float(differences.mean())
+    if len(differences) < 2:
+        return mean, mean
+    half = stats.t.ppf(0.975, len(differences) - 1) * stats.sem(differences)
+    return mean - float(half), mean + float(half)
 
 
 def _mean_text(differences: np.ndarray) -> str:

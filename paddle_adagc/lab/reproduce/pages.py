@@ -15,15 +15,16 @@ import jinja2
 
 from paddle_adagc.lab.markdown import markdown_table
 from paddle_adagc.lab.report.formatting import Value, format_spread
-from paddle_adagc.lab.report.loss_curves import loss_curves_svg
 from paddle_adagc.lab.report.measures import listed, run_measures, spread
-from paddle_adagc.lab.reproduce.claims import Claim, Curves, Figure, targets_of
+from paddle_adagc.lab.reproduce.claims import Rules, targets_of
 from paddle_adagc.lab.reproduce.comparisons import (
     EVENTS,
     JUDGED,
+    differences_of,
     judged,
     rate_of,
 )
+from paddle_adagc.lab.reproduce.drawings import loss_curves_svg
 from paddle_adagc.lab.reproduce.pool import (
     Catalogue,
     JoinedExperiment,
@@ -42,11 +43,7 @@ from paddle_adagc.lab.reproduce.results import (
     with_derived,
     write_results,
 )
-from paddle_adagc.lab.reproduce.statistics import (
-    MAX_PAIRS,
-    paired_differences,
-    sign_flip_p,
-)
+from paddle_adagc.lab.reproduce.statistics import MAX_PAIRS, sign_flip_p
 from paddle_adagc.lab.reproduce.summary import Summary
 from paddle_adagc.lab.reproduce.verdicts import LABELS, Verdict, counted, judge
 
@@ -179,10 +176,7 @@ def _change(table: ExperimentResult, column: Column, method: str) -> str:
     pairs = paired(table.runs_of(method), table.runs_of(reference), column.name)
     if method == reference or not 0 < len(pairs) <= MAX_PAIRS:
         return "–"
-    differences = paired_differences(
-        [run.measures[column.name] for run, _ in pairs],
-        [other.measures[column.name] for _, other in pairs],
-    )
+    differences = differences_of(pairs, column.name)
     text = format_spread(differences.tolist(), column.change or "+.4g")
     return f"{text.replace('± +', '± ')} (p {sign_flip_p(differences):.2g})"
 
@@ -258,19 +252,17 @@ class Pages:
 
     def __init__(
         self,
-        claims: Sequence[Claim],
+        rules: Rules,
         catalogue: Catalogue,
         results: Mapping[str, TargetResult],
-        figures: Sequence[Figure] = (),
-        curves: Curves | None = None,
     ) -> None:
-        self._results, self._curves = results, curves
+        self._results, self._curves = results, rules.curves
         source = PooledResults(catalogue, results)
-        self._verdicts = judge(claims, source)
+        self._verdicts = judge(rules.claims, source)
         self._own = [v for v in self._verdicts if v.claim.extension]
         self._paper = [v for v in self._verdicts if not v.claim.extension]
-        self.summary = Summary(figures, source)
-        order = dict.fromkeys([*targets_of(claims), *catalogue.targets])
+        self.summary = Summary(rules.figures, source)
+        order = dict.fromkeys([*targets_of(rules.claims), *catalogue.targets])
         self._tables = [
             (
                 ERNIE_PAGE if "ernie" in joined.first.config else RUNS_PAGE,

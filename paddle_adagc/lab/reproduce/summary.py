@@ -12,15 +12,17 @@ from typing import Any
 import numpy as np
 
 from paddle_adagc.lab.markdown import markdown_table
-from paddle_adagc.lab.report.forest import ForestRow, forest_svg, mean_limits
 from paddle_adagc.lab.reproduce.claims import SPIKE_EVENTS, Figure, FigureRow
-from paddle_adagc.lab.reproduce.comparisons import event_pairs, rate_of
-from paddle_adagc.lab.reproduce.pool import PooledResults
-from paddle_adagc.lab.reproduce.results import RunResult, paired
-from paddle_adagc.lab.reproduce.statistics import (
-    paired_differences,
-    rate_ratio,
+from paddle_adagc.lab.reproduce.comparisons import (
+    differences_of,
+    mean_limits,
+    pairs_with,
+    rate_of,
 )
+from paddle_adagc.lab.reproduce.drawings import forest_svg
+from paddle_adagc.lab.reproduce.pool import PooledResults
+from paddle_adagc.lab.reproduce.results import RunResult
+from paddle_adagc.lab.reproduce.statistics import rate_ratio
 
 MASS = "spike_mass"
 RATIOS = (SPIKE_EVENTS, MASS)
@@ -95,30 +97,23 @@ def estimate(
         source.runs(row.target, row.experiment, name)
         for name in (row.method, row.to)
     )
-    is_events = measure == SPIKE_EVENTS
-    pairs = (
-        event_pairs(runs, others)
-        if is_events
-        else paired(runs, others, measure)
-    )
+    pairs = pairs_with(runs, others, measure)
     if not pairs:
         return None
-    first, second = [a for a, _ in pairs], [b for _, b in pairs]
-    if is_events:
+    first, second = ([*side] for side in zip(*pairs, strict=True))
+    if measure == SPIKE_EVENTS:
         numbers = rate_ratio(rate_of(first), rate_of(second))
-        return Estimate(row.label, measure, *numbers, first, second)
-    values, references = (
-        [run.measures[measure] for run in side] for side in (first, second)
-    )
-    if measure == MASS:
-        logs = np.log(np.maximum(values, LEAST_MASS)) - np.log(
-            np.maximum(references, LEAST_MASS)
+    elif measure == MASS:
+        values, references = (
+            np.maximum([run.measures[MASS] for run in side], LEAST_MASS)
+            for side in (first, second)
         )
+        logs = np.log(values) - np.log(references)
         low, high = map(math.exp, mean_limits(logs))
         numbers = (math.exp(float(logs.mean())), low, high)
-        return Estimate(row.label, measure, *numbers, first, second)
-    d = paired_differences(values, references)
-    numbers = (float(d.mean()), *mean_limits(d))
+    else:
+        d = differences_of(pairs, measure)
+        numbers = (float(d.mean()), *mean_limits(d))
     return Estimate(row.label, measure, *numbers, first, second)
 
 
@@ -139,10 +134,7 @@ class Summary:
         return {
             figure.file: forest_svg(
                 figure.title,
-                [
-                    ForestRow(r.label, r.value, r.low, r.high, r.text)
-                    for r in rows
-                ],
+                rows,
                 is_ratio=figure.measure in RATIOS,
                 margin=None if figure.measure in RATIOS else figure.margin,
             )

@@ -34,32 +34,30 @@ HIT = "layers.0.mlp.up_proj.weight"
 def faulty(make_run):
     """Two methods with one gradient fault, which only GlobalGC feels."""
     faults = {300: {"kind": "gradient_scale", "tensors": [HIT]}}
+    hit = make_run(method="GlobalGC", spikes={301: 3.0}, faults=faults)
     return make_experiment(
-        {
-            "GlobalGC": [
-                make_run(method="GlobalGC", spikes={301: 3.0}, faults=faults)
-            ],
-            "AdaGC": [make_run(method="AdaGC", faults=faults)],
-        }
+        {"GlobalGC": [hit], "AdaGC": [make_run(faults=faults)]}
     )
 
 
-def line_data(ax):
-    return [np.asarray(line.get_ydata(), dtype=float) for line in ax.lines]
+def loss_line(*runs):
+    """The line of these seeds of AdaGC in the chart of the loss."""
+    (line,) = loss_chart(make_experiment({"AdaGC": [*runs]})).lines
+    return line
 
 
 def test_loss_chart_marks_spikes_and_faults(faulty):
     chart = loss_chart(faulty)
-    assert [line.label for line in chart.lines] == ["GlobalGC", "AdaGC"]
-    marked, calm = ([s for s, _ in line.marks] for line in chart.lines)
-    assert 301 in marked
-    assert calm == []
+    hit, calm = chart.lines
+    assert (hit.label, calm.label) == ("GlobalGC", "AdaGC")
+    assert 301 in [step for step, _ in hit.marks]
+    assert calm.marks == ()
     assert chart.faults == ((300, 300),)
 
 
 def test_several_seeds_are_a_mean_and_a_band(make_run):
     runs = [make_run(seed=s) for s in (1, 2, 3)]
-    (line,) = loss_chart(make_experiment({"AdaGC": runs})).lines
+    line = loss_line(*runs)
     series = np.array([run.loss for run in runs])
     np.testing.assert_allclose(line.values, series.mean(0))
     np.testing.assert_allclose(line.low, series.min(0))
@@ -73,9 +71,7 @@ def test_loss_axis_is_logarithmic_if_the_loss_falls_far(make_run):
 
 
 def test_the_last_finite_loss_of_a_diverged_run_is_marked(make_run):
-    run = make_run(method="GlobalGC", nan_from=300)
-    (line,) = loss_chart(make_experiment({"GlobalGC": [run]})).lines
-    assert line.marks[-1][0] == 299
+    assert loss_line(make_run(nan_from=300)).marks[-1][0] == 299
 
 
 def test_excess_is_that_over_the_run_without_faults(make_run):
@@ -106,9 +102,8 @@ def test_noisy_series_are_smoothed_by_the_mean_of_the_past():
 
 def test_loss_of_a_corrupted_batch_is_not_drawn(make_run):
     faults = {200: {"kind": "random_tokens", "tensors": []}}
-    runs = {"AdaGC": [make_run(faults=faults)]}
-    (line,) = loss_chart(make_experiment(runs)).lines
-    assert np.flatnonzero(np.isnan(line.values)).tolist() == [200]
+    values = loss_line(make_run(faults=faults)).values
+    assert np.flatnonzero(np.isnan(values)).tolist() == [200]
 
 
 def test_focus_is_the_fault_and_the_tensor_it_names(faulty):
@@ -121,17 +116,10 @@ def test_focus_is_the_fault_and_the_tensor_it_names(faulty):
 
 
 def test_focus_takes_the_worst_seed_and_the_tensors_that_rose(make_run):
-    runs = {
-        "GlobalGC": [
-            make_run(method="GlobalGC", seed=1, spikes={200: 0.5}),
-            make_run(
-                method="GlobalGC", seed=2, spikes={300: 2.0}, outliers=(298,)
-            ),
-        ]
-    }
-    focus = choose_focus(make_experiment(runs))
+    small = make_run(spikes={200: 0.5})
+    run = make_run(seed=2, spikes={300: 2.0}, outliers=(298,))
+    focus = choose_focus(make_experiment({"AdaGC": [small, run]}))
     assert (focus.seed_index, focus.event) == (1, 300)
-    run = runs["GlobalGC"][1]
     norm = run.tensors["norm"]
     rise = norm[290:301].max(0) / np.median(norm[260:290], 0)
     expected = [run.tensor_names[i] for i in np.argsort(-rise)[:3]]
@@ -143,20 +131,13 @@ def test_norm_figure_shows_norms_before_and_after_the_clip(faulty):
     figure = norm_figure(faulty, focus)
     loss_axes, norm_axes = figure.axes[:2], figure.axes[2:]
     assert [ax.get_title() for ax in loss_axes] == ["GlobalGC", "AdaGC"]
-    for (method, (run,)), ax in zip(
-        faulty.runs.items(), norm_axes, strict=True
-    ):
-        shown = slice(focus.start, focus.stop)
-        index = run.tensor_names.index(HIT)
-        lines = line_data(ax)
-        np.testing.assert_array_equal(
-            lines[0], run.tensors["norm"][shown, index]
-        )
-        np.testing.assert_array_equal(
-            lines[1], run.tensors["clipped_norm"][shown, index]
-        )
+    for (run,), ax in zip(faulty.runs.values(), norm_axes, strict=True):
+        shown = slice(focus.start, focus.stop), run.tensor_names.index(HIT)
+        before, after, *_ = (line.get_ydata() for line in ax.lines)
+        np.testing.assert_array_equal(before, run.tensors["norm"][shown])
+        np.testing.assert_array_equal(after, run.tensors["clipped_norm"][shown])
         assert ax.get_yscale() == "log"
-        assert len(lines) == (3 if method == "AdaGC" else 2)
+    assert [len(ax.lines) for ax in norm_axes] == [2, 3]
 
 
 def test_threshold_is_what_the_clip_left(make_run):
@@ -217,11 +198,8 @@ def test_heat_map_of_many_tensors_labels_the_layers(make_run):
     runs = {"AdaGC": [make_run(layers=8, steps=120)]}
     ax = heatmap_figure(make_experiment(runs)).axes[0]
     labels = [label.get_text() for label in ax.get_yticklabels()]
-    assert labels == [
-        "embedding",
-        *[f"layer {i}" for i in range(8)],
-        "output",
-    ]
+    layers = [f"layer {i}" for i in range(8)]
+    assert labels == ["embedding", *layers, "output"]
 
 
 def test_tensors_are_grouped_by_layer():
@@ -239,10 +217,10 @@ def test_tensors_are_grouped_by_layer():
     )
     assert tensor_label("lm_head.weight") == "lm_head"
     groups = group_tensors(names)
-    assert [(g.label, g.indices) for g in groups] == [
-        ("embedding", [0]),
-        ("layer 0", [5]),
-        ("layer 1", [1, 2, 3, 4]),
-        ("output", [6]),
-    ]
+    assert {g.label: g.indices for g in groups} == {
+        "embedding": [0],
+        "layer 0": [5],
+        "layer 1": [1, 2, 3, 4],
+        "output": [6],
+    }
     assert groups[2].labels[1] == "expert 0 · up_proj"

@@ -10,11 +10,7 @@ import pytest
 from lab.report.conftest import make_experiment
 
 from paddle_adagc.lab.report.charts import loss_chart
-from paddle_adagc.lab.report.judged import (
-    JudgedRun,
-    judged_steps,
-    worst_jump,
-)
+from paddle_adagc.lab.report.judged import JudgedRun, judged_steps, worst_jump
 from paddle_adagc.lab.report.measures import measure_experiment
 
 experiment = partial(
@@ -75,26 +71,20 @@ def test_judged_steps_leave_out_corrupted_losses_only(run):
     assert steps.tolist() == [1, 2, 4, 7]
 
 
-def test_spikes_keep_their_steps_when_a_batch_is_left_out(run):
+def test_corrupted_batches_are_left_out_and_spikes_keep_their_steps(run):
     rng = np.random.default_rng(0)
     loss = 1 + 0.01 * rng.standard_normal(200)
-    loss[100] = 8.0
-    loss[103] = 4.0
-    record = with_loss(run, loss, {100: RANDOM_TOKENS})
-    chart = loss_chart(experiment({"AdaGC": [record]}))
-    assert [step for step, *_ in chart.lines[0].marks] == [103]
-    (measures,) = measure_experiment(experiment({"AdaGC": [record]}))["AdaGC"]
-    assert measures["judged_50"] == 149
-    assert measures["worst_jump_step"] == 103
-
-
-def test_final_loss_leaves_corrupted_batches_out(run):
-    loss = np.ones(200)
-    loss[196:] = [9.0, 2.0, 2.0, 5.0]
-    record = with_loss(run, loss, {196: RANDOM_TOKENS})
+    loss[100], loss[103], loss[196:] = 8.0, 4.0, [9.0, 1.2, 1.2, 1.5]
+    faults = {100: RANDOM_TOKENS, 196: RANDOM_TOKENS}
+    record = with_loss(run, loss, faults)
     exp = experiment({"AdaGC": [record]}, last_steps=4)
+    (line,) = loss_chart(exp).lines
+    assert line.marks[0] == (103, 4.0)
+    assert not {100, 196} & {step for step, _ in line.marks}
     (measures,) = measure_experiment(exp)["AdaGC"]
-    assert measures["final_loss"] == pytest.approx(3.0)
+    assert measures["judged_50"] == 148
+    assert measures["worst_jump_step"] == 103
+    assert measures["final_loss"] == pytest.approx(1.3)
 
 
 def test_a_clip_in_the_optimizer_is_not_measured(run):

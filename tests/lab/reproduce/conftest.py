@@ -1,13 +1,19 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Tiny grids, and runs that a function writes instead of a process."""
+"""Tiny grids, made-up claims and results, runs without a process."""
 
 import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
 from paddle_adagc.lab.record.files import RunWriter, update_run_json
-from paddle_adagc.lab.reproduce.grid import as_json
+from paddle_adagc.lab.reproduce.claims import Claim, Condition
+from paddle_adagc.lab.reproduce.grid import as_json, load_target, make_runs
+from paddle_adagc.lab.reproduce.results import (
+    ExperimentResult,
+    RunResult,
+    TargetResult,
+)
 
 RUN = {
     "model": {
@@ -32,8 +38,49 @@ EXPERIMENT = {
         "AdaGC": {"clip": {"name": "adagc", "t_start": 4}},
     },
 }
+FAULTS = {"faults": [{"kind": "random_tokens", "start": 8, "every": 4}]}
 LOSSES = {"global_norm": 2.0, "adagc": 1.0}
 """Final loss of the made-up runs by clip."""
+
+
+def planned(path, **limits):
+    """The runs of a grid with one experiment."""
+    (experiment,) = load_target(path).experiments
+    return make_runs(experiment, path, path.parent / "cells", **limits)
+
+
+def make_claim(*conditions, **fields):
+    """A claim with these conditions."""
+    texts = {"id": "c", "where": "Table 1", "claim": "It is so."}
+    place = {"target": "t", "experiment": "e", "reproduced_if": conditions}
+    return Claim(**{**texts, **place, **fields})
+
+
+def rule(expect="lower", measure="final_loss", to=("B",), **fields):
+    """A condition: A's final loss is lower than B's, unless told otherwise."""
+    fields = {"methods": ("A",), "to": to, **fields}
+    return Condition(measure=measure, expect=expect, **fields)
+
+
+def cell(
+    key, method="A", seed=1, steps=2500, config=None, cpu=None, **measures
+):
+    """The result of a run."""
+    return RunResult(
+        method=method,
+        seed=seed,
+        key=key,
+        measures={"steps": float(steps), **measures},
+        config=config or {},
+        machine={"processor": cpu, "instruction_sets": []} if cpu else {},
+    )
+
+
+def result(*cells, target="t", **fields):
+    """The result of a target with one experiment of these runs."""
+    fields = {"name": "e", "title": "E", **fields}
+    experiment = ExperimentResult(all_runs=[*cells], **fields)
+    return TargetResult(target=target, title="T", experiments=[experiment])
 
 
 class FakeRuns:

@@ -5,7 +5,7 @@
 from pathlib import Path
 
 import pytest
-from lab.reproduce.conftest import EXPERIMENT
+from lab.reproduce.conftest import EXPERIMENT, FAULTS, planned
 from omegaconf import OmegaConf
 
 from paddle_adagc.lab.reproduce.grid import (
@@ -16,17 +16,11 @@ from paddle_adagc.lab.reproduce.grid import (
 )
 
 EXPERIMENTS = Path(__file__).parents[3] / "configs/experiments"
-FAULTS = {"faults": [{"kind": "random_tokens", "start": 8, "every": 4}]}
 
 
 @pytest.fixture
 def grid_file(write_grid):
     return write_grid("grid.yaml", FAULTS)
-
-
-def cells_of(path, **limits):
-    (experiment,) = load_target(path).experiments
-    return make_runs(experiment, path, path.parent / "cells", **limits)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +36,7 @@ def test_shipped_grids_are_valid(path, tmp_path):
 
 
 def test_cells_are_paired(grid_file):
-    cells = cells_of(grid_file)
+    cells = planned(grid_file)
     assert len(cells) == 2 * 2 * 2
     assert len({cell.directory for cell in cells}) == 8
     for cell in cells:
@@ -55,19 +49,16 @@ def test_cells_are_paired(grid_file):
 
 
 def test_no_twins_where_the_experiment_wants_none(grid_file, write_grid):
-    faulty = [c for c in cells_of(grid_file) if not c.is_clean_twin]
+    faulty = [c for c in planned(grid_file) if not c.is_clean_twin]
     path = write_grid("grid.yaml", {**FAULTS, "twins": False})
-    assert cells_of(path) == faulty
+    assert planned(path) == faulty
 
 
 def test_a_directory_is_named_after_what_is_run(grid_file, write_grid):
-    first = cells_of(grid_file)
-    other = {
-        "name": "other",
-        "seeds": [4],
-        "methods": {"of another name": EXPERIMENT["methods"]["AdaGC"]},
-    }
-    other = cells_of(write_grid("other.yaml", {**FAULTS, **other}))
+    first = planned(grid_file)
+    methods = {"of another name": EXPERIMENT["methods"]["AdaGC"]}
+    changes = {"name": "other", "seeds": [4], "methods": methods}
+    other = planned(write_grid("other.yaml", {**FAULTS, **changes}))
     shared = {c.directory for c in first} & {c.directory for c in other}
     assert len(shared) == len(other) == 2
     for cell in first:
@@ -75,11 +66,15 @@ def test_a_directory_is_named_after_what_is_run(grid_file, write_grid):
 
 
 def test_faults_move_with_the_length_and_seeds_are_cut(grid_file):
-    cells = cells_of(grid_file, max_steps=40, num_seeds=1)
+    cells = planned(grid_file, max_steps=40, num_seeds=1)
     (fault,) = cells[1].config.faults
     assert (fault.start, fault.every) == (16, 8)
     assert cells[1].config.train.max_steps == 40
     assert {cell.seed for cell in cells} == {3}
+
+
+def one(**changes):
+    return {"title": "T", "experiments": [{**EXPERIMENT, **changes}]}
 
 
 @pytest.mark.parametrize(
@@ -92,19 +87,11 @@ def test_faults_move_with_the_length_and_seeds_are_cut(grid_file):
             "either config or tensors",
         ),
         ({"title": "T", "experiments": [EXPERIMENT] * 2}, "repeat one"),
-        *(
-            (
-                {"title": "T", "experiments": [{**EXPERIMENT, **changes}]},
-                message,
-            )
-            for changes, message in (
-                ({"seed": [1]}, r"did you mean 'experiments\.0\.seeds'"),
-                ({"seeds": []}, r"experiments\.0\.seeds must not be empty"),
-                ({"seeds": [1, 1]}, "repeats"),
-                ({"paper": {"score": {"AdaGX": 1.0}}}, "did you mean 'AdaGC'"),
-                ({"grid": {"method": {}}}, "grid"),
-            )
-        ),
+        (one(seed=[1]), r"did you mean 'experiments\.0\.seeds'"),
+        (one(seeds=[]), r"experiments\.0\.seeds must not be empty"),
+        (one(seeds=[1, 1]), "repeats"),
+        (one(paper={"score": {"AdaGX": 1.0}}), "did you mean 'AdaGC'"),
+        (one(grid={"method": {}}), "grid"),
     ],
 )
 def test_bad_files_are_named(tmp_path, grid, message):

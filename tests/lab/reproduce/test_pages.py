@@ -3,78 +3,47 @@
 """Pages, tables, collected results, and the command line."""
 
 import pytest
+from lab.reproduce.conftest import cell, make_claim, result, rule
 from pages import load_tool
 
-from paddle_adagc.lab.reproduce.claims import (
-    Claim,
-    Condition,
-    load_claims,
-    load_curves,
-    load_figures,
-)
+from paddle_adagc.lab.reproduce.claims import Rules
 from paddle_adagc.lab.reproduce.pages import (
     Pages,
     collect_results,
-    load_all_results,
     table_markdown,
 )
 from paddle_adagc.lab.reproduce.pool import Catalogue
-from paddle_adagc.lab.reproduce.results import (
-    ExperimentResult,
-    RunResult,
-    TargetResult,
-    read_results,
-    write_results,
-)
+from paddle_adagc.lab.reproduce.results import read_results, write_results
 
 command = load_tool("reproduce")
 
 
-def result(target="t", events=(0, 0, 0)):
+@pytest.fixture
+def low_noise():
+    """Three seeds of two methods, one of which has no events."""
+    numbers = {"GlobalGC": ((1, 1, 2), 1.5), "AdaGC": ((0, 0, 0), 1.25)}
     cells = [
-        RunResult(
-            method=method,
-            seed=seed,
-            key=f"{method}{seed}",
-            commit="abc",
-            versions={"paddlepaddle": "3.3.1"},
-            timings={"elapsed_seconds": 3600.0},
-            measures={
-                "spikes_1000": 5 * counts[seed],
-                "events_1000": counts[seed],
-                "judged_1000": 1300,
-                "final_loss": loss + seed,
-                "steps": 2500,
-                "step_ms": 20.0,
-            },
+        cell(
+            f"{method}{seed}",
+            method,
+            seed,
+            spikes_1000=5.0 * counts[seed],
+            events_1000=float(counts[seed]),
+            judged_1000=1300.0,
+            final_loss=loss + seed,
         )
         for seed in range(3)
-        for method, counts, loss in (
-            ("GlobalGC", (1, 1, 2), 1.5),
-            ("AdaGC", events, 1.25),
-        )
+        for method, (counts, loss) in numbers.items()
     ]
-    experiment = ExperimentResult(
-        name="e", title="Low noise", description="Text.", all_runs=cells
-    )
-    return TargetResult(target=target, title="Spikes", experiments=[experiment])
+    return result(*cells, title="Low noise", description="Text.")
 
 
 def test_pages_are_what_the_committed_results_give():
-    pages = Pages(
-        load_claims(command.CLAIMS),
-        Catalogue({p.stem: p for p in sorted(command.GRIDS.glob("*.yaml"))}),
-        load_all_results(command.RESULTS),
-        load_figures(command.CLAIMS),
-        load_curves(command.CLAIMS),
-    )
-    made = pages.made_files(command.DOCS, command.RESULTS)
-    for path, text in made.items():
-        assert path.read_text(encoding="utf-8") == text, path.name
+    assert command.main(["report", "--check"]) == 0
 
 
-def test_table_has_a_line_per_method_rates_and_paired_differences():
-    lines = table_markdown(result().experiments[0]).splitlines()
+def test_table_has_a_line_per_method_rates_and_paired_differences(low_noise):
+    lines = table_markdown(low_noise.experiments[0]).splitlines()
     assert lines[0] == "### Low noise"
     assert "3 seeds (0, 1, 2) of 2,500 steps" in lines[2]
     assert "processor: recorded before" in lines[2]
@@ -92,46 +61,27 @@ def test_table_has_a_line_per_method_rates_and_paired_differences():
 
 def test_claims_and_labels_are_escaped_and_counted(write_grid, tmp_path):
     path = write_grid("t.yaml", {"seeds": [3]})
-    claim = Claim(
-        id="c",
-        where="Table 3",
-        claim="AdaGC has no spikes.",
-        paper="0 | none",
-        target="t",
-        experiment="tiny",
-        reproduced_if=[
-            Condition(
-                measure="spike_events",
-                methods=["AdaGC"],
-                expect="zero",
-                to=["GlobalGC"],
-            )
-        ],
-    )
-    pages = Pages([claim], Catalogue({"t": path}), {})
+    zero = rule("zero", "spike_events", ["GlobalGC"], methods=["AdaGC"])
+    claim = make_claim(zero, experiment="tiny", paper="0 | none")
+    pages = Pages(Rules([claim]), Catalogue({"t": path}), {})
     page = pages.made_files(tmp_path, tmp_path)[tmp_path / "results.md"]
-    line = r"[AdaGC has no spikes.](results/claims.md#c) | 0 \| none | – |"
+    line = r"[It is so.](results/claims.md#c) | 0 \| none | – |"
     assert f"{line} **not run** |" in page
     assert "Of 1 claims of the paper: 1 not run." in page
 
 
-def test_collecting_adds_to_what_is_committed(tmp_path):
-    write_results(tmp_path / "out/t/results.jsonl", result())
-    results = tmp_path / "results"
-    assert collect_results(tmp_path / "out", results, ["t", "u"]) == [
-        results / "t.jsonl"
-    ]
-    assert read_results(results / "t.jsonl") == result()
+def test_collecting_adds_to_what_is_committed(tmp_path, low_noise):
+    out, results = tmp_path / "out", tmp_path / "results"
     with pytest.raises(FileNotFoundError, match="run one first"):
-        collect_results(tmp_path, results, ["t"])
-    more = result()
-    for i, cell in enumerate(more.experiments[0].all_runs):
-        cell.measures["final_loss"] = 9.0
-        object.__setattr__(cell, "key", f"new{i}")
-    write_results(tmp_path / "out/t/results.jsonl", more)
-    collect_results(tmp_path / "out", results, ["t"])
-    (experiment,) = read_results(results / "t.jsonl").experiments
-    assert len(experiment.all_runs) == 12
+        collect_results(out, results, ["t"])
+    write_results(out / "t/results.jsonl", low_noise)
+    committed = [results / "t.jsonl"]
+    assert collect_results(out, results, ["t", "u"]) == committed
+    assert read_results(*committed) == low_noise
+    write_results(out / "t/results.jsonl", result(cell("new")))
+    collect_results(out, results, ["t"])
+    (experiment,) = read_results(*committed).experiments
+    assert len(experiment.all_runs) == 7
 
 
 @pytest.fixture

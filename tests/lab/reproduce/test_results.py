@@ -12,13 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from lab.report.conftest import Spec, make_directory, make_experiment
+from lab.reproduce.conftest import cell
+from lab.reproduce.conftest import result as made
 
 from paddle_adagc.lab.reproduce.pool import Catalogue, Method, PooledResults
 from paddle_adagc.lab.reproduce.results import (
     LAST_CODE,
-    ExperimentResult,
-    RunResult,
-    TargetResult,
     decode_losses,
     encode_losses,
     longest,
@@ -35,24 +34,8 @@ ERNIE = Path(__file__).parents[3] / "results/ernie.jsonl"
 CONFIG = {"schedule.kind": "constant", "train.max_steps": 2500, "a": 1}
 
 
-def cell(
-    key, method="A", seed=1, steps=2500, config=None, cpu=None, **measures
-):
-    return RunResult(
-        method=method,
-        seed=seed,
-        key=key,
-        measures={"steps": float(steps), **measures},
-        config=config or {},
-        machine={"processor": cpu, "instruction_sets": []} if cpu else {},
-    )
-
-
-def result(*cells, target="t", config=CONFIG):
-    experiment = ExperimentResult(
-        name="e", title="E", config=config, all_runs=[*cells]
-    )
-    return TargetResult(target=target, title="T", experiments=[experiment])
+def result(*cells, config=CONFIG, **fields):
+    return made(*cells, config=config, **fields)
 
 
 def pooled(*results):
@@ -76,17 +59,12 @@ def test_every_file_is_searched_and_a_run_counts_once():
 
 
 def test_lengths_pool_under_a_constant_schedule_alone():
-    for kind, expected in (
-        ("constant", ["short", "long"]),
-        ("cosine", ["short"]),
-    ):
+    short = cell("short")
+    long = cell("long", steps=4000, config={"train.max_steps": 4000})
+    for kind, expected in (("constant", [short, long]), ("cosine", [short])):
         config = {**CONFIG, "schedule.kind": kind}
-        del config["train.max_steps"]
-        short = cell("short", config={"train.max_steps": 2500})
-        long = cell("long", steps=4000, config={"train.max_steps": 4000})
         pool = pooled(result(short, long, config=config))
-        arm = Method.of({**CONFIG, "schedule.kind": kind})
-        assert [run.key for run in pool.runs_of(arm)] == expected
+        assert pool.runs_of(Method.of(config)) == expected
 
 
 def test_pairs_share_seed_length_and_processor():
@@ -122,11 +100,8 @@ def test_merging_keeps_all_runs_and_their_configs():
     new = result(cell("x", loss=3), cell("z", seed=3), config=config)
     merged = merge_results(old, new)
     (experiment,) = merged.experiments
-    assert {c.key: c.config.get("a") for c in experiment.all_runs} == {
-        "x": 2,
-        "y": 1,
-        "z": 2,
-    }
+    found = {c.key: c.config.get("a") for c in experiment.all_runs}
+    assert found == {"x": 2, "y": 1, "z": 2}
     assert "a" not in experiment.config
     x, y = (
         pooled(merged).runs_of(Method.of({**CONFIG, "a": a})) for a in (2, 1)
@@ -171,13 +146,7 @@ def summarise(tmp_path):
             windows=(1000, 200),
             last_steps=100,
         )
-        result = summarise_experiment(experiment, "e")
-        path = write_results(
-            tmp_path / "t.jsonl",
-            TargetResult(target="t", title="T", experiments=[result]),
-        )
-        (read,) = read_results(path).experiments
-        return read.all_runs[0]
+        return summarise_experiment(experiment, "e").all_runs[0]
 
     return make
 
@@ -186,29 +155,20 @@ def summarise(tmp_path):
 def test_a_run_that_diverged_has_a_spike_and_the_worst_loss(
     summarise, nan_from
 ):
-    measures = summarise(
-        config={"data": {"kind": "shapes"}},
-        nan_from=nan_from,
-        status="diverged",
-    ).measures
-    assert measures["spikes_1000"] >= 1
-    assert measures["events_1000"] >= 1
-    assert measures["judged_1000"] >= 1
-    assert measures["spikes_200"] >= 1
-    assert measures["validation_loss"] == math.inf
-    assert measures["retrieval_accuracy"] == -math.inf
-    assert math.isnan(measures["final_loss"])
-    assert measures["diverged"] == 1
+    config = {"data": {"kind": "shapes"}}
+    run = summarise(config, nan_from=nan_from, status="diverged")
+    for name in ("spikes_1000", "events_1000", "judged_1000", "spikes_200"):
+        assert run.measures[name] >= 1
+    assert run.measures["validation_loss"] == math.inf
+    assert run.measures["retrieval_accuracy"] == -math.inf
+    assert math.isnan(run.measures["final_loss"])
+    assert run.measures["diverged"] == 1
 
 
 def test_fixed_sequences_have_no_validation_loss(summarise):
-    measures = summarise(
-        config={"data": {"kind": "fixed_sequences"}},
-        nan_from=300,
-        status="diverged",
-    ).measures
-    assert "validation_loss" not in measures
-    assert "retrieval_accuracy" not in measures
+    config = {"data": {"kind": "fixed_sequences"}}
+    run = summarise(config, nan_from=300, status="diverged")
+    assert not {"validation_loss", "retrieval_accuracy"} & {*run.measures}
 
 
 def test_a_line_holds_its_losses_and_where_they_come_from(summarise):
@@ -221,20 +181,6 @@ def test_a_line_holds_its_losses_and_where_they_come_from(summarise):
     assert cell.series["faults"] == cell.series["left_out"] == []
     assert cell.machine == {"num_cores": 2}
     assert cell.cpu_model == "recorded before"
-
-
-def noisy_run(seed, level, noise, num_steps=2500):
-    """A descent to ``level`` with relative noise and a few jumps."""
-    rng = np.random.default_rng(seed)
-    loss = level + 5 * np.exp(-np.arange(num_steps) / 100)
-    loss *= np.exp(noise * rng.normal(size=num_steps))
-    loss[rng.integers(1300, num_steps, 5)] *= rng.uniform(1.5, 8, 5)
-    return loss
-
-
-def relative_error(packed):
-    """Largest relative error of the finite losses."""
-    return np.expm1((packed["high"] - packed["low"]) / (2 * LAST_CODE))
 
 
 @given(
@@ -250,7 +196,8 @@ def test_losses_come_back_within_the_stated_error(losses):
     finite = np.isfinite(losses)
     np.testing.assert_array_equal(back[~finite], losses[~finite])
     error = np.abs(back[finite] / losses[finite] - 1)
-    assert (error <= relative_error(packed) * (1 + 1e-6) + 1e-12).all()
+    stated = np.expm1((packed["high"] - packed["low"]) / (2 * LAST_CODE))
+    assert (error <= stated * (1 + 1e-6) + 1e-12).all()
 
 
 @pytest.mark.parametrize(

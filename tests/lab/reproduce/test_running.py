@@ -9,32 +9,23 @@ import sys
 import threading
 
 import pytest
+from lab.reproduce.conftest import planned
 
 from paddle_adagc.lab.record.files import update_run_json
 from paddle_adagc.lab.reproduce import running
-from paddle_adagc.lab.reproduce.grid import (
-    load_target,
-    make_runs,
-)
-from paddle_adagc.lab.reproduce.running import (
-    run_all,
-    run_process,
-)
+from paddle_adagc.lab.reproduce.running import run_all, run_process
 
 
 @pytest.fixture
-def cells(write_grid, tmp_path):
+def cells(write_grid):
     """The cells of a tiny grid."""
-    path = write_grid()
-    (experiment,) = load_target(path).experiments
-    return make_runs(experiment, path, tmp_path / "cells")
+    return planned(write_grid())
 
 
 @pytest.mark.slow
-def test_run_that_fails_is_reported_with_its_log(write_grid, tmp_path):
-    path = write_grid("grid.yaml", {"changes": {"model": {"vocab_size": 100}}})
-    (experiment,) = load_target(path).experiments
-    cells = make_runs(experiment, path, tmp_path)
+def test_run_that_fails_is_reported_with_its_log(write_grid):
+    model = {"vocab_size": 100}
+    cells = planned(write_grid("grid.yaml", {"changes": {"model": model}}))
     with pytest.raises(RuntimeError, match=r"vocab_size=100.*\.log"):
         run_all(cells[:1], 1)
 

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -34,6 +34,7 @@ def test_hand_worked_pattern():
     assert sign_flip_p([0.3, -0.1, -0.2], "greater") == 5 / 8
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(-4, 4), min_size=1, max_size=8))
 def test_equals_the_definition(values):
     series = np.array(values, float)

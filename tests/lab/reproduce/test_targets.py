@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from lab.reproduce.conftest import FAULTS, make_claim, rule
 
 from paddle_adagc.lab.record.files import RunRecord
-from paddle_adagc.lab.reproduce.claims import Claim, Condition
 from paddle_adagc.lab.reproduce.results import RESULTS, read_results
 from paddle_adagc.lab.reproduce.targets import (
     REPORT,
@@ -23,20 +23,10 @@ from paddle_adagc.lab.reproduce.targets import (
 from paddle_adagc.lab.reproduce.verdicts import CONTRADICTED, REPRODUCED
 
 ROOT = Path(__file__).parents[3]
-LOWER = Claim(
-    id="lower",
-    where="Table 1",
-    claim="AdaGC ends lower.",
+LOWER = make_claim(
+    rule(methods=["AdaGC"], to=["GlobalGC"]),
     target="grid",
     experiment="tiny",
-    reproduced_if=[
-        Condition(
-            measure="final_loss",
-            methods=["AdaGC"],
-            expect="lower",
-            to=["GlobalGC"],
-        )
-    ],
 )
 
 
@@ -49,26 +39,23 @@ def unrendered(monkeypatch):
 
 
 @pytest.fixture
-def reproduction(tmp_path):
-    """``reproduction(run, *grid files)``: one job."""
+def reproduce(tmp_path):
+    """``reproduce(run, *grid files)``: what is finished; one job."""
 
-    def make(run, *paths, claims=()):
-        return Reproduction(
-            list(paths), tmp_path / "out", claims=claims, run=run
-        )
+    def make(run, *paths, output="out", **fields):
+        target = Reproduction(paths, tmp_path / output, run=run, **fields)
+        return target.reproduce()
 
     return make
 
 
 def test_results_and_verdicts_follow_from_the_runs(
-    write_grid, fake_runs, reproduction, tmp_path
+    write_grid, fake_runs, reproduce, tmp_path
 ):
-    path = write_grid(
-        "grid.yaml",
-        {"seeds": [*range(3, 11)], "paper": {"score (%)": {"AdaGC": 0.5}}},
-    )
+    paper = {"score (%)": {"AdaGC": 0.5}}
+    path = write_grid("grid.yaml", {"seeds": [*range(3, 11)], "paper": paper})
     runs = fake_runs()
-    (done,) = reproduction(runs, path, claims=[LOWER]).reproduce()
+    (done,) = reproduce(runs, path, claims=[LOWER])
     assert [v.verdict for v in done.verdicts] == [REPRODUCED]
     (part,) = read_results(done.directory / RESULTS).experiments
     assert part == done.result.experiments[0]
@@ -85,62 +72,49 @@ def test_results_and_verdicts_follow_from_the_runs(
     assert row.endswith("| 0.5 |")
     assert "-1.0" in row
     assert "(p 0.0078)" in row
-    assert "AdaGC ends lower." in (done.directory / REPORT).read_text()
-    (condition,) = LOWER.reproduced_if
-    higher = dataclasses.replace(condition, expect="higher")
+    assert LOWER.claim in (done.directory / REPORT).read_text()
+    higher = rule("higher", to=["GlobalGC"], methods=["AdaGC"])
     claim = dataclasses.replace(LOWER, reproduced_if=(higher,))
-    (again,) = reproduction(runs, path, claims=[claim]).reproduce()
+    (again,) = reproduce(runs, path, claims=[claim])
     assert [v.verdict for v in again.verdicts] == [CONTRADICTED]
     assert len(runs.begun) == 16
 
 
-def test_verdicts_take_committed_runs_too(write_grid, fake_runs, tmp_path):
-    runs = fake_runs()
+def test_verdicts_take_committed_runs_too(write_grid, fake_runs, reproduce):
     first = write_grid("grid.yaml", {"seeds": [1, 2, 3, 4]})
-    (old,) = Reproduction([first], tmp_path / "a", run=runs).reproduce()
+    (old,) = reproduce(fake_runs(), first)
+    given = {"other": dataclasses.replace(old.result, target="other")}
     second = write_grid("grid.yaml", {"seeds": [5, 6, 7, 8]})
-    (done,) = Reproduction(
-        [second],
-        tmp_path / "b",
-        claims=[LOWER],
-        committed={"other": dataclasses.replace(old.result, target="other")},
-        run=runs,
-    ).reproduce()
+    (done,) = reproduce(
+        fake_runs(), second, output="b", claims=[LOWER], committed=given
+    )
     assert [v.verdict for v in done.verdicts] == [REPRODUCED]
     assert done.result.experiments[0].seeds == [5, 6, 7, 8]
 
 
-def test_targets_share_their_runs(write_grid, fake_runs, reproduction):
+def test_targets_share_their_runs(write_grid, fake_runs, reproduce):
     runs = fake_runs()
     first = write_grid("first.yaml")
     second = write_grid("second.yaml", {"name": "same", "seeds": [4, 5]})
-    reproduction(runs, first, second).reproduce()
+    reproduce(runs, first, second)
     assert len({cell.directory for cell in runs.begun}) == len(runs.begun) == 6
-    reproduction(runs, second).reproduce()
+    reproduce(runs, second)
     assert len(runs.begun) == 6
 
 
 @pytest.mark.slow
 def test_real_runs_are_paired_resumed_and_reported(write_grid, tmp_path):
-    path = write_grid(
-        "grid.yaml",
-        {
-            "seeds": [3],
-            "faults": [{"kind": "random_tokens", "start": 8, "every": 4}],
-            "dynamics": "model.embed_tokens.weight",
-        },
-    )
-    output = tmp_path / "out"
-    target = Reproduction([path], output, num_jobs=2)
+    tensor = "model.embed_tokens.weight"
+    path = write_grid("g.yaml", {**FAULTS, "seeds": [3], "dynamics": tensor})
+    target = Reproduction([path], tmp_path / "out", num_jobs=2)
     (done,) = target.reproduce()
     assert "GlobalGC" in (done.directory / REPORT).read_text()
     assert (done.directory / TABLES).read_text().startswith("# Grid")
     links = sorted((done.directory / "tiny").iterdir())
     assert [link.name for link in links] == [
-        "AdaGC-seed3",
-        "AdaGC-seed3-clean",
-        "GlobalGC-seed3",
-        "GlobalGC-seed3-clean",
+        f"{method}-seed3{end}"
+        for method in ("AdaGC", "GlobalGC")
+        for end in ("", "-clean")
     ]
     faulty, clean = (RunRecord.load(link) for link in links[:2])
     assert sorted(faulty.faults) == [8, 12, 16]
@@ -183,34 +157,25 @@ def test_a_grid_of_one_s_own(write_grid, tmp_path):
 
 @pytest.mark.slow
 def test_timings_and_the_plan_are_results(write_grid, tmp_path):
-    timing = {
-        "name": "steps",
-        "title": "Steps",
-        "config": "run.yaml",
-        "steps": 2,
-        "repetitions": 3,
-    }
-    path = write_grid(
-        "grid.yaml", timings=[timing], experiments=[], gpu_hours=True
-    )
+    timing = {"name": "steps", "title": "Steps", "config": "run.yaml"}
+    timings = [{**timing, "steps": 2, "repetitions": 3}]
+    path = write_grid(timings=timings, experiments=[], gpu_hours=True)
     target = Reproduction([path], tmp_path / "out")
     (done,) = target.reproduce()
     steps, plan = read_results(done.directory / RESULTS).experiments
     assert steps.methods[0] == "GlobalGC"
     assert len(steps.values("AdaGC", "step_ms")) == 3
-    ratios = steps.values("GlobalGC", "percent_of_global_gc")
-    assert ratios == [100.0] * 3
-    assert plan.values("Llama-2 7B, sharding V1", "paper_hours_saved") == [
-        pytest.approx(65.8)
-    ]
+    assert steps.values("GlobalGC", "percent_of_global_gc") == [100.0] * 3
+    (saved,) = plan.values("Llama-2 7B, sharding V1", "paper_hours_saved")
+    assert saved == pytest.approx(65.8)
     assert "| Llama-2 7B, DP | 1,468.2 | 1,402.4 |" in done.text
     (again,) = target.reproduce()
     assert again.result == done.result
 
 
 def test_something_else_in_the_way_of_a_link_is_named(
-    write_grid, fake_runs, reproduction, tmp_path
+    write_grid, fake_runs, reproduce, tmp_path
 ):
     (tmp_path / "out/grid/tiny/AdaGC-seed3").mkdir(parents=True)
     with pytest.raises(FileExistsError, match="choose another --output"):
-        reproduction(fake_runs(), write_grid()).reproduce()
+        reproduce(fake_runs(), write_grid())

@@ -2,13 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Verdicts that follow from numbers alone."""
 
-import dataclasses
 import math
 
 import pytest
+from lab.reproduce.conftest import cell, make_claim
+from lab.reproduce.conftest import rule as loss
 
-from paddle_adagc.lab.reproduce.claims import Claim, Condition
-from paddle_adagc.lab.reproduce.results import RunResult
+from paddle_adagc.lab.reproduce.claims import Claim
 from paddle_adagc.lab.reproduce.verdicts import (
     COMPUTED,
     CONTRADICTED,
@@ -30,20 +30,14 @@ class Runs:
     def __init__(self, numbers=None, **methods):
         self._numbers = numbers or {}
         self._runs = {
-            name.replace("_", " "): [
-                RunResult(
-                    method=name,
-                    seed=seed,
-                    key=f"{name}{seed}",
-                    measures={
-                        "steps": 2500,
-                        **{
-                            m: float(series[seed])
-                            for m, series in values.items()
-                        },
-                    },
+            name: [
+                cell(
+                    f"{name}{seed}",
+                    name,
+                    seed,
+                    **dict(zip(values, map(float, row), strict=True)),
                 )
-                for seed in range(len(next(iter(values.values()))))
+                for seed, row in enumerate(zip(*values.values(), strict=True))
             ]
             for name, values in methods.items()
         }
@@ -60,51 +54,20 @@ def events(*counts, judged=2000):
 
 
 def losses(*offsets):
-    return {
-        "final_loss": [seed + offset for seed, offset in enumerate(offsets)]
-    }
+    return {"final_loss": [seed + x for seed, x in enumerate(offsets)]}
 
 
-def claim(*conditions, **fields):
-    return Claim(
-        id="c",
-        where="Table 1",
-        claim="It is so.",
-        target="t",
-        experiment="e",
-        reproduced_if=conditions,
-        **fields,
-    )
-
-
-def spikes(method="A", expect="lower", to=("B",), **fields):
-    return Condition(
-        measure="spike_events",
-        methods=[method],
-        expect=expect,
-        to=() if expect == "occurs" else to,
-        **{"margin": 0.3, **fields},
-    )
-
-
-def loss(expect="lower", to=("B",), methods=("A",), **fields):
-    return Condition(
-        measure="final_loss", methods=methods, expect=expect, to=to, **fields
-    )
+def spikes(expect="lower", **fields):
+    to = () if expect == "occurs" else ("B",)
+    return loss(expect, "spike_events", to, **{"margin": 0.3, **fields})
 
 
 def at_most(bound, **fields):
-    return Condition(
-        measure="excess_worst",
-        methods=["A"],
-        expect="at most",
-        bound=bound,
-        **fields,
-    )
+    return loss("at most", "excess_worst", (), bound=bound, **fields)
 
 
 def verdict(source, *conditions, **fields):
-    (found,) = judge([claim(*conditions, **fields)], source)
+    (found,) = judge([make_claim(*conditions, **fields)], source)
     return found
 
 
@@ -114,10 +77,14 @@ FEWER_STEPS = events(*[0] * 8, judged=100)
 LOW = losses(-0.2, -0.1, -0.3, -0.2, -0.1, -0.2, -0.1, -0.3)
 MIXED = losses(-0.2, 0.1, -0.3, 0.2, -0.1, 0.2, -0.1, 0.3)
 SAME = losses(*[0] * 8)
+MINUS, FIVE_ZEROS = losses(*[-1] * 5), losses(*[0] * 5)
 DIVERGED = {"final_loss": [math.nan] * 8}
 ZERO, HIGHER = spikes(expect="zero"), spikes(expect="higher")
 OCCURS = spikes(expect="occurs")
-BOTH = loss(to=("B", "C"), margin=0.5)
+BOTH, NEITHER = (
+    loss(to=("B", "C"), margin=0.5),
+    loss("higher", to=("B", "C")),
+)
 FIVE = {"A": [1, 2, 1, 2, 1]}
 
 
@@ -160,11 +127,7 @@ FIVE = {"A": [1, 2, 1, 2, 1]}
         (Runs(A=LOW, B=SAME, C=LOW), BOTH, NO_DIFFERENCE),
         (Runs(A=LOW, B=SAME, C=LOW), loss(to=("B", "C")), PARTLY),
         (Runs(A=LOW, B=SAME), loss(to=("B", "C")), NOT_RUN),
-        (
-            Runs(A=LOW, B=SAME, C=LOW),
-            loss("higher", to=("B", "C")),
-            CONTRADICTED,
-        ),
+        (Runs(A=LOW, B=SAME, C=LOW), NEITHER, CONTRADICTED),
         # Small wins over significant; half of the other has no margin.
         (Runs(A=LOW, B=SAME), loss("higher", margin=0.5), NO_DIFFERENCE),
         (Runs(A=LOW, B=SAME), loss(margin=0.5, times=2.0), REPRODUCED),
@@ -185,37 +148,20 @@ def test_a_condition_decides(source, condition, expected):
     assert verdict(source, condition).verdict == expected
 
 
+SEEN = "A: 1 in 4,000 judged steps (0 / 1)"
+
+
 @pytest.mark.parametrize(
     ("source", "condition", "expected", "evidence"),
     [
         # Events are shown without any control.
-        (
-            Runs(A=events(0, 1)),
-            ZERO,
-            NOT_RUN,
-            "A: 1 in 4,000 judged steps (0 / 1)",
-        ),
+        (Runs(A=events(0, 1)), ZERO, NOT_RUN, SEEN),
         # A missing control does not hide the rest.
         (Runs(A=ZEROS), ZERO, NOT_RUN, "no run yet of B"),
-        (
-            Runs(A=ZEROS, B=ZEROS),
-            HIGHER,
-            NO_DIFFERENCE,
-            "within ±0.3, p 0.00823",
-        ),
-        (
-            Runs(A=MIXED, B=SAME),
-            loss(margin=0.1),
-            UNDECIDED,
-            "would decide, these see 0.19",
-        ),
+        (Runs(A=ZEROS, B=ZEROS), HIGHER, NO_DIFFERENCE, "±0.3, p 0.00823"),
+        (Runs(A=MIXED, B=SAME), loss(margin=0.1), UNDECIDED, "decide, these "),
         # Five seeds of one sign are not enough.
-        (
-            Runs(A=losses(*[-1] * 5), B=losses(*[0] * 5)),
-            loss(),
-            UNDECIDED,
-            "p 0.0312 (5 of 8 seeds, 8 would decide",
-        ),
+        (Runs(A=MINUS, B=FIVE_ZEROS), loss(), UNDECIDED, "(5 of 8 seeds, 8 w"),
     ],
 )
 def test_the_evidence_says_why(source, condition, expected, evidence):
@@ -303,7 +249,7 @@ def test_primary_claims_share_an_error():
     source = Runs(A=a, B=SAME)
     rules = [loss(), *[loss(to=("C",))] * 7]
     claims = [
-        dataclasses.replace(claim(rule, primary=True), id=str(i))
+        make_claim(rule, primary=True, id=str(i))
         for i, rule in enumerate(rules)
     ]
     first = judge(claims, source)[0]

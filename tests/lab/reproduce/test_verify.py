@@ -25,6 +25,12 @@ command = load_tool("reproduce")
 
 
 @pytest.fixture
+def unread(monkeypatch):
+    """Leave the losses out: of the shipped results they take seconds."""
+    monkeypatch.setattr(checks, "check_losses", lambda lines: ())
+
+
+@pytest.fixture
 def folders(tmp_path):
     """Copies of the shipped results and pages."""
     results, docs = tmp_path / "results", tmp_path / "docs"
@@ -44,9 +50,9 @@ def test_shipped_pages_pass(folders, capsys):
     assert count > 5000
 
 
-def planted(path, pattern, replacement):
+def planted(path, pattern, replacement, count=1):
     text = path.read_text()
-    changed = re.sub(pattern, replacement, text, count=1)
+    changed = re.sub(pattern, replacement, text, count=count)
     assert changed != text
     path.write_text(changed)
 
@@ -73,24 +79,18 @@ ON_THE_PAGES = [
 REPORT = "results/report.json"
 IN_THE_REPORT = [
     (REPORT, r'"p_equal": 0\.\d+', '"p_equal": 0.0125', "p_equal"),
-    (
-        REPORT,
-        r'"verdict": "undecided"',
-        '"verdict": "reproduced"',
-        "verdict",
-    ),
+    (REPORT, r'"verdict": "undecided"', '"verdict": "partly"', "verdict"),
     (REPORT, r'("rows": {\s*"[^"]+": \[\s*)"\w{16}",', r"\1", "runs"),
     (REPORT, r'"num_seeds": \d+', '"num_seeds": 77', "seeds"),
     (REPORT, r'"low": 0\.\d+', '"low": 0.0777', "limits"),
 ]
 
 
+@pytest.mark.usefixtures("unread")
 @pytest.mark.parametrize(
     "errors", [ON_THE_PAGES, IN_THE_REPORT], ids=["pages", "report"]
 )
-def test_planted_errors_are_found(folders, capsys, monkeypatch, errors):
-    """All at once: the shipped results take seconds to recompute."""
-    monkeypatch.setattr(checks, "check_losses", lambda lines: ())
+def test_planted_errors_are_found(folders, capsys, errors):
     root = folders[0].parent
     for file, pattern, replacement, _ in errors:
         planted(root / file, pattern, replacement)
@@ -99,18 +99,17 @@ def test_planted_errors_are_found(folders, capsys, monkeypatch, errors):
     assert [named for *_, named in errors if named not in said] == []
 
 
-def test_a_changed_run_and_a_lost_row_are_found(folders, capsys, monkeypatch):
-    monkeypatch.setattr(checks, "check_losses", lambda lines: ())
+@pytest.mark.usefixtures("unread")
+def test_a_changed_run_and_a_lost_row_are_found(folders, capsys):
     results, docs = folders
     path = results / "figure-optimizers.jsonl"
     planted(path, r'"validation_loss": ', '"validation_loss": 1')
-    report = json.loads((results / "report.json").read_text())
+    path = results / "report.json"
+    report = json.loads(path.read_text())
     for table in report["tables"]:
         table["rows"].pop("TensorWiseGC", None)
-    (results / "report.json").write_text(json.dumps(report))
-    path = docs / "results/runs.md"
-    kept = re.sub(r"^\| TensorWiseGC \|.*\n", "", path.read_text(), flags=re.M)
-    path.write_text(kept)
+    path.write_text(json.dumps(report))
+    planted(docs / "results/runs.md", r"(?m)^\| TensorWiseGC \|.*\n", "", 0)
     assert verify(results, docs) == 1
     said = capsys.readouterr().out
     assert "Validation loss" in said
@@ -126,14 +125,12 @@ def with_series(tmp_path):
         run.run["config"] = {"clip": {"name": method}, "name": name}
         return run
 
-    bursts = {
-        1300: "constant_labels",
-        1301: "constant_labels",
-        1400: "gradient_inf",
-    }
-    faults = {s: [{"kind": k, "tensors": []}] for s, k in bursts.items()}
+    labels, gradient = (
+        [{"kind": kind, "tensors": []}]
+        for kind in ("constant_labels", "gradient_inf")
+    )
     faulty = record("faulty", "adagc")
-    faulty.faults.update(faults)
+    faulty.faults.update({1300: labels, 1301: labels, 1400: gradient})
     faulty.metrics["loss"][1302:1330] += np.linspace(3, 0, 28)
     faulty.metrics["loss"][1401] += 20
     experiment = Experiment(
@@ -144,13 +141,10 @@ def with_series(tmp_path):
     )
     results, docs = tmp_path / "results", tmp_path / "docs"
     docs.mkdir()
-    result = TargetResult(
-        target="t",
-        title="T",
-        experiments=[summarise_experiment(experiment, "e")],
-    )
+    found = summarise_experiment(experiment, "e")
+    result = TargetResult(target="t", title="T", experiments=[found])
     write_results(results / "t.jsonl", result)
-    cell = result.experiments[0].all_runs[0]
+    cell = found.all_runs[0]
     key, spikes = cell.key, cell.measures["spikes_1000"]
     table = {"page": "results.md", "title": "T", "rows": {"AdaGC": [key]}}
     report = {"tables": [table], "figures": [], "verdicts": []}
@@ -191,12 +185,10 @@ def test_a_count_that_the_losses_do_not_give_is_found(
 
 def test_it_shares_no_code_with_what_it_checks():
     files = [*Path(inspect.getfile(verify)).parent.glob("*.py")]
+    text = "".join(file.read_text() for file in files)
     imports = {
         name.removeprefix("paddle_adagc.lab.reproduce.").split(".")[0]
-        for file in files
-        for name in re.findall(
-            r"^ *(?:from|import) (\S+)", file.read_text(), re.M
-        )
+        for name in re.findall(r"(?m)^ *(?:from|import) (\S+)", text)
     }
     assert len(files) > 1
     assert imports <= {"verify", "numpy", "scipy", *sys.stdlib_module_names}

@@ -77,7 +77,7 @@ Pages = dict[str, str]
 def verify(results: Path, docs: Path) -> int:
     """Print every difference of the pages; 1 if anything differs, else 0."""
     runs = Runs(results)
-    masses = derive(runs.lines)
+    derived = [*derive(runs.lines)]
     report = json.loads((results / "report.json").read_text())
     files = [*docs.rglob("*.md"), *docs.rglob("*.svg")]
     pages = {path.relative_to(docs).as_posix(): path for path in files}
@@ -86,7 +86,7 @@ def verify(results: Path, docs: Path) -> int:
     count = num_wrong = 0
     for name, seen, expected in itertools.chain(
         runs.check_copies(),
-        masses,
+        derived,
         check_losses(runs.lines),
         check_tables(report["tables"], runs, texts),
         check_figures(report["figures"], runs, texts),
@@ -200,7 +200,7 @@ def difference_text(
         return "–"
     d = differences(pairs, measure)
     shown = rendered([*d], "spread", f"+{spec}").replace("± +", "± ")
-    return f"{shown} (p {sign_flip(d, 'two-sided'):.2g})"
+    return f"{shown} (p {min(1.0, 2 * min(sign_flip(d))):.2g})"
 
 
 def extent(runs: list[StoredRun]) -> str:
@@ -235,11 +235,8 @@ def check_figures(
         first, second = runs.of(row["keys"]), runs.of(row["other_keys"])
         pairs = runs.pairs(first, second, measure)
         yield f"{place}: pairs", row["keys"], [a.id for a, _ in pairs]
-        yield (
-            f"{place}: other pairs",
-            row["other_keys"],
-            [b.id for _, b in pairs],
-        )
+        others = [b.id for _, b in pairs]
+        yield f"{place}: other pairs", row["other_keys"], others
         numbers = limits(measure, pairs)
         stored = [row["value"], row["low"], float(row["high"])]
         yield f"{place}: limits", stored, [*numbers]

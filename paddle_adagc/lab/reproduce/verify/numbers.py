@@ -36,8 +36,8 @@ def differences(
     return np.array(found)
 
 
-def sign_flip(d: np.ndarray, side: str) -> float:
-    """Share of the sign patterns with a sum at least as extreme."""
+def sign_flip(d: np.ndarray) -> tuple[float, float]:
+    """Share of the sign patterns with a sum as low, and as high."""
     if np.isinf(d).any():
         size = np.zeros(len(d))
         size[d != 0] = stats.rankdata(np.abs(d[d != 0]))
@@ -46,12 +46,8 @@ def sign_flip(d: np.ndarray, side: str) -> float:
     for value in np.abs(d):
         sums = np.concatenate([sums + value, sums - value])
     seen, slack = d.sum(), 1e-12 * max(np.abs(d).sum(), 1e-300)
-    less, greater = (
-        float(np.mean(sums <= seen + slack)),
-        float(np.mean(sums >= seen - slack)),
-    )
-    both = min(1.0, 2 * min(less, greater))
-    return {"less": less, "greater": greater, "two-sided": both}[side]
+    less, greater = sums <= seen + slack, sums >= seen - slack
+    return float(less.mean()), float(greater.mean())
 
 
 def limits(measure: str, pairs: list[Pair]) -> tuple[float, float, float]:

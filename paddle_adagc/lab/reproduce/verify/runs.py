@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import base64
-import dataclasses
 import functools
 import itertools
 import json
@@ -34,38 +33,38 @@ Check = tuple[str, Any, Any]
 """What is compared, the value that stands there, the recomputed one."""
 
 
-@dataclasses.dataclass(eq=False)
 class StoredRun:
     """The line of a run or a timing, below its experiment's line."""
 
-    file: str
-    experiment: str
-    title: str
-    method: str
-    seed: int
-    key: str
-    skip: int
-    is_twin: bool
-    has_diverged: bool
-    measures: dict[str, float]
-    config: dict[str, Any]
-    series: dict[str, Any]
-    cpu: str
-    """Model and vectors of the processor, "" if the line has none."""
-
-    def __post_init__(self) -> None:
-        """Add what follows from the line: 0 steps for a timing."""
+    def __init__(
+        self, file: str, part: dict[str, Any], line: dict[str, Any]
+    ) -> None:
+        self.file = file
+        self.experiment: str = part["name"]
+        self.title: str = part["title"]
+        self.skip: int = part["skip_steps"]
+        self.method: str = line["method"]
+        self.seed: int = line["seed"]
+        self.place = file, self.experiment, self.method, self.seed
+        self.is_twin = bool(line.get("is_clean_twin"))
+        self.has_diverged = line.get("status") == "diverged"
+        self.measures = {k: float(v) for k, v in line["measures"].items()}
         self.steps = int(self.measures.get("steps", 0))
-        self.id = f"{self.key} on {self.cpu}" if self.cpu else self.key
+        """0 for a timing."""
+        self.series: dict[str, Any] = line.get("series", {})
+        self.cpu = processor(line.get("machine", {}))
+        """Model and vectors of the processor, "" if the line has none."""
         self.rank = self.steps, self.cpu
-        self.place = self.file, self.experiment, self.method, self.seed
-        defaults = CLIP_DEFAULTS.get(str(self.config.get("clip.name")), {})
+        key = line.get("key", "")
+        self.id: str = f"{key} on {self.cpu}" if self.cpu else key
+        config = part["config"] | line.get("config", {})
+        self.is_constant = config.get("schedule.kind") == "constant"
+        defaults = CLIP_DEFAULTS.get(str(config.get("clip.name")), {})
         clip = {f"clip.{name}": value for name, value in defaults.items()}
         kept = {
             key: value
-            for key, value in self.config.items()
-            if key not in NOT_CONFIG
-            and not (key in clip and clip[key] == value)
+            for key, value in config.items()
+            if key not in NOT_CONFIG and (key, value) not in clip.items()
         }
         self.config_id = json.dumps(kept, sort_keys=True)
 
@@ -102,23 +101,8 @@ def read_runs(folder: Path) -> Iterator[StoredRun]:
             fields = json.loads(line)
             if fields["kind"] == "experiment":
                 part = fields
-            if fields["kind"] != "cell":
-                continue
-            yield StoredRun(
-                file=path.stem,
-                experiment=part["name"],
-                title=part["title"],
-                method=fields["method"],
-                seed=fields["seed"],
-                key=fields.get("key", ""),
-                skip=part["skip_steps"],
-                is_twin=bool(fields.get("is_clean_twin")),
-                has_diverged=fields.get("status") == "diverged",
-                measures={k: float(v) for k, v in fields["measures"].items()},
-                config=part["config"] | fields.get("config", {}),
-                series=fields.get("series", {}),
-                cpu=processor(fields.get("machine", {})),
-            )
+            if fields["kind"] == "cell":
+                yield StoredRun(path.stem, part, fields)
 
 
 def processor(machine: dict[str, Any]) -> str:
@@ -168,12 +152,11 @@ class Runs:
 
     def alike(self, own: StoredRun) -> list[StoredRun]:
         """Return runs of its config, of any length if that may be."""
-        constant = own.config.get("schedule.kind") == "constant"
         return [
             run
             for run in self.runs
             if run.config_id == own.config_id
-            and (constant or run.steps == own.steps)
+            and (own.is_constant or run.steps == own.steps)
         ]
 
     def longest(self, own: StoredRun) -> list[str]:
@@ -229,34 +212,32 @@ def check_losses(lines: list[StoredRun]) -> Iterator[Check]:
             yield name, run.measures.get(measure), value
 
 
-def derive(lines: list[StoredRun]) -> list[Check]:
+def derive(lines: list[StoredRun]) -> Iterator[Check]:
     """Add the measures that older lines lack: mass, area over GlobalGC.
 
-    Returns the comparisons of the masses that newer lines have.
+    Yields the comparisons of those that newer lines have.
     """
-    checks: list[Check] = []
     clean = {
         (run.file, run.experiment, run.seed, run.cpu): run
         for run in lines
         if run.is_twin and run.method == "GlobalGC" and run.series
     }
     for run in lines:
-        stored = run.measures.pop("spike_mass", None)
         if not run.series:
             continue
+        found = {}
         kept = run.loss[run.skip :][run.kept[run.skip :]]
         if run.has_diverged or not np.isfinite(kept).all():
-            run.measures["spike_mass"] = math.inf
+            found["spike_mass"] = math.inf
         elif len(kept) > 2 * MASS_WINDOW:
-            run.measures["spike_mass"] = mass(kept)
-        if stored is not None:
-            name = f"{'/'.join(map(str, run.place))} spike_mass"
-            checks.append((name, stored, run.measures.get("spike_mass")))
+            found["spike_mass"] = mass(kept)
         other = clean.get((run.file, run.experiment, run.seed, run.cpu))
         if other and run.series["faults"]:
-            area = excess(run, other)["excess_area"]
-            run.measures["excess_area_global"] = area
-    return checks
+            found["excess_area_global"] = excess(run, other)["excess_area"]
+        for measure in found.keys() & run.measures.keys():
+            name = f"{'/'.join(map(str, run.place))} {measure}"
+            yield name, run.measures[measure], found[measure]
+        run.measures |= found
 
 
 def mass(loss: np.ndarray) -> float:

@@ -47,8 +47,7 @@ class Comparison:
         self.method: str = fields["method"]
         self.expect: str = fields["expect"]
         self.measure: str = fields["measure"]
-        self.margin: float = fields.get("margin", 0.0)
-        self.has_margin = "margin" in fields
+        self.margin: float | None = fields.get("margin")
         self.values: list[float] = fields.get("values", [])
         self.is_enough = fields.get("num_seeds", SEEDS) >= SEEDS
         self.first, self.second, self.beside = (
@@ -58,10 +57,8 @@ class Comparison:
         self.pairs: list[Pair] = []
         if self.first and self.second:
             self.pairs = [*zip(self.first, self.second, strict=True)]
-        self.p: dict[str, float] = {}
+        self.p = self._test() if fields.get("num_seeds", 1) else {}
         """``p_for``, ``p_against``, ``p_equal``, ``p_fewer``, as tested."""
-        if fields.get("num_seeds", 1):
-            self._test()
 
     @property
     def d(self) -> np.ndarray:
@@ -69,86 +66,66 @@ class Comparison:
         times = self.fields.get("times", 1)
         return differences(self.pairs, self.measure, times)
 
-    def _test(self) -> None:
+    def _test(self) -> dict[str, float]:
         if self.expect == "at most":
-            self._test_bound()
-        elif self.measure == EVENTS:
-            self._test_events()
-        elif self.expect == "equal":
-            beyond = min(
-                sign_flip(self.d - self.margin, "greater"),
-                sign_flip(self.d + self.margin, "less"),
-            )
-            p_against = min(1.0, 2 * beyond)
-            self.p = {"p_for": self._within(), "p_against": p_against}
-        else:
-            d = -self.d if self.expect == "higher" else self.d
-            if self.expect == "no worse":
-                d = d - self.margin
-            for name, side in (("p_for", "less"), ("p_against", "greater")):
-                self.p[name] = sign_flip(d, side)
-            if self.has_margin and self.expect != "no worse":
-                self.p["p_equal"] = self._within()
+            return self._test_bound()
+        if self.measure == EVENTS:
+            return self._test_events()
+        if self.margin is None:
+            return self._sides(*sign_flip(self.d))
+        low, high = (sign_flip(self.d + m) for m in (-self.margin, self.margin))
+        within = max(low[0], high[1])
+        if self.expect == "equal":
+            return self._sides(within, min(1.0, 2 * min(low[1], high[0])))
+        if self.expect == "no worse":
+            return self._sides(*low)
+        return self._sides(*sign_flip(self.d), within)
 
-    def _within(self) -> float:
-        """Two one-sided tests of a mean inside of the margin."""
-        below = sign_flip(self.d - self.margin, "less")
-        return max(below, sign_flip(self.d + self.margin, "greater"))
+    def _sides(
+        self, less: float, greater: float, equal: float | None = None
+    ) -> dict[str, float]:
+        """What is expected, its opposite, and no difference."""
+        p = {"p_for": less, "p_against": greater}
+        if self.expect == "higher":
+            p = {"p_for": greater, "p_against": less}
+        return p if equal is None else p | {"p_equal": equal}
 
-    def _test_bound(self) -> None:
+    def _test_bound(self) -> dict[str, float]:
         """Of runs, which all have to keep it; of one number; of several."""
         bound = self.fields["bound"]
         if self.first:
             worst = max(run.measures[self.measure] for run in self.first)
-            holds = worst <= bound
-            self.p = {"p_for": float(not holds), "p_against": float(holds)}
-            return
+            return self._sides(float(worst > bound), float(worst <= bound))
         d = np.array(self.values) - bound
         if len(d) > 1:
             t = d.mean() / (d.std(ddof=1) / math.sqrt(len(d)))
             below = float(stats.t.cdf(t, len(d) - 1))
-            self.p = {"p_for": below, "p_against": 1 - below}
-            return
-        close = self.has_margin and abs(d[0]) <= self.margin
-        self.p = {
-            "p_for": float(d[0] > 0 or close),
-            "p_against": float(d[0] <= 0 or close),
-            "p_equal": float(not close),
-        }
+            return self._sides(below, 1 - below)
+        close = self.margin is not None and abs(d[0]) <= self.margin
+        above, below = float(d[0] > 0 or close), float(d[0] <= 0 or close)
+        return self._sides(above, below, float(not close))
 
-    def _test_events(self) -> None:
+    def _test_events(self) -> dict[str, float]:
         """The larger of the pooled and the clustered p."""
         k1, t1 = counts(self.first)
+        margin = self.margin
         if not self.second:
-            rare = self.has_margin and not k1.sum()
-            against = self._rarer(self.first) if rare else 1.0
-            self.p = {"p_for": float(not k1.sum()), "p_against": against}
-            return
+            rare = margin is not None and not k1.sum()
+            against = rarer(self.first, margin or 0.0) if rare else 1.0
+            return self._sides(float(not k1.sum()), against)
         k2, t2 = counts(self.second)
         share = t1.sum() / (t1.sum() + t2.sum())
         total = int(k1.sum() + k2.sum())
-        pooled = {
-            "less": float(stats.binom.cdf(k1.sum(), total, share)),
-            "greater": float(stats.binom.sf(k1.sum() - 1, total, share)),
-        }
-        less, greater = (
-            max(p, sign_flip(k1 / t1 - k2 / t2, side))
-            for side, p in pooled.items()
-        )
-        self.p = {"p_for": less, "p_against": greater}
-        if self.expect == "higher":
-            self.p = {"p_for": greater, "p_against": less}
+        clustered = sign_flip(k1 / t1 - k2 / t2)
+        less = max(float(stats.binom.cdf(k1.sum(), total, share)), clustered[0])
+        pooled = float(stats.binom.sf(k1.sum() - 1, total, share))
+        equal = None
+        if margin is not None:
+            equal = max(rarer(self.first, margin), rarer(self.second, margin))
+        p = self._sides(less, max(pooled, clustered[1]), equal)
         if self.expect == "zero" and self.num_events(self.beside):
-            self.p |= {"p_for": 1.0, "p_fewer": less}
-        if self.has_margin:
-            both = map(self._rarer, (self.first, self.second))
-            self.p["p_equal"] = max(both)
-
-    def _rarer(self, runs: list[StoredRun]) -> float:
-        """Test a rate below ``margin`` events per 1,000 judged steps."""
-        events, judged = counts(runs)
-        mean = self.margin * judged.sum() / 1000
-        return float(stats.poisson.cdf(events.sum(), mean))
+            p |= {"p_for": 1.0, "p_fewer": less}
+        return p
 
     def num_events(self, others: Sequence[StoredRun]) -> int:
         """Events of its first side and of other runs."""
@@ -193,46 +170,51 @@ class Comparison:
             return "holds"
         return "against" if count * p["p_against"] <= ALPHA / 2 else "open"
 
-    def short_texts(self) -> set[str]:
-        """Return what it may be in one number."""
+    def number(self) -> str:
+        """Return it in one number; "" if it was not tested."""
         if self.expect == "occurs":
-            k, t = counts(self.first)
-            what = f"{k.sum():.0f} events in {t.sum():,.0f} steps"
-            return {f"{self.method}: {what}"}
+            k, t = (side.sum() for side in counts(self.first))
+            return f"{self.method}: {k:.0f} events in {t:,.0f} steps"
         if self.expect == "at most" and self.p:
             bound = f" (bound {self.fields['bound']:g})"
             if self.first:
-                values = [run.measures[self.measure] for run in self.first]
-                return {f"largest {max(values):.3g}{bound}"}
+                worst = max(run.measures[self.measure] for run in self.first)
+                return f"largest {worst:.3g}{bound}"
             spec = ".4g" if len(self.values) > 1 else ".3g"
-            return {f"{np.mean(self.values):{spec}}{bound}"}
+            return f"{np.mean(self.values):{spec}}{bound}"
         if not self.pairs:
-            return set()
+            return ""
         p_for = self.p.get("p_fewer", self.p["p_for"])
-        p = min(p_for, self.p["p_against"])
+        p = f", p {min(p_for, self.p['p_against']):.2g}"
         if self.measure != EVENTS:
             mean, low, high = mean_limits(self.d)
-            text = f"{mean:+.3g}{UNITS.get(self.measure, '')} "
-            text += f"({low:+.3g} to {high:+.3g}), p {p:.2g}"
-        else:
-            text = f"{change_text(EVENTS, self.pairs)} events"
-            if self.num_events(self.second):
-                value, low, high = limits(EVENTS, self.pairs)
-                ratio = f"{value:.2g} ({low:.2f}-{high:.2g})"
-                text += f", ratio {ratio}, p {p:.2g}".replace("inf", "∞")
-            else:
-                text += f" in {counts(self.first)[1].sum():,.0f} steps each"
-        return {text, f"{self.method} against {self.fields['other']}: {text}"}
+            unit = UNITS.get(self.measure, "")
+            return f"{mean:+.3g}{unit} ({low:+.3g} to {high:+.3g}){p}"
+        text = f"{change_text(EVENTS, self.pairs)} events"
+        if not self.num_events(self.second):
+            return f"{text} in {counts(self.first)[1].sum():,.0f} steps each"
+        value, low, high = limits(EVENTS, self.pairs)
+        ratio = f"{value:.2g} ({low:.2f}-{high:.2g})".replace("inf", "∞")
+        return f"{text}, ratio {ratio}{p}"
 
-    def facts(self) -> set[str]:
-        """Return counts and mean differences of its runs."""
+    def texts(self) -> set[str]:
+        """Return what its numbers are printed as."""
+        number = self.number()
+        named = f"{self.method} against {self.fields.get('other')}: {number}"
+        found = {number, named, *(f"{p:.3g}" for p in self.p.values())}
         if self.measure == EVENTS:
             sides = (self.first, self.second, self.beside)
-            return {count_text(runs) for runs in sides if runs}
-        if not self.pairs:
-            return set()
-        deviation = float(f"{np.std(self.d, ddof=1):.2g}")
-        return {f"{np.mean(self.d):+.4g} ± {deviation:g}"}
+            found |= {count_text(runs) for runs in sides if runs}
+        elif self.pairs:
+            deviation = float(f"{np.std(self.d, ddof=1):.2g}")
+            found.add(f"{np.mean(self.d):+.4g} ± {deviation:g}")
+        return found
+
+
+def rarer(runs: list[StoredRun], margin: float) -> float:
+    """Test a rate below ``margin`` events per 1,000 judged steps."""
+    events, judged = counts(runs)
+    return float(stats.poisson.cdf(events.sum(), margin * judged.sum() / 1000))
 
 
 def check_verdicts(
@@ -343,15 +325,9 @@ def check_evidence(
     words = {"reproduced": "holds", "contradicted": "does not hold"}
     label, name = verdict["verdict"], verdict["id"]
     right = words.get(label, label) if verdict["extension"] else label
-    known, short = set[str](), {"–", ""}
-    p_values = [verdict["p_for"], verdict["p_against"]]
-    for comparison in [*own, *premises]:
-        known |= comparison.facts()
-        p_values += comparison.p.values()
-    known |= {f"{p:.3g}" for p in p_values}
+    known = {"–", ""}.union(*(c.texts() for c in [*own, *premises]))
+    known |= {f"{p:.3g}" for p in (verdict["p_for"], verdict["p_against"])}
     known |= {count_text(runs.of(k)) for k in verdict["controls"].values()}
-    for comparison in own:
-        short |= comparison.short_texts()
     section = re.search(
         rf"(?ms)^### {re.escape(name)}\n(.*?)(?=^##|\Z)",
         pages.get("results/claims.md", ""),
@@ -372,7 +348,7 @@ def check_evidence(
             if line.startswith("| [") and f"#{name})" in line:
                 *_, number, label = (c.strip("* |") for c in line.split(" | "))
                 yield f"{page}, {name}: label", label, right
-                shown = number if number in short else "?"
+                shown = number if number in known else "?"
                 yield f"{page}, {name}: number", number, shown
 
 
