@@ -18,8 +18,8 @@ ONE_SIDED = ALPHA / 2
 """A claim and its opposite share :data:`ALPHA`."""
 
 POWER = 0.8
-MAX_PAIRS = 24
-"""2**16 patterns of signs take a second, 2**20 a quarter of a minute."""
+MAX_PAIRS = 40
+"""Each half of them has 2**20 patterns of signs: a second."""
 
 MAX_SEEDS = 200
 """Where the search for a number of seeds that would decide ends."""
