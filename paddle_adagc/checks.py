@@ -131,20 +131,6 @@ def check_directory(name: str, path: str | os.PathLike[str]) -> Path:
     return directory
 
 
-def check_output_file(name: str, path: str | os.PathLike[str]) -> Path:
-    """Return ``path`` if a file can be written there; nothing is made."""
-    file = Path(path)
-    if file.is_dir():
-        raise ValueError(f"{name} is {str(file)!r}, a directory: name a file")
-    if file.exists() and not os.access(file, os.W_OK):
-        raise ValueError(
-            f"{name} is {str(file)!r}, which cannot be written to: name "
-            "another file"
-        )
-    check_directory(f"the directory of {name}", file.parent)
-    return file
-
-
 def check_series(name: str, values: Any) -> np.ndarray:
     """Return a series of losses as float64 ``[num_steps]``.
 

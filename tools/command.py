@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 ROOT = Path(__file__).resolve().parents[1]
 
 try:
-    from paddle_adagc.checks import suggestion
+    from paddle_adagc.checks import check_directory, suggestion
     from paddle_adagc.lab.processor import choose_mkl_kernels
     from paddle_adagc.lab.storage import StorageError
 except ModuleNotFoundError as missing:
@@ -204,6 +204,20 @@ def check_folder(path: str | os.PathLike[str]) -> None:
     """Check that a folder to read from is there."""
     if not Path(path).is_dir():
         raise FileNotFoundError(f"there is no directory {path}")
+
+
+def check_output_file(name: str, path: str | os.PathLike[str]) -> Path:
+    """Return ``path`` if a file can be written there; nothing is made."""
+    file = Path(path)
+    if file.is_dir():
+        raise ValueError(f"{name} is {str(file)!r}, a directory: name a file")
+    if file.exists() and not os.access(file, os.W_OK):
+        raise ValueError(
+            f"{name} is {str(file)!r}, which cannot be written to: name "
+            "another file"
+        )
+    check_directory(f"the directory of {name}", file.parent)
+    return file
 
 
 def check_run(path: Path) -> None:

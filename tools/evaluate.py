@@ -21,7 +21,7 @@ from pathlib import Path
 
 import command
 
-from paddle_adagc.checks import check_installed, check_output_file
+from paddle_adagc.checks import check_installed
 from paddle_adagc.files import atomic_write_json
 
 _OPTIONS = """
@@ -80,7 +80,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     if output is None:  # beside the model's folder, which stays as it is
         folder = Path(options.model).absolute()
         output = folder.with_name(f"{folder.name}-evaluation.json")
-    check_output_file("--output", output)
+    command.check_output_file("--output", output)
     result = run.evaluate(**given)
     print(run.to_markdown(result))
     atomic_write_json(output, result, indent=1)

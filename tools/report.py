@@ -19,12 +19,13 @@ from pathlib import Path
 
 from command import (
     add_options,
+    check_output_file,
     check_run,
     exit_status,
     make_parser,
 )
 
-from paddle_adagc.checks import check_installed, check_output_file
+from paddle_adagc.checks import check_installed
 
 _OPTIONS = """
 runs RUN        run directory
