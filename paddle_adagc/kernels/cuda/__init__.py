@@ -235,8 +235,10 @@ def adaptive_step(
     beta: float,
     zeroes_nonfinite: bool,
 ) -> AdaptiveStep | None:
-    """Apply :mod:`paddle_adagc.rule` on the current NVIDIA GPU, with its bits.
+    """Apply :mod:`paddle_adagc.rule` on the current NVIDIA GPU.
 
+    Every operation is rounded as IEEE says. Paddle's division on a CPU misses
+    the last bit on some processors.
     The vectors are float32 ``[num_tensors]``, but ``num_nonfinite``, how often
     each norm was not finite, int32. A tensor with a non-finite norm is ``lost``
     if ``zeroes_nonfinite``, else its ``h`` is 1. Returns new vectors; None if

@@ -32,7 +32,7 @@ DEFINES = (
 )
 OPTIONS = (
     "--std=c++17",
-    "--fmad=false",  # the same bits as rule.py
+    "--fmad=false",  # rounded as in rule.py
     "--ptxas-options=-v",
     *DEFINES,
 )
