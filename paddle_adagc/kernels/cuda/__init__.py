@@ -239,6 +239,7 @@ def adaptive_step(
 
     Every operation is rounded as IEEE says. Paddle's division on a CPU misses
     the last bit on some processors.
+
     The vectors are float32 ``[num_tensors]``, but ``num_nonfinite``, how often
     each norm was not finite, int32. A tensor with a non-finite norm is ``lost``
     if ``zeroes_nonfinite``, else its ``h`` is 1. Returns new vectors; None if
