@@ -164,9 +164,7 @@ gamma_values = positive | st.just(np.inf)
     st.booleans(),
 )
 @settings(deadline=None, max_examples=100)
-def test_fused_step_is_the_rule(
-    tensors, lambda_rel, beta, zeroes_nonfinite
-):
+def test_fused_step_is_the_rule(tensors, lambda_rel, beta, zeroes_nonfinite):
     norm, gamma = map(vector, zip(*tensors, strict=True))
     with pytest.MonkeyPatch.context() as patch:
         backends.use_cuda(patch)
