@@ -25,72 +25,37 @@ COMMON = {
 }
 """What most of the models share."""
 
-LLAMA2 = {
-    **COMMON,
-    "sequence_length": 2048,
-    "batch_size": 2048,
-    "iterations": 9000,
-    "num_heads": 32,
-    "num_key_value_heads": 32,
+_COLUMNS = (
+    *("num_layers", "hidden_size", "ffn_size", "num_heads"),
+    *("num_key_value_heads", "sequence_length", "batch_size", "iterations"),
+)
+_ROWS = {
+    "llama2_1.3b": (24, 2048, 5461, 32, 32, 2048, 2048, 9000),
+    "llama2_7b": (32, 4096, 11008, 32, 32, 2048, 2048, 9000),
+    "qwen3_1.7b": (28, 2048, 6144, 16, 8, 4096, 2048, 19000),
+    "ernie_10b_a1.4b_fp8": (25, 2560, 1024, 20, 4, 4096, 4096, 21000),
+    "mixtral_8x1b": (24, 2048, 5632, 32, 4, 2048, 512, 36000),
 }
-
-HYPER_PARAMETERS = {
-    "llama2_1.3b": {
-        **LLAMA2,
-        "num_layers": 24,
-        "hidden_size": 2048,
-        "ffn_size": 5461,
-    },
-    "llama2_7b": {
-        **LLAMA2,
-        "num_layers": 32,
-        "hidden_size": 4096,
-        "ffn_size": 11008,
-    },
-    "qwen3_1.7b": {
-        **COMMON,
-        "num_layers": 28,
-        "hidden_size": 2048,
-        "ffn_size": 6144,
-        "num_heads": 16,
-        "num_key_value_heads": 8,
-        "sequence_length": 4096,
-        "batch_size": 2048,
-        "iterations": 19000,
-        "learning_rate": 4.5e-3,
-    },
+_OTHER = {
+    "qwen3_1.7b": {"learning_rate": 4.5e-3},
     "ernie_10b_a1.4b_fp8": {
-        **COMMON,
         "precision": "float8",
-        "num_layers": 25,
-        "hidden_size": 2560,
-        "ffn_size": 1024,
-        "num_heads": 20,
-        "num_key_value_heads": 4,
         "num_shared_experts": 1,
         "num_routed_experts": 48,
         "num_experts_per_token": 3,
-        "sequence_length": 4096,
-        "batch_size": 4096,
-        "iterations": 21000,
         "lr_decay": "wsd",
     },
     "mixtral_8x1b": {
-        **COMMON,
-        "num_layers": 24,
-        "hidden_size": 2048,
-        "ffn_size": 5632,
-        "num_heads": 32,
-        "num_key_value_heads": 4,
         "num_shared_experts": 0,
         "num_routed_experts": 8,
         "num_experts_per_token": 2,
-        "sequence_length": 2048,
-        "batch_size": 512,
-        "iterations": 36000,
         "warmup_iterations": 500,
         "beta2": 0.999,
     },
+}
+HYPER_PARAMETERS = {
+    name: COMMON | dict(zip(_COLUMNS, row, strict=True)) | _OTHER.get(name, {})
+    for name, row in _ROWS.items()
 }
 
 DEGREES = {
