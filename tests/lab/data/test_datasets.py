@@ -1,6 +1,5 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-import hashlib
 import json
 
 import numpy as np
@@ -14,7 +13,6 @@ from paddle_adagc.lab.data import corpus
 from paddle_adagc.lab.data.config import DataConfig
 from paddle_adagc.lab.data.datasets import (
     Order,
-    TokenDataset,
     build_datasets,
     collate_batch,
     permutation,
@@ -44,9 +42,8 @@ def make_config(kind, prefix, **values):
     )
 
 
-def digest(dataset, count=200):
-    rows = [dataset[i]["input_ids"] for i in range(min(count, len(dataset)))]
-    return hashlib.sha256(np.stack(rows).tobytes()).hexdigest()
+def labels(dataset, indices):
+    return [dataset[i]["labels"].tolist() for i in indices]
 
 
 def test_labels_are_the_next_tokens(config):
@@ -68,22 +65,11 @@ def test_labels_are_the_next_tokens(config):
 def test_samples_depend_on_the_seed_and_their_index_alone(config, prefix):
     train, validation = build_datasets(config, 100)
     longer, longer_validation = build_datasets(config, 1000)
-    assert digest(train) == digest(longer, 100)
-    assert digest(validation) == digest(longer_validation)
-    expected = [train[i]["labels"] for i in range(100)]
-    for i in reversed(range(100)):
-        np.testing.assert_array_equal(longer[i]["labels"], expected[i])
+    expected = labels(train, range(100))
+    assert labels(longer, reversed(range(100))) == expected[::-1]
+    assert labels(validation, range(8)) == labels(longer_validation, range(8))
     other = make_config(config.kind, prefix, seed=1)
-    assert digest(train) != digest(build_datasets(other, 100)[0])
-
-
-def test_windows_reach_both_ends_and_never_beyond():
-    tokens = np.arange(40, dtype=np.uint8)
-    dataset = TokenDataset(tokens, Order(range(24), 2000, 0), seq_length=16)
-    windows = [dataset[i] for i in range(2000)]
-    assert {w["input_ids"][0] for w in windows} == set(range(24))
-    assert max(w["labels"][-1] for w in windows) == 39
-    assert all(len(w["labels"]) == 16 for w in windows)
+    assert labels(build_datasets(other, 100)[0], range(100)) != expected
 
 
 def test_validation_is_spread_without_overlap(config):
@@ -195,13 +181,8 @@ def test_draws_are_those_of_every_release():
     draws = {random_bits(seed, i) for seed in range(20) for i in range(500)}
     assert len(draws) == 20 * 500
     assert permutation(1000, 7)[:4].tolist() == [778, 334, 271, 802]
-    order = Order(range(10), 20, 7, by_epoch=True)
-    assert [order[i] for i in range(10, 20)] == [9, 8, 5, 6, 2, 3, 7, 0, 1, 4]
-
-
-def test_every_window_comes_once_an_epoch_in_changing_order():
-    order = Order(range(0, 320, 8), 120, 5, by_epoch=True)
-    epochs = [[order[40 * e + i] for i in range(40)] for e in range(3)]
-    for epoch in epochs:
-        assert sorted(epoch) == list(range(0, 320, 8))
-    assert epochs[0] != epochs[1] != epochs[2]
+    order = Order(range(0, 80, 8), 20, 7, by_epoch=True)
+    epochs = [[order[10 * e + i] // 8 for i in range(10)] for e in (0, 1)]
+    assert epochs[1] == [9, 8, 5, 6, 2, 3, 7, 0, 1, 4]
+    assert sorted(epochs[0]) == sorted(epochs[1])
+    assert epochs[0] != epochs[1]

@@ -62,17 +62,6 @@ def test_a_large_vocabulary_is_int32(tmp_path, run):
     assert documents_of(tmp_path) == [[0, 70_000, 2], [70_000, 1, 2]]
 
 
-def test_bytes():
-    found = find_tokenizer("bytes").load()(["aé", "", "b"])
-    assert [tokens.tolist() for tokens in found] == [[97, 195, 169], [], [98]]
-    assert found[0].dtype == np.uint16
-
-
-def test_the_data_s_end_goes_before_the_tokenizer_s(tokenizer_json):
-    assert find_tokenizer(str(tokenizer_json)).eos_id == 1
-    assert find_tokenizer(str(tokenizer_json), eos_id=7).eos_id == 7
-
-
 @pytest.fixture
 def bad(tmp_path, monkeypatch, tokenizer_json, sentencepiece_model):
     """A working folder of files that cannot be used, or not alone."""
