@@ -14,8 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-VOCAB_SIZE = 256
-"""Number of token ids: one per byte."""
+VOCAB_SIZE = 256  # number of token ids: one per byte
 
 END_OF_DOCUMENT = 0
 """Token after each file. Python source never contains the byte 0."""

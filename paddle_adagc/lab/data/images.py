@@ -32,15 +32,13 @@ MEAN = (0.48145466, 0.4578275, 0.40821073)
 STD = (0.26862954, 0.26130258, 0.27577711)
 """Standard deviations that go with :data:`MEAN`."""
 
-MAX_PIXELS = 50_000_000
-"""Of a file's image."""
+MAX_PIXELS = 50_000_000  # of a file's image
 
 _MIN_AREA = 0.9
 _MAX_RATIO = 4 / 3
 _NUM_ATTEMPTS = 10
 
-Box = tuple[int, int, int, int]
-"""Left, upper, right, lower."""
+Box = tuple[int, int, int, int]  # left, upper, right, lower
 
 
 def normalise(pixels: np.ndarray) -> np.ndarray:
@@ -132,8 +130,7 @@ _TOKENS = {word: _FIRST_WORD + i for i, word in enumerate(_WORDS)}
 NUM_TOKENS = _FIRST_WORD + len(_WORDS)
 """Tokens without the one that ends a caption: ids from 0 up to this."""
 
-CAPTION_LENGTH = 9
-"""Tokens of a caption, from start to end."""
+CAPTION_LENGTH = 9  # tokens of a caption, from start to end
 
 _SHIFT = 0.03
 _TINT = 0.1

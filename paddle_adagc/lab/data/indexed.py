@@ -21,8 +21,7 @@ import numpy as np
 
 from paddle_adagc.lab.checksums import check_seal, sampled_sha256, sha256
 
-MAGIC = b"MMIDIDX\x00\x00"
-"""First bytes of every ``.idx``."""
+MAGIC = b"MMIDIDX\x00\x00"  # first bytes of every ``.idx``
 
 _HEADER = struct.Struct("<QBQQ")  # version, dtype, sentences, document ends
 _VERSION = 1

@@ -51,11 +51,8 @@ from paddle_adagc.lab.data.tokenizers import Tokenizer, find_tokenizer
 _SPLITS = ("train", "validation")
 _COUNTS = ("num_text_bytes", "num_empty", "num_bad")
 
-_BATCH = 200
-"""Lines that are encoded at a time; bounds a worker's memory."""
-
-_MAX_MESSAGES = 10
-"""Messages about bad documents that the manifest keeps."""
+_BATCH = 200  # lines that are encoded at a time; bounds a worker's memory
+_MAX_MESSAGES = 10  # messages about bad documents that the manifest keeps
 
 
 def prepare(

@@ -43,8 +43,7 @@ from paddle_adagc.lab.data.tokenizers import CaptionTokenizer
 
 logger = logging.getLogger(__name__)
 
-IMAGES = ("jpg", "jpeg", "png", "webp")
-"""Extensions of images."""
+IMAGES = ("jpg", "jpeg", "png", "webp")  # extensions of images
 
 MAX_CAPTION_BYTES = 2**20
 

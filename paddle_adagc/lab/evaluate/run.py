@@ -20,8 +20,7 @@ from paddle_adagc.lab.evaluate.scoring import Scorer, measure_perplexity
 from paddle_adagc.lab.markdown import markdown_table
 from paddle_adagc.lab.train.parse import load_config
 
-PAPER = "paper"
-"""Task name that stands for all of the paper's benchmarks."""
+PAPER = "paper"  # task name that stands for all of the paper's benchmarks
 
 BENCHMARKS = {
     "arc_easy": ("ARC-E", "acc_norm"),

@@ -64,8 +64,7 @@ class SavedDecoder:
     directory: Path
     """Holds the weights: a checkpoint, or a Hugging Face directory."""
 
-    config: DecoderConfig
-    """Config of the whole model."""
+    config: DecoderConfig  # config of the whole model
 
     state: dict[str, Array]
     """Every parameter and correction bias, in the dtype it was saved in;
@@ -74,8 +73,7 @@ class SavedDecoder:
     run: dict[str, Any]
     """`run.json` of the run that trained it; empty if there is none."""
 
-    is_own: bool
-    """It has this package's format, not Hugging Face's."""
+    is_own: bool  # it has this package's format, not Hugging Face's
 
     @property
     def step(self) -> int | None:

@@ -35,11 +35,8 @@ def log_probabilities(logits: Tensor, tokens: Tensor) -> Tensor:
 class Score(NamedTuple):
     """A decoder's score of a continuation."""
 
-    log_likelihood: float
-    """Sum over the continuation's tokens, in nats."""
-
-    is_greedy: bool
-    """Whether each of its tokens is the likeliest one."""
+    log_likelihood: float  # sum over the continuation's tokens, in nats
+    is_greedy: bool  # whether each of its tokens is the likeliest one
 
 
 class Scorer:

@@ -28,8 +28,7 @@ class Rotary(NamedTuple):
     """Rotation of the pairs of components by their positions."""
 
     theta: float
-    layout: str
-    """"half" or "interleaved", see `DecoderOptions.rope_layout`."""
+    layout: str  # "half" or "interleaved", see `DecoderOptions.rope_layout`
 
     def angles(self, length: int, head_dim: int) -> npt.NDArray[np.float64]:
         """Angle of every component at every position, [length, head_dim].

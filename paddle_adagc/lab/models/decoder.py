@@ -37,8 +37,7 @@ Flow: TypeAlias = tuple[Tensor, Tensor]
 sequence parallelism [length / ranks, batch, hidden]; and the sum of the router
 losses so far, [1], 0 without experts."""
 
-IGNORED_LABEL = -100
-"""Label of a position that has no loss."""
+IGNORED_LABEL = -100  # label of a position that has no loss
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:

@@ -20,11 +20,8 @@ Array = npt.NDArray[np.generic]
 class Family:
     """Decoders that transformers has a class for."""
 
-    model_type: str
-    """`model_type` in transformers' config.json."""
-
-    class_name: str
-    """Class of transformers."""
+    model_type: str  # `model_type` in transformers' config.json
+    class_name: str  # class of transformers
 
     options: Mapping[str, Any]
     """`DecoderConfig` options that all models of the family share and that

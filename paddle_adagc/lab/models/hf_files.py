@@ -24,13 +24,11 @@ from paddle_adagc.files import atomic_write_json
 Array = npt.NDArray[np.generic]
 
 _MAX_NAME = 255  # bytes; Linux
-CHECKSUMS = "checksums.json"
-"""Sizes and SHA-256 of an export's weights."""
+CHECKSUMS = "checksums.json"  # sizes and SHA-256 of an export's weights
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
-MAX_SHARD_BYTES = 5 * 10**9
-"""Largest file of weights, as in transformers."""
+MAX_SHARD_BYTES = 5 * 10**9  # largest file of weights, as in transformers
 
 
 @contextlib.contextmanager

@@ -25,15 +25,11 @@ CORRECTION_BIAS = "e_score_correction_bias"
 class ModelSize:
     """Counts of a whole model."""
 
-    parameters: int
-    """Trained values; a tied embedding counts once."""
-
-    active_parameters: int
-    """Values that take part in the product for one token."""
+    parameters: int  # trained values; a tied embedding counts once
+    active_parameters: int  # values that take part in the product for one token
 
     tensors: int
-    tensors_without_routers: int
-    """The paper's count, (9 + 3E) L + 3 for ERNIE."""
+    tensors_without_routers: int  # the paper's count, (9 + 3E) L + 3 for ERNIE
 
     @property
     def gamma_bytes(self) -> int:

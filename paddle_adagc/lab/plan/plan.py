@@ -33,8 +33,7 @@ from paddle_adagc.lab.train.config import (
 )
 from paddle_adagc.lab.train.tasks import PretrainTask, make_task
 
-SIZES = tuple(2**power for power in range(3, 15))
-"""8 to 16,384 GPUs."""
+SIZES = tuple(2**power for power in range(3, 15))  # 8 to 16,384 GPUs
 
 _GAMMA_BYTES = 4
 _INTERCONNECT = costs.Interconnect()

@@ -25,8 +25,7 @@ from paddle_adagc.stability.spike_score import spike_score
 if TYPE_CHECKING:
     from paddle_adagc.lab.train.recorder import StepRecorder
 
-_NUM_LAST = 10
-"""The last loss is the median of so many steps."""
+_NUM_LAST = 10  # the last loss is the median of so many steps
 
 _NUM_NAMED = 3
 _MEMORISED = " (of text that the run, which learns few sequences, never sees)"

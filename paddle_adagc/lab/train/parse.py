@@ -21,11 +21,8 @@ from paddle_adagc.lab.train.config import RunConfig
 
 _OF_OMEGACONF = (OmegaConfBaseException, IndexError, TypeError, ValueError)
 
-MAX_BYTES = 2**20
-"""Of a YAML file."""
-
-_NAMED = ("clip", "optimizer")
-"""Sections whose keys depend on their ``name``."""
+MAX_BYTES = 2**20  # of a YAML file
+_NAMED = ("clip", "optimizer")  # sections whose keys depend on their ``name``
 
 
 def load_config(

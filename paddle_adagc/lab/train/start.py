@@ -38,8 +38,7 @@ fork."""
 
 _WHOLE = "clip.overrides"  # None is a value there, keys have dots
 
-Changes = dict[str, list[Any]]
-"""Dotted key -> old and new value."""
+Changes = dict[str, list[Any]]  # dotted key -> old and new value
 
 
 class Fork(NamedTuple):

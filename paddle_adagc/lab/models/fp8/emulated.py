@@ -27,8 +27,7 @@ import paddle
 import paddle.nn.functional as F
 from paddle import Tensor
 
-BLOCK = 128
-"""Elements of a block along each axis that it spans."""
+BLOCK = 128  # elements of a block along each axis that it spans
 
 # x + c - c is x in whole units, ties to even, where c is 1.5 * 2^23 units. A
 # unit of e4m3 is an eighth of the power of two below the value.
