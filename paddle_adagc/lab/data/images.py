@@ -10,6 +10,7 @@ validation asks for combinations that training has never shown.
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import itertools
 import math
@@ -211,40 +212,47 @@ def _inside(shape: str, y: np.ndarray, x: np.ndarray) -> np.ndarray:
     return thin & (np.maximum(np.abs(y), np.abs(x)) <= 1)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PairFormat:
+    """Form that a model and its run need image-text data in."""
+
+    image_size: int  # height and width, in pixels
+    context_length: int  # tokens of a caption, padding included
+    end_token: int  # ends a caption, the last of the model's tokens
+    batch_size: int  # pairs per rank and step
+    num_ranks: int  # ranks with data of their own
+
+
 class ShapesDataset(Dataset):
     """Drawings and captions; sample ``i`` depends on the seed and on ``i``.
 
-    Scenes come at random, with replacement, or in turn. ``context_length``
-    counts a caption's padding, too; ``end_token`` is at least
-    :data:`NUM_TOKENS`.
+    Scenes come at random, with replacement, or in turn.
     """
 
     def __init__(
         self,
         scenes: Sequence[Scene],
         num_samples: int,
+        wanted: PairFormat,
         *,
-        image_size: int,
-        context_length: int,
-        end_token: int,
         seed: int,
         is_random: bool,
     ) -> None:
         super().__init__()
-        if end_token < NUM_TOKENS:
+        if wanted.end_token < NUM_TOKENS:
             raise ValueError(
-                f"model.vocab_size={end_token + 1}: the captions use the "
-                f"tokens up to {NUM_TOKENS - 1}, and one ends them; raise "
+                f"model.vocab_size={wanted.end_token + 1}: the captions use "
+                f"the tokens up to {NUM_TOKENS - 1}, and one ends them; raise "
                 f"model.vocab_size to {NUM_TOKENS + 1} or more"
             )
-        if context_length < CAPTION_LENGTH:
+        if wanted.context_length < CAPTION_LENGTH:
             raise ValueError(
-                f"model.context_length={context_length}: captions have "
+                f"model.context_length={wanted.context_length}: captions have "
                 f"{CAPTION_LENGTH} tokens; raise it"
             )
         self.scenes = list(scenes)
         self.num_samples = num_samples
-        self.image_size = image_size
+        self.image_size = wanted.image_size
         self.seed = seed
         self.is_random = is_random
         self.fingerprint: dict[str, str | int] = {
@@ -252,7 +260,7 @@ class ShapesDataset(Dataset):
             "num_scenes": len(self.scenes),
         }
         self._input_ids = [
-            encode(scene.caption, context_length, end_token)
+            encode(scene.caption, wanted.context_length, wanted.end_token)
             for scene in self.scenes
         ]
 

@@ -15,6 +15,7 @@ import functools
 import itertools
 import json
 import logging
+import math
 import os
 import re
 import sys
@@ -29,12 +30,14 @@ from PIL.Image import Image
 from webdataset.tariterators import base_plus_ext, group_by_keys
 from webdataset.utils import glob_with_braces
 
+from paddle_adagc.lab.data.config import DataConfig
 from paddle_adagc.lab.data.datasets import (
     check_index,
     permutation,
     random_bits,
 )
 from paddle_adagc.lab.data.images import (
+    PairFormat,
     decode,
     training_image,
     validation_image,
@@ -273,77 +276,97 @@ class PairDataset(Dataset):
         )
 
 
-def training_pairs(
+def open_pairs(
+    config: DataConfig, num_train_samples: int, wanted: PairFormat
+) -> tuple[PairDataset, PairDataset]:
+    """Open the training and the validation pairs; the last shards are held out.
+
+    Training is cheap if indices rise; a pair is replaced by the next one that
+    was shuffled together with it. Of validation's images the middle is taken.
+    """
+    assert config.shards is not None
+    assert config.tokenizer is not None
+    tokenizer = CaptionTokenizer(config.tokenizer, wanted.context_length)
+    size, end = tokenizer.vocab_size, tokenizer.end_token
+    if not end == size - 1 == wanted.end_token:
+        way_out = f"set it to {size}" if end == size - 1 else "give CLIP's"
+        raise ValueError(
+            f"model.vocab_size={wanted.end_token + 1}: captions end with the "
+            f"model's last token, and {config.tokenizer} has {size} tokens and "
+            f"ends them with {end}; {way_out}"
+        )
+    shards = find_shards(config.shards)
+    num_held_out = math.ceil(config.validation_fraction * len(shards))
+    if num_held_out == len(shards):
+        raise ValueError(
+            f"{config.shards} is {len(shards)} shard(s): give at least 2, the "
+            "last ones are for validation"
+        )
+    train, held_out = shards[:-num_held_out], shards[-num_held_out:]
+    num_streams = wanted.num_ranks * max(1, config.num_workers)
+    fingerprint: dict[str, str | int] = {
+        "kind": "webdataset",
+        "num_shards": len(train),
+        "num_pairs": sum(shard.num_samples for shard in train),
+        "num_streams": num_streams,
+    }
+    find = _training_order(config, train, num_streams, wanted)
+    samples = _first_samples(held_out, config.validation_size)
+    middle = functools.partial(validation_image, size=wanted.image_size)
+    return (
+        PairDataset(find, num_train_samples, tokenizer, fingerprint),
+        PairDataset(
+            lambda index: ([*samples[index:], *samples[:index]], middle),
+            len(samples),
+            tokenizer,
+            {},
+        ),
+    )
+
+
+def _training_order(
+    config: DataConfig,
     shards: Sequence[Shard],
-    num_samples: int,
-    tokenizer: CaptionTokenizer,
-    *,
-    image_size: int,
-    batch_size: int,
     num_streams: int,
-    seed: int,
-    shuffle_size: int,
-) -> PairDataset:
-    """Deal out pairs to the processes that read; cheap if indices rise.
+    wanted: PairFormat,
+) -> Callable[[int], Candidates]:
+    """Deal out pairs to the processes that read.
 
     Batch ``b`` of all ranks together comes from stream ``b % num_streams``.
     With ``shuffle=False`` PaddleNLP's sampler gives every data rank every
     ``num_ranks``-th batch, and Paddle's loader deals these out to its workers
     in turn: with ``num_ranks * num_workers`` streams each worker reads one.
-
-    A pair is replaced by the next one that was shuffled together with it. The
-    seed is that of the crops, too.
     """
+    order = {"seed": config.seed, "shuffle_size": config.shuffle_size}
     streams = [
-        ShardStream(
-            shards, number, num_streams, seed=seed, shuffle_size=shuffle_size
-        )
+        ShardStream(shards, number, num_streams, **order)
         for number in range(num_streams)
     ]
 
     def find(index: int) -> Candidates:
-        batch, row = divmod(index, batch_size)
+        batch, row = divmod(index, wanted.batch_size)
         turn, number = divmod(batch, num_streams)
-        chunk, place = streams[number].chunk(turn * batch_size + row)
-        rng = np.random.RandomState(random_bits(seed, index) >> 32)
-        crop = functools.partial(training_image, size=image_size, rng=rng)
+        chunk, place = streams[number].chunk(turn * wanted.batch_size + row)
+        rng = np.random.RandomState(random_bits(config.seed, index) >> 32)
+        crop = functools.partial(
+            training_image, size=wanted.image_size, rng=rng
+        )
         return [*chunk[place:], *chunk[:place]], crop
 
-    fingerprint: dict[str, str | int] = {
-        "kind": "webdataset",
-        "num_shards": len(shards),
-        "num_pairs": sum(shard.num_samples for shard in shards),
-        "num_streams": num_streams,
-    }
-    return PairDataset(find, num_samples, tokenizer, fingerprint)
+    return find
 
 
-def held_out_pairs(
-    shards: Sequence[Shard],
-    num_samples: int,
-    tokenizer: CaptionTokenizer,
-    *,
-    image_size: int,
-) -> PairDataset:
-    """Read the first pairs of shards that are not trained on, undecoded.
-
-    A pair is replaced by the next one; of an image its middle is taken.
-    """
+def _first_samples(shards: Sequence[Shard], number: int) -> list[Sample]:
+    """Read the first pairs of held-out shards, undecoded."""
     paths = (read_samples(shard.path) for shard in shards)
-    samples = [*itertools.islice(itertools.chain(*paths), num_samples)]
-    if len(samples) < num_samples:
+    samples = [*itertools.islice(itertools.chain(*paths), number)]
+    if len(samples) < number:
         raise ValueError(
-            f"data.validation_size is {num_samples}, the {len(shards)} "
-            f"held-out shards have {len(samples)} pairs: lower it or raise "
+            f"data.validation_size is {number}, the {len(shards)} held-out "
+            f"shards have {len(samples)} pairs: lower it or raise "
             "data.validation_fraction"
         )
-    middle = functools.partial(validation_image, size=image_size)
-    return PairDataset(
-        lambda index: ([*samples[index:], *samples[:index]], middle),
-        num_samples,
-        tokenizer,
-        {},
-    )
+    return samples
 
 
 def _caption(sample: Sample) -> str:

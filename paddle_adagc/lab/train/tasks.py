@@ -26,10 +26,10 @@ from paddle_adagc.lab.data.datasets import (
     inspect_tokens,
 )
 from paddle_adagc.lab.data.image_text import (
-    PairFormat,
     build_image_text_datasets,
     inspect_pairs,
 )
+from paddle_adagc.lab.data.images import PairFormat
 from paddle_adagc.lab.faults import Fault, apply_to_batch
 from paddle_adagc.lab.models import shapes
 from paddle_adagc.lab.models.activations import pair_batch_bytes, stage_bytes

@@ -11,10 +11,7 @@ import pytest
 from PIL import Image
 
 from paddle_adagc.lab.data.config import DataConfig
-from paddle_adagc.lab.data.image_text import (
-    PairFormat,
-    build_image_text_datasets,
-)
+from paddle_adagc.lab.data.image_text import build_image_text_datasets
 from paddle_adagc.lab.data.images import (
     BACKGROUNDS,
     COLOURS,
@@ -22,6 +19,7 @@ from paddle_adagc.lab.data.images import (
     NUM_TOKENS,
     SCENES,
     STD,
+    PairFormat,
     Scene,
     decode,
     draw,

@@ -26,11 +26,8 @@ pytest.importorskip("webdataset")
 
 from paddle_adagc.lab.data.config import DataConfig
 from paddle_adagc.lab.data.datasets import collate_batch
-from paddle_adagc.lab.data.image_text import (
-    PairFormat,
-    build_image_text_datasets,
-)
-from paddle_adagc.lab.data.images import MEAN, STD
+from paddle_adagc.lab.data.image_text import build_image_text_datasets
+from paddle_adagc.lab.data.images import MEAN, STD, PairFormat
 from paddle_adagc.lab.data.shards import (
     MAX_CAPTION_BYTES,
     Shard,
