@@ -15,7 +15,7 @@ import warnings
 import paddle
 from paddle import distributed as dist
 
-from paddle_adagc.lab.gloo import fleet, operators, process_group, rendezvous
+from paddle_adagc.lab.gloo import fleet, process_group, rendezvous
 
 __all__ = ["enable"]
 
@@ -23,7 +23,6 @@ _PADDLE_SERIES = "3.3."
 _PATCHES = {
     **rendezvous.PATCHES,
     **process_group.PATCHES,
-    **operators.PATCHES,
     **fleet.PATCHES,
 }
 """Why Paddle 3.3.1 needs it -> (module or class, attribute, replacement)."""
