@@ -78,14 +78,16 @@ class FaultConfig:
     every: Count | None = None
     """Distance between the first steps of bursts; None: one burst."""
 
-    duration: Count = 1  # length of a burst, in steps
+    duration: Count = 1
+    """Length of a burst, in steps."""
 
     tensor: Annotated[str, Field(min_length=1)] | None = None
     """Parameter: a name, a glob pattern for all that match (``"*"``: all), or
     None for one chosen by the seed, anew for every burst, among the trainable
     parameters."""
 
-    magnitude: Real | None = None  # factor of ``gradient_scale``, needed there
+    magnitude: Real | None = None
+    """Factor of ``gradient_scale``, needed there."""
 
     exponent_bit: Annotated[Natural, Field(le=7)] | None = None
     """Bit to flip, counted from the exponent's lowest (0; the highest is 7);

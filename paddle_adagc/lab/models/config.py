@@ -118,14 +118,20 @@ class CheckedConfig(PretrainedConfig):
 class DecoderOptions:
     """Options of `DecoderForCausalLM`; the defaults are a byte-level toy."""
 
-    vocab_size: Count = 256  # number of tokens
-    hidden_size: Count = 64  # width of the residual stream
+    vocab_size: Count = 256
+    """Number of tokens."""
+
+    hidden_size: Count = 64
+    """Width of the residual stream."""
 
     intermediate_size: Count = 176
     """Width of a dense SwiGLU feed-forward network."""
 
-    num_hidden_layers: Count = 3  # number of decoder layers
-    num_attention_heads: Count = 4  # number of query heads
+    num_hidden_layers: Count = 3
+    """Number of decoder layers."""
+
+    num_attention_heads: Count = 4
+    """Number of query heads."""
 
     num_key_value_heads: Count | None = None
     """Number of key and of value heads, a divisor of the number of query
@@ -134,15 +140,19 @@ class DecoderOptions:
     head_dim: Count | None = None
     """Width of a head, even; None: `hidden_size / num_attention_heads`."""
 
-    max_position_embeddings: Count = 2048  # longest sequence, in tokens
-    rope_theta: Positive = 10000.0  # base of the rotary frequencies
+    max_position_embeddings: Count = 2048
+    """Longest sequence, in tokens."""
+
+    rope_theta: Positive = 10000.0
+    """Base of the rotary frequencies."""
 
     rope_layout: Literal["half", "interleaved"] = "half"
     """Pairs of components that the rotary embedding turns: "half" pairs i with
     i + head_dim / 2 (Llama), "interleaved" pairs 2i with 2i + 1 (ERNIE-4.5).
     """
 
-    rms_norm_eps: Positive = 1e-5  # added to the mean square in every RMSNorm
+    rms_norm_eps: Positive = 1e-5
+    """Added to the mean square in every RMSNorm."""
 
     rms_norm_precision: Literal["float32", "bfloat16"] = "float32"
     """Precision of the arithmetic inside of every RMSNorm (see `rms_norm`)."""
@@ -165,7 +175,8 @@ class DecoderOptions:
     moe_num_experts: Natural = 0
     """Routed experts of every layer; 0: a dense model."""
 
-    moe_top_k: Count = 2  # experts that a token goes to
+    moe_top_k: Count = 2
+    """Experts that a token goes to."""
 
     moe_intermediate_size: Count | None = None
     """Width of an expert; None: `intermediate_size`."""
@@ -179,7 +190,8 @@ class DecoderOptions:
     experts but not in their weights (ERNIE-4.5's
     `moe_statics.e_score_correction_bias`)."""
 
-    router_aux_loss_coef: NonNegative = 0.0  # factor of the load-balancing loss
+    router_aux_loss_coef: NonNegative = 0.0
+    """Factor of the load-balancing loss."""
 
     float8_linears: list[Float8Linear] = dataclasses.field(default_factory=list)
     """Linear maps whose products are in FP8 (see `fp8`): "attention"

@@ -53,24 +53,39 @@ PRESETS: dict[str, dict[str, Any]] = {
 class CLIPOptions:
     """Options of `CLIP`; the defaults are a toy."""
 
-    embed_dim: Count = 32  # width of the space that images and texts share
-    image_size: Count = 32  # height and width of an image, in pixels
+    embed_dim: Count = 32
+    """Width of the space that images and texts share."""
+
+    image_size: Count = 32
+    """Height and width of an image, in pixels."""
 
     patch_size: Count = 8
     """Height and width of a patch in pixels, a divisor of the image's."""
 
-    vision_width: Count = 64  # width of the image tower's residual stream
-    vision_layers: Count = 2  # blocks of the image tower
-    vision_heads: Count = 4  # attention heads of the image tower
+    vision_width: Count = 64
+    """Width of the image tower's residual stream."""
+
+    vision_layers: Count = 2
+    """Blocks of the image tower."""
+
+    vision_heads: Count = 4
+    """Attention heads of the image tower."""
 
     vocab_size: Count = 64
     """Number of tokens. The last one ends a caption, where the text is pooled.
     """
 
-    context_length: Count = 16  # tokens of a caption, padding included
-    text_width: Count = 64  # width of the text tower's residual stream
-    text_layers: Count = 2  # blocks of the text tower
-    text_heads: Count = 4  # attention heads of the text tower
+    context_length: Count = 16
+    """Tokens of a caption, padding included."""
+
+    text_width: Count = 64
+    """Width of the text tower's residual stream."""
+
+    text_layers: Count = 2
+    """Blocks of the text tower."""
+
+    text_heads: Count = 4
+    """Attention heads of the text tower."""
 
     patch_dropout: Annotated[Real, Field(ge=0, lt=1)] = 0.0
     """Share of the patches that training leaves out (Li et al. 2023)."""

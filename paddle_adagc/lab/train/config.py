@@ -137,7 +137,8 @@ class ScheduleConfig:
     """After the linear warm-up: ``"constant"``; ``"cosine"`` down to the
     minimum at the last step; ``"wsd"``: flat, then a decay to the minimum."""
 
-    learning_rate: Positive = 3e-4  # highest rate
+    learning_rate: Positive = 3e-4
+    """Highest rate."""
 
     warmup_steps: Natural = 0
     """Steps of the linear warm-up; step 0 already has a rate above 0."""
@@ -145,7 +146,8 @@ class ScheduleConfig:
     min_ratio: Annotated[Real, Field(ge=0, le=1)] = 0.0
     """Rate at the end as a share of the highest, for cosine and wsd."""
 
-    decay_fraction: Share = 0.1  # share of the steps that wsd decays over
+    decay_fraction: Share = 0.1
+    """Share of the steps that wsd decays over."""
 
     decay_shape: Literal["linear", "cosine", "sqrt"] = "linear"
     """Shape of wsd's decay; ``"sqrt"`` is 1 - sqrt(progress)."""
@@ -158,8 +160,11 @@ class TrainConfig:
     output_dir: Annotated[str, Field(min_length=1)]
     """Directory of the run: logs, record, checkpoints."""
 
-    max_steps: Count  # optimizer steps
-    batch_size: Count = 32  # sequences per device and forward pass
+    max_steps: Count
+    """Optimizer steps."""
+
+    batch_size: Count = 32
+    """Sequences per device and forward pass."""
 
     gradient_accumulation_steps: Count = 1
     """Forward passes per optimizer step and device."""
@@ -187,13 +192,15 @@ class TrainConfig:
     eval_every: Natural = 0
     """Steps between two evaluations; 0: only after the last step."""
 
-    save_every: Natural = 0  # steps between two checkpoints; 0: none
+    save_every: Natural = 0
+    """Steps between two checkpoints; 0: none."""
 
     keep_checkpoints: Count = 2
     """Number of checkpoints kept; older ones are removed once a newer one is
     complete. If the newest is damaged, a run resumes from the one before."""
 
-    visualdl: Flag = True  # write VisualDL logs to ``output_dir/logs``
+    visualdl: Flag = True
+    """Write VisualDL logs to ``output_dir/logs``."""
 
 
 @section
@@ -217,8 +224,11 @@ class RecordConfig:
 class ParallelConfig:
     """Degrees of fleet's hybrid parallelism; one process by default."""
 
-    dp: Count = 1  # data-parallel ranks
-    tp: Count = 1  # tensor-parallel ranks
+    dp: Count = 1
+    """Data-parallel ranks."""
+
+    tp: Count = 1
+    """Tensor-parallel ranks."""
 
     pp: Count = 1
     """Pipeline stages; micro-batches are
