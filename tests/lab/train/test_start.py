@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where runs start: what their directory holds, changed settings, forks."""
 
-import multiprocessing
+import os
 import shutil
+import signal
 import time
 
 import numpy as np
@@ -258,20 +259,17 @@ def test_a_run_is_not_removed_for_one_that_is_not_sound(copied, wrong, message):
 
 
 def test_processes_that_load_data_do_not_hold_the_directory(tmp_path):
-    context = multiprocessing.get_context("fork")
-    is_there = context.Event()
-
-    def work():
-        is_there.set()
-        time.sleep(60)
-
+    has_started, starting = os.pipe()
     with lock_run(tmp_path):
-        worker = context.Process(target=work)
-        worker.start()
-        assert is_there.wait(30)
+        worker = os.fork()
+        if worker == 0:
+            os.write(starting, b"!")
+            time.sleep(60)
+            os._exit(0)
+        os.read(has_started, 1)
     try:
         with lock_run(tmp_path):
-            assert worker.is_alive()
+            assert os.waitpid(worker, os.WNOHANG) == (0, 0)
     finally:
-        worker.kill()
-        worker.join()
+        os.kill(worker, signal.SIGKILL)
+        os.waitpid(worker, 0)
