@@ -98,12 +98,6 @@ def check_degrees(config: DecoderConfig, tp: int, ep: int) -> None:
             )
     if config.moe_num_experts == 0 or ep == 1:
         return
-    if ep % tp:
-        raise ValueError(
-            f"ep_degree={ep} with mp_degree={tp}: the tensor-parallel ranks "
-            "are among those that share the experts, use a multiple of "
-            "mp_degree."
-        )
     if config.moe_num_experts % ep:
         raise ValueError(
             f"moe_num_experts={config.moe_num_experts} is not a multiple of "

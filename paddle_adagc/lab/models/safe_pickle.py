@@ -49,9 +49,7 @@ def check_pickle(path: str | os.PathLike[str]) -> Any:
             raise ValueError(f"{path} is broken: {error!r}") from error
 
 
-def load_pickle(
-    path: str | os.PathLike[str], *, return_numpy: bool = False
-) -> Any:
+def load_pickle(path: str | os.PathLike[str]) -> Any:
     """Check a file, then load it; nothing else here calls ``paddle.load``."""
     check_pickle(path)
-    return paddle.load(os.fspath(path), return_numpy=return_numpy)
+    return paddle.load(os.fspath(path))

@@ -25,8 +25,8 @@ _WARM_UP_STEPS = 100
 _US_PER_HOUR = 3.6e9
 _GRADIENT_BYTES = 4  # float32 under every precision (``amp_master_grad``)
 
-_WEIGHT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float8": 2}
-_MASTER_BYTES = {"float32": 0, "bfloat16": 4, "float16": 4, "float8": 4}
+_WEIGHT_BYTES = {"float32": 4, "bfloat16": 2, "float8": 2}
+_MASTER_BYTES = {"float32": 0, "bfloat16": 4, "float8": 4}
 _STATE_BYTES = {"adamw": 8, "lion": 4, "muon": 8}
 _MUON_MATRIX_BYTES = 4
 
@@ -35,7 +35,7 @@ _MUON_MATRIX_BYTES = 4
 class Memory:
     """Bytes of one rank."""
 
-    weights: int  # float32, or bfloat16 or float16 (under float8, too)
+    weights: int  # float32 or bfloat16 (under float8, too)
     gradients: int
     """float32, of all tensors of the rank: sharding stage 1 splits them only
     once they are summed."""

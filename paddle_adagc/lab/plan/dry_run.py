@@ -84,7 +84,12 @@ def plan_ranks(config: RunConfig) -> list[RankPlan]:
 
 def _plan_rank(config: RunConfig, rank: int, model: nn.Layer) -> RankPlan:
     (global_gc,) = _clip_calls(_global_gc(), 1)
-    adagc = make_clip(**_adagc_settings(config))
+    settings = {"name": "adagc"}
+    if config.clip.get("name") == "adagc":
+        # Overrides add no collective, and one rank alone cannot tell that a
+        # pattern matches no tensor.
+        settings = {k: v for k, v in config.clip.items() if k != "overrides"}
+    adagc = make_clip(**settings | {"t_start": 1})
     adagc.bind(model)
     warm_up, adaptive = _clip_calls(adagc, 2)
     layout, is_matrix = read_layout(model), hidden_matrices(model)
@@ -185,19 +190,6 @@ def _global_gc() -> ClipGradBase:
     ):
         return clip
     return hybrid_parallel_optimizer.HybridParallelClipGrad(clip, groups)
-
-
-def _adagc_settings(config: RunConfig) -> dict[str, Any]:
-    """Return AdaGC's arguments, the run's if it has any, with ``t_start`` 1.
-
-    Overrides are left out: they add no collective, but one rank alone cannot
-    tell that a pattern matches no tensor.
-    """
-    settings = dict(config.clip)
-    if settings.get("name") != "adagc":
-        settings = {"name": "adagc"}
-    settings.pop("overrides", None)
-    return {**settings, "t_start": 1}
 
 
 def _clip_calls(

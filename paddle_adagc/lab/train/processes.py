@@ -126,12 +126,6 @@ def is_first_process() -> bool:
     return dist.get_rank() == 0
 
 
-def wait_for_all() -> None:
-    """Wait until every process is here."""
-    if dist.get_world_size() > 1:
-        dist.barrier()
-
-
 def leave(code: int) -> NoReturn:
     """End this process with an exit status, together with the others.
 

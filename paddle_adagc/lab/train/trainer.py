@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import paddle
+import paddle.distributed as dist
 from paddle import Tensor, nn
 from paddle.io import Dataset
 from paddle.nn.clip import ClipGradBase
@@ -41,7 +42,6 @@ from paddle_adagc.lab.train.processes import (
     StopRequest,
     from_first_process,
     is_first_process,
-    wait_for_all,
 )
 from paddle_adagc.lab.train.recorder import StepRecorder
 from paddle_adagc.lab.train.resharding import (
@@ -314,7 +314,8 @@ class PretrainTrainer(ClippingMixin, Trainer):
             f"optimizer.{suffix}.pdopt" if suffix else "optimizer.pdopt",
         )
         record = self.recorder.sync()
-        wait_for_all()
+        if dist.get_world_size() > 1:
+            dist.barrier()
         if not is_first_process():
             return
         facts = {

@@ -3,36 +3,27 @@
 """Tiny trained decoders of every exported kind, and the commands."""
 
 import functools
-from pathlib import Path
 
 import pytest
 from lab.models.tiny import TINY
+from lab.train.runs import ROOT, make_values, pretrain
 from pages import load_tool
-
-from paddle_adagc.lab.train.parse import parse_config
-from paddle_adagc.lab.train.run import run_pretraining
-
-ROOT = Path(__file__).parents[3]
 
 
 def train(family, output_dir):
     """Train a few steps; every expert bias has moved by then."""
-    config = {
-        "model": TINY[family],
-        "data": {"seq_length": 24, "validation_size": 8},
-        "schedule": {"learning_rate": 0.01},
-        "clip": {"name": "adagc", "t_start": 2},
-        "train": {
-            "output_dir": str(output_dir),
-            "max_steps": 4,
-            "batch_size": 4,
-            "save_every": 2,
-            "keep_checkpoints": 2,
-            "expert_bias_rate": 0.05 * (family == "ernie4_5_moe"),
-            "visualdl": False,
-        },
-    }
-    assert run_pretraining(parse_config(config)) == "finished"
+    values = make_values(
+        output_dir,
+        model=TINY[family],
+        data={"seq_length": 24},
+        schedule={"learning_rate": 0.01},
+        clip={"name": "adagc", "t_start": 2},
+        record={},
+        max_steps=4,
+        save_every=2,
+        expert_bias_rate=0.05 * (family == "ernie4_5_moe"),
+    )
+    assert pretrain(values) == "finished"
     return output_dir
 
 

@@ -6,7 +6,8 @@ import math
 
 import numpy as np
 import pytest
-from indexed import write_indexed_dataset
+from indexed import write_random_dataset
+from lab.train.runs import make_values
 
 from paddle_adagc.lab.evaluate.run import BENCHMARKS, evaluate, to_markdown
 from paddle_adagc.lab.record.files import RunRecord
@@ -37,29 +38,16 @@ def test_command_without_the_harness(
 
 
 def test_perplexity_of_other_data(runs, tmp_path):
-    prefix = str(tmp_path / "data")
-    draw = np.random.default_rng(0)
-    documents = [draw.integers(0, 256, 50) for _ in range(4)]
-    write_indexed_dataset(prefix, documents, vocab_size=256)
-    config = {
-        "model": {},
-        "clip": {"name": "adagc"},
-        "train": {"output_dir": "unused", "max_steps": 1},
-        "data": {
-            "kind": "mmap",
-            "prefix": prefix,
-            "seq_length": 16,
-            "validation_fraction": 0.5,
-            "validation_size": 5,
-        },
-    }
+    data = write_random_dataset(tmp_path / "data", seed=0)
+    data |= {"validation_size": 5, "validation_fraction": 0.1}
+    config = make_values("unused", data=data)
     (tmp_path / "config.yaml").write_text(json.dumps(config))
     result = evaluate(
         runs("mixtral"), perplexity=True, data=str(tmp_path / "config.yaml")
     )
     assert result["perplexity"]["num_tokens"] == 5 * 16
     assert result["perplexity"]["loss"] > np.log(256) - 0.5  # random bytes
-    assert f"of {prefix}." in to_markdown(result)
+    assert f"of {data['prefix']}." in to_markdown(result)
 
 
 def test_an_output_that_cannot_be_written(runs, tmp_path, command, capsys):

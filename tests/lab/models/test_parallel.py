@@ -42,7 +42,6 @@ def test_a_stage_needs_a_layer():
     ("options", "tp", "ep", "message"),
     [
         ({"moe_num_experts": 6}, 1, 4, "moe_num_experts=6"),
-        ({"moe_num_experts": 6}, 2, 3, "ep_degree=3 with mp_degree=2"),
         ({"moe_num_experts": 6}, 2, 2, None),
         ({"moe_num_experts": 6}, 1, 3, None),
         ({"moe_num_experts": 6}, 2, 1, None),

@@ -11,7 +11,6 @@ import paddle
 import pytest
 from core.parallel.ranks import run_on_ranks
 from paddle.distributed import fleet
-from paddle.distributed.fleet.base.topology import CommunicateTopology
 from paddle.distributed.fleet.layers.mpu.random import get_rng_state_tracker
 
 from paddle_adagc.lab.benchmark.collectives import CLIPS, LAYOUTS, to_markdown
@@ -120,16 +119,6 @@ def test_groups_of_a_rank_are_fleets():
         assert groups.get_expert_parallel_group().ranks == [2, 3]
         assert groups.get_moe_sharding_parallel_group().ranks == [1, 3]
         assert groups.get_moe_sharding_parallel_rank() == 1
-
-
-def test_axis_list_is_fleets():
-    names, dims = ["sharding", "pipe", "data", "model"], [3, 2, 4, 2]
-    topology = CommunicateTopology(names, dims)
-    for name, size in zip(names, dims, strict=True):
-        for index in range(size):
-            assert dry_run.axis_list(
-                topology, name, index
-            ) == topology.get_axis_list(name, index)
 
 
 def test_a_full_size_model_takes_no_memory():
