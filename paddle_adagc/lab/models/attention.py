@@ -110,10 +110,8 @@ def attend(
     if runs_on_cpu(query):
         return attend_folded(query, key, value, rotary, is_causal)
     if rotary is not None:
-        # Kept between calls, but not in a static graph.
-        make = _kept_tables if paddle.in_dynamic_mode() else _tables
         device = str(paddle.get_device())
-        cos, sin = make(query.shape[1], query.shape[-1], rotary, device)
+        cos, sin = _tables(query.shape[1], query.shape[-1], rotary, device)
         query = _rotate(query, cos, sin, rotary.turn_pairs)
         key = _rotate(key, cos, sin, rotary.turn_pairs)
     return F.scaled_dot_product_attention(
@@ -163,6 +161,7 @@ def _rotate(
     return turned if x.dtype == paddle.float32 else turned.astype(x.dtype)
 
 
+@lru_cache(maxsize=8)
 def _tables(
     length: int, head_dim: int, rotary: Rotary, device: str
 ) -> tuple[Tensor, Tensor]:
@@ -172,9 +171,6 @@ def _tables(
         paddle.to_tensor(np.cos(angles), dtype="float32"),
         paddle.to_tensor(np.sin(angles), dtype="float32"),
     )
-
-
-_kept_tables = lru_cache(maxsize=8)(_tables)
 
 
 @lru_cache(maxsize=8)

@@ -80,8 +80,8 @@ def create_alpha(layer: nn.Layer, config: DecoderConfig, role: Role) -> Tensor:
 
 
 def runs_on_cpu(x: Tensor) -> bool:
-    """Whether `x` is an eager tensor in host memory."""
-    return paddle.in_dynamic_mode() and x.place.is_cpu_place()
+    """Whether `x` is in host memory."""
+    return x.place.is_cpu_place()
 
 
 def as_float32(x: Tensor) -> Tensor:

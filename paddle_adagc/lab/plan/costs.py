@@ -19,6 +19,7 @@ from paddle_adagc.lab.benchmark.counts import Collective
 from paddle_adagc.lab.plan.dry_run import RankPlan, plan_ranks
 from paddle_adagc.lab.section import Count, Positive, section
 from paddle_adagc.lab.train.config import ParallelConfig, RunConfig, TrainConfig
+from paddle_adagc.lab.train.tasks import PretrainTask
 from paddle_adagc.parallel.layout import TensorLayout
 
 _WARM_UP_STEPS = 100
@@ -82,28 +83,23 @@ def optimizer_share(
 
 
 def rank_memory(
-    tensors: Sequence[TensorLayout],
-    matrices: Collection[str],
-    config: RunConfig,
-    activations: int,
+    rank: RankPlan, stage: int, task: PretrainTask, *, recompute: bool
 ) -> Memory:
-    """Return the memory of a rank with these tensors before sharding.
-
-    Of these Muon itself trains `matrices`; activations are in bytes.
-    """
-    precision, values = config.train.precision, num_values(tensors)
-    name = config.optimizer.name
+    """Return the memory of a rank of a pipeline stage, see ``Memory``."""
+    config, tensors = task.config, rank.tensors
+    precision, name = config.train.precision, config.optimizer.name
     optimizer = 0
     for tensor, share in optimizer_share(tensors, config.parallel):
         state = _STATE_BYTES[name]
-        if name == "muon" and tensor.key in matrices:
+        if name == "muon" and tensor.key in rank.matrices:
             state = _MUON_MATRIX_BYTES
         optimizer += share * (state + _MASTER_BYTES[precision])
+    keys = [tensor.key for tensor in tensors]
     return Memory(
-        weights=values * _WEIGHT_BYTES[precision],
-        gradients=values * _GRADIENT_BYTES,
+        weights=num_values(tensors) * _WEIGHT_BYTES[precision],
+        gradients=num_values(tensors) * _GRADIENT_BYTES,
         optimizer=optimizer,
-        activations=activations,
+        activations=task.activation_bytes(stage, keys, recompute=recompute),
     )
 
 

@@ -84,7 +84,7 @@ def plan_ranks(config: RunConfig) -> list[RankPlan]:
 
 def _plan_rank(config: RunConfig, rank: int, model: nn.Layer) -> RankPlan:
     (global_gc,) = _clip_calls(_global_gc(), 1)
-    settings = {"name": "adagc"}
+    settings: dict[str, Any] = {"name": "adagc"}
     if config.clip.get("name") == "adagc":
         # Overrides add no collective, and one rank alone cannot tell that a
         # pattern matches no tensor.

@@ -102,24 +102,17 @@ def resized(parallel: ParallelConfig, num_gpus: int) -> ParallelConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class StagePlan:
-    tensors: int
-    parameters: int
-    memory: costs.Memory
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
     """Plan of a run."""
 
     name: str  # the config's file
-    config: RunConfig
+    task: PretrainTask
     size: ModelSize
     of_formers: Followed | None
     """What the clip follows in PaddleFormers; None: this package trains."""
 
-    sample_length: str  # length of a sample in tokens, for people
-    stages: Sequence[StagePlan]
+    ranks: Sequence[RankPlan]  # of each pipeline stage the first
+    memory: Sequence[costs.Memory]  # of these
     steps: Sequence[costs.StepCost]  # kinds of the clips' steps
     growth: Mapping[int, Sequence[costs.StepCost]]
     """The same by number of GPUs, without those that the layout misfits."""
@@ -151,12 +144,12 @@ def plan_run(
     change = batch_change(config, path)
     return Plan(
         name=os.fspath(path),
-        config=config,
+        task=task,
         size=task.model_size(),
         of_formers=of_formers,
-        sample_length=task.sample_length,
-        stages=[
-            _stage(stage, rank, task, recompute)
+        ranks=ranks,
+        memory=[
+            costs.rank_memory(rank, stage, task, recompute=recompute)
             for stage, rank in enumerate(ranks)
         ],
         steps=costs.step_costs(ranks, interconnect),
@@ -166,20 +159,6 @@ def plan_run(
             *warned,
             *([_FORMERS_NOTE] if of_formers else []),
         ],
-    )
-
-
-def _stage(
-    stage: int, rank: RankPlan, task: PretrainTask, recompute: bool
-) -> StagePlan:
-    config, keys = task.config, [tensor.key for tensor in rank.tensors]
-    activations = task.activation_bytes(stage, keys, recompute=recompute)
-    return StagePlan(
-        tensors=len(rank.tensors),
-        parameters=costs.num_values(rank.tensors),
-        memory=costs.rank_memory(
-            rank.tensors, rank.matrices, config, activations
-        ),
     )
 
 
@@ -231,15 +210,16 @@ def _section(title: str, lines: Sequence[str], note: str = "") -> str:
 
 
 def _run_lines(plan: Plan) -> list[str]:
-    parallel, size = plan.config.parallel, plan.size
+    config, size = plan.task.config, plan.size
+    parallel = config.parallel
     degrees = ("dp", "sharding", "tp", "pp", "ep")
     layout = ", ".join(f"{d} {getattr(parallel, d)}" for d in degrees)
     rows = {
         "GPUs": f"{parallel.num_processes:,} ({layout})",
-        "sequences per step": f"{plan.config.global_batch:,} of "
-        f"{plan.sample_length} tokens",
-        "precision, optimizer": f"{plan.config.train.precision}, "
-        f"{plan.config.optimizer.name}",
+        "sequences per step": f"{config.global_batch:,} of "
+        f"{plan.task.sample_length} tokens",
+        "precision, optimizer": f"{config.train.precision}, "
+        f"{config.optimizer.name}",
         "parameters": f"{size.parameters:,} ({size.parameters / 1e9:.2f}B)",
         "active for a token": f"{size.active_parameters:,} "
         f"({size.active_parameters / 1e9:.2f}B)",
@@ -252,7 +232,7 @@ def _run_lines(plan: Plan) -> list[str]:
         )
     if plan.of_formers is not None:
         rows["in PaddleFormers"] = str(plan.of_formers)
-    most = _GAMMA_BYTES * max(stage.tensors for stage in plan.stages)
+    most = _GAMMA_BYTES * max(len(rank.tensors) for rank in plan.ranks)
     rows["gamma"] = (
         f"{size.gamma_bytes:,} B in all, {most:,} B at most on a GPU"
     )
@@ -269,11 +249,13 @@ def _memory_lines(plan: Plan) -> list[str]:
     rows = [
         (
             number,
-            f"{stage.tensors:,}",
-            *(f"{x / _GIB:.2f}" for x in dataclasses.astuple(stage.memory)),
-            f"{stage.memory.total / _GIB:.2f}",
+            f"{len(rank.tensors):,}",
+            *(f"{x / _GIB:.2f}" for x in dataclasses.astuple(memory)),
+            f"{memory.total / _GIB:.2f}",
         )
-        for number, stage in enumerate(plan.stages)
+        for number, (rank, memory) in enumerate(
+            zip(plan.ranks, plan.memory, strict=True)
+        )
     ]
     return markdown_table(head, rows, left=0, pad=True).splitlines()
 

@@ -12,7 +12,7 @@ from pages import load_tool
 from paddle_adagc.lab.models.activations import layer_bytes
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.plan import costs, plan
-from paddle_adagc.lab.plan.dry_run import ADAGC, GLOBAL_GC
+from paddle_adagc.lab.plan.dry_run import ADAGC, GLOBAL_GC, RankPlan
 from paddle_adagc.lab.train.config import (
     OPTIMIZERS,
     ParallelConfig,
@@ -32,17 +32,17 @@ ERNIE = CONFIGS / "ernie_10b_a1.4b_fp8/adagc.yaml"
 def test_ernie_recipe():
     with mock.patch.object(plan, "SIZES", (8, 32, 512)):
         ernie = plan.plan_run(ERNIE)
-    assert ernie.config.parallel.num_processes == 256
-    assert ernie.config.global_batch == 4096
+    assert ernie.task.config.parallel.num_processes == 256
+    assert ernie.task.config.global_batch == 4096
     # 25 layers x (qkv, o, 2 norms, router, 2 each of 49 experts) + 3
     assert ernie.of_formers == (25 * 103 + 3, 3853, 3828)
-    assert len(ernie.stages) == 4
+    assert len(ernie.ranks) == 4
     # A rank holds 6 of 48 experts; the other 42 are on other ranks.
     held = ernie.size.tensors - 25 * 3 * 42
-    assert sum(stage.tensors for stage in ernie.stages) == held
+    assert sum(len(rank.tensors) for rank in ernie.ranks) == held
     experts = 25 * 3 * 2560 * 1024
     held = ernie.size.parameters - 42 * experts
-    assert sum(stage.parameters for stage in ernie.stages) == held
+    assert sum(memory.weights for memory in ernie.memory) == 2 * held
 
     assert [*ernie.growth] == [32, 512]
     for num_gpus, steps in ernie.growth.items():
@@ -123,8 +123,10 @@ def run(optimizer="adamw", precision="float32", **parallel):
     ],
 )
 def test_memory(optimizer, precision, weights, states):
-    config = run(optimizer, precision)
-    memory = costs.rank_memory(TENSORS, {"a"}, config, 7)
+    task = mock.Mock(config=run(optimizer, precision))
+    task.activation_bytes.return_value = 7
+    rank = RankPlan(0, tuple(TENSORS), frozenset("a"), {})
+    memory = costs.rank_memory(rank, 0, task, recompute=False)
     found = dataclasses.astuple(memory)
     assert found == (290 * weights, 290 * 4, states, 7)
     assert memory.total == sum(found)
