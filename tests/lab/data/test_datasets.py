@@ -3,10 +3,8 @@
 import json
 
 import numpy as np
-import paddle
 import pytest
 from indexed import write_indexed_dataset
-from paddlenlp.utils.batch_sampler import DistributedBatchSampler
 
 from paddle_adagc.lab.checksums import sealed
 from paddle_adagc.lab.data import corpus
@@ -14,7 +12,6 @@ from paddle_adagc.lab.data.config import DataConfig
 from paddle_adagc.lab.data.datasets import (
     Order,
     build_datasets,
-    collate_batch,
     permutation,
     random_bits,
 )
@@ -131,29 +128,6 @@ def test_too_little_text_is_an_error(prefix, kind, values, message):
         ValueError, match="num_train_samples must be at least 1, got 0"
     ):
         build_datasets(config, 0)
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_resumed_loader_goes_on_where_it_stopped(config, num_workers):
-    train, _ = build_datasets(config, 64)
-
-    def batches(consumed_samples):
-        sampler = DistributedBatchSampler(
-            train, 8, num_replicas=1, rank=0, consumed_samples=consumed_samples
-        )
-        loader = paddle.io.DataLoader(
-            train,
-            batch_sampler=sampler,
-            collate_fn=collate_batch,
-            num_workers=num_workers,
-            use_shared_memory=False,
-        )
-        return [batch["labels"].numpy() for batch in loader]
-
-    whole, resumed = batches(0), batches(40)
-    expected = collate_batch([train[i] for i in range(64)])["labels"]
-    np.testing.assert_array_equal(np.concatenate(whole), expected)
-    np.testing.assert_array_equal(resumed, whole[5:])
 
 
 def test_validation_data_of_its_own_has_its_own_vocabulary(tmp_path):
