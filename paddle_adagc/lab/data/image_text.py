@@ -13,11 +13,7 @@ from typing import Any
 from paddle_adagc.checks import check_installed
 from paddle_adagc.lab.data.config import DataConfig
 from paddle_adagc.lab.data.datasets import DataFindings
-from paddle_adagc.lab.data.images import (
-    PairFormat,
-    ShapesDataset,
-    split_scenes,
-)
+from paddle_adagc.lab.data.images import PairFormat, ShapesDataset, split_scenes
 
 
 def build_image_text_datasets(

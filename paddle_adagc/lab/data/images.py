@@ -21,11 +21,7 @@ import numpy as np
 from paddle.io import Dataset
 from PIL import Image
 
-from paddle_adagc.lab.data.datasets import (
-    check_index,
-    permutation,
-    random_bits,
-)
+from paddle_adagc.lab.data.datasets import check_index, permutation, random_bits
 
 MEAN = (0.48145466, 0.4578275, 0.40821073)
 """Of red, green and blue over CLIP's training images, values in [0, 1]."""

@@ -31,11 +31,7 @@ from webdataset.tariterators import base_plus_ext, group_by_keys
 from webdataset.utils import glob_with_braces
 
 from paddle_adagc.lab.data.config import DataConfig
-from paddle_adagc.lab.data.datasets import (
-    check_index,
-    permutation,
-    random_bits,
-)
+from paddle_adagc.lab.data.datasets import check_index, permutation, random_bits
 from paddle_adagc.lab.data.images import (
     PairFormat,
     decode,

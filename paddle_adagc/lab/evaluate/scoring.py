@@ -100,9 +100,7 @@ class Scorer:
 
 @paddle.no_grad()
 def measure_perplexity(
-    model: DecoderForCausalLM,
-    dataset: TokenDataset,
-    batch_size: int = 8,
+    model: DecoderForCausalLM, dataset: TokenDataset, batch_size: int = 8
 ) -> dict[str, float]:
     """Average the loss over all labels of a dataset.
 

@@ -20,11 +20,7 @@ from paddle_adagc.lab.gloo import fleet, process_group, rendezvous
 __all__ = ["enable"]
 
 _PADDLE_SERIES = "3.3."
-_PATCHES = {
-    **rendezvous.PATCHES,
-    **process_group.PATCHES,
-    **fleet.PATCHES,
-}
+_PATCHES = {**rendezvous.PATCHES, **process_group.PATCHES, **fleet.PATCHES}
 """Why Paddle 3.3.1 needs it -> (module or class, attribute, replacement)."""
 
 _enabled = False

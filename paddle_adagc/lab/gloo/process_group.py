@@ -269,7 +269,7 @@ PATCHES: dict[str, list[tuple[Any, str, Any]]] = {
         for name in _ON_CALC_STREAM
     ],
     "gloo has no reduce-scatter": [
-        (_GROUP, "reduce_scatter_tensor", reduce_scatter_tensor),
+        (_GROUP, "reduce_scatter_tensor", reduce_scatter_tensor)
     ],
     "gloo has no all-to-all": [
         (_GROUP, "all_to_all", all_to_all),

@@ -22,11 +22,7 @@ from paddle_adagc.lab.faults import check_faults
 from paddle_adagc.lab.paddleformers.recipe import batch_change, load_recipe
 from paddle_adagc.lab.paddleformers.units import followed
 from paddle_adagc.lab.plan.dry_run import build_without_memory
-from paddle_adagc.lab.train.config import (
-    ParallelConfig,
-    RunConfig,
-    TrainConfig,
-)
+from paddle_adagc.lab.train.config import ParallelConfig, RunConfig, TrainConfig
 from paddle_adagc.lab.train.optimizers import (
     check_precision,
     learning_rate,
@@ -34,10 +30,7 @@ from paddle_adagc.lab.train.optimizers import (
     uses_amp,
 )
 from paddle_adagc.lab.train.processes import launch_lines
-from paddle_adagc.lab.train.tasks import (
-    PretrainTask,
-    make_task,
-)
+from paddle_adagc.lab.train.tasks import PretrainTask, make_task
 from paddle_adagc.parallel.units import as_units
 
 T = TypeVar("T")

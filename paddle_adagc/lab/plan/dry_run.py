@@ -140,10 +140,7 @@ def as_rank(config: RunConfig, rank: int) -> Iterator[None]:
 
 def build_without_memory(config: RunConfig) -> nn.Layer:
     task = make_task(config)
-    with (
-        paddle.LazyGuard(),
-        mock.patch.object(tasks, "initialize_weights"),
-    ):
+    with paddle.LazyGuard(), mock.patch.object(tasks, "initialize_weights"):
         return task.build_model()
 
 

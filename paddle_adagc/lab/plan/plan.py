@@ -19,10 +19,7 @@ from paddle_adagc.checks import check_integer
 from paddle_adagc.lab.benchmark.counts import Collective
 from paddle_adagc.lab.markdown import markdown_table
 from paddle_adagc.lab.models.shapes import ModelSize
-from paddle_adagc.lab.paddleformers.recipe import (
-    batch_change,
-    read_run_config,
-)
+from paddle_adagc.lab.paddleformers.recipe import batch_change, read_run_config
 from paddle_adagc.lab.paddleformers.units import Followed, followed
 from paddle_adagc.lab.plan import costs
 from paddle_adagc.lab.plan.dry_run import RankPlan, plan_ranks

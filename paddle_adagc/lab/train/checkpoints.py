@@ -81,10 +81,7 @@ def read_complete(checkpoint: Path) -> dict[str, Any]:
 
 
 def find_checkpoint_fault(
-    checkpoint: Path,
-    *,
-    verify: bool = True,
-    with_record: bool = True,
+    checkpoint: Path, *, verify: bool = True, with_record: bool = True
 ) -> str | None:
     """Return why a complete checkpoint must not be loaded; None: nothing.
 

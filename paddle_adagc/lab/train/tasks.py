@@ -37,10 +37,7 @@ from paddle_adagc.lab.models.config import FLOAT8_LINEARS
 from paddle_adagc.lab.models.decoder import DecoderForCausalLM
 from paddle_adagc.lab.models.families import decoder_config
 from paddle_adagc.lab.models.fp8 import backend
-from paddle_adagc.lab.models.moe import (
-    adjust_correction_biases,
-    expert_balance,
-)
+from paddle_adagc.lab.models.moe import adjust_correction_biases, expert_balance
 from paddle_adagc.lab.models.parallel import check_degrees
 from paddle_adagc.lab.models.pipeline import (
     DecoderForCausalLMPipe,

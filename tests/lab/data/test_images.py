@@ -30,11 +30,7 @@ from paddle_adagc.lab.data.images import (
 )
 
 WANTED = PairFormat(
-    image_size=32,
-    context_length=9,
-    end_token=27,
-    batch_size=4,
-    num_ranks=1,
+    image_size=32, context_length=9, end_token=27, batch_size=4, num_ranks=1
 )
 
 

@@ -39,11 +39,7 @@ from paddle_adagc.lab.data.shards import (
 COUNTS = (7, 5, 6, 7, 5)
 """Samples of the shards."""
 WANTED = PairFormat(
-    image_size=8,
-    context_length=10,
-    end_token=318,
-    batch_size=4,
-    num_ranks=1,
+    image_size=8, context_length=10, end_token=318, batch_size=4, num_ranks=1
 )
 
 

@@ -9,10 +9,7 @@ from scipy.special import log_softmax
 
 from paddle_adagc.lab.data.datasets import TokenDataset
 from paddle_adagc.lab.evaluate.saved import build_decoder, load_saved
-from paddle_adagc.lab.evaluate.scoring import (
-    Scorer,
-    measure_perplexity,
-)
+from paddle_adagc.lab.evaluate.scoring import Scorer, measure_perplexity
 
 
 @pytest.fixture(scope="module")

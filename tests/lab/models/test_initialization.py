@@ -120,8 +120,7 @@ def test_multipliers_are_those_of_weights(initialization, options):
 
 
 @pytest.mark.parametrize(
-    ("initialization", "options"),
-    [("normal", {**MOE, **TIED}), ("wesar", MOE)],
+    ("initialization", "options"), [("normal", {**MOE, **TIED}), ("wesar", MOE)]
 )
 def test_any_layout_starts_as_the_model_built_with_the_seed(
     initialization, options

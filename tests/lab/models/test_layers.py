@@ -8,11 +8,7 @@ import pytest
 
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.decoder import DecoderForCausalLM
-from paddle_adagc.lab.models.layers import (
-    RMSNorm,
-    rms_norm,
-    rms_norm_bfloat16,
-)
+from paddle_adagc.lab.models.layers import RMSNorm, rms_norm, rms_norm_bfloat16
 
 bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
 EPS = 1e-5

@@ -56,12 +56,7 @@ def section(text, title):
         ("llama2_7b/adagc", "6,738,415,616", 64, "37,748,736,000"),
         ("qwen3_1.7b/adagc", "1,720,574,976", 256, "159,383,552,000"),
         ("mixtral_8x1b/adagc", "7,001,835,520", 256, "37,748,736,000"),
-        (
-            "ernie_10b_a1.4b_fp8/adagc",
-            "10,559,741,440",
-            256,
-            "352,321,536,000",
-        ),
+        ("ernie_10b_a1.4b_fp8/adagc", "10,559,741,440", 256, "352,321,536,000"),
     ],
 )
 def test_full_recipes_are_sound(capsys, recipe, parameters, processes, tokens):

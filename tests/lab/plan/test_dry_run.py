@@ -82,8 +82,7 @@ def train_a_rank(name, overrides):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param("TP2 x PP2", marks=pytest.mark.long), "EP2 x V2 x4"],
+    "name", [pytest.param("TP2 x PP2", marks=pytest.mark.long), "EP2 x V2 x4"]
 )
 def test_equals_the_ledger_on_real_ranks(name, tmp_path):
     overrides = [*SMALL, f"train.output_dir={tmp_path}/run"]
