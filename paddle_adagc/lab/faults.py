@@ -160,12 +160,10 @@ class Fault:
 
     @property
     def kind(self) -> str:
-        """Kind of the fault."""
         return self.config.kind
 
     @property
     def target(self) -> str:
-        """``"batch"`` or ``"gradient"``."""
         return self.config.target
 
     def burst_rng(self) -> np.random.Generator:

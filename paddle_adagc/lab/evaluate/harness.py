@@ -109,7 +109,6 @@ class DecoderLM(TemplateLM):
     def tok_encode(
         self, string: str, add_special_tokens: bool | None = None, **kwargs: Any
     ) -> list[int]:
-        """Tokens of a text."""
         return self.text.encode(string, add_special_tokens)
 
     def _loglikelihood_tokens(

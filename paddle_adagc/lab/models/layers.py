@@ -52,7 +52,6 @@ _WESAR_DEVIATION = math.sqrt(4e-5)
 def weight_initializer(
     config: DecoderConfig, role: Role
 ) -> nn.initializer.Initializer:
-    """Return the initializer of a weight matrix."""
     deviation = config.initializer_range
     if config.initialization == "wesar":
         deviation = _WESAR_DEVIATION
@@ -80,12 +79,10 @@ def create_alpha(layer: nn.Layer, config: DecoderConfig, role: Role) -> Tensor:
 
 
 def runs_on_cpu(x: Tensor) -> bool:
-    """Whether `x` is in host memory."""
     return x.place.is_cpu_place()
 
 
 def as_float32(x: Tensor) -> Tensor:
-    """`x` itself if it is float32, or a float32 copy."""
     return x if x.dtype == paddle.float32 else x.astype("float32")
 
 

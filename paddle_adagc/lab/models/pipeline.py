@@ -91,7 +91,6 @@ class HeadPipe(nn.Layer):
 
 
 def tied_head_pipe(embedding: EmbeddingPipe, flow: Flow) -> Flow:
-    """Map hidden states to logits by the embedding's weight."""
     return tied_head(flow[0], embedding.embedding_weight), flow[1]
 
 
@@ -169,6 +168,5 @@ class DecoderForCausalLMPipe(PipelinePretrainedModel, PipelineLayer):
         self.add_sequential_layer(head, head_name)
 
     def take_losses(self) -> list[Tensor]:
-        """Take `PipelineLoss.micro_losses` out."""
         losses, self.loss.micro_losses = self.loss.micro_losses, []
         return losses

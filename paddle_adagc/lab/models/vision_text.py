@@ -113,12 +113,10 @@ class CLIPConfig(CheckedConfig):
 
     @property
     def num_patches(self) -> int:
-        """Patches of an image."""
         return (self.image_size // self.patch_size) ** 2
 
     @property
     def end_token(self) -> int:
-        """Token that ends a caption."""
         return self.vocab_size - 1
 
 
@@ -334,7 +332,6 @@ class CLIP(PretrainedModel):
         return F.normalize(as_float32(self.visual(pixel_values)), axis=-1)
 
     def encode_text(self, input_ids: Tensor) -> Tensor:
-        """Features of length 1, float32 [batch, embed_dim]."""
         return F.normalize(as_float32(self.textual(input_ids)), axis=-1)
 
     def forward(

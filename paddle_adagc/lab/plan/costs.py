@@ -85,7 +85,6 @@ def optimizer_share(
 def rank_memory(
     rank: RankPlan, stage: int, task: PretrainTask, *, recompute: bool
 ) -> Memory:
-    """Return the memory of a rank of a pipeline stage, see ``Memory``."""
     config, tensors = task.config, rank.tensors
     precision, name = config.train.precision, config.optimizer.name
     optimizer = 0

@@ -41,7 +41,6 @@ class Console(TrainerCallback):
     def on_train_begin(
         self, args: Any, state: Any, control: Any, **kwargs: Any
     ) -> None:
-        """Print the run's size, and the step that it resumes at."""
         self._first_step, self._started = state.global_step, time.perf_counter()
         size, config = self._task.model_size(), self._task.config
         num, unit = _samples_in(self._task, config.global_batch)
@@ -56,7 +55,6 @@ class Console(TrainerCallback):
     def on_log(
         self, args: Any, state: Any, control: Any, logs: Any, **kwargs: Any
     ) -> None:
-        """Print the numbers of a training log."""
         if "loss" not in logs:
             return
         samples = logs["interval_samples_per_second"]
@@ -75,7 +73,6 @@ class Console(TrainerCallback):
     def on_evaluate(
         self, args: Any, state: Any, control: Any, metrics: Any, **kwargs: Any
     ) -> None:
-        """Print the validation loss."""
         data = self._task.config.data
         _say(
             f"{_step(state)}  validation loss {metrics['eval_loss']:.4g}"

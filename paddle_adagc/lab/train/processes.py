@@ -201,7 +201,6 @@ class Stopped(SystemExit):
         self._line = f"stopped by {name}: saved {checkpoint}; "
 
     def __str__(self) -> str:
-        """One line for the user."""
         return f"{self._line}the same command resumes"
 
 

@@ -108,7 +108,6 @@ class StepRecorder:
             self._writer = RunWriter(directory, self.tensor_names, first_step)
 
     def begin_step(self, step: int, learning_rate: float) -> None:
-        """Begin an optimizer step at its learning rate."""
         row: dict[str, Any] = {"step": step, "learning_rate": learning_rate}
         row |= {"samples": [], "step_seconds": Timer(), "loss": []}
         self._row = row

@@ -134,7 +134,6 @@ class PretrainTask(abc.ABC):
         return {}
 
     def model_size(self) -> shapes.ModelSize:
-        """Count the whole model's parameters and tensors."""
         return shapes.model_size(self.model_config)
 
     def tensor_shapes(self) -> dict[str, shapes.Shape]:
@@ -208,7 +207,6 @@ class LanguageTask(PretrainTask):
             )
 
     def build_model(self) -> DecoderForCausalLM | DecoderForCausalLMPipe:
-        """Build the decoder of the run's layout."""
         paddle.seed(self.config.train.seed)
         parallel = self.config.parallel
         if parallel.num_processes == 1:
@@ -366,7 +364,6 @@ class ImageTextTask(PretrainTask):
         )
 
     def build_datasets(self, num_train_samples: int) -> tuple[Any, Any]:
-        """Build pairs of the model's image size and vocabulary."""
         model, config = self.model_config, self.config
         wanted = PairFormat(
             image_size=model.image_size,
@@ -378,7 +375,6 @@ class ImageTextTask(PretrainTask):
         return build_image_text_datasets(config.data, num_train_samples, wanted)
 
     def build_model(self) -> CLIP:
-        """Build CLIP, whole on every rank."""
         paddle.seed(self.config.train.seed)
         return CLIP(self.model_config)
 

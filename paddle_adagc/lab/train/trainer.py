@@ -101,7 +101,6 @@ class PretrainTrainer(ClippingMixin, Trainer):
         return self.lr_scheduler
 
     def create_optimizer(self, lr_scheduler: Any = None) -> Any:
-        """Make the config's optimizer with the clip."""
         self.optimizer = make_optimizer(
             self.config.optimizer,
             self.model,
@@ -165,7 +164,6 @@ class PretrainTrainer(ClippingMixin, Trainer):
         )
 
     def finish(self) -> str:
-        """Close the record; return the run's status."""
         unstopped = "diverged" if self.recorder.has_diverged else "finished"
         status = "stopped" if self.stopped_by else unstopped
         self.recorder.close(status=status, wall_seconds=self._wall_seconds())
@@ -345,7 +343,6 @@ def _fill_missing_gradients(model: paddle.nn.Layer) -> None:
 
 
 def training_arguments(config: RunConfig) -> TrainingArguments:
-    """Return the run's settings as the Trainer's arguments."""
     train, parallel = config.train, config.parallel
     # A pipeline evaluates as many micro-batches at once as it trains on.
     num_eval_batches = (
