@@ -61,18 +61,14 @@ _TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 class SavedDecoder:
     """A decoder's whole weights, and their source."""
 
-    directory: Path
-    """Holds the weights: a checkpoint, or a Hugging Face directory."""
-
+    directory: Path  # of the weights: a checkpoint, or Hugging Face's
     config: DecoderConfig  # config of the whole model
 
     state: dict[str, Array]
     """Every parameter and correction bias, in the dtype it was saved in;
     bfloat16 is `ml_dtypes.bfloat16`."""
 
-    run: dict[str, Any]
-    """`run.json` of the run that trained it; empty if there is none."""
-
+    run: dict[str, Any]  # `run.json` of the run that trained it, if any
     is_own: bool  # it has this package's format, not Hugging Face's
 
     @property

@@ -2,10 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Our decoder and Hugging Face transformers: config keys, names, layouts."""
 
-import dataclasses
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,13 +15,11 @@ from paddle_adagc.lab.models.shapes import CORRECTION_BIAS, state_shapes
 Array = npt.NDArray[np.generic]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Family:
+class Family(NamedTuple):
     """Decoders that transformers has a class for."""
 
     model_type: str  # `model_type` in transformers' config.json
     class_name: str  # class of transformers
-
     options: Mapping[str, Any]
     """`DecoderConfig` options that all models of the family share and that
     transformers does not store."""
@@ -31,14 +28,9 @@ class Family:
     """Keys of config.json that may be missing, with what transformers then
     assumes."""
 
-    expert_keys: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """`DecoderConfig` option of the experts -> key of config.json."""
-
-    fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """Keys of config.json of which the decoder supports one value only."""
-
-    names: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Part of our tensors' names -> of transformers'."""
+    expert_keys: Mapping[str, str] = {}  # our option -> key of config.json
+    fixed: Mapping[str, Any] = {}  # keys of which one value is supported
+    names: Mapping[str, str] = {}  # part of our tensors' names -> of theirs
 
 
 _ALL = (
