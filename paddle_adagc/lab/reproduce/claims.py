@@ -15,16 +15,13 @@ from typing_extensions import Self
 
 from paddle_adagc.checks import suggestion
 from paddle_adagc.lab.report.measures import run_measures
+from paddle_adagc.lab.reproduce.results import SPIKE_EVENTS
 from paddle_adagc.lab.section import Flag, Positive, Real, section
 from paddle_adagc.lab.train.parse import read_values
 
 Expectation = Literal[
     "lower", "higher", "no worse", "equal", "zero", "occurs", "at most"
 ]
-SPIKE_EVENTS = "spike_events"
-"""The measure that is a rate: events of the 10-sigma spike score with window
-1,000, per 1,000 judged steps."""
-
 NUM_PRIMARY = 6
 OTHER_MEASURES = (
     "percent_of_global_gc",

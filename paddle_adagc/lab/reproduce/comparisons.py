@@ -11,7 +11,7 @@ import dataclasses
 import math
 import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,10 +19,13 @@ from scipy import stats
 
 from paddle_adagc.lab.report.formatting import format_list, two_digits
 from paddle_adagc.lab.report.measures import run_measures
-from paddle_adagc.lab.reproduce.claims import SPIKE_EVENTS, Condition
+from paddle_adagc.lab.reproduce.claims import Condition
 from paddle_adagc.lab.reproduce.pool import PooledResults
 from paddle_adagc.lab.reproduce.results import (
+    EVENTS,
+    JUDGED,
     MIN_SEEDS,
+    SPIKE_EVENTS,
     RunResult,
     longest,
     paired,
@@ -30,9 +33,11 @@ from paddle_adagc.lab.reproduce.results import (
 from paddle_adagc.lab.reproduce.statistics import (
     ALPHA,
     ONE_SIDED,
+    PValues,
     Rate,
     clustered_rate_p,
     detectable,
+    mean_limits,
     paired_differences,
     pairs_to_decide,
     pooled_rate,
@@ -40,8 +45,6 @@ from paddle_adagc.lab.reproduce.statistics import (
     rate_seeds_to_decide,
     sign_flip_p,
 )
-
-EVENTS, JUDGED = "events_1000", "judged_1000"
 
 Runs = Sequence[RunResult]
 _UNITS = {
@@ -154,12 +157,12 @@ def comparisons_of(
             method=method,
             margin=None if condition.times else condition.margin,
             times=condition.times,
+            bound=condition.bound,
         )
         runs = source.runs(target, experiment, method)
-        if condition.expect == "at most":
+        if condition.bound is not None:
             numbers = source.numbers(target, experiment, method, plan.measure)
-            bound = condition.bound or 0.0
-            found.append(_compare_bound(plan, bound, runs, numbers or ()))
+            found.append(_compare_bound(plan, condition.bound, runs, numbers))
         elif condition.expect == "occurs":
             found.append(_occurrence(plan, runs))
         for other in condition.to:
@@ -169,28 +172,6 @@ def comparisons_of(
             versus = dataclasses.replace(plan, other=label)
             found.append(test(versus, runs, others))
     return found
-
-
-def judged(runs: Runs) -> list[RunResult]:
-    """Return the longest run of every seed that has judged steps."""
-    return [
-        run
-        for run in longest(runs)
-        if run.measures.get(JUDGED) and EVENTS in run.measures
-    ]
-
-
-def pairs_with(
-    runs: Runs, others: Runs, measure: str
-) -> list[tuple[RunResult, RunResult]]:
-    """Return the pairs that have a measure; of events with judged steps."""
-    if measure != SPIKE_EVENTS:
-        return paired(runs, others, measure)
-    return [
-        pair
-        for pair in paired(runs, others, EVENTS)
-        if all(run.measures.get(JUDGED) for run in pair)
-    ]
 
 
 def differences_of(
@@ -220,11 +201,9 @@ def rate_of(runs: Runs) -> Rate:
 def rate_text(method: str, runs: Runs) -> str:
     """``"AdaGC: 1 in 14,000 judged steps (0 / 1), 0.07 (0.00-0.40)..."``."""
     rate, counts = rate_of(runs), [r.events for r in _rates(runs)]
-    low, high = rate.interval
     return (
         f"{method}: {rate.events:,} in {rate.steps:,} judged steps "
-        f"({format_list(counts)}), {rate.value:.2f} ({low:.2f}-{high:.2f}) per "
-        "1,000"
+        f"({format_list(counts)}), {rate.text} per 1,000"
     )
 
 
@@ -239,23 +218,24 @@ def _keys(runs: Runs) -> tuple[str, ...]:
 
 def _compare_events(plan: Comparison, runs: Runs, others: Runs) -> Comparison:
     """Test the event rates of two methods, pair by pair."""
-    own, beside = judged(runs), judged(others)
-    pairs = pairs_with(runs, others, SPIKE_EVENTS)
+    pairs = paired(runs, others, SPIKE_EVENTS)
     if not pairs:
-        return _unpaired(plan, own, beside)
+        return _unpaired(plan, longest(runs, EVENTS), longest(others, EVENTS))
     first, second = ([*side] for side in zip(*pairs, strict=True))
-    p_less, p_greater = (
-        clustered_rate_p(_rates(first), _rates(second), alternative)
-        for alternative in ("less", "greater")
-    )
+    p = clustered_rate_p(_rates(first), _rates(second))
     rates, margin = (rate_of(first), rate_of(second)), plan.margin
     is_higher, is_zero = plan.expect == "higher", plan.expect == "zero"
-    p_for, p_against = (p_greater, p_less) if is_higher else (p_less, p_greater)
+    p_for, p_against = (p.greater, p.less) if is_higher else p
     if all(run.series for run in (*first, *second)):
-        own = judged([run for run in runs if run.series])
-    unpaired = [run for run in own if is_zero and run not in first]
-    is_broken = is_zero and rates[0].events + rate_of(unpaired).events > 0
-    facts = [*_rate_texts(plan, first, second), *_damage(plan, first, second)]
+        runs = [run for run in runs if run.series]
+    own = longest(runs, EVENTS) if is_zero else []
+    unpaired = [run for run in own if run not in first]
+    num_events = rates[0].events + rate_of(unpaired).events
+    is_broken = is_zero and num_events > 0
+    facts = [
+        *_rate_texts(plan, first, second),
+        *_damage({plan.method: first, str(plan.other): second}),
+    ]
     if unpaired:
         facts.insert(1, rate_text(f"{plan.method}, unpaired", unpaired))
     side = "above" if is_higher else "below"
@@ -268,11 +248,10 @@ def _compare_events(plan: Comparison, runs: Runs, others: Runs) -> Comparison:
         p_for=1.0 if is_broken else p_for,
         p_against=p_against,
         p_equal=margin and max(rate.p_below(margin) for rate in rates),
-        p_fewer=p_less if is_broken else None,
+        p_fewer=p.less if is_broken else None,
         is_no_fewer=is_broken and rates[0].value >= rates[1].value,
-        is_unexercised=not is_higher
-        and not (is_broken or rates[0].events or rates[1].events),
-        number=_rates_in_short(*rates, min(p_for, p_against)),
+        is_unexercised=not (is_higher or num_events or rates[1].events),
+        number=_rates_in_short(*rates, min(p)),
         seeds_to_decide=rate_seeds_to_decide(
             *rates, len(pairs), margin, MIN_SEEDS
         ),
@@ -291,35 +270,28 @@ def _rates_in_short(first: Rate, second: Rate, p: float) -> str:
     return f"{text}, ratio {limits}, p {p:.2g}"
 
 
-def _damage(plan: Comparison, own: Runs, others: Runs) -> list[str]:
+def _damage(sides: dict[str, list[RunResult]]) -> Iterator[str]:
     """How large the events of both sides are, and the mass of all spikes."""
-    texts = []
-    for name, runs in ((plan.method, own), (plan.other, others)):
+    masses = []
+    for name, runs in sides.items():
         hit = [run for run in runs if run.measures[EVENTS]]
         if hit and all("worst_jump" in run.measures for run in hit):
             steps = sum(int(run.measures["spikes_1000"]) for run in hit)
             rises = [run.measures["worst_jump"] for run in hit]
-            texts.append(
+            yield (
                 f"size, {name}: {steps:,} steps, largest rise of a run "
                 f"{min(rises):.2f}-{max(rises):.2f} nat"
             )
-    masses = [
-        [run.measures["spike_mass"] for run in side]
-        for side in (own, others)
-        if side and all("spike_mass" in run.measures for run in side)
-    ]
+        if all("spike_mass" in run.measures for run in runs):
+            mass = statistics.fmean(run.measures["spike_mass"] for run in runs)
+            masses.append(f"{name} {mass:.3g}")
     if len(masses) == 2:
-        first, second = map(statistics.fmean, masses)
-        texts.append(
-            f"spike mass per run, {plan.method} {first:.3g}, {plan.other} "
-            f"{second:.3g} nat × steps"
-        )
-    return texts
+        yield f"spike mass per run, {', '.join(masses)} nat × steps"
 
 
 def _occurrence(plan: Comparison, runs: Runs) -> Comparison:
     """Whether a method has any event; the margin is the rate that it denies."""
-    own = judged(runs)
+    own = longest(runs, EVENTS)
     if not own:
         return _unpaired(plan, own, ())
     rate, margin = rate_of(own), plan.margin
@@ -357,9 +329,9 @@ def _unpaired(plan: Comparison, own: Runs, others: Runs) -> Comparison:
 def _compare_values(plan: Comparison, runs: Runs, others: Runs) -> Comparison:
     """Test the values of two methods, pair by pair."""
     measure, expect, margin = plan.measure, plan.expect, plan.margin
-    pairs = pairs_with(runs, others, measure)
+    pairs = paired(runs, others, measure)
     if not pairs:
-        return _unpaired(plan, longest(runs), longest(others))
+        return _unpaired(plan, runs, others)
     first, second = zip(*pairs, strict=True)
     times = 1.0 if plan.times is None else plan.times
     differences = differences_of(pairs, measure, times)
@@ -390,31 +362,27 @@ def _value_tests(
     differences: np.ndarray, expect: str, margin: float | None
 ) -> tuple[float, float, float | None]:
     """Test for, against, and of a difference below the margin."""
-    less, greater = _both_sides(differences)
-    sides = (greater, less) if expect == "higher" else (less, greater)
+    p = sign_flip_p(differences)
+    sides = (p.greater, p.less) if expect == "higher" else p
     if margin is None:
         if expect in ("no worse", "equal"):
             raise ValueError(f"expect={expect!r} needs a margin")
         return *sides, None
-    below = _both_sides(differences - margin)
-    above = _both_sides(differences + margin)
-    within = max(below[0], above[1])
+    below = sign_flip_p(differences - margin)
+    above = sign_flip_p(differences + margin)
+    within = max(below.less, above.greater)
     if expect == "no worse":
         return *below, None
     if expect == "equal":
-        return within, min(1.0, 2 * min(below[1], above[0])), None
+        return within, PValues(above.less, below.greater).two_sided, None
     return *sides, within
-
-
-def _both_sides(differences: np.ndarray) -> tuple[float, float]:
-    return sign_flip_p(differences, "less"), sign_flip_p(differences, "greater")
 
 
 def _compare_bound(
     plan: Comparison, bound: float, runs: Runs, numbers: Sequence[float]
 ) -> Comparison:
     """A bound of every run, of one number, or of repetitions (Student's t)."""
-    own = [run for run in longest(runs) if plan.measure in run.measures]
+    own = longest(runs, plan.measure)
     if not (numbers or own):
         return _unpaired(plan, own, own)
     values = numbers or [run.measures[plan.measure] for run in own]
@@ -424,17 +392,16 @@ def _compare_bound(
     p_for = float(excess > 0 or is_close)
     p_against = float(excess <= 0 or is_close)
     number, seen, end = f"{mean:.3g}", f"{mean:.4g}", f"(bound {bound:g})"
+    p_text = ""
     if not numbers:
         number, seen = f"largest {max(values):.3g}", format_list(values, ".3g")
     elif not is_one:
-        p_for, p_against = (
-            float(stats.ttest_1samp(numbers, bound, alternative=side).pvalue)
-            for side in ("less", "greater")
-        )
+        test = stats.ttest_1samp(numbers, bound, alternative="less")
+        p_for, p_against = float(test.pvalue), 1 - float(test.pvalue)
         number, seen = seen, f"{seen} on average of {len(numbers)} repetitions"
+        p_text = f", p {p_for:.3g}"
     return dataclasses.replace(
         plan,
-        bound=bound,
         values=tuple(numbers),
         keys=() if numbers else _keys(own),
         num_seeds=None if numbers else len(own),
@@ -442,8 +409,7 @@ def _compare_bound(
         p_against=p_against,
         p_equal=float(not is_close) if is_one else None,
         number=f"{number} {end}",
-        test=f"{plan.method} {seen} {end}"
-        + (f", p {p_for:.3g}" if len(numbers) > 1 else ""),
+        test=f"{plan.method} {seen} {end}{p_text}",
     )
 
 
@@ -459,18 +425,9 @@ def _mean_in_short(measure: str, differences: np.ndarray, p: float) -> str:
     """``"-0.0073 nat (-0.011 to -0.004), p 0.0078"``: mean, 95% limits."""
     text = f"{differences.mean():+.3g}{_UNITS.get(measure, '')}"
     if len(differences) > 1 and np.isfinite(differences).all():
-        low, high = mean_limits(differences)
+        _, low, high = mean_limits(differences)
         text += f" ({low:+.3g} to {high:+.3g})"
     return f"{text}, p {p:.2g}"
-
-
-def mean_limits(differences: np.ndarray) -> tuple[float, float]:
-    """95% limits of a mean by Student's t; both the mean of one value."""
-    mean = float(differences.mean())
-    if len(differences) < 2:
-        return mean, mean
-    half = stats.t.ppf(0.975, len(differences) - 1) * stats.sem(differences)
-    return mean - float(half), mean + float(half)
 
 
 def _mean_text(differences: np.ndarray) -> str:

@@ -17,13 +17,7 @@ from paddle_adagc.lab.markdown import markdown_table
 from paddle_adagc.lab.report.formatting import Value, format_spread
 from paddle_adagc.lab.report.measures import listed, run_measures, spread
 from paddle_adagc.lab.reproduce.claims import Rules, targets_of
-from paddle_adagc.lab.reproduce.comparisons import (
-    EVENTS,
-    JUDGED,
-    differences_of,
-    judged,
-    rate_of,
-)
+from paddle_adagc.lab.reproduce.comparisons import differences_of, rate_of
 from paddle_adagc.lab.reproduce.drawings import loss_curves_svg
 from paddle_adagc.lab.reproduce.pool import (
     Catalogue,
@@ -31,6 +25,7 @@ from paddle_adagc.lab.reproduce.pool import (
     PooledResults,
 )
 from paddle_adagc.lab.reproduce.results import (
+    EVENTS,
     RESULTS,
     ExperimentResult,
     RunResult,
@@ -152,7 +147,7 @@ def _columns(table: ExperimentResult) -> Iterator[tuple[str, list[str]]]:
             column.title,
             [column.form(table.values(m, name)) for m in methods],
         )
-        if name == EVENTS and table.has(JUDGED):
+        if name == EVENTS:
             yield RATE, [_rate(table, m) for m in methods]
         if column.change is not None and len(methods) > 1:
             changes = [_change(table, column, m) for m in methods]
@@ -163,12 +158,8 @@ def _columns(table: ExperimentResult) -> Iterator[tuple[str, list[str]]]:
 
 
 def _rate(table: ExperimentResult, method: str) -> str:
-    runs = judged(table.runs_of(method))
-    if not runs:
-        return "–"
-    rate = rate_of(runs)
-    low, high = rate.interval
-    return f"{rate.value:.2f} ({low:.2f}-{high:.2f})"
+    runs = longest(table.runs_of(method), EVENTS)
+    return rate_of(runs).text if runs else "–"
 
 
 def _change(table: ExperimentResult, column: Column, method: str) -> str:
@@ -178,7 +169,8 @@ def _change(table: ExperimentResult, column: Column, method: str) -> str:
         return "–"
     differences = differences_of(pairs, column.name)
     text = format_spread(differences.tolist(), column.change or "+.4g")
-    return f"{text.replace('± +', '± ')} (p {sign_flip_p(differences):.2g})"
+    p = sign_flip_p(differences).two_sided
+    return f"{text.replace('± +', '± ')} (p {p:.2g})"
 
 
 def _extent(table: ExperimentResult) -> str:
@@ -395,11 +387,10 @@ class Pages:
             }
             for page, table in self._tables
         ]
-        verdicts = [_verdict_json(verdict) for verdict in self._verdicts]
         report = {
             "tables": tables,
             "figures": self.summary.as_json(),
-            "verdicts": verdicts,
+            "verdicts": [verdict.as_json() for verdict in self._verdicts],
         }
         return json.dumps(report, indent=1, ensure_ascii=False) + "\n"
 
@@ -456,21 +447,3 @@ def _table(joined: JoinedExperiment, source: PooledResults) -> ExperimentResult:
             for run in source.runs_of(method)
         ],
     )
-
-
-def _verdict_json(verdict: Verdict) -> dict[str, Any]:
-    return {
-        "id": verdict.claim.id,
-        "where": verdict.claim.where,
-        "claim": verdict.claim.claim,
-        "verdict": verdict.verdict,
-        "extension": verdict.claim.extension,
-        "primary": verdict.claim.primary,
-        "number": verdict.number,
-        "p_for": verdict.p_for,
-        "p_against": verdict.p_against,
-        "control_is_calm": verdict.claim.control_is_calm,
-        "comparisons": [c.as_json() for c in verdict.comparisons],
-        "premises": [c.as_json() for c in verdict.premises],
-        "controls": dict(verdict.control_keys),
-    }

@@ -220,10 +220,10 @@ class PooledResults:
 
     def numbers(
         self, target: str, experiment: str, method: str, measure: str
-    ) -> list[float] | None:
-        """Return what a target timed, counted or modelled; None for runs."""
+    ) -> list[float]:
+        """Return what a target timed, counted or modelled; none of runs."""
         if (target, experiment) in self._catalogue:
-            return None
+            return []
         result = self._results.get(target)
         found = result.experiment(experiment) if result else None
         values = found.values(method, measure) if found else []

@@ -42,6 +42,13 @@ MIN_SEEDS = 8
 """Pairs that a verdict takes: with 8 the sign-flip test sees one standard
 deviation with a power of 0.79, with 5 of 0.43."""
 
+SPIKE_EVENTS = "spike_events"
+"""The measure that is a rate: events of the 10-sigma spike score with window
+1,000, per 1,000 judged steps."""
+
+EVENTS, JUDGED = "events_1000", "judged_1000"
+"""Its two counts, which a run has both or neither of."""
+
 RECORDED_BEFORE = "recorded before"
 """Processor of a line that does not name one."""
 
@@ -166,16 +173,23 @@ class TargetResult:
         return next((e for e in self.experiments if e.name == name), None)
 
 
-def longest(runs: Iterable[RunResult]) -> list[RunResult]:
-    """Every seed's longest run; of several one whose processor is recorded."""
-    best = {run.seed: run for run in reversed(sorted_runs(runs))}
+def longest(
+    runs: Iterable[RunResult], measure: str | None = None
+) -> list[RunResult]:
+    """Every seed's longest run; of several one whose processor is recorded.
+
+    With ``measure`` of those that have it.
+    """
+    best = {
+        run.seed: run
+        for run in reversed(sorted_runs(runs))
+        if measure is None or measure in run.measures
+    }
     return [best[seed] for seed in sorted(best)]
 
 
 def paired(
-    runs: Sequence[RunResult],
-    others: Sequence[RunResult],
-    measure: str | None = None,
+    runs: Sequence[RunResult], others: Sequence[RunResult], measure: str
 ) -> list[tuple[RunResult, RunResult]]:
     """One pair of every seed that two methods have, in the order of the seeds.
 
@@ -184,9 +198,9 @@ def paired(
     whose runs :func:`longest` prefers. Runs whose losses are stored do without
     the others if they make :data:`MIN_SEEDS` pairs.
     """
+    name = EVENTS if measure == SPIKE_EVENTS else measure
     sides = [
-        [run for run in side if not measure or measure in run.measures]
-        for side in (runs, others)
+        [run for run in side if name in run.measures] for side in (runs, others)
     ]
     stored = _pairs(*([run for run in side if run.series] for side in sides))
     return stored if len(stored) >= MIN_SEEDS else _pairs(*sides)

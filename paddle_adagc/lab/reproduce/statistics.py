@@ -7,12 +7,11 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy import stats
 
-Alternative = Literal["less", "greater", "two-sided"]
 ALPHA = 0.05
 ONE_SIDED = ALPHA / 2
 """A claim and its opposite share :data:`ALPHA`."""
@@ -40,10 +39,19 @@ def paired_differences(
         return np.where(first == second, 0.0, first - second)
 
 
-def sign_flip_p(
-    differences: Sequence[float] | np.ndarray,
-    alternative: Alternative = "two-sided",
-) -> float:
+class PValues(NamedTuple):
+    """One-sided p-values of the same test."""
+
+    less: float
+    greater: float
+
+    @property
+    def two_sided(self) -> float:
+        """Twice the smaller one."""
+        return min(1.0, 2 * min(self))
+
+
+def sign_flip_p(differences: Sequence[float] | np.ndarray) -> PValues:
     """Exact permutation test of paired differences (Fisher 1935).
 
     If the two methods were alike, every difference could as well have the
@@ -65,12 +73,7 @@ def sign_flip_p(
         num_zeros = np.count_nonzero(series == 0)
         ranks = stats.rankdata(np.abs(series)) - num_zeros
         series = np.sign(series) * ranks
-    above, below = _share_above(series), _share_above(-series)
-    return {
-        "greater": above,
-        "less": below,
-        "two-sided": min(1.0, 2 * min(above, below)),
-    }[alternative]
+    return PValues(_share_above(-series), _share_above(series))
 
 
 def _share_above(series: np.ndarray) -> float:
@@ -102,26 +105,29 @@ class Rate(NamedTuple):
         return PER_STEPS * self.events / self.steps
 
     @property
-    def interval(self) -> tuple[float, float]:
-        """Exact 95% limits of a Poisson rate (Garwood 1936)."""
+    def text(self) -> str:
+        """Its value with exact 95% limits (Garwood 1936)."""
         low = stats.chi2.ppf(0.025, 2 * self.events) if self.events else 0.0
         high = stats.chi2.ppf(0.975, 2 * self.events + 2)
-        factor = PER_STEPS / (2 * self.steps)
-        return float(low * factor), float(high * factor)
+        low, high = (x / 2 * PER_STEPS / self.steps for x in (low, high))
+        return f"{self.value:.2f} ({low:.2f}-{high:.2f})"
 
     def p_below(self, rate: float) -> float:
         """Exact p against a rate of at least ``rate``."""
         return float(stats.poisson.cdf(self.events, rate * self.steps / 1000))
 
 
-def rate_p(first: Rate, second: Rate, alternative: Alternative) -> float:
+def rate_p(first: Rate, second: Rate) -> PValues:
     """Exact conditional binomial test of two rates (Przyborowski 1940)."""
     total = first.events + second.events
     if total == 0:
-        return 1.0
+        return PValues(1.0, 1.0)
     share = first.steps / (first.steps + second.steps)
-    test = stats.binomtest(first.events, total, share, alternative=alternative)
-    return float(test.pvalue)
+    less, greater = (
+        stats.binomtest(first.events, total, share, alternative=side)
+        for side in ("less", "greater")
+    )
+    return PValues(float(less.pvalue), float(greater.pvalue))
 
 
 def rate_ratio(first: Rate, second: Rate) -> tuple[float, float, float]:
@@ -139,21 +145,28 @@ def rate_ratio(first: Rate, second: Rate) -> tuple[float, float, float]:
     return value, low, high
 
 
-def clustered_rate_p(
-    first: Sequence[Rate], second: Sequence[Rate], alternative: Alternative
-) -> float:
+def clustered_rate_p(first: Sequence[Rate], second: Sequence[Rate]) -> PValues:
     """Return the larger p of the conditional and the seeds' sign-flip test."""
-    pooled = rate_p(pooled_rate(first), pooled_rate(second), alternative)
+    pooled = rate_p(pooled_rate(first), pooled_rate(second))
     differences = [
         a.events / a.steps - b.events / b.steps
         for a, b in zip(first, second, strict=True)
     ]
-    return max(pooled, sign_flip_p(differences, alternative))
+    return PValues(*map(max, pooled, sign_flip_p(differences)))
 
 
 def pooled_rate(rates: Sequence[Rate]) -> Rate:
     """All events over all judged steps."""
     return Rate(sum(r.events for r in rates), sum(r.steps for r in rates))
+
+
+def mean_limits(differences: np.ndarray) -> tuple[float, float, float]:
+    """Mean and its 95% limits by Student's t; of one value three times it."""
+    mean = float(differences.mean())
+    if len(differences) < 2:
+        return mean, mean, mean
+    half = stats.t.ppf(0.975, len(differences) - 1) * stats.sem(differences)
+    return mean, mean - float(half), mean + float(half)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -208,7 +221,7 @@ def rate_seeds_to_decide(
             Rate(round(rate.events * factor), round(rate.steps * factor))
             for rate in (first, second)
         )
-        ps = [rate_p(one, other, "less"), rate_p(one, other, "greater")]
+        ps = [*rate_p(one, other)]
         if margin is not None:
             ps.append(max(one.p_below(margin), other.p_below(margin)))
         if min(ps) <= ALPHA:

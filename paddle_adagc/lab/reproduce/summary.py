@@ -12,17 +12,16 @@ from typing import Any
 import numpy as np
 
 from paddle_adagc.lab.markdown import markdown_table
-from paddle_adagc.lab.reproduce.claims import SPIKE_EVENTS, Figure, FigureRow
-from paddle_adagc.lab.reproduce.comparisons import (
-    differences_of,
-    mean_limits,
-    pairs_with,
-    rate_of,
-)
+from paddle_adagc.lab.reproduce.claims import Figure, FigureRow
+from paddle_adagc.lab.reproduce.comparisons import differences_of, rate_of
 from paddle_adagc.lab.reproduce.drawings import forest_svg
 from paddle_adagc.lab.reproduce.pool import PooledResults
-from paddle_adagc.lab.reproduce.results import RunResult
-from paddle_adagc.lab.reproduce.statistics import rate_ratio
+from paddle_adagc.lab.reproduce.results import (
+    SPIKE_EVENTS,
+    RunResult,
+    paired,
+)
+from paddle_adagc.lab.reproduce.statistics import mean_limits, rate_ratio
 
 MASS = "spike_mass"
 RATIOS = (SPIKE_EVENTS, MASS)
@@ -97,23 +96,23 @@ def estimate(
         source.runs(row.target, row.experiment, name)
         for name in (row.method, row.to)
     )
-    pairs = pairs_with(runs, others, measure)
+    pairs = paired(runs, others, measure)
     if not pairs:
         return None
     first, second = ([*side] for side in zip(*pairs, strict=True))
     if measure == SPIKE_EVENTS:
         numbers = rate_ratio(rate_of(first), rate_of(second))
     elif measure == MASS:
-        values, references = (
-            np.maximum([run.measures[MASS] for run in side], LEAST_MASS)
-            for side in (first, second)
+        logs = np.log(
+            [
+                [max(run.measures[MASS], LEAST_MASS) for run in pair]
+                for pair in pairs
+            ]
         )
-        logs = np.log(values) - np.log(references)
-        low, high = map(math.exp, mean_limits(logs))
-        numbers = (math.exp(float(logs.mean())), low, high)
+        value, low, high = map(math.exp, mean_limits(logs[:, 0] - logs[:, 1]))
+        numbers = (value, low, high)
     else:
-        d = differences_of(pairs, measure)
-        numbers = (float(d.mean()), *mean_limits(d))
+        numbers = mean_limits(differences_of(pairs, measure))
     return Estimate(row.label, measure, *numbers, first, second)
 
 

@@ -7,18 +7,23 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from paddle_adagc.lab.report.formatting import two_digits
-from paddle_adagc.lab.reproduce.claims import SPIKE_EVENTS, Claim
+from paddle_adagc.lab.reproduce.claims import Claim
 from paddle_adagc.lab.reproduce.comparisons import (
-    MIN_SEEDS,
     Comparison,
     comparisons_of,
-    judged,
     rate_text,
 )
 from paddle_adagc.lab.reproduce.pool import PooledResults
-from paddle_adagc.lab.reproduce.results import RunResult
+from paddle_adagc.lab.reproduce.results import (
+    EVENTS,
+    MIN_SEEDS,
+    SPIKE_EVENTS,
+    RunResult,
+    longest,
+)
 from paddle_adagc.lab.reproduce.statistics import ALPHA, ONE_SIDED, holm
 
 REPRODUCED = "reproduced"
@@ -44,51 +49,58 @@ LABELS = {
 }
 """Label: what it means."""
 
-# What a comparison says.
-_HOLDS, _PART, _AGAINST, _SMALL, _CALM, _OPEN, _MISSING = range(7)
-
-_EXPLAINS = (_MISSING, _HOLDS, _CALM, _SMALL, _OPEN, _AGAINST, _PART)
-"""What explains a label that is not "reproduced", the most last."""
+# What a comparison says: what explains a label, the most last.
+_MISSING, _HOLDS, _CALM, _SMALL, _OPEN, _AGAINST, _PART = range(7)
 
 _OF_EXTENSIONS = {REPRODUCED: "holds", CONTRADICTED: "does not hold"}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Verdict:
     """What became of a claim."""
 
     claim: Claim
-    verdict: str
-    """One of :data:`LABELS`."""
-
-    evidence: str
-    """The numbers that decided it, a line each, or why nothing could."""
-
-    comparisons: tuple[Comparison, ...] = ()
-    premises: tuple[Comparison, ...] = ()
+    comparisons: tuple[Comparison, ...]
+    premises: tuple[Comparison, ...]
     """What the control has to show."""
 
-    number: str = ""
-    """The comparison that decided it in one number."""
+    controls: Mapping[tuple[str, str], Sequence[RunResult]]
+    """Judged runs of the controls by experiment and method."""
 
-    p_for: float = 1.0
+    p_for: float
     """Largest p of the comparisons; of a primary claim Holm's adjusted one."""
 
-    p_against: float = 1.0
+    p_against: float
     """Smallest p of an opposite times their number, adjusted likewise."""
 
-    control_keys: Mapping[str, tuple[str, ...]] = dataclasses.field(
-        default_factory=dict
-    )
-    """Runs of the controls by method."""
-
     @property
-    def reasons(self) -> list[str]:
-        """Lines of the evidence, and what the rule does not say."""
-        return [
-            *self.evidence.splitlines(),
-            *filter(None, [self.claim.note]),
-        ]
+    def verdict(self) -> str:
+        """One of :data:`LABELS`."""
+        outcomes = [_outcome(c, self) for c in self.comparisons]
+        found, is_sure = {*outcomes}, not self.claim.primary
+        if not found:
+            return NOT_TESTABLE
+        if any(_outcome(c, self) != _HOLDS for c in self.premises):
+            return NOT_EXERCISED
+        if found == {_HOLDS}:
+            if all(len(c.values) == 1 for c in self.comparisons):
+                return COMPUTED
+            return REPRODUCED if self.p_for <= ONE_SIDED else UNDECIDED
+        if found & {_HOLDS, _PART}:
+            if _MISSING in found:
+                return NOT_RUN
+            points_back = any((c.p_for or 0.0) > 0.5 for c in self.comparisons)
+            is_open = found == {_HOLDS, _OPEN} and not points_back
+            return UNDECIDED if is_open else PARTLY
+        if _AGAINST in found:
+            is_broken = any(c.is_no_fewer for c in self.comparisons)
+            is_sure |= is_broken or self.p_against <= ONE_SIDED
+            return CONTRADICTED if is_sure else UNDECIDED
+        if _MISSING in found:
+            return NOT_RUN
+        if _OPEN in found:
+            return UNDECIDED
+        return NO_DIFFERENCE if _SMALL in found else NOT_EXERCISED
 
     @property
     def label(self) -> str:
@@ -96,6 +108,67 @@ class Verdict:
         if self.claim.extension:
             return _OF_EXTENSIONS.get(self.verdict, self.verdict)
         return self.verdict
+
+    @property
+    def number(self) -> str:
+        """The comparison that decided it in one number, behind its names.
+
+        "AdaGC against GlobalGC" is left out.
+        """
+        if not self.comparisons:
+            return ""
+        outcomes = [_outcome(c, self) for c in self.comparisons]
+        c = self.comparisons[outcomes.index(max(outcomes))]
+        is_usual = c.other is None or (c.method, c.other) == (
+            "AdaGC",
+            "GlobalGC",
+        )
+        if is_usual or not c.number:
+            return c.number
+        return f"{c.method} against {c.other}: {c.number}"
+
+    @property
+    def evidence(self) -> str:
+        """The numbers that decided it, a line each, or why nothing could."""
+        claim, label = self.claim, self.verdict
+        if claim.not_testable is not None:
+            return claim.not_testable
+        parts = _grouped(self.comparisons, label)
+        parts += [f"premise: {part}" for part in _grouped(self.premises, label)]
+        parts += [
+            f"control in {experiment}: {rate_text(method, runs)}"
+            for (experiment, method), runs in self.controls.items()
+        ]
+        smaller = min(self.p_for, self.p_against)
+        if claim.primary and 0 < smaller < 1:
+            parts.append(f"p {smaller:.3g} after Holm over the primary claims")
+        return "\n".join(parts)
+
+    @property
+    def reasons(self) -> list[str]:
+        """The evidence, and what the rule does not say."""
+        return [*self.evidence.splitlines(), *filter(None, [self.claim.note])]
+
+    def as_json(self) -> dict[str, Any]:
+        """What an independent check needs."""
+        return {
+            "id": self.claim.id,
+            "where": self.claim.where,
+            "claim": self.claim.claim,
+            "verdict": self.verdict,
+            "extension": self.claim.extension,
+            "primary": self.claim.primary,
+            "number": self.number,
+            "p_for": self.p_for,
+            "p_against": self.p_against,
+            "control_is_calm": self.claim.control_is_calm,
+            "comparisons": [c.as_json() for c in self.comparisons],
+            "premises": [c.as_json() for c in self.premises],
+            "controls": {
+                f"{experiment}, {method}": [run.run_id for run in runs]
+                for (experiment, method), runs in self.controls.items()
+            },
+        }
 
 
 def judge(claims: Sequence[Claim], source: PooledResults) -> list[Verdict]:
@@ -106,19 +179,22 @@ def judge(claims: Sequence[Claim], source: PooledResults) -> list[Verdict]:
     smaller than the margin is none, significant or not. An event where there
     should be none leaves a part if the events are fewer than the control's,
     nothing if they are no fewer. Every other verdict takes
-    :data:`~.comparisons.MIN_SEEDS` pairs. :data:`LABELS` says what follows.
+    :data:`~.results.MIN_SEEDS` pairs. :data:`LABELS` says what follows.
 
     Without the six primary ones the correction is over those that are there.
     """
-    tested = [_tested(claim, source) for claim in claims]
+    found = [_tested(claim, source) for claim in claims]
     primary = [i for i, claim in enumerate(claims) if claim.primary]
-    p_for = holm([tested[i].p_for for i in primary])
-    p_against = holm([tested[i].p_against for i in primary])
-    for place, i in enumerate(primary):
-        tested[i] = dataclasses.replace(
-            tested[i], p_for=p_for[place], p_against=p_against[place]
+    adjusted = zip(
+        holm([found[i].p_for for i in primary]),
+        holm([found[i].p_against for i in primary]),
+        strict=True,
+    )
+    for i, (p_for, p_against) in zip(primary, adjusted, strict=True):
+        found[i] = dataclasses.replace(
+            found[i], p_for=p_for, p_against=p_against
         )
-    return [_labelled(verdict, source) for verdict in tested]
+    return found
 
 
 def counted(verdicts: Sequence[Verdict]) -> str:
@@ -130,8 +206,6 @@ def counted(verdicts: Sequence[Verdict]) -> str:
 
 
 def _tested(claim: Claim, source: PooledResults) -> Verdict:
-    if claim.target is None:
-        return Verdict(claim, NOT_TESTABLE, claim.not_testable or "")
     comparisons, premises = (
         tuple(c for rule in rules for c in comparisons_of(rule, source))
         for rules in (claim.conditions, claim.premises)
@@ -141,53 +215,25 @@ def _tested(claim: Claim, source: PooledResults) -> Verdict:
         for c in comparisons
         if c.p_against is not None and (c.has_enough or c.p_against == 0)
     ]
+    places = dict.fromkeys(
+        (c.target or "", c.experiment or "")
+        for c in claim.conditions
+        if c.measure == SPIKE_EVENTS
+    )
+    controls = {
+        (place, method): longest(source.runs(target, place, method), EVENTS)
+        for target, place in places
+        for method in claim.controls
+    }
+    p_for = [1.0 if c.p_for is None else c.p_for for c in comparisons]
     return Verdict(
-        claim,
-        UNDECIDED,
-        "",
-        comparisons,
-        premises,
-        "",
-        max(1.0 if c.p_for is None else c.p_for for c in comparisons),
-        min(1.0, len(comparisons) * min(against, default=1.0)),
+        claim=claim,
+        comparisons=comparisons,
+        premises=premises,
+        controls={key: runs for key, runs in controls.items() if runs},
+        p_for=max(p_for, default=1.0),
+        p_against=min([1.0, *(len(comparisons) * p for p in against)]),
     )
-
-
-def _labelled(verdict: Verdict, source: PooledResults) -> Verdict:
-    if verdict.verdict == NOT_TESTABLE:
-        return verdict
-    outcomes = [_outcome(c, verdict) for c in verdict.comparisons]
-    label = _label(verdict, outcomes)
-    weights = [_EXPLAINS.index(outcome) for outcome in outcomes]
-    decisive = 0 if label == REPRODUCED else weights.index(max(weights))
-    parts = _grouped(verdict.comparisons, label)
-    parts += [f"premise: {part}" for part in _grouped(verdict.premises, label)]
-    controls = _controls(verdict.claim, source)
-    parts += [
-        f"control in {experiment}: {rate_text(method, runs)}"
-        for (experiment, method), runs in controls.items()
-    ]
-    smaller = min(verdict.p_for, verdict.p_against)
-    if verdict.claim.primary and 0 < smaller < 1:
-        parts.append(f"p {smaller:.3g} after Holm over the primary claims")
-    return dataclasses.replace(
-        verdict,
-        verdict=label,
-        number=_in_short(verdict.comparisons[decisive]),
-        evidence="\n".join(parts),
-        control_keys={
-            f"{experiment}, {method}": tuple(run.run_id for run in runs)
-            for (experiment, method), runs in controls.items()
-        },
-    )
-
-
-def _in_short(c: Comparison) -> str:
-    """Return its number, behind the names unless they are the usual two."""
-    is_usual = c.other is None or (c.method, c.other) == ("AdaGC", "GlobalGC")
-    if is_usual or not c.number:
-        return c.number
-    return f"{c.method} against {c.other}: {c.number}"
 
 
 def _outcome(c: Comparison, verdict: Verdict) -> int:
@@ -209,32 +255,6 @@ def _outcome(c: Comparison, verdict: Verdict) -> int:
     against = 1.0 if c.p_against is None else c.p_against
     is_against = len(verdict.comparisons) * against <= ONE_SIDED
     return _AGAINST if is_against else _OPEN
-
-
-def _label(verdict: Verdict, outcomes: Sequence[int]) -> str:
-    found = {*outcomes}
-    if any(_outcome(c, verdict) != _HOLDS for c in verdict.premises):
-        return NOT_EXERCISED
-    is_sure = not verdict.claim.primary
-    if found == {_HOLDS}:
-        if all(len(c.values) == 1 for c in verdict.comparisons):
-            return COMPUTED
-        return REPRODUCED if verdict.p_for <= ONE_SIDED else UNDECIDED
-    if found & {_HOLDS, _PART}:
-        if _MISSING in found:
-            return NOT_RUN
-        points_back = any((c.p_for or 0.0) > 0.5 for c in verdict.comparisons)
-        is_open = found == {_HOLDS, _OPEN} and not points_back
-        return UNDECIDED if is_open else PARTLY
-    if _AGAINST in found:
-        is_broken = any(c.is_no_fewer for c in verdict.comparisons)
-        is_sure |= is_broken or verdict.p_against <= ONE_SIDED
-        return CONTRADICTED if is_sure else UNDECIDED
-    if _MISSING in found:
-        return NOT_RUN
-    if _OPEN in found:
-        return UNDECIDED
-    return NO_DIFFERENCE if _SMALL in found else NOT_EXERCISED
 
 
 def _grouped(comparisons: Sequence[Comparison], label: str) -> list[str]:
@@ -276,20 +296,3 @@ def _texts(c: Comparison, label: str) -> list[str]:
     if notes:
         test = f"{test} ({', '.join(notes)})".lstrip()
     return [*c.facts, *([test] if test else [])]
-
-
-def _controls(
-    claim: Claim, source: PooledResults
-) -> dict[tuple[str, str], list[RunResult]]:
-    """Return the controls' judged runs by experiment and method."""
-    places = dict.fromkeys(
-        (c.target or "", c.experiment or "")
-        for c in claim.conditions
-        if c.measure == SPIKE_EVENTS
-    )
-    found = {
-        (experiment, method): judged(source.runs(target, experiment, method))
-        for target, experiment in places
-        for method in claim.controls
-    }
-    return {key: runs for key, runs in found.items() if runs}

@@ -9,13 +9,12 @@ from omegaconf import OmegaConf
 
 from paddle_adagc.lab.reproduce.claims import (
     NUM_PRIMARY,
-    SPIKE_EVENTS,
     load_claims,
     targets_of,
 )
-from paddle_adagc.lab.reproduce.comparisons import MIN_SEEDS
 from paddle_adagc.lab.reproduce.grid import load_target
 from paddle_adagc.lab.reproduce.pool import Catalogue
+from paddle_adagc.lab.reproduce.results import MIN_SEEDS, SPIKE_EVENTS
 from paddle_adagc.lab.reproduce.timing import PLAN, gpu_hours
 
 CONFIGS = Path(__file__).parents[3] / "configs"

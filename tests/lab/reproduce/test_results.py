@@ -81,16 +81,16 @@ def test_pairs_share_seed_length_and_processor():
     ]
     assert [run.key for run in longest(runs)] == ["b", "c", "d"]
     assert paired(runs, others, "loss") == [(runs[0], others[0])]
-    assert len(paired(runs, others)) == 2
+    assert len(paired(runs, others, "steps")) == 2
 
 
 def test_a_run_whose_processor_was_recorded_comes_first():
     runs = [cell("a", loss=1), cell("a", cpu="X", loss=3)]
     others = [cell("b", loss=2)]
     assert longest(runs) == [runs[1]]
-    assert paired(runs, others) == [(runs[0], others[0])]
+    assert paired(runs, others, "steps") == [(runs[0], others[0])]
     others += [cell("b", cpu="X", loss=5)]
-    assert paired(runs, others) == [(runs[1], others[1])]
+    assert paired(runs, others, "steps") == [(runs[1], others[1])]
     assert [run.run_id for run in runs] == ["a", "a on X"]
 
 

@@ -4,6 +4,7 @@
 
 import itertools
 import math
+import re
 
 import numpy as np
 import pytest
@@ -26,12 +27,10 @@ from paddle_adagc.lab.reproduce.statistics import (
 
 def test_hand_worked_pattern():
     # Sums of ±1 ±2 ±4: the seen one, 1 + 2 - 4 = -1, is the fourth lowest.
-    assert sign_flip_p([1.0, 2.0, -4.0], "less") == 4 / 8
-    assert sign_flip_p([1.0, 2.0, -4.0], "greater") == 5 / 8
-    assert sign_flip_p([1.0, 2.0, -4.0]) == 1.0
+    assert sign_flip_p([1.0, 2.0, -4.0]) == (4 / 8, 5 / 8)
+    assert sign_flip_p([1.0, 2.0, -4.0]).two_sided == 1.0
     assert 0.3 - 0.1 - 0.2 != 0  # though these sums are equal
-    assert sign_flip_p([0.3, -0.1, -0.2], "less") == 5 / 8
-    assert sign_flip_p([0.3, -0.1, -0.2], "greater") == 5 / 8
+    assert sign_flip_p([0.3, -0.1, -0.2]) == (5 / 8, 5 / 8)
 
 
 @settings(deadline=None)
@@ -41,14 +40,14 @@ def test_equals_the_definition(values):
     signs = np.array([*itertools.product((-1, 1), repeat=len(values))])
     sums = signs @ np.abs(series)
     less, greater = (sums <= series.sum()).mean(), (sums >= series.sum()).mean()
-    assert sign_flip_p(series, "less") == less
-    assert sign_flip_p(series, "greater") == greater
-    assert sign_flip_p(series) == min(1.0, 2 * min(less, greater))
+    p = sign_flip_p(series)
+    assert p == (less, greater)
+    assert p.two_sided == min(1.0, 2 * min(less, greater))
 
 
 def test_infinite_differences_count_by_rank():
     # Ranks 1, 2.5, 2.5 with signs +, -, -: only the all-negative is lower.
-    assert sign_flip_p([1.0, -math.inf, -math.inf], "less") == 2 / 8
+    assert sign_flip_p([1.0, -math.inf, -math.inf]).less == 2 / 8
 
 
 def test_a_run_that_diverged_is_infinitely_high():
@@ -71,28 +70,29 @@ def test_bad_differences_are_named(differences, message):
 
 def test_rates_are_compared_given_all_events():
     # All 7 events on one of two equal sides: 2^-7; none at all: no evidence.
-    assert rate_p(Rate(0, 100), Rate(7, 100), "less") == pytest.approx(2**-7)
-    assert rate_p(Rate(0, 100), Rate(0, 100), "less") == 1.0
+    assert rate_p(Rate(0, 100), Rate(7, 100)) == pytest.approx((2**-7, 1))
+    assert rate_p(Rate(0, 100), Rate(0, 100)) == (1, 1)
     # With a third of the steps on the first side: (2 / 3)^7.
-    third = rate_p(Rate(0, 50), Rate(7, 100), "less")
-    assert third == pytest.approx((2 / 3) ** 7)
+    third = rate_p(Rate(0, 50), Rate(7, 100))
+    assert third.less == pytest.approx((2 / 3) ** 7)
 
 
 def test_limits_of_a_rate_are_exact():
-    low, high = Rate(0, 10_000).interval
-    assert low == 0
-    assert stats.poisson.cdf(0, 10 * high) == pytest.approx(0.025)
-    low, high = Rate(4, 10_000).interval
-    assert stats.poisson.sf(3, 10 * low) == pytest.approx(0.025)
-    assert stats.poisson.cdf(4, 10 * high) == pytest.approx(0.025)
+    assert Rate(0, 10_000).text == "0.00 (0.00-0.37)"
+    four = re.findall(r"[\d.]+", Rate(4, 1).text)
+    rate, low, high = (float(number) / 1000 for number in four)
+    assert rate == 4
+    assert stats.poisson.sf(3, low) == pytest.approx(0.025, rel=1e-4)
+    assert stats.poisson.cdf(4, high) == pytest.approx(0.025, rel=1e-4)
     assert Rate(0, 10_000).p_below(0.3) == pytest.approx(math.exp(-3))
 
 
 def test_events_that_come_in_clusters_decide_less():
     none, one = [Rate(0, 1000)] * 8, [Rate(1, 1000)] * 8
-    assert clustered_rate_p(none, one, "less") == pytest.approx(2**-8)
+    assert clustered_rate_p(none, one) == pytest.approx((2**-8, 1))
     burst = [Rate(8, 1000), *none[1:]]
-    assert clustered_rate_p(none, burst, "less") == 0.5
+    assert clustered_rate_p(none, burst).less == 0.5
+    assert clustered_rate_p(burst, none).greater == 0.5
 
 
 def test_holm_by_hand():

@@ -46,7 +46,7 @@ class Runs:
         return self._runs.get(method, [])
 
     def numbers(self, target, experiment, method, measure):
-        return self._numbers.get(method)
+        return self._numbers.get(method, ())
 
 
 def events(*counts, judged=2000):

@@ -15,10 +15,9 @@ from lab.report.conftest import Spec, make_directory
 from pages import load_tool
 
 from paddle_adagc.lab.report.experiment import Experiment
-from paddle_adagc.lab.reproduce import verify as checks
 from paddle_adagc.lab.reproduce.results import TargetResult, write_results
 from paddle_adagc.lab.reproduce.targets import summarise_experiment
-from paddle_adagc.lab.reproduce.verify import verify
+from paddle_adagc.lab.reproduce.verify import runs, verify
 from paddle_adagc.lab.reproduce.verify.runs import read_runs
 
 command = load_tool("reproduce")
@@ -27,7 +26,8 @@ command = load_tool("reproduce")
 @pytest.fixture
 def unread(monkeypatch):
     """Leave the losses out: of the shipped results they take seconds."""
-    monkeypatch.setattr(checks, "check_losses", lambda lines: ())
+    none = np.zeros(0, int), 0
+    monkeypatch.setattr(runs, "spike_steps", lambda loss, window: none)
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def test_a_changed_run_and_a_lost_row_are_found(folders, capsys):
     assert verify(results, docs) == 1
     said = capsys.readouterr().out
     assert "Validation loss" in said
-    assert "TensorWiseGC: in a table" in said
+    assert re.search(r"/TensorWiseGC/\d+: in a table", said)
 
 
 @pytest.fixture

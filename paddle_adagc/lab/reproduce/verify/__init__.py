@@ -35,41 +35,43 @@ from paddle_adagc.lab.reproduce.verify.runs import (
     Runs,
     StoredRun,
     check_losses,
-    derive,
 )
 from paddle_adagc.lab.reproduce.verify.verdicts import check_verdicts
 
-# Column: measure, "list", "range" or "spread", format of a value.
+_COLUMNS = """\
+spikes_1000            list    ,.0f  Spikes, window 1,000
+events_1000            list    ,.0f  Spike events, window 1,000
+score_1000             spread  .3f   Spike score (%), window 1,000
+events_200             list    ,.0f  Spike events, window 200
+spike_mass             spread  .2f   Spike mass (nat × steps)
+worst_jump             range   .3f   Worst loss jump (nat)
+moment1_growth         range   .1f   Growth of a first moment (×)
+events_above_0.5       list    ,.0f  Excess events above 0.5 nat
+excess_area            spread  .1f   Excess area (nat × steps)
+excess_area_global     spread  .1f   \
+Area over GlobalGC's clean run (nat × steps)
+excess_worst           range   .2f   Largest excess (nat)
+final_loss             spread  .4f   Training loss (nat)
+validation_loss        spread  .4f   Validation loss (nat)
+retrieval_accuracy     spread  .1f   Retrieval accuracy (%)
+clipped_percent        spread  .1f   Tensors clipped (%)
+clip_ms                spread  .2f   Clip time per step (ms)
+step_ms                spread  .1f   Step time (ms)
+percent_of_global_gc   spread  .1f   Of GlobalGC (%)
+paper_global_gc_hours  list    ,.1f  Paper: GlobalGC (GPU h)
+paper_adagc_hours      list    ,.1f  Paper: AdaGC (GPU h)
+paper_hours_saved      list    ,.1f  Paper: saved (GPU h)
+predicted_hours_saved  list    .3f   Plan: saved (GPU h)
+global_gc_us           list    .1f   Plan: GlobalGC (µs a step)
+adagc_us               list    .1f   Plan: AdaGC (µs a step)"""
 COLUMNS = {
-    "Spikes, window 1,000": ("spikes_1000", "list", ",.0f"),
-    "Spike events, window 1,000": ("events_1000", "list", ",.0f"),
-    "Spike score (%), window 1,000": ("score_1000", "spread", ".3f"),
-    "Spike events, window 200": ("events_200", "list", ",.0f"),
-    "Spike mass (nat × steps)": ("spike_mass", "spread", ".2f"),
-    "Area over GlobalGC's clean run (nat × steps)": (
-        "excess_area_global",
-        "spread",
-        ".1f",
-    ),
-    "Worst loss jump (nat)": ("worst_jump", "range", ".3f"),
-    "Growth of a first moment (×)": ("moment1_growth", "range", ".1f"),
-    "Excess events above 0.5 nat": ("events_above_0.5", "list", ",.0f"),
-    "Excess area (nat × steps)": ("excess_area", "spread", ".1f"),
-    "Largest excess (nat)": ("excess_worst", "range", ".2f"),
-    "Training loss (nat)": ("final_loss", "spread", ".4f"),
-    "Validation loss (nat)": ("validation_loss", "spread", ".4f"),
-    "Retrieval accuracy (%)": ("retrieval_accuracy", "spread", ".1f"),
-    "Tensors clipped (%)": ("clipped_percent", "spread", ".1f"),
-    "Clip time per step (ms)": ("clip_ms", "spread", ".2f"),
-    "Step time (ms)": ("step_ms", "spread", ".1f"),
-    "Of GlobalGC (%)": ("percent_of_global_gc", "spread", ".1f"),
-    "Paper: GlobalGC (GPU h)": ("paper_global_gc_hours", "list", ",.1f"),
-    "Paper: AdaGC (GPU h)": ("paper_adagc_hours", "list", ",.1f"),
-    "Paper: saved (GPU h)": ("paper_hours_saved", "list", ",.1f"),
-    "Plan: saved (GPU h)": ("predicted_hours_saved", "list", ".3f"),
-    "Plan: GlobalGC (µs a step)": ("global_gc_us", "list", ".1f"),
-    "Plan: AdaGC (µs a step)": ("adagc_us", "list", ".1f"),
+    label: (measure, kind, spec)
+    for measure, kind, spec, label in (
+        line.split(maxsplit=3) for line in _COLUMNS.splitlines()
+    )
 }
+"""Label of a column -> measure, form of its cells, format of a value."""
+
 README_ROWS = ("spike_events", "spike_mass", "excess_area", "validation_loss")
 Pages = dict[str, str]
 
@@ -77,7 +79,6 @@ Pages = dict[str, str]
 def verify(results: Path, docs: Path) -> int:
     """Print every difference of the pages; 1 if anything differs, else 0."""
     runs = Runs(results)
-    derived = [*derive(runs.lines)]
     report = json.loads((results / "report.json").read_text())
     files = [*docs.rglob("*.md"), *docs.rglob("*.svg")]
     pages = {path.relative_to(docs).as_posix(): path for path in files}
@@ -85,9 +86,8 @@ def verify(results: Path, docs: Path) -> int:
     texts = {name: path.read_text("utf-8") for name, path in pages.items()}
     count = num_wrong = 0
     for name, seen, expected in itertools.chain(
-        runs.check_copies(),
-        derived,
         check_losses(runs.lines),
+        runs.check_copies(),
         check_tables(report["tables"], runs, texts),
         check_figures(report["figures"], runs, texts),
         check_verdicts(report["verdicts"], runs, texts),
@@ -120,10 +120,8 @@ def check_tables(
     for page in sorted({page for page, _ in rows_of}):
         for part in re.split(r"^### ", pages.get(page, ""), flags=re.M)[1:]:
             title, _, body = part.partition("\n")
-            table = read_table(body)
-            if not table:
-                continue
             place = f"{page}, {title}"
+            table = read_table(body)
             rows = rows_of.pop((page, title), None)
             if rows is None:
                 shown = runs.timed(title)
@@ -145,21 +143,18 @@ def check_tables(
         yield f"{page}, {title}", "no such table", "a table"
     for run in runs.runs:
         if not run.is_twin:
-            place = f"{run.file}, {run.experiment}, {run.method}"
             is_shown = run.config_id in shown_configs
-            yield f"{place}: in a table", is_shown, True
+            yield f"{run.name}: in a table", is_shown, True
 
 
 def read_table(body: str) -> dict[str, list[tuple[str, str]]]:
     """Return method -> (column, text) pairs; empty without a table."""
-    rows = [
+    head, *rows = [
         [cell.strip() for cell in line.strip("|").split(" | ")]
         for line in body.splitlines()
         if line.startswith("| ")
-    ]
-    return {
-        row[0]: [*zip(rows[0][1:], row[1:], strict=True)] for row in rows[1:]
-    }
+    ] or [[]]
+    return {row[0]: [*zip(head[1:], row[1:], strict=True)] for row in rows}
 
 
 def check_row(

@@ -9,10 +9,7 @@ import math
 import numpy as np
 from scipy import stats
 
-from paddle_adagc.lab.reproduce.verify.runs import StoredRun
-
-Pair = tuple[StoredRun, StoredRun]
-EVENTS = "spike_events"
+from paddle_adagc.lab.reproduce.verify.runs import EVENTS, Pair, StoredRun
 
 
 def counts(runs: list[StoredRun]) -> tuple[np.ndarray, np.ndarray]:
@@ -72,22 +69,18 @@ def limits(measure: str, pairs: list[Pair]) -> tuple[float, float, float]:
             float(scale * s / (1 - s)) if s < 1 else math.inf for s in shares
         )
         return value, low, high
-    if measure != "spike_mass":
-        return mean_limits(differences(pairs, measure))
-    logs = [
-        [math.log(max(run.measures[measure], 0.01)) for run in pair]
-        for pair in pairs
-    ]
-    value, low, high = mean_limits(np.array([a - b for a, b in logs]))
-    return math.exp(value), math.exp(low), math.exp(high)
+    if measure == "spike_mass":
+        masses = [[run.measures[measure] for run in pair] for pair in pairs]
+        first, second = np.log(np.maximum(masses, 0.01)).T
+        value, low, high = map(math.exp, mean_limits(first - second))
+        return value, low, high
+    return mean_limits(differences(pairs, measure))
 
 
 def mean_limits(d: np.ndarray) -> tuple[float, float, float]:
     """Mean and Student's limits."""
-    mean = float(d.mean())
-    error = float(d.std(ddof=1)) / math.sqrt(len(d))
-    half = float(stats.t.isf(0.025, len(d) - 1)) * error
-    return mean, mean - half, mean + half
+    half = stats.t.isf(0.025, len(d) - 1) * d.std(ddof=1) / math.sqrt(len(d))
+    return float(d.mean()), float(d.mean() - half), float(d.mean() + half)
 
 
 def row_text(measure: str, value: float, low: float, high: float) -> str:
@@ -100,13 +93,14 @@ def row_text(measure: str, value: float, low: float, high: float) -> str:
 
 def change_text(measure: str, pairs: list[Pair]) -> str:
     """The reference's events or mean, then the method's."""
-    first, second = ([*side] for side in zip(*pairs, strict=True))
+    name, total, spec = measure, len(pairs), ".3g"
     if measure == EVENTS:
-        return f"{counts(second)[0].sum():.0f} → {counts(first)[0].sum():.0f}"
-    spec = ".4f" if "loss" in measure else ".3g"
-    old, new = (
-        math.fsum(run.measures[measure] for run in side) / len(side)
-        for side in (second, first)
+        name, total, spec = "events_1000", 1, ".0f"
+    elif "loss" in measure:
+        spec = ".4f"
+    new, old = (
+        math.fsum(run.measures[name] for run in side) / total
+        for side in zip(*pairs, strict=True)
     )
     return f"{old:{spec}} → {new:{spec}}"
 
@@ -134,8 +128,7 @@ def rendered(values: list[float | None], kind: str, spec: str) -> str:
 
 def rate_text(runs: list[StoredRun]) -> str:
     """Events per 1,000 judged steps with their exact 95% limits."""
-    runs = [r for r in runs if r.measures.get("judged_1000")]
-    runs = [r for r in runs if "events_1000" in r.measures]
+    runs = [run for run in runs if "events_1000" in run.measures]
     if not runs:
         return "–"
     events, judged = (side.sum() for side in counts(runs))

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import base64
 import functools
-import itertools
 import json
 import math
 import zlib
@@ -28,6 +27,11 @@ CLIP_DEFAULTS: dict[str, dict[str, float]] = {
     "value": {"lambda_abs": 0.001},
 }
 MASS_WINDOW = 101
+DERIVED = {"spike_mass", "excess_area_global"}
+"""Measures that older lines lack."""
+
+EVENTS = "spike_events"
+"""The measure that is a rate: ``events_1000`` over ``judged_1000``."""
 
 Check = tuple[str, Any, Any]
 """What is compared, the value that stands there, the recomputed one."""
@@ -39,24 +43,22 @@ class StoredRun:
     def __init__(
         self, file: str, part: dict[str, Any], line: dict[str, Any]
     ) -> None:
-        self.file = file
-        self.experiment: str = part["name"]
         self.title: str = part["title"]
         self.skip: int = part["skip_steps"]
         self.method: str = line["method"]
         self.seed: int = line["seed"]
-        self.place = file, self.experiment, self.method, self.seed
+        self.place = file, part["name"], self.method, self.seed
+        self.name = "/".join(map(str, self.place))
         self.is_twin = bool(line.get("is_clean_twin"))
         self.has_diverged = line.get("status") == "diverged"
         self.measures = {k: float(v) for k, v in line["measures"].items()}
         self.steps = int(self.measures.get("steps", 0))
         """0 for a timing."""
         self.series: dict[str, Any] = line.get("series", {})
-        self.cpu = processor(line.get("machine", {}))
-        """Model and vectors of the processor, "" if the line has none."""
-        self.rank = self.steps, self.cpu
+        cpu = processor(line.get("machine", {}))
+        self.rank = self.steps, cpu
         key = line.get("key", "")
-        self.id: str = f"{key} on {self.cpu}" if self.cpu else key
+        self.id: str = f"{key} on {cpu}" if cpu else key
         config = part["config"] | line.get("config", {})
         self.is_constant = config.get("schedule.kind") == "constant"
         defaults = CLIP_DEFAULTS.get(str(config.get("clip.name")), {})
@@ -91,6 +93,9 @@ class StoredRun:
         return kept
 
 
+Pair = tuple[StoredRun, StoredRun]
+
+
 def read_runs(folder: Path) -> Iterator[StoredRun]:
     """Every line of a run or a timing in a folder."""
     for path in sorted(folder.glob("*.jsonl")):
@@ -123,10 +128,9 @@ class Runs:
     def __init__(self, folder: Path) -> None:
         self.lines = [*read_runs(folder)]
         runs = [run for run in self.lines if run.steps]
-        self._first = {(run.id, run.is_twin): run for run in reversed(runs)}
-        self.runs = [*self._first.values()]
-        own_last = sorted(self.runs, key=lambda run: not run.is_twin)
-        self._by_id = {run.id: run for run in own_last}
+        runs.sort(key=lambda run: run.is_twin)
+        self._by_id = {run.id: run for run in reversed(runs)}
+        self.runs = [*self._by_id.values()]
 
     def of(self, ids: Iterable[str]) -> list[StoredRun]:
         """Return the runs of these ids."""
@@ -134,13 +138,12 @@ class Runs:
 
     def check_copies(self) -> Iterator[Check]:
         """Compare the measures of a run that several files hold."""
-        for run in self.lines:
-            first = self._first.get((run.id, run.is_twin), run)
+        for run in filter(lambda run: run.steps, self.lines):
+            known = self._by_id[run.id].measures
             for measure, value in run.measures.items():
-                if run.steps and not measure.endswith("_ms"):
-                    name = f"{run.file}, {run.method} {run.seed}: copies'"
-                    other = first.measures.get(measure, value)
-                    yield f"{name} {measure}", value, other
+                if not measure.endswith("_ms"):
+                    name = f"{run.name}: copies' {measure}"
+                    yield name, value, known.get(measure, value)
 
     def timed(self, title: str) -> dict[str, list[StoredRun]]:
         """Return the timings of an experiment by method."""
@@ -167,141 +170,103 @@ class Runs:
 
     def pairs(
         self, first: list[StoredRun], second: list[StoredRun], measure: str
-    ) -> list[tuple[StoredRun, StoredRun]]:
+    ) -> list[Pair]:
         """Return every seed's best pair, whatever the rows show."""
-        if not (first and second) or not first[0].steps:
-            by_seed = {run.seed: run for run in second}
-            return [(r, by_seed[r.seed]) for r in first if r.seed in by_seed]
-        is_rate = measure == "spike_events"
-        name = "events_1000" if is_rate else measure
+        name = "events_1000" if measure == EVENTS else measure
         sides = [
             [run for run in self.alike(side[0]) if name in run.measures]
             for side in (first, second)
         ]
-        found = best_pairs([[r for r in side if r.series] for side in sides])
-        found = found if len(found) >= 8 else best_pairs(sides)
-        return [
-            pair
-            for pair in found
-            if not is_rate or all(run.measures["judged_1000"] for run in pair)
-        ]
+        stored = best_pairs([[r for r in side if r.series] for side in sides])
+        return stored if len(stored) >= 8 else best_pairs(sides)
 
 
-def best_pairs(
-    sides: list[list[StoredRun]],
-) -> list[tuple[StoredRun, StoredRun]]:
+def best_pairs(sides: list[list[StoredRun]]) -> list[Pair]:
     """Return every seed's longest pair of one length and processor."""
-    found: dict[int, tuple[StoredRun, StoredRun]] = {}
-    for a, b in itertools.product(*sides):
-        known = found.get(a.seed)
-        if (a.seed, a.rank) == (b.seed, b.rank) and (
-            known is None or a.rank > known[0].rank
-        ):
-            found[a.seed] = (a, b)
+    found = {
+        a.seed: (a, b)
+        for a in sorted(sides[0], key=lambda run: run.rank)
+        for b in sides[1]
+        if (a.seed, a.rank) == (b.seed, b.rank)
+    }
     return [found[seed] for seed in sorted(found)]
 
 
 def check_losses(lines: list[StoredRun]) -> Iterator[Check]:
-    """Compare the measures that follow from a line's losses and its twin's."""
+    """Compare what follows from a line's losses; add what older lines lack."""
     series = [run for run in lines if run.series]
-    twins = {run.place: run for run in series if run.is_twin}
+    twins = {(*run.place, run.rank[1]): run for run in series if run.is_twin}
     for run in series:
-        clean = None if run.is_twin else twins.get(run.place)
-        for measure, value in from_series(run, clean).items():
-            name = f"{'/'.join(map(str, run.place))} {measure}"
-            yield name, run.measures.get(measure), value
+        found = from_losses(run)
+        if run.series["faults"]:
+            file, experiment, method, seed = run.place
+            own, reference = (
+                twins.get((file, experiment, name, seed, run.rank[1]))
+                for name in (method, "GlobalGC")
+            )
+            if own:
+                found |= excess(run, own)
+            if reference:
+                area = excess(run, reference)["excess_area"]
+                found["excess_area_global"] = area
+        for measure, value in found.items():
+            if measure in run.measures or measure not in DERIVED:
+                stored = run.measures.get(measure)
+                yield f"{run.name} {measure}", stored, value
+        run.measures |= {name: found[name] for name in DERIVED & {*found}}
 
 
-def derive(lines: list[StoredRun]) -> Iterator[Check]:
-    """Add the measures that older lines lack: mass, area over GlobalGC.
-
-    Yields the comparisons of those that newer lines have.
-    """
-    clean = {
-        (run.file, run.experiment, run.seed, run.cpu): run
-        for run in lines
-        if run.is_twin and run.method == "GlobalGC" and run.series
-    }
-    for run in lines:
-        if not run.series:
-            continue
-        found = {}
-        kept = run.loss[run.skip :][run.kept[run.skip :]]
-        if run.has_diverged or not np.isfinite(kept).all():
-            found["spike_mass"] = math.inf
-        elif len(kept) > 2 * MASS_WINDOW:
-            found["spike_mass"] = mass(kept)
-        other = clean.get((run.file, run.experiment, run.seed, run.cpu))
-        if other and run.series["faults"]:
-            found["excess_area_global"] = excess(run, other)["excess_area"]
-        for measure in found.keys() & run.measures.keys():
-            name = f"{'/'.join(map(str, run.place))} {measure}"
-            yield name, run.measures[measure], found[measure]
-        run.measures |= found
-
-
-def mass(loss: np.ndarray) -> float:
-    """Loss above the running median plus 5 running MAD."""
-    rise = loss[MASS_WINDOW:] - medians(loss)
-    above = rise[MASS_WINDOW:] - 5 * medians(abs(rise))
-    return math.fsum(above[above > 0])
+def from_losses(run: StoredRun) -> dict[str, float]:
+    """Measures that follow from a line's own losses."""
+    loss = run.loss[run.kept]
+    judged = loss[int(run.kept[: run.skip].sum()) :]
+    found = {"final_loss": float(run.loss[-100:][run.kept[-100:]].mean())}
+    if run.has_diverged or not np.isfinite(judged).all():
+        found["spike_mass"] = math.inf
+    elif len(judged) > 2 * MASS_WINDOW:
+        rise = judged[MASS_WINDOW:] - medians(judged)
+        above = rise[MASS_WINDOW:] - 5 * medians(abs(rise))
+        found["spike_mass"] = math.fsum(above[above > 0])
+    for window in (1000, 200):
+        spikes, num_judged = spike_steps(judged, window)
+        if run.has_diverged and not len(spikes):
+            names = ("spikes", "events", "judged")
+            found |= {f"{name}_{window}": 1 for name in names}
+        elif num_judged:
+            found |= {
+                f"judged_{window}": num_judged,
+                f"spikes_{window}": len(spikes),
+                f"events_{window}": len(grouped(spikes)),
+                f"score_{window}": 100 * len(spikes) / len(loss),
+            }
+    return found
 
 
 def medians(values: np.ndarray) -> np.ndarray:
     """Median of the window before each value."""
     windows = sliding_window_view(values, MASS_WINDOW)[:-1]
     middle = MASS_WINDOW // 2
-    found: np.ndarray = np.partition(windows, middle, axis=-1)[:, middle]
+    found: np.ndarray = np.partition(windows, middle)[:, middle]
     return found
 
 
-def from_series(run: StoredRun, clean: StoredRun | None) -> dict[str, float]:
-    """Measures that follow from a line's own losses, and its twin's."""
-    skip = int(run.kept[: run.skip].sum())
-    last = run.loss[-100:][run.kept[-100:]]
-    found: dict[str, float] = {"final_loss": float(last.mean())}
-    for window in (1000, 200):
-        spikes, num_judged = spike_steps(run.loss[run.kept], window, skip)
-        if run.has_diverged and not spikes:
-            names = ("spikes", "events", "judged")
-            found |= {f"{name}_{window}": 1 for name in names}
-        elif num_judged or spikes:
-            found |= {
-                f"judged_{window}": num_judged,
-                f"spikes_{window}": len(spikes),
-                f"events_{window}": len(grouped(spikes)),
-                f"score_{window}": 100 * len(spikes) / int(run.kept.sum()),
-            }
-    if clean is not None and run.series["faults"]:
-        found |= excess(run, clean)
-    return found
-
-
-def spike_steps(
-    loss: np.ndarray, window: int, skip: int
-) -> tuple[list[int], int]:
+def spike_steps(loss: np.ndarray, window: int) -> tuple[np.ndarray, int]:
     """Return steps 10 deviations off the window, and how many are judged."""
-    steps = np.arange(skip, len(loss))
-    is_finite = np.isfinite(loss[skip:])
-    finite, spikes = steps[is_finite], steps[~is_finite].tolist()
+    is_finite = np.isfinite(loss)
+    finite, spikes = np.flatnonzero(is_finite), np.flatnonzero(~is_finite)
     num_judged = max(0, len(finite) - window) + len(spikes)
     if len(finite) > window:
         before = sliding_window_view(loss[finite[:-1]], window)
         distance = abs(loss[finite[window:]] - before.mean(-1))
         far = (distance > 0) & (distance >= 10 * before.std(-1, ddof=1))
-        spikes += finite[window:][far].tolist()
-    return sorted(spikes), num_judged
+        spikes = np.union1d(spikes, finite[window:][far])
+    return spikes, num_judged
 
 
-def grouped(marked: list[int]) -> list[list[int]]:
-    """Neighbouring steps, at most 10 apart, as lists."""
-    groups: list[list[int]] = []
-    for step in marked:
-        if groups and step - groups[-1][-1] <= 10:
-            groups[-1].append(step)
-        else:
-            groups.append([step])
-    return groups
+def grouped(steps: np.ndarray) -> list[np.ndarray]:
+    """Split increasing steps where more than 10 lie between two."""
+    parts = np.split(steps, np.flatnonzero(np.diff(steps) > 10) + 1)
+    return parts if len(steps) else []
 
 
 def excess(run: StoredRun, twin: StoredRun) -> dict[str, float]:
@@ -309,15 +274,15 @@ def excess(run: StoredRun, twin: StoredRun) -> dict[str, float]:
     size = len(twin.loss)
     if not run.has_diverged:
         size = min(size, len(run.loss))
-    own, clean = np.full(size, np.nan), twin.loss[:size]
-    own[: len(run.loss)] = run.loss[:size]
+    own, clean = run.loss[:size], twin.loss[:size]
+    missing = (0, size - len(own))
+    own = np.pad(own, missing, constant_values=np.nan)
+    kept = np.pad(run.kept[:size], missing, constant_values=True)
     above = np.where(np.isfinite(own), own - clean, np.inf)
-    judged = np.isfinite(clean)
-    kept = run.kept[:size]
-    judged[: len(kept)] &= kept
+    judged = np.isfinite(clean) & kept
     judged[: run.series["faults"][0][0]] = False
     above[~judged] = -np.inf
-    groups = grouped(np.flatnonzero(above > 0.2).tolist())
+    groups = grouped(np.flatnonzero(above > 0.2))
     peaks = [above[g[0] : g[-1] + 1].max() for g in groups]
     return {
         "excess_area": float(above[judged].sum()),

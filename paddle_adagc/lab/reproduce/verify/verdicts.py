@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -13,8 +12,6 @@ import numpy as np
 from scipy import stats
 
 from paddle_adagc.lab.reproduce.verify.numbers import (
-    EVENTS,
-    Pair,
     change_text,
     counts,
     differences,
@@ -22,7 +19,13 @@ from paddle_adagc.lab.reproduce.verify.numbers import (
     mean_limits,
     sign_flip,
 )
-from paddle_adagc.lab.reproduce.verify.runs import Check, Runs, StoredRun
+from paddle_adagc.lab.reproduce.verify.runs import (
+    EVENTS,
+    Check,
+    Pair,
+    Runs,
+    StoredRun,
+)
 
 UNITS = {
     "excess_area": " nat × steps",
@@ -35,6 +38,8 @@ UNITS = {
 }
 SEEDS = 8
 ALPHA = 0.05
+
+RULES = ("comparisons", "premises")
 
 Verdict = dict[str, Any]
 
@@ -66,66 +71,81 @@ class Comparison:
         times = self.fields.get("times", 1)
         return differences(self.pairs, self.measure, times)
 
+    @property
+    def worst(self) -> float:
+        """Largest value of what has a bound."""
+        runs = [run.measures[self.measure] for run in self.first]
+        return max(self.values or runs)
+
     def _test(self) -> dict[str, float]:
+        """Test what is expected, its opposite, no difference, fewer events."""
         if self.expect == "at most":
-            return self._test_bound()
-        if self.measure == EVENTS:
-            return self._test_events()
-        if self.margin is None:
-            return self._sides(*sign_flip(self.d))
-        low, high = (sign_flip(self.d + m) for m in (-self.margin, self.margin))
-        within = max(low[0], high[1])
-        if self.expect == "equal":
-            return self._sides(within, min(1.0, 2 * min(low[1], high[0])))
-        if self.expect == "no worse":
-            return self._sides(*low)
-        return self._sides(*sign_flip(self.d), within)
-
-    def _sides(
-        self, less: float, greater: float, equal: float | None = None
-    ) -> dict[str, float]:
-        """What is expected, its opposite, and no difference."""
-        p = {"p_for": less, "p_against": greater}
-        if self.expect == "higher":
-            p = {"p_for": greater, "p_against": less}
-        return p if equal is None else p | {"p_equal": equal}
-
-    def _test_bound(self) -> dict[str, float]:
-        """Of runs, which all have to keep it; of one number; of several."""
-        bound = self.fields["bound"]
-        if self.first:
-            worst = max(run.measures[self.measure] for run in self.first)
-            return self._sides(float(worst > bound), float(worst <= bound))
-        d = np.array(self.values) - bound
-        if len(d) > 1:
-            t = d.mean() / (d.std(ddof=1) / math.sqrt(len(d)))
-            below = float(stats.t.cdf(t, len(d) - 1))
-            return self._sides(below, 1 - below)
-        close = self.margin is not None and abs(d[0]) <= self.margin
-        above, below = float(d[0] > 0 or close), float(d[0] <= 0 or close)
-        return self._sides(above, below, float(not close))
-
-    def _test_events(self) -> dict[str, float]:
-        """The larger of the pooled and the clustered p."""
-        k1, t1 = counts(self.first)
-        margin = self.margin
-        if not self.second:
-            rare = margin is not None and not k1.sum()
-            against = rarer(self.first, margin or 0.0) if rare else 1.0
-            return self._sides(float(not k1.sum()), against)
-        k2, t2 = counts(self.second)
-        share = t1.sum() / (t1.sum() + t2.sum())
-        total = int(k1.sum() + k2.sum())
-        clustered = sign_flip(k1 / t1 - k2 / t2)
-        less = max(float(stats.binom.cdf(k1.sum(), total, share)), clustered[0])
-        pooled = float(stats.binom.sf(k1.sum() - 1, total, share))
-        equal = None
-        if margin is not None:
-            equal = max(rarer(self.first, margin), rarer(self.second, margin))
-        p = self._sides(less, max(pooled, clustered[1]), equal)
+            less, greater, equal = self._test_bound()
+        elif self.measure == EVENTS:
+            less, greater, equal = self._test_events()
+        else:
+            less, greater, equal = self._test_values()
+        sides = (greater, less) if self.expect == "higher" else (less, greater)
+        p = dict(zip(("p_for", "p_against"), sides, strict=True))
+        if equal is not None:
+            p["p_equal"] = equal
         if self.expect == "zero" and self.num_events(self.beside):
             p |= {"p_for": 1.0, "p_fewer": less}
         return p
+
+    def _test_bound(self) -> tuple[float, float, float | None]:
+        """Of runs, which all have to keep it; of one number; of several."""
+        bound, n = self.fields["bound"], len(self.values)
+        if n > 1:
+            error = np.std(self.values, ddof=1) / n**0.5
+            t = (np.mean(self.values) - bound) / error
+            return (
+                float(stats.t.cdf(t, n - 1)),
+                float(stats.t.sf(t, n - 1)),
+                None,
+            )
+        excess = self.worst - bound
+        if self.first:
+            return float(excess > 0), float(excess <= 0), None
+        close = self.margin is not None and abs(excess) <= self.margin
+        above, below = float(excess > 0 or close), float(excess <= 0 or close)
+        return above, below, float(not close)
+
+    def _test_values(self) -> tuple[float, float, float | None]:
+        """Flip the signs of the differences, beside the margin's ends."""
+        if self.margin is None:
+            return *sign_flip(self.d), None
+        low, high = (sign_flip(self.d + m) for m in (-self.margin, self.margin))
+        within = max(low[0], high[1])
+        if self.expect == "equal":
+            return within, min(1.0, 2 * min(low[1], high[0])), None
+        if self.expect == "no worse":
+            return *low, None
+        return *sign_flip(self.d), within
+
+    def _test_events(self) -> tuple[float, float, float | None]:
+        """The larger of the pooled and the clustered p."""
+        (k1, t1), rare = counts(self.first), self._rare()
+        if not self.second:
+            denied = 1.0 if rare is None or k1.sum() else rare
+            return float(not k1.sum()), denied, None
+        k2, t2 = counts(self.second)
+        share = t1.sum() / (t1.sum() + t2.sum())
+        total = int(k1.sum() + k2.sum())
+        less, greater = sign_flip(k1 / t1 - k2 / t2)
+        less = max(float(stats.binom.cdf(k1.sum(), total, share)), less)
+        pooled = float(stats.binom.sf(k1.sum() - 1, total, share))
+        return less, max(pooled, greater), rare
+
+    def _rare(self) -> float | None:
+        """Test rates of both sides below the margin."""
+        if self.margin is None:
+            return None
+        sides = [counts(side) for side in (self.first, self.second) if side]
+        return max(
+            float(stats.poisson.cdf(k.sum(), self.margin * t.sum() / 1000))
+            for k, t in sides
+        )
 
     def num_events(self, others: Sequence[StoredRun]) -> int:
         """Events of its first side and of other runs."""
@@ -141,13 +161,12 @@ class Comparison:
             yield f"{place}: pairs", fields["keys"], [a.id for a, _ in pairs]
             others = [b.id for _, b in pairs]
             yield f"{place}: other pairs", fields["other_keys"], others
-        if self.expect != "at most" or "keys" in fields:
-            is_tested = self.p and "values" not in fields
-            num = len({run.seed for run in self.first}) if is_tested else 0
-            yield f"{place}: seeds", fields.get("num_seeds"), num
+        if not self.values:
+            num = len({run.seed for run in self.first}) if self.p else 0
+            yield f"{place}: seeds", fields["num_seeds"], num
 
-    def outcome(self, verdict: Verdict, count: int) -> str:
-        """What it says for itself, as one of ``count`` comparisons."""
+    def outcome(self, verdict: Verdict) -> str:
+        """What it says for itself."""
         p = self.p
         if not p:
             return "missing"
@@ -155,20 +174,24 @@ class Comparison:
             (k1, t1), (k2, t2) = counts(self.first), counts(self.second)
             if k1.sum() * t2.sum() >= k2.sum() * t1.sum():
                 return "no fewer"
-            return (
-                "part" if self.is_enough and p["p_fewer"] <= ALPHA else "open"
-            )
+            is_part = self.is_enough and p["p_fewer"] <= ALPHA
+            return "part" if is_part else "open"
         if not self.is_enough:
-            return "against" if p.get("p_against") == 0 else "open"
-        is_event = self.measure == EVENTS and bool(self.second)
-        is_fewer = is_event and self.expect in ("lower", "zero")
-        if is_fewer and not self.num_events(self.second):
+            return "against" if p["p_against"] == 0 else "open"
+        if self.is_calm:
             return "small" if verdict["control_is_calm"] else "calm"
         if p.get("p_equal", 1.0) <= ALPHA:
             return "small"
         if p["p_for"] <= ALPHA / 2:
             return "holds"
-        return "against" if count * p["p_against"] <= ALPHA / 2 else "open"
+        p_against = len(verdict["comparisons"]) * p["p_against"]
+        return "against" if p_against <= ALPHA / 2 else "open"
+
+    @property
+    def is_calm(self) -> bool:
+        """Whether neither side has an event, so that there are none fewer."""
+        is_fewer = self.expect in ("lower", "zero") and self.measure == EVENTS
+        return is_fewer and not self.num_events(self.second)
 
     def number(self) -> str:
         """Return it in one number; "" if it was not tested."""
@@ -178,8 +201,7 @@ class Comparison:
         if self.expect == "at most" and self.p:
             bound = f" (bound {self.fields['bound']:g})"
             if self.first:
-                worst = max(run.measures[self.measure] for run in self.first)
-                return f"largest {worst:.3g}{bound}"
+                return f"largest {self.worst:.3g}{bound}"
             spec = ".4g" if len(self.values) > 1 else ".3g"
             return f"{np.mean(self.values):{spec}}{bound}"
         if not self.pairs:
@@ -211,42 +233,39 @@ class Comparison:
         return found
 
 
-def rarer(runs: list[StoredRun], margin: float) -> float:
-    """Test a rate below ``margin`` events per 1,000 judged steps."""
-    events, judged = counts(runs)
-    return float(stats.poisson.cdf(events.sum(), margin * judged.sum() / 1000))
-
-
 def check_verdicts(
     verdicts: list[Verdict], runs: Runs, pages: dict[str, str]
 ) -> Iterator[Check]:
     """Compare every claim's tests, p-values, verdict and evidence."""
-    tested = {
-        (verdict["id"], rules): [Comparison(c, runs) for c in verdict[rules]]
-        for verdict in verdicts
-        for rules in ("comparisons", "premises")
-    }
-    p_values = {
-        v["id"]: claim_p(tested[v["id"], "comparisons"]) for v in verdicts
-    }
-    primary = [v["id"] for v in verdicts if v["primary"]]
-    p_for, p_against = (
-        holm([p_values[name][side] for name in primary]) for side in (0, 1)
+    tested = [
+        [[Comparison(c, runs) for c in v[rules]] for rules in RULES]
+        for v in verdicts
+    ]
+    p_values = [claim_p(own) for own, _ in tested]
+    primary = [i for i, verdict in enumerate(verdicts) if verdict["primary"]]
+    adjusted = zip(
+        *(holm([p_values[i][side] for i in primary]) for side in (0, 1)),
+        strict=True,
     )
-    p_values |= dict(
-        zip(primary, zip(p_for, p_against, strict=True), strict=True)
-    )
-    for verdict in verdicts:
+    for i, both in zip(primary, adjusted, strict=True):
+        p_values[i] = both
+    for verdict, (own, premises), p in zip(
+        verdicts, tested, p_values, strict=True
+    ):
         name = verdict["id"]
-        own, premises = tested[name, "comparisons"], tested[name, "premises"]
         for comparison in [*own, *premises]:
             place = f"{name}, {comparison.method}"
             yield from comparison.check(place, runs)
         stored = [verdict["p_for"], verdict["p_against"]]
-        yield f"{name}: p", stored, [*p_values[name]]
-        expected = label_of(verdict, own, premises, p_values[name])
+        yield f"{name}: p", stored, [*p]
+        expected = label_of(verdict, own, premises, *p)
         yield f"{name}: verdict", verdict["verdict"], expected
-        yield from check_evidence(verdict, own, premises, runs, pages)
+        numbers = {"–", ""}.union(*(c.texts() for c in [*own, *premises]))
+        numbers |= {f"{value:.3g}" for value in p}
+        numbers |= {
+            count_text(runs.of(k)) for k in verdict["controls"].values()
+        }
+        yield from check_evidence(verdict, numbers, pages)
 
 
 def claim_p(comparisons: list[Comparison]) -> tuple[float, float]:
@@ -278,56 +297,44 @@ def label_of(
     verdict: Verdict,
     comparisons: list[Comparison],
     premises: list[Comparison],
-    p_values: tuple[float, float],
+    p_for: float,
+    p_against: float,
 ) -> str:
-    """Return the verdict by the rules of the page."""
+    """Return the verdict by the rules of the page: the first that applies."""
     own, premise = (
-        {c.outcome(verdict, len(comparisons)) for c in rules}
-        for rules in (comparisons, premises)
+        {c.outcome(verdict) for c in rules} for rules in (comparisons, premises)
     )
-    p_for, p_against = p_values
-    if not own:
-        return "not testable here"
-    if premise - {"holds"}:
-        return "not exercised"
-    if own == {"holds"}:
-        if all(len(c.values) == 1 for c in comparisons):
-            return "computed"
-        return "reproduced" if p_for <= ALPHA / 2 else "undecided"
-    if own & {"holds", "part"}:
-        if "missing" in own:
-            return "not run"
-        back = max(c.p["p_for"] for c in comparisons) > 0.5
-        return "partly" if own - {"holds", "open"} or back else "undecided"
-    if "no fewer" in own:
-        return "contradicted"
-    if "against" in own:
-        is_sure = not verdict["primary"] or p_against <= ALPHA / 2
-        return "contradicted" if is_sure else "undecided"
-    for found, label in (
-        ("missing", "not run"),
-        ("open", "undecided"),
-        ("small", "no difference"),
-    ):
-        if found in own:
-            return label
-    return "not exercised"
+    is_part = bool(own & {"holds", "part"})
+    is_one = all(len(c.values) == 1 for c in comparisons)
+    is_back = any(c.p.get("p_for", 1.0) > 0.5 for c in comparisons)
+    is_sure = not verdict["primary"] or p_against <= ALPHA / 2
+    rules = (
+        ("not testable here", not own),
+        ("not exercised", premise - {"holds"}),
+        ("computed", own == {"holds"} and is_one),
+        ("reproduced", own == {"holds"} and p_for <= ALPHA / 2),
+        ("undecided", own == {"holds"}),
+        ("not run", is_part and "missing" in own),
+        ("undecided", own == {"holds", "open"} and not is_back),
+        ("partly", is_part),
+        ("contradicted", "no fewer" in own),
+        ("contradicted", "against" in own and is_sure),
+        ("undecided", "against" in own),
+        ("not run", "missing" in own),
+        ("undecided", "open" in own),
+        ("no difference", "small" in own),
+        ("not exercised", True),
+    )
+    return next(label for label, applies in rules if applies)
 
 
 def check_evidence(
-    verdict: Verdict,
-    own: list[Comparison],
-    premises: list[Comparison],
-    runs: Runs,
-    pages: dict[str, str],
+    verdict: Verdict, numbers: set[str], pages: dict[str, str]
 ) -> Iterator[Check]:
-    """Compare the label and the numbers in the claim's line on its pages."""
+    """Compare the label and the numbers in the claim's lines on its pages."""
     words = {"reproduced": "holds", "contradicted": "does not hold"}
     label, name = verdict["verdict"], verdict["id"]
     right = words.get(label, label) if verdict["extension"] else label
-    known = {"–", ""}.union(*(c.texts() for c in [*own, *premises]))
-    known |= {f"{p:.3g}" for p in (verdict["p_for"], verdict["p_against"])}
-    known |= {count_text(runs.of(k)) for k in verdict["controls"].values()}
     section = re.search(
         rf"(?ms)^### {re.escape(name)}\n(.*?)(?=^##|\Z)",
         pages.get("results/claims.md", ""),
@@ -341,14 +348,14 @@ def check_evidence(
         r"\bp (\d+(?:\.\d+)?(?:e-\d+)?)",
     ):
         for number in re.findall(pattern, evidence):
-            shown = number if number in known else "?"
+            shown = number if number in numbers else "?"
             yield f"results/claims.md, {name}: {number}", number, shown
     for page in ("results.md", "results/claims.md"):
         for line in pages.get(page, "").splitlines():
             if line.startswith("| [") and f"#{name})" in line:
                 *_, number, label = (c.strip("* |") for c in line.split(" | "))
                 yield f"{page}, {name}: label", label, right
-                shown = number if number in known else "?"
+                shown = number if number in numbers else "?"
                 yield f"{page}, {name}: number", number, shown
 
 
