@@ -78,10 +78,6 @@ class OperatorTensors(TensorList):
         return views
 
     @staticmethod
-    def is_available() -> bool:
-        return True
-
-    @staticmethod
     def can_take(descriptors: np.ndarray) -> np.ndarray:
         return np.ones(len(descriptors), bool)
 

@@ -54,45 +54,38 @@ class PairReader:
     """
 
     def __init__(self) -> None:
-        self._alive: list[weakref.ref[Tensor]] = []
         self._dead: list[Any] = []
-        self._know([])
+        self._know({})
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), ()
 
-    def _know(self, slots: list[int]) -> None:
-        self._slots = slots
-        self._ids = np.array([id(ref()) for ref in self._alive], np.uint64)
-        self._order = np.arange(len(slots))
-        self._place(None, slots)
-
-    def _place(
-        self, index: Mapping[int, int] | None, places: list[int]
-    ) -> None:
-        self._index, self._where = index, np.array(places, np.int64)
-        self._addresses = self._ids.ctypes.data, self._where.ctypes.data
+    def _know(self, known: dict[int, tuple[weakref.ref[Tensor], int]]) -> None:
+        self._known = known  # by identity: a parameter and its first slot
+        self._slots = [slot for _, slot in known.values()]
+        self._ids = np.array([*known], np.uint64)
+        self._order = np.arange(len(known))
+        self._index: Any = self._ids  # not that of any pass
 
     def _forget_dead(self) -> None:
         """Forget those whose identity another tensor may get."""
         if self._dead:
             self._dead.clear()
-            is_there = [ref() is not None for ref in self._alive]
-            self._alive = [*itertools.compress(self._alive, is_there)]
-            self._know([*itertools.compress(self._slots, is_there)])
+            items = self._known.items()
+            self._know({k: v for k, v in items if v[0]() is not None})
 
     def remember(
         self, parameters: Sequence[Tensor], slots: Sequence[int]
     ) -> None:
         """Know the parameters of a call, too, whose first slots these are."""
         self._forget_dead()
-        known, new = {*self._ids.tolist()}, [*self._slots]
-        for parameter, slot in zip(parameters, slots, strict=True):
-            if id(parameter) not in known:
-                self._alive.append(weakref.ref(parameter, self._dead.append))
-                new.append(slot)
-        if len(new) > len(self._slots):
-            self._know(new)
+        new = {
+            id(parameter): (weakref.ref(parameter, self._dead.append), slot)
+            for parameter, slot in zip(parameters, slots, strict=True)
+            if id(parameter) not in self._known
+        }
+        if new:
+            self._know(self._known | new)
 
     def read(
         self, pairs: list[Any], index: Mapping[int, int] | None, length: int
@@ -111,7 +104,8 @@ class PairReader:
             places = self._slots
             if index is not None:
                 places = [index.get(slot, -1) for slot in self._slots]
-            self._place(index, places)
+            self._index, self._where = index, np.array(places, np.int64)
+            self._addresses = self._ids.ctypes.data, self._where.ctypes.data
         found = np.empty(len(pairs), np.int64)
         gradients: list[Tensor | None] = [None] * length
         descriptors = np.empty(length, host.DESCRIPTOR)

@@ -15,7 +15,7 @@ from paddle_adagc.lab.paddleformers.recipe import read_run_config
 TOOLS = ROOT / "tools"
 CONFIG = str(ROOT / "configs/proxy/ernie_moe.yaml")
 RECIPE = str(ROOT / "configs/ernie_10b_a1.4b_fp8/adagc.yaml")
-ALONE = {"check_gpu", "check_versions", "command", "config_page"}
+ALONE = {"check_gpu", "check_versions", "command", "config_page", "gpu"}
 ALONE |= {"mutate", "research_module"}
 """Tools with tests of their own."""
 

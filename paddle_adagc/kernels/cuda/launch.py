@@ -13,7 +13,7 @@ import importlib.util
 import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -37,7 +37,6 @@ OPTIONS = (
     *DEFINES,
 )
 _WARP = 32
-_MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
 
 
 class CudaError(RuntimeError):
@@ -140,7 +139,7 @@ class Kernels:
     """
 
     def __init__(self, cuda: Any, device: int = 0) -> None:
-        self._cuda = cuda
+        self._cuda, self.device = cuda, device
         self._functions: dict[str, ctypes.c_void_p] = {}
         self._device, self._context = ctypes.c_int(), ctypes.c_void_p()
         self._module = ctypes.c_void_p()
@@ -161,11 +160,12 @@ class Kernels:
     @property
     def capability(self) -> int:
         """Compute capability, 10 * major + minor."""
-        major, minor = ctypes.c_int(), ctypes.c_int()
-        for number, attribute in ((major, _MAJOR), (minor, _MINOR)):
+        found, number = [], ctypes.c_int()
+        for attribute in (75, 76):  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
             held = ctypes.byref(number), attribute, self._device
             self.call("cuDeviceGetAttribute", *held)
-        return 10 * major.value + minor.value
+            found.append(number.value)
+        return 10 * found[0] + found[1]
 
     def load(self, image: bytes) -> None:
         """Load a cubin or PTX into the device's context."""
@@ -186,7 +186,7 @@ class Kernels:
     ) -> None:
         """Start ``grid`` blocks of a kernel.
 
-        Its arguments are addresses (numbers, or None) or of ctypes.
+        Its arguments are tensors, addresses (None: null), or of ctypes.
         """
         function = self._functions.get(name)
         if function is None:
@@ -194,25 +194,22 @@ class Kernels:
             named = ctypes.byref(function), self._module, name.encode()
             self.call("cuModuleGetFunction", *named, what=name)
             self._functions[name] = function
-        held = [
-            ctypes.c_void_p(a) if a is None or isinstance(a, int) else a
-            for a in arguments
-        ]
+        held = [*map(_argument, arguments)]
         pointers = (ctypes.c_void_p * len(held))(*map(ctypes.addressof, held))
         self.call(
             "cuLaunchKernel",
             function,
-            *(grid, 1, 1),
-            *(THREADS, 1, 1),
+            *(grid, 1, 1, THREADS, 1, 1),
             *(0, ctypes.c_void_p(stream), pointers, None),
             what=f"launch of {name}",
         )
 
-    def copy(self, target: int, source: bytes, stream: int) -> None:
-        """Copy from pageable host memory, in the stream's order."""
-        size, handle = ctypes.c_size_t(len(source)), ctypes.c_void_p(stream)
-        address = ctypes.c_uint64(target)
-        self.call("cuMemcpyHtoDAsync_v2", address, source, size, handle)
+
+def _argument(given: Any) -> Any:
+    if hasattr(given, "data_ptr"):
+        given = given.data_ptr()
+    is_address = given is None or isinstance(given, int)
+    return ctypes.c_void_p(given) if is_address else given
 
 
 class _Addresses(ctypes.Structure):
@@ -228,8 +225,7 @@ class Launcher:
     Args:
         kernels: :class:`Kernels` of the device.
         stream: Handle of the stream.
-        allocate: Makes a tensor of so many bytes on the device, for the tables,
-            the addresses and the partial sums.
+        empty: Makes a vector on the device, given its length and dtype.
         dtypes: Name of each segment's dtype.
         sizes: Number of values of each, 0 for none.
         runs: :data:`paddle_adagc.kernels.host.RUNS` of each, and ``num_slots``
@@ -240,8 +236,8 @@ class Launcher:
         self,
         kernels: Any,
         stream: int,
-        allocate: Callable[[int], Any],
-        dtypes: Sequence[str],
+        empty: Callable[[int, str], Any],
+        dtypes: Sequence[str] | np.ndarray,
         sizes: np.ndarray,
         runs: np.ndarray | None = None,
         num_slots: int = 0,
@@ -253,33 +249,39 @@ class Launcher:
             slots, stride = runs["slot"], runs["stride"]
             run = np.where(runs["run"] < 0, sizes, runs["run"])
         num_chunks, names = -(-sizes // CHUNK), np.array(dtypes, str)
-        segment = np.flatnonzero(num_chunks)
-        segment = segment[np.argsort(names[segment], kind="stable")]
+        segment = np.argsort(names, kind="stable")
         counts = num_chunks[segment]
-        stop = np.cumsum(counts)
         owner = np.repeat(segment, counts)
-        index = np.arange(len(owner)) - np.repeat(stop - counts, counts)
+        index = np.arange(len(owner))
+        index -= np.repeat(np.cumsum(counts) - counts, counts)
         chunks = np.stack([owner, index, slots[owner], 0 * owner], 1)
         spans = np.zeros([self._num_slots, 2], np.int32)
-        # Of a slot's segments, which are neighbours, first start and last stop.
-        spans[slots[segment][::-1], 0] = (stop - counts)[::-1]
-        spans[slots[segment], 1] = stop
-        kinds, of_kind = np.unique(names[owner], return_counts=True)
-        first = np.cumsum(of_kind) - of_kind
+        # A slot's chunks are neighbours, as its segments are.
+        at = {"return_index": True, "return_counts": True}
+        found, first, count = np.unique(slots[owner], **at)
+        spans[found] = np.stack([first, first + count], 1)
         # Of each dtype its name, first chunk and number of chunks.
-        self._kinds = [
-            *zip(kinds.tolist(), first.tolist(), of_kind.tolist(), strict=True)
-        ]
-        segments = np.stack([sizes, run, stride], 1).astype(np.int64)
-        tables = segments.tobytes() + chunks.astype(np.int32).tobytes()
-        tables += spans.tobytes()
-        lengths = [24 * len(sizes), 16 * len(owner), spans.nbytes]
-        lengths += [8 * len(sizes), 4 * len(owner)]
-        self._memory = allocate(sum(lengths))
-        at = [*itertools.accumulate(lengths, initial=self._memory.data_ptr())]
-        self._segments, self._chunks, self._spans, self._addresses = at[:4]
-        self._partial = at[4]
-        kernels.copy(self._segments, tables, stream)
+        of_dtypes = (x.tolist() for x in np.unique(names[owner], **at))
+        self._kinds = [*zip(*of_dtypes, strict=True)]
+        tables = [np.stack([sizes, run, stride], 1).astype(np.int64)]
+        tables += [chunks.astype(np.int32), spans]
+        lengths = [*(table.nbytes for table in tables), 8 * len(sizes)]
+        self._memory = empty(sum(lengths) + 4 * len(owner), "uint8")
+        (
+            self._segments,
+            self._chunks,
+            self._spans,
+            self._addresses,
+            self._partial,
+        ) = itertools.accumulate(lengths, initial=self._memory.data_ptr())
+        content = b"".join(table.tobytes() for table in tables)
+        kernels.call(  # in the stream's order, from pageable memory
+            "cuMemcpyHtoDAsync_v2",
+            ctypes.c_uint64(self._segments),
+            content,
+            ctypes.c_size_t(len(content)),
+            ctypes.c_void_p(stream),
+        )
 
     def store_addresses(self, addresses: np.ndarray) -> None:
         """Tell the device where the tensors are, uint64 ``[num_segments]``."""
@@ -289,34 +291,34 @@ class Launcher:
             ctypes.memmove(argument.values, part.tobytes(), part.nbytes)
             place = ctypes.c_int(start), ctypes.c_int(len(part))
             given = (self._addresses, *place, argument)
-            self._launch("store_addresses", 1, *given)
+            self._kernels.launch("store_addresses", 1, self._stream, *given)
 
-    def squared_norms(self, out: int) -> None:
-        """Write float32 ``[num_slots]`` to the address ``out``."""
+    def squared_norms(self, out: Any) -> None:
+        """Write to ``out``, float32 ``[num_slots]``."""
         for dtype, first, count in self._kinds:
-            given = (*self._lists(first), self._partial + 4 * first)
-            self._launch(f"partial_norm_{dtype}", count, *given)
-        self._launch(
+            partial = self._partial + 4 * first
+            self._launch(f"partial_norm_{dtype}", count, first, partial)
+        self._kernels.launch(
             "finish_norms",
             -(-self._num_slots * _WARP // THREADS),
+            self._stream,
             self._spans,
             self._partial,
             ctypes.c_int(self._num_slots),
             out,
         )
 
-    def scale(self, h: int, discard: int | None) -> None:
-        """Scale by float32 at ``h``; zero where bool at ``discard``."""
+    def scale(self, h: Any, discard: Any) -> None:
+        """Scale by ``h``, float32; zero where ``discard``, bool or None."""
         for dtype, first, count in self._kinds:
             per_block = min(max(count // _FULL_GRID, 1), CHUNKS_OF_BLOCK)
-            given = (*self._lists(first), h, discard, ctypes.c_int(count))
+            given = first, h, discard, ctypes.c_int(count)
             self._launch(f"scale_{dtype}", -(-count // per_block), *given)
 
-    def _lists(self, first: int) -> tuple[int, int, int]:
-        return self._addresses, self._segments, self._chunks + 16 * first
-
-    def _launch(self, name: str, grid: int, *arguments: Any) -> None:
-        self._kernels.launch(name, grid, self._stream, *arguments)
+    def _launch(self, name: str, grid: int, first: int, *given: Any) -> None:
+        """Start a kernel on the chunks from ``first`` on."""
+        tables = self._addresses, self._segments, self._chunks + 16 * first
+        self._kernels.launch(name, grid, self._stream, *tables, *given)
 
 
 class Rule(ctypes.Structure):
@@ -328,21 +330,37 @@ class Rule(ctypes.Structure):
     ]
 
 
-def launch_adaptive_step(
+class AdaptiveStep(NamedTuple):
+    """Result of the rule, each ``[num_tensors]``, float32 unless said."""
+
+    norm: Any
+    h: Any
+    gamma: Any
+    lost: Any  # bool, whose gradient becomes 0; None if h_of_nonfinite is not 0
+    num_nonfinite: Any  # int32
+
+
+def adaptive_step(
     kernels: Any,
     stream: int,
-    num_tensors: int,
+    empty: Callable[[int, str], Any],
     rule: Rule,
-    squared_norm: int,
-    pointers: Sequence[int | None],
-) -> None:
-    """Start the fused rule on vectors ``[num_tensors]``.
+    squared_norm: Any,
+    gamma: Any,
+    num_nonfinite: Any,
+) -> AdaptiveStep:
+    """Start the fused rule on vectors like those of :class:`AdaptiveStep`.
 
-    ``pointers`` are the addresses of gamma, norm, h, new gamma (all float32, as
-    ``squared_norm``), lost (bool, may be None), count of non-finite norms
-    before and after (int32). ``kernels`` and ``stream`` as for
-    :class:`Launcher`.
+    The first three arguments are those of :class:`Launcher`.
     """
-    grid = -(-num_tensors // THREADS)
-    before = squared_norm, ctypes.c_int(num_tensors), rule
-    kernels.launch("adaptive_step", grid, stream, *before, *pointers)
+    (count,) = gamma.shape
+    found = AdaptiveStep(
+        *(empty(count, "float32") for _ in range(3)),
+        None if rule.h_of_nonfinite else empty(count, "bool"),
+        empty(count, "int32"),
+    )
+    *written, new_count = found
+    before = squared_norm, ctypes.c_int(count), rule, gamma
+    vectors = *before, *written, num_nonfinite, new_count
+    kernels.launch("adaptive_step", -(-count // THREADS), stream, *vectors)
+    return found

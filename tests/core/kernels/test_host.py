@@ -185,7 +185,7 @@ def test_descriptors_of_any_layout():
     assert known["device"].tolist() == [256, 0, *[256] * 7]
 
 
-@pytest.mark.parametrize(("number", "device"), [(3, (2 << 8) + 3), (None, 0)])
+@pytest.mark.parametrize(("number", "device"), [(3, (2 << 8) + 3), (None, -1)])
 def test_tensors_on_devices(number, device):
     place = SimpleNamespace(
         is_cpu_place=lambda: False,

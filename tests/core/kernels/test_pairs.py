@@ -121,7 +121,7 @@ def test_dead_parameters_are_forgotten_and_others_are_not():
     gc.collect()
     listed = [*zip(parameters, [gradients[i] for i in (0, 3, 4)], strict=True)]
     assert reader.read(listed, None, 5).slots == [0, 3, 4]
-    assert len(reader._alive) == 3  # and none is kept alive
+    assert len(reader._known) == 3  # and none is kept alive
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_a_reader_knows_each_parameter_once_in_any_number_of_groups():
     for _ in range(3):
         reader.remember(more, [5, 6, 7])
         reader.remember(parameters, [*range(5)])
-    assert len(reader._alive) == 8
+    assert len(reader._known) == 8
     group = [(p, paddle.ones([2])) for p in more[::-1]]
     assert reader.read(group, None, 8).slots == [7, 6, 5]
     listed = [*zip(parameters, gradients, strict=True)]
