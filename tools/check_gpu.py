@@ -72,14 +72,8 @@ def launch_rule(
     module: Any, framework: Torch, rule: Any, squared_norm: Any, gamma: Any
 ) -> dict[str, np.ndarray]:
     """Start the fused rule on vectors of the device; read what it gives."""
-    found = launch.adaptive_step(
-        *(module, framework.stream(), framework.empty, rule),
-        *(
-            squared_norm,
-            gamma,
-            framework.tensor(np.zeros(gamma.shape), "int32"),
-        ),
-    )
+    count = framework.tensor(np.zeros(gamma.shape), "int32")
+    found = module.adaptive_step(rule, squared_norm, gamma, count)
     return {
         name: framework.wide(vector)
         for name, vector in found._asdict().items()
@@ -420,7 +414,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         framework = gpu.pick_framework(options.framework)
         framework.empty(1, "uint8")  # makes the context
-        module, facts = gpu.load_kernels(framework.cuda_major())
+        module, facts = gpu.load_kernels(framework)
     except (OSError, RuntimeError) as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 2

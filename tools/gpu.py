@@ -175,9 +175,7 @@ class Lists:
         self.kept = framework.tensor(np.zeros(len(tensors)), "bool")
         dtypes = [str(t.dtype).rpartition(".")[2] for t in tensors]
         sizes = np.array([int(np.prod(t.shape)) for t in tensors])
-        self.launcher = launch.Launcher(
-            module, framework.stream(), framework.empty, dtypes, sizes
-        )
+        self.launcher = launch.Launcher(module, dtypes, sizes)
 
     def squared_norms(self) -> Any:
         """Tell the device the addresses, and measure."""
@@ -212,15 +210,21 @@ def pick_framework(name: str | None) -> Torch:
     )
 
 
-def load_kernels(cuda_major: str) -> tuple[Any, dict[str, Any]]:
+def load_kernels(framework: Torch) -> tuple[Any, dict[str, Any]]:
     """Compile the kernels for the current GPU and load them.
 
-    ``cuda_major`` says which NVRTC to prefer: a newer one than the driver's
-    CUDA may make code that the driver refuses.
+    NVRTC is the framework's: a newer one than the driver's CUDA may make code
+    that the driver refuses.
     """
-    module, version = launch.Kernels(ctypes.CDLL(DRIVER)), ctypes.c_int()
+    module = launch.Kernels(
+        ctypes.CDLL(DRIVER),
+        0,
+        lambda device: framework.stream(),
+        framework.empty,
+    )
+    version = ctypes.c_int()
     module.call("cuDriverGetVersion", ctypes.byref(version))
-    nvrtc = launch.load_nvrtc(cuda_major)
+    nvrtc = launch.load_nvrtc(framework.cuda_major())
     target = launch.pick_target(nvrtc, module.capability)
     start = time.perf_counter()
     image, _ = launch.compile_source(nvrtc, launch.SOURCE.read_text(), target)

@@ -21,7 +21,7 @@ would round the sum and ``h`` itself.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -89,31 +89,26 @@ class OperatorTensors(TensorList):
         return _C_ops.concat([*norms, zero], 0)[self._members].sum(1)
 
     def scale_(self, h: Tensor, discard: Tensor | None) -> None:
-        if self.segments is not None:
-            h = paddle.gather(h, self._slots)
-            if discard is not None:
-                discard = paddle.gather(discard, self._slots)
-        count = len(self._views)
-        touched = np.ones([2, count], bool)  # by h, by discard
-        if is_in_host_memory(h):
-            touched[0] = h.numpy() != 1
-            if discard is not None:
-                touched[1] = discard.numpy()
-        factors = _C_ops.split_with_num(h, count, 0)
-        flags = [None] * count
+        self._change(_scale_, h, 1)
         if discard is not None:
-            flags = _C_ops.split_with_num(discard, count, 0)
-        for tensor, factor, flag, (is_scaled, is_zeroed) in zip(
-            self._views, factors, flags, touched.T, strict=True
-        ):
-            if tensor is None or 0 in tensor.shape:
-                continue
-            if is_scaled:
-                _scale_(tensor, factor)
-            if is_zeroed and flag is not None:
-                _zero_where_(tensor, flag)
+            self._change(_zero_where_, discard, 0)
         for index, copy in self._copies.items():
             _C_ops.assign_out_(copy, self.tensors[index])
+
+    def _change(
+        self, change_: Callable[[Tensor, Tensor], None], by: Tensor, idle: int
+    ) -> None:
+        """Change the tensors, but those known to have ``idle`` in ``by``."""
+        if self.segments is not None:
+            by = paddle.gather(by, self._slots)
+        count = len(self._views)
+        is_changed = np.ones(count, bool)
+        if is_in_host_memory(by):
+            is_changed = by.numpy() != idle
+        parts = _C_ops.split_with_num(by, count, 0)
+        for view, part, is_ in zip(self._views, parts, is_changed, strict=True):
+            if is_ and view is not None and 0 not in view.shape:
+                change_(view, part)
 
 
 def _members(segments: Segments) -> np.ndarray:

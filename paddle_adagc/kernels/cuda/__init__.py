@@ -79,8 +79,9 @@ def _load(device: int) -> launch.Kernels | str:
     if os.environ.get("PADDLE_ADAGC_NATIVE", "1") == "0":
         return "PADDLE_ADAGC_NATIVE=0"
     try:
-        kernels = launch.Kernels(ctypes.CDLL(DRIVER), device)
-        current_stream(device)
+        cuda = ctypes.CDLL(DRIVER)
+        kernels = launch.Kernels(cuda, device, current_stream, empty)
+        kernels.stream()
         major = str(paddle.version.cuda()).split(".")[0]
         nvrtc = launch.load_nvrtc(major)
         target = launch.pick_target(nvrtc, kernels.capability)
@@ -109,7 +110,8 @@ def _load(device: int) -> launch.Kernels | str:
 _NAMES = np.array([str(d).removeprefix("paddle.") for d in host.DTYPES])
 
 
-def _empty(count: int, dtype: str) -> Tensor:
+def empty(count: int, dtype: str) -> Tensor:
+    """Make a vector of unknown values."""
     return paddle.empty([count], dtype)
 
 
@@ -134,7 +136,7 @@ class DeviceTensors(TensorList):
         return (descriptors["dtype"] >= 0) & is_here
 
     def squared_norms(self) -> Tensor:
-        out = _empty(self.num_slots, "float32")
+        out = empty(self.num_slots, "float32")
         self._tables.of(self).squared_norms(out)
         return out
 
@@ -154,13 +156,11 @@ class _Tables(launch.Launcher):
     """
 
     def __init__(self, key: _Key, descriptors: np.ndarray) -> None:
-        device, stream, _, segments = self.key = key
+        device, *_, segments = self.key = key
         self.descriptors = descriptors
         self._known: Callable[[], DeviceTensors | None] = lambda: None
         super().__init__(
             load_kernels(device),
-            stream,
-            _empty,
             _NAMES[descriptors["dtype"]],
             descriptors["size"],
             *((segments.runs, segments.num_slots) if segments else ()),
@@ -244,5 +244,4 @@ def adaptive_step(
     ):
         return None
     rule = launch.Rule(lambda_rel, 1.0 - beta, not zeroes_nonfinite)
-    stream = current_stream(kernels.device)
-    return launch.adaptive_step(kernels, stream, _empty, rule, *vectors)
+    return kernels.adaptive_step(rule, *vectors)

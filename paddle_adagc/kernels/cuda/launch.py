@@ -131,15 +131,46 @@ def _ask(nvrtc: Any, name: str, *arguments: Any) -> None:
         raise CudaError(f"NVRTC returned error {code}")
 
 
+class Rule(ctypes.Structure):
+    """Numbers of the adaptive rule, as in ``multi_tensor.cu``."""
+
+    _fields_ = [
+        (name, ctypes.c_float)
+        for name in ("lambda_rel", "one_minus_beta", "h_of_nonfinite")
+    ]
+
+
+class AdaptiveStep(NamedTuple):
+    """Result of the rule, each ``[num_tensors]``, float32 unless said."""
+
+    norm: Any
+    h: Any
+    gamma: Any
+    lost: Any  # bool, whose gradient becomes 0; None if h_of_nonfinite is not 0
+    num_nonfinite: Any  # int32
+
+
 class Kernels:
     """The kernels on a device, in its primary context, as Paddle.
 
-    ``cuda`` is the loaded CUDA driver. Nothing can be launched before
-    :meth:`load`.
+    Nothing can be launched before :meth:`load`.
+
+    Args:
+        cuda: The loaded CUDA driver.
+        device: Index of the GPU.
+        stream: Gives the handle of a device's current stream.
+        empty: Makes a vector on the device, given its length and dtype.
     """
 
-    def __init__(self, cuda: Any, device: int = 0) -> None:
+    def __init__(
+        self,
+        cuda: Any,
+        device: int,
+        stream: Callable[[int], int],
+        empty: Callable[[int, str], Any],
+    ) -> None:
         self._cuda, self.device = cuda, device
+        self._stream, self.empty = stream, empty
         self._functions: dict[str, ctypes.c_void_p] = {}
         self._device, self._context = ctypes.c_int(), ctypes.c_void_p()
         self._module = ctypes.c_void_p()
@@ -181,9 +212,7 @@ class Kernels:
         if current.value != self._context.value:
             self.call("cuCtxSetCurrent", self._context)
 
-    def launch(
-        self, name: str, grid: int, stream: int, *arguments: Any
-    ) -> None:
+    def launch(self, name: str, grid: int, *arguments: Any) -> None:
         """Start ``grid`` blocks of a kernel.
 
         Its arguments are tensors, addresses (None: null), or of ctypes.
@@ -200,9 +229,26 @@ class Kernels:
             "cuLaunchKernel",
             function,
             *(grid, 1, 1, THREADS, 1, 1),
-            *(0, ctypes.c_void_p(stream), pointers, None),
+            *(0, self.stream(), pointers, None),
             what=f"launch of {name}",
         )
+
+    def stream(self) -> ctypes.c_void_p:
+        """Handle of the current stream."""
+        return ctypes.c_void_p(self._stream(self.device))
+
+    def adaptive_step(
+        self, rule: Rule, squared_norm: Any, gamma: Any, num_nonfinite: Any
+    ) -> AdaptiveStep:
+        """Start the fused rule on vectors as of an :class:`AdaptiveStep`."""
+        (count,) = gamma.shape
+        norm, h, new_gamma = (self.empty(count, "float32") for _ in range(3))
+        lost = None if rule.h_of_nonfinite else self.empty(count, "bool")
+        new_count = self.empty(count, "int32")
+        given = squared_norm, ctypes.c_int(count), rule, gamma
+        vectors = norm, h, new_gamma, lost, num_nonfinite, new_count
+        self.launch("adaptive_step", -(-count // THREADS), *given, *vectors)
+        return AdaptiveStep(norm, h, new_gamma, lost, new_count)
 
 
 def _argument(given: Any) -> Any:
@@ -217,15 +263,13 @@ class _Addresses(ctypes.Structure):
 
 
 class Launcher:
-    """Starts the kernels for a list of segments, in one stream.
+    """Starts the kernels for a list of segments; always in one stream.
 
     How segments are cut into chunks depends on sizes and dtypes; these tables
     are copied to the device once.
 
     Args:
         kernels: :class:`Kernels` of the device.
-        stream: Handle of the stream.
-        empty: Makes a vector on the device, given its length and dtype.
         dtypes: Name of each segment's dtype.
         sizes: Number of values of each, 0 for none.
         runs: :data:`paddle_adagc.kernels.host.RUNS` of each, and ``num_slots``
@@ -235,14 +279,12 @@ class Launcher:
     def __init__(
         self,
         kernels: Any,
-        stream: int,
-        empty: Callable[[int, str], Any],
         dtypes: Sequence[str] | np.ndarray,
         sizes: np.ndarray,
         runs: np.ndarray | None = None,
         num_slots: int = 0,
     ) -> None:
-        self._kernels, self._stream = kernels, stream
+        self._kernels = kernels
         self._num_slots = len(sizes) if runs is None else num_slots
         slots, run, stride = np.arange(len(sizes)), sizes, sizes
         if runs is not None:
@@ -257,16 +299,15 @@ class Launcher:
         chunks = np.stack([owner, index, slots[owner], 0 * owner], 1)
         spans = np.zeros([self._num_slots, 2], np.int32)
         # A slot's chunks are neighbours, as its segments are.
-        at = {"return_index": True, "return_counts": True}
-        found, first, count = np.unique(slots[owner], **at)
+        found, first, count = _neighbours(slots[owner])
         spans[found] = np.stack([first, first + count], 1)
         # Of each dtype its name, first chunk and number of chunks.
-        of_dtypes = (x.tolist() for x in np.unique(names[owner], **at))
+        of_dtypes = (column.tolist() for column in _neighbours(names[owner]))
         self._kinds = [*zip(*of_dtypes, strict=True)]
         tables = [np.stack([sizes, run, stride], 1).astype(np.int64)]
         tables += [chunks.astype(np.int32), spans]
         lengths = [*(table.nbytes for table in tables), 8 * len(sizes)]
-        self._memory = empty(sum(lengths) + 4 * len(owner), "uint8")
+        self._memory = kernels.empty(sum(lengths) + 4 * len(owner), "uint8")
         (
             self._segments,
             self._chunks,
@@ -280,7 +321,7 @@ class Launcher:
             ctypes.c_uint64(self._segments),
             content,
             ctypes.c_size_t(len(content)),
-            ctypes.c_void_p(stream),
+            kernels.stream(),
         )
 
     def store_addresses(self, addresses: np.ndarray) -> None:
@@ -291,7 +332,7 @@ class Launcher:
             ctypes.memmove(argument.values, part.tobytes(), part.nbytes)
             place = ctypes.c_int(start), ctypes.c_int(len(part))
             given = (self._addresses, *place, argument)
-            self._kernels.launch("store_addresses", 1, self._stream, *given)
+            self._kernels.launch("store_addresses", 1, *given)
 
     def squared_norms(self, out: Any) -> None:
         """Write to ``out``, float32 ``[num_slots]``."""
@@ -301,7 +342,6 @@ class Launcher:
         self._kernels.launch(
             "finish_norms",
             -(-self._num_slots * _WARP // THREADS),
-            self._stream,
             self._spans,
             self._partial,
             ctypes.c_int(self._num_slots),
@@ -318,49 +358,9 @@ class Launcher:
     def _launch(self, name: str, grid: int, first: int, *given: Any) -> None:
         """Start a kernel on the chunks from ``first`` on."""
         tables = self._addresses, self._segments, self._chunks + 16 * first
-        self._kernels.launch(name, grid, self._stream, *tables, *given)
+        self._kernels.launch(name, grid, *tables, *given)
 
 
-class Rule(ctypes.Structure):
-    """Numbers of the adaptive rule, as in ``multi_tensor.cu``."""
-
-    _fields_ = [
-        (name, ctypes.c_float)
-        for name in ("lambda_rel", "one_minus_beta", "h_of_nonfinite")
-    ]
-
-
-class AdaptiveStep(NamedTuple):
-    """Result of the rule, each ``[num_tensors]``, float32 unless said."""
-
-    norm: Any
-    h: Any
-    gamma: Any
-    lost: Any  # bool, whose gradient becomes 0; None if h_of_nonfinite is not 0
-    num_nonfinite: Any  # int32
-
-
-def adaptive_step(
-    kernels: Any,
-    stream: int,
-    empty: Callable[[int, str], Any],
-    rule: Rule,
-    squared_norm: Any,
-    gamma: Any,
-    num_nonfinite: Any,
-) -> AdaptiveStep:
-    """Start the fused rule on vectors like those of :class:`AdaptiveStep`.
-
-    The first three arguments are those of :class:`Launcher`.
-    """
-    (count,) = gamma.shape
-    found = AdaptiveStep(
-        *(empty(count, "float32") for _ in range(3)),
-        None if rule.h_of_nonfinite else empty(count, "bool"),
-        empty(count, "int32"),
-    )
-    *written, new_count = found
-    before = squared_norm, ctypes.c_int(count), rule, gamma
-    vectors = *before, *written, num_nonfinite, new_count
-    kernels.launch("adaptive_step", -(-count // THREADS), stream, *vectors)
-    return found
+def _neighbours(values: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Each value, the place of its first, and how often it is there."""
+    return np.unique(values, return_index=True, return_counts=True)

@@ -47,7 +47,7 @@ def use(backend: str) -> Iterator[None]:
         cuLaunchKernel=nothing,
         cuMemcpyHtoDAsync_v2=nothing,
     )
-    module = launch.Kernels(calls)
+    module = launch.Kernels(calls, 0, lambda device: 0, cuda.empty)
     patch = mock.patch.object
     with contextlib.ExitStack() as stack:
         enter = stack.enter_context

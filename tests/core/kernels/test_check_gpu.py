@@ -74,8 +74,8 @@ def run(monkeypatch, capsys, tmp_path, cuda, name, *arguments):
     backends.use_cuda(monkeypatch, cuda)
     load = gpu.load_kernels
 
-    def load_kernels(major):
-        module, facts = load(major)
+    def load_kernels(framework):
+        module, facts = load(framework)
         if name == "Torch":
             capture_launches(monkeypatch, used.lib, module)
         return module, facts

@@ -262,7 +262,7 @@ def test_sums_of_2_to_the_33_values(cuda):
     out = np.zeros(3, np.float32)
     runtime.load_kernels(0).launch(
         "finish_norms",
-        *(1, 0),
+        1,
         *(ctypes.c_void_p(x.ctypes.data) for x in (spans, rows)),
         ctypes.c_int(3),
         ctypes.c_void_p(out.ctypes.data),

@@ -196,7 +196,7 @@ def test_kernels_run_in_the_context_of_their_device(cuda):
     assert rule_step(paddle.ones([2])) is not None
     cuda.cuCtxSetCurrent(foreign)
     with pytest.raises(launch.CudaError, match=r"launch of .* \(201\)"):
-        second.launch("adaptive_step", 1, 0)
+        second.launch("adaptive_step", 1)
     runtime.leave_to_operators(1, "rank 1")
     assert runtime.load_kernels(1) is None
 
