@@ -127,9 +127,18 @@ class PairReader:
 @functools.cache
 def _reader() -> Callable[..., int] | None:
     """Return the pass, with Python's functions and objects given to it."""
-    library, exchange = host.load_library(), exchange_function()
-    if library is None or exchange is None:
+    library = host.load_library()
+    capsule = getattr(Tensor, "__dlpack_c_exchange_api__", None)
+    if library is None or capsule is None:  # Paddle before 3.3
         return None
+    get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    get_pointer.restype = ctypes.c_void_p
+    get_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+    api = get_pointer(capsule, b"dlpack_exchange_api")
+    if ctypes.c_uint32.from_address(api).value != 1:  # DLPack's major version
+        return None
+    # That version's dltensor_from_py_object_no_sync.
+    exchange = ctypes.c_void_p.from_address(api + 40).value
     # Python's lock stays held: the function looks into Python's objects.
     read_pairs = ctypes.PyDLL(library._name).adagc_read_pairs
     pointer, count, thing = ctypes.c_void_p, ctypes.c_int64, ctypes.py_object
@@ -143,16 +152,3 @@ def _reader() -> Callable[..., int] | None:
     addresses += [*map(id, _OBJECTS), exchange]
     table = (ctypes.c_void_p * len(addresses))(*addresses)
     return functools.partial(read_pairs, table)
-
-
-def exchange_function() -> int | None:
-    """Address of DLPack 1's ``dltensor_from_py_object_no_sync``."""
-    capsule = getattr(Tensor, "__dlpack_c_exchange_api__", None)
-    if capsule is None:  # Paddle before 3.3
-        return None
-    get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
-    get_pointer.restype = ctypes.c_void_p
-    get_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
-    table = get_pointer(capsule, b"dlpack_exchange_api")
-    is_known = ctypes.c_uint32.from_address(table).value == 1
-    return ctypes.c_void_p.from_address(table + 40).value if is_known else None

@@ -14,10 +14,11 @@ of tensors are the host's.
 from __future__ import annotations
 
 import ctypes
+import functools
 import logging
 import os
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -118,15 +119,6 @@ def empty(count: int, dtype: str) -> Tensor:
 class DeviceTensors(TensorList):
     """Dense tensors on the current NVIDIA GPU."""
 
-    def __init__(
-        self,
-        tensors: Sequence[Tensor | None],
-        descriptors: np.ndarray,
-        segments: Segments | None = None,
-    ) -> None:
-        super().__init__(tensors, descriptors, segments)
-        self._tables = _find_tables(self.descriptors, segments)
-
     @staticmethod
     def can_take(descriptors: np.ndarray) -> np.ndarray:
         kernels = load_kernels(current_device())
@@ -137,28 +129,38 @@ class DeviceTensors(TensorList):
 
     def squared_norms(self) -> Tensor:
         out = empty(self.num_slots, "float32")
-        self._tables.of(self).squared_norms(out)
+        self._launcher().squared_norms(out)
         return out
 
     def scale_(self, h: Tensor, discard: Tensor | None) -> None:
-        self._tables.of(self).scale(h.contiguous(), discard)
+        self._launcher().scale(h.contiguous(), discard)
         for tensor in () if self.is_told else self.tensors:
             if tensor is not None:
                 tensor._bump_inplace_version()
+
+    @functools.cached_property
+    def _tables(self) -> _Tables:
+        return _find_tables(self.descriptors, self.segments)
+
+    def _launcher(self) -> launch.Launcher:
+        """Return the tables, once the device has these tensors' addresses."""
+        if self._tables.known() is not self:
+            addresses = self.descriptors["address"].astype(np.uint64)
+            self._tables.store_addresses(addresses)
+            self._tables.known = weakref.ref(self)
+        return self._tables
 
 
 class _Tables(launch.Launcher):
     """Tables for lists of one set of slots; the device knows one at a time.
 
-    ``key`` is the GPU, its stream's handle, the number of segments, and the
-    segments of :class:`DeviceTensors`. ``descriptors`` are those of every
-    segment met so far.
+    ``descriptors`` are those of every segment met so far.
     """
 
     def __init__(self, key: _Key, descriptors: np.ndarray) -> None:
         device, *_, segments = self.key = key
         self.descriptors = descriptors
-        self._known: Callable[[], DeviceTensors | None] = lambda: None
+        self.known: Callable[[], DeviceTensors | None] = lambda: None
         super().__init__(
             load_kernels(device),
             _NAMES[descriptors["dtype"]],
@@ -166,16 +168,9 @@ class _Tables(launch.Launcher):
             *((segments.runs, segments.num_slots) if segments else ()),
         )
 
-    def of(self, tensors: DeviceTensors) -> _Tables:
-        """Return the tables, once the device has the tensors' addresses."""
-        if self._known() is not tensors:
-            addresses = tensors.descriptors["address"].astype(np.uint64)
-            self.store_addresses(addresses)
-            self._known = weakref.ref(tensors)
-        return self
-
 
 _Key = tuple[int, int, int, Segments | None]
+"""GPU, its stream's handle, number of segments, segments of the list."""
 _KEPT: list[_Tables] = []  # the last used first
 _MOST_KEPT = 16
 
