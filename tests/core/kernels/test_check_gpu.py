@@ -4,13 +4,12 @@
 
 import contextlib
 import json
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import backends
 import paddle
 import pytest
+from helpers import run_python
 from pages import ROOT, load_tool
 
 tool = load_tool("check_gpu")
@@ -153,11 +152,6 @@ def test_a_failed_check_does_not_end_the_others(tmp_path, monkeypatch, capsys):
 
 
 def test_without_a_gpu_it_says_what_is_missing():
-    done = subprocess.run(
-        [sys.executable, ROOT / "tools/check_gpu.py"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_python(ROOT, "tools/check_gpu.py")
     assert done.returncode == 2
     assert "no GPU to check" in done.stderr
