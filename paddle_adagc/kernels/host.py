@@ -84,8 +84,7 @@ def keep(kind: str, parts: Sequence[str], make: Callable[[], bytes]) -> bytes:
     ``parts`` are all that it depends on: sources, options, versions.
     A SHA-256 follows the code in its file; damaged code is made again. The
     folder is opened once and used by its descriptor, so that nobody can put
-    another one in its place after the check. A file appears whole or not at
-    all, so that processes may make it at once.
+    another one in its place after the check.
 
     Raises:
         OSError: The folder cannot be used, or others than this user could

@@ -2,21 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Paddle's operators on a list of gradients: any device, any memory layout.
 
-Device operations and bytes per value of a tensor (GlobalGC: 3 and 12 in
-float32, 3 and 6 in 16 bits, whose sums and factors it rounds to 16 bits):
-
-=====================================  ==========  =====================
-step                                   operations  bytes, 32 / 16 bits
-=====================================  ==========  =====================
-norm                                   2 / 3       4 / 10
-scale                                  1 / 3       8 / 20
-zero, only with ``nonfinite="zero"``   1           8 / 4
-=====================================  ==========  =====================
-
 On a CPU the host reads ``h`` for free, and only tensors with ``h != 1`` are
 scaled. Reading it from a device would make the host wait: there every tensor
 is scaled. Sixteen-bit values go through float32 because Paddle's operators
-would round the sum and ``h`` itself.
+would round the sum and ``h`` itself. docs/speed.md counts what this costs.
 """
 
 from __future__ import annotations
@@ -44,7 +33,7 @@ class OperatorTensors(TensorList):
             if tensor is not None and tensor.dtype not in DTYPES:
                 raise TypeError(
                     f"{tensor.name} is {tensor.dtype}: a gradient must be "
-                    f"one of {', '.join(str(dtype) for dtype in DTYPES)}"
+                    f"one of {', '.join(map(str, DTYPES))}"
                 )
         super().__init__(tensors, descriptors, segments)
         self._copies: dict[int, Tensor] = {}
@@ -131,11 +120,8 @@ def is_in_host_memory(tensor: Tensor) -> bool:
 def dense_float(values: Tensor) -> Tensor:
     """Return the values in float32 or float64, one after the other in memory.
 
-    A gradient may be strided: that of a weight used as ``matmul(x, w.T)`` is.
-    Not every operator of Paddle takes such a tensor.
-
-    Returns:
-        The tensor itself if it is like that already, else a copy.
+    That is a copy of 16-bit values, and of a strided tensor, which not every
+    operator takes: a weight used as ``matmul(x, w.T)`` has such a gradient.
     """
     if values.dtype not in (paddle.float32, paddle.float64):
         values = values.astype("float32")

@@ -3,8 +3,7 @@
 """One pass in C over the pairs of a clip's call.
 
 It takes the place of six passes in Python, which are most of a clip step's host
-time for models with thousands of tensors. Parameters are known by their
-identity, for as long as they live; of gradients nothing is remembered.
+time for models with thousands of tensors.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class KnownPairs(NamedTuple):
 
 
 class PairReader:
-    """Knows parameters, and reads pairs that hold no other ones.
+    """Knows living parameters by identity, reads pairs that hold no others.
 
     A copy knows none.
     """

@@ -55,19 +55,20 @@ def current_stream(device: int) -> int:
 
 def load_kernels(device: int | None) -> launch.Kernels | None:
     """Return a device's kernels, for launches by this thread; None: none."""
-    if device is None or why_not(device):
+    if device is None:
         return None
-    kernels: Any = _LOADED[device]
+    if device not in _LOADED:
+        _LOADED[device] = _load(device)
+    kernels = _LOADED[device]
+    if isinstance(kernels, str):
+        return None
     kernels.use_context()
     return kernels
 
 
 def why_not(device: int) -> str:
     """Why the kernels are not used on a device; empty if they are."""
-    if device not in _LOADED:
-        _LOADED[device] = _load(device)
-    found = _LOADED[device]
-    return found if isinstance(found, str) else ""
+    return "" if load_kernels(device) else str(_LOADED[device])
 
 
 def leave_to_operators(device: int, reason: str) -> None:
@@ -158,19 +159,19 @@ class _Tables(launch.Launcher):
     """
 
     def __init__(self, key: _Key, descriptors: np.ndarray) -> None:
-        device, *_, segments = self.key = key
+        kernels, *_, segments = self.key = key
         self.descriptors = descriptors
         self.known: Callable[[], DeviceTensors | None] = lambda: None
         super().__init__(
-            load_kernels(device),
+            kernels,
             _NAMES[descriptors["dtype"]],
             descriptors["size"],
             *((segments.runs, segments.num_slots) if segments else ()),
         )
 
 
-_Key = tuple[int, int, int, Segments | None]
-"""GPU, its stream's handle, number of segments, segments of the list."""
+_Key = tuple[launch.Kernels, int | None, int, Segments | None]
+"""Of a list: kernels, handle of the stream, number of segments, segments."""
 _KEPT: list[_Tables] = []  # the last used first
 _MOST_KEPT = 16
 
@@ -181,9 +182,9 @@ def _find_tables(descriptors: np.ndarray, segments: Segments | None) -> _Tables:
     Kept tables are used if no size and dtype differs; new ones take the place
     of some that lack tensors.
     """
-    device = current_device()
-    assert device is not None
-    key = device, current_stream(device), len(descriptors), segments
+    kernels = load_kernels(current_device())
+    assert kernels is not None
+    key = kernels, kernels.stream().value, len(descriptors), segments
     found = None
     for old in _KEPT:
         mine = old.descriptors

@@ -3,7 +3,7 @@
 """Compiles, loads and launches the kernels: NVRTC and CUDA's driver by ctypes.
 
 Needs neither Paddle nor a CUDA toolkit: Paddle's GPU wheels bring NVRTC, and
-the driver is the GPU's. Addresses are numbers here.
+the driver is the GPU's. A tensor is anything with a ``data_ptr()``.
 """
 
 from __future__ import annotations
@@ -213,10 +213,7 @@ class Kernels:
             self.call("cuCtxSetCurrent", self._context)
 
     def launch(self, name: str, grid: int, *arguments: Any) -> None:
-        """Start ``grid`` blocks of a kernel.
-
-        Its arguments are tensors, addresses (None: null), or of ctypes.
-        """
+        """Start a kernel on tensors, addresses (None: null), and numbers."""
         function = self._functions.get(name)
         if function is None:
             function = ctypes.c_void_p()
@@ -265,8 +262,7 @@ class _Addresses(ctypes.Structure):
 class Launcher:
     """Starts the kernels for a list of segments; always in one stream.
 
-    How segments are cut into chunks depends on sizes and dtypes; these tables
-    are copied to the device once.
+    Tables of how segments are cut into chunks are copied to the device once.
 
     Args:
         kernels: :class:`Kernels` of the device.

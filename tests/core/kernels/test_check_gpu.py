@@ -12,6 +12,8 @@ import pytest
 from helpers import run_python
 from pages import ROOT, load_tool
 
+from paddle_adagc.kernels.host import load_code
+
 tool = load_tool("check_gpu")
 gpu = tool.gpu
 
@@ -141,7 +143,7 @@ def test_a_failed_check_does_not_end_the_others(tmp_path, monkeypatch, capsys):
     source = gpu.launch.SOURCE.read_text()
     wrong = source.replace("fminf(threshold / norm, 1.0f)", "1.0f")
     assert wrong != source
-    cuda = backends.build_emulated(tmp_path, wrong)
+    cuda = load_code(backends.compile_emulated(wrong))
     status, rows = run(monkeypatch, capsys, tmp_path, cuda, "Paddle", "--quick")
     assert status == 1
     assert [row["error"] for row in rows] == [
