@@ -28,26 +28,21 @@ FLAGS = [
 ]
 
 
-def write_kernels(folder: Path, source: str) -> None:
-    """Put a changed kernel source where the emulator looks for it first."""
-    (folder / "cuda").mkdir()
-    (folder / "cuda/multi_tensor.cu").write_text(source)
-
-
-def build_emulated(folder: Path, source: str) -> ctypes.CDLL:
-    """Build and load, in an empty folder, a CUDA driver and NVRTC for a CPU."""
-    library = folder / "libcuda.so"
-    _compile(folder, source, library)
-    return ctypes.CDLL(str(library))
-
-
-def _compile(folder: Path, source: str, library: Path) -> None:
+def compile_emulated(source: str) -> bytes:
+    """Compile a CUDA driver and NVRTC for a CPU, with this kernel source."""
     if shutil.which("g++") is None:
         pytest.skip("the emulated GPU needs g++")
-    write_kernels(folder, source)
-    command = ["g++", f"-I{folder}", *FLAGS, "-shared", "-fPIC"]
-    files = [FOLDER / "driver.cpp", FOLDER / "nvrtc.cpp"]
-    subprocess.run([*command, *files, "-o", library], check=True)
+    with tempfile.TemporaryDirectory() as folder:
+        kernel, library = (
+            Path(folder, "cuda/multi_tensor.cu"),
+            f"{folder}/cuda.so",
+        )
+        kernel.parent.mkdir()  # found before the package's
+        kernel.write_text(source)
+        command = ["g++", f"-I{folder}", *FLAGS, "-shared", "-fPIC"]
+        files = [FOLDER / "driver.cpp", FOLDER / "nvrtc.cpp"]
+        subprocess.run([*command, *files, "-o", library], check=True)
+        return Path(library).read_bytes()
 
 
 @functools.cache
@@ -56,13 +51,7 @@ def emulated_cuda() -> ctypes.CDLL:
     source = launch.SOURCE.read_text()
     files = [*FOLDER.iterdir(), host.SOURCE.with_name("numbers.h")]
     parts = [source, *FLAGS, *(file.read_text() for file in sorted(files))]
-
-    def make() -> bytes:
-        with tempfile.TemporaryDirectory() as folder:
-            library = Path(folder) / "libcuda.so"
-            _compile(Path(folder), source, library)
-            return library.read_bytes()
-
+    make = functools.partial(compile_emulated, source)
     return host.load_code(host.keep("emulator", parts, make))
 
 

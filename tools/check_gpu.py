@@ -32,7 +32,7 @@ _foreach_mul_.
 from __future__ import annotations
 
 import argparse
-import contextlib
+import ctypes
 import hashlib
 import importlib
 import itertools
@@ -45,9 +45,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 from unittest import mock
 
+import gpu
 import numpy as np
-from gpu import parts, times
-from gpu.parts import Lists, Paddle, Torch, launch
+from gpu import Lists, Paddle, Torch, launch
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 
@@ -69,35 +69,16 @@ TOOL_PATH = f"{os.environ.get('PATH', '')}:/usr/local/cuda/bin"
 
 
 def launch_rule(
-    module: Any,
-    framework: Torch,
-    rule: Any,
-    squared_norm: Any,
-    gamma: Any,
+    module: Any, framework: Torch, rule: Any, squared_norm: Any, gamma: Any
 ) -> dict[str, np.ndarray]:
-    """Start the fused rule on vectors of the device; read what it gives.
-
-    Gradients are ``lost`` if the rule's ``h_of_nonfinite`` is 0.
-    """
-    kinds = {"norm": "float32", "h": "float32", "gamma": "float32"}
-    kinds |= {"count": "int32"}
-    kinds |= {} if rule.h_of_nonfinite else {"lost": "bool"}
-    (count,) = gamma.shape
-    got = {n: framework.empty(count, kind) for n, kind in kinds.items()}
-    before = framework.tensor(np.zeros(count), "int32")
-    at = {name: tensor.data_ptr() for name, tensor in got.items()}
-    launch.launch_adaptive_step(
-        module,
-        framework.stream(),
-        count,
-        rule,
-        squared_norm.data_ptr(),
-        [
-            *(gamma.data_ptr(), at["norm"], at["h"], at["gamma"]),
-            *(at.get("lost"), before.data_ptr(), at["count"]),
-        ],
-    )
-    return {name: framework.wide(tensor) for name, tensor in got.items()}
+    """Start the fused rule on vectors of the device; read what it gives."""
+    count = framework.tensor(np.zeros(gamma.shape), "int32")
+    found = module.adaptive_step(rule, squared_norm, gamma, count)
+    return {
+        name: framework.wide(vector)
+        for name, vector in found._asdict().items()
+        if vector is not None
+    }
 
 
 def check_step(module: Any, framework: Torch) -> dict[str, Any]:
@@ -118,8 +99,10 @@ def check_step(module: Any, framework: Torch) -> dict[str, Any]:
     lost, missing = 17, {0, 7, 22, 500}
     tensors[lost][3] = float("inf")
     before = [framework.wide(tensor) for tensor in tensors]
-    lists = Lists(module, framework, tensors, dtypes)
-    lists.missing = missing
+    lists = Lists(module, framework, tensors)
+    lists.tensors = [
+        None if i in missing else tensor for i, tensor in enumerate(tensors)
+    ]
     squares = framework.wide(lists.squared_norms())
     exact = np.array([np.sum(values**2) for values in before])
     exact[[*missing]] = 0
@@ -133,7 +116,7 @@ def check_step(module: Any, framework: Torch) -> dict[str, Any]:
     vectors = squares.astype(np.float32), gamma.astype(np.float32)
     for name, values in expected_of_rule(rule, *vectors).items():
         assert np.array_equal(got[name], values), f"{name} differs"
-    lists.scale(
+    lists.launcher.scale(
         framework.tensor(got["h"], "float32"),
         framework.tensor(got["lost"], "bool"),
     )
@@ -144,14 +127,16 @@ def check_step(module: Any, framework: Torch) -> dict[str, Any]:
             wanted = framework.scaled(values, h, dtypes[i])
         same = np.array_equal(framework.wide(tensor), wanted)
         assert same, f"gradient {i} ({dtypes[i]}) differs"
-    return {"check": "step", "clipped": int((got["h"] < 1).sum())}
+    return {"clipped": int((got["h"] < 1).sum())}
 
 
 def check_clip(framework: Torch) -> dict[str, Any]:
     """20 steps of ``ClipGradByAdaGC``, by the kernels and by the operators."""
-    with backend("DeviceTensors"):
+    kernels: Any = importlib.import_module("paddle_adagc.kernels")
+    *_, device, operators = kernels.BACKENDS
+    with mock.patch.object(kernels, "BACKENDS", (device, operators)):
         mine, launched = clip_steps(framework)
-    with backend("OperatorTensors"):
+    with mock.patch.object(kernels, "BACKENDS", (operators,)):
         others, _ = clip_steps(framework)
     assert launched == 20, f"the kernels ran in {launched} of 20 steps"
     for step, (one, other) in enumerate(zip(mine, others, strict=True)):
@@ -162,16 +147,7 @@ def check_clip(framework: Torch) -> dict[str, Any]:
             assert close, f"step {step}: {name} differs"
         same = np.allclose(one["gamma"], other["gamma"], rtol=1e-5)
         assert same, f"step {step}: gamma differs"
-    return {"check": "ClipGradByAdaGC", "steps": 20}
-
-
-def backend(name: str) -> contextlib.AbstractContextManager[Any]:
-    """Leave one backend of the clip, and the operators for the rest."""
-    kernels: Any = importlib.import_module("paddle_adagc.kernels")
-    kinds = [
-        k for k in kernels.BACKENDS if k.__name__ in (name, "OperatorTensors")
-    ]
-    return mock.patch.object(kernels, "BACKENDS", tuple(kinds))
+    return {"steps": 20}
 
 
 def clip_steps(framework: Torch) -> tuple[list[dict[str, np.ndarray]], int]:
@@ -238,7 +214,7 @@ def check_rule(module: Any, framework: Torch) -> dict[str, Any]:
                 f"{name} differs: {count} tensors, beta {beta}, "
                 f"h of Inf {h_of_nonfinite}"
             )
-    return {"check": "rule", "variants": len(variants)}
+    return {"variants": len(variants)}
 
 
 def expected_of_rule(
@@ -262,7 +238,7 @@ def expected_of_rule(
             "norm": norm,
             "h": np.where(lost, h_of_nonfinite, h),
             "gamma": np.where(is_observed, average, old),
-            "count": lost,
+            "num_nonfinite": lost,
         }
         if not h_of_nonfinite:
             found["lost"] = lost
@@ -281,7 +257,7 @@ def check_repeats(module: Any, framework: Torch, dtype: str) -> dict[str, Any]:
             tensors.append(framework.tensor(values, dtype)[offset:])
         is_aligned = tensors[-1].data_ptr() % 16 == 0
         assert is_aligned == (offset == 0), "the view lies elsewhere"
-        lists = Lists(module, framework, tensors, [dtype] * 4)
+        lists = Lists(module, framework, tensors)
         kept.append(lists)  # so that the next lies elsewhere
         for _ in range(REPEATS):
             sums = framework.wide(lists.squared_norms())
@@ -289,25 +265,24 @@ def check_repeats(module: Any, framework: Torch, dtype: str) -> dict[str, Any]:
     assert len(seen) == 1, f"{dtype}: {len(seen)} different results"
     digest = hashlib.sha256(seen.pop()).hexdigest()[:16]
     assert digest == SUMS[dtype], f"{dtype}: {digest}, emulated {SUMS[dtype]}"
-    return {"check": "same bits", "dtype": dtype, "runs": 3 * REPEATS}
+    return {"dtype": dtype, "runs": 3 * REPEATS}
 
 
-def check_order(module: Any, framework: Torch) -> dict[str, Any]:
+def check_order(module: Any, framework: Torch) -> None:
     """Both passes run after what their stream got before, the host goes on."""
-    busy = framework.empty(parts.BUSY_BYTES, "uint8")
+    busy = framework.empty(gpu.BUSY_BYTES, "uint8")
     zeros = np.zeros(ORDER_VALUES)
     tensors = [framework.tensor(zeros, "float32") for _ in range(8)]
     h = framework.tensor(np.full(8, 0.5), "float32")
-    discard = framework.tensor(np.zeros(8), "bool")
-    framework.wide(discard)  # waits for all that was begun
+    framework.wide(h)  # waits for all that was begun
     with framework.other_stream():
-        lists = Lists(module, framework, tensors, ["float32"] * len(tensors))
-        lists.step(h, discard)  # loads the kernels
-        for _ in range(parts.BUSY_COPIES):
+        lists = Lists(module, framework, tensors)
+        lists.step(h)  # loads the kernels
+        for _ in range(gpu.BUSY_COPIES):
             busy.clone()
         for tensor in tensors:
             tensor.fill_(1.0)
-        lists.step(h, discard)
+        lists.step(h)
         done = framework.event()
         done.record()
         has_waited = done.query()
@@ -319,60 +294,57 @@ def check_order(module: Any, framework: Torch) -> dict[str, Any]:
     assert np.all(sums == ORDER_VALUES), f"norms in no order: {sums}"
     assert np.all(found == 0.5), "scales in no order"
     assert not has_waited, "the host waited for the device"
-    return {"check": "order"}
 
 
 def check_large(module: Any, framework: Torch) -> dict[str, Any]:
     """A tensor of more than 2^31 values."""
-    row = {"check": "large", "values": LARGE_VALUES}
-    free, needed = parts.free_bytes(module), 2 * LARGE_VALUES + (1 << 29)
-    if free < needed:
-        text = f"{free / 1e9:.1f} GB are free, {needed / 1e9:.1f} are needed"
-        return row | {"skipped": text}
+    row: dict[str, Any] = {"values": LARGE_VALUES}
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    module.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+    needed = 2 * LARGE_VALUES + (1 << 29)
+    if free.value < needed:
+        found = f"{free.value / 1e9:.1f} GB are free"
+        return row | {"skipped": f"{found}, {needed / 1e9:.1f} are needed"}
     tensor = framework.empty(LARGE_VALUES, "bfloat16")
     tensor.fill_(1.0)
-    lists = Lists(module, framework, [tensor], ["bfloat16"])
+    lists = Lists(module, framework, [tensor])
     h = framework.tensor(np.full(1, 0.5), "float32")
     for wanted in (1.0, 0.5):
-        (found,) = framework.wide(lists.squared_norms())
-        error = abs(found / (wanted**2 * LARGE_VALUES) - 1)
-        assert error < 1e-6, f"norm of {wanted} differs: {found}"
         last = framework.wide(tensor[-9:])
         assert np.all(last == wanted), f"the last values are {last}"
-        lists.scale(h, framework.tensor(np.zeros(1), "bool"))
+        lists.step(h)
+        (found,) = framework.wide(lists.sums)
+        error = abs(found / (wanted**2 * LARGE_VALUES) - 1)
+        assert error < 1e-6, f"norm of {wanted} differs: {found}"
     return row
 
 
-def check_capture(module: Any, framework: Torch) -> dict[str, Any]:
+def check_capture(module: Any, framework: Torch) -> None:
     """Capture both passes in a graph; replay it three times."""
-    torch = framework.lib
+    cuda = framework.lib.cuda
     one = framework.tensor(np.ones(CAPTURE_VALUES), "float32")
     tensors = [one.clone() for _ in range(500)]
     h = framework.tensor(np.full(500, 0.5), "float32")
-    discard = framework.tensor(np.zeros(500), "bool")
-    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        lists = Lists(module, framework, tensors, ["float32"] * len(tensors))
-    torch.cuda.synchronize()
-    with torch.cuda.graph(graph, stream=stream):
-        lists.step(h, discard)
+    stream, graph = cuda.Stream(), cuda.CUDAGraph()
+    stream.wait_stream(cuda.current_stream())
+    with cuda.stream(stream):
+        lists = Lists(module, framework, tensors)
+    cuda.synchronize()
+    with cuda.graph(graph, stream=stream):
+        lists.step(h)
     for replay in range(3):
         graph.replay()
-        torch.cuda.synchronize()
+        cuda.synchronize()
         sums = framework.wide(lists.sums)
-        assert np.allclose(sums, CAPTURE_VALUES / 4**replay, rtol=1e-6), (
-            replay,
-            sums,
-        )
-    return {"check": "capture and 3 replays"}
+        wanted = CAPTURE_VALUES / 4**replay
+        assert np.allclose(sums, wanted, rtol=1e-6), (replay, sums)
 
 
 def check_memory() -> dict[str, Any]:
     """Repeat the first checks under compute-sanitizer."""
     tool = shutil.which("compute-sanitizer", path=TOOL_PATH)
     if tool is None:
-        return {"check": "compute-sanitizer", "skipped": "not installed"}
+        return {"skipped": "not installed"}
     command = [tool, "--error-exitcode", "1", "--report-api-errors", "no"]
     done = subprocess.run(
         [*command, sys.executable, __file__, "--quick"],
@@ -386,14 +358,15 @@ def check_memory() -> dict[str, Any]:
     )
     if done.returncode:
         raise RuntimeError((done.stdout + done.stderr)[-2000:])
-    return {"check": "compute-sanitizer"}
+    return {}
 
 
 def attempt(name: str, check: Callable[..., Any], *args: Any) -> Iterable[Any]:
     """Rows of a check; if it fails, one that says why."""
     try:
         found = check(*args)
-        yield from [found] if isinstance(found, dict) else found
+        is_row = not isinstance(found, Iterator)
+        yield from [{"check": name} | (found or {})] if is_row else found
     except Exception as error:
         yield {"check": name, "error": f"{type(error).__name__}: {error}"}
 
@@ -410,12 +383,13 @@ def all_rows(
     if is_quick:
         return
     for dtype in DTYPES:
-        yield from attempt("repeats", check_repeats, module, framework, dtype)
+        yield from attempt("same bits", check_repeats, module, framework, dtype)
     yield from attempt("order", check_order, module, framework)
     if not has_paddle:
-        yield from attempt("capture", check_capture, module, framework)
+        name = "capture and 3 replays"
+        yield from attempt(name, check_capture, module, framework)
     yield from attempt("large", check_large, module, framework)
-    yield from attempt("times", times.time_lists, module, framework)
+    yield from attempt("times", gpu.time_lists, module, framework)
     yield from attempt("compute-sanitizer", check_memory)
 
 
@@ -438,9 +412,9 @@ def main(arguments: list[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     try:
-        framework = parts.pick_framework(options.framework)
+        framework = gpu.pick_framework(options.framework)
         framework.empty(1, "uint8")  # makes the context
-        module, facts = parts.load_kernels(framework.cuda_major())
+        module, facts = gpu.load_kernels(framework)
     except (OSError, RuntimeError) as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 2

@@ -22,6 +22,7 @@ import ast
 import collections
 import copy
 import json
+import multiprocessing
 import os
 import random
 import shutil
@@ -46,12 +47,15 @@ modules FILE  module (default: all)
 --only TEXT   of those whose name has it
 """
 
-OPERATORS: dict[type, tuple[type, ...]] = {
+ORDERS: dict[type, tuple[type, ...]] = {
     ast.Lt: (ast.LtE, ast.Gt),
     ast.LtE: (ast.Lt, ast.Gt),
     ast.Gt: (ast.GtE, ast.Lt),
     ast.GtE: (ast.Gt, ast.Lt),
 }
+SWAPPED: dict[Any, Any] = {"union": "intersection", "square": "abs"}
+"""Operators, functions and methods -> what stands in their place."""
+
 for one, other in (
     (ast.Eq, ast.NotEq),
     (ast.Is, ast.IsNot),
@@ -60,10 +64,6 @@ for one, other in (
     (ast.Mult, ast.Div),
     (ast.BitAnd, ast.BitOr),
     (ast.And, ast.Or),
-):
-    OPERATORS |= {one: (other,), other: (one,)}
-NAMES = {"union": "intersection", "square": "abs"}
-for one_name, other_name in (
     ("minimum", "maximum"),
     ("min", "max"),
     ("MIN", "MAX"),
@@ -73,8 +73,7 @@ for one_name, other_name in (
     ("isinf", "isfinite"),
     ("isdisjoint", "issuperset"),
 ):
-    NAMES |= {one_name: other_name, other_name: one_name}
-"""Functions and methods -> what stands in their place."""
+    SWAPPED |= {one: other, other: one}
 
 
 def mutants(path: Path) -> dict[str, ast.Module]:
@@ -84,8 +83,9 @@ def mutants(path: Path) -> dict[str, ast.Module]:
     counts: collections.Counter[str] = collections.Counter()
     for scope, node in _nodes(tree, ""):
         for label, fields in _changes(node):
-            saved = node.__dict__.copy()
+            old, saved = ast.unparse(node), node.__dict__.copy()
             node.__dict__.update(fields)
+            label = label or f"{old} -> {ast.unparse(node)}"
             mutated = ast.fix_missing_locations(copy.deepcopy(tree))
             node.__dict__.update(saved)
             name = f"{scope or 'module'}: {label}".replace("\n", " ")
@@ -97,66 +97,56 @@ def mutants(path: Path) -> dict[str, ast.Module]:
 
 def _nodes(node: ast.AST, scope: str) -> Iterator[tuple[str, ast.AST]]:
     """Walk what is executed: no messages, annotations and docstrings."""
-    skipped = (ast.Raise, ast.JoinedStr, ast.Import, ast.ImportFrom)
     for field, value in ast.iter_fields(node):
         if field in ("annotation", "returns", "decorator_list"):
             continue
         for child in value if isinstance(value, list) else [value]:
-            if not isinstance(child, ast.AST) or isinstance(child, skipped):
-                continue
-            if "warn" in ast.unparse(child)[:12] or _is_text(child):
-                continue
-            name = getattr(child, "name", None)
-            inside = f"{scope}.{name}".strip(".") if name else scope
-            yield inside, child
-            yield from _nodes(child, inside)
-
-
-def _is_text(node: ast.AST) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+            match child:
+                case ast.Raise() | ast.JoinedStr() | ast.Import():
+                    continue
+                case ast.ImportFrom() | ast.Expr(value=ast.Constant()):
+                    continue
+                case ast.AST() if "warn" not in ast.unparse(child)[:12]:
+                    name = getattr(child, "name", None)
+                    inside = f"{scope}.{name}".strip(".") if name else scope
+                    yield inside, child
+                    yield from _nodes(child, inside)
 
 
 def _changes(node: ast.AST) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield labels and new fields of a node."""
-    old = ast.unparse(node)
-
-    def put(**fields: Any) -> tuple[str, dict[str, Any]]:
-        changed = copy.copy(node)
-        changed.__dict__.update(fields)
-        return f"{old} -> {ast.unparse(changed)}", fields
-
+    """Yield new fields of a node, after a label or nothing."""
     match node:
         case ast.Compare(ops=[op]):
-            for new in OPERATORS[type(op)]:
-                yield put(ops=[new()])
+            for new in ORDERS.get(type(op)) or (SWAPPED[type(op)],):
+                yield "", {"ops": [new()]}
         case ast.BinOp() | ast.BoolOp() | ast.AugAssign():
-            for new in OPERATORS.get(type(node.op), ()):
-                yield put(op=new())
+            if type(node.op) in SWAPPED:
+                yield "", {"op": SWAPPED[type(node.op)]()}
             if isinstance(node, ast.AugAssign) and (
                 isinstance(node.op, ast.BitOr)
             ):
                 target = copy.copy(node.target)
                 target.ctx = ast.Load()
-                yield put(value=_cleared_before(target, node.value))
+                yield "", {"value": _cleared_before(target, node.value)}
         case ast.UnaryOp(op=ast.Not()):
             name = ast.Name("bool", ast.Load())
             operand = ast.Call(name, [node.operand], [])
-            yield put(op=ast.UAdd(), operand=operand)
+            yield "", {"op": ast.UAdd(), "operand": operand}
         case ast.UnaryOp(op=ast.USub()):
-            yield put(op=ast.UAdd())
+            yield "", {"op": ast.UAdd()}
         case ast.If() | ast.IfExp():
             label = f"if {ast.unparse(node.test)} -> if not"
             yield label, {"test": ast.UnaryOp(ast.Not(), node.test)}
         case ast.Constant(value=bool(flag)):
-            yield put(value=not flag)
+            yield "", {"value": not flag}
         case ast.Constant(value=int(number)):
-            yield put(value=number + 1)
+            yield "", {"value": number + 1}
         case ast.Constant(value=float(number)):
-            yield put(value=2 * number or 1.0)
-        case ast.Attribute() if node.attr in NAMES:
-            yield put(attr=NAMES[node.attr])
-        case ast.Name() if node.id in NAMES:
-            yield put(id=NAMES[node.id])
+            yield "", {"value": 2 * number or 1.0}
+        case ast.Attribute() if node.attr in SWAPPED:
+            yield "", {"attr": SWAPPED[node.attr]}
+        case ast.Name() if node.id in SWAPPED:
+            yield "", {"id": SWAPPED[node.id]}
         case ast.Call():
             for i, keyword in enumerate(node.keywords):
                 rest = node.keywords[:i] + node.keywords[i + 1 :]
@@ -166,15 +156,16 @@ def _changes(node: ast.AST) -> Iterator[tuple[str, dict[str, Any]]]:
                 first, second = node.args[i : i + 2]
                 swapped = [*node.args[:i], second, first, *node.args[i + 2 :]]
                 if ast.dump(first) != ast.dump(second):
-                    yield put(args=swapped)
+                    yield "", {"args": swapped}
         case ast.Dict() if None in node.keys and len(node.keys) > 1:
-            yield put(keys=node.keys[-1:], values=node.values[-1:])
+            yield "", {"keys": node.keys[-1:], "values": node.values[-1:]}
         case ast.Expr(value=ast.Call(func=function, args=given) as call):
-            yield f"without {old}", {"value": ast.Constant(None)}
+            label = f"without {ast.unparse(node)}"
+            yield label, {"value": ast.Constant(None)}
             if isinstance(function, ast.Attribute) and (
                 function.attr == "update" and given
             ):
-                yield put(value=_cleared_before(function.value, call))
+                yield "", {"value": _cleared_before(function.value, call)}
 
 
 def _cleared_before(collection: ast.expr, value: ast.expr) -> ast.BoolOp:
@@ -190,18 +181,14 @@ def passes(
 
     A mutant that takes longer than ``seconds`` counts as noticed.
     """
-    pid = os.fork()
-    if pid == 0:
-        _become(path, tree, tests)
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        ended, status = os.waitpid(pid, os.WNOHANG)
-        if ended:
-            return status == 0
-        time.sleep(0.01)
-    os.killpg(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    return False
+    fork = multiprocessing.get_context("fork")
+    process = fork.Process(target=_become, args=(path, tree, tests))
+    process.start()
+    process.join(seconds)
+    if process.exitcode is None:
+        os.killpg(process.pid, signal.SIGKILL)  # type: ignore[arg-type]
+        process.join()
+    return process.exitcode == 0
 
 
 def _become(path: Path, tree: ast.Module, tests: list[str]) -> NoReturn:

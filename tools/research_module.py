@@ -10,7 +10,6 @@ installed, puts the Python files under PaddleFleet's rules; PaddleFleet uses
 
 from __future__ import annotations
 
-import argparse
 import ast
 import inspect
 import json
@@ -23,12 +22,12 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
+from command import ROOT, make_parser
 from jinja2 import Environment, StrictUndefined
 
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.lab.markdown import markdown_table
 
-ROOT = Path(__file__).resolve().parents[1]
 PARTS = Path(__file__).with_suffix("")
 FOREIGN = re.compile(r"paddle_adagc\.lab|paddlenlp|paddleformers|tools/|torch")
 """A test that names one of these needs more than the tree."""
@@ -36,7 +35,7 @@ FOREIGN = re.compile(r"paddle_adagc\.lab|paddlenlp|paddleformers|tools/|torch")
 
 def main() -> None:
     """Run the command."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = make_parser("research_module", __doc__)
     parser.add_argument("out", type=Path, help="a new or an empty folder")
     try:
         write_tree(parser.parse_args().out)

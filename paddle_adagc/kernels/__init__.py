@@ -50,15 +50,11 @@ def split(
     rest = list(tensors)
     if descriptors is None:
         descriptors = describe(rest)
-        is_left = np.array([tensor is not None for tensor in rest], bool)
-    else:
-        is_left = descriptors["device"] != 0
+    is_left = descriptors["device"] != 0
     parts: list[TensorList] = []
     for backend in BACKENDS:
         if not is_left.any():
             break
-        if not backend.is_available():
-            continue
         taken = is_left & backend.can_take(descriptors)
         if taken.all():
             return [backend(rest, descriptors, segments)]

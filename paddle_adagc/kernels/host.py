@@ -84,8 +84,7 @@ def keep(kind: str, parts: Sequence[str], make: Callable[[], bytes]) -> bytes:
     ``parts`` are all that it depends on: sources, options, versions.
     A SHA-256 follows the code in its file; damaged code is made again. The
     folder is opened once and used by its descriptor, so that nobody can put
-    another one in its place after the check. A file appears whole or not at
-    all, so that processes may make it at once.
+    another one in its place after the check.
 
     Raises:
         OSError: The folder cannot be used, or others than this user could
@@ -160,7 +159,8 @@ DESCRIPTOR = np.dtype(
 )
 """``address`` and ``size`` (number of values) are 0 where there is no tensor.
 ``dtype`` is an index of :data:`DTYPES`; -1 for any other dtype, for a tensor
-that is not contiguous, and for none. ``device``: DLPack's type << 8 | index."""
+that is not contiguous, and for none. ``device``: DLPack's type << 8 | index, 0
+for no tensor, -1 for a device that is neither."""
 
 NO_TENSOR = np.array((0, 0, -1, 0), DESCRIPTOR)
 """Descriptors of no tensor."""
@@ -203,7 +203,7 @@ def describe(tensors: Sequence[Tensor | None]) -> np.ndarray:
     for i, tensor in enumerate(tensors):
         if tensor is None:
             continue
-        place, device = tensor.place, 0
+        place, device = tensor.place, -1
         if place.is_cpu_place():
             device = CPU << 8
         elif place.is_gpu_place():
@@ -216,16 +216,6 @@ def describe(tensors: Sequence[Tensor | None]) -> np.ndarray:
             device,
         )
     return descriptors
-
-
-def current_memory() -> int:
-    """Where new tensors lie, as in a descriptor; 0: neither CPU nor CUDA."""
-    kind, _, index = paddle.device.get_device().partition(":")
-    if kind == "cpu":
-        return CPU << 8
-    if kind == "gpu" and not paddle.is_compiled_with_rocm():
-        return CUDA << 8 | int(index)
-    return 0
 
 
 class TensorList(abc.ABC):
@@ -254,13 +244,8 @@ class TensorList(abc.ABC):
 
     @staticmethod
     @abc.abstractmethod
-    def is_available() -> bool:
-        """Whether this process can use the backend now."""
-
-    @staticmethod
-    @abc.abstractmethod
     def can_take(descriptors: np.ndarray) -> np.ndarray:
-        """Which tensors it is made for, bool ``[num_tensors]``."""
+        """Which tensors it can process now, bool ``[num_tensors]``."""
 
     @abc.abstractmethod
     def squared_norms(self) -> Tensor:
@@ -275,13 +260,11 @@ class HostTensors(TensorList):
     """Dense tensors in host memory."""
 
     @staticmethod
-    def is_available() -> bool:
-        # On another device results would not lie in host memory.
-        return current_memory() == CPU << 8 and load_library() is not None
-
-    @staticmethod
     def can_take(descriptors: np.ndarray) -> np.ndarray:
-        return (descriptors["dtype"] >= 0) & (descriptors["device"] >> 8 == CPU)
+        # On another device results would not lie in host memory.
+        is_usable = paddle.device.get_device() == "cpu" and load_library()
+        is_here = descriptors["device"] >> 8 == CPU
+        return (descriptors["dtype"] >= 0) & is_here & bool(is_usable)
 
     def squared_norms(self) -> Tensor:
         out = paddle.empty([self.num_slots], dtype="float32")

@@ -2,26 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Paddle's operators on a list of gradients: any device, any memory layout.
 
-Device operations and bytes per value of a tensor (GlobalGC: 3 and 12 in
-float32, 3 and 6 in 16 bits, whose sums and factors it rounds to 16 bits):
-
-=====================================  ==========  =====================
-step                                   operations  bytes, 32 / 16 bits
-=====================================  ==========  =====================
-norm                                   2 / 3       4 / 10
-scale                                  1 / 3       8 / 20
-zero, only with ``nonfinite="zero"``   1           8 / 4
-=====================================  ==========  =====================
-
 On a CPU the host reads ``h`` for free, and only tensors with ``h != 1`` are
 scaled. Reading it from a device would make the host wait: there every tensor
 is scaled. Sixteen-bit values go through float32 because Paddle's operators
-would round the sum and ``h`` itself.
+would round the sum and ``h`` itself. docs/speed.md counts what this costs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -44,7 +33,7 @@ class OperatorTensors(TensorList):
             if tensor is not None and tensor.dtype not in DTYPES:
                 raise TypeError(
                     f"{tensor.name} is {tensor.dtype}: a gradient must be "
-                    f"one of {', '.join(str(dtype) for dtype in DTYPES)}"
+                    f"one of {', '.join(map(str, DTYPES))}"
                 )
         super().__init__(tensors, descriptors, segments)
         self._copies: dict[int, Tensor] = {}
@@ -78,10 +67,6 @@ class OperatorTensors(TensorList):
         return views
 
     @staticmethod
-    def is_available() -> bool:
-        return True
-
-    @staticmethod
     def can_take(descriptors: np.ndarray) -> np.ndarray:
         return np.ones(len(descriptors), bool)
 
@@ -93,31 +78,26 @@ class OperatorTensors(TensorList):
         return _C_ops.concat([*norms, zero], 0)[self._members].sum(1)
 
     def scale_(self, h: Tensor, discard: Tensor | None) -> None:
-        if self.segments is not None:
-            h = paddle.gather(h, self._slots)
-            if discard is not None:
-                discard = paddle.gather(discard, self._slots)
-        count = len(self._views)
-        touched = np.ones([2, count], bool)  # by h, by discard
-        if is_in_host_memory(h):
-            touched[0] = h.numpy() != 1
-            if discard is not None:
-                touched[1] = discard.numpy()
-        factors = _C_ops.split_with_num(h, count, 0)
-        flags = [None] * count
+        self._change(_scale_, h, 1)
         if discard is not None:
-            flags = _C_ops.split_with_num(discard, count, 0)
-        for tensor, factor, flag, (is_scaled, is_zeroed) in zip(
-            self._views, factors, flags, touched.T, strict=True
-        ):
-            if tensor is None or 0 in tensor.shape:
-                continue
-            if is_scaled:
-                _scale_(tensor, factor)
-            if is_zeroed and flag is not None:
-                _zero_where_(tensor, flag)
+            self._change(_zero_where_, discard, 0)
         for index, copy in self._copies.items():
             _C_ops.assign_out_(copy, self.tensors[index])
+
+    def _change(
+        self, change_: Callable[[Tensor, Tensor], None], by: Tensor, idle: int
+    ) -> None:
+        """Change the tensors, but those known to have ``idle`` in ``by``."""
+        if self.segments is not None:
+            by = paddle.gather(by, self._slots)
+        count = len(self._views)
+        is_changed = np.ones(count, bool)
+        if is_in_host_memory(by):
+            is_changed = by.numpy() != idle
+        parts = _C_ops.split_with_num(by, count, 0)
+        for view, part, is_ in zip(self._views, parts, is_changed, strict=True):
+            if is_ and view is not None and 0 not in view.shape:
+                change_(view, part)
 
 
 def _members(segments: Segments) -> np.ndarray:
@@ -140,11 +120,8 @@ def is_in_host_memory(tensor: Tensor) -> bool:
 def dense_float(values: Tensor) -> Tensor:
     """Return the values in float32 or float64, one after the other in memory.
 
-    A gradient may be strided: that of a weight used as ``matmul(x, w.T)`` is.
-    Not every operator of Paddle takes such a tensor.
-
-    Returns:
-        The tensor itself if it is like that already, else a copy.
+    That is a copy of 16-bit values, and of a strided tensor, which not every
+    operator takes: a weight used as ``matmul(x, w.T)`` has such a gradient.
     """
     if values.dtype not in (paddle.float32, paddle.float64):
         values = values.astype("float32")

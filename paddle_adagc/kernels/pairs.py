@@ -3,8 +3,7 @@
 """One pass in C over the pairs of a clip's call.
 
 It takes the place of six passes in Python, which are most of a clip step's host
-time for models with thousands of tensors. Parameters are known by their
-identity, for as long as they live; of gradients nothing is remembered.
+time for models with thousands of tensors.
 """
 
 from __future__ import annotations
@@ -48,51 +47,44 @@ class KnownPairs(NamedTuple):
 
 
 class PairReader:
-    """Knows parameters, and reads pairs that hold no other ones.
+    """Knows living parameters by identity, reads pairs that hold no others.
 
     A copy knows none.
     """
 
     def __init__(self) -> None:
-        self._alive: list[weakref.ref[Tensor]] = []
         self._dead: list[Any] = []
-        self._know([])
+        self._know({})
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), ()
 
-    def _know(self, slots: list[int]) -> None:
-        self._slots = slots
-        self._ids = np.array([id(ref()) for ref in self._alive], np.uint64)
-        self._order = np.arange(len(slots))
-        self._place(None, slots)
-
-    def _place(
-        self, index: Mapping[int, int] | None, places: list[int]
-    ) -> None:
-        self._index, self._where = index, np.array(places, np.int64)
-        self._addresses = self._ids.ctypes.data, self._where.ctypes.data
+    def _know(self, known: dict[int, tuple[weakref.ref[Tensor], int]]) -> None:
+        self._known = known  # by identity: a parameter and its first slot
+        self._slots = [slot for _, slot in known.values()]
+        self._ids = np.array([*known], np.uint64)
+        self._order = np.arange(len(known))
+        self._index: Any = self._ids  # not that of any pass
 
     def _forget_dead(self) -> None:
         """Forget those whose identity another tensor may get."""
         if self._dead:
             self._dead.clear()
-            is_there = [ref() is not None for ref in self._alive]
-            self._alive = [*itertools.compress(self._alive, is_there)]
-            self._know([*itertools.compress(self._slots, is_there)])
+            items = self._known.items()
+            self._know({k: v for k, v in items if v[0]() is not None})
 
     def remember(
         self, parameters: Sequence[Tensor], slots: Sequence[int]
     ) -> None:
         """Know the parameters of a call, too, whose first slots these are."""
         self._forget_dead()
-        known, new = {*self._ids.tolist()}, [*self._slots]
-        for parameter, slot in zip(parameters, slots, strict=True):
-            if id(parameter) not in known:
-                self._alive.append(weakref.ref(parameter, self._dead.append))
-                new.append(slot)
-        if len(new) > len(self._slots):
-            self._know(new)
+        new = {
+            id(parameter): (weakref.ref(parameter, self._dead.append), slot)
+            for parameter, slot in zip(parameters, slots, strict=True)
+            if id(parameter) not in self._known
+        }
+        if new:
+            self._know(self._known | new)
 
     def read(
         self, pairs: list[Any], index: Mapping[int, int] | None, length: int
@@ -111,7 +103,8 @@ class PairReader:
             places = self._slots
             if index is not None:
                 places = [index.get(slot, -1) for slot in self._slots]
-            self._place(index, places)
+            self._index, self._where = index, np.array(places, np.int64)
+            self._addresses = self._ids.ctypes.data, self._where.ctypes.data
         found = np.empty(len(pairs), np.int64)
         gradients: list[Tensor | None] = [None] * length
         descriptors = np.empty(length, host.DESCRIPTOR)
@@ -133,9 +126,18 @@ class PairReader:
 @functools.cache
 def _reader() -> Callable[..., int] | None:
     """Return the pass, with Python's functions and objects given to it."""
-    library, exchange = host.load_library(), exchange_function()
-    if library is None or exchange is None:
+    library = host.load_library()
+    capsule = getattr(Tensor, "__dlpack_c_exchange_api__", None)
+    if library is None or capsule is None:  # Paddle before 3.3
         return None
+    get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    get_pointer.restype = ctypes.c_void_p
+    get_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+    api = get_pointer(capsule, b"dlpack_exchange_api")
+    if ctypes.c_uint32.from_address(api).value != 1:  # DLPack's major version
+        return None
+    # That version's dltensor_from_py_object_no_sync.
+    exchange = ctypes.c_void_p.from_address(api + 40).value
     # Python's lock stays held: the function looks into Python's objects.
     read_pairs = ctypes.PyDLL(library._name).adagc_read_pairs
     pointer, count, thing = ctypes.c_void_p, ctypes.c_int64, ctypes.py_object
@@ -149,16 +151,3 @@ def _reader() -> Callable[..., int] | None:
     addresses += [*map(id, _OBJECTS), exchange]
     table = (ctypes.c_void_p * len(addresses))(*addresses)
     return functools.partial(read_pairs, table)
-
-
-def exchange_function() -> int | None:
-    """Address of DLPack 1's ``dltensor_from_py_object_no_sync``."""
-    capsule = getattr(Tensor, "__dlpack_c_exchange_api__", None)
-    if capsule is None:  # Paddle before 3.3
-        return None
-    get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
-    get_pointer.restype = ctypes.c_void_p
-    get_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
-    table = get_pointer(capsule, b"dlpack_exchange_api")
-    is_known = ctypes.c_uint32.from_address(table).value == 1
-    return ctypes.c_void_p.from_address(table + 40).value if is_known else None

@@ -2,13 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The commands of docs/howto/switch.md, run as they stand there."""
 
-import os
 import shlex
-import subprocess
-import sys
 
 import numpy as np
 import pytest
+from helpers import run_python
 from pages import ROOT, blocks
 
 from paddle_adagc.lab.record.files import RunRecord
@@ -23,13 +21,8 @@ def test_a_run_that_spikes_is_forked_before_the_spike(tmp_path):
     (block,) = blocks(PAGE, "bash")
     for line in block.replace("\\\n", " ").splitlines():
         _, *arguments = shlex.split(line)
-        subprocess.run(
-            [sys.executable, *arguments],
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            check=True,
-            capture_output=True,
-        )
+        done = run_python(tmp_path, *arguments, PYTHONPATH=str(ROOT))
+        assert done.returncode == 0, done.stderr
     before, fork = (
         RunRecord.load(tmp_path / "outputs" / name)
         for name in ("switch", "switch_adagc")

@@ -3,11 +3,11 @@
 """Commands answer help and mistakes at once, without Paddle's import."""
 
 import importlib.util
-import subprocess
 import sys
 from importlib.metadata import packages_distributions
 
 import pytest
+from helpers import run_python
 from pages import ROOT, load_tool
 
 from paddle_adagc.lab.paddleformers.recipe import read_run_config
@@ -15,7 +15,7 @@ from paddle_adagc.lab.paddleformers.recipe import read_run_config
 TOOLS = ROOT / "tools"
 CONFIG = str(ROOT / "configs/proxy/ernie_moe.yaml")
 RECIPE = str(ROOT / "configs/ernie_10b_a1.4b_fp8/adagc.yaml")
-ALONE = {"check_gpu", "check_versions", "command", "config_page"}
+ALONE = {"check_gpu", "check_versions", "command", "config_page", "gpu"}
 ALONE |= {"mutate", "research_module"}
 """Tools with tests of their own."""
 
@@ -50,14 +50,9 @@ TOO_SLOW = {*packages_distributions()} - QUICK
 
 def answer(folder, name, *arguments, too_slow=("paddle",)):
     """Run a tool as people do; fail if it imported a package in too_slow."""
-    command = [sys.executable, "-c", EARLY_ANSWER, TOOLS / f"{name}.py"]
-    return subprocess.run(
-        [*command, *arguments],
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        env={"PYTHONPATH": str(ROOT), "TOO_SLOW": " ".join(too_slow)},
-    )
+    command = ["-c", EARLY_ANSWER, TOOLS / f"{name}.py", *arguments]
+    environment = {"PYTHONPATH": str(ROOT), "TOO_SLOW": " ".join(too_slow)}
+    return run_python(folder, *command, **environment)
 
 
 def test_all_tools_are_covered():
@@ -119,9 +114,8 @@ def test_command_says_that_paddlenlp_is_missing(
 
 
 def test_the_page_of_the_config_is_what_its_generator_prints():
-    assert (ROOT / "docs/config.md").read_text("utf-8") == load_tool(
-        "config_page"
-    ).page()
+    page = (ROOT / "docs/config.md").read_text("utf-8")
+    assert page == load_tool("config_page").page()
 
 
 @pytest.mark.parametrize("config", [CONFIG, RECIPE])

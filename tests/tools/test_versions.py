@@ -4,37 +4,30 @@
 
 import re
 
-import pytest
 from pages import ROOT, load_tool
 
-
-@pytest.fixture(scope="module")
-def tool():
-    return load_tool("check_versions")
+tool = load_tool("check_versions")
 
 
-def passed(tool, what):
+def passed(what):
     """Versions with a passing cell and none that failed, in order."""
     cells = {(r["python"], r["paddle"]): r for r in tool.read_records()}
     good = {r[what] for r in cells.values() if tool.is_passed(r)}
     bad = {r[what] for r in cells.values() if not tool.is_passed(r)}
-    every = tool.PADDLES if what == "paddle" else tool.PYTHONS
-    return [v for v in every if v in (good - bad if what == "paddle" else good)]
+    if what == "python":
+        return [v for v in tool.PYTHONS if v in good]
+    return [v for v in tool.PADDLES if v in good - bad]
 
 
-def test_page_has_the_table_of_the_records(tool):
+def test_page_has_the_table_of_the_records():
     page = (ROOT / "docs" / "versions.md").read_text("utf-8")
     assert tool.table(tool.read_records()) in page
 
 
-def test_ranges_of_the_package_are_those_of_the_table(tool):
+def test_ranges_of_the_package_are_those_of_the_table():
     text = (ROOT / "pyproject.toml").read_text("utf-8")
-    paddles = passed(tool, "paddle")
-    expected = f">={paddles[0]},<={paddles[-1]}"
-    assert (
-        re.findall(r"paddlepaddle(?:-gpu)?([^\"\n]+)\"", text) == [expected] * 2
-    )
-    pythons = passed(tool, "python")
+    paddles, pythons = passed("paddle"), passed("python")
+    found = re.findall(r"paddlepaddle(?:-gpu)?([^\"\n]+)\"", text)
+    assert found == [f">={paddles[0]},<={paddles[-1]}"] * 2
     assert re.search(r"requires-python = \">=([\d.]+)\"", text)[1] == pythons[0]
-    named = re.findall(r"Python :: (3\.\d+)\"", text)
-    assert named == pythons
+    assert re.findall(r"Python :: (3\.\d+)\"", text) == pythons

@@ -14,11 +14,12 @@ of tensors are the host's.
 from __future__ import annotations
 
 import ctypes
+import functools
 import logging
 import os
 import weakref
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import paddle
@@ -39,38 +40,35 @@ _LOADED: dict[int, launch.Kernels | str] = {}
 
 def current_device() -> int | None:
     """Index of the NVIDIA GPU that new tensors lie on; None if they do not."""
-    kind, index = divmod(host.current_memory(), 1 << 8)
-    return index if kind == host.CUDA else None
+    kind, _, index = paddle.device.get_device().partition(":")
+    is_cuda = kind == "gpu" and not paddle.is_compiled_with_rocm()
+    return int(index) if is_cuda else None
 
 
 def current_stream(device: int) -> int:
     """Handle of the stream that Paddle launches into."""
-    return _stream_reader()(device)
-
-
-def _stream_reader() -> Callable[[int], int]:
     library: Any = libpaddle  # without a stub
     if hasattr(library, "_get_current_raw_stream"):
-        return library._get_current_raw_stream
-    get_stream = library._get_current_stream  # Paddle before 3.3
-    return lambda device: get_stream(device).cuda_stream
+        return library._get_current_raw_stream(device)
+    return library._get_current_stream(device).cuda_stream  # before Paddle 3.3
 
 
 def load_kernels(device: int | None) -> launch.Kernels | None:
     """Return a device's kernels, for launches by this thread; None: none."""
-    if device is None or why_not(device):
+    if device is None:
         return None
-    kernels: Any = _LOADED[device]
+    if device not in _LOADED:
+        _LOADED[device] = _load(device)
+    kernels = _LOADED[device]
+    if isinstance(kernels, str):
+        return None
     kernels.use_context()
     return kernels
 
 
 def why_not(device: int) -> str:
     """Why the kernels are not used on a device; empty if they are."""
-    if device not in _LOADED:
-        _LOADED[device] = _load(device)
-    found = _LOADED[device]
-    return found if isinstance(found, str) else ""
+    return "" if load_kernels(device) else str(_LOADED[device])
 
 
 def leave_to_operators(device: int, reason: str) -> None:
@@ -83,8 +81,9 @@ def _load(device: int) -> launch.Kernels | str:
     if os.environ.get("PADDLE_ADAGC_NATIVE", "1") == "0":
         return "PADDLE_ADAGC_NATIVE=0"
     try:
-        _stream_reader()
-        kernels = launch.Kernels(ctypes.CDLL(DRIVER), device)
+        cuda = ctypes.CDLL(DRIVER)
+        kernels = launch.Kernels(cuda, device, current_stream, empty)
+        kernels.stream()
         major = str(paddle.version.cuda()).split(".")[0]
         nvrtc = launch.load_nvrtc(major)
         target = launch.pick_target(nvrtc, kernels.capability)
@@ -110,120 +109,101 @@ def _load(device: int) -> launch.Kernels | str:
         return str(error) or type(error).__name__
 
 
-_NAMES = [str(dtype).removeprefix("paddle.") for dtype in host.DTYPES]
+_NAMES = np.array([str(d).removeprefix("paddle.") for d in host.DTYPES])
+
+
+def empty(count: int, dtype: str) -> Tensor:
+    """Make a vector of unknown values."""
+    return paddle.empty([count], dtype)
 
 
 class DeviceTensors(TensorList):
     """Dense tensors on the current NVIDIA GPU."""
 
-    def __init__(
-        self,
-        tensors: Sequence[Tensor | None],
-        descriptors: np.ndarray,
-        segments: Segments | None = None,
-    ) -> None:
-        super().__init__(tensors, descriptors, segments)
-        self._lists = _find_lists(self.descriptors, segments)
-
-    @staticmethod
-    def is_available() -> bool:
-        return load_kernels(current_device()) is not None
-
     @staticmethod
     def can_take(descriptors: np.ndarray) -> np.ndarray:
-        is_here = descriptors["device"] == host.current_memory()
+        kernels = load_kernels(current_device())
+        if kernels is None:
+            return np.zeros(len(descriptors), bool)
+        is_here = descriptors["device"] == host.CUDA << 8 | kernels.device
         return (descriptors["dtype"] >= 0) & is_here
 
     def squared_norms(self) -> Tensor:
-        out = paddle.empty([self.num_slots], "float32")
-        self._lists.of(self).squared_norms(out.data_ptr())
+        out = empty(self.num_slots, "float32")
+        self._launcher().squared_norms(out)
         return out
 
     def scale_(self, h: Tensor, discard: Tensor | None) -> None:
-        h = h.contiguous()
-        self._lists.of(self).scale(h.data_ptr(), _address(discard))
+        self._launcher().scale(h.contiguous(), discard)
         for tensor in () if self.is_told else self.tensors:
             if tensor is not None:
                 tensor._bump_inplace_version()
 
+    @functools.cached_property
+    def _tables(self) -> _Tables:
+        return _find_tables(self.descriptors, self.segments)
 
-class _Lists:
+    def _launcher(self) -> launch.Launcher:
+        """Return the tables, once the device has these tensors' addresses."""
+        if self._tables.known() is not self:
+            addresses = self.descriptors["address"].astype(np.uint64)
+            self._tables.store_addresses(addresses)
+            self._tables.known = weakref.ref(self)
+        return self._tables
+
+
+class _Tables(launch.Launcher):
     """Tables for lists of one set of slots; the device knows one at a time.
 
-    ``key`` is the GPU, its stream's handle, the number of segments, and the
-    segments of :class:`DeviceTensors`. ``descriptors`` are those of every
-    segment met so far.
+    ``descriptors`` are those of every segment met so far.
     """
 
     def __init__(self, key: _Key, descriptors: np.ndarray) -> None:
-        device, stream, _, segments = self.key = key
+        kernels, *_, segments = self.key = key
         self.descriptors = descriptors
-        names = [_NAMES[code] for code in descriptors["dtype"]]
-        own = (segments.runs, segments.num_slots) if segments else ()
-        self._launcher = launch.Launcher(
-            load_kernels(device),
-            stream,
-            lambda num_bytes: paddle.empty([num_bytes], "uint8"),
-            names,
+        self.known: Callable[[], DeviceTensors | None] = lambda: None
+        super().__init__(
+            kernels,
+            _NAMES[descriptors["dtype"]],
             descriptors["size"],
-            *own,
+            *((segments.runs, segments.num_slots) if segments else ()),
         )
-        self._known: weakref.ref[DeviceTensors] | None = None
-
-    def with_new(self, descriptors: np.ndarray) -> np.ndarray | None:
-        """Add what these tables lack; None if a size or dtype differs.
-
-        Gives the tables' own descriptors if they lack nothing.
-        """
-        mine = self.descriptors
-        is_new = descriptors["size"] != mine["size"]
-        is_new |= descriptors["dtype"] != mine["dtype"]
-        is_new &= descriptors["size"] > 0
-        if not is_new.any():
-            return mine
-        if mine["size"][is_new].any():
-            return None
-        return np.where(is_new, descriptors, mine)
-
-    def of(self, tensors: DeviceTensors) -> launch.Launcher:
-        """Return the launcher, once the device has the tensors' addresses."""
-        if self._known is None or self._known() is not tensors:
-            addresses = tensors.descriptors["address"].astype(np.uint64)
-            self._launcher.store_addresses(addresses)
-            self._known = weakref.ref(tensors)
-        return self._launcher
 
 
-_Key = tuple[int, int, int, Segments | None]
-_KEPT: list[_Lists] = []  # the last used first
+_Key = tuple[launch.Kernels, int | None, int, Segments | None]
+"""Of a list: kernels, handle of the stream, number of segments, segments."""
+_KEPT: list[_Tables] = []  # the last used first
 _MOST_KEPT = 16
 
 
-def _find_lists(descriptors: np.ndarray, segments: Segments | None) -> _Lists:
-    """Return the tables of these slots, with those that now lack a gradient."""
-    device = current_device()
-    assert device is not None
-    key = device, current_stream(device), len(descriptors), segments
+def _find_tables(descriptors: np.ndarray, segments: Segments | None) -> _Tables:
+    """Return tables of these slots, also of those that now lack a gradient.
+
+    Kept tables are used if no size and dtype differs; new ones take the place
+    of some that lack tensors.
+    """
+    kernels = load_kernels(current_device())
+    assert kernels is not None
+    key = kernels, kernels.stream().value, len(descriptors), segments
+    found = None
     for old in _KEPT:
-        if old.key != key or (known := old.with_new(descriptors)) is None:
+        mine = old.descriptors
+        if old.key != key:
             continue
-        found = old if known is old.descriptors else _Lists(key, known)
-        rest = [other for other in _KEPT if other is not old]
+        is_new = descriptors["size"] != mine["size"]
+        is_new |= descriptors["dtype"] != mine["dtype"]
+        is_new &= descriptors["size"] > 0
+        if mine["size"][is_new].any():
+            continue
+        if is_new.any():
+            descriptors = np.where(is_new, descriptors, mine)
+        else:
+            found = old
+        _KEPT.remove(old)
         break
-    else:
-        found, rest = _Lists(key, descriptors), _KEPT
-    _KEPT[:] = [found, *rest][:_MOST_KEPT]
-    return found
-
-
-class AdaptiveStep(NamedTuple):
-    """Result of the rule, each ``[num_tensors]``, float32 unless said."""
-
-    norm: Tensor
-    h: Tensor
-    gamma: Tensor
-    lost: Tensor | None  # bool; whose gradient becomes 0
-    num_nonfinite: Tensor  # int32
+    _KEPT.insert(0, found or _Tables(key, descriptors))
+    del _KEPT[_MOST_KEPT:]
+    return _KEPT[0]
 
 
 def adaptive_step(
@@ -234,7 +214,7 @@ def adaptive_step(
     lambda_rel: float,
     beta: float,
     zeroes_nonfinite: bool,
-) -> AdaptiveStep | None:
+) -> launch.AdaptiveStep | None:
     """Apply :mod:`paddle_adagc.rule` on the current NVIDIA GPU.
 
     Every operation is rounded as IEEE says. Paddle's division on a CPU misses
@@ -246,35 +226,18 @@ def adaptive_step(
     this is no NVIDIA GPU, has no kernels, or a vector is of no tensors, of
     another dtype or lies elsewhere: Paddle's operators then move it.
     """
-    device = current_device()
-    kernels = load_kernels(device)
-    if device is None or kernels is None:
+    kernels = load_kernels(current_device())
+    if kernels is None:
         return None
     vectors = squared_norm, gamma, num_nonfinite
     dtypes = [paddle.float32, paddle.float32, paddle.int32]
     known = host.describe(vectors)
     if (
         [vector.dtype for vector in vectors] != dtypes
-        or (known["device"] != host.current_memory()).any()
+        or (known["device"] != host.CUDA << 8 | kernels.device).any()
         or (known["size"] != gamma.size).any()
         or gamma.size == 0
     ):
         return None
-    norm, h, new_gamma = (paddle.empty_like(gamma) for _ in range(3))
-    lost = paddle.empty(gamma.shape, "bool") if zeroes_nonfinite else None
-    count = paddle.empty_like(num_nonfinite)
-    held = (gamma, norm, h, new_gamma, lost, num_nonfinite, count)
-    h_of_nonfinite = 0.0 if zeroes_nonfinite else 1.0
-    launch.launch_adaptive_step(
-        kernels,
-        current_stream(device),
-        gamma.shape[0],
-        launch.Rule(lambda_rel, 1.0 - beta, h_of_nonfinite),
-        squared_norm.data_ptr(),
-        [*map(_address, held)],
-    )
-    return AdaptiveStep(norm, h, new_gamma, lost, count)
-
-
-def _address(vector: Tensor | None) -> int | None:
-    return None if vector is None else vector.data_ptr()
+    rule = launch.Rule(lambda_rel, 1.0 - beta, not zeroes_nonfinite)
+    return kernels.adaptive_step(rule, *vectors)

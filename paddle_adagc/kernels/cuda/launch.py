@@ -3,7 +3,7 @@
 """Compiles, loads and launches the kernels: NVRTC and CUDA's driver by ctypes.
 
 Needs neither Paddle nor a CUDA toolkit: Paddle's GPU wheels bring NVRTC, and
-the driver is the GPU's. Addresses are numbers here.
+the driver is the GPU's. A tensor is anything with a ``data_ptr()``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import importlib.util
 import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -37,7 +37,6 @@ OPTIONS = (
     *DEFINES,
 )
 _WARP = 32
-_MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
 
 
 class CudaError(RuntimeError):
@@ -132,15 +131,46 @@ def _ask(nvrtc: Any, name: str, *arguments: Any) -> None:
         raise CudaError(f"NVRTC returned error {code}")
 
 
+class Rule(ctypes.Structure):
+    """Numbers of the adaptive rule, as in ``multi_tensor.cu``."""
+
+    _fields_ = [
+        (name, ctypes.c_float)
+        for name in ("lambda_rel", "one_minus_beta", "h_of_nonfinite")
+    ]
+
+
+class AdaptiveStep(NamedTuple):
+    """Result of the rule, each ``[num_tensors]``, float32 unless said."""
+
+    norm: Any
+    h: Any
+    gamma: Any
+    lost: Any  # bool, whose gradient becomes 0; None if h_of_nonfinite is not 0
+    num_nonfinite: Any  # int32
+
+
 class Kernels:
     """The kernels on a device, in its primary context, as Paddle.
 
-    ``cuda`` is the loaded CUDA driver. Nothing can be launched before
-    :meth:`load`.
+    Nothing can be launched before :meth:`load`.
+
+    Args:
+        cuda: The loaded CUDA driver.
+        device: Index of the GPU.
+        stream: Gives the handle of a device's current stream.
+        empty: Makes a vector on the device, given its length and dtype.
     """
 
-    def __init__(self, cuda: Any, device: int = 0) -> None:
-        self._cuda = cuda
+    def __init__(
+        self,
+        cuda: Any,
+        device: int,
+        stream: Callable[[int], int],
+        empty: Callable[[int, str], Any],
+    ) -> None:
+        self._cuda, self.device = cuda, device
+        self._stream, self.empty = stream, empty
         self._functions: dict[str, ctypes.c_void_p] = {}
         self._device, self._context = ctypes.c_int(), ctypes.c_void_p()
         self._module = ctypes.c_void_p()
@@ -161,11 +191,12 @@ class Kernels:
     @property
     def capability(self) -> int:
         """Compute capability, 10 * major + minor."""
-        major, minor = ctypes.c_int(), ctypes.c_int()
-        for number, attribute in ((major, _MAJOR), (minor, _MINOR)):
+        found, number = [], ctypes.c_int()
+        for attribute in (75, 76):  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
             held = ctypes.byref(number), attribute, self._device
             self.call("cuDeviceGetAttribute", *held)
-        return 10 * major.value + minor.value
+            found.append(number.value)
+        return 10 * found[0] + found[1]
 
     def load(self, image: bytes) -> None:
         """Load a cubin or PTX into the device's context."""
@@ -181,38 +212,47 @@ class Kernels:
         if current.value != self._context.value:
             self.call("cuCtxSetCurrent", self._context)
 
-    def launch(
-        self, name: str, grid: int, stream: int, *arguments: Any
-    ) -> None:
-        """Start ``grid`` blocks of a kernel.
-
-        Its arguments are addresses (numbers, or None) or of ctypes.
-        """
+    def launch(self, name: str, grid: int, *arguments: Any) -> None:
+        """Start a kernel on tensors, addresses (None: null), and numbers."""
         function = self._functions.get(name)
         if function is None:
             function = ctypes.c_void_p()
             named = ctypes.byref(function), self._module, name.encode()
             self.call("cuModuleGetFunction", *named, what=name)
             self._functions[name] = function
-        held = [
-            ctypes.c_void_p(a) if a is None or isinstance(a, int) else a
-            for a in arguments
-        ]
+        held = [*map(_argument, arguments)]
         pointers = (ctypes.c_void_p * len(held))(*map(ctypes.addressof, held))
         self.call(
             "cuLaunchKernel",
             function,
-            *(grid, 1, 1),
-            *(THREADS, 1, 1),
-            *(0, ctypes.c_void_p(stream), pointers, None),
+            *(grid, 1, 1, THREADS, 1, 1),
+            *(0, self.stream(), pointers, None),
             what=f"launch of {name}",
         )
 
-    def copy(self, target: int, source: bytes, stream: int) -> None:
-        """Copy from pageable host memory, in the stream's order."""
-        size, handle = ctypes.c_size_t(len(source)), ctypes.c_void_p(stream)
-        address = ctypes.c_uint64(target)
-        self.call("cuMemcpyHtoDAsync_v2", address, source, size, handle)
+    def stream(self) -> ctypes.c_void_p:
+        """Handle of the current stream."""
+        return ctypes.c_void_p(self._stream(self.device))
+
+    def adaptive_step(
+        self, rule: Rule, squared_norm: Any, gamma: Any, num_nonfinite: Any
+    ) -> AdaptiveStep:
+        """Start the fused rule on vectors as of an :class:`AdaptiveStep`."""
+        (count,) = gamma.shape
+        norm, h, new_gamma = (self.empty(count, "float32") for _ in range(3))
+        lost = None if rule.h_of_nonfinite else self.empty(count, "bool")
+        new_count = self.empty(count, "int32")
+        given = squared_norm, ctypes.c_int(count), rule, gamma
+        vectors = norm, h, new_gamma, lost, num_nonfinite, new_count
+        self.launch("adaptive_step", -(-count // THREADS), *given, *vectors)
+        return AdaptiveStep(norm, h, new_gamma, lost, new_count)
+
+
+def _argument(given: Any) -> Any:
+    if hasattr(given, "data_ptr"):
+        given = given.data_ptr()
+    is_address = given is None or isinstance(given, int)
+    return ctypes.c_void_p(given) if is_address else given
 
 
 class _Addresses(ctypes.Structure):
@@ -220,16 +260,12 @@ class _Addresses(ctypes.Structure):
 
 
 class Launcher:
-    """Starts the kernels for a list of segments, in one stream.
+    """Starts the kernels for a list of segments; always in one stream.
 
-    How segments are cut into chunks depends on sizes and dtypes; these tables
-    are copied to the device once.
+    Tables of how segments are cut into chunks are copied to the device once.
 
     Args:
         kernels: :class:`Kernels` of the device.
-        stream: Handle of the stream.
-        allocate: Makes a tensor of so many bytes on the device, for the tables,
-            the addresses and the partial sums.
         dtypes: Name of each segment's dtype.
         sizes: Number of values of each, 0 for none.
         runs: :data:`paddle_adagc.kernels.host.RUNS` of each, and ``num_slots``
@@ -239,47 +275,50 @@ class Launcher:
     def __init__(
         self,
         kernels: Any,
-        stream: int,
-        allocate: Callable[[int], Any],
-        dtypes: Sequence[str],
+        dtypes: Sequence[str] | np.ndarray,
         sizes: np.ndarray,
         runs: np.ndarray | None = None,
         num_slots: int = 0,
     ) -> None:
-        self._kernels, self._stream = kernels, stream
+        self._kernels = kernels
         self._num_slots = len(sizes) if runs is None else num_slots
         slots, run, stride = np.arange(len(sizes)), sizes, sizes
         if runs is not None:
             slots, stride = runs["slot"], runs["stride"]
             run = np.where(runs["run"] < 0, sizes, runs["run"])
         num_chunks, names = -(-sizes // CHUNK), np.array(dtypes, str)
-        segment = np.flatnonzero(num_chunks)
-        segment = segment[np.argsort(names[segment], kind="stable")]
+        segment = np.argsort(names, kind="stable")
         counts = num_chunks[segment]
-        stop = np.cumsum(counts)
         owner = np.repeat(segment, counts)
-        index = np.arange(len(owner)) - np.repeat(stop - counts, counts)
+        index = np.arange(len(owner))
+        index -= np.repeat(np.cumsum(counts) - counts, counts)
         chunks = np.stack([owner, index, slots[owner], 0 * owner], 1)
         spans = np.zeros([self._num_slots, 2], np.int32)
-        # Of a slot's segments, which are neighbours, first start and last stop.
-        spans[slots[segment][::-1], 0] = (stop - counts)[::-1]
-        spans[slots[segment], 1] = stop
-        kinds, of_kind = np.unique(names[owner], return_counts=True)
-        first = np.cumsum(of_kind) - of_kind
+        # A slot's chunks are neighbours, as its segments are.
+        found, first, count = _neighbours(slots[owner])
+        spans[found] = np.stack([first, first + count], 1)
         # Of each dtype its name, first chunk and number of chunks.
-        self._kinds = [
-            *zip(kinds.tolist(), first.tolist(), of_kind.tolist(), strict=True)
-        ]
-        segments = np.stack([sizes, run, stride], 1).astype(np.int64)
-        tables = segments.tobytes() + chunks.astype(np.int32).tobytes()
-        tables += spans.tobytes()
-        lengths = [24 * len(sizes), 16 * len(owner), spans.nbytes]
-        lengths += [8 * len(sizes), 4 * len(owner)]
-        self._memory = allocate(sum(lengths))
-        at = [*itertools.accumulate(lengths, initial=self._memory.data_ptr())]
-        self._segments, self._chunks, self._spans, self._addresses = at[:4]
-        self._partial = at[4]
-        kernels.copy(self._segments, tables, stream)
+        of_dtypes = (column.tolist() for column in _neighbours(names[owner]))
+        self._kinds = [*zip(*of_dtypes, strict=True)]
+        tables = [np.stack([sizes, run, stride], 1).astype(np.int64)]
+        tables += [chunks.astype(np.int32), spans]
+        lengths = [*(table.nbytes for table in tables), 8 * len(sizes)]
+        self._memory = kernels.empty(sum(lengths) + 4 * len(owner), "uint8")
+        (
+            self._segments,
+            self._chunks,
+            self._spans,
+            self._addresses,
+            self._partial,
+        ) = itertools.accumulate(lengths, initial=self._memory.data_ptr())
+        content = b"".join(table.tobytes() for table in tables)
+        kernels.call(  # in the stream's order, from pageable memory
+            "cuMemcpyHtoDAsync_v2",
+            ctypes.c_uint64(self._segments),
+            content,
+            ctypes.c_size_t(len(content)),
+            kernels.stream(),
+        )
 
     def store_addresses(self, addresses: np.ndarray) -> None:
         """Tell the device where the tensors are, uint64 ``[num_segments]``."""
@@ -289,14 +328,14 @@ class Launcher:
             ctypes.memmove(argument.values, part.tobytes(), part.nbytes)
             place = ctypes.c_int(start), ctypes.c_int(len(part))
             given = (self._addresses, *place, argument)
-            self._launch("store_addresses", 1, *given)
+            self._kernels.launch("store_addresses", 1, *given)
 
-    def squared_norms(self, out: int) -> None:
-        """Write float32 ``[num_slots]`` to the address ``out``."""
+    def squared_norms(self, out: Any) -> None:
+        """Write to ``out``, float32 ``[num_slots]``."""
         for dtype, first, count in self._kinds:
-            given = (*self._lists(first), self._partial + 4 * first)
-            self._launch(f"partial_norm_{dtype}", count, *given)
-        self._launch(
+            partial = self._partial + 4 * first
+            self._launch(f"partial_norm_{dtype}", count, first, partial)
+        self._kernels.launch(
             "finish_norms",
             -(-self._num_slots * _WARP // THREADS),
             self._spans,
@@ -305,44 +344,19 @@ class Launcher:
             out,
         )
 
-    def scale(self, h: int, discard: int | None) -> None:
-        """Scale by float32 at ``h``; zero where bool at ``discard``."""
+    def scale(self, h: Any, discard: Any) -> None:
+        """Scale by ``h``, float32; zero where ``discard``, bool or None."""
         for dtype, first, count in self._kinds:
             per_block = min(max(count // _FULL_GRID, 1), CHUNKS_OF_BLOCK)
-            given = (*self._lists(first), h, discard, ctypes.c_int(count))
+            given = first, h, discard, ctypes.c_int(count)
             self._launch(f"scale_{dtype}", -(-count // per_block), *given)
 
-    def _lists(self, first: int) -> tuple[int, int, int]:
-        return self._addresses, self._segments, self._chunks + 16 * first
-
-    def _launch(self, name: str, grid: int, *arguments: Any) -> None:
-        self._kernels.launch(name, grid, self._stream, *arguments)
-
-
-class Rule(ctypes.Structure):
-    """Numbers of the adaptive rule, as in ``multi_tensor.cu``."""
-
-    _fields_ = [
-        (name, ctypes.c_float)
-        for name in ("lambda_rel", "one_minus_beta", "h_of_nonfinite")
-    ]
+    def _launch(self, name: str, grid: int, first: int, *given: Any) -> None:
+        """Start a kernel on the chunks from ``first`` on."""
+        tables = self._addresses, self._segments, self._chunks + 16 * first
+        self._kernels.launch(name, grid, *tables, *given)
 
 
-def launch_adaptive_step(
-    kernels: Any,
-    stream: int,
-    num_tensors: int,
-    rule: Rule,
-    squared_norm: int,
-    pointers: Sequence[int | None],
-) -> None:
-    """Start the fused rule on vectors ``[num_tensors]``.
-
-    ``pointers`` are the addresses of gamma, norm, h, new gamma (all float32, as
-    ``squared_norm``), lost (bool, may be None), count of non-finite norms
-    before and after (int32). ``kernels`` and ``stream`` as for
-    :class:`Launcher`.
-    """
-    grid = -(-num_tensors // THREADS)
-    before = squared_norm, ctypes.c_int(num_tensors), rule
-    kernels.launch("adaptive_step", grid, stream, *before, *pointers)
+def _neighbours(values: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Each value, the place of its first, and how often it is there."""
+    return np.unique(values, return_index=True, return_counts=True)

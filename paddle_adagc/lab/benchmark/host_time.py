@@ -20,7 +20,6 @@ from typing import Any
 from unittest import mock
 
 import paddle
-from paddle.base import libpaddle
 
 from paddle_adagc import ClipGradByAdaGC, kernels
 from paddle_adagc.kernels import cuda, host
@@ -35,19 +34,18 @@ BACKENDS: dict[str, tuple[Any, ...]] = {
 _UNTIMED = 5
 
 
+@functools.cache
+def _kernels_without_calls() -> launch.Kernels:
+    names = ["Init", "DeviceGet", "CtxGetCurrent", "ModuleGetFunction"]
+    names += ["LaunchKernel", "MemcpyHtoDAsync_v2"]
+    nothing = ctypes.CDLL(None).Py_IsNone  # returns 0 for what these get
+    calls = types.SimpleNamespace(**{f"cu{name}": nothing for name in names})
+    return launch.Kernels(calls, 0, lambda device: 0, cuda.empty)
+
+
 @contextlib.contextmanager
 def use(backend: str) -> Iterator[None]:
     """Leave one backend of the clip; the kernels with a driver of no calls."""
-    nothing = ctypes.CDLL(None).Py_IsNone  # returns 0 for what these get
-    calls = types.SimpleNamespace(
-        cuInit=nothing,
-        cuDeviceGet=nothing,
-        cuCtxGetCurrent=nothing,
-        cuModuleGetFunction=nothing,
-        cuLaunchKernel=nothing,
-        cuMemcpyHtoDAsync_v2=nothing,
-    )
-    module = launch.Kernels(calls)
     patch = mock.patch.object
     with contextlib.ExitStack() as stack:
         enter = stack.enter_context
@@ -55,9 +53,7 @@ def use(backend: str) -> Iterator[None]:
         if backend == "CUDA kernels":
             enter(patch(paddle.device, "get_device", lambda: "gpu:0"))
             enter(patch(host, "CUDA", host.CPU))  # where the tensors lie
-            enter(patch(cuda, "_LOADED", {0: module}))
-            name = "_get_current_raw_stream"
-            enter(patch(libpaddle, name, lambda device: 0, create=True))
+            enter(patch(cuda, "_LOADED", {0: _kernels_without_calls()}))
         yield
 
 
@@ -65,7 +61,6 @@ def compare(num_tensors: int, repetitions: int) -> dict[str, dict[str, float]]:
     """Time the clip by each backend, right after AdamW's step without a clip.
 
     What the kernels' step costs whatever the number of tensors follows.
-
     The tensors have one value each and lie on the CPU. Gives name -> ``ms``,
     the median, and ``of_adamw``, the median of its ratios to the step before.
     """

@@ -3,36 +3,26 @@
 """tools/check_gpu.py without a GPU: on the emulated one, with its own clock."""
 
 import contextlib
-import importlib.util
 import json
-import subprocess
-import sys
-import types
-from pathlib import Path
+from types import SimpleNamespace
 
 import backends
 import paddle
 import pytest
+from helpers import run_python
+from pages import ROOT, load_tool
 
-TOOL = Path(__file__).parents[3] / "tools/check_gpu.py"
+from paddle_adagc.kernels.host import load_code
 
-
-@pytest.fixture(scope="module")
-def tool():
-    path = [*sys.path]
-    sys.path.insert(0, str(TOOL.parent))  # as for a script
-    spec = importlib.util.spec_from_file_location("check_gpu", TOOL)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    sys.path[:] = path
-    return module
+tool = load_tool("check_gpu")
+gpu = tool.gpu
 
 
-def on_cpu(tool, name):
+def on_cpu(name):
     """A framework whose events say that each step takes 2 ms."""
     if name == "Torch":
         pytest.importorskip("torch")
-    event = types.SimpleNamespace(
+    event = SimpleNamespace(
         record=lambda: None,
         synchronize=lambda: None,
         elapsed_time=lambda end: 2.0,
@@ -43,7 +33,7 @@ def on_cpu(tool, name):
         "name": lambda self: "NVIDIA H200, emulated",
         "other_stream": lambda self: contextlib.nullcontext(),
     }
-    return type(name, (getattr(tool, name),), facts)("cpu")
+    return type(name, (getattr(gpu, name),), facts)("cpu")
 
 
 def capture_launches(monkeypatch, torch, module):
@@ -57,11 +47,11 @@ def capture_launches(monkeypatch, torch, module):
         module.launch = launch
 
     def make_graph():
-        graph = types.SimpleNamespace(launches=[])
+        graph = SimpleNamespace(launches=[])
         graph.replay = lambda: [launch(*a) for a in graph.launches]
         return graph
 
-    stream = types.SimpleNamespace(wait_stream=lambda other: None)
+    stream = SimpleNamespace(wait_stream=lambda other: None)
     for name, fake in {
         "CUDAGraph": make_graph,
         "graph": capture,
@@ -79,35 +69,36 @@ def float32_global_norm(bound):
     return lambda pairs: clip([(p, g.astype("float32")) for p, g in pairs])
 
 
-def run(monkeypatch, tool, capsys, tmp_path, cuda, name, *arguments):
+def run(monkeypatch, capsys, tmp_path, cuda, name, *arguments):
     """Status and rows of the command, with the real search for the kernels."""
-    used = on_cpu(tool, name)
+    used = on_cpu(name)
     backends.use_cuda(monkeypatch, cuda)
-    load = tool.parts.load_kernels
+    load = gpu.load_kernels
 
-    def load_kernels(major):
-        module, facts = load(major)
+    def load_kernels(framework):
+        module, facts = load(framework)
         if name == "Torch":
             capture_launches(monkeypatch, used.lib, module)
         return module, facts
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(paddle.nn, "ClipGradByGlobalNorm", float32_global_norm)
+    monkeypatch.setattr(gpu.launch, "load_nvrtc", lambda major: cuda)
     for place, values in {
-        tool.parts: {
+        gpu: {
             "pick_framework": lambda name: used,
             "load_kernels": load_kernels,
             "DRIVER": cuda._name,
             "REPETITIONS": 2,
             "BUSY_BYTES": 8,
             "BUSY_COPIES": 2,
+            "LISTS": ((3, 3e4, 0), (5, 1e4, 1)),
         },
-        tool.parts.launch: {"load_nvrtc": lambda major: cuda},
-        tool.times: {"LISTS": ((3, 3e4, 0), (5, 1e4, 1))},
         tool: {
             "REPEATS": 2,
             "ORDER_VALUES": 1 << 12,
             "CAPTURE_VALUES": 103,
+            "LARGE_VALUES": gpu.launch.CHUNK + 77,
             "TOOL_PATH": "",
         },
     }.items():
@@ -119,10 +110,9 @@ def run(monkeypatch, tool, capsys, tmp_path, cuda, name, *arguments):
 
 
 @pytest.mark.parametrize("framework", ["Paddle", "Torch"])
-def test_it_runs_to_its_end(tool, monkeypatch, capsys, tmp_path, framework):
+def test_it_runs_to_its_end(monkeypatch, capsys, tmp_path, framework):
     cuda = backends.emulated_cuda()
-    monkeypatch.setattr(tool, "LARGE_VALUES", tool.launch.CHUNK + 77)
-    status, rows = run(monkeypatch, tool, capsys, tmp_path, cuda, framework)
+    status, rows = run(monkeypatch, capsys, tmp_path, cuda, framework)
     assert not [row["error"] for row in rows if "error" in row]
     assert status == 0
     checks = ["step", "rule"] + ["ClipGradByAdaGC"] * (framework == "Paddle")
@@ -139,7 +129,7 @@ def test_it_runs_to_its_end(tool, monkeypatch, capsys, tmp_path, framework):
         assert (row["nvrtc"], row["nvrtc_file"]) == ("0.1", cuda._name)
         assert row["stream"] == 0
     times = [row for row in rows if "time" in row]
-    assert len(times) == 2 * len(tool.times.LISTS) * len(tool.times.SHARES)
+    assert len(times) == 2 * len(gpu.LISTS) * len(gpu.SHARES)
     assert {row["ms"] for row in times} == {2.0}
     # Norms alone read half of what a copy reads and writes.
     assert times[0]["of_copy_bandwidth"] == 2.0
@@ -149,16 +139,12 @@ def test_it_runs_to_its_end(tool, monkeypatch, capsys, tmp_path, framework):
     assert times[0]["ms_at_peak_bandwidth"] == bytes_read / 4.8e9  # an H200
 
 
-def test_a_failed_check_does_not_end_the_others(
-    tool, tmp_path, monkeypatch, capsys
-):
-    source = tool.launch.SOURCE.read_text()
+def test_a_failed_check_does_not_end_the_others(tmp_path, monkeypatch, capsys):
+    source = gpu.launch.SOURCE.read_text()
     wrong = source.replace("fminf(threshold / norm, 1.0f)", "1.0f")
     assert wrong != source
-    cuda = backends.build_emulated(tmp_path, wrong)
-    status, rows = run(
-        monkeypatch, tool, capsys, tmp_path, cuda, "Paddle", "--quick"
-    )
+    cuda = load_code(backends.compile_emulated(wrong))
+    status, rows = run(monkeypatch, capsys, tmp_path, cuda, "Paddle", "--quick")
     assert status == 1
     assert [row["error"] for row in rows] == [
         "AssertionError: h differs",
@@ -168,8 +154,6 @@ def test_a_failed_check_does_not_end_the_others(
 
 
 def test_without_a_gpu_it_says_what_is_missing():
-    done = subprocess.run(
-        [sys.executable, TOOL], capture_output=True, text=True, check=False
-    )
+    done = run_python(ROOT, "tools/check_gpu.py")
     assert done.returncode == 2
     assert "no GPU to check" in done.stderr

@@ -5,8 +5,8 @@
 import ctypes
 import logging
 import os
-import types
 from pathlib import Path
+from types import SimpleNamespace
 
 import backends
 import numpy as np
@@ -24,16 +24,20 @@ from paddle_adagc.kernels.host import CUDA, NO_TENSOR
 from paddle_adagc.kernels.operators import OperatorTensors
 
 
-def pretend_gpu(monkeypatch, *, device="gpu:0", rocm=False):
-    monkeypatch.setattr(paddle.device, "get_device", lambda: device)
-    monkeypatch.setattr(paddle, "is_compiled_with_rocm", lambda: rocm)
-
-
-@pytest.fixture(autouse=True)
-def fresh(monkeypatch, tmp_path):
-    backends.emulated_cuda()  # is kept in the user's own cache
+@pytest.fixture
+def cuda(monkeypatch, tmp_path):
+    """The emulated libraries, with tensors on their GPU and an empty cache."""
+    cuda = backends.use_cuda(monkeypatch)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(runtime, "_LOADED", {})
+    cuda.emulated_compilations()  # counts from here
+    return cuda
+
+
+@pytest.fixture
+def elsewhere(monkeypatch, cuda):
+    """The same, but tensors are not on their GPU."""
+    monkeypatch.setattr(host, "CUDA", CUDA)
+    return cuda
 
 
 def assert_operators():
@@ -43,56 +47,26 @@ def assert_operators():
 
 
 @pytest.mark.parametrize(
-    ("device", "rocm", "memory"),
+    ("name", "rocm", "device"),
     [
-        ("cpu", False, 1 << 8),
-        ("gpu:3", False, (2 << 8) + 3),
-        ("gpu:0", True, 0),
-        ("xpu:0", False, 0),
-        ("gpu_pinned", False, 0),
+        ("cpu", False, None),
+        ("gpu:3", False, 3),
+        ("gpu:0", True, None),
+        ("xpu:0", False, None),
+        ("gpu_pinned", False, None),
     ],
 )
 def test_only_nvidia_devices_are_asked_for_cuda(
-    monkeypatch, device, rocm, memory
+    monkeypatch, name, rocm, device
 ):
-    pretend_gpu(monkeypatch, device=device, rocm=rocm)
-    assert host.current_memory() == memory
-    assert runtime.current_device() == (3 if device == "gpu:3" else None)
-    if runtime.current_device() is None:
-        host.load_library()  # that of the host is kept
-        monkeypatch.setattr(ctypes, "CDLL", None)
-        (part,) = kernels.split([paddle.ones([2])])
-        is_host = isinstance(part, host.HostTensors)
-        assert is_host == (device == "cpu")
-
-
-def test_switch(monkeypatch):
-    pretend_gpu(monkeypatch)
-    monkeypatch.setenv("PADDLE_ADAGC_NATIVE", "0")
+    host.load_library()  # is kept
+    monkeypatch.setattr(paddle.device, "get_device", lambda: name)
+    monkeypatch.setattr(paddle, "is_compiled_with_rocm", lambda: rocm)
     monkeypatch.setattr(ctypes, "CDLL", None)
-    assert_operators()
-    assert runtime.why_not(0) == "PADDLE_ADAGC_NATIVE=0"
-
-
-def test_gpu_build_without_a_driver_warns_once(monkeypatch, caplog):
-    pretend_gpu(monkeypatch)
-    with caplog.at_level(logging.WARNING):
-        for _ in range(3):
-            assert_operators()
-    assert len(caplog.records) == 1
-    assert "libcuda.so.1" in caplog.text
-
-
-@pytest.fixture
-def cuda(monkeypatch):
-    """The emulated libraries, for tensors that are not on their GPU."""
-    cuda = backends.emulated_cuda()
-    cuda.emulated_reset()
-    cuda.emulated_compilations()
-    pretend_gpu(monkeypatch)
-    monkeypatch.setattr(runtime, "DRIVER", cuda._name)
-    monkeypatch.setattr(launch, "load_nvrtc", lambda major: cuda)
-    return cuda
+    assert runtime.current_device() == device
+    if device is None:
+        (part,) = kernels.split([paddle.ones([2])])
+        assert isinstance(part, host.HostTensors) == (name == "cpu")
 
 
 def old_library(*arguments):
@@ -106,37 +80,39 @@ def no_nvrtc(major):
 @pytest.mark.parametrize(
     ("place", "name", "value", "message"),
     [
+        (os, "environ", {"PADDLE_ADAGC_NATIVE": "0"}, "PADDLE_ADAGC_NATIVE=0"),
+        (runtime, "DRIVER", "libcuda.so.none", "libcuda.so.none"),
         (launch, "load_nvrtc", no_nvrtc, "NVRTC was not found"),
         (launch, "Kernels", old_library, "undefined symbol: cuInit"),
-        (
-            launch,
-            "SOURCE",
-            Path(os.devnull),
-            "compile for sm_90: error: no ker",
-        ),
-        (runtime, "libpaddle", types.SimpleNamespace(), "_get_current_stream"),
+        (launch, "SOURCE", Path(os.devnull), "for sm_90: error: no kernel"),
+        (runtime, "libpaddle", SimpleNamespace(), "_get_current_stream"),
+        (None, "cuInit", 222, "cuInit returned CUDA_ERROR_EMULATED (222)"),
+        (None, "cuModuleLoadData", 222, "cuModuleLoadData returned CUDA_"),
+        (None, "cuCtxSetCurrent", 222, "cuCtxSetCurrent returned CUDA_"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_whatever_is_missing_the_operators_are_used(
-    monkeypatch, caplog, cuda, tmp_path, place, name, value, message
+    monkeypatch, caplog, elsewhere, tmp_path, place, name, value, message
 ):
-    monkeypatch.setattr(place, name, value)
-    assert_operators()
-    assert message in caplog.text
+    if place is None:
+        elsewhere.emulated_failure(name.encode(), value)
+    else:
+        monkeypatch.setattr(place, name, value)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            assert_operators()
+    assert [message in r.getMessage() for r in caplog.records] == (
+        [] if place is os else [True]
+    )
     assert message in runtime.why_not(0)
-    assert not [*tmp_path.glob("paddle_adagc/*")]
-    runtime.leave_to_operators(1, "rank 1")  # where there is no other
-    assert runtime.load_kernels(1) is None
+    is_compiled = place is None and name != "cuInit"
+    assert len([*tmp_path.glob("paddle_adagc/*")]) == is_compiled
 
 
-@pytest.mark.parametrize(
-    "call", ["cuInit", "cuModuleLoadData", "cuCtxSetCurrent"]
-)
-def test_driver_that_fails(caplog, cuda, call):
-    cuda.emulated_failure(call.encode(), 222)
+def test_tensor_that_is_not_on_the_gpu_goes_to_the_operators(elsewhere):
+    assert runtime.load_kernels(0) is not None
     assert_operators()
-    assert f"{call} returned CUDA_ERROR_EMULATED (222)" in caplog.text
 
 
 def test_image_is_compiled_once(cuda, tmp_path):
@@ -161,8 +137,8 @@ def test_a_cache_that_cannot_be_written_is_done_without(cuda, tmp_path):
 
 def test_the_stream_has_two_names(monkeypatch):
     """Paddle 3.3 has the first, earlier versions the second alone."""
-    library = types.SimpleNamespace(
-        _get_current_stream=lambda d: types.SimpleNamespace(cuda_stream=7 + d)
+    library = SimpleNamespace(
+        _get_current_stream=lambda d: SimpleNamespace(cuda_stream=7 + d)
     )
     monkeypatch.setattr(runtime, "libpaddle", library)
     assert runtime.current_stream(1) == 8
@@ -186,51 +162,46 @@ def test_a_gpu_older_than_nvrtc_is_named():
         launch.pick_target(Newer(), 70)
 
 
-def test_the_rule_runs_on_operators_where_its_vectors_are_not(monkeypatch):
-    backends.use_cuda(monkeypatch)
+def rule_step(norm, gamma=None, counts=None):
     rule = {"lambda_rel": 1.0, "beta": 0.9, "zeroes_nonfinite": True}
+    gamma = norm if gamma is None else gamma
+    if counts is None:
+        counts = paddle.zeros(norm.shape, "int32")
+    return adaptive_step(norm, gamma, counts, **rule)
 
-    def step(size):
-        ones, zeros = paddle.ones([size]), paddle.zeros([size], "int32")
-        return adaptive_step(ones, ones, zeros, **rule)
 
-    assert step(2) is not None
-    assert step(0) is None
-    assert runtime.load_kernels(0) is not None
-    ones, counts = paddle.ones([2]), paddle.zeros([2], "int32")
-    wrong = [
-        (ones.astype("float64"), ones, counts),
-        (ones, ones.astype("float16"), counts),
-        (ones, ones, counts.astype("int64")),
-        (ones, paddle.ones([3]), counts),
-    ]
-    assert [adaptive_step(*vectors, **rule) for vectors in wrong] == [None] * 4
+def test_the_rule_runs_on_operators_where_its_vectors_are_not(
+    monkeypatch, cuda
+):
+    ones = paddle.ones([2])
+    assert rule_step(ones) is not None
+    for wrong in (
+        [paddle.ones([0])],
+        [ones.astype("float64"), ones],
+        [ones, ones.astype("float16")],
+        [ones, ones, paddle.zeros([2], "int64")],
+        [ones, paddle.ones([3])],
+    ):
+        assert rule_step(*wrong) is None
     monkeypatch.setattr(host, "CUDA", CUDA)  # the vectors lie elsewhere
-    assert step(2) is None
+    assert rule_step(ones) is None
 
 
-def test_kernels_run_in_the_context_of_their_device(monkeypatch):
-    cuda = backends.use_cuda(monkeypatch)
+def test_kernels_run_in_the_context_of_their_device(cuda):
     first, second = runtime.load_kernels(0), runtime.load_kernels(1)
     assert None not in (first, second)
-    ones, counts = paddle.ones([2]), paddle.zeros([2], "int32")
-    rule = {"lambda_rel": 1.0, "beta": 0.9, "zeroes_nonfinite": True}
-    assert adaptive_step(ones, ones, counts, **rule) is not None
+    assert rule_step(paddle.ones([2])) is not None
     foreign = ctypes.c_void_p(1)
     cuda.cuCtxSetCurrent(foreign)
-    assert adaptive_step(ones, ones, counts, **rule) is not None
+    assert rule_step(paddle.ones([2])) is not None
     cuda.cuCtxSetCurrent(foreign)
     with pytest.raises(launch.CudaError, match=r"launch of .* \(201\)"):
-        second.launch("adaptive_step", 1, 0)
+        second.launch("adaptive_step", 1)
+    runtime.leave_to_operators(1, "rank 1")
+    assert runtime.load_kernels(1) is None
 
 
-def test_tensor_that_is_not_on_the_gpu_goes_to_the_operators(cuda):
-    assert runtime.DeviceTensors.is_available()
-    assert_operators()
-
-
-def test_failing_launch_says_where_it_may_come_from(monkeypatch):
-    cuda = backends.use_cuda(monkeypatch)
+def test_failing_launch_says_where_it_may_come_from(cuda):
     cuda.emulated_failure(b"cuLaunchKernel", 700)
     with pytest.raises(launch.CudaError, match=r"launch of .*700.*earlier"):
         GradientList([paddle.ones([2])]).squared_norms()

@@ -10,6 +10,7 @@ import pytest
 
 from paddle_adagc.kernels.cuda import launch
 
+SOURCE = launch.SOURCE.read_text()
 OTHERS = os.environ.get("NVRTC_LIBRARIES", "").split(":")
 """Paths of further libraries, from wheels of other versions of CUDA."""
 
@@ -41,11 +42,8 @@ _FUNCTION = re.compile(
 )
 def test_kernels_compile_without_spills(nvrtc, arch, registers):
     if launch.pick_target(nvrtc, arch) != f"sm_{arch}":
-        pytest.skip(
-            f"NVRTC {launch.nvrtc_version(nvrtc)} is older than sm_{arch}"
-        )
-    source = launch.SOURCE.read_text()
-    image, log = launch.compile_source(nvrtc, source, f"sm_{arch}")
+        pytest.skip(f"this NVRTC is older than sm_{arch}")
+    image, log = launch.compile_source(nvrtc, SOURCE, f"sm_{arch}")
     assert image.startswith(b"\x7fELF")
     functions = {f["name"]: f for f in _FUNCTION.finditer(log)}
     dtypes = ("float32", "float64", "bfloat16", "float16")
@@ -63,9 +61,7 @@ def test_kernels_compile_without_spills(nvrtc, arch, registers):
 
 
 def test_values_move_16_bytes_at_a_time(nvrtc):
-    ptx, _ = launch.compile_source(
-        nvrtc, launch.SOURCE.read_text(), "compute_80"
-    )
+    ptx, _ = launch.compile_source(nvrtc, SOURCE, "compute_80")
     # NVRTC 11 does not see that a table's addresses are of global memory.
     is_old = launch.nvrtc_version(nvrtc) < (12, 0)
     wide = rb"(\.global)%s\.v(4.\w32|2.\w64)" % (b"?" if is_old else b"")
@@ -82,7 +78,7 @@ def test_newer_gpu_than_nvrtc_knows_gets_ptx(nvrtc):
     assert launch.pick_target(nvrtc, 90) == "sm_90"
     target = launch.pick_target(nvrtc, 990)
     assert target.startswith("compute_")
-    image, _ = launch.compile_source(nvrtc, launch.SOURCE.read_text(), target)
+    image, _ = launch.compile_source(nvrtc, SOURCE, target)
     assert b".version" in image
 
 

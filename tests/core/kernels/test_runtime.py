@@ -9,12 +9,11 @@ other in a package as wheels have it. Only Paddle is told what to answer.
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import backends
 import pytest
+from helpers import run_python
 
 CLIP = """
 import ctypes, json
@@ -52,17 +51,11 @@ def test_driver_and_nvrtc_are_found_by_their_names(tmp_path):
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(backends.emulated_cuda()._name, tmp_path / file)
     path = f"{tmp_path / 'wheels'}:{os.environ.get('PYTHONPATH', '')}"
-    done = subprocess.run(
-        [sys.executable, "-c", CLIP],
-        env={
-            **os.environ,
-            "LD_LIBRARY_PATH": str(tmp_path),
-            "XDG_CACHE_HOME": str(tmp_path / "cache"),
-            "PYTHONPATH": path,
-        },
-        capture_output=True,
-        text=True,
-        check=False,
+    done = run_python(
+        *(tmp_path, "-c", CLIP),
+        LD_LIBRARY_PATH=str(tmp_path),
+        XDG_CACHE_HOME=str(tmp_path / "cache"),
+        PYTHONPATH=path,
     )
     assert done.returncode == 0, done.stderr
     *found, maps = json.loads(done.stdout.splitlines()[-1])

@@ -1,6 +1,6 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The kernels on a GPU, with tensors of Paddle or of PyTorch."""
+"""The kernels on a GPU and their times, with tensors of Paddle or PyTorch."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import ctypes
 import functools
 import importlib
 import importlib.util
+import itertools
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 DRIVER = "libcuda.so.1"
-CUDA = Path(__file__).resolve().parents[2] / "paddle_adagc/kernels/cuda"
-
+CUDA = Path(__file__).resolve().parents[1] / "paddle_adagc/kernels/cuda"
 
 # Without the package, which needs Paddle; then with it, for Paddle's part.
 sys.path[:0] = [str(CUDA), str(CUDA.parents[2])]
@@ -29,6 +29,17 @@ launch: Any = importlib.import_module("launch")
 REPETITIONS = 20
 BUSY_BYTES, BUSY_COPIES = 1 << 30, 100
 """Copied before a timed step: about 65 ms on an H100."""
+
+LISTS = (
+    *((196, 165e6, 0), (196, 165e6, 1), (219, 250e6, 0), (219, 1345e6, 0)),
+    *((747, 165e6, 0), (3828, 128e6, 0), (3828, 4e6, 0)),
+)
+"""Number of tensors, and of values; how many values they lie off 16 bytes."""
+
+SHARES = (0.0, 0.1, 1.0)
+PEAKS = {"NVIDIA H100 80GB HBM3": 3.35e12, "NVIDIA H200": 4.8e12}
+"""Beginning of a GPU's name -> bytes a second, as published for the H100 of SXM
+modules and the H200; other GPUs have only a copy's bandwidth as the floor."""
 
 
 class Torch:
@@ -151,42 +162,32 @@ class Paddle(Torch):
 
 
 class Lists:
-    """A list of tensors with its launches, as the clip has them."""
+    """A list of tensors with its launches, as the clip has them.
+
+    ``tensors`` may become None, for a gradient that is missing.
+    """
 
     def __init__(
-        self,
-        module: Any,
-        framework: Torch,
-        tensors: list[Any],
-        dtypes: list[str],
+        self, module: Any, framework: Torch, tensors: list[Any]
     ) -> None:
-        sizes = np.array([int(np.prod(t.shape)) for t in tensors])
         self.tensors = tensors
-        self.missing: set[int] = set()
         self.sums = framework.empty(len(tensors), "float32")
-        allocate = functools.partial(framework.empty, dtype="uint8")
-        self.launcher = launch.Launcher(
-            module, framework.stream(), allocate, dtypes, sizes
-        )
+        self.kept = framework.tensor(np.zeros(len(tensors)), "bool")
+        dtypes = [str(t.dtype).rpartition(".")[2] for t in tensors]
+        sizes = np.array([int(np.prod(t.shape)) for t in tensors])
+        self.launcher = launch.Launcher(module, dtypes, sizes)
 
     def squared_norms(self) -> Any:
         """Tell the device the addresses, and measure."""
-        addresses = [
-            0 if i in self.missing else tensor.data_ptr()
-            for i, tensor in enumerate(self.tensors)
-        ]
+        addresses = [0 if t is None else t.data_ptr() for t in self.tensors]
         self.launcher.store_addresses(np.array(addresses, np.uint64))
-        self.launcher.squared_norms(self.sums.data_ptr())
+        self.launcher.squared_norms(self.sums)
         return self.sums
 
-    def scale(self, h: Any, discard: Any) -> None:
-        """Scale in place."""
-        self.launcher.scale(h.data_ptr(), discard.data_ptr())
-
-    def step(self, h: Any, discard: Any) -> None:
-        """Make both passes."""
+    def step(self, h: Any) -> None:
+        """Make both passes; no gradient is discarded."""
         self.squared_norms()
-        self.scale(h, discard)
+        self.launcher.scale(h, self.kept)
 
 
 def pick_framework(name: str | None) -> Torch:
@@ -209,15 +210,21 @@ def pick_framework(name: str | None) -> Torch:
     )
 
 
-def load_kernels(cuda_major: str) -> tuple[Any, dict[str, Any]]:
+def load_kernels(framework: Torch) -> tuple[Any, dict[str, Any]]:
     """Compile the kernels for the current GPU and load them.
 
-    ``cuda_major`` says which NVRTC to prefer: a newer one than the driver's
-    CUDA may make code that the driver refuses.
+    NVRTC is the framework's: a newer one than the driver's CUDA may make code
+    that the driver refuses.
     """
-    module, version = launch.Kernels(ctypes.CDLL(DRIVER)), ctypes.c_int()
+    module = launch.Kernels(
+        ctypes.CDLL(DRIVER),
+        0,
+        lambda device: framework.stream(),
+        framework.empty,
+    )
+    version = ctypes.c_int()
     module.call("cuDriverGetVersion", ctypes.byref(version))
-    nvrtc = launch.load_nvrtc(cuda_major)
+    nvrtc = launch.load_nvrtc(framework.cuda_major())
     target = launch.pick_target(nvrtc, module.capability)
     start = time.perf_counter()
     image, _ = launch.compile_source(nvrtc, launch.SOURCE.read_text(), target)
@@ -234,9 +241,76 @@ def load_kernels(cuda_major: str) -> tuple[Any, dict[str, Any]]:
     return module, facts
 
 
-def free_bytes(module: Any) -> int:
-    """Free memory of the current device."""
-    free, total = ctypes.c_size_t(), ctypes.c_size_t()
-    found = ctypes.byref(free), ctypes.byref(total)
-    module.call("cuMemGetInfo_v2", *found)
-    return free.value
+def time_lists(module: Any, framework: Torch) -> Iterator[dict[str, Any]]:
+    """Time both passes, and what a user could do without the kernels."""
+    name = framework.name()
+    peak = next((PEAKS[key] for key in PEAKS if name.startswith(key)), None)
+    for (dtype, width), (count, total, offset) in itertools.product(
+        (("float32", 4), ("bfloat16", 2)), LISTS
+    ):
+        size = int(total) // count
+        zeros = np.zeros(size + offset)
+        tensors = [
+            framework.tensor(zeros, dtype)[offset:] for _ in range(count)
+        ]
+        lists = Lists(module, framework, tensors)
+        source = framework.empty(count * size * width, "uint8")
+        copy_ms, _ = framework.milliseconds(source.clone)
+        del source
+        norms_ms, _ = framework.milliseconds(lists.squared_norms)
+        baselines = others(framework, tensors)
+        for share in SHARES:
+            scales = np.ones(count)
+            scales[: round(share * count)] = 0.5
+            h = framework.tensor(scales, "float32")
+            mine, host = framework.milliseconds(
+                functools.partial(lists.step, h)
+            )
+            passes = 1 + 2 * round(share * count) / count
+            moved = passes * count * size * width
+            floor = copy_ms * passes / 2  # a copy reads and writes
+            yield {
+                "time": f"{count} tensors",
+                "values": count * size,
+                "dtype": dtype,
+                "offset": offset,
+                "clipped": share,
+                "ms": mine,
+                "host_ms": host,
+                "norms_ms": norms_ms,
+                "ms_at_copy_bandwidth": floor,
+                "of_copy_bandwidth": mine / floor,
+                "ms_at_peak_bandwidth": peak and 1e3 * moved / peak,
+                **baselines,
+            }
+
+
+def others(framework: Torch, tensors: list[Any]) -> dict[str, float]:
+    """Time what a user could do, and with Paddle the whole clip; in ms.
+
+    All scale everything but the whole clip, whose gradients are zero here.
+    PyTorch has no fast list for factors on the device.
+    """
+    lib, steps = framework.lib, dict[str, Callable[[], Any]]()
+    if isinstance(framework, Paddle):
+        adagc = importlib.import_module("paddle_adagc.clips.adagc")
+        zeros = lib.nn.initializer.Constant(0.0)
+        make = functools.partial(
+            lib.create_parameter, default_initializer=zeros
+        )
+        pairs = [(make(t.shape, t.dtype), t) for t in tensors]
+        mine = adagc.ClipGradByAdaGC(t_start=0)
+        theirs = lib.nn.ClipGradByGlobalNorm(1.0)
+        steps["clip"] = functools.partial(mine, pairs)
+        steps["globalgc"] = functools.partial(theirs, pairs)
+    else:
+        factors = [0.5] * len(tensors)
+        steps["foreach"] = lambda: (
+            lib._foreach_norm(tensors),
+            lib._foreach_mul_(tensors, factors),
+        )
+    found: dict[str, float] = {}
+    for name, step in steps.items():
+        ms, host_ms = framework.milliseconds(step)
+        found |= {f"{name}_ms": ms, f"{name}_host_ms": host_ms}
+    return found
