@@ -103,13 +103,8 @@ def imports_of(sources):
     return found
 
 
-MORE = {
-    f"{LIBRARY}.integrations.paddlenlp": {"paddlenlp"},
-    f"{LIBRARY}.integrations.paddleformers": {"paddleformers"},
-    f"{LIBRARY}.integrations.paddlefleet": {"paddlefleet"},
-    f"{LIBRARY}.integrations.run": {"yaml"},
-}
-"""They derive from classes of these, or read a file that is in YAML."""
+MORE = {f"{LIBRARY}.integrations.run": {"yaml"}}
+"""It reads a command's file that is in YAML."""
 
 
 def is_lab(module):

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
@@ -211,9 +212,9 @@ def test_the_clip_s_settings_are_taken_out(
     folder.mkdir()
     found, copy = run._taken_out(str(path), folder, notes)
     assert found == expected
-    assert yaml.safe_load(copy.read_text()) == REST
+    assert yaml.safe_load(Path(copy).read_text()) == REST
     assert path.read_text() == text
-    assert (copy == path) == (not values)
+    assert (copy == str(path)) == (not values)
     assert bool(notes) == bool(note)
     assert not note or re.search(note, notes[0].replace(",", " "))
 
