@@ -73,9 +73,9 @@ def last_checkpoint(output_dir: Path, world_size: int) -> str | None:
         for path in output_dir.glob("checkpoint-*")
         if (match := re.fullmatch(r"checkpoint-(\d+)", path.name))
     }
-    for step in sorted(found, reverse=True):
-        if len([*found[step].glob("saved_signal_*")]) == world_size:
-            return str(found[step])
+    for _, path in sorted(found.items(), reverse=True):
+        if len([*path.glob("saved_signal_*")]) == world_size:
+            return str(path)
     if found:
         raise ValueError(
             f"none of the checkpoints in {output_dir} was finished by "
