@@ -194,12 +194,8 @@ class ClippingCallback(TrainerCallback):
     ``train``. It writes the clip's state after the Trainer's own files. The
     Trainer reports a log before this callback can add to it, so VisualDL and
     TensorBoard show the clip's numbers as a separate run, ``clip`` in
-    ``args.logging_dir``, and Weights & Biases in the Trainer's run.
-
-    Args:
-        clip: See :class:`ClippingMixin`.
-        missing_state: Likewise.
-        units: Likewise.
+    ``args.logging_dir``, and Weights & Biases in the Trainer's run. The
+    arguments are those of the mixin.
     """
 
     def __init__(
@@ -293,7 +289,7 @@ def take_over_clipping(args: Any, clip: ClipGradBase) -> None:
     """
     clip.stat = {}
     t_start = getattr(clip, "t_start", 0)
-    is_flex = getattr(args, "save_checkpoint_format", None) == "flex_checkpoint"
+    is_flex = getattr(args, "save_checkpoint_format", "") == "flex_checkpoint"
     warned = {
         f"max_grad_norm={args.max_grad_norm} is not used: {clip!r} clips in "
         "its place (lambda_abs is the global norm of AdaGC's warm-up)": (
