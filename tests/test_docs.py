@@ -98,29 +98,23 @@ def test_named_files_tests_and_objects_exist(page):
             assert pydoc.locate(name[1]) is not None, f"no {name[1]}"
 
 
-class _Parsed(Exception):
-    """Carries what a tool's parser made of its arguments."""
-
-
 def parsed(tool, arguments, monkeypatch):
     """The options that a tool's own parser gives; the tool does nothing."""
-    main = load_tool(Path(tool).stem).main
+    main, found = load_tool(Path(tool).stem).main, []
     with monkeypatch.context() as patch:
         for name in ("parse_args", "parse_intermixed_args"):
             original = getattr(argparse.ArgumentParser, name)
 
             def stop(self, *args, _original=original, **kwargs):
-                raise _Parsed(_original(self, *args, **kwargs))
+                found.append(_original(self, *args, **kwargs))
+                sys.exit()
 
             patch.setattr(argparse.ArgumentParser, name, stop)
         patch.setattr(sys, "argv", [tool, *arguments])
-        try:
+        with pytest.raises(SystemExit):
             main()
-        except _Parsed as found:
-            return found.args[0]
-        except SystemExit:
-            pytest.fail(f"{tool} does not take {arguments}")
-    raise AssertionError(f"{tool} parses no arguments")
+    assert found, f"{tool} does not take {arguments}"
+    return found[0]
 
 
 def check_tool(tool, arguments, monkeypatch):

@@ -8,11 +8,10 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from pathlib import Path
 
 import pytest
+from pages import ROOT
 
-ROOT = Path(__file__).parents[1]
 TRAINING = """
 import importlib.resources as resources
 import os
@@ -49,15 +48,16 @@ assert [*cache.glob("host-*")]
 """
 
 
-def make_environment(folder):
-    """Return a function that runs a program of a new virtual environment."""
-    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+@pytest.mark.slow
+def test_wheel_trains_with_paddle_alone(tmp_path):
+    environment = tmp_path / "environment"
+    subprocess.run([sys.executable, "-m", "venv", environment], check=True)
     variables = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
 
     def run(program, *arguments, **changes):
         done = subprocess.run(
-            [folder / "bin" / program, *map(str, arguments)],
-            cwd=folder,
+            [environment / "bin" / program, *map(str, arguments)],
+            cwd=environment,
             env=variables | changes,
             capture_output=True,
             text=True,
@@ -65,18 +65,12 @@ def make_environment(folder):
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    return run
-
-
-@pytest.mark.slow
-def test_wheel_trains_with_paddle_alone(tmp_path):
     checkout = tmp_path / "checkout"  # a build leaves files in the folder
     caches = shutil.ignore_patterns("__pycache__")
     package = checkout / "paddle_adagc"
     shutil.copytree(ROOT / "paddle_adagc", package, ignore=caches)
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, checkout)
-    run = make_environment(tmp_path / "environment")
     run("pip", "wheel", "-q", "--no-deps", "-w", tmp_path, checkout)
     (wheel,) = tmp_path.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()

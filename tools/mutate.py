@@ -13,7 +13,6 @@ cosmic-ray imports Paddle anew for every mutant. The C++ and CUDA sources are
 left out, and so are messages. tests/mutated_modules.yaml has the modules and
 their tests, tests/equivalent_mutants.yaml the mutants that no test can notice,
 with the reason. The counts go to results/mutation.jsonl.
-integrations/paddleformers.py needs the environment of the extra [formers].
 """
 
 from __future__ import annotations

@@ -17,11 +17,8 @@ from paddle_adagc.clips.base import TensorScalingClip
 
 def clip_summary(clip: ClipGradBase) -> dict[str, Any]:
     """Summarise the last step; every rank calls it. Empty for other clips."""
-    if not isinstance(clip, TensorScalingClip):
-        return {}
-    summary = clip.summary(tensors=True)
-    del summary["step"]
-    return summary
+    is_ours = isinstance(clip, TensorScalingClip)
+    return clip.summary(tensors=True) if is_ours else {}
 
 
 def clip_logs(summary: Mapping[str, Any]) -> dict[str, float]:
@@ -30,7 +27,7 @@ def clip_logs(summary: Mapping[str, Any]) -> dict[str, float]:
     for name, value in summary.items():
         if name == "stuck":
             logs["clip_stuck"] = len(value)
-        elif name not in ("lowest_h", "tensors"):
+        elif name not in ("step", "lowest_h", "tensors"):
             is_count = isinstance(value, int)
             logs[f"clip_{name}"] = value if is_count else _short(value)
     return logs
@@ -57,43 +54,47 @@ def add_histograms(
     has the tensors of the summary's ``lowest_h``. Of a Trainer's callbacks the
     writers for VisualDL, TensorBoard and Weights & Biases are used.
     """
-    bars, points = _bars_and_points(summary.get("tensors", {}))
+    found = _by_tag(summary.get("tensors", {}))
     lowest = [(k, _short(h)) for k, h in summary.get("lowest_h", {}).items()]
     rows = [("tensor", "h"), ("---", "---:"), *lowest]
     table = "\n".join(f"| {key} | {h} |" for key, h in rows)
-    for callback in callbacks if bars or points else ():
+    for callback in callbacks if found else ():
         for name in ("vdl_writer", "tb_writer"):
             writer = getattr(callback, name, None)
             if writer is not None:
-                for tag, values in bars.items():
-                    writer.add_histogram(tag, values, step)
-                for tag, value in points.items():
-                    writer.add_scalar(tag, value, step)
+                for tag, value in found.items():
+                    is_one = isinstance(value, float)
+                    add = writer.add_scalar if is_one else writer.add_histogram
+                    add(tag, value, step)
                 if lowest:
                     writer.add_text(_LOWEST, table, step)
         wandb = getattr(callback, "_wandb", None)
         if wandb is not None:
-            shown = {tag: wandb.Histogram(v) for tag, v in bars.items()}
+            shown = {
+                tag: value
+                if isinstance(value, float)
+                else wandb.Histogram(value)
+                for tag, value in found.items()
+            }
             if lowest:
                 shown[_LOWEST] = wandb.Table(["tensor", "h"], [*lowest])
-            wandb.log({**shown, **points, "train/global_step": step})
+            wandb.log({**shown, "train/global_step": step})
 
 
-def _bars_and_points(
+def _by_tag(
     tensors: Mapping[str, Mapping[str, float]],
-) -> tuple[dict[str, np.ndarray], dict[str, float]]:
-    """Return, by tag, the values of groups and those of single tensors."""
+) -> dict[str, float | np.ndarray]:
+    """Return the values of each group, and the value of each single tensor."""
     groups: dict[str, list[str]] = {}
     for key in tensors:
         groups.setdefault(_NUMBER.sub("N", key), []).append(key)
-    bars: dict[str, np.ndarray] = {}
-    points: dict[str, float] = {}
+    found: dict[str, float | np.ndarray] = {}
     for group, keys in groups.items():
         for name in ("norm", "gamma", "h"):
             values = [tensors[key].get(name, math.nan) for key in keys]
             finite = [value for value in values if math.isfinite(value)]
             if len(keys) > 1 and finite:
-                bars[f"train/clip_{name}/{group}"] = np.array(finite)
+                found[f"train/clip_{name}/{group}"] = np.array(finite)
             elif finite:
-                points[f"train/clip_{name}/{keys[0]}"] = finite[0]
-    return bars, points
+                found[f"train/clip_{name}/{keys[0]}"] = finite[0]
+    return found

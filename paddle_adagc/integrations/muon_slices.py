@@ -10,7 +10,6 @@ the numbers of the elements, and what it cuts is read off.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -48,40 +47,30 @@ def muon_units(
     def declared(key: str, parameter: Tensor) -> Units | None:
         if parameter.name not in found:
             return None
-        return _units(key, parameter, *found[parameter.name])
+        function, arguments = found[parameter.name]
+        has_experts = parameter.ndim == 3
+        if function.__name__ == _OVER_RANKS:
+            is_cut = arguments.get("gate_up", False)
+            is_cut = is_cut and arguments.get("split_gate_up", True)
+            return Units(experts=True, parts=["0", "1"] if is_cut else ())
+        axis, widths = _cuts(key, parameter.shape, function, arguments)
+        if len(widths) == 1:
+            return Units(experts=True) if has_experts else None
+        is_tp_split = getattr(parameter, "is_distributed", False)
+        if is_tp_split and not has_experts and function.__name__ != _GATE_UP:
+            raise ValueError(
+                f"{key}: Muon's {len(widths)} slices are other heads on every "
+                "tensor-parallel rank, which one key cannot name: give units "
+                "of your own, or muon_qkv_update_mode other than 'split_head'"
+            )
+        parts = {str(i): width for i, width in enumerate(widths)}
+        if has_experts:
+            return Units(experts=True, parts=parts, axis=axis)
+        *_, module, leaf = ["", *key.rsplit(".", 2)]
+        name = f"{module}.{{part}}.{leaf}".lstrip(".")
+        return Units(parts=parts, axis=axis, key=name)
 
     return declared
-
-
-def _units(
-    key: str,
-    parameter: Tensor,
-    function: Callable[..., Any],
-    arguments: Mapping[str, Any],
-) -> Units | None:
-    has_experts = parameter.ndim == 3
-    if function.__name__ == _OVER_RANKS:
-        is_cut = arguments.get("gate_up") and arguments.get(
-            "split_gate_up", True
-        )
-        return Units(experts=True, parts=["0", "1"] if is_cut else ())
-    axis, widths = _cuts(key, parameter.shape[-2:], function, arguments)
-    if len(widths) == 1:
-        return Units(experts=True) if has_experts else None
-    is_tp_split = getattr(parameter, "is_distributed", False)
-    if is_tp_split and not has_experts and function.__name__ != _GATE_UP:
-        raise ValueError(
-            f"{key}: Muon's {len(widths)} slices are other heads on every "
-            "tensor-parallel rank, which one key cannot name: give units of "
-            "your own, or muon_qkv_update_mode other than 'split_head'"
-        )
-    *_, module, leaf = ["", *key.rsplit(".", 2)]
-    return Units(
-        experts=has_experts,
-        parts={str(i): width for i, width in enumerate(widths)},
-        axis=axis,
-        key=None if has_experts else f"{module}.{{part}}.{leaf}".lstrip("."),
-    )
 
 
 def _cuts(
@@ -91,20 +80,18 @@ def _cuts(
     arguments: Mapping[str, Any],
 ) -> tuple[int, list[int]]:
     """Return the axis that the function cuts, and the slices' widths."""
-    rows, columns = shape
+    *experts, rows, columns = shape
     numbers = np.arange(rows * columns, dtype="float64").reshape(rows, columns)
     slices: list[np.ndarray] = []
 
     def record(matrix: Tensor) -> Tensor:
-        slices.append(matrix.numpy().reshape(-1, *matrix.shape[-2:])[0])
+        slices.append(matrix.numpy().reshape(matrix.shape[-2:]))
         return matrix
 
-    whole = paddle.to_tensor(numbers, place=paddle.CPUPlace())
-    cut = functools.partial(function, **arguments)
-    try:
-        cut(whole, record)
-    except ValueError:  # it wants experts
-        cut(whole.unsqueeze(0), record)
+    one = numbers.reshape([1] * len(experts) + [rows, columns])
+    function(
+        paddle.to_tensor(one, place=paddle.CPUPlace()), record, **arguments
+    )
     slices.sort(key=lambda part: float(part[0, 0]))
     for axis in (-1, -2):
         if slices and np.array_equal(np.concatenate(slices, axis), numbers):

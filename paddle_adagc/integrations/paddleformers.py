@@ -1,16 +1,7 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A clip in PaddleFormers' ``Trainer``: :mod:`.trainer`, with its callback."""
+"""A clip in PaddleFormers's ``Trainer``."""
 
-from paddleformers.trainer import TrainerCallback, integrations
-
-from paddle_adagc.integrations import trainer
-from paddle_adagc.integrations.trainer import ClippingMixin
+from paddle_adagc.integrations.trainer import ClippingCallback, ClippingMixin
 
 __all__ = ["ClippingCallback", "ClippingMixin"]
-
-
-class ClippingCallback(trainer.ClippingCallback, TrainerCallback):
-    """See :class:`paddle_adagc.integrations.trainer.ClippingCallback`."""
-
-    _integrations = integrations

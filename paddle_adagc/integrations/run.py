@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.abc
 import importlib.machinery
 import importlib.util
 import json
@@ -27,12 +26,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-TRAINERS = (
-    "paddlenlp.trainer.trainer",
-    "paddleformers.trainer.trainer",
-    "paddlefleet.trainer.trainer",
-)
-"""Modules whose class ``Trainer`` gets the clip."""
+LIBRARIES = ("paddlenlp", "paddleformers", "paddlefleet")
+"""Packages whose class ``trainer.trainer.Trainer`` gets the clip."""
 
 SETTINGS = "PADDLE_ADAGC_RUN"
 """Environment variable: the clip and how to resume it, as JSON."""
@@ -70,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command.
 
     Returns:
-        The command's exit status; 1: it made no Trainer; 2: a mistake here.
+        The command's exit status; 2: it made no Trainer, or a mistake here.
     """
     words = [*(sys.argv[1:] if arguments is None else arguments)]
     try:
@@ -116,10 +111,8 @@ def _run(options: dict[str, Any], command: list[str], folder: Path) -> int:
     is_check = options.pop("check", False)
     settings: dict[str, Any] = {"clip": {"name": "adagc"}}
     for i, word in enumerate(command):
-        found, path = _taken_out(word, folder, notes)
-        if found:
-            command[i] = str(path)
-            settings.update(found)
+        found, command[i] = _taken_out(word, folder, notes)
+        settings |= found
     if "missing_state" in options:
         settings["missing_state"] = options.pop("missing_state")
     name = options.pop("clip", settings["clip"]["name"])
@@ -132,10 +125,9 @@ def _run(options: dict[str, Any], command: list[str], folder: Path) -> int:
     clip = make_clip(**settings["clip"])
     check_arguments(clip, settings.get("missing_state", "raise"))
     notes.append(f"clips with {str(clip).removesuffix(', 0 steps')}")
-    libraries = [name.partition(".")[0] for name in TRAINERS]
     if is_check:
         notes.append(f"would run {shlex.join(command)}")
-        for library in libraries:
+        for library in LIBRARIES:
             state = "is" if importlib.util.find_spec(library) else "is not"
             notes.append(f"{library} {state} installed here")
     for note in notes:
@@ -155,7 +147,7 @@ def _run(options: dict[str, Any], command: list[str], folder: Path) -> int:
     if status == 0 and not report.exists():
         raise ValueError(
             "the command ended, but none of its processes made a Trainer of "
-            f"{', '.join(libraries)}: nothing was clipped. Give the clip to "
+            f"{', '.join(LIBRARIES)}: nothing was clipped. Give the clip to "
             "the optimizer instead: grad_clip=ClipGradByAdaGC()"
         )
     return status
@@ -164,54 +156,45 @@ def _run(options: dict[str, Any], command: list[str], folder: Path) -> int:
 def _call(command: Sequence[str], environment: dict[str, str]) -> int:
     """Run a command that gets this process' signals, too."""
     process = subprocess.Popen(command, env=environment)
-
-    def forward(number: int, _: types.FrameType | None) -> None:
-        process.send_signal(number)
-
-    before = {
-        number: signal.signal(number, forward)
-        for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
-    }
-    try:
-        while True:
-            with contextlib.suppress(KeyboardInterrupt):  # the command's, too
-                status = process.wait()
-                return status if status >= 0 else 128 - status
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, lambda number, _: process.send_signal(number))
+    while True:
+        with contextlib.suppress(KeyboardInterrupt):  # the command's, too
+            status = process.wait()
+            return status if status >= 0 else 128 - status
 
 
 def _taken_out(
     word: str, folder: Path, notes: list[str]
-) -> tuple[dict[str, Any], Path]:
+) -> tuple[dict[str, Any], str]:
     """Take the clip's settings out of a file that the command reads.
 
     Returns them, and the path of a copy without them.
     """
-    path, copy = Path(word), folder / Path(word).name
+    path = Path(word)
     if path.suffix not in (".json", ".yaml", ".yml") or not path.is_file():
-        return {}, path
-    text = path.read_text("utf-8")
-    if path.suffix == ".json":
-        values, dump = json.loads(text), json.dumps
-    else:
+        return {}, word
+    read: Any = json.loads
+    dump: Any = json.dumps
+    if path.suffix != ".json":
         try:
             import yaml
         except ImportError as error:
             raise ImportError(
                 f"{error}: {word} may have a section 'clip'; pip install pyyaml"
             ) from error
-        values = yaml.safe_load(text)
+        read = yaml.safe_load
         dump = functools.partial(yaml.safe_dump, sort_keys=False)
-    if not isinstance(values, dict):
-        return {}, path
-    before = len(values)
-    found = take_settings(values, word, notes)
-    if len(values) == before:
-        return {}, path
+    values = read(path.read_text("utf-8"))
+    before = len(notes)
+    found = {}
+    if isinstance(values, dict):
+        found = take_settings(values, word, notes)
+    if len(notes) == before:
+        return {}, word
+    copy = folder / path.name
     copy.write_text(dump(values), "utf-8")
-    return found, copy
+    return found, str(copy)
 
 
 def take_settings(
@@ -227,7 +210,6 @@ def take_settings(
     Raises:
         ValueError: ``clip`` is no section, or ``units`` stand twice.
     """
-    clip: dict[str, Any] = {}
     found: dict[str, Any] = {}
     if "clip" in values:
         section = values.pop("clip")
@@ -236,7 +218,7 @@ def take_settings(
                 f"{where}: clip is {section!r}, not a section of the clip's "
                 "arguments"
             )
-        clip = {"name": "adagc", **section}
+        clip = found["clip"] = {"name": "adagc", **section}
         for name in ("missing_state", "units"):
             if name in clip:
                 found[name] = clip.pop(name)
@@ -250,14 +232,15 @@ def take_settings(
         became = {
             new: old[key] for key, new in _OLD_ARGUMENTS.items() if key in old
         }
-        clip = {"name": "adagc", **became, **clip}
+        clip = found.get("clip", {})
+        found["clip"] = {"name": "adagc", **became, **clip}
         notes.append(
             f"took {', '.join(old)} out of {where}: they became {became}; "
             "beta is the paper's 0.99 (ERNIE's clip had 0.98)"
         )
     elif old:
         notes.append(f"took {', '.join(old)} out of {where}: not used")
-    return {"clip": clip, **found} if clip else found
+    return found
 
 
 # ---- in the processes of the command ---------------------------------------
@@ -276,28 +259,17 @@ def install(site: str) -> None:
     sys.meta_path.insert(0, _Finder())
 
 
-def clip_here(settings: Mapping[str, Any]) -> None:
-    """Give the Trainers of this process a clip, imported already or not.
-
-    ``settings`` are those of :func:`take_settings`; ``clip`` is needed.
-    """
-    os.environ[SETTINGS] = json.dumps(settings)
-    sys.meta_path.insert(0, _Finder())
-    for name in TRAINERS:
-        if name in sys.modules:
-            change_trainer(sys.modules[name].__dict__["Trainer"])
-
-
-class _Finder(importlib.abc.MetaPathFinder):
+class _Finder:
     """Finds the Trainers' modules, whose Trainer is changed once they ran."""
 
+    @staticmethod
     def find_spec(
-        self,
         fullname: str,
         path: Sequence[str] | None = None,
         target: types.ModuleType | None = None,
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname not in TRAINERS:
+        library, _, module = fullname.partition(".")
+        if library not in LIBRARIES or module != "trainer.trainer":
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, path)
         if spec is None or spec.loader is None:
@@ -306,47 +278,48 @@ class _Finder(importlib.abc.MetaPathFinder):
 
         def exec_module(module: types.ModuleType) -> None:
             run(module)
-            change_trainer(module.__dict__["Trainer"])
+            settings = json.loads(os.environ[SETTINGS])
+            change_trainer(module.__dict__["Trainer"], settings)
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
 
-def change_trainer(trainer: type) -> None:
-    """Put the mixin before the class of each ``trainer`` that is made."""
-    with_clip = functools.cache(_with_clip)
+def change_trainer(trainer: type, settings: Mapping[str, Any]) -> None:
+    """Put the mixin before the class of each ``trainer`` that is made.
+
+    ``settings`` are those of :func:`take_settings`; ``clip`` is needed.
+    """
+    from paddle_adagc import make_clip
+    from paddle_adagc.integrations.trainer import ClippingMixin
+
+    rest = dict(settings)
+    report, arguments = rest.pop("report", None), rest.pop("clip")
+    is_trainers_own = arguments["name"] == "global_norm"
+
+    @functools.cache
+    def with_clip(cls: type) -> type:
+        """Return a class of the same name whose Trainers clip."""
+
+        def init(self: Any, *args: Any, **kwargs: Any) -> None:
+            clip = make_clip(**arguments)
+            if is_trainers_own:
+                cls.__init__(self, *args, **kwargs)  # type: ignore[misc]
+                self.args.max_grad_norm = clip.clip_norm
+            else:
+                ClippingMixin.__init__(self, *args, clip=clip, **rest, **kwargs)
+            if report:
+                Path(report).touch()
+
+        bases = (cls,) if is_trainers_own else (ClippingMixin, cls)
+        names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
+        return type(cls.__name__, bases, {"__init__": init, **names})
 
     def new(cls: type, *args: Any, **kwargs: Any) -> Any:
-        from paddle_adagc.integrations.trainer import ClippingMixin
-
         is_clipping = issubclass(cls, ClippingMixin)
         return object.__new__(cls if is_clipping else with_clip(cls))
 
     trainer.__new__ = new  # type: ignore[assignment]
-
-
-def _with_clip(cls: type) -> type:
-    """Return a class of the same name whose Trainers clip."""
-    from paddle_adagc import make_clip
-    from paddle_adagc.integrations.trainer import ClippingMixin
-
-    settings = json.loads(os.environ[SETTINGS])
-    report, arguments = settings.pop("report", None), settings.pop("clip")
-    is_trainers_own = arguments["name"] == "global_norm"
-
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        clip = make_clip(**arguments)
-        if is_trainers_own:
-            cls.__init__(self, *args, **kwargs)  # type: ignore[misc]
-            self.args.max_grad_norm = clip.clip_norm
-        else:
-            ClippingMixin.__init__(self, *args, clip=clip, **settings, **kwargs)
-        if report:
-            Path(report).touch()
-
-    bases = (cls,) if is_trainers_own else (ClippingMixin, cls)
-    names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
-    return type(cls.__name__, bases, {"__init__": init, **names})
 
 
 if __name__ == "__main__":

@@ -8,12 +8,13 @@ They descend from each other; what differs is asked of them.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import inspect
 import os
 import re
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -33,9 +34,9 @@ from paddle_adagc.parallel.units import Declared
 from paddle_adagc.state import STATE_FILE, load_state, save_state
 
 if TYPE_CHECKING:
-    from paddlenlp.trainer import Trainer
+    from paddlenlp.trainer import Trainer, TrainerCallback
 else:
-    Trainer = object
+    Trainer = TrainerCallback = object
 
 MissingState = Literal["raise", "start"]
 MISSING_STATES = ("raise", "start")
@@ -77,9 +78,8 @@ class ClippingMixin(Trainer):
         """Refuse a class in which the Trainer's methods hide the mixin's."""
         super().__init_subclass__(**kwargs)
         for kind in cls.__mro__[: cls.__mro__.index(ClippingMixin)]:
-            if not issubclass(kind, ClippingMixin) and hasattr(
-                kind, "create_optimizer"
-            ):
+            is_trainer = hasattr(kind, "create_optimizer")
+            if is_trainer and not issubclass(kind, ClippingMixin):
                 raise TypeError(
                     f"{kind.__name__} stands before ClippingMixin, which then "
                     f"does nothing: class {cls.__name__}(ClippingMixin, "
@@ -178,7 +178,6 @@ class ClippingMixin(Trainer):
             add_histograms(callbacks, summary, self.state.global_step)
 
     def _clip_summary(self) -> dict[str, Any]:
-        """Summarise the last step; empty for a clip without a summary."""
         return clip_summary(self.clip)
 
     def _save_checkpoint(self, model: Any, metrics: Any = None) -> None:
@@ -186,7 +185,7 @@ class ClippingMixin(Trainer):
         super()._save_checkpoint(model, metrics=metrics)
 
 
-class ClippingCallback:
+class ClippingCallback(TrainerCallback):
     """Let any ``Trainer`` clip with ``clip``; give it as one of ``callbacks``.
 
     It does what :class:`ClippingMixin` does, with three differences. It resumes
@@ -195,15 +194,9 @@ class ClippingCallback:
     ``train``. It writes the clip's state after the Trainer's own files. The
     Trainer reports a log before this callback can add to it, so VisualDL and
     TensorBoard show the clip's numbers as a separate run, ``clip`` in
-    ``args.logging_dir``, and Weights & Biases in the Trainer's run.
-
-    Args:
-        clip: See :class:`ClippingMixin`.
-        missing_state: Likewise.
-        units: Likewise.
+    ``args.logging_dir``, and Weights & Biases in the Trainer's run. The
+    arguments are those of the mixin.
     """
-
-    _integrations: Any  # the Trainer's module of reporting backends
 
     def __init__(
         self,
@@ -211,16 +204,19 @@ class ClippingCallback:
         missing_state: MissingState = "raise",
         units: Declared | None = None,
     ) -> None:
-        super().__init__()
         check_arguments(clip, missing_state)
         self.clip = clip
         self._missing_state = missing_state
         self._units = units
         self._reporters: list[Any] = []
 
-    def on_init_end(
-        self, args: Any, state: Any, control: Any, **kwargs: Any
-    ) -> None:
+    def __getattr__(self, event: str) -> Callable[..., None]:
+        """Do nothing at the other events, which differ by Trainer."""
+        if not event.startswith("on_"):
+            raise AttributeError(event)
+        return lambda *args, **kwargs: None
+
+    def on_init_end(self, args: Any, *others: Any, **kwargs: Any) -> None:
         """Keep the Trainer from making a clip of its own."""
         take_over_clipping(args, self.clip)
 
@@ -236,8 +232,17 @@ class ClippingCallback:
             own = f"{args.output_dir}/checkpoint-{state.global_step}"
             checkpoint = args.resume_from_checkpoint or own
         load_clip(self.clip, checkpoint, self._missing_state)
-        if state.is_world_process_zero:
-            self._reporters = self._make_reporters(args)
+        if not state.is_world_process_zero:
+            return
+        library = type(control).__module__.rpartition(".")[0]
+        known = importlib.import_module(f"{library}.integrations")
+        for kind in known.get_reporting_integration_callbacks(args.report_to):
+            if kind in (known.VisualDLCallback, known.TensorBoardCallback):
+                self._reporters.append(kind())
+                folder = str(Path(args.logging_dir) / "clip")
+                self._reporters[-1]._init_summary_writer(args, folder)
+            elif kind is known.WandbCallback:
+                self._reporters.append(kind())
 
     def on_log(
         self,
@@ -257,31 +262,14 @@ class ClippingCallback:
             reporter.on_log(args, state, control, logs=numbers, **kwargs)
         add_histograms(self._reporters, summary, state.global_step)
 
-    def on_train_end(
-        self, args: Any, state: Any, control: Any, **kwargs: Any
-    ) -> None:
+    def on_train_end(self, *args: Any, **kwargs: Any) -> None:
         """Close the clip's own logs."""
         for reporter in self._reporters:
-            reporter.on_train_end(args, state, control, **kwargs)
+            reporter.on_train_end(*args, **kwargs)
 
-    def on_save(
-        self, args: Any, state: Any, control: Any, **kwargs: Any
-    ) -> None:
+    def on_save(self, args: Any, state: Any, *_: Any, **kwargs: Any) -> None:
         """Save the clip's state beside the checkpoint's other files."""
         save_clip(self.clip, args, state.global_step)
-
-    def _make_reporters(self, args: Any) -> list[Any]:
-        """Return the Trainer's reporters, writing to a folder of the clip's."""
-        known = self._integrations
-        reporters: list[Any] = []
-        for kind in known.get_reporting_integration_callbacks(args.report_to):
-            if kind in (known.VisualDLCallback, known.TensorBoardCallback):
-                reporters.append(kind())
-                folder = str(Path(args.logging_dir) / "clip")
-                reporters[-1]._init_summary_writer(args, folder)
-            elif kind is known.WandbCallback:
-                reporters.append(kind())
-        return reporters
 
 
 def check_arguments(clip: Any, missing_state: str) -> None:
@@ -301,31 +289,26 @@ def take_over_clipping(args: Any, clip: ClipGradBase) -> None:
     """
     clip.stat = {}
     t_start = getattr(clip, "t_start", 0)
-    if args.max_grad_norm not in (0, _DEFAULT_MAX_GRAD_NORM):
-        _warn(
-            f"max_grad_norm={args.max_grad_norm} is not used: {clip!r} clips "
-            "in its place (lambda_abs is the global norm of AdaGC's warm-up)"
-        )
+    is_flex = getattr(args, "save_checkpoint_format", "") == "flex_checkpoint"
+    warned = {
+        f"max_grad_norm={args.max_grad_norm} is not used: {clip!r} clips in "
+        "its place (lambda_abs is the global norm of AdaGC's warm-up)": (
+            args.max_grad_norm not in (0, _DEFAULT_MAX_GRAD_NORM)
+        ),
+        f"t_start={t_start}, and max_steps={args.max_steps}: training ends "
+        "before the clip's warm-up is over": 0 < args.max_steps <= t_start,
+        "PaddleFormers cannot load a flex_checkpoint on one process: to "
+        "resume this run set save_checkpoint_format and "
+        "load_checkpoint_format to 'unified_checkpoint'": (
+            is_flex
+            and args.save_strategy.value != "no"
+            and dist.get_world_size() == 1
+        ),
+    }
+    for message, applies in warned.items():
+        if applies:
+            warnings.warn(message, stacklevel=4)
     args.max_grad_norm = 0.0
-    if 0 < args.max_steps <= t_start:
-        _warn(
-            f"t_start={t_start}, and max_steps={args.max_steps}: training ends "
-            "before the clip's warm-up is over"
-        )
-    if (
-        getattr(args, "save_checkpoint_format", None) == "flex_checkpoint"
-        and args.save_strategy.value != "no"
-        and dist.get_world_size() == 1
-    ):
-        _warn(
-            "PaddleFormers cannot load a flex_checkpoint on one process: to "
-            "resume this run set save_checkpoint_format and "
-            "load_checkpoint_format to 'unified_checkpoint'"
-        )
-
-
-def _warn(message: str) -> None:
-    warnings.warn(message, stacklevel=5)
 
 
 def bind_clip(
@@ -350,26 +333,25 @@ def global_expert_names(model: Any) -> Iterator[None]:
     experts have global numbers already.
     """
     config: Any = getattr(model, "config", None)
-    num_ranks = getattr(config, "moe_world_size", None) or 1
-    rank = max(getattr(config, "moe_rank", None) or 0, 0)
+    rank = getattr(config, "moe_rank", None) or 0
     original = model.state_dict
-    numbers = [int(n) for name in original() for n in _EXPERT.findall(name)]
-    if rank == 0 or not numbers or min(numbers) > 0:
+    numbers = {n for name in original() for n in _EXPERT.findall(name)}
+    if rank < 1 or "0" not in numbers:
         yield
         return
-    first = rank * (config.moe_num_experts // num_ranks)
+    first = rank * (config.moe_num_experts // config.moe_world_size)
 
     def renamed(*args: Any, **kwargs: Any) -> dict[str, Any]:
         return {
-            _EXPERT.sub(lambda m: str(int(m.group()) + first), name): tensor
+            _EXPERT.sub(lambda m: str(int(m[0]) + first), name): tensor
             for name, tensor in original(*args, **kwargs).items()
         }
 
-    object.__setattr__(model, "state_dict", renamed)
+    vars(model)["state_dict"] = renamed
     try:
         yield
     finally:
-        object.__delattr__(model, "state_dict")
+        del vars(model)["state_dict"]
 
 
 def innermost(optimizer: Any) -> Any:
@@ -410,23 +392,23 @@ def load_clip(
     if dist.is_initialized() and dist.get_world_size() > 1:
         found = []
         dist.all_gather_object(found, mine)
+    states = [answer for answer in found if isinstance(answer, dict)]
     for rank, answer in enumerate(found):
         if isinstance(answer, ValueError):
             raise ValueError(f"rank {rank}: {answer}")
-    states = [answer for answer in found if isinstance(answer, dict)]
-    missing = [answer for answer in found if isinstance(answer, Exception)]
-    if missing and not states and missing_state == "raise":
+        if isinstance(answer, dict) and answer != states[0]:
+            raise ValueError(
+                f"ranks find different {STATE_FILE} in {checkpoint}: copy that "
+                "of one rank to the others, or remove those of another run"
+            )
+    missing = [answer for answer in found if answer is not None]
+    if states:
+        clip.set_state_dict(states[0])
+    elif missing and missing_state == "raise":
         raise FileNotFoundError(
             f"{missing[0]} To switch a run to this clip, which then starts "
             "with its warm-up, give missing_state='start'"
         )
-    if any(state != states[0] for state in states):
-        raise ValueError(
-            f"ranks find different {STATE_FILE} in {checkpoint}: copy that of "
-            "one rank to the others, or remove those of another run"
-        )
-    if states:
-        clip.set_state_dict(states[0])
 
 
 def save_clip(clip: ClipGradBase, args: Any, step: int) -> None:

@@ -44,15 +44,6 @@ class CorrectionBiasCallback(TrainerCallback):
         if not routers:
             return
         tokens = paddle.stack([router.expert_usage for router in routers])
-        for group in self._groups():
-            dist.all_reduce(tokens, group=group)
-        load = tokens.astype("float32")
-        lack = paddle.sign(load.mean(axis=-1, keepdim=True) - load)
-        for router, step in zip(routers, lack * self.rate, strict=True):
-            router.e_score_correction_bias.add_(step)
-            router.expert_usage.zero_()
-
-    def _groups(self) -> list[Any]:
         hcg = fleet.get_hybrid_communicate_group()
         groups = [
             hcg.get_data_parallel_group(),
@@ -60,4 +51,11 @@ class CorrectionBiasCallback(TrainerCallback):
         ]
         if self.sequence_parallel:
             groups.append(hcg.get_model_parallel_group())
-        return [group for group in groups if group.nranks > 1]
+        for group in groups:
+            if group.nranks > 1:
+                dist.all_reduce(tokens, group=group)
+        load = tokens.astype("float32")
+        lack = paddle.sign(load.mean(axis=-1, keepdim=True) - load)
+        for router, step in zip(routers, lack * self.rate, strict=True):
+            router.e_score_correction_bias.add_(step)
+            router.expert_usage.zero_()

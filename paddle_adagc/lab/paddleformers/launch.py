@@ -14,7 +14,7 @@ import paddle.distributed as dist
 
 from paddle_adagc import make_clip
 from paddle_adagc.checks import check_directory
-from paddle_adagc.integrations.run import clip_here, take_settings
+from paddle_adagc.integrations.run import change_trainer, take_settings
 from paddle_adagc.lab.paddleformers.recipe import ERNIE, load_recipe
 from paddle_adagc.lab.paddleformers.units import check_units
 
@@ -41,6 +41,7 @@ def run_recipe(
         )
     try:
         from paddleformers.cli.train.tuner import run_tuner
+        from paddleformers.trainer.trainer import Trainer
 
         if is_ernie:
             from paddleformers.cli.train.ernie_pretrain import workflow
@@ -57,7 +58,7 @@ def run_recipe(
             "without '.[nlp]'. Without a GPU, in an environment with '.[nlp]', "
             f"`python tools/pretrain.py {path} --check` validates the recipe"
         ) from error
-    clip_here(clip)
+    change_trainer(Trainer, clip)
     try:
         run_tuner(recipe)
     except (TypeError, ValueError):  # of which the command prints the message
@@ -72,9 +73,9 @@ def last_checkpoint(output_dir: Path, world_size: int) -> str | None:
         for path in output_dir.glob("checkpoint-*")
         if (match := re.fullmatch(r"checkpoint-(\d+)", path.name))
     }
-    for step in sorted(found, reverse=True):
-        if len([*found[step].glob("saved_signal_*")]) == world_size:
-            return str(found[step])
+    for _, path in sorted(found.items(), reverse=True):
+        if len([*path.glob("saved_signal_*")]) == world_size:
+            return str(path)
     if found:
         raise ValueError(
             f"none of the checkpoints in {output_dir} was finished by "

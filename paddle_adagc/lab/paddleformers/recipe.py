@@ -45,7 +45,6 @@ _MISSPELT = 0.92
 """Similarity from which a new key counts as a misspelt key of the recipe.
 PaddleFormers' own keys stay below (``save_hf_total_limit``: 0.914)."""
 
-_DECAY_SHAPES = {"1-sqrt": "sqrt"}
 _PRECISIONS = {"bf16": "bfloat16", "float32": "float32"}
 _MODELLED = {
     "sharding": "stage1",
@@ -261,30 +260,25 @@ def _schedule(recipe: Mapping[str, Any]) -> dict[str, Any]:
     }
     if recipe["stage"] != ERNIE:
         kind = recipe.get("lr_scheduler_type", "linear")
-        check_choice("lr_scheduler_type", kind, ("cosine",))
-        return {"kind": "cosine", **shared}
+        return {
+            "kind": check_choice("lr_scheduler_type", kind, ("cosine",)),
+            **shared,
+        }
     scheduler = str(recipe["lr_scheduler"])
-    kind, _, steady = scheduler.partition(":")
-    shape = recipe.get("decay_function")
+    kind, _, flat = scheduler.partition(":")
+    check_choice("lr_scheduler", kind, ("wsd",))
+    check_choice("decay_function", recipe.get("decay_function"), ("1-sqrt",))
     last = check_integer("max_steps", recipe["max_steps"], 1)
-    if steady and not steady.isdecimal():
+    if flat and not (flat.isdecimal() and int(flat) < last):
         raise ValueError(
             f"lr_scheduler={scheduler!r}: give wsd, or wsd:N with N steps "
-            "until the decay"
-        )
-    flat = int(steady) / last if steady else 0.9
-    if not 0 <= flat < 1:
-        raise ValueError(
-            f"lr_scheduler={scheduler!r} leaves no step of max_steps={last} "
-            "to decay in"
+            f"until the decay, less than max_steps={last}"
         )
     return {
-        "kind": check_choice("lr_scheduler", kind, ("wsd",)),
+        "kind": kind,
         **shared,
-        "decay_fraction": 1 - flat,
-        "decay_shape": _DECAY_SHAPES[
-            check_choice("decay_function", shape, _DECAY_SHAPES)
-        ],
+        "decay_fraction": 1 - (int(flat) / last if flat else 0.9),
+        "decay_shape": "sqrt",
     }
 
 

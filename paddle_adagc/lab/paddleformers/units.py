@@ -26,11 +26,8 @@ from paddle_adagc.lab.paddleformers.recipe import (
 from paddle_adagc.parallel.units import Units, read_units
 
 _FUSED = {
-    "q_proj": "qkv_proj",
-    "k_proj": "qkv_proj",
-    "v_proj": "qkv_proj",
-    "gate_proj": "up_gate_proj",
-    "up_proj": "up_gate_proj",
+    **dict.fromkeys(("q_proj", "k_proj", "v_proj"), "qkv_proj"),
+    **dict.fromkeys(("gate_proj", "up_proj"), "up_gate_proj"),
 }
 """Our decoder's layer -> PaddleFormers' under ``fuse_attn_ffn``."""
 

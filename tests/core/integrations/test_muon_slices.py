@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Units of layers that say how Muon cuts them, as PaddleFleet's do."""
 
-import functools
 import types
 
 import numpy as np
@@ -18,6 +17,7 @@ from paddle_adagc.integrations.muon_slices import muon_units
 from paddle_adagc.lab.models.moe import mark_experts
 
 OPTIONS = {"muon_qkv_update_mode": "split_head", "muon_ffn_split": True}
+WHOLE = {"muon_qkv_update_mode": "none", "muon_ffn_split": False}
 HIDDEN, INNER, EXPERTS = 4, 6, 3
 
 
@@ -31,8 +31,7 @@ def ortho_gate_up(weight, orthogonalise):
 
 
 def of_experts(weight, orthogonalise):
-    if weight.ndim != 3:
-        raise ValueError("no experts")
+    assert weight.ndim == 3
     return orthogonalise(weight)
 
 
@@ -46,87 +45,85 @@ def ortho_ep_full_intermediate(weight, orthogonalise, gate_up=False):
     raise AssertionError("it talks to other ranks")
 
 
-class Attention(paddle.nn.Layer):
-    """Two groups of two q heads, one k and one v; an output by heads."""
+class Linear(paddle.nn.Layer):
+    """A linear layer ``name``, and what is said of it."""
 
-    def __init__(self, specs=None):
+    def __init__(self, name, columns, specs):
         super().__init__()
-        self.qkv_proj = paddle.nn.Linear(HIDDEN, 2 * 8, bias_attr=False)
-        self.out = self.create_parameter([6, HIDDEN])
-        self.specs = specs or {
-            "qkv_proj.weight": (blocks, {"sizes": [2] * 8}),
-            "out": (blocks, {"sizes": 3, "axis": -2}),
-            "not_here.weight": (ortho_gate_up, {}),
-        }
-
-    def muon_slice_specs(self, options):
-        is_cut = options["muon_qkv_update_mode"] == "split_head"
-        return self.specs if is_cut else {}
+        linear = paddle.nn.Linear(HIDDEN, columns, bias_attr=False)
+        self.add_sublayer(name, linear)
+        self.muon_slice_specs = lambda options: (
+            specs if options["muon_qkv_update_mode"] == "split_head" else {}
+        )
 
 
 class Experts(paddle.nn.Layer):
-    def __init__(self, is_shared=False):
+    """Two stacks; ranks may share the inner axis of every expert."""
+
+    def __init__(self, is_shared, *shapes):
         super().__init__()
-        self.weight1 = self.create_parameter([EXPERTS, HIDDEN, 2 * INNER])
-        self.weight2 = self.create_parameter([EXPERTS, INNER, HIDDEN])
-        self.is_shared = is_shared
+        self.weight1, self.weight2 = map(self.create_parameter, shapes)
+        self.intermediate_ep_sharded = is_shared
 
     def muon_slice_specs(self, options):
-        if self.is_shared:
+        if self.intermediate_ep_sharded:
             over = ortho_ep_full_intermediate
-            return {
-                "weight1": (over, {"gate_up": True}),
-                "weight2": (over, {}),
-            }
+            return {"weight1": (over, {"gate_up": True}), "weight2": (over, {})}
         is_cut = options["muon_ffn_split"]
         first = ortho_gate_up if is_cut else of_experts
         return {"weight1": (first, {}), "weight2": (of_experts, {})}
 
 
-class Net(paddle.nn.Layer):
-    def __init__(self, **arguments):
-        super().__init__()
-        self.attention = Attention()
-        self.grouped_gemm_experts = Experts(**arguments)
-        self.norm = paddle.nn.LayerNorm(HIDDEN)
+def make_net(is_shared=False):
+    """Two groups of two q heads, one k and one v; an output; experts."""
+    specs = {
+        "qkv_proj.weight": (blocks, {"sizes": [2] * 8}),
+        "out": (blocks, {"sizes": 3, "axis": -2}),
+        "not_here.weight": (ortho_gate_up, {}),
+    }
+    attention = Linear("qkv_proj", 2 * 8, specs)
+    attention.out = attention.create_parameter([6, HIDDEN])
+    shapes = [EXPERTS, HIDDEN, 2 * INNER], [EXPERTS, INNER, HIDDEN]
+    return paddle.nn.Sequential(
+        ("attention", attention),
+        (NAME, Experts(is_shared, *shapes)),
+        ("norm", paddle.nn.LayerNorm(HIDDEN)),
+    )
 
 
 NAME = "grouped_gemm_experts"
-PAIRS = [f"{NAME}.{e}.{i}.weight1" for e in range(EXPERTS) for i in (0, 1)]
-DOWN = [f"{NAME}.{e}.weight2" for e in range(EXPERTS)]
+SLICES = [
+    *(f"attention.qkv_proj.{i}.weight" for i in range(8)),
+    *(f"attention.{i}.out" for i in range(3)),
+    *(f"{NAME}.{e}.{i}.weight1" for e in range(EXPERTS) for i in (0, 1)),
+]
+MATRICES = [
+    *("attention.qkv_proj.weight", "attention.out"),
+    *(f"{NAME}.{e}.weight1" for e in range(EXPERTS)),
+]
 
 
-@pytest.mark.parametrize("is_shared", [False, True])
-def test_units_are_muon_s_slices(is_shared):
-    net, clip = Net(is_shared=is_shared), ClipGradByAdaGC(t_start=0)
-    clip.bind(net, units=muon_units(net, OPTIONS))
-    assert sorted(clip._table.keys) == sorted(
-        [
-            *(f"attention.qkv_proj.{i}.weight" for i in range(8)),
-            *(f"attention.{i}.out" for i in range(3)),
-            *(*PAIRS, *DOWN, "norm.weight", "norm.bias"),
-        ]
-    )
+@pytest.mark.parametrize(
+    ("options", "is_shared", "keys"),
+    [
+        (OPTIONS, False, SLICES),
+        (OPTIONS, True, SLICES),
+        (WHOLE, False, MATRICES),
+    ],
+)
+def test_units_are_muon_s_slices(options, is_shared, keys):
+    net, clip = make_net(is_shared), ClipGradByAdaGC(t_start=0)
+    clip.bind(net, units=muon_units(net, options))
+    uncut = [f"{NAME}.{e}.weight2" for e in range(EXPERTS)]
+    uncut += ["norm.weight", "norm.bias"]
+    assert sorted(clip._table.keys) == sorted([*keys, *uncut])
     gradient = paddle.arange(64.0).reshape([4, 16])
+    slices = gradient.numpy().reshape(4, 8, 2)
     clip([(net.attention.qkv_proj.weight, gradient)])
     norms = clip.metrics()["tensors"]
-    for i in range(8):
+    for i in range(8 if keys is SLICES else 0):
         found = norms[f"attention.qkv_proj.{i}.weight"]["norm"]
-        part = paddle.arange(64.0).reshape([4, 16])[:, 2 * i : 2 * i + 2]
-        assert found == pytest.approx(float(part.norm()), rel=1e-6)
-
-
-def test_options_decide():
-    net, clip = Net(), ClipGradByAdaGC()
-    other = {"muon_qkv_update_mode": "none", "muon_ffn_split": False}
-    clip.bind(net, units=muon_units(net, other))
-    assert sorted(clip._table.keys) == sorted(
-        [
-            *("attention.qkv_proj.weight", "attention.out"),
-            *(f"{NAME}.{e}.weight1" for e in range(EXPERTS)),
-            *(*DOWN, "norm.weight", "norm.bias"),
-        ]
-    )
+        assert found == pytest.approx(np.linalg.norm(slices[:, i]), rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -141,81 +138,64 @@ def test_options_decide():
     ],
 )
 def test_slices_without_a_key_are_refused(spec, marks, message):
-    net = Attention({"qkv_proj.weight": spec})
-    for name, value in marks.items():
-        setattr(net.qkv_proj.weight, name, value)
+    net = Linear("qkv_proj", 2 * 8, {"qkv_proj.weight": spec})
+    vars(net.qkv_proj.weight).update(marks)
     with pytest.raises(ValueError, match=message):
         ClipGradByAdaGC().bind(net, units=muon_units(net, OPTIONS))
 
 
-class Gated(paddle.nn.Layer):
-    """Gate and up of a dense layer in one matrix."""
-
-    def __init__(self, columns):
-        super().__init__()
-        self.up_gate_proj = paddle.nn.Linear(HIDDEN, columns, bias_attr=False)
-
-    def muon_slice_specs(self, options):
-        return {"up_gate_proj.weight": (ortho_gate_up, {})}
-
-
-def clip_slices(whole, layout, shares_inner_axis=False):
-    """Clip made gradients of a rank's part: state, and what is clipped."""
-    topology = layout.start() if layout.world_size > 1 else None
-    mp, ep, size = (layout.mp, layout.ep, layout.world_size)
-    rank = paddle.distributed.get_rank() if topology else 0
-    parts = functools.partial(parts_of, rank=rank, mp=mp, ep=ep)
-    shapes = [part.shape for part in parts(whole[0], shares_inner_axis)]
-    gated = Gated(shapes[0][-1])
-    if mp > 1:
-        gated.up_gate_proj.weight.is_distributed = True
-        gated.up_gate_proj.weight.split_axis = 1
-    experts = Experts(is_shared=shares_inner_axis and size > 1)
-    experts.weight1, experts.weight2 = map(experts.create_parameter, shapes[1:])
-    experts.intermediate_ep_sharded = experts.is_shared
-    if ep > 1:
-        mark_experts(experts)
-    model = paddle.nn.Sequential(("mlp", gated), (NAME, experts))
-    clip = ClipGradByAdaGC(t_start=4, lambda_abs=0.5)
-    clip.bind(model, units=muon_units(model, OPTIONS))
-    for gradients in whole:
-        values = map(paddle.to_tensor, parts(gradients, shares_inner_axis))
-        pairs = [*zip(model.parameters(), values, strict=True)]
-        if layout.split_param:
-            pairs[0] = slice_of(*pairs[0], rank, size)
-        clip(pairs)
-    return plain(clip.full_state_dict()), [g.numpy() for _, g in pairs]
-
-
-def slice_of(parameter, gradient, rank, size):
-    """What sharding V2 hands to a clip on a rank."""
-    part = paddle.zeros([gradient.size // size])
-    part.name = parameter.name
-    return part, gradient.flatten().chunk(size)[rank]
-
-
-def parts_of(gradients, shares_inner_axis, rank, mp, ep):
-    """A rank's part of gate and up, and of the experts' two stacks."""
-    dense, first, second = gradients
-    dense = half_of_each(dense, rank, mp)
-    if shares_inner_axis:
-        return [
-            dense,
-            half_of_each(first, rank, ep),
-            np.split(second, ep, 1)[rank],
-        ]
-    owned = [np.split(stack, ep)[rank % ep] for stack in (first, second)]
-    return [dense, *owned]
-
-
-def half_of_each(fused, rank, size):
+def half_of_each(fused, size, rank):
     """A rank's columns of gate, and those of up."""
     parts = [np.split(part, size, -1) for part in np.split(fused, 2, -1)]
     return np.concatenate([part[rank % size] for part in parts], -1)
 
 
+def gammas(layout, is_shared=False):
+    """Clip a rank's parts of made gradients of gate and up, and of experts."""
+    size, ep, rank = layout.world_size, layout.ep, 0
+    if size > 1:
+        layout.start()
+        rank = paddle.distributed.get_rank()
+
+    def parts(dense, first, second):
+        dense = half_of_each(dense, layout.mp, rank)
+        if is_shared:
+            first = half_of_each(first, ep, rank)
+            return [dense, first, np.split(second, ep, 1)[rank]]
+        return [dense, *(np.split(x, ep)[rank % ep] for x in (first, second))]
+
+    shapes = [4, 12], [4, 4, 8], [4, 4, 4]
+    columns, *stacks = (part.shape for part in parts(*map(np.zeros, shapes)))
+    specs = {"up_gate_proj.weight": (ortho_gate_up, {})}
+    gated = Linear("up_gate_proj", columns[-1], specs)
+    if layout.mp > 1:
+        gated.up_gate_proj.weight.is_distributed = True
+        gated.up_gate_proj.weight.split_axis = 1
+    experts = Experts(is_shared, *stacks)
+    if ep > 1:
+        mark_experts(experts)
+    model = paddle.nn.Sequential(("mlp", gated), (NAME, experts))
+    clip = ClipGradByAdaGC(t_start=4, lambda_abs=0.5)
+    clip.bind(model, units=muon_units(model, OPTIONS))
+    rng = np.random.default_rng(0)
+    for _ in range(12):
+        whole = [
+            rng.normal(size=s) * rng.lognormal(size=[s[0], *[1] * len(s[1:])])
+            for s in shapes
+        ]
+        values = [paddle.to_tensor(x, dtype="float32") for x in parts(*whole)]
+        pairs = [*zip(model.parameters(), values, strict=True)]
+        if layout.split_param:  # what sharding V2 hands to a clip
+            slice_of_it = values[0].flatten().chunk(size)[rank]
+            part = paddle.zeros_like(slice_of_it)
+            part.name = pairs[0][0].name
+            pairs[0] = part, slice_of_it
+        clip(pairs)
+    return plain(clip.full_state_dict())["gamma"]
+
+
 @pytest.mark.parametrize(
-    ("layout", "shares_inner_axis"),
+    ("layout", "is_shared"),
     [
         (Layout(mp=2), False),
         (Layout(sharding=2, ep=2, split_param=True), False),
@@ -223,39 +203,16 @@ def half_of_each(fused, rank, size):
     ],
     ids=["tp2", "ep2", "ep2, parts of all experts"],
 )
-def test_slices_over_ranks_are_those_of_one_process(layout, shares_inner_axis):
-    rng = np.random.default_rng(0)
-    shapes = ([4, 12], [4, 4, 8], [4, 4, 4])
-    whole = [
-        [
-            rng.normal(size=s) * rng.lognormal(size=[s[0], *[1] * len(s[1:])])
-            for s in shapes
-        ]
-        for _ in range(12)
-    ]
-    whole = [[g.astype("float32") for g in step] for step in whole]
-    state, clipped = clip_slices(whole, Layout())
-    assert len(state["gamma"]) == 2 + 4 * 3
-    ranks = run_on_ranks(
-        clip_slices,
-        2,
-        whole=whole,
-        layout=layout,
-        shares_inner_axis=shares_inner_axis,
-    )
-    for rank, (its_state, its_clipped) in enumerate(ranks):
-        assert its_state["gamma"] == pytest.approx(state["gamma"], rel=1e-5)
-        expected = parts_of(
-            clipped, shares_inner_axis, rank, layout.mp, layout.ep
-        )
-        if layout.split_param:
-            expected[0] = np.split(expected[0].flatten(), 2)[rank]
-        for mine, theirs in zip(its_clipped, expected, strict=True):
-            np.testing.assert_allclose(mine, theirs, rtol=1e-5)
+def test_slices_over_ranks_are_those_of_one_process(layout, is_shared):
+    expected = gammas(Layout())
+    assert len(expected) == 2 + 4 * 3
+    ranks = run_on_ranks(gammas, 2, layout=layout, is_shared=is_shared)
+    for found in ranks:
+        assert found == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize(("optim", "number"), [("muon", 22), ("adamw", 10)])
 def test_a_trainer_with_muon_clips_its_slices(tmp_path, optim, number):
     kind = types.SimpleNamespace(value=optim)
-    made = clipping(tmp_path, model=Net(), optim=kind, **OPTIONS)
+    made = clipping(tmp_path, model=make_net(), optim=kind, **OPTIONS)
     assert len(made.clip._table.keys) == number

@@ -16,8 +16,7 @@ import paddle
 import pytest
 from core.parallel.ranks import run_on_ranks
 from helpers import TINY_LLAMA
-from paddle.distributed import fleet
-from paddle.distributed.parallel import parallel_helper
+from lab.paddleformers.runs import let_formers_start_fleet
 from test_examples import run_example
 
 from paddle_adagc import ClipGradByAdaGC
@@ -40,18 +39,11 @@ if IS_FORMERS:  # the default asks fleet, which one process has not started
     }
 
 
-class Text(paddle.io.Dataset):
-    """Windows of one sentence, as bytes."""
-
-    def __len__(self):
-        """Number of samples."""
-        return 400
-
-    def __getitem__(self, index):
-        """The same tokens as inputs and labels."""
-        text = np.frombuffer(b"to clip or not to clip; " * 3, np.uint8)
-        window = text[index % 24 :][:33].astype("int64")
-        return {"input_ids": window[:-1], "labels": window[1:]}
+TEXT = np.frombuffer(b"to clip or not to clip; " * 3, np.uint8).astype("int64")
+WINDOWS = [
+    {"input_ids": TEXT[i : i + 32], "labels": TEXT[i + 1 : i + 33]}
+    for i in [*range(24)] * 17
+]
 
 
 def make_model(name):
@@ -109,11 +101,8 @@ def make_trainer(
         **arguments,
     }
     args = library.TrainingArguments(output_dir=str(output_dir), **values)
-    common = {
-        "model": make_model(name),
-        "args": args,
-        "train_dataset": Text(),
-    }
+    common = {"args": args, "train_dataset": WINDOWS}
+    common["model"] = make_model(name)
     if way == "mixin":
         return ClippingTrainer(clip=clip, missing_state=missing_state, **common)
     callback = ours.ClippingCallback(clip, missing_state)
@@ -218,12 +207,7 @@ def test_groups_of_parameters_are_clipped(tmp_path):
 
 def train_on_this_rank(way, folder, checkpoint=None, **arguments):
     """Train; return the clip's steps and gammas."""
-    paddle.device.synchronize = lambda: None  # it knows no CPU
-    # These ranks have joined before PaddleFormers looks, which then leaves
-    # fleet alone.
-    parallel_helper._is_parallel_ctx_initialized = lambda: hasattr(
-        fleet.fleet, "_hcg"
-    )
+    let_formers_start_fleet()
     trainer = make_trainer(way, folder, **arguments)
     trainer.train(resume_from_checkpoint=checkpoint)
     gamma = trainer.clip.full_state_dict()["gamma"]

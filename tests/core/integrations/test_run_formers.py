@@ -99,40 +99,44 @@ def job(tmp_path):
     return tmp_path, write
 
 
+RUN = ("-m", "paddle_adagc.integrations.run", "--")
+PRETRAIN = Path(__file__).parents[3] / "tools/pretrain.py"
+
+
 def run(folder, *arguments):
-    return run_python(folder, *arguments, PYTHONPATH=os.pathsep.join(sys.path))
+    path = os.pathsep.join(sys.path)
+    return run_python(folder, *map(str, arguments), PYTHONPATH=path)
 
 
-ROOT = Path(__file__).parents[3]
-PRETRAIN = (str(ROOT / "tools/pretrain.py"),)
-LAUNCHER = ("-m", "paddleformers.cli.launcher", "train")
-RUN = ("-m", "paddle_adagc.integrations.run", "--", sys.executable)
-COMMANDS = {"adagc-run": (*RUN, *LAUNCHER), "pretrain": PRETRAIN}
+def train(folder, config, command, *launch):
+    """Train; return the clip's state after 8 steps."""
+    target = (PRETRAIN, config)
+    if command == "adagc-run":
+        package = Path(importlib.util.find_spec("paddleformers").origin).parent
+        target = (package / "cli/launcher.py", "train", config)
+        launch = (*RUN, sys.executable, *launch)
+    ended = run(folder, *launch, *target)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    logs = [path.read_text() for path in folder.glob("log/workerlog.0")]
+    assert "clip_global_grad_norm" in "".join(
+        [ended.stdout, ended.stderr, *logs]
+    )
+    state = load_state(folder / "out/checkpoint-8")
+    assert state["step"] == 8
+    return state
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("stage", "command"),
-    [
-        ("PT", "adagc-run"),
-        ("SFT", "adagc-run"),
-        ("PT", "pretrain"),
-    ],
+    [("PT", "adagc-run"), ("SFT", "adagc-run"), ("PT", "pretrain")],
 )
 def test_a_stage_trains_and_resumes(job, stage, command):
     folder, write = job
-    ended = run(folder, *COMMANDS[command], write(stage))
-    assert ended.returncode == 0, ended.stderr[-3000:]
-    assert "clip_global_grad_norm" in ended.stdout + ended.stderr
-    state = load_state(folder / "out/checkpoint-8")
-    assert state["step"] == 8
+    state = train(folder, write(stage), command)
     shutil.rmtree(folder / "out/checkpoint-8")  # as if it had been killed
     last = str(folder / "out/checkpoint-4")
-    config = write(stage, resume_from_checkpoint=last)
-    ended = run(folder, *COMMANDS[command], config)
-    assert ended.returncode == 0, ended.stderr[-3000:]
-    again = load_state(folder / "out/checkpoint-8")
-    assert again["step"] == 8
+    again = train(folder, write(stage, resume_from_checkpoint=last), command)
     for key, gamma in state["gamma"].items():
         assert float(again["gamma"][key]) == pytest.approx(gamma, rel=1e-5)
 
@@ -146,24 +150,14 @@ def test_a_stage_trains_on_two_processes(job, stage, command):
     folder, write = job
     config = write(stage, sharding="stage1", sharding_parallel_size=2)
     launch = ("-m", "paddle.distributed.launch", "--nproc_per_node", "2")
-    package = Path(importlib.util.find_spec("paddleformers").origin).parent
-    launcher = (str(package / "cli/launcher.py"), "train")
-    before, after = {
-        "adagc-run": (RUN, launcher),
-        "pretrain": ((), PRETRAIN),
-    }[command]
-    ended = run(folder, *before, *launch, "gloo.py", *after, config)
-    assert ended.returncode == 0, ended.stderr[-3000:]
-    state = load_state(folder / "out/checkpoint-8")
+    state = train(folder, config, command, *launch, "gloo.py")
     assert len(state["gamma"]) == 2 * 9 + 3
-    logged = (folder / "log/workerlog.0").read_text()
-    assert "clip_global_grad_norm" in logged
 
 
 def test_the_command_line_wants_a_gpu(job):
     folder, write = job
-    command = str(Path(sys.executable).with_name("paddleformers-cli"))
-    ended = run(folder, *RUN[:2], command, "train", write("PT"))
+    command = Path(sys.executable).with_name("paddleformers-cli")
+    ended = run(folder, *RUN, command, "train", write("PT"))
     assert "took the section clip out of my.yaml" in ended.stderr
     assert "--devices/--gpus/--npus/--xpus: expected one" in ended.stderr
     assert ended.returncode != 0

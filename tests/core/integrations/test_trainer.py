@@ -2,12 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the Trainers share: a clip's state on ranks, and numbers for writers."""
 
+import functools
 import math
 import types
 import warnings
 from pathlib import Path
 
-import numpy as np
 import paddle
 import pytest
 from helpers import clip_arrays, make_parameters
@@ -34,56 +34,48 @@ def clip_of(steps, size=1.0):
     return clip
 
 
-@pytest.fixture
-def ranks(monkeypatch):
-    """``ranks(*answers)``: what the other ranks find."""
+@pytest.mark.parametrize(
+    ("mine", "other", "missing_state", "expected"),
+    [
+        ("ours", "ours", "raise", 3),
+        ("ours", "no state", "raise", 3),
+        ("ours", None, "raise", 3),  # it knows of no checkpoint
+        ("no state", "ours", "raise", 3),
+        (None, "ours", "raise", 3),
+        (None, None, "raise", 0),
+        ("no state", "no state", "start", 0),
+        ("no state", "no state", "raise", "give missing_state='start'"),
+        ("ours", "another's", "start", "ranks find different"),
+        ("ours", "damaged", "start", "rank 1: damaged"),
+    ],
+)
+def test_the_state_of_one_rank_serves_all(
+    monkeypatch, tmp_path, mine, other, missing_state, expected
+):
+    for folder, size in (("ours", 1.0), ("another's", 0.1)):
+        save_state(clip_of(3, size).state_dict(), tmp_path / folder)
+    found = {
+        None: None,
+        "no state": FileNotFoundError("none."),
+        "damaged": ValueError("damaged"),
+        "ours": trainer.load_state(tmp_path / "ours"),
+        "another's": trainer.load_state(tmp_path / "another's"),
+    }[other]
     monkeypatch.setattr(trainer.dist, "is_initialized", lambda: True)
     monkeypatch.setattr(trainer.dist, "get_world_size", lambda: 2)
-
-    def answer(other):
-        monkeypatch.setattr(
-            trainer.dist,
-            "all_gather_object",
-            lambda found, mine: found.extend([mine, other]),
-        )
-
-    return answer
-
-
-@pytest.mark.parametrize("knows", [True, False])
-@pytest.mark.parametrize("other", [True, False])
-def test_the_state_of_one_rank_serves_all(ranks, tmp_path, knows, other):
-    """Some ranks may know of no checkpoint."""
-    save_state(clip_of(3).state_dict(), tmp_path)
-    missing = FileNotFoundError("none") if knows else None
-    ranks(trainer.load_state(tmp_path) if other else missing)
-    clip = ClipGradByAdaGC(t_start=1)
-    mine = tmp_path / "mine" if knows else None
-    load_clip(clip, mine if other else tmp_path, "raise")
-    assert clip.num_steps == 3
-
-
-def test_no_rank_has_a_state(ranks, tmp_path):
-    ranks(FileNotFoundError("none"))
-    clip = ClipGradByAdaGC()
-    with pytest.raises(FileNotFoundError, match="missing_state='start'"):
-        load_clip(clip, tmp_path, "raise")
-    load_clip(clip, tmp_path, "start")
-    ranks(None)  # nor a checkpoint
-    load_clip(clip, None, "raise")
-    assert clip.num_steps == 0
-    assert load_clip(object(), tmp_path, "raise") is None  # no clip of ours
-
-
-def test_different_and_damaged_states_are_refused(ranks, tmp_path):
-    save_state(clip_of(3).state_dict(), tmp_path)
-    save_state(clip_of(3, size=0.1).state_dict(), tmp_path / "other")
-    ranks(trainer.load_state(tmp_path / "other"))
-    with pytest.raises(ValueError, match="ranks find different"):
-        load_clip(ClipGradByAdaGC(), tmp_path, "start")
-    ranks(ValueError("damaged"))
-    with pytest.raises(ValueError, match="rank 1: damaged"):
-        load_clip(ClipGradByAdaGC(), tmp_path, "start")
+    monkeypatch.setattr(
+        trainer.dist,
+        "all_gather_object",
+        lambda answers, own: answers.extend([own, found]),
+    )
+    clip, checkpoint = ClipGradByAdaGC(t_start=1), mine and tmp_path / mine
+    assert load_clip(object(), checkpoint, missing_state) is None
+    if isinstance(expected, int):
+        load_clip(clip, checkpoint, missing_state)
+        assert clip.num_steps == expected
+        return
+    with pytest.raises((FileNotFoundError, ValueError), match=expected):
+        load_clip(clip, checkpoint, missing_state)
 
 
 SAVES = types.SimpleNamespace(value="steps")
@@ -124,10 +116,9 @@ def test_arguments_that_do_not_fit_are_warned_of(clip, arguments, message):
 )
 def test_what_is_no_clip_is_refused(tmp_path, arguments, error, message):
     arguments = {"clip": ClipGradByAdaGC(), **arguments}
-    with pytest.raises(error, match=message):
-        Clipping(tmp_path, **arguments)
-    with pytest.raises(error, match=message):
-        ClippingCallback(**arguments)
+    for made in (functools.partial(Clipping, tmp_path), ClippingCallback):
+        with pytest.raises(error, match=message):
+            made(**arguments)
 
 
 def test_a_mixin_behind_the_trainer_is_refused():
@@ -136,19 +127,16 @@ def test_a_mixin_behind_the_trainer_is_refused():
         type("W", (base, ClippingMixin), {})
 
 
-class Writer:
+class Writer(dict):
     """Keeps what it gets, by tag."""
 
-    def __init__(self):
-        self.found = {}
+    def add_scalar(self, tag, value, step):
+        self[tag] = (value, step)
 
-    def add(self, tag, values, step):
-        self.found[tag] = (np.asarray(values).tolist(), step)
+    add_text = add_scalar
 
-    add_histogram = add_scalar = add
-
-    def add_text(self, tag, text, step):
-        self.found[tag] = (text, step)
+    def add_histogram(self, tag, values, step):
+        self[tag] = (values.tolist(), step)
 
 
 def numbers(norm):
@@ -168,7 +156,7 @@ TENSORS = {
 def test_groups_are_histograms_and_single_tensors_are_curves():
     logged, writers = [], [Writer(), Writer()]
     wandb = types.SimpleNamespace(
-        Histogram=lambda values: sorted(values.tolist()),
+        Histogram=lambda values: values.tolist(),
         Table=lambda columns, data: [columns, *data],
         log=logged.append,
     )
@@ -180,29 +168,23 @@ def test_groups_are_histograms_and_single_tensors_are_curves():
     ]
     lowest = {"head.weight": 0.123456}
     add_histograms(callbacks, {"tensors": TENSORS, "lowest_h": lowest}, 7)
-    shown = {
-        "norm/layers.N.up.weight": [1.0, 3.0],
-        "norm/head.weight": 5.0,
-    }
+    shown = {"norm/layers.N.up.weight": [1.0, 3.0], "norm/head.weight": 5.0}
     for group in ("layers.N.up.weight", "layers.N.down.weight"):
         shown |= {f"gamma/{group}": [2.0, 2.0], f"h/{group}": [0.5, 0.5]}
     for key in ("head.weight", "embed.weight"):
         shown |= {f"gamma/{key}": 2.0, f"h/{key}": 0.5}
     shown = {f"train/clip_{tag}": value for tag, value in shown.items()}
     table = "| tensor | h |\n| --- | ---: |\n| head.weight | 0.1235 |"
+    tag = "train/clip_lowest_h"
     for writer in writers:
-        assert writer.found == {
-            "train/clip_lowest_h": (table, 7),
-            **{tag: (value, 7) for tag, value in shown.items()},
-        }
+        expected = {tag: table, **shown}
+        assert writer == {k: (value, 7) for k, value in expected.items()}
     rows = [["tensor", "h"], ("head.weight", 0.1235)]
-    rest = {"train/clip_lowest_h": rows, "train/global_step": 7}
-    assert logged == [{**shown, **rest}]
-    alone = {"tensors": {"head.weight": numbers(1.0)}}
-    add_histograms(callbacks[3:], alone, 8)
-    assert logged[1].keys() == {
-        "train/global_step",
-        *(f"train/clip_{name}/head.weight" for name in ("norm", "gamma", "h")),
+    assert logged == [{**shown, tag: rows, "train/global_step": 7}]
+    add_histograms(callbacks[3:], {"tensors": {"head": numbers(1.0)}}, 8)
+    assert logged[1] == {
+        "train/global_step": 8,
+        **{f"train/clip_{k}/head": v for k, v in numbers(1.0).items()},
     }
 
 
@@ -259,8 +241,7 @@ class Trainer:
 
 def get_last_checkpoint(folder):
     """Finds it as the Trainer's module does."""
-    found = [*Path(folder).glob("checkpoint-*")]
-    return str(max(found)) if found else None
+    return max(map(str, Path(folder).glob("checkpoint-*")), default=None)
 
 
 class Clipping(ClippingMixin, Trainer):

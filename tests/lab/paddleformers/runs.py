@@ -19,6 +19,8 @@ import numpy as np
 import paddle
 import paddle.distributed as dist
 from core.parallel.ranks import run_on_ranks
+from paddle.distributed import fleet
+from paddle.distributed.parallel import parallel_helper
 
 RECIPES = (
     Path(__file__).resolve().parents[3] / "configs" / "ernie_10b_a1.4b_fp8"
@@ -72,13 +74,19 @@ EP2 = [
 """Overrides: EP2 and sharding V2 on two ranks."""
 
 
+def let_formers_start_fleet():
+    """These ranks have joined before it looks: it then leaves fleet alone."""
+    parallel_helper._is_parallel_ctx_initialized = lambda: hasattr(
+        fleet.fleet, "_hcg"
+    )
+    paddle.device.synchronize = lambda: None  # it knows no CPU
+
+
 def import_workflow():
     """PaddleFormers' ``ernie_pretrain.workflow``, made to run on this CPU."""
     fp8 = types.ModuleType("paddle.incubate.fp8")
     fp8.deep_gemm = types.ModuleType("deep_gemm")
     sys.modules.setdefault("paddle.incubate.fp8", fp8)
-    from paddle.distributed import fleet
-    from paddle.distributed.parallel import parallel_helper
     from paddleformers.cli.train.ernie_pretrain import workflow
     from paddleformers.cli.train.ernie_pretrain.models.moe import (
         moe_layer,
@@ -86,12 +94,7 @@ def import_workflow():
     )
     from paddleformers.trainer import training_args
 
-    # The ranks of these tests have joined before PaddleFormers looks, which
-    # then leaves fleet alone.
-    parallel_helper._is_parallel_ctx_initialized = lambda: hasattr(
-        fleet.fleet, "_hcg"
-    )
-    paddle.device.synchronize = lambda: None  # it knows no CPU
+    let_formers_start_fleet()
     moe_layer.moe_gate_dispatch = dispatch
     moe_layer.GateCombine = types.SimpleNamespace(apply=combine)
     top2_gate.int_bincount = count

@@ -116,7 +116,7 @@ def test_run_config_is_the_same_run():
     ("override", "complaint"),
     [
         ("lr_scheduler=cosine", "lr_scheduler must be one of wsd"),
-        ("lr_scheduler=wsd:21000", "leaves no step"),
+        ("lr_scheduler=wsd:21000", "less than max_steps=21000"),
         ("decay_function=half_life", "decay_function must be one of 1-sqrt"),
         ("input_dir=0.5 a 0.5 b", "not one weight and one prefix"),
         ("compute_type=nf4", "compute_type must be one of"),
