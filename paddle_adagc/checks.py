@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import difflib
-import importlib.util
 import math
 import operator
 import os
@@ -17,15 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-
-def check_installed(module: str, extra: str) -> None:
-    """Raise ``ImportError`` unless a module of the package's extra is there."""
-    if importlib.util.find_spec(module) is None:
-        raise ImportError(
-            f"{module} is not installed here: pip install -e '.[{extra}]' "
-            "(PaddleNLP and PaddleFormers need separate environments)"
-        )
 
 
 def check_integer(name: str, value: Any, minimum: int) -> int:
