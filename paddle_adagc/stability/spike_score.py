@@ -27,14 +27,9 @@ def group_events(
     consecutive steps alone, and an event may last longer than ``event_gap``.
     Returns the first and the last step of every event; ``steps`` ascend.
     """
-    events: list[tuple[int, int]] = []
-    for step in steps:
-        step = int(step)
-        if events and step - events[-1][1] <= event_gap:
-            events[-1] = (events[-1][0], step)
-        else:
-            events.append((step, step))
-    return tuple(events)
+    every = np.array([*steps], np.int64)
+    events = np.split(every, np.flatnonzero(np.diff(every) > event_gap) + 1)
+    return tuple((int(e[0]), int(e[-1])) for e in events if e.size)
 
 
 def count_events(
