@@ -11,6 +11,7 @@ import subprocess
 
 import numpy as np
 import pytest
+from core.parallel.ranks import run_on_ranks
 from soak import runs
 
 pytestmark = pytest.mark.slow
@@ -124,16 +125,23 @@ def take_image(image, subject, rng, in_save):
     with file.open("wb") as empty:
         empty.truncate(32 * 2**20)
     subprocess.run(["mkfs.ext4", "-q", "-F", str(file)], check=True)
-    with mounted(run.parent, "-o", "loop", str(file)):
-        (process,) = runs.start(subject.config, 1)
+
+    def stop(ranks):
         steps = rng.integers(1, 40)
-        runs.wait_for_moment([process], run, steps, in_save, rng)
+        runs.wait_for_moment(ranks, run, steps, in_save, rng)
         with contextlib.suppress(ProcessLookupError):  # it has ended
-            os.kill(process.pid, signal.SIGSTOP)
+            os.kill(ranks[0].pid, signal.SIGSTOP)
         while True:  # until the kernel does not write meanwhile
             shutil.copyfile(file, image)
             if filecmp.cmp(file, image, shallow=False):
                 break
-        process.kill()
-        process.join()
+        ranks[0].kill()
+
+    with (
+        mounted(run.parent, "-o", "loop", str(file)),
+        contextlib.suppress(RuntimeError),
+    ):
+        run_on_ranks(
+            runs.command, 1, meanwhile=stop, config_file=subject.config
+        )
     file.unlink()
