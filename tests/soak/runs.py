@@ -14,8 +14,6 @@ import multiprocessing
 import os
 import time
 import traceback
-from typing import NamedTuple
-from unittest import mock
 
 import numpy as np
 from lab.train.runs import make_values
@@ -25,7 +23,6 @@ from paddle_adagc.lab.data.config import PrepareConfig
 from paddle_adagc.lab.data.prepare import prepare
 from paddle_adagc.lab.record.files import METRICS, RunRecord
 from paddle_adagc.lab.train.checkpoints import COMPLETE
-from paddle_adagc.lab.train.trainer import PretrainTrainer
 
 REPEAT = int(os.environ.get("SOAK_REPEAT", "1"))
 """How often the long tests repeat their trials."""
@@ -36,13 +33,6 @@ _LOGGED = ("nonfinite", "clipped_fraction", "global_grad_norm")
 main = load_tool("pretrain").main
 forks = multiprocessing.get_context("forkserver")
 forks.set_forkserver_preload(["paddlenlp", __name__])  # of run_on_ranks
-
-
-class Answer(NamedTuple):
-    """A command's exit status (None: an exception), and what it said."""
-
-    status: int | None
-    text: str
 
 
 def prepare_text(folder):
@@ -78,7 +68,10 @@ def write_config(path, directory, prefix, sections=None, **train):
 
 
 def run_command(config_file, *options):
-    """Give ``tools/pretrain.py``'s command in this process."""
+    """Give the command in this process; its exit status and what it says.
+
+    The status is None after an exception.
+    """
     text = io.StringIO()
     try:
         with (
@@ -87,10 +80,10 @@ def run_command(config_file, *options):
         ):
             status = main([str(config_file), *options])
     except Exception:
-        return Answer(None, traceback.format_exc())
+        return None, traceback.format_exc()
     finally:
         gc.collect()  # closes the files of a run that did not end
-    return Answer(status, text.getvalue().strip())
+    return status, text.getvalue().strip()
 
 
 def uninterrupted(directory, prefix, **train):
@@ -99,25 +92,6 @@ def uninterrupted(directory, prefix, **train):
     answer = run_command(write_config(path, directory, prefix, **train))
     assert answer == (0, "")
     return RunRecord.load(directory)
-
-
-@contextlib.contextmanager
-def at_step(step, action):
-    """Do something when a run in this process comes to a step."""
-    training_step = PretrainTrainer.training_step
-
-    def acting(self, *args, **options):
-        if self.state.global_step == step:
-            action()
-        return training_step(self, *args, **options)
-
-    with mock.patch.object(PretrainTrainer, "training_step", acting):
-        yield
-
-
-def interrupt():
-    """End a run without giving it a chance to save (``at_step``)."""
-    raise InterruptedError
 
 
 def wait_for_moment(ranks, directory, num_steps, in_save, rng):

@@ -12,6 +12,7 @@ import subprocess
 import numpy as np
 import pytest
 from core.parallel.ranks import run_on_ranks
+from lab.train.runs import at_step
 from soak import runs
 
 pytestmark = pytest.mark.slow
@@ -58,7 +59,7 @@ class Subject:
         """Give the command again: it must end with the same record."""
         answer = runs.run_command(self.config)
         outcome = runs.judge(case, answer, self.run, self.whole)
-        assert outcome != "refused", f"{case}: {answer.text}"
+        assert outcome != "refused", f"{case}: {answer}"
 
 
 def fill(subject, disk):
@@ -69,7 +70,10 @@ def fill(subject, disk):
 
 
 def make_read_only(subject, disk):
-    with runs.at_step(10, runs.interrupt):
+    def interrupt():
+        raise InterruptedError  # which leaves no file open
+
+    with at_step(10, interrupt):
         runs.run_command(subject.config)
     remount(disk, "ro")
     first = runs.run_command(subject.config)
@@ -78,7 +82,7 @@ def make_read_only(subject, disk):
 
 
 def remove_folder(subject, disk):
-    with runs.at_step(6, lambda: shutil.rmtree(subject.run)):
+    with at_step(6, lambda: shutil.rmtree(subject.run)):
         return runs.run_command(subject.config)
 
 
