@@ -75,10 +75,7 @@ class ClipState:
     warmup_start: int = 0  # steps made when the warm-up began
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the form of ``state_dict()``.
-
-        A number about all tensors stands under the key ``"global"``.
-        """
+        """Return the form of ``state_dict()``."""
         numbers_by_key = {
             name: dict(zip(self.keys, _unbind(value), strict=True))
             if value.ndim
@@ -129,8 +126,7 @@ class ClipState:
     ) -> ClipState:
         """Return what a clip of the class ``owner`` takes over; refuse others.
 
-        It has ``arguments`` of these names and keeps ``quantities``, of which a
-        state may lack the ``optional`` ones, or have them without use.
+        A state may lack ``optional`` quantities, or have them without use.
         """
         foreign = [
             name
@@ -187,11 +183,9 @@ class ClipState:
         return dataclasses.replace(self, keys=tuple(keys), values=values)
 
     def renamed(self, prefixes: Mapping[str, str]) -> ClipState:
-        """Return the same under other names.
+        """Return the same with other prefixes of keys, the longest that fits.
 
-        ``prefixes``: beginning of a key -> what stands there instead, both
-        without the dot that follows. The longest one counts; ``""`` is the
-        beginning of every key.
+        They have no dot at the end; ``""`` is a prefix of every key.
         """
         unused, keys = {*prefixes}, []
         for key in self.keys:

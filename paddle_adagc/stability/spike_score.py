@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from paddle_adagc.checks import check_integer, check_positive, check_series
 
@@ -138,9 +139,8 @@ def spike_score(
     chunk = max(1, _CHUNK_ELEMENTS // window)
     for start in range(window, finite.size, chunk):
         values = finite[start : start + chunk]
-        windows = np.lib.stride_tricks.sliding_window_view(
-            finite[start - window : start + values.size - 1], window
-        )
+        past = finite[start - window : start + values.size - 1]
+        windows = sliding_window_view(past, window)
         # Relative to the first value: a large offset then costs no digits, and
         # equal values have the deviation 0 exactly.
         first = windows[:, :1]
