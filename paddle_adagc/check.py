@@ -10,6 +10,7 @@ issue has to say. The exit status is 1 if the steps are wrong.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.metadata
 import os
 import platform
@@ -27,27 +28,23 @@ from paddle_adagc.kernels import cuda
 _SHAPES = ([3, 5], [40_000], [7], [1])
 _ALLOWED = 1e-5
 _PACKAGES = ("numpy", "paddlenlp", "paddleformers", "paddlefleet")
-_WORDS = {
-    "HostTensors": "C++ loops",
-    "DeviceTensors": "CUDA kernels",
-    "OperatorTensors": "Paddle's operators",
-}
+_WORDS = {"HostTensors": "C++ loops", "DeviceTensors": "CUDA kernels"}
 
 
 def backend() -> str:
     """What the clip's passes run on, with the reason if it is operators."""
     (part,) = GradientList([paddle.ones([3])])._parts
-    name = _WORDS[type(part).__name__]
-    device = cuda.current_device()
-    if name != "Paddle's operators":
-        return name
+    name, device = type(part).__name__, cuda.current_device()
+    if name in _WORDS:
+        return _WORDS[name]
+    reason: str | None = "the kernels are made for NVIDIA GPUs"
     if os.environ.get("PADDLE_ADAGC_NATIVE", "1") == "0":
-        return f"{name}: PADDLE_ADAGC_NATIVE=0"
-    if device is not None:
-        return f"{name}: {cuda.why_not(device)}"
-    if paddle.device.get_device() == "cpu":
-        return f"{name}: the C++ loops need g++"
-    return f"{name}: the kernels are made for NVIDIA GPUs"
+        reason = "PADDLE_ADAGC_NATIVE=0"
+    elif device is not None:
+        reason = cuda.why_not(device)
+    elif paddle.device.get_device() == "cpu":
+        reason = "the C++ loops need g++"
+    return f"Paddle's operators: {reason}"
 
 
 def largest_error() -> float:
@@ -95,10 +92,8 @@ def main(arguments: list[str] | None = None) -> int:
         "the clip uses": backend(),
     }
     for name in _PACKAGES:
-        try:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             rows[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     for i in range(paddle.device.cuda.device_count()):
         rows[f"gpu {i}"] = paddle.device.cuda.get_device_name(i)
     error = largest_error()

@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import difflib
-import importlib.util
 import math
 import operator
 import os
@@ -17,15 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-
-def check_installed(module: str, extra: str) -> None:
-    """Raise ``ImportError`` unless a module of the package's extra is there."""
-    if importlib.util.find_spec(module) is None:
-        raise ImportError(
-            f"{module} is not installed here: pip install -e '.[{extra}]' "
-            "(PaddleNLP and PaddleFormers need separate environments)"
-        )
 
 
 def check_integer(name: str, value: Any, minimum: int) -> int:
@@ -90,12 +80,10 @@ def suggestion(
 ) -> str:
     """``", did you mean 'x'?"`` with the choice nearest to ``value``, or "".
 
-    ``prefix`` stands before the choice, as users have to write it;
-    ``similarity`` is the least one of a suggestion, from 0 to 1 (equal).
+    ``prefix`` stands before the choice; ``similarity`` is the least one, from 0
+    to 1 (equal).
     """
-    near = difflib.get_close_matches(
-        str(value), choices, n=1, cutoff=similarity
-    )
+    near = difflib.get_close_matches(str(value), choices, 1, similarity)
     return f", did you mean {prefix + near[0]!r}?" if near else ""
 
 
@@ -139,8 +127,6 @@ def check_series(name: str, values: Any) -> np.ndarray:
     if str(getattr(values, "dtype", "")).endswith("bfloat16"):
         raise TypeError(f"{name} is bfloat16: cast it to float32 first")
     series = np.asarray(values)
-    if series.size == 0 and series.ndim == 1:
-        return np.zeros(0)
     if series.dtype.kind not in "fiu":
         raise TypeError(
             f"{name} must be a series of real numbers, got {values!r:.80} "

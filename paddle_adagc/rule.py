@@ -99,10 +99,8 @@ def log_change(norm: Tensor, gamma: Tensor) -> tuple[Tensor, Tensor]:
         paddle.where(known, value, one).astype("float64").log()
         for value in (norm, gamma)
     ]
-    return (
-        (logs[0] - logs[1]).sum(keepdim=True),
-        known.astype("float64").sum(keepdim=True),
-    )
+    change, count = logs[0] - logs[1], known.astype("float64")
+    return change.sum(keepdim=True), count.sum(keepdim=True)
 
 
 def mean_change(total: Tensor, count: Tensor, h: Tensor) -> Tensor:
@@ -154,11 +152,10 @@ def supported_minimum(
         left <= 0,
     )
     disagreed = paddle.where(is_replaced, norm, gamma)
-    votes = paddle.where(is_replaced, paddle.ones_like(left), left.clip(min=0))
     new = paddle.where(disagrees, disagreed, paddle.minimum(gamma, norm))
-    votes = paddle.where(
-        disagrees, votes, (support + 1.0).clip(max=FULL_SUPPORT)
-    )
+    votes = paddle.where(is_replaced, paddle.ones_like(left), left.clip(min=0))
+    more = (support + 1.0).clip(max=FULL_SUPPORT)
+    votes = paddle.where(disagrees, votes, more)
     observed = _observed(norm)
     return (
         paddle.where(observed, new, gamma),

@@ -13,7 +13,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import math
 import numbers
 import os
 import warnings
@@ -33,6 +32,7 @@ from paddle_adagc.files import atomic_write
 GLOBAL = "global"
 """Key under which a dict holds a number about all tensors together."""
 
+_COUNTS = ("step", "warmup_start")
 _FORMER = {
     "lambda_dev": 0.0,
     "preset": "paper",
@@ -56,23 +56,9 @@ class Quantity:
     is_global: bool = False  # one number for all tensors together
     is_positive: bool = False  # 0 is refused; ``inf`` (none so far) is not
     tolerance: float = ROUNDING
-    """Relative difference between ranks that is still rounding."""
-
     absent: float | None = None
     """Given for a count, which is no norm and no metric: its value where a
     state does not hold it, as the rule has dropped it or did not count."""
-
-    def check(self, key: str, value: float) -> None:
-        """Refuse a number that the rule could not resume from."""
-        must = "finite and not negative"
-        is_right = 0 <= value < math.inf
-        if self.is_positive:
-            must = "positive (inf for a tensor without a norm so far)"
-            is_right = value > 0
-        if not is_right:
-            raise ValueError(
-                f"{self.name} of {key!r} is {value}: it must be {must}"
-            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,10 +75,7 @@ class ClipState:
     warmup_start: int = 0  # steps made when the warm-up began
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the form of ``state_dict()``.
-
-        A number about all tensors stands under the key ``"global"``.
-        """
+        """Return the form of ``state_dict()``."""
         numbers_by_key = {
             name: dict(zip(self.keys, _unbind(value), strict=True))
             if value.ndim
@@ -110,8 +93,7 @@ class ClipState:
         _check_form(state)
         quantities = {"warmup_start": 0, **state}
         config = {**quantities.pop("config")}
-        step = _count("step", quantities.pop("step"))
-        start = _count("warmup_start", quantities.pop("warmup_start"))
+        step, start = (_count(name, quantities.pop(name)) for name in _COUNTS)
         if start > step:
             raise ValueError(
                 f"the state's warmup_start={start} is after its step={step}"
@@ -119,22 +101,21 @@ class ClipState:
         if [*quantities] == ["norm"]:  # ZClip's in format 2
             norm = quantities["norm"]
             quantities = {name: {GLOBAL: v} for name, v in norm.items()}
-        keys: tuple[str, ...] | None = None
+        of_tensors = (n for n in quantities.values() if [*n] != [GLOBAL])
+        keys: tuple[str, ...] = tuple(next(of_tensors, ()))
         values: dict[str, np.ndarray] = {}
-        for name, numbers_by_key in quantities.items():
-            if [*numbers_by_key] == [GLOBAL]:
-                values[name] = _vector(name, numbers_by_key).reshape([])
-                continue
-            keys = tuple(numbers_by_key) if keys is None else keys
-            if numbers_by_key.keys() != {*keys}:
-                other = sorted(numbers_by_key.keys() ^ {*keys})
+        for name, by_key in quantities.items():
+            is_global = [*by_key] == [GLOBAL]
+            mine = (GLOBAL,) if is_global else keys
+            if other := by_key.keys() ^ {*mine}:
                 raise ValueError(
                     f"the state's {name} is not about the same tensors as its "
-                    f"other numbers: one of them lacks {other[:5]}"
+                    f"other numbers: one of them lacks {sorted(other)[:5]}"
                 )
-            ordered = {key: numbers_by_key[key] for key in keys}
-            values[name] = _vector(name, ordered)
-        return cls(step, config, keys or (), values, start)
+            vector = [_number(name, key, by_key[key]) for key in mine]
+            shape = [] if is_global else [len(keys)]
+            values[name] = np.array(vector, np.float32).reshape(shape)
+        return cls(step, config, keys, values, start)
 
     def fitted(
         self,
@@ -145,8 +126,7 @@ class ClipState:
     ) -> ClipState:
         """Return what a clip of the class ``owner`` takes over; refuse others.
 
-        It has ``arguments`` of these names and keeps ``quantities``, of which a
-        state may lack the ``optional`` ones, or have them without use.
+        A state may lack ``optional`` quantities, or have them without use.
         """
         foreign = [
             name
@@ -158,8 +138,8 @@ class ClipState:
                 f"the state was made by a clip with the arguments {foreign}, "
                 f"which {owner} does not have: it is another clip's"
             )
-        wanted = [q.name for q in quantities]
-        if other := {*self.values}.difference(wanted, optional):
+        known = {q.name for q in quantities}.union(optional)
+        if other := self.values.keys() - known:
             raise ValueError(
                 f"the state holds {sorted(other)}, which {owner} does not "
                 "keep: it is another clip's"
@@ -180,9 +160,16 @@ class ClipState:
                     f"the state's {q.name} is not {form}: it is not a state of "
                     f"{owner}"
                 )
-            keys = (GLOBAL,) if q.is_global else self.keys
-            for key, number in zip(keys, value.reshape(-1), strict=True):
-                q.check(key, number.item())
+            must = "finite and not negative"
+            is_right = (value >= 0) & np.isfinite(value)
+            if q.is_positive:
+                must = "positive (inf for a tensor without a norm so far)"
+                is_right = value > 0
+            for i in np.flatnonzero(~is_right):
+                key = GLOBAL if q.is_global else self.keys[i]
+                raise ValueError(
+                    f"{q.name} of {key!r} is {value.flat[i]}: it must be {must}"
+                )
         return dataclasses.replace(self, values=values)
 
     def restrict(self, keys: Sequence[str]) -> ClipState:
@@ -196,11 +183,9 @@ class ClipState:
         return dataclasses.replace(self, keys=tuple(keys), values=values)
 
     def renamed(self, prefixes: Mapping[str, str]) -> ClipState:
-        """Return the same under other names.
+        """Return the same with other prefixes of keys, the longest that fits.
 
-        ``prefixes``: beginning of a key -> what stands there instead, both
-        without the dot that follows. The longest one counts; ``""`` is the
-        beginning of every key.
+        They have no dot at the end; ``""`` is a prefix of every key.
         """
         unused, keys = {*prefixes}, []
         for key in self.keys:
@@ -261,8 +246,7 @@ def _check_form(state: Any) -> None:
                 "returned"
             )
     for name, part in state.items():
-        is_count = name in ("step", "warmup_start")
-        if not is_count and not isinstance(part, dict):
+        if name not in _COUNTS and not isinstance(part, dict):
             raise ValueError(f"the state's {name} must be a dict")
 
 
@@ -274,24 +258,8 @@ def _count(name: str, value: Any) -> int:
     return int(value)
 
 
-def _vector(name: str, numbers_by_key: Mapping[str, Any]) -> np.ndarray:
-    wide = np.array(
-        [_number(name, key, value) for key, value in numbers_by_key.items()],
-        np.float64,
-    )
-    with np.errstate(over="ignore"):
-        vector = wide.astype(np.float32)
-    changed = np.isinf(vector) != np.isinf(wide)
-    changed |= (vector == 0) != (wide == 0)
-    for i in np.flatnonzero(changed):
-        raise ValueError(
-            f"{name} of {[*numbers_by_key][i]!r} is {wide[i]}: float32 cannot "
-            "hold it"
-        )
-    return vector
-
-
-def _number(name: str, key: str, value: Any) -> float:
+def _number(name: str, key: str, value: Any) -> np.ndarray:
+    """Return a number of any kind as float32, ``[]``."""
     if isinstance(value, Tensor) and value.dtype == paddle.bfloat16:
         value = value.astype("float32")
     array = np.asarray(value)
@@ -305,7 +273,12 @@ def _number(name: str, key: str, value: Any) -> float:
             f"{name} of {key!r} is not one number: shape "
             f"{list(array.shape)}, dtype {array.dtype}"
         )
-    return float(array.reshape(()))
+    wide = array.astype(np.float64).reshape([])
+    with np.errstate(over="ignore"):
+        number = wide.astype(np.float32)
+    if np.isinf(number) != np.isinf(wide) or (number == 0) != (wide == 0):
+        raise ValueError(f"{name} of {key!r} is {wide}: float32 cannot hold it")
+    return number
 
 
 def _unbind(vector: Any) -> Sequence[Any]:
@@ -347,16 +320,15 @@ def save_state(
         )
     whole = ClipState.from_dict(state)
     vectors = {name: v.reshape(-1) for name, v in whole.values.items()}
-    metadata = {
-        "format": _FORMAT,
-        "keys": json.dumps(whole.keys),
-        "scalars": json.dumps(
-            [n for n, v in whole.values.items() if not v.ndim]
-        ),
-        "step": json.dumps(whole.step),
-        "warmup_start": json.dumps(whole.warmup_start),
-        "config": json.dumps(whole.config),
+    about = {
+        "keys": whole.keys,
+        "scalars": [n for n, v in whole.values.items() if not v.ndim],
+        "step": whole.step,
+        "warmup_start": whole.warmup_start,
+        "config": whole.config,
     }
+    metadata = {"format": _FORMAT}
+    metadata |= {name: json.dumps(value) for name, value in about.items()}
     metadata[_CHECKSUM] = _checksum(metadata, vectors)
     directory = check_directory("directory", directory)
     return atomic_write(directory / file_name, save(vectors, metadata))
@@ -405,24 +377,22 @@ def read_state(path: str | os.PathLike[str]) -> ClipState:
 def _state_of(
     metadata: Mapping[str, str], vectors: Mapping[str, np.ndarray]
 ) -> ClipState:
-    is_old = metadata.keys() <= _OLD_METADATA  # without a checksum
-    if not is_old and metadata.get(_CHECKSUM) != _checksum(metadata, vectors):
+    texts = {**metadata}
+    checksum = texts.pop(_CHECKSUM, None)
+    is_old = checksum is None and texts.keys() <= _OLD_METADATA
+    if not is_old and checksum != _checksum(texts, vectors):
         raise ValueError("its SHA-256 differs from that in the file")
-    if metadata.get("format") not in (_FORMAT, _FORMAT_2):
+    form = texts.pop("format", None)
+    if form not in (_FORMAT, _FORMAT_2):
         raise ValueError(
-            f"its format is {metadata.get('format')!r}, not one of "
-            f"{(_FORMAT, _FORMAT_2)}"
+            f"its format is {form!r}, not one of {(_FORMAT, _FORMAT_2)}"
         )
-    about = {
-        name: json.loads(text)
-        for name, text in metadata.items()
-        if name not in ("format", _CHECKSUM)
-    }
+    about = {name: json.loads(text) for name, text in texts.items()}
     keys, scalars = about.pop("keys"), about.pop("scalars", ())
     quantities = {}
     for name, vector in vectors.items():
         its_keys = [GLOBAL] if name in scalars else keys
-        if metadata["format"] == _FORMAT_2:
+        if form == _FORMAT_2:
             its_keys = keys[name]
         if len(its_keys) != len(vector):
             raise ValueError(
@@ -433,11 +403,10 @@ def _state_of(
 
 
 def _checksum(
-    metadata: Mapping[str, str], vectors: Mapping[str, np.ndarray]
+    metadata: dict[str, str], vectors: Mapping[str, np.ndarray]
 ) -> str:
     """SHA-256 of a file's numbers and of what stands beside them."""
-    about = {k: v for k, v in metadata.items() if k != _CHECKSUM}
-    digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
+    digest = hashlib.sha256(json.dumps(metadata, sort_keys=True).encode())
     for name in sorted(vectors):
         vector = vectors[name]
         digest.update(f"{name} {vector.dtype.str} {vector.shape}".encode())

@@ -39,7 +39,8 @@ from command import (
     make_parser,
 )
 
-from paddle_adagc.checks import check_choice, check_installed
+from paddle_adagc.checks import check_choice
+from paddle_adagc.lab import check_installed
 
 CONFIGS = ROOT / "configs" / "proxy"
 ERNIE = CONFIGS / "ernie_moe.yaml"

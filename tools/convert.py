@@ -17,7 +17,7 @@ import argparse
 
 from command import add_options, check_folder, exit_status, make_parser
 
-from paddle_adagc.checks import check_installed
+from paddle_adagc.lab import check_installed
 
 _TO_HF = """
 source RUN           run or checkpoint

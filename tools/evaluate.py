@@ -21,8 +21,8 @@ from pathlib import Path
 
 import command
 
-from paddle_adagc.checks import check_installed
 from paddle_adagc.files import atomic_write_json
+from paddle_adagc.lab import check_installed
 
 _OPTIONS = """
 model MODEL             what to score

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from command import add_options, check_run, exit_status, make_parser
 
-from paddle_adagc.checks import check_installed
+from paddle_adagc.lab import check_installed
 
 _OPTIONS = """
 run RUN           run directory

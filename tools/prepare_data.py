@@ -29,7 +29,7 @@ from command import (
     make_parser,
 )
 
-from paddle_adagc.checks import check_installed
+from paddle_adagc.lab import check_installed
 from paddle_adagc.lab.data.sources import TEXT_FORMATS
 from paddle_adagc.lab.storage import storage_errors
 

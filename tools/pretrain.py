@@ -43,7 +43,8 @@ from command import (
     make_parser,
 )
 
-from paddle_adagc.checks import check_directory, check_installed
+from paddle_adagc.checks import check_directory
+from paddle_adagc.lab import check_installed
 from paddle_adagc.lab.storage import storage_errors
 
 _OPTIONS = """

@@ -25,7 +25,7 @@ from command import (
     make_parser,
 )
 
-from paddle_adagc.checks import check_installed
+from paddle_adagc.lab import check_installed
 
 _OPTIONS = """
 runs RUN        run directory

@@ -30,8 +30,8 @@ from pathlib import Path
 
 import command
 
-from paddle_adagc.checks import check_installed
 from paddle_adagc.files import atomic_write
+from paddle_adagc.lab import check_installed
 
 GRIDS = command.ROOT / "configs" / "experiments"
 CLAIMS = command.ROOT / "configs" / "claims.yaml"

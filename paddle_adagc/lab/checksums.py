@@ -4,11 +4,11 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,7 @@ def describe(directory: Path, names: Iterable[str]) -> Description:
         return {"bytes": path.stat().st_size, "sha256": sha256(path)}
 
     names = list(names)
-    with _threads() as pool:
+    with ThreadPoolExecutor(_MAX_THREADS) as pool:
         return dict(zip(names, pool.map(one, names), strict=True))
 
 
@@ -86,7 +86,7 @@ def find_fault(
             return f"{name} has another SHA-256 than when it was written"
         return None
 
-    with _threads() as pool:
+    with ThreadPoolExecutor(_MAX_THREADS) as pool:
         return next(filter(None, pool.map(one, sorted(described))), None)
 
 
@@ -108,8 +108,3 @@ def _digest(value: Mapping[str, Any]) -> str:
     content = {key: part for key, part in value.items() if key != SEAL}
     text = json.dumps(content, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _threads() -> concurrent.futures.ThreadPoolExecutor:
-    count = min(_MAX_THREADS, os.cpu_count() or 1)
-    return concurrent.futures.ThreadPoolExecutor(count)

@@ -27,20 +27,14 @@ def markdown_table(
             raise ValueError(f"{line} has not the {len(head)} cells of {head}")
     columns = zip(*lines, strict=True)
     widths = [max(2, *map(len, column)) if pad else 0 for column in columns]
-    rows = [
-        " | ".join(
-            cell.ljust(width) if column < left else cell.rjust(width)
-            for column, (cell, width) in enumerate(
-                zip(line, widths, strict=True)
-            )
-        )
-        for line in lines
-    ]
     marks = [
-        "-" * max(3, width + 2)
-        if column < left
-        else "-" * max(3, width + 1) + ":"
-        for column, width in enumerate(widths)
+        "-" * max(3, width + 2) if i < left else "-" * max(3, width + 1) + ":"
+        for i, width in enumerate(widths)
     ]
-    head_line, *row_lines = (f"| {row} |\n" for row in rows)
+    sides = [str.ljust if i < left else str.rjust for i in range(len(head))]
+    aligned = (
+        [f(cell, w) for f, cell, w in zip(sides, line, widths, strict=True)]
+        for line in lines
+    )
+    head_line, *row_lines = (f"| {' | '.join(row)} |\n" for row in aligned)
     return "".join([head_line, f"|{'|'.join(marks)}|\n", *row_lines])

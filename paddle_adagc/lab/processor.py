@@ -13,7 +13,6 @@ from typing import Any
 _NAMES = {"avx512f": "AVX-512", "avx2": "AVX2", "avx": "AVX"}
 """Sets of vector instructions, the widest first."""
 
-
 _INSTRUCTION_SETS = (
     "avx",
     "avx2",
@@ -51,18 +50,12 @@ def choose_mkl_kernels() -> None:
         os.environ.setdefault("MKL_DEBUG_CPU_TYPE", "5")
 
 
-def processor_name() -> str:
-    """Return the model and its widest vectors: losses differ between those.
-
-    Virtual machines hide the model: an "AMD EPYC" may or may not have AVX-512.
-    """
-    fields = processor_fields()
-    model = fields["model name"] or platform.processor()
-    return with_vectors(model, fields["flags"].split())
-
-
 def with_vectors(model: str, instruction_sets: list[str]) -> str:
-    """Add the widest vectors to a model, unless they stand there already."""
+    """Add the widest vectors to a model, unless they stand there already.
+
+    Losses differ between those, and virtual machines hide the model: an "AMD
+    EPYC" may or may not have AVX-512.
+    """
     widest = next((n for s, n in _NAMES.items() if s in instruction_sets), "")
     is_whole = not widest or model.endswith(f" ({widest})")
     return model if is_whole else f"{model} ({widest})"
@@ -91,8 +84,9 @@ def processor_facts() -> dict[str, Any]:
 
     fields = processor_fields()
     flags = fields["flags"].split()
+    model = fields["model name"] or platform.processor()
     return {
-        "processor": processor_name(),
+        "processor": with_vectors(model, flags),
         "vendor": fields["vendor_id"],
         "architecture": platform.machine(),
         "num_cores": os.cpu_count(),

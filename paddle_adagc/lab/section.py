@@ -98,17 +98,15 @@ def section(kind: type[T]) -> type[T]:
         try:
             check(self, **values)
         except pydantic.ValidationError as error:
-            mistakes = sorted(error.errors(), key=_is_missing)
+            # A missing key is often just misspelt, so that comes first.
+            mistakes = sorted(
+                error.errors(), key=lambda mistake: mistake["type"] == "missing"
+            )
             lines = [_describe(made, mistake) for mistake in mistakes]
             raise ValueError("\n".join(lines)) from error
 
     made.__init__ = __init__
     return made
-
-
-def _is_missing(mistake: ErrorDetails) -> bool:
-    """Sort key: a missing key is often just misspelt, so that comes first."""
-    return mistake["type"] == "missing"
 
 
 def _describe(kind: type, mistake: ErrorDetails) -> str:
@@ -133,7 +131,7 @@ def _describe(kind: type, mistake: ErrorDetails) -> str:
     if problem == "literal_error":
         return _choice_line(key, value, typing.get_args(declared))
     rule = _RULES.get(problem, f"be valid: {mistake['msg']}").format(**context)
-    how = f": give all of it, as in {key}=[...]" * (rule == _LIST)
+    how = f": give all of it, as in {key}=[...]" if rule == _LIST else ""
     return f"{key} must {rule}, got {value!r}{how}"
 
 

@@ -60,7 +60,6 @@ class Watch:
     """Judge the mean of this many last finite values (of the logarithms)."""
 
     def __post_init__(self) -> None:
-        """Validate every field; the error names the first that is wrong."""
         check_positive("sigma", self.sigma)
         check_not_negative("least", self.least)
         check_bool("log", self.log)
@@ -235,11 +234,9 @@ class Monitor:
 
     def _report(self, new: Alarm) -> None:
         """Add an abnormal value to its series' last event, or begin one."""
-        for i in reversed(range(len(self._alarms))):
-            old = self._alarms[i]
-            if old.series == new.series:
-                if new.start - old.end > EVENT_GAP:
-                    break
+        for i, old in enumerate(self._alarms):
+            is_same = old.series == new.series
+            if is_same and new.start - old.end <= EVENT_GAP:
                 worst = max(old, new, key=_badness)
                 self._alarms[i] = dataclasses.replace(
                     worst, start=old.start, end=new.end, usual=old.usual

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from paddle_adagc.checks import check_integer, check_positive, check_series
 from paddle_adagc.stability.spike_score import count_events, group_events
@@ -105,7 +106,7 @@ def paired_excess(
     bursts = group_events(faults, 1)
     ends = [first for first, _ in bursts[1:]] + [excess.size]
     recoveries = [
-        _recovery(excess, last, end)
+        _recovery(excess[last + 1 : end])
         for (_, last), end in zip(bursts, ends, strict=True)
     ]
     return PairedExcess(
@@ -119,17 +120,14 @@ def paired_excess(
     )
 
 
-def _recovery(excess: np.ndarray, last: int, end: int) -> int | None:
-    """Count steps from ``last + 1`` until the excess is gone, or None."""
-    steps = last + 1 + np.flatnonzero(~np.isnan(excess[last + 1 : end]))
+def _recovery(excess: np.ndarray) -> int | None:
+    """Count the steps until the excess is gone; None if it does not go."""
+    steps = np.flatnonzero(~np.isnan(excess))
     if not steps.size:
         return None
-    windows = np.lib.stride_tricks.sliding_window_view(
-        excess[steps], min(_SMOOTHING, steps.size)
-    )
-    high = np.flatnonzero(windows.mean(axis=1) >= _RECOVERED_BELOW)
-    if not high.size:
-        return 0
-    if high[-1] == len(windows) - 1:
+    size = min(_SMOOTHING, steps.size)
+    means = sliding_window_view(excess[steps], size).mean(axis=1)
+    gone = max(1 + np.flatnonzero(means >= _RECOVERED_BELOW), default=0)
+    if gone == len(means):
         return None
-    return int(steps[high[-1] + 1]) - (last + 1)
+    return int(steps[gone]) if gone else 0

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from paddle_adagc.checks import check_integer, check_positive, check_series
 
@@ -27,14 +28,9 @@ def group_events(
     consecutive steps alone, and an event may last longer than ``event_gap``.
     Returns the first and the last step of every event; ``steps`` ascend.
     """
-    events: list[tuple[int, int]] = []
-    for step in steps:
-        step = int(step)
-        if events and step - events[-1][1] <= event_gap:
-            events[-1] = (events[-1][0], step)
-        else:
-            events.append((step, step))
-    return tuple(events)
+    every = np.array([*steps], np.int64)
+    events = np.split(every, np.flatnonzero(np.diff(every) > event_gap) + 1)
+    return tuple((int(e[0]), int(e[-1])) for e in events if e.size)
 
 
 def count_events(
@@ -143,9 +139,8 @@ def spike_score(
     chunk = max(1, _CHUNK_ELEMENTS // window)
     for start in range(window, finite.size, chunk):
         values = finite[start : start + chunk]
-        windows = np.lib.stride_tricks.sliding_window_view(
-            finite[start - window : start + values.size - 1], window
-        )
+        past = finite[start - window : start + values.size - 1]
+        windows = sliding_window_view(past, window)
         # Relative to the first value: a large offset then costs no digits, and
         # equal values have the deviation 0 exactly.
         first = windows[:, :1]

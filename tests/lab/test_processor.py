@@ -40,12 +40,9 @@ def test_mkl_takes_avx2_on_amd(monkeypatch, vendor, flags, given, chosen):
         ("sse", "AMD EPYC"),
     ],
 )
-def test_one_model_with_other_vectors_has_another_name(
-    monkeypatch, flags, name
-):
-    fields = {"model name": "AMD EPYC", "flags": flags}
-    monkeypatch.setattr(processor, "processor_fields", lambda: fields)
-    assert processor.processor_name() == name
+def test_one_model_with_other_vectors_has_another_name(flags, name):
+    assert processor.with_vectors("AMD EPYC", flags.split()) == name
+    assert processor.with_vectors(name, flags.split()) == name
 
 
 def test_reads_the_first_core(tmp_path):

@@ -37,7 +37,7 @@ class Reader(NamedTuple):
     """A kind of input, and what reads it."""
 
     file: str  # that is changed, below a folder
-    sound: str | bytes | Callable[[Path], Any]
+    sound: str | Callable[[Path], Any]
     """Its content; or what writes it, and all that belongs to it."""
 
     read: Callable[[Path], Any]  # reads that file
@@ -52,8 +52,7 @@ class Reader(NamedTuple):
         if callable(self.sound):
             self.sound(folder)
         else:
-            is_text = isinstance(self.sound, str)
-            path.write_bytes(self.sound.encode() if is_text else self.sound)
+            path.write_text(self.sound, "utf-8")
         return path
 
 
@@ -189,7 +188,8 @@ def _make_results(folder):
     results.write_results(folder / "results.jsonl", result)
 
 
-_CONFIGS = ROOT / "configs"
+_CLAIMS = (ROOT / "configs/claims.yaml").read_text("utf-8")
+_EXPERIMENT = (ROOT / "configs/experiments/ablation-init.yaml").read_text()
 _READ_RECORD = folder_of(functools.partial(files.RunRecord.load, verify=True))
 _SEALED = json.dumps(sealed(json.loads(_COMPLETE)))
 _STATE = folder_of(load_state)
@@ -198,14 +198,8 @@ _COMPLETED = folder_of(read_complete)
 
 READERS = {
     "config": Reader("config.yaml", _CONFIG, load_config, False, False),
-    "claims": Reader(
-        "claims.yaml", (_CONFIGS / "claims.yaml").read_bytes(), load_claims
-    ),
-    "experiments": Reader(
-        "ablation-init.yaml",
-        (_CONFIGS / "experiments/ablation-init.yaml").read_bytes(),
-        load_target,
-    ),
+    "claims": Reader("claims.yaml", _CLAIMS, load_claims),
+    "experiments": Reader("experiment.yaml", _EXPERIMENT, load_target),
     "clip state": Reader(STATE, _make_state, _STATE, True),
     "clip state without checksum": Reader(STATE, _make_old_state, _STATE),
     "weights' index": Reader(

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The run that is put to the test, and what became of it.
 
-A run is a command in this process, or processes forked from one that has
-imported everything and never trained: real commands, which may be killed.
+A run is ``tools/pretrain.py``'s command in this process, or on ranks of its
+own, which may be killed.
 """
 
 import contextlib
@@ -12,27 +12,17 @@ import io
 import json
 import multiprocessing
 import os
-import signal
-import socket
 import time
 import traceback
-from multiprocessing.connection import wait
-from pathlib import Path
-from typing import NamedTuple
-from unittest import mock
 
 import numpy as np
 from lab.train.runs import make_values
-from paddle.distributed import parallel
 from pages import load_tool
 
 from paddle_adagc.lab.data.config import PrepareConfig
 from paddle_adagc.lab.data.prepare import prepare
-from paddle_adagc.lab.gloo.rendezvous import free_port
 from paddle_adagc.lab.record.files import METRICS, RunRecord
 from paddle_adagc.lab.train.checkpoints import COMPLETE
-from paddle_adagc.lab.train.processes import leave
-from paddle_adagc.lab.train.trainer import PretrainTrainer
 
 REPEAT = int(os.environ.get("SOAK_REPEAT", "1"))
 """How often the long tests repeat their trials."""
@@ -41,15 +31,8 @@ _LOGGED = ("nonfinite", "clipped_fraction", "global_grad_norm")
 """A run that was stopped has them of that step, too."""
 
 main = load_tool("pretrain").main
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["paddlenlp", __name__])
-
-
-class Answer(NamedTuple):
-    """A command's exit status (None: an exception), and what it said."""
-
-    status: int | None
-    text: str
+forks = multiprocessing.get_context("forkserver")
+forks.set_forkserver_preload(["paddlenlp", __name__])  # of run_on_ranks
 
 
 def prepare_text(folder):
@@ -85,7 +68,10 @@ def write_config(path, directory, prefix, sections=None, **train):
 
 
 def run_command(config_file, *options):
-    """Give ``tools/pretrain.py``'s command in this process."""
+    """Give the command in this process; its exit status and what it says.
+
+    The status is None after an exception.
+    """
     text = io.StringIO()
     try:
         with (
@@ -94,10 +80,10 @@ def run_command(config_file, *options):
         ):
             status = main([str(config_file), *options])
     except Exception:
-        return Answer(None, traceback.format_exc())
+        return None, traceback.format_exc()
     finally:
         gc.collect()  # closes the files of a run that did not end
-    return Answer(status, text.getvalue().strip())
+    return status, text.getvalue().strip()
 
 
 def uninterrupted(directory, prefix, **train):
@@ -106,25 +92,6 @@ def uninterrupted(directory, prefix, **train):
     answer = run_command(write_config(path, directory, prefix, **train))
     assert answer == (0, "")
     return RunRecord.load(directory)
-
-
-@contextlib.contextmanager
-def at_step(step, action):
-    """Do something when a run in this process comes to a step."""
-    training_step = PretrainTrainer.training_step
-
-    def acting(self, *args, **options):
-        if self.state.global_step == step:
-            action()
-        return training_step(self, *args, **options)
-
-    with mock.patch.object(PretrainTrainer, "training_step", acting):
-        yield
-
-
-def interrupt():
-    """End a run without giving it a chance to save (``at_step``)."""
-    raise InterruptedError
 
 
 def wait_for_moment(ranks, directory, num_steps, in_save, rng):
@@ -148,56 +115,9 @@ def wait_for_moment(ranks, directory, num_steps, in_save, rng):
     time.sleep(rng.uniform(0, 0.02 if in_save else 0.1))
 
 
-def start(config_file, num_ranks):
-    """Start the command's processes; all write to ``<config_file>.log``."""
-    Path(f"{config_file}.log").unlink(missing_ok=True)
-    arguments = str(config_file), num_ranks, free_port()
-    ranks = [
-        FORKS.Process(target=_become, args=(rank, *arguments))
-        for rank in range(num_ranks)
-    ]
-    for rank in ranks:
-        rank.start()
-    return ranks
-
-
-def _become(rank, config_file, num_ranks, port):
-    """The life of one rank; the environment is that of Paddle's launcher."""
-    host = "127.0.0.1"
-    with open(f"{config_file}.log", "ab") as log:
-        os.dup2(log.fileno(), 2)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    endpoints = [f"{host}:{port + 1 + i}" for i in range(num_ranks)]
-    os.environ |= {
-        "PADDLE_TRAINER_ID": str(rank),
-        "PADDLE_RANK_IN_NODE": str(rank),
-        "PADDLE_TRAINERS_NUM": str(num_ranks),
-        "PADDLE_MASTER": f"{host}:{port}",
-        "PADDLE_TRAINER_ENDPOINTS": ",".join(endpoints),
-        "PADDLE_CURRENT_ENDPOINT": endpoints[rank],
-        "PADDLE_DISTRI_BACKEND": "gloo",
-    }
-    parallel._global_parallel_env = None  # read at an import
-    # Wait until rank 0 listens: Paddle pauses 3 s after a refused attempt.
-    while rank and socket.socket().connect_ex((host, port)):
-        time.sleep(0.02)
-    leave(main([config_file]))
-
-
-def answer_of(ranks, config_file):
-    """Wait for the end; like a launcher, end the ranks left behind.
-
-    There is no status if a rank raised an exception.
-    """
-    assert wait([rank.sentinel for rank in ranks], 120.0), "no rank ended"
-    was_killed = -signal.SIGKILL in [rank.exitcode for rank in ranks]
-    end = time.monotonic() + (0.3 if was_killed else 5.0)
-    for rank in ranks:
-        rank.join(max(end - time.monotonic(), 0))
-        rank.kill()
-        rank.join()
-    text = Path(f"{config_file}.log").read_text(errors="replace")
-    return Answer(None if "Traceback" in text else ranks[0].exitcode, text)
+def command(config_file):
+    """Give the command on a rank; gives its exit status."""
+    return main([str(config_file)])
 
 
 def judge(case, answer, directory, whole):

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import paddle
 import pytest
+from lab.train.runs import interrupted_at
 from safetensors.numpy import load_file, save_file
 from soak import runs
 
@@ -90,7 +91,7 @@ def sound(tmp_path_factory):
     prefix = runs.prepare_text(work)
     config = runs.write_config(work.with_suffix(".yaml"), work / "run", prefix)
     runs.uninterrupted(work.with_name("whole"), prefix)
-    with runs.at_step(10, runs.interrupt):
+    with interrupted_at(10):
         runs.run_command(config)
     return work.rename(work.with_name("sound"))
 
@@ -100,11 +101,13 @@ def damaged(sound, file, damage):
     work = sound.with_name("work")
     shutil.copytree(sound, work)
     DAMAGES[damage](work / file)
-    answer = runs.run_command(work.with_suffix(".yaml"), "--verify-first")
+    answer = _, text = runs.run_command(
+        work.with_suffix(".yaml"), "--verify-first"
+    )
     whole = RunRecord.load(sound.with_name("whole"))
     outcome = runs.judge(f"{file}: {damage}", answer, work / "run", whole)
     shutil.rmtree(work)
-    return outcome, answer.text
+    return outcome, text
 
 
 @pytest.mark.slow

@@ -11,6 +11,8 @@ import subprocess
 
 import numpy as np
 import pytest
+from core.parallel.ranks import run_on_ranks
+from lab.train.runs import at_step
 from soak import runs
 
 pytestmark = pytest.mark.slow
@@ -57,7 +59,7 @@ class Subject:
         """Give the command again: it must end with the same record."""
         answer = runs.run_command(self.config)
         outcome = runs.judge(case, answer, self.run, self.whole)
-        assert outcome != "refused", f"{case}: {answer.text}"
+        assert outcome != "refused", f"{case}: {answer}"
 
 
 def fill(subject, disk):
@@ -68,7 +70,10 @@ def fill(subject, disk):
 
 
 def make_read_only(subject, disk):
-    with runs.at_step(10, runs.interrupt):
+    def interrupt():
+        raise InterruptedError  # which leaves no file open
+
+    with at_step(10, interrupt):
         runs.run_command(subject.config)
     remount(disk, "ro")
     first = runs.run_command(subject.config)
@@ -77,7 +82,7 @@ def make_read_only(subject, disk):
 
 
 def remove_folder(subject, disk):
-    with runs.at_step(6, lambda: shutil.rmtree(subject.run)):
+    with at_step(6, lambda: shutil.rmtree(subject.run)):
         return runs.run_command(subject.config)
 
 
@@ -124,16 +129,23 @@ def take_image(image, subject, rng, in_save):
     with file.open("wb") as empty:
         empty.truncate(32 * 2**20)
     subprocess.run(["mkfs.ext4", "-q", "-F", str(file)], check=True)
-    with mounted(run.parent, "-o", "loop", str(file)):
-        (process,) = runs.start(subject.config, 1)
+
+    def stop(ranks):
         steps = rng.integers(1, 40)
-        runs.wait_for_moment([process], run, steps, in_save, rng)
+        runs.wait_for_moment(ranks, run, steps, in_save, rng)
         with contextlib.suppress(ProcessLookupError):  # it has ended
-            os.kill(process.pid, signal.SIGSTOP)
+            os.kill(ranks[0].pid, signal.SIGSTOP)
         while True:  # until the kernel does not write meanwhile
             shutil.copyfile(file, image)
             if filecmp.cmp(file, image, shallow=False):
                 break
-        process.kill()
-        process.join()
+        ranks[0].kill()
+
+    with (
+        mounted(run.parent, "-o", "loop", str(file)),
+        contextlib.suppress(RuntimeError),
+    ):
+        run_on_ranks(
+            runs.command, 1, meanwhile=stop, config_file=subject.config
+        )
     file.unlink()

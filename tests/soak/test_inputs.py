@@ -37,14 +37,6 @@ BINARY = {".idx", ".idx without manifest", "flight recorder", "tar"}
 BINARY |= {"clip state", "clip state without checksum", "weights", ".bin"}
 
 
-def nested(depth):
-    """Return a list in a list in a list ..."""
-    value = []
-    for _ in range(depth):
-        value = [value]
-    return value
-
-
 TOKENS = tuple(
     text.encode()
     for text in (
@@ -61,7 +53,8 @@ TOKENS = tuple(
 VALUES = (
     *(None, True, 0, -1, -5, 1, 3, 2**31, 2**63, 10**18, 1.5, 1e300, math.nan),
     *("", "x", "../x", "9" * 5000, "${a}", "x" * 100_000),
-    *([], {}, [[]], [0] * 10_000, {"a": {}}, {"": None}, nested(900)),
+    *([], {}, [[]], [0] * 10_000, {"a": {}}, {"": None}),
+    json.loads("[" * 900 + "]" * 900),
 )
 """What takes the place of a value: sizes, counts, names, nesting."""
 

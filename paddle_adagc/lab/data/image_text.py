@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from paddle_adagc.checks import check_installed
+from paddle_adagc.lab import check_installed
 from paddle_adagc.lab.data.config import DataConfig
 from paddle_adagc.lab.data.datasets import DataFindings
 from paddle_adagc.lab.data.images import PairFormat, ShapesDataset, split_scenes

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -19,7 +18,7 @@ from paddle_adagc.lab.data.datasets import TokenDataset
 from paddle_adagc.lab.data.tokenizers import BYTES, find_tokenizer, is_bytes
 from paddle_adagc.lab.markdown import markdown_table
 from paddle_adagc.lab.record.files import RunRecord, read_rows
-from paddle_adagc.lab.record.flight import FOLDER, Event, load_event
+from paddle_adagc.lab.record.flight import FOLDER, load_event
 from paddle_adagc.lab.train.console import short_name
 from paddle_adagc.lab.train.parse import parse_config
 from paddle_adagc.lab.train.tasks import make_task
@@ -72,13 +71,11 @@ def step_text(
 def _summary(row: Mapping[str, Any], record: RunRecord) -> Iterator[str]:
     """Loss, what the clip did, and faults."""
     step, losses = row["step"], record.loss
-    text = f"step {step}: loss {row['loss']:.4g}"
-    if step in spike_score(losses).indices:
-        text += ", a spike"
-    before = losses[max(0, step - BEFORE) : step]
-    if len(before):
-        text += f"; median of the {len(before)} steps before "
-        text += f"{np.median(before):.4g}"
+    spike = ", a spike" if step in spike_score(losses).indices else ""
+    text = f"step {step}: loss {row['loss']:.4g}{spike}"
+    if len(before := losses[max(0, step - BEFORE) : step]):
+        median = f"{np.median(before):.4g}"
+        text += f"; median of the {len(before)} steps before {median}"
     yield text
     yield f"learning rate {row['learning_rate']:.3g}"
     if "global_grad_norm" in row:
@@ -99,21 +96,21 @@ def _recorded_tensors(
 
     Without gamma the usual norm is the median of the steps before.
     """
-    step, norms, gamma = row["step"], record.tensors["norm"], None
+    step, norms = row["step"], record.tensors["norm"]
     if np.isfinite(record.tensors["clipped_norm"][step]).any():
         usual, name = np.full_like(norms[step], np.nan), "usual norm"
         if step:
-            gamma = record.tensors["gamma"][step - 1]
             usual = np.median(norms[max(0, step - BEFORE) : step], axis=0)
-        if gamma is not None and np.isfinite(gamma).any():
-            usual, name = gamma, "gamma before"
+            gamma = record.tensors["gamma"][step - 1]
+            if np.isfinite(gamma).any():
+                usual, name = gamma, "gamma before"
         columns = (norms[step], record.h[step], usual)
         values = zip(*(column.tolist() for column in columns), strict=True)
         tensors = dict(zip(record.tensor_names, values, strict=True))
         return _tensor_table(tensors, name)
     event = load_event(directory, step)
-    if event is not None and event.tensors(step):
-        return _tensor_table(event.tensors(step))
+    if event is not None and (tensors := event.tensors(step)):
+        return _tensor_table(tensors)
     lowest = row.get("most_clipped")
     if lowest is None:
         return (
@@ -131,8 +128,8 @@ def _tensor_table(
 ) -> str:
     """Return the tensors with the largest norm over what is usual, else norm.
 
-    `tensors` are norm, h and the usual norm by key. There are none in the steps
-    in which a :class:`MeasuredClip` only clips.
+    ``tensors``: norm, h and the usual norm by key; none of a step in which a
+    :class:`MeasuredClip` only clips.
     """
     if not tensors:
         return (
@@ -164,9 +161,8 @@ def _batch(
     tokenizer: str | None,
 ) -> Iterator[str]:
     """Return a line for each of the samples, all of which are before `stop`."""
-    values = json.loads(json.dumps(run["config"]))
-    values["train"]["output_dir"] = str(directory)
-    config = parse_config(values)
+    train = {**run["config"]["train"], "output_dir": str(directory)}
+    config = parse_config({**run["config"], "train": train})
     total = config.train.max_steps * config.global_batch
     dataset, _ = make_task(config).build_datasets(max(total, stop))
     expected, found = run.get("data", {}), dataset.fingerprint
@@ -189,10 +185,7 @@ def _batch(
 
 
 def flight_text(directory: Path, step: int | None = None) -> str:
-    """Describe a run's newest event, a step (None: the last finished one).
-
-    And the steps before that.
-    """
+    """Describe a step of a run's newest event (None: the last), and before."""
     event = load_event(directory, step)
     if event is None:
         what = f"no event with step {step}" if step is not None else "no event"
@@ -200,35 +193,29 @@ def flight_text(directory: Path, step: int | None = None) -> str:
             f"{directory / FOLDER} holds {what}: a run writes it at an alarm, "
             "a signal or an exception"
         )
-    place = event.place(step)
-    steps = event.first.step.tolist()
-    lines = [
-        f"{event.name}: {event.first.reason}",
-        f"steps {steps[0]} to {steps[-1]}; ranks: {len(event.ranks)}",
-        "",
-        _step_table(event, place),
-        f"step {steps[place]}:",
-        _tensor_table(event.tensors(steps[place])),
-    ]
-    return "\n".join(lines)
-
-
-def _step_table(event: Event, last: int) -> str:
+    last, steps = event.place(step), event.first.step.tolist()
     rows = []
     for i in range(max(0, last + 1 - NUM_STEPS), last + 1):
-        step = int(event.first.step[i])
-        tensors = event.tensors(step).values()
-        norms = [norm for norm, _, _ in tensors if math.isfinite(norm)]
-        factors = [h for _, h, _ in tensors if not math.isnan(h)]
+        tensors = event.tensors(steps[i])
+        norms = [n for n, _, _ in tensors.values() if math.isfinite(n)]
+        factors = [h for _, h, _ in tensors.values() if not math.isnan(h)]
         first, stop = event.first.samples[i]
         rows.append(
             [
-                str(step),
-                f"{event.loss(step):.4g}",
+                str(steps[i]),
+                f"{event.loss(steps[i]):.4g}",
                 f"{math.hypot(*norms):.4g}" if norms else "–",
                 f"{min(factors):.3g}" if factors else "–",
                 f"{first} to {stop - 1}",
             ]
         )
     head = ["step", "loss", "gradient norm", "lowest h", "samples"]
-    return markdown_table(head, rows, pad=True)
+    lines = [
+        f"{event.name}: {event.first.reason}",
+        f"steps {steps[0]} to {steps[-1]}; ranks: {len(event.ranks)}",
+        "",
+        markdown_table(head, rows, pad=True),
+        f"step {steps[last]}:",
+        _tensor_table(tensors),
+    ]
+    return "\n".join(lines)

@@ -68,10 +68,8 @@ class AppendedFile:
     def flush(self) -> None:
         """Hand all data to the operating system; refuse a lost file."""
         self._file.flush()
-        mine = os.fstat(self._file.fileno())
-        if not self._path.exists() or not os.path.samestat(
-            mine, self._path.stat()
-        ):
+        mine, path = os.fstat(self._file.fileno()), self._path
+        if not path.exists() or not os.path.samestat(mine, path.stat()):
             raise FileNotFoundError(
                 errno.ENOENT, "the file is gone", str(self._path)
             )
@@ -99,8 +97,7 @@ class RunWriter:
         tensor_names: list[str],
         start_step: int = 0,
     ) -> None:
-        self.directory = folder = Path(directory)
-        make_directory(folder)
+        self.directory = folder = make_directory(directory)
         self.tensor_names = list(tensor_names)
         if start_step and read_names(folder / NAMES) != self.tensor_names:
             raise ValueError(
@@ -178,9 +175,8 @@ def read_run_json(directory: str | os.PathLike[str]) -> dict[str, Any]:
 
 def update_run_json(directory: str | os.PathLike[str], **facts: Any) -> None:
     """Replace ``run.json`` atomically by its old content plus ``facts``."""
-    target = Path(directory) / "run.json"
-    old = read_run_json(directory)
-    atomic_write_json(target, {**old, **facts}, indent=1)
+    run = {**read_run_json(directory), **facts}
+    atomic_write_json(Path(directory) / "run.json", run, indent=1)
 
 
 @contextlib.contextmanager
@@ -239,10 +235,10 @@ def read_names(path: Path) -> list[str]:
     """Read ``tensors.json``; a ValueError names a damaged one."""
     try:
         names = json.loads(path.read_bytes())
-    except ValueError as error:
+        if not isinstance(names, list) or {*map(type, names)} - {str}:
+            raise ValueError("no list of names")
+    except (RecursionError, ValueError) as error:
         raise ValueError(f"{path}: damaged ({error}){_FIX}") from error
-    if not isinstance(names, list) or {*map(type, names)} - {str}:
-        raise ValueError(f"{path}: damaged (no list of names){_FIX}")
     return names
 
 
@@ -359,12 +355,10 @@ class RunRecord:
         rows = read_rows(path / METRICS)
         names = read_names(path / NAMES)
         raw = np.fromfile(path / TENSORS, "<f4")
-        shape = (len(QUANTITIES), len(names))
-        if names:
-            count = min(len(rows), raw.size // (shape[0] * shape[1]))
-            rows = rows[:count]
-        blocks = raw[: len(rows) * shape[0] * shape[1]].reshape(
-            len(rows), *shape
+        if block_size := len(QUANTITIES) * len(names):
+            rows = rows[: raw.size // block_size]
+        blocks = raw[: len(rows) * block_size].reshape(
+            len(rows), len(QUANTITIES), len(names)
         )
         return cls(
             name=path.name,

@@ -13,7 +13,7 @@ import io
 import logging
 import math
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -151,20 +151,16 @@ def _by_age(directory: Path, pattern: str) -> list[Path]:
     return sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True)
 
 
-def events(directory: Path) -> Iterator[str]:
-    """Return the names of a run's events, the newest first."""
-    paths = _by_age(directory, "*.rank*.npz")
-    yield from dict.fromkeys(path.name.rsplit(".rank", 1)[0] for path in paths)
-
-
 def load_event(directory: Path, step: int | None = None) -> Event | None:
     """Read a run's newest event, or the newest that recorded a step."""
-    for name in events(directory):
-        paths = sorted(
-            (directory / FOLDER).glob(f"{name}.rank*.npz"),
-            key=lambda path: int(path.stem.rsplit(".rank", 1)[1]),
+    ranks: dict[str, dict[int, Path]] = {}
+    for path in _by_age(directory, "*.rank*.npz"):
+        name, rank = path.stem.rsplit(".rank", 1)
+        ranks.setdefault(name, {})[int(rank)] = path
+    for name, paths in ranks.items():
+        event = Event(
+            name, [Flight.load(paths[rank]) for rank in sorted(paths)]
         )
-        event = Event(name, [Flight.load(path) for path in paths])
         if step is None or step in event.first.step:
             return event
     return None
@@ -175,17 +171,9 @@ def event_path(directory: Path, step: int, event: str, rank: int) -> Path:
     return directory / FOLDER / f"{step:08d}-{event}.rank{rank}.npz"
 
 
-def rotate_events(directory: Path, rank: int) -> None:
-    """Remove all but the newest events of a rank."""
-    for path in _by_age(directory, f"*.rank{rank}.npz")[NUM_KEPT:]:
-        path.unlink()
-
-
 @dataclasses.dataclass
 class _Step:
-    step: int
-    learning_rate: float
-    samples: list[int]
+    row: dict[str, Any]
     losses: list[Any]
     tensors: Snapshot | Rows | None = None
 
@@ -203,13 +191,13 @@ class FlightRecorder:
         self._directory = Path(directory)
         self._steps = deque[_Step](maxlen=NUM_STEPS)
 
-    def begin(self, *step: Any) -> None:
+    def begin(self, row: dict[str, Any]) -> None:
         """Begin a step, which stays recorded if it is never finished.
 
-        ``step``: its number, learning rate, samples (first, and the one after
-        the last) and losses on the device; these two lists may change later.
+        ``row``: ``step``, ``learning_rate``, ``samples`` (first, and the one
+        after the last) and the list ``loss``, which both may still change.
         """
-        self._steps.append(_Step(*step))
+        self._steps.append(_Step(row, row["loss"]))
 
     def end(self) -> None:
         """Take what the clip knows of the step that was begun last."""
@@ -228,10 +216,11 @@ class FlightRecorder:
         if not self._steps:
             return
         self.to_host()
-        rank = dist.get_rank()
-        path = event_path(self._directory, self._steps[-1].step, event, rank)
+        rank, step = dist.get_rank(), self._steps[-1].row["step"]
+        path = event_path(self._directory, step, event, rank)
         self._flight(reason).save(path)
-        rotate_events(self._directory, rank)
+        for old in _by_age(self._directory, f"*.rank{rank}.npz")[NUM_KEPT:]:
+            old.unlink()
 
     def write_crash(self, error: BaseException) -> None:
         """Write an exception's file; an error of that is only logged."""
@@ -255,9 +244,9 @@ class FlightRecorder:
         return Flight(
             reason=np.array(reason),
             tensor_names=np.array(names, "U"),
-            step=np.array([s.step for s in steps], np.int64),
-            samples=np.array([s.samples for s in steps], np.int64),
-            learning_rate=np.array([s.learning_rate for s in steps]),
+            step=np.array([s.row["step"] for s in steps], np.int64),
+            samples=np.array([s.row["samples"] for s in steps], np.int64),
+            learning_rate=np.array([s.row["learning_rate"] for s in steps]),
             loss=np.array(losses),
             **tables,
         )

@@ -112,7 +112,7 @@ class StepRecorder:
         row |= {"samples": [], "step_seconds": Timer(), "loss": []}
         self._row = row
         self.set_samples(step)
-        self.flight.begin(step, learning_rate, row["samples"], row["loss"])
+        self.flight.begin(row)
 
     def set_samples(self, batch: int) -> None:
         """Record which samples of the training dataset make up the batch."""

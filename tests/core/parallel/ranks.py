@@ -32,6 +32,7 @@ from paddle_adagc.lab.gloo.rendezvous import free_port
 _HOST = "127.0.0.1"
 _TESTS = Path(__file__).resolve().parents[2]
 _LOG_TAIL = 4000
+_GRACE = 0.3  # seconds for what the other ranks do without the failed one
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(["pytest", "paddle.distributed.fleet"])
 
@@ -41,6 +42,7 @@ def run_on_ranks(
     world_size: int,
     *,
     timeout: float = 120.0,
+    meanwhile: Callable[[list[Any]], None] | None = None,
     **arguments: Any,
 ) -> list[Any]:
     """Call ``function(**arguments)`` on every rank of a fresh gloo world.
@@ -50,6 +52,7 @@ def run_on_ranks(
     enabled and the default process group exists when it starts; ``start_fleet``
     sets up hybrid parallelism. Gives the results by rank; a RuntimeError holds
     the traceback of a rank that failed, a TimeoutError each rank's stack.
+    ``meanwhile`` gets the started processes.
     """
     task, port = pickle.dumps((function, arguments)), free_port()
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
@@ -64,6 +67,8 @@ def run_on_ranks(
             ranks[process.sentinel] = process
         deadline, waiting = time.monotonic() + timeout, {**ranks}
         try:
+            if meanwhile is not None:
+                meanwhile([*ranks.values()])
             while waiting:
                 left = deadline - time.monotonic()
                 ended = connection.wait([*waiting], max(left, 0.0))
@@ -75,6 +80,7 @@ def run_on_ranks(
                 for process in map(waiting.pop, ended):
                     process.join()
                     if process.exitcode:
+                        time.sleep(_GRACE)
                         raise RuntimeError(
                             f"{function.__qualname__} failed\n{_logs(job)}"
                         )
@@ -178,7 +184,8 @@ def _run_rank(
         function, arguments = pickle.loads(task)
         result = function(**arguments)
         (job / f"{rank}.pkl").write_bytes(pickle.dumps(result))
-        dist.barrier()  # others may still use a store of ours
+        if dist.is_initialized():  # several ranks
+            dist.barrier()  # others may still use a store of ours
         status = 0
     except BaseException:
         traceback.print_exc()

@@ -120,19 +120,27 @@ def run_in(directory, values):
 
 
 @contextlib.contextmanager
-def interrupted_at(num_steps):
-    """Expect and cause a Ctrl-C after so many steps of a run."""
+def at_step(num_steps, action):
+    """Do something after so many steps of a run."""
     training_step = PretrainTrainer.training_step
 
-    def stopping(self, *args, **kwargs):
+    def acting(self, *args, **kwargs):
         if self.state.global_step == num_steps:
-            raise KeyboardInterrupt
+            action()
         return training_step(self, *args, **kwargs)
 
-    with (
-        mock.patch.object(PretrainTrainer, "training_step", stopping),
-        pytest.raises(KeyboardInterrupt),
-    ):
+    with mock.patch.object(PretrainTrainer, "training_step", acting):
+        yield
+
+
+@contextlib.contextmanager
+def interrupted_at(num_steps):
+    """Expect and cause a Ctrl-C after so many steps of a run."""
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    with at_step(num_steps, interrupt), pytest.raises(KeyboardInterrupt):
         yield
 
 
