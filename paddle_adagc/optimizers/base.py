@@ -282,10 +282,7 @@ class DecoupledOptimizer(Optimizer):
 
 
 def adam_start(beta1: float, beta2: float) -> Start:
-    """Moving averages of the gradient and of its square; beta ** t of step t.
-
-    With the names of ``paddle.optimizer.AdamW``, as it starts them.
-    """
+    """Averages of the gradient and of its square, and beta ** t of step t."""
     powers = {"beta1_pow_acc": beta1, "beta2_pow_acc": beta2}
     return {"moment1": None, "moment2": None, **powers}
 

@@ -81,23 +81,17 @@ class SPAM(base.DecoupledOptimizer):
         for name in ("moment1", "moment2"):
             # Not by a product: the second moment may be infinite.
             moment = step.state[name]
-            kept = paddle.where(
-                since_reset > 0, moment, paddle.zeros_like(moment)
-            )
-            paddle.assign(kept, moment)
+            zeros = paddle.zeros_like(moment)
+            paddle.assign(paddle.where(since_reset > 0, moment, zeros), moment)
         square = step.state["moment2"]
         bound = base.square_root(step.options["threshold"] * square)
         clipped = paddle.sign(gradient) * paddle.minimum(gradient.abs(), bound)
-        is_clipped = paddle.logical_and(
-            since_reset >= self._clip_start, square > 0
-        )
+        is_clipped = (since_reset >= self._clip_start) & (square > 0)
         update, _ = step.adam(paddle.where(is_clipped, clipped, gradient))
         angle = since_reset.astype("float64")
         angle = angle * (math.pi / (self._warmup_steps + 1))
         rising = 1 - 0.99 * (1 + paddle.cos(angle)) / 2
-        is_warmup = paddle.logical_and(
-            count.reshape([]) >= self._interval,
-            since_reset < self._warmup_steps,
-        )
+        is_warmup = (count >= self._interval).reshape([])
+        is_warmup = is_warmup & (since_reset < self._warmup_steps)
         scale = paddle.where(is_warmup, rising, paddle.ones_like(rising))
         step.take(step.lr * scale.astype(step.lr.dtype) * update)
