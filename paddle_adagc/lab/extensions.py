@@ -72,26 +72,15 @@ class DeviationAdaGC(ClipGradByAdaGC):
             wide = gamma + self.lambda_dev * deviation
             h = paddle.maximum(h, rule.adaptive_scale(norm, wide, 1.0))
             new["gamma"] = rule.moving_average(h * norm, gamma, self.beta)
-        new["deviation"] = moving_deviation(
-            h * norm, gamma, deviation, self.beta
-        )
+        passed = h * norm
+        change = (passed - gamma).abs()
+        average = self.beta * deviation + (1.0 - self.beta) * change
+        known = paddle.logical_and(_observed(passed), paddle.isfinite(gamma))
+        new["deviation"] = paddle.where(known, average, deviation)
         return h, new
 
     def _fused_advance(self, *arguments: Any) -> None:
         """There is no kernel of this rule."""
-
-
-def moving_deviation(
-    norm: Tensor, gamma: Tensor, deviation: Tensor, beta: float
-) -> Tensor:
-    """Average ``| ||h_i g_i|| - gamma_i |``, of norms that were observed.
-
-    A tensor that has no gamma yet (``inf``) has no deviation either.
-    """
-    average = beta * deviation + (1.0 - beta) * (norm - gamma).abs()
-    observed = paddle.logical_and(paddle.isfinite(norm), norm > 0)
-    known = paddle.logical_and(observed, paddle.isfinite(gamma))
-    return paddle.where(known, average, deviation)
 
 
 class RobustAdaGC(ClipGradByAdaGC):
@@ -125,33 +114,23 @@ class RobustAdaGC(ClipGradByAdaGC):
         self, step: int, norm: Tensor, state: State
     ) -> tuple[Tensor, State]:
         h, new = super()._advance(step, norm, state)
-        outliers = state["outliers"]
+        new["outliers"] = outliers = state["outliers"]
         if not self._is_adaptive(step):
-            return h, {**new, "outliers": outliers}
-        counted = count_outliers(norm, h, outliers)
-        return doubted_scale(h, outliers), {**new, "outliers": counted}
+            return h, new
+        cube = h * h * h
+        count = _LEAK * outliers + (1.0 - h * cube)
+        new["outliers"] = paddle.where(_observed(norm), count, outliers)
+        # Continuous: ranks whose norms differ by rounding stay together.
+        doubt = (_MANY_OUTLIERS + 1.0 - outliers).clip(min=0.0, max=1.0)
+        return h * (doubt * cube + (1.0 - doubt)), new
 
     def _fused_advance(self, *arguments: Any) -> None:
         """There is no kernel of this rule."""
 
 
-def doubted_scale(h: Tensor, outliers: Tensor) -> Tensor:
-    """``h ** 4`` while a tensor has few outliers, ``h`` if it has many.
-
-    Continuous, so that ranks whose norms differ by rounding stay together.
-    """
-    doubt = (_MANY_OUTLIERS + 1.0 - outliers).clip(min=0.0, max=1.0)
-    return h * (doubt * (h * h * h) + (1.0 - doubt))
-
-
-def count_outliers(norm: Tensor, h: Tensor, outliers: Tensor) -> Tensor:
-    """Leaky count of a tensor's outliers, each as ``1 - h ** 4``.
-
-    A norm that is 0 or not finite is no observation: the count stays.
-    """
-    count = _LEAK * outliers + (1.0 - h * (h * h * h))
-    observed = paddle.logical_and(paddle.isfinite(norm), norm > 0)
-    return paddle.where(observed, count, outliers)
+def _observed(norm: Tensor) -> Tensor:
+    """Tell where a norm says something: not where it is 0 or not finite."""
+    return paddle.logical_and(paddle.isfinite(norm), norm > 0)
 
 
 def make_clip(

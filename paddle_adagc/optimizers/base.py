@@ -10,13 +10,12 @@ other state than Adam's and AdamW load each other's.
 
 from __future__ import annotations
 
-import abc
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import paddle
 import paddle.distributed as dist
-from paddle import Tensor, _C_ops
+from paddle import Tensor
 from paddle.nn.clip import ClipGradBase
 from paddle.optimizer import Optimizer
 from paddle.optimizer.lr import LRScheduler
@@ -37,29 +36,10 @@ from paddle_adagc.parallel.layout import (
 from paddle_adagc.parallel.topology import Axis, read_topology
 
 
-def check_whole_tensors(what: str, names: Sequence[str] = ()) -> None:
-    """Refuse sharding that gives the optimizer ``what`` no whole tensors."""
-    topology = read_topology()
-    if topology is not None and topology.sharding.size > 1:
-        if topology.splits_parameters:
-            raise ValueError(
-                f"{what} needs whole tensors, and sharding V2 splits them: "
-                "set sharding_configs.split_param to False (V1)"
-            )
-        if topology.fuses_parameters:
-            raise ValueError(
-                f"{what} needs each tensor by itself, and "
-                "sharding_configs.fuse_optimizer joins them: leave it or "
-                "tensor_fusion out"
-            )
-    refuse_stage_3(what, names)
-
-
 class Parts:
     """This rank's part of a tensor that tensor parallelism may split.
 
-    A reduction is over the whole tensor, by one all-reduce; it keeps all axes,
-    those reduced over with size 1.
+    A reduction is over the whole tensor, by one all-reduce, and keeps all axes.
     """
 
     def __init__(self, parameter: Tensor) -> None:
@@ -95,49 +75,61 @@ class Parts:
             dist.all_reduce(largest, dist.ReduceOp.MAX, self._ranks.group)
         return largest
 
-    def gather(self, part: Tensor) -> Tensor:
-        """Return the whole tensor from the ranks' parts, in one all-gather."""
-        if self._ranks.size == 1:
-            return part
+    def of_whole(
+        self, function: Callable[[Tensor], Tensor], part: Tensor
+    ) -> Tensor:
+        """Give the function the whole tensor; return this rank's part of it."""
+        ranks, axis = self._ranks, self._split_axis
+        if ranks.size == 1:
+            return function(part)
         parts: list[Tensor] = []
-        dist.all_gather(parts, part, group=self._ranks.group)
-        return paddle.concat(parts, axis=self._split_axis)
-
-    def own(self, whole: Tensor) -> Tensor:
-        """Return this rank's part of a whole tensor."""
-        if self._ranks.size == 1:
-            return whole
-        parts = paddle.split(whole, self._ranks.size, axis=self._split_axis)
-        return parts[self._ranks.rank]
+        dist.all_gather(parts, part, group=ranks.group)
+        whole = function(paddle.concat(parts, axis=axis))
+        return paddle.split(whole, ranks.size, axis=axis)[ranks.rank]
 
 
-_GROUP_KEYS = ("params", "learning_rate", "grad_clip")
-
+LearningRate: TypeAlias = float | LRScheduler
 Parameters = Sequence[Tensor] | Sequence[dict[str, Any]]
 Options = Mapping[str, float]
 """The hyper-parameters of a parameter's group."""
 
-ADAM_STATE = ("moment1", "moment2", "beta1_pow_acc", "beta2_pow_acc")
-"""Moving averages of the gradient and of its square, of the weight's shape; and
-each beta ** t of the coming step t, from 1, ``[1]``."""
+Start = dict[str, float | None]
+"""First value of an accumulator ``[1]``; None: zeros of the weight's shape."""
 
 
 class Step(NamedTuple):
     """One step of one parameter."""
 
-    parameter: Tensor  # for its name, marks and accumulators
+    parameter: Tensor  # for its name and marks
     weight: Tensor  # what changes in place: float64, or float32 (as the master)
     gradient: Tensor  # of the weight's dtype
     lr: Tensor  # learning rate, [], on the device, of the weight's dtype
     options: Options  # weight_decay is 0 where the parameter does not decay
+    state: Mapping[str, Tensor]  # accumulators by name
 
     def take(self, change: Tensor) -> None:
         """Let the weight decay, and subtract ``change`` from it."""
         decayed = self.weight * (1 - self.lr * self.options["weight_decay"])
-        assign_(self.weight, decayed - change)
+        paddle.assign(decayed - change, self.weight)
+
+    def adam(self, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        """Put a gradient into Adam's state.
+
+        Returns Adam's update before the learning rate, and the second moment
+        without bias to 0.
+        """
+        means = []
+        for i, value in ((1, gradient), (2, gradient.square())):
+            beta, moment = self.options[f"beta{i}"], self.state[f"moment{i}"]
+            power = self.state[f"beta{i}_pow_acc"]
+            paddle.assign(beta * moment + (1 - beta) * value, moment)
+            means.append(moment / (1 - power.reshape([])))
+            paddle.assign(power * beta, power)
+        mean, square = means
+        return mean / (square_root(square) + self.options["epsilon"]), square
 
 
-class DecoupledOptimizer(Optimizer, abc.ABC):
+class DecoupledOptimizer(Optimizer):
     """A Paddle optimizer whose weight decay is decoupled from the gradient.
 
     In every step each weight that decays is multiplied by ``1 - learning_rate *
@@ -173,7 +165,7 @@ class DecoupledOptimizer(Optimizer, abc.ABC):
 
     def __init__(
         self,
-        learning_rate: float | LRScheduler,
+        learning_rate: LearningRate,
         parameters: Parameters | None,
         hyper_parameters: Options,
         *,
@@ -195,68 +187,59 @@ class DecoupledOptimizer(Optimizer, abc.ABC):
             learning_rate, parameters, grad_clip=grad_clip, name=name
         )
 
-    @abc.abstractmethod
     def _update(self, step: Step) -> None:
         """Make one step of one parameter, in place."""
+        raise NotImplementedError
 
-    def _add_state(
-        self, parameter: Tensor, held: Tensor, options: Options
-    ) -> None:
-        """Add Adam's accumulators; ``held`` is the parameter or its master."""
-        self._add_adam_state(held, options["beta1"], options["beta2"])
-
-    def _add_adam_state(self, held: Tensor, beta1: float, beta2: float) -> None:
-        for name in ("moment1", "moment2"):
-            self._add(held, name)
-        for name, beta in (("beta1_pow_acc", beta1), ("beta2_pow_acc", beta2)):
-            self._add_accumulator(name, held, held.dtype, beta, [1])
-
-    def _add(self, held: Tensor, name: str) -> None:
-        self._add_accumulator(name, held, held.dtype)
-
-    def _state_of(self, parameter: Tensor, *names: str) -> list[Tensor]:
-        return [self._get_accumulator_master(n, parameter) for n in names]
-
-    def _moments(self, step: Step, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        """Put a gradient into Adam's state; give the moments without bias."""
-        moment1, moment2, *powers = self._state_of(step.parameter, *ADAM_STATE)
-        beta1, beta2 = step.options["beta1"], step.options["beta2"]
-        return (
-            _advance(moment1, powers[0], beta1, gradient),
-            _advance(moment2, powers[1], beta2, gradient.square()),
-        )
+    def _start(self, parameter: Tensor, options: Options) -> Start:
+        """Name a parameter's accumulators, and say how each starts."""
+        return adam_start(options["beta1"], options["beta2"])
 
     def _check_sharding(self, names: Sequence[str] = ()) -> None:
-        if self._needs_whole_tensors:
-            check_whole_tensors(type(self).__name__, names)
+        """Refuse sharding that gives the rule no whole tensors."""
+        if not self._needs_whole_tensors:
+            return
+        rule, topology = type(self).__name__, read_topology()
+        if topology is not None and topology.sharding.size > 1:
+            if topology.splits_parameters:
+                raise ValueError(
+                    f"{rule} needs whole tensors, and sharding V2 splits them: "
+                    "set sharding_configs.split_param to False (V1)"
+                )
+            if topology.fuses_parameters:
+                raise ValueError(
+                    f"{rule} needs each tensor by itself, and "
+                    "sharding_configs.fuse_optimizer joins them: leave it or "
+                    "tensor_fusion out"
+                )
+        refuse_stage_3(rule, names)
 
     def _add_param_group(self, param_group: dict[str, Any]) -> None:
-        options = {k: v for k, v in param_group.items() if k not in _GROUP_KEYS}
-        for key in options.keys() - self._hyper_parameters.keys():
-            known = [*_GROUP_KEYS, *self._hyper_parameters]
+        own = self._hyper_parameters
+        known = ["params", "learning_rate", "grad_clip", *own]
+        for key in param_group.keys() - {*known}:
             raise ValueError(
                 f"unknown key {key!r} in a parameter group"
                 f"{suggestion(key, known)}"
             )
-        group = {k: v for k, v in param_group.items() if k in _GROUP_KEYS}
+        # Paddle would add a weight decay to the gradients.
+        group = {k: v for k, v in param_group.items() if k not in own}
         super()._add_param_group(group)
-        group |= {**self._hyper_parameters, **_checked(options)}
+        group |= _checked({k: param_group.get(k, v) for k, v in own.items()})
 
     def _options_of(self, target: Any) -> tuple[Options, Any]:
         """Hyper-parameters, and parameters, of a group or of no group."""
-        if not isinstance(target, dict):
-            return self._hyper_parameters, target
-        options = {key: target[key] for key in self._hyper_parameters}
-        return options, target["params"]
+        if isinstance(target, dict):
+            return target, target["params"]
+        return self._hyper_parameters, target
 
     @eager
     def _create_accumulators(self, block: Any, parameters: Any) -> None:
         options, parameters = self._options_of(parameters)
-        known = self._already_create_accumulator
-        new = [p for p in parameters if p.name not in known]
-        if new:
-            self._check_sharding([parameter.name for parameter in new])
-        for parameter in new:
+        for parameter in parameters:
+            if parameter.name in self._already_create_accumulator:
+                continue
+            self._check_sharding([parameter.name])
             refuse_freed(type(self).__name__, parameter)
             held = parameter
             if parameter.dtype in (paddle.float16, paddle.bfloat16):
@@ -266,7 +249,10 @@ class DecoupledOptimizer(Optimizer, abc.ABC):
                         "round small updates away: use multi_precision=True"
                     )
                 held = self._create_master_weight(parameter)
-            self._add_state(parameter, held, options)
+            for name, start in self._start(parameter, options).items():
+                dtype = paddle.int64 if isinstance(start, int) else held.dtype
+                shape = None if start is None else [1]
+                self._add_accumulator(name, held, dtype, start or 0.0, shape)
             self._already_create_accumulator.add(parameter.name)
 
     @eager
@@ -278,6 +264,10 @@ class DecoupledOptimizer(Optimizer, abc.ABC):
                 f"{type(self).__name__} does not take: make the embedding with "
                 "sparse=False"
             )
+        state = {
+            name: self._get_accumulator_master(name, parameter)
+            for name in self._start(parameter, options)
+        }
         decays = self._apply_decay_param_fun
         if decays is not None and not decays(parameter.name):
             options = {**options, "weight_decay": 0.0}
@@ -286,14 +276,15 @@ class DecoupledOptimizer(Optimizer, abc.ABC):
             refuse_freed(type(self).__name__, parameter)
         lr = self._create_param_lr((parameter, gradient)).reshape([])
         gradient, lr = gradient.astype(weight.dtype), lr.astype(weight.dtype)
-        self._update(Step(parameter, weight, gradient, lr, options))
+        self._update(Step(parameter, weight, gradient, lr, options, state))
         if weight is not parameter:
-            assign_(parameter, weight.astype(parameter.dtype))
+            paddle.assign(weight.astype(parameter.dtype), parameter)
 
 
-def assign_(target: Tensor, value: Tensor) -> None:
-    """Overwrite a tensor with another of its shape and dtype."""
-    _C_ops.assign_out_(value, target)
+def adam_start(beta1: float, beta2: float) -> Start:
+    """Averages of the gradient and of its square, and beta ** t of step t."""
+    powers = {"beta1_pow_acc": beta1, "beta2_pow_acc": beta2}
+    return {"moment1": None, "moment2": None, **powers}
 
 
 def square_root(x: Tensor) -> Tensor:
@@ -303,28 +294,12 @@ def square_root(x: Tensor) -> Tensor:
     return x.astype("float64").sqrt().astype(x.dtype)
 
 
-def adam_direction(mean: Tensor, square: Tensor, epsilon: float) -> Tensor:
-    """Adam's update before the learning rate, from moments without bias."""
-    return mean / (square_root(square) + epsilon)
-
-
-def _advance(
-    moment: Tensor, power: Tensor, beta: float, value: Tensor
-) -> Tensor:
-    """Put a value into a moving average; return that without its bias to 0."""
-    assign_(moment, beta * moment + (1 - beta) * value)
-    unbiased = moment / (1 - power.reshape([]))
-    assign_(power, power * beta)
-    return unbiased
+_DECAYS = ("beta1", "beta2", "adamw_beta1", "adamw_beta2", "momentum")
+_CHECKS = {
+    **dict.fromkeys(_DECAYS, check_decay),
+    "weight_decay": check_not_negative,
+}
 
 
 def _checked(values: Mapping[str, Any]) -> dict[str, float]:
-    checked = {}
-    for name, value in values.items():
-        check = check_positive
-        if name == "weight_decay":
-            check = check_not_negative
-        elif "beta" in name or name == "momentum":
-            check = check_decay
-        checked[name] = check(name, value)
-    return checked
+    return {k: _CHECKS.get(k, check_positive)(k, v) for k, v in values.items()}

@@ -8,18 +8,11 @@ from typing import Any
 
 import paddle
 from paddle import Tensor
-from paddle.optimizer.lr import LRScheduler
 
-from paddle_adagc.optimizers.base import (
-    DecoupledOptimizer,
-    Options,
-    Parameters,
-    Step,
-    assign_,
-)
+from paddle_adagc.optimizers import base
 
 
-class Lion(DecoupledOptimizer):
+class Lion(base.DecoupledOptimizer):
     r"""Lion (Chen et al. 2023, arXiv 2302.06675, algorithm 2).
 
     With weight :math:`w`, gradient :math:`g`, moment :math:`m`, learning rate
@@ -43,24 +36,22 @@ class Lion(DecoupledOptimizer):
 
     def __init__(
         self,
-        learning_rate: float | LRScheduler,
+        learning_rate: base.LearningRate,
         beta1: float = 0.9,
         beta2: float = 0.99,
-        parameters: Parameters | None = None,
+        parameters: base.Parameters | None = None,
         weight_decay: float = 0.0,
         **shared: Any,
     ) -> None:
         options = {"beta1": beta1, "beta2": beta2, "weight_decay": weight_decay}
         super().__init__(learning_rate, parameters, options, **shared)
 
-    def _add_state(
-        self, parameter: Tensor, held: Tensor, options: Options
-    ) -> None:
-        self._add(held, "moment1")
+    def _start(self, parameter: Tensor, options: base.Options) -> base.Start:
+        return {"moment1": None}
 
-    def _update(self, step: Step) -> None:
-        (moment,) = self._state_of(step.parameter, "moment1")
+    def _update(self, step: base.Step) -> None:
+        moment, gradient = step.state["moment1"], step.gradient
         beta1, beta2 = step.options["beta1"], step.options["beta2"]
-        direction = beta1 * moment + (1 - beta1) * step.gradient
+        direction = beta1 * moment + (1 - beta1) * gradient
         step.take(step.lr * paddle.sign(direction))
-        assign_(moment, beta2 * moment + (1 - beta2) * step.gradient)
+        paddle.assign(beta2 * moment + (1 - beta2) * gradient, moment)

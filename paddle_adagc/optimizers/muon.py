@@ -11,18 +11,9 @@ from typing import Any, Literal, get_args
 
 import paddle
 from paddle import Tensor, _C_ops
-from paddle.optimizer.lr import LRScheduler
 
 from paddle_adagc.checks import check_choice, check_integer
-from paddle_adagc.optimizers.base import (
-    ADAM_STATE,
-    DecoupledOptimizer,
-    Options,
-    Parameters,
-    Parts,
-    Step,
-    assign_,
-)
+from paddle_adagc.optimizers import base
 from paddle_adagc.parallel.layout import read_layout, units_of, unwrap
 
 Scaling = Literal["spectral", "rms"]
@@ -73,7 +64,7 @@ def orthogonalize(matrix: Tensor, num_iterations: int) -> Tensor:
     return x.T if is_tall else x
 
 
-class Muon(DecoupledOptimizer):
+class Muon(base.DecoupledOptimizer):
     r"""Muon (Jordan et al. 2024) for matrices, AdamW for all other weights.
 
     A matrix :math:`W` with gradient :math:`g` takes the step
@@ -123,12 +114,12 @@ class Muon(DecoupledOptimizer):
 
     def __init__(
         self,
-        learning_rate: float | LRScheduler,
+        learning_rate: base.LearningRate,
         momentum: float = 0.95,
         nesterov: bool = True,
         num_iterations: int = 5,
         scaling: Scaling = "spectral",
-        parameters: Parameters | None = None,
+        parameters: base.Parameters | None = None,
         weight_decay: float = 0.1,
         adamw_beta1: float = 0.9,
         adamw_beta2: float = 0.95,
@@ -164,50 +155,41 @@ class Muon(DecoupledOptimizer):
             )
         return is_chosen
 
-    def _add_state(
-        self, parameter: Tensor, held: Tensor, options: Options
-    ) -> None:
+    def _start(self, parameter: Tensor, options: base.Options) -> base.Start:
         if self._is_matrix(parameter):
-            self._add(held, "momentum")
-        else:
-            beta1, beta2 = options["adamw_beta1"], options["adamw_beta2"]
-            self._add_adam_state(held, beta1, beta2)
+            return {"momentum": None}
+        return base.adam_start(options["adamw_beta1"], options["adamw_beta2"])
 
-    def _update(self, step: Step) -> None:
-        if not self._is_matrix(step.parameter):
+    def _update(self, step: base.Step) -> None:
+        if "momentum" not in step.state:
             self._update_by_adamw(step)
             return
-        (moment,) = self._state_of(step.parameter, "momentum")
-        momentum, gradient = step.options["momentum"], step.gradient
-        assign_(moment, momentum * moment + (1 - momentum) * gradient)
+        moment, momentum = step.state["momentum"], step.options["momentum"]
+        average = momentum * moment + (1 - momentum) * step.gradient
+        paddle.assign(average, moment)
         direction = moment
         if self._nesterov:
-            direction = momentum * moment + (1 - momentum) * gradient
-        units = units_of(step.parameter)
-        if not units:
-            step.take(self._change(step, direction))
-            return
+            direction = momentum * moment + (1 - momentum) * step.gradient
+        parts = base.Parts(step.parameter)
+
+        def change_of(matrix: Tensor) -> Tensor:
+            num_in, num_out = matrix.shape
+            if self._scaling == "spectral":
+                scale = math.sqrt(max(1.0, num_out / num_in))
+            else:
+                scale = 0.2 * math.sqrt(max(num_in, num_out))
+            return step.lr * scale * orthogonalize(matrix, self._num_iterations)
+
         change = paddle.empty_like(direction)
-        for unit in units:
-            part = self._change(step, unit.view(direction))
-            paddle.assign(part, unit.view(change))
+        views = [unit.view for unit in units_of(step.parameter)]
+        for view in views or [lambda tensor: tensor]:
+            part = parts.of_whole(change_of, view(direction))
+            paddle.assign(part, view(change))
         step.take(change)
 
-    def _change(self, step: Step, direction: Tensor) -> Tensor:
-        """Return the change of one matrix, or of this rank's part of it."""
-        parts = Parts(step.parameter)
-        whole = orthogonalize(parts.gather(direction), self._num_iterations)
-        num_in, num_out = whole.shape
-        if self._scaling == "spectral":
-            scale = math.sqrt(max(1.0, num_out / num_in))
-        else:
-            scale = 0.2 * math.sqrt(max(num_in, num_out))
-        return step.lr * scale * parts.own(whole)
-
-    def _update_by_adamw(self, step: Step) -> None:
+    def _update_by_adamw(self, step: base.Step) -> None:
         """Make a step by the operator of Paddle's own AdamW."""
-        state = self._state_of(step.parameter, *ADAM_STATE)
-        moment1, moment2, power1, power2 = state
+        moment1, moment2, power1, power2 = step.state.values()
         options = step.options
         _C_ops.adamw_(
             *(step.weight, step.gradient, step.lr, moment1, moment2),

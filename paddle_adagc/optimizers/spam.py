@@ -9,22 +9,12 @@ from typing import Any
 
 import paddle
 from paddle import Tensor
-from paddle.optimizer.lr import LRScheduler
 
 from paddle_adagc.checks import check_integer
-from paddle_adagc.optimizers.base import (
-    ADAM_STATE,
-    DecoupledOptimizer,
-    Options,
-    Parameters,
-    Step,
-    adam_direction,
-    assign_,
-    square_root,
-)
+from paddle_adagc.optimizers import base
 
 
-class SPAM(DecoupledOptimizer):
+class SPAM(base.DecoupledOptimizer):
     r"""Spike-aware Adam with momentum reset (Huang et al. 2025).
 
     AdamW with three changes (arXiv 2501.06842, algorithm 1):
@@ -57,7 +47,7 @@ class SPAM(DecoupledOptimizer):
 
     def __init__(
         self,
-        learning_rate: float | LRScheduler,
+        learning_rate: base.LearningRate,
         beta1: float = 0.9,
         beta2: float = 0.999,
         epsilon: float = 1e-6,
@@ -65,7 +55,7 @@ class SPAM(DecoupledOptimizer):
         reset_interval: int = 500,
         warmup_steps: int = 150,
         clip_start: int = 20,
-        parameters: Parameters | None = None,
+        parameters: base.Parameters | None = None,
         weight_decay: float = 0.0,
         **shared: Any,
     ) -> None:
@@ -81,41 +71,27 @@ class SPAM(DecoupledOptimizer):
         options |= {"threshold": threshold, "weight_decay": weight_decay}
         super().__init__(learning_rate, parameters, options, **shared)
 
-    def _add_state(
-        self, parameter: Tensor, held: Tensor, options: Options
-    ) -> None:
-        super()._add_state(parameter, held, options)
-        self._add_accumulator("step", held, dtype=paddle.int64, shape=[1])
+    def _start(self, parameter: Tensor, options: base.Options) -> base.Start:
+        return {**super()._start(parameter, options), "step": 0}
 
-    def _update(self, step: Step) -> None:
-        count, *moments = self._state_of(
-            step.parameter, "step", *ADAM_STATE[:2]
-        )
+    def _update(self, step: base.Step) -> None:
+        count, gradient = step.state["step"], step.gradient
         count.add_(paddle.ones_like(count))
         since_reset = (count % self._interval).reshape([])
-        for moment in moments:
+        for name in ("moment1", "moment2"):
             # Not by a product: the second moment may be infinite.
+            moment = step.state[name]
             zeros = paddle.zeros_like(moment)
-            assign_(moment, paddle.where(since_reset == 0, zeros, moment))
-        gradient, square = step.gradient, moments[1]
-        bound = square_root(step.options["threshold"] * square)
-        infinite = paddle.full_like(bound, math.inf)
-        bound = paddle.where(square > 0, bound, infinite)
+            paddle.assign(paddle.where(since_reset > 0, moment, zeros), moment)
+        square = step.state["moment2"]
+        bound = base.square_root(step.options["threshold"] * square)
         clipped = paddle.sign(gradient) * paddle.minimum(gradient.abs(), bound)
-        is_clipped = since_reset >= self._clip_start
-        gradient = paddle.where(is_clipped, clipped, gradient)
-        direction = adam_direction(
-            *self._moments(step, gradient), step.options["epsilon"]
-        )
-        scale = self._scale(count.reshape([]), since_reset)
-        step.take(step.lr * scale.astype(step.lr.dtype) * direction)
-
-    def _scale(self, count: Tensor, since_reset: Tensor) -> Tensor:
-        """Factor of the update, float64 ``[]``; below 1 in the warm-up."""
+        is_clipped = (since_reset >= self._clip_start) & (square > 0)
+        update, _ = step.adam(paddle.where(is_clipped, clipped, gradient))
         angle = since_reset.astype("float64")
         angle = angle * (math.pi / (self._warmup_steps + 1))
         rising = 1 - 0.99 * (1 + paddle.cos(angle)) / 2
-        is_warmup = paddle.logical_and(
-            count >= self._interval, since_reset < self._warmup_steps
-        )
-        return paddle.where(is_warmup, rising, paddle.ones_like(rising))
+        is_warmup = (count >= self._interval).reshape([])
+        is_warmup = is_warmup & (since_reset < self._warmup_steps)
+        scale = paddle.where(is_warmup, rising, paddle.ones_like(rising))
+        step.take(step.lr * scale.astype(step.lr.dtype) * update)

@@ -7,19 +7,11 @@ from __future__ import annotations
 from typing import Any
 
 import paddle
-from paddle.optimizer.lr import LRScheduler
 
-from paddle_adagc.optimizers.base import (
-    DecoupledOptimizer,
-    Parameters,
-    Parts,
-    Step,
-    adam_direction,
-    square_root,
-)
+from paddle_adagc.optimizers import base
 
 
-class StableAdamW(DecoupledOptimizer):
+class StableAdamW(base.DecoupledOptimizer):
     r"""StableAdamW (Wortsman et al. 2023, arXiv 2304.13013, algorithm 2).
 
     AdamW with a learning rate :math:`\eta'` of each tensor, for the update and
@@ -41,11 +33,11 @@ class StableAdamW(DecoupledOptimizer):
 
     def __init__(
         self,
-        learning_rate: float | LRScheduler,
+        learning_rate: base.LearningRate,
         beta1: float = 0.9,
         beta2: float = 0.99,
         epsilon: float = 1e-6,
-        parameters: Parameters | None = None,
+        parameters: base.Parameters | None = None,
         weight_decay: float = 0.01,
         **shared: Any,
     ) -> None:
@@ -53,10 +45,10 @@ class StableAdamW(DecoupledOptimizer):
         options["weight_decay"] = weight_decay
         super().__init__(learning_rate, parameters, options, **shared)
 
-    def _update(self, step: Step) -> None:
-        mean, square = self._moments(step, step.gradient)
-        epsilon = step.options["epsilon"]
-        ratio = step.gradient.square() / paddle.clip(square, min=epsilon**2)
-        rms = square_root(Parts(step.parameter).mean(ratio))
+    def _update(self, step: base.Step) -> None:
+        update, square = step.adam(step.gradient)
+        least = step.options["epsilon"] ** 2
+        ratio = step.gradient.square() / paddle.clip(square, min=least)
+        rms = base.square_root(base.Parts(step.parameter).mean(ratio))
         step = step._replace(lr=step.lr / paddle.clip(rms, min=1.0).reshape([]))
-        step.take(step.lr * adam_direction(mean, square, epsilon))
+        step.take(step.lr * update)

@@ -10,18 +10,11 @@ from typing import Any, Literal
 
 import paddle
 from paddle import Tensor
-from paddle.optimizer.lr import LRScheduler
 
 from paddle_adagc.checks import check_choice, check_positive
 from paddle_adagc.clips.agc import unit_axes
-from paddle_adagc.optimizers.base import (
-    DecoupledOptimizer,
-    Parameters,
-    Parts,
-    Step,
-    adam_direction,
-    square_root,
-)
+from paddle_adagc.optimizers import base
+from paddle_adagc.optimizers.base import Parts, Step, square_root
 
 Form = Literal["original", "paper"]
 
@@ -147,7 +140,7 @@ UpdateClip = AGC | Clippy | RMSClip
 ``w -= lr * scale * update``."""
 
 
-class ClippedAdamW(DecoupledOptimizer):
+class ClippedAdamW(base.DecoupledOptimizer):
     r"""AdamW with a clip of its update.
 
     With AdamW's update :math:`\Delta` and the clip's factor :math:`\sigma`:
@@ -178,14 +171,14 @@ class ClippedAdamW(DecoupledOptimizer):
 
     def __init__(
         self,
-        learning_rate: float | LRScheduler,
+        learning_rate: base.LearningRate,
         update_clip: UpdateClip,
         beta1: float = 0.9,
         beta2: float = 0.999,
         epsilon: float = 1e-8,
         apply_clip_param_fun: Callable[[str], bool] | None = None,
         is_embedding_fun: Callable[[str], bool] | None = None,
-        parameters: Parameters | None = None,
+        parameters: base.Parameters | None = None,
         weight_decay: float = 0.01,
         **shared: Any,
     ) -> None:
@@ -202,8 +195,7 @@ class ClippedAdamW(DecoupledOptimizer):
         super().__init__(learning_rate, parameters, options, **shared)
 
     def _update(self, step: Step) -> None:
-        moments = self._moments(step, step.gradient)
-        update = adam_direction(*moments, step.options["epsilon"])
+        update, _ = step.adam(step.gradient)
         name, is_clipped = step.parameter.name, self._apply_clip_param_fun
         if is_clipped is None or is_clipped(name):
             has_rows = self._is_embedding_fun

@@ -1,10 +1,31 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of the optimizers share: runs on the CPU."""
+"""What the tests of the optimizers share: weights, gradients, runs."""
 
+import numpy as np
 import paddle
-from core.optimizers.draws import SHAPES, draw_gradients, draw_weights
 from helpers import make_parameters
+
+SHAPES = [[6, 4], [3, 7], [5, 5], [6]]
+"""A tall matrix, a wide one, a square one, and a vector."""
+
+
+def draw_weights():
+    """Start weights, float64."""
+    rng = np.random.default_rng([0, 1])
+    return [rng.normal(0.0, 0.5, shape) for shape in SHAPES]
+
+
+def draw_gradients(step):
+    """Gradients of a step, float64: noise, and now and then an outlier."""
+    rng = np.random.default_rng([0, 2, step])
+    gradients = [rng.normal(0.3, 1.0, shape) for shape in SHAPES]
+    if step % 17 == 11:
+        gradients[step % len(SHAPES)] *= 100.0
+    if step % 13 == 5:
+        for gradient in gradients:
+            gradient.reshape(-1)[step % gradient.size] = 1000.0
+    return gradients
 
 
 def make_weights(dtype="float64"):
@@ -15,12 +36,11 @@ def make_weights(dtype="float64"):
     return parameters
 
 
-def set_gradients(parameters, gradients, dtype=None):
+def set_gradients(parameters, gradients):
     """Give parameters their gradients."""
     for parameter, gradient in zip(parameters, gradients, strict=True):
-        values = paddle.to_tensor(gradient).astype(dtype or parameter.dtype)
         parameter.clear_gradient()
-        parameter.grad = values
+        parameter.grad = paddle.to_tensor(gradient).astype(parameter.dtype)
 
 
 def run(optimizer, parameters, steps):
@@ -34,16 +54,3 @@ def run(optimizer, parameters, steps):
 def values(parameters):
     """Weights as float64 arrays."""
     return [p.astype("float64").numpy() for p in parameters]
-
-
-def run_twins(twins, steps):
-    """The same with one twin per tensor; all weights after every step."""
-    weights = draw_weights()
-    for step in steps:
-        weights = [
-            twin.step(w, g)
-            for twin, w, g in zip(
-                twins, weights, draw_gradients(step), strict=True
-            )
-        ]
-    return weights

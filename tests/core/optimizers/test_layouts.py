@@ -4,118 +4,61 @@
 
 import functools
 
-import numpy as np
 import pytest
 from core.parallel import training
 from core.parallel.layouts import CASES as LAYOUTS
-from core.parallel.layouts import DENSE, MOE, Layout
+from core.parallel.layouts import DENSE, MOE
 from core.parallel.ranks import run_on_ranks
 from helpers import long_but
-from paddle.distributed import fleet
 
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.decoder import DecoderForCausalLM
 from paddle_adagc.lab.models.rank_weights import initialize_weights
-from paddle_adagc.optimizers.lion import Lion
-from paddle_adagc.optimizers.muon import Muon, hidden_matrices
-from paddle_adagc.optimizers.spam import SPAM
-from paddle_adagc.optimizers.stable_adamw import StableAdamW
-from paddle_adagc.optimizers.update_clips import (
-    AGC,
-    ClippedAdamW,
-    Clippy,
-    RMSClip,
-)
+from paddle_adagc.optimizers import SPAM, ClippedAdamW, Lion, Muon, StableAdamW
+from paddle_adagc.optimizers.muon import hidden_matrices
+from paddle_adagc.optimizers.update_clips import AGC, Clippy, RMSClip
 from paddle_adagc.parallel.layout import read_layout
 
-NUM_STEPS = 6
-LR = 1e-3
 CLIP = {"name": "adagc", "t_start": 3, "lambda_rel": 5.0, "lambda_abs": 5.0}
 SLOW = {"epsilon": 1e-2}  # else rounding decides where gradients are tiny
-ELEMENT_WISE = ("lion", "spam")
-NAMES = (
-    *ELEMENT_WISE,
-    "muon",
-    "stable_adamw",
-    "agc",
-    "agc of embeddings",
-    "agc, paper",
-    "clippy",
-    "clippy, paper",
-    "rms",
-)
+SPIKES = {"threshold": 3.0, "reset_interval": 4, "warmup_steps": 3}
+ELEMENT_WISE = {
+    "lion": (Lion, {}),
+    "spam": (SPAM, {**SPIKES, "clip_start": 1, **SLOW}),
+}
+UPDATE_CLIPS = {
+    "agc": AGC(lambda_rel=0.05),
+    "agc of embeddings": AGC(lambda_rel=0.05),
+    "agc, paper": AGC(form="paper", lambda_rel=0.05),
+    "clippy": Clippy(lambda_rel=1e-2, lambda_abs=1e-5),
+    "clippy, paper": Clippy(form="paper", lambda_rel=1e-4, lambda_abs=1e-4),
+    "rms": RMSClip(threshold=0.05),
+}
+OPTIMIZERS = {
+    **ELEMENT_WISE,
+    "muon": (Muon, {"adamw_epsilon": 1e-2}),
+    "stable_adamw": (StableAdamW, SLOW),
+    **{
+        name: (ClippedAdamW, {"update_clip": clip, **SLOW})
+        for name, clip in UPDATE_CLIPS.items()
+    },
+}
 
 
 def make_optimizer(name, model, **common):
-    embeddings = {
-        key for key, tensor in read_layout(model).items() if tensor.is_embedding
-    }
-    clips = {
-        "agc": AGC(lambda_rel=0.05),
-        "agc of embeddings": AGC(lambda_rel=0.05),
-        "agc, paper": AGC(form="paper", lambda_rel=0.05),
-        "clippy": Clippy(lambda_rel=1e-2, lambda_abs=1e-5),
-        "clippy, paper": Clippy(form="paper", lambda_rel=1e-4, lambda_abs=1e-4),
-        "rms": RMSClip(threshold=0.05),
-    }
-    common |= {"learning_rate": LR, "parameters": model.parameters()}
-    if name in clips:
-        return ClippedAdamW(
-            update_clip=clips[name],
-            is_embedding_fun=(
-                (lambda key: key in embeddings) if "embed" in name else None
-            ),
-            **SLOW,
-            **common,
-        )
+    make, arguments = OPTIMIZERS[name]
     if name == "muon":
-        return Muon(
-            is_matrix_fun=hidden_matrices(model), adamw_epsilon=1e-2, **common
-        )
-    if name == "spam":
-        return SPAM(
-            threshold=3.0,
-            reset_interval=4,
-            warmup_steps=3,
-            clip_start=1,
-            **SLOW,
-            **common,
-        )
-    makers = {
-        "lion": Lion,
-        "stable_adamw": functools.partial(StableAdamW, **SLOW),
-    }
-    return makers[name](**common)
-
-
-def train(layout, topology, options, name):
-    """The run of `training.train` with one of the optimizers."""
-    return training.train(
-        layout,
-        topology,
-        options,
-        num_steps=NUM_STEPS,
-        clip_settings=CLIP,
-        make_optimizer=functools.partial(make_optimizer, name),
-    )
-
-
-def train_all(layout, options, names):
-    """Several runs on this rank, one after the other."""
-    topology = layout.start()
-    return [train(layout, topology, options, name) for name in names]
-
-
-@functools.cache
-def alone(name, is_moe):
-    """The run of one process."""
-    return train(Layout(), None, MOE if is_moe else DENSE, name)
+        common["is_matrix_fun"] = hidden_matrices(model)
+    if name == "agc of embeddings":
+        layout = read_layout(model)
+        common["is_embedding_fun"] = lambda key: layout[key].is_embedding
+    return make(1e-3, parameters=model.parameters(), **arguments, **common)
 
 
 CASES = {
-    "tp2": (DENSE, NAMES),
+    "tp2": (DENSE, OPTIMIZERS),
     "tp2, MoE": (MOE, ("muon", "agc")),
-    "v1 x2": (DENSE, NAMES),
+    "v1 x2": (DENSE, OPTIMIZERS),
     "tp2 x v1": (DENSE, ("muon", "agc")),
     "tp2 x pp2": (DENSE, ("muon",)),
     "v2 x2": (DENSE, ELEMENT_WISE),
@@ -127,33 +70,27 @@ CASES = {
 def test_run_is_that_of_one_process(case):
     layout = LAYOUTS[case.removesuffix(", MoE")][0]
     options, names = CASES[case]
-    ranks = run_on_ranks(
-        train_all,
-        layout.world_size,
-        layout=layout,
-        options=options,
-        names=names,
-    )
-    for name, results in zip(names, zip(*ranks, strict=True), strict=True):
-        expected = alone(name, options is MOE)
-        losses = np.mean([rank["losses"] for rank in results], axis=0)
-        np.testing.assert_allclose(
-            losses, expected["losses"], rtol=1e-5, err_msg=name
-        )
-        training.assert_close(
-            training.merge([rank["weights"] for rank in results]),
-            training.merge([expected["weights"]]),
-            f"weights of {name}",
-        )
+    runs = [
+        {
+            "options": options,
+            "num_steps": 6,
+            "clip_settings": CLIP,
+            "make_optimizer": functools.partial(make_optimizer, name),
+        }
+        for name in names
+    ]
+    for run, ranks in zip(runs, training.on_ranks(layout, runs), strict=True):
+        expected = training.alone(**run)
+        training.assert_same_run(ranks, expected)
         if layout.sharding > 1 and not layout.split_param:
-            sizes = [rank["num_states"] for rank in results]
+            sizes = [rank["num_states"] for rank in ranks]
             assert max(sizes) < expected["num_states"], "states are not shared"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "names"),
-    [("v1 x2", ["lion", "muon", "spam", "agc"]), ("v2 x2", ELEMENT_WISE)],
+    [("v1 x2", ["lion", "muon", "spam", "agc"]), ("v2 x2", [*ELEMENT_WISE])],
 )
 def test_state_of_a_rank_resumes_bit_by_bit(case, names):
     for same in run_on_ranks(
@@ -167,11 +104,11 @@ def rolled_back(layout, names):
     topology = layout.start()
     same = []
     for name in names:
-        config = DecoderConfig(**DENSE, tensor_parallel_degree=layout.mp)
+        config = DecoderConfig(**DENSE)
         model = DecoderForCausalLM(config)
         initialize_weights(model, config, training.SEED)
-        optimizer = fleet.distributed_optimizer(make_optimizer(name, model))
-        model = fleet.distributed_model(model)
+        optimizer = make_optimizer(name, model)
+        model, optimizer = layout.wrap(model, optimizer)
 
         def train(steps, model=model, optimizer=optimizer):
             for step in steps:

@@ -2,16 +2,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which weights are Muon's, and which layouts give whole tensors."""
 
+from functools import partial
+
 import numpy as np
 import paddle
 import pytest
-from helpers import make_parameters
+from helpers import assert_equal, make_parameters
 
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.decoder import DecoderForCausalLM
 from paddle_adagc.lab.models.vision_text import CLIP, CLIPConfig
-from paddle_adagc.optimizers import base
-from paddle_adagc.optimizers.muon import hidden_matrices
+from paddle_adagc.optimizers import (
+    ClippedAdamW,
+    Lion,
+    Muon,
+    StableAdamW,
+    base,
+    hidden_matrices,
+)
+from paddle_adagc.optimizers.update_clips import AGC
 from paddle_adagc.parallel.topology import Axis, Topology
 
 SMALL = {
@@ -23,6 +32,12 @@ SMALL = {
 }
 
 
+def left_out(model):
+    """Keys of the parameters that are no hidden matrices."""
+    is_matrix = hidden_matrices(model)
+    return {k for k, p in model.named_parameters() if not is_matrix(p.name)}
+
+
 def test_hidden_matrices_of_a_decoder():
     config = DecoderConfig(
         **SMALL,
@@ -32,9 +47,7 @@ def test_hidden_matrices_of_a_decoder():
         moe_intermediate_size=4,
         moe_num_shared_experts=1,
     )
-    model = DecoderForCausalLM(config)
-    is_matrix = hidden_matrices(model)
-    others = {k for k, p in model.named_parameters() if not is_matrix(p.name)}
+    others = left_out(DecoderForCausalLM(config))
     assert {key for key in others if "norm" not in key} == {
         "model.embed_tokens.weight",
         "model.layers.0.mlp.gate.weight",  # the routers
@@ -45,10 +58,8 @@ def test_hidden_matrices_of_a_decoder():
 
 def test_hidden_matrices_of_clip():
     model = CLIP(CLIPConfig(vision_layers=1, text_layers=1))
-    is_matrix = hidden_matrices(model)
-    taken = {key for key, p in model.named_parameters() if is_matrix(p.name)}
     weights = ("attn.in_proj", "attn.out_proj", "mlp.c_fc", "mlp.c_proj")
-    assert taken == {
+    assert {k for k, _ in model.named_parameters()} - left_out(model) == {
         f"{tower}.blocks.0.{weight}.weight"
         for tower in ("visual", "textual")
         for weight in weights
@@ -58,46 +69,47 @@ def test_hidden_matrices_of_clip():
 def test_routers_of_paddlenlp_s_models_are_no_hidden_matrices():
     transformers = pytest.importorskip("paddlenlp.transformers")
     options = {**SMALL, "num_hidden_layers": 1, "num_key_value_heads": 2}
-    models = [
-        transformers.MixtralForCausalLM(
-            transformers.MixtralConfig(num_local_experts=2, **options)
-        ),
-        transformers.Qwen2MoeForCausalLM(
-            transformers.Qwen2MoeConfig(
-                num_experts=2,
-                moe_intermediate_size=8,
-                shared_expert_intermediate_size=8,
-                **options,
-            )
-        ),
-    ]
-    for model in models:
-        is_matrix = hidden_matrices(model)
-        left = [
-            key
-            for key, p in model.named_parameters()
-            if p.ndim == 2 and not is_matrix(p.name)
-        ]
+    experts = {"moe_intermediate_size": 8, "shared_expert_intermediate_size": 8}
+    mixtral = transformers.MixtralConfig(num_local_experts=2, **options)
+    qwen = transformers.Qwen2MoeConfig(num_experts=2, **experts, **options)
+    for model in (
+        transformers.MixtralForCausalLM(mixtral),
+        transformers.Qwen2MoeForCausalLM(qwen),
+    ):
+        shapes = {key: p.ndim for key, p in model.named_parameters()}
+        left = [key for key in left_out(model) if shapes[key] == 2]
         routers = [key for key in left if key.endswith("gate.weight")]
         assert routers
         assert len(left) == len(routers) + 2  # the embedding, the head
 
 
 def test_slices_and_joined_tensors_are_refused(monkeypatch):
-    def check(**place):
-        sharding = Axis(0, 2, object())
-        topology = Topology(sharding=sharding, **place)
-        monkeypatch.setattr(base, "read_topology", lambda: topology)
-        base.check_whole_tensors("Muon", ["linear_0.w_0"])
+    """At once, or in the first step if fleet starts later."""
 
-    check()  # V1
-    with pytest.raises(ValueError, match=r"Muon .*split_param to False"):
-        check(splits_parameters=True)
-    with pytest.raises(ValueError, match=r"Muon .*fuse_optimizer"):
-        check(fuses_parameters=True)
-    check()
-    with pytest.raises(ValueError, match=r"slice@linear_0.*stage 3"):
-        base.check_whole_tensors("Muon", ["slice@linear_0.w_0"])
+    def shard(**place):
+        topology = Topology(sharding=Axis(0, 2, object()), **place)
+        monkeypatch.setattr(base, "read_topology", lambda: topology)
+
+    weights = make_parameters([[2, 3]])
+    weights[0].grad = paddle.ones([2, 3])
+    rules = (Muon, StableAdamW, partial(ClippedAdamW, update_clip=AGC()))
+    early = [rule(0.1, parameters=weights) for rule in rules]
+    for place, match in (
+        ("splits_parameters", "needs whole .*split_param to False"),
+        ("fuses_parameters", "needs each .*fuse_optimizer"),
+    ):
+        shard(**{place: True})
+        Lion(0.1, parameters=weights).step()
+        for rule, optimizer in zip(rules, early, strict=True):
+            with pytest.raises(ValueError, match=match):
+                rule(0.1, parameters=weights)
+            with pytest.raises(ValueError, match=match):
+                optimizer.step()
+    shard()  # V1
+    early[0].step()
+    weights[0].name = "slice@linear_0.w_0"
+    with pytest.raises(ValueError, match=r"slice@linear_0.*stage 3.*Muon"):
+        early[0].step()
 
 
 @pytest.fixture
@@ -131,10 +143,15 @@ def test_a_part_is_reduced_with_the_others_gathered_and_cut_out(split_axis):
     parts = parts_of(is_distributed=True, split_axis=split_axis)
     part = paddle.arange(6.0).reshape([2, 3])
     axis = split_axis % 2
-    assert parts.gather(part).shape == ([4, 3] if axis == 0 else [2, 6])
-    whole = paddle.arange(24.0).reshape([4, 6])
-    own = whole[2:] if axis == 0 else whole[:, 3:]
-    np.testing.assert_array_equal(parts.own(whole).numpy(), own.numpy())
+    whole = [4, 3] if axis == 0 else [2, 6]
+
+    def numbered(tensor):
+        assert tensor.shape == whole
+        return paddle.arange(12.0).reshape(whole)
+
+    expected = numbered(paddle.empty(whole)).numpy()
+    own = expected[2:] if axis == 0 else expected[:, 3:]
+    assert_equal([parts.of_whole(numbered, part).numpy()], [own])
     assert parts.max(part).tolist() == [[5.0]]
     assert float(parts.mean(part)) == 2.5
     for over in (0, 1):
@@ -148,5 +165,5 @@ def test_a_part_is_reduced_with_the_others_gathered_and_cut_out(split_axis):
 def test_a_whole_tensor_is_its_own_part(marks):
     parts = parts_of(split_axis=0, **marks)
     part = paddle.arange(6.0).reshape([2, 3])
-    assert parts.gather(part) is parts.own(part) is part
+    assert parts.of_whole(lambda whole: whole, part) is part
     assert float(parts.mean(part)) == 2.5
