@@ -268,9 +268,9 @@ class TensorScalingClip(StatefulClip, abc.ABC):
         """Carry out steps 1 to 3 of the above; return the rule's next state."""
         table, present, segments = self._table, slots, None
         num_tensors = len(table.keys)
-        if table.units:
+        if table.cuts:
             self._ranks.refuse_shuffled()
-            segments, present = self._cuts.find(
+            segments, present = table.cuts.find(
                 slots, pairs, self._ranks.topology(), self._leaves_out
             )
         if known is not None:
@@ -278,7 +278,7 @@ class TensorScalingClip(StatefulClip, abc.ABC):
                 known.gradients, segments, known.descriptors
             )
         else:
-            index = self._cuts.index if table.units else range(num_tensors)
+            index = table.cuts.index if table.cuts else range(num_tensors)
             in_order: list[Tensor | None] = [None] * len(index)
             for slot, (_, gradient) in zip(slots, pairs, strict=True):
                 in_order[index[slot]] = gradient
@@ -314,9 +314,10 @@ class TensorScalingClip(StatefulClip, abc.ABC):
             or self._leaves_out
         ):
             return None
-        index = self._cuts.index if self._table.units else None
-        length = len(self._table.keys if index is None else index)
-        return self._table.reader.read(pairs, index, length)
+        table = self._table
+        index = table.cuts.index if table.cuts else None
+        length = len(table.keys if index is None else index)
+        return table.reader.read(pairs, index, length)
 
     def _clipped_pairs(
         self, pairs: Sequence[tuple[Tensor, Tensor | None]]

@@ -21,7 +21,7 @@ from paddle.nn.clip import ClipGradBase
 from paddle_adagc.checks import check_choice, name_hint
 from paddle_adagc.clips.gradients import NonFinite
 from paddle_adagc.clips.metrics import Call, Rows, Snapshot, StuckTensors
-from paddle_adagc.clips.tensor_table import StepCount, TensorTable, UnitCuts
+from paddle_adagc.clips.tensor_table import StepCount, TensorTable
 from paddle_adagc.guards import unchecked
 from paddle_adagc.parallel.agreement import gather_state, warn_of_lost
 from paddle_adagc.parallel.layout import TensorLayout
@@ -69,7 +69,6 @@ class StatefulClip(ClipGradBase):
         self._num_lost = paddle.zeros([0], "int32")  # [num_tensors], of steps
         self._told: dict[str, int] = {}  # lost until the last summary
         self._table = TensorTable()
-        self._cuts = UnitCuts(self._table)
         self._ranks = OtherRanks(type(self).__name__)
         self._steps = StepCount()
         self._before_step: tuple[StepCount, State] = self._steps, {}
@@ -206,7 +205,6 @@ class StatefulClip(ClipGradBase):
         """Bind the table, and follow it with all that is per tensor."""
         vectors, num_lost = self._current(), self._lost_so_far()
         slots_before = self._table.bind(layout)
-        self._cuts = UnitCuts(self._table)
         index = paddle.to_tensor(slots_before, "int64")
         self._num_lost = paddle.gather(num_lost, index)
         if not slots_before:

@@ -35,6 +35,7 @@ class TensorTable:
         """First slot of a parameter that holds units -> its units; they have
         the slots from there on."""
 
+        self.cuts: UnitCuts | None = None  # None: no parameter holds units
         self.reader = PairReader()
         """Knows parameters whose slots are found."""
 
@@ -82,6 +83,7 @@ class TensorTable:
         slot_before = self._slot_of_key
         self._name(keys)
         self.layout, self.units, self.is_bound = tuple(tensors), units, True
+        self.cuts = UnitCuts(units, tensors) if units else None
         self._key_of_name, self._is_of_unknown_model = key_of_name, False
         return [slot_before[key] for key in keys] if slot_before else []
 
@@ -156,10 +158,10 @@ class TensorTable:
         new, unseen = _only_in(keys, self.keys), _only_in(self.keys, keys)
         if new and unseen:
             raise ValueError(
-                f"the loaded state is another model's: it lacks {_some(new)} "
-                f"and holds {_some(unseen)}, which has no gradient here. Use "
-                "bind(model) before saving and before loading, so that "
-                "tensors carry structured names"
+                f"the loaded state is another model's: it lacks {new} and "
+                f"holds {unseen}, which has no gradient here. Use bind(model) "
+                "before saving and before loading, so that tensors carry "
+                "structured names"
             )
         self._is_of_unknown_model = False
 
@@ -168,17 +170,21 @@ _LATE = -1
 """Begin of a slice that no rank had a gradient for in the first step."""
 
 
+@dataclasses.dataclass
 class UnitCuts:
     """Finds the units of a table's parameters in the gradients of a step."""
 
-    def __init__(self, table: TensorTable) -> None:
-        self._table = table
-        self._begins: dict[int, int] | None = None  # of slices, by first slot
+    units: Mapping[int, Sequence[Unit]]  # of the table
+    tensors: Sequence[TensorLayout]  # by slot
+    index: dict[int, int] = dataclasses.field(default_factory=dict)
+    """First slot of each parameter met -> its place in the gradients."""
+
+    _begins: dict[int, int] | None = None  # of slices, by first slot
+    _segments: Segments | None = None
+
+    def __post_init__(self) -> None:
         self._sizes: dict[int, int] = {}  # of gradients met, by first slot
-        self._segments: Segments | None = None
         self._present: dict[int, list[int]] = {}  # by first slot
-        self.index: dict[int, int] = {}
-        """First slot of each parameter met -> its place in the gradients."""
 
     def find(
         self,
@@ -205,7 +211,7 @@ class UnitCuts:
             late = [slot for slot in slots if self._begins.get(slot) == _LATE]
             if late:
                 raise RuntimeError(
-                    f"{self._table.keys[late[0]]} has its first gradient after "
+                    f"{self.tensors[late[0]].key} has its first gradient after "
                     "the first step: it is too late to ask the other ranks "
                     "where this one's slice of it begins. Give it a gradient, "
                     "if of zeros, in the first step (with fleet's sharding: "
@@ -221,27 +227,24 @@ class UnitCuts:
         leaves_out: Callable[[str], bool] | None,
     ) -> Segments:
         """Cut the parameters met so far into segments, by slot."""
-        rows = []
+        rows: list[tuple[int, int, tuple[int, int, int, int]]] = []
         self.index = {slot: i for i, slot in enumerate(sorted(self._sizes))}
         for slot, index in self.index.items():
-            units, begin = self._table.units.get(slot), begins.get(slot, 0)
-            if units is None:
-                of_units = [(0, -1, slot, index, -1, 0)]
-            else:
-                of_units = [
-                    (p.start, p.size, slot + i, index, p.run, p.stride)
-                    for i, unit in enumerate(units)
-                    if not (leaves_out and leaves_out(unit.key))
-                    for p in unit.cut(begin, begin + self._sizes[slot])
-                ]
-            self._present[slot] = sorted({row[2] for row in of_units})
+            begin = begins.get(slot, 0)
+            of_units = [
+                (p.start, p.size, (slot + i, index, p.run, p.stride))
+                for i, unit in enumerate(self.units.get(slot, ()))
+                if not (leaves_out and leaves_out(unit.key))
+                for p in unit.cut(begin, begin + self._sizes[slot])
+            ]
+            if slot not in self.units:
+                of_units = [(0, -1, (slot, index, -1, 0))]
+            self._present[slot] = sorted({runs[0] for _, _, runs in of_units})
             rows += of_units
-        start, size, *columns = np.array(rows, np.int64).reshape([-1, 6]).T
-        runs = np.zeros(len(rows), RUNS)
-        for name, column in zip(RUNS.names or (), columns, strict=True):
-            runs[name] = column
-        num_slots = len(self._table.keys)
-        return Segments(start.copy(), size.copy(), runs, num_slots)
+        kinds = [("start", np.int64), ("size", np.int64), ("runs", RUNS)]
+        table = np.array(rows, kinds)
+        start, size, runs = (table[name].copy() for name, _ in kinds)
+        return Segments(start, size, runs, len(self.tensors))
 
     def _find_begins(self, topology: Topology | None) -> dict[int, int]:
         """First value of this rank's slice of each parameter with units.
@@ -251,25 +254,21 @@ class UnitCuts:
         begins: dict[int, int] = {}
         if topology is None or not topology.splits_parameters:
             return begins
-        of_axis: dict[bool, list[int]] = {False: [], True: []}
-        for slot in self._table.units:
-            is_expert = self._table.layout[slot].is_expert
-            of_axis[is_expert and topology.has_expert_groups].append(slot)
-        for axis, members in (
-            (topology.sharding, of_axis[False]),
-            (topology.moe_sharding, of_axis[True]),
-        ):
+        tensors, has_groups = self.tensors, topology.has_expert_groups
+        axes = topology.sharding, topology.moe_sharding  # dense, experts
+        for is_of_experts, axis in enumerate(axes):
+            members = [
+                slot
+                for slot in self.units
+                if is_of_experts == (has_groups and tensors[slot].is_expert)
+            ]
             if axis.size == 1 or not members:
                 continue
             parts: list[dict[int, int]] = []
             mine = {slot: self._sizes.get(slot, 0) for slot in members}
             dist.all_gather_object(parts, mine, group=axis.group)
             for slot in members:
-                lengths = [part[slot] for part in parts]
-                begins[slot] = _LATE
-                if any(lengths):
-                    begins[slot] = sum(lengths[: axis.rank])
-                units = self._table.units[slot]
+                units, lengths = self.units[slot], [p[slot] for p in parts]
                 whole = sum(math.prod(unit.shape) for unit in units)
                 if 0 < sum(lengths) < whole:
                     raise RuntimeError(
@@ -278,6 +277,8 @@ class UnitCuts:
                         "all of it: every rank needs its gradient in the first "
                         "step"
                     )
+                begin = sum(lengths[: axis.rank])
+                begins[slot] = begin if any(lengths) else _LATE
         return begins
 
 
@@ -300,23 +301,21 @@ def _check_same(
 
 def _difference(found: Sequence[str], wanted: Sequence[str]) -> str:
     missing, unknown = _only_in(wanted, found), _only_in(found, wanted)
-    return f"{_some(missing)} missing, {_some(unknown)} unknown"
+    return f"{missing or 'none'} missing, {unknown or 'none'} unknown"
+
+
+def _only_in(keys: Sequence[str], others: Sequence[str]) -> str:
+    """Name up to three of the keys that the others lack."""
+    excluded = {*others}
+    only = [repr(key) for key in keys if key not in excluded]
+    rest = f" and {len(only) - 3} more" if len(only) > 3 else ""
+    return ", ".join(only[:3]) + rest
 
 
 def _repeated(keys: Sequence[str]) -> str | None:
     if len({*keys}) == len(keys):
         return None
     return next(key for key in keys if keys.count(key) > 1)
-
-
-def _only_in(keys: Sequence[str], others: Sequence[str]) -> list[str]:
-    excluded = {*others}
-    return [key for key in keys if key not in excluded]
-
-
-def _some(keys: Sequence[str]) -> str:
-    rest = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
-    return (", ".join(map(repr, keys[:3])) or "none") + rest
 
 
 @dataclasses.dataclass(frozen=True)
