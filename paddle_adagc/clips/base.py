@@ -2,11 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ``grad_clip`` contract that all norm-based clips share.
 
-A norm-based clip multiplies each tensor's gradient by one number ``h``. Which
-tensors take part, when a step begins and what happens to Inf and NaN is the
-same for all of them and stands here; the rule that gives ``h`` is the
-subclass's. What can be read between two steps stands in
-:mod:`paddle_adagc.clips.stateful`.
+Which tensors take part, when a step begins and what happens to Inf and NaN is
+the same for all of them; the rule that gives ``h`` is the subclass's.
 """
 
 from __future__ import annotations
@@ -82,27 +79,15 @@ class TensorScalingClip(StatefulClip, abc.ABC):
     through untouched, in their places. Gradients are scaled in place, as
     ``paddle.nn.ClipGradByGlobalNorm`` does, and without waiting for the device.
 
-    An optimizer with parameter groups calls its clip once per group. The clip
-    counts optimizer steps: it begins one when it sees a tensor again. As with
-    ``paddle.nn.ClipGradByGlobalNorm``, a *global* norm then covers one group at
-    a time: to clip by the norm over all tensors use one group, and
-    ``apply_decay_param_fun`` where weight decay differs.
-
-    Where ranks exchange norms all of them need the same groups, and every group
-    needs a gradient on every rank in every step: a rank without one could not
-    count the same steps, and raises a RuntimeError. The clip does not notice a
-    rank whose optimizer lacks a group, as on a pipeline stage without
-    embeddings.
-
-    An optimizer that trains disjoint sets of tensors in successive steps
-    (alternating blocks) looks like one with groups: give each set a clip.
+    An optimizer calls its clip once per parameter group. The clip begins a step
+    when it sees a tensor again, so sets of tensors that are trained in turns
+    look like groups: give each set a clip. A rank that has no gradient for a
+    group could not count the same steps, and raises a RuntimeError where ranks
+    exchange norms; a group that a rank's optimizer lacks is not noticed.
 
     ``paddle.amp.GradScaler`` calls the clip in the steps that it skips for an
     overflow as well: do not combine it with ``nonfinite="raise"``. Such a step
     leaves step count and state as they were; so does one whose update fails.
-
-    Args:
-        nonfinite: As for :class:`paddle_adagc.ClipGradByAdaGC`.
     """
 
     _keeps_one_state = False

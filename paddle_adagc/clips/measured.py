@@ -98,16 +98,16 @@ class _Probe(TensorScalingClip):
         super().__init__(nonfinite="propagate")
         self._behind = after
 
-    def _rows(self) -> tuple[Rows, np.ndarray]:
-        rows, has_gradient = super()._rows()
-        if self._behind is None:
-            return rows, has_gradient
-        norm = rows.columns["norm"]
-        left = self._behind._rows()[0].columns["norm"]
-        with np.errstate(invalid="ignore"):
-            h = np.where(norm == 0, np.float32(1), left / norm)
-        h[h > 1 - _ROUNDING] = 1
-        return Rows(rows.keys, {**rows.columns, "h": h}), has_gradient
+    def _rows(self) -> Rows:
+        rows = super()._rows()
+        if self._behind is not None:
+            norm = rows.columns["norm"]
+            left = self._behind._rows().columns["norm"]
+            with np.errstate(invalid="ignore"):
+                h = np.where(norm == 0, np.float32(1), left / norm)
+            h[h > 1 - _ROUNDING] = 1
+            rows.columns["h"] = h
+        return rows
 
     def _advance(
         self, step: int, norm: Tensor, state: State
