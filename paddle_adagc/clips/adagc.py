@@ -22,6 +22,7 @@ from paddle_adagc.checks import (
     check_decay,
     check_integer,
     check_positive,
+    matching_pattern,
     suggestion,
 )
 from paddle_adagc.clips.base import TensorScalingClip
@@ -58,17 +59,9 @@ class ClipGradByAdaGC(TensorScalingClip):
     with ``t_start=0``.
 
     Not in the paper: a warm-up step that the others outvote does not set
-    :math:`\gamma`. With :math:`n` tensors in the model it disagrees if
-
-    .. math::
-
-        \exp\Big(\frac{1}{n} \sum_i \log \frac{\|h g_i\|}{\gamma_i}\Big)
-
-    lies under 1/4 or, while fewer than 10 steps support :math:`\gamma`, above
-    10; for one tensor also if its own ratio lies under 1/20 or above 100
-    (:func:`paddle_adagc.rule.supported_minimum`). One gradient times 1e6 does
-    that: through :math:`h` it makes all other norms tiny. Costs 4 more bytes
-    per tensor until the end of the warm-up.
+    :math:`\gamma` (:func:`paddle_adagc.rule.supported_minimum`). One gradient
+    times 1e6 makes such a step: through :math:`h` all other norms become tiny.
+    Costs 4 more bytes per tensor until the end of the warm-up.
 
     Args:
         lambda_rel: :math:`\lambda_{rel}`, a tensor's norm may exceed its
@@ -98,12 +91,12 @@ class ClipGradByAdaGC(TensorScalingClip):
             finds it raises) or ``"propagate"`` it.
             gamma stays in every case, and the tensor is left out of the
             warm-up's global norm.
-        overrides: Other values for some tensors: regular expression -> dict of
+        overrides: Other values for some tensors: regular expression, which
+            ``re.search`` looks for in the tensor's key -> dict of
             ``lambda_rel``, ``beta``; the clip's values replace missing ones.
-            ``re.search`` looks for the expression in the tensor's
-            key, its name in the model after :meth:`bind`. A key may match only
-            one expression. None is Paddle's ``need_clip=False``: the gradient
-            stays as it is in every phase, Inf and NaN too, and is in no norm.
+            A key may match only one expression. None is Paddle's
+            ``need_clip=False``: the gradient stays as it is in every phase, Inf
+            and NaN too, and is in no norm.
 
     Raises:
         TypeError: An argument has the wrong type.
@@ -143,7 +136,7 @@ class ClipGradByAdaGC(TensorScalingClip):
     ) -> None:
         super().__init__(nonfinite=nonfinite)
         self.overrides = Overrides({} if overrides is None else overrides)
-        if self.overrides.leaves_out_any:
+        if None in self.overrides.settings.values():
             self._leaves_out = self.overrides.leaves_out
         self._awaits_tensors = bool(self.overrides.settings)
         self.lambda_rel = check_positive("lambda_rel", lambda_rel)
@@ -298,7 +291,6 @@ class Overrides:
             pattern: _checked(pattern, values)
             for pattern, values in overrides.items()
         }
-        self.leaves_out_any = None in self.settings.values()
         self.names = {n for own in self.settings.values() for n in own or ()}
         self._patterns: dict[str, str | None] = {}  # by key
         self._keys: list[str] = []  # that the vectors are about
@@ -352,13 +344,8 @@ class Overrides:
     def _pattern(self, key: str) -> str | None:
         """Return the pattern that the key matches; refuse two."""
         if key not in self._patterns:
-            found = [p for p in self.settings if re.search(p, key)]
-            if len(found) > 1:
-                raise ValueError(
-                    f"overrides: {key!r} matches both {found[0]!r} and "
-                    f"{found[1]!r}: make the patterns narrower"
-                )
-            self._patterns[key] = found[0] if found else None
+            found = matching_pattern("overrides", self.settings, key)
+            self._patterns[key] = found
         return self._patterns[key]
 
 
