@@ -129,26 +129,20 @@ class TensorScalingClip(StatefulClip, abc.ABC):
     def _advance(
         self, step: int, norm: Tensor, state: State
     ) -> tuple[Tensor, State]:
-        """Apply the rule to one call's norms; change nothing.
+        """Return ``h`` of one call and what the rule keeps; change nothing.
 
-        Args:
-            step: Index of the optimizer step, from 0 or :meth:`restart_warmup`.
-            norm: float32 ``[num_tensors]`` over all tensors known so far; 0 for
-                those without a gradient in this call.
-            state: What the rule keeps, with start values for new tensors.
-
-        Returns:
-            ``h``, float32 ``[num_tensors]``, of no consequence for tensors with
-            a non-finite norm; and what the rule keeps from now on.
+        ``step`` counts from 0 or :meth:`restart_warmup`. ``norm``, float32
+        ``[num_tensors]``, is over all tensors known so far, 0 for those without
+        a gradient in this call; so is ``h``, of no consequence where the norm
+        is not finite. ``state`` has start values for new tensors.
         """
 
     def _fused_advance(
         self, step: int, squared_norm: Tensor, state: State
     ) -> tuple[Tensor, Tensor, Tensor | None, State] | None:
-        """Apply the rule, and treat non-finite norms, in one kernel.
+        """Return norm, ``h``, what to discard, and the rule's state.
 
-        Returns norm, ``h``, the tensors to discard (None: none), and what the
-        rule keeps; or None if there is no such kernel for this step.
+        All by one kernel; None: there is none for this step.
         """
         return None
 
@@ -173,10 +167,7 @@ class TensorScalingClip(StatefulClip, abc.ABC):
         norm: Tensor,
         h: Tensor,
     ) -> Tensor:
-        """Scale in place; return the part of each norm that is left.
-
-        ``slots`` are the parameters' first.
-        """
+        """Scale in place; return the part of each norm that is left."""
         h, discard = self._treat_nonfinite(h, norm)
         gradients.scale_(h, discard)
         return h
@@ -202,13 +193,9 @@ class TensorScalingClip(StatefulClip, abc.ABC):
                 "not parameters: give it to an optimizer as grad_clip"
             )
         known = self._read(pairs)
-        clipped = self._clipped_pairs(pairs) if known is None else known.pairs
-        if known is None and (
-            self.sharding_group is not None or any_is_distributed(clipped)
-        ):
-            if makes_states_only():
-                return pairs
-            clipped = self._local_pairs(clipped)
+        clipped = known.pairs if known else self._clipped_pairs(pairs)
+        if clipped is None:
+            return pairs
         reducer = self._known_reducer()
         if not self._ranks.has_agreed:
             self._ranks.agree()
@@ -252,7 +239,6 @@ class TensorScalingClip(StatefulClip, abc.ABC):
     ) -> tuple[Call, State]:
         """Carry out steps 1 to 3 of the above; return the rule's next state."""
         table, present, segments = self._table, slots, None
-        num_tensors = len(table.keys)
         if table.cuts:
             self._ranks.refuse_shuffled()
             segments, present = table.cuts.find(
@@ -263,7 +249,7 @@ class TensorScalingClip(StatefulClip, abc.ABC):
                 known.gradients, segments, known.descriptors
             )
         else:
-            index = table.cuts.index if table.cuts else range(num_tensors)
+            index = table.cuts.index if table.cuts else range(len(table.keys))
             in_order: list[Tensor | None] = [None] * len(index)
             for slot, (_, gradient) in zip(slots, pairs, strict=True):
                 in_order[index[slot]] = gradient
@@ -306,8 +292,8 @@ class TensorScalingClip(StatefulClip, abc.ABC):
 
     def _clipped_pairs(
         self, pairs: Sequence[tuple[Tensor, Tensor | None]]
-    ) -> Pairs:
-        """Return the pairs with a gradient that may be clipped."""
+    ) -> Pairs | None:
+        """Return the pairs to clip; None in a step that only makes states."""
         clipped = [
             (parameter, gradient)
             for parameter, gradient in pairs
@@ -317,13 +303,15 @@ class TensorScalingClip(StatefulClip, abc.ABC):
         if self._ranks.buffers is not None:
             clipped = self._ranks.buffers.unfold(clipped, self._table.names)
         leaves_out, keys_of = self._leaves_out, self._table.keys_of
-        if leaves_out is None:
+        if leaves_out is not None:
+            clipped = [
+                (parameter, gradient)
+                for parameter, gradient in clipped
+                if not all(map(leaves_out, keys_of(parameter)))
+            ]
+        if self.sharding_group is None and not any_is_distributed(clipped):
             return clipped
-        return [
-            (parameter, gradient)
-            for parameter, gradient in clipped
-            if not all(map(leaves_out, keys_of(parameter)))
-        ]
+        return None if makes_states_only() else self._local_pairs(clipped)
 
     def _local_pairs(self, pairs: Pairs) -> Pairs:
         """Return parameters and local gradients, under auto-parallel."""
