@@ -64,16 +64,16 @@ class ClipGradByAdaGC(TensorScalingClip):
     Costs 4 more bytes per tensor until the end of the warm-up.
 
     Args:
-        lambda_rel: :math:`\lambda_{rel}`, a tensor's norm may exceed its
-            reference by this factor. Greater than 0.
+        lambda_rel: :math:`\lambda_{rel}` > 0, by which a tensor's norm may
+            exceed its reference.
         beta: :math:`\beta`, smoothing coefficient in [0, 1).
         lambda_abs: :math:`\lambda_{abs}`, global norm allowed in the warm-up.
         t_start: :math:`T_{start}`, number of warm-up steps.
         init: How gamma starts.
             ``"warmup_min"``: as above, the paper's.
             ``"lambda_abs"``, not in the paper: at ``lambda_abs``, the largest
-            norm that the warm-up lets through, whatever the warm-up's norms
-            are. gamma then falls to the tensor's norms, by 1% a step.
+            norm that the warm-up lets through. gamma then falls to the
+            tensor's norms, by 1% a step.
             The variants of the paper's ablation have no GlobalGC warm-up:
             ``"min_no_warmup"``: smallest norm of the first ``t_start`` steps,
             whose gradients are not clipped.
@@ -88,9 +88,8 @@ class ClipGradByAdaGC(TensorScalingClip):
         nonfinite: What to do with a gradient that holds Inf or NaN, or whose
             float32 norm overflows: ``"zero"`` it, ``"raise"`` (waits for the
             device and all ranks in every step; without fleet only a rank that
-            finds it raises) or ``"propagate"`` it.
-            gamma stays in every case, and the tensor is left out of the
-            warm-up's global norm.
+            finds it raises) or ``"propagate"`` it. gamma stays in every case,
+            and the tensor is left out of the warm-up's global norm.
         overrides: Other values for some tensors: regular expression, which
             ``re.search`` looks for in the tensor's key -> dict of
             ``lambda_rel``, ``beta``; the clip's values replace missing ones.
@@ -143,7 +142,21 @@ class ClipGradByAdaGC(TensorScalingClip):
         self.lambda_abs = check_positive("lambda_abs", lambda_abs)
         self.beta = check_decay("beta", beta)
         self.t_start = check_integer("t_start", t_start, 0)
-        self._set_init(init, init_value)
+        check_choice("init", init, get_args(Init))
+        if init == "threshold" and self.t_start == 0:
+            raise ValueError(
+                "init='threshold' looks at the first t_start steps: give "
+                "t_start of at least 1, not 0"
+            )
+        self.init: Init = init
+        self.init_value = _DEFAULT_INIT_VALUE.get(init)
+        if init_value is not None:
+            if self.init_value is None:
+                raise ValueError(
+                    f"init_value={init_value!r} has no meaning with "
+                    f"init={init!r}"
+                )
+            self.init_value = check_positive("init_value", init_value)
         if init != "constant":
             self._step_to_compare = max(self.t_start, 1)
         self.strict = check_bool("strict", strict)
@@ -160,23 +173,6 @@ class ClipGradByAdaGC(TensorScalingClip):
                     "gradients shrink, too; the paper's value is 1.04",
                     stacklevel=3,
                 )
-
-    def _set_init(self, init: Init, init_value: float | None) -> None:
-        check_choice("init", init, get_args(Init))
-        if init == "threshold" and self.t_start == 0:
-            raise ValueError(
-                "init='threshold' looks at the first t_start steps: give "
-                "t_start of at least 1, not 0"
-            )
-        self.init: Init = init
-        self.init_value = _DEFAULT_INIT_VALUE.get(init)
-        if init_value is None:
-            return
-        if self.init_value is None:
-            raise ValueError(
-                f"init_value={init_value!r} has no meaning with init={init!r}"
-            )
-        self.init_value = check_positive("init_value", init_value)
 
     def _config(self) -> dict[str, Any]:
         own = copy.deepcopy(self.overrides.settings)
@@ -275,11 +271,7 @@ class ClipGradByAdaGC(TensorScalingClip):
 
 
 class Overrides:
-    """Says which values are a tensor's own: what ``overrides`` means above.
-
-    No key may match two patterns: their order then never matters, in no config
-    that is merged from several files, and in no comparison of two configs.
-    """
+    """Says which values are a tensor's own: what ``overrides`` means above."""
 
     def __init__(self, overrides: Mapping[str, Any]) -> None:
         if not isinstance(overrides, Mapping):
@@ -303,10 +295,9 @@ class Overrides:
     def vectors(
         self, keys: Sequence[str], defaults: Mapping[str, float]
     ) -> dict[str, Tensor]:
-        """Return the arguments that some tensor overrides, all tensors' values.
+        """Return float64 ``[num_tensors]`` of each argument that is overridden.
 
-        float64 ``[num_tensors]``, made when the tensors change, and never read
-        back.
+        Made when the tensors change, and never read back.
         """
         if self._keys != keys:
             own = [self.settings.get(self._pattern(key) or "") for key in keys]

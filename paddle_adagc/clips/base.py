@@ -48,8 +48,7 @@ _PASS = "_create_optimization_pass"
 def on_skipped_update(take_back: Callable[[], None]) -> None:
     """Call ``take_back`` if the optimizer that is calling makes no update.
 
-    So it is after an overflow that ``paddle.amp.GradScaler`` found. The next
-    update is watched, no other, and nothing stays with the optimizer.
+    The next update is watched, no other, and nothing stays with the optimizer.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame and frame.f_code.co_name != "_apply_optimize":
@@ -79,15 +78,9 @@ class TensorScalingClip(StatefulClip, abc.ABC):
     through untouched, in their places. Gradients are scaled in place, as
     ``paddle.nn.ClipGradByGlobalNorm`` does, and without waiting for the device.
 
-    An optimizer calls its clip once per parameter group. The clip begins a step
-    when it sees a tensor again, so sets of tensors that are trained in turns
-    look like groups: give each set a clip. A rank that has no gradient for a
-    group could not count the same steps, and raises a RuntimeError where ranks
-    exchange norms; a group that a rank's optimizer lacks is not noticed.
-
-    ``paddle.amp.GradScaler`` calls the clip in the steps that it skips for an
-    overflow as well: do not combine it with ``nonfinite="raise"``. Such a step
-    leaves step count and state as they were; so does one whose update fails.
+    An optimizer calls its clip once per parameter group, and a tensor that is
+    seen again begins a step. A step that ``paddle.amp.GradScaler`` skips for an
+    overflow, or whose update fails, leaves step count and state as they were.
     """
 
     _keeps_one_state = False

@@ -22,9 +22,8 @@ from paddle_adagc.parallel.units import Unit
 class TensorTable:
     """A fixed order of tensors: parameter -> slot, slot -> key.
 
-    Bound to a model, the table holds all of its parameters from the start,
-    under their structured names. Unbound, it grows as parameters come by, under
-    Paddle's automatic names.
+    Bound to a model, it holds all of its parameters under their structured
+    names. Unbound, it grows as parameters come by, under Paddle's names.
     """
 
     def __init__(self) -> None:
@@ -50,12 +49,10 @@ class TensorTable:
         return self._key_of_name.keys()
 
     def bind(self, layout: Mapping[str, TensorLayout]) -> list[int]:
-        """Take over all parameters of a model, in its order.
+        """Take over all parameters of a model, by name, in its order.
 
-        ``layout`` is by parameter name. Returns for each tensor in the new
-        order the slot that it had before, nothing if the table was empty. A
-        ValueError says if the table holds other keys, from a loaded state or
-        from another model.
+        Returns the slot that each tensor had before, nothing if the table was
+        empty; refuses other keys than those of a loaded state or a model.
         """
         tensors: list[TensorLayout] = []
         key_of_name: dict[str, str] = {}
@@ -88,11 +85,7 @@ class TensorTable:
         return [slot_before[key] for key in keys] if slot_before else []
 
     def slots(self, parameters: Sequence[Tensor]) -> list[int]:
-        """First slot of each parameter; an unbound table adds those it lacks.
-
-        Refused are strangers to the bound model, slices of sharding stage 3,
-        two parameters of one name, and an evidently foreign loaded state.
-        """
+        """First slot of each parameter; an unbound table adds new ones."""
         known = self._slot_of_name
         slots = [known[p.name] for p in parameters if p.name in known]
         if len({*slots}) == len(parameters):
@@ -116,9 +109,8 @@ class TensorTable:
         return slots
 
     def adopt(self, keys: Sequence[str]) -> None:
-        """Take the tensors of a state, unless those of a model are known.
+        """Take the tensors of a state, which those that are known have to fit.
 
-        A table that is not empty has to fit: a ValueError names the difference.
         In a distributed run the state may hold more: other ranks' tensors.
         """
         if self.keys or self.is_bound:
@@ -195,11 +187,9 @@ class UnitCuts:
     ) -> tuple[Segments, list[int]]:
         """Return the units in all gradients, and the slots of those present.
 
-        The order of the gradients (:attr:`index`) and the segments change only
-        when a parameter has its first gradient. Where sharding splits
-        parameters, the first call asks all ranks for the lengths of their
-        slices: every rank has to make it. ``leaves_out`` says whether the unit
-        of a key is not clipped.
+        Segments and :attr:`index` change only when a parameter has its first
+        gradient. Where sharding splits parameters every rank has to make the
+        first call, which asks all for the lengths of their slices.
         """
         if self._segments is None or not self.index.keys() >= {*slots}:
             self._sizes |= {
@@ -285,10 +275,7 @@ class UnitCuts:
 def _check_same(
     found: Sequence[str], wanted: Sequence[str], what: str, is_bound: bool
 ) -> None:
-    """Refuse keys of a state that are not the clip's.
-
-    A model may be a part of it: the rest is then the other ranks'.
-    """
+    """Refuse keys that are not the clip's, but for those of other ranks."""
     is_part = is_bound and dist.get_world_size() > 1
     if set(found) != set(wanted) and not (is_part and {*found} > {*wanted}):
         raise ValueError(
@@ -322,9 +309,8 @@ def _repeated(keys: Sequence[str]) -> str | None:
 class StepCount:
     """Optimizer steps, counted by the tensors that come by.
 
-    An optimizer calls its clip once per step and parameter group, so a tensor
-    that comes by again begins the next step. So does a new tensor, if a group
-    was frozen, once all groups were called.
+    A tensor that comes by again begins the next step. So does a new tensor, if
+    a group was frozen, once all groups were called.
     """
 
     num_steps: int = 0
@@ -350,9 +336,7 @@ class StepCount:
         """Return the count after one more call, with gradients of ``slots``.
 
         A call without gradients counts as one: the clip is called so only where
-        ranks wait for each other, and on a rank that has none. A clip that
-        keeps one state for all tensors may not have several groups, and no clip
-        one without gradients here: this rank could not tell when a step begins.
+        ranks wait for each other, and on a rank that has none.
         """
         again = next(filter(self.seen.__contains__, slots), None)
         is_over = self.num_calls < self.period <= self.position
