@@ -27,7 +27,7 @@ from paddle_adagc.checks import (
 )
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.gradients import NonFinite
-from paddle_adagc.clips.stateful import State
+from paddle_adagc.clips.stateful import Decision, State
 from paddle_adagc.kernels.cuda import adaptive_step
 from paddle_adagc.state import Quantity
 
@@ -187,9 +187,7 @@ class ClipGradByAdaGC(TensorScalingClip):
             quantities += [Quantity(name="support", start=0.0, absent=full)]
         return quantities
 
-    def _advance(
-        self, step: int, norm: Tensor, state: State
-    ) -> tuple[Tensor, State]:
+    def _advance(self, step: int, norm: Tensor, state: State) -> Decision:
         self._check_overrides(step)
         gamma = state["gamma"]
         if self._is_adaptive(step):
@@ -225,7 +223,7 @@ class ClipGradByAdaGC(TensorScalingClip):
     def _is_adaptive(self, step: int) -> bool:
         return step >= self.t_start or self.init == "constant"
 
-    def _warm_up(self, norm: Tensor, state: State) -> tuple[Tensor, State]:
+    def _warm_up(self, norm: Tensor, state: State) -> Decision:
         """GlobalGC. In a hybrid-parallel run: one all-reduce of 3 numbers."""
         gamma, support = state["gamma"], state.get("support")
         reducer = self._known_reducer()

@@ -13,10 +13,11 @@ from paddle import Tensor
 
 from paddle_adagc import rule
 from paddle_adagc.checks import check_positive
-from paddle_adagc.clips.base import Pairs, TensorScalingClip
+from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.gradients import HALF_CLIPPED, GradientList, NonFinite
-from paddle_adagc.clips.stateful import State
+from paddle_adagc.clips.stateful import Decision, State
 from paddle_adagc.kernels.operators import dense_float
+from paddle_adagc.kernels.pairs import KnownPairs
 from paddle_adagc.parallel.layout import TensorLayout, refuse_freed
 from paddle_adagc.parallel.reduce import local_value
 from paddle_adagc.parallel.topology import Topology
@@ -86,21 +87,18 @@ class ClipGradByAGC(TensorScalingClip):
                     "nothing says along which axis: set its split_axis"
                 )
 
-    def _advance(
-        self, step: int, norm: Tensor, state: State
-    ) -> tuple[Tensor, State]:
+    def _advance(self, step: int, norm: Tensor, state: State) -> Decision:
         return paddle.ones_like(norm), {}
 
     def _scale_(
         self,
         gradients: GradientList,
-        slots: Sequence[int],
-        pairs: Pairs,
+        found: KnownPairs,
         norm: Tensor,
         h: Tensor,
     ) -> Tensor:
         finite = paddle.isfinite(norm)
-        units = self._find_units(slots, pairs)
+        units = self._find_units(found)
         h, discard = self._treat_nonfinite(h, norm)
         if discard is not None:
             gradients.scale_(h, discard)
@@ -119,26 +117,25 @@ class ClipGradByAGC(TensorScalingClip):
         is_known = paddle.logical_and(finite, whole > 0)
         return paddle.where(is_known, share, h)
 
-    def _find_units(
-        self, slots: Sequence[int], pairs: Pairs
-    ) -> dict[int, _Units]:
+    def _find_units(self, found: KnownPairs) -> dict[int, _Units]:
         """Measure the units of each tensor that is clipped, by its slot."""
-        table, found = self._table, {}
+        table, units = self._table, {}
         layout = table.layout  # none before bind()
-        for first, (parameter, gradient) in zip(slots, pairs, strict=True):
+        for first, pair in zip(found.slots, found.pairs, strict=True):
+            parameter, gradient = pair
             refuse_freed("AGC", parameter)
+            if 0 in parameter.shape:  # Paddle 3.1: no place
+                continue
             weight = local_value(parameter)
             tensors = [
                 (unit.view(weight), unit.view(gradient))
                 for unit in table.units.get(first, ())
             ] or [(weight, gradient)]
-            if 0 in parameter.shape:  # Paddle 3.1: no place
-                continue
             for slot, tensor in enumerate(tensors, first):
                 if table.keys[slot] != _HEAD:
                     is_embedding = bool(layout) and layout[slot].is_embedding
-                    found[slot] = _Units(*tensor, is_embedding)
-        return found
+                    units[slot] = _Units(*tensor, is_embedding)
+        return units
 
     def _sum_split_units(self, units: dict[int, _Units]) -> None:
         """Sum the norms of units that tensor parallelism splits.

@@ -27,7 +27,7 @@ from paddle_adagc.clips.gradients import (
     refuse_nonfinite,
 )
 from paddle_adagc.clips.metrics import Call
-from paddle_adagc.clips.stateful import State, StatefulClip
+from paddle_adagc.clips.stateful import Decision, State, StatefulClip
 from paddle_adagc.guards import eager, unchecked
 from paddle_adagc.kernels.pairs import KnownPairs
 from paddle_adagc.parallel.reduce import (
@@ -38,8 +38,8 @@ from paddle_adagc.parallel.reduce import (
     makes_states_only,
 )
 
-Pairs = list[tuple[Tensor, Tensor]]
-"""Parameters and gradients."""
+Pairs = list[tuple[Tensor, Tensor | None]]
+"""Parameters, and gradients or None."""
 
 _PASS = "_create_optimization_pass"
 """The method of Paddle's optimizers that updates the weights."""
@@ -119,15 +119,13 @@ class TensorScalingClip(StatefulClip, abc.ABC):
             )
 
     @abc.abstractmethod
-    def _advance(
-        self, step: int, norm: Tensor, state: State
-    ) -> tuple[Tensor, State]:
-        """Return ``h`` of one call and what the rule keeps; change nothing.
+    def _advance(self, step: int, norm: Tensor, state: State) -> Decision:
+        """Decide about one call; change nothing.
 
         ``step`` counts from 0 or :meth:`restart_warmup`. ``norm``, float32
         ``[num_tensors]``, is over all tensors known so far, 0 for those without
-        a gradient in this call; so is ``h``, of no consequence where the norm
-        is not finite. ``state`` has start values for new tensors.
+        a gradient in this call. ``state`` has start values for new tensors.
+        ``h`` is of no consequence where the norm is not finite.
         """
 
     def _fused_advance(
@@ -155,8 +153,7 @@ class TensorScalingClip(StatefulClip, abc.ABC):
     def _scale_(
         self,
         gradients: GradientList,
-        slots: Sequence[int],
-        pairs: Pairs,
+        found: KnownPairs,
         norm: Tensor,
         h: Tensor,
     ) -> Tensor:
@@ -167,9 +164,7 @@ class TensorScalingClip(StatefulClip, abc.ABC):
 
     @eager
     @paddle.no_grad()
-    def _dygraph_clip(
-        self, params_grads: Sequence[tuple[Tensor, Tensor | None]]
-    ) -> list[tuple[Tensor, Tensor | None]]:
+    def _dygraph_clip(self, params_grads: Pairs) -> Pairs:
         """Clip the gradients of one call in place, and return the pairs.
 
         1. Measure every gradient, and sum its squared norm over the ranks that
@@ -185,23 +180,16 @@ class TensorScalingClip(StatefulClip, abc.ABC):
                 f"{type(self).__name__} takes pairs of parameter and gradient, "
                 "not parameters: give it to an optimizer as grad_clip"
             )
-        known = self._read(pairs)
-        clipped = known.pairs if known else self._clipped_pairs(pairs)
-        if clipped is None:
+        found = self._read(pairs) or self._look_up(pairs)
+        if found is None:
             return pairs
         reducer = self._known_reducer()
         if not self._ranks.has_agreed:
             self._ranks.agree()
-        if not clipped and not reducer.communicates:
+        if not found.pairs and not reducer.communicates:
             self._steps = self._steps.after_empty_group()
             return pairs
-        if known is None:
-            parameters = [parameter for parameter, _ in clipped]
-            slots = self._slots(parameters)
-            self._table.reader.remember(parameters, slots)
-        else:
-            slots = known.slots
-        steps = self._steps.after(slots, self._keeps_one_state)
+        steps = self._steps.after(found.slots, self._keeps_one_state)
         if steps.is_irregular and not self._steps.is_irregular:
             warnings.warn(
                 f"{type(self).__name__} was called for some tensors more often "
@@ -209,8 +197,7 @@ class TensorScalingClip(StatefulClip, abc.ABC):
                 "counts as a step. Give each optimizer its own clip",
                 stacklevel=4,
             )
-        step = steps.num_steps - 1
-        call, state = self._clip_(step, slots, clipped, reducer, known)
+        call, state = self._clip_(steps.num_steps - 1, found, reducer)
         begins_step = steps.num_steps > self._steps.num_steps
         if begins_step:
             self._before_step = self._steps, self._vectors
@@ -223,30 +210,24 @@ class TensorScalingClip(StatefulClip, abc.ABC):
 
     @unchecked
     def _clip_(
-        self,
-        step: int,
-        slots: list[int],
-        pairs: Pairs,
-        reducer: Reducer,
-        known: KnownPairs | None,
+        self, step: int, found: KnownPairs, reducer: Reducer
     ) -> tuple[Call, State]:
         """Carry out steps 1 to 3 of the above; return the rule's next state."""
-        table, present, segments = self._table, slots, None
+        table, present, segments = self._table, found.slots, None
         if table.cuts:
             self._ranks.refuse_shuffled()
             segments, present = table.cuts.find(
-                slots, pairs, self._ranks.topology(), self._leaves_out
+                found, self._ranks.topology(), self._leaves_out
             )
-        if known is not None:
-            gradients = GradientList(
-                known.gradients, segments, known.descriptors
-            )
-        else:
+        in_order = found.gradients
+        if found.descriptors is None:
             index = table.cuts.index if table.cuts else range(len(table.keys))
-            in_order: list[Tensor | None] = [None] * len(index)
-            for slot, (_, gradient) in zip(slots, pairs, strict=True):
+            in_order = [None] * len(index)
+            for slot, (_, gradient) in zip(
+                found.slots, found.pairs, strict=True
+            ):
                 in_order[index[slot]] = gradient
-            gradients = GradientList(in_order, segments)
+        gradients = GradientList(in_order, segments, found.descriptors)
         squared_norm = reducer.local_norms(gradients.squared_norms())
         if step >= self._step_to_compare and not self._ranks.has_compared:
             self._ranks.compare(table.keys, table.layout, squared_norm)
@@ -263,7 +244,7 @@ class TensorScalingClip(StatefulClip, abc.ABC):
                 if self.nonfinite == "raise":
                     refuse_nonfinite(norm, table.keys, step, reducer)
                 h, state = self._advance(age, norm, state)
-                h = self._scale_(gradients, slots, pairs, norm, h)
+                h = self._scale_(gradients, found, norm, h)
         except BaseException:
             self._num_lost = num_lost
             raise
@@ -283,10 +264,8 @@ class TensorScalingClip(StatefulClip, abc.ABC):
         length = len(table.keys if index is None else index)
         return table.reader.read(pairs, index, length)
 
-    def _clipped_pairs(
-        self, pairs: Sequence[tuple[Tensor, Tensor | None]]
-    ) -> Pairs | None:
-        """Return the pairs to clip; None in a step that only makes states."""
+    def _look_up(self, pairs: Pairs) -> KnownPairs | None:
+        """Find the pairs to clip; None in a step that only makes states."""
         clipped = [
             (parameter, gradient)
             for parameter, gradient in pairs
@@ -302,11 +281,18 @@ class TensorScalingClip(StatefulClip, abc.ABC):
                 for parameter, gradient in clipped
                 if not all(map(leaves_out, keys_of(parameter)))
             ]
-        if self.sharding_group is None and not any_is_distributed(clipped):
-            return clipped
-        return None if makes_states_only() else self._local_pairs(clipped)
+        if self.sharding_group is not None or any_is_distributed(clipped):
+            if makes_states_only():
+                return None
+            clipped = self._local_pairs(clipped)
+        parameters = [parameter for parameter, _ in clipped]
+        slots = self._slots(parameters)
+        self._table.reader.remember(parameters, slots)
+        return KnownPairs(clipped, slots, [], None)
 
-    def _local_pairs(self, pairs: Pairs) -> Pairs:
+    def _local_pairs(
+        self, pairs: list[tuple[Tensor, Tensor]]
+    ) -> list[tuple[Tensor, Tensor]]:
         """Return parameters and local gradients, under auto-parallel."""
         meshes = self._ranks.use_meshes()
         if self.sharding_group is not None:

@@ -14,7 +14,7 @@ from paddle_adagc import rule
 from paddle_adagc.checks import check_decay, check_integer, check_positive
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.gradients import NonFinite
-from paddle_adagc.clips.stateful import State
+from paddle_adagc.clips.stateful import Decision, State
 from paddle_adagc.parallel.layout import TensorLayout
 from paddle_adagc.state import Quantity
 
@@ -72,9 +72,7 @@ class ClipGradByGlobalAdaGC(GlobalNormClip):
             )
         )
 
-    def _advance(
-        self, step: int, norm: Tensor, state: State
-    ) -> tuple[Tensor, State]:
+    def _advance(self, step: int, norm: Tensor, state: State) -> Decision:
         total, is_whole = self._observed_norm(norm)
         gamma = state["gamma"]
         if step < self.t_start:
@@ -146,9 +144,7 @@ class ClipGradByZClip(GlobalNormClip):
             )
         )
 
-    def _advance(
-        self, step: int, norm: Tensor, state: State
-    ) -> tuple[Tensor, State]:
+    def _advance(self, step: int, norm: Tensor, state: State) -> Decision:
         total, is_whole = self._observed_norm(norm)
         is_warm_up = state["count"] < self.warmup_steps
         spread = rule.square_root(state["variance"])
@@ -228,9 +224,7 @@ class ClipGradByTensorWiseGC(TensorScalingClip):
             self._shapes.setdefault(slot, tuple(parameter.shape))
         return slots
 
-    def _advance(
-        self, step: int, norm: Tensor, state: State
-    ) -> tuple[Tensor, State]:
+    def _advance(self, step: int, norm: Tensor, state: State) -> Decision:
         table = self._table
         is_larger = self._thresholds.shape[0] < len(table.keys)
         if is_larger or self._counted is not table.layout:

@@ -29,6 +29,9 @@ from paddle_adagc.state import ClipState, Quantity, warn_of_other_arguments
 State = dict[str, Tensor]
 """Name of a quantity -> float32 ``[num_tensors]``; ``[1]`` of a global one."""
 
+Decision = tuple[Tensor, State]
+"""``h``, float32 ``[num_tensors]``, and what the rule keeps from now on."""
+
 
 class StatefulClip(ClipGradBase):
     """A clip between two steps: names, state and numbers of the last step."""

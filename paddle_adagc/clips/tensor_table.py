@@ -13,7 +13,7 @@ import paddle.distributed as dist
 from paddle import Tensor
 
 from paddle_adagc.kernels.host import RUNS, Segments
-from paddle_adagc.kernels.pairs import PairReader
+from paddle_adagc.kernels.pairs import KnownPairs, PairReader
 from paddle_adagc.parallel.layout import TensorLayout, refuse_unbound_slice
 from paddle_adagc.parallel.topology import Topology
 from paddle_adagc.parallel.units import Unit
@@ -180,8 +180,7 @@ class UnitCuts:
 
     def find(
         self,
-        slots: Sequence[int],
-        pairs: Sequence[tuple[Tensor, Tensor]],
+        found: KnownPairs,
         topology: Topology | None,
         leaves_out: Callable[[str], bool] | None,
     ) -> tuple[Segments, list[int]]:
@@ -191,10 +190,11 @@ class UnitCuts:
         gradient. Where sharding splits parameters every rank has to make the
         first call, which asks all for the lengths of their slices.
         """
+        slots = found.slots
         if self._segments is None or not self.index.keys() >= {*slots}:
             self._sizes |= {
                 slot: math.prod(gradient.shape)
-                for slot, (_, gradient) in zip(slots, pairs, strict=True)
+                for slot, (_, gradient) in zip(slots, found.pairs, strict=True)
             }
             if self._begins is None:
                 self._begins = self._find_begins(topology)
