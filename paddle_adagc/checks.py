@@ -11,7 +11,8 @@ import difflib
 import math
 import operator
 import os
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,19 @@ def check_choice(name: str, value: Any, choices: Collection[str]) -> str:
             f"got {value!r}{suggestion(value, choices)}"
         )
     return value
+
+
+def matching_pattern(
+    name: str, patterns: Iterable[str], key: str
+) -> str | None:
+    """Return the pattern of ``name`` that a tensor's key matches, if any."""
+    found = [pattern for pattern in patterns if re.search(pattern, key)]
+    if len(found) > 1:
+        raise ValueError(
+            f"{name}: {key!r} matches both {found[0]!r} and {found[1]!r}: "
+            "make the patterns narrower"
+        )
+    return found[0] if found else None
 
 
 def suggestion(

@@ -22,11 +22,12 @@ from paddle_adagc.checks import (
     check_decay,
     check_integer,
     check_positive,
+    matching_pattern,
     suggestion,
 )
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.gradients import NonFinite
-from paddle_adagc.clips.stateful import State
+from paddle_adagc.clips.stateful import Decision, State
 from paddle_adagc.kernels.cuda import adaptive_step
 from paddle_adagc.state import Quantity
 
@@ -58,29 +59,21 @@ class ClipGradByAdaGC(TensorScalingClip):
     with ``t_start=0``.
 
     Not in the paper: a warm-up step that the others outvote does not set
-    :math:`\gamma`. With :math:`n` tensors in the model it disagrees if
-
-    .. math::
-
-        \exp\Big(\frac{1}{n} \sum_i \log \frac{\|h g_i\|}{\gamma_i}\Big)
-
-    lies under 1/4 or, while fewer than 10 steps support :math:`\gamma`, above
-    10; for one tensor also if its own ratio lies under 1/20 or above 100
-    (:func:`paddle_adagc.rule.supported_minimum`). One gradient times 1e6 does
-    that: through :math:`h` it makes all other norms tiny. Costs 4 more bytes
-    per tensor until the end of the warm-up.
+    :math:`\gamma` (:func:`paddle_adagc.rule.supported_minimum`). One gradient
+    times 1e6 makes such a step: through :math:`h` all other norms become tiny.
+    Costs 4 more bytes per tensor until the end of the warm-up.
 
     Args:
-        lambda_rel: :math:`\lambda_{rel}`, a tensor's norm may exceed its
-            reference by this factor. Greater than 0.
+        lambda_rel: :math:`\lambda_{rel}` > 0, by which a tensor's norm may
+            exceed its reference.
         beta: :math:`\beta`, smoothing coefficient in [0, 1).
         lambda_abs: :math:`\lambda_{abs}`, global norm allowed in the warm-up.
         t_start: :math:`T_{start}`, number of warm-up steps.
         init: How gamma starts.
             ``"warmup_min"``: as above, the paper's.
             ``"lambda_abs"``, not in the paper: at ``lambda_abs``, the largest
-            norm that the warm-up lets through, whatever the warm-up's norms
-            are. gamma then falls to the tensor's norms, by 1% a step.
+            norm that the warm-up lets through. gamma then falls to the
+            tensor's norms, by 1% a step.
             The variants of the paper's ablation have no GlobalGC warm-up:
             ``"min_no_warmup"``: smallest norm of the first ``t_start`` steps,
             whose gradients are not clipped.
@@ -95,15 +88,14 @@ class ClipGradByAdaGC(TensorScalingClip):
         nonfinite: What to do with a gradient that holds Inf or NaN, or whose
             float32 norm overflows: ``"zero"`` it, ``"raise"`` (waits for the
             device and all ranks in every step; without fleet only a rank that
-            finds it raises) or ``"propagate"`` it.
-            gamma stays in every case, and the tensor is left out of the
-            warm-up's global norm.
-        overrides: Other values for some tensors: regular expression -> dict of
+            finds it raises) or ``"propagate"`` it. gamma stays in every case,
+            and the tensor is left out of the warm-up's global norm.
+        overrides: Other values for some tensors: regular expression, which
+            ``re.search`` looks for in the tensor's key -> dict of
             ``lambda_rel``, ``beta``; the clip's values replace missing ones.
-            ``re.search`` looks for the expression in the tensor's
-            key, its name in the model after :meth:`bind`. A key may match only
-            one expression. None is Paddle's ``need_clip=False``: the gradient
-            stays as it is in every phase, Inf and NaN too, and is in no norm.
+            A key may match only one expression. None is Paddle's
+            ``need_clip=False``: the gradient stays as it is in every phase, Inf
+            and NaN too, and is in no norm.
 
     Raises:
         TypeError: An argument has the wrong type.
@@ -143,14 +135,28 @@ class ClipGradByAdaGC(TensorScalingClip):
     ) -> None:
         super().__init__(nonfinite=nonfinite)
         self.overrides = Overrides({} if overrides is None else overrides)
-        if self.overrides.leaves_out_any:
+        if None in self.overrides.settings.values():
             self._leaves_out = self.overrides.leaves_out
         self._awaits_tensors = bool(self.overrides.settings)
         self.lambda_rel = check_positive("lambda_rel", lambda_rel)
         self.lambda_abs = check_positive("lambda_abs", lambda_abs)
         self.beta = check_decay("beta", beta)
         self.t_start = check_integer("t_start", t_start, 0)
-        self._set_init(init, init_value)
+        check_choice("init", init, get_args(Init))
+        if init == "threshold" and self.t_start == 0:
+            raise ValueError(
+                "init='threshold' looks at the first t_start steps: give "
+                "t_start of at least 1, not 0"
+            )
+        self.init: Init = init
+        self.init_value = _DEFAULT_INIT_VALUE.get(init)
+        if init_value is not None:
+            if self.init_value is None:
+                raise ValueError(
+                    f"init_value={init_value!r} has no meaning with "
+                    f"init={init!r}"
+                )
+            self.init_value = check_positive("init_value", init_value)
         if init != "constant":
             self._step_to_compare = max(self.t_start, 1)
         self.strict = check_bool("strict", strict)
@@ -168,23 +174,6 @@ class ClipGradByAdaGC(TensorScalingClip):
                     stacklevel=3,
                 )
 
-    def _set_init(self, init: Init, init_value: float | None) -> None:
-        check_choice("init", init, get_args(Init))
-        if init == "threshold" and self.t_start == 0:
-            raise ValueError(
-                "init='threshold' looks at the first t_start steps: give "
-                "t_start of at least 1, not 0"
-            )
-        self.init: Init = init
-        self.init_value = _DEFAULT_INIT_VALUE.get(init)
-        if init_value is None:
-            return
-        if self.init_value is None:
-            raise ValueError(
-                f"init_value={init_value!r} has no meaning with init={init!r}"
-            )
-        self.init_value = check_positive("init_value", init_value)
-
     def _config(self) -> dict[str, Any]:
         own = copy.deepcopy(self.overrides.settings)
         return {**super()._config(), "overrides": own}
@@ -198,9 +187,7 @@ class ClipGradByAdaGC(TensorScalingClip):
             quantities += [Quantity(name="support", start=0.0, absent=full)]
         return quantities
 
-    def _advance(
-        self, step: int, norm: Tensor, state: State
-    ) -> tuple[Tensor, State]:
+    def _advance(self, step: int, norm: Tensor, state: State) -> Decision:
         self._check_overrides(step)
         gamma = state["gamma"]
         if self._is_adaptive(step):
@@ -236,7 +223,7 @@ class ClipGradByAdaGC(TensorScalingClip):
     def _is_adaptive(self, step: int) -> bool:
         return step >= self.t_start or self.init == "constant"
 
-    def _warm_up(self, norm: Tensor, state: State) -> tuple[Tensor, State]:
+    def _warm_up(self, norm: Tensor, state: State) -> Decision:
         """GlobalGC. In a hybrid-parallel run: one all-reduce of 3 numbers."""
         gamma, support = state["gamma"], state.get("support")
         reducer = self._known_reducer()
@@ -282,11 +269,7 @@ class ClipGradByAdaGC(TensorScalingClip):
 
 
 class Overrides:
-    """Says which values are a tensor's own: what ``overrides`` means above.
-
-    No key may match two patterns: their order then never matters, in no config
-    that is merged from several files, and in no comparison of two configs.
-    """
+    """Says which values are a tensor's own: what ``overrides`` means above."""
 
     def __init__(self, overrides: Mapping[str, Any]) -> None:
         if not isinstance(overrides, Mapping):
@@ -298,7 +281,6 @@ class Overrides:
             pattern: _checked(pattern, values)
             for pattern, values in overrides.items()
         }
-        self.leaves_out_any = None in self.settings.values()
         self.names = {n for own in self.settings.values() for n in own or ()}
         self._patterns: dict[str, str | None] = {}  # by key
         self._keys: list[str] = []  # that the vectors are about
@@ -311,10 +293,9 @@ class Overrides:
     def vectors(
         self, keys: Sequence[str], defaults: Mapping[str, float]
     ) -> dict[str, Tensor]:
-        """Return the arguments that some tensor overrides, all tensors' values.
+        """Return float64 ``[num_tensors]`` of each argument that is overridden.
 
-        float64 ``[num_tensors]``, made when the tensors change, and never read
-        back.
+        Made when the tensors change, and never read back.
         """
         if self._keys != keys:
             own = [self.settings.get(self._pattern(key) or "") for key in keys]
@@ -352,13 +333,8 @@ class Overrides:
     def _pattern(self, key: str) -> str | None:
         """Return the pattern that the key matches; refuse two."""
         if key not in self._patterns:
-            found = [p for p in self.settings if re.search(p, key)]
-            if len(found) > 1:
-                raise ValueError(
-                    f"overrides: {key!r} matches both {found[0]!r} and "
-                    f"{found[1]!r}: make the patterns narrower"
-                )
-            self._patterns[key] = found[0] if found else None
+            found = matching_pattern("overrides", self.settings, key)
+            self._patterns[key] = found
         return self._patterns[key]
 
 

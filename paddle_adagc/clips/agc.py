@@ -13,14 +13,11 @@ from paddle import Tensor
 
 from paddle_adagc import rule
 from paddle_adagc.checks import check_positive
-from paddle_adagc.clips.base import Pairs, TensorScalingClip
-from paddle_adagc.clips.gradients import (
-    HALF_CLIPPED,
-    GradientList,
-    NonFinite,
-)
-from paddle_adagc.clips.stateful import State
+from paddle_adagc.clips.base import TensorScalingClip
+from paddle_adagc.clips.gradients import HALF_CLIPPED, GradientList, NonFinite
+from paddle_adagc.clips.stateful import Decision, State
 from paddle_adagc.kernels.operators import dense_float
+from paddle_adagc.kernels.pairs import KnownPairs
 from paddle_adagc.parallel.layout import TensorLayout, refuse_freed
 from paddle_adagc.parallel.reduce import local_value
 from paddle_adagc.parallel.topology import Topology
@@ -90,32 +87,21 @@ class ClipGradByAGC(TensorScalingClip):
                     "nothing says along which axis: set its split_axis"
                 )
 
-    def _advance(
-        self, step: int, norm: Tensor, state: State
-    ) -> tuple[Tensor, State]:
+    def _advance(self, step: int, norm: Tensor, state: State) -> Decision:
         return paddle.ones_like(norm), {}
 
     def _scale_(
         self,
         gradients: GradientList,
-        slots: Sequence[int],
-        pairs: Pairs,
+        found: KnownPairs,
         norm: Tensor,
         h: Tensor,
     ) -> Tensor:
         finite = paddle.isfinite(norm)
-        by_slot = self._by_slot(slots, pairs)
+        units = self._find_units(found)
         h, discard = self._treat_nonfinite(h, norm)
         if discard is not None:
             gradients.scale_(h, discard)
-        units = {
-            slot: _Units(
-                local_value(parameter), gradient, self._is_embedding(slot)
-            )
-            for slot, (parameter, gradient) in by_slot.items()
-            if self._table.keys[slot] != _HEAD
-            and math.prod(parameter.shape)  # Paddle 3.1: no place
-        }
         self._sum_split_units(units)
         squared = [paddle.zeros([1], "float32")] * len(self._table.keys)
         try:
@@ -131,20 +117,25 @@ class ClipGradByAGC(TensorScalingClip):
         is_known = paddle.logical_and(finite, whole > 0)
         return paddle.where(is_known, share, h)
 
-    def _by_slot(
-        self, slots: Sequence[int], pairs: Pairs
-    ) -> dict[int, tuple[Tensor, Tensor]]:
-        """Return parameters and gradients, or views of their units."""
-        found = {}
-        for slot, (parameter, gradient) in zip(slots, pairs, strict=True):
+    def _find_units(self, found: KnownPairs) -> dict[int, _Units]:
+        """Measure the units of each tensor that is clipped, by its slot."""
+        table, units = self._table, {}
+        layout = table.layout  # none before bind()
+        for first, pair in zip(found.slots, found.pairs, strict=True):
+            parameter, gradient = pair
             refuse_freed("AGC", parameter)
-            found[slot] = (parameter, gradient)
-            for i, unit in enumerate(self._table.units.get(slot, ())):
-                found[slot + i] = (unit.view(parameter), unit.view(gradient))
-        return found
-
-    def _is_embedding(self, slot: int) -> bool:
-        return self._table.is_bound and self._table.layout[slot].is_embedding
+            if 0 in parameter.shape:  # Paddle 3.1: no place
+                continue
+            weight = local_value(parameter)
+            tensors = [
+                (unit.view(weight), unit.view(gradient))
+                for unit in table.units.get(first, ())
+            ] or [(weight, gradient)]
+            for slot, tensor in enumerate(tensors, first):
+                if table.keys[slot] != _HEAD:
+                    is_embedding = bool(layout) and layout[slot].is_embedding
+                    units[slot] = _Units(*tensor, is_embedding)
+        return units
 
     def _sum_split_units(self, units: dict[int, _Units]) -> None:
         """Sum the norms of units that tensor parallelism splits.
@@ -154,24 +145,19 @@ class ClipGradByAGC(TensorScalingClip):
         reducer = self._known_reducer()
         if reducer.num_tp_ranks == 1:
             return
-        counts = {
-            slot: num_units
-            for slot, tensor in enumerate(self._table.layout)
-            if (num_units := _num_split_units(tensor))
-        }
-        if not counts:
+        parts: dict[int, Tensor] = {}
+        for slot, tensor in enumerate(self._table.layout):
+            if num_units := _num_split_units(tensor):
+                parts[slot] = paddle.zeros([2 * num_units], "float32")
+                if slot in units:
+                    parts[slot] = paddle.concat(units[slot].squared_norms)
+        if not parts:
             return
-        parts: list[Tensor] = []
-        for slot, n in counts.items():
+        sizes = [part.shape[0] for part in parts.values()]
+        whole = reducer.sum_over_tp(paddle.concat([*parts.values()]))
+        for slot, sums in zip(parts, paddle.split(whole, sizes), strict=True):
             if slot in units:
-                parts += [units[slot].weight, units[slot].gradient]
-            else:
-                parts += [paddle.zeros([n], "float32")] * 2
-        sizes = [n for n in counts.values() for _ in range(2)]
-        whole = paddle.split(reducer.sum_over_tp(paddle.concat(parts)), sizes)
-        for i, slot in enumerate(counts):
-            if slot in units:
-                units[slot].weight, units[slot].gradient = whole[2 * i :][:2]
+                units[slot].squared_norms = paddle.split(sums, 2)
 
 
 class _Units:
@@ -193,21 +179,23 @@ class _Units:
                 [len(rows), parameter.shape[1]], "float32"
             ).index_add(self._inverse, 0, self._target.astype("float32"))
             weights = paddle.gather(parameter, paddle.to_tensor(rows))
-        self._shape = list(self._target.shape)
-        axes = unit_axes(len(self._shape), is_embedding)
+        shape = self._target.shape
+        axes = unit_axes(len(shape), is_embedding)
         self._unit_shape = [
-            1 if axis in axes else size for axis, size in enumerate(self._shape)
+            1 if axis in axes else size for axis, size in enumerate(shape)
         ]
-        self.weight = _squared_norms(weights, axes)  # [num_units], float32
-        self.gradient = _squared_norms(gradient, axes)  # [num_units], float32
-        self._local = self.gradient
+        self.squared_norms = [  # of weights and gradient, float32 [num_units]
+            tensor.astype("float32").square().sum(axes).reshape([-1])
+            for tensor in (weights, gradient)
+        ]
+        self._local = self.squared_norms[1]
 
     def clip_(
         self, lambda_rel: float, epsilon: float, finite: Tensor
     ) -> Tensor:
         """Scale where ``finite``, bool ``[]``; return the new squared norm."""
-        norm = rule.square_root(self.gradient)
-        bound = lambda_rel * rule.square_root(self.weight).clip(min=epsilon)
+        weight, norm = map(rule.square_root, self.squared_norms)
+        bound = lambda_rel * weight.clip(min=epsilon)
         h = bound / norm.clip(min=_SMALLEST_NORM)
         is_clipped = paddle.logical_and(norm > bound, finite)
         h = paddle.where(is_clipped, h, paddle.ones_like(h))
@@ -235,9 +223,3 @@ def _num_split_units(tensor: TensorLayout) -> int:
     return math.prod(
         size for axis, size in enumerate(tensor.shape) if axis not in axes
     )
-
-
-def _squared_norms(tensor: Tensor, axes: tuple[int, ...]) -> Tensor:
-    """float32 ``[num_units]``."""
-    squares = tensor.astype("float32").square()
-    return squares.sum([*axes]).reshape([-1]) if axes else squares.reshape([-1])

@@ -2,11 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ``grad_clip`` contract that all norm-based clips share.
 
-A norm-based clip multiplies each tensor's gradient by one number ``h``. Which
-tensors take part, when a step begins and what happens to Inf and NaN is the
-same for all of them and stands here; the rule that gives ``h`` is the
-subclass's. What can be read between two steps stands in
-:mod:`paddle_adagc.clips.stateful`.
+Which tensors take part, when a step begins and what happens to Inf and NaN is
+the same for all of them; the rule that gives ``h`` is the subclass's.
 """
 
 from __future__ import annotations
@@ -30,7 +27,7 @@ from paddle_adagc.clips.gradients import (
     refuse_nonfinite,
 )
 from paddle_adagc.clips.metrics import Call
-from paddle_adagc.clips.stateful import State, StatefulClip
+from paddle_adagc.clips.stateful import Decision, State, StatefulClip
 from paddle_adagc.guards import eager, unchecked
 from paddle_adagc.kernels.pairs import KnownPairs
 from paddle_adagc.parallel.reduce import (
@@ -41,8 +38,8 @@ from paddle_adagc.parallel.reduce import (
     makes_states_only,
 )
 
-Pairs = list[tuple[Tensor, Tensor]]
-"""Parameters and gradients."""
+Pairs = list[tuple[Tensor, Tensor | None]]
+"""Parameters, and gradients or None."""
 
 _PASS = "_create_optimization_pass"
 """The method of Paddle's optimizers that updates the weights."""
@@ -51,8 +48,7 @@ _PASS = "_create_optimization_pass"
 def on_skipped_update(take_back: Callable[[], None]) -> None:
     """Call ``take_back`` if the optimizer that is calling makes no update.
 
-    So it is after an overflow that ``paddle.amp.GradScaler`` found. The next
-    update is watched, no other, and nothing stays with the optimizer.
+    The next update is watched, no other, and nothing stays with the optimizer.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame and frame.f_code.co_name != "_apply_optimize":
@@ -82,27 +78,9 @@ class TensorScalingClip(StatefulClip, abc.ABC):
     through untouched, in their places. Gradients are scaled in place, as
     ``paddle.nn.ClipGradByGlobalNorm`` does, and without waiting for the device.
 
-    An optimizer with parameter groups calls its clip once per group. The clip
-    counts optimizer steps: it begins one when it sees a tensor again. As with
-    ``paddle.nn.ClipGradByGlobalNorm``, a *global* norm then covers one group at
-    a time: to clip by the norm over all tensors use one group, and
-    ``apply_decay_param_fun`` where weight decay differs.
-
-    Where ranks exchange norms all of them need the same groups, and every group
-    needs a gradient on every rank in every step: a rank without one could not
-    count the same steps, and raises a RuntimeError. The clip does not notice a
-    rank whose optimizer lacks a group, as on a pipeline stage without
-    embeddings.
-
-    An optimizer that trains disjoint sets of tensors in successive steps
-    (alternating blocks) looks like one with groups: give each set a clip.
-
-    ``paddle.amp.GradScaler`` calls the clip in the steps that it skips for an
-    overflow as well: do not combine it with ``nonfinite="raise"``. Such a step
-    leaves step count and state as they were; so does one whose update fails.
-
-    Args:
-        nonfinite: As for :class:`paddle_adagc.ClipGradByAdaGC`.
+    An optimizer calls its clip once per parameter group, and a tensor that is
+    seen again begins a step. A step that ``paddle.amp.GradScaler`` skips for an
+    overflow, or whose update fails, leaves step count and state as they were.
     """
 
     _keeps_one_state = False
@@ -141,29 +119,21 @@ class TensorScalingClip(StatefulClip, abc.ABC):
             )
 
     @abc.abstractmethod
-    def _advance(
-        self, step: int, norm: Tensor, state: State
-    ) -> tuple[Tensor, State]:
-        """Apply the rule to one call's norms; change nothing.
+    def _advance(self, step: int, norm: Tensor, state: State) -> Decision:
+        """Decide about one call; change nothing.
 
-        Args:
-            step: Index of the optimizer step, from 0 or :meth:`restart_warmup`.
-            norm: float32 ``[num_tensors]`` over all tensors known so far; 0 for
-                those without a gradient in this call.
-            state: What the rule keeps, with start values for new tensors.
-
-        Returns:
-            ``h``, float32 ``[num_tensors]``, of no consequence for tensors with
-            a non-finite norm; and what the rule keeps from now on.
+        ``step`` counts from 0 or :meth:`restart_warmup`. ``norm``, float32
+        ``[num_tensors]``, is over all tensors known so far, 0 for those without
+        a gradient in this call. ``state`` has start values for new tensors.
+        ``h`` is of no consequence where the norm is not finite.
         """
 
     def _fused_advance(
         self, step: int, squared_norm: Tensor, state: State
     ) -> tuple[Tensor, Tensor, Tensor | None, State] | None:
-        """Apply the rule, and treat non-finite norms, in one kernel.
+        """Return norm, ``h``, what to discard, and the rule's state.
 
-        Returns norm, ``h``, the tensors to discard (None: none), and what the
-        rule keeps; or None if there is no such kernel for this step.
+        All by one kernel; None: there is none for this step.
         """
         return None
 
@@ -183,24 +153,18 @@ class TensorScalingClip(StatefulClip, abc.ABC):
     def _scale_(
         self,
         gradients: GradientList,
-        slots: Sequence[int],
-        pairs: Pairs,
+        found: KnownPairs,
         norm: Tensor,
         h: Tensor,
     ) -> Tensor:
-        """Scale in place; return the part of each norm that is left.
-
-        ``slots`` are the parameters' first.
-        """
+        """Scale in place; return the part of each norm that is left."""
         h, discard = self._treat_nonfinite(h, norm)
         gradients.scale_(h, discard)
         return h
 
     @eager
     @paddle.no_grad()
-    def _dygraph_clip(
-        self, params_grads: Sequence[tuple[Tensor, Tensor | None]]
-    ) -> list[tuple[Tensor, Tensor | None]]:
+    def _dygraph_clip(self, params_grads: Pairs) -> Pairs:
         """Clip the gradients of one call in place, and return the pairs.
 
         1. Measure every gradient, and sum its squared norm over the ranks that
@@ -216,27 +180,16 @@ class TensorScalingClip(StatefulClip, abc.ABC):
                 f"{type(self).__name__} takes pairs of parameter and gradient, "
                 "not parameters: give it to an optimizer as grad_clip"
             )
-        known = self._read(pairs)
-        clipped = self._clipped_pairs(pairs) if known is None else known.pairs
-        if known is None and (
-            self.sharding_group is not None or any_is_distributed(clipped)
-        ):
-            if makes_states_only():
-                return pairs
-            clipped = self._local_pairs(clipped)
+        found = self._read(pairs) or self._look_up(pairs)
+        if found is None:
+            return pairs
         reducer = self._known_reducer()
         if not self._ranks.has_agreed:
             self._ranks.agree()
-        if not clipped and not reducer.communicates:
+        if not found.pairs and not reducer.communicates:
             self._steps = self._steps.after_empty_group()
             return pairs
-        if known is None:
-            parameters = [parameter for parameter, _ in clipped]
-            slots = self._slots(parameters)
-            self._table.reader.remember(parameters, slots)
-        else:
-            slots = known.slots
-        steps = self._steps.after(slots, self._keeps_one_state)
+        steps = self._steps.after(found.slots, self._keeps_one_state)
         if steps.is_irregular and not self._steps.is_irregular:
             warnings.warn(
                 f"{type(self).__name__} was called for some tensors more often "
@@ -244,8 +197,7 @@ class TensorScalingClip(StatefulClip, abc.ABC):
                 "counts as a step. Give each optimizer its own clip",
                 stacklevel=4,
             )
-        step = steps.num_steps - 1
-        call, state = self._clip_(step, slots, clipped, reducer, known)
+        call, state = self._clip_(steps.num_steps - 1, found, reducer)
         begins_step = steps.num_steps > self._steps.num_steps
         if begins_step:
             self._before_step = self._steps, self._vectors
@@ -258,31 +210,24 @@ class TensorScalingClip(StatefulClip, abc.ABC):
 
     @unchecked
     def _clip_(
-        self,
-        step: int,
-        slots: list[int],
-        pairs: Pairs,
-        reducer: Reducer,
-        known: KnownPairs | None,
+        self, step: int, found: KnownPairs, reducer: Reducer
     ) -> tuple[Call, State]:
         """Carry out steps 1 to 3 of the above; return the rule's next state."""
-        table, present, segments = self._table, slots, None
-        num_tensors = len(table.keys)
-        if table.units:
+        table, present, segments = self._table, found.slots, None
+        if table.cuts:
             self._ranks.refuse_shuffled()
-            segments, present = self._cuts.find(
-                slots, pairs, self._ranks.topology(), self._leaves_out
+            segments, present = table.cuts.find(
+                found, self._ranks.topology(), self._leaves_out
             )
-        if known is not None:
-            gradients = GradientList(
-                known.gradients, segments, known.descriptors
-            )
-        else:
-            index = self._cuts.index if table.units else range(num_tensors)
-            in_order: list[Tensor | None] = [None] * len(index)
-            for slot, (_, gradient) in zip(slots, pairs, strict=True):
+        in_order = found.gradients
+        if found.descriptors is None:
+            index = table.cuts.index if table.cuts else range(len(table.keys))
+            in_order = [None] * len(index)
+            for slot, (_, gradient) in zip(
+                found.slots, found.pairs, strict=True
+            ):
                 in_order[index[slot]] = gradient
-            gradients = GradientList(in_order, segments)
+        gradients = GradientList(in_order, segments, found.descriptors)
         squared_norm = reducer.local_norms(gradients.squared_norms())
         if step >= self._step_to_compare and not self._ranks.has_compared:
             self._ranks.compare(table.keys, table.layout, squared_norm)
@@ -299,7 +244,7 @@ class TensorScalingClip(StatefulClip, abc.ABC):
                 if self.nonfinite == "raise":
                     refuse_nonfinite(norm, table.keys, step, reducer)
                 h, state = self._advance(age, norm, state)
-                h = self._scale_(gradients, slots, pairs, norm, h)
+                h = self._scale_(gradients, found, norm, h)
         except BaseException:
             self._num_lost = num_lost
             raise
@@ -314,14 +259,13 @@ class TensorScalingClip(StatefulClip, abc.ABC):
             or self._leaves_out
         ):
             return None
-        index = self._cuts.index if self._table.units else None
-        length = len(self._table.keys if index is None else index)
-        return self._table.reader.read(pairs, index, length)
+        table = self._table
+        index = table.cuts.index if table.cuts else None
+        length = len(table.keys if index is None else index)
+        return table.reader.read(pairs, index, length)
 
-    def _clipped_pairs(
-        self, pairs: Sequence[tuple[Tensor, Tensor | None]]
-    ) -> Pairs:
-        """Return the pairs with a gradient that may be clipped."""
+    def _look_up(self, pairs: Pairs) -> KnownPairs | None:
+        """Find the pairs to clip; None in a step that only makes states."""
         clipped = [
             (parameter, gradient)
             for parameter, gradient in pairs
@@ -331,15 +275,24 @@ class TensorScalingClip(StatefulClip, abc.ABC):
         if self._ranks.buffers is not None:
             clipped = self._ranks.buffers.unfold(clipped, self._table.names)
         leaves_out, keys_of = self._leaves_out, self._table.keys_of
-        if leaves_out is None:
-            return clipped
-        return [
-            (parameter, gradient)
-            for parameter, gradient in clipped
-            if not all(map(leaves_out, keys_of(parameter)))
-        ]
+        if leaves_out is not None:
+            clipped = [
+                (parameter, gradient)
+                for parameter, gradient in clipped
+                if not all(map(leaves_out, keys_of(parameter)))
+            ]
+        if self.sharding_group is not None or any_is_distributed(clipped):
+            if makes_states_only():
+                return None
+            clipped = self._local_pairs(clipped)
+        parameters = [parameter for parameter, _ in clipped]
+        slots = self._slots(parameters)
+        self._table.reader.remember(parameters, slots)
+        return KnownPairs(clipped, slots, [], None)
 
-    def _local_pairs(self, pairs: Pairs) -> Pairs:
+    def _local_pairs(
+        self, pairs: list[tuple[Tensor, Tensor]]
+    ) -> list[tuple[Tensor, Tensor]]:
         """Return parameters and local gradients, under auto-parallel."""
         meshes = self._ranks.use_meshes()
         if self.sharding_group is not None:

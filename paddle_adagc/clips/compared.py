@@ -14,8 +14,8 @@ from paddle_adagc import rule
 from paddle_adagc.checks import check_decay, check_integer, check_positive
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.gradients import NonFinite
-from paddle_adagc.clips.stateful import State
-from paddle_adagc.parallel.units import Declared
+from paddle_adagc.clips.stateful import Decision, State
+from paddle_adagc.parallel.layout import TensorLayout
 from paddle_adagc.state import Quantity
 
 
@@ -72,9 +72,7 @@ class ClipGradByGlobalAdaGC(GlobalNormClip):
             )
         )
 
-    def _advance(
-        self, step: int, norm: Tensor, state: State
-    ) -> tuple[Tensor, State]:
+    def _advance(self, step: int, norm: Tensor, state: State) -> Decision:
         total, is_whole = self._observed_norm(norm)
         gamma = state["gamma"]
         if step < self.t_start:
@@ -146,9 +144,7 @@ class ClipGradByZClip(GlobalNormClip):
             )
         )
 
-    def _advance(
-        self, step: int, norm: Tensor, state: State
-    ) -> tuple[Tensor, State]:
+    def _advance(self, step: int, norm: Tensor, state: State) -> Decision:
         total, is_whole = self._observed_norm(norm)
         is_warm_up = state["count"] < self.warmup_steps
         spread = rule.square_root(state["variance"])
@@ -156,11 +152,7 @@ class ClipGradByZClip(GlobalNormClip):
         tau = state["mean"] + self.z_thres**2 * spread / z
         is_outlier = paddle.logical_and(~is_warm_up, z > self.z_thres)
         tau = paddle.where(is_outlier, tau, total)
-        bound = (
-            tau
-            if self.max_grad_norm is None
-            else tau.clip(max=self.max_grad_norm)
-        )
+        bound = tau.clip(max=self.max_grad_norm or math.inf)
         h = paddle.where(total > 0, bound / total, paddle.ones_like(total))
         observed = self._observe(tau, is_warm_up, state)
         is_observed = paddle.logical_and(is_whole, tau > 0)
@@ -216,13 +208,7 @@ class ClipGradByTensorWiseGC(TensorScalingClip):
         self.lambda_abs = check_positive("lambda_abs", lambda_abs)
         self._thresholds = paddle.zeros([0], "float32")  # [num_tensors]
         self._shapes: dict[int, tuple[int, ...]] = {}  # of an unbound table
-
-    def bind(
-        self, model: paddle.nn.Layer, units: Declared | None = None
-    ) -> None:
-        """See :meth:`TensorScalingClip.bind`; counts the values anew."""
-        super().bind(model, units)
-        self._thresholds = paddle.zeros([0], "float32")
+        self._counted: Sequence[TensorLayout] = ()  # of a bound one
 
     def _slots(self, parameters: Sequence[Tensor]) -> list[int]:
         slots = super()._slots(parameters)
@@ -238,34 +224,31 @@ class ClipGradByTensorWiseGC(TensorScalingClip):
             self._shapes.setdefault(slot, tuple(parameter.shape))
         return slots
 
-    def _advance(
-        self, step: int, norm: Tensor, state: State
-    ) -> tuple[Tensor, State]:
-        if self._thresholds.shape[0] != len(self._table.keys):
+    def _advance(self, step: int, norm: Tensor, state: State) -> Decision:
+        table = self._table
+        is_larger = self._thresholds.shape[0] < len(table.keys)
+        if is_larger or self._counted is not table.layout:
             self._thresholds = self._make_thresholds()
+            self._counted = table.layout
         h = (self._thresholds / norm).clip(max=1.0)
         # A tensor without values has neither a threshold nor a norm.
         return paddle.where(norm > 0, h, paddle.ones_like(h)), {}
 
     def _make_thresholds(self) -> Tensor:
-        sizes = self._sizes()
-        total = self._known_reducer().sum_over_model(sizes)
+        """Share the bound by each whole tensor's number of values."""
+        table, reducer = self._table, self._known_reducer()
+        sizes = [
+            math.prod(tensor.shape)
+            * (reducer.num_tp_ranks if tensor.is_tp_split else 1)
+            * tensor.takes_part
+            for tensor in table.layout
+        ]
+        if not table.is_bound:
+            slots = range(len(table.keys))
+            sizes = [math.prod(self._shapes[slot]) for slot in slots]
+        total = reducer.sum_over_model(sizes)
         share = paddle.to_tensor(sizes, "float64") / total
         return (self.lambda_abs * share).astype("float32")
-
-    def _sizes(self) -> list[int]:
-        """Return each whole tensor's number of values; 0: not clipped."""
-        if not self._table.is_bound:
-            return [
-                math.prod(self._shapes[i]) for i in range(len(self._table.keys))
-            ]
-        num_tp_ranks = self._known_reducer().num_tp_ranks
-        return [
-            math.prod(tensor.shape)
-            * (num_tp_ranks if tensor.is_tp_split else 1)
-            * tensor.takes_part
-            for tensor in self._table.layout
-        ]
 
     def _tensor_metrics(self) -> State:
         return {"threshold": self._thresholds}

@@ -23,11 +23,8 @@ from paddle_adagc.parallel.reduce import Reducer
 class GradientList:
     """The gradients of one call, each with the first backend that can take it.
 
-    Args:
-        gradients: One gradient per tensor, or None for a tensor that has none.
-        segments: The units in them, with a slot each; None: each is one.
-        descriptors: Of dense gradients, where they were read already, by
-            :class:`paddle_adagc.kernels.pairs.PairReader`.
+    ``segments`` are the units in them, with a slot each; None: each is one.
+    ``descriptors`` are of dense gradients that a ``PairReader`` has read.
     """
 
     def __init__(
@@ -42,7 +39,7 @@ class GradientList:
             gradient is not None and gradient.is_selected_rows()
             for gradient in gradients
         )
-        values = map(_stored, gradients) if self._has_rows else gradients
+        values = map(_values, gradients) if self._has_rows else gradients
         self._parts = split(values, segments, descriptors)
         for part in self._parts if descriptors is not None else ():
             part.is_told = True
@@ -53,16 +50,15 @@ class GradientList:
         return DeviceTensors in map(type, self._parts)
 
     def squared_norms(self) -> Tensor:
-        """Squared L2 norm of every gradient, as one vector on the device.
+        """Squared L2 norm of every gradient, float32 ``[num_tensors]``.
 
-        Returns:
-            float32 ``[num_tensors]``; 0 for None. Inf or NaN where the gradient
-            holds one, Inf where the squared norm overflows float32 (a norm
-            above 1.8e19).
+        0 for None. Inf or NaN where the gradient holds one, Inf where the
+        squared norm overflows float32 (a norm above 1.8e19).
         """
         parts = self._parts
         if self._has_rows:
-            parts = split(map(_merged, self._gradients), self._segments)
+            merged = (_values(g, True) for g in self._gradients)
+            parts = split(merged, self._segments)
         if not parts:
             of_units = self._segments
             size = of_units.num_slots if of_units else len(self._gradients)
@@ -76,12 +72,8 @@ class GradientList:
         """Multiply every gradient by its entry of ``h``, in place.
 
         Low-precision values are scaled in float32 and rounded once. The kernels
-        neither read nor write a gradient whose ``h`` is 1.
-
-        Args:
-            h: float32 ``[num_tensors]``.
-            discard: bool ``[num_tensors]``; where true the gradient becomes 0,
-                which a multiplication cannot do to Inf and NaN. None: nowhere.
+        neither read nor write a gradient whose ``h`` is 1. Where ``discard``,
+        bool ``[num_tensors]``, is true the gradient becomes 0, Inf and NaN too.
         """
         try:
             for part in self._parts:
@@ -97,23 +89,13 @@ HALF_CLIPPED = (
 )
 
 
-def squared_norms(tensors: Sequence[Tensor | None]) -> Tensor:
-    """Short for ``GradientList(tensors).squared_norms()``."""
-    return GradientList(tensors).squared_norms()
-
-
-def _stored(gradient: Tensor | None) -> Tensor | None:
-    """View of the numbers: of the stored rows, if the gradient is sparse."""
+def _values(gradient: Tensor | None, adds_up: bool = False) -> Tensor | None:
+    """View a sparse gradient's rows, or copy them with repeated ones added."""
     if gradient is None or not gradient.is_selected_rows():
         return gradient
+    if adds_up:
+        gradient = _C_ops.merge_selected_rows(gradient)
     return gradient._get_tensor_from_selected_rows()
-
-
-def _merged(gradient: Tensor | None) -> Tensor | None:
-    """Return the numbers; rows that a sparse gradient repeats are added."""
-    if gradient is None or not gradient.is_selected_rows():
-        return gradient
-    return _stored(_C_ops.merge_selected_rows(gradient))
 
 
 NonFinite = Literal["zero", "raise", "propagate"]
@@ -122,14 +104,11 @@ NonFinite = Literal["zero", "raise", "propagate"]
 def refuse_nonfinite(
     norm: Tensor, keys: Sequence[str], step: int, reducer: Reducer
 ) -> None:
-    """Stop on all ranks, as ``"raise"`` asks; waits for the device.
+    """Stop on all ranks if a norm is not finite; waits for the device.
 
     Without fleet (``paddle.DataParallel`` alone) nothing tells which ranks take
-    part: only those raise that found it, and the others end with their next
-    exchange. After the all-reduce of gradients these are all.
-
-    Raises:
-        FloatingPointError: A norm is not finite here or on another rank.
+    part: only those raise that found it. After the all-reduce of gradients
+    these are all.
     """
     lost = [keys[i] for i in np.flatnonzero(~np.isfinite(norm.numpy()))]
     found = reducer.tell_everyone(bool(lost), lost)

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,9 +13,9 @@ import paddle
 from paddle import Tensor
 from paddle.nn.clip import ClipGradBase
 
-from paddle_adagc.clips.base import TensorScalingClip
+from paddle_adagc.clips.base import Pairs, TensorScalingClip
 from paddle_adagc.clips.metrics import Rows
-from paddle_adagc.clips.stateful import State
+from paddle_adagc.clips.stateful import Decision, State
 from paddle_adagc.guards import eager
 from paddle_adagc.parallel.units import Declared
 
@@ -61,9 +61,7 @@ class MeasuredClip(ClipGradBase):
         self._after.bind(model, units)
 
     @eager
-    def _dygraph_clip(
-        self, params_grads: Sequence[tuple[Tensor, Tensor | None]]
-    ) -> Any:
+    def _dygraph_clip(self, params_grads: Pairs) -> Any:
         self._is_fresh = self._is_due()
         if self._is_fresh:
             self._before(params_grads)
@@ -98,23 +96,19 @@ class _Probe(TensorScalingClip):
         super().__init__(nonfinite="propagate")
         self._behind = after
 
-    def _rows(self) -> tuple[Rows, np.ndarray]:
-        rows, has_gradient = super()._rows()
-        if self._behind is None:
-            return rows, has_gradient
-        norm = rows.columns["norm"]
-        left = self._behind._rows()[0].columns["norm"]
-        with np.errstate(invalid="ignore"):
-            h = np.where(norm == 0, np.float32(1), left / norm)
-        h[h > 1 - _ROUNDING] = 1
-        return Rows(rows.keys, {**rows.columns, "h": h}), has_gradient
+    def _rows(self) -> Rows:
+        rows = super()._rows()
+        if self._behind is not None:
+            norm = rows.columns["norm"]
+            left = self._behind._rows().columns["norm"]
+            with np.errstate(invalid="ignore"):
+                h = np.where(norm == 0, np.float32(1), left / norm)
+            h[h > 1 - _ROUNDING] = 1
+            rows.columns["h"] = h
+        return rows
 
-    def _advance(
-        self, step: int, norm: Tensor, state: State
-    ) -> tuple[Tensor, State]:
+    def _advance(self, step: int, norm: Tensor, state: State) -> Decision:
         return paddle.ones_like(norm), {}
 
-    def _scale_(
-        self, gradients: Any, slots: Any, pairs: Any, norm: Tensor, h: Tensor
-    ) -> Tensor:
+    def _scale_(self, gradients: Any, found: Any, norm: Any, h: Any) -> Tensor:
         return self._treat_nonfinite(h, norm)[0]

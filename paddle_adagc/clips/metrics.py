@@ -18,6 +18,7 @@ from paddle_adagc.guards import unchecked
 _STUCK_H, _STUCK_STEPS = 0.01, 200
 _NUM_LOWEST = 5
 _SAME = 1e-5  # relative; what rounding makes of one h for all tensors
+_OF_TOTALS = ("has_gradient", "nonfinite_total")  # no numbers of a tensor
 _QUANTILES = {"h_min": 0.0, "h_p10": 0.1, "h_median": 0.5}
 
 
@@ -35,8 +36,8 @@ class Rows:
 
     keys: list[str]
     columns: dict[str, np.ndarray]
-    """``norm`` (before the clip), ``h``, what the rule keeps, and
-    ``nonfinite_total``, each ``[num_rows]``."""
+    """``norm`` (before the clip), ``h``, what the rule keeps, and what
+    ``_OF_TOTALS`` names, each ``[num_rows]``."""
 
     def choose(self, chosen: np.ndarray) -> Rows:
         return Rows(
@@ -56,7 +57,7 @@ class Rows:
 
     def by_tensor(self) -> dict[str, dict[str, float]]:
         """Return each tensor's norm, ``h``, and what the rule keeps, by key."""
-        names = [name for name in self.columns if name != "nonfinite_total"]
+        names = [name for name in self.columns if name not in _OF_TOTALS]
         return {
             key: {name: float(self.columns[name][i]) for name in names}
             for i, key in enumerate(self.keys)
@@ -74,10 +75,8 @@ class Rows:
 
     def metrics(self) -> dict[str, Any]:
         """Return the numbers of :meth:`StatefulClip.metrics`."""
-        return {
-            **self._totals(self.columns["h"]),
-            "tensors": self.by_tensor(),
-        }
+        totals = self._totals(self.columns["h"])
+        return {**totals, "tensors": self.by_tensor()}
 
     def summary(self) -> dict[str, Any]:
         """Return the numbers of :meth:`StatefulClip.summary`."""
@@ -110,20 +109,20 @@ class Snapshot:
     """Further quantities by name, float32 or int32 ``[num_tensors]``."""
 
     @unchecked
-    def rows(self) -> tuple[Rows, np.ndarray]:
-        """Return a row for every tensor, and which had a gradient; waits."""
+    def rows(self) -> Rows:
+        """Return a row for every tensor; waits for the device."""
         norm = np.zeros(len(self.keys), np.float32)
         h = np.ones(len(self.keys), np.float32)
-        has_gradient = np.zeros(len(self.keys), bool)
+        had = np.zeros(len(self.keys), bool)
         for call in self.calls:
             its_norm, its_h = call.norm.numpy(), call.h.numpy()
             known = its_norm != 0
-            known[call.slots] = has_gradient[call.slots] = True
+            known[call.slots] = had[call.slots] = True
             norm[: len(known)][known] = its_norm[known]
             h[: len(known)][known] = its_h[known]
         more = {name: v.numpy() for name, v in self.per_tensor.items()}
-        rows = Rows([*self.keys], {"norm": norm, **more, "h": h})
-        return rows, has_gradient
+        columns = {"norm": norm, **more, "h": h, "has_gradient": had}
+        return Rows([*self.keys], columns)
 
 
 class StuckTensors:

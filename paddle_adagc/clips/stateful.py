@@ -1,10 +1,6 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What a clip carries from step to step, and shows between two steps.
-
-The model's names, the step count, what the rule keeps, and the norms of the
-last step: to read, to save, to load, to forget.
-"""
+"""What a clip carries from step to step, and shows between two steps."""
 
 from __future__ import annotations
 
@@ -13,7 +9,6 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
-import numpy as np
 import paddle
 from paddle import Tensor
 from paddle.nn.clip import ClipGradBase
@@ -21,7 +16,7 @@ from paddle.nn.clip import ClipGradBase
 from paddle_adagc.checks import check_choice, name_hint
 from paddle_adagc.clips.gradients import NonFinite
 from paddle_adagc.clips.metrics import Call, Rows, Snapshot, StuckTensors
-from paddle_adagc.clips.tensor_table import StepCount, TensorTable, UnitCuts
+from paddle_adagc.clips.tensor_table import StepCount, TensorTable
 from paddle_adagc.guards import unchecked
 from paddle_adagc.parallel.agreement import gather_state, warn_of_lost
 from paddle_adagc.parallel.layout import TensorLayout
@@ -34,12 +29,12 @@ from paddle_adagc.state import ClipState, Quantity, warn_of_other_arguments
 State = dict[str, Tensor]
 """Name of a quantity -> float32 ``[num_tensors]``; ``[1]`` of a global one."""
 
+Decision = tuple[Tensor, State]
+"""``h``, float32 ``[num_tensors]``, and what the rule keeps from now on."""
+
 
 class StatefulClip(ClipGradBase):
-    """A clip between two steps: names, state and numbers of the last step.
-
-    :class:`~paddle_adagc.clips.base.TensorScalingClip` makes the steps.
-    """
+    """A clip between two steps: names, state and numbers of the last step."""
 
     def __new__(cls, *positional: Any, **named: Any) -> Any:
         """Name the argument that an unknown one stands for."""
@@ -69,7 +64,6 @@ class StatefulClip(ClipGradBase):
         self._num_lost = paddle.zeros([0], "int32")  # [num_tensors], of steps
         self._told: dict[str, int] = {}  # lost until the last summary
         self._table = TensorTable()
-        self._cuts = UnitCuts(self._table)
         self._ranks = OtherRanks(type(self).__name__)
         self._steps = StepCount()
         self._before_step: tuple[StepCount, State] = self._steps, {}
@@ -166,20 +160,17 @@ class StatefulClip(ClipGradBase):
                 ``paddle.DataParallel`` are looked through.
             units: Which parameters hold several of the paper's tensors, each of
                 which then has a norm and a gamma of its own: pattern of a key
-                -> ``"experts"`` (along axis 0), or a dict of ``experts``,
-                ``parts``, ``axis`` and ``key``
-                (:class:`paddle_adagc.parallel.units.Units`); or a function of
-                key and parameter that returns that, or None. An attribute
+                -> :class:`paddle_adagc.parallel.units.Units`, a dict of its
+                fields, or ``"experts"`` (along axis 0); or a function of key
+                and parameter that returns one of these, or None. An attribute
                 ``adagc_units`` of the parameter says the same. Experts with
                 three axes are recognised.
 
         Raises:
             RuntimeError: The clip has made steps under automatic names.
             TypeError: ``model`` is no layer.
-            ValueError: The clip has a state for other tensors; or the model's
-                tensors lie over the ranks in a way that gives no right norm
-                (see :mod:`paddle_adagc.parallel.reduce`); or ``units`` that do
-                not fit the model.
+            ValueError: The clip has a state for other tensors; no norm would be
+                right in the model's layout; or ``units`` do not fit the model.
         """
         if self._calls and not self._table.is_bound:
             raise RuntimeError(
@@ -206,11 +197,8 @@ class StatefulClip(ClipGradBase):
         """Bind the table, and follow it with all that is per tensor."""
         vectors, num_lost = self._current(), self._lost_so_far()
         slots_before = self._table.bind(layout)
-        self._cuts = UnitCuts(self._table)
         index = paddle.to_tensor(slots_before, "int64")
         self._num_lost = paddle.gather(num_lost, index)
-        if not slots_before:
-            return
         for q in self._kept:
             if q.name in vectors and not q.is_global:
                 self._vectors[q.name] = paddle.gather(vectors[q.name], index)
@@ -222,11 +210,10 @@ class StatefulClip(ClipGradBase):
         self._resume_at(self.num_steps)
 
     def restart_warmup(self) -> None:
-        """Forget what the rule has observed, and start its warm-up again.
+        """Forget what the rule has observed; the next step begins its warm-up.
 
-        The next step is the first of the warm-up; :attr:`num_steps` continues.
-        The state holds the restart, so a resumed run completes the warm-up. In
-        a distributed run every rank has to call it, between two steps.
+        :attr:`num_steps` continues, and the state holds the restart. In a
+        distributed run every rank has to call it, between two steps.
         """
         self._forget()
         self._warmup_start = self.num_steps
@@ -246,10 +233,9 @@ class StatefulClip(ClipGradBase):
     def full_state_dict(self) -> dict[str, Any]:
         """State of the whole model, which any parallel layout can load.
 
-        In a distributed run every rank has to call it; one of them saves.
-
-        A warning names tensors whose gradients held Inf or NaN on some of the
-        ranks with copies of them, and not on others.
+        In a distributed run every rank has to call it; one of them saves. A
+        warning names tensors whose gradients held Inf or NaN on some of the
+        ranks with copies of them alone.
 
         Raises:
             RuntimeError: Ranks disagree about a number that they all follow.
@@ -287,8 +273,8 @@ class StatefulClip(ClipGradBase):
 
         Raises:
             TypeError: ``state`` is not a dict.
-            ValueError: It is not a state of this class, or the tensors are
-                not this model's; or ``rename`` does not fit them.
+            ValueError: It is not a state of this class and of this model's
+                tensors, or ``rename`` does not fit them.
         """
         owner, mine = type(self).__name__, self._config()
         loaded = ClipState.from_dict(state).renamed(rename or {})
@@ -308,21 +294,17 @@ class StatefulClip(ClipGradBase):
     def metrics(self) -> dict[str, Any]:
         """Return numbers of the last optimizer step; may wait for the device.
 
-        In a hybrid-parallel run all numbers are about the tensors that this
-        rank holds (under owner-based sharding: owns); :meth:`summary` is about
-        the whole model.
+        They are about the tensors that this rank holds (under owner-based
+        sharding: owns).
 
         Returns:
-            ``step`` (its index, -1 before the first), ``global_grad_norm``
-            (before the clip, without non-finite tensors),
-            ``clipped_fraction`` (share of the tensors with ``h < 1``),
-            ``nonfinite`` (number of tensors with a non-finite norm),
-            ``nonfinite_total`` (the same over all steps of this process), and
-            ``tensors``: for the key of each tensor that had a gradient a dict
-            of ``norm`` (before the clip), ``h``, and what the rule keeps.
+            ``step``, ``global_grad_norm``, ``clipped_fraction``, ``nonfinite``
+            and ``nonfinite_total`` as in :meth:`summary`, and ``tensors``: for
+            the key of each tensor that had a gradient a dict of ``norm``
+            (before the clip), ``h``, and what the rule keeps.
         """
-        rows, has_gradient = self._rows()
-        return self._numbers(rows.choose(has_gradient))
+        rows = self._rows()
+        return self._numbers(rows.choose(rows.columns["has_gradient"]))
 
     def _numbers(self, rows: Rows) -> dict[str, Any]:
         return {"step": self.num_steps - 1, **rows.metrics()}
@@ -355,7 +337,7 @@ class StatefulClip(ClipGradBase):
             tensors: Add ``tensors`` as in :meth:`metrics`.
 
         Returns:
-            ``step`` (its index), ``global_grad_norm`` and
+            ``step`` (its index, -1 before the first), ``global_grad_norm`` and
             ``clipped_grad_norm`` (L2 norms over all finite tensors before and
             after the clip), ``num_tensors`` (with a gradient that is not zero),
             ``clipped_fraction`` (share of them with ``h < 1``),
@@ -381,8 +363,8 @@ class StatefulClip(ClipGradBase):
         summary = {"step": step, **rows.summary(), "stuck": stuck}
         return summary | ({"tensors": rows.by_tensor()} if tensors else {})
 
-    def _rows(self) -> tuple[Rows, np.ndarray]:
-        """Return a row per tensor of this rank, and which had a gradient."""
+    def _rows(self) -> Rows:
+        """Return a row per tensor of this rank."""
         return self.snapshot().rows()
 
     def _rows_of_all_ranks(self) -> Rows:
@@ -393,7 +375,7 @@ class StatefulClip(ClipGradBase):
                 "numbers are zeros: give it to the optimizer as grad_clip",
                 stacklevel=4,
             )
-        rows, _ = self._rows()
+        rows = self._rows()
         norm = paddle.to_tensor(rows.columns["norm"])
         counted = reducer.counted(norm).numpy() != 0
         return Rows.join(reducer.gather(rows.choose(counted)))
@@ -401,18 +383,14 @@ class StatefulClip(ClipGradBase):
     @unchecked
     def _state(self) -> ClipState:
         """Return the state; it shares the device's vectors."""
-        values = self._current()
+        values, keys = self._current(), self._table.keys
         for q in self._kept:
             if q.is_global:
                 values[q.name] = values[q.name].reshape([])
-        has_tensors = any(vector.ndim for vector in values.values())
-        return ClipState(
-            self.num_steps,
-            self._config(),
-            tuple(self._table.keys) if has_tensors else (),
-            values,
-            self._warmup_start,
-        )
+        if not any(vector.ndim for vector in values.values()):
+            keys = []
+        config, start = self._config(), self._warmup_start
+        return ClipState(self.num_steps, config, tuple(keys), values, start)
 
     def _resume_at(self, num_steps: int) -> None:
         self._steps = self._steps.resumed_at(num_steps)

@@ -13,7 +13,7 @@ import paddle.distributed as dist
 from paddle import Tensor
 
 from paddle_adagc.kernels.host import RUNS, Segments
-from paddle_adagc.kernels.pairs import PairReader
+from paddle_adagc.kernels.pairs import KnownPairs, PairReader
 from paddle_adagc.parallel.layout import TensorLayout, refuse_unbound_slice
 from paddle_adagc.parallel.topology import Topology
 from paddle_adagc.parallel.units import Unit
@@ -22,9 +22,8 @@ from paddle_adagc.parallel.units import Unit
 class TensorTable:
     """A fixed order of tensors: parameter -> slot, slot -> key.
 
-    Bound to a model, the table holds all of its parameters from the start,
-    under their structured names. Unbound, it grows as parameters come by, under
-    Paddle's automatic names.
+    Bound to a model, it holds all of its parameters under their structured
+    names. Unbound, it grows as parameters come by, under Paddle's names.
     """
 
     def __init__(self) -> None:
@@ -35,6 +34,7 @@ class TensorTable:
         """First slot of a parameter that holds units -> its units; they have
         the slots from there on."""
 
+        self.cuts: UnitCuts | None = None  # None: no parameter holds units
         self.reader = PairReader()
         """Knows parameters whose slots are found."""
 
@@ -49,12 +49,10 @@ class TensorTable:
         return self._key_of_name.keys()
 
     def bind(self, layout: Mapping[str, TensorLayout]) -> list[int]:
-        """Take over all parameters of a model, in its order.
+        """Take over all parameters of a model, by name, in its order.
 
-        ``layout`` is by parameter name. Returns for each tensor in the new
-        order the slot that it had before, nothing if the table was empty. A
-        ValueError says if the table holds other keys, from a loaded state or
-        from another model.
+        Returns the slot that each tensor had before, nothing if the table was
+        empty; refuses other keys than those of a loaded state or a model.
         """
         tensors: list[TensorLayout] = []
         key_of_name: dict[str, str] = {}
@@ -82,15 +80,12 @@ class TensorTable:
         slot_before = self._slot_of_key
         self._name(keys)
         self.layout, self.units, self.is_bound = tuple(tensors), units, True
+        self.cuts = UnitCuts(units, tensors) if units else None
         self._key_of_name, self._is_of_unknown_model = key_of_name, False
         return [slot_before[key] for key in keys] if slot_before else []
 
     def slots(self, parameters: Sequence[Tensor]) -> list[int]:
-        """First slot of each parameter; an unbound table adds those it lacks.
-
-        Refused are strangers to the bound model, slices of sharding stage 3,
-        two parameters of one name, and an evidently foreign loaded state.
-        """
+        """First slot of each parameter; an unbound table adds new ones."""
         known = self._slot_of_name
         slots = [known[p.name] for p in parameters if p.name in known]
         if len({*slots}) == len(parameters):
@@ -114,9 +109,8 @@ class TensorTable:
         return slots
 
     def adopt(self, keys: Sequence[str]) -> None:
-        """Take the tensors of a state, unless those of a model are known.
+        """Take the tensors of a state, which those that are known have to fit.
 
-        A table that is not empty has to fit: a ValueError names the difference.
         In a distributed run the state may hold more: other ranks' tensors.
         """
         if self.keys or self.is_bound:
@@ -156,10 +150,10 @@ class TensorTable:
         new, unseen = _only_in(keys, self.keys), _only_in(self.keys, keys)
         if new and unseen:
             raise ValueError(
-                f"the loaded state is another model's: it lacks {_some(new)} "
-                f"and holds {_some(unseen)}, which has no gradient here. Use "
-                "bind(model) before saving and before loading, so that "
-                "tensors carry structured names"
+                f"the loaded state is another model's: it lacks {new} and "
+                f"holds {unseen}, which has no gradient here. Use bind(model) "
+                "before saving and before loading, so that tensors carry "
+                "structured names"
             )
         self._is_of_unknown_model = False
 
@@ -168,44 +162,46 @@ _LATE = -1
 """Begin of a slice that no rank had a gradient for in the first step."""
 
 
+@dataclasses.dataclass
 class UnitCuts:
     """Finds the units of a table's parameters in the gradients of a step."""
 
-    def __init__(self, table: TensorTable) -> None:
-        self._table = table
-        self._begins: dict[int, int] | None = None  # of slices, by first slot
+    units: Mapping[int, Sequence[Unit]]  # of the table
+    tensors: Sequence[TensorLayout]  # by slot
+    index: dict[int, int] = dataclasses.field(default_factory=dict)
+    """First slot of each parameter met -> its place in the gradients."""
+
+    _begins: dict[int, int] | None = None  # of slices, by first slot
+    _segments: Segments | None = None
+
+    def __post_init__(self) -> None:
         self._sizes: dict[int, int] = {}  # of gradients met, by first slot
-        self._segments: Segments | None = None
         self._present: dict[int, list[int]] = {}  # by first slot
-        self.index: dict[int, int] = {}
-        """First slot of each parameter met -> its place in the gradients."""
 
     def find(
         self,
-        slots: Sequence[int],
-        pairs: Sequence[tuple[Tensor, Tensor]],
+        found: KnownPairs,
         topology: Topology | None,
         leaves_out: Callable[[str], bool] | None,
     ) -> tuple[Segments, list[int]]:
         """Return the units in all gradients, and the slots of those present.
 
-        The order of the gradients (:attr:`index`) and the segments change only
-        when a parameter has its first gradient. Where sharding splits
-        parameters, the first call asks all ranks for the lengths of their
-        slices: every rank has to make it. ``leaves_out`` says whether the unit
-        of a key is not clipped.
+        Segments and :attr:`index` change only when a parameter has its first
+        gradient. Where sharding splits parameters every rank has to make the
+        first call, which asks all for the lengths of their slices.
         """
+        slots = found.slots
         if self._segments is None or not self.index.keys() >= {*slots}:
             self._sizes |= {
                 slot: math.prod(gradient.shape)
-                for slot, (_, gradient) in zip(slots, pairs, strict=True)
+                for slot, (_, gradient) in zip(slots, found.pairs, strict=True)
             }
             if self._begins is None:
                 self._begins = self._find_begins(topology)
             late = [slot for slot in slots if self._begins.get(slot) == _LATE]
             if late:
                 raise RuntimeError(
-                    f"{self._table.keys[late[0]]} has its first gradient after "
+                    f"{self.tensors[late[0]].key} has its first gradient after "
                     "the first step: it is too late to ask the other ranks "
                     "where this one's slice of it begins. Give it a gradient, "
                     "if of zeros, in the first step (with fleet's sharding: "
@@ -221,27 +217,24 @@ class UnitCuts:
         leaves_out: Callable[[str], bool] | None,
     ) -> Segments:
         """Cut the parameters met so far into segments, by slot."""
-        rows = []
+        rows: list[tuple[int, int, tuple[int, int, int, int]]] = []
         self.index = {slot: i for i, slot in enumerate(sorted(self._sizes))}
         for slot, index in self.index.items():
-            units, begin = self._table.units.get(slot), begins.get(slot, 0)
-            if units is None:
-                of_units = [(0, -1, slot, index, -1, 0)]
-            else:
-                of_units = [
-                    (p.start, p.size, slot + i, index, p.run, p.stride)
-                    for i, unit in enumerate(units)
-                    if not (leaves_out and leaves_out(unit.key))
-                    for p in unit.cut(begin, begin + self._sizes[slot])
-                ]
-            self._present[slot] = sorted({row[2] for row in of_units})
+            begin = begins.get(slot, 0)
+            of_units = [
+                (p.start, p.size, (slot + i, index, p.run, p.stride))
+                for i, unit in enumerate(self.units.get(slot, ()))
+                if not (leaves_out and leaves_out(unit.key))
+                for p in unit.cut(begin, begin + self._sizes[slot])
+            ]
+            if slot not in self.units:
+                of_units = [(0, -1, (slot, index, -1, 0))]
+            self._present[slot] = sorted({runs[0] for _, _, runs in of_units})
             rows += of_units
-        start, size, *columns = np.array(rows, np.int64).reshape([-1, 6]).T
-        runs = np.zeros(len(rows), RUNS)
-        for name, column in zip(RUNS.names or (), columns, strict=True):
-            runs[name] = column
-        num_slots = len(self._table.keys)
-        return Segments(start.copy(), size.copy(), runs, num_slots)
+        kinds = [("start", np.int64), ("size", np.int64), ("runs", RUNS)]
+        table = np.array(rows, kinds)
+        start, size, runs = (table[name].copy() for name, _ in kinds)
+        return Segments(start, size, runs, len(self.tensors))
 
     def _find_begins(self, topology: Topology | None) -> dict[int, int]:
         """First value of this rank's slice of each parameter with units.
@@ -251,25 +244,21 @@ class UnitCuts:
         begins: dict[int, int] = {}
         if topology is None or not topology.splits_parameters:
             return begins
-        of_axis: dict[bool, list[int]] = {False: [], True: []}
-        for slot in self._table.units:
-            is_expert = self._table.layout[slot].is_expert
-            of_axis[is_expert and topology.has_expert_groups].append(slot)
-        for axis, members in (
-            (topology.sharding, of_axis[False]),
-            (topology.moe_sharding, of_axis[True]),
-        ):
+        tensors, has_groups = self.tensors, topology.has_expert_groups
+        axes = topology.sharding, topology.moe_sharding  # dense, experts
+        for is_of_experts, axis in enumerate(axes):
+            members = [
+                slot
+                for slot in self.units
+                if is_of_experts == (has_groups and tensors[slot].is_expert)
+            ]
             if axis.size == 1 or not members:
                 continue
             parts: list[dict[int, int]] = []
             mine = {slot: self._sizes.get(slot, 0) for slot in members}
             dist.all_gather_object(parts, mine, group=axis.group)
             for slot in members:
-                lengths = [part[slot] for part in parts]
-                begins[slot] = _LATE
-                if any(lengths):
-                    begins[slot] = sum(lengths[: axis.rank])
-                units = self._table.units[slot]
+                units, lengths = self.units[slot], [p[slot] for p in parts]
                 whole = sum(math.prod(unit.shape) for unit in units)
                 if 0 < sum(lengths) < whole:
                     raise RuntimeError(
@@ -278,16 +267,15 @@ class UnitCuts:
                         "all of it: every rank needs its gradient in the first "
                         "step"
                     )
+                begin = sum(lengths[: axis.rank])
+                begins[slot] = begin if any(lengths) else _LATE
         return begins
 
 
 def _check_same(
     found: Sequence[str], wanted: Sequence[str], what: str, is_bound: bool
 ) -> None:
-    """Refuse keys of a state that are not the clip's.
-
-    A model may be a part of it: the rest is then the other ranks'.
-    """
+    """Refuse keys that are not the clip's, but for those of other ranks."""
     is_part = is_bound and dist.get_world_size() > 1
     if set(found) != set(wanted) and not (is_part and {*found} > {*wanted}):
         raise ValueError(
@@ -300,7 +288,15 @@ def _check_same(
 
 def _difference(found: Sequence[str], wanted: Sequence[str]) -> str:
     missing, unknown = _only_in(wanted, found), _only_in(found, wanted)
-    return f"{_some(missing)} missing, {_some(unknown)} unknown"
+    return f"{missing or 'none'} missing, {unknown or 'none'} unknown"
+
+
+def _only_in(keys: Sequence[str], others: Sequence[str]) -> str:
+    """Name up to three of the keys that the others lack."""
+    excluded = {*others}
+    only = [repr(key) for key in keys if key not in excluded]
+    rest = f" and {len(only) - 3} more" if len(only) > 3 else ""
+    return ", ".join(only[:3]) + rest
 
 
 def _repeated(keys: Sequence[str]) -> str | None:
@@ -309,23 +305,12 @@ def _repeated(keys: Sequence[str]) -> str | None:
     return next(key for key in keys if keys.count(key) > 1)
 
 
-def _only_in(keys: Sequence[str], others: Sequence[str]) -> list[str]:
-    excluded = {*others}
-    return [key for key in keys if key not in excluded]
-
-
-def _some(keys: Sequence[str]) -> str:
-    rest = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
-    return (", ".join(map(repr, keys[:3])) or "none") + rest
-
-
 @dataclasses.dataclass(frozen=True)
 class StepCount:
     """Optimizer steps, counted by the tensors that come by.
 
-    An optimizer calls its clip once per step and parameter group, so a tensor
-    that comes by again begins the next step. So does a new tensor, if a group
-    was frozen, once all groups were called.
+    A tensor that comes by again begins the next step. So does a new tensor, if
+    a group was frozen, once all groups were called.
     """
 
     num_steps: int = 0
@@ -351,9 +336,7 @@ class StepCount:
         """Return the count after one more call, with gradients of ``slots``.
 
         A call without gradients counts as one: the clip is called so only where
-        ranks wait for each other, and on a rank that has none. A clip that
-        keeps one state for all tensors may not have several groups, and no clip
-        one without gradients here: this rank could not tell when a step begins.
+        ranks wait for each other, and on a rank that has none.
         """
         again = next(filter(self.seen.__contains__, slots), None)
         is_over = self.num_calls < self.period <= self.position

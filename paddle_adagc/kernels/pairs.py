@@ -43,7 +43,7 @@ class KnownPairs(NamedTuple):
     pairs: list[tuple[Tensor, Tensor]]
     slots: list[int]  # first slot of each one's parameter
     gradients: list[Tensor | None]  # by place
-    descriptors: np.ndarray  # host.DESCRIPTOR of each gradient, by place
+    descriptors: np.ndarray | None  # host.DESCRIPTOR of each, if they were read
 
 
 class PairReader:

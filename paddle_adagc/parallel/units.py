@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from paddle import Tensor, _C_ops
 
-from paddle_adagc.checks import check_integer, suggestion
+from paddle_adagc.checks import check_integer, matching_pattern, suggestion
 
 MARK = "adagc_units"  # attribute of a parameter: the units that it holds
 _GROUPED = re.compile(r"(^|\.)grouped_gemm_experts\.weight\d*$")
@@ -249,15 +249,10 @@ def read_units(
         units = getattr(parameter, MARK, None)
         if callable(declared):
             units = declared(key, parameter) or units
-        matching = [pattern for pattern in patterns if re.search(pattern, key)]
-        if len(matching) > 1:
-            raise ValueError(
-                f"units: {key!r} matches both {matching[0]!r} and "
-                f"{matching[1]!r}: make the patterns narrower"
-            )
-        for pattern in matching:
-            unused.pop(pattern, None)
-            units = patterns[pattern]
+        matching = matching_pattern("units", patterns, key)
+        if matching is not None:
+            unused.pop(matching, None)
+            units = patterns[matching]
         is_stack = parameter.ndim == 3 and (is_expert or _GROUPED.search(key))
         if units is None and is_stack:
             units = "experts"

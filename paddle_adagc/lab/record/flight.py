@@ -209,7 +209,7 @@ class FlightRecorder:
         for step in self._steps:
             step.losses = [float(loss) for loss in step.losses]
             if isinstance(step.tensors, Snapshot):
-                step.tensors, _ = step.tensors.rows()
+                step.tensors = step.tensors.rows()
 
     def write(self, event: str, reason: str) -> None:
         """Write this rank's file, named after one word for the event."""

@@ -15,6 +15,7 @@ from helpers import (
     no_waiting_for_the_device,
     strided_gradient,
 )
+from pages import ROOT, blocks
 
 from paddle_adagc import ClipGradByAdaGC, kernels
 from paddle_adagc.clips.adagc import Init
@@ -32,12 +33,15 @@ RULES = [
     for clip in CLIPS.values()
     if isinstance(clip, type) and issubclass(clip, TensorScalingClip)
 ]
+EXAMPLE = {}
+exec(blocks(ROOT / "docs/howto/clip-rule.md", "python")[0], EXAMPLE)
+WITH_EXAMPLE = [*RULES, EXAMPLE["ClipGradByPeak"]]
 SHAPES = [[4], [6]]
 every_clip = pytest.mark.parametrize("make", RULES)
 pytestmark = pytest.mark.usefixtures("backend")
 
 
-@every_clip
+@pytest.mark.parametrize("make", WITH_EXAMPLE)
 def test_pairs_keep_their_places(make):
     first, free, missing, last = make_parameters([[2]] * 4)
     first.need_clip = "sharding"  # as fleet says
@@ -59,11 +63,11 @@ def test_pairs_keep_their_places(make):
         (last, paddle.full([2], 40.0)),
         (pairs[4][0], paddle.full([1], 5.0)),
     ]
-    for (_, clipped), (_, expected) in zip(
-        (out[0], *out[3:]), make()(alone), strict=True
+    for (_, clipped), (_, expected), value in zip(
+        (out[0], *out[3:]), make()(alone), (30.0, 40.0, 5.0), strict=True
     ):
         np.testing.assert_array_equal(clipped.numpy(), expected.numpy())
-        assert (clipped.numpy() < 5).all()
+        assert (clipped.numpy() < value).all()
 
 
 def kept_of(clip, key):
@@ -151,7 +155,7 @@ def test_step_does_not_wait_for_the_device(monkeypatch, make, nonfinite):
 @pytest.mark.parametrize(
     "make",
     [
-        *RULES,
+        *WITH_EXAMPLE,
         partial(ClipGradByAdaGC, t_start=0),
         partial(
             ClipGradByAdaGC,

@@ -8,7 +8,7 @@ import pytest
 from helpers import strided_gradient
 
 from paddle_adagc import kernels
-from paddle_adagc.clips.gradients import GradientList, squared_norms
+from paddle_adagc.clips.gradients import GradientList
 from paddle_adagc.kernels import split
 from paddle_adagc.kernels.cuda.launch import CHUNK
 
@@ -51,7 +51,7 @@ def test_missing_gradients_have_norm_zero(default, sizes):
             None if size is None else paddle.ones([size], "float32")
             for size in sizes
         ]
-        norms = squared_norms(gradients)
+        norms = GradientList(gradients).squared_norms()
     finally:
         paddle.set_default_dtype("float32")
     assert norms.dtype == paddle.float32
@@ -88,7 +88,7 @@ def test_sparse_gradient_stays_sparse(discard):
     )
     assert gradient.is_selected_rows()
     expected = 0.0 if discard else 0.25 * 4 * (1 + 2**2)
-    assert squared_norms([gradient]).item() == expected
+    assert GradientList([gradient]).squared_norms().item() == expected
 
 
 def test_each_gradient_goes_to_the_first_backend_that_can_take_it(backend):

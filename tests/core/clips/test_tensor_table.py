@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paddle_adagc.clips import tensor_table
-from paddle_adagc.clips.tensor_table import StepCount, TensorTable, UnitCuts
+from paddle_adagc.clips.tensor_table import StepCount, TensorTable
+from paddle_adagc.kernels.pairs import KnownPairs
 from paddle_adagc.parallel.layout import TensorLayout
 from paddle_adagc.parallel.topology import Axis, Topology
 from paddle_adagc.parallel.units import Piece, Unit
@@ -155,12 +156,11 @@ def test_slices_without_a_gradient_in_the_first_step(
 
     monkeypatch.setattr(tensor_table.dist, "all_gather_object", gather)
     gradients = [paddle.ones([4]), paddle.ones([3])]
-    cuts = UnitCuts(table)
 
     def find(present):
         pairs = [(None, gradients[i]) for i in present]
-        here = [slots[i] for i in present]
-        return cuts.find(here, pairs, topology, lambda key: False)[0]
+        found = KnownPairs(pairs, [slots[i] for i in present], [], None)
+        return table.cuts.find(found, topology, lambda key: False)[0]
 
     if message and len(first) == 2:
         with pytest.raises(RuntimeError, match=message):
