@@ -329,7 +329,7 @@ class TensorScalingClip(StatefulClip, abc.ABC):
             and getattr(parameter, "need_clip", True) is not False
         ]
         if self._ranks.buffers is not None:
-            clipped = self._ranks.buffers.unfold(clipped, self._table.names)
+            clipped = self._ranks.buffers.unfold(clipped)
         leaves_out, keys_of = self._leaves_out, self._table.keys_of
         if leaves_out is None:
             return clipped

@@ -18,14 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 import paddle.distributed as dist
-from paddle import Tensor
-from paddle.distributed.fleet.meta_parallel.sharding import (
-    group_sharded_optimizer_stage2 as stage_2,
-)
 
-from paddle_adagc.kernels import cuda
-from paddle_adagc.parallel.layout import TensorLayout, is_expert
-from paddle_adagc.parallel.topology import Topology, is_called_by
 from paddle_adagc.state import GLOBAL, ROUNDING, ClipState, Quantity
 
 logger = logging.getLogger(__name__)
@@ -48,63 +41,6 @@ class RankView(NamedTuple):
     group: tuple[int, ...] = ()  # that shares slices of dense tensors (V2)
     dense: tuple[str, ...] = ()  # their keys in the order of their sums
     has_experts: bool = False  # some of its tensors are marked as experts
-
-
-def agree_on_kernels(topology: Topology | None) -> None:
-    """Use the CUDA kernels on all ranks, or on none; every rank has to call it.
-
-    Sums of kernels and of Paddle's operators differ in their last bits: copies
-    of a tensor on ranks with different ones would drift apart.
-    """
-    device = cuda.current_device()
-    if device is None or not _knows_ranks(topology):
-        return
-    reasons: list[str] = []
-    dist.all_gather_object(reasons, cuda.why_not(device))
-    without = [f"rank {i}: {why}" for i, why in enumerate(reasons) if why]
-    if without and not reasons[dist.get_rank()]:
-        cuda.leave_to_operators(device, without[0])
-        logger.warning(
-            "%d of %d ranks cannot use the CUDA kernels (%s): all ranks use "
-            "Paddle's operators",
-            len(without),
-            len(reasons),
-            without[0],
-        )
-
-
-def _knows_ranks(topology: Topology | None) -> bool:
-    """Whether fleet tells which ranks take part, and there are several."""
-    has_world = topology is not None and topology.world is not None
-    return bool(has_world and dist.is_initialized())
-
-
-def compare_with_other_ranks(
-    keys: Sequence[str],
-    layout: Sequence[TensorLayout],
-    topology: Topology | None,
-    squared_norm: Tensor,
-) -> None:
-    """Hold this step's norms against other ranks'; see :func:`compare`.
-
-    Every rank has to call it, and waits. ``squared_norm``, float32
-    ``[num_tensors]``, is of the whole tensors; without ``bind`` the layout is
-    empty.
-    """
-    if topology is None or not _knows_ranks(topology):
-        return
-    is_sliced = topology.splits_parameters and topology.sharding.size > 1
-    dense = tuple(tensor.key for tensor in layout if not tensor.is_expert)
-    norms = zip(keys, np.sqrt(squared_norm.numpy()).tolist(), strict=True)
-    view = RankView(
-        norms={key: x for key, x in norms if x > 0 and math.isfinite(x)},
-        group=tuple(topology.sharding.group.ranks) if is_sliced else (),
-        dense=dense if is_sliced else (),
-        has_experts=len(dense) < len(layout),
-    )
-    views: list[RankView] = []
-    dist.all_gather_object(views, view)
-    compare(views, topology.expert.size)
 
 
 def compare(views: Sequence[RankView], num_expert_ranks: int) -> None:
@@ -245,43 +181,3 @@ def _check_agreement(
                 f"ranks disagree about {quantity.name} of {key!r}: {mine} and "
                 f"{theirs}; {_CAUSES}"
             )
-
-
-def check_unbound(
-    owner: str, topology: Topology | None, parameters: Sequence[Tensor] = ()
-) -> None:
-    """Refuse an unbound clip where ranks hold parts of a model, or experts."""
-    if topology is None:
-        splits_model, has_others = False, dist.get_world_size() > 1
-    else:
-        splits_model = topology.splits_model
-        has_others = topology.world is not None
-    if splits_model or (has_others and any(map(is_expert, parameters))):
-        raise RuntimeError(
-            f"{owner} needs to know the model in a hybrid-parallel run: call "
-            "clip.bind(model) before fleet.distributed_optimizer(optimizer)"
-        )
-
-
-def check_alone(layout: Sequence[TensorLayout]) -> None:
-    """Refuse experts on ranks whose axes fleet does not tell."""
-    experts = [tensor.key for tensor in layout if tensor.is_expert]
-    if experts and dist.get_world_size() > 1:
-        raise RuntimeError(
-            f"{len(experts)} expert tensors ({experts[0]}, ...) on "
-            f"{dist.get_world_size()} ranks without fleet: call "
-            "fleet.init(is_collective=True, strategy=...) before the first step"
-        )
-
-
-def refuse_unknown_owners(owner: str, topology: Topology | None) -> None:
-    """Refuse a step of sharding stage 2 whose group the clip does not know."""
-    has_sharding = topology is not None and topology.sharding.size > 1
-    if not has_sharding and is_called_by(
-        stage_2.GroupShardedOptimizerStage2.step
-    ):
-        raise RuntimeError(
-            f"{owner} needs to know the ranks of sharding stage 2: call "
-            "clip.bind(model) with the model that group_sharded_parallel "
-            "returned"
-        )

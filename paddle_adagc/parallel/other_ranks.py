@@ -4,23 +4,25 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Sequence
 
+import numpy as np
 import paddle
+import paddle.distributed as dist
 from paddle import Tensor
-
-from paddle_adagc.parallel.agreement import (
-    agree_on_kernels,
-    check_alone,
-    check_unbound,
-    compare_with_other_ranks,
-    refuse_unknown_owners,
+from paddle.distributed.fleet.meta_parallel.sharding import (
+    group_sharded_optimizer_stage2 as stage_2,
 )
+
+from paddle_adagc.kernels import cuda
+from paddle_adagc.parallel.agreement import RankView, compare
 from paddle_adagc.parallel.layout import (
     FusedBuffers,
     TensorLayout,
+    is_expert,
     read_layout,
-    refuse_shuffled,
     sharding_wrapper,
     shuffling_layers,
     with_units,
@@ -29,10 +31,17 @@ from paddle_adagc.parallel.reduce import (
     Meshes,
     Reducer,
     check_layout,
-    make_plan,
+    make_reducer,
 )
-from paddle_adagc.parallel.topology import Topology, read_topology, with_wrapper
+from paddle_adagc.parallel.topology import (
+    Topology,
+    is_called_by,
+    read_topology,
+    with_wrapper,
+)
 from paddle_adagc.parallel.units import Declared
+
+logger = logging.getLogger(__name__)
 
 
 class OtherRanks:
@@ -75,7 +84,16 @@ class OtherRanks:
 
     def refuse_shuffled(self) -> None:
         """Refuse units of a layer that interleaves them now."""
-        refuse_shuffled(self._shuffling)
+        for name, layer in self._shuffling:
+            if layer._weights_layout == "sonic":
+                raise ValueError(
+                    f"{name} interleaves gate and up now "
+                    "(_weights_layout='sonic'), so that units with parts would "
+                    "mix them: call its layer's "
+                    "convert_weights_to_grouped_layout() before the "
+                    "optimizer's step, as PaddleFleet's Trainer does, or give "
+                    "units='experts'"
+                )
 
     def use_meshes(self) -> Meshes:
         """Forget the sums of tensors that lay on no mesh."""
@@ -90,7 +108,15 @@ class OtherRanks:
         if self._group_sharded is not None:
             return self._group_sharded
         topology = read_topology()
-        refuse_unknown_owners(self._owner, topology)
+        has_sharding = topology is not None and topology.sharding.size > 1
+        if not has_sharding and is_called_by(
+            stage_2.GroupShardedOptimizerStage2.step
+        ):
+            raise RuntimeError(
+                f"{self._owner} needs to know the ranks of sharding stage 2: "
+                "call clip.bind(model) with the model that "
+                "group_sharded_parallel returned"
+            )
         return topology
 
     def find_reducer(
@@ -102,20 +128,70 @@ class OtherRanks:
         """
         if self.meshes:  # which a step may find to be others
             return self.meshes.reducer(num_tensors)
-        topology, plan = self.topology(), None
+        topology = self.topology()
         if layout is None:
-            check_unbound(self._owner, topology)
-        elif topology is None:
-            check_alone(layout)
+            self.check_unbound()
+        elif topology is not None:
+            self.reducer = make_reducer(layout, topology)
+            return self.reducer
         else:
-            plan = make_plan(layout, topology)
-        self.reducer = Reducer(plan, topology and topology.world)
+            experts = [tensor.key for tensor in layout if tensor.is_expert]
+            if experts and dist.get_world_size() > 1:
+                raise RuntimeError(
+                    f"{len(experts)} expert tensors ({experts[0]}, ...) on "
+                    f"{dist.get_world_size()} ranks without fleet: call "
+                    "fleet.init(is_collective=True, strategy=...) before the "
+                    "first step"
+                )
+        self.reducer = Reducer(everyone=topology and topology.world)
         return self.reducer
 
+    def check_unbound(self, parameters: Sequence[Tensor] = ()) -> None:
+        """Refuse an unbound clip where ranks hold parts of a model, or experts.
+
+        Experts are looked for among ``parameters``.
+        """
+        topology = read_topology()
+        if topology is None:
+            splits_model, has_others = False, dist.get_world_size() > 1
+        else:
+            splits_model = topology.splits_model
+            has_others = topology.world is not None
+        if splits_model or (has_others and any(map(is_expert, parameters))):
+            raise RuntimeError(
+                f"{self._owner} needs to know the model in a hybrid-parallel "
+                "run: call clip.bind(model) before "
+                "fleet.distributed_optimizer(optimizer)"
+            )
+
+    def _others_known_by(self) -> Topology | None:
+        """Return fleet's topology if it tells which other ranks take part."""
+        topology = self.topology()
+        has_world = topology is not None and topology.world is not None
+        return topology if has_world and dist.is_initialized() else None
+
     def agree(self) -> None:
-        """Use the same kernels as the other ranks; on GPUs a step waits."""
+        """Use the CUDA kernels on all ranks, or on none; on GPUs a step waits.
+
+        Sums of kernels and of Paddle's operators differ in their last bits:
+        copies of a tensor on ranks with different ones would drift apart.
+        """
         self.has_agreed = True
-        agree_on_kernels(self.topology())
+        device = cuda.current_device()
+        if device is None or self._others_known_by() is None:
+            return
+        reasons: list[str] = []
+        dist.all_gather_object(reasons, cuda.why_not(device))
+        without = [f"rank {i}: {why}" for i, why in enumerate(reasons) if why]
+        if without and not reasons[dist.get_rank()]:
+            cuda.leave_to_operators(device, without[0])
+            logger.warning(
+                "%d of %d ranks cannot use the CUDA kernels (%s): all ranks "
+                "use Paddle's operators",
+                len(without),
+                len(reasons),
+                without[0],
+            )
 
     def compare(
         self,
@@ -123,13 +199,26 @@ class OtherRanks:
         layout: Sequence[TensorLayout],
         squared_norm: Tensor,
     ) -> None:
-        """Notice gradients that were not averaged; one step waits for it."""
-        if not self.meshes:
-            self.has_compared = True
-            compare_with_other_ranks(
-                keys, layout, self.topology(), squared_norm
-            )
+        """Notice gradients that were not averaged; one step waits for it.
 
-    def check_unbound(self, parameters: Sequence[Tensor]) -> None:
-        """Refuse parameters of which the ranks have to know the model."""
-        check_unbound(self._owner, read_topology(), parameters)
+        ``squared_norm``, float32 ``[num_tensors]``, is of the whole tensors;
+        without ``bind`` the layout is empty.
+        """
+        if self.meshes:
+            return
+        self.has_compared = True
+        topology = self._others_known_by()
+        if topology is None:
+            return
+        is_sliced = topology.splits_parameters and topology.sharding.size > 1
+        dense = tuple(tensor.key for tensor in layout if not tensor.is_expert)
+        norms = zip(keys, np.sqrt(squared_norm.numpy()).tolist(), strict=True)
+        view = RankView(
+            norms={key: x for key, x in norms if x > 0 and math.isfinite(x)},
+            group=tuple(topology.sharding.group.ranks) if is_sliced else (),
+            dense=dense if is_sliced else (),
+            has_experts=len(dense) < len(layout),
+        )
+        views: list[RankView] = []
+        dist.all_gather_object(views, view)
+        compare(views, topology.expert.size)

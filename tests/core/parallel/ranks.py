@@ -90,38 +90,29 @@ def run_on_ranks(
 
 
 def start_fleet(
-    *,
-    mp: int = 1,
-    sharding: int = 1,
-    cp: int = 1,
-    ep: int = 1,
-    num_micro_batches: int = 1,
-    micro_batch_size: int = 1,
-    sharding_configs: dict[str, Any] | None = None,
-    **degrees: int,
+    sharding_configs: dict[str, Any] | None = None, **degrees: int
 ) -> Any:
     """Call ``fleet.init`` with these degrees; return the topology.
 
-    ``degrees`` are those of ``dp``, ``pp`` and ``sep``. Parts of a sequence
-    (``cp``) lie on ranks of the sharding group.
+    Parts of a sequence (``cp``) lie on ranks of the sharding group.
     """
     strategy = fleet.DistributedStrategy()
-    degrees = {"dp": 1, "pp": 1, "sep": 1, **degrees}
-    degrees |= {"mp": mp, "sharding": sharding}
-    if ep > 1:
-        moe_sharding = mp * sharding // ep
-        degrees |= {"ep": ep, "cp": cp, "moe_sharding": moe_sharding}
-    hybrid: dict[str, Any] = {f"{k}_degree": n for k, n in degrees.items()}
-    if ep > 1:
+    hybrid: dict[str, Any] = {
+        f"{name}_degree": degrees.get(name, 1)
+        for name in ("dp", "mp", "pp", "sep", "sharding")
+    }
+    if degrees.get("ep", 1) > 1:
+        num_ranks = hybrid["mp_degree"] * hybrid["sharding_degree"]
         order = "sharding moe_sharding pp sep dp cp ep mp"
-        hybrid["order"] = order.split()
+        hybrid |= {
+            "ep_degree": degrees["ep"],
+            "cp_degree": degrees.get("cp", 1),
+            "moe_sharding_degree": num_ranks // degrees["ep"],
+            "order": order.split(),
+        }
     strategy.hybrid_configs = hybrid
     for name, value in (sharding_configs or {}).items():
         setattr(strategy.hybrid_configs["sharding_configs"], name, value)
-    strategy.pipeline_configs = {
-        "accumulate_steps": num_micro_batches,
-        "micro_batch_size": micro_batch_size,
-    }
     fleet.init(is_collective=True, strategy=strategy)
     return fleet.get_hybrid_communicate_group()
 

@@ -1,12 +1,9 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What the layout reads from a model: marks, keys, stages, buffers."""
+"""What the layout reads from a model: marks, keys, stages."""
 
-import numpy as np
 import paddle
 import pytest
-from helpers import make_parameters
-from paddle import _C_ops
 from paddle.distributed.fleet.meta_parallel import (
     PipelineLayer,
     SharedLayerDesc,
@@ -17,7 +14,7 @@ from paddle.distributed.fleet.meta_parallel.sharding import (
 
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.parallel import layout
-from paddle_adagc.parallel.layout import FusedBuffers, TensorLayout, read_layout
+from paddle_adagc.parallel.layout import TensorLayout, read_layout
 
 
 class Stage(PipelineLayer):
@@ -176,23 +173,3 @@ def test_a_slice_of_stage_3_is_refused_by_what_cannot_use_it():
     layout.refuse_stage_3("Muon", ["weight"])
     with pytest.raises(ValueError, match=r"'slice@b'.*Muon"):
         layout.refuse_stage_3("Muon", ["a", "slice@b"])
-
-
-def test_a_buffer_is_replaced_by_its_parameters():
-    (buffer,) = make_parameters([[10]])
-    first = _C_ops.view_shape(_C_ops.view_slice(buffer, 0, 6), [2, 3])
-    second = _C_ops.view_slice(buffer, 6, 10)
-    (alone,) = make_parameters([[2]])
-    gradient, other = paddle.arange(10.0), paddle.ones([2])
-    buffers = FusedBuffers([first, second, alone])
-    pairs = [(buffer, gradient), (alone, other)]
-    found = buffers.unfold(pairs, known={alone.name})
-    assert [p.data_ptr() for p, _ in found] == [
-        tensor.data_ptr() for tensor in (first, second, alone)
-    ]
-    np.testing.assert_array_equal(
-        found[0][1].numpy(), np.arange(6.0).reshape([2, 3])
-    )
-    np.testing.assert_array_equal(found[1][1].numpy(), np.arange(6.0, 10.0))
-    assert found[2][1] is other
-    assert FusedBuffers().unfold(pairs, known=()) == pairs
