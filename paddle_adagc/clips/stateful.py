@@ -187,9 +187,8 @@ class StatefulClip(ClipGradBase):
                 "their names by now; call it before the first step"
             )
         ranks = OtherRanks(type(self).__name__, model, units)
-        topology = ranks.topology()
-        if topology is not None and not ranks.meshes:
-            self._check_layout([*ranks.layout.values()], topology)
+        if not ranks.meshes:
+            self._check_layout([*ranks.layout.values()], ranks.topology())
         if self._table.is_bound and not self._table.names & ranks.layout.keys():
             warnings.warn(
                 f"this {type(self).__name__} was bound to another model, none "

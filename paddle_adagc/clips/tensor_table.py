@@ -184,7 +184,7 @@ class UnitCuts:
         self,
         slots: Sequence[int],
         pairs: Sequence[tuple[Tensor, Tensor]],
-        topology: Topology | None,
+        topology: Topology,
         leaves_out: Callable[[str], bool] | None,
     ) -> tuple[Segments, list[int]]:
         """Return the units in all gradients, and the slots of those present.
@@ -243,13 +243,13 @@ class UnitCuts:
         num_slots = len(self._table.keys)
         return Segments(start.copy(), size.copy(), runs, num_slots)
 
-    def _find_begins(self, topology: Topology | None) -> dict[int, int]:
+    def _find_begins(self, topology: Topology) -> dict[int, int]:
         """First value of this rank's slice of each parameter with units.
 
         Every rank needs a gradient for its slice, or none may have one.
         """
         begins: dict[int, int] = {}
-        if topology is None or not topology.splits_parameters:
+        if not topology.splits_parameters:
             return begins
         of_axis: dict[bool, list[int]] = {False: [], True: []}
         for slot in self._table.units:

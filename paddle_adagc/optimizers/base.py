@@ -40,7 +40,7 @@ from paddle_adagc.parallel.topology import Axis, read_topology
 def check_whole_tensors(what: str, names: Sequence[str] = ()) -> None:
     """Refuse sharding that gives the optimizer ``what`` no whole tensors."""
     topology = read_topology()
-    if topology is not None and topology.sharding.size > 1:
+    if topology.sharding.size > 1:
         if topology.splits_parameters:
             raise ValueError(
                 f"{what} needs whole tensors, and sharding V2 splits them: "
@@ -68,7 +68,7 @@ class Parts:
         if not is_split or is_expert(parameter):
             return
         topology = read_topology()
-        if topology is None or topology.model.size == 1:
+        if topology.model.size == 1:
             return
         split_axis = split_axis_of(parameter)
         if split_axis is None:

@@ -164,10 +164,10 @@ def with_units(
     layout: Mapping[str, TensorLayout],
     model: paddle.nn.Layer,
     declared: Declared | None,
-    topology: Topology | None,
+    topology: Topology,
 ) -> dict[str, TensorLayout]:
     """Return the layout with the units of each parameter, which get a mark."""
-    model, topology = unwrap(model), topology or Topology()
+    model = unwrap(model)
     parameters = {p.name: p for p in model.parameters()}
     marked = [
         (t.key, parameters[name.removeprefix(_STAGE_3_PREFIX)], t.is_expert)

@@ -64,22 +64,20 @@ class OtherRanks:
         self.meshes = Meshes()  # of auto-parallel
         self.buffers: FusedBuffers | None = None  # that join tensors
         self.has_agreed = self.has_compared = False
-        if model is not None:
-            self._look_at(model, units)
-
-    def _look_at(self, model: paddle.nn.Layer, units: Declared | None) -> None:
+        if model is None:
+            return
         layout = read_layout(model)
         self.meshes = Meshes(layout.values())
         wrapper = sharding_wrapper(model)
         if wrapper is not None:
             self._group_sharded = with_wrapper(read_topology(), wrapper)
         topology = self.topology()
-        if topology is not None and topology.fuses_parameters:
+        if topology.fuses_parameters:
             self.buffers = FusedBuffers(model.parameters())
         self.layout = with_units(layout, model, units, topology)
         self._shuffling = shuffling_layers(model)
         self.refuse_shuffled()
-        if topology is not None and not self.meshes:
+        if not self.meshes:
             check_layout([*self.layout.values()], topology)
 
     def refuse_shuffled(self) -> None:
@@ -100,7 +98,7 @@ class OtherRanks:
         self.reducer = None
         return self.meshes
 
-    def topology(self) -> Topology | None:
+    def topology(self) -> Topology:
         """Return this rank's place under fleet or a stage that wraps the model.
 
         An unknown sharding stage 2, which splits the tensors, is refused.
@@ -108,8 +106,7 @@ class OtherRanks:
         if self._group_sharded is not None:
             return self._group_sharded
         topology = read_topology()
-        has_sharding = topology is not None and topology.sharding.size > 1
-        if not has_sharding and is_called_by(
+        if topology.sharding.size == 1 and is_called_by(
             stage_2.GroupShardedOptimizerStage2.step
         ):
             raise RuntimeError(
@@ -129,21 +126,16 @@ class OtherRanks:
         if self.meshes:  # which a step may find to be others
             return self.meshes.reducer(num_tensors)
         topology = self.topology()
+        experts = [tensor.key for tensor in layout or () if tensor.is_expert]
         if layout is None:
             self.check_unbound()
-        elif topology is not None:
-            self.reducer = make_reducer(layout, topology)
-            return self.reducer
-        else:
-            experts = [tensor.key for tensor in layout if tensor.is_expert]
-            if experts and dist.get_world_size() > 1:
-                raise RuntimeError(
-                    f"{len(experts)} expert tensors ({experts[0]}, ...) on "
-                    f"{dist.get_world_size()} ranks without fleet: call "
-                    "fleet.init(is_collective=True, strategy=...) before the "
-                    "first step"
-                )
-        self.reducer = Reducer(everyone=topology and topology.world)
+        elif experts and topology.world is None and dist.get_world_size() > 1:
+            raise RuntimeError(
+                f"{len(experts)} expert tensors ({experts[0]}, ...) on "
+                f"{dist.get_world_size()} ranks without fleet: call fleet.init("
+                "is_collective=True, strategy=...) before the first step"
+            )
+        self.reducer = make_reducer(layout or (), topology)
         return self.reducer
 
     def check_unbound(self, parameters: Sequence[Tensor] = ()) -> None:
@@ -151,24 +143,15 @@ class OtherRanks:
 
         Experts are looked for among ``parameters``.
         """
-        topology = read_topology()
-        if topology is None:
-            splits_model, has_others = False, dist.get_world_size() > 1
-        else:
-            splits_model = topology.splits_model
-            has_others = topology.world is not None
-        if splits_model or (has_others and any(map(is_expert, parameters))):
+        has_others = dist.get_world_size() > 1
+        if read_topology().splits_model or (
+            has_others and any(map(is_expert, parameters))
+        ):
             raise RuntimeError(
                 f"{self._owner} needs to know the model in a hybrid-parallel "
                 "run: call clip.bind(model) before "
                 "fleet.distributed_optimizer(optimizer)"
             )
-
-    def _others_known_by(self) -> Topology | None:
-        """Return fleet's topology if it tells which other ranks take part."""
-        topology = self.topology()
-        has_world = topology is not None and topology.world is not None
-        return topology if has_world and dist.is_initialized() else None
 
     def agree(self) -> None:
         """Use the CUDA kernels on all ranks, or on none; on GPUs a step waits.
@@ -178,7 +161,7 @@ class OtherRanks:
         """
         self.has_agreed = True
         device = cuda.current_device()
-        if device is None or self._others_known_by() is None:
+        if device is None or self.topology().world is None:
             return
         reasons: list[str] = []
         dist.all_gather_object(reasons, cuda.why_not(device))
@@ -207,8 +190,8 @@ class OtherRanks:
         if self.meshes:
             return
         self.has_compared = True
-        topology = self._others_known_by()
-        if topology is None:
+        topology = self.topology()
+        if topology.world is None:
             return
         is_sliced = topology.splits_parameters and topology.sharding.size > 1
         dense = tuple(tensor.key for tensor in layout if not tensor.is_expert)

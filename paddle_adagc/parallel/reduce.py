@@ -209,23 +209,22 @@ class Reducer:
 def make_reducer(layout: Sequence[TensorLayout], topology: Topology) -> Reducer:
     """Make the sums of the table above, for this rank's tensors in order."""
     check_layout(layout, topology)
-    is_sliced, has_groups = (
-        topology.splits_parameters,
-        topology.has_expert_groups,
-    )
     dense: list[int] = []
     own: list[int] = []  # experts with groups of their own
     for slot, tensor in enumerate(layout):
-        (own if tensor.is_expert and has_groups else dense).append(slot)
+        has_own = tensor.is_expert and topology.has_expert_groups
+        (own if has_own else dense).append(slot)
     sums = [
-        (
-            topology.sharding,
-            [i for i in dense if is_sliced and not layout[i].is_whole],
-        ),
-        (topology.moe_sharding, own if is_sliced else []),
         (topology.model, [i for i in dense if layout[i].is_tp_split]),
         (topology.expert, [i for i in own if layout[i].is_split_over_experts]),
     ]
+    if topology.splits_parameters:
+        slices = [i for i in dense if not layout[i].is_whole]
+        sums = [
+            (topology.sharding, slices),
+            (topology.moe_sharding, own),
+            *sums,
+        ]
     holds_parts = topology.splits_model or any(t.is_expert for t in layout)
     return Reducer(
         [

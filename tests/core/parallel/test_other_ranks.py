@@ -77,14 +77,14 @@ def test_all_ranks_use_the_kernels_or_none(
         asked.append(reason)
         reasons += [reason, *others]
 
-    topologies = [Topology(world=object()), None, Topology()]
+    topologies = [Topology(world=object()), Topology()]
     monkeypatch.setattr(READ_TOPOLOGY, lambda: topologies.pop(0))
     monkeypatch.setattr(dist, "is_initialized", lambda: True)
     monkeypatch.setattr(dist, "all_gather_object", gather)
     monkeypatch.setattr(cuda, "current_device", lambda: device)
     monkeypatch.setattr(cuda, "why_not", {3: mine}.__getitem__)
     monkeypatch.setattr(cuda, "leave_to_operators", lambda *a: found.append(a))
-    for _ in range(3):  # only the first topology tells which ranks take part
+    for _ in range(2):  # only the first topology tells which ranks take part
         OtherRanks("C").agree()
     assert (asked, found) == ([mine] if device else [], left)
     said = [record.getMessage() for record in caplog.records]
@@ -216,6 +216,7 @@ def test_data_parallel_ranks_hear_of_one_rank_s_nan(
 
 COPIES = along("data")[0]
 PARTS = along("model")[0]
+ALONE = Topology()
 
 
 @pytest.mark.parametrize(
@@ -230,9 +231,9 @@ PARTS = along("model")[0]
             False,
             r"clip\.bind\(model\)",
         ),
-        (None, 2, {"expert": True}, False, r"clip\.bind\(model\)"),
+        (ALONE, 2, {"expert": True}, False, r"clip\.bind\(model\)"),
         (
-            None,
+            ALONE,
             2,
             {"expert": True},
             True,
@@ -240,10 +241,10 @@ PARTS = along("model")[0]
         ),
         (COPIES, 2, {}, False, None),
         (COPIES, 2, {"expert": True}, True, None),
-        (None, 2, {}, False, None),
-        (None, 2, {}, True, None),
-        (None, 1, {"expert": True}, True, None),
-        (Topology(), 1, {"expert": True}, False, None),
+        (ALONE, 2, {}, False, None),
+        (ALONE, 2, {}, True, None),
+        (ALONE, 1, {"expert": True}, True, None),
+        (ALONE, 1, {"expert": True}, False, None),
     ],
 )
 def test_experts_on_ranks_without_fleet_are_refused(
@@ -288,7 +289,7 @@ def test_bind_refuses_a_layout_without_a_right_norm(monkeypatch):
 
 @pytest.mark.parametrize(
     ("topology", "is_refused"),
-    [(None, True), (Topology(), True), (along("sharding")[0], False)],
+    [(ALONE, True), (along("sharding")[0], False)],
 )
 def test_step_of_sharding_stage_2_needs_a_known_group(
     monkeypatch, topology, is_refused

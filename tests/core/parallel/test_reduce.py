@@ -192,7 +192,7 @@ def test_a_wrapper_of_group_sharded_has_a_group_of_its_own(monkeypatch):
     wrapper = types.SimpleNamespace(
         _offload=False, _group=group, _dp_group=None
     )
-    found = topology.with_wrapper(None, wrapper)
+    found = topology.with_wrapper(Topology(), wrapper)
     assert found == Topology(world="all", sharding=Axis(1, 2, group))
     fleets = Topology(model=Axis(0, 2), data=Axis(0, 4), world="fleet's")
     found = topology.with_wrapper(fleets, wrapper)
@@ -205,7 +205,7 @@ def test_a_wrapper_of_group_sharded_has_a_group_of_its_own(monkeypatch):
 def test_offload_is_refused():
     wrapper = types.SimpleNamespace(_offload=True)
     with pytest.raises(ValueError, match="leave offload out"):
-        topology.with_wrapper(None, wrapper)
+        topology.with_wrapper(Topology(), wrapper)
 
 
 @pytest.mark.usefixtures("settings")
