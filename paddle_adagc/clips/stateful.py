@@ -23,9 +23,12 @@ from paddle_adagc.clips.gradients import NonFinite
 from paddle_adagc.clips.metrics import Call, Rows, Snapshot, StuckTensors
 from paddle_adagc.clips.tensor_table import StepCount, TensorTable, UnitCuts
 from paddle_adagc.guards import unchecked
-from paddle_adagc.parallel.agreement import gather_state, warn_of_lost
 from paddle_adagc.parallel.layout import TensorLayout
-from paddle_adagc.parallel.other_ranks import OtherRanks
+from paddle_adagc.parallel.other_ranks import (
+    OtherRanks,
+    gather_state,
+    warn_of_lost,
+)
 from paddle_adagc.parallel.reduce import Reducer
 from paddle_adagc.parallel.topology import Topology
 from paddle_adagc.parallel.units import Declared

@@ -70,31 +70,23 @@ def check_layout(layout: Sequence[TensorLayout], topology: Topology) -> None:
             "their weights drift apart; use a larger sharding degree instead",
             stacklevel=3,
         )
-    on_tp_axis = [t.key for t in layout if t.is_expert_on_tp_axis]
-    if on_tp_axis and topology.model.size > 1:
-        raise ValueError(
-            f"{len(on_tp_axis)} expert tensors ({on_tp_axis[0]}, ...) are "
-            "marked as those of tensor-parallel ranks (moe_group mp): use "
-            "fleet's expert parallelism (ep_degree)"
-        )
     experts = [tensor.key for tensor in layout if tensor.is_expert]
-    if not experts:
-        return
-    which = f"{len(experts)} expert tensors ({experts[0]}, ...)"
-    is_sharded = topology.sharding.size > 1
-    if topology.has_expert_groups:
-        if is_sharded and not topology.splits_parameters:
-            raise ValueError(
-                f"{which} under sharding V1, which ignores the experts' groups "
-                "and gives some of them to ranks that do not hold them: set "
-                "sharding_configs.split_param (V2)"
-            )
-        return
+    on_tp_axis = [t.key for t in layout if t.is_expert_on_tp_axis]
+    has_tp, is_sharded = topology.model.size > 1, topology.sharding.size > 1
     split = max(topology.model.size, topology.pipe.size, topology.sep.size)
     why = ""
-    if is_sharded:
+    if on_tp_axis and has_tp:
+        experts = on_tp_axis
+        why = "marked as those of tensor-parallel ranks (moe_group mp)"
+    elif topology.has_expert_groups:
+        if is_sharded and not topology.splits_parameters:
+            why = (
+                "under sharding V1, which ignores the experts' groups and "
+                "gives some of them to ranks that do not hold them"
+            )
+    elif is_sharded:
         why = "on the sharding axis without expert groups"
-    elif topology.model.size > 1 and topology.data.size == 1:
+    elif has_tp and topology.data.size == 1:
         why = (
             "on the tensor-parallel axis: nothing tells whether its ranks hold "
             "different experts or parts of the same"
@@ -105,10 +97,11 @@ def check_layout(layout: Sequence[TensorLayout], topology: Topology) -> None:
             "parallelism: there fleet ignores no_sync and averages the "
             "gradients of different experts"
         )
-    if why:
+    if why and experts:
         raise ValueError(
-            f"{which} {why}; use fleet's expert parallelism (ep_degree) with "
-            "sharding V2, or data parallelism alone"
+            f"{len(experts)} expert tensors ({experts[0]}, ...) {why}; use "
+            "fleet's expert parallelism (ep_degree) with sharding V2 "
+            "(sharding_configs.split_param), or data parallelism alone"
         )
 
 
@@ -290,7 +283,7 @@ class Meshes:
             if tensor.spread is not None
         }
         self._spreads = self._bound
-        self._reducers: dict[int, Reducer] = {}  # by number of tensors
+        self._reducer: Reducer | None = None  # of the last step
 
     def __bool__(self) -> bool:
         """Whether there is such a tensor."""
@@ -337,7 +330,7 @@ class Meshes:
     def _update(self, spreads: dict[int, Spread]) -> None:
         if spreads != self._spreads:
             self._spreads = spreads
-            self._reducers = {}
+            self._reducer = None
 
     def split_slots(self) -> list[int]:
         """Slots of the gradients of which this rank has a part alone."""
@@ -345,11 +338,8 @@ class Meshes:
 
     def reducer(self, num_tensors: int) -> Reducer:
         """Return the sums of a step, for vectors of ``num_tensors`` entries."""
-        if num_tensors not in self._reducers:
-            self._reducers[num_tensors] = self._make_reducer(num_tensors)
-        return self._reducers[num_tensors]
-
-    def _make_reducer(self, num_tensors: int) -> Reducer:
+        if self._reducer and len(self._reducer.counts) == num_tensors:
+            return self._reducer
         rank, num_ranks = dist.get_rank(), dist.get_world_size()
         counts = [rank == 0] * num_tensors  # where every rank holds the tensor
         slots: dict[tuple[int, Ranks], list[int]] = {}
@@ -366,11 +356,11 @@ class Meshes:
                     "init_parallel_env() first"
                 )
             world = dist.get_group()
-        # All ranks sum over dimension 0 first, then 1: else a rank would add
-        # what another has summed already. One order also means no waiting in a
-        # circle.
+        # All ranks sum over dimension 0 first: else a rank would add what
+        # another has summed already. One order means no waiting in a circle.
         reductions = [(_line(g[1]), slots[g]) for g in sorted(slots)]
-        return Reducer(reductions, counts, world=world)
+        self._reducer = Reducer(reductions, counts, world=world)
+        return self._reducer
 
 
 @functools.cache

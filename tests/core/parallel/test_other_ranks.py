@@ -28,8 +28,7 @@ from paddle_adagc.clips.agc import ClipGradByAGC
 from paddle_adagc.clips.compared import ClipGradByTensorWiseGC
 from paddle_adagc.kernels import cuda
 from paddle_adagc.parallel import other_ranks, reduce
-from paddle_adagc.parallel.agreement import RankView, compare
-from paddle_adagc.parallel.other_ranks import OtherRanks
+from paddle_adagc.parallel.other_ranks import OtherRanks, RankView, compare
 from paddle_adagc.parallel.topology import Topology
 
 T_START = 2

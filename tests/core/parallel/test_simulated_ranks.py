@@ -16,8 +16,8 @@ from core.parallel.simulated import Ranks, along, expert_topologies, grid
 from helpers import clip_arrays, make_parameters
 
 from paddle_adagc import ClipGradByAdaGC
-from paddle_adagc.parallel.agreement import merge
 from paddle_adagc.parallel.layout import TensorLayout
+from paddle_adagc.parallel.other_ranks import merge
 from paddle_adagc.parallel.reduce import Reducer, make_reducer
 from paddle_adagc.parallel.units import Units
 from paddle_adagc.state import ClipState, Quantity
