@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 import paddle.distributed as dist
-from paddle.distributed import fleet
 
 from paddle_adagc.lab import gloo
 from paddle_adagc.lab.gloo.rendezvous import free_port
@@ -47,9 +46,9 @@ def run_on_ranks(
 
     The function stands at the top level of a module; its arguments and what it
     returns are picklable (arrays instead of tensors). The CPU backend is
-    enabled and the default process group exists when it starts; ``start_fleet``
-    sets up hybrid parallelism. Gives the results by rank; a RuntimeError holds
-    the traceback of a rank that failed, a TimeoutError each rank's stack.
+    enabled and the default process group exists when it starts. Gives the
+    results by rank; a RuntimeError holds the traceback of a rank that failed, a
+    TimeoutError each rank's stack.
     """
     task, port = pickle.dumps((function, arguments)), free_port()
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
@@ -87,34 +86,6 @@ def run_on_ranks(
             pickle.loads((job / f"{rank}.pkl").read_bytes())
             for rank in range(world_size)
         ]
-
-
-def start_fleet(
-    sharding_configs: dict[str, Any] | None = None, **degrees: int
-) -> Any:
-    """Call ``fleet.init`` with these degrees; return the topology.
-
-    Parts of a sequence (``cp``) lie on ranks of the sharding group.
-    """
-    strategy = fleet.DistributedStrategy()
-    hybrid: dict[str, Any] = {
-        f"{name}_degree": degrees.get(name, 1)
-        for name in ("dp", "mp", "pp", "sep", "sharding")
-    }
-    if degrees.get("ep", 1) > 1:
-        num_ranks = hybrid["mp_degree"] * hybrid["sharding_degree"]
-        order = "sharding moe_sharding pp sep dp cp ep mp"
-        hybrid |= {
-            "ep_degree": degrees["ep"],
-            "cp_degree": degrees.get("cp", 1),
-            "moe_sharding_degree": num_ranks // degrees["ep"],
-            "order": order.split(),
-        }
-    strategy.hybrid_configs = hybrid
-    for name, value in (sharding_configs or {}).items():
-        setattr(strategy.hybrid_configs["sharding_configs"], name, value)
-    fleet.init(is_collective=True, strategy=strategy)
-    return fleet.get_hybrid_communicate_group()
 
 
 def _environment(rank: int, world_size: int, port: int) -> dict[str, str]:
