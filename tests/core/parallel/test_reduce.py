@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which tensors a rank sums over whom: fleet's groups, meshes, refusals."""
 
+import dataclasses
 import types
 from unittest import mock
 
@@ -16,35 +17,35 @@ from paddle.distributed.fleet.base.topology import (
     HybridCommunicateGroup,
 )
 
-from paddle_adagc.parallel import topology
 from paddle_adagc.parallel.layout import TensorLayout, read_layout, spread_of
 from paddle_adagc.parallel.reduce import check_layout, make_reducer
-from paddle_adagc.parallel.topology import Axis, Topology
+from paddle_adagc.parallel.topology import (
+    Axis,
+    Topology,
+    read_topology,
+    with_wrapper,
+)
 
 DENSE = TensorLayout(key="dense")
 EXPERT = TensorLayout(key="expert", is_expert=True)
-TWO = axis(0, 0, 1)
+ON_TP = TensorLayout(key="e", is_expert=True, is_expert_on_tp_axis=True)
+TWO, COPIES = axis(0, 0, 1), axis(0, 0, 2)
+SLICES = {"sharding": TWO, "splits_parameters": True}
 
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
     ("tensors", "topology"),
     [
-        ([DENSE], Topology(model=TWO, data=axis(0, 0, 2))),
-        ([DENSE], Topology(sharding=TWO, data=axis(0, 0, 2))),
-        ([DENSE], Topology(sharding=TWO, splits_parameters=True)),
-        ([DENSE], Topology(sep=TWO, data=axis(0, 0, 2), pipe=axis(0, 0, 4))),
+        ([DENSE], Topology(model=TWO, data=COPIES)),
+        ([DENSE], Topology(sharding=TWO, data=COPIES)),
+        ([DENSE], Topology(**SLICES)),
+        ([DENSE], Topology(sep=TWO, data=COPIES, pipe=axis(0, 0, 4))),
         ([DENSE, EXPERT], Topology(data=TWO)),
         ([DENSE, EXPERT], Topology(pipe=TWO)),
         ([DENSE, EXPERT], Topology(expert=TWO)),
-        (
-            [DENSE, EXPERT],
-            Topology(expert=TWO, sharding=TWO, splits_parameters=True),
-        ),
-        (
-            [TensorLayout(key="e", is_expert=True, is_expert_on_tp_axis=True)],
-            Topology(data=TWO),
-        ),
+        ([DENSE, EXPERT], Topology(expert=TWO, **SLICES)),
+        ([ON_TP], Topology(data=TWO)),
     ],
 )
 def test_sound_layouts_are_accepted(tensors, topology):
@@ -59,28 +60,20 @@ def marked(**marks):
     return [*read_layout(model).values()]
 
 
+NO_SYNC = {"no_sync": True}
 MP_MOE = {"mp_moe": True, "expert": False, "no_sync": False}
 COLORED = {"color": {"color": "moe_expert"}, "no_sync": False}
-COPIES = axis(0, 0, 2)
 
 
 @pytest.mark.parametrize(
     ("marks", "topology", "message"),
     [
-        (
-            {"no_sync": True},
-            Topology(sharding=TWO, expert=TWO),
-            "sharding V1.*split_param",
-        ),
-        (
-            {"no_sync": True},
-            Topology(sharding=TWO, splits_parameters=True),
-            "without expert groups",
-        ),
-        ({"no_sync": True}, Topology(model=TWO), "tensor-parallel axis"),
+        (NO_SYNC, Topology(sharding=TWO, expert=TWO), "under sharding V1"),
+        (NO_SYNC, Topology(**SLICES), "without expert groups.*split_param"),
+        (NO_SYNC, Topology(model=TWO), "tensor-parallel axis"),
         *(
             (
-                {"no_sync": True},
+                NO_SYNC,
                 Topology(data=COPIES, **{beside: TWO}),
                 "weight.*fleet ignores no_sync",
             )
@@ -107,12 +100,7 @@ def test_layouts_without_a_right_norm_are_refused(marks, topology, message):
 
 @pytest.mark.parametrize("copies", ["data", "sep"])
 def test_copies_of_slices_are_warned_of(copies):
-    topology = Topology(
-        sharding=TWO,
-        splits_parameters=True,
-        world=(0, 1, 2, 3),
-        **{copies: axis(0, 0, 2)},
-    )
+    topology = Topology(world=(0, 1, 2, 3), **{copies: COPIES}, **SLICES)
     with pytest.warns(UserWarning, match=r"paddle 3\.3\.1 leaves out"):
         check_layout([DENSE], topology)
 
@@ -125,8 +113,11 @@ PLACES = {
 }
 
 
-def fleets(kind):
-    """Fleet's groups of a kind: those places, alone on the other axes."""
+def read_fleet(kind, **settings):
+    """The topology of a fleet with groups of a kind, and these settings.
+
+    The groups are those places; it is alone on the other axes.
+    """
     answers = {
         "get_stage_id": 2,
         "get_pipe_parallel_world_size": 3,
@@ -137,34 +128,24 @@ def fleets(kind):
         answers[f"get_{name}_parallel_rank"] = place.rank
         answers[f"get_{name}_parallel_world_size"] = place.size
         answers[f"get_{name}_parallel_group"] = place.group
-    known = {
-        f"{name}.return_value": answer
-        for name, answer in answers.items()
-        if hasattr(kind, name)
-    }
-    return mock.Mock(spec=kind, **known)
-
-
-@pytest.fixture
-def settings(monkeypatch):
-    """``sharding_configs`` of a fleet that has started."""
-    sharding = types.SimpleNamespace(
-        split_param=False, tensor_fusion=False, fuse_optimizer=True
-    )
+    groups = mock.Mock(spec=kind)
+    for name in answers.keys() & {*dir(kind)}:
+        getattr(groups, name).return_value = answers[name]
+    sharding = {"split_param": False, "tensor_fusion": False, **settings}
+    sharding = types.SimpleNamespace(**{"fuse_optimizer": True, **sharding})
     strategy = types.SimpleNamespace(
-        hybrid_configs={"sharding_configs": sharding}
+        hybrid_configs={"sharding_configs": sharding}, **settings
     )
-    groups = fleets(HybridCommunicateGroup)
-    monkeypatch.setattr(fleet.fleet, "_hcg", groups, raising=False)
-    monkeypatch.setattr(
-        fleet.fleet, "_user_defined_strategy", strategy, raising=False
-    )
-    monkeypatch.setattr(dist, "is_initialized", lambda: True)
-    return sharding
+    known = {"_hcg": groups, "_user_defined_strategy": strategy}
+    with (
+        mock.patch.dict(fleet.fleet.__dict__, known),
+        mock.patch.object(dist, "is_initialized", return_value=True),
+    ):
+        return read_topology()
 
 
 @pytest.mark.parametrize(
-    ("changes", "fuses", "splits"),
+    ("settings", "fuses", "splits"),
     [
         ({}, False, False),
         ({"tensor_fusion": True}, True, False),
@@ -173,17 +154,20 @@ def settings(monkeypatch):
         ({"use_muon_sharding": True}, False, True),  # PaddleFleet's "V3"
     ],
 )
-def test_settings_of_sharding(settings, changes, fuses, splits):
-    strategy = fleet.fleet._user_defined_strategy
-    for name, value in changes.items():
-        owner = settings if hasattr(settings, name) else strategy
-        setattr(owner, name, value)
-    found = topology.read_topology()
-    assert (found.fuses_parameters, found.splits_parameters) == (fuses, splits)
-    assert found.world is None
-    assert found.pipe == Axis(2, 3, "stages")
-    assert (found.sep, found.data) == (PLACES["sep"], PLACES["data"])
-    assert found.model == found.sharding == Axis()  # one rank has no group
+def test_settings_and_groups_of_fleet(settings, fuses, splits):
+    found = read_fleet(HybridCommunicateGroup, **settings)
+    assert found == Topology(
+        pipe=Axis(2, 3, "stages"),
+        sep=PLACES["sep"],
+        data=PLACES["data"],
+        fuses_parameters=fuses,
+        splits_parameters=splits,
+    )
+    assert not found.has_expert_groups
+    found = read_fleet(EPHybridCommunicateGroup)
+    assert found.has_expert_groups
+    for name, place in PLACES.items():
+        assert getattr(found, name) == place
 
 
 def test_a_wrapper_of_group_sharded_has_a_group_of_its_own(monkeypatch):
@@ -192,30 +176,20 @@ def test_a_wrapper_of_group_sharded_has_a_group_of_its_own(monkeypatch):
     wrapper = types.SimpleNamespace(
         _offload=False, _group=group, _dp_group=None
     )
-    found = topology.with_wrapper(Topology(), wrapper)
-    assert found == Topology(world="all", sharding=Axis(1, 2, group))
+    assert with_wrapper(Topology(), wrapper) == Topology(
+        world="all", sharding=Axis(1, 2, group)
+    )
     fleets = Topology(model=Axis(0, 2), data=Axis(0, 4), world="fleet's")
-    found = topology.with_wrapper(fleets, wrapper)
-    assert (found.model, found.data) == (fleets.model, fleets.data)
-    assert (found.world, found.sharding.size) == ("fleet's", 2)
+    expected = dataclasses.replace(fleets, sharding=Axis(1, 2, group))
+    assert with_wrapper(fleets, wrapper) == expected
     wrapper._dp_group = types.SimpleNamespace(rank=0, nranks=3)
-    assert topology.with_wrapper(fleets, wrapper).data.size == 3
+    assert with_wrapper(fleets, wrapper).data.size == 3
 
 
 def test_offload_is_refused():
     wrapper = types.SimpleNamespace(_offload=True)
     with pytest.raises(ValueError, match="leave offload out"):
-        topology.with_wrapper(Topology(), wrapper)
-
-
-@pytest.mark.usefixtures("settings")
-def test_experts_have_groups_of_their_own(monkeypatch):
-    groups = fleets(EPHybridCommunicateGroup)
-    monkeypatch.setattr(fleet.fleet, "_hcg", groups, raising=False)
-    found = topology.read_topology()
-    for name in ("expert", "moe_sharding"):
-        assert getattr(found, name) == PLACES[name]
-    assert found.has_expert_groups
+        with_wrapper(Topology(), wrapper)
 
 
 @pytest.mark.parametrize(
