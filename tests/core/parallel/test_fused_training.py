@@ -11,7 +11,7 @@ import itertools
 import paddle
 import pytest
 from core.parallel import training
-from core.parallel.layouts import SPARSE_MOE, V2, Layout
+from core.parallel.layouts import CASES, SPARSE_MOE, Layout
 from core.parallel.training import assert_same_run, continued, on_ranks
 from helpers import slow_but
 from paddle import nn
@@ -118,22 +118,16 @@ def parameter_of(value):
 OPTIONS = {**SPARSE_MOE, "num_key_value_heads": 2}
 UNFUSED = {"options": OPTIONS}
 FUSED = {**UNFUSED, "prepare": fuse, "units": UNITS}
-LAYOUTS = {
-    "one process": Layout(),
-    "v2": Layout(sharding=2, **V2),
-    "ep2": Layout(sharding=2, ep=2, **V2),
-    "ep2 x v2": Layout(sharding=4, ep=2, **V2),
-    "ep4": Layout(sharding=4, ep=4, **V2),
-    "tp2 x ep2": Layout(mp=2, sharding=2, ep=2, **V2),
-}
+ALONE = "one process"
+NAMES = (ALONE, "v2 x2", "ep2", "ep2 x v2 x4", "ep4", "tp2 x ep2 x v2")
 
 
 def run(name, **arguments):
     """What each rank gave back."""
-    layout = LAYOUTS[name]
-    if layout.world_size == 1:
-        return [training.train(layout, None, **{**FUSED, **arguments})]
-    return on_ranks(layout, [{**FUSED, **arguments}])[0]
+    arguments = {**FUSED, **arguments}
+    if name == ALONE:
+        return [training.train(Layout(), None, **arguments)]
+    return on_ranks(CASES[name][0], [arguments])[0]
 
 
 def assert_same(ranks, expected):
@@ -142,13 +136,13 @@ def assert_same(ranks, expected):
     assert ranks[0]["summary"]["num_tensors"] > 100
 
 
-@pytest.mark.parametrize("name", slow_but("one process", LAYOUTS))
+@pytest.mark.parametrize("name", slow_but(ALONE, NAMES))
 def test_run_is_that_of_tensors_apart(name):
     assert_same(run(name), training.alone(**UNFUSED))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("name", NAMES)
 def test_states_move_between_layouts_and_from_tensors_apart(name, tmp_path):
     sources = (training.alone(**UNFUSED), run("ep2")[0])
     for i, source in enumerate(sources):
@@ -183,7 +177,7 @@ def mark_as_paddlefleet(model):
             parameter.partition_stride = 1
 
 
-@pytest.mark.parametrize("name", slow_but("ep2", ["ep2", "tp2 x ep2"]))
+@pytest.mark.parametrize("name", slow_but("ep2", ["ep2", "tp2 x ep2 x v2"]))
 def test_marks_of_paddlefleet(name):
     ranks = run(name, prepare=mark_as_paddlefleet, num_steps=15)
     assert_same(ranks, training.alone(**UNFUSED, num_steps=15))

@@ -136,15 +136,13 @@ def test_states_move(source, target, model, tmp_path):
     options = MODELS[model]
     if source == ALONE:
         first = alone(options=options)
-    elif options in CASES[source][1:]:
-        first = spread(source)[CASES[source][1:].index(options)][0]
     else:
-        first = on_ranks(CASES[source][0], [{"options": options}])[0][0]
+        first = spread(source)[CASES[source][1:].index(options)][0]
     arguments = {"options": options, **continued(first["state"], tmp_path)}
-    expected = training.train_alone(**arguments)
+    expected = alone(**arguments)
     if target == ALONE:
         arguments["state"] = alone(options=options)["state"]
-        twin = training.train_alone(**arguments)["state"]["gamma"]
+        twin = alone(**arguments)["state"]["gamma"]
         assert expected["state"]["gamma"] == pytest.approx(twin, rel=1e-5)
     else:
         (ranks,) = on_ranks(CASES[target][0], [arguments])

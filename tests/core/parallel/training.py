@@ -4,6 +4,7 @@
 
 import functools
 import pickle
+from unittest import mock
 
 import numpy as np
 import paddle
@@ -56,25 +57,22 @@ class SeenClip(ClipGradBase):
         for parameter, gradient in params_grads:
             if parameter.name.removeprefix("slice@") == name:
                 gradient.scale_(factor)
-        self.calls.append([])
-        native = core.reshard, dist.all_reduce
-        core.reshard, dist.all_reduce = map(self._counted, native)
-        try:
+        seen = mock.Mock()
+        seen.reshard.side_effect = core.reshard
+        seen.all_reduce.side_effect = dist.all_reduce
+        with (
+            mock.patch.object(core, "reshard", seen.reshard),
+            mock.patch.object(dist, "all_reduce", seen.all_reduce),
+        ):
             pairs = self.clip(params_grads)
-        finally:
-            core.reshard, dist.all_reduce = native
+        self.calls.append(
+            [(name, list(sent[0].shape)) for name, sent, _ in seen.mock_calls]
+        )
         if self.keeps:
             self.clipped = {
                 p.name: self.as_array(g) for p, g in pairs if g is not None
             }
         return pairs
-
-    def _counted(self, function):
-        def call(tensor, *args, **options):
-            self.calls[-1].append((function.__name__, list(tensor.shape)))
-            return function(tensor, *args, **options)
-
-        return call
 
 
 def batch(step, seed=0):
@@ -110,11 +108,16 @@ def on_ranks(layout, runs, timeout=None):
 
 @functools.cache
 def _alone(key):
-    return train_alone(**pickle.loads(key))
+    result = train(Layout(), None, **pickle.loads(key))
+    result["weights"] = merge([result["weights"]])
+    result["clipped"] = {
+        step: merge([held]) for step, held in result["clipped"].items()
+    }
+    return result
 
 
 def alone(**arguments):
-    """`train_alone` with these arguments, once."""
+    """`train` in one process with the whole model, once for its arguments."""
     return _alone(pickle.dumps(arguments))
 
 
@@ -321,16 +324,6 @@ def merge(ranks):
         else np.concatenate([parts[i] for i in sorted(parts)], axes[key])
         for key, parts in found.items()
     }
-
-
-def train_alone(options, **arguments):
-    """The run of one process with the whole model."""
-    result = train(Layout(), None, options, **arguments)
-    result["weights"] = merge([result["weights"]])
-    result["clipped"] = {
-        step: merge([held]) for step, held in result["clipped"].items()
-    }
-    return result
 
 
 def tolerance(key):
