@@ -364,35 +364,21 @@ def _first_keys(model: Any, shared_name: str, attribute: str) -> list[str]:
     ]
 
 
-class FusedBuffers:
-    """Finds a model's parameters in the buffers that an optimizer works on."""
-
-    def __init__(self, parameters: Iterable[Tensor]) -> None:
-        self._parameters = {p.name: p for p in parameters}
-        # By a buffer's address: parameters and their first elements in it.
-        self._members: dict[int, list[tuple[Tensor, int]]] = {}
-
-    def unfold(
-        self, pairs: Iterable[tuple[Tensor, Tensor]]
-    ) -> list[tuple[Tensor, Tensor]]:
-        """Replace each buffer by the tensors in it, as views into gradients."""
-        unfolded = []
-        for parameter, gradient in pairs:
-            is_known = parameter.name in self._parameters
-            unfolded += [
-                (member, view_of(gradient, start, member.shape))
-                for member, start in ([] if is_known else self._find(parameter))
-            ] or [(parameter, gradient)]
-        return unfolded
-
-    def _find(self, buffer: Tensor) -> list[tuple[Tensor, int]]:
-        first = buffer.data_ptr()
-        if first not in self._members:
-            size = buffer.element_size()
-            last = first + math.prod(buffer.shape) * size
-            self._members[first] = [
-                (parameter, (parameter.data_ptr() - first) // size)
-                for parameter in self._parameters.values()
-                if first <= parameter.data_ptr() < last
+def unfold(
+    pairs: Iterable[tuple[Tensor, Tensor]], parameters: Mapping[str, Tensor]
+) -> list[tuple[Tensor, Tensor]]:
+    """Replace buffers that join parameters by these, and views of gradients."""
+    addresses = [(p, p.data_ptr()) for p in parameters.values()]
+    unfolded = []
+    for buffer, gradient in pairs:
+        members = []
+        if buffer.name not in parameters:
+            first, size = buffer.data_ptr(), buffer.element_size()
+            places = [(p, (at - first) // size) for p, at in addresses]
+            members = [
+                (parameter, view_of(gradient, start, parameter.shape))
+                for parameter, start in places
+                if 0 <= start < math.prod(buffer.shape)
             ]
-        return self._members[first]
+        unfolded += members or [(buffer, gradient)]
+    return unfolded

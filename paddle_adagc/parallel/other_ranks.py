@@ -26,7 +26,6 @@ from paddle.distributed.fleet.meta_parallel.sharding import (
 
 from paddle_adagc.kernels import cuda
 from paddle_adagc.parallel.layout import (
-    FusedBuffers,
     TensorLayout,
     is_expert,
     read_layout,
@@ -80,7 +79,7 @@ class OtherRanks:
         self.reducer: Reducer | None = None  # known from the first step on
         self.layout: dict[str, TensorLayout] = {}  # by parameter's name
         self.meshes = Meshes()  # of auto-parallel
-        self.buffers: FusedBuffers | None = None  # that join tensors
+        self.in_buffers: dict[str, Tensor] = {}  # parameters, by their names
         self.has_agreed = self.has_compared = False
         if model is None:
             return
@@ -91,7 +90,7 @@ class OtherRanks:
             self._group_sharded = with_wrapper(read_topology(), wrapper)
         topology = self.topology()
         if topology.fuses_parameters:
-            self.buffers = FusedBuffers(model.parameters())
+            self.in_buffers = {p.name: p for p in model.parameters()}
         self.layout = with_units(layout, model, units, topology)
         self._shuffling = shuffling_layers(model)
         self.refuse_shuffled()

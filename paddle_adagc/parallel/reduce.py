@@ -126,9 +126,11 @@ class Reducer:
         everyone: Any = None,
     ) -> None:
         self.reductions, self.counts = reductions, counts
-        self._model = model or Axis()
-        self._world = world
-        self._everyone = everyone or world
+        self.communicates = bool(reductions) or world is not None
+        """Other ranks may wait for this one in a step."""
+        model = model or Axis()
+        self.num_tp_ranks, self._tp_group = model.size, model.group
+        self._world, self._everyone = world, everyone or world
         self._indices = [
             paddle.to_tensor(np.array(slots, np.int64))
             for _, slots in reductions
@@ -137,20 +139,10 @@ class Reducer:
         if world is not None:
             self._counts = paddle.to_tensor(np.array(counts))
 
-    @property
-    def communicates(self) -> bool:
-        """Whether other ranks may wait for this one in a step."""
-        return bool(self.reductions) or self._world is not None
-
-    @property
-    def num_tp_ranks(self) -> int:
-        """Number of ranks that split the tensor-parallel tensors."""
-        return self._model.size
-
     def sum_over_tp(self, parts: Tensor) -> Tensor:
         """Sum float32 ``[n]`` over the tensor-parallel group, in place."""
         if self.num_tp_ranks > 1:
-            dist.all_reduce(parts, group=self._model.group)
+            dist.all_reduce(parts, group=self._tp_group)
         return parts
 
     def local_norms(self, squared_norm: Tensor) -> Tensor:
