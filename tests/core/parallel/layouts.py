@@ -81,6 +81,11 @@ class Layout:
     whole = staticmethod(paddle.Tensor.numpy)  # a tensor as an array
 
     @property
+    def is_fused(self):
+        """Whether the clip is given buffers that join tensors."""
+        return self.tensor_fusion and self.fuse_optimizer
+
+    @property
     def world_size(self) -> int:
         """Number of ranks."""
         return self.dp * self.mp * self.pp * self.sharding * self.sep
@@ -133,7 +138,7 @@ class Layout:
 
     def rows(self, arrays, topology):
         """This rank's rows and positions of each micro-batch, as tensors."""
-        rank, size = 0, 1
+        rank, size = dist.get_rank(), self.dp
         if topology is not None:
             shards = topology.get_sharding_parallel_world_size()
             size = topology.get_data_parallel_world_size() * shards
@@ -172,11 +177,6 @@ class Layout:
                 (loss / num_parts).backward()
             total += float(loss) / MICRO_BATCHES
         return total
-
-    def make_outlier(self, seen, parameter, factor):
-        """Multiply a gradient of this step."""
-        with paddle.no_grad():
-            gradient_of(parameter).scale_(factor)
 
 
 def gradient_of(parameter):
@@ -270,9 +270,6 @@ class MeshLayout(Layout):
             for array in arrays
         ]
 
-    def make_outlier(self, seen, parameter, factor):
-        parameter.grad._local_value().scale_(factor)
-
     @staticmethod
     def whole(tensor):
         """A distributed tensor as one NumPy array."""
@@ -327,20 +324,11 @@ class GroupSharded(Layout):
             )
             return model, optimizer
 
-    def rows(self, arrays, topology):
-        return [
-            paddle.to_tensor(np.split(array, self.dp, axis=1)[dist.get_rank()])
-            for array in arrays
-        ]
-
     def backward(self, model, bare, optimizer, ids, labels):
         losses = [model(*rows)[0] for rows in zip(ids, labels, strict=True)]
         loss = sum(losses) / len(losses)
         loss.backward()
         return float(loss)
-
-    def make_outlier(self, seen, parameter, factor):
-        seen.outlier = parameter.name, factor
 
 
 V2 = {"split_param": True}

@@ -113,6 +113,10 @@ def test_virtual_stages_have_global_indices():
     assert "4.1.weight" in {t.key for t in read_layout(model).values()}
 
 
+ON_TP_AXIS = {"is_expert": True, "is_expert_on_tp_axis": True}
+OF_COLUMNS = {"is_tp_split": True, "split_axis": 1}
+
+
 @pytest.mark.parametrize(
     ("marks", "expected"),
     [
@@ -124,20 +128,11 @@ def test_virtual_stages_have_global_indices():
         ({"color": {"color": "other"}}, {}),
         ({"color": "moe_expert"}, {}),
         ({"no_sync": False}, {}),
-        ({"mp_moe": True}, {"is_expert": True, "is_expert_on_tp_axis": True}),
-        (
-            {"color": {"color": "moe_expert"}, "no_sync": False},
-            {"is_expert": True, "is_expert_on_tp_axis": True},
-        ),
+        ({"mp_moe": True}, ON_TP_AXIS),
+        ({"color": {"color": "moe_expert"}, "no_sync": False}, ON_TP_AXIS),
         ({"is_distributed": True}, {"is_tp_split": True}),
-        (
-            {"is_distributed": True, "split_axis": -1},
-            {"is_tp_split": True, "split_axis": 1},
-        ),
-        (
-            {"is_distributed": True, "partition_dim": 1},
-            {"is_tp_split": True, "split_axis": 1},
-        ),
+        ({"is_distributed": True, "split_axis": -1}, OF_COLUMNS),
+        ({"is_distributed": True, "partition_dim": 1}, OF_COLUMNS),
         ({"split_axis": 1}, {}),
         ({"is_embedding": True}, {"is_embedding": True}),
         ({"need_clip": False}, {"takes_part": False}),

@@ -32,6 +32,7 @@ from paddle_adagc.lab.models.rank_weights import (
     parameters_by_key,
 )
 from paddle_adagc.lab.models.shapes import parameter_shapes
+from paddle_adagc.parallel.reduce import local_value
 from paddle_adagc.state import load_state, save_state
 
 NUM_STEPS = 30
@@ -56,7 +57,7 @@ class SeenClip(ClipGradBase):
         (name, factor), self.outlier = self.outlier, (None, 1.0)
         for parameter, gradient in params_grads:
             if parameter.name.removeprefix("slice@") == name:
-                gradient.scale_(factor)
+                local_value(gradient).scale_(factor)
         seen = mock.Mock()
         seen.reshard.side_effect = core.reshard
         seen.all_reduce.side_effect = dist.all_reduce
@@ -210,13 +211,15 @@ def train(
             parameter, unit = of_units[key]
             gradient = unit.view(parameter.grad)
             paddle.assign(gradient * factor, gradient)
+        elif key in parameters and layout.is_fused:
+            gradient_of(parameters[key]).scale_(factor)
         elif key in parameters:
-            layout.make_outlier(seen, parameters[key], factor)
+            seen.outlier = parameters[key].name, factor
         seen.keeps = step in COMPARED_STEPS
         optimizer.step()
         if seen.keeps:
             arrays = seen.clipped
-            if layout.tensor_fusion and layout.fuse_optimizer:
+            if layout.is_fused:
                 # The clip saw buffers; gradients are views into them.
                 rank = topology.get_sharding_parallel_rank()
                 mine = optimizer._rank2params[rank]
