@@ -38,10 +38,6 @@ UNITS = {
 }
 
 
-class Holder(nn.Layer):
-    """Holds parameters that other layers read parts of."""
-
-
 @paddle.no_grad()
 def fuse(model):
     """Move weights into fused parameters, of which their layers get slices."""
@@ -54,7 +50,7 @@ def fuse(model):
 
 def fuse_experts(moe):
     experts = [expert for expert in moe.experts if expert is not None]
-    holder = moe.grouped_gemm_experts = Holder()
+    holder = moe.grouped_gemm_experts = nn.Layer()
     pairs = [
         paddle.concat([take(e.gate_proj), take(e.up_proj)], -1) for e in experts
     ]
@@ -84,7 +80,7 @@ def fuse_experts(moe):
 
 def fuse_attention(attention):
     linears = [attention.q_proj, attention.k_proj, attention.v_proj]
-    holder = attention.qkv_proj = Holder()
+    holder = attention.qkv_proj = nn.Layer()
     first = linears[0].weight
     widths = [linear.weight.shape[-1] for linear in linears]
     holder.weight = parameter_of(

@@ -36,26 +36,22 @@ SETTINGS = {
     "agc": {"lambda_rel": 0.05},
     "zclip": {"warmup_steps": 5, "z_thres": 1.0},
     "global_adagc": training.ADAGC,
-    "value": {"lambda_abs": 0.5},
 }
 """Arguments that let a rule clip within few steps; others: the defaults."""
 
-# ``none`` changes nothing, and fleet puts its own clip for ``global_norm``.
-NAMES = [name for name in CLIPS if name not in ("none", "global_norm")]
-WHOLE_TENSORS = ("agc",)  # refused where slices cut through units
-WITH_SLICES = [name for name in NAMES if name not in WHOLE_TENSORS]
+# Paddle's own know nothing of ranks.
+NAMES = [name for name in CLIPS if name not in ("none", "global_norm", "value")]
+# AGC is refused where slices cut through units.
+WITH_SLICES = [name for name in NAMES if name != "agc"]
 CASES_OF_CLIPS = {
     "tp2": (NAMES, DENSE),
     "v1 x2": (NAMES, DENSE),
-    "v1 x2 with fuse_optimizer": ([n for n in NAMES if n != "value"], DENSE),
+    "v1 x2 with fuse_optimizer": (NAMES, DENSE),
     "v2 x2": (WITH_SLICES, DENSE),
     "tp2 x pp2": (NAMES, DENSE),
     "tp2 x ep2 x v2": (WITH_SLICES, MOE),
-    "group_sharded stage 2": ([n for n in NAMES if n != "value"], UNTIED),
-    "group_sharded stage 3": (
-        [n for n in WITH_SLICES if n != "value"],
-        UNTIED,
-    ),
+    "group_sharded stage 2": (NAMES, UNTIED),
+    "group_sharded stage 3": (WITH_SLICES, UNTIED),
 }
 
 

@@ -12,7 +12,7 @@ import paddle.distributed as dist
 import pytest
 from core.parallel.layouts import MeshLayout
 from core.parallel.ranks import run_on_ranks
-from core.parallel.test_layouts import NAMES, SETTINGS
+from core.parallel.test_layouts import SETTINGS, WITH_SLICES
 from core.parallel.training import (
     T_START,
     SeenClip,
@@ -134,16 +134,13 @@ def clip_made(places, **settings):
     }
 
 
-SCALING = [name for name in NAMES if name not in ("value", "agc")]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("places", "num_ranks", "names"),
     [
-        (TWO_RANKS, 2, SCALING),
+        (TWO_RANKS, 2, WITH_SLICES),
         (WHOLE, 2, ["agc"]),
-        (FOUR_RANKS, 4, SCALING),
+        (FOUR_RANKS, 4, WITH_SLICES),
     ],
     ids=["2 ranks", "whole tensors", "4 ranks"],
 )

@@ -10,6 +10,7 @@ import pytest
 from core.parallel.layouts import Layout
 from core.parallel.ranks import run_on_ranks
 from core.parallel.training import plain
+from helpers import TINY_LLAMA
 from paddle.distributed.fleet.meta_parallel.parallel_layers import pp_layers
 from paddlenlp.transformers import (
     LlamaConfig,
@@ -104,18 +105,7 @@ def clip_of_tied_llama(is_pipeline, state=None):
     if is_pipeline:
         Layout(pp=2).start()
     kind = LlamaForCausalLMPipe if is_pipeline else LlamaForCausalLM
-    model = kind(
-        LlamaConfig(
-            vocab_size=32,
-            hidden_size=16,
-            intermediate_size=16,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            num_key_value_heads=2,
-            max_position_embeddings=16,
-            tie_word_embeddings=True,
-        )
-    )
+    model = kind(LlamaConfig(**TINY_LLAMA, tie_word_embeddings=True))
     clip = ClipGradByAdaGC(t_start=0)
     clip.bind(model)
     if state is None:

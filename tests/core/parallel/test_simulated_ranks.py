@@ -18,7 +18,7 @@ from helpers import clip_arrays, make_parameters
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.parallel.layout import TensorLayout
 from paddle_adagc.parallel.other_ranks import merge
-from paddle_adagc.parallel.reduce import Reducer, make_reducer
+from paddle_adagc.parallel.reduce import make_reducer
 from paddle_adagc.parallel.units import Units
 from paddle_adagc.state import ClipState, Quantity
 
@@ -259,28 +259,22 @@ def test_a_pattern_may_match_other_ranks_tensors_alone(monkeypatch):
         ranks.run(work, {"gate": None})
 
 
-def numbers_of(reducer, rank):
-    return (
-        reducer.sum_over_tp(paddle.to_tensor([1.0 + rank])).item(),
-        reducer.any_rank(rank == 1),
-        reducer.any_rank(False),
-        reducer.gather(rank),
-    )
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("model", [(3.0, True, [0, 1])] * 2),
+        ("data", [(1.0, False, [0]), (2.0, True, [1])]),
+    ],
+)
+def test_numbers_and_flags_of_all_ranks(monkeypatch, name, expected):
+    topologies = along(name)
 
+    def work(rank):
+        reducer = make_reducer([], topologies[rank])
+        total = reducer.sum_over_tp(paddle.to_tensor([1.0 + rank])).item()
+        return total, reducer.any_rank(rank == 1), reducer.gather(rank)
 
-def test_numbers_and_flags_of_all_ranks(monkeypatch):
-    for name, expected in (
-        ("model", [(3.0, True, False, [0, 1])] * 2),
-        ("data", [(1.0, False, False, [0]), (2.0, True, False, [1])]),
-    ):
-        topologies = along(name)
-        found = Ranks(monkeypatch, topologies).run(
-            lambda rank, of=topologies: numbers_of(
-                make_reducer([], of[rank]), rank
-            )
-        )
-        assert found == expected
-    assert numbers_of(Reducer(), 1) == (2.0, True, False, [1])
+    assert Ranks(monkeypatch, topologies).run(work) == expected
 
 
 QUANTITIES = [

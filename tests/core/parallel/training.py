@@ -22,7 +22,6 @@ from paddle.base import core
 from paddle.distributed.fleet.utils import mix_precision_utils
 from paddle.nn.clip import ClipGradBase
 
-from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.registry import make_clip
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.decoder import DecoderForCausalLM
@@ -177,9 +176,7 @@ def train(
     if prepare is not None:
         prepare(model)
     clip = make_clip(**clip_settings)
-    is_ours = isinstance(clip, TensorScalingClip)
-    if is_ours:
-        clip.bind(model, units)
+    clip.bind(model, units)
     seen = SeenClip(clip, layout.whole)
     make_optimizer = make_optimizer or make_adamw
     optimizer = inner = make_optimizer(model, grad_clip=seen)
@@ -241,8 +238,8 @@ def train(
         weights[key] = (*where, unit.view(p).numpy().reshape(-1))
     return {
         "losses": losses,
-        "state": plain(clip.full_state_dict()) if is_ours else {},
-        "summary": clip.summary() if is_ours else {},
+        "state": plain(clip.full_state_dict()),
+        "summary": clip.summary(),
         "weights": weights,
         "clipped": clipped,
         "calls": seen.calls,
