@@ -210,7 +210,7 @@ class ClipGradByAdaGC(TensorScalingClip):
     def _check_overrides(self, step: int) -> None:
         """Refuse a pattern of no tensor, once all tensors are known.
 
-        Where ranks hold different tensors: one all-reduce per pattern, once.
+        Where ranks hold different tensors: one gather per pattern, once.
         """
         if not self._awaits_tensors:
             return

@@ -30,6 +30,7 @@ from paddle_adagc.clips.metrics import Call
 from paddle_adagc.clips.stateful import Decision, State, StatefulClip
 from paddle_adagc.guards import eager, unchecked
 from paddle_adagc.kernels.pairs import KnownPairs
+from paddle_adagc.parallel.layout import unfold
 from paddle_adagc.parallel.reduce import (
     Reducer,
     any_is_distributed,
@@ -254,7 +255,7 @@ class TensorScalingClip(StatefulClip, abc.ABC):
         """Read pairs of known parameters in one pass; None: it cannot be."""
         if (
             self.sharding_group is not None
-            or self._ranks.buffers is not None
+            or self._ranks.in_buffers
             or get_unique_process_mesh_map()
             or self._leaves_out
         ):
@@ -272,8 +273,8 @@ class TensorScalingClip(StatefulClip, abc.ABC):
             if gradient is not None
             and getattr(parameter, "need_clip", True) is not False
         ]
-        if self._ranks.buffers is not None:
-            clipped = self._ranks.buffers.unfold(clipped, self._table.names)
+        if self._ranks.in_buffers:
+            clipped = unfold(clipped, self._ranks.in_buffers)
         leaves_out, keys_of = self._leaves_out, self._table.keys_of
         if leaves_out is not None:
             clipped = [

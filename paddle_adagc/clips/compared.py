@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import math
+from collections import ChainMap
 from collections.abc import Sequence
 
 import paddle
@@ -188,10 +189,9 @@ class ClipGradByTensorWiseGC(TensorScalingClip):
     Granularity") compares AdaGC with.
 
     Thresholds count whole tensors, however a layout splits them. Bound to a
-    model, :math:`D` is known from the start (one all-reduce of one number in
-    the first step of a hybrid-parallel run, none later); after freezing or
-    unfreezing layers call :meth:`bind` again. Unbound, it grows with the
-    tensors that it has seen.
+    model, :math:`D` is known from the start (one gather in the first step of a
+    hybrid-parallel run, none later); after freezing or unfreezing layers call
+    :meth:`bind` again. Unbound, it grows with the tensors that it has seen.
 
     Args:
         lambda_abs: :math:`\lambda_{abs}`, greater than 0.
@@ -246,7 +246,9 @@ class ClipGradByTensorWiseGC(TensorScalingClip):
         if not table.is_bound:
             slots = range(len(table.keys))
             sizes = [math.prod(self._shapes[slot]) for slot in slots]
-        total = reducer.sum_over_model(sizes)
+        mine = dict(zip(table.keys, sizes, strict=True))
+        known = ChainMap(*reducer.gather(mine))
+        total = paddle.to_tensor([float(sum(known.values()))], "float64")
         share = paddle.to_tensor(sizes, "float64") / total
         return (self.lambda_abs * share).astype("float32")
 

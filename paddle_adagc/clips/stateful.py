@@ -18,9 +18,12 @@ from paddle_adagc.clips.gradients import NonFinite
 from paddle_adagc.clips.metrics import Call, Rows, Snapshot, StuckTensors
 from paddle_adagc.clips.tensor_table import StepCount, TensorTable
 from paddle_adagc.guards import unchecked
-from paddle_adagc.parallel.agreement import gather_state, warn_of_lost
 from paddle_adagc.parallel.layout import TensorLayout
-from paddle_adagc.parallel.other_ranks import OtherRanks
+from paddle_adagc.parallel.other_ranks import (
+    OtherRanks,
+    gather_state,
+    warn_of_lost,
+)
 from paddle_adagc.parallel.reduce import Reducer
 from paddle_adagc.parallel.topology import Topology
 from paddle_adagc.parallel.units import Declared
@@ -178,9 +181,8 @@ class StatefulClip(ClipGradBase):
                 "their names by now; call it before the first step"
             )
         ranks = OtherRanks(type(self).__name__, model, units)
-        topology = ranks.topology()
-        if topology is not None and not ranks.meshes:
-            self._check_layout([*ranks.layout.values()], topology)
+        if not ranks.meshes:
+            self._check_layout([*ranks.layout.values()], ranks.topology())
         if self._table.is_bound and not self._table.names & ranks.layout.keys():
             warnings.warn(
                 f"this {type(self).__name__} was bound to another model, none "

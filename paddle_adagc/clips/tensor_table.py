@@ -181,7 +181,7 @@ class UnitCuts:
     def find(
         self,
         found: KnownPairs,
-        topology: Topology | None,
+        topology: Topology,
         leaves_out: Callable[[str], bool] | None,
     ) -> tuple[Segments, list[int]]:
         """Return the units in all gradients, and the slots of those present.
@@ -236,13 +236,13 @@ class UnitCuts:
         start, size, runs = (table[name].copy() for name, _ in kinds)
         return Segments(start, size, runs, len(self.tensors))
 
-    def _find_begins(self, topology: Topology | None) -> dict[int, int]:
+    def _find_begins(self, topology: Topology) -> dict[int, int]:
         """First value of this rank's slice of each parameter with units.
 
         Every rank needs a gradient for its slice, or none may have one.
         """
         begins: dict[int, int] = {}
-        if topology is None or not topology.splits_parameters:
+        if not topology.splits_parameters:
             return begins
         tensors, has_groups = self.tensors, topology.has_expert_groups
         axes = topology.sharding, topology.moe_sharding  # dense, experts

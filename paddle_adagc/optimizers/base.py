@@ -48,7 +48,7 @@ class Parts:
         if not is_split or is_expert(parameter):
             return
         topology = read_topology()
-        if topology is None or topology.model.size == 1:
+        if topology.model.size == 1:
             return
         split_axis = split_axis_of(parameter)
         if split_axis is None:
@@ -200,7 +200,7 @@ class DecoupledOptimizer(Optimizer):
         if not self._needs_whole_tensors:
             return
         rule, topology = type(self).__name__, read_topology()
-        if topology is not None and topology.sharding.size > 1:
+        if topology.sharding.size > 1:
             if topology.splits_parameters:
                 raise ValueError(
                     f"{rule} needs whole tensors, and sharding V2 splits them: "

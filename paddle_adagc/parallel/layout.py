@@ -9,8 +9,9 @@ lose their marks, so the marks are read from the model.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -56,30 +57,28 @@ class Spread:
     """Each mesh dimension that splits it, and the ranks along it from here."""
 
 
-_spreads: dict[tuple[Ranks, Ranks, str], Spread] = {}
-
-
 def spread_of(tensor: Tensor) -> Spread | None:
     """Where a tensor lies; None: it is no ``DistTensor``."""
     if not tensor.is_dist():
         return None
-    mesh, placements = tensor.process_mesh, tensor.placements
-    key = (tuple(mesh.process_ids), tuple(mesh.shape), str(placements))
-    if key not in _spreads:
-        ranks = np.reshape(mesh.process_ids, mesh.shape)
-        _spreads[key] = _read(ranks, placements, dist.get_rank())
-    return _spreads[key]
+    mesh, placements = tensor.process_mesh, tuple(tensor.placements)
+    ranks, shape = tuple(mesh.process_ids), tuple(mesh.shape)
+    return _spread(ranks, shape, placements, dist.get_rank())
 
 
-def _read(ranks: np.ndarray, placements: list[Any], rank: int) -> Spread:
+@functools.cache
+def _spread(
+    ranks: Ranks, shape: tuple[int, ...], placements: tuple[Any, ...], rank: int
+) -> Spread:
     groups = []
-    place = np.argwhere(ranks == rank)
-    for axis, placement in enumerate(placements if len(place) else ()):
-        if placement.is_shard() and ranks.shape[axis] > 1:
-            line: list[Any] = [*place[0]]
-            line[axis] = slice(None)
-            groups.append((axis, tuple(ranks[tuple(line)].tolist())))
-    return Spread(tuple(ranks.flatten().tolist()), tuple(groups))
+    for axis, (size, placement) in enumerate(
+        zip(shape, placements, strict=True)
+    ):
+        lines = np.moveaxis(np.reshape(ranks, shape), axis, -1)
+        for line in lines.reshape([-1, size]).tolist():
+            if placement.is_shard() and size > 1 and rank in line:
+                groups.append((axis, tuple(line)))
+    return Spread(ranks, tuple(groups))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -165,23 +164,23 @@ def with_units(
     layout: Mapping[str, TensorLayout],
     model: paddle.nn.Layer,
     declared: Declared | None,
-    topology: Topology | None,
+    topology: Topology,
 ) -> dict[str, TensorLayout]:
     """Return the layout with the units of each parameter, which get a mark."""
     model = unwrap(model)
     parameters = {p.name: p for p in model.parameters()}
-    known = {
-        t.key: parameters[name.removeprefix(_STAGE_3_PREFIX)]
+    marked = [
+        (t.key, parameters[name.removeprefix(_STAGE_3_PREFIX)], t.is_expert)
         for name, t in layout.items()
-    }
-    found = read_units(
-        [(t.key, known[t.key], t.is_expert) for t in layout.values()],
-        declared,
-        getattr(getattr(model, "config", None), "__dict__", {}),
-    )
+    ]
+    config = getattr(getattr(model, "config", None), "__dict__", {})
+    found = read_units(marked, declared, config)
+    has_groups = topology.has_expert_groups
+    axis = topology.expert if has_groups else topology.data
     made = dict(layout)
-    for name, tensor in layout.items():
-        key = tensor.key
+    for (name, tensor), (key, parameter, is_expert) in zip(
+        layout.items(), marked, strict=True
+    ):
         if key not in found:
             continue
         if tensor.spread is not None:
@@ -190,13 +189,10 @@ def with_units(
                 "which the clip does not split: use fleet's parallelism, or a "
                 "parameter for each unit"
             )
-        setattr(known[key], MARK, found[key])  # for Muon
+        setattr(parameter, MARK, found[key])  # for Muon
         first = 0  # global number of this rank's first expert
-        if topology is not None and tensor.is_expert and tensor.shape:
-            has_groups = topology.has_expert_groups
-            axis = topology.expert if has_groups else topology.data
-            if not tensor.is_split_over_experts:
-                first = axis.rank * tensor.shape[0]
+        if is_expert and tensor.shape and not tensor.is_split_over_experts:
+            first = axis.rank * tensor.shape[0]
         units = found[key].of(key, tensor.shape, first)
         made[name] = dataclasses.replace(tensor, units=units)
     return made
@@ -204,11 +200,9 @@ def with_units(
 
 def units_of(parameter: Tensor) -> tuple[Unit, ...]:
     """Units of a parameter with a mark, of units or of a stack of experts."""
-    mark = getattr(parameter, MARK, None)
-    if mark is None and parameter.ndim == 3 and is_expert(parameter):
-        mark = "experts"
     name = parameter.name
-    return as_units(name, mark).of(name, parameter.shape) if mark else ()
+    found = read_units([(name, parameter, is_expert(parameter))], None, {})
+    return found[name].of(name, parameter.shape) if found else ()
 
 
 def shuffling_layers(
@@ -222,18 +216,6 @@ def shuffling_layers(
         for leaf, parameter in layer.named_parameters()
         if as_units(leaf, getattr(parameter, MARK, "experts")).parts
     ]
-
-
-def refuse_shuffled(layers: Iterable[tuple[str, paddle.nn.Layer]]) -> None:
-    """Refuse :func:`shuffling_layers` that interleave parts now."""
-    for name, layer in layers:
-        if layer._weights_layout == "sonic":
-            raise ValueError(
-                f"{name} interleaves gate and up now (_weights_layout='sonic'),"
-                " so that units with parts would mix them: call its layer's "
-                "convert_weights_to_grouped_layout() before the optimizer's "
-                "step, as PaddleFleet's Trainer does, or give units='experts'"
-            )
 
 
 def refuse_freed(what: str, parameter: Tensor) -> None:
@@ -359,9 +341,7 @@ def _tied_copies(layers: Iterable[Any]) -> dict[str, str | None]:
 def _shared_tensors(layer: Any, attribute: str) -> list[Tensor]:
     """Return what a layer shares: a tensor, or pairs of name and tensor."""
     shared = getattr(layer, attribute)
-    if isinstance(shared, Tensor):
-        return [shared]
-    return [tensor for _, tensor in shared]
+    return [shared] if isinstance(shared, Tensor) else [t for _, t in shared]
 
 
 def _first_keys(model: Any, shared_name: str, attribute: str) -> list[str]:
@@ -384,38 +364,21 @@ def _first_keys(model: Any, shared_name: str, attribute: str) -> list[str]:
     ]
 
 
-class FusedBuffers:
-    """Finds a model's parameters in the buffers that an optimizer works on."""
-
-    def __init__(self, parameters: Iterable[Tensor] = ()) -> None:
-        self._parameters = list(parameters)
-        # By a buffer's address: parameters and their first elements in it.
-        self._members: dict[int, list[tuple[Tensor, int]]] = {}
-
-    def unfold(
-        self, pairs: Iterable[tuple[Tensor, Tensor]], known: Container[str]
-    ) -> list[tuple[Tensor, Tensor]]:
-        """Replace each buffer by the tensors in it, as views into gradients.
-
-        ``known`` are the names of the parameters that are no buffers.
-        """
-        unfolded = []
-        for parameter, gradient in pairs:
-            members = [] if parameter.name in known else self._find(parameter)
-            unfolded += [
-                (member, view_of(gradient, start, member.shape))
-                for member, start in members
-            ] or [(parameter, gradient)]
-        return unfolded
-
-    def _find(self, buffer: Tensor) -> list[tuple[Tensor, int]]:
-        first = buffer.data_ptr()
-        if first not in self._members:
-            size = buffer.element_size()
-            last = first + math.prod(buffer.shape) * size
-            self._members[first] = [
-                (parameter, (parameter.data_ptr() - first) // size)
-                for parameter in self._parameters
-                if first <= parameter.data_ptr() < last
+def unfold(
+    pairs: Iterable[tuple[Tensor, Tensor]], parameters: Mapping[str, Tensor]
+) -> list[tuple[Tensor, Tensor]]:
+    """Replace buffers that join parameters by these, and views of gradients."""
+    addresses = [(p, p.data_ptr()) for p in parameters.values()]
+    unfolded = []
+    for buffer, gradient in pairs:
+        members = []
+        if buffer.name not in parameters:
+            first, size = buffer.data_ptr(), buffer.element_size()
+            places = [(p, (at - first) // size) for p, at in addresses]
+            members = [
+                (parameter, view_of(gradient, start, parameter.shape))
+                for parameter, start in places
+                if 0 <= start < math.prod(buffer.shape)
             ]
-        return self._members[first]
+        unfolded += members or [(buffer, gradient)]
+    return unfolded

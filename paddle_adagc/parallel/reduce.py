@@ -28,12 +28,10 @@ all ranks.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import itertools
 import warnings
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import paddle
@@ -52,26 +50,6 @@ from paddle_adagc.parallel.layout import Ranks, Spread, TensorLayout, spread_of
 from paddle_adagc.parallel.topology import Axis, Topology, is_called_by
 
 T = TypeVar("T")
-
-_ALONE = Axis()
-
-
-class Reduction(NamedTuple):
-    """One sum over a group, of some entries of the vector of norms."""
-
-    group: Any  # of processes, or a mesh of one dimension
-    slots: tuple[int, ...]  # the same on all ranks of the group
-
-
-@dataclasses.dataclass(frozen=True)
-class ReductionPlan:
-    """The sums of a rank in every step, and per tensor whether it counts it."""
-
-    reductions: tuple[Reduction, ...] = ()  # in this order
-    counts: tuple[bool, ...] = ()  # in the global norm, and no other rank does
-    is_first: tuple[bool, ...] = ()  # of the ranks that know the tensor
-    model: Axis = _ALONE  # tensor-parallel ranks
-    world: Any = None  # of the global norm; None: each rank holds everything
 
 
 def check_layout(layout: Sequence[TensorLayout], topology: Topology) -> None:
@@ -92,31 +70,23 @@ def check_layout(layout: Sequence[TensorLayout], topology: Topology) -> None:
             "their weights drift apart; use a larger sharding degree instead",
             stacklevel=3,
         )
-    on_tp_axis = [t.key for t in layout if t.is_expert_on_tp_axis]
-    if on_tp_axis and topology.model.size > 1:
-        raise ValueError(
-            f"{len(on_tp_axis)} expert tensors ({on_tp_axis[0]}, ...) are "
-            "marked as those of tensor-parallel ranks (moe_group mp): use "
-            "fleet's expert parallelism (ep_degree)"
-        )
     experts = [tensor.key for tensor in layout if tensor.is_expert]
-    if not experts:
-        return
-    which = f"{len(experts)} expert tensors ({experts[0]}, ...)"
-    is_sharded = topology.sharding.size > 1
-    if topology.has_expert_groups:
-        if is_sharded and not topology.splits_parameters:
-            raise ValueError(
-                f"{which} under sharding V1, which ignores the experts' groups "
-                "and gives some of them to ranks that do not hold them: set "
-                "sharding_configs.split_param (V2)"
-            )
-        return
+    on_tp_axis = [t.key for t in layout if t.is_expert_on_tp_axis]
+    has_tp, is_sharded = topology.model.size > 1, topology.sharding.size > 1
     split = max(topology.model.size, topology.pipe.size, topology.sep.size)
     why = ""
-    if is_sharded:
+    if on_tp_axis and has_tp:
+        experts = on_tp_axis
+        why = "marked as those of tensor-parallel ranks (moe_group mp)"
+    elif topology.has_expert_groups:
+        if is_sharded and not topology.splits_parameters:
+            why = (
+                "under sharding V1, which ignores the experts' groups and "
+                "gives some of them to ranks that do not hold them"
+            )
+    elif is_sharded:
         why = "on the sharding axis without expert groups"
-    elif topology.model.size > 1 and topology.data.size == 1:
+    elif has_tp and topology.data.size == 1:
         why = (
             "on the tensor-parallel axis: nothing tells whether its ranks hold "
             "different experts or parts of the same"
@@ -127,50 +97,138 @@ def check_layout(layout: Sequence[TensorLayout], topology: Topology) -> None:
             "parallelism: there fleet ignores no_sync and averages the "
             "gradients of different experts"
         )
-    if why:
+    if why and experts:
         raise ValueError(
-            f"{which} {why}; use fleet's expert parallelism (ep_degree) with "
-            "sharding V2, or data parallelism alone"
+            f"{len(experts)} expert tensors ({experts[0]}, ...) {why}; use "
+            "fleet's expert parallelism (ep_degree) with sharding V2 "
+            "(sharding_configs.split_param), or data parallelism alone"
         )
 
 
-def make_plan(
-    layout: Sequence[TensorLayout], topology: Topology
-) -> ReductionPlan:
-    """Which sums the table above asks for, of this rank's tensors in order."""
+class Reducer:
+    """The sums of a rank in every step; by default it holds everything.
+
+    Args:
+        reductions: Groups, or meshes of one dimension, and the slots that are
+            summed over each; the same on all of its ranks, in this order.
+        counts: Whether this rank, and no other, counts a tensor's norm.
+        model: Tensor-parallel ranks.
+        world: Group of the global norm; None: each rank holds everything.
+        everyone: All ranks, those that hold everything included, if known.
+    """
+
+    def __init__(
+        self,
+        reductions: Sequence[tuple[Any, Sequence[int]]] = (),
+        counts: Sequence[bool] = (),
+        model: Axis | None = None,
+        world: Any = None,
+        everyone: Any = None,
+    ) -> None:
+        self.reductions, self.counts = reductions, counts
+        self.communicates = bool(reductions) or world is not None
+        """Other ranks may wait for this one in a step."""
+        model = model or Axis()
+        self.num_tp_ranks, self._tp_group = model.size, model.group
+        self._world, self._everyone = world, everyone or world
+        self._indices = [
+            paddle.to_tensor(np.array(slots, np.int64))
+            for _, slots in reductions
+        ]
+        self._counts: Tensor | None = None  # bool [num_tensors]
+        if world is not None:
+            self._counts = paddle.to_tensor(np.array(counts))
+
+    def sum_over_tp(self, parts: Tensor) -> Tensor:
+        """Sum float32 ``[n]`` over the tensor-parallel group, in place."""
+        if self.num_tp_ranks > 1:
+            dist.all_reduce(parts, group=self._tp_group)
+        return parts
+
+    def local_norms(self, squared_norm: Tensor) -> Tensor:
+        """Sum each tensor's squared norm over the ranks that hold it.
+
+        From float32 ``[num_tensors]`` of this rank's parts, 0 without a
+        gradient, to that of the whole tensors.
+        """
+        for index, (group, _) in zip(
+            self._indices, self.reductions, strict=True
+        ):
+            part = _all_reduce(paddle.gather(squared_norm, index), group)
+            squared_norm = paddle.scatter(squared_norm, index, part)
+        return squared_norm
+
+    def counted(self, squared_norm: Tensor) -> Tensor:
+        """Return the entries that this rank counts, 0 elsewhere."""
+        if self._counts is None:
+            return squared_norm
+        zero = paddle.zeros_like(squared_norm)
+        return paddle.where(self._counts, squared_norm, zero)
+
+    def global_sum(self, total: Tensor) -> Tensor:
+        """Sum over all ranks, in place, float64 ``[n]`` of what each counts."""
+        if self._world is not None:
+            dist.all_reduce(total, group=self._world)
+        return total
+
+    def gather(self, value: T) -> list[T]:
+        """Values of all ranks, or its own alone if each holds everything."""
+        return _gather(value, self._world)
+
+    def any_rank(self, flag: bool) -> bool:
+        """Whether the flag is set on any rank; waits for all of them."""
+        return any(self.gather(flag))
+
+    def tell_everyone(self, is_news: bool, value: T) -> list[T]:
+        """Values of all ranks, data-parallel ones too, if any rank has news.
+
+        One all-reduce of one number; if there are news, one gather.
+        """
+        if self._everyone is not None:
+            flag = paddle.to_tensor([int(is_news)], "int32")
+            dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=self._everyone)
+            is_news = bool(flag.item())
+        return _gather(value, self._everyone) if is_news else []
+
+
+def make_reducer(layout: Sequence[TensorLayout], topology: Topology) -> Reducer:
+    """Make the sums of the table above, for this rank's tensors in order."""
     check_layout(layout, topology)
-    has_groups = topology.has_expert_groups
-    dense: dict[int, TensorLayout] = {}
-    own: dict[int, TensorLayout] = {}  # experts with groups of their own
+    dense: list[int] = []
+    own: list[int] = []  # experts with groups of their own
     for slot, tensor in enumerate(layout):
-        (own if tensor.is_expert and has_groups else dense)[slot] = tensor
-    wanted: list[tuple[Axis, list[int]]] = []
+        has_own = tensor.is_expert and topology.has_expert_groups
+        (own if has_own else dense).append(slot)
+    sums = [
+        (topology.model, [i for i in dense if layout[i].is_tp_split]),
+        (topology.expert, [i for i in own if layout[i].is_split_over_experts]),
+    ]
     if topology.splits_parameters:
-        sliced = [slot for slot, t in dense.items() if not t.is_whole]
-        wanted.append((topology.sharding, sliced))
-        wanted.append((topology.moe_sharding, [*own]))
-    split = [slot for slot, t in dense.items() if t.is_tp_split]
-    wanted.append((topology.model, split))
-    cut = [slot for slot, t in own.items() if t.is_split_over_experts]
-    wanted.append((topology.expert, cut))
-    # Owners under V1 all count, as only the owner's norm is not 0.
-    sliced_topology = dataclasses.replace(topology, splits_parameters=True)
+        slices = [i for i in dense if not layout[i].is_whole]
+        sums = [
+            (topology.sharding, slices),
+            (topology.moe_sharding, own),
+            *sums,
+        ]
     holds_parts = topology.splits_model or any(t.is_expert for t in layout)
-    return ReductionPlan(
-        tuple(
-            Reduction(axis.group, tuple(slots))
-            for axis, slots in wanted
+    return Reducer(
+        [
+            (axis.group, slots)
+            for axis, slots in sums
             if axis.size > 1 and slots
-        ),
-        tuple(_counts(tensor, topology) for tensor in layout),
-        tuple(_counts(tensor, sliced_topology) for tensor in layout),
+        ],
+        [_counts(tensor, topology) for tensor in layout],
         topology.model,
         topology.world if holds_parts else None,
+        topology.world,
     )
 
 
 def _counts(tensor: TensorLayout, topology: Topology) -> bool:
-    """Whether this rank is the first that knows the norm, once it is summed."""
+    """Whether this rank is the first that knows the norm, once it is summed.
+
+    Owners under V1 all count, as only the owner's norm is not 0.
+    """
     if tensor.is_tied_copy:
         return False
     if tensor.is_expert and topology.has_expert_groups:
@@ -184,96 +242,6 @@ def _counts(tensor: TensorLayout, topology: Topology) -> bool:
         if topology.splits_parameters:
             first.append(topology.sharding)
     return all(axis.rank == 0 for axis in first)
-
-
-class Reducer:
-    """Carries out a plan on the vector of squared norms.
-
-    ``plan`` is None where this process holds everything. ``everyone`` is the
-    group of all ranks, those that hold everything included, if it is known.
-    """
-
-    def __init__(
-        self, plan: ReductionPlan | None, everyone: Any = None
-    ) -> None:
-        self._plan = plan or ReductionPlan()
-        self._world = self._plan.world
-        self._everyone = everyone or self._world
-        self._reductions = [
-            (paddle.to_tensor(np.array(slots, np.int64)), group)
-            for group, slots in self._plan.reductions
-        ]
-        self._counts: Tensor | None = None  # bool [num_tensors]
-        if self._world is not None:
-            self._counts = paddle.to_tensor(np.array(self._plan.counts))
-
-    @property
-    def communicates(self) -> bool:
-        """Whether other ranks may wait for this one in a step."""
-        return bool(self._reductions) or self._world is not None
-
-    @property
-    def num_tp_ranks(self) -> int:
-        """Number of ranks that split the tensor-parallel tensors."""
-        return self._plan.model.size
-
-    def sum_over_tp(self, parts: Tensor) -> Tensor:
-        """Sum float32 ``[n]`` over the tensor-parallel group, in place."""
-        if self.num_tp_ranks > 1:
-            dist.all_reduce(parts, group=self._plan.model.group)
-        return parts
-
-    def local_norms(self, squared_norm: Tensor) -> Tensor:
-        """Sum each tensor's squared norm over the ranks that hold it.
-
-        From float32 ``[num_tensors]`` of this rank's parts, 0 without a
-        gradient, to that of the whole tensors.
-        """
-        for index, group in self._reductions:
-            part = _all_reduce(paddle.gather(squared_norm, index), group)
-            squared_norm = paddle.scatter(squared_norm, index, part)
-        return squared_norm
-
-    def counted(self, squared_norm: Tensor) -> Tensor:
-        """Return the entries that this rank counts, 0 elsewhere."""
-        if self._counts is None:
-            return squared_norm
-        zero = paddle.zeros_like(squared_norm)
-        return paddle.where(self._counts, squared_norm, zero)
-
-    def gather(self, value: T) -> list[T]:
-        """Values of all ranks, or its own alone if each holds everything."""
-        return _gather(value, self._world)
-
-    def global_sum(self, total: Tensor) -> Tensor:
-        """Sum over all ranks, in place, float64 ``[n]`` of what each counts."""
-        if self._world is not None:
-            dist.all_reduce(total, group=self._world)
-        return total
-
-    def sum_over_model(self, values: Iterable[float]) -> Tensor:
-        """Sum ``[num_tensors]`` known numbers, each tensor counted once.
-
-        Returns float64 ``[1]``, after one all-reduce.
-        """
-        if self._world is not None:
-            values = itertools.compress(values, self._plan.is_first)
-        return self.global_sum(
-            paddle.to_tensor([float(sum(values))], "float64")
-        )
-
-    def any_rank(self, flag: bool) -> bool:
-        """Whether the flag is set on any rank; waits for all of them."""
-        return _any_rank(flag, self._world)
-
-    def tell_everyone(self, is_news: bool, value: T) -> list[T]:
-        """Values of all ranks, data-parallel ones too, if any rank has news.
-
-        One all-reduce of one number; if there are news, one gather.
-        """
-        if not _any_rank(is_news, self._everyone):
-            return []
-        return _gather(value, self._everyone)
 
 
 def _all_reduce(part: Tensor, group: Any) -> Tensor:
@@ -293,14 +261,6 @@ def _gather(value: T, group: Any) -> list[T]:
     return values
 
 
-def _any_rank(flag: bool, group: Any) -> bool:
-    if group is None:
-        return flag
-    value = paddle.to_tensor([int(flag)], "int32")
-    dist.all_reduce(value, op=dist.ReduceOp.MAX, group=group)
-    return bool(value.item())
-
-
 class Meshes:
     """What a clip knows of the tensors that lie on meshes.
 
@@ -315,7 +275,7 @@ class Meshes:
             if tensor.spread is not None
         }
         self._spreads = self._bound
-        self._reducers: dict[int, Reducer] = {}  # by number of tensors
+        self._reducer: Reducer | None = None  # of the last step
 
     def __bool__(self) -> bool:
         """Whether there is such a tensor."""
@@ -362,7 +322,7 @@ class Meshes:
     def _update(self, spreads: dict[int, Spread]) -> None:
         if spreads != self._spreads:
             self._spreads = spreads
-            self._reducers = {}
+            self._reducer = None
 
     def split_slots(self) -> list[int]:
         """Slots of the gradients of which this rank has a part alone."""
@@ -370,39 +330,29 @@ class Meshes:
 
     def reducer(self, num_tensors: int) -> Reducer:
         """Return the sums of a step, for vectors of ``num_tensors`` entries."""
-        if num_tensors not in self._reducers:
-            spreads = [self._spreads.get(slot) for slot in range(num_tensors)]
-            self._reducers[num_tensors] = Reducer(make_mesh_plan(spreads))
-        return self._reducers[num_tensors]
-
-
-def make_mesh_plan(spreads: Sequence[Spread | None]) -> ReductionPlan:
-    """Which sums gradients on meshes ask for; None: every rank holds it."""
-    slots: dict[tuple[int, Ranks], list[int]] = {}
-    for slot, spread in enumerate(spreads):
-        for group in spread.groups if spread else ():
-            slots.setdefault(group, []).append(slot)
-    # All ranks sum over dimension 0 first, then 1: else a rank would add what
-    # another has summed already. One order also means no waiting in a circle.
-    reductions = tuple(
-        Reduction(_line(group[1]), tuple(slots[group]))
-        for group in sorted(slots)
-    )
-    is_first = tuple(
-        dist.get_rank() == (min(spread.ranks) if spread else 0)
-        for spread in spreads
-    )
-    world = None
-    num_ranks = dist.get_world_size()
-    if any(s is not None and len(s.ranks) < num_ranks for s in spreads):
-        if not dist.is_initialized():
-            raise RuntimeError(
-                "tensors lie on different meshes, and their norms have to be "
-                "added up over all ranks: call paddle.distributed."
-                "init_parallel_env() first"
-            )
-        world = dist.get_group()
-    return ReductionPlan(reductions, is_first, is_first, _ALONE, world)
+        if self._reducer and len(self._reducer.counts) == num_tensors:
+            return self._reducer
+        rank, num_ranks = dist.get_rank(), dist.get_world_size()
+        counts = [rank == 0] * num_tensors  # where every rank holds the tensor
+        slots: dict[tuple[int, Ranks], list[int]] = {}
+        for slot, spread in sorted(self._spreads.items()):
+            counts[slot] = rank == min(spread.ranks)
+            for group in spread.groups:
+                slots.setdefault(group, []).append(slot)
+        world = None
+        if any(len(s.ranks) < num_ranks for s in self._spreads.values()):
+            if not dist.is_initialized():
+                raise RuntimeError(
+                    "tensors lie on different meshes, and their norms have to "
+                    "be added up over all ranks: call paddle.distributed."
+                    "init_parallel_env() first"
+                )
+            world = dist.get_group()
+        # All ranks sum over dimension 0 first: else a rank would add what
+        # another has summed already. One order means no waiting in a circle.
+        reductions = [(_line(g[1]), slots[g]) for g in sorted(slots)]
+        self._reducer = Reducer(reductions, counts, world=world)
+        return self._reducer
 
 
 @functools.cache

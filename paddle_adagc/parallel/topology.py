@@ -54,7 +54,7 @@ class Topology:
     fuses_parameters: bool = False
     """The optimizer works on buffers that join several tensors."""
 
-    world: Any = None  # process group of all ranks; None for one process
+    world: Any = None  # process group of all ranks; None: one, or no fleet
 
     @property
     def splits_model(self) -> bool:
@@ -68,11 +68,11 @@ class Topology:
         return self.expert.size > 1 or self.moe_sharding.size > 1
 
 
-def read_topology() -> Topology | None:
-    """Return the topology of this process; None without ``fleet.init``."""
+def read_topology() -> Topology:
+    """Return this process's place; without ``fleet.init`` it is alone."""
     hcg = getattr(fleet.fleet, "_hcg", None)
     if hcg is None or not dist.is_initialized():
-        return None
+        return Topology()
     strategy = fleet.fleet._user_defined_strategy
     sharding = strategy.hybrid_configs["sharding_configs"]
     names = ["data", "sep", "model", "sharding"]
@@ -105,7 +105,7 @@ def _axis(hcg: Any, name: str) -> Axis:
     return Axis(rank, size, getattr(hcg, f"get_{name}_parallel_group")())
 
 
-def with_wrapper(topology: Topology | None, wrapper: Any) -> Topology:
+def with_wrapper(topology: Topology, wrapper: Any) -> Topology:
     """Return the topology of a model in ``group_sharded_parallel``'s wrapper.
 
     Refuses one with offload.
@@ -115,7 +115,6 @@ def with_wrapper(topology: Topology | None, wrapper: Any) -> Topology:
             "group_sharded_parallel with offload=True gives the clip tensors "
             "in host memory, stage 2 in one buffer: leave offload out"
         )
-    topology = topology or Topology(world=dist.get_group())
     is_stage_3 = isinstance(wrapper, group_sharded_stage3.GroupShardedStage3)
     sharding, data = (
         group and Axis(group.rank, group.nranks, group)
@@ -127,4 +126,5 @@ def with_wrapper(topology: Topology | None, wrapper: Any) -> Topology:
         data=data or topology.data,
         splits_parameters=is_stage_3,
         is_stage_3=is_stage_3,
+        world=topology.world or dist.get_group(),
     )

@@ -233,11 +233,7 @@ def read_units(
     declared: Declared | None,
     config: Mapping[str, Any],
 ) -> dict[str, Units]:
-    """Find the parameters that hold units; return these by key.
-
-    Units are declared; or marked, as the parameter's attribute
-    ``adagc_units``; or recognised: a parameter with three axes that is marked
-    as an expert, or called ``grouped_gemm_experts.weight1``, holds experts.
+    """Find the parameters that hold units, as ``bind()`` says; return by key.
 
     ``parameters`` are key, parameter, and if it is marked as an expert;
     ``config`` is the model's, in which shares may name a number.

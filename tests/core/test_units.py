@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from paddle_adagc import ClipGradByAdaGC, make_clip
 from paddle_adagc.optimizers import Muon
 from paddle_adagc.parallel.layout import TensorLayout, with_units
-from paddle_adagc.parallel.reduce import make_plan
 from paddle_adagc.parallel.topology import Axis, Topology
 from paddle_adagc.parallel.units import Units
 
@@ -320,26 +319,6 @@ def test_numbers_of_a_rank_s_experts(topology, marks, first):
     made = with_units(layout, model, {"w": "experts"}, Topology(**topology))
     keys = [unit.key for unit in made[model.w.name].units]
     assert keys == [f"{first + i}.w" for i in range(4)]
-
-
-def test_parts_of_every_expert_are_summed_over_the_expert_group():
-    layout = [
-        TensorLayout(key="0.w", is_expert=True, is_split_over_experts=True),
-        TensorLayout(key="1.w", is_expert=True),
-    ]
-    for rank in (0, 1):
-        topology = Topology(
-            expert=Axis(rank, 2, "experts"),
-            moe_sharding=Axis(0, 2, "shards"),
-            splits_parameters=True,
-            world="world",
-        )
-        plan = make_plan(layout, topology)
-        assert [(r.group, r.slots) for r in plan.reductions] == [
-            ("shards", (0, 1)),
-            ("experts", (0,)),
-        ]
-        assert plan.counts == (rank == 0, True)
 
 
 @pytest.mark.parametrize("declares", [True, False])

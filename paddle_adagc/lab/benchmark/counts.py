@@ -68,9 +68,7 @@ class WatchedClip(ClipGradBase):
         with mock.patch.multiple(dist, **counted):
             return self._clip(params_grads)
 
-    def _counted(
-        self, name: str, topology: Topology | None
-    ) -> Callable[..., Any]:
+    def _counted(self, name: str, topology: Topology) -> Callable[..., Any]:
         function, calls = getattr(dist, name), self.steps[-1]
 
         def counted(*args: Any, **kwargs: Any) -> Any:
@@ -85,13 +83,11 @@ class WatchedClip(ClipGradBase):
         return counted
 
 
-def _group_name(ranks: list[int], topology: Topology | None) -> str:
-    if topology is not None:
-        for field in dataclasses.fields(topology):
-            axis = getattr(topology, field.name)
-            known = getattr(axis, "group", None)
-            if known is not None and list(known.ranks) == ranks:
-                return field.name
+def _group_name(ranks: list[int], topology: Topology) -> str:
+    for field in dataclasses.fields(topology):
+        known = getattr(getattr(topology, field.name), "group", None)
+        if known is not None and list(known.ranks) == ranks:
+            return field.name
     if len(ranks) == dist.get_world_size():
         return "world"
     return f"ranks {', '.join(map(str, ranks))}"

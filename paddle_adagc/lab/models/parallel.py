@@ -23,7 +23,7 @@ _SHARED_WIDTHS = (
 
 def topology() -> Topology:
     """Return this process's place; without `fleet.init` it is alone."""
-    return read_topology() or Topology()
+    return read_topology()
 
 
 def enter_tensor_parallel(x: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from paddle import Tensor
 from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.clips.base import TensorScalingClip
-from paddle_adagc.clips.gradients import squared_norms
+from paddle_adagc.clips.gradients import GradientList
 from paddle_adagc.lab.record.clock import device_seconds
 from paddle_adagc.lab.record.files import QUANTITIES
 
@@ -54,7 +54,7 @@ class ObservedClip(ClipGradBase):
         gradients: list[Tensor | None] = [None] * len(self._slot)
         for parameter, gradient in params_grads:
             gradients[self._slot[parameter.name]] = gradient
-        return np.sqrt(squared_norms(gradients).numpy())
+        return np.sqrt(GradientList(gradients).squared_norms().numpy())
 
     def step_metrics(self) -> dict[str, float]:
         """Return the last step's numbers for its line of the record."""

@@ -17,7 +17,7 @@ import paddle
 from paddle import Tensor, nn
 from paddle.nn.clip import ClipGradBase
 
-from paddle_adagc.clips.gradients import squared_norms
+from paddle_adagc.clips.gradients import GradientList
 from paddle_adagc.lab.checksums import Description
 from paddle_adagc.lab.faults import Fault
 from paddle_adagc.lab.record.clock import Timer
@@ -241,7 +241,7 @@ class StepRecorder:
         for moment in _MOMENTS:
             held = self.optimizer._accumulators[moment]
             values = [held.get(p.name) for p in self._parameters.values()]
-            rows.append(np.sqrt(squared_norms(values).numpy()))
+            rows.append(np.sqrt(GradientList(values).squared_norms().numpy()))
         return np.stack(rows)
 
     def close(self, **facts: Any) -> None:

@@ -9,7 +9,8 @@ import numpy as np
 import paddle
 import paddle.distributed as dist
 import pytest
-from core.parallel.ranks import run_on_ranks, start_fleet
+from core.parallel.layouts import Layout
+from core.parallel.ranks import run_on_ranks
 from helpers import compiled_calls
 
 from paddle_adagc.clips.base import TensorScalingClip
@@ -105,7 +106,7 @@ def collectives_of_steps(name):
 
         return wrapped
 
-    start_fleet(mp=2)
+    Layout(mp=2).start()
     model = paddle.nn.Linear(4, 4)
     model.weight.is_distributed = True
     model.weight.split_axis = 1

@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 import paddle.distributed as dist
-from paddle.distributed import fleet
 
 from paddle_adagc.lab import gloo
 from paddle_adagc.lab.gloo.rendezvous import free_port
@@ -49,10 +48,9 @@ def run_on_ranks(
 
     The function stands at the top level of a module; its arguments and what it
     returns are picklable (arrays instead of tensors). The CPU backend is
-    enabled and the default process group exists when it starts; ``start_fleet``
-    sets up hybrid parallelism. Gives the results by rank; a RuntimeError holds
-    the traceback of a rank that failed, a TimeoutError each rank's stack.
-    ``meanwhile`` gets the started processes.
+    enabled and the default process group exists when it starts. Gives the
+    results by rank; a RuntimeError holds the traceback of a rank that failed, a
+    TimeoutError each rank's stack. ``meanwhile`` gets the started processes.
     """
     task, port = pickle.dumps((function, arguments)), free_port()
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
@@ -93,43 +91,6 @@ def run_on_ranks(
             pickle.loads((job / f"{rank}.pkl").read_bytes())
             for rank in range(world_size)
         ]
-
-
-def start_fleet(
-    *,
-    mp: int = 1,
-    sharding: int = 1,
-    cp: int = 1,
-    ep: int = 1,
-    num_micro_batches: int = 1,
-    micro_batch_size: int = 1,
-    sharding_configs: dict[str, Any] | None = None,
-    **degrees: int,
-) -> Any:
-    """Call ``fleet.init`` with these degrees; return the topology.
-
-    ``degrees`` are those of ``dp``, ``pp`` and ``sep``. Parts of a sequence
-    (``cp``) lie on ranks of the sharding group.
-    """
-    strategy = fleet.DistributedStrategy()
-    degrees = {"dp": 1, "pp": 1, "sep": 1, **degrees}
-    degrees |= {"mp": mp, "sharding": sharding}
-    if ep > 1:
-        moe_sharding = mp * sharding // ep
-        degrees |= {"ep": ep, "cp": cp, "moe_sharding": moe_sharding}
-    hybrid: dict[str, Any] = {f"{k}_degree": n for k, n in degrees.items()}
-    if ep > 1:
-        order = "sharding moe_sharding pp sep dp cp ep mp"
-        hybrid["order"] = order.split()
-    strategy.hybrid_configs = hybrid
-    for name, value in (sharding_configs or {}).items():
-        setattr(strategy.hybrid_configs["sharding_configs"], name, value)
-    strategy.pipeline_configs = {
-        "accumulate_steps": num_micro_batches,
-        "micro_batch_size": micro_batch_size,
-    }
-    fleet.init(is_collective=True, strategy=strategy)
-    return fleet.get_hybrid_communicate_group()
 
 
 def _environment(rank: int, world_size: int, port: int) -> dict[str, str]:

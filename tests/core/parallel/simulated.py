@@ -3,6 +3,7 @@
 """Ranks simulated by threads, which sum over groups; and their topologies."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import paddle
@@ -66,25 +67,19 @@ class Ranks:
 
     def run(self, function, *arguments):
         """What ``function(rank, *arguments)`` returns on each rank."""
-        results, errors = [None] * len(self.topologies), []
+        errors = []
 
         def work(rank):
             self.local.rank = rank
             try:
-                results[rank] = function(rank, *arguments)
+                return function(rank, *arguments)
             except Exception as error:
                 errors.append(error)
                 for barrier in self.barriers.values():
                     barrier.abort()
 
-        threads = [
-            threading.Thread(target=work, args=[rank])
-            for rank in range(len(self.topologies))
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(len(self.topologies)) as pool:
+            results = [*pool.map(work, range(len(self.topologies)))]
         if errors:
             raise errors[0]
         return results

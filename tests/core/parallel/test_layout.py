@@ -1,12 +1,9 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What the layout reads from a model: marks, keys, stages, buffers."""
+"""What the layout reads from a model: marks, keys, stages."""
 
-import numpy as np
 import paddle
 import pytest
-from helpers import make_parameters
-from paddle import _C_ops
 from paddle.distributed.fleet.meta_parallel import (
     PipelineLayer,
     SharedLayerDesc,
@@ -17,7 +14,7 @@ from paddle.distributed.fleet.meta_parallel.sharding import (
 
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.parallel import layout
-from paddle_adagc.parallel.layout import FusedBuffers, TensorLayout, read_layout
+from paddle_adagc.parallel.layout import TensorLayout, read_layout
 
 
 class Stage(PipelineLayer):
@@ -116,6 +113,10 @@ def test_virtual_stages_have_global_indices():
     assert "4.1.weight" in {t.key for t in read_layout(model).values()}
 
 
+ON_TP_AXIS = {"is_expert": True, "is_expert_on_tp_axis": True}
+OF_COLUMNS = {"is_tp_split": True, "split_axis": 1}
+
+
 @pytest.mark.parametrize(
     ("marks", "expected"),
     [
@@ -127,20 +128,11 @@ def test_virtual_stages_have_global_indices():
         ({"color": {"color": "other"}}, {}),
         ({"color": "moe_expert"}, {}),
         ({"no_sync": False}, {}),
-        ({"mp_moe": True}, {"is_expert": True, "is_expert_on_tp_axis": True}),
-        (
-            {"color": {"color": "moe_expert"}, "no_sync": False},
-            {"is_expert": True, "is_expert_on_tp_axis": True},
-        ),
+        ({"mp_moe": True}, ON_TP_AXIS),
+        ({"color": {"color": "moe_expert"}, "no_sync": False}, ON_TP_AXIS),
         ({"is_distributed": True}, {"is_tp_split": True}),
-        (
-            {"is_distributed": True, "split_axis": -1},
-            {"is_tp_split": True, "split_axis": 1},
-        ),
-        (
-            {"is_distributed": True, "partition_dim": 1},
-            {"is_tp_split": True, "split_axis": 1},
-        ),
+        ({"is_distributed": True, "split_axis": -1}, OF_COLUMNS),
+        ({"is_distributed": True, "partition_dim": 1}, OF_COLUMNS),
         ({"split_axis": 1}, {}),
         ({"is_embedding": True}, {"is_embedding": True}),
         ({"need_clip": False}, {"takes_part": False}),
@@ -176,23 +168,3 @@ def test_a_slice_of_stage_3_is_refused_by_what_cannot_use_it():
     layout.refuse_stage_3("Muon", ["weight"])
     with pytest.raises(ValueError, match=r"'slice@b'.*Muon"):
         layout.refuse_stage_3("Muon", ["a", "slice@b"])
-
-
-def test_a_buffer_is_replaced_by_its_parameters():
-    (buffer,) = make_parameters([[10]])
-    first = _C_ops.view_shape(_C_ops.view_slice(buffer, 0, 6), [2, 3])
-    second = _C_ops.view_slice(buffer, 6, 10)
-    (alone,) = make_parameters([[2]])
-    gradient, other = paddle.arange(10.0), paddle.ones([2])
-    buffers = FusedBuffers([first, second, alone])
-    pairs = [(buffer, gradient), (alone, other)]
-    found = buffers.unfold(pairs, known={alone.name})
-    assert [p.data_ptr() for p, _ in found] == [
-        tensor.data_ptr() for tensor in (first, second, alone)
-    ]
-    np.testing.assert_array_equal(
-        found[0][1].numpy(), np.arange(6.0).reshape([2, 3])
-    )
-    np.testing.assert_array_equal(found[1][1].numpy(), np.arange(6.0, 10.0))
-    assert found[2][1] is other
-    assert FusedBuffers().unfold(pairs, known=()) == pairs

@@ -7,8 +7,10 @@ import importlib.util
 import numpy as np
 import paddle
 import pytest
-from core.parallel.ranks import run_on_ranks, start_fleet
+from core.parallel.layouts import Layout
+from core.parallel.ranks import run_on_ranks
 from core.parallel.training import plain
+from helpers import TINY_LLAMA
 from paddle.distributed.fleet.meta_parallel.parallel_layers import pp_layers
 from paddlenlp.transformers import (
     LlamaConfig,
@@ -71,7 +73,7 @@ def pipeline_classes(is_foreign):
 def clip_stage(is_foreign):
     """The same on a stage; the first one's scale never has a gradient."""
     classes = pipeline_classes(is_foreign)
-    topology = start_fleet(pp=2)
+    topology = Layout(pp=2).start()
     tied = {"layer_func": Embed, "shared_weight_attr": "weight"}
     model = classes.PipelineLayer(
         [
@@ -101,20 +103,9 @@ def test_a_bare_pipeline_is_one_process(is_foreign):
 def clip_of_tied_llama(is_pipeline, state=None):
     """Gammas of the whole model after a step, or after loading a state."""
     if is_pipeline:
-        start_fleet(pp=2)
+        Layout(pp=2).start()
     kind = LlamaForCausalLMPipe if is_pipeline else LlamaForCausalLM
-    model = kind(
-        LlamaConfig(
-            vocab_size=32,
-            hidden_size=16,
-            intermediate_size=16,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            num_key_value_heads=2,
-            max_position_embeddings=16,
-            tie_word_embeddings=True,
-        )
-    )
+    model = kind(LlamaConfig(**TINY_LLAMA, tie_word_embeddings=True))
     clip = ClipGradByAdaGC(t_start=0)
     clip.bind(model)
     if state is None:

@@ -1,39 +1,51 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Which tensors a rank sums over whom, and layouts that give no right norm."""
+"""Which tensors a rank sums over whom: fleet's groups, meshes, refusals."""
 
+import dataclasses
+import types
+from unittest import mock
+
+import numpy as np
 import paddle
+import paddle.distributed as dist
 import pytest
 from core.parallel.simulated import axis
+from paddle.distributed import fleet
+from paddle.distributed.fleet.base.topology import (
+    EPHybridCommunicateGroup,
+    HybridCommunicateGroup,
+)
 
-from paddle_adagc.parallel.layout import TensorLayout, read_layout
-from paddle_adagc.parallel.reduce import check_layout, make_plan
-from paddle_adagc.parallel.topology import Axis, Topology
+from paddle_adagc.parallel.layout import TensorLayout, read_layout, spread_of
+from paddle_adagc.parallel.reduce import check_layout, make_reducer
+from paddle_adagc.parallel.topology import (
+    Axis,
+    Topology,
+    read_topology,
+    with_wrapper,
+)
 
 DENSE = TensorLayout(key="dense")
 EXPERT = TensorLayout(key="expert", is_expert=True)
-TWO = axis(0, 0, 1)
+ON_TP = TensorLayout(key="e", is_expert=True, is_expert_on_tp_axis=True)
+TWO, COPIES = axis(0, 0, 1), axis(0, 0, 2)
+SLICES = {"sharding": TWO, "splits_parameters": True}
 
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
     ("tensors", "topology"),
     [
-        ([DENSE], Topology(model=TWO, data=axis(0, 0, 2))),
-        ([DENSE], Topology(sharding=TWO, data=axis(0, 0, 2))),
-        ([DENSE], Topology(sharding=TWO, splits_parameters=True)),
-        ([DENSE], Topology(sep=TWO, data=axis(0, 0, 2), pipe=axis(0, 0, 4))),
+        ([DENSE], Topology(model=TWO, data=COPIES)),
+        ([DENSE], Topology(sharding=TWO, data=COPIES)),
+        ([DENSE], Topology(**SLICES)),
+        ([DENSE], Topology(sep=TWO, data=COPIES, pipe=axis(0, 0, 4))),
         ([DENSE, EXPERT], Topology(data=TWO)),
         ([DENSE, EXPERT], Topology(pipe=TWO)),
         ([DENSE, EXPERT], Topology(expert=TWO)),
-        (
-            [DENSE, EXPERT],
-            Topology(expert=TWO, sharding=TWO, splits_parameters=True),
-        ),
-        (
-            [TensorLayout(key="e", is_expert=True, is_expert_on_tp_axis=True)],
-            Topology(data=TWO),
-        ),
+        ([DENSE, EXPERT], Topology(expert=TWO, **SLICES)),
+        ([ON_TP], Topology(data=TWO)),
     ],
 )
 def test_sound_layouts_are_accepted(tensors, topology):
@@ -48,28 +60,20 @@ def marked(**marks):
     return [*read_layout(model).values()]
 
 
+NO_SYNC = {"no_sync": True}
 MP_MOE = {"mp_moe": True, "expert": False, "no_sync": False}
 COLORED = {"color": {"color": "moe_expert"}, "no_sync": False}
-COPIES = axis(0, 0, 2)
 
 
 @pytest.mark.parametrize(
     ("marks", "topology", "message"),
     [
-        (
-            {"no_sync": True},
-            Topology(sharding=TWO, expert=TWO),
-            "sharding V1.*split_param",
-        ),
-        (
-            {"no_sync": True},
-            Topology(sharding=TWO, splits_parameters=True),
-            "without expert groups",
-        ),
-        ({"no_sync": True}, Topology(model=TWO), "tensor-parallel axis"),
+        (NO_SYNC, Topology(sharding=TWO, expert=TWO), "under sharding V1"),
+        (NO_SYNC, Topology(**SLICES), "without expert groups.*split_param"),
+        (NO_SYNC, Topology(model=TWO), "tensor-parallel axis"),
         *(
             (
-                {"no_sync": True},
+                NO_SYNC,
                 Topology(data=COPIES, **{beside: TWO}),
                 "weight.*fleet ignores no_sync",
             )
@@ -87,7 +91,7 @@ COPIES = axis(0, 0, 2)
     ],
 )
 def test_layouts_without_a_right_norm_are_refused(marks, topology, message):
-    for check in (check_layout, make_plan):
+    for check in (check_layout, make_reducer):
         with pytest.raises(ValueError, match=message):
             check(marked(**marks), topology)
     check_layout(marked(**marks), Topology(data=TWO))
@@ -96,11 +100,116 @@ def test_layouts_without_a_right_norm_are_refused(marks, topology, message):
 
 @pytest.mark.parametrize("copies", ["data", "sep"])
 def test_copies_of_slices_are_warned_of(copies):
-    topology = Topology(
-        sharding=TWO,
-        splits_parameters=True,
-        world=(0, 1, 2, 3),
-        **{copies: axis(0, 0, 2)},
-    )
+    topology = Topology(world=(0, 1, 2, 3), **{copies: COPIES}, **SLICES)
     with pytest.warns(UserWarning, match=r"paddle 3\.3\.1 leaves out"):
         check_layout([DENSE], topology)
+
+
+PLACES = {
+    "sep": Axis(1, 2),
+    "data": Axis(0, 4, "copies"),
+    "expert": Axis(1, 2, "expert"),
+    "moe_sharding": Axis(1, 4, "moe_sharding"),
+}
+
+
+def read_fleet(kind, **settings):
+    """The topology of a fleet with groups of a kind, and these settings.
+
+    The groups are those places; it is alone on the other axes.
+    """
+    answers = {
+        "get_stage_id": 2,
+        "get_pipe_parallel_world_size": 3,
+        "get_pipe_parallel_group": "stages",
+    }
+    for name in ("model", "sharding", *PLACES):
+        place = PLACES.get(name, Axis(1, 1))
+        answers[f"get_{name}_parallel_rank"] = place.rank
+        answers[f"get_{name}_parallel_world_size"] = place.size
+        answers[f"get_{name}_parallel_group"] = place.group
+    groups = mock.Mock(spec=kind)
+    for name in answers.keys() & {*dir(kind)}:
+        getattr(groups, name).return_value = answers[name]
+    sharding = {"split_param": False, "tensor_fusion": False, **settings}
+    sharding = types.SimpleNamespace(**{"fuse_optimizer": True, **sharding})
+    strategy = types.SimpleNamespace(
+        hybrid_configs={"sharding_configs": sharding}, **settings
+    )
+    known = {"_hcg": groups, "_user_defined_strategy": strategy}
+    with (
+        mock.patch.dict(fleet.fleet.__dict__, known),
+        mock.patch.object(dist, "is_initialized", return_value=True),
+    ):
+        return read_topology()
+
+
+@pytest.mark.parametrize(
+    ("settings", "fuses", "splits"),
+    [
+        ({}, False, False),
+        ({"tensor_fusion": True}, True, False),
+        ({"tensor_fusion": True, "fuse_optimizer": False}, False, False),
+        ({"split_param": True}, False, True),
+        ({"use_muon_sharding": True}, False, True),  # PaddleFleet's "V3"
+    ],
+)
+def test_settings_and_groups_of_fleet(settings, fuses, splits):
+    found = read_fleet(HybridCommunicateGroup, **settings)
+    assert found == Topology(
+        pipe=Axis(2, 3, "stages"),
+        sep=PLACES["sep"],
+        data=PLACES["data"],
+        fuses_parameters=fuses,
+        splits_parameters=splits,
+    )
+    assert not found.has_expert_groups
+    found = read_fleet(EPHybridCommunicateGroup)
+    assert found.has_expert_groups
+    for name, place in PLACES.items():
+        assert getattr(found, name) == place
+
+
+def test_a_wrapper_of_group_sharded_has_a_group_of_its_own(monkeypatch):
+    monkeypatch.setattr(dist, "get_group", lambda: "all")
+    group = types.SimpleNamespace(rank=1, nranks=2)
+    wrapper = types.SimpleNamespace(
+        _offload=False, _group=group, _dp_group=None
+    )
+    assert with_wrapper(Topology(), wrapper) == Topology(
+        world="all", sharding=Axis(1, 2, group)
+    )
+    fleets = Topology(model=Axis(0, 2), data=Axis(0, 4), world="fleet's")
+    expected = dataclasses.replace(fleets, sharding=Axis(1, 2, group))
+    assert with_wrapper(fleets, wrapper) == expected
+    wrapper._dp_group = types.SimpleNamespace(rank=0, nranks=3)
+    assert with_wrapper(fleets, wrapper).data.size == 3
+
+
+def test_offload_is_refused():
+    wrapper = types.SimpleNamespace(_offload=True)
+    with pytest.raises(ValueError, match="leave offload out"):
+        with_wrapper(Topology(), wrapper)
+
+
+@pytest.mark.parametrize(
+    ("shape", "rank", "groups"),
+    [
+        ((2, 2), 3, ((0, (1, 3)), (1, (2, 3)))),
+        ((1, 2), 1, ((1, (0, 1)),)),
+        ((2, 2), 9, ()),
+    ],
+)
+def test_a_rank_s_groups_on_a_mesh(monkeypatch, shape, rank, groups):
+    monkeypatch.setattr(dist, "get_rank", lambda: rank)
+    ranks = [*range(np.prod(shape))]
+    mesh = types.SimpleNamespace(process_ids=ranks, shape=shape)
+    for placements, expected in (
+        ([dist.Shard(0), dist.Shard(1)], groups),
+        ([dist.Replicate()] * 2, ()),
+    ):
+        tensor = types.SimpleNamespace(
+            is_dist=lambda: True, process_mesh=mesh, placements=placements
+        )
+        spread = spread_of(tensor)
+        assert (spread.ranks, spread.groups) == (tuple(ranks), expected)

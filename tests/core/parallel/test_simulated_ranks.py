@@ -16,9 +16,9 @@ from core.parallel.simulated import Ranks, along, expert_topologies, grid
 from helpers import clip_arrays, make_parameters
 
 from paddle_adagc import ClipGradByAdaGC
-from paddle_adagc.parallel.agreement import merge
 from paddle_adagc.parallel.layout import TensorLayout
-from paddle_adagc.parallel.reduce import Reducer, make_plan
+from paddle_adagc.parallel.other_ranks import merge
+from paddle_adagc.parallel.reduce import make_reducer
 from paddle_adagc.parallel.units import Units
 from paddle_adagc.state import ClipState, Quantity
 
@@ -188,7 +188,7 @@ def gradients(step):
 
 
 def clip_parts(case, part):
-    """Clipped gradients by step and key; gammas; numbers of the whole model.
+    """Clipped gradients by step and key; gammas; the norm of the whole model.
 
     ``part`` has key -> slice of the whole gradient that the rank's optimizer is
     given; None: it knows the tensor but is given nothing.
@@ -218,25 +218,21 @@ def clip_parts(case, part):
             [grads[key][where] for key, where in given.items()],
         )
         history.append(dict(zip(given, clipped, strict=True)))
-    ones = [1.0] * len(clip._table.keys)
-    numbers = (
-        clip._known_reducer().sum_over_model(ones).item(),
-        clip.full_metrics()["global_grad_norm"],
-    )
+    norm = clip.full_metrics()["global_grad_norm"]
     gamma = clip.full_state_dict()["gamma"]
-    return history, {key: float(g) for key, g in gamma.items()}, numbers
+    return history, {key: float(g) for key, g in gamma.items()}, norm
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_ranks_act_as_one_process(monkeypatch, case):
     topologies, parts, expected = CASES[case]
     keys = {key: WHOLE for key in SHAPES if any(key in p for p in parts)}
-    whole, gamma, numbers = clip_parts("", keys)
+    whole, gamma, norm = clip_parts("", keys)
     ranks = Ranks(monkeypatch, topologies)
     results = ranks.run(lambda rank: clip_parts(case, parts[rank]))
-    for rank, (history, its_gamma, its_numbers) in enumerate(results):
+    for rank, (history, its_gamma, its_norm) in enumerate(results):
         assert its_gamma == pytest.approx(gamma, rel=1e-5)
-        assert its_numbers == pytest.approx(numbers, rel=1e-5)
+        assert its_norm == pytest.approx(norm, rel=1e-5)
         for step, clipped in enumerate(history):
             for key, array in clipped.items():
                 np.testing.assert_allclose(
@@ -247,8 +243,7 @@ def test_ranks_act_as_one_process(monkeypatch, case):
                     err_msg=f"rank {rank}, step {step}, {key}",
                 )
     for rank, (warm_up, adaptive) in expected.items():
-        counted = [(topologies[rank].world, 1)] if warm_up else []
-        assert ranks.calls[rank] == warm_up * 6 + adaptive * 6 + counted
+        assert ranks.calls[rank] == warm_up * 6 + adaptive * 6
 
 
 def test_a_pattern_may_match_other_ranks_tensors_alone(monkeypatch):
@@ -264,36 +259,22 @@ def test_a_pattern_may_match_other_ranks_tensors_alone(monkeypatch):
         ranks.run(work, {"gate": None})
 
 
-def numbers_of(reducer, rank):
-    return (
-        reducer.sum_over_model([3.0 + rank, 5.0]).item(),
-        reducer.sum_over_tp(paddle.to_tensor([1.0 + rank])).item(),
-        reducer.any_rank(rank == 1),
-        reducer.any_rank(False),
-        reducer.gather(rank),
-    )
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("model", [(3.0, True, [0, 1])] * 2),
+        ("data", [(1.0, False, [0]), (2.0, True, [1])]),
+    ],
+)
+def test_numbers_and_flags_of_all_ranks(monkeypatch, name, expected):
+    topologies = along(name)
 
+    def work(rank):
+        reducer = make_reducer([], topologies[rank])
+        total = reducer.sum_over_tp(paddle.to_tensor([1.0 + rank])).item()
+        return total, reducer.any_rank(rank == 1), reducer.gather(rank)
 
-def test_numbers_and_flags_of_all_ranks(monkeypatch):
-    tensors = [
-        TensorLayout(key="copy"),
-        TensorLayout(key="part", is_tp_split=True),
-    ]
-    for name, expected in (
-        ("model", [(8.0, 3.0, True, False, [0, 1])] * 2),
-        (
-            "data",
-            [(8.0, 1.0, False, False, [0]), (9.0, 2.0, True, False, [1])],
-        ),
-    ):
-        topologies = along(name)
-        found = Ranks(monkeypatch, topologies).run(
-            lambda rank, of=topologies: numbers_of(
-                Reducer(make_plan(tensors, of[rank])), rank
-            )
-        )
-        assert found == expected
-    assert numbers_of(Reducer(None), 1) == (9.0, 2.0, True, False, [1])
+    assert Ranks(monkeypatch, topologies).run(work) == expected
 
 
 QUANTITIES = [

@@ -4,6 +4,7 @@
 
 import functools
 import pickle
+from unittest import mock
 
 import numpy as np
 import paddle
@@ -21,7 +22,6 @@ from paddle.base import core
 from paddle.distributed.fleet.utils import mix_precision_utils
 from paddle.nn.clip import ClipGradBase
 
-from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.registry import make_clip
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.decoder import DecoderForCausalLM
@@ -31,6 +31,7 @@ from paddle_adagc.lab.models.rank_weights import (
     parameters_by_key,
 )
 from paddle_adagc.lab.models.shapes import parameter_shapes
+from paddle_adagc.parallel.reduce import local_value
 from paddle_adagc.state import load_state, save_state
 
 NUM_STEPS = 30
@@ -55,26 +56,23 @@ class SeenClip(ClipGradBase):
         (name, factor), self.outlier = self.outlier, (None, 1.0)
         for parameter, gradient in params_grads:
             if parameter.name.removeprefix("slice@") == name:
-                gradient.scale_(factor)
-        self.calls.append([])
-        native = core.reshard, dist.all_reduce
-        core.reshard, dist.all_reduce = map(self._counted, native)
-        try:
+                local_value(gradient).scale_(factor)
+        seen = mock.Mock()
+        seen.reshard.side_effect = core.reshard
+        seen.all_reduce.side_effect = dist.all_reduce
+        with (
+            mock.patch.object(core, "reshard", seen.reshard),
+            mock.patch.object(dist, "all_reduce", seen.all_reduce),
+        ):
             pairs = self.clip(params_grads)
-        finally:
-            core.reshard, dist.all_reduce = native
+        self.calls.append(
+            [(name, list(sent[0].shape)) for name, sent, _ in seen.mock_calls]
+        )
         if self.keeps:
             self.clipped = {
                 p.name: self.as_array(g) for p, g in pairs if g is not None
             }
         return pairs
-
-    def _counted(self, function):
-        def call(tensor, *args, **options):
-            self.calls[-1].append((function.__name__, list(tensor.shape)))
-            return function(tensor, *args, **options)
-
-        return call
 
 
 def batch(step, seed=0):
@@ -110,11 +108,16 @@ def on_ranks(layout, runs, timeout=None):
 
 @functools.cache
 def _alone(key):
-    return train_alone(**pickle.loads(key))
+    result = train(Layout(), None, **pickle.loads(key))
+    result["weights"] = merge([result["weights"]])
+    result["clipped"] = {
+        step: merge([held]) for step, held in result["clipped"].items()
+    }
+    return result
 
 
 def alone(**arguments):
-    """`train_alone` with these arguments, once."""
+    """`train` in one process with the whole model, once for its arguments."""
     return _alone(pickle.dumps(arguments))
 
 
@@ -173,9 +176,7 @@ def train(
     if prepare is not None:
         prepare(model)
     clip = make_clip(**clip_settings)
-    is_ours = isinstance(clip, TensorScalingClip)
-    if is_ours:
-        clip.bind(model, units)
+    clip.bind(model, units)
     seen = SeenClip(clip, layout.whole)
     make_optimizer = make_optimizer or make_adamw
     optimizer = inner = make_optimizer(model, grad_clip=seen)
@@ -207,13 +208,15 @@ def train(
             parameter, unit = of_units[key]
             gradient = unit.view(parameter.grad)
             paddle.assign(gradient * factor, gradient)
+        elif key in parameters and layout.is_fused:
+            gradient_of(parameters[key]).scale_(factor)
         elif key in parameters:
-            layout.make_outlier(seen, parameters[key], factor)
+            seen.outlier = parameters[key].name, factor
         seen.keeps = step in COMPARED_STEPS
         optimizer.step()
         if seen.keeps:
             arrays = seen.clipped
-            if layout.tensor_fusion and layout.fuse_optimizer:
+            if layout.is_fused:
                 # The clip saw buffers; gradients are views into them.
                 rank = topology.get_sharding_parallel_rank()
                 mine = optimizer._rank2params[rank]
@@ -235,8 +238,8 @@ def train(
         weights[key] = (*where, unit.view(p).numpy().reshape(-1))
     return {
         "losses": losses,
-        "state": plain(clip.full_state_dict()) if is_ours else {},
-        "summary": clip.summary() if is_ours else {},
+        "state": plain(clip.full_state_dict()),
+        "summary": clip.summary(),
         "weights": weights,
         "clipped": clipped,
         "calls": seen.calls,
@@ -321,16 +324,6 @@ def merge(ranks):
         else np.concatenate([parts[i] for i in sorted(parts)], axes[key])
         for key, parts in found.items()
     }
-
-
-def train_alone(options, **arguments):
-    """The run of one process with the whole model."""
-    result = train(Layout(), None, options, **arguments)
-    result["weights"] = merge([result["weights"]])
-    result["clipped"] = {
-        step: merge([held]) for step, held in result["clipped"].items()
-    }
-    return result
 
 
 def tolerance(key):

@@ -8,7 +8,8 @@
 import numpy as np
 import paddle
 import paddle.nn.functional as F
-from core.parallel.ranks import run_on_ranks, start_fleet
+from core.parallel.layouts import Layout
+from core.parallel.ranks import run_on_ranks
 
 _IGNORE = -100
 _LABELS = np.array([[[0], [4], [_IGNORE]], [[9], [5], [7]]])
@@ -77,7 +78,7 @@ def _layers():
     from paddle.distributed import fleet
     from paddle.distributed.fleet import meta_parallel as mp
 
-    rank = start_fleet(mp=2).get_model_parallel_rank()
+    rank = Layout(mp=2).start().get_model_parallel_rank()
     a = _arrays()
     wide = _filled(paddle.nn.Linear(8, 10), a["w"], a["b"])
     y, dx, dw, db = _linear(wide, a["x"], a["up"])

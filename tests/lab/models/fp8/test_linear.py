@@ -8,7 +8,8 @@ import re
 import numpy as np
 import paddle
 import pytest
-from core.parallel.ranks import run_on_ranks, start_fleet
+from core.parallel.layouts import Layout
+from core.parallel.ranks import run_on_ranks
 from lab.models.tiny import build
 from reference import fp8 as reference
 
@@ -153,7 +154,7 @@ def column_then_row(rank=0, num_ranks=1, along_sequence=False):
 
 
 def on_two_ranks():
-    rank = start_fleet(mp=2).get_model_parallel_rank()
+    rank = Layout(mp=2).start().get_model_parallel_rank()
     return [column_then_row(rank, 2, is_split) for is_split in (False, True)]
 
 

@@ -1,0 +1,364 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What ranks refuse and compare, and what one does with its part of a model."""
+
+import contextlib
+import logging
+import math
+import re
+import types
+
+import numpy as np
+import paddle
+import paddle.distributed as dist
+import pytest
+from core.parallel.simulated import (
+    READ_TOPOLOGY,
+    Ranks,
+    along,
+    expert_topologies,
+)
+from helpers import clip_arrays, make_parameters
+from paddle.distributed.auto_parallel.api import dtensor_from_local
+from paddle.distributed.fleet.meta_parallel.sharding import (
+    group_sharded_optimizer_stage2 as stage_2,
+)
+
+from paddle_adagc import ClipGradByAdaGC
+from paddle_adagc.clips.agc import ClipGradByAGC
+from paddle_adagc.clips.compared import ClipGradByTensorWiseGC
+from paddle_adagc.kernels import cuda
+from paddle_adagc.parallel import other_ranks, reduce
+from paddle_adagc.parallel.other_ranks import OtherRanks, RankView, compare
+from paddle_adagc.parallel.topology import Topology
+
+T_START = 2
+BIND = r"clip\.bind\(model\)"
+
+
+def refuses(message):
+    """Expect a RuntimeError of this message; None: no error."""
+    if message is None:
+        return contextlib.nullcontext()
+    return pytest.raises(RuntimeError, match=message)
+
+
+def views(*norms):
+    return [*map(RankView, norms)]
+
+
+@pytest.mark.parametrize(
+    ("seen", "message"),
+    [
+        (
+            views({"a": 1.0, "b": 1e-6, "c": 3.0}, {"a": 1.015, "b": 5e-4}),
+            None,
+        ),
+        (
+            views({"a": 1.0}, {}, {"a": 1.03}),
+            r"ranks 0 and 2 .* 'a'.* 1\.03",
+        ),
+        ([RankView({}, (0, 1), ("a",)), RankView({}, (2, 3), ("b",))], None),
+        ([RankView({}), RankView({}, dense=("b",))], None),
+    ],
+)
+def test_a_disagreement_is_named_and_rounding_is_none(seen, message):
+    with refuses(message):
+        compare(seen, 1)
+
+
+@pytest.mark.parametrize(
+    ("device", "mine", "others", "left"),
+    [
+        (3, "", ["", ""], []),
+        (3, "", ["", "no NVRTC"], [(3, "rank 2: no NVRTC")]),
+        (3, "", ["no driver", "no NVRTC"], [(3, "rank 1: no driver")]),
+        (3, "no driver", ["", ""], []),
+        (3, "no driver", ["no driver", "no driver"], []),
+        (None, "", ["no NVRTC"], []),
+    ],
+)
+def test_all_ranks_use_the_kernels_or_none(
+    monkeypatch, caplog, device, mine, others, left
+):
+    asked, found = [], []
+
+    def gather(reasons, reason):
+        asked.append(reason)
+        reasons += [reason, *others]
+
+    topologies = [Topology(world=object()), Topology()]
+    monkeypatch.setattr(READ_TOPOLOGY, lambda: topologies.pop(0))
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "all_gather_object", gather)
+    monkeypatch.setattr(cuda, "current_device", lambda: device)
+    monkeypatch.setattr(cuda, "why_not", {3: mine}.__getitem__)
+    monkeypatch.setattr(cuda, "leave_to_operators", lambda *a: found.append(a))
+    for _ in range(2):  # only the first topology tells which ranks take part
+        OtherRanks("C").agree()
+    assert (asked, found) == ([mine] if device else [], left)
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == len(left)
+    for message, (_, why) in zip(said, left, strict=True):
+        assert f"of 3 ranks cannot use the CUDA kernels ({why})" in message
+
+
+@pytest.mark.parametrize(
+    ("make", "step"),
+    [
+        (lambda: ClipGradByAdaGC(t_start=T_START), T_START),
+        (lambda: ClipGradByAdaGC(t_start=0), 1),
+        (ClipGradByTensorWiseGC, 1),
+    ],
+)
+def test_norms_are_compared_once_after_the_warm_up(monkeypatch, make, step):
+    compared = []
+    monkeypatch.setattr(
+        other_ranks, "compare", lambda views, _: compared.append(views[0].norms)
+    )
+
+    def work(rank):
+        model, clip = paddle.nn.Linear(1, 1), make()
+        clip.bind(model)
+        for size in range(1, 6):
+            grads = [np.full([1, 1], size), np.zeros(1)]
+            clip_arrays(clip, model.parameters(), grads)
+
+    Ranks(monkeypatch, along("data", 1)).run(work)
+    assert compared == [{"weight": step + 1.0}]
+
+
+def dense_and_expert(number, is_marked):
+    """A dense layer, and one expert of this number."""
+    model = paddle.nn.Layer()
+    model.dense = paddle.nn.Linear(2, 2, bias_attr=False)
+    expert = paddle.nn.Linear(2, 2, bias_attr=False)
+    expert.weight.expert = is_marked
+    model.experts = paddle.nn.LayerDict({number: expert})
+    return model
+
+
+DATA, EXPERTS = along("data"), expert_topologies(2, 1)
+
+
+@pytest.mark.parametrize(
+    ("topologies", "numbers", "is_marked", "differing", "message"),
+    [
+        (DATA, "00", False, "none", None),
+        (DATA, "00", False, "dense", "norm of 'dense.weight'"),
+        (EXPERTS, "01", True, "experts", None),
+        (EXPERTS, "00", True, "experts", "norm of 'experts.0.weight'"),
+        (EXPERTS, "01", False, "experts", r"'experts.0.weight' and 'experts.1"),
+        (EXPERTS, "00", False, "experts", "2 expert-parallel .*no rank has a"),
+    ],
+)
+def test_ranks_are_compared_at_the_first_adaptive_step(
+    monkeypatch, topologies, numbers, is_marked, differing, message
+):
+    def work(rank):
+        model = dense_and_expert(numbers[rank], is_marked)
+        clip = ClipGradByAdaGC(t_start=T_START)
+        clip.bind(model)
+        for step in range(T_START + 3):
+            pairs = []
+            for key, parameter in model.named_parameters():
+                size = 1.0 + step + 0.5 * rank * key.startswith(differing)
+                gradient = paddle.full(parameter.shape, 0.01 * size)
+                pairs.append((parameter, gradient))
+            try:
+                clip(pairs)
+            except RuntimeError as error:
+                assert clip.num_steps == T_START
+                return str(error)
+        return ""
+
+    for found in Ranks(monkeypatch, topologies).run(work):
+        assert re.fullmatch(f".*{message}.*" if message else "", found)
+
+
+@pytest.mark.parametrize(
+    ("nonfinite", "calls", "message"),
+    [
+        ("raise", [], "1 tensors .* step 0: weight on rank 1"),
+        ("zero", ["full_state_dict"], "'weight'.* {0: 0, 1: 1}"),
+        ("zero", ["summary", "summary"], "'weight'.* {0: 0, 1: 1}"),
+    ],
+)
+def test_data_parallel_ranks_hear_of_one_rank_s_nan(
+    monkeypatch, caplog, nonfinite, calls, message
+):
+    def work(rank):
+        model = paddle.nn.Linear(1, 1)
+        clip = ClipGradByAdaGC(nonfinite=nonfinite)
+        clip.bind(model)
+        grad = paddle.full([1, 1], math.nan if rank else 1.0)
+        try:
+            clip([(model.weight, grad)])
+        except FloatingPointError as error:
+            return [str(error)]
+        for call in calls:
+            getattr(clip, call)()
+        return []
+
+    said = sum(Ranks(monkeypatch, along("data")).run(work), [])  # noqa: RUF017
+    first, second = said or map(logging.LogRecord.getMessage, caplog.records)
+    assert first == second
+    assert re.search(message, first)
+
+
+COPIES = DATA[0]
+PARTS = along("model")[0]
+ALONE = Topology()
+EXPERT = {"expert": True}
+
+
+@pytest.mark.parametrize(
+    ("topology", "num_ranks", "mark", "is_bound", "message"),
+    [
+        (PARTS, 2, {}, False, BIND),
+        (COPIES, 2, {"no_sync": True}, False, BIND),
+        (COPIES, 2, {"color": {"color": "moe_expert"}}, False, BIND),
+        (ALONE, 2, EXPERT, False, BIND),
+        (
+            ALONE,
+            2,
+            EXPERT,
+            True,
+            r"1 expert tensors \(weight, .* 2 ranks.*init",
+        ),
+        (COPIES, 2, {}, False, None),
+        (COPIES, 2, EXPERT, True, None),
+        (ALONE, 2, {}, False, None),
+        (ALONE, 2, {}, True, None),
+        (ALONE, 1, EXPERT, True, None),
+        (ALONE, 1, EXPERT, False, None),
+    ],
+)
+def test_experts_on_ranks_without_fleet_are_refused(
+    monkeypatch, topology, num_ranks, mark, is_bound, message
+):
+    monkeypatch.setattr(READ_TOPOLOGY, lambda: topology)
+    monkeypatch.setattr(dist, "get_world_size", lambda: num_ranks)
+    monkeypatch.setattr(dist, "all_reduce", lambda *args, **options: None)
+    model = paddle.nn.Linear(1, 1)
+    for name, value in mark.items():
+        setattr(model.weight, name, value)
+    clip = ClipGradByAdaGC()
+    if is_bound:
+        clip.bind(model)
+    gradients = [paddle.full(p.shape, 50.0) for p in model.parameters()]
+    pairs = [*zip(model.parameters(), gradients, strict=True)]
+    with refuses(message):
+        clip(pairs)
+    are_untouched = [g.item() == 50.0 for g in gradients]
+    assert are_untouched == [message is not None] * 2
+
+
+def test_hybrid_parallel_run_without_bind_or_gradient_is_refused(monkeypatch):
+    monkeypatch.setattr(READ_TOPOLOGY, lambda: PARTS)
+    with pytest.raises(RuntimeError, match=BIND):
+        clip_arrays(ClipGradByAdaGC(), make_parameters([[1]]), [None])
+
+
+def test_bind_refuses_a_layout_without_a_right_norm(monkeypatch):
+    model = paddle.nn.Linear(2, 2)
+    sliced = along("sharding", splits_parameters=True)
+    monkeypatch.setattr(READ_TOPOLOGY, lambda: sliced[0])
+    with pytest.raises(ValueError, match="cuts through units"):
+        ClipGradByAGC().bind(model)
+    ClipGradByAdaGC().bind(model)
+    model.weight.no_sync = True
+    with pytest.raises(ValueError, match="without expert groups"):
+        ClipGradByAdaGC().bind(model)
+
+
+@pytest.mark.parametrize(
+    ("topology", "is_refused"),
+    [(ALONE, True), (along("sharding")[0], False)],
+)
+def test_step_of_sharding_stage_2_needs_a_known_group(
+    monkeypatch, topology, is_refused
+):
+    monkeypatch.setattr(READ_TOPOLOGY, lambda: topology)
+    ranks = OtherRanks("C")
+    optimizer = types.SimpleNamespace(_step=ranks.topology)
+    ranks.topology()  # outside of such a step
+    step = stage_2.GroupShardedOptimizerStage2.step
+    with refuses("group_sharded_parallel returned" if is_refused else None):
+        step(optimizer)
+
+
+def test_tensors_in_one_buffer_are_clipped_each_by_its_own_norm(monkeypatch):
+    monkeypatch.setattr(READ_TOPOLOGY, lambda: Topology(fuses_parameters=True))
+    model = paddle.nn.Linear(2, 3)
+    buffer, alone = make_parameters([[9], [2]])
+    for parameter, start, end in ((model.weight, 0, 6), (model.bias, 6, 9)):
+        buffer._slice(start, end)._share_buffer_to(parameter)
+    model.add_parameter("alone", alone)
+    clip = ClipGradByAdaGC(init="constant", init_value=1.0)
+    clip.bind(model)
+    gradients = [np.r_[np.ones(6), 3, 0, 4], np.r_[6, 8]]
+    clipped = clip_arrays(clip, [buffer, alone], gradients)
+    expected = np.r_[np.full(6, 6**-0.5), 0.6, 0, 0.8]
+    np.testing.assert_allclose(clipped[0], 1.04 * expected, rtol=1e-6)
+    np.testing.assert_allclose(clipped[1], 1.04 * np.r_[0.6, 0.8], rtol=1e-6)
+    assert [*clip.metrics()["tensors"]] == ["weight", "bias", "alone"]
+
+
+@pytest.fixture
+def mesh(monkeypatch):
+    """A mesh of two ranks whose parts are alike; this is the first."""
+    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+    monkeypatch.setattr(reduce, "_all_reduce", lambda part, group: 2 * part)
+    return dist.ProcessMesh([0, 1], dim_names=["dp"])
+
+
+def test_part_on_a_mesh_is_clipped_by_the_norm_of_the_whole(mesh):
+    (parameter,) = make_parameters([[4]])
+    part = dtensor_from_local(paddle.full([2], 3.0), mesh, [dist.Shard(0)])
+    clip = ClipGradByAdaGC()
+    clip([(parameter, part)])
+    assert part._local_value().tolist() == [0.5, 0.5]
+    assert clip.metrics()["global_grad_norm"] == 6.0
+    with pytest.raises(ValueError, match="needs whole tensors"):
+        ClipGradByAGC()([(parameter, part)])
+
+
+def test_experts_on_a_mesh_need_no_bind(mesh):
+    dense, expert = make_parameters([[4], [4]])
+    part = dtensor_from_local(paddle.full([2], 3.0), mesh, [dist.Shard(0)])
+    placed = dist.shard_tensor(expert, mesh, [dist.Replicate()])
+    placed.no_sync = True
+    clip = ClipGradByAdaGC()
+    clip([(dense, paddle.full([4], 4.0)), (placed, part)])
+    assert clip.metrics()["global_grad_norm"] == 10.0
+
+
+def test_slice_of_auto_parallel_s_buffer_is_clipped_by_the_norm_of_the_whole(
+    mesh,
+):
+    model = paddle.nn.Linear(2, 2, bias_attr=False)
+    model.weight = dist.shard_tensor(model.weight, mesh, [dist.Replicate()])
+    clip = ClipGradByAdaGC()
+    clip.bind(model)
+    clip.sharding_group = types.SimpleNamespace(ranks=[0, 1])
+    clipped = clip_arrays(clip, [model.weight], [np.full(2, 3.0)])
+    assert clipped[0].tolist() == [0.5, 0.5]
+
+
+def test_slices_of_auto_parallel_s_buffers_need_bind(monkeypatch):
+    monkeypatch.setattr("paddle_adagc.clips.base.fuses_tensors", lambda: True)
+    clip = ClipGradByAdaGC()
+    with pytest.raises(RuntimeError, match=BIND):
+        clip.should_comm_on_shard_dim = True
+    clip.bind(paddle.nn.Linear(1, 1))
+    clip.should_comm_on_shard_dim = True
+    assert not clip.should_comm_on_shard_dim
+    clip.sharding_group = types.SimpleNamespace(ranks=[0, 1])
+    assert clip.should_comm_on_shard_dim
+
+
+def test_buffers_of_fsdp_are_refused():
+    with pytest.raises(RuntimeError, match="FSDP"):
+        ClipGradByAdaGC().should_comm_on_shard_dim = True
+    ClipGradByAdaGC().should_comm_on_shard_dim = False
