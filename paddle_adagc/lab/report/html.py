@@ -97,7 +97,8 @@ def _section(
     focus = choose_focus(shown)
     seed_index, start, stop, hit = 0, 0, 0, list[str]()
     if focus is not None:
-        seed_index, _, start, stop, hit, _ = focus
+        seed_index, hit = focus.seed_index, focus.tensors
+        start, stop = focus.start, focus.stop
     moments = tensor_charts(
         shown, hit, ("moment1", "moment2"), seed_index, start, stop
     )
