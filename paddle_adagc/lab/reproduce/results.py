@@ -324,6 +324,7 @@ def _encoded(value: Any) -> Any:
 def read_results(path: str | os.PathLike[str]) -> TargetResult:
     """Read results; a ValueError names a line that is damaged or changed."""
     result: TargetResult | None = None
+    shared: dict[str, Any] = {}
     content = Path(path).read_bytes()
     for number, line in enumerate(content.splitlines(), 1):
         try:

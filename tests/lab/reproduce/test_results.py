@@ -31,6 +31,7 @@ from paddle_adagc.stability import WATCHES, Monitor
 from paddle_adagc.stability.spike_score import spike_score
 
 ERNIE = Path(__file__).parents[3] / "results/ernie.jsonl"
+TARGET = '{"kind": "target", "target": "t", "title": "T"}'
 CONFIG = {"schedule.kind": "constant", "train.max_steps": 2500, "a": 1}
 
 
@@ -133,6 +134,7 @@ def test_results_come_back_from_their_file(tmp_path):
         ("{", "line 1"),
         ('{"kind": "cell", "method": "A"}', "line 1"),
         ('{"kind": "target", "target": "t", "titel": "T"}', "titel"),
+        (f'{TARGET}\n{{"kind": "cell", "measures": {{}}}}', "line 2: IndexE"),
     ],
 )
 def test_bad_results_are_named(tmp_path, text, message):
