@@ -22,7 +22,6 @@ tables from results/. "verify" recomputes all of it with separate code.
 from __future__ import annotations
 
 import argparse
-import functools
 import os
 import signal
 import sys
@@ -97,7 +96,7 @@ def _reproduce(options: argparse.Namespace) -> int:
     _check_extras()
     from paddle_adagc.lab.reproduce.claims import load_claims, targets_of
     from paddle_adagc.lab.reproduce.pages import load_all_results
-    from paddle_adagc.lab.reproduce.targets import Reproduction
+    from paddle_adagc.lab.reproduce.targets import reproduce
 
     claims = load_claims(CLAIMS).claims
     committed = load_all_results(RESULTS)
@@ -105,15 +104,14 @@ def _reproduce(options: argparse.Namespace) -> int:
     grids = [GRIDS / f"{name}.yaml" for name in names]
     if _is_path(options.target):
         grids, claims, committed = [Path(options.target)], [], {}
-    reproduction = Reproduction(
+    finished = reproduce(
         grids,
         options.output,
+        max_steps=options.steps,
         claims=claims,
         committed=committed,
         num_jobs=options.jobs,
-        say=functools.partial(print, flush=True),
     )
-    finished = reproduction.reproduce(options.steps)
     for target in finished:
         print(target.text)
     for target in finished:
@@ -132,9 +130,9 @@ def _report(options: argparse.Namespace) -> int:
     _check_extras()
     from paddle_adagc.lab.reproduce.claims import load_claims
     from paddle_adagc.lab.reproduce.pages import (
-        Pages,
         collect_results,
         load_all_results,
+        made_files,
     )
     from paddle_adagc.lab.reproduce.pool import Catalogue
 
@@ -145,8 +143,9 @@ def _report(options: argparse.Namespace) -> int:
         for path in collect_results(options.collect, RESULTS, [*grids]):
             print(f"collected: {path}")
     results = load_all_results(RESULTS)
-    pages = Pages(load_claims(CLAIMS), Catalogue(grids), results)
-    made = pages.made_files(DOCS, RESULTS)
+    made = made_files(
+        load_claims(CLAIMS), Catalogue(grids), results, DOCS, RESULTS
+    )
     stale = [
         path
         for path, text in made.items()

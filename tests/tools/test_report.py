@@ -6,12 +6,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from lab.report.conftest import Spec, make_directory
+from lab.report.conftest import make_directory
 from pages import load_tool
 
 from paddle_adagc.lab.record.files import update_run_json
 from paddle_adagc.lab.report.experiment import compare_runs
-from paddle_adagc.lab.report.measures import measure_experiment
 from paddle_adagc.lab.report.tables import measure_table
 
 main = load_tool("report").main
@@ -22,8 +21,8 @@ def make(tmp_path):
     """``make(name, ...)``: a run directory of 60 steps without tensors."""
 
     def directory(name, **fields):
-        spec = Spec(**({"steps": 60, "layers": 0} | fields))
-        make_directory(tmp_path / name, spec)
+        fields = {"steps": 60, "layers": 0} | fields
+        make_directory(tmp_path / name, **fields)
         return tmp_path / name
 
     return directory
@@ -73,7 +72,7 @@ def test_a_run_and_its_longer_fork_share_steps_and_have_no_winner(make):
     assert [run.num_steps for (run,) in experiment.runs.values()] == [60, 60]
     assert "over the first 60 steps" in experiment.description
     assert experiment.windows == (200,)
-    table = measure_table(experiment, measure_experiment(experiment))
+    table = measure_table(experiment)
     assert {row.winner for row in table.rows} == {"–"}
 
 

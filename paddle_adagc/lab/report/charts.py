@@ -10,13 +10,13 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from paddle_adagc.lab.report.experiment import Experiment
-from paddle_adagc.lab.report.focus import Focus, fault_bursts, tensor_label
+from paddle_adagc.lab.report.focus import fault_bursts, tensor_label
 from paddle_adagc.lab.report.judged import (
     JudgedRun,
     judge_runs,
@@ -36,6 +36,14 @@ _METRICS = {
     "eval_loss": ("Validation loss (nat)", 1.0, False),
 }
 """Logged metric -> label, factor, whether its axis is logarithmic."""
+
+QUANTITIES = {
+    "norm": "gradient",
+    "clipped_norm": "clipped gradient",
+    "moment1": "first moment",
+    "moment2": "second moment",
+}
+"""Logged quantity of a tensor -> what a chart calls its norm."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -102,23 +110,18 @@ def all_charts(experiment: Experiment) -> list[Chart]:
     return [chart for chart in found if chart is not None]
 
 
-def loss_chart(experiment: Experiment) -> Chart:
+def loss_chart(experiment: Experiment) -> Chart | None:
     """Chart the training loss with its spikes, without corrupted batches."""
     series = {
         method: [model_loss(run) for run in runs]
         for method, runs in experiment.runs.items()
     }
-    is_log = _falls_far(series)
-    chart = _chart(experiment, "Training loss (nat)", series, log=is_log)
-    judged = judge_runs(experiment)
-    lines = [
-        dataclasses.replace(
-            line,
-            marks=tuple(m for run in judged[line.label] for m in _marks(run)),
-        )
-        for line in chart.lines
-    ]
-    return dataclasses.replace(chart, lines=lines)
+    marks = {
+        method: tuple(mark for run in runs for mark in _marks(run))
+        for method, runs in judge_runs(experiment).items()
+    }
+    label, is_log = "Training loss (nat)", _falls_far(series)
+    return _chart(experiment, label, series, log=is_log, marks=marks)
 
 
 def excess_chart(experiment: Experiment) -> Chart | None:
@@ -127,8 +130,7 @@ def excess_chart(experiment: Experiment) -> Chart | None:
         method: [run.excess.excess for run in runs if run.excess is not None]
         for method, runs in judge_runs(experiment).items()
     }
-    series = {method: known for method, known in series.items() if known}
-    return _chart(experiment, "Paired excess (nat)", series) if series else None
+    return _chart(experiment, "Paired excess (nat)", series)
 
 
 def metric_chart(experiment: Experiment, name: str) -> Chart | None:
@@ -143,52 +145,67 @@ def metric_chart(experiment: Experiment, name: str) -> Chart | None:
         ]
         for method, runs in experiment.runs.items()
     }
-    series = {
-        method: known
-        for method, known in series.items()
-        if any(np.isfinite(values).any() for values in known)
-    }
-    return _chart(experiment, label, series, log=log) if series else None
+    return _chart(experiment, label, series, log=log)
 
 
-def moment_charts(experiment: Experiment, focus: Focus) -> list[Chart]:
-    """Chart the moments of the tensors that were hit, around the event."""
-    runs = {m: r[focus.seed_index] for m, r in experiment.runs.items()}
-    shown = slice(focus.start, focus.stop)
-    found = []
-    for tensor in focus.tensors:
-        for quantity, what in (("moment1", "first"), ("moment2", "second")):
-            series = {
-                method: [
-                    run.tensors[quantity][shown, run.tensor_names.index(tensor)]
-                ]
-                for method, run in runs.items()
-                if tensor in run.tensor_names
-            }
-            if any(np.isfinite(v).any() for (v,) in series.values()):
-                label = f"{tensor_label(tensor)}: {what} moment"
-                chart = _chart(experiment, label, series, log=True)
-                found.append(dataclasses.replace(chart, start=focus.start))
-    return found
+def tensor_charts(
+    experiment: Experiment,
+    tensors: Iterable[str],
+    quantities: Iterable[str],
+    seed_index: int = 0,
+    start: int = 0,
+    stop: int | None = None,
+) -> Iterator[Chart]:
+    """Chart norms of tensors in one seed, a chart per quantity."""
+    runs = {m: runs[seed_index] for m, runs in experiment.runs.items()}
+    for tensor, quantity in itertools.product(tensors, quantities):
+        series = {
+            method: [run.tensors[quantity][start:stop, names.index(tensor)]]
+            for method, run in runs.items()
+            if tensor in (names := run.tensor_names)
+        }
+        label = f"{tensor_label(tensor)}: {QUANTITIES[quantity]}"
+        chart = _chart(experiment, label, series, log=True, start=start)
+        if chart is not None:
+            yield chart
 
 
 def _chart(
     experiment: Experiment,
     label: str,
     series: Mapping[str, Sequence[np.ndarray]],
+    *,
     log: bool = False,
-) -> Chart:
-    """Make a chart: a line per method, one ``[num_steps]`` per seed."""
-    length = max(len(values) for known in series.values() for values in known)
+    start: int = 0,
+    marks: Mapping[str, tuple[tuple[int, float], ...]] | None = None,
+) -> Chart | None:
+    """Make a chart of one ``[num_steps]`` per seed; None without a value.
+
+    Methods without a value have no line.
+    """
+    known = {
+        method: runs
+        for method, runs in series.items()
+        if any(np.isfinite(values).any() for values in runs)
+    }
+    if not known:
+        return None
+    length = max(len(values) for runs in known.values() for values in runs)
     colors = method_colors(experiment.runs)
-    runs = itertools.chain(*experiment.runs.values())
-    bursts = {burst for run in runs for burst in fault_bursts(run)}
+    every = itertools.chain(*experiment.runs.values())
+    bursts = {burst for run in every for burst in fault_bursts(run)}
     return Chart(
         label=label,
         lines=[
-            _line(method, colors[method], known, length, log)
-            for method, known in series.items()
+            Line(
+                label=method,
+                color=colors[method],
+                marks=(marks or {}).get(method, ()),
+                **_curve(runs, length, log),
+            )
+            for method, runs in known.items()
         ],
+        start=start,
         log=log,
         faults=tuple(sorted(bursts)),
     )
@@ -214,13 +231,10 @@ def smooth(values: np.ndarray) -> np.ndarray:
     return np.where(ok, total / np.maximum(count, 1), np.nan)
 
 
-def _line(
-    label: str,
-    color: str,
-    series: Sequence[np.ndarray],
-    length: int,
-    log: bool,
-) -> Line:
+def _curve(
+    series: Sequence[np.ndarray], length: int, log: bool
+) -> dict[str, np.ndarray]:
+    """Return the arrays of a line."""
     seeds = np.full((len(series), length), np.nan)
     for row, values in zip(seeds, series, strict=True):
         row[: len(values)] = np.where(np.isfinite(values), values, np.nan)
@@ -231,18 +245,13 @@ def _line(
         mean = np.nanmean(seeds, axis=0)
         low, high = np.nanmin(seeds, axis=0), np.nanmax(seeds, axis=0)
     noisy = is_noisy(np.log(mean) if log else mean)
-    shown = mean
+    curve = {"values": mean}
     if noisy:
         shown = np.exp(smooth(np.log(mean))) if log else smooth(mean)
-    several = len(series) > 1
-    return Line(
-        label=label,
-        color=color,
-        values=shown,
-        low=low if several else None,
-        high=high if several else None,
-        raw=mean if noisy and not several else None,
-    )
+        curve = {"values": shown, "raw": mean}
+    if len(series) > 1:
+        curve = {"values": curve["values"], "low": low, "high": high}
+    return curve
 
 
 def _falls_far(series: dict[str, list[np.ndarray]]) -> bool:

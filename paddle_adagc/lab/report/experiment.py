@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from paddle_adagc.checks import check_choice
 from paddle_adagc.lab.record.files import RunRecord
 
 _LABELS = {"global_norm": "GlobalGC", "adagc": "AdaGC"}
@@ -32,7 +33,9 @@ class Experiment:
     every method. The first method is the one the others are compared with:
     its worst event is the one that the figures zoom into."""
 
-    clean_runs: dict[str, list[RunRecord]] | None = None
+    clean_runs: dict[str, list[RunRecord]] = dataclasses.field(
+        default_factory=dict
+    )
     """For paired excess: the same method, seeds and batches without faults, in
     the order of ``runs``. Methods may be left out."""
 
@@ -42,14 +45,11 @@ class Experiment:
     windows: tuple[int, ...] = (1000, 200)
     """Windows of the spike score, steps; the first one is the main one."""
 
-    last_steps: int = 100
-    """Steps at the end whose mean is the final training loss."""
-
-    directory: Path | None = None
+    directory: Path = Path()
     """Folder that holds the run directories, for the report to point to."""
 
     dynamics_tensor: str | None = None
-    """Tensor whose norms the figure of the optimizer's dynamics shows."""
+    """Tensor whose norms the charts of the optimizer's dynamics show."""
 
     paired: bool = True
     """Whether the methods' runs pair by seed; if not, one run a method."""
@@ -64,12 +64,15 @@ class Experiment:
         if self.paired:
             for method, runs in self.runs.items():
                 self._check_seeds(method, runs, self.runs[self.reference])
-        for method, clean in (self.clean_runs or {}).items():
+        for method, clean in self.clean_runs.items():
             if method not in self.runs:
                 raise ValueError(
                     f"clean_runs has {method!r}, runs has {list(self.runs)}"
                 )
             self._check_seeds(method, clean, self.runs[method])
+        for run, *_ in self.runs.values() if self.dynamics_tensor else ():
+            what = f"dynamics_tensor of {run.name}"
+            check_choice(what, self.dynamics_tensor, run.tensor_names)
 
     def _check_seeds(
         self, method: str, runs: list[RunRecord], others: list[RunRecord]
@@ -93,13 +96,11 @@ class Experiment:
 
     def first_methods(self, count: int) -> Experiment:
         """Return a copy with at most the first ``count`` methods."""
-        methods = [*self.runs][:count]
-        clean = self.clean_runs or {}
-        return dataclasses.replace(
-            self,
-            runs={m: self.runs[m] for m in methods},
-            clean_runs={m: clean[m] for m in methods if m in clean} or None,
+        runs, clean = (
+            {m: group[m] for m in [*self.runs][:count] if m in group}
+            for group in (self.runs, self.clean_runs)
         )
+        return dataclasses.replace(self, runs=runs, clean_runs=clean)
 
     @property
     def has_faults(self) -> bool:

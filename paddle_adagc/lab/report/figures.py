@@ -9,17 +9,15 @@ through, and how long the optimizer remembers it.
 from __future__ import annotations
 
 import warnings
-from typing import Any
 
 import numpy as np
 from matplotlib import colormaps
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.legend_handler import HandlerTuple
-from matplotlib.lines import Line2D
 
-from paddle_adagc.checks import check_choice
 from paddle_adagc.lab.extensions import argument_default
 from paddle_adagc.lab.record.files import RunRecord
 from paddle_adagc.lab.report.experiment import Experiment
@@ -34,7 +32,6 @@ from paddle_adagc.lab.report.judged import model_loss
 from paddle_adagc.lab.report.style import (
     INK,
     NEUTRAL,
-    fault_legend,
     mark_faults,
     method_colors,
     step_axis,
@@ -42,14 +39,6 @@ from paddle_adagc.lab.report.style import (
 )
 
 _DASHES = (0, (4, 4))
-_COLUMNS = {
-    "norm": "gradient",
-    "clipped_norm": "clipped gradient",
-    "moment1": "first moment",
-    "moment2": "second moment",
-    "global_grad_norm": "all gradients",
-}
-"""Quantity -> heading of its column in the figure of the dynamics."""
 
 LOWEST = 0.01
 """Smaller values of h have the colour of this one."""
@@ -117,74 +106,18 @@ def norm_figure(experiment: Experiment, focus: Focus) -> Figure:
         step_axis(ax, label=False, num_ticks=3 if inches < 3 else 5)
         ax.set_xlim(focus.start, focus.stop)
     figure.supxlabel("optimizer step", fontsize=9)
-    _norm_legend(figure, experiment, focus, list(colors.values()))
-    return figure
-
-
-@styled
-def dynamics_figure(experiment: Experiment, tensor: str) -> Figure:
-    """Draw the norms of one tensor in the first seed of every method."""
-    runs = {method: runs[0] for method, runs in experiment.runs.items()}
-    for run in runs.values():
-        check_choice(f"tensor of {run.name}", tensor, run.tensor_names)
-    figure = Figure(
-        figsize=(WIDTH, 0.9 + 1.5 * len(runs)), layout="constrained"
-    )
-    grid = figure.subplots(
-        len(runs), len(_COLUMNS), squeeze=False, sharex=True, sharey="col"
-    )
-    colors = method_colors(runs)
-    for row, (method, run) in zip(grid, runs.items(), strict=True):
-        index = run.tensor_names.index(tensor)
-        for ax, quantity in zip(row, _COLUMNS, strict=True):
-            if quantity in run.tensors:
-                values = run.tensors[quantity][:, index]
-            else:
-                unknown = np.full(run.num_steps, np.nan)
-                values = run.metrics.get(quantity, unknown)
-            known = np.where(values > 0, values, np.nan)
-            ax.plot(known, color=colors[method], linewidth=0.8)
-            if np.isfinite(known).any():
-                ax.set_yscale("log")
-            loss = ax.twinx()
-            loss.plot(model_loss(run), color=INK, linewidth=0.6)
-            loss.set_yticks([])
-            loss.grid(False)
-            step_axis(ax, label=False, num_ticks=3)
-        row[0].set_ylabel(method, color=colors[method])
-    for ax, title in zip(grid[0], _COLUMNS.values(), strict=True):
-        ax.set_title(title)
-    figure.suptitle(f"{tensor_label(tensor)}: norms (black: loss)", fontsize=9)
-    figure.supxlabel("optimizer step", fontsize=9)
-    return figure
-
-
-def _norm_legend(
-    figure: Figure, experiment: Experiment, focus: Focus, colors: list[str]
-) -> None:
-    def line(color: str, width: float = 1.4, **style: Any) -> Line2D:
-        return Line2D([], [], color=color, linewidth=width, **style)
-
-    handles: dict[str, Any] = {
-        "gradient norm before clip": line(NEUTRAL),
-        "after clip": tuple(map(line, colors)),
-        "AdaGC threshold $\\lambda_{rel}\\,\\gamma$": line(
-            INK, 1.0, linestyle=_DASHES
-        ),
-    }
-    if any(
-        focus.start <= step < focus.stop
-        for runs in experiment.runs.values()
-        for step in runs[focus.seed_index].faults
-    ):
-        handles["injected fault"] = fault_legend()
+    legend: dict[str, list[Artist]] = {}
+    for ax in grid[1]:
+        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
+            legend.setdefault(label, []).append(handle)
     figure.legend(
-        handles=list(handles.values()),
-        labels=list(handles),
+        handles=[tuple(handles) for handles in legend.values()],
+        labels=[*legend],
         handler_map={tuple: HandlerTuple(ndivide=None, pad=0)},
         loc="outside upper center",
         ncols=4,
     )
+    return figure
 
 
 def _draw_norms(
@@ -193,21 +126,24 @@ def _draw_norms(
     index = run.tensor_names.index(tensor)
     before = _finite(run.tensors["norm"][steps, index])
     after = _finite(run.tensors["clipped_norm"][steps, index])
-    ax.plot(steps, before, color=NEUTRAL, linewidth=1.4)
-    ax.plot(steps, after, color=color, linewidth=2.0)
+    label = "gradient norm before clip"
+    ax.plot(steps, before, color=NEUTRAL, linewidth=1.4, label=label)
+    ax.plot(steps, after, color=color, linewidth=2.0, label="after clip")
     threshold = clip_threshold(run)
     if threshold is not None:
+        label = "AdaGC threshold $\\lambda_{rel}\\,\\gamma$"
         bound = _finite(threshold[steps, index])
-        ax.plot(steps, bound, color=INK, linewidth=1.0, linestyle=_DASHES)
+        (line,) = ax.plot(steps, bound, color=INK, linewidth=1.0, label=label)
+        line.set_linestyle(_DASHES)
 
 
 def _finite(values: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(values), values, np.nan)
 
 
-def bin_steps(h: np.ndarray, num_bins: int = NUM_BINS) -> np.ndarray:
+def bin_steps(h: np.ndarray) -> np.ndarray:
     """Take the minimum over equal bins of steps, ``[bins, tensors]``."""
-    edges = np.linspace(0, len(h), min(num_bins, len(h)) + 1).astype(int)[:-1]
+    edges = np.linspace(0, len(h), min(NUM_BINS, len(h)) + 1).astype(int)[:-1]
     if not len(edges):
         return h
     lowest = np.minimum.reduceat(np.where(np.isnan(h), np.inf, h), edges, 0)

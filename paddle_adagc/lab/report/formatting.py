@@ -21,11 +21,6 @@ def format_list(values: Sequence[Value], spec: str = ",.0f") -> str:
     return "–" if set(parts) == {"–"} else " / ".join(parts)
 
 
-def format_steps(values: Sequence[Value]) -> str:
-    """Format one number of steps per seed; infinite is ``"never"``."""
-    return format_list(values).replace("∞", "never")
-
-
 def format_same(values: Sequence[Value]) -> str:
     """Format one value per seed, once if all are the same."""
     parts = [_text(value, ",.0f") for value in values]

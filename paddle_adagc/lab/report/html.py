@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,18 @@ from markupsafe import Markup
 
 from paddle_adagc.files import atomic_write
 from paddle_adagc.lab.report import figures
-from paddle_adagc.lab.report.charts import Chart, all_charts, moment_charts
+from paddle_adagc.lab.report.charts import (
+    QUANTITIES,
+    Chart,
+    all_charts,
+    tensor_charts,
+)
 from paddle_adagc.lab.report.experiment import (
     Experiment,
     flatten,
     shared_options,
 )
-from paddle_adagc.lab.report.focus import Focus, choose_focus, tensor_label
-from paddle_adagc.lab.report.measures import measure_experiment
+from paddle_adagc.lab.report.focus import choose_focus, tensor_label
 from paddle_adagc.lab.report.style import method_colors, svg_data_uri
 from paddle_adagc.lab.report.tables import measure_table
 
@@ -59,7 +63,8 @@ def write_report(
     data = {
         chart["id"]: chart
         for section in sections
-        for chart in (*section["curves"], *section["moments"])
+        for name in ("curves", "moments", "dynamics")
+        for chart in section[name]
     }
     page = environment.get_template("page.html.j2").render(
         title=title,
@@ -90,24 +95,35 @@ def _section(
     common, different = common_and_different(experiment)
     shown = experiment.first_methods(FIGURE_METHODS)
     focus = choose_focus(shown)
+    seed_index, start, stop, hit = 0, 0, 0, list[str]()
+    if focus is not None:
+        seed_index, hit = focus.seed_index, focus.tensors
+        start, stop = focus.start, focus.stop
+    moments = tensor_charts(
+        shown, hit, ("moment1", "moment2"), seed_index, start, stop
+    )
+    dynamics = filter(None, [shown.dynamics_tensor])
+    seed = experiment.seeds[seed_index]
+    has_tensors = bool(figures.runs_with_tensors(shown, seed_index))
     return {
-        "title": experiment.title,
+        **vars(experiment),
         "anchor": anchor,
-        "description": experiment.description,
         "extent": extent(experiment),
-        "skip_steps": experiment.skip_steps,
-        "window": experiment.windows[0],
         "has_faults": experiment.has_faults,
-        "has_twins": bool(experiment.clean_runs),
         "colors": method_colors(experiment.runs),
-        "table": measure_table(experiment, measure_experiment(experiment)),
+        "table": measure_table(experiment),
         "compares": len(experiment.runs) > 1,
         "curves": _charts(all_charts(shown), f"{anchor}-curves"),
-        "moments": _charts(
-            moment_charts(shown, focus) if focus else [], f"{anchor}-moments"
+        "moments": _charts(moments, f"{anchor}-moments"),
+        "dynamics": _charts(
+            tensor_charts(shown, dynamics, QUANTITIES), f"{anchor}-dynamics"
         ),
-        "figures": list(_pictures(shown, focus)),
-        "methods": list(experiment.runs),
+        "seed": "First run" if seed is None else f"Seed {seed}",
+        "focus": focus,
+        "hit": ", ".join(map(tensor_label, hit)),
+        "norms": focus and svg_data_uri(figures.norm_figure(shown, focus)),
+        "heatmap": has_tensors
+        and svg_data_uri(figures.heatmap_figure(shown, seed_index)),
         "num_hidden": max(0, len(experiment.runs) - FIGURE_METHODS),
         "common": common,
         "different": different,
@@ -116,50 +132,12 @@ def _section(
     }
 
 
-def _charts(charts: list[Chart], group: str) -> list[dict[str, Any]]:
+def _charts(charts: Iterable[Chart], group: str) -> list[dict[str, Any]]:
     """Return charts that zoom together."""
     return [
         {"id": f"{group}-{number}", "group": group, **chart.as_json()}
         for number, chart in enumerate(charts)
     ]
-
-
-def _pictures(
-    experiment: Experiment, focus: Focus | None
-) -> Iterator[dict[str, Any]]:
-    tensor = experiment.dynamics_tensor
-    if tensor is not None:
-        yield _picture(
-            svg_data_uri(figures.dynamics_figure(experiment, tensor)),
-            f"Optimizer dynamics of {tensor_label(tensor)}",
-            f"Norms of {tensor_label(tensor)}, one row per method, with the "
-            "training loss in black.",
-        )
-    seed_index = focus.seed_index if focus else 0
-    seed = experiment.seeds[seed_index]
-    of_seed = f"Seed {seed}" if seed is not None else "First run"
-    if focus is not None:
-        hit = ", ".join(tensor_label(name) for name in focus.tensors)
-        yield _picture(
-            svg_data_uri(figures.norm_figure(experiment, focus)),
-            f"Gradient norms of {hit}",
-            f"{of_seed}, around {focus.reason}. Gradient norm of the tensors "
-            "that were hit, before and after the clip. AdaGC clips a tensor "
-            "where its norm is above the dashed line. The optimizer gets the "
-            "coloured line.",
-        )
-    if figures.runs_with_tensors(experiment, seed_index):
-        yield _picture(
-            svg_data_uri(figures.heatmap_figure(experiment, seed_index)),
-            "Scale h of every tensor at every step",
-            f"{of_seed}. h is what the clip multiplies a tensor's gradient by: "
-            "1 leaves it alone, 0.1 lets a tenth through. Every column is the "
-            "lowest value of a few steps.",
-        )
-
-
-def _picture(uri: str, alt: str, caption: str) -> dict[str, str]:
-    return {"uri": uri, "alt": alt, "caption": caption}
 
 
 def extent(experiment: Experiment) -> str:
@@ -211,11 +189,9 @@ def _facts(experiment: Experiment) -> dict[str, Any]:
 def _raw_paths(experiment: Experiment, folder: Path) -> list[str]:
     names = [
         run.name
-        for group in (experiment.runs, experiment.clean_runs or {})
+        for group in (experiment.runs, experiment.clean_runs)
         for runs in group.values()
         for run in runs
     ]
-    if experiment.directory is None:
-        return names
     root = Path(os.path.relpath(experiment.directory, folder))
     return [(root / name).as_posix() for name in names]

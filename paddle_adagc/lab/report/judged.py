@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,10 +17,7 @@ from scipy.ndimage import median_filter
 from paddle_adagc.lab.record.files import RunRecord
 from paddle_adagc.lab.report.experiment import Experiment
 from paddle_adagc.stability.excess import PairedExcess, paired_excess
-from paddle_adagc.stability.spike_score import (
-    SpikeScore,
-    spike_score,
-)
+from paddle_adagc.stability.spike_score import SpikeScore, spike_score
 
 SIGMA = 10.0
 """Standard deviations that make a spike (paper, Section 5)."""
@@ -95,24 +93,9 @@ class JudgedRun:
     @functools.cached_property
     def excess(self) -> PairedExcess | None:
         """Loss above that of ``clean``, infinite once the run diverged."""
-        if self.clean is None:
-            return None
-        reference = self.clean.loss
-        num_steps = min(self.run.num_steps, len(reference))
-        losses = self.run.loss[:num_steps]
-        if self.diverged:
-            missing = len(reference) - num_steps
-            losses = np.pad(losses, (0, missing), constant_values=np.nan)
-        faults = [step for step in self.run.faults if step < len(losses)]
-        if not faults:
-            return None
-        return paired_excess(
-            losses,
-            reference[: len(losses)],
-            faults,
-            exclude_steps=set(faults) - set(judged_steps(self.run, 0)),
-            thresholds=EXCESS_THRESHOLDS,
-        )
+        run, clean = self.run, self.clean.loss if self.clean else None
+        left_out = {*run.faults} - {*judged_steps(run, 0).tolist()}
+        return excess_over(run.loss, clean, run.faults, left_out, self.diverged)
 
     def logged(self, name: str, start: int = 0) -> np.ndarray:
         """Known values of a metric; none of a clip in the optimizer itself."""
@@ -136,6 +119,35 @@ class JudgedRun:
         """The last known value of a metric."""
         known = self.logged(name)
         return float(known[-1]) if len(known) else None
+
+
+def excess_over(
+    losses: np.ndarray,
+    reference: np.ndarray | None,
+    faults: Iterable[int],
+    left_out: Iterable[int],
+    has_diverged: bool,
+) -> PairedExcess | None:
+    """Compare losses with those without faults.
+
+    A run that diverged is infinitely far above to the end of the other. None:
+    there is no other, or no fault in what both have.
+    """
+    if reference is None:
+        return None
+    num_steps = min(len(losses), len(reference))
+    missing = len(reference) - num_steps if has_diverged else 0
+    own = np.pad(losses[:num_steps], (0, missing), constant_values=np.nan)
+    faults = [step for step in faults if step < len(own)]
+    if not faults:
+        return None
+    return paired_excess(
+        own,
+        reference[: len(own)],
+        faults,
+        exclude_steps=left_out,
+        thresholds=EXCESS_THRESHOLDS,
+    )
 
 
 def spike_mass(losses: np.ndarray) -> float | None:
@@ -165,12 +177,11 @@ def _medians_before(values: np.ndarray) -> np.ndarray:
 
 def judge_runs(experiment: Experiment) -> dict[str, list[JudgedRun]]:
     """The runs of an experiment by method, each with its clean twin."""
-    clean = experiment.clean_runs or {}
     return {
         method: [
             JudgedRun(run, experiment, twin)
-            for run, twin in zip(
-                runs, clean.get(method, [None] * len(runs)), strict=True
+            for run, twin in itertools.zip_longest(
+                runs, experiment.clean_runs.get(method, ())
             )
         ]
         for method, runs in experiment.runs.items()

@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import numpy as np
@@ -24,7 +24,6 @@ from paddle_adagc.lab.report.formatting import (
     format_range,
     format_same,
     format_spread,
-    format_steps,
 )
 from paddle_adagc.lab.report.judged import (
     BEFORE,
@@ -39,13 +38,14 @@ from paddle_adagc.lab.report.judged import (
     spike_mass,
 )
 
+LAST_STEPS = 100
+"""Steps at the end whose mean is the final training loss."""
+
 RETRIEVAL = "retrieval_accuracy"
 _CAPTIONED = ("shapes", "image_text")
 
 Level = Literal["detail", "brief", "headline"]
 Form = Callable[[Sequence[Value]], str]
-Measured = Mapping[str, Sequence[Mapping[str, Value]]]
-"""Method -> one ``{name: value}`` per seed."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ class Measure:
     compute: Callable[[JudgedRun], Value]
     """None where it cannot be measured."""
 
-    form: Form
+    form: Form = format_list
     """Formats one value per seed as a cell."""
 
     better: Literal["lower", "higher"] | None = None
@@ -104,8 +104,10 @@ def spread(spec: str) -> Form:
     return functools.partial(format_spread, spec=spec)
 
 
-def measure_experiment(experiment: Experiment) -> Measured:
-    """Measure every run of an experiment."""
+def measure_experiment(
+    experiment: Experiment,
+) -> dict[str, list[dict[str, Value]]]:
+    """Measure every run: method -> one ``{name: value}`` per seed."""
     measures = experiment_measures(experiment)
     return {
         method: [
@@ -143,14 +145,12 @@ def experiment_measures(experiment: Experiment) -> list[Measure]:
     }
     return run_measures(
         experiment.windows,
-        experiment.last_steps,
         sorted(accuracies | {RETRIEVAL}),
     )
 
 
 def run_measures(
     windows: Sequence[int] = (1000, 200),
-    last_steps: int = 100,
     accuracies: Sequence[str] = (RETRIEVAL,),
 ) -> list[Measure]:
     """List the measures; ``accuracies`` are metrics from 0 to 1."""
@@ -160,7 +160,7 @@ def run_measures(
         *itertools.chain(*spikes),
         *_damage(),
         *_excess(),
-        *_losses(last_steps),
+        *_losses(),
         *map(_accuracy, accuracies),
         *_costs(),
     ]
@@ -179,6 +179,7 @@ def _spikes(window: int, level: Level) -> list[Measure]:
         Measure,
         group=f"Spikes, window {window:,} steps",
         qualifier=f"window {window:,}",
+        better="lower",
     )
     return [
         measure(
@@ -190,8 +191,6 @@ def _spikes(window: int, level: Level) -> list[Measure]:
             "initial descent, and the loss of a batch that was corrupted on "
             "purpose. A run that diverged has at least one.",
             compute=lambda r: _at_least_one(r, window, "num_spikes"),
-            form=format_list,
-            better="lower",
             level=level,
         ),
         measure(
@@ -200,8 +199,6 @@ def _spikes(window: int, level: Level) -> list[Measure]:
             meaning="groups of neighbouring spikes: one event can last many "
             "steps. A run that diverged has at least one.",
             compute=lambda r: _at_least_one(r, window, "num_events"),
-            form=format_list,
-            better="lower",
             level="headline",
         ),
         measure(
@@ -211,7 +208,6 @@ def _spikes(window: int, level: Level) -> list[Measure]:
             "batches: the paper's measure.",
             compute=lambda r: _of(r.score(window), "percent"),
             form=spread(".3f"),
-            better="lower",
             level=level,
         ),
         measure(
@@ -221,6 +217,7 @@ def _spikes(window: int, level: Level) -> list[Measure]:
             "before them; – where there is none: no spike could be seen.",
             compute=lambda r: _at_least_one(r, window, "num_judged"),
             form=format_same,
+            better=None,
         ),
     ]
 
@@ -266,7 +263,6 @@ def _damage() -> list[Measure]:
             label="… at step",
             meaning="the step of the worst loss jump, counted from 0.",
             compute=lambda r: _of(r.jump, "step"),
-            form=format_list,
             stored=False,
         ),
         measure(
@@ -289,7 +285,9 @@ def _num_events(threshold: float, run: JudgedRun) -> float | None:
 
 def _excess() -> list[Measure]:
     measure = functools.partial(
-        Measure, group="Excess over the same run without faults"
+        Measure,
+        group="Excess over the same run without faults",
+        better="lower",
     )
     least, most = EXCESS_THRESHOLDS
     return [
@@ -302,8 +300,6 @@ def _excess() -> list[Measure]:
                 f"{threshold} nat; an event ends when the excess stays below "
                 f"{least} nat for more than 10 steps.",
                 compute=functools.partial(_num_events, threshold),
-                form=format_list,
-                better="lower",
                 level="headline" if threshold == most else "detail",
             )
             for threshold in EXCESS_THRESHOLDS
@@ -315,7 +311,6 @@ def _excess() -> list[Measure]:
             "cancels.",
             compute=lambda r: _of(r.excess, "area"),
             form=spread(".1f"),
-            better="lower",
             level="headline",
             change="+.1f",
         ),
@@ -325,24 +320,21 @@ def _excess() -> list[Measure]:
             meaning="at a single step, corrupted batches left out.",
             compute=lambda r: _of(r.excess, "worst"),
             form=ranged(".2f"),
-            better="lower",
             level="brief",
         ),
         measure(
             name="excess_recovery",
             label="Steps until it is gone",
             meaning="the longest over all faults until the mean excess of 10 "
-            "steps stays below 0.1 nat; never: not before the next fault or "
-            "the end.",
+            "steps stays below 0.1 nat; ∞: not before the next fault or the "
+            "end.",
             compute=lambda r: _of(r.excess, "steps_to_recover", math.inf),
-            form=format_steps,
-            better="lower",
             stored=False,
         ),
     ]
 
 
-def _losses(last_steps: int) -> list[Measure]:
+def _losses() -> list[Measure]:
     measure = functools.partial(
         Measure,
         group="At the end",
@@ -355,7 +347,7 @@ def _losses(last_steps: int) -> list[Measure]:
         measure(
             name="final_loss",
             label="Training loss (nat)",
-            meaning=f"mean of the last {last_steps:,} steps, corrupted "
+            meaning=f"mean of the last {LAST_STEPS} steps, corrupted "
             "batches left out; NaN: one of them was not finite.",
             compute=final_loss,
         ),
@@ -378,7 +370,7 @@ def _losses(last_steps: int) -> list[Measure]:
 
 def final_loss(run: JudgedRun) -> float:
     """Mean training loss of the last steps; NaN if none is judged."""
-    start = run.run.num_steps - run.experiment.last_steps
+    start = run.run.num_steps - LAST_STEPS
     steps = judged_steps(run.run, start)
     return float(np.mean(run.run.loss[steps])) if len(steps) else math.nan
 

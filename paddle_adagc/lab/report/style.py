@@ -5,16 +5,14 @@
 from __future__ import annotations
 
 import base64
-import functools
 import io
 import itertools
-from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from collections.abc import Iterable
+from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart.
@@ -30,7 +28,6 @@ OTHER_COLORS = (
 NEUTRAL = "#8a8f98"
 INK = "#24292f"
 FAULT_COLOR = "#6e40c9"
-_FAULT_ALPHA = 0.22
 _SOFT, _LINE, _GRID, _PAPER = "#57606a", "#b5bac1", "#e8eaed", "#ffffff"
 _SCHEME = (
     (INK, "ink"),
@@ -79,18 +76,8 @@ _RC: Any = {
     "lines.solid_joinstyle": "round",
 }
 
-Draw = TypeVar("Draw", bound=Callable[..., Any])
-
-
-def styled(draw: Draw) -> Draw:
-    """Make a drawing function use the report's matplotlib settings."""
-
-    @functools.wraps(draw)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        with matplotlib.rc_context(_RC):
-            return draw(*args, **kwargs)
-
-    return wrapper  # type: ignore[return-value]
+styled = matplotlib.rc_context(_RC)
+"""Decorator: the function draws with the report's settings."""
 
 
 def method_colors(methods: Iterable[str]) -> dict[str, str]:
@@ -121,15 +108,11 @@ def mark_faults(
                 first - widen,
                 last + widen,
                 color=FAULT_COLOR,
-                alpha=_FAULT_ALPHA,
+                alpha=0.22,
+                label="injected fault",
                 linewidth=0,
                 zorder=1,
             )
-
-
-def fault_legend() -> Patch:
-    """Legend entry of the shading."""
-    return Patch(color=FAULT_COLOR, alpha=_FAULT_ALPHA, label="injected fault")
 
 
 def svg_data_uri(figure: Figure) -> str:

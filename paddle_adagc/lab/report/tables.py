@@ -16,8 +16,8 @@ from paddle_adagc.lab.report.formatting import Value
 from paddle_adagc.lab.report.judged import JudgedRun, judge_runs
 from paddle_adagc.lab.report.measures import (
     Measure,
-    Measured,
     experiment_measures,
+    measure_experiment,
 )
 
 
@@ -50,8 +50,9 @@ class Table(NamedTuple):
             yield group, list(rows)
 
 
-def measure_table(experiment: Experiment, measured: Measured) -> Table:
-    """Arrange the numbers of ``experiment``; rows without any are left out."""
+def measure_table(experiment: Experiment) -> Table:
+    """Measure all runs, and arrange the numbers; rows without any go."""
+    measured = measure_experiment(experiment)
     lengths = {
         run.run.get("config", {}).get("train", {}).get("max_steps")
         for runs in experiment.runs.values()

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import os
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
@@ -23,7 +22,9 @@ Expectation = Literal[
     "lower", "higher", "no worse", "equal", "zero", "occurs", "at most"
 ]
 NUM_PRIMARY = 6
-OTHER_MEASURES = (
+MEASURES = (
+    SPIKE_EVENTS,
+    *(measure.name for measure in run_measures()),
     "percent_of_global_gc",
     "excess_area_global",
     "predicted_percent_of_saved",
@@ -32,7 +33,7 @@ OTHER_MEASURES = (
     "adagc_us",
     "adagc_minus_global_gc_us",
 )
-"""Measures of :mod:`paddle_adagc.lab.reproduce.timing`, and what
+"""Of runs, of :mod:`paddle_adagc.lab.reproduce.timing`, and what
 :func:`paddle_adagc.lab.reproduce.results.with_derived` adds."""
 
 
@@ -162,25 +163,20 @@ class Claim:
         return self
 
     @property
-    def conditions(self) -> tuple[Condition, ...]:
+    def conditions(self) -> list[Condition]:
         """``reproduced_if`` with every target and experiment filled in."""
-        return self._filled(self.reproduced_if)
+        return [*map(self._filled, self.reproduced_if)]
 
     @property
-    def premises(self) -> tuple[Condition, ...]:
+    def premises(self) -> list[Condition]:
         """``exercised_if``, filled in likewise."""
-        return self._filled(self.exercised_if)
+        return [*map(self._filled, self.exercised_if)]
 
-    def _filled(
-        self, conditions: tuple[Condition, ...]
-    ) -> tuple[Condition, ...]:
-        return tuple(
-            dataclasses.replace(
-                condition,
-                target=condition.target or self.target,
-                experiment=condition.experiment or self.experiment,
-            )
-            for condition in conditions
+    def _filled(self, condition: Condition) -> Condition:
+        return dataclasses.replace(
+            condition,
+            target=condition.target or self.target,
+            experiment=condition.experiment or self.experiment,
         )
 
 
@@ -238,17 +234,10 @@ class Curves:
 
 def check_measure(name: str) -> None:
     """Raise a ValueError if nothing has a measure of that name."""
-    if name not in _known_measures():
+    if name not in MEASURES:
         raise ValueError(
-            f"there is no measure {name!r}{suggestion(name, _known_measures())}"
+            f"there is no measure {name!r}{suggestion(name, MEASURES)}"
         )
-
-
-@functools.cache
-def _known_measures() -> tuple[str, ...]:
-    """Names of all measures of runs, timings and the plan."""
-    runs = [measure.name for measure in run_measures()]
-    return (SPIKE_EVENTS, *runs, *OTHER_MEASURES)
 
 
 @section
@@ -315,9 +304,9 @@ def _with_margins(
 
 def targets_of(claims: Sequence[Claim]) -> list[str]:
     """Targets that decide claims, in the order of the claims."""
-    targets = [
+    targets = (
         c.target
         for claim in claims
         for c in (*claim.conditions, *claim.premises)
-    ]
-    return [*dict.fromkeys(target for target in targets if target is not None)]
+    )
+    return [*filter(None, dict.fromkeys(targets))]

@@ -24,7 +24,6 @@ from paddle_adagc.lab.reproduce.pool import PooledResults
 from paddle_adagc.lab.reproduce.results import (
     EVENTS,
     JUDGED,
-    MIN_SEEDS,
     SPIKE_EVENTS,
     RunResult,
     longest,
@@ -32,13 +31,13 @@ from paddle_adagc.lab.reproduce.results import (
 )
 from paddle_adagc.lab.reproduce.statistics import (
     ALPHA,
+    MIN_SEEDS,
     ONE_SIDED,
     PValues,
     Rate,
     clustered_rate_p,
     detectable,
     mean_limits,
-    paired_differences,
     pairs_to_decide,
     pooled_rate,
     rate_ratio,
@@ -179,11 +178,14 @@ def differences_of(
     measure: str,
     times: float = 1.0,
 ) -> np.ndarray:
-    """The first's values minus ``times`` the second's, pair by pair."""
-    return paired_differences(
-        [run.measures[measure] for run, _ in pairs],
-        [times * other.measures[measure] for _, other in pairs],
-    )
+    """The first's values minus ``times`` the second's, pair by pair.
+
+    NaN (diverged) is infinite; the difference of equal infinite ones is 0.
+    """
+    values = np.array([[r.measures[measure] for r in pair] for pair in pairs])
+    first, second = np.where(np.isnan(values), np.inf, values * (1, times)).T
+    with np.errstate(invalid="ignore"):
+        return np.where(first == second, 0.0, first - second)
 
 
 def _rates(runs: Runs) -> list[Rate]:
@@ -252,9 +254,7 @@ def _compare_events(plan: Comparison, runs: Runs, others: Runs) -> Comparison:
         is_no_fewer=is_broken and rates[0].value >= rates[1].value,
         is_unexercised=not (is_higher or num_events or rates[1].events),
         number=_rates_in_short(*rates, min(p)),
-        seeds_to_decide=rate_seeds_to_decide(
-            *rates, len(pairs), margin, MIN_SEEDS
-        ),
+        seeds_to_decide=rate_seeds_to_decide(*rates, len(pairs), margin),
         facts=tuple(facts),
         test=f"{plan.method} {side} {plan.other}: {_p_text(p_for, p_against)}",
     )
@@ -351,7 +351,7 @@ def _compare_values(plan: Comparison, runs: Runs, others: Runs) -> Comparison:
         p_for=p_for,
         p_against=p_against,
         p_equal=p_equal,
-        seeds_to_decide=pairs_to_decide(*open_part, MIN_SEEDS),
+        seeds_to_decide=pairs_to_decide(*open_part),
         detectable=sees if math.isfinite(sees) else None,
         test=f"{plan.method} minus {factor}{plan.other} "
         f"{_mean_text(differences)}, {expect}: {_p_text(p_for, p_against)}",

@@ -67,7 +67,7 @@ class ExperimentConfig:
     """The paper's values: label -> method -> value."""
 
     dynamics: str | None = None
-    """Tensor whose norms the figure of the optimizer's dynamics shows."""
+    """Tensor whose norms the charts of the optimizer's dynamics show."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -193,7 +193,12 @@ def make_runs(
                 values = merged(base, changes)
                 values["faults"] = its_faults
                 values["train"] |= {"seed": seed, "visualdl": False}
-                config = in_store(parse_config(values), store)
+                config = parse_config(values)
+                directory = Path(store) / digest(as_json(config))
+                train = dataclasses.replace(
+                    config.train, output_dir=str(directory)
+                )
+                config = dataclasses.replace(config, train=train)
                 runs.append(PlannedRun(method, seed, is_clean_twin, config))
     return runs
 
@@ -206,13 +211,6 @@ def base_values(
     base = merged(base, experiment.changes)
     base["train"].setdefault("keep_checkpoints", 1)
     return base
-
-
-def in_store(config: RunConfig, store: str | os.PathLike[str]) -> RunConfig:
-    """Return the same run in its directory of ``store``."""
-    directory = Path(store) / digest(as_json(config))
-    train = dataclasses.replace(config.train, output_dir=str(directory))
-    return dataclasses.replace(config, train=train)
 
 
 def as_json(config: RunConfig) -> dict[str, Any]:

@@ -239,144 +239,25 @@ def load_all_results(results_dir: Path) -> dict[str, TargetResult]:
     return results
 
 
-class Pages:
-    """What the results, by target, say on the claims, page by page."""
-
-    def __init__(
-        self,
-        rules: Rules,
-        catalogue: Catalogue,
-        results: Mapping[str, TargetResult],
-    ) -> None:
-        self._results, self._curves = results, rules.curves
-        source = PooledResults(catalogue, results)
-        self._verdicts = judge(rules.claims, source)
-        self._own = [v for v in self._verdicts if v.claim.extension]
-        self._paper = [v for v in self._verdicts if not v.claim.extension]
-        self.summary = Summary(rules.figures, source)
-        order = dict.fromkeys([*targets_of(rules.claims), *catalogue.targets])
-        self._tables = [
-            (
-                ERNIE_PAGE if "ernie" in joined.first.config else RUNS_PAGE,
-                table,
-            )
-            for joined in catalogue.joined([*order])
-            if (table := _table(joined, source)).all_runs
-        ]
-
-    def made_files(self, docs: Path, results_dir: Path) -> dict[Path, str]:
-        """Every file that the results determine, with its content."""
-        images = docs / "images"
-        return {
-            docs / PAGE: self._results_page(),
-            docs / CLAIMS_PAGE: self._claims_page(),
-            docs / RUNS_PAGE: self._runs_page(RUNS_PAGE),
-            docs / ERNIE_PAGE: self._runs_page(ERNIE_PAGE),
-            **{images / f: svg for f, svg in self.summary.svgs().items()},
-            **self._loss_curves(images),
-            **self._readmes(docs.parent),
-            results_dir / REPORT: self.as_json(),
-        }
-
-    def _loss_curves(self, images: Path) -> dict[Path, str]:
-        curves = self._curves
-        if curves is None or curves.target not in self._results:
-            return {}
-        found = self._results[curves.target].experiment(curves.experiment)
-        losses = {
-            method: [decode_losses(r.series["loss"]) for r in runs]
-            for method in curves.methods
-            if found and (runs := found.runs_of(method))
-        }
-        if len(losses) < len(curves.methods):
-            return {}
-        return {images / curves.file: loss_curves_svg(curves.title, losses)}
-
-    def _results_page(self) -> str:
-        """Four answers, and a line per claim of the paper."""
-        rows = [
-            [
-                f"[{v.claim.claim}](results/claims.md#{v.claim.id})",
-                v.claim.paper.rstrip("."),
-                v.number or "–",
-                f"**{v.label}**",
-            ]
-            for v in self._paper
-        ]
-        starts, gains = (
-            [
-                v
-                for v in self._own
-                if v.claim.id.startswith(prefix) and v.label != "not run"
-            ]
-            for prefix in ("gamma-start", "mass")
-        )
-        return _render(
-            "results.md.j2",
-            **self.summary.answers(),
-            effort=f"{self._effort().partition(' (')[0]}.",
-            counts=self._counts(),
-            starts=starts,
-            gains=gains,
-            claims=rows,
-        )
-
-    def _claims_page(self) -> str:
-        """Every claim with its tests, the paper's and tests of our own."""
-        rows = [
-            [f"[{v.claim.claim}](#{v.claim.id})", v.number, f"**{v.label}**"]
-            for v in self._own
-        ]
-        return _render(
-            "claims.md.j2",
-            effort=self._effort(),
-            counts=self._counts(),
-            label_meanings=LABELS.items(),
-            primary=[v for v in self._paper if v.claim.primary],
-            others=[v for v in self._paper if not v.claim.primary],
-            own=self._own,
-            own_counts=counted(self._own),
-            own_rows=rows,
-        )
-
-    def _runs_page(self, page: str) -> str:
-        """The tables of ERNIE, or of all other models with the timings."""
-        timings = [
-            table_markdown(experiment)
-            for result in self._results.values()
-            for experiment in result.experiments
-            if experiment.all_runs and not experiment.all_runs[0].num_steps
-        ]
-        return _render(
-            "runs.md.j2",
-            is_ernie=page == ERNIE_PAGE,
-            tables=[table_markdown(t) for p, t in self._tables if p == page],
-            timings=timings,
-        )
-
-    def _readmes(self, root: Path) -> dict[Path, str]:
-        """Return the READMEs that have the marks, their blocks filled."""
-        found = {}
-        for name, template in _READMES.items():
-            path = root / name
-            text = path.read_text(encoding="utf-8") if path.exists() else ""
-            if START in text:
-                block = _render(template, rows=self.summary.table)
-                before, _, rest = text.partition(START)
-                after = rest.partition(END)[2]
-                found[path] = f"{before}{START}\n{block}{END}{after}"
-        return found
-
-    def _counts(self) -> str:
-        return (
-            f"Of {len(self._paper)} claims of the paper: "
-            f"{counted(self._paper)}. Apart from them stand {len(self._own)} "
-            "tests of our own."
-        )
-
-    def as_json(self) -> str:
-        """Rows and tests with the digests of their runs."""
-        tables = [
+def made_files(
+    rules: Rules,
+    catalogue: Catalogue,
+    results: Mapping[str, TargetResult],
+    docs: Path,
+    results_dir: Path,
+) -> dict[Path, str]:
+    """Every file that the results, by target, determine, with its content."""
+    source = PooledResults(catalogue, results)
+    verdicts = judge(rules.claims, source)
+    summary = Summary(rules.figures, source)
+    order = dict.fromkeys([*targets_of(rules.claims), *catalogue.targets])
+    tables = [
+        (ERNIE_PAGE if "ernie" in joined.first.config else RUNS_PAGE, table)
+        for joined in catalogue.joined([*order])
+        if (table := _table(joined, source)).all_runs
+    ]
+    report = {
+        "tables": [
             {
                 "page": page,
                 "title": table.title,
@@ -385,35 +266,114 @@ class Pages:
                     for method in table.methods
                 },
             }
-            for page, table in self._tables
-        ]
-        report = {
-            "tables": tables,
-            "figures": self.summary.as_json(),
-            "verdicts": [verdict.as_json() for verdict in self._verdicts],
-        }
-        return json.dumps(report, indent=1, ensure_ascii=False) + "\n"
+            for page, table in tables
+        ],
+        "figures": summary.as_json(),
+        "verdicts": [verdict.as_json() for verdict in verdicts],
+    }
+    timings = [
+        table_markdown(experiment)
+        for result in results.values()
+        for experiment in result.experiments
+        if experiment.all_runs and not experiment.all_runs[0].num_steps
+    ]
+    answers = _answers(verdicts) | summary.answers()
+    answers["effort"] = _effort(results)
+    files = {
+        docs / PAGE: _render("results.md.j2", **answers),
+        docs / CLAIMS_PAGE: _render("claims.md.j2", **answers),
+        results_dir / REPORT: json.dumps(report, indent=1, ensure_ascii=False)
+        + "\n",
+    }
+    for name in (RUNS_PAGE, ERNIE_PAGE):
+        files[docs / name] = _render(
+            "runs.md.j2",
+            is_ernie=name == ERNIE_PAGE,
+            tables=[table_markdown(t) for page, t in tables if page == name],
+            timings=timings,
+        )
+    for file, svg in (summary.svgs() | _loss_curves(rules, results)).items():
+        files[docs / "images" / file] = svg
+    return files | _readmes(docs.parent, summary)
 
-    def _effort(self) -> str:
-        """How many runs there are, how long they took, and of which code."""
-        runs = {
-            run.run_id: run
-            for result in self._results.values()
-            for experiment in result.experiments
-            for run in experiment.all_runs
-            if run.num_steps
-        }.values()
-        hours = sum(map(_seconds, runs)) / 3600
-        codes = [(run.commit or "unknown").split(", ") for run in runs]
-        commits = sorted({*itertools.chain(*codes)})
-        paddles = sorted(
-            {run.versions.get("paddlepaddle", "unknown") for run in runs}
-        )
-        return (
-            f"{len(runs)} runs, {hours:.1f} core-hours (median time of a "
-            "step, times the steps); paddlepaddle "
-            f"{', '.join(paddles)}; commits {', '.join(commits)}."
-        )
+
+def _answers(verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    """What the pages of claims show: the paper's, and tests of our own."""
+    own = [v for v in verdicts if v.claim.extension]
+    paper = [v for v in verdicts if not v.claim.extension]
+    return {
+        "counts": f"Of {len(paper)} claims of the paper: {counted(paper)}. "
+        f"Apart from them stand {len(own)} tests of our own.",
+        "own_counts": counted(own),
+        "label_meanings": LABELS.items(),
+        "paper": paper,
+        "own": own,
+        "paper_rows": [
+            [
+                f"[{v.claim.claim}](results/claims.md#{v.claim.id})",
+                v.claim.paper.rstrip("."),
+                v.number or "–",
+                f"**{v.label}**",
+            ]
+            for v in paper
+        ],
+        "own_rows": [
+            [f"[{v.claim.claim}](#{v.claim.id})", v.number, f"**{v.label}**"]
+            for v in own
+        ],
+    }
+
+
+def _loss_curves(
+    rules: Rules, results: Mapping[str, TargetResult]
+) -> dict[str, str]:
+    """Return the READMEs' picture by its file, if its runs are there."""
+    curves = rules.curves
+    if curves is None or curves.target not in results:
+        return {}
+    found = results[curves.target].experiment(curves.experiment)
+    losses = {
+        method: [decode_losses(r.series["loss"]) for r in runs]
+        for method in curves.methods
+        if found and (runs := found.runs_of(method))
+    }
+    if len(losses) < len(curves.methods):
+        return {}
+    return {curves.file: loss_curves_svg(curves.title, losses)}
+
+
+def _readmes(root: Path, summary: Summary) -> dict[Path, str]:
+    """Return the READMEs that have the marks, their blocks filled."""
+    found = {}
+    for name, template in _READMES.items():
+        path = root / name
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        if START in text:
+            block = _render(template, rows=summary.table)
+            before, _, rest = text.partition(START)
+            after = rest.partition(END)[2]
+            found[path] = f"{before}{START}\n{block}{END}{after}"
+    return found
+
+
+def _effort(results: Mapping[str, TargetResult]) -> str:
+    """How many runs there are, how long they took, and of which code."""
+    runs = {
+        run.run_id: run
+        for result in results.values()
+        for experiment in result.experiments
+        for run in experiment.all_runs
+        if run.num_steps
+    }.values()
+    hours = sum(map(_seconds, runs)) / 3600
+    codes = [(run.commit or "unknown").split(", ") for run in runs]
+    commits = sorted({*itertools.chain(*codes)})
+    paddles = {run.versions.get("paddlepaddle", "unknown") for run in runs}
+    return (
+        f"{len(runs)} runs, {hours:.1f} core-hours (median time of a step, "
+        f"times the steps); paddlepaddle {', '.join(sorted(paddles))}; commits "
+        f"{', '.join(commits)}."
+    )
 
 
 def _seconds(run: RunResult) -> float:

@@ -47,10 +47,11 @@ class Method:
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Method:
         """Make it of a run's flat config; the clip's defaults do not count."""
+        clip = {k[5:]: v for k, v in config.items() if k.startswith("clip.")}
         kept = {
             key: value
             for key, value in config.items()
-            if key not in _PER_RUN and not _is_default(key, value, config)
+            if key not in _PER_RUN and not _is_default(key, value, clip)
         }
         return cls(
             signature=json.dumps(kept, sort_keys=True),
@@ -65,12 +66,9 @@ class Method:
         )
 
 
-def _is_default(key: str, value: Any, config: Mapping[str, Any]) -> bool:
-    section, _, argument = key.partition(".")
-    if section != "clip" or argument == "name":
-        return False
-    clip = {k[5:]: v for k, v in config.items() if k.startswith("clip.")}
-    if clip.get("name") not in CLIPS:
+def _is_default(key: str, value: Any, clip: dict[str, Any]) -> bool:
+    argument = key.removeprefix("clip.")
+    if argument in (key, "name") or clip.get("name") not in CLIPS:
         return False
     try:
         return bool(value == argument_default(clip, argument))
@@ -201,7 +199,7 @@ class PooledResults:
                     if not run.num_steps or run.run_id in known:
                         continue
                     known.add(run.run_id)
-                    method = Method.of({**experiment.config, **run.config})
+                    method = Method.of(run.config)
                     runs = self._runs.setdefault(method.signature, [])
                     runs.append((method, run))
 

@@ -33,14 +33,11 @@ import numpy as np
 from paddle_adagc.files import atomic_write
 from paddle_adagc.lab.checksums import SEAL, check_seal, sealed
 from paddle_adagc.lab.processor import with_vectors
-from paddle_adagc.lab.report.judged import spike_mass
+from paddle_adagc.lab.report.judged import excess_over, spike_mass
+from paddle_adagc.lab.reproduce.statistics import MIN_SEEDS
 
 RESULTS = "results.jsonl"
 """Name of the file in a target's directory."""
-
-MIN_SEEDS = 8
-"""Pairs that a verdict takes: with 8 the sign-flip test sees one standard
-deviation with a power of 0.79, with 5 of 0.43."""
 
 SPIKE_EVENTS = "spike_events"
 """The measure that is a rate: events of the 10-sigma spike score with window
@@ -69,7 +66,7 @@ class RunResult:
     """Name of the run directory."""
 
     config: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """Options of this run alone, with dotted keys."""
+    """Its options, with dotted keys."""
 
     status: str = "finished"
     commit: str | None = None
@@ -114,9 +111,6 @@ class ExperimentResult:
     name: str
     title: str
     description: str = ""
-    config: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """Options that all of its runs share, with dotted keys."""
-
     paper: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
     """The paper's values: label -> method -> value."""
 
@@ -161,9 +155,6 @@ class TargetResult:
 
     target: str
     title: str
-    cuts: list[str] = dataclasses.field(default_factory=list)
-    """What a budget left out, as sentences."""
-
     experiments: list[ExperimentResult] = dataclasses.field(
         default_factory=list
     )
@@ -238,74 +229,48 @@ def with_derived(experiment: ExperimentResult) -> ExperimentResult:
     for run in experiment.all_runs:
         found = {"skip_steps": float(experiment.skip_steps)}
         if run.series:
-            loss, kept = decode_losses(run.series["loss"]), _kept(run)
-            kept[: experiment.skip_steps] = False
-            mass = spike_mass(loss[kept])
+            loss = decode_losses(run.series["loss"])
+            kept = np.arange(len(loss)) >= experiment.skip_steps
+            left_out = {
+                step
+                for first, last in run.series["left_out"]
+                for step in range(first, last + 1)
+            }
+            kept[[*left_out]] = False
             has_diverged = run.status == "diverged"
-            if mass is not None or has_diverged:
-                found["spike_mass"] = math.inf if has_diverged else mass or 0.0
+            mass = math.inf if has_diverged else spike_mass(loss[kept])
+            if mass is not None:
+                found["spike_mass"] = mass
             clean = references.get((run.seed, run.cpu_model))
-            if clean is not None and run.series.get("faults"):
-                found["excess_area_global"] = _area(run, loss, clean)
+            starts = [first for first, _ in run.series["faults"]]
+            excess = excess_over(loss, clean, starts, left_out, has_diverged)
+            if excess is not None:
+                found["excess_area_global"] = excess.area
         if run.num_steps:
             run = dataclasses.replace(run, measures={**run.measures, **found})
         runs.append(run)
     return dataclasses.replace(experiment, all_runs=runs)
 
 
-def _kept(run: RunResult) -> np.ndarray:
-    """Whether each step's loss says something about the model."""
-    kept = np.ones(run.series["loss"]["num_steps"], bool)
-    for first, last in run.series["left_out"]:
-        kept[first : last + 1] = False
-    return kept
-
-
-def _area(run: RunResult, loss: np.ndarray, clean: np.ndarray) -> float:
-    """Sum of ``loss - clean`` from the first fault on."""
-    size = len(clean) if run.status == "diverged" else len(loss)
-    size = min(size, len(clean))
-    own = np.full(size, np.nan)
-    own[: len(loss)] = loss[:size]
-    judged = np.isfinite(clean[:size])
-    kept = _kept(run)[:size]
-    judged[: len(kept)] &= kept
-    judged[: run.series["faults"][0][0]] = False
-    above = np.where(np.isfinite(own), own - clean[:size], np.inf)
-    return float(above[judged].sum())
-
-
 def merge_results(old: TargetResult, new: TargetResult) -> TargetResult:
     """All runs of both, the newer one of the same run; the newer timings."""
     experiments = []
     for experiment in new.experiments:
+        known = {(run.run_id, run.is_clean_twin) for run in experiment.all_runs}
         earlier = old.experiment(experiment.name)
-        is_run = any(run.num_steps for run in experiment.all_runs)
-        if earlier and is_run:
-            experiment = _merged(earlier, experiment)
+        if earlier and any(run.num_steps for run in experiment.all_runs):
+            kept = [
+                run
+                for run in earlier.all_runs
+                if (run.run_id, run.is_clean_twin) not in known
+            ]
+            experiment = dataclasses.replace(
+                experiment, all_runs=[*kept, *experiment.all_runs]
+            )
         experiments.append(experiment)
     names = {experiment.name for experiment in new.experiments}
     experiments += [e for e in old.experiments if e.name not in names]
     return dataclasses.replace(new, experiments=experiments)
-
-
-def _merged(old: ExperimentResult, new: ExperimentResult) -> ExperimentResult:
-    known = {(run.run_id, run.is_clean_twin) for run in new.all_runs}
-    common = {
-        key: value
-        for key, value in new.config.items()
-        if key in old.config and old.config[key] == value
-    }
-    runs = []
-    for experiment in (old, new):
-        for run in experiment.all_runs:
-            place = (run.run_id, run.is_clean_twin)
-            if experiment is old and place in known:
-                continue
-            full = {**experiment.config, **run.config}
-            own = {k: v for k, v in full.items() if k not in common}
-            runs.append(dataclasses.replace(run, config=own))
-    return dataclasses.replace(new, config=common, all_runs=runs)
 
 
 def write_results(path: str | os.PathLike[str], result: TargetResult) -> Path:
@@ -314,8 +279,16 @@ def write_results(path: str | os.PathLike[str], result: TargetResult) -> Path:
     for experiment in result.experiments:
         fields = dataclasses.asdict(experiment)
         runs = fields.pop("all_runs")
-        lines.append({"kind": "experiment", **fields})
+        configs = [run["config"] for run in runs]
+        shared = {
+            key: value
+            for key, value in next(iter(configs), {}).items()
+            if all(key in c and c[key] == value for c in configs)
+        }
+        lines.append({"kind": "experiment", **fields, "config": shared})
         for run in runs:
+            for key in shared:
+                del run["config"][key]
             filled = {
                 key: value
                 for key, value in run.items()
@@ -327,7 +300,6 @@ def write_results(path: str | os.PathLike[str], result: TargetResult) -> Path:
         "kind": "target",
         "target": result.target,
         "title": result.title,
-        "cuts": result.cuts,
         _CHECKSUM: hashlib.sha256(text.encode()).hexdigest(),
     }
     return atomic_write(path, _line(sealed(head)) + text)
@@ -352,6 +324,7 @@ def _encoded(value: Any) -> Any:
 def read_results(path: str | os.PathLike[str]) -> TargetResult:
     """Read results; a ValueError names a line that is damaged or changed."""
     result: TargetResult | None = None
+    shared: dict[str, Any] = {}
     content = Path(path).read_bytes()
     for number, line in enumerate(content.splitlines(), 1):
         try:
@@ -359,24 +332,26 @@ def read_results(path: str | os.PathLike[str]) -> TargetResult:
             kind = fields.pop("kind")
             if kind == "target":
                 _check_checksum({"kind": kind, **fields}, content)
-                for name in (_CHECKSUM, SEAL):
+                for name in (_CHECKSUM, SEAL, "cuts"):  # cuts: older files
                     fields.pop(name, None)
                 result = TargetResult(**fields)
             elif kind == "experiment" and result is not None:
+                shared = fields.pop("config", {})
                 result.experiments.append(ExperimentResult(**fields))
             elif kind == "cell" and result is not None:
                 measures = fields["measures"]
                 fields["measures"] = {n: float(measures[n]) for n in measures}
+                fields["config"] = {**shared, **fields.get("config", {})}
                 result.experiments[-1].all_runs.append(RunResult(**fields))
             else:
                 raise ValueError(f"a line of kind {kind!r} out of place")
+        except ValueError as error:
+            raise ValueError(f"{path}, line {number}: {error}") from error
         except (
-            *(AttributeError, IndexError, KeyError, TypeError),
+            *(AttributeError, LookupError, TypeError),
             *(OverflowError, RecursionError),
         ) as error:
             raise ValueError(f"{path}, line {number}: {error!r}") from error
-        except ValueError as error:
-            raise ValueError(f"{path}, line {number}: {error}") from error
     if result is None:
         raise ValueError(f"{path} is empty")
     return result
@@ -416,7 +391,8 @@ def encode_losses(losses: np.ndarray) -> dict[str, Any]:
     100. The codes' differences, high bytes before low bytes, go through zlib
     and base64. A negative loss is a ValueError.
     """
-    finite = losses[np.isfinite(losses)]
+    is_finite = np.isfinite(losses)
+    finite = losses[is_finite]
     if finite.size and finite.min() < 0:
         raise ValueError(
             f"a loss of {finite.min()} is negative: only losses >= 0 are stored"
@@ -428,7 +404,7 @@ def encode_losses(losses: np.ndarray) -> dict[str, Any]:
     codes = np.full(losses.shape, _NAN, np.uint16)
     codes[losses == np.inf] = _INFINITE
     scale = LAST_CODE / (high - low) if high > low else 0.0
-    codes[np.isfinite(losses)] = np.rint((logs - low) * scale).astype(np.uint16)
+    codes[is_finite] = np.rint((logs - low) * scale).astype(np.uint16)
     deltas = np.diff(codes, prepend=np.uint16(0)).astype("<u2")
     planes = deltas.view(np.uint8).reshape(-1, 2).T[::-1]
     packed = zlib.compress(planes.tobytes(), 9)

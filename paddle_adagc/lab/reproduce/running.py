@@ -5,13 +5,14 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
@@ -22,17 +23,14 @@ from paddle_adagc.lab.record.files import update_run_json
 from paddle_adagc.lab.reproduce.grid import PlannedRun, as_json
 
 ENDED = ("finished", "diverged")
-Runner = Callable[[PlannedRun, threading.Event], None]
 _ROOT = Path(__file__).resolve().parents[3]
 
 
-def run_all(
-    runs: Sequence[PlannedRun], num_jobs: int, runner: Runner | None = None
-) -> None:
+def run_all(runs: Sequence[PlannedRun], num_jobs: int) -> None:
     """Run the runs that have not ended yet, in order, ``num_jobs`` at a time.
 
-    Runs with the same directory are one. ``runner`` runs one until an event is
-    set. A RuntimeError names the log of a run that failed.
+    Runs with the same directory are one. A RuntimeError names the log of a run
+    that failed.
     """
     once = {run.directory: run for run in runs}
     todo = [run for run in once.values() if not has_ended(run)]
@@ -45,9 +43,7 @@ def run_all(
         tqdm(total=total, unit="step", smoothing=0.05, disable=None) as bar,
     ):
         try:
-            pending = {
-                pool.submit(runner or run_process, r, stop) for r in todo
-            }
+            pending = {pool.submit(run_process, run, stop) for run in todo}
             while pending:
                 done, pending = concurrent.futures.wait(
                     pending, 1.0, concurrent.futures.FIRST_EXCEPTION
@@ -126,19 +122,16 @@ def run_until(
     )
     try:
         while not stop.is_set():
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 return process.wait(1.0)
-            except subprocess.TimeoutExpired:
-                continue
         return None
     finally:
-        if process.poll() is None:
-            process.terminate()
-            try:
-                process.wait(5.0)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        process.terminate()
+        try:
+            process.wait(5.0)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def has_ended(run: PlannedRun) -> bool:

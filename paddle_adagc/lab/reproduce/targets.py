@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ from paddle_adagc.lab.reproduce.results import (
     merge_results,
     write_results,
 )
-from paddle_adagc.lab.reproduce.running import Runner, run_all
+from paddle_adagc.lab.reproduce.running import run_all
 from paddle_adagc.lab.reproduce.timing import gpu_hours, run_timing
 from paddle_adagc.lab.reproduce.verdicts import Verdict, judge
 from paddle_adagc.stability.spike_score import group_events
@@ -72,120 +72,95 @@ class Finished:
     """The HTML report; None where nothing was trained."""
 
 
-class Reproduction:
-    """Targets, each named after its grid's file, from grid to report.
+def reproduce(
+    grid_files: Sequence[Path],
+    output_dir: Path,
+    *,
+    max_steps: int | None = None,
+    claims: Sequence[Claim] = (),
+    committed: Mapping[str, TargetResult] | None = None,
+    num_jobs: int = 1,
+) -> list[Finished]:
+    """Run what is missing of targets, and write every target's report.
 
-    Claims of other targets are left alone; verdicts take the runs of the
-    ``committed`` results, too. ``say`` gets a text before and after an
-    experiment; ``run`` runs one run, by default in a process of its own.
+    A target is named after its grid's file. Claims of other targets are left
+    alone; verdicts take the runs of the ``committed`` results, too.
     """
-
-    def __init__(
-        self,
-        grid_files: Sequence[Path],
-        output_dir: Path,
-        *,
-        claims: Sequence[Claim] = (),
-        committed: Mapping[str, TargetResult] | None = None,
-        num_jobs: int = 1,
-        say: Callable[[str], None] = lambda text: None,
-        run: Runner | None = None,
-    ) -> None:
-        self._targets = {path.stem: load_target(path) for path in grid_files}
-        self._files = {path.stem: path for path in grid_files}
-        self._output_dir = output_dir
-        self._claims = [
-            c for c in claims if {*targets_of([c])} <= {*self._files}
+    num_jobs = check_integer("num_jobs", num_jobs, 1)
+    files = {path.stem: path for path in grid_files}
+    targets = {name: load_target(path) for name, path in files.items()}
+    store, timed = output_dir / STORE, output_dir / "timings"
+    grids = {
+        name: [
+            (e, make_runs(e, files[name], store, max_steps=max_steps))
+            for e in target.experiments
         ]
-        self._known = dict(committed or {})
-        self._catalogue = Catalogue(self._files)
-        self._num_jobs = check_integer("num_jobs", num_jobs, 1)
-        self._say = say
-        self._run = run
-
-    def reproduce(self, max_steps: int | None = None) -> list[Finished]:
-        """Run what is missing and write every target's report."""
-        store = self._output_dir / STORE
-        grids = {
-            name: [
-                (e, make_runs(e, self._files[name], store, max_steps=max_steps))
-                for e in target.experiments
-            ]
-            for name, target in self._targets.items()
-        }
-        timings = {name: self._time(name) for name in grids}
-        number, total = 0, sum(map(len, grids.values()))
-        for name, planned in grids.items():
-            for config, runs in planned:
-                number += 1
-                self._say(f"{number} of {total}: {config.title}")
-                run_all(runs, self._num_jobs, self._run)
-                found = load_experiment(config, runs, self._output_dir / name)
-                self._say("\n".join(f"  {x}" for x in headline(found)))
-        return [
-            self._write(name, planned, timings[name])
-            for name, planned in grids.items()
+        for name, target in targets.items()
+    }
+    # Nothing else runs while clips are timed.
+    timings = {
+        name: [
+            *(run_timing(t, files[name], timed) for t in target.timings),
+            *([gpu_hours()] if target.gpu_hours else []),
         ]
-
-    def _time(self, name: str) -> list[ExperimentResult]:
-        """Time what a target times, while nothing else runs."""
-        target = self._targets[name]
-        found = [
-            run_timing(timing, self._files[name], self._output_dir / "timings")
-            for timing in target.timings
+        for name, target in targets.items()
+    }
+    number, total = 0, sum(map(len, grids.values()))
+    for name, grid in grids.items():
+        for config, runs in grid:
+            number += 1
+            print(f"{number} of {total}: {config.title}", flush=True)
+            run_all(runs, num_jobs)
+            found = load_experiment(config, runs, output_dir / name)
+            print(*(f"  {x}" for x in headline(found)), sep="\n", flush=True)
+    known, catalogue = dict(committed or {}), Catalogue(files)
+    finished = []
+    for name, grid in grids.items():
+        directory = output_dir / name
+        shown = [load_experiment(*planned, directory) for planned in grid]
+        results = [
+            summarise_experiment(experiment, config.name, config.paper)
+            for experiment, (config, _) in zip(shown, grid, strict=True)
         ]
-        return [*found, *([gpu_hours()] if target.gpu_hours else [])]
-
-    def _write(
-        self,
-        name: str,
-        planned: Sequence[tuple[ExperimentConfig, Sequence[PlannedRun]]],
-        timings: Sequence[ExperimentResult],
-    ) -> Finished:
-        """Write ``report.html``, ``tables.md`` and the results."""
-        directory, title = self._output_dir / name, self._targets[name].title
-        shown, results = [], []
-        for config, runs in planned:
-            experiment = load_experiment(config, runs, directory)
-            shown.append(experiment)
-            results.append(
-                summarise_experiment(experiment, config.name, config.paper)
-            )
         result = TargetResult(
-            target=name, title=title, experiments=[*results, *timings]
+            target=name,
+            title=targets[name].title,
+            experiments=[*results, *timings[name]],
         )
         write_results(directory / RESULTS, result)
-        verdicts = self._judge(result)
-        text = target_markdown(result)
-        if verdicts:
-            text += f"\n## Claims\n\n{verdicts_markdown(verdicts)}"
-        atomic_write(directory / TABLES, text)
-        if not (verdicts or timings):
-            is_few = any(len(experiment.seeds) < 3 for experiment in shown)
-            text = _FEW_SEEDS if is_few else ""
-        report = directory / REPORT
-        report.unlink(missing_ok=True)
-        if not shown:
-            return Finished(directory, result, verdicts, text, None)
-        claims = [
-            (
-                v.claim.where,
-                v.claim.claim,
-                v.label,
-                v.evidence.replace("\n", "; "),
-            )
-            for v in verdicts
-        ]
-        write_report(report, title, shown, claims=claims)
-        return Finished(directory, result, verdicts, text, report)
+        earlier = known.get(name)
+        known[name] = merge_results(earlier, result) if earlier else result
+        own = [c for c in claims if c.target == name]
+        own = [c for c in own if {*targets_of([c])} <= {*files}]
+        verdicts = judge(own, PooledResults(catalogue, known))
+        finished.append(_write(directory, result, shown, verdicts))
+    return finished
 
-    def _judge(self, result: TargetResult) -> list[Verdict]:
-        earlier = self._known.get(result.target)
-        if earlier is not None:
-            result = merge_results(earlier, result)
-        self._known[result.target] = result
-        claims = [c for c in self._claims if c.target == result.target]
-        return judge(claims, PooledResults(self._catalogue, self._known))
+
+def _write(
+    directory: Path,
+    result: TargetResult,
+    shown: list[Experiment],
+    verdicts: list[Verdict],
+) -> Finished:
+    """Write ``tables.md`` and, if anything was trained, ``report.html``."""
+    text = target_markdown(result)
+    if verdicts:
+        text += f"\n## Claims\n\n{verdicts_markdown(verdicts)}"
+    atomic_write(directory / TABLES, text)
+    if not verdicts and len(shown) == len(result.experiments):
+        is_few = any(len(experiment.seeds) < 3 for experiment in shown)
+        text = _FEW_SEEDS if is_few else ""
+    report = directory / REPORT
+    report.unlink(missing_ok=True)
+    if not shown:
+        return Finished(directory, result, verdicts, text, None)
+    claims = [
+        (v.claim.where, v.claim.claim, v.label, v.evidence.replace("\n", "; "))
+        for v in verdicts
+    ]
+    write_report(report, result.title, shown, claims=claims)
+    return Finished(directory, result, verdicts, text, report)
 
 
 def load_experiment(
@@ -203,7 +178,7 @@ def load_experiment(
         title=config.title,
         description=config.description,
         runs=records[False],
-        clean_runs=records[True] or None,
+        clean_runs=records[True],
         skip_steps=min(config.skip_steps, longest // 10),
         windows=(1000, 200) if longest > 1000 else (200,),
         directory=folder,
@@ -243,31 +218,20 @@ def summarise_experiment(
             for _, run, _ in rows[-len(runs) :]
             if run.clean
         ]
-    configs = [flatten(judged.config) for _, judged, _ in rows]
-    common = {
-        key: value
-        for key, value in configs[0].items()
-        if key not in _SEEDS
-        and all(key in other and other[key] == value for other in configs)
-    }
     return ExperimentResult(
         name=name,
         title=experiment.title,
         description=experiment.description,
-        config=common,
         paper=paper or {},
         skip_steps=experiment.skip_steps,
-        all_runs=[
-            _run_result(method, judged, is_twin, {*common, *_SEEDS})
-            for method, judged, is_twin in rows
-        ],
+        all_runs=[_run_result(*row) for row in rows],
     )
 
 
 def _run_result(
-    method: str, judged: JudgedRun, is_clean_twin: bool, left_out: set[str]
+    method: str, judged: JudgedRun, is_clean_twin: bool
 ) -> RunResult:
-    """Return a run's line, without the options that are ``left_out``."""
+    """Return what a results file keeps of a run."""
     run, facts = judged.run, judged.run.run
     options = flatten(judged.config)
     return RunResult(
@@ -275,7 +239,7 @@ def _run_result(
         seed=facts["seed"],
         is_clean_twin=is_clean_twin,
         key=digest(judged.config),
-        config={k: v for k, v in options.items() if k not in left_out},
+        config={k: v for k, v in options.items() if k not in _SEEDS},
         status=str(facts.get("status", "unknown")),
         commit=facts.get("commit"),
         versions=facts.get("versions", {}),

@@ -7,11 +7,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import platform
-import statistics
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from paddle_adagc.files import atomic_write_json
 from paddle_adagc.lab.reproduce.grid import TimingConfig, digest
@@ -119,24 +120,22 @@ def _measures(
         }
     from paddle_adagc.lab.benchmark import training_step
 
-    steps, length = timing.steps, timing.steps * timing.repetitions
-    seconds = training_step.compare(config, length)
-
-    def medians(values: Sequence[float], factor: float) -> list[float]:
-        return [
-            factor * statistics.median(values[start : start + steps])
-            for start in range(0, length, steps)
-        ]
-
-    found: dict[str, dict[str, list[float]]] = {
-        "step_ms": {},
-        "percent_of_global_gc": {},
+    num_steps = timing.repetitions * timing.steps
+    seconds = {
+        clip: np.reshape(own, (timing.repetitions, timing.steps))
+        for clip, own in training_step.compare(config, num_steps).items()
     }
-    for clip, mine in seconds.items():
-        ratios = [a / b for a, b in zip(mine, seconds["GlobalGC"], strict=True)]
-        found["step_ms"][clip] = medians(mine, 1e3)
-        found["percent_of_global_gc"][clip] = medians(ratios, 100)
-    return found
+    reference = seconds["GlobalGC"]
+    return {
+        "step_ms": {
+            clip: (1e3 * np.median(own, axis=1)).tolist()
+            for clip, own in seconds.items()
+        },
+        "percent_of_global_gc": {
+            clip: (100 * np.median(own / reference, axis=1)).tolist()
+            for clip, own in seconds.items()
+        },
+    }
 
 
 def _as_result(

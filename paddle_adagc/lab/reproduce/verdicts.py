@@ -19,12 +19,16 @@ from paddle_adagc.lab.reproduce.comparisons import (
 from paddle_adagc.lab.reproduce.pool import PooledResults
 from paddle_adagc.lab.reproduce.results import (
     EVENTS,
-    MIN_SEEDS,
     SPIKE_EVENTS,
     RunResult,
     longest,
 )
-from paddle_adagc.lab.reproduce.statistics import ALPHA, ONE_SIDED, holm
+from paddle_adagc.lab.reproduce.statistics import (
+    ALPHA,
+    MIN_SEEDS,
+    ONE_SIDED,
+    holm,
+)
 
 REPRODUCED = "reproduced"
 PARTLY = "partly"
@@ -179,7 +183,7 @@ def judge(claims: Sequence[Claim], source: PooledResults) -> list[Verdict]:
     smaller than the margin is none, significant or not. An event where there
     should be none leaves a part if the events are fewer than the control's,
     nothing if they are no fewer. Every other verdict takes
-    :data:`~.results.MIN_SEEDS` pairs. :data:`LABELS` says what follows.
+    :data:`~.statistics.MIN_SEEDS` pairs. :data:`LABELS` says what follows.
 
     Without the six primary ones the correction is over those that are there.
     """

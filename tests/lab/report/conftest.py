@@ -2,12 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Synthetic run directories, written by the real RunWriter."""
 
-from __future__ import annotations
-
-import dataclasses
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+import types
 
 import numpy as np
 import pytest
@@ -21,19 +16,26 @@ from paddle_adagc.lab.record.files import (
 from paddle_adagc.lab.report.experiment import Experiment
 
 LAYER_TENSORS = (
-    "attention.q_proj",
-    "attention.k_proj",
-    "attention.v_proj",
-    "attention.o_proj",
-    "input_layernorm",
-    "post_attention_layernorm",
-    "mlp.gate_proj",
-    "mlp.up_proj",
-    "mlp.down_proj",
+    *(f"attention.{part}_proj" for part in "qkvo"),
+    *("input_layernorm", "post_attention_layernorm"),
+    *(f"mlp.{part}_proj" for part in ("gate", "up", "down")),
 )
+CALM = {
+    "method": "AdaGC",
+    "seed": 1,
+    "steps": 400,
+    "floor": 1.0,  # loss that the run ends at, nat
+    "noise": 0.01,
+    "spikes": {},  # step -> height in nat; it decays within about 30 steps
+    "outliers": (),  # steps around which most gradient norms surge
+    "faults": {},  # step -> fault
+    "nan_from": None,  # step from which the loss is NaN; 5 steps later: the end
+    "layers": 1,  # whose tensors are logged; 0 logs no tensors
+    "status": "finished",
+}
 
 
-def tensor_names(num_layers: int) -> list[str]:
+def tensor_names(num_layers):
     """Names of a small decoder, in the model's order."""
     layers = [
         f"layers.{layer}.{name}.weight"
@@ -43,54 +45,19 @@ def tensor_names(num_layers: int) -> list[str]:
     return ["embed_tokens.weight", *layers, "norm.weight", "lm_head.weight"]
 
 
-@dataclasses.dataclass
-class Spec:
-    """A run to make up; every field has the default of a calm run."""
-
-    method: str = "AdaGC"
-    seed: int = 1
-    steps: int = 400
-    floor: float = 1.0
-    """Loss that the run ends at, nat."""
-
-    noise: float = 0.01
-    spikes: dict[int, float] = dataclasses.field(default_factory=dict)
-    """Height in nat of a spike by step; it decays within about 30 steps."""
-
-    outliers: tuple[int, ...] = ()
-    """Steps around which the gradient norms of most tensors surge."""
-
-    faults: dict[int, dict[str, Any]] = dataclasses.field(default_factory=dict)
-    nan_from: int | None = None
-    """Step from which the loss is NaN; the run stops 5 steps later."""
-
-    layers: int = 1
-    """Layers whose tensors are logged; 0 logs no tensors."""
-
-    status: str = "finished"
-
-
-def make_experiment(
-    runs: dict[str, list[RunRecord]],
-    *,
-    skip_steps: int = 60,
-    windows: tuple[int, ...] = (100, 40),
-    last_steps: int = 20,
-    **fields: Any,
-) -> Experiment:
+def make_experiment(runs, **fields):
     """An experiment of short runs."""
-    fields = {"title": "Test", "description": "A test.", **fields}
-    return Experiment(
-        runs=runs,
-        skip_steps=skip_steps,
-        windows=windows,
-        last_steps=last_steps,
-        **fields,
-    )
+    defaults = {
+        "title": "Test",
+        "description": "A test.",
+        "skip_steps": 60,
+        "windows": (100, 40),
+    }
+    return Experiment(runs=runs, **(defaults | fields))
 
 
-def losses(spec: Spec) -> np.ndarray:
-    """The loss series of ``spec``."""
+def losses(spec):
+    """The loss series of a run."""
     rng = np.random.default_rng(spec.seed)
     steps = np.arange(spec.steps)
     loss = spec.floor + 4.5 * np.exp(-steps / (spec.steps / 14))
@@ -104,10 +71,8 @@ def losses(spec: Spec) -> np.ndarray:
     return loss
 
 
-def tensor_blocks(spec: Spec, names: list[str], num_steps: int) -> np.ndarray:
+def tensor_blocks(spec, names, num_steps):
     """Norms, gamma and moments: ``[num_steps, len(QUANTITIES), tensors]``."""
-    if not names:
-        return np.zeros((num_steps, len(QUANTITIES), 0))
     rng = np.random.default_rng(spec.seed + 1000)
     scale = np.exp(rng.normal(-2.5, 0.8, len(names)))
     norm = scale * np.exp(0.12 * rng.standard_normal((num_steps, len(names))))
@@ -117,8 +82,7 @@ def tensor_blocks(spec: Spec, names: list[str], num_steps: int) -> np.ndarray:
         norm *= np.exp(6 * np.outer(hit, weight))
     for step, fault in spec.faults.items():
         if step < num_steps:
-            hit_tensors = [name in fault["tensors"] for name in names]
-            norm[step, hit_tensors] *= 300.0
+            norm[step, [name in fault["tensors"] for name in names]] *= 300.0
     blocks = np.full((num_steps, len(QUANTITIES), len(names)), np.nan)
     gamma = norm[0].copy()
     first, second = np.zeros(len(names)), np.zeros(len(names))
@@ -135,18 +99,19 @@ def tensor_blocks(spec: Spec, names: list[str], num_steps: int) -> np.ndarray:
     return blocks
 
 
-def make_directory(directory: Path, spec: Spec) -> RunRecord:
-    """Write the run of ``spec`` and read it back."""
+def make_directory(directory, **fields):
+    """Write a calm run with other ``fields`` and read it back."""
+    spec = types.SimpleNamespace(**(CALM | fields))
     names = tensor_names(spec.layers) if spec.layers else []
     loss = losses(spec)
-    blocks = tensor_blocks(spec, names, len(loss))
+    blocks = tensor_blocks(spec, names, len(loss)) if names else None
     writer = RunWriter(directory, names)
     adagc = spec.method == "AdaGC"
     clip = {"name": "global_norm", "lambda_abs": 1.0}
     if adagc:
         clip = {"name": "adagc", "lambda_abs": 1.0, "beta": 0.9, "t_start": 20}
     for step, value in enumerate(loss):
-        metrics: dict[str, Any] = {
+        metrics = {
             "step": step,
             "loss": float(value),
             "clip_seconds": 0.0012 if adagc else 0.0005,
@@ -172,14 +137,14 @@ def make_directory(directory: Path, spec: Spec) -> RunRecord:
 
 
 @pytest.fixture
-def make_run(tmp_path: Path) -> Callable[..., RunRecord]:
-    """``make_run(method=..., seed=..., ...)``: a run as :class:`Spec` says."""
+def make_run(tmp_path):
+    """``make_run(method=..., seed=..., ...)``: a run, calm but for these."""
 
-    def make(**fields: Any) -> RunRecord:
-        spec = Spec(**fields)
-        folder = f"{spec.method}-seed{spec.seed}"
+    def make(**fields):
+        spec = CALM | fields
+        folder = f"{spec['method']}-seed{spec['seed']}"
         number = len(list(tmp_path.glob(f"{folder}*")))
         name = f"{folder}-{number}" if number else folder
-        return make_directory(tmp_path / name, spec)
+        return make_directory(tmp_path / name, **fields)
 
     return make

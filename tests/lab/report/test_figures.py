@@ -9,11 +9,12 @@ import pytest
 from lab.report.conftest import make_experiment
 
 from paddle_adagc.lab.report.charts import (
+    QUANTITIES,
     excess_chart,
     is_noisy,
     loss_chart,
-    moment_charts,
     smooth,
+    tensor_charts,
 )
 from paddle_adagc.lab.report.figures import (
     clip_threshold,
@@ -83,7 +84,7 @@ def test_excess_is_that_over_the_run_without_faults(make_run):
     (line,) = excess_chart(exp).lines
     assert np.allclose(line.values[:251], 0)
     assert line.values[251] == pytest.approx(2.0)
-    assert excess_chart(dataclasses.replace(exp, clean_runs=None)) is None
+    assert excess_chart(dataclasses.replace(exp, clean_runs={})) is None
 
 
 def test_noisy_series_are_smoothed_by_the_mean_of_the_past():
@@ -98,12 +99,6 @@ def test_noisy_series_are_smoothed_by_the_mean_of_the_past():
     assert smoothed[499] == pytest.approx(noisy[495:500].mean())
     assert smoothed[502] == pytest.approx(np.nanmean(noisy[498:503]))
     assert np.isnan(smoothed[500])
-
-
-def test_loss_of_a_corrupted_batch_is_not_drawn(make_run):
-    faults = {200: {"kind": "random_tokens", "tensors": []}}
-    values = loss_line(make_run(faults=faults)).values
-    assert np.flatnonzero(np.isnan(values)).tolist() == [200]
 
 
 def test_focus_is_the_fault_and_the_tensor_it_names(faulty):
@@ -156,11 +151,12 @@ def test_threshold_is_what_the_clip_left(make_run):
     assert clip_threshold(make_run(method="GlobalGC")) is None
 
 
-def test_moment_charts_overlay_the_methods(faulty):
+def test_charts_of_a_tensor_overlay_the_methods(faulty):
     focus = choose_focus(faulty)
-    first, second = moment_charts(faulty, focus)
     colors = method_colors(faulty.runs)
-    for chart, quantity in ((first, "moment1"), (second, "moment2")):
+    place = focus.seed_index, focus.start, focus.stop
+    charts = tensor_charts(faulty, focus.tensors, QUANTITIES, *place)
+    for chart, quantity in zip(charts, QUANTITIES, strict=True):
         assert [line.color for line in chart.lines] == list(colors.values())
         assert chart.start == focus.start
         for (run,), line in zip(faulty.runs.values(), chart.lines, strict=True):

@@ -13,7 +13,6 @@ from lab.report.conftest import make_experiment
 
 from paddle_adagc.lab.report import html as report_html
 from paddle_adagc.lab.report.html import write_report
-from paddle_adagc.lab.report.measures import measure_experiment
 from paddle_adagc.lab.report.tables import measure_table
 
 
@@ -30,7 +29,7 @@ def chart_data(text):
 def numbers(*args, **fields):
     """``{group: {label: [cell, ...]}}``, and ``{title: who wins}``."""
     experiment = make_experiment(*args, **fields)
-    table = measure_table(experiment, measure_experiment(experiment))
+    table = measure_table(experiment)
     cells = {
         group: {row.measure.label: [*row.cells.values()] for row in rows}
         for group, rows in table.groups()
@@ -65,7 +64,7 @@ def test_numbers_of_one_seed(pair):
     assert int(table[spikes]["Spikes"][0]) > 0
     assert table[spikes]["Spikes"][1] == "0"
     assert table[spikes]["Spike events"][0] == "1"
-    ends = [f"{runs[0].loss[-20:].mean():.4f}" for runs in pair.values()]
+    ends = [f"{runs[0].loss[-100:].mean():.4f}" for runs in pair.values()]
     assert table["At the end"]["Training loss (nat)"] == ends
     assert table["At the end"]["Validation loss (nat)"] == ["1.1000"] * 2
     assert table["The run"]["Clip time per step (ms)"] == ["0.50", "1.20"]
@@ -89,7 +88,7 @@ def test_several_seeds(make_run, tmp_path):
     table, winners = numbers(runs)
     events = table["Spikes, window 100 steps"]["Spike events"]
     assert events == ["1 / 1 / 1", "0 / 0 / 0"]
-    ends = [run.loss[-20:].mean() for run in runs["AdaGC"]]
+    ends = [run.loss[-100:].mean() for run in runs["AdaGC"]]
     assert table["At the end"]["Training loss (nat)"][1] == (
         f"{np.mean(ends):.4f} ± {np.std(ends, ddof=1):.4f}"
     )
@@ -99,8 +98,6 @@ def test_several_seeds(make_run, tmp_path):
     assert "3 seeds (3, 4, 5)" in text
     assert "fewer than 3 seeds" not in text
     line = chart_data(text)["experiment-1-curves-0"]["lines"][0]
-    series = np.array([run.loss for run in runs["GlobalGC"]])
-    np.testing.assert_allclose(line["values"], series.mean(0), rtol=1e-4)
     assert 250 in [step for step, _ in line["marks"]]
 
 
@@ -197,5 +194,5 @@ def test_config_versions_and_raw_files(pair, make_run, tmp_path):
     assert "injected fault" not in text.lower()  # there is none
     assert "<b>A&B</b>" not in text
     assert "1 &lt; &lt;b&gt;A" in text
-    assert f"{calm['AdaGC'][0].loss[-20:].mean():.4f}" in text
+    assert f"{calm['AdaGC'][0].loss[-100:].mean():.4f}" in text
     assert 'href="#experiment-2"' in text

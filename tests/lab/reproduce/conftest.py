@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tiny grids, made-up claims and results, runs without a process."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from omegaconf import OmegaConf
@@ -76,10 +78,14 @@ def cell(
     )
 
 
-def result(*cells, target="t", **fields):
-    """The result of a target with one experiment of these runs."""
+def result(*cells, target="t", config=None, **fields):
+    """The result of a target with one experiment of runs that share options."""
     fields = {"name": "e", "title": "E", **fields}
-    experiment = ExperimentResult(all_runs=[*cells], **fields)
+    runs = [
+        dataclasses.replace(run, config={**(config or {}), **run.config})
+        for run in cells
+    ]
+    experiment = ExperimentResult(all_runs=runs, **fields)
     return TargetResult(target=target, title="T", experiments=[experiment])
 
 
@@ -123,9 +129,3 @@ def write_grid(tmp_path):
         return tmp_path / file
 
     return write
-
-
-@pytest.fixture
-def fake_runs():
-    """``fake_runs()``: see :class:`FakeRuns`."""
-    return FakeRuns

@@ -14,7 +14,8 @@ from paddle_adagc.lab.reproduce.claims import (
 )
 from paddle_adagc.lab.reproduce.grid import load_target
 from paddle_adagc.lab.reproduce.pool import Catalogue
-from paddle_adagc.lab.reproduce.results import MIN_SEEDS, SPIKE_EVENTS
+from paddle_adagc.lab.reproduce.results import SPIKE_EVENTS
+from paddle_adagc.lab.reproduce.statistics import MIN_SEEDS
 from paddle_adagc.lab.reproduce.timing import PLAN, gpu_hours
 
 CONFIGS = Path(__file__).parents[3] / "configs"

@@ -8,8 +8,8 @@ from pages import load_tool
 
 from paddle_adagc.lab.reproduce.claims import Rules
 from paddle_adagc.lab.reproduce.pages import (
-    Pages,
     collect_results,
+    made_files,
     table_markdown,
 )
 from paddle_adagc.lab.reproduce.pool import Catalogue
@@ -63,8 +63,9 @@ def test_claims_and_labels_are_escaped_and_counted(write_grid, tmp_path):
     path = write_grid("t.yaml", {"seeds": [3]})
     zero = rule("zero", "spike_events", ["GlobalGC"], methods=["AdaGC"])
     claim = make_claim(zero, experiment="tiny", paper="0 | none")
-    pages = Pages(Rules([claim]), Catalogue({"t": path}), {})
-    page = pages.made_files(tmp_path, tmp_path)[tmp_path / "results.md"]
+    rules, catalogue = Rules([claim]), Catalogue({"t": path})
+    files = made_files(rules, catalogue, {}, tmp_path, tmp_path)
+    page = files[tmp_path / "results.md"]
     line = r"[It is so.](results/claims.md#c) | 0 \| none | – |"
     assert f"{line} **not run** |" in page
     assert "Of 1 claims of the paper: 1 not run." in page

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from lab.report.conftest import Spec, make_directory, make_experiment
+from lab.report.conftest import make_directory, make_experiment
 from lab.reproduce.conftest import cell
 from lab.reproduce.conftest import result as made
 
@@ -31,6 +31,7 @@ from paddle_adagc.stability import WATCHES, Monitor
 from paddle_adagc.stability.spike_score import spike_score
 
 ERNIE = Path(__file__).parents[3] / "results/ernie.jsonl"
+TARGET = '{"kind": "target", "target": "t", "title": "T"}'
 CONFIG = {"schedule.kind": "constant", "train.max_steps": 2500, "a": 1}
 
 
@@ -61,10 +62,12 @@ def test_every_file_is_searched_and_a_run_counts_once():
 def test_lengths_pool_under_a_constant_schedule_alone():
     short = cell("short")
     long = cell("long", steps=4000, config={"train.max_steps": 4000})
-    for kind, expected in (("constant", [short, long]), ("cosine", [short])):
+    both = ["short", "long"]
+    for kind, expected in (("constant", both), ("cosine", ["short"])):
         config = {**CONFIG, "schedule.kind": kind}
         pool = pooled(result(short, long, config=config))
-        assert pool.runs_of(Method.of(config)) == expected
+        found = pool.runs_of(Method.of(config))
+        assert [run.key for run in found] == expected
 
 
 def test_pairs_share_seed_length_and_processor():
@@ -102,7 +105,6 @@ def test_merging_keeps_all_runs_and_their_configs():
     (experiment,) = merged.experiments
     found = {c.key: c.config.get("a") for c in experiment.all_runs}
     assert found == {"x": 2, "y": 1, "z": 2}
-    assert "a" not in experiment.config
     x, y = (
         pooled(merged).runs_of(Method.of({**CONFIG, "a": a})) for a in (2, 1)
     )
@@ -112,11 +114,17 @@ def test_merging_keeps_all_runs_and_their_configs():
 
 
 def test_results_come_back_from_their_file(tmp_path):
-    first = result(cell("x", loss=math.inf), cell("y", loss=-math.inf))
+    own = cell("y", loss=-math.inf, config={"a": 2})
+    first = result(cell("x", loss=math.inf), own)
     path = write_results(tmp_path / "deep/t.jsonl", first)
     assert read_results(path) == first
-    for line in path.read_text().splitlines():
+    _, *lines = (
         json.loads(line, parse_constant=lambda name: pytest.fail(name))
+        for line in path.read_text().splitlines()
+    )
+    shared = {key: value for key, value in CONFIG.items() if key != "a"}
+    configs = [line.get("config") for line in lines]
+    assert configs == [shared, {"a": 1}, {"a": 2}]
 
 
 @pytest.mark.parametrize(
@@ -126,6 +134,7 @@ def test_results_come_back_from_their_file(tmp_path):
         ("{", "line 1"),
         ('{"kind": "cell", "method": "A"}', "line 1"),
         ('{"kind": "target", "target": "t", "titel": "T"}', "titel"),
+        (f'{TARGET}\n{{"kind": "cell", "measures": {{}}}}', "line 2: IndexE"),
     ],
 )
 def test_bad_results_are_named(tmp_path, text, message):
@@ -138,13 +147,10 @@ def test_bad_results_are_named(tmp_path, text, message):
 @pytest.fixture
 def summarise(tmp_path):
     def make(config=None, **fields):
-        record = make_directory(tmp_path / "run", Spec(**fields))
+        record = make_directory(tmp_path / "run", **fields)
         record.run["config"] = config or {}
         experiment = make_experiment(
-            {"AdaGC": [record]},
-            skip_steps=20,
-            windows=(1000, 200),
-            last_steps=100,
+            {"AdaGC": [record]}, skip_steps=20, windows=(1000, 200)
         )
         return summarise_experiment(experiment, "e").all_runs[0]
 

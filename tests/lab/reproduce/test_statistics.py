@@ -10,16 +10,19 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lab.reproduce.conftest import cell
 from scipy import stats
 
+from paddle_adagc.lab.reproduce.comparisons import differences_of
 from paddle_adagc.lab.reproduce.statistics import (
     Rate,
     clustered_rate_p,
     detectable,
     holm,
-    paired_differences,
+    mean_limits,
     pairs_to_decide,
     rate_p,
+    rate_ratio,
     rate_seeds_to_decide,
     sign_flip_p,
 )
@@ -51,12 +54,12 @@ def test_infinite_differences_count_by_rank():
 
 
 def test_a_run_that_diverged_is_infinitely_high():
-    differences = paired_differences(
-        [1.0, 2.0, math.nan], [math.nan, 1.5, math.inf]
-    )
-    assert differences.tolist() == [-math.inf, 0.5, 0.0]
-    accuracies = paired_differences([-math.inf, 30.0], [40.0, -math.inf])
-    assert accuracies.tolist() == [-math.inf, math.inf]
+    nan, inf = math.nan, math.inf
+    values = ((1.0, nan), (2.0, 1.5), (nan, inf), (-inf, 40.0), (30.0, -inf))
+    pairs = [(cell("a", x=a), cell("b", x=b)) for a, b in values]
+    expected = [-inf, 0.5, 0.0, -inf, inf]
+    assert differences_of(pairs, "x").tolist() == expected
+    assert differences_of(pairs[1:2], "x", 2.0).tolist() == [-1.0]
 
 
 @pytest.mark.parametrize(
@@ -77,6 +80,17 @@ def test_rates_are_compared_given_all_events():
     assert third.less == pytest.approx((2 / 3) ** 7)
 
 
+def test_a_ratio_of_rates_and_its_limits():
+    # 1 of 4 events on a third of the steps.
+    assert rate_ratio(Rate(1, 50), Rate(3, 100))[0] == pytest.approx(2 / 3)
+    highest = 1 - 0.025 ** (1 / 7)  # share of which none in 7 is that rare
+    found = rate_ratio(Rate(0, 50), Rate(7, 100))
+    assert found == pytest.approx((0, 0, 2 * highest / (1 - highest)))
+    assert rate_ratio(Rate(7, 50), Rate(0, 100))[0] == math.inf
+    none = rate_ratio(Rate(0, 50), Rate(0, 100))
+    assert none == pytest.approx((math.nan, 0, math.inf), nan_ok=True)
+
+
 def test_limits_of_a_rate_are_exact():
     assert Rate(0, 10_000).text == "0.00 (0.00-0.37)"
     four = re.findall(r"[\d.]+", Rate(4, 1).text)
@@ -93,6 +107,15 @@ def test_events_that_come_in_clusters_decide_less():
     burst = [Rate(8, 1000), *none[1:]]
     assert clustered_rate_p(none, burst).less == 0.5
     assert clustered_rate_p(burst, none).greater == 0.5
+    dense = [Rate(1, 100)] * 8  # as many events, at a higher rate
+    assert clustered_rate_p(one, dense).less == pytest.approx(2**-8)
+
+
+def test_limits_of_a_mean():
+    # Student's t of 2 degrees of freedom, 4.303, times 1 / sqrt(3).
+    limits = mean_limits(np.array([1.0, 2.0, 3.0]))
+    assert limits == pytest.approx((2, 2 - 2.484, 2 + 2.484), abs=1e-3)
+    assert mean_limits(np.array([1.5])) == (1.5, 1.5, 1.5)
 
 
 def test_holm_by_hand():
@@ -104,18 +127,17 @@ def test_holm_by_hand():
 def test_pairs_to_decide_and_what_they_see():
     differences = np.array([-1.0, 0.0, -1.0, 0.0])
     # A mean of 0.5 at a deviation of 0.577: (2.486 * 0.577 / 0.5)^2 = 8.2.
-    assert pairs_to_decide(differences, None, 8) == 9
-    assert pairs_to_decide(differences, None, 12) == 12
-    assert pairs_to_decide(np.array([-1.0, 1.0]), None, 8) is None
-    assert pairs_to_decide(np.array([-1.0, 1.0]), 100.0, 8) == 8
+    assert pairs_to_decide(differences, None) == 9
+    assert pairs_to_decide(np.array([-1.0, 1.0]), None) is None
+    assert pairs_to_decide(np.array([-1.0, 1.0]), 100.0) == 8
     assert detectable(differences) == pytest.approx(2.486 * 0.5774 / 2, 1e-3)
     assert detectable(np.array([1.0])) == math.inf
 
 
 def test_seeds_to_decide_rates():
     # Twice the 3 events against none give 2^-6; 8 seeds are the least anyway.
-    assert rate_seeds_to_decide(Rate(0, 3000), Rate(3, 3000), 3, None, 8) == 8
+    assert rate_seeds_to_decide(Rate(0, 3000), Rate(3, 3000), 3, None) == 8
     # Neither has events: exp(-0.3 * n) <= 0.05 takes 10 thousand steps.
     none = Rate(0, 4000)
-    assert rate_seeds_to_decide(none, none, 4, 0.3, 8) == 10
-    assert rate_seeds_to_decide(none, none, 4, None, 8) is None
+    assert rate_seeds_to_decide(none, none, 4, 0.3) == 10
+    assert rate_seeds_to_decide(none, none, 4, None) is None

@@ -1,24 +1,28 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Targets from grid to report: resuming, stopping, real runs."""
+"""Targets from grid to report: resumed, stopped, failed, in pieces."""
 
 import dataclasses
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
-from lab.reproduce.conftest import FAULTS, make_claim, rule
+from lab.reproduce.conftest import FAULTS, FakeRuns, make_claim, planned, rule
 
-from paddle_adagc.lab.record.files import RunRecord
+from paddle_adagc.lab.record.files import RunRecord, update_run_json
+from paddle_adagc.lab.reproduce import running
 from paddle_adagc.lab.reproduce.results import RESULTS, read_results
+from paddle_adagc.lab.reproduce.running import run_all, run_process
 from paddle_adagc.lab.reproduce.targets import (
     REPORT,
     STORE,
     TABLES,
-    Reproduction,
+    reproduce,
 )
 from paddle_adagc.lab.reproduce.verdicts import CONTRADICTED, REPRODUCED
 
@@ -39,23 +43,23 @@ def unrendered(monkeypatch):
 
 
 @pytest.fixture
-def reproduce(tmp_path):
-    """``reproduce(run, *grid files)``: what is finished; one job."""
+def finish(tmp_path, monkeypatch):
+    """``finish(run, *grid files)``: what is finished, with another ``run``."""
 
     def make(run, *paths, output="out", **fields):
-        target = Reproduction(paths, tmp_path / output, run=run, **fields)
-        return target.reproduce()
+        monkeypatch.setattr(running, "run_process", run)
+        return reproduce(paths, tmp_path / output, **fields)
 
     return make
 
 
 def test_results_and_verdicts_follow_from_the_runs(
-    write_grid, fake_runs, reproduce, tmp_path
+    write_grid, finish, tmp_path
 ):
     paper = {"score (%)": {"AdaGC": 0.5}}
     path = write_grid("grid.yaml", {"seeds": [*range(3, 11)], "paper": paper})
-    runs = fake_runs()
-    (done,) = reproduce(runs, path, claims=[LOWER])
+    runs = FakeRuns()
+    (done,) = finish(runs, path, claims=[LOWER])
     assert [v.verdict for v in done.verdicts] == [REPRODUCED]
     (part,) = read_results(done.directory / RESULTS).experiments
     assert part == done.result.experiments[0]
@@ -65,8 +69,7 @@ def test_results_and_verdicts_follow_from_the_runs(
     assert (first.commit, first.config["clip.name"]) == ("abc", "global_norm")
     assert first.timings == {"wall_seconds": 10.0, "elapsed_seconds": 10.0}
     assert (tmp_path / "out" / STORE / first.key).is_dir()
-    assert part.config["model.hidden_size"] == 16
-    assert "clip.name" not in part.config
+    assert first.config["model.hidden_size"] == 16
     text = (done.directory / TABLES).read_text()
     (row,) = [r for r in text.splitlines() if r.startswith("| AdaGC |")]
     assert row.endswith("| 0.5 |")
@@ -75,30 +78,30 @@ def test_results_and_verdicts_follow_from_the_runs(
     assert LOWER.claim in (done.directory / REPORT).read_text()
     higher = rule("higher", to=["GlobalGC"], methods=["AdaGC"])
     claim = dataclasses.replace(LOWER, reproduced_if=(higher,))
-    (again,) = reproduce(runs, path, claims=[claim])
+    (again,) = finish(runs, path, claims=[claim])
     assert [v.verdict for v in again.verdicts] == [CONTRADICTED]
     assert len(runs.begun) == 16
 
 
-def test_verdicts_take_committed_runs_too(write_grid, fake_runs, reproduce):
+def test_verdicts_take_committed_runs_too(write_grid, finish):
     first = write_grid("grid.yaml", {"seeds": [1, 2, 3, 4]})
-    (old,) = reproduce(fake_runs(), first)
+    (old,) = finish(FakeRuns(), first)
     given = {"other": dataclasses.replace(old.result, target="other")}
     second = write_grid("grid.yaml", {"seeds": [5, 6, 7, 8]})
-    (done,) = reproduce(
-        fake_runs(), second, output="b", claims=[LOWER], committed=given
+    (done,) = finish(
+        FakeRuns(), second, output="b", claims=[LOWER], committed=given
     )
     assert [v.verdict for v in done.verdicts] == [REPRODUCED]
     assert done.result.experiments[0].seeds == [5, 6, 7, 8]
 
 
-def test_targets_share_their_runs(write_grid, fake_runs, reproduce):
-    runs = fake_runs()
+def test_targets_share_their_runs(write_grid, finish):
+    runs = FakeRuns()
     first = write_grid("first.yaml")
     second = write_grid("second.yaml", {"name": "same", "seeds": [4, 5]})
-    reproduce(runs, first, second)
+    finish(runs, first, second)
     assert len({cell.directory for cell in runs.begun}) == len(runs.begun) == 6
-    reproduce(runs, second)
+    finish(runs, second)
     assert len(runs.begun) == 6
 
 
@@ -106,8 +109,7 @@ def test_targets_share_their_runs(write_grid, fake_runs, reproduce):
 def test_real_runs_are_paired_resumed_and_reported(write_grid, tmp_path):
     tensor = "model.embed_tokens.weight"
     path = write_grid("g.yaml", {**FAULTS, "seeds": [3], "dynamics": tensor})
-    target = Reproduction([path], tmp_path / "out", num_jobs=2)
-    (done,) = target.reproduce()
+    (done,) = reproduce([path], tmp_path / "out", num_jobs=2)
     assert "GlobalGC" in (done.directory / REPORT).read_text()
     assert (done.directory / TABLES).read_text().startswith("# Grid")
     links = sorted((done.directory / "tiny").iterdir())
@@ -126,7 +128,7 @@ def test_real_runs_are_paired_resumed_and_reported(write_grid, tmp_path):
     run = json.loads(run_file.read_text())
     run_file.write_text(json.dumps({**run, "status": "running"}))
     before = {d: (d / "run.json").stat().st_mtime_ns for d in links[1:]}
-    target.reproduce()
+    reproduce([path], tmp_path / "out")
     assert json.loads(run_file.read_text())["status"] == "finished"
     assert before == {d: (d / "run.json").stat().st_mtime_ns for d in links[1:]}
 
@@ -160,8 +162,7 @@ def test_timings_and_the_plan_are_results(write_grid, tmp_path):
     timing = {"name": "steps", "title": "Steps", "config": "run.yaml"}
     timings = [{**timing, "steps": 2, "repetitions": 3}]
     path = write_grid(timings=timings, experiments=[], gpu_hours=True)
-    target = Reproduction([path], tmp_path / "out")
-    (done,) = target.reproduce()
+    (done,) = reproduce([path], tmp_path / "out")
     steps, plan = read_results(done.directory / RESULTS).experiments
     assert steps.methods[0] == "GlobalGC"
     assert len(steps.values("AdaGC", "step_ms")) == 3
@@ -169,13 +170,67 @@ def test_timings_and_the_plan_are_results(write_grid, tmp_path):
     (saved,) = plan.values("Llama-2 7B, sharding V1", "paper_hours_saved")
     assert saved == pytest.approx(65.8)
     assert "| Llama-2 7B, DP | 1,468.2 | 1,402.4 |" in done.text
-    (again,) = target.reproduce()
+    (again,) = reproduce([path], tmp_path / "out")
     assert again.result == done.result
 
 
 def test_something_else_in_the_way_of_a_link_is_named(
-    write_grid, fake_runs, reproduce, tmp_path
+    write_grid, finish, tmp_path
 ):
     (tmp_path / "out/grid/tiny/AdaGC-seed3").mkdir(parents=True)
     with pytest.raises(FileExistsError, match="choose another --output"):
-        reproduce(fake_runs(), write_grid())
+        finish(FakeRuns(), write_grid())
+
+
+@pytest.fixture
+def cells(write_grid):
+    """The cells of a tiny grid."""
+    return planned(write_grid())
+
+
+@pytest.mark.slow
+def test_run_that_fails_is_reported_with_its_log(write_grid):
+    model = {"vocab_size": 100}
+    cells = planned(write_grid("grid.yaml", {"changes": {"model": model}}))
+    with pytest.raises(RuntimeError, match=r"vocab_size=100.*\.log"):
+        run_all(cells[:1], 1)
+
+
+def test_running_cell_is_stopped(cells):
+    cell = cells[0]
+    stop = threading.Event()
+    stop.set()
+    run_process(cell, stop)
+    assert not (cell.directory / "run.json").exists()
+
+
+def test_runs_are_stopped_with_the_command(cells, monkeypatch):
+    stopped = []
+
+    def run(cell, stop):
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        stop.wait()
+        stopped.append(cell)
+
+    monkeypatch.setattr(running, "run_process", run)
+    previous = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        with pytest.raises(SystemExit, match="143"):
+            run_all(cells, 1)
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+    assert stopped == cells[:1]
+
+
+def test_pieces_of_a_run_add_up(cells, monkeypatch):
+    cell = cells[0]
+    commits = iter(["one", "two", "two"])
+    seconds = iter([0.0, 5.0, 10.0, 12.0, 20.0, 21.0])
+    monkeypatch.setattr(running, "commit", lambda: next(commits))
+    monkeypatch.setattr(running, "run_until", lambda *_, **__: None)
+    monkeypatch.setattr(running.time, "monotonic", lambda: next(seconds))
+    update_run_json(cell.directory, status="running")
+    for _ in range(3):
+        run_process(cell, threading.Event())
+    run = json.loads((cell.directory / "run.json").read_text())
+    assert (run["commit"], run["elapsed_seconds"]) == ("one, two", 8.0)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from lab.report.conftest import Spec, make_directory
+from lab.report.conftest import make_directory
 from pages import load_tool
 
 from paddle_adagc.lab.report.experiment import Experiment
@@ -121,7 +121,7 @@ def with_series(tmp_path):
     """Results of runs with their losses, beside clean twins."""
 
     def record(name, method, **fields):
-        run = make_directory(tmp_path / name, Spec(steps=1600, **fields))
+        run = make_directory(tmp_path / name, steps=1600, **fields)
         run.run["config"] = {"clip": {"name": method}, "name": name}
         return run
 
