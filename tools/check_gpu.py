@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import functools
 import hashlib
 import importlib
 import itertools
@@ -41,7 +42,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
@@ -130,7 +131,7 @@ def check_step(module: Any, framework: Torch) -> dict[str, Any]:
     return {"clipped": int((got["h"] < 1).sum())}
 
 
-def check_clip(framework: Torch) -> dict[str, Any]:
+def check_clip(module: Any, framework: Torch) -> dict[str, Any]:
     """20 steps of ``ClipGradByAdaGC``, by the kernels and by the operators."""
     kernels: Any = importlib.import_module("paddle_adagc.kernels")
     *_, device, operators = kernels.BACKENDS
@@ -340,7 +341,7 @@ def check_capture(module: Any, framework: Torch) -> None:
         assert np.allclose(sums, wanted, rtol=1e-6), (replay, sums)
 
 
-def check_memory() -> dict[str, Any]:
+def check_memory(module: Any, framework: Torch) -> dict[str, Any]:
     """Repeat the first checks under compute-sanitizer."""
     tool = shutil.which("compute-sanitizer", path=TOOL_PATH)
     if tool is None:
@@ -361,36 +362,31 @@ def check_memory() -> dict[str, Any]:
     return {}
 
 
-def attempt(name: str, check: Callable[..., Any], *args: Any) -> Iterable[Any]:
-    """Rows of a check; if it fails, one that says why."""
-    try:
-        found = check(*args)
-        is_row = not isinstance(found, Iterator)
-        yield from [{"check": name} | (found or {})] if is_row else found
-    except Exception as error:
-        yield {"check": name, "error": f"{type(error).__name__}: {error}"}
-
-
 def all_rows(
     module: Any, framework: Torch, is_quick: bool
 ) -> Iterator[dict[str, Any]]:
-    """Run checks and timings."""
+    """Run checks and timings; a check that fails gives a row that says why."""
     has_paddle = isinstance(framework, Paddle)
-    yield from attempt("step", check_step, module, framework)
-    yield from attempt("rule", check_rule, module, framework)
+    checks: list[tuple[str, Callable[..., Any]]]
+    checks = [("step", check_step), ("rule", check_rule)]
     if has_paddle:
-        yield from attempt("ClipGradByAdaGC", check_clip, framework)
-    if is_quick:
-        return
-    for dtype in DTYPES:
-        yield from attempt("same bits", check_repeats, module, framework, dtype)
-    yield from attempt("order", check_order, module, framework)
-    if not has_paddle:
-        name = "capture and 3 replays"
-        yield from attempt(name, check_capture, module, framework)
-    yield from attempt("large", check_large, module, framework)
-    yield from attempt("times", gpu.time_lists, module, framework)
-    yield from attempt("compute-sanitizer", check_memory)
+        checks += [("ClipGradByAdaGC", check_clip)]
+    if not is_quick:
+        for dtype in DTYPES:
+            repeats = functools.partial(check_repeats, dtype=dtype)
+            checks += [("same bits", repeats)]
+        checks += [("order", check_order)]
+        if not has_paddle:
+            checks += [("capture and 3 replays", check_capture)]
+        checks += [("large", check_large), ("times", gpu.time_lists)]
+        checks += [("compute-sanitizer", check_memory)]
+    for name, check in checks:
+        try:
+            found = check(module, framework)
+            is_row = not isinstance(found, Iterator)
+            yield from [{"check": name} | (found or {})] if is_row else found
+        except Exception as error:
+            yield {"check": name, "error": f"{type(error).__name__}: {error}"}
 
 
 def main(arguments: list[str] | None = None) -> int:

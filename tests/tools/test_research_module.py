@@ -13,7 +13,7 @@ from helpers import run_python
 from pages import ROOT, blocks, load_tool
 
 pytest.importorskip("jinja2")
-TOOL = ROOT / "tools/research_module.py"
+tool = load_tool("research_module")
 FEW = (
     "tests/core/test_rule.py",
     "tests/core/clips/test_adagc.py",
@@ -22,12 +22,7 @@ FEW = (
 
 
 @pytest.fixture(scope="module")
-def tool():
-    return load_tool("research_module")
-
-
-@pytest.fixture(scope="module")
-def tree(tool, tmp_path_factory):
+def tree(tmp_path_factory):
     out = tmp_path_factory.mktemp("Research") / "AdaGC"
     tool.write_tree(out)
     return out
@@ -62,7 +57,7 @@ def test_tests_without_hypothesis_are_skipped(tree, tmp_path):
     assert "could not import 'hypothesis'" in ended.stdout
 
 
-def test_ruff_is_clean(tool, tree):
+def test_ruff_is_clean(tree):
     ruff = tool.find_ruff()
     if ruff is None:
         pytest.skip("no ruff here: pip install ruff==0.14.4")
@@ -76,7 +71,7 @@ def test_ruff_is_clean(tool, tree):
         assert ended.returncode == 0, ended.stdout
 
 
-def test_the_approval_hook_s_word_is_refused(tool, tree, tmp_path):
+def test_the_approval_hook_s_word_is_refused(tree, tmp_path):
     tool.check_words(tree)
     (tmp_path / "a.py").write_text("x = 'torchrun'\n")
     with pytest.raises(ValueError, match=r"a\.py has the word torch"):
@@ -107,7 +102,7 @@ def test_the_tree_is_whole_and_alone(tree):
 
 def test_a_folder_that_holds_something_is_refused(tmp_path):
     (tmp_path / "mine.txt").write_text("mine")
-    ended = run(ROOT, str(TOOL), str(tmp_path))
+    ended = run(ROOT, tool.__file__, str(tmp_path))
     assert ended.returncode == 2
     assert f"{tmp_path} holds something" in ended.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]

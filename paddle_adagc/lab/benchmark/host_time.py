@@ -12,13 +12,13 @@ import contextlib
 import ctypes
 import functools
 import gc
-import statistics
 import time
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import paddle
 
 from paddle_adagc import ClipGradByAdaGC, kernels
@@ -70,34 +70,31 @@ def compare(num_tensors: int, repetitions: int) -> dict[str, dict[str, float]]:
     optimizer = paddle.optimizer.AdamW(parameters=parameters)
     paddle.add_n(parameters).backward()
     pairs = [(p, p.grad) for p in parameters]
-    turns: dict[str, tuple[str, Callable[[], Any]]] = {
-        name: (name, _step_of(pairs)) for name in BACKENDS
-    }
+    turns = {name: (name, _step_of(pairs)) for name in BACKENDS}
     turns["CUDA kernels, 1 of them"] = "CUDA kernels", _step_of(pairs[:1])
-    seconds: dict[str, list[tuple[float, float]]] = {n: [] for n in turns}
+    seconds = np.zeros([2, len(turns), _UNTIMED + repetitions])
     gc.collect()
     gc.disable()
     try:
-        for _ in range(repetitions + _UNTIMED):
-            for name, (backend, turn) in turns.items():
+        for number in range(_UNTIMED + repetitions):
+            for i, (backend, turn) in enumerate(turns.values()):
                 loop = _seconds(optimizer.step)
                 for parameter, gradient in pairs:  # as AdamW does before it
                     parameter.stop_gradient, gradient.is_selected_rows()
                 with use(backend):
-                    seconds[name].append((_seconds(turn), loop))
+                    seconds[:, i, number] = _seconds(turn), loop
     finally:
         gc.enable()
-    timed = {name: times[_UNTIMED:] for name, times in seconds.items()}
-    timed[ADAMW] = [
-        (loop, loop) for times in timed.values() for _, loop in times
-    ]
-    return {
-        name: {
-            "ms": 1e3 * statistics.median(mine for mine, _ in timed[name]),
-            "of_adamw": statistics.median(a / b for a, b in timed[name]),
-        }
-        for name in (ADAMW, *turns)
-    }
+    mine, loops = seconds[:, :, _UNTIMED:]
+    found = {ADAMW: _row(loops, loops)}
+    for name, *times in zip(turns, mine, loops, strict=True):
+        found[name] = _row(*times)
+    return found
+
+
+def _row(mine: np.ndarray, loops: np.ndarray) -> dict[str, float]:
+    ratio = np.median(mine / loops)
+    return {"ms": 1e3 * float(np.median(mine)), "of_adamw": float(ratio)}
 
 
 def _step_of(pairs: Any) -> Callable[[], Any]:
