@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the Trainers share: a clip's state on ranks, and numbers for writers."""
 
-import functools
 import math
 import types
 import warnings
@@ -104,21 +103,6 @@ def test_arguments_that_do_not_fit_are_warned_of(clip, arguments, message):
     assert len(messages) == bool(message)
     assert all(message in text for text in messages)
     assert args.max_grad_norm == 0.0
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ({"clip": None}, TypeError, "clip is None: give a clip, such as"),
-        ({"clip": ClipGradByAdaGC}, TypeError, "clip is <class"),
-        ({"missing_state": "x"}, ValueError, "one of raise, start; got 'x'"),
-    ],
-)
-def test_what_is_no_clip_is_refused(tmp_path, arguments, error, message):
-    arguments = {"clip": ClipGradByAdaGC(), **arguments}
-    for made in (functools.partial(Clipping, tmp_path), ClippingCallback):
-        with pytest.raises(error, match=message):
-            made(**arguments)
 
 
 def test_a_mixin_behind_the_trainer_is_refused():
@@ -281,20 +265,43 @@ def test_the_file_lies_where_the_checkpoint_lies(tmp_path, monkeypatch):
     }
 
 
+def test_a_callback_s_reporters_get_all_that_it_gets():
+    callback, got = ClippingCallback(clip_of(2)), []
+    report = types.SimpleNamespace(
+        on_log=lambda *_, **kwargs: got.append(kwargs)
+    )
+    callback._reporters.append(report)
+    state, logs = types.SimpleNamespace(global_step=2), {"loss": 1.0}
+    callback.on_log(None, state, None, logs=logs, model="model")
+    del logs["loss"]  # reported already
+    assert logs["clip_num_tensors"] == 1
+    assert got == [{"logs": logs, "model": "model"}]
+    callback.on_log(None, state, None, logs={"eval_loss": 1.0})
+    assert callback.on_step_end(None, state, None) is None
+    assert len(got) == 1
+
+
+FSDP = types.SimpleNamespace(value="fsdp")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ({"clip": None}, "clip is None: give a clip, such as"),
+        ({"clip": ClipGradByAdaGC}, "clip is <class"),
+        ({"missing_state": "x"}, "one of raise, start; got 'x'"),
         ({"enable_auto_parallel": True}, "enable_auto_parallel"),
-        (
-            {"sharding": [types.SimpleNamespace(value="fsdp")]},
-            "use sharding=stage1",
-        ),
+        ({"sharding": [FSDP]}, "use sharding=stage1"),
         (
             {"callbacks": [ClippingCallback(ClipGradByAdaGC())]},
             "leave ClippingCallback out",
         ),
     ],
 )
-def test_trainers_that_do_not_fit_are_refused(tmp_path, arguments, message):
-    with pytest.raises(ValueError, match=message):
-        clipping(tmp_path, **arguments)
+def test_what_does_not_fit_is_refused(tmp_path, arguments, message):
+    arguments = {"clip": ClipGradByAdaGC(), **arguments}
+    with pytest.raises((TypeError, ValueError), match=message):
+        Clipping(tmp_path, **arguments)
+    if arguments.keys() <= {"clip", "missing_state"}:
+        with pytest.raises((TypeError, ValueError), match=message):
+            ClippingCallback(**arguments)
