@@ -17,6 +17,7 @@ from paddle_adagc.integrations.logs import add_histograms
 from paddle_adagc.integrations.trainer import (
     ClippingCallback,
     ClippingMixin,
+    bind_clip,
     load_clip,
     take_over_clipping,
 )
@@ -263,6 +264,22 @@ def test_the_file_lies_where_the_checkpoint_lies(tmp_path, monkeypatch):
         *(f"flash/checkpoint-{step}" for step in (2, 4)),
         *(f"out/checkpoint-{step}" for step in (1, 3, 4)),
     }
+
+
+@pytest.mark.parametrize(("rank", "first"), [(0, 0), (1, 2), (None, 0)])
+def test_experts_have_global_names(rank, first):
+    """``ernie_pretrain`` numbers those of every rank from 0."""
+    experts = paddle.nn.LayerList([paddle.nn.Linear(1, 1) for _ in range(2)])
+    mlp = paddle.nn.Sequential(("experts", experts))
+    model = paddle.nn.Sequential(("0", paddle.nn.Sequential(("mlp", mlp))))
+    model.config = types.SimpleNamespace(
+        moe_rank=rank, moe_world_size=2, moe_num_experts=4
+    )
+    clip = ClipGradByAdaGC()
+    bind_clip(clip, model, None, None)
+    numbers = {int(key.split(".")[3]) for key in clip._table.keys}
+    assert numbers == {first, first + 1}
+    assert "state_dict" not in vars(model)
 
 
 def test_a_callback_s_reporters_get_all_that_it_gets():
