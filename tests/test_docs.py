@@ -55,18 +55,11 @@ def anchors(page):
 
 def commands(page):
     """Commands of a page: shell blocks, and whole commands in the prose."""
-    lines = []
-    for block in blocks(page, "bash"):
-        lines += block.replace("\\\n", " ").splitlines()
-    for span in _SPAN.findall(prose(page)):
-        if span.startswith(("python tools/", "pip install", "pytest ")):
-            lines.append(span)
-    return [
-        shlex.split(part)
-        for line in lines
-        for part in line.split("&&")
-        if shlex.split(part, comments=True)
-    ]
+    bash = "".join(blocks(page, "bash")).replace("\\\n", " ").splitlines()
+    begins = ("python tools/", "pip install", "pytest ")
+    spans = [x for x in _SPAN.findall(prose(page)) if x.startswith(begins)]
+    parts = (part for line in bash + spans for part in line.split("&&"))
+    return [*filter(None, (shlex.split(x, comments=True) for x in parts))]
 
 
 @every_page
@@ -126,30 +119,25 @@ def check_tool(tool, arguments, monkeypatch):
             read_run_config(ROOT / options.config, options.overrides)
 
 
-def check_launch(arguments, monkeypatch):
-    """Parse the arguments of Paddle's launcher, then those of the tool."""
-    monkeypatch.setattr(sys, "argv", ["launch", *arguments])
-    options, unknown = parse_args()
-    monkeypatch.undo()
-    assert not unknown
-    if options.training_script != "SCRIPT":
-        rest = options.training_script_args
-        check_tool(options.training_script, rest, monkeypatch)
-
-
 @every_page
 def test_commands_parse(page, monkeypatch):
+    text = (ROOT / "pyproject.toml").read_text()
+    extras = tomllib.loads(text)["project"]["optional-dependencies"]
     for command in commands(page):
         match command:
-            case ["python", "-m", "paddle.distributed.launch", *arguments]:
-                check_launch(arguments, monkeypatch)
+            case ["python", "-m", "paddle.distributed.launch", *_]:
+                monkeypatch.setattr(sys, "argv", command[2:])
+                options, unknown = parse_args()
+                monkeypatch.undo()
+                assert not unknown
+                if (tool := options.training_script) != "SCRIPT":
+                    rest = options.training_script_args
+                    check_tool(tool, rest, monkeypatch)
             case ["python", tool, *arguments] if tool.startswith("tools/"):
                 check_tool(tool, arguments, monkeypatch)
             case ["pip", "install", *arguments]:
-                text = (ROOT / "pyproject.toml").read_text()
-                known = tomllib.loads(text)["project"]["optional-dependencies"]
-                for extras in re.findall(r"\[(.+)\]", " ".join(arguments)):
-                    assert {*extras.split(",")} <= {*known}
+                for names in re.findall(r"\[(.+)\]", " ".join(arguments)):
+                    assert {*names.split(",")} <= {*extras}
             case ["adagc-run", *arguments]:
                 # The clip's own arguments; the command is the user's.
                 assert run.main(["--check", *arguments]) == 0

@@ -244,22 +244,16 @@ class ClippingCallback(TrainerCallback):
             elif kind is known.WandbCallback:
                 self._reporters.append(kind())
 
-    def on_log(
-        self,
-        args: Any,
-        state: Any,
-        control: Any,
-        logs: dict[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> None:
+    def on_log(self, *event: Any, logs: dict[str, Any], **kwargs: Any) -> None:
         """Add the clip's numbers to a training loss."""
-        if logs is None or "loss" not in logs:
+        if "loss" not in logs:
             return
+        _, state, _ = event
         summary = clip_summary(self.clip)
         numbers = clip_logs(summary)
         logs.update(numbers)
         for reporter in self._reporters if numbers else ():
-            reporter.on_log(args, state, control, logs=numbers, **kwargs)
+            reporter.on_log(*event, logs=numbers, **kwargs)
         add_histograms(self._reporters, summary, state.global_step)
 
     def on_train_end(self, *args: Any, **kwargs: Any) -> None:

@@ -47,26 +47,20 @@ print("clip:", trainer.optimizer._grad_clip)
 """
 
 
-@pytest.fixture
-def job(tmp_path):
+def write_job(folder, **values):
     """A user's script and its config."""
-    (tmp_path / "train.py").write_text(SCRIPT)
-
-    def configure(**values):
-        values = {
-            "output_dir": str(tmp_path / "out"),
-            "max_steps": 6,
-            "save_steps": 3,
-            "logging_steps": 3,
-            "learning_rate": 0.01,
-            "device": "cpu",
-            "report_to": "visualdl",
-            **values,
-        }
-        (tmp_path / "job.json").write_text(json.dumps(values))
-
-    configure()
-    return tmp_path, configure
+    (folder / "train.py").write_text(SCRIPT)
+    values = {
+        "output_dir": str(folder / "out"),
+        "max_steps": 6,
+        "save_steps": 3,
+        "logging_steps": 3,
+        "learning_rate": 0.01,
+        "device": "cpu",
+        "report_to": "visualdl",
+        **values,
+    }
+    (folder / "job.json").write_text(json.dumps(values))
 
 
 def adagc_run(folder, *words, path=(), status=0):
@@ -81,19 +75,18 @@ def adagc_run(folder, *words, path=(), status=0):
 TRAIN = (sys.executable, "train.py", "job.json")
 
 
-def test_a_script_of_paddlenlp_s_trainer(job):
-    folder, configure = job
-    configure(clip={"t_start": 2, "lambda_abs": 0.5})
-    printed = adagc_run(folder, "--beta", "0.9", "--", *TRAIN)
+def test_a_script_of_paddlenlp_s_trainer(tmp_path):
+    write_job(tmp_path, clip={"t_start": 2, "lambda_abs": 0.5})
+    printed = adagc_run(tmp_path, "--beta", "0.9", "--", *TRAIN)
     clip = "clip: ClipGradByAdaGC(lambda_rel=1.04, beta=0.9, lambda_abs=0.5"
     assert clip in printed
     assert "clip_global_grad_norm" in printed
-    state = load_state(folder / "out/checkpoint-3")
+    state = load_state(tmp_path / "out/checkpoint-3")
     assert state["step"] == 3
     assert {*state["gamma"]} == {"linear.weight", "linear.bias"}
-    configure(max_steps=9)
-    adagc_run(folder, "--t-start", "2", "--beta=0.9", *TRAIN, "resume")
-    assert load_state(folder / "out/checkpoint-9")["step"] == 9
+    write_job(tmp_path, max_steps=9)
+    adagc_run(tmp_path, "--t-start", "2", "--beta=0.9", *TRAIN, "resume")
+    assert load_state(tmp_path / "out/checkpoint-9")["step"] == 9
 
 
 def test_a_trainer_of_paddlefleet_s_shape(tmp_path):
@@ -113,17 +106,17 @@ def test_a_trainer_of_paddlefleet_s_shape(tmp_path):
     assert (state["step"], {*state["gamma"]}) == (3, {"weight", "bias"})
 
 
-def test_a_running_job_switches_to_another_clip(job):
-    folder, configure = job
-    run_python(folder, *TRAIN[1:]).check_returncode()
-    configure(max_steps=9)
+def test_a_running_job_switches_to_another_clip(tmp_path):
+    write_job(tmp_path)
+    run_python(tmp_path, *TRAIN[1:]).check_returncode()
+    write_job(tmp_path, max_steps=9)
     zclip = ("--clip", "zclip")
     for words, status, message in (
         (zclip, 1, "missing_state='start'"),
         ((*zclip, "--missing-state", "start"), 0, "clip: ClipGradByZClip"),
         (("--clip=global_norm", "--lambda-abs=0.3"), 0, "GlobalNorm"),
     ):
-        printed = adagc_run(folder, *words, *TRAIN, "resume", status=status)
+        printed = adagc_run(tmp_path, *words, *TRAIN, "resume", status=status)
         assert message in printed
 
 

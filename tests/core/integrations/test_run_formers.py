@@ -51,11 +51,10 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
-@pytest.fixture
-def job(tmp_path):
-    """``job(stage)`` writes a user's files, and returns the config's name."""
-    model = tmp_path / "model"
-    model.mkdir()
+def write_job(folder, stage, **values):
+    """Write a user's files; return the config's name."""
+    model = folder / "model"
+    model.mkdir(exist_ok=True)
     (model / "config.json").write_text(json.dumps(LLAMA))
     tokenizer = byte_tokenizer()
     tokenizer.save(str(model / "tokenizer.json"))
@@ -63,40 +62,36 @@ def job(tmp_path):
     kinds = {"tokenizer_class": "PreTrainedTokenizerFast"}
     kinds |= {"eos_token": end, "pad_token": end}
     (model / "tokenizer_config.json").write_text(json.dumps(kinds))
-    (tmp_path / "gloo.py").write_text(ON_GLOO)
-
-    def write(stage, **values):
-        row = json.dumps(ROWS[stage]) + "\n"
-        (tmp_path / "rows.jsonl").write_text(row * 100)
-        values = {
-            "stage": stage,
-            "model_name_or_path": str(model),
-            "fine_tuning": "full",
-            "continue_training": False,
-            "train_dataset_path": str(tmp_path / "rows.jsonl"),
-            "train_dataset_prob": "1.0",
-            "train_dataset_type": "erniekit",
-            "max_seq_len": 32,
-            "per_device_train_batch_size": 2,
-            "max_steps": 8,
-            "save_steps": 4,
-            "logging_steps": 2,
-            "learning_rate": 1e-3,
-            "device": "cpu",
-            "do_train": True,
-            "output_dir": str(tmp_path / "out"),
-            "_attn_implementation": "eager",
-            "bf16": False,
-            "packing": False,
-            "save_checkpoint_format": "unified_checkpoint",
-            "load_checkpoint_format": "unified_checkpoint",
-            "clip": {"t_start": 3},
-            **values,
-        }
-        (tmp_path / "my.yaml").write_text(yaml.safe_dump(values))
-        return "my.yaml"
-
-    return tmp_path, write
+    (folder / "gloo.py").write_text(ON_GLOO)
+    row = json.dumps(ROWS[stage]) + "\n"
+    (folder / "rows.jsonl").write_text(row * 100)
+    values = {
+        "stage": stage,
+        "model_name_or_path": str(model),
+        "fine_tuning": "full",
+        "continue_training": False,
+        "train_dataset_path": str(folder / "rows.jsonl"),
+        "train_dataset_prob": "1.0",
+        "train_dataset_type": "erniekit",
+        "max_seq_len": 32,
+        "per_device_train_batch_size": 2,
+        "max_steps": 8,
+        "save_steps": 4,
+        "logging_steps": 2,
+        "learning_rate": 1e-3,
+        "device": "cpu",
+        "do_train": True,
+        "output_dir": str(folder / "out"),
+        "_attn_implementation": "eager",
+        "bf16": False,
+        "packing": False,
+        "save_checkpoint_format": "unified_checkpoint",
+        "load_checkpoint_format": "unified_checkpoint",
+        "clip": {"t_start": 3},
+        **values,
+    }
+    (folder / "my.yaml").write_text(yaml.safe_dump(values))
+    return "my.yaml"
 
 
 RUN = ("-m", "paddle_adagc.integrations.run", "--")
@@ -118,9 +113,8 @@ def train(folder, config, command, *launch):
     ended = run(folder, *launch, *target)
     assert ended.returncode == 0, ended.stderr[-3000:]
     logs = [path.read_text() for path in folder.glob("log/workerlog.0")]
-    assert "clip_global_grad_norm" in "".join(
-        [ended.stdout, ended.stderr, *logs]
-    )
+    printed = "".join([ended.stdout, ended.stderr, *logs])
+    assert "clip_global_grad_norm" in printed
     state = load_state(folder / "out/checkpoint-8")
     assert state["step"] == 8
     return state
@@ -131,12 +125,12 @@ def train(folder, config, command, *launch):
     ("stage", "command"),
     [("PT", "adagc-run"), ("SFT", "adagc-run"), ("PT", "pretrain")],
 )
-def test_a_stage_trains_and_resumes(job, stage, command):
-    folder, write = job
-    state = train(folder, write(stage), command)
-    shutil.rmtree(folder / "out/checkpoint-8")  # as if it had been killed
-    last = str(folder / "out/checkpoint-4")
-    again = train(folder, write(stage, resume_from_checkpoint=last), command)
+def test_a_stage_trains_and_resumes(tmp_path, stage, command):
+    state = train(tmp_path, write_job(tmp_path, stage), command)
+    shutil.rmtree(tmp_path / "out/checkpoint-8")  # as if it had been killed
+    last = str(tmp_path / "out/checkpoint-4")
+    config = write_job(tmp_path, stage, resume_from_checkpoint=last)
+    again = train(tmp_path, config, command)
     for key, gamma in state["gamma"].items():
         assert float(again["gamma"][key]) == pytest.approx(gamma, rel=1e-5)
 
@@ -146,18 +140,18 @@ def test_a_stage_trains_and_resumes(job, stage, command):
     ("stage", "command"),
     [("PT", "adagc-run"), ("DPO", "adagc-run"), ("DPO", "pretrain")],
 )
-def test_a_stage_trains_on_two_processes(job, stage, command):
-    folder, write = job
-    config = write(stage, sharding="stage1", sharding_parallel_size=2)
+def test_a_stage_trains_on_two_processes(tmp_path, stage, command):
+    sharded = {"sharding": "stage1", "sharding_parallel_size": 2}
+    config = write_job(tmp_path, stage, **sharded)
     launch = ("-m", "paddle.distributed.launch", "--nproc_per_node", "2")
-    state = train(folder, config, command, *launch, "gloo.py")
+    state = train(tmp_path, config, command, *launch, "gloo.py")
     assert len(state["gamma"]) == 2 * 9 + 3
 
 
-def test_the_command_line_wants_a_gpu(job):
-    folder, write = job
+def test_the_command_line_wants_a_gpu(tmp_path):
     command = Path(sys.executable).with_name("paddleformers-cli")
-    ended = run(folder, *RUN, command, "train", write("PT"))
+    words = (command, "train", write_job(tmp_path, "PT"))
+    ended = run(tmp_path, *RUN, *words)
     assert "took the section clip out of my.yaml" in ended.stderr
     assert "--devices/--gpus/--npus/--xpus: expected one" in ended.stderr
     assert ended.returncode != 0

@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the Trainers share: a clip's state on ranks, and numbers for writers."""
 
-import functools
 import math
 import types
 import warnings
@@ -18,6 +17,7 @@ from paddle_adagc.integrations.logs import add_histograms
 from paddle_adagc.integrations.trainer import (
     ClippingCallback,
     ClippingMixin,
+    bind_clip,
     load_clip,
     take_over_clipping,
 )
@@ -104,21 +104,6 @@ def test_arguments_that_do_not_fit_are_warned_of(clip, arguments, message):
     assert len(messages) == bool(message)
     assert all(message in text for text in messages)
     assert args.max_grad_norm == 0.0
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ({"clip": None}, TypeError, "clip is None: give a clip, such as"),
-        ({"clip": ClipGradByAdaGC}, TypeError, "clip is <class"),
-        ({"missing_state": "x"}, ValueError, "one of raise, start; got 'x'"),
-    ],
-)
-def test_what_is_no_clip_is_refused(tmp_path, arguments, error, message):
-    arguments = {"clip": ClipGradByAdaGC(), **arguments}
-    for made in (functools.partial(Clipping, tmp_path), ClippingCallback):
-        with pytest.raises(error, match=message):
-            made(**arguments)
 
 
 def test_a_mixin_behind_the_trainer_is_refused():
@@ -281,20 +266,59 @@ def test_the_file_lies_where_the_checkpoint_lies(tmp_path, monkeypatch):
     }
 
 
+@pytest.mark.parametrize(("rank", "first"), [(0, 0), (1, 2), (None, 0)])
+def test_experts_have_global_names(rank, first):
+    """``ernie_pretrain`` numbers those of every rank from 0."""
+    experts = paddle.nn.LayerList([paddle.nn.Linear(1, 1) for _ in range(2)])
+    mlp = paddle.nn.Sequential(("experts", experts))
+    model = paddle.nn.Sequential(("0", paddle.nn.Sequential(("mlp", mlp))))
+    model.config = types.SimpleNamespace(
+        moe_rank=rank, moe_world_size=2, moe_num_experts=4
+    )
+    clip = ClipGradByAdaGC()
+    bind_clip(clip, model, None, None)
+    numbers = {int(key.split(".")[3]) for key in clip._table.keys}
+    assert numbers == {first, first + 1}
+    assert "state_dict" not in vars(model)
+
+
+def test_a_callback_s_reporters_get_all_that_it_gets():
+    callback, got = ClippingCallback(clip_of(2)), []
+    report = types.SimpleNamespace(
+        on_log=lambda *_, **kwargs: got.append(kwargs)
+    )
+    callback._reporters.append(report)
+    state, logs = types.SimpleNamespace(global_step=2), {"loss": 1.0}
+    callback.on_log(None, state, None, logs=logs, model="model")
+    del logs["loss"]  # reported already
+    assert logs["clip_num_tensors"] == 1
+    assert got == [{"logs": logs, "model": "model"}]
+    callback.on_log(None, state, None, logs={"eval_loss": 1.0})
+    assert callback.on_step_end(None, state, None) is None
+    assert len(got) == 1
+
+
+FSDP = types.SimpleNamespace(value="fsdp")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ({"clip": None}, "clip is None: give a clip, such as"),
+        ({"clip": ClipGradByAdaGC}, "clip is <class"),
+        ({"missing_state": "x"}, "one of raise, start; got 'x'"),
         ({"enable_auto_parallel": True}, "enable_auto_parallel"),
-        (
-            {"sharding": [types.SimpleNamespace(value="fsdp")]},
-            "use sharding=stage1",
-        ),
+        ({"sharding": [FSDP]}, "use sharding=stage1"),
         (
             {"callbacks": [ClippingCallback(ClipGradByAdaGC())]},
             "leave ClippingCallback out",
         ),
     ],
 )
-def test_trainers_that_do_not_fit_are_refused(tmp_path, arguments, message):
-    with pytest.raises(ValueError, match=message):
-        clipping(tmp_path, **arguments)
+def test_what_does_not_fit_is_refused(tmp_path, arguments, message):
+    arguments = {"clip": ClipGradByAdaGC(), **arguments}
+    with pytest.raises((TypeError, ValueError), match=message):
+        Clipping(tmp_path, **arguments)
+    if arguments.keys() <= {"clip", "missing_state"}:
+        with pytest.raises((TypeError, ValueError), match=message):
+            ClippingCallback(**arguments)

@@ -19,6 +19,7 @@ import numpy as np
 import paddle
 import paddle.distributed as dist
 from core.parallel.ranks import run_on_ranks
+from indexed import write_indexed_dataset
 from paddle.distributed import fleet
 from paddle.distributed.parallel import parallel_helper
 
@@ -149,20 +150,15 @@ class Toy:
     """Recipes on a small model and data, each run in a folder of its own."""
 
     def __init__(self, folder):
-        from paddleformers.data.indexed_dataset import make_builder
-
         self.folder = folder
         config = json.loads((RECIPES / "config.json").read_text())
         (folder / "model").mkdir()
         (folder / "model" / "config.json").write_text(
             json.dumps({**config, **TOY_MODEL})
         )
-        builder = make_builder(str(folder / "tokens.bin"), "mmap", np.uint16)
-        random = np.random.default_rng(0)
-        for _ in range(200):
-            builder.add_item(random.integers(0, TOY_MODEL["vocab_size"], 50))
-            builder.end_document()
-        builder.finalize(str(folder / "tokens.idx"))
+        rng = np.random.default_rng(0)
+        documents = rng.integers(TOY_MODEL["vocab_size"], size=[200, 50])
+        write_indexed_dataset(folder / "tokens", documents, vocab_size=64)
 
     def run(self, name, num_ranks, *overrides, recipe="adagc.yaml", **options):
         """Run a recipe on gloo ranks; gives what `pretrain` does, by rank."""
@@ -210,7 +206,13 @@ def pretrain(recipe, overrides, initial=None, saves=True):
             self.losses.append(float(loss))
             return loss
 
-    workflow.ErnieBotTokenizer = _Tokenizer
+    tokenizer = types.SimpleNamespace(
+        bos_token_id=1,
+        eos_token_id=2,
+        pad_token_id=0,
+        save_pretrained=lambda folder: None,
+    )
+    workflow.ErnieBotTokenizer.from_pretrained = lambda name: tokenizer
     workflow.PretrainingTrainer = Recording
     run_recipe(RECIPES / recipe, overrides)
     (trainer,) = trainers
@@ -225,19 +227,6 @@ def pretrain(recipe, overrides, initial=None, saves=True):
         result["norms"] = trainer.norms
         _check_places(trainer)
     return result
-
-
-class _Tokenizer:
-    """The run takes nothing but these numbers from its tokenizer."""
-
-    bos_token_id, eos_token_id, pad_token_id = 1, 2, 0
-
-    @classmethod
-    def from_pretrained(cls, name):
-        return cls()
-
-    def save_pretrained(self, folder):
-        pass
 
 
 def _observed(clip, norms):
@@ -257,15 +246,14 @@ def _observed(clip, norms):
 
 def _whole_norms(table, pairs):
     """Norm of each tensor or unit, from the slices on all ranks, by key."""
-    slots = [table.slots([parameter])[0] for parameter, _ in pairs]
     slices = {
-        table.keys[slot]: gradient.numpy().astype("float64").reshape([-1])
-        for slot, (_, gradient) in zip(slots, pairs, strict=True)
+        table.slots([parameter])[0]: gradient.numpy().astype("float64").ravel()
+        for parameter, gradient in pairs
     }
-    everyone = []
-    dist.all_gather_object(everyone, slices)
-    norms = {}
-    for slot in slots:
+    everyone, norms = [], {}
+    mine = {table.keys[slot]: part for slot, part in slices.items()}
+    dist.all_gather_object(everyone, mine)
+    for slot in slices:
         key = table.keys[slot]
         whole = np.concatenate([rank[key] for rank in everyone if key in rank])
         units = table.units.get(slot)
