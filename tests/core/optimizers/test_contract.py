@@ -56,15 +56,10 @@ def fresh(name, dtype="float64", **arguments):
 @pytest.mark.parametrize("is_early", [False, True])
 def test_resumes_bit_by_bit(name, dtype, is_early, tmp_path):
     def start():
-        return fresh(
-            name,
-            dtype,
-            learning_rate=paddle.optimizer.lr.LinearWarmup(
-                0.02, 8, 0.001, 0.02
-            ),
-            multi_precision=dtype == "bfloat16",
-            weight_decay=0.1,
-        )
+        rate = paddle.optimizer.lr.LinearWarmup(0.02, 8, 0.001, 0.02)
+        options = {"learning_rate": rate, "weight_decay": 0.1}
+        options["multi_precision"] = dtype == "bfloat16"
+        return fresh(name, dtype, **options)
 
     def go_on(optimizer, parameters, steps):
         for step in steps:
@@ -90,28 +85,23 @@ def test_resumes_bit_by_bit(name, dtype, is_early, tmp_path):
 
 @every_optimizer
 def test_groups_have_hyper_parameters_of_their_own(name):
-    momenta = {"momentum": 0.5, "adamw_beta1": 0.5}
-    own = {
-        "weight_decay": 0.5,
-        **(momenta if name == "Muon" else {"beta1": 0.5}),
-    }
+    own = {"weight_decay": 0.5, "beta1": 0.5}
+    if name == "Muon":
+        own = {"weight_decay": 0.5, "momentum": 0.5, "adamw_beta1": 0.5}
     first, *others = make_weights()
-    groups = [
-        {"params": others, "learning_rate": 0.1, **own},
-        {"params": [first]},
-    ]
-    optimizer = make(name, groups, weight_decay=0.2)
+    group = {"params": others, "learning_rate": 0.1, **own}
+    optimizer = make(name, [group, {"params": [first]}], weight_decay=0.2)
     got = run(optimizer, [first, *others], range(12))
 
     first, *others = make_weights()
-    alone = [
+    slow, fast = (
         make(name, others, 0.001, **own),
         make(name, [first], weight_decay=0.2),
-    ]
+    )
     for step in range(12):
         set_gradients([first, *others], draw_gradients(step))
-        for optimizer in alone:
-            optimizer.step()
+        slow.step()
+        fast.step()
     assert_equal(got, values([first, *others]), rtol=1e-6)
 
 
@@ -337,18 +327,17 @@ def test_static_graphs_are_refused():
 
 
 ADAM = ("beta1", "beta2", "epsilon", "weight_decay")
-SPAM_S = (*SPIKES, "clip_start")
+MUON = ("momentum", "num_iterations", "weight_decay")
 
 
 @pytest.mark.parametrize(
     ("make", "names", "defaults"),
     [
         (Lion, ("beta1", "beta2", "weight_decay"), [0.9, 0.99, 0.0]),
-        (Muon, ("momentum", "num_iterations", "weight_decay"), [0.95, 5, 0.1]),
-        (SPAM, SPAM_S, [5000.0, 500, 150, 20]),
+        (Muon, MUON, [0.95, 5, 0.1]),
+        (SPAM, (*SPIKES, "clip_start"), [5000.0, 500, 150, 20]),
         (StableAdamW, ADAM, [0.9, 0.99, 1e-6, 0.01]),
         (ClippedAdamW, ADAM, [0.9, 0.999, 1e-8, 0.01]),
-        (RMSClip, ("threshold",), [1.0]),
     ],
 )
 def test_defaults(make, names, defaults):
