@@ -13,6 +13,12 @@ from reference.adagc import adagc_step
 _ADAGC = {"lambda_rel": 1.04, "beta": 0.99, "lambda_abs": 1.0, "t_start": 100}
 
 
+def bounded(grads, bound):
+    """Arrays whose joint norm is at most the bound."""
+    norm = np.sqrt(sum(np.sum(g * g) for g in grads))
+    return [g * min(1.0, bound / norm) if norm > 0 else g for g in grads]
+
+
 class AdaGC:
     """Algorithm 1 per tensor."""
 
@@ -67,18 +73,14 @@ class ZClip:
                 self.alpha * self.var + (1 - self.alpha) * (x - self.mu) ** 2
             )
         bound = x if self.max_grad_norm is None else min(x, self.max_grad_norm)
-        return [g * min(1.0, bound / n) for g in grads]
+        return bounded(grads, bound)
 
 
 def _tensor_wise(lambda_abs=1.0):
     def step(weights, grads):
         total = sum(g.size for g in grads)
-        out = []
-        for g in grads:
-            bound = lambda_abs * g.size / total
-            norm = np.linalg.norm(g)
-            out.append(g * min(1.0, bound / norm) if norm > 0 else g)
-        return out
+        shares = [lambda_abs * g.size / total for g in grads]
+        return [bounded([g], x)[0] for g, x in zip(grads, shares, strict=True)]
 
     return step
 
@@ -111,14 +113,9 @@ def agc(lambda_rel=0.01, epsilon=1e-3, embeddings=()):
     ]
 
 
-def _global_norm(weights, grads):
-    norm = np.sqrt(sum(np.sum(g * g) for g in grads))
-    return [g * min(1.0, 1.0 / norm) for g in grads]
-
-
 TWINS = {
     "adagc": AdaGC,
-    "global_norm": lambda: _global_norm,
+    "global_norm": lambda: lambda _, grads: bounded(grads, 1.0),
     "value": lambda: lambda _, grads: [np.clip(g, -1e-3, 1e-3) for g in grads],
     "none": lambda: lambda _, grads: grads,
     "agc": agc,

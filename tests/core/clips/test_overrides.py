@@ -102,14 +102,6 @@ def test_a_tensor_of_two_patterns_is_refused():
         clip_arrays(clip, parameters, gradients(0))
 
 
-def test_a_state_can_be_switched():
-    plain, _ = bound_clip(t_start=3)
-    own, _ = bound_clip(t_start=3, overrides={"embed": None})
-    for clip, other in ((plain, own), (own, plain)):
-        with pytest.warns(UserWarning, match="overrides="):
-            clip.set_state_dict(other.state_dict())
-
-
 def test_patterns_are_looked_up_once(monkeypatch):
     calls = []
     monkeypatch.setattr(

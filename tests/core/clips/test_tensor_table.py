@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paddle_adagc.clips import tensor_table
-from paddle_adagc.clips.tensor_table import StepCount, TensorTable
+from paddle_adagc.clips.tensor_table import StepCount, UnitCuts
 from paddle_adagc.kernels.pairs import KnownPairs
 from paddle_adagc.parallel.layout import TensorLayout
 from paddle_adagc.parallel.topology import Axis, Topology
@@ -68,16 +68,18 @@ def test_several_groups_are_refused_where_one_is_needed(calls):
 def test_steps_go_on_from_a_saved_number():
     steps = StepCount().after([0]).resumed_at(7)
     assert steps.after([1]).num_steps == 8
-    in_a_step = after([[0], [1], [0]])
-    assert not in_a_step.resumed_at(2).after([0]).is_irregular
-    counts = in_groups([[[0], [1]]] * 2, in_a_step.resumed_at(7))
-    assert [steps.num_steps for steps in counts] == [8, 9]
+    steps = after([[0], [1], [0]]).resumed_at(7)  # in the middle of a step
+    for slots, num_steps in (([0], 8), ([1], 8), ([0], 9), ([1], 9)):
+        steps = steps.after(slots)
+        assert (steps.num_steps, steps.is_irregular) == (num_steps, False)
 
 
-def in_groups(steps, count=None):
+def in_groups(steps, resumes_after=None):
     """Counts after each step of an optimizer; a step is its groups' tensors."""
-    count, counts = count or StepCount(), []
-    for groups in steps:
+    count, counts = StepCount(), []
+    for step, groups in enumerate(steps):
+        if step == resumes_after:
+            count = count.resumed_at(count.num_steps)
         for slots in groups:
             count = count.after(slots) if slots else count.after_empty_group()
         counts.append(count)
@@ -99,21 +101,13 @@ def test_groups_are_frozen_and_unfrozen_at_will(data):
         for mask in masks
     ]
     num_steps = 0
-    for groups, count in zip(steps, in_groups(steps), strict=True):
+    counts = in_groups(steps, data.draw(st.integers(2, len(steps))))
+    for groups, count in zip(steps, counts, strict=True):
         if any(groups):
             num_steps += 1
             assert count.seen.keys() == {s for slots in groups for s in slots}
         assert count.num_steps == num_steps
         assert not count.is_irregular
-
-
-def test_a_first_group_that_was_frozen_belongs_to_the_next_group():
-    frozen, whole = [[], [1]], [[0], [1]]
-    counts = in_groups([frozen, frozen, whole, whole])
-    assert [count.num_steps for count in counts] == [1, 2, 3, 4]
-    assert counts[-1].seen.keys() == {0, 1}
-    resumed = counts[1].resumed_at(7)
-    assert [c.num_steps for c in in_groups([whole] * 2, resumed)] == [8, 9]
 
 
 def test_a_group_that_is_added_to_others_joins_their_steps():
@@ -137,17 +131,12 @@ def test_slices_without_a_gradient_in_the_first_step(
     monkeypatch, other, first, message
 ):
     """Rank 1 of 2 has 4 of the 6 values of a, and 3 of the 6 of b."""
-    halves = [Unit(f"a.{i}", (3,), Piece(3 * i, 3)) for i in range(2)]
-    units = {"a": halves, "b": [Unit("b", (6,), Piece(0, 6))]}
-    table = TensorTable()
-    table.bind(
-        {
-            name: TensorLayout(key=name, shape=(6,), units=tuple(u))
-            for name, u in units.items()
-        }
-    )
+    a = [Unit(f"a.{i}", (3,), Piece(3 * i, 3)) for i in range(2)]
+    b = [Unit("b", (6,), Piece(0, 6))]
+    tensors = [TensorLayout(key=unit.key) for unit in a + b]
+    cuts = UnitCuts({0: a, 2: b}, tensors)
     topology = Topology(sharding=Axis(1, 2), splits_parameters=True)
-    slots = [0, 2]  # a has two units
+    slots = [0, 2]
     asked = []
 
     def gather(parts, mine, group):
@@ -160,7 +149,7 @@ def test_slices_without_a_gradient_in_the_first_step(
     def find(present):
         pairs = [(None, gradients[i]) for i in present]
         found = KnownPairs(pairs, [slots[i] for i in present], [], None)
-        return table.cuts.find(found, topology, lambda key: False)[0]
+        return cuts.find(found, topology, lambda key: False)[0]
 
     if message and len(first) == 2:
         with pytest.raises(RuntimeError, match=message):
