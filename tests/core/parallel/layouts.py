@@ -20,8 +20,8 @@ from paddle.distributed.fleet.meta_parallel.sharding import (
     group_sharded_stage2,
     group_sharded_stage3,
 )
-from paddle_adagc.lab.gloo.operators import ConcatColumns, SplitColumns
 
+from paddle_adagc.lab.gloo.fleet import ConcatColumns, SplitColumns
 from paddle_adagc.lab.models import attention
 
 MICRO_BATCHES = 2
