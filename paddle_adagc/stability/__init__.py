@@ -1,18 +1,15 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""How stable a run is: spike scores, a monitor, paired excess. NumPy alone."""
+"""How stable a run is: spike scores and a monitor. NumPy alone."""
 
 from paddle_adagc.stability.alarms import WATCHES, Alarm, Monitor, Watch
-from paddle_adagc.stability.excess import PairedExcess, paired_excess
 from paddle_adagc.stability.spike_score import SpikeScore, spike_score
 
 __all__ = [
     "WATCHES",
     "Alarm",
     "Monitor",
-    "PairedExcess",
     "SpikeScore",
     "Watch",
-    "paired_excess",
     "spike_score",
 ]

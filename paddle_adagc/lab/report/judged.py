@@ -15,8 +15,8 @@ import numpy as np
 from scipy.ndimage import median_filter
 
 from paddle_adagc.lab.record.files import RunRecord
+from paddle_adagc.lab.report.excess import PairedExcess, paired_excess
 from paddle_adagc.lab.report.experiment import Experiment
-from paddle_adagc.stability.excess import PairedExcess, paired_excess
 from paddle_adagc.stability.spike_score import SpikeScore, spike_score
 
 SIGMA = 10.0

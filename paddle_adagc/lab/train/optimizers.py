@@ -15,21 +15,19 @@ from paddle.nn.clip import ClipGradBase
 from paddle.optimizer import Optimizer
 from paddle.optimizer.lr import LambdaDecay, LRScheduler
 
+from paddle_adagc.lab.optimizers import (
+    SPAM,
+    ClippedAdamW,
+    StableAdamW,
+    update_clips,
+)
 from paddle_adagc.lab.train.config import (
     ADAM,
     OptimizerConfig,
     ScheduleConfig,
     TrainConfig,
 )
-from paddle_adagc.optimizers import (
-    SPAM,
-    ClippedAdamW,
-    Lion,
-    Muon,
-    StableAdamW,
-    hidden_matrices,
-    update_clips,
-)
+from paddle_adagc.optimizers import Lion, Muon, hidden_matrices
 from paddle_adagc.parallel.layout import read_layout
 
 _HEAD = "lm_head.weight"

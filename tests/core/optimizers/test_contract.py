@@ -20,8 +20,9 @@ from core.optimizers.runs import (
 from helpers import assert_equal, make_parameters, no_waiting_for_the_device
 
 from paddle_adagc import ClipGradByAdaGC
-from paddle_adagc.optimizers import SPAM, ClippedAdamW, Lion, Muon, StableAdamW
-from paddle_adagc.optimizers.update_clips import AGC, Clippy, RMSClip
+from paddle_adagc.lab.optimizers import SPAM, ClippedAdamW, StableAdamW
+from paddle_adagc.lab.optimizers.update_clips import AGC, Clippy, RMSClip
+from paddle_adagc.optimizers import Lion, Muon
 
 SPIKES = {"threshold": 4.0, "reset_interval": 7, "warmup_steps": 3}
 OPTIMIZERS = {

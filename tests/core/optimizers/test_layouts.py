@@ -14,9 +14,10 @@ from helpers import long_but
 from paddle_adagc.lab.models.config import DecoderConfig
 from paddle_adagc.lab.models.decoder import DecoderForCausalLM
 from paddle_adagc.lab.models.rank_weights import initialize_weights
-from paddle_adagc.optimizers import SPAM, ClippedAdamW, Lion, Muon, StableAdamW
+from paddle_adagc.lab.optimizers import SPAM, ClippedAdamW, StableAdamW
+from paddle_adagc.lab.optimizers.update_clips import AGC, Clippy, RMSClip
+from paddle_adagc.optimizers import Lion, Muon
 from paddle_adagc.optimizers.muon import hidden_matrices
-from paddle_adagc.optimizers.update_clips import AGC, Clippy, RMSClip
 from paddle_adagc.parallel.layout import read_layout
 
 CLIP = {"name": "adagc", "t_start": 3, "lambda_rel": 5.0, "lambda_abs": 5.0}

@@ -18,9 +18,10 @@ from core.optimizers.runs import (
 from helpers import assert_equal
 from reference import optimizers as twins
 
-from paddle_adagc.optimizers import SPAM, ClippedAdamW, Lion, Muon, StableAdamW
+from paddle_adagc.lab.optimizers import SPAM, ClippedAdamW, StableAdamW
+from paddle_adagc.lab.optimizers.update_clips import AGC, Clippy, RMSClip
+from paddle_adagc.optimizers import Lion, Muon
 from paddle_adagc.optimizers.base import square_root
-from paddle_adagc.optimizers.update_clips import AGC, Clippy, RMSClip
 
 LR = 0.01
 

@@ -157,9 +157,9 @@ class ClippedAdamW(base.DecoupledOptimizer):
     :class:`~paddle_adagc.optimizers.base.DecoupledOptimizer`.
 
     Args:
-        update_clip: :class:`~paddle_adagc.optimizers.update_clips.AGC`,
-            :class:`~paddle_adagc.optimizers.update_clips.Clippy` or
-            :class:`~paddle_adagc.optimizers.update_clips.RMSClip`.
+        update_clip: :class:`~paddle_adagc.lab.optimizers.update_clips.AGC`,
+            :class:`~paddle_adagc.lab.optimizers.update_clips.Clippy` or
+            :class:`~paddle_adagc.lab.optimizers.update_clips.RMSClip`.
         apply_clip_param_fun: Whether the update of the parameter of this name
             is clipped; None: all are. (The original AGC leaves out the final
             layer.)
@@ -185,7 +185,7 @@ class ClippedAdamW(base.DecoupledOptimizer):
         if not isinstance(update_clip, UpdateClip):
             raise TypeError(
                 f"update_clip={update_clip!r} is no clip of updates: use AGC, "
-                "Clippy or RMSClip of paddle_adagc.optimizers.update_clips"
+                "Clippy or RMSClip of paddle_adagc.lab.optimizers.update_clips"
             )
         self._update_clip = update_clip
         self._apply_clip_param_fun = apply_clip_param_fun
