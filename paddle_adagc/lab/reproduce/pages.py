@@ -311,14 +311,14 @@ def _answers(verdicts: Sequence[Verdict]) -> dict[str, Any]:
         "paper_rows": [
             [
                 f"[{v.claim.claim}](results/claims.md#{v.claim.id})",
-                v.claim.paper.rstrip("."),
-                v.number or "–",
                 f"**{v.label}**",
+                v.number or "–",
+                v.claim.paper.rstrip("."),
             ]
             for v in paper
         ],
         "own_rows": [
-            [f"[{v.claim.claim}](#{v.claim.id})", v.number, f"**{v.label}**"]
+            [f"[{v.claim.claim}](#{v.claim.id})", f"**{v.label}**", v.number]
             for v in own
         ],
     }

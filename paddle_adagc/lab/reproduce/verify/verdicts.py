@@ -353,7 +353,9 @@ def check_evidence(
     for page in ("results.md", "results/claims.md"):
         for line in pages.get(page, "").splitlines():
             if line.startswith("| [") and f"#{name})" in line:
-                *_, number, label = (c.strip("* |") for c in line.split(" | "))
+                _, label, number, *_ = (
+                    cell.strip("* |") for cell in line.split(" | ")
+                )
                 yield f"{page}, {name}: label", label, right
                 shown = number if number in numbers else "?"
                 yield f"{page}, {name}: number", number, shown
