@@ -25,7 +25,7 @@ LAB = "paddle_adagc.lab"
 ROWS = (
     ("checksums", "markdown", "processor", "storage"),
     ("section",),
-    ("gloo", "data", "faults", "extensions"),
+    ("gloo", "data", "faults", "extensions", "optimizers"),
     ("models",),
     ("record",),
     ("report",),

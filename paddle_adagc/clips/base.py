@@ -245,6 +245,8 @@ class TensorScalingClip(StatefulClip, abc.ABC):
                 if self.nonfinite == "raise":
                     refuse_nonfinite(norm, table.keys, step, reducer)
                 h, state = self._advance(age, norm, state)
+                if h.dtype != paddle.float32:  # of a rule with a constant of
+                    h = h.astype("float32")  # the default dtype
                 h = self._scale_(gradients, found, norm, h)
         except BaseException:
             self._num_lost = num_lost

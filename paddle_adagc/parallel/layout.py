@@ -71,8 +71,9 @@ def _spread(
     ranks: Ranks, shape: tuple[int, ...], placements: tuple[Any, ...], rank: int
 ) -> Spread:
     groups = []
+    # Paddle takes more placements than the mesh has dimensions.
     for axis, (size, placement) in enumerate(
-        zip(shape, placements, strict=True)
+        zip(shape, placements, strict=False)
     ):
         lines = np.moveaxis(np.reshape(ranks, shape), axis, -1)
         for line in lines.reshape([-1, size]).tolist():

@@ -35,13 +35,13 @@ RULES = [
 ]
 EXAMPLE = {}
 exec(blocks(ROOT / "docs/howto/clip-rule.md", "python")[0], EXAMPLE)
-WITH_EXAMPLE = [*RULES, EXAMPLE["ClipGradByPeak"]]
+RULES.append(EXAMPLE["ClipGradByPeak"])
 SHAPES = [[4], [6]]
 every_clip = pytest.mark.parametrize("make", RULES)
 pytestmark = pytest.mark.usefixtures("backend")
 
 
-@pytest.mark.parametrize("make", WITH_EXAMPLE)
+@every_clip
 def test_pairs_keep_their_places(make):
     first, free, missing, last = make_parameters([[2]] * 4)
     first.need_clip = "sharding"  # as fleet says
@@ -155,7 +155,7 @@ def test_step_does_not_wait_for_the_device(monkeypatch, make, nonfinite):
 @pytest.mark.parametrize(
     "make",
     [
-        *WITH_EXAMPLE,
+        *RULES,
         partial(ClipGradByAdaGC, t_start=0),
         partial(
             ClipGradByAdaGC,
@@ -292,6 +292,17 @@ def test_default_dtype_makes_no_difference(make, dtype):
     finally:
         paddle.set_default_dtype("float32")
     np.testing.assert_array_equal(got, expected)
+
+
+def test_factors_may_have_another_dtype():
+    class Half(TensorScalingClip):
+        def _advance(self, step, norm, state):
+            return paddle.full_like(norm, 0.5, "float64"), {}
+
+    clipped = clip_arrays(
+        Half(), make_parameters(SHAPES), [np.ones(4), np.ones(6)]
+    )
+    assert_equal(clipped, [np.full(4, 0.5), np.full(6, 0.5)])
 
 
 @pytest.fixture
