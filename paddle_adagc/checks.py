@@ -141,6 +141,8 @@ def check_series(name: str, values: Any) -> np.ndarray:
     if str(getattr(values, "dtype", "")).endswith("bfloat16"):
         raise TypeError(f"{name} is bfloat16: cast it to float32 first")
     series = np.asarray(values)
+    if series.size == 0 and series.ndim == 1:
+        return np.zeros(0)
     if series.dtype.kind not in "fiu":
         raise TypeError(
             f"{name} must be a series of real numbers, got {values!r:.80} "

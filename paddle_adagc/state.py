@@ -56,6 +56,8 @@ class Quantity:
     is_global: bool = False  # one number for all tensors together
     is_positive: bool = False  # 0 is refused; ``inf`` (none so far) is not
     tolerance: float = ROUNDING
+    """Relative difference between ranks that is still rounding."""
+
     absent: float | None = None
     """Given for a count, which is no norm and no metric: its value where a
     state does not hold it, as the rule has dropped it or did not count."""

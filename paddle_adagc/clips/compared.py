@@ -16,7 +16,7 @@ from paddle_adagc.checks import check_decay, check_integer, check_positive
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.gradients import NonFinite
 from paddle_adagc.clips.stateful import Decision, State
-from paddle_adagc.parallel.layout import TensorLayout
+from paddle_adagc.parallel.other_ranks import OtherRanks
 from paddle_adagc.state import Quantity
 
 
@@ -208,7 +208,7 @@ class ClipGradByTensorWiseGC(TensorScalingClip):
         self.lambda_abs = check_positive("lambda_abs", lambda_abs)
         self._thresholds = paddle.zeros([0], "float32")  # [num_tensors]
         self._shapes: dict[int, tuple[int, ...]] = {}  # of an unbound table
-        self._counted: Sequence[TensorLayout] = ()  # of a bound one
+        self._counted: OtherRanks | None = None  # of which binding
 
     def _slots(self, parameters: Sequence[Tensor]) -> list[int]:
         slots = super()._slots(parameters)
@@ -227,9 +227,9 @@ class ClipGradByTensorWiseGC(TensorScalingClip):
     def _advance(self, step: int, norm: Tensor, state: State) -> Decision:
         table = self._table
         is_larger = self._thresholds.shape[0] < len(table.keys)
-        if is_larger or self._counted is not table.layout:
+        if is_larger or self._counted is not self._ranks:
             self._thresholds = self._make_thresholds()
-            self._counted = table.layout
+            self._counted = self._ranks
         h = (self._thresholds / norm).clip(max=1.0)
         # A tensor without values has neither a threshold nor a norm.
         return paddle.where(norm > 0, h, paddle.ones_like(h)), {}
@@ -253,4 +253,7 @@ class ClipGradByTensorWiseGC(TensorScalingClip):
         return (self.lambda_abs * share).astype("float32")
 
     def _tensor_metrics(self) -> State:
-        return {"threshold": self._thresholds}
+        known = self._thresholds
+        if self._counted is not self._ranks:
+            known = paddle.zeros([0], "float32")
+        return {"threshold": self._grown(known, math.inf)}

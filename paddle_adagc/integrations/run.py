@@ -156,12 +156,18 @@ def _run(options: dict[str, Any], command: list[str], folder: Path) -> int:
 def _call(command: Sequence[str], environment: dict[str, str]) -> int:
     """Run a command that gets this process' signals, too."""
     process = subprocess.Popen(command, env=environment)
-    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(number, lambda number, _: process.send_signal(number))
-    while True:
-        with contextlib.suppress(KeyboardInterrupt):  # the command's, too
-            status = process.wait()
-            return status if status >= 0 else 128 - status
+    before = {
+        number: signal.signal(number, lambda n, _: process.send_signal(n))
+        for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+    }
+    try:
+        while True:
+            with contextlib.suppress(KeyboardInterrupt):  # the command's, too
+                status = process.wait()
+                return status if status >= 0 else 128 - status
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _taken_out(

@@ -244,9 +244,11 @@ class ClippingCallback(TrainerCallback):
             elif kind is known.WandbCallback:
                 self._reporters.append(kind())
 
-    def on_log(self, *event: Any, logs: dict[str, Any], **kwargs: Any) -> None:
+    def on_log(
+        self, *event: Any, logs: dict[str, Any] | None = None, **kwargs: Any
+    ) -> None:
         """Add the clip's numbers to a training loss."""
-        if "loss" not in logs:
+        if not logs or "loss" not in logs:
             return
         _, state, _ = event
         summary = clip_summary(self.clip)
@@ -333,7 +335,8 @@ def global_expert_names(model: Any) -> Iterator[None]:
     if rank < 1 or "0" not in numbers:
         yield
         return
-    first = rank * (config.moe_num_experts // config.moe_world_size)
+    num_ranks = getattr(config, "moe_world_size", None) or 1
+    first = rank * (config.moe_num_experts // num_ranks)
 
     def renamed(*args: Any, **kwargs: Any) -> dict[str, Any]:
         return {

@@ -185,8 +185,8 @@ def _find_tables(descriptors: np.ndarray, segments: Segments | None) -> _Tables:
     kernels = load_kernels(current_device())
     assert kernels is not None
     key = kernels, kernels.stream().value, len(descriptors), segments
-    found = None
-    for old in _KEPT:
+    found = replaced = None
+    for old in [*_KEPT]:
         mine = old.descriptors
         if old.key != key:
             continue
@@ -199,11 +199,12 @@ def _find_tables(descriptors: np.ndarray, segments: Segments | None) -> _Tables:
             descriptors = np.where(is_new, descriptors, mine)
         else:
             found = old
-        _KEPT.remove(old)
+        replaced = old
         break
-    _KEPT.insert(0, found or _Tables(key, descriptors))
-    del _KEPT[_MOST_KEPT:]
-    return _KEPT[0]
+    found = found or _Tables(key, descriptors)
+    others = [tables for tables in _KEPT if tables is not replaced]
+    _KEPT[:] = [found, *others][:_MOST_KEPT]  # other threads keep some, too
+    return found
 
 
 def adaptive_step(

@@ -260,8 +260,9 @@ class _Addresses(ctypes.Structure):
 
 
 class Launcher:
-    """Starts the kernels for a list of segments; always in one stream.
+    """Starts the kernels for a list of segments, in the current stream.
 
+    That is the same one as long as the launcher lives.
     Tables of how segments are cut into chunks are copied to the device once.
 
     Args:

@@ -81,6 +81,7 @@ def test_only_clipped_tensors_count():
     model[1].weight.stop_gradient = True
     clip = ClipGradByTensorWiseGC(1.0)
     clip.bind(model)
+    assert clip.metrics()["step"] == -1
     pairs = [
         (model[0].weight, paddle.ones([3, 2])),
         (model[0].bias, paddle.ones([2])),

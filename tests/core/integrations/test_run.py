@@ -5,6 +5,7 @@
 import json
 import os
 import re
+import signal
 import sys
 from pathlib import Path
 
@@ -128,6 +129,12 @@ def test_a_command_without_a_trainer_is_an_error(tmp_path):
     # The user's own runs as well: in adagc-run's process, and in the command's.
     assert printed.count("mine") == 2
     adagc_run(tmp_path, *python, "raise SystemExit(7)", status=7)
+
+
+def test_signals_are_this_process_own_again():
+    before = signal.getsignal(signal.SIGTERM)
+    assert run.main([sys.executable, "-c", "raise SystemExit(7)"]) == 7
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_check_says_what_it_would_do(tmp_path, capsys):

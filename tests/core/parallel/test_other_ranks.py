@@ -206,6 +206,22 @@ def test_data_parallel_ranks_hear_of_one_rank_s_nan(
     assert re.search(message, first)
 
 
+def test_a_summary_tells_of_the_steps_since_the_last(monkeypatch, caplog):
+    def work(rank):
+        model = paddle.nn.Linear(1, 1)
+        clip = ClipGradByAdaGC()
+        clip.bind(model)
+        for _ in range(2):
+            grad = paddle.full([1, 1], math.nan if rank else 1.0)
+            clip([(model.weight, grad)])
+            clip.summary()
+
+    Ranks(monkeypatch, along("data")).run(work)
+    messages = [*map(logging.LogRecord.getMessage, caplog.records)]
+    assert len(messages) == 4
+    assert all("(steps by rank: {0: 0, 1: 1})" in said for said in messages)
+
+
 COPIES = DATA[0]
 PARTS = along("model")[0]
 ALONE = Topology()
