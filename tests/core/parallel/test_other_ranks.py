@@ -51,7 +51,7 @@ def views(*norms):
     ("seen", "message"),
     [
         (
-            views({"a": 1.0, "b": 1e-6, "c": 3.0}, {"a": 1.015, "b": 5e-4}),
+            views({"a": 1.0, "b": 1e-6, "c": 3.0}, {"a": 1.015, "b": 2e-3}),
             None,
         ),
         (
