@@ -174,15 +174,14 @@ class ClipState:
                 )
         return dataclasses.replace(self, values=values)
 
-    def restrict(self, keys: Sequence[str]) -> ClipState:
-        """Return the part about these tensors, in this order."""
+    def values_of(self, keys: Sequence[str]) -> dict[str, Any]:
+        """Return the values of these tensors, in this order."""
         place = {key: i for i, key in enumerate(self.keys)}
         index = [place[key] for key in keys]
-        values = {
+        return {
             name: value[index] if value.ndim else value
             for name, value in self.values.items()
         }
-        return dataclasses.replace(self, keys=tuple(keys), values=values)
 
     def renamed(self, prefixes: Mapping[str, str]) -> ClipState:
         """Return the same with other prefixes of keys, the longest that fits.

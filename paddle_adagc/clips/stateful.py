@@ -281,12 +281,13 @@ class StatefulClip(ClipGradBase):
         owner, mine = type(self).__name__, self._config()
         loaded = ClipState.from_dict(state).renamed(rename or {})
         loaded = loaded.fitted(owner, mine, self._kept, self._optional)
+        values = loaded.values
         if any(not q.is_global for q in self._kept):
             self._table.adopt(loaded.keys)
-            loaded = loaded.restrict(self._table.keys)
+            values = loaded.values_of(self._table.keys)
         self._vectors = {
             name: paddle.to_tensor(vector.reshape(-1), "float32")
-            for name, vector in loaded.values.items()
+            for name, vector in values.items()
         }
         self._has_loaded = True
         self._warmup_start = loaded.warmup_start

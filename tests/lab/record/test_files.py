@@ -6,6 +6,7 @@ import contextlib
 import errno
 import fcntl
 import json
+import multiprocessing
 import os
 
 import numpy as np
@@ -64,6 +65,23 @@ def test_a_directory_is_held_by_one_and_removed_if_it_stays_empty(tmp_path):
     with lock_run(tmp_path / "old"):
         pass
     assert (tmp_path / "old").exists()
+
+
+def test_a_forked_process_does_not_hold_the_directory(tmp_path):
+    forks = multiprocessing.get_context("fork")
+    has_begun, may_end = forks.Event(), forks.Event()
+
+    def live():
+        has_begun.set()
+        may_end.wait(30)
+
+    child = forks.Process(target=live)
+    with lock_run(tmp_path):
+        child.start()
+        assert has_begun.wait(30)
+    with lock_run(tmp_path):
+        may_end.set()
+    child.join()
 
 
 def test_without_locks_a_warning_is_all(tmp_path, monkeypatch, caplog):

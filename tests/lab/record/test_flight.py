@@ -9,6 +9,7 @@ import os
 import numpy as np
 import pytest
 
+from paddle_adagc.clips.metrics import Rows
 from paddle_adagc.lab.record.flight import (
     FOLDER,
     NUM_KEPT,
@@ -78,15 +79,21 @@ def test_events_come_by_age_and_ranks_by_number(tmp_path):
     assert [rank.loss[0] for rank in ranks] == [0, 2, 10]
 
 
-def test_the_oldest_files_of_a_rank_are_removed(tmp_path):
+ROW = {"step": 50, "learning_rate": 0.1, "samples": [0, 1]}
+
+
+def test_a_rank_s_files_are_rotated(tmp_path):
     for step in range(NUM_KEPT + 1):
         save(tmp_path, step, rank=0, age=1 + step)
     save(tmp_path, 99, rank=1, age=1000)
     recorder = FlightRecorder(str(tmp_path))
-    recorder.begin(
-        {"step": 50, "learning_rate": 0.1, "samples": [0, 1], "loss": []}
-    )
+    for keys in (["a"], ["a"], ["a", "b"]):  # has its first gradient
+        recorder.begin({**ROW, "loss": []})
+        recorder._steps[-1].tensors = Rows(keys, {"h": np.ones(len(keys))})
     recorder.write("alarm", "why")
+    kept = load_event(tmp_path, step=50).first
+    assert kept.tensor_names.tolist() == ["a", "b"]
+    np.testing.assert_array_equal(kept.h[:, 1], [np.nan, np.nan, 1])
     left = sorted(path.name for path in (tmp_path / FOLDER).iterdir())
     assert left == [
         *(f"{step:08}-alarm.rank0.npz" for step in range(NUM_KEPT - 1)),
