@@ -344,3 +344,24 @@ MUON = ("momentum", "num_iterations", "weight_decay")
 def test_defaults(make, names, defaults):
     parameters = inspect.signature(make).parameters
     assert [parameters[name].default for name in names] == defaults
+
+
+def test_sharding_is_asked_about_new_tensors_once(monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        Muon, "_check_sharding", lambda _, names=(): asked.extend(names)
+    )
+    optimizer, parameters = fresh("Muon")
+    run(optimizer, parameters, range(2))
+    assert asked == [parameter.name for parameter in parameters]
+
+
+def test_clippy_ignores_elements_that_do_not_move():
+    (weight,) = make_parameters([[2]])
+    weight.set_value(np.full(2, 1e3, "float32"))
+    optimizer = ClippedAdamW(
+        1.0, parameters=[weight], update_clip=Clippy(), weight_decay=0.0
+    )
+    weight.grad = paddle.to_tensor([0.0, 1.0])
+    optimizer.step()
+    np.testing.assert_allclose(weight.numpy(), [1e3, 999.0], rtol=1e-6)
