@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Paddle's grad_clip contract: pairs, dtypes, non-finite values, metrics."""
 
+import warnings
+
 import numpy as np
 import paddle
 import pytest
@@ -163,6 +165,7 @@ def test_summary_and_metrics_of_the_whole_model():
 @pytest.mark.parametrize("warm_up", [1e-4, 1.0])
 def test_a_tensor_that_hardly_trains_is_named(warm_up, recwarn):
     """Its gradients were small in the whole warm-up; or as large as later."""
+    warnings.simplefilter("always")  # recwarn drops repeats, and restores this
     parameters = make_parameters([[1], [1]])
     names = [p.name for p in parameters]
     clip = ClipGradByAdaGC(t_start=3, lambda_rel=1.0, beta=0.9999)
@@ -193,6 +196,7 @@ def test_in_place_version_of_a_gradient_left_alone_stays(backend):
 
 
 def test_one_clip_on_two_optimizers_is_warned_about(recwarn):
+    warnings.simplefilter("always")
     clip = ClipGradByAdaGC()
     first, second = make_parameters([[4], [6]])
 
