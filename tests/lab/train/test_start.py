@@ -2,10 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where runs start: what their directory holds, changed settings, forks."""
 
-import os
 import shutil
-import signal
-import time
 
 import numpy as np
 import pytest
@@ -256,20 +253,3 @@ def test_a_run_is_not_removed_for_one_that_is_not_sound(copied, wrong, message):
             parse_config(merged(constant(copied), wrong)), overwrite=True
         )
     runs.assert_same(before, RunRecord.load(copied))
-
-
-def test_processes_that_load_data_do_not_hold_the_directory(tmp_path):
-    has_started, starting = os.pipe()
-    with lock_run(tmp_path):
-        worker = os.fork()
-        if worker == 0:
-            os.write(starting, b"!")
-            time.sleep(60)
-            os._exit(0)
-        os.read(has_started, 1)
-    try:
-        with lock_run(tmp_path):
-            assert os.waitpid(worker, os.WNOHANG) == (0, 0)
-    finally:
-        os.kill(worker, signal.SIGKILL)
-        os.waitpid(worker, 0)
