@@ -42,7 +42,6 @@ LIBRARY = (
     "--ignore=tests/core/clips/test_registry.py",
     "--ignore=tests/core/optimizers/test_layouts.py",
     "--ignore=tests/core/optimizers/test_tensor_parts.py",
-    "--ignore=tests/core/stability/test_excess.py",
 )
 """The library's tests without those that start fleet or need PaddleNLP."""
 

@@ -2,9 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the tests of the optimizers share: weights, gradients, runs."""
 
+from pathlib import Path
+
 import numpy as np
 import paddle
-from helpers import make_parameters
+from helpers import assert_equal, make_parameters
 
 SHAPES = [[6, 4], [3, 7], [5, 5], [6]]
 """A tall matrix, a wide one, a square one, and a vector."""
@@ -54,3 +56,42 @@ def run(optimizer, parameters, steps):
 def values(parameters):
     """Weights as float64 arrays."""
     return [p.astype("float64").numpy() for p in parameters]
+
+
+def make(kind, parameters, learning_rate=0.01, **arguments):
+    """Make an optimizer of this class."""
+    return kind(learning_rate, parameters=parameters, **arguments)
+
+
+def fresh(kind, dtype="float64", **arguments):
+    """An optimizer and its weights, with the same names every time."""
+    with paddle.utils.unique_name.guard():
+        parameters = make_weights(dtype)
+        return make(kind, parameters, **arguments), parameters
+
+
+def assert_is_twin(kind, make_twin):
+    """Compare 100 steps with a NumPy twin per tensor."""
+    parameters = make_weights()
+    got = run(make(kind, parameters), parameters, range(100))
+    weights, of_tensors = draw_weights(), [make_twin(lr=0.01) for _ in SHAPES]
+    for step in range(100):
+        tensors = zip(of_tensors, weights, draw_gradients(step), strict=True)
+        weights = [twin.step(w, g) for twin, w, g in tensors]
+    assert_equal(got, weights, rtol=1e-8, atol=1e-12)
+
+
+def assert_agrees_with_the_reference(case, kind, tolerance=1e-5):
+    """Compare 100 steps with those of another package (`make_golden.py`)."""
+    parameters = make_weights("float32")
+    optimizer = make(kind, parameters)
+    with np.load(Path(__file__).parent / "golden" / "optimizers.npz") as file:
+        golden = dict(file)
+    # Muon has matrices alone, which come first.
+    num_tensors = 3 if case.startswith("muon") else len(SHAPES)
+    for first, last in ((0, 10), (10, 50), (50, 100)):
+        weights = run(optimizer, parameters, range(first, last))
+        expected = [golden[f"{case}/{i}/{last}"] for i in range(num_tensors)]
+        assert_equal(
+            weights[:num_tensors], expected, rtol=tolerance, atol=tolerance
+        )

@@ -1,0 +1,128 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The contract of `core/optimizers`, for optimizers that clip themselves."""
+
+import inspect
+from functools import partial
+
+import numpy as np
+import paddle
+import pytest
+from core.optimizers.runs import fresh, make_weights, run, set_gradients
+from core.optimizers.test_contract import (  # noqa: F401
+    test_a_scalar_trains_like_one_element_and_keeps_its_shape,
+    test_groups_have_hyper_parameters_of_their_own,
+    test_master_weights_follow_a_float32_run,
+    test_missing_gradients_and_frozen_weights_are_left_alone,
+    test_only_chosen_weights_decay,
+    test_resumes_bit_by_bit,
+    test_sees_clipped_gradients,
+    test_step_does_not_wait_for_the_device,
+    test_zero_gradients_and_zero_weights_stay_finite,
+)
+from helpers import make_parameters
+
+from paddle_adagc.lab.optimizers import SPAM, ClippedAdamW, StableAdamW
+from paddle_adagc.lab.optimizers.update_clips import AGC, Clippy, RMSClip
+from paddle_adagc.optimizers import Lion
+
+SPIKES = {"threshold": 4.0, "reset_interval": 7, "warmup_steps": 3}
+KINDS = {
+    "SPAM": partial(SPAM, **SPIKES, clip_start=2),
+    "StableAdamW": StableAdamW,
+    "AGC": partial(ClippedAdamW, update_clip=AGC()),
+    "Clippy": partial(ClippedAdamW, update_clip=Clippy()),
+    "RMSClip": partial(ClippedAdamW, update_clip=RMSClip()),
+}
+
+
+@pytest.fixture(params=KINDS.values(), ids=KINDS)
+def kind(request):
+    return request.param
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        partial(ClippedAdamW, update_clip=clip(form="paper"))
+        for clip in (AGC, Clippy)
+    ],
+)
+def test_a_scalar_under_the_paper_s_forms(kind):
+    test_a_scalar_trains_like_one_element_and_keeps_its_shape(kind)
+
+
+@pytest.mark.parametrize(
+    "kind", [partial(ClippedAdamW, update_clip=AGC()), StableAdamW]
+)
+def test_loads_the_state_of_paddle_s_adamw(kind):
+    with paddle.utils.unique_name.guard():
+        parameters = make_weights()
+        adamw = paddle.optimizer.AdamW(0.01, parameters=parameters)
+        run(adamw, parameters, range(3))
+    optimizer, parameters = fresh(kind)
+    with paddle.utils.unique_name.guard():
+        optimizer.set_state_dict(adamw.state_dict())
+        run(optimizer, parameters, [3])
+    power = optimizer._accumulators["beta1_pow_acc"][parameters[0].name]
+    assert float(power) == pytest.approx(0.9**5)
+
+
+def test_spam_s_reset_heals_an_infinite_second_moment():
+    (weight,) = make_parameters([[2]])
+    optimizer = SPAM(0.01, parameters=[weight], reset_interval=4, clip_start=3)
+    positions = []
+    for step in range(6):
+        set_gradients([weight], [[1e20 if step == 1 else 1.0, 1.0]])
+        optimizer.step()
+        positions.append(weight.numpy().copy())
+    (square,) = optimizer._accumulators["moment2"].values()
+    assert np.isfinite(square.numpy()).all()
+    assert positions[2][0] == positions[1][0]  # no step over infinity
+    assert positions[5][0] < positions[2][0]
+
+
+@pytest.mark.parametrize(
+    ("make_wrong", "match"),
+    [
+        (partial(SPAM, clip_start=500), "clip_start=500"),
+        (partial(SPAM, epsilon=0.0), "epsilon.*0.0"),
+        (partial(SPAM, warmup_steps=1.5), "warmup_steps"),
+        (partial(ClippedAdamW, update_clip=Lion), "no clip of updates"),
+        (lambda _, parameters: AGC(form="papers"), "did you mean 'paper'"),
+        (lambda _, parameters: Clippy(lambda_abs=0.0), "lambda_abs.*0.0"),
+        (lambda _, parameters: RMSClip(threshold=-1.0), "threshold.*-1.0"),
+    ],
+)
+def test_wrong_arguments_are_refused(make_wrong, match):
+    of_type = ("warmup_steps", "no clip of updates")
+    error = TypeError if match in of_type else ValueError
+    with pytest.raises(error, match=match):
+        make_wrong(0.1, parameters=make_parameters([[2]]))
+
+
+ADAM = ("beta1", "beta2", "epsilon", "weight_decay")
+
+
+@pytest.mark.parametrize(
+    ("make", "names", "defaults"),
+    [
+        (SPAM, (*SPIKES, "clip_start"), [5000.0, 500, 150, 20]),
+        (StableAdamW, ADAM, [0.9, 0.99, 1e-6, 0.01]),
+        (ClippedAdamW, ADAM, [0.9, 0.999, 1e-8, 0.01]),
+    ],
+)
+def test_defaults(make, names, defaults):
+    parameters = inspect.signature(make).parameters
+    assert [parameters[name].default for name in names] == defaults
+
+
+def test_clippy_ignores_elements_that_do_not_move():
+    (weight,) = make_parameters([[2]])
+    weight.set_value(np.full(2, 1e3, "float32"))
+    optimizer = ClippedAdamW(
+        1.0, parameters=[weight], update_clip=Clippy(), weight_decay=0.0
+    )
+    weight.grad = paddle.to_tensor([0.0, 1.0])
+    optimizer.step()
+    np.testing.assert_allclose(weight.numpy(), [1e3, 999.0], rtol=1e-6)
