@@ -141,6 +141,12 @@ def test_launched_under_tp2_x_pp2(alone, tmp_path):
     assert read_run_json(output_dir)["config"]["parallel"]["tp"] == 2, printed
 
 
+def test_number_of_processes_must_fit(tmp_path):
+    with pytest.raises(ValueError, match="--nproc_per_node 4"):
+        runs.pretrain(small_ernie(tmp_path / "run", *SMALL, *TP2_PP2[1:]))
+    assert not (tmp_path / "run").exists()
+
+
 def assert_resumes(layout, tmp_path):
     """A run has the same bits if it is cut; return its directory."""
     whole = tmp_path / "whole"
