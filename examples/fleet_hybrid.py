@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """AdaGC under fleet: tensor parallelism over two ranks.
 
-    python -m paddle.distributed.launch --nproc_per_node 2 \\
+    PYTHONPATH=tools python -m paddle.distributed.launch --nproc_per_node 2 \\
         examples/fleet_hybrid.py
 
-On a machine without GPUs ``enable()`` lets fleet run on CPU processes; it comes
-with ``pip install -e .``.
+On a machine without GPUs ``enable()`` lets fleet run on CPU processes; it lies
+in ``tools/`` of a clone.
 """
 
 import numpy as np
@@ -20,7 +20,7 @@ from paddle.distributed.fleet.meta_parallel import (
 from paddle_adagc import ClipGradByAdaGC
 
 if not paddle.is_compiled_with_cuda():
-    from paddle_adagc.lab.gloo import enable
+    from adagc_lab.gloo import enable
 
     enable()
 

@@ -5,11 +5,19 @@
 A canary is one slow test of its kind that runs with the fast ones.
 """
 
-import pytest
+import os
+from pathlib import Path
 
-from paddle_adagc.lab.processor import choose_mkl_kernels
+import pytest
+from adagc_lab.processor import choose_mkl_kernels
 
 choose_mkl_kernels()
+
+# Processes that a test starts find the laboratory, too.
+TOOLS = str(Path(__file__).parents[1] / "tools")
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [TOOLS, *filter(None, [os.environ.get("PYTHONPATH")])]
+)
 
 CANARIES = {
     "core/parallel/test_layouts.py": (

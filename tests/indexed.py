@@ -5,8 +5,7 @@
 from pathlib import Path
 
 import numpy as np
-
-from paddle_adagc.lab.data.indexed import token_dtype, write_index
+from adagc_lab.data.indexed import token_dtype, write_index
 
 
 def write_random_dataset(prefix, seed):

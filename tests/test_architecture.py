@@ -21,7 +21,7 @@ from pages import ROOT
 import paddle_adagc
 
 LIBRARY = "paddle_adagc"
-LAB = "paddle_adagc.lab"
+LAB = "adagc_lab"
 ROWS = (
     ("checksums", "markdown", "processor", "storage"),
     ("section",),
@@ -39,7 +39,7 @@ ROWS = (
 """Rooms of the laboratory from the bottom up; imports go down, not sideways."""
 
 LEVELS = {room: level for level, row in enumerate(ROWS) for room in row}
-LEVELS[LIBRARY] = -1
+LEVELS[LIBRARY] = LEVELS[LAB] = -1
 ALLOWED = {LIBRARY, "paddle", "numpy", "safetensors", *sys.stdlib_module_names}
 """What the library imports."""
 
@@ -47,8 +47,12 @@ ALLOWED = {LIBRARY, "paddle", "numpy", "safetensors", *sys.stdlib_module_names}
 def read_sources():
     """Source of every module of the package, by the module's name."""
     sources = {}
-    for path in (ROOT / LIBRARY).rglob("*.py"):
-        parts = path.relative_to(ROOT).with_suffix("").parts
+    for path in [
+        *(ROOT / LIBRARY).rglob("*.py"),
+        *(ROOT / "tools" / LAB).rglob("*.py"),
+    ]:
+        base = ROOT if (ROOT / LIBRARY) in path.parents else ROOT / "tools"
+        parts = path.relative_to(base).with_suffix("").parts
         module = ".".join(part for part in parts if part != "__init__")
         sources[module] = path.read_text("utf-8")
     return sources
@@ -90,7 +94,9 @@ def imports_of(sources):
 
     def target(name):
         name = public.get(name, name)
-        while name not in sources and name.startswith(f"{LIBRARY}."):
+        while name not in sources and name.startswith(
+            (f"{LIBRARY}.", f"{LAB}.")
+        ):
             name = name.rpartition(".")[0]
         return name
 
@@ -148,7 +154,7 @@ def test_one_function_unpickles():
     for tool in (ROOT / "tools").glob("*.py"):
         sources[f"tools.{tool.stem}"] = tool.read_text("utf-8")
     places = [name for name, text in sources.items() if unpickles.search(text)]
-    assert places == ["paddle_adagc.lab.models.safe_pickle"]
+    assert places == ["adagc_lab.models.safe_pickle"]
 
 
 def modules_after(statement):

@@ -14,6 +14,11 @@ from pathlib import Path
 import pytest
 import tomllib
 import yaml
+from adagc_lab.benchmark.collectives import LAYOUTS
+from adagc_lab.paddleformers.recipe import read_run_config
+from adagc_lab.reproduce.claims import Figure
+from adagc_lab.reproduce.grid import load_target
+from adagc_lab.train.parse import load_config
 from paddle.distributed.launch.context.args_envs import parse_args
 from pages import (
     CHINESE,
@@ -29,11 +34,6 @@ from pages import (
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.clips import registry
 from paddle_adagc.integrations import run
-from paddle_adagc.lab.benchmark.collectives import LAYOUTS
-from paddle_adagc.lab.paddleformers.recipe import read_run_config
-from paddle_adagc.lab.reproduce.claims import Figure
-from paddle_adagc.lab.reproduce.grid import load_target
-from paddle_adagc.lab.train.parse import load_config
 
 PROXY = ROOT / "configs/proxy/llama_low_noise.yaml"
 _LINK = re.compile(r"\]\(([^)\s]+)\)")

@@ -16,8 +16,8 @@ from paddle_adagc.clips import registry
 
 def stand_ins():
     """What the snippets of a page take for granted, and its checkpoint."""
-    from paddle_adagc.lab.models.config import DecoderConfig
-    from paddle_adagc.lab.models.decoder import DecoderForCausalLM
+    from adagc_lab.models.config import DecoderConfig
+    from adagc_lab.models.decoder import DecoderForCausalLM
 
     paddle.seed(0)
     model = paddle.nn.Sequential(paddle.nn.Linear(64, 64))

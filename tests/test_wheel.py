@@ -23,7 +23,7 @@ from paddle_adagc import ClipGradByAdaGC
 files = resources.files(paddle_adagc)
 assert (files / "py.typed").is_file()
 assert (files / "kernels" / "host.cpp").is_file()
-assert not (files / "lab").is_dir()
+assert not (files / "../adagc_lab").exists()
 
 paddle.seed(1)
 model = paddle.nn.Linear(8, 1)
@@ -77,7 +77,6 @@ def test_wheel_trains_with_paddle_alone(tmp_path):
     assert {name.split("/")[0].split("-")[0] for name in names} == {
         "paddle_adagc"
     }
-    assert not any("/lab/" in name for name in names)
     version = importlib.metadata.version("paddlepaddle")
     run("pip", "install", "-q", f"paddlepaddle=={version}", wheel)
     # An empty cache: the loops are compiled from the wheel's own source.

@@ -30,6 +30,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from adagc_lab import check_installed
 from command import (
     ERRORS,
     ROOT,
@@ -40,7 +41,6 @@ from command import (
 )
 
 from paddle_adagc.checks import check_choice
-from paddle_adagc.lab import check_installed
 
 CONFIGS = ROOT / "configs" / "proxy"
 ERNIE = CONFIGS / "ernie_moe.yaml"
@@ -131,7 +131,7 @@ def _run(options: argparse.Namespace) -> int:
 
 def measure_clip(options: argparse.Namespace) -> Measured:
     """Time a clip step on the tensors of the paper's models."""
-    from paddle_adagc.lab.benchmark import clip_step
+    from adagc_lab.benchmark import clip_step
 
     names = options.lists or clip_step.LISTS
     for name in names:
@@ -151,7 +151,7 @@ def measure_clip(options: argparse.Namespace) -> Measured:
 
 def measure_host(options: argparse.Namespace) -> Measured:
     """Time the host's part of a clip step on many tiny tensors."""
-    from paddle_adagc.lab.benchmark import host_time
+    from adagc_lab.benchmark import host_time
 
     found = {
         count: host_time.compare(count, options.repetitions)
@@ -164,8 +164,8 @@ def measure_step(options: argparse.Namespace) -> Measured:
     """Time whole training steps of run configs."""
     for path in options.configs:
         check_config_file(path)
-    from paddle_adagc.lab.benchmark import training_step
-    from paddle_adagc.lab.train.parse import load_config
+    from adagc_lab.benchmark import training_step
+    from adagc_lab.train.parse import load_config
 
     for path in options.configs:
         rows = training_step.compare(load_config(path), options.steps)
@@ -176,8 +176,8 @@ def measure_step(options: argparse.Namespace) -> Measured:
 def measure_collectives(options: argparse.Namespace) -> Measured:
     """Count the collectives of a clip step, layout by layout."""
     check_config_file(options.config)
-    from paddle_adagc.lab.benchmark import collectives
-    from paddle_adagc.lab.train.parse import load_config
+    from adagc_lab.benchmark import collectives
+    from adagc_lab.train.parse import load_config
 
     load_config(options.config)  # before the workers, who would not say it
     chosen = options.layouts or [*collectives.LAYOUTS]

@@ -28,9 +28,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from adagc_lab.markdown import markdown_table
 from command import ROOT, add_options, make_parser
-
-from paddle_adagc.lab.markdown import markdown_table
 
 RECORD = ROOT / "results" / "versions.jsonl"
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")

@@ -22,9 +22,10 @@ from typing import Any, NoReturn
 ROOT = Path(__file__).resolve().parents[1]
 
 try:
+    from adagc_lab.processor import choose_mkl_kernels
+    from adagc_lab.storage import StorageError
+
     from paddle_adagc.checks import check_directory, suggestion
-    from paddle_adagc.lab.processor import choose_mkl_kernels
-    from paddle_adagc.lab.storage import StorageError
 except ModuleNotFoundError as missing:
     if not str(missing.name).startswith("paddle_adagc"):
         raise

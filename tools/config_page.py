@@ -17,18 +17,18 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-from command import ROOT, make_parser
-
-from paddle_adagc.clips.registry import CLIPS
-from paddle_adagc.lab.faults import FaultConfig
-from paddle_adagc.lab.markdown import markdown_table
-from paddle_adagc.lab.models.config import DecoderOptions
-from paddle_adagc.lab.models.vision_text import CLIPOptions
-from paddle_adagc.lab.train.config import (
+from adagc_lab.faults import FaultConfig
+from adagc_lab.markdown import markdown_table
+from adagc_lab.models.config import DecoderOptions
+from adagc_lab.models.vision_text import CLIPOptions
+from adagc_lab.train.config import (
     OPTIMIZERS,
     OptimizerConfig,
     RunConfig,
 )
+from command import ROOT, make_parser
+
+from paddle_adagc.clips.registry import CLIPS
 
 _HEAD = """\
 # Every key of a config

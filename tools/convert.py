@@ -15,9 +15,8 @@ from __future__ import annotations
 
 import argparse
 
+from adagc_lab import check_installed
 from command import add_options, check_folder, exit_status, make_parser
-
-from paddle_adagc.lab import check_installed
 
 _TO_HF = """
 source RUN           run or checkpoint
@@ -49,9 +48,8 @@ def main(arguments: list[str] | None = None) -> int:
 def _convert(options: argparse.Namespace) -> int:
     check_installed("paddlenlp", "nlp")
     check_folder(options.source)
+    from adagc_lab.evaluate.saved import from_hf, to_hf
     from paddlenlp.utils.log import logger as paddlenlp_logger
-
-    from paddle_adagc.lab.evaluate.saved import from_hf, to_hf
 
     paddlenlp_logger.set_level("WARNING")
     given = vars(options)

@@ -20,9 +20,9 @@ import logging
 from pathlib import Path
 
 import command
+from adagc_lab import check_installed
 
 from paddle_adagc.files import atomic_write_json
-from paddle_adagc.lab import check_installed
 
 _OPTIONS = """
 model MODEL             what to score
@@ -69,9 +69,8 @@ def _evaluate(options: argparse.Namespace) -> int:
         command.check_folder(options.include_path)
     if options.data is not None:
         command.check_config_file(options.data)
+    from adagc_lab.evaluate import run
     from paddlenlp.utils.log import logger as paddlenlp_logger
-
-    from paddle_adagc.lab.evaluate import run
 
     given = vars(options)
     output = given.pop("output")

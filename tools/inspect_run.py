@@ -21,9 +21,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from adagc_lab import check_installed
 from command import add_options, check_run, exit_status, make_parser
-
-from paddle_adagc.lab import check_installed
 
 _OPTIONS = """
 run RUN           run directory
@@ -49,7 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _inspect(options: argparse.Namespace) -> int:
     check_installed("paddlenlp", "nlp")
     check_run(options.run)
-    from paddle_adagc.lab.evaluate.step import flight_text, step_text
+    from adagc_lab.evaluate.step import flight_text, step_text
 
     run, step = options.run, options.step
     if options.flight:

@@ -215,9 +215,9 @@ def passes_on_ranks(path: Path, tree: ast.Module, tests: list[str]) -> bool:
     if not tests:
         return True
     with tempfile.TemporaryDirectory() as folder:
-        for part in ("paddle_adagc", "tests"):
+        for part in ("paddle_adagc", "tests", "tools"):
             shutil.copytree(ROOT / part, Path(folder, part))
-        for shared in ("configs", "tools", "pyproject.toml"):
+        for shared in ("configs", "pyproject.toml"):
             Path(folder, shared).symlink_to(ROOT / shared)
         Path(folder, path.relative_to(ROOT)).write_text(ast.unparse(tree))
         command = [sys.executable, "-m", "pytest", "-x"]
@@ -278,15 +278,12 @@ def main() -> int:
     parser = make_parser("mutate", __doc__)
     add_options(parser, _OPTIONS, modules={"nargs": "*"}, only={"default": ""})
     options = parser.parse_args()
-    modules = {
-        f"paddle_adagc/{k}": v
-        for k, v in read("mutated_modules")["modules"].items()
-    }
+    modules = read("mutated_modules")["modules"]
     for name in options.modules:
         if name not in modules:
             parser.error(f"{name!r} is not one of {', '.join(modules)}")
     os.environ.setdefault("GLOG_minloglevel", "2")
-    sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+    sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tools")]
     import hypothesis  # noqa: F401  (once, before the forks)
     import paddle.distributed.fleet  # noqa: F401
     import pytest  # noqa: F401

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 
+from adagc_lab import check_installed
 from command import (
     add_options,
     check_config_file,
@@ -24,8 +25,6 @@ from command import (
     exit_status,
     make_parser,
 )
-
-from paddle_adagc.lab import check_installed
 
 _OPTIONS = """
 config                    YAML file, see configs/
@@ -56,8 +55,8 @@ def _plan(options: argparse.Namespace) -> int:
     check_installed("omegaconf", "nlp")  # part of both extras
     check_config_file(options.config)
     check_overrides(options.overrides)
-    from paddle_adagc.lab.plan.costs import parse_interconnect
-    from paddle_adagc.lab.plan.plan import plan_run, render
+    from adagc_lab.plan.costs import parse_interconnect
+    from adagc_lab.plan.plan import plan_run, render
 
     plan = plan_run(
         options.config,

@@ -22,16 +22,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from adagc_lab import check_installed
+from adagc_lab.data.sources import TEXT_FORMATS
+from adagc_lab.storage import storage_errors
 from command import (
     ERRORS,
     add_options,
     exit_status,
     make_parser,
 )
-
-from paddle_adagc.lab import check_installed
-from paddle_adagc.lab.data.sources import TEXT_FORMATS
-from paddle_adagc.lab.storage import storage_errors
 
 _OPTIONS = """
 inputs FILE             file of text or JSON lines, .gz or not, or folder of
@@ -94,8 +93,8 @@ def _prepare(options: argparse.Namespace) -> int:
     for path in options.inputs:
         if not Path(path).exists():
             raise FileNotFoundError(f"{path} is not a file")
-    from paddle_adagc.lab.data.config import PrepareConfig
-    from paddle_adagc.lab.data.prepare import prepare
+    from adagc_lab.data.config import PrepareConfig
+    from adagc_lab.data.prepare import prepare
 
     given = {k: v for k, v in vars(options).items() if v is not None}
     command = given.pop("command")

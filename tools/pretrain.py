@@ -35,6 +35,8 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
+from adagc_lab import check_installed
+from adagc_lab.storage import storage_errors
 from command import (
     add_options,
     check_config_file,
@@ -44,8 +46,6 @@ from command import (
 )
 
 from paddle_adagc.checks import check_directory
-from paddle_adagc.lab import check_installed
-from paddle_adagc.lab.storage import storage_errors
 
 _OPTIONS = """
 config               YAML file, see configs/
@@ -80,7 +80,7 @@ def _pretrain(options: argparse.Namespace) -> int:
     check_overrides(options.overrides)
     # Reads configs and PaddleFormers' recipes; part of both extras.
     check_installed("omegaconf", "nlp")
-    from paddle_adagc.lab.paddleformers.recipe import is_recipe
+    from adagc_lab.paddleformers.recipe import is_recipe
 
     if options.json and not options.check:
         raise ValueError("--json needs --check")
@@ -94,9 +94,9 @@ def _pretrain(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace, of_formers: bool) -> int:
     """Print the plan of a config, or all of its mistakes."""
-    from paddle_adagc.lab.paddleformers.recipe import PLANNED, read_run_config
-    from paddle_adagc.lab.plan import check
-    from paddle_adagc.lab.train import parse
+    from adagc_lab.paddleformers.recipe import PLANNED, read_run_config
+    from adagc_lab.plan import check
+    from adagc_lab.train import parse
 
     path, overrides = options.config, options.overrides
     if of_formers and parse.read_values(path)["stage"] not in PLANNED:
@@ -119,9 +119,8 @@ def _check(options: argparse.Namespace, of_formers: bool) -> int:
 def _print_config(options: argparse.Namespace, of_formers: bool) -> int:
     """Print a config's values, defaults too, or those of a recipe, as YAML."""
     import yaml
-
-    from paddle_adagc.lab.paddleformers.recipe import load_recipe
-    from paddle_adagc.lab.train.parse import load_config
+    from adagc_lab.paddleformers.recipe import load_recipe
+    from adagc_lab.train.parse import load_config
 
     if of_formers:
         values = load_recipe(options.config, options.overrides)
@@ -134,7 +133,7 @@ def _print_config(options: argparse.Namespace, of_formers: bool) -> int:
 
 def _launch(options: argparse.Namespace) -> int:
     """Hand a recipe for PaddleFormers over to its launcher."""
-    from paddle_adagc.lab.paddleformers.launch import run_recipe
+    from adagc_lab.paddleformers.launch import run_recipe
 
     flags = "overwrite verify_first verbose fork"
     given = [
@@ -153,18 +152,17 @@ def _launch(options: argparse.Namespace) -> int:
 def _train(options: argparse.Namespace) -> int:
     """Train as a config says."""
     check_installed("paddlenlp", "nlp")
-    from paddle_adagc.lab.train.parse import load_config
+    from adagc_lab.train.parse import load_config
 
     config = load_config(options.config, options.overrides)  # before Paddle
+    from adagc_lab.record.files import mark_stopped
+    from adagc_lab.train import processes
+    from adagc_lab.train.console import summarise_run
+    from adagc_lab.train.optimizers import unfinished_warm_up
+    from adagc_lab.train.run import run_pretraining
+    from adagc_lab.train.start import Fork
     from paddle.distributed.fleet.utils.log_util import set_log_level
     from paddlenlp.utils.log import logger as paddlenlp_logger
-
-    from paddle_adagc.lab.record.files import mark_stopped
-    from paddle_adagc.lab.train import processes
-    from paddle_adagc.lab.train.console import summarise_run
-    from paddle_adagc.lab.train.optimizers import unfinished_warm_up
-    from paddle_adagc.lab.train.run import run_pretraining
-    from paddle_adagc.lab.train.start import Fork
 
     logging.basicConfig(format="%(message)s", force=True)
     level = "INFO" if options.verbose else "WARNING"
@@ -216,7 +214,7 @@ def run() -> NoReturn:
         sys.exit(130)
     if "paddle" not in sys.modules:  # an early answer
         sys.exit(code)
-    from paddle_adagc.lab.train.processes import leave
+    from adagc_lab.train.processes import leave
 
     leave(code)
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from adagc_lab import check_installed
 from command import (
     add_options,
     check_output_file,
@@ -24,8 +25,6 @@ from command import (
     exit_status,
     make_parser,
 )
-
-from paddle_adagc.lab import check_installed
 
 _OPTIONS = """
 runs RUN        run directory
@@ -53,8 +52,8 @@ def _report(options: argparse.Namespace) -> int:
     for path in options.runs:
         check_run(path)
     check_output_file("--output", options.output)
-    from paddle_adagc.lab.report.experiment import compare_runs
-    from paddle_adagc.lab.report.html import write_report
+    from adagc_lab.report.experiment import compare_runs
+    from adagc_lab.report.html import write_report
 
     experiment = compare_runs(options.runs)
     path = write_report(options.output, options.title, [experiment])

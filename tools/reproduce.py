@@ -28,9 +28,9 @@ import sys
 from pathlib import Path
 
 import command
+from adagc_lab import check_installed
 
 from paddle_adagc.files import atomic_write
-from paddle_adagc.lab import check_installed
 
 GRIDS = command.ROOT / "configs" / "experiments"
 CLAIMS = command.ROOT / "configs" / "claims.yaml"
@@ -94,9 +94,9 @@ def _reproduce(options: argparse.Namespace) -> int:
     if _is_path(options.target):
         command.check_config_file(options.target)
     _check_extras()
-    from paddle_adagc.lab.reproduce.claims import load_claims, targets_of
-    from paddle_adagc.lab.reproduce.pages import load_all_results
-    from paddle_adagc.lab.reproduce.targets import reproduce
+    from adagc_lab.reproduce.claims import load_claims, targets_of
+    from adagc_lab.reproduce.pages import load_all_results
+    from adagc_lab.reproduce.targets import reproduce
 
     claims = load_claims(CLAIMS).claims
     committed = load_all_results(RESULTS)
@@ -121,20 +121,20 @@ def _reproduce(options: argparse.Namespace) -> int:
 
 def _verify(options: argparse.Namespace) -> int:
     check_installed("scipy", "report")
-    from paddle_adagc.lab.reproduce.verify import verify
+    from adagc_lab.reproduce.verify import verify
 
     return verify(RESULTS, DOCS)
 
 
 def _report(options: argparse.Namespace) -> int:
     _check_extras()
-    from paddle_adagc.lab.reproduce.claims import load_claims
-    from paddle_adagc.lab.reproduce.pages import (
+    from adagc_lab.reproduce.claims import load_claims
+    from adagc_lab.reproduce.pages import (
         collect_results,
         load_all_results,
         made_files,
     )
-    from paddle_adagc.lab.reproduce.pool import Catalogue
+    from adagc_lab.reproduce.pool import Catalogue
 
     grids = {path.stem: path for path in sorted(GRIDS.glob("*.yaml"))}
     if options.collect is not None:

@@ -22,14 +22,14 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
+from adagc_lab.markdown import markdown_table
 from command import ROOT, make_parser
 from jinja2 import Environment, StrictUndefined
 
 from paddle_adagc import ClipGradByAdaGC
-from paddle_adagc.lab.markdown import markdown_table
 
 PARTS = Path(__file__).with_suffix("")
-FOREIGN = re.compile(r"paddle_adagc\.lab|paddlenlp|paddleformers|tools/|torch")
+FOREIGN = re.compile(r"adagc_lab|paddlenlp|paddleformers|tools/|torch")
 """A test that names one of these needs more than the tree."""
 
 
@@ -52,7 +52,7 @@ def write_tree(out: Path) -> None:
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ValueError(f"{out} holds something: give a new or empty folder")
-    ignored = shutil.ignore_patterns("__pycache__", "lab")
+    ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(PARTS / "tree", out, dirs_exist_ok=True)
     shutil.copytree(ROOT / "paddle_adagc", out / "paddle_adagc", ignore=ignored)
     for path in test_files():

@@ -7,17 +7,17 @@ from functools import partial
 
 import numpy as np
 import pytest
+from adagc_lab.extensions import (
+    DeviationAdaGC,
+    RobustAdaGC,
+    make_clip,
+)
 from helpers import assert_equal, clip_arrays, feed, make_parameters
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference.adagc import adagc_step
 
 from paddle_adagc import ClipGradByAdaGC
-from paddle_adagc.lab.extensions import (
-    DeviationAdaGC,
-    RobustAdaGC,
-    make_clip,
-)
 from paddle_adagc.state import load_state, save_state
 
 SHAPES = [[7, 5], [5], [3, 4, 2], [1]]

@@ -5,8 +5,7 @@
 import numpy as np
 import paddle
 import pytest
-
-from paddle_adagc.lab.faults import (
+from adagc_lab.faults import (
     FaultConfig,
     apply_to_batch,
     apply_to_gradients,

@@ -3,8 +3,7 @@
 """The Markdown helper: alignment, escapes, columns that line up."""
 
 import pytest
-
-from paddle_adagc.lab.markdown import markdown_table
+from adagc_lab.markdown import markdown_table
 
 
 def test_cells_are_aligned_and_escaped():

@@ -7,8 +7,7 @@ import os
 
 import paddle
 import pytest
-
-from paddle_adagc.lab import processor
+from adagc_lab import processor
 
 AMD, INTEL = "AuthenticAMD", "GenuineIntel"
 

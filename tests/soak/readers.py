@@ -12,24 +12,24 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from adagc_lab.checksums import sealed
+from adagc_lab.data.indexed import IndexedTokens, check_dataset
+from adagc_lab.data.tokenizers import find_tokenizer
+from adagc_lab.evaluate.step import flight_text
+from adagc_lab.models import hf_files
+from adagc_lab.models.hf import config_from_hf
+from adagc_lab.models.shapes import parameter_shapes
+from adagc_lab.record import files
+from adagc_lab.record.flight import Flight, event_path
+from adagc_lab.reproduce import results
+from adagc_lab.reproduce.claims import load_claims
+from adagc_lab.reproduce.grid import load_target
+from adagc_lab.train.checkpoints import read_complete
+from adagc_lab.train.parse import load_config
 from pages import ROOT
 from safetensors.numpy import save_file
 from soak.runs import prepare_corpus, prepare_text
 
-from paddle_adagc.lab.checksums import sealed
-from paddle_adagc.lab.data.indexed import IndexedTokens, check_dataset
-from paddle_adagc.lab.data.tokenizers import find_tokenizer
-from paddle_adagc.lab.evaluate.step import flight_text
-from paddle_adagc.lab.models import hf_files
-from paddle_adagc.lab.models.hf import config_from_hf
-from paddle_adagc.lab.models.shapes import parameter_shapes
-from paddle_adagc.lab.record import files
-from paddle_adagc.lab.record.flight import Flight, event_path
-from paddle_adagc.lab.reproduce import results
-from paddle_adagc.lab.reproduce.claims import load_claims
-from paddle_adagc.lab.reproduce.grid import load_target
-from paddle_adagc.lab.train.checkpoints import read_complete
-from paddle_adagc.lab.train.parse import load_config
 from paddle_adagc.state import load_state, save_state
 
 
@@ -172,7 +172,7 @@ def _make_tar(folder):
 
 def _read_tar(path):
     # It needs webdataset, of an extra of its own.
-    from paddle_adagc.lab.data.shards import find_shards, read_samples
+    from adagc_lab.data.shards import find_shards, read_samples
 
     return [len([*read_samples(s.path)]) for s in find_shards(str(path))]
 

@@ -16,13 +16,12 @@ import time
 import traceback
 
 import numpy as np
+from adagc_lab.data.config import PrepareConfig
+from adagc_lab.data.prepare import prepare
+from adagc_lab.record.files import METRICS, RunRecord
+from adagc_lab.train.checkpoints import COMPLETE
 from lab.train.runs import make_values
 from pages import load_tool
-
-from paddle_adagc.lab.data.config import PrepareConfig
-from paddle_adagc.lab.data.prepare import prepare
-from paddle_adagc.lab.record.files import METRICS, RunRecord
-from paddle_adagc.lab.train.checkpoints import COMPLETE
 
 REPEAT = int(os.environ.get("SOAK_REPEAT", "1"))
 """How often the long tests repeat their trials."""

@@ -13,12 +13,11 @@ from pathlib import Path
 import numpy as np
 import paddle
 import pytest
+from adagc_lab.models.safe_pickle import load_pickle
+from adagc_lab.record.files import RunRecord
 from lab.train.runs import interrupted_at
 from safetensors.numpy import load_file, save_file
 from soak import runs
-
-from paddle_adagc.lab.models.safe_pickle import load_pickle
-from paddle_adagc.lab.record.files import RunRecord
 
 
 def flip_a_bit(path):

@@ -12,10 +12,9 @@ import signal
 
 import numpy as np
 import pytest
+from adagc_lab.record.files import RunRecord
 from core.parallel.ranks import run_on_ranks
 from soak import runs
-
-from paddle_adagc.lab.record.files import RunRecord
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 NUM_STEPS = 60

@@ -8,11 +8,10 @@ import pytest
 from indexed import write_random_dataset
 
 pytest.importorskip("paddlenlp")
+from adagc_lab.data.config import DataConfig
+from adagc_lab.data.datasets import build_datasets
 from lab.train.runs import SCALED_HEAD, make_values, run
 from pages import load_tool
-
-from paddle_adagc.lab.data.config import DataConfig
-from paddle_adagc.lab.data.datasets import build_datasets
 
 main = load_tool("inspect_run").main
 

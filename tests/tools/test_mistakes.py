@@ -110,7 +110,7 @@ def test_a_wrong_name_is_named(capsys):
 
 def test_benchmark_as_json(capsys, monkeypatch):
     monkeypatch.setattr(
-        "paddle_adagc.lab.benchmark.clip_step.recipe_shapes",
+        "adagc_lab.benchmark.clip_step.recipe_shapes",
         lambda name: [(4, 8), (8,)],
     )
     arguments = ["clip", "--lists", "llama2-7b", "--shares", "1"]

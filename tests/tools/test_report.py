@@ -6,12 +6,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+from adagc_lab.record.files import update_run_json
+from adagc_lab.report.experiment import compare_runs
+from adagc_lab.report.tables import measure_table
 from lab.report.conftest import make_directory
 from pages import load_tool
-
-from paddle_adagc.lab.record.files import update_run_json
-from paddle_adagc.lab.report.experiment import compare_runs
-from paddle_adagc.lab.report.tables import measure_table
 
 main = load_tool("report").main
 

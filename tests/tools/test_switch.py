@@ -6,10 +6,9 @@ import shlex
 
 import numpy as np
 import pytest
+from adagc_lab.record.files import RunRecord
 from helpers import run_python
 from pages import ROOT, blocks
-
-from paddle_adagc.lab.record.files import RunRecord
 
 PAGE = ROOT / "docs/howto/switch.md"
 

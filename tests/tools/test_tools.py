@@ -7,10 +7,9 @@ import sys
 from importlib.metadata import packages_distributions
 
 import pytest
+from adagc_lab.paddleformers.recipe import read_run_config
 from helpers import run_python
 from pages import ROOT, load_tool
-
-from paddle_adagc.lab.paddleformers.recipe import read_run_config
 
 TOOLS = ROOT / "tools"
 CONFIG = str(ROOT / "configs/proxy/ernie_moe.yaml")

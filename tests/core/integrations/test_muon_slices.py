@@ -7,6 +7,7 @@ import types
 import numpy as np
 import paddle
 import pytest
+from adagc_lab.models.moe import mark_experts
 from core.integrations.test_trainer import clipping
 from core.parallel.layouts import Layout
 from core.parallel.ranks import run_on_ranks
@@ -14,7 +15,6 @@ from core.parallel.training import plain
 
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.integrations.muon_slices import muon_units
-from paddle_adagc.lab.models.moe import mark_experts
 
 OPTIONS = {"muon_qkv_update_mode": "split_head", "muon_ffn_split": True}
 WHOLE = {"muon_qkv_update_mode": "none", "muon_ffn_split": False}

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from adagc_lab.data.tokenizers import byte_tokenizer
 from helpers import TINY_LLAMA, run_python
 
 from paddle_adagc import load_state
-from paddle_adagc.lab.data.tokenizers import byte_tokenizer
 
 if importlib.util.find_spec("paddleformers") is None:
     pytest.skip("PaddleFormers is not installed", allow_module_level=True)
@@ -42,7 +42,7 @@ ROWS = {
 ON_GLOO = """
 import os, runpy, sys
 import paddle
-from paddle_adagc.lab import gloo
+from adagc_lab import gloo
 gloo.enable()
 paddle.device.synchronize = lambda: None  # it knows no CPU
 del sys.argv[0]

@@ -5,17 +5,17 @@
 import functools
 
 import pytest
+from adagc_lab.models.config import DecoderConfig
+from adagc_lab.models.decoder import DecoderForCausalLM
+from adagc_lab.models.rank_weights import initialize_weights
+from adagc_lab.optimizers import SPAM, ClippedAdamW, StableAdamW
+from adagc_lab.optimizers.update_clips import AGC, Clippy, RMSClip
 from core.parallel import training
 from core.parallel.layouts import CASES as LAYOUTS
 from core.parallel.layouts import DENSE, MOE
 from core.parallel.ranks import run_on_ranks
 from helpers import long_but
 
-from paddle_adagc.lab.models.config import DecoderConfig
-from paddle_adagc.lab.models.decoder import DecoderForCausalLM
-from paddle_adagc.lab.models.rank_weights import initialize_weights
-from paddle_adagc.lab.optimizers import SPAM, ClippedAdamW, StableAdamW
-from paddle_adagc.lab.optimizers.update_clips import AGC, Clippy, RMSClip
 from paddle_adagc.optimizers import Lion, Muon
 from paddle_adagc.optimizers.muon import hidden_matrices
 from paddle_adagc.parallel.layout import read_layout

@@ -7,13 +7,13 @@ from functools import partial
 import numpy as np
 import paddle
 import pytest
+from adagc_lab.models.config import DecoderConfig
+from adagc_lab.models.decoder import DecoderForCausalLM
+from adagc_lab.models.vision_text import CLIP, CLIPConfig
+from adagc_lab.optimizers import ClippedAdamW, StableAdamW
+from adagc_lab.optimizers.update_clips import AGC
 from helpers import assert_equal, make_parameters
 
-from paddle_adagc.lab.models.config import DecoderConfig
-from paddle_adagc.lab.models.decoder import DecoderForCausalLM
-from paddle_adagc.lab.models.vision_text import CLIP, CLIPConfig
-from paddle_adagc.lab.optimizers import ClippedAdamW, StableAdamW
-from paddle_adagc.lab.optimizers.update_clips import AGC
 from paddle_adagc.optimizers import Lion, Muon, base, hidden_matrices
 from paddle_adagc.parallel.topology import Axis, Topology
 

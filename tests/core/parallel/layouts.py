@@ -11,6 +11,8 @@ from unittest import mock
 import numpy as np
 import paddle
 import paddle.distributed as dist
+from adagc_lab.gloo.fleet import ConcatColumns, SplitColumns
+from adagc_lab.models import attention
 from paddle.base import core
 from paddle.distributed import fleet
 from paddle.distributed.fleet.base.topology import EPHybridCommunicateGroup
@@ -20,9 +22,6 @@ from paddle.distributed.fleet.meta_parallel.sharding import (
     group_sharded_stage2,
     group_sharded_stage3,
 )
-
-from paddle_adagc.lab.gloo.fleet import ConcatColumns, SplitColumns
-from paddle_adagc.lab.models import attention
 
 MICRO_BATCHES = 2
 BATCH = 8

@@ -24,9 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import paddle.distributed as dist
-
-from paddle_adagc.lab import gloo
-from paddle_adagc.lab.gloo.rendezvous import free_port
+from adagc_lab import gloo
+from adagc_lab.gloo.rendezvous import free_port
 
 _HOST = "127.0.0.1"
 _TESTS = Path(__file__).resolve().parents[2]

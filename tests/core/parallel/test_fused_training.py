@@ -10,15 +10,14 @@ import itertools
 
 import paddle
 import pytest
+from adagc_lab.models.attention import Attention
+from adagc_lab.models.moe import MoE, mark_experts
 from core.parallel import training
 from core.parallel.layouts import CASES, SPARSE_MOE, Layout
 from core.parallel.training import assert_same_run, continued, on_ranks
 from helpers import slow_but
 from paddle import nn
 from paddle.distributed import fleet
-
-from paddle_adagc.lab.models.attention import Attention
-from paddle_adagc.lab.models.moe import MoE, mark_experts
 
 # Keys of the units are those of the tensors in parameters of their own.
 UNITS = {

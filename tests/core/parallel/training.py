@@ -10,6 +10,14 @@ import numpy as np
 import paddle
 import paddle.distributed as dist
 import pytest
+from adagc_lab.models.config import DecoderConfig
+from adagc_lab.models.decoder import DecoderForCausalLM
+from adagc_lab.models.pipeline import DecoderForCausalLMPipe
+from adagc_lab.models.rank_weights import (
+    initialize_weights,
+    parameters_by_key,
+)
+from adagc_lab.models.shapes import parameter_shapes
 from core.parallel.layouts import (
     BATCH,
     DENSE,
@@ -23,14 +31,6 @@ from paddle.distributed.fleet.utils import mix_precision_utils
 from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.clips.registry import make_clip
-from paddle_adagc.lab.models.config import DecoderConfig
-from paddle_adagc.lab.models.decoder import DecoderForCausalLM
-from paddle_adagc.lab.models.pipeline import DecoderForCausalLMPipe
-from paddle_adagc.lab.models.rank_weights import (
-    initialize_weights,
-    parameters_by_key,
-)
-from paddle_adagc.lab.models.shapes import parameter_shapes
 from paddle_adagc.parallel.reduce import local_value
 from paddle_adagc.state import load_state, save_state
 

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from paddle_adagc.lab.benchmark import clip_step, host_time, training_step
-from paddle_adagc.lab.benchmark.clip_step import (
+from adagc_lab.benchmark import clip_step, host_time, training_step
+from adagc_lab.benchmark.clip_step import (
     FLOOR,
     LISTS,
     REFERENCE,
@@ -17,9 +16,9 @@ from paddle_adagc.lab.benchmark.clip_step import (
     make_pairs,
     recipe_shapes,
 )
-from paddle_adagc.lab.models.families import preset
-from paddle_adagc.lab.models.shapes import model_size
-from paddle_adagc.lab.train.parse import load_config
+from adagc_lab.models.families import preset
+from adagc_lab.models.shapes import model_size
+from adagc_lab.train.parse import load_config
 
 CONFIG = Path(__file__).parents[3] / "configs/proxy/llama_low_noise.yaml"
 

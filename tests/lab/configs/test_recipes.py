@@ -5,6 +5,17 @@
 from pathlib import Path
 
 import pytest
+from adagc_lab.models.families import decoder_config
+from adagc_lab.models.shapes import model_size, parameter_shapes
+from adagc_lab.paddleformers.recipe import (
+    as_run_config,
+    is_recipe,
+    model_settings,
+)
+from adagc_lab.paddleformers.recipe import load_recipe as load_ernie
+from adagc_lab.record.files import RunRecord
+from adagc_lab.train.parse import load_config, read_values
+from adagc_lab.train.run import run_pretraining
 from lab.configs.paper_table import (
     DEGREES,
     EPSILON,
@@ -12,18 +23,6 @@ from lab.configs.paper_table import (
     T_START,
     TOKENS,
 )
-
-from paddle_adagc.lab.models.families import decoder_config
-from paddle_adagc.lab.models.shapes import model_size, parameter_shapes
-from paddle_adagc.lab.paddleformers.recipe import (
-    as_run_config,
-    is_recipe,
-    model_settings,
-)
-from paddle_adagc.lab.paddleformers.recipe import load_recipe as load_ernie
-from paddle_adagc.lab.record.files import RunRecord
-from paddle_adagc.lab.train.parse import load_config, read_values
-from paddle_adagc.lab.train.run import run_pretraining
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 MODELS = ("llama2_1.3b", "llama2_7b", "qwen3_1.7b", "mixtral_8x1b")

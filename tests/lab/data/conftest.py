@@ -7,10 +7,9 @@ import json
 import random
 
 import pytest
-
-from paddle_adagc.lab.data.config import PrepareConfig
-from paddle_adagc.lab.data.indexed import IndexedTokens
-from paddle_adagc.lab.data.prepare import prepare
+from adagc_lab.data.config import PrepareConfig
+from adagc_lab.data.indexed import IndexedTokens
+from adagc_lab.data.prepare import prepare
 
 WORDS = ["ada", "clips", "every", "gradient", "früh", "東京", "🙂", "spike"]
 

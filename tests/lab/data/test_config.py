@@ -3,8 +3,7 @@
 import warnings
 
 import pytest
-
-from paddle_adagc.lab.data.config import DataConfig, PrepareConfig
+from adagc_lab.data.config import DataConfig, PrepareConfig
 
 
 @pytest.mark.parametrize(

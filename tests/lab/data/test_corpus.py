@@ -2,8 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import numpy as np
 import pytest
-
-from paddle_adagc.lab.data.corpus import (
+from adagc_lab.data.corpus import (
     END_OF_DOCUMENT,
     Corpus,
     load_stdlib_corpus,

@@ -4,17 +4,16 @@ import json
 
 import numpy as np
 import pytest
-from indexed import write_indexed_dataset
-
-from paddle_adagc.lab.checksums import sealed
-from paddle_adagc.lab.data import corpus
-from paddle_adagc.lab.data.config import DataConfig
-from paddle_adagc.lab.data.datasets import (
+from adagc_lab.checksums import sealed
+from adagc_lab.data import corpus
+from adagc_lab.data.config import DataConfig
+from adagc_lab.data.datasets import (
     Order,
     build_datasets,
     permutation,
     random_bits,
 )
+from indexed import write_indexed_dataset
 
 
 @pytest.fixture(scope="module")

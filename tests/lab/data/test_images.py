@@ -8,11 +8,9 @@ import io
 
 import numpy as np
 import pytest
-from PIL import Image
-
-from paddle_adagc.lab.data.config import DataConfig
-from paddle_adagc.lab.data.image_text import build_image_text_datasets
-from paddle_adagc.lab.data.images import (
+from adagc_lab.data.config import DataConfig
+from adagc_lab.data.image_text import build_image_text_datasets
+from adagc_lab.data.images import (
     BACKGROUNDS,
     COLOURS,
     MEAN,
@@ -28,6 +26,7 @@ from paddle_adagc.lab.data.images import (
     training_image,
     validation_image,
 )
+from PIL import Image
 
 WANTED = PairFormat(
     image_size=32, context_length=9, end_token=27, batch_size=4, num_ranks=1

@@ -4,10 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from adagc_lab.data.indexed import IndexedTokens
 from indexed import write_indexed_dataset
 from paddlenlp.data.indexed_dataset import MMapIndexedDataset, make_builder
-
-from paddle_adagc.lab.data.indexed import IndexedTokens
 
 DOCUMENTS = [[5, 6, 7], [8], [9, 1, 2, 3], [4, 4]]
 

@@ -14,11 +14,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from adagc_lab.data import prepare as prepare_run
+from adagc_lab.data.config import DataConfig
+from adagc_lab.data.datasets import build_datasets
 from paddlenlp.data.indexed_dataset import make_builder
-
-from paddle_adagc.lab.data import prepare as prepare_run
-from paddle_adagc.lab.data.config import DataConfig
-from paddle_adagc.lab.data.datasets import build_datasets
 
 ROOT = Path(__file__).parents[3]
 SPLITS = ("train", "validation")

@@ -24,11 +24,11 @@ from paddlenlp.utils.batch_sampler import DistributedBatchSampler
 
 pytest.importorskip("webdataset")
 
-from paddle_adagc.lab.data.config import DataConfig
-from paddle_adagc.lab.data.datasets import collate_batch
-from paddle_adagc.lab.data.image_text import build_image_text_datasets
-from paddle_adagc.lab.data.images import MEAN, STD, PairFormat
-from paddle_adagc.lab.data.shards import (
+from adagc_lab.data.config import DataConfig
+from adagc_lab.data.datasets import collate_batch
+from adagc_lab.data.image_text import build_image_text_datasets
+from adagc_lab.data.images import MEAN, STD, PairFormat
+from adagc_lab.data.shards import (
     MAX_CAPTION_BYTES,
     Shard,
     ShardStream,
@@ -207,7 +207,7 @@ def test_a_shard_is_read_once_from_start_to_end(shards, monkeypatch):
         opened[path] += 1
         return read_samples(path)
 
-    monkeypatch.setattr("paddle_adagc.lab.data.shards.read_samples", counting)
+    monkeypatch.setattr("adagc_lab.data.shards.read_samples", counting)
     (stream,) = streams(shards)
     for i in range(sum(COUNTS)):
         stream.chunk(i)

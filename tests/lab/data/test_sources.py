@@ -6,8 +6,7 @@ import gzip
 import json
 
 import pytest
-
-from paddle_adagc.lab.data import sources
+from adagc_lab.data import sources
 
 
 @pytest.mark.parametrize("name", ["c.json", "c.jsonl.gz"])

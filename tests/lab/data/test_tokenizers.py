@@ -12,12 +12,11 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from adagc_lab.data.indexed import IndexedTokens
+from adagc_lab.data.tokenizers import CaptionTokenizer, find_tokenizer
 from huggingface_hub.errors import HFValidationError
 from sentencepiece import SentencePieceProcessor
 from tokenizers import Tokenizer, models, pre_tokenizers
-
-from paddle_adagc.lab.data.indexed import IndexedTokens
-from paddle_adagc.lab.data.tokenizers import CaptionTokenizer, find_tokenizer
 
 GOLDEN = Path(__file__).parents[1] / "models/vision_text/golden"
 

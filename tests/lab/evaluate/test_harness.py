@@ -5,11 +5,10 @@ import math
 import types
 
 import pytest
+from adagc_lab.data.tokenizers import find_tokenizer
+from adagc_lab.evaluate.saved import build_decoder, load_saved, to_hf
+from adagc_lab.evaluate.scoring import Scorer
 from lab.models.tiny import TINY
-
-from paddle_adagc.lab.data.tokenizers import find_tokenizer
-from paddle_adagc.lab.evaluate.saved import build_decoder, load_saved, to_hf
-from paddle_adagc.lab.evaluate.scoring import Scorer
 
 TASKS = "tests/lab/evaluate/tasks"
 
@@ -24,7 +23,7 @@ def no_caches_elsewhere(monkeypatch, tmp_path_factory):
 
 
 def make_model(run):
-    from paddle_adagc.lab.evaluate.harness import DecoderLM
+    from adagc_lab.evaluate.harness import DecoderLM
 
     scorer = Scorer(build_decoder(load_saved(run)), batch_size=3)
     return DecoderLM(scorer, find_tokenizer("bytes"))

@@ -6,11 +6,10 @@ import math
 
 import numpy as np
 import pytest
+from adagc_lab.evaluate.run import BENCHMARKS, evaluate, to_markdown
+from adagc_lab.record.files import RunRecord
 from indexed import write_random_dataset
 from lab.train.runs import make_values
-
-from paddle_adagc.lab.evaluate.run import BENCHMARKS, evaluate, to_markdown
-from paddle_adagc.lab.record.files import RunRecord
 
 
 def test_command_without_the_harness(

@@ -12,6 +12,18 @@ from pathlib import Path
 import numpy as np
 import paddle
 import pytest
+from adagc_lab.checksums import sealed
+from adagc_lab.data.tokenizers import find_tokenizer
+from adagc_lab.evaluate import saved as saved_module
+from adagc_lab.evaluate.saved import (
+    build_decoder,
+    from_hf,
+    load_saved,
+    to_hf,
+)
+from adagc_lab.models.config import DecoderConfig
+from adagc_lab.models.decoder import DecoderForCausalLM
+from adagc_lab.models.hf_files import read_json, write_weights
 from lab.models.tiny import TINY
 from safetensors.numpy import load_file, save_file
 from sentencepiece import SentencePieceTrainer
@@ -19,19 +31,6 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
-
-from paddle_adagc.lab.checksums import sealed
-from paddle_adagc.lab.data.tokenizers import find_tokenizer
-from paddle_adagc.lab.evaluate import saved as saved_module
-from paddle_adagc.lab.evaluate.saved import (
-    build_decoder,
-    from_hf,
-    load_saved,
-    to_hf,
-)
-from paddle_adagc.lab.models.config import DecoderConfig
-from paddle_adagc.lab.models.decoder import DecoderForCausalLM
-from paddle_adagc.lab.models.hf_files import read_json, write_weights
 
 
 def bits(saved):

@@ -5,11 +5,10 @@ import math
 import numpy as np
 import paddle
 import pytest
+from adagc_lab.data.datasets import TokenDataset
+from adagc_lab.evaluate.saved import build_decoder, load_saved
+from adagc_lab.evaluate.scoring import Scorer, measure_perplexity
 from scipy.special import log_softmax
-
-from paddle_adagc.lab.data.datasets import TokenDataset
-from paddle_adagc.lab.evaluate.saved import build_decoder, load_saved
-from paddle_adagc.lab.evaluate.scoring import Scorer, measure_perplexity
 
 
 @pytest.fixture(scope="module")

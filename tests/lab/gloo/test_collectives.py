@@ -12,9 +12,8 @@ import numpy as np
 import paddle
 import paddle.distributed as dist
 import pytest
+from adagc_lab.gloo import rendezvous
 from core.parallel.ranks import run_on_ranks
-
-from paddle_adagc.lab.gloo import rendezvous
 
 
 def _array(rank, num_rows=4):

@@ -5,9 +5,8 @@
 import paddle
 import paddle.distributed as dist
 import pytest
+from adagc_lab import gloo
 from core.parallel.ranks import run_on_ranks
-
-from paddle_adagc.lab import gloo
 
 
 def replaced():

@@ -3,11 +3,10 @@
 """Options of both models, and the presets: validation, round trip."""
 
 import pytest
-
-from paddle_adagc.lab.models import vision_text
-from paddle_adagc.lab.models.config import DecoderConfig
-from paddle_adagc.lab.models.families import PRESETS, decoder_config, preset
-from paddle_adagc.lab.models.vision_text import CLIPConfig
+from adagc_lab.models import vision_text
+from adagc_lab.models.config import DecoderConfig
+from adagc_lab.models.families import PRESETS, decoder_config, preset
+from adagc_lab.models.vision_text import CLIPConfig
 
 TWO = {"moe_num_experts": 2}
 WESAR_TIED = {"initialization": "wesar", "tie_word_embeddings": True}

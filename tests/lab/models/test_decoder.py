@@ -6,11 +6,10 @@ import numpy as np
 import paddle
 import paddle.nn.functional as F
 import pytest
+from adagc_lab.models import attention, layers
+from adagc_lab.models.config import DecoderConfig
+from adagc_lab.models.decoder import DecoderForCausalLM
 from lab.models.tiny import TINY, build
-
-from paddle_adagc.lab.models import attention, layers
-from paddle_adagc.lab.models.config import DecoderConfig
-from paddle_adagc.lab.models.decoder import DecoderForCausalLM
 
 FLOAT8 = {"float8_linears": ["attention", "mlp", "experts"]}
 

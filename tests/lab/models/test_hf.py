@@ -14,13 +14,10 @@ from pathlib import Path
 import numpy as np
 import paddle
 import pytest
-from helpers import load_golden
-from safetensors.numpy import save_file
-
-from paddle_adagc.lab.models.config import DecoderConfig
-from paddle_adagc.lab.models.decoder import DecoderForCausalLM
-from paddle_adagc.lab.models.families import preset
-from paddle_adagc.lab.models.hf import (
+from adagc_lab.models.config import DecoderConfig
+from adagc_lab.models.decoder import DecoderForCausalLM
+from adagc_lab.models.families import preset
+from adagc_lab.models.hf import (
     FAMILIES,
     config_from_hf,
     config_to_hf,
@@ -28,6 +25,8 @@ from paddle_adagc.lab.models.hf import (
     state_from_hf,
     state_to_hf,
 )
+from helpers import load_golden
+from safetensors.numpy import save_file
 
 GOLDEN = Path(__file__).parent / "golden"
 CLIP = Path(__file__).parent / "vision_text/golden"

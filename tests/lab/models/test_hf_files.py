@@ -3,9 +3,8 @@
 import ml_dtypes
 import numpy as np
 import pytest
-
-from paddle_adagc.lab.data.tokenizers import byte_tokenizer
-from paddle_adagc.lab.models.hf_files import (
+from adagc_lab.data.tokenizers import byte_tokenizer
+from adagc_lab.models.hf_files import (
     INDEX,
     SINGLE,
     new_directory,

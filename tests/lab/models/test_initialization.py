@@ -5,10 +5,9 @@
 import numpy as np
 import paddle
 import pytest
-
-from paddle_adagc.lab.models.config import DecoderConfig
-from paddle_adagc.lab.models.decoder import DecoderForCausalLM
-from paddle_adagc.lab.models.rank_weights import (
+from adagc_lab.models.config import DecoderConfig
+from adagc_lab.models.decoder import DecoderForCausalLM
+from adagc_lab.models.rank_weights import (
     initialize_weights,
     load_weights,
     parameters_by_key,

@@ -5,10 +5,9 @@
 import numpy as np
 import paddle
 import pytest
-
-from paddle_adagc.lab.models.config import DecoderConfig
-from paddle_adagc.lab.models.decoder import DecoderForCausalLM
-from paddle_adagc.lab.models.layers import RMSNorm, rms_norm, rms_norm_bfloat16
+from adagc_lab.models.config import DecoderConfig
+from adagc_lab.models.decoder import DecoderForCausalLM
+from adagc_lab.models.layers import RMSNorm, rms_norm, rms_norm_bfloat16
 
 bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
 EPS = 1e-5

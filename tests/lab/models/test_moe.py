@@ -5,9 +5,8 @@
 import numpy as np
 import paddle
 import pytest
-
-from paddle_adagc.lab.models.config import DecoderConfig
-from paddle_adagc.lab.models.moe import (
+from adagc_lab.models.config import DecoderConfig
+from adagc_lab.models.moe import (
     MoE,
     Router,
     adjust_correction_biases,

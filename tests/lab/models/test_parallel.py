@@ -6,11 +6,11 @@ import contextlib
 import itertools
 
 import pytest
+from adagc_lab.models import parallel
+from adagc_lab.models.config import DecoderConfig
+from adagc_lab.models.parallel import check_parallel
+from adagc_lab.models.pipeline import stage_bounds
 
-from paddle_adagc.lab.models import parallel
-from paddle_adagc.lab.models.config import DecoderConfig
-from paddle_adagc.lab.models.parallel import check_parallel
-from paddle_adagc.lab.models.pipeline import stage_bounds
 from paddle_adagc.parallel.topology import Axis, Topology
 
 

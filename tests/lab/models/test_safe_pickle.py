@@ -8,8 +8,7 @@ import pickle
 import numpy as np
 import paddle
 import pytest
-
-from paddle_adagc.lab.models.safe_pickle import check_pickle
+from adagc_lab.models.safe_pickle import check_pickle
 
 
 class Attack:

@@ -3,15 +3,14 @@
 """Parameters of whole models."""
 
 import pytest
-from lab.models.tiny import TINY, build
-
-from paddle_adagc.lab.models.families import preset
-from paddle_adagc.lab.models.shapes import (
+from adagc_lab.models.families import preset
+from adagc_lab.models.shapes import (
     model_size,
     parameter_shapes,
     state_shapes,
 )
-from paddle_adagc.lab.models.vision_text import PRESETS, CLIPConfig
+from adagc_lab.models.vision_text import PRESETS, CLIPConfig
+from lab.models.tiny import TINY, build
 
 
 def shapes_of(model):

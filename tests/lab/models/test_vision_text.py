@@ -8,13 +8,9 @@ import numpy as np
 import paddle
 import paddle.distributed as dist
 import pytest
-from core.parallel.ranks import run_on_ranks
-from helpers import load_golden
-from scipy.special import log_softmax
-
-from paddle_adagc.lab.models import attention
-from paddle_adagc.lab.models.shapes import parameter_shapes
-from paddle_adagc.lab.models.vision_text import (
+from adagc_lab.models import attention
+from adagc_lab.models.shapes import parameter_shapes
+from adagc_lab.models.vision_text import (
     CLIP,
     MAX_LOGIT_SCALE,
     CLIPConfig,
@@ -23,6 +19,10 @@ from paddle_adagc.lab.models.vision_text import (
     drop_patches,
     retrieval_accuracy,
 )
+from core.parallel.ranks import run_on_ranks
+from helpers import load_golden
+from scipy.special import log_softmax
+
 from paddle_adagc.optimizers.lion import Lion
 
 GOLDEN = Path(__file__).parent / "vision_text/golden"

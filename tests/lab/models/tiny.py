@@ -3,9 +3,8 @@
 """Tiny decoders of all families: the paper's presets with small sizes."""
 
 import paddle
-
-from paddle_adagc.lab.models.decoder import DecoderForCausalLM
-from paddle_adagc.lab.models.families import decoder_config
+from adagc_lab.models.decoder import DecoderForCausalLM
+from adagc_lab.models.families import decoder_config
 
 _SIZES = {
     "vocab_size": 256,

@@ -8,6 +8,8 @@ from functools import partial
 import numpy as np
 import paddle
 import pytest
+from adagc_lab.optimizers import SPAM, ClippedAdamW, StableAdamW
+from adagc_lab.optimizers.update_clips import AGC, Clippy, RMSClip
 from core.optimizers.runs import fresh, make_weights, run, set_gradients
 from core.optimizers.test_contract import (  # noqa: F401
     test_a_scalar_trains_like_one_element_and_keeps_its_shape,
@@ -22,8 +24,6 @@ from core.optimizers.test_contract import (  # noqa: F401
 )
 from helpers import make_parameters
 
-from paddle_adagc.lab.optimizers import SPAM, ClippedAdamW, StableAdamW
-from paddle_adagc.lab.optimizers.update_clips import AGC, Clippy, RMSClip
 from paddle_adagc.optimizers import Lion
 
 SPIKES = {"threshold": 4.0, "reset_interval": 7, "warmup_steps": 3}

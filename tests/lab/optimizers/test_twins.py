@@ -6,6 +6,8 @@ from functools import partial
 
 import paddle
 import pytest
+from adagc_lab.optimizers import SPAM, ClippedAdamW, StableAdamW
+from adagc_lab.optimizers.update_clips import AGC, Clippy, RMSClip
 from core.optimizers.runs import (
     assert_agrees_with_the_reference,
     assert_is_twin,
@@ -14,9 +16,6 @@ from core.optimizers.runs import (
 )
 from helpers import assert_equal
 from reference import optimizers as twins
-
-from paddle_adagc.lab.optimizers import SPAM, ClippedAdamW, StableAdamW
-from paddle_adagc.lab.optimizers.update_clips import AGC, Clippy, RMSClip
 
 ADAMW = {"beta1": 0.9, "beta2": 0.99, "epsilon": 1e-8, "weight_decay": 0.1}
 SPIKES = ("threshold", "reset_interval", "warmup_steps", "clip_start")

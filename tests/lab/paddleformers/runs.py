@@ -182,7 +182,7 @@ def pretrain(recipe, overrides, initial=None, saves=True):
     name, the norm of the whole gradient, and what the clip has for it.
     """
     workflow = import_workflow()
-    from paddle_adagc.lab.paddleformers.launch import run_recipe
+    from adagc_lab.paddleformers.launch import run_recipe
 
     trainers = []
 

@@ -12,6 +12,9 @@ pytest.importorskip("paddleformers")
 
 import paddle
 import paddle.distributed as dist
+from adagc_lab.paddleformers.recipe import as_run_config, load_recipe
+from adagc_lab.train.optimizers import learning_rate
+from adagc_lab.train.parse import load_config
 from helpers import run_python
 from lab.paddleformers.runs import RECIPES, import_workflow
 from paddle.distributed import fleet
@@ -19,9 +22,6 @@ from paddleformers.cli.hparams import get_train_args
 from paddleformers.trainer.trainer_utils import get_scheduler
 
 from paddle_adagc.integrations.run import take_settings
-from paddle_adagc.lab.paddleformers.recipe import as_run_config, load_recipe
-from paddle_adagc.lab.train.optimizers import learning_rate
-from paddle_adagc.lab.train.parse import load_config
 
 PT = {
     "llama2_1.3b": {"mp": 1, "pp": 1, "sharding": 256},

@@ -9,21 +9,21 @@ import pytest
 
 pytest.importorskip("paddlenlp")
 
-from helpers import run_python
-from pages import ROOT, load_tool
-
-from paddle_adagc.integrations.run import take_settings
-from paddle_adagc.lab.extensions import make_clip
-from paddle_adagc.lab.models.config import DecoderConfig
-from paddle_adagc.lab.models.families import preset
-from paddle_adagc.lab.models.shapes import parameter_shapes
-from paddle_adagc.lab.paddleformers.launch import last_checkpoint
-from paddle_adagc.lab.paddleformers.recipe import (
+from adagc_lab.extensions import make_clip
+from adagc_lab.models.config import DecoderConfig
+from adagc_lab.models.families import preset
+from adagc_lab.models.shapes import parameter_shapes
+from adagc_lab.paddleformers.launch import last_checkpoint
+from adagc_lab.paddleformers.recipe import (
     as_run_config,
     is_recipe,
     load_recipe,
 )
-from paddle_adagc.lab.paddleformers.units import followed
+from adagc_lab.paddleformers.units import followed
+from helpers import run_python
+from pages import ROOT, load_tool
+
+from paddle_adagc.integrations.run import take_settings
 
 main = load_tool("pretrain").main
 
@@ -205,7 +205,7 @@ def test_command_line(capsys, tmp_path):
 
 def test_recipes_import_no_trainer():
     code = (
-        "import sys, paddle_adagc.lab.paddleformers.recipe; "
+        "import sys, adagc_lab.paddleformers.recipe; "
         "print([m for m in ('paddleformers', 'paddlenlp') if m in sys.modules])"
     )
     assert run_python(ROOT, "-c", code).stdout.strip() == "[]"

@@ -11,12 +11,12 @@ pytest.importorskip("paddleformers")
 
 import numpy as np
 import paddle
+from adagc_lab.paddleformers.recipe import load_recipe
 from helpers import slow_but
 from lab.paddleformers.runs import EP2, RECIPES, Toy, import_workflow
 
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.integrations.trainer import bind_clip
-from paddle_adagc.lab.paddleformers.recipe import load_recipe
 
 
 @pytest.fixture

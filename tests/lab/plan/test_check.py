@@ -11,14 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from adagc_lab.checksums import sealed
+from adagc_lab.paddleformers.recipe import batch_change
+from adagc_lab.plan.check import check_fine_tuning, check_recipe
+from adagc_lab.train.parse import load_config
+from adagc_lab.train.processes import launch_lines
 from indexed import write_indexed_dataset
 from pages import load_tool
-
-from paddle_adagc.lab.checksums import sealed
-from paddle_adagc.lab.paddleformers.recipe import batch_change
-from paddle_adagc.lab.plan.check import check_fine_tuning, check_recipe
-from paddle_adagc.lab.train.parse import load_config
-from paddle_adagc.lab.train.processes import launch_lines
 
 main = load_tool("pretrain").main
 
@@ -244,7 +243,7 @@ def test_a_full_disk_is_an_error_with_status_3(capsys, tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(
-        "paddle_adagc.lab.record.files.update_run_json", update_run_json
+        "adagc_lab.record.files.update_run_json", update_run_json
     )
     assert main([str(PROXY), f"train.output_dir={tmp_path / 'run'}"]) == 3
     error = capsys.readouterr().err

@@ -3,8 +3,7 @@
 """Times of an all-reduce, against sums by hand, and of the paper's runs."""
 
 import pytest
-
-from paddle_adagc.lab.plan.costs import (
+from adagc_lab.plan.costs import (
     PAPER_RUNS,
     Interconnect,
     compare,

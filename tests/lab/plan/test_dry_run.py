@@ -9,17 +9,17 @@ from pathlib import Path
 import numpy as np
 import paddle
 import pytest
+from adagc_lab.benchmark.collectives import CLIPS, LAYOUTS, to_markdown
+from adagc_lab.benchmark.counts import count
+from adagc_lab.plan import dry_run
+from adagc_lab.plan.plan import with_parallel
+from adagc_lab.train.config import ParallelConfig
+from adagc_lab.train.parse import load_config
+from adagc_lab.train.tasks import make_task
 from core.parallel.ranks import run_on_ranks
 from paddle.distributed import fleet
 from paddle.distributed.fleet.layers.mpu.random import get_rng_state_tracker
 
-from paddle_adagc.lab.benchmark.collectives import CLIPS, LAYOUTS, to_markdown
-from paddle_adagc.lab.benchmark.counts import count
-from paddle_adagc.lab.plan import dry_run
-from paddle_adagc.lab.plan.plan import with_parallel
-from paddle_adagc.lab.train.config import ParallelConfig
-from paddle_adagc.lab.train.parse import load_config
-from paddle_adagc.lab.train.tasks import make_task
 from paddle_adagc.parallel.layout import read_layout
 
 ROOT = Path(__file__).parents[3]
@@ -67,7 +67,7 @@ def test_equals_the_table_counted_on_real_processes(name):
 
 def train_a_rank(name, overrides):
     """What both clips communicate in two steps, and the rank's tensors."""
-    from paddle_adagc.lab.benchmark.collectives import record_communication
+    from adagc_lab.benchmark.collectives import record_communication
 
     entries = {}
     for clip, settings in {

@@ -7,19 +7,19 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from pages import load_tool
-
-from paddle_adagc.lab.models.activations import layer_bytes
-from paddle_adagc.lab.models.config import DecoderConfig
-from paddle_adagc.lab.plan import costs, plan
-from paddle_adagc.lab.plan.dry_run import ADAGC, GLOBAL_GC, RankPlan
-from paddle_adagc.lab.train.config import (
+from adagc_lab.models.activations import layer_bytes
+from adagc_lab.models.config import DecoderConfig
+from adagc_lab.plan import costs, plan
+from adagc_lab.plan.dry_run import ADAGC, GLOBAL_GC, RankPlan
+from adagc_lab.train.config import (
     OPTIMIZERS,
     ParallelConfig,
     RunConfig,
     TrainConfig,
 )
-from paddle_adagc.lab.train.tasks import make_task
+from adagc_lab.train.tasks import make_task
+from pages import load_tool
+
 from paddle_adagc.parallel.layout import TensorLayout
 
 main = load_tool("plan").main

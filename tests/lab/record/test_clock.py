@@ -5,8 +5,7 @@ import types
 
 import paddle
 import pytest
-
-from paddle_adagc.lab.record import clock
+from adagc_lab.record import clock
 
 
 @pytest.fixture

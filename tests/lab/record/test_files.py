@@ -11,10 +11,9 @@ import os
 
 import numpy as np
 import pytest
-
-from paddle_adagc.lab.checksums import describe
-from paddle_adagc.lab.record import files
-from paddle_adagc.lab.record.files import (
+from adagc_lab.checksums import describe
+from adagc_lab.record import files
+from adagc_lab.record.files import (
     QUANTITIES,
     AppendedFile,
     RunRecord,

@@ -8,9 +8,7 @@ import os
 
 import numpy as np
 import pytest
-
-from paddle_adagc.clips.metrics import Rows
-from paddle_adagc.lab.record.flight import (
+from adagc_lab.record.flight import (
     FOLDER,
     NUM_KEPT,
     Event,
@@ -19,6 +17,8 @@ from paddle_adagc.lab.record.flight import (
     event_path,
     load_event,
 )
+
+from paddle_adagc.clips.metrics import Rows
 
 
 def flight(names, norm, loss=math.nan, steps=3):

@@ -7,13 +7,13 @@ import math
 import numpy as np
 import paddle
 import pytest
+from adagc_lab.record import observe
+from adagc_lab.record.files import QUANTITIES
+from adagc_lab.record.observe import ObservedClip
 from helpers import make_parameters
 
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.clips.compared import ClipGradByTensorWiseGC
-from paddle_adagc.lab.record import observe
-from paddle_adagc.lab.record.files import QUANTITIES
-from paddle_adagc.lab.record.observe import ObservedClip
 
 KEYS = ["a", "b", "c", "d", "e"]
 

@@ -6,14 +6,13 @@ import types
 
 import numpy as np
 import pytest
-
-from paddle_adagc.lab.record.files import (
+from adagc_lab.record.files import (
     QUANTITIES,
     RunRecord,
     RunWriter,
     update_run_json,
 )
-from paddle_adagc.lab.report.experiment import Experiment
+from adagc_lab.report.experiment import Experiment
 
 LAYER_TENSORS = (
     *(f"attention.{part}_proj" for part in "qkvo"),

@@ -8,9 +8,8 @@ import shutil
 import subprocess
 
 import pytest
-
-from paddle_adagc.lab.report.experiment import Experiment
-from paddle_adagc.lab.report.html import write_report
+from adagc_lab.report.experiment import Experiment
+from adagc_lab.report.html import write_report
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 pytestmark = [

@@ -6,8 +6,7 @@ import math
 
 import numpy as np
 import pytest
-
-from paddle_adagc.lab.report.excess import paired_excess
+from adagc_lab.report.excess import paired_excess
 
 NONE, BOTH = {0.2: 0, 0.5: 0}, {0.2: 1, 0.5: 1}
 FADING = {21: [1.0, 0.6, 0.3, 0.15]}

@@ -6,9 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from lab.report.conftest import make_experiment
-
-from paddle_adagc.lab.report.charts import (
+from adagc_lab.report.charts import (
     QUANTITIES,
     excess_chart,
     is_noisy,
@@ -16,17 +14,18 @@ from paddle_adagc.lab.report.charts import (
     smooth,
     tensor_charts,
 )
-from paddle_adagc.lab.report.figures import (
+from adagc_lab.report.figures import (
     clip_threshold,
     heatmap_figure,
     norm_figure,
 )
-from paddle_adagc.lab.report.focus import (
+from adagc_lab.report.focus import (
     choose_focus,
     group_tensors,
     tensor_label,
 )
-from paddle_adagc.lab.report.style import method_colors
+from adagc_lab.report.style import method_colors
+from lab.report.conftest import make_experiment
 
 HIT = "layers.0.mlp.up_proj.weight"
 

@@ -9,11 +9,10 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from adagc_lab.report import html as report_html
+from adagc_lab.report.html import write_report
+from adagc_lab.report.tables import measure_table
 from lab.report.conftest import make_experiment
-
-from paddle_adagc.lab.report import html as report_html
-from paddle_adagc.lab.report.html import write_report
-from paddle_adagc.lab.report.tables import measure_table
 
 
 def write(tmp_path, *experiments):

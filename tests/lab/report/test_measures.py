@@ -8,18 +8,17 @@ from functools import partial
 
 import numpy as np
 import pytest
-from lab.report.conftest import make_experiment
-
-from paddle_adagc.lab.report.charts import loss_chart
-from paddle_adagc.lab.report.formatting import (
+from adagc_lab.report.charts import loss_chart
+from adagc_lab.report.formatting import (
     format_list,
     format_range,
     format_same,
     format_spread,
 )
-from paddle_adagc.lab.report.judged import JudgedRun, judged_steps, worst_jump
-from paddle_adagc.lab.report.measures import measure_experiment
-from paddle_adagc.lab.report.tables import headline, measure_table
+from adagc_lab.report.judged import JudgedRun, judged_steps, worst_jump
+from adagc_lab.report.measures import measure_experiment
+from adagc_lab.report.tables import headline, measure_table
+from lab.report.conftest import make_experiment
 
 experiment = partial(make_experiment, skip_steps=0, windows=(50,))
 RANDOM_TOKENS = [{"kind": "random_tokens", "tensors": []}]

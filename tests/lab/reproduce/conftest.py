@@ -6,16 +6,15 @@ import dataclasses
 
 import numpy as np
 import pytest
-from omegaconf import OmegaConf
-
-from paddle_adagc.lab.record.files import RunWriter, update_run_json
-from paddle_adagc.lab.reproduce.claims import Claim, Condition
-from paddle_adagc.lab.reproduce.grid import as_json, load_target, make_runs
-from paddle_adagc.lab.reproduce.results import (
+from adagc_lab.record.files import RunWriter, update_run_json
+from adagc_lab.reproduce.claims import Claim, Condition
+from adagc_lab.reproduce.grid import as_json, load_target, make_runs
+from adagc_lab.reproduce.results import (
     ExperimentResult,
     RunResult,
     TargetResult,
 )
+from omegaconf import OmegaConf
 
 RUN = {
     "model": {

@@ -5,18 +5,17 @@
 from pathlib import Path
 
 import pytest
-from omegaconf import OmegaConf
-
-from paddle_adagc.lab.reproduce.claims import (
+from adagc_lab.reproduce.claims import (
     NUM_PRIMARY,
     load_claims,
     targets_of,
 )
-from paddle_adagc.lab.reproduce.grid import load_target
-from paddle_adagc.lab.reproduce.pool import Catalogue
-from paddle_adagc.lab.reproduce.results import SPIKE_EVENTS
-from paddle_adagc.lab.reproduce.statistics import MIN_SEEDS
-from paddle_adagc.lab.reproduce.timing import PLAN, gpu_hours
+from adagc_lab.reproduce.grid import load_target
+from adagc_lab.reproduce.pool import Catalogue
+from adagc_lab.reproduce.results import SPIKE_EVENTS
+from adagc_lab.reproduce.statistics import MIN_SEEDS
+from adagc_lab.reproduce.timing import PLAN, gpu_hours
+from omegaconf import OmegaConf
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 GRIDS = {p.stem: p for p in (CONFIGS / "experiments").glob("*.yaml")}

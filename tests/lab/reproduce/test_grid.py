@@ -5,15 +5,14 @@
 from pathlib import Path
 
 import pytest
-from lab.reproduce.conftest import EXPERIMENT, FAULTS, planned
-from omegaconf import OmegaConf
-
-from paddle_adagc.lab.reproduce.grid import (
+from adagc_lab.reproduce.grid import (
     as_json,
     digest,
     load_target,
     make_runs,
 )
+from lab.reproduce.conftest import EXPERIMENT, FAULTS, planned
+from omegaconf import OmegaConf
 
 EXPERIMENTS = Path(__file__).parents[3] / "configs/experiments"
 

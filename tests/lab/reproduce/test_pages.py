@@ -3,17 +3,16 @@
 """Pages, tables, collected results, and the command line."""
 
 import pytest
-from lab.reproduce.conftest import cell, make_claim, result, rule
-from pages import load_tool
-
-from paddle_adagc.lab.reproduce.claims import Rules
-from paddle_adagc.lab.reproduce.pages import (
+from adagc_lab.reproduce.claims import Rules
+from adagc_lab.reproduce.pages import (
     collect_results,
     made_files,
     table_markdown,
 )
-from paddle_adagc.lab.reproduce.pool import Catalogue
-from paddle_adagc.lab.reproduce.results import read_results, write_results
+from adagc_lab.reproduce.pool import Catalogue
+from adagc_lab.reproduce.results import read_results, write_results
+from lab.reproduce.conftest import cell, make_claim, result, rule
+from pages import load_tool
 
 command = load_tool("reproduce")
 

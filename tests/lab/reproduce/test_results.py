@@ -8,15 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
-from lab.report.conftest import make_directory, make_experiment
-from lab.reproduce.conftest import cell
-from lab.reproduce.conftest import result as made
-
-from paddle_adagc.lab.reproduce.pool import Catalogue, Method, PooledResults
-from paddle_adagc.lab.reproduce.results import (
+from adagc_lab.reproduce.pool import Catalogue, Method, PooledResults
+from adagc_lab.reproduce.results import (
     LAST_CODE,
     decode_losses,
     encode_losses,
@@ -26,7 +19,14 @@ from paddle_adagc.lab.reproduce.results import (
     read_results,
     write_results,
 )
-from paddle_adagc.lab.reproduce.targets import summarise_experiment
+from adagc_lab.reproduce.targets import summarise_experiment
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from lab.report.conftest import make_directory, make_experiment
+from lab.reproduce.conftest import cell
+from lab.reproduce.conftest import result as made
+
 from paddle_adagc.stability import WATCHES, Monitor
 from paddle_adagc.stability.spike_score import spike_score
 

@@ -8,13 +8,8 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from lab.reproduce.conftest import cell
-from scipy import stats
-
-from paddle_adagc.lab.reproduce.comparisons import differences_of
-from paddle_adagc.lab.reproduce.statistics import (
+from adagc_lab.reproduce.comparisons import differences_of
+from adagc_lab.reproduce.statistics import (
     Rate,
     clustered_rate_p,
     detectable,
@@ -26,6 +21,10 @@ from paddle_adagc.lab.reproduce.statistics import (
     rate_seeds_to_decide,
     sign_flip_p,
 )
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lab.reproduce.conftest import cell
+from scipy import stats
 
 
 def test_hand_worked_pattern():

@@ -12,19 +12,18 @@ import threading
 from pathlib import Path
 
 import pytest
-from lab.reproduce.conftest import FAULTS, FakeRuns, make_claim, planned, rule
-
-from paddle_adagc.lab.record.files import RunRecord, update_run_json
-from paddle_adagc.lab.reproduce import running
-from paddle_adagc.lab.reproduce.results import RESULTS, read_results
-from paddle_adagc.lab.reproduce.running import run_all, run_process
-from paddle_adagc.lab.reproduce.targets import (
+from adagc_lab.record.files import RunRecord, update_run_json
+from adagc_lab.reproduce import running
+from adagc_lab.reproduce.results import RESULTS, read_results
+from adagc_lab.reproduce.running import run_all, run_process
+from adagc_lab.reproduce.targets import (
     REPORT,
     STORE,
     TABLES,
     reproduce,
 )
-from paddle_adagc.lab.reproduce.verdicts import CONTRADICTED, REPRODUCED
+from adagc_lab.reproduce.verdicts import CONTRADICTED, REPRODUCED
+from lab.reproduce.conftest import FAULTS, FakeRuns, make_claim, planned, rule
 
 ROOT = Path(__file__).parents[3]
 LOWER = make_claim(
@@ -38,7 +37,7 @@ LOWER = make_claim(
 def unrendered(monkeypatch):
     """Pages without pictures, which take seconds."""
     monkeypatch.setattr(
-        "paddle_adagc.lab.report.html.svg_data_uri", lambda figure: "data:,"
+        "adagc_lab.report.html.svg_data_uri", lambda figure: "data:,"
     )
 
 

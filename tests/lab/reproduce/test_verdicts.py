@@ -5,11 +5,8 @@
 import math
 
 import pytest
-from lab.reproduce.conftest import cell, make_claim
-from lab.reproduce.conftest import rule as loss
-
-from paddle_adagc.lab.reproduce.claims import Claim
-from paddle_adagc.lab.reproduce.verdicts import (
+from adagc_lab.reproduce.claims import Claim
+from adagc_lab.reproduce.verdicts import (
     COMPUTED,
     CONTRADICTED,
     NO_DIFFERENCE,
@@ -22,6 +19,8 @@ from paddle_adagc.lab.reproduce.verdicts import (
     counted,
     judge,
 )
+from lab.reproduce.conftest import cell, make_claim
+from lab.reproduce.conftest import rule as loss
 
 
 class Runs:

@@ -11,14 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from adagc_lab.report.experiment import Experiment
+from adagc_lab.reproduce.results import TargetResult, write_results
+from adagc_lab.reproduce.targets import summarise_experiment
+from adagc_lab.reproduce.verify import runs, verify
+from adagc_lab.reproduce.verify.runs import read_runs
 from lab.report.conftest import make_directory
 from pages import load_tool
-
-from paddle_adagc.lab.report.experiment import Experiment
-from paddle_adagc.lab.reproduce.results import TargetResult, write_results
-from paddle_adagc.lab.reproduce.targets import summarise_experiment
-from paddle_adagc.lab.reproduce.verify import runs, verify
-from paddle_adagc.lab.reproduce.verify.runs import read_runs
 
 command = load_tool("reproduce")
 
@@ -187,7 +186,7 @@ def test_it_shares_no_code_with_what_it_checks():
     files = [*Path(inspect.getfile(verify)).parent.glob("*.py")]
     text = "".join(file.read_text() for file in files)
     imports = {
-        name.removeprefix("paddle_adagc.lab.reproduce.").split(".")[0]
+        name.removeprefix("adagc_lab.reproduce.").split(".")[0]
         for name in re.findall(r"(?m)^ *(?:from|import) (\S+)", text)
     }
     assert len(files) > 1

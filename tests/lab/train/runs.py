@@ -14,19 +14,18 @@ from unittest import mock
 
 import numpy as np
 import pytest
-
-from paddle_adagc.lab.record.files import RunRecord, read_rows
-from paddle_adagc.lab.train.checkpoints import last_checkpoint
-from paddle_adagc.lab.train.config import RunConfig
-from paddle_adagc.lab.train.parse import (
+from adagc_lab.record.files import RunRecord, read_rows
+from adagc_lab.train.checkpoints import last_checkpoint
+from adagc_lab.train.config import RunConfig
+from adagc_lab.train.parse import (
     merged,
     parse_config,
     read_overrides,
     read_values,
 )
-from paddle_adagc.lab.train.recorder import StepRecorder
-from paddle_adagc.lab.train.run import run_pretraining
-from paddle_adagc.lab.train.trainer import PretrainTrainer
+from adagc_lab.train.recorder import StepRecorder
+from adagc_lab.train.run import run_pretraining
+from adagc_lab.train.trainer import PretrainTrainer
 
 ROOT = Path(__file__).parents[3]
 CONFIGS = ROOT / "configs"

@@ -10,19 +10,18 @@ import shutil
 
 import paddle
 import pytest
-from lab.models.test_safe_pickle import Attack
-from lab.train.runs import assert_same, interrupted_at, make_values, run
-
-from paddle_adagc.lab.checksums import describe, sealed
-from paddle_adagc.lab.record.files import METRICS, RunRecord
-from paddle_adagc.lab.train import checkpoints
-from paddle_adagc.lab.train.checkpoints import (
+from adagc_lab.checksums import describe, sealed
+from adagc_lab.record.files import METRICS, RunRecord
+from adagc_lab.train import checkpoints
+from adagc_lab.train.checkpoints import (
     COMPLETE,
     find_checkpoint_fault,
     last_checkpoint,
     read_complete,
 )
-from paddle_adagc.lab.train.resharding import LAYOUT
+from adagc_lab.train.resharding import LAYOUT
+from lab.models.test_safe_pickle import Attack
+from lab.train.runs import assert_same, interrupted_at, make_values, run
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +181,7 @@ def test_a_file_that_could_run_code_is_refused(stopped, name):
 def test_everything_is_on_the_disk_before_the_mark(tmp_path, monkeypatch):
     synced = []
     monkeypatch.setattr(
-        "paddle_adagc.lab.checksums.sync", lambda path: synced.append(path.name)
+        "adagc_lab.checksums.sync", lambda path: synced.append(path.name)
     )
     write = checkpoints.atomic_write_json
 

@@ -14,15 +14,14 @@ from unittest import mock
 import numpy as np
 import paddle.distributed as dist
 import pytest
+from adagc_lab.record.files import RunRecord
+from adagc_lab.train.console import describe_log
+from adagc_lab.train.parse import parse_config
+from adagc_lab.train.recorder import _SUMMARIZED, StepRecorder
+from adagc_lab.train.run import run_pretraining
 from core.parallel.ranks import run_on_ranks
 from helpers import long_but
 from lab.train import runs
-
-from paddle_adagc.lab.record.files import RunRecord
-from paddle_adagc.lab.train.console import describe_log
-from paddle_adagc.lab.train.parse import parse_config
-from paddle_adagc.lab.train.recorder import _SUMMARIZED, StepRecorder
-from paddle_adagc.lab.train.run import run_pretraining
 
 LINE = re.compile(
     r"step (\d+)/12  loss [\d.]+  lr [\d.]+  \|g\| [\d.]+  clipped \d+%  "

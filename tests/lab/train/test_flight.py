@@ -8,6 +8,11 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from adagc_lab.record import flight
+from adagc_lab.record.files import RunRecord
+from adagc_lab.record.flight import load_event
+from adagc_lab.train.console import summarise_run
+from adagc_lab.train.recorder import StepRecorder, Watcher
 from core.parallel.ranks import run_on_ranks
 from lab.train.runs import (
     losses_at,
@@ -22,11 +27,6 @@ from pages import load_tool
 
 from paddle_adagc.clips import metrics
 from paddle_adagc.clips.metrics import Snapshot
-from paddle_adagc.lab.record import flight
-from paddle_adagc.lab.record.files import RunRecord
-from paddle_adagc.lab.record.flight import load_event
-from paddle_adagc.lab.train.console import summarise_run
-from paddle_adagc.lab.train.recorder import StepRecorder, Watcher
 
 main = load_tool("inspect_run").main
 

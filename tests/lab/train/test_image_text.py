@@ -5,13 +5,12 @@
 import numpy as np
 import paddle
 import pytest
+from adagc_lab.models.vision_text import MAX_LOGIT_SCALE
+from adagc_lab.record.files import RunRecord
+from adagc_lab.train.parse import load_config, merged, parse_config
+from adagc_lab.train.run import build_trainer
 from core.parallel.ranks import run_on_ranks
 from lab.train import runs
-
-from paddle_adagc.lab.models.vision_text import MAX_LOGIT_SCALE
-from paddle_adagc.lab.record.files import RunRecord
-from paddle_adagc.lab.train.parse import load_config, merged, parse_config
-from paddle_adagc.lab.train.run import build_trainer
 
 
 def make_values(**changes):

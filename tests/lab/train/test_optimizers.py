@@ -5,15 +5,14 @@
 import numpy as np
 import paddle
 import pytest
-
-from paddle_adagc.lab.models.config import DecoderConfig
-from paddle_adagc.lab.models.decoder import DecoderForCausalLM
-from paddle_adagc.lab.train.config import (
+from adagc_lab.models.config import DecoderConfig
+from adagc_lab.models.decoder import DecoderForCausalLM
+from adagc_lab.train.config import (
     OPTIMIZERS,
     WHOLE_TENSORS,
     ScheduleConfig,
 )
-from paddle_adagc.lab.train.optimizers import (
+from adagc_lab.train.optimizers import (
     learning_rate,
     make_optimizer,
     make_scheduler,

@@ -6,16 +6,15 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-
-from paddle_adagc.lab.extensions import make_clip
-from paddle_adagc.lab.train.config import OPTIMIZERS
-from paddle_adagc.lab.train.parse import (
+from adagc_lab.extensions import make_clip
+from adagc_lab.train.config import OPTIMIZERS
+from adagc_lab.train.parse import (
     load_config,
     merged,
     parse_config,
     read_values,
 )
-from paddle_adagc.lab.train.tasks import make_task
+from adagc_lab.train.tasks import make_task
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 MINIMAL = {

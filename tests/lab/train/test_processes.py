@@ -9,15 +9,14 @@ from unittest import mock
 
 import paddle.distributed as dist
 import pytest
+from adagc_lab.record.files import RunRecord
+from adagc_lab.record.flight import load_event
+from adagc_lab.storage import StorageError, storage_errors
+from adagc_lab.train import processes, trainer
+from adagc_lab.train.checkpoints import COMPLETE
+from adagc_lab.train.processes import StopRequest
 from core.parallel.ranks import run_on_ranks
 from lab.train import runs
-
-from paddle_adagc.lab.record.files import RunRecord
-from paddle_adagc.lab.record.flight import load_event
-from paddle_adagc.lab.storage import StorageError, storage_errors
-from paddle_adagc.lab.train import processes, trainer
-from paddle_adagc.lab.train.checkpoints import COMPLETE
-from paddle_adagc.lab.train.processes import StopRequest
 
 
 @pytest.mark.parametrize(

@@ -14,14 +14,14 @@ from unittest import mock
 import numpy as np
 import paddle.distributed as dist
 import pytest
+from adagc_lab.evaluate.saved import load_saved, to_hf
+from adagc_lab.record.files import read_run_json, update_run_json
+from adagc_lab.train.processes import Stopped
+from adagc_lab.train.trainer import PretrainTrainer
 from core.parallel.ranks import run_on_ranks
 from lab.train import runs
 from lab.train.runs import losses, small_ernie, start
 
-from paddle_adagc.lab.evaluate.saved import load_saved, to_hf
-from paddle_adagc.lab.record.files import read_run_json, update_run_json
-from paddle_adagc.lab.train.processes import Stopped
-from paddle_adagc.lab.train.trainer import PretrainTrainer
 from paddle_adagc.state import load_state
 
 NUM_STEPS = 10

@@ -6,11 +6,10 @@ import re
 
 import numpy as np
 import pytest
+from adagc_lab.record.files import RunRecord
+from adagc_lab.train.console import summarise_run
 from core.parallel.ranks import run_on_ranks
 from lab.train import runs
-
-from paddle_adagc.lab.record.files import RunRecord
-from paddle_adagc.lab.train.console import summarise_run
 
 
 def test_run_leaves_a_complete_record(tmp_path):

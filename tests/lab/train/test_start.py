@@ -6,16 +6,16 @@ import shutil
 
 import numpy as np
 import pytest
+from adagc_lab.record.files import RunRecord, lock_run, update_run_json
+from adagc_lab.train.checkpoints import last_checkpoint
+from adagc_lab.train.optimizers import learning_rate
+from adagc_lab.train.parse import merged, parse_config
+from adagc_lab.train.run import run_pretraining
+from adagc_lab.train.start import Fork, find_changes
 from indexed import write_random_dataset
 from lab.train import runs
 from pages import load_tool
 
-from paddle_adagc.lab.record.files import RunRecord, lock_run, update_run_json
-from paddle_adagc.lab.train.checkpoints import last_checkpoint
-from paddle_adagc.lab.train.optimizers import learning_rate
-from paddle_adagc.lab.train.parse import merged, parse_config
-from paddle_adagc.lab.train.run import run_pretraining
-from paddle_adagc.lab.train.start import Fork, find_changes
 from paddle_adagc.state import load_state
 
 main = load_tool("pretrain").main

@@ -4,11 +4,10 @@
 
 import numpy as np
 import pytest
+from adagc_lab.train.config import OPTIMIZERS, WITHOUT_MOMENTS
 from helpers import slow_but
 from lab.train import runs
 from lab.train.runs import proxy_values, run_in, run_whole_and_cut
-
-from paddle_adagc.lab.train.config import OPTIMIZERS, WITHOUT_MOMENTS
 
 OPTIONS = {
     # Resets, and clips between them, before and after the checkpoint.

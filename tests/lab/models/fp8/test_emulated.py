@@ -5,9 +5,8 @@
 import numpy as np
 import paddle
 import pytest
+from adagc_lab.models.fp8.emulated import round_blocks
 from reference import fp8 as reference
-
-from paddle_adagc.lab.models.fp8.emulated import round_blocks
 
 BLOCKS = [(1, 128), (128, 1), (128, 128)]
 

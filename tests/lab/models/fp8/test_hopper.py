@@ -9,9 +9,8 @@ and compute what they are documented to, take their place.
 import numpy as np
 import paddle
 import pytest
+from adagc_lab.models.fp8 import emulated, hopper
 from reference import fp8 as reference
-
-from paddle_adagc.lab.models.fp8 import emulated, hopper
 
 BLOCKS = {"1x128": (1, 128), "128x128": (128, 128)}
 

@@ -8,21 +8,20 @@ import re
 import numpy as np
 import paddle
 import pytest
-from core.parallel.layouts import Layout
-from core.parallel.ranks import run_on_ranks
-from lab.models.tiny import build
-from reference import fp8 as reference
-
-from paddle_adagc.lab.models.config import FLOAT8_LINEARS, DecoderConfig
-from paddle_adagc.lab.models.fp8 import (
+from adagc_lab.models.config import FLOAT8_LINEARS, DecoderConfig
+from adagc_lab.models.fp8 import (
     Float8Linear,
     emulated,
     float8_linear,
     is_float8,
     multiply_in_float8,
 )
-from paddle_adagc.lab.models.layers import linear
-from paddle_adagc.lab.models.rank_weights import quantized_parameters
+from adagc_lab.models.layers import linear
+from adagc_lab.models.rank_weights import quantized_parameters
+from core.parallel.layouts import Layout
+from core.parallel.ranks import run_on_ranks
+from lab.models.tiny import build
+from reference import fp8 as reference
 
 SHAPES = [(5, 64, 32), (3, 7, 5), (128, 256, 128), (130, 257, 200)]
 

@@ -1,0 +1,100 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Time of whole training steps, clip against clip."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import paddle
+from tqdm import tqdm
+
+from adagc_lab.benchmark.clip_step import (
+    REFERENCE,
+    Contender,
+    median_ratio,
+    take_turns,
+)
+from adagc_lab.data.datasets import collate_batch
+from adagc_lab.extensions import make_clip
+from adagc_lab.markdown import markdown_table
+from adagc_lab.report.formatting import format_quartiles
+from adagc_lab.train.config import RunConfig
+from adagc_lab.train.optimizers import make_optimizer
+from adagc_lab.train.tasks import make_task
+from paddle_adagc.clips.base import TensorScalingClip
+
+CLIPS: dict[str, dict[str, Any] | None] = {
+    "no clip": None,
+    REFERENCE: {"name": "global_norm"},
+    "AdaGC": {"name": "adagc"},
+}
+_T_START = 100
+"""AdaGC's warm-up, not timed."""
+
+
+def compare(config: RunConfig, num_steps: int) -> dict[str, list[float]]:
+    """Train one copy of the model per clip, step by step in turn.
+
+    Every copy sees the same batches; the order within a round is random. The
+    run's own clip is not used, and AdaGC's warm-up is not timed. Gives name of
+    the clip -> seconds of each step: forward, backward and optimizer.
+    """
+    copies = {name: _copy(config, clip) for name, clip in CLIPS.items()}
+    total = _T_START + num_steps
+    batches = tqdm(
+        _batches(config, total), total=total, leave=False, unit="step"
+    )
+    return take_turns(copies, batches, _T_START)
+
+
+def to_markdown(seconds: Mapping[str, Sequence[float]]) -> str:
+    return markdown_table(
+        ["clip", "ms per step, median (quartiles)", "of GlobalGC"],
+        [
+            (
+                name,
+                format_quartiles([1e3 * s for s in mine], ".2f"),
+                f"{median_ratio(mine, seconds[REFERENCE]):.3f}",
+            )
+            for name, mine in seconds.items()
+        ],
+    )
+
+
+def _copy(config: RunConfig, settings: dict[str, Any] | None) -> Contender:
+    with paddle.utils.unique_name.guard():
+        model = make_task(config).build_model()
+    model.train()
+    clip = None if settings is None else make_clip(**settings)
+    if isinstance(clip, TensorScalingClip):
+        clip.bind(model)
+    optimizer = make_optimizer(
+        config.optimizer,
+        model,
+        config.schedule.learning_rate,
+        grad_clip=clip,
+        multi_precision=False,
+    )
+    batch: dict[str, paddle.Tensor] = {}
+
+    def step() -> None:
+        model(**batch)[0].backward()
+        optimizer.step()
+        optimizer.clear_grad()
+
+    return Contender(step, batch.update)
+
+
+def _batches(
+    config: RunConfig, count: int
+) -> Iterator[dict[str, paddle.Tensor]]:
+    size = config.train.batch_size
+    dataset, _ = make_task(config).build_datasets(count * size)
+    for start in range(0, count * size, size):
+        samples = [dataset[index] for index in range(start, start + size)]
+        yield {
+            key: paddle.to_tensor(value)
+            for key, value in collate_batch(samples).items()
+        }

@@ -1,0 +1,115 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Linear layers whose three matrix products are in block-wise FP8.
+
+The recipe of DeepSeek-V3 (arXiv 2412.19437, section 3.3) as ERNIE-4.5's
+released training code uses it: e4m3 throughout, gradients included, scales
+that are powers of two, no history of scales.
+
+| product | left operand | right operand |
+|---|---|---|
+| forward, `x @ w` | x, 1x128 along its width | w, 128x128 |
+| dgrad, `dy @ w.T` | dy, 1x128 along its width | w, 128x128 |
+| wgrad, `x.T @ dy` | x, 128x1 along the tokens | dy, 128x1 along the tokens |
+
+Tokens are the flattened leading axes. Blocks end with a tensor: a part of one
+(of a tensor-parallel rank, of a micro-batch, of an expert) has blocks of its
+own, and they are those of the whole where it is cut at multiples of 128.
+"""
+
+import contextlib
+from types import ModuleType
+from typing import Any
+
+import paddle
+from paddle import Tensor, nn
+from paddle.autograd import PyLayer
+
+from adagc_lab.models.fp8 import emulated, hopper
+
+
+def without_autocast() -> contextlib.AbstractContextManager[None]:
+    """Keep the operands' dtypes under AMP."""
+    if paddle.amp.is_autocast_enabled():
+        return paddle.amp.auto_cast(enable=False)
+    return contextlib.nullcontext()
+
+
+def _kernels() -> ModuleType:
+    return hopper if hopper.is_available() else emulated
+
+
+def backend() -> str:
+    """Return "hopper" for FP8 kernels of the GPU, or "emulated"."""
+    return "hopper" if _kernels() is hopper else "emulated"
+
+
+class Float8Product(PyLayer):
+    """`x @ weight` and its two gradients, each with operands in FP8."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        """Multiply [tokens, in] by [in, out]; the result has x's dtype."""
+        ctx.save_for_backward(x, weight)
+        ctx.is_frozen = (x.stop_gradient, weight.stop_gradient)
+        with without_autocast():
+            return _kernels().product(x, weight).astype(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradients of `x` and `weight`, of their dtypes; None if frozen."""
+        x, weight = ctx.saved_tensor()
+        kernels = _kernels()
+        of_x = of_weight = None
+        with without_autocast():
+            if not ctx.is_frozen[0]:
+                of_x = kernels.product(grad, weight, transposed=True)
+                of_x = of_x.astype(x.dtype)
+            if not ctx.is_frozen[1]:
+                of_weight = kernels.weight_gradient(x, grad)
+                of_weight = of_weight.astype(weight.dtype)
+        return of_x, of_weight
+
+
+def float8_linear(
+    x: Tensor, weight: Tensor, bias: None = None, name: str | None = None
+) -> Tensor:
+    """`F.linear` with products in FP8, without a bias and not of empty `x`.
+
+    `x` is cast to the dtype of `weight`.
+    """
+    if bias is not None:
+        raise ValueError("bias in an FP8 linear: there is none, use None.")
+    if 0 in x.shape:
+        raise ValueError(
+            f"x of shape {list(x.shape)} in an FP8 linear: it needs a token."
+        )
+    tokens = x.astype(weight.dtype).reshape([-1, x.shape[-1]])
+    y = Float8Product.apply(tokens, weight)
+    return y.reshape([*x.shape[:-1], weight.shape[-1]])
+
+
+class Float8Linear(nn.Linear):
+    """`nn.Linear` without bias, with products in FP8."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return float8_linear(x, self.weight, self.bias)
+
+
+def multiply_in_float8(layer: nn.Layer) -> None:
+    """Let one of fleet's tensor-parallel linears multiply in FP8."""
+    for name in ("mp_async_allreduce", "sp_async_reduce_scatter"):
+        if getattr(layer, name, False):
+            raise ValueError(
+                f"mp_configs.{name}=True with FP8 linears: that path of fleet "
+                "multiplies in bfloat16; set it to False."
+            )
+    layer.linear = float8_linear
+
+
+def is_float8(layer: nn.Layer) -> bool:
+    """Whether the layer's weight is multiplied in FP8."""
+    return (
+        isinstance(layer, Float8Linear)
+        or getattr(layer, "linear", None) is float8_linear
+    )

@@ -1,0 +1,89 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Names, shapes and counts of a whole model's parameters."""
+
+import dataclasses
+import math
+from unittest import mock
+
+import paddle
+from paddle.distributed import fleet
+from paddle.utils import unique_name
+
+from adagc_lab.models.config import DecoderConfig, PretrainedModel
+from adagc_lab.models.decoder import DecoderForCausalLM
+from adagc_lab.models.vision_text import CLIP, CLIPConfig
+
+Shape = tuple[int, ...]
+ModelConfig = DecoderConfig | CLIPConfig
+
+CORRECTION_BIAS = "e_score_correction_bias"
+"""Name of the buffer of a router's layer, [num_experts]."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelSize:
+    """Counts of a whole model."""
+
+    parameters: int  # trained values; a tied embedding counts once
+    active_parameters: int  # values that take part in the product for one token
+
+    tensors: int
+    tensors_without_routers: int  # the paper's count, (9 + 3E) L + 3 for ERNIE
+
+    @property
+    def gamma_bytes(self) -> int:
+        """Bytes of the float32 reference norms of all tensors."""
+        return 4 * self.tensors
+
+
+def whole_model(config: ModelConfig) -> PretrainedModel:
+    """Build the model in one piece, its parameters without memory."""
+    kind = CLIP if isinstance(config, CLIPConfig) else DecoderForCausalLM
+    options = {name: getattr(config, name) for name in config.field_names()}
+    with (
+        paddle.LazyGuard(),
+        # Later parameters keep their names, and no rank splits these.
+        unique_name.guard(),
+        mock.patch.object(fleet.fleet, "_hcg", None, create=True),
+    ):
+        return kind(kind.config_class(**options))
+
+
+def parameter_shapes(config: ModelConfig) -> dict[str, Shape]:
+    """Return name and shape of every parameter of the model in one piece.
+
+    In the order of `named_parameters()`; matrices are stored [in, out].
+    """
+    named = whole_model(config).named_parameters()
+    return {name: tuple(parameter.shape) for name, parameter in named}
+
+
+def state_shapes(config: DecoderConfig) -> dict[str, Shape]:
+    """Return name and shape of all that is saved: correction biases, too."""
+    state = whole_model(config).state_dict()
+    return {name: tuple(tensor.shape) for name, tensor in state.items()}
+
+
+def model_size(config: ModelConfig) -> ModelSize:
+    """Count the model's parameters and tensors.
+
+    Active is what takes part in the product for one token: the head does,
+    tied or not; the embedding lookup reads a single row and does not; of the
+    routed experts `moe_top_k` do. This is the "A1.4B" of ERNIE 10B-A1.4B.
+    """
+    shapes = parameter_shapes(config)
+    sizes = {name: math.prod(shape) for name, shape in shapes.items()}
+    parameters = active = sum(sizes.values())
+    if isinstance(config, DecoderConfig):
+        num_experts = max(config.moe_num_experts, 1)
+        routed = sum(n for key, n in sizes.items() if ".experts." in key)
+        active += routed * config.moe_top_k // num_experts - routed
+        if not config.tie_word_embeddings:
+            active -= sizes["model.embed_tokens.weight"]
+    return ModelSize(
+        parameters=parameters,
+        active_parameters=active,
+        tensors=len(shapes),
+        tensors_without_routers=sum(".mlp.gate." not in n for n in shapes),
+    )

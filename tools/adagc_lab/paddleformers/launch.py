@@ -1,0 +1,85 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Run a recipe in PaddleFormers, whose Trainers then clip as it says."""
+
+from __future__ import annotations
+
+import os
+import re
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+import paddle.distributed as dist
+
+from adagc_lab.paddleformers.recipe import ERNIE, load_recipe
+from adagc_lab.paddleformers.units import check_units
+from paddle_adagc import make_clip
+from paddle_adagc.checks import check_directory
+from paddle_adagc.integrations.run import change_trainer, take_settings
+
+
+def run_recipe(
+    path: str | os.PathLike[str], overrides: Sequence[str] = ()
+) -> None:
+    """Pretrain as the recipe says; every process of the run calls this.
+
+    Without ``resume_from_checkpoint`` the run resumes from the newest complete
+    checkpoint in ``output_dir``, which all processes must see.
+    """
+    # Products in full float32, as under PaddleFormers' own command.
+    os.environ.setdefault("NVIDIA_TF32_OVERRIDE", "0")
+    recipe = load_recipe(path, overrides)
+    check_directory("output_dir", recipe["output_dir"])
+    check_units(recipe)
+    clip = take_settings(recipe, str(path), [])
+    make_clip(**clip["clip"])  # mistakes before anything else
+    is_ernie = recipe["stage"] == ERNIE
+    if is_ernie and not recipe.get("resume_from_checkpoint"):
+        recipe["resume_from_checkpoint"] = last_checkpoint(
+            Path(recipe["output_dir"]), dist.get_world_size()
+        )
+    try:
+        from paddleformers.cli.train.tuner import run_tuner
+        from paddleformers.trainer.trainer import Trainer
+
+        if is_ernie:
+            from paddleformers.cli.train.ernie_pretrain import workflow
+
+            from adagc_lab.paddleformers import balance
+
+            workflow.MoECorrectionBiasAdjustCallback = (
+                balance.CorrectionBiasCallback
+            )
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f"{error}: the recipe needs a GPU build of Paddle, and "
+            "PaddleFormers: install '.[formers]' in an environment of its own, "
+            "without '.[nlp]'. Without a GPU, in an environment with '.[nlp]', "
+            f"`python tools/pretrain.py {path} --check` validates the recipe"
+        ) from error
+    change_trainer(Trainer, clip)
+    try:
+        run_tuner(recipe)
+    except (TypeError, ValueError):  # of which the command prints the message
+        traceback.print_exc()
+        raise
+
+
+def last_checkpoint(output_dir: Path, world_size: int) -> str | None:
+    """Return the newest checkpoint that every process finished, if any."""
+    found = {
+        int(match[1]): path
+        for path in output_dir.glob("checkpoint-*")
+        if (match := re.fullmatch(r"checkpoint-(\d+)", path.name))
+    }
+    for _, path in sorted(found.items(), reverse=True):
+        if len([*path.glob("saved_signal_*")]) == world_size:
+            return str(path)
+    if found:
+        raise ValueError(
+            f"none of the checkpoints in {output_dir} was finished by "
+            f"{world_size} processes: give resume_from_checkpoint, or another "
+            "output_dir"
+        )
+    return None

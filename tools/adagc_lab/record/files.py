@@ -1,0 +1,396 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Files of a run: written step by step, read as arrays.
+
+A run directory holds three files:
+
+- ``run.json``: how the run was made (config, versions) and how it ended;
+- ``metrics.jsonl``: one JSON object per optimizer step;
+- ``tensors.f32``: per step a ``[len(QUANTITIES), num_tensors]`` block of
+  little-endian float32, with the tensor names in ``tensors.json``.
+
+Steps are only appended. A resumed run first cuts the files back to its step
+(:class:`RunWriter`), so that it leaves the same files as an uninterrupted run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from adagc_lab.checksums import Description, describe, find_fault
+from paddle_adagc.files import atomic_write_json, make_directory
+
+METRICS, TENSORS, NAMES = "metrics.jsonl", "tensors.f32", "tensors.json"
+ENDED = ("finished", "diverged")
+"""States of a run that is not resumed."""
+
+QUANTITIES = ("norm", "clipped_norm", "gamma", "moment1", "moment2")
+
+_FIX = ": put the file back, or give the run's command again with --overwrite"
+"""How to mend a record, for messages."""
+
+
+class AppendedFile:
+    """Append to a file; its SHA-256 costs no second reading.
+
+    The first ``num_bytes`` of a file that exists stay; the rest is cut off.
+    """
+
+    def __init__(self, path: Path, num_bytes: int) -> None:
+        self._path = path
+        self._digest = hashlib.sha256()
+        self._num_bytes = num_bytes
+        self._file = path.open("ab+")
+        self._file.truncate(num_bytes)
+        self._file.seek(0)
+        while block := self._file.read(2**20):
+            self._digest.update(block)
+
+    def write(self, data: bytes) -> None:
+        """Append bytes."""
+        self._file.write(data)
+        self._digest.update(data)
+        self._num_bytes += len(data)
+
+    def flush(self) -> None:
+        """Hand all data to the operating system; refuse a lost file."""
+        self._file.flush()
+        mine, path = os.fstat(self._file.fileno()), self._path
+        if not path.exists() or not os.path.samestat(mine, path.stat()):
+            raise FileNotFoundError(
+                errno.ENOENT, "the file is gone", str(self._path)
+            )
+
+    def sync(self) -> dict[str, Any]:
+        """Put all data on the disk; return the size and the checksum."""
+        self.flush()
+        os.fsync(self._file.fileno())
+        return {"bytes": self._num_bytes, "sha256": self._digest.hexdigest()}
+
+    def close(self) -> None:
+        """Flush and close the file."""
+        self._file.close()
+
+
+class RunWriter:
+    """Append the steps of a run to the files of ``directory``.
+
+    Steps from ``start_step`` on, of an earlier process, are cut off.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        tensor_names: list[str],
+        start_step: int = 0,
+    ) -> None:
+        self.directory = folder = make_directory(directory)
+        self.tensor_names = list(tensor_names)
+        if start_step and read_names(folder / NAMES) != self.tensor_names:
+            raise ValueError(
+                f"{folder / NAMES} lists other tensors than this run logs: "
+                "resume with the config that the run was started with"
+            )
+        lines, num_bytes = [], start_step * self._block_bytes
+        if start_step:
+            lines = (folder / METRICS).read_bytes().splitlines(True)
+            size = (folder / TENSORS).stat().st_size
+            if len(lines) < start_step or size < num_bytes:
+                raise ValueError(
+                    f"{folder} holds {len(lines)} steps, fewer than the "
+                    f"{start_step} to resume from"
+                )
+        kept = sum(map(len, lines[:start_step]))
+        self._metrics = AppendedFile(folder / METRICS, kept)
+        self._tensors = AppendedFile(folder / TENSORS, num_bytes)
+        # Last: until then a process that is killed has changed nothing.
+        atomic_write_json(folder / NAMES, self.tensor_names, indent=None)
+
+    @property
+    def _block_bytes(self) -> int:
+        return len(QUANTITIES) * len(self.tensor_names) * 4
+
+    def append(
+        self, metrics: dict[str, Any], tensors: np.ndarray | None = None
+    ) -> None:
+        """Write one step: JSON values, with ``step`` and ``loss`` among them.
+
+        ``tensors``: ``[len(QUANTITIES), num_tensors]``, NaN where unknown;
+        None if the run logs none.
+        """
+        if tensors is not None:
+            block = np.asarray(tensors, "<f4").tobytes()
+            assert len(block) == self._block_bytes
+            self._tensors.write(block)
+        self._metrics.write(json.dumps(metrics).encode() + b"\n")
+
+    def flush(self) -> None:
+        """Hand all data to the operating system."""
+        self._tensors.flush()
+        self._metrics.flush()
+
+    def sync(self) -> Description:
+        """Put all steps on the disk; return the files' sizes and checksums."""
+        return {
+            METRICS: self._metrics.sync(),
+            TENSORS: self._tensors.sync(),
+            **describe(self.directory, [NAMES]),
+        }
+
+    def close(self) -> None:
+        """Flush and close the files."""
+        self._tensors.close()
+        self._metrics.close()
+
+
+def read_run_json(directory: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read ``run.json``; empty if there is no such file."""
+    path = Path(directory) / "run.json"
+    if not path.exists():
+        return {}
+    try:
+        run = json.loads(path.read_bytes())
+        if not isinstance(run, dict):
+            raise ValueError(f"a {type(run).__name__}, not an object")
+    except (RecursionError, ValueError) as error:
+        raise ValueError(
+            f"{path} is damaged ({error}): remove the run, or start it anew "
+            "with --overwrite"
+        ) from error
+    return run
+
+
+def update_run_json(directory: str | os.PathLike[str], **facts: Any) -> None:
+    """Replace ``run.json`` atomically by its old content plus ``facts``."""
+    run = {**read_run_json(directory), **facts}
+    atomic_write_json(Path(directory) / "run.json", run, indent=1)
+
+
+@contextlib.contextmanager
+def lock_run(directory: str | os.PathLike[str]) -> Iterator[None]:
+    """Lock a run directory against other processes that would write to it.
+
+    The lock ends with this process, even if it is killed; forked processes,
+    such as data loaders, do not hold it. On a file system without locks there
+    is only a warning. A new directory is removed again if it stays empty.
+    """
+    is_new = not Path(directory).exists()
+    make_directory(directory)
+    descriptor = os.open(directory, os.O_RDONLY)
+    _HELD.add(descriptor)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise FileExistsError(
+                f"another process is writing to {directory}: wait for it, stop "
+                "it, or choose another train.output_dir"
+            ) from None
+        except OSError as error:
+            logging.getLogger(__name__).warning(
+                "no lock on %s (%s): do not start a second run there",
+                directory,
+                error,
+            )
+        yield
+    finally:
+        _HELD.remove(descriptor)
+        os.close(descriptor)
+        if is_new:
+            with contextlib.suppress(OSError):  # not empty
+                os.rmdir(directory)
+
+
+def mark_stopped(directory: str | os.PathLike[str]) -> None:
+    """Take ``"running"`` out of ``run.json``, unless a process does run it."""
+    with contextlib.suppress(OSError), lock_run(directory):
+        if read_run_json(directory).get("status") == "running":
+            update_run_json(directory, status="stopped")
+
+
+def _release_in_child() -> None:
+    for descriptor in _HELD:
+        os.close(descriptor)
+    _HELD.clear()
+
+
+_HELD: set[int] = set()
+os.register_at_fork(after_in_child=_release_in_child)
+
+
+def read_names(path: Path) -> list[str]:
+    """Read ``tensors.json``; a ValueError names a damaged one."""
+    try:
+        names = json.loads(path.read_bytes())
+        if not isinstance(names, list) or {*map(type, names)} - {str}:
+            raise ValueError("no list of names")
+    except (RecursionError, ValueError) as error:
+        raise ValueError(f"{path}: damaged ({error}){_FIX}") from error
+    return names
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Read the objects of a file's complete lines, one per step from 0 on."""
+    rows: list[dict[str, Any]] = []
+    for number, line in enumerate(path.read_bytes().splitlines(True), start=1):
+        if not line.endswith(b"\n"):
+            break
+        try:
+            rows.append(_checked_row(json.loads(line), len(rows)))
+        except (RecursionError, ValueError) as error:
+            raise ValueError(
+                f"{path}, line {number}: damaged ({error}){_FIX}"
+            ) from error
+    return rows
+
+
+def _checked_row(row: Any, step: int) -> dict[str, Any]:
+    if not isinstance(row, dict):
+        raise ValueError(f"a {type(row).__name__}, not an object")
+    if type(row.get("step")) is not int or row["step"] != step:
+        raise ValueError(f"step {row.get('step')!r}, where {step} belongs")
+    for key, value in row.items():
+        if isinstance(value, int) and abs(value) > sys.float_info.max:
+            raise ValueError(f"{key} is too large")
+    if not isinstance(row.get("loss", 0.0), (int, float, type(None))):
+        raise ValueError(f"the loss is {row['loss']!r:.40}")
+    faults = row.get("faults", [])
+    if not isinstance(faults, list) or not all(
+        isinstance(fault, dict) and "kind" in fault for fault in faults
+    ):
+        raise ValueError(f"faults are {faults!r:.40}, not a list of faults")
+    return row
+
+
+def columns(rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:
+    """Return every numeric key as float64 ``[num_steps]``."""
+    numbers = [
+        {k: float(x) for k, x in row.items() if isinstance(x, (int, float))}
+        for row in rows
+    ]
+    return {
+        key: np.array([row.get(key, np.nan) for row in numbers], np.float64)
+        for key in sorted({"loss"}.union(*numbers))
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class RunRecord:
+    """A finished or running run, as arrays over its ``num_steps`` steps."""
+
+    name: str  # directory name
+    run: dict[str, Any]
+    """Content of ``run.json``: ``config``, ``seed``, ``versions``, ``status``
+    (``"running"``, ``"stopped"``, ``"finished"`` or ``"diverged"``),
+    ``wall_seconds``."""
+
+    metrics: dict[str, np.ndarray]
+    """Every numeric key of ``metrics.jsonl`` as ``[num_steps]`` float64, NaN
+    where a step has no value."""
+
+    faults: dict[int, list[dict[str, Any]]]
+    """Injected faults by step: each ``{"kind": str, "tensors": [str, ...]}``
+    (``tensors`` is empty for faults of the batch)."""
+
+    tensor_names: list[str]
+    tensors: dict[str, np.ndarray]
+    """Every name of :data:`QUANTITIES` as ``[num_steps, num_tensors]``
+    float32, NaN if not logged: norms before and after the clip; gamma and
+    norms of the moments after the step."""
+
+    @property
+    def loss(self) -> np.ndarray:
+        """Training loss, ``[num_steps]`` float64."""
+        return self.metrics["loss"]
+
+    @property
+    def num_steps(self) -> int:
+        """Number of logged optimizer steps."""
+        return len(self.loss)
+
+    @property
+    def h(self) -> np.ndarray:
+        """Scale of each tensor's gradient, ``[num_steps, num_tensors]``.
+
+        1 where the norm is zero; 0 where a non-finite gradient was zeroed.
+        """
+        norm, clipped = self.tensors["norm"], self.tensors["clipped_norm"]
+        with np.errstate(all="ignore"):
+            h = np.where(norm == 0, 1.0, clipped / norm)
+        return np.where(np.isfinite(norm), h, np.where(clipped == 0, 0.0, h))
+
+    def first_steps(self, count: int) -> RunRecord:
+        """Return the record of at most the first ``count`` steps."""
+        return dataclasses.replace(
+            self,
+            metrics={k: x[:count] for k, x in self.metrics.items()},
+            faults={s: x for s, x in self.faults.items() if s < count},
+            tensors={k: x[:count] for k, x in self.tensors.items()},
+        )
+
+    @classmethod
+    def load(
+        cls, directory: str | os.PathLike[str], *, verify: bool = False
+    ) -> RunRecord:
+        """Read a run directory; a half-written last step is left out.
+
+        A ValueError names what is damaged; ``verify``: :func:`check_record`.
+        """
+        path = Path(directory)
+        run = read_run_json(path)
+        check_record(path, run, verify=verify)
+        rows = read_rows(path / METRICS)
+        names = read_names(path / NAMES)
+        raw = np.fromfile(path / TENSORS, "<f4")
+        if block_size := len(QUANTITIES) * len(names):
+            rows = rows[: raw.size // block_size]
+        blocks = raw[: len(rows) * block_size].reshape(
+            len(rows), len(QUANTITIES), len(names)
+        )
+        return cls(
+            name=path.name,
+            run=run,
+            metrics=columns(rows),
+            faults={
+                row["step"]: row["faults"] for row in rows if row.get("faults")
+            },
+            tensor_names=names,
+            tensors={
+                quantity: blocks[:, i] for i, quantity in enumerate(QUANTITIES)
+            },
+        )
+
+
+def check_record(
+    directory: str | os.PathLike[str],
+    run: dict[str, Any],
+    *,
+    verify: bool = False,
+) -> None:
+    """Compare an ended run's record with what its ``run.json`` says of it.
+
+    Runs that have not ended, and those of older versions, pass. Of
+    ``tensors.f32`` the size alone is compared, unless all is to be verified.
+    """
+    described = run.get("record", {})
+    if run.get("status") not in ENDED or not described:
+        return
+    small = {k: v for k, v in described.items() if k != TENSORS}
+    fault = find_fault(Path(directory), described, verify=verify) or (
+        find_fault(Path(directory), small)
+    )
+    if fault:
+        raise ValueError(f"the record in {directory} is damaged: {fault}{_FIX}")

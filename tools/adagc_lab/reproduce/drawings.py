@@ -1,0 +1,182 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Forest plots of figures, and the loss curves of two methods.
+
+They are written as text, so that the same numbers always give the same file.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from adagc_lab.reproduce.summary import Estimate
+
+WIDTH, LEFT, RIGHT, TOP, ROW = 400, 104, 246, 40, 26
+"""Pixels; on a telephone the figure keeps its size."""
+
+_LOWEST, _HIGHEST = 0.01, 100.0
+"""Ends of the axis of ratios; what lies beyond ends there."""
+
+CURVES_WIDTH, CURVES_HEIGHT = 760, 280
+CURVES_LEFT, CURVES_RIGHT, CURVES_BOTTOM = 44, 736, 244
+"""Pixels."""
+
+BIN = 10
+"""Steps of which the largest loss is drawn."""
+
+_COLORS = ("#d55e00", "var(--mark)")
+_STYLE = (
+    "<style>svg{--ink:#24292f;--soft:#57606a;--grid:#d8dce1;--paper:#fff;"
+    "--mark:#0072b2;--band:#0072b222;font:12px sans-serif;max-width:100%}"
+    "@media(prefers-color-scheme:dark){svg{--ink:#e6edf3;--soft:#9da7b3;"
+    "--grid:#3a424d;--paper:#0d1117;--mark:#56b4e9;--band:#56b4e933}}"
+    "text{fill:var(--ink)}.s{fill:var(--soft);font-size:11px}"
+    ".t{font-weight:bold;font-size:13px}</style>"
+)
+
+
+def forest_svg(
+    title: str,
+    rows: Sequence[Estimate],
+    *,
+    is_ratio: bool,
+    margin: float | None = None,
+) -> str:
+    """Draw a row per proxy with its 95% limits.
+
+    The axis is logarithmic around 1 for ratios, else linear around 0;
+    ``margin`` is half the shaded band.
+    """
+    known = [abs(x) for row in rows for x in (row.low, row.high, margin or 0)]
+    reach = 1.05 * max(filter(math.isfinite, known), default=1.0)
+
+    def place(value: float) -> float:
+        if is_ratio:
+            value = min(max(value, _LOWEST), _HIGHEST)
+            share = math.log(value / _LOWEST) / math.log(_HIGHEST / _LOWEST)
+        else:
+            share = (min(max(value, -reach), reach) / reach + 1) / 2
+        return LEFT + share * (RIGHT - LEFT)
+
+    bottom = TOP + ROW * len(rows)
+    middle = place(1.0 if is_ratio else 0.0)
+    marks: list[str] = []
+    if margin is not None:
+        left, right = place(-margin), place(margin)
+        marks.append(
+            f'<rect x="{left:.1f}" y="{TOP - 8}" width="{right - left:.1f}" '
+            f'height="{bottom - TOP + 8}" fill="var(--band)"/>'
+        )
+    marks.append(_line(middle, TOP - 8, middle, bottom, "var(--soft)"))
+    for number, row in enumerate(rows):
+        y = TOP + ROW * number + 8
+        x, low, high = map(place, (row.value, row.low, row.high))
+        marks += [
+            f'<text x="4" y="{y + 4}">{html.escape(row.label)}</text>',
+            _line(low, y, high, y, "var(--mark)", 2),
+            f'<circle cx="{x:.1f}" cy="{y}" r="4" fill="var(--mark)"/>',
+            f'<text class="s" x="{RIGHT + 8}" y="{y + 4}">{row.text}</text>',
+        ]
+    unit = 10 ** math.floor(math.log10(reach))
+    side = max(t * unit for t in (0.5, 1, 2, 5) if t * unit <= 0.8 * reach)
+    ticks = [(0.0, "0"), *((t, f"{t:+g}") for t in (-side, side))]
+    if is_ratio:
+        ticks = [(t, f"{t:g}") for t in (0.01, 0.1, 1, 10, 100)]
+    marks += [
+        _label(place(t), bottom + 14, "middle", text) for t, text in ticks
+    ]
+    marks += [
+        _label(middle - 6, bottom + 30, "end", "← AdaGC lower"),
+        _label(middle + 6, bottom + 30, "start", "AdaGC higher →"),
+    ]
+    return _framed(title, WIDTH, bottom + 38, marks)
+
+
+def loss_curves_svg(
+    title: str, losses: Mapping[str, Sequence[np.ndarray]]
+) -> str:
+    """Draw a line per run; ``losses`` has float64 ``[num_steps]`` by method."""
+    lines = {
+        method: [
+            np.maximum.reduceat(run, np.arange(0, len(run), BIN))
+            for run in runs
+        ]
+        for method, runs in losses.items()
+    }
+    every = np.concatenate([line for runs in lines.values() for line in runs])
+    low, high = np.log10([every.min(), every.max()])
+    num_bins = max(len(line) for runs in lines.values() for line in runs)
+
+    def x(index: float) -> float:
+        return CURVES_LEFT + index / num_bins * (CURVES_RIGHT - CURVES_LEFT)
+
+    def y(loss: float) -> float:
+        share = (math.log10(loss) - low) / (high - low)
+        return CURVES_BOTTOM - share * (CURVES_BOTTOM - TOP)
+
+    marks = []
+    for tick in range(math.ceil(low), math.floor(high) + 1):
+        at = y(10.0**tick)
+        marks += [
+            f'<path d="M{CURVES_LEFT} {at:.1f}H{CURVES_RIGHT}" '
+            'stroke="var(--grid)"/>',
+            f'<text class="s" x="{CURVES_LEFT - 6}" y="{at + 4:.1f}" '
+            f'text-anchor="end">{10.0**tick:g}</text>',
+        ]
+    num_steps = num_bins * BIN
+    below = CURVES_HEIGHT - 18
+    for step in range(0, num_steps + 1, 10 ** int(math.log10(num_steps))):
+        marks.append(_label(x(step / BIN), below, "middle", f"{step:,}"))
+    marks.append(
+        _label(CURVES_WIDTH / 2, below + 14, "middle", "optimizer step")
+    )
+    for number, (method, runs) in enumerate(lines.items()):
+        color = _COLORS[number]
+        marks.append(
+            f'<text x="{CURVES_WIDTH - 170 + 90 * number}" y="18" '
+            f'style="fill:{color}">{html.escape(method)}</text>'
+        )
+        for run in runs:
+            points = " ".join(
+                f"{x(i):.1f},{y(loss):.1f}" for i, loss in enumerate(run)
+            )
+            marks.append(
+                f'<polyline points="{points}" fill="none" stroke="{color}" '
+                'stroke-opacity=".7"/>'
+            )
+    return _framed(title, CURVES_WIDTH, CURVES_HEIGHT, marks)
+
+
+def _framed(title: str, width: int, height: int, marks: Sequence[str]) -> str:
+    """Put marks under a title, in the colors of light and dark."""
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" '
+        f'height="{height}" viewBox="0 0 {width} {height}" role="img">'
+        f"<title>{html.escape(title)}</title>{_STYLE}"
+        f'<rect width="{width}" height="{height}" fill="var(--paper)"/>'
+        f'<text class="t" x="4" y="18">{html.escape(title)}</text>\n'
+        + "\n".join(marks)
+        + "\n</svg>\n"
+    )
+
+
+def _label(x: float, y: int, anchor: str, text: str) -> str:
+    return (
+        f'<text class="s" x="{x:.1f}" y="{y}" text-anchor="{anchor}">'
+        f"{text}</text>"
+    )
+
+
+def _line(
+    x1: float, y1: float, x2: float, y2: float, color: str, width: int = 1
+) -> str:
+    return (
+        f'<line x1="{x1:.1f}" y1="{y1}" x2="{x2:.1f}" y2="{y2}" '
+        f'stroke="{color}" stroke-width="{width}"/>'
+    )

@@ -1,0 +1,239 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Grids of paired runs: methods x seeds, with and without faults.
+
+A grid is a YAML file, typed and checked as :class:`TargetConfig`. Every run has
+a directory of its own. Its name is a digest of the run's config, so that a run
+that several grids ask for exists once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import re
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, model_validator
+from typing_extensions import Self
+
+from adagc_lab.section import Count, Flag, Natural, section
+from adagc_lab.train.config import RunConfig
+from adagc_lab.train.parse import merged, parse_config, read_values
+from paddle_adagc.checks import check_integer, suggestion
+
+
+@section
+class ExperimentConfig:
+    """Methods to compare on one run config."""
+
+    name: str
+    """Name of the experiment's directory."""
+
+    title: str
+    """Heading in the report."""
+
+    description: str
+    """What is trained and why, one paragraph."""
+
+    config: str
+    """Run config, relative to the grid's file."""
+
+    seeds: Annotated[list[Natural], Field(min_length=1)]
+    """One run of each method per seed."""
+
+    methods: Annotated[dict[str, dict[str, Any]], Field(min_length=1)]
+    """Name of the method -> changes to the run config, as nested keys. The
+    others are compared with the first."""
+
+    changes: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Changes to the run config for all methods."""
+
+    faults: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    """Faults to inject."""
+
+    twins: Flag = True
+    """Whether every run with faults has a clean twin, for the paired excess."""
+
+    skip_steps: Natural = 200
+    """First steps that are not judged."""
+
+    paper: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
+    """The paper's values: label -> method -> value."""
+
+    dynamics: str | None = None
+    """Tensor whose norms the charts of the optimizer's dynamics show."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"seeds={self.seeds} repeats a seed")
+        for label, values in self.paper.items():
+            for method in values:
+                if method not in self.methods:
+                    raise ValueError(
+                        f"paper[{label!r}] of experiment {self.name!r} names "
+                        f"{method!r}, which is no method of it"
+                        f"{suggestion(method, self.methods)}"
+                    )
+        return self
+
+
+@section
+class TimingConfig:
+    """Clips timed in turn: training steps of a config, or steps of a list."""
+
+    name: str
+    title: str
+    config: str | None = None
+    """Run config, relative to the grid's file."""
+
+    tensors: str | None = None
+    """Name of a list of tensors."""
+
+    repetitions: Annotated[Count, Field(ge=2)] = 5
+    """Blocks of :attr:`steps` training steps, or single clip steps."""
+
+    steps: Annotated[Count, Field(ge=2)] = 40
+    """Training steps of a block, whose median is taken."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.config is None) == (self.tensors is None):
+            raise ValueError(
+                f"timing {self.name!r} needs either config or tensors"
+            )
+        return self
+
+
+@section
+class TargetConfig:
+    """What a grid's file holds: a table or a figure to reproduce."""
+
+    title: str
+    experiments: list[ExperimentConfig] = dataclasses.field(
+        default_factory=list
+    )
+    timings: list[TimingConfig] = dataclasses.field(default_factory=list)
+    gpu_hours: Flag = False
+    """Set the plan's prediction beside the paper's table of GPU hours."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not (self.experiments or self.timings or self.gpu_hours):
+            raise ValueError(f"{self.title!r} has no experiments")
+        names = [experiment.name for experiment in self.experiments]
+        names += [timing.name for timing in self.timings]
+        if len(set(names)) < len(names):
+            raise ValueError(f"the experiments' names {names} repeat one")
+        return self
+
+
+def load_target(path: str | os.PathLike[str]) -> TargetConfig:
+    """Read a grid's file; a ValueError names the file and the mistake."""
+    try:
+        return TargetConfig(**read_values(path))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+@dataclasses.dataclass(frozen=True)
+class PlannedRun:
+    """One run of a grid."""
+
+    method: str
+    seed: int
+    is_clean_twin: bool
+    config: RunConfig
+
+    @property
+    def directory(self) -> Path:
+        """Its run directory."""
+        return Path(self.config.train.output_dir)
+
+    @property
+    def name(self) -> str:
+        """``"AdaGC-seed101-clean"``: unique in its experiment."""
+        method = re.sub(r"[^\w.]+", "-", self.method)
+        return f"{method}-seed{self.seed}" + "-clean" * self.is_clean_twin
+
+
+def make_runs(
+    experiment: ExperimentConfig,
+    grid_file: str | os.PathLike[str],
+    store: str | os.PathLike[str],
+    *,
+    max_steps: int | None = None,
+    num_seeds: int | None = None,
+) -> list[PlannedRun]:
+    """All runs of an experiment, seed by seed.
+
+    ``store`` is the folder of the run directories of all grids. With
+    ``max_steps`` instead of the config's, the steps of the faults move in
+    proportion. ``num_seeds`` is the most seeds; None: all.
+    """
+    base = base_values(experiment, grid_file)
+    full_length = base["train"]["max_steps"]
+    if max_steps is not None:
+        base["train"]["max_steps"] = check_integer("max_steps", max_steps, 1)
+    ratio = base["train"]["max_steps"] / full_length
+    faults = [_moved(fault, ratio) for fault in experiment.faults]
+    twins = [(faults, False)]
+    if faults and experiment.twins:
+        twins.insert(0, ([], True))
+    runs = []
+    for seed in experiment.seeds[:num_seeds]:
+        for method, changes in experiment.methods.items():
+            for its_faults, is_clean_twin in twins:
+                values = merged(base, changes)
+                values["faults"] = its_faults
+                values["train"] |= {"seed": seed, "visualdl": False}
+                config = parse_config(values)
+                directory = Path(store) / digest(as_json(config))
+                train = dataclasses.replace(
+                    config.train, output_dir=str(directory)
+                )
+                config = dataclasses.replace(config, train=train)
+                runs.append(PlannedRun(method, seed, is_clean_twin, config))
+    return runs
+
+
+def base_values(
+    experiment: ExperimentConfig, grid_file: str | os.PathLike[str]
+) -> dict[str, Any]:
+    """Return a run config's values before the methods change them."""
+    base = read_values(Path(grid_file).parent / experiment.config)
+    base = merged(base, experiment.changes)
+    base["train"].setdefault("keep_checkpoints", 1)
+    return base
+
+
+def as_json(config: RunConfig) -> dict[str, Any]:
+    """Return a run's config as ``run.json`` holds it: without its directory."""
+    values = json.loads(json.dumps(config.to_dict()))
+    del values["train"]["output_dir"]
+    return typing.cast("dict[str, Any]", values)
+
+
+def digest(config: Mapping[str, Any]) -> str:
+    """Name of a run in a store: of what :func:`as_json` returns."""
+    text = json.dumps(config, sort_keys=True).encode()
+    return hashlib.sha256(text).hexdigest()[:16]
+
+
+def _moved(fault: Mapping[str, Any], ratio: float) -> dict[str, Any]:
+    """Return a fault whose steps are scaled to a run of another length."""
+    moved = dict(fault)
+    for key in ("start", "every", "stop"):
+        if fault.get(key) is not None:
+            moved[key] = max(round(fault[key] * ratio), 1)
+    if fault.get("steps") is not None:
+        moved["steps"] = [round(step * ratio) for step in fault["steps"]]
+    if moved.get("every") is not None:
+        moved["every"] = max(moved["every"], moved.get("duration", 1))
+    return moved

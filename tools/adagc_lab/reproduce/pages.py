@@ -1,0 +1,409 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Tables, verdicts and the docs' pages as Markdown, from the results alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jinja2
+
+from adagc_lab.markdown import markdown_table
+from adagc_lab.report.formatting import Value, format_spread
+from adagc_lab.report.measures import listed, run_measures, spread
+from adagc_lab.reproduce.claims import Rules, targets_of
+from adagc_lab.reproduce.comparisons import differences_of, rate_of
+from adagc_lab.reproduce.drawings import loss_curves_svg
+from adagc_lab.reproduce.pool import (
+    Catalogue,
+    JoinedExperiment,
+    PooledResults,
+)
+from adagc_lab.reproduce.results import (
+    EVENTS,
+    RESULTS,
+    ExperimentResult,
+    RunResult,
+    TargetResult,
+    decode_losses,
+    longest,
+    merge_results,
+    paired,
+    read_results,
+    with_derived,
+    write_results,
+)
+from adagc_lab.reproduce.statistics import MAX_PAIRS, sign_flip_p
+from adagc_lab.reproduce.summary import Summary
+from adagc_lab.reproduce.verdicts import LABELS, Verdict, counted, judge
+
+PAGE = "results.md"
+CLAIMS_PAGE = "results/claims.md"
+RUNS_PAGE, ERNIE_PAGE = "results/runs.md", "results/ernie.md"
+REPORT = "report.json"
+"""Which runs stand in which row and behind which test, in the results' folder;
+`tools/reproduce.py verify` recomputes every number from it."""
+
+OTHER_RESULTS = ("gpu.jsonl", "mutation.jsonl", "soak.jsonl", "versions.jsonl")
+"""Files beside those of targets, of other commands."""
+
+START, END = "<!-- results -->", "<!-- end -->"
+"""Marks of the block in the READMEs that the results determine."""
+
+_READMES = {"README.md": "readme.md.j2", "README_cn.md": "readme_cn.md.j2"}
+
+
+class Column(NamedTuple):
+    """A column of a table."""
+
+    title: str
+    name: str
+    """Name of the measure in the results."""
+
+    form: Callable[[Sequence[Value]], str]
+    change: str | None = None
+    """Format of its paired difference to the first method, if that is shown."""
+
+
+COLUMNS = (
+    *(
+        Column(measure.title, measure.name, measure.form, measure.change)
+        for measure in run_measures()
+        if measure.level != "detail"
+    ),
+    Column(
+        "Area over GlobalGC's clean run (nat × steps)",
+        "excess_area_global",
+        spread(".1f"),
+        "+.1f",
+    ),
+    Column("Of GlobalGC (%)", "percent_of_global_gc", spread(".1f")),
+    Column("Paper: GlobalGC (GPU h)", "paper_global_gc_hours", listed(",.1f")),
+    Column("Paper: AdaGC (GPU h)", "paper_adagc_hours", listed(",.1f")),
+    Column("Paper: saved (GPU h)", "paper_hours_saved", listed(",.1f")),
+    Column("Plan: saved (GPU h)", "predicted_hours_saved", listed(".3f")),
+    Column("Plan: GlobalGC (µs a step)", "global_gc_us", listed(",.1f")),
+    Column("Plan: AdaGC (µs a step)", "adagc_us", listed(",.1f")),
+)
+_TIMES_OF_RUNS = ("clip_ms", "step_ms")
+"""Not shown beside losses: other runs took part of the machine."""
+
+RATE = "Events per 1,000 judged steps"
+"""Label of the column after the counted events."""
+
+
+def table_markdown(table: ExperimentResult, level: int = 3) -> str:
+    """Heading, description, and the table: a line per method.
+
+    Counts are listed seed by seed, rates have their exact 95% limits, other
+    numbers are mean ± sample standard deviation, or median and range; ``Δ`` is
+    the paired difference to the first method with the p of the two-sided exact
+    sign-flip test.
+    """
+    columns = [*_columns(table)]
+    head = ["", *(label for label, _ in columns)]
+    rows = zip(table.methods, *(cells for _, cells in columns), strict=True)
+    text = f"{table.description} {_extent(table)}".strip()
+    return (
+        f"{'#' * level} {table.title}\n\n{text}\n\n{markdown_table(head, rows)}"
+    )
+
+
+def target_markdown(result: TargetResult) -> str:
+    """All experiments of a target."""
+    parts = [f"# {result.title}: `{result.target}`\n"]
+    parts += [
+        table_markdown(experiment, 2) for experiment in result.experiments
+    ]
+    return "\n".join(parts)
+
+
+def verdicts_markdown(verdicts: Sequence[Verdict]) -> str:
+    """Return a line per claim: where, what it says, verdict, evidence."""
+    rows = []
+    for verdict in verdicts:
+        claim = verdict.claim
+        said = claim.claim + (f" ({claim.paper})" if claim.paper else "")
+        label = f"**{verdict.label}**"
+        rows.append([claim.where, said, label, "<br>".join(verdict.reasons)])
+    head = ["Paper", "Claim", "Verdict", "What decided it"]
+    return markdown_table(head, rows, left=4)
+
+
+def _columns(table: ExperimentResult) -> Iterator[tuple[str, list[str]]]:
+    """Yield the columns that have a value: label, and a cell per method."""
+    methods = table.methods
+    has_losses = table.has("final_loss")
+    for column in COLUMNS:
+        name = column.name
+        if not table.has(name) or (has_losses and name in _TIMES_OF_RUNS):
+            continue
+        yield (
+            column.title,
+            [column.form(table.values(m, name)) for m in methods],
+        )
+        if name == EVENTS:
+            yield RATE, [_rate(table, m) for m in methods]
+        if column.change is not None and len(methods) > 1:
+            changes = [_change(table, column, m) for m in methods]
+            yield f"Δ to {methods[0]}", changes
+    for label, values in table.paper.items():
+        cells = [f"{values[m]:g}" if m in values else "–" for m in methods]
+        yield f"Paper: {label}", cells
+
+
+def _rate(table: ExperimentResult, method: str) -> str:
+    runs = longest(table.runs_of(method), EVENTS)
+    return rate_of(runs).text if runs else "–"
+
+
+def _change(table: ExperimentResult, column: Column, method: str) -> str:
+    reference = table.methods[0]
+    pairs = paired(table.runs_of(method), table.runs_of(reference), column.name)
+    if method == reference or not 0 < len(pairs) <= MAX_PAIRS:
+        return "–"
+    differences = differences_of(pairs, column.name)
+    text = format_spread(differences.tolist(), column.change or "+.4g")
+    p = sign_flip_p(differences).two_sided
+    return f"{text.replace('± +', '± ')} (p {p:.2g})"
+
+
+def _extent(table: ExperimentResult) -> str:
+    """Seeds, steps, what is judged, and the processors."""
+    runs = [r for m in table.methods for r in longest(table.runs_of(m))]
+    lengths = sorted({run.num_steps for run in runs if run.num_steps})
+    if not lengths:
+        return ""
+    ends = dict.fromkeys((lengths[0], lengths[-1]))
+    steps = " to ".join(f"{n:,}" for n in ends)
+    seeds = table.seeds
+    skips = sorted({int(run.measures.get("skip_steps", 0)) for run in runs})
+    parts = [
+        f"{len(seeds)} seed{'s' * (len(seeds) > 1)} "
+        f"({', '.join(map(str, seeds))}) of {steps} steps, the first "
+        f"{_either(skips)} not judged"
+    ]
+    starts = [
+        f"from step {_either([n + window for n in skips])} (window {window:,})"
+        for window in (1000, 200)
+        if table.has(f"judged_{window}")
+    ]
+    if starts:
+        parts.append(f"spikes are judged {', '.join(starts)}")
+    processors = sorted({run.cpu_model for run in runs})
+    parts.append(f"processor: {', '.join(processors)}")
+    return "; ".join(parts) + "."
+
+
+def _either(steps: Sequence[int]) -> str:
+    return " or ".join(f"{n:,}" for n in steps)
+
+
+def collect_results(
+    output_dir: Path, results_dir: Path, targets: Sequence[str]
+) -> list[Path]:
+    """Add the results of targets that have been run to the committed ones."""
+    collected = []
+    for target in targets:
+        source = output_dir / target / RESULTS
+        if not source.exists():
+            continue
+        committed = results_dir / f"{target}.jsonl"
+        result = read_results(source)
+        if committed.exists():
+            result = merge_results(read_results(committed), result)
+        collected.append(write_results(committed, result))
+    if not collected:
+        raise FileNotFoundError(
+            f"{output_dir} holds no {RESULTS} of any target: run one first"
+        )
+    return collected
+
+
+def load_all_results(results_dir: Path) -> dict[str, TargetResult]:
+    """Return the committed results by target."""
+    results = {}
+    for path in sorted(results_dir.glob("*.jsonl")):
+        if path.name in OTHER_RESULTS:
+            continue
+        result = read_results(path)
+        if result.target != path.stem:
+            raise ValueError(f"{path} holds results of {result.target!r}")
+        derived = [with_derived(e) for e in result.experiments]
+        results[path.stem] = dataclasses.replace(result, experiments=derived)
+    return results
+
+
+def made_files(
+    rules: Rules,
+    catalogue: Catalogue,
+    results: Mapping[str, TargetResult],
+    docs: Path,
+    results_dir: Path,
+) -> dict[Path, str]:
+    """Every file that the results, by target, determine, with its content."""
+    source = PooledResults(catalogue, results)
+    verdicts = judge(rules.claims, source)
+    summary = Summary(rules.figures, source)
+    order = dict.fromkeys([*targets_of(rules.claims), *catalogue.targets])
+    tables = [
+        (ERNIE_PAGE if "ernie" in joined.first.config else RUNS_PAGE, table)
+        for joined in catalogue.joined([*order])
+        if (table := _table(joined, source)).all_runs
+    ]
+    report = {
+        "tables": [
+            {
+                "page": page,
+                "title": table.title,
+                "rows": {
+                    method: [r.run_id for r in longest(table.runs_of(method))]
+                    for method in table.methods
+                },
+            }
+            for page, table in tables
+        ],
+        "figures": summary.as_json(),
+        "verdicts": [verdict.as_json() for verdict in verdicts],
+    }
+    timings = [
+        table_markdown(experiment)
+        for result in results.values()
+        for experiment in result.experiments
+        if experiment.all_runs and not experiment.all_runs[0].num_steps
+    ]
+    answers = _answers(verdicts) | summary.answers()
+    answers["effort"] = _effort(results)
+    files = {
+        docs / PAGE: _render("results.md.j2", **answers),
+        docs / CLAIMS_PAGE: _render("claims.md.j2", **answers),
+        results_dir / REPORT: json.dumps(report, indent=1, ensure_ascii=False)
+        + "\n",
+    }
+    for name in (RUNS_PAGE, ERNIE_PAGE):
+        files[docs / name] = _render(
+            "runs.md.j2",
+            is_ernie=name == ERNIE_PAGE,
+            tables=[table_markdown(t) for page, t in tables if page == name],
+            timings=timings,
+        )
+    for file, svg in (summary.svgs() | _loss_curves(rules, results)).items():
+        files[docs / "images" / file] = svg
+    return files | _readmes(docs.parent, summary)
+
+
+def _answers(verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    """What the pages of claims show: the paper's, and tests of our own."""
+    own = [v for v in verdicts if v.claim.extension]
+    paper = [v for v in verdicts if not v.claim.extension]
+    return {
+        "counts": f"Of {len(paper)} claims of the paper: {counted(paper)}. "
+        f"Apart from them stand {len(own)} tests of our own.",
+        "own_counts": counted(own),
+        "label_meanings": LABELS.items(),
+        "paper": paper,
+        "own": own,
+        "paper_rows": [
+            [
+                f"[{v.claim.claim}](results/claims.md#{v.claim.id})",
+                f"**{v.label}**",
+                v.number or "–",
+                v.claim.paper.rstrip("."),
+            ]
+            for v in paper
+        ],
+        "own_rows": [
+            [f"[{v.claim.claim}](#{v.claim.id})", f"**{v.label}**", v.number]
+            for v in own
+        ],
+    }
+
+
+def _loss_curves(
+    rules: Rules, results: Mapping[str, TargetResult]
+) -> dict[str, str]:
+    """Return the READMEs' picture by its file, if its runs are there."""
+    curves = rules.curves
+    if curves is None or curves.target not in results:
+        return {}
+    found = results[curves.target].experiment(curves.experiment)
+    losses = {
+        method: [decode_losses(r.series["loss"]) for r in runs]
+        for method in curves.methods
+        if found and (runs := found.runs_of(method))
+    }
+    if len(losses) < len(curves.methods):
+        return {}
+    return {curves.file: loss_curves_svg(curves.title, losses)}
+
+
+def _readmes(root: Path, summary: Summary) -> dict[Path, str]:
+    """Return the READMEs that have the marks, their blocks filled."""
+    found = {}
+    for name, template in _READMES.items():
+        path = root / name
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        if START in text:
+            block = _render(template, rows=summary.table)
+            before, _, rest = text.partition(START)
+            after = rest.partition(END)[2]
+            found[path] = f"{before}{START}\n{block}{END}{after}"
+    return found
+
+
+def _effort(results: Mapping[str, TargetResult]) -> str:
+    """How many runs there are, how long they took, and of which code."""
+    runs = {
+        run.run_id: run
+        for result in results.values()
+        for experiment in result.experiments
+        for run in experiment.all_runs
+        if run.num_steps
+    }.values()
+    hours = sum(map(_seconds, runs)) / 3600
+    codes = [(run.commit or "unknown").split(", ") for run in runs]
+    commits = sorted({*itertools.chain(*codes)})
+    paddles = {run.versions.get("paddlepaddle", "unknown") for run in runs}
+    return (
+        f"{len(runs)} runs, {hours:.1f} core-hours (median time of a step, "
+        f"times the steps); paddlepaddle {', '.join(sorted(paddles))}; commits "
+        f"{', '.join(commits)}."
+    )
+
+
+def _seconds(run: RunResult) -> float:
+    """Time of a run's steps, without what other jobs took from them."""
+    if "step_ms" not in run.measures:
+        return run.timings.get("elapsed_seconds", 0.0)
+    return run.measures["step_ms"] * run.num_steps / 1000
+
+
+def _render(template: str, **values: Any) -> str:
+    environment = jinja2.Environment(
+        undefined=jinja2.StrictUndefined,
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "page"),
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    page = environment.get_template(template)
+    return page.render(table=markdown_table, **values)
+
+
+def _table(joined: JoinedExperiment, source: PooledResults) -> ExperimentResult:
+    """Return pooled runs; methods without any are left out."""
+    return ExperimentResult(
+        name=joined.first.name,
+        title=joined.first.title,
+        description=joined.first.description,
+        paper=joined.paper,
+        all_runs=[
+            dataclasses.replace(run, method=name, is_clean_twin=False)
+            for name, method in joined.methods.items()
+            for run in source.runs_of(method)
+        ],
+    )

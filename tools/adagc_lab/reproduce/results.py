@@ -1,0 +1,447 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Results of a target as JSON lines: a line per experiment and per run.
+
+The first line is about the target and has a checksum of the others. Then an
+``"experiment"`` line with the options that all of its runs share is followed by
+its ``"cell"`` lines, with the options in which the run differs, its commit,
+seed, versions, timings and measures. Newer lines also hold the processor, the
+corpus' SHA-256 and the losses of all steps in 16 bits
+(:func:`encode_losses`), some 6 KB a run; older lines are read without them.
+Numbers that are not finite are the strings ``"inf"``, ``"-inf"`` and ``"nan"``.
+In older lines ``excess_events_*`` counts events anew at every threshold; newer
+ones have ``events_above_*``, see
+:func:`paddle_adagc.stability.spike_score.count_events`.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import hashlib
+import itertools
+import json
+import math
+import os
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from adagc_lab.checksums import SEAL, check_seal, sealed
+from adagc_lab.processor import with_vectors
+from adagc_lab.report.judged import excess_over, spike_mass
+from adagc_lab.reproduce.statistics import MIN_SEEDS
+from paddle_adagc.files import atomic_write
+
+RESULTS = "results.jsonl"
+"""Name of the file in a target's directory."""
+
+SPIKE_EVENTS = "spike_events"
+"""The measure that is a rate: events of the 10-sigma spike score with window
+1,000, per 1,000 judged steps."""
+
+EVENTS, JUDGED = "events_1000", "judged_1000"
+"""Its two counts, which a run has both or neither of."""
+
+RECORDED_BEFORE = "recorded before"
+"""Processor of a line that does not name one."""
+
+_CHECKSUM = "lines_sha256"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """One run, or one repetition of a timing, in numbers."""
+
+    method: str
+    seed: int
+    measures: dict[str, float]
+    """What was measured, by name; left out where it could not be."""
+
+    is_clean_twin: bool = False
+    key: str = ""
+    """Name of the run directory."""
+
+    config: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Its options, with dotted keys."""
+
+    status: str = "finished"
+    commit: str | None = None
+    versions: dict[str, Any] = dataclasses.field(default_factory=dict)
+    machine: dict[str, Any] = dataclasses.field(default_factory=dict)
+    data: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """What the run was trained on, with its SHA-256."""
+
+    series: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """``loss`` (all steps, encoded), ``faults`` (first and last step of every
+    burst) and ``left_out`` (the same, of steps whose own loss is that of a
+    corrupted batch)."""
+
+    timings: dict[str, float] = dataclasses.field(default_factory=dict)
+
+    @property
+    def num_steps(self) -> int:
+        """Length of the run; 0 for what is no run."""
+        return int(self.measures.get("steps", 0))
+
+    @property
+    def cpu_model(self) -> str:
+        """Processor with its vectors, or :data:`RECORDED_BEFORE`."""
+        if "instruction_sets" not in self.machine:
+            return RECORDED_BEFORE
+        # Older lines have the model without its vectors.
+        return with_vectors(
+            self.machine["processor"], self.machine["instruction_sets"]
+        )
+
+    @property
+    def run_id(self) -> str:
+        """Key, and the processor where it was recorded."""
+        cpu = self.cpu_model
+        return self.key if cpu == RECORDED_BEFORE else f"{self.key} on {cpu}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExperimentResult:
+    """What came out of one experiment, or of several alike ones."""
+
+    name: str
+    title: str
+    description: str = ""
+    paper: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
+    """The paper's values: label -> method -> value."""
+
+    skip_steps: int = 0
+    all_runs: list[RunResult] = dataclasses.field(default_factory=list)
+
+    @property
+    def methods(self) -> list[str]:
+        """In the order of the grid; the first is the reference."""
+        return [*dict.fromkeys(run.method for run in self.all_runs)]
+
+    @property
+    def runs(self) -> list[RunResult]:
+        """All but the clean twins."""
+        return [run for run in self.all_runs if not run.is_clean_twin]
+
+    @property
+    def seeds(self) -> list[int]:
+        """Seeds of any method, in order."""
+        return sorted({run.seed for run in self.runs})
+
+    def runs_of(self, method: str) -> list[RunResult]:
+        """The runs of a method, without clean twins."""
+        return [run for run in self.runs if run.method == method]
+
+    def values(self, method: str, measure: str) -> list[float | None]:
+        """One value per seed, of its longest run; None where there is none."""
+        by_seed = {
+            run.seed: run.measures.get(measure)
+            for run in longest(self.runs_of(method))
+        }
+        return [by_seed.get(seed) for seed in self.seeds]
+
+    def has(self, measure: str) -> bool:
+        """Whether any run has this measure."""
+        return any(measure in run.measures for run in self.runs)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TargetResult:
+    """What came out of a target."""
+
+    target: str
+    title: str
+    experiments: list[ExperimentResult] = dataclasses.field(
+        default_factory=list
+    )
+
+    def experiment(self, name: str) -> ExperimentResult | None:
+        """Return the experiment of that name, if it was run."""
+        return next((e for e in self.experiments if e.name == name), None)
+
+
+def longest(
+    runs: Iterable[RunResult], measure: str | None = None
+) -> list[RunResult]:
+    """Every seed's longest run; of several one whose processor is recorded.
+
+    With ``measure`` of those that have it.
+    """
+    best = {
+        run.seed: run
+        for run in reversed(sorted_runs(runs))
+        if measure is None or measure in run.measures
+    }
+    return [best[seed] for seed in sorted(best)]
+
+
+def paired(
+    runs: Sequence[RunResult], others: Sequence[RunResult], measure: str
+) -> list[tuple[RunResult, RunResult]]:
+    """One pair of every seed that two methods have, in the order of the seeds.
+
+    The two of a pair have the same length and come from the same model of
+    processor; both have the measure. Of several such pairs the one is taken
+    whose runs :func:`longest` prefers. Runs whose losses are stored do without
+    the others if they make :data:`MIN_SEEDS` pairs.
+    """
+    name = EVENTS if measure == SPIKE_EVENTS else measure
+    sides = [
+        [run for run in side if name in run.measures] for side in (runs, others)
+    ]
+    stored = _pairs(*([run for run in side if run.series] for side in sides))
+    return stored if len(stored) >= MIN_SEEDS else _pairs(*sides)
+
+
+def _pairs(
+    runs: Sequence[RunResult], others: Sequence[RunResult]
+) -> list[tuple[RunResult, RunResult]]:
+    found: dict[int, tuple[RunResult, RunResult]] = {}
+    for run, other in itertools.product(sorted_runs(runs), others):
+        sides = (run, other)
+        if len({(r.seed, r.num_steps, r.cpu_model) for r in sides}) == 1:
+            found.setdefault(run.seed, sides)
+    return [found[seed] for seed in sorted(found)]
+
+
+def sorted_runs(runs: Iterable[RunResult]) -> list[RunResult]:
+    """Longest first; of several those whose processor was recorded."""
+
+    def rank(run: RunResult) -> tuple[int, bool, str]:
+        cpu = run.cpu_model
+        return run.num_steps, cpu != RECORDED_BEFORE, cpu
+
+    return sorted(runs, key=rank, reverse=True)
+
+
+def with_derived(experiment: ExperimentResult) -> ExperimentResult:
+    """Add the spike mass, the area over GlobalGC's clean run, skipped steps."""
+    references = {
+        (run.seed, run.cpu_model): decode_losses(run.series["loss"])
+        for run in experiment.all_runs
+        if run.is_clean_twin and run.method == "GlobalGC" and run.series
+    }
+    runs = []
+    for run in experiment.all_runs:
+        found = {"skip_steps": float(experiment.skip_steps)}
+        if run.series:
+            loss = decode_losses(run.series["loss"])
+            kept = np.arange(len(loss)) >= experiment.skip_steps
+            left_out = {
+                step
+                for first, last in run.series["left_out"]
+                for step in range(first, last + 1)
+            }
+            kept[[*left_out]] = False
+            has_diverged = run.status == "diverged"
+            mass = math.inf if has_diverged else spike_mass(loss[kept])
+            if mass is not None:
+                found["spike_mass"] = mass
+            clean = references.get((run.seed, run.cpu_model))
+            starts = [first for first, _ in run.series["faults"]]
+            excess = excess_over(loss, clean, starts, left_out, has_diverged)
+            if excess is not None:
+                found["excess_area_global"] = excess.area
+        if run.num_steps:
+            run = dataclasses.replace(run, measures={**run.measures, **found})
+        runs.append(run)
+    return dataclasses.replace(experiment, all_runs=runs)
+
+
+def merge_results(old: TargetResult, new: TargetResult) -> TargetResult:
+    """All runs of both, the newer one of the same run; the newer timings."""
+    experiments = []
+    for experiment in new.experiments:
+        known = {(run.run_id, run.is_clean_twin) for run in experiment.all_runs}
+        earlier = old.experiment(experiment.name)
+        if earlier and any(run.num_steps for run in experiment.all_runs):
+            kept = [
+                run
+                for run in earlier.all_runs
+                if (run.run_id, run.is_clean_twin) not in known
+            ]
+            experiment = dataclasses.replace(
+                experiment, all_runs=[*kept, *experiment.all_runs]
+            )
+        experiments.append(experiment)
+    names = {experiment.name for experiment in new.experiments}
+    experiments += [e for e in old.experiments if e.name not in names]
+    return dataclasses.replace(new, experiments=experiments)
+
+
+def write_results(path: str | os.PathLike[str], result: TargetResult) -> Path:
+    """Replace a file by the results, atomically."""
+    lines: list[dict[str, Any]] = []
+    for experiment in result.experiments:
+        fields = dataclasses.asdict(experiment)
+        runs = fields.pop("all_runs")
+        configs = [run["config"] for run in runs]
+        shared = {
+            key: value
+            for key, value in next(iter(configs), {}).items()
+            if all(key in c and c[key] == value for c in configs)
+        }
+        lines.append({"kind": "experiment", **fields, "config": shared})
+        for run in runs:
+            for key in shared:
+                del run["config"][key]
+            filled = {
+                key: value
+                for key, value in run.items()
+                if value or key in ("method", "seed", "measures")
+            }
+            lines.append({"kind": "cell", **filled})
+    text = "".join(map(_line, lines))
+    head = {
+        "kind": "target",
+        "target": result.target,
+        "title": result.title,
+        _CHECKSUM: hashlib.sha256(text.encode()).hexdigest(),
+    }
+    return atomic_write(path, _line(sealed(head)) + text)
+
+
+def _line(fields: dict[str, Any]) -> str:
+    text = json.dumps(_encoded(fields), ensure_ascii=False, allow_nan=False)
+    return f"{text}\n"
+
+
+def _encoded(value: Any) -> Any:
+    """Return JSON values: a number that is not finite becomes text."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {key: _encoded(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_encoded(part) for part in value]
+    return value
+
+
+def read_results(path: str | os.PathLike[str]) -> TargetResult:
+    """Read results; a ValueError names a line that is damaged or changed."""
+    result: TargetResult | None = None
+    shared: dict[str, Any] = {}
+    content = Path(path).read_bytes()
+    for number, line in enumerate(content.splitlines(), 1):
+        try:
+            fields = json.loads(line)
+            kind = fields.pop("kind")
+            if kind == "target":
+                _check_checksum({"kind": kind, **fields}, content)
+                for name in (_CHECKSUM, SEAL, "cuts"):  # cuts: older files
+                    fields.pop(name, None)
+                result = TargetResult(**fields)
+            elif kind == "experiment" and result is not None:
+                shared = fields.pop("config", {})
+                result.experiments.append(ExperimentResult(**fields))
+            elif kind == "cell" and result is not None:
+                measures = fields["measures"]
+                fields["measures"] = {n: float(measures[n]) for n in measures}
+                fields["config"] = {**shared, **fields.get("config", {})}
+                result.experiments[-1].all_runs.append(RunResult(**fields))
+            else:
+                raise ValueError(f"a line of kind {kind!r} out of place")
+        except ValueError as error:
+            raise ValueError(f"{path}, line {number}: {error}") from error
+        except (
+            *(AttributeError, LookupError, TypeError),
+            *(OverflowError, RecursionError),
+        ) as error:
+            raise ValueError(f"{path}, line {number}: {error!r}") from error
+    if result is None:
+        raise ValueError(f"{path} is empty")
+    return result
+
+
+def _check_checksum(head: dict[str, Any], content: bytes) -> None:
+    """Refuse results that were changed; older ones have no checksum."""
+    if _CHECKSUM not in head and SEAL not in head:
+        return
+    lines = content.partition(b"\n")[2]
+    check_seal(head)
+    if head.get(_CHECKSUM) != hashlib.sha256(lines).hexdigest():
+        raise ValueError(
+            "the lines below have another SHA-256 than when they were "
+            f"written; if the change is meant, remove {_CHECKSUM} and {SEAL}"
+        )
+
+
+MAX_STEPS = 10_000_000
+"""Longest series that is read."""
+
+LAST_CODE = 65_533
+_INFINITE, _NAN = 65_534, 65_535
+_FLOOR = 1e-12
+"""Smaller losses are stored as this."""
+
+ENCODING = "log16-delta-zlib-base64"
+
+
+def encode_losses(losses: np.ndarray) -> dict[str, Any]:
+    """Pack a run's losses, 16 bits a step, compressed, as JSON values.
+
+    Losses are rounded on a logarithmic grid between the smallest and the
+    largest finite one: codes 0 to 65,533; +Inf is 65,534 and NaN (or -Inf)
+    65,535. The relative error is at most half a grid step,
+    ``log(largest / smallest) / (2 * 65,533)``: 4e-5 if losses span a factor of
+    100. The codes' differences, high bytes before low bytes, go through zlib
+    and base64. A negative loss is a ValueError.
+    """
+    is_finite = np.isfinite(losses)
+    finite = losses[is_finite]
+    if finite.size and finite.min() < 0:
+        raise ValueError(
+            f"a loss of {finite.min()} is negative: only losses >= 0 are stored"
+        )
+    logs = np.log(np.maximum(finite, _FLOOR))
+    low, high = (
+        (float(logs.min()), float(logs.max())) if finite.size else (0, 0)
+    )
+    codes = np.full(losses.shape, _NAN, np.uint16)
+    codes[losses == np.inf] = _INFINITE
+    scale = LAST_CODE / (high - low) if high > low else 0.0
+    codes[is_finite] = np.rint((logs - low) * scale).astype(np.uint16)
+    deltas = np.diff(codes, prepend=np.uint16(0)).astype("<u2")
+    planes = deltas.view(np.uint8).reshape(-1, 2).T[::-1]
+    packed = zlib.compress(planes.tobytes(), 9)
+    return {
+        "encoding": ENCODING,
+        "num_steps": len(losses),
+        "low": low,
+        "high": high,
+        "data": base64.b64encode(packed).decode(),
+    }
+
+
+def decode_losses(packed: dict[str, Any]) -> np.ndarray:
+    """Unpack to ``[num_steps]`` float64; a ValueError if it is damaged."""
+    if packed.get("encoding") != ENCODING:
+        raise ValueError(
+            f"encoding {packed.get('encoding')!r} is unknown: expected "
+            f"{ENCODING!r}"
+        )
+    try:
+        count = packed["num_steps"]
+        low, high = float(packed["low"]), float(packed["high"])
+        if type(count) is not int or not 0 <= count <= MAX_STEPS:
+            raise ValueError(f"num_steps is {count!r:.40}")
+        content = base64.b64decode(packed["data"], validate=True)
+        data = zlib.decompressobj().decompress(content, 2 * count + 1)
+    except (KeyError, TypeError, ValueError, zlib.error) as error:
+        raise ValueError(f"a loss series is damaged: {error!r}") from error
+    if len(data) != 2 * count:
+        more = " or more" * (len(data) > 2 * count)
+        raise ValueError(
+            f"a loss series has {len(data)} bytes{more}, expected {2 * count}"
+        )
+    planes = np.frombuffer(data, np.uint8).reshape(2, count)[::-1]
+    deltas = np.ascontiguousarray(planes.T).view("<u2")[:, 0]
+    codes = np.cumsum(deltas, dtype=np.uint16)
+    losses = np.exp(low + codes * ((high - low) / LAST_CODE))
+    losses[codes == _INFINITE] = np.inf
+    losses[codes == _NAN] = np.nan
+    return losses

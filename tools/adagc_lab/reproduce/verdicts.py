@@ -1,0 +1,302 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Verdicts on claims: one of nine labels, from all runs that fit the rule."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from adagc_lab.report.formatting import two_digits
+from adagc_lab.reproduce.claims import Claim
+from adagc_lab.reproduce.comparisons import (
+    Comparison,
+    comparisons_of,
+    rate_text,
+)
+from adagc_lab.reproduce.pool import PooledResults
+from adagc_lab.reproduce.results import (
+    EVENTS,
+    SPIKE_EVENTS,
+    RunResult,
+    longest,
+)
+from adagc_lab.reproduce.statistics import (
+    ALPHA,
+    MIN_SEEDS,
+    ONE_SIDED,
+    holm,
+)
+
+REPRODUCED = "reproduced"
+PARTLY = "partly"
+CONTRADICTED = "contradicted"
+NO_DIFFERENCE = "no difference"
+NOT_EXERCISED = "not exercised"
+UNDECIDED = "undecided"
+NOT_RUN = "not run"
+COMPUTED = "computed"
+NOT_TESTABLE = "not testable here"
+LABELS = {
+    REPRODUCED: "every comparison is significant",
+    PARTLY: "the direction is seen, but not everywhere, or not down to zero",
+    CONTRADICTED: "the opposite is significant, or a zero is broken and the "
+    "events are no fewer",
+    NO_DIFFERENCE: "smaller than a margin set beforehand, significant or not",
+    NOT_EXERCISED: "the control did not show what the method should prevent",
+    UNDECIDED: "the runs do not decide",
+    NOT_RUN: "a method of the rule has no run",
+    COMPUTED: "holds in a model or by arithmetic; nothing was measured",
+    NOT_TESTABLE: "the reason is given",
+}
+"""Label: what it means."""
+
+# What a comparison says: what explains a label, the most last.
+_MISSING, _HOLDS, _CALM, _SMALL, _OPEN, _AGAINST, _PART = range(7)
+
+_OF_EXTENSIONS = {REPRODUCED: "holds", CONTRADICTED: "does not hold"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What became of a claim."""
+
+    claim: Claim
+    comparisons: tuple[Comparison, ...]
+    premises: tuple[Comparison, ...]
+    """What the control has to show."""
+
+    controls: Mapping[tuple[str, str], Sequence[RunResult]]
+    """Judged runs of the controls by experiment and method."""
+
+    p_for: float
+    """Largest p of the comparisons; of a primary claim Holm's adjusted one."""
+
+    p_against: float
+    """Smallest p of an opposite times their number, adjusted likewise."""
+
+    @property
+    def verdict(self) -> str:
+        """One of :data:`LABELS`."""
+        outcomes = [_outcome(c, self) for c in self.comparisons]
+        found, is_sure = {*outcomes}, not self.claim.primary
+        if not found:
+            return NOT_TESTABLE
+        if any(_outcome(c, self) != _HOLDS for c in self.premises):
+            return NOT_EXERCISED
+        if found == {_HOLDS}:
+            if all(len(c.values) == 1 for c in self.comparisons):
+                return COMPUTED
+            return REPRODUCED if self.p_for <= ONE_SIDED else UNDECIDED
+        if found & {_HOLDS, _PART}:
+            if _MISSING in found:
+                return NOT_RUN
+            points_back = any((c.p_for or 0.0) > 0.5 for c in self.comparisons)
+            is_open = found == {_HOLDS, _OPEN} and not points_back
+            return UNDECIDED if is_open else PARTLY
+        if _AGAINST in found:
+            is_broken = any(c.is_no_fewer for c in self.comparisons)
+            is_sure |= is_broken or self.p_against <= ONE_SIDED
+            return CONTRADICTED if is_sure else UNDECIDED
+        if _MISSING in found:
+            return NOT_RUN
+        if _OPEN in found:
+            return UNDECIDED
+        return NO_DIFFERENCE if _SMALL in found else NOT_EXERCISED
+
+    @property
+    def label(self) -> str:
+        """The verdict in words; what is not the paper's is not reproduced."""
+        if self.claim.extension:
+            return _OF_EXTENSIONS.get(self.verdict, self.verdict)
+        return self.verdict
+
+    @property
+    def number(self) -> str:
+        """The comparison that decided it in one number, behind its names.
+
+        "AdaGC against GlobalGC" is left out.
+        """
+        if not self.comparisons:
+            return ""
+        outcomes = [_outcome(c, self) for c in self.comparisons]
+        c = self.comparisons[outcomes.index(max(outcomes))]
+        is_usual = c.other is None or (c.method, c.other) == (
+            "AdaGC",
+            "GlobalGC",
+        )
+        if is_usual or not c.number:
+            return c.number
+        return f"{c.method} against {c.other}: {c.number}"
+
+    @property
+    def evidence(self) -> str:
+        """The numbers that decided it, a line each, or why nothing could."""
+        claim, label = self.claim, self.verdict
+        if claim.not_testable is not None:
+            return claim.not_testable
+        parts = _grouped(self.comparisons, label)
+        parts += [f"premise: {part}" for part in _grouped(self.premises, label)]
+        parts += [
+            f"control in {experiment}: {rate_text(method, runs)}"
+            for (experiment, method), runs in self.controls.items()
+        ]
+        smaller = min(self.p_for, self.p_against)
+        if claim.primary and 0 < smaller < 1:
+            parts.append(f"p {smaller:.3g} after Holm over the primary claims")
+        return "\n".join(parts)
+
+    @property
+    def reasons(self) -> list[str]:
+        """The evidence, and what the rule does not say."""
+        return [*self.evidence.splitlines(), *filter(None, [self.claim.note])]
+
+    def as_json(self) -> dict[str, Any]:
+        """What an independent check needs."""
+        return {
+            "id": self.claim.id,
+            "where": self.claim.where,
+            "claim": self.claim.claim,
+            "verdict": self.verdict,
+            "extension": self.claim.extension,
+            "primary": self.claim.primary,
+            "number": self.number,
+            "p_for": self.p_for,
+            "p_against": self.p_against,
+            "control_is_calm": self.claim.control_is_calm,
+            "comparisons": [c.as_json() for c in self.comparisons],
+            "premises": [c.as_json() for c in self.premises],
+            "controls": {
+                f"{experiment}, {method}": [run.run_id for run in runs]
+                for (experiment, method), runs in self.controls.items()
+            },
+        }
+
+
+def judge(claims: Sequence[Claim], source: PooledResults) -> list[Verdict]:
+    """Judge claims together: Holm's correction is over the primary ones.
+
+    A comparison holds, or its opposite does, at p 0.025 each, the opposite
+    with Bonferroni's correction over the claim's comparisons. A difference
+    smaller than the margin is none, significant or not. An event where there
+    should be none leaves a part if the events are fewer than the control's,
+    nothing if they are no fewer. Every other verdict takes
+    :data:`~.statistics.MIN_SEEDS` pairs. :data:`LABELS` says what follows.
+
+    Without the six primary ones the correction is over those that are there.
+    """
+    found = [_tested(claim, source) for claim in claims]
+    primary = [i for i, claim in enumerate(claims) if claim.primary]
+    adjusted = zip(
+        holm([found[i].p_for for i in primary]),
+        holm([found[i].p_against for i in primary]),
+        strict=True,
+    )
+    for i, (p_for, p_against) in zip(primary, adjusted, strict=True):
+        found[i] = dataclasses.replace(
+            found[i], p_for=p_for, p_against=p_against
+        )
+    return found
+
+
+def counted(verdicts: Sequence[Verdict]) -> str:
+    """``"12 reproduced, 3 contradicted, 9 undecided"``."""
+    counts = Counter(verdict.label for verdict in verdicts)
+    order = [*LABELS, *_OF_EXTENSIONS.values()]
+    labels = sorted(counts, key=order.index)
+    return ", ".join(f"{counts[label]} {label}" for label in labels)
+
+
+def _tested(claim: Claim, source: PooledResults) -> Verdict:
+    comparisons, premises = (
+        tuple(c for rule in rules for c in comparisons_of(rule, source))
+        for rules in (claim.conditions, claim.premises)
+    )
+    against = [
+        c.p_against
+        for c in comparisons
+        if c.p_against is not None and (c.has_enough or c.p_against == 0)
+    ]
+    places = dict.fromkeys(
+        (c.target or "", c.experiment or "")
+        for c in claim.conditions
+        if c.measure == SPIKE_EVENTS
+    )
+    controls = {
+        (place, method): longest(source.runs(target, place, method), EVENTS)
+        for target, place in places
+        for method in claim.controls
+    }
+    p_for = [1.0 if c.p_for is None else c.p_for for c in comparisons]
+    return Verdict(
+        claim=claim,
+        comparisons=comparisons,
+        premises=premises,
+        controls={key: runs for key, runs in controls.items() if runs},
+        p_for=max(p_for, default=1.0),
+        p_against=min([1.0, *(len(comparisons) * p for p in against)]),
+    )
+
+
+def _outcome(c: Comparison, verdict: Verdict) -> int:
+    """What one comparison says for itself."""
+    if c.missing or c.num_seeds == 0:
+        return _MISSING
+    if c.p_fewer is not None and c.is_no_fewer:
+        return _AGAINST
+    if c.p_fewer is not None:
+        return _PART if c.has_enough and c.p_fewer <= ALPHA else _OPEN
+    if not c.has_enough:
+        return _AGAINST if c.p_against == 0 else _OPEN
+    if c.is_unexercised and not verdict.claim.control_is_calm:
+        return _CALM
+    if c.is_unexercised or c.is_small:
+        return _SMALL
+    if c.holds:
+        return _HOLDS
+    against = 1.0 if c.p_against is None else c.p_against
+    is_against = len(verdict.comparisons) * against <= ONE_SIDED
+    return _AGAINST if is_against else _OPEN
+
+
+def _grouped(comparisons: Sequence[Comparison], label: str) -> list[str]:
+    """Lines by experiment and measure, every fact once."""
+    groups: dict[tuple[str, str], list[Comparison]] = {}
+    for comparison in comparisons:
+        key = (comparison.experiment, comparison.measure)
+        groups.setdefault(key, []).append(comparison)
+    parts = []
+    for (experiment, measure), group in groups.items():
+        texts = [text for c in group for text in _texts(c, label)]
+        missing = dict.fromkeys(name for c in group for name in c.missing)
+        if missing:
+            texts.append(f"no run yet of {', '.join(missing)}")
+        if not texts:
+            texts.append("no two runs of one seed, length and processor yet")
+        name = measure.replace("_", " ")
+        first, *rest = dict.fromkeys(texts)
+        parts += [f"{experiment}, {name}: {first}", *rest]
+    return parts
+
+
+def _texts(c: Comparison, label: str) -> list[str]:
+    """Its facts and its test; if it keeps a verdict open, what is missing."""
+    if c.num_seeds == 0:
+        return [*c.facts]
+    notes = []
+    if c.is_small:
+        p = "" if c.values else f", p {c.p_equal:.3g}"
+        notes.append(f"within ±{c.margin:g}{p}")
+    elif label == UNDECIDED and c.num_seeds is not None and not c.holds:
+        if not c.has_enough:
+            notes.append(f"{c.num_seeds} of {MIN_SEEDS} seeds")
+        if (c.seeds_to_decide or 0) > c.num_seeds:
+            notes.append(f"{c.seeds_to_decide} would decide")
+        if c.detectable is not None:
+            notes.append(f"these see {two_digits(c.detectable)}")
+    test = c.test
+    if notes:
+        test = f"{test} ({', '.join(notes)})".lstrip()
+    return [*c.facts, *([test] if test else [])]

@@ -1,0 +1,193 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""YAML files and ``key=value`` overrides into a :class:`RunConfig`."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+import os
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from adagc_lab.train.config import RunConfig
+
+_OF_OMEGACONF = (OmegaConfBaseException, IndexError, TypeError, ValueError)
+
+MAX_BYTES = 2**20  # of a YAML file
+_NAMED = ("clip", "optimizer")  # sections whose keys depend on their ``name``
+
+
+def load_config(
+    path: str | os.PathLike[str], overrides: Sequence[str] = ()
+) -> RunConfig:
+    """Read a run's config from a YAML file; overrides are applied last.
+
+    A file may name another file, or a list of files, under ``base`` (relative
+    to itself) and change their values, see :func:`merged`.
+    """
+    changes = read_overrides(overrides)
+    return parse_config(merged(read_values(path), changes))
+
+
+@contextlib.contextmanager
+def _refusals(where: Any) -> Iterator[None]:
+    """Say in one line what OmegaConf refuses, and where."""
+    try:
+        yield
+    except RecursionError as error:
+        raise ValueError(f"{where}: not YAML: nested too deeply") from error
+    except _OF_OMEGACONF as error:
+        line = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"{where}: {line}") from error
+
+
+def read_overrides(overrides: Sequence[str]) -> dict[str, Any]:
+    """Read ``key=value`` with dotted keys and YAML values into a dict."""
+    for override in overrides:
+        where = f"override {override!r:.300}"
+        if "=" not in override:
+            raise ValueError(f"{where} is not of form key=value")
+        _refuse_references(override, where)
+        with _refusals(where):
+            try:
+                OmegaConf.from_dotlist([override])
+            except (RecursionError, yaml.YAMLError) as error:
+                reason = getattr(error, "problem", None) or error
+                raise ValueError(f"the value is not YAML: {reason}") from error
+    changes = OmegaConf.from_dotlist(list(overrides))
+    return _plain(changes, " ".join(overrides))
+
+
+def read_values(
+    path: str | os.PathLike[str], above: Sequence[Path] = ()
+) -> dict[str, Any]:
+    """Read a YAML file's values, merged over those of its ``base``.
+
+    ``above``: the files that name this one as their base.
+    """
+    path = Path(path)
+    if path.resolve() in above:
+        raise ValueError(f"{above[-1]}: its base {path} leads back to itself")
+    if not path.is_file():
+        user = f"{above[-1]}: its base: " if above else ""
+        raise FileNotFoundError(f"{user}there is no config file {path}")
+    values = _plain(_load_yaml(path), path)
+    if not values:
+        raise ValueError(f"{path} is empty: a config has keys and values")
+    if "config" in values and "status" in values:
+        raise ValueError(
+            f"{path} is the record of a run, not a config: name the YAML file "
+            "that the run was started with"
+        )
+    bases = values.pop("base", [])
+    bases = [bases] if isinstance(bases, str) else bases
+    if not isinstance(bases, list):
+        raise ValueError(f"{path}: base is {bases!r}: name a file, or a list")
+    result: dict[str, Any] = {}
+    for base in bases:
+        inside = (*above, path.resolve())
+        result = merged(result, read_values(path.parent / str(base), inside))
+    return merged(result, values)
+
+
+def _load_yaml(path: Path) -> Any:
+    if (size := path.stat().st_size) > MAX_BYTES:
+        raise ValueError(
+            f"{path} has {size:,} bytes, more than {MAX_BYTES:,}: no config"
+        )
+    try:
+        text = path.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise ValueError(
+            f"{path}, line {line}: not UTF-8 (byte "
+            f"0x{error.object[error.start]:02x}): save it as UTF-8"
+        ) from error
+    _refuse_references(text, path)
+    try:
+        with _refusals(path):
+            return OmegaConf.load(io.StringIO(text))
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path}{_yaml_mistake(error, text)}") from error
+    except OSError as error:  # OmegaConf's, of a file with a single value
+        raise ValueError(f"{path} holds no map of keys to values") from error
+
+
+def _yaml_mistake(error: yaml.YAMLError, text: str) -> str:
+    """Return ``", line 3: not YAML: ..."``, as exact as the error is."""
+    if not isinstance(error, yaml.MarkedYAMLError) or not error.problem_mark:
+        return f": not YAML: {str(error).splitlines()[0]}"
+    last = max(len(text.splitlines()), 1)
+    line = min(error.problem_mark.line + 1, last)
+    mistake = f", line {line}: not YAML: {error.problem}"
+    if error.context and error.context_mark:
+        mistake += f", {error.context} of line {error.context_mark.line + 1}"
+    return mistake
+
+
+def merged(
+    values: Mapping[str, Any], changes: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return a deep copy of ``values`` with ``changes``, key by key.
+
+    Lists are replaced as a whole. So are the sections ``clip`` and
+    ``optimizer`` if the change gives a ``name``: the arguments of another clip
+    or optimizer do not apply to it.
+    """
+    result = copy.deepcopy(dict(values))
+    for key, change in changes.items():
+        old = result.get(key)
+        if (
+            isinstance(change, Mapping)
+            and isinstance(old, Mapping)
+            and not (key in _NAMED and "name" in change)
+        ):
+            if key == "clip" and "preset" in change:
+                old = {k: v for k, v in old.items() if k != "lambda_rel"}
+            change = merged(old, change)
+        result[key] = copy.deepcopy(change)
+    return result
+
+
+def parse_config(values: Mapping[str, Any]) -> RunConfig:
+    """Make a :class:`RunConfig` of plain values, see :func:`load_config`.
+
+    ``data.seed`` is ``train.seed`` unless it is given.
+    """
+    values = {key: value for key, value in values.items() if value is not None}
+    train, data = values.get("train"), values.get("data", {})
+    if isinstance(train, Mapping) and isinstance(data, Mapping):
+        values["data"] = {"seed": train.get("seed", 0), **data}
+    if isinstance(faults := values.get("faults"), list):
+        # A run's record has None for what its faults do not take.
+        values["faults"] = [
+            {k: v for k, v in fault.items() if v is not None}
+            if isinstance(fault, Mapping)
+            else fault
+            for fault in faults
+        ]
+    return RunConfig(**values)
+
+
+def _plain(config: Any, where: Any) -> dict[str, Any]:
+    with _refusals(where):
+        plain = OmegaConf.to_container(OmegaConf.create(config))
+    if not isinstance(plain, dict):
+        raise ValueError(f"{where} holds a {type(plain).__name__}, not a map")
+    return typing.cast("dict[str, Any]", plain)
+
+
+def _refuse_references(text: str, where: Any) -> None:
+    """Refuse OmegaConf's ``${...}``: it can read the machine, or multiply."""
+    if "${" in text:
+        raise ValueError(
+            f"{where}: ${{...}} is refused: write the value itself"
+        )

@@ -1,0 +1,129 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""One pretraining run from its config to its record; killed runs resume."""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import paddle
+import paddlenlp
+
+import paddle_adagc
+from adagc_lab.data.indexed import check_dataset
+from adagc_lab.extensions import make_clip
+from adagc_lab.faults import check_faults
+from adagc_lab.processor import processor_facts
+from adagc_lab.record.files import lock_run
+from adagc_lab.train.config import RunConfig
+from adagc_lab.train.processes import (
+    Stopped,
+    from_first_process,
+    is_first_process,
+    start_processes,
+)
+from adagc_lab.train.resharding import load_model
+from adagc_lab.train.start import Fork, Start
+from adagc_lab.train.tasks import make_task
+from adagc_lab.train.trainer import PretrainTrainer
+
+
+def run_pretraining(
+    config: RunConfig,
+    *,
+    overwrite: bool = False,
+    fork: Fork | None = None,
+    verify: bool = False,
+) -> str:
+    """Train as ``config`` says, or resume a killed run.
+
+    A run that has ended is not run again, unless ``train.max_steps`` grew. It
+    writes to ``train.output_dir`` only.
+
+    Args:
+        config: The run.
+        overwrite: Start anew. The directory's earlier run is removed once the
+            new one is known to be sound.
+        fork: Checkpoint of another run, from which this one starts.
+        verify: Compare all of the data, and of an ended run's record, with
+            their checksums; otherwise sizes and samples.
+
+    Returns:
+        ``"finished"``, or ``"diverged"`` if the loss stopped being finite; a
+        signal raises :class:`.Stopped`.
+    """
+    directory = Path(config.train.output_dir)
+    make_task(config)  # wrong values first, whatever the directory holds
+    make_clip(**config.clip)
+    start = Start(config, overwrite=overwrite, fork=fork)
+    start_processes(config)
+    with contextlib.ExitStack() as stack:
+        from_first_process(lambda: stack.enter_context(lock_run(directory)))
+        if status := from_first_process(lambda: start.read(verify=verify)):
+            if is_first_process():
+                print(
+                    f"{directory}: already {status}, nothing to do", flush=True
+                )
+            return status
+        if verify:
+            from_first_process(lambda: _check_data(config))
+        # Paddle's automatic names, by which it saves the optimizer, start anew.
+        with paddle.utils.unique_name.guard():
+            trainer = _train(config, start)
+        step = trainer.state.global_step
+        status = trainer.finish()
+    if trainer.stopped_by:
+        raise Stopped(trainer.stopped_by, directory / f"checkpoint-{step}")
+    return status
+
+
+def _train(config: RunConfig, start: Start) -> PretrainTrainer:
+    trainer = build_trainer(config)
+    checkpoint, afresh = from_first_process(start.find)
+    if checkpoint is not None:
+        load_model(trainer.model, checkpoint)
+    facts = _facts(trainer)
+    names = trainer.recorder.tensor_names
+    from_first_process(lambda: start.write(facts, names))
+    trainer.starts_afresh = afresh
+    trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
+    return trainer
+
+
+def _check_data(config: RunConfig) -> None:
+    """Compare memory-mapped data with all of its checksums."""
+    data = config.data
+    for prefix in filter(None, (data.prefix, data.validation_prefix)):
+        check_dataset(prefix, verify=True)
+
+
+def build_trainer(config: RunConfig) -> PretrainTrainer:
+    """Build the model, the data and the clip of a run in their trainer."""
+    task = make_task(config)
+    num_samples = config.train.max_steps * config.global_batch
+    train_dataset, eval_dataset = task.build_datasets(num_samples)
+    clip = make_clip(**config.clip)
+    model = task.build_model()
+    check_faults(config.faults, model)
+    return PretrainTrainer(task, model, clip, train_dataset, eval_dataset)
+
+
+def _facts(trainer: PretrainTrainer) -> dict[str, Any]:
+    """Return the run's facts for ``run.json``; every process calls this."""
+    return {
+        "seed": trainer.config.train.seed,
+        "data": trainer.train_dataset.fingerprint,
+        **trainer.task.facts(trainer.model),
+        "versions": {
+            "paddle_adagc": paddle_adagc.__version__,
+            "paddlepaddle": paddle.__version__,
+            "paddlenlp": paddlenlp.__version__,
+            "numpy": np.__version__,
+            "python": platform.python_version(),
+        },
+        "machine": {"device": paddle.device.get_device(), **processor_facts()},
+    }

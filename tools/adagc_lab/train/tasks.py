@@ -1,0 +1,443 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The kinds of models that a run can name, each with its data: tasks."""
+
+from __future__ import annotations
+
+import abc
+import operator
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import paddle
+from paddle import Tensor, nn
+from paddle.io import Dataset
+from paddle.optimizer import Optimizer
+
+from adagc_lab.data.config import IMAGE_TEXT_KINDS, TEXT_KINDS
+from adagc_lab.data.datasets import (
+    DataFindings,
+    TokenDataset,
+    build_datasets,
+    collate_batch,
+    inspect_tokens,
+)
+from adagc_lab.data.image_text import (
+    build_image_text_datasets,
+    inspect_pairs,
+)
+from adagc_lab.data.images import PairFormat
+from adagc_lab.faults import Fault, apply_to_batch
+from adagc_lab.models import shapes
+from adagc_lab.models.activations import pair_batch_bytes, stage_bytes
+from adagc_lab.models.config import FLOAT8_LINEARS
+from adagc_lab.models.decoder import DecoderForCausalLM
+from adagc_lab.models.families import decoder_config
+from adagc_lab.models.fp8 import backend
+from adagc_lab.models.moe import adjust_correction_biases, expert_balance
+from adagc_lab.models.parallel import check_degrees
+from adagc_lab.models.pipeline import (
+    DecoderForCausalLMPipe,
+    stage_bounds,
+)
+from adagc_lab.models.rank_weights import (
+    initialize_weights,
+    parameters_by_key,
+    quantized_parameters,
+)
+from adagc_lab.models.vision_text import (
+    CLIP,
+    PRESETS,
+    CLIPConfig,
+    retrieval_accuracy,
+)
+from adagc_lab.train.config import RunConfig, TrainConfig
+from adagc_lab.train.processes import gather
+from paddle_adagc.checks import check_choice
+
+_LAYER = re.compile(r"\.layers\.(\d+)\.")
+
+NUM_RETRIEVED = 1024
+"""Most validation pairs that the retrieval accuracy compares."""
+
+
+class PretrainTask(abc.ABC):
+    """A model, its data, and what differs between kinds of models.
+
+    The constructor refuses settings that this kind of model does not have.
+    """
+
+    label_names: tuple[str, ...] = ("labels",)
+    """Entries of a batch that PaddleNLP's Trainer needs to evaluate a loss."""
+
+    sample_length: str  # length of a sample in tokens, for people
+    num_tokens: int | None = None  # of a sample, for rates; None: count samples
+    is_mean_of_samples: bool = True
+    """Whether the loss of a batch is the mean over any parts of it."""
+
+    model_config: Any
+    """What the model is built from, and its sizes are counted from."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self.config = config
+
+    @abc.abstractmethod
+    def build_datasets(self, num_train_samples: int) -> tuple[Any, Any]:
+        """Build the training and the validation dataset, in training's order.
+
+        A sample is a dictionary of arrays: the model's arguments by name. The
+        training dataset has a ``fingerprint`` for the run's record.
+        """
+
+    @abc.abstractmethod
+    def inspect_data(self) -> DataFindings:
+        """Look for the data on this machine; refuse broken data."""
+
+    @abc.abstractmethod
+    def build_model(self) -> nn.Layer:
+        """Build the model; its initial weights are the same in every layout."""
+
+    def corrupt(
+        self, inputs: dict[str, Tensor], fault: Fault, part: int
+    ) -> dict[str, Tensor]:
+        """Return a copy of the batch, micro-batch ``part``, with a fault.
+
+        A task that refuses faults of batches has none.
+        """
+        raise NotImplementedError(fault.kind)
+
+    def take_losses(self, model: Any) -> list[Tensor]:
+        """Return the losses since the last call, one for each micro-batch.
+
+        A pipeline's last stage computes all of them at once.
+        """
+        if isinstance(model, DecoderForCausalLMPipe):
+            return model.take_losses()
+        return [model.last_loss]
+
+    @abc.abstractmethod
+    def after_step(self, model: nn.Layer, optimizer: Optimizer) -> None:
+        """Change the model after a step of its innermost optimizer."""
+
+    def step_measures(self, model: nn.Layer) -> dict[str, float]:
+        """Measures of the step that just ended; may wait for the device."""
+        return {}
+
+    def validate(self, model: nn.Layer, dataset: Dataset) -> dict[str, float]:
+        """Return validation measures besides the loss, for the record."""
+        return {}
+
+    def facts(self, model: nn.Layer) -> dict[str, Any]:
+        """Return entries for ``run.json``; every process calls this."""
+        return {}
+
+    def model_size(self) -> shapes.ModelSize:
+        return shapes.model_size(self.model_config)
+
+    def tensor_shapes(self) -> dict[str, shapes.Shape]:
+        """Shapes of the whole model's tensors by the keys of a bound clip."""
+        return shapes.parameter_shapes(self.model_config)
+
+    @abc.abstractmethod
+    def model_lines(self) -> list[str]:
+        """Describe the model's size and shape, a line each."""
+
+    @abc.abstractmethod
+    def activation_bytes(
+        self, stage: int, keys: Sequence[str], *, recompute: bool = False
+    ) -> int:
+        """Return the bytes that a rank keeps for the backward pass, at most.
+
+        ``keys``: the rank's tensors. With ``recompute`` layers keep inputs.
+        """
+
+    def check_layout(self) -> None:
+        """Refuse a layout that cannot share out the model or its batches."""
+        return
+
+
+def _value_bytes(train: TrainConfig) -> int:
+    """Return the bytes of an activation's value."""
+    return 4 if train.precision == "float32" else 2
+
+
+class LanguageTask(PretrainTask):
+    """A decoder on token windows, under any layout."""
+
+    def __init__(self, config: RunConfig) -> None:
+        super().__init__(config)
+        check_choice("data.kind with a decoder", config.data.kind, TEXT_KINDS)
+        fields = config.model
+        if config.train.precision == "float8":  # all that can be, by default
+            fields = {"float8_linears": FLOAT8_LINEARS, **fields}
+        self.model_config = decoder_config(
+            fields,
+            tensor_parallel_degree=config.parallel.tp,
+            sequence_parallel=config.parallel.sequence_parallel,
+        )
+        self.num_tokens = config.data.seq_length
+        self.sample_length = f"{self.num_tokens:,}"
+        # Experts are balanced over a micro-batch.
+        self.is_mean_of_samples = not self.model_config.moe_num_experts
+
+    def build_datasets(
+        self, num_train_samples: int
+    ) -> tuple[TokenDataset, TokenDataset]:
+        """Build token windows that the model has tokens and positions for."""
+        self._check_length()
+        datasets = build_datasets(self.config.data, num_train_samples)
+        for dataset in datasets:
+            if dataset.vocab_size > self.model_config.vocab_size:
+                raise ValueError(
+                    f"model.vocab_size={self.model_config.vocab_size}: the "
+                    f"data has token {dataset.vocab_size - 1}; raise it"
+                )
+        return datasets
+
+    def _check_length(self) -> None:
+        length = self.config.data.seq_length
+        longest = self.model_config.max_position_embeddings
+        if length > longest:
+            raise ValueError(
+                f"data.seq_length={length} is above "
+                f"model.max_position_embeddings={longest}: lower it, or raise "
+                "that"
+            )
+
+    def build_model(self) -> DecoderForCausalLM | DecoderForCausalLMPipe:
+        paddle.seed(self.config.train.seed)
+        parallel = self.config.parallel
+        if parallel.num_processes == 1:
+            return DecoderForCausalLM(self.model_config)
+        kind = DecoderForCausalLMPipe if parallel.pp > 1 else DecoderForCausalLM
+        model = kind(self.model_config)
+        initialize_weights(model, self.model_config, self.config.train.seed)
+        return model
+
+    def corrupt(
+        self, inputs: dict[str, Tensor], fault: Fault, part: int
+    ) -> dict[str, Tensor]:
+        input_ids, labels = apply_to_batch(
+            fault,
+            inputs["input_ids"].numpy(),
+            inputs["labels"].numpy(),
+            vocab_size=self.model_config.vocab_size,
+            part=part,
+        )
+        ids = paddle.to_tensor(input_ids)
+        return {"input_ids": ids, "labels": paddle.to_tensor(labels)}
+
+    def after_step(self, model: nn.Layer, optimizer: Optimizer) -> None:
+        """Balance the load of the experts by the routers' biases."""
+        if self.config.train.expert_bias_rate:
+            adjust_correction_biases(model, self.config.train.expert_bias_rate)
+
+    def step_measures(self, model: nn.Layer) -> dict[str, float]:
+        """Balance of the experts, where biases follow it at every step."""
+        follows = self.config.train.expert_bias_rate > 0
+        return expert_balance(model) if follows else {}
+
+    def model_lines(self) -> list[str]:
+        model, size = self.model_config, self.model_size()
+        lines = [
+            f"{size.parameters:,} parameters in {size.tensors:,} tensors, "
+            f"{size.active_parameters:,} active per token",
+            f"{model.num_hidden_layers} layers, hidden {model.hidden_size}, "
+            f"{model.num_attention_heads} heads with "
+            f"{model.num_key_value_heads} for keys and values, vocabulary "
+            f"{model.vocab_size:,}",
+        ]
+        if model.moe_num_experts:
+            lines.append(
+                f"{model.moe_num_experts} experts of width "
+                f"{model.moe_intermediate_size}, {model.moe_top_k} per token, "
+                f"{model.moe_num_shared_experts} shared"
+            )
+        return lines
+
+    def activation_bytes(
+        self, stage: int, keys: Sequence[str], *, recompute: bool = False
+    ) -> int:
+        train, num_stages = self.config.train, self.config.parallel.pp
+        layers = {int(m[1]) for key in keys if (m := _LAYER.search(key))}
+        per_token = stage_bytes(
+            self.model_config,
+            len(layers),
+            _value_bytes(train),
+            num_held=min(num_stages - stage, train.gradient_accumulation_steps),
+            has_head=stage == num_stages - 1,
+            recompute=recompute,
+        )
+        return train.batch_size * self.config.data.seq_length * per_token
+
+    def check_layout(self) -> None:
+        """Check degrees against experts and layers, and the sequence length."""
+        model, config = self.model_config, self.config
+        parallel, length = config.parallel, config.data.seq_length
+        check_degrees(model, parallel.tp, parallel.ep)
+        stage_bounds(model.num_hidden_layers, parallel.pp)
+        if parallel.ep > 1 and not model.moe_num_experts:
+            raise ValueError(
+                f"parallel.ep={parallel.ep}: the model has no experts"
+            )
+        self._check_length()
+        if parallel.sequence_parallel and length % parallel.tp:
+            raise ValueError(
+                f"data.seq_length={length} is not a multiple of the "
+                f"{parallel.tp} tensor-parallel ranks that share it "
+                "(parallel.sequence_parallel)"
+            )
+
+    def inspect_data(self) -> DataFindings:
+        num_samples = self.config.train.max_steps * self.config.global_batch
+        return inspect_tokens(
+            self.config.data, num_samples, self.model_config.vocab_size
+        )
+
+    def facts(self, model: nn.Layer) -> dict[str, Any]:
+        """Name the tensors multiplied in FP8, and the kind of products."""
+        if self.config.train.precision != "float8":
+            return {}
+        names = set().union(*gather({*parameters_by_key(model)}))
+        quantized = set().union(*gather({*quantized_parameters(model)}))
+        return {
+            "float8": {
+                "backend": backend(),
+                "quantized": sorted(quantized),
+                "not_quantized": sorted(names - quantized),
+            }
+        }
+
+
+_WHOLE = "it is whole on every rank; use dp or sharding"
+_NOT_WITH_CLIP = {
+    "parallel.tp": (1, _WHOLE),
+    "parallel.pp": (1, _WHOLE),
+    "parallel.ep": (1, _WHOLE),
+    "train.gradient_accumulation_steps": (
+        1,
+        "pairs of one forward pass are told apart, so this is not a larger "
+        "batch; use more ranks or a larger train.batch_size",
+    ),
+    "train.expert_bias_rate": (0, "it has no experts; leave it out"),
+}
+"""Setting -> largest value, and why it can be no larger."""
+
+
+def _refuse_unsupported(config: RunConfig) -> None:
+    for key, (largest, reason) in _NOT_WITH_CLIP.items():
+        value = operator.attrgetter(key)(config)
+        if value > largest:
+            raise ValueError(f"{key}={value} with clip: {reason}")
+    if config.train.precision == "float8":
+        raise ValueError(
+            "train.precision='float8' with clip: its linear maps have no FP8; "
+            "use bfloat16"
+        )
+    for fault in config.faults:
+        if fault.target == "batch" and fault.kind != "repeated_batch":
+            raise ValueError(
+                f"faults of kind {fault.kind} with clip: they corrupt tokens; "
+                "use repeated_batch, or a fault of gradients"
+            )
+
+
+class ImageTextTask(PretrainTask):
+    """CLIP on pairs, under data parallelism and sharding.
+
+    The record's loss is the contrastive loss of a rank's pairs; a validation
+    adds ``retrieval_accuracy``, of :data:`NUM_RETRIEVED` pairs at most.
+    """
+
+    label_names = ("input_ids",)
+
+    def __init__(self, config: RunConfig) -> None:
+        super().__init__(config)
+        check_choice("data.kind with clip", config.data.kind, IMAGE_TEXT_KINDS)
+        _refuse_unsupported(config)
+        model = CLIPConfig.from_fields(config.model, PRESETS)
+        self.model_config = model
+        self.sample_length = (
+            f"{model.num_patches} patches and {model.context_length}"
+        )
+
+    def build_datasets(self, num_train_samples: int) -> tuple[Any, Any]:
+        model, config = self.model_config, self.config
+        wanted = PairFormat(
+            image_size=model.image_size,
+            context_length=model.context_length,
+            end_token=model.end_token,
+            batch_size=config.train.batch_size,
+            num_ranks=config.parallel.num_data_ranks,
+        )
+        return build_image_text_datasets(config.data, num_train_samples, wanted)
+
+    def build_model(self) -> CLIP:
+        paddle.seed(self.config.train.seed)
+        return CLIP(self.model_config)
+
+    def after_step(self, model: nn.Layer, optimizer: Optimizer) -> None:
+        """Clamp the logits' scale to CLIP's bounds."""
+        model.clamp_logit_scale(optimizer)
+
+    def model_lines(self) -> list[str]:
+        model, size = self.model_config, self.model_size()
+        return [
+            f"{size.parameters:,} parameters in {size.tensors:,} tensors, "
+            "whole on every rank",
+            f"images of {model.image_size} pixels in {model.num_patches} "
+            f"patches: {model.vision_layers} layers, width "
+            f"{model.vision_width}, {model.vision_heads} heads; patch dropout "
+            f"{model.patch_dropout}",
+            f"captions of {model.context_length} tokens of "
+            f"{model.vocab_size:,}: {model.text_layers} layers, width "
+            f"{model.text_width}, {model.text_heads} heads",
+        ]
+
+    def activation_bytes(
+        self, stage: int, keys: Sequence[str], *, recompute: bool = False
+    ) -> int:
+        return pair_batch_bytes(
+            self.model_config,
+            self.config.train.batch_size,
+            self.config.parallel.num_data_ranks,
+            _value_bytes(self.config.train),
+            recompute=recompute,
+        )
+
+    def inspect_data(self) -> DataFindings:
+        """Look for shards; build the datasets if nothing is missing."""
+        findings = inspect_pairs(self.config.data)
+        if not findings.missing:
+            self.build_datasets(self.config.train.batch_size)
+        return findings
+
+    def validate(self, model: nn.Layer, dataset: Dataset) -> dict[str, float]:
+        size = self.config.train.batch_size
+        samples = range(min(len(dataset), NUM_RETRIEVED))
+
+        def batches() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+            for first in samples[::size]:
+                numbers = samples[first : first + size]
+                batch = collate_batch([dataset[i] for i in numbers])
+                yield batch["pixel_values"], batch["input_ids"]
+
+        return {"retrieval_accuracy": retrieval_accuracy(model, batches())}
+
+
+ARCHITECTURES: dict[str, type[PretrainTask]] = {
+    "decoder": LanguageTask,
+    "clip": ImageTextTask,
+}
+
+
+def make_task(config: RunConfig) -> PretrainTask:
+    """Make the task of ``model.architecture``, by default a decoder's."""
+    name = check_choice(
+        "model.architecture",
+        config.model.get("architecture", "decoder"),
+        ARCHITECTURES,
+    )
+    return ARCHITECTURES[name](config)

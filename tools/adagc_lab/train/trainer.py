@@ -1,0 +1,391 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""PaddleNLP's Trainer with a clip, faults, a record, and exact checkpoints."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import paddle
+import paddle.distributed as dist
+from paddle import Tensor, nn
+from paddle.io import Dataset
+from paddle.nn.clip import ClipGradBase
+from paddlenlp.trainer import Trainer, TrainingArguments
+from paddlenlp.utils.batch_sampler import DistributedBatchSampler
+
+from adagc_lab.data.datasets import collate_batch
+from adagc_lab.faults import Fault, apply_to_gradients, faults_at
+from adagc_lab.models.safe_pickle import load_pickle
+from adagc_lab.train.checkpoints import (
+    complete_checkpoint,
+    read_complete,
+    remove_checkpoint,
+    rotate_checkpoints,
+)
+from adagc_lab.train.config import RunConfig
+from adagc_lab.train.console import Console
+from adagc_lab.train.optimizers import (
+    check_precision,
+    make_optimizer,
+    make_scheduler,
+    uses_amp,
+)
+from adagc_lab.train.processes import (
+    StopRequest,
+    from_first_process,
+    is_first_process,
+)
+from adagc_lab.train.recorder import StepRecorder
+from adagc_lab.train.resharding import (
+    must_reshard,
+    read_optimizer_state,
+    save_layout,
+)
+from adagc_lab.train.tasks import PretrainTask
+from paddle_adagc.clips.base import TensorScalingClip
+from paddle_adagc.clips.measured import MeasuredClip
+from paddle_adagc.integrations.paddlenlp import ClippingMixin
+from paddle_adagc.integrations.trainer import innermost, put_into_optimizer
+
+
+class PretrainTrainer(ClippingMixin, Trainer):
+    """Trains a model as a task and its config say.
+
+    Gradient accumulation, AMP, evaluation and logs are the Trainer's own. A
+    checkpoint holds all that a killed run needs to have the same losses (the
+    state of the clip and of the alarms too), and loads under any layout; the
+    caller loads the weights. ``starts_afresh`` names what takes no state from
+    it, of ``"clip"`` and ``"optimizer"``; ``stopped_by`` is the signal that
+    ended the training, or 0.
+    """
+
+    def __init__(
+        self,
+        task: PretrainTask,
+        model: nn.Layer,
+        clip: ClipGradBase,
+        train_dataset: Dataset,
+        eval_dataset: Dataset,
+    ) -> None:
+        self.config = config = task.config
+        self.task = task
+        self.recorder = StepRecorder(config, model)
+        super().__init__(
+            clip=clip,
+            model=model,
+            args=training_arguments(config),
+            train_dataset=train_dataset,
+            eval_dataset=eval_dataset,
+            data_collator=collate_batch,
+        )
+        self.label_names = [*task.label_names]
+        self.add_callback(Console(task, self.recorder))
+        self.stopped_by = 0
+        self.starts_afresh: frozenset[str] = frozenset()
+        self._stop = StopRequest(config.train.log_every)
+        self._ended_step: int | None = None
+        self._measured: MeasuredClip | None = None
+        if not isinstance(clip, TensorScalingClip):
+            self._measured = MeasuredClip(clip, self._is_summarized)
+            self._measured.bind(model)
+
+    def create_scheduler(self, num_training_steps: int) -> Any:
+        """Make the config's schedule, stepped once per optimizer step."""
+        self.lr_scheduler = make_scheduler(
+            self.config.schedule, num_training_steps
+        )
+        return self.lr_scheduler
+
+    def create_optimizer(self, lr_scheduler: Any = None) -> Any:
+        self.optimizer = make_optimizer(
+            self.config.optimizer,
+            self.model,
+            learning_rate=lr_scheduler or self.lr_scheduler,
+            grad_clip=self.recorder.observed(self.clip),
+            multi_precision=uses_amp(self.config.train),
+        )
+        self.recorder.optimizer = self.optimizer
+        return self.optimizer
+
+    def _get_train_sampler(self) -> DistributedBatchSampler:
+        """Return a sampler in the dataset's order, which is random already."""
+        return DistributedBatchSampler(
+            self.train_dataset,
+            batch_size=self.args.per_device_train_batch_size,
+            shuffle=False,
+            num_replicas=self.args.dataset_world_size,
+            rank=self.args.dataset_rank,
+            drop_last=True,
+        )
+
+    def train(self, resume_from_checkpoint: Any = None, **kwargs: Any) -> Any:
+        """Train, from a checkpoint of this class if one is given."""
+        first_step, self._earlier_seconds = 0, 0.0
+        if resume_from_checkpoint is not None:
+            facts = read_complete(Path(resume_from_checkpoint))
+            first_step = facts["step"]
+            self._earlier_seconds = facts["wall_seconds"]
+            self.recorder.watcher.set_state_dict(facts["alarms"])
+        self.recorder.open(first_step)
+        self._train_started = time.perf_counter()
+        if not uses_amp(self.config.train):
+            _fill_missing_gradients(self.model)
+        with self._stop:
+            try:
+                return super().train(
+                    resume_from_checkpoint=resume_from_checkpoint, **kwargs
+                )
+            except BaseException as error:
+                self.recorder.flight.write_crash(error)
+                raise
+
+    def _inner_training_loop(self, *args: Any, **kwargs: Any) -> Any:
+        """Train; by now the optimizer has fleet's clip for GlobalGC's."""
+        if self._measured is not None:
+            self._measured.clip = innermost(self.optimizer)._grad_clip
+            put_into_optimizer(self.optimizer, self._measured)
+        return super()._inner_training_loop(*args, **kwargs)
+
+    def _is_summarized(self) -> bool:
+        """Tell whether the step in progress is logged, saved or the last.
+
+        Every step is if tensors are recorded: the total of Inf and NaN counts.
+        """
+        train, step = self.config.train, self.state.global_step + 1
+        return (
+            self.config.record.tensors
+            or step % train.log_every == 0
+            or step == self.state.max_steps
+            or bool(train.save_every and step % train.save_every == 0)
+        )
+
+    def finish(self) -> str:
+        unstopped = "diverged" if self.recorder.has_diverged else "finished"
+        status = "stopped" if self.stopped_by else unstopped
+        self.recorder.close(status=status, wall_seconds=self._wall_seconds())
+        return status
+
+    def training_step(
+        self, model: Any, inputs: dict[str, Any], step_control: int = 0
+    ) -> Tensor:
+        """Forward and backward pass of one micro-batch, with its faults."""
+        step = self.state.global_step
+        faults = faults_at(self.config.faults, step, self.config.train.seed)
+        if step_control == 0:
+            self.recorder.begin_step(step, self._get_learning_rate())
+        for fault in faults:
+            if fault.target == "batch":
+                if fault.kind == "repeated_batch":
+                    inputs = self._repeated_batch(fault, step_control)
+                else:
+                    inputs = self.task.corrupt(inputs, fault, step_control)
+                self.recorder.add_fault(fault)
+        loss = super().training_step(model, inputs)
+        is_last = step_control + 1 == self.args.gradient_accumulation_steps
+        for fault in faults if is_last else ():
+            if fault.target == "gradient":
+                names = apply_to_gradients(fault, model.named_parameters())
+                self.recorder.add_fault(fault, names)
+        for recorded in self.task.take_losses(self.model):
+            self.recorder.add_loss(recorded)
+        return loss
+
+    def _repeated_batch(self, fault: Fault, part: int) -> dict[str, Tensor]:
+        """Return the same micro-batch of the burst's first step."""
+        self.recorder.set_samples(fault.burst)
+        train = self.config.train
+        part += fault.burst * train.gradient_accumulation_steps
+        samples = range(part * train.batch_size, (part + 1) * train.batch_size)
+        batch = collate_batch([self.train_dataset[i] for i in samples])
+        return {key: paddle.to_tensor(array) for key, array in batch.items()}
+
+    def _check_loss_valid(self, loss: Tensor) -> None:
+        """Do nothing: the recorder checks losses without waiting."""
+
+    def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
+        """End a step; the Trainer calls this for the last one twice."""
+        if self.state.global_step == self._ended_step:
+            return
+        self._ended_step = self.state.global_step
+        measures = {}
+        if self.config.record.tensors:
+            measures = self.task.step_measures(self.model)
+        self.recorder.end_step(**measures)
+        self.task.after_step(self.model, self.recorder.optimizer)
+        last = self.state.global_step >= self.state.max_steps
+        if last:
+            self.control.should_evaluate = True
+            self.control.should_save = self.config.train.save_every > 0
+        else:
+            self.stopped_by = self._stop.agreed(self.state.global_step)
+        if self.stopped_by:
+            self.control.should_save = True
+            self.control.should_training_stop = True
+            name = signal.Signals(self.stopped_by).name
+            self.recorder.flight.write("signal", name)
+        is_logged = self.state.global_step % self.args.logging_steps == 0
+        if not is_logged and (last or self.control.should_save):
+            self._clip_summary()
+        super()._maybe_log_save_evaluate(*args, **kwargs)
+        if last or is_logged:
+            self.recorder.flush()
+            self._stop_if_diverged()
+
+    def _stop_if_diverged(self) -> bool:
+        if self.recorder.has_diverged:
+            self.control.should_training_stop = True
+            self.stopped_by = 0  # nothing is saved for the signal
+        return self.recorder.has_diverged
+
+    def log(self, logs: dict[str, Any], **kwargs: Any) -> None:
+        """Log the recorded loss, which is the same in every layout."""
+        if "loss" in logs:
+            logs |= self.recorder.log_line()
+        super().log(logs, **kwargs)
+
+    def _clip_summary(self) -> dict[str, Any]:
+        if self._measured is not None:
+            summary = self._measured.summary(tensors=True)
+        else:
+            summary = super()._clip_summary()
+        return self.recorder.add_summary(summary)
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """Evaluate, and enter the validation loss in the step's record."""
+        metrics = super().evaluate(*args, **kwargs)
+        measures = self.task.validate(self.model, self.eval_dataset)
+        self.recorder.add_evaluation(metrics["eval_loss"], **measures)
+        return {**metrics, **measures}
+
+    def _wall_seconds(self) -> float:
+        """Return the training seconds so far, earlier processes included."""
+        return self._earlier_seconds + time.perf_counter() - self._train_started
+
+    def _load_clip(self, checkpoint: Any) -> None:
+        if "clip" not in self.starts_afresh:
+            super()._load_clip(checkpoint)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: Any = None) -> None:
+        """Do nothing: the weights are loaded before a run is changed."""
+
+    def _load_optimizer_and_scheduler(self, checkpoint: Any) -> None:
+        """Load them; the rate follows this run's schedule from here on."""
+        if checkpoint is None:
+            return
+        path, is_kept = Path(checkpoint), "optimizer" not in self.starts_afresh
+        if is_kept and not must_reshard(path, self.config.parallel):
+            super()._load_optimizer_and_scheduler(checkpoint)
+        else:
+            schedule = load_pickle(path / "scheduler.pdparams")
+            self.lr_scheduler.set_state_dict(schedule)
+            if is_kept:
+                state = read_optimizer_state(path, self.model, self.optimizer)
+                self.optimizer.set_state_dict(
+                    {**state, "LR_Scheduler": schedule}
+                )
+        self.lr_scheduler.step(self.lr_scheduler.last_epoch)
+
+    def _save_checkpoint(self, model: Any, metrics: Any = None) -> None:
+        """Save all parts, then mark the checkpoint complete, then rotate.
+
+        Weights that are not finite end the run, and are not saved.
+        """
+        self.recorder.flush()
+        if not self.recorder.weights_are_finite():
+            self.recorder.has_diverged = True
+        if self._stop_if_diverged():
+            return
+        directory, step = Path(self.args.output_dir), self.state.global_step
+        checkpoint = directory / f"checkpoint-{step}"
+        from_first_process(lambda: remove_checkpoint(checkpoint))
+        super()._save_checkpoint(model, metrics=metrics)
+        suffix = self.args.optimizer_name_suffix
+        save_layout(
+            checkpoint,
+            self.config.parallel,
+            self.model,
+            self.optimizer,
+            f"optimizer.{suffix}.pdopt" if suffix else "optimizer.pdopt",
+        )
+        record = self.recorder.sync()
+        if dist.get_world_size() > 1:
+            dist.barrier()
+        if not is_first_process():
+            return
+        facts = {
+            "step": step,
+            "wall_seconds": self._wall_seconds(),
+            "alarms": self.recorder.watcher.state_dict(),
+        }
+        complete_checkpoint(checkpoint, facts, record)
+        rotate_checkpoints(directory, step, self.config.train.keep_checkpoints)
+
+    def _rotate_checkpoints(
+        self, use_mtime: bool = False, output_dir: Any = None
+    ) -> None:
+        """Do nothing: ``_save_checkpoint`` rotates at its end."""
+
+
+def _fill_missing_gradients(model: paddle.nn.Layer) -> None:
+    """Give every trainable parameter a gradient, 0 for now.
+
+    Paddle clears gradients to zeros, so an expert that got tokens once takes
+    optimizer steps without tokens too. With this function every parameter does,
+    from the first step on and after a resume.
+    """
+    for parameter in model.parameters():
+        if not parameter.stop_gradient and parameter.grad is None:
+            parameter.grad = paddle.zeros_like(parameter)
+
+
+def training_arguments(config: RunConfig) -> TrainingArguments:
+    train, parallel = config.train, config.parallel
+    # A pipeline evaluates as many micro-batches at once as it trains on.
+    num_eval_batches = (
+        train.gradient_accumulation_steps if parallel.pp > 1 else 1
+    )
+    is_sharded = parallel.sharding > 1
+    on_gpu = paddle.device.is_compiled_with_cuda()
+    check_precision(train)
+    return TrainingArguments(
+        output_dir=train.output_dir,
+        logging_dir=str(Path(train.output_dir) / "logs"),
+        report_to=["visualdl"] * train.visualdl,
+        disable_tqdm=True,  # the console shows the progress
+        device="gpu" if on_gpu else "cpu",
+        seed=train.seed,
+        do_train=True,
+        do_eval=True,
+        max_steps=train.max_steps,
+        per_device_train_batch_size=train.batch_size,
+        per_device_eval_batch_size=train.batch_size * num_eval_batches,
+        gradient_accumulation_steps=train.gradient_accumulation_steps,
+        learning_rate=config.schedule.learning_rate,
+        max_grad_norm=0.0,
+        logging_steps=train.log_every,
+        evaluation_strategy="steps",
+        eval_steps=train.eval_every or train.max_steps,
+        save_strategy="steps" if train.save_every else "no",
+        save_steps=train.save_every or train.max_steps,
+        save_total_limit=train.keep_checkpoints,
+        prediction_loss_only=True,
+        bf16=uses_amp(train),
+        fp16_opt_level="O2" if uses_amp(train) else "O1",
+        amp_master_grad=uses_amp(train),
+        dataloader_drop_last=True,
+        dataloader_num_workers=config.data.num_workers,
+        tensor_parallel_degree=parallel.tp,
+        pipeline_parallel_degree=parallel.pp,
+        sequence_parallel=parallel.sequence_parallel,
+        sharding="stage1" if is_sharded else "",
+        sharding_parallel_degree=parallel.sharding if is_sharded else -1,
+        sharding_parallel_config=(
+            "split_param"
+            if is_sharded and parallel.sharding_split_param
+            else ""
+        ),
+    )
