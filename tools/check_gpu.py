@@ -5,6 +5,7 @@
 
     python tools/check_gpu.py --quick
     python tools/check_gpu.py | tee gpu.jsonl
+    python tools/check_gpu.py --tables results/gpu.jsonl
 
 Works on Paddle's tensors, or where Paddle is missing on PyTorch's: the kernels
 and their launches need neither. Made to take under 10 minutes, with ``--quick``
@@ -26,7 +27,7 @@ memory accesses, by compute-sanitizer if it is installed.
 Timed by events, medians of 20: float32 and bfloat16, 0, 10 and 100% of the
 tensors clipped, against the bandwidth of a copy and that of the data sheet. In
 Paddle also the whole clip and GlobalGC, in PyTorch torch._foreach_norm with
-_foreach_mul_.
+_foreach_mul_. ``--tables`` runs nothing and prints the tables of docs/gpu.md.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -406,7 +408,13 @@ def main(arguments: list[str] | None = None) -> int:
         choices=("paddle", "torch"),
         help="whose tensors; Paddle's if it is installed for GPUs",
     )
+    parser.add_argument(
+        "--tables", metavar="FILE", help="print the tables of a file's rows"
+    )
     options = parser.parse_args(arguments)
+    if options.tables is not None:
+        print(gpu.tables(Path(options.tables)), end="")
+        return 0
     try:
         framework = gpu.pick_framework(options.framework)
         framework.empty(1, "uint8")  # makes the context
@@ -421,7 +429,7 @@ def main(arguments: list[str] | None = None) -> int:
     }
     has_failed = False
     for row in all_rows(module, framework, options.quick):
-        print(json.dumps(facts | row), flush=True)
+        print(json.dumps(gpu.rounded(facts | row)), flush=True)
         has_failed |= "error" in row
     return int(has_failed)
 

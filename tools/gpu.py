@@ -10,6 +10,7 @@ import functools
 import importlib
 import importlib.util
 import itertools
+import json
 import statistics
 import sys
 import time
@@ -314,3 +315,75 @@ def others(framework: Torch, tensors: list[Any]) -> dict[str, float]:
         ms, host_ms = framework.milliseconds(step)
         found |= {f"{name}_ms": ms, f"{name}_host_ms": host_ms}
     return found
+
+
+def rounded(row: dict[str, Any]) -> dict[str, Any]:
+    """Give floats four significant digits."""
+    return {
+        key: float(f"{value:.4g}") if isinstance(value, float) else value
+        for key, value in row.items()
+    }
+
+
+def tables(file: Path) -> str:
+    """Return the tables of docs/gpu.md from the rows of a run, or of several.
+
+    Of a GPU and framework with several runs the last one's rows count.
+    """
+    markdown = importlib.import_module("adagc_lab.markdown")
+    rows = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+    text = ""
+    for run in {(row["gpu"], row["framework"]): None for row in rows}:
+        of_run = [r for r in rows if (r["gpu"], r["framework"]) == run]
+        checks = {row["check"]: row for row in of_run if "check" in row}
+        results = ", ".join(
+            f"{name}: {_outcome(row)}" for name, row in checks.items()
+        )
+        text += f"**{run[0]}**, {run[1]}, driver for CUDA "
+        text += f"{of_run[-1]['driver'] // 1000}, NVRTC {of_run[-1]['nvrtc']}. "
+        text += f"Checks: {results}.\n\n"
+        times = {
+            (r["time"], r["values"], r["dtype"], r["offset"], r["clipped"]): r
+            for r in of_run
+            if "time" in r
+        }
+        text += markdown.markdown_table(_HEAD, _time_rows(times), left=1)
+        text += "\n"
+    return text
+
+
+_HEAD = [
+    "gradients",
+    "values, M",
+    "ms, 0 / 10 / 100% clipped",
+    "of a copy's time",
+    "foreach, ms",
+    "host, ms",
+    "foreach's host, ms",
+]
+
+
+def _outcome(row: dict[str, Any]) -> str:
+    for word in ("error", "skipped"):
+        if word in row:
+            return f"{word} ({row[word]})"
+    return "passed"
+
+
+def _time_rows(times: dict[Any, dict[str, Any]]) -> Iterator[list[str]]:
+    for *key, share in times:
+        if share != SHARES[0]:
+            continue
+        of_list = [times[(*key, share)] for share in SHARES]
+        name, values, dtype, offset = key
+        name = f"{name}, {dtype}" + (", not aligned" if offset else "")
+        yield [
+            name,
+            f"{values / 1e6:.0f}",
+            " / ".join(f"{row['ms']:.2f}" for row in of_list),
+            " / ".join(f"{row['of_copy_bandwidth']:.2f}" for row in of_list),
+            *(
+                f"{of_list[0].get(key, float('nan')):.2f}"
+                for key in ("foreach_ms", "host_ms", "foreach_host_ms")
+            ),
+        ]

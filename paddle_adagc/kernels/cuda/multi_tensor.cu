@@ -218,20 +218,55 @@ __device__ Pack<T> scaled(Pack<T> pack, float factor) {
 }
 
 template <typename T>
+__device__ Pack<T> scaled_or_zero(const Pack<T>& pack, bool is_lost,
+                                  float factor) {
+  Pack<T> zeros;
+  zeros.raw = uint4{0, 0, 0, 0};
+  return is_lost ? zeros : scaled(pack, factor);
+}
+
+// Scaling has no order to keep, unlike a sum: where values lie together, it
+// goes by 16 bytes between the first and the last address that allows it.
+template <typename T>
+__device__ void scale_unaligned(const Part<T>& part, bool is_lost,
+                                float factor) {
+  constexpr int kStride = kThreads * Pack<T>::kSize;
+  const int over = static_cast<int>(reinterpret_cast<u64>(part.values) & 15);
+  const int before = (16 - over) / static_cast<int>(sizeof(T));
+  const int start = before < part.size ? before : part.size;
+  const int stop = part.size - (part.size - start) % Pack<T>::kSize;
+  const int single = static_cast<int>(threadIdx.x);
+  const int i = single < start ? single : stop + single - start;
+  if (i < part.size && (i < start || i >= stop)) {
+    Pack<T> pack;
+    pack.values[0] = part.values[i];
+    part.values[i] = scaled_or_zero(pack, is_lost, factor).values[0];
+  }
+#pragma unroll 2
+  for (int j = start + single * Pack<T>::kSize; j < stop; j += kStride) {
+    T* const values = in_global_memory(part.values + j);
+    Pack<T> pack;
+    pack.raw = *reinterpret_cast<const uint4*>(values);
+    *reinterpret_cast<uint4*>(values) =
+        scaled_or_zero(pack, is_lost, factor).raw;
+  }
+}
+
+template <typename T>
 __device__ void scale_chunk(const Part<T>& part, bool is_lost, float factor) {
   constexpr int kStride = kThreads * Pack<T>::kSize;
   const int first = threadIdx.x * Pack<T>::kSize;
-  Pack<T> zeros;
-  zeros.raw = uint4{0, 0, 0, 0};
   if (part.is_whole()) {
 #pragma unroll 4
     for (int i = first; i < kChunk; i += kStride)
       part.store_16_bytes(
-          i, is_lost ? zeros : scaled(part.load_16_bytes(i), factor));
+          i, scaled_or_zero(part.load_16_bytes(i), is_lost, factor));
+  } else if (part.run == 0 && !part.is_aligned) {
+    scale_unaligned(part, is_lost, factor);
   } else {
 #pragma unroll 1
     for (int i = first; i < part.size; i += kStride)
-      part.store(i, is_lost ? zeros : scaled(part.load(i), factor));
+      part.store(i, scaled_or_zero(part.load(i), is_lost, factor));
   }
 }
 

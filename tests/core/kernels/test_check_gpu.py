@@ -157,3 +157,11 @@ def test_without_a_gpu_it_says_what_is_missing():
     done = run_python(ROOT, "tools/check_gpu.py")
     assert done.returncode == 2
     assert "no GPU to check" in done.stderr
+
+
+def test_the_page_has_the_tables_of_the_stored_rows(capsys):
+    assert tool.main(["--tables", str(ROOT / "results/gpu.jsonl")]) == 0
+    page = (ROOT / "docs/gpu.md").read_text("utf-8")
+    tables = capsys.readouterr().out
+    assert "passed" in tables
+    assert tables in page

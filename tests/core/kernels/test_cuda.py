@@ -36,13 +36,17 @@ def cuda(monkeypatch):
     return backends.use_cuda(monkeypatch)
 
 
-def test_scales_write_nothing_beside_a_slice(cuda):
-    memory = paddle.full([CHUNK + 40], 2.0, "bfloat16")
-    inner = memory._slice(3, CHUNK + 20)
-    GradientList([inner]).scale_(paddle.to_tensor([0.5]), None)
-    expected = np.full(CHUNK + 40, 2.0)
-    expected[3 : CHUNK + 20] = 1.0
-    np.testing.assert_array_equal(wide(memory), expected)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("size", [1, 2, 5, 9, 511, CHUNK - 1, CHUNK + 17])
+def test_scales_write_nothing_beside_a_slice(cuda, dtype, size):
+    """At every distance from a multiple of 16 bytes."""
+    for start in range(9):
+        memory = paddle.arange(size + 40, dtype="float64").astype(dtype)
+        expected = wide(memory)
+        expected[start : start + size] /= 2
+        inner = memory._slice(start, start + size)
+        GradientList([inner]).scale_(paddle.to_tensor([0.5]), None)
+        np.testing.assert_array_equal(wide(memory), expected)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
