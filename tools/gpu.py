@@ -342,12 +342,14 @@ def tables(file: Path) -> str:
         text += f"**{run[0]}**, {run[1]}, driver for CUDA "
         text += f"{of_run[-1]['driver'] // 1000}, NVRTC {of_run[-1]['nvrtc']}. "
         text += f"Checks: {results}.\n\n"
-        times = {
-            (r["time"], r["values"], r["dtype"], r["offset"], r["clipped"]): r
-            for r in of_run
-            if "time" in r
-        }
-        text += markdown.markdown_table(_HEAD, _time_rows(times), left=1)
+        lists: dict[tuple[Any, ...], dict[float, dict[str, Any]]] = {}
+        for row in of_run:
+            if "time" in row:
+                key = (
+                    *(row[k] for k in ("time", "values", "dtype", "offset")),
+                )
+                lists.setdefault(key, {})[row["clipped"]] = row
+        text += markdown.markdown_table(_HEAD, _time_rows(lists), left=1)
         text += "\n"
     return text
 
@@ -370,12 +372,11 @@ def _outcome(row: dict[str, Any]) -> str:
     return "passed"
 
 
-def _time_rows(times: dict[Any, dict[str, Any]]) -> Iterator[list[str]]:
-    for *key, share in times:
-        if share != SHARES[0]:
-            continue
-        of_list = [times[(*key, share)] for share in SHARES]
-        name, values, dtype, offset = key
+def _time_rows(
+    lists: dict[tuple[Any, ...], dict[float, dict[str, Any]]],
+) -> Iterator[list[str]]:
+    for (name, values, dtype, offset), rows in lists.items():
+        of_list = [rows[share] for share in SHARES]
         name = f"{name}, {dtype}" + (", not aligned" if offset else "")
         yield [
             name,
