@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from adagc_lab.committed import SINGLE, rounded
 from adagc_lab.record.files import RunRecord
 from adagc_lab.report.experiment import Experiment, flatten
 from adagc_lab.report.html import write_report
@@ -252,7 +253,7 @@ def _run_result(
             if facts.get(key) is not None
         },
         measures={
-            name: float(f"{value:.7g}")
+            name: rounded(value, SINGLE)
             for name, value in stored_numbers(judged).items()
         },
     )
