@@ -94,6 +94,9 @@ def _reproduce(options: argparse.Namespace) -> int:
     if _is_path(options.target):
         command.check_config_file(options.target)
     _check_extras()
+    from adagc_lab.reproduce import running
+
+    running.preload()
     from adagc_lab.reproduce.claims import load_claims, targets_of
     from adagc_lab.reproduce.pages import load_all_results
     from adagc_lab.reproduce.targets import reproduce

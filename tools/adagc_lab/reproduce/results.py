@@ -374,8 +374,9 @@ def encode_losses(losses: np.ndarray) -> dict[str, Any]:
     largest finite one: codes 0 to 65,533; +Inf is 65,534 and NaN (or -Inf)
     65,535. The relative error is at most half a grid step,
     ``log(largest / smallest) / (2 * 65,533)``: 4e-5 if losses span a factor of
-    100, and at most 1e-8 from the rounded ends of the grid. The codes' differences, high bytes before low bytes, go through zlib
-    and base64. A negative loss is a ValueError.
+    100; the rounded ends of the grid add 1e-8 at most. The codes' differences,
+    high bytes before low bytes, go through zlib and base64. A negative loss is
+    a ValueError.
     """
     is_finite = np.isfinite(losses)
     finite = losses[is_finite]

@@ -13,7 +13,7 @@ from typing import Any
 from adagc_lab.committed import SINGLE, rounded
 from adagc_lab.record.files import RunRecord
 from adagc_lab.report.experiment import Experiment, flatten
-from adagc_lab.report.html import write_report
+from adagc_lab.report.html import write_picture, write_report
 from adagc_lab.report.judged import (
     JudgedRun,
     judge_runs,
@@ -114,6 +114,9 @@ def reproduce(
             run_all(runs, num_jobs)
             found = load_experiment(config, runs, output_dir / name)
             print(*(f"  {x}" for x in headline(found)), sep="\n", flush=True)
+            drawn = output_dir / name / f"{config.name}.png"
+            if write_picture(drawn, found):
+                print(f"  picture: {drawn}", flush=True)
     known, catalogue = dict(committed or {}), Catalogue(files)
     finished = []
     for name, grid in grids.items():
