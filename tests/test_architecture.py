@@ -23,7 +23,7 @@ import paddle_adagc
 LIBRARY = "paddle_adagc"
 LAB = "adagc_lab"
 ROWS = (
-    ("checksums", "markdown", "processor", "storage"),
+    ("checksums", "committed", "markdown", "processor", "storage"),
     ("section",),
     ("gloo", "data", "faults", "extensions", "optimizers"),
     ("models",),

@@ -28,6 +28,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from adagc_lab.committed import as_json
 from adagc_lab.markdown import markdown_table
 from command import ROOT, add_options, make_parser
 
@@ -84,9 +85,10 @@ def run_pair(python: str, paddle: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         record |= tested(Path(folder), python, paddle)
     record["seconds"] = round(time.monotonic() - begin)
-    print(json.dumps(record), flush=True)
+    line = as_json(record)
+    print(line, end="", flush=True)
     with RECORD.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(record) + "\n")
+        file.write(line)
     return record
 
 

@@ -46,6 +46,9 @@ _NOISE = (
 )
 """Beginnings of warnings of Paddle and setuptools that ask for nothing."""
 
+for _beginning in _NOISE:  # at the import: it precedes Paddle's everywhere
+    warnings.filterwarnings("ignore", message=_beginning)
+
 _NO_FLAGS = {
     "config": "name the config without a flag",
     "verify": "--verify-first compares all of the data, then trains",
@@ -143,8 +146,6 @@ def exit_status(
     """
     os.environ.setdefault("GLOG_minloglevel", "2")
     warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
-    for beginning in _NOISE:
-        warnings.filterwarnings("ignore", message=beginning)
     choose_mkl_kernels()
     try:
         return run(options)

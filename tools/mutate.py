@@ -36,6 +36,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import yaml
+from adagc_lab.committed import as_json
 from command import ROOT, add_options, make_parser
 
 RECORD = ROOT / "results" / "mutation.jsonl"
@@ -299,8 +300,7 @@ def main() -> int:
         print(f"{name}: {found['killed']} of {found['mutants']}")
         if not options.only:
             lines[name] = found
-            text = "".join(f"{json.dumps(line)}\n" for line in lines.values())
-            atomic_write(RECORD, text)
+            atomic_write(RECORD, "".join(map(as_json, lines.values())))
     return int(num_survived > 0)
 
 

@@ -94,6 +94,9 @@ def _reproduce(options: argparse.Namespace) -> int:
     if _is_path(options.target):
         command.check_config_file(options.target)
     _check_extras()
+    from adagc_lab.reproduce import running
+
+    running.preload()
     from adagc_lab.reproduce.claims import load_claims, targets_of
     from adagc_lab.reproduce.pages import load_all_results
     from adagc_lab.reproduce.targets import reproduce
@@ -128,6 +131,7 @@ def _verify(options: argparse.Namespace) -> int:
 
 def _report(options: argparse.Namespace) -> int:
     _check_extras()
+    from adagc_lab.committed import differences
     from adagc_lab.reproduce.claims import load_claims
     from adagc_lab.reproduce.pages import (
         collect_results,
@@ -146,17 +150,18 @@ def _report(options: argparse.Namespace) -> int:
     made = made_files(
         load_claims(CLAIMS), Catalogue(grids), results, DOCS, RESULTS
     )
-    stale = [
-        path
-        for path, text in made.items()
-        if not path.exists() or path.read_text(encoding="utf-8") != text
-    ]
-    names = ", ".join(path.name for path in stale)
+    stale = {}
+    for path, text in made.items():
+        present = path.read_text(encoding="utf-8") if path.exists() else ""
+        if found := differences(present, text):
+            stale[path] = found
     if not stale:
         print("every page is what the results give")
     elif options.check:
+        for path, found in stale.items():
+            print(f"{path.name}: {'; '.join(found)}", file=sys.stderr)
         print(
-            f"{names}: not what the results in {RESULTS.name} give: run "
+            f"not what the results in {RESULTS.name} give: run "
             "`python tools/reproduce.py report`",
             file=sys.stderr,
         )
@@ -165,7 +170,7 @@ def _report(options: argparse.Namespace) -> int:
         for path in stale:
             path.parent.mkdir(parents=True, exist_ok=True)
             atomic_write(path, made[path])
-        print(f"wrote {names}")
+        print(f"wrote {', '.join(path.name for path in stale)}")
     return 0
 
 

@@ -24,9 +24,9 @@ USED = {
 
 
 def test_steps_are_those_of_numpy(backend, capsys):
-    begin = time.perf_counter()
+    begin = time.process_time()  # of this process: the machine may be busy
     assert check.main([]) == 0
-    assert time.perf_counter() - begin < 5
+    assert time.process_time() - begin < 5
     out = capsys.readouterr().out
     assert re.search(rf"the clip uses  {USED[backend]}\n", out)
     assert f"paddle  {paddle.__version__}\n" in out

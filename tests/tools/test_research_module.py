@@ -23,6 +23,9 @@ FEW = (
     "tests/core/optimizers/test_twins.py",
 )
 
+HYPOTHESIS = ("tests/core/test_rule.py", "tests/core/test_files.py")
+"""The first needs it."""
+
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory):
@@ -37,10 +40,17 @@ def run(tree, *command):
     return run_python(tree, *command, **alone)
 
 
-def test_its_own_tests_pass(tree):
+def test_it_imports_itself_and_its_tests_are_complete(tree):
     code = "import paddle_adagc; print(paddle_adagc.__file__)"
     home = run(tree, "-c", code).stdout.strip()
     assert home == str(tree / "paddle_adagc/__init__.py")
+    ended = run(tree, "-m", "pytest", "-p", "no:cacheprovider", "--co")
+    assert ended.returncode == 0, ended.stdout
+    assert int(re.search(r"(\d+) tests collected", ended.stdout)[1]) > 1000
+
+
+@pytest.mark.slow
+def test_its_own_tests_pass(tree):
     arguments = ("-p", "no:cacheprovider", "-k", "not cuda", *FEW)
     ended = run(tree, "-m", "pytest", *arguments)
     assert ended.returncode == 0, ended.stdout
@@ -55,7 +65,7 @@ def test_tests_without_hypothesis_are_skipped(tree, tmp_path):
         "sys.exit(pytest.main(sys.argv[1:]))"
     )
     plugins = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest")
-    ended = run(tree, "-c", code, *plugins, "-rs", *FEW[:3:2])
+    ended = run(tree, "-c", code, *plugins, "-rs", *HYPOTHESIS)
     assert ended.returncode == 0, ended.stdout
     assert "could not import 'hypothesis'" in ended.stdout
 

@@ -39,7 +39,7 @@ def run_on_ranks(
     function: Callable[..., Any],
     world_size: int,
     *,
-    timeout: float = 120.0,
+    timeout: float = 600.0,
     meanwhile: Callable[[list[Any]], None] | None = None,
     **arguments: Any,
 ) -> list[Any]:

@@ -57,7 +57,7 @@ class Ranks:
         assert rank in group
         with self.lock:
             barrier = self.barriers.setdefault(
-                group, threading.Barrier(len(group), timeout=20)
+                group, threading.Barrier(len(group), timeout=600)
             )
             self.values[group, rank] = value
         barrier.wait()

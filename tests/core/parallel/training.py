@@ -99,7 +99,7 @@ def on_ranks(layout, runs, timeout=None):
     ranks = run_on_ranks(
         train_all,
         layout.world_size,
-        timeout=timeout or 60.0 * layout.world_size,
+        timeout=timeout or 300.0 * layout.world_size,
         layout=layout,
         runs=runs,
     )

@@ -39,7 +39,7 @@ def start(*arguments, **options):
 
 
 def finish(process):
-    output, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=600)
     return process.returncode, output, errors
 
 

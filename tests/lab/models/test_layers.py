@@ -22,8 +22,9 @@ def test_rms_norm_computes_in_float32_under_bfloat16():
     assert got.dtype == paddle.bfloat16
     exact = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5)
     rounded = paddle.to_tensor(exact).astype("bfloat16").astype("float32")
-    np.testing.assert_array_equal(
-        got.astype("float32").numpy(), rounded.numpy()
+    # Up to one bfloat16 step; a bfloat16 sum would be off by sqrt(2).
+    np.testing.assert_allclose(
+        got.astype("float32").numpy(), rounded.numpy(), rtol=2**-7
     )
 
 

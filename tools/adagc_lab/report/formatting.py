@@ -8,6 +8,8 @@ import math
 import statistics
 from collections.abc import Sequence
 
+from adagc_lab.committed import rounded
+
 Value = float | str | None
 """One number or word of a run; None where there is none."""
 
@@ -32,7 +34,8 @@ def format_spread(values: Sequence[Value], spec: str) -> str:
     known = _all_finite(values)
     if known is None or len(known) < 2:
         return format_list(values, spec)
-    mean, spread = statistics.fmean(known), statistics.stdev(known)
+    mean = rounded(statistics.fmean(known))
+    spread = rounded(statistics.stdev(known))
     return f"{mean:{spec}} ± {spread:{spec}}{_share(known, values)}"
 
 

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from collections.abc import Iterable, Sequence
@@ -86,6 +87,17 @@ def _json(data: Any) -> Markup:
     """Encode as JSON that cannot end its script element."""
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))
     return Markup(text.replace("<", "\\u003c"))
+
+
+def write_picture(path: Path, experiment: Experiment) -> Path | None:
+    """Draw the norms around the worst event as PNG; None: there is none."""
+    shown = experiment.first_methods(FIGURE_METHODS)
+    focus = choose_focus(shown)
+    if focus is None:
+        return None
+    drawn = io.BytesIO()
+    figures.norm_figure(shown, focus).savefig(drawn, format="png", dpi=120)
+    return atomic_write(path, drawn.getvalue())
 
 
 def _section(

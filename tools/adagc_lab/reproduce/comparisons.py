@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from adagc_lab.committed import rounded
 from adagc_lab.report.formatting import format_list, two_digits
 from adagc_lab.report.measures import run_measures
 from adagc_lab.reproduce.claims import Condition
@@ -423,16 +424,16 @@ def _p_text(p_for: float, p_against: float) -> str:
 
 def _mean_in_short(measure: str, differences: np.ndarray, p: float) -> str:
     """``"-0.0073 nat (-0.011 to -0.004), p 0.0078"``: mean, 95% limits."""
-    text = f"{differences.mean():+.3g}{_UNITS.get(measure, '')}"
+    mean, low, high = mean_limits(differences)
+    text = f"{mean:+.3g}{_UNITS.get(measure, '')}"
     if len(differences) > 1 and np.isfinite(differences).all():
-        _, low, high = mean_limits(differences)
         text += f" ({low:+.3g} to {high:+.3g})"
     return f"{text}, p {p:.2g}"
 
 
 def _mean_text(differences: np.ndarray) -> str:
     """``"-0.0073 ± 0.0039"``: mean and sample standard deviation."""
-    mean = statistics.fmean(differences)
+    mean = rounded(statistics.fmean(differences))
     if len(differences) < 2 or not np.isfinite(differences).all():
         return f"{mean:+.4g}"
-    return f"{mean:+.4g} ± {two_digits(statistics.stdev(differences))}"
+    return f"{mean:+.4g} ± {two_digits(rounded(statistics.stdev(differences)))}"

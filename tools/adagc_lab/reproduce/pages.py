@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jinja2
 
+from adagc_lab.committed import as_json
 from adagc_lab.markdown import markdown_table
 from adagc_lab.report.formatting import Value, format_spread
 from adagc_lab.report.measures import listed, run_measures, spread
@@ -282,8 +282,7 @@ def made_files(
     files = {
         docs / PAGE: _render("results.md.j2", **answers),
         docs / CLAIMS_PAGE: _render("claims.md.j2", **answers),
-        results_dir / REPORT: json.dumps(report, indent=1, ensure_ascii=False)
-        + "\n",
+        results_dir / REPORT: as_json(report, indent=1),
     }
     for name in (RUNS_PAGE, ERNIE_PAGE):
         files[docs / name] = _render(

@@ -8,7 +8,8 @@ its ``"cell"`` lines, with the options in which the run differs, its commit,
 seed, versions, timings and measures. Newer lines also hold the processor, the
 corpus' SHA-256 and the losses of all steps in 16 bits
 (:func:`encode_losses`), some 6 KB a run; older lines are read without them.
-Numbers that are not finite are the strings ``"inf"``, ``"-inf"`` and ``"nan"``.
+Numbers have the digits of :func:`adagc_lab.committed.as_json`, measures of runs
+fewer: :data:`adagc_lab.committed.SINGLE`.
 In older lines ``excess_events_*`` counts events anew at every threshold; newer
 ones have ``events_above_*``, see
 :func:`paddle_adagc.stability.spike_score.count_events`.
@@ -24,13 +25,14 @@ import json
 import math
 import os
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from adagc_lab.checksums import SEAL, check_seal, sealed
+from adagc_lab.committed import as_json, rounded
 from adagc_lab.processor import with_vectors
 from adagc_lab.report.judged import excess_over, spike_mass
 from adagc_lab.reproduce.statistics import MIN_SEEDS
@@ -295,30 +297,14 @@ def write_results(path: str | os.PathLike[str], result: TargetResult) -> Path:
                 if value or key in ("method", "seed", "measures")
             }
             lines.append({"kind": "cell", **filled})
-    text = "".join(map(_line, lines))
+    text = "".join(map(as_json, lines))
     head = {
         "kind": "target",
         "target": result.target,
         "title": result.title,
         _CHECKSUM: hashlib.sha256(text.encode()).hexdigest(),
     }
-    return atomic_write(path, _line(sealed(head)) + text)
-
-
-def _line(fields: dict[str, Any]) -> str:
-    text = json.dumps(_encoded(fields), ensure_ascii=False, allow_nan=False)
-    return f"{text}\n"
-
-
-def _encoded(value: Any) -> Any:
-    """Return JSON values: a number that is not finite becomes text."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, Mapping):
-        return {key: _encoded(part) for key, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_encoded(part) for part in value]
-    return value
+    return atomic_write(path, as_json(sealed(head)) + text)
 
 
 def read_results(path: str | os.PathLike[str]) -> TargetResult:
@@ -388,8 +374,9 @@ def encode_losses(losses: np.ndarray) -> dict[str, Any]:
     largest finite one: codes 0 to 65,533; +Inf is 65,534 and NaN (or -Inf)
     65,535. The relative error is at most half a grid step,
     ``log(largest / smallest) / (2 * 65,533)``: 4e-5 if losses span a factor of
-    100. The codes' differences, high bytes before low bytes, go through zlib
-    and base64. A negative loss is a ValueError.
+    100; the rounded ends of the grid add 1e-8 at most. The codes' differences,
+    high bytes before low bytes, go through zlib and base64. A negative loss is
+    a ValueError.
     """
     is_finite = np.isfinite(losses)
     finite = losses[is_finite]
@@ -399,12 +386,13 @@ def encode_losses(losses: np.ndarray) -> dict[str, Any]:
         )
     logs = np.log(np.maximum(finite, _FLOOR))
     low, high = (
-        (float(logs.min()), float(logs.max())) if finite.size else (0, 0)
+        (rounded(logs.min()), rounded(logs.max())) if finite.size else (0, 0)
     )
     codes = np.full(losses.shape, _NAN, np.uint16)
     codes[losses == np.inf] = _INFINITE
     scale = LAST_CODE / (high - low) if high > low else 0.0
-    codes[is_finite] = np.rint((logs - low) * scale).astype(np.uint16)
+    nearest = np.rint((logs - low) * scale).clip(0, LAST_CODE)
+    codes[is_finite] = nearest.astype(np.uint16)
     deltas = np.diff(codes, prepend=np.uint16(0)).astype("<u2")
     planes = deltas.view(np.uint8).reshape(-1, 2).T[::-1]
     packed = zlib.compress(planes.tobytes(), 9)

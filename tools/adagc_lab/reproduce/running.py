@@ -1,29 +1,45 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Run the runs of a grid: in parallel, resumable, with their progress."""
+"""Run the runs of a grid: in parallel, resumable, with their progress.
+
+Each run is a process of its own, forked from one that has imported Paddle and
+PaddleNLP, which takes seconds.
+"""
 
 from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import importlib.metadata
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from multiprocessing import forkserver
+from multiprocessing.context import ForkServerContext, SpawnContext
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import IO
 
 from omegaconf import OmegaConf
 from tqdm import tqdm
 
-from adagc_lab.record.files import update_run_json
+from adagc_lab.record.files import METRICS, update_run_json
 from adagc_lab.reproduce.grid import PlannedRun, as_json
 
 ENDED = ("finished", "diverged")
 _ROOT = Path(__file__).resolve().parents[3]
+_PRELOADED = ["pretrain", "adagc_lab.train.run", "adagc_lab.train.console"]
+LEAST_SHOWN = 100
+"""Shorter runs end before their losses would be read."""
+
+_POLL_SECONDS = 0.2
+_GRACE_SECONDS = 5.0
+_MULTIPROCESSING = threading.RLock()
+"""Every start and poll reads the exit statuses of all processes."""
 
 
 def run_all(runs: Sequence[PlannedRun], num_jobs: int) -> None:
@@ -38,6 +54,7 @@ def run_all(runs: Sequence[PlannedRun], num_jobs: int) -> None:
         return
     stop = threading.Event()
     total = sum(run.config.train.max_steps for run in todo)
+    quarters = _quarters(todo) if len(todo) <= num_jobs else iter(())
     with (
         concurrent.futures.ThreadPoolExecutor(num_jobs) as pool,
         tqdm(total=total, unit="step", smoothing=0.05, disable=None) as bar,
@@ -51,6 +68,9 @@ def run_all(runs: Sequence[PlannedRun], num_jobs: int) -> None:
                 for future in done:
                     future.result()
                 bar.update(sum(map(_num_steps, todo)) - bar.n)
+                if pending and (line := next(quarters, None)):
+                    tqdm.write(f"  {line}")
+                    sys.stdout.flush()
                 num_done = f"{len(todo) - len(pending)} of {len(todo)} runs"
                 bar.set_postfix_str(num_done)
                 if done and bar.disable:
@@ -61,9 +81,25 @@ def run_all(runs: Sequence[PlannedRun], num_jobs: int) -> None:
             raise
 
 
+def _quarters(runs: Sequence[PlannedRun]) -> Iterator[str | None]:
+    """Yield the losses of runs at a quarter, half, three quarters; or None."""
+    length = min(run.config.train.max_steps for run in runs)
+    for quarter in (1, 2, 3) if length >= LEAST_SHOWN else ():
+        step = quarter * length // 4
+        while any(_num_steps(run) < step for run in runs):
+            yield None
+        losses = [f"{run.method} {_loss(run, step - 1):.3g}" for run in runs]
+        yield f"step {step} of {length}: loss {', '.join(losses)}"
+
+
+def _loss(run: PlannedRun, step: int) -> float:
+    lines = (run.directory / METRICS).read_bytes().splitlines()
+    return float(json.loads(lines[step])["loss"])
+
+
 def _num_steps(run: PlannedRun) -> int:
     """Return the steps that a run has logged."""
-    metrics = run.directory / "metrics.jsonl"
+    metrics = run.directory / METRICS
     return metrics.read_bytes().count(b"\n") if metrics.exists() else 0
 
 
@@ -80,10 +116,8 @@ def run_process(run: PlannedRun, stop: threading.Event) -> None:
     values = json.loads(json.dumps(run.config.to_dict()))
     OmegaConf.save(OmegaConf.create(values), config_file)
     log_file = directory.with_name(directory.name + ".log")
-    command = [f"{_ROOT}/tools/pretrain.py", str(config_file)]
     begin, code_commit = time.monotonic(), commit()
-    with log_file.open("ab") as log:
-        code = run_until(command, stop, log)
+    code = run_until(config_file, stop, log_file)
     _add_facts(directory, code_commit, time.monotonic() - begin)
     if code is None:
         return
@@ -109,29 +143,81 @@ def _add_facts(directory: Path, code: str | None, seconds: float) -> None:
     )
 
 
-def run_until(
-    arguments: Sequence[str], stop: threading.Event, log: IO[bytes]
-) -> int | None:
-    """Run Python on one thread; its exit status, None if it was stopped."""
-    process = subprocess.Popen(
-        [sys.executable, *arguments],
-        stdout=log,
-        stderr=subprocess.STDOUT,
-        stdin=subprocess.DEVNULL,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+def preload() -> None:
+    """Begin to import what runs need, in the process they are forked from."""
+    if not _forks():
+        return
+    with _one_thread():
+        multiprocessing.set_forkserver_preload(_PRELOADED)
+        forkserver.ensure_running()
+
+
+def _forks() -> bool:
+    """Whether runs are forked: a process that has asked for GPUs must not."""
+    try:
+        importlib.metadata.distribution("paddlepaddle-gpu")
+    except importlib.metadata.PackageNotFoundError:
+        return True
+    return False
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Let processes that start in this block compute on one thread."""
+    with _MULTIPROCESSING:
+        previous = os.environ.get("OMP_NUM_THREADS")
+        os.environ["OMP_NUM_THREADS"] = "1"
+        try:
+            yield
+        finally:
+            del os.environ["OMP_NUM_THREADS"]
+            if previous is not None:
+                os.environ["OMP_NUM_THREADS"] = previous
+
+
+def run_until(config: Path, stop: threading.Event, log: Path) -> int | None:
+    """Run ``tools/pretrain.py`` on one thread; its output is added to ``log``.
+
+    Returns:
+        Its exit status, None if it was stopped.
+    """
+    preload()
+    context: ForkServerContext | SpawnContext = (
+        multiprocessing.get_context("forkserver")
+        if _forks()
+        else multiprocessing.get_context("spawn")
     )
+    process = context.Process(target=_pretrain, args=(config, log))
+    with _one_thread():
+        process.start()
     try:
         while not stop.is_set():
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                return process.wait(1.0)
+            if (code := _exit_code(process)) is not None:
+                return code
+            stop.wait(_POLL_SECONDS)
         return None
     finally:
         process.terminate()
-        try:
-            process.wait(5.0)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        end = time.monotonic() + _GRACE_SECONDS
+        while _exit_code(process) is None and time.monotonic() < end:
+            time.sleep(_POLL_SECONDS)
+        process.kill()
+
+
+def _exit_code(process: BaseProcess) -> int | None:
+    with _MULTIPROCESSING:
+        return process.exitcode
+
+
+def _pretrain(config: Path, log: Path) -> None:
+    """Run the command in this process, as if it had been typed."""
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    sys.argv = ["pretrain.py", str(config)]
+    import pretrain
+
+    pretrain.run()
 
 
 def has_ended(run: PlannedRun) -> bool:

@@ -12,6 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
+from adagc_lab.committed import rounded
+
 ALPHA = 0.05
 ONE_SIDED = ALPHA / 2
 """A claim and its opposite share :data:`ALPHA`."""
@@ -155,11 +157,10 @@ def pooled_rate(rates: Sequence[Rate]) -> Rate:
 
 def mean_limits(differences: np.ndarray) -> tuple[float, float, float]:
     """Mean and its 95% limits by Student's t; of one value three times it."""
-    mean = float(differences.mean())
-    if len(differences) < 2:
-        return mean, mean, mean
-    half = stats.t.ppf(0.975, len(differences) - 1) * stats.sem(differences)
-    return mean, mean - float(half), mean + float(half)
+    mean, half = differences.mean(), 0.0
+    if len(differences) > 1:
+        half = stats.t.ppf(0.975, len(differences) - 1) * stats.sem(differences)
+    return rounded(mean), rounded(mean - half), rounded(mean + half)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -81,7 +81,7 @@ class Estimate:
             "other_keys": [run.run_id for run in self.others],
             "value": self.value,
             "low": self.low,
-            "high": "inf" if math.isinf(self.high) else self.high,
+            "high": self.high,
             "text": self.text,
             "change": self.change,
         }

@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from adagc_lab.committed import SINGLE, rounded
 from adagc_lab.record.files import RunRecord
 from adagc_lab.report.experiment import Experiment, flatten
-from adagc_lab.report.html import write_report
+from adagc_lab.report.html import write_picture, write_report
 from adagc_lab.report.judged import (
     JudgedRun,
     judge_runs,
@@ -113,6 +114,9 @@ def reproduce(
             run_all(runs, num_jobs)
             found = load_experiment(config, runs, output_dir / name)
             print(*(f"  {x}" for x in headline(found)), sep="\n", flush=True)
+            drawn = output_dir / name / f"{config.name}.png"
+            if write_picture(drawn, found):
+                print(f"  picture: {drawn}", flush=True)
     known, catalogue = dict(committed or {}), Catalogue(files)
     finished = []
     for name, grid in grids.items():
@@ -252,7 +256,7 @@ def _run_result(
             if facts.get(key) is not None
         },
         measures={
-            name: float(f"{value:.7g}")
+            name: rounded(value, SINGLE)
             for name, value in stored_numbers(judged).items()
         },
     )

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from adagc_lab.committed import SINGLE, rounded
 from adagc_lab.reproduce.grid import TimingConfig, digest
 from adagc_lab.reproduce.results import ExperimentResult, RunResult
 from adagc_lab.reproduce.running import commit
@@ -163,9 +164,11 @@ def _as_result(
                 key=key,
                 commit=measured["commit"],
                 versions=measured["versions"],
-                timings={"elapsed_seconds": measured["elapsed_seconds"]},
+                timings={
+                    "elapsed_seconds": round(measured["elapsed_seconds"], 2)
+                },
                 measures={
-                    name: float(f"{values[name][method][repetition]:.6g}")
+                    name: rounded(values[name][method][repetition], SINGLE)
                     for name in values
                 },
             )

@@ -229,7 +229,8 @@ class Comparison:
             found |= {count_text(runs) for runs in sides if runs}
         elif self.pairs:
             deviation = float(f"{np.std(self.d, ddof=1):.2g}")
-            found.add(f"{np.mean(self.d):+.4g} ± {deviation:g}")
+            mean = float(f"{np.mean(self.d):.9g}")  # a tie is one everywhere
+            found.add(f"{mean:+.4g} ± {deviation:g}")
         return found
 
 
