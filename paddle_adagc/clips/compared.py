@@ -175,12 +175,12 @@ class ClipGradByZClip(GlobalNormClip):
             is_warm_up, 1 / count, paddle.full([1], 1 - self.alpha, "float32")
         )
         deviation = tau - state["mean"]
-        mean = state["mean"] + weight * deviation
+        mean = rule.between(state["mean"], tau, weight)
         # In the warm-up this is Welford's sum, divided by the count.
         squared = paddle.where(
             is_warm_up, deviation * (tau - mean), (tau - mean).square()
         )
-        variance = state["variance"] + weight * (squared - state["variance"])
+        variance = rule.between(state["variance"], squared, weight)
         return {"count": count, "mean": mean, "variance": variance}
 
 

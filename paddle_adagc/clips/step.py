@@ -84,10 +84,8 @@ class Step:
         On an NVIDIA GPU by one kernel, if all tensors share the arguments.
         """
         gamma = self.state["gamma"]
-        is_shared = not isinstance(lambda_rel, Tensor) and not isinstance(
-            beta, Tensor
-        )
-        if self.is_on_gpu and is_shared and self.nonfinite != "raise":
+        is_known = isinstance(lambda_rel, float) and isinstance(beta, float)
+        if self.is_on_gpu and is_known and self.nonfinite != "raise":
             done = adaptive_step(
                 self.squared_norm,
                 gamma,
