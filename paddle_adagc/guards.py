@@ -1,21 +1,31 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps two of Paddle's tools out of clips and optimizers.
+"""Where clips and optimizers meet Paddle's own machinery.
 
-``paddle.jit.to_static`` simulates the bytecode of every function that a
-training step calls, and fails in ours. Without the simulation they run between
-the step's compiled parts, as Paddle's own clips and optimizers do. The search
-for Inf and NaN stops at the infinities that a clip works with on purpose.
+Two of Paddle's tools are kept out of them: ``paddle.jit.to_static``, which
+simulates the bytecode of every function that a training step calls, and fails
+in ours; and the search for Inf and NaN, which stops at the infinities that a
+clip works with on purpose.
+
+What Paddle tells a clip nowhere is read from the functions that call it. These
+are all such places.
 """
 
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from types import FrameType
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import paddle
 from paddle.base import core
+from paddle.distributed.auto_parallel.api import _ShardOptimizer
+from paddle.distributed.fleet.meta_parallel.sharding import (
+    group_sharded_optimizer_stage2 as stage_2,
+)
+from paddle.optimizer import Optimizer
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -27,7 +37,11 @@ if _CAN_SIMULATE:
 
 
 def eager(function: Callable[P, T]) -> Callable[P, T]:
-    """Run a function, and all that it calls, as it is."""
+    """Run a function, and all that it calls, as it is.
+
+    It then runs between the compiled parts of the training step, as Paddle's
+    own clips and optimizers do.
+    """
     if not _CAN_SIMULATE:
         return function
 
@@ -63,3 +77,95 @@ def unchecked(function: Callable[P, T]) -> Callable[P, T]:
             paddle.set_flags({_FLAG: True})
 
     return run
+
+
+def _is_called_by(function: Callable[..., Any]) -> bool:
+    """Whether a Python function is among the callers."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code is not function.__code__:
+        frame = frame.f_back
+    return frame is not None
+
+
+def fuses_tensors() -> bool:
+    """Whether ``_ShardOptimizer``, and not FSDP, announces slices.
+
+    Both set the same attribute of the clip.
+    """
+    return _is_called_by(_ShardOptimizer._tensor_fusion)
+
+
+def makes_states_only() -> bool:
+    """Whether this step, with gradients of 0, makes the optimizer's states.
+
+    ``_ShardOptimizer.state_dict`` makes an ordinary step for that.
+    """
+    return _is_called_by(_ShardOptimizer.state_dict)
+
+
+def is_in_stage_2() -> bool:
+    """Whether the optimizer of sharding stage 2 makes this step.
+
+    It splits the tensors, and neither they nor fleet's topology say so.
+    """
+    return _is_called_by(stage_2.GroupShardedOptimizerStage2.step)
+
+
+class Caller(NamedTuple):
+    """The optimizer that calls a clip."""
+
+    optimizer: Optimizer
+    group: int | None
+    """Place of the parameter group among the optimizer's; None: not known."""
+
+
+_APPLY, _PASS = "_apply_optimize", "_create_optimization_pass"
+"""Methods of Paddle's optimizers: one calls the clip, then the other, which
+updates the weights."""
+
+
+def find_caller() -> Caller | None:
+    """Find the optimizer in whose step a clip is called; None: in no such.
+
+    Paddle gives a clip the gradients of one parameter group, and nothing else.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_name != _APPLY:
+        frame = frame.f_back
+    if frame is None:
+        return None
+    optimizer = frame.f_locals.get("self")
+    if not isinstance(optimizer, Optimizer):
+        return None
+    if not isinstance(frame.f_locals.get("params_grads"), dict):
+        return Caller(optimizer, 0)  # its only group
+    group = frame.f_back and frame.f_back.f_locals.get("param_group")
+    for place, known in enumerate(optimizer._param_groups):
+        if known is group:
+            return Caller(optimizer, place)
+    return Caller(optimizer, None)
+
+
+def on_skipped_update(
+    optimizer: Optimizer, take_back: Callable[[], None]
+) -> None:
+    """Call ``take_back`` if the optimizer makes no update after the clip.
+
+    Paddle tells nobody. The next update is watched, no other, and nothing stays
+    with the optimizer.
+    """
+    if _PASS in optimizer.__dict__:
+        return
+
+    def update(*args: Any, **kwargs: Any) -> Any:
+        del optimizer.__dict__[_PASS]
+        try:
+            result = getattr(optimizer, _PASS)(*args, **kwargs)
+        except BaseException:
+            take_back()
+            raise
+        if optimizer._get_auxiliary_var("found_inf") is True:
+            take_back()
+        return result
+
+    optimizer.__dict__[_PASS] = update

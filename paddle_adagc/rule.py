@@ -180,14 +180,31 @@ def adaptive_scale(
     return paddle.where(paddle.isfinite(norm), h, paddle.zeros_like(h))
 
 
+def between(old: Tensor, new: Tensor, weight: PerTensor) -> Tensor:
+    """Return ``(1 - weight) * old + weight * new``, for numbers >= 0.
+
+    The sum begins at the number with the larger weight: the other way round a
+    small result would be the difference of two large numbers. Its weights add
+    up to exactly 1, which keeps the rounding errors of many steps below 1e-6.
+    """
+    if not isinstance(weight, Tensor):
+        if weight <= 0.5:
+            return old + weight * (new - old)
+        return new + (1.0 - weight) * (old - new)
+    is_small = weight <= 0.5
+    near = paddle.where(is_small, old, new)
+    far = paddle.where(is_small, new, old)
+    weight = paddle.where(is_small, weight, 1.0 - weight)
+    return near + _rounded(weight) * (far - near)
+
+
 def moving_average(norm: Tensor, gamma: Tensor, beta: PerTensor) -> Tensor:
     """Algorithm 1 line 15: ``beta * gamma_i + (1 - beta) * ||h_i g_i||``.
 
     ``norm`` is that after the clip, ``||h_i g_i||``. Where gamma is ``inf`` the
     average starts at ``norm``.
     """
-    # This form of the sum keeps the rounding errors of many steps below 1e-6.
-    average = gamma + _rounded(1.0 - beta) * (norm - gamma)
+    average = between(gamma, norm, 1.0 - beta)
     average = paddle.where(paddle.isfinite(gamma), average, norm)
     return paddle.where(_observed(norm), average, gamma)
 

@@ -6,14 +6,11 @@ from __future__ import annotations
 
 import copy
 import math
-import re
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
-import numpy as np
 import paddle
-from paddle import Tensor
 
 from paddle_adagc import rule
 from paddle_adagc.checks import (
@@ -22,13 +19,11 @@ from paddle_adagc.checks import (
     check_decay,
     check_integer,
     check_positive,
-    matching_pattern,
-    suggestion,
 )
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.gradients import NonFinite
-from paddle_adagc.clips.stateful import Decision, State
-from paddle_adagc.kernels.cuda import adaptive_step
+from paddle_adagc.clips.overrides import Overrides
+from paddle_adagc.clips.step import Decision, Step
 from paddle_adagc.state import Quantity
 
 Init = Literal[
@@ -36,8 +31,6 @@ Init = Literal[
 ]
 
 _DEFAULT_INIT_VALUE = {"constant": 1.0, "threshold": 0.1}
-_OF_TENSORS = {"lambda_rel": check_positive, "beta": check_decay}
-"""Arguments that ``overrides`` can set for single tensors."""
 
 
 class ClipGradByAdaGC(TensorScalingClip):
@@ -118,7 +111,7 @@ class ClipGradByAdaGC(TensorScalingClip):
         ['bias', 'weight']
     """
 
-    _optional: Sequence[str] = ("support",)
+    optional_quantities: Sequence[str] = ("support",)
 
     def __init__(
         self,
@@ -136,8 +129,7 @@ class ClipGradByAdaGC(TensorScalingClip):
         super().__init__(nonfinite=nonfinite)
         self.overrides = Overrides({} if overrides is None else overrides)
         if None in self.overrides.settings.values():
-            self._leaves_out = self.overrides.leaves_out
-        self._awaits_tensors = bool(self.overrides.settings)
+            self.leaves_out = self.overrides.leaves_out
         self.lambda_rel = check_positive("lambda_rel", lambda_rel)
         self.lambda_abs = check_positive("lambda_abs", lambda_abs)
         self.beta = check_decay("beta", beta)
@@ -158,9 +150,9 @@ class ClipGradByAdaGC(TensorScalingClip):
                 )
             self.init_value = check_positive("init_value", init_value)
         if init != "constant":
-            self._step_to_compare = max(self.t_start, 1)
+            self.step_to_compare = max(self.t_start, 1)
         self.strict = check_bool("strict", strict)
-        self._keep(*self._quantities())
+        self.keep(*self._quantities())
         factors = {"": self.lambda_rel}
         for pattern, own in self.overrides.settings.items():
             factors[f" for {pattern!r}"] = (own or {}).get(
@@ -174,9 +166,9 @@ class ClipGradByAdaGC(TensorScalingClip):
                     stacklevel=3,
                 )
 
-    def _config(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, Any]:
         own = copy.deepcopy(self.overrides.settings)
-        return {**super()._config(), "overrides": own}
+        return {**super().arguments(), "overrides": own}
 
     def _quantities(self) -> list[Quantity]:
         starts = {"constant": self.init_value, "lambda_abs": self.lambda_abs}
@@ -187,46 +179,41 @@ class ClipGradByAdaGC(TensorScalingClip):
             quantities += [Quantity(name="support", start=0.0, absent=full)]
         return quantities
 
-    def _advance(self, step: int, norm: Tensor, state: State) -> Decision:
+    def advance(self, step: Step) -> Decision:
+        """Apply Algorithm 1 to the norms of one call."""
         self._check_overrides(step)
-        gamma = state["gamma"]
-        if self._is_adaptive(step):
+        if self._is_adaptive(step.index):
             values: dict[str, Any]
             values = {"lambda_rel": self.lambda_rel, "beta": self.beta}
             if self.overrides.names:
-                values |= self.overrides.vectors(self._table.keys, values)
-            h = rule.adaptive_scale(norm, gamma, values["lambda_rel"])
-            average = rule.moving_average(h * norm, gamma, values["beta"])
-            return h, {"gamma": average}
+                values |= self.overrides.vectors(step.keys, values)
+            return step.adaptive(**values)
         if self.init in ("warmup_min", "lambda_abs"):
-            return self._warm_up(norm, state)
+            return self._warm_up(step)
+        gamma = step.state["gamma"]
         if self.init == "min_no_warmup":
-            gamma = rule.running_minimum(norm, gamma)
+            gamma = rule.running_minimum(step.norm, gamma)
         else:
             assert self.init_value is not None
-            gamma = rule.latest_below(norm, gamma, self.init_value)
-        return paddle.ones_like(norm), {"gamma": gamma}
+            gamma = rule.latest_below(step.norm, gamma, self.init_value)
+        return Decision(paddle.ones_like(step.norm), {"gamma": gamma})
 
-    def _check_overrides(self, step: int) -> None:
+    def _check_overrides(self, step: Step) -> None:
         """Refuse a pattern of no tensor, once all tensors are known.
 
         Where ranks hold different tensors: one gather per pattern, once.
         """
-        if not self._awaits_tensors:
-            return
-        is_next = step + self._warmup_start == self.num_steps
-        if self._table.is_bound or (self._calls and is_next):
-            any_rank = self._known_reducer().any_rank
-            self.overrides.refuse_unused(self._table.keys, any_rank)
-            self._awaits_tensors = False
+        has_all = step.tensors.is_bound or (step.begins and self.num_steps > 0)
+        if self.overrides.awaits_tensors and has_all:
+            self.overrides.refuse_unused(step.keys, step.reducer.any_rank)
 
-    def _is_adaptive(self, step: int) -> bool:
-        return step >= self.t_start or self.init == "constant"
+    def _is_adaptive(self, index: int) -> bool:
+        return index >= self.t_start or self.init == "constant"
 
-    def _warm_up(self, norm: Tensor, state: State) -> Decision:
+    def _warm_up(self, step: Step) -> Decision:
         """GlobalGC. In a hybrid-parallel run: one all-reduce of 3 numbers."""
-        gamma, support = state["gamma"], state.get("support")
-        reducer = self._known_reducer()
+        norm, reducer = step.norm, step.reducer
+        gamma, support = step.state["gamma"], step.state.get("support")
         counted = reducer.counted(norm)
         squared_norm = rule.global_squared_norm(counted)
         sums = [squared_norm, *rule.log_change(counted, gamma)]
@@ -242,121 +229,4 @@ class ClipGradByAdaGC(TensorScalingClip):
             )
         elif self.init != "lambda_abs":
             new["gamma"] = rule.running_minimum(h * norm, gamma)
-        return h.expand_as(norm), new
-
-    def _fused_advance(
-        self, step: int, squared_norm: Tensor, state: State
-    ) -> tuple[Tensor, Tensor, Tensor | None, State] | None:
-        if (
-            not self._is_adaptive(step)
-            or self.nonfinite == "raise"
-            or self.overrides.names  # the kernel takes one value for all
-        ):
-            return None
-        self._check_overrides(step)
-        done = adaptive_step(
-            squared_norm,
-            state["gamma"],
-            self._lost_so_far(),
-            lambda_rel=self.lambda_rel,
-            beta=self.beta,
-            zeroes_nonfinite=self.nonfinite == "zero",
-        )
-        if done is None:
-            return None
-        self._num_lost = done.num_nonfinite
-        return done.norm, done.h, done.lost, {"gamma": done.gamma}
-
-
-class Overrides:
-    """Says which values are a tensor's own: what ``overrides`` means above."""
-
-    def __init__(self, overrides: Mapping[str, Any]) -> None:
-        if not isinstance(overrides, Mapping):
-            raise TypeError(
-                "overrides must be a dict of pattern -> values, got "
-                f"{overrides!r}"
-            )
-        self.settings: dict[str, dict[str, float] | None] = {
-            pattern: _checked(pattern, values)
-            for pattern, values in overrides.items()
-        }
-        self.names = {n for own in self.settings.values() for n in own or ()}
-        self._patterns: dict[str, str | None] = {}  # by key
-        self._keys: list[str] = []  # that the vectors are about
-        self._vectors: dict[str, Tensor] = {}
-
-    def leaves_out(self, key: str) -> bool:
-        """Whether the tensor is not clipped."""
-        return self.settings.get(self._pattern(key) or "", {}) is None
-
-    def vectors(
-        self, keys: Sequence[str], defaults: Mapping[str, float]
-    ) -> dict[str, Tensor]:
-        """Return float64 ``[num_tensors]`` of each argument that is overridden.
-
-        Made when the tensors change, and never read back.
-        """
-        if self._keys != keys:
-            own = [self.settings.get(self._pattern(key) or "") for key in keys]
-            self._vectors = {
-                name: paddle.to_tensor(
-                    np.array([(v or defaults).get(name, default) for v in own])
-                )
-                for name, default in defaults.items()
-                if name in self.names
-            }
-            self._keys = list(keys)
-        return self._vectors
-
-    def num_tensors(self, keys: Iterable[str]) -> dict[str, int]:
-        """Return how many of these tensors match each pattern."""
-        found = [self._pattern(key) for key in keys]
-        return {pattern: found.count(pattern) for pattern in self.settings}
-
-    def refuse_unused(
-        self, keys: Sequence[str], any_rank: Callable[[bool], bool] = bool
-    ) -> None:
-        """Refuse a pattern of no tensor, nor of one that was asked about.
-
-        ``any_rank`` tells whether a flag is set on any rank.
-        """
-        known = self.num_tensors({*keys, *self._patterns})
-        for pattern, number in known.items():
-            if not any_rank(number > 0):
-                first = ", ".join(map(repr, keys[:3]))
-                raise ValueError(
-                    f"overrides: {pattern!r} matches no tensor; keys are "
-                    f"{first}, ... (after bind(model) the model's names)"
-                )
-
-    def _pattern(self, key: str) -> str | None:
-        """Return the pattern that the key matches; refuse two."""
-        if key not in self._patterns:
-            found = matching_pattern("overrides", self.settings, key)
-            self._patterns[key] = found
-        return self._patterns[key]
-
-
-def _checked(pattern: Any, values: Any) -> dict[str, float] | None:
-    where, names = f"overrides[{pattern!r}]", ", ".join(_OF_TENSORS)
-    try:
-        re.compile(pattern)
-    except (re.error, TypeError) as error:
-        raise ValueError(
-            f"{where}: the key is no regular expression: {error}"
-        ) from error
-    if values is None:
-        return None
-    if not isinstance(values, Mapping) or not values:
-        raise TypeError(
-            f"{where} must be None or a dict of {names}, got {values!r}"
-        )
-    for name in values:
-        if name not in _OF_TENSORS:
-            hint = suggestion(name, _OF_TENSORS)
-            raise ValueError(f"{where} takes {names}, not {name!r}{hint}")
-    return {
-        name: _OF_TENSORS[name](f"{name} of {where}", value)
-        for name, value in values.items()
-    }
+        return Decision(h.expand_as(norm), new)

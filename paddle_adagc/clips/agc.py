@@ -14,12 +14,13 @@ from paddle import Tensor
 from paddle_adagc import rule
 from paddle_adagc.checks import check_positive
 from paddle_adagc.clips.base import TensorScalingClip
-from paddle_adagc.clips.gradients import HALF_CLIPPED, GradientList, NonFinite
-from paddle_adagc.clips.stateful import Decision, State
+from paddle_adagc.clips.gradients import HALF_CLIPPED, NonFinite
+from paddle_adagc.clips.lookup import Found
+from paddle_adagc.clips.step import Decision, Step
+from paddle_adagc.clips.tensors import Tensors
 from paddle_adagc.kernels.operators import dense_float
-from paddle_adagc.kernels.pairs import KnownPairs
 from paddle_adagc.parallel.layout import TensorLayout, refuse_freed
-from paddle_adagc.parallel.reduce import local_value
+from paddle_adagc.parallel.meshes import local_value
 from paddle_adagc.parallel.topology import Topology
 
 _SMALLEST_NORM = 1e-6
@@ -58,7 +59,7 @@ class ClipGradByAGC(TensorScalingClip):
         nonfinite: As for :class:`paddle_adagc.ClipGradByAdaGC`.
     """
 
-    _needs_whole_tensors = True
+    needs_whole_tensors = True
 
     def __init__(
         self,
@@ -71,9 +72,10 @@ class ClipGradByAGC(TensorScalingClip):
         self.lambda_rel = check_positive("lambda_rel", lambda_rel)
         self.epsilon = check_positive("epsilon", epsilon)
 
-    def _check_layout(
+    def check_layout(
         self, layout: Sequence[TensorLayout], topology: Topology
     ) -> None:
+        """Refuse slices of tensors, and parts along an unknown axis."""
         if topology.splits_parameters and topology.sharding.size > 1:
             raise ValueError(
                 "AGC under sharding V2 (split_param) or stage 3: a slice cuts "
@@ -87,41 +89,38 @@ class ClipGradByAGC(TensorScalingClip):
                     "nothing says along which axis: set its split_axis"
                 )
 
-    def _advance(self, step: int, norm: Tensor, state: State) -> Decision:
-        return paddle.ones_like(norm), {}
+    def advance(self, step: Step) -> Decision:
+        """Decide about units later, tensor by tensor."""
+        return Decision(paddle.ones_like(step.norm), {})
 
     def _scale_(
-        self,
-        gradients: GradientList,
-        found: KnownPairs,
-        norm: Tensor,
-        h: Tensor,
+        self, found: Found, step: Step, h: Tensor, discard: Tensor | None
     ) -> Tensor:
+        norm = step.norm
         finite = paddle.isfinite(norm)
-        units = self._find_units(found)
-        h, discard = self._treat_nonfinite(h, norm)
+        units = self._find_units(found, step.tensors)
         if discard is not None:
-            gradients.scale_(h, discard)
-        self._sum_split_units(units)
-        squared = [paddle.zeros([1], "float32")] * len(self._table.keys)
+            found.gradients.scale_(h, discard)
+        _sum_split_units(units, step)
+        squared = [paddle.zeros([1], "float32")] * len(step.keys)
         try:
-            for slot, unit in units.items():
-                squared[slot] = unit.clip_(
-                    self.lambda_rel, self.epsilon, finite[slot]
+            for index, unit in units.items():
+                squared[index] = unit.clip_(
+                    self.lambda_rel, self.epsilon, finite[index]
                 )
         except Exception as error:
             raise RuntimeError(HALF_CLIPPED) from error
-        whole = self._known_reducer().local_norms(paddle.concat(squared))
+        whole = step.reducer.local_norms(paddle.concat(squared))
         share = rule.square_root(whole) / norm
         share = paddle.where(share > 1 - _ROUNDING, paddle.ones_like(h), share)
         is_known = paddle.logical_and(finite, whole > 0)
         return paddle.where(is_known, share, h)
 
-    def _find_units(self, found: KnownPairs) -> dict[int, _Units]:
-        """Measure the units of each tensor that is clipped, by its slot."""
-        table, units = self._table, {}
-        layout = table.layout  # none before bind()
-        for first, pair in zip(found.slots, found.pairs, strict=True):
+    def _find_units(self, found: Found, known: Tensors) -> dict[int, _Units]:
+        """Measure the units of each tensor that is clipped, by its index."""
+        units = {}
+        layout = known.layout  # none before bind()
+        for first, pair in zip(found.indexes, found.pairs, strict=True):
             parameter, gradient = pair
             refuse_freed("AGC", parameter)
             if 0 in parameter.shape:  # Paddle 3.1: no place
@@ -129,35 +128,36 @@ class ClipGradByAGC(TensorScalingClip):
             weight = local_value(parameter)
             tensors = [
                 (unit.view(weight), unit.view(gradient))
-                for unit in table.units.get(first, ())
+                for unit in known.units.get(first, ())
             ] or [(weight, gradient)]
-            for slot, tensor in enumerate(tensors, first):
-                if table.keys[slot] != _HEAD:
-                    is_embedding = bool(layout) and layout[slot].is_embedding
-                    units[slot] = _Units(*tensor, is_embedding)
+            for index, tensor in enumerate(tensors, first):
+                if known.keys[index] != _HEAD:
+                    is_embedding = bool(layout) and layout[index].is_embedding
+                    units[index] = _Units(*tensor, is_embedding)
         return units
 
-    def _sum_split_units(self, units: dict[int, _Units]) -> None:
-        """Sum the norms of units that tensor parallelism splits.
 
-        One vector in the model's order, whichever gradients a rank has.
-        """
-        reducer = self._known_reducer()
-        if reducer.num_tp_ranks == 1:
-            return
-        parts: dict[int, Tensor] = {}
-        for slot, tensor in enumerate(self._table.layout):
-            if num_units := _num_split_units(tensor):
-                parts[slot] = paddle.zeros([2 * num_units], "float32")
-                if slot in units:
-                    parts[slot] = paddle.concat(units[slot].squared_norms)
-        if not parts:
-            return
-        sizes = [part.shape[0] for part in parts.values()]
-        whole = reducer.sum_over_tp(paddle.concat([*parts.values()]))
-        for slot, sums in zip(parts, paddle.split(whole, sizes), strict=True):
-            if slot in units:
-                units[slot].squared_norms = paddle.split(sums, 2)
+def _sum_split_units(units: dict[int, _Units], step: Step) -> None:
+    """Sum the norms of units that tensor parallelism splits.
+
+    One vector in the model's order, whichever gradients a rank has.
+    """
+    reducer = step.reducer
+    if reducer.num_tp_ranks == 1:
+        return
+    parts: dict[int, Tensor] = {}
+    for index, tensor in enumerate(step.tensors.layout):
+        if num_units := _num_split_units(tensor):
+            parts[index] = paddle.zeros([2 * num_units], "float32")
+            if index in units:
+                parts[index] = paddle.concat(units[index].squared_norms)
+    if not parts:
+        return
+    sizes = [part.shape[0] for part in parts.values()]
+    whole = reducer.sum_over_tp(paddle.concat([*parts.values()]))
+    for index, sums in zip(parts, paddle.split(whole, sizes), strict=True):
+        if index in units:
+            units[index].squared_norms = paddle.split(sums, 2)
 
 
 class _Units:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections import ChainMap
 from collections.abc import Sequence
 
@@ -15,8 +16,9 @@ from paddle_adagc import rule
 from paddle_adagc.checks import check_decay, check_integer, check_positive
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.gradients import NonFinite
-from paddle_adagc.clips.stateful import Decision, State
-from paddle_adagc.parallel.other_ranks import OtherRanks
+from paddle_adagc.clips.memory import State
+from paddle_adagc.clips.step import Decision, Step
+from paddle_adagc.parallel.layout import TensorLayout
 from paddle_adagc.state import Quantity
 
 
@@ -28,19 +30,19 @@ class GlobalNormClip(TensorScalingClip):
     step sums two numbers over all ranks, in one all-reduce.
     """
 
-    _keeps_one_state = True
+    needs_one_group = True
 
-    def _observed_norm(self, norm: Tensor) -> tuple[Tensor, Tensor]:
-        """L2 norm over the finite tensors of all ranks, and if that is all.
 
-        float32 and bool ``[1]``.
-        """
-        reducer = self._known_reducer()
-        counted = reducer.counted(norm)
-        lost = paddle.logical_not(paddle.isfinite(counted)).astype("float64")
-        sums = [rule.global_squared_norm(counted), lost.sum(keepdim=True)]
-        total, num_lost = reducer.global_sum(paddle.concat(sums)).split(2)
-        return total.sqrt().astype("float32"), num_lost == 0
+def observed_norm(step: Step) -> tuple[Tensor, Tensor]:
+    """L2 norm over the finite tensors of all ranks, and if that is all.
+
+    float32 and bool ``[1]``.
+    """
+    counted = step.reducer.counted(step.norm)
+    is_not = paddle.logical_not(paddle.isfinite(counted)).astype("float64")
+    sums = [rule.global_squared_norm(counted), is_not.sum(keepdim=True)]
+    total, number = step.reducer.global_sum(paddle.concat(sums)).split(2)
+    return total.sqrt().astype("float32"), number == 0
 
 
 class ClipGradByGlobalAdaGC(GlobalNormClip):
@@ -67,23 +69,24 @@ class ClipGradByGlobalAdaGC(GlobalNormClip):
         self.lambda_abs = check_positive("lambda_abs", lambda_abs)
         self.beta = check_decay("beta", beta)
         self.t_start = check_integer("t_start", t_start, 0)
-        self._keep(
+        self.keep(
             Quantity(
                 name="gamma", start=math.inf, is_global=True, is_positive=True
             )
         )
 
-    def _advance(self, step: int, norm: Tensor, state: State) -> Decision:
-        total, is_whole = self._observed_norm(norm)
-        gamma = state["gamma"]
-        if step < self.t_start:
+    def advance(self, step: Step) -> Decision:
+        """Apply AdaGC's rule to the norm over all tensors."""
+        total, is_whole = observed_norm(step)
+        gamma = step.state["gamma"]
+        if step.index < self.t_start:
             h = rule.global_scale(total, self.lambda_abs)
             new = rule.running_minimum(h * total, gamma)
         else:
             h = rule.adaptive_scale(total, gamma, self.lambda_rel)
             new = rule.moving_average(h * total, gamma, self.beta)
         new = paddle.where(is_whole, new, gamma)
-        return h.expand_as(norm), {"gamma": new}
+        return Decision(h.expand_as(step.norm), {"gamma": new})
 
 
 _EPSILON = 1e-6
@@ -138,15 +141,17 @@ class ClipGradByZClip(GlobalNormClip):
         if max_grad_norm is not None:
             self.max_grad_norm = check_positive("max_grad_norm", max_grad_norm)
         self.warmup_steps = check_integer("warmup_steps", warmup_steps, 1)
-        self._keep(
+        self.keep(
             *(
                 Quantity(name=name, start=0.0, is_global=True)
                 for name in ("count", "mean", "variance")
             )
         )
 
-    def _advance(self, step: int, norm: Tensor, state: State) -> Decision:
-        total, is_whole = self._observed_norm(norm)
+    def advance(self, step: Step) -> Decision:
+        """Clip by the z-score of the norm over all tensors."""
+        total, is_whole = observed_norm(step)
+        state = step.state
         is_warm_up = state["count"] < self.warmup_steps
         spread = rule.square_root(state["variance"])
         z = (total - state["mean"]) / (spread + _EPSILON)
@@ -161,7 +166,7 @@ class ClipGradByZClip(GlobalNormClip):
             name: paddle.where(is_observed, observed[name], old)
             for name, old in state.items()
         }
-        return h.clip(max=1.0).expand_as(norm), new
+        return Decision(h.clip(max=1.0).expand_as(step.norm), new)
 
     def _observe(self, tau: Tensor, is_warm_up: Tensor, state: State) -> State:
         """Take running mean and variance in the warm-up, then moving ones."""
@@ -170,12 +175,12 @@ class ClipGradByZClip(GlobalNormClip):
             is_warm_up, 1 / count, paddle.full([1], 1 - self.alpha, "float32")
         )
         deviation = tau - state["mean"]
-        mean = state["mean"] + weight * deviation
+        mean = rule.between(state["mean"], tau, weight)
         # In the warm-up this is Welford's sum, divided by the count.
         squared = paddle.where(
             is_warm_up, deviation * (tau - mean), (tau - mean).square()
         )
-        variance = state["variance"] + weight * (squared - state["variance"])
+        variance = rule.between(state["variance"], squared, weight)
         return {"count": count, "mean": mean, "variance": variance}
 
 
@@ -207,53 +212,43 @@ class ClipGradByTensorWiseGC(TensorScalingClip):
         super().__init__(nonfinite=nonfinite)
         self.lambda_abs = check_positive("lambda_abs", lambda_abs)
         self._thresholds = paddle.zeros([0], "float32")  # [num_tensors]
-        self._shapes: dict[int, tuple[int, ...]] = {}  # of an unbound table
-        self._counted: OtherRanks | None = None  # of which binding
+        self._layout_counted: Sequence[TensorLayout] | None = None
 
-    def _slots(self, parameters: Sequence[Tensor]) -> list[int]:
-        slots = super()._slots(parameters)
-        for slot in slots if self._table.is_bound else ():
-            tensor = self._table.layout[slot]
-            if not tensor.takes_part:
+    def advance(self, step: Step) -> Decision:
+        """Clip each tensor by its share of the bound."""
+        layout = step.tensors.layout
+        for index in step.present if layout else ():
+            if not layout[index].takes_part:
                 raise RuntimeError(
-                    f"{tensor.key} was frozen or kept from being clipped when "
-                    "bind() counted the model's values: call bind(model) again "
-                    "after that has changed, on every rank"
+                    f"{layout[index].key} was frozen or kept from being "
+                    "clipped when bind() counted the model's values: call "
+                    "bind(model) again after that has changed, on every rank"
                 )
-        for slot, parameter in zip(slots, parameters, strict=True):
-            self._shapes.setdefault(slot, tuple(parameter.shape))
-        return slots
-
-    def _advance(self, step: int, norm: Tensor, state: State) -> Decision:
-        table = self._table
-        is_larger = self._thresholds.shape[0] < len(table.keys)
-        if is_larger or self._counted is not self._ranks:
-            self._thresholds = self._make_thresholds()
-            self._counted = self._ranks
-        h = (self._thresholds / norm).clip(max=1.0)
+        is_larger = self._thresholds.shape[0] < len(step.keys)
+        if is_larger or self._layout_counted is not layout:
+            self._thresholds = self._make_thresholds(step)
+            self._layout_counted = layout
+        h = (self._thresholds / step.norm).clip(max=1.0)
         # A tensor without values has neither a threshold nor a norm.
-        return paddle.where(norm > 0, h, paddle.ones_like(h)), {}
+        h = paddle.where(step.norm > 0, h, paddle.ones_like(h))
+        return Decision(h, {})
 
-    def _make_thresholds(self) -> Tensor:
+    def _make_thresholds(self, step: Step) -> Tensor:
         """Share the bound by each whole tensor's number of values."""
-        table, reducer = self._table, self._known_reducer()
-        sizes = [
-            math.prod(tensor.shape)
-            * (reducer.num_tp_ranks if tensor.is_tp_split else 1)
-            * tensor.takes_part
-            for tensor in table.layout
-        ]
-        if not table.is_bound:
-            slots = range(len(table.keys))
-            sizes = [math.prod(self._shapes[slot]) for slot in slots]
-        mine = dict(zip(table.keys, sizes, strict=True))
-        known = ChainMap(*reducer.gather(mine))
+        sizes = step.sizes
+        if step.tensors.layout:
+            takes_part = (tensor.takes_part for tensor in step.tensors.layout)
+            sizes = [*map(operator.mul, sizes, takes_part)]
+        mine = dict(zip(step.keys, sizes, strict=True))
+        known = ChainMap(*step.reducer.gather(mine))
         total = paddle.to_tensor([float(sum(known.values()))], "float64")
         share = paddle.to_tensor(sizes, "float64") / total
         return (self.lambda_abs * share).astype("float32")
 
     def _tensor_metrics(self) -> State:
         known = self._thresholds
-        if self._counted is not self._ranks:
+        if self._layout_counted is not self._tensors.layout:
             known = paddle.zeros([0], "float32")
-        return {"threshold": self._grown(known, math.inf)}
+        missing = len(self._tensors.keys) - known.shape[0]
+        unknown = paddle.full([missing], math.inf, "float32")
+        return {"threshold": paddle.concat([known, unknown])}

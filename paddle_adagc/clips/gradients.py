@@ -8,15 +8,21 @@ Gradients may be float32, float64, bfloat16 or float16, dense or SelectedRows
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import numpy as np
 import paddle
 from paddle import Tensor, _C_ops
 
-from paddle_adagc.kernels import Segments, split
+from paddle_adagc import kernels
 from paddle_adagc.kernels.cuda import DeviceTensors
+from paddle_adagc.kernels.host import (
+    NO_TENSOR,
+    Segments,
+    TensorList,
+    describe,
+)
 from paddle_adagc.parallel.reduce import Reducer
 
 
@@ -82,6 +88,37 @@ class GradientList:
             raise RuntimeError(HALF_CLIPPED) from error
 
 
+def split(
+    tensors: Iterable[Tensor | None],
+    segments: Segments | None = None,
+    descriptors: np.ndarray | None = None,
+) -> list[TensorList]:
+    """Give each tensor to the first backend that can take it.
+
+    ``descriptors`` are those of the tensors, if they were read already; None
+    among ``tensors`` stands for no tensor. Gives a list per backend in use, as
+    long as ``tensors``, with gaps where another backend has the tensor.
+    """
+    rest = list(tensors)
+    if descriptors is None:
+        descriptors = describe(rest)
+    is_left = descriptors["device"] != 0
+    parts: list[TensorList] = []
+    for backend in kernels.BACKENDS:
+        if not is_left.any():
+            break
+        taken = is_left & backend.can_take(descriptors)
+        if taken.all():
+            return [backend(rest, descriptors, segments)]
+        if taken.any():
+            pairs = zip(rest, taken, strict=True)
+            mine = [tensor if is_mine else None for tensor, is_mine in pairs]
+            known = np.where(taken, descriptors, NO_TENSOR)
+            parts.append(backend(mine, known, segments))
+            is_left &= ~taken
+    return parts
+
+
 HALF_CLIPPED = (
     "scaling the gradients failed: some may be clipped and others not. "
     "The clip's state is that before the step: call clear_grad() and "
@@ -110,8 +147,8 @@ def refuse_nonfinite(
     part: only those raise that found it. After the all-reduce of gradients
     these are all.
     """
-    lost = [keys[i] for i in np.flatnonzero(~np.isfinite(norm.numpy()))]
-    found = reducer.tell_everyone(bool(lost), lost)
+    mine = [keys[i] for i in np.flatnonzero(~np.isfinite(norm.numpy()))]
+    found = reducer.gather_if_any(bool(mine), mine)
     places = []
     for key in dict.fromkeys(key for its_keys in found for key in its_keys):
         ranks = [str(rank) for rank, keys in enumerate(found) if key in keys]
@@ -124,3 +161,23 @@ def refuse_nonfinite(
             f"the gradient of {len(places)} tensors is not finite at step "
             f"{step}: {'; '.join(places)}"
         )
+
+
+def treat_nonfinite(
+    nonfinite: NonFinite, h: Tensor, norm: Tensor, num_nonfinite: Tensor
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Replace ``h`` where a norm is not finite, as ``nonfinite`` says.
+
+    Returns ``h``, which gradients to discard (bool ``[num_tensors]``; None:
+    none), and in how many steps each tensor was not finite.
+    """
+    if nonfinite == "raise":
+        return h, None, num_nonfinite
+    finite = paddle.isfinite(norm)
+    discard = paddle.logical_not(finite)
+    num_nonfinite = num_nonfinite + discard.astype("int32")
+    if nonfinite == "propagate":
+        h = paddle.where(finite, h, paddle.ones_like(h))
+        return h, None, num_nonfinite
+    h = paddle.where(finite, h, paddle.zeros_like(h))
+    return h, discard, num_nonfinite

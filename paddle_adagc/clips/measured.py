@@ -13,9 +13,10 @@ import paddle
 from paddle import Tensor
 from paddle.nn.clip import ClipGradBase
 
-from paddle_adagc.clips.base import Pairs, TensorScalingClip
-from paddle_adagc.clips.metrics import Rows
-from paddle_adagc.clips.stateful import Decision, State
+from paddle_adagc.clips.base import TensorScalingClip
+from paddle_adagc.clips.last_step import Rows
+from paddle_adagc.clips.lookup import Pairs
+from paddle_adagc.clips.step import Decision, Step
 from paddle_adagc.guards import eager
 from paddle_adagc.parallel.units import Declared
 
@@ -90,7 +91,7 @@ class _Probe(TensorScalingClip):
     With a probe ``after`` the clip ``h`` is what the norms shrank by.
     """
 
-    _step_to_compare = sys.maxsize  # fleet's own clip may differ by rank
+    step_to_compare = sys.maxsize  # fleet's own clip may differ by rank
 
     def __init__(self, after: _Probe | None = None) -> None:
         super().__init__(nonfinite="propagate")
@@ -107,8 +108,11 @@ class _Probe(TensorScalingClip):
             rows.columns["h"] = h
         return rows
 
-    def _advance(self, step: int, norm: Tensor, state: State) -> Decision:
-        return paddle.ones_like(norm), {}
+    def advance(self, step: Step) -> Decision:
+        """Leave everything as it is."""
+        return Decision(paddle.ones_like(step.norm), {})
 
-    def _scale_(self, gradients: Any, found: Any, norm: Any, h: Any) -> Tensor:
-        return self._treat_nonfinite(h, norm)[0]
+    def _scale_(
+        self, found: Any, step: Step, h: Tensor, discard: Any
+    ) -> Tensor:
+        return h

@@ -1,6 +1,6 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What a clip carries from step to step, and shows between two steps."""
+"""A clip between two steps: its model, its state, its numbers."""
 
 from __future__ import annotations
 
@@ -10,34 +10,27 @@ from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 import paddle
-from paddle import Tensor
+from paddle.distributed.communication.group import Group
 from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.checks import check_choice, name_hint
 from paddle_adagc.clips.gradients import NonFinite
-from paddle_adagc.clips.metrics import Call, Rows, Snapshot, StuckTensors
-from paddle_adagc.clips.tensor_table import StepCount, TensorTable
-from paddle_adagc.guards import unchecked
+from paddle_adagc.clips.last_step import Call, LastStep, Reports, Rows
+from paddle_adagc.clips.memory import Memory, State
+from paddle_adagc.clips.step_count import StepCount
+from paddle_adagc.clips.tensors import Tensors
+from paddle_adagc.guards import fuses_tensors, unchecked
+from paddle_adagc.parallel.agreement import gather_state, warn_of_nonfinite
 from paddle_adagc.parallel.layout import TensorLayout
-from paddle_adagc.parallel.other_ranks import (
-    OtherRanks,
-    gather_state,
-    warn_of_lost,
-)
+from paddle_adagc.parallel.ranks import Ranks
 from paddle_adagc.parallel.reduce import Reducer
 from paddle_adagc.parallel.topology import Topology
 from paddle_adagc.parallel.units import Declared
 from paddle_adagc.state import ClipState, Quantity, warn_of_other_arguments
 
-State = dict[str, Tensor]
-"""Name of a quantity -> float32 ``[num_tensors]``; ``[1]`` of a global one."""
-
-Decision = tuple[Tensor, State]
-"""``h``, float32 ``[num_tensors]``, and what the rule keeps from now on."""
-
 
 class StatefulClip(ClipGradBase):
-    """A clip between two steps: names, state and numbers of the last step."""
+    """A clip between two steps; a step is :class:`.TensorScalingClip`'s."""
 
     def __new__(cls, *positional: Any, **named: Any) -> Any:
         """Name the argument that an unknown one stands for."""
@@ -55,61 +48,64 @@ class StatefulClip(ClipGradBase):
             raise TypeError(f"{cls.__name__}: {error}{hint}") from None
         return super().__new__(cls)
 
-    _optional: Sequence[str] = ()
+    optional_quantities: Sequence[str] = ()
     """Quantities that a loaded state may lack, or have without use."""
 
     def __init__(self, *, nonfinite: NonFinite = "zero") -> None:
         super().__init__()
         check_choice("nonfinite", nonfinite, get_args(NonFinite))
         self.nonfinite: NonFinite = nonfinite
-        self._kept: tuple[Quantity, ...] = ()
-        self._vectors: State = {}
-        self._num_lost = paddle.zeros([0], "int32")  # [num_tensors], of steps
-        self._told: dict[str, int] = {}  # lost until the last summary
-        self._table = TensorTable()
-        self._ranks = OtherRanks(type(self).__name__)
+        self.sharding_group: Group | None = None  # set by tensor fusion
+        self._tensors = Tensors()
+        self._memory = Memory()
         self._steps = StepCount()
-        self._before_step: tuple[StepCount, State] = self._steps, {}
-        self._warmup_start = 0
+        self._before = self._steps, self._memory  # the last step
+        self._ranks = Ranks(type(self).__name__)
+        self._calls: list[Call] = []  # of the last step
+        self._reports = Reports()
         self._has_loaded = False
-        self._calls: list[Call] = []
-        self._observed: set[int] = set()  # slots of tensors met
-        self._stuck = StuckTensors()
 
-    def _keep(self, *quantities: Quantity) -> None:
-        """Declare, once, what the rule carries from step to step."""
-        self._kept = quantities
-        self._forget()
+    def keep(self, *quantities: Quantity) -> None:
+        """Declare what the rule carries from step to step; once, at first.
 
-    @unchecked
-    def _forget(self) -> None:
-        self._vectors = {
-            q.name: paddle.full([int(q.is_global)], q.start, "float32")
-            for q in self._kept
-        }
+        Args:
+            *quantities: Each becomes a vector of ``step.state``, and a part of
+                the state that is saved.
+        """
+        memory = Memory(quantities, num_nonfinite=self._memory.num_nonfinite)
+        self._memory = memory.restarted(0)
 
-    def _current(self) -> State:
-        """Return what the rule keeps, with start values for new tensors."""
-        return {
-            q.name: self._grown(self._vectors[q.name], q.start, q.is_global)
-            for q in self._kept
-            if q.name in self._vectors
-        }
+    def check_layout(
+        self, layout: Sequence[TensorLayout], topology: Topology
+    ) -> None:
+        """Refuse, by ValueError, a model's layout that the rule cannot serve.
 
-    def _grown(
-        self, vector: Tensor, start: float, is_global: bool = False
-    ) -> Tensor:
-        num_new = len(self._table.keys) - vector.shape[0]
-        if num_new <= 0 or is_global:
-            return vector
-        new = paddle.full([num_new], start, vector.dtype)
-        return paddle.concat([vector, new])
+        Args:
+            layout: How each parameter lies over the ranks.
+            topology: This rank's place among them.
+        """
 
-    def _lost_so_far(self) -> Tensor:
-        """In how many steps each tensor was lost, int32 ``[num_tensors]``."""
-        return self._grown(self._num_lost, 0)
+    @property
+    def should_comm_on_shard_dim(self) -> bool:
+        """Paddle's switch for clips over fused buffers."""
+        return self.sharding_group is not None
 
-    def _config(self) -> dict[str, Any]:
+    @should_comm_on_shard_dim.setter
+    def should_comm_on_shard_dim(self, value: bool) -> None:
+        if value and not fuses_tensors():
+            raise RuntimeError(
+                f"{type(self).__name__} needs each tensor's own gradient, and "
+                "FSDP's buffers join several: use shard_optimizer with a "
+                "sharding stage, or fleet's sharding"
+            )
+        if value and not self._tensors.is_bound:
+            raise RuntimeError(
+                f"{type(self).__name__} needs to know the model under tensor "
+                "fusion, where a rank has slices of some tensors: call "
+                "clip.bind(model) before the first step"
+            )
+
+    def arguments(self) -> dict[str, Any]:
         """Return the constructor's arguments, which are attributes."""
         names: list[str] = []
         for cls in type(self).__mro__:
@@ -121,24 +117,10 @@ class StatefulClip(ClipGradBase):
 
     def __repr__(self) -> str:
         """Class and arguments."""
-        arguments = ", ".join(f"{k}={v!r}" for k, v in self._config().items())
+        arguments = ", ".join(f"{k}={v!r}" for k, v in self.arguments().items())
         return f"{type(self).__name__}({arguments})"
 
     __str__ = __repr__
-
-    def _tensor_metrics(self) -> State:
-        """Return what the rule knows per tensor, float32 ``[num_tensors]``."""
-        counts = {q.name for q in self._kept if q.absent is not None}
-        return {
-            name: vector.expand([len(self._table.keys)])
-            for name, vector in self._current().items()
-            if name not in counts
-        }
-
-    def _check_layout(
-        self, layout: Sequence[TensorLayout], topology: Topology
-    ) -> None:
-        """Refuse, by ValueError, a layout that the rule cannot work in."""
 
     @property
     def num_steps(self) -> int:
@@ -175,40 +157,26 @@ class StatefulClip(ClipGradBase):
             ValueError: The clip has a state for other tensors; no norm would be
                 right in the model's layout; or ``units`` do not fit the model.
         """
-        if self._calls and not self._table.is_bound:
+        if self._calls and not self._tensors.is_bound:
             raise RuntimeError(
                 f"bind() after {self.num_steps} steps: the tensors have "
                 "their names by now; call it before the first step"
             )
-        ranks = OtherRanks(type(self).__name__, model, units)
+        ranks = Ranks(type(self).__name__, model, units)
         if not ranks.meshes:
-            self._check_layout([*ranks.layout.values()], ranks.topology())
-        if self._table.is_bound and not self._table.names & ranks.layout.keys():
+            self.check_layout([*ranks.layout.values()], ranks.topology())
+        names = self._tensors.names
+        if self._tensors.is_bound and not names & ranks.layout.keys():
             warnings.warn(
                 f"this {type(self).__name__} was bound to another model, none "
                 "of whose parameters this one has: make a clip for each model",
                 stacklevel=2,
             )
-        if not (self.num_steps or self._has_loaded):
-            self._table = TensorTable()
-        self._take_names(ranks.layout)
-        self._ranks = ranks
-
-    @unchecked
-    def _take_names(self, layout: Mapping[str, TensorLayout]) -> None:
-        """Bind the table, and follow it with all that is per tensor."""
-        vectors, num_lost = self._current(), self._lost_so_far()
-        slots_before = self._table.bind(layout)
-        index = paddle.to_tensor(slots_before, "int64")
-        self._num_lost = paddle.gather(num_lost, index)
-        for q in self._kept:
-            if q.name in vectors and not q.is_global:
-                self._vectors[q.name] = paddle.gather(vectors[q.name], index)
-        self._observed = {
-            slot
-            for slot, was in enumerate(slots_before)
-            if was in self._observed
-        }
+        has_state = self.num_steps or self._has_loaded
+        tensors = self._tensors if has_state else Tensors()
+        memory = self._known() if has_state else self._memory.reordered([])
+        self._memory = memory.reordered(tensors.bind(ranks.layout))
+        self._tensors, self._ranks = tensors, ranks
         self._resume_at(self.num_steps)
 
     def restart_warmup(self) -> None:
@@ -217,8 +185,7 @@ class StatefulClip(ClipGradBase):
         :attr:`num_steps` continues, and the state holds the restart. In a
         distributed run every rank has to call it, between two steps.
         """
-        self._forget()
-        self._warmup_start = self.num_steps
+        self._memory = self._memory.restarted(self.num_steps)
 
     @unchecked
     def state_dict(self) -> dict[str, Any]:
@@ -242,16 +209,20 @@ class StatefulClip(ClipGradBase):
         Raises:
             RuntimeError: Ranks disagree about a number that they all follow.
         """
-        mine = self._state(), *self._met_and_lost()
-        return gather_state(*mine, self._kept).to_dict()
+        mine = self._state(), *self._observed()
+        return gather_state(*mine, self._memory.quantities).to_dict()
+
+    def _known(self) -> Memory:
+        """Return the memory of all tensors that are known."""
+        return self._memory.grown(len(self._tensors.keys))
 
     @unchecked
-    def _met_and_lost(self) -> tuple[set[str], dict[str, int]]:
-        """Return the tensors met, and in how many steps which were lost."""
-        keys = self._table.keys
-        counts = self._lost_so_far().tolist()
-        lost = {k: n for k, n in zip(keys, counts, strict=True) if n}
-        return {keys[slot] for slot in self._observed}, lost
+    def _observed(self) -> tuple[set[str], dict[str, int]]:
+        """Return the tensors observed; key -> steps with Inf or NaN."""
+        keys = self._tensors.keys
+        counts = self._known().num_nonfinite.tolist()
+        nonfinite = {k: n for k, n in zip(keys, counts, strict=True) if n}
+        return {keys[index] for index in self._tensors.observed}, nonfinite
 
     @unchecked
     def set_state_dict(
@@ -278,19 +249,18 @@ class StatefulClip(ClipGradBase):
             ValueError: It is not a state of this class and of this model's
                 tensors, or ``rename`` does not fit them.
         """
-        owner, mine = type(self).__name__, self._config()
+        owner, mine = type(self).__name__, self.arguments()
+        quantities, memory = self._memory.quantities, self._known()
         loaded = ClipState.from_dict(state).renamed(rename or {})
-        loaded = loaded.fitted(owner, mine, self._kept, self._optional)
+        loaded = loaded.fitted(
+            owner, mine, quantities, self.optional_quantities
+        )
         values = loaded.values
-        if any(not q.is_global for q in self._kept):
-            self._table.adopt(loaded.keys)
-            values = loaded.values_of(self._table.keys)
-        self._vectors = {
-            name: paddle.to_tensor(vector.reshape(-1), "float32")
-            for name, vector in values.items()
-        }
+        if any(not q.is_global for q in quantities):
+            memory = memory.reordered(self._tensors.adopt(loaded.keys))
+            values = loaded.values_of(self._tensors.keys)
+        self._memory = memory.loaded(values, loaded.warmup_start)
         self._has_loaded = True
-        self._warmup_start = loaded.warmup_start
         self._resume_at(loaded.step)
         warn_of_other_arguments(mine, loaded.config)
 
@@ -313,11 +283,15 @@ class StatefulClip(ClipGradBase):
         return {"step": self.num_steps - 1, **rows.metrics()}
 
     @unchecked
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> LastStep:
         """Return the last step's vectors, which later steps do not change."""
-        total = self._lost_so_far()
-        per_tensor = {**self._tensor_metrics(), "nonfinite_total": total}
-        return Snapshot(self._calls, [*self._table.keys], per_tensor)
+        counts = {"nonfinite_total": self._known().num_nonfinite}
+        per_tensor = {**self._tensor_metrics(), **counts}
+        return LastStep(self._calls, [*self._tensors.keys], per_tensor)
+
+    def _tensor_metrics(self) -> State:
+        """Return what the rule knows per tensor, float32 ``[num_tensors]``."""
+        return self._known().metrics()
 
     def full_metrics(self) -> dict[str, Any]:
         """Return :meth:`metrics` of the whole model, each tensor once.
@@ -353,16 +327,11 @@ class StatefulClip(ClipGradBase):
             200 steps or more, of which a warning tells).
         """
         rows, step = self._rows_of_all_ranks(), self.num_steps - 1
-        stuck = self._stuck.see(step, rows)
-        met, lost = self._met_and_lost()
-        news = {
-            key: n - self._told.get(key, 0)
-            for key, n in lost.items()
-            if n != self._told.get(key)
-        }
-        self._told = lost
-        reducer = self._known_reducer()
-        warn_of_lost(reducer.tell_everyone(bool(news), (met, news)))
+        stuck = self._reports.find_stuck(step, rows)
+        observed, nonfinite = self._observed()
+        new = self._reports.new_nonfinite(nonfinite)
+        reducer = self._find_reducer()
+        warn_of_nonfinite(reducer.gather_if_any(bool(new), (observed, new)))
         summary = {"step": step, **rows.summary(), "stuck": stuck}
         return summary | ({"tensors": rows.by_tensor()} if tensors else {})
 
@@ -371,7 +340,7 @@ class StatefulClip(ClipGradBase):
         return self.snapshot().rows()
 
     def _rows_of_all_ranks(self) -> Rows:
-        reducer = self._known_reducer()
+        reducer = self._find_reducer()
         if not (self._calls or self.num_steps):
             warnings.warn(
                 f"no step went through this {type(self).__name__}, so its "
@@ -386,22 +355,20 @@ class StatefulClip(ClipGradBase):
     @unchecked
     def _state(self) -> ClipState:
         """Return the state; it shares the device's vectors."""
-        values, keys = self._current(), self._table.keys
-        for q in self._kept:
-            if q.is_global:
-                values[q.name] = values[q.name].reshape([])
+        memory, keys = self._known(), self._tensors.keys
+        values = memory.values()
         if not any(vector.ndim for vector in values.values()):
             keys = []
-        config, start = self._config(), self._warmup_start
+        config, start = self.arguments(), memory.start
         return ClipState(self.num_steps, config, tuple(keys), values, start)
 
     def _resume_at(self, num_steps: int) -> None:
         self._steps = self._steps.resumed_at(num_steps)
         self._calls = []
-        self._stuck = StuckTensors()
+        self._reports.forget_stuck()
 
-    def _known_reducer(self) -> Reducer:
-        """Return the sums over ranks, known from the first step on."""
-        table, ranks = self._table, self._ranks
-        layout = table.layout if table.is_bound else None
-        return ranks.reducer or ranks.find_reducer(layout, len(table.keys))
+    def _find_reducer(self) -> Reducer:
+        """Return the sums over ranks, looked up by the first step."""
+        tensors = self._tensors
+        layout = tensors.layout if tensors.is_bound else None
+        return self._ranks.find_reducer(layout, len(tensors.keys))

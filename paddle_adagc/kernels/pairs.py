@@ -41,7 +41,7 @@ class KnownPairs(NamedTuple):
     """The pairs of a call that are to be clipped."""
 
     pairs: list[tuple[Tensor, Tensor]]
-    slots: list[int]  # first slot of each one's parameter
+    indexes: list[int]  # first index of each one's parameter
     gradients: list[Tensor | None]  # by place
     descriptors: np.ndarray | None  # host.DESCRIPTOR of each, if they were read
 
@@ -61,10 +61,10 @@ class PairReader:
 
     def _know(self, known: dict[int, tuple[weakref.ref[Tensor], int]]) -> None:
         self._known = known  # by identity: a parameter and its first slot
-        self._slots = [slot for _, slot in known.values()]
+        self._indexes = [index for _, index in known.values()]
         self._ids = np.array([*known], np.uint64)
         self._order = np.arange(len(known))
-        self._index: Any = self._ids  # not that of any pass
+        self._places: Any = self._ids  # not those of any pass
 
     def _forget_dead(self) -> None:
         """Forget those whose identity another tensor may get."""
@@ -74,36 +74,36 @@ class PairReader:
             self._know({k: v for k, v in items if v[0]() is not None})
 
     def remember(
-        self, parameters: Sequence[Tensor], slots: Sequence[int]
+        self, parameters: Sequence[Tensor], indexes: Sequence[int]
     ) -> None:
-        """Know the parameters of a call, too, whose first slots these are."""
+        """Know the parameters of a call, too, whose first indexes these are."""
         self._forget_dead()
         new = {
-            id(parameter): (weakref.ref(parameter, self._dead.append), slot)
-            for parameter, slot in zip(parameters, slots, strict=True)
+            id(parameter): (weakref.ref(parameter, self._dead.append), index)
+            for parameter, index in zip(parameters, indexes, strict=True)
             if id(parameter) not in self._known
         }
         if new:
             self._know(self._known | new)
 
     def read(
-        self, pairs: list[Any], index: Mapping[int, int] | None, length: int
+        self, pairs: list[Any], places: Mapping[int, int] | None, length: int
     ) -> KnownPairs | None:
         """Read the pairs of a call, and mark what lies on a GPU as written to.
 
-        ``index`` is first slot -> place of the parameter's gradient, in a list
-        of ``length``; None: the slot is the place. Gives None where a pair is
+        ``places``: first index -> place of the parameter's gradient, in a list
+        of ``length``; None: the index is the place. Gives None where a pair is
         not of a known parameter and a dense tensor, and where Paddle or a
         missing compiler do not let us.
         """
         self._forget_dead()
-        if not self._slots or (read_pairs := _reader()) is None:
+        if not self._indexes or (read_pairs := _reader()) is None:
             return None
-        if index is not self._index:
-            places = self._slots
-            if index is not None:
-                places = [index.get(slot, -1) for slot in self._slots]
-            self._index, self._where = index, np.array(places, np.int64)
+        if places is not self._places:
+            where = self._indexes
+            if places is not None:
+                where = [places.get(index, -1) for index in self._indexes]
+            self._places, self._where = places, np.array(where, np.int64)
             self._addresses = self._ids.ctypes.data, self._where.ctypes.data
         found = np.empty(len(pairs), np.int64)
         gradients: list[Tensor | None] = [None] * length
@@ -115,12 +115,12 @@ class PairReader:
         )
         if num_read < len(pairs):
             return None
-        slots = self._slots
+        indexes = self._indexes
         if not np.array_equal(found, self._order):
             is_clipped = found >= 0
             pairs = [*itertools.compress(pairs, is_clipped)]
-            slots = [slots[i] for i in found[is_clipped].tolist()]
-        return KnownPairs(pairs, slots, gradients, descriptors)
+            indexes = [indexes[i] for i in found[is_clipped].tolist()]
+        return KnownPairs(pairs, indexes, gradients, descriptors)
 
 
 @functools.cache

@@ -28,26 +28,18 @@ all ranks.
 
 from __future__ import annotations
 
-import functools
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 import paddle
 import paddle.distributed as dist
 from paddle import Tensor
-from paddle.distributed.auto_parallel.api import (
-    _ShardOptimizer,
-    dtensor_from_local,
-)
-from paddle.distributed.auto_parallel.process_mesh import (
-    get_unique_process_mesh_map,
-)
-from paddle.distributed.communication.group import Group
+from paddle.distributed.auto_parallel.api import dtensor_from_local
 
-from paddle_adagc.parallel.layout import Ranks, Spread, TensorLayout, spread_of
-from paddle_adagc.parallel.topology import Axis, Topology, is_called_by
+from paddle_adagc.parallel.layout import TensorLayout
+from paddle_adagc.parallel.topology import Axis, Topology
 
 T = TypeVar("T")
 
@@ -109,7 +101,7 @@ class Reducer:
     """The sums of a rank in every step; by default it holds everything.
 
     Args:
-        reductions: Groups, or meshes of one dimension, and the slots that are
+        reductions: Groups, or meshes of one dimension, and the indexes that are
             summed over each; the same on all of its ranks, in this order.
         counts: Whether this rank, and no other, counts a tensor's norm.
         model: Tensor-parallel ranks.
@@ -132,8 +124,8 @@ class Reducer:
         self.num_tp_ranks, self._tp_group = model.size, model.group
         self._world, self._everyone = world, everyone or world
         self._indices = [
-            paddle.to_tensor(np.array(slots, np.int64))
-            for _, slots in reductions
+            paddle.to_tensor(np.array(indexes, np.int64))
+            for _, indexes in reductions
         ]
         self._counts: Tensor | None = None  # bool [num_tensors]
         if world is not None:
@@ -179,16 +171,16 @@ class Reducer:
         """Whether the flag is set on any rank; waits for all of them."""
         return any(self.gather(flag))
 
-    def tell_everyone(self, is_news: bool, value: T) -> list[T]:
-        """Values of all ranks, data-parallel ones too, if any rank has news.
+    def gather_if_any(self, flag: bool, value: T) -> list[T]:
+        """Values of all ranks, data-parallel ones too, if a flag is set on any.
 
-        One all-reduce of one number; if there are news, one gather.
+        One all-reduce of one number; if it is set, one gather.
         """
         if self._everyone is not None:
-            flag = paddle.to_tensor([int(is_news)], "int32")
-            dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=self._everyone)
-            is_news = bool(flag.item())
-        return _gather(value, self._everyone) if is_news else []
+            flags = paddle.to_tensor([int(flag)], "int32")
+            dist.all_reduce(flags, op=dist.ReduceOp.MAX, group=self._everyone)
+            flag = bool(flags.item())
+        return _gather(value, self._everyone) if flag else []
 
 
 def make_reducer(layout: Sequence[TensorLayout], topology: Topology) -> Reducer:
@@ -196,9 +188,9 @@ def make_reducer(layout: Sequence[TensorLayout], topology: Topology) -> Reducer:
     check_layout(layout, topology)
     dense: list[int] = []
     own: list[int] = []  # experts with groups of their own
-    for slot, tensor in enumerate(layout):
+    for index, tensor in enumerate(layout):
         has_own = tensor.is_expert and topology.has_expert_groups
-        (own if has_own else dense).append(slot)
+        (own if has_own else dense).append(index)
     sums = [
         (topology.model, [i for i in dense if layout[i].is_tp_split]),
         (topology.expert, [i for i in own if layout[i].is_split_over_experts]),
@@ -213,9 +205,9 @@ def make_reducer(layout: Sequence[TensorLayout], topology: Topology) -> Reducer:
     holds_parts = topology.splits_model or any(t.is_expert for t in layout)
     return Reducer(
         [
-            (axis.group, slots)
-            for axis, slots in sums
-            if axis.size > 1 and slots
+            (axis.group, indexes)
+            for axis, indexes in sums
+            if axis.size > 1 and indexes
         ],
         [_counts(tensor, topology) for tensor in layout],
         topology.model,
@@ -259,138 +251,3 @@ def _gather(value: T, group: Any) -> list[T]:
     values: list[T] = []
     dist.all_gather_object(values, value, group=group)
     return values
-
-
-class Meshes:
-    """What a clip knows of the tensors that lie on meshes.
-
-    ``layout`` has a model's tensors by slot; their gradients may lie in other
-    ways, and are asked in every step.
-    """
-
-    def __init__(self, layout: Iterable[TensorLayout] = ()) -> None:
-        self._bound = {
-            slot: tensor.spread
-            for slot, tensor in enumerate(layout)
-            if tensor.spread is not None
-        }
-        self._spreads = self._bound
-        self._reducer: Reducer | None = None  # of the last step
-
-    def __bool__(self) -> bool:
-        """Whether there is such a tensor."""
-        return bool(self._spreads)
-
-    def local_parts(
-        self, slots: Iterable[int], pairs: Iterable[tuple[Tensor, Tensor]]
-    ) -> list[tuple[Tensor, Tensor]]:
-        """Return parameters and this rank's parts of their gradients.
-
-        Summands (``Partial``) are added up before, in place. Pairs that lie on
-        other ranks alone are left out.
-        """
-        found = dict(self._spreads)
-        here: list[tuple[Tensor, Tensor]] = []
-        for slot, (parameter, gradient) in zip(slots, pairs, strict=True):
-            if gradient.is_dist():
-                _add_up_(gradient)
-            spread = spread_of(gradient)
-            if spread is not None:
-                found[slot] = spread
-            if spread is None or dist.get_rank() in spread.ranks:
-                here.append((parameter, local_value(gradient)))
-        self._update(found)
-        return here
-
-    def slices(
-        self, group: Group, pairs: Iterable[tuple[Tensor, Tensor]]
-    ) -> list[tuple[Tensor, Tensor]]:
-        """Return parameters and this rank's slices, under tensor fusion.
-
-        Each is summed over all ranks of the ``group`` that share the buffers,
-        and over the dimensions on which its parameter is ``Shard``.
-        """
-        ranks = tuple(group.ranks)
-        self._update(
-            {
-                slot: Spread(spread.ranks, ((-1, ranks), *spread.groups))
-                for slot, spread in self._bound.items()
-            }
-        )
-        return [(parameter, local_value(g)) for parameter, g in pairs]
-
-    def _update(self, spreads: dict[int, Spread]) -> None:
-        if spreads != self._spreads:
-            self._spreads = spreads
-            self._reducer = None
-
-    def split_slots(self) -> list[int]:
-        """Slots of the gradients of which this rank has a part alone."""
-        return [slot for slot, s in self._spreads.items() if s.groups]
-
-    def reducer(self, num_tensors: int) -> Reducer:
-        """Return the sums of a step, for vectors of ``num_tensors`` entries."""
-        if self._reducer and len(self._reducer.counts) == num_tensors:
-            return self._reducer
-        rank, num_ranks = dist.get_rank(), dist.get_world_size()
-        counts = [rank == 0] * num_tensors  # where every rank holds the tensor
-        slots: dict[tuple[int, Ranks], list[int]] = {}
-        for slot, spread in sorted(self._spreads.items()):
-            counts[slot] = rank == min(spread.ranks)
-            for group in spread.groups:
-                slots.setdefault(group, []).append(slot)
-        world = None
-        if any(len(s.ranks) < num_ranks for s in self._spreads.values()):
-            if not dist.is_initialized():
-                raise RuntimeError(
-                    "tensors lie on different meshes, and their norms have to "
-                    "be added up over all ranks: call paddle.distributed."
-                    "init_parallel_env() first"
-                )
-            world = dist.get_group()
-        # All ranks sum over dimension 0 first: else a rank would add what
-        # another has summed already. One order means no waiting in a circle.
-        reductions = [(_line(g[1]), slots[g]) for g in sorted(slots)]
-        self._reducer = Reducer(reductions, counts, world=world)
-        return self._reducer
-
-
-@functools.cache
-def _line(ranks: Ranks) -> dist.ProcessMesh:
-    """Return a mesh of one dimension."""
-    return dist.ProcessMesh([*ranks], dim_names=["ranks"])
-
-
-def any_is_distributed(pairs: Iterable[tuple[Tensor, Tensor]]) -> bool:
-    """Whether a gradient is a ``DistTensor``; asks none without a mesh."""
-    return bool(get_unique_process_mesh_map()) and any(
-        gradient.is_dist() for _, gradient in pairs
-    )
-
-
-def local_value(tensor: Tensor) -> Tensor:
-    """Return this rank's part, in the same memory; a dense tensor itself."""
-    return tensor._local_value() if tensor.is_dist() else tensor
-
-
-def fuses_tensors() -> bool:
-    """Whether ``_ShardOptimizer``, and not FSDP, announces slices."""
-    return is_called_by(_ShardOptimizer._tensor_fusion)
-
-
-def makes_states_only() -> bool:
-    """Whether this step, with gradients of 0, makes the optimizer's states."""
-    return is_called_by(_ShardOptimizer.state_dict)
-
-
-def _add_up_(gradient: Tensor) -> None:
-    """Replace ``Partial`` placements by ``Replicate``, as AdamW would."""
-    placements = gradient.placements
-    if not any(placement.is_partial() for placement in placements):
-        return
-    whole = dist.reshard(
-        gradient,
-        gradient.process_mesh,
-        [dist.Replicate() if p.is_partial() else p for p in placements],
-    )
-    gradient.get_tensor()._share_data_with(whole.get_tensor())

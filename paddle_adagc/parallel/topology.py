@@ -5,9 +5,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
-from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
 import paddle.distributed as dist
@@ -16,14 +13,6 @@ from paddle.distributed.fleet.base.topology import EPHybridCommunicateGroup
 from paddle.distributed.fleet.meta_parallel.sharding import (
     group_sharded_stage3,
 )
-
-
-def is_called_by(function: Callable[..., Any]) -> bool:
-    """Whether a Python function is among the callers."""
-    frame: FrameType | None = sys._getframe()
-    while frame is not None and frame.f_code is not function.__code__:
-        frame = frame.f_back
-    return frame is not None
 
 
 @dataclasses.dataclass(frozen=True)

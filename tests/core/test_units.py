@@ -252,16 +252,16 @@ def test_marks_and_names_are_recognised():
             setattr(model[0].weight1, mark, value)
         clip = ClipGradByAdaGC()
         clip.bind(model)
-        assert clip._table.keys == [
+        assert clip._tensors.keys == [
             *(f"{name}.{e}.weight1" for e in range(2)),
             f"{name}.weight2",
         ]
     convolution = paddle.nn.Conv1D(2, 2, 2)
     clip = ClipGradByAdaGC()
     clip.bind(convolution)
-    assert clip._table.keys == ["weight", "bias"]
+    assert clip._tensors.keys == ["weight", "bias"]
     clip.bind(convolution, units=lambda key, p: p.ndim == 3 and "experts")
-    assert clip._table.keys == ["0.weight", "1.weight", "bias"]
+    assert clip._tensors.keys == ["0.weight", "1.weight", "bias"]
 
 
 @pytest.mark.parametrize(

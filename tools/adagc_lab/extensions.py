@@ -20,7 +20,7 @@ from paddle_adagc import rule
 from paddle_adagc.checks import check_choice, check_not_negative, check_positive
 from paddle_adagc.clips import registry
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
-from paddle_adagc.clips.stateful import State
+from paddle_adagc.clips.step import Decision, Step
 from paddle_adagc.state import Quantity
 
 PRESETS = ("paper", "robust")
@@ -45,7 +45,10 @@ class DeviationAdaGC(ClipGradByAdaGC):
     tensor.
     """
 
-    _optional = (*ClipGradByAdaGC._optional, "deviation")
+    optional_quantities = (
+        *ClipGradByAdaGC.optional_quantities,
+        "deviation",
+    )
 
     def __init__(self, *, lambda_dev: float, **values: Any) -> None:
         self.lambda_dev = check_positive("lambda_dev", lambda_dev)
@@ -56,19 +59,19 @@ class DeviationAdaGC(ClipGradByAdaGC):
                 f"{self.overrides.settings}"
             )
 
-    def _config(self) -> dict[str, Any]:
-        return {"lambda_dev": self.lambda_dev, **super()._config()}
+    def arguments(self) -> dict[str, Any]:
+        return {"lambda_dev": self.lambda_dev, **super().arguments()}
 
     def _quantities(self) -> list[Quantity]:
         deviation = Quantity(name="deviation", start=0.0, tolerance=1e-2)
         return [*super()._quantities(), deviation]
 
-    def _advance(
-        self, step: int, norm: Tensor, state: State
-    ) -> tuple[Tensor, State]:
-        h, new = super()._advance(step, norm, state)
-        gamma, deviation = state["gamma"], state["deviation"]
-        if self._is_adaptive(step):
+    def advance(self, step: Step) -> Decision:
+        """Widen the threshold by the deviation."""
+        h, new, _ = super().advance(step)
+        norm, gamma = step.norm, step.state["gamma"]
+        deviation = step.state["deviation"]
+        if self._is_adaptive(step.index):
             wide = gamma + self.lambda_dev * deviation
             h = paddle.maximum(h, rule.adaptive_scale(norm, wide, 1.0))
             new["gamma"] = rule.moving_average(h * norm, gamma, self.beta)
@@ -77,10 +80,7 @@ class DeviationAdaGC(ClipGradByAdaGC):
         average = self.beta * deviation + (1.0 - self.beta) * change
         known = paddle.logical_and(_observed(passed), paddle.isfinite(gamma))
         new["deviation"] = paddle.where(known, average, deviation)
-        return h, new
-
-    def _fused_advance(self, *arguments: Any) -> None:
-        """There is no kernel of this rule."""
+        return Decision(h, new)
 
 
 class RobustAdaGC(ClipGradByAdaGC):
@@ -96,36 +96,35 @@ class RobustAdaGC(ClipGradByAdaGC):
     double in 70 steps. Costs 4 more bytes per tensor.
     """
 
-    _optional = (*ClipGradByAdaGC._optional, "outliers")
+    optional_quantities = (
+        *ClipGradByAdaGC.optional_quantities,
+        "outliers",
+    )
 
     def __init__(
         self, *, lambda_rel: float = LAMBDA_REL, **values: Any
     ) -> None:
         super().__init__(lambda_rel=lambda_rel, **values)
 
-    def _config(self) -> dict[str, Any]:
-        return {"preset": "robust", **super()._config()}
+    def arguments(self) -> dict[str, Any]:
+        return {"preset": "robust", **super().arguments()}
 
     def _quantities(self) -> list[Quantity]:
         outliers = Quantity(name="outliers", start=0.0, absent=0.0)
         return [*super()._quantities(), outliers]
 
-    def _advance(
-        self, step: int, norm: Tensor, state: State
-    ) -> tuple[Tensor, State]:
-        h, new = super()._advance(step, norm, state)
-        new["outliers"] = outliers = state["outliers"]
-        if not self._is_adaptive(step):
-            return h, new
+    def advance(self, step: Step) -> Decision:
+        """Scale outliers down further, while there are few."""
+        h, new, _ = super().advance(step)
+        new["outliers"] = outliers = step.state["outliers"]
+        if not self._is_adaptive(step.index):
+            return Decision(h, new)
         cube = h * h * h
         count = _LEAK * outliers + (1.0 - h * cube)
-        new["outliers"] = paddle.where(_observed(norm), count, outliers)
+        new["outliers"] = paddle.where(_observed(step.norm), count, outliers)
         # Continuous: ranks whose norms differ by rounding stay together.
         doubt = (_MANY_OUTLIERS + 1.0 - outliers).clip(min=0.0, max=1.0)
-        return h * (doubt * cube + (1.0 - doubt)), new
-
-    def _fused_advance(self, *arguments: Any) -> None:
-        """There is no kernel of this rule."""
+        return Decision(h * (doubt * cube + (1.0 - doubt)), new)
 
 
 def _observed(norm: Tensor) -> Tensor:

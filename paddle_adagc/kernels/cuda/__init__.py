@@ -225,7 +225,9 @@ def adaptive_step(
     each norm was not finite, int32. A tensor with a non-finite norm is ``lost``
     if ``zeroes_nonfinite``, else its ``h`` is 1. Returns new vectors; None if
     this is no NVIDIA GPU, has no kernels, or a vector is of no tensors, of
-    another dtype or lies elsewhere: Paddle's operators then move it.
+    another dtype or lies elsewhere: Paddle's operators then move it. None, too,
+    for ``beta`` below 0.5: the kernel's sum begins at gamma, and would lose the
+    digits of a small norm beside a large gamma (:func:`.rule.between`).
     """
     kernels = load_kernels(current_device())
     if kernels is None:
@@ -238,6 +240,7 @@ def adaptive_step(
         or (known["device"] != host.CUDA << 8 | kernels.device).any()
         or (known["size"] != gamma.size).any()
         or gamma.size == 0
+        or beta < 0.5
     ):
         return None
     rule = launch.Rule(lambda_rel, 1.0 - beta, not zeroes_nonfinite)

@@ -22,6 +22,7 @@ from paddle_adagc import (
 pytestmark = pytest.mark.usefixtures("backend")
 
 HALVES = {"lambda_rel": 2.0, "beta": 0.5}
+LATEST = {"t_start": 0, "beta": 0.0, "lambda_rel": 2.0}
 
 
 @pytest.mark.parametrize(
@@ -60,6 +61,12 @@ HALVES = {"lambda_rel": 2.0, "beta": 0.5}
                 [[0.5, 0.5]] * 2 + [[0.375, 0.75], [0.3125, 0.75]],
             )
             for nothing in (0.0, None)
+        ),
+        (  # a small norm after a large one is no 0
+            LATEST,
+            [[1.0], [1e-9], [1.0]],
+            [[1.0], [1e-9], [2e-9]],
+            [[1.0], [1e-9], [2e-9]],
         ),
         (
             {"init": "threshold", "t_start": 2, "lambda_rel": 1.0},

@@ -59,7 +59,7 @@ def test_float64_units_within_the_bound_keep_their_bits():
 def test_split_tensor_has_to_say_along_which_axis(monkeypatch, split_axis):
     topology = Topology(model=Axis(0, 2))
     monkeypatch.setattr(
-        "paddle_adagc.parallel.other_ranks.read_topology", lambda: topology
+        "paddle_adagc.parallel.ranks.read_topology", lambda: topology
     )
     model = paddle.nn.Linear(2, 3)
     model.weight.is_distributed = True
@@ -70,7 +70,7 @@ def test_split_tensor_has_to_say_along_which_axis(monkeypatch, split_axis):
     else:
         model.weight.split_axis = split_axis
         clip.bind(model)
-        assert clip._table.layout[0].split_axis == 0
+        assert clip._tensors.layout[0].split_axis == 0
 
 
 def test_only_clipped_tensors_count():

@@ -8,8 +8,7 @@ import pytest
 from helpers import product_rounding, strided_gradient
 
 from paddle_adagc import kernels
-from paddle_adagc.clips.gradients import GradientList
-from paddle_adagc.kernels import split
+from paddle_adagc.clips.gradients import GradientList, split
 from paddle_adagc.kernels.cuda.launch import CHUNK
 
 pytestmark = pytest.mark.usefixtures("backend")

@@ -116,7 +116,7 @@ def test_units_are_muon_s_slices(options, is_shared, keys):
     clip.bind(net, units=muon_units(net, options))
     uncut = [f"{NAME}.{e}.weight2" for e in range(EXPERTS)]
     uncut += ["norm.weight", "norm.bias"]
-    assert sorted(clip._table.keys) == sorted([*keys, *uncut])
+    assert sorted(clip._tensors.keys) == sorted([*keys, *uncut])
     gradient = paddle.arange(64.0).reshape([4, 16])
     slices = gradient.numpy().reshape(4, 8, 2)
     clip([(net.attention.qkv_proj.weight, gradient)])
@@ -215,4 +215,4 @@ def test_slices_over_ranks_are_those_of_one_process(layout, is_shared):
 def test_a_trainer_with_muon_clips_its_slices(tmp_path, optim, number):
     kind = types.SimpleNamespace(value=optim)
     made = clipping(tmp_path, model=make_net(), optim=kind, **OPTIONS)
-    assert len(made.clip._table.keys) == number
+    assert len(made.clip._tensors.keys) == number

@@ -15,7 +15,7 @@ import pytest
 from helpers import strided_gradient
 from paddle import _C_ops
 
-from paddle_adagc import kernels
+from paddle_adagc.clips import gradients
 from paddle_adagc.clips.gradients import GradientList
 from paddle_adagc.kernels import cuda as runtime
 from paddle_adagc.kernels import host, operators
@@ -41,7 +41,7 @@ def elsewhere(monkeypatch, cuda):
 
 
 def assert_operators():
-    (part,) = kernels.split([paddle.ones([2])])
+    (part,) = gradients.split([paddle.ones([2])])
     assert isinstance(part, OperatorTensors)
     assert part.squared_norms().tolist() == [2.0]
 
@@ -65,7 +65,7 @@ def test_only_nvidia_devices_are_asked_for_cuda(
     monkeypatch.setattr(ctypes, "CDLL", None)
     assert runtime.current_device() == device
     if device is None:
-        (part,) = kernels.split([paddle.ones([2])])
+        (part,) = gradients.split([paddle.ones([2])])
         assert isinstance(part, host.HostTensors) == (name == "cpu")
 
 

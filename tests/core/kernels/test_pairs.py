@@ -15,7 +15,7 @@ import pytest
 from helpers import make_parameters
 
 from paddle_adagc import ClipGradByAdaGC
-from paddle_adagc.clips import base
+from paddle_adagc.clips import lookup
 from paddle_adagc.kernels import host, pairs
 from paddle_adagc.kernels.pairs import PairReader
 
@@ -47,9 +47,9 @@ def test_what_a_pass_finds():
     listed[3][0].need_clip = False
     order = [4, 1, 0, 3, 2]
     found = reader.read([listed[i] for i in order], None, 6)
-    assert found.slots == [4, 1, 2]
-    assert_same(found.pairs, [listed[i] for i in found.slots])
-    wanted = [listed[i][1] if i in found.slots else None for i in range(6)]
+    assert found.indexes == [4, 1, 2]
+    assert_same(found.pairs, [listed[i] for i in found.indexes])
+    wanted = [listed[i][1] if i in found.indexes else None for i in range(6)]
     assert_same(found.gradients, wanted)
     np.testing.assert_array_equal(found.descriptors, host.describe(wanted))
 
@@ -87,7 +87,7 @@ def test_other_pairs_are_left_to_python(other):
         wrong[place] = other(*wrong[place])
         assert reader.read(wrong, None, 5) is None
     assert reader.read([*listed, listed[0]], None, 5) is None  # twice
-    assert reader.read(listed, None, 5).slots == [0, 1, 2, 3, 4]
+    assert reader.read(listed, None, 5).indexes == [0, 1, 2, 3, 4]
 
 
 def test_without_one_of_its_parts_there_is_no_pass(monkeypatch):
@@ -112,14 +112,14 @@ def test_a_new_tensor_with_an_old_identity_is_not_known(is_read):
     if is_read:
         assert reader.read([(reused, gradient)], None, 1) is None
     reader.remember([reused], [0])
-    assert reader.read([(reused, gradient)], None, 1).slots == [0]
+    assert reader.read([(reused, gradient)], None, 1).indexes == [0]
 
 
 def test_dead_parameters_are_forgotten_and_others_are_not():
     reader, listed = known()
     del listed[1:3]
     gc.collect()
-    assert reader.read(listed, None, 5).slots == [0, 3, 4]
+    assert reader.read(listed, None, 5).indexes == [0, 3, 4]
     assert len(reader._known) == 3  # and none is kept alive
 
 
@@ -141,8 +141,8 @@ def test_a_reader_knows_each_parameter_once_in_any_number_of_groups():
         reader.remember([p for p, _ in listed], [*range(5)])
     assert len(reader._known) == 8
     group = [(p, paddle.ones([2])) for p in more[::-1]]
-    assert reader.read(group, None, 8).slots == [7, 6, 5]
-    assert reader.read(listed, None, 8).slots == [0, 1, 2, 3, 4]
+    assert reader.read(group, None, 8).indexes == [7, 6, 5]
+    assert reader.read(listed, None, 8).indexes == [0, 1, 2, 3, 4]
 
 
 def test_writing_is_told_on_a_gpu_only(monkeypatch):
@@ -175,14 +175,20 @@ def test_clips_step_as_without_the_pass(monkeypatch, backend, has_units):
     """With gaps, groups of changing order, and a change of need_clip."""
     backends.use(backend, monkeypatch)
     # Other tests of this process may have made meshes.
-    monkeypatch.setattr(base, "get_unique_process_mesh_map", dict)
+    monkeypatch.setattr(lookup, "get_unique_process_mesh_map", dict)
     shapes = [[4, 6], [3, 2, 2], [7], [2]]
     model = paddle.nn.ParameterList(make_parameters(shapes))
     clips = [ClipGradByAdaGC(t_start=2) for _ in range(2)]
     for clip in clips:
         units = {"^0$": {"parts": ["q", "k"]}, "^1$": "experts"}
         clip.bind(model, units=units if has_units else None)
-    num_read = []
+    looked_up, look_up = [], lookup._look_up
+
+    def counted(*arguments):
+        looked_up.append(step)
+        return look_up(*arguments)
+
+    monkeypatch.setattr(lookup, "_look_up", counted)
     for step in range(8):
         rng = np.random.default_rng(step)
         values = [rng.normal(size=shape) * 2.0**step for shape in shapes]
@@ -204,11 +210,10 @@ def test_clips_step_as_without_the_pass(monkeypatch, backend, has_units):
             with monkeypatch.context() as patch:
                 if clip is clips[1]:
                     patch.setattr(pairs, "_reader", lambda: None)
-                num_read.append(clip._read(listed) is not None)
                 clipped = clip(listed)
             assert [p for p, _ in clipped] == [p for p, _ in listed]
             found = [None if g is None else g.numpy() for _, g in clipped]
             gamma = clip.state_dict()["gamma"]
             results.append((found, gamma, clip.metrics()))
         np.testing.assert_equal(*results)
-    assert num_read == [False, False] + [True, False] * 7
+    assert looked_up == [0, *range(8)]  # once, where there is a pass

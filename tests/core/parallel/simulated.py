@@ -11,7 +11,7 @@ import paddle.distributed as dist
 
 from paddle_adagc.parallel.topology import Axis, Topology
 
-READ_TOPOLOGY = "paddle_adagc.parallel.other_ranks.read_topology"
+READ_TOPOLOGY = "paddle_adagc.parallel.ranks.read_topology"
 
 
 class Group(tuple):

@@ -28,8 +28,9 @@ from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.clips.agc import ClipGradByAGC
 from paddle_adagc.clips.compared import ClipGradByTensorWiseGC
 from paddle_adagc.kernels import cuda
-from paddle_adagc.parallel import other_ranks, reduce
-from paddle_adagc.parallel.other_ranks import OtherRanks, RankView, compare
+from paddle_adagc.parallel import agreement, reduce
+from paddle_adagc.parallel.agreement import RankView, compare
+from paddle_adagc.parallel.ranks import Ranks as RanksOfAClip
 from paddle_adagc.parallel.topology import Topology
 
 T_START = 2
@@ -95,7 +96,7 @@ def test_all_ranks_use_the_kernels_or_none(
     monkeypatch.setattr(cuda, "why_not", {3: mine}.__getitem__)
     monkeypatch.setattr(cuda, "leave_to_operators", lambda *a: found.append(a))
     for _ in range(2):  # only the first topology tells which ranks take part
-        OtherRanks("C").agree()
+        RanksOfAClip("C").agree()
     assert (asked, found) == ([mine] if device else [], left)
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == len(left)
@@ -114,7 +115,7 @@ def test_all_ranks_use_the_kernels_or_none(
 def test_norms_are_compared_once_after_the_warm_up(monkeypatch, make, step):
     compared = []
     monkeypatch.setattr(
-        other_ranks, "compare", lambda views, _: compared.append(views[0].norms)
+        agreement, "compare", lambda views, _: compared.append(views[0].norms)
     )
 
     def work(rank):
@@ -296,7 +297,7 @@ def test_step_of_sharding_stage_2_needs_a_known_group(
     monkeypatch, topology, is_refused
 ):
     monkeypatch.setattr(READ_TOPOLOGY, lambda: topology)
-    ranks = OtherRanks("C")
+    ranks = RanksOfAClip("C")
     optimizer = types.SimpleNamespace(_step=ranks.topology)
     ranks.topology()  # outside of such a step
     step = stage_2.GroupShardedOptimizerStage2.step
@@ -363,7 +364,9 @@ def test_slice_of_auto_parallel_s_buffer_is_clipped_by_the_norm_of_the_whole(
 
 
 def test_slices_of_auto_parallel_s_buffers_need_bind(monkeypatch):
-    monkeypatch.setattr("paddle_adagc.clips.base.fuses_tensors", lambda: True)
+    monkeypatch.setattr(
+        "paddle_adagc.clips.stateful.fuses_tensors", lambda: True
+    )
     clip = ClipGradByAdaGC()
     with pytest.raises(RuntimeError, match=BIND):
         clip.should_comm_on_shard_dim = True

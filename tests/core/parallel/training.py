@@ -31,7 +31,7 @@ from paddle.distributed.fleet.utils import mix_precision_utils
 from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.clips.registry import make_clip
-from paddle_adagc.parallel.reduce import local_value
+from paddle_adagc.parallel.meshes import local_value
 from paddle_adagc.state import load_state, save_state
 
 NUM_STEPS = 30
@@ -252,7 +252,9 @@ def units_by_key(clip, model):
     return {
         unit.key: (parameter, unit)
         for parameter in model.parameters()
-        for unit in clip._table.units.get(clip._table.slots([parameter])[0], ())
+        for unit in clip._tensors.units.get(
+            clip._tensors.indexes([parameter])[0], ()
+        )
     }
 
 

@@ -235,7 +235,7 @@ def _observed(clip, norms):
 
     def observed(pairs):
         pairs = list(pairs)
-        whole = _whole_norms(clip._table, pairs)
+        whole = _whole_norms(clip._tensors, pairs)
         result = clip_gradients(pairs)
         found = clip.metrics()["tensors"]
         norms.append({k: (norm, found[k]["norm"]) for k, norm in whole.items()})
@@ -247,7 +247,9 @@ def _observed(clip, norms):
 def _whole_norms(table, pairs):
     """Norm of each tensor or unit, from the slices on all ranks, by key."""
     slices = {
-        table.slots([parameter])[0]: gradient.numpy().astype("float64").ravel()
+        table.indexes([parameter])[0]: gradient.numpy()
+        .astype("float64")
+        .ravel()
         for parameter, gradient in pairs
     }
     everyone, norms = [], {}

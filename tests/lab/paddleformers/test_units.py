@@ -63,13 +63,13 @@ def test_the_clip_follows_the_paper_s_3828_tensors(full_size):
     clip = ClipGradByAdaGC()
     bind_clip(clip, model, units, None)
     routers, biases = (
-        {key for key in clip._table.keys if key.endswith(end)}
+        {key for key in clip._tensors.keys if key.endswith(end)}
         for end in (".gate.weight", ".e_score_correction_bias")
     )
     assert len(routers) == len(biases) == 25
-    others = {*clip._table.keys} - routers - biases
+    others = {*clip._tensors.keys} - routers - biases
     assert len(others) == (9 + 3 * 48) * 25 + 3 == 3828
-    shapes = {t.key: t.shape for t in clip._table.layout}
+    shapes = {t.key: t.shape for t in clip._tensors.layout}
     attention, expert = (
         "ernie.layers.24.self_attn",
         "ernie.layers.24.mlp.experts.47",

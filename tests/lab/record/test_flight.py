@@ -18,7 +18,7 @@ from adagc_lab.record.flight import (
     load_event,
 )
 
-from paddle_adagc.clips.metrics import Rows
+from paddle_adagc.clips.last_step import Rows
 
 
 def flight(names, norm, loss=math.nan, steps=3):

@@ -25,8 +25,8 @@ from lab.train.runs import (
 )
 from pages import load_tool
 
-from paddle_adagc.clips import metrics
-from paddle_adagc.clips.metrics import Snapshot
+from paddle_adagc.clips import last_step as metrics
+from paddle_adagc.clips.last_step import LastStep
 
 main = load_tool("inspect_run").main
 
@@ -70,7 +70,7 @@ def test_an_exception_in_a_step_leaves_that_step_s_samples(tmp_path):
 
 def test_keeps_so_many_steps_and_copies_at_logs_alone(tmp_path):
     ended, copied = [], set()
-    end_step, rows = StepRecorder.end_step, Snapshot.rows
+    end_step, rows = StepRecorder.end_step, LastStep.rows
 
     def counted_step(self, **measures):
         end_step(self, **measures)
@@ -83,7 +83,7 @@ def test_keeps_so_many_steps_and_copies_at_logs_alone(tmp_path):
     with (
         mock.patch.object(flight, "NUM_STEPS", 4),
         mock.patch.object(StepRecorder, "end_step", counted_step),
-        mock.patch.object(Snapshot, "rows", counted_rows),
+        mock.patch.object(LastStep, "rows", counted_rows),
     ):
         run(values_with_nan(tmp_path, log_every=6, record={}))
     assert copied == {6, 12}

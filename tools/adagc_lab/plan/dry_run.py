@@ -43,7 +43,7 @@ from adagc_lab.train.config import RunConfig
 from adagc_lab.train.tasks import make_task
 from paddle_adagc.optimizers.muon import hidden_matrices
 from paddle_adagc.parallel.layout import TensorLayout, read_layout
-from paddle_adagc.parallel.other_ranks import OtherRanks
+from paddle_adagc.parallel.ranks import Ranks
 
 GLOBAL_GC = "GlobalGC"
 ADAGC_WARM_UP = "AdaGC, warm-up"
@@ -127,7 +127,7 @@ def as_rank(config: RunConfig, rank: int) -> Iterator[None]:
             mock.patch.object(CommunicateTopology, "get_axis_list", axis_list),
             mock.patch.object(processes, "enable"),
             # One step's, in which ranks wait for each other.
-            mock.patch.object(OtherRanks, "compare"),
+            mock.patch.object(Ranks, "compare_once"),
             mock.patch.object(logger, "disabled", True),
             mock.patch.dict(fleet.fleet.__dict__),
             mock.patch.object(fleet_topology, "_HYBRID_PARALLEL_GROUP", None),

@@ -23,7 +23,7 @@ from paddle.nn.clip import ClipGradBase
 from typing_extensions import Self
 
 from paddle_adagc.clips.base import TensorScalingClip
-from paddle_adagc.clips.metrics import Rows, Snapshot
+from paddle_adagc.clips.last_step import LastStep, Rows
 from paddle_adagc.files import atomic_write
 
 logger = logging.getLogger(__name__)
@@ -175,7 +175,7 @@ def event_path(directory: Path, step: int, event: str, rank: int) -> Path:
 class _Step:
     row: dict[str, Any]
     losses: list[Any]
-    tensors: Snapshot | Rows | None = None
+    tensors: LastStep | Rows | None = None
 
 
 class FlightRecorder:
@@ -208,7 +208,7 @@ class FlightRecorder:
         """Copy what is still on the device; waits for it."""
         for step in self._steps:
             step.losses = [float(loss) for loss in step.losses]
-            if isinstance(step.tensors, Snapshot):
+            if isinstance(step.tensors, LastStep):
                 step.tensors = step.tensors.rows()
 
     def write(self, event: str, reason: str) -> None:

@@ -25,7 +25,7 @@ _QUANTILES = {"h_min": 0.0, "h_p10": 0.1, "h_median": 0.5}
 class Call(NamedTuple):
     """One call of a clip, still on the device."""
 
-    slots: list[int]  # of the tensors that had a gradient
+    present: Sequence[int]  # indexes of the tensors that had a gradient
     norm: Tensor  # [num_tensors], float32, before the clip
     h: Tensor  # [num_tensors], float32
 
@@ -36,7 +36,7 @@ class Rows:
 
     keys: list[str]
     columns: dict[str, np.ndarray]
-    """``norm`` (before the clip), ``h``, what the rule keeps, and what
+    """``norm`` (before the clip), ``h``, what the rule carries, and what
     ``_OF_TOTALS`` names, each ``[num_rows]``."""
 
     def choose(self, chosen: np.ndarray) -> Rows:
@@ -56,7 +56,7 @@ class Rows:
         )
 
     def by_tensor(self) -> dict[str, dict[str, float]]:
-        """Return each tensor's norm, ``h``, and what the rule keeps, by key."""
+        """Return norm, ``h`` and what the rule carries, of each key."""
         names = [name for name in self.columns if name not in _OF_TOTALS]
         return {
             key: {name: float(self.columns[name][i]) for name in names}
@@ -100,8 +100,11 @@ class Rows:
 
 
 @dataclasses.dataclass(frozen=True)
-class Snapshot:
-    """An optimizer step of this rank, still on the device."""
+class LastStep:
+    """An optimizer step of this rank, still on the device.
+
+    Later steps do not change it, and only :meth:`rows` waits for the device.
+    """
 
     calls: Sequence[Call]  # one, or one per parameter group
     keys: Sequence[str]  # of all tensors
@@ -117,7 +120,7 @@ class Snapshot:
         for call in self.calls:
             its_norm, its_h = call.norm.numpy(), call.h.numpy()
             known = its_norm != 0
-            known[call.slots] = had[call.slots] = True
+            known[call.present] = had[call.present] = True
             norm[: len(known)][known] = its_norm[known]
             h[: len(known)][known] = its_h[known]
         more = {name: v.numpy() for name, v in self.per_tensor.items()}
@@ -125,15 +128,29 @@ class Snapshot:
         return Rows([*self.keys], columns)
 
 
-class StuckTensors:
-    """Finds tensors below h 0.01 in all summaries of 200 steps."""
+class Reports:
+    """What the summaries so far have reported."""
 
     def __init__(self) -> None:
-        self._first: dict[str, int] = {}
+        self._nonfinite: dict[str, int] = {}  # key -> steps with Inf or NaN
+        self.forget_stuck()
+
+    def new_nonfinite(self, counts: Mapping[str, int]) -> dict[str, int]:
+        """Return the steps with Inf or NaN since the last summary, by key."""
+        before, self._nonfinite = self._nonfinite, dict(counts)
+        changes = {key: n - before.get(key, 0) for key, n in counts.items()}
+        return {key: change for key, change in changes.items() if change}
+
+    def forget_stuck(self) -> None:
+        """Begin again to look for stuck tensors."""
+        self._first: dict[str, int] = {}  # key -> first summary below h 0.01
         self._named: set[str] = set()
 
-    def see(self, step: int, rows: Rows) -> list[str]:
-        """Look at a step; return the stuck tensors, and warn of new ones."""
+    def find_stuck(self, step: int, rows: Rows) -> list[str]:
+        """Find tensors below h 0.01 in all summaries of 200 steps.
+
+        A warning names those that are new.
+        """
         h, norm = rows.columns["h"], rows.columns["norm"]
         is_low = (h < _STUCK_H) & np.isfinite(norm)
         self._first = {

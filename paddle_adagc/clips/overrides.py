@@ -1,0 +1,119 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Values of AdaGC's arguments for single tensors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import paddle
+from paddle import Tensor
+
+from paddle_adagc.checks import (
+    check_decay,
+    check_positive,
+    matching_pattern,
+    suggestion,
+)
+
+_OF_TENSORS = {"lambda_rel": check_positive, "beta": check_decay}
+"""Arguments that ``overrides`` can set for single tensors."""
+
+
+class Overrides:
+    """Which tensors have values of their own, and which are not clipped."""
+
+    def __init__(self, overrides: Mapping[str, Any]) -> None:
+        if not isinstance(overrides, Mapping):
+            raise TypeError(
+                "overrides must be a dict of pattern -> values, got "
+                f"{overrides!r}"
+            )
+        self.settings: dict[str, dict[str, float] | None] = {
+            pattern: _checked(pattern, values)
+            for pattern, values in overrides.items()
+        }
+        self.names = {n for own in self.settings.values() for n in own or ()}
+        self.awaits_tensors = bool(self.settings)  # is each pattern used?
+        self._patterns: dict[str, str | None] = {}  # by key
+        self._keys: list[str] = []  # that the vectors are about
+        self._vectors: dict[str, Tensor] = {}
+
+    def leaves_out(self, key: str) -> bool:
+        """Whether the tensor is not clipped."""
+        return self.settings.get(self._pattern(key) or "", {}) is None
+
+    def vectors(
+        self, keys: Sequence[str], defaults: Mapping[str, float]
+    ) -> dict[str, Tensor]:
+        """Return float64 ``[num_tensors]`` of each argument that is overridden.
+
+        Made when the tensors change, and never read back.
+        """
+        if self._keys != keys:
+            own = [self.settings.get(self._pattern(key) or "") for key in keys]
+            self._vectors = {
+                name: paddle.to_tensor(
+                    np.array([(v or defaults).get(name, default) for v in own])
+                )
+                for name, default in defaults.items()
+                if name in self.names
+            }
+            self._keys = list(keys)
+        return self._vectors
+
+    def num_tensors(self, keys: Iterable[str]) -> dict[str, int]:
+        """Return how many of these tensors match each pattern."""
+        found = [self._pattern(key) for key in keys]
+        return {pattern: found.count(pattern) for pattern in self.settings}
+
+    def refuse_unused(
+        self, keys: Sequence[str], any_rank: Callable[[bool], bool] = bool
+    ) -> None:
+        """Refuse a pattern of no tensor, nor of one that was asked about.
+
+        ``any_rank`` tells whether a flag is set on any rank.
+        """
+        known = self.num_tensors({*keys, *self._patterns})
+        for pattern, number in known.items():
+            if not any_rank(number > 0):
+                first = ", ".join(map(repr, keys[:3]))
+                raise ValueError(
+                    f"overrides: {pattern!r} matches no tensor; keys are "
+                    f"{first}, ... (after bind(model) the model's names)"
+                )
+        self.awaits_tensors = False
+
+    def _pattern(self, key: str) -> str | None:
+        """Return the pattern that the key matches; refuse two."""
+        if key not in self._patterns:
+            found = matching_pattern("overrides", self.settings, key)
+            self._patterns[key] = found
+        return self._patterns[key]
+
+
+def _checked(pattern: Any, values: Any) -> dict[str, float] | None:
+    where, names = f"overrides[{pattern!r}]", ", ".join(_OF_TENSORS)
+    try:
+        re.compile(pattern)
+    except (re.error, TypeError) as error:
+        raise ValueError(
+            f"{where}: the key is no regular expression: {error}"
+        ) from error
+    if values is None:
+        return None
+    if not isinstance(values, Mapping) or not values:
+        raise TypeError(
+            f"{where} must be None or a dict of {names}, got {values!r}"
+        )
+    for name in values:
+        if name not in _OF_TENSORS:
+            hint = suggestion(name, _OF_TENSORS)
+            raise ValueError(f"{where} takes {names}, not {name!r}{hint}")
+    return {
+        name: _OF_TENSORS[name](f"{name} of {where}", value)
+        for name, value in values.items()
+    }

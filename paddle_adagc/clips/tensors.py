@@ -1,0 +1,224 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Which entry of a clip's vectors is which tensor's."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence, Set
+
+import paddle.distributed as dist
+from paddle import Tensor
+
+from paddle_adagc.clips.unit_cuts import UnitCuts
+from paddle_adagc.kernels.pairs import PairReader
+from paddle_adagc.parallel.layout import TensorLayout, refuse_unbound_slice
+from paddle_adagc.parallel.units import Unit
+
+
+class Tensors:
+    """A fixed order of tensors: parameter -> index, index -> key.
+
+    Bound to a model, it holds all of its parameters under their structured
+    names. Unbound, it grows with the parameters of each call, under Paddle's
+    names.
+    """
+
+    def __init__(self) -> None:
+        self.keys: list[str] = []
+        self.layout: tuple[TensorLayout, ...] = ()  # empty: not bound
+        self.is_bound = False
+        self.units: dict[int, tuple[Unit, ...]] = {}
+        """First index of a parameter that holds units -> its units; they have
+        the indexes from there on."""
+
+        self.cuts: UnitCuts | None = None  # None: no parameter holds units
+        self.reader = PairReader()
+        """Knows parameters whose indexes are found."""
+
+        self.observed: set[int] = set()  # tensors that had a gradient
+        self._index_of_key: dict[str, int] = {}
+        self._key_of_name: dict[str, str] = {}  # of a model's parameters
+        self._index_of_name: dict[str, int] = {}  # of observed parameters
+        self._shapes: list[tuple[int, ...]] = []  # of parameters, unbound
+        self._is_of_unknown_model = False  # a state's keys, before a step
+
+    @property
+    def names(self) -> Set[str]:
+        """Paddle's names of a model's parameters."""
+        return self._key_of_name.keys()
+
+    def sizes(self, num_tp_ranks: int) -> list[int]:
+        """Return each whole tensor's number of values; 0: not known so far.
+
+        Tensor-parallel ranks hold equal parts.
+        """
+        if not self.is_bound:
+            known = [math.prod(shape) for shape in self._shapes]
+            return known + [0] * (len(self.keys) - len(known))
+        return [
+            math.prod(tensor.shape)
+            * (num_tp_ranks if tensor.is_tp_split else 1)
+            for tensor in self.layout
+        ]
+
+    def bind(self, layout: Mapping[str, TensorLayout]) -> list[int]:
+        """Take over all parameters of a model, by name, in its order.
+
+        Returns the index that each tensor had before, -1 if it is new; refuses
+        other keys than those of a loaded state or a model.
+        """
+        tensors: list[TensorLayout] = []
+        key_of_name: dict[str, str] = {}
+        units: dict[int, tuple[Unit, ...]] = {}
+        for name, tensor in layout.items():
+            if tensor.units:
+                units[len(tensors)] = tensor.units
+            of_units = [
+                dataclasses.replace(tensor, key=u.key, shape=u.shape)
+                for u in tensor.units
+            ] or [tensor]
+            key_of_name[name] = of_units[0].key
+            tensors += of_units
+        keys = [tensor.key for tensor in tensors]
+        if twice := _repeated(keys):
+            raise ValueError(f"two tensors or units have the key {twice!r}")
+        if self.is_bound and set(keys) != set(self.keys):
+            raise ValueError(
+                f"the clip was bound before, to a model with other tensors "
+                f"({_difference(self.keys, keys)}), and has a state for them: "
+                "make a new clip for this model"
+            )
+        if self.keys:
+            _check_same(self.keys, keys, "the loaded state's tensors", True)
+        self.layout, self.units, self.is_bound = tuple(tensors), units, True
+        self.cuts = UnitCuts(units, tensors) if units else None
+        self._key_of_name, self._is_of_unknown_model = key_of_name, False
+        return self._name(keys)
+
+    def indexes(self, parameters: Sequence[Tensor]) -> list[int]:
+        """First index of each parameter; an unbound table adds new ones."""
+        known = self._index_of_name
+        indexes = [known[p.name] for p in parameters if p.name in known]
+        if len({*indexes}) == len(parameters):
+            return indexes
+        keys = [self.key(parameter) for parameter in parameters]
+        if twice := _repeated(keys):
+            raise ValueError(
+                f"two parameters are called {twice!r}, of one optimizer: "
+                "make both models under one paddle.utils.unique_name.guard()"
+            )
+        if self._is_of_unknown_model:
+            self._refuse_foreign_state(keys)
+        for key in keys:
+            if key not in self._index_of_key:
+                refuse_unbound_slice(key)
+                self._index_of_key[key] = len(self.keys)
+                self.keys.append(key)
+        indexes = [self._index_of_key[key] for key in keys]
+        for parameter, index in zip(parameters, indexes, strict=True):
+            self._index_of_name[parameter.name] = index
+        if not self.is_bound:
+            self._note_shapes(parameters, indexes)
+        return indexes
+
+    def _note_shapes(
+        self, parameters: Iterable[Tensor], indexes: Iterable[int]
+    ) -> None:
+        missing = len(self.keys) - len(self._shapes)
+        self._shapes += [(0,)] * missing
+        for parameter, index in zip(parameters, indexes, strict=True):
+            self._shapes[index] = tuple(parameter.shape)
+
+    def adopt(self, keys: Sequence[str]) -> list[int]:
+        """Take the tensors of a state, which those that are known have to fit.
+
+        In a distributed run the state may hold more: other ranks' tensors.
+        Returns the index that each tensor had before, -1 if it is new.
+        """
+        if self.keys or self.is_bound:
+            what = "the state's tensors"
+            _check_same(keys, self.keys, what, self.is_bound)
+        if self.is_bound:
+            return [*range(len(self.keys))]
+        self._is_of_unknown_model = True
+        return self._name(keys)
+
+    def _name(self, keys: Sequence[str]) -> list[int]:
+        """Give the tensors of these keys their indexes, in this order.
+
+        Returns the index that each had before, -1 if it is new.
+        """
+        places = [self._index_of_key.get(key, -1) for key in keys]
+        self.keys = list(keys)
+        self._index_of_key = {key: index for index, key in enumerate(keys)}
+        self._index_of_name, self.reader = {}, PairReader()
+        self._shapes = []
+        pairs = enumerate(places)
+        self.observed = {i for i, place in pairs if place in self.observed}
+        return places
+
+    def key(self, parameter: Tensor) -> str:
+        """Key of a parameter, or of its first unit, in the table or not."""
+        if not self.is_bound:
+            return parameter.name
+        if parameter.name not in self._key_of_name:
+            refuse_unbound_slice(parameter.name)
+            raise ValueError(
+                f"parameter {parameter.name!r} is not part of the model given "
+                "to bind(): bind a layer that holds all parameters of the "
+                "optimizer"
+            )
+        return self._key_of_name[parameter.name]
+
+    def keys_of(self, parameter: Tensor) -> list[str]:
+        """Keys of a parameter's units, or its own."""
+        key = self.key(parameter)
+        index = self._index_of_key.get(key, -1)
+        return [unit.key for unit in self.units.get(index, ())] or [key]
+
+    def _refuse_foreign_state(self, keys: Sequence[str]) -> None:
+        """Refuse an unbound state of other tensors in the first step."""
+        new, unseen = _only_in(keys, self.keys), _only_in(self.keys, keys)
+        if new and unseen:
+            raise ValueError(
+                f"the loaded state is another model's: it lacks {new} and "
+                f"holds {unseen}, which has no gradient here. Use bind(model) "
+                "before saving and before loading, so that tensors carry "
+                "structured names"
+            )
+        self._is_of_unknown_model = False
+
+
+def _check_same(
+    found: Sequence[str], wanted: Sequence[str], what: str, is_bound: bool
+) -> None:
+    """Refuse keys that are not the clip's, but for those of other ranks."""
+    is_part = is_bound and dist.get_world_size() > 1
+    if set(found) != set(wanted) and not (is_part and {*found} > {*wanted}):
+        raise ValueError(
+            f"{what} and this clip's differ: {_difference(found, wanted)}. Is "
+            "it another model's state, or was one of the two made without "
+            "bind(model)? If they are one network under two sets of names, "
+            "give set_state_dict a rename"
+        )
+
+
+def _difference(found: Sequence[str], wanted: Sequence[str]) -> str:
+    missing, unknown = _only_in(wanted, found), _only_in(found, wanted)
+    return f"{missing or 'none'} missing, {unknown or 'none'} unknown"
+
+
+def _only_in(keys: Sequence[str], others: Sequence[str]) -> str:
+    """Name up to three of the keys that the others lack."""
+    excluded = {*others}
+    only = [repr(key) for key in keys if key not in excluded]
+    rest = f" and {len(only) - 3} more" if len(only) > 3 else ""
+    return ", ".join(only[:3]) + rest
+
+
+def _repeated(keys: Sequence[str]) -> str | None:
+    if len({*keys}) == len(keys):
+        return None
+    return next(key for key in keys if keys.count(key) > 1)

@@ -1,0 +1,133 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Which piece of which gradient is which unit."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import paddle.distributed as dist
+from paddle import Tensor
+
+from paddle_adagc.kernels.host import RUNS, Segments
+from paddle_adagc.parallel.layout import TensorLayout
+from paddle_adagc.parallel.topology import Topology
+from paddle_adagc.parallel.units import Unit
+
+_LATE = -1
+"""Begin of a slice that no rank had a gradient for in the first step."""
+
+
+@dataclasses.dataclass
+class UnitCuts:
+    """Finds the units of a model's parameters in the gradients of a step."""
+
+    units: Mapping[int, Sequence[Unit]]  # by first index
+    tensors: Sequence[TensorLayout]  # by index
+    places: dict[int, int] = dataclasses.field(default_factory=dict)
+    """First index of each observed parameter -> its place in the gradients."""
+
+    _begins: dict[int, int] | None = None  # of slices, by first index
+    _segments: Segments | None = None
+
+    def __post_init__(self) -> None:
+        self._sizes: dict[int, int] = {}  # of observed gradients
+        self._present: dict[int, list[int]] = {}  # both by first index
+
+    def find(
+        self,
+        gradients: Mapping[int, Tensor],
+        topology: Topology,
+        leaves_out: Callable[[str], bool] | None,
+    ) -> Segments:
+        """Return the units in all gradients, which are given by first index.
+
+        They and :attr:`places` change only when a parameter has its first
+        gradient. Where sharding splits parameters every rank has to make the
+        first call, which asks all for the lengths of their slices.
+        """
+        if self._segments is None or not self.places.keys() >= gradients.keys():
+            self._sizes |= {
+                index: math.prod(gradient.shape)
+                for index, gradient in gradients.items()
+            }
+            if self._begins is None:
+                self._begins = self._find_begins(topology)
+            late = [i for i in gradients if self._begins.get(i) == _LATE]
+            if late:
+                raise RuntimeError(
+                    f"{self.tensors[late[0]].key} has its first gradient after "
+                    "the first step: it is too late to ask the other ranks "
+                    "where this one's slice of it begins. Give it a gradient, "
+                    "if of zeros, in the first step (with fleet's sharding: "
+                    "release_gradients=False)"
+                )
+            self._segments = self._cut(self._begins, leaves_out)
+        return self._segments
+
+    def present(self, indexes: Sequence[int]) -> list[int]:
+        """Return the indexes of all units of these parameters."""
+        return [unit for first in indexes for unit in self._present[first]]
+
+    def _cut(
+        self,
+        begins: Mapping[int, int],
+        leaves_out: Callable[[str], bool] | None,
+    ) -> Segments:
+        """Cut the observed parameters into segments, by index."""
+        rows: list[tuple[int, int, tuple[int, int, int, int]]] = []
+        self.places = {first: i for i, first in enumerate(sorted(self._sizes))}
+        for first, place in self.places.items():
+            begin = begins.get(first, 0)
+            of_units = [
+                (p.start, p.size, (first + i, place, p.run, p.stride))
+                for i, unit in enumerate(self.units.get(first, ()))
+                if not (leaves_out and leaves_out(unit.key))
+                for p in unit.cut(begin, begin + self._sizes[first])
+            ]
+            if first not in self.units:
+                of_units = [(0, -1, (first, place, -1, 0))]
+            self._present[first] = sorted({runs[0] for _, _, runs in of_units})
+            rows += of_units
+        kinds = [("start", np.int64), ("size", np.int64), ("runs", RUNS)]
+        table = np.array(rows, kinds)
+        start, size, runs = (table[name].copy() for name, _ in kinds)
+        return Segments(start, size, runs, len(self.tensors))
+
+    def _find_begins(self, topology: Topology) -> dict[int, int]:
+        """First value of this rank's slice of each parameter with units.
+
+        Every rank needs a gradient for its slice, or none may have one.
+        """
+        begins: dict[int, int] = {}
+        if not topology.splits_parameters:
+            return begins
+        tensors, has_groups = self.tensors, topology.has_expert_groups
+        axes = topology.sharding, topology.moe_sharding  # dense, experts
+        for is_of_experts, axis in enumerate(axes):
+            members = [
+                first
+                for first in self.units
+                if is_of_experts == (has_groups and tensors[first].is_expert)
+            ]
+            if axis.size == 1 or not members:
+                continue
+            parts: list[dict[int, int]] = []
+            mine = {first: self._sizes.get(first, 0) for first in members}
+            dist.all_gather_object(parts, mine, group=axis.group)
+            for first in members:
+                units, lengths = self.units[first], [p[first] for p in parts]
+                whole = sum(math.prod(unit.shape) for unit in units)
+                if 0 < sum(lengths) < whole:
+                    raise RuntimeError(
+                        f"the slices of {units[0].key} on the ranks of a "
+                        f"sharding group have {lengths} values, which is not "
+                        "all of it: every rank needs its gradient in the first "
+                        "step"
+                    )
+                begin = sum(lengths[: axis.rank])
+                begins[first] = begin if any(lengths) else _LATE
+        return begins

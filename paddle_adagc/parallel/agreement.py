@@ -1,0 +1,211 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What all ranks have to agree on.
+
+A missing all-reduce over data-parallel ranks, missing hooks of sequence
+parallelism, experts without marks or with another rank's names: each leaves
+numbers that look right on every single rank. So the norms of one step are
+compared, once, and every number when states are joined.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import paddle.distributed as dist
+from paddle import Tensor
+
+from paddle_adagc.parallel.layout import TensorLayout
+from paddle_adagc.parallel.topology import Topology
+from paddle_adagc.state import GLOBAL, ROUNDING, ClipState, Quantity
+
+logger = logging.getLogger(__name__)
+
+_RELATIVE = 0.02
+_ABSOLUTE = 1e-3  # of the largest norm: a gradient may be all rounding error
+_OF_A_COUNT = 0.01  # difference of counts between ranks that is still rounding
+
+_CAUSES = (
+    "was bind() given this run's model, were the gradients of replicated "
+    "tensors averaged (fleet.distributed_model, hooks of sequence "
+    "parallelism), and do experts have their global numbers in their names?"
+)
+
+
+class RankView(NamedTuple):
+    """What a rank reports to the others."""
+
+    norms: Mapping[str, float]  # of whole tensors with a gradient here, by key
+    group: tuple[int, ...] = ()  # that shares slices of dense tensors (V2)
+    dense: tuple[str, ...] = ()  # their keys in the order of their sums
+    has_experts: bool = False  # some of its tensors are marked as experts
+
+
+def compare_norms(
+    keys: Sequence[str],
+    layout: Sequence[TensorLayout],
+    squared_norm: Tensor,
+    topology: Topology,
+) -> None:
+    """Notice gradients that were not averaged; one step waits for it.
+
+    ``squared_norm``, float32 ``[num_tensors]``, is of the whole tensors;
+    without ``bind`` the layout is empty.
+    """
+    is_sliced = topology.splits_parameters and topology.sharding.size > 1
+    dense = tuple(tensor.key for tensor in layout if not tensor.is_expert)
+    norms = zip(keys, np.sqrt(squared_norm.numpy()).tolist(), strict=True)
+    view = RankView(
+        norms={key: x for key, x in norms if x > 0 and math.isfinite(x)},
+        group=tuple(topology.sharding.group.ranks) if is_sliced else (),
+        dense=dense if is_sliced else (),
+        has_experts=len(dense) < len(layout),
+    )
+    views: list[RankView] = []
+    dist.all_gather_object(views, view)
+    compare(views, topology.expert.size)
+
+
+def compare(views: Sequence[RankView], num_expert_ranks: int) -> None:
+    """Refuse norms that differ between ranks, and experts without marks.
+
+    Those show as different tensors of ranks that share slices, or under EP as
+    no tensor that is marked.
+    """
+    holders: dict[tuple[int, ...], tuple[int, tuple[str, ...]]] = {}
+    for rank, view in enumerate(views):
+        first, dense = holders.setdefault(view.group, (rank, view.dense))
+        if view.group and view.dense != dense:
+            mine, other = (
+                next((key for key in a if key not in b), "none")
+                for a, b in ((view.dense, dense), (dense, view.dense))
+            )
+            raise RuntimeError(
+                f"ranks {first} and {rank} share slices of the same tensors "
+                f"(sharding V2), but have different ones: {other!r} and "
+                f"{mine!r}. Are those experts without an expert's mark "
+                "(no_sync, expert, color)?"
+            )
+    if num_expert_ranks > 1 and not any(view.has_experts for view in views):
+        raise RuntimeError(
+            f"fleet has {num_expert_ranks} expert-parallel ranks (ep_degree), "
+            "and no rank has a tensor with an expert's mark: fleet averages "
+            "the gradients of different experts. Mark them before bind(): "
+            "parameter.expert = parameter.no_sync = True; parameter.color = "
+            "{'color': 'moe_expert', 'group': GROUP}"
+        )
+    largest = max(max(v.norms.values(), default=0.0) for v in views)
+    known: dict[str, tuple[int, float]] = {}
+    for rank, view in enumerate(views):
+        for key, norm in view.norms.items():
+            first, expected = known.setdefault(key, (rank, norm))
+            if not math.isclose(
+                norm, expected, rel_tol=_RELATIVE, abs_tol=_ABSOLUTE * largest
+            ):
+                raise RuntimeError(
+                    f"ranks {first} and {rank} disagree about the norm of "
+                    f"{key!r}'s gradient, {expected:.6g} and {norm:.6g}: "
+                    f"{_CAUSES}"
+                )
+
+
+def gather_state(
+    state: ClipState,
+    observed: Collection[str],
+    nonfinite: Mapping[str, int],
+    quantities: Sequence[Quantity],
+) -> ClipState:
+    """Merge all ranks' states; every rank has to call it. See :func:`merge`."""
+    if not dist.is_initialized() or dist.get_world_size() == 1:
+        return state
+    parts: list[tuple[ClipState, Collection[str], Mapping[str, int]]] = []
+    dist.all_gather_object(parts, (state.to_numpy(), observed, nonfinite))
+    warn_of_nonfinite([part[1:] for part in parts])
+    return merge([part[:2] for part in parts], quantities)
+
+
+def warn_of_nonfinite(
+    parts: Sequence[tuple[Collection[str], Mapping[str, int]]],
+) -> None:
+    """Name tensors that were Inf or NaN in more steps on some of their ranks.
+
+    ``parts``: keys that a rank has observed, and key -> number of such steps.
+    """
+    for key in sorted({key for _, nonfinite in parts for key in nonfinite}):
+        counts = {
+            rank: nonfinite.get(key, 0)
+            for rank, (observed, nonfinite) in enumerate(parts)
+            if key in observed
+        }
+        if len({*counts.values()}) > 1:
+            logger.warning(
+                "the gradient of %r was Inf or NaN on some of its ranks alone "
+                "(steps by rank: %s), so its weights differ from rank to rank: "
+                "resume from an earlier checkpoint",
+                key,
+                counts,
+            )
+
+
+def merge(
+    parts: Sequence[tuple[ClipState, Collection[str]]],
+    quantities: Sequence[Quantity],
+) -> ClipState:
+    """Join the states of ranks that hold parts of one model.
+
+    ``parts`` are each rank's state (NumPy), and the keys whose gradients it has
+    observed: under owner-based sharding the other ranks' numbers about a tensor
+    are out of date. Without any observation of a tensor its start value stays.
+    A RuntimeError names a number that ranks disagree about.
+    """
+    first = parts[0][0]
+    table: dict[str, tuple[dict[str, float], bool]] = {}
+    for state, observed in parts:
+        columns = {n: v.tolist() for n, v in state.values.items() if v.ndim}
+        for i, key in enumerate(state.keys):
+            row = {name: column[i] for name, column in columns.items()}
+            has_seen = key in observed and all(map(math.isfinite, row.values()))
+            if key not in table or (has_seen and not table[key][1]):
+                table[key] = (row, has_seen)
+            elif has_seen:
+                _check_agreement(key, table[key][0], row, quantities)
+        for q in (q for q in quantities if q.is_global):
+            known, other = (s.values[q.name].item() for s in (first, state))
+            _check_agreement(GLOBAL, {q.name: known}, {q.name: other}, [q])
+    values = {
+        name: np.array([row[name] for row, _ in table.values()], np.float32)
+        if value.ndim
+        else value
+        for name, value in first.values.items()
+    }
+    return dataclasses.replace(first, keys=tuple(table), values=values)
+
+
+def _check_agreement(
+    key: str,
+    known: Mapping[str, float],
+    other: Mapping[str, float],
+    quantities: Sequence[Quantity],
+) -> None:
+    """Refuse numbers of one tensor that differ by more than rounding.
+
+    A deviation is a difference of numbers of gamma's size, so that its rounding
+    errors are of that size too; those of a count are those of its outliers.
+    """
+    size = max(known[q.name] for q in quantities if q.absent is None)
+    for quantity in (q for q in quantities if q.name in known):
+        mine, theirs = known[quantity.name], other[quantity.name]
+        is_count = quantity.absent is not None
+        absolute = _OF_A_COUNT if is_count else ROUNDING * size
+        if not math.isclose(
+            mine, theirs, rel_tol=quantity.tolerance, abs_tol=absolute
+        ):
+            raise RuntimeError(
+                f"ranks disagree about {quantity.name} of {key!r}: {mine} and "
+                f"{theirs}; {_CAUSES}"
+            )

@@ -1,0 +1,206 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""A clip's view of the ranks: what lies here, and whose norms are summed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import paddle
+import paddle.distributed as dist
+from paddle import Tensor
+from paddle.distributed.communication.group import Group
+
+from paddle_adagc.guards import is_in_stage_2
+from paddle_adagc.kernels import cuda
+from paddle_adagc.parallel.agreement import compare_norms
+from paddle_adagc.parallel.layout import (
+    TensorLayout,
+    is_expert,
+    read_layout,
+    sharding_wrapper,
+    shuffling_layers,
+    with_units,
+)
+from paddle_adagc.parallel.meshes import Meshes
+from paddle_adagc.parallel.reduce import (
+    Reducer,
+    check_layout,
+    make_reducer,
+)
+from paddle_adagc.parallel.topology import (
+    Topology,
+    read_topology,
+    with_wrapper,
+)
+from paddle_adagc.parallel.units import Declared
+
+logger = logging.getLogger(__name__)
+
+
+class Ranks:
+    """Finds this rank's gradients and the ranks to sum their norms over.
+
+    ``owner`` is the clip's class. See ``bind()`` for the model's errors.
+    """
+
+    def __init__(
+        self,
+        owner: str,
+        model: paddle.nn.Layer | None = None,
+        units: Declared | None = None,
+    ) -> None:
+        self._owner = owner
+        self._group_sharded: Topology | None = None  # stages 2 and 3
+        self._shuffling: list[tuple[str, paddle.nn.Layer]] = []
+        self.reducer: Reducer | None = None  # known from the first step on
+        self.layout: dict[str, TensorLayout] = {}  # by parameter's name
+        self.meshes = Meshes()  # of auto-parallel
+        self.in_buffers: dict[str, Tensor] = {}  # parameters, by their names
+        self.has_agreed = self.has_compared = False
+        if model is None:
+            return
+        layout = read_layout(model)
+        self.meshes = Meshes(layout.values())
+        wrapper = sharding_wrapper(model)
+        if wrapper is not None:
+            self._group_sharded = with_wrapper(read_topology(), wrapper)
+        topology = self.topology()
+        if topology.fuses_parameters:
+            self.in_buffers = {p.name: p for p in model.parameters()}
+        self.layout = with_units(layout, model, units, topology)
+        self._shuffling = shuffling_layers(model)
+        self.refuse_shuffled()
+        if not self.meshes:
+            check_layout([*self.layout.values()], topology)
+
+    def refuse_shuffled(self) -> None:
+        """Refuse units of a layer that interleaves them now."""
+        for name, layer in self._shuffling:
+            if layer._weights_layout == "sonic":
+                raise ValueError(
+                    f"{name} interleaves gate and up now "
+                    "(_weights_layout='sonic'), so that units with parts would "
+                    "mix them: call its layer's "
+                    "convert_weights_to_grouped_layout() before the "
+                    "optimizer's step, as PaddleFleet's Trainer does, or give "
+                    "units='experts'"
+                )
+
+    def local_pairs(
+        self,
+        pairs: list[tuple[Tensor, Tensor]],
+        indexes: Sequence[int],
+        group: Group | None,
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Return parameters and local gradients, under auto-parallel.
+
+        The sums of this step follow them. ``group`` shares auto-parallel's
+        buffers; None: there are none.
+        """
+        self.reducer = None  # it may know tensors that lay on no mesh
+        if group is not None:
+            return self.meshes.slices(group, pairs)
+        return self.meshes.local_parts(indexes, pairs)
+
+    def topology(self) -> Topology:
+        """Return this rank's place under fleet or a stage that wraps the model.
+
+        An unknown sharding stage 2, which splits the tensors, is refused.
+        """
+        if self._group_sharded is not None:
+            return self._group_sharded
+        topology = read_topology()
+        if topology.sharding.size == 1 and is_in_stage_2():
+            raise RuntimeError(
+                f"{self._owner} needs to know the ranks of sharding stage 2: "
+                "call clip.bind(model) with the model that "
+                "group_sharded_parallel returned"
+            )
+        return topology
+
+    def find_reducer(
+        self, layout: Sequence[TensorLayout] | None, num_tensors: int
+    ) -> Reducer:
+        """Look up which ranks each tensor's norm is summed over, once.
+
+        ``layout`` is of all tensors; None for a clip that is not bound.
+        """
+        if self.reducer is not None:
+            return self.reducer
+        if self.meshes:  # which a step may find to be others
+            return self.meshes.reducer(num_tensors)
+        topology = self.topology()
+        experts = [tensor.key for tensor in layout or () if tensor.is_expert]
+        if layout is None:
+            self.check_unbound()
+        elif experts and topology.world is None and dist.get_world_size() > 1:
+            raise RuntimeError(
+                f"{len(experts)} expert tensors ({experts[0]}, ...) on "
+                f"{dist.get_world_size()} ranks without fleet: call fleet.init("
+                "is_collective=True, strategy=...) before the first step"
+            )
+        self.reducer = make_reducer(layout or (), topology)
+        return self.reducer
+
+    def check_unbound(self, parameters: Sequence[Tensor] = ()) -> None:
+        """Refuse an unbound clip where ranks hold parts of a model, or experts.
+
+        Experts are looked for among ``parameters``.
+        """
+        has_others = dist.get_world_size() > 1
+        if read_topology().splits_model or (
+            has_others and any(map(is_expert, parameters))
+        ):
+            raise RuntimeError(
+                f"{self._owner} needs to know the model in a hybrid-parallel "
+                "run: call clip.bind(model) before "
+                "fleet.distributed_optimizer(optimizer)"
+            )
+
+    def agree(self) -> None:
+        """Use the CUDA kernels on all ranks, or on none; on GPUs a step waits.
+
+        Sums of kernels and of Paddle's operators differ in their last bits:
+        copies of a tensor on ranks with different ones would drift apart.
+        """
+        self.has_agreed = True
+        device = cuda.current_device()
+        if device is None or self.topology().world is None:
+            return
+        reasons: list[str] = []
+        dist.all_gather_object(reasons, cuda.why_not(device))
+        without = [f"rank {i}: {why}" for i, why in enumerate(reasons) if why]
+        if without and not reasons[dist.get_rank()]:
+            cuda.leave_to_operators(device, without[0])
+            logger.warning(
+                "%d of %d ranks cannot use the CUDA kernels (%s): all ranks "
+                "use Paddle's operators",
+                len(without),
+                len(reasons),
+                without[0],
+            )
+
+    def refuse_parts(self, keys: Sequence[str]) -> None:
+        """Refuse gradients of which a mesh gives this rank a part alone."""
+        if split := self.meshes.split_indexes():
+            raise ValueError(
+                f"{self._owner} needs whole tensors, but a mesh splits "
+                f"{len(split)} gradients ({keys[split[0]]}, ...): use "
+                "Replicate placements and no sharding stage"
+            )
+
+    def compare_once(
+        self,
+        keys: Sequence[str],
+        layout: Sequence[TensorLayout],
+        squared_norm: Tensor,
+    ) -> None:
+        """Compare the norms of a step, see :func:`.compare_norms`."""
+        if self.meshes:
+            return
+        self.has_compared = True
+        topology = self.topology()
+        if topology.world is not None:
+            compare_norms(keys, layout, squared_norm, topology)

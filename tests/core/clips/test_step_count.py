@@ -1,0 +1,169 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""When a step begins: one row for each sequence of calls."""
+
+import numpy as np
+import paddle
+import pytest
+from helpers import gammas
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paddle_adagc import ClipGradByAdaGC, ClipGradByZClip
+from paddle_adagc.clips.step_count import StepCount
+from paddle_adagc.guards import Caller
+
+# A call is (optimizer, parameter group, tensors with a gradient).
+A, B = "A", "B"
+BY_OPTIMIZERS = {
+    "one group": ([(A, 0, [0, 1])] * 3, 3),
+    "the same tensors in each step": ([(A, 0, [0])] * 4, 4),
+    "two groups": ([(A, 0, [0]), (A, 1, [1])] * 3, 3),
+    "a group frozen from the third step on": (
+        [(A, 0, [0]), (A, 1, [1])] * 2 + [(A, 0, [0]), (A, 1, [])] * 3,
+        5,
+    ),
+    "the first group frozen": ([(A, 0, []), (A, 1, [1])] * 3, 3),
+    "groups frozen in turn": (
+        [(A, 0, [0]), (A, 1, []), (A, 0, []), (A, 1, [1])] * 2,
+        4,
+    ),
+    "two sets of tensors in turn": ([(A, 0, [0]), (A, 0, [1])] * 3, 6),
+    "no gradients": ([(A, 0, []), (A, 1, [])] * 3, 0),
+    "some steps without gradients": ([(A, 0, [0]), (A, 0, [])] * 3, 3),
+    "the clip is one group's alone": ([(A, 1, [1])] * 3, 3),
+    "a GAN: two optimizers": ([(A, 0, [0]), (B, 0, [1])] * 3, 6),
+    "a GAN with groups": (
+        [(A, 0, [0]), (A, 1, [1]), (B, 0, [2]), (B, 1, [3])] * 2,
+        4,
+    ),
+}
+# A call is the tensors with a gradient; several sets look like groups.
+BY_TENSORS = {
+    "the same tensors": ([[0, 1]] * 3, 3),
+    "two groups": ([[0, 1], [2]] * 3, 3),
+    "three groups": ([[0], [1], [2], [0], [1], [2], [0]], 3),
+    "a tensor less": ([[0, 1], [0], [0, 1]], 3),
+    "a group frozen": ([[0], [1], [0], [0]], 3),
+    "groups of changing order": ([[0, 1], [2], [2], [0, 1], [0]], 3),
+}
+
+
+class Optimizer:
+    """Stands for one: the count asks for its identity alone."""
+
+
+def count_calls(calls):
+    made, steps = {A: Optimizer(), B: Optimizer()}, StepCount()
+    for name, group, indexes in calls:
+        caller = Caller(made[name], group)
+        steps = steps.after(indexes, caller, counts=bool(indexes))
+    return steps
+
+
+@pytest.mark.parametrize("case", BY_OPTIMIZERS)
+def test_steps_of_optimizers(case):
+    calls, num_steps = BY_OPTIMIZERS[case]
+    steps = count_calls(calls)
+    assert steps.num_steps == num_steps
+    assert steps.is_shared == case.startswith("a GAN")
+    assert not steps.has_guessed
+
+
+@pytest.mark.parametrize("case", BY_TENSORS)
+def test_steps_guessed_from_tensors(case):
+    calls, num_steps = BY_TENSORS[case]
+    steps = StepCount()
+    for indexes in calls:
+        steps = steps.after(indexes, None, counts=True)
+    assert steps.num_steps == num_steps
+    assert steps.has_guessed == ("group" in case)
+
+
+def test_a_call_without_gradients_that_others_wait_for():
+    steps = StepCount()
+    for indexes in ([], [0], [0], [], [0]):
+        steps = steps.after(indexes, None, counts=True)
+    assert steps.num_steps == 5
+    steps = steps.after([1], None, counts=True)  # looks like a second group
+    with pytest.raises(RuntimeError, match="apply_decay_param_fun"):
+        steps.after([], None, counts=True)
+    known = Caller(Optimizer(), 1)
+    assert steps.after([], known, counts=True).num_steps == 6
+
+
+def test_steps_continue_from_a_saved_number():
+    calls = [(A, 0, [0]), (A, 1, [1])]
+    steps = count_calls(calls[:1]).resumed_at(7)  # in the middle of a step
+    assert steps.after([1], Caller(Optimizer(), 1), True).num_steps == 8
+    guessed = StepCount().after([0], None, True).resumed_at(7)
+    for indexes, num_steps in (([0], 8), ([1], 8), ([0], 9), ([1], 9)):
+        guessed = guessed.after(indexes, None, True)
+        assert guessed.num_steps == num_steps
+
+
+GROUPS = 3
+masks = st.lists(st.booleans(), min_size=GROUPS, max_size=GROUPS)
+
+
+@given(st.lists(masks, max_size=8))
+@settings(deadline=None, max_examples=25)
+def test_each_step_of_an_optimizer_that_has_gradients_counts(steps):
+    """Whichever groups have some: also other ones in each step."""
+    model = [paddle.nn.Linear(1, 1) for _ in range(GROUPS)]
+    clip = ClipGradByAdaGC()
+    optimizer = paddle.optimizer.AdamW(
+        0.1,
+        parameters=[{"params": layer.parameters()} for layer in model],
+        grad_clip=clip,
+    )
+    for mask in steps:
+        for layer, is_trained in zip(model, mask, strict=True):
+            if is_trained:
+                layer(paddle.ones([1, 1])).sum().backward()
+        before = clip.num_steps
+        optimizer.step()
+        optimizer.clear_grad(set_to_zero=False)
+        assert clip.num_steps == before + any(mask)
+
+
+def test_two_sets_of_tensors_in_turn_are_steps_of_their_own():
+    heads = [paddle.nn.Linear(1, 1) for _ in range(2)]
+    clip = ClipGradByZClip()  # takes no groups
+    parameters = [p for head in heads for p in head.parameters()]
+    optimizer = paddle.optimizer.SGD(0.1, parameters=parameters, grad_clip=clip)
+    for step in range(30):
+        heads[step % 2](paddle.ones([1, 1])).sum().backward()
+        optimizer.step()
+        optimizer.clear_grad(set_to_zero=False)
+    assert clip.num_steps == 30
+
+
+def test_a_guess_and_a_clip_of_two_optimizers_are_warned_of(recwarn):
+    first, second = (paddle.nn.Linear(1, 1) for _ in range(2))
+    clip = ClipGradByAdaGC()
+    pairs = [[(p, paddle.ones(p.shape))] for p in first.parameters()]
+    clip(pairs[0])
+    assert not recwarn.list
+    with pytest.warns(UserWarning, match="called outside of an optimizer"):
+        clip(pairs[1])
+    clip = ClipGradByAdaGC()
+    optimizers = [
+        paddle.optimizer.SGD(0.1, parameters=m.parameters(), grad_clip=clip)
+        for m in (first, second)
+    ]
+
+    def step(index):
+        for p in optimizers[index]._parameter_list:
+            p.grad = paddle.ones(p.shape)
+        optimizers[index].step()
+
+    for index in (0, 0, 1):
+        step(index)
+    assert not recwarn.list
+    with pytest.warns(UserWarning, match="each optimizer its own clip"):
+        step(0)
+    step(1)
+    assert not recwarn.list
+    assert clip.num_steps == 5
+    assert np.isfinite(gammas(clip)).all()
