@@ -71,10 +71,11 @@ def differences(present: str, computed: str) -> list[str]:
     for number, (old, new) in enumerate(lines, 1):
         if old == new:
             continue
-        if None in (old, new) or _words(old) != _words(new):
-            found.append(
-                f"line {number}: is {_quoted(old)}, computed {_quoted(new)}"
-            )
+        if old is None or new is None or _words(old) != _words(new):
+            pairs = zip(old or "", new or "", strict=False)
+            start = next((i for i, (a, b) in enumerate(pairs) if a != b), 0)
+            is_, computed = (_quoted(line, start) for line in (old, new))
+            found.append(f"line {number}: is {is_}, computed {computed}")
             break
         label = old.partition(":")[0].strip()[:40]
         found += [
@@ -93,8 +94,11 @@ def _words(line: str) -> list[str]:
     return _NUMBER.split(line)
 
 
-def _quoted(line: str | None) -> str:
-    return "no line" if line is None else repr(line.strip()[:80])
+def _quoted(line: str | None, start: int) -> str:
+    """Return the part around the first difference."""
+    if line is None:
+        return "no line"
+    return repr(line[max(0, start - 20) : start + 40].strip())
 
 
 def _value(text: str) -> float:

@@ -51,14 +51,13 @@ def choose_mkl_kernels() -> None:
 
 
 def with_vectors(model: str, instruction_sets: list[str]) -> str:
-    """Add the widest vectors to a model, unless they stand there already.
+    """Add the widest vectors to the name of a model.
 
     Losses differ between those, and virtual machines hide the model: an "AMD
     EPYC" may or may not have AVX-512.
     """
     widest = next((n for s, n in _NAMES.items() if s in instruction_sets), "")
-    is_whole = not widest or model.endswith(f" ({widest})")
-    return model if is_whole else f"{model} ({widest})"
+    return f"{model} ({widest})" if widest else model
 
 
 @cache

@@ -10,9 +10,6 @@ corpus' SHA-256 and the losses of all steps in 16 bits
 (:func:`encode_losses`), some 6 KB a run; older lines are read without them.
 Numbers have the digits of :func:`adagc_lab.committed.as_json`, measures of runs
 fewer: :data:`adagc_lab.committed.SINGLE`.
-In older lines ``excess_events_*`` counts events anew at every threshold; newer
-ones have ``events_above_*``, see
-:func:`paddle_adagc.stability.spike_score.count_events`.
 """
 
 from __future__ import annotations
@@ -33,7 +30,6 @@ import numpy as np
 
 from adagc_lab.checksums import SEAL, check_seal, sealed
 from adagc_lab.committed import as_json, rounded
-from adagc_lab.processor import with_vectors
 from adagc_lab.report.judged import excess_over, spike_mass
 from adagc_lab.reproduce.statistics import MIN_SEEDS
 from paddle_adagc.files import atomic_write
@@ -92,12 +88,7 @@ class RunResult:
     @property
     def cpu_model(self) -> str:
         """Processor with its vectors, or :data:`RECORDED_BEFORE`."""
-        if "instruction_sets" not in self.machine:
-            return RECORDED_BEFORE
-        # Older lines have the model without its vectors.
-        return with_vectors(
-            self.machine["processor"], self.machine["instruction_sets"]
-        )
+        return str(self.machine.get("processor", RECORDED_BEFORE))
 
     @property
     def run_id(self) -> str:
@@ -318,7 +309,7 @@ def read_results(path: str | os.PathLike[str]) -> TargetResult:
             kind = fields.pop("kind")
             if kind == "target":
                 _check_checksum({"kind": kind, **fields}, content)
-                for name in (_CHECKSUM, SEAL, "cuts"):  # cuts: older files
+                for name in (_CHECKSUM, SEAL):
                     fields.pop(name, None)
                 result = TargetResult(**fields)
             elif kind == "experiment" and result is not None:
@@ -344,7 +335,7 @@ def read_results(path: str | os.PathLike[str]) -> TargetResult:
 
 
 def _check_checksum(head: dict[str, Any], content: bytes) -> None:
-    """Refuse results that were changed; older ones have no checksum."""
+    """Refuse results that were changed, unless the checksum was removed."""
     if _CHECKSUM not in head and SEAL not in head:
         return
     lines = content.partition(b"\n")[2]

@@ -55,7 +55,7 @@ class StoredRun:
         self.steps = int(self.measures.get("steps", 0))
         """0 for a timing."""
         self.series: dict[str, Any] = line.get("series", {})
-        cpu = processor(line.get("machine", {}))
+        cpu: str = line.get("machine", {}).get("processor", "")
         self.rank = self.steps, cpu
         key = line.get("key", "")
         self.id: str = f"{key} on {cpu}" if cpu else key
@@ -108,18 +108,6 @@ def read_runs(folder: Path) -> Iterator[StoredRun]:
                 part = fields
             if fields["kind"] == "cell":
                 yield StoredRun(path.stem, part, fields)
-
-
-def processor(machine: dict[str, Any]) -> str:
-    """Return its model and vectors, "" if they are not known."""
-    if "instruction_sets" not in machine:
-        return ""
-    model, sets = str(machine["processor"]), machine["instruction_sets"]
-    vectors = (("avx512f", "AVX-512"), ("avx2", "AVX2"), ("avx", "AVX"))
-    for flag, name in vectors:
-        if flag in sets:
-            return model.removesuffix(f" ({name})") + f" ({name})"
-    return model
 
 
 class Runs:
