@@ -32,7 +32,12 @@ from paddle_adagc.kernels.cuda import adaptive_step
 from paddle_adagc.state import Quantity
 
 Init = Literal[
-    "warmup_min", "lambda_abs", "min_no_warmup", "constant", "threshold"
+    "warmup_min",
+    "warmup_ema",
+    "lambda_abs",
+    "min_no_warmup",
+    "constant",
+    "threshold",
 ]
 
 _DEFAULT_INIT_VALUE = {"constant": 1.0, "threshold": 0.1}
@@ -71,6 +76,12 @@ class ClipGradByAdaGC(TensorScalingClip):
         t_start: :math:`T_{start}`, number of warm-up steps.
         init: How gamma starts.
             ``"warmup_min"``: as above, the paper's.
+            ``"warmup_ema"``, not in the paper: where the norms are. In the
+            same warm-up :math:`\gamma_i` is a moving average of the norms
+            before the clip. Afterwards it is fed :math:`\min(\|g_i\|,\
+            \max(\lambda_{rel},\ 1 + T_{start} / t)\, \gamma_i)`, which is
+            Algorithm 1 from step :math:`T_{start} / (\lambda_{rel} - 1)` on
+            (2,500).
             ``"lambda_abs"``, not in the paper: at ``lambda_abs``, the largest
             norm that the warm-up lets through. gamma then falls to the
             tensor's norms, by 1% a step.
@@ -182,7 +193,9 @@ class ClipGradByAdaGC(TensorScalingClip):
         starts = {"constant": self.init_value, "lambda_abs": self.lambda_abs}
         start = starts.get(self.init) or math.inf
         quantities = [Quantity(name="gamma", start=start, is_positive=True)]
-        if self.init == "warmup_min" and not self.strict:
+        if self.init == "warmup_ema" or (
+            self.init == "warmup_min" and not self.strict
+        ):
             full = rule.FULL_SUPPORT
             quantities += [Quantity(name="support", start=0.0, absent=full)]
         return quantities
@@ -196,9 +209,15 @@ class ClipGradByAdaGC(TensorScalingClip):
             if self.overrides.names:
                 values |= self.overrides.vectors(self._table.keys, values)
             h = rule.adaptive_scale(norm, gamma, values["lambda_rel"])
-            average = rule.moving_average(h * norm, gamma, values["beta"])
-            return h, {"gamma": average}
-        if self.init in ("warmup_min", "lambda_abs"):
+            if self._is_started(step):
+                new = rule.moving_average(h * norm, gamma, values["beta"])
+            else:
+                bound = rule.growth_bound(
+                    step, self.t_start, values["lambda_rel"]
+                )
+                new = rule.bounded_average(norm, gamma, values["beta"], bound)
+            return h, {"gamma": new}
+        if self.init in ("warmup_min", "warmup_ema", "lambda_abs"):
             return self._warm_up(norm, state)
         if self.init == "min_no_warmup":
             gamma = rule.running_minimum(norm, gamma)
@@ -223,6 +242,15 @@ class ClipGradByAdaGC(TensorScalingClip):
     def _is_adaptive(self, step: int) -> bool:
         return step >= self.t_start or self.init == "constant"
 
+    def _is_started(self, step: int) -> bool:
+        """Tell whether gamma follows Algorithm 1 by now."""
+        if self.init != "warmup_ema":
+            return True
+        values = [own for own in self.overrides.settings.values() if own]
+        factors = [own.get("lambda_rel", self.lambda_rel) for own in values]
+        lowest = min([self.lambda_rel, *factors])
+        return rule.growth_bound(step, self.t_start, lowest) <= lowest
+
     def _warm_up(self, norm: Tensor, state: State) -> Decision:
         """GlobalGC. In a hybrid-parallel run: one all-reduce of 3 numbers."""
         gamma, support = state["gamma"], state.get("support")
@@ -235,7 +263,12 @@ class ClipGradByAdaGC(TensorScalingClip):
         total = squared_norm.sqrt().astype("float32")
         h = rule.global_scale(total, self.lambda_abs)
         new = {"gamma": gamma}
-        if support is not None:
+        if self.init == "warmup_ema":
+            mean = rule.mean_change(change, count, paddle.ones_like(h))
+            new["gamma"], new["support"] = rule.supported_average(
+                norm, gamma, support, mean, rule.warmup_beta(self.t_start)
+            )
+        elif support is not None:
             mean = rule.mean_change(change, count, h)
             new["gamma"], new["support"] = rule.supported_minimum(
                 h * norm, gamma, support, mean
@@ -249,6 +282,7 @@ class ClipGradByAdaGC(TensorScalingClip):
     ) -> tuple[Tensor, Tensor, Tensor | None, State] | None:
         if (
             not self._is_adaptive(step)
+            or not self._is_started(step)  # the kernel's bound is lambda_rel
             or self.nonfinite == "raise"
             or self.overrides.names  # the kernel takes one value for all
         ):
