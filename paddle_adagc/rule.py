@@ -139,20 +139,65 @@ def supported_minimum(
     Returns:
         New gamma and support.
     """
+    is_low, is_high = _disagreement(norm, gamma, change)
+    is_high = paddle.logical_and(is_high, support < FULL_SUPPORT)
+    entered = paddle.minimum(gamma, norm)
+    return _vote(norm, gamma, support, entered, is_low, is_high)
+
+
+def supported_average(
+    norm: Tensor, gamma: Tensor, support: Tensor, change: Tensor, beta: float
+) -> tuple[Tensor, Tensor]:
+    """:func:`bounded_average` of the steps that most of the warm-up agrees on.
+
+    Not in the paper. The vote is that of :func:`supported_minimum`, but larger
+    norms speak against a gamma of full support, too. A step that agrees enters
+    with at most twice gamma.
+
+    Args:
+        norm: Norm to enter, before the clip: ``||g_i||``.
+        gamma: Previous value, ``inf`` where there was none.
+        support: Previous value, float32 ``[num_tensors]``, 0 at first.
+        change: Result of :func:`mean_change` with an ``h`` of 1, ``[1]``.
+        beta: Smoothing, :func:`warmup_beta`.
+
+    Returns:
+        New gamma and support.
+    """
+    is_low, is_high = _disagreement(norm, gamma, change)
+    entered = bounded_average(norm, gamma, beta, 2.0)
+    return _vote(norm, gamma, support, entered, is_low, is_high)
+
+
+def _disagreement(
+    norm: Tensor, gamma: Tensor, change: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Tell where a step is far too low, and where far too high, for gamma."""
     is_new = paddle.isinf(gamma)
     own_fall = paddle.where(is_new, paddle.zeros_like(gamma), _OWN_FALL * gamma)
     is_low = paddle.logical_or(change < _FALL, norm < own_fall)
     is_high = paddle.logical_or(change > _RISE, norm > _OWN_RISE * gamma)
-    is_high = paddle.logical_and(is_high, support < FULL_SUPPORT)
+    return is_low, is_high
+
+
+def _vote(
+    norm: Tensor,
+    gamma: Tensor,
+    support: Tensor,
+    entered: Tensor,
+    is_low: Tensor,
+    is_high: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Return gamma and support; ``entered`` is gamma if the step agrees."""
     disagrees = paddle.logical_or(is_low, is_high)
     left = support - 1.0
     is_replaced = paddle.where(
         is_low,
-        paddle.logical_and(left < 0, paddle.logical_not(is_new)),
+        paddle.logical_and(left < 0, paddle.isfinite(gamma)),
         left <= 0,
     )
     disagreed = paddle.where(is_replaced, norm, gamma)
-    new = paddle.where(disagrees, disagreed, paddle.minimum(gamma, norm))
+    new = paddle.where(disagrees, disagreed, entered)
     votes = paddle.where(is_replaced, paddle.ones_like(left), left.clip(min=0))
     more = (support + 1.0).clip(max=FULL_SUPPORT)
     votes = paddle.where(disagrees, votes, more)
@@ -207,6 +252,37 @@ def moving_average(norm: Tensor, gamma: Tensor, beta: PerTensor) -> Tensor:
     average = between(gamma, norm, 1.0 - beta)
     average = paddle.where(paddle.isfinite(gamma), average, norm)
     return paddle.where(_observed(norm), average, gamma)
+
+
+def warmup_beta(t_start: int) -> float:
+    """Smoothing of the start "warmup_ema": over a tenth of the warm-up."""
+    return 1.0 - min(10.0 / t_start, 1.0)
+
+
+def growth_bound(step: int, t_start: int, lambda_rel: PerTensor) -> PerTensor:
+    """Norm that enters gamma at most, in units of gamma: start "warmup_ema".
+
+    ``max(lambda_rel, 1 + t_start / t)``: 2 at the end of the warm-up. gamma may
+    then grow in proportion to the number of steps, until Algorithm 1 allows
+    more, from ``t = t_start / (lambda_rel - 1)`` on.
+    """
+    start = 1.0 + t_start / step if step else 1.0
+    if isinstance(lambda_rel, Tensor):
+        return lambda_rel.clip(min=start)
+    return max(lambda_rel, start)
+
+
+def bounded_average(
+    norm: Tensor, gamma: Tensor, beta: PerTensor, bound: PerTensor
+) -> Tensor:
+    """:func:`moving_average` of ``min(||g_i||, bound * gamma_i)``.
+
+    ``norm`` is that before the clip. With ``bound`` = ``lambda_rel`` this is
+    Algorithm 1 line 15.
+    """
+    fed = paddle.minimum(norm, _rounded(bound) * gamma)
+    average = moving_average(fed, gamma, beta)
+    return paddle.where(paddle.isfinite(norm), average, gamma)
 
 
 def _observed(norm: Tensor) -> Tensor:

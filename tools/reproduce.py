@@ -43,6 +43,7 @@ _RUN_OPTIONS = """
 --steps STEPS     steps of every run (default: the config's); faults scale with
                   it
 --jobs JOBS       runs at a time (default: %(default)s, the number of cores)
+--only NAME       this experiment of the target alone
 """
 _REPORT_OPTIONS = """
 --collect OUTPUT  first add the results of targets that ran with --output OUTPUT
@@ -114,6 +115,7 @@ def _reproduce(options: argparse.Namespace) -> int:
         claims=claims,
         committed=committed,
         num_jobs=options.jobs,
+        only=options.only,
     )
     for target in finished:
         print(target.text)

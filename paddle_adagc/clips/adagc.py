@@ -27,7 +27,12 @@ from paddle_adagc.clips.step import Decision, Step
 from paddle_adagc.state import Quantity
 
 Init = Literal[
-    "warmup_min", "lambda_abs", "min_no_warmup", "constant", "threshold"
+    "warmup_min",
+    "warmup_ema",
+    "lambda_abs",
+    "min_no_warmup",
+    "constant",
+    "threshold",
 ]
 
 _DEFAULT_INIT_VALUE = {"constant": 1.0, "threshold": 0.1}
@@ -64,6 +69,12 @@ class ClipGradByAdaGC(TensorScalingClip):
         t_start: :math:`T_{start}`, number of warm-up steps.
         init: How gamma starts.
             ``"warmup_min"``: as above, the paper's.
+            ``"warmup_ema"``, not in the paper: where the norms are. In the
+            same warm-up :math:`\gamma_i` is a moving average of the norms
+            before the clip. Afterwards it is fed :math:`\min(\|g_i\|,\
+            \max(\lambda_{rel},\ 1 + T_{start} / t)\, \gamma_i)`, which is
+            Algorithm 1 from step :math:`T_{start} / (\lambda_{rel} - 1)` on
+            (2,500).
             ``"lambda_abs"``, not in the paper: at ``lambda_abs``, the largest
             norm that the warm-up lets through. gamma then falls to the
             tensor's norms, by 1% a step.
@@ -174,7 +185,9 @@ class ClipGradByAdaGC(TensorScalingClip):
         starts = {"constant": self.init_value, "lambda_abs": self.lambda_abs}
         start = starts.get(self.init) or math.inf
         quantities = [Quantity(name="gamma", start=start, is_positive=True)]
-        if self.init == "warmup_min" and not self.strict:
+        if self.init == "warmup_ema" or (
+            self.init == "warmup_min" and not self.strict
+        ):
             full = rule.FULL_SUPPORT
             quantities += [Quantity(name="support", start=0.0, absent=full)]
         return quantities
@@ -187,8 +200,10 @@ class ClipGradByAdaGC(TensorScalingClip):
             values = {"lambda_rel": self.lambda_rel, "beta": self.beta}
             if self.overrides.names:
                 values |= self.overrides.vectors(step.keys, values)
-            return step.adaptive(**values)
-        if self.init in ("warmup_min", "lambda_abs"):
+            if self._is_started(step.index):
+                return step.adaptive(**values)
+            return self._still_starting(step, **values)
+        if self.init in ("warmup_min", "warmup_ema", "lambda_abs"):
             return self._warm_up(step)
         gamma = step.state["gamma"]
         if self.init == "min_no_warmup":
@@ -210,6 +225,25 @@ class ClipGradByAdaGC(TensorScalingClip):
     def _is_adaptive(self, index: int) -> bool:
         return index >= self.t_start or self.init == "constant"
 
+    def _is_started(self, index: int) -> bool:
+        """Tell whether gamma follows Algorithm 1 by now."""
+        if self.init != "warmup_ema":
+            return True
+        values = [own for own in self.overrides.settings.values() if own]
+        factors = [own.get("lambda_rel", self.lambda_rel) for own in values]
+        lowest = min([self.lambda_rel, *factors])
+        return rule.growth_bound(index, self.t_start, lowest) <= lowest
+
+    def _still_starting(
+        self, step: Step, lambda_rel: rule.PerTensor, beta: rule.PerTensor
+    ) -> Decision:
+        """Clip as Algorithm 1; gamma may grow faster."""
+        gamma = step.state["gamma"]
+        bound = rule.growth_bound(step.index, self.t_start, lambda_rel)
+        new = rule.bounded_average(step.norm, gamma, beta, bound)
+        h = rule.adaptive_scale(step.norm, gamma, lambda_rel)
+        return Decision(h, {"gamma": new})
+
     def _warm_up(self, step: Step) -> Decision:
         """GlobalGC. In a hybrid-parallel run: one all-reduce of 3 numbers."""
         norm, reducer = step.norm, step.reducer
@@ -222,7 +256,12 @@ class ClipGradByAdaGC(TensorScalingClip):
         total = squared_norm.sqrt().astype("float32")
         h = rule.global_scale(total, self.lambda_abs)
         new = {"gamma": gamma}
-        if support is not None:
+        if self.init == "warmup_ema":
+            mean = rule.mean_change(change, count, paddle.ones_like(h))
+            new["gamma"], new["support"] = rule.supported_average(
+                norm, gamma, support, mean, rule.warmup_beta(self.t_start)
+            )
+        elif support is not None:
             mean = rule.mean_change(change, count, h)
             new["gamma"], new["support"] = rule.supported_minimum(
                 h * norm, gamma, support, mean

@@ -70,6 +70,13 @@ INF, NAN = np.inf, np.nan
             (0.75,),
             [1.25, 1, 1, 1, 5, INF],
         ),
+        (
+            rule.bounded_average,
+            [2, 9, 0, NAN, INF, 5, 0],
+            [1, 1, 1, 1, 1, INF, INF],
+            (0.75, 5.0),
+            [1.25, 2, 1, 1, 1, 5, INF],
+        ),
         (rule.latest_below, [0.05, 3, 0], [1, 1, 1], (0.1,), [0.05, 0.1, 1]),
     ],
 )
@@ -118,6 +125,41 @@ def test_votes_hand_worked(change, norm, before, after):
     assert (gamma.item(), support.item()) == expected
 
 
+@pytest.mark.parametrize(
+    ("change", "norm", "before", "after"),
+    [
+        (0.0, 1.0, (np.inf, 0), (1, 1)),
+        (LOW, 1.0, (2, 9), (1.75, 10)),
+        (HIGH, 9.0, (2, 10), (2.5, 10)),
+        (1.01 * LOW, 1.0, (2, 0), (1, 1)),
+        (1.01 * HIGH, 9.0, (2, 10), (2, 9)),
+        (0.0, 201.0, (2, 10), (2, 9)),
+        (0.0, 201.0, (2, 1), (201, 1)),
+        (0.0, np.inf, (2, 3), (2, 3)),
+    ],
+)
+def test_votes_about_an_average_hand_worked(change, norm, before, after):
+    gamma, support = rule.supported_average(
+        vector([norm]),
+        vector([before[0]]),
+        vector([before[1]]),
+        paddle.to_tensor([change], "float64"),
+        0.75,
+    )
+    expected = tuple(np.float32(after).tolist())
+    assert (gamma.item(), support.item()) == expected
+
+
+def test_growth_bound_falls_to_algorithm_1():
+    bounds = [rule.growth_bound(t, 100, 1.04) for t in (100, 200, 2499, 2500)]
+    np.testing.assert_allclose(bounds, [2.0, 1.5, 1 + 100 / 2499, 1.04])
+    own = paddle.to_tensor([1.04, 3.0], "float64")
+    got = rule.growth_bound(100, 100, own)
+    np.testing.assert_array_equal(got.numpy(), [2.0, 3.0])
+    assert rule.growth_bound(0, 0, 1.04) == 1.04
+    assert [rule.warmup_beta(n) for n in (5, 100)] == [0.0, 0.9]
+
+
 def test_mean_change_hand_worked():
     norm = vector([2.0, 0.5, 0.0, np.nan, 4.0, np.inf])
     gamma = vector([1.0, 1.0, 1.0, 1.0, np.inf, 1.0])
@@ -156,9 +198,7 @@ def test_properties(pairs, factor):
 wide = st.floats(1e-12, 1e12)
 
 
-@given(
-    st.lists(st.tuples(wide, st.floats(0, 1, exclude_max=True)), min_size=2)
-)
+@given(st.lists(st.tuples(wide, st.floats(0, 1, exclude_max=True)), min_size=2))
 @settings(deadline=None, max_examples=100)
 def test_moving_average_is_right_for_every_beta(series):
     """To a few roundings of each step, though norms fall and rise at once."""

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from adagc_lab.extensions import (
     DeviationAdaGC,
+    ReleaseAdaGC,
     RobustAdaGC,
     make_clip,
 )
@@ -196,3 +197,34 @@ ROBUST, OVERRIDES = {"preset": "robust"}, {"a": {"beta": 0.5}}
 def test_wrong_configs(name, arguments, message):
     with pytest.raises(ValueError, match=message):
         make_clip(name, **arguments)
+
+
+def test_release_is_adam_whose_second_moment_saw_the_norms():
+    """Adam's steps on the clipped series, in float64."""
+    rng = np.random.default_rng(1)
+    norms = np.exp(0.3 * rng.normal(size=400))
+    norms[60] *= 1e3
+    norms[100:200] *= 30
+    norms = norms.astype(np.float32)
+    arguments = {"t_start": 10, "lambda_abs": 1e9}
+    passed = run(ReleaseAdaGC(**arguments), norms)
+    clipped = run(ClipGradByAdaGC(**arguments), norms)
+    gamma = [np.inf]
+    plain = ClipGradByAdaGC(**arguments)
+    for norm in norms:
+        run(plain, [norm])
+        gamma += [float(*plain.state_dict()["gamma"].values())]
+    counted = np.maximum(clipped, np.minimum(norms, 10 * np.array(gamma[:-1])))
+    first = wanted = actual = moment = 0.0
+    for t in range(len(norms)):
+        first = 0.9 * first + 0.1 * clipped[t]
+        wanted = 0.999 * wanted + 0.001 * float(counted[t]) ** 2
+        moment = 0.9 * moment + 0.1 * passed[t]
+        actual = 0.999 * actual + 0.001 * float(passed[t]) ** 2
+        factor = passed[t] / clipped[t]
+        assert factor**2 / actual == pytest.approx(1 / wanted, rel=1e-4)
+    assert moment / actual**0.5 == pytest.approx(first / wanted**0.5, rel=0.1)
+    np.testing.assert_array_equal(passed[:10], clipped[:10])
+    own = passed / clipped
+    assert 0.7 < own[61] / own[59] < 1
+    assert own[199] / own[99] < 0.4

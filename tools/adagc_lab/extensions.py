@@ -23,8 +23,14 @@ from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.clips.step import Decision, Step
 from paddle_adagc.state import Quantity
 
-PRESETS = ("paper", "robust")
+PRESETS = ("paper", "robust", "release")
 LAMBDA_REL = 2.0
+
+_BETA2 = 0.999
+"""AdamW's, in every run that the preset "release" is for."""
+
+_RELEASED = 10.0
+"""So many gammas of a norm count in the second moment, at most."""
 
 _MANY_OUTLIERS = 8.0
 """So many of a tensor's outliers are doubted; from one more on, none is."""
@@ -127,6 +133,60 @@ class RobustAdaGC(ClipGradByAdaGC):
         return Decision(h * (doubt * cube + (1.0 - doubt)), new)
 
 
+class ReleaseAdaGC(ClipGradByAdaGC):
+    r"""AdaGC whose clipped norms still count in Adam's second moment.
+
+    Adam divides by the root of its second moment, which under AdaGC has seen
+    clipped gradients alone: a step stays as large as if nothing were clipped.
+    Here :math:`h_i` is multiplied by :math:`s_i`, so that Adam with
+    :math:`\beta_2` 0.999 takes the step that it would take if its second
+    moment had seen :math:`\min(\|g_i\|, 10 \gamma_i)`, and its first moment
+    what AdaGC lets through. With the averages :math:`V_i` of the squares of
+    the one and :math:`U_i` of those of :math:`s_i h_i \|g_i\|`, the factor
+    keeps :math:`s_i^2 / U_i = 1 / V_i`. It starts at 1 and never grows: a
+    constant factor changes nothing for Adam. Costs 8 more bytes per tensor.
+    """
+
+    optional_quantities = (
+        *ClipGradByAdaGC.optional_quantities,
+        "seen",
+        "passed",
+    )
+
+    def arguments(self) -> dict[str, Any]:
+        return {"preset": "release", **super().arguments()}
+
+    def _quantities(self) -> list[Quantity]:
+        own = [
+            Quantity(name=n, start=0.0, absent=0.0) for n in ("seen", "passed")
+        ]
+        return [*super()._quantities(), *own]
+
+    def advance(self, step: Step) -> Decision:
+        """Scale by what Adam's second moment has not seen."""
+        h, new, _ = super().advance(step)
+        norm, state = step.norm, step.state
+        norm = paddle.where(
+            paddle.isfinite(norm), norm, paddle.zeros_like(norm)
+        )
+        clipped = h * norm
+        counted = clipped
+        if self._is_adaptive(step.index):
+            wide = paddle.minimum(norm, _RELEASED * state["gamma"])
+            counted = paddle.maximum(clipped, wide)
+        square = (1.0 - _BETA2) * clipped.square()
+        seen = _BETA2 * state["seen"] + (1.0 - _BETA2) * counted.square()
+        passed = _BETA2 * state["passed"]
+        others = seen - square
+        factor = paddle.where(
+            paddle.logical_and(passed > 0, others > passed),
+            passed / others,
+            paddle.ones_like(norm),
+        )
+        new["seen"], new["passed"] = seen, passed + factor * square
+        return Decision(h * factor.sqrt(), new)
+
+
 def _observed(norm: Tensor) -> Tensor:
     """Tell where a norm says something: not where it is 0 or not finite."""
     return paddle.logical_and(paddle.isfinite(norm), norm > 0)
@@ -142,7 +202,7 @@ def make_clip(
     own: dict[str, Any] = {}
     if check_not_negative("clip.lambda_dev", lambda_dev):
         own["lambda_dev"] = lambda_dev
-    if check_choice("clip.preset", preset, PRESETS) == "robust":
+    if check_choice("clip.preset", preset, PRESETS) != "paper":
         own["preset"] = preset
     if name != "adagc" or not own:
         return registry.make_clip(name, **values, **own)
@@ -154,7 +214,7 @@ def make_clip(
         )
     if lambda_dev:
         return DeviationAdaGC(lambda_dev=lambda_dev, **values)
-    return RobustAdaGC(**values)
+    return (RobustAdaGC if preset == "robust" else ReleaseAdaGC)(**values)
 
 
 def argument_default(clip: Mapping[str, Any], argument: str) -> Any:

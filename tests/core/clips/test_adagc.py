@@ -8,7 +8,7 @@ import numpy as np
 import paddle
 import pytest
 from helpers import assert_equal, clip_arrays, feed, gammas, make_parameters
-from reference.adagc import voted_warm_up
+from reference.adagc import voted_warm_up, warmup_ema
 
 from paddle_adagc import (
     ClipGradByAdaGC,
@@ -67,6 +67,13 @@ LATEST = {"t_start": 0, "beta": 0.0, "lambda_rel": 2.0}
             [[1.0], [1e-9], [1.0]],
             [[1.0], [1e-9], [2e-9]],
             [[1.0], [1e-9], [2e-9]],
+        ),
+        (
+            {"init": "warmup_ema", "lambda_abs": 5.0, "t_start": 2}
+            | {"lambda_rel": 1.0, "beta": 0.5},
+            [[6.0, 8.0], [1.0, 4.5], [8.0, 8.0], [8.0, 1.0]],
+            [[3.0, 4.0], [1.0, 4.5], [1.0, 4.5], [1.5, 1.0]],
+            [[6.0, 8.0], [1.0, 4.5], [1.5, 6.25], [2.0, 3.625]],
         ),
         (
             {"init": "threshold", "t_start": 2, "lambda_rel": 1.0},
@@ -156,12 +163,14 @@ ONE_BACKEND = pytest.mark.parametrize("backend", ["host"], indirect=True)
 @pytest.mark.parametrize(
     "steps", [[0], [1], [39], [0, 1, 2, 3, 4], [20, 25, 30, 31, 32]]
 )
+@pytest.mark.parametrize("init", ["warmup_min", "warmup_ema"])
 @ONE_BACKEND
-def test_bad_warm_up_steps_do_not_set_gamma(tensors, factor, steps):
+def test_bad_warm_up_steps_do_not_set_gamma(tensors, factor, steps, init):
     norms = usual_norms()
     norms[steps, tensors] *= factor
-    clean = run(ClipGradByAdaGC(t_start=T_START), usual_norms())[-1]
-    voted = run(ClipGradByAdaGC(t_start=T_START), norms)[-1]
+    arguments = {"init": init, "t_start": T_START}
+    clean = run(ClipGradByAdaGC(**arguments), usual_norms())[-1]
+    voted = run(ClipGradByAdaGC(**arguments), norms)[-1]
     strict = run(ClipGradByAdaGC(t_start=T_START, strict=True), norms)[-1]
     np.testing.assert_allclose(voted, clean, rtol=0.3)
     harmed = strict / clean
@@ -178,7 +187,8 @@ def test_calm_warm_up_is_the_letter_bit_for_bit():
     np.testing.assert_array_equal(robust, strict)
 
 
-def test_votes_equal_the_numpy_twin():
+@pytest.mark.parametrize("init", ["warmup_min", "warmup_ema"])
+def test_votes_equal_the_numpy_twin(init):
     rng = np.random.default_rng(5)
     num_replaced = 0
     for seed in range(10):
@@ -188,11 +198,44 @@ def test_votes_equal_the_numpy_twin():
         for step in np.flatnonzero(rng.random(T_START) < 0.4):
             norms[step] *= 10.0 ** rng.integers(-6, 2)
         norms = norms.astype(np.float32)
-        got = run(ClipGradByAdaGC(t_start=T_START, lambda_abs=3.0), norms)
-        expected = voted_warm_up(norms.astype(np.float64), 3.0)
+        arguments = {"init": init, "t_start": T_START, "lambda_abs": 3.0}
+        got = run(ClipGradByAdaGC(**arguments), norms)
+        window = T_START if init == "warmup_ema" else None
+        expected = voted_warm_up(norms.astype(np.float64), 3.0, window)
         np.testing.assert_allclose(got, expected, rtol=1e-6)
         num_replaced += np.any(expected[1:] > expected[:-1])
     assert num_replaced >= 5
+
+
+RISING = {"init": "warmup_ema", "t_start": 20, "lambda_rel": 1.25}
+
+
+@pytest.mark.parametrize("resumed_at", [None, 5, 20, 40, 90])
+def test_warmup_ema_equals_its_twin_and_ends_in_algorithm_1(
+    resumed_at, tmp_path
+):
+    """From step 20 / 0.25 on; the CUDA kernel applies from there on, too."""
+    rng = np.random.default_rng(2)
+    norms = np.exp(0.4 * rng.normal(size=(120, 3))) * [1.0, 0.1, 3.0]
+    norms = norms.astype(np.float32)
+    clip = ClipGradByAdaGC(**RISING)
+    parameters = make_parameters([[1]] * 3)
+    scales, gamma = warmup_ema(norms, 1.25, 0.99, 1.0, 20)
+    for step, row in enumerate(norms):
+        if step == resumed_at:
+            save_state(clip.state_dict(), tmp_path)
+            clip = ClipGradByAdaGC(**RISING)
+            clip.set_state_dict(load_state(tmp_path))
+        if step == 80:
+            paper = ClipGradByAdaGC(t_start=20, lambda_rel=1.25)
+            with pytest.warns(UserWarning, match="init"):
+                paper.set_state_dict(clip.state_dict())
+        out = clip_arrays(clip, parameters, [np.float32([n]) for n in row])
+        np.testing.assert_allclose(np.ravel(out), scales[step] * row, 2e-6)
+        np.testing.assert_allclose(gammas(clip), gamma[step], rtol=2e-6)
+        if step >= 80:
+            clip_arrays(paper, parameters, [np.float32([n]) for n in row])
+            np.testing.assert_allclose(gammas(paper), gammas(clip), 2e-7)
 
 
 def test_gamma_of_a_state_without_votes_is_settled():
@@ -217,6 +260,7 @@ def test_gamma_of_a_state_without_votes_is_settled():
     "make",
     [
         partial(ClipGradByAdaGC, t_start=4),
+        partial(ClipGradByAdaGC, t_start=4, init="warmup_ema"),
         partial(ClipGradByAdaGC, t_start=0),
         partial(ClipGradByAdaGC, init="constant"),
         partial(ClipGradByGlobalAdaGC, t_start=4),

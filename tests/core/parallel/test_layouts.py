@@ -33,6 +33,7 @@ from paddle_adagc.state import load_state, save_state
 
 SETTINGS = {
     "adagc": training.ADAGC,
+    "adagc from warmup_ema": {**training.ADAGC, "init": "warmup_ema"},
     "agc": {"lambda_rel": 0.05},
     "zclip": {"warmup_steps": 5, "z_thres": 1.0},
     "global_adagc": training.ADAGC,
@@ -41,6 +42,7 @@ SETTINGS = {
 
 # Paddle's own know nothing of ranks.
 NAMES = [name for name in CLIPS if name not in ("none", "global_norm", "value")]
+NAMES.append("adagc from warmup_ema")
 # AGC is refused where slices cut through units.
 WITH_SLICES = [name for name in NAMES if name != "agc"]
 CASES_OF_CLIPS = {
@@ -174,7 +176,10 @@ def test_compared_clips(case):
     runs = [
         {
             "options": options,
-            "clip_settings": {**SETTINGS.get(name, {}), "name": name},
+            "clip_settings": {
+                **SETTINGS.get(name, {}),
+                "name": name.partition(" ")[0],
+            },
             "num_steps": 15,
         }
         for name in names

@@ -187,7 +187,7 @@ def gradients(step):
     return grads
 
 
-def clip_parts(case, part):
+def clip_parts(case, part, init):
     """Clipped gradients by step and key; gammas; the norm of the whole model.
 
     ``part`` has key -> slice of the whole gradient that the rank's optimizer is
@@ -206,7 +206,7 @@ def clip_parts(case, part):
             is_split_over_experts=key == "expert.0" and case == PARTS,
             units=STACK if key == "stack" else (),
         )
-    clip = ClipGradByAdaGC(**ARGUMENTS)
+    clip = ClipGradByAdaGC(init=init, **ARGUMENTS)
     clip._tensors.bind(layout)
     given = {key: where for key, where in part.items() if where is not None}
     history = []
@@ -223,13 +223,14 @@ def clip_parts(case, part):
     return history, {key: float(g) for key, g in gamma.items()}, norm
 
 
+@pytest.mark.parametrize("init", ["warmup_min", "warmup_ema"])
 @pytest.mark.parametrize("case", CASES)
-def test_ranks_act_as_one_process(monkeypatch, case):
+def test_ranks_act_as_one_process(monkeypatch, case, init):
     topologies, parts, expected = CASES[case]
     keys = {key: WHOLE for key in SHAPES if any(key in p for p in parts)}
-    whole, gamma, norm = clip_parts("", keys)
+    whole, gamma, norm = clip_parts("", keys, init)
     ranks = Ranks(monkeypatch, topologies)
-    results = ranks.run(lambda rank: clip_parts(case, parts[rank]))
+    results = ranks.run(lambda rank: clip_parts(case, parts[rank], init))
     for rank, (history, its_gamma, its_norm) in enumerate(results):
         assert its_gamma == pytest.approx(gamma, rel=1e-5)
         assert its_norm == pytest.approx(norm, rel=1e-5)

@@ -133,6 +133,18 @@ class TargetConfig:
             raise ValueError(f"the experiments' names {names} repeat one")
         return self
 
+    def only(self, name: str | None) -> TargetConfig:
+        """Return the target with this experiment alone; None: all of it."""
+        if name is None:
+            return self
+        found = [e for e in self.experiments if e.name == name]
+        if not found:
+            names = [e.name for e in self.experiments]
+            raise ValueError(f"{self.title!r} has {names}, not {name!r}")
+        return dataclasses.replace(
+            self, experiments=found, timings=[], gpu_hours=False
+        )
+
 
 def load_target(path: str | os.PathLike[str]) -> TargetConfig:
     """Read a grid's file; a ValueError names the file and the mistake."""

@@ -49,7 +49,10 @@ REPORT = "report.json"
 """Which runs stand in which row and behind which test, in the results' folder;
 `tools/reproduce.py verify` recomputes every number from it."""
 
-OTHER_RESULTS = ("gpu.jsonl", "mutation.jsonl", "soak.jsonl", "versions.jsonl")
+OTHER_RESULTS = (
+    *("creep.jsonl", "gpu.jsonl", "mutation.jsonl", "soak.jsonl"),
+    "versions.jsonl",
+)
 """Files beside those of targets, of other commands."""
 
 START, END = "<!-- results -->", "<!-- end -->"

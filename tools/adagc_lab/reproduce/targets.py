@@ -81,15 +81,20 @@ def reproduce(
     claims: Sequence[Claim] = (),
     committed: Mapping[str, TargetResult] | None = None,
     num_jobs: int = 1,
+    only: str | None = None,
 ) -> list[Finished]:
     """Run what is missing of targets, and write every target's report.
+
+    ``only`` names the one experiment to run; the results of the others stay.
 
     A target is named after its grid's file. Claims of other targets are left
     alone; verdicts take the runs of the ``committed`` results, too.
     """
     num_jobs = check_integer("num_jobs", num_jobs, 1)
     files = {path.stem: path for path in grid_files}
-    targets = {name: load_target(path) for name, path in files.items()}
+    targets = {
+        name: load_target(path).only(only) for name, path in files.items()
+    }
     store, timed = output_dir / STORE, output_dir / "timings"
     grids = {
         name: [

@@ -76,6 +76,7 @@ class StepRecorder:
         self._corrupted_steps: set[int] = set()
         self._stuck: set[str] = set()
         self._unlogged: list[float] = []
+        self._weights: list[Tensor] = []  # before the step
 
     def observed(self, clip: ClipGradBase) -> ClipGradBase:
         """Wrap the clip to measure it, if tensors are recorded."""
@@ -113,6 +114,8 @@ class StepRecorder:
         self._row = row
         self.set_samples(step)
         self.flight.begin(row)
+        if self._config.record.moments:
+            self._weights = [p.clone() for p in self._parameters.values()]
 
     def set_samples(self, batch: int) -> None:
         """Record which samples of the training dataset make up the batch."""
@@ -144,7 +147,7 @@ class StepRecorder:
         row |= measures
         self.flight.end()
         if self._observed is not None:
-            row |= self._observed.step_metrics()
+            row |= self._observed.step_metrics() | self._step_size()
             tensors = self._observed.tensor_rows(self._moment_norms())
             values = tensors[_GAMMA].tolist()
             gammas = dict(zip(self._parameters, values, strict=True))
@@ -233,6 +236,21 @@ class StepRecorder:
         flags = [paddle.isfinite(p).all() for p in self._parameters.values()]
         finite = not flags or bool(paddle.stack(flags).all())
         return mean_over_processes([float(finite)]) == [1.0]
+
+    @paddle.no_grad()
+    def _step_size(self) -> dict[str, float]:
+        """L2 norm of the step's update; root of the second moments' sum."""
+        if not self._config.record.moments:
+            return {}
+        after = self._parameters.values()
+        update = [p - w for p, w in zip(after, self._weights, strict=True)]
+        moments = self.optimizer._accumulators[_MOMENTS[1]].values()
+        total = sum(float(moment.sum()) for moment in moments)
+        norm = GradientList(update).squared_norms().sum()
+        return {
+            "update_norm": math.sqrt(float(norm)),
+            "second_moment_root": math.sqrt(total),
+        }
 
     def _moment_norms(self) -> np.ndarray | None:
         if not self._config.record.moments:
