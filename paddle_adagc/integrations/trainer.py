@@ -161,10 +161,8 @@ class ClippingMixin(Trainer):
             put_into_optimizer(self.optimizer, self._adagc_clip)
         return result
 
-    def train(
-        self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any
-    ) -> Any:
-        """Train; with a checkpoint the clip resumes, too.
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """Train; with ``resume_from_checkpoint`` the clip resumes, too.
 
         True is the newest checkpoint in ``output_dir``.
 
@@ -174,22 +172,26 @@ class ClippingMixin(Trainer):
             ValueError: It holds another model's, or another clip's.
         """
         self._adagc_prepare()
-        checkpoint = resume_from_checkpoint
-        if checkpoint is True:
-            folder = self.args.output_dir
-            modules = [sys.modules[k.__module__] for k in type(self).__mro__]
-            find = next(
-                module.get_last_checkpoint
-                for module in modules
-                if hasattr(module, "get_last_checkpoint")
+        if args[:1] == (True,):
+            args = (self._adagc_newest_checkpoint(), *args[1:])
+        elif kwargs.get("resume_from_checkpoint") is True:
+            kwargs["resume_from_checkpoint"] = self._adagc_newest_checkpoint()
+        return super().train(*args, **kwargs)
+
+    def _adagc_newest_checkpoint(self) -> Any:
+        folder = self.args.output_dir
+        modules = [sys.modules[kind.__module__] for kind in type(self).__mro__]
+        find = next(
+            module.get_last_checkpoint
+            for module in modules
+            if hasattr(module, "get_last_checkpoint")
+        )
+        checkpoint = find(folder) if Path(folder).is_dir() else None
+        if checkpoint is None:
+            raise FileNotFoundError(
+                f"resume_from_checkpoint=True, and {folder} holds no checkpoint"
             )
-            checkpoint = find(folder) if Path(folder).is_dir() else None
-            if checkpoint is None:
-                raise FileNotFoundError(
-                    f"resume_from_checkpoint=True, and {folder} holds no "
-                    "checkpoint"
-                )
-        return super().train(checkpoint, *args, **kwargs)
+        return checkpoint
 
     def _inner_training_loop(self, *args: Any, **kwargs: Any) -> Any:
         loop: Any = super()._inner_training_loop
