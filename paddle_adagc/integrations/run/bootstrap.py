@@ -54,7 +54,9 @@ def _change_trainer(module: types.ModuleType) -> None:
     from paddle_adagc.integrations.run.process import process
 
     here = process()
-    change_trainer(module.__dict__["Trainer"], here.settings, here.made)
+    change_trainer(
+        module.__dict__["Trainer"], lambda: here.settings([*OPENED]), here.made
+    )
 
 
 def _change_parser(module: types.ModuleType) -> None:

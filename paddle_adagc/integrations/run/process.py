@@ -11,10 +11,10 @@ import os
 import sys
 import time
 import weakref
+from collections.abc import Iterable
 from typing import Any
 
 from paddle_adagc.integrations.run import steps
-from paddle_adagc.integrations.run.bootstrap import OPENED
 from paddle_adagc.integrations.run.reports import Reporter
 from paddle_adagc.integrations.run.settings import (
     Settings,
@@ -71,14 +71,17 @@ class Process:
         """Remember settings that the Trainer's arguments held."""
         self._parsed = found
 
-    def settings(self) -> Settings:
+    def settings(self, opened: Iterable[str]) -> Settings:
         """Return what a new Trainer gets, from the file that it was read from.
+
+        Args:
+            opened: YAML and JSON files that this process opened.
 
         Raises:
             ValueError: Two files of this process hold different settings.
         """
         pool: dict[str, Settings] = {}
-        for path in [*OPENED]:
+        for path in opened:
             found = self._files.get(path)
             if found is None and is_settings_file(path):
                 found = read_settings(path, [])

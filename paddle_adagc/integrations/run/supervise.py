@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from paddle_adagc.integrations.run.isolation import outsiders, parent_of
 from paddle_adagc.integrations.run.reports import Listener, end_with_parent
@@ -90,7 +90,7 @@ class _Watch:
         self._pause = _FIRST_LOOK
         self._next_look = time.monotonic() + self._pause
         self._suspects: dict[int, str] = {}
-        self._waits = False
+        self._waits, self._signal = False, 0
 
     def has_ended(self) -> bool:
         self._look()
@@ -100,19 +100,30 @@ class _Watch:
             self._waits = True
             number = len(self._listener.running)
             _say(f"the command has ended, {number} of its processes have not")
+            if self._signal:  # which it did not pass on
+                self._send(self._training(), self._signal)
         return not self._listener.running
 
     def forward(self, number: int, is_terminals: bool) -> None:
         """Send a signal to the command, and to what trains below a shell."""
         if is_terminals:
             return
-        training = {*self._listener.running}
-        targets = {pid for pid in training if parent_of(pid) not in training}
+        self._signal = number
+        targets = self._training()
         if self._process.poll() is None:
-            if self._process.pid in training:  # it passes signals on itself
-                targets.clear()
+            if self._process.pid in self._listener.running:
+                targets.clear()  # it is a launcher, or trains itself
             targets.add(self._process.pid)
-        for pid in targets:
+        self._send(targets, number)
+
+    def _training(self) -> set[int]:
+        """Return the processes that train, without those that they started."""
+        pids = {*self._listener.running}
+        return {pid for pid in pids if parent_of(pid) not in pids}
+
+    @staticmethod
+    def _send(pids: Iterable[int], number: int) -> None:
+        for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
 
