@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from paddle_adagc.integrations.run.bootstrap import SITE
@@ -90,16 +90,11 @@ def outsiders(pid: int, insiders: Iterable[int]) -> dict[int, str]:
         Why each of them keeps ``adagc-run`` out, by its id.
     """
     found = {}
-    for child in {*_descendants(pid)} - {*insiders}:
+    for child in descendants(pid) - {*insiders}:
+        words, variables = _started_with(child)
         try:
-            folder = Path(f"/proc/{child}")
-            if "libpaddle" not in (folder / "maps").read_text():
+            if "libpaddle" not in Path(f"/proc/{child}/maps").read_text():
                 continue
-            words = _split(folder / "cmdline")
-            variables = dict(
-                entry.partition("=")[::2]
-                for entry in _split(folder / "environ")
-            )
         except OSError:
             continue
         reason = ""
@@ -115,6 +110,26 @@ def outsiders(pid: int, insiders: Iterable[int]) -> dict[int, str]:
     return found
 
 
+def pythons(pids: Iterable[int]) -> set[int]:
+    """Return those processes that are a Python of the command."""
+    found = set()
+    for pid in pids:
+        words, variables = _started_with(pid)
+        if _PYTHON.fullmatch(Path(words[0]).name) and VARIABLE in variables:
+            found.add(pid)
+    return found
+
+
+def _started_with(pid: int) -> tuple[list[str], dict[str, str]]:
+    """Return a process' words and environment."""
+    try:
+        words = _split(Path(f"/proc/{pid}/cmdline"))
+        entries = _split(Path(f"/proc/{pid}/environ"))
+    except OSError:
+        return [""], {}
+    return words, dict(entry.partition("=")[::2] for entry in entries)
+
+
 def _split(path: Path) -> list[str]:
     return path.read_bytes().decode(errors="replace").rstrip("\0").split("\0")
 
@@ -128,12 +143,14 @@ def parent_of(pid: int) -> int:
     return int(text.rpartition(")")[2].split()[1])
 
 
-def _descendants(pid: int) -> Iterator[int]:
+def descendants(pid: int) -> set[int]:
+    """Return a process and all that it started."""
     children: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):
         if entry.isdecimal():
             children.setdefault(parent_of(int(entry)), []).append(int(entry))
-    todo = [pid]
+    found, todo = set(), [pid]
     while todo:
-        yield (now := todo.pop())
+        found.add(now := todo.pop())
         todo += children.get(now, [])
+    return found

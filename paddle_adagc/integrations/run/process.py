@@ -180,7 +180,7 @@ class Process:
         parts += [f"rank 0 of {num_ranks}"] if num_ranks > 1 else []
         parts += [f"arguments from {self._where}"] if self._where else []
         if num_before:
-            parts.append(f"resumed after step {num_before}")
+            parts.append(f"state resumed after {num_before} steps")
         elif t_start := getattr(clip, "t_start", 0):
             parts.append(f"warm-up until step {t_start}")
         say(f"{text} is in force: {', '.join(parts) or 'no state'}")

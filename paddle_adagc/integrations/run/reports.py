@@ -20,10 +20,12 @@ import signal
 import socket
 import struct
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 _UCRED = struct.Struct("3i")  # pid, uid, gid
 _F_SETSIG = 10
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _LONGEST = 1 << 16
 
 
@@ -131,7 +133,7 @@ class Reporter:
         flags = fcntl.fcntl(fd, fcntl.F_GETFL)
         fcntl.fcntl(fd, fcntl.F_SETFL, flags | os.O_ASYNC)
         if os.getppid() == address["parent"]:
-            _end_without_parent(0)  # the lifeline does it
+            _prctl(_PR_SET_PDEATHSIG, 0)  # the lifeline does it
 
     def tell(self, *, waits: bool = True, **report: Any) -> None:
         """Send a report; without ``waits`` it may get lost."""
@@ -141,13 +143,22 @@ class Reporter:
             self._socket.sendto(text, self._to)
 
 
-def _end_without_parent(number: int) -> None:
-    import ctypes
-
-    pr_set_pdeathsig = 1
-    ctypes.CDLL(None).prctl(pr_set_pdeathsig, number)
-
-
 def end_with_parent() -> None:
     """Let this process get SIGTERM when its parent dies; kept by exec."""
-    _end_without_parent(signal.SIGTERM)
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def adopted_orphans() -> Iterator[None]:
+    """Inside, processes whose parent ends become children of this one."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    try:
+        yield
+    finally:
+        _prctl(_PR_SET_CHILD_SUBREAPER, 0)
+
+
+def _prctl(option: int, value: int) -> None:
+    import ctypes
+
+    ctypes.CDLL(None).prctl(option, value)

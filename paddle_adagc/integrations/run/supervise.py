@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import subprocess
@@ -12,8 +13,17 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
-from paddle_adagc.integrations.run.isolation import outsiders, parent_of
-from paddle_adagc.integrations.run.reports import Listener, end_with_parent
+from paddle_adagc.integrations.run.isolation import (
+    descendants,
+    outsiders,
+    parent_of,
+    pythons,
+)
+from paddle_adagc.integrations.run.reports import (
+    Listener,
+    adopted_orphans,
+    end_with_parent,
+)
 
 _FORWARDED = (
     signal.SIGINT,
@@ -25,6 +35,8 @@ _FORWARDED = (
 )
 _SI_KERNEL = 0x80
 _FIRST_LOOK, _LAST_LOOK = 1.0, 10.0  # seconds between looks for outsiders
+_START = 60.0  # seconds that a Python of the command has to load Paddle
+_LAST_BREATH = 0.5  # seconds in which processes end with the command
 
 
 def supervise(
@@ -37,7 +49,8 @@ def supervise(
     """Run a command until it and its training processes have ended.
 
     Signals reach it. Those of a terminal reach it without us. If this process
-    dies, the command gets SIGTERM.
+    dies, the command gets SIGTERM. A Python that it leaves behind is waited
+    for: as long as it trains, or for a minute until it has loaded Paddle.
 
     Args:
         command: Its words.
@@ -58,15 +71,17 @@ def supervise(
         end_with_parent()
 
     try:
-        process = subprocess.Popen(
-            command, env=dict(environment), preexec_fn=prepare
-        )
-        listener.start()
-        watch = _Watch(process, listener, found, is_strict)
-        while not watch.has_ended():
-            info = signal.sigtimedwait(ours, 0.2)
-            if info and info.si_signo != signal.SIGCHLD:
-                watch.forward(info.si_signo, info.si_code == _SI_KERNEL)
+        with adopted_orphans():
+            others = descendants(os.getpid())
+            process = subprocess.Popen(
+                command, env=dict(environment), preexec_fn=prepare
+            )
+            listener.start()
+            watch = _Watch(process, listener, found, is_strict, others)
+            while not watch.has_ended():
+                info = signal.sigtimedwait(ours, 0.2)
+                if info and info.si_signo != signal.SIGCHLD:
+                    watch.forward(info.si_signo, info.si_code == _SI_KERNEL)
         status = process.wait()
         return status if status >= 0 else 128 - status
     finally:
@@ -84,42 +99,43 @@ class _Watch:
         listener: Listener,
         found: dict[int, str],
         is_strict: bool,
+        others: set[int],
     ) -> None:
         self._process, self._listener = process, listener
         self._found, self._is_strict = found, is_strict
+        self._others = others
         self._pause = _FIRST_LOOK
         self._next_look = time.monotonic() + self._pause
         self._suspects: dict[int, str] = {}
-        self._waits, self._signal = False, 0
+        self._end, self._waits, self._signal = math.inf, False, 0
 
     def has_ended(self) -> bool:
         self._look()
         if self._process.poll() is None:
             return False
-        if self._listener.running and not self._waits:
+        now, left = time.monotonic(), {*self._listener.running}
+        self._end = min(self._end, now)
+        if now < self._end + _START:
+            left |= pythons(descendants(os.getpid()) - self._others)
+        if left and now > self._end + _LAST_BREATH and not self._waits:
             self._waits = True
-            number = len(self._listener.running)
-            _say(f"the command has ended, {number} of its processes have not")
+            _say(f"the command has ended, not {len(left)} of its processes")
             if self._signal:  # which it did not pass on
-                self._send(self._training(), self._signal)
-        return not self._listener.running
+                self._send(left, self._signal)
+        return not left
 
     def forward(self, number: int, is_terminals: bool) -> None:
         """Send a signal to the command, and to what trains below a shell."""
         if is_terminals:
             return
         self._signal = number
-        targets = self._training()
+        pids = {*self._listener.running}
+        targets = {pid for pid in pids if parent_of(pid) not in pids}
         if self._process.poll() is None:
-            if self._process.pid in self._listener.running:
+            if self._process.pid in pids:
                 targets.clear()  # it is a launcher, or trains itself
             targets.add(self._process.pid)
         self._send(targets, number)
-
-    def _training(self) -> set[int]:
-        """Return the processes that train, without those that they started."""
-        pids = {*self._listener.running}
-        return {pid for pid in pids if parent_of(pid) not in pids}
 
     @staticmethod
     def _send(pids: Iterable[int], number: int) -> None:
@@ -131,11 +147,12 @@ class _Watch:
         """Find processes that run Paddle without us, twice in a row."""
         if time.monotonic() < self._next_look:
             return
-        now = outsiders(self._process.pid, [*self._listener.running])
+        insiders = {*self._listener.running} | self._others
+        now = outsiders(os.getpid(), insiders)
         for pid in now.keys() & self._suspects.keys() - self._found.keys():
             self._found[pid] = now[pid]
             _say(f"process {pid} runs Paddle without the clip: {now[pid]}")
-            if self._is_strict and self._process.poll() is None:
+            if self._is_strict:
                 _say("ends the command. To train so: --no-strict-run")
                 os.kill(pid, signal.SIGTERM)
                 self._process.terminate()

@@ -90,7 +90,9 @@ class Form:
     """The command starts; else it is refused before."""
 
 
-def clips(name, command, where="`job.json`", t_start=2, processes=1, **more):
+def clips(
+    name, command, where="`job.json`", t_start=2, processes=1, says="", **more
+):
     """A form in which the clip is in force in each process."""
     origin = re.escape(f", arguments from {where.strip('`')}")
     said = rf"AdaGC\(.*t_start={t_start},.* is in force: 2 tensors"
@@ -106,6 +108,7 @@ def clips(name, command, where="`job.json`", t_start=2, processes=1, **more):
         (
             f"{said}{rank}{origin}, warm-up until step {t_start}\n",
             rf"{CLIPS} made 6 steps in {processes} process",
+            says,
         ),
         (f"{CLIPS} t_start={t_start}",) * processes,
         **more,
@@ -157,6 +160,12 @@ FORMS = [
         "a shell script with a variable",
         "bash job.sh",
         files={"job.sh": "NAME=job\npython train.py $NAME.json\n"},
+    ),
+    clips(
+        "a script that trains in the background",
+        "bash job.sh",
+        files={"job.sh": "python train.py job.json &\n"},
+        says="the command has ended, not 1 of its processes",
     ),
     clips("`bash -c`", "bash -c 'python train.py job.json'"),
     clips(
@@ -211,6 +220,7 @@ FORMS = [
         "a `sitecustomize` of yours that raises",
         "python train.py job.json",
         files={"sitecustomize.py": "raise ValueError('mine')\n"},
+        says="ValueError: mine",
     ),
     clips(
         "a Trainer with `__new__`",
