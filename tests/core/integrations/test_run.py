@@ -74,9 +74,9 @@ SUBCLASSES = {
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.clip = 0.2
-    def training_step(self, model):
+    def training_step(self, *given):
         assert self.clip == 0.2
-        super().training_step(model)
+        return super().training_step(*given)
 """,
     "create_optimizer returns None": """
     def create_optimizer(self, lr_scheduler=None):
@@ -88,8 +88,9 @@ SUBCLASSES = {
 """,
     "create_optimizer_and_scheduler": """
     def create_optimizer_and_scheduler(self, num_training_steps):
+        self.create_scheduler(num_training_steps)
         self.optimizer = paddle.optimizer.AdamW(
-            self.args.learning_rate,
+            self.lr_scheduler,
             parameters=self.model.parameters(),
             grad_clip=paddle.nn.ClipGradByGlobalNorm(1.0),
         )
@@ -346,6 +347,24 @@ print("clip:", trainer.optimizer._grad_clip)
 """
 
 
+THREE = (
+    PADDLENLP[: PADDLENLP.index("class MyTrainer")]
+    + "".join(
+        f"class Mine{i}(Trainer):\n{body}\n"
+        for i, body in enumerate(SUBCLASSES.values())
+    )
+    + """
+for kind in (Mine0, Mine1, Mine2):
+    [args] = PdArgumentParser(TrainingArguments).parse_json_file(sys.argv[1])
+    paddle.seed(0)
+    trainer = kind(model=Net(), args=args, train_dataset=rows)
+    trainer.train()
+    print("weights", *trainer.model.linear.weight.flatten().tolist())
+    print("trained with", type(trainer.optimizer._grad_clip).__name__)
+"""
+)
+
+
 def write_job(folder, **values):
     """A user's script and its config."""
     (folder / "train.py").write_text(PADDLENLP)
@@ -388,6 +407,27 @@ def test_a_script_of_paddlenlp_s_trainer(paddlenlp, capfd):
     state = load_state(paddlenlp / "out/checkpoint-3")
     assert state["step"] == 3
     assert {*state["gamma"]} == {"linear.weight", "linear.bias"}
+
+
+@pytest.mark.slow
+def test_subclasses_of_paddlenlp_s_trainer(paddlenlp, capfd):
+    """As :func:`test_a_subclass_trains_as_without`."""
+    write_job(paddlenlp)
+    (paddlenlp / "train.py").write_text(THREE)
+    without = run_python(paddlenlp, "train.py", "job.json")
+    with_clip = adagc_run(capfd)
+    weights = [
+        [
+            float(value)
+            for line in re.findall("weights (.*)", printed)
+            for value in line.split()
+        ]
+        for printed in (without.stdout, with_clip)
+    ]
+    assert with_clip.count(f"trained with {run_forms.CLIPS}") == 3
+    assert with_clip.count("is in force") == 3
+    assert len(weights[0]) == 12
+    assert weights[0] == pytest.approx(weights[1], rel=1e-4)
 
 
 @pytest.mark.slow
