@@ -109,7 +109,7 @@ def imports_of(sources):
     return found
 
 
-MORE = {f"{LIBRARY}.integrations.run": {"yaml"}}
+MORE = {f"{LIBRARY}.integrations.run.settings": {"yaml"}}
 """It reads a command's file that is in YAML."""
 
 

@@ -1,22 +1,321 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""adagc-run: a clip in commands that know nothing of it."""
+"""adagc-run: a clip in commands that know nothing of it.
+
+Most commands use a small package of PaddleNLP's name and shape, in
+``stand_in``; the last tests use PaddleNLP's own Trainer.
+"""
 
 import json
 import os
 import re
+import shlex
 import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
-import yaml
+from core.integrations import run_forms
 from helpers import run_python
+from pages import ROOT
 
 from paddle_adagc import load_state
 from paddle_adagc.integrations import run
+from paddle_adagc.integrations.run import isolation
+from paddle_adagc.integrations.run.settings import named_files, read_settings
 
-SCRIPT = """
+STAND_IN = str(Path(__file__).with_name("stand_in"))
+PROGRAMS = str(Path(sys.executable).parent)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A user's folder, with the stand-in on the path of commands."""
+    path = [str(tmp_path), STAND_IN, *sys.path]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, path)))
+    monkeypatch.setenv("PATH", os.pathsep.join([PROGRAMS, os.environ["PATH"]]))
+    monkeypatch.setenv("PYTHONWARNINGS", "ignore")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+FORMS = [
+    pytest.param(form, id=form.name, marks=[pytest.mark.slow] * form.starts)
+    for form in run_forms.FORMS
+]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_form(folder, form, capfd):
+    run_forms.write_files(form, folder, [STAND_IN, *sys.path])
+    before = {path: path.read_bytes() for path in folder.rglob("*.*")}
+    words = [*shlex.split(form.options), *shlex.split(form.command)]
+    status = run.main(words)
+    printed = "".join(capfd.readouterr())
+    for path in folder.glob("log/workerlog.[1-9]"):
+        printed += path.read_text()
+    assert status == form.status, printed
+    for pattern in form.said:
+        assert re.search(pattern, printed), printed
+    trained = re.findall(r"trained with (.*)", printed)
+    assert sorted(trained) == sorted(form.trained), printed
+    assert before == {path: path.read_bytes() for path in before}
+
+
+def test_the_table_is_made_of_these_forms():
+    assert run_forms.table() in (ROOT / "docs/use.md").read_text("utf-8")
+    assert len(run_forms.FORMS) >= 24
+
+
+SUBCLASSES = {
+    "own clip": """
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.clip = 0.2
+    def training_step(self, *given):
+        assert self.clip == 0.2
+        return super().training_step(*given)
+""",
+    "create_optimizer returns None": """
+    def create_optimizer(self, lr_scheduler=None):
+        self.optimizer = paddle.optimizer.AdamW(
+            lr_scheduler,
+            parameters=self.model.parameters(),
+            grad_clip=paddle.nn.ClipGradByGlobalNorm(1.0),
+        )
+""",
+    "create_optimizer_and_scheduler": """
+    def create_optimizer_and_scheduler(self, num_training_steps):
+        self.create_scheduler(num_training_steps)
+        self.optimizer = paddle.optimizer.AdamW(
+            self.lr_scheduler,
+            parameters=self.model.parameters(),
+            grad_clip=paddle.nn.ClipGradByGlobalNorm(1.0),
+        )
+""",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("body", SUBCLASSES.values(), ids=[*SUBCLASSES])
+def test_a_subclass_trains_as_without(folder, body, capfd):
+    """In the warm-up AdaGC is the clip by the global norm."""
+    script = run_forms.subclass(body) + (
+        "assert type(trainer).__name__ == 'Mine'\n"
+        "print('weights', *trainer.model.weight.flatten().tolist())\n"
+    )
+    script = script.replace("Trainer = Mine", "Trainer = Mine; paddle.seed(1)")
+    (folder / "train.py").write_text(script)
+    (folder / "job.json").write_text("{}")
+    weights = []
+    without = run_python(folder, "train.py", "job.json")
+    assert run.main([sys.executable, "train.py", "job.json"]) == 0
+    for printed in (without.stdout, capfd.readouterr().out):
+        found = re.search("weights (.*)", printed)[1]
+        weights.append([float(value) for value in found.split()])
+    assert f"trained with {run_forms.CLIPS} t_start=100" in printed
+    assert weights[0] == pytest.approx(weights[1], rel=1e-4)
+
+
+SAVES = run_forms.subclass("""
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        import signal
+        for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"):
+            signal.signal(getattr(signal, name), self.save)
+    def save(self, number, frame):
+        self._save_checkpoint(self.model)
+        print("saved at", number, flush=True)
+        raise SystemExit(3)
+""")
+LONG = '{"seconds_per_step": 0.1, "max_steps": 1000, "save_steps": 1000}'
+SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGKILL")
+WAYS = {
+    "python": "python train.py job.json",
+    "bash": "bash job.sh",
+    "launcher": "python -m paddle.distributed.launch train.py job.json",
+}
+
+
+def is_alive(pid):
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2]
+    except FileNotFoundError:
+        return False
+    return state.split()[0] != "Z"
+
+
+def wait_until(condition, seconds):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "too late"
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGKILL"]
+)
+def test_a_signal_to_adagc_run_alone_ends_all(folder, name, way):
+    temporary = folder / "temporary"
+    temporary.mkdir()
+    files = {
+        "train.py": SAVES + "\n",
+        "job.sh": "python train.py job.json; echo $?\n",
+        "job.json": LONG,
+    }
+    for file, text in files.items():
+        (folder / file).write_text(text)
+    words = [sys.executable, "-m", "paddle_adagc.integrations.run"]
+    with (folder / "printed").open("w") as output:
+        process = subprocess.Popen(
+            [*words, "--t-start=2", *WAYS[way].split()],
+            stdout=output,
+            stderr=output,
+            env={**os.environ, "TMPDIR": str(temporary)},
+        )
+    printed = lambda: (folder / "printed").read_text()  # noqa: E731
+    wait_until(lambda: "is in force" in printed(), 100)
+    pids = isolation.descendants(process.pid)
+    assert len(pids) >= 2
+    before = {*temporary.rglob("*")}
+    process.send_signal(getattr(signal, name))
+    process.wait(20)
+    wait_until(lambda: not any(map(is_alive, pids)), 5)
+    assert [*folder.glob("out/checkpoint-*/trainer_state.json")]
+    assert [*folder.glob("out/checkpoint-*/adagc_state.safetensors")]
+    assert {*temporary.rglob("*")} <= before
+    assert not [*temporary.glob("*adagc*")]
+    if name != "SIGKILL":
+        assert "ClipGradByAdaGC made" in printed()
+
+
+def test_signals_are_this_process_own_again():
+    before = signal.getsignal(signal.SIGTERM)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    assert run.main([sys.executable, "-c", "raise SystemExit(7)"]) == 7
+    assert signal.getsignal(signal.SIGTERM) == before
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == mask
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--t-strat", "5", "ls"], "did you mean 't_start'"),
+        (["--clip", "adacg", "ls"], "did you mean 'adagc'"),
+        (["--t-start", "x", "ls"], "t_start must be an integer"),
+        (["--t-start", "5", "-x", "6", "ls"], "'-x' is no option"),
+        (["--t-start", "5"], "give the command to run"),
+        (["--check", "--t-start"], "--t-start lacks its value"),
+        (["--t-start", "--check", "ls"], "--t-start lacks its value"),
+        (["--check=no", "ls"], "--check takes no value, got 'no'"),
+        (["--missing-state", "x", "ls"], "one of raise, start; got 'x'"),
+        (["--settings", "none.yaml", "ls"], "No such file"),
+        (["."], "Permission denied: '.'"),
+    ],
+)
+def test_mistakes(folder, words, message, capsys):
+    assert run.main(words) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_check_says_what_it_would_do(folder, capsys):
+    (folder / "my.yaml").write_text(
+        "# mine\nstage: PT\nclip:\n  t_start: 7\n  units: {}\nseed: 1  # s\n"
+    )
+    words = ["--check", "--strict", "True", "paddleformers-cli", "train"]
+    assert run.main([*words, "my.yaml"]) == 0
+    printed = capsys.readouterr().out
+    assert "t_start=7" in printed
+    assert "strict=True" in printed
+    assert "would run paddleformers-cli train my.yaml" in printed
+    assert "paddlefleet is not installed here" in printed
+
+
+OLD = {
+    "adaptive_norm_clip": True,
+    "adaptive_norm_clip_ratio": 1.03,
+    "adaptive_norm_start_clip_steps": 50,
+    "adaptive_norm_verbose": True,
+}
+ADAGC = {"name": "adagc"}
+CLIP_7 = {"clip": {**ADAGC, "t_start": 7}}
+BROKEN = "has a section 'clip' and cannot be read"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "found", "note"),
+    [
+        (
+            "a.json",
+            json.dumps(
+                {
+                    "x": "ü",
+                    "clip": {
+                        "t_start": 7,
+                        "missing_state": "start",
+                        "units": {"x": 1},
+                    },
+                }
+            ),
+            {**CLIP_7, "missing_state": "start", "units": {"x": 1}},
+            "found the section clip in a.json",
+        ),
+        (
+            "a.json",
+            json.dumps(OLD),
+            {"clip": {**ADAGC, "lambda_rel": 1.03, "t_start": 50}},
+            "verbose in a.json: they become {'lambda_rel': 1.03, 't_start': 50",
+        ),
+        ("a.json", '{"adaptive_norm_clip": false}', None, "not used"),
+        ("a.json", '\ufeff{"clip": {"t_start": 7}}', CLIP_7, "found"),
+        ("a.json", '{"clip": {"vision": 1}}', None, "left to the command"),
+        ("a.json", '{"clip": 1}\n{"clip": 2}\n', None, ""),
+        ("a.json", '{"clip": {"t": 1}}\n{"clip": {"t": 2}}\n', None, ""),
+        ("a.json", '{"text": "the clip: not shut}', None, ""),
+        ("a.json", '{"clip": {"t_start": 7}', BROKEN, ""),
+        ("a.json", '{"clip": {"a":' + '{"a":' * 5000, BROKEN, ""),
+        ("a.json", "[" * 50000, None, ""),
+        ("a.yaml", "clip:\n  t_start: 7\n", CLIP_7, "found"),
+        ("a.yaml", "t:\n  u:\n    clip: {t_start: 7}\n", CLIP_7, "found"),
+        ("a.yaml", "x: !mine 3\nclip: {t_start: 7}\n", CLIP_7, "found"),
+        ("a.yaml", "a: 1\n---\nclip: {t_start: 7}\n", CLIP_7, "found"),
+        ("a.yaml", "clip: {}\n", {"clip": ADAGC}, "found"),
+        ("a.yaml", "clip: 0.2\n", None, "clip: 0.2, no section"),
+        (
+            "a.yaml",
+            "clip:\n  lambda_abs: 5e-1\n",
+            {"clip": {**ADAGC, "lambda_abs": 0.5}},
+            "found",
+        ),
+        ("a.yaml", "clip: {t_start: 1}\nx:\n  clip: {t_start: 2}", "two", ""),
+        ("a.yaml", "clip:\n  t_start: [7\n", BROKEN, ""),
+        ("a.yaml", "text: 'a clip: torn\n", None, ""),
+    ],
+)
+def test_settings_are_found(folder, name, text, found, note):
+    (folder / name).write_text(text)
+    notes = []
+    if isinstance(found, str):
+        with pytest.raises(ValueError, match=rf"^{name}.*{found}"):
+            read_settings(name, notes)
+        return
+    assert read_settings(name, notes) == found
+    assert note in "".join(notes)
+    assert bool(note) == bool(notes)
+
+
+def test_bytes_that_are_no_text_are_no_settings(folder):
+    (folder / "a.json").write_bytes(b"\xff\xfe\x00clip:")
+    assert read_settings("a.json", []) is None
+    Path("d.json").mkdir()
+    assert [*named_files(["d.json", "--x=a.json", "@none.json"])] == ["a.json"]
+
+
+PADDLENLP = """
 import sys
 import numpy as np, paddle
 from paddlenlp.trainer import PdArgumentParser, Trainer, TrainingArguments
@@ -48,9 +347,27 @@ print("clip:", trainer.optimizer._grad_clip)
 """
 
 
+THREE = (
+    PADDLENLP[: PADDLENLP.index("class MyTrainer")]
+    + "".join(
+        f"class Mine{i}(Trainer):\n{body}\n"
+        for i, body in enumerate(SUBCLASSES.values())
+    )
+    + """
+for kind in (Mine0, Mine1, Mine2):
+    [args] = PdArgumentParser(TrainingArguments).parse_json_file(sys.argv[1])
+    paddle.seed(0)
+    trainer = kind(model=Net(), args=args, train_dataset=rows)
+    trainer.train()
+    print("weights", *trainer.model.linear.weight.flatten().tolist())
+    print("trained with", type(trainer.optimizer._grad_clip).__name__)
+"""
+)
+
+
 def write_job(folder, **values):
     """A user's script and its config."""
-    (folder / "train.py").write_text(SCRIPT)
+    (folder / "train.py").write_text(PADDLENLP)
     values = {
         "output_dir": str(folder / "out"),
         "max_steps": 6,
@@ -64,34 +381,77 @@ def write_job(folder, **values):
     (folder / "job.json").write_text(json.dumps(values))
 
 
-def adagc_run(folder, *words, path=(), status=0):
+def adagc_run(capfd, *words, status=0):
     """Run the command; return all that it prints."""
-    module = ("-m", "paddle_adagc.integrations.run")
-    path = os.pathsep.join([*path, *sys.path])
-    ended = run_python(folder, *module, *words, PYTHONPATH=path)
-    assert ended.returncode == status, ended.stderr
-    return ended.stdout + ended.stderr
+    ended = run.main([*words, sys.executable, "train.py", "job.json"])
+    printed = "".join(capfd.readouterr())
+    assert ended == status, printed
+    return printed
 
 
-TRAIN = (sys.executable, "train.py", "job.json")
+@pytest.fixture
+def paddlenlp(folder, monkeypatch):
+    """The same with PaddleNLP itself."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+    return folder
 
 
-def test_a_script_of_paddlenlp_s_trainer(tmp_path):
-    write_job(tmp_path, clip={"t_start": 2, "lambda_abs": 0.5})
-    printed = adagc_run(tmp_path, "--beta", "0.9", "--", *TRAIN)
+@pytest.mark.slow
+def test_a_script_of_paddlenlp_s_trainer(paddlenlp, capfd):
+    write_job(paddlenlp, clip={"t_start": 2, "lambda_abs": 0.5})
+    printed = adagc_run(capfd, "--beta", "0.9", "--")
     clip = "clip: ClipGradByAdaGC(lambda_rel=1.04, beta=0.9, lambda_abs=0.5"
     assert clip in printed
     assert "clip_global_grad_norm" in printed
-    state = load_state(tmp_path / "out/checkpoint-3")
+    assert "is in force: 2 tensors, arguments from job.json, warm" in printed
+    state = load_state(paddlenlp / "out/checkpoint-3")
     assert state["step"] == 3
     assert {*state["gamma"]} == {"linear.weight", "linear.bias"}
-    write_job(tmp_path, max_steps=9)
-    adagc_run(tmp_path, "--t-start", "2", "--beta=0.9", *TRAIN, "resume")
-    assert load_state(tmp_path / "out/checkpoint-9")["step"] == 9
 
 
-def test_a_trainer_of_paddlefleet_s_shape(tmp_path):
-    package = tmp_path / "paddlefleet/trainer"
+@pytest.mark.slow
+def test_subclasses_of_paddlenlp_s_trainer(paddlenlp, capfd):
+    """As :func:`test_a_subclass_trains_as_without`."""
+    write_job(paddlenlp)
+    (paddlenlp / "train.py").write_text(THREE)
+    without = run_python(paddlenlp, "train.py", "job.json")
+    with_clip = adagc_run(capfd)
+    weights = [
+        [
+            float(value)
+            for line in re.findall("weights (.*)", printed)
+            for value in line.split()
+        ]
+        for printed in (without.stdout, with_clip)
+    ]
+    assert with_clip.count(f"trained with {run_forms.CLIPS}") == 3
+    assert with_clip.count("is in force") == 3
+    assert len(weights[0]) == 12
+    assert weights[0] == pytest.approx(weights[1], rel=1e-4)
+
+
+@pytest.mark.slow
+def test_a_running_job_resumes_and_switches(paddlenlp, capfd):
+    job = (sys.executable, "train.py", "job.json", "resume")
+    write_job(paddlenlp)
+    run_python(paddlenlp, *job[1:3]).check_returncode()
+    write_job(paddlenlp, max_steps=9)
+    zclip = ("--clip", "zclip")
+    for words, status, message in (
+        (zclip, 1, "missing_state='start'"),
+        ((*zclip, "--missing-state", "start"), 0, "clip: ClipGradByZClip"),
+        (("--clip=global_norm", "--lambda-abs=0.3"), 0, "GlobalNorm"),
+    ):
+        assert run.main([*words, *job]) == status
+        assert message in "".join(capfd.readouterr())
+    write_job(paddlenlp, max_steps=12)
+    assert run.main(["--clip=zclip", *job]) == 0
+    assert "state resumed after 3 steps" in capfd.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_trainer_of_paddlefleet_s_shape(folder, capfd):
+    package = folder / "paddlefleet/trainer"
     package.mkdir(parents=True)
     (package.parent / "__init__.py").touch()
     imported = "from {} import Trainer\n"
@@ -100,123 +460,8 @@ def test_a_trainer_of_paddlefleet_s_shape(tmp_path):
         imported.format("core.integrations.test_trainer")
     )
     script = imported.format("paddlefleet.trainer")
-    (tmp_path / "train.py").write_text(f"{script}Trainer(max_steps=3).train()")
-    printed = adagc_run(tmp_path, "--t-start=1", *TRAIN[:2])
+    (folder / "train.py").write_text(f"{script}Trainer(max_steps=3).train()")
+    printed = adagc_run(capfd, "--t-start=1")
     assert printed.count("clip_global_grad_norm") == 3
-    state = load_state(tmp_path / "out/checkpoint-3")
+    state = load_state(folder / "out/checkpoint-3")
     assert (state["step"], {*state["gamma"]}) == (3, {"weight", "bias"})
-
-
-def test_a_running_job_switches_to_another_clip(tmp_path):
-    write_job(tmp_path)
-    run_python(tmp_path, *TRAIN[1:]).check_returncode()
-    write_job(tmp_path, max_steps=9)
-    zclip = ("--clip", "zclip")
-    for words, status, message in (
-        (zclip, 1, "missing_state='start'"),
-        ((*zclip, "--missing-state", "start"), 0, "clip: ClipGradByZClip"),
-        (("--clip=global_norm", "--lambda-abs=0.3"), 0, "GlobalNorm"),
-    ):
-        printed = adagc_run(tmp_path, *words, *TRAIN, "resume", status=status)
-        assert message in printed
-
-
-def test_a_command_without_a_trainer_is_an_error(tmp_path):
-    (tmp_path / "sitecustomize.py").write_text("print('mine')\n")
-    python, path = (sys.executable, "-c"), [str(tmp_path)]
-    printed = adagc_run(tmp_path, *python, "import json", path=path, status=2)
-    assert "none of its processes made a Trainer" in printed
-    # The user's own runs as well: in adagc-run's process, and in the command's.
-    assert printed.count("mine") == 2
-    adagc_run(tmp_path, *python, "raise SystemExit(7)", status=7)
-
-
-def test_signals_are_this_process_own_again():
-    before = signal.getsignal(signal.SIGTERM)
-    assert run.main([sys.executable, "-c", "raise SystemExit(7)"]) == 7
-    assert signal.getsignal(signal.SIGTERM) == before
-
-
-def test_check_says_what_it_would_do(tmp_path, capsys):
-    (tmp_path / "my.yaml").write_text(
-        "# mine\nstage: PT\nclip:\n  t_start: 7\n  units: {}\nseed: 1  # s\n"
-    )
-    words = ["--check", "paddleformers-cli", "train", str(tmp_path / "my.yaml")]
-    assert run.main(words) == 0
-    printed = capsys.readouterr().out
-    assert "t_start=7" in printed
-    assert "would run paddleformers-cli train" in printed
-    assert "paddlefleet is not installed here" in printed
-
-
-REST = {"a": 1, "b": {"c": "1e-5"}, "name": "über: x"}
-OLD = {
-    "adaptive_norm_clip": True,
-    "adaptive_norm_clip_ratio": 1.03,
-    "adaptive_norm_start_clip_steps": 50,
-    "adaptive_norm_verbose": True,
-}
-
-
-@pytest.mark.parametrize("suffix", [".yaml", ".json"])
-@pytest.mark.parametrize(
-    ("values", "expected", "note"),
-    [
-        (
-            {
-                "clip": {
-                    "t_start": 7,
-                    "missing_state": "start",
-                    "units": {"x": 1},
-                }
-            },
-            {
-                "clip": {"name": "adagc", "t_start": 7},
-                "missing_state": "start",
-                "units": {"x": 1},
-            },
-            "took the section clip out of",
-        ),
-        (
-            OLD,
-            {"clip": {"name": "adagc", "lambda_rel": 1.03, "t_start": 50}},
-            "verbose .*became {'lambda_rel': 1.03  't_start': 50}",
-        ),
-        ({"adaptive_norm_clip": False}, {}, "adaptive_norm_clip .*not used"),
-        ({}, {}, None),
-    ],
-    ids=["section", "ERNIE's former keys", "switched off", "neither"],
-)
-def test_the_clip_s_settings_are_taken_out(
-    tmp_path, suffix, values, expected, note
-):
-    path, folder, notes = tmp_path / f"my{suffix}", tmp_path / "copies", []
-    text = (json.dumps if suffix == ".json" else yaml.safe_dump)(
-        {**REST, **values}
-    )
-    path.write_text(text)
-    folder.mkdir()
-    found, copy = run._taken_out(str(path), folder, notes)
-    assert found == expected
-    assert yaml.safe_load(Path(copy).read_text()) == REST
-    assert path.read_text() == text
-    assert (copy == str(path)) == (not values)
-    assert bool(notes) == bool(note)
-    assert not note or re.search(note, notes[0].replace(",", " "))
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--t-strat", "5", "ls"], "did you mean 't_start'"),
-        (["--clip", "adacg", "ls"], "did you mean 'adagc'"),
-        (["--t-start", "x", "ls"], "t_start must be an integer"),
-        (["--t-start", "5", "-x", "6", "ls"], "'-x' is no option"),
-        (["--t-start", "5"], "give the command to run"),
-        (["--check", "--t-start"], "--t-start lacks its value"),
-        (["--missing-state", "x", "ls"], "one of raise, start; got 'x'"),
-    ],
-)
-def test_mistakes(words, message, capsys):
-    assert run.main(words) == 2
-    assert message in capsys.readouterr().err

@@ -152,6 +152,6 @@ def test_the_command_line_wants_a_gpu(tmp_path):
     command = Path(sys.executable).with_name("paddleformers-cli")
     words = (command, "train", write_job(tmp_path, "PT"))
     ended = run(tmp_path, *RUN, *words)
-    assert "took the section clip out of my.yaml" in ended.stderr
+    assert "found the section clip in my.yaml" in ended.stderr
     assert "--devices/--gpus/--npus/--xpus: expected one" in ended.stderr
     assert ended.returncode != 0

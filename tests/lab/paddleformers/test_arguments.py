@@ -21,7 +21,7 @@ from paddle.distributed import fleet
 from paddleformers.cli.hparams import get_train_args
 from paddleformers.trainer.trainer_utils import get_scheduler
 
-from paddle_adagc.integrations.run import take_settings
+from paddle_adagc.integrations.run.settings import take_settings
 
 PT = {
     "llama2_1.3b": {"mp": 1, "pp": 1, "sharding": 256},

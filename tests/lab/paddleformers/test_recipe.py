@@ -23,7 +23,7 @@ from adagc_lab.paddleformers.units import followed
 from helpers import run_python
 from pages import ROOT, load_tool
 
-from paddle_adagc.integrations.run import take_settings
+from paddle_adagc.integrations.run.settings import take_settings
 
 main = load_tool("pretrain").main
 

@@ -16,7 +16,8 @@ from adagc_lab.paddleformers.recipe import ERNIE, load_recipe
 from adagc_lab.paddleformers.units import check_units
 from paddle_adagc import make_clip
 from paddle_adagc.checks import check_directory
-from paddle_adagc.integrations.run import change_trainer, take_settings
+from paddle_adagc.integrations.run.inject import change_trainer
+from paddle_adagc.integrations.run.settings import take_settings
 
 
 def run_recipe(
@@ -58,7 +59,7 @@ def run_recipe(
             "without '.[nlp]'. Without a GPU, in an environment with '.[nlp]', "
             f"`python tools/pretrain.py {path} --check` validates the recipe"
         ) from error
-    change_trainer(Trainer, clip)
+    change_trainer(Trainer, lambda: clip)
     try:
         run_tuner(recipe)
     except (TypeError, ValueError):  # of which the command prints the message

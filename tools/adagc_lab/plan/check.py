@@ -30,7 +30,7 @@ from adagc_lab.train.tasks import PretrainTask, make_task
 from paddle_adagc.checks import check_choice, check_directory, suggestion
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.clips.overrides import Overrides
-from paddle_adagc.integrations.run import take_settings
+from paddle_adagc.integrations.run.settings import take_settings
 from paddle_adagc.integrations.trainer import MISSING_STATES
 from paddle_adagc.parallel.units import as_units
 

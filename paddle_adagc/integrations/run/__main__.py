@@ -1,0 +1,9 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""``python -m paddle_adagc.integrations.run``."""
+
+import sys
+
+from paddle_adagc.integrations.run import main
+
+sys.exit(main())

@@ -1,0 +1,220 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The command ``adagc-run``: plan, run, report.
+
+Every Python process of the command gets a ``sitecustomize``
+(:mod:`paddle_adagc.integrations.run.bootstrap`) that waits for the Trainer of
+PaddleNLP, PaddleFormers or PaddleFleet to be imported, and puts
+:class:`~paddle_adagc.integrations.paddlenlp.ClippingMixin` before the class of
+every Trainer that is made. Nothing on disk is changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib.util
+import json
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from paddle_adagc.integrations.run.bootstrap import LIBRARIES, SITE
+from paddle_adagc.integrations.run.isolation import check_words
+from paddle_adagc.integrations.run.process import VARIABLE
+from paddle_adagc.integrations.run.reports import Listener
+from paddle_adagc.integrations.run.settings import (
+    Settings,
+    all_words,
+    combined,
+    named_files,
+    read_settings,
+)
+from paddle_adagc.integrations.run.summary import summarize
+from paddle_adagc.integrations.run.supervise import supervise
+
+_HELP = """\
+usage: adagc-run [options] [--CLIP-ARGUMENT VALUE ...] [--] COMMAND ...
+
+  adagc-run paddleformers-cli train my.yaml
+  adagc-run --t-start 200 --lambda-abs 0.5 -- \\
+      python -m paddle.distributed.launch --gpus 0,1 run_pretrain.py my.json
+
+Run a training command with AdaGC in its Trainer. Options:
+
+  --clip NAME              another clip of the registry (default: adagc)
+  --missing-state raise    refuse a checkpoint without a clip's state (default)
+  --missing-state start    start there with the warm-up: switch a running job
+  --settings FILE          a YAML or JSON file with a section "clip"
+  --no-strict-run          warn, and train on, where the clip is not in force
+  --check                  say what it would do, and stop
+
+Every argument of the clip is an option: --t-start 200, --lambda-rel 1.04,
+--nonfinite propagate. Values also come from a section "clip" of a YAML or JSON
+file that the command reads; options win. On several nodes run it on each."""
+
+_FLAGS = {
+    "--check": ("check", True),
+    "--help": ("help", True),
+    "-h": ("help", True),
+    "--strict-run": ("strict_run", True),
+    "--no-strict-run": ("strict_run", False),
+}
+_WORDS = {"true": True, "false": False, "none": None}
+
+
+@dataclasses.dataclass
+class Plan:
+    """What a command line asks for."""
+
+    command: list[str]
+    options: dict[str, Any]
+    files: dict[str, Settings]
+    """Settings by the absolute path of their file."""
+
+    given: str | None  # the file of --settings
+    is_strict: bool
+    notes: list[str]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command.
+
+    Returns:
+        The command's exit status; 2: it made no step with the clip, or a
+        mistake here.
+    """
+    words = [*(sys.argv[1:] if arguments is None else arguments)]
+    try:
+        options, command = _divided(words)
+        if "help" in options:
+            print(_HELP)
+            return 0
+        if not command:
+            raise ValueError("give the command to run, or --help")
+        is_check = options.pop("check", False)
+        plan = _plan(options, command)
+        if is_check:
+            plan.notes.append(f"would run {shlex.join(command)}")
+            for library in LIBRARIES:
+                is_here = importlib.util.find_spec(library)
+                state = "is" if is_here else "is not"
+                plan.notes.append(f"{library} {state} installed here")
+        for note in plan.notes:
+            stream = sys.stdout if is_check else sys.stderr
+            print(f"adagc-run: {note}", file=stream, flush=True)
+        return 0 if is_check else _run(plan)
+    except (ImportError, OSError, TypeError, ValueError) as error:
+        print(f"adagc-run: {error}", file=sys.stderr)
+        return 2
+
+
+def _divided(words: list[str]) -> tuple[dict[str, Any], list[str]]:
+    """Read ``--t-start 200`` as ``{"t_start": 200}``, up to the command."""
+    options: dict[str, Any] = {}
+    while words and words[0].startswith("-"):
+        word = words.pop(0)
+        if word == "--":
+            break
+        name, has_value, value = word.partition("=")
+        if name in _FLAGS:
+            if has_value:
+                raise ValueError(f"{name} takes no value, got {value!r}")
+            key, options[key] = (_FLAGS[name][0], _FLAGS[name][1])
+            continue
+        if not word.startswith("--"):
+            raise ValueError(
+                f"{word!r} is no option: put -- before the command"
+            )
+        if not has_value:
+            if not words or words[0].startswith("--"):
+                raise ValueError(f"{word} lacks its value")
+            value = words.pop(0)
+        options[name[2:].replace("-", "_")] = _value(value)
+    return options, words
+
+
+def _value(text: str) -> Any:
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    with contextlib.suppress(json.JSONDecodeError):
+        return json.loads(text)
+    return text
+
+
+def _plan(options: dict[str, Any], command: list[str]) -> Plan:
+    """Find the settings, and refuse what cannot work.
+
+    Raises:
+        ImportError: A file is YAML, and PyYAML is missing.
+        TypeError, ValueError: The settings are wrong, stand twice, or the
+            command keeps ``adagc-run`` out.
+    """
+    is_strict = options.pop("strict_run", True)
+    notes: list[str] = []
+    files: dict[str, Settings] = {}
+    words, script_words = all_words(command)
+    given: str | None = options.pop("settings", None)
+    if given is not None:
+        given = os.path.abspath(str(given))
+        found = read_settings(given, notes)
+        if not found:
+            raise ValueError(f"--settings {given}: it has no section 'clip'")
+        files[given] = found
+    for path in named_files([*words, *script_words]):
+        found = read_settings(path, notes)
+        if not found:
+            continue
+        if given and found != files[given]:
+            raise ValueError(
+                f"--settings {given} and {path} differ in the clip's settings: "
+                "keep one"
+            )
+        files[os.path.abspath(path)] = found
+    check_words(words, script_words)
+    distinct: list[Settings] = []
+    for found in files.values():
+        distinct += [found] * (found not in distinct)
+    from paddle_adagc import make_clip
+    from paddle_adagc.integrations.trainer import check_arguments
+
+    for found in distinct or [{}]:
+        settings = combined(found, options)
+        clip = make_clip(**settings["clip"])
+        check_arguments(clip, settings.get("missing_state", "raise"))
+        notes.append(f"will clip with {str(clip).removesuffix(', 0 steps')}")
+    if len(distinct) > 1:
+        notes.append("each process takes those of the file that it reads")
+    return Plan(command, options, files, given, is_strict, notes)
+
+
+def _run(plan: Plan) -> int:
+    listener = Listener()
+    path = os.environ.get("PYTHONPATH")
+    values = {
+        "options": plan.options,
+        "files": plan.files,
+        "given": plan.given,
+        "strict": plan.is_strict,
+        "address": listener.address,
+    }
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, (SITE, path))),
+        VARIABLE: json.dumps(values),
+    }
+    outsiders: dict[int, str] = {}
+    try:
+        status = supervise(
+            plan.command, environment, listener, outsiders, plan.is_strict
+        )
+    finally:
+        listener.stop()
+    lines, is_clipped = summarize(listener.records, outsiders, [*plan.files])
+    for line in lines:
+        print(f"adagc-run: {line}", file=sys.stderr, flush=True)
+    is_ended = plan.is_strict and bool(outsiders)  # by us
+    is_wrong = plan.is_strict and not is_clipped
+    return 2 if is_ended or (status == 0 and is_wrong) else status

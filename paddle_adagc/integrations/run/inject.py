@@ -1,0 +1,68 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Put the mixin before the class of every Trainer that is made."""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable
+from typing import Any
+
+from paddle_adagc import make_clip
+from paddle_adagc.integrations.run.settings import Settings
+from paddle_adagc.integrations.trainer import ClippingMixin
+
+
+def change_trainer(
+    trainer: Any,
+    settings: Callable[[], Settings],
+    made: Callable[[Any], None] = lambda trainer: None,
+) -> None:
+    """Let each Trainer of a class, and of its subclasses, clip.
+
+    A Trainer gets its new class in ``trainer.__init__``, through which all
+    subclasses go, also those with ``__new__``. Class names stay.
+
+    Args:
+        trainer: The library's class.
+        settings: Gives those of a new Trainer; ``clip`` is needed.
+        made: Called with each Trainer that got a clip.
+    """
+    original = trainer.__init__
+    ours: set[type] = set()
+
+    @functools.cache
+    def with_clip(cls: Any) -> Any:
+        names = {
+            "__init__": cls.__init__,
+            "__module__": cls.__module__,
+            "__qualname__": cls.__qualname__,
+        }
+        bases = (ClippingMixin, cls)
+        clipping = types.new_class(
+            cls.__name__, bases, {}, lambda space: space.update(names)
+        )
+        ours.add(clipping)
+        return clipping
+
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        cls: Any = type(self)
+        if issubclass(cls, ClippingMixin) and cls not in ours:
+            original(self, *args, **kwargs)  # clips by itself
+            return
+        given = settings()
+        rest = {k: v for k, v in given.items() if k != "clip"}
+        clip: Any = make_clip(**given["clip"])
+        if given["clip"]["name"] == "global_norm":  # the Trainer's own
+            original(self, *args, **kwargs)
+            self.args.max_grad_norm = clip.clip_norm
+        else:
+            if cls not in ours:
+                self.__class__ = with_clip(cls)
+            original(self, *args, **kwargs)
+            self._adagc_attach(clip, **rest)
+        made(self)
+
+    trainer.__init__ = init

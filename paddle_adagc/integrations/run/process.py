@@ -1,0 +1,218 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Which clip is in force in a process of ``adagc-run``'s command."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import json
+import os
+import sys
+import time
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+from paddle_adagc.integrations.run import steps
+from paddle_adagc.integrations.run.reports import Reporter
+from paddle_adagc.integrations.run.settings import (
+    Settings,
+    combined,
+    is_settings_file,
+    read_settings,
+    shown_path,
+)
+
+VARIABLE = "PADDLE_ADAGC_RUN"
+"""Environment variable: a :class:`Process`' arguments, as JSON."""
+
+
+@functools.cache
+def process() -> Process:
+    """Return what ``adagc-run`` knows of this process."""
+    return Process(**json.loads(os.environ[VARIABLE]))
+
+
+class Process:
+    """Which clip is in force in this process, and what it told of it.
+
+    Args:
+        options: The clip's arguments of the command line.
+        files: Settings that ``adagc-run`` found, by file.
+        given: The one of ``--settings``.
+        strict: Raise an error where the clip is not in force.
+        address: Of the ``Listener`` of ``adagc-run``.
+    """
+
+    def __init__(
+        self,
+        options: dict[str, Any],
+        files: dict[str, Settings],
+        given: str | None,
+        strict: bool,
+        address: dict[str, Any],
+    ) -> None:
+        self._options, self._strict = options, strict
+        self._files, self._given = files, given
+        self._parsed: Settings | None = None
+        self._trainers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._told: set[int] = set()
+        self._warned: set[int] = set()
+        self._steps, self._sent = 0, 0.0
+        self._where = ""
+        try:
+            self._reporter = Reporter(address)
+        except ProcessLookupError as error:
+            raise SystemExit(f"adagc-run: {error}: this process ends") from None
+        atexit.register(self._tell_steps)
+
+    def saw(self, found: Settings) -> None:
+        """Remember settings that the Trainer's arguments held."""
+        self._parsed = found
+
+    def settings(self, opened: Iterable[str]) -> Settings:
+        """Return what a new Trainer gets, from the file that it was read from.
+
+        Args:
+            opened: YAML and JSON files that this process opened.
+
+        Raises:
+            ValueError: Two files of this process hold different settings.
+        """
+        pool: dict[str, Settings] = {}
+        for path in opened:
+            found = self._files.get(path)
+            if found is None and is_settings_file(path):
+                found = read_settings(path, [])
+            pool |= {path: found} if found else {}
+        if self._parsed is not None:
+            same = [path for path in pool if pool[path] == self._parsed]
+            pool = {(same or ["the Trainer's arguments"])[0]: self._parsed}
+        if self._given:
+            pool = {self._given: self._files[self._given], **pool}
+        pool = pool or self._files
+        values = [*pool.values()]
+        if any(value != values[0] for value in values):
+            raise ValueError(
+                f"adagc-run: the sections 'clip' of {' and '.join(pool)} "
+                "differ: keep one"
+            )
+        self._where = shown_path(next(iter(pool), ""))
+        self._reporter.tell(
+            used=[p for p, v in self._files.items() if v in values[:1]]
+        )
+        return combined(values[0] if values else {}, self._options)
+
+    def made(self, trainer: Any) -> None:
+        """Remember a Trainer that has the clip."""
+        self._trainers.add(trainer)
+        self._reporter.tell(trainer=type(trainer).__name__)
+
+    def before_step(self, optimizer: Any) -> tuple[int, Any] | None:
+        """Check the clip of an optimizer that begins a step.
+
+        Returns:
+            What :meth:`after_step` needs; None: the clip is another one.
+
+        Raises:
+            RuntimeError: It has not the clip of its Trainer, in a strict run.
+        """
+        clip, owner = steps.clip_of(optimizer), self._owner(optimizer)
+        if owner is None and self._steps == 0 and self._trainers:
+            owner = next(iter(self._trainers))
+        if owner is None and not steps.is_ours(clip):
+            self._name_foreign(optimizer, clip)
+            return None
+        expected = getattr(owner, "_adagc_clip", clip)
+        if clip is None or clip is not expected:
+            name, now = steps.shown(optimizer), steps.described(clip)
+            self._not_in_force(
+                f"{type(owner).__name__}: {name} clips with {now} and not "
+                f"with {expected}{steps.replaced_at(optimizer)}",
+                optimizer,
+            )
+            return None
+        return steps.calls_of(clip)
+
+    def after_step(self, optimizer: Any, given: tuple[int, Any] | None) -> None:
+        """Count a step; tell of the first one that the clip made.
+
+        Raises:
+            RuntimeError: The clip made no step, in a strict run.
+        """
+        if given is None:
+            return
+        clip, (num_before, calls) = steps.clip_of(optimizer), given
+        num_steps, calls_now = steps.calls_of(clip)
+        if steps.is_ours(clip) and calls_now is calls:
+            if not steps.was_skipped(optimizer):
+                name = steps.shown(optimizer)
+                self._not_in_force(f"{name} stepped without {clip}", optimizer)
+            return
+        self._steps += num_steps - num_before if num_steps else 1
+        if id(optimizer) not in self._told:
+            self._told.add(id(optimizer))
+            self._tell_in_force(clip, num_before)
+        elif time.monotonic() - self._sent > 1:
+            self._sent = time.monotonic()
+            self._reporter.tell(waits=False, steps=self._steps)
+
+    def _owner(self, optimizer: Any) -> Any:
+        """Return the Trainer that an optimizer belongs to, if any."""
+        from paddle_adagc.integrations.trainer import innermost
+
+        for trainer in self._trainers:
+            if innermost(getattr(trainer, "optimizer", None)) is optimizer:
+                return trainer
+        return None
+
+    def _tell_in_force(self, clip: Any, num_before: int) -> None:
+        import paddle.distributed as dist
+
+        text = steps.described(clip)
+        keys = getattr(getattr(clip, "_table", None), "keys", ())
+        rank, num_ranks = dist.get_rank(), dist.get_world_size()
+        self._reporter.tell(clip=text, where=self._where, steps=self._steps)
+        if rank:
+            return
+        parts = [f"{len(keys)} tensors"] if keys else []
+        parts += [f"rank 0 of {num_ranks}"] if num_ranks > 1 else []
+        parts += [f"arguments from {self._where}"] if self._where else []
+        if num_before:
+            parts.append(f"state resumed after {num_before} steps")
+        elif t_start := getattr(clip, "t_start", 0):
+            parts.append(f"warm-up until step {t_start}")
+        say(f"{text} is in force: {', '.join(parts) or 'no state'}")
+
+    def _name_foreign(self, optimizer: Any, clip: Any) -> None:
+        """Name an optimizer that no Trainer made, once."""
+        if id(optimizer) in self._warned:
+            return
+        self._warned.add(id(optimizer))
+        shown = steps.shown(optimizer)
+        self._reporter.tell(without=f"{shown} clips with {clip}")
+        say(
+            f"{shown} steps with {clip}: no Trainer made it, so adagc-run "
+            "does not change it. Give it the clip: clip = ClipGradByAdaGC(); "
+            f"clip.bind(model); {type(optimizer).__name__}(..., grad_clip=clip)"
+        )
+
+    def _not_in_force(self, message: str, optimizer: Any) -> None:
+        self._reporter.tell(without=message)
+        if self._strict:
+            raise RuntimeError(
+                f"adagc-run: {message}. To train so: --no-strict-run"
+            )
+        if id(optimizer) not in self._warned:
+            self._warned.add(id(optimizer))
+            say(message)
+
+    def _tell_steps(self) -> None:
+        if self._steps:
+            self._reporter.tell(steps=self._steps)
+
+
+def say(text: str) -> None:
+    """Print a line of ``adagc-run`` in a process of the command."""
+    print(f"adagc-run: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,264 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The clip's settings in the files of a training command.
+
+They are a section ``clip`` of a YAML or JSON file, at its top or nested (such
+as ``trainer_args: {clip: ...}``), or ERNIE's former keys ``adaptive_norm_...``.
+Files are read, never changed.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import inspect
+import json
+import os
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+Settings = dict[str, Any]
+"""``clip``, ``missing_state`` and ``units``: those that there are."""
+
+SUFFIXES = (".json", ".yaml", ".yml")
+_OLD = "adaptive_norm_"
+_OLD_ARGUMENTS = {
+    "adaptive_norm_clip_ratio": "lambda_rel",
+    "adaptive_norm_start_clip_steps": "t_start",
+}
+_MAY_HOLD = re.compile(r"\bclip[\"']?\s*:|\badaptive_norm_clip\b")
+_HOLDS = re.compile(
+    r"(?m)^\s*[\"']?(clip[\"']?\s*:\s*(\{|#|$)|adaptive_norm_clip\b)"
+    r"|\"clip\"\s*:\s*\{"
+)
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
+_LARGEST = 1 << 20  # bytes; larger files are data
+
+
+def take_settings(
+    values: dict[str, Any], where: str, notes: list[str]
+) -> Settings:
+    """Take the clip's settings out of a Trainer's, which lose these keys.
+
+    They are the section ``clip``, with ``missing_state`` and ``units`` in it;
+    ``units`` beside it; and ERNIE's former keys. Returns ``clip``,
+    ``missing_state`` and ``units``, those that there are; ``notes`` gets a line
+    for what was found in the file ``where``.
+
+    Raises:
+        ValueError: ``clip`` is no section, or ``units`` stand twice.
+    """
+    found: Settings = {}
+    if "clip" in values:
+        section = values.pop("clip")
+        if not isinstance(section, dict):
+            raise ValueError(
+                f"{where}: clip is {section!r}, not a section of the clip's "
+                "arguments: clip: {lambda_abs: 1.0}"
+            )
+        clip = found["clip"] = {"name": "adagc", **_with_numbers(section)}
+        for name in ("missing_state", "units"):
+            if name in clip:
+                found[name] = clip.pop(name)
+        if "units" in values:
+            if "units" in found:
+                raise ValueError(f"{where}: units stand twice, also in clip")
+            found["units"] = values.pop("units")
+        notes.append(f"found the section clip in {where}")
+    old = {k: values.pop(k) for k in [*values] if str(k).startswith(_OLD)}
+    if old.get("adaptive_norm_clip"):
+        became = {
+            new: old[key] for key, new in _OLD_ARGUMENTS.items() if key in old
+        }
+        clip = found.get("clip", {})
+        found["clip"] = {"name": "adagc", **_with_numbers(became), **clip}
+        notes.append(
+            f"found {', '.join(old)} in {where}: they become {became}; "
+            "beta is the paper's 0.99 (ERNIE's clip had 0.98)"
+        )
+    elif old:
+        notes.append(f"found {', '.join(old)} in {where}: not used")
+    return found
+
+
+def settings_in(values: Mapping[Any, Any]) -> Settings:
+    """Return the keys of a mapping that are ours, not others of that name."""
+    found = {k: v for k, v in values.items() if str(k).startswith(_OLD)}
+    section = values.get("clip")
+    if isinstance(section, Mapping) and _is_section(section):
+        found["clip"] = section
+        found |= {"units": values["units"]} if "units" in values else {}
+    return copy.deepcopy(found)
+
+
+def combined(found: Settings, options: Mapping[str, Any]) -> Settings:
+    """Return settings with the command's options over those of a file."""
+    settings: Settings = {"clip": {"name": "adagc"}, **found}
+    rest = dict(options)
+    if "missing_state" in rest:
+        settings["missing_state"] = rest.pop("missing_state")
+    name = rest.pop("clip", settings["clip"]["name"])
+    if name != settings["clip"]["name"]:
+        settings["clip"] = {"name": name}
+    settings["clip"] = {**settings["clip"], **rest}
+    return settings
+
+
+def read_settings(path: str, notes: list[str]) -> Settings | None:
+    """Read the settings that a file holds, at its top or nested; None: none.
+
+    Raises:
+        ImportError: The file is YAML and seems to hold some; PyYAML is missing.
+        ValueError: It seems to hold some and cannot be read, or holds two.
+    """
+    text = Path(path).read_bytes().decode("utf-8-sig", errors="replace")
+    if not _MAY_HOLD.search(text):
+        return None
+    try:
+        documents = _parse(text, path)
+    except ImportError as error:
+        if not _HOLDS.search(text):
+            return None
+        raise ImportError(
+            f"{error}: {path} has a section 'clip'; pip install pyyaml"
+        ) from error
+    except (ValueError, RecursionError) as error:
+        if not _HOLDS.search(text) or _is_json_lines(text):
+            return None
+        reason = str(error).splitlines()[0] if str(error) else "too deep"
+        raise ValueError(
+            f"{path} has a section 'clip' and cannot be read: {reason}"
+        ) from error
+    found: list[Settings] = []
+    for section in _mappings(documents):
+        ours = settings_in(section)
+        if settings := take_settings(ours, path, notes):
+            found.append(settings)
+        if "clip" in section and not settings:
+            shown = repr(section["clip"])
+            notes.append(
+                f"{path} has clip: {shown if len(shown) < 60 else '...'}, no "
+                "section of a clip's arguments: left to the command"
+            )
+    if any(settings != found[0] for settings in found):
+        raise ValueError(f"{path} has two sections 'clip': keep one")
+    return found[0] if found else None
+
+
+def named_files(words: Iterable[str]) -> Iterator[str]:
+    """Yield YAML and JSON files that words of a command name.
+
+    As a word, ``KEY=PATH``, ``--KEY=PATH`` or ``@PATH``.
+    """
+    for word in words:
+        for path in (word, word.removeprefix("@"), word.partition("=")[2]):
+            if is_settings_file(path):
+                yield path
+                break
+
+
+def is_settings_file(path: str) -> bool:
+    """Tell whether a path names a YAML or JSON file that is no data."""
+    try:
+        return (
+            path.endswith(SUFFIXES)
+            and os.path.isfile(path)
+            and os.path.getsize(path) <= _LARGEST
+        )
+    except (OSError, ValueError):
+        return False
+
+
+def shown_path(path: str) -> str:
+    """Return a path as it is read best: relative where it lies below here."""
+    here = os.path.join(os.getcwd(), "")
+    return path.removeprefix(here)
+
+
+def all_words(command: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Return the words of a command with ``bash -c TEXT``, and its scripts'."""
+    own: list[str] = []
+    scripts: list[str] = []
+    for word in command:
+        own.append(word)
+        if word.endswith((".sh", ".bash")) and os.path.isfile(word):
+            scripts += _split(Path(word).read_text("utf-8", errors="replace"))
+        elif any(map(str.isspace, word)):
+            own += _split(word)
+    return own, scripts
+
+
+def _split(text: str) -> list[str]:
+    try:
+        return shlex.split(text, comments=True)
+    except ValueError:
+        return text.split()
+
+
+def _is_section(section: Mapping[Any, Any]) -> bool:
+    """A section has a key that is, or nearly is, a clip's argument."""
+    from paddle_adagc.clips.registry import CLIPS
+
+    known = {"name", "missing_state", "units"}
+    for clip in CLIPS.values():
+        known.update(inspect.signature(clip).parameters)
+    near = difflib.get_close_matches
+    return not section or any(
+        near(str(key), known, cutoff=0.75) for key in section
+    )
+
+
+def _with_numbers(section: Mapping[Any, Any]) -> dict[Any, Any]:
+    """YAML reads ``5e-1`` as text."""
+    return {
+        key: float(value)
+        if isinstance(value, str) and _NUMBER.fullmatch(value)
+        else value
+        for key, value in section.items()
+    }
+
+
+def _mappings(values: Any) -> Iterator[dict[Any, Any]]:
+    """Yield a mapping and those within it; not those in a clip's section."""
+    if isinstance(values, list):
+        for value in values:
+            yield from _mappings(value)
+    elif isinstance(values, dict):
+        yield values
+        for key, value in values.items():
+            if key != "clip" and isinstance(value, dict):
+                yield from _mappings(value)
+
+
+def _parse(text: str, path: str) -> list[Any]:
+    """Parse a file; YAML may have several documents and unknown tags."""
+    if path.endswith(".json"):
+        return [json.loads(text)]
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        """Reads what has an unknown tag as if it had none."""
+
+    def untagged(loader: Any, _: str, node: Any) -> Any:
+        if isinstance(node, yaml.MappingNode):
+            return loader.construct_mapping(node, deep=True)
+        if isinstance(node, yaml.SequenceNode):
+            return loader.construct_sequence(node, deep=True)
+        return node.value
+
+    Loader.add_multi_constructor("", untagged)
+    try:
+        return [*yaml.load_all(text, Loader)]
+    except yaml.YAMLError as error:
+        raise ValueError(str(error).replace("\n", " ")) from error
+
+
+def _is_json_lines(text: str) -> bool:
+    try:
+        json.loads(text.strip().partition("\n")[0])
+    except (ValueError, RecursionError):
+        return False
+    return True

@@ -1,0 +1,128 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Call functions around every update of every optimizer of Paddle."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+_WHO = "_adagc_replaced_at"
+
+
+def watch(
+    optimizer: Any,
+    before: Callable[[Any], Any],
+    after: Callable[[Any, Any], None],
+) -> None:
+    """Call functions around each update of Paddle's class and its subclasses.
+
+    An optimizer makes one per step, or one per parameter group.
+    ``before(optimizer)`` runs before the gradients are clipped; what it returns
+    is the second argument of ``after``, which does not run if the update fails.
+    Under fleet they get the innermost optimizer.
+    """
+    active: set[int] = set()
+
+    def watched(method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if id(self) in active:  # super()'s method
+                return method(self, *args, **kwargs)
+            active.add(id(self))
+            try:
+                given = before(self)
+                result = method(self, *args, **kwargs)
+                after(self, given)
+            finally:
+                active.discard(id(self))
+            return result
+
+        return call
+
+    def change(cls: Any) -> None:
+        # LBFGS updates in its step, and calls no clip.
+        name = "step" if cls.__name__ == "LBFGS" else "_apply_optimize"
+        if name in vars(cls):
+            setattr(cls, name, watched(vars(cls)[name]))
+
+    def init_subclass(cls: Any, **kwargs: Any) -> None:
+        super(optimizer, cls).__init_subclass__(**kwargs)
+        change(cls)
+
+    change(optimizer)
+    optimizer.__init_subclass__ = classmethod(init_subclass)
+    optimizer._grad_clip = property(_get_clip, _set_clip)
+
+
+def _get_clip(self: Any) -> Any:
+    try:
+        return vars(self)["_grad_clip"]
+    except KeyError as error:
+        raise AttributeError("_grad_clip") from error
+
+
+def _set_clip(self: Any, clip: Any) -> None:
+    """Remember the line that replaces a clip of ours."""
+    if is_ours(vars(self).get("_grad_clip")) and not is_ours(clip):
+        frame = sys._getframe(1)
+        file, name = frame.f_code.co_filename, frame.f_code.co_name
+        vars(self)[_WHO] = f"{os.path.relpath(file)}:{frame.f_lineno} ({name})"
+    vars(self)["_grad_clip"] = clip
+
+
+def replaced_at(optimizer: Any) -> str:
+    """Say which line replaced an optimizer's clip, if it is known."""
+    place = vars(optimizer).get(_WHO)
+    return f", since {place} replaced it" if place else ""
+
+
+def clip_of(optimizer: Any) -> Any:
+    """Return the clip of an optimizer, or of its first parameter group."""
+    groups = optimizer._param_groups
+    if groups and isinstance(groups[0], dict):
+        return groups[0].get("grad_clip")
+    return optimizer._grad_clip
+
+
+def is_ours(clip: Any) -> bool:
+    """Tell whether a clip counts its steps, as those of this package do."""
+    module = sys.modules.get("paddle_adagc.clips.base")
+    return module is not None and isinstance(clip, module.TensorScalingClip)
+
+
+def calls_of(clip: Any) -> tuple[int, Any]:
+    """Return a clip's number of steps, and what every call of it replaces."""
+    return (clip.num_steps, clip._calls) if is_ours(clip) else (0, None)
+
+
+def was_skipped(optimizer: Any) -> bool:
+    """Tell whether the step had no gradient, or an overflow ended it."""
+    return optimizer._get_auxiliary_var("found_inf") is True or not any(
+        parameter.grad is not None
+        or getattr(parameter, "main_grad", None) is not None
+        for parameter in _parameters(optimizer)
+    )
+
+
+def described(clip: Any) -> str:
+    """Describe a clip; Paddle's own do not name their class."""
+    name, text = type(clip).__name__, str(clip).removesuffix(", 0 steps")
+    return text if clip is None or text.startswith(name) else f"{name} ({text})"
+
+
+def shown(optimizer: Any) -> str:
+    """Name an optimizer in a message."""
+    number = len(_parameters(optimizer))
+    return f"{type(optimizer).__name__} of {number} parameters"
+
+
+def _parameters(optimizer: Any) -> list[Any]:
+    groups = optimizer._param_groups or []
+    found: list[Any] = []
+    for group in groups:
+        found += group["params"] if isinstance(group, dict) else [group]
+    return found
