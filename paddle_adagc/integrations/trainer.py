@@ -96,14 +96,34 @@ class ClippingMixin(Trainer):
     ) -> None:
         check_arguments(clip, missing_state)
         super().__init__(*args, **kwargs)
+        self.clip = clip
+        self._adagc_attach(clip, missing_state, units)
+        self._adagc_prepare()
+
+    def _adagc_attach(
+        self,
+        clip: ClipGradBase,
+        missing_state: MissingState = "raise",
+        units: Declared | None = None,
+    ) -> None:
+        """Take the clip; :meth:`_adagc_prepare` has to follow."""
         for callback in self.callback_handler.callbacks:
             if isinstance(callback, ClippingCallback):
                 raise ValueError(
                     f"{type(self).__name__} clips already, by ClippingMixin: "
                     "leave ClippingCallback out of its callbacks"
                 )
-        self.clip = clip
-        self._missing_state = missing_state
+        self._adagc_clip = clip
+        self._adagc_missing_state = missing_state
+        self._adagc_units = units
+        self._adagc_is_prepared = False
+
+    def _adagc_prepare(self) -> None:
+        """Bind the clip to the model, before fleet wraps it; only once."""
+        if self._adagc_is_prepared:
+            return
+        self._adagc_is_prepared = True
+        clip = self._adagc_clip
         take_over_clipping(self.args, clip)
         if not isinstance(clip, TensorScalingClip):
             return
@@ -119,17 +139,27 @@ class ClippingMixin(Trainer):
                 "sharding=fsdp joins tensors within train(), after the clip "
                 "has read them: use sharding=stage1"
             )
-        bind_clip(clip, self.model, units, self.args)
+        bind_clip(clip, self.model, self._adagc_units, self.args)
 
     def _build_grad_clip(self) -> ClipGradBase:
         """Give PaddleFleet's ``create_optimizer`` the clip."""
-        return self.clip
+        return self._adagc_clip
 
-    def create_optimizer(self, lr_scheduler: Any = None) -> Any:
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
         """Make the Trainer's optimizer, with the clip."""
-        optimizer = super().create_optimizer(lr_scheduler)
-        put_into_optimizer(optimizer, self.clip)
+        self._adagc_prepare()
+        optimizer = super().create_optimizer(*args, **kwargs)
+        made = self.optimizer if optimizer is None else optimizer
+        put_into_optimizer(made, self._adagc_clip)
         return optimizer
+
+    def create_optimizer_and_scheduler(self, *args: Any, **kwargs: Any) -> Any:
+        """Make both; a Trainer may do it without ``create_optimizer``."""
+        self._adagc_prepare()
+        result = super().create_optimizer_and_scheduler(*args, **kwargs)
+        if self.optimizer is not None:
+            put_into_optimizer(self.optimizer, self._adagc_clip)
+        return result
 
     def train(
         self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any
@@ -143,6 +173,7 @@ class ClippingMixin(Trainer):
                 is no checkpoint.
             ValueError: It holds another model's, or another clip's.
         """
+        self._adagc_prepare()
         checkpoint = resume_from_checkpoint
         if checkpoint is True:
             folder = self.args.output_dir
@@ -163,25 +194,25 @@ class ClippingMixin(Trainer):
     def _inner_training_loop(self, *args: Any, **kwargs: Any) -> Any:
         loop: Any = super()._inner_training_loop
         given = inspect.signature(loop).bind(*args, **kwargs).arguments
-        self._load_clip(given.get("resume_from_checkpoint"))
+        self._adagc_load(given.get("resume_from_checkpoint"))
         return loop(*args, **kwargs)
 
-    def _load_clip(self, checkpoint: Any) -> None:
-        load_clip(self.clip, checkpoint, self._missing_state)
+    def _adagc_load(self, checkpoint: Any) -> None:
+        load_clip(self._adagc_clip, checkpoint, self._adagc_missing_state)
 
     def log(self, logs: dict[str, Any], **kwargs: Any) -> None:
         """Log, with the clip's numbers beside a training loss."""
-        summary = self._clip_summary() if "loss" in logs else {}
+        summary = self._adagc_summary() if "loss" in logs else {}
         super().log({**logs, **clip_logs(summary)}, **kwargs)
         if self.state.is_world_process_zero:
             callbacks = self.callback_handler.callbacks
             add_histograms(callbacks, summary, self.state.global_step)
 
-    def _clip_summary(self) -> dict[str, Any]:
-        return clip_summary(self.clip)
+    def _adagc_summary(self) -> dict[str, Any]:
+        return clip_summary(self._adagc_clip)
 
     def _save_checkpoint(self, model: Any, metrics: Any = None) -> None:
-        save_clip(self.clip, self.args, self.state.global_step)
+        save_clip(self._adagc_clip, self.args, self.state.global_step)
         super()._save_checkpoint(model, metrics=metrics)
 
 

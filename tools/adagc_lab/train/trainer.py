@@ -229,7 +229,7 @@ class PretrainTrainer(ClippingMixin, Trainer):
             self.recorder.flight.write("signal", name)
         is_logged = self.state.global_step % self.args.logging_steps == 0
         if not is_logged and (last or self.control.should_save):
-            self._clip_summary()
+            self._adagc_summary()
         super()._maybe_log_save_evaluate(*args, **kwargs)
         if last or is_logged:
             self.recorder.flush()
@@ -247,11 +247,11 @@ class PretrainTrainer(ClippingMixin, Trainer):
             logs |= self.recorder.log_line()
         super().log(logs, **kwargs)
 
-    def _clip_summary(self) -> dict[str, Any]:
+    def _adagc_summary(self) -> dict[str, Any]:
         if self._measured is not None:
             summary = self._measured.summary(tensors=True)
         else:
-            summary = super()._clip_summary()
+            summary = super()._adagc_summary()
         return self.recorder.add_summary(summary)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
@@ -265,9 +265,9 @@ class PretrainTrainer(ClippingMixin, Trainer):
         """Return the training seconds so far, earlier processes included."""
         return self._earlier_seconds + time.perf_counter() - self._train_started
 
-    def _load_clip(self, checkpoint: Any) -> None:
+    def _adagc_load(self, checkpoint: Any) -> None:
         if "clip" not in self.starts_afresh:
-            super()._load_clip(checkpoint)
+            super()._adagc_load(checkpoint)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: Any = None) -> None:
         """Do nothing: the weights are loaded before a run is changed."""
