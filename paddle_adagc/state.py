@@ -353,6 +353,7 @@ def save_state(
         "keys": whole.keys,
         "scalars": [n for n, v in whole.values.items() if not v.ndim],
         "step": whole.step,
+        "warmup_start": 0,
         "config": whole.config,
         **whole._more(),
     }

@@ -208,15 +208,28 @@ def units_of(parameter: Tensor) -> tuple[Unit, ...]:
 
 def shuffling_layers(
     model: paddle.nn.Layer,
-) -> list[tuple[str, paddle.nn.Layer]]:
+) -> list[tuple[str, paddle.nn.Layer, Tensor]]:
     """Parameters of PaddleFleet's ``SonicMoEExpert`` that hold parts."""
     return [
-        (f"{name}.{leaf}", layer)
+        (f"{name}.{leaf}", layer, parameter)
         for name, layer in unwrap(model).named_sublayers(include_self=True)
         if hasattr(layer, "_weights_layout")
         for leaf, parameter in layer.named_parameters()
         if as_units(leaf, getattr(parameter, MARK, "experts")).parts
     ]
+
+
+def interleaves(layer: Any, parameter: Tensor) -> bool:
+    """Whether gate and up are interleaved rows now, or columns apart.
+
+    The shape says so, ``[experts, rows, hidden]``; the layer's own word may be
+    out of date, and counts only where the matrix is square.
+    """
+    hidden = getattr(getattr(layer, "config", None), "hidden_size", None)
+    rows, columns = parameter.shape[-2:]
+    if rows != columns and hidden in (rows, columns):
+        return hidden == columns
+    return layer._weights_layout == "sonic"
 
 
 def refuse_freed(what: str, parameter: Tensor) -> None:
