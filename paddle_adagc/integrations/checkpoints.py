@@ -34,7 +34,7 @@ MISSING_STATES = ("raise", "start")
 _RUN = "adagc_run"  # in trial_params of a TrainerState
 _FLASH_DEVICE = "/shared/dev/shm/flash"  # as in their utils/pdc_sdk.py
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)$")
-_LAST_FILES = ("trainer_state.json", "scheduler.pdparams")
+_LAST_FILES = ("trainer_state.*", "scheduler.*")
 """What a Trainer writes after the weights, and after the optimizer."""
 
 _LOOPS = ("_inner_training_loop", "train")
@@ -71,7 +71,7 @@ def newest_finished(output_dir: str, newest: str | None) -> str | None:
     """
     folder = Path(output_dir)
     mine = {
-        path.name: all((path / name).exists() for name in _LAST_FILES)
+        path.name: all(any(path.glob(pattern)) for pattern in _LAST_FILES)
         for path in (folder.glob("checkpoint-*") if folder.is_dir() else ())
         if _CHECKPOINT.match(path.name)
     }
