@@ -14,7 +14,9 @@ are all such places.
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
+import weakref
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, NamedTuple, ParamSpec, TypeVar
@@ -118,6 +120,9 @@ class Caller(NamedTuple):
     group: int | None
     """Place of the parameter group among the optimizer's; None: not known."""
 
+    uses: tuple[str, ...] = ()
+    """Names that its method uses in which it calls the clip."""
+
 
 _APPLY, _PASS = "_apply_optimize", "_create_optimization_pass"
 """Methods of Paddle's optimizers: one calls the clip, then the other, which
@@ -137,25 +142,34 @@ def find_caller() -> Caller | None:
     optimizer = frame.f_locals.get("self")
     if not isinstance(optimizer, Optimizer):
         return None
+    uses = frame.f_code.co_names
     if not isinstance(frame.f_locals.get("params_grads"), dict):
-        return Caller(optimizer, 0)  # its only group
+        return Caller(optimizer, 0, uses)  # its only group
     group = frame.f_back and frame.f_back.f_locals.get("param_group")
     for place, known in enumerate(optimizer._param_groups):
         if known is group:
-            return Caller(optimizer, place)
-    return Caller(optimizer, None)
+            return Caller(optimizer, place, uses)
+    return Caller(optimizer, None, uses)
+
+
+class _Pairs(list[T]):
+    """A list whose end is noticed: that of the method that has it."""
 
 
 def on_skipped_update(
-    optimizer: Optimizer, take_back: Callable[[], None]
-) -> None:
+    caller: Caller, pairs: list[T], take_back: Callable[[], None]
+) -> list[T]:
     """Call ``take_back`` if the optimizer makes no update after the clip.
 
-    Paddle tells nobody. The next update is watched, no other, and nothing stays
-    with the optimizer.
+    Paddle tells nobody. The optimizer is watched for the rest of this step, and
+    nothing stays with it. The clip has to return what this returns, the same
+    pairs.
     """
+    optimizer = caller.optimizer
+    if caller.uses and _PASS not in caller.uses:
+        return _watch_methods(caller, pairs, take_back)
     if _PASS in optimizer.__dict__:
-        return
+        return pairs
 
     def update(*args: Any, **kwargs: Any) -> Any:
         del optimizer.__dict__[_PASS]
@@ -169,3 +183,42 @@ def on_skipped_update(
         return result
 
     optimizer.__dict__[_PASS] = update
+    return pairs
+
+
+def _watch_methods(
+    caller: Caller, pairs: list[T], take_back: Callable[[], None]
+) -> list[T]:
+    """Watch the methods that the rest of ``_apply_optimize`` calls.
+
+    Paddle's Muon (3.4) updates the weights there itself. Its local variables,
+    and with them the pairs, are gone when it returns.
+    """
+    optimizer, mine = caller.optimizer, caller.optimizer.__dict__
+    methods = {
+        name: getattr(optimizer, name)
+        for name in caller.uses
+        if inspect.isfunction(getattr(type(optimizer), name, None))
+        and name not in mine
+    }
+
+    def stop() -> None:
+        for name in methods:
+            mine.pop(name, None)
+
+    def watched(method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return method(*args, **kwargs)
+            except BaseException:
+                stop()
+                take_back()
+                raise
+
+        return call
+
+    mine.update({name: watched(call) for name, call in methods.items()})
+    found = _Pairs(pairs)
+    weakref.finalize(found, stop).atexit = False
+    return found

@@ -33,6 +33,7 @@ GLOBAL = "global"
 """Key under which a dict holds a number about all tensors together."""
 
 _COUNTS = ("step", "warmup_start")
+_NO_DICTS = (*_COUNTS, "missing")
 _FORMER = {
     "lambda_dev": 0.0,
     "preset": "paper",
@@ -75,6 +76,12 @@ class ClipState:
     all tensors; Paddle or NumPy."""
 
     warmup_start: int = 0  # steps made when the warm-up began
+    missing: tuple[str, ...] = ()
+    """Tensors that other ranks own, whose numbers are out of date here."""
+
+    origin: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Of a Trainer's checkpoint: ``run``, its name, and ``step`` of the
+    Trainer."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the form of ``state_dict()``."""
@@ -84,17 +91,25 @@ class ClipState:
             else {GLOBAL: value}
             for name, value in self.values.items()
         }
-        steps = {"step": self.step}
-        if self.warmup_start:
-            steps["warmup_start"] = self.warmup_start
-        return {**steps, **numbers_by_key, "config": self.config}
+        about: dict[str, Any] = {"step": self.step, **self._more()}
+        return {**about, **numbers_by_key, "config": self.config}
+
+    def _more(self) -> dict[str, Any]:
+        """Return what most states do not need to say."""
+        more = {
+            "warmup_start": self.warmup_start,
+            "missing": [*self.missing],
+            "origin": {**self.origin},
+        }
+        return {name: value for name, value in more.items() if value}
 
     @classmethod
     def from_dict(cls, state: Any) -> ClipState:
         """Read the form of ``state_dict()``; numbers of any kind."""
         _check_form(state)
-        quantities = {"warmup_start": 0, **state}
-        config = {**quantities.pop("config")}
+        quantities = {"warmup_start": 0, "missing": (), "origin": {}, **state}
+        config, origin = ({**quantities.pop(n)} for n in ("config", "origin"))
+        missing = tuple(quantities.pop("missing"))
         step, start = (_count(name, quantities.pop(name)) for name in _COUNTS)
         if start > step:
             raise ValueError(
@@ -117,7 +132,7 @@ class ClipState:
             vector = [_number(name, key, by_key[key]) for key in mine]
             shape = [] if is_global else [len(keys)]
             values[name] = np.array(vector, np.float32).reshape(shape)
-        return cls(step, config, keys, values, start)
+        return cls(step, config, keys, values, start, missing, origin)
 
     def fitted(
         self,
@@ -230,6 +245,19 @@ def warn_of_other_arguments(
         )
 
 
+def check_is_whole(state: ClipState, partial: bool) -> None:
+    """Refuse one rank's state that is to be taken for the whole model's."""
+    if state.missing and not partial:
+        more = ", ..." if len(state.missing) > 3 else ""
+        raise ValueError(
+            f"the state is of one rank under sharding, and lacks "
+            f"{len(state.missing)} tensors that other ranks own "
+            f"({', '.join(state.missing[:3])}{more}): save "
+            "clip.full_state_dict(), which every rank calls. With partial=True "
+            "these tensors start from their next norms"
+        )
+
+
 def _check_form(state: Any) -> None:
     """Refuse what is not a dict of dicts, with a step and a config."""
     if not isinstance(state, dict):
@@ -247,7 +275,7 @@ def _check_form(state: Any) -> None:
                 "returned"
             )
     for name, part in state.items():
-        if name not in _COUNTS and not isinstance(part, dict):
+        if name not in _NO_DICTS and not isinstance(part, dict):
             raise ValueError(f"the state's {name} must be a dict")
 
 
@@ -325,8 +353,9 @@ def save_state(
         "keys": whole.keys,
         "scalars": [n for n, v in whole.values.items() if not v.ndim],
         "step": whole.step,
-        "warmup_start": whole.warmup_start,
+        "warmup_start": 0,
         "config": whole.config,
+        **whole._more(),
     }
     metadata = {"format": _FORMAT}
     metadata |= {name: json.dumps(value) for name, value in about.items()}

@@ -116,9 +116,9 @@ class TensorScalingClip(StatefulClip, abc.ABC):
             tensors.observed.update(call.present)
         self._calls = [call] if begins else [*self._calls, call]
         self._steps, self._memory = steps, memory
-        if caller is not None:
-            on_skipped_update(caller.optimizer, self._take_back)
-        return pairs
+        if caller is None:
+            return pairs
+        return on_skipped_update(caller, pairs, self._take_back)
 
     @unchecked
     def _clip_(

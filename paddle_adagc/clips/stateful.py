@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import warnings
 from collections.abc import Mapping, Sequence
@@ -26,7 +27,12 @@ from paddle_adagc.parallel.ranks import Ranks
 from paddle_adagc.parallel.reduce import Reducer
 from paddle_adagc.parallel.topology import Topology
 from paddle_adagc.parallel.units import Declared
-from paddle_adagc.state import ClipState, Quantity, warn_of_other_arguments
+from paddle_adagc.state import (
+    ClipState,
+    Quantity,
+    check_is_whole,
+    warn_of_other_arguments,
+)
 
 
 class StatefulClip(ClipGradBase):
@@ -195,9 +201,22 @@ class StatefulClip(ClipGradBase):
             ``step`` (int, optimizer steps made); for each quantity that the
             rule keeps, such as ``gamma``, a dict of tensor key -> float32
             tensor of shape ``[]``; ``config`` (the constructor's arguments);
-            after :meth:`restart_warmup` its step, ``warmup_start``.
+            after :meth:`restart_warmup` its step, ``warmup_start``. Under
+            sharding by owner (V1, stage 2) it is about this rank's tensors
+            alone, and names the others as ``missing``.
         """
-        return self._state().to_dict()
+        state, topology = self._state(), self._ranks.topology()
+        is_by_owner = topology.sharding.size > 1 and (
+            not topology.splits_parameters
+        )
+        missing = tuple(
+            tensor.key
+            for index, tensor in enumerate(self._tensors.layout)
+            if tensor.takes_part and index not in self._tensors.observed
+        )
+        if is_by_owner and self._calls and state.keys:
+            state = dataclasses.replace(state, missing=missing)
+        return state.to_dict()
 
     def full_state_dict(self) -> dict[str, Any]:
         """State of the whole model, which any parallel layout can load.
@@ -230,6 +249,7 @@ class StatefulClip(ClipGradBase):
         state: dict[str, Any],
         *,
         rename: Mapping[str, str] | None = None,
+        partial: bool = False,
     ) -> None:
         """Load a state; a refused one leaves the clip as it was.
 
@@ -242,17 +262,23 @@ class StatefulClip(ClipGradBase):
             rename: For the state of the same network under other names:
                 beginning of a key there -> beginning here. A bare
                 ``PipelineLayer`` numbers its layers: ``{"0": "embed",
-                "1": "layers.0"}``.
+                "1": "layers.0"}``. A state that was saved unbound, under the
+                names that Paddle gives this model's parameters, needs none.
+            partial: Take one rank's :meth:`state_dict`, which names tensors
+                that it lacks: those start from their next norms.
 
         Raises:
             TypeError: ``state`` is not a dict.
             ValueError: It is not a state of this class and of this model's
-                tensors, or ``rename`` does not fit them.
+                tensors, or one rank's; or ``rename`` does not fit them.
         """
         owner, mine = type(self).__name__, self.arguments()
         quantities, memory = self._memory.quantities, self._known()
-        loaded = ClipState.from_dict(state).renamed(rename or {})
-        loaded = loaded.fitted(
+        loaded = ClipState.from_dict(state)
+        check_is_whole(loaded, partial)
+        if rename is None:
+            rename = self._tensors.key_of_automatic(loaded.keys)
+        loaded = loaded.renamed(rename).fitted(
             owner, mine, quantities, self.optional_quantities
         )
         values = loaded.values

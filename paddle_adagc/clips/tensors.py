@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 
 import paddle.distributed as dist
@@ -145,6 +146,15 @@ class Tensors:
         self._is_of_unknown_model = True
         return self._name(keys)
 
+    def key_of_automatic(self, keys: Sequence[str]) -> Mapping[str, str]:
+        """Return the keys for Paddle's names, if these are of this model.
+
+        A clip that was not bound saved them. Else, and with units, nothing.
+        """
+        known = self._key_of_name
+        is_known = {*keys} == known.keys() and not self.units
+        return known if self.is_bound and is_known else {}
+
     def _name(self, keys: Sequence[str]) -> list[int]:
         """Give the tensors of these keys their indexes, in this order.
 
@@ -191,12 +201,25 @@ class Tensors:
         self._is_of_unknown_model = False
 
 
+_AUTOMATIC = re.compile(r"\w+_\d+\.\w+_\d+")
+"""A name that Paddle gives a parameter."""
+
+
 def _check_same(
     found: Sequence[str], wanted: Sequence[str], what: str, is_bound: bool
 ) -> None:
     """Refuse keys that are not the clip's, but for those of other ranks."""
     is_part = is_bound and dist.get_world_size() > 1
     if set(found) != set(wanted) and not (is_part and {*found} > {*wanted}):
+        if is_bound and found and all(map(_AUTOMATIC.fullmatch, found)):
+            raise ValueError(
+                f"{what} have automatic names of Paddle ({found[0]}, ...), "
+                "which this model's parameters do not have: the state was "
+                "saved by a clip that was not bound. If its tensors are the "
+                "trained parameters of this model in order, give rename="
+                "dict(zip(state['gamma'], [key for key, p in "
+                "model.named_parameters() if not p.stop_gradient]))"
+            )
         raise ValueError(
             f"{what} and this clip's differ: {_difference(found, wanted)}. Is "
             "it another model's state, or was one of the two made without "

@@ -13,17 +13,29 @@ import numpy as np
 from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.clips.base import TensorScalingClip
+from paddle_adagc.clips.measured import MeasuredClip
 
 
 def clip_summary(clip: ClipGradBase) -> dict[str, Any]:
     """Summarise the last step; every rank calls it. Empty for other clips."""
-    is_ours = isinstance(clip, TensorScalingClip)
+    is_ours = isinstance(clip, (TensorScalingClip, MeasuredClip))
     return clip.summary(tensors=True) if is_ours else {}
 
 
-def clip_logs(summary: Mapping[str, Any]) -> dict[str, float]:
-    """Name the numbers of a summary as they stand in a log."""
+def clip_logs(summary: Mapping[str, Any], args: Any) -> dict[str, float]:
+    """Name the numbers of a summary as they stand in a log.
+
+    Dashboards read the global norm under the Trainer's names for it:
+    PaddleFormers' and PaddleFleet's ``global_norm``, ERNIE's
+    ``global_grad_norm``. ``args`` are the Trainer's.
+    """
     logs: dict[str, float] = {}
+    if "global_grad_norm" in summary:
+        norm = _short(summary["global_grad_norm"])
+        if not type(args).__module__.startswith("paddlenlp."):
+            logs["global_norm"] = norm
+        if hasattr(args, "log_global_grad_norm"):
+            logs["global_grad_norm"] = norm
     for name, value in summary.items():
         if name == "stuck":
             logs["clip_stuck"] = len(value)

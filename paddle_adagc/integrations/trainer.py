@@ -7,43 +7,46 @@ They descend from each other; what differs is asked of them.
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-import inspect
-import os
-import re
+import logging
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import paddle.distributed as dist
-from paddle.nn.clip import ClipGradBase
+from paddle.nn.clip import ClipGradBase, ClipGradByGlobalNorm
 
 from paddle_adagc.checks import check_choice
 from paddle_adagc.clips.base import TensorScalingClip
+from paddle_adagc.clips.measured import MeasuredClip
+from paddle_adagc.integrations.checkpoints import (
+    MISSING_STATES,
+    MissingState,
+    begin_run,
+    load_clip,
+    newest_finished,
+    place_clip,
+    resumed_from,
+    stage_clip,
+)
 from paddle_adagc.integrations.logs import (
     add_histograms,
     clip_logs,
     clip_summary,
 )
-from paddle_adagc.integrations.muon_slices import muon_units
+from paddle_adagc.integrations.model_units import ModelUnits, describe_tensors
 from paddle_adagc.parallel.layout import unwrap
 from paddle_adagc.parallel.units import Declared
-from paddle_adagc.state import STATE_FILE, load_state, save_state
 
 if TYPE_CHECKING:
     from paddlenlp.trainer import Trainer, TrainerCallback
 else:
     Trainer = TrainerCallback = object
 
-MissingState = Literal["raise", "start"]
-MISSING_STATES = ("raise", "start")
-
 _DEFAULT_MAX_GRAD_NORM = 1.0  # of TrainingArguments
-_FLASH_DEVICE = "/shared/dev/shm/flash"  # as in their utils/pdc_sdk.py
-_EXPERT = re.compile(r"(?<=\.mlp\.experts\.)\d+(?=\.)")
+_ACCURATE = ("Reproducible", "HFBitexact")  # clips of PaddleFleet
 
 
 class ClippingMixin(Trainer):
@@ -52,11 +55,12 @@ class ClippingMixin(Trainer):
     The optimizer stays the one that the Trainer makes from its arguments, with
     ``clip`` in place of ``max_grad_norm``. The mixin binds the clip before
     fleet wraps the model. It saves the clip's state for the whole model in
-    every checkpoint, before the Trainer's files and in a file of its own
-    (:mod:`paddle_adagc.state`), and ``train(resume_from_checkpoint=...)``
-    resumes from it; the file that one process finds serves all. Every training
-    log gets ``clip_...`` numbers of the last step, over all ranks, from
-    :meth:`TensorScalingClip.summary`; the backends in ``report_to`` also get
+    every checkpoint, in a file (:mod:`paddle_adagc.state`) that comes after the
+    Trainer's, and resumes from the checkpoint that the Trainer loads; the file
+    that one process finds serves all. Every training log gets ``clip_...``
+    numbers of the last step, over all ranks, from
+    :meth:`TensorScalingClip.summary`, and the global norm under the names that
+    the Trainer has for it; the backends in ``report_to`` also get
     :func:`histograms of the tensors
     <paddle_adagc.integrations.logs.add_histograms>`.
 
@@ -68,9 +72,8 @@ class ClippingMixin(Trainer):
         missing_state: What to do with a checkpoint that holds no state of a
             clip. ``"raise"``: refuse it. ``"start"``: start the clip with its
             warm-up; so a run that had no such clip switches to it.
-        units: See :meth:`TensorScalingClip.bind`. With ``optim: muon`` they
-            are by default :func:`Muon's slices
-            <paddle_adagc.integrations.muon_slices.muon_units>`.
+        units: See :meth:`TensorScalingClip.bind`. By default they are those
+            that the model names itself (:class:`.ModelUnits`).
         **kwargs: Arguments of the Trainer; ``model`` as built, not wrapped.
     """
 
@@ -117,6 +120,7 @@ class ClippingMixin(Trainer):
         self._adagc_missing_state = missing_state
         self._adagc_units = units
         self._adagc_is_prepared = False
+        self.add_callback(_Begin(self))
 
     def _adagc_prepare(self) -> None:
         """Bind the clip to the model, before fleet wraps it; only once."""
@@ -164,12 +168,12 @@ class ClippingMixin(Trainer):
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Train; with ``resume_from_checkpoint`` the clip resumes, too.
 
-        True is the newest checkpoint in ``output_dir``.
+        True is the newest checkpoint in ``output_dir`` whose save was not cut.
 
         Raises:
             FileNotFoundError: The checkpoint holds no state of a clip, or there
                 is no checkpoint.
-            ValueError: It holds another model's, or another clip's.
+            ValueError: It holds another model's, clip's, run's or step's.
         """
         self._adagc_prepare()
         if args[:1] == (True,):
@@ -186,26 +190,17 @@ class ClippingMixin(Trainer):
             for module in modules
             if hasattr(module, "get_last_checkpoint")
         )
-        checkpoint = find(folder) if Path(folder).is_dir() else None
-        if checkpoint is None:
-            raise FileNotFoundError(
-                f"resume_from_checkpoint=True, and {folder} holds no checkpoint"
-            )
-        return checkpoint
-
-    def _inner_training_loop(self, *args: Any, **kwargs: Any) -> Any:
-        loop: Any = super()._inner_training_loop
-        given = inspect.signature(loop).bind(*args, **kwargs).arguments
-        self._adagc_load(given.get("resume_from_checkpoint"))
-        return loop(*args, **kwargs)
+        newest = find(folder) if Path(folder).is_dir() else None
+        return newest_finished(folder, newest)
 
     def _adagc_load(self, checkpoint: Any) -> None:
-        load_clip(self._adagc_clip, checkpoint, self._adagc_missing_state)
+        clip, missing_state = self._adagc_clip, self._adagc_missing_state
+        load_clip(clip, checkpoint, missing_state, self.state)
 
     def log(self, logs: dict[str, Any], **kwargs: Any) -> None:
         """Log, with the clip's numbers beside a training loss."""
         summary = self._adagc_summary() if "loss" in logs else {}
-        super().log({**logs, **clip_logs(summary)}, **kwargs)
+        super().log({**logs, **clip_logs(summary, self.args)}, **kwargs)
         if self.state.is_world_process_zero:
             callbacks = self.callback_handler.callbacks
             add_histograms(callbacks, summary, self.state.global_step)
@@ -214,17 +209,39 @@ class ClippingMixin(Trainer):
         return clip_summary(self._adagc_clip)
 
     def _save_checkpoint(self, model: Any, metrics: Any = None) -> None:
-        save_clip(self._adagc_clip, self.args, self.state.global_step)
+        staged = stage_clip(self._adagc_clip, self.args, self.state)
         super()._save_checkpoint(model, metrics=metrics)
+        place_clip(staged)
 
 
-class ClippingCallback(TrainerCallback):
+class _Callback(TrainerCallback):
+    """Does nothing at any event; they differ by Trainer."""
+
+    def __getattr__(self, event: str) -> Callable[..., None]:
+        if not event.startswith("on_"):
+            raise AttributeError(event)
+        return lambda *args, **kwargs: None
+
+
+class _Begin(_Callback):
+    """Lets a mixin's clip resume once the Trainer has loaded its state."""
+
+    def __init__(self, trainer: ClippingMixin) -> None:
+        self._trainer = trainer
+
+    def on_train_begin(
+        self, args: Any, state: Any, control: Any, **kwargs: Any
+    ) -> None:
+        self._trainer._adagc_load(resumed_from(args, state))
+        begin_run(args, state)
+
+
+class ClippingCallback(_Callback):
     """Let any ``Trainer`` clip with ``clip``; give it as one of ``callbacks``.
 
-    It does what :class:`ClippingMixin` does, with three differences. It resumes
-    from ``args.resume_from_checkpoint``, or else from the checkpoint of the
-    same step in ``output_dir``: a callback does not see the argument of
-    ``train``. It writes the clip's state after the Trainer's own files. The
+    It does what :class:`ClippingMixin` does, with three differences. It cannot
+    resolve ``train(resume_from_checkpoint=True)``. A kill between the Trainer's
+    last file and the clip's leaves a checkpoint without the clip's. The
     Trainer reports a log before this callback can add to it, so VisualDL and
     TensorBoard show the clip's numbers as a separate run, ``clip`` in
     ``args.logging_dir``, and Weights & Biases in the Trainer's run. The
@@ -243,12 +260,6 @@ class ClippingCallback(TrainerCallback):
         self._units = units
         self._reporters: list[Any] = []
 
-    def __getattr__(self, event: str) -> Callable[..., None]:
-        """Do nothing at the other events, which differ by Trainer."""
-        if not event.startswith("on_"):
-            raise AttributeError(event)
-        return lambda *args, **kwargs: None
-
     def on_init_end(self, args: Any, *others: Any, **kwargs: Any) -> None:
         """Keep the Trainer from making a clip of its own."""
         take_over_clipping(args, self.clip)
@@ -260,11 +271,12 @@ class ClippingCallback(TrainerCallback):
         if isinstance(self.clip, TensorScalingClip):
             bind_clip(self.clip, kwargs["model"], self._units, args)
         put_into_optimizer(kwargs["optimizer"], self.clip)
-        checkpoint = None
-        if state.global_step:
-            own = f"{args.output_dir}/checkpoint-{state.global_step}"
-            checkpoint = args.resume_from_checkpoint or own
-        load_clip(self.clip, checkpoint, self._missing_state)
+        checkpoint = resumed_from(args, state)
+        load_clip(self.clip, checkpoint, self._missing_state, state)
+        begin_run(args, state)
+        self._make_reporters(args, state, control)
+
+    def _make_reporters(self, args: Any, state: Any, control: Any) -> None:
         if not state.is_world_process_zero:
             return
         library = type(control).__module__.rpartition(".")[0]
@@ -283,9 +295,9 @@ class ClippingCallback(TrainerCallback):
         """Add the clip's numbers to a training loss."""
         if not logs or "loss" not in logs:
             return
-        _, state, _ = event
+        args, state, _ = event
         summary = clip_summary(self.clip)
-        numbers = clip_logs(summary)
+        numbers = clip_logs(summary, args)
         logs.update(numbers)
         for reporter in self._reporters if numbers else ():
             reporter.on_log(*event, logs=numbers, **kwargs)
@@ -298,7 +310,32 @@ class ClippingCallback(TrainerCallback):
 
     def on_save(self, args: Any, state: Any, *_: Any, **kwargs: Any) -> None:
         """Save the clip's state beside the checkpoint's other files."""
-        save_clip(self.clip, args, state.global_step)
+        place_clip(stage_clip(self.clip, args, state))
+
+
+class MeasuringCallback(ClippingCallback):
+    """Log the numbers of the Trainer's own clip, which stays in place."""
+
+    def __init__(self) -> None:
+        super().__init__(ClipGradByGlobalNorm(1.0))  # until training begins
+
+    def on_init_end(self, args: Any, *others: Any, **kwargs: Any) -> None:
+        """Leave the Trainer's arguments as they are."""
+
+    def on_train_begin(
+        self, args: Any, state: Any, control: Any, **kwargs: Any
+    ) -> None:
+        """Measure each step that is logged."""
+        own = innermost(kwargs["optimizer"])._grad_clip
+        if own is None:
+            return
+        self.clip = MeasuredClip(
+            own, lambda: (state.global_step + 1) % args.logging_steps == 0
+        )
+        self.clip.stat = getattr(own, "stat", {})  # read by ernie_pretrain
+        bind_clip(self.clip, kwargs["model"], None, args)
+        put_into_optimizer(kwargs["optimizer"], self.clip)
+        self._make_reporters(args, state, control)
 
 
 def check_arguments(clip: Any, missing_state: str) -> None:
@@ -341,47 +378,38 @@ def take_over_clipping(args: Any, clip: ClipGradBase) -> None:
 
 
 def bind_clip(
-    clip: TensorScalingClip, model: Any, units: Declared | None, args: Any
+    clip: TensorScalingClip | MeasuredClip,
+    model: Any,
+    units: Declared | None,
+    args: Any,
 ) -> None:
-    """Bind a clip to a Trainer's model, by global names of the experts."""
-    optimizer = getattr(args, "optim", None)
-    if units is None and getattr(optimizer, "value", optimizer) == "muon":
-        options = {k: v for k, v in vars(args).items() if k.startswith("muon_")}
-        units = muon_units(unwrap(model), options)
-    with global_expert_names(unwrap(model)):
-        clip.bind(model, units)
+    """Bind a clip to a Trainer's model; say which tensors it has.
 
-
-@contextlib.contextmanager
-def global_expert_names(model: Any) -> Iterator[None]:
-    """Inside, ``model.state_dict()`` has the names of the model in one piece.
-
-    ``ernie_pretrain`` of PaddleFormers numbers the experts of every
-    expert-parallel rank from 0, so that ``mlp.experts.0`` is a different expert
-    on each. Nothing changes for a model without ``config.moe_rank``, or whose
-    experts have global numbers already.
+    Without ``units`` they are those that the model names itself
+    (:class:`.ModelUnits`), under every optimizer.
     """
-    config: Any = getattr(model, "config", None)
-    rank = getattr(config, "moe_rank", None) or 0
-    original = model.state_dict
-    numbers = {n for name in original() for n in _EXPERT.findall(name)}
-    if rank < 1 or "0" not in numbers:
-        yield
-        return
-    num_ranks = getattr(config, "moe_world_size", None) or 1
-    first = rank * (config.moe_num_experts // num_ranks)
+    config = getattr(unwrap(model), "config", None)
+    target = getattr(config, "use_accuracy_compatible", None)
+    if target:
+        warnings.warn(
+            f"use_accuracy_compatible={target!r} lets the Trainer clip bit by "
+            f"bit as another framework does: {clip!r} clips in its place",
+            stacklevel=4,
+        )
+    interleaves = bool(getattr(args, "using_sonic_moe", False))
+    found = ModelUnits(unwrap(model), interleaves)
+    clip.bind(model, found if units is None else units)
+    logger = _logger_of(args)
+    for key, why in found.unknown.items():
+        logger.warning(f"paddle_adagc: {key} has one norm: {why}")
+    logger.info(f"paddle_adagc: {describe_tensors(unwrap(model))}")
 
-    def renamed(*args: Any, **kwargs: Any) -> dict[str, Any]:
-        return {
-            _EXPERT.sub(lambda m: str(int(m[0]) + first), name): tensor
-            for name, tensor in original(*args, **kwargs).items()
-        }
 
-    vars(model)["state_dict"] = renamed
-    try:
-        yield
-    finally:
-        del vars(model)["state_dict"]
+def _logger_of(args: Any) -> Any:
+    """Return the logger of the Trainer's library."""
+    library = type(args).__module__.partition(".")[0]
+    module = sys.modules.get(f"{library}.utils.log")
+    return getattr(module, "logger", logging.getLogger(__name__))
 
 
 def innermost(optimizer: Any) -> Any:
@@ -392,70 +420,16 @@ def innermost(optimizer: Any) -> Any:
 
 
 def put_into_optimizer(optimizer: Any, clip: ClipGradBase) -> None:
-    """Let an optimizer clip with ``clip``; fleet's wrappers are looked into."""
+    """Let an optimizer clip with ``clip``; fleet's wrappers are looked into.
+
+    A clip that works as another framework's, bit by bit, is not replaced
+    without a warning.
+    """
     optimizer = innermost(optimizer)
+    kind = type(optimizer._grad_clip).__name__
+    if clip is not optimizer._grad_clip and kind.startswith(_ACCURATE):
+        warnings.warn(f"{clip!r} replaces {kind}", stacklevel=4)
     optimizer._grad_clip = clip
     for group in optimizer._param_groups:
         if isinstance(group, dict):
             group["grad_clip"] = clip
-
-
-def load_clip(
-    clip: ClipGradBase,
-    checkpoint: str | os.PathLike[str] | None,
-    missing_state: MissingState,
-) -> None:
-    """Resume a clip of this package from a checkpoint; others have no state.
-
-    Every rank has to call it, with None where it knows of no checkpoint. The
-    file that one rank finds serves all: a cluster without a shared disk has it
-    on one node alone.
-    """
-    if not isinstance(clip, TensorScalingClip):
-        return
-    mine: dict[str, Any] | Exception | None = None
-    try:
-        mine = load_state(checkpoint) if checkpoint else None
-    except (FileNotFoundError, ValueError) as error:
-        mine = error
-    found = [mine]
-    if dist.is_initialized() and dist.get_world_size() > 1:
-        found = []
-        dist.all_gather_object(found, mine)
-    states = [answer for answer in found if isinstance(answer, dict)]
-    for rank, answer in enumerate(found):
-        if isinstance(answer, ValueError):
-            raise ValueError(f"rank {rank}: {answer}")
-        if isinstance(answer, dict) and answer != states[0]:
-            raise ValueError(
-                f"ranks find different {STATE_FILE} in {checkpoint}: copy that "
-                "of one rank to the others, or remove those of another run"
-            )
-    missing = [answer for answer in found if answer is not None]
-    if states:
-        clip.set_state_dict(states[0])
-    elif missing and missing_state == "raise":
-        raise FileNotFoundError(
-            f"{missing[0]} To switch a run to this clip, which then starts "
-            "with its warm-up, give missing_state='start'"
-        )
-
-
-def save_clip(clip: ClipGradBase, args: Any, step: int) -> None:
-    """Save the whole model's state of a clip; every rank has to call it.
-
-    It lies where the Trainer's files of this step lie: in ``output_dir``, or
-    with ``flash_device_save_steps`` in the memory of each node.
-    """
-    if not isinstance(clip, TensorScalingClip):
-        return
-    state = clip.full_state_dict()
-    name = f"checkpoint-{step}"
-    flash_steps = getattr(args, "flash_device_save_steps", 0)
-    is_in_flash = flash_steps > 0 and step % flash_steps == 0
-    if is_in_flash and args.local_process_index == 0:
-        flash = os.environ.get("PDC_FLASH_DEVICE", _FLASH_DEVICE)
-        save_state(state, Path(flash) / name)
-    is_kept = not is_in_flash or step % args.save_steps == 0
-    if is_kept and dist.get_rank() == 0:
-        save_state(state, Path(args.output_dir) / name)

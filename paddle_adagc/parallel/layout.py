@@ -27,6 +27,7 @@ from paddle.distributed.fleet.meta_parallel.sharding import (
 )
 from paddle.distributed.fleet.utils.mix_precision_utils import MixPrecisionLayer
 
+from paddle_adagc.parallel.names import parameter_keys, tied_keys
 from paddle_adagc.parallel.topology import Topology
 from paddle_adagc.parallel.units import (
     MARK,
@@ -116,8 +117,7 @@ def read_layout(model: paddle.nn.Layer) -> dict[str, TensorLayout]:
     is_stage_3 = isinstance(sharding_wrapper(model), _SHARDING_WRAPPERS[1])
     model = unwrap(model)
     layers = model.sublayers(include_self=True)
-    keys = {tensor.name: key for key, tensor in _named_tensors(model)}
-    tied_copies = _tied_copies(layers)
+    keys, tied_copies = parameter_keys(model), tied_keys(layers)
     embeddings: set[str] = set()
     split_over_experts: set[str] = set()
     for layer in layers:
@@ -208,15 +208,28 @@ def units_of(parameter: Tensor) -> tuple[Unit, ...]:
 
 def shuffling_layers(
     model: paddle.nn.Layer,
-) -> list[tuple[str, paddle.nn.Layer]]:
+) -> list[tuple[str, paddle.nn.Layer, Tensor]]:
     """Parameters of PaddleFleet's ``SonicMoEExpert`` that hold parts."""
     return [
-        (f"{name}.{leaf}", layer)
+        (f"{name}.{leaf}", layer, parameter)
         for name, layer in unwrap(model).named_sublayers(include_self=True)
         if hasattr(layer, "_weights_layout")
         for leaf, parameter in layer.named_parameters()
         if as_units(leaf, getattr(parameter, MARK, "experts")).parts
     ]
+
+
+def interleaves(layer: Any, parameter: Tensor) -> bool:
+    """Whether gate and up are interleaved rows now, or columns apart.
+
+    The shape says so, ``[experts, rows, hidden]``; the layer's own word may be
+    out of date, and counts only where the matrix is square.
+    """
+    hidden = getattr(getattr(layer, "config", None), "hidden_size", None)
+    rows, columns = parameter.shape[-2:]
+    if rows != columns and hidden in (rows, columns):
+        return hidden == columns
+    return layer._weights_layout == "sonic"
 
 
 def refuse_freed(what: str, parameter: Tensor) -> None:
@@ -265,27 +278,6 @@ def unwrap(model: paddle.nn.Layer) -> paddle.nn.Layer:
     return model
 
 
-def _named_tensors(model: Any) -> list[tuple[str, Tensor]]:
-    """Names by which the model saves its tensors.
-
-    A bare ``PipelineLayer``, Paddle's or PaddleFleet's, has the global index of
-    each layer, which virtual stages nest in chunks.
-    """
-    is_bare_pipeline = hasattr(model, "get_num_virtual_stages") and (
-        not hasattr(model, "_pp_to_single_mapping")
-    )
-    if not is_bare_pipeline:
-        return [*reversed(model.state_dict().items())]
-    has_chunks = model.get_num_virtual_stages() > 1
-    named = []
-    for name, parameter in model.named_parameters():
-        first, second, *rest = name.split(".")
-        if has_chunks and first.isdigit() and second.isdigit():
-            name = ".".join([str(int(first) + int(second)), *rest])
-        named.append((name, parameter))
-    return named
-
-
 def split_axis_of(parameter: Tensor) -> int | None:
     """Axis of a tensor-parallel part, not negative; None: it does not say."""
     if parameter.ndim == 1:
@@ -315,54 +307,6 @@ def _is_expert_on_tp_axis(parameter: Tensor) -> bool:
 def _has_expert_color(parameter: Tensor) -> bool:
     color: Any = getattr(parameter, "color", None)
     return isinstance(color, dict) and color.get("color") in _EXPERT_COLORS
-
-
-def _tied_copies(layers: Iterable[Any]) -> dict[str, str | None]:
-    """Parameters that an earlier stage holds as well, and their keys there.
-
-    ``is_firstly_shared``, fleet's own mark, is never set in paddle 3.3.1.
-    """
-    found: dict[str, str | None] = {}
-    for pipe in layers:
-        if not isinstance(getattr(pipe, "shared_comm", None), dict):
-            continue
-        names = {id(layer): name for name, layer in pipe.shared_layers.items()}
-        for comm in pipe.shared_comm.values():
-            if min(comm["ranks"]) == dist.get_rank():
-                continue
-            layer = comm["layer"]
-            for attribute in comm["weight_attr"]:
-                first = _first_keys(pipe, names[id(layer)], attribute)
-                tensors = _shared_tensors(layer, attribute)
-                for i, tensor in enumerate(tensors):
-                    found[tensor.name] = first[i] if first else None
-    return found
-
-
-def _shared_tensors(layer: Any, attribute: str) -> list[Tensor]:
-    """Return what a layer shares: a tensor, or pairs of name and tensor."""
-    shared = getattr(layer, attribute)
-    return [shared] if isinstance(shared, Tensor) else [t for _, t in shared]
-
-
-def _first_keys(model: Any, shared_name: str, attribute: str) -> list[str]:
-    """Keys that PaddleNLP's pipelines give tied tensors on an earlier stage."""
-    if not hasattr(model, "get_sequential_name_prefixes"):
-        return []
-    index, description = next(
-        (index, description)
-        for index, description in enumerate(model._layers_desc)
-        if hasattr(description, "shared_weight_attr")
-        and description.layer_name == shared_name
-    )
-    with paddle.LazyGuard(), paddle.utils.unique_name.guard():
-        layer = description.build_layer()
-    prefix = model.get_sequential_name_prefixes()[str(index)]
-    names = {id(tensor): name for name, tensor in layer.named_parameters()}
-    return [
-        f"{prefix}.{names[id(tensor)]}".lstrip(".")
-        for tensor in _shared_tensors(layer, attribute)
-    ]
 
 
 def unfold(

@@ -17,6 +17,7 @@ from paddle_adagc.kernels import cuda
 from paddle_adagc.parallel.agreement import compare_norms
 from paddle_adagc.parallel.layout import (
     TensorLayout,
+    interleaves,
     is_expert,
     read_layout,
     sharding_wrapper,
@@ -53,7 +54,7 @@ class Ranks:
     ) -> None:
         self._owner = owner
         self._group_sharded: Topology | None = None  # stages 2 and 3
-        self._shuffling: list[tuple[str, paddle.nn.Layer]] = []
+        self._shuffling: list[tuple[str, paddle.nn.Layer, Tensor]] = []
         self.reducer: Reducer | None = None  # known from the first step on
         self.layout: dict[str, TensorLayout] = {}  # by parameter's name
         self.meshes = Meshes()  # of auto-parallel
@@ -77,12 +78,12 @@ class Ranks:
 
     def refuse_shuffled(self) -> None:
         """Refuse units of a layer that interleaves them now."""
-        for name, layer in self._shuffling:
-            if layer._weights_layout == "sonic":
+        for name, layer, parameter in self._shuffling:
+            if interleaves(layer, parameter):
                 raise ValueError(
-                    f"{name} interleaves gate and up now "
-                    "(_weights_layout='sonic'), so that units with parts would "
-                    "mix them: call its layer's "
+                    f"{name} of shape {parameter.shape} interleaves gate and "
+                    "up now (SonicMoE), so that units with parts would mix "
+                    "them: call its layer's "
                     "convert_weights_to_grouped_layout() before the "
                     "optimizer's step, as PaddleFleet's Trainer does, or give "
                     "units='experts'"

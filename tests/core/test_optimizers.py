@@ -164,6 +164,68 @@ def test_scaled_steps_are_plain_ones_and_those_without_an_update_are_none(
     assert run([0, 0, 0, 3, 4, 6, 6]) == plain
 
 
+class OwnUpdate(paddle.optimizer.SGD):
+    """Of the shape of Muon in Paddle 3.4, which calls no common update."""
+
+    def _apply_optimize(self, loss, startup_program, params_grads):
+        params_grads = self._grad_clip(params_grads)
+        self._make_states(params_grads)
+        for parameter, gradient in params_grads:
+            self._muon_update(parameter, gradient)
+
+    def _make_states(self, params_grads):
+        """Fails in one of the steps, as for want of memory."""
+
+    def _muon_update(self, parameter, gradient):
+        with paddle.no_grad():
+            parameter.subtract_(0.01 * gradient)
+
+    def step(self):
+        found = [(p, p.grad) for p in self._parameter_list]
+        self._apply_optimize(None, None, found)
+
+
+@pytest.mark.parametrize("method", ["_make_states", "_muon_update"])
+def test_a_failed_update_of_an_optimizer_s_own_is_taken_back(
+    method, monkeypatch
+):
+    clip = ClipGradByAdaGC(t_start=2)
+    model, optimizer = plugged(clip, OwnUpdate)
+    usual = {*vars(optimizer)}
+
+    def fail(*arguments):
+        raise MemoryError
+
+    for step in range(4):
+        if step == 3:
+            before = gammas(clip).tolist()
+            loss_of(model, 99).backward()
+            with monkeypatch.context() as patch:
+                patch.setattr(OwnUpdate, method, fail)
+                with pytest.raises(MemoryError):
+                    optimizer.step()
+            optimizer.clear_grad()
+            assert gammas(clip).tolist() == before
+        assert clip.num_steps == step
+        assert {*vars(optimizer)} == usual
+        loss_of(model, step).backward()
+        step_with(optimizer)
+    assert clip.num_steps == 4
+
+
+def test_what_paddle_sets_on_a_clip_for_auto_parallel_changes_nothing():
+    """Paddle 3.4 does; ours reads its groups from the tensors."""
+    found = []
+    for marks in ({}, {"mp_group": None, "has_dist_param": True}):
+        clip = ClipGradByAdaGC(t_start=2)
+        vars(clip).update(marks)
+        model, optimizer = plugged(clip)
+        loss_of(model, 0).backward()
+        step_with(optimizer)
+        found.append(gammas(clip).tolist())
+    assert found[0] == found[1]
+
+
 @pytest.mark.skipif(
     paddle.__version__ < "3.3" or sys.version_info >= (3, 13),
     reason="tried with Paddle 3.3 and Python 3.11 alone",

@@ -25,6 +25,7 @@ from paddle_adagc import (
     ClipGradByZClip,
 )
 from paddle_adagc.parallel.layout import unwrap
+from paddle_adagc.parallel.topology import Axis, Topology
 from paddle_adagc.state import STATE_FILE, ClipState, load_state, save_state
 
 KEYS = ["0.weight", "0.bias", "2.weight", "2.bias"]
@@ -203,6 +204,66 @@ def test_models_that_cannot_be_bound():
     for wrong in (paddle.Model(model), [model]):
         with pytest.raises(TypeError, match="bind the network"):
             ClipGradByAdaGC().bind(wrong)
+
+
+def more(self):
+    """Entries that are no parameters."""
+    found = paddle.nn.Layer.state_dict(self)
+    return {"epoch": 3, "seen": np.ones(2), "teacher": make_model(), **found}
+
+
+def nested(self):
+    return {"model": {"student": paddle.nn.Layer.state_dict(self)}}
+
+
+def needs_an_argument(self, folder):
+    raise AssertionError(folder)
+
+
+@pytest.mark.parametrize("state_dict", [more, nested, needs_an_argument])
+def test_a_model_s_own_state_dict_changes_no_key(state_dict):
+    model = make_model()
+    vars(model)["state_dict"] = state_dict.__get__(model)
+    assert bound_clip(model)._table.keys == KEYS
+
+
+def test_a_state_saved_unbound_loads_into_a_bound_clip():
+    """Under Paddle's names of the same parameters."""
+    model = make_model()
+    unbound = ClipGradByAdaGC(t_start=3)
+    for _ in range(5):
+        fill(unbound, model.parameters())
+    state, clip = unbound.state_dict(), bound_clip(model)
+    clip.set_state_dict(state)
+    assert clip.num_steps == 5
+    assert gammas(clip).tolist() == gammas(unbound).tolist()
+    other, kept = make_model(), bound_clip(make_model())  # another process'
+    names = [key for key, _ in other.named_parameters()]
+    with pytest.raises(ValueError, match=r"automatic names .*rename=dict\("):
+        kept.set_state_dict(state)
+    kept.set_state_dict(
+        state, rename=dict(zip(state["gamma"], names, strict=True))
+    )
+    assert gammas(kept).tolist() == gammas(clip).tolist()
+
+
+def test_one_rank_s_state_is_not_taken_for_the_whole(monkeypatch, tmp_path):
+    model = make_model()
+    rank, whole = (bound_clip(model) for _ in range(2))
+    topology = Topology(sharding=Axis(0, 2))  # each tensor has an owner
+    monkeypatch.setattr(rank._ranks, "topology", lambda: topology)
+    assert "missing" not in rank.state_dict()
+    fill(rank, model.parameters()[:2])
+    save_state(rank.state_dict(), tmp_path)
+    state = load_state(tmp_path)
+    assert state["missing"] == KEYS[2:]
+    with pytest.raises(ValueError, match=r"lacks 2 tensors .*2\.weight, 2\.b"):
+        whole.set_state_dict(state)
+    assert whole.num_steps == 0
+    whole.set_state_dict(state, partial=True)
+    assert whole.num_steps == 1
+    fill(whole, model.parameters())
+    assert np.isfinite(gammas(whole)).all()
 
 
 def test_parameters_that_are_no_tensors_of_the_model_are_named():

@@ -3,6 +3,7 @@
 """Several of the paper's tensors inside one parameter."""
 
 import math
+import types
 
 import backends
 import numpy as np
@@ -389,9 +390,7 @@ def test_parts_are_refused_while_a_layer_interleaves_them():
     clip.bind(model, units=parts)
     clip(pairs)
     layer._weights_layout = "sonic"
-    message = (
-        r"grouped_gemm_experts.weight1 interleaves .* give units='experts'"
-    )
+    message = r"experts.weight1 of .* interleaves .* give units='experts'"
     with pytest.raises(ValueError, match=message):
         clip(pairs)
     assert clip.num_steps == 1
@@ -405,6 +404,29 @@ def test_parts_are_refused_while_a_layer_interleaves_them():
     whole.bind(model)
     whole(pairs)
     assert len(whole.state_dict()["gamma"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("shape", "says", "is_refused"),
+    [
+        ([2, 4, 6], "sonic", False),  # the layer's word is out of date
+        ([2, 6, 4], "grouped", True),
+        ([2, 4, 4], "sonic", True),
+        ([2, 4, 4], "grouped", False),
+    ],
+)
+def test_a_shape_says_whether_parts_are_interleaved(shape, says, is_refused):
+    layer = paddle.nn.Layer()
+    layer.weight1 = layer.create_parameter(shape)
+    layer.config = types.SimpleNamespace(hidden_size=4)
+    layer._weights_layout = says
+    parts = {"weight1$": {"experts": True, "parts": ["gate", "up"]}}
+    clip = ClipGradByAdaGC()
+    if is_refused:
+        with pytest.raises(ValueError, match="interleaves"):
+            clip.bind(layer, units=parts)
+    else:
+        clip.bind(layer, units=parts)
 
 
 @can_free

@@ -8,6 +8,7 @@ is installed.
 
 import importlib
 import importlib.util
+import shutil
 import sys
 import types
 
@@ -21,7 +22,7 @@ from test_examples import run_example
 
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.integrations.trainer import innermost
-from paddle_adagc.state import STATE_FILE
+from paddle_adagc.state import STATE_FILE, load_state
 
 IS_FORMERS = importlib.util.find_spec("paddleformers") is not None
 LIBRARY = "paddleformers" if IS_FORMERS else "paddlenlp"
@@ -111,6 +112,18 @@ def make_trainer(
     return trainer
 
 
+FUSED = {
+    "qkv_proj": ("q_proj", "k_proj", "v_proj"),
+    "up_gate_proj": ("gate_proj", "up_proj"),
+}
+
+
+def units_in(name):
+    """Names that the parts of a parameter have in models without fusion."""
+    *head, module, leaf = name.split(".")
+    return {".".join([*head, m, leaf]) for m in FUSED.get(module, (module,))}
+
+
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", MODELS)
 def test_tiny_models_train_and_log_the_clip(name, way, tmp_path):
@@ -121,7 +134,8 @@ def test_tiny_models_train_and_log_the_clip(name, way, tmp_path):
     assert loss < np.log(256)
     assert clip.num_steps == 8
     gamma = clip.state_dict()["gamma"]
-    assert {*gamma} == {key for key, _ in trainer.model.named_parameters()}
+    names = [key for key, _ in trainer.model.named_parameters()]
+    assert {*gamma} == {unit for name in names for unit in units_in(name)}
     assert np.isfinite([float(value) for value in gamma.values()]).all()
     logs = [line for line in trainer.logged if "loss" in line]
     assert len(logs) == 2
@@ -166,6 +180,53 @@ def test_the_clip_resumes_with_the_run_and_a_run_switches(
         train(cut, str(checkpoint))
     switched = train(cut, str(checkpoint), missing_state="start")
     assert switched["step"] == 4  # counted from the switch
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
+def test_a_resume_takes_the_state_of_the_weights(way, tmp_path):
+    """Of another folder; no other step's file; none of a cut save."""
+
+    def train(folder, checkpoint=None, max_steps=5, **arguments):
+        with paddle.utils.unique_name.guard():
+            trainer = make_trainer(
+                way,
+                tmp_path / folder,
+                save_strategy="steps",
+                max_steps=max_steps,
+                **{**UNIFIED, "save_steps": 2, **arguments},
+            )
+            trainer.train(resume_from_checkpoint=checkpoint)
+        state = trainer.clip.state_dict()
+        return {key: float(gamma) for key, gamma in state["gamma"].items()}
+
+    train("a", max_steps=4)
+    train("b", max_steps=4, learning_rate=0.1)
+    (own, source), other = (
+        [tmp_path / "a" / f"checkpoint-{step}" for step in (2, 4)],
+        tmp_path / "b/checkpoint-4",
+    )
+    assert gammas_in(source) != gammas_in(other)
+    expected = train("a", str(source), save_steps=10)
+    assert train("b", str(source), save_steps=10) == expected
+    shutil.copy(own / STATE_FILE, source)
+    with pytest.raises(ValueError, match=r"is of step 2 .* resumes step 4"):
+        train("a", str(source))
+    shutil.copy(other / STATE_FILE, source)
+    with pytest.raises(ValueError, match=r"of step 4 of the run 'b, .*'a, "):
+        train("a", str(source))
+    if way == "mixin":  # which alone resolves True
+        (scheduler,) = source.glob("scheduler.*")
+        scheduler.unlink()
+        (source / STATE_FILE).unlink()
+        with pytest.warns(UserWarning, match=r"checkpoint-4 is unfinished"):
+            resumed = train("a", True, save_steps=10)
+        assert resumed == pytest.approx(expected, rel=1e-5)
+
+
+def gammas_in(checkpoint):
+    gamma = load_state(checkpoint)["gamma"]
+    return {key: float(value) for key, value in gamma.items()}
 
 
 @pytest.mark.parametrize("way", WAYS)

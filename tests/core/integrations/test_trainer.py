@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the Trainers share: a clip's state on ranks, and numbers for writers."""
 
+import json
 import math
+import shutil
 import types
 import warnings
 from pathlib import Path
@@ -11,14 +13,15 @@ import paddle
 import pytest
 from helpers import clip_arrays, make_parameters
 
-from paddle_adagc import ClipGradByAdaGC, save_state
-from paddle_adagc.integrations import trainer
+from paddle_adagc import ClipGradByAdaGC, load_state, save_state
+from paddle_adagc.integrations import checkpoints
+from paddle_adagc.integrations.checkpoints import load_clip
 from paddle_adagc.integrations.logs import add_histograms
 from paddle_adagc.integrations.trainer import (
     ClippingCallback,
     ClippingMixin,
-    bind_clip,
-    load_clip,
+    MeasuringCallback,
+    put_into_optimizer,
     take_over_clipping,
 )
 from paddle_adagc.state import STATE_FILE
@@ -58,13 +61,13 @@ def test_the_state_of_one_rank_serves_all(
         None: None,
         "no state": FileNotFoundError("none."),
         "damaged": ValueError("damaged"),
-        "ours": trainer.load_state(tmp_path / "ours"),
-        "another's": trainer.load_state(tmp_path / "another's"),
+        "ours": load_state(tmp_path / "ours"),
+        "another's": load_state(tmp_path / "another's"),
     }[other]
-    monkeypatch.setattr(trainer.dist, "is_initialized", lambda: True)
-    monkeypatch.setattr(trainer.dist, "get_world_size", lambda: 2)
+    monkeypatch.setattr(checkpoints.dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(checkpoints.dist, "get_world_size", lambda: 2)
     monkeypatch.setattr(
-        trainer.dist,
+        checkpoints.dist,
         "all_gather_object",
         lambda answers, own: answers.extend([own, found]),
     )
@@ -173,10 +176,22 @@ def test_groups_are_histograms_and_single_tensors_are_curves():
     }
 
 
+class TrainerState(types.SimpleNamespace):
+    """What a Trainer saves of itself."""
+
+    @classmethod
+    def load(cls, checkpoint):
+        path = Path(checkpoint or "") / "trainer_state.json"
+        known = json.loads(path.read_text()) if path.exists() else {}
+        return cls(**{"global_step": 0, "is_world_process_zero": True, **known})
+
+
 class Trainer:
     """A Trainer of PaddleFleet's shape; ``fetched`` is known within `train`."""
 
     fetched = None
+    dies_after = None
+    """File of a checkpoint after which a kill ends the save."""
 
     def __init__(self, output_dir="out", model=None, callbacks=(), **arguments):
         arguments = {"max_steps": -1, "max_grad_norm": 1.0, **arguments}
@@ -184,44 +199,74 @@ class Trainer:
             output_dir=str(output_dir),
             save_steps=4,
             local_process_index=0,
+            report_to=[],
+            resume_from_checkpoint=None,
             **arguments,
         )
         self.model = model or paddle.nn.Linear(2, 1)
-        self.state = types.SimpleNamespace(
-            global_step=0, is_world_process_zero=True
-        )
-        self.callback_handler = types.SimpleNamespace(callbacks=callbacks)
+        self.state = TrainerState.load(None)
+        self.callback_handler = types.SimpleNamespace(callbacks=[*callbacks])
+        for callback in self.callback_handler.callbacks:
+            callback.on_init_end(self.args, self.state, None)
+
+    def add_callback(self, callback):
+        self.callback_handler.callbacks.append(callback)
+
+    def call(self, event):
+        objects = {"model": self.model, "optimizer": self.optimizer}
+        for callback in self.callback_handler.callbacks:
+            getattr(callback, event)(
+                self.args, self.state, Control(), **objects
+            )
 
     def _build_grad_clip(self):
         return paddle.nn.ClipGradByGlobalNorm(self.args.max_grad_norm)
 
     def create_optimizer(self, lr_scheduler=None):
-        return paddle.optimizer.AdamW(
+        self.optimizer = paddle.optimizer.AdamW(
             parameters=self.model.parameters(),
             grad_clip=self._build_grad_clip(),
         )
+        return self.optimizer
+
+    def create_optimizer_and_scheduler(self, num_training_steps=None):
+        self.create_optimizer()
 
     def train(self, resume_from_checkpoint=None):
         found = self.fetched or resume_from_checkpoint
+        self.create_optimizer_and_scheduler()
         return self._inner_training_loop(1, resume_from_checkpoint=found)
 
     def _inner_training_loop(self, other, resume_from_checkpoint):
-        optimizer = self.create_optimizer()
+        self.state = TrainerState.load(resume_from_checkpoint)
+        self.call("on_train_begin")
         while self.state.global_step < self.args.max_steps:
             loss = self.model(paddle.ones([1, 2])).sum()
             loss.backward()
-            optimizer.step()
+            self.optimizer.step()
             self.state.global_step += 1
             self.log({"loss": loss.item()})
             self._save_checkpoint(self.model, metrics={"eval_loss": 2.0})
+            self.call("on_save")
         return resume_from_checkpoint
 
     def log(self, logs):
-        print(logs)
+        self.logged = logs
 
     def _save_checkpoint(self, model, metrics=None):
-        files = Path(self.args.output_dir).rglob(STATE_FILE)
-        self.saved = metrics, len([*files])  # of the clip, already there
+        self.saved = metrics
+        name = f"checkpoint-{self.state.global_step}"
+        folder = Path(self.args.output_dir) / name
+        folder.mkdir(parents=True, exist_ok=True)
+        for file in ("weights", "trainer_state.json", "scheduler.pdparams"):
+            assert not (folder / STATE_FILE).exists()
+            (folder / file).write_text(json.dumps(vars(self.state)))
+            if self.dies_after == (self.state.global_step, file):
+                raise KeyboardInterrupt
+
+
+class Control:
+    """Its module tells a callback which library the Trainer is of."""
 
 
 def get_last_checkpoint(folder):
@@ -233,15 +278,27 @@ class Clipping(ClippingMixin, Trainer):
     pass
 
 
-def clipping(output_dir, **arguments):
-    return Clipping(output_dir, clip=ClipGradByAdaGC(t_start=1), **arguments)
+def clipping(output_dir, units=None, **arguments):
+    clip = ClipGradByAdaGC(t_start=1)
+    return Clipping(output_dir, clip=clip, units=units, **arguments)
+
+
+def called_back(output_dir, **arguments):
+    callback = ClippingCallback(ClipGradByAdaGC(t_start=1))
+    callback._make_reporters = lambda *args: None
+    made = Trainer(output_dir, callbacks=[callback], **arguments)
+    made.clip = callback.clip
+    return made
+
+
+BOTH = pytest.mark.parametrize("make", [clipping, called_back])
 
 
 def test_the_clip_resumes_once_the_trainer_has_its_checkpoint(tmp_path):
     made = clipping(tmp_path, max_steps=1)
     made.train()
     assert made._build_grad_clip() is made.clip
-    assert made.saved == ({"eval_loss": 2.0}, 1)
+    assert made.saved == {"eval_loss": 2.0}
     again, newest = clipping(tmp_path), str(tmp_path / "checkpoint-1")
     assert again.train(resume_from_checkpoint=True) == newest
     assert again.clip.num_steps == 1
@@ -251,6 +308,153 @@ def test_the_clip_resumes_once_the_trainer_has_its_checkpoint(tmp_path):
     assert again.clip.num_steps == 1
     with pytest.raises(FileNotFoundError, match="holds no checkpoint"):
         clipping(tmp_path / "empty").train(resume_from_checkpoint=True)
+
+
+def gamma_of(source):
+    """Gammas of a clip, or of a checkpoint."""
+    is_clip = isinstance(source, ClipGradByAdaGC)
+    state = source.state_dict() if is_clip else load_state(source)
+    return {key: float(gamma) for key, gamma in state["gamma"].items()}
+
+
+def two_runs(make, tmp_path):
+    """Two runs with other gradients; their checkpoints of step 2."""
+    found = []
+    for name, size in (("a", 1.0), ("b", 0.1)):
+        model = paddle.nn.Linear(2, 1)
+        model.weight.set_value(paddle.full([2, 1], size))
+        trainer = make(tmp_path / name, max_steps=2, model=model)
+        trainer.model.forward = lambda x, m=model, s=size: (
+            s * (x @ m.weight + m.bias)
+        )
+        trainer.train()
+        found.append(tmp_path / name / "checkpoint-2")
+    assert gamma_of(found[0]) != gamma_of(found[1])
+    return found
+
+
+@BOTH
+def test_the_gamma_is_that_of_the_weights(make, tmp_path):
+    """Another folder's, though this one has a checkpoint of the same step."""
+    a, b = two_runs(make, tmp_path)
+    resumed = make(b.parent)
+    resumed.train(str(a))
+    assert gamma_of(resumed.clip) == gamma_of(a)
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("a/checkpoint-1", "it is of step 1 of the run 'a, .*resumes step 2"),
+        ("b/checkpoint-2", "it is of step 2 of the run 'b, .*the run 'a, "),
+    ],
+)
+def test_a_foreign_file_is_noticed(make, source, message, tmp_path):
+    two_runs(make, tmp_path)
+    target = tmp_path / "a/checkpoint-2"
+    shutil.copy(tmp_path / source / STATE_FILE, target)
+    with pytest.raises(ValueError, match=message):
+        make(tmp_path / "new").train(str(target))
+    state = json.loads((target / "trainer_state.json").read_text())
+    del state["trial_params"]  # as of a run without the clip
+    (target / "trainer_state.json").write_text(json.dumps(state))
+    if source.endswith("2"):
+        with pytest.warns(UserWarning, match="names no run"):
+            make(tmp_path / "new").train(str(target))
+
+
+@pytest.mark.parametrize(
+    ("file", "expected"),
+    [("weights", 1), ("trainer_state.json", 1), ("scheduler.pdparams", 2)],
+)
+def test_a_save_that_was_cut_leaves_a_run_that_resumes(
+    file, expected, tmp_path
+):
+    """With the Trainer's last file there, the clip's lies beside it."""
+    made = clipping(tmp_path, max_steps=3)
+    made.dies_after = 2, file
+    with pytest.raises(KeyboardInterrupt):
+        made.train()
+    folder = tmp_path / "checkpoint-2"
+    assert not (folder / STATE_FILE).exists()
+    again = clipping(tmp_path)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        again.train(resume_from_checkpoint=True)
+    assert again.clip.num_steps == again.state.global_step == expected
+    messages = [str(warning.message) for warning in caught]
+    assert len(messages) == (expected == 1)
+    assert all(f"{folder} is unfinished" in text for text in messages)
+    again = clipping(tmp_path, max_steps=3)
+    again.train(resume_from_checkpoint=True)
+    assert load_state(tmp_path / "checkpoint-3")["step"] == 3
+
+
+def test_a_trainer_that_hides_its_checkpoint_is_refused(tmp_path):
+    made = called_back(tmp_path)
+    made.state.global_step = 2
+    made.create_optimizer()
+    with pytest.raises(ValueError, match="at step 2, and does not say from"):
+        made.call("on_train_begin")
+
+
+@pytest.mark.parametrize("is_command", [False, True])
+def test_a_message_has_the_user_s_words(is_command, monkeypatch, tmp_path):
+    expected = "missing_state='start'"
+    if is_command:
+        monkeypatch.setenv("PADDLE_ADAGC_RUN", "{}")
+        expected = "--missing-state start"
+    with pytest.raises(FileNotFoundError, match=f"give {expected}$"):
+        load_clip(ClipGradByAdaGC(), tmp_path, "raise")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        ({}, {"global_norm"}),
+        ({"log_global_grad_norm": True}, {"global_norm", "global_grad_norm"}),
+    ],
+)
+def test_dashboards_find_the_global_norm(arguments, names, tmp_path):
+    made = clipping(tmp_path, max_steps=1, **arguments)
+    made.train()
+    usual = {"global_norm", "global_grad_norm"} & made.logged.keys()
+    assert usual == names
+    for name in usual:
+        assert made.logged[name] == made.logged["clip_global_grad_norm"] > 0
+
+
+def test_the_trainer_s_own_clip_is_measured(tmp_path):
+    callback = MeasuringCallback()
+    callback._make_reporters = lambda *args: None
+    made = Trainer(tmp_path, callbacks=[callback], logging_steps=1)
+    made.args.max_steps = 1
+    made.train()
+    assert made.args.max_grad_norm == 1.0
+    logs = {"loss": 1.0}
+    callback.on_log(made.args, made.state, None, logs=logs)
+    assert logs["global_norm"] == logs["clip_global_grad_norm"] > 1
+    assert logs["clip_clipped_grad_norm"] == pytest.approx(1.0, rel=1e-3)
+    made.args.max_grad_norm, made._build_grad_clip = 0, lambda: None
+    made.train()
+    assert made.optimizer._grad_clip is None
+
+
+@pytest.mark.parametrize("kind", ["Reproducible", "HFBitexact"])
+def test_a_clip_for_accuracy_is_not_replaced_without_a_word(kind, tmp_path):
+    base = paddle.nn.ClipGradByGlobalNorm
+    name = f"{kind}ClipGradByGlobalNorm"
+    optimizer = paddle.optimizer.SGD(
+        parameters=paddle.nn.Linear(1, 1).parameters(),
+        grad_clip=type(name, (base,), {})(1.0),
+    )
+    with pytest.warns(UserWarning, match=f"replaces {name}"):
+        put_into_optimizer(optimizer, ClipGradByAdaGC())
+    model = paddle.nn.Linear(1, 1)
+    model.config = types.SimpleNamespace(use_accuracy_compatible="hf")
+    with pytest.warns(UserWarning, match="use_accuracy_compatible='hf'"):
+        clipping(tmp_path, model=model)
 
 
 def test_the_file_lies_where_the_checkpoint_lies(tmp_path, monkeypatch):
@@ -276,10 +480,9 @@ def test_experts_have_global_names(rank, first):
         moe_rank=rank, moe_world_size=2, moe_num_experts=4
     )
     clip = ClipGradByAdaGC()
-    bind_clip(clip, model, None, None)
+    clip.bind(model)
     numbers = {int(key.split(".")[3]) for key in clip._tensors.keys}
     assert numbers == {first, first + 1}
-    assert "state_dict" not in vars(model)
 
 
 def test_a_callback_s_reporters_get_all_that_it_gets():

@@ -272,12 +272,13 @@ def _whole_norms(table, pairs):
 
 def _weights(model, values=None):
     """Weights by name, set to `values` before."""
-    from paddle_adagc.integrations.trainer import global_expert_names
+    from paddle_adagc.parallel.names import parameter_keys
 
-    with global_expert_names(model):
-        for name, tensor in model.state_dict().items() if values else ():
-            tensor.set_value(values[name])
-        return {k: v.numpy().copy() for k, v in model.state_dict().items()}
+    keys = parameter_keys(model)
+    found = {keys[p.name]: p for p in model.parameters()}
+    for name, tensor in found.items() if values else ():
+        tensor.set_value(values[name])
+    return {name: tensor.numpy().copy() for name, tensor in found.items()}
 
 
 def _check_places(trainer):

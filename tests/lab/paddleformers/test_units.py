@@ -16,6 +16,7 @@ from helpers import slow_but
 from lab.paddleformers.runs import EP2, RECIPES, Toy, import_workflow
 
 from paddle_adagc import ClipGradByAdaGC
+from paddle_adagc.integrations.model_units import describe_tensors
 from paddle_adagc.integrations.trainer import bind_clip
 
 
@@ -60,8 +61,11 @@ def test_the_clip_follows_the_paper_s_3828_tensors(full_size):
     num_biases = 25 * 48
     sizes = [parameter.size for parameter in model.parameters()]
     assert sum(sizes) - num_biases == 10_559_741_440
-    clip = ClipGradByAdaGC()
-    bind_clip(clip, model, units, None)
+    clip, declared = ClipGradByAdaGC(), ClipGradByAdaGC()
+    bind_clip(clip, model, None, None)
+    assert describe_tensors(model).startswith("3878 tensors in 2603 parameters")
+    declared.bind(model, units)  # the recipe says the same
+    assert declared._table.keys == clip._table.keys
     routers, biases = (
         {key for key in clip._tensors.keys if key.endswith(end)}
         for end in (".gate.weight", ".e_score_correction_bias")

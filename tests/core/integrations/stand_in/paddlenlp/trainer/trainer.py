@@ -20,9 +20,12 @@ class Trainer:
         self.args, self.model = args, model or paddle.nn.Linear(4, 1)
         self.optimizer, self.lr_scheduler = optimizers
         self.state = types.SimpleNamespace(
-            global_step=0, is_world_process_zero=True
+            global_step=0, is_world_process_zero=True, trial_params=None
         )
         self.callback_handler = types.SimpleNamespace(callbacks=[*callbacks])
+
+    def add_callback(self, callback):
+        self.callback_handler.callbacks.append(callback)
 
     def create_optimizer_and_scheduler(self, num_training_steps):
         self.create_scheduler(num_training_steps)
@@ -53,7 +56,10 @@ class Trainer:
     def _inner_training_loop(self, args, resume_from_checkpoint):
         if resume_from_checkpoint:
             path = Path(resume_from_checkpoint, "trainer_state.json")
-            self.state.global_step = json.loads(path.read_text())["step"]
+            vars(self.state).update(json.loads(path.read_text()))
+        for callback in self.callback_handler.callbacks:
+            if hasattr(callback, "on_train_begin"):
+                callback.on_train_begin(args, self.state, None)
         while self.state.global_step < args.max_steps:
             self.training_step(self.model)
             self.state.global_step += 1
@@ -86,7 +92,8 @@ class Trainer:
         name = f"checkpoint-{self.state.global_step}"
         folder = Path(self.args.output_dir, name)
         folder.mkdir(parents=True, exist_ok=True)
-        text = json.dumps({"step": self.state.global_step})
+        (folder / "scheduler.pdparams").touch()
+        text = json.dumps(vars(self.state))
         (folder / "trainer_state.json").write_text(text)
 
     def _tell(self, event):

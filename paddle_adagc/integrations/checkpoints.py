@@ -1,0 +1,260 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""A clip's state in the checkpoints of a Trainer.
+
+The Trainer's state, which every checkpoint holds, gets a name of the run; the
+clip's file holds the same name and the Trainer's step. So a file that was not
+saved with its checkpoint is noticed.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import re
+import sys
+import uuid
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any, Literal, TypeVar
+
+import paddle.distributed as dist
+from paddle.nn.clip import ClipGradBase
+
+from paddle_adagc.clips.base import TensorScalingClip
+from paddle_adagc.state import STATE_FILE, load_state, save_state
+
+T = TypeVar("T")
+
+MissingState = Literal["raise", "start"]
+MISSING_STATES = ("raise", "start")
+
+_RUN = "adagc_run"  # in trial_params of a TrainerState
+_FLASH_DEVICE = "/shared/dev/shm/flash"  # as in their utils/pdc_sdk.py
+_CHECKPOINT = re.compile(r"checkpoint-(\d+)$")
+_LAST_FILES = ("trainer_state.*", "scheduler.*")
+"""What a Trainer writes after the weights, and after the optimizer."""
+
+_LOOPS = ("_inner_training_loop", "train")
+
+
+def resumed_from(args: Any, state: Any) -> str | None:
+    """Return the checkpoint that the calling Trainer has loaded, if any.
+
+    Its training loop knows it, which the callers are searched for; a callback
+    is told only the step.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        found = frame.f_locals
+        if frame.f_code.co_name in _LOOPS and "resume_from_checkpoint" in found:
+            return found["resume_from_checkpoint"] or None
+        frame = frame.f_back
+    given = getattr(args, "resume_from_checkpoint", None)
+    if state.global_step and not isinstance(given, str):
+        raise ValueError(
+            f"the Trainer resumes at step {state.global_step}, and does not "
+            "say from where: give the checkpoint as "
+            "args.resume_from_checkpoint, too"
+        )
+    return given if state.global_step else None
+
+
+def newest_finished(output_dir: str, newest: str | None) -> str | None:
+    """Return the newest checkpoint whose save was not cut; warn of others.
+
+    Every rank has to call it, with the ``newest`` that the Trainer finds. A
+    rank that has not the chosen one on its disk gets None. A FileNotFoundError
+    says that no rank has any.
+    """
+    folder = Path(output_dir)
+    mine = {
+        path.name: all(any(path.glob(pattern)) for pattern in _LAST_FILES)
+        for path in (folder.glob("checkpoint-*") if folder.is_dir() else ())
+        if _CHECKPOINT.match(path.name)
+    }
+    parts = _of_all_ranks((newest and Path(newest).name, mine))
+    names = [name for name, _ in parts if name]
+    if not names:
+        raise FileNotFoundError(
+            f"resume_from_checkpoint=True, and {folder} holds no checkpoint"
+        )
+    last = max(names, key=_step_of)
+    finished = {name for _, part in parts for name in part if part[name]}
+    older = [name for name in finished if _step_of(name) <= _step_of(last)]
+    chosen = max(older, key=_step_of, default=last)
+    if chosen != last:
+        warnings.warn(
+            f"{folder / last} is unfinished (no rank has its "
+            f"{' and '.join(_LAST_FILES)}): resuming from {folder / chosen}",
+            stacklevel=3,
+        )
+    return str(folder / chosen) if (folder / chosen).is_dir() else None
+
+
+def _step_of(name: str) -> int:
+    found = _CHECKPOINT.match(name)
+    return int(found[1]) if found else -1
+
+
+def begin_run(args: Any, state: Any) -> None:
+    """Name the run in the Trainer's state; every rank has to call it.
+
+    It starts anew, or goes on from a checkpoint that has been read.
+    """
+    now = f"{datetime.datetime.now():%Y-%m-%d %H:%M:%S}"
+    name = f"{Path(args.output_dir).name}, {now}, {uuid.uuid4().hex[:8]}"
+    known = getattr(state, "trial_params", None) or {}
+    state.trial_params = {**known, _RUN: _of_all_ranks(name)[0]}
+
+
+def _origin(state: Any) -> dict[str, Any]:
+    """Return what names a Trainer's state: its run, and its step."""
+    known = getattr(state, "trial_params", None) or {}
+    return {"run": known.get(_RUN), "step": state.global_step}
+
+
+def load_clip(
+    clip: ClipGradBase,
+    checkpoint: str | os.PathLike[str] | None,
+    missing_state: MissingState,
+    state: Any = None,
+) -> None:
+    """Resume a clip of this package from a checkpoint; others have no state.
+
+    Every rank has to call it, with None where it knows of no checkpoint. The
+    file that one rank finds serves all: a cluster without a shared disk has it
+    on one node alone.
+
+    Args:
+        clip: Any clip.
+        checkpoint: Folder that the Trainer has loaded.
+        missing_state: See :class:`.ClippingMixin`.
+        state: The Trainer's, as loaded; None is not compared.
+
+    Raises:
+        FileNotFoundError: No rank finds a state of a clip.
+        ValueError: It is damaged, or of another run, step, model or clip.
+    """
+    if not isinstance(clip, TensorScalingClip):
+        return
+    wanted = None if state is None else _origin(state)
+    mine: dict[str, Any] | Exception | None = None
+    try:
+        mine = _read(Path(checkpoint), wanted) if checkpoint else None
+    except (FileNotFoundError, ValueError) as error:
+        mine = error
+    found = _of_all_ranks(mine)
+    states = [answer for answer in found if isinstance(answer, dict)]
+    for rank, answer in enumerate(found):
+        if isinstance(answer, ValueError):
+            raise ValueError(f"rank {rank}: {answer}")
+        if isinstance(answer, dict) and answer != states[0]:
+            raise ValueError(
+                f"ranks find different {STATE_FILE} in {checkpoint}: copy that "
+                "of one rank to the others, or remove those of another run"
+            )
+    missing = [answer for answer in found if answer is not None]
+    if states:
+        _check_origin(states[0], wanted, checkpoint)
+        clip.set_state_dict(states[0])
+    elif missing and missing_state == "raise":
+        raise FileNotFoundError(
+            f"{missing[0]} To switch a run to this clip, which then starts "
+            f"with its warm-up, give {how_to_start()}"
+        )
+
+
+def how_to_start() -> str:
+    """Say how one lets a clip start its warm-up at a checkpoint."""
+    is_command = "PADDLE_ADAGC_RUN" in os.environ
+    return "--missing-state start" if is_command else "missing_state='start'"
+
+
+def _read(checkpoint: Path, wanted: dict[str, Any] | None) -> dict[str, Any]:
+    """Read the state of a checkpoint.
+
+    A save that was cut at its end left it beside the folder.
+    """
+    places = (checkpoint, STATE_FILE), _beside(checkpoint)
+    states = [load_state(*p) for p in places if Path(*p).exists()]
+    if not states:
+        return load_state(checkpoint)
+    fitting = [state for state in states if state.get("origin") == wanted]
+    return (fitting or states)[0]
+
+
+def _beside(checkpoint: Path) -> tuple[Path, str]:
+    """Return folder and name of a state whose checkpoint is being saved."""
+    name, ending = STATE_FILE.split(".")
+    return checkpoint.parent, f"{name}.{checkpoint.name}.{ending}"
+
+
+def _check_origin(
+    state: dict[str, Any], wanted: dict[str, Any] | None, checkpoint: Any
+) -> None:
+    """Notice a clip's state that was not saved with the Trainer's."""
+    origin = state.get("origin")
+    if not origin or not wanted or not wanted["step"]:
+        return  # saved by hand; or the Trainer took the weights alone
+    if origin["step"] == wanted["step"] and wanted["run"] is None:
+        warnings.warn(
+            f"{STATE_FILE} in {checkpoint} was written in the run "
+            f"{origin['run']!r}, and the Trainer's state there names no run: "
+            "was the file copied there?",
+            stacklevel=3,
+        )
+    elif origin != wanted:
+        raise ValueError(
+            f"{STATE_FILE} in {checkpoint} was not saved with this "
+            f"checkpoint: it is of step {origin['step']} of the run "
+            f"{origin['run']!r}, and the Trainer resumes step "
+            f"{wanted['step']} of the run {wanted['run']!r}. Put the right "
+            "file there; or remove it, and start the clip with its warm-up: "
+            f"{how_to_start()}"
+        )
+
+
+def stage_clip(
+    clip: ClipGradBase, args: Any, state: Any
+) -> list[tuple[Path, Path]]:
+    """Write the whole model's state beside the Trainer's next checkpoint.
+
+    Every rank has to call it. The checkpoint lies in ``output_dir``, or with
+    ``flash_device_save_steps`` in the memory of each node. Returns what
+    :func:`place_clip` takes once the Trainer has saved: till then a kill leaves
+    no folder that looks like a checkpoint.
+    """
+    if not isinstance(clip, TensorScalingClip):
+        return []
+    saved = {**clip.full_state_dict(), "origin": _origin(state)}
+    step, folders = state.global_step, []
+    flash_steps = getattr(args, "flash_device_save_steps", 0)
+    is_in_flash = flash_steps > 0 and step % flash_steps == 0
+    if is_in_flash and args.local_process_index == 0:
+        flash = os.environ.get("PDC_FLASH_DEVICE", _FLASH_DEVICE)
+        folders.append(Path(flash) / f"checkpoint-{step}")
+    is_kept = not is_in_flash or step % args.save_steps == 0
+    if is_kept and dist.get_rank() == 0:
+        folders.append(Path(args.output_dir) / f"checkpoint-{step}")
+    return [
+        (save_state(saved, *_beside(folder)), folder / STATE_FILE)
+        for folder in folders
+    ]
+
+
+def place_clip(staged: Sequence[tuple[Path, Path]]) -> None:
+    """Put states into the checkpoints that the Trainer has saved by now."""
+    for path, target in staged:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        path.replace(target)
+
+
+def _of_all_ranks(mine: T) -> list[T]:
+    found: list[T] = [mine]
+    if dist.is_initialized() and dist.get_world_size() > 1:
+        found = []
+        dist.all_gather_object(found, mine)
+    return found
