@@ -146,7 +146,7 @@ def load_saved(
         if (run_file := directory.parent / "run.json").exists():
             run = read_json(run_file)
     else:
-        config = config_from_hf(options)
+        config = config_from_hf(options, source=config_file)
         state = state_from_hf(read_weights(directory), config)
     state = _checked(state, state_shapes(config))
     return SavedDecoder(directory, config, state, run, is_own)
