@@ -88,15 +88,23 @@ def test_golden_tokens_are_those_of_transformers():
     assert rows["input_ids"] == golden["rows"]
 
 
-def test_copies_of_a_tied_head_and_rotary_frequencies_are_left_out():
+def test_the_head_is_what_the_config_says():
     options, weights, _ = load("qwen3")
-    config = config_from_hf(options)
+    config = config_from_hf({**options, "tie_word_embeddings": True})
+    weights.pop("lm_head.weight", None)
     weights["model.layers.0.self_attn.rotary_emb.inv_freq"] = np.ones(4)
     embedding = weights["model.embed_tokens.weight"]
-    weights["lm_head.weight"] = embedding
-    assert "lm_head.weight" not in state_from_hf(weights, config)
-    weights["lm_head.weight"] = embedding + 1
-    assert "lm_head.weight" in state_from_hf(weights, config)
+    copied = {**weights, "lm_head.weight": embedding}
+    state = state_from_hf(weights, config)
+    assert state_from_hf(copied, config).keys() == state.keys()
+    assert not any("inv_freq" in name for name in state)
+    differing = {**weights, "lm_head.weight": embedding + 1}
+    with pytest.raises(ValueError, match=r"=true, but lm_head\.weight differs"):
+        state_from_hf(differing, config)
+    untied = config_from_hf({**options, "tie_word_embeddings": False})
+    assert "lm_head.weight" in state_from_hf(copied, untied)
+    with pytest.raises(ValueError, match=r"=false, .* hold no lm_head.weight"):
+        state_from_hf(weights, untied)
 
 
 MIXTRAL = {"moe_num_experts": 4}

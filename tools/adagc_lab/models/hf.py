@@ -162,23 +162,40 @@ def state_from_hf(
 
     Unknown names stay as they are. Like transformers, it leaves out a stored
     copy of a tied head and the rotary frequencies of old Llama checkpoints.
+
+    Raises:
+        ValueError: The head is not what `tie_word_embeddings` says.
     """
     family = family_of(config)
     ours = {_hf_name(name, family): name for name in state_shapes(config)}
-    is_copy = (
-        config.tie_word_embeddings
-        and {_EMBEDDING, _HEAD} <= weights.keys()
-        and np.array_equal(weights[_EMBEDDING], weights[_HEAD])
-    )
+    is_tied = config.tie_word_embeddings
+    _check_head(weights, is_tied)
     state = {}
     for theirs, array in weights.items():
-        if theirs.endswith(_ROTARY) or (theirs == _HEAD and is_copy):
+        if theirs.endswith(_ROTARY) or (theirs == _HEAD and is_tied):
             continue
         name = ours.get(theirs, theirs)
         if name.endswith(CORRECTION_BIAS):
             array = array.reshape(-1)
         state[name] = np.ascontiguousarray(_transposed(name, array))
     return state
+
+
+def _check_head(weights: Mapping[str, Array], is_tied: bool) -> None:
+    """Refuse a head that is, or is not, there in spite of the config."""
+    embedding, head = weights.get(_EMBEDDING), weights.get(_HEAD)
+    if embedding is None:
+        return
+    if is_tied and head is not None and not np.array_equal(embedding, head):
+        raise ValueError(
+            f"tie_word_embeddings=true, but {_HEAD} differs from {_EMBEDDING}: "
+            "write false into config.json, or leave the tensor out"
+        )
+    if not is_tied and head is None:
+        raise ValueError(
+            f"tie_word_embeddings=false, but the weights hold no {_HEAD}: "
+            "write true into config.json if the model has one matrix for both"
+        )
 
 
 def state_to_hf(

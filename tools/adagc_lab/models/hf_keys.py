@@ -342,7 +342,7 @@ def read_facts(options: Options, family: Family) -> dict[str, Any]:
     num_layers = values["num_hidden_layers"]
     for name, fact in family.facts.items():
         is_count = name == "num_hidden_layers" or "experts" in name
-        limit = MAX_COUNT if is_count else MAX_SIZE
+        limit: float = MAX_COUNT if is_count else MAX_SIZE
         limit, value = _LIMITS.get(name, limit), values[name]
         if isinstance(value, (int, float)) and not 0 <= value <= limit:
             key = fact.keys[0]
