@@ -18,14 +18,24 @@ from typing import Any
 
 import numpy as np
 
+_SMALLEST, _LARGEST = (
+    float(x) for x in (np.finfo("f4").tiny, np.finfo("f4").max)
+)
+_LARGEST_INTEGER = 2**63 - 1
+
 
 def check_integer(name: str, value: Any, minimum: int) -> int:
-    """``True`` and ``1.0`` are no integers."""
+    """At most that of int64; ``True`` and ``1.0`` are no integers."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{name} must be an integer, got {value!r}")
     number = operator.index(value)
     if number < minimum:
         raise ValueError(f"{name} must be at least {minimum}, got {number}")
+    if number > _LARGEST_INTEGER:
+        raise ValueError(
+            f"{name} must be at most {_LARGEST_INTEGER} (int64), got "
+            f"about 2**{number.bit_length()}"
+        )
     return number
 
 
@@ -35,13 +45,28 @@ def check_bool(name: str, value: Any) -> bool:
     return value
 
 
+def in_float32(value: float) -> bool:
+    """Tell whether float32 neither loses a number to 0 nor makes it Inf."""
+    return value == 0 or _SMALLEST <= abs(value) <= _LARGEST
+
+
 def check_real(name: str, value: Any) -> float:
+    """A number that is finite, and not rounded to 0, in float32."""
     is_number = isinstance(value, (int, float, np.integer, np.floating))
     if isinstance(value, bool) or not is_number:
         raise TypeError(f"{name} must be a number, got {value!r}")
-    if not math.isfinite(value):
-        raise ValueError(f"{name} must be finite, got {value!r}")
-    return float(value)
+    try:
+        number = float(value)
+    except OverflowError:  # an integer
+        number = math.inf
+    if not math.isfinite(number):
+        raise ValueError(f"{name} must be finite, got {number!r}")
+    if not in_float32(number):
+        raise ValueError(
+            f"{name} must be 0 or from {_SMALLEST:.2g} to {_LARGEST:.2g} in "
+            f"size, got {number!r}: float32 does not hold it"
+        )
+    return number
 
 
 def check_positive(name: str, value: Any) -> float:
@@ -57,8 +82,11 @@ def check_not_negative(name: str, value: Any) -> float:
 
 
 def check_decay(name: str, value: Any) -> float:
-    if not 0 <= (number := check_real(name, value)) < 1:
-        raise ValueError(f"{name} must be in [0, 1), got {value!r}")
+    number = check_real(name, value)
+    if number < 0 or np.float32(number) >= 1:
+        raise ValueError(
+            f"{name} must be in [0, 1), in float32 too, got {value!r}"
+        )
     return number
 
 

@@ -120,7 +120,8 @@ def _read_dataset(path):
 
 
 def _read_hf_config(path):
-    return dict(parameter_shapes(config_from_hf(hf_files.read_json(path))))
+    options = hf_files.read_json(path)
+    return dict(parameter_shapes(config_from_hf(options, source=path)))
 
 
 def _make_record(folder):
@@ -219,9 +220,7 @@ READERS = {
     ".idx without manifest": Reader(
         "corpus.idx", _make_bare_dataset, _read_dataset
     ),
-    "Hugging Face config": Reader(
-        "config.json", _HF_CONFIG, _read_hf_config, names_file=False
-    ),
+    "Hugging Face config": Reader("config.json", _HF_CONFIG, _read_hf_config),
     "tokenizer": Reader(
         "tokenizer.json",
         _TOKENIZER,

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from typing import Annotated, Any, TypeVar
 
 import pydantic
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_core import ErrorDetails, PydanticCustomError
 from typing_extensions import dataclass_transform
 
-from paddle_adagc.checks import suggestion
+from paddle_adagc.checks import in_float32, suggestion
 
 T = TypeVar("T")
 
@@ -27,16 +27,25 @@ def _refuse_bool(value: Any) -> Any:
     return value
 
 
-Natural = Annotated[int, Field(strict=True, ge=0)]
-"""Integer, at least 0."""
+def _check_float32(value: float) -> float:
+    if not in_float32(value):
+        raise PydanticCustomError("float32", "not in float32")
+    return value
 
-Count = Annotated[int, Field(strict=True, ge=1)]
-"""Integer, at least 1."""
+
+Natural = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
+"""Integer, at least 0, of int64."""
+
+Count = Annotated[int, Field(strict=True, ge=1, lt=2**63)]
+"""Integer, at least 1, of int64."""
 
 Real = Annotated[
-    float, BeforeValidator(_refuse_bool), Field(allow_inf_nan=False)
+    float,
+    BeforeValidator(_refuse_bool),
+    Field(allow_inf_nan=False),
+    AfterValidator(_check_float32),
 ]
-"""Finite number; text such as ``"1e-4"`` is read as a number."""
+"""Finite number that float32 holds; text such as ``"1e-4"`` is read as one."""
 
 NonNegative = Annotated[Real, Field(ge=0)]
 Positive = Annotated[Real, Field(gt=0)]
@@ -56,6 +65,7 @@ _RULES = {
     "dataclass_type": _MAP,
     "dict_type": _MAP,
     "finite_number": "be finite",
+    "float32": "be 0 or from 1.2e-38 to 3.4e+38 in size, as float32 holds it",
     "float_parsing": "be a number",
     "float_type": "be a number",
     "greater_than": "be greater than {gt:.10g}",

@@ -152,6 +152,15 @@ def test_refuses_what_is_no_model(runs, tmp_path):
         refused(ValueError, r"pdparams (is broken|holds no)")
     weights.write_bytes(whole)
     refused(ValueError, r"embed_tokens\.weight is \(256, 32")
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own/config.json").write_text(
+        (runs("llama") / "checkpoint-4/config.json").read_text()
+    )
+    tensors = paddle.load(str(weights))
+    tensors["model.norm.weight"] = tensors["model.norm.weight"].astype("int8")
+    paddle.save(tensors, str(tmp_path / "own/model_state.pdparams"))
+    with pytest.raises(ValueError, match=r"own: .*norm\.weight is int8, no bf"):
+        load_saved(tmp_path / "own")
     weights.rename(tmp_path / "model_state.moe00.pdparams")
     refused(ValueError, "cannot be put together")
     to_hf(runs("llama"), tmp_path / "out")

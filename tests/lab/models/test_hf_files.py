@@ -1,5 +1,8 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
+import json
+import struct
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -12,6 +15,7 @@ from adagc_lab.models.hf_files import (
     read_weights,
     write_weights,
 )
+from safetensors.numpy import save_file
 
 WEIGHTS = {
     "b": np.arange(6, dtype=np.float32).reshape(2, 3),
@@ -65,6 +69,29 @@ def test_refuses_broken_files(tmp_path):
         index.write_text(content)
         with pytest.raises(ValueError, match=message):
             read_weights(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "dtype", ["F8_E4M3", "F8_E5M2", "I8", "U8", "I32", "BOOL"]
+)
+def test_refuses_quantized_weights_by_name(tmp_path, dtype):
+    size = 4 if dtype == "I32" else 1
+    about = {"dtype": dtype, "shape": [2], "data_offsets": [0, 2 * size]}
+    header = json.dumps({"q_proj.weight": about}).encode()
+    content = struct.pack("<Q", len(header)) + header + bytes(2 * size)
+    (tmp_path / SINGLE).write_bytes(content)
+    with pytest.raises(
+        ValueError, match=rf"{SINGLE}: q_proj.weight is {dtype}\. Scales .* F16"
+    ):
+        read_weights(tmp_path)
+
+
+def test_refuses_matrices_in_paddle_s_layout(tmp_path):
+    save_file({"a": WEIGHTS["b"]}, tmp_path / SINGLE, {"format": "np"})
+    with pytest.raises(ValueError, match=rf"{SINGLE} has the format 'np'"):
+        read_weights(tmp_path)
+    save_file({"a": WEIGHTS["b"]}, tmp_path / SINGLE)  # none: transformers' own
+    assert [*read_weights(tmp_path)] == ["a"]
 
 
 def test_a_directory_appears_when_it_is_complete(tmp_path):

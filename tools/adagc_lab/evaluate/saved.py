@@ -54,6 +54,7 @@ from adagc_lab.train.checkpoints import (
 )
 from paddle_adagc.files import atomic_write_json
 
+_DTYPES = ("bfloat16", "float16", "float32", "float64")
 _TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
@@ -146,9 +147,13 @@ def load_saved(
         if (run_file := directory.parent / "run.json").exists():
             run = read_json(run_file)
     else:
-        config = config_from_hf(options)
-        state = state_from_hf(read_weights(directory), config)
-    state = _checked(state, state_shapes(config))
+        config = config_from_hf(options, source=config_file)
+        weights = read_weights(directory)
+        try:
+            state = state_from_hf(weights, config)
+        except ValueError as error:
+            raise ValueError(f"{directory}: {error}") from error
+    state = _checked(directory, state, state_shapes(config))
     return SavedDecoder(directory, config, state, run, is_own)
 
 
@@ -165,7 +170,7 @@ def _fault(directory: Path, *, verify: bool) -> str | None:
 
 
 def _checked(
-    state: dict[str, Array], shapes: dict[str, Shape]
+    directory: Path, state: dict[str, Array], shapes: dict[str, Shape]
 ) -> dict[str, Array]:
     """Return the state in the model's order; refuse one that does not fit."""
     found = {name: array.shape for name, array in state.items()}
@@ -175,11 +180,18 @@ def _checked(
         for name in sorted(shapes.keys() | found.keys())
         if shapes.get(name) != found.get(name)
     ]
+    wrong += [
+        f"{name} is {array.dtype}, no {', '.join(_DTYPES)}: scales of "
+        "quantized weights are not applied"
+        for name, array in state.items()
+        if array.dtype.name not in _DTYPES
+    ]
     if len(wrong) > 5:
         wrong[5:] = [f"and {len(wrong) - 5} others"]
     if wrong:
         raise ValueError(
-            f"the weights do not fit config.json: {'; '.join(wrong)}"
+            f"{directory}: the weights do not fit config.json: "
+            f"{'; '.join(wrong)}"
         )
     return {name: state[name] for name in shapes}
 

@@ -16,7 +16,7 @@ import ml_dtypes  # noqa: F401  (NumPy's bfloat16, which safetensors makes)
 import numpy as np
 import numpy.typing as npt
 from huggingface_hub import split_state_dict_into_shards_factory
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
 from paddle_adagc.files import atomic_write_json
@@ -24,6 +24,7 @@ from paddle_adagc.files import atomic_write_json
 Array = npt.NDArray[np.generic]
 
 _MAX_NAME = 255  # bytes; Linux
+_DTYPES = ("BF16", "F16", "F32", "F64")  # safetensors' names
 CHECKSUMS = "checksums.json"  # sizes and SHA-256 of an export's weights
 
 INDEX = "model.safetensors.index.json"
@@ -94,6 +95,7 @@ def read_weights(directory: Path) -> dict[str, Array]:
         if not path.exists():
             raise FileNotFoundError(f"{path}, named in {index}, is missing")
         try:
+            _check_form(path)
             weights |= load_file(path)
         except SafetensorError as error:
             raise ValueError(f"{path} is broken: {error}") from error
@@ -103,6 +105,27 @@ def read_weights(directory: Path) -> dict[str, Array]:
             f"{sorted(weight_map.keys() ^ weights.keys())}"
         )
     return weights
+
+
+def _check_form(path: Path) -> None:
+    """Refuse matrices of another layout, and numbers that need a scale."""
+    with safe_open(path, framework="np") as file:
+        form = (file.metadata() or {}).get("format", "pt")
+        dtypes = {
+            name: file.get_slice(name).get_dtype()
+            for name in file.keys()  # noqa: SIM118  (no mapping)
+        }
+    if form != "pt":
+        raise ValueError(
+            f"{path} has the format {form!r}, perhaps PaddleNLP's, with its "
+            "matrices turned around: write it for transformers (format 'pt')"
+        )
+    for name, dtype in dtypes.items():
+        if dtype not in _DTYPES:
+            raise ValueError(
+                f"{path}: {name} is {dtype}. Scales of quantized weights are "
+                f"not applied: give them as {', '.join(_DTYPES)}"
+            )
 
 
 def _read_index(index: Path) -> dict[str, str]:
