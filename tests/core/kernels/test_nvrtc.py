@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from helpers import slow_but
 
 from paddle_adagc.kernels.cuda import launch
 
@@ -35,12 +36,13 @@ _FUNCTION = re.compile(
 )
 
 
-# Registers of a multiprocessor over the threads that it holds.
-@pytest.mark.parametrize(
-    ("arch", "registers"),
-    {75: 64, 80: 32, 86: 40, 89: 40, 90: 32, 100: 32, 120: 40}.items(),
-)
-def test_kernels_compile_without_spills(nvrtc, arch, registers):
+REGISTERS = {75: 64, 80: 32, 86: 40, 89: 40, 90: 32, 100: 32, 120: 40}
+"""Registers of a multiprocessor over the threads that it holds."""
+
+
+@pytest.mark.parametrize("arch", slow_but(90, REGISTERS))
+def test_kernels_compile_without_spills(nvrtc, arch):
+    registers = REGISTERS[arch]
     if launch.pick_target(nvrtc, arch) != f"sm_{arch}":
         pytest.skip(f"this NVRTC is older than sm_{arch}")
     image, log = launch.compile_source(nvrtc, SOURCE, f"sm_{arch}")

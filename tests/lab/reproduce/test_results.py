@@ -243,6 +243,7 @@ def calm_losses(path, experiment):
                 yield losses
 
 
+@pytest.mark.slow
 def test_a_monitor_is_quiet_on_the_committed_losses():
     """docs/quickstart.md says how quiet."""
     series = [*calm_losses(ERNIE, "recipe")]

@@ -85,6 +85,7 @@ IN_THE_REPORT = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unread")
 def test_planted_errors_a_changed_run_and_a_lost_row_are_found(folders, capsys):
     """One run of the check, which takes seconds, finds them all."""

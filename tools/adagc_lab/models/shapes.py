@@ -4,6 +4,7 @@
 
 import dataclasses
 import math
+from typing import Any
 from unittest import mock
 
 import paddle
@@ -37,10 +38,18 @@ class ModelSize:
         return 4 * self.tensors
 
 
+_KNOWN: dict[tuple[type, str], dict[str, Shape]] = {}
+"""Shapes by config: of a model with thousands of tensors they take a second."""
+
+
+def _options(config: ModelConfig) -> dict[str, Any]:
+    return {name: getattr(config, name) for name in config.field_names()}
+
+
 def whole_model(config: ModelConfig) -> PretrainedModel:
     """Build the model in one piece, its parameters without memory."""
     kind = CLIP if isinstance(config, CLIPConfig) else DecoderForCausalLM
-    options = {name: getattr(config, name) for name in config.field_names()}
+    options = _options(config)
     with (
         paddle.LazyGuard(),
         # Later parameters keep their names, and no rank splits these.
@@ -55,8 +64,11 @@ def parameter_shapes(config: ModelConfig) -> dict[str, Shape]:
 
     In the order of `named_parameters()`; matrices are stored [in, out].
     """
-    named = whole_model(config).named_parameters()
-    return {name: tuple(parameter.shape) for name, parameter in named}
+    key = type(config), repr(_options(config))
+    if key not in _KNOWN:
+        named = whole_model(config).named_parameters()
+        _KNOWN[key] = {name: tuple(p.shape) for name, p in named}
+    return dict(_KNOWN[key])
 
 
 def state_shapes(config: DecoderConfig) -> dict[str, Shape]:
