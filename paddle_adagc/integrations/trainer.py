@@ -29,6 +29,7 @@ from paddle_adagc.integrations.logs import (
     clip_summary,
 )
 from paddle_adagc.integrations.muon_slices import muon_units
+from paddle_adagc.integrations.optimizer import put_into_optimizer
 from paddle_adagc.parallel.layout import unwrap
 from paddle_adagc.parallel.units import Declared
 from paddle_adagc.state import STATE_FILE, load_state, save_state
@@ -349,22 +350,6 @@ def global_expert_names(model: Any) -> Iterator[None]:
         yield
     finally:
         del vars(model)["state_dict"]
-
-
-def innermost(optimizer: Any) -> Any:
-    """Return the optimizer that fleet's wrappers hold."""
-    while hasattr(optimizer, "_inner_opt"):
-        optimizer = optimizer._inner_opt
-    return optimizer
-
-
-def put_into_optimizer(optimizer: Any, clip: ClipGradBase) -> None:
-    """Let an optimizer clip with ``clip``; fleet's wrappers are looked into."""
-    optimizer = innermost(optimizer)
-    optimizer._grad_clip = clip
-    for group in optimizer._param_groups:
-        if isinstance(group, dict):
-            group["grad_clip"] = clip
 
 
 def load_clip(

@@ -1,0 +1,33 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The optimizer inside fleet's wrappers, and its clip."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from paddle.nn.clip import ClipGradBase
+
+
+def innermost(optimizer: Any) -> Any:
+    """Return the optimizer that fleet's wrappers hold."""
+    while hasattr(optimizer, "_inner_opt"):
+        optimizer = optimizer._inner_opt
+    return optimizer
+
+
+def put_into_optimizer(optimizer: Any, clip: ClipGradBase | None) -> None:
+    """Let an optimizer clip with ``clip``; fleet's wrappers are looked into."""
+    optimizer = innermost(optimizer)
+    optimizer._grad_clip = clip
+    for group in optimizer._param_groups:
+        if isinstance(group, dict):
+            group["grad_clip"] = clip
+
+
+def parameters_of(optimizer: Any) -> list[Any]:
+    """Return the parameters of an optimizer, of all its groups."""
+    found: list[Any] = []
+    for group in innermost(optimizer)._param_groups:
+        found += group["params"] if isinstance(group, dict) else [group]
+    return found
