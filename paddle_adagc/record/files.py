@@ -11,8 +11,9 @@ A record is a folder:
   start replaces an earlier one;
 - ``tensors.npy``: arrays as ``numpy.save`` writes them, one after the other.
   Each has a row per step: ``step``, ``session``, ``is_kept``, and norm, gamma
-  and h of every tensor. Whole rows are float32, others the upper 16 bits of it.
-
+  and h of every tensor. A norm of 0 is that of no gradient, Inf of one with Inf
+  or NaN; all three are NaN where nothing was measured. Whole rows are float32,
+  others the upper 16 bits of it;
 - ``rankR.sessionN.npz``: what another rank than the first held when it stopped
   between two gathers: ``steps``, ``keys`` and the tensors' numbers.
 
@@ -374,8 +375,8 @@ def _ordered_rows(
     best: dict[int, tuple[tuple[int, int], int, int]] = {}
     for number, block in enumerate(blocks):
         is_whole = block.dtype[QUANTITIES[0]].base.itemsize == 4
-        pairs = zip(block["session"].tolist(), block["step"].tolist())
-        for i, (session, step) in enumerate(pairs):
+        numbers = block[["session", "step"]].tolist()
+        for i, (session, step) in enumerate(numbers):
             rank = (session, int(is_whole))
             if is_valid(session, step) and (
                 step not in best or rank >= best[step][0]

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is abnormal in recorded norms, and which tensors began it.
 
-A tensor's usual norm is the median over steps before. It is never compared
+A tensor's usual norm is the median over steps just before. It is never compared
 with other tensors: many always are clipped hard, and that says nothing.
 """
 
@@ -45,32 +45,51 @@ class Usual:
 
     @classmethod
     def of(cls, norms: np.ndarray) -> Usual:
-        """Measure norms ``[num_steps, num_tensors]``; 0, Inf, NaN are none."""
+        """Measure norms ``[num_steps, num_tensors]``; 0, Inf, NaN are none.
+
+        The usual norm is the median of the last 32 rows. The deviation is
+        about a straight line through the logarithms, since norms fall or rise
+        as training goes on.
+        """
         with np.errstate(all="ignore"):
             logs = np.log(norms.astype(np.float64))
         logs[~np.isfinite(logs)] = np.nan
-        enough = (~np.isnan(logs)).sum(0) >= _FIRST_JUDGED
+        known = (~np.isnan(logs)).sum(0) >= _FIRST_JUDGED
         middle = np.full(logs.shape[1], np.nan)
         spread = middle.copy()
-        if enough.any():
-            known = logs[:, enough]
-            middle[enough] = np.nanmedian(known, 0)
-            distance = np.abs(known - middle[enough])
-            spread[enough] = _NORMAL_CONSISTENCY * np.nanmedian(distance, 0)
+        if known.any():
+            found = logs[:, known]
+            middle[known] = medians(found[-_FIRST_JUDGED:])
+            half = len(found) // 2
+            slope = (medians(found[half:]) - medians(found[:half])) / half
+            line = np.nan_to_num(slope) * np.arange(len(found))[:, None]
+            left = found - line
+            distance = np.abs(left - medians(left))
+            spread[known] = _NORMAL_CONSISTENCY * medians(distance)
         return cls(np.exp(middle), np.maximum(spread, _SMALLEST_DEVIATION))
 
     def excess(self, norms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return norm over usual, and whether that is abnormal.
 
-        Both ``[num_steps, num_tensors]``. Inf and NaN are abnormal; their
-        ratio is Inf.
+        Both ``[num_steps, num_tensors]``. Inf, of a gradient with Inf or NaN,
+        is abnormal; NaN, a norm not known, is not.
         """
         with np.errstate(all="ignore"):
             ratio = norms / self.norm
             score = np.log(ratio) / self.deviation
         is_abnormal = (score > SCORE) & (ratio > RATIO)
-        lost = ~np.isfinite(norms)
+        lost = np.isinf(norms)
         return np.where(lost, np.inf, ratio), is_abnormal | lost
+
+
+def medians(table: np.ndarray) -> np.ndarray:
+    """Median of each column, without NaN; NaN of one that has nothing else."""
+    has = ~np.isnan(table).all(0)
+    found = np.full(table.shape[1], np.nan)
+    if has.any():
+        of = np.nanmedian if np.isnan(table).any() else np.median  # faster
+        found[has] = of(table[:, has], 0)
+    return found
 
 
 class RecentNorms:
@@ -91,7 +110,7 @@ class RecentNorms:
         if len(self._rows) >= _FIRST_JUDGED:
             usual = Usual.of(np.stack([self._padded(r) for r in self._rows]))
             ratio, is_abnormal = usual.excess(norms)
-            is_abnormal &= np.isfinite(norms)
+            is_abnormal &= ~np.isinf(norms)
             largest = np.where(is_abnormal, ratio, 1).max(1, initial=1)
         self._rows.extend(norms)
         return largest
@@ -153,12 +172,18 @@ def find_guilty(
     steps = np.asarray(steps)
     before = np.flatnonzero(steps < start)
     early = before[steps[before] < start - _ONSET_STEPS]
-    base = early if len(early) >= _FIRST_JUDGED else before
-    usual = Usual.of(norms[base[-_WINDOW:]])
     near = np.flatnonzero((steps >= start - _ONSET_STEPS) & (steps <= end))
-    if base is before:  # what is usual came from these
-        near = near[steps[near] >= start]
-    ratio, is_abnormal = usual.excess(norms[near])
+    # What is usual just before, and what was before a slow growth.
+    recent = Usual.of(norms[before[-_WINDOW:]])
+    ratio, is_abnormal = recent.excess(norms[near])
+    is_abnormal[steps[near] < start] = False
+    usual_norm = recent.norm
+    if len(early) >= _FIRST_JUDGED:
+        usual = Usual.of(norms[early[-_WINDOW:]])
+        its_ratio, was_abnormal = usual.excess(norms[near])
+        is_abnormal |= was_abnormal
+        ratio = np.fmax(ratio, its_ratio)
+        usual_norm = np.fmin(usual_norm, usual.norm)
     its_steps = steps[near]
     is_abnormal &= _lasts(is_abnormal) | (its_steps >= start)[:, None]
     inside = its_steps >= start
@@ -174,7 +199,7 @@ def find_guilty(
                 layer=layer_of(keys[i]),
                 onset=int(its_steps[_first_of_run(rows, its_steps)]),
                 norm=float(norms[near][worst, i]),
-                usual=float(usual.norm[i]),
+                usual=float(usual_norm[i]),
                 ratio=float(ratio[worst, i]),
                 worst_step=int(its_steps[worst]),
             )

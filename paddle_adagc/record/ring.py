@@ -52,7 +52,8 @@ class Steps:
     keys: list[str]
     tensors: dict[str, np.ndarray]
     """Norm, gamma and h, float32 ``[num_steps, num_tensors]``. In a step that
-    the clip did not see they are NaN; a norm of 0 is that of no gradient.
+    the clip did not see they are NaN; a norm of 0 is that of no gradient,
+    Inf of one with Inf or NaN.
     ``acting_h`` is that of the clip that acts, where it is another."""
 
 
@@ -133,6 +134,7 @@ def _columns(
             found["norm"][i][known] = norms[place][known]
             found["h"][i][known] = factors[place][known]
             place += 1
+    found["norm"][np.isnan(found["norm"])] = np.inf
     return found
 
 

@@ -133,10 +133,11 @@ class Session:
             named["shadow_"] = h
         is_seen = ~np.isnan(h).all(1)
         finite = np.isfinite(norm) & (norm > 0)
+        norm = np.where(finite | np.isinf(norm), norm, 0)
         mine = np.where(finite, norm, 0).astype(np.float64)
         columns: dict[str, np.ndarray] = {
             "global_grad_norm": np.sqrt(np.sum(mine**2, 1)),
-            "nonfinite": np.sum(~np.isfinite(norm), 1),
+            "nonfinite": np.sum(np.isinf(norm), 1),
             "tensor_norm": self._recent.largest_excess(norm),
         }
         for prefix, table in named.items():
@@ -231,7 +232,7 @@ def _of_factors(
         name: np.where(nothing, np.nan, numbers)
         for name, numbers in {
             "clipped_grad_norm": np.sqrt(
-                np.sum(np.where(known, h * norm, 0) ** 2, 1)
+                np.sum((np.where(known, h, 0) * norm) ** 2, 1)
             ),
             "clipped_fraction": ((h < 1) & known).sum(1) / middle,
             "h_min": ascending.min(1, initial=np.inf),
