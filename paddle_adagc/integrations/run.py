@@ -26,6 +26,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from paddle_adagc.integrations import watch
+
 LIBRARIES = ("paddlenlp", "paddleformers", "paddlefleet")
 """Packages whose class ``trainer.trainer.Trainer`` gets the clip."""
 
@@ -54,6 +56,8 @@ Run a training command with AdaGC in its Trainer. Options:
   --missing-state raise    refuse a checkpoint without a clip's state (default)
   --missing-state start    start there with the warm-up: switch a running job
   --check                  say what it would do, and stop
+  --watch                  keep the command's clip and record it, for any Paddle
+                           training: adagc-run --watch --help
 
 Every argument of the clip is an option: --t-start 200, --lambda-rel 1.04,
 --nonfinite propagate. Values also come from a section "clip" of the YAML or
@@ -68,6 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The command's exit status; 2: it made no Trainer, or a mistake here.
     """
     words = [*(sys.argv[1:] if arguments is None else arguments)]
+    if words[:1] == ["--watch"]:
+        return watch.main(words[1:])
     try:
         options, command = _divided(words)
         if "help" in options:

@@ -175,16 +175,16 @@ def find_guilty(
     near = np.flatnonzero((steps >= start - _ONSET_STEPS) & (steps <= end))
     # What is usual just before, and what was before a slow growth.
     recent = Usual.of(norms[before[-_WINDOW:]])
-    ratio, is_abnormal = recent.excess(norms[near])
-    is_abnormal[steps[near] < start] = False
+    its_norms, its_steps = norms[near], steps[near]
+    ratio, is_abnormal = recent.excess(its_norms)
+    is_abnormal[its_steps < start] = False
     usual_norm = recent.norm
     if len(early) >= _FIRST_JUDGED:
         usual = Usual.of(norms[early[-_WINDOW:]])
-        its_ratio, was_abnormal = usual.excess(norms[near])
+        its_ratio, was_abnormal = usual.excess(its_norms)
         is_abnormal |= was_abnormal
         ratio = np.fmax(ratio, its_ratio)
         usual_norm = np.fmin(usual_norm, usual.norm)
-    its_steps = steps[near]
     is_abnormal &= _lasts(is_abnormal) | (its_steps >= start)[:, None]
     inside = its_steps >= start
     share = is_abnormal[inside].mean(1).max(initial=0.0) if len(keys) else 0.0
@@ -198,7 +198,7 @@ def find_guilty(
                 key=keys[i],
                 layer=layer_of(keys[i]),
                 onset=int(its_steps[_first_of_run(rows, its_steps)]),
-                norm=float(norms[near][worst, i]),
+                norm=float(its_norms[worst, i]),
                 usual=float(usual_norm[i]),
                 ratio=float(ratio[worst, i]),
                 worst_step=int(its_steps[worst]),

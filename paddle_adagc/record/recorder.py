@@ -132,7 +132,7 @@ class Record:
         self._losses: list[Any] = []
         self._session: Session | None = None  # of rank 0
         self._next_step, self._number = self._open(start, max_bytes)
-        self._seen = self._num_updates()
+        self.forget_updates()
         self._last_time = time.perf_counter()
         self._end_observing = _observe(self._optimizer, self._follow)
         self._end_exits = _at_exit(self._leave)
@@ -188,10 +188,10 @@ class Record:
         row = {"learning_rate": rate, "seconds": now - self._last_time}
         snapshot = acting = None
         if self.has_update and self._source is not None:
-            self._seen = self._num_updates()
             snapshot = self._source.snapshot()
             if self.shadow is not None and self._is_ours:
                 acting = self._acting.snapshot()
+        self.forget_updates()
         step = Step(self._next_step, {**row, **numbers}, self._losses)
         step.snapshot, step.acting = snapshot, acting
         self._steps.append(step)
@@ -202,17 +202,20 @@ class Record:
 
     @property
     def has_update(self) -> bool:
-        """Whether the optimizer has made a step since the last :meth:`step`.
-
-        Without a clip that is recorded nothing tells: False.
-        """
+        """Whether the optimizer has made a step since the last :meth:`step`."""
+        if self._source is None:
+            return self._was_called
         return self._num_updates() != self._seen
+
+    def forget_updates(self) -> None:
+        """Take the state of the recorded clip for that of now."""
+        self._seen, self._was_called = self._num_updates(), False
 
     def flush(self) -> list[str]:
         """Copy the steps from the device and write them; every rank calls it.
 
         Returns:
-            A line for each alarm that began in these steps; on rank 0 alone.
+            A line for each event that began in these steps; on rank 0 alone.
         """
         steps, self._steps = self._steps, []
         if not steps:
@@ -296,10 +299,11 @@ class Record:
     def _put(self, clip: ClipGradBase | None) -> None:
         put_into_optimizer(self._optimizer, clip)
         self._acting = clip
-        self._seen = self._num_updates()
+        self.forget_updates()
 
     def _follow(self, pairs: Any) -> None:
         """Show the shadow an update's gradients; its errors end it alone."""
+        self._was_called = True
         if self.shadow is None:
             return
         try:
@@ -310,44 +314,33 @@ class Record:
                 stacklevel=2,
             )
             self.shadow = None
-            self._steps = [
-                Step(s.step, s.numbers, s.losses) for s in self._steps
-            ]
-            self._seen = self._num_updates()
+            for step in self._steps:
+                step.snapshot = step.acting = None
+            self.forget_updates()
+            self._was_called = True
 
     # ---- the end ------------------------------------------------------------
 
     def _leave(self) -> None:
         """Write this rank's steps, without the others, who may be gone."""
-        steps, self._steps = self._steps, []
         if self.has_update:
-            self._steps, steps = steps, []
-            self._num_steps = len(self._steps) + 2
+            self._num_steps = len(self._steps) + 2  # without a copy
             self.step()
-            steps, self._steps = self._steps, []
-        self._stop_observing()
+        steps, self._steps = self._steps, []
         if steps:
             mine = to_host(steps, self._source)
             self._write(mine)
             if self._session is None and mine.keys:
                 numbers = np.array([row["step"] for row in mine.rows])
-                arrays = {"steps": numbers, "keys": np.array(mine.keys, "U")}
-                write_part(
-                    self.directory,
-                    dist.get_rank(),
-                    self._number,
-                    {**arrays, **mine.tensors},
-                )
-        if self._session is not None:
-            self._session.close()
-            self._session = None
-
-    def _stop_observing(self) -> None:
-        self._end_observing()
-        self._end_exits()
+                named = {"steps": numbers, "keys": np.array(mine.keys, "U")}
+                arrays = {**named, **mine.tensors}
+                rank = dist.get_rank()
+                write_part(self.directory, rank, self._number, arrays)
+        self._stop()
 
     def _stop(self) -> None:
-        self._stop_observing()
+        self._end_observing()
+        self._end_exits()
         if self._session is not None:
             self._session.close()
             self._session = None

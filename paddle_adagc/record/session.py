@@ -5,10 +5,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,23 +21,30 @@ from paddle_adagc.record.files import (
     RecordWriter,
     read_record,
 )
-from paddle_adagc.record.judge import RecentNorms, find_guilty, who
+from paddle_adagc.record.judge import Finding, RecentNorms, find_guilty, who
 from paddle_adagc.record.ring import Steps
 from paddle_adagc.record.shadow import Factors
 from paddle_adagc.stability.alarms import WATCHES, Alarm, Monitor, Watch
+from paddle_adagc.stability.spike_score import EVENT_GAP
 
 logger = logging.getLogger(__name__)
 
 _NUM_REMEMBERED = 256  # steps of an earlier session that say what is usual
 _NUM_NEAR = 64  # steps around an alarm whose tensors are kept whole
+_NUM_WHOLE = 256  # first steps of an event that are kept whole
 _NUM_LOGGED = 10_000
 _STUCK_MEDIAN, _STUCK_STEPS = 0.5, 200
+_PERMANENT = "median_clipped_steps"
+_PERMANENT_LINE = (
+    f"less than half of the median tensor's gradient was left in each of "
+    f"{_STUCK_STEPS} steps: the threshold is too low for calm steps, too"
+)
 _DIGITS = 6
 
 RECORD_WATCHES: Mapping[str, Watch] = {
     **{n: WATCHES[n] for n in ("loss", "global_grad_norm", "nonfinite")},
     "tensor_norm": Watch(limit=2.0),
-    "median_clipped_steps": Watch(limit=_STUCK_STEPS - 1.0),
+    _PERMANENT: Watch(limit=_STUCK_STEPS - 1.0),
 }
 """Series of a record that raise alarms. ``tensor_norm``: the largest norm over
 its tensor's usual one; ``median_clipped_steps``: steps in a row in which the
@@ -107,11 +115,11 @@ class Session:
         self._written = [*self._monitor.alarms]
         near = self._write_tensors(steps, changed)
         self._writer.append_steps(map(_rounded, steps.rows))
-        lines, values = self._describe(changed, near)
+        lines, values = self._describe(changed, begun, near)
         self._writer.append_alarms(values)
         self._latest = steps
         self._unlogged = [*self._unlogged, *steps.rows][-_NUM_LOGGED:]
-        return [lines[a] for a in begun]
+        return lines
 
     def _in_columns(self, steps: Steps) -> Steps:
         """Bring the tensors into the order of the record."""
@@ -165,8 +173,11 @@ class Session:
             is_seen = ~np.isnan(ring.tensors["h"]).all(1)
             is_near = np.zeros(len(numbers), bool)
             for alarm in changed:
+                if alarm.series == _PERMANENT:
+                    continue
+                last = min(alarm.end, alarm.start + _NUM_WHOLE) + _NUM_NEAR
                 after = numbers >= alarm.start - _NUM_NEAR
-                is_near |= after & (numbers <= alarm.end + _NUM_NEAR)
+                is_near |= after & (numbers <= last)
             is_due = (numbers % self._writer.every == 0) & (ring is steps)
             for keep, chosen in ((True, is_near), (False, is_due & ~is_near)):
                 places = np.flatnonzero(chosen & is_seen)
@@ -177,22 +188,39 @@ class Session:
         return rings
 
     def _describe(
-        self, changed: Sequence[Alarm], rings: Sequence[Steps]
-    ) -> tuple[dict[Alarm, str], list[dict[str, Any]]]:
-        """Return alarms as lines for a log, and as JSON values."""
+        self,
+        changed: Sequence[Alarm],
+        begun: Sequence[Alarm],
+        rings: Sequence[Steps],
+    ) -> tuple[list[str], list[dict[str, Any]]]:
+        """Return a line for each event that begins, and alarms as JSON."""
         numbers = [row["step"] for ring in rings for row in ring.rows]
         norms = np.concatenate(
             [_wide(ring.tensors["norm"], rings[-1]) for ring in rings]
         )
-        lines, values = {}, []
+
+        @functools.cache
+        def find(start: int, end: int) -> Finding:
+            return find_guilty(numbers, norms, rings[-1].keys, start, end)
+
+        values = []
         for alarm in changed:
-            finding = find_guilty(
-                numbers, norms, rings[-1].keys, alarm.start, alarm.end
-            )
-            lines[alarm] = _line(alarm, who(finding))
+            finding = Finding("none", 0.0, [])
+            if alarm.series != _PERMANENT:
+                finding = find(alarm.start, alarm.end)
             guilty = [g.key for g in finding.guilty[:3]]
             value = {**dataclasses.asdict(alarm), "guilty": guilty}
             values.append({**value, "kind": finding.kind})
+        lines = [_PERMANENT_LINE] * any(a.series == _PERMANENT for a in begun)
+        spiky = [alarm for alarm in begun if alarm.series != _PERMANENT]
+        spans = [(alarm.start, alarm.end) for alarm in spiky]
+        for start, end in merged(spans):
+            mine = [_text(a) for a in spiky if start <= a.start <= end]
+            where = f"step {start}" + (f" to {end}" if end > start else "")
+            names = who(find(start, end))
+            lines.append(
+                f"{where}: {', '.join(mine)}" + (f"; {names}" if names else "")
+            )
         return lines, values
 
     def worst(self) -> dict[str, Any]:
@@ -265,18 +293,20 @@ def _rounded(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _line(alarm: Alarm, names: str) -> str:
-    last = f" to {alarm.end}" if alarm.end > alarm.start else ""
-    where = f"step {alarm.start}{last}"
-    what = {
-        "nonfinite": f"{alarm.worst:.0f} tensors with Inf or NaN",
-        "tensor_norm": f"a tensor at {alarm.worst:.3g} times its usual norm",
-        "median_clipped_steps": (
-            f"less than half of the median tensor's gradient is left, for "
-            f"{_STUCK_STEPS} steps: see 'Clipped for good' in the method"
-        ),
-    }.get(
-        alarm.series,
-        f"{alarm.series} {alarm.worst:.4g} (usual {alarm.usual:.4g})",
-    )
-    return f"{where}: {what}" + (f"; {names}" if names else "")
+def _text(alarm: Alarm) -> str:
+    if alarm.series == "nonfinite":
+        return f"{alarm.worst:.0f} tensors with Inf or NaN"
+    if alarm.series == "tensor_norm":
+        return f"a tensor at {alarm.worst:.3g} times its usual norm"
+    return f"{alarm.series} {alarm.worst:.4g} (usual {alarm.usual:.4g})"
+
+
+def merged(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Merge events of several series that lie close to each other."""
+    found: list[tuple[int, int]] = []
+    for start, end in sorted(spans):
+        if found and start - found[-1][1] <= EVENT_GAP:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        else:
+            found.append((start, end))
+    return found

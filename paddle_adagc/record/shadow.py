@@ -109,7 +109,7 @@ def find_model(parameters: Iterable[Any]) -> Layer | None:
             continue
         if names and names <= mine:
             num_layers = sum(1 for _ in thing.sublayers(include_self=True))
-            size = (-len(mine), -num_layers)  # the innermost
+            size = (-len(mine), num_layers)  # a wrapper is looked through
             if best is None or size > best[0]:
                 best = (size, thing)
     return best[1] if best else None
