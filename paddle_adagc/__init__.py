@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         ClipGradByZClip,
     )
     from paddle_adagc.clips.registry import make_clip
+    from paddle_adagc.record.recorder import Record
     from paddle_adagc.stability.spike_score import spike_score
     from paddle_adagc.state import load_state, save_state
 
@@ -30,6 +31,7 @@ __all__ = [
     "ClipGradByGlobalAdaGC",
     "ClipGradByTensorWiseGC",
     "ClipGradByZClip",
+    "Record",
     "load_state",
     "make_clip",
     "save_state",
@@ -42,6 +44,7 @@ _MODULES = {
     "ClipGradByGlobalAdaGC": "clips.compared",
     "ClipGradByTensorWiseGC": "clips.compared",
     "ClipGradByZClip": "clips.compared",
+    "Record": "record.recorder",
     "load_state": "state",
     "make_clip": "clips.registry",
     "save_state": "state",

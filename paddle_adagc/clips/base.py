@@ -52,6 +52,9 @@ class TensorScalingClip(StatefulClip, abc.ABC):
     leaves_out: LeavesOut | None = None
     """Whether the tensor of a key is not clipped; None: all are."""
 
+    is_shadow = False
+    """Follow the gradients, and leave them as they are."""
+
     @abc.abstractmethod
     def advance(self, step: Step) -> Decision | tuple[Tensor, State]:
         """Decide about one call; change nothing, and do not wait.
@@ -149,7 +152,8 @@ class TensorScalingClip(StatefulClip, abc.ABC):
             refuse_nonfinite(step.norm, tensors.keys, number, reducer)
         h, state, done = Decision(*self.advance(step))
         if done is not None:
-            gradients.scale_(h, done.lost)
+            if not self.is_shadow:
+                gradients.scale_(h, done.lost)
             memory = memory.after(state, done.num_nonfinite)
             return Call(found.present, done.norm, h), memory
         if h.dtype != paddle.float32:  # of a rule with a constant of
@@ -157,7 +161,8 @@ class TensorScalingClip(StatefulClip, abc.ABC):
         h, discard, counts = treat_nonfinite(
             self.nonfinite, h, step.norm, memory.num_nonfinite
         )
-        h = self._scale_(found, step, h, discard)
+        if not self.is_shadow:
+            h = self._scale_(found, step, h, discard)
         return Call(found.present, step.norm, h), memory.after(state, counts)
 
     def _scale_(

@@ -37,6 +37,7 @@ from paddle_adagc.integrations.logs import (
     clip_summary,
 )
 from paddle_adagc.integrations.model_units import ModelUnits, describe_tensors
+from paddle_adagc.integrations.optimizer import innermost, put_into_optimizer
 from paddle_adagc.parallel.layout import unwrap
 from paddle_adagc.parallel.units import Declared
 
@@ -46,7 +47,6 @@ else:
     Trainer = TrainerCallback = object
 
 _DEFAULT_MAX_GRAD_NORM = 1.0  # of TrainingArguments
-_ACCURATE = ("Reproducible", "HFBitexact")  # clips of PaddleFleet
 
 
 class ClippingMixin(Trainer):
@@ -410,26 +410,3 @@ def _logger_of(args: Any) -> Any:
     library = type(args).__module__.partition(".")[0]
     module = sys.modules.get(f"{library}.utils.log")
     return getattr(module, "logger", logging.getLogger(__name__))
-
-
-def innermost(optimizer: Any) -> Any:
-    """Return the optimizer that fleet's wrappers hold."""
-    while hasattr(optimizer, "_inner_opt"):
-        optimizer = optimizer._inner_opt
-    return optimizer
-
-
-def put_into_optimizer(optimizer: Any, clip: ClipGradBase) -> None:
-    """Let an optimizer clip with ``clip``; fleet's wrappers are looked into.
-
-    A clip that works as another framework's, bit by bit, is not replaced
-    without a warning.
-    """
-    optimizer = innermost(optimizer)
-    kind = type(optimizer._grad_clip).__name__
-    if clip is not optimizer._grad_clip and kind.startswith(_ACCURATE):
-        warnings.warn(f"{clip!r} replaces {kind}", stacklevel=4)
-    optimizer._grad_clip = clip
-    for group in optimizer._param_groups:
-        if isinstance(group, dict):
-            group["grad_clip"] = clip

@@ -218,6 +218,8 @@ class Monitor:
         if is_finite := math.isfinite(value):
             level = math.log(max(value, _SMALLEST)) if watch.log else value
             levels.append(level)
+            if watch.smoothing == 1 and level <= _normal_up_to(watch, levels):
+                return
         means = np.zeros(0)
         if len(levels) >= watch.smoothing:
             means = sliding_window_view(levels, watch.smoothing).mean(-1)
@@ -243,6 +245,11 @@ class Monitor:
                 )
                 return
         self._alarms.append(new)
+
+
+def _normal_up_to(watch: Watch, levels: Iterable[float]) -> float:
+    """Return a bound below which a level is normal; a median is no minimum."""
+    return min(levels) + watch.least if watch.limit is None else watch.limit
 
 
 def _badness(alarm: Alarm) -> tuple[float, float]:

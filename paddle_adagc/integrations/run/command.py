@@ -21,6 +21,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from paddle_adagc.integrations import watch
 from paddle_adagc.integrations.run.bootstrap import LIBRARIES, SITE
 from paddle_adagc.integrations.run.isolation import check_words
 from paddle_adagc.integrations.run.process import VARIABLE
@@ -50,6 +51,8 @@ Run a training command with AdaGC in its Trainer. Options:
   --settings FILE          a YAML or JSON file with a section "clip"
   --no-strict-run          warn, and train on, where the clip is not in force
   --check                  say what it would do, and stop
+  --watch                  keep the command's clip and record it, for any Paddle
+                           training: adagc-run --watch --help
 
 Every argument of the clip is an option: --t-start 200, --lambda-rel 1.04,
 --nonfinite propagate. Values also come from a section "clip" of a YAML or JSON
@@ -87,6 +90,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         mistake here.
     """
     words = [*(sys.argv[1:] if arguments is None else arguments)]
+    if words[:1] == ["--watch"]:
+        return watch.main(words[1:])
     try:
         options, command = _divided(words)
         if "help" in options:

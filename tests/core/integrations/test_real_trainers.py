@@ -21,7 +21,7 @@ from lab.paddleformers.runs import let_formers_start_fleet
 from test_examples import run_example
 
 from paddle_adagc import ClipGradByAdaGC
-from paddle_adagc.integrations.trainer import innermost
+from paddle_adagc.integrations.optimizer import innermost
 from paddle_adagc.state import STATE_FILE, load_state
 
 IS_FORMERS = importlib.util.find_spec("paddleformers") is not None

@@ -38,7 +38,7 @@ from adagc_lab.train.processes import leave, start_processes
 from adagc_lab.train.run import build_trainer
 from paddle_adagc.clips.measured import MeasuredClip
 from paddle_adagc.files import atomic_write_json
-from paddle_adagc.integrations.trainer import innermost
+from paddle_adagc.integrations.optimizer import innermost
 
 _TOOLS = Path(__file__).resolve().parents[2]
 

@@ -35,7 +35,7 @@ from adagc_lab.models.safe_pickle import load_pickle
 from adagc_lab.train.config import ParallelConfig
 from adagc_lab.train.processes import gather, is_first_process
 from paddle_adagc.files import atomic_write_json
-from paddle_adagc.integrations.trainer import innermost
+from paddle_adagc.integrations.optimizer import innermost
 from paddle_adagc.parallel.layout import TensorLayout, read_layout, unwrap
 
 LAYOUT = "layout.json"

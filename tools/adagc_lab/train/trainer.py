@@ -48,8 +48,8 @@ from adagc_lab.train.resharding import (
 from adagc_lab.train.tasks import PretrainTask
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.measured import MeasuredClip
+from paddle_adagc.integrations.optimizer import innermost, put_into_optimizer
 from paddle_adagc.integrations.paddlenlp import ClippingMixin
-from paddle_adagc.integrations.trainer import innermost, put_into_optimizer
 
 
 class PretrainTrainer(ClippingMixin, Trainer):

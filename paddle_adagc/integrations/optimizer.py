@@ -1,0 +1,43 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The optimizer inside fleet's wrappers, and its clip."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from paddle.nn.clip import ClipGradBase
+
+_ACCURATE = ("Reproducible", "HFBitexact")  # clips of PaddleFleet
+
+
+def innermost(optimizer: Any) -> Any:
+    """Return the optimizer that fleet's wrappers hold."""
+    while hasattr(optimizer, "_inner_opt"):
+        optimizer = optimizer._inner_opt
+    return optimizer
+
+
+def put_into_optimizer(optimizer: Any, clip: ClipGradBase | None) -> None:
+    """Let an optimizer clip with ``clip``; fleet's wrappers are looked into.
+
+    A clip that works as another framework's, bit by bit, is not replaced
+    without a warning.
+    """
+    optimizer = innermost(optimizer)
+    kind = type(optimizer._grad_clip).__name__
+    if clip is not optimizer._grad_clip and kind.startswith(_ACCURATE):
+        warnings.warn(f"{clip!r} replaces {kind}", stacklevel=4)
+    optimizer._grad_clip = clip
+    for group in optimizer._param_groups:
+        if isinstance(group, dict):
+            group["grad_clip"] = clip
+
+
+def parameters_of(optimizer: Any) -> list[Any]:
+    """Return the parameters of an optimizer, of all its groups."""
+    found: list[Any] = []
+    for group in innermost(optimizer)._param_groups:
+        found += group["params"] if isinstance(group, dict) else [group]
+    return found

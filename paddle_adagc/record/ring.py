@@ -1,0 +1,213 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The last steps on the device, copied to the host together.
+
+A step adds references to vectors that the clip has made anyway. So recording
+launches no kernel, and the host waits for the device once per ring.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import paddle
+import paddle.distributed as dist
+from paddle import Tensor
+
+from paddle_adagc.clips.base import TensorScalingClip
+from paddle_adagc.clips.last_step import LastStep
+from paddle_adagc.guards import unchecked
+from paddle_adagc.record.files import QUANTITIES
+
+
+@dataclasses.dataclass
+class Step:
+    """A step of this rank; tensors are on the device."""
+
+    step: int
+    numbers: dict[str, Any]
+    """What the host knows: learning rate, seconds, and more."""
+
+    losses: list[Any] = dataclasses.field(default_factory=list)
+    """What was differentiated: scalars, which add up to the loss."""
+
+    snapshot: LastStep | None = None
+    """Of the clip that is recorded."""
+
+    acting: LastStep | None = None
+    """Of the clip that acts, where a shadow is recorded beside it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Steps:
+    """Steps on the host: of one rank, or of the whole model."""
+
+    rows: list[dict[str, Any]]
+    """Numbers by step, ``step`` and ``loss`` (NaN if unknown) among them."""
+
+    keys: list[str]
+    tensors: dict[str, np.ndarray]
+    """Norm, gamma and h, float32 ``[num_steps, num_tensors]``. In a step that
+    the clip did not see they are NaN; a norm of 0 is that of no gradient,
+    Inf of one with Inf or NaN.
+    ``acting_h`` is that of the clip that acts, where it is another."""
+
+
+@unchecked
+def to_host(steps: Sequence[Step], clip: TensorScalingClip | None) -> Steps:
+    """Copy the steps of this rank; waits for the device.
+
+    Only tensors that this rank counts: together the ranks count each once.
+    """
+    losses = _losses([step.losses for step in steps])
+    rows = [
+        {"step": step.step, "loss": loss, **step.numbers}
+        for step, loss in zip(steps, losses, strict=True)
+    ]
+    snapshots = [step.snapshot for step in steps if step.snapshot is not None]
+    if not snapshots or clip is None:
+        return Steps(rows, [], _empty(len(rows), 0))
+    keys = [*snapshots[-1].keys]
+    columns = _columns(snapshots, len(keys))
+    tensors = _empty(len(rows), len(keys))
+    seen = [i for i, step in enumerate(steps) if step.snapshot is not None]
+    for name in QUANTITIES:
+        tensors[name][seen] = columns[name]
+    acting = [s.acting for s in steps if s.acting is not None]
+    if len(acting) == len(snapshots):
+        table = tensors["acting_h"] = np.full_like(tensors["h"], np.nan)
+        table[seen] = _columns(acting, len(keys))["h"]
+    ones = paddle.ones([len(keys)], "float32")
+    counts = clip._find_reducer().counted(ones).numpy() != 0
+    return Steps(
+        rows,
+        [key for key, counted in zip(keys, counts, strict=True) if counted],
+        {name: table[:, counts] for name, table in tensors.items()},
+    )
+
+
+def _empty(num_steps: int, num_tensors: int) -> dict[str, np.ndarray]:
+    shape = (num_steps, num_tensors)
+    return {name: np.full(shape, np.nan, np.float32) for name in QUANTITIES}
+
+
+def _losses(losses: Sequence[Sequence[Any]]) -> list[float]:
+    """Sum each step's scalars; one copy for all. NaN for none."""
+    tensors = [x for step in losses for x in step if isinstance(x, Tensor)]
+    values: list[float] = []
+    if tensors:
+        scalars = [x.astype("float32").reshape([]) for x in tensors]
+        values = paddle.stack(scalars).numpy().tolist()
+    of_tensors = iter(values)
+    return [
+        sum(
+            next(of_tensors) if isinstance(x, Tensor) else float(x)
+            for x in step
+        )
+        if step
+        else math.nan
+        for step in losses
+    ]
+
+
+def _columns(
+    snapshots: Sequence[LastStep], num_tensors: int
+) -> dict[str, np.ndarray]:
+    """Return norm, gamma and h ``[num_snapshots, num_tensors]``."""
+    calls = [call for snapshot in snapshots for call in snapshot.calls]
+    norms = _stacked([call.norm for call in calls], num_tensors, 0.0)
+    factors = _stacked([call.h for call in calls], num_tensors, 1.0)
+    gammas = [s.per_tensor.get("gamma") for s in snapshots]
+    found = {
+        "norm": np.zeros((len(snapshots), num_tensors), np.float32),
+        "h": np.ones((len(snapshots), num_tensors), np.float32),
+        "gamma": _stacked(gammas, num_tensors, math.nan),
+    }
+    place = 0
+    for i, snapshot in enumerate(snapshots):
+        for _ in snapshot.calls:  # one, or one per parameter group
+            known = norms[place] != 0
+            found["norm"][i][known] = norms[place][known]
+            found["h"][i][known] = factors[place][known]
+            place += 1
+    found["norm"][np.isnan(found["norm"])] = np.inf
+    return found
+
+
+def _stacked(
+    vectors: Sequence[Tensor | None], length: int, missing: float
+) -> np.ndarray:
+    """Copy vectors, which new tensors may have made longer."""
+    table = np.full((len(vectors), length), missing, np.float32)
+    by_length: dict[int, list[int]] = {}
+    for i, vector in enumerate(vectors):
+        if vector is not None:
+            by_length.setdefault(vector.shape[0], []).append(i)
+    for size, places in by_length.items():
+        same = [vectors[i] for i in places]
+        table[places, :size] = paddle.stack(same).astype("float32").numpy()
+    return table
+
+
+def gather(mine: Steps, clip: TensorScalingClip | None) -> Steps:
+    """Join the steps of all ranks, which all call this: one gather."""
+    if not dist.is_initialized() or dist.get_world_size() == 1:
+        return mine
+    is_split = clip is not None and clip._find_reducer().communicates
+    has_tensors = is_split or dist.get_rank() == 0
+    parts: list[Steps] = []
+    empty = Steps(mine.rows, [], _empty(len(mine.rows), 0))
+    dist.all_gather_object(parts, mine if has_tensors else empty)
+    return join(parts)
+
+
+def join(parts: Sequence[Steps]) -> Steps:
+    """Join ranks, in the steps that all of them have.
+
+    The loss is the mean over the ranks that know it. A tensor that several
+    ranks count is that of the rank where its norm is not 0.
+    """
+    parts = _common(parts)
+    losses = np.array([[row["loss"] for row in part.rows] for part in parts])
+    known = ~np.isnan(losses)
+    total = np.where(known, losses, 0).sum(0)
+    count = known.sum(0)
+    # A rank whose loss is NaN is not told from one that knows none.
+    means = np.where(count > 0, total / np.maximum(count, 1), math.nan)
+    rows = [
+        {**row, "loss": float(loss)}
+        for row, loss in zip(parts[0].rows, means, strict=True)
+    ]
+    index: dict[str, int] = {}
+    for part in parts:
+        for key in part.keys:
+            index.setdefault(key, len(index))
+    shape = (len(rows), len(index))
+    tensors = {
+        name: np.full(shape, np.nan, np.float32)
+        for name in {name: None for part in parts for name in part.tensors}
+    }
+    for part in parts:
+        places = np.array([index[key] for key in part.keys], np.int64)
+        old = tensors["norm"][:, places]
+        is_better = np.isnan(old) | (old == 0) & (part.tensors["norm"] != 0)
+        for name, mine in part.tensors.items():
+            table = tensors[name]
+            table[:, places] = np.where(is_better, mine, table[:, places])
+    return Steps(rows, [*index], tensors)
+
+
+def _common(parts: Sequence[Steps]) -> list[Steps]:
+    steps = [[row["step"] for row in part.rows] for part in parts]
+    common = set.intersection(*map(set, steps))
+    found = []
+    for part, its_steps in zip(parts, steps, strict=True):
+        places = [i for i, step in enumerate(its_steps) if step in common]
+        tensors = {name: t[places] for name, t in part.tensors.items()}
+        rows = [part.rows[i] for i in places]
+        found.append(Steps(rows, part.keys, tensors))
+    return found

@@ -1,0 +1,139 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""A clip that follows the gradients of another, and leaves them as they are."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from paddle.nn import ClipGradByGlobalNorm, ClipGradByNorm, Layer
+from paddle.nn.clip import ClipGradBase
+
+from paddle_adagc.clips.adagc import ClipGradByAdaGC
+from paddle_adagc.clips.base import TensorScalingClip
+from paddle_adagc.parallel.layout import unwrap
+
+
+def default_shadow(acting: ClipGradBase | None) -> ClipGradByAdaGC:
+    """Make the AdaGC that follows a run under another clip.
+
+    Its warm-up has the threshold of that clip, so that gamma starts from the
+    norms that the run lets through; without one from the norms as they are.
+    """
+    threshold = getattr(unwrapped(acting), "clip_norm", None)
+    if threshold is None:
+        return ClipGradByAdaGC(init="min_no_warmup")
+    return ClipGradByAdaGC(lambda_abs=float(threshold))
+
+
+def make_shadow(clip: ClipGradBase) -> TensorScalingClip:
+    """Let a clip of this package follow gradients without scaling any.
+
+    Raises:
+        TypeError: It is no clip of this package, or its rule needs more than
+            the norms of whole tensors.
+        ValueError: It has made steps, or stops at Inf and NaN.
+    """
+    is_ours = isinstance(clip, TensorScalingClip)
+    if not is_ours or type(clip)._scale_ is not TensorScalingClip._scale_:
+        raise TypeError(
+            f"shadow={clip!r}: give a clip of this package whose rule needs "
+            "the norms alone, such as ClipGradByAdaGC()"
+        )
+    if clip.nonfinite == "raise":
+        raise ValueError(
+            f"shadow={clip!r} stops the run at Inf and NaN: give "
+            "nonfinite='zero'"
+        )
+    clip.is_shadow = True
+    clip.step_to_compare = sys.maxsize  # fleet's own clip may differ by rank
+    return clip
+
+
+def unwrapped(clip: Any) -> Any:
+    """Return the clip that fleet's own holds."""
+    while not isinstance(clip, TensorScalingClip) and hasattr(clip, "_clip"):
+        clip = clip._clip
+    return clip
+
+
+Factors = Callable[[np.ndarray], np.ndarray | None]
+"""Norms ``[num_steps, num_tensors]`` -> factors of the clip that acts."""
+
+
+def factors_of(clip: Any) -> Factors:
+    """Return what a clip of Paddle's does to tensors of given norms.
+
+    None where the norms do not say it (``ClipGradByValue``).
+    """
+    clip = unwrapped(clip)
+    if clip is None or type(clip).__name__ == "NoClip":
+        return np.ones_like
+    if isinstance(clip, ClipGradByGlobalNorm):
+        return lambda norm: _within(clip.clip_norm, _total(norm), norm)
+    if isinstance(clip, ClipGradByNorm):
+        return lambda norm: _within(clip.clip_norm, norm, norm)
+    return lambda norm: None
+
+
+def _total(norm: np.ndarray) -> np.ndarray:
+    """Norm over all tensors ``[num_steps, 1]``; NaN in a step not seen."""
+    return np.sqrt(np.square(norm.astype(np.float64)).sum(1, keepdims=True))
+
+
+def _within(bound: float, size: np.ndarray, like: np.ndarray) -> np.ndarray:
+    with np.errstate(all="ignore"):
+        h = bound / np.maximum(size, bound)
+    return np.broadcast_to(h, like.shape).astype(np.float32)
+
+
+def find_model(parameters: Iterable[Any]) -> Layer | None:
+    """Find the layer that holds an optimizer's parameters, by their names.
+
+    It is looked for among all objects of this process: a training loop that
+    knows nothing of this package does not name it. None: no layer has all.
+    """
+    names = {parameter.name for parameter in parameters}
+    best: tuple[tuple[int, int], Layer] | None = None
+    for thing in gc.get_objects():
+        if not isinstance(thing, Layer):
+            continue
+        try:
+            mine = {p.name for p in thing.parameters()}
+        except Exception:  # half made
+            continue
+        if names and names <= mine:
+            num_layers = sum(1 for _ in thing.sublayers(include_self=True))
+            size = (-len(mine), num_layers)  # a wrapper is looked through
+            if best is None or size > best[0]:
+                best = (size, thing)
+    return best[1] if best else None
+
+
+def names_of(model: Layer | None, parameters: Sequence[Any]) -> dict[str, str]:
+    """Return the model's names of parameters, by Paddle's own."""
+    model = find_model(parameters) if model is None else model
+    named = unwrap(model).named_parameters() if model is not None else ()
+    return {parameter.name: name for name, parameter in named}
+
+
+def bind(
+    clip: TensorScalingClip, model: Layer | None, parameters: Sequence[Any]
+) -> None:
+    """Bind a shadow to the model, or to the one that is found."""
+    if clip._tensors.is_bound or clip.num_steps:
+        return
+    model = find_model(parameters) if model is None else model
+    if model is None:
+        warnings.warn(
+            "no layer holds all of the optimizer's parameters: the record "
+            "names them as Paddle does, linear_0.w_0",
+            stacklevel=3,
+        )
+    else:
+        clip.bind(model)

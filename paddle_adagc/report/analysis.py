@@ -1,0 +1,450 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What a record says: events, their causes, and what is to do. NumPy alone."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paddle_adagc.record.files import RecordedRun
+from paddle_adagc.record.judge import Finding, find_guilty, layer_of, medians
+
+_GAP = 10  # steps between two alarms of one event
+_USUAL_STEPS = 128
+_BEFORE = 256  # rows before an event that say what is usual
+_NUM_GUILTY = 12
+_NUM_POINTS = 600
+_NUM_COLUMNS = 96  # of the heat map
+_NUM_PAST_COLUMNS = 12
+_MAX_ROWS = 4000
+_CURVES = (
+    "loss",
+    "global_grad_norm",
+    "clipped_grad_norm",
+    "clipped_fraction",
+    "h_median",
+    "shadow_clipped_fraction",
+    "shadow_h_median",
+    "learning_rate",
+)
+_STALE = 4.0  # times the usual norm
+
+
+def analyse(run: RecordedRun, step: int | None = None) -> dict[str, Any]:
+    """Return everything that a page or text shows of a run, as JSON values.
+
+    Numbers that are not finite are None.
+
+    Args:
+        run: The record.
+        step: Look at this step as if an alarm had begun there.
+
+    Raises:
+        ValueError: The step is not recorded.
+    """
+    if step is not None and step not in run.step:
+        raise ValueError(
+            f"--step {step}: {run.directory} has the steps "
+            f"{run.step.min(initial=0)} to {run.step.max(initial=0)}"
+        )
+    spans = [(step, step, [])] if step is not None else _spans(run)
+    events = [_event(run, *span) for span in spans]
+    worst = max(events, key=_severity, default=None)
+    session = run.sessions[-1] if run.sessions else {}
+    result = {
+        "name": run.name,
+        "directory": str(run.directory),
+        "num_steps": len(run.step),
+        "first_step": int(run.step[0]) if len(run.step) else None,
+        "last_step": int(run.step[-1]) if len(run.step) else None,
+        "num_sessions": len(run.sessions),
+        "num_tensors": len(run.keys),
+        "every": run.every,
+        "clip": session.get("clip"),
+        "shadow": session.get("shadow"),
+        "events": events,
+        "worst": events.index(worst) if worst is not None else None,
+        "notes": _notes(run),
+        "curves": _curves(run, events),
+        "heat": _heat(run),
+        "settings": _settings(run, session),
+        "actions": _actions(run, worst, session),
+    }
+    result["verdict"] = _verdict(run, worst, len(events))
+    return finite(result)
+
+
+def finite(value: Any) -> Any:
+    """Replace numbers that JSON does not have by None; round the others."""
+    if isinstance(value, dict):
+        return {key: finite(x) for key, x in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(x) for x in value]
+    if isinstance(value, (float, np.floating)):
+        return float(f"{value:.5g}") if math.isfinite(value) else None
+    return int(value) if isinstance(value, np.integer) else value
+
+
+# ---- events -----------------------------------------------------------------
+
+
+def _spans(run: RecordedRun) -> list[tuple[int, int, list[dict[str, Any]]]]:
+    """Join alarms of several series that lie close to each other."""
+    spans: list[tuple[int, int, list[dict[str, Any]]]] = []
+    for alarm in run.alarms:
+        if alarm["series"] == "median_clipped_steps":
+            continue
+        if spans and alarm["start"] - spans[-1][1] <= _GAP:
+            start, end, alarms = spans[-1]
+            spans[-1] = (start, max(end, alarm["end"]), [*alarms, alarm])
+        else:
+            spans.append((alarm["start"], alarm["end"], [alarm]))
+    return spans
+
+
+def _event(
+    run: RecordedRun, start: int, end: int, alarms: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
+    inside = (run.step >= start) & (run.step <= end)
+    before = run.step < start
+    loss, norm = run.column("loss"), run.column("global_grad_norm")
+    worst = _worst_step(run, inside, alarms)
+    at = int(np.flatnonzero(run.step == worst)[0])
+    places = np.flatnonzero(run.tensor_steps <= end)[-(_BEFORE + end - start) :]
+    steps = run.tensor_steps[places]
+    finding = find_guilty(
+        steps, run.tensors("norm", places), run.keys, start, end
+    )
+    usual_loss = _median(loss[before])
+    return {
+        "start": start,
+        "end": end,
+        "worst_step": worst,
+        "elapsed": float(np.nansum(run.column("seconds")[: at + 1])),
+        "series": sorted({alarm["series"] for alarm in alarms}),
+        "kind": finding.kind,
+        "share": finding.share,
+        "layers": list(dict.fromkeys(g.layer for g in finding.guilty)),
+        "loss": loss[at],
+        "usual_loss": usual_loss,
+        "norm": norm[at],
+        "usual_norm": _median(norm[before]),
+        "clipped_norm": run.column("clipped_grad_norm")[at],
+        "shadow_norm": run.column("shadow_clipped_grad_norm")[at],
+        "h_median": run.column("h_median")[at],
+        "shadow_h_median": run.column("shadow_h_median")[at],
+        "nonfinite": run.column("nonfinite")[at],
+        "recovered_after": _recovered_after(run, start, end),
+        "guilty": _guilty(run, finding),
+        "num_guilty": len(finding.guilty),
+        "samples": [
+            [row["step"], row["samples"]]
+            for row in run.rows
+            if start <= row["step"] <= min(end, start + 9) and "samples" in row
+        ],
+    }
+
+
+def _worst_step(
+    run: RecordedRun, inside: np.ndarray, alarms: Sequence[dict[str, Any]]
+) -> int:
+    for series in ("loss", "nonfinite", "global_grad_norm", "tensor_norm"):
+        for alarm in alarms:
+            if alarm["series"] == series:
+                return int(alarm["worst_step"])
+    return int(run.step[inside][0])
+
+
+def _median(values: np.ndarray) -> float:
+    known = values[np.isfinite(values)][-_USUAL_STEPS:]
+    return float(np.median(known)) if len(known) else math.nan
+
+
+def _recovered_after(run: RecordedRun, start: int, end: int) -> int | None:
+    """Steps from the start until the loss is usual three times in a row."""
+    loss = run.column("loss")
+    known = loss[run.step < start]
+    known = known[np.isfinite(known)][-_USUAL_STEPS:]
+    if len(known) < 8:
+        return None
+    middle = np.median(known)
+    spread = 1.4826 * np.median(np.abs(known - middle))
+    bound = middle + max(4 * spread, 0.02 * abs(middle))
+    later = np.flatnonzero(run.step >= start)
+    is_usual = loss[later] <= bound
+    in_a_row = 0
+    for place, usual in zip(later.tolist(), is_usual.tolist(), strict=True):
+        in_a_row = in_a_row + 1 if usual else 0
+        if in_a_row == 3:
+            return int(run.step[place]) - 2 - start
+    return None
+
+
+def _guilty(run: RecordedRun, finding: Finding) -> list[dict[str, Any]]:
+    """Return the first of the guilty, with what AdaGC does to each."""
+    rows = []
+    for guilty in finding.guilty[:_NUM_GUILTY]:
+        place = int(np.flatnonzero(run.tensor_steps == guilty.worst_step)[0])
+        column = run.keys.index(guilty.key)
+        h = run.tensors("h", slice(place, place + 1))[0, column]
+        is_cut = h < 1 and math.isfinite(guilty.norm)
+        threshold = h * guilty.norm if is_cut else math.nan
+        rows.append(
+            {
+                "key": guilty.key,
+                "layer": guilty.layer,
+                "onset": guilty.onset,
+                "step": guilty.worst_step,
+                "norm": guilty.norm,
+                "usual": guilty.usual,
+                "ratio": guilty.ratio,
+                "threshold": threshold,
+                "h": h,
+            }
+        )
+    return rows
+
+
+def _severity(event: dict[str, Any]) -> tuple[bool, bool, float]:
+    rise = event["loss"] - event["usual_loss"]
+    has_loss = "loss" in event["series"]
+    ratio = event["guilty"][0]["ratio"] if event["guilty"] else 0.0
+    size = rise if has_loss and math.isfinite(rise) else ratio
+    return event["kind"] == "nonfinite", has_loss, float(size)
+
+
+def _verdict(
+    run: RecordedRun, event: dict[str, Any] | None, num_events: int
+) -> dict[str, Any]:
+    """Return the kind of the run and a sentence."""
+    if event is None:
+        return {
+            "kind": "calm",
+            "text": f"Calm: {len(run.step):,} steps without an alarm.",
+        }
+    step, kind = event["worst_step"], event["kind"]
+    names = [g["key"] for g in event["guilty"]]
+    cause = {
+        "batch": f"{event['share']:.0%} of the tensors at once: one batch, not "
+        "one layer.",
+        "layer": f"One layer: {event['layers'][0] if names else ''}.",
+        "tensor": f"One tensor: {names[0] if names else ''}.",
+        "nonfinite": f"Inf or NaN in the gradient of "
+        f"{names[0] if names else ''}.",
+        "several": f"{event['num_guilty']} tensors, first "
+        f"{names[0] if names else ''}.",
+        "none": "No tensor left its usual norm.",
+    }[kind]
+    parts = [f"Step {step:,}: {_loss_text(event)}; {cause}"]
+    clipped = event["clipped_norm"]
+    if math.isfinite(clipped):
+        parts.append(
+            f"The clip cut the norm {event['norm']:.3g} to {clipped:.3g}."
+        )
+    if math.isfinite(event["shadow_norm"]):
+        parts.append(f"AdaGC would have left {event['shadow_norm']:.3g}.")
+    after = event["recovered_after"]
+    if after is not None and "loss" in event["series"]:
+        parts.append(
+            f"The loss was usual again after {after} "
+            f"{'step' if after == 1 else 'steps'}."
+        )
+    elif "loss" in event["series"]:
+        parts.append("The loss has not recovered.")
+    if num_events > 1:
+        parts.append(f"{num_events - 1} more events.")
+    return {"kind": kind, "text": " ".join(parts)}
+
+
+def _loss_text(event: dict[str, Any]) -> str:
+    loss, usual = event["loss"], event["usual_loss"]
+    if math.isnan(loss):
+        return "loss not recorded" if math.isnan(usual) else "loss NaN"
+    return f"loss {loss:.4g}, usual {usual:.4g}"
+
+
+def _notes(run: RecordedRun) -> list[str]:
+    """Return what holds for the whole run."""
+    notes = []
+    for alarm in run.alarms:
+        if alarm["series"] == "median_clipped_steps":
+            notes.append(
+                f"From step {alarm['start']} on less than half of the median "
+                "tensor's gradient was left for 200 steps: the threshold is "
+                "too low for calm steps, too"
+            )
+    if np.isnan(run.column("loss")).all() and len(run.step):
+        notes.append("No loss was recorded: no scalar was differentiated")
+    if not len(run.tensor_steps):
+        notes.append("No tensor was measured")
+    return notes
+
+
+# ---- pictures ---------------------------------------------------------------
+
+
+def _curves(run: RecordedRun, events: Sequence[dict[str, Any]]) -> Any:
+    """Return series with the lowest and highest value of each bin."""
+    num_bins = min(_NUM_POINTS, max(len(run.step), 1))
+    edges = np.unique(np.linspace(0, len(run.step), num_bins + 1).astype(int))
+    starts = edges[:-1]
+    found: dict[str, Any] = {"step": run.step[starts].tolist()}
+    for name in _CURVES:
+        values = run.column(name)
+        if np.isnan(values).all():
+            continue
+        low = np.where(np.isfinite(values), values, np.inf)
+        high = np.where(np.isfinite(values), values, -np.inf)
+        found[name] = {
+            "low": np.minimum.reduceat(low, starts).tolist(),
+            "high": np.maximum.reduceat(high, starts).tolist(),
+        }
+    found["marks"] = [[e["start"], e["end"]] for e in events]
+    return found
+
+
+def _heat(run: RecordedRun) -> dict[str, Any]:
+    """Return the largest norm over usual norm, by tensor and bin of steps.
+
+    A character for each: ``0`` (usual) to ``9`` (22 times or more) in steps of
+    a factor of 1.41, ``x`` for Inf or NaN, a blank for nothing known.
+    """
+    places = np.arange(len(run.tensor_steps))
+    if len(places) > _MAX_ROWS:
+        places = np.unique(
+            np.linspace(0, len(places) - 1, _MAX_ROWS).astype(int)
+        )
+    if not len(places):
+        return {"steps": [], "groups": []}
+    steps = run.tensor_steps[places]
+    norms = run.tensors("norm", places)
+    parts = np.array_split(
+        np.arange(len(places)), min(_NUM_COLUMNS, len(places))
+    )
+    past_medians: list[np.ndarray] = []
+    levels = np.full((len(run.keys), len(parts)), " ")
+    for column, part in enumerate(parts):
+        known = np.where(norms[part] > 0, norms[part], np.nan)
+        finite = np.where(np.isfinite(known), known, np.nan)
+        with np.errstate(all="ignore"):
+            past = np.stack(
+                past_medians[-_NUM_PAST_COLUMNS:] or [medians(finite)]
+            )
+            ratio = _largest(finite) / medians(past)
+            level = np.clip(np.round(2 * np.log2(ratio)), 0, 9)
+        shown = np.isfinite(level)
+        digits = np.where(shown, level, 0).astype(int)
+        lost = np.isinf(norms[part]).any(0)
+        text = np.where(shown, np.char.mod("%d", digits), " ")
+        levels[:, column] = np.where(lost, "x", text)
+        past_medians.append(medians(finite))
+    groups: dict[str, list[int]] = {}
+    for i, key in enumerate(run.keys):
+        groups.setdefault(layer_of(key), []).append(i)
+    return {
+        "steps": [int(steps[part[0]]) for part in parts],
+        "groups": [
+            {
+                "name": name,
+                "levels": "".join(
+                    _worst_level(levels[rows, c]) for c in range(len(parts))
+                ),
+                "tensors": [[run.keys[i], "".join(levels[i])] for i in rows],
+            }
+            for name, rows in groups.items()
+        ],
+    }
+
+
+def _largest(table: np.ndarray) -> np.ndarray:
+    return np.where(np.isnan(table), -np.inf, table).max(0)
+
+
+def _worst_level(levels: np.ndarray) -> str:
+    return str(max(levels.tolist(), key=" 0123456789x".index))
+
+
+# ---- settings, what to do ---------------------------------------------------
+
+
+def _settings(run: RecordedRun, session: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "optimizer": session.get("optimizer"),
+        "num_ranks": session.get("num_ranks"),
+    }
+    beta2 = session.get("beta2")
+    if beta2 is not None and beta2 < 1:
+        found["beta2"] = beta2
+        found["beta2_memory"] = 1 / (1 - beta2)
+    places = np.arange(len(run.tensor_steps))[-64:]
+    gamma = run.tensors("gamma", places)
+    if len(places) and np.isfinite(gamma[-1]).any():
+        usual = medians(run.tensors("norm", places))
+        with np.errstate(all="ignore"):
+            ratio = gamma[-1] / usual
+        stale = np.flatnonzero((ratio > _STALE) | (ratio < 1 / _STALE))
+        found["num_stale"] = len(stale)
+        found["stale"] = [run.keys[i] for i in stale[:5]]
+    return found
+
+
+def _actions(
+    run: RecordedRun, event: dict[str, Any] | None, session: dict[str, Any]
+) -> list[dict[str, str]]:
+    """Return what to do now: a title, and what to type or to read."""
+    if event is None:
+        return []
+    actions = []
+    start = event["start"]
+    checkpoint = _checkpoint_before(run.directory, start)
+    found = (
+        str(checkpoint) if checkpoint else f"the last one before step {start}"
+    )
+    actions.append({"title": "Return to a checkpoint", "text": found})
+    if not str(session.get("clip")).startswith("ClipGradByAdaGC"):
+        options = "" if _has_state(checkpoint) else "--missing-state start "
+        actions.append(
+            {
+                "title": "Switch to AdaGC there",
+                "text": f"adagc-run {options}-- COMMAND",
+            }
+        )
+    if event["samples"] and event["kind"] == "batch":
+        ranges = [
+            f"{first} to {stop - 1}" for _, (first, stop) in event["samples"]
+        ]
+        actions.append(
+            {"title": "Skip these samples", "text": ", ".join(ranges)}
+        )
+    elif event["kind"] in ("layer", "tensor"):
+        names = ", ".join(g["key"] for g in event["guilty"][:3])
+        actions.append({"title": "Look at", "text": names})
+    return actions
+
+
+def _checkpoint_before(directory: Path, step: int) -> Path | None:
+    """Return the newest checkpoint beside the record, before a step."""
+    found = {}
+    for folder in (directory.parent, directory.parent.parent):
+        for path in folder.glob("checkpoint-*"):
+            number = re.fullmatch(r"checkpoint-(\d+)", path.name)
+            if number and int(number[1]) <= step:
+                found[int(number[1])] = path
+    return found[max(found)] if found else None
+
+
+def _has_state(checkpoint: Path | None) -> bool:
+    return checkpoint is not None and any(checkpoint.glob("adagc_state*"))
+
+
+def as_json(pages: Sequence[dict[str, Any]]) -> str:
+    """Return analyses as JSON that may stand in a script of a page."""
+    text = json.dumps([*pages], allow_nan=False, separators=(",", ":"))
+    return text.replace("</", "<\\/")

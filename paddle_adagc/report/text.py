@@ -1,0 +1,97 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""An analysis as text of at most 40 lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+_NUM_EVENTS, _NUM_GUILTY = 5, 6
+
+
+def as_text(page: dict[str, Any]) -> str:
+    """Return the verdict, events, guilty tensors, what-if and what to do."""
+    return "\n".join(_lines(page))
+
+
+def _lines(page: dict[str, Any]) -> Iterator[str]:
+    yield f"{page['name']}: {page['verdict']['text']}"
+    yield (
+        f"steps {page['first_step']} to {page['last_step']}, "
+        f"{page['num_tensors']} tensors, {page['num_sessions']} sessions"
+    )
+    yield f"clip: {page['clip']}"
+    if page["shadow"]:
+        yield f"shadow: {page['shadow']}"
+    yield from (f"note: {note}" for note in page["notes"][:3])
+    if page["events"]:
+        yield ""
+        yield from _table(
+            ["event", "cause", "loss", "usual", "norm", "after the clip"],
+            [
+                [
+                    _span(e),
+                    e["kind"],
+                    *(number(e[n]) for n in ("loss", "usual_loss", "norm")),
+                    number(e["clipped_norm"]),
+                ]
+                for e in page["events"][-_NUM_EVENTS:]
+            ],
+        )
+    if page["worst"] is not None:
+        event = page["events"][page["worst"]]
+        yield ""
+        yield from _table(
+            ["tensor", "onset", "norm", "usual", "x usual", "h of AdaGC"],
+            [
+                [g["key"], str(g["onset"])]
+                + [number(g[n]) for n in ("norm", "usual", "ratio", "h")]
+                for g in event["guilty"][:_NUM_GUILTY]
+            ],
+        )
+    if rows := page.get("what_if", {}).get("rows"):
+        yield ""
+        yield from _table(
+            ["what if", "calm: clipped", "median h", "event: median h", "min"],
+            [
+                [
+                    row["case"],
+                    f"{row['calm_clipped']:.0%}",
+                    *(
+                        number(row[name])
+                        for name in (
+                            "calm_h_median",
+                            "event_h_median",
+                            "event_h_min",
+                        )
+                    ),
+                ]
+                for row in rows[:6]
+            ],
+        )
+    if page["actions"]:
+        yield ""
+    for action in page["actions"]:
+        yield f"{action['title']}: {action['text']}"
+
+
+def _span(event: dict[str, Any]) -> str:
+    last = f" to {event['end']}" if event["end"] > event["start"] else ""
+    return f"{event['start']}{last}"
+
+
+def number(value: float | None) -> str:
+    """Return a number with 3 digits; a dash for None."""
+    return "–" if value is None else f"{value:.3g}"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if i == 0 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in (head, *rows)
+    ]

@@ -1,0 +1,102 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What other settings would have done in calm steps and at an event."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from paddle_adagc.record.files import RecordedRun
+
+DEFAULTS = ("lambda_rel=1.04", "lambda_rel=1.2", "lambda_rel=2", "lambda_rel=4")
+_NUM_ROWS = 300
+_NUM_FIRST = 100
+"""First rows, in which a rule settles: they are not counted."""
+
+
+def what_if(
+    run: RecordedRun,
+    cases: Sequence[str],
+    event: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """Replay the rows before an event, or the last ones, under each case.
+
+    A case is ``lambda_rel=1.2``, arguments of AdaGC; or ``zclip`` or
+    ``zclip:z_thres=2,alpha=0.9``, another clip of the registry.
+
+    Returns:
+        ``num_rows`` and ``is_thinned``; ``rows``: for each case
+        ``calm_clipped`` (share of the tensors), ``calm_h_median``, and
+        ``event_h_median``, ``event_h_min`` (None without an event).
+
+    Raises:
+        ValueError: A case is wrong.
+    """
+    from paddle_adagc import make_clip
+    from paddle_adagc.record.replay import replay
+
+    stop, at = len(run.tensor_steps), None
+    if event is not None:
+        found = np.flatnonzero(run.tensor_steps == event["worst_step"])
+        at = int(found[0]) if len(found) else None
+        stop = int(np.searchsorted(run.tensor_steps, event["start"]))
+    places = np.arange(stop)[-_NUM_ROWS:]
+    if len(places) <= _NUM_FIRST:
+        return {"num_rows": len(places), "is_thinned": False, "rows": []}
+    is_thinned = bool((np.diff(run.tensor_steps[places]) > 1).any())
+    shown = places if at is None else np.append(places, at)
+    norms = run.tensors("norm", shown)
+    gamma = run.tensors("gamma", places[:1])[0]
+    rows = []
+    for case in cases:
+        name, values = parsed(case)
+        clip: Any = make_clip(name, **values)
+        start = gamma if name == "adagc" else None
+        h = replay(norms, clip, run.keys, start).h
+        h = np.where(norms > 0, h, np.nan)
+        calm = h[_NUM_FIRST : len(places)]
+        event_h = h[-1] if at is not None else np.array([math.nan])
+        rows.append(
+            {
+                "case": case,
+                "calm_clipped": np.nanmean(
+                    np.where(np.isnan(calm), np.nan, calm < 1)
+                ),
+                "calm_h_median": np.nanmedian(calm),
+                "event_h_median": _of(np.nanmedian, event_h),
+                "event_h_min": _of(np.nanmin, event_h),
+            }
+        )
+    return {"num_rows": len(places), "is_thinned": is_thinned, "rows": rows}
+
+
+def _of(function: Any, values: np.ndarray) -> float:
+    known = values[~np.isnan(values)]
+    return float(function(known)) if len(known) else math.nan
+
+
+def parsed(case: str) -> tuple[str, dict[str, Any]]:
+    """Return the clip's name and arguments of a case."""
+    name, has_name, text = case.partition(":")
+    if not has_name:
+        name, text = ("adagc", case) if "=" in case else (case, "")
+    values: dict[str, Any] = {}
+    for part in filter(None, text.split(",")):
+        argument, has_value, value = part.partition("=")
+        if not has_value:
+            raise ValueError(
+                f"--what-if {case}: write lambda_rel=1.2, zclip or "
+                "zclip:z_thres=2"
+            )
+        try:
+            values[argument.strip().replace("-", "_")] = json.loads(value)
+        except ValueError as error:
+            raise ValueError(
+                f"--what-if {case}: {value!r} is no number"
+            ) from error
+    return name, values

@@ -1,0 +1,233 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""adagc-run --watch: commands that know nothing of it train bit for bit."""
+
+import importlib.util
+import shutil
+import sys
+
+import numpy as np
+import paddle
+import pytest
+from adagc_lab.models.config import DecoderConfig
+from adagc_lab.models.decoder import DecoderForCausalLM
+from adagc_lab.models.pipeline import DecoderForCausalLMPipe
+from adagc_lab.models.rank_weights import initialize_weights
+from core.parallel.layouts import DENSE, Layout
+from core.parallel.ranks import run_on_ranks
+from core.parallel.training import SEED, batch
+from helpers import run_python, slow_but
+
+from paddle_adagc import ClipGradByAdaGC, load_state
+from paddle_adagc.integrations import watch
+from paddle_adagc.record import read_record
+from paddle_adagc.report.command import make_page
+
+NUM_STEPS, BAD = 300, (220, 221)
+HEAD = """
+import sys
+import numpy as np, paddle
+paddle.seed(1)
+net = paddle.nn.Sequential(*[paddle.nn.Linear(16, 16) for _ in range(3)])
+x = np.random.default_rng(0).normal(size=[300, 64, 16]).astype("float32")
+y = x[..., ::-1].copy()
+y[220:222] *= 40
+"""
+LOOP = """
+optimizer = paddle.optimizer.AdamW(
+    1e-3,
+    parameters=net.parameters(),
+    grad_clip=paddle.nn.ClipGradByGlobalNorm(1.0),
+)
+for a, b in zip(x, y):
+    for rows in (slice(32), slice(32, 64)):
+        found = net(paddle.to_tensor(a[rows]))
+        (((found - paddle.to_tensor(b[rows])) ** 2).mean() / 2).backward()
+    optimizer.step()
+    optimizer.clear_grad()
+"""
+HAPI = """
+model = paddle.Model(net)
+optimizer = paddle.optimizer.Momentum(
+    1e-2, parameters=net.parameters(), grad_clip=paddle.nn.ClipGradByNorm(1.0)
+)
+model.prepare(optimizer, paddle.nn.MSELoss())
+rows = paddle.io.TensorDataset(
+    [paddle.to_tensor(a.reshape(-1, 16)) for a in (x, y)]
+)
+model.fit(rows, batch_size=64, shuffle=False, verbose=0)
+"""
+TRAINER = """
+from {library}.trainer import Trainer, TrainingArguments
+
+class Net(paddle.nn.Layer):
+    def __init__(self):
+        super().__init__()
+        self.net = net
+
+    def forward(self, x, labels=None):
+        return ((self.net(x) - labels) ** 2).mean()
+
+class InOrder(Trainer):
+    def _get_train_sampler(self):
+        return paddle.io.BatchSampler(
+            self.train_dataset, batch_size=self.args.train_batch_size
+        )
+
+args = TrainingArguments(
+    output_dir="out", max_steps={steps}, save_steps=100, logging_steps=10,
+    per_device_train_batch_size=64, learning_rate=1e-3, device="cpu",
+    report_to=[], disable_tqdm=True{more},
+)
+rows = [dict(x=a, labels=b) for a, b in zip(
+    x.reshape(-1, 16), y.reshape(-1, 16))]
+InOrder(model=Net(), args=args, train_dataset=rows).train()
+"""
+SAVE = "\nnp.savez(sys.argv[1], *[p.numpy() for p in net.parameters()])\n"
+FORMERS = (
+    ', save_checkpoint_format="unified_checkpoint", amp_master_grad=False, '
+    'load_checkpoint_format="unified_checkpoint"'
+)
+SCRIPTS = {
+    "loop": LOOP,
+    "hapi": HAPI,
+    "paddlenlp": TRAINER.format(library="paddlenlp", steps=300, more=""),
+    "paddleformers": TRAINER.format(
+        library="paddleformers", steps=300, more=FORMERS
+    ),
+}
+
+
+def run_script(folder, *words):
+    """Run a script alone, or under ``adagc-run --watch``; give its weights."""
+    command = [*words, sys.executable] if words else []
+    command += ["train.py", "weights.npz"]
+    ended = run_python(folder, *command, PYTHONPATH=":".join(sys.path))
+    assert ended.returncode == 0, ended.stderr
+    with np.load(folder / "weights.npz") as found:
+        return [found[name] for name in found.files], ended.stderr
+
+
+WATCH = ("-m", "paddle_adagc.integrations.run", "--watch")
+
+
+@pytest.mark.parametrize("name", slow_but("loop", SCRIPTS))
+def test_an_unchanged_command(name, tmp_path):
+    if name.startswith("paddle") and importlib.util.find_spec(name) is None:
+        pytest.skip(f"{name} is not installed")
+    (tmp_path / "train.py").write_text(HEAD + SCRIPTS[name] + SAVE)
+    plain, _ = run_script(tmp_path)
+    has_trainer = name.startswith("paddle")
+    where = tmp_path / ("out/record" if has_trainer else "rec")
+    options = () if has_trainer else ("--record", "rec")
+    shutil.rmtree(tmp_path / "out", ignore_errors=True)
+    weights, printed = run_script(tmp_path, *WATCH, *options)
+    for mine, theirs in zip(weights, plain, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    assert f"adagc-report {where}" in printed
+    page = make_page(where)
+    assert page["num_steps"] == NUM_STEPS
+    event = page["events"][page["worst"]]
+    assert event["kind"] == "batch"
+    assert (event["start"], event["end"]) == BAD
+    assert event["loss"] > 20 * event["usual_loss"]
+    assert event["shadow_norm"] < event["clipped_norm"]
+    if has_trainer:
+        assert load_state(tmp_path / "out/checkpoint-200")["step"] == 200
+        assert page["actions"][0]["text"].endswith("checkpoint-200")
+
+
+def test_mistakes(tmp_path, capsys):
+    assert watch.main(["--help"]) == 0
+    assert "adagc-run --watch [--record DIR]" in capsys.readouterr().out
+    for words, message in (
+        ([], "give the command"),
+        (["--recrd", "a", "true"], "is no option of --watch"),
+        (["--record"], "lacks its value"),
+        (["--", "true"], "no process of it made a step"),
+        (["no-such-command"], "No such file"),
+    ):
+        assert watch.main(words) == 2
+        assert message in capsys.readouterr().err
+
+
+LAYOUTS = {
+    "dp2": Layout(dp=2),
+    "tp2": Layout(mp=2),
+    "v1 x2": Layout(sharding=2),
+    "v2 x2": Layout(sharding=2, split_param=True),
+    "pp2": Layout(pp=2),
+}
+
+
+def train_on_rank(layout, folder):
+    """Train twice under fleet's own clip: without a record, and with one."""
+    topology = layout.start()
+    found = []
+    for is_watched in (False, True):
+        if is_watched:
+            watch.DEFAULT = str(folder)
+            kind = paddle.optimizer.Optimizer
+            close = watch.watch(kind, lambda record: None)
+        found.append(train(layout, topology))
+    close()
+    return found
+
+
+def train(layout, topology):
+    degrees = {"tensor_parallel_degree": layout.mp}
+    config = DecoderConfig(**DENSE, **degrees)
+    kind = DecoderForCausalLMPipe if layout.pp > 1 else DecoderForCausalLM
+    bare = model = kind(config)
+    initialize_weights(model, config, SEED)
+    optimizer = paddle.optimizer.AdamW(
+        1e-3,
+        parameters=model.parameters(),
+        grad_clip=paddle.nn.ClipGradByGlobalNorm(0.5),
+    )
+    model, optimizer = layout.wrap(model, optimizer)
+    model.train()
+    for step in range(40):
+        ids, labels = layout.rows(batch(step), topology)
+        layout.backward(model, bare, optimizer, ids, labels)
+        optimizer.step()
+        optimizer.clear_grad()
+    return [parameter.numpy() for parameter in bare.parameters()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_fleet_s_own_clip_on_two_ranks(name, tmp_path):
+    ranks = run_on_ranks(
+        train_on_rank, 2, layout=LAYOUTS[name], folder=tmp_path / "a"
+    )
+    for plain, watched in ranks:
+        for mine, theirs in zip(watched, plain, strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+    run = read_record(tmp_path / "a")
+    assert run.step.tolist() == [*range(40)]
+    norms = run.tensors("norm")
+    assert np.isfinite(norms).all()
+    alone = train_alone()
+    assert {*run.keys} == {*alone}
+    columns = [alone[key] for key in run.keys]
+    np.testing.assert_allclose(norms[0], columns, rtol=1e-4, atol=1e-7)
+    assert np.isfinite(run.column("loss")).all()
+
+
+def train_alone():
+    """Norms of the first step in one process, by key."""
+    config = DecoderConfig(**DENSE)
+    model = DecoderForCausalLM(config)
+    initialize_weights(model, config, SEED)
+    layout = Layout()
+    clip = ClipGradByAdaGC()
+    clip.bind(model)
+    optimizer = paddle.optimizer.AdamW(
+        1e-3, parameters=model.parameters(), grad_clip=clip
+    )
+    ids, labels = layout.rows(batch(0), None)
+    layout.backward(model, model, optimizer, ids, labels)
+    optimizer.step()
+    tensors = clip.metrics()["tensors"]
+    return {key: numbers["norm"] for key, numbers in tensors.items()}

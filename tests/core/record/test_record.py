@@ -1,0 +1,309 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Recording changes nothing, waits for nothing, and survives kills."""
+
+import json
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import paddle
+import pytest
+from core.record.training import make_training, train
+from helpers import no_waiting_for_the_device
+
+from paddle_adagc import ClipGradByAdaGC, Record, make_clip
+from paddle_adagc.record import files, read_record
+from paddle_adagc.record.files import RecordWriter
+from paddle_adagc.record.replay import replay
+
+NUM_STEPS = 150
+CLIPS = {
+    "global norm": lambda: paddle.nn.ClipGradByGlobalNorm(0.1),
+    "norm": lambda: paddle.nn.ClipGradByNorm(0.02),
+    "value": lambda: paddle.nn.ClipGradByValue(0.01),
+    "none": lambda: None,
+    "ours": lambda: make_clip("adagc", t_start=20),
+}
+
+
+def recorded(folder, clip, steps=range(NUM_STEPS), **options):
+    """Weights of a recorded run, and its record."""
+    model, optimizer = make_training(clip)
+    record = Record(folder, optimizer, model, **options)
+    weights = train(model, optimizer, steps, record=record)
+    record.close()
+    return weights, read_record(folder)
+
+
+@pytest.mark.parametrize("name", CLIPS)
+def test_any_clip_goes_on_bit_for_bit(name, tmp_path):
+    plain = train(*make_training(CLIPS[name]()), range(NUM_STEPS))
+    weights, run = recorded(tmp_path / "a", CLIPS[name]())
+    for mine, theirs in zip(weights, plain, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    assert run.step.tolist() == [*range(NUM_STEPS)]
+    assert np.isfinite(run.column("loss")).all()
+    assert run.keys[:2] == ["0.weight", "0.bias"]
+    assert np.isfinite(run.tensors("gamma")).all()
+    norms = run.tensors("norm").astype("float64")
+    expected = np.sqrt((norms**2).sum(1))
+    assert run.column("global_grad_norm") == pytest.approx(expected, rel=1e-5)
+    assert ("clipped_grad_norm" in run.columns) == (name != "value")
+    assert ("shadow_h_min" in run.columns) == (name != "ours")
+
+
+@pytest.mark.parametrize("name", ["global norm", "norm", "none", "ours"])
+def test_norm_after_the_clip(name, tmp_path):
+    """It is computed from the norms before; here it is measured as well."""
+    clip, after = CLIPS[name](), []
+    model, optimizer = make_training(clip)
+    record = Record(tmp_path / "a", optimizer)
+    update = optimizer._create_optimization_pass
+
+    def measure(pairs, *rest, **more):
+        squares = [float(g.square().sum()) for _, g in pairs]
+        after.append(sum(squares) ** 0.5)
+        return update(pairs, *rest, **more)
+
+    for step in range(40):
+        optimizer.__dict__["_create_optimization_pass"] = measure
+        train(model, optimizer, [step], record=record)
+    record.close()
+    found = read_record(tmp_path / "a").column("clipped_grad_norm")
+    assert found == pytest.approx(after, rel=1e-4)
+
+
+def test_no_step_waits_between_two_copies(tmp_path, monkeypatch):
+    for i, name in enumerate(("global norm", "ours")):
+        model, optimizer = make_training(CLIPS[name]())
+        record = Record(tmp_path / str(i), optimizer, model, num_steps=1000)
+        train(model, optimizer, range(3), record=record)
+        loss = paddle.ones([])
+        loss.stop_gradient = False
+        for parameter in model.parameters():
+            parameter.grad = paddle.ones_like(parameter)
+        with no_waiting_for_the_device(monkeypatch):
+            for _ in range(3):
+                optimizer.step()
+                record.step(loss)
+        record.close()
+        assert len(read_record(tmp_path / str(i)).step) == 6
+
+
+def test_a_resumed_run_goes_on_in_its_record(tmp_path):
+    recorded(tmp_path, CLIPS["ours"](), range(100), num_steps=16)
+    first = read_record(tmp_path)
+    _, run = recorded(
+        tmp_path, CLIPS["ours"](), range(70, 140), start=70, num_steps=16
+    )
+    assert run.step.tolist() == [*range(140)]
+    assert run.tensor_steps.tolist() == [*range(140)]
+    old, new = first.tensors("norm"), run.tensors("norm")
+    np.testing.assert_array_equal(new[:70], old[:70])
+    assert (new[70] != old[70]).any()
+    _, run = recorded(tmp_path, CLIPS["ours"](), range(5))  # at the next step
+    assert run.step[-1] == 144
+
+
+def test_one_process_writes(tmp_path):
+    model, optimizer = make_training(None)
+    record = Record(tmp_path, optimizer)
+    with pytest.raises(FileExistsError, match="another process is writing"):
+        Record(tmp_path, optimizer)
+    record.close()
+    Record(tmp_path, optimizer).close()
+    (tmp_path / files.RECORD).write_text("{")
+    with pytest.raises(ValueError, match=r"record\.json is damaged"):
+        Record(tmp_path, optimizer)
+    with pytest.raises(TypeError, match="needs the norms"):
+        Record(tmp_path / "b", optimizer, model, shadow=make_clip("agc"))
+    with pytest.raises(FileNotFoundError, match="holds no record"):
+        read_record(tmp_path / "b")
+
+
+@pytest.mark.parametrize("name", [files.STEPS, files.TENSORS])
+def test_a_torn_end_is_cut_off(name, tmp_path):
+    recorded(tmp_path, None, range(40), num_steps=8)
+    path = tmp_path / name
+    whole = path.read_bytes()
+    end = whole[:-1].rfind(b"\n" if name == files.STEPS else b"\x93NUMPY")
+    for cut in (end + 1, end + 9, len(whole) - 1):
+        path.write_bytes(whole[:cut])
+        run = read_record(tmp_path)
+        assert run.tensors("norm").shape == (len(run.tensor_steps), 8)
+        _, run = recorded(tmp_path, None, range(4), start=36)
+        assert run.step.tolist() == [*range(40)]
+        path.write_bytes(whole)
+    if name == files.STEPS:
+        path.write_bytes(whole[:end].replace(b":", b"#") + whole[end:])
+        with pytest.raises(ValueError, match=f"{name} is damaged"):
+            read_record(tmp_path)
+
+
+def test_the_size_is_bounded(tmp_path):
+    """Rows away from the alarm are thinned; those around it stay whole."""
+    writer = RecordWriter(tmp_path, max_bytes=10**6)
+    keys = [f"layers.{i}.weight" for i in range(500)]
+    writer.index(keys)
+    rng = np.random.default_rng(0)
+    exact = {}
+    for first in range(0, 4000, 50):
+        steps = np.arange(first, first + 50)
+        norm = rng.lognormal(size=(50, 500)).astype("float32")
+        tensors = {"norm": norm, "gamma": norm / 2, "h": norm * 0 + 0.5}
+        keep = first == 1000
+        if not keep:
+            due = steps % writer.every == 0
+            steps = steps[due]
+            tensors = {n: t[due] for n, t in tensors.items()}
+        writer.append_tensors(steps.tolist(), tensors, keep=keep)
+        exact |= dict(zip(steps.tolist(), tensors["norm"], strict=True))
+        assert (tmp_path / files.TENSORS).stat().st_size <= 1.2 * 10**6
+    writer.close()
+    run = read_record(tmp_path)
+    norms = run.tensors("norm")
+    assert run.every > 8
+    assert {*range(1000, 1050)} <= {*run.tensor_steps.tolist()}
+    for step, row in zip(run.tensor_steps.tolist(), norms, strict=True):
+        tolerance = 0 if 1000 <= step < 1050 else 1 / 256
+        np.testing.assert_allclose(row, exact[step], rtol=tolerance)
+
+
+def test_a_replay_is_the_live_shadow(tmp_path):
+    _, run = recorded(tmp_path, CLIPS["global norm"](), range(500))
+    norms = run.tensors("norm")
+    found = replay(norms, ClipGradByAdaGC(lambda_abs=0.1), run.keys)
+    for name, mine in (("h", found.h), ("gamma", found.gamma)):
+        np.testing.assert_allclose(mine, run.tensors(name), rtol=1e-6)
+    gamma = run.tensors("gamma")[299]
+    later = replay(norms[300:], ClipGradByAdaGC(), run.keys, gamma)
+    np.testing.assert_allclose(later.h, run.tensors("h")[300:], rtol=1e-6)
+    looser = ClipGradByAdaGC(lambda_rel=3.0)
+    assert replay(norms[300:], looser, run.keys, gamma).h.mean() > 0.97
+    assert later.h.mean() < 0.97
+
+
+def test_a_switch_is_one_by_hand(tmp_path):
+    """From the shadow to AdaGC at step 120, and back at 140."""
+    model, optimizer = make_training(CLIPS["global norm"]())
+    record = Record(tmp_path, optimizer, model)
+    train(model, optimizer, range(120), record=record)
+    state = record.shadow.state_dict()
+    clip = record.switch()
+    train(model, optimizer, range(120, 140), record=record)
+    record.switch_back(CLIPS["global norm"]())
+    mine = train(model, optimizer, range(140, 160), record=record)
+    assert record.shadow is clip
+    record.close()
+    run = read_record(tmp_path)
+    assert run.step.tolist() == [*range(160)]
+    assert clip.num_steps == 160
+
+    model, optimizer = make_training(CLIPS["global norm"]())
+    train(model, optimizer, range(120))
+    optimizer._grad_clip = ClipGradByAdaGC()
+    optimizer._grad_clip.bind(model)
+    optimizer._grad_clip.set_state_dict(state)
+    train(model, optimizer, range(120, 140))
+    optimizer._grad_clip = CLIPS["global norm"]()
+    theirs = train(model, optimizer, range(140, 160))
+    for a, b in zip(mine, theirs, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_step_that_the_scaler_skips(tmp_path):
+    """The shadow takes it back, and the record says so."""
+    model, optimizer = make_training(None)
+    record = Record(tmp_path, optimizer, model)
+    train(model, optimizer, range(5), record=record)
+    optimizer._set_auxiliary_var("found_inf", paddle.to_tensor(True))
+    train(model, optimizer, [5], record=record)
+    optimizer._set_auxiliary_var("found_inf", None)
+    assert record.shadow.num_steps == 5
+    record.close()
+    rows = read_record(tmp_path).rows
+    assert "global_grad_norm" not in rows[5]
+    assert "global_grad_norm" in rows[4]
+
+
+def test_parameter_groups(tmp_path):
+    model, _ = make_training(None)
+    halves = [*model.parameters()][:4], [*model.parameters()][4:]
+    optimizer = paddle.optimizer.AdamW(
+        1e-3,
+        parameters=[{"params": half} for half in halves],
+        grad_clip=paddle.nn.ClipGradByGlobalNorm(1.0),
+    )
+    record = Record(tmp_path, optimizer, model)
+    train(model, optimizer, range(20), record=record)
+    record.close()
+    run = read_record(tmp_path)
+    assert (run.tensors("norm") > 0).all()
+    assert run.tensors("norm").shape == (20, 8)
+
+
+def start_training(folder, num_steps=4000, save_steps=20):
+    program = Path(__file__).with_name("training.py")
+    return subprocess.Popen(
+        [sys.executable, program, folder, str(num_steps), str(save_steps)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_20_kills(tmp_path):
+    """The record opens, lacks at most a ring, and the next run goes on."""
+    chance, known = random.Random(1), 0
+    for _ in range(20):
+        process = start_training(tmp_path)
+        saved = int(process.stdout.readline())
+        time.sleep(chance.uniform(0, 0.5))
+        process.kill()
+        process.wait()
+        saved = max([saved, *map(int, process.stdout)])
+        run = read_record(tmp_path / "record")
+        assert run.step.tolist() == [*range(run.step[-1] + 1)]
+        assert run.step[-1] + 1 >= max(saved, known - 20)
+        known = run.step[-1] + 1
+    assert len(run.sessions) == 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stop", ["terminate", "exception"])
+def test_what_is_on_the_device_is_written_at_an_end(stop, tmp_path):
+    code = (
+        "import os, signal, sys\n"
+        "from core.record.training import make_training, train\n"
+        "from paddle_adagc import Record\n"
+        "model, optimizer = make_training(None)\n"
+        "record = Record(sys.argv[1], optimizer, model)\n"
+        "train(model, optimizer, range(10), record=record)\n"
+        "if sys.argv[2] == 'terminate': os.kill(os.getpid(), signal.SIGTERM)\n"
+        "raise KeyError('a crash')\n"
+    )
+    tests = str(Path(__file__).parents[2])
+    program = f"import sys\nsys.path.insert(0, {tests!r})\n{code}"
+    ended = subprocess.run(
+        [sys.executable, "-c", program, tmp_path / "a", stop],
+        capture_output=True,
+        check=False,
+    )
+    assert ended.returncode == {"terminate": -15, "exception": 1}[stop]
+    assert read_record(tmp_path / "a").step.tolist() == [*range(10)]
+
+
+def test_files_are_plain(tmp_path):
+    """NumPy and a JSON reader suffice."""
+    recorded(tmp_path, None, range(3))
+    lines = (tmp_path / files.STEPS).read_text().splitlines()
+    assert [json.loads(line).get("step") for line in lines] == [None, 0, 1, 2]
+    with (tmp_path / files.TENSORS).open("rb") as file:
+        array = np.load(file, allow_pickle=False)
+    assert array["norm"].shape == (3, 8)
