@@ -26,6 +26,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paddle_adagc.integrations.optimizer import caller_group
+
 if TYPE_CHECKING:
     from paddle_adagc.record.recorder import Record
 
@@ -199,11 +201,21 @@ def watch(optimizer: Any, made: Callable[[Record], None]) -> Callable[[], None]:
         return object.__new__(cls)
 
     @functools.wraps(update)
-    def _apply_optimize(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if watcher.begins(self):
-            # Again, through the record that watches this optimizer now.
-            return self._apply_optimize(*args, **kwargs)
-        return update(self, *args, **kwargs)
+    def _apply_optimize(
+        self: Any,
+        loss: Any,
+        startup_program: Any,
+        params_grads: Any,
+        param_group_idx: int = 0,
+    ) -> Any:
+        param_group = caller_group()  # a clip looks for it here
+        given = (loss, startup_program, params_grads, param_group_idx)
+        is_new = watcher.begins(self)  # then go through its record
+        result = (
+            self._apply_optimize(*given) if is_new else update(self, *given)
+        )
+        del param_group
+        return result
 
     optimizer.__new__ = __new__
     optimizer._apply_optimize = _apply_optimize
