@@ -72,8 +72,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The command's exit status; 2: it made no Trainer, or a mistake here.
     """
     words = [*(sys.argv[1:] if arguments is None else arguments)]
-    if words[:1] == ["--watch"]:
-        return watch.main(words[1:])
+    if "--watch" in words[:2] and words[0] in ("--watch", "--check"):
+        words.remove("--watch")
+        return watch.main(words)
     try:
         options, command = _divided(words)
         if "help" in options:

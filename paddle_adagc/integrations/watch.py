@@ -7,6 +7,9 @@ that waits for Paddle's optimizers: the first update of one makes a
 :class:`~paddle_adagc.Record`. The loss is the sum of the scalars whose
 ``backward()`` was called since the update before: the function whose gradient
 the optimizer gets.
+
+Paddle is imported within functions: the ``sitecustomize`` imports this module
+before it.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import gc
 import importlib.machinery
 import importlib.util
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -25,8 +29,6 @@ import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from paddle_adagc.integrations.optimizer import caller_group
 
 if TYPE_CHECKING:
     from paddle_adagc.record.recorder import Record
@@ -53,24 +55,28 @@ Run any Paddle training command as it is, and record it: every step, and what
 AdaGC would have done beside the clip that acts. Then: adagc-report DIR
 
   --record DIR   folder of the record (default: OUTPUT_DIR/record with a
-                 Trainer, else {DEFAULT}); a resumed command goes on in it"""
+                 Trainer, else {DEFAULT}); a resumed command goes on in it
+  --check        say what it would do, and stop"""
 
 
 # ---- the command ------------------------------------------------------------
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run ``adagc-run --watch``; ``arguments`` come after that word.
+    """Run ``adagc-run --watch``; ``arguments`` are those without that word.
 
     Returns:
         The command's exit status; 2: nothing was recorded, or a mistake here.
     """
-    words, folder = [*arguments], ""
+    words, folder, is_check = [*arguments], "", False
     while words and words[0].startswith("-"):
         word = words.pop(0)
         name, has_value, value = word.partition("=")
         if word == "--":
             break
+        if word == "--check":
+            is_check = True
+            continue
         if word in ("-h", "--help"):
             print(_HELP)
             return 0
@@ -86,6 +92,9 @@ def main(arguments: Sequence[str]) -> int:
     if not words:
         print("adagc-run: give the command to run, or --help", file=sys.stderr)
         return 2
+    if is_check:
+        print(f"adagc-run: would record, and run {shlex.join(words)}")
+        return 0
     try:
         return _run(words, folder and os.path.abspath(folder))
     except OSError as error:
@@ -193,6 +202,8 @@ def watch(optimizer: Any, made: Callable[[Record], None]) -> Callable[[], None]:
         What closes the records; every rank calls it. A process that ends
         without it leaves the last steps of each rank.
     """
+    from paddle_adagc.integrations.optimizer import caller_group
+
     watcher = _Watcher(made)
     update = optimizer._apply_optimize
 
