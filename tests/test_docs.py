@@ -34,6 +34,7 @@ from pages import (
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.clips import registry
 from paddle_adagc.integrations import run
+from paddle_adagc.report import command as report
 
 PROXY = ROOT / "configs/proxy/llama_low_noise.yaml"
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -141,6 +142,8 @@ def test_commands_parse(page, monkeypatch):
             case ["adagc-run", *arguments]:
                 # The clip's own arguments; the command is the user's.
                 assert run.main(["--check", *arguments]) == 0
+            case ["adagc-report", *arguments]:
+                assert report.make_parser().parse_args(arguments).runs
             case ["pytest", *arguments]:
                 paths = [path for path in arguments if path.startswith("tests")]
                 assert all((ROOT / path).exists() for path in paths)

@@ -7,6 +7,9 @@ that waits for Paddle's optimizers: the first update of one makes a
 :class:`~paddle_adagc.Record`. The loss is the sum of the scalars whose
 ``backward()`` was called since the update before: the function whose gradient
 the optimizer gets.
+
+Paddle is imported within functions: the ``sitecustomize`` imports this module
+before it.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import gc
 import importlib.machinery
 import importlib.util
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -51,24 +55,28 @@ Run any Paddle training command as it is, and record it: every step, and what
 AdaGC would have done beside the clip that acts. Then: adagc-report DIR
 
   --record DIR   folder of the record (default: OUTPUT_DIR/record with a
-                 Trainer, else {DEFAULT}); a resumed command goes on in it"""
+                 Trainer, else {DEFAULT}); a resumed command goes on in it
+  --check        say what it would do, and stop"""
 
 
 # ---- the command ------------------------------------------------------------
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run ``adagc-run --watch``; ``arguments`` come after that word.
+    """Run ``adagc-run --watch``; ``arguments`` are those without that word.
 
     Returns:
         The command's exit status; 2: nothing was recorded, or a mistake here.
     """
-    words, folder = [*arguments], ""
+    words, folder, is_check = [*arguments], "", False
     while words and words[0].startswith("-"):
         word = words.pop(0)
         name, has_value, value = word.partition("=")
         if word == "--":
             break
+        if word == "--check":
+            is_check = True
+            continue
         if word in ("-h", "--help"):
             print(_HELP)
             return 0
@@ -84,6 +92,9 @@ def main(arguments: Sequence[str]) -> int:
     if not words:
         print("adagc-run: give the command to run, or --help", file=sys.stderr)
         return 2
+    if is_check:
+        print(f"adagc-run: would record, and run {shlex.join(words)}")
+        return 0
     try:
         return _run(words, folder and os.path.abspath(folder))
     except OSError as error:
@@ -191,6 +202,8 @@ def watch(optimizer: Any, made: Callable[[Record], None]) -> Callable[[], None]:
         What closes the records; every rank calls it. A process that ends
         without it leaves the last steps of each rank.
     """
+    from paddle_adagc.integrations.optimizer import caller_group
+
     watcher = _Watcher(made)
     update = optimizer._apply_optimize
 
@@ -199,11 +212,21 @@ def watch(optimizer: Any, made: Callable[[Record], None]) -> Callable[[], None]:
         return object.__new__(cls)
 
     @functools.wraps(update)
-    def _apply_optimize(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if watcher.begins(self):
-            # Again, through the record that watches this optimizer now.
-            return self._apply_optimize(*args, **kwargs)
-        return update(self, *args, **kwargs)
+    def _apply_optimize(
+        self: Any,
+        loss: Any,
+        startup_program: Any,
+        params_grads: Any,
+        param_group_idx: int = 0,
+    ) -> Any:
+        param_group = caller_group()  # a clip looks for it here
+        given = (loss, startup_program, params_grads, param_group_idx)
+        is_new = watcher.begins(self)  # then go through its record
+        result = (
+            self._apply_optimize(*given) if is_new else update(self, *given)
+        )
+        del param_group
+        return result
 
     optimizer.__new__ = __new__
     optimizer._apply_optimize = _apply_optimize

@@ -27,6 +27,7 @@ from paddle.nn.clip import ClipGradBase
 from paddle_adagc.checks import check_integer
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.integrations.optimizer import (
+    caller_group,
     innermost,
     parameters_of,
     put_into_optimizer,
@@ -364,12 +365,19 @@ def _observe(
     """Show each update's gradients, before the clip; return how to end it."""
     original = optimizer._apply_optimize
 
-    # ``on_skipped_update`` looks for a function of this name with ``self``.
-    def _apply_optimize(*args: Any, **kwargs: Any) -> Any:
-        self = optimizer
-        follow(args[2] if len(args) > 2 else kwargs["params_grads"])
-        assert self is optimizer
-        return original(*args, **kwargs)
+    # A clip that is called within looks for a function of this name, and for
+    # these variables of it and of its caller: see guards.find_caller().
+    def _apply_optimize(
+        loss: Any,
+        startup_program: Any,
+        params_grads: Any,
+        param_group_idx: int = 0,
+    ) -> Any:
+        self, param_group = optimizer, caller_group()
+        follow(params_grads)
+        result = original(loss, startup_program, params_grads, param_group_idx)
+        del self, param_group
+        return result
 
     optimizer.__dict__["_apply_optimize"] = _apply_optimize
 

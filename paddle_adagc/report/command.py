@@ -25,6 +25,16 @@ written. The page is one file that loads nothing."""
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status."""
+    options = make_parser().parse_args(arguments)
+    try:
+        return _report(options)
+    except (OSError, TypeError, ValueError) as error:
+        print(f"adagc-report: {error}", file=sys.stderr)
+        return 2
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Make the command's parser."""
     parser = argparse.ArgumentParser("adagc-report", description=_DESCRIPTION)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
     parser.add_argument("--text", action="store_true", help="print it instead")
@@ -45,12 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="FILE",
         help="the page to write (default: %(default)s)",
     )
-    options = parser.parse_args(arguments)
-    try:
-        return _report(options)
-    except (OSError, TypeError, ValueError) as error:
-        print(f"adagc-report: {error}", file=sys.stderr)
-        return 2
+    return parser
 
 
 def _report(options: argparse.Namespace) -> int:

@@ -90,8 +90,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         mistake here.
     """
     words = [*(sys.argv[1:] if arguments is None else arguments)]
-    if words[:1] == ["--watch"]:
-        return watch.main(words[1:])
+    if "--watch" in words[:2] and words[0] in ("--watch", "--check"):
+        words.remove("--watch")
+        return watch.main(words)
     try:
         options, command = _divided(words)
         if "help" in options:

@@ -19,6 +19,7 @@ from paddle_adagc import ClipGradByAdaGC, Record, make_clip
 from paddle_adagc.record import files, read_record
 from paddle_adagc.record.files import RecordWriter
 from paddle_adagc.record.replay import replay
+from paddle_adagc.record.shadow import default_shadow
 
 NUM_STEPS = 150
 CLIPS = {
@@ -174,7 +175,9 @@ def test_the_size_is_bounded(tmp_path):
 
 
 def test_a_replay_is_the_live_shadow(tmp_path):
-    _, run = recorded(tmp_path, CLIPS["global norm"](), range(500))
+    shadow = ClipGradByAdaGC(lambda_abs=0.1)
+    acting = CLIPS["global norm"]()
+    _, run = recorded(tmp_path, acting, range(500), shadow=shadow)
     norms = run.tensors("norm")
     found = replay(norms, ClipGradByAdaGC(lambda_abs=0.1), run.keys)
     for name, mine in (("h", found.h), ("gamma", found.gamma)):
@@ -205,7 +208,7 @@ def test_a_switch_is_one_by_hand(tmp_path):
 
     model, optimizer = make_training(CLIPS["global norm"]())
     train(model, optimizer, range(120))
-    optimizer._grad_clip = ClipGradByAdaGC()
+    optimizer._grad_clip = default_shadow(CLIPS["global norm"]())
     optimizer._grad_clip.bind(model)
     optimizer._grad_clip.set_state_dict(state)
     train(model, optimizer, range(120, 140))
