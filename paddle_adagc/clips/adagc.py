@@ -181,7 +181,8 @@ class ClipGradByAdaGC(TensorScalingClip):
 
     def advance(self, step: Step) -> Decision:
         """Apply Algorithm 1 to the norms of one call."""
-        self._check_overrides(step)
+        if self.overrides.awaits_tensors:
+            self._check_overrides(step)
         if self._is_adaptive(step.index):
             values: dict[str, Any]
             values = {"lambda_rel": self.lambda_rel, "beta": self.beta}
@@ -203,8 +204,7 @@ class ClipGradByAdaGC(TensorScalingClip):
 
         Where ranks hold different tensors: one gather per pattern, once.
         """
-        has_all = step.tensors.is_bound or (step.begins and self.num_steps > 0)
-        if self.overrides.awaits_tensors and has_all:
+        if step.tensors.is_bound or (step.begins and self.num_steps > 0):
             self.overrides.refuse_unused(step.keys, step.reducer.any_rank)
 
     def _is_adaptive(self, index: int) -> bool:
