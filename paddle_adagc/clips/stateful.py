@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
+import numpy as np
 import paddle
 from paddle.distributed.communication.group import Group
 from paddle.nn.clip import ClipGradBase
@@ -274,13 +275,15 @@ class StatefulClip(ClipGradBase):
             ``step``, ``global_grad_norm``, ``clipped_fraction``, ``nonfinite``
             and ``nonfinite_total`` as in :meth:`summary`, and ``tensors``: for
             the key of each tensor that had a gradient a dict of ``norm``
-            (before the clip), ``h``, and what the rule keeps.
+            (before the clip), ``h``, and what the rule carries.
         """
         rows = self._rows()
-        return self._numbers(rows.choose(rows.columns["has_gradient"]))
+        return self._numbers(rows, rows.columns["has_gradient"])
 
-    def _numbers(self, rows: Rows) -> dict[str, Any]:
-        return {"step": self.num_steps - 1, **rows.metrics()}
+    def _numbers(self, rows: Rows, shown: np.ndarray) -> dict[str, Any]:
+        tensors = rows.choose(shown).by_tensor()
+        step = self.num_steps - 1
+        return {"step": step, **rows.totals(), "tensors": tensors}
 
     @unchecked
     def snapshot(self) -> LastStep:
@@ -299,7 +302,8 @@ class StatefulClip(ClipGradBase):
         Tensors without a gradient, or with a zero gradient, are left out. In a
         distributed run every rank has to call it, and all get the same numbers.
         """
-        return self._numbers(self._rows_of_all_ranks())
+        rows = self._rows_of_all_ranks()
+        return self._numbers(rows, rows.columns["norm"] != 0)
 
     def summary(self, *, tensors: bool = False) -> dict[str, Any]:
         """Return the last optimizer step of the whole model in a few numbers.
@@ -317,12 +321,14 @@ class StatefulClip(ClipGradBase):
             ``step`` (its index, -1 before the first), ``global_grad_norm`` and
             ``clipped_grad_norm`` (L2 norms over all finite tensors before and
             after the clip), ``num_tensors`` (with a gradient that is not zero),
-            ``clipped_fraction`` (share of them with ``h < 1``),
+            ``clipped_fraction`` (share of those with a finite norm that have
+            ``h < 1``),
             ``clipped_norm_fraction`` (share of the global norm that was
             clipped), ``h_min``, ``h_p10`` and ``h_median``, ``lowest_h`` (keys
             of the most clipped tensors -> h; empty if all tensors have the same
             h), ``nonfinite`` (number of tensors with Inf or NaN),
-            ``nonfinite_total`` (over all steps of this process), ``stuck``
+            ``nonfinite_total`` (their sum over the steps of this process in
+            which the optimizer changed the weights), ``stuck``
             (keys of tensors with ``h`` below 0.01 in every summary of the last
             200 steps or more, of which a warning tells).
         """
@@ -333,7 +339,10 @@ class StatefulClip(ClipGradBase):
         reducer = self._find_reducer()
         warn_of_nonfinite(reducer.gather_if_any(bool(new), (observed, new)))
         summary = {"step": step, **rows.summary(), "stuck": stuck}
-        return summary | ({"tensors": rows.by_tensor()} if tensors else {})
+        if tensors:
+            shown = rows.choose(rows.columns["norm"] != 0)
+            summary["tensors"] = shown.by_tensor()
+        return summary
 
     def _rows(self) -> Rows:
         """Return a row per tensor of this rank."""
@@ -348,8 +357,8 @@ class StatefulClip(ClipGradBase):
                 stacklevel=4,
             )
         rows = self._rows()
-        norm = paddle.to_tensor(rows.columns["norm"])
-        counted = reducer.counted(norm).numpy() != 0
+        numbers = rows.columns["norm"] + rows.columns["nonfinite_total"]
+        counted = reducer.counted(paddle.to_tensor(numbers)).numpy() != 0
         return Rows.join(reducer.gather(rows.choose(counted)))
 
     @unchecked
