@@ -7,6 +7,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, get_args
 
 import numpy as np
@@ -14,7 +15,7 @@ import paddle
 from paddle.distributed.communication.group import Group
 from paddle.nn.clip import ClipGradBase
 
-from paddle_adagc.checks import check_choice, name_hint
+from paddle_adagc.checks import Argument, check_choice, name_hint
 from paddle_adagc.clips.gradients import NonFinite
 from paddle_adagc.clips.last_step import Call, LastStep, Reports, Rows
 from paddle_adagc.clips.memory import Memory, State
@@ -49,13 +50,14 @@ class StatefulClip(ClipGradBase):
             raise TypeError(f"{cls.__name__}: {error}{hint}") from None
         return super().__new__(cls)
 
+    nonfinite = Argument(partial(check_choice, choices=get_args(NonFinite)))
+
     optional_quantities: Sequence[str] = ()
     """Quantities that a loaded state may lack, or have without use."""
 
     def __init__(self, *, nonfinite: NonFinite = "zero") -> None:
         super().__init__()
-        check_choice("nonfinite", nonfinite, get_args(NonFinite))
-        self.nonfinite: NonFinite = nonfinite
+        self.nonfinite = nonfinite
         self.sharding_group: Group | None = None  # set by tensor fusion
         self._tensors = Tensors()
         self._memory = Memory()

@@ -181,10 +181,14 @@ def test_numbers_of_any_sequence_of_steps(steps):
     """Totals never fall, and the two ways to read them agree."""
     parameters = make_parameters([[1]] * 3)
     clip = ClipGradByAdaGC(t_start=1)
-    clip.bind(paddle.nn.ParameterList(parameters))
+    optimizer = paddle.optimizer.SGD(0.1, parameters=parameters, grad_clip=clip)
     total = 0
     for row in steps:
-        clip_arrays(clip, parameters, [None if x is None else [x] for x in row])
+        for parameter, x in zip(parameters, row, strict=True):
+            if x is not None:
+                parameter.grad = paddle.full([1], x)
+        optimizer.step()
+        optimizer.clear_grad(set_to_zero=False)
         metrics, summary = clip.metrics(), clip.summary()
         numbers = [x for x in row if x is not None]
         finite = np.isfinite(numbers)
