@@ -12,9 +12,9 @@ import math
 import operator
 import os
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,6 +22,38 @@ _SMALLEST, _LARGEST = (
     float(x) for x in (np.finfo("f4").tiny, np.finfo("f4").max)
 )
 _LARGEST_INTEGER = 2**63 - 1
+
+
+class Argument:
+    """An argument of a class, checked whenever it is set.
+
+    Args:
+        check: Takes name and value, and returns the value to hold.
+        is_fixed: It can be set once alone, by the constructor.
+    """
+
+    def __init__(
+        self, check: Callable[[str, Any], Any], *, is_fixed: bool = False
+    ) -> None:
+        self._check, self._is_fixed = check, is_fixed
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        """Take the attribute's name."""
+        self._name = name
+
+    if TYPE_CHECKING:  # else the value is found in the object
+
+        def __get__(self, instance: Any, owner: type) -> Any: ...
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        """Check the value and hold it."""
+        if self._is_fixed and self._name in vars(instance):
+            raise AttributeError(
+                f"{self._name} cannot be changed: the state of this "
+                f"{type(instance).__name__} depends on it. Make another one, "
+                "and give it the state if it fits"
+            )
+        vars(instance)[self._name] = self._check(self._name, value)
 
 
 def check_integer(name: str, value: Any, minimum: int) -> int:

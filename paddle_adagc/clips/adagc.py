@@ -8,12 +8,14 @@ import copy
 import math
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, get_args
 
 import paddle
 
 from paddle_adagc import rule
 from paddle_adagc.checks import (
+    Argument,
     check_bool,
     check_choice,
     check_decay,
@@ -101,6 +103,10 @@ class ClipGradByAdaGC(TensorScalingClip):
             ``need_clip=False``: the gradient stays as it is in every phase, Inf
             and NaN too, and is in no norm.
 
+    An argument can be changed between two steps (``clip.lambda_rel = 1.1``), on
+    every rank of a distributed run; ``init``, ``init_value``, ``strict`` and
+    ``overrides`` cannot.
+
     Raises:
         TypeError: An argument has the wrong type.
         ValueError: An argument is out of its range. In a step: a tensor matches
@@ -122,6 +128,17 @@ class ClipGradByAdaGC(TensorScalingClip):
         ['bias', 'weight']
     """
 
+    lambda_rel = Argument(check_positive)
+    lambda_abs = Argument(check_positive)
+    beta = Argument(check_decay)
+    t_start = Argument(partial(check_integer, minimum=0))
+    init = Argument(
+        partial(check_choice, choices=get_args(Init)), is_fixed=True
+    )
+    init_value = Argument(lambda _, value: value, is_fixed=True)
+    strict = Argument(check_bool, is_fixed=True)
+    overrides = Argument(lambda _, value: Overrides(value), is_fixed=True)
+
     optional_quantities: Sequence[str] = ("support",)
 
     def __init__(
@@ -138,31 +155,27 @@ class ClipGradByAdaGC(TensorScalingClip):
         overrides: Mapping[str, Mapping[str, float] | None] | None = None,
     ) -> None:
         super().__init__(nonfinite=nonfinite)
-        self.overrides = Overrides({} if overrides is None else overrides)
+        self.overrides = {} if overrides is None else overrides
         if None in self.overrides.settings.values():
             self.leaves_out = self.overrides.leaves_out
-        self.lambda_rel = check_positive("lambda_rel", lambda_rel)
-        self.lambda_abs = check_positive("lambda_abs", lambda_abs)
-        self.beta = check_decay("beta", beta)
-        self.t_start = check_integer("t_start", t_start, 0)
-        check_choice("init", init, get_args(Init))
+        self.lambda_rel, self.lambda_abs = lambda_rel, lambda_abs
+        self.beta, self.t_start, self.init = beta, t_start, init
         if init == "threshold" and self.t_start == 0:
             raise ValueError(
                 "init='threshold' looks at the first t_start steps: give "
                 "t_start of at least 1, not 0"
             )
-        self.init: Init = init
-        self.init_value = _DEFAULT_INIT_VALUE.get(init)
+        default = _DEFAULT_INIT_VALUE.get(init)
+        if init_value is not None and default is None:
+            raise ValueError(
+                f"init_value={init_value!r} has no meaning with init={init!r}"
+            )
         if init_value is not None:
-            if self.init_value is None:
-                raise ValueError(
-                    f"init_value={init_value!r} has no meaning with "
-                    f"init={init!r}"
-                )
-            self.init_value = check_positive("init_value", init_value)
+            default = check_positive("init_value", init_value)
+        self.init_value = default
         if init != "constant":
             self.step_to_compare = max(self.t_start, 1)
-        self.strict = check_bool("strict", strict)
+        self.strict = strict
         self.keep(*self._quantities())
         factors = {"": self.lambda_rel}
         for pattern, own in self.overrides.settings.items():
@@ -194,7 +207,8 @@ class ClipGradByAdaGC(TensorScalingClip):
 
     def advance(self, step: Step) -> Decision:
         """Apply Algorithm 1 to the norms of one call."""
-        self._check_overrides(step)
+        if self.overrides.awaits_tensors:
+            self._check_overrides(step)
         if self._is_adaptive(step.index):
             values: dict[str, Any]
             values = {"lambda_rel": self.lambda_rel, "beta": self.beta}
@@ -218,8 +232,7 @@ class ClipGradByAdaGC(TensorScalingClip):
 
         Where ranks hold different tensors: one gather per pattern, once.
         """
-        has_all = step.tensors.is_bound or (step.begins and self.num_steps > 0)
-        if self.overrides.awaits_tensors and has_all:
+        if step.tensors.is_bound or (step.begins and self.num_steps > 0):
             self.overrides.refuse_unused(step.keys, step.reducer.any_rank)
 
     def _is_adaptive(self, index: int) -> bool:

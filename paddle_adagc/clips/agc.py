@@ -12,7 +12,7 @@ import paddle
 from paddle import Tensor
 
 from paddle_adagc import rule
-from paddle_adagc.checks import check_positive
+from paddle_adagc.checks import Argument, check_positive
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.gradients import HALF_CLIPPED, NonFinite
 from paddle_adagc.clips.lookup import Found
@@ -61,6 +61,9 @@ class ClipGradByAGC(TensorScalingClip):
 
     needs_whole_tensors = True
 
+    lambda_rel = Argument(check_positive)
+    epsilon = Argument(check_positive)
+
     def __init__(
         self,
         lambda_rel: float = 0.01,
@@ -69,8 +72,7 @@ class ClipGradByAGC(TensorScalingClip):
         nonfinite: NonFinite = "zero",
     ) -> None:
         super().__init__(nonfinite=nonfinite)
-        self.lambda_rel = check_positive("lambda_rel", lambda_rel)
-        self.epsilon = check_positive("epsilon", epsilon)
+        self.lambda_rel, self.epsilon = lambda_rel, epsilon
 
     def check_layout(
         self, layout: Sequence[TensorLayout], topology: Topology

@@ -150,14 +150,13 @@ class TensorScalingClip(StatefulClip, abc.ABC):
         )
         if self.nonfinite == "raise":
             refuse_nonfinite(step.norm, tensors.keys, number, reducer)
-        h, state, done = Decision(*self.advance(step))
-        if done is not None:
+        decision = Decision(*self.advance(step))
+        h, state, done = step.checked(decision, memory.quantities)
+        if done is not None and h is done.h:
             if not self.is_shadow:
                 gradients.scale_(h, done.lost)
             memory = memory.after(state, done.num_nonfinite)
             return Call(found.present, done.norm, h), memory
-        if h.dtype != paddle.float32:  # of a rule with a constant of
-            h = h.astype("float32")  # the default dtype
         h, discard, counts = treat_nonfinite(
             self.nonfinite, h, step.norm, memory.num_nonfinite
         )

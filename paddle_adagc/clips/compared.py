@@ -8,12 +8,18 @@ import math
 import operator
 from collections import ChainMap
 from collections.abc import Sequence
+from functools import partial
 
 import paddle
 from paddle import Tensor
 
 from paddle_adagc import rule
-from paddle_adagc.checks import check_decay, check_integer, check_positive
+from paddle_adagc.checks import (
+    Argument,
+    check_decay,
+    check_integer,
+    check_positive,
+)
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.gradients import NonFinite
 from paddle_adagc.clips.memory import State
@@ -55,6 +61,11 @@ class ClipGradByGlobalAdaGC(GlobalNormClip):
     step that has one.
     """
 
+    lambda_rel = Argument(check_positive)
+    lambda_abs = Argument(check_positive)
+    beta = Argument(check_decay)
+    t_start = Argument(partial(check_integer, minimum=0))
+
     def __init__(
         self,
         lambda_rel: float = 1.04,
@@ -65,10 +76,8 @@ class ClipGradByGlobalAdaGC(GlobalNormClip):
         nonfinite: NonFinite = "zero",
     ) -> None:
         super().__init__(nonfinite=nonfinite)
-        self.lambda_rel = check_positive("lambda_rel", lambda_rel)
-        self.lambda_abs = check_positive("lambda_abs", lambda_abs)
-        self.beta = check_decay("beta", beta)
-        self.t_start = check_integer("t_start", t_start, 0)
+        self.lambda_rel, self.lambda_abs = lambda_rel, lambda_abs
+        self.beta, self.t_start = beta, t_start
         self.keep(
             Quantity(
                 name="gamma", start=math.inf, is_global=True, is_positive=True
@@ -125,6 +134,15 @@ class ClipGradByZClip(GlobalNormClip):
         nonfinite: As for :class:`paddle_adagc.ClipGradByAdaGC`.
     """
 
+    alpha = Argument(check_decay)
+    z_thres = Argument(check_positive)
+    max_grad_norm = Argument(
+        lambda name, value: (
+            None if value is None else check_positive(name, value)
+        )
+    )
+    warmup_steps = Argument(partial(check_integer, minimum=1))
+
     def __init__(
         self,
         alpha: float = 0.97,
@@ -135,12 +153,8 @@ class ClipGradByZClip(GlobalNormClip):
         nonfinite: NonFinite = "zero",
     ) -> None:
         super().__init__(nonfinite=nonfinite)
-        self.alpha = check_decay("alpha", alpha)
-        self.z_thres = check_positive("z_thres", z_thres)
-        self.max_grad_norm = max_grad_norm
-        if max_grad_norm is not None:
-            self.max_grad_norm = check_positive("max_grad_norm", max_grad_norm)
-        self.warmup_steps = check_integer("warmup_steps", warmup_steps, 1)
+        self.alpha, self.z_thres = alpha, z_thres
+        self.max_grad_norm, self.warmup_steps = max_grad_norm, warmup_steps
         self.keep(
             *(
                 Quantity(name=name, start=0.0, is_global=True)
@@ -203,6 +217,8 @@ class ClipGradByTensorWiseGC(TensorScalingClip):
         nonfinite: As for :class:`paddle_adagc.ClipGradByAdaGC`.
     """
 
+    lambda_abs = Argument(check_positive, is_fixed=True)
+
     def __init__(
         self,
         lambda_abs: float = 1.0,
@@ -210,7 +226,7 @@ class ClipGradByTensorWiseGC(TensorScalingClip):
         nonfinite: NonFinite = "zero",
     ) -> None:
         super().__init__(nonfinite=nonfinite)
-        self.lambda_abs = check_positive("lambda_abs", lambda_abs)
+        self.lambda_abs = lambda_abs
         self._thresholds = paddle.zeros([0], "float32")  # [num_tensors]
         self._layout_counted: Sequence[TensorLayout] | None = None
 

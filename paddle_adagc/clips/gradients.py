@@ -41,19 +41,18 @@ class GradientList:
     ) -> None:
         self._gradients = gradients
         self._segments = segments
+        self._size = segments.num_slots if segments else len(gradients)
         self._has_rows = descriptors is None and any(
             gradient is not None and gradient.is_selected_rows()
             for gradient in gradients
         )
         values = map(_values, gradients) if self._has_rows else gradients
         self._parts = split(values, segments, descriptors)
+        self.is_on_gpu = DeviceTensors in map(type, self._parts)
+        """The CUDA kernels have some of the gradients."""
+
         for part in self._parts if descriptors is not None else ():
             part.is_told = True
-
-    @property
-    def is_on_gpu(self) -> bool:
-        """Whether the CUDA kernels have some of the gradients."""
-        return DeviceTensors in map(type, self._parts)
 
     def squared_norms(self) -> Tensor:
         """Squared L2 norm of every gradient, float32 ``[num_tensors]``.
@@ -66,9 +65,7 @@ class GradientList:
             merged = (_values(g, True) for g in self._gradients)
             parts = split(merged, self._segments)
         if not parts:
-            of_units = self._segments
-            size = of_units.num_slots if of_units else len(self._gradients)
-            return paddle.zeros([size], dtype="float32")
+            return paddle.zeros([self._size], dtype="float32")
         total = parts[0].squared_norms()
         for part in parts[1:]:  # each is 0 where it has no tensor
             total = _C_ops.add(total, part.squared_norms())
@@ -81,6 +78,18 @@ class GradientList:
         neither read nor write a gradient whose ``h`` is 1. Where ``discard``,
         bool ``[num_tensors]``, is true the gradient becomes 0, Inf and NaN too.
         """
+        # Compiled code reads as many values as there are gradients.
+        for name, vector, dtype in (
+            ("h", h, paddle.float32),
+            ("discard", discard, paddle.bool),
+        ):
+            if vector is not None and (
+                vector.shape != [self._size] or vector.dtype != dtype
+            ):
+                raise ValueError(
+                    f"{name} is {vector.dtype} of shape {[*vector.shape]}: it "
+                    f"must be {dtype} of shape {[self._size]}"
+                )
         try:
             for part in self._parts:
                 part.scale_(h, discard)

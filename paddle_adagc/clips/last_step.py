@@ -63,9 +63,11 @@ class Rows:
             for i, key in enumerate(self.keys)
         }
 
-    def _totals(self, h: np.ndarray) -> dict[str, Any]:
-        norm = self.columns["norm"]
+    def totals(self) -> dict[str, Any]:
+        """Return the numbers that ``metrics()`` and ``summary()`` share."""
+        norm, h = self.columns["norm"], self.columns["h"]
         finite = np.isfinite(norm)
+        h = h[finite & (norm > 0)]
         return {
             "global_grad_norm": _norm(norm[finite]),
             "clipped_fraction": float(np.mean(h < 1)) if h.size else 0.0,
@@ -73,23 +75,19 @@ class Rows:
             "nonfinite_total": int(self.columns["nonfinite_total"].sum()),
         }
 
-    def metrics(self) -> dict[str, Any]:
-        """Return the numbers of :meth:`StatefulClip.metrics`."""
-        totals = self._totals(self.columns["h"])
-        return {**totals, "tensors": self.by_tensor()}
-
     def summary(self) -> dict[str, Any]:
         """Return the numbers of :meth:`StatefulClip.summary`."""
-        known = self.choose(np.isfinite(self.columns["norm"]))
+        norm = self.columns["norm"]
+        known = self.choose(np.isfinite(norm) & (norm > 0))
         h, norm = known.columns["h"], known.columns["norm"]
         before, after = _norm(norm), _norm(h * norm)
         lowest = sorted(zip(h.tolist(), known.keys, strict=True))
         if len(lowest) > 1 and np.ptp(h) < _SAME * h.min():
             lowest = []
         return {
-            **self._totals(h),
+            **self.totals(),
             "clipped_grad_norm": after,
-            "num_tensors": len(self.keys),
+            "num_tensors": int(np.sum(self.columns["norm"] != 0)),
             "clipped_norm_fraction": 1 - after / before if before else 0.0,
             **{
                 name: float(np.quantile(h, q)) if h.size else 1.0

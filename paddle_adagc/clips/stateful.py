@@ -8,13 +8,15 @@ import dataclasses
 import inspect
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, get_args
 
+import numpy as np
 import paddle
 from paddle.distributed.communication.group import Group
 from paddle.nn.clip import ClipGradBase
 
-from paddle_adagc.checks import check_choice, name_hint
+from paddle_adagc.checks import Argument, check_choice, name_hint
 from paddle_adagc.clips.gradients import NonFinite
 from paddle_adagc.clips.last_step import Call, LastStep, Reports, Rows
 from paddle_adagc.clips.memory import Memory, State
@@ -54,13 +56,14 @@ class StatefulClip(ClipGradBase):
             raise TypeError(f"{cls.__name__}: {error}{hint}") from None
         return super().__new__(cls)
 
+    nonfinite = Argument(partial(check_choice, choices=get_args(NonFinite)))
+
     optional_quantities: Sequence[str] = ()
     """Quantities that a loaded state may lack, or have without use."""
 
     def __init__(self, *, nonfinite: NonFinite = "zero") -> None:
         super().__init__()
-        check_choice("nonfinite", nonfinite, get_args(NonFinite))
-        self.nonfinite: NonFinite = nonfinite
+        self.nonfinite = nonfinite
         self.sharding_group: Group | None = None  # set by tensor fusion
         self._tensors = Tensors()
         self._memory = Memory()
@@ -300,13 +303,15 @@ class StatefulClip(ClipGradBase):
             ``step``, ``global_grad_norm``, ``clipped_fraction``, ``nonfinite``
             and ``nonfinite_total`` as in :meth:`summary`, and ``tensors``: for
             the key of each tensor that had a gradient a dict of ``norm``
-            (before the clip), ``h``, and what the rule keeps.
+            (before the clip), ``h``, and what the rule carries.
         """
         rows = self._rows()
-        return self._numbers(rows.choose(rows.columns["has_gradient"]))
+        return self._numbers(rows, rows.columns["has_gradient"])
 
-    def _numbers(self, rows: Rows) -> dict[str, Any]:
-        return {"step": self.num_steps - 1, **rows.metrics()}
+    def _numbers(self, rows: Rows, shown: np.ndarray) -> dict[str, Any]:
+        tensors = rows.choose(shown).by_tensor()
+        step = self.num_steps - 1
+        return {"step": step, **rows.totals(), "tensors": tensors}
 
     @unchecked
     def snapshot(self) -> LastStep:
@@ -325,7 +330,8 @@ class StatefulClip(ClipGradBase):
         Tensors without a gradient, or with a zero gradient, are left out. In a
         distributed run every rank has to call it, and all get the same numbers.
         """
-        return self._numbers(self._rows_of_all_ranks())
+        rows = self._rows_of_all_ranks()
+        return self._numbers(rows, rows.columns["norm"] != 0)
 
     def summary(self, *, tensors: bool = False) -> dict[str, Any]:
         """Return the last optimizer step of the whole model in a few numbers.
@@ -343,12 +349,14 @@ class StatefulClip(ClipGradBase):
             ``step`` (its index, -1 before the first), ``global_grad_norm`` and
             ``clipped_grad_norm`` (L2 norms over all finite tensors before and
             after the clip), ``num_tensors`` (with a gradient that is not zero),
-            ``clipped_fraction`` (share of them with ``h < 1``),
+            ``clipped_fraction`` (share of those with a finite norm that have
+            ``h < 1``),
             ``clipped_norm_fraction`` (share of the global norm that was
             clipped), ``h_min``, ``h_p10`` and ``h_median``, ``lowest_h`` (keys
             of the most clipped tensors -> h; empty if all tensors have the same
             h), ``nonfinite`` (number of tensors with Inf or NaN),
-            ``nonfinite_total`` (over all steps of this process), ``stuck``
+            ``nonfinite_total`` (their sum over the steps of this process in
+            which the optimizer changed the weights), ``stuck``
             (keys of tensors with ``h`` below 0.01 in every summary of the last
             200 steps or more, of which a warning tells).
         """
@@ -359,7 +367,10 @@ class StatefulClip(ClipGradBase):
         reducer = self._find_reducer()
         warn_of_nonfinite(reducer.gather_if_any(bool(new), (observed, new)))
         summary = {"step": step, **rows.summary(), "stuck": stuck}
-        return summary | ({"tensors": rows.by_tensor()} if tensors else {})
+        if tensors:
+            shown = rows.choose(rows.columns["norm"] != 0)
+            summary["tensors"] = shown.by_tensor()
+        return summary
 
     def _rows(self) -> Rows:
         """Return a row per tensor of this rank."""
@@ -374,8 +385,8 @@ class StatefulClip(ClipGradBase):
                 stacklevel=4,
             )
         rows = self._rows()
-        norm = paddle.to_tensor(rows.columns["norm"])
-        counted = reducer.counted(norm).numpy() != 0
+        numbers = rows.columns["norm"] + rows.columns["nonfinite_total"]
+        counted = reducer.counted(paddle.to_tensor(numbers)).numpy() != 0
         return Rows.join(reducer.gather(rows.choose(counted)))
 
     @unchecked

@@ -6,9 +6,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+import paddle
 from paddle import Tensor
 
 from paddle_adagc import rule
@@ -16,14 +19,18 @@ from paddle_adagc.clips.memory import State
 from paddle_adagc.clips.tensors import Tensors
 from paddle_adagc.kernels.cuda import adaptive_step
 from paddle_adagc.parallel.reduce import Reducer
+from paddle_adagc.state import Quantity
+
+VALUES = "PADDLE_ADAGC_CHECK_VALUES"
+"""Environment variable: 1 checks the values of every decision, too."""
 
 
 class Decision(NamedTuple):
     """What a rule decides about one call."""
 
     h: Tensor
-    """Factor of each gradient, float32 ``[num_tensors]``. Of no consequence
-    where the norm is not finite."""
+    """Factor of each gradient, float32 ``[num_tensors]``, from 0 to 1. Of no
+    consequence where the norm is not finite."""
 
     state: State
     """New value of each quantity that the rule carries."""
@@ -99,3 +106,59 @@ class Step:
         h = rule.adaptive_scale(self.norm, gamma, lambda_rel)
         average = rule.moving_average(h * self.norm, gamma, beta)
         return Decision(h, {"gamma": average})
+
+    def checked(
+        self, decision: Decision, quantities: Sequence[Quantity]
+    ) -> Decision:
+        """Return a decision in float32; refuse another form than announced.
+
+        Nothing here waits for the device, unless the environment sets
+        :data:`VALUES` to 1: the values of ``h`` are then checked, too.
+        """
+        h, state, by_kernel = decision
+        size = self.squared_norm.shape[0]
+        h, new = _float32("h", h, [size]), {}
+        for quantity in quantities:
+            name = quantity.name
+            if name in state:
+                shape = [1] if quantity.is_global else [size]
+                new[name] = _float32(name, state[name], shape)
+            elif quantity.absent is None:
+                raise ValueError(
+                    f"advance() returns no {name!r}, which keep() declared: "
+                    f"return step.state[{name!r}] to leave it as it is"
+                )
+        if len(new) < len(state):
+            raise ValueError(
+                f"advance() returns {sorted(state.keys() - new.keys())}, which "
+                "keep() did not declare"
+            )
+        if os.environ.get(VALUES) == "1":
+            self._check_values(h)
+        return Decision(h, new, by_kernel)
+
+    def _check_values(self, h: Tensor) -> None:
+        factors = h.numpy()
+        is_right = (factors >= 0) & (factors <= 1)
+        for index in np.flatnonzero(np.isfinite(self.norm.numpy()) & ~is_right):
+            raise ValueError(
+                f"advance() returns h={factors[index]} for "
+                f"{self.keys[index]!r}: it must be between 0 and 1"
+            )
+
+
+def _float32(name: str, vector: Any, shape: list[int]) -> Tensor:
+    """Refuse what is no vector of this shape; a rule may have made it float64.
+
+    Of a constant of the default dtype, for example.
+    """
+    if not isinstance(vector, Tensor):
+        raise ValueError(f"advance() returns {name}={vector!r}, no tensor")
+    if vector.dtype == paddle.float32 and vector.shape == shape:
+        return vector
+    if vector.shape != shape or not vector.is_floating_point():
+        raise ValueError(
+            f"advance() returns {name} of shape {[*vector.shape]} and "
+            f"{vector.dtype}: it must be float32 of shape {shape}"
+        )
+    return vector.astype("float32")

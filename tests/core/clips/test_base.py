@@ -8,6 +8,8 @@ import numpy as np
 import paddle
 import pytest
 from helpers import clip_arrays, make_parameters
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from paddle_adagc import ClipGradByAdaGC, ClipGradByAGC, ClipGradByZClip
 
@@ -160,6 +162,46 @@ def test_summary_and_metrics_of_the_whole_model():
     assert [*tensors] == [p.name for p in parameters[:3]]
     assert tensors[lost]["h"] == 0.0
     assert [*clip.metrics()["tensors"]] == [p.name for p in parameters]
+
+
+SHARED = {"global_grad_norm", "clipped_fraction", "nonfinite"}
+norms = st.sampled_from([None, 0.0, 0.5, 30.0, np.nan, np.inf])
+
+
+rows = st.tuples(norms, norms, norms).filter(lambda row: {*row} != {None})
+
+
+@given(st.lists(rows, min_size=1, max_size=8))
+@settings(
+    deadline=None,
+    max_examples=15,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+def test_numbers_of_any_sequence_of_steps(steps):
+    """Totals never fall, and the two ways to read them agree."""
+    parameters = make_parameters([[1]] * 3)
+    clip = ClipGradByAdaGC(t_start=1)
+    optimizer = paddle.optimizer.SGD(0.1, parameters=parameters, grad_clip=clip)
+    total = 0
+    for row in steps:
+        for parameter, x in zip(parameters, row, strict=True):
+            if x is not None:
+                parameter.grad = paddle.full([1], x)
+        optimizer.step()
+        optimizer.clear_grad(set_to_zero=False)
+        metrics, summary = clip.metrics(), clip.summary()
+        numbers = [x for x in row if x is not None]
+        finite = np.isfinite(numbers)
+        assert metrics["nonfinite"] == np.sum(~finite)
+        total += np.sum(~finite)
+        assert metrics["nonfinite_total"] == total
+        for name in {*SHARED, "nonfinite_total"}:
+            assert metrics[name] == summary[name]
+        known = [t for t in metrics["tensors"].values() if t["norm"] != 0]
+        assert summary["num_tensors"] == len(known)
+        h = [t["h"] for t in known if np.isfinite(t["norm"])]
+        clipped = np.mean(np.array(h) < 1) if h else 0
+        assert summary["clipped_fraction"] == clipped
 
 
 @pytest.mark.parametrize("warm_up", [1e-4, 1.0])

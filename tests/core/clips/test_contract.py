@@ -98,7 +98,7 @@ def test_non_finite_gradient_becomes_zero(make, value):
             assert kept_of(clip, parameters[0].name) == before
             metrics = clip.metrics()
             assert metrics["nonfinite"] == 1
-            assert metrics["clipped_fraction"] == 0.5
+            assert metrics["clipped_fraction"] == 0.0  # of the finite ones
             assert metrics["tensors"][parameters[0].name]["h"] == 0.0
             norm = metrics["global_grad_norm"]
             assert norm == pytest.approx(1e-7 * np.sqrt(2))
@@ -308,6 +308,90 @@ def test_factors_may_have_another_dtype():
         Half(), make_parameters(SHAPES), [np.ones(4), np.ones(6)]
     )
     assert_equal(clipped, [np.full(4, 0.5), np.full(6, 0.5)])
+
+
+class Returns(ClipGradByAdaGC):
+    """A rule of its own, on what AdaGC carries."""
+
+    def __init__(self, decide, **values):
+        super().__init__(t_start=0, strict=True, **values)
+        self.decide = decide
+
+    def arguments(self):
+        return {}
+
+    def advance(self, step):
+        return self.decide(step.norm, step.state["gamma"])
+
+
+WRONG = {
+    r"h of shape \[1\]": lambda n, g: (n[:1], {"gamma": g}),
+    r"h of shape \[2, 1\]": lambda n, g: (n.reshape([2, 1]), {"gamma": g}),
+    r"h of shape \[3\]": lambda n, g: (paddle.ones([3]), {"gamma": g}),
+    "h of .*int64: it must be float32": (
+        lambda n, g: (paddle.ones([2], "int64"), {"gamma": g})
+    ),
+    "h=1.0, no tensor": lambda n, g: (1.0, {"gamma": g}),
+    "returns no 'gamma'.*to leave it": lambda n, g: (n, {}),
+    r"returns \['mean'\], which keep": (
+        lambda n, g: (n, {"gamma": g, "mean": g})
+    ),
+    r"gamma of shape \[1\]": lambda n, g: (n, {"gamma": g[:1]}),
+    "gamma of .*bool": lambda n, g: (n, {"gamma": g > 0}),
+    "gamma=None": lambda n, g: (n, {"gamma": None}),
+}
+WRONG_VALUES = (np.nan, -1.0, 1.5)
+
+
+@pytest.mark.parametrize("nonfinite", ["zero", "raise", "propagate"])
+def test_a_wrong_decision_is_refused_before_it_does_anything(nonfinite):
+    parameters = make_parameters([[2]] * 2)
+    for message, decide in WRONG.items():
+        clip = Returns(decide, nonfinite=nonfinite)
+        pairs = [(p, paddle.full([2], 3.0)) for p in parameters]
+        with pytest.raises(ValueError, match=message):
+            clip(pairs)
+        assert [g.tolist() for _, g in pairs] == [[3.0, 3.0]] * 2
+        assert clip.num_steps == 0
+
+
+@pytest.mark.parametrize("value", WRONG_VALUES)
+def test_values_of_a_decision_are_checked_if_wished(monkeypatch, value):
+    def decide(norm, gamma):
+        return paddle.full_like(norm, value), {"gamma": gamma}
+
+    parameters, ones = make_parameters([[2]]), [np.ones(2)]
+    clip_arrays(Returns(decide), parameters, ones)
+    monkeypatch.setenv("PADDLE_ADAGC_CHECK_VALUES", "1")
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        clip_arrays(Returns(decide), parameters, ones)
+
+
+@every_clip
+def test_decisions_of_our_rules_have_right_values(monkeypatch, make):
+    monkeypatch.setenv("PADDLE_ADAGC_CHECK_VALUES", "1")
+    clipped_series(make(), make_parameters(SHAPES))
+
+
+def test_whoever_replaces_the_rule_replaces_its_kernel_too():
+    """Also a rule that changes what AdaGC decides, by a kernel on a GPU."""
+
+    class Half(ClipGradByAdaGC):
+        def advance(self, step):
+            decision = super().advance(step)
+            return decision._replace(h=0.5 * decision.h)
+
+    def half(norm, gamma):
+        return paddle.full_like(norm, 0.5), {"gamma": gamma}
+
+    nan = np.array([np.nan, 1.0])
+    for make in (Half, partial(Returns, half)):
+        clip = make(t_start=0) if make is Half else make()
+        parameters = make_parameters([[2], [2]])
+        for _ in range(3):
+            clipped = clip_arrays(clip, parameters, [np.ones(2), nan])
+        assert_equal(clipped, [np.full(2, 0.5), np.zeros(2)])
+        assert clip.metrics()["nonfinite_total"] == 3
 
 
 @pytest.fixture

@@ -176,3 +176,16 @@ def test_tensor_with_h_of_1_is_not_touched(backend):
     bits = paddle.full([9], 0x7FA00001, "int32")
     GradientList([bits.view("float32")]).scale_(paddle.to_tensor([1.0]), None)
     assert bits.tolist() == [0x7FA00001] * 9
+
+
+@pytest.mark.parametrize("size", [0, 1, 3])
+def test_vectors_of_another_length_are_refused(size):
+    """Before compiled code reads memory that is not theirs."""
+    listed = GradientList([paddle.ones([4]), paddle.ones([2])])
+    factors = paddle.ones([size])
+    with pytest.raises(ValueError, match=r"h is .* shape \[2\]"):
+        listed.scale_(factors, None)
+    with pytest.raises(ValueError, match=r"discard is .* shape \[2\]"):
+        listed.scale_(paddle.ones([2]), factors > 0)
+    with pytest.raises(ValueError, match=r"h is .*float64"):
+        listed.scale_(paddle.ones([2], "float64"), None)

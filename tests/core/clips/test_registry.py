@@ -148,3 +148,38 @@ BAD = {
 def test_bad_arguments(name, arguments, error, message):
     with pytest.raises(error, match=message):
         make_clip(name, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("name", "argument", "value", "kind"),
+    [
+        ("adagc", "lambda_rel", -1, ValueError),
+        ("adagc", "lambda_rel", "1.04", TypeError),
+        ("adagc", "beta", 1.0, ValueError),
+        ("adagc", "t_start", -1, ValueError),
+        ("adagc", "nonfinite", "drop", ValueError),
+        ("adagc", "init", "constant", AttributeError),
+        ("adagc", "strict", True, AttributeError),
+        ("adagc", "overrides", {}, AttributeError),
+        ("agc", "epsilon", 0, ValueError),
+        ("zclip", "alpha", 1.5, ValueError),
+        ("zclip", "max_grad_norm", -1.0, ValueError),
+        ("global_adagc", "beta", -0.1, ValueError),
+        ("tensor_wise", "lambda_abs", 2.0, AttributeError),
+    ],
+)
+def test_an_argument_is_checked_when_it_is_set(name, argument, value, kind):
+    clip = make_clip(name)
+    before = clip.state_dict()["config"]
+    with pytest.raises(kind, match=argument):
+        setattr(clip, argument, value)
+    assert clip.state_dict()["config"] == before
+
+
+def test_an_argument_can_be_changed_between_two_steps():
+    clip = make_clip("adagc", t_start=0)
+    parameters = make_parameters([[1]])
+    clip_arrays(clip, parameters, [np.ones(1)])
+    clip.lambda_rel = 3
+    assert clip.state_dict()["config"]["lambda_rel"] == 3.0
+    assert clip_arrays(clip, parameters, [np.full(1, 9.0)]) == [3.0]

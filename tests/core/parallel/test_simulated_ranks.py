@@ -247,6 +247,32 @@ def test_ranks_act_as_one_process(monkeypatch, case, init):
         assert ranks.calls[rank] == warm_up * 6 + adaptive * 6
 
 
+@pytest.mark.parametrize("axis", ["sharding", "pipe", "data"])
+def test_totals_never_fall_and_are_those_of_all_ranks(monkeypatch, axis):
+    """Though a tensor with past NaN has no gradient in some steps."""
+    steps = [(1, 1), (np.nan, 1), (None, 1), (1, np.nan), (None, None), (1, 1)]
+
+    def work(rank):
+        parameters = make_parameters([[1], [1]])
+        clip = ClipGradByAdaGC()
+        layout = {
+            parameter.name: TensorLayout(key=key)
+            for parameter, key in zip(parameters, "ab", strict=True)
+        }
+        clip._tensors.bind(layout)
+        totals = []
+        for row in steps:
+            mine = [rank, 1 - rank] if axis == "data" else [rank]
+            given = [(parameters[i], row[i]) for i in sorted(mine)]
+            arrays = [None if x is None else np.array([x]) for _, x in given]
+            clip_arrays(clip, [p for p, _ in given], arrays)
+            totals.append(clip.summary()["nonfinite_total"])
+        return totals
+
+    found = Ranks(monkeypatch, along(axis)).run(work)
+    assert found == [[0, 1, 1, 2, 2, 2]] * 2
+
+
 def test_a_pattern_may_match_other_ranks_tensors_alone(monkeypatch):
     keys = [["norm"], ["norm", "0.router.weight"]]
 
