@@ -224,7 +224,7 @@ def needs_an_argument(self, folder):
 def test_a_model_s_own_state_dict_changes_no_key(state_dict):
     model = make_model()
     vars(model)["state_dict"] = state_dict.__get__(model)
-    assert bound_clip(model)._table.keys == KEYS
+    assert bound_clip(model)._tensors.keys == KEYS
 
 
 def test_a_state_saved_unbound_loads_into_a_bound_clip():

@@ -12,6 +12,7 @@ from pathlib import Path
 import paddle
 import pytest
 from helpers import clip_arrays, make_parameters
+from paddle.nn import ClipGradByGlobalNorm
 
 from paddle_adagc import ClipGradByAdaGC, load_state, save_state
 from paddle_adagc.integrations import checkpoints
@@ -289,6 +290,54 @@ def called_back(output_dir, **arguments):
     made = Trainer(output_dir, callbacks=[callback], **arguments)
     made.clip = callback.clip
     return made
+
+
+class OfErniekit(Trainer):
+    """Of the shape of erniekit 1.3's, which make and replace their clips.
+
+    So do those of ERNIE's own pre-training.
+    """
+
+    def create_optimizer(self, lr_scheduler=None):
+        own = type("ClipGradForMOEByGlobalNorm", (ClipGradByGlobalNorm,), {})
+        norm = self.args.max_grad_norm
+        self.optimizer = paddle.optimizer.AdamW(
+            parameters=self.model.parameters(),
+            grad_clip=own(norm) if norm > 0 else None,
+        )
+        if self.optimizer._grad_clip is not None:
+            self.optimizer._grad_clip = own(norm)
+        return self.optimizer
+
+    def train(self, resume_from_checkpoint=None, ignore_keys_for_eval=None):
+        self.create_optimizer_and_scheduler(num_training_steps=1)
+        loop = self._inner_training_loop
+        return loop(2, resume_from_checkpoint=resume_from_checkpoint)
+
+
+@pytest.mark.parametrize("way", ["mixin", "callback"])
+def test_trainers_of_erniekit_s_shape_clip_and_resume(way, tmp_path):
+    def make(folder, **arguments):
+        clip = ClipGradByAdaGC(t_start=1)
+        arguments = {"log_global_grad_norm": True, **arguments}
+        if way == "mixin":
+            kind = type("Clipping", (ClippingMixin, OfErniekit), {})
+            return clip, kind(tmp_path / folder, clip=clip, **arguments)
+        callback = ClippingCallback(clip)
+        callback._make_reporters = lambda *args: None
+        return clip, OfErniekit(
+            tmp_path / folder, callbacks=[callback], **arguments
+        )
+
+    clip, trainer = make("a", max_steps=2)
+    trainer.train()
+    assert trainer.optimizer._grad_clip is clip
+    assert clip.num_steps == 2
+    if way == "mixin":
+        assert trainer.logged["global_grad_norm"] > 0
+    again, trainer = make("b")
+    trainer.train(str(tmp_path / "a/checkpoint-2"))
+    assert gamma_of(again) == gamma_of(clip)
 
 
 BOTH = pytest.mark.parametrize("make", [clipping, called_back])
