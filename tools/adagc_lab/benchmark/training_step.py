@@ -20,7 +20,7 @@ from adagc_lab.data.datasets import collate_batch
 from adagc_lab.extensions import make_clip
 from adagc_lab.markdown import markdown_table
 from adagc_lab.report.formatting import format_quartiles
-from adagc_lab.train.config import RunConfig
+from adagc_lab.train.config import OptimizerConfig, RunConfig
 from adagc_lab.train.optimizers import make_optimizer
 from adagc_lab.train.tasks import PretrainTask, make_task
 from paddle_adagc.clips.base import TensorScalingClip
@@ -42,7 +42,11 @@ def compare(config: RunConfig, num_steps: int) -> dict[str, list[float]]:
     the clip -> seconds of each step: forward, backward and optimizer.
     """
     task = make_task(config)
-    copies = {n: _copy(task, config, clip) for n, clip in CLIPS.items()}
+    rate = config.schedule.learning_rate
+    copies = {
+        name: _copy(task, config.optimizer, rate, clip)
+        for name, clip in CLIPS.items()
+    }
     total = _T_START + num_steps
     batches = tqdm(_batches(task, total), total=total, leave=False, unit="step")
     return take_turns(copies, batches, _T_START)
@@ -63,18 +67,21 @@ def to_markdown(seconds: Mapping[str, Sequence[float]]) -> str:
 
 
 def _copy(
-    task: PretrainTask, config: RunConfig, settings: dict[str, Any] | None
+    task: PretrainTask,
+    settings: OptimizerConfig,
+    learning_rate: float,
+    clip_settings: dict[str, Any] | None,
 ) -> Contender:
     with paddle.utils.unique_name.guard():
         model = task.build_model()
     model.train()
-    clip = None if settings is None else make_clip(**settings)
+    clip = None if clip_settings is None else make_clip(**clip_settings)
     if isinstance(clip, TensorScalingClip):
         clip.bind(model)
     optimizer = make_optimizer(
-        config.optimizer,
+        settings,
         model,
-        config.schedule.learning_rate,
+        learning_rate,
         grad_clip=clip,
         multi_precision=False,
     )
