@@ -42,9 +42,13 @@ def in_layout(name, overrides=()):
     return with_parallel(config, ParallelConfig(**LAYOUTS[name]))
 
 
+def plan_ranks(config):
+    return dry_run.plan_ranks(make_task(config), config.clip)
+
+
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_equals_the_table_counted_on_real_processes(name):
-    rank = dry_run.plan_ranks(in_layout(name))[0]
+    rank = plan_ranks(in_layout(name))[0]
     global_gc, warm_up, adaptive = map(count, rank.steps.values())
     table = to_markdown(
         [
@@ -93,7 +97,7 @@ def test_equals_the_ledger_on_real_ranks(name, tmp_path):
         name=name,
         overrides=overrides,
     )
-    plans = dry_run.plan_ranks(config)
+    plans = plan_ranks(config)
     assert len(plans) == config.parallel.pp
     planned = []
     for plan in plans:
@@ -111,8 +115,7 @@ def rows(entries):
 
 
 def test_groups_of_a_rank_are_fleets():
-    config = in_layout("EP2 x V2 x4")
-    with dry_run.as_rank(config, 3):
+    with dry_run.as_rank(make_task(in_layout("EP2 x V2 x4")), 3):
         groups = fleet.get_hybrid_communicate_group()
         assert groups.get_sharding_parallel_group().ranks == [0, 1, 2, 3]
         assert groups.get_expert_parallel_group().ranks == [2, 3]
@@ -124,8 +127,9 @@ def test_a_full_size_model_takes_no_memory():
     config = dataclasses.replace(
         in_layout("TP2"), model={"preset": "llama2-7b"}
     )
-    with dry_run.as_rank(config, 0):
-        model = dry_run.build_without_memory(config)
+    task = make_task(config)
+    with dry_run.as_rank(task, 0):
+        model = dry_run.build_without_memory(task)
     assert not any(p._is_initialized() for p in model.parameters())
     layout = read_layout(model).values()
     assert sum(math.prod(t.shape) for t in layout) == 3_369_340_928
@@ -145,10 +149,10 @@ def test_leaves_no_trace(monkeypatch):
         for name in ("all_reduce", "get_rank", "new_group", "is_initialized")
     }
     attributes = dict(fleet.fleet.__dict__)
-    dry_run.plan_ranks(in_layout("TP2 x PP2"))
+    plan_ranks(in_layout("TP2 x PP2"))
     wrong = in_layout("TP2", ["model.num_key_value_heads=1"])
     with pytest.raises(ValueError, match="num_key_value_heads=1 is not a mult"):
-        dry_run.plan_ranks(wrong)
+        plan_ranks(wrong)
     for name, function in functions.items():
         assert getattr(paddle.distributed, name) is function
     assert fleet.fleet.__dict__ == attributes

@@ -32,8 +32,8 @@ ERNIE = CONFIGS / "ernie_10b_a1.4b_fp8/adagc.yaml"
 def test_ernie_recipe():
     with mock.patch.object(plan, "SIZES", (8, 32, 512)):
         ernie = plan.plan_run(ERNIE)
-    assert ernie.task.config.parallel.num_processes == 256
-    assert ernie.task.config.global_batch == 4096
+    assert ernie.config.parallel.num_processes == 256
+    assert ernie.config.global_batch == 4096
     # 25 layers x (qkv, o, 2 norms, router, 2 each of 49 experts) + 3
     assert ernie.of_formers == (25 * 103 + 3, 3853, 3828)
     assert len(ernie.ranks) == 4
@@ -123,10 +123,11 @@ def run(optimizer="adamw", precision="float32", **parallel):
     ],
 )
 def test_memory(optimizer, precision, weights, states):
-    task = mock.Mock(config=run(optimizer, precision))
+    config = run(optimizer, precision)
+    task = mock.Mock(train=config.train, parallel=config.parallel)
     task.activation_bytes.return_value = 7
     rank = RankPlan(0, tuple(TENSORS), frozenset("a"), {})
-    memory = costs.rank_memory(rank, 0, task, recompute=False)
+    memory = costs.rank_memory(rank, 0, task, optimizer, recompute=False)
     found = dataclasses.astuple(memory)
     assert found == (290 * weights, 290 * 4, states, 7)
     assert memory.total == sum(found)

@@ -5,6 +5,7 @@
 from pathlib import Path
 
 import pytest
+from adagc_lab.extensions import make_clip
 from adagc_lab.reproduce.grid import (
     as_json,
     digest,
@@ -32,6 +33,12 @@ def test_shipped_grids_are_valid(path, tmp_path):
         cells = make_runs(experiment, path, tmp_path)
         assert len({cell.name for cell in cells}) == len(cells)
         assert len({cell.directory for cell in cells}) == len(cells)
+        for cell in cells[: len(cells) // len(experiment.seeds)]:
+            if cell.method in target.former:
+                with pytest.raises(ValueError, match=r"takes no|preset must"):
+                    make_clip(**cell.config.clip)
+            else:
+                make_clip(**cell.config.clip)
 
 
 def test_cells_are_paired(grid_file):

@@ -104,6 +104,15 @@ def test_targets_share_their_runs(write_grid, finish):
     assert len(runs.begun) == 6
 
 
+def test_former_methods_are_not_run(write_grid, finish):
+    runs = FakeRuns()
+    path = write_grid("grid.yaml")
+    path.write_text(path.read_text() + "former: [AdaGC]\n")
+    (done,) = finish(runs, path)
+    assert {run.method for run in runs.begun} == {"GlobalGC"}
+    assert done.result.experiments[0].methods == ["GlobalGC"]
+
+
 @pytest.mark.slow
 def test_real_runs_are_paired_resumed_and_reported(write_grid, tmp_path):
     tensor = "model.embed_tokens.weight"

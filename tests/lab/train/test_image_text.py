@@ -5,10 +5,12 @@
 import numpy as np
 import paddle
 import pytest
+from adagc_lab.extensions import make_clip
 from adagc_lab.models.vision_text import MAX_LOGIT_SCALE
 from adagc_lab.record.files import RunRecord
 from adagc_lab.train.parse import load_config, merged, parse_config
 from adagc_lab.train.run import build_trainer
+from adagc_lab.train.tasks import make_task
 from core.parallel.ranks import run_on_ranks
 from lab.train import runs
 
@@ -75,7 +77,9 @@ def test_tar_shards_are_resumed_in_the_middle(tmp_path):
 def test_logit_scale_is_clamped_after_every_step(tmp_path, monkeypatch):
     train = {"max_steps": 3, "save_every": 0, "output_dir": str(tmp_path)}
     values = make_values(train=train, record={"tensors": False})
-    trainer = build_trainer(parse_config(values))
+    config = parse_config(values)
+    clip = make_clip(**config.clip)
+    trainer = build_trainer(config, make_task(config), clip)
     scales = []
     encode = type(trainer.model).encode_text
 
@@ -134,7 +138,7 @@ LABELS = {"kind": "shuffled_labels", "start": 1}
 def test_what_clip_cannot_do_is_refused(changes, message):
     values = make_values(record={"tensors": False}, **changes)
     with pytest.raises(ValueError, match=message):
-        build_trainer(parse_config(values))
+        make_task(parse_config(values)).build_datasets(1)
 
 
 def test_recipes_hold_the_paper_s_values_and_the_proxy_the_recipe_s():

@@ -86,8 +86,8 @@ def test_base_files_are_changed_in_order_not_copied(file, tmp_path):
 def test_naming_a_preset_takes_its_lambda_rel():
     kept = {"name": "adagc", "t_start": 50}
     for change in (
-        {"preset": "robust"},
-        {"preset": "robust", "lambda_rel": 3},
+        {"preset": "release"},
+        {"preset": "release", "lambda_rel": 3},
         {"lambda_rel": 3},
     ):
         old = {"clip": {**kept, "lambda_rel": 1.04}}

@@ -30,12 +30,14 @@ from adagc_lab.benchmark.counts import (
     WatchedClip,
     count,
 )
+from adagc_lab.extensions import make_clip
 from adagc_lab.gloo.rendezvous import free_port
 from adagc_lab.markdown import markdown_table
 from adagc_lab.train.config import ParallelConfig, RunConfig
 from adagc_lab.train.parse import load_config
 from adagc_lab.train.processes import leave, start_processes
 from adagc_lab.train.run import build_trainer
+from adagc_lab.train.tasks import make_task
 from paddle_adagc.clips.measured import MeasuredClip
 from paddle_adagc.files import atomic_write_json
 from paddle_adagc.integrations.optimizer import innermost
@@ -84,9 +86,10 @@ def record_communication(config: RunConfig) -> list[list[Collective]]:
 
     Every process has to call it, and gets its own calls. Nothing is saved.
     """
-    start_processes(config)
+    task, clip = make_task(config), make_clip(**config.clip)
+    start_processes(config.parallel, config.train)
     watch = _Watch()
-    trainer = build_trainer(config)
+    trainer = build_trainer(config, task, clip)
     trainer.add_callback(watch)
     trainer.train()
     return watch.clip.steps

@@ -20,9 +20,9 @@ from adagc_lab.data.datasets import collate_batch
 from adagc_lab.extensions import make_clip
 from adagc_lab.markdown import markdown_table
 from adagc_lab.report.formatting import format_quartiles
-from adagc_lab.train.config import RunConfig
+from adagc_lab.train.config import OptimizerConfig, RunConfig
 from adagc_lab.train.optimizers import make_optimizer
-from adagc_lab.train.tasks import make_task
+from adagc_lab.train.tasks import PretrainTask, make_task
 from paddle_adagc.clips.base import TensorScalingClip
 
 CLIPS: dict[str, dict[str, Any] | None] = {
@@ -41,11 +41,14 @@ def compare(config: RunConfig, num_steps: int) -> dict[str, list[float]]:
     run's own clip is not used, and AdaGC's warm-up is not timed. Gives name of
     the clip -> seconds of each step: forward, backward and optimizer.
     """
-    copies = {name: _copy(config, clip) for name, clip in CLIPS.items()}
+    task = make_task(config)
+    rate = config.schedule.learning_rate
+    copies = {
+        name: _copy(task, config.optimizer, rate, clip)
+        for name, clip in CLIPS.items()
+    }
     total = _T_START + num_steps
-    batches = tqdm(
-        _batches(config, total), total=total, leave=False, unit="step"
-    )
+    batches = tqdm(_batches(task, total), total=total, leave=False, unit="step")
     return take_turns(copies, batches, _T_START)
 
 
@@ -63,17 +66,22 @@ def to_markdown(seconds: Mapping[str, Sequence[float]]) -> str:
     )
 
 
-def _copy(config: RunConfig, settings: dict[str, Any] | None) -> Contender:
+def _copy(
+    task: PretrainTask,
+    settings: OptimizerConfig,
+    learning_rate: float,
+    clip_settings: dict[str, Any] | None,
+) -> Contender:
     with paddle.utils.unique_name.guard():
-        model = make_task(config).build_model()
+        model = task.build_model()
     model.train()
-    clip = None if settings is None else make_clip(**settings)
+    clip = None if clip_settings is None else make_clip(**clip_settings)
     if isinstance(clip, TensorScalingClip):
         clip.bind(model)
     optimizer = make_optimizer(
-        config.optimizer,
+        settings,
         model,
-        config.schedule.learning_rate,
+        learning_rate,
         grad_clip=clip,
         multi_precision=False,
     )
@@ -88,10 +96,10 @@ def _copy(config: RunConfig, settings: dict[str, Any] | None) -> Contender:
 
 
 def _batches(
-    config: RunConfig, count: int
+    task: PretrainTask, count: int
 ) -> Iterator[dict[str, paddle.Tensor]]:
-    size = config.train.batch_size
-    dataset, _ = make_task(config).build_datasets(count * size)
+    size = task.train.batch_size
+    dataset, _ = task.build_datasets(count * size)
     for start in range(0, count * size, size):
         samples = [dataset[index] for index in range(start, start + size)]
         yield {

@@ -100,13 +100,13 @@ def check_recipe(
         report.attempt(lambda: _check_validation(config))
     task = report.attempt(lambda: make_task(config))
     if task is not None:
-        _add_task(report, task, with_paddleformers)
+        _add_task(report, task, config.num_train_samples, with_paddleformers)
         shapes = task.tensor_shapes()
         found = report.attempt(lambda: followed(recipe, overrides, shapes))
         if found is not None:
             report.sections["Model"].append(f"in PaddleFormers {found}")
         if config.faults and config.parallel.num_processes == 1:
-            model = build_without_memory(config)
+            model = build_without_memory(task)
             report.attempt(lambda: check_faults(config.faults, model))
     report.sections["Batches"] = _batch_lines(config, recipe)
     report.sections["Schedule"] = _schedule_lines(config)
@@ -232,9 +232,12 @@ def _check_validation(config: RunConfig) -> None:
 
 
 def _add_task(
-    report: CheckReport, task: PretrainTask, with_paddleformers: bool
+    report: CheckReport,
+    task: PretrainTask,
+    num_samples: int,
+    with_paddleformers: bool,
 ) -> None:
-    parallel = task.config.parallel
+    parallel = task.parallel
     report.sections["Model"] = [*task.model_lines()]
     num_mistakes = len(report.mistakes)
     report.attempt(task.check_layout)
@@ -244,7 +247,7 @@ def _add_task(
             lines.append(
                 "(by this package's stages; PaddleFormers cuts its own)"
             )
-    data = report.attempt(task.inspect_data)
+    data = report.attempt(lambda: task.inspect_data(num_samples))
     if data is not None:
         report.sections["Data"] = [*data.lines]
         report.missing += data.missing
@@ -275,7 +278,7 @@ def _batch_lines(config: RunConfig, recipe: str) -> list[str]:
     if change:
         lines.append(change)
     if config.data.kind not in TEXT_KINDS:
-        total = train.max_steps * samples
+        total = config.num_train_samples
         return [*lines, f"{train.max_steps:,} steps: {total:,} {unit}"]
     tokens = samples * config.data.seq_length
     return [

@@ -19,7 +19,7 @@ from adagc_lab.benchmark.counts import Collective
 from adagc_lab.plan.dry_run import RankPlan, plan_ranks
 from adagc_lab.section import Count, Positive, section
 from adagc_lab.train.config import ParallelConfig, RunConfig, TrainConfig
-from adagc_lab.train.tasks import PretrainTask
+from adagc_lab.train.tasks import PretrainTask, make_task
 from paddle_adagc.parallel.layout import TensorLayout
 
 _WARM_UP_STEPS = 100
@@ -83,14 +83,19 @@ def optimizer_share(
 
 
 def rank_memory(
-    rank: RankPlan, stage: int, task: PretrainTask, *, recompute: bool
+    rank: RankPlan,
+    stage: int,
+    task: PretrainTask,
+    optimizer_name: str,
+    *,
+    recompute: bool,
 ) -> Memory:
-    config, tensors = task.config, rank.tensors
-    precision, name = config.train.precision, config.optimizer.name
+    """Return the bytes of the first rank of a pipeline stage."""
+    tensors, precision = rank.tensors, task.train.precision
     optimizer = 0
-    for tensor, share in optimizer_share(tensors, config.parallel):
-        state = _STATE_BYTES[name]
-        if name == "muon" and tensor.key in rank.matrices:
+    for tensor, share in optimizer_share(tensors, task.parallel):
+        state = _STATE_BYTES[optimizer_name]
+        if optimizer_name == "muon" and tensor.key in rank.matrices:
             state = _MUON_MATRIX_BYTES
         optimizer += share * (state + _MASTER_BYTES[precision])
     keys = [tensor.key for tensor in tensors]
@@ -291,7 +296,9 @@ def _mean_us(
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        costs = step_costs(plan_ranks(config), interconnect)
+        costs = step_costs(
+            plan_ranks(make_task(config), config.clip), interconnect
+        )
     global_gc, warm_up, adaptive = (cost.us for cost in costs)
     rest = run.steps - _WARM_UP_STEPS
     return global_gc, (_WARM_UP_STEPS * warm_up + rest * adaptive) / run.steps

@@ -39,8 +39,7 @@ from paddle.nn.clip import ClipGradBase
 from adagc_lab.benchmark.counts import Collective, WatchedClip
 from adagc_lab.extensions import make_clip
 from adagc_lab.train import processes, tasks
-from adagc_lab.train.config import RunConfig
-from adagc_lab.train.tasks import make_task
+from adagc_lab.train.tasks import PretrainTask
 from paddle_adagc.optimizers.muon import hidden_matrices
 from paddle_adagc.parallel.layout import TensorLayout, read_layout
 from paddle_adagc.parallel.ranks import Ranks
@@ -64,8 +63,10 @@ class RankPlan:
     :data:`ADAGC_WARM_UP` and :data:`ADAGC`."""
 
 
-def plan_ranks(config: RunConfig) -> list[RankPlan]:
+def plan_ranks(task: PretrainTask, clip: Mapping[str, Any]) -> list[RankPlan]:
     """Plan the first rank of every pipeline stage.
+
+    ``clip`` is that section of the run's config, ``task`` has the layout.
 
     All ranks of a stage hold the same number of values and communicate equally
     often: data-parallel and sharding ranks by construction, tensor- and
@@ -73,22 +74,22 @@ def plan_ranks(config: RunConfig) -> list[RankPlan]:
     """
     found, ranks = [], [0]
     for rank in ranks:
-        with as_rank(config, rank):
-            if rank == 0 and config.parallel.pp > 1:
+        with as_rank(task, rank):
+            if rank == 0 and task.parallel.pp > 1:
                 groups = fleet.get_hybrid_communicate_group()
                 ranks += groups.get_pipe_parallel_group().ranks[1:]
-            model = build_without_memory(config)
-            found.append(_plan_rank(config, rank, model))
+            model = build_without_memory(task)
+            found.append(_plan_rank(clip, rank, model))
     return found
 
 
-def _plan_rank(config: RunConfig, rank: int, model: nn.Layer) -> RankPlan:
+def _plan_rank(clip: Mapping[str, Any], rank: int, model: nn.Layer) -> RankPlan:
     (global_gc,) = _clip_calls(_global_gc(), 1)
     settings: dict[str, Any] = {"name": "adagc"}
-    if config.clip.get("name") == "adagc":
+    if clip.get("name") == "adagc":
         # Overrides add no collective, and one rank alone cannot tell that a
         # pattern matches no tensor.
-        settings = {k: v for k, v in config.clip.items() if k != "overrides"}
+        settings = {k: v for k, v in clip.items() if k != "overrides"}
     adagc = make_clip(**settings | {"t_start": 1})
     adagc.bind(model)
     warm_up, adaptive = _clip_calls(adagc, 2)
@@ -104,9 +105,9 @@ def _plan_rank(config: RunConfig, rank: int, model: nn.Layer) -> RankPlan:
 
 
 @contextlib.contextmanager
-def as_rank(config: RunConfig, rank: int) -> Iterator[None]:
+def as_rank(task: PretrainTask, rank: int) -> Iterator[None]:
     """Act as a rank of the run: fleet's topology is that rank's."""
-    world = Group(rank, 0, list(range(config.parallel.num_processes)))
+    world = Group(rank, 0, list(range(task.parallel.num_processes)))
     functions: dict[str, Callable[..., Any]] = {
         "all_reduce": lambda *args, **kwargs: None,
         "broadcast": lambda *args, **kwargs: None,
@@ -134,12 +135,11 @@ def as_rank(config: RunConfig, rank: int) -> Iterator[None]:
             _same_random_numbers(),
         ):
             stack.enter_context(patch)
-        processes.start_processes(config)
+        processes.start_processes(task.parallel, task.train)
         yield
 
 
-def build_without_memory(config: RunConfig) -> nn.Layer:
-    task = make_task(config)
+def build_without_memory(task: PretrainTask) -> nn.Layer:
     with paddle.LazyGuard(), mock.patch.object(tasks, "initialize_weights"):
         return task.build_model()
 

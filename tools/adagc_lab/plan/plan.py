@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import paddle_adagc
 from adagc_lab.benchmark.counts import Collective
@@ -103,6 +104,7 @@ class Plan:
     """Plan of a run."""
 
     name: str  # the config's file
+    config: RunConfig
     task: PretrainTask
     size: ModelSize
     of_formers: Followed | None
@@ -135,18 +137,21 @@ def plan_run(
     config = read_run_config(path, overrides)
     if num_gpus is not None:
         config = with_parallel(config, resized(config.parallel, num_gpus))
-    ranks, warned = _ranks_and_warnings(config)
     task = make_task(config)
+    ranks, warned = _ranks_and_warnings(task, config.clip)
     of_formers = followed(path, overrides, task.tensor_shapes())
     change = batch_change(config, path)
     return Plan(
         name=os.fspath(path),
+        config=config,
         task=task,
         size=task.model_size(),
         of_formers=of_formers,
         ranks=ranks,
         memory=[
-            costs.rank_memory(rank, stage, task, recompute=recompute)
+            costs.rank_memory(
+                rank, stage, task, config.optimizer.name, recompute=recompute
+            )
             for stage, rank in enumerate(ranks)
         ],
         steps=costs.step_costs(ranks, interconnect),
@@ -170,16 +175,19 @@ def _grow(
         except ValueError:
             continue
         print(f"planning {number:,} GPUs", file=sys.stderr, flush=True)
-        ranks, _ = _ranks_and_warnings(with_parallel(config, parallel))
+        task = make_task(with_parallel(config, parallel))
+        ranks, _ = _ranks_and_warnings(task, config.clip)
         growth[number] = costs.step_costs(ranks, interconnect)
     return growth
 
 
-def _ranks_and_warnings(config: RunConfig) -> tuple[list[RankPlan], list[str]]:
+def _ranks_and_warnings(
+    task: PretrainTask, clip: Mapping[str, Any]
+) -> tuple[list[RankPlan], list[str]]:
     """Plan the ranks, and return the texts of this package's warnings."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        ranks = plan_ranks(config)
+        ranks = plan_ranks(task, clip)
     package = Path(paddle_adagc.__file__).parent
     texts = [
         str(warning.message)
@@ -207,7 +215,7 @@ def _section(title: str, lines: Sequence[str], note: str = "") -> str:
 
 
 def _run_lines(plan: Plan) -> list[str]:
-    config, size = plan.task.config, plan.size
+    config, size = plan.config, plan.size
     parallel = config.parallel
     degrees = ("dp", "sharding", "tp", "pp", "ep")
     layout = ", ".join(f"{d} {getattr(parallel, d)}" for d in degrees)

@@ -8,6 +8,7 @@ through, and how long the optimizer remembers it.
 
 from __future__ import annotations
 
+import inspect
 import warnings
 
 import numpy as np
@@ -18,7 +19,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.legend_handler import HandlerTuple
 
-from adagc_lab.extensions import argument_default
+from adagc_lab.extensions import PRESETS
 from adagc_lab.record.files import RunRecord
 from adagc_lab.report.experiment import Experiment
 from adagc_lab.report.focus import (
@@ -37,6 +38,7 @@ from adagc_lab.report.style import (
     step_axis,
     styled,
 )
+from paddle_adagc.clips.adagc import ClipGradByAdaGC
 
 _DASHES = (0, (4, 4))
 
@@ -56,11 +58,15 @@ ALIKE = 1e-3
 
 def clip_threshold(run: RunRecord) -> np.ndarray | None:
     """Return AdaGC's threshold, NaN in the warm-up; None: another clip."""
-    clip = run.run.get("config", {}).get("clip", {})
-    if clip.get("name") != "adagc":
+    clip = dict(run.run.get("config", {}).get("clip", {}))
+    known = inspect.signature(ClipGradByAdaGC).parameters
+    # An argument that is gone (docs/tried-rules.md) makes it another clip.
+    if clip.pop("name", None) != "adagc" or (
+        clip.pop("preset", "paper") not in PRESETS or not {*clip} <= {*known}
+    ):
         return None
     lambda_rel, t_start = (
-        float(clip.get(name, argument_default(clip, name)))
+        float(clip.get(name, known[name].default))
         for name in ("lambda_rel", "t_start")
     )
     gamma = run.tensors["gamma"]

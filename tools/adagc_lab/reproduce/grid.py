@@ -120,6 +120,9 @@ class TargetConfig:
         default_factory=list
     )
     timings: list[TimingConfig] = dataclasses.field(default_factory=list)
+    former: tuple[str, ...] = ()
+    """Methods whose code is gone: their results stay, they are not run."""
+
     gpu_hours: Flag = False
     """Set the plan's prediction beside the paper's table of GPU hours."""
 

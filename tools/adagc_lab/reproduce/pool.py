@@ -11,12 +11,12 @@ a longer one, so runs of all lengths answer; otherwise the length has to match.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from adagc_lab.extensions import argument_default
 from adagc_lab.report.experiment import flatten
 from adagc_lab.reproduce.grid import (
     ExperimentConfig,
@@ -70,10 +70,9 @@ def _is_default(key: str, value: Any, clip: dict[str, Any]) -> bool:
     argument = key.removeprefix("clip.")
     if argument in (key, "name") or clip.get("name") not in CLIPS:
         return False
-    try:
-        return bool(value == argument_default(clip, argument))
-    except KeyError:  # an argument of an earlier version
-        return False
+    known = inspect.signature(CLIPS[clip["name"]]).parameters
+    # Arguments of an earlier version have none.
+    return argument in known and bool(value == known[argument].default)
 
 
 @dataclasses.dataclass

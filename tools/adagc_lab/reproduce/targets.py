@@ -98,7 +98,16 @@ def reproduce(
     store, timed = output_dir / STORE, output_dir / "timings"
     grids = {
         name: [
-            (e, make_runs(e, files[name], store, max_steps=max_steps))
+            (
+                e,
+                [
+                    run
+                    for run in make_runs(
+                        e, files[name], store, max_steps=max_steps
+                    )
+                    if run.method not in target.former
+                ],
+            )
             for e in target.experiments
         ]
         for name, target in targets.items()

@@ -378,6 +378,11 @@ class RunConfig:
         """Unit of :attr:`global_batch`."""
         return "sequences" if self.data.kind in TEXT_KINDS else "pairs"
 
+    @property
+    def num_train_samples(self) -> int:
+        """Samples of the whole run."""
+        return self.train.max_steps * self.global_batch
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, without some defaults, as they make a run's digest."""
         values = dataclasses.asdict(self)

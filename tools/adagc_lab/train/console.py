@@ -34,16 +34,19 @@ _MEMORISED = " (of text that the run, which learns few sequences, never sees)"
 class Console(TrainerCallback):
     """Print a line at the start and with every log, in the first process."""
 
-    def __init__(self, task: PretrainTask, recorder: StepRecorder) -> None:
-        self._task, self._recorder = task, recorder
+    def __init__(
+        self, task: PretrainTask, global_batch: int, recorder: StepRecorder
+    ) -> None:
+        self._task, self._global_batch = task, global_batch
+        self._recorder = recorder
         self._first_step, self._started = 0, 0.0
 
     def on_train_begin(
         self, args: Any, state: Any, control: Any, **kwargs: Any
     ) -> None:
         self._first_step, self._started = state.global_step, time.perf_counter()
-        size, config = self._task.model_size(), self._task.config
-        num, unit = _samples_in(self._task, config.global_batch)
+        size = self._task.model_size()
+        num, unit = _samples_in(self._task, self._global_batch)
         _say(
             f"{size.parameters:,} parameters in {size.tensors:,} tensors, "
             f"{num:,} {unit} per step, {state.max_steps:,} steps, record of "
@@ -73,10 +76,10 @@ class Console(TrainerCallback):
     def on_evaluate(
         self, args: Any, state: Any, control: Any, metrics: Any, **kwargs: Any
     ) -> None:
-        data = self._task.config.data
+        is_memorised = self._task.data.kind == "fixed_sequences"
         _say(
             f"{_step(state)}  validation loss {metrics['eval_loss']:.4g}"
-            + _MEMORISED * (data.kind == "fixed_sequences")
+            + _MEMORISED * is_memorised
         )
 
 
@@ -115,7 +118,7 @@ def _step(state: Any) -> str:
 def _samples_in(task: PretrainTask, num_samples: float) -> tuple[Any, str]:
     """Return samples as tokens, where the task counts them, and the unit."""
     if task.num_tokens is None:
-        return num_samples, task.config.sample_name
+        return num_samples, "pairs"
     return num_samples * task.num_tokens, "tokens"
 
 

@@ -22,7 +22,7 @@ from paddle.distributed import fleet
 from typing_extensions import Self
 
 from adagc_lab.gloo import enable
-from adagc_lab.train.config import RunConfig
+from adagc_lab.train.config import ParallelConfig, TrainConfig
 
 T = TypeVar("T")
 GPUS_PER_NODE = 8
@@ -54,12 +54,12 @@ def launch_lines(run: Sequence[str], num_processes: int) -> list[str]:
     ]
 
 
-def start_processes(config: RunConfig) -> None:
-    """Start fleet as ``config.parallel`` says; nothing for one process.
+def start_processes(parallel: ParallelConfig, train: TrainConfig) -> None:
+    """Start fleet as ``parallel`` says; nothing for one process.
 
     PaddleNLP's Trainer keeps this topology; its own has no expert groups.
     """
-    parallel, num_launched = config.parallel, dist.get_world_size()
+    num_launched = dist.get_world_size()
     if num_launched != parallel.num_processes:
         lines = launch_lines(sys.argv, parallel.num_processes)
         raise ValueError(
@@ -90,8 +90,8 @@ def start_processes(config: RunConfig) -> None:
         parallel.sharding_split_param
     )
     strategy.pipeline_configs = {
-        "accumulate_steps": config.train.gradient_accumulation_steps,
-        "micro_batch_size": config.train.batch_size,
+        "accumulate_steps": train.gradient_accumulation_steps,
+        "micro_batch_size": train.batch_size,
         "enable_partial_send_recv": not parallel.sequence_parallel,
     }
     strategy.find_unused_parameters = True

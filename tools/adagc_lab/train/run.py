@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 import paddle
 import paddlenlp
+from paddle.nn.clip import ClipGradBase
 
 import paddle_adagc
+from adagc_lab.data.config import DataConfig
 from adagc_lab.data.indexed import check_dataset
 from adagc_lab.extensions import make_clip
 from adagc_lab.faults import check_faults
@@ -28,7 +30,7 @@ from adagc_lab.train.processes import (
 )
 from adagc_lab.train.resharding import load_model
 from adagc_lab.train.start import Fork, Start
-from adagc_lab.train.tasks import make_task
+from adagc_lab.train.tasks import PretrainTask, make_task
 from adagc_lab.train.trainer import PretrainTrainer
 
 
@@ -57,10 +59,10 @@ def run_pretraining(
         signal raises :class:`.Stopped`.
     """
     directory = Path(config.train.output_dir)
-    make_task(config)  # wrong values first, whatever the directory holds
-    make_clip(**config.clip)
-    start = Start(config, overwrite=overwrite, fork=fork)
-    start_processes(config)
+    # Wrong values are refused first, whatever the directory holds.
+    task, clip = make_task(config), make_clip(**config.clip)
+    start = Start(config, task, overwrite=overwrite, fork=fork)
+    start_processes(config.parallel, config.train)
     with contextlib.ExitStack() as stack:
         from_first_process(lambda: stack.enter_context(lock_run(directory)))
         if status := from_first_process(lambda: start.read(verify=verify)):
@@ -70,10 +72,11 @@ def run_pretraining(
                 )
             return status
         if verify:
-            from_first_process(lambda: _check_data(config))
+            from_first_process(lambda: _check_data(config.data))
         # Paddle's automatic names, by which it saves the optimizer, start anew.
         with paddle.utils.unique_name.guard():
-            trainer = _train(config, start)
+            trainer = build_trainer(config, task, clip)
+            _train(trainer, start)
         step = trainer.state.global_step
         status = trainer.finish()
     if trainer.stopped_by:
@@ -81,8 +84,20 @@ def run_pretraining(
     return status
 
 
-def _train(config: RunConfig, start: Start) -> PretrainTrainer:
-    trainer = build_trainer(config)
+def build_trainer(
+    config: RunConfig, task: PretrainTask, clip: ClipGradBase
+) -> PretrainTrainer:
+    """Build the data and the model; put them, with the clip, in a trainer."""
+    train_dataset, eval_dataset = task.build_datasets(config.num_train_samples)
+    model = task.build_model()
+    check_faults(config.faults, model)
+    return PretrainTrainer(
+        config, task, model, clip, train_dataset, eval_dataset
+    )
+
+
+def _train(trainer: PretrainTrainer, start: Start) -> None:
+    """Train from where the run starts, see :class:`.Start`."""
     checkpoint, afresh = from_first_process(start.find)
     if checkpoint is not None:
         load_model(trainer.model, checkpoint)
@@ -91,25 +106,12 @@ def _train(config: RunConfig, start: Start) -> PretrainTrainer:
     from_first_process(lambda: start.write(facts, names))
     trainer.starts_afresh = afresh
     trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
-    return trainer
 
 
-def _check_data(config: RunConfig) -> None:
+def _check_data(data: DataConfig) -> None:
     """Compare memory-mapped data with all of its checksums."""
-    data = config.data
     for prefix in filter(None, (data.prefix, data.validation_prefix)):
         check_dataset(prefix, verify=True)
-
-
-def build_trainer(config: RunConfig) -> PretrainTrainer:
-    """Build the model, the data and the clip of a run in their trainer."""
-    task = make_task(config)
-    num_samples = config.train.max_steps * config.global_batch
-    train_dataset, eval_dataset = task.build_datasets(num_samples)
-    clip = make_clip(**config.clip)
-    model = task.build_model()
-    check_faults(config.faults, model)
-    return PretrainTrainer(task, model, clip, train_dataset, eval_dataset)
 
 
 def _facts(trainer: PretrainTrainer) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from adagc_lab.train.checkpoints import (
 from adagc_lab.train.config import RunConfig
 from adagc_lab.train.optimizers import learning_rate
 from adagc_lab.train.parse import parse_config
-from adagc_lab.train.tasks import make_task
+from adagc_lab.train.tasks import PretrainTask
 
 _FREE = (
     "train.log_every",
@@ -59,6 +59,7 @@ class Start:
     def __init__(
         self,
         config: RunConfig,
+        task: PretrainTask,
         *,
         overwrite: bool = False,
         fork: Fork | None = None,
@@ -66,7 +67,8 @@ class Start:
         # The config as ``run.json`` holds it; a run may be moved.
         self._settings = json.loads(json.dumps(config.to_dict()))
         del self._settings["train"]["output_dir"]
-        self._config, self._directory = config, Path(config.train.output_dir)
+        self._config, self._task = config, task
+        self._directory = Path(config.train.output_dir)
         self._overwrites, self._fork = overwrite, fork
         self._earlier: dict[str, Any] = {}  # content of run.json
         self._changes: Changes = {}
@@ -205,12 +207,44 @@ class Start:
             for key, (old, new) in self._changes.items()
             if key.startswith(_LAYOUT)
         ]
-        if layout and (remedy := _layout_remedy(settings, self._config)):
+        if layout and (remedy := self._layout_remedy(settings)):
             raise FileExistsError(
                 f"{self._directory} holds a run with other batches "
                 f"({', '.join(layout)}): {remedy}, or start a new run from its "
                 "checkpoint with --fork NEW_DIR"
             )
+
+    def _layout_remedy(self, settings: Mapping[str, Any]) -> str | None:
+        """Say which earlier settings to keep, so that only rounding differs.
+
+        None if nothing else does.
+        """
+        config = self._config
+        train = {**settings["train"], "output_dir": config.train.output_dir}
+        old = parse_config({**settings, "train": train})
+        num_parts = old.train.gradient_accumulation_steps
+        if old.global_batch != config.global_batch:
+            return (
+                f"keep the global batch of {old.global_batch}, now "
+                f"{config.global_batch}"
+            )
+        if (
+            num_parts != config.train.gradient_accumulation_steps
+            and not self._task.is_mean_of_samples
+        ):
+            return (
+                f"keep train.gradient_accumulation_steps={num_parts}, since "
+                "experts are balanced over a micro-batch"
+            )
+        num_ranks = old.parallel.num_data_ranks
+        if (
+            config.data.kind == "webdataset"
+            and num_ranks != config.parallel.num_data_ranks
+        ):
+            return (
+                f"keep {num_ranks} ranks that read data, which order the shards"
+            )
+        return None
 
     def _accept(self, step: int) -> None:
         """Tell the user of the changes; note them for ``run.json``."""
@@ -239,38 +273,6 @@ def find_changes(old: Any, new: Any, where: str = "") -> Changes:
         inner = f"{where}.{key}".lstrip(".")
         found |= find_changes(old.get(key), new.get(key), inner)
     return found
-
-
-def _layout_remedy(
-    settings: Mapping[str, Any], config: RunConfig
-) -> str | None:
-    """Say what of the earlier settings to keep so that only rounding differs.
-
-    None if nothing else does.
-    """
-    train = {**settings["train"], "output_dir": config.train.output_dir}
-    old = parse_config({**settings, "train": train})
-    num_parts = old.train.gradient_accumulation_steps
-    if old.global_batch != config.global_batch:
-        return (
-            f"keep the global batch of {old.global_batch}, now "
-            f"{config.global_batch}"
-        )
-    if (
-        num_parts != config.train.gradient_accumulation_steps
-        and not make_task(config).is_mean_of_samples
-    ):
-        return (
-            f"keep train.gradient_accumulation_steps={num_parts}, since "
-            "experts are balanced over a micro-batch"
-        )
-    num_ranks = old.parallel.num_data_ranks
-    if (
-        config.data.kind == "webdataset"
-        and num_ranks != config.parallel.num_data_ranks
-    ):
-        return f"keep {num_ranks} ranks that read data, which order the shards"
-    return None
 
 
 def _schedule_line(config: RunConfig, old_steps: int, step: int) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import abc
 import operator
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from paddle import Tensor, nn
 from paddle.io import Dataset
 from paddle.optimizer import Optimizer
 
-from adagc_lab.data.config import IMAGE_TEXT_KINDS, TEXT_KINDS
+from adagc_lab.data.config import IMAGE_TEXT_KINDS, TEXT_KINDS, DataConfig
 from adagc_lab.data.datasets import (
     DataFindings,
     TokenDataset,
@@ -29,10 +29,10 @@ from adagc_lab.data.image_text import (
     inspect_pairs,
 )
 from adagc_lab.data.images import PairFormat
-from adagc_lab.faults import Fault, apply_to_batch
+from adagc_lab.faults import Fault, FaultConfig, apply_to_batch
 from adagc_lab.models import shapes
 from adagc_lab.models.activations import pair_batch_bytes, stage_bytes
-from adagc_lab.models.config import FLOAT8_LINEARS
+from adagc_lab.models.config import FLOAT8_LINEARS, DecoderConfig
 from adagc_lab.models.decoder import DecoderForCausalLM
 from adagc_lab.models.families import decoder_config
 from adagc_lab.models.fp8 import backend
@@ -53,7 +53,7 @@ from adagc_lab.models.vision_text import (
     CLIPConfig,
     retrieval_accuracy,
 )
-from adagc_lab.train.config import RunConfig, TrainConfig
+from adagc_lab.train.config import ParallelConfig, RunConfig, TrainConfig
 from adagc_lab.train.processes import gather
 from paddle_adagc.checks import check_choice
 
@@ -66,7 +66,8 @@ NUM_RETRIEVED = 1024
 class PretrainTask(abc.ABC):
     """A model, its data, and what differs between kinds of models.
 
-    The constructor refuses settings that this kind of model does not have.
+    It gets the sections of a run's config that it reads, and refuses settings
+    that this kind of model does not have.
     """
 
     label_names: tuple[str, ...] = ("labels",)
@@ -80,8 +81,22 @@ class PretrainTask(abc.ABC):
     model_config: Any
     """What the model is built from, and its sizes are counted from."""
 
-    def __init__(self, config: RunConfig) -> None:
-        self.config = config
+    def __init__(
+        self,
+        model: Mapping[str, Any],
+        data: DataConfig,
+        train: TrainConfig,
+        parallel: ParallelConfig,
+    ) -> None:
+        self.data, self.train, self.parallel = data, train, parallel
+        self.model_config = self.read_model(model)
+
+    @abc.abstractmethod
+    def read_model(self, model: Mapping[str, Any]) -> Any:
+        """Return what the model is built from; refuse other sections' misfits.
+
+        ``model`` is that section of the config.
+        """
 
     @abc.abstractmethod
     def build_datasets(self, num_train_samples: int) -> tuple[Any, Any]:
@@ -92,20 +107,21 @@ class PretrainTask(abc.ABC):
         """
 
     @abc.abstractmethod
-    def inspect_data(self) -> DataFindings:
+    def inspect_data(self, num_train_samples: int) -> DataFindings:
         """Look for the data on this machine; refuse broken data."""
 
     @abc.abstractmethod
     def build_model(self) -> nn.Layer:
         """Build the model; its initial weights are the same in every layout."""
 
+    def refuse_faults(self, faults: Sequence[FaultConfig]) -> None:
+        """Refuse faults that :meth:`corrupt` does not know."""
+        return
+
     def corrupt(
         self, inputs: dict[str, Tensor], fault: Fault, part: int
     ) -> dict[str, Tensor]:
-        """Return a copy of the batch, micro-batch ``part``, with a fault.
-
-        A task that refuses faults of batches has none.
-        """
+        """Return a copy of the batch, micro-batch ``part``, with a fault."""
         raise NotImplementedError(fault.kind)
 
     def take_losses(self, model: Any) -> list[Tensor]:
@@ -166,28 +182,27 @@ def _value_bytes(train: TrainConfig) -> int:
 class LanguageTask(PretrainTask):
     """A decoder on token windows, under any layout."""
 
-    def __init__(self, config: RunConfig) -> None:
-        super().__init__(config)
-        check_choice("data.kind with a decoder", config.data.kind, TEXT_KINDS)
-        fields = config.model
-        if config.train.precision == "float8":  # all that can be, by default
-            fields = {"float8_linears": FLOAT8_LINEARS, **fields}
-        self.model_config = decoder_config(
-            fields,
-            tensor_parallel_degree=config.parallel.tp,
-            sequence_parallel=config.parallel.sequence_parallel,
+    def read_model(self, model: Mapping[str, Any]) -> DecoderConfig:
+        check_choice("data.kind with a decoder", self.data.kind, TEXT_KINDS)
+        if self.train.precision == "float8":  # all that can be, by default
+            model = {"float8_linears": FLOAT8_LINEARS, **model}
+        config = decoder_config(
+            model,
+            tensor_parallel_degree=self.parallel.tp,
+            sequence_parallel=self.parallel.sequence_parallel,
         )
-        self.num_tokens = config.data.seq_length
+        self.num_tokens = self.data.seq_length
         self.sample_length = f"{self.num_tokens:,}"
         # Experts are balanced over a micro-batch.
-        self.is_mean_of_samples = not self.model_config.moe_num_experts
+        self.is_mean_of_samples = not config.moe_num_experts
+        return config
 
     def build_datasets(
         self, num_train_samples: int
     ) -> tuple[TokenDataset, TokenDataset]:
         """Build token windows that the model has tokens and positions for."""
         self._check_length()
-        datasets = build_datasets(self.config.data, num_train_samples)
+        datasets = build_datasets(self.data, num_train_samples)
         for dataset in datasets:
             if dataset.vocab_size > self.model_config.vocab_size:
                 raise ValueError(
@@ -197,7 +212,7 @@ class LanguageTask(PretrainTask):
         return datasets
 
     def _check_length(self) -> None:
-        length = self.config.data.seq_length
+        length = self.data.seq_length
         longest = self.model_config.max_position_embeddings
         if length > longest:
             raise ValueError(
@@ -207,13 +222,13 @@ class LanguageTask(PretrainTask):
             )
 
     def build_model(self) -> DecoderForCausalLM | DecoderForCausalLMPipe:
-        paddle.seed(self.config.train.seed)
-        parallel = self.config.parallel
+        paddle.seed(self.train.seed)
+        parallel = self.parallel
         if parallel.num_processes == 1:
             return DecoderForCausalLM(self.model_config)
         kind = DecoderForCausalLMPipe if parallel.pp > 1 else DecoderForCausalLM
         model = kind(self.model_config)
-        initialize_weights(model, self.model_config, self.config.train.seed)
+        initialize_weights(model, self.model_config, self.train.seed)
         return model
 
     def corrupt(
@@ -231,12 +246,12 @@ class LanguageTask(PretrainTask):
 
     def after_step(self, model: nn.Layer, optimizer: Optimizer) -> None:
         """Balance the load of the experts by the routers' biases."""
-        if self.config.train.expert_bias_rate:
-            adjust_correction_biases(model, self.config.train.expert_bias_rate)
+        if self.train.expert_bias_rate:
+            adjust_correction_biases(model, self.train.expert_bias_rate)
 
     def step_measures(self, model: nn.Layer) -> dict[str, float]:
         """Balance of the experts, where biases follow it at every step."""
-        follows = self.config.train.expert_bias_rate > 0
+        follows = self.train.expert_bias_rate > 0
         return expert_balance(model) if follows else {}
 
     def model_lines(self) -> list[str]:
@@ -260,7 +275,7 @@ class LanguageTask(PretrainTask):
     def activation_bytes(
         self, stage: int, keys: Sequence[str], *, recompute: bool = False
     ) -> int:
-        train, num_stages = self.config.train, self.config.parallel.pp
+        train, num_stages = self.train, self.parallel.pp
         layers = {int(m[1]) for key in keys if (m := _LAYER.search(key))}
         per_token = stage_bytes(
             self.model_config,
@@ -270,12 +285,12 @@ class LanguageTask(PretrainTask):
             has_head=stage == num_stages - 1,
             recompute=recompute,
         )
-        return train.batch_size * self.config.data.seq_length * per_token
+        return train.batch_size * self.data.seq_length * per_token
 
     def check_layout(self) -> None:
         """Check degrees against experts and layers, and the sequence length."""
-        model, config = self.model_config, self.config
-        parallel, length = config.parallel, config.data.seq_length
+        model, parallel = self.model_config, self.parallel
+        length = self.data.seq_length
         check_degrees(model, parallel.tp, parallel.ep)
         stage_bounds(model.num_hidden_layers, parallel.pp)
         if parallel.ep > 1 and not model.moe_num_experts:
@@ -290,15 +305,14 @@ class LanguageTask(PretrainTask):
                 "(parallel.sequence_parallel)"
             )
 
-    def inspect_data(self) -> DataFindings:
-        num_samples = self.config.train.max_steps * self.config.global_batch
+    def inspect_data(self, num_train_samples: int) -> DataFindings:
         return inspect_tokens(
-            self.config.data, num_samples, self.model_config.vocab_size
+            self.data, num_train_samples, self.model_config.vocab_size
         )
 
     def facts(self, model: nn.Layer) -> dict[str, Any]:
         """Name the tensors multiplied in FP8, and the kind of products."""
-        if self.config.train.precision != "float8":
+        if self.train.precision != "float8":
             return {}
         names = set().union(*gather({*parameters_by_key(model)}))
         quantized = set().union(*gather({*quantized_parameters(model)}))
@@ -326,24 +340,6 @@ _NOT_WITH_CLIP = {
 """Setting -> largest value, and why it can be no larger."""
 
 
-def _refuse_unsupported(config: RunConfig) -> None:
-    for key, (largest, reason) in _NOT_WITH_CLIP.items():
-        value = operator.attrgetter(key)(config)
-        if value > largest:
-            raise ValueError(f"{key}={value} with clip: {reason}")
-    if config.train.precision == "float8":
-        raise ValueError(
-            "train.precision='float8' with clip: its linear maps have no FP8; "
-            "use bfloat16"
-        )
-    for fault in config.faults:
-        if fault.target == "batch" and fault.kind != "repeated_batch":
-            raise ValueError(
-                f"faults of kind {fault.kind} with clip: they corrupt tokens; "
-                "use repeated_batch, or a fault of gradients"
-            )
-
-
 class ImageTextTask(PretrainTask):
     """CLIP on pairs, under data parallelism and sharding.
 
@@ -353,29 +349,44 @@ class ImageTextTask(PretrainTask):
 
     label_names = ("input_ids",)
 
-    def __init__(self, config: RunConfig) -> None:
-        super().__init__(config)
-        check_choice("data.kind with clip", config.data.kind, IMAGE_TEXT_KINDS)
-        _refuse_unsupported(config)
-        model = CLIPConfig.from_fields(config.model, PRESETS)
-        self.model_config = model
+    def read_model(self, model: Mapping[str, Any]) -> CLIPConfig:
+        check_choice("data.kind with clip", self.data.kind, IMAGE_TEXT_KINDS)
+        for key, (largest, reason) in _NOT_WITH_CLIP.items():
+            value = operator.attrgetter(key)(self)
+            if value > largest:
+                raise ValueError(f"{key}={value} with clip: {reason}")
+        if self.train.precision == "float8":
+            raise ValueError(
+                "train.precision='float8' with clip: its linear maps have no "
+                "FP8; use bfloat16"
+            )
+        config: CLIPConfig = CLIPConfig.from_fields(model, PRESETS)
         self.sample_length = (
-            f"{model.num_patches} patches and {model.context_length}"
+            f"{config.num_patches} patches and {config.context_length}"
         )
+        return config
+
+    def refuse_faults(self, faults: Sequence[FaultConfig]) -> None:
+        for fault in faults:
+            if fault.target == "batch" and fault.kind != "repeated_batch":
+                raise ValueError(
+                    f"faults of kind {fault.kind} with clip: they corrupt "
+                    "tokens; use repeated_batch, or a fault of gradients"
+                )
 
     def build_datasets(self, num_train_samples: int) -> tuple[Any, Any]:
-        model, config = self.model_config, self.config
+        model = self.model_config
         wanted = PairFormat(
             image_size=model.image_size,
             context_length=model.context_length,
             end_token=model.end_token,
-            batch_size=config.train.batch_size,
-            num_ranks=config.parallel.num_data_ranks,
+            batch_size=self.train.batch_size,
+            num_ranks=self.parallel.num_data_ranks,
         )
-        return build_image_text_datasets(config.data, num_train_samples, wanted)
+        return build_image_text_datasets(self.data, num_train_samples, wanted)
 
     def build_model(self) -> CLIP:
-        paddle.seed(self.config.train.seed)
+        paddle.seed(self.train.seed)
         return CLIP(self.model_config)
 
     def after_step(self, model: nn.Layer, optimizer: Optimizer) -> None:
@@ -401,21 +412,21 @@ class ImageTextTask(PretrainTask):
     ) -> int:
         return pair_batch_bytes(
             self.model_config,
-            self.config.train.batch_size,
-            self.config.parallel.num_data_ranks,
-            _value_bytes(self.config.train),
+            self.train.batch_size,
+            self.parallel.num_data_ranks,
+            _value_bytes(self.train),
             recompute=recompute,
         )
 
-    def inspect_data(self) -> DataFindings:
+    def inspect_data(self, num_train_samples: int) -> DataFindings:
         """Look for shards; build the datasets if nothing is missing."""
-        findings = inspect_pairs(self.config.data)
+        findings = inspect_pairs(self.data)
         if not findings.missing:
-            self.build_datasets(self.config.train.batch_size)
+            self.build_datasets(self.train.batch_size)
         return findings
 
     def validate(self, model: nn.Layer, dataset: Dataset) -> dict[str, float]:
-        size = self.config.train.batch_size
+        size = self.train.batch_size
         samples = range(min(len(dataset), NUM_RETRIEVED))
 
         def batches() -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -440,4 +451,8 @@ def make_task(config: RunConfig) -> PretrainTask:
         config.model.get("architecture", "decoder"),
         ARCHITECTURES,
     )
-    return ARCHITECTURES[name](config)
+    task = ARCHITECTURES[name](
+        config.model, config.data, config.train, config.parallel
+    )
+    task.refuse_faults(config.faults)
+    return task

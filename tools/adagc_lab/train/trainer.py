@@ -65,14 +65,14 @@ class PretrainTrainer(ClippingMixin, Trainer):
 
     def __init__(
         self,
+        config: RunConfig,
         task: PretrainTask,
         model: nn.Layer,
         clip: ClipGradBase,
         train_dataset: Dataset,
         eval_dataset: Dataset,
     ) -> None:
-        self.config = config = task.config
-        self.task = task
+        self.config, self.task = config, task
         self.recorder = StepRecorder(config, model)
         super().__init__(
             clip=clip,
@@ -83,7 +83,7 @@ class PretrainTrainer(ClippingMixin, Trainer):
             data_collator=collate_batch,
         )
         self.label_names = [*task.label_names]
-        self.add_callback(Console(task, self.recorder))
+        self.add_callback(Console(task, config.global_batch, self.recorder))
         self.stopped_by = 0
         self.starts_afresh: frozenset[str] = frozenset()
         self._stop = StopRequest(config.train.log_every)
