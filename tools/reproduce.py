@@ -75,14 +75,16 @@ def main(arguments: list[str] | None = None) -> int:
     command.add_options(report, _REPORT_OPTIONS, collect={"type": Path})
     commands.add_parser("verify")
     options = parser.parse_args(arguments)
-    # As on Ctrl-C the runs are stopped, too; they can be resumed.
-    previous = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    previous = signal.getsignal(signal.SIGTERM)
     try:
         others = {"report": _report, "verify": _verify}
         run = others.get(options.target, _reproduce)
         return command.exit_status(
             parser, run, options, (*command.ERRORS, RuntimeError)
         )
+    except KeyboardInterrupt:
+        print("\nstopped: the same command resumes", file=sys.stderr)
+        return 130
     finally:
         signal.signal(signal.SIGTERM, previous)
 
@@ -102,6 +104,9 @@ def _reproduce(options: argparse.Namespace) -> int:
     from adagc_lab.reproduce.pages import load_all_results
     from adagc_lab.reproduce.targets import reproduce
 
+    # As on Ctrl-C the runs are stopped, too; they can be resumed. Not earlier:
+    # the import of Paddle takes the signal for itself.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     claims = load_claims(CLAIMS).claims
     committed = load_all_results(RESULTS)
     names = targets_of(claims) if options.target == "all" else [options.target]

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -163,6 +164,30 @@ def test_a_grid_of_one_s_own(write_grid, tmp_path):
     assert lines[-2].startswith("Fewer than 3 seeds are an illustration")
     assert lines[-1] == "report: outputs/mine/report.html"
     assert (tmp_path / "outputs/mine/report.html").exists()
+
+
+@pytest.mark.slow
+def test_a_terminated_command_stops_its_runs(write_grid, tmp_path):
+    path = write_grid(
+        "g.yaml", {"seeds": [3], "changes": {"train": {"max_steps": 100_000}}}
+    )
+    process = subprocess.Popen(
+        [sys.executable, ROOT / "tools/reproduce.py", path],
+        stdout=subprocess.DEVNULL,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    store = tmp_path / "outputs" / STORE
+    while len([*store.glob("*/metrics.jsonl")]) < 2:
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.terminate()
+    assert process.wait() == 143
+    statuses = [
+        json.loads(file.read_text())["status"]
+        for file in store.glob("*/run.json")
+    ]
+    assert statuses == ["stopped", "stopped"]
 
 
 @pytest.mark.slow

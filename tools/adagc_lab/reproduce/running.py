@@ -37,7 +37,9 @@ LEAST_SHOWN = 100
 """Shorter runs end before their losses would be read."""
 
 _POLL_SECONDS = 0.2
-_GRACE_SECONDS = 5.0
+_GRACE_SECONDS = 60.0
+"""For the checkpoint of a run that is stopped."""
+
 _MULTIPROCESSING = threading.RLock()
 """Every start and poll reads the exit statuses of all processes."""
 
