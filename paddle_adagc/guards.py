@@ -142,7 +142,9 @@ def find_caller() -> Caller | None:
     optimizer = frame.f_locals.get("self")
     if not isinstance(optimizer, Optimizer):
         return None
-    uses = frame.f_code.co_names
+    # A recorder stands before the method: ask the class.
+    method: Any = inspect.unwrap(getattr(type(optimizer), _APPLY))
+    uses = method.__code__.co_names
     if not isinstance(frame.f_locals.get("params_grads"), dict):
         return Caller(optimizer, 0, uses)  # its only group
     group = frame.f_back and frame.f_back.f_locals.get("param_group")

@@ -21,6 +21,7 @@ _VALUE = re.compile(
 FOREIGN_MESSAGES = {
     "assert isinstance(layers, PipelineLayer)",  # Paddle
     "only 0-dimensional arrays can be converted to Python scalars",  # NumPy
+    "--gpus: expected one argument",  # paddle.distributed.launch
     "No matching distribution found for paddlepaddle-gpu",  # pip
     "No module named 'adagc_lab'",  # Python
     "No module named 'paddlenlp'",

@@ -89,7 +89,7 @@ def newest_finished(output_dir: str, newest: str | None) -> str | None:
         warnings.warn(
             f"{folder / last} is unfinished (no rank has its "
             f"{' and '.join(_LAST_FILES)}): resuming from {folder / chosen}",
-            stacklevel=3,
+            stacklevel=4,
         )
     return str(folder / chosen) if (folder / chosen).is_dir() else None
 

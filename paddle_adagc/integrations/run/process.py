@@ -171,7 +171,7 @@ class Process:
         import paddle.distributed as dist
 
         text = steps.described(clip)
-        keys = getattr(getattr(clip, "_table", None), "keys", ())
+        keys = getattr(getattr(clip, "_tensors", None), "keys", ())
         rank, num_ranks = dist.get_rank(), dist.get_world_size()
         self._reporter.tell(clip=text, where=self._where, steps=self._steps)
         if rank:

@@ -24,7 +24,7 @@ from helpers import make_parameters
 from paddle.distributed.auto_parallel.api import dtensor_from_local
 
 from paddle_adagc.clips.registry import make_clip
-from paddle_adagc.parallel import reduce
+from paddle_adagc.parallel import meshes, reduce
 
 NUM_STEPS = 30
 ROWS, COLUMNS, COPY = dist.Shard(0), dist.Shard(1), dist.Replicate()
@@ -254,18 +254,18 @@ def test_tensor_fusion_of_auto_parallel():
 
 
 def test_without_a_mesh_no_gradient_is_asked_for_one(monkeypatch):
-    monkeypatch.setattr(reduce, "get_unique_process_mesh_map", dict)
+    monkeypatch.setattr(meshes, "get_unique_process_mesh_map", dict)
     pairs = [(paddle.ones([1]), None)]
-    assert not reduce.any_is_distributed(pairs)
+    assert not meshes.any_is_distributed(pairs)
     monkeypatch.setattr(
-        reduce, "get_unique_process_mesh_map", lambda: {"key": 1}
+        meshes, "get_unique_process_mesh_map", lambda: {"key": 1}
     )
     with pytest.raises(AttributeError):
-        reduce.any_is_distributed(pairs)
+        meshes.any_is_distributed(pairs)
 
 
 def test_the_sums_of_a_step_are_made_once_per_number_of_tensors():
-    meshes = reduce.Meshes()
-    three = meshes.reducer(3)
-    assert meshes.reducer(3) is three
-    assert meshes.reducer(4) is not three
+    known = meshes.Meshes()
+    three = known.reducer(3)
+    assert known.reducer(3) is three
+    assert known.reducer(4) is not three
