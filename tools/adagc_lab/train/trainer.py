@@ -105,11 +105,17 @@ class PretrainTrainer(ClippingMixin, Trainer):
             self.config.optimizer,
             self.model,
             learning_rate=lr_scheduler or self.lr_scheduler,
-            grad_clip=self.recorder.observed(self.clip),
+            grad_clip=self.clip,
             multi_precision=uses_amp(self.config.train),
         )
         self.recorder.optimizer = self.optimizer
         return self.optimizer
+
+    def create_optimizer_and_scheduler(self, *args: Any, **kwargs: Any) -> Any:
+        """Make both; then the record measures the clip from outside."""
+        result = super().create_optimizer_and_scheduler(*args, **kwargs)
+        put_into_optimizer(self.optimizer, self.recorder.observed(self.clip))
+        return result
 
     def _get_train_sampler(self) -> DistributedBatchSampler:
         """Return a sampler in the dataset's order, which is random already."""
