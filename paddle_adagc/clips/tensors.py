@@ -105,8 +105,12 @@ class Tensors:
             return indexes
         keys = [self.key(parameter) for parameter in parameters]
         if twice := _repeated(keys):
+            same = [p for p in parameters if self.key(p) == twice]
             raise ValueError(
-                f"two parameters are called {twice!r}, of one optimizer: "
+                f"parameter {twice!r} comes twice in one call: is it twice in "
+                "the optimizer's list?"
+                if len({*map(id, same)}) < len(same)
+                else f"two parameters are called {twice!r}, of one optimizer: "
                 "make both models under one paddle.utils.unique_name.guard()"
             )
         if self._is_of_unknown_model:

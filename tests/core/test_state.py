@@ -327,7 +327,22 @@ def test_two_parameters_of_one_name_are_refused():
     clip = ClipGradByAdaGC()
     with pytest.raises(ValueError, match=r"two .*'linear_0\.w_0'.*guard"):
         clip_arrays(clip, pair.parameters(), [np.ones([2, 2])] * 2)
+    weight = pair[0].weight
+    with pytest.raises(ValueError, match="twice in the optimizer's list"):
+        clip_arrays(clip, [weight, weight], [np.ones([2, 2])] * 2)
     assert clip.num_steps == 0
+
+
+def test_bytes_per_tensor():
+    """Of gamma, of the count of Inf and NaN; in the warm-up, of the votes."""
+    parameters = make_parameters([[2]] * 10)
+    clip = ClipGradByAdaGC(t_start=2)
+    for num_bytes in (12, 12, 8):
+        fill(clip, parameters)
+        memory = clip._memory
+        vectors = [*memory.vectors.values(), memory.num_nonfinite]
+        total = sum(v.size * v.element_size() for v in vectors)
+        assert total == num_bytes * len(parameters)
 
 
 def test_whole_state_loaded_before_bind_to_a_part_of_the_model(monkeypatch):
