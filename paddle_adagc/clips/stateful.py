@@ -189,6 +189,7 @@ class StatefulClip(ClipGradBase):
         distributed run every rank has to call it, between two steps.
         """
         self._memory = self._memory.restarted(self.num_steps)
+        self._ranks.has_agreed = False
 
     @unchecked
     def state_dict(self) -> dict[str, Any]:
@@ -264,6 +265,7 @@ class StatefulClip(ClipGradBase):
             values = loaded.values_of(self._tensors.keys)
         self._memory = memory.loaded(values, loaded.warmup_start)
         self._has_loaded = True
+        self._ranks.has_agreed = False
         self._resume_at(loaded.step)
         warn_of_other_arguments(mine, loaded.config)
 
