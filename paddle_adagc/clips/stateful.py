@@ -8,7 +8,7 @@ import inspect
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import paddle
@@ -29,6 +29,8 @@ from paddle_adagc.parallel.reduce import Reducer
 from paddle_adagc.parallel.topology import Topology
 from paddle_adagc.parallel.units import Declared
 from paddle_adagc.state import ClipState, Quantity, warn_of_other_arguments
+
+NewTensors = Literal["raise", "start"]
 
 
 class StatefulClip(ClipGradBase):
@@ -234,6 +236,7 @@ class StatefulClip(ClipGradBase):
         state: dict[str, Any],
         *,
         rename: Mapping[str, str] | None = None,
+        new_tensors: NewTensors = "raise",
     ) -> None:
         """Load a state; a refused one leaves the clip as it was.
 
@@ -247,12 +250,17 @@ class StatefulClip(ClipGradBase):
                 beginning of a key there -> beginning here. A bare
                 ``PipelineLayer`` numbers its layers: ``{"0": "embed",
                 "1": "layers.0"}``.
+            new_tensors: What to do if the model has other tensors than the
+                state: ``"raise"`` an error, or ``"start"`` the clip of new ones
+                (a new head, LoRA) as at the first step, and drop those that are
+                gone. The log names each.
 
         Raises:
             TypeError: ``state`` is not a dict.
             ValueError: It is not a state of this class and of this model's
                 tensors, or ``rename`` does not fit them.
         """
+        check_choice("new_tensors", new_tensors, get_args(NewTensors))
         owner, mine = type(self).__name__, self.arguments()
         quantities, memory = self._memory.quantities, self._known()
         loaded = ClipState.from_dict(state).renamed(rename or {})
@@ -261,8 +269,12 @@ class StatefulClip(ClipGradBase):
         )
         values = loaded.values
         if any(not q.is_global for q in quantities):
-            memory = memory.reordered(self._tensors.adopt(loaded.keys))
-            values = loaded.values_of(self._tensors.keys)
+            may_differ = new_tensors == "start"
+            memory = memory.reordered(
+                self._tensors.adopt(loaded.keys, may_differ)
+            )
+            keys = self._tensors.keys
+            values = loaded.with_tensors(keys, quantities).values_of(keys)
         self._memory = memory.loaded(values, loaded.warmup_start)
         self._has_loaded = True
         self._ranks.has_agreed = False

@@ -23,6 +23,7 @@ from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.checks import check_choice
 from paddle_adagc.clips.base import TensorScalingClip
+from paddle_adagc.clips.stateful import NewTensors
 from paddle_adagc.integrations.logs import (
     add_histograms,
     clip_logs,
@@ -68,6 +69,8 @@ class ClippingMixin(Trainer):
         missing_state: What to do with a checkpoint that holds no state of a
             clip. ``"raise"``: refuse it. ``"start"``: start the clip with its
             warm-up; so a run that had no such clip switches to it.
+        new_tensors: What to do with a state of other tensors than the model's:
+            see :meth:`TensorScalingClip.set_state_dict`.
         units: See :meth:`TensorScalingClip.bind`. With ``optim: muon`` they
             are by default :func:`Muon's slices
             <paddle_adagc.integrations.muon_slices.muon_units>`.
@@ -91,6 +94,7 @@ class ClippingMixin(Trainer):
         *args: Any,
         clip: ClipGradBase,
         missing_state: MissingState = "raise",
+        new_tensors: NewTensors = "raise",
         units: Declared | None = None,
         **kwargs: Any,
     ) -> None:
@@ -103,7 +107,7 @@ class ClippingMixin(Trainer):
                     "leave ClippingCallback out of its callbacks"
                 )
         self.clip = clip
-        self._missing_state = missing_state
+        self._missing_state, self._new_tensors = missing_state, new_tensors
         take_over_clipping(self.args, clip)
         if not isinstance(clip, TensorScalingClip):
             return
@@ -167,7 +171,7 @@ class ClippingMixin(Trainer):
         return loop(*args, **kwargs)
 
     def _load_clip(self, checkpoint: Any) -> None:
-        load_clip(self.clip, checkpoint, self._missing_state)
+        load_clip(self.clip, checkpoint, self._missing_state, self._new_tensors)
 
     def log(self, logs: dict[str, Any], **kwargs: Any) -> None:
         """Log, with the clip's numbers beside a training loss."""
@@ -203,10 +207,11 @@ class ClippingCallback(TrainerCallback):
         clip: ClipGradBase,
         missing_state: MissingState = "raise",
         units: Declared | None = None,
+        new_tensors: NewTensors = "raise",
     ) -> None:
         check_arguments(clip, missing_state)
         self.clip = clip
-        self._missing_state = missing_state
+        self._missing_state, self._new_tensors = missing_state, new_tensors
         self._units = units
         self._reporters: list[Any] = []
 
@@ -231,7 +236,7 @@ class ClippingCallback(TrainerCallback):
         if state.global_step:
             own = f"{args.output_dir}/checkpoint-{state.global_step}"
             checkpoint = args.resume_from_checkpoint or own
-        load_clip(self.clip, checkpoint, self._missing_state)
+        load_clip(self.clip, checkpoint, self._missing_state, self._new_tensors)
         if not state.is_world_process_zero:
             return
         library = type(control).__module__.rpartition(".")[0]
@@ -371,6 +376,7 @@ def load_clip(
     clip: ClipGradBase,
     checkpoint: str | os.PathLike[str] | None,
     missing_state: MissingState,
+    new_tensors: NewTensors = "raise",
 ) -> None:
     """Resume a clip of this package from a checkpoint; others have no state.
 
@@ -400,7 +406,7 @@ def load_clip(
             )
     missing = [answer for answer in found if answer is not None]
     if states:
-        clip.set_state_dict(states[0])
+        clip.set_state_dict(states[0], new_tensors=new_tensors)
     elif missing and missing_state == "raise":
         raise FileNotFoundError(
             f"{missing[0]} To switch a run to this clip, which then starts "
