@@ -53,6 +53,7 @@ Run a training command with AdaGC in its Trainer. Options:
   --clip NAME              another clip of the registry (default: adagc)
   --missing-state raise    refuse a checkpoint without a clip's state (default)
   --missing-state start    start there with the warm-up: switch a running job
+  --new-tensors start      take a state of other tensors than the model's
   --check                  say what it would do, and stop
 
 Every argument of the clip is an option: --t-start 200, --lambda-rel 1.04,
@@ -113,8 +114,9 @@ def _run(options: dict[str, Any], command: list[str], folder: Path) -> int:
     for i, word in enumerate(command):
         found, command[i] = _taken_out(word, folder, notes)
         settings |= found
-    if "missing_state" in options:
-        settings["missing_state"] = options.pop("missing_state")
+    for choice in ("missing_state", "new_tensors"):
+        if choice in options:
+            settings[choice] = options.pop(choice)
     name = options.pop("clip", settings["clip"]["name"])
     if name != settings["clip"]["name"]:
         settings["clip"] = {"name": name}
@@ -208,7 +210,8 @@ def take_settings(
 ) -> dict[str, Any]:
     """Take the clip's settings out of a Trainer's, which lose these keys.
 
-    They are the section ``clip``, with ``missing_state`` and ``units`` in it;
+    They are the section ``clip``, with ``missing_state``, ``new_tensors`` and
+    ``units`` in it;
     ``units`` beside it; and ERNIE's former keys. Returns ``clip``,
     ``missing_state`` and ``units``, those that there are; ``notes`` gets a line
     for what was found in the file ``where``.
@@ -225,7 +228,7 @@ def take_settings(
                 "arguments"
             )
         clip = found["clip"] = {"name": "adagc", **section}
-        for name in ("missing_state", "units"):
+        for name in ("missing_state", "new_tensors", "units"):
             if name in clip:
                 found[name] = clip.pop(name)
         if "units" in values:

@@ -159,7 +159,7 @@ def make_clip(
 
 def argument_default(clip: Mapping[str, Any], argument: str) -> Any:
     """Return the default of a clip's argument, or raise KeyError."""
-    make = registry.CLIPS[clip["name"]]
+    make = registry.find_clip(clip["name"])
     if make is ClipGradByAdaGC and argument in ("preset", "lambda_dev"):
         return inspect.signature(make_clip).parameters[argument].default
     if clip.get("preset") == "robust" and argument == "lambda_rel":
