@@ -189,6 +189,21 @@ class ClipState:
                 )
         return dataclasses.replace(self, values=values)
 
+    def with_tensors(
+        self, keys: Sequence[str], quantities: Sequence[Quantity]
+    ) -> ClipState:
+        """Return the same with start values for tensors that it lacks."""
+        known = {*self.keys}
+        new = [key for key in keys if key not in known]
+        if not new:
+            return self
+        values = dict(self.values)
+        for q in quantities:
+            if values[q.name].ndim:
+                start = np.full(len(new), q.start, np.float32)
+                values[q.name] = np.concatenate([values[q.name], start])
+        return dataclasses.replace(self, keys=(*self.keys, *new), values=values)
+
     def values_of(self, keys: Sequence[str]) -> dict[str, Any]:
         """Return the values of these tensors, in this order."""
         place = {key: i for i, key in enumerate(self.keys)}

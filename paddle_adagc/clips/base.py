@@ -22,6 +22,7 @@ from paddle_adagc.clips.stateful import StatefulClip
 from paddle_adagc.clips.step import Decision, Step
 from paddle_adagc.clips.step_count import REMEDY
 from paddle_adagc.guards import eager, find_caller, on_skipped_update, unchecked
+from paddle_adagc.parallel.agreement import settings_of
 from paddle_adagc.parallel.reduce import Reducer
 
 
@@ -98,7 +99,7 @@ class TensorScalingClip(StatefulClip, abc.ABC):
             ranks.refuse_parts(tensors.keys)
         reducer = ranks.reducer or self._find_reducer()
         if not ranks.has_agreed:
-            ranks.agree()
+            ranks.agree_once(settings_of(self._state()))
         caller, old = find_caller(), self._steps
         counts = bool(found.pairs) or reducer.communicates
         steps = old.after(found.indexes, caller, counts)

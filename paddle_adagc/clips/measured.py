@@ -108,6 +108,10 @@ class _Probe(TensorScalingClip):
             rows.columns["h"] = h
         return rows
 
+    def arguments(self) -> dict[str, Any]:
+        """Return nothing: it has no state."""
+        return {}
+
     def advance(self, step: Step) -> Decision:
         """Leave everything as it is."""
         return Decision(paddle.ones_like(step.norm), {})

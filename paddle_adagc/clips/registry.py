@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -59,23 +60,44 @@ def make_clip(name: str | None = None, **values: Any) -> ClipGradBase:
     """Make a clip by its name.
 
     Args:
-        name: A key of :data:`CLIPS`, ``"adagc"`` for example.
+        name: A key of :data:`CLIPS`, ``"adagc"`` for example, or the import
+            path of another clip: ``"my_package.my_clips:MyClip"``.
         **values: Arguments of the clip.
 
     Raises:
+        ImportError: There is no such module.
         TypeError: A value has the wrong type.
         ValueError: No name or an unknown one, an argument that the clip does
             not take, or a value out of its range.
+
+    Example:
+        >>> from paddle_adagc import make_clip
+        >>> make_clip("adagc", t_start=200).t_start
+        200
     """
     if name is None:
         raise ValueError(f"clip has no name: use one of {[*CLIPS]}")
-    check_arguments(check_choice("clip.name", name, CLIPS), values)
-    return CLIPS[name](**values)
+    check_arguments(name, values)
+    return find_clip(name)(**values)
+
+
+def find_clip(name: str) -> Callable[..., ClipGradBase]:
+    """Return what makes the clip of this name, or of this import path."""
+    if ":" not in str(name):
+        return CLIPS[check_choice("clip.name", name, CLIPS)]
+    module, _, attribute = name.partition(":")
+    found = getattr(importlib.import_module(module), attribute, None)
+    if not (isinstance(found, type) and issubclass(found, ClipGradBase)):
+        raise ValueError(
+            f"clip.name {name!r}: {attribute!r} of {module} is {found!r}, no "
+            "class of clips (paddle.nn.clip.ClipGradBase)"
+        )
+    return found
 
 
 def check_arguments(name: str, values: Iterable[str]) -> None:
     """Refuse arguments that the clip called ``name`` does not take."""
-    known = inspect.signature(CLIPS[name]).parameters
+    known = inspect.signature(find_clip(name)).parameters
     for key in values:
         if key not in known:
             raise ValueError(

@@ -9,7 +9,7 @@ import inspect
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import paddle
@@ -35,6 +35,8 @@ from paddle_adagc.state import (
     check_is_whole,
     warn_of_other_arguments,
 )
+
+NewTensors = Literal["raise", "start"]
 
 
 class StatefulClip(ClipGradBase):
@@ -195,6 +197,7 @@ class StatefulClip(ClipGradBase):
         distributed run every rank has to call it, between two steps.
         """
         self._memory = self._memory.restarted(self.num_steps)
+        self._ranks.has_agreed = False
 
     @unchecked
     def state_dict(self) -> dict[str, Any]:
@@ -253,6 +256,7 @@ class StatefulClip(ClipGradBase):
         *,
         rename: Mapping[str, str] | None = None,
         partial: bool = False,
+        new_tensors: NewTensors = "raise",
     ) -> None:
         """Load a state; a refused one leaves the clip as it was.
 
@@ -269,12 +273,17 @@ class StatefulClip(ClipGradBase):
                 names that Paddle gives this model's parameters, needs none.
             partial: Take one rank's :meth:`state_dict`, which names tensors
                 that it lacks: those start from their next norms.
+            new_tensors: What to do if the model has other tensors than the
+                state: ``"raise"`` an error, or ``"start"`` the clip of new ones
+                (a new head, LoRA) as at the first step, and drop those that are
+                gone. The log names each.
 
         Raises:
             TypeError: ``state`` is not a dict.
             ValueError: It is not a state of this class and of this model's
                 tensors, or one rank's; or ``rename`` does not fit them.
         """
+        check_choice("new_tensors", new_tensors, get_args(NewTensors))
         owner, mine = type(self).__name__, self.arguments()
         quantities, memory = self._memory.quantities, self._known()
         loaded = ClipState.from_dict(state)
@@ -286,10 +295,15 @@ class StatefulClip(ClipGradBase):
         )
         values = loaded.values
         if any(not q.is_global for q in quantities):
-            memory = memory.reordered(self._tensors.adopt(loaded.keys))
-            values = loaded.values_of(self._tensors.keys)
+            may_differ = new_tensors == "start"
+            memory = memory.reordered(
+                self._tensors.adopt(loaded.keys, may_differ)
+            )
+            keys = self._tensors.keys
+            values = loaded.with_tensors(keys, quantities).values_of(keys)
         self._memory = memory.loaded(values, loaded.warmup_start)
         self._has_loaded = True
+        self._ranks.has_agreed = False
         self._resume_at(loaded.step)
         warn_of_other_arguments(mine, loaded.config)
 

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -16,6 +17,8 @@ from paddle_adagc.clips.unit_cuts import UnitCuts
 from paddle_adagc.kernels.pairs import PairReader
 from paddle_adagc.parallel.layout import TensorLayout, refuse_unbound_slice
 from paddle_adagc.parallel.units import Unit
+
+logger = logging.getLogger(__name__)
 
 
 class Tensors:
@@ -44,6 +47,7 @@ class Tensors:
         self._index_of_name: dict[str, int] = {}  # of observed parameters
         self._shapes: list[tuple[int, ...]] = []  # of parameters, unbound
         self._is_of_unknown_model = False  # a state's keys, before a step
+        self._may_differ = False  # that state's tensors from the model's
 
     @property
     def names(self) -> Set[str]:
@@ -91,11 +95,15 @@ class Tensors:
                 f"({_difference(self.keys, keys)}), and has a state for them: "
                 "make a new clip for this model"
             )
-        if self.keys:
-            _check_same(self.keys, keys, "the loaded state's tensors", True)
+        if self.keys and self._may_differ:
+            _log_differences(self.keys, keys)
+        elif self.keys:
+            what, has_units = "the loaded state's tensors", bool(units)
+            _check_same(self.keys, keys, what, True, has_units)
         self.layout, self.units, self.is_bound = tuple(tensors), units, True
         self.cuts = UnitCuts(units, tensors) if units else None
         self._key_of_name, self._is_of_unknown_model = key_of_name, False
+        self._may_differ = False
         return self._name(keys)
 
     def indexes(self, parameters: Sequence[Tensor]) -> list[int]:
@@ -106,8 +114,12 @@ class Tensors:
             return indexes
         keys = [self.key(parameter) for parameter in parameters]
         if twice := _repeated(keys):
+            same = [p for p in parameters if self.key(p) == twice]
             raise ValueError(
-                f"two parameters are called {twice!r}, of one optimizer: "
+                f"parameter {twice!r} comes twice in one call: is it twice in "
+                "the optimizer's list?"
+                if len({*map(id, same)}) < len(same)
+                else f"two parameters are called {twice!r}, of one optimizer: "
                 "make both models under one paddle.utils.unique_name.guard()"
             )
         if self._is_of_unknown_model:
@@ -132,18 +144,22 @@ class Tensors:
         for parameter, index in zip(parameters, indexes, strict=True):
             self._shapes[index] = tuple(parameter.shape)
 
-    def adopt(self, keys: Sequence[str]) -> list[int]:
+    def adopt(self, keys: Sequence[str], may_differ: bool) -> list[int]:
         """Take the tensors of a state, which those that are known have to fit.
 
         In a distributed run the state may hold more: other ranks' tensors.
+        ``may_differ``: it may lack tensors, and hold tensors that are gone.
         Returns the index that each tensor had before, -1 if it is new.
         """
-        if self.keys or self.is_bound:
-            what = "the state's tensors"
-            _check_same(keys, self.keys, what, self.is_bound)
-        if self.is_bound:
+        if may_differ and self.keys:
+            _log_differences(keys, self.keys)
+        elif self.keys or self.is_bound:
+            what, has_units = "the state's tensors", bool(self.units)
+            _check_same(keys, self.keys, what, self.is_bound, has_units)
+        if self.is_bound or (may_differ and self.keys):
             return [*range(len(self.keys))]
-        self._is_of_unknown_model = True
+        self._is_of_unknown_model = not may_differ
+        self._may_differ = may_differ
         return self._name(keys)
 
     def key_of_automatic(self, keys: Sequence[str]) -> Mapping[str, str]:
@@ -189,9 +205,13 @@ class Tensors:
         return [unit.key for unit in self.units.get(index, ())] or [key]
 
     def _refuse_foreign_state(self, keys: Sequence[str]) -> None:
-        """Refuse an unbound state of other tensors in the first step."""
+        """Refuse an unbound state that lacks most tensors of the first step.
+
+        A tensor less or more is a layer that was frozen, or is trained now.
+        """
         new, unseen = _only_in(keys, self.keys), _only_in(self.keys, keys)
-        if new and unseen:
+        num_known = sum(key in self._index_of_key for key in keys)
+        if new and unseen and 2 * num_known < len(keys):
             raise ValueError(
                 f"the loaded state is another model's: it lacks {new} and "
                 f"holds {unseen}, which has no gradient here. Use bind(model) "
@@ -206,7 +226,11 @@ _AUTOMATIC = re.compile(r"\w+_\d+\.\w+_\d+")
 
 
 def _check_same(
-    found: Sequence[str], wanted: Sequence[str], what: str, is_bound: bool
+    found: Sequence[str],
+    wanted: Sequence[str],
+    what: str,
+    is_bound: bool,
+    has_units: bool,
 ) -> None:
     """Refuse keys that are not the clip's, but for those of other ranks."""
     is_part = is_bound and dist.get_world_size() > 1
@@ -220,12 +244,29 @@ def _check_same(
                 "dict(zip(state['gamma'], [key for key, p in "
                 "model.named_parameters() if not p.stop_gradient]))"
             )
+        units = (
+            "units were declared here and not there"
+            if has_units
+            else "units were declared there and not here"
+        )
         raise ValueError(
             f"{what} and this clip's differ: {_difference(found, wanted)}. Is "
             "it another model's state, or was one of the two made without "
             "bind(model)? If they are one network under two sets of names, "
-            "give set_state_dict a rename"
+            f"give set_state_dict a rename; if {units}, bind "
+            "with the same units; if the model has changed (a new head, LoRA), "
+            "give new_tensors='start'"
         )
+
+
+def _log_differences(found: Sequence[str], wanted: Sequence[str]) -> None:
+    """Name each tensor that a state lacks or holds in vain."""
+    for key in sorted({*wanted} - {*found}):
+        logger.warning("%s is new: its clip starts as at the first step", key)
+    for key in (
+        sorted({*found} - {*wanted}) if dist.get_world_size() < 2 else ()
+    ):
+        logger.warning("%s is gone: what the state holds of it is dropped", key)
 
 
 def _difference(found: Sequence[str], wanted: Sequence[str]) -> str:

@@ -24,6 +24,7 @@ import paddle.distributed as dist
 from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.clips.base import TensorScalingClip
+from paddle_adagc.clips.stateful import NewTensors
 from paddle_adagc.state import STATE_FILE, load_state, save_state
 
 T = TypeVar("T")
@@ -121,6 +122,7 @@ def load_clip(
     checkpoint: str | os.PathLike[str] | None,
     missing_state: MissingState,
     state: Any = None,
+    new_tensors: NewTensors = "raise",
 ) -> None:
     """Resume a clip of this package from a checkpoint; others have no state.
 
@@ -133,6 +135,7 @@ def load_clip(
         checkpoint: Folder that the Trainer has loaded.
         missing_state: See :class:`.ClippingMixin`.
         state: The Trainer's, as loaded; None is not compared.
+        new_tensors: See :meth:`.ClippingMixin`.
 
     Raises:
         FileNotFoundError: No rank finds a state of a clip.
@@ -159,7 +162,7 @@ def load_clip(
     missing = [answer for answer in found if answer is not None]
     if states:
         _check_origin(states[0], wanted, checkpoint)
-        clip.set_state_dict(states[0])
+        clip.set_state_dict(states[0], new_tensors=new_tensors)
     elif missing and missing_state == "raise":
         raise FileNotFoundError(
             f"{missing[0]} To switch a run to this clip, which then starts "

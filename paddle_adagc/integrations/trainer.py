@@ -21,6 +21,7 @@ from paddle.nn.clip import ClipGradBase, ClipGradByGlobalNorm
 from paddle_adagc.checks import check_choice
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.measured import MeasuredClip
+from paddle_adagc.clips.stateful import NewTensors
 from paddle_adagc.integrations.checkpoints import (
     MISSING_STATES,
     MissingState,
@@ -72,6 +73,8 @@ class ClippingMixin(Trainer):
         missing_state: What to do with a checkpoint that holds no state of a
             clip. ``"raise"``: refuse it. ``"start"``: start the clip with its
             warm-up; so a run that had no such clip switches to it.
+        new_tensors: What to do with a state of other tensors than the model's:
+            see :meth:`TensorScalingClip.set_state_dict`.
         units: See :meth:`TensorScalingClip.bind`. By default they are those
             that the model names itself (:class:`.ModelUnits`).
         **kwargs: Arguments of the Trainer; ``model`` as built, not wrapped.
@@ -94,19 +97,21 @@ class ClippingMixin(Trainer):
         *args: Any,
         clip: ClipGradBase,
         missing_state: MissingState = "raise",
+        new_tensors: NewTensors = "raise",
         units: Declared | None = None,
         **kwargs: Any,
     ) -> None:
         check_arguments(clip, missing_state)
         super().__init__(*args, **kwargs)
         self.clip = clip
-        self._adagc_attach(clip, missing_state, units)
+        self._adagc_attach(clip, missing_state, new_tensors, units)
         self._adagc_prepare()
 
     def _adagc_attach(
         self,
         clip: ClipGradBase,
         missing_state: MissingState = "raise",
+        new_tensors: NewTensors = "raise",
         units: Declared | None = None,
     ) -> None:
         """Take the clip; :meth:`_adagc_prepare` has to follow."""
@@ -118,6 +123,7 @@ class ClippingMixin(Trainer):
                 )
         self._adagc_clip = clip
         self._adagc_missing_state = missing_state
+        self._adagc_new_tensors = new_tensors
         self._adagc_units = units
         self._adagc_is_prepared = False
         self.add_callback(_Begin(self))
@@ -194,8 +200,13 @@ class ClippingMixin(Trainer):
         return newest_finished(folder, newest)
 
     def _adagc_load(self, checkpoint: Any) -> None:
-        clip, missing_state = self._adagc_clip, self._adagc_missing_state
-        load_clip(clip, checkpoint, missing_state, self.state)
+        load_clip(
+            self._adagc_clip,
+            checkpoint,
+            self._adagc_missing_state,
+            self.state,
+            self._adagc_new_tensors,
+        )
 
     def log(self, logs: dict[str, Any], **kwargs: Any) -> None:
         """Log, with the clip's numbers beside a training loss."""
@@ -253,10 +264,11 @@ class ClippingCallback(_Callback):
         clip: ClipGradBase,
         missing_state: MissingState = "raise",
         units: Declared | None = None,
+        new_tensors: NewTensors = "raise",
     ) -> None:
         check_arguments(clip, missing_state)
         self.clip = clip
-        self._missing_state = missing_state
+        self._missing_state, self._new_tensors = missing_state, new_tensors
         self._units = units
         self._reporters: list[Any] = []
 
@@ -272,7 +284,9 @@ class ClippingCallback(_Callback):
             bind_clip(self.clip, kwargs["model"], self._units, args)
         put_into_optimizer(kwargs["optimizer"], self.clip)
         checkpoint = resumed_from(args, state)
-        load_clip(self.clip, checkpoint, self._missing_state, state)
+        load_clip(
+            self.clip, checkpoint, self._missing_state, state, self._new_tensors
+        )
         begin_run(args, state)
         self._make_reporters(args, state, control)
 

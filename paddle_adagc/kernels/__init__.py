@@ -13,6 +13,9 @@
 
 from __future__ import annotations
 
+import paddle
+
+from paddle_adagc.kernels import cuda, host
 from paddle_adagc.kernels.cuda import DeviceTensors
 from paddle_adagc.kernels.host import HostTensors, TensorList
 from paddle_adagc.kernels.operators import OperatorTensors
@@ -23,3 +26,20 @@ BACKENDS: tuple[type[TensorList], ...] = (
     OperatorTensors,
 )
 """In the order in which they are asked."""
+
+
+def why_not() -> str:
+    """Why new tensors get no kernels; empty if they do, or if none exist."""
+    device = cuda.current_device()
+    if device is not None:
+        return cuda.why_not(device)
+    return host.why_not() if paddle.device.get_device() == "cpu" else ""
+
+
+def leave_to_operators(reason: str) -> None:
+    """Use no kernels for new tensors from now on."""
+    device = cuda.current_device()
+    if device is not None:
+        cuda.leave_to_operators(device, reason)
+    else:
+        host.leave_to_operators()

@@ -60,6 +60,24 @@ def load_library() -> ctypes.CDLL | None:
     return library
 
 
+_IS_LEFT = False
+"""Other ranks have no loops, so this one does not use its own."""
+
+
+def leave_to_operators() -> None:
+    """Use no loops from now on."""
+    global _IS_LEFT
+    _IS_LEFT = True
+
+
+def why_not() -> str:
+    """Why the loops are not used; empty if they are."""
+    if _IS_LEFT or load_library() is not None:
+        return ""
+    is_off = os.environ.get("PADDLE_ADAGC_NATIVE", "1") == "0"
+    return "PADDLE_ADAGC_NATIVE=0" if is_off else "the C++ loops need g++"
+
+
 def build(compiler: str) -> bytes:
     """Compile the library unless it is in the cache; return its content."""
     files = (SOURCE, SOURCE.with_name("numbers.h"))
@@ -263,6 +281,7 @@ class HostTensors(TensorList):
     def can_take(descriptors: np.ndarray) -> np.ndarray:
         # On another device results would not lie in host memory.
         is_usable = paddle.device.get_device() == "cpu" and load_library()
+        is_usable = is_usable and not _IS_LEFT
         is_here = descriptors["device"] >> 8 == CPU
         return (descriptors["dtype"] >= 0) & is_here & bool(is_usable)
 

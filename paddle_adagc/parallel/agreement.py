@@ -14,7 +14,7 @@ import dataclasses
 import logging
 import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import paddle.distributed as dist
@@ -35,6 +35,24 @@ _CAUSES = (
     "tensors averaged (fleet.distributed_model, hooks of sequence "
     "parallelism), and do experts have their global numbers in their names?"
 )
+
+
+def compare_settings(settings: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse a setting that differs between ranks, by name.
+
+    With another threshold a rank changes its copies of the weights otherwise
+    than the others do, and nothing shows it.
+    """
+    for name in dict.fromkeys(name for mine in settings for name in mine):
+        values = [mine.get(name) for mine in settings]
+        ranks = [i for i, value in enumerate(values) if value != values[0]]
+        if ranks:
+            raise RuntimeError(
+                f"ranks have different clips: {name} is {values[0]!r} on rank "
+                f"0, and {values[ranks[0]]!r} on rank {ranks[0]} "
+                f"({len(ranks)} of {len(values)} ranks differ from rank 0): "
+                "make, load and restart the clip alike on all ranks"
+            )
 
 
 class RankView(NamedTuple):
@@ -114,6 +132,12 @@ def compare(views: Sequence[RankView], num_expert_ranks: int) -> None:
                 )
 
 
+def settings_of(state: ClipState) -> dict[str, Any]:
+    """Return what must not differ between ranks."""
+    counts = {"num_steps": state.step, "warmup_start": state.warmup_start}
+    return {**state.config, **counts}
+
+
 def gather_state(
     state: ClipState,
     observed: Collection[str],
@@ -125,6 +149,7 @@ def gather_state(
         return state
     parts: list[tuple[ClipState, Collection[str], Mapping[str, int]]] = []
     dist.all_gather_object(parts, (state.to_numpy(), observed, nonfinite))
+    compare_settings([settings_of(part[0]) for part in parts])
     warn_of_nonfinite([part[1:] for part in parts])
     return merge([part[:2] for part in parts], quantities)
 

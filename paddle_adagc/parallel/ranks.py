@@ -5,16 +5,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import paddle
 import paddle.distributed as dist
 from paddle import Tensor
 from paddle.distributed.communication.group import Group
 
+from paddle_adagc import kernels
 from paddle_adagc.guards import is_in_stage_2
-from paddle_adagc.kernels import cuda
-from paddle_adagc.parallel.agreement import compare_norms
+from paddle_adagc.parallel.agreement import compare_norms, compare_settings
 from paddle_adagc.parallel.layout import (
     TensorLayout,
     interleaves,
@@ -160,24 +161,26 @@ class Ranks:
                 "fleet.distributed_optimizer(optimizer)"
             )
 
-    def agree(self) -> None:
-        """Use the CUDA kernels on all ranks, or on none; on GPUs a step waits.
+    def agree_once(self, settings: Mapping[str, Any]) -> None:
+        """Compare settings with all ranks; use kernels on all, or on none.
 
-        Sums of kernels and of Paddle's operators differ in their last bits:
-        copies of a tensor on ranks with different ones would drift apart.
+        A step waits for the others here. Sums of kernels and of Paddle's
+        operators differ in their last bits: copies of a tensor on ranks with
+        different ones would drift apart.
         """
         self.has_agreed = True
-        device = cuda.current_device()
-        if device is None or self.topology().world is None:
+        if self.topology().world is None:
             return
-        reasons: list[str] = []
-        dist.all_gather_object(reasons, cuda.why_not(device))
+        views: list[tuple[Mapping[str, Any], str]] = []
+        dist.all_gather_object(views, (settings, kernels.why_not()))
+        compare_settings([view for view, _ in views])
+        reasons = [why for _, why in views]
         without = [f"rank {i}: {why}" for i, why in enumerate(reasons) if why]
         if without and not reasons[dist.get_rank()]:
-            cuda.leave_to_operators(device, without[0])
+            kernels.leave_to_operators(without[0])
             logger.warning(
-                "%d of %d ranks cannot use the CUDA kernels (%s): all ranks "
-                "use Paddle's operators",
+                "%d of %d ranks cannot use the kernels (%s): all ranks use "
+                "Paddle's operators",
                 len(without),
                 len(reasons),
                 without[0],

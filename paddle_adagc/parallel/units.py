@@ -17,6 +17,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -132,6 +133,17 @@ class Units:
             )
         if len(shares) < len(parts):
             raise ValueError(f"parts={parts!r} holds a name twice")
+        if self.repeats and not isinstance(parts, Mapping):
+            raise ValueError(
+                f"parts={parts!r} repeat: give the width of each in one group, "
+                "as a dict (without repeats numbers are shares of the axis)"
+            )
+        for _, field, *_ in string.Formatter().parse(self.key or ""):
+            if field not in (None, "expert", "part"):
+                raise ValueError(
+                    f"key={self.key!r} of units has a field {field!r}: it can "
+                    "have {expert} and {part}"
+                )
         object.__setattr__(self, "parts", shares)
 
     def with_shares(self, key: str, config: Mapping[str, Any]) -> Units:

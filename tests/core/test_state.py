@@ -388,7 +388,83 @@ def test_two_parameters_of_one_name_are_refused():
     clip = ClipGradByAdaGC()
     with pytest.raises(ValueError, match=r"two .*'linear_0\.w_0'.*guard"):
         clip_arrays(clip, pair.parameters(), [np.ones([2, 2])] * 2)
+    weight = pair[0].weight
+    with pytest.raises(ValueError, match="twice in the optimizer's list"):
+        clip_arrays(clip, [weight, weight], [np.ones([2, 2])] * 2)
     assert clip.num_steps == 0
+
+
+@pytest.mark.parametrize("binds", ["before", "after", "never"])
+def test_a_state_loads_into_a_model_that_has_changed(binds, caplog):
+    """A head is exchanged: its tensors start, those of the old are gone."""
+    model = make_model()
+    donor = ClipGradByAdaGC(t_start=3)
+    if binds != "never":
+        donor.bind(model)
+    for _ in range(4):
+        fill(donor, model.parameters())
+    state = donor.state_dict()
+    before = [*state["gamma"]]
+    model[2] = paddle.nn.Linear(6, 3)
+    model.add_sublayer("extra", paddle.nn.Linear(3, 3))
+    clip = ClipGradByAdaGC(t_start=3)
+    if binds == "before":
+        clip.bind(model)
+        with pytest.raises(ValueError, match="new_tensors='start'"):
+            clip.set_state_dict(state)
+    clip.set_state_dict(state, new_tensors="start")
+    if binds == "after":
+        clip.bind(model)
+    fill(clip, model.parameters())
+    assert clip.num_steps == 5
+    after = clip.state_dict()["gamma"]
+    assert all(np.isfinite(float(gamma)) for gamma in after.values())
+    if binds != "never":
+        assert [*after] == [*KEYS, "extra.weight", "extra.bias"]
+        assert "extra.weight is new" in caplog.text
+    for key in before[:2]:  # moved by one step alone
+        assert float(after[key]) == pytest.approx(
+            float(state["gamma"][key]), rel=0.02
+        )
+    with pytest.raises(ValueError, match="new_tensors must be one of"):
+        clip.set_state_dict(state, new_tensors="drop")
+
+
+def test_an_unbound_state_of_a_model_with_another_frozen_layer():
+    model = make_model()
+    parameters = model.parameters()
+    donor, clip = ClipGradByAdaGC(t_start=0), ClipGradByAdaGC(t_start=0)
+    fill(donor, parameters[:3])
+    clip.set_state_dict(donor.state_dict())
+    fill(clip, parameters[1:])
+    assert clip.num_steps == 2
+    assert len(clip.state_dict()["gamma"]) == 4
+
+
+@pytest.mark.parametrize("saved_with_units", [True, False])
+def test_units_switched_on_or_off_are_named(saved_with_units):
+    model = paddle.nn.Linear(4, 4)
+    units = {"weight": {"parts": ["a", "b"]}}
+    clips = [ClipGradByAdaGC(), ClipGradByAdaGC()]
+    for clip, has_units in zip(clips, (saved_with_units, None), strict=True):
+        has_units = not saved_with_units if has_units is None else has_units
+        clip.bind(model, units=units if has_units else None)
+        vars(model.weight).pop("adagc_units", None)
+    place = "there and not here" if saved_with_units else "here and not there"
+    with pytest.raises(ValueError, match=f"units were declared {place}"):
+        clips[1].set_state_dict(clips[0].state_dict())
+
+
+def test_bytes_per_tensor():
+    """Of gamma, of the count of Inf and NaN; in the warm-up, of the votes."""
+    parameters = make_parameters([[2]] * 10)
+    clip = ClipGradByAdaGC(t_start=2)
+    for num_bytes in (12, 12, 8):
+        fill(clip, parameters)
+        memory = clip._memory
+        vectors = [*memory.vectors.values(), memory.num_nonfinite]
+        total = sum(v.size * v.element_size() for v in vectors)
+        assert total == num_bytes * len(parameters)
 
 
 def test_whole_state_loaded_before_bind_to_a_part_of_the_model(monkeypatch):

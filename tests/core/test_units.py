@@ -292,6 +292,16 @@ def test_marks_and_names_are_recognised():
             "have the key 'router'",
         ),
         ({"router": "experts"}, ValueError, "of shape \\[3\\] has no axis"),
+        (
+            {"down": {"parts": ["a", "b"], "key": "{layer}.{part}"}},
+            ValueError,
+            "has a field 'layer': it can have {expert} and {part}",
+        ),
+        (
+            {"down": {"parts": ["a", "b"], "repeats": True}},
+            ValueError,
+            "give the width of each in one group",
+        ),
     ],
 )
 def test_mistakes(units, error, message):

@@ -48,6 +48,7 @@ Run a training command with AdaGC in its Trainer. Options:
   --clip NAME              another clip of the registry (default: adagc)
   --missing-state raise    refuse a checkpoint without a clip's state (default)
   --missing-state start    start there with the warm-up: switch a running job
+  --new-tensors start      take a state of other tensors than the model's
   --settings FILE          a YAML or JSON file with a section "clip"
   --no-strict-run          warn, and train on, where the clip is not in force
   --check                  say what it would do, and stop

@@ -21,7 +21,10 @@ from pathlib import Path
 from typing import Any
 
 Settings = dict[str, Any]
-"""``clip``, ``missing_state`` and ``units``: those that there are."""
+"""``clip`` and :data:`OF_TRAINERS`: those that there are."""
+
+OF_TRAINERS = ("missing_state", "new_tensors", "units")
+"""Keys of the section ``clip`` that a Trainer's mixin takes."""
 
 SUFFIXES = (".json", ".yaml", ".yml")
 _OLD = "adaptive_norm_"
@@ -43,10 +46,9 @@ def take_settings(
 ) -> Settings:
     """Take the clip's settings out of a Trainer's, which lose these keys.
 
-    They are the section ``clip``, with ``missing_state`` and ``units`` in it;
-    ``units`` beside it; and ERNIE's former keys. Returns ``clip``,
-    ``missing_state`` and ``units``, those that there are; ``notes`` gets a line
-    for what was found in the file ``where``.
+    They are the section ``clip``, with :data:`OF_TRAINERS` in it; ``units``
+    beside it; and ERNIE's former keys. Returns those that there are; ``notes``
+    gets a line for what was found in the file ``where``.
 
     Raises:
         ValueError: ``clip`` is no section, or ``units`` stand twice.
@@ -60,7 +62,7 @@ def take_settings(
                 "arguments: clip: {lambda_abs: 1.0}"
             )
         clip = found["clip"] = {"name": "adagc", **_with_numbers(section)}
-        for name in ("missing_state", "units"):
+        for name in OF_TRAINERS:
             if name in clip:
                 found[name] = clip.pop(name)
         if "units" in values:
@@ -98,8 +100,9 @@ def combined(found: Settings, options: Mapping[str, Any]) -> Settings:
     """Return settings with the command's options over those of a file."""
     settings: Settings = {"clip": {"name": "adagc"}, **found}
     rest = dict(options)
-    if "missing_state" in rest:
-        settings["missing_state"] = rest.pop("missing_state")
+    for choice in ("missing_state", "new_tensors"):
+        if choice in rest:
+            settings[choice] = rest.pop(choice)
     name = rest.pop("clip", settings["clip"]["name"])
     if name != settings["clip"]["name"]:
         settings["clip"] = {"name": name}
@@ -202,7 +205,7 @@ def _is_section(section: Mapping[Any, Any]) -> bool:
     """A section has a key that is, or nearly is, a clip's argument."""
     from paddle_adagc.clips.registry import CLIPS
 
-    known = {"name", "missing_state", "units"}
+    known = {"name", *OF_TRAINERS}
     for clip in CLIPS.values():
         known.update(inspect.signature(clip).parameters)
     near = difflib.get_close_matches

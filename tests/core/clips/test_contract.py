@@ -40,7 +40,7 @@ if PAGE.exists():  # a tree without the documentation has no example
     EXAMPLE = {}
     page = PAGE.read_text("utf-8")
     exec(re.search(r"(?s)```python\n(.*?)```", page)[1], EXAMPLE)
-    RULES.append(EXAMPLE["ClipGradByPeak"])
+    RULES.append(EXAMPLE["ClipGradByZScore"])
 SHAPES = [[4], [6]]
 every_clip = pytest.mark.parametrize("make", RULES)
 pytestmark = pytest.mark.usefixtures("backend")

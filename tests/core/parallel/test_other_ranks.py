@@ -3,6 +3,7 @@
 """What ranks refuse and compare, and what one does with its part of a model."""
 
 import contextlib
+import dataclasses
 import logging
 import math
 import re
@@ -27,7 +28,9 @@ from paddle.distributed.fleet.meta_parallel.sharding import (
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.clips.agc import ClipGradByAGC
 from paddle_adagc.clips.compared import ClipGradByTensorWiseGC
-from paddle_adagc.kernels import cuda
+from paddle_adagc.clips.gradients import split
+from paddle_adagc.kernels import cuda, host
+from paddle_adagc.kernels.operators import OperatorTensors
 from paddle_adagc.parallel import agreement, reduce
 from paddle_adagc.parallel.agreement import RankView, compare
 from paddle_adagc.parallel.ranks import Ranks as RanksOfAClip
@@ -76,7 +79,6 @@ def test_a_disagreement_is_named_and_rounding_is_none(seen, message):
         (3, "", ["no driver", "no NVRTC"], [(3, "rank 1: no driver")]),
         (3, "no driver", ["", ""], []),
         (3, "no driver", ["no driver", "no driver"], []),
-        (None, "", ["no NVRTC"], []),
     ],
 )
 def test_all_ranks_use_the_kernels_or_none(
@@ -84,9 +86,9 @@ def test_all_ranks_use_the_kernels_or_none(
 ):
     asked, found = [], []
 
-    def gather(reasons, reason):
-        asked.append(reason)
-        reasons += [reason, *others]
+    def gather(views, view):
+        asked.append(view[1])
+        views += [view, *((view[0], why) for why in others)]
 
     topologies = [Topology(world=object()), Topology()]
     monkeypatch.setattr(READ_TOPOLOGY, lambda: topologies.pop(0))
@@ -96,12 +98,76 @@ def test_all_ranks_use_the_kernels_or_none(
     monkeypatch.setattr(cuda, "why_not", {3: mine}.__getitem__)
     monkeypatch.setattr(cuda, "leave_to_operators", lambda *a: found.append(a))
     for _ in range(2):  # only the first topology tells which ranks take part
-        RanksOfAClip("C").agree()
+        RanksOfAClip("C").agree_once({"beta": 0.9})
     assert (asked, found) == ([mine] if device else [], left)
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == len(left)
     for message, (_, why) in zip(said, left, strict=True):
-        assert f"of 3 ranks cannot use the CUDA kernels ({why})" in message
+        assert f"of 3 ranks cannot use the kernels ({why})" in message
+
+
+@pytest.mark.parametrize("num_ranks", [2, 4])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("lambda_rel", r"lambda_rel is 1\.04 on rank 0, and 3\.0 on rank 1"),
+        ("restart", "warmup_start is 0 on rank 0, and 2 on rank 1"),
+        ("load", "num_steps is 2 on rank 0, and 9 on rank 1"),
+        (None, None),
+    ],
+)
+def test_arguments_and_steps_of_all_ranks_are_compared(
+    monkeypatch, num_ranks, change, message
+):
+    def work(rank):
+        model = paddle.nn.Linear(1, 1)
+        is_other = rank == 1
+        rel = 3.0 if is_other and change == "lambda_rel" else 1.04
+        clip = ClipGradByAdaGC(lambda_rel=rel)
+        clip.bind(model)
+
+        def step():
+            clip([(model.weight, paddle.ones([1, 1]))])
+
+        if change == "lambda_rel":
+            step()
+            return
+        step()
+        step()
+        clip.restart_warmup()
+        if change == "restart" and not is_other:
+            clip._memory = dataclasses.replace(clip._memory, start=0)
+        state = clip.state_dict()
+        number = 9 if change == "load" and is_other else 2
+        clip.set_state_dict({**state, "step": number})
+        step()
+        clip.full_state_dict()
+
+    with refuses(message):
+        Ranks(monkeypatch, along("data", num_ranks)).run(work)
+
+
+def test_a_changed_argument_is_found_with_the_state(monkeypatch):
+    def work(rank):
+        clip = ClipGradByAdaGC()
+        clip.bind(paddle.nn.Linear(1, 1))
+        clip.beta = 0.9 + 0.05 * rank
+        clip.full_state_dict()
+
+    with refuses("beta is 0.9 on rank 0"):
+        Ranks(monkeypatch, along("data")).run(work)
+
+
+def test_ranks_without_the_loops_leave_all_to_the_operators(monkeypatch):
+    def gather(views, view):
+        views += [view, (view[0], "PADDLE_ADAGC_NATIVE=0")]
+
+    monkeypatch.setattr(host, "_IS_LEFT", False)
+    monkeypatch.setattr(READ_TOPOLOGY, lambda: Topology(world=object()))
+    monkeypatch.setattr(dist, "all_gather_object", gather)
+    RanksOfAClip("C").agree_once({})
+    [part] = split([paddle.ones([2])])
+    assert isinstance(part, OperatorTensors)
 
 
 @pytest.mark.parametrize(
@@ -257,6 +323,7 @@ def test_experts_on_ranks_without_fleet_are_refused(
     monkeypatch.setattr(READ_TOPOLOGY, lambda: topology)
     monkeypatch.setattr(dist, "get_world_size", lambda: num_ranks)
     monkeypatch.setattr(dist, "all_reduce", lambda *args, **options: None)
+    monkeypatch.setattr(dist, "all_gather_object", list.append)
     model = paddle.nn.Linear(1, 1)
     for name, value in mark.items():
         setattr(model.weight, name, value)

@@ -128,6 +128,7 @@ def as_rank(task: PretrainTask, rank: int) -> Iterator[None]:
             mock.patch.object(CommunicateTopology, "get_axis_list", axis_list),
             mock.patch.object(processes, "enable"),
             # One step's, in which ranks wait for each other.
+            mock.patch.object(Ranks, "agree_once"),
             mock.patch.object(Ranks, "compare_once"),
             mock.patch.object(logger, "disabled", True),
             mock.patch.dict(fleet.fleet.__dict__),
