@@ -6,6 +6,7 @@
     python tools/benchmark.py step
     python tools/benchmark.py host
     python tools/benchmark.py collectives
+    python tools/benchmark.py watch
 
 clip: a clip step on the tensors of the paper's models, against Paddle's own
 clips, a loop that waits for every tensor, and the speed of memory.
@@ -15,6 +16,7 @@ step: whole training steps of the proxies.
 collectives: what GlobalGC (fleet's HybridParallelClipGrad) and AdaGC
 communicate in a clip step, counted on real processes over gloo, layout by
 layout.
+watch: what a record adds to a clip's step, its copies and files included.
 
 Set OMP_NUM_THREADS to choose the number of threads; the default is 1.
 """
@@ -67,6 +69,10 @@ _OPTIONS = {
 --config CONFIG   run config (default: configs/proxy/ernie_moe.yaml)
 --layouts LAYOUT  default: all; a wrong name lists them
 """,
+    "watch": """
+--lists MODEL     models of the paper (default: ernie-10b-a1.4b)
+--rings N         copies of 64 steps that are timed (default: %(default)s)
+""",
 }
 _JSON = """
 --json            print JSON, an entry for each table
@@ -95,6 +101,7 @@ def main(arguments: list[str] | None = None) -> int:
             steps={"type": _at_least_two, "default": 200},
             config={"type": Path, "default": ERNIE},
             layouts={"nargs": "*"},
+            rings={"type": _at_least_two, "default": 3},
         )
     options = parser.parse_args(arguments)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -185,6 +192,19 @@ def measure_collectives(options: argparse.Namespace) -> Measured:
         check_choice("--layouts", name, collectives.LAYOUTS)
     rows = collectives.measure(options.config, chosen)
     yield rows, collectives.to_markdown(rows)
+
+
+def measure_watch(options: argparse.Namespace) -> Measured:
+    """Time what a record adds to a clip's step."""
+    from adagc_lab.benchmark import clip_step, watch
+
+    for name in options.lists or ["ernie-10b-a1.4b"]:
+        check_choice("--lists", name, clip_step.LISTS)
+        rows = watch.compare(name, options.rings)
+        yield (
+            {"list": name, "times": rows},
+            f"\n{name}\n\n{watch.to_markdown(rows)}",
+        )
 
 
 if __name__ == "__main__":

@@ -1,0 +1,124 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Time that a record adds to a clip's step."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import statistics
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import paddle
+from paddle import Tensor
+
+from adagc_lab.benchmark.clip_step import make_pairs, recipe_shapes
+from adagc_lab.markdown import markdown_table
+from adagc_lab.record.clock import device_seconds
+from paddle_adagc import ClipGradByAdaGC, Record
+from paddle_adagc.record.recorder import NUM_STEPS
+
+ALONE = {
+    "AdaGC, recorded": "AdaGC",
+    "GlobalGC, watched": "GlobalGC",
+    "no clip, watched": "no clip",
+}
+"""What is timed -> what it is compared with."""
+
+_T_START = 3
+
+
+class _NoUpdate(paddle.optimizer.SGD):
+    """An optimizer that clips and then changes nothing."""
+
+    def _create_optimization_pass(self, *args: Any, **kwargs: Any) -> list[Any]:
+        return []
+
+
+def compare(name: str, num_rings: int) -> dict[str, list[float]]:
+    """Time steps in turn, in a random order within each step.
+
+    Args:
+        name: List of tensors, see :data:`.clip_step.LISTS`.
+        num_rings: Copies to the host: each has :data:`NUM_STEPS` steps.
+
+    Returns:
+        Seconds of a step by what was done, the mean of each ring: its copy,
+        and what is judged and written then, is part of it.
+    """
+    pairs = make_pairs(recipe_shapes(name))
+    gradients = [gradient for _, gradient in pairs]
+    originals = [gradient.clone() for gradient in gradients]
+    for parameter, gradient in pairs:
+        parameter.get_tensor()._share_data_with(gradient.clone().get_tensor())
+        parameter.grad = gradient
+    with _steps([parameter for parameter, _ in pairs]) as steps:
+        found: dict[str, list[float]] = {name: [] for name in steps}
+        for ring in itertools.count():
+            sums = dict.fromkeys(steps, 0.0)
+            for _ in range(NUM_STEPS):
+                for name in random.sample([*steps], len(steps)):
+                    for gradient, original in zip(
+                        gradients, originals, strict=True
+                    ):
+                        paddle.assign(original, gradient)
+                    start = device_seconds()
+                    steps[name]()
+                    sums[name] += device_seconds() - start
+            if ring:  # the first warms up
+                for name, total in sums.items():
+                    found[name].append(total / NUM_STEPS)
+            if ring == num_rings:
+                return found
+    raise AssertionError
+
+
+@contextmanager
+def _steps(parameters: Sequence[Tensor]) -> Iterator[dict[str, Any]]:
+    """Give a function for each thing that is timed."""
+    clips: dict[str, Any] = {
+        "AdaGC": lambda: ClipGradByAdaGC(t_start=_T_START),
+        "GlobalGC": lambda: paddle.nn.ClipGradByGlobalNorm(1.0),
+        "no clip": lambda: None,
+    }
+    loss = paddle.ones([])
+    steps: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        records = []
+        for name, clip in clips.items():
+            steps[name] = _NoUpdate(
+                parameters=parameters, grad_clip=clip()
+            ).step
+        for place, (name, plain) in enumerate(ALONE.items()):
+            optimizer = _NoUpdate(
+                parameters=parameters, grad_clip=clips[plain]()
+            )
+            record = Record(f"{folder}/{place}", optimizer)
+            records.append(record)
+
+            def step(optimizer: Any = optimizer, mine: Any = record) -> None:
+                optimizer.step()
+                mine.step(loss)
+
+            steps[name] = step
+        yield steps
+        for record in records:
+            record.close()
+
+
+def to_markdown(seconds: Mapping[str, Sequence[float]]) -> str:
+    rows = []
+    for name, mine in seconds.items():
+        other = seconds[ALONE.get(name, name)]
+        ratios = [a / b for a, b in zip(mine, other, strict=True)]
+        rows.append(
+            (
+                name,
+                f"{1e3 * statistics.median(mine):.2f}",
+                f"{statistics.median(ratios):.3f}",
+            )
+        )
+    return markdown_table(["step", "ms", "of the clip alone"], rows)
