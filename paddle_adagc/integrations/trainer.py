@@ -291,7 +291,7 @@ class ClippingCallback(_Callback):
         self._make_reporters(args, state, control)
 
     def _make_reporters(self, args: Any, state: Any, control: Any) -> None:
-        if not state.is_world_process_zero:
+        if not (state.is_world_process_zero and getattr(args, "report_to", ())):
             return
         library = type(control).__module__.rpartition(".")[0]
         known = importlib.import_module(f"{library}.integrations")

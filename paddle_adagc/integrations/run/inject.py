@@ -11,7 +11,10 @@ from typing import Any
 
 from paddle_adagc import make_clip
 from paddle_adagc.integrations.run.settings import Settings
-from paddle_adagc.integrations.trainer import ClippingMixin
+from paddle_adagc.integrations.trainer import (
+    ClippingMixin,
+    MeasuringCallback,
+)
 
 
 def change_trainer(
@@ -58,6 +61,7 @@ def change_trainer(
         if given["clip"]["name"] == "global_norm":  # the Trainer's own
             original(self, *args, **kwargs)
             self.args.max_grad_norm = clip.clip_norm
+            self.add_callback(MeasuringCallback())
         else:
             if cls not in ours:
                 self.__class__ = with_clip(cls)

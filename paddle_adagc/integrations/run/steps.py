@@ -110,6 +110,7 @@ def was_skipped(optimizer: Any) -> bool:
 
 def described(clip: Any) -> str:
     """Describe a clip; Paddle's own do not name their class."""
+    clip = getattr(clip, "clip", clip)  # a MeasuredClip calls it
     name, text = type(clip).__name__, str(clip).removesuffix(", 0 steps")
     return text if clip is None or text.startswith(name) else f"{name} ({text})"
 

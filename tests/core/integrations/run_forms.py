@@ -274,7 +274,7 @@ FORMS = [
         "python train.py plain.json",
         "the Trainer's own clip, with `--lambda-abs`",
         (r"ClipGradByGlobalNorm.* is in force",),
-        ("ClipGradByGlobalNorm",),
+        ("MeasuredClip",),  # calls the Trainer's own
         {"plain.json": NO_SECTION},
         "--clip global_norm --lambda-abs 0.3",
     ),

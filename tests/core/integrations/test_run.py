@@ -438,7 +438,7 @@ def test_a_running_job_resumes_and_switches(paddlenlp, capfd):
     write_job(paddlenlp, max_steps=9)
     zclip = ("--clip", "zclip")
     for words, status, message in (
-        (zclip, 1, "missing_state='start'"),
+        (zclip, 1, "give --missing-state start"),
         ((*zclip, "--missing-state", "start"), 0, "clip: ClipGradByZClip"),
         (("--clip=global_norm", "--lambda-abs=0.3"), 0, "GlobalNorm"),
     ):

@@ -57,9 +57,10 @@ class Trainer:
         if resume_from_checkpoint:
             path = Path(resume_from_checkpoint, "trainer_state.json")
             vars(self.state).update(json.loads(path.read_text()))
+        objects = {"model": self.model, "optimizer": self.optimizer}
         for callback in self.callback_handler.callbacks:
             if hasattr(callback, "on_train_begin"):
-                callback.on_train_begin(args, self.state, None)
+                callback.on_train_begin(args, self.state, None, **objects)
         while self.state.global_step < args.max_steps:
             self.training_step(self.model)
             self.state.global_step += 1
