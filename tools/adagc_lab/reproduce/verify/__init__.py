@@ -233,7 +233,7 @@ def check_figures(
         others = [b.id for _, b in pairs]
         yield f"{place}: other pairs", row["other_keys"], others
         numbers = limits(measure, pairs)
-        stored = [row["value"], row["low"], float(row["high"])]
+        stored = [float(row[name]) for name in ("value", "low", "high")]
         yield f"{place}: limits", stored, [*numbers]
         text, change = row_text(measure, *numbers), change_text(measure, pairs)
         yield f"{place}: text", row["text"], text
