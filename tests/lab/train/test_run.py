@@ -27,7 +27,14 @@ def test_run_leaves_a_complete_record(tmp_path):
     )
     gamma = record.tensors["gamma"]
     assert (np.diff(gamma[:5], axis=0) <= 0).all()
-    assert (record.tensors["moment2"] > 0).all()
+    square = record.tensors["moment2"].astype(float)
+    assert (square > 0).all()
+    total = record.metrics["second_moment_root"] ** 2  # of positive numbers
+    assert (total > 0.999 * np.sqrt((square**2).sum(1))).all()
+    assert (total < 0.1 * norm.max() ** 2).all()
+    update = record.metrics["update_norm"]
+    assert (update > 0).all()
+    np.testing.assert_allclose(update[1] / update[0], 2, rtol=0.3)
     assert record.run["data"]["num_files"] > 100
     assert record.run["wall_seconds"] > 0
 

@@ -211,7 +211,8 @@ class RecordConfig:
     """Norm before and after the clip, and gamma, of every tensor."""
 
     moments: Flag = False
-    """Norms of the optimizer's moments of every tensor; needs ``tensors``."""
+    """Norms of the optimizer's moments of every tensor, and of every step's
+    update; needs ``tensors``."""
 
     @model_validator(mode="after")
     def _check_moments(self) -> Self:
