@@ -265,7 +265,7 @@ class _Watcher:
         folder = os.environ.get(VARIABLE) or (
             str(Path(trainer.args.output_dir, "record")) if trainer else DEFAULT
         )
-        folder += f"-{number + 1}" if number else ""
+        folder = os.path.abspath(folder) + (f"-{number + 1}" if number else "")
         start = trainer.state.global_step if trainer and not number else None
         try:
             record = Record(folder, optimizer, start=start)

@@ -49,22 +49,26 @@ def compare(name: str, num_rings: int) -> dict[str, list[float]]:
         Seconds of a step by what was done, the mean of each ring: its copy,
         and what is judged and written then, is part of it.
     """
-    pairs = make_pairs(recipe_shapes(name))
-    gradients = [gradient for _, gradient in pairs]
+    shapes = recipe_shapes(name)
+    zero = paddle.nn.initializer.Constant(0.0)
+    parameters = [
+        paddle.create_parameter(shape, "float32", default_initializer=zero)
+        for shape in shapes
+    ]
+    gradients = [gradient for _, gradient in make_pairs(shapes)]
     originals = [gradient.clone() for gradient in gradients]
-    for parameter, gradient in pairs:
-        parameter.get_tensor()._share_data_with(gradient.clone().get_tensor())
+    for parameter, gradient in zip(parameters, gradients, strict=True):
         parameter.grad = gradient
-    with _steps([parameter for parameter, _ in pairs]) as steps:
+    with _steps(parameters) as steps:
         found: dict[str, list[float]] = {name: [] for name in steps}
         for ring in itertools.count():
             sums = dict.fromkeys(steps, 0.0)
             for _ in range(NUM_STEPS):
                 for name in random.sample([*steps], len(steps)):
-                    for gradient, original in zip(
-                        gradients, originals, strict=True
+                    for parameter, original in zip(
+                        parameters, originals, strict=True
                     ):
-                        paddle.assign(original, gradient)
+                        paddle.assign(original, parameter.grad)
                     start = device_seconds()
                     steps[name]()
                     sums[name] += device_seconds() - start
