@@ -197,7 +197,7 @@ def _train(options: argparse.Namespace) -> int:
     except processes.LostRankError as lost:
         mark_stopped(config.train.output_dir)
         print(f"\n{lost}", file=sys.stderr)
-        return 4
+        return processes.LOST_STATUS
     directory = config.train.output_dir
     ending = processes.from_first_process(lambda: summarise_run(directory))
     if processes.is_first_process():

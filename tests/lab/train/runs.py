@@ -205,11 +205,15 @@ def start(values, tmp_path, *launch, **options):
     """Start a command that trains; what it prints comes through a pipe."""
     config = tmp_path / "run.yaml"
     config.write_text(json.dumps(values))
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    usual = {
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.DEVNULL,
+        "env": {**os.environ, "PYTHONPATH": str(ROOT)},
+        "text": True,
+    }
     return subprocess.Popen(
         [sys.executable, *launch, str(ROOT / "tools/pretrain.py"), str(config)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        **{**pipes, "text": True, **options},
+        **{**usual, **options},
     )
 
 

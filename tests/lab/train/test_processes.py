@@ -4,18 +4,20 @@
 import errno
 import os
 import signal
+import subprocess
 import time
 from unittest import mock
 
 import paddle.distributed as dist
 import pytest
+from adagc_lab.gloo.rendezvous import free_port
 from adagc_lab.record.files import RunRecord
 from adagc_lab.record.flight import load_event
 from adagc_lab.storage import StorageError, storage_errors
 from adagc_lab.train import processes, trainer
 from adagc_lab.train.checkpoints import COMPLETE
 from adagc_lab.train.processes import StopRequest
-from core.parallel.ranks import run_on_ranks
+from core.parallel.ranks import _environment, run_on_ranks
 from lab.train import runs
 
 
@@ -112,6 +114,41 @@ def test_the_launcher_s_signal_reaches_all_ranks(tmp_path):
     assert (checkpoint / COMPLETE).exists()
     log = (tmp_path / "log/workerlog.0").read_text()
     assert f"stopped by SIGTERM: saved {checkpoint}; " in log
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "victim"),
+    [(signal.SIGKILL, 0), (signal.SIGKILL, 1), (signal.SIGSTOP, 1)],
+)
+def test_the_survivor_of_two_closes_the_run(number, victim, tmp_path):
+    values = runs.make_values(
+        tmp_path / "run",
+        max_steps=100_000,
+        save_every=10,
+        record={},
+        parallel={"dp": 2},
+    )
+    port, ranks = free_port(), []
+    for rank in range(2):
+        environment = {**os.environ, **_environment(rank, 2, port)}
+        pipes = {"stderr": subprocess.PIPE, "env": environment}
+        ranks.append(runs.start(values, tmp_path, **pipes))
+    try:
+        runs.wait_for_step(tmp_path / "run", 12, ranks[0])
+        ranks[victim].send_signal(number)
+        survivor = ranks[1 - victim]
+        _, said = survivor.communicate(timeout=120)
+    finally:
+        for process in ranks:
+            process.kill()
+            process.wait()
+    assert survivor.returncode == processes.LOST_STATUS, said
+    assert f"rank {1 - victim} of 2 lost another one" in said
+    assert "the same command resumes" in said
+    assert RunRecord.load(tmp_path / "run").run["status"] == "stopped"
+    [kept] = load_event(tmp_path / "run").ranks
+    assert "LostRankError" in str(kept.reason)
 
 
 def test_a_second_signal_exits_at_once_and_an_echo_does_not(

@@ -221,14 +221,15 @@ def mark_stopped(directory: str | os.PathLike[str]) -> None:
             update_run_json(directory, status="stopped")
 
 
-def _release_in_child() -> None:
+def release_locks() -> None:
+    """Give up this process' locks of run directories."""
     for descriptor in _HELD:
         os.close(descriptor)
     _HELD.clear()
 
 
 _HELD: set[int] = set()
-os.register_at_fork(after_in_child=_release_in_child)
+os.register_at_fork(after_in_child=release_locks)
 
 
 def read_names(path: Path) -> list[str]:

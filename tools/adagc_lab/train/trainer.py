@@ -38,6 +38,7 @@ from adagc_lab.train.processes import (
     StopRequest,
     from_first_process,
     is_first_process,
+    told_of_loss,
 )
 from adagc_lab.train.recorder import StepRecorder
 from adagc_lab.train.resharding import (
@@ -140,7 +141,7 @@ class PretrainTrainer(ClippingMixin, Trainer):
         self._train_started = time.perf_counter()
         if not uses_amp(self.config.train):
             _fill_missing_gradients(self.model)
-        with self._stop:
+        with self._stop, told_of_loss(self.recorder.flight.write_crash):
             try:
                 return super().train(
                     resume_from_checkpoint=resume_from_checkpoint, **kwargs
