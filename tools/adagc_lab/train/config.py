@@ -250,7 +250,7 @@ class ParallelConfig:
     rank (V1)."""
 
     @model_validator(mode="after")
-    def _check_layout(self) -> Self:
+    def _check_degrees(self) -> Self:
         if self.sequence_parallel and self.tp == 1:
             raise ValueError("sequence_parallel=True needs tp > 1")
         if self.ep == 1:
