@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
 import errno
+import json
 import os
+import resource
 import signal
 import subprocess
 import time
@@ -19,6 +21,7 @@ from adagc_lab.train.checkpoints import COMPLETE
 from adagc_lab.train.processes import StopRequest
 from core.parallel.ranks import _environment, run_on_ranks
 from lab.train import runs
+from soak.runs import run_command
 
 
 @pytest.mark.parametrize(
@@ -29,12 +32,28 @@ from lab.train import runs
         (errno.EIO, "run/metrics.jsonl", StorageError),
         (errno.EIO, None, StorageError),
         (errno.ENOSPC, "elsewhere", StorageError),
+        (errno.EFBIG, None, StorageError),
     ],
 )
 def test_reading_errors_are_not_called_writing_errors(number, named, kind):
     with pytest.raises(OSError) as raised, storage_errors("run"):  # noqa: PT011
         raise OSError(number, os.strerror(number), named)
     assert isinstance(raised.value, StorageError) == (kind is StorageError)
+
+
+def test_a_limit_on_file_sizes_is_named_with_its_remedy(tmp_path):
+    file = tmp_path / "run.json"
+    values = runs.make_values(tmp_path / "run", max_steps=2, save_every=1)
+    file.write_text(json.dumps(values))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    try:
+        status, said = run_command(file)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert status == 3
+    assert f"cannot write to {tmp_path / 'run'}" in said
+    assert "raise the limit on the size of a file (ulimit -f)" in said
 
 
 def _lose_a_rank():
