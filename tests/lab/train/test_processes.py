@@ -8,6 +8,7 @@ import resource
 import signal
 import subprocess
 import time
+from pathlib import Path
 from unittest import mock
 
 import paddle.distributed as dist
@@ -113,6 +114,20 @@ def test_a_stopped_command_resumes_with_the_same_record(number, tmp_path):
     status, resumed = runs.run(values)
     assert status == "finished"
     runs.assert_same(whole, resumed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("library", ["libpaddle", "_pydantic_core"])
+def test_a_signal_before_training_is_answered_in_one_line(library, tmp_path):
+    values = runs.make_values(tmp_path / "run", max_steps=4000)
+    process = runs.start(values, tmp_path, stderr=subprocess.PIPE)
+    maps = Path(f"/proc/{process.pid}/maps")
+    while process.poll() is None and library not in maps.read_text():
+        time.sleep(0.002)
+    process.send_signal(signal.SIGTERM)
+    printed, said = process.communicate(timeout=120)
+    assert (process.returncode, said.count("Error")) == (143, 0), said
+    assert printed == "stopped by SIGTERM; the same command resumes\n"
 
 
 @pytest.mark.slow
