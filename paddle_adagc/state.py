@@ -27,7 +27,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from paddle_adagc.checks import check_directory
-from paddle_adagc.files import atomic_write
+from paddle_adagc.files import atomic_write, check_regular_file
 
 GLOBAL = "global"
 """Key under which a dict holds a number about all tensors together."""
@@ -347,6 +347,8 @@ def save_state(
 ) -> Path:
     """Write a clip's ``state_dict()``, whole or not at all; return the path.
 
+    The same state gives the same bytes.
+
     Args:
         state: ``step``, ``config``, and per quantity a dict of key -> one
             number, such as AdaGC's ``gamma``.
@@ -376,7 +378,19 @@ def save_state(
     metadata |= {name: json.dumps(value) for name, value in about.items()}
     metadata[_CHECKSUM] = _checksum(metadata, vectors)
     directory = check_directory("directory", directory)
-    return atomic_write(directory / file_name, save(vectors, metadata))
+    content = _with_sorted_header(save(vectors, metadata))
+    return atomic_write(directory / file_name, content)
+
+
+def _with_sorted_header(content: bytes) -> bytes:
+    """Return a safetensors file whose bytes follow from the state alone.
+
+    safetensors writes metadata in a random order.
+    """
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.dumps(json.loads(content[8:end]), sort_keys=True).encode()
+    header += b" " * (-len(header) % 8)
+    return len(header).to_bytes(8, "little") + header + content[end:]
 
 
 def load_state(
@@ -403,11 +417,11 @@ def load_state(
 
 def read_state(path: str | os.PathLike[str]) -> ClipState:
     """Read what :func:`save_state` wrote, in this format or the one before."""
-    if not Path(path).exists():
-        raise FileNotFoundError(
-            f"{path} does not exist: was the checkpoint written by a run "
-            "with one of this package's clips?"
-        )
+    hint = (
+        ": was the checkpoint written by a run with one of this package's "
+        "clips?"
+    )
+    check_regular_file(path, hint)
     try:
         with safe_open(path, framework="np") as file:
             metadata = file.metadata() or {}

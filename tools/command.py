@@ -9,10 +9,12 @@ its arguments and checks extras and files first.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
 import importlib.util
 import os
 import re
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -156,6 +158,38 @@ def exit_status(
     except errors as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 2
+
+
+_STOPS = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+
+
+def exit_on_signals() -> None:
+    """Exit with 128 and the signal's number, until a run handles signals."""
+    for number in _STOPS:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # of nohup
+            signal.signal(number, _exit)
+
+
+def _exit(number: int, frame: Any) -> NoReturn:
+    name = signal.Signals(number).name
+    print(f"stopped by {name}; the same command resumes", flush=True)
+    os._exit(128 + number)
+
+
+def import_paddle() -> None:
+    """Import Paddle, and put back the handlers that it takes.
+
+    Paddle's own print a crash. A signal that comes meanwhile waits.
+    """
+    earlier = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
+    try:
+        import paddle  # noqa: F401
+
+        for number in _STOPS:
+            with contextlib.suppress(ValueError):  # not the main thread
+                signal.signal(number, signal.getsignal(number))
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, earlier)
 
 
 def check_config_file(path: str | os.PathLike[str]) -> None:

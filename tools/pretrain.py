@@ -41,7 +41,9 @@ from command import (
     add_options,
     check_config_file,
     check_overrides,
+    exit_on_signals,
     exit_status,
+    import_paddle,
     make_parser,
 )
 
@@ -155,6 +157,7 @@ def _train(options: argparse.Namespace) -> int:
     from adagc_lab.train.parse import load_config
 
     config = load_config(options.config, options.overrides)  # before Paddle
+    import_paddle()
     from adagc_lab.record.files import mark_stopped
     from adagc_lab.train import processes
     from adagc_lab.train.console import summarise_run
@@ -207,6 +210,7 @@ def _train(options: argparse.Namespace) -> int:
 
 def run() -> NoReturn:
     """Run the command and leave, together with the run's other processes."""
+    exit_on_signals()
     try:
         code = main()
     except KeyboardInterrupt:  # other processes may still be at work

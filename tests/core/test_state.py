@@ -2,6 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """State of the clip: to a dict, to disk, and back; bad states are refused."""
 
+import os
+from pathlib import Path
+
 import numpy as np
 import paddle
 import pytest
@@ -573,3 +576,30 @@ def test_state_of_the_same_network_under_other_names_loads_renamed():
 def test_prefixes_of_keys_are_renamed(prefixes, keys):
     state = ClipState(3, {}, ("a.b.weight", "a.c.weight"), {})
     assert state.renamed(prefixes).keys == keys
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda path: None, FileNotFoundError, "does not exist: was the check"),
+        (
+            lambda path: path.symlink_to("gone"),
+            FileNotFoundError,
+            "is a link to gone, which does not exist: was the checkpoint",
+        ),
+        (Path.mkdir, ValueError, "is a directory, not a file"),
+        (os.mkfifo, ValueError, "is a FIFO or a device, not a regular file"),
+    ],
+)
+def test_only_regular_files_are_opened(make, error, message, tmp_path):
+    make(tmp_path / STATE_FILE)
+    with pytest.raises(error, match=f"{STATE_FILE} {message}"):
+        load_state(tmp_path)
+
+
+def test_the_same_state_gives_the_same_bytes(tmp_path):
+    state = bound_clip(make_model(), steps=4).state_dict()
+    files = {save_state(state, tmp_path).read_bytes() for _ in range(8)}
+    assert len(files) == 1
+    again = load_state(tmp_path)["gamma"]
+    assert again == {key: float(x) for key, x in state["gamma"].items()}

@@ -93,6 +93,12 @@ def test_check_names_all_mistakes_at_once(capsys):
         assert any(message in mistake for mistake in found["mistakes"])
 
 
+def test_check_names_a_clip_s_argument_of_a_wrong_type(capsys):
+    status = pretrain.main([CONFIG, "--check", "--json", 'clip.t_start="20"'])
+    mistakes = json.loads(capsys.readouterr().out)["mistakes"]
+    assert (status, mistakes) == (2, ["t_start must be an integer, got '20'"])
+
+
 def test_sound_check_as_json(capsys):
     assert pretrain.main([CONFIG, "--check", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import os
 import types
 import typing
 from collections.abc import Sequence
@@ -33,10 +34,16 @@ def _check_float32(value: float) -> float:
     return value
 
 
-Natural = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
+def _check_int64(value: int) -> int:
+    if value >= 2**63:
+        raise PydanticCustomError("int64", "not in int64")
+    return value
+
+
+Natural = Annotated[int, Field(strict=True, ge=0), AfterValidator(_check_int64)]
 """Integer, at least 0, of int64."""
 
-Count = Annotated[int, Field(strict=True, ge=1, lt=2**63)]
+Count = Annotated[int, Field(strict=True, ge=1), AfterValidator(_check_int64)]
 """Integer, at least 1, of int64."""
 
 Real = Annotated[
@@ -56,6 +63,9 @@ Decay = Annotated[Real, Field(ge=0, lt=1)]
 Share = Annotated[Real, Field(gt=0, le=1)]
 """Part of a whole, in (0, 1]."""
 
+PathText = Annotated[str, AfterValidator(os.path.expanduser)]
+"""Path; ``~`` at its beginning is the user's folder."""
+
 Flag = pydantic.StrictBool
 
 _MAP = "be a map of keys to values"
@@ -70,6 +80,7 @@ _RULES = {
     "float_type": "be a number",
     "greater_than": "be greater than {gt:.10g}",
     "greater_than_equal": "be at least {ge:.10g}",
+    "int64": "be at most 9223372036854775807 (int64)",
     "int_type": "be an integer",
     "less_than": "be less than {lt:.10g}",
     "less_than_equal": "be at most {le:.10g}",

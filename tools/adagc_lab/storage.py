@@ -14,11 +14,12 @@ from pathlib import Path
 _ADVICE = {
     errno.ENOSPC: "free space",
     errno.EDQUOT: "free space in your quota",
+    errno.EFBIG: "raise the limit on the size of a file (ulimit -f)",
     errno.EROFS: "make it writable",
     errno.EACCES: "make it writable",
     errno.EPERM: "make it writable",
 }
-_OF_WRITING = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
+_OF_WRITING = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
 """Whatever file these errors name, it was to be written."""
 _OF_STORAGE = {errno.EIO, errno.ESTALE}
 

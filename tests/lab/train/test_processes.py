@@ -2,10 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 
 import errno
+import json
 import os
+import resource
 import signal
 import subprocess
 import time
+from pathlib import Path
 from unittest import mock
 
 import paddle.distributed as dist
@@ -19,6 +22,7 @@ from adagc_lab.train.checkpoints import COMPLETE
 from adagc_lab.train.processes import StopRequest
 from core.parallel.ranks import _environment, run_on_ranks
 from lab.train import runs
+from soak.runs import run_command
 
 
 @pytest.mark.parametrize(
@@ -29,12 +33,28 @@ from lab.train import runs
         (errno.EIO, "run/metrics.jsonl", StorageError),
         (errno.EIO, None, StorageError),
         (errno.ENOSPC, "elsewhere", StorageError),
+        (errno.EFBIG, None, StorageError),
     ],
 )
 def test_reading_errors_are_not_called_writing_errors(number, named, kind):
     with pytest.raises(OSError) as raised, storage_errors("run"):  # noqa: PT011
         raise OSError(number, os.strerror(number), named)
     assert isinstance(raised.value, StorageError) == (kind is StorageError)
+
+
+def test_a_limit_on_file_sizes_is_named_with_its_remedy(tmp_path):
+    file = tmp_path / "run.json"
+    values = runs.make_values(tmp_path / "run", max_steps=2, save_every=1)
+    file.write_text(json.dumps(values))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    try:
+        status, said = run_command(file)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert status == 3
+    assert f"cannot write to {tmp_path / 'run'}" in said
+    assert "raise the limit on the size of a file (ulimit -f)" in said
 
 
 def _lose_a_rank():
@@ -94,6 +114,20 @@ def test_a_stopped_command_resumes_with_the_same_record(number, tmp_path):
     status, resumed = runs.run(values)
     assert status == "finished"
     runs.assert_same(whole, resumed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("library", ["libpaddle", "_pydantic_core"])
+def test_a_signal_before_training_is_answered_in_one_line(library, tmp_path):
+    values = runs.make_values(tmp_path / "run", max_steps=4000)
+    process = runs.start(values, tmp_path, stderr=subprocess.PIPE)
+    maps = Path(f"/proc/{process.pid}/maps")
+    while process.poll() is None and library not in maps.read_text():
+        time.sleep(0.002)
+    process.send_signal(signal.SIGTERM)
+    printed, said = process.communicate(timeout=120)
+    assert (process.returncode, said.count("Error")) == (143, 0), said
+    assert printed == "stopped by SIGTERM; the same command resumes\n"
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 from typing_extensions import Self
 
 from adagc_lab.data.sources import TextFormat
-from adagc_lab.section import Count, Natural, Real, section
+from adagc_lab.section import Count, Natural, PathText, Real, section
 
 Kind = Literal["stdlib", "fixed_sequences", "mmap", "shapes", "webdataset"]
 
@@ -60,15 +60,15 @@ class DataConfig:
     """Number of fixed sequences; default 64. Read for ``"fixed_sequences"``
     alone."""
 
-    prefix: str | None = None
+    prefix: PathText | None = None
     """Path of the memory-mapped dataset without ``.bin`` and ``.idx``. Read,
     and needed, for ``"mmap"`` alone."""
 
-    validation_prefix: str | None = None
+    validation_prefix: PathText | None = None
     """Path of another memory-mapped dataset for the validation; default: a
     share of ``prefix``. Read for ``"mmap"`` alone."""
 
-    shards: str | None = None
+    shards: PathText | None = None
     """Tar files of images (``jpg``, ``jpeg``, ``png``, ``webp``) and captions
     (``txt``, or ``caption`` in ``json``): paths with braces or wildcards, such
     as ``laion400m/{00000..41455}.tar``. Read, and needed, for
@@ -124,7 +124,7 @@ class DataConfig:
 class PrepareConfig:
     """Source, tokenizer and destination of a tokenised dataset."""
 
-    output: str  # path of the dataset without .bin and .idx
+    output: PathText  # path of the dataset without .bin and .idx
     inputs: tuple[str, ...] = ()
     """Local files and folders. Of a folder all files count, by name."""
 

@@ -19,7 +19,7 @@ from huggingface_hub import split_state_dict_into_shards_factory
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
-from paddle_adagc.files import atomic_write_json
+from paddle_adagc.files import atomic_write_json, check_regular_file
 
 Array = npt.NDArray[np.generic]
 
@@ -94,6 +94,7 @@ def read_weights(directory: Path) -> dict[str, Array]:
         path = directory / file
         if not path.exists():
             raise FileNotFoundError(f"{path}, named in {index}, is missing")
+        check_regular_file(path)
         try:
             _check_form(path)
             weights |= load_file(path)
@@ -145,6 +146,7 @@ def _read_index(index: Path) -> dict[str, str]:
 
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object, or raise a ValueError that names the file."""
+    check_regular_file(path)
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except (RecursionError, ValueError) as error:

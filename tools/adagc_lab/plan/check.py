@@ -109,9 +109,10 @@ def check_recipe(
             model = build_without_memory(task)
             report.attempt(lambda: check_faults(config.faults, model))
     report.sections["Batches"] = _batch_lines(config, recipe)
-    report.sections["Schedule"] = _schedule_lines(config)
-    report.sections["Optimizer and clip"] = lines = _optimizer_lines(config)
     clip = report.attempt(lambda: make_clip(**config.clip))
+    if clip is not None:
+        report.sections["Schedule"] = _schedule_lines(config)
+    report.sections["Optimizer and clip"] = lines = _optimizer_lines(config)
     if isinstance(clip, ClipGradByAdaGC):
         # PaddleFormers' model has names of its own.
         keys = (

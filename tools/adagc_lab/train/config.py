@@ -19,6 +19,7 @@ from adagc_lab.section import (
     Flag,
     Natural,
     NonNegative,
+    PathText,
     Positive,
     Real,
     Share,
@@ -157,7 +158,7 @@ class ScheduleConfig:
 class TrainConfig:
     """Length, batch, precision, evaluation and checkpoints."""
 
-    output_dir: Annotated[str, Field(min_length=1)]
+    output_dir: Annotated[PathText, Field(min_length=1)]
     """Directory of the run: logs, record, checkpoints."""
 
     max_steps: Count

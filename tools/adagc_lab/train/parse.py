@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import io
 import os
+import re
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -59,6 +61,8 @@ def read_overrides(overrides: Sequence[str]) -> dict[str, Any]:
         with _refusals(where):
             try:
                 OmegaConf.from_dotlist([override])
+                text = override.partition("=")[2]
+                _refuse_traps(yaml.compose(text, yaml.SafeLoader))
             except (RecursionError, yaml.YAMLError) as error:
                 reason = getattr(error, "problem", None) or error
                 raise ValueError(f"the value is not YAML: {reason}") from error
@@ -114,11 +118,13 @@ def _load_yaml(path: Path) -> Any:
     _refuse_references(text, path)
     try:
         with _refusals(path):
-            return OmegaConf.load(io.StringIO(text))
+            root = yaml.compose(text, yaml.SafeLoader)
+            _refuse_traps(root)
+            if not isinstance(root, yaml.ScalarNode):
+                return OmegaConf.load(io.StringIO(text))
     except yaml.YAMLError as error:
         raise ValueError(f"{path}{_yaml_mistake(error, text)}") from error
-    except OSError as error:  # OmegaConf's, of a file with a single value
-        raise ValueError(f"{path} holds no map of keys to values") from error
+    raise ValueError(f"{path} holds no map of keys to values: {text!r:.80}")
 
 
 def _yaml_mistake(error: yaml.YAMLError, text: str) -> str:
@@ -162,7 +168,12 @@ def parse_config(values: Mapping[str, Any]) -> RunConfig:
 
     ``data.seed`` is ``train.seed`` unless it is given.
     """
-    values = {key: value for key, value in values.items() if value is not None}
+    sections = {field.name for field in dataclasses.fields(RunConfig)}
+    values = {
+        key: value
+        for key, value in values.items()
+        if value is not None or key not in sections
+    }
     train, data = values.get("train"), values.get("data", {})
     if isinstance(train, Mapping) and isinstance(data, Mapping):
         values["data"] = {"seed": train.get("seed", 0), **data}
@@ -175,6 +186,43 @@ def parse_config(values: Mapping[str, Any]) -> RunConfig:
             for fault in faults
         ]
     return RunConfig(**values)
+
+
+_TRAP = re.compile(r"[-+]?(0[0-7_]+|[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?)")
+"""Numbers that YAML reads in base 8, and in base 60."""
+
+
+def _refuse_traps(root: yaml.Node | None) -> None:
+    """Refuse what YAML reads as something else than a person does."""
+    nodes, seen = [root], set()
+    while nodes:
+        node = nodes.pop()
+        if id(node) in seen:  # an alias
+            continue
+        seen.add(id(node))
+        if isinstance(node, yaml.ScalarNode) and node.style is None:
+            is_number = node.tag.endswith((":int", ":float"))
+            if is_number and _TRAP.fullmatch(node.value):
+                base = 60 if ":" in node.value else 8
+                raise ValueError(
+                    f"line {node.start_mark.line + 1}: YAML reads {node.value} "
+                    f"as a number in base {base}: write it in base 10, or "
+                    "quote it if it is text"
+                )
+        elif isinstance(node, yaml.SequenceNode):
+            nodes += node.value
+        elif isinstance(node, yaml.MappingNode):
+            for key, value in node.value:
+                if isinstance(key, yaml.ScalarNode) and key.tag != _TEXT:
+                    raise ValueError(
+                        f"line {key.start_mark.line + 1}: the key {key.value} "
+                        f"is no text to YAML: no config has it, or write "
+                        f'"{key.value}"'
+                    )
+                nodes.append(value)
+
+
+_TEXT = "tag:yaml.org,2002:str"
 
 
 def _plain(config: Any, where: Any) -> dict[str, Any]:
