@@ -30,6 +30,7 @@ COMMANDS = {
     "benchmark": ["clip"],
     "report": ["run"],
     "inspect_run": ["run", "--step", "3"],
+    "creep": [],
 }
 WITHOUT_PADDLENLP = {"report", "plan", "prepare_data", "pretrain --check"}
 EARLY_ANSWER = """
