@@ -16,6 +16,7 @@ from paddle import Tensor
 from paddle_adagc.guards import unchecked
 
 _STUCK_H, _STUCK_STEPS = 0.01, 200
+_NONFINITE_STEPS = 10  # one after the other, of which a warning tells
 _NUM_LOWEST = 5
 _SAME = 1e-5  # relative; what rounding makes of one h for all tensors
 _OF_TOTALS = ("has_gradient", "nonfinite_total")  # no numbers of a tensor
@@ -143,6 +144,27 @@ class Reports:
         """Begin again to look for stuck tensors."""
         self._first: dict[str, int] = {}  # key -> first summary below h 0.01
         self._named: set[str] = set()
+        self._step, self._totals = -1, dict[str, float]()
+        self._named_nonfinite: set[str] = set()
+        self._streaks: dict[str, float] = {}  # key -> last steps, all nonfinite
+
+    def warn_of_streaks(self, step: int, rows: Rows) -> None:
+        """Name tensors with Inf or NaN in each of the last steps, once.
+
+        The counts of two summaries tell about all steps between them.
+        """
+        counts = rows.columns["nonfinite_total"].tolist()
+        totals = dict(zip(rows.keys, counts, strict=True))
+        num_new, streaks = step - self._step, dict[str, float]()
+        for i in np.flatnonzero(~np.isfinite(rows.columns["norm"])):
+            key = rows.keys[i]
+            is_each = totals[key] - self._totals.get(key, 0) == num_new
+            streaks[key] = is_each * (self._streaks.get(key, 0) + num_new) or 1
+        self._step, self._totals, self._streaks = step, totals, streaks
+        bad = {k for k, n in streaks.items() if n >= _NONFINITE_STEPS}
+        if not self._named_nonfinite.issuperset(bad) and dist.get_rank() == 0:
+            warnings.warn(_streak_message(bad, rows), stacklevel=3)
+        self._named_nonfinite |= bad
 
     def find_stuck(self, step: int, rows: Rows) -> list[str]:
         """Find tensors below h 0.01 in all summaries of 200 steps.
@@ -167,6 +189,20 @@ class Reports:
             )
         self._named.update(stuck)
         return stuck
+
+
+def _streak_message(bad: set[str], rows: Rows) -> str:
+    gamma = rows.columns.get("gamma", np.zeros(len(rows.keys)))
+    pairs = zip(rows.keys, np.isinf(gamma), strict=True)
+    without = any(is_without for key, is_without in pairs if key in bad)
+    names = ", ".join(sorted(bad)[:_NUM_LOWEST])
+    return (
+        f"{len(bad)} tensors had Inf or NaN in each of the last "
+        f"{_NONFINITE_STEPS} steps or more, and did not train: {names}"
+        f"{', ...' * (len(bad) > _NUM_LOWEST)}."
+        + " Those without a gamma so far start from their first finite norm, "
+        "unclipped." * without
+    )
 
 
 def _norm(values: np.ndarray) -> float:

@@ -355,6 +355,8 @@ class StatefulClip(ClipGradBase):
         number. Under fleet a warning names tensors whose gradients held Inf or
         NaN, since the last summary, on some of the ranks with copies of them
         alone; without fleet only :meth:`full_state_dict` compares the copies.
+        A warning names, once, tensors with Inf or NaN in each of the last 10
+        steps or more.
 
         Args:
             tensors: Add ``tensors`` as in :meth:`metrics`.
@@ -376,6 +378,7 @@ class StatefulClip(ClipGradBase):
         """
         rows, step = self._rows_of_all_ranks(), self.num_steps - 1
         stuck = self._reports.find_stuck(step, rows)
+        self._reports.warn_of_streaks(step, rows)
         observed, nonfinite = self._observed()
         new = self._reports.new_nonfinite(nonfinite)
         reducer = self._find_reducer()

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Paddle's grad_clip contract: pairs, dtypes, non-finite values, metrics."""
 
+import math
 import warnings
 
 import numpy as np
@@ -235,3 +236,24 @@ def test_in_place_version_of_a_gradient_left_alone_stays(backend):
     clip([*zip(parameters, (small, large), strict=True)])
     assert small.inplace_version == before[0]
     assert large.inplace_version > before[1]
+
+
+@pytest.mark.parametrize("every", [1, 7, 30])
+@pytest.mark.parametrize("warm_up", [1, 40])
+def test_a_tensor_that_is_nan_at_every_step_is_named_once(every, warm_up):
+    parameters = make_parameters([[1]] * 3)
+    clip = ClipGradByAdaGC(t_start=warm_up)
+    never, always, late = (p.name for p in parameters)
+    said = []
+    for step in range(60):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            nan, now = [math.nan], [math.nan if step % 9 else 1.0]
+            clip_arrays(clip, parameters, [[1.0], nan, now])
+            if step % every == every - 1:
+                clip.summary()
+        said += [str(w.message) for w in caught if "Inf or NaN" in str(w)]
+    assert len(said) == 1
+    assert f"did not train: {always}. Those without a gamma" in said[0]
+    assert never not in said[0]
+    assert late not in said[0]

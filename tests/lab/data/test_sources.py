@@ -55,9 +55,16 @@ GOOD = '{"text": "good"}\n'
     ("line", "message"),
     [
         ('{"text": "a"', "invalid JSON at column 13"),
+        ("hello", "in 'hello': one .* .--format lines reads a document a line"),
         ("[" * 100_000, "recursion"),
-        ('["text"]', r"not a JSON object: \['text'\]"),
-        ('{"body": "a", "b": 1}', "no field 'text' .fields: 'body', 'b'."),
+        (
+            '["text"]',
+            r"not a JSON object: '\[\"text\"\]'; write {\"text\": \.\.\.}",
+        ),
+        (
+            '{"body": "a", "b": 1}',
+            "no field 'text' .fields: 'body', 'b'.: give --text-field body",
+        ),
         ('{"text": 7}', "field 'text' is no string: 7"),
         (b'{"text": "caf\xe9"}', "byte 14 .0xe9. is not UTF-8"),
         ('{"text": "\\ud83d"}', "character 1 .* half of a pair"),
@@ -114,15 +121,25 @@ def test_a_line_without_end_is_refused(tmp_path, monkeypatch):
         ("a.parquet", ValueError, "a.parquet.* the ending says no format"),
         ("gone.jsonl", FileNotFoundError, "gone.jsonl.* is not a file"),
         ("empty", FileNotFoundError, "empty.* has no files"),
-        ("a.txt", ValueError, "no documents for train"),
+        ("a.txt", ValueError, "no documents for .*: 0 are bad, 0 have no"),
+        (
+            "array.json",
+            ValueError,
+            "array.json, line 1: a JSON array, .*jq -c",
+        ),
+        ("lines.json", ValueError, "lines.json, line 1: a JSON array, where"),
+        ("bad.jsonl", ValueError, "2 are bad, .*bad.jsonl, line 1: no field"),
     ],
 )
 def test_an_unusable_input_is_named(tmp_path, run, name, error, message):
     (tmp_path / "a.parquet").touch()
     (tmp_path / "a.txt").write_text("\n\n")
+    (tmp_path / "bad.jsonl").write_text('{"body": "a"}\n' * 2)
+    (tmp_path / "array.json").write_text(f"[{GOOD.strip()}]")
+    (tmp_path / "lines.json").write_text(f"[\n{GOOD.strip()},\n{GOOD}]\n")
     (tmp_path / "empty").mkdir()
     with pytest.raises(error, match=message):
-        run(tmp_path / name)
+        run(tmp_path / name, on_error="skip")
 
 
 def test_streamed_datasets(tmp_path, documents, run, read_texts, monkeypatch):

@@ -190,6 +190,30 @@ def test_commands(runs, tmp_path, command, capsys):
         assert message in capsys.readouterr().err
 
 
+def test_a_config_says_off_or_is_refused_by_file_and_key(
+    runs, tmp_path, command, capsys
+):
+    convert, out = command("convert"), tmp_path / "out"
+    assert convert(["to-hf", str(runs("llama")), str(out)]) == 0
+    options = read_json(out / "config.json")
+    for number, (changes, message) in enumerate(
+        (
+            ({"sliding_window": 8, "use_sliding_window": False}, ""),
+            ({"sliding_window": 8}, "sliding_window=8: the decoder attends"),
+            ({"rope_scaling": {"rope_theta": 5}}, "the same fact: remove the"),
+            (
+                {"tie_word_embeddings": True},
+                "=true, but lm_head.weight differs",
+            ),
+        )
+    ):
+        (out / "config.json").write_text(json.dumps(options | changes))
+        status = convert(["from-hf", str(out), str(tmp_path / f"b{number}")])
+        said = capsys.readouterr().err
+        assert (status, message in said) == (2 if message else 0, True)
+        assert not message or str(out) in said
+
+
 WORDS = ["<s>", "</s>", "a", "b", "c"]
 
 

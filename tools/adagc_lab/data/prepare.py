@@ -326,6 +326,13 @@ def _write_dataset(
         split: np.concatenate([part[split] for part in parts])
         for split in prefixes
     }
+    if not any(map(len, sizes.values())):
+        _, num_empty, num_bad = counts
+        first = f"; the first bad one: {faults[0]}" if faults else ""
+        raise ValueError(
+            f"no documents for {config.output}: {num_bad:,} are bad, "
+            f"{num_empty:,} have no tokens{first}"
+        )
     for split in prefixes:
         if not len(sizes[split]):
             raise ValueError(

@@ -25,6 +25,10 @@ MAX_DOCUMENT_BYTES = 16 * 2**20
 """Longest line, or file of one document, that is read."""
 
 _FORMATS = {".jsonl": "jsonl", ".json": "jsonl", ".txt": "lines"}
+_ARRAY = (
+    "a JSON array, where one JSON object a line is expected: write one a line "
+    "(jq -c '.[]' FILE > FILE.jsonl), or give another --format"
+)
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -47,6 +51,10 @@ class LocalFile:
         if (stat.st_size, stat.st_mtime_ns) != (self.size, self.mtime_ns):
             raise ValueError(f"{self.name} changed while it was read")
 
+    def _is_array(self, first: bytes) -> bool:
+        """Tell whether JSON lines begin as a JSON array does."""
+        return self.text_format == "jsonl" and first.lstrip()[:1] == b"["
+
     def lines(self) -> Iterator[bytes]:
         """Read the lines without their ends; a whole file is one line."""
         limit = MAX_DOCUMENT_BYTES + 1
@@ -58,7 +66,7 @@ class LocalFile:
                 if not self.size:
                     raise ValueError("not a complete gzip file: it is empty")
                 stream = gzip.GzipFile(fileobj=cast(Any, raw))
-            read = stream.read if is_text else stream.readline
+            read, num_lines = stream.read if is_text else stream.readline, 0
             try:
                 while line := read(limit):
                     if len(line) == limit:
@@ -67,6 +75,9 @@ class LocalFile:
                             "one document: split it, or give another --format"
                         )
                     line, mark = line.removeprefix(mark), b""
+                    if not num_lines and self._is_array(line):
+                        raise ValueError(_ARRAY)
+                    num_lines += 1
                     yield line if is_text else line.removesuffix(b"\n")
             except (EOFError, zlib.error, gzip.BadGzipFile) as error:
                 raise ValueError(
@@ -141,13 +152,18 @@ def parse_text(line: bytes, text_format: str, name: str) -> str:
         value = json.loads(text)
     except json.JSONDecodeError as error:
         raise ValueError(
-            f"invalid JSON at column {error.colno}: {error.msg}"
+            f"invalid JSON at column {error.colno}: {error.msg} in "
+            f"{text!r:.40}: one JSON object a line is expected (--format lines "
+            "reads a document a line)"
         ) from error
     if not isinstance(value, dict):
-        raise ValueError(f"not a JSON object: {value!r:.40}")
+        raise ValueError(
+            f'not a JSON object: {text!r:.40}; write {{"{name}": ...}}'
+        )
     if name not in value:
         fields = ", ".join(map(repr, value)) or "none"
-        raise ValueError(f"no field {name!r} (fields: {fields})")
+        hint = f": give --text-field {next(iter(value))}" if value else ""
+        raise ValueError(f"no field {name!r} (fields: {fields}){hint}")
     text = value[name]
     if not isinstance(text, str):
         raise ValueError(f"field {name!r} is no string: {text!r:.40}")
