@@ -25,6 +25,8 @@ from typing import Any
 
 import command
 import numpy as np
+from adagc_lab import check_installed
+from adagc_lab.committed import differences
 from adagc_lab.markdown import markdown_table
 from adagc_lab.record.files import RunRecord
 from adagc_lab.reproduce.drawings import panels_svg
@@ -75,11 +77,16 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _creep(options: argparse.Namespace) -> int:
     if not options.check:
+        check_installed("paddlenlp", "nlp")
         records = [measured(options.output, *run) for run in all_runs()]
         text = "".join(json.dumps(record) + "\n" for record in records)
         atomic_write(RESULTS, text)
     made = made_files(read_records())
-    stale = [p for p, text in made.items() if p.read_text("utf-8") != text]
+    stale = [
+        path
+        for path, text in made.items()
+        if differences(path.read_text("utf-8"), text)
+    ]
     for path in [] if options.check else stale:
         atomic_write(path, made[path])
     if stale and options.check:

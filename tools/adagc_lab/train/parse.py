@@ -213,16 +213,16 @@ def _refuse_traps(root: yaml.Node | None) -> None:
             nodes += node.value
         elif isinstance(node, yaml.MappingNode):
             for key, value in node.value:
-                if isinstance(key, yaml.ScalarNode) and key.tag != _TEXT:
+                if isinstance(key, yaml.ScalarNode) and key.tag not in _KEYS:
                     raise ValueError(
                         f"line {key.start_mark.line + 1}: the key {key.value} "
-                        f"is no text to YAML: no config has it, or write "
+                        "is no text to YAML: no config has it, or write "
                         f'"{key.value}"'
                     )
                 nodes.append(value)
 
 
-_TEXT = "tag:yaml.org,2002:str"
+_KEYS = ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge")
 
 
 def _plain(config: Any, where: Any) -> dict[str, Any]:
