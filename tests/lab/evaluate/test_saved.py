@@ -190,6 +190,22 @@ def test_commands(runs, tmp_path, command, capsys):
         assert message in capsys.readouterr().err
 
 
+def test_refuses_parts_of_two_runs_in_one_folder(runs, tmp_path):
+    source = runs("llama") / "checkpoint-4"
+    for name in ("config.json", "model_state.pdparams"):
+        shutil.copy(source / name, tmp_path)
+    whole = load_saved(tmp_path)
+    part = paddle.load(str(tmp_path / "model_state.pdparams"))
+    other = tmp_path / "model_state.tp00.pdparams"
+    paddle.save(part, str(other))  # the same again
+    assert bits(load_saved(tmp_path)) == bits(whole)
+    part["model.norm.weight"] += 1
+    paddle.save(part, str(other))
+    message = "tp00.pdparams: model.norm.weight differs from that of model_s"
+    with pytest.raises(ValueError, match=message):
+        load_saved(tmp_path)
+
+
 def test_a_config_says_off_or_is_refused_by_file_and_key(
     runs, tmp_path, command, capsys
 ):

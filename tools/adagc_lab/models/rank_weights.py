@@ -87,6 +87,7 @@ def merged_parts(
 ) -> dict[str, Array]:
     """Join the tensors, of these whole shapes, from all ranks' files."""
     parts: dict[str, dict[int, Array]] = {}
+    sources: dict[str, str] = {}
     files = sorted(directory.glob("model_state*.pdparams"))
     if not files:
         raise FileNotFoundError(f"{directory} holds no model_state*.pdparams")
@@ -102,8 +103,15 @@ def merged_parts(
         ):
             raise ValueError(f"{file} holds no map of names to tensors")
         for name, tensor in tensors.items():
-            by_rank = parts.setdefault(name, {})
-            by_rank[int(match[1] or 0)] = to_numpy(tensor)
+            by_rank, rank = parts.setdefault(name, {}), int(match[1] or 0)
+            array = to_numpy(tensor)
+            known = by_rank.setdefault(rank, array)
+            if known is not array and known.tobytes() != array.tobytes():
+                raise ValueError(
+                    f"{file}: {name} differs from that of {sources[name]}: one "
+                    "of them is another run's, remove it"
+                )
+            sources[name] = file.name
     return {
         name: _joined([by_rank[r] for r in sorted(by_rank)], shapes.get(name))
         for name, by_rank in parts.items()
