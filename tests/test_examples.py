@@ -18,7 +18,8 @@ def run_example(name, directory):
     """Everything that the example prints, standard error included."""
     before = LAUNCHER if name == "fleet_hybrid" else ()
     script = str(ROOT / "examples" / f"{name}.py")
-    done = run_python(directory, *before, script, PYTHONPATH=str(ROOT))
+    path = f"{ROOT}:{ROOT / 'tools'}"
+    done = run_python(directory, *before, script, PYTHONPATH=path)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout + done.stderr
 

@@ -247,7 +247,7 @@ def test_a_full_disk_leaves_nothing_half_written(
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
     code, _, errors = finish(start(*arguments, preexec_fn=lower_the_limit))
-    assert (code, "File too large" in errors) == (2, True)
+    assert (code, "File too large" in errors) == (3, True)
     left = {path.name for path in tmp_path.iterdir() if "out" in path.name}
     assert left == {"out.parts"}
     assert finish(start(*arguments))[0] == 0

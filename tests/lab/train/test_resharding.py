@@ -155,6 +155,8 @@ def assert_resumes(layout, tmp_path):
     run(again, layout)
     np.testing.assert_array_equal(losses(again), losses(whole))
     mine, theirs = (load_state(p / "checkpoint-10") for p in (again, whole))
+    for state in (mine, theirs):
+        assert state.pop("origin")["step"] == 10  # of runs with other names
     assert mine == theirs
     return whole
 
