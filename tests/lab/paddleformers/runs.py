@@ -177,9 +177,10 @@ def pretrain(recipe, overrides, initial=None, saves=True):
     """Run a recipe on this rank, from its part of `initial` weights if given.
 
     Gives ``losses`` per micro-batch; ``first`` and ``last`` weights by name;
-    ``grad_clip``, the class of the clip that the optimizer ends up with. With
-    a clip of this package also its ``state``, and ``norms``: per step and by
-    name, the norm of the whole gradient, and what the clip has for it.
+    ``grad_clip``, the class of the clip that the optimizer ends up with, or of
+    the one that is measured there. With a clip of this package also its
+    ``state``, and ``norms``: per step and by name, the norm of the whole
+    gradient, and what the clip has for it.
     """
     workflow = import_workflow()
     from adagc_lab.paddleformers.launch import run_recipe
@@ -218,11 +219,12 @@ def pretrain(recipe, overrides, initial=None, saves=True):
     workflow.PretrainingTrainer = Recording
     run_recipe(RECIPES / recipe, overrides)
     (trainer,) = trainers
+    clip = trainer.optimizer._grad_clip
     result = {
         "losses": trainer.losses,
         "first": trainer.first,
         "last": _weights(trainer.model),
-        "grad_clip": type(trainer.optimizer._grad_clip).__name__,
+        "grad_clip": type(getattr(clip, "clip", clip)).__name__,
     }
     if hasattr(trainer, "_adagc_clip"):
         result["state"] = trainer._adagc_clip.full_state_dict()
