@@ -25,7 +25,7 @@ function below: zero (a tensor without gradient, an expert without tokens) and
 not finite (Inf, NaN, or an overflow of the squared norm). Taken to the letter
 the first would freeze a tensor for good: in the warm-up at once, because gamma
 becomes 0; in the adaptive phase slowly, because one empty step takes 1% off
-gamma (``beta`` 0.99) and the 25 steps that follow can give back no more than
+gamma (``beta`` 0.99) and the 25 steps that follow can restore no more than
 0.04% each (``(1 - beta) * (lambda_rel - 1)``). The second would poison gamma.
 """
 

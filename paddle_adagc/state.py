@@ -48,7 +48,7 @@ ROUNDING = 1e-5
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Quantity:
-    """A number that a rule keeps per tensor, or one about all of them."""
+    """A number that a rule carries per tensor, or one about all of them."""
 
     name: str
     start: float

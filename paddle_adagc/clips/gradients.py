@@ -29,7 +29,7 @@ from paddle_adagc.parallel.reduce import Reducer
 class GradientList:
     """The gradients of one call, each with the first backend that can take it.
 
-    ``segments`` are the units in them, with a slot each; None: each is one.
+    ``segments`` are the units in them; None: each gradient is one unit.
     ``descriptors`` are of dense gradients that a ``PairReader`` has read.
     """
 

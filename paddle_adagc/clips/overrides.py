@@ -24,7 +24,7 @@ _OF_TENSORS = {"lambda_rel": check_positive, "beta": check_decay}
 
 
 class Overrides:
-    """Which tensors have values of their own, and which are not clipped."""
+    """Which tensors have other values, and which are not clipped."""
 
     def __init__(self, overrides: Mapping[str, Any]) -> None:
         if not isinstance(overrides, Mapping):

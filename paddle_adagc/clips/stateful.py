@@ -155,8 +155,8 @@ class StatefulClip(ClipGradBase):
             model: Holds all parameters of the optimizer. Wrappers such as
                 ``paddle.DataParallel`` are looked through.
             units: Which parameters hold several of the paper's tensors, each of
-                which then has a norm and a gamma of its own: pattern of a key
-                -> :class:`paddle_adagc.parallel.units.Units`, a dict of its
+                which then has its own norm and gamma: pattern of a key ->
+                :class:`paddle_adagc.parallel.units.Units`, a dict of its
                 fields, or ``"experts"`` (along axis 0); or a function of key
                 and parameter that returns one of these, or None. An attribute
                 ``adagc_units`` of the parameter says the same. Experts with
@@ -205,7 +205,7 @@ class StatefulClip(ClipGradBase):
 
         Returns:
             ``step`` (int, optimizer steps made); for each quantity that the
-            rule keeps, such as ``gamma``, a dict of tensor key -> float32
+            rule carries, such as ``gamma``, a dict of tensor key -> float32
             tensor of shape ``[]``; ``config`` (the constructor's arguments);
             after :meth:`restart_warmup` its step, ``warmup_start``. Under
             sharding by owner (V1, stage 2) it is about this rank's tensors
@@ -228,8 +228,8 @@ class StatefulClip(ClipGradBase):
         """State of the whole model, which any parallel layout can load.
 
         In a distributed run every rank has to call it; one of them saves. A
-        warning names tensors whose gradients held Inf or NaN on some of the
-        ranks with copies of them alone.
+        warning names tensors whose gradients had Inf or NaN on only some of
+        the ranks with copies of them.
 
         Raises:
             RuntimeError: Ranks disagree about a number that they all follow.
@@ -260,8 +260,8 @@ class StatefulClip(ClipGradBase):
     ) -> None:
         """Load a state; a refused one leaves the clip as it was.
 
-        The clip keeps its own arguments, and a warning names those that differ
-        in the state.
+        The arguments of this clip stay; a warning names those that differ in
+        the state.
 
         Args:
             state: From :meth:`state_dict`; numbers may be tensors, arrays or
@@ -352,9 +352,9 @@ class StatefulClip(ClipGradBase):
 
         In a distributed run every rank has to call it, and all get the same
         numbers: one gather of a few numbers per tensor, and one all-reduce of a
-        number. Under fleet a warning names tensors whose gradients held Inf or
-        NaN, since the last summary, on some of the ranks with copies of them
-        alone; without fleet only :meth:`full_state_dict` compares the copies.
+        number. Under fleet a warning names tensors whose gradients had Inf or
+        NaN, since the last summary, on only some of the ranks with copies of
+        them; without fleet only :meth:`full_state_dict` compares the copies.
         A warning names, once, tensors with Inf or NaN in each of the last 10
         steps or more.
 

@@ -273,7 +273,7 @@ class ClippingCallback(_Callback):
         self._reporters: list[Any] = []
 
     def on_init_end(self, args: Any, *others: Any, **kwargs: Any) -> None:
-        """Keep the Trainer from making a clip of its own."""
+        """Keep the Trainer from making another clip."""
         take_over_clipping(args, self.clip)
 
     def on_train_begin(

@@ -196,8 +196,8 @@ _ITEM_SIZES = np.array([4, 8, 2, 2, 0])  # by dtype; the last: none
 class Segments:
     """The parts of a list of tensors that have a norm each.
 
-    Segments of one slot are neighbours; their squared norms are added up. The
-    arrays are ``[num_segments]``.
+    Segments with the same entry are neighbours; their squared norms are added
+    up. The arrays are ``[num_segments]``.
     """
 
     start: np.ndarray  # int64: first value, in the tensor's memory
@@ -239,7 +239,7 @@ def describe(tensors: Sequence[Tensor | None]) -> np.ndarray:
 class TensorList(abc.ABC):
     """A list of tensors, with gaps, or of their segments, for one backend.
 
-    Each segment has a slot in the vectors of norms and factors; without
+    Each segment has an entry in the vectors of norms and factors; without
     segments each tensor has one.
     """
 

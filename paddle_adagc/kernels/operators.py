@@ -101,7 +101,7 @@ class OperatorTensors(TensorList):
 
 
 def _members(segments: Segments) -> np.ndarray:
-    """Each slot's segments, int64; the number of all stands for none."""
+    """Segments of each entry, int64; the number of all stands for none."""
     slots = segments.runs["slot"]
     first = np.searchsorted(slots, slots)
     place = np.arange(len(slots)) - first  # among those of its slot

@@ -4,8 +4,8 @@
 
 Frameworks keep all experts of a layer in one parameter ``[experts, in, out]``,
 q, k and v in one ``[in, q + k + v]``, gate and up in one. The paper clips each
-matrix by itself: a unit is such a matrix, and has a norm and a gamma of its own
-(of an ERNIE with L layers and E experts (9 + 3E)L + 3).
+matrix by itself. A unit is such a matrix, with its own norm and gamma: an ERNIE
+with L layers and E experts has (9 + 3E)L + 3.
 
 A unit lies in its parameter as runs of neighbouring values, in row-major order:
 expert e is one run, a range of columns one run per row. A slice of sharding V2

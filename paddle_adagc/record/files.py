@@ -14,8 +14,8 @@ A record is a folder:
   and h of every tensor. A norm of 0 is that of no gradient, Inf of one with Inf
   or NaN; all three are NaN where nothing was measured. Whole rows are float32,
   others the upper 16 bits of it;
-- ``rankR.sessionN.npz``: what another rank than the first held when it stopped
-  between two gathers: ``steps``, ``keys`` and the tensors' numbers.
+- ``rankR.sessionN.npz``: what rank R > 0 had measured since the last gather
+  when it stopped: ``steps``, ``keys`` and the tensors' numbers.
 
 A process that is killed leaves at most one incomplete line or array at an end,
 which readers ignore and the next session cuts off. A session that starts at a
@@ -236,7 +236,7 @@ class RecordedRun:
         quantity: str,
         chosen: np.ndarray,
     ) -> None:
-        """Add what another rank left behind of its own tensors."""
+        """Add what another rank saved of its tensors when it stopped."""
         column = {key: i for i, key in enumerate(self.keys)}
         place = {int(s): i for i, s in enumerate(part["steps"])}
         keys = part["keys"].tolist()

@@ -57,9 +57,9 @@ class Record:
     gradients, and a shadow, AdaGC, follows them without changing any.
 
     The last steps stay on the device and are copied together: no step waits.
-    What is not copied yet when a process is killed is lost, at most
-    ``num_steps`` steps. An exception, the interpreter's exit and SIGTERM copy
-    it; call :meth:`flush` before a checkpoint. In a distributed run every rank
+    A killed process loses at most its last ``num_steps`` steps. An exception,
+    the interpreter's exit and SIGTERM copy them; call :meth:`flush` before a
+    checkpoint. In a distributed run every rank
     makes a record and calls its methods; one gather per copy, rank 0 writes.
 
     Args:

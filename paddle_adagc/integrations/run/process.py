@@ -35,7 +35,7 @@ def process() -> Process:
 
 
 class Process:
-    """Which clip is in force in this process, and what it told of it.
+    """Which clip is in force in this process, and what was reported of it.
 
     Args:
         options: The clip's arguments of the command line.
@@ -68,7 +68,7 @@ class Process:
         atexit.register(self._tell_steps)
 
     def saw(self, found: Settings) -> None:
-        """Remember settings that the Trainer's arguments held."""
+        """Remember settings that stood among the Trainer's arguments."""
         self._parsed = found
 
     def settings(self, opened: Iterable[str]) -> Settings:

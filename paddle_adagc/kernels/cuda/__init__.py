@@ -3,8 +3,8 @@
 """The CUDA kernels on Paddle's tensors, in Paddle's stream; not run on a GPU.
 
 A list of ``n`` tensors takes ``ceil(n / 480) + 3`` launches (two more for each
-further dtype), no host wait, and one copy to the device when a tensor of a new
-size or dtype is met. A missing gradient keeps its tensor's place in the tables.
+further dtype), no host wait, and one copy to the device when a tensor has a new
+size or dtype. A missing gradient keeps its tensor's place in the tables.
 
 The launches may be captured in a CUDA graph after a first step outside of it;
 the clip as a whole may not: the step count, the end of the warm-up and the list
@@ -153,9 +153,9 @@ class DeviceTensors(TensorList):
 
 
 class _Tables(launch.Launcher):
-    """Tables for lists of one set of slots; the device knows one at a time.
+    """Tables for lists of the same segments; the device knows one at a time.
 
-    ``descriptors`` are those of every segment met so far.
+    ``descriptors`` are those of every segment known so far.
     """
 
     def __init__(self, key: _Key, descriptors: np.ndarray) -> None:
@@ -177,10 +177,10 @@ _MOST_KEPT = 16
 
 
 def _find_tables(descriptors: np.ndarray, segments: Segments | None) -> _Tables:
-    """Return tables of these slots, also of those that now lack a gradient.
+    """Return tables of these segments, also of those without a gradient now.
 
-    Kept tables are used if no size and dtype differs; new ones take the place
-    of some that lack tensors.
+    Earlier tables are used if no size and dtype differs; new ones replace
+    tables that lack tensors.
     """
     kernels = load_kernels(current_device())
     assert kernels is not None
@@ -222,7 +222,7 @@ def adaptive_step(
     the last bit on some processors.
 
     The vectors are float32 ``[num_tensors]``, but ``num_nonfinite``, how often
-    each norm was not finite, int32. A tensor with a non-finite norm is ``lost``
+    each norm was not finite, int32. A gradient with a non-finite norm becomes 0
     if ``zeroes_nonfinite``, else its ``h`` is 1. Returns new vectors; None if
     this is no NVIDIA GPU, has no kernels, or a vector is of no tensors, of
     another dtype or lies elsewhere: Paddle's operators then move it. None, too,

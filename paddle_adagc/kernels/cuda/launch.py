@@ -269,8 +269,9 @@ class Launcher:
         kernels: :class:`Kernels` of the device.
         dtypes: Name of each segment's dtype.
         sizes: Number of values of each, 0 for none.
-        runs: :data:`paddle_adagc.kernels.host.RUNS` of each, and ``num_slots``
-            the length of the vectors. None: each in one piece, in its own slot.
+        runs: :data:`paddle_adagc.kernels.host.RUNS` of each, and
+            ``num_entries`` the length of the vectors. None: each in one piece,
+            with its own entry.
     """
 
     def __init__(
