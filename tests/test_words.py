@@ -1,6 +1,6 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Documentation and docstrings use the field's words, not private ones."""
+"""Pages, docstrings and names use the field's words, not private ones."""
 
 import ast
 import re
@@ -28,12 +28,16 @@ your own; data held out."""
 _WORDS = re.compile("|".join(f"(?:{word})" for word in PRIVATE_WORDS), re.I)
 
 
-def docstrings(path):
-    """(line, text) of each docstring, those of attributes included."""
+def docstrings_and_names(path):
+    """(line, text) of each docstring, attributes' included, and each name."""
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         match node:
             case ast.Expr(ast.Constant(str() as text)):
                 yield node.lineno, text
+            case ast.Name(id=name) | ast.Attribute(attr=name):
+                yield node.lineno, name.replace("_", " ")
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                yield node.lineno, name.replace("_", " ")
 
 
 def found(text):
@@ -47,13 +51,13 @@ def test_pages_have_no_private_words(page):
     assert not found(prose(page))
 
 
-def test_docstrings_have_no_private_words():
+def test_the_library_has_no_private_words():
     paths = sorted((ROOT / "paddle_adagc").rglob("*.py"))
     assert len(paths) > 50
     words = [
         f"{path.relative_to(ROOT)}:{line}: {words}"
         for path in paths
-        for line, text in docstrings(path)
+        for line, text in docstrings_and_names(path)
         if (words := found(text))
     ]
     assert not words, "\n".join(words)

@@ -155,7 +155,7 @@ class TensorScalingClip(StatefulClip, abc.ABC):
         h, state, done = step.checked(decision, memory.quantities)
         if done is not None and h is done.h:
             if not self.is_shadow:
-                gradients.scale_(h, done.lost)
+                gradients.scale_(h, done.discard)
             memory = memory.after(state, done.num_nonfinite)
             return Call(found.present, done.norm, h), memory
         h, discard, counts = treat_nonfinite(

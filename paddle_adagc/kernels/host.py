@@ -184,7 +184,7 @@ NO_TENSOR = np.array((0, 0, -1, 0), DESCRIPTOR)
 """Descriptors of no tensor."""
 
 RUNS = np.dtype(
-    [(name, np.int64) for name in ("slot", "tensor", "run", "stride")]
+    [(name, np.int64) for name in ("entry", "tensor", "run", "stride")]
 )
 """How a segment lies in its tensor: ``run`` values lie together, and each run
 begins ``stride`` values after the one before. As in ``host.cpp``."""
@@ -203,7 +203,7 @@ class Segments:
     start: np.ndarray  # int64: first value, in the tensor's memory
     size: np.ndarray  # int64: number of values; -1: all, in one run
     runs: np.ndarray  # RUNS
-    num_slots: int  # length of the vectors of norms and of factors
+    num_entries: int  # length of the vectors of norms and of factors
 
     def describe(self, tensors: np.ndarray) -> np.ndarray:
         """Descriptors of the segments, from those of their tensors."""
@@ -243,7 +243,7 @@ class TensorList(abc.ABC):
     segments each tensor has one.
     """
 
-    is_told = False
+    is_marked = False
     """Paddle knows already that the tensors on a GPU are written to."""
 
     def __init__(
@@ -252,12 +252,12 @@ class TensorList(abc.ABC):
         descriptors: np.ndarray,
         segments: Segments | None = None,
     ) -> None:
-        self.tensors = tensors  # held so that the addresses stay theirs
+        self.tensors = tensors  # so that they live as long as their addresses
         self.segments = segments
-        self.num_slots = len(tensors)
+        self.num_entries = len(tensors)
         if segments is not None:
             descriptors = segments.describe(descriptors)
-            self.num_slots = segments.num_slots
+            self.num_entries = segments.num_entries
         self.descriptors = np.ascontiguousarray(descriptors)
 
     @staticmethod
@@ -267,7 +267,7 @@ class TensorList(abc.ABC):
 
     @abc.abstractmethod
     def squared_norms(self) -> Tensor:
-        """float32 ``[num_slots]``; 0 at a gap."""
+        """float32 ``[num_entries]``; 0 at a gap."""
 
     @abc.abstractmethod
     def scale_(self, h: Tensor, discard: Tensor | None) -> None:
@@ -286,8 +286,8 @@ class HostTensors(TensorList):
         return (descriptors["dtype"] >= 0) & is_here & bool(is_usable)
 
     def squared_norms(self) -> Tensor:
-        out = paddle.empty([self.num_slots], dtype="float32")
-        self._call("adagc_squared_norms", out.data_ptr(), self.num_slots)
+        out = paddle.empty([self.num_entries], dtype="float32")
+        self._call("adagc_squared_norms", out.data_ptr(), self.num_entries)
         return out
 
     def scale_(self, h: Tensor, discard: Tensor | None) -> None:

@@ -40,7 +40,7 @@ class OperatorTensors(TensorList):
         self._views = tensors
         if segments is not None:
             self._views = self._view(segments)
-            self._slots = paddle.to_tensor(segments.runs["slot"])
+            self._entries = paddle.to_tensor(segments.runs["entry"])
             self._members = paddle.to_tensor(_members(segments))
 
     def _view(self, segments: Segments) -> list[Tensor | None]:
@@ -89,7 +89,7 @@ class OperatorTensors(TensorList):
     ) -> None:
         """Change the tensors, but those known to have ``idle`` in ``by``."""
         if self.segments is not None:
-            by = paddle.gather(by, self._slots)
+            by = paddle.gather(by, self._entries)
         count = len(self._views)
         is_changed = np.ones(count, bool)
         if is_in_host_memory(by):
@@ -102,13 +102,13 @@ class OperatorTensors(TensorList):
 
 def _members(segments: Segments) -> np.ndarray:
     """Segments of each entry, int64; the number of all stands for none."""
-    slots = segments.runs["slot"]
-    first = np.searchsorted(slots, slots)
-    place = np.arange(len(slots)) - first  # among those of its slot
+    entries = segments.runs["entry"]
+    first = np.searchsorted(entries, entries)
+    place = np.arange(len(entries)) - first  # among those of its entry
     members = np.full(
-        [segments.num_slots, place.max(initial=0) + 1], len(slots)
+        [segments.num_entries, place.max(initial=0) + 1], len(entries)
     )
-    members[slots, place] = np.arange(len(slots))
+    members[entries, place] = np.arange(len(entries))
     return members
 
 

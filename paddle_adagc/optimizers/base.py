@@ -241,18 +241,18 @@ class DecoupledOptimizer(Optimizer):
                 continue
             self._check_sharding([parameter.name])
             refuse_freed(type(self).__name__, parameter)
-            held = parameter
+            master = parameter
             if parameter.dtype in (paddle.float16, paddle.bfloat16):
                 if not self._multi_precision:
                     raise ValueError(
                         f"{parameter.name} is {parameter.dtype}, which would "
                         "round small updates away: use multi_precision=True"
                     )
-                held = self._create_master_weight(parameter)
+                master = self._create_master_weight(parameter)
             for name, start in self._start(parameter, options).items():
-                dtype = paddle.int64 if isinstance(start, int) else held.dtype
+                dtype = paddle.int64 if isinstance(start, int) else master.dtype
                 shape = None if start is None else [1]
-                self._add_accumulator(name, held, dtype, start or 0.0, shape)
+                self._add_accumulator(name, master, dtype, start or 0.0, shape)
             self._already_create_accumulator.add(parameter.name)
 
     @eager

@@ -129,13 +129,13 @@ class DeviceTensors(TensorList):
         return (descriptors["dtype"] >= 0) & is_here
 
     def squared_norms(self) -> Tensor:
-        out = empty(self.num_slots, "float32")
+        out = empty(self.num_entries, "float32")
         self._launcher().squared_norms(out)
         return out
 
     def scale_(self, h: Tensor, discard: Tensor | None) -> None:
         self._launcher().scale(h.contiguous(), discard)
-        for tensor in () if self.is_told else self.tensors:
+        for tensor in () if self.is_marked else self.tensors:
             if tensor is not None:
                 tensor._bump_inplace_version()
 
@@ -166,14 +166,14 @@ class _Tables(launch.Launcher):
             kernels,
             _NAMES[descriptors["dtype"]],
             descriptors["size"],
-            *((segments.runs, segments.num_slots) if segments else ()),
+            *((segments.runs, segments.num_entries) if segments else ()),
         )
 
 
 _Key = tuple[launch.Kernels, int | None, int, Segments | None]
 """Of a list: kernels, handle of the stream, number of segments, segments."""
-_KEPT: list[_Tables] = []  # the last used first
-_MOST_KEPT = 16
+_TABLES: list[_Tables] = []  # the last used first
+_MOST_TABLES = 16
 
 
 def _find_tables(descriptors: np.ndarray, segments: Segments | None) -> _Tables:
@@ -186,7 +186,7 @@ def _find_tables(descriptors: np.ndarray, segments: Segments | None) -> _Tables:
     assert kernels is not None
     key = kernels, kernels.stream().value, len(descriptors), segments
     found = replaced = None
-    for old in [*_KEPT]:
+    for old in [*_TABLES]:
         mine = old.descriptors
         if old.key != key:
             continue
@@ -202,8 +202,8 @@ def _find_tables(descriptors: np.ndarray, segments: Segments | None) -> _Tables:
         replaced = old
         break
     found = found or _Tables(key, descriptors)
-    others = [tables for tables in _KEPT if tables is not replaced]
-    _KEPT[:] = [found, *others][:_MOST_KEPT]  # other threads keep some, too
+    others = [tables for tables in _TABLES if tables is not replaced]
+    _TABLES[:] = [found, *others][:_MOST_TABLES]  # other threads keep some, too
     return found
 
 
