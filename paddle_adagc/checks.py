@@ -72,6 +72,7 @@ def check_integer(name: str, value: Any, minimum: int) -> int:
 
 
 def check_bool(name: str, value: Any) -> bool:
+    """Return True or False; TypeError for anything else."""
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be True or False, got {value!r}")
     return value
@@ -102,18 +103,21 @@ def check_real(name: str, value: Any) -> float:
 
 
 def check_positive(name: str, value: Any) -> float:
+    """Return a real number above 0 as a float; refuse others."""
     if (number := check_real(name, value)) <= 0:
         raise ValueError(f"{name} must be positive, got {value!r}")
     return number
 
 
 def check_not_negative(name: str, value: Any) -> float:
+    """Return a real number of at least 0 as a float; refuse others."""
     if (number := check_real(name, value)) < 0:
         raise ValueError(f"{name} must not be negative, got {value!r}")
     return number
 
 
 def check_decay(name: str, value: Any) -> float:
+    """Return a number in [0, 1) as a float; refuse others."""
     number = check_real(name, value)
     if number < 0 or np.float32(number) >= 1:
         raise ValueError(

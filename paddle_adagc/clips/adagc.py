@@ -191,6 +191,7 @@ class ClipGradByAdaGC(TensorScalingClip):
                 )
 
     def arguments(self) -> dict[str, Any]:
+        """Return the constructor's arguments."""
         own = copy.deepcopy(self.overrides.settings)
         return {**super().arguments(), "overrides": own}
 

@@ -279,6 +279,7 @@ class HostTensors(TensorList):
 
     @staticmethod
     def can_take(descriptors: np.ndarray) -> np.ndarray:
+        """Dense tensors in host memory, where the C++ loops were compiled."""
         # On another device results would not lie in host memory.
         is_usable = paddle.device.get_device() == "cpu" and load_library()
         is_usable = is_usable and not _IS_LEFT
@@ -286,11 +287,13 @@ class HostTensors(TensorList):
         return (descriptors["dtype"] >= 0) & is_here & bool(is_usable)
 
     def squared_norms(self) -> Tensor:
+        """float32 ``[num_entries]``, by the C++ loops; 0 at a gap."""
         out = paddle.empty([self.num_entries], dtype="float32")
         self._call("adagc_squared_norms", out.data_ptr(), self.num_entries)
         return out
 
     def scale_(self, h: Tensor, discard: Tensor | None) -> None:
+        """Multiply by ``h``, or set to 0 where ``discard``; skip ``h`` of 1."""
         h = h.contiguous()
         changed = np.zeros(len(self.tensors), bool)
         flags = None if discard is None else discard.data_ptr()

@@ -68,9 +68,11 @@ class OperatorTensors(TensorList):
 
     @staticmethod
     def can_take(descriptors: np.ndarray) -> np.ndarray:
+        """Every tensor."""
         return np.ones(len(descriptors), bool)
 
     def squared_norms(self) -> Tensor:
+        """float32 ``[num_entries]``; 0 at a gap."""
         zero = paddle.zeros([1], "float32")
         norms = [zero if t is None else _squared_norm(t) for t in self._views]
         if self.segments is None:
@@ -78,6 +80,7 @@ class OperatorTensors(TensorList):
         return _C_ops.concat([*norms, zero], 0)[self._members].sum(1)
 
     def scale_(self, h: Tensor, discard: Tensor | None) -> None:
+        """Multiply in place by ``h``, or set to 0 where ``discard``."""
         self._change(_scale_, h, 1)
         if discard is not None:
             self._change(_zero_where_, discard, 0)

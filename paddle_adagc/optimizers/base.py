@@ -59,6 +59,7 @@ class Parts:
         self._ranks, self._split_axis = topology.model, split_axis
 
     def sum(self, values: Tensor, axes: Sequence[int]) -> Tensor:
+        """Sum of the whole tensor along ``axes``."""
         # Paddle takes no axes for all of them.
         total = values.sum(list(axes), keepdim=True) if axes else values
         if self._split_axis in axes:
@@ -66,10 +67,12 @@ class Parts:
         return total
 
     def mean(self, values: Tensor) -> Tensor:
+        """Mean of the whole tensor."""
         num_elements = values.size * self._ranks.size
         return self.sum(values, range(values.ndim)) / num_elements
 
     def max(self, values: Tensor) -> Tensor:
+        """Largest value of the whole tensor."""
         largest = values.max([*range(values.ndim)], keepdim=True)
         if self._split_axis >= 0:
             dist.all_reduce(largest, dist.ReduceOp.MAX, self._ranks.group)

@@ -38,7 +38,8 @@ class Piece(NamedTuple):
     stride: int = 0  # from one run to the next
 
     @property
-    def size(self) -> int:  # number of values
+    def size(self) -> int:
+        """Number of values."""
         return self.run * self.num_runs
 
 

@@ -122,6 +122,7 @@ class DeviceTensors(TensorList):
 
     @staticmethod
     def can_take(descriptors: np.ndarray) -> np.ndarray:
+        """Dense tensors on the current GPU, of a dtype that is known."""
         kernels = load_kernels(current_device())
         if kernels is None:
             return np.zeros(len(descriptors), bool)
@@ -129,11 +130,13 @@ class DeviceTensors(TensorList):
         return (descriptors["dtype"] >= 0) & is_here
 
     def squared_norms(self) -> Tensor:
+        """float32 ``[num_entries]``, in Paddle's stream; 0 at a gap."""
         out = empty(self.num_entries, "float32")
         self._launcher().squared_norms(out)
         return out
 
     def scale_(self, h: Tensor, discard: Tensor | None) -> None:
+        """Multiply by ``h``, or set to 0 where ``discard``, in the stream."""
         self._launcher().scale(h.contiguous(), discard)
         for tensor in () if self.is_marked else self.tensors:
             if tensor is not None:
