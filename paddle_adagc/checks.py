@@ -28,8 +28,17 @@ class Argument:
     """An argument of a class, checked whenever it is set.
 
     Args:
-        check: Takes name and value, and returns the value to hold.
-        is_fixed: It can be set once alone, by the constructor.
+        check: Takes name and value, and returns the value to store.
+        is_fixed: Only the constructor can set it.
+
+    Example:
+        >>> from paddle_adagc.checks import Argument, check_positive
+        >>> class Rule:
+        ...     bound = Argument(check_positive)
+        >>> rule = Rule()
+        >>> rule.bound = -1
+        Traceback (most recent call last):
+        ValueError: bound must be positive, got -1
     """
 
     def __init__(
@@ -46,7 +55,7 @@ class Argument:
         def __get__(self, instance: Any, owner: type) -> Any: ...
 
     def __set__(self, instance: Any, value: Any) -> None:
-        """Check the value and hold it."""
+        """Check the value and store it."""
         if self._is_fixed and self._name in vars(instance):
             raise AttributeError(
                 f"{self._name} cannot be changed: the state of this "

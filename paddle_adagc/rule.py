@@ -231,6 +231,20 @@ def between(old: Tensor, new: Tensor, weight: PerTensor) -> Tensor:
     The sum begins at the number with the larger weight: the other way round a
     small result would be the difference of two large numbers. Its weights add
     up to exactly 1, which keeps the rounding errors of many steps below 1e-6.
+
+    Args:
+        old: Numbers that have the weight ``1 - weight``, float32.
+        new: Numbers of the same shape that have the weight ``weight``.
+        weight: In [0, 1]: a number, or a tensor of the same shape.
+
+    Returns:
+        float32 of the shape of ``old``.
+
+    Example:
+        >>> import paddle
+        >>> from paddle_adagc.rule import between
+        >>> between(paddle.ones([2]), paddle.full([2], 3.0), 0.5).tolist()
+        [2.0, 2.0]
     """
     if not isinstance(weight, Tensor):
         if weight <= 0.5:

@@ -231,6 +231,9 @@ class StatefulClip(ClipGradBase):
         warning names tensors whose gradients had Inf or NaN on only some of
         the ranks with copies of them.
 
+        Returns:
+            The dict of :meth:`state_dict`, of all ranks' tensors.
+
         Raises:
             RuntimeError: Ranks disagree about a number that they all follow.
         """
@@ -341,8 +344,11 @@ class StatefulClip(ClipGradBase):
     def full_metrics(self) -> dict[str, Any]:
         """Return :meth:`metrics` of the whole model, each tensor once.
 
-        Tensors without a gradient, or with a zero gradient, are left out. In a
-        distributed run every rank has to call it, and all get the same numbers.
+        In a distributed run every rank has to call it.
+
+        Returns:
+            The dict of :meth:`metrics`, the same on all ranks. Tensors without
+            a gradient, or with a zero gradient, are left out.
         """
         rows = self._rows_of_all_ranks()
         return self._numbers(rows, rows.columns["norm"] != 0)

@@ -99,6 +99,15 @@ class Units:
     Raises:
         TypeError: A field of a wrong type.
         ValueError: It has neither experts nor parts, or two parts of one name.
+
+    Example:
+        Gate and up of two experts in one parameter ``[2, 4, 6]``:
+
+        >>> from paddle_adagc.parallel.units import Units
+        >>> units = Units(experts=True, parts=["gate", "up"])
+        >>> gate, *_ = found = units.of("mlp.experts.weight1", [2, 4, 6])
+        >>> gate.key, gate.shape, len(found)
+        ('mlp.experts.0.gate.weight1', (4, 3), 4)
     """
 
     experts: bool = False
@@ -150,7 +159,13 @@ class Units:
     def with_shares(self, key: str, config: Mapping[str, Any]) -> Units:
         """Return the units with the config's numbers for shares that are names.
 
-        Refuses shares that it lacks, or that are not positive.
+        Args:
+            key: Of the parameter, for messages.
+            config: Of the model.
+
+        Raises:
+            TypeError, ValueError: The config lacks a share, or it is no
+                positive integer.
         """
         assert isinstance(self.parts, Mapping)
         shares = {}
@@ -169,10 +184,15 @@ class Units:
     def of(
         self, key: str, shape: Sequence[int], first_expert: int = 0
     ) -> tuple[Unit, ...]:
-        """Return the units that fill a parameter; refuse other shapes.
+        """Return the units that fill a parameter.
 
-        ``shape`` is of this rank's part, and ``first_expert`` the global number
-        of its first expert.
+        Args:
+            key: Of the parameter, of which the units' keys are made.
+            shape: Of this rank's part of the parameter.
+            first_expert: Global number of its first expert.
+
+        Raises:
+            ValueError: The shape has no such axis, or it cannot be shared so.
         """
         inner = tuple(shape[1:] if self.experts else shape)
         if not inner or not -len(inner) <= self.axis < len(inner):

@@ -36,6 +36,7 @@ class AGC:
     """
 
     form: Form = "original"
+    """``"paper"``: that of the AdaGC paper's table."""
 
     lambda_rel: float | None = None
     """:math:`\\lambda`; by default 0.01, in the paper's form 0.001."""
@@ -78,6 +79,7 @@ class Clippy:
     """
 
     form: Form = "original"
+    """``"paper"``: that of the AdaGC paper's table."""
 
     lambda_rel: float | None = None
     """By default 0.1; in the paper's form 0.01."""
@@ -153,18 +155,42 @@ class ClippedAdamW(base.DecoupledOptimizer):
     weights before they decay. What a clip reduces over a tensor-parallel tensor
     is reduced over the group, in one small all-reduce (for Clippy's paper form
     two) per tensor and step. Sharding that splits tensors (V2, stage 3) is
-    refused. Other arguments:
-    :class:`~paddle_adagc.optimizers.base.DecoupledOptimizer`.
+    refused.
 
     Args:
+        learning_rate: :math:`\eta`, a number or a scheduler.
         update_clip: :class:`~adagc_lab.optimizers.update_clips.AGC`,
             :class:`~adagc_lab.optimizers.update_clips.Clippy` or
             :class:`~adagc_lab.optimizers.update_clips.RMSClip`.
+        beta1: Decay of the first moment.
+        beta2: Decay of the second moment.
+        epsilon: Added to the root of the second moment.
         apply_clip_param_fun: Whether the update of the parameter of this name
             is clipped; None: all are. (The original AGC leaves out the final
             layer.)
         is_embedding_fun: Whether the parameter of this name is an embedding,
             whose rows are AGC's units; None: none is.
+        parameters: Parameters, or groups of them.
+        weight_decay: :math:`\lambda`, not negative.
+        **shared: ``grad_clip``, ``apply_decay_param_fun``, ``multi_precision``
+            and ``name`` of
+            :class:`~paddle_adagc.optimizers.base.DecoupledOptimizer`.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: A hyper-parameter is out of its range, or sharding splits
+            tensors.
+
+    Example:
+        >>> import paddle
+        >>> from adagc_lab.optimizers import ClippedAdamW
+        >>> from adagc_lab.optimizers.update_clips import Clippy
+        >>> model = paddle.nn.Linear(4, 2)
+        >>> optimizer = ClippedAdamW(
+        ...     3e-4, Clippy(), parameters=model.parameters()
+        ... )
+        >>> model(paddle.ones([3, 4])).sum().backward()
+        >>> optimizer.step()
     """
 
     _needs_whole_tensors = True
