@@ -30,18 +30,12 @@ TRAINERS = ("ClippingCallback", "ClippingMixin")
 
 
 def entries():
-    """(object, options) of each name; a module's classes one by one."""
+    """(class or function, options) of each name; the rest is data."""
     for path, options in _ENTRY.findall((ROOT / "docs/api.md").read_text()):
-        options = yaml.safe_load(options or "{}")
         module, _, name = path.rpartition(".")
-        found = importlib.import_module(module)
-        found = getattr(found, name, None) or importlib.import_module(path)
-        if inspect.ismodule(found):
-            for value in vars(found).values():
-                if inspect.isclass(value) and value.__module__ == path:
-                    yield value, options
-        elif inspect.isclass(found) or inspect.isfunction(found):
-            yield found, options
+        found = getattr(importlib.import_module(module), name)
+        if inspect.isclass(found) or inspect.isfunction(found):
+            yield found, yaml.safe_load(options or "{}")
 
 
 ENTRIES = {found.__name__: (found, options) for found, options in entries()}

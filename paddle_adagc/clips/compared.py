@@ -135,12 +135,11 @@ class ClipGradByZClip(GlobalNormClip):
 
     .. math::
 
-        \tau = \mu + z_{thres} \sigma / (z / z_{thres}) \text{ if } z >
-        z_{thres}, \text{ else } n; \qquad
-        g \leftarrow g \min(\tau, n_{max}) / n
-
-        \mu \leftarrow \alpha \mu + (1 - \alpha) \tau, \qquad
-        \sigma^2 \leftarrow \alpha \sigma^2 + (1 - \alpha) (\tau - \mu)^2
+        \tau &= \mu + z_{thres} \sigma / (z / z_{thres}) \text{ if } z >
+        z_{thres}, \text{ else } n \\
+        g &\leftarrow g \min(\tau, n_{max}) / n \\
+        \mu &\leftarrow \alpha \mu + (1 - \alpha) \tau \\
+        \sigma^2 &\leftarrow \alpha \sigma^2 + (1 - \alpha) (\tau - \mu)^2
 
     The first ``warmup_steps`` norms give the first :math:`\mu` and
     :math:`\sigma^2` (of the population); meanwhile only :math:`n_{max}` clips.

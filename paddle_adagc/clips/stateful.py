@@ -368,19 +368,24 @@ class StatefulClip(ClipGradBase):
             tensors: Add ``tensors`` as in :meth:`metrics`.
 
         Returns:
-            ``step`` (its index, -1 before the first), ``global_grad_norm`` and
-            ``clipped_grad_norm`` (L2 norms over all finite tensors before and
-            after the clip), ``num_tensors`` (with a gradient that is not zero),
-            ``clipped_fraction`` (share of those with a finite norm that have
-            ``h < 1``),
-            ``clipped_norm_fraction`` (share of the global norm that was
-            clipped), ``h_min``, ``h_p10`` and ``h_median``, ``lowest_h`` (keys
-            of the most clipped tensors -> h; empty if all tensors have the same
-            h), ``nonfinite`` (number of tensors with Inf or NaN),
-            ``nonfinite_total`` (their sum over the steps of this process in
-            which the optimizer changed the weights), ``stuck``
-            (keys of tensors with ``h`` below 0.01 in every summary of the last
-            200 steps or more, of which a warning tells).
+            The numbers by name:
+
+            - ``step``: its index, -1 before the first.
+            - ``global_grad_norm``, ``clipped_grad_norm``: L2 norms over all
+              finite tensors, before and after the clip.
+            - ``num_tensors``: with a gradient that is not zero.
+            - ``clipped_fraction``: share of those with a finite norm that have
+              ``h < 1``.
+            - ``clipped_norm_fraction``: share of the global norm that was
+              clipped.
+            - ``h_min``, ``h_p10``, ``h_median``: of all tensors.
+            - ``lowest_h``: keys of the most clipped tensors -> h; empty if all
+              tensors have the same h.
+            - ``nonfinite``: number of tensors with Inf or NaN.
+            - ``nonfinite_total``: their sum over the steps of this process in
+              which the optimizer changed the weights.
+            - ``stuck``: keys of tensors with ``h`` below 0.01 in every summary
+              of the last 200 steps or more; a warning names them.
         """
         rows, step = self._rows_of_all_ranks(), self.num_steps - 1
         stuck = self._reports.find_stuck(step, rows)
