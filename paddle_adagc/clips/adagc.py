@@ -200,7 +200,9 @@ class ClipGradByAdaGC(TensorScalingClip):
     def _quantities(self) -> list[Quantity]:
         starts = {"constant": self.init_value, "lambda_abs": self.lambda_abs}
         start = starts.get(self.init) or math.inf
-        quantities = [Quantity(name="gamma", start=start, is_positive=True)]
+        quantities = [
+            Quantity(name="gamma", start=start, is_positive=True, is_norm=True)
+        ]
         if self.init == "warmup_ema" or (
             self.init == "warmup_min" and not self.strict
         ):

@@ -209,7 +209,8 @@ class StatefulClip(ClipGradBase):
             tensor of shape ``[]``; ``config`` (the constructor's arguments);
             after :meth:`restart_warmup` its step, ``warmup_start``. Under
             sharding by owner (V1, stage 2) it is about this rank's tensors
-            alone, and names the others as ``missing``.
+            alone, and names the others as ``missing``. ``units``, where there
+            are some: key of their parameter -> their keys.
         """
         state, topology = self._state(), self._ranks.topology()
         is_by_owner = topology.sharding.size > 1 and (
@@ -264,7 +265,8 @@ class StatefulClip(ClipGradBase):
         """Load a state; a refused one leaves the clip as it was.
 
         The arguments of this clip stay; a warning names those that differ in
-        the state.
+        the state. Units of the state become one tensor where this clip has
+        none: their norms add in squares, and the log names it.
 
         Args:
             state: From :meth:`state_dict`; numbers may be tensors, arrays or
@@ -299,6 +301,7 @@ class StatefulClip(ClipGradBase):
         values = loaded.values
         if any(not q.is_global for q in quantities):
             may_differ = new_tensors == "start"
+            loaded = loaded.with_whole_tensors(self._tensors.keys, quantities)
             memory = memory.reordered(
                 self._tensors.adopt(loaded.keys, may_differ)
             )
@@ -422,10 +425,17 @@ class StatefulClip(ClipGradBase):
         """Return the state; it shares the device's vectors."""
         memory, keys = self._known(), self._tensors.keys
         values = memory.values()
+        units = self._tensors.keys_of_units
         if not any(vector.ndim for vector in values.values()):
-            keys = []
-        config, start = self.arguments(), memory.start
-        return ClipState(self.num_steps, config, tuple(keys), values, start)
+            keys, units = [], {}
+        return ClipState(
+            self.num_steps,
+            self.arguments(),
+            tuple(keys),
+            values,
+            memory.start,
+            units=units,
+        )
 
     def _resume_at(self, num_steps: int) -> None:
         self._steps = self._steps.resumed_at(num_steps)

@@ -92,7 +92,7 @@ class ModelUnits:
         if not isinstance(found, Units):
             found = self._classes.get(parameter.name) or found
         if isinstance(found, Units):
-            if found.experts and found.parts and self._interleaves:
+            if found.experts and found.are_parts and self._interleaves:
                 return Units(experts=True, key=found.key)
             return found
         module = key.rpartition(".")[0] or key
@@ -192,7 +192,8 @@ def _of_slices(
 
 
 def _repeated(widths: dict[str, int], size: int) -> Units:
-    return Units(parts=widths, repeats=size > sum(widths.values()))
+    repeats = size > sum(widths.values())
+    return Units(widths=widths) if repeats else Units(parts=widths)
 
 
 def _of_groups(key: str, parameter: Tensor) -> Units | str:

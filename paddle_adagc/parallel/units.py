@@ -114,15 +114,17 @@ class Units:
     """Axis 0 counts experts."""
 
     parts: Mapping[str, int | str] | Sequence[str] = ()
-    """Neighbours along ``axis``, by name: their shares, or names of equal
-    parts. A share is a number, or the name of one in the model's config."""
+    """Neighbours along ``axis``, by name: names of equal parts, or the share of
+    the axis that each has. A share is a number, or the name of one in the
+    model's config."""
 
     axis: int = -1
     """Axis of the parts, of one expert if there are experts."""
 
-    repeats: bool = False
-    """The shares are widths, and the parts follow each other until the axis is
-    full: q, k and v of one group of heads, then those of the next."""
+    widths: Mapping[str, int | str] = dataclasses.field(default_factory=dict)
+    """In place of ``parts``: how wide each is along the axis. They follow each
+    other until it is full: q, k and v of one group of heads, then those of the
+    next."""
 
     key: str | None = None
     """What takes the place of the last two names of the parameter's key, with
@@ -131,23 +133,25 @@ class Units:
     ``module.{expert}.{part}.weight``."""
 
     def __post_init__(self) -> None:
-        parts = self.parts
+        parts, widths = self.parts, self.widths
         if isinstance(parts, str) or not isinstance(parts, (Mapping, Sequence)):
             raise TypeError(f"parts={parts!r}: give a list of names, or a dict")
+        if not isinstance(widths, Mapping):
+            raise TypeError(f"widths={widths!r}: give a dict, name -> width")
         shares = (
             parts if isinstance(parts, Mapping) else dict.fromkeys(parts, 1)
         )
-        if not (self.experts or shares):
+        if shares and widths:
+            raise ValueError(
+                f"units have parts={parts!r} (shares of the axis) or widths="
+                f"{widths!r} (of one group, which repeats), not both"
+            )
+        if not (self.experts or shares or widths):
             raise ValueError(
                 "units without experts and parts: name one of them"
             )
         if len(shares) < len(parts):
             raise ValueError(f"parts={parts!r} holds a name twice")
-        if self.repeats and not isinstance(parts, Mapping):
-            raise ValueError(
-                f"parts={parts!r} repeat: give the width of each in one group, "
-                "as a dict (without repeats numbers are shares of the axis)"
-            )
         for _, field, *_ in string.Formatter().parse(self.key or ""):
             if field not in (None, "expert", "part"):
                 raise ValueError(
@@ -156,30 +160,33 @@ class Units:
                 )
         object.__setattr__(self, "parts", shares)
 
-    def with_shares(self, key: str, config: Mapping[str, Any]) -> Units:
-        """Return the units with the config's numbers for shares that are names.
+    @property
+    def are_parts(self) -> bool:  # several lie in one matrix
+        return bool(self.parts or self.widths)
+
+    def with_numbers(self, key: str, config: Mapping[str, Any]) -> Units:
+        """Return the units with the config's numbers in place of their names.
 
         Args:
             key: Of the parameter, for messages.
             config: Of the model.
 
         Raises:
-            TypeError, ValueError: The config lacks a share, or it is no
+            TypeError, ValueError: The config lacks a number, or it is no
                 positive integer.
         """
-        assert isinstance(self.parts, Mapping)
-        shares = {}
-        for part, share in self.parts.items():
-            if isinstance(share, str) and share not in config:
-                raise ValueError(
-                    f"units of {key!r}: the share of {part!r} is {share!r}, "
-                    "which the model's config lacks"
-                    f"{suggestion(share, [*config])}"
-                )
-            value = config[share] if isinstance(share, str) else share
-            what = f"units of {key!r}: the share of {part}"
-            shares[part] = check_integer(what, value, 1)
-        return dataclasses.replace(self, parts=shares)
+        found: dict[str, Any] = {"parts": {}, "widths": {}}
+        for field, numbers in found.items():
+            for part, number in getattr(self, field).items():
+                what = f"units of {key!r}: {field} of {part}"
+                if isinstance(number, str) and number not in config:
+                    raise ValueError(
+                        f"{what} is {number!r}, which the model's config lacks"
+                        f"{suggestion(number, [*config])}"
+                    )
+                value = config[number] if isinstance(number, str) else number
+                numbers[part] = check_integer(what, value, 1)
+        return dataclasses.replace(self, **found)
 
     def of(
         self, key: str, shape: Sequence[int], first_expert: int = 0
@@ -199,7 +206,7 @@ class Units:
             raise ValueError(
                 f"{key} of shape {list(shape)} has no axis {self.axis} of "
                 f"{'an expert' if self.experts else 'its own'} to hold "
-                f"{[*self.parts] or 'experts'}"
+                f"{[*self.parts, *self.widths] or 'experts'}"
             )
         axis = self.axis % len(inner)
         below = math.prod(inner[axis + 1 :])
@@ -222,19 +229,20 @@ class Units:
 
     def _widths(self, key: str, size: int) -> tuple[dict[str, int], int]:
         """Return the parts' widths, and how often they come."""
-        shares: Any = self.parts
+        shares: Any = self.parts or self.widths
         total = sum(shares.values())
-        if self.repeats:
-            if not shares or size % total:
+        if self.widths:
+            if size % total:
                 raise ValueError(
-                    f"{key}: an axis of {size} is no multiple of "
-                    f"{dict(shares)}, which repeats: give widths of one group"
+                    f"{key}: an axis of {size} is no multiple of widths="
+                    f"{dict(shares)}: give those of one group, or shares of "
+                    "the axis as parts"
                 )
             return dict(shares), size // total
         for part, share in shares.items():
             if size * share % total:
                 raise ValueError(
-                    f"{key}: an axis of {size} cannot be shared as "
+                    f"{key}: an axis of {size} cannot be shared as parts="
                     f"{dict(shares)}: {part} would have no whole number of "
                     "values"
                 )
@@ -269,7 +277,7 @@ def read_units(
     """Find the parameters that hold units, as ``bind()`` says; return by key.
 
     ``parameters`` are key, parameter, and if it is marked as an expert;
-    ``config`` is the model's, in which shares may name a number.
+    ``config`` is the model's, whose numbers shares and widths may name.
     """
     patterns = declared if isinstance(declared, Mapping) else {}
     unused = dict.fromkeys(patterns)
@@ -286,7 +294,7 @@ def read_units(
         if units is None and is_stack:
             units = "experts"
         if units is not None:
-            found[key] = as_units(key, units).with_shares(key, config)
+            found[key] = as_units(key, units).with_numbers(key, config)
     for pattern in unused:
         raise ValueError(f"units: {pattern!r} matches no parameter")
     return found

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """State of the clip: to a dict, to disk, and back; bad states are refused."""
 
+import dataclasses
 import os
 from pathlib import Path
 
@@ -27,9 +28,16 @@ from paddle_adagc import (
     ClipGradByTensorWiseGC,
     ClipGradByZClip,
 )
+from paddle_adagc.parallel.agreement import merge
 from paddle_adagc.parallel.layout import unwrap
 from paddle_adagc.parallel.topology import Axis, Topology
-from paddle_adagc.state import STATE_FILE, ClipState, load_state, save_state
+from paddle_adagc.state import (
+    STATE_FILE,
+    ClipState,
+    Quantity,
+    load_state,
+    save_state,
+)
 
 KEYS = ["0.weight", "0.bias", "2.weight", "2.bias"]
 
@@ -444,18 +452,71 @@ def test_an_unbound_state_of_a_model_with_another_frozen_layer():
     assert len(clip.state_dict()["gamma"]) == 4
 
 
-@pytest.mark.parametrize("saved_with_units", [True, False])
-def test_units_switched_on_or_off_are_named(saved_with_units):
-    model = paddle.nn.Linear(4, 4)
-    units = {"weight": {"parts": ["a", "b"]}}
-    clips = [ClipGradByAdaGC(), ClipGradByAdaGC()]
-    for clip, has_units in zip(clips, (saved_with_units, None), strict=True):
-        has_units = not saved_with_units if has_units is None else has_units
-        clip.bind(model, units=units if has_units else None)
-        vars(model.weight).pop("adagc_units", None)
-    place = "there and not here" if saved_with_units else "here and not there"
-    with pytest.raises(ValueError, match=f"units were declared {place}"):
-        clips[1].set_state_dict(clips[0].state_dict())
+def units_and_whole(steps=0):
+    """Clips of one model, in which ``0.weight`` holds two units or none."""
+    model = make_model()
+    clips = ClipGradByAdaGC(t_start=3), ClipGradByAdaGC(t_start=3)
+    for clip, parts in zip(clips, (["a", "b"], None), strict=True):
+        vars(model[0].weight).pop("adagc_units", None)
+        clip.bind(model, units=parts and {"0.weight": {"parts": parts}})
+        rng = np.random.default_rng(0)
+        gradients = [rng.normal(size=p.shape) for p in model.parameters()]
+        for _ in range(steps):
+            clip_arrays(clip, model.parameters(), gradients)
+    return clips
+
+
+@pytest.mark.parametrize("steps", [1, 5])
+@pytest.mark.parametrize("prefix", ["", "model"])
+def test_units_of_a_state_become_a_whole_tensor(
+    steps, prefix, tmp_path, caplog
+):
+    """Equal gradients in all steps: gamma is their norm, which adds up."""
+    donor, whole = units_and_whole(steps)
+    state = ClipState.from_dict(donor.state_dict())
+    save_state(state.renamed({"": prefix}).to_dict(), tmp_path)
+    back = {"0": "0", "2": "2"} if not prefix else {"model": ""}
+    clip = units_and_whole()[1]
+    clip.set_state_dict(load_state(tmp_path), rename=back)
+    assert "0.weight has one norm here, and 2 units in the state" in caplog.text
+    expected, found = whole.state_dict(), clip.state_dict()
+    for name in {"gamma", "support"} & expected.keys():
+        assert {*found[name]} == {*KEYS}
+        for key in KEYS:
+            np.testing.assert_allclose(
+                found[name][key], expected[name][key], rtol=1e-6
+            )
+    assert "units" not in found
+
+
+def test_whole_tensors_of_a_state_do_not_become_units():
+    clip, whole = units_and_whole(3)
+    with pytest.raises(ValueError, match="units were declared here and not th"):
+        clip.set_state_dict(whole.state_dict())
+
+
+def test_units_of_all_ranks_are_one_tensor():
+    """Of expert-parallel ranks, each with experts of one parameter."""
+    quantities = [Quantity(name="gamma", start=np.inf, is_norm=True)]
+    parts = [
+        (
+            ClipState(
+                *(3, {}, (key,), {"gamma": np.float32([gamma])}),
+                units={"w": [key]},
+            ),
+            {key},
+        )
+        for key, gamma in (("0.w", 3.0), ("1.w", 4.0))
+    ]
+    merged = merge(parts, quantities)
+    assert merged.units == {"w": ["0.w", "1.w"]}
+    whole = merged.with_whole_tensors({"w"}, quantities)
+    assert whole.keys == ("w",)
+    assert whole.values["gamma"].tolist() == [5.0]
+    others = [*quantities, Quantity(name="deviation", start=0.0)]
+    values = {**merged.values, "deviation": np.float32([1, 2])}
+    kept = dataclasses.replace(merged, values=values)
+    assert kept.with_whole_tensors({"w"}, others).keys == ("0.w", "1.w")
 
 
 def test_bytes_per_tensor():

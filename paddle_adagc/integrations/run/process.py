@@ -171,12 +171,16 @@ class Process:
         import paddle.distributed as dist
 
         text = steps.described(clip)
-        keys = getattr(getattr(clip, "_tensors", None), "keys", ())
+        tensors = getattr(clip, "_tensors", None)
+        units = getattr(tensors, "units", {})
         rank, num_ranks = dist.get_rank(), dist.get_world_size()
         self._reporter.tell(clip=text, where=self._where, steps=self._steps)
         if rank:
             return
-        parts = [f"{len(keys)} tensors"] if keys else []
+        parts = [f"{len(tensors.keys)} tensors"] if tensors else []
+        if units:
+            number = sum(map(len, units.values()))
+            parts[0] += f" ({number} are units of {len(units)} parameters)"
         parts += [f"rank 0 of {num_ranks}"] if num_ranks > 1 else []
         parts += [f"arguments from {self._where}"] if self._where else []
         if num_before:

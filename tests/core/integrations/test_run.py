@@ -233,6 +233,11 @@ def test_check_says_what_it_would_do(folder, capsys):
     assert "strict=True" in printed
     assert "would run paddleformers-cli train my.yaml" in printed
     assert "paddlefleet is not installed here" in printed
+    assert "the Trainer's log says how many tensors are clipped" in printed
+    assert "is refused; to start there with the warm-up, add --missi" in printed
+    run.main(["--missing-state", "start", *words, "my.yaml"])
+    printed = capsys.readouterr().out
+    assert "starts with the warm-up (--missing-state start)" in printed
 
 
 OLD = {

@@ -24,6 +24,7 @@ from adagc_lab.evaluate.saved import (
 from adagc_lab.models.config import DecoderConfig
 from adagc_lab.models.decoder import DecoderForCausalLM
 from adagc_lab.models.hf_files import read_json, write_weights
+from helpers import torch_and_transformers
 from lab.models.tiny import TINY
 from safetensors.numpy import load_file, save_file
 from sentencepiece import SentencePieceTrainer
@@ -86,8 +87,7 @@ def test_a_trained_decoder_goes_out_and_comes_back_bit_for_bit(
 
 @pytest.mark.parametrize("family", TINY)
 def test_transformers_gives_equal_logits(runs, tmp_path, monkeypatch, family):
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
+    torch, transformers = torch_and_transformers()
     in_shards = functools.partial(write_weights, max_shard_bytes=20_000)
     monkeypatch.setattr(saved_module, "write_weights", in_shards)
     to_hf(runs(family), tmp_path / "out")
