@@ -16,10 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-NO_RUNS = {
-    *("creep.jsonl", "gpu.jsonl", "mutation.jsonl", "soak.jsonl"),
-    "versions.jsonl",
-}
+NO_RUNS = {"creep.jsonl", "gpu.jsonl", "mutation.jsonl", "versions.jsonl"}
 NOT_CONFIG = {"train.seed", "data.seed", "train.max_steps"}
 _ADAGC = {"lambda_rel": 1.04, "beta": 0.99, "lambda_abs": 1, "t_start": 100}
 CLIP_DEFAULTS: dict[str, dict[str, float]] = {
