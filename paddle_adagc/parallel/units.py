@@ -161,7 +161,8 @@ class Units:
         object.__setattr__(self, "parts", shares)
 
     @property
-    def are_parts(self) -> bool:  # several lie in one matrix
+    def are_parts(self) -> bool:
+        """Whether several lie in one matrix."""
         return bool(self.parts or self.widths)
 
     def with_numbers(self, key: str, config: Mapping[str, Any]) -> Units:
