@@ -87,7 +87,9 @@ def test_named_files_tests_and_objects_exist(page):
             function = rf"^def {test.partition('[')[0]}\("
             text = (ROOT / path).read_text() if test else ""
             assert not test or re.search(function, text, re.M), span
-        name = re.fullmatch(r"(paddle_adagc(\.\w+)+)(\(.*\))?", span)
+        name = re.fullmatch(
+            r"((paddle_adagc|adagc_lab)(\.\w+)+)(\(.*\))?", span
+        )
         if name:
             assert pydoc.locate(name[1]) is not None, f"no {name[1]}"
 

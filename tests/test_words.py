@@ -16,7 +16,7 @@ PRIVATE_WORDS = {
     r"\bslots?\b": "index, entry",
     r"\bheld(?! out\b)": "local, contained",
     r"\bnews\b": "new counts",
-    r"\bletter of the\b": "as in the paper",
+    r"\b(?:by|to) the letter\b|\bletter of the\b": "as in the paper",
     r"\bhand(?:s|ed|ing)? (?:over|back)\b": "say who does what",
     r"\b(?:come|comes|came|coming) by\b": "say who does what",
     r"\bg[ai](?:ve|ves|ven|ving) back\b": "say who does what",

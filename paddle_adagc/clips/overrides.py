@@ -73,7 +73,7 @@ class Overrides:
     def refuse_unused(
         self, keys: Sequence[str], any_rank: Callable[[bool], bool] = bool
     ) -> None:
-        """Refuse a pattern of no tensor, nor of one that was asked about.
+        """Refuse a pattern that matches no tensor, of these and those before.
 
         ``any_rank`` tells whether a flag is set on any rank.
         """

@@ -1,11 +1,11 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Paddle's side of a decoupled update, Adam's state, and parts of tensors.
+"""The base of optimizers with decoupled weight decay; Adam's state.
 
-Accumulators, float32 master weights, parameter groups and the choice of the
-weights that decay are Paddle's; an optimizer adds its state and its rule. With
-the names of ``paddle.optimizer.AdamW``'s accumulators: an optimizer with no
-other state than Adam's and AdamW load each other's.
+Paddle manages accumulators, float32 master weights, parameter groups and which
+weights decay. An optimizer adds its state and its rule. The accumulators have
+the names of ``paddle.optimizer.AdamW``'s, so AdamW and an optimizer with Adam's
+state can load each other's states.
 """
 
 from __future__ import annotations
