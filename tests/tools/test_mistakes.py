@@ -114,17 +114,17 @@ def test_a_wrong_name_is_named(capsys):
         assert message in refused(benchmark.main, arguments.split(), capsys)
 
 
-def test_benchmark_as_json(capsys, monkeypatch):
+def test_benchmark_prints_a_table_for_each_share(capsys, monkeypatch):
     monkeypatch.setattr(
         "adagc_lab.benchmark.clip_step.recipe_shapes",
         lambda name: [(4, 8), (8,)],
     )
-    arguments = ["clip", "--lists", "llama2-7b", "--shares", "1"]
-    arguments += ["--repetitions", "2", "--json"]
+    arguments = ["clip", "--lists", "llama2-7b", "--repetitions", "2"]
     assert benchmark.main(arguments) == 0
-    (found,) = json.loads(capsys.readouterr().out)
-    assert (found["list"], found["share"]) == ("llama2-7b", 1.0)
-    assert {row["contender"] for row in found["times"]} >= {"AdaGC"}
+    out = capsys.readouterr().out
+    for share in ("10%", "100%"):
+        assert f"llama2-7b: 2 tensors, 0M values, {share} of the" in out
+    assert out.count("| AdaGC |") == 2
 
 
 def test_noise_of_paddle_is_filtered(tmp_path):
