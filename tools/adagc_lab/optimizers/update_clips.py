@@ -104,26 +104,6 @@ class Clippy:
         return paddle.clip(ratio, max=1.0)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RMSClip:
-    r"""Adafactor's clip (Shazeer and Stern 2018, arXiv 1804.04235, section 6).
-
-    Per tensor :math:`\Delta \leftarrow \Delta / \max(1,
-    \mathrm{RMS}(\Delta) / d)`.
-    """
-
-    threshold: float = 1.0
-    """:math:`d`."""
-
-    def __post_init__(self) -> None:
-        check_positive("threshold", self.threshold)
-
-    def scale(self, step: Step, update: Tensor, is_embedding: bool) -> Tensor:
-        """Factor of the tensor's update."""
-        rms = square_root(Parts(step.parameter).mean(update.square()))
-        return 1 / paddle.clip(rms / self.threshold, min=1.0)
-
-
 def _fill(
     clip: AGC | Clippy, name: str, *, original: float, paper: float
 ) -> None:
@@ -135,7 +115,7 @@ def _fill(
     object.__setattr__(clip, name, number)
 
 
-UpdateClip = AGC | Clippy | RMSClip
+UpdateClip = AGC | Clippy
 """Gives the factor of an update, in (0, 1], with as many axes as the update:
 ``w -= lr * scale * update``."""
 
@@ -157,9 +137,8 @@ class ClippedAdamW(base.DecoupledOptimizer):
     :class:`~paddle_adagc.optimizers.base.DecoupledOptimizer`.
 
     Args:
-        update_clip: :class:`~adagc_lab.optimizers.update_clips.AGC`,
-            :class:`~adagc_lab.optimizers.update_clips.Clippy` or
-            :class:`~adagc_lab.optimizers.update_clips.RMSClip`.
+        update_clip: :class:`~adagc_lab.optimizers.update_clips.AGC` or
+            :class:`~adagc_lab.optimizers.update_clips.Clippy`.
         apply_clip_param_fun: Whether the update of the parameter of this name
             is clipped; None: all are. (The original AGC leaves out the final
             layer.)
@@ -184,8 +163,8 @@ class ClippedAdamW(base.DecoupledOptimizer):
     ) -> None:
         if not isinstance(update_clip, UpdateClip):
             raise TypeError(
-                f"update_clip={update_clip!r} is no clip of updates: use AGC, "
-                "Clippy or RMSClip of adagc_lab.optimizers.update_clips"
+                f"update_clip={update_clip!r} is no clip of updates: use AGC "
+                "or Clippy of adagc_lab.optimizers.update_clips"
             )
         self._update_clip = update_clip
         self._apply_clip_param_fun = apply_clip_param_fun
