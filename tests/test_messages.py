@@ -30,6 +30,7 @@ FOREIGN_OPTIONS = {
     "--extra-index-url": "pip",
     "--no-deps": "pip",
     "--model": "lm_eval",
+    "--num_fewshot": "lm_eval",
     "--signal": "SLURM",
     "--gpus": "paddle.distributed.launch",
     "--nproc_per_node": "paddle.distributed.launch",

@@ -25,7 +25,7 @@ COMMANDS = {
     "plan": [CONFIG],
     "prepare_data": ["c.jsonl", "--output", "c", "--tokenizer", "bytes"],
     "convert": ["to-hf", "run", "hf"],
-    "evaluate": ["run", "--perplexity"],
+    "evaluate": ["run"],
     "reproduce": ["quickstart"],
     "benchmark": ["clip"],
     "report": ["run"],

@@ -106,26 +106,6 @@ class Clippy:
         return paddle.clip(ratio, max=1.0)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RMSClip:
-    r"""Adafactor's clip (Shazeer and Stern 2018, arXiv 1804.04235, section 6).
-
-    Per tensor :math:`\Delta \leftarrow \Delta / \max(1,
-    \mathrm{RMS}(\Delta) / d)`.
-    """
-
-    threshold: float = 1.0
-    """:math:`d`."""
-
-    def __post_init__(self) -> None:
-        check_positive("threshold", self.threshold)
-
-    def scale(self, step: Step, update: Tensor, is_embedding: bool) -> Tensor:
-        """Factor of the tensor's update."""
-        rms = square_root(Parts(step.parameter).mean(update.square()))
-        return 1 / paddle.clip(rms / self.threshold, min=1.0)
-
-
 def _fill(
     clip: AGC | Clippy, name: str, *, original: float, paper: float
 ) -> None:
@@ -137,7 +117,7 @@ def _fill(
     object.__setattr__(clip, name, number)
 
 
-UpdateClip = AGC | Clippy | RMSClip
+UpdateClip = AGC | Clippy
 """Gives the factor of an update, in (0, 1], with as many axes as the update:
 ``w -= lr * scale * update``."""
 
@@ -159,9 +139,8 @@ class ClippedAdamW(base.DecoupledOptimizer):
 
     Args:
         learning_rate: :math:`\eta`, a number or a scheduler.
-        update_clip: :class:`~adagc_lab.optimizers.update_clips.AGC`,
-            :class:`~adagc_lab.optimizers.update_clips.Clippy` or
-            :class:`~adagc_lab.optimizers.update_clips.RMSClip`.
+        update_clip: :class:`~adagc_lab.optimizers.update_clips.AGC` or
+            :class:`~adagc_lab.optimizers.update_clips.Clippy`.
         beta1: Decay of the first moment.
         beta2: Decay of the second moment.
         epsilon: Added to the root of the second moment.
@@ -210,8 +189,8 @@ class ClippedAdamW(base.DecoupledOptimizer):
     ) -> None:
         if not isinstance(update_clip, UpdateClip):
             raise TypeError(
-                f"update_clip={update_clip!r} is no clip of updates: use AGC, "
-                "Clippy or RMSClip of adagc_lab.optimizers.update_clips"
+                f"update_clip={update_clip!r} is no clip of updates: use AGC "
+                "or Clippy of adagc_lab.optimizers.update_clips"
             )
         self._update_clip = update_clip
         self._apply_clip_param_fun = apply_clip_param_fun
