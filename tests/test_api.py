@@ -18,7 +18,6 @@ SHOWN_BY = {
     "Alarm": "Monitor",
     "Clippy": "ClippedAdamW",
     "Decision": "TensorScalingClip",
-    "RMSClip": "ClippedAdamW",
     "RecordedRun": "read_record",
     "Replay": "replay",
     "SpikeScore": "spike_score",
