@@ -24,7 +24,6 @@ from adagc_lab.evaluate.saved import (
 from adagc_lab.models.config import DecoderConfig
 from adagc_lab.models.decoder import DecoderForCausalLM
 from adagc_lab.models.hf_files import read_json, write_weights
-from helpers import torch_and_transformers
 from lab.models.tiny import TINY
 from safetensors.numpy import load_file, save_file
 from sentencepiece import SentencePieceTrainer
@@ -32,6 +31,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
+from transformers_twin import torch_and_transformers
 
 
 def bits(saved):
