@@ -68,7 +68,7 @@ def test_the_clip_follows_the_paper_s_tensors(overrides, expected):
             "units={o_proj: {parts: {a: num_attention_head}}}",
             "'num_attention_head', .* did you mean 'num_attention_heads'",
         ),
-        ("units={o_proj: {parts: {a: 0}}}", "the share of a must be"),
+        ("units={o_proj: {parts: {a: 0}}}", "parts of a must be"),
         ("units={q_proj: {parts: [a, b]}}", "'q_proj' matches no parameter"),
         (
             "ernie_model_config.fuse_attn_ffn=false",
