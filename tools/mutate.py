@@ -6,7 +6,7 @@
     python tools/mutate.py paddle_adagc/rule.py --sample 20
 
 A mutant is a module with one comparison, operator, number, name or argument
-changed, two arguments swapped, or a set or dict that loses what it held before
+changed, two arguments swapped, or a set or dict that loses its content before
 an update. It dies if one of the module's tests fails. Each is a fork of a
 process that has imported Paddle: mutmut leaves out what has a decorator, and
 cosmic-ray imports Paddle anew for every mutant. The C++ and CUDA sources are

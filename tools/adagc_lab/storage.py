@@ -1,6 +1,6 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Storage that fails: full, lost or read-only, and what the user can do."""
+"""Storage that fails: full, missing or read-only, and what the user can do."""
 
 from __future__ import annotations
 

@@ -189,7 +189,7 @@ class Row:
     (:mod:`adagc_lab.benchmark.counts`)."""
 
     peak_bytes: int
-    """Paddle's memory on the device in a step, above what it held before."""
+    """Paddle's memory on the device in a step, above that before the step."""
 
 
 def compare(

@@ -4,7 +4,7 @@
 
 A drawing shows a scene: one shape on a plain background. Its caption names all
 there is to know, ``"large red circle top left on gray"``; the drawing adds
-noise, a tint and a shift of its own. Some scenes are held out, so that
+its own noise, tint and shift. Some scenes are held out, so that
 validation asks for combinations that training has never shown.
 """
 

@@ -152,8 +152,8 @@ class ShardStream:
     """One of the streams that the shards are dealt out to.
 
     Epoch after epoch the shards are permuted, and stream ``number`` takes
-    every ``num_streams``-th. ``shuffle_size`` neighbouring samples of a shard
-    are shuffled, and held in memory.
+    every ``num_streams``-th. It shuffles ``shuffle_size`` neighbouring samples
+    of a shard, in memory.
     """
 
     def __init__(

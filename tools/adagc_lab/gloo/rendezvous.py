@@ -3,15 +3,15 @@
 """How ranks reach each other: a store for every group, a mailbox for each rank.
 
 Two gloo groups that rendezvous through one store at the same time read each
-other's addresses, so every group gets a store of its own.
+other's addresses, so every group gets its own store.
 
 A mailbox buffers messages between ranks, which run on one machine, over local
 sockets.
 Gloo's own send waits until the peer receives, so two ranks that send to each
 other first wait for ever (as 1F1B does in every step), and its message tags
 count all calls of a rank, so a message from the middle of three ranks never
-matches. Here a send returns as soon as the bytes are handed over, and every
-(group, sender) pair is a queue of its own.
+matches. Here a send returns as soon as the socket has the bytes, and every
+(group, sender) pair has its own queue.
 """
 
 import contextlib

@@ -170,7 +170,7 @@ class Dispatch:
 
 
 class MoE(nn.Layer):
-    """Routed experts, each with tensors of its own, and shared experts.
+    """Routed experts, each with its own tensors, and shared experts.
 
     Tokens are sorted by expert. An expert without tokens is not called, so its
     gradients stay None, or with several data-parallel or sharding ranks are

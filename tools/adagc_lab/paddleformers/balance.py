@@ -22,7 +22,7 @@ class CorrectionBiasCallback(TrainerCallback):
 
     After every optimizer step a correction bias goes up by ``rate`` if its
     expert got fewer tokens than the average, and down if it got more, counted
-    over all ranks with data of their own. Under sequence parallelism also
+    over all ranks that read different data. Under sequence parallelism also
     tensor-parallel ranks route different tokens.
     """
 

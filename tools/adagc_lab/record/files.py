@@ -66,7 +66,7 @@ class AppendedFile:
         self._num_bytes += len(data)
 
     def flush(self) -> None:
-        """Hand all data to the operating system; refuse a lost file."""
+        """Give all data to the operating system; refuse a missing file."""
         self._file.flush()
         mine, path = os.fstat(self._file.fileno()), self._path
         if not path.exists() or not os.path.samestat(mine, path.stat()):

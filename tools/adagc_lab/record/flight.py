@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The flight recorder: a rank's last steps, kept in memory for an event.
 
-``RUN/flight/STEP-EVENT.rankN.npz``, whole or not at all. All ranks name the
-files of one event alike, except after a crash, which may hit one alone.
+``RUN/flight/STEP-EVENT.rankN.npz``, whole or not at all. All ranks give
+the files of one event the same name, except after a crash of one rank.
 """
 
 from __future__ import annotations

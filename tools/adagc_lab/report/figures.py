@@ -53,7 +53,7 @@ WIDTH = 9.0
 """Inches."""
 
 ALIKE = 1e-3
-"""Relative difference up to which tensors count as scaled alike."""
+"""Relative difference up to which tensors count as scaled by one factor."""
 
 
 def clip_threshold(run: RunRecord) -> np.ndarray | None:

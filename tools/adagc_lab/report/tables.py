@@ -30,7 +30,7 @@ class Row(NamedTuple):
 
     best: list[str]
     """The methods with the best mean; empty if the measure has no better
-    direction, a method has no value, or all are alike."""
+    direction, a method has no value, or all are equal."""
 
     winner: str
     """``"AdaGC, in 3 of 3 seeds"``: how often the best method beats all."""

@@ -210,7 +210,7 @@ def differences_of(
 def _by_seed(
     pairs: Sequence[Pair], first: np.ndarray, second: np.ndarray
 ) -> np.ndarray:
-    """Mean difference of every seed: its runs on two processors are alike."""
+    """Mean difference of every seed, also over two types of processor."""
     with np.errstate(invalid="ignore"):
         all_of = np.where(first == second, 0.0, first - second)
         seeds = np.array([run.seed for run, _ in pairs])

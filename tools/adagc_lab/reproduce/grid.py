@@ -3,7 +3,7 @@
 """Grids of paired runs: methods x seeds, with and without faults.
 
 A grid is a YAML file, typed and checked as :class:`TargetConfig`. Every run has
-a directory of its own. Its name is a digest of the run's config, so that a run
+its own directory. Its name is a digest of the run's config, so that a run
 that several grids ask for exists once.
 """
 

@@ -99,7 +99,7 @@ class RunResult:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExperimentResult:
-    """What came out of one experiment, or of several alike ones."""
+    """What came out of one experiment, or of several with the same methods."""
 
     name: str
     title: str

@@ -110,7 +110,7 @@ class Row:
         return max(len(seeds_of(c.pairs)) for c in self.cells.values())
 
     def texts(self) -> list[str]:
-        """Cells of its line; fewer seeds than the row's are told."""
+        """Cells of its line; a cell with fewer seeds than the row says so."""
         found = []
         for measure in COLUMNS[self.situation]:
             cell = self.cells.get(measure)

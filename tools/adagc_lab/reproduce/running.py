@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run the runs of a grid: in parallel, resumable, with their progress.
 
-Each run is a process of its own, forked from one that has imported Paddle and
+Each run is a separate process, forked from one that has imported Paddle and
 PaddleNLP, which takes seconds.
 """
 

@@ -49,7 +49,7 @@ class PValues(NamedTuple):
 def sign_flip_p(differences: Sequence[float] | np.ndarray) -> PValues:
     """Exact permutation test of paired differences (Fisher 1935).
 
-    If the two methods were alike, every difference could as well have the
+    If the two methods did not differ, every difference could as well have the
     other sign: p is the share of all ``2**num_pairs`` patterns of signs whose
     mean is at least as extreme as the one seen. With infinite differences their
     signed ranks take the place of all differences (Wilcoxon's test, exact with
@@ -220,7 +220,7 @@ def pairs_to_decide(
 def rate_seeds_to_decide(
     first: Rate, second: Rate, num_seeds: int, margin: float | None
 ) -> int | None:
-    """Seeds that would decide if events and steps grow alike, or None."""
+    """Seeds that would decide if events grow with the steps, or None."""
     for count in range(max(MIN_SEEDS, num_seeds), MAX_SEEDS + 1):
         factor = count / num_seeds
         one, other = (

@@ -1,6 +1,6 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""An independent check of the results' pages, with code of its own.
+"""An independent check of the results' pages, with separate code.
 
 It recomputes, from the lines in ``results/``, every measure that follows from
 stored losses, every comparison with GlobalGC, every p and every verdict. It

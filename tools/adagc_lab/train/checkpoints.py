@@ -212,7 +212,7 @@ def _step(checkpoint: Path) -> int:
 
 
 def restore_run_json(directory: Path) -> None:
-    """Write a lost or damaged ``run.json`` anew, from the newest checkpoint."""
+    """Write a missing or damaged ``run.json`` from the newest checkpoint."""
     try:
         if read_run_json(directory):
             return

@@ -102,7 +102,7 @@ def start_processes(parallel: ParallelConfig, train: TrainConfig) -> None:
 
 
 LOST_STATUS = 4
-"""Exit status of a process that lost another one of its run."""
+"""Exit status of a process after another one of its run has ended."""
 
 _LOST = re.compile("gloo|nccl|timeout|timed out", re.IGNORECASE)
 _AT_LOSS: list[Callable[[BaseException], None]] = []

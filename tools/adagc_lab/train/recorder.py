@@ -47,7 +47,7 @@ class StepRecorder:
     Losses and times stay on the device until :meth:`flush`, so that recording
     makes no step wait; with ``record.tensors`` the norms of every tensor are
     read at every step. With several processes the first one writes, and losses
-    are the mean over those with data of their own. Set ``optimizer``, whose
+    are the mean over those that read different data. Set ``optimizer``, whose
     moments are recorded, before the first step. ``has_diverged``: a loss was
     not finite although no fault had corrupted the batch, and then weights were
     not finite.

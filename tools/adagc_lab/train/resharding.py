@@ -255,8 +255,8 @@ def _read_wholes(
         pieces = [piece for piece in pieces if piece.key in layout]
         state = load_pickle(checkpoint / file) if pieces else {}
         for piece in pieces:
-            held = state[_MASTER] if piece.quantity == _MASTER else state
-            values = rank_weights.to_numpy(held[piece.entry])
+            local = state[_MASTER] if piece.quantity == _MASTER else state
+            values = rank_weights.to_numpy(local[piece.entry])
             place = (piece.key, piece.quantity)
             if piece.begin < 0:
                 wholes[place] = values
@@ -284,13 +284,13 @@ def _read_wholes(
 def _own_part(
     whole: rank_weights.Array,
     tensor: TensorLayout,
-    held: tuple[int, int] | None,
+    local: tuple[int, int] | None,
 ) -> rank_weights.Array | None:
     """Cut this rank's slice out of a whole tensor, or ``[1]``; None: none.
 
-    ``held`` is the slice of the rank's part, which may end in padding.
+    ``local`` is the slice of the rank's part, which may end in padding.
     """
-    if held is not None and held[0] >= held[1]:
+    if local is not None and local[0] >= local[1]:
         return None
     if whole.shape != _whole_shape(tensor):  # a number, such as Adam's beta**t
         return whole
@@ -298,9 +298,9 @@ def _own_part(
         axis = topology().model
         parts = np.split(whole, axis.size, tensor.split_axis)
         whole = parts[axis.rank]
-    if held is None:
+    if local is None:
         return np.ascontiguousarray(whole)
-    part = np.zeros([held[1] - held[0]], whole.dtype)
-    values = whole.reshape(-1)[held[0] : held[1]]
+    part = np.zeros([local[1] - local[0]], whole.dtype)
+    values = whole.reshape(-1)[local[0] : local[1]]
     part[: values.size] = values
     return part

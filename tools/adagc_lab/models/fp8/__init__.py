@@ -12,9 +12,9 @@ that are powers of two, no history of scales.
 | dgrad, `dy @ w.T` | dy, 1x128 along its width | w, 128x128 |
 | wgrad, `x.T @ dy` | x, 128x1 along the tokens | dy, 128x1 along the tokens |
 
-Tokens are the flattened leading axes. Blocks end with a tensor: a part of one
-(of a tensor-parallel rank, of a micro-batch, of an expert) has blocks of its
-own, and they are those of the whole where it is cut at multiples of 128.
+Tokens are the flattened leading axes. Blocks end with a tensor. A part of one
+(of a tensor-parallel rank, of a micro-batch, of an expert) has its own blocks;
+they equal those of the whole tensor if it is cut at multiples of 128.
 
 The products are emulated: see :mod:`adagc_lab.models.fp8.emulated`.
 """
