@@ -54,17 +54,29 @@ ROUNDING = 1e-5
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Quantity:
-    """A number that a rule keeps per tensor, or one about all of them."""
+    """A number that a rule carries per tensor, or one about all of them.
+
+    Example:
+        >>> from paddle_adagc.state import Quantity
+        >>> Quantity(name="gamma", start=float("inf"), is_positive=True).start
+        inf
+    """
 
     name: str
+    """Its name in ``step.state``, in states and in metrics."""
+
     start: float
     """Value before the first observation."""
 
-    is_global: bool = False  # one number for all tensors together
-    is_positive: bool = False  # 0 is refused; ``inf`` (none so far) is not
-    is_norm: bool = (
-        False  # an L2 norm: those of a tensor's parts add in squares
-    )
+    is_global: bool = False
+    """One number for all tensors together."""
+
+    is_positive: bool = False
+    """A state with 0 is refused; ``inf`` (no observation) is not."""
+
+    is_norm: bool = False
+    """An L2 norm: those of a tensor's parts add in squares."""
+
     tolerance: float = ROUNDING
     """Relative difference between ranks that is still rounding."""
 
@@ -410,7 +422,7 @@ def save_state(
     directory: str | os.PathLike[str],
     file_name: str = STATE_FILE,
 ) -> Path:
-    """Write a clip's ``state_dict()``, whole or not at all; return the path.
+    """Write a clip's ``state_dict()`` to a file, whole or not at all.
 
     The same state gives the same bytes.
 
@@ -420,10 +432,20 @@ def save_state(
         directory: Created if it does not exist.
         file_name: One for each clip, where there are several.
 
+    Returns:
+        Path of the file.
+
     Raises:
         PermissionError: ``directory`` takes no files.
         TypeError: ``state`` is not a dict, or the arguments are swapped.
         ValueError: It is not a clip's state, or ``directory`` is a file.
+
+    Example:
+        >>> from paddle_adagc import ClipGradByAdaGC, load_state, save_state
+        >>> clip = ClipGradByAdaGC()
+        >>> save_state(clip.state_dict(), "checkpoint-1000").name
+        'adagc_state.safetensors'
+        >>> clip.set_state_dict(load_state("checkpoint-1000"))
     """
     if isinstance(directory, Mapping):
         raise TypeError(
@@ -463,6 +485,10 @@ def load_state(
 ) -> dict[str, Any]:
     """Read what :func:`save_state` wrote under the same name.
 
+    Args:
+        directory: Folder with the file.
+        file_name: Its name.
+
     Returns:
         A dict for a clip's ``set_state_dict()``.
 
@@ -470,6 +496,12 @@ def load_state(
         FileNotFoundError: There is no state in ``directory``.
         NotADirectoryError: ``directory`` is a file.
         ValueError: The file is damaged or not a clip's state.
+
+    Example:
+        >>> from paddle_adagc import ClipGradByAdaGC, load_state, save_state
+        >>> path = save_state(ClipGradByAdaGC().state_dict(), "checkpoint-1000")
+        >>> load_state("checkpoint-1000")["step"]
+        0
     """
     path = Path(directory)
     if path.is_file():

@@ -3,7 +3,6 @@
 """What several tests need: parameters, gradients, one call of a clip."""
 
 import contextlib
-import importlib
 import json
 import os
 import subprocess
@@ -180,15 +179,3 @@ def product_rounding(dtype):
     if dtype == "float16" and paddle.__version__ < "3.3":
         return {"rtol": 1e-3, "atol": 6e-8}
     return {"rtol": 0}
-
-
-def torch_and_transformers():
-    """Import both or skip; PaddleFormers hides the one from the other."""
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
-    if not transformers.is_torch_available():
-        for name in [*sys.modules]:
-            if name.partition(".")[0] == "transformers":
-                del sys.modules[name]
-        transformers = importlib.import_module("transformers")
-    return torch, transformers

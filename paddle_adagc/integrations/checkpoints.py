@@ -44,8 +44,8 @@ _LOOPS = ("_inner_training_loop", "train")
 def resumed_from(args: Any, state: Any) -> str | None:
     """Return the checkpoint that the calling Trainer has loaded, if any.
 
-    Its training loop knows it, which the callers are searched for; a callback
-    is told only the step.
+    A callback receives only the step. The training loop knows the checkpoint,
+    so this looks for that loop among the callers.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:

@@ -121,8 +121,8 @@ def describe_tensors(model: paddle.nn.Layer) -> str:
         if units:
             key = _NUMBER.sub("N", keys.get(parameter.name, parameter.name))
             parts[key] = parts.get(key, 0) + len(units)
-    held = "".join(f"; {n} units in {key}" for key, n in parts.items())
-    return f"{num_tensors} tensors in {num_parameters} parameters{held}"
+    listed = "".join(f"; {n} units in {key}" for key, n in parts.items())
+    return f"{num_tensors} tensors in {num_parameters} parameters{listed}"
 
 
 def _slices_of(model: paddle.nn.Layer) -> dict[str, Slices]:

@@ -4,8 +4,8 @@
 
 Frameworks keep all experts of a layer in one parameter ``[experts, in, out]``,
 q, k and v in one ``[in, q + k + v]``, gate and up in one. The paper clips each
-matrix by itself: a unit is such a matrix, and has a norm and a gamma of its own
-(of an ERNIE with L layers and E experts (9 + 3E)L + 3).
+matrix by itself. A unit is such a matrix, with its own norm and gamma: an ERNIE
+with L layers and E experts has (9 + 3E)L + 3.
 
 A unit lies in its parameter as runs of neighbouring values, in row-major order:
 expert e is one run, a range of columns one run per row. A slice of sharding V2
@@ -38,7 +38,8 @@ class Piece(NamedTuple):
     stride: int = 0  # from one run to the next
 
     @property
-    def size(self) -> int:  # number of values
+    def size(self) -> int:
+        """Number of values."""
         return self.run * self.num_runs
 
 
@@ -98,6 +99,15 @@ class Units:
     Raises:
         TypeError: A field of a wrong type.
         ValueError: It has neither experts nor parts, or two parts of one name.
+
+    Example:
+        Gate and up of two experts in one parameter ``[2, 4, 6]``:
+
+        >>> from paddle_adagc.parallel.units import Units
+        >>> units = Units(experts=True, parts=["gate", "up"])
+        >>> gate, *_ = found = units.of("mlp.experts.weight1", [2, 4, 6])
+        >>> gate.key, gate.shape, len(found)
+        ('mlp.experts.0.gate.weight1', (4, 3), 4)
     """
 
     experts: bool = False
@@ -151,13 +161,20 @@ class Units:
         object.__setattr__(self, "parts", shares)
 
     @property
-    def are_parts(self) -> bool:  # several lie in one matrix
+    def are_parts(self) -> bool:
+        """Whether several units lie in one matrix."""
         return bool(self.parts or self.widths)
 
     def with_numbers(self, key: str, config: Mapping[str, Any]) -> Units:
         """Return the units with the config's numbers in place of their names.
 
-        Refuses numbers that it lacks, or that are not positive.
+        Args:
+            key: Of the parameter, for messages.
+            config: Of the model.
+
+        Raises:
+            TypeError, ValueError: The config lacks a number, or it is no
+                positive integer.
         """
         found: dict[str, Any] = {"parts": {}, "widths": {}}
         for field, numbers in found.items():
@@ -175,10 +192,15 @@ class Units:
     def of(
         self, key: str, shape: Sequence[int], first_expert: int = 0
     ) -> tuple[Unit, ...]:
-        """Return the units that fill a parameter; refuse other shapes.
+        """Return the units that fill a parameter.
 
-        ``shape`` is of this rank's part, and ``first_expert`` the global number
-        of its first expert.
+        Args:
+            key: Of the parameter, of which the units' keys are made.
+            shape: Of this rank's part of the parameter.
+            first_expert: Global number of its first expert.
+
+        Raises:
+            ValueError: The shape has no such axis, or it cannot be shared so.
         """
         inner = tuple(shape[1:] if self.experts else shape)
         if not inner or not -len(inner) <= self.axis < len(inner):

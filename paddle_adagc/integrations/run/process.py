@@ -35,7 +35,7 @@ def process() -> Process:
 
 
 class Process:
-    """Which clip is in force in this process, and what it told of it.
+    """Which clip is in force in this process, and what was reported of it.
 
     Args:
         options: The clip's arguments of the command line.
@@ -57,7 +57,7 @@ class Process:
         self._files, self._given = files, given
         self._parsed: Settings | None = None
         self._trainers: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._told: set[int] = set()
+        self._reported: set[int] = set()
         self._warned: set[int] = set()
         self._steps, self._sent = 0, 0.0
         self._where = ""
@@ -68,7 +68,7 @@ class Process:
         atexit.register(self._tell_steps)
 
     def saw(self, found: Settings) -> None:
-        """Remember settings that the Trainer's arguments held."""
+        """Remember settings that stood among the Trainer's arguments."""
         self._parsed = found
 
     def settings(self, opened: Iterable[str]) -> Settings:
@@ -151,8 +151,8 @@ class Process:
                 self._not_in_force(f"{name} stepped without {clip}", optimizer)
             return
         self._steps += num_steps - num_before if num_steps else 1
-        if id(optimizer) not in self._told:
-            self._told.add(id(optimizer))
+        if id(optimizer) not in self._reported:
+            self._reported.add(id(optimizer))
             self._tell_in_force(clip, num_before)
         elif time.monotonic() - self._sent > 1:
             self._sent = time.monotonic()

@@ -25,8 +25,9 @@ from adagc_lab.models.hf import (
     state_to_hf,
 )
 from adagc_lab.models.hf_keys import FAMILIES
-from helpers import load_golden, torch_and_transformers
+from helpers import load_golden
 from safetensors.numpy import save_file
+from transformers_twin import torch_and_transformers
 
 GOLDEN = Path(__file__).parent / "golden"
 CLIP = Path(__file__).parent / "vision_text/golden"

@@ -17,8 +17,8 @@ from adagc_lab.models.decoder import DecoderForCausalLM
 from adagc_lab.models.hf import config_from_hf, config_to_hf, state_to_hf
 from adagc_lab.models.hf_keys import FAMILIES, NO_LOGIT
 from adagc_lab.models.rank_weights import to_numpy
-from helpers import torch_and_transformers
 from safetensors.numpy import save_file
+from transformers_twin import torch_and_transformers
 
 SIZES = {
     "vocab_size": 64,

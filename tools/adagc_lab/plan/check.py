@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -62,10 +61,6 @@ class CheckReport:
             new = str(error).splitlines()
             self.mistakes += [line for line in new if line not in self.mistakes]
             return None
-
-    def to_json(self) -> str:
-        values = {**dataclasses.asdict(self), "is_sound": not self.mistakes}
-        return json.dumps(values, indent=1, ensure_ascii=False)
 
     def text(self) -> str:
         verdict = "has mistakes" if self.mistakes else "is sound"
