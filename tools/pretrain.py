@@ -92,24 +92,21 @@ def _pretrain(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace, of_formers: bool) -> int:
     """Print the plan of a config, or all of its mistakes."""
-    from adagc_lab.paddleformers.recipe import PLANNED, read_run_config
+    from adagc_lab.paddleformers.recipe import read_run_config
     from adagc_lab.plan import check
     from adagc_lab.train import parse
 
     path, overrides = options.config, options.overrides
-    if of_formers and parse.read_values(path)["stage"] not in PLANNED:
-        report = check.check_fine_tuning(path, overrides)
+    try:
+        config = read_run_config(path, overrides)
+    except ValueError as error:
+        changes = parse.read_overrides(overrides)
+        values = parse.merged(parse.read_values(path), changes)
+        report = check.check_values(path, values, error)
     else:
-        try:
-            config = read_run_config(path, overrides)
-        except ValueError as error:
-            changes = parse.read_overrides(overrides)
-            values = parse.merged(parse.read_values(path), changes)
-            report = check.check_values(path, values, error)
-        else:
-            report = check.check_recipe(
-                config, path, overrides, with_paddleformers=of_formers
-            )
+        report = check.check_recipe(
+            config, path, overrides, with_paddleformers=of_formers
+        )
     print(report.text())
     return report.exit_status
 

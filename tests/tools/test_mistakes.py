@@ -60,14 +60,14 @@ def test_arguments_after_the_config(arguments, monkeypatch, capsys):
         (str(ROOT / "configs/proxy"), "is a folder: name a file in it (clip_"),
         (CONFIG.replace("moe.", "mo."), f"did you mean {CONFIG} or"),
         ("ernie_moe.yaml", "did you mean configs/proxy/ernie_moe.yaml"),
-        ("sft.yaml", "no 'model_name_or_path'"),
+        ("pt.yaml", "no 'model_name_or_path'"),
     ],
 )
 def test_missing_config_has_near_names_and_a_recipe_its_values(
     path, message, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.chdir(tmp_path)
-    Path("sft.yaml").write_text("stage: SFT\n")
+    Path("pt.yaml").write_text("stage: PT\n")
     assert message in refused(pretrain.main, [path], capsys)
 
 
