@@ -148,6 +148,7 @@ class Reports:
         self._named: set[str] = set()
         self._step, self._totals = -1, dict[str, float]()
         self._named_nonfinite: set[str] = set()
+        self._named_unstarted: set[str] = set()
         self._streaks: dict[str, float] = {}  # key -> last steps, all nonfinite
 
     def warn_of_streaks(self, step: int, rows: Rows) -> None:
@@ -165,8 +166,27 @@ class Reports:
         self._step, self._totals, self._streaks = step, totals, streaks
         bad = {k for k, n in streaks.items() if n >= _NONFINITE_STEPS}
         if not self._named_nonfinite.issuperset(bad) and dist.get_rank() == 0:
-            warnings.warn(_streak_message(bad, rows), stacklevel=3)
+            warnings.warn(
+                f"{len(bad)} tensors had Inf or NaN in each of the last "
+                f"{_NONFINITE_STEPS} steps or more, and did not train: "
+                f"{_names(bad)}",
+                stacklevel=3,
+            )
         self._named_nonfinite |= bad
+
+    def warn_of_unstarted(self, rows: Rows) -> None:
+        """Name tensors without a gamma, once; the warm-up is over."""
+        gamma = rows.columns.get("gamma", np.zeros(len(rows.keys)))
+        new = {rows.keys[i] for i in np.flatnonzero(np.isinf(gamma))}
+        new -= self._named_unstarted
+        if new and dist.get_rank() == 0:
+            warnings.warn(
+                f"the warm-up saw only zeros, Inf or NaN of {len(new)} tensors:"
+                f" {_names(new)}. They have no gamma, and start from their "
+                "first finite norm, unclipped",
+                stacklevel=3,
+            )
+        self._named_unstarted |= new
 
     def find_stuck(self, step: int, rows: Rows) -> list[str]:
         """Find tensors below h 0.01 in all summaries of 200 steps.
@@ -193,18 +213,9 @@ class Reports:
         return stuck
 
 
-def _streak_message(bad: set[str], rows: Rows) -> str:
-    gamma = rows.columns.get("gamma", np.zeros(len(rows.keys)))
-    pairs = zip(rows.keys, np.isinf(gamma), strict=True)
-    without = any(is_without for key, is_without in pairs if key in bad)
-    names = ", ".join(sorted(bad)[:_NUM_LOWEST])
-    return (
-        f"{len(bad)} tensors had Inf or NaN in each of the last "
-        f"{_NONFINITE_STEPS} steps or more, and did not train: {names}"
-        f"{', ...' * (len(bad) > _NUM_LOWEST)}."
-        + " Those without a gamma so far start from their first finite norm, "
-        "unclipped." * without
-    )
+def _names(keys: set[str]) -> str:
+    more = ", ..." * (len(keys) > _NUM_LOWEST)
+    return ", ".join(sorted(keys)[:_NUM_LOWEST]) + more
 
 
 def _norm(values: np.ndarray) -> float:

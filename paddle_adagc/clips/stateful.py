@@ -365,7 +365,7 @@ class StatefulClip(ClipGradBase):
         NaN, since the last summary, on only some of the ranks with copies of
         them; without fleet only :meth:`full_state_dict` compares the copies.
         A warning names, once, tensors with Inf or NaN in each of the last 10
-        steps or more.
+        steps or more; and those of which the warm-up saw no finite norm.
 
         Args:
             tensors: Add ``tensors`` as in :meth:`metrics`.
@@ -393,6 +393,9 @@ class StatefulClip(ClipGradBase):
         rows, step = self._rows_of_all_ranks(), self.num_steps - 1
         stuck = self._reports.find_stuck(step, rows)
         self._reports.warn_of_streaks(step, rows)
+        num_steps = self.num_steps - self._memory.start
+        if num_steps >= getattr(self, "t_start", num_steps + 1):
+            self._reports.warn_of_unstarted(rows)
         observed, nonfinite = self._observed()
         new = self._reports.new_nonfinite(nonfinite)
         reducer = self._find_reducer()
@@ -416,7 +419,8 @@ class StatefulClip(ClipGradBase):
                 stacklevel=4,
             )
         rows = self._rows()
-        numbers = rows.columns["norm"] + rows.columns["nonfinite_total"]
+        names = "norm", "nonfinite_total", "has_gradient"
+        numbers = np.sum([rows.columns[name] for name in names], 0, np.float32)
         counted = reducer.counted(paddle.to_tensor(numbers)).numpy() != 0
         return Rows.join(reducer.gather(rows.choose(counted)))
 

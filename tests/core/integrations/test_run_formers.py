@@ -120,31 +120,40 @@ def train(folder, config, command, *launch):
     return state
 
 
+TWO = ("-m", "paddle.distributed.launch", "--nproc_per_node", "2", "gloo.py")
+SHARDED = {"sharding": "stage1", "sharding_parallel_size": 2}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("stage", "command"),
-    [("PT", "adagc-run"), ("SFT", "adagc-run"), ("PT", "pretrain")],
+    ("stage", "command", "launch"),
+    [
+        ("PT", "adagc-run", ()),
+        ("SFT", "adagc-run", ()),
+        ("PT", "pretrain", ()),
+        ("DPO", "adagc-run", TWO),
+    ],
 )
-def test_a_stage_trains_and_resumes(tmp_path, stage, command):
-    state = train(tmp_path, write_job(tmp_path, stage), command)
+def test_a_stage_trains_and_resumes(tmp_path, stage, command, launch):
+    # The Trainer cannot load moments of slices: their shapes differ.
+    values = {**SHARDED, "split_param": False} if launch else {}
+    config = write_job(tmp_path, stage, **values)
+    state = train(tmp_path, config, command, *launch)
     shutil.rmtree(tmp_path / "out/checkpoint-8")  # as if it had been killed
     last = str(tmp_path / "out/checkpoint-4")
-    config = write_job(tmp_path, stage, resume_from_checkpoint=last)
-    again = train(tmp_path, config, command)
+    write_job(tmp_path, stage, resume_from_checkpoint=last, **values)
+    again = train(tmp_path, config, command, *launch)
     for key, gamma in state["gamma"].items():
         assert float(again["gamma"][key]) == pytest.approx(gamma, rel=1e-5)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("stage", "command"),
-    [("PT", "adagc-run"), ("DPO", "adagc-run"), ("DPO", "pretrain")],
+    ("stage", "command"), [("PT", "adagc-run"), ("DPO", "pretrain")]
 )
 def test_a_stage_trains_on_two_processes(tmp_path, stage, command):
-    sharded = {"sharding": "stage1", "sharding_parallel_size": 2}
-    config = write_job(tmp_path, stage, **sharded)
-    launch = ("-m", "paddle.distributed.launch", "--nproc_per_node", "2")
-    state = train(tmp_path, config, command, *launch, "gloo.py")
+    config = write_job(tmp_path, stage, **SHARDED)
+    state = train(tmp_path, config, command, *TWO)
     assert len(state["gamma"]) == 2 * 9 + 3
 
 
