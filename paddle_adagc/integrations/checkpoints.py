@@ -221,7 +221,7 @@ def _check_origin(
 
 
 def stage_clip(
-    clip: ClipGradBase, args: Any, state: Any
+    clip: ClipGradBase | None, args: Any, state: Any
 ) -> list[tuple[Path, Path]]:
     """Write the whole model's state beside the Trainer's next checkpoint.
 

@@ -274,7 +274,7 @@ FORMS = [
         "python train.py plain.json",
         "the Trainer's own clip, with `--lambda-abs`",
         (r"ClipGradByGlobalNorm.* is in force",),
-        ("MeasuredClip",),  # calls the Trainer's own
+        ("ClipGradByGlobalNorm",),
         {"plain.json": NO_SECTION},
         "--clip global_norm --lambda-abs 0.3",
     ),
@@ -389,9 +389,9 @@ FORMS = [
     Form(
         "a program that starts `python -I`",
         "python start.py",
-        "ended within seconds: `runs Paddle without the clip ... -I`",
+        "ended within seconds: `runs Paddle without adagc-run ... -I`",
         (
-            r"process \d+ runs Paddle without the clip: .*: it runs with -I\n"
+            r"process \d+ runs Paddle without adagc-run: .*: it runs with -I\n"
             r"adagc-run: ends the command\. To train so: --no-strict-run",
         ),
         (),
@@ -406,7 +406,7 @@ FORMS = [
         "a program that empties the environment",
         "python start.py",
         "ended within seconds: `its environment was emptied`",
-        (r"runs Paddle without the clip: .*: its environment was emptied",),
+        (r"runs Paddle without adagc-run: .*: its environment was emptied",),
         (),
         {
             "start.py": STARTS.format(flags="", more="env={}"),
@@ -419,7 +419,7 @@ FORMS = [
         "a script that sets `PYTHONPATH` and does not show it",
         "bash job.sh",
         "ended within seconds: `PYTHONPATH is ...`",
-        (r"runs Paddle without the clip: .*: PYTHONPATH is '",),
+        (r"runs Paddle without adagc-run: .*: PYTHONPATH is '",),
         (),
         {
             "job.sh": "P=PYTHONPATH\nexport $P=/nowhere\n"

@@ -19,7 +19,9 @@ from core.parallel.training import SEED, batch
 from helpers import run_python, slow_but
 
 from paddle_adagc import ClipGradByAdaGC, load_state
-from paddle_adagc.integrations import watch
+from paddle_adagc.integrations import run
+from paddle_adagc.integrations.recording import open_record
+from paddle_adagc.integrations.run import steps
 from paddle_adagc.record import read_record
 from paddle_adagc.report.command import make_page
 
@@ -122,7 +124,7 @@ def test_an_unchanged_command(name, tmp_path):
     weights, printed = run_script(tmp_path, *WATCH, *options)
     for mine, theirs in zip(weights, plain, strict=True):
         np.testing.assert_array_equal(mine, theirs)
-    assert f"adagc-report {where}" in printed
+    assert f"adagc-report {where.relative_to(tmp_path)}\n" in printed
     page = make_page(where)
     assert page["num_steps"] == NUM_STEPS
     event = page["events"][page["worst"]]
@@ -136,16 +138,21 @@ def test_an_unchanged_command(name, tmp_path):
 
 
 def test_mistakes(tmp_path, capsys):
-    assert watch.main(["--help"]) == 0
-    assert "adagc-run --watch [--record DIR]" in capsys.readouterr().out
+    assert run.main(["--help"]) == 0
+    printed = capsys.readouterr().out
+    for option in ("--watch", "--record DIR", "--no-record"):
+        assert printed.count(f"\n  {option} ") == 1
     for words, message in (
         ([], "give the command"),
-        (["--recrd", "a", "true"], "is no option of --watch"),
+        (["--recrd", "a", "true"], "--recrd is no option of --watch"),
+        (["--t-start=5", "true"], "--t-start is no option of --watch"),
+        (["--no-record", "true"], "leave --no-record out"),
         (["--record"], "lacks its value"),
         (["--", "true"], "no process of it made a step"),
         (["no-such-command"], "No such file"),
+        (["python", "-I", "train.py"], "leave -I out"),
     ):
-        assert watch.main(words) == 2
+        assert run.main(["--watch", *words]) == 2
         assert message in capsys.readouterr().err
 
 
@@ -164,11 +171,18 @@ def train_on_rank(layout, folder):
     found = []
     for is_watched in (False, True):
         if is_watched:
-            watch.DEFAULT = str(folder)
-            kind = paddle.optimizer.Optimizer
-            close = watch.watch(kind, lambda record: None)
+            kind, records = paddle.optimizer.Optimizer, {}
+
+            def begin(optimizer, records=records):
+                if id(optimizer) not in records:
+                    record = open_record(folder, optimizer)
+                    records[id(optimizer)] = record
+
+            steps.watch(kind, begin, lambda optimizer, given: None)
         found.append(train(layout, topology))
-    close()
+    (record,) = records.values()
+    record.step()
+    record.close()
     return found
 
 
