@@ -168,6 +168,8 @@ def load_clip(
             f"{missing[0]} To switch a run to this clip, which then starts "
             f"with its warm-up, give {how_to_start()}"
         )
+    elif missing:
+        clip.starts_late = True
 
 
 def how_to_start() -> str:

@@ -20,6 +20,9 @@ from paddle_adagc.parallel.layout import unwrap
 from paddle_adagc.record.recorder import Record
 from paddle_adagc.record.shadow import default_shadow, make_shadow
 
+DEFAULT = "adagc-record"
+"""Folder of a record without a Trainer, in the command's working folder."""
+
 Where = bool | str | os.PathLike[str]
 """Folder of a record; True: the default one; False: no record."""
 

@@ -312,6 +312,8 @@ class Record:
 
     def close(self) -> None:
         """Write what is left, and stop recording; every rank calls it."""
+        if self._sees_losses:
+            self._finish()
         self.flush()
         self._stop()
 
