@@ -167,6 +167,11 @@ class Record:
             dist.all_gather_object(answers, answer)
         if isinstance(answers[0], Exception):
             raise answers[0]
+        if answers[0] is None:
+            raise RuntimeError(
+                "this is not the first rank, and the ranks are not joined: "
+                "call paddle.distributed.init_parallel_env() before"
+            )
         return answers[0]
 
     # ---- what the loop calls ------------------------------------------------

@@ -279,6 +279,23 @@ FORMS = [
         "--clip global_norm --lambda-abs 0.3",
     ),
     Form(
+        "`--watch`",
+        "python train.py plain.json",
+        "the Trainer's own clip; recorded",
+        (r"\nadagc-run: look at it: adagc-report out/record\n",),
+        ("ClipGradByGlobalNorm",),
+        {"plain.json": NO_SECTION},
+        "--watch",
+    ),
+    Form(
+        "`--no-record`",
+        "python train.py job.json",
+        "clips; records nothing",
+        (r"(?s)^(?!.*(records AdamW|adagc-report)).*ClipGradByAdaGC made 6",),
+        ("ClipGradByAdaGC t_start=2",),
+        options="--no-record",
+    ),
+    Form(
         "a callback that replaces the clip",
         "python train.py job.json",
         "an error at that step: `since train.py:8 (on_step_end) replaced it`",
@@ -336,10 +353,11 @@ FORMS = [
     Form(
         "a loop without a Trainer",
         "python loop.py",
-        "trains as it is; named at its first step, exit status 2",
+        "trains as it is, recorded; named at its first step, exit status 2",
         (
             r"\nadagc-run: AdamW of 2 parameters steps with None: no Trainer "
-            r"made it, .*AdamW\(\.\.\., grad_clip=clip\)\n",
+            r"made it, .*:\n    clip = .*\n    AdamW\(.*, grad_clip=clip\)\n",
+            r"look at it: adagc-report adagc-record\n",
             r"not clipped in process \d+: AdamW of 2 parameters",
         ),
         (),

@@ -13,7 +13,7 @@ from adagc_lab.models.config import DecoderConfig
 from adagc_lab.models.decoder import DecoderForCausalLM
 from adagc_lab.models.pipeline import DecoderForCausalLMPipe
 from adagc_lab.models.rank_weights import initialize_weights
-from core.parallel.layouts import DENSE, Layout
+from core.parallel.layouts import DENSE, Layout, gradient_of
 from core.parallel.ranks import run_on_ranks
 from core.parallel.training import SEED, batch
 from helpers import run_python, slow_but
@@ -156,6 +156,7 @@ def test_mistakes(tmp_path, capsys):
         assert message in capsys.readouterr().err
 
 
+NUM_STEPS_ON_RANKS, BAD_ON_RANKS = 140, (120, 121)
 LAYOUTS = {
     "dp2": Layout(dp=2),
     "tp2": Layout(mp=2),
@@ -199,9 +200,12 @@ def train(layout, topology):
     )
     model, optimizer = layout.wrap(model, optimizer)
     model.train()
-    for step in range(40):
+    for step in range(NUM_STEPS_ON_RANKS):
         ids, labels = layout.rows(batch(step), topology)
         layout.backward(model, bare, optimizer, ids, labels)
+        if step in BAD_ON_RANKS:
+            for parameter in bare.parameters():
+                gradient_of(parameter).scale_(30.0)
         optimizer.step()
         optimizer.clear_grad()
     return [parameter.numpy() for parameter in bare.parameters()]
@@ -217,9 +221,14 @@ def test_fleet_s_own_clip_on_two_ranks(name, tmp_path):
         for mine, theirs in zip(watched, plain, strict=True):
             np.testing.assert_array_equal(mine, theirs)
     run = read_record(tmp_path / "a")
-    assert run.step.tolist() == [*range(40)]
+    assert run.step.tolist() == [*range(NUM_STEPS_ON_RANKS)]
     norms = run.tensors("norm")
     assert np.isfinite(norms).all()
+    page = make_page(tmp_path / "a")
+    event = page["events"][page["worst"]]
+    assert event["kind"] == "batch"
+    assert (event["start"], event["end"]) == BAD_ON_RANKS
+    assert event["shadow_norm"] < event["clipped_norm"] < 0.51
     alone = train_alone()
     assert {*run.keys} == {*alone}
     columns = [alone[key] for key in run.keys]
