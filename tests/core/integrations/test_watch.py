@@ -3,8 +3,13 @@
 """adagc-run --watch: commands that know nothing of it train bit for bit."""
 
 import importlib.util
+import os
+import random
 import shutil
+import signal
+import subprocess
 import sys
+import time
 
 import numpy as np
 import paddle
@@ -21,11 +26,12 @@ from helpers import run_python, slow_but
 from paddle_adagc import ClipGradByAdaGC, load_state
 from paddle_adagc.integrations import run
 from paddle_adagc.integrations.recording import open_record
-from paddle_adagc.integrations.run import steps
+from paddle_adagc.integrations.run import isolation, steps
 from paddle_adagc.record import read_record
 from paddle_adagc.report.command import make_page
 
 NUM_STEPS, BAD = 300, (220, 221)
+NUM_KILLS = 20
 HEAD = """
 import sys
 import numpy as np, paddle
@@ -135,6 +141,51 @@ def test_an_unchanged_command(name, tmp_path):
     if name == "paddlenlp":
         assert load_state(tmp_path / "out/checkpoint-200")["step"] == 200
         assert page["actions"][0]["text"].endswith("checkpoint-200")
+
+
+RESUMED = """
+from pathlib import Path
+done = [p.parent for p in Path("out").glob("checkpoint-*/scheduler.pdparams")]
+found = max(done, key=lambda path: int(path.name[11:]), default=None)
+x, y = np.tile(x, [99, 1, 1]), np.tile(y, [99, 1, 1])
+""" + TRAINER.format(library="paddlenlp", steps=29_700, more="").replace(
+    "save_steps=100", "save_steps=20, save_total_limit=2"
+).replace(".train()", ".train(found and str(found))")
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_20_kills_of_a_watched_trainer(tmp_path):
+    """The record opens, lacks at most a ring, and the next run goes on."""
+    pytest.importorskip("paddlenlp")
+    (tmp_path / "train.py").write_text(HEAD + RESUMED)
+    chance, known = random.Random(1), 0
+    for _ in range(NUM_KILLS):
+        process = subprocess.Popen(
+            [sys.executable, *WATCH, sys.executable, "train.py"],
+            cwd=tmp_path,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
+        )
+        while newest(tmp_path) <= known // 20 * 20:
+            assert process.poll() is None
+            time.sleep(0.05)
+        time.sleep(chance.uniform(0, 1))
+        for pid in isolation.descendants(process.pid) - {process.pid}:
+            os.kill(pid, signal.SIGKILL)
+        assert process.wait() == 128 + signal.SIGKILL
+        run = read_record(tmp_path / "out/record")
+        assert run.step.tolist() == [*range(run.step[-1] + 1)]
+        assert run.step[-1] + 1 >= newest(tmp_path)
+        known = int(run.step[-1]) + 1
+        assert [s["start"] for s in run.sessions][-1] % 20 == 0
+    assert len(run.sessions) == NUM_KILLS
+
+
+def newest(folder):
+    """Step of the newest finished checkpoint, 0 without one."""
+    found = folder.glob("out/checkpoint-*/scheduler.pdparams")
+    return max((int(path.parent.name[11:]) for path in found), default=0)
 
 
 def test_mistakes(tmp_path, capsys):
