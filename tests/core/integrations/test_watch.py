@@ -255,8 +255,9 @@ def train(layout, topology):
         ids, labels = layout.rows(batch(step), topology)
         layout.backward(model, bare, optimizer, ids, labels)
         if step in BAD_ON_RANKS:
-            for parameter in bare.parameters():
-                gradient_of(parameter).scale_(30.0)
+            with paddle.no_grad():
+                for parameter in bare.parameters():
+                    gradient_of(parameter).scale_(30.0)
         optimizer.step()
         optimizer.clear_grad()
     return [parameter.numpy() for parameter in bare.parameters()]
@@ -279,7 +280,8 @@ def test_fleet_s_own_clip_on_two_ranks(name, tmp_path):
     event = page["events"][page["worst"]]
     assert event["kind"] == "batch"
     assert (event["start"], event["end"]) == BAD_ON_RANKS
-    assert event["shadow_norm"] < event["clipped_norm"] < 0.51
+    assert event["clipped_norm"] == pytest.approx(0.5, rel=1e-3)
+    assert 0 < event["shadow_norm"] < event["norm"] / 5
     alone = train_alone()
     assert {*run.keys} == {*alone}
     columns = [alone[key] for key in run.keys]
