@@ -16,7 +16,7 @@ import tomllib
 import yaml
 from adagc_lab.benchmark.collectives import LAYOUTS
 from adagc_lab.paddleformers.recipe import read_run_config
-from adagc_lab.reproduce.claims import Figure
+from adagc_lab.reproduce.claims import load_claims
 from adagc_lab.reproduce.grid import load_target
 from adagc_lab.train.parse import load_config
 from paddle.distributed.launch.context.args_envs import parse_args
@@ -31,7 +31,7 @@ from pages import (
     prose,
 )
 
-from paddle_adagc import ClipGradByAdaGC
+from paddle_adagc import ClipGradByAdaGC, check
 from paddle_adagc.clips import registry
 from paddle_adagc.integrations import run
 from paddle_adagc.report import command as report
@@ -87,7 +87,9 @@ def test_named_files_tests_and_objects_exist(page):
             function = rf"^def {test.partition('[')[0]}\("
             text = (ROOT / path).read_text() if test else ""
             assert not test or re.search(function, text, re.M), span
-        name = re.fullmatch(r"(paddle_adagc(\.\w+)+)(\(.*\))?", span)
+        name = re.fullmatch(
+            r"((paddle_adagc|adagc_lab)(\.\w+)+)(\(.*\))?", span
+        )
         if name:
             assert pydoc.locate(name[1]) is not None, f"no {name[1]}"
 
@@ -167,9 +169,9 @@ def test_configs_load(page, tmp_path):
                 assert (
                     ROOT / "configs/experiments" / experiment.config
                 ).exists()
-        elif "figures" in yaml.safe_load(block):
-            for figure in yaml.safe_load(block)["figures"]:
-                assert Figure(**figure).rows
+        elif "labels" in yaml.safe_load(block):
+            labels = load_claims(ROOT / "configs/claims.yaml").labels
+            assert yaml.safe_load(block)["labels"].items() <= labels.items()
         else:
             file.write_text(f"base: {PROXY}\n{block}")
             load_config(file)
@@ -246,6 +248,18 @@ def test_every_count_is_shown_and_used(name):
     ways = table(PAGE, "way")
     assert any(name in row[3].split(", ") for row in ways)
     assert name in {row[0] for row in table(PAGE, "layout")}
+
+
+def test_documented_output_of_the_check_has_its_rows(capsys):
+    check.main([])
+    printed = re.sub(r" +gpu \d.*\n", "", capsys.readouterr().out)
+    (shown,) = (x for x in blocks(ROOT / "docs/gpu.md", "text") if "uses" in x)
+    names = [
+        {line.split("  ")[-2].strip() for line in text.splitlines()}
+        - {"paddlenlp", "paddleformers", "paddlefleet"}
+        for text in (shown, printed)
+    ]
+    assert names[0] == names[1]
 
 
 def test_ci_runs_tests_that_exist():

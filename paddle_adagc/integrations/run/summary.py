@@ -22,7 +22,7 @@ def summarize(
     That is: the clip made a step in it; or, if ``watches``, it was recorded.
 
     Args:
-        records: What its processes told, by their ids.
+        records: What its processes reported, by their ids.
         outsiders: Processes that ran Paddle without ``adagc-run``.
         files: Files with settings, found before the start.
         watches: Its clip stays.

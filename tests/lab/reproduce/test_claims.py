@@ -25,9 +25,10 @@ NO_PAPER_TARGETS = {"quickstart", "fp8", "extension-warm-up-faults"}
 
 @pytest.mark.slow
 def test_shipped_claims_name_what_the_grids_have():
-    claims = load_claims(CONFIGS / "claims.yaml").claims
+    claims, labels, _ = load_claims(CONFIGS / "claims.yaml")
     assert set(targets_of(claims)) == set(GRIDS) - NO_PAPER_TARGETS
     catalogue = Catalogue(GRIDS)
+    assert all(tuple(key.split("/")) in catalogue for key in labels)
     timed = {t.name for target in TARGETS.values() for t in target.timings}
     plan = gpu_hours()
     for claim in claims:
@@ -40,7 +41,10 @@ def test_shipped_claims_name_what_the_grids_have():
             if experiment in timed:
                 assert methods <= {"GlobalGC", "AdaGC"}
                 continue
-            if condition.measure == SPIKE_EVENTS:
+            if (condition.measure, experiment) == (
+                SPIKE_EVENTS,
+                claim.experiment,
+            ):
                 methods |= {*claim.controls}
             place = condition.to_experiment or experiment
             for name, named in ((experiment, methods), (place, condition.to)):

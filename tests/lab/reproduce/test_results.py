@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from adagc_lab.reproduce.comparisons import differences_of
 from adagc_lab.reproduce.pool import Catalogue, Method, PooledResults
 from adagc_lab.reproduce.results import (
     LAST_CODE,
@@ -16,6 +17,7 @@ from adagc_lab.reproduce.results import (
     longest,
     merge_results,
     paired,
+    paired_once,
     read_results,
     write_results,
 )
@@ -93,7 +95,10 @@ def test_a_run_whose_processor_was_recorded_comes_first():
     assert longest(runs) == [runs[1]]
     assert paired(runs, others, "steps") == [(runs[0], others[0])]
     others += [cell("b", cpu="X", loss=5)]
-    assert paired(runs, others, "steps") == [(runs[1], others[1])]
+    both = [(runs[1], others[1]), (runs[0], others[0])]
+    assert paired(runs, others, "steps") == both
+    assert paired_once(runs, others, "steps") == both[:1]
+    assert differences_of(both, "loss").tolist() == [-1.5]
     assert [run.run_id for run in runs] == ["a", "a on X"]
 
 

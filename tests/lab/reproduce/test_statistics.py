@@ -55,7 +55,10 @@ def test_infinite_differences_count_by_rank():
 def test_a_run_that_diverged_is_infinitely_high():
     nan, inf = math.nan, math.inf
     values = ((1.0, nan), (2.0, 1.5), (nan, inf), (-inf, 40.0), (30.0, -inf))
-    pairs = [(cell("a", x=a), cell("b", x=b)) for a, b in values]
+    pairs = [
+        (cell("a", seed=i, x=a), cell("b", seed=i, x=b))
+        for i, (a, b) in enumerate(values)
+    ]
     expected = [-inf, 0.5, 0.0, -inf, inf]
     assert differences_of(pairs, "x").tolist() == expected
     assert differences_of(pairs[1:2], "x", 2.0).tolist() == [-1.0]
@@ -136,7 +139,9 @@ def test_pairs_to_decide_and_what_they_see():
 def test_seeds_to_decide_rates():
     # Twice the 3 events against none give 2^-6; 8 seeds are the least anyway.
     assert rate_seeds_to_decide(Rate(0, 3000), Rate(3, 3000), 3, None) == 8
-    # Neither has events: exp(-0.3 * n) <= 0.05 takes 10 thousand steps.
-    none = Rate(0, 4000)
-    assert rate_seeds_to_decide(none, none, 4, 0.3) == 10
+    # Without events nothing is within a factor of 2; 15 each of 30 are, as the
+    # binomial of 2/3 gives them a p of 0.043.
+    none, four = Rate(0, 4000), Rate(4, 4000)
+    assert rate_seeds_to_decide(none, none, 4, 2.0) is None
+    assert rate_seeds_to_decide(four, four, 4, 2.0) == 15
     assert rate_seeds_to_decide(none, none, 4, None) is None

@@ -58,7 +58,7 @@ def losses(*offsets):
 
 def spikes(expect="lower", **fields):
     to = () if expect == "occurs" else ("B",)
-    return loss(expect, "spike_events", to, **{"margin": 0.3, **fields})
+    return loss(expect, "spike_events", to, **{"margin": 2.0, **fields})
 
 
 def at_most(bound, **fields):
@@ -72,6 +72,11 @@ def verdict(source, *conditions, **fields):
 
 ZEROS, ONES = events(*[0] * 8), events(*[1] * 8)
 FEW_STEPS = events(*[0] * 8, judged=1000)
+MANY, TWICE = events(*[5] * 8), events(*[10] * 8)
+CALM, DISTURBED = ({**ZEROS, "spike_mass": [x] * 8} for x in (0.1, 5.0))
+FIVE_CALM, FIVE_DISTURBED = (
+    {**events(*[0] * 5), "spike_mass": [x] * 5} for x in (0.1, 5.0)
+)
 FEWER_STEPS = events(*[0] * 8, judged=100)
 LOW = losses(-0.2, -0.1, -0.3, -0.2, -0.1, -0.2, -0.1, -0.3)
 MIXED = losses(-0.2, 0.1, -0.3, 0.2, -0.1, 0.2, -0.1, 0.3)
@@ -79,7 +84,7 @@ SAME = losses(*[0] * 8)
 MINUS, FIVE_ZEROS = losses(*[-1] * 5), losses(*[0] * 5)
 DIVERGED = {"final_loss": [math.nan] * 8}
 ZERO, HIGHER = spikes(expect="zero"), spikes(expect="higher")
-OCCURS = spikes(expect="occurs")
+OCCURS = spikes(expect="occurs", margin=0.3)
 BOTH, NEITHER = (
     loss(to=("B", "C"), margin=0.5),
     loss("higher", to=("B", "C")),
@@ -97,8 +102,19 @@ FIVE = {"A": [1, 2, 1, 2, 1]}
         (Runs(A=ZEROS, B=ONES), HIGHER, CONTRADICTED),
         (Runs(A=ONES, B=ZEROS), HIGHER, REPRODUCED),
         (Runs(A=ZEROS, B=ZEROS), ZERO, NOT_EXERCISED),
-        (Runs(A=ZEROS, B=ZEROS), HIGHER, NO_DIFFERENCE),
+        (Runs(A=ZEROS, B=ZEROS), HIGHER, UNDECIDED),
         (Runs(A=ONES, B=ONES), spikes(), UNDECIDED),
+        # Only many events show that two rates are within a factor of 2.
+        (Runs(A=MANY, B=MANY), spikes(), NO_DIFFERENCE),
+        (Runs(A=MANY, B=TWICE), HIGHER, CONTRADICTED),
+        # Without events the masses decide, by a factor of 2, of 8 seeds.
+        (Runs(A=CALM, B=DISTURBED), spikes(), REPRODUCED),
+        (Runs(A=CALM, B=DISTURBED), ZERO, REPRODUCED),
+        (Runs(A=DISTURBED, B=CALM), ZERO, CONTRADICTED),
+        (Runs(A=DISTURBED, B=CALM), HIGHER, REPRODUCED),
+        (Runs(A=CALM, B=CALM), HIGHER, NO_DIFFERENCE),
+        (Runs(A=CALM, B=CALM), spikes(), NOT_EXERCISED),
+        (Runs(A=FIVE_CALM, B=FIVE_DISTURBED), spikes(), UNDECIDED),
         (Runs(A=events(*[0] * 7), B=events(*[1] * 7)), spikes(), UNDECIDED),
         # A zero that an event breaks is judged by its size.
         (Runs(A=events(1, *[0] * 7), B=ONES), ZERO, PARTLY),
@@ -157,7 +173,8 @@ SEEN = "A: 1 in 4,000 judged steps (0 / 1)"
         (Runs(A=events(0, 1)), ZERO, NOT_RUN, SEEN),
         # A missing control does not hide the rest.
         (Runs(A=ZEROS), ZERO, NOT_RUN, "no run yet of B"),
-        (Runs(A=ZEROS, B=ZEROS), HIGHER, NO_DIFFERENCE, "±0.3, p 0.00823"),
+        (Runs(A=MANY, B=MANY), HIGHER, NO_DIFFERENCE, "of 2, p 0.00151"),
+        (Runs(A=CALM, B=DISTURBED), ZERO, REPRODUCED, "below, by spike mass"),
         (Runs(A=MIXED, B=SAME), loss(margin=0.1), UNDECIDED, "decide, these "),
         # Five seeds of one sign are not enough.
         (Runs(A=MINUS, B=FIVE_ZEROS), loss(), UNDECIDED, "(5 of 8 seeds, 8 w"),
@@ -198,6 +215,7 @@ def test_a_broken_zero_says_how_large():
             "spikes_1000": [3 * n for n in counts],
             "worst_jump": [rise] * 8,
             "spike_mass": [mass] * 8,
+            "end_loss": [0.5 + mass / 100] * 8,
         }
 
     source = Runs(
@@ -206,12 +224,14 @@ def test_a_broken_zero_says_how_large():
     found = verdict(source, ZERO)
     assert (
         found.number
-        == "A against B: 16 → 1 events, ratio 0.062 (0.00-0.4), p 0.0039"
+        == "B → A: 16 → 1 events, ratio 0.062 (0.00-0.4), p 0.0039; "
+        "mass 4 → 0.25, p 0.0078; end -0.0375 nat, p 0.0078"
     )
     for part in (
         "size, A: 3 steps, largest rise of a run 0.16-0.16 nat",
         "size, B: 48 steps, largest rise of a run 0.50-0.50 nat",
-        "spike mass per run, A 0.25, B 4 nat × steps",
+        "spike mass per run in 8 pairs, B → A: 4 → 0.25 nat × steps",
+        "B → A: 0.54 → 0.5025 nat, higher in 0 of 8 seeds",
     ):
         assert part in found.evidence
 

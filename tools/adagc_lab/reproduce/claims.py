@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 from typing_extensions import Self
@@ -26,7 +27,7 @@ MEASURES = (
     SPIKE_EVENTS,
     *(measure.name for measure in run_measures()),
     "percent_of_global_gc",
-    "excess_area_global",
+    *("end_loss", "excess_area_global", "mean_loss"),
     "predicted_percent_of_saved",
     "gamma_percent_of_weights",
     "global_gc_us",
@@ -62,8 +63,9 @@ class Condition:
     """Methods to compare with, on the same seeds."""
 
     margin: Positive | None = None
-    """In units of the measure. Default: that of the file's ``margins``; None:
-    "no difference" is no possible outcome."""
+    """In units of the measure; of spike events the factor between two rates,
+    with ``occurs`` the rate per 1,000 steps that denies it. Default: that of
+    the file's ``margins``; None: "no difference" is no possible outcome."""
 
     times: Positive | None = None
     """The values of ``to`` are multiplied by it: 0.5 asks for half of them,
@@ -181,47 +183,6 @@ class Claim:
 
 
 @section
-class FigureRow:
-    """A row of a figure: two methods of one experiment."""
-
-    label: str
-    target: str
-    experiment: str
-    measure: str | None = None
-    """Default: the figure's."""
-
-    method: str = "AdaGC"
-    to: str = "GlobalGC"
-
-
-@section
-class Figure:
-    """A forest plot of the page of results."""
-
-    file: str
-    """Its name in ``docs/images``."""
-
-    title: str
-    measure: str
-    """:data:`SPIKE_EVENTS` and ``"spike_mass"`` are shown as ratios, others as
-    differences."""
-
-    rows: Annotated[tuple[FigureRow, ...], Field(min_length=1)]
-    headline: bool = True
-    """Its rows stand in the READMEs' table and in the page's answers."""
-
-    margin: Positive | None = None
-    """Of the shaded band. Default: that of the file's ``margins``."""
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        for name in (self.measure, *(row.measure for row in self.rows)):
-            if name is not None:
-                check_measure(name)
-        return self
-
-
-@section
 class Curves:
     """The READMEs' picture: losses of all seeds of an experiment."""
 
@@ -246,15 +207,17 @@ class _File:
 
     margins: dict[str, Real]
     claims: Annotated[list[dict[str, Any]], Field(min_length=1)]
-    figures: tuple[Figure, ...] = ()
+    labels: dict[str, str] = dataclasses.field(default_factory=dict)
     curves: Curves | None = None
 
 
 class Rules(NamedTuple):
-    """Claims and pictures; where none is given, the margin is the file's."""
+    """Claims, names of experiments on the two-minute page, and the picture."""
 
     claims: Sequence[Claim]
-    figures: Sequence[Figure] = ()
+    labels: Mapping[str, str] = MappingProxyType({})
+    """``target/experiment`` -> short name."""
+
     curves: Curves | None = None
 
 
@@ -274,7 +237,7 @@ def load_claims(path: str | os.PathLike[str]) -> Rules:
         raise ValueError(
             f"{path} has {num_primary} primary claims, expected {NUM_PRIMARY}"
         )
-    return Rules(claims, _with_margins(file.figures, file.margins), file.curves)
+    return Rules(claims, file.labels, file.curves)
 
 
 def _read_claim(values: dict[str, Any], margins: dict[str, float]) -> Claim:
@@ -290,12 +253,9 @@ def _read_claim(values: dict[str, Any], margins: dict[str, float]) -> Claim:
     return dataclasses.replace(claim, **rules)
 
 
-_Judged = TypeVar("_Judged", Condition, Figure)
-
-
 def _with_margins(
-    parts: Sequence[_Judged], margins: dict[str, float]
-) -> tuple[_Judged, ...]:
+    parts: Sequence[Condition], margins: dict[str, float]
+) -> tuple[Condition, ...]:
     return tuple(
         dataclasses.replace(p, margin=p.margin or margins.get(p.measure))
         for p in parts

@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a condition to its comparisons: one method against another, or a bound.
 
-Spike events are compared as rates, all else by the paired values.
+Spike events are compared as rates, all else by the paired values. Where
+neither side has an event, spike mass decides: it also sees a loss that is
+always disturbed. A gain stands beside its price, the loss at the end.
 """
 
 from __future__ import annotations
@@ -11,8 +13,8 @@ import dataclasses
 import math
 import re
 import statistics
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import stats
@@ -23,12 +25,15 @@ from adagc_lab.report.measures import run_measures
 from adagc_lab.reproduce.claims import Condition
 from adagc_lab.reproduce.pool import PooledResults
 from adagc_lab.reproduce.results import (
+    END_STEPS,
     EVENTS,
     JUDGED,
     SPIKE_EVENTS,
+    Pair,
     RunResult,
     longest,
     paired,
+    seeds_of,
 )
 from adagc_lab.reproduce.statistics import (
     ALPHA,
@@ -43,10 +48,23 @@ from adagc_lab.reproduce.statistics import (
     pooled_rate,
     rate_ratio,
     rate_seeds_to_decide,
+    rate_within_p,
     sign_flip_p,
 )
 
 Runs = Sequence[RunResult]
+Pairing = Callable[[Runs, Runs, str], "list[Pair]"]
+
+MASS, PRICE = "spike_mass", "end_loss"
+LEAST_MASS = 0.01
+"""Smaller masses count as this, so that a ratio of zero has a logarithm."""
+
+MASS_FACTOR = 2.0
+"""Where no side has an event, masses closer than this are no difference."""
+
+GAINS = (MASS, "excess_area", "excess_area_global", "excess_worst")
+"""Measures of disturbance, whose numbers stand beside their price."""
+
 _UNITS = {
     measure.name: f" {unit[1]}"
     for measure in run_measures()
@@ -93,8 +111,8 @@ class Comparison:
     is_no_fewer: bool = False
     """Whether a broken ``zero`` has at least the other's rate."""
 
-    is_unexercised: bool = False
-    """Whether neither side has any event, so that there is none to prevent."""
+    is_blind: bool = False
+    """Whether neither side has any event, so that spike mass decides."""
 
     seeds_to_decide: int | None = None
     detectable: float | None = None
@@ -141,7 +159,7 @@ class Comparison:
 
 
 def comparisons_of(
-    condition: Condition, source: PooledResults
+    condition: Condition, source: PooledResults, pairing: Pairing = paired
 ) -> list[Comparison]:
     """Test a condition: each of its methods against each in ``to``."""
     target, experiment = condition.target or "", condition.experiment or ""
@@ -170,30 +188,43 @@ def comparisons_of(
             label = other if is_here else f"{other} ({place})"
             others = source.runs(target, place, other)
             versus = dataclasses.replace(plan, other=label)
-            found.append(test(versus, runs, others))
+            pairs = pairing(runs, others, plan.measure)
+            found.append(test(versus, pairs, runs, others))
     return found
 
 
 def differences_of(
-    pairs: Sequence[tuple[RunResult, RunResult]],
+    pairs: Sequence[Pair],
     measure: str,
     times: float = 1.0,
 ) -> np.ndarray:
-    """The first's values minus ``times`` the second's, pair by pair.
+    """The first's values minus ``times`` the second's, seed by seed.
 
     NaN (diverged) is infinite; the difference of equal infinite ones is 0.
     """
     values = np.array([[r.measures[measure] for r in pair] for pair in pairs])
     first, second = np.where(np.isnan(values), np.inf, values * (1, times)).T
+    return _by_seed(pairs, first, second)
+
+
+def _by_seed(
+    pairs: Sequence[Pair], first: np.ndarray, second: np.ndarray
+) -> np.ndarray:
+    """Mean difference of every seed: its runs on two processors are alike."""
     with np.errstate(invalid="ignore"):
-        return np.where(first == second, 0.0, first - second)
+        all_of = np.where(first == second, 0.0, first - second)
+        seeds = np.array([run.seed for run, _ in pairs])
+        means = [all_of[seeds == seed].mean() for seed in seeds_of(pairs)]
+        return np.where(np.isnan(means), 0.0, means)
 
 
 def _rates(runs: Runs) -> list[Rate]:
-    return [
-        Rate(int(run.measures[EVENTS]), int(run.measures[JUDGED]))
-        for run in runs
-    ]
+    """Events over judged steps of every seed."""
+    found: dict[int, list[Rate]] = {}
+    for run in runs:
+        rate = Rate(int(run.measures[EVENTS]), int(run.measures[JUDGED]))
+        found.setdefault(run.seed, []).append(rate)
+    return [pooled_rate(found[seed]) for seed in sorted(found)]
 
 
 def rate_of(runs: Runs) -> Rate:
@@ -219,43 +250,82 @@ def _keys(runs: Runs) -> tuple[str, ...]:
     return tuple(run.run_id for run in runs)
 
 
-def _compare_events(plan: Comparison, runs: Runs, others: Runs) -> Comparison:
+def log_ratios(pairs: Sequence[Pair]) -> np.ndarray:
+    """Logarithm of the first's spike mass over the second's, seed by seed."""
+    masses = [[run.measures[MASS] for run in pair] for pair in pairs]
+    return _by_seed(pairs, *np.log(np.maximum(masses, LEAST_MASS)).T)
+
+
+class _MassTests(NamedTuple):
+    """Of a spike mass :data:`MASS_FACTOR` times as low, as high, or neither."""
+
+    less: float
+    greater: float
+    within: float
+
+
+def _mass_tests(pairs: Sequence[Pair]) -> _MassTests:
+    """Compare spike masses; too few pairs decide nothing."""
+    if len(seeds_of(pairs)) < MIN_SEEDS:
+        return _MassTests(1.0, 1.0, 1.0)
+    logs, far = log_ratios(pairs), math.log(MASS_FACTOR)
+    low, high = sign_flip_p(logs + far), sign_flip_p(logs - far)
+    return _MassTests(low.less, high.greater, max(low.greater, high.less))
+
+
+def with_measure(pairs: Sequence[Pair], measure: str) -> list[Pair]:
+    """Pairs of which both runs have a measure."""
+    return [p for p in pairs if all(measure in r.measures for r in p)]
+
+
+def _compare_events(
+    plan: Comparison, pairs: list[Pair], runs: Runs, others: Runs
+) -> Comparison:
     """Test the event rates of two methods, pair by pair."""
-    pairs = paired(runs, others, SPIKE_EVENTS)
     if not pairs:
         return _unpaired(plan, longest(runs, EVENTS), longest(others, EVENTS))
     first, second = ([*side] for side in zip(*pairs, strict=True))
-    p = clustered_rate_p(_rates(first), _rates(second))
     rates, margin = (rate_of(first), rate_of(second)), plan.margin
     is_higher, is_zero = plan.expect == "higher", plan.expect == "zero"
-    p_for, p_against = (p.greater, p.less) if is_higher else p
-    if all(run.series for run in (*first, *second)):
-        runs = [run for run in runs if run.series]
-    own = longest(runs, EVENTS) if is_zero else []
-    unpaired = [run for run in own if run not in first]
+    unpaired = [
+        run for run in longest(runs, EVENTS) if is_zero and run not in first
+    ]
     num_events = rates[0].events + rate_of(unpaired).events
     is_broken = is_zero and num_events > 0
+    is_blind = not (num_events or rates[1].events)
+    p = clustered_rate_p(_rates(first), _rates(second))
+    p_equal = margin and rate_within_p(*rates, margin)
+    if is_blind:
+        masses = _mass_tests(with_measure(pairs, MASS))
+        p = PValues(masses.less, masses.greater)
+        p_equal = masses.within if is_higher else None
+    p_for, p_against = (p.greater, p.less) if is_higher else p
     facts = [
         *_rate_texts(plan, first, second),
-        *_damage({plan.method: first, str(plan.other): second}),
+        *_sizes({plan.method: first, str(plan.other): second}),
+        *_beside_facts(plan, pairs),
     ]
     if unpaired:
         facts.insert(1, rate_text(f"{plan.method}, unpaired", unpaired))
     side = "above" if is_higher else "below"
+    if is_blind:
+        side = f"{MASS_FACTOR:g} times {side}, by spike mass,"
     return dataclasses.replace(
         plan,
         keys=_keys(first),
         other_keys=_keys(second),
         beside_keys=_keys(unpaired),
-        num_seeds=len(pairs),
+        num_seeds=len(seeds_of(pairs)),
         p_for=1.0 if is_broken else p_for,
         p_against=p_against,
-        p_equal=margin and max(rate.p_below(margin) for rate in rates),
+        p_equal=p_equal,
         p_fewer=p.less if is_broken else None,
         is_no_fewer=is_broken and rates[0].value >= rates[1].value,
-        is_unexercised=not (is_higher or num_events or rates[1].events),
-        number=_rates_in_short(*rates, min(p)),
-        seeds_to_decide=rate_seeds_to_decide(*rates, len(pairs), margin),
+        is_blind=is_blind,
+        number=_rates_in_short(*rates, min(p)) + beside(pairs),
+        seeds_to_decide=rate_seeds_to_decide(
+            *rates, len(seeds_of(pairs)), margin
+        ),
         facts=tuple(facts),
         test=f"{plan.method} {side} {plan.other}: {_p_text(p_for, p_against)}",
     )
@@ -271,9 +341,8 @@ def _rates_in_short(first: Rate, second: Rate, p: float) -> str:
     return f"{text}, ratio {limits}, p {p:.2g}"
 
 
-def _damage(sides: dict[str, list[RunResult]]) -> Iterator[str]:
-    """How large the events of both sides are, and the mass of all spikes."""
-    masses = []
+def _sizes(sides: dict[str, list[RunResult]]) -> Iterator[str]:
+    """How large the events of both sides are."""
     for name, runs in sides.items():
         hit = [run for run in runs if run.measures[EVENTS]]
         if hit and all("worst_jump" in run.measures for run in hit):
@@ -283,11 +352,55 @@ def _damage(sides: dict[str, list[RunResult]]) -> Iterator[str]:
                 f"size, {name}: {steps:,} steps, largest rise of a run "
                 f"{min(rises):.2f}-{max(rises):.2f} nat"
             )
-        if all("spike_mass" in run.measures for run in runs):
-            mass = statistics.fmean(run.measures["spike_mass"] for run in runs)
-            masses.append(f"{name} {mass:.3g}")
-    if len(masses) == 2:
-        yield f"spike mass per run, {', '.join(masses)} nat × steps"
+
+
+def beside(
+    pairs: Sequence[Pair], measures: Sequence[str] = (MASS, PRICE)
+) -> str:
+    """``"; mass 14.1 → 0.12, p 0.0078; end +0.038 nat, p 0.0078"``."""
+    text = ""
+    for measure in measures:
+        known = with_measure(pairs, measure)
+        if not known:
+            continue
+        is_mass = measure == MASS
+        changes = (
+            log_ratios(known) if is_mass else differences_of(known, measure)
+        )
+        what = f"end {rounded(changes.mean()):+.3g} nat"
+        if is_mass:
+            what = f"mass {change_of(known, measure)}"
+        few = f" ({len(known)} pairs)" if len(known) < len(pairs) else ""
+        p = sign_flip_p(changes).two_sided
+        text += f"; {what}{few}, p {p:.2g}"
+    return text
+
+
+def change_of(pairs: Sequence[Pair], measure: str, spec: str = ".3g") -> str:
+    """``"14.1 → 0.123"``: the mean of the other, then of the method."""
+    first, second = (
+        math.fsum(run.measures[measure] for run in side) / len(pairs)
+        for side in zip(*pairs, strict=True)
+    )
+    return f"{second:{spec}} → {first:{spec}}"
+
+
+def _beside_facts(plan: Comparison, pairs: Sequence[Pair]) -> Iterator[str]:
+    """The spike mass, and the price of a gain: the loss at the end."""
+    known = with_measure(pairs, MASS)
+    if known and plan.measure != MASS:
+        yield (
+            f"spike mass per run in {len(known)} pairs, {plan.other} → "
+            f"{plan.method}: {change_of(known, MASS)} nat × steps"
+        )
+    known = with_measure(pairs, PRICE)
+    if known:
+        changes = differences_of(known, PRICE)
+        yield (
+            f"price, median loss of the last {END_STEPS} steps, {plan.other} → "
+            f"{plan.method}: {change_of(known, PRICE, '.4g')} nat, higher in "
+            f"{np.count_nonzero(changes > 0)} of {len(changes)} seeds"
+        )
 
 
 def _occurrence(plan: Comparison, runs: Runs) -> Comparison:
@@ -327,10 +440,11 @@ def _unpaired(plan: Comparison, own: Runs, others: Runs) -> Comparison:
     )
 
 
-def _compare_values(plan: Comparison, runs: Runs, others: Runs) -> Comparison:
+def _compare_values(
+    plan: Comparison, pairs: list[Pair], runs: Runs, others: Runs
+) -> Comparison:
     """Test the values of two methods, pair by pair."""
     measure, expect, margin = plan.measure, plan.expect, plan.margin
-    pairs = paired(runs, others, measure)
     if not pairs:
         return _unpaired(plan, runs, others)
     first, second = zip(*pairs, strict=True)
@@ -343,12 +457,18 @@ def _compare_values(plan: Comparison, runs: Runs, others: Runs) -> Comparison:
     if expect == "no worse":
         open_part = (differences - (margin or 0.0), None)
     factor = "" if plan.times is None else f"{times:g} times "
+    number = _mean_in_short(measure, differences, min(p_for, p_against))
+    facts: tuple[str, ...] = ()
+    if measure in GAINS:
+        number += beside(pairs, (PRICE,))
+        facts = tuple(_beside_facts(plan, pairs))
     return dataclasses.replace(
         plan,
-        number=_mean_in_short(measure, differences, min(p_for, p_against)),
+        number=number,
+        facts=facts,
         keys=_keys(first),
         other_keys=_keys(second),
-        num_seeds=len(pairs),
+        num_seeds=len(seeds_of(pairs)),
         p_for=p_for,
         p_against=p_against,
         p_equal=p_equal,

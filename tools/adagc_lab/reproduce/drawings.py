@@ -1,6 +1,6 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Forest plots of figures, and the loss curves of two methods.
+"""The loss curves of two methods, and panels of several series.
 
 They are written as text, so that the same numbers always give the same file.
 """
@@ -10,21 +10,11 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from adagc_lab.reproduce.summary import Estimate
-
-WIDTH, LEFT, RIGHT, TOP, ROW = 400, 104, 246, 40, 26
-"""Pixels; on a telephone the figure keeps its size."""
-
-_LOWEST, _HIGHEST = 0.01, 100.0
-"""Ends of the axis of ratios; what lies beyond ends there."""
-
 CURVES_WIDTH, CURVES_HEIGHT = 760, 280
-CURVES_LEFT, CURVES_RIGHT, CURVES_BOTTOM = 44, 736, 244
+CURVES_LEFT, CURVES_RIGHT, CURVES_BOTTOM, TOP = 44, 736, 244, 40
 """Pixels."""
 
 BIN = 10
@@ -40,63 +30,6 @@ _STYLE = (
     "text{fill:var(--ink)}.s{fill:var(--soft);font-size:11px}"
     ".t{font-weight:bold;font-size:13px}</style>"
 )
-
-
-def forest_svg(
-    title: str,
-    rows: Sequence[Estimate],
-    *,
-    is_ratio: bool,
-    margin: float | None = None,
-) -> str:
-    """Draw a row per proxy with its 95% limits.
-
-    The axis is logarithmic around 1 for ratios, else linear around 0;
-    ``margin`` is half the shaded band.
-    """
-    known = [abs(x) for row in rows for x in (row.low, row.high, margin or 0)]
-    reach = 1.05 * max(filter(math.isfinite, known), default=1.0)
-
-    def place(value: float) -> float:
-        if is_ratio:
-            value = min(max(value, _LOWEST), _HIGHEST)
-            share = math.log(value / _LOWEST) / math.log(_HIGHEST / _LOWEST)
-        else:
-            share = (min(max(value, -reach), reach) / reach + 1) / 2
-        return LEFT + share * (RIGHT - LEFT)
-
-    bottom = TOP + ROW * len(rows)
-    middle = place(1.0 if is_ratio else 0.0)
-    marks: list[str] = []
-    if margin is not None:
-        left, right = place(-margin), place(margin)
-        marks.append(
-            f'<rect x="{left:.1f}" y="{TOP - 8}" width="{right - left:.1f}" '
-            f'height="{bottom - TOP + 8}" fill="var(--band)"/>'
-        )
-    marks.append(_line(middle, TOP - 8, middle, bottom, "var(--soft)"))
-    for number, row in enumerate(rows):
-        y = TOP + ROW * number + 8
-        x, low, high = map(place, (row.value, row.low, row.high))
-        marks += [
-            f'<text x="4" y="{y + 4}">{html.escape(row.label)}</text>',
-            _line(low, y, high, y, "var(--mark)", 2),
-            f'<circle cx="{x:.1f}" cy="{y}" r="4" fill="var(--mark)"/>',
-            f'<text class="s" x="{RIGHT + 8}" y="{y + 4}">{row.text}</text>',
-        ]
-    unit = 10 ** math.floor(math.log10(reach))
-    side = max(t * unit for t in (0.5, 1, 2, 5) if t * unit <= 0.8 * reach)
-    ticks = [(0.0, "0"), *((t, f"{t:+g}") for t in (-side, side))]
-    if is_ratio:
-        ticks = [(t, f"{t:g}") for t in (0.01, 0.1, 1, 10, 100)]
-    marks += [
-        _label(place(t), bottom + 14, "middle", text) for t, text in ticks
-    ]
-    marks += [
-        _label(middle - 6, bottom + 30, "end", "← AdaGC lower"),
-        _label(middle + 6, bottom + 30, "start", "AdaGC higher →"),
-    ]
-    return _framed(title, WIDTH, bottom + 38, marks)
 
 
 def loss_curves_svg(

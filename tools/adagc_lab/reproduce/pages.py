@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -38,20 +39,23 @@ from adagc_lab.reproduce.results import (
     with_derived,
     write_results,
 )
+from adagc_lab.reproduce.rows import (
+    COLUMNS as ROW_COLUMNS,
+)
+from adagc_lab.reproduce.rows import Row, answers, make_rows
 from adagc_lab.reproduce.statistics import MAX_PAIRS, sign_flip_p
-from adagc_lab.reproduce.summary import Summary
 from adagc_lab.reproduce.verdicts import LABELS, Verdict, counted, judge
 
 PAGE = "results.md"
 CLAIMS_PAGE = "results/claims.md"
+ROWS_PAGE = "results/comparisons.md"
 RUNS_PAGE, ERNIE_PAGE = "results/runs.md", "results/ernie.md"
 REPORT = "report.json"
 """Which runs stand in which row and behind which test, in the results' folder;
 `tools/reproduce.py verify` recomputes every number from it."""
 
 OTHER_RESULTS = (
-    *("creep.jsonl", "gpu.jsonl", "mutation.jsonl", "soak.jsonl"),
-    "versions.jsonl",
+    *("creep.jsonl", "gpu.jsonl", "mutation.jsonl", "versions.jsonl"),
 )
 """Files beside those of targets, of other commands."""
 
@@ -252,11 +256,12 @@ def made_files(
     """Every file that the results, by target, determine, with its content."""
     source = PooledResults(catalogue, results)
     verdicts = judge(rules.claims, source)
-    summary = Summary(rules.figures, source)
     order = dict.fromkeys([*targets_of(rules.claims), *catalogue.targets])
+    experiments = catalogue.joined([*order])
+    rows = make_rows(experiments, source, rules.labels)
     tables = [
         (ERNIE_PAGE if "ernie" in joined.first.config else RUNS_PAGE, table)
-        for joined in catalogue.joined([*order])
+        for joined in experiments
         if (table := _table(joined, source)).all_runs
     ]
     report = {
@@ -271,7 +276,7 @@ def made_files(
             }
             for page, table in tables
         ],
-        "figures": summary.as_json(),
+        "rows": [row.as_json() for row in rows],
         "verdicts": [verdict.as_json() for verdict in verdicts],
     }
     timings = [
@@ -280,11 +285,13 @@ def made_files(
         for experiment in result.experiments
         if experiment.all_runs and not experiment.all_runs[0].num_steps
     ]
-    answers = _answers(verdicts) | summary.answers()
-    answers["effort"] = _effort(results)
+    shown = _answers(verdicts) | answers(rows)
+    shown["effort"] = _effort(results)
+    shown["rows"] = functools.partial(rows_markdown, rows)
     files = {
-        docs / PAGE: _render("results.md.j2", **answers),
-        docs / CLAIMS_PAGE: _render("claims.md.j2", **answers),
+        docs / PAGE: _render("results.md.j2", **shown),
+        docs / CLAIMS_PAGE: _render("claims.md.j2", **shown),
+        docs / ROWS_PAGE: _render("comparisons.md.j2", **shown),
         results_dir / REPORT: as_json(report, indent=1),
     }
     for name in (RUNS_PAGE, ERNIE_PAGE):
@@ -294,19 +301,54 @@ def made_files(
             tables=[table_markdown(t) for page, t in tables if page == name],
             timings=timings,
         )
-    for file, svg in (summary.svgs() | _loss_curves(rules, results)).items():
+    for file, svg in _loss_curves(rules, results).items():
         files[docs / "images" / file] = svg
-    return files | _readmes(docs.parent, summary)
+    return files | _readmes(docs.parent, shown)
+
+
+_ROW_HEADS = {
+    "spike_mass": "Spike mass",
+    "spike_events": "Spike events",
+    "end_loss": "Loss at the end",
+    "mean_loss": "Mean loss",
+    "excess_area": "Damage over its own clean run",
+    "excess_area_global": "Damage over GlobalGC's clean run",
+    "validation_loss": "Validation loss",
+}
+
+
+def rows_markdown(
+    rows: Sequence[Row],
+    situation: str,
+    *,
+    is_all: bool = False,
+    heads: Sequence[str] = ("Recipe", "`lambda_abs` → AdaGC", "Seeds"),
+    names: Mapping[str, str] | None = None,
+) -> str:
+    """Table of a situation: the named rows, or all."""
+    names = names or _ROW_HEADS
+    return markdown_table(
+        [*heads, *(names[m] for m in ROW_COLUMNS[situation])],
+        [
+            row.line()
+            for row in rows
+            if row.situation == situation and (is_all or row.is_named)
+        ],
+        left=2,
+    ).rstrip()
 
 
 def _answers(verdicts: Sequence[Verdict]) -> dict[str, Any]:
     """What the pages of claims show: the paper's, and tests of our own."""
     own = [v for v in verdicts if v.claim.extension]
+    starts = ("gamma-start", "ema-", "release-")
     paper = [v for v in verdicts if not v.claim.extension]
     return {
         "counts": f"Of {len(paper)} claims of the paper: {counted(paper)}. "
-        f"Apart from them stand {len(own)} tests of our own.",
+        f"{len(own)} more tests are ours.",
+        "flips": [v for v in verdicts if v.flips],
         "own_counts": counted(own),
+        "starts": counted([v for v in own if v.claim.id.startswith(starts)]),
         "label_meanings": LABELS.items(),
         "paper": paper,
         "own": own,
@@ -344,14 +386,14 @@ def _loss_curves(
     return {curves.file: loss_curves_svg(curves.title, losses)}
 
 
-def _readmes(root: Path, summary: Summary) -> dict[Path, str]:
+def _readmes(root: Path, shown: Mapping[str, Any]) -> dict[Path, str]:
     """Return the READMEs that have the marks, their blocks filled."""
     found = {}
     for name, template in _READMES.items():
         path = root / name
         text = path.read_text(encoding="utf-8") if path.exists() else ""
         if START in text:
-            block = _render(template, rows=summary.table)
+            block = _render(template, **shown)
             before, _, rest = text.partition(START)
             after = rest.partition(END)[2]
             found[path] = f"{before}{START}\n{block}{END}{after}"
@@ -360,21 +402,24 @@ def _readmes(root: Path, summary: Summary) -> dict[Path, str]:
 
 def _effort(results: Mapping[str, TargetResult]) -> str:
     """How many runs there are, how long they took, and of which code."""
-    runs = {
-        run.run_id: run
+    lines = [
+        run
         for result in results.values()
         for experiment in result.experiments
         for run in experiment.all_runs
         if run.num_steps
-    }.values()
-    hours = sum(map(_seconds, runs)) / 3600
+    ]
+    runs = {run.run_id: run for run in lines}.values()
+    hours, copied = (sum(map(_seconds, r)) / 3600 for r in (runs, lines))
     codes = [(run.commit or "unknown").split(", ") for run in runs]
     commits = sorted({*itertools.chain(*codes)})
     paddles = {run.versions.get("paddlepaddle", "unknown") for run in runs}
     return (
         f"{len(runs)} runs, {hours:.1f} core-hours (median time of a step, "
-        f"times the steps); paddlepaddle {', '.join(sorted(paddles))}; commits "
-        f"{', '.join(commits)}."
+        f"times the steps; {len(lines) - len(runs)} more lines of "
+        f"{copied - hours:.1f} hours are copies of a run that another "
+        "experiment's lines hold, and count once); paddlepaddle "
+        f"{', '.join(sorted(paddles))}; commits {', '.join(commits)}."
     )
 
 

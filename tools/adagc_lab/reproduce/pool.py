@@ -88,8 +88,12 @@ class JoinedExperiment:
     paper: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
     """The paper's values: label -> method -> value."""
 
+    keys: list[str] = dataclasses.field(default_factory=list)
+    """``target/experiment`` of each."""
+
     def add(
         self,
+        key: str,
         methods: Mapping[str, Method],
         paper: Mapping[str, Mapping[str, float]],
     ) -> bool:
@@ -100,6 +104,7 @@ class JoinedExperiment:
         for name, method in methods.items():
             if not any(known.takes(method) for known in self.methods.values()):
                 self.methods[name] = method
+        self.keys.append(key)
         for label, values in paper.items():
             self.paper.setdefault(label, {}).update(values)
         return True
@@ -167,7 +172,7 @@ class Catalogue:
             base = self._base(key[0], experiment)
             length = 0 if base.is_constant else base.num_steps
             alike = found.setdefault((base.signature, length), [])
-            added = self.methods(*key), experiment.paper
+            added = "/".join(key), self.methods(*key), experiment.paper
             if not any(one.add(*added) for one in alike):
                 alike.append(JoinedExperiment(experiment))
                 alike[-1].add(*added)

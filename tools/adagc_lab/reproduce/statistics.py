@@ -68,11 +68,13 @@ def sign_flip_p(differences: Sequence[float] | np.ndarray) -> PValues:
         num_zeros = np.count_nonzero(series == 0)
         ranks = stats.rankdata(np.abs(series)) - num_zeros
         series = np.sign(series) * ranks
-    return PValues(_share_above(-series), _share_above(series))
+    return PValues(_share_above(*-series), _share_above(*series))
 
 
-def _share_above(series: np.ndarray) -> float:
-    """Share of the sign patterns whose sum is at least that of ``series``."""
+@functools.cache
+def _share_above(*differences: float) -> float:
+    """Share of the sign patterns whose sum is at least that of all."""
+    series = np.array(differences)
     left, right = (
         functools.reduce(
             lambda sums, x: np.concatenate([sums + x, sums - x]),
@@ -108,7 +110,7 @@ class Rate(NamedTuple):
         return f"{self.value:.2f} ({low:.2f}-{high:.2f})"
 
     def p_below(self, rate: float) -> float:
-        """Exact p against a rate of at least ``rate``."""
+        """Exact p against a rate of at least ``rate`` per 1,000 steps."""
         return float(stats.poisson.cdf(self.events, rate * self.steps / 1000))
 
 
@@ -123,6 +125,20 @@ def rate_p(first: Rate, second: Rate) -> PValues:
         for side in ("less", "greater")
     )
     return PValues(float(less.pvalue), float(greater.pvalue))
+
+
+def rate_within_p(first: Rate, second: Rate, factor: float) -> float:
+    """Exact p against rates that differ ``factor`` times or more.
+
+    The band grows with the control's rate: of rare events a fixed one would
+    let a tripling pass.
+    """
+    total = first.events + second.events
+    high = factor * first.steps / (factor * first.steps + second.steps)
+    low = first.steps / (first.steps + factor * second.steps)
+    above = stats.binom.cdf(first.events, total, high)
+    below = stats.binom.sf(first.events - 1, total, low)
+    return float(max(above, below))
 
 
 def rate_ratio(first: Rate, second: Rate) -> tuple[float, float, float]:
@@ -213,7 +229,7 @@ def rate_seeds_to_decide(
         )
         ps = [*rate_p(one, other)]
         if margin is not None:
-            ps.append(max(one.p_below(margin), other.p_below(margin)))
+            ps.append(rate_within_p(one, other, margin))
         if min(ps) <= ALPHA:
             return count
     return None
