@@ -140,7 +140,7 @@ class TensorScalingClip(StatefulClip, abc.ABC):
             )
         old.warn_of_doubts(steps, owner)
         if begins and steps.num_steps == 1:
-            self._warn_of_a_lost_state(caller)
+            self._warn_of_a_missing_state(caller)
         call, memory = self._clip_(found, reducer, steps.num_steps - 1, begins)
         if begins:
             self._before = old, self._memory
@@ -152,7 +152,7 @@ class TensorScalingClip(StatefulClip, abc.ABC):
             return pairs
         return on_skipped_update(caller, pairs, self._take_back)
 
-    def _warn_of_a_lost_state(self, caller: Caller | None) -> None:
+    def _warn_of_a_missing_state(self, caller: Caller | None) -> None:
         """Warn if the run was resumed, and this clip was not."""
         is_late = self.is_shadow or self.starts_late
         if caller is None or is_late or not has_moments(caller.optimizer):

@@ -40,8 +40,8 @@ def summarize(
                 "optimizer of Paddle: nothing was recorded"
             )
         return [*lines, *shown], bool(places)
-    told, is_clipped = _about_clips(records, files, is_known=bool(lines))
-    return [*told, *lines, *shown], is_clipped
+    of_clips, is_clipped = _about_clips(records, files, is_known=bool(lines))
+    return [*of_clips, *lines, *shown], is_clipped
 
 
 def _about_clips(
