@@ -33,6 +33,11 @@ from paddle_adagc.integrations.optimizer import (
     put_into_optimizer,
 )
 from paddle_adagc.record.files import MAX_BYTES, write_part
+from paddle_adagc.record.losses import (
+    BEFORE_BACKWARD,
+    see_losses,
+    take_losses,
+)
 from paddle_adagc.record.ring import Step, Steps, gather, to_host
 from paddle_adagc.record.session import Session
 from paddle_adagc.record.shadow import (
@@ -131,11 +136,12 @@ class Record:
             self._names = names_of(model, parameters)
         self._steps: list[Step] = []
         self._losses: list[Any] = []
+        self._sees_losses = False
         self._session: Session | None = None  # of rank 0
         self._next_step, self._number = self._open(start, max_bytes)
         self.forget_updates()
         self._last_time = time.perf_counter()
-        self._end_observing = _observe(self._optimizer, self._follow)
+        self._end_observing = _observe(self._optimizer, self)
         self._end_exits = _at_exit(self._leave)
 
     def _open(self, start: int | None, max_bytes: int) -> tuple[int, int]:
@@ -161,6 +167,11 @@ class Record:
             dist.all_gather_object(answers, answer)
         if isinstance(answers[0], Exception):
             raise answers[0]
+        if answers[0] is None:
+            raise RuntimeError(
+                "this is not the first rank, and the ranks are not joined: "
+                "call paddle.distributed.init_parallel_env() before"
+            )
         return answers[0]
 
     # ---- what the loop calls ------------------------------------------------
@@ -174,6 +185,20 @@ class Record:
         if isinstance(loss, Tensor):
             loss = loss.detach()
         self._losses.append(loss)
+
+    def see_losses(self) -> None:
+        """Take the loss from the scalars whose ``backward()`` is called.
+
+        Those before each of the optimizer's steps add up. A step that
+        :meth:`step` did not finish ends with the next ``backward()``.
+        """
+        see_losses()
+        self._sees_losses = True
+        BEFORE_BACKWARD.append(self._finish)
+
+    def _finish(self) -> None:
+        if self.has_update:
+            self.step()
 
     def step(
         self,
@@ -235,7 +260,17 @@ class Record:
         factors = None if is_recorded else factors_of(self._acting)
         keys = [self._names.get(key, key) for key in steps.keys]
         steps = Steps(steps.rows, keys, steps.tensors)
-        lines = self._session.write(steps, factors)
+        try:
+            lines = self._session.write(steps, factors)
+        except OSError as error:  # the training goes on
+            warnings.warn(
+                f"the record {self.directory} ends before step "
+                f"{steps.rows[0]['step']}: {error}",
+                stacklevel=2,
+            )
+            self._session.close()
+            self._session = None
+            return []
         for line in lines:
             logger.warning("alarm: %s", line)
         return lines
@@ -248,6 +283,10 @@ class Record:
         (``h_min_worst_step``).
         """
         return self._session.worst() if self._session else {}
+
+    def latest(self) -> dict[str, Any]:
+        """Return the numbers of the last step written; on rank 0."""
+        return self._session.latest() if self._session else {}
 
     def switch(self) -> TensorScalingClip:
         """Let the shadow clip from the next step on; the other clip rests.
@@ -288,6 +327,8 @@ class Record:
 
     def close(self) -> None:
         """Write what is left, and stop recording; every rank calls it."""
+        if self._sees_losses:
+            self._finish()
         self.flush()
         self._stop()
 
@@ -315,6 +356,8 @@ class Record:
     def _follow(self, pairs: Any) -> None:
         """Show the shadow an update's gradients; its errors end it alone."""
         self._was_called = True
+        if self._sees_losses:
+            self._losses += take_losses()
         if self.shadow is None:
             return
         try:
@@ -352,6 +395,9 @@ class Record:
     def _stop(self) -> None:
         self._end_observing()
         self._end_exits()
+        if self._sees_losses:
+            self._sees_losses = False
+            BEFORE_BACKWARD.remove(self._finish)
         if self._session is not None:
             self._session.close()
             self._session = None
@@ -369,9 +415,13 @@ def _description(clip: Any) -> str:
     return str(clip) if clip is not None else "none"
 
 
-def _observe(
-    optimizer: Any, follow: Callable[[Any], None]
-) -> Callable[[], None]:
+def record_of(optimizer: Any) -> Record | None:
+    """Return the record that an optimizer's steps go to, if there is one."""
+    observed = vars(innermost(optimizer)).get("_apply_optimize")
+    return getattr(observed, "record", None)
+
+
+def _observe(optimizer: Any, record: Record) -> Callable[[], None]:
     """Show each update's gradients, before the clip; return how to end it."""
     original = optimizer._apply_optimize
 
@@ -384,11 +434,12 @@ def _observe(
         param_group_idx: int = 0,
     ) -> Any:
         self, param_group = optimizer, caller_group()
-        follow(params_grads)
+        record._follow(params_grads)
         result = original(loss, startup_program, params_grads, param_group_idx)
         del self, param_group
         return result
 
+    _apply_optimize.record = record  # type: ignore[attr-defined]
     optimizer.__dict__["_apply_optimize"] = _apply_optimize
 
     def end() -> None:

@@ -9,12 +9,15 @@ import shutil
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 from adagc_lab.data.tokenizers import byte_tokenizer
 from helpers import TINY_LLAMA, run_python
+from safetensors.numpy import load_file
 
 from paddle_adagc import load_state
+from paddle_adagc.record import read_record
 
 if importlib.util.find_spec("paddleformers") is None:
     pytest.skip("PaddleFormers is not installed", allow_module_level=True)
@@ -90,6 +93,7 @@ def write_job(folder, stage, **values):
         "clip": {"t_start": 3},
         **values,
     }
+    values = {k: v for k, v in values.items() if v is not None}
     (folder / "my.yaml").write_text(yaml.safe_dump(values))
     return "my.yaml"
 
@@ -155,6 +159,28 @@ def test_a_stage_trains_on_two_processes(tmp_path, stage, command):
     config = write_job(tmp_path, stage, **SHARDED)
     state = train(tmp_path, config, command, *TWO)
     assert len(state["gamma"]) == 2 * 9 + 3
+
+
+@pytest.mark.slow
+def test_a_watched_stage_is_the_same(tmp_path):
+    """Weights bit for bit; the record has its 8 steps."""
+    package = Path(importlib.util.find_spec("paddleformers").origin).parent
+    launcher, found = package / "cli/launcher.py", []
+    for words in ((), ("-m", "paddle_adagc.integrations.run", "--watch")):
+        config = write_job(tmp_path, "PT", clip=None)
+        command = (*words, sys.executable)[not words :]
+        ended = run(tmp_path, *command, launcher, "train", config)
+        assert ended.returncode == 0, ended.stderr[-3000:]
+        folder = tmp_path / "out/checkpoint-8"
+        found += [load_file(next(folder.glob("model*.safetensors")))]
+        shutil.move(tmp_path / "out", tmp_path / f"out{len(words)}")
+    assert found[0].keys() == found[1].keys()
+    for key, weight in found[0].items():
+        np.testing.assert_array_equal(found[1][key], weight)
+    record = read_record(tmp_path / "out3/record")
+    assert record.step.tolist() == [*range(8)]
+    assert np.isfinite(record.column("loss")).all()
+    assert load_state(tmp_path / "out3/checkpoint-8")["step"] == 8
 
 
 def test_the_command_line_wants_a_gpu(tmp_path):
