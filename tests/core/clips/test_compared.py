@@ -13,6 +13,7 @@ from reference.clips import agc
 from paddle_adagc.clips.agc import ClipGradByAGC
 from paddle_adagc.clips.compared import (
     ClipGradByGlobalAdaGC,
+    ClipGradBySkipStep,
     ClipGradByTensorWiseGC,
     ClipGradByZClip,
 )
@@ -148,6 +149,7 @@ def test_state_of_format_2_loads():
         partial(ClipGradByGlobalAdaGC, t_start=99, lambda_abs=100.0),
         partial(ClipGradByZClip, warmup_steps=1),
         partial(ClipGradByZClip, warmup_steps=8),
+        partial(ClipGradBySkipStep, window=4),
     ],
 )
 def test_norm_without_a_lost_tensor_is_no_observation(make, lost):
