@@ -1,6 +1,6 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Who is helped by AdaGC: a rule on the first steps under GlobalGC, and its test.
+"""Who is helped by AdaGC: a rule on the first steps, and its test.
 
 AdaGC replayed over the norms of a run under GlobalGC clips a share of the
 tensors. Where it is :data:`THRESHOLD` or more, AdaGC would cut usual steps, and
