@@ -28,8 +28,17 @@ class Argument:
     """An argument of a class, checked whenever it is set.
 
     Args:
-        check: Takes name and value, and returns the value to hold.
-        is_fixed: It can be set once alone, by the constructor.
+        check: Takes name and value, and returns the value to store.
+        is_fixed: Only the constructor can set it.
+
+    Example:
+        >>> from paddle_adagc.checks import Argument, check_positive
+        >>> class Rule:
+        ...     bound = Argument(check_positive)
+        >>> rule = Rule()
+        >>> rule.bound = -1
+        Traceback (most recent call last):
+        ValueError: bound must be positive, got -1
     """
 
     def __init__(
@@ -46,7 +55,7 @@ class Argument:
         def __get__(self, instance: Any, owner: type) -> Any: ...
 
     def __set__(self, instance: Any, value: Any) -> None:
-        """Check the value and hold it."""
+        """Check the value and store it."""
         if self._is_fixed and self._name in vars(instance):
             raise AttributeError(
                 f"{self._name} cannot be changed: the state of this "
@@ -72,6 +81,7 @@ def check_integer(name: str, value: Any, minimum: int) -> int:
 
 
 def check_bool(name: str, value: Any) -> bool:
+    """Return True or False; TypeError for anything else."""
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be True or False, got {value!r}")
     return value
@@ -102,18 +112,21 @@ def check_real(name: str, value: Any) -> float:
 
 
 def check_positive(name: str, value: Any) -> float:
+    """Return a real number above 0 as a float; refuse others."""
     if (number := check_real(name, value)) <= 0:
         raise ValueError(f"{name} must be positive, got {value!r}")
     return number
 
 
 def check_not_negative(name: str, value: Any) -> float:
+    """Return a real number of at least 0 as a float; refuse others."""
     if (number := check_real(name, value)) < 0:
         raise ValueError(f"{name} must not be negative, got {value!r}")
     return number
 
 
 def check_decay(name: str, value: Any) -> float:
+    """Return a number in [0, 1) as a float; refuse others."""
     number = check_real(name, value)
     if number < 0 or np.float32(number) >= 1:
         raise ValueError(

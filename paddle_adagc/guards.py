@@ -2,13 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where clips and optimizers meet Paddle's own machinery.
 
-Two of Paddle's tools are kept out of them: ``paddle.jit.to_static``, which
+Two of Paddle's tools must not look into them: ``paddle.jit.to_static``, which
 simulates the bytecode of every function that a training step calls, and fails
 in ours; and the search for Inf and NaN, which stops at the infinities that a
 clip works with on purpose.
 
-What Paddle tells a clip nowhere is read from the functions that call it. These
-are all such places.
+Some facts Paddle does not give to a clip. This file reads them from the
+functions that call the clip; no other file does so.
 """
 
 from __future__ import annotations

@@ -22,11 +22,12 @@ equal values give equal bits. Nothing here waits for the device.
 
 Two kinds of norm carry no information and leave ``gamma`` as it is, in every
 function below: zero (a tensor without gradient, an expert without tokens) and
-not finite (Inf, NaN, or an overflow of the squared norm). Taken to the letter
-the first would freeze a tensor for good: in the warm-up at once, because gamma
-becomes 0; in the adaptive phase slowly, because one empty step takes 1% off
-gamma (``beta`` 0.99) and the 25 steps that follow can give back no more than
-0.04% each (``(1 - beta) * (lambda_rel - 1)``). The second would poison gamma.
+not finite (Inf, NaN, or an overflow of the squared norm). In the algorithm as
+written a zero norm would stop a tensor's training: at once in the warm-up,
+because gamma becomes 0; slowly in the adaptive phase, because one empty step
+takes 1% off gamma (``beta`` 0.99) and the 25 steps that follow can restore no
+more than 0.04% each (``(1 - beta) * (lambda_rel - 1)``). A norm that is not
+finite would make gamma Inf or NaN.
 """
 
 from __future__ import annotations
@@ -134,17 +135,19 @@ def supported_minimum(
 ) -> tuple[Tensor, Tensor]:
     """:func:`running_minimum` of the steps that most of the warm-up agrees on.
 
-    Not in the paper. By the letter a single step in which almost all norms are
-    far too small (one gradient times 1e6 does that, through the global scale)
-    sets gamma for thousands of steps, and so does one small norm for its
-    tensor. Here a step *agrees* with a tensor's gamma if its norms, in the
-    geometric mean over all tensors, lie between a quarter and ten times gamma,
-    and the tensor's own between a twentieth and a hundred times. A step that
-    agrees enters the minimum and adds 1 to the support of gamma, up to 10; one
-    that does not takes 1 away, and replaces gamma once no support is left
+    Not in the paper. As written there, one step in which almost all norms are
+    far too small sets gamma for thousands of steps. (One gradient times 1e6
+    makes such a step, through the global scale.) So does one small norm for
+    its tensor.
+
+    Here a step *agrees* with a tensor's gamma if two norms are in range: the
+    geometric mean over all tensors between a quarter and ten times gamma, and
+    the tensor's norm between a twentieth and a hundred times gamma. A step that
+    agrees enters the minimum and adds 1 to the support of gamma, up to 10. A
+    step that disagrees subtracts 1, and replaces gamma once no support is left
     (Boyer and Moore's majority vote). With equal votes the larger norms win.
-    Larger norms say nothing against a gamma of full support: it is a minimum.
-    Without a step that disagrees this is :func:`running_minimum`, bit for bit.
+    Larger norms do not count against a gamma of full support, which is a
+    minimum. If no step disagrees, this is :func:`running_minimum`, bit for bit.
 
     Args:
         norm: Norm to enter, after the clip: ``||h g_i||``.
@@ -167,7 +170,7 @@ def supported_average(
     """:func:`bounded_average` of the steps that most of the warm-up agrees on.
 
     Not in the paper. The vote is that of :func:`supported_minimum`, but larger
-    norms speak against a gamma of full support, too. A step that agrees enters
+    norms also count against a gamma of full support. A step that agrees enters
     with at most twice gamma.
 
     Args:
@@ -247,6 +250,20 @@ def between(old: Tensor, new: Tensor, weight: PerTensor) -> Tensor:
     The sum begins at the number with the larger weight: the other way round a
     small result would be the difference of two large numbers. Its weights add
     up to exactly 1, which keeps the rounding errors of many steps below 1e-6.
+
+    Args:
+        old: Numbers that have the weight ``1 - weight``, float32.
+        new: Numbers of the same shape that have the weight ``weight``.
+        weight: In [0, 1]: a number, or a tensor of the same shape.
+
+    Returns:
+        float32 of the shape of ``old``.
+
+    Example:
+        >>> import paddle
+        >>> from paddle_adagc.rule import between
+        >>> between(paddle.ones([2]), paddle.full([2], 3.0), 0.5).tolist()
+        [2.0, 2.0]
     """
     if not isinstance(weight, Tensor):
         if weight <= 0.5:

@@ -13,6 +13,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import logging
+import math
 import numbers
 import os
 import warnings
@@ -29,11 +31,15 @@ from safetensors.numpy import save
 from paddle_adagc.checks import check_directory
 from paddle_adagc.files import atomic_write, check_regular_file
 
+logger = logging.getLogger(__name__)
+
 GLOBAL = "global"
 """Key under which a dict holds a number about all tensors together."""
 
 _COUNTS = ("step", "warmup_start")
 _NO_DICTS = (*_COUNTS, "missing")
+_DICTS = ("config", "origin", "units")  # that are no quantities
+_ABOUT = {"warmup_start": 0, "missing": (), "origin": {}, "units": {}}
 _FORMER = {
     "lambda_dev": 0.0,
     "preset": "paper",
@@ -48,14 +54,29 @@ ROUNDING = 1e-5
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Quantity:
-    """A number that a rule keeps per tensor, or one about all of them."""
+    """A number that a rule carries per tensor, or one about all of them.
+
+    Example:
+        >>> from paddle_adagc.state import Quantity
+        >>> Quantity(name="gamma", start=float("inf"), is_positive=True).start
+        inf
+    """
 
     name: str
+    """Its name in ``step.state``, in states and in metrics."""
+
     start: float
     """Value before the first observation."""
 
-    is_global: bool = False  # one number for all tensors together
-    is_positive: bool = False  # 0 is refused; ``inf`` (none so far) is not
+    is_global: bool = False
+    """One number for all tensors together."""
+
+    is_positive: bool = False
+    """A state with 0 is refused; ``inf`` (no observation) is not."""
+
+    is_norm: bool = False
+    """An L2 norm: those of a tensor's parts add in squares."""
+
     tolerance: float = ROUNDING
     """Relative difference between ranks that is still rounding."""
 
@@ -83,6 +104,9 @@ class ClipState:
     """Of a Trainer's checkpoint: ``run``, its name, and ``step`` of the
     Trainer."""
 
+    units: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
+    """Key of a parameter that holds units -> their keys."""
+
     def to_dict(self) -> dict[str, Any]:
         """Return the form of ``state_dict()``."""
         numbers_by_key = {
@@ -100,6 +124,7 @@ class ClipState:
             "warmup_start": self.warmup_start,
             "missing": [*self.missing],
             "origin": {**self.origin},
+            "units": {key: [*parts] for key, parts in self.units.items()},
         }
         return {name: value for name, value in more.items() if value}
 
@@ -107,8 +132,8 @@ class ClipState:
     def from_dict(cls, state: Any) -> ClipState:
         """Read the form of ``state_dict()``; numbers of any kind."""
         _check_form(state)
-        quantities = {"warmup_start": 0, "missing": (), "origin": {}, **state}
-        config, origin = ({**quantities.pop(n)} for n in ("config", "origin"))
+        quantities = {**_ABOUT, **state}
+        config, origin, units = ({**quantities.pop(name)} for name in _DICTS)
         missing = tuple(quantities.pop("missing"))
         step, start = (_count(name, quantities.pop(name)) for name in _COUNTS)
         if start > step:
@@ -132,7 +157,7 @@ class ClipState:
             vector = [_number(name, key, by_key[key]) for key in mine]
             shape = [] if is_global else [len(keys)]
             values[name] = np.array(vector, np.float32).reshape(shape)
-        return cls(step, config, keys, values, start, missing, origin)
+        return cls(step, config, keys, values, start, missing, origin, units)
 
     def fitted(
         self,
@@ -213,34 +238,86 @@ class ClipState:
             for name, value in self.values.items()
         }
 
+    def with_whole_tensors(
+        self, keys: Collection[str], quantities: Sequence[Quantity]
+    ) -> ClipState:
+        """Return the same with one tensor for units that are not of ``keys``.
+
+        Norms add in squares; a count is that of the unit with the least. With
+        other quantities the units stay. The log names each tensor.
+        """
+        place = {key: i for i, key in enumerate(self.keys)}
+        joined = {
+            key: [place[part] for part in parts]
+            for key, parts in self.units.items()
+            if key in keys and parts and not {*parts} & {*keys}
+            if all(part in place for part in parts)
+        }
+        of_tensors = [q for q in quantities if not q.is_global]
+        if not all(q.is_norm or q.absent is not None for q in of_tensors):
+            joined = {}
+        for key, parts in joined.items():
+            logger.warning(
+                "%s has one norm here, and %d units in the state: their norms "
+                "are added in squares",
+                key,
+                len(parts),
+            )
+        gone = {i for parts in joined.values() for i in parts}
+        rest = [i for i in range(len(self.keys)) if i not in gone]
+        values = dict(self.values)
+        for q in of_tensors:
+            value = values[q.name].astype(np.float64)
+            whole = [
+                math.sqrt((value[parts] ** 2).sum())
+                if q.is_norm
+                else value[parts].min()
+                for parts in joined.values()
+            ]
+            values[q.name] = np.append(value[rest], whole).astype(np.float32)
+        keys = (*(self.keys[i] for i in rest), *joined)
+        return dataclasses.replace(self, keys=keys, values=values)
+
     def renamed(self, prefixes: Mapping[str, str]) -> ClipState:
         """Return the same with other prefixes of keys, the longest that fits.
 
         They have no dot at the end; ``""`` is a prefix of every key.
         """
-        unused, keys = {*prefixes}, []
-        for key in self.keys:
-            fits = [p for p in prefixes if f"{key}.".startswith(p and f"{p}.")]
-            if fits:
-                longest = max(fits, key=len)
-                unused.discard(longest)
-                rest = key[len(longest) :].lstrip(".")
-                key = ".".join(filter(None, (prefixes[longest], rest)))
-            keys.append(key)
-        if unused:
-            raise ValueError(
-                f"rename has {min(unused)!r}, with which no key of the state "
-                f"begins; the first is {next(iter(self.keys), None)!r}"
-            )
+        keys = [_renamed(key, prefixes) for key in self.keys]
+        for prefix in prefixes:
+            if not any(_begins_with(key, prefix) for key in self.keys):
+                raise ValueError(
+                    f"rename has {prefix!r}, with which no key of the state "
+                    f"begins; the first is {next(iter(self.keys), None)!r}"
+                )
         if len(set(keys)) < len(keys):
             twice = next(key for key in keys if keys.count(key) > 1)
             raise ValueError(f"rename gives two tensors the key {twice!r}")
-        return dataclasses.replace(self, keys=tuple(keys))
+        units = {
+            _renamed(key, prefixes): [
+                _renamed(part, prefixes) for part in parts
+            ]
+            for key, parts in self.units.items()
+        }
+        return dataclasses.replace(self, keys=tuple(keys), units=units)
 
     def to_numpy(self) -> ClipState:
         """Return the same with NumPy vectors; waits for the device."""
         values = {name: np.asarray(v) for name, v in self.values.items()}
         return dataclasses.replace(self, values=values)
+
+
+def _begins_with(key: str, prefix: str) -> bool:
+    return f"{key}.".startswith(prefix and f"{prefix}.")
+
+
+def _renamed(key: str, prefixes: Mapping[str, str]) -> str:
+    fits = [prefix for prefix in prefixes if _begins_with(key, prefix)]
+    if not fits:
+        return key
+    longest = max(fits, key=len)
+    rest = key[len(longest) :].lstrip(".")
+    return ".".join(filter(None, (prefixes[longest], rest)))
 
 
 def warn_of_other_arguments(
@@ -345,7 +422,7 @@ def save_state(
     directory: str | os.PathLike[str],
     file_name: str = STATE_FILE,
 ) -> Path:
-    """Write a clip's ``state_dict()``, whole or not at all; return the path.
+    """Write a clip's ``state_dict()`` to a file, whole or not at all.
 
     The same state gives the same bytes.
 
@@ -355,10 +432,20 @@ def save_state(
         directory: Created if it does not exist.
         file_name: One for each clip, where there are several.
 
+    Returns:
+        Path of the file.
+
     Raises:
         PermissionError: ``directory`` takes no files.
         TypeError: ``state`` is not a dict, or the arguments are swapped.
         ValueError: It is not a clip's state, or ``directory`` is a file.
+
+    Example:
+        >>> from paddle_adagc import ClipGradByAdaGC, load_state, save_state
+        >>> clip = ClipGradByAdaGC()
+        >>> save_state(clip.state_dict(), "checkpoint-1000").name
+        'adagc_state.safetensors'
+        >>> clip.set_state_dict(load_state("checkpoint-1000"))
     """
     if isinstance(directory, Mapping):
         raise TypeError(
@@ -398,6 +485,10 @@ def load_state(
 ) -> dict[str, Any]:
     """Read what :func:`save_state` wrote under the same name.
 
+    Args:
+        directory: Folder with the file.
+        file_name: Its name.
+
     Returns:
         A dict for a clip's ``set_state_dict()``.
 
@@ -405,6 +496,12 @@ def load_state(
         FileNotFoundError: There is no state in ``directory``.
         NotADirectoryError: ``directory`` is a file.
         ValueError: The file is damaged or not a clip's state.
+
+    Example:
+        >>> from paddle_adagc import ClipGradByAdaGC, load_state, save_state
+        >>> path = save_state(ClipGradByAdaGC().state_dict(), "checkpoint-1000")
+        >>> load_state("checkpoint-1000")["step"]
+        0
     """
     path = Path(directory)
     if path.is_file():

@@ -67,7 +67,7 @@ def use_cuda(monkeypatch, cuda: ctypes.CDLL | None = None) -> ctypes.CDLL:
     monkeypatch.setattr(runtime, "DRIVER", cuda._name)
     monkeypatch.setattr(launch, "load_nvrtc", lambda major: cuda)
     monkeypatch.setattr(runtime, "_LOADED", {})
-    monkeypatch.setattr(runtime, "_KEPT", [])
+    monkeypatch.setattr(runtime, "_TABLES", [])
     # What it cannot take, strided gradients, is left to the operators.
     monkeypatch.setattr(
         kernels, "BACKENDS", (runtime.DeviceTensors, OperatorTensors)

@@ -31,7 +31,7 @@ from pages import (
     prose,
 )
 
-from paddle_adagc import ClipGradByAdaGC
+from paddle_adagc import ClipGradByAdaGC, check
 from paddle_adagc.clips import registry
 from paddle_adagc.integrations import run
 from paddle_adagc.report import command as report
@@ -87,7 +87,9 @@ def test_named_files_tests_and_objects_exist(page):
             function = rf"^def {test.partition('[')[0]}\("
             text = (ROOT / path).read_text() if test else ""
             assert not test or re.search(function, text, re.M), span
-        name = re.fullmatch(r"(paddle_adagc(\.\w+)+)(\(.*\))?", span)
+        name = re.fullmatch(
+            r"((paddle_adagc|adagc_lab)(\.\w+)+)(\(.*\))?", span
+        )
         if name:
             assert pydoc.locate(name[1]) is not None, f"no {name[1]}"
 
@@ -246,6 +248,18 @@ def test_every_count_is_shown_and_used(name):
     ways = table(PAGE, "way")
     assert any(name in row[3].split(", ") for row in ways)
     assert name in {row[0] for row in table(PAGE, "layout")}
+
+
+def test_documented_output_of_the_check_has_its_rows(capsys):
+    check.main([])
+    printed = re.sub(r" +gpu \d.*\n", "", capsys.readouterr().out)
+    (shown,) = (x for x in blocks(ROOT / "docs/gpu.md", "text") if "uses" in x)
+    names = [
+        {line.split("  ")[-2].strip() for line in text.splitlines()}
+        - {"paddlenlp", "paddleformers", "paddlefleet"}
+        for text in (shown, printed)
+    ]
+    assert names[0] == names[1]
 
 
 def test_ci_runs_tests_that_exist():

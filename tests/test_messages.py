@@ -30,6 +30,7 @@ FOREIGN_OPTIONS = {
     "--extra-index-url": "pip",
     "--no-deps": "pip",
     "--model": "lm_eval",
+    "--num_fewshot": "lm_eval",
     "--signal": "SLURM",
     "--gpus": "paddle.distributed.launch",
     "--nproc_per_node": "paddle.distributed.launch",
@@ -72,7 +73,9 @@ def messages(page):
     """Messages that a page explains: first in a bullet or a table's row."""
     text = page.read_text("utf-8")
     for part in re.findall(
-        r"\*\*When it fails\*\*\n\n((?:(?:- |  ).*\n)+)", text
+        r"(?:\*\*When it fails\*\*|## When it fails|## 出错时)\n\n"
+        r"((?:(?:- |  ).*\n)+)",
+        text,
     ):
         yield from re.findall(r"(?m)^- `([^`]+)`", part)
     for part in re.findall(r"(?m)^\| line \|.*\n\|.*\n((?:\|.*\n)+)", text):

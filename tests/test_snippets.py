@@ -1,7 +1,8 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Every Python snippet of README and docs runs."""
+"""Every Python snippet of README, docs and the Trainers' classes runs."""
 
+import doctest
 import importlib
 import os
 
@@ -12,6 +13,7 @@ from helpers import TINY_LLAMA
 from pages import PAGES, blocks, page_name
 
 from paddle_adagc.clips import registry
+from paddle_adagc.integrations.trainer import ClippingCallback, ClippingMixin
 
 
 def stand_ins():
@@ -115,12 +117,12 @@ def kind_of(code):
 @pytest.mark.parametrize("kind", KINDS)
 def test_snippets_for_trainers_and_fleet_run(kind, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    snippets = {
-        code
-        for page in PAGES
-        for code in blocks(page, "python")
-        if kind_of(code) == kind
+    snippets = {code for page in PAGES for code in blocks(page, "python")}
+    snippets |= {
+        doctest.script_from_examples(found.__doc__)
+        for found in (ClippingCallback, ClippingMixin)
     }
+    snippets = {code for code in snippets if kind_of(code) == kind}
     assert snippets
     for code in snippets:
         if kind.startswith("paddle"):

@@ -24,13 +24,10 @@ Set OMP_NUM_THREADS to choose the number of threads; the default is 1.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import itertools
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from adagc_lab import check_installed
 from command import (
@@ -47,18 +44,18 @@ from paddle_adagc.checks import check_choice
 CONFIGS = ROOT / "configs" / "proxy"
 ERNIE = CONFIGS / "ernie_moe.yaml"
 PROXIES = [CONFIGS / "llama_low_noise.yaml", ERNIE]
-Measured = Iterator[tuple[Any, str]]
-"""Numbers for ``--json``, and their table."""
+SHARES = (0.1, 1.0)  # of the tensors that are clipped
+TENSORS = (196, 3828)  # numbers of tensors of `host`
+RINGS = 3  # copies of 64 steps that `watch` times
+WATCHED = "ernie-10b-a1.4b"
 
 _OPTIONS = {
     "clip": """
 --lists MODEL     models of the paper (default: all; a wrong name lists them)
---shares SHARE    shares of the tensors that are clipped (default: 0.1 1)
 --dtype DTYPE     dtype of the gradients (default: %(default)s)
 --repetitions N   timings per clip (default: %(default)s)
 """,
     "host": """
---tensors N       numbers of tensors (default: 196 3828)
 --repetitions N   timings of each (default: %(default)s)
 """,
     "step": """
@@ -67,16 +64,8 @@ _OPTIONS = {
 """,
     "collectives": """
 --config CONFIG   run config (default: configs/proxy/ernie_moe.yaml)
---layouts LAYOUT  default: all; a wrong name lists them
-""",
-    "watch": """
---lists MODEL     models of the paper (default: ernie-10b-a1.4b)
---rings N         copies of 64 steps that are timed (default: %(default)s)
 """,
 }
-_JSON = """
---json            print JSON, an entry for each table
-"""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -87,32 +76,18 @@ def main(arguments: list[str] | None = None) -> int:
         default = 15 if name == "clip" else 40
         add_options(
             commands.add_parser(name),
-            shown.rstrip() + _JSON,
+            shown,
             lists={"nargs": "*"},
-            shares={"nargs": "*", "type": _share, "default": [0.1, 1.0]},
             dtype={"choices": ["float32", "bfloat16"], "default": "float32"},
             repetitions={"type": _at_least_two, "default": default},
-            tensors={
-                "nargs": "*",
-                "type": _at_least_two,
-                "default": [196, 3828],
-            },
             configs={"nargs": "*", "type": Path, "default": PROXIES},
             steps={"type": _at_least_two, "default": 200},
             config={"type": Path, "default": ERNIE},
-            layouts={"nargs": "*"},
-            rings={"type": _at_least_two, "default": 3},
         )
+    commands.add_parser("watch")
     options = parser.parse_args(arguments)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     return exit_status(parser, _run, options, (*ERRORS, RuntimeError))
-
-
-def _share(text: str) -> float:
-    value = float(text)
-    if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"{text} is not in [0, 1]")
-    return value
 
 
 def _at_least_two(text: str) -> int:
@@ -123,51 +98,42 @@ def _at_least_two(text: str) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    """Print the tables as they are made; or all numbers as JSON."""
+    """Print the tables as they are made."""
     check_installed("paddlenlp", "nlp")
-    run = globals()[f"measure_{options.command}"]
-    found = []
-    for numbers, table in run(options):
-        found.append(numbers)
-        if not options.json:
-            print(table, flush=True)
-    if options.json:
-        print(json.dumps(found, default=dataclasses.asdict, indent=1))
+    for table in globals()[f"measure_{options.command}"](options):
+        print(table, flush=True)
     return 0
 
 
-def measure_clip(options: argparse.Namespace) -> Measured:
+def measure_clip(options: argparse.Namespace) -> Iterator[str]:
     """Time a clip step on the tensors of the paper's models."""
     from adagc_lab.benchmark import clip_step
 
     names = options.lists or clip_step.LISTS
     for name in names:
         check_choice("--lists", name, clip_step.LISTS)
-    for name, share in itertools.product(names, options.shares):
+    for name, share in itertools.product(names, SHARES):
         shapes = clip_step.recipe_shapes(name)
         rows = clip_step.compare(
             shapes, share, options.repetitions, options.dtype
         )
-        table = (
+        yield (
             f"\n{name}: {rows[0].num_tensors:,} tensors, "
             f"{rows[0].num_values / 1e6:.0f}M values, {share:.0%} of the "
             f"tensors clipped\n\n{clip_step.to_markdown(rows)}"
         )
-        yield {"list": name, "share": share, "times": rows}, table
 
 
-def measure_host(options: argparse.Namespace) -> Measured:
+def measure_host(options: argparse.Namespace) -> Iterator[str]:
     """Time the host's part of a clip step on many tiny tensors."""
     from adagc_lab.benchmark import host_time
 
-    found = {
-        count: host_time.compare(count, options.repetitions)
-        for count in options.tensors
-    }
-    yield found, host_time.to_markdown(found)
+    yield host_time.to_markdown(
+        {n: host_time.compare(n, options.repetitions) for n in TENSORS}
+    )
 
 
-def measure_step(options: argparse.Namespace) -> Measured:
+def measure_step(options: argparse.Namespace) -> Iterator[str]:
     """Time whole training steps of run configs."""
     for path in options.configs:
         check_config_file(path)
@@ -176,35 +142,24 @@ def measure_step(options: argparse.Namespace) -> Measured:
 
     for path in options.configs:
         rows = training_step.compare(load_config(path), options.steps)
-        numbers = {"config": str(path), "times": rows}
-        yield numbers, f"\n{path}\n\n{training_step.to_markdown(rows)}"
+        yield f"\n{path}\n\n{training_step.to_markdown(rows)}"
 
 
-def measure_collectives(options: argparse.Namespace) -> Measured:
+def measure_collectives(options: argparse.Namespace) -> Iterator[str]:
     """Count the collectives of a clip step, layout by layout."""
     check_config_file(options.config)
     from adagc_lab.benchmark import collectives
     from adagc_lab.train.parse import load_config
 
     load_config(options.config)  # before the workers, who would not say it
-    chosen = options.layouts or [*collectives.LAYOUTS]
-    for name in chosen:
-        check_choice("--layouts", name, collectives.LAYOUTS)
-    rows = collectives.measure(options.config, chosen)
-    yield rows, collectives.to_markdown(rows)
+    yield collectives.to_markdown(collectives.measure(options.config))
 
 
-def measure_watch(options: argparse.Namespace) -> Measured:
+def measure_watch(options: argparse.Namespace) -> Iterator[str]:
     """Time what a record adds to a clip's step."""
-    from adagc_lab.benchmark import clip_step, watch
+    from adagc_lab.benchmark import watch
 
-    for name in options.lists or ["ernie-10b-a1.4b"]:
-        check_choice("--lists", name, clip_step.LISTS)
-        rows = watch.compare(name, options.rings)
-        yield (
-            {"list": name, "times": rows},
-            f"\n{name}\n\n{watch.to_markdown(rows)}",
-        )
+    yield watch.to_markdown(watch.compare(WATCHED, RINGS))
 
 
 if __name__ == "__main__":

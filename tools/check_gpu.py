@@ -121,7 +121,7 @@ def check_step(module: Any, framework: Torch) -> dict[str, Any]:
         assert np.array_equal(got[name], values), f"{name} differs"
     lists.launcher.scale(
         framework.tensor(got["h"], "float32"),
-        framework.tensor(got["lost"], "bool"),
+        framework.tensor(got["discard"], "bool"),
     )
     for i, (tensor, values) in enumerate(zip(tensors, before, strict=True)):
         h = 1.0 if i in missing else got["h"][i]
@@ -244,7 +244,7 @@ def expected_of_rule(
             "num_nonfinite": lost,
         }
         if not h_of_nonfinite:
-            found["lost"] = lost
+            found["discard"] = lost
     return found
 
 

@@ -59,11 +59,9 @@ overrides key=value  change a value of the config, for example
                      change
 --at STEP            step of the checkpoint to fork (default: the newest)
 --check              validate the config and print its plan instead of training
---json               with --check: print JSON
 --print-config       print the config with all of its values, and stop
 --verify-first       before training compare all data, or an ended run's
                      record, with their checksums
---verbose            show PaddleNLP's own log
 """
 
 
@@ -84,8 +82,6 @@ def _pretrain(options: argparse.Namespace) -> int:
     check_installed("omegaconf", "nlp")
     from adagc_lab.paddleformers.recipe import is_recipe
 
-    if options.json and not options.check:
-        raise ValueError("--json needs --check")
     of_formers = is_recipe(options.config)
     if options.print_config:
         return _print_config(options, of_formers)
@@ -96,25 +92,22 @@ def _pretrain(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace, of_formers: bool) -> int:
     """Print the plan of a config, or all of its mistakes."""
-    from adagc_lab.paddleformers.recipe import PLANNED, read_run_config
+    from adagc_lab.paddleformers.recipe import read_run_config
     from adagc_lab.plan import check
     from adagc_lab.train import parse
 
     path, overrides = options.config, options.overrides
-    if of_formers and parse.read_values(path)["stage"] not in PLANNED:
-        report = check.check_fine_tuning(path, overrides)
+    try:
+        config = read_run_config(path, overrides)
+    except ValueError as error:
+        changes = parse.read_overrides(overrides)
+        values = parse.merged(parse.read_values(path), changes)
+        report = check.check_values(path, values, error)
     else:
-        try:
-            config = read_run_config(path, overrides)
-        except ValueError as error:
-            changes = parse.read_overrides(overrides)
-            values = parse.merged(parse.read_values(path), changes)
-            report = check.check_values(path, values, error)
-        else:
-            report = check.check_recipe(
-                config, path, overrides, with_paddleformers=of_formers
-            )
-    print(report.to_json() if options.json else report.text())
+        report = check.check_recipe(
+            config, path, overrides, with_paddleformers=of_formers
+        )
+    print(report.text())
     return report.exit_status
 
 
@@ -137,10 +130,9 @@ def _launch(options: argparse.Namespace) -> int:
     """Hand a recipe for PaddleFormers over to its launcher."""
     from adagc_lab.paddleformers.launch import run_recipe
 
-    flags = "overwrite verify_first verbose fork"
     given = [
         f"--{name.replace('_', '-')}"
-        for name in flags.split()
+        for name in ("overwrite", "verify_first", "fork")
         if getattr(options, name)
     ]
     if given:
@@ -168,9 +160,8 @@ def _train(options: argparse.Namespace) -> int:
     from paddlenlp.utils.log import logger as paddlenlp_logger
 
     logging.basicConfig(format="%(message)s", force=True)
-    level = "INFO" if options.verbose else "WARNING"
-    paddlenlp_logger.set_level(level)
-    set_log_level(level)
+    paddlenlp_logger.set_level("WARNING")
+    set_log_level("WARNING")
     fork = None
     if options.fork is not None:
         source, target = Path(config.train.output_dir), Path(options.fork)

@@ -29,7 +29,6 @@ from command import (
 _OPTIONS = """
 runs RUN        run directory
 --output FILE   the page to write (default: %(default)s)
---title TITLE   heading
 """
 
 
@@ -41,7 +40,6 @@ def main(arguments: list[str] | None = None) -> int:
         _OPTIONS,
         runs={"nargs": "+", "type": Path},
         output={"type": Path, "default": Path("report.html")},
-        title={"default": "Training report"},
     )
     return exit_status(parser, _report, parser.parse_args(arguments))
 
@@ -56,7 +54,7 @@ def _report(options: argparse.Namespace) -> int:
     from adagc_lab.report.html import write_report
 
     experiment = compare_runs(options.runs)
-    path = write_report(options.output, options.title, [experiment])
+    path = write_report(options.output, "Training report", [experiment])
     print(f"report: {path}")
     return 0
 

@@ -152,7 +152,7 @@ def readme() -> str:
         size=found(r"proxies of ([\d.]+ to [\d.]+ million)", page)[1],
         counts=found(r"Of \d+ claims of the paper: [^.]+\.", page)[0],
         claims=markdown_table(["Paper", "Claim", "Verdict"], claims, left=3),
-        proxies=found(r"\| Proxy \|(?:.*\n)+?(?=<!-- end)", ours)[0],
+        proxies=found(r"\| Recipe \|(?:.*\n)+?.*(?=<!-- end)", ours)[0],
         paddles=found(r'"paddlepaddle>=([\d.]+),<=([\d.]+)"', project)[1:],
         defaults={n: p.default for n, p in parameters.items()},
         bibtex=found(r"(?s)```bibtex\n(.*?)\n```", ours)[1],

@@ -69,24 +69,26 @@ class ClipGradByAdaGC(TensorScalingClip):
         beta: :math:`\beta`, smoothing coefficient in [0, 1).
         lambda_abs: :math:`\lambda_{abs}`, global norm allowed in the warm-up.
         t_start: :math:`T_{start}`, number of warm-up steps.
-        init: How gamma starts.
-            ``"warmup_min"``: as above, the paper's.
-            ``"warmup_ema"``, not in the paper: where the norms are. In the
-            same warm-up :math:`\gamma_i` is a moving average of the norms
-            before the clip. Afterwards it is fed :math:`\min(\|g_i\|,\
-            \max(\lambda_{rel},\ 1 + T_{start} / t)\, \gamma_i)`, which is
-            Algorithm 1 from step :math:`T_{start} / (\lambda_{rel} - 1)` on
-            (2,500).
-            ``"lambda_abs"``, not in the paper: at ``lambda_abs``, the largest
-            norm that the warm-up lets through. gamma then falls to the
-            tensor's norms, by 1% a step.
-            The variants of the paper's ablation have no GlobalGC warm-up:
-            ``"min_no_warmup"``: smallest norm of the first ``t_start`` steps,
-            whose gradients are not clipped.
-            ``"constant"``: ``init_value`` (0.5 and 1.0 in the paper); the
-            adaptive rule applies from the first step on, ``t_start`` is unused.
-            ``"threshold"``: ``min(||g_i||, init_value)`` of the latest of the
-            first ``t_start`` steps, whose gradients are not clipped.
+        init: How gamma starts. The last three are the variants of the paper's
+            ablation, without a GlobalGC warm-up.
+
+            - ``"warmup_min"``: as above, the paper's.
+            - ``"warmup_ema"``, not in the paper: where the norms are. In the
+              same warm-up :math:`\gamma_i` is a moving average of the norms
+              before the clip. Afterwards it is fed :math:`\min(\|g_i\|,\
+              \max(\lambda_{rel},\ 1 + T_{start} / t)\, \gamma_i)`. That is
+              Algorithm 1 from step :math:`T_{start} / (\lambda_{rel} - 1)` on
+              (2,500).
+            - ``"lambda_abs"``, not in the paper: at ``lambda_abs``, the largest
+              norm that the warm-up lets through. gamma then falls to the
+              tensor's norms, by 1% a step.
+            - ``"min_no_warmup"``: smallest norm of the first ``t_start`` steps,
+              whose gradients are not clipped.
+            - ``"constant"``: ``init_value`` (0.5 and 1.0 in the paper). The
+              adaptive rule applies from the first step on; ``t_start`` is
+              unused.
+            - ``"threshold"``: ``min(||g_i||, init_value)`` of the latest of the
+              first ``t_start`` steps, whose gradients are not clipped.
         init_value: For ``"constant"`` (default 1.0) and ``"threshold"``
             (default 0.1, the paper's).
         strict: True: every warm-up step enters the minimum, as in Algorithm 1.
@@ -191,13 +193,16 @@ class ClipGradByAdaGC(TensorScalingClip):
                 )
 
     def arguments(self) -> dict[str, Any]:
+        """Return the constructor's arguments."""
         own = copy.deepcopy(self.overrides.settings)
         return {**super().arguments(), "overrides": own}
 
     def _quantities(self) -> list[Quantity]:
         starts = {"constant": self.init_value, "lambda_abs": self.lambda_abs}
         start = starts.get(self.init) or math.inf
-        quantities = [Quantity(name="gamma", start=start, is_positive=True)]
+        quantities = [
+            Quantity(name="gamma", start=start, is_positive=True, is_norm=True)
+        ]
         if self.init == "warmup_ema" or (
             self.init == "warmup_min" and not self.strict
         ):

@@ -57,6 +57,25 @@ class ClipGradByAGC(TensorScalingClip):
             paper uses 0.001.
         epsilon: :math:`\epsilon`, least weight norm.
         nonfinite: As for :class:`paddle_adagc.ClipGradByAdaGC`.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: An argument is not positive; in :meth:`bind`, the layout
+            cuts through units.
+
+    Example:
+        >>> import paddle
+        >>> from paddle_adagc import ClipGradByAGC
+        >>> model = paddle.nn.Linear(4, 2)
+        >>> clip = ClipGradByAGC(lambda_rel=0.01)
+        >>> clip.bind(model)
+        >>> optimizer = paddle.optimizer.AdamW(
+        ...     3e-4, parameters=model.parameters(), grad_clip=clip
+        ... )
+        >>> model(paddle.ones([3, 4])).sum().backward()
+        >>> optimizer.step()
+        >>> clip.metrics()["clipped_fraction"]
+        1.0
     """
 
     needs_whole_tensors = True

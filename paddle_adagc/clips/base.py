@@ -39,6 +39,21 @@ class TensorScalingClip(StatefulClip, abc.ABC):
 
     A rule is a subclass: it declares what it carries with :meth:`keep`, and
     decides in :meth:`advance`.
+
+    Example:
+        A rule without a state: no tensor's norm may exceed 1.
+
+        >>> import paddle
+        >>> from paddle_adagc.clips.base import TensorScalingClip
+        >>> from paddle_adagc.clips.step import Decision
+        >>> class ClipEachTensor(TensorScalingClip):
+        ...     def advance(self, step):
+        ...         return Decision((1 / step.norm).clip(max=1.0), {})
+        >>> clip = ClipEachTensor()
+        >>> weight = paddle.create_parameter([4], "float32")
+        >>> [(_, gradient)] = clip([(weight, paddle.full([4], 4.0))])
+        >>> gradient.tolist()
+        [0.5, 0.5, 0.5, 0.5]
     """
 
     needs_one_group = False
@@ -158,7 +173,7 @@ class TensorScalingClip(StatefulClip, abc.ABC):
         )
         if done is not None and h is done.h:
             if not self.is_shadow:
-                gradients.scale_(h, done.lost)
+                gradients.scale_(h, done.discard)
             memory = memory.after(state, done.num_nonfinite)
             return Call(found.present, done.norm, h), memory
         h, discard, counts = treat_nonfinite(

@@ -62,6 +62,31 @@ class ClipGradByGlobalAdaGC(GlobalNormClip):
     and the treatment of non-finite gradients are those of
     :class:`paddle_adagc.ClipGradByAdaGC` with ``strict=True``; gamma stays in a
     step that has one.
+
+    Args:
+        lambda_rel: By which the global norm may exceed gamma, > 0.
+        beta: Smoothing coefficient of gamma, in [0, 1).
+        lambda_abs: Global norm allowed in the warm-up, > 0.
+        t_start: Number of warm-up steps, at least 0.
+        nonfinite: As for :class:`paddle_adagc.ClipGradByAdaGC`.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: An argument is out of its range.
+        RuntimeError: In a step, the optimizer has several parameter groups.
+
+    Example:
+        >>> import paddle
+        >>> from paddle_adagc import ClipGradByGlobalAdaGC
+        >>> model = paddle.nn.Linear(4, 2)
+        >>> optimizer = paddle.optimizer.AdamW(
+        ...     parameters=model.parameters(),
+        ...     grad_clip=(clip := ClipGradByGlobalAdaGC()),
+        ... )
+        >>> model(paddle.ones([3, 4])).sum().backward()
+        >>> optimizer.step()
+        >>> list(clip.state_dict()["gamma"])
+        ['global']
     """
 
     lambda_rel = Argument(check_positive)
@@ -114,12 +139,11 @@ class ClipGradByZClip(GlobalNormClip):
 
     .. math::
 
-        \tau = \mu + z_{thres} \sigma / (z / z_{thres}) \text{ if } z >
-        z_{thres}, \text{ else } n; \qquad
-        g \leftarrow g \min(\tau, n_{max}) / n
-
-        \mu \leftarrow \alpha \mu + (1 - \alpha) \tau, \qquad
-        \sigma^2 \leftarrow \alpha \sigma^2 + (1 - \alpha) (\tau - \mu)^2
+        \tau &= \mu + z_{thres} \sigma / (z / z_{thres}) \text{ if } z >
+        z_{thres}, \text{ else } n \\
+        g &\leftarrow g \min(\tau, n_{max}) / n \\
+        \mu &\leftarrow \alpha \mu + (1 - \alpha) \tau \\
+        \sigma^2 &\leftarrow \alpha \sigma^2 + (1 - \alpha) (\tau - \mu)^2
 
     The first ``warmup_steps`` norms give the first :math:`\mu` and
     :math:`\sigma^2` (of the population); meanwhile only :math:`n_{max}` clips.
@@ -136,6 +160,24 @@ class ClipGradByZClip(GlobalNormClip):
         max_grad_norm: :math:`n_{max}`; None: no such bound.
         warmup_steps: At least 1.
         nonfinite: As for :class:`paddle_adagc.ClipGradByAdaGC`.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: An argument is out of its range.
+        RuntimeError: In a step, the optimizer has several parameter groups.
+
+    Example:
+        >>> import paddle
+        >>> from paddle_adagc import ClipGradByZClip
+        >>> model = paddle.nn.Linear(4, 2)
+        >>> optimizer = paddle.optimizer.AdamW(
+        ...     parameters=model.parameters(),
+        ...     grad_clip=(clip := ClipGradByZClip(max_grad_norm=None)),
+        ... )
+        >>> model(paddle.ones([3, 4])).sum().backward()
+        >>> optimizer.step()
+        >>> clip.state_dict()["count"]["global"].item()
+        1.0
     """
 
     alpha = Argument(check_decay)
@@ -349,6 +391,24 @@ class ClipGradByTensorWiseGC(TensorScalingClip):
     Args:
         lambda_abs: :math:`\lambda_{abs}`, greater than 0.
         nonfinite: As for :class:`paddle_adagc.ClipGradByAdaGC`.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: ``lambda_abs`` is not positive.
+
+    Example:
+        >>> import paddle
+        >>> from paddle_adagc import ClipGradByTensorWiseGC
+        >>> model = paddle.nn.Linear(3, 1)  # 3 weights and 1 bias
+        >>> clip = ClipGradByTensorWiseGC(lambda_abs=1.0)
+        >>> clip.bind(model)
+        >>> optimizer = paddle.optimizer.AdamW(
+        ...     parameters=model.parameters(), grad_clip=clip
+        ... )
+        >>> model(paddle.ones([2, 3])).sum().backward()
+        >>> optimizer.step()
+        >>> clip.metrics()["tensors"]["weight"]["threshold"]
+        0.75
     """
 
     lambda_abs = Argument(check_positive, is_fixed=True)

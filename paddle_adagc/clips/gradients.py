@@ -29,7 +29,7 @@ from paddle_adagc.parallel.reduce import Reducer
 class GradientList:
     """The gradients of one call, each with the first backend that can take it.
 
-    ``segments`` are the units in them, with a slot each; None: each is one.
+    ``segments`` are the units in them; None: each gradient is one unit.
     ``descriptors`` are of dense gradients that a ``PairReader`` has read.
     """
 
@@ -41,7 +41,7 @@ class GradientList:
     ) -> None:
         self._gradients = gradients
         self._segments = segments
-        self._size = segments.num_slots if segments else len(gradients)
+        self._size = segments.num_entries if segments else len(gradients)
         self._has_rows = descriptors is None and any(
             gradient is not None and gradient.is_selected_rows()
             for gradient in gradients
@@ -52,7 +52,7 @@ class GradientList:
         """The CUDA kernels have some of the gradients."""
 
         for part in self._parts if descriptors is not None else ():
-            part.is_told = True
+            part.is_marked = True
 
     def squared_norms(self) -> Tensor:
         """Squared L2 norm of every gradient, float32 ``[num_tensors]``.

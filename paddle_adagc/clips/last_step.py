@@ -41,6 +41,7 @@ class Rows:
     ``_OF_TOTALS`` names, each ``[num_rows]``."""
 
     def choose(self, chosen: np.ndarray) -> Rows:
+        """Return the rows where ``chosen``, bool ``[num_rows]``, is True."""
         return Rows(
             [key for key, c in zip(self.keys, chosen, strict=True) if c],
             {name: column[chosen] for name, column in self.columns.items()},
@@ -48,6 +49,7 @@ class Rows:
 
     @classmethod
     def join(cls, parts: Sequence[Rows]) -> Rows:
+        """Return the rows of all parts, one part after the other."""
         return cls(
             [key for part in parts for key in part.keys],
             {

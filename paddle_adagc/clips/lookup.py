@@ -28,7 +28,7 @@ LeavesOut = Callable[[str], bool]
 
 
 class Found(NamedTuple):
-    """What a call of a clip is to clip."""
+    """The gradients that one call of a clip has to clip."""
 
     pairs: list[tuple[Tensor, Tensor]]  # this rank's parts
     indexes: list[int]  # first index of each one's parameter

@@ -36,6 +36,20 @@ class MeasuredClip(ClipGradBase):
         clip: Clip to call; the optimizer gets its result.
         is_due: Called at every step: is this one measured? It has to answer
             the same on all ranks. Default: every step is.
+
+    Example:
+        >>> import paddle
+        >>> from paddle_adagc.clips.measured import MeasuredClip
+        >>> model = paddle.nn.Linear(4, 2)
+        >>> clip = MeasuredClip(paddle.nn.ClipGradByGlobalNorm(1.0))
+        >>> clip.bind(model)
+        >>> optimizer = paddle.optimizer.AdamW(
+        ...     3e-4, parameters=model.parameters(), grad_clip=clip
+        ... )
+        >>> model(paddle.ones([3, 4])).sum().backward()
+        >>> optimizer.step()
+        >>> round(clip.summary()["clipped_grad_norm"], 3)
+        1.0
     """
 
     def __init__(
@@ -57,7 +71,12 @@ class MeasuredClip(ClipGradBase):
     def bind(
         self, model: paddle.nn.Layer, units: Declared | None = None
     ) -> None:
-        """See :meth:`TensorScalingClip.bind`; before fleet wraps anything."""
+        """Name the tensors as the model does; before fleet wraps anything.
+
+        Args:
+            model: Holds all parameters of the optimizer.
+            units: As for :meth:`TensorScalingClip.bind`.
+        """
         self._before.bind(model, units)
         self._after.bind(model, units)
 
@@ -74,9 +93,15 @@ class MeasuredClip(ClipGradBase):
     def summary(self, *, tensors: bool = False) -> dict[str, Any]:
         """Return the last step as :meth:`TensorScalingClip.summary` does.
 
-        Without ``step``; empty if the last step was not measured.
-        ``nonfinite_total`` is about the measured steps. In a distributed run
-        every rank has to call it, and gets the same: one gather.
+        In a distributed run every rank has to call it, and gets the same: one
+        gather.
+
+        Args:
+            tensors: Add the numbers of each tensor.
+
+        Returns:
+            The numbers without ``step``; empty if the last step was not
+            measured. ``nonfinite_total`` is about the measured steps.
         """
         if not self._is_fresh:
             return {}

@@ -33,7 +33,7 @@ class Memory:
     quantities: Sequence[Quantity] = ()  # what the rule carries
     vectors: State = dataclasses.field(default_factory=dict)
     num_nonfinite: Tensor = dataclasses.field(default_factory=_no_counts)
-    """In how many steps each tensor's gradient held Inf or NaN, int32."""
+    """In how many steps each tensor's gradient had Inf or NaN, int32."""
 
     start: int = 0  # number of steps made when the warm-up began
 

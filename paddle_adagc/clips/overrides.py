@@ -24,7 +24,7 @@ _OF_TENSORS = {"lambda_rel": check_positive, "beta": check_decay}
 
 
 class Overrides:
-    """Which tensors have values of their own, and which are not clipped."""
+    """Which tensors have other values, and which are not clipped."""
 
     def __init__(self, overrides: Mapping[str, Any]) -> None:
         if not isinstance(overrides, Mapping):
@@ -73,7 +73,7 @@ class Overrides:
     def refuse_unused(
         self, keys: Sequence[str], any_rank: Callable[[bool], bool] = bool
     ) -> None:
-        """Refuse a pattern of no tensor, nor of one that was asked about.
+        """Refuse a pattern that matches no tensor, of these and those before.
 
         ``any_rank`` tells whether a flag is set on any rank.
         """

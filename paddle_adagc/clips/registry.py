@@ -68,6 +68,9 @@ def make_clip(name: str | None = None, **values: Any) -> ClipGradBase:
             path of another clip: ``"my_package.my_clips:MyClip"``.
         **values: Arguments of the clip.
 
+    Returns:
+        A new clip, to give to an optimizer as ``grad_clip``.
+
     Raises:
         ImportError: There is no such module.
         TypeError: A value has the wrong type.

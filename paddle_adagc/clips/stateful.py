@@ -155,8 +155,8 @@ class StatefulClip(ClipGradBase):
             model: Holds all parameters of the optimizer. Wrappers such as
                 ``paddle.DataParallel`` are looked through.
             units: Which parameters hold several of the paper's tensors, each of
-                which then has a norm and a gamma of its own: pattern of a key
-                -> :class:`paddle_adagc.parallel.units.Units`, a dict of its
+                which then has its own norm and gamma: pattern of a key ->
+                :class:`paddle_adagc.parallel.units.Units`, a dict of its
                 fields, or ``"experts"`` (along axis 0); or a function of key
                 and parameter that returns one of these, or None. An attribute
                 ``adagc_units`` of the parameter says the same. Experts with
@@ -205,11 +205,12 @@ class StatefulClip(ClipGradBase):
 
         Returns:
             ``step`` (int, optimizer steps made); for each quantity that the
-            rule keeps, such as ``gamma``, a dict of tensor key -> float32
+            rule carries, such as ``gamma``, a dict of tensor key -> float32
             tensor of shape ``[]``; ``config`` (the constructor's arguments);
             after :meth:`restart_warmup` its step, ``warmup_start``. Under
             sharding by owner (V1, stage 2) it is about this rank's tensors
-            alone, and names the others as ``missing``.
+            alone, and names the others as ``missing``. ``units``, where there
+            are some: key of their parameter -> their keys.
         """
         state, topology = self._state(), self._ranks.topology()
         is_by_owner = topology.sharding.size > 1 and (
@@ -228,8 +229,11 @@ class StatefulClip(ClipGradBase):
         """State of the whole model, which any parallel layout can load.
 
         In a distributed run every rank has to call it; one of them saves. A
-        warning names tensors whose gradients held Inf or NaN on some of the
-        ranks with copies of them alone.
+        warning names tensors whose gradients had Inf or NaN on only some of
+        the ranks with copies of them.
+
+        Returns:
+            The dict of :meth:`state_dict`, of all ranks' tensors.
 
         Raises:
             RuntimeError: Ranks disagree about a number that they all follow.
@@ -260,8 +264,9 @@ class StatefulClip(ClipGradBase):
     ) -> None:
         """Load a state; a refused one leaves the clip as it was.
 
-        The clip keeps its own arguments, and a warning names those that differ
-        in the state.
+        The arguments of this clip stay; a warning names those that differ in
+        the state. Units of the state become one tensor where this clip has
+        none: their norms add in squares, and the log names it.
 
         Args:
             state: From :meth:`state_dict`; numbers may be tensors, arrays or
@@ -296,6 +301,7 @@ class StatefulClip(ClipGradBase):
         values = loaded.values
         if any(not q.is_global for q in quantities):
             may_differ = new_tensors == "start"
+            loaded = loaded.with_whole_tensors(self._tensors.keys, quantities)
             memory = memory.reordered(
                 self._tensors.adopt(loaded.keys, may_differ)
             )
@@ -341,8 +347,11 @@ class StatefulClip(ClipGradBase):
     def full_metrics(self) -> dict[str, Any]:
         """Return :meth:`metrics` of the whole model, each tensor once.
 
-        Tensors without a gradient, or with a zero gradient, are left out. In a
-        distributed run every rank has to call it, and all get the same numbers.
+        In a distributed run every rank has to call it.
+
+        Returns:
+            The dict of :meth:`metrics`, the same on all ranks. Tensors without
+            a gradient, or with a zero gradient, are left out.
         """
         rows = self._rows_of_all_ranks()
         return self._numbers(rows, rows.columns["norm"] != 0)
@@ -352,9 +361,9 @@ class StatefulClip(ClipGradBase):
 
         In a distributed run every rank has to call it, and all get the same
         numbers: one gather of a few numbers per tensor, and one all-reduce of a
-        number. Under fleet a warning names tensors whose gradients held Inf or
-        NaN, since the last summary, on some of the ranks with copies of them
-        alone; without fleet only :meth:`full_state_dict` compares the copies.
+        number. Under fleet a warning names tensors whose gradients had Inf or
+        NaN, since the last summary, on only some of the ranks with copies of
+        them; without fleet only :meth:`full_state_dict` compares the copies.
         A warning names, once, tensors with Inf or NaN in each of the last 10
         steps or more.
 
@@ -362,19 +371,24 @@ class StatefulClip(ClipGradBase):
             tensors: Add ``tensors`` as in :meth:`metrics`.
 
         Returns:
-            ``step`` (its index, -1 before the first), ``global_grad_norm`` and
-            ``clipped_grad_norm`` (L2 norms over all finite tensors before and
-            after the clip), ``num_tensors`` (with a gradient that is not zero),
-            ``clipped_fraction`` (share of those with a finite norm that have
-            ``h < 1``),
-            ``clipped_norm_fraction`` (share of the global norm that was
-            clipped), ``h_min``, ``h_p10`` and ``h_median``, ``lowest_h`` (keys
-            of the most clipped tensors -> h; empty if all tensors have the same
-            h), ``nonfinite`` (number of tensors with Inf or NaN),
-            ``nonfinite_total`` (their sum over the steps of this process in
-            which the optimizer changed the weights), ``stuck``
-            (keys of tensors with ``h`` below 0.01 in every summary of the last
-            200 steps or more, of which a warning tells).
+            The numbers by name:
+
+            - ``step``: its index, -1 before the first.
+            - ``global_grad_norm``, ``clipped_grad_norm``: L2 norms over all
+              finite tensors, before and after the clip.
+            - ``num_tensors``: with a gradient that is not zero.
+            - ``clipped_fraction``: share of those with a finite norm that have
+              ``h < 1``.
+            - ``clipped_norm_fraction``: share of the global norm that was
+              clipped.
+            - ``h_min``, ``h_p10``, ``h_median``: of all tensors.
+            - ``lowest_h``: keys of the most clipped tensors -> h; empty if all
+              tensors have the same h.
+            - ``nonfinite``: number of tensors with Inf or NaN.
+            - ``nonfinite_total``: their sum over the steps of this process in
+              which the optimizer changed the weights.
+            - ``stuck``: keys of tensors with ``h`` below 0.01 in every summary
+              of the last 200 steps or more; a warning names them.
         """
         rows, step = self._rows_of_all_ranks(), self.num_steps - 1
         stuck = self._reports.find_stuck(step, rows)
@@ -411,10 +425,17 @@ class StatefulClip(ClipGradBase):
         """Return the state; it shares the device's vectors."""
         memory, keys = self._known(), self._tensors.keys
         values = memory.values()
+        units = self._tensors.keys_of_units
         if not any(vector.ndim for vector in values.values()):
-            keys = []
-        config, start = self.arguments(), memory.start
-        return ClipState(self.num_steps, config, tuple(keys), values, start)
+            keys, units = [], {}
+        return ClipState(
+            self.num_steps,
+            self.arguments(),
+            tuple(keys),
+            values,
+            memory.start,
+            units=units,
+        )
 
     def _resume_at(self, num_steps: int) -> None:
         self._steps = self._steps.resumed_at(num_steps)

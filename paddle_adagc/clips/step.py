@@ -51,19 +51,32 @@ class Step:
     index: int
     """Counts optimizer steps from 0, or from ``restart_warmup()``."""
 
-    squared_norm: Tensor  # of each gradient, float32 [num_tensors]
+    squared_norm: Tensor
+    """Squared L2 norm of each gradient, float32 ``[num_tensors]``."""
+
     state: State
     """Quantity -> its vector; start values for new tensors."""
 
     reducer: Reducer
     """Sums and gathers over ranks, for a rule that needs other tensors."""
 
-    present: Sequence[int]  # indexes of the tensors with a gradient
-    begins: bool  # this is the first call of an optimizer step
+    present: Sequence[int]
+    """Indexes of the tensors with a gradient."""
+
+    begins: bool
+    """Whether this is the first call of an optimizer step."""
+
     tensors: Tensors
-    num_nonfinite: Tensor  # int32 [num_tensors], before this step
+    """Names, sizes and layout of the tensors."""
+
+    num_nonfinite: Tensor
+    """Earlier steps with Inf or NaN, int32 ``[num_tensors]``."""
+
     nonfinite: str
-    is_on_gpu: bool  # the CUDA kernels have some of the gradients
+    """The clip's argument."""
+
+    is_on_gpu: bool
+    """Whether the CUDA kernels have some of the gradients."""
 
     @functools.cached_property
     def norm(self) -> Tensor:
@@ -89,6 +102,14 @@ class Step:
         """Apply Algorithm 1 lines 13 and 15 to the quantity ``gamma``.
 
         On an NVIDIA GPU by one kernel, if all tensors share the arguments.
+
+        Args:
+            lambda_rel: By which a norm may exceed its gamma: a number, or
+                float64 ``[num_tensors]``.
+            beta: Smoothing coefficient of gamma, of the same form.
+
+        Returns:
+            ``h`` and the new ``gamma``.
         """
         gamma = self.state["gamma"]
         is_known = isinstance(lambda_rel, float) and isinstance(beta, float)
@@ -117,6 +138,13 @@ class Step:
 
         Nothing here waits for the device, unless the environment sets
         :data:`VALUES` to 1: the values of ``h`` are then checked, too.
+
+        Args:
+            decision: What a rule returned.
+            quantities: What the rule announced by ``keep()``.
+
+        Raises:
+            ValueError: A vector is missing, unknown or of another shape.
         """
         h, state, by_kernel = decision
         size = self.squared_norm.shape[0]

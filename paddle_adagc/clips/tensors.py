@@ -42,6 +42,9 @@ class Tensors:
         """Knows parameters whose indexes are found."""
 
         self.observed: set[int] = set()  # tensors that had a gradient
+        self.keys_of_units: dict[str, list[str]] = {}
+        """Key of a parameter that holds units -> their keys."""
+
         self._index_of_key: dict[str, int] = {}
         self._key_of_name: dict[str, str] = {}  # of a model's parameters
         self._index_of_name: dict[str, int] = {}  # of observed parameters
@@ -102,6 +105,11 @@ class Tensors:
             _check_same(self.keys, keys, what, True, has_units)
         self.layout, self.units, self.is_bound = tuple(tensors), units, True
         self.cuts = UnitCuts(units, tensors) if units else None
+        self.keys_of_units = {
+            tensor.key: [unit.key for unit in tensor.units]
+            for tensor in layout.values()
+            if tensor.units
+        }
         self._key_of_name, self._is_of_unknown_model = key_of_name, False
         self._may_differ = False
         return self._name(keys)

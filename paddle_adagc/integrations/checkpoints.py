@@ -44,8 +44,8 @@ _LOOPS = ("_inner_training_loop", "train")
 def resumed_from(args: Any, state: Any) -> str | None:
     """Return the checkpoint that the calling Trainer has loaded, if any.
 
-    Its training loop knows it, which the callers are searched for; a callback
-    is told only the step.
+    A callback receives only the step. The training loop knows the checkpoint,
+    so this looks for that loop among the callers.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
@@ -162,7 +162,15 @@ def load_clip(
     missing = [answer for answer in found if answer is not None]
     if states:
         _check_origin(states[0], wanted, checkpoint)
-        clip.set_state_dict(states[0], new_tensors=new_tensors)
+        try:
+            clip.set_state_dict(states[0], new_tensors=new_tensors)
+        except ValueError as error:
+            text = str(error)
+            if _is_of_command():
+                text = text.replace(
+                    "new_tensors='start'", "--new-tensors start"
+                )
+            raise ValueError(f"{STATE_FILE} in {checkpoint}: {text}") from error
     elif missing and missing_state == "raise":
         raise FileNotFoundError(
             f"{missing[0]} To switch a run to this clip, which then starts "
@@ -172,8 +180,13 @@ def load_clip(
 
 def how_to_start() -> str:
     """Say how one lets a clip start its warm-up at a checkpoint."""
-    is_command = "PADDLE_ADAGC_RUN" in os.environ
-    return "--missing-state start" if is_command else "missing_state='start'"
+    return (
+        "--missing-state start" if _is_of_command() else "missing_state='start'"
+    )
+
+
+def _is_of_command() -> bool:
+    return "PADDLE_ADAGC_RUN" in os.environ
 
 
 def _read(checkpoint: Path, wanted: dict[str, Any] | None) -> dict[str, Any]:

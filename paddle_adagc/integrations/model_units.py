@@ -92,7 +92,7 @@ class ModelUnits:
         if not isinstance(found, Units):
             found = self._classes.get(parameter.name) or found
         if isinstance(found, Units):
-            if found.experts and found.parts and self._interleaves:
+            if found.experts and found.are_parts and self._interleaves:
                 return Units(experts=True, key=found.key)
             return found
         module = key.rpartition(".")[0] or key
@@ -121,8 +121,8 @@ def describe_tensors(model: paddle.nn.Layer) -> str:
         if units:
             key = _NUMBER.sub("N", keys.get(parameter.name, parameter.name))
             parts[key] = parts.get(key, 0) + len(units)
-    held = "".join(f"; {n} units in {key}" for key, n in parts.items())
-    return f"{num_tensors} tensors in {num_parameters} parameters{held}"
+    listed = "".join(f"; {n} units in {key}" for key, n in parts.items())
+    return f"{num_tensors} tensors in {num_parameters} parameters{listed}"
 
 
 def _slices_of(model: paddle.nn.Layer) -> dict[str, Slices]:
@@ -192,7 +192,8 @@ def _of_slices(
 
 
 def _repeated(widths: dict[str, int], size: int) -> Units:
-    return Units(parts=widths, repeats=size > sum(widths.values()))
+    repeats = size > sum(widths.values())
+    return Units(widths=widths) if repeats else Units(parts=widths)
 
 
 def _of_groups(key: str, parameter: Tensor) -> Units | str:

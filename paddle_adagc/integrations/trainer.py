@@ -78,6 +78,26 @@ class ClippingMixin(Trainer):
         units: See :meth:`TensorScalingClip.bind`. By default they are those
             that the model names itself (:class:`.ModelUnits`).
         **kwargs: Arguments of the Trainer; ``model`` as built, not wrapped.
+
+    Raises:
+        TypeError: ``clip`` is no clip, or the Trainer's class stands first.
+        ValueError: ``missing_state`` is unknown; at a resume, the clip's state
+            does not fit.
+        FileNotFoundError: At a resume, the checkpoint holds no clip's state.
+
+    Example:
+        >>> from paddlenlp.trainer import Trainer
+        >>> from paddle_adagc import ClipGradByAdaGC
+        >>> from paddle_adagc.integrations.paddlenlp import ClippingMixin
+        >>> class ClippingTrainer(ClippingMixin, Trainer):
+        ...     pass
+        >>> trainer = ClippingTrainer(
+        ...     clip=ClipGradByAdaGC(),
+        ...     model=model,
+        ...     args=args,
+        ...     train_dataset=train_dataset,
+        ... )
+        >>> _ = trainer.train()
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -255,8 +275,29 @@ class ClippingCallback(_Callback):
     last file and the clip's leaves a checkpoint without the clip's. The
     Trainer reports a log before this callback can add to it, so VisualDL and
     TensorBoard show the clip's numbers as a separate run, ``clip`` in
-    ``args.logging_dir``, and Weights & Biases in the Trainer's run. The
-    arguments are those of the mixin.
+    ``args.logging_dir``, and Weights & Biases in the Trainer's run.
+
+    Args:
+        clip: As for the mixin.
+        missing_state: As for the mixin.
+        units: As for the mixin.
+        new_tensors: As for the mixin.
+
+    Raises:
+        TypeError, ValueError, FileNotFoundError: As for the mixin.
+
+    Example:
+        >>> from paddlenlp.trainer import Trainer
+        >>> from paddle_adagc import ClipGradByAdaGC
+        >>> from paddle_adagc.integrations.paddlenlp import ClippingCallback
+        >>> callback = ClippingCallback(ClipGradByAdaGC())
+        >>> trainer = Trainer(
+        ...     model=model,
+        ...     args=args,
+        ...     train_dataset=train_dataset,
+        ...     callbacks=[callback],
+        ... )
+        >>> _ = trainer.train()
     """
 
     def __init__(
@@ -273,7 +314,7 @@ class ClippingCallback(_Callback):
         self._reporters: list[Any] = []
 
     def on_init_end(self, args: Any, *others: Any, **kwargs: Any) -> None:
-        """Keep the Trainer from making a clip of its own."""
+        """Keep the Trainer from making another clip."""
         take_over_clipping(args, self.clip)
 
     def on_train_begin(

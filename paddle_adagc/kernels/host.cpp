@@ -73,9 +73,10 @@ struct Descriptor {
 };
 
 // How a segment lies in its tensor, as host.py says: runs of `run` values, each
-// `stride` values after the one before; -1: all values lie together. Segments of one slot are neighbours.
+// `stride` values after the one before; -1: all values lie together.
+// Segments of one entry are neighbours.
 struct Runs {
-  int64_t slot;
+  int64_t entry;
   int64_t tensor;
   int64_t run;
   int64_t stride;
@@ -185,8 +186,8 @@ bool fetch(const Python& python, void* pairs, int64_t start, int64_t count,
   }
   for (int64_t i = 0; i < count; ++i) {
     if (out[i].gradient == python.none) continue;
-    const char* held = static_cast<const char* const*>(out[i].gradient)[2];
-    for (int line = 0; line < 6; ++line) __builtin_prefetch(held + 64 * line);
+    const char* inner = static_cast<const char* const*>(out[i].gradient)[2];
+    for (int line = 0; line < 6; ++line) __builtin_prefetch(inner + 64 * line);
   }
   return true;
 }
@@ -204,12 +205,12 @@ extern "C" {
 // One pass over pairs of known parameter and gradient, in any order; without
 // pairs of None or of need_clip=False. Of pair i, index[i] says which parameter
 // it has (-1: left out). Its gradient and descriptor go to `where` of that,
-// below length; elsewhere is no tensor. A gradient on a device of type `told` is
+// below length; elsewhere is no tensor. A gradient on a device of type `mark` is
 // marked as written to. Gives the number of pairs read: fewer than count at one
 // that is no such pair.
 int64_t adagc_read_pairs(const Python* python, void* pairs, int64_t count,
                          void* const* known, const int64_t* where,
-                         int64_t num_known, int64_t told, int64_t* index,
+                         int64_t num_known, int64_t mark, int64_t* index,
                          void* gradients, int64_t length, Descriptor* out) {
   std::fill(out, out + length, Descriptor{nullptr, 0, -1, 0});
   Pair block[kBlock];
@@ -239,7 +240,7 @@ int64_t adagc_read_pairs(const Python* python, void* pairs, int64_t count,
         python->exchange(gradient, &tensor) != 0)
       return stop();
     out[target] = descriptor_of(tensor);
-    if (out[target].device >> 8 == told) {
+    if (out[target].device >> 8 == mark) {
       void* done = python->call(python->bump, gradient, nullptr);
       if (!is_object(*python, done, python->none)) return stop();
     }
@@ -250,16 +251,16 @@ int64_t adagc_read_pairs(const Python* python, void* pairs, int64_t count,
   return count;
 }
 
-// out[slot] = squared L2 norm of the slot's segments. runs may be null: then
-// segment i is the whole tensor i, in slot i.
+// out[entry] = squared L2 norm of the entry's segments. runs may be null: then
+// segment i is the whole tensor i, in entry i.
 WIDEST void adagc_squared_norms(const Descriptor* segments, int64_t count,
                                 const Runs* runs, float* out,
-                                int64_t num_slots) {
-  std::fill(out, out + num_slots, 0.0f);
+                                int64_t num_entries) {
+  std::fill(out, out + num_entries, 0.0f);
   double sum = 0.0;
   for (int64_t i = 0; i < count; ++i) {
     const Descriptor& t = segments[i];
-    const int64_t slot = runs == nullptr ? i : runs[i].slot;
+    const int64_t entry = runs == nullptr ? i : runs[i].entry;
     if (t.size != 0) {
       switch (t.dtype) {  // the codes of host.py
         case 0: sum += sum_of_runs<float>(t, runs, i); break;
@@ -267,29 +268,29 @@ WIDEST void adagc_squared_norms(const Descriptor* segments, int64_t count,
         case 2: sum += sum_of_runs<Bfloat16>(t, runs, i); break;
         case 3: sum += sum_of_runs<Float16>(t, runs, i); break;
       }
-      out[slot] = static_cast<float>(sum);
+      out[entry] = static_cast<float>(sum);
     }
-    if (runs == nullptr || i + 1 == count || runs[i + 1].slot != slot) sum = 0.0;
+    if (runs == nullptr || i + 1 == count || runs[i + 1].entry != entry) sum = 0.0;
   }
 }
 
-// A segment is multiplied by h[slot], and rounded once; set to 0 where
-// discard[slot]. One with h[slot] == 1 is not touched. discard may be null, and
+// A segment is multiplied by h[entry], and rounded once; set to 0 where
+// discard[entry]. One with h[entry] == 1 is not touched. discard may be null, and
 // runs as above. changed[tensor], false before, says what was written to.
 WIDEST void adagc_scale(const Descriptor* segments, int64_t count,
                         const Runs* runs, const float* h, const bool* discard,
                         bool* changed) {
   for (int64_t i = 0; i < count; ++i) {
     const Descriptor& t = segments[i];
-    const int64_t slot = runs == nullptr ? i : runs[i].slot;
-    const bool is_discarded = discard != nullptr && discard[slot];
-    if (t.size == 0 || (h[slot] == 1.0f && !is_discarded)) continue;
+    const int64_t entry = runs == nullptr ? i : runs[i].entry;
+    const bool is_discarded = discard != nullptr && discard[entry];
+    if (t.size == 0 || (h[entry] == 1.0f && !is_discarded)) continue;
     changed[runs == nullptr ? i : runs[i].tensor] = true;
     switch (t.dtype) {
-      case 0: scale_runs<float>(t, runs, i, h[slot], is_discarded); break;
-      case 1: scale_runs<double>(t, runs, i, h[slot], is_discarded); break;
-      case 2: scale_runs<Bfloat16>(t, runs, i, h[slot], is_discarded); break;
-      case 3: scale_runs<Float16>(t, runs, i, h[slot], is_discarded); break;
+      case 0: scale_runs<float>(t, runs, i, h[entry], is_discarded); break;
+      case 1: scale_runs<double>(t, runs, i, h[entry], is_discarded); break;
+      case 2: scale_runs<Bfloat16>(t, runs, i, h[entry], is_discarded); break;
+      case 3: scale_runs<Float16>(t, runs, i, h[entry], is_discarded); break;
     }
   }
 }

@@ -184,7 +184,7 @@ NO_TENSOR = np.array((0, 0, -1, 0), DESCRIPTOR)
 """Descriptors of no tensor."""
 
 RUNS = np.dtype(
-    [(name, np.int64) for name in ("slot", "tensor", "run", "stride")]
+    [(name, np.int64) for name in ("entry", "tensor", "run", "stride")]
 )
 """How a segment lies in its tensor: ``run`` values lie together, and each run
 begins ``stride`` values after the one before. As in ``host.cpp``."""
@@ -196,14 +196,14 @@ _ITEM_SIZES = np.array([4, 8, 2, 2, 0])  # by dtype; the last: none
 class Segments:
     """The parts of a list of tensors that have a norm each.
 
-    Segments of one slot are neighbours; their squared norms are added up. The
-    arrays are ``[num_segments]``.
+    Segments with the same entry are neighbours; their squared norms are added
+    up. The arrays are ``[num_segments]``.
     """
 
     start: np.ndarray  # int64: first value, in the tensor's memory
     size: np.ndarray  # int64: number of values; -1: all, in one run
     runs: np.ndarray  # RUNS
-    num_slots: int  # length of the vectors of norms and of factors
+    num_entries: int  # length of the vectors of norms and of factors
 
     def describe(self, tensors: np.ndarray) -> np.ndarray:
         """Descriptors of the segments, from those of their tensors."""
@@ -239,11 +239,11 @@ def describe(tensors: Sequence[Tensor | None]) -> np.ndarray:
 class TensorList(abc.ABC):
     """A list of tensors, with gaps, or of their segments, for one backend.
 
-    Each segment has a slot in the vectors of norms and factors; without
+    Each segment has an entry in the vectors of norms and factors; without
     segments each tensor has one.
     """
 
-    is_told = False
+    is_marked = False
     """Paddle knows already that the tensors on a GPU are written to."""
 
     def __init__(
@@ -252,12 +252,12 @@ class TensorList(abc.ABC):
         descriptors: np.ndarray,
         segments: Segments | None = None,
     ) -> None:
-        self.tensors = tensors  # held so that the addresses stay theirs
+        self.tensors = tensors  # so that they live as long as their addresses
         self.segments = segments
-        self.num_slots = len(tensors)
+        self.num_entries = len(tensors)
         if segments is not None:
             descriptors = segments.describe(descriptors)
-            self.num_slots = segments.num_slots
+            self.num_entries = segments.num_entries
         self.descriptors = np.ascontiguousarray(descriptors)
 
     @staticmethod
@@ -267,7 +267,7 @@ class TensorList(abc.ABC):
 
     @abc.abstractmethod
     def squared_norms(self) -> Tensor:
-        """float32 ``[num_slots]``; 0 at a gap."""
+        """float32 ``[num_entries]``; 0 at a gap."""
 
     @abc.abstractmethod
     def scale_(self, h: Tensor, discard: Tensor | None) -> None:
@@ -279,6 +279,7 @@ class HostTensors(TensorList):
 
     @staticmethod
     def can_take(descriptors: np.ndarray) -> np.ndarray:
+        """Dense tensors in host memory, where the C++ loops were compiled."""
         # On another device results would not lie in host memory.
         is_usable = paddle.device.get_device() == "cpu" and load_library()
         is_usable = is_usable and not _IS_LEFT
@@ -286,11 +287,13 @@ class HostTensors(TensorList):
         return (descriptors["dtype"] >= 0) & is_here & bool(is_usable)
 
     def squared_norms(self) -> Tensor:
-        out = paddle.empty([self.num_slots], dtype="float32")
-        self._call("adagc_squared_norms", out.data_ptr(), self.num_slots)
+        """float32 ``[num_entries]``, by the C++ loops; 0 at a gap."""
+        out = paddle.empty([self.num_entries], dtype="float32")
+        self._call("adagc_squared_norms", out.data_ptr(), self.num_entries)
         return out
 
     def scale_(self, h: Tensor, discard: Tensor | None) -> None:
+        """Multiply by ``h``, or set to 0 where ``discard``; skip ``h`` of 1."""
         h = h.contiguous()
         changed = np.zeros(len(self.tensors), bool)
         flags = None if discard is None else discard.data_ptr()

@@ -40,7 +40,7 @@ class OperatorTensors(TensorList):
         self._views = tensors
         if segments is not None:
             self._views = self._view(segments)
-            self._slots = paddle.to_tensor(segments.runs["slot"])
+            self._entries = paddle.to_tensor(segments.runs["entry"])
             self._members = paddle.to_tensor(_members(segments))
 
     def _view(self, segments: Segments) -> list[Tensor | None]:
@@ -68,9 +68,11 @@ class OperatorTensors(TensorList):
 
     @staticmethod
     def can_take(descriptors: np.ndarray) -> np.ndarray:
+        """Every tensor."""
         return np.ones(len(descriptors), bool)
 
     def squared_norms(self) -> Tensor:
+        """float32 ``[num_entries]``; 0 at a gap."""
         zero = paddle.zeros([1], "float32")
         norms = [zero if t is None else _squared_norm(t) for t in self._views]
         if self.segments is None:
@@ -78,6 +80,7 @@ class OperatorTensors(TensorList):
         return _C_ops.concat([*norms, zero], 0)[self._members].sum(1)
 
     def scale_(self, h: Tensor, discard: Tensor | None) -> None:
+        """Multiply in place by ``h``, or set to 0 where ``discard``."""
         self._change(_scale_, h, 1)
         if discard is not None:
             self._change(_zero_where_, discard, 0)
@@ -89,7 +92,7 @@ class OperatorTensors(TensorList):
     ) -> None:
         """Change the tensors, but those known to have ``idle`` in ``by``."""
         if self.segments is not None:
-            by = paddle.gather(by, self._slots)
+            by = paddle.gather(by, self._entries)
         count = len(self._views)
         is_changed = np.ones(count, bool)
         if is_in_host_memory(by):
@@ -101,14 +104,14 @@ class OperatorTensors(TensorList):
 
 
 def _members(segments: Segments) -> np.ndarray:
-    """Each slot's segments, int64; the number of all stands for none."""
-    slots = segments.runs["slot"]
-    first = np.searchsorted(slots, slots)
-    place = np.arange(len(slots)) - first  # among those of its slot
+    """Segments of each entry, int64; the number of all stands for none."""
+    entries = segments.runs["entry"]
+    first = np.searchsorted(entries, entries)
+    place = np.arange(len(entries)) - first  # among those of its entry
     members = np.full(
-        [segments.num_slots, place.max(initial=0) + 1], len(slots)
+        [segments.num_entries, place.max(initial=0) + 1], len(entries)
     )
-    members[slots, place] = np.arange(len(slots))
+    members[entries, place] = np.arange(len(entries))
     return members
 
 

@@ -60,7 +60,7 @@ class PairReader:
         return type(self), ()
 
     def _know(self, known: dict[int, tuple[weakref.ref[Tensor], int]]) -> None:
-        self._known = known  # by identity: a parameter and its first slot
+        self._known = known  # by identity: a parameter and its first index
         self._indexes = [index for _, index in known.values()]
         self._ids = np.array([*known], np.uint64)
         self._order = np.arange(len(known))
@@ -138,7 +138,7 @@ def _reader() -> Callable[..., int] | None:
         return None
     # That version's dltensor_from_py_object_no_sync.
     exchange = ctypes.c_void_p.from_address(api + 40).value
-    # Python's lock stays held: the function looks into Python's objects.
+    # With Python's lock: the function looks into Python's objects.
     read_pairs = ctypes.PyDLL(library._name).adagc_read_pairs
     pointer, count, thing = ctypes.c_void_p, ctypes.c_int64, ctypes.py_object
     read_pairs.restype = count

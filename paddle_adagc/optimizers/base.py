@@ -1,11 +1,11 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Paddle's side of a decoupled update, Adam's state, and parts of tensors.
+"""The base of optimizers with decoupled weight decay; Adam's state.
 
-Accumulators, float32 master weights, parameter groups and the choice of the
-weights that decay are Paddle's; an optimizer adds its state and its rule. With
-the names of ``paddle.optimizer.AdamW``'s accumulators: an optimizer with no
-other state than Adam's and AdamW load each other's.
+Paddle manages accumulators, float32 master weights, parameter groups and which
+weights decay. An optimizer adds its state and its rule. The accumulators have
+the names of ``paddle.optimizer.AdamW``'s, so AdamW and an optimizer with Adam's
+state can load each other's states.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ class Parts:
         self._ranks, self._split_axis = topology.model, split_axis
 
     def sum(self, values: Tensor, axes: Sequence[int]) -> Tensor:
+        """Sum of the whole tensor along ``axes``."""
         # Paddle takes no axes for all of them.
         total = values.sum(list(axes), keepdim=True) if axes else values
         if self._split_axis in axes:
@@ -66,10 +67,12 @@ class Parts:
         return total
 
     def mean(self, values: Tensor) -> Tensor:
+        """Mean of the whole tensor."""
         num_elements = values.size * self._ranks.size
         return self.sum(values, range(values.ndim)) / num_elements
 
     def max(self, values: Tensor) -> Tensor:
+        """Largest value of the whole tensor."""
         largest = values.max([*range(values.ndim)], keepdim=True)
         if self._split_axis >= 0:
             dist.all_reduce(largest, dist.ReduceOp.MAX, self._ranks.group)
@@ -241,18 +244,18 @@ class DecoupledOptimizer(Optimizer):
                 continue
             self._check_sharding([parameter.name])
             refuse_freed(type(self).__name__, parameter)
-            held = parameter
+            master = parameter
             if parameter.dtype in (paddle.float16, paddle.bfloat16):
                 if not self._multi_precision:
                     raise ValueError(
                         f"{parameter.name} is {parameter.dtype}, which would "
                         "round small updates away: use multi_precision=True"
                     )
-                held = self._create_master_weight(parameter)
+                master = self._create_master_weight(parameter)
             for name, start in self._start(parameter, options).items():
-                dtype = paddle.int64 if isinstance(start, int) else held.dtype
+                dtype = paddle.int64 if isinstance(start, int) else master.dtype
                 shape = None if start is None else [1]
-                self._add_accumulator(name, held, dtype, start or 0.0, shape)
+                self._add_accumulator(name, master, dtype, start or 0.0, shape)
             self._already_create_accumulator.add(parameter.name)
 
     @eager

@@ -26,12 +26,35 @@ class Lion(base.DecoupledOptimizer):
 
     An update has the size of the learning rate whatever the gradient: take a
     smaller one than AdamW's, and a larger weight decay (the authors: 3 to 10
-    times). Works under every kind of sharding. Other arguments:
-    :class:`~paddle_adagc.optimizers.base.DecoupledOptimizer`.
+    times). Works under every kind of sharding.
 
     Args:
+        learning_rate: A number or a scheduler.
         beta1: Share of the moment in the update's direction.
         beta2: Decay of the moment.
+        parameters: Parameters, or groups of them.
+        weight_decay: :math:`\lambda`, not negative.
+        **shared: ``grad_clip``, ``apply_decay_param_fun``, ``multi_precision``
+            and ``name`` of
+            :class:`~paddle_adagc.optimizers.base.DecoupledOptimizer`.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: A hyper-parameter is out of its range.
+
+    Example:
+        >>> import paddle
+        >>> from paddle_adagc import ClipGradByAdaGC
+        >>> from paddle_adagc.optimizers.lion import Lion
+        >>> model = paddle.nn.Linear(4, 2)
+        >>> optimizer = Lion(
+        ...     1e-4,
+        ...     parameters=model.parameters(),
+        ...     weight_decay=0.1,
+        ...     grad_clip=ClipGradByAdaGC(),
+        ... )
+        >>> model(paddle.ones([3, 4])).sum().backward()
+        >>> optimizer.step()
     """
 
     def __init__(

@@ -28,11 +28,24 @@ decoders."""
 
 
 def hidden_matrices(model: paddle.nn.Layer) -> Callable[[str], bool]:
-    """Muon's ``is_matrix_fun`` for the decoder, CLIP, and PaddleNLP's decoders.
+    """Return Muon's ``is_matrix_fun`` for a language model or CLIP.
 
-    It says of a name whether the parameter is the weight of a linear map of a
-    hidden layer: has two axes or holds units, and is no embedding, head or
-    router. The model may be spread over ranks, and wrapped by fleet.
+    Args:
+        model: A decoder of PaddleNLP or of this repository, or CLIP. It may be
+            spread over ranks, and wrapped by fleet.
+
+    Returns:
+        Function of a parameter's name: True for the weight of a linear map of
+        a hidden layer. It has two axes or holds units, and is no embedding,
+        head or router.
+
+    Example:
+        >>> import paddle
+        >>> from paddle_adagc.optimizers.muon import hidden_matrices
+        >>> model = paddle.nn.Linear(4, 2)
+        >>> is_matrix = hidden_matrices(model)
+        >>> is_matrix(model.weight.name), is_matrix(model.bias.name)
+        (True, False)
     """
     layout = read_layout(model)
     matrices = {
@@ -86,10 +99,10 @@ class Muon(base.DecoupledOptimizer):
     Where tensor parallelism splits a matrix, the direction is gathered over its
     group (one all-gather per matrix and step), and each rank keeps its part of
     NS of the whole. Sharding that splits tensors (V2, stage 3) is refused, at
-    the latest in the first step. Other arguments:
-    :class:`~paddle_adagc.optimizers.base.DecoupledOptimizer`.
+    the latest in the first step.
 
     Args:
+        learning_rate: :math:`\eta`, a number or a scheduler.
         momentum: :math:`\mu`.
         nesterov: Look one step of the momentum ahead.
         num_iterations: Newton-Schulz iterations.
@@ -98,16 +111,39 @@ class Muon(base.DecoupledOptimizer):
             ``0.2 * sqrt(max(in, out))``, the size of AdamW's updates
             (Moonlight, arXiv 2502.16982, equation 4), so that AdamW's learning
             rate and weight decay fit both kinds of weights.
-        adamw_beta1, adamw_beta2, adamw_epsilon: Of AdamW.
+        parameters: Parameters, or groups of them.
+        weight_decay: :math:`\lambda`, not negative.
+        adamw_beta1: Decay of AdamW's first moment.
+        adamw_beta2: Decay of AdamW's second moment.
+        adamw_epsilon: Added to the root of AdamW's second moment.
         is_matrix_fun: Whether the parameter of this name is a matrix to
             orthogonalise; the embedding, the head and routers should not be.
             :func:`~paddle_adagc.optimizers.muon.hidden_matrices` makes one
             from a model. None: every parameter with two axes is, and what
             holds units.
+        **shared: ``grad_clip``, ``apply_decay_param_fun``, ``multi_precision``
+            and ``name`` of
+            :class:`~paddle_adagc.optimizers.base.DecoupledOptimizer`.
 
     Raises:
-        ValueError: In the first step, ``is_matrix_fun`` chose a parameter that
-            has not two axes, nor units that have.
+        TypeError: An argument has the wrong type.
+        ValueError: An argument is out of its range. In the first step:
+            ``is_matrix_fun`` chose a parameter that has not two axes, nor
+            units that have.
+
+    Example:
+        >>> import paddle
+        >>> from paddle_adagc import ClipGradByAdaGC
+        >>> from paddle_adagc.optimizers.muon import Muon, hidden_matrices
+        >>> model = paddle.nn.Linear(4, 2)
+        >>> optimizer = Muon(
+        ...     2e-2,
+        ...     parameters=model.parameters(),
+        ...     is_matrix_fun=hidden_matrices(model),
+        ...     grad_clip=ClipGradByAdaGC(),
+        ... )
+        >>> model(paddle.ones([3, 4])).sum().backward()
+        >>> optimizer.step()
     """
 
     _needs_whole_tensors = True

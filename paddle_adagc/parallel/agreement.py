@@ -208,7 +208,14 @@ def merge(
         else value
         for name, value in first.values.items()
     }
-    return dataclasses.replace(first, keys=tuple(table), values=values)
+    units: dict[str, list[str]] = {}
+    for state, _ in parts:  # expert-parallel ranks have other experts
+        for key, of_rank in state.units.items():
+            known_units = units.setdefault(key, [])
+            known_units += [key for key in of_rank if key not in known_units]
+    return dataclasses.replace(
+        first, keys=tuple(table), values=values, units=units
+    )
 
 
 def _check_agreement(

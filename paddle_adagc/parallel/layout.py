@@ -215,7 +215,7 @@ def shuffling_layers(
         for name, layer in unwrap(model).named_sublayers(include_self=True)
         if hasattr(layer, "_weights_layout")
         for leaf, parameter in layer.named_parameters()
-        if as_units(leaf, getattr(parameter, MARK, "experts")).parts
+        if as_units(leaf, getattr(parameter, MARK, "experts")).are_parts
     ]
 
 

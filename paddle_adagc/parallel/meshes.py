@@ -85,7 +85,7 @@ class Meshes:
             self._reducer = None
 
     def split_indexes(self) -> list[int]:
-        """Slots of the gradients of which this rank has a part alone."""
+        """Indexes of the gradients of which this rank has only a part."""
         return [index for index, s in self._spreads.items() if s.groups]
 
     def reducer(self, num_tensors: int) -> Reducer:

@@ -53,7 +53,7 @@ class Topology:
 
     @property
     def has_expert_groups(self) -> bool:
-        """Whether fleet made groups of their own for experts."""
+        """Whether fleet made separate groups for experts."""
         return self.expert.size > 1 or self.moe_sharding.size > 1
 
 

@@ -4,8 +4,8 @@
 
 Frameworks keep all experts of a layer in one parameter ``[experts, in, out]``,
 q, k and v in one ``[in, q + k + v]``, gate and up in one. The paper clips each
-matrix by itself: a unit is such a matrix, and has a norm and a gamma of its own
-(of an ERNIE with L layers and E experts (9 + 3E)L + 3).
+matrix by itself. A unit is such a matrix, with its own norm and gamma: an ERNIE
+with L layers and E experts has (9 + 3E)L + 3.
 
 A unit lies in its parameter as runs of neighbouring values, in row-major order:
 expert e is one run, a range of columns one run per row. A slice of sharding V2
@@ -38,7 +38,8 @@ class Piece(NamedTuple):
     stride: int = 0  # from one run to the next
 
     @property
-    def size(self) -> int:  # number of values
+    def size(self) -> int:
+        """Number of values."""
         return self.run * self.num_runs
 
 
@@ -98,21 +99,32 @@ class Units:
     Raises:
         TypeError: A field of a wrong type.
         ValueError: It has neither experts nor parts, or two parts of one name.
+
+    Example:
+        Gate and up of two experts in one parameter ``[2, 4, 6]``:
+
+        >>> from paddle_adagc.parallel.units import Units
+        >>> units = Units(experts=True, parts=["gate", "up"])
+        >>> gate, *_ = found = units.of("mlp.experts.weight1", [2, 4, 6])
+        >>> gate.key, gate.shape, len(found)
+        ('mlp.experts.0.gate.weight1', (4, 3), 4)
     """
 
     experts: bool = False
     """Axis 0 counts experts."""
 
     parts: Mapping[str, int | str] | Sequence[str] = ()
-    """Neighbours along ``axis``, by name: their shares, or names of equal
-    parts. A share is a number, or the name of one in the model's config."""
+    """Neighbours along ``axis``, by name: names of equal parts, or the share of
+    the axis that each has. A share is a number, or the name of one in the
+    model's config."""
 
     axis: int = -1
     """Axis of the parts, of one expert if there are experts."""
 
-    repeats: bool = False
-    """The shares are widths, and the parts follow each other until the axis is
-    full: q, k and v of one group of heads, then those of the next."""
+    widths: Mapping[str, int | str] = dataclasses.field(default_factory=dict)
+    """In place of ``parts``: how wide each is along the axis. They follow each
+    other until it is full: q, k and v of one group of heads, then those of the
+    next."""
 
     key: str | None = None
     """What takes the place of the last two names of the parameter's key, with
@@ -121,23 +133,25 @@ class Units:
     ``module.{expert}.{part}.weight``."""
 
     def __post_init__(self) -> None:
-        parts = self.parts
+        parts, widths = self.parts, self.widths
         if isinstance(parts, str) or not isinstance(parts, (Mapping, Sequence)):
             raise TypeError(f"parts={parts!r}: give a list of names, or a dict")
+        if not isinstance(widths, Mapping):
+            raise TypeError(f"widths={widths!r}: give a dict, name -> width")
         shares = (
             parts if isinstance(parts, Mapping) else dict.fromkeys(parts, 1)
         )
-        if not (self.experts or shares):
+        if shares and widths:
+            raise ValueError(
+                f"units have parts={parts!r} (shares of the axis) or widths="
+                f"{widths!r} (of one group, which repeats), not both"
+            )
+        if not (self.experts or shares or widths):
             raise ValueError(
                 "units without experts and parts: name one of them"
             )
         if len(shares) < len(parts):
             raise ValueError(f"parts={parts!r} holds a name twice")
-        if self.repeats and not isinstance(parts, Mapping):
-            raise ValueError(
-                f"parts={parts!r} repeat: give the width of each in one group, "
-                "as a dict (without repeats numbers are shares of the axis)"
-            )
         for _, field, *_ in string.Formatter().parse(self.key or ""):
             if field not in (None, "expert", "part"):
                 raise ValueError(
@@ -146,39 +160,54 @@ class Units:
                 )
         object.__setattr__(self, "parts", shares)
 
-    def with_shares(self, key: str, config: Mapping[str, Any]) -> Units:
-        """Return the units with the config's numbers for shares that are names.
+    @property
+    def are_parts(self) -> bool:
+        """Whether several units lie in one matrix."""
+        return bool(self.parts or self.widths)
 
-        Refuses shares that it lacks, or that are not positive.
+    def with_numbers(self, key: str, config: Mapping[str, Any]) -> Units:
+        """Return the units with the config's numbers in place of their names.
+
+        Args:
+            key: Of the parameter, for messages.
+            config: Of the model.
+
+        Raises:
+            TypeError, ValueError: The config lacks a number, or it is no
+                positive integer.
         """
-        assert isinstance(self.parts, Mapping)
-        shares = {}
-        for part, share in self.parts.items():
-            if isinstance(share, str) and share not in config:
-                raise ValueError(
-                    f"units of {key!r}: the share of {part!r} is {share!r}, "
-                    "which the model's config lacks"
-                    f"{suggestion(share, [*config])}"
-                )
-            value = config[share] if isinstance(share, str) else share
-            what = f"units of {key!r}: the share of {part}"
-            shares[part] = check_integer(what, value, 1)
-        return dataclasses.replace(self, parts=shares)
+        found: dict[str, Any] = {"parts": {}, "widths": {}}
+        for field, numbers in found.items():
+            for part, number in getattr(self, field).items():
+                what = f"units of {key!r}: {field} of {part}"
+                if isinstance(number, str) and number not in config:
+                    raise ValueError(
+                        f"{what} is {number!r}, which the model's config lacks"
+                        f"{suggestion(number, [*config])}"
+                    )
+                value = config[number] if isinstance(number, str) else number
+                numbers[part] = check_integer(what, value, 1)
+        return dataclasses.replace(self, **found)
 
     def of(
         self, key: str, shape: Sequence[int], first_expert: int = 0
     ) -> tuple[Unit, ...]:
-        """Return the units that fill a parameter; refuse other shapes.
+        """Return the units that fill a parameter.
 
-        ``shape`` is of this rank's part, and ``first_expert`` the global number
-        of its first expert.
+        Args:
+            key: Of the parameter, of which the units' keys are made.
+            shape: Of this rank's part of the parameter.
+            first_expert: Global number of its first expert.
+
+        Raises:
+            ValueError: The shape has no such axis, or it cannot be shared so.
         """
         inner = tuple(shape[1:] if self.experts else shape)
         if not inner or not -len(inner) <= self.axis < len(inner):
             raise ValueError(
                 f"{key} of shape {list(shape)} has no axis {self.axis} of "
                 f"{'an expert' if self.experts else 'its own'} to hold "
-                f"{[*self.parts] or 'experts'}"
+                f"{[*self.parts, *self.widths] or 'experts'}"
             )
         axis = self.axis % len(inner)
         below = math.prod(inner[axis + 1 :])
@@ -201,19 +230,20 @@ class Units:
 
     def _widths(self, key: str, size: int) -> tuple[dict[str, int], int]:
         """Return the parts' widths, and how often they come."""
-        shares: Any = self.parts
+        shares: Any = self.parts or self.widths
         total = sum(shares.values())
-        if self.repeats:
-            if not shares or size % total:
+        if self.widths:
+            if size % total:
                 raise ValueError(
-                    f"{key}: an axis of {size} is no multiple of "
-                    f"{dict(shares)}, which repeats: give widths of one group"
+                    f"{key}: an axis of {size} is no multiple of widths="
+                    f"{dict(shares)}: give those of one group, or shares of "
+                    "the axis as parts"
                 )
             return dict(shares), size // total
         for part, share in shares.items():
             if size * share % total:
                 raise ValueError(
-                    f"{key}: an axis of {size} cannot be shared as "
+                    f"{key}: an axis of {size} cannot be shared as parts="
                     f"{dict(shares)}: {part} would have no whole number of "
                     "values"
                 )
@@ -248,7 +278,7 @@ def read_units(
     """Find the parameters that hold units, as ``bind()`` says; return by key.
 
     ``parameters`` are key, parameter, and if it is marked as an expert;
-    ``config`` is the model's, in which shares may name a number.
+    ``config`` is the model's, whose numbers shares and widths may name.
     """
     patterns = declared if isinstance(declared, Mapping) else {}
     unused = dict.fromkeys(patterns)
@@ -265,7 +295,7 @@ def read_units(
         if units is None and is_stack:
             units = "experts"
         if units is not None:
-            found[key] = as_units(key, units).with_shares(key, config)
+            found[key] = as_units(key, units).with_numbers(key, config)
     for pattern in unused:
         raise ValueError(f"units: {pattern!r} matches no parameter")
     return found

@@ -14,8 +14,8 @@ A record is a folder:
   and h of every tensor. A norm of 0 is that of no gradient, Inf of one with Inf
   or NaN; all three are NaN where nothing was measured. Whole rows are float32,
   others the upper 16 bits of it;
-- ``rankR.sessionN.npz``: what another rank than the first held when it stopped
-  between two gathers: ``steps``, ``keys`` and the tensors' numbers.
+- ``rankR.sessionN.npz``: what rank R > 0 had measured since the last gather
+  when it stopped: ``steps``, ``keys`` and the tensors' numbers.
 
 A process that is killed leaves at most one incomplete line or array at an end,
 which readers ignore and the next session cuts off. A session that starts at a
@@ -176,12 +176,18 @@ class RecordWriter:
 class RecordedRun:
     """A record, as arrays; the steps ascend and each is there once."""
 
-    name: str  # of the folder
+    name: str
+    """Name of the folder."""
+
     directory: Path
+    """The folder."""
+
     keys: list[str]
     """Names of the tensors, in the order of the columns."""
 
     sessions: list[dict[str, Any]]
+    """Facts about each process that has written: first step, clip, versions."""
+
     every: int
     """Away from events one row of tensors in so many steps is left."""
 
@@ -193,6 +199,9 @@ class RecordedRun:
     """The steps as they were written."""
 
     alarms: list[dict[str, Any]]
+    """Events with the fields of an :class:`~paddle_adagc.stability.Alarm`, and
+    the tensors that began them."""
+
     tensor_steps: np.ndarray
     """Steps of the rows of tensors, int64 ``[num_rows]``."""
 
@@ -205,17 +214,30 @@ class RecordedRun:
         return self.columns["step"]
 
     def column(self, name: str) -> np.ndarray:
-        """Return a series, float64 ``[num_steps]``; NaN where unknown."""
+        """Return a series of numbers, one a step.
+
+        Args:
+            name: ``"loss"``, ``"learning_rate"``, ``"global_grad_norm"``, or
+                another number that a step may have.
+
+        Returns:
+            float64 ``[num_steps]``; NaN where unknown.
+        """
         unknown = np.full(len(self.step), math.nan)
         return self.columns.get(name, unknown)
 
     def tensors(
         self, quantity: str, places: slice | np.ndarray = slice(None)
     ) -> np.ndarray:
-        """Return rows of one quantity, float32 ``[num_rows, num_tensors]``.
+        """Return rows of one quantity.
 
-        ``places`` chooses among :attr:`tensor_steps`. NaN for a tensor that
-        was not known yet.
+        Args:
+            quantity: ``"norm"``, ``"gamma"`` or ``"h"``.
+            places: Which of :attr:`tensor_steps`; default: all.
+
+        Returns:
+            float32 ``[num_rows, num_tensors]``; NaN for a tensor that was not
+            known yet.
         """
         chosen = np.arange(len(self.tensor_steps))[places]
         table = np.full((len(chosen), len(self.keys)), np.nan, np.float32)
@@ -236,7 +258,7 @@ class RecordedRun:
         quantity: str,
         chosen: np.ndarray,
     ) -> None:
-        """Add what another rank left behind of its own tensors."""
+        """Add what another rank saved of its tensors when it stopped."""
         column = {key: i for i, key in enumerate(self.keys)}
         place = {int(s): i for i, s in enumerate(part["steps"])}
         keys = part["keys"].tolist()
@@ -252,9 +274,31 @@ class RecordedRun:
 def read_record(directory: str | os.PathLike[str]) -> RecordedRun:
     """Read a record, finished or still written.
 
+    Args:
+        directory: The folder that :class:`~paddle_adagc.Record` or
+            ``adagc-run --watch`` wrote.
+
+    Returns:
+        Its steps, alarms and tensors.
+
     Raises:
         FileNotFoundError: There is none.
         ValueError: It is damaged; the message names the file.
+
+    Example:
+        >>> import paddle
+        >>> from paddle_adagc import Record
+        >>> from paddle_adagc.record import read_record
+        >>> model = paddle.nn.Linear(4, 2)
+        >>> optimizer = paddle.optimizer.AdamW(parameters=model.parameters())
+        >>> record = Record("runs/b", optimizer, model)
+        >>> model(paddle.ones([3, 4])).sum().backward()
+        >>> optimizer.step()
+        >>> record.step(loss=2.5)
+        >>> record.close()
+        >>> run = read_record("runs/b")
+        >>> run.column("loss").tolist(), run.tensors("norm").shape
+        ([2.5], (1, 2))
     """
     folder = Path(directory)
     if not (folder / RECORD).is_file():

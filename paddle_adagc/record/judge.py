@@ -78,8 +78,8 @@ class Usual:
             ratio = norms / self.norm
             score = np.log(ratio) / self.deviation
         is_abnormal = (score > SCORE) & (ratio > RATIO)
-        lost = np.isinf(norms)
-        return np.where(lost, np.inf, ratio), is_abnormal | lost
+        is_nonfinite = np.isinf(norms)
+        return np.where(is_nonfinite, np.inf, ratio), is_abnormal | is_nonfinite
 
 
 def medians(table: np.ndarray) -> np.ndarray:

@@ -57,10 +57,10 @@ class Record:
     gradients, and a shadow, AdaGC, follows them without changing any.
 
     The last steps stay on the device and are copied together: no step waits.
-    What is not copied yet when a process is killed is lost, at most
-    ``num_steps`` steps. An exception, the interpreter's exit and SIGTERM copy
-    it; call :meth:`flush` before a checkpoint. In a distributed run every rank
-    makes a record and calls its methods; one gather per copy, rank 0 writes.
+    A killed process loses at most its last ``num_steps`` steps. An exception,
+    the interpreter's exit and SIGTERM copy them; call :meth:`flush` before a
+    checkpoint. In a distributed run every rank makes a record and calls its
+    methods; one gather per copy, rank 0 writes.
 
     Args:
         directory: Folder of the record. A run that is resumed goes on in it.
@@ -166,7 +166,11 @@ class Record:
     # ---- what the loop calls ------------------------------------------------
 
     def add_loss(self, loss: Tensor | float) -> None:
-        """Add a scalar to the loss of the current step."""
+        """Add to the loss of the current step.
+
+        Args:
+            loss: Scalar, on the device or not.
+        """
         if isinstance(loss, Tensor):
             loss = loss.detach()
         self._losses.append(loss)
@@ -249,7 +253,10 @@ class Record:
         """Let the shadow clip from the next step on; the other clip rests.
 
         gamma is known, so no warm-up follows. Every rank calls it, between two
-        steps. Save the state of the clip, which is returned, from now on.
+        steps.
+
+        Returns:
+            The clip that acts now: save its state from now on.
 
         Raises:
             RuntimeError: There is no shadow, or it has seen no step.
@@ -264,6 +271,9 @@ class Record:
 
     def switch_back(self, clip: ClipGradBase | None) -> None:
         """Let another clip act; the one that acts now follows as a shadow.
+
+        Args:
+            clip: Clip for the optimizer; None: no clip.
 
         Raises:
             RuntimeError: The clip that acts is none of this package.

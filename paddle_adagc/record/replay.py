@@ -27,6 +27,8 @@ class Replay:
     """A clip's factors and state, each float32 ``[num_rows, num_tensors]``."""
 
     h: np.ndarray
+    """Factor of each gradient."""
+
     gamma: np.ndarray
     """After the step; NaN for a rule without gamma per tensor."""
 
@@ -47,8 +49,20 @@ def replay(
         gamma: Where AdaGC's gamma starts, ``[num_tensors]``; it is then past
             its warm-up. Default: from nothing, with the warm-up.
 
+    Returns:
+        What the clip would have done in each step.
+
     Raises:
         TypeError, ValueError: As for the shadow of a :class:`Record`.
+
+    Example:
+        >>> import numpy as np
+        >>> from paddle_adagc import ClipGradByAdaGC
+        >>> from paddle_adagc.record.replay import replay
+        >>> norms = np.array([[1.0], [1.0], [8.0]], np.float32)
+        >>> clip = ClipGradByAdaGC(t_start=2)
+        >>> (replay(norms, clip, ["weight"]).h < 1).tolist()
+        [[False], [False], [True]]
     """
     clip = make_shadow(clip)
     layer = paddle.nn.Layer()

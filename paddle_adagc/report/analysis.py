@@ -341,9 +341,9 @@ def _heat(run: RecordedRun) -> dict[str, Any]:
             level = np.clip(np.round(2 * np.log2(ratio)), 0, 9)
         shown = np.isfinite(level)
         digits = np.where(shown, level, 0).astype(int)
-        lost = np.isinf(norms[part]).any(0)
+        is_nonfinite = np.isinf(norms[part]).any(0)
         text = np.where(shown, np.char.mod("%d", digits), " ")
-        levels[:, column] = np.where(lost, "x", text)
+        levels[:, column] = np.where(is_nonfinite, "x", text)
         past_medians.append(medians(finite))
     groups: dict[str, list[int]] = {}
     for i, key in enumerate(run.keys):

@@ -41,6 +41,16 @@ class Watch:
     is 0, the mean absolute deviation times sqrt(pi / 2). The first 64 values
     are not judged. NaN and Inf always are abnormal, and do not enter the
     window.
+
+    Raises:
+        TypeError, ValueError: A field has a wrong type or is out of its range.
+
+    Example:
+        >>> from paddle_adagc.stability import Monitor, Watch
+        >>> monitor = Monitor({"nonfinite": Watch(limit=0.0)})
+        >>> [alarm] = monitor.update([(7, {"nonfinite": 2})])
+        >>> alarm.series, alarm.start
+        ('nonfinite', 7)
     """
 
     sigma: float = 8.0
@@ -92,6 +102,8 @@ class Alarm:
     """An event of one series: abnormal values close to each other."""
 
     series: str
+    """Name of the series."""
+
     start: int
     """Step of the first abnormal value."""
 
@@ -103,6 +115,7 @@ class Alarm:
     smoothed series it is the mean."""
 
     worst_step: int
+    """Step of ``worst``."""
 
     usual: float
     """Median before the first abnormal value; NaN if there were too few."""
@@ -135,6 +148,7 @@ class Monitor:
         watches: Rule by name of the series; default :data:`WATCHES`.
 
     Example:
+        >>> from paddle_adagc.stability import Monitor
         >>> monitor = Monitor()
         >>> rows = [(step, {"loss": 2 + step % 7 / 70}) for step in range(100)]
         >>> monitor.update(rows)
@@ -197,6 +211,9 @@ class Monitor:
 
     def set_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from another monitor's :meth:`state_dict`.
+
+        Args:
+            state: What it returned, also after a way through JSON.
 
         Raises:
             ValueError: A missing key, or a state of other settings. The monitor

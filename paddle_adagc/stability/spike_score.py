@@ -118,6 +118,9 @@ def spike_score(
             spread hides spikes for a whole window). They count as values and
             as unjudged.
 
+    Returns:
+        The spikes, their events and their share in percent.
+
     Raises:
         TypeError: ``losses`` are not real numbers, or a setting has a wrong
             type.
@@ -125,6 +128,7 @@ def spike_score(
             its range.
 
     Example:
+        >>> from paddle_adagc import spike_score
         >>> spike_score([1.0, 2.0, 1.0, 2.0, 9.0], window=4).indices
         array([4])
     """

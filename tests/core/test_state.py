@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """State of the clip: to a dict, to disk, and back; bad states are refused."""
 
+import dataclasses
 import os
 from pathlib import Path
 
@@ -27,9 +28,16 @@ from paddle_adagc import (
     ClipGradByTensorWiseGC,
     ClipGradByZClip,
 )
+from paddle_adagc.parallel.agreement import merge
 from paddle_adagc.parallel.layout import unwrap
 from paddle_adagc.parallel.topology import Axis, Topology
-from paddle_adagc.state import STATE_FILE, ClipState, load_state, save_state
+from paddle_adagc.state import (
+    STATE_FILE,
+    ClipState,
+    Quantity,
+    load_state,
+    save_state,
+)
 
 KEYS = ["0.weight", "0.bias", "2.weight", "2.bias"]
 
@@ -444,18 +452,71 @@ def test_an_unbound_state_of_a_model_with_another_frozen_layer():
     assert len(clip.state_dict()["gamma"]) == 4
 
 
-@pytest.mark.parametrize("saved_with_units", [True, False])
-def test_units_switched_on_or_off_are_named(saved_with_units):
-    model = paddle.nn.Linear(4, 4)
-    units = {"weight": {"parts": ["a", "b"]}}
-    clips = [ClipGradByAdaGC(), ClipGradByAdaGC()]
-    for clip, has_units in zip(clips, (saved_with_units, None), strict=True):
-        has_units = not saved_with_units if has_units is None else has_units
-        clip.bind(model, units=units if has_units else None)
-        vars(model.weight).pop("adagc_units", None)
-    place = "there and not here" if saved_with_units else "here and not there"
-    with pytest.raises(ValueError, match=f"units were declared {place}"):
-        clips[1].set_state_dict(clips[0].state_dict())
+def units_and_whole(steps=0):
+    """Clips of one model, in which ``0.weight`` holds two units or none."""
+    model = make_model()
+    clips = ClipGradByAdaGC(t_start=3), ClipGradByAdaGC(t_start=3)
+    for clip, parts in zip(clips, (["a", "b"], None), strict=True):
+        vars(model[0].weight).pop("adagc_units", None)
+        clip.bind(model, units=parts and {"0.weight": {"parts": parts}})
+        rng = np.random.default_rng(0)
+        gradients = [rng.normal(size=p.shape) for p in model.parameters()]
+        for _ in range(steps):
+            clip_arrays(clip, model.parameters(), gradients)
+    return clips
+
+
+@pytest.mark.parametrize("steps", [1, 5])
+@pytest.mark.parametrize("prefix", ["", "model"])
+def test_units_of_a_state_become_a_whole_tensor(
+    steps, prefix, tmp_path, caplog
+):
+    """Equal gradients in all steps: gamma is their norm, which adds up."""
+    donor, whole = units_and_whole(steps)
+    state = ClipState.from_dict(donor.state_dict())
+    save_state(state.renamed({"": prefix}).to_dict(), tmp_path)
+    back = {"0": "0", "2": "2"} if not prefix else {"model": ""}
+    clip = units_and_whole()[1]
+    clip.set_state_dict(load_state(tmp_path), rename=back)
+    assert "0.weight has one norm here, and 2 units in the state" in caplog.text
+    expected, found = whole.state_dict(), clip.state_dict()
+    for name in {"gamma", "support"} & expected.keys():
+        assert {*found[name]} == {*KEYS}
+        for key in KEYS:
+            np.testing.assert_allclose(
+                found[name][key], expected[name][key], rtol=1e-6
+            )
+    assert "units" not in found
+
+
+def test_whole_tensors_of_a_state_do_not_become_units():
+    clip, whole = units_and_whole(3)
+    with pytest.raises(ValueError, match="units were declared here and not th"):
+        clip.set_state_dict(whole.state_dict())
+
+
+def test_units_of_all_ranks_are_one_tensor():
+    """Of expert-parallel ranks, each with experts of one parameter."""
+    quantities = [Quantity(name="gamma", start=np.inf, is_norm=True)]
+    parts = [
+        (
+            ClipState(
+                *(3, {}, (key,), {"gamma": np.float32([gamma])}),
+                units={"w": [key]},
+            ),
+            {key},
+        )
+        for key, gamma in (("0.w", 3.0), ("1.w", 4.0))
+    ]
+    merged = merge(parts, quantities)
+    assert merged.units == {"w": ["0.w", "1.w"]}
+    whole = merged.with_whole_tensors({"w"}, quantities)
+    assert whole.keys == ("w",)
+    assert whole.values["gamma"].tolist() == [5.0]
+    others = [*quantities, Quantity(name="deviation", start=0.0)]
+    values = {**merged.values, "deviation": np.float32([1, 2])}
+    kept = dataclasses.replace(merged, values=values)
+    assert kept.with_whole_tensors({"w"}, others).keys == ("0.w", "1.w")
 
 
 def test_bytes_per_tensor():
@@ -493,33 +554,47 @@ def test_two_clips_are_saved_in_one_directory(tmp_path):
         assert load_state(tmp_path, name)["gamma"] == {"a": x}
 
 
-FORMAT_2 = {
-    "format": "paddle_adagc.state.2",
-    "keys": '{"gamma": ["a", "b"], "support": ["a", "b"]}',
-    "step": "7",
-    "config": '{"lambda_dev": 0.0, "preset": "paper"}',  # of then
-}
-FORMAT_3 = {  # before there were checksums
-    **FORMAT_2,
-    "format": "paddle_adagc.state.3",
-    "keys": '["a", "b"]',
-    "scalars": "[]",
+STATES = sorted((Path(__file__).parent / "states").glob("*/*.safetensors"))
+OF_STATES = {
+    "adagc": ClipGradByAdaGC,
+    "adagc-warmup": ClipGradByAdaGC,
+    "adagc-unbound": ClipGradByAdaGC,
+    "global_adagc": ClipGradByGlobalAdaGC,
+    "zclip": ClipGradByZClip,
+    "agc": ClipGradByAGC,
 }
 
 
-@pytest.mark.parametrize("metadata", [FORMAT_2, FORMAT_3])
-def test_files_of_before_load(tmp_path, metadata):
-    vectors = {
-        "gamma": np.float32([0.5, np.inf]),
-        "support": np.float32([0.25, 0.0]),
+@pytest.mark.parametrize(
+    "path", STATES, ids=lambda path: f"{path.parent.name}-{path.stem}"
+)
+def test_files_of_earlier_revisions_load(path, tmp_path):
+    """``states/make.py`` made them."""
+    state = load_state(path.parent, path.name)
+    with paddle.utils.unique_name.guard():
+        model = make_model()
+    with safe_open(path, framework="np") as file:
+        saved = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        assert state["step"] == int(file.metadata()["step"])
+    arguments = {"t_start": state["config"].get("t_start")}
+    clip = OF_STATES[path.stem](**{k: v for k, v in arguments.items() if v})
+    if path.stem != "adagc-unbound":
+        clip.bind(model)
+    clip.set_state_dict(state)
+    again = load_state(save_state(clip.state_dict(), tmp_path).parent)
+    assert again["step"] == state["step"]
+    values = {
+        name: [*numbers.values()]
+        for name, numbers in again.items()
+        if name in ("gamma", "support", "count", "mean", "variance")
     }
-    save_file(vectors, tmp_path / STATE_FILE, metadata)
-    clip = ClipGradByAdaGC()
-    clip.set_state_dict(load_state(tmp_path))
-    assert clip.num_steps == 7
-    assert gammas(clip).tolist() == [0.5, np.inf]
-    path = save_state(clip.state_dict(), tmp_path / "again")
-    assert load_state(path.parent)["support"] == {"a": 0.25, "b": 0.0}
+    if [*saved] == ["norm"]:  # of ZClip in format 2
+        saved = dict(zip(values, saved["norm"].reshape([-1, 1]), strict=True))
+    for name, vector in saved.items():
+        assert values.pop(name) == vector.tolist()
+    assert values in ({}, {"support": [10.0] * 4})  # settled without votes
+    fill(clip, model.parameters())
+    assert clip.num_steps == state["step"] + 1
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,8 @@ def units_and_shapes(draw):
         inner[axis] = sum(parts) * draw(st.integers(1, 3))
     shape = [draw(st.integers(1, 4)), *inner] if has_experts else inner
     named = {f"part{i}": share for i, share in enumerate(parts)}
-    units = Units(experts=has_experts, parts=named, axis=axis, repeats=repeats)
+    field = "widths" if repeats else "parts"
+    units = Units(experts=has_experts, axis=axis, **{field: named})
     return units, shape
 
 
@@ -44,8 +45,8 @@ def by_slicing(units, values):
     """The units' values, by NumPy's own slicing."""
     experts = values if units.experts else values[None]
     for expert in experts:
-        shares = [*units.parts.values()] or [1]
-        if units.repeats and expert.shape[units.axis] > sum(shares):
+        shares = [*(units.parts or units.widths).values()] or [1]
+        if units.widths and expert.shape[units.axis] > sum(shares):
             axis = units.axis
             shape = list(expert.shape)
             shape[axis : axis + 1] = [-1, sum(shares)]
@@ -71,7 +72,7 @@ def test_units_and_their_cuts_are_those_of_numpy(case, data):
     for unit, expected in zip(made, by_slicing(units, values), strict=True):
         assert unit.shape == expected.shape
         assert len(unit.cut(0, size)) == 1
-        assert unit.place.num_runs == 1 or len(units.parts) > 1
+        assert unit.place.num_runs == 1 or len(units.parts | units.widths) > 1
         np.testing.assert_array_equal(unit.view(tensor).numpy(), expected)
         pieces = unit.cut(begin, end)
         assert len(pieces) <= 3
@@ -281,12 +282,12 @@ def test_marks_and_names_are_recognised():
         (
             {"down": {"parts": ["a", "b", "c", "d"]}},
             ValueError,
-            "an axis of 6 cannot be shared as",
+            "an axis of 6 cannot be shared as parts=",
         ),
         (
-            {"down": {"parts": {"a": 4}, "repeats": True}},
+            {"down": {"widths": {"a": 4}}},
             ValueError,
-            "an axis of 6 is no multiple of {'a': 4}, which repeats",
+            "an axis of 6 is no multiple of widths={'a': 4}: give those of one",
         ),
         (
             {"down": {"parts": ["a", "b"], "key": "router"}},
@@ -300,9 +301,9 @@ def test_marks_and_names_are_recognised():
             "has a field 'layer': it can have {expert} and {part}",
         ),
         (
-            {"down": {"parts": ["a", "b"], "repeats": True}},
+            {"down": {"parts": {"a": 1, "b": 1}, "widths": {"a": 1}}},
             ValueError,
-            "give the width of each in one group",
+            r"have parts=.* \(shares of the axis\) or widths=.*, not both",
         ),
     ],
 )
@@ -465,8 +466,8 @@ def test_freed_weights_are_refused_by_what_reads_them(shape):
 
 def test_shares_may_be_numbers_of_the_model_s_config():
     config = {"heads": 3}
-    units = Units(parts={"q": "heads", "k": 1}).with_shares("w", config)
+    units = Units(parts={"q": "heads", "k": 1}).with_numbers("w", config)
     assert units.parts == {"q": 3, "k": 1}
     for share in ("head", 0):
-        with pytest.raises(ValueError, match=r"units of 'w': the share of"):
-            Units(parts={"q": share}).with_shares("w", config)
+        with pytest.raises(ValueError, match=r"units of 'w': parts of q"):
+            Units(parts={"q": share}).with_numbers("w", config)

@@ -129,8 +129,3 @@ def clippy_of_paper(lambda_rel, lambda_abs, update, w, lr):
     """The AdaGC paper's table of methods."""
     bound = lambda_rel * np.abs(w).max() + lambda_abs
     return min(1.0, bound / (lr * np.abs(update).max())) * update
-
-
-def rms_clip(threshold, update, w, lr):
-    """Shazeer and Stern 2018, section 6."""
-    return update / max(1.0, np.sqrt(np.mean(update**2)) / threshold)

@@ -25,7 +25,7 @@ COMMANDS = {
     "plan": [CONFIG],
     "prepare_data": ["c.jsonl", "--output", "c", "--tokenizer", "bytes"],
     "convert": ["to-hf", "run", "hf"],
-    "evaluate": ["run", "--perplexity"],
+    "evaluate": ["run"],
     "reproduce": ["quickstart"],
     "benchmark": ["clip"],
     "report": ["run"],
@@ -33,15 +33,16 @@ COMMANDS = {
     "creep": [],
 }
 WITHOUT_PADDLENLP = {"report", "plan", "prepare_data", "pretrain --check"}
-EARLY_ANSWER = """
+_RUN_PATH = 'runpy.run_path(sys.argv[0], run_name="__main__")'
+EARLY_ANSWER = f"""
 import os, runpy, sys
 sys.argv = sys.argv[1:]
 sys.path.insert(0, os.path.dirname(sys.argv[0]))  # as for a script
 try:
-    runpy.run_path(sys.argv[0], run_name="__main__")
+    {_RUN_PATH}
 except SystemExit as exit:
-    imported = {name.partition(".")[0] for name in sys.modules}
-    assert not (found := imported & {*os.environ["TOO_SLOW"].split()}), found
+    imported = {{name.partition(".")[0] for name in sys.modules}}
+    assert not (found := imported & {{*os.environ["TOO_SLOW"].split()}}), found
     sys.exit(exit.code)
 """
 QUICK = {"paddle_adagc", "numpy", "yaml", "_distutils_hack"}
@@ -69,6 +70,22 @@ def test_help_and_a_wrong_flag_are_answered_before_paddle(name, tmp_path):
     done = answer(tmp_path, name, *arguments, too_slow=TOO_SLOW)
     assert done.returncode == 2
     assert "unrecognized arguments: --nope" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "paddle_adagc.check",
+        "paddle_adagc.integrations.run.command",  # adagc-run
+        "paddle_adagc.report.command",  # adagc-report
+    ],
+)
+def test_help_of_the_library_s_commands_comes_before_paddle(module, tmp_path):
+    call = f"import {module} as command\nsys.exit(command.main(['--help']))"
+    code = EARLY_ANSWER.replace(_RUN_PATH, call.replace("\n", "\n    "))
+    done = run_python(tmp_path, "-c", code, "", TOO_SLOW=" ".join(TOO_SLOW))
+    assert done.returncode == 0, done.stderr
+    assert "usage:" in done.stdout.lower()
 
 
 @pytest.mark.skipif(

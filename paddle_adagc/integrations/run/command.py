@@ -59,6 +59,17 @@ Every argument of the clip is an option: --t-start 200, --lambda-rel 1.04,
 --nonfinite propagate. Values also come from a section "clip" of a YAML or JSON
 file that the command reads; options win. On several nodes run it on each."""
 
+_AT_CHECKPOINTS = {
+    "raise": "a checkpoint without a clip's state is refused; to start there "
+    "with the warm-up, add --missing-state start",
+    "start": "a checkpoint without a clip's state starts with the warm-up "
+    "(--missing-state start)",
+}
+_TENSORS = (
+    "the model is not built here: before the first step the Trainer's log says "
+    "how many tensors are clipped, and which are units ('paddle_adagc: N "
+    "tensors in M parameters; ...')"
+)
 _FLAGS = {
     "--check": ("check", True),
     "--help": ("help", True),
@@ -104,11 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         is_check = options.pop("check", False)
         plan = _plan(options, command)
         if is_check:
-            plan.notes.append(f"would run {shlex.join(command)}")
-            for library in LIBRARIES:
-                is_here = importlib.util.find_spec(library)
-                state = "is" if is_here else "is not"
-                plan.notes.append(f"{library} {state} installed here")
+            plan.notes += _checked(plan)
         for note in plan.notes:
             stream = sys.stdout if is_check else sys.stderr
             print(f"adagc-run: {note}", file=stream, flush=True)
@@ -195,6 +202,24 @@ def _plan(options: dict[str, Any], command: list[str]) -> Plan:
     if len(distinct) > 1:
         notes.append("each process takes those of the file that it reads")
     return Plan(command, options, files, given, is_strict, notes)
+
+
+def _checked(plan: Plan) -> list[str]:
+    """Return what ``--check`` says more than a run."""
+    of_files = [*plan.files.values()] or [{}]
+    settings = [combined(found, plan.options) for found in of_files]
+    choices = {found.get("missing_state", "raise") for found in settings}
+    installed = [
+        f"{library} {'is' if importlib.util.find_spec(library) else 'is not'} "
+        "installed here"
+        for library in LIBRARIES
+    ]
+    return [
+        *(_AT_CHECKPOINTS[choice] for choice in sorted(choices)),
+        _TENSORS,
+        f"would run {shlex.join(plan.command)}",
+        *installed,
+    ]
 
 
 def _run(plan: Plan) -> int:

@@ -35,7 +35,7 @@ def process() -> Process:
 
 
 class Process:
-    """Which clip is in force in this process, and what it told of it.
+    """Which clip is in force in this process, and what was reported of it.
 
     Args:
         options: The clip's arguments of the command line.
@@ -57,7 +57,7 @@ class Process:
         self._files, self._given = files, given
         self._parsed: Settings | None = None
         self._trainers: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._told: set[int] = set()
+        self._reported: set[int] = set()
         self._warned: set[int] = set()
         self._steps, self._sent = 0, 0.0
         self._where = ""
@@ -68,7 +68,7 @@ class Process:
         atexit.register(self._tell_steps)
 
     def saw(self, found: Settings) -> None:
-        """Remember settings that the Trainer's arguments held."""
+        """Remember settings that stood among the Trainer's arguments."""
         self._parsed = found
 
     def settings(self, opened: Iterable[str]) -> Settings:
@@ -151,8 +151,8 @@ class Process:
                 self._not_in_force(f"{name} stepped without {clip}", optimizer)
             return
         self._steps += num_steps - num_before if num_steps else 1
-        if id(optimizer) not in self._told:
-            self._told.add(id(optimizer))
+        if id(optimizer) not in self._reported:
+            self._reported.add(id(optimizer))
             self._tell_in_force(clip, num_before)
         elif time.monotonic() - self._sent > 1:
             self._sent = time.monotonic()
@@ -171,12 +171,16 @@ class Process:
         import paddle.distributed as dist
 
         text = steps.described(clip)
-        keys = getattr(getattr(clip, "_tensors", None), "keys", ())
+        tensors = getattr(clip, "_tensors", None)
+        units = getattr(tensors, "units", {})
         rank, num_ranks = dist.get_rank(), dist.get_world_size()
         self._reporter.tell(clip=text, where=self._where, steps=self._steps)
         if rank:
             return
-        parts = [f"{len(keys)} tensors"] if keys else []
+        parts = [f"{len(tensors.keys)} tensors"] if tensors else []
+        if units:
+            number = sum(map(len, units.values()))
+            parts[0] += f" ({number} are units of {len(units)} parameters)"
         parts += [f"rank 0 of {num_ranks}"] if num_ranks > 1 else []
         parts += [f"arguments from {self._where}"] if self._where else []
         if num_before:

@@ -40,7 +40,7 @@ class Listener:
     def __init__(self) -> None:
         self.name = f"adagc-run-{os.getpid()}-{secrets.token_hex(8)}"
         self.records: dict[int, dict[str, Any]] = {}
-        """What each process told last, by its id."""
+        """The last report of each process, by its id."""
         self.running: dict[int, int] = {}
         """Number of connections of each process that has loaded Paddle."""
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -136,7 +136,7 @@ class Reporter:
             _prctl(_PR_SET_PDEATHSIG, 0)  # the lifeline does it
 
     def tell(self, *, waits: bool = True, **report: Any) -> None:
-        """Send a report; without ``waits`` it may get lost."""
+        """Send a report; without ``waits`` it may not arrive."""
         text = json.dumps({"pid": os.getpid(), **report}).encode()
         self._socket.settimeout(1 if waits else 0)
         with contextlib.suppress(OSError):

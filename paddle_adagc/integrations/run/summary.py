@@ -19,7 +19,7 @@ def summarize(
     """Return lines about a command, and whether the clip made a step in it.
 
     Args:
-        records: What its processes told, by their ids.
+        records: What its processes reported, by their ids.
         outsiders: Processes that ran Paddle without ``adagc-run``.
         files: Files with settings, found before the start.
     """

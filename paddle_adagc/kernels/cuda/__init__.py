@@ -3,8 +3,8 @@
 """The CUDA kernels on Paddle's tensors, in Paddle's stream; not run on a GPU.
 
 A list of ``n`` tensors takes ``ceil(n / 480) + 3`` launches (two more for each
-further dtype), no host wait, and one copy to the device when a tensor of a new
-size or dtype is met. A missing gradient keeps its tensor's place in the tables.
+further dtype), no host wait, and one copy to the device when a tensor has a new
+size or dtype. A missing gradient keeps its tensor's place in the tables.
 
 The launches may be captured in a CUDA graph after a first step outside of it;
 the clip as a whole may not: the step count, the end of the warm-up and the list
@@ -122,6 +122,7 @@ class DeviceTensors(TensorList):
 
     @staticmethod
     def can_take(descriptors: np.ndarray) -> np.ndarray:
+        """Dense tensors on the current GPU, of a dtype that is known."""
         kernels = load_kernels(current_device())
         if kernels is None:
             return np.zeros(len(descriptors), bool)
@@ -129,13 +130,15 @@ class DeviceTensors(TensorList):
         return (descriptors["dtype"] >= 0) & is_here
 
     def squared_norms(self) -> Tensor:
-        out = empty(self.num_slots, "float32")
+        """float32 ``[num_entries]``, in Paddle's stream; 0 at a gap."""
+        out = empty(self.num_entries, "float32")
         self._launcher().squared_norms(out)
         return out
 
     def scale_(self, h: Tensor, discard: Tensor | None) -> None:
+        """Multiply by ``h``, or set to 0 where ``discard``, in the stream."""
         self._launcher().scale(h.contiguous(), discard)
-        for tensor in () if self.is_told else self.tensors:
+        for tensor in () if self.is_marked else self.tensors:
             if tensor is not None:
                 tensor._bump_inplace_version()
 
@@ -153,9 +156,9 @@ class DeviceTensors(TensorList):
 
 
 class _Tables(launch.Launcher):
-    """Tables for lists of one set of slots; the device knows one at a time.
+    """Tables for lists of the same segments; the device knows one at a time.
 
-    ``descriptors`` are those of every segment met so far.
+    ``descriptors`` are those of every segment known so far.
     """
 
     def __init__(self, key: _Key, descriptors: np.ndarray) -> None:
@@ -166,27 +169,27 @@ class _Tables(launch.Launcher):
             kernels,
             _NAMES[descriptors["dtype"]],
             descriptors["size"],
-            *((segments.runs, segments.num_slots) if segments else ()),
+            *((segments.runs, segments.num_entries) if segments else ()),
         )
 
 
 _Key = tuple[launch.Kernels, int | None, int, Segments | None]
 """Of a list: kernels, handle of the stream, number of segments, segments."""
-_KEPT: list[_Tables] = []  # the last used first
-_MOST_KEPT = 16
+_TABLES: list[_Tables] = []  # the last used first
+_MOST_TABLES = 16
 
 
 def _find_tables(descriptors: np.ndarray, segments: Segments | None) -> _Tables:
-    """Return tables of these slots, also of those that now lack a gradient.
+    """Return tables of these segments, also of those without a gradient now.
 
-    Kept tables are used if no size and dtype differs; new ones take the place
-    of some that lack tensors.
+    Earlier tables are used if no size and dtype differs; new ones replace
+    tables that lack tensors.
     """
     kernels = load_kernels(current_device())
     assert kernels is not None
     key = kernels, kernels.stream().value, len(descriptors), segments
     found = replaced = None
-    for old in [*_KEPT]:
+    for old in [*_TABLES]:
         mine = old.descriptors
         if old.key != key:
             continue
@@ -202,8 +205,8 @@ def _find_tables(descriptors: np.ndarray, segments: Segments | None) -> _Tables:
         replaced = old
         break
     found = found or _Tables(key, descriptors)
-    others = [tables for tables in _KEPT if tables is not replaced]
-    _KEPT[:] = [found, *others][:_MOST_KEPT]  # other threads keep some, too
+    others = [tables for tables in _TABLES if tables is not replaced]
+    _TABLES[:] = [found, *others][:_MOST_TABLES]  # other threads keep some, too
     return found
 
 
@@ -222,7 +225,7 @@ def adaptive_step(
     the last bit on some processors.
 
     The vectors are float32 ``[num_tensors]``, but ``num_nonfinite``, how often
-    each norm was not finite, int32. A tensor with a non-finite norm is ``lost``
+    each norm was not finite, int32. A gradient with a non-finite norm becomes 0
     if ``zeroes_nonfinite``, else its ``h`` is 1. Returns new vectors; None if
     this is no NVIDIA GPU, has no kernels, or a vector is of no tensors, of
     another dtype or lies elsewhere: Paddle's operators then move it. None, too,

@@ -106,9 +106,9 @@ def compile_source(nvrtc: Any, source: str, target: str) -> tuple[bytes, str]:
     named = ctypes.byref(program), text, b"multi_tensor.cu"
     _ask(nvrtc, "CreateProgram", *named, 0, None, None)  # no headers
     options = (f"--gpu-architecture={target}", *OPTIONS)
-    held = (ctypes.c_char_p * len(options))(*map(str.encode, options))
+    texts = (ctypes.c_char_p * len(options))(*map(str.encode, options))
     try:
-        code = nvrtc.nvrtcCompileProgram(program, len(options), held)
+        code = nvrtc.nvrtcCompileProgram(program, len(options), texts)
         log = _read(nvrtc, program, "ProgramLog").rstrip(b"\0").decode()
         if code:
             raise CudaError(f"NVRTC cannot compile for {target}: {log}")
@@ -146,7 +146,7 @@ class AdaptiveStep(NamedTuple):
     norm: Any
     h: Any
     gamma: Any
-    lost: Any  # bool, whose gradient becomes 0; None if h_of_nonfinite is not 0
+    discard: Any  # bool: the gradient becomes 0; None: h_of_nonfinite is not 0
     num_nonfinite: Any  # int32
 
 
@@ -193,8 +193,8 @@ class Kernels:
         """Compute capability, 10 * major + minor."""
         found, number = [], ctypes.c_int()
         for attribute in (75, 76):  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
-            held = ctypes.byref(number), attribute, self._device
-            self.call("cuDeviceGetAttribute", *held)
+            query = ctypes.byref(number), attribute, self._device
+            self.call("cuDeviceGetAttribute", *query)
             found.append(number.value)
         return 10 * found[0] + found[1]
 
@@ -220,8 +220,10 @@ class Kernels:
             named = ctypes.byref(function), self._module, name.encode()
             self.call("cuModuleGetFunction", *named, what=name)
             self._functions[name] = function
-        held = [*map(_argument, arguments)]
-        pointers = (ctypes.c_void_p * len(held))(*map(ctypes.addressof, held))
+        values = [*map(_argument, arguments)]
+        pointers = (ctypes.c_void_p * len(values))(
+            *map(ctypes.addressof, values)
+        )
         self.call(
             "cuLaunchKernel",
             function,
@@ -240,12 +242,12 @@ class Kernels:
         """Start the fused rule on vectors as of an :class:`AdaptiveStep`."""
         (count,) = gamma.shape
         norm, h, new_gamma = (self.empty(count, "float32") for _ in range(3))
-        lost = None if rule.h_of_nonfinite else self.empty(count, "bool")
+        discard = None if rule.h_of_nonfinite else self.empty(count, "bool")
         new_count = self.empty(count, "int32")
         given = squared_norm, ctypes.c_int(count), rule, gamma
-        vectors = norm, h, new_gamma, lost, num_nonfinite, new_count
+        vectors = norm, h, new_gamma, discard, num_nonfinite, new_count
         self.launch("adaptive_step", -(-count // THREADS), *given, *vectors)
-        return AdaptiveStep(norm, h, new_gamma, lost, new_count)
+        return AdaptiveStep(norm, h, new_gamma, discard, new_count)
 
 
 def _argument(given: Any) -> Any:
@@ -269,8 +271,9 @@ class Launcher:
         kernels: :class:`Kernels` of the device.
         dtypes: Name of each segment's dtype.
         sizes: Number of values of each, 0 for none.
-        runs: :data:`paddle_adagc.kernels.host.RUNS` of each, and ``num_slots``
-            the length of the vectors. None: each in one piece, in its own slot.
+        runs: :data:`paddle_adagc.kernels.host.RUNS` of each, and
+            ``num_entries`` the length of the vectors. None: each in one piece,
+            with its own entry.
     """
 
     def __init__(
@@ -279,13 +282,13 @@ class Launcher:
         dtypes: Sequence[str] | np.ndarray,
         sizes: np.ndarray,
         runs: np.ndarray | None = None,
-        num_slots: int = 0,
+        num_entries: int = 0,
     ) -> None:
         self._kernels = kernels
-        self._num_slots = len(sizes) if runs is None else num_slots
-        slots, run, stride = np.arange(len(sizes)), sizes, sizes
+        self._num_entries = len(sizes) if runs is None else num_entries
+        entries, run, stride = np.arange(len(sizes)), sizes, sizes
         if runs is not None:
-            slots, stride = runs["slot"], runs["stride"]
+            entries, stride = runs["entry"], runs["stride"]
             run = np.where(runs["run"] < 0, sizes, runs["run"])
         num_chunks, names = -(-sizes // CHUNK), np.array(dtypes, str)
         segment = np.argsort(names, kind="stable")
@@ -293,10 +296,10 @@ class Launcher:
         owner = np.repeat(segment, counts)
         index = np.arange(len(owner))
         index -= np.repeat(np.cumsum(counts) - counts, counts)
-        chunks = np.stack([owner, index, slots[owner], 0 * owner], 1)
-        spans = np.zeros([self._num_slots, 2], np.int32)
-        # A slot's chunks are neighbours, as its segments are.
-        found, first, count = _neighbours(slots[owner])
+        chunks = np.stack([owner, index, entries[owner], 0 * owner], 1)
+        spans = np.zeros([self._num_entries, 2], np.int32)
+        # An entry's chunks are neighbours, as its segments are.
+        found, first, count = _neighbours(entries[owner])
         spans[found] = np.stack([first, first + count], 1)
         # Of each dtype its name, first chunk and number of chunks.
         of_dtypes = (column.tolist() for column in _neighbours(names[owner]))
@@ -332,16 +335,16 @@ class Launcher:
             self._kernels.launch("store_addresses", 1, *given)
 
     def squared_norms(self, out: Any) -> None:
-        """Write to ``out``, float32 ``[num_slots]``."""
+        """Write to ``out``, float32 ``[num_entries]``."""
         for dtype, first, count in self._kinds:
             partial = self._partial + 4 * first
             self._launch(f"partial_norm_{dtype}", count, first, partial)
         self._kernels.launch(
             "finish_norms",
-            -(-self._num_slots * _WARP // THREADS),
+            -(-self._num_entries * _WARP // THREADS),
             self._spans,
             self._partial,
-            ctypes.c_int(self._num_slots),
+            ctypes.c_int(self._num_entries),
             out,
         )
 

@@ -31,10 +31,10 @@ constexpr int kScaleBlocks = kBlocks < 3 ? kBlocks : 3;
 
 struct Bf16 { u16 bits; };
 struct Fp16 { u16 bits; };
-struct Chunk { int segment; int index; int slot; int unused; };
+struct Chunk { int segment; int index; int entry; int unused; };
 // Runs of `run` values, each `stride` values after the one before.
 struct Segment { i64 size; i64 run; i64 stride; };
-struct Span { int start; int stop; };  // of a slot's chunks
+struct Span { int start; int stop; };  // of an entry's chunks
 struct Addresses { u64 values[kAddresses]; };
 
 // ---- numbers -------------------------------------------------------------
@@ -218,17 +218,17 @@ __device__ Pack<T> scaled(Pack<T> pack, float factor) {
 }
 
 template <typename T>
-__device__ Pack<T> scaled_or_zero(const Pack<T>& pack, bool is_lost,
+__device__ Pack<T> scaled_or_zero(const Pack<T>& pack, bool is_discarded,
                                   float factor) {
   Pack<T> zeros;
   zeros.raw = uint4{0, 0, 0, 0};
-  return is_lost ? zeros : scaled(pack, factor);
+  return is_discarded ? zeros : scaled(pack, factor);
 }
 
 // Scaling has no order to keep, unlike a sum: where values lie together, it
 // goes by 16 bytes between the first and the last address that allows it.
 template <typename T>
-__device__ void scale_unaligned(const Part<T>& part, bool is_lost,
+__device__ void scale_unaligned(const Part<T>& part, bool is_discarded,
                                 float factor) {
   constexpr int kStride = kThreads * Pack<T>::kSize;
   const int over = static_cast<int>(reinterpret_cast<u64>(part.values) & 15);
@@ -240,7 +240,7 @@ __device__ void scale_unaligned(const Part<T>& part, bool is_lost,
   if (i < part.size && (i < start || i >= stop)) {
     Pack<T> pack;
     pack.values[0] = part.values[i];
-    part.values[i] = scaled_or_zero(pack, is_lost, factor).values[0];
+    part.values[i] = scaled_or_zero(pack, is_discarded, factor).values[0];
   }
 #pragma unroll 2
   for (int j = start + single * Pack<T>::kSize; j < stop; j += kStride) {
@@ -248,25 +248,26 @@ __device__ void scale_unaligned(const Part<T>& part, bool is_lost,
     Pack<T> pack;
     pack.raw = *reinterpret_cast<const uint4*>(values);
     *reinterpret_cast<uint4*>(values) =
-        scaled_or_zero(pack, is_lost, factor).raw;
+        scaled_or_zero(pack, is_discarded, factor).raw;
   }
 }
 
 template <typename T>
-__device__ void scale_chunk(const Part<T>& part, bool is_lost, float factor) {
+__device__ void scale_chunk(const Part<T>& part, bool is_discarded,
+                            float factor) {
   constexpr int kStride = kThreads * Pack<T>::kSize;
   const int first = threadIdx.x * Pack<T>::kSize;
   if (part.is_whole()) {
 #pragma unroll 4
     for (int i = first; i < kChunk; i += kStride)
       part.store_16_bytes(
-          i, scaled_or_zero(part.load_16_bytes(i), is_lost, factor));
+          i, scaled_or_zero(part.load_16_bytes(i), is_discarded, factor));
   } else if (part.run == 0 && !part.is_aligned) {
-    scale_unaligned(part, is_lost, factor);
+    scale_unaligned(part, is_discarded, factor);
   } else {
 #pragma unroll 1
     for (int i = first; i < part.size; i += kStride)
-      part.store(i, scaled_or_zero(part.load(i), is_lost, factor));
+      part.store(i, scaled_or_zero(part.load(i), is_discarded, factor));
   }
 }
 
@@ -280,9 +281,9 @@ __device__ void scale(const u64* addresses, const Segment* segments,
   const int self = blockIdx.x + threadIdx.x * gridDim.x;
   if (threadIdx.x < kChunksOfBlock && self < count) {
     const Chunk chunk = chunks[self];
-    const bool is_lost = discard != nullptr && discard[chunk.slot];
+    const bool is_discarded = discard != nullptr && discard[chunk.entry];
     is_active[threadIdx.x] = addresses[chunk.segment] != 0 &&  // a gradient
-                             (is_lost || !(h[chunk.slot] == 1.0f));
+                             (is_discarded || !(h[chunk.entry] == 1.0f));
   }
   __syncthreads();
   const bool* is_next_active = is_active;
@@ -290,9 +291,9 @@ __device__ void scale(const u64* addresses, const Segment* segments,
   for (int i = blockIdx.x; i < count; i += gridDim.x) {
     if (!*is_next_active++) continue;
     const Chunk chunk = chunks[i];
-    const bool is_lost = discard != nullptr && discard[chunk.slot];
+    const bool is_discarded = discard != nullptr && discard[chunk.entry];
     const Part<T> part(addresses, segments, chunk);
-    scale_chunk(part, is_lost, h[chunk.slot]);
+    scale_chunk(part, is_discarded, h[chunk.entry]);
   }
 }
 
@@ -314,18 +315,18 @@ FOR_TYPE(float64, double)
 FOR_TYPE(bfloat16, Bf16)
 FOR_TYPE(float16, Fp16)
 
-// One warp per slot: sum of its chunks, always in the same order.
+// One warp per entry: sum of its chunks, always in the same order.
 KERNEL(kBlocks) finish_norms(
-    const Span* spans, const float* partial, int num_slots, float* out) {
-  const int slot = (blockIdx.x * kThreads + threadIdx.x) / kWarp;
-  if (slot >= num_slots) return;  // whole warps
-  const Span span = spans[slot];
+    const Span* spans, const float* partial, int num_entries, float* out) {
+  const int entry = (blockIdx.x * kThreads + threadIdx.x) / kWarp;
+  if (entry >= num_entries) return;  // whole warps
+  const Span span = spans[entry];
   double sum = 0;
 #pragma unroll 8
   for (int i = span.start + threadIdx.x % kWarp; i < span.stop; i += kWarp)
     sum += static_cast<double>(partial[i]);
   sum = warp_sum(sum);
-  if (threadIdx.x % kWarp == 0) out[slot] = static_cast<float>(sum);
+  if (threadIdx.x % kWarp == 0) out[entry] = static_cast<float>(sum);
 }
 
 // Addresses travel as arguments: no host memory has to outlive the call, no
@@ -348,11 +349,11 @@ __device__ inline bool is_finite(float x) {
   return (__float_as_uint(x) & 0x7f800000u) != 0x7f800000u;
 }
 
-// lost, which says whose gradient becomes 0, may be null.
+// discard, which says whose gradient becomes 0, may be null.
 KERNEL(kBlocks) adaptive_step(
     const float* squared_norm, int num_tensors, const Rule rule,
     const float* gamma, float* norm_out, float* h_out, float* gamma_out,
-    bool* lost, const int* count, int* count_out) {
+    bool* discard, const int* count, int* count_out) {
   const int i = blockIdx.x * kThreads + threadIdx.x;
   if (i >= num_tensors) return;
   const float norm =
@@ -368,6 +369,6 @@ KERNEL(kBlocks) adaptive_step(
   norm_out[i] = norm;
   h_out[i] = is_sound ? h : rule.h_of_nonfinite;
   gamma_out[i] = is_observed ? observed : old;
-  if (lost != nullptr) lost[i] = !is_sound;
+  if (discard != nullptr) discard[i] = !is_sound;
   count_out[i] = count[i] + !is_sound;
 }

@@ -133,14 +133,6 @@ def test_a_step_without_gradient_is_no_observation():
     assert kept_by(clip) == {"count": 2.0, "mean": 2.0, "variance": 1.0}
 
 
-def test_state_of_format_2_loads():
-    clip = ClipGradByZClip()
-    norm = {"count": 30.0, "mean": 0.5, "variance": 0.25}
-    clip.set_state_dict({"step": 40, "norm": norm, "config": {}})
-    assert clip.num_steps == 40
-    assert kept_by(clip) == norm
-
-
 @pytest.mark.parametrize("lost", [np.nan, np.inf, 3e38])
 @pytest.mark.parametrize(
     "make",

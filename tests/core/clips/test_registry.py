@@ -89,17 +89,21 @@ def number(name, error=ValueError):
 
 BAD = {
     "adagc": [
-        *map(number("lambda_rel"), (0, -1.04, np.nan, np.inf)),
+        *map(number("lambda_rel"), (0, -1.04, np.nan, np.inf, 1e-46)),
         *map(number("beta"), (1.0, -0.1, np.nan)),
-        number("lambda_abs")(0.0),
+        *map(number("lambda_abs"), (0.0, 1e-50)),
         number("t_start")(-1),
+        ({"t_start": 10**30}, ValueError, "t_start must be at most"),
         number("init")("zeros"),
         number("nonfinite")("ignore"),
         ({"init": "threshold", "t_start": 0}, ValueError, "at least 1, not 0"),
-        (
-            {"init": "constant", "init_value": -2.0},
-            ValueError,
-            "init_value .*-2",
+        *(
+            ({"init": init, "init_value": x}, ValueError, f"init_value .*{x}")
+            for init, x in (
+                ("constant", -2.0),
+                ("constant", 1e-50),
+                ("threshold", 1e-46),
+            )
         ),
         ({"init_value": 0.5}, ValueError, "init_value=0.5 has no meaning"),
         *(
@@ -122,6 +126,11 @@ BAD = {
                     ValueError,
                     r"of over.*\['a'\] must",
                 ),
+                (
+                    {"a": {"lambda_rel": 1e39}},
+                    ValueError,
+                    r"a'\] must .*1e\+39",
+                ),
                 ({"a": {"beta": 1.0}}, ValueError, r"beta of overrides\['a'\]"),
                 ({"a": {"beta": "0.9"}}, TypeError, r"beta of over.*\['a'\]"),
                 ({"a(": None}, ValueError, r"\['a\('\]: .* no regular expr"),
@@ -132,13 +141,14 @@ BAD = {
             )
         ),
     ],
-    "agc": [number("epsilon")(0.0)],
+    "agc": [*map(number("epsilon"), (0.0, 1e-46))],
+    "global_adagc": [number("lambda_abs")(1e39)],
     "tensor_wise": [number("lambda_abs")(0.0)],
     "skip_step": [number("sigma")(0.0), number("window")(1)],
     "gradient_stabilizer": [number("gamma1")(1.0), number("gamma2")(-0.1)],
     "zclip": [
         number("alpha")(1.0),
-        number("z_thres")(0.0),
+        *map(number("z_thres"), (0.0, 1e-46)),
         number("max_grad_norm")(-1.0),
         number("warmup_steps")(0),
     ],

@@ -9,7 +9,7 @@ from helpers import gammas
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paddle_adagc import ClipGradByAdaGC, ClipGradByZClip
+from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.clips.step_count import StepCount
 from paddle_adagc.guards import Caller
 
@@ -125,18 +125,6 @@ def test_each_step_of_an_optimizer_that_has_gradients_counts(steps):
         optimizer.step()
         optimizer.clear_grad(set_to_zero=False)
         assert clip.num_steps == before + any(mask)
-
-
-def test_two_sets_of_tensors_in_turn_are_steps_of_their_own():
-    heads = [paddle.nn.Linear(1, 1) for _ in range(2)]
-    clip = ClipGradByZClip()  # takes no groups
-    parameters = [p for head in heads for p in head.parameters()]
-    optimizer = paddle.optimizer.SGD(0.1, parameters=parameters, grad_clip=clip)
-    for step in range(30):
-        heads[step % 2](paddle.ones([1, 1])).sum().backward()
-        optimizer.step()
-        optimizer.clear_grad(set_to_zero=False)
-    assert clip.num_steps == 30
 
 
 def test_a_guess_and_a_clip_of_two_optimizers_are_warned_of(recwarn):

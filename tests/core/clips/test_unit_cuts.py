@@ -29,18 +29,18 @@ def test_slices_without_a_gradient_in_the_first_step(
     tensors = [TensorLayout(key=unit.key) for unit in a + b]
     cuts = UnitCuts({0: a, 2: b}, tensors)
     topology = Topology(sharding=Axis(1, 2), splits_parameters=True)
-    slots = [0, 2]
+    entries = [0, 2]
     asked = []
 
     def gather(parts, mine, group):
         asked.append(mine)
-        parts += [dict(zip(slots, other, strict=True)), mine]
+        parts += [dict(zip(entries, other, strict=True)), mine]
 
     monkeypatch.setattr(unit_cuts.dist, "all_gather_object", gather)
     gradients = [paddle.ones([4]), paddle.ones([3])]
 
     def find(present):
-        found = {slots[i]: gradients[i] for i in present}
+        found = {entries[i]: gradients[i] for i in present}
         return cuts.find(found, topology, lambda key: False)
 
     if message and len(first) == 2:
@@ -48,7 +48,7 @@ def test_slices_without_a_gradient_in_the_first_step(
             find(first)
         return
     segments = find(first)
-    assert segments.runs["slot"].tolist()[:2] == [0, 1]
+    assert segments.runs["entry"].tolist()[:2] == [0, 1]
     assert segments.start.tolist()[:2] == [0, 1]
     assert segments.size.tolist()[:2] == [1, 3]
     if message:

@@ -233,7 +233,7 @@ FORMS = [
         },
     ),
     clips(
-        "a model's config with a key `clip` of its own",
+        "a model's config with its own key `clip`",
         "python train.py job.json",
         files={
             "train.py": SCRIPT + "open('model.json').read()\n",
@@ -300,7 +300,7 @@ FORMS = [
         status=1,
     ),
     Form(
-        "a Trainer that trains with a loop of its own",
+        "a Trainer that trains with its own loop",
         "python train.py job.json",
         "an error at its first step: `AdamW of 2 parameters clips with None`",
         (

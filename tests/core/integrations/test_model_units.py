@@ -238,7 +238,7 @@ def test_the_map_for_muon_is_asked_first(has_muon):
 
     net.build_muon_param_info_map = build
     units = ModelUnits(net)("qkv_proj.weight", net.qkv_proj.weight)
-    assert units.parts["q_proj"] == (4 if has_muon else 2)
+    assert units.widths["q_proj"] == (4 if has_muon else 2)
     assert net.config.muon_configs is before
 
 

@@ -23,7 +23,7 @@ from test_examples import run_example
 
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.integrations.optimizer import innermost
-from paddle_adagc.state import STATE_FILE, load_state
+from paddle_adagc.state import STATE_FILE, load_state, save_state
 
 IS_FORMERS = importlib.util.find_spec("paddleformers") is not None
 LIBRARY = "paddleformers" if IS_FORMERS else "paddlenlp"
@@ -71,7 +71,12 @@ def make_model(name):
 
 
 def make_trainer(
-    way, output_dir, name="Llama", missing_state="raise", **arguments
+    way,
+    output_dir,
+    name="Llama",
+    missing_state="raise",
+    new_tensors="raise",
+    **arguments,
 ):
     library = importlib.import_module(f"{LIBRARY}.trainer")
     ours = importlib.import_module(f"paddle_adagc.integrations.{LIBRARY}")
@@ -106,9 +111,10 @@ def make_trainer(
     args = library.TrainingArguments(output_dir=str(output_dir), **values)
     common = {"args": args, "train_dataset": WINDOWS}
     common["model"] = make_model(name)
+    choices = {"missing_state": missing_state, "new_tensors": new_tensors}
     if way == "mixin":
-        return ClippingTrainer(clip=clip, missing_state=missing_state, **common)
-    callback = ours.ClippingCallback(clip, missing_state)
+        return ClippingTrainer(clip=clip, **choices, **common)
+    callback = ours.ClippingCallback(clip, **choices)
     trainer = Logged(**common, callbacks=[callback])
     trainer.clip = clip
     return trainer
@@ -224,6 +230,41 @@ def test_a_resume_takes_the_state_of_the_weights(way, tmp_path):
         with pytest.warns(UserWarning, match=r"checkpoint-4 is unfinished"):
             resumed = train("a", True, save_steps=10)
         assert resumed == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
+def test_a_state_of_other_tensors(way, tmp_path):
+    """A tensor is new, another gone; of one rank under sharding."""
+
+    def train(**arguments):
+        with paddle.utils.unique_name.guard():
+            trainer = make_trainer(
+                way,
+                tmp_path,
+                **{**UNIFIED, "save_strategy": "steps", **arguments},
+            )
+            checkpoint = arguments.get("resume_from_checkpoint")
+            trainer.train(resume_from_checkpoint=checkpoint)
+        return trainer.clip.state_dict()
+
+    train(max_steps=4)
+    checkpoint = str(tmp_path / "checkpoint-4")
+    state = load_state(checkpoint)
+    new, *_, former = state["gamma"]
+    for numbers in (state["gamma"], state.get("support", {})):
+        numbers["head.weight"] = numbers.pop(new, 1.0)
+    save_state(state, checkpoint)
+    again = {"resume_from_checkpoint": checkpoint, "save_strategy": "no"}
+    with pytest.raises(ValueError, match=r"checkpoint-4: .* new_tensors='star"):
+        train(**again)
+    changed = train(**again, new_tensors="start")
+    assert changed["step"] == 8
+    assert new in changed["gamma"]
+    assert "head.weight" not in changed["gamma"]
+    save_state({**state, "missing": [former]}, checkpoint)
+    with pytest.raises(ValueError, match=rf"one rank .* own \({former}\)"):
+        train(**again)
 
 
 def gammas_in(checkpoint):

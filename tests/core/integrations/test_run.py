@@ -21,7 +21,7 @@ from core.integrations import run_forms
 from helpers import run_python
 from pages import ROOT
 
-from paddle_adagc import load_state
+from paddle_adagc import load_state, save_state
 from paddle_adagc.integrations import run
 from paddle_adagc.integrations.run import isolation
 from paddle_adagc.integrations.run.settings import named_files, read_settings
@@ -233,6 +233,11 @@ def test_check_says_what_it_would_do(folder, capsys):
     assert "strict=True" in printed
     assert "would run paddleformers-cli train my.yaml" in printed
     assert "paddlefleet is not installed here" in printed
+    assert "the Trainer's log says how many tensors are clipped" in printed
+    assert "is refused; to start there with the warm-up, add --missi" in printed
+    run.main(["--missing-state", "start", *words, "my.yaml"])
+    printed = capsys.readouterr().out
+    assert "starts with the warm-up (--missing-state start)" in printed
 
 
 OLD = {
@@ -447,6 +452,28 @@ def test_a_running_job_resumes_and_switches(paddlenlp, capfd):
     write_job(paddlenlp, max_steps=12)
     assert run.main(["--clip=zclip", *job]) == 0
     assert "state resumed after 3 steps" in capfd.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_running_job_takes_a_state_of_other_tensors(paddlenlp, capfd):
+    job = (sys.executable, "train.py", "job.json", "resume")
+    write_job(paddlenlp, clip={"t_start": 2})
+    adagc_run(capfd)
+    checkpoint = paddlenlp / "out/checkpoint-6"
+    state = load_state(checkpoint)
+    state["gamma"]["head.weight"] = state["gamma"].pop("linear.bias")
+    save_state(state, checkpoint)
+    write_job(paddlenlp, max_steps=9, clip={"t_start": 2})
+    for words, status, message in (
+        ((), 1, "if the model has changed .* give --new-tensors start"),
+        (("--new-tensors", "start"), 0, "linear.bias is new: its clip starts"),
+    ):
+        assert run.main([*words, *job]) == status
+        assert re.search(message, "".join(capfd.readouterr()))
+    assert {*load_state(paddlenlp / "out/checkpoint-9")["gamma"]} == {
+        "linear.weight",
+        "linear.bias",
+    }
 
 
 @pytest.mark.slow

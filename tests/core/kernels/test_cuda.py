@@ -168,9 +168,9 @@ def test_tables_grow_by_what_they_lack_and_others_are_made_for_the_rest(cuda):
     assert copies(four, three, None) == 1  # other sizes
     assert copies(three.astype("float64"), four, None) == 1
     assert copies(three, four, None) == copies(four, None, None) == 0
-    for size in range(5, 5 + runtime._MOST_KEPT):
+    for size in range(5, 5 + runtime._MOST_TABLES):
         assert copies(paddle.ones([size]), None, None) == 1
-    assert len(runtime._KEPT) == runtime._MOST_KEPT
+    assert len(runtime._TABLES) == runtime._MOST_TABLES
     assert copies(four, None, None) == 1
 
 

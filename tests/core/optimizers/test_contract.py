@@ -273,13 +273,3 @@ MUON = ("momentum", "num_iterations", "weight_decay")
 def test_defaults(make, names, defaults):
     parameters = inspect.signature(make).parameters
     assert [parameters[name].default for name in names] == defaults
-
-
-def test_sharding_is_asked_about_new_tensors_once(monkeypatch):
-    asked = []
-    monkeypatch.setattr(
-        Muon, "_check_sharding", lambda _, names=(): asked.extend(names)
-    )
-    optimizer, parameters = fresh(Muon)
-    run(optimizer, parameters, range(2))
-    assert asked == [parameter.name for parameter in parameters]

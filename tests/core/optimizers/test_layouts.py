@@ -9,7 +9,7 @@ from adagc_lab.models.config import DecoderConfig
 from adagc_lab.models.decoder import DecoderForCausalLM
 from adagc_lab.models.rank_weights import initialize_weights
 from adagc_lab.optimizers import SPAM, ClippedAdamW, StableAdamW
-from adagc_lab.optimizers.update_clips import AGC, Clippy, RMSClip
+from adagc_lab.optimizers.update_clips import AGC, Clippy
 from core.parallel import training
 from core.parallel.layouts import CASES as LAYOUTS
 from core.parallel.layouts import DENSE, MOE
@@ -33,7 +33,6 @@ UPDATE_CLIPS = {
     "agc, paper": AGC(form="paper", lambda_rel=0.05),
     "clippy": Clippy(lambda_rel=1e-2, lambda_abs=1e-5),
     "clippy, paper": Clippy(form="paper", lambda_rel=1e-4, lambda_abs=1e-4),
-    "rms": RMSClip(threshold=0.05),
 }
 OPTIMIZERS = {
     **ELEMENT_WISE,

@@ -253,21 +253,3 @@ def test_tensor_fusion_of_auto_parallel():
         for key, values in weights.items():
             found = its[key].reshape(values.shape)
             np.testing.assert_allclose(found, values, rtol=1e-5, atol=1e-6)
-
-
-def test_without_a_mesh_no_gradient_is_asked_for_one(monkeypatch):
-    monkeypatch.setattr(meshes, "get_unique_process_mesh_map", dict)
-    pairs = [(paddle.ones([1]), None)]
-    assert not meshes.any_is_distributed(pairs)
-    monkeypatch.setattr(
-        meshes, "get_unique_process_mesh_map", lambda: {"key": 1}
-    )
-    with pytest.raises(AttributeError):
-        meshes.any_is_distributed(pairs)
-
-
-def test_the_sums_of_a_step_are_made_once_per_number_of_tensors():
-    known = meshes.Meshes()
-    three = known.reducer(3)
-    assert known.reducer(3) is three
-    assert known.reducer(4) is not three

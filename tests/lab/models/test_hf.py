@@ -27,6 +27,7 @@ from adagc_lab.models.hf import (
 from adagc_lab.models.hf_keys import FAMILIES
 from helpers import load_golden
 from safetensors.numpy import save_file
+from transformers_twin import torch_and_transformers
 
 GOLDEN = Path(__file__).parent / "golden"
 CLIP = Path(__file__).parent / "vision_text/golden"
@@ -60,8 +61,7 @@ def test_logits_and_the_same_checkpoint_again(family):
     "path", [*sorted(GOLDEN.iterdir()), CLIP / "clip.npz"], ids=lambda p: p.stem
 )
 def test_golden_logits_are_those_of_transformers(path, tmp_path):
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
+    torch, transformers = torch_and_transformers()
     options, weights, arrays = load_golden(path)
     # Versions before 5 read rope_theta outside of rope_parameters.
     config = {**(options.get("rope_parameters") or {}), **options}

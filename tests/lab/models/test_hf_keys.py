@@ -18,6 +18,7 @@ from adagc_lab.models.hf import config_from_hf, config_to_hf, state_to_hf
 from adagc_lab.models.hf_keys import FAMILIES, NO_LOGIT
 from adagc_lab.models.rank_weights import to_numpy
 from safetensors.numpy import save_file
+from transformers_twin import torch_and_transformers
 
 SIZES = {
     "vocab_size": 64,
@@ -104,7 +105,7 @@ def other_value(name, fact, base):
     if name:
         return OTHER.get(name, not base)
     if isinstance(fact.default, bool):
-        return True
+        return not fact.default
     if isinstance(fact.default, float | int):
         return fact.default + 2
     return {"a": 1} if isinstance(fact.default, dict) else "other"
@@ -272,7 +273,7 @@ def test_what_a_value_alone_does_not_tell(families, changes, message):
 
 @pytest.mark.slow
 def test_the_lists_hold_every_key_of_transformers():
-    transformers = pytest.importorskip("transformers")
+    _, transformers = torch_and_transformers()
     for family in FAMILIES.values():
         name = family.class_name.replace("ForCausalLM", "Config")
         options = getattr(transformers, name)(rope_scaling=None).to_dict()
@@ -286,8 +287,7 @@ def test_the_lists_hold_every_key_of_transformers():
 
 def transformers_logits(options, value, weights, ids, folder):
     """Logits of transformers; versions before 5 know fewer names."""
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
+    torch, transformers = torch_and_transformers()
     if transformers.__version__ < "5":
         for name in ("rope_parameters", "rope_scaling"):
             if name in options:
@@ -306,7 +306,7 @@ def transformers_logits(options, value, weights, ids, folder):
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_accepted_rows_have_the_logits_of_transformers(family, tmp_path):
-    pytest.importorskip("torch")
+    torch_and_transformers()
     base = base_options(family)
     plain = DecoderForCausalLM(config_from_hf(base))
     plain.eval()

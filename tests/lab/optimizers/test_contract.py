@@ -9,7 +9,7 @@ import numpy as np
 import paddle
 import pytest
 from adagc_lab.optimizers import SPAM, ClippedAdamW, StableAdamW
-from adagc_lab.optimizers.update_clips import AGC, Clippy, RMSClip
+from adagc_lab.optimizers.update_clips import AGC, Clippy
 from core.optimizers.runs import fresh, make_weights, run, set_gradients
 from core.optimizers.test_contract import (  # noqa: F401
     test_a_scalar_trains_like_one_element_and_keeps_its_shape,
@@ -32,7 +32,6 @@ KINDS = {
     "StableAdamW": StableAdamW,
     "AGC": partial(ClippedAdamW, update_clip=AGC()),
     "Clippy": partial(ClippedAdamW, update_clip=Clippy()),
-    "RMSClip": partial(ClippedAdamW, update_clip=RMSClip()),
 }
 
 
@@ -86,7 +85,6 @@ def test_spam_s_reset_heals_an_infinite_second_moment():
         (partial(ClippedAdamW, update_clip=Lion), "no clip of updates"),
         (lambda _, parameters: AGC(form="papers"), "did you mean 'paper'"),
         (lambda _, parameters: Clippy(lambda_abs=0.0), "lambda_abs.*0.0"),
-        (lambda _, parameters: RMSClip(threshold=-1.0), "threshold.*-1.0"),
     ],
 )
 def test_wrong_arguments_are_refused(make_wrong, match):

@@ -7,7 +7,7 @@ from functools import partial
 import paddle
 import pytest
 from adagc_lab.optimizers import SPAM, ClippedAdamW, StableAdamW
-from adagc_lab.optimizers.update_clips import AGC, Clippy, RMSClip
+from adagc_lab.optimizers.update_clips import AGC, Clippy
 from core.optimizers.runs import (
     assert_agrees_with_the_reference,
     assert_is_twin,
@@ -63,8 +63,6 @@ CLIPS = {
         Clippy(form="paper", lambda_abs=1e-3),
         partial(twins.clippy_of_paper, 0.01, 1e-3),
     ),
-    "RMS": (RMSClip(), partial(twins.rms_clip, 1.0)),
-    "RMS, tight": (RMSClip(threshold=0.3), partial(twins.rms_clip, 0.3)),
 }
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from adagc_lab.checksums import sealed
 from adagc_lab.paddleformers.recipe import batch_change
-from adagc_lab.plan.check import check_fine_tuning, check_recipe
+from adagc_lab.plan.check import check_recipe
 from adagc_lab.train.parse import load_config
 from adagc_lab.train.processes import launch_lines
 from indexed import write_indexed_dataset
@@ -293,52 +293,3 @@ def test_data_is_measured_and_its_vocabulary_compared(tmp_path):
 def test_processes_of_no_whole_nodes_are_launched_on_one():
     (line,) = launch_lines(["tools/pretrain.py", "a=1"], 12)
     assert line.endswith("launch --nproc_per_node 12 tools/pretrain.py a=1")
-
-
-FINE_TUNING = """\
-stage: SFT
-model_name_or_path: Qwen/Qwen3-0.6B
-learning_rate: 1.0e-5
-output_dir: out
-clip: {t_start: 5, missing_state: start, units: {qkv: {parts: [q, k, v]}}}
-"""
-
-
-def test_fine_tuning_is_checked_without_its_model(tmp_path):
-    path = tmp_path / "sft.yaml"
-    path.write_text(FINE_TUNING)
-    report = check_fine_tuning(str(path))
-    assert not report.mistakes
-    lines = report.sections["Optimizer and clip"]
-    assert "t_start=5" in lines[0]
-    assert lines[1] == "units of qkv"
-    has_formers = importlib.util.find_spec("paddleformers") is not None
-    assert bool(report.missing) != has_formers
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ("clip.t_strat=5", "did you mean 't_start'"),
-        ("clip.missing_state=go", "got 'go'"),
-        ("clip.units.qkv.part=1", "did you mean 'parts'"),
-        ("clip=3", "not a section"),
-        ("learning_rat=1", "did you mean 'learning_rate'"),
-    ],
-)
-def test_mistakes_of_fine_tuning(tmp_path, change, message):
-    path = tmp_path / "dpo.yaml"
-    path.write_text(FINE_TUNING.replace("SFT", "DPO"))
-    report = check_fine_tuning(str(path), [change])
-    assert message in "\n".join(report.mistakes)
-    assert report.exit_status == 2
-
-
-def test_keys_are_those_of_paddleformers(tmp_path):
-    pytest.importorskip("paddleformers")
-    path = tmp_path / "sft.yaml"
-    path.write_text(FINE_TUNING + "max_stepz: 3\n")
-    (mistake,) = check_fine_tuning(str(path)).mistakes
-    assert mistake == (
-        "PaddleFormers has no key 'max_stepz', did you mean 'max_steps'?"
-    )

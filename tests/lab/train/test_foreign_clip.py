@@ -2,13 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """A clip in a file outside of the repository: the example of clip-rule.md."""
 
+import os
 import re
 
 import numpy as np
 import paddle
 import pytest
+from adagc_lab.record.files import RunRecord
 from adagc_lab.train.checkpoints import last_checkpoint
-from lab.train.runs import SCALED_HEAD, make_values, run
+from lab.train.runs import SCALED_HEAD, make_values, run, start
 from pages import ROOT
 
 from paddle_adagc import load_state, make_clip
@@ -49,6 +51,19 @@ def test_it_trains_saves_loads_and_shows_its_numbers(tmp_path):
     numbers = fresh.metrics()["tensors"][parameter.name]
     assert {*numbers} == {"norm", "mean", "deviation", "h"}
     assert numbers["h"] == pytest.approx(3 / np.hypot(9, 9), rel=1e-5)
+
+
+@pytest.mark.slow
+def test_the_command_trains_with_it(tmp_path):
+    values = make_values(tmp_path / "run", clip={"name": NAME}, save_every=6)
+    path = os.pathsep.join((str(ROOT), str(tmp_path)))
+    process = start(values, tmp_path, env={**os.environ, "PYTHONPATH": path})
+    printed, _ = process.communicate()
+    assert process.returncode == 0, printed
+    record = RunRecord.load(tmp_path / "run")
+    assert np.isfinite(record.loss).all()
+    state = load_state(last_checkpoint(tmp_path / "run"))
+    assert {*state["mean"]} == {*record.tensor_names}
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,6 @@ CLIPPY = {"form": "paper", "lambda_rel": 1e-9, "lambda_abs": 1e-3}
     [
         ("adamw", {}, 1.0, 1e-3),
         ("lion", {"beta1": 0.5, "beta2": 0.5}, 1.0, 1e-4),
-        ("adamw_rms_clip", {"threshold": 0.25}, 0.25, 1e-2),
         ("adamw_clippy", {"form": "paper"}, 1.0, 1e-3),
         ("adamw_clippy", CLIPPY, 0.1, 1e-2),
     ],
@@ -118,7 +117,6 @@ def test_arguments_reach_the_step(name, arguments, share, precision):
         ("spam", {"reset_interval": 10}, "clip_start=20 .*reset_interval=10"),
         ("adamw_agc", {"form": "brock"}, "form.*brock"),
         ("adamw_clippy", {"lambda_abs": 0.0}, "lambda_abs.*0.0"),
-        ("adamw_rms_clip", {"threshold": -2.0}, "threshold.*-2.0"),
     ],
 )
 def test_bad_arguments_are_named(name, arguments, message):

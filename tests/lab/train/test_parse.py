@@ -83,17 +83,6 @@ def test_base_files_are_changed_in_order_not_copied(file, tmp_path):
     }
 
 
-def test_naming_a_preset_takes_its_lambda_rel():
-    kept = {"name": "adagc", "t_start": 50}
-    for change in (
-        {"preset": "release"},
-        {"preset": "release", "lambda_rel": 3},
-        {"lambda_rel": 3},
-    ):
-        old = {"clip": {**kept, "lambda_rel": 1.04}}
-        assert merged(old, {"clip": change}) == {"clip": {**kept, **change}}
-
-
 def test_defaults_keep_their_form_and_are_no_part_of_a_run_s_identity():
     config = parse_config(MINIMAL)
     assert config.data.kind == "stdlib"

@@ -14,7 +14,6 @@ OPTIONS = {
     "spam": ["optimizer.reset_interval=3", "optimizer.clip_start=1"],
     "adamw_agc": ["optimizer.lambda_rel=0.1"],
     "adamw_clippy": ["optimizer.lambda_abs=1e-5"],
-    "adamw_rms_clip": ["optimizer.threshold=0.5"],
 }
 
 

@@ -16,7 +16,6 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -127,15 +126,13 @@ def main() -> None:
         atomic_write_json(result, facts)
 
 
-def measure(
-    config: str | os.PathLike[str], names: Iterable[str]
-) -> list[dict[str, Any]]:
-    """Run every clip under these of :data:`LAYOUTS` for a few steps.
+def measure(config: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """Run every clip under each of :data:`LAYOUTS` for a few steps.
 
     A row per layout and clip has ``layout``, ``clip``, and the calls of the
     last ``warm_up`` and ``adaptive`` step.
     """
-    cells = [(name, clip) for name in names for clip in CLIPS]
+    cells = [(name, clip) for name in LAYOUTS for clip in CLIPS]
     return [
         {"layout": name, "clip": clip, **_launch(str(config), name, clip)}
         for name, clip in tqdm(cells, unit="run")

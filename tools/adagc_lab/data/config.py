@@ -79,8 +79,8 @@ class DataConfig:
     alone."""
 
     shuffle_size: Count = 1000
-    """Neighbouring samples of a shard that are shuffled together, and held in
-    memory undecoded; default 1000. Read for ``"webdataset"`` alone."""
+    """Neighbouring samples of a shard that are shuffled together, in
+    memory, not decoded; default 1000. Read for ``"webdataset"`` alone."""
 
     num_workers: Natural = 0
     """Processes per device that prepare batches; default 0: the one that

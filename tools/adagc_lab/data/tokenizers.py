@@ -74,16 +74,10 @@ class Tokenizer:
 
     @functools.cached_property
     def model(self) -> Any:
-        """The library's tokenizer, for single texts."""
+        """The library's tokenizer, for texts of tokens."""
         if self.kind == BYTES:
             return byte_tokenizer()
         return _load(self.kind, self.content)
-
-    def encode(self, text: str, special: bool | None = None) -> list[int]:
-        """Tokens of a text; ``special``: with those that Hugging Face adds."""
-        if self.kind == "sentencepiece":
-            return self.model.encode(text)
-        return self.model.encode(text, add_special_tokens=bool(special)).ids
 
     def decode(self, tokens: Sequence[int], special: bool = False) -> str:
         """Text of tokens, with or without the special ones'."""

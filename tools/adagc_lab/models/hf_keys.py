@@ -37,6 +37,8 @@ class Fact(NamedTuple):
     also: tuple[str, ...] = ()
     """Keys of other families for the same fact; they may only agree."""
 
+    reason: str = ""  # why other values are not supported
+
     @property
     def all_keys(self) -> tuple[str, ...]:
         """Every key that states the fact."""
@@ -66,7 +68,7 @@ class Fact(NamedTuple):
             supported = ", ".join(map(json.dumps, self.supported))
             raise ValueError(
                 f"{shown({key: value}, key)}: the decoder supports {supported} "
-                "only"
+                f"only{self.reason}"
             )
         return value
 
@@ -106,9 +108,11 @@ def _rope(name: str) -> tuple[str, ...]:
     return tuple(f"{rope}.{name}" for rope in _ROPE_MAPS)
 
 
-def _only(*values: Any, keys: tuple[str, ...], default: Any = None) -> Fact:
+def _only(
+    *values: Any, keys: tuple[str, ...], default: Any = None, reason: str = ""
+) -> Fact:
     default = values[0] if default is None else default
-    return Fact(keys, default, supported=values)
+    return Fact(keys, default, supported=values, reason=reason)
 
 
 _FIXED = (
@@ -132,6 +136,7 @@ _FIXED = (
         )
     ),
 )
+_EVERY_LAYER = ": it has experts in every layer"
 _KEY_HEADS = ("num_kv_heads", "n_kv_heads", "multi_query_group_num")
 _EXPERTS = ("num_experts", "num_local_experts", "moe_num_experts")
 _EXPERTS_PER_TOKEN = ("num_experts_per_tok", "moe_k", "moe_topk")
@@ -213,10 +218,18 @@ _ALL = (
         ),
         fixed=(
             *_FIXED,
-            # Every layer has experts.
-            _only(0, keys=("moe_layer_start_index",), default=1),
-            _only(1, keys=("moe_layer_interval",)),
+            _only(
+                0,
+                keys=("moe_layer_start_index",),
+                default=1,
+                reason=_EVERY_LAYER,
+            ),
+            _only(1, keys=("moe_layer_interval",), reason=_EVERY_LAYER),
             _only(1e-12, keys=("moe_norm_min",)),
+            # What Baidu's configs say, and transformers does not read
+            _only(True, keys=("use_rmsnorm",)),
+            _only(True, keys=("moe_use_aux_free",)),
+            _only(False, keys=("is_quantized",)),
         ),
         written={
             "moe_layer_start_index": 0,
@@ -290,7 +303,7 @@ NO_LOGIT = {
     *("return_dict", "output_hidden_states", "output_attentions"),
     *("output_router_logits", "tie_last_hidden_states", "use_bfloat16"),
     *("gradient_checkpointing", "attn_implementation", "tf_legacy_loss"),
-    "experts_implementation",
+    *("experts_implementation", "moe_gate", "moe_capacity"),
     # Other tasks
     *("finetuning_task", "task_specific_params", "problem_type"),
     *("id2label", "label2id", "num_labels"),

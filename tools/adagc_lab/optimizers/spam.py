@@ -21,8 +21,8 @@ class SPAM(base.DecoupledOptimizer):
 
     - An element of the gradient is cut to :math:`|g| = \sqrt{\theta v}`, with
       the second moment :math:`v` before this step. Elements with :math:`v = 0`
-      pass: to the letter they would become 0, and :math:`v` with them for ever
-      (an embedding's row that comes up late).
+      pass. The algorithm as written makes them 0, and :math:`v` would stay 0
+      for ever (an embedding's row that comes up late).
     - The moments start again from 0 in every step that is a multiple of
       :math:`\Delta T`.
     - In the reset step and the ones after it, :math:`k = 0, 1, ..., N - 1`, the
@@ -30,19 +30,36 @@ class SPAM(base.DecoupledOptimizer):
       :math:`1 - 0.99 (1 + \cos(\pi k / (N + 1))) / 2`.
 
     Bias correction counts on through resets and the weight decay is not warmed
-    up, both as in the authors' code. Works under every kind of sharding. Other
-    arguments: :class:`~paddle_adagc.optimizers.base.DecoupledOptimizer`.
+    up, both as in the authors' code. Works under every kind of sharding.
 
     Args:
+        learning_rate: A number or a scheduler.
+        beta1: Decay of the first moment.
+        beta2: Decay of the second moment.
+        epsilon: Added to the root of the second moment.
         threshold: :math:`\theta`, the largest :math:`g^2 / v` that passes.
         reset_interval: :math:`\Delta T`, steps from reset to reset.
         warmup_steps: :math:`N`, steps of the warm-up after a reset.
         clip_start: Steps from the start and from a reset on without clipping;
             20 in the authors' code. (The second moment knows nothing yet.)
+        parameters: Parameters, or groups of them.
+        weight_decay: Not negative.
+        **shared: ``grad_clip``, ``apply_decay_param_fun``, ``multi_precision``
+            and ``name`` of
+            :class:`~paddle_adagc.optimizers.base.DecoupledOptimizer`.
 
     Raises:
-        ValueError: ``clip_start`` is not below ``reset_interval``: nothing
-            would ever be clipped.
+        TypeError: An argument has the wrong type.
+        ValueError: An argument is out of its range, or ``clip_start`` is not
+            below ``reset_interval``: nothing would ever be clipped.
+
+    Example:
+        >>> import paddle
+        >>> from adagc_lab.optimizers import SPAM
+        >>> model = paddle.nn.Linear(4, 2)
+        >>> optimizer = SPAM(3e-4, parameters=model.parameters())
+        >>> model(paddle.ones([3, 4])).sum().backward()
+        >>> optimizer.step()
     """
 
     def __init__(

@@ -25,8 +25,31 @@ class StableAdamW(base.DecoupledOptimizer):
 
     The mean of a tensor-parallel tensor is taken over the group (one all-reduce
     of 4 bytes per tensor and step). Sharding that splits tensors (V2, stage 3)
-    is refused. Arguments:
-    :class:`~paddle_adagc.optimizers.base.DecoupledOptimizer`.
+    is refused.
+
+    Args:
+        learning_rate: :math:`\eta`, a number or a scheduler.
+        beta1: Decay of the first moment.
+        beta2: Decay of the second moment.
+        epsilon: :math:`\epsilon`.
+        parameters: Parameters, or groups of them.
+        weight_decay: Not negative.
+        **shared: ``grad_clip``, ``apply_decay_param_fun``, ``multi_precision``
+            and ``name`` of
+            :class:`~paddle_adagc.optimizers.base.DecoupledOptimizer`.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: A hyper-parameter is out of its range, or sharding splits
+            tensors.
+
+    Example:
+        >>> import paddle
+        >>> from adagc_lab.optimizers import StableAdamW
+        >>> model = paddle.nn.Linear(4, 2)
+        >>> optimizer = StableAdamW(3e-4, parameters=model.parameters())
+        >>> model(paddle.ones([3, 4])).sum().backward()
+        >>> optimizer.step()
     """
 
     _needs_whole_tensors = True

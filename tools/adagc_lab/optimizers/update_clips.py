@@ -36,6 +36,7 @@ class AGC:
     """
 
     form: Form = "original"
+    """``"paper"``: that of the AdaGC paper's table."""
 
     lambda_rel: float | None = None
     """:math:`\\lambda`; by default 0.01, in the paper's form 0.001."""
@@ -78,6 +79,7 @@ class Clippy:
     """
 
     form: Form = "original"
+    """``"paper"``: that of the AdaGC paper's table."""
 
     lambda_rel: float | None = None
     """By default 0.1; in the paper's form 0.01."""
@@ -104,26 +106,6 @@ class Clippy:
         return paddle.clip(ratio, max=1.0)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RMSClip:
-    r"""Adafactor's clip (Shazeer and Stern 2018, arXiv 1804.04235, section 6).
-
-    Per tensor :math:`\Delta \leftarrow \Delta / \max(1,
-    \mathrm{RMS}(\Delta) / d)`.
-    """
-
-    threshold: float = 1.0
-    """:math:`d`."""
-
-    def __post_init__(self) -> None:
-        check_positive("threshold", self.threshold)
-
-    def scale(self, step: Step, update: Tensor, is_embedding: bool) -> Tensor:
-        """Factor of the tensor's update."""
-        rms = square_root(Parts(step.parameter).mean(update.square()))
-        return 1 / paddle.clip(rms / self.threshold, min=1.0)
-
-
 def _fill(
     clip: AGC | Clippy, name: str, *, original: float, paper: float
 ) -> None:
@@ -135,7 +117,7 @@ def _fill(
     object.__setattr__(clip, name, number)
 
 
-UpdateClip = AGC | Clippy | RMSClip
+UpdateClip = AGC | Clippy
 """Gives the factor of an update, in (0, 1], with as many axes as the update:
 ``w -= lr * scale * update``."""
 
@@ -153,18 +135,41 @@ class ClippedAdamW(base.DecoupledOptimizer):
     weights before they decay. What a clip reduces over a tensor-parallel tensor
     is reduced over the group, in one small all-reduce (for Clippy's paper form
     two) per tensor and step. Sharding that splits tensors (V2, stage 3) is
-    refused. Other arguments:
-    :class:`~paddle_adagc.optimizers.base.DecoupledOptimizer`.
+    refused.
 
     Args:
-        update_clip: :class:`~adagc_lab.optimizers.update_clips.AGC`,
-            :class:`~adagc_lab.optimizers.update_clips.Clippy` or
-            :class:`~adagc_lab.optimizers.update_clips.RMSClip`.
+        learning_rate: :math:`\eta`, a number or a scheduler.
+        update_clip: :class:`~adagc_lab.optimizers.update_clips.AGC` or
+            :class:`~adagc_lab.optimizers.update_clips.Clippy`.
+        beta1: Decay of the first moment.
+        beta2: Decay of the second moment.
+        epsilon: Added to the root of the second moment.
         apply_clip_param_fun: Whether the update of the parameter of this name
             is clipped; None: all are. (The original AGC leaves out the final
             layer.)
         is_embedding_fun: Whether the parameter of this name is an embedding,
             whose rows are AGC's units; None: none is.
+        parameters: Parameters, or groups of them.
+        weight_decay: :math:`\lambda`, not negative.
+        **shared: ``grad_clip``, ``apply_decay_param_fun``, ``multi_precision``
+            and ``name`` of
+            :class:`~paddle_adagc.optimizers.base.DecoupledOptimizer`.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: A hyper-parameter is out of its range, or sharding splits
+            tensors.
+
+    Example:
+        >>> import paddle
+        >>> from adagc_lab.optimizers import ClippedAdamW
+        >>> from adagc_lab.optimizers.update_clips import Clippy
+        >>> model = paddle.nn.Linear(4, 2)
+        >>> optimizer = ClippedAdamW(
+        ...     3e-4, Clippy(), parameters=model.parameters()
+        ... )
+        >>> model(paddle.ones([3, 4])).sum().backward()
+        >>> optimizer.step()
     """
 
     _needs_whole_tensors = True
@@ -184,8 +189,8 @@ class ClippedAdamW(base.DecoupledOptimizer):
     ) -> None:
         if not isinstance(update_clip, UpdateClip):
             raise TypeError(
-                f"update_clip={update_clip!r} is no clip of updates: use AGC, "
-                "Clippy or RMSClip of adagc_lab.optimizers.update_clips"
+                f"update_clip={update_clip!r} is no clip of updates: use AGC "
+                "or Clippy of adagc_lab.optimizers.update_clips"
             )
         self._update_clip = update_clip
         self._apply_clip_param_fun = apply_clip_param_fun

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -15,7 +14,7 @@ import paddle
 from adagc_lab.data.config import TEXT_KINDS
 from adagc_lab.extensions import make_clip
 from adagc_lab.faults import check_faults
-from adagc_lab.paddleformers.recipe import batch_change, load_recipe
+from adagc_lab.paddleformers.recipe import batch_change
 from adagc_lab.paddleformers.units import followed
 from adagc_lab.plan.dry_run import build_without_memory
 from adagc_lab.train.config import ParallelConfig, RunConfig, TrainConfig
@@ -27,12 +26,9 @@ from adagc_lab.train.optimizers import (
 )
 from adagc_lab.train.processes import launch_lines
 from adagc_lab.train.tasks import PretrainTask, make_task
-from paddle_adagc.checks import check_choice, check_directory, suggestion
+from paddle_adagc.checks import check_directory
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.clips.overrides import Overrides
-from paddle_adagc.integrations.run.settings import take_settings
-from paddle_adagc.integrations.trainer import MISSING_STATES
-from paddle_adagc.parallel.units import as_units
 
 T = TypeVar("T")
 
@@ -62,10 +58,6 @@ class CheckReport:
             new = str(error).splitlines()
             self.mistakes += [line for line in new if line not in self.mistakes]
             return None
-
-    def to_json(self) -> str:
-        values = {**dataclasses.asdict(self), "is_sound": not self.mistakes}
-        return json.dumps(values, indent=1, ensure_ascii=False)
 
     def text(self) -> str:
         verdict = "has mistakes" if self.mistakes else "is sound"
@@ -125,55 +117,6 @@ def check_recipe(
         *launch_lines(run, config.parallel.num_processes)
     ]
     return report
-
-
-def check_fine_tuning(
-    recipe: str, overrides: Sequence[str] = ()
-) -> CheckReport:
-    """Check what a recipe of stage SFT or DPO shows without its model.
-
-    PaddleFormers' dataclasses say which keys there are, where it is installed.
-    """
-    report = CheckReport(recipe)
-    values = report.attempt(lambda: load_recipe(recipe, overrides))
-    if values is None:
-        return report
-    found = report.attempt(lambda: take_settings(values, recipe, [])) or {}
-    clip = report.attempt(lambda: make_clip(**found.get("clip", {})))
-    resumes = found.get("missing_state", "raise")
-    report.attempt(
-        lambda: check_choice("missing_state", resumes, MISSING_STATES)
-    )
-    units = found.get("units") or {}
-    for pattern, value in units.items():
-        report.attempt(lambda p=pattern, v=value: as_units(p, v))  # type: ignore[misc]
-    known = _known_keys()
-    if known is None:
-        report.missing.append(
-            "PaddleFormers, which knows the recipe's keys: pip install "
-            "'.[formers]', without '[nlp]'"
-        )
-    for key in values:
-        if known and key not in known:
-            report.mistakes.append(
-                f"PaddleFormers has no key {key!r}{suggestion(key, known)}"
-            )
-    lines = [f"{clip}", *(f"units of {pattern}" for pattern in units)]
-    report.sections["Optimizer and clip"] = lines
-    report.sections["Not checked"] = [
-        f"{values['stage']}: its model, data and layout are PaddleFormers'"
-    ]
-    return report
-
-
-def _known_keys() -> set[str] | None:
-    """Return the fields of PaddleFormers' dataclasses; None: not installed."""
-    try:
-        from paddleformers.cli.hparams import parser
-    except ModuleNotFoundError:
-        return None
-    kinds = parser._TRAIN_ARGS
-    return {field.name for kind in kinds for field in dataclasses.fields(kind)}
 
 
 def check_values(

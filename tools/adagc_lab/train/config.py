@@ -71,7 +71,6 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
         "lambda_rel": None,
         "lambda_abs": None,
     },
-    "adamw_rms_clip": {**ADAM, "threshold": 1.0},
 }
 """Arguments of each optimizer, which its class in
 :mod:`paddle_adagc.optimizers` explains, with the values of runs. Paddle is not
@@ -85,7 +84,6 @@ WHOLE_TENSORS = (
     "stable_adamw",
     "adamw_agc",
     "adamw_clippy",
-    "adamw_rms_clip",
 )
 """Optimizers that look at more than one element of a tensor at a time."""
 

@@ -41,7 +41,6 @@ _CLASSES = {
 _UPDATE_CLIPS: dict[str, Any] = {
     "adamw_agc": update_clips.AGC,
     "adamw_clippy": update_clips.Clippy,
-    "adamw_rms_clip": update_clips.RMSClip,
 }
 """Clips of AdamW's update; they take what is no argument of Adam."""
 

@@ -156,8 +156,6 @@ def merged(
             and isinstance(old, Mapping)
             and not (key in _NAMED and "name" in change)
         ):
-            if key == "clip" and "preset" in change:
-                old = {k: v for k, v in old.items() if k != "lambda_rel"}
             change = merged(old, change)
         result[key] = copy.deepcopy(change)
     return result

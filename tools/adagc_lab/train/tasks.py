@@ -35,7 +35,6 @@ from adagc_lab.models.activations import pair_batch_bytes, stage_bytes
 from adagc_lab.models.config import FLOAT8_LINEARS, DecoderConfig
 from adagc_lab.models.decoder import DecoderForCausalLM
 from adagc_lab.models.families import decoder_config
-from adagc_lab.models.fp8 import backend
 from adagc_lab.models.moe import adjust_correction_biases, expert_balance
 from adagc_lab.models.parallel import check_degrees
 from adagc_lab.models.pipeline import (
@@ -311,14 +310,13 @@ class LanguageTask(PretrainTask):
         )
 
     def facts(self, model: nn.Layer) -> dict[str, Any]:
-        """Name the tensors multiplied in FP8, and the kind of products."""
+        """Name the tensors multiplied in FP8, and the others."""
         if self.train.precision != "float8":
             return {}
         names = set().union(*gather({*parameters_by_key(model)}))
         quantized = set().union(*gather({*quantized_parameters(model)}))
         return {
             "float8": {
-                "backend": backend(),
                 "quantized": sorted(quantized),
                 "not_quantized": sorted(names - quantized),
             }

@@ -15,17 +15,18 @@ that are powers of two, no history of scales.
 Tokens are the flattened leading axes. Blocks end with a tensor: a part of one
 (of a tensor-parallel rank, of a micro-batch, of an expert) has blocks of its
 own, and they are those of the whole where it is cut at multiples of 128.
+
+The products are emulated: see :mod:`adagc_lab.models.fp8.emulated`.
 """
 
 import contextlib
-from types import ModuleType
 from typing import Any
 
 import paddle
 from paddle import Tensor, nn
 from paddle.autograd import PyLayer
 
-from adagc_lab.models.fp8 import emulated, hopper
+from adagc_lab.models.fp8 import emulated
 
 
 def without_autocast() -> contextlib.AbstractContextManager[None]:
@@ -33,15 +34,6 @@ def without_autocast() -> contextlib.AbstractContextManager[None]:
     if paddle.amp.is_autocast_enabled():
         return paddle.amp.auto_cast(enable=False)
     return contextlib.nullcontext()
-
-
-def _kernels() -> ModuleType:
-    return hopper if hopper.is_available() else emulated
-
-
-def backend() -> str:
-    """Return "hopper" for FP8 kernels of the GPU, or "emulated"."""
-    return "hopper" if _kernels() is hopper else "emulated"
 
 
 class Float8Product(PyLayer):
@@ -53,20 +45,19 @@ class Float8Product(PyLayer):
         ctx.save_for_backward(x, weight)
         ctx.is_frozen = (x.stop_gradient, weight.stop_gradient)
         with without_autocast():
-            return _kernels().product(x, weight).astype(x.dtype)
+            return emulated.product(x, weight).astype(x.dtype)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients of `x` and `weight`, of their dtypes; None if frozen."""
         x, weight = ctx.saved_tensor()
-        kernels = _kernels()
         of_x = of_weight = None
         with without_autocast():
             if not ctx.is_frozen[0]:
-                of_x = kernels.product(grad, weight, transposed=True)
+                of_x = emulated.product(grad, weight, transposed=True)
                 of_x = of_x.astype(x.dtype)
             if not ctx.is_frozen[1]:
-                of_weight = kernels.weight_gradient(x, grad)
+                of_weight = emulated.weight_gradient(x, grad)
                 of_weight = of_weight.astype(weight.dtype)
         return of_x, of_weight
 

@@ -46,7 +46,7 @@ def round_blocks(x: Tensor, height: int, width: int) -> Tensor:
     stays.
     """
     height, width = min(height, x.shape[0]), min(width, x.shape[1])
-    wide = padded(x.astype("float32"), height, width)
+    wide = _padded(x.astype("float32"), height, width)
     rows, columns = wide.shape
     view = wide.reshape([rows // height, height, columns // width, width])
     axes = [axis for axis in (1, 3) if view.shape[axis] > 1] or [3]
@@ -71,20 +71,23 @@ def _exponent_bits() -> Tensor:
     return paddle.full([1], 0x7F800000, "int32")
 
 
-def padded(x: Tensor, height: int, width: int) -> Tensor:
+def _padded(x: Tensor, height: int, width: int) -> Tensor:
     """`x` with zeros up to multiples of a block's size."""
     rows, columns = -x.shape[0] % height, -x.shape[1] % width
     return F.pad(x, [0, rows, 0, columns]) if rows or columns else x
 
 
 def product(x: Tensor, weight: Tensor, *, transposed: bool = False) -> Tensor:
-    """`x @ weight`, or `x @ weight.T`; see `hopper.product`."""
+    """`x @ weight`, or `x @ weight.T`.
+
+    `x` has 1x128 tiles along its rows, `weight` 128x128 blocks.
+    """
     tiles = round_blocks(x, 1, BLOCK)
     blocks = round_blocks(weight, BLOCK, BLOCK)
     return paddle.matmul(tiles, blocks, transpose_y=transposed)
 
 
 def weight_gradient(x: Tensor, grad: Tensor) -> Tensor:
-    """`x.T @ grad`; see `hopper.weight_gradient`."""
+    """`x.T @ grad`, both of tiles of 128 along the rows' axis."""
     left, right = (round_blocks(part, BLOCK, 1) for part in (x, grad))
     return paddle.matmul(left, right, transpose_x=True)

@@ -1,0 +1,83 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Perplexity against literal sums, and the command."""
+
+import json
+import math
+
+import numpy as np
+import paddle
+import pytest
+from adagc_lab.data.datasets import TokenDataset
+from adagc_lab.evaluate.perplexity import measure_perplexity
+from adagc_lab.evaluate.saved import build_decoder, load_saved
+from adagc_lab.record.files import RunRecord
+from indexed import write_random_dataset
+from lab.train.runs import make_values
+from scipy.special import log_softmax
+
+
+def test_perplexity_is_the_mean_over_all_labels(runs):
+    model = build_decoder(load_saved(runs("ernie4_5_moe")))
+    tokens = np.random.default_rng(0).integers(0, 256, 200)
+    starts = tuple(range(0, 170, 17))
+    dataset = TokenDataset(tokens, starts, seq_length=17)
+    found = measure_perplexity(model, dataset)
+    losses = []
+    for start in starts:
+        ids, labels = tokens[start : start + 17], tokens[start + 1 : start + 18]
+        logits = model(paddle.to_tensor([ids])).numpy()[0]
+        logs = log_softmax(logits.astype(np.float64), -1)
+        losses += (-logs[np.arange(17), labels]).tolist()
+    assert found["num_tokens"] == len(losses)
+    assert found["loss"] == pytest.approx(np.mean(losses), abs=1e-6)
+    dataset = TokenDataset(np.arange(400), (0,), seq_length=8, vocab_size=400)
+    with pytest.raises(ValueError, match="token 399"):
+        measure_perplexity(model, dataset)
+
+
+@pytest.fixture
+def score(command, capsys, tmp_path):
+    """Give the command for a run: status, what it said, and its result."""
+
+    def call(run, *options, output=tmp_path / "made/out.json"):
+        arguments = [str(run), "--output", str(output), *options]
+        status = command("evaluate")(arguments)
+        said = capsys.readouterr()
+        result = json.loads(output.read_text()) if status == 0 else {}
+        return status, said, result
+
+    return call
+
+
+def test_a_run_is_scored_on_its_own_data(runs, score):
+    status, said, result = score(runs("llama"))
+    assert (status, result["step"], result["clip"]) == (0, 4, "adagc")
+    assert "over 192 tokens of stdlib" in said.out
+    record = RunRecord.load(runs("llama"))  # its last evaluation
+    last = record.metrics["eval_loss"][-1]
+    assert result["loss"] == pytest.approx(last, abs=1e-6)
+    assert result["perplexity"] == pytest.approx(math.exp(result["loss"]))
+
+
+def test_a_run_is_scored_on_other_data(runs, score, tmp_path):
+    data = write_random_dataset(tmp_path / "data", seed=0)
+    data |= {"validation_size": 5, "validation_fraction": 0.1}
+    config = tmp_path / "config.yaml"
+    config.write_text(json.dumps(make_values("unused", data=data)))
+    _, said, result = score(runs("mixtral"), "--data", str(config))
+    assert result["num_tokens"] == 5 * 16
+    assert result["loss"] > np.log(256) - 0.5  # random bytes
+    assert f"of {data['prefix']}." in said.out
+
+
+def test_an_output_that_cannot_be_written(runs, score, tmp_path):
+    (tmp_path / "file").touch()
+    for output, message in (
+        (tmp_path / "file/out.json", f"{tmp_path}/file is a file"),
+        (tmp_path, "a directory: name a file"),
+    ):
+        status, said, _ = score(runs("llama"), output=output)
+        assert (status, message in said.err) == (2, True)
+        assert not said.out  # refused before scoring
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -1,0 +1,98 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Perplexity of a saved decoder on the validation part of its data."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from typing import Any
+
+import paddle
+from paddle.io import BatchSampler, DataLoader
+from tqdm import tqdm
+
+import paddle_adagc
+from adagc_lab.data.config import DataConfig
+from adagc_lab.data.datasets import (
+    TokenDataset,
+    build_datasets,
+    collate_batch,
+)
+from adagc_lab.evaluate.saved import build_decoder, load_saved
+from adagc_lab.models.decoder import DecoderForCausalLM, cross_entropy
+from adagc_lab.train.parse import load_config
+
+_BATCH_SIZE = 8
+
+
+def evaluate(
+    model: str | os.PathLike[str],
+    *,
+    data: str | None = None,
+    verify: bool = False,
+) -> dict[str, Any]:
+    """Score a saved decoder; gives what JSON can hold.
+
+    The arguments are the options of ``tools/evaluate.py``.
+    """
+    config = None if data is None else load_config(data).data
+    saved = load_saved(model, verify=verify)
+    if config is None:
+        if not saved.run:
+            raise ValueError(
+                f"{saved.directory} does not say which data it was trained "
+                "with: give --data CONFIG"
+            )
+        config = DataConfig(**saved.data)
+    _, dataset = build_datasets(config, 1)
+    return {
+        "model": str(model),
+        "checkpoint": str(saved.directory),
+        "step": saved.step,
+        "clip": saved.run.get("config", {}).get("clip", {}).get("name"),
+        "data": dataclasses.asdict(config),
+        "versions": {"paddle_adagc": paddle_adagc.__version__},
+        **measure_perplexity(build_decoder(saved), dataset),
+    }
+
+
+@paddle.no_grad()
+def measure_perplexity(
+    model: DecoderForCausalLM, dataset: TokenDataset
+) -> dict[str, float]:
+    """Average the loss over all labels of a dataset.
+
+    Gives ``loss`` in nats per label, ``num_tokens``, the number of labels, and
+    ``perplexity``, `exp(loss)`, infinite where that overflows.
+    """
+    if dataset.vocab_size > model.config.vocab_size:
+        raise ValueError(
+            f"the data has token {dataset.vocab_size - 1}, the model "
+            f"{model.config.vocab_size} tokens: give data of its tokenizer"
+        )
+    total, count = 0.0, 0
+    sampler = BatchSampler(dataset, batch_size=_BATCH_SIZE)
+    loader = DataLoader(
+        dataset, batch_sampler=sampler, collate_fn=collate_batch
+    )
+    for batch in tqdm(loader, "perplexity", disable=None):
+        labels = batch["labels"]
+        loss = cross_entropy(model(batch["input_ids"]), labels)
+        total += float(loss) * labels.size
+        count += labels.size
+    mean = total / count
+    perplexity = math.exp(mean) if mean < 700 else math.inf
+    return {"loss": mean, "num_tokens": count, "perplexity": perplexity}
+
+
+def to_text(result: dict[str, Any]) -> str:
+    """Format the result of :func:`evaluate` for people."""
+    step = "" if result["step"] is None else f", step {result['step']}"
+    data = result["data"]
+    return (
+        f"{result['model']}{step}\nValidation: loss {result['loss']:.4f} "
+        f"nats, perplexity {result['perplexity']:.4g}, over "
+        f"{result['num_tokens']:,} tokens of {data['prefix'] or data['kind']}."
+    )
