@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Clips that AdaGC is compared with: by the global norm, by fixed shares.
 
-And two that are no clips to the letter: one sets every norm, one drops steps.
+And two that are no clips: one sets every norm, one drops steps.
 """
 
 from __future__ import annotations
@@ -263,6 +263,24 @@ class ClipGradBySkipStep(GlobalNormClip):
         window: Norms that are remembered, at least 2.
         max_grad_norm: None: no such bound.
         nonfinite: As for :class:`paddle_adagc.ClipGradByAdaGC`.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: An argument is out of its range.
+        RuntimeError: In a step, the optimizer has several parameter groups.
+
+    Example:
+        >>> import paddle
+        >>> from paddle_adagc import make_clip
+        >>> model = paddle.nn.Linear(4, 2)
+        >>> optimizer = paddle.optimizer.AdamW(
+        ...     parameters=model.parameters(),
+        ...     grad_clip=(clip := make_clip("skip_step", sigma=4.0)),
+        ... )
+        >>> model(paddle.ones([3, 4])).sum().backward()
+        >>> optimizer.step()
+        >>> clip.metrics()["step"]
+        0
     """
 
     sigma = Argument(check_positive)
@@ -315,8 +333,8 @@ class ClipGradByGradientStabilizer(TensorScalingClip):
         v \leftarrow \gamma_2 v + (1 - \gamma_2) n^2, \qquad
         g \leftarrow \frac{g}{n} \frac{\hat m}{\sqrt{\hat v} + 10^{-8}}
 
-    with :math:`\hat m = m / (1 - \gamma_1^t)`, :math:`\hat v` alike, over the
-    :math:`t` steps in which the tensor had a finite norm above 0. The norms
+    with :math:`\hat m = m / (1 - \gamma_1^t)`, and :math:`\hat v` likewise, over
+    the :math:`t` steps in which the tensor had a finite norm above 0. The norms
     become about 1, larger or smaller than they were: for optimizers that do not
     depend on the gradients' scale, such as Adam with a small epsilon. Defaults
     are those of the authors' Stable-SPAM, where the method is a part.
@@ -325,6 +343,23 @@ class ClipGradByGradientStabilizer(TensorScalingClip):
         gamma1: :math:`\gamma_1` in [0, 1).
         gamma2: :math:`\gamma_2` in [0, 1).
         nonfinite: As for :class:`paddle_adagc.ClipGradByAdaGC`.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: An argument is out of its range.
+
+    Example:
+        >>> import paddle
+        >>> from paddle_adagc import make_clip
+        >>> model = paddle.nn.Linear(4, 2)
+        >>> optimizer = paddle.optimizer.AdamW(
+        ...     parameters=model.parameters(),
+        ...     grad_clip=(clip := make_clip("gradient_stabilizer")),
+        ... )
+        >>> model(paddle.ones([3, 4])).sum().backward()
+        >>> optimizer.step()
+        >>> clip.metrics()["step"]
+        0
     """
 
     gamma1 = Argument(check_decay)

@@ -142,6 +142,7 @@ class Step:
         Args:
             decision: What a rule returned.
             quantities: What the rule announced by ``keep()``.
+            largest_h: What ``h`` may be.
 
         Raises:
             ValueError: A vector is missing, unknown or of another shape.
