@@ -333,8 +333,8 @@ class ClipGradByGradientStabilizer(TensorScalingClip):
         v \leftarrow \gamma_2 v + (1 - \gamma_2) n^2, \qquad
         g \leftarrow \frac{g}{n} \frac{\hat m}{\sqrt{\hat v} + 10^{-8}}
 
-    with :math:`\hat m = m / (1 - \gamma_1^t)`, and :math:`\hat v` likewise, over
-    the :math:`t` steps in which the tensor had a finite norm above 0. The norms
+    with :math:`\hat m = m / (1 - \gamma_1^t)`, and :math:`\hat v` likewise,
+    over the :math:`t` steps in which the tensor had a finite norm above 0. They
     become about 1, larger or smaller than they were: for optimizers that do not
     depend on the gradients' scale, such as Adam with a small epsilon. Defaults
     are those of the authors' Stable-SPAM, where the method is a part.

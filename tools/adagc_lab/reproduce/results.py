@@ -74,10 +74,11 @@ class RunResult:
     """What the run was trained on, with its SHA-256."""
 
     series: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """``loss`` (all steps, encoded; newer lines also ``global_norm`` and
-    ``worst_ratio``, :func:`.targets.worst_ratios`), ``faults`` (first and last
-    step of every burst) and ``left_out`` (the same, of steps whose own loss is
-    that of a corrupted batch)."""
+    """``loss`` (all steps, encoded), ``faults`` (first and last step of every
+    burst) and ``left_out`` (the same, of steps whose own loss is that of a
+    corrupted batch). Newer lines also ``global_norm`` and ``worst_ratio``
+    (:func:`.targets.worst_ratios`), encoded likewise, and ``small_moments``
+    (:func:`~adagc_lab.train.optimizers.small_moments`)."""
 
     timings: dict[str, float] = dataclasses.field(default_factory=dict)
 

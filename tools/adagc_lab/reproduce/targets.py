@@ -304,7 +304,7 @@ def worst_ratios(norms: np.ndarray, beta: float = 0.99) -> np.ndarray:
 def _series(run: RunRecord) -> dict[str, Any]:
     left_out = set(range(run.num_steps)) - set(judged_steps(run, 0).tolist())
     norms = run.tensors.get("norm", np.zeros((0, 0)))
-    known = {}
+    known: dict[str, Any] = {}
     if norms.size and not np.isnan(norms).all():
         with np.errstate(all="ignore"):
             total = np.sqrt(np.nansum(norms.astype(np.float64) ** 2, axis=1))
@@ -312,6 +312,11 @@ def _series(run: RunRecord) -> dict[str, Any]:
         known = {
             "global_norm": encode_losses(total),
             "worst_ratio": encode_losses(ratios),
+        }
+    if run.run.get("small_moments"):
+        known["small_moments"] = {
+            kind: rounded(share, SINGLE)
+            for kind, share in run.run["small_moments"].items()
         }
     return {
         **known,
