@@ -65,6 +65,7 @@ class TensorScalingClip(StatefulClip, abc.ABC):
     """
 
     needs_one_group = False
+    largest_h = 1.0
     """The rule is about all tensors: one call has to have them all."""
 
     needs_whole_tensors = False
@@ -193,7 +194,9 @@ class TensorScalingClip(StatefulClip, abc.ABC):
         if self.nonfinite == "raise":
             refuse_nonfinite(step.norm, tensors.keys, number, reducer)
         decision = Decision(*self.advance(step))
-        h, state, done = step.checked(decision, memory.quantities)
+        h, state, done = step.checked(
+            decision, memory.quantities, self.largest_h
+        )
         if done is not None and h is done.h:
             if not self.is_shadow:
                 gradients.scale_(h, done.discard)

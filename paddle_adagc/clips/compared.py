@@ -1,6 +1,9 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Clips that AdaGC is compared with: by the global norm, by fixed shares."""
+"""Clips that AdaGC is compared with: by the global norm, by fixed shares.
+
+And two that are no clips: one sets every norm, one drops steps.
+"""
 
 from __future__ import annotations
 
@@ -124,6 +127,7 @@ class ClipGradByGlobalAdaGC(GlobalNormClip):
 
 
 _EPSILON = 1e-6
+_STABILIZER_EPSILON = 1e-8
 
 
 class ClipGradByZClip(GlobalNormClip):
@@ -238,6 +242,171 @@ class ClipGradByZClip(GlobalNormClip):
         )
         variance = rule.between(state["variance"], squared, weight)
         return {"count": count, "mean": mean, "variance": variance}
+
+
+class ClipGradBySkipStep(GlobalNormClip):
+    r"""Drops a step whose global norm stands out of those before it.
+
+    As OLMo's skip-step optimizers (Allen Institute for AI, 2024), by the norm
+    alone: with the mean :math:`\mu` and the standard deviation :math:`s`
+    (:math:`n - 1` in the denominator) of the last ``window`` global norms, all
+    gradients of a step with :math:`\|g\| > \mu + k s` become 0. Else the global
+    norm is clipped to ``max_grad_norm``. At least half a window has to be
+    known. Dropped steps enter the window, too; a step with a non-finite
+    tensor, or with none that is not 0, does not.
+
+    The original leaves the optimizer's moments and the weights untouched. A
+    clip cannot: Adam sees gradients of 0, and its momentum moves on.
+
+    Args:
+        sigma: :math:`k`, greater than 0.
+        window: Norms that are remembered, at least 2.
+        max_grad_norm: None: no such bound.
+        nonfinite: As for :class:`paddle_adagc.ClipGradByAdaGC`.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: An argument is out of its range.
+        RuntimeError: In a step, the optimizer has several parameter groups.
+
+    Example:
+        >>> import paddle
+        >>> from paddle_adagc import make_clip
+        >>> model = paddle.nn.Linear(4, 2)
+        >>> optimizer = paddle.optimizer.AdamW(
+        ...     parameters=model.parameters(),
+        ...     grad_clip=(clip := make_clip("skip_step", sigma=4.0)),
+        ... )
+        >>> model(paddle.ones([3, 4])).sum().backward()
+        >>> optimizer.step()
+        >>> clip.metrics()["step"]
+        0
+    """
+
+    sigma = Argument(check_positive)
+    window = Argument(partial(check_integer, minimum=2), is_fixed=True)
+    max_grad_norm = Argument(
+        lambda name, value: (
+            None if value is None else check_positive(name, value)
+        )
+    )
+
+    def __init__(
+        self,
+        sigma: float = 6.0,
+        window: int = 128,
+        max_grad_norm: float | None = 1.0,
+        *,
+        nonfinite: NonFinite = "zero",
+    ) -> None:
+        super().__init__(nonfinite=nonfinite)
+        self.sigma, self.window = sigma, window
+        self.max_grad_norm = max_grad_norm
+        self._names = [f"norm_{i}" for i in range(self.window)]
+        self.keep(
+            *(Quantity(name=n, start=0.0, is_global=True) for n in self._names)
+        )
+
+    def advance(self, step: Step) -> Decision:
+        """Drop the step, or clip it by the norm over all tensors."""
+        total, is_whole = observed_norm(step)
+        past = paddle.concat([step.state[name] for name in self._names])
+        is_dropped = rule.exceeds_deviations(total, past, self.sigma)
+        h = rule.global_scale(total, self.max_grad_norm or math.inf)
+        h = paddle.where(is_dropped, paddle.zeros_like(h), h)
+        is_observed = paddle.logical_and(is_whole, total > 0)
+        shifted = paddle.concat([total, past[:-1]])
+        new = paddle.where(is_observed, shifted, past).split(self.window)
+        state = dict(zip(self._names, new, strict=True))
+        return Decision(h.expand_as(step.norm), state)
+
+
+class ClipGradByGradientStabilizer(TensorScalingClip):
+    r"""GradientStabilizer (Huang et al. 2025, arXiv 2502.17055).
+
+    Every tensor's gradient keeps its direction; its norm :math:`n` becomes the
+    ratio of moving averages, which no single norm can raise far:
+
+    .. math::
+
+        m \leftarrow \gamma_1 m + (1 - \gamma_1) n, \qquad
+        v \leftarrow \gamma_2 v + (1 - \gamma_2) n^2, \qquad
+        g \leftarrow \frac{g}{n} \frac{\hat m}{\sqrt{\hat v} + 10^{-8}}
+
+    with :math:`\hat m = m / (1 - \gamma_1^t)`, and :math:`\hat v` likewise,
+    over the :math:`t` steps in which the tensor had a finite norm above 0. They
+    become about 1, larger or smaller than they were: for optimizers that do not
+    depend on the gradients' scale, such as Adam with a small epsilon. Defaults
+    are those of the authors' Stable-SPAM, where the method is a part.
+
+    Args:
+        gamma1: :math:`\gamma_1` in [0, 1).
+        gamma2: :math:`\gamma_2` in [0, 1).
+        nonfinite: As for :class:`paddle_adagc.ClipGradByAdaGC`.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: An argument is out of its range.
+
+    Example:
+        >>> import paddle
+        >>> from paddle_adagc import make_clip
+        >>> model = paddle.nn.Linear(4, 2)
+        >>> optimizer = paddle.optimizer.AdamW(
+        ...     parameters=model.parameters(),
+        ...     grad_clip=(clip := make_clip("gradient_stabilizer")),
+        ... )
+        >>> model(paddle.ones([3, 4])).sum().backward()
+        >>> optimizer.step()
+        >>> clip.metrics()["step"]
+        0
+    """
+
+    gamma1 = Argument(check_decay)
+    gamma2 = Argument(check_decay)
+    largest_h = math.inf
+
+    def __init__(
+        self,
+        gamma1: float = 0.7,
+        gamma2: float = 0.9,
+        *,
+        nonfinite: NonFinite = "zero",
+    ) -> None:
+        super().__init__(nonfinite=nonfinite)
+        self.gamma1, self.gamma2 = gamma1, gamma2
+        self.keep(
+            *(
+                Quantity(name=name, start=0.0)
+                for name in ("count", "mean", "root_mean_square")
+            )
+        )
+
+    def advance(self, step: Step) -> Decision:
+        """Set each norm to the ratio of its moving averages."""
+        old, norm = step.state, step.norm.astype("float64")
+        is_observed = paddle.logical_and(paddle.isfinite(norm), norm > 0)
+        norm = paddle.where(is_observed, norm, paddle.ones_like(norm))
+        count = old["count"].astype("float64") + 1
+        mean, root = (
+            old[name].astype("float64") for name in ("mean", "root_mean_square")
+        )
+        mean = rule.between(mean, norm, 1 - self.gamma1)
+        square = rule.between(root.square(), norm.square(), 1 - self.gamma2)
+        corrected = mean / (1 - paddle.full_like(count, self.gamma1) ** count)
+        spread = square / (1 - paddle.full_like(count, self.gamma2) ** count)
+        h = corrected / (spread.sqrt() + _STABILIZER_EPSILON) / norm
+        observed = {
+            "count": count,
+            "mean": mean,
+            "root_mean_square": square.sqrt(),
+        }
+        new = {
+            name: paddle.where(is_observed, value.astype("float32"), old[name])
+            for name, value in observed.items()
+        }
+        h = paddle.where(is_observed, h, paddle.ones_like(h))
+        return Decision(h.astype("float32"), new)
 
 
 class ClipGradByTensorWiseGC(TensorScalingClip):

@@ -17,6 +17,8 @@ from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.clips.agc import ClipGradByAGC
 from paddle_adagc.clips.compared import (
     ClipGradByGlobalAdaGC,
+    ClipGradByGradientStabilizer,
+    ClipGradBySkipStep,
     ClipGradByTensorWiseGC,
     ClipGradByZClip,
 )
@@ -50,6 +52,8 @@ CLIPS: dict[str, Callable[..., ClipGradBase]] = {
     "zclip": ClipGradByZClip,
     "global_adagc": ClipGradByGlobalAdaGC,
     "tensor_wise": ClipGradByTensorWiseGC,
+    "skip_step": ClipGradBySkipStep,
+    "gradient_stabilizer": ClipGradByGradientStabilizer,
 }
 """``global_norm`` (GlobalGC) and ``value`` (ClipByValue) are Paddle's own;
 ``none`` is for optimizers that clip by themselves; ``global_adagc`` and

@@ -29,8 +29,8 @@ class Decision(NamedTuple):
     """What a rule decides about one call."""
 
     h: Tensor
-    """Factor of each gradient, float32 ``[num_tensors]``, from 0 to 1. Of no
-    consequence where the norm is not finite."""
+    """Factor of each gradient, float32 ``[num_tensors]``, from 0 to 1, or to
+    the clip's ``largest_h``. Of no consequence where the norm is not finite."""
 
     state: State
     """New value of each quantity that the rule carries."""
@@ -129,7 +129,10 @@ class Step:
         return Decision(h, {"gamma": average})
 
     def checked(
-        self, decision: Decision, quantities: Sequence[Quantity]
+        self,
+        decision: Decision,
+        quantities: Sequence[Quantity],
+        largest_h: float = 1.0,
     ) -> Decision:
         """Return a decision in float32; refuse another form than announced.
 
@@ -139,6 +142,7 @@ class Step:
         Args:
             decision: What a rule returned.
             quantities: What the rule announced by ``keep()``.
+            largest_h: What ``h`` may be.
 
         Raises:
             ValueError: A vector is missing, unknown or of another shape.
@@ -162,16 +166,16 @@ class Step:
                 "keep() did not declare"
             )
         if os.environ.get(VALUES) == "1":
-            self._check_values(h)
+            self._check_values(h, largest_h)
         return Decision(h, new, by_kernel)
 
-    def _check_values(self, h: Tensor) -> None:
+    def _check_values(self, h: Tensor, largest: float) -> None:
         factors = h.numpy()
-        is_right = (factors >= 0) & (factors <= 1)
+        is_right = (factors >= 0) & (factors <= largest)
         for index in np.flatnonzero(np.isfinite(self.norm.numpy()) & ~is_right):
             raise ValueError(
                 f"advance() returns h={factors[index]} for "
-                f"{self.keys[index]!r}: it must be between 0 and 1"
+                f"{self.keys[index]!r}: it must be between 0 and {largest:g}"
             )
 
 

@@ -167,6 +167,8 @@ def gradients_of_step(step):
         ("global_adagc", {"t_start": 4}),
         ("zclip", {"warmup_steps": 3}),
         ("tensor_wise", {}),
+        ("skip_step", {"sigma": 1.0, "window": 4}),
+        ("gradient_stabilizer", {}),
         ("agc", {}),
     ],
     ids=str,

@@ -46,6 +46,7 @@ def test_bursts_are_listed_or_periodic():
         (NAN | {"steps": [1], "every": 5}, "every=5"),
         (NAN | {"start": 5, "every": 2, "duration": 3}, "3 overlap at every=2"),
         ({"kind": "gradient_scale", "start": 5}, "needs magnitude"),
+        ({"kind": "gradient_noise", "start": 5}, "needs magnitude"),
         (NAN | {"start": 5, "magnitude": 2.0}, "no magnitude, got magn.*=2.0"),
         ({"kind": "random_tokens", "start": 5, "tensor": "*"}, "no tensor"),
         (FLIP | {"start": 5, "exponent_bit": 8}, "at most 7, got 8"),
@@ -234,6 +235,14 @@ def test_one_element_is_inf_or_nan_or_all_are_scaled(dtype):
         assert (after == 1.5).sum() == 14
     after = corrupted(values, dtype, "gradient_scale", magnitude=-256.0)
     np.testing.assert_array_equal(after, -256.0 * values)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_noise_has_the_size_of_the_gradient(dtype):
+    values = np.full([64, 64], 4.0)
+    after = corrupted(values, dtype, "gradient_noise", magnitude=0.5)
+    assert np.std(after) == pytest.approx(2.0, rel=0.05)
+    assert np.mean(after) == pytest.approx(4.0, rel=0.05)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -76,6 +76,49 @@ class ZClip:
         return bounded(grads, bound)
 
 
+class SkipStep:
+    """The norms before this step in a list."""
+
+    def __init__(self, sigma=6.0, window=128, max_grad_norm=1.0):
+        self.sigma, self.window = sigma, window
+        self.max_grad_norm = max_grad_norm
+        self.past = []
+
+    def __call__(self, weights, grads):
+        n = np.sqrt(sum(np.sum(g * g) for g in grads))
+        past = self.past[-self.window :]
+        self.past.append(n)
+        is_known = len(past) >= max(2, self.window // 2)
+        if is_known and n > np.mean(past) + self.sigma * np.std(past, ddof=1):
+            return [0 * g for g in grads]
+        bound = n if self.max_grad_norm is None else self.max_grad_norm
+        return bounded(grads, bound)
+
+
+class GradientStabilizer:
+    """Two moving averages of each tensor's norm, corrected like Adam's."""
+
+    def __init__(self, gamma1=0.7, gamma2=0.9):
+        self.gamma1, self.gamma2 = gamma1, gamma2
+        self.state = {}
+
+    def __call__(self, weights, grads):
+        clipped = []
+        for i, g in enumerate(grads):
+            n = np.linalg.norm(g)
+            if n == 0:
+                clipped.append(g)
+                continue
+            m, v, t = self.state.get(i, (0.0, 0.0, 0))
+            m = self.gamma1 * m + (1 - self.gamma1) * n
+            v = self.gamma2 * v + (1 - self.gamma2) * n**2
+            self.state[i] = m, v, t + 1
+            m = m / (1 - self.gamma1 ** (t + 1))
+            v = v / (1 - self.gamma2 ** (t + 1))
+            clipped.append(g / n * m / (np.sqrt(v) + 1e-8))
+        return clipped
+
+
 def _tensor_wise(lambda_abs=1.0):
     def step(weights, grads):
         total = sum(g.size for g in grads)
@@ -122,5 +165,7 @@ TWINS = {
     "zclip": ZClip,
     "global_adagc": GlobalAdaGC,
     "tensor_wise": _tensor_wise,
+    "skip_step": SkipStep,
+    "gradient_stabilizer": GradientStabilizer,
 }
 """Name in the registry -> maker of the twin."""

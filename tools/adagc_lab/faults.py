@@ -36,14 +36,16 @@ Kind = Literal[
     "constant_labels",
     "repeated_batch",
     "gradient_scale",
+    "gradient_noise",
     "gradient_bit_flip",
     "gradient_inf",
     "gradient_nan",
 ]
 
-_TAKEN_BY = {
+_SIZED = ("gradient_scale", "gradient_noise")
+_TAKEN_BY: dict[str, str | tuple[str, ...]] = {
     "tensor": "gradient",
-    "magnitude": "gradient_scale",
+    "magnitude": _SIZED,
     "exponent_bit": "gradient_bit_flip",
 }
 """Options -> beginning of the kinds that take them."""
@@ -66,8 +68,9 @@ class FaultConfig:
     """Corrupted batch: ``random_tokens`` (inputs and labels),
     ``shuffled_labels``, ``constant_labels`` (one token as every label),
     ``repeated_batch`` (that of the burst's first step). Gradient:
-    ``gradient_scale``, or one element of a tensor by ``gradient_bit_flip``,
-    ``gradient_inf``, ``gradient_nan``."""
+    ``gradient_scale``, ``gradient_noise`` (normal, of ``magnitude`` times the
+    tensor's root mean square), or one element of a tensor by
+    ``gradient_bit_flip``, ``gradient_inf``, ``gradient_nan``."""
 
     steps: Annotated[tuple[Natural, ...], Field(min_length=1)] | None = None
     """First steps of the bursts, counted from 0."""
@@ -87,7 +90,8 @@ class FaultConfig:
     parameters."""
 
     magnitude: Real | None = None
-    """Factor of ``gradient_scale``, needed there."""
+    """Factor of ``gradient_scale``, relative size of ``gradient_noise``; needed
+    there."""
 
     exponent_bit: Annotated[Natural, Field(le=7)] | None = None
     """Bit to flip, counted from the exponent's lowest (0; the highest is 7);
@@ -101,8 +105,8 @@ class FaultConfig:
                 raise ValueError(
                     f"{self.kind} takes no {name}, got {name}={value!r}"
                 )
-        if self.kind == "gradient_scale" and self.magnitude is None:
-            raise ValueError("gradient_scale needs magnitude")
+        if self.kind in _SIZED and self.magnitude is None:
+            raise ValueError(f"{self.kind} needs magnitude")
         if (self.steps is None) == (self.start is None):
             raise ValueError(
                 f"a fault needs either steps or start, got steps={self.steps} "
@@ -286,9 +290,16 @@ def _corrupted(tensor: Tensor, fault: Fault, part: int) -> np.ndarray:
 
     NumPy has no bfloat16: Paddle gives its bits as uint16.
     """
+    import paddle
+
     if fault.config.magnitude is not None:
-        wide = tensor.detach().astype("float64") * fault.config.magnitude
-        return wide.astype(tensor.dtype).numpy()
+        wide = tensor.detach().astype("float64")
+        factor: float | Tensor = fault.config.magnitude
+        if fault.kind == "gradient_noise":
+            noise = fault.step_rng(part).normal(size=wide.shape)
+            size = wide.square().mean().sqrt() * factor
+            wide, factor = wide + size * paddle.to_tensor(noise), 1.0
+        return (wide * factor).astype(tensor.dtype).numpy()
     values = np.array(tensor.numpy())
     if values.size:
         dtype = str(tensor.dtype).split(".")[-1]

@@ -13,6 +13,7 @@ from reference.clips import agc
 from paddle_adagc.clips.agc import ClipGradByAGC
 from paddle_adagc.clips.compared import (
     ClipGradByGlobalAdaGC,
+    ClipGradBySkipStep,
     ClipGradByTensorWiseGC,
     ClipGradByZClip,
 )
@@ -140,6 +141,7 @@ def test_a_step_without_gradient_is_no_observation():
         partial(ClipGradByGlobalAdaGC, t_start=99, lambda_abs=100.0),
         partial(ClipGradByZClip, warmup_steps=1),
         partial(ClipGradByZClip, warmup_steps=8),
+        partial(ClipGradBySkipStep, window=4),
     ],
 )
 def test_norm_without_a_lost_tensor_is_no_observation(make, lost):

@@ -31,6 +31,9 @@ CASES = [
     ("host", "agc", {"lambda_rel": 0.01, "epsilon": 1e-2}),
     ("host", "global_adagc", ADAGC),
     ("host", "tensor_wise", {"lambda_abs": 2.0}),
+    ("host", "skip_step", {"sigma": 1.0, "window": 8}),
+    ("host", "skip_step", {"window": 4, "max_grad_norm": None}),
+    ("host", "gradient_stabilizer", {"gamma1": 0.9, "gamma2": 0.99}),
     *(
         (backend, "adagc", {"strict": True, **arguments})
         for backend in ("operators", "host", "cuda")
@@ -141,6 +144,8 @@ BAD = {
     "agc": [*map(number("epsilon"), (0.0, 1e-46))],
     "global_adagc": [number("lambda_abs")(1e39)],
     "tensor_wise": [number("lambda_abs")(0.0)],
+    "skip_step": [number("sigma")(0.0), number("window")(1)],
+    "gradient_stabilizer": [number("gamma1")(1.0), number("gamma2")(-0.1)],
     "zclip": [
         number("alpha")(1.0),
         *map(number("z_thres"), (0.0, 1e-46)),

@@ -37,6 +37,7 @@ SETTINGS = {
     "agc": {"lambda_rel": 0.05},
     "zclip": {"warmup_steps": 5, "z_thres": 1.0},
     "global_adagc": training.ADAGC,
+    "skip_step": {"sigma": 0.5, "window": 6},
 }
 """Arguments that let a rule clip within few steps; others: the defaults."""
 

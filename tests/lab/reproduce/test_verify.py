@@ -102,7 +102,7 @@ def test_planted_errors_a_changed_run_and_a_lost_row_are_found(folders, capsys):
     said = capsys.readouterr().out
     assert [named for *_, named in PLANTED if named not in said] == []
     assert " beside " in said, lost
-    assert "Validation loss" in said
+    assert "muon-quality" in said
     assert re.search(r"/TensorWiseGC/\d+: in a table", said)
 
 

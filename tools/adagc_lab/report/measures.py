@@ -41,6 +41,9 @@ from adagc_lab.report.judged import (
 LAST_STEPS = 100
 """Steps at the end whose mean is the final training loss."""
 
+REPLAYED_STEPS = 300
+"""First steps under GlobalGC that say whether AdaGC would help."""
+
 RETRIEVAL = "retrieval_accuracy"
 _CAPTIONED = ("shapes", "image_text")
 
@@ -368,6 +371,21 @@ def _losses() -> list[Measure]:
     ]
 
 
+def replayed_percent(run: JudgedRun) -> float | None:
+    """What AdaGC as in the paper would have clipped early under GlobalGC."""
+    from paddle_adagc import ClipGradByAdaGC
+    from paddle_adagc.record.replay import replay
+
+    clip = ClipGradByAdaGC(strict=True)
+    norms = run.run.tensors.get("norm", np.zeros((0, 0)))[:REPLAYED_STEPS]
+    is_global = run.config.get("clip", {}).get("name") == "global_norm"
+    if not is_global or len(norms) < REPLAYED_STEPS or np.isnan(norms).all():
+        return None
+    h = replay(norms, clip, run.run.tensor_names).h[clip.t_start :]
+    known = norms[clip.t_start :] > 0
+    return 100 * float(np.mean(h[known] < 1)) if known.any() else None
+
+
 def final_loss(run: JudgedRun) -> float:
     """Mean training loss of the last steps; NaN if none is judged."""
     start = run.run.num_steps - LAST_STEPS
@@ -417,6 +435,15 @@ def _costs() -> list[Measure]:
             compute=lambda r: r.clipped_percent(
                 r.run.num_steps - r.run.num_steps // 5
             ),
+            form=spread(".1f"),
+        ),
+        measure(
+            name="replayed_percent",
+            label="AdaGC would clip (%)",
+            meaning="share of the tensors that AdaGC, replayed over the norms "
+            f"of a run under GlobalGC, clips after its warm-up in the first "
+            f"{REPLAYED_STEPS} steps.",
+            compute=replayed_percent,
             form=spread(".1f"),
         ),
         measure(

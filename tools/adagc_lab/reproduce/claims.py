@@ -14,6 +14,7 @@ from pydantic import Field, model_validator
 from typing_extensions import Self
 
 from adagc_lab.report.measures import run_measures
+from adagc_lab.reproduce.prediction import WRONG
 from adagc_lab.reproduce.results import SPIKE_EVENTS
 from adagc_lab.section import Flag, Positive, Real, section
 from adagc_lab.train.parse import read_values
@@ -27,7 +28,7 @@ MEASURES = (
     SPIKE_EVENTS,
     *(measure.name for measure in run_measures()),
     "percent_of_global_gc",
-    *("end_loss", "excess_area_global", "mean_loss"),
+    *("end_loss", "excess_area_global", "mean_loss", WRONG),
     "predicted_percent_of_saved",
     "gamma_percent_of_weights",
     "global_gc_us",

@@ -25,6 +25,7 @@ from adagc_lab.reproduce.grid import (
     load_target,
     make_runs,
 )
+from adagc_lab.reproduce.prediction import WRONG, wrong_percent
 from adagc_lab.reproduce.results import RunResult, TargetResult
 from adagc_lab.train.parse import parse_config
 from paddle_adagc.checks import suggestion
@@ -224,6 +225,12 @@ class PooledResults:
         self, target: str, experiment: str, method: str, measure: str
     ) -> list[float]:
         """Return what a target timed, counted or modelled; none of runs."""
+        if measure == WRONG:
+            return wrong_percent(
+                (signature, run)
+                for signature, runs in self._runs.items()
+                for _, run in runs
+            )
         if (target, experiment) in self._catalogue:
             return []
         result = self._results.get(target)

@@ -76,7 +76,9 @@ class RunResult:
     series: dict[str, Any] = dataclasses.field(default_factory=dict)
     """``loss`` (all steps, encoded), ``faults`` (first and last step of every
     burst) and ``left_out`` (the same, of steps whose own loss is that of a
-    corrupted batch)."""
+    corrupted batch). Newer lines also ``global_norm`` and ``worst_ratio``
+    (:func:`.targets.worst_ratios`), encoded likewise, and ``small_moments``
+    (:func:`~adagc_lab.train.optimizers.small_moments`)."""
 
     timings: dict[str, float] = dataclasses.field(default_factory=dict)
 

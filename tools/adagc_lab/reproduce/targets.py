@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from adagc_lab.committed import SINGLE, rounded
 from adagc_lab.record.files import RunRecord
 from adagc_lab.report.experiment import Experiment, flatten
@@ -282,9 +284,42 @@ def _as_stored(run: RunRecord) -> RunRecord:
     return dataclasses.replace(run, metrics={**run.metrics, "loss": loss})
 
 
+def worst_ratios(norms: np.ndarray, beta: float = 0.99) -> np.ndarray:
+    """Largest norm of a step over the tensor's moving average before it.
+
+    ``norms``: ``[num_steps, num_tensors]``. 1 at the first step; NaN where no
+    tensor has both.
+    """
+    average, found = norms[0].astype(np.float64), np.ones(len(norms))
+    for step, own in enumerate(norms[1:].astype(np.float64), 1):
+        is_known = np.isfinite(own) & (own > 0)
+        has_both = is_known & (average > 0)
+        ratios = own[has_both] / average[has_both]
+        found[step] = ratios.max() if len(ratios) else np.nan
+        new = np.where(average > 0, beta * average + (1 - beta) * own, own)
+        average = np.where(is_known, new, average)
+    return found
+
+
 def _series(run: RunRecord) -> dict[str, Any]:
     left_out = set(range(run.num_steps)) - set(judged_steps(run, 0).tolist())
+    norms = run.tensors.get("norm", np.zeros((0, 0)))
+    known: dict[str, Any] = {}
+    if norms.size and not np.isnan(norms).all():
+        with np.errstate(all="ignore"):
+            total = np.sqrt(np.nansum(norms.astype(np.float64) ** 2, axis=1))
+            ratios = worst_ratios(norms)
+        known = {
+            "global_norm": encode_losses(total),
+            "worst_ratio": encode_losses(ratios),
+        }
+    if run.run.get("small_moments"):
+        known["small_moments"] = {
+            kind: rounded(share, SINGLE)
+            for kind, share in run.run["small_moments"].items()
+        }
     return {
+        **known,
         "loss": encode_losses(run.loss),
         "faults": [*map(list, group_events(sorted(run.faults), 1))],
         "left_out": [*map(list, group_events(sorted(left_out), 1))],

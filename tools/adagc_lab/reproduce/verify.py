@@ -377,7 +377,11 @@ def ratio_limits(pairs: list[Pair]) -> tuple[float, float, float]:
 def mean_limits(d: np.ndarray) -> tuple[float, float, float]:
     """Mean and Student's limits."""
     half = stats.t.isf(0.025, len(d) - 1) * d.std(ddof=1) / math.sqrt(len(d))
-    return float(d.mean()), float(d.mean() - half), float(d.mean() + half)
+    low, mean, high = (
+        float(f"{d.mean() + x:.9g}")  # a tie is one everywhere
+        for x in (-half, 0, half)
+    )
+    return mean, low, high
 
 
 def having(pairs: list[Pair], measure: str) -> list[Pair]:

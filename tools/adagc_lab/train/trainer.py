@@ -32,6 +32,7 @@ from adagc_lab.train.optimizers import (
     check_precision,
     make_optimizer,
     make_scheduler,
+    small_moments,
     uses_amp,
 )
 from adagc_lab.train.processes import (
@@ -173,7 +174,11 @@ class PretrainTrainer(ClippingMixin, Trainer):
     def finish(self) -> str:
         unstopped = "diverged" if self.recorder.has_diverged else "finished"
         status = "stopped" if self.stopped_by else unstopped
-        self.recorder.close(status=status, wall_seconds=self._wall_seconds())
+        self.recorder.close(
+            status=status,
+            wall_seconds=self._wall_seconds(),
+            small_moments=small_moments(innermost(self.optimizer), self.model),
+        )
         return status
 
     def training_step(

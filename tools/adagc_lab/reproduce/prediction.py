@@ -1,0 +1,60 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Who is helped by AdaGC: a rule on the first steps, and its test.
+
+AdaGC replayed over the norms of a run under GlobalGC clips a share of the
+tensors. Where it is :data:`THRESHOLD` or more, AdaGC would cut usual steps, and
+a price is expected; below, a gain.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable
+
+import numpy as np
+
+from adagc_lab.report.measures import REPLAYED_STEPS
+from adagc_lab.reproduce.results import RunResult, decode_losses, paired
+
+WRONG = "wrong_percent"
+REPLAYED = "replayed_percent"
+THRESHOLD = 90.0
+"""Percent; chosen on other runs before those that test it."""
+
+
+def wrong_percent(runs: Iterable[tuple[str, RunResult]]) -> list[float]:
+    """Share of each seed's pairs for which the rule is wrong, in percent.
+
+    A pair is a run under AdaGC with the paper's values and one under GlobalGC
+    with the same ``lambda_abs``, seed, processor and all else, without faults.
+    It is helped if AdaGC's mean loss after the first steps is the lower one.
+
+    Args:
+        runs: Config without seed and length, as JSON, and the run.
+    """
+    sides: dict[tuple[str, str], list[RunResult]] = {}
+    for text, run in runs:
+        config = json.loads(text)
+        name = str(config.pop("clip.name", ""))
+        extra = any(k[:5] == "clip." for k in {*config} - {"clip.lambda_abs"})
+        if not extra and not config.get("faults") and run.series:
+            key = json.dumps(config, sort_keys=True), name
+            sides.setdefault(key, []).append(run)
+    by_seed: dict[int, list[float]] = {}
+    for (setting, name), own in sides.items():
+        if name != "adagc":
+            continue
+        others = sides.get((setting, "global_norm"), [])
+        for run, other in paired(own, others, "final_loss"):
+            if REPLAYED not in other.measures:
+                continue
+            first, second = (
+                np.mean(decode_losses(r.series["loss"])[REPLAYED_STEPS:])
+                for r in (run, other)
+            )
+            is_told = other.measures[REPLAYED] < THRESHOLD
+            wrong = 100.0 * (bool(first < second) != is_told)
+            by_seed.setdefault(run.seed, []).append(wrong)
+    return [statistics.fmean(by_seed[seed]) for seed in sorted(by_seed)]
