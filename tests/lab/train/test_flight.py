@@ -171,14 +171,6 @@ def watch(watcher, changes):
         watcher.watch([row], every_step=True)
 
 
-def test_a_fallen_gamma_is_an_alarm():
-    watcher = Watcher()
-    watch(watcher, [*(0.99**step for step in range(80)), 1e-4])
-    [alarm] = watcher.alarms
-    assert (alarm["series"], alarm["start"]) == ("gamma_change", 80)
-    assert alarm["worst"] == pytest.approx(math.log(0.99**79 / 1e-4))
-
-
 def test_a_stuck_tensor_is_an_alarm_once(tmp_path, monkeypatch):
     monkeypatch.setattr(metrics, "_STUCK_STEPS", 4)
     values = make_values(tmp_path, record={})

@@ -337,8 +337,6 @@ class Watcher:
         self._last_total = total
         if "stuck" in row:
             values["stuck"] = len(row["stuck"])
-        if row["step"] in self._changes:
-            values["gamma_change"] = self._changes.pop(row["step"])
         return values
 
     def state_dict(self) -> dict[str, Any]:
