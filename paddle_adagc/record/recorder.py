@@ -23,13 +23,12 @@ from paddle_adagc.checks import check_choice, check_integer, check_positive
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.last_step import LastStep
-from paddle_adagc.clips.measured import MeasuredClip
 from paddle_adagc.integrations.optimizer import (
     innermost,
     parameters_of,
     put_into_optimizer,
 )
-from paddle_adagc.record.files import MAX_BYTES, write_part
+from paddle_adagc.record.files import write_part
 from paddle_adagc.record.hooks import at_exit, observe
 from paddle_adagc.record.ring import Step, Steps, count_small, gather, to_host
 from paddle_adagc.record.session import Session
@@ -41,6 +40,7 @@ from paddle_adagc.record.shadow import (
     names_of,
 )
 from paddle_adagc.record.skip import SkipRule, gradients_of, measure
+from paddle_adagc.record.writer import MAX_BYTES
 from paddle_adagc.stability.alarms import Alarm
 
 logger = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ class Record:
         num_steps: Steps between two copies.
         max_bytes: Bound of the per-tensor numbers on the disk, at least 1e6;
             the steps' own numbers take up to 400 bytes a step. See
-            :class:`~paddle_adagc.record.files.RecordWriter`.
+            :class:`~paddle_adagc.record.writer.RecordWriter`.
         on_alarm: Called on rank 0 with a line for each event, when the steps
             are copied. Default: a warning in the log.
         skip_above: Leave a step out whose global norm, or whose loss, is more
@@ -169,7 +169,7 @@ class Record:
         self.forget_updates()
         self._last_time = time.perf_counter()
         self._end_observing = observe(self._optimizer, self)
-        self._end_exits = at_exit(self._leave)
+        self._end_exits = at_exit(self.leave)
 
     def _check_skipping(self) -> None:
         if isinstance(self._optimizer, paddle.optimizer.LBFGS):
@@ -422,8 +422,11 @@ class Record:
 
     # ---- the end ------------------------------------------------------------
 
-    def _leave(self) -> None:
-        """Write this rank's steps, without the others, who may be gone."""
+    def leave(self) -> None:
+        """Write this rank's steps, and stop recording.
+
+        It does not ask the other ranks, who may be gone: for an exception.
+        """
         if self.has_update:
             self._num_steps = len(self._steps) + 2  # without a copy
             self.step()
@@ -453,8 +456,8 @@ def _clip_of(optimizer: Any) -> Any:
     for group in reversed(optimizer._param_groups):
         if isinstance(group, dict) and group.get("grad_clip") is not None:
             clip = group["grad_clip"]
-    while isinstance(clip, MeasuredClip):
-        clip = clip.clip
+    while hasattr(clip, "clip") and not isinstance(clip, TensorScalingClip):
+        clip = clip.clip  # a MeasuredClip calls it
     return clip
 
 

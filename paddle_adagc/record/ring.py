@@ -21,7 +21,7 @@ from paddle import Tensor
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.last_step import LastStep
 from paddle_adagc.guards import unchecked
-from paddle_adagc.record.files import QUANTITIES
+from paddle_adagc.record.blocks import QUANTITIES
 
 
 @dataclasses.dataclass

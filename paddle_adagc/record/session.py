@@ -14,13 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from paddle_adagc.record.files import (
-    QUANTITIES,
-    RECORD,
-    RecordedRun,
-    RecordWriter,
-    read_record,
-)
+from paddle_adagc.record.blocks import QUANTITIES
+from paddle_adagc.record.files import RECORD, RecordedRun, read_record
 from paddle_adagc.record.judge import (
     SPIKES,
     Finding,
@@ -31,6 +26,7 @@ from paddle_adagc.record.judge import (
 )
 from paddle_adagc.record.ring import Steps
 from paddle_adagc.record.shadow import Factors
+from paddle_adagc.record.writer import RecordWriter
 from paddle_adagc.stability.alarms import WATCHES, Alarm, Monitor
 from paddle_adagc.stability.spike_score import EVENT_GAP
 
@@ -39,6 +35,7 @@ logger = logging.getLogger(__name__)
 _NUM_REMEMBERED = 512  # steps of an earlier session that say what is usual
 _NUM_NEAR = 64  # steps around an alarm whose tensors are kept whole
 _NUM_WHOLE = 256  # first steps of an event that are kept whole
+_NUM_IN_MEMORY = 256
 _NUM_LOGGED = 10_000
 _STUCK_H, _STUCK_STEPS = 0.01, 200
 _MASKED_RISE = 2.0  # of the norm, in which permanent clipping is masking
@@ -65,7 +62,10 @@ class Session:
     ) -> None:
         self._monitor = Monitor()
         self._recent = RecentNorms()
-        self._latest: Steps | None = None  # written last
+        self._rings: list[Steps] = []
+        """The steps written last, 256 or more: copies may be of a few each."""
+        self._kept: set[int] = set()
+        """Those of them whose tensors were written whole."""
         self._num_low = np.zeros(0, np.int64)
         """Last steps in a row in which a tensor's h was below 0.01."""
         self._unlogged: list[dict[str, Any]] = []
@@ -124,11 +124,11 @@ class Session:
         begun = self._monitor.update(map(_watched, steps.rows))
         changed = [a for a in self._monitor.alarms if a not in self._written]
         self._written = [*self._monitor.alarms]
-        near = self._write_tensors(steps, changed)
+        self._rings = _last([*self._rings, steps])
+        self._write_tensors(steps, changed)
         self._writer.append_steps(map(_rounded, steps.rows))
-        lines, values = self._describe(changed, begun, near)
+        lines, values = self._describe(changed, begun)
         self._writer.append_alarms(values)
-        self._latest = steps
         self._unlogged = [*self._unlogged, *steps.rows][-_NUM_LOGGED:]
         self._num_begun += len(lines)
         return lines
@@ -186,15 +186,9 @@ class Session:
         self._num_low = np.where(low, self._num_low + 1, 0)
         return int(np.sum(self._num_low == _STUCK_STEPS))
 
-    def _write_tensors(
-        self, steps: Steps, changed: Sequence[Alarm]
-    ) -> list[Steps]:
-        """Write rows: all, or some away from alarms.
-
-        Returns the rows in memory, those of the ring before first.
-        """
-        rings = [ring for ring in (self._latest, steps) if ring is not None]
-        for ring in rings:
+    def _write_tensors(self, steps: Steps, changed: Sequence[Alarm]) -> None:
+        """Write rows: all, or some away from alarms."""
+        for ring in self._rings:
             numbers = np.array([row["step"] for row in ring.rows])
             is_seen = ~np.isnan(ring.tensors["h"]).all(1)
             is_near = np.zeros(len(numbers), bool)
@@ -204,6 +198,7 @@ class Session:
                 last = min(alarm.end, alarm.start + _NUM_WHOLE) + _NUM_NEAR
                 after = numbers >= alarm.start - _NUM_NEAR
                 is_near |= after & (numbers <= last)
+            is_near &= ~np.isin(numbers, [*self._kept])
             is_due = (numbers % self._writer.every == 0) & (ring is steps)
             for keep, chosen in ((True, is_near), (False, is_due & ~is_near)):
                 places = np.flatnonzero(chosen & is_seen)
@@ -211,15 +206,15 @@ class Session:
                 tensors = {n: _wide(t, steps) for n, t in tensors.items()}
                 mine = numbers[places].tolist()
                 self._writer.append_tensors(mine, tensors, keep=keep)
-        return rings
+            self._kept.update(numbers[is_near].tolist())
+        first = self._rings[0].rows[0]["step"]
+        self._kept = {step for step in self._kept if step >= first}
 
     def _describe(
-        self,
-        changed: Sequence[Alarm],
-        begun: Sequence[Alarm],
-        rings: Sequence[Steps],
+        self, changed: Sequence[Alarm], begun: Sequence[Alarm]
     ) -> tuple[list[str], list[dict[str, Any]]]:
         """Return a line for each event that begins, and alarms as JSON."""
+        rings = self._rings
         numbers = [row["step"] for ring in rings for row in ring.rows]
         norms = np.concatenate(
             [_wide(ring.tensors["norm"], rings[-1]) for ring in rings]
@@ -284,6 +279,13 @@ class Session:
     def close(self) -> None:
         """Let other processes write to the record."""
         self._writer.close()
+
+
+def _last(rings: list[Steps]) -> list[Steps]:
+    """Leave out the first rings, as long as enough steps stay."""
+    while sum(len(ring.rows) for ring in rings[1:]) >= _NUM_IN_MEMORY:
+        rings = rings[1:]
+    return rings
 
 
 def _of_factors(

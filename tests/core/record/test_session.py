@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from paddle_adagc.record import read_record
-from paddle_adagc.record.files import QUANTITIES
+from paddle_adagc.record.blocks import QUANTITIES
 from paddle_adagc.record.ring import Steps
 from paddle_adagc.record.session import Session
 from paddle_adagc.report.command import make_page
