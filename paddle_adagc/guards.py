@@ -124,6 +124,25 @@ class Caller(NamedTuple):
     """Names that its method uses in which it calls the clip."""
 
 
+def has_moments(optimizer: Optimizer) -> bool:
+    """Whether an optimizer has made steps, or loaded those of a checkpoint.
+
+    Waits for the device, unless the optimizer is new.
+    """
+    made: Any = optimizer._accumulators
+    tensors = [
+        *(made[name] for name in made if name.startswith(_MOMENTS)),
+        {
+            name: tensor
+            for name, tensor in optimizer._accumulators_holder.items()
+            if any(f"_{kind}" in name for kind in _MOMENTS)
+        },
+    ]
+    few = [tensor for group in tensors for tensor in group.values()][:8]
+    return any(bool((paddle.to_tensor(x) != 0).any()) for x in few)
+
+
+_MOMENTS = ("moment", "velocity")  # of Paddle's optimizers
 _APPLY, _PASS = "_apply_optimize", "_create_optimization_pass"
 """Methods of Paddle's optimizers: one calls the clip, then the other, which
 updates the weights."""

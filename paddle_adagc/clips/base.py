@@ -9,6 +9,7 @@ the same for all of them; the rule that gives ``h`` is the subclass's.
 from __future__ import annotations
 
 import abc
+import warnings
 from typing import Any, NoReturn
 
 import paddle
@@ -21,7 +22,14 @@ from paddle_adagc.clips.memory import Memory, State
 from paddle_adagc.clips.stateful import StatefulClip
 from paddle_adagc.clips.step import Decision, Step
 from paddle_adagc.clips.step_count import REMEDY
-from paddle_adagc.guards import eager, find_caller, on_skipped_update, unchecked
+from paddle_adagc.guards import (
+    Caller,
+    eager,
+    find_caller,
+    has_moments,
+    on_skipped_update,
+    unchecked,
+)
 from paddle_adagc.parallel.agreement import settings_of
 from paddle_adagc.parallel.reduce import Reducer
 
@@ -70,6 +78,9 @@ class TensorScalingClip(StatefulClip, abc.ABC):
 
     is_shadow = False
     """Follow the gradients, and leave them as they are."""
+
+    starts_late = False
+    """The first step is not the run's: it switches to this clip."""
 
     @abc.abstractmethod
     def advance(self, step: Step) -> Decision | tuple[Tensor, State]:
@@ -128,6 +139,8 @@ class TensorScalingClip(StatefulClip, abc.ABC):
                 f"state for all tensors: {REMEDY}"
             )
         old.warn_of_doubts(steps, owner)
+        if begins and steps.num_steps == 1:
+            self._warn_of_a_lost_state(caller)
         call, memory = self._clip_(found, reducer, steps.num_steps - 1, begins)
         if begins:
             self._before = old, self._memory
@@ -138,6 +151,19 @@ class TensorScalingClip(StatefulClip, abc.ABC):
         if caller is None:
             return pairs
         return on_skipped_update(caller, pairs, self._take_back)
+
+    def _warn_of_a_lost_state(self, caller: Caller | None) -> None:
+        """Warn if the run was resumed, and this clip was not."""
+        is_late = self.is_shadow or self.starts_late
+        if caller is None or is_late or not has_moments(caller.optimizer):
+            return
+        warnings.warn(
+            f"this {type(self).__name__} makes its first step, and its "
+            "optimizer has made some: in a resumed run load the clip's state, "
+            "too (clip.set_state_dict), or it starts anew. If the run switches "
+            "to this clip now, all is well",
+            stacklevel=5,
+        )
 
     @unchecked
     def _clip_(

@@ -176,6 +176,8 @@ def load_clip(
             f"{missing[0]} To switch a run to this clip, which then starts "
             f"with its warm-up, give {how_to_start()}"
         )
+    elif missing:
+        clip.starts_late = True
 
 
 def how_to_start() -> str:
@@ -234,7 +236,7 @@ def _check_origin(
 
 
 def stage_clip(
-    clip: ClipGradBase, args: Any, state: Any
+    clip: ClipGradBase | None, args: Any, state: Any
 ) -> list[tuple[Path, Path]]:
     """Write the whole model's state beside the Trainer's next checkpoint.
 

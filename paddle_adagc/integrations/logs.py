@@ -13,13 +13,23 @@ import numpy as np
 from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.clips.base import TensorScalingClip
-from paddle_adagc.clips.measured import MeasuredClip
 
 
-def clip_summary(clip: ClipGradBase) -> dict[str, Any]:
+def clip_summary(clip: ClipGradBase | None) -> dict[str, Any]:
     """Summarise the last step; every rank calls it. Empty for other clips."""
-    is_ours = isinstance(clip, (TensorScalingClip, MeasuredClip))
-    return clip.summary(tensors=True) if is_ours else {}
+    if not isinstance(clip, TensorScalingClip):
+        return {}
+    return clip.summary(tensors=True)
+
+
+def warm_up_end(clip: ClipGradBase | None, state: Any) -> int:
+    """Return the Trainer's step at which the warm-up ends; 0: it is over."""
+    t_start = getattr(clip, "t_start", 0)
+    if not t_start or getattr(clip, "init", "") == "constant":
+        return 0
+    start = clip._memory.start  # type: ignore[union-attr]
+    left = start + t_start - clip.num_steps  # type: ignore[union-attr]
+    return state.global_step + left if left > 0 else 0
 
 
 def clip_logs(summary: Mapping[str, Any], args: Any) -> dict[str, float]:

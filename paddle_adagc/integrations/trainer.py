@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import paddle.distributed as dist
-from paddle.nn.clip import ClipGradBase, ClipGradByGlobalNorm
+from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.checks import check_choice
 from paddle_adagc.clips.base import TensorScalingClip
-from paddle_adagc.clips.measured import MeasuredClip
 from paddle_adagc.clips.stateful import NewTensors
 from paddle_adagc.integrations.checkpoints import (
     MISSING_STATES,
@@ -36,9 +35,11 @@ from paddle_adagc.integrations.logs import (
     add_histograms,
     clip_logs,
     clip_summary,
+    warm_up_end,
 )
 from paddle_adagc.integrations.model_units import ModelUnits, describe_tensors
-from paddle_adagc.integrations.optimizer import innermost, put_into_optimizer
+from paddle_adagc.integrations.optimizer import put_into_optimizer
+from paddle_adagc.integrations.recording import StopOn, TrainerRecord, Where
 from paddle_adagc.parallel.layout import unwrap
 from paddle_adagc.parallel.units import Declared
 
@@ -58,12 +59,17 @@ class ClippingMixin(Trainer):
     fleet wraps the model. It saves the clip's state for the whole model in
     every checkpoint, in a file (:mod:`paddle_adagc.state`) that comes after the
     Trainer's, and resumes from the checkpoint that the Trainer loads; the file
-    that one process finds serves all. Every training log gets ``clip_...``
-    numbers of the last step, over all ranks, from
-    :meth:`TensorScalingClip.summary`, and the global norm under the names that
-    the Trainer has for it; the backends in ``report_to`` also get
+    that one process finds serves all.
+
+    Every training log gets ``clip_...`` numbers of the last step, over all
+    ranks, from :meth:`TensorScalingClip.summary`, and the global norm under the
+    names that the Trainer has for it; the backends in ``report_to`` also get
     :func:`histograms of the tensors
-    <paddle_adagc.integrations.logs.add_histograms>`.
+    <paddle_adagc.integrations.logs.add_histograms>`. Of all steps since the log
+    before it has the worst: ``clip_h_min_worst`` and
+    ``clip_global_grad_norm_max``, each with its step, counted from 0 as in the
+    record (``clip_h_min_worst_step``). During the warm-up
+    ``clip_warmup_until`` is the ``global_step`` at which it ends.
 
     Args:
         *args: Arguments of the Trainer.
@@ -77,6 +83,14 @@ class ClippingMixin(Trainer):
             see :meth:`TensorScalingClip.set_state_dict`.
         units: See :meth:`TensorScalingClip.bind`. By default they are those
             that the model names itself (:class:`.ModelUnits`).
+        record: Folder of the run's :class:`.Record`, for ``adagc-report``.
+            Default: ``record`` in ``args.output_dir``. False: none, and no
+            worst steps in the logs.
+        shadow: See :class:`.Record`.
+        skip_above: See :class:`.Record`; it needs ``record``.
+        stop_on: ``"nan"``: end the training once a loss is not finite, at the
+            next log or 64 steps later; with a checkpoint, if the weights are
+            finite.
         **kwargs: Arguments of the Trainer; ``model`` as built, not wrapped.
 
     Raises:
@@ -119,17 +133,23 @@ class ClippingMixin(Trainer):
         missing_state: MissingState = "raise",
         new_tensors: NewTensors = "raise",
         units: Declared | None = None,
+        record: Where = True,
+        shadow: ClipGradBase | bool | None = None,
+        skip_above: float | None = None,
+        stop_on: StopOn = None,
         **kwargs: Any,
     ) -> None:
         check_arguments(clip, missing_state)
+        recording = TrainerRecord(record, shadow, skip_above, stop_on)
         super().__init__(*args, **kwargs)
         self.clip = clip
-        self._adagc_attach(clip, missing_state, new_tensors, units)
+        self._adagc_attach(clip, recording, missing_state, new_tensors, units)
         self._adagc_prepare()
 
     def _adagc_attach(
         self,
         clip: ClipGradBase,
+        recording: TrainerRecord,
         missing_state: MissingState = "raise",
         new_tensors: NewTensors = "raise",
         units: Declared | None = None,
@@ -141,7 +161,7 @@ class ClippingMixin(Trainer):
                     f"{type(self).__name__} clips already, by ClippingMixin: "
                     "leave ClippingCallback out of its callbacks"
                 )
-        self._adagc_clip = clip
+        self._adagc_clip, self._adagc_recording = clip, recording
         self._adagc_missing_state = missing_state
         self._adagc_new_tensors = new_tensors
         self._adagc_units = units
@@ -219,6 +239,10 @@ class ClippingMixin(Trainer):
         newest = find(folder) if Path(folder).is_dir() else None
         return newest_finished(folder, newest)
 
+    def _adagc_begin(self, args: Any, state: Any, **kwargs: Any) -> None:
+        self._adagc_load(resumed_from(args, state))
+        begin(self._adagc_clip, self._adagc_recording, args, state, **kwargs)
+
     def _adagc_load(self, checkpoint: Any) -> None:
         load_clip(
             self._adagc_clip,
@@ -228,19 +252,26 @@ class ClippingMixin(Trainer):
             self._adagc_new_tensors,
         )
 
+    def _adagc_summary(self) -> dict[str, Any]:
+        return clip_summary(self._adagc_clip)
+
     def log(self, logs: dict[str, Any], **kwargs: Any) -> None:
         """Log, with the clip's numbers beside a training loss."""
-        summary = self._adagc_summary() if "loss" in logs else {}
-        super().log({**logs, **clip_logs(summary, self.args)}, **kwargs)
+        summary, numbers = {}, {}
+        if "loss" in logs:
+            summary = self._adagc_summary()
+            more = log_numbers(
+                self._adagc_clip, self._adagc_recording, self.state
+            )
+            numbers = clip_logs({**summary, **more}, self.args)
+        super().log({**logs, **numbers}, **kwargs)
         if self.state.is_world_process_zero:
             callbacks = self.callback_handler.callbacks
             add_histograms(callbacks, summary, self.state.global_step)
 
-    def _adagc_summary(self) -> dict[str, Any]:
-        return clip_summary(self._adagc_clip)
-
     def _save_checkpoint(self, model: Any, metrics: Any = None) -> None:
-        staged = stage_clip(self._adagc_clip, self.args, self.state)
+        saved = self._adagc_recording.saved(self._adagc_clip)
+        staged = stage_clip(saved, self.args, self.state)
         super()._save_checkpoint(model, metrics=metrics)
         place_clip(staged)
 
@@ -263,11 +294,95 @@ class _Begin(_Callback):
     def on_train_begin(
         self, args: Any, state: Any, control: Any, **kwargs: Any
     ) -> None:
-        self._trainer._adagc_load(resumed_from(args, state))
-        begin_run(args, state)
+        self._trainer._adagc_begin(args, state, **kwargs)
+
+    def on_step_end(
+        self, args: Any, state: Any, control: Any, **kwargs: Any
+    ) -> None:
+        self._trainer._adagc_recording.step(control)
+
+    def on_train_end(self, *args: Any, **kwargs: Any) -> None:
+        self._trainer._adagc_recording.close()
 
 
-class ClippingCallback(_Callback):
+class WatchingCallback(_Callback):
+    """Record a Trainer's run, whose clip stays; log numbers as the mixin does.
+
+    Checkpoints get the state of the shadow: :class:`ClippingMixin` goes on from
+    there without a warm-up.
+
+    Args:
+        record: See :class:`ClippingMixin`.
+        shadow: See :class:`.Record`.
+        skip_above: See :class:`ClippingMixin`.
+        stop_on: See :class:`ClippingMixin`.
+    """
+
+    clip: ClipGradBase | None = None
+
+    def __init__(
+        self,
+        record: Where = True,
+        shadow: ClipGradBase | bool | None = None,
+        skip_above: float | None = None,
+        stop_on: StopOn = None,
+    ) -> None:
+        self.recording = TrainerRecord(record, shadow, skip_above, stop_on)
+        self._reporters: list[Any] = []
+
+    def on_train_begin(
+        self, args: Any, state: Any, control: Any, **kwargs: Any
+    ) -> None:
+        """Open the record."""
+        begin(self.clip, self.recording, args, state, **kwargs)
+        self._make_reporters(args, state, control)
+
+    def _make_reporters(self, args: Any, state: Any, control: Any) -> None:
+        if not (state.is_world_process_zero and getattr(args, "report_to", ())):
+            return
+        library = type(control).__module__.rpartition(".")[0]
+        known = importlib.import_module(f"{library}.integrations")
+        for kind in known.get_reporting_integration_callbacks(args.report_to):
+            if kind in (known.VisualDLCallback, known.TensorBoardCallback):
+                self._reporters.append(kind())
+                folder = str(Path(args.logging_dir) / "clip")
+                self._reporters[-1]._init_summary_writer(args, folder)
+            elif kind is known.WandbCallback:
+                self._reporters.append(kind())
+
+    def on_step_end(
+        self, args: Any, state: Any, control: Any, **kwargs: Any
+    ) -> None:
+        """Record the step."""
+        self.recording.step(control)
+
+    def on_log(
+        self, *event: Any, logs: dict[str, Any] | None = None, **kwargs: Any
+    ) -> None:
+        """Add the clip's numbers to a training loss."""
+        if not logs or "loss" not in logs:
+            return
+        args, state, _ = event
+        summary = clip_summary(self.clip)
+        more = log_numbers(self.clip, self.recording, state)
+        numbers = clip_logs({**summary, **more}, args)
+        logs.update(numbers)
+        for reporter in self._reporters if numbers else ():
+            reporter.on_log(*event, logs=numbers, **kwargs)
+        add_histograms(self._reporters, summary, state.global_step)
+
+    def on_train_end(self, *args: Any, **kwargs: Any) -> None:
+        """Close the record, and the clip's own logs."""
+        self.recording.close()
+        for reporter in self._reporters:
+            reporter.on_train_end(*args, **kwargs)
+
+    def on_save(self, args: Any, state: Any, *_: Any, **kwargs: Any) -> None:
+        """Save the clip's state beside the checkpoint's other files."""
+        place_clip(stage_clip(self.recording.saved(self.clip), args, state))
+
+
+class ClippingCallback(WatchingCallback):
     """Let any ``Trainer`` clip with ``clip``; give it as one of ``callbacks``.
 
     It does what :class:`ClippingMixin` does, with three differences. It cannot
@@ -306,12 +421,16 @@ class ClippingCallback(_Callback):
         missing_state: MissingState = "raise",
         units: Declared | None = None,
         new_tensors: NewTensors = "raise",
+        record: Where = True,
+        shadow: ClipGradBase | bool | None = None,
+        skip_above: float | None = None,
+        stop_on: StopOn = None,
     ) -> None:
         check_arguments(clip, missing_state)
-        self.clip = clip
+        super().__init__(record, shadow, skip_above, stop_on)
+        self.clip: ClipGradBase = clip
         self._missing_state, self._new_tensors = missing_state, new_tensors
         self._units = units
-        self._reporters: list[Any] = []
 
     def on_init_end(self, args: Any, *others: Any, **kwargs: Any) -> None:
         """Keep the Trainer from making another clip."""
@@ -321,76 +440,49 @@ class ClippingCallback(_Callback):
         self, args: Any, state: Any, control: Any, **kwargs: Any
     ) -> None:
         """Put the clip into the optimizer; resume it with the run."""
-        if isinstance(self.clip, TensorScalingClip):
-            bind_clip(self.clip, kwargs["model"], self._units, args)
-        put_into_optimizer(kwargs["optimizer"], self.clip)
+        clip = self.clip
+        if isinstance(clip, TensorScalingClip):
+            bind_clip(clip, kwargs["model"], self._units, args)
+        put_into_optimizer(kwargs["optimizer"], clip)
         checkpoint = resumed_from(args, state)
         load_clip(
-            self.clip, checkpoint, self._missing_state, state, self._new_tensors
+            clip, checkpoint, self._missing_state, state, self._new_tensors
         )
-        begin_run(args, state)
-        self._make_reporters(args, state, control)
-
-    def _make_reporters(self, args: Any, state: Any, control: Any) -> None:
-        if not (state.is_world_process_zero and getattr(args, "report_to", ())):
-            return
-        library = type(control).__module__.rpartition(".")[0]
-        known = importlib.import_module(f"{library}.integrations")
-        for kind in known.get_reporting_integration_callbacks(args.report_to):
-            if kind in (known.VisualDLCallback, known.TensorBoardCallback):
-                self._reporters.append(kind())
-                folder = str(Path(args.logging_dir) / "clip")
-                self._reporters[-1]._init_summary_writer(args, folder)
-            elif kind is known.WandbCallback:
-                self._reporters.append(kind())
-
-    def on_log(
-        self, *event: Any, logs: dict[str, Any] | None = None, **kwargs: Any
-    ) -> None:
-        """Add the clip's numbers to a training loss."""
-        if not logs or "loss" not in logs:
-            return
-        args, state, _ = event
-        summary = clip_summary(self.clip)
-        numbers = clip_logs(summary, args)
-        logs.update(numbers)
-        for reporter in self._reporters if numbers else ():
-            reporter.on_log(*event, logs=numbers, **kwargs)
-        add_histograms(self._reporters, summary, state.global_step)
-
-    def on_train_end(self, *args: Any, **kwargs: Any) -> None:
-        """Close the clip's own logs."""
-        for reporter in self._reporters:
-            reporter.on_train_end(*args, **kwargs)
-
-    def on_save(self, args: Any, state: Any, *_: Any, **kwargs: Any) -> None:
-        """Save the clip's state beside the checkpoint's other files."""
-        place_clip(stage_clip(self.clip, args, state))
+        super().on_train_begin(args, state, control, **kwargs)
 
 
-class MeasuringCallback(ClippingCallback):
-    """Log the numbers of the Trainer's own clip, which stays in place."""
-
-    def __init__(self) -> None:
-        super().__init__(ClipGradByGlobalNorm(1.0))  # until training begins
-
-    def on_init_end(self, args: Any, *others: Any, **kwargs: Any) -> None:
-        """Leave the Trainer's arguments as they are."""
-
-    def on_train_begin(
-        self, args: Any, state: Any, control: Any, **kwargs: Any
-    ) -> None:
-        """Measure each step that is logged."""
-        own = innermost(kwargs["optimizer"])._grad_clip
-        if own is None:
-            return
-        self.clip = MeasuredClip(
-            own, lambda: (state.global_step + 1) % args.logging_steps == 0
+def begin(
+    clip: ClipGradBase | None,
+    recording: TrainerRecord,
+    args: Any,
+    state: Any,
+    *,
+    model: Any,
+    optimizer: Any,
+    **others: Any,
+) -> None:
+    """Begin to record; name the run; say how long the warm-up takes."""
+    recording.begin(args, state, model, optimizer)
+    begin_run(args, state)
+    end = warm_up_end(clip, state)
+    last = getattr(state, "max_steps", 0) or args.max_steps
+    if end and 0 < last <= end:
+        warnings.warn(
+            f"t_start={getattr(clip, 't_start', 0)}, and max_steps={last}: "
+            "training ends before the clip's warm-up is over, at step "
+            f"{end}; {last - state.global_step} steps are left",
+            stacklevel=4,
         )
-        self.clip.stat = getattr(own, "stat", {})  # read by ernie_pretrain
-        bind_clip(self.clip, kwargs["model"], None, args)
-        put_into_optimizer(kwargs["optimizer"], self.clip)
-        self._make_reporters(args, state, control)
+    elif end:
+        _logger_of(args).info(f"paddle_adagc: warm-up until step {end}")
+
+
+def log_numbers(
+    clip: ClipGradBase | None, recording: TrainerRecord, state: Any
+) -> dict[str, Any]:
+    """Return what a log has beside :func:`.clip_summary`; all ranks call it."""
+    end = warm_up_end(clip, state)
+    return recording.numbers() | ({"warmup_until": end} if end else {})
 
 
 def check_arguments(clip: Any, missing_state: str) -> None:
@@ -409,15 +501,12 @@ def take_over_clipping(args: Any, clip: ClipGradBase) -> None:
     ``ernie_pretrain`` copies a clip's ``stat`` into the logs.
     """
     clip.stat = {}
-    t_start = getattr(clip, "t_start", 0)
     is_flex = getattr(args, "save_checkpoint_format", "") == "flex_checkpoint"
     warned = {
         f"max_grad_norm={args.max_grad_norm} is not used: {clip!r} clips in "
         "its place (lambda_abs is the global norm of AdaGC's warm-up)": (
             args.max_grad_norm not in (0, _DEFAULT_MAX_GRAD_NORM)
         ),
-        f"t_start={t_start}, and max_steps={args.max_steps}: training ends "
-        "before the clip's warm-up is over": 0 < args.max_steps <= t_start,
         "PaddleFormers cannot load a flex_checkpoint on one process: to "
         "resume this run set save_checkpoint_format and "
         "load_checkpoint_format to 'unified_checkpoint'": (
@@ -433,7 +522,7 @@ def take_over_clipping(args: Any, clip: ClipGradBase) -> None:
 
 
 def bind_clip(
-    clip: TensorScalingClip | MeasuredClip,
+    clip: TensorScalingClip,
     model: Any,
     units: Declared | None,
     args: Any,

@@ -45,6 +45,7 @@ def observe(optimizer: Any, record: Any) -> Callable[[], None]:
         del self, param_group
         return result
 
+    _apply_optimize.record = record  # type: ignore[attr-defined]
     optimizer.__dict__["_apply_optimize"] = _apply_optimize
 
     def end() -> None:

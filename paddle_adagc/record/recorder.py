@@ -30,6 +30,11 @@ from paddle_adagc.integrations.optimizer import (
 )
 from paddle_adagc.record.files import write_part
 from paddle_adagc.record.hooks import at_exit, observe
+from paddle_adagc.record.losses import (
+    BEFORE_BACKWARD,
+    see_losses,
+    take_losses,
+)
 from paddle_adagc.record.ring import Step, Steps, count_small, gather, to_host
 from paddle_adagc.record.session import Session
 from paddle_adagc.record.shadow import (
@@ -160,6 +165,7 @@ class Record:
         self._steps: list[Step] = []
         self._losses: list[Any] = []
         self._skipped: LastStep | None = None  # of a step that is left out
+        self._sees_losses = False
         self._session: Session | None = None  # of rank 0
         answer = self._open(start, max_bytes)
         self._next_step, self._number, history = answer
@@ -214,6 +220,11 @@ class Record:
             dist.all_gather_object(answers, answer)
         if isinstance(answers[0], Exception):
             raise answers[0]
+        if answers[0] is None:
+            raise RuntimeError(
+                "this is not the first rank, and the ranks are not joined: "
+                "call paddle.distributed.init_parallel_env() before"
+            )
         return answers[0]
 
     # ---- what the loop calls ------------------------------------------------
@@ -227,6 +238,20 @@ class Record:
         if isinstance(loss, Tensor):
             loss = loss.detach()
         self._losses.append(loss)
+
+    def see_losses(self) -> None:
+        """Take the loss from the scalars whose ``backward()`` is called.
+
+        Those before each of the optimizer's steps add up. A step that
+        :meth:`step` did not finish ends with the next ``backward()``.
+        """
+        see_losses()
+        self._sees_losses = True
+        BEFORE_BACKWARD.append(self._finish)
+
+    def _finish(self) -> None:
+        if self.has_update:
+            self.step()
 
     def step(
         self,
@@ -301,10 +326,30 @@ class Record:
         factors = None if is_recorded else factors_of(self._acting)
         keys = [self._names.get(key, key) for key in steps.keys]
         steps = Steps(steps.rows, keys, steps.tensors, steps.num_small)
-        lines = self._session.write(steps, factors)
+        try:
+            lines = self._session.write(steps, factors)
+        except OSError as error:  # the training goes on
+            warnings.warn(
+                f"the record {self.directory} ends before step "
+                f"{steps.rows[0]['step']}: {error}",
+                stacklevel=2,
+            )
+            self._session.close()
+            self._session = None
+            return []
         for line in lines:
             self._on_alarm(line)
         return lines
+
+    def weights_are_finite(self) -> bool:
+        """Whether they are on all ranks, which all call this; it waits."""
+        weights = parameters_of(self._optimizer)
+        flags = [paddle.isfinite(weight).all() for weight in weights]
+        answers = [not flags or bool(paddle.stack(flags).all())]
+        if dist.is_initialized() and dist.get_world_size() > 1:
+            mine, answers = answers[0], []
+            dist.all_gather_object(answers, mine)
+        return all(answers)
 
     def worst(self) -> dict[str, Any]:
         """Return the worst of the steps written since the last call.
@@ -314,6 +359,10 @@ class Record:
         ``global_grad_norm_max``, each with its step (``h_min_worst_step``).
         """
         return self._session.worst() if self._session else {}
+
+    def latest(self) -> dict[str, Any]:
+        """Return the numbers of the last step written; on rank 0."""
+        return self._session.latest() if self._session else {}
 
     def switch(self) -> TensorScalingClip:
         """Let the shadow clip from the next step on; the other clip rests.
@@ -354,6 +403,8 @@ class Record:
 
     def close(self) -> None:
         """Write what is left, and stop recording; every rank calls it."""
+        if self._sees_losses:
+            self._finish()
         self.flush()
         self._stop()
 
@@ -383,6 +434,8 @@ class Record:
 
         ``begins``: they are those of the optimizer's first group.
         """
+        if self._sees_losses:
+            self._losses += take_losses()
         if self._skip_rule is not None and begins:
             self._skipped = self._judge(pairs)
             self.num_skipped += self._skipped is not None
@@ -445,6 +498,9 @@ class Record:
     def _stop(self) -> None:
         self._end_observing()
         self._end_exits()
+        if self._sees_losses:
+            self._sees_losses = False
+            BEFORE_BACKWARD.remove(self._finish)
         if self._session is not None:
             self._session.close()
             self._session = None
@@ -487,3 +543,9 @@ def _log_alarm(line: str) -> None:
 
 def _description(clip: Any) -> str:
     return str(clip) if clip is not None else "none"
+
+
+def record_of(optimizer: Any) -> Record | None:
+    """Return the record that an optimizer's steps go to, if there is one."""
+    observed = vars(innermost(optimizer)).get("_apply_optimize")
+    return getattr(observed, "record", None)

@@ -276,6 +276,10 @@ class Session:
                 found |= {label: row[name], f"{label}_step": row["step"]}
         return found
 
+    def latest(self) -> dict[str, Any]:
+        """Return the numbers of the last step written."""
+        return _known(self._rings[-1].rows[-1]) if self._rings else {}
+
     def close(self) -> None:
         """Let other processes write to the record."""
         self._writer.close()

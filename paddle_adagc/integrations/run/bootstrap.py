@@ -3,9 +3,9 @@
 """What ``adagc-run`` does in every Python process of its command.
 
 :func:`install` waits for the modules of :data:`HOOKS` and changes each once it
-ran: Paddle's optimizers report their steps, the Trainers clip, and their
-arguments leave out the clip's settings. It imports next to nothing, because
-every Python process of the command calls it.
+ran: Paddle's optimizers report their steps and are recorded, the Trainers clip,
+and their arguments leave out the clip's settings. It imports next to nothing,
+because every Python process of the command calls it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 LIBRARIES = ("paddlenlp", "paddleformers", "paddlefleet")
-"""Packages whose class ``trainer.trainer.Trainer`` gets the clip."""
+"""Packages with a class ``trainer.trainer.Trainer``."""
 
 SITE = os.path.join(os.path.dirname(__file__), "site")
 """Folder whose ``sitecustomize`` calls :func:`install`."""
@@ -55,7 +55,10 @@ def _change_trainer(module: types.ModuleType) -> None:
 
     here = process()
     change_trainer(
-        module.__dict__["Trainer"], lambda: here.settings([*OPENED]), here.made
+        module.__dict__["Trainer"],
+        lambda: here.settings([*OPENED]),
+        lambda: here.where(True),
+        here.made,
     )
 
 

@@ -6,7 +6,8 @@ Every Python process of the command gets a ``sitecustomize``
 (:mod:`paddle_adagc.integrations.run.bootstrap`) that waits for the Trainer of
 PaddleNLP, PaddleFormers or PaddleFleet to be imported, and puts
 :class:`~paddle_adagc.integrations.paddlenlp.ClippingMixin` before the class of
-every Trainer that is made. Nothing on disk is changed.
+every Trainer that is made. Every optimizer that steps is recorded. No file of
+the command is changed.
 """
 
 from __future__ import annotations
@@ -21,10 +22,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from paddle_adagc.integrations import watch
 from paddle_adagc.integrations.run.bootstrap import LIBRARIES, SITE
 from paddle_adagc.integrations.run.isolation import check_words
-from paddle_adagc.integrations.run.process import VARIABLE
+from paddle_adagc.integrations.run.process import DEFAULT, VARIABLE
 from paddle_adagc.integrations.run.reports import Listener
 from paddle_adagc.integrations.run.settings import (
     Settings,
@@ -36,14 +36,24 @@ from paddle_adagc.integrations.run.settings import (
 from paddle_adagc.integrations.run.summary import summarize
 from paddle_adagc.integrations.run.supervise import supervise
 
-_HELP = """\
+_HELP = f"""\
 usage: adagc-run [options] [--CLIP-ARGUMENT VALUE ...] [--] COMMAND ...
+       adagc-run --watch [--record DIR] [--] COMMAND ...
 
   adagc-run paddleformers-cli train my.yaml
   adagc-run --t-start 200 --lambda-abs 0.5 -- \\
       python -m paddle.distributed.launch --gpus 0,1 run_pretrain.py my.json
+  adagc-run --watch python train.py
 
-Run a training command with AdaGC in its Trainer. Options:
+Run a training command with AdaGC in its Trainer, and record it. Then look:
+adagc-report DIR. Options:
+
+  --watch                  keep the command's own clip, in any Paddle training:
+                           record it, and what AdaGC would have done beside it
+  --record DIR             folder of the record (default: OUTPUT_DIR/record with
+                           a Trainer, else {DEFAULT}); a resumed command
+                           goes on in it
+  --no-record              do not record
 
   --clip NAME              another clip of the registry (default: adagc)
   --missing-state raise    refuse a checkpoint without a clip's state (default)
@@ -52,8 +62,6 @@ Run a training command with AdaGC in its Trainer. Options:
   --settings FILE          a YAML or JSON file with a section "clip"
   --no-strict-run          warn, and train on, where the clip is not in force
   --check                  say what it would do, and stop
-  --watch                  keep the command's clip and record it, for any Paddle
-                           training: adagc-run --watch --help
 
 Every argument of the clip is an option: --t-start 200, --lambda-rel 1.04,
 --nonfinite propagate. Values also come from a section "clip" of a YAML or JSON
@@ -74,6 +82,8 @@ _FLAGS = {
     "--check": ("check", True),
     "--help": ("help", True),
     "-h": ("help", True),
+    "--watch": ("watch", True),
+    "--no-record": ("record", False),
     "--strict-run": ("strict_run", True),
     "--no-strict-run": ("strict_run", False),
 }
@@ -91,6 +101,10 @@ class Plan:
 
     given: str | None  # the file of --settings
     is_strict: bool
+    watches: bool
+    record: bool | str
+    """Folder; True: the default one; False: none."""
+
     notes: list[str]
 
 
@@ -98,13 +112,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command.
 
     Returns:
-        The command's exit status; 2: it made no step with the clip, or a
-        mistake here.
+        The command's exit status; 2: it made no step with the clip (with
+        ``--watch``: none that was recorded), or a mistake here.
     """
     words = [*(sys.argv[1:] if arguments is None else arguments)]
-    if "--watch" in words[:2] and words[0] in ("--watch", "--check"):
-        words.remove("--watch")
-        return watch.main(words)
     try:
         options, command = _divided(words)
         if "help" in options:
@@ -166,13 +177,33 @@ def _plan(options: dict[str, Any], command: list[str]) -> Plan:
         TypeError, ValueError: The settings are wrong, stand twice, or the
             command keeps ``adagc-run`` out.
     """
-    is_strict = options.pop("strict_run", True)
-    notes: list[str] = []
-    files: dict[str, Settings] = {}
+    watches = options.pop("watch", False)
+    is_strict = options.pop("strict_run", True) and not watches
+    record = options.pop("record", True)
+    if not isinstance(record, bool):
+        record = os.path.abspath(str(record))
+    plan = Plan(command, options, {}, None, is_strict, watches, record, [])
+    if watches:
+        for name in options:
+            word = "--" + name.replace("_", "-")
+            raise ValueError(f"{word} is no option of --watch, see --help")
+        if record is False:
+            raise ValueError("--watch records: leave --no-record out")
+        check_words(*all_words(command))
+        plan.notes.append("will leave the clip as it is, and record the run")
+        return plan
+    _find_settings(plan)
+    return plan
+
+
+def _find_settings(plan: Plan) -> None:
+    """Read the clip's settings where the command's words name files."""
+    command, options, notes = plan.command, plan.options, plan.notes
+    files = plan.files
     words, script_words = all_words(command)
     given: str | None = options.pop("settings", None)
     if given is not None:
-        given = os.path.abspath(str(given))
+        plan.given = given = os.path.abspath(str(given))
         found = read_settings(given, notes)
         if not found:
             raise ValueError(f"--settings {given}: it has no section 'clip'")
@@ -201,7 +232,6 @@ def _plan(options: dict[str, Any], command: list[str]) -> Plan:
         notes.append(f"will clip with {str(clip).removesuffix(', 0 steps')}")
     if len(distinct) > 1:
         notes.append("each process takes those of the file that it reads")
-    return Plan(command, options, files, given, is_strict, notes)
 
 
 def _checked(plan: Plan) -> list[str]:
@@ -230,6 +260,8 @@ def _run(plan: Plan) -> int:
         "files": plan.files,
         "given": plan.given,
         "strict": plan.is_strict,
+        "watches": plan.watches,
+        "record": plan.record,
         "address": listener.address,
     }
     environment = {
@@ -244,9 +276,11 @@ def _run(plan: Plan) -> int:
         )
     finally:
         listener.stop()
-    lines, is_clipped = summarize(listener.records, outsiders, [*plan.files])
+    lines, is_done = summarize(
+        listener.records, outsiders, [*plan.files], plan.watches
+    )
     for line in lines:
         print(f"adagc-run: {line}", file=sys.stderr, flush=True)
     is_ended = plan.is_strict and bool(outsiders)  # by us
-    is_wrong = plan.is_strict and not is_clipped
+    is_wrong = (plan.is_strict or plan.watches) and not is_done
     return 2 if is_ended or (status == 0 and is_wrong) else status

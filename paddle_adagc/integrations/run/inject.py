@@ -10,26 +10,27 @@ from collections.abc import Callable
 from typing import Any
 
 from paddle_adagc import make_clip
+from paddle_adagc.integrations.recording import TrainerRecord, Where
 from paddle_adagc.integrations.run.settings import Settings
-from paddle_adagc.integrations.trainer import (
-    ClippingMixin,
-    MeasuringCallback,
-)
+from paddle_adagc.integrations.trainer import ClippingMixin, WatchingCallback
 
 
 def change_trainer(
     trainer: Any,
-    settings: Callable[[], Settings],
+    settings: Callable[[], Settings | None],
+    where: Callable[[], Where] = lambda: True,
     made: Callable[[Any], None] = lambda trainer: None,
 ) -> None:
-    """Let each Trainer of a class, and of its subclasses, clip.
+    """Let each Trainer of a class, and of its subclasses, clip and record.
 
     A Trainer gets its new class in ``trainer.__init__``, through which all
     subclasses go, also those with ``__new__``. Class names stay.
 
     Args:
         trainer: The library's class.
-        settings: Gives those of a new Trainer; ``clip`` is needed.
+        settings: Gives those of a new Trainer, ``clip`` among them; None: its
+            own clip stays.
+        where: Gives the folder of a new Trainer's record.
         made: Called with each Trainer that got a clip.
     """
     original = trainer.__init__
@@ -56,17 +57,21 @@ def change_trainer(
             original(self, *args, **kwargs)  # clips by itself
             return
         given = settings()
+        if given is None:
+            original(self, *args, **kwargs)
+            self.add_callback(WatchingCallback(where()))
+            return
         rest = {k: v for k, v in given.items() if k != "clip"}
         clip: Any = make_clip(**given["clip"])
         if given["clip"]["name"] == "global_norm":  # the Trainer's own
             original(self, *args, **kwargs)
             self.args.max_grad_norm = clip.clip_norm
-            self.add_callback(MeasuringCallback())
+            self.add_callback(WatchingCallback(where()))
         else:
             if cls not in ours:
                 self.__class__ = with_clip(cls)
             original(self, *args, **kwargs)
-            self._adagc_attach(clip, **rest)
+            self._adagc_attach(clip, TrainerRecord(where()), **rest)
         made(self)
 
     trainer.__init__ = init

@@ -3,7 +3,7 @@
 """Pythons that ``adagc-run`` does not get into.
 
 It comes with ``PYTHONPATH``. A Python that ignores it, or that starts with
-another environment, trains without the clip. Where the command line shows it,
+another environment, trains without it. Where the command line shows it,
 the command is refused; else the process is found once it has loaded Paddle.
 """
 

@@ -1,6 +1,6 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Which clip is in force in a process of ``adagc-run``'s command."""
+"""What clips, and what is recorded, in a process of ``adagc-run``'s command."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import os
 import sys
 import time
 import weakref
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
@@ -34,6 +35,10 @@ def process() -> Process:
     return Process(**json.loads(os.environ[VARIABLE]))
 
 
+DEFAULT = "adagc-record"
+"""Folder of a record without a Trainer, in the command's working folder."""
+
+
 class Process:
     """Which clip is in force in this process, and what was reported of it.
 
@@ -42,6 +47,8 @@ class Process:
         files: Settings that ``adagc-run`` found, by file.
         given: The one of ``--settings``.
         strict: Raise an error where the clip is not in force.
+        watches: Every clip stays as it is.
+        record: Folder of the record; True: the default one; False: none.
         address: Of the ``Listener`` of ``adagc-run``.
     """
 
@@ -51,9 +58,15 @@ class Process:
         files: dict[str, Settings],
         given: str | None,
         strict: bool,
+        watches: bool,
+        record: bool | str,
         address: dict[str, Any],
     ) -> None:
         self._options, self._strict = options, strict
+        self._watches, self._record = watches, record
+        self._num_records: dict[str, int] = defaultdict(int)
+        self._records: list[str] = []
+        self._seen: weakref.WeakSet[Any] = weakref.WeakSet()
         self._files, self._given = files, given
         self._parsed: Settings | None = None
         self._trainers: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -71,8 +84,19 @@ class Process:
         """Remember settings that stood among the Trainer's arguments."""
         self._parsed = found
 
-    def settings(self, opened: Iterable[str]) -> Settings:
+    def where(self, default: bool | str) -> bool | str:
+        """Return the folder of the next record; that of the second is DIR-2."""
+        folder = default if self._record is True else self._record
+        if isinstance(folder, bool):
+            return folder
+        self._num_records[folder] += 1
+        number = self._num_records[folder]
+        return folder if number == 1 else f"{folder}-{number}"
+
+    def settings(self, opened: Iterable[str]) -> Settings | None:
         """Return what a new Trainer gets, from the file that it was read from.
+
+        None: its clip stays.
 
         Args:
             opened: YAML and JSON files that this process opened.
@@ -80,6 +104,8 @@ class Process:
         Raises:
             ValueError: Two files of this process hold different settings.
         """
+        if self._watches:
+            return None
         pool: dict[str, Settings] = {}
         for path in opened:
             found = self._files.get(path)
@@ -110,7 +136,7 @@ class Process:
         self._reporter.tell(trainer=type(trainer).__name__)
 
     def before_step(self, optimizer: Any) -> tuple[int, Any] | None:
-        """Check the clip of an optimizer that begins a step.
+        """Record an optimizer that begins a step; check its clip.
 
         Returns:
             What :meth:`after_step` needs; None: the clip is another one.
@@ -118,6 +144,10 @@ class Process:
         Raises:
             RuntimeError: It has not the clip of its Trainer, in a strict run.
         """
+        if optimizer not in self._seen:
+            self._begin_record(optimizer)
+        if self._watches:
+            return None
         clip, owner = steps.clip_of(optimizer), self._owner(optimizer)
         if owner is None and self._steps == 0 and self._trainers:
             owner = next(iter(self._trainers))
@@ -158,9 +188,27 @@ class Process:
             self._sent = time.monotonic()
             self._reporter.tell(waits=False, steps=self._steps)
 
+    def _begin_record(self, optimizer: Any) -> None:
+        """Record an optimizer, unless its Trainer does; say where."""
+        import paddle.distributed as dist
+
+        from paddle_adagc.integrations.recording import open_record
+        from paddle_adagc.record.recorder import record_of
+
+        self._seen.add(optimizer)
+        record, kind = record_of(optimizer), type(optimizer).__name__
+        if record is None and kind != "LBFGS":  # which calls no clip
+            folder = self.where(DEFAULT)
+            if not isinstance(folder, bool):
+                record = open_record(folder, optimizer)
+        if record is not None and dist.get_rank() == 0:
+            self._records.append(str(record.directory))
+            self._reporter.tell(records=self._records)
+            say(f"records {kind} into {shown_path(self._records[-1])}")
+
     def _owner(self, optimizer: Any) -> Any:
         """Return the Trainer that an optimizer belongs to, if any."""
-        from paddle_adagc.integrations.trainer import innermost
+        from paddle_adagc.integrations.optimizer import innermost
 
         for trainer in self._trainers:
             if innermost(getattr(trainer, "optimizer", None)) is optimizer:
@@ -198,8 +246,9 @@ class Process:
         self._reporter.tell(without=f"{shown} clips with {clip}")
         say(
             f"{shown} steps with {clip}: no Trainer made it, so adagc-run "
-            "does not change it. Give it the clip: clip = ClipGradByAdaGC(); "
-            f"clip.bind(model); {type(optimizer).__name__}(..., grad_clip=clip)"
+            "does not change it. Two lines give it AdaGC:\n"
+            "    clip = paddle_adagc.ClipGradByAdaGC(); clip.bind(model)\n"
+            f"    {type(optimizer).__name__}(..., grad_clip=clip)"
         )
 
     def _not_in_force(self, message: str, optimizer: Any) -> None:

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from paddle_adagc.record.losses import see_losses
+
 _WHO = "_adagc_replaced_at"
 
 
@@ -23,7 +25,8 @@ def watch(
     An optimizer makes one per step, or one per parameter group.
     ``before(optimizer)`` runs before the gradients are clipped; what it returns
     is the second argument of ``after``, which does not run if the update fails.
-    Under fleet they get the innermost optimizer.
+    Under fleet they get the innermost optimizer. Once there is an optimizer,
+    the scalars that are differentiated are seen.
     """
     active: set[int] = set()
 
@@ -32,13 +35,20 @@ def watch(
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
             if id(self) in active:  # super()'s method
                 return method(self, *args, **kwargs)
+            param_group = sys._getframe(1).f_locals.get("param_group")
             active.add(id(self))
             try:
+                observed = vars(self).get(method.__name__)
                 given = before(self)
-                result = method(self, *args, **kwargs)
+                now = vars(self).get(method.__name__)
+                if now is observed:
+                    result = method(self, *args, **kwargs)
+                else:  # a record begins with this update
+                    result = now(*args, **kwargs)
                 after(self, given)
             finally:
                 active.discard(id(self))
+                del param_group  # a clip looks for it here
             return result
 
         return call
@@ -53,7 +63,12 @@ def watch(
         super(optimizer, cls).__init_subclass__(**kwargs)
         change(cls)
 
+    def new(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        see_losses()  # AdamW leaves Optimizer.__init__ out
+        return object.__new__(cls)
+
     change(optimizer)
+    optimizer.__new__ = new
     optimizer.__init_subclass__ = classmethod(init_subclass)
     optimizer._grad_clip = property(_get_clip, _set_clip)
 
@@ -110,7 +125,6 @@ def was_skipped(optimizer: Any) -> bool:
 
 def described(clip: Any) -> str:
     """Describe a clip; Paddle's own do not name their class."""
-    clip = getattr(clip, "clip", clip)  # a MeasuredClip calls it
     name, text = type(clip).__name__, str(clip).removesuffix(", 0 steps")
     return text if clip is None or text.startswith(name) else f"{name} ({text})"
 

@@ -15,14 +15,41 @@ def summarize(
     records: Mapping[int, Mapping[str, Any]],
     outsiders: Mapping[int, str],
     files: Sequence[str],
+    watches: bool,
 ) -> tuple[list[str], bool]:
-    """Return lines about a command, and whether the clip made a step in it.
+    """Return lines about a command, and whether it did what it was to do.
+
+    That is: the clip made a step in it; or, if ``watches``, it was recorded.
 
     Args:
         records: What its processes reported, by their ids.
         outsiders: Processes that ran Paddle without ``adagc-run``.
         files: Files with settings, found before the start.
+        watches: Its clip stays.
     """
+    places = [p for r in records.values() for p in r.get("records", ())]
+    shown = [f"look at it: adagc-report {shown_path(p)}" for p in places]
+    lines = [
+        f"process {pid} ran Paddle without adagc-run: {reason}"
+        for pid, reason in outsiders.items()
+    ]
+    if watches:
+        if not places:
+            lines.append(
+                "the command ended, and no process of it made a step with an "
+                "optimizer of Paddle: nothing was recorded"
+            )
+        return [*lines, *shown], bool(places)
+    told, is_clipped = _about_clips(records, files, is_known=bool(lines))
+    return [*told, *lines, *shown], is_clipped
+
+
+def _about_clips(
+    records: Mapping[int, Mapping[str, Any]],
+    files: Sequence[str],
+    *,
+    is_known: bool,
+) -> tuple[list[str], bool]:
     lines: list[str] = []
     clipped: dict[tuple[str, str], list[int]] = defaultdict(list)
     for record in records.values():
@@ -43,14 +70,12 @@ def summarize(
                 f"process {pid} made a {record['trainer']}, and no step with "
                 "the clip"
             )
-    for pid, reason in outsiders.items():
-        lines.append(f"process {pid} ran Paddle without the clip: {reason}")
     used = {
         path for record in records.values() for path in record.get("used", ())
     }
     unused = [shown_path(path) for path in files if path not in used]
     lines += [f"the clip's settings of {path} were not used" for path in unused]
-    if not clipped and not lines[: len(lines) - len(unused)]:
+    if not clipped and not is_known and len(lines) == len(unused):
         lines.append(
             "no process made a Trainer of paddlenlp, paddleformers or "
             "paddlefleet, or stepped an optimizer of Paddle: nothing was "

@@ -151,7 +151,7 @@ class _Watch:
         now = outsiders(os.getpid(), insiders)
         for pid in now.keys() & self._suspects.keys() - self._found.keys():
             self._found[pid] = now[pid]
-            _say(f"process {pid} runs Paddle without the clip: {now[pid]}")
+            _say(f"process {pid} runs Paddle without adagc-run: {now[pid]}")
             if self._is_strict:
                 _say("ends the command. To train so: --no-strict-run")
                 os.kill(pid, signal.SIGTERM)

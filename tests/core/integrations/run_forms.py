@@ -274,9 +274,26 @@ FORMS = [
         "python train.py plain.json",
         "the Trainer's own clip, with `--lambda-abs`",
         (r"ClipGradByGlobalNorm.* is in force",),
-        ("MeasuredClip",),  # calls the Trainer's own
+        ("ClipGradByGlobalNorm",),
         {"plain.json": NO_SECTION},
         "--clip global_norm --lambda-abs 0.3",
+    ),
+    Form(
+        "`--watch`",
+        "python train.py plain.json",
+        "the Trainer's own clip; recorded",
+        (r"\nadagc-run: look at it: adagc-report out/record\n",),
+        ("ClipGradByGlobalNorm",),
+        {"plain.json": NO_SECTION},
+        "--watch",
+    ),
+    Form(
+        "`--no-record`",
+        "python train.py job.json",
+        "clips; records nothing",
+        (r"(?s)^(?!.*(records AdamW|adagc-report)).*ClipGradByAdaGC made 6",),
+        ("ClipGradByAdaGC t_start=2",),
+        options="--no-record",
     ),
     Form(
         "a callback that replaces the clip",
@@ -336,10 +353,11 @@ FORMS = [
     Form(
         "a loop without a Trainer",
         "python loop.py",
-        "trains as it is; named at its first step, exit status 2",
+        "trains as it is, recorded; named at its first step, exit status 2",
         (
             r"\nadagc-run: AdamW of 2 parameters steps with None: no Trainer "
-            r"made it, .*AdamW\(\.\.\., grad_clip=clip\)\n",
+            r"made it, .*:\n    clip = .*\n    AdamW\(.*, grad_clip=clip\)\n",
+            r"look at it: adagc-report adagc-record\n",
             r"not clipped in process \d+: AdamW of 2 parameters",
         ),
         (),
@@ -389,9 +407,9 @@ FORMS = [
     Form(
         "a program that starts `python -I`",
         "python start.py",
-        "ended within seconds: `runs Paddle without the clip ... -I`",
+        "ended within seconds: `runs Paddle without adagc-run ... -I`",
         (
-            r"process \d+ runs Paddle without the clip: .*: it runs with -I\n"
+            r"process \d+ runs Paddle without adagc-run: .*: it runs with -I\n"
             r"adagc-run: ends the command\. To train so: --no-strict-run",
         ),
         (),
@@ -406,7 +424,7 @@ FORMS = [
         "a program that empties the environment",
         "python start.py",
         "ended within seconds: `its environment was emptied`",
-        (r"runs Paddle without the clip: .*: its environment was emptied",),
+        (r"runs Paddle without adagc-run: .*: its environment was emptied",),
         (),
         {
             "start.py": STARTS.format(flags="", more="env={}"),
@@ -419,7 +437,7 @@ FORMS = [
         "a script that sets `PYTHONPATH` and does not show it",
         "bash job.sh",
         "ended within seconds: `PYTHONPATH is ...`",
-        (r"runs Paddle without the clip: .*: PYTHONPATH is '",),
+        (r"runs Paddle without adagc-run: .*: PYTHONPATH is '",),
         (),
         {
             "job.sh": "P=PYTHONPATH\nexport $P=/nowhere\n"

@@ -23,6 +23,7 @@ from test_examples import run_example
 
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.integrations.optimizer import innermost
+from paddle_adagc.record import read_record
 from paddle_adagc.state import STATE_FILE, load_state, save_state
 
 IS_FORMERS = importlib.util.find_spec("paddleformers") is not None
@@ -293,6 +294,80 @@ def test_backends_get_the_clip_s_numbers(tmp_path, way):
     }
     for line in trainer.logged:
         assert all(np.isscalar(value) for value in line.values())
+
+
+class Regression(paddle.nn.Layer):
+    """Learns to mirror its input."""
+
+    def __init__(self):
+        super().__init__()
+        layers = [paddle.nn.Linear(16, 16) for _ in range(3)]
+        self.layers = paddle.nn.Sequential(*layers)
+
+    def forward(self, x, labels=None):
+        return ((self.layers(x) - labels) ** 2).mean()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_log_shows_batches_that_it_does_not_end_with(way, tmp_path):
+    """Batches 57 and 58 are ruined, and every tenth step is logged."""
+    library = importlib.import_module(f"{LIBRARY}.trainer")
+    ours = importlib.import_module(f"paddle_adagc.integrations.{LIBRARY}")
+
+    class InOrder(library.Trainer):
+        logged = ()
+
+        def _get_train_sampler(self):
+            data, size = self.train_dataset, self.args.train_batch_size
+            return paddle.io.BatchSampler(data, batch_size=size)
+
+        def log(self, logs, **kwargs):
+            super().log(logs, **kwargs)
+            self.logged += (logs,)
+
+    class Clipping(ours.ClippingMixin, InOrder):
+        pass
+
+    x = np.random.default_rng(0).normal(size=[80, 32, 16]).astype("float32")
+    labels = x[..., ::-1].copy()
+    labels[57:59] *= 40
+    args = library.TrainingArguments(
+        output_dir=str(tmp_path),
+        max_steps=80,
+        per_device_train_batch_size=32,
+        learning_rate=1e-3,
+        logging_steps=10,
+        save_strategy="no",
+        report_to=[],
+        device="cpu",
+        **({"amp_master_grad": False} if IS_FORMERS else {}),
+    )
+    pairs = zip(x.reshape(-1, 16), labels.reshape(-1, 16), strict=True)
+    rows = [{"x": a, "labels": b} for a, b in pairs]
+    common = {"model": Regression(), "args": args, "train_dataset": rows}
+    clip = ClipGradByAdaGC(t_start=15)
+    if way == "mixin":
+        trainer = Clipping(clip=clip, **common)
+    else:
+        trainer = InOrder(callbacks=[ours.ClippingCallback(clip)], **common)
+    trainer.train()
+    logs = [line for line in trainer.logged if "loss" in line]
+    assert [line["global_step"] for line in logs] == [*range(10, 81, 10)]
+    calm, ruined, last = logs[4], logs[5], logs[6]
+    for line in (calm, last):
+        shown = line["clip_global_grad_norm"]
+        assert ruined["clip_global_grad_norm"] < 2 * shown
+        assert ruined["clip_global_grad_norm_max"] > 10 * shown
+        assert ruined["clip_h_min_worst"] < line["clip_h_min_worst"] / 5
+    for name in ("h_min_worst", "global_grad_norm_max"):
+        assert ruined[f"clip_{name}_step"] in (57, 58)
+    until = [line.get("clip_warmup_until") for line in logs]
+    assert until == [15] + [None] * 7
+    run = read_record(tmp_path / "record")
+    assert run.step.tolist() == [*range(80)]
+    assert np.isfinite(run.column("loss")).all()
+    alarms = [a for a in run.alarms if a["series"] == "global_grad_norm"]
+    assert not alarms or alarms[0]["start"] == 57
 
 
 def test_groups_of_parameters_are_clipped(tmp_path):

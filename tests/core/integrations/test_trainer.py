@@ -4,11 +4,13 @@
 
 import json
 import math
+import re
 import shutil
 import types
 import warnings
 from pathlib import Path
 
+import numpy as np
 import paddle
 import pytest
 from helpers import clip_arrays, make_parameters
@@ -21,10 +23,11 @@ from paddle_adagc.integrations.logs import add_histograms
 from paddle_adagc.integrations.trainer import (
     ClippingCallback,
     ClippingMixin,
-    MeasuringCallback,
+    WatchingCallback,
     put_into_optimizer,
     take_over_clipping,
 )
+from paddle_adagc.record import read_record
 from paddle_adagc.state import STATE_FILE
 
 
@@ -89,8 +92,7 @@ FLEX = {"save_checkpoint_format": "flex_checkpoint", "save_strategy": SAVES}
 @pytest.mark.parametrize(
     ("clip", "arguments", "message"),
     [
-        (ClipGradByAdaGC(t_start=5), {"max_steps": 1}, "t_start=5, and max_"),
-        (ClipGradByAdaGC(t_start=5), {"max_steps": 6}, None),
+        (ClipGradByAdaGC(t_start=5), {"max_steps": 1}, None),
         (ClipGradByAdaGC(t_start=5), {}, None),
         (paddle.nn.ClipGradByNorm(1.0), {"max_steps": 1}, None),
         (ClipGradByAdaGC(), FLEX, "cannot load a flex_checkpoint"),
@@ -196,6 +198,7 @@ class Trainer:
 
     def __init__(self, output_dir="out", model=None, callbacks=(), **arguments):
         arguments = {"max_steps": -1, "max_grad_norm": 1.0, **arguments}
+        arguments = {"logging_steps": 1, **arguments}
         self.args = types.SimpleNamespace(
             output_dir=str(output_dir),
             save_steps=4,
@@ -213,8 +216,8 @@ class Trainer:
     def add_callback(self, callback):
         self.callback_handler.callbacks.append(callback)
 
-    def call(self, event):
-        objects = {"model": self.model, "optimizer": self.optimizer}
+    def call(self, event, **more):
+        objects = {"model": self.model, "optimizer": self.optimizer, **more}
         for callback in self.callback_handler.callbacks:
             getattr(callback, event)(
                 self.args, self.state, Control(), **objects
@@ -246,12 +249,16 @@ class Trainer:
             loss.backward()
             self.optimizer.step()
             self.state.global_step += 1
-            self.log({"loss": loss.item()})
+            self.call("on_step_end")
+            if self.state.global_step % self.args.logging_steps == 0:
+                self.log({"loss": loss.item()})
             self._save_checkpoint(self.model, metrics={"eval_loss": 2.0})
             self.call("on_save")
+        self.call("on_train_end")
         return resume_from_checkpoint
 
     def log(self, logs):
+        self.call("on_log", logs=logs)
         print(logs)
         self.logged = logs
 
@@ -280,9 +287,9 @@ class Clipping(ClippingMixin, Trainer):
     pass
 
 
-def clipping(output_dir, units=None, **arguments):
-    clip = ClipGradByAdaGC(t_start=1)
-    return Clipping(output_dir, clip=clip, units=units, **arguments)
+def clipping(output_dir, t_start=1, **arguments):
+    clip = ClipGradByAdaGC(t_start=t_start)
+    return Clipping(output_dir, clip=clip, **arguments)
 
 
 def called_back(output_dir, **arguments):
@@ -474,19 +481,139 @@ def test_dashboards_find_the_global_norm(arguments, names, tmp_path):
         assert made.logged[name] == made.logged["clip_global_grad_norm"] > 0
 
 
-def test_the_trainer_s_own_clip_is_measured(tmp_path):
-    callback = MeasuringCallback()
-    made = Trainer(tmp_path, callbacks=[callback], logging_steps=1)
-    made.args.max_steps = 1
+def test_the_trainer_s_own_clip_is_recorded(tmp_path):
+    callback = WatchingCallback()
+    made = Trainer(tmp_path, callbacks=[callback], max_steps=3)
     made.train()
+    shutil.rmtree(tmp_path / "checkpoint-1")
     assert made.args.max_grad_norm == 1.0
-    logs = {"loss": 1.0}
-    callback.on_log(made.args, made.state, None, logs=logs)
+    logs = made.logged
     assert logs["global_norm"] == logs["clip_global_grad_norm"] > 1
     assert logs["clip_clipped_grad_norm"] == pytest.approx(1.0, rel=1e-3)
+    assert logs["clip_h_min_worst"] == pytest.approx(logs["clip_h_min"])
+    assert logs["clip_h_min_worst_step"] == 2
+    assert "clip_shadow_h_min" in logs
+    state = load_state(tmp_path / "checkpoint-3")
+    assert (state["step"], {*state["gamma"]}) == (3, {"weight", "bias"})
     made.args.max_grad_norm, made._build_grad_clip = 0, lambda: None
-    made.train()
+    made.args.max_steps = 1
+    made.train()  # from step 0 again, in the same record
     assert made.optimizer._grad_clip is None
+    run = read_record(tmp_path / "record")
+    assert run.step.tolist() == [0]
+    assert np.isfinite(run.column("loss")).all()
+    assert [s["clip"] for s in run.sessions][1] == "none"
+
+
+def test_what_cannot_be_recorded_ends_no_training(tmp_path):
+    (tmp_path / "record").write_text("a file")
+    made = clipping(tmp_path, max_steps=2)
+    with pytest.warns(UserWarning, match="nothing is recorded in"):
+        made.train()
+    assert made.clip.num_steps == 2
+    made = clipping(tmp_path / "b", max_steps=2, record=False)
+    made.train()
+    assert not (tmp_path / "b/record").exists()
+    assert "clip_h_min_worst" not in made.logged
+
+
+@pytest.mark.parametrize("make", [clipping, called_back])
+def test_a_step_is_left_out(make, tmp_path):
+    sizes = [1.0 + 0.01 * (step % 7) for step in range(80)]
+    sizes[70] = 50.0
+    options = {"skip_above": 50.0, "stop_on": "nan"}
+    if make is called_back:
+        callback = ClippingCallback(ClipGradByAdaGC(t_start=1), **options)
+        made = Trainer(tmp_path, callbacks=[callback], max_steps=80)
+        made.clip = callback.clip
+    else:
+        made = make(tmp_path, max_steps=80, **options)
+    made.args.logging_steps = 79
+    forward = made.model.forward
+
+    def sized(x):  # the stand-in does not clear gradients
+        made.optimizer.clear_grad()
+        return forward(x) * sizes[made.state.global_step]
+
+    made.model.forward = sized
+    made.train()
+    assert made.clip.num_steps == 79
+    run = read_record(tmp_path / "record")
+    assert np.flatnonzero(run.column("skipped") == 1).tolist() == [70]
+    for bad in ({"skip_above": -1}, {"stop_on": "inf"}):
+        with pytest.raises(ValueError, match="must be"):
+            clipping(tmp_path / "b", **bad)
+    with pytest.raises(ValueError, match="need the record"):
+        clipping(tmp_path / "b", record=False, skip_above=6)
+
+
+def test_a_nan_loss_ends_a_run_that_asks_for_it(tmp_path):
+    made = clipping(tmp_path, max_steps=8, stop_on="nan")
+    control = types.SimpleNamespace(should_training_stop=False)
+    made.train()
+    recording = made._adagc_recording
+    recording.begin(made.args, made.state, made.model, made.optimizer)
+    for loss, stops in ((1.0, False), (float("nan"), True)):
+        recording.record.add_loss(loss)
+        recording.record.step()
+        recording.record.flush()
+        recording.step(control)
+        assert control.should_training_stop == stops
+    assert control.should_save is True
+    control.should_training_stop = False
+    made.model.weight.set_value(made.model.weight * float("nan"))
+    with pytest.warns(UserWarning, match="nothing is saved"):
+        recording.step(control)
+    assert control.should_save is False
+    recording.close()
+
+
+def test_a_log_has_the_worst_step_and_the_phase(tmp_path):
+    """Of all steps since the log before it."""
+    made, sizes = clipping(tmp_path, max_steps=6, t_start=4), [1.0] * 6
+    made.args.logging_steps, sizes[2] = 2, 50.0
+    forward, log, logged = made.model.forward, made.log, []
+    made.model.forward = lambda x: forward(x) * sizes[made.state.global_step]
+    made.log = lambda logs: logged.append(log(logs) or made.logged)
+    made.train()
+    worst = [line["clip_h_min_worst_step"] for line in logged]
+    assert worst[1] == 2
+    assert logged[1]["clip_h_min_worst"] < logged[1]["clip_h_min"] / 10
+    largest = [line["clip_global_grad_norm_max"] for line in logged]
+    assert largest[1] > 10 * max(largest[0], largest[2])
+    assert [line.get("clip_warmup_until") for line in logged] == [4, None, None]
+    assert all(np.isscalar(x) for line in logged for x in line.values())
+
+
+WARM_UP = "t_start=5, and max_steps={}: .* over, at step {}; {} steps are left"
+
+
+@pytest.mark.parametrize(
+    ("max_steps", "start", "message"),
+    [
+        (4, 0, WARM_UP.format(4, 5, 4)),
+        (5, 0, WARM_UP.format(5, 5, 5)),
+        (6, 0, None),
+        (7, 2, WARM_UP.format(7, 7, 5)),  # a switch at step 2
+        (8, 2, None),
+    ],
+)
+def test_a_warm_up_that_does_not_end_is_named(
+    max_steps, start, message, tmp_path
+):
+    made = Trainer(tmp_path, max_steps=start)
+    made.train()
+    found = str(tmp_path / f"checkpoint-{start}") if start else None
+    clip = ClipGradByAdaGC(t_start=5)
+    arguments = {"max_steps": max_steps, "missing_state": "start"}
+    again = Clipping(tmp_path, clip=clip, **arguments)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        again.train(found)
+    texts = [str(warning.message) for warning in caught]
+    texts = [text for text in texts if text.startswith("t_start")]
+    assert len(texts) == bool(message)
+    assert all(re.match(message, text) for text in texts)
 
 
 @pytest.mark.parametrize("kind", ["Reproducible", "HFBitexact"])

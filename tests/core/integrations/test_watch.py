@@ -3,8 +3,13 @@
 """adagc-run --watch: commands that know nothing of it train bit for bit."""
 
 import importlib.util
+import os
+import random
 import shutil
+import signal
+import subprocess
 import sys
+import time
 
 import numpy as np
 import paddle
@@ -13,17 +18,20 @@ from adagc_lab.models.config import DecoderConfig
 from adagc_lab.models.decoder import DecoderForCausalLM
 from adagc_lab.models.pipeline import DecoderForCausalLMPipe
 from adagc_lab.models.rank_weights import initialize_weights
-from core.parallel.layouts import DENSE, Layout
+from core.parallel.layouts import DENSE, Layout, gradient_of
 from core.parallel.ranks import run_on_ranks
 from core.parallel.training import SEED, batch
 from helpers import run_python, slow_but
 
 from paddle_adagc import ClipGradByAdaGC, load_state
-from paddle_adagc.integrations import watch
+from paddle_adagc.integrations import run
+from paddle_adagc.integrations.recording import open_record
+from paddle_adagc.integrations.run import isolation, steps
 from paddle_adagc.record import read_record
 from paddle_adagc.report.command import make_page
 
 NUM_STEPS, BAD = 300, (220, 221)
+NUM_KILLS = 20
 HEAD = """
 import sys
 import numpy as np, paddle
@@ -122,7 +130,7 @@ def test_an_unchanged_command(name, tmp_path):
     weights, printed = run_script(tmp_path, *WATCH, *options)
     for mine, theirs in zip(weights, plain, strict=True):
         np.testing.assert_array_equal(mine, theirs)
-    assert f"adagc-report {where}" in printed
+    assert f"adagc-report {where.relative_to(tmp_path)}\n" in printed
     page = make_page(where)
     assert page["num_steps"] == NUM_STEPS
     event = page["events"][page["worst"]]
@@ -135,20 +143,71 @@ def test_an_unchanged_command(name, tmp_path):
         assert page["actions"][0]["text"].endswith("checkpoint-200")
 
 
+RESUMED = """
+from pathlib import Path
+done = [p.parent for p in Path("out").glob("checkpoint-*/scheduler.pdparams")]
+found = max(done, key=lambda path: int(path.name[11:]), default=None)
+x, y = np.tile(x, [99, 1, 1]), np.tile(y, [99, 1, 1])
+""" + TRAINER.format(library="paddlenlp", steps=29_700, more="").replace(
+    "save_steps=100", "save_steps=20, save_total_limit=2"
+).replace(".train()", ".train(found and str(found))")
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_20_kills_of_a_watched_trainer(tmp_path):
+    """The record opens, lacks at most a ring, and the next run goes on."""
+    pytest.importorskip("paddlenlp")
+    (tmp_path / "train.py").write_text(HEAD + RESUMED)
+    chance, known = random.Random(1), 0
+    for _ in range(NUM_KILLS):
+        process = subprocess.Popen(
+            [sys.executable, *WATCH, sys.executable, "train.py"],
+            cwd=tmp_path,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
+        )
+        while newest(tmp_path) <= known // 20 * 20:
+            assert process.poll() is None
+            time.sleep(0.05)
+        time.sleep(chance.uniform(0, 1))
+        for pid in isolation.descendants(process.pid) - {process.pid}:
+            os.kill(pid, signal.SIGKILL)
+        assert process.wait() == 128 + signal.SIGKILL
+        run = read_record(tmp_path / "out/record")
+        assert run.step.tolist() == [*range(run.step[-1] + 1)]
+        assert run.step[-1] + 1 >= newest(tmp_path)
+        known = int(run.step[-1]) + 1
+        assert [s["start"] for s in run.sessions][-1] % 20 == 0
+    assert len(run.sessions) == NUM_KILLS
+
+
+def newest(folder):
+    """Step of the newest finished checkpoint, 0 without one."""
+    found = folder.glob("out/checkpoint-*/scheduler.pdparams")
+    return max((int(path.parent.name[11:]) for path in found), default=0)
+
+
 def test_mistakes(tmp_path, capsys):
-    assert watch.main(["--help"]) == 0
-    assert "adagc-run --watch [--record DIR]" in capsys.readouterr().out
+    assert run.main(["--help"]) == 0
+    printed = capsys.readouterr().out
+    for option in ("--watch", "--record DIR", "--no-record"):
+        assert printed.count(f"\n  {option} ") == 1
     for words, message in (
         ([], "give the command"),
-        (["--recrd", "a", "true"], "is no option of --watch"),
+        (["--recrd", "a", "true"], "--recrd is no option of --watch"),
+        (["--t-start=5", "true"], "--t-start is no option of --watch"),
+        (["--no-record", "true"], "leave --no-record out"),
         (["--record"], "lacks its value"),
         (["--", "true"], "no process of it made a step"),
         (["no-such-command"], "No such file"),
+        (["python", "-I", "train.py"], "leave -I out"),
     ):
-        assert watch.main(words) == 2
+        assert run.main(["--watch", *words]) == 2
         assert message in capsys.readouterr().err
 
 
+NUM_STEPS_ON_RANKS, BAD_ON_RANKS = 140, (120, 121)
 LAYOUTS = {
     "dp2": Layout(dp=2),
     "tp2": Layout(mp=2),
@@ -164,11 +223,18 @@ def train_on_rank(layout, folder):
     found = []
     for is_watched in (False, True):
         if is_watched:
-            watch.DEFAULT = str(folder)
-            kind = paddle.optimizer.Optimizer
-            close = watch.watch(kind, lambda record: None)
+            kind, records = paddle.optimizer.Optimizer, {}
+
+            def begin(optimizer, records=records):
+                if id(optimizer) not in records:
+                    record = open_record(folder, optimizer)
+                    records[id(optimizer)] = record
+
+            steps.watch(kind, begin, lambda optimizer, given: None)
         found.append(train(layout, topology))
-    close()
+    (record,) = records.values()
+    record.step()
+    record.close()
     return found
 
 
@@ -185,9 +251,13 @@ def train(layout, topology):
     )
     model, optimizer = layout.wrap(model, optimizer)
     model.train()
-    for step in range(40):
+    for step in range(NUM_STEPS_ON_RANKS):
         ids, labels = layout.rows(batch(step), topology)
         layout.backward(model, bare, optimizer, ids, labels)
+        if step in BAD_ON_RANKS:
+            with paddle.no_grad():
+                for parameter in bare.parameters():
+                    gradient_of(parameter).scale_(30.0)
         optimizer.step()
         optimizer.clear_grad()
     return [parameter.numpy() for parameter in bare.parameters()]
@@ -203,9 +273,15 @@ def test_fleet_s_own_clip_on_two_ranks(name, tmp_path):
         for mine, theirs in zip(watched, plain, strict=True):
             np.testing.assert_array_equal(mine, theirs)
     run = read_record(tmp_path / "a")
-    assert run.step.tolist() == [*range(40)]
+    assert run.step.tolist() == [*range(NUM_STEPS_ON_RANKS)]
     norms = run.tensors("norm")
     assert np.isfinite(norms).all()
+    page = make_page(tmp_path / "a")
+    event = page["events"][page["worst"]]
+    assert event["kind"] == "batch"
+    assert (event["start"], event["end"]) == BAD_ON_RANKS
+    assert event["clipped_norm"] == pytest.approx(0.5, rel=1e-3)
+    assert 0 < event["shadow_norm"] < event["norm"] / 5
     alone = train_alone()
     assert {*run.keys} == {*alone}
     columns = [alone[key] for key in run.keys]

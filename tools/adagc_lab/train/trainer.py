@@ -74,6 +74,7 @@ class PretrainTrainer(ClippingMixin, Trainer):
         self.recorder = StepRecorder(config, model)
         super().__init__(
             clip=clip,
+            record=False,  # the recorder's has the samples, too
             model=model,
             args=training_arguments(config),
             train_dataset=train_dataset,

@@ -1,0 +1,185 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The record of a run whose loop is not ours: it never ends the training."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import warnings
+import weakref
+from typing import Any, Literal
+
+from paddle.nn.clip import ClipGradBase
+
+from paddle_adagc.checks import check_choice, check_positive
+from paddle_adagc.clips.base import TensorScalingClip
+from paddle_adagc.integrations.checkpoints import load_clip, resumed_from
+from paddle_adagc.integrations.model_units import ModelUnits
+from paddle_adagc.integrations.optimizer import innermost
+from paddle_adagc.parallel.layout import unwrap
+from paddle_adagc.record.recorder import Record
+from paddle_adagc.record.shadow import default_shadow, make_shadow
+
+DEFAULT = "adagc-record"
+"""Folder of a record without a Trainer, in the command's working folder."""
+
+Where = bool | str | os.PathLike[str]
+"""Folder of a record; True: the default one; False: no record."""
+
+StopOn = Literal["nan"] | None
+
+_OF_LAST_STEP = (
+    *("global_grad_norm", "clipped_grad_norm", "clipped_fraction"),
+    *("h_min", "h_median", "nonfinite", "shadow_clipped_fraction"),
+    *("shadow_h_min", "shadow_h_median"),
+)
+
+
+_opened: weakref.WeakValueDictionary[str, Record] = (
+    weakref.WeakValueDictionary()
+)
+
+
+def open_record(
+    directory: str | os.PathLike[str], optimizer: Any, **options: Any
+) -> Record | None:
+    """Make a record that sees the losses; if it cannot be made, warn.
+
+    A training of this process that was interrupted loses it to the next one.
+    """
+    place = os.path.abspath(directory)
+    try:
+        if place in _opened:
+            _opened[place].close()
+        record = _opened[place] = Record(place, optimizer, **options)
+    except Exception as error:  # the training goes on as without us
+        warnings.warn(f"nothing is recorded in {place}: {error}", stacklevel=2)
+        return None
+    record.see_losses()
+    return record
+
+
+class TrainerRecord:
+    """The record of a Trainer's run; every rank calls each method.
+
+    Args:
+        where: The default is ``record`` in the Trainer's ``output_dir``.
+        shadow: See :class:`.Record`.
+        skip_above: See :class:`.Record`.
+        stop_on: See :class:`.Record`.
+
+    Raises:
+        TypeError, ValueError: A wrong argument, or the shadow cannot follow.
+    """
+
+    def __init__(
+        self,
+        where: Where = True,
+        shadow: ClipGradBase | bool | None = None,
+        skip_above: float | None = None,
+        stop_on: StopOn = None,
+    ) -> None:
+        if skip_above is not None:
+            check_positive("skip_above", skip_above)
+        if stop_on is not None:
+            check_choice("stop_on", stop_on, ("nan",))
+        if where is False and (skip_above or stop_on):
+            raise ValueError(
+                "skip_above and stop_on need the record: leave record=False out"
+            )
+        self._options = {"skip_above": skip_above, "stop_on": stop_on}
+        if not isinstance(where, (bool, str, os.PathLike)):
+            raise TypeError(f"record={where!r}: give True, False or a folder")
+        self.where, self._shadow = where, shadow
+        if shadow not in (None, True, False):
+            make_shadow(shadow)
+        self.record: Record | None = None
+
+    def begin(self, args: Any, state: Any, model: Any, optimizer: Any) -> None:
+        """Open the record where training begins, and resume its shadow."""
+        self.close()
+        folder = self.where
+        if folder is True:
+            folder = f"{args.output_dir}/record"
+        if folder is False:
+            return
+        self.record = open_record(
+            folder,
+            optimizer,
+            model=model,
+            shadow=self._follower(model, optimizer, args),
+            start=state.global_step,
+            **self._options,
+        )
+        if self.shadow is None or not state.global_step:
+            return
+        try:
+            checkpoint = resumed_from(args, state)
+            load_clip(self.shadow, checkpoint, "start", state)
+        except (OSError, ValueError) as error:
+            warnings.warn(f"the shadow starts anew: {error}", stacklevel=2)
+        self.record.forget_updates()  # type: ignore[union-attr]
+
+    def _follower(
+        self, model: Any, optimizer: Any, args: Any
+    ) -> ClipGradBase | bool | None:
+        """Make the shadow with the tensors that AdaGC would have there."""
+        acting, shadow = innermost(optimizer)._grad_clip, self._shadow
+        is_default = shadow is None or shadow is True
+        if shadow is False or (
+            is_default and isinstance(acting, TensorScalingClip)
+        ):
+            return shadow
+        clip: Any = default_shadow(acting) if is_default else shadow
+        if not clip._tensors.is_bound:
+            interleaves = bool(getattr(args, "using_sonic_moe", False))
+            with contextlib.suppress(RuntimeError, TypeError, ValueError):
+                # Else the record binds it, and says why it cannot.
+                clip.bind(model, ModelUnits(unwrap(model), interleaves))
+        return clip
+
+    @property
+    def shadow(self) -> TensorScalingClip | None:
+        """The clip that follows, if there is one."""
+        return self.record.shadow if self.record is not None else None
+
+    def saved(self, clip: ClipGradBase | None) -> ClipGradBase | None:
+        """Write the steps so far; return the clip that a checkpoint saves."""
+        if self.record is not None:
+            self.record.flush()
+        return self.shadow or clip
+
+    def step(self, control: Any) -> None:
+        """Finish a step of the Trainer; end its training if that is asked."""
+        if self.record is None:
+            return
+        self.record.step()
+        reason = self.record.should_stop
+        if reason and not control.should_training_stop:
+            is_sound = self.record.weights_are_finite()
+            control.should_training_stop = True
+            control.should_save = is_sound
+            left = "a checkpoint is saved" if is_sound else "weights are not "
+            left += "" if is_sound else "finite either: nothing is saved"
+            warnings.warn(f"training ends: {reason}; {left}", stacklevel=2)
+
+    def numbers(self) -> dict[str, Any]:
+        """Return numbers for a log: the worst since the last one.
+
+        Under a clip that is not ours also those of the last step. Rank 0 gets
+        them.
+        """
+        if self.record is None:
+            return {}
+        self.record.flush()
+        last, worst = self.record.latest(), self.record.worst()
+        if self.shadow is None:
+            return worst
+        return {k: last[k] for k in _OF_LAST_STEP if k in last} | worst
+
+    def close(self) -> None:
+        """Write what is left."""
+        if self.record is not None:
+            self.record.close()
+            self.record = None

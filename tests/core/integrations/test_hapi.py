@@ -1,0 +1,94 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""A clip in ``paddle.Model.fit``: its record, and its state."""
+
+import numpy as np
+import paddle
+import pytest
+from helpers import assert_equal
+
+from paddle_adagc import ClipGradByAdaGC
+from paddle_adagc.integrations.hapi import ClipCallback
+from paddle_adagc.record import read_record
+
+ROWS = np.random.default_rng(0).normal(size=[64, 8]).astype("float32")
+LOST = "optimizer has made some: in a resumed run load the clip's state"
+CLIPS = {
+    "ours": lambda: ClipGradByAdaGC(t_start=3),
+    "Paddle's": lambda: paddle.nn.ClipGradByNorm(0.05),
+}
+
+
+def train(clip, folder, epochs, load=None, reset=False, **options):
+    """Train in 4 steps an epoch, as a new process; give weights and clip."""
+    paddle.seed(1)
+    with paddle.utils.unique_name.guard():
+        layers = [paddle.nn.Linear(8, 8) for _ in range(2)]
+        network = paddle.nn.Sequential(*layers)
+        model = paddle.Model(network)
+        optimizer = paddle.optimizer.AdamW(
+            1e-2, parameters=network.parameters(), grad_clip=clip
+        )
+        model.prepare(optimizer, paddle.nn.MSELoss())
+        callback = ClipCallback(model, folder / "record")
+        if load is not None:
+            model.load(str(load), reset_optimizer=reset)
+        model.fit(
+            paddle.io.TensorDataset([paddle.to_tensor(ROWS)] * 2),
+            batch_size=16,
+            epochs=epochs,
+            shuffle=False,
+            verbose=0,
+            callbacks=[callback],
+            save_dir=str(folder),
+            **options,
+        )
+    return [parameter.numpy() for parameter in network.parameters()]
+
+
+@pytest.mark.parametrize("name", CLIPS)
+def test_a_run_resumes_with_its_clip(name, tmp_path):
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    expected = train(CLIPS[name](), whole, 4)
+    train(CLIPS[name](), cut, 2)
+    resumed = train(CLIPS[name](), cut, 2, load=cut / "final.pdparams")
+    runs = [read_record(folder / "record") for folder in (whole, cut)]
+    for run in runs:
+        assert run.step.tolist() == [*range(16)]
+        assert run.keys[0] == "0.weight"
+    assert_equal(resumed, expected)
+    for quantity in ("norm", "gamma", "h"):
+        assert_equal(*[run.tensors(quantity) for run in runs])
+    assert_equal(*[run.column("loss") for run in runs])
+
+
+def test_a_run_under_paddle_s_clip_switches(tmp_path):
+    train(CLIPS["Paddle's"](), tmp_path, 2)
+    clip = ClipGradByAdaGC()
+    with pytest.warns(UserWarning, match="made with other arguments"):
+        train(clip, tmp_path, 1, load=tmp_path / "final")
+    assert clip.num_steps == 12
+
+
+@pytest.mark.parametrize("way", ["loaded", "lost", "reset"])
+def test_a_clip_whose_state_was_lost_is_named(way, tmp_path, recwarn):
+    train(CLIPS["ours"](), tmp_path, 1)
+    if way == "lost":
+        (tmp_path / "final.adagc_state.safetensors").unlink()
+    final, clip = tmp_path / "final", CLIPS["ours"]()
+    train(clip, tmp_path, 1, load=final, reset=way == "reset")
+    assert clip.num_steps == (8 if way == "loaded" else 4)
+    found = [str(warning.message) for warning in recwarn]
+    assert sum(LOST in text for text in found) == (way == "lost")
+
+
+def test_gradients_are_accumulated(tmp_path):
+    train(None, tmp_path, 2, accumulate_grad_batches=2)
+    run = read_record(tmp_path / "record")
+    assert run.step.tolist() == [0, 1, 2, 3]
+    assert np.isfinite(run.column("loss")).all()
+
+
+def test_what_does_not_fit_is_refused():
+    with pytest.raises(RuntimeError, match=r"call model\.prepare"):
+        ClipCallback(paddle.Model(paddle.nn.Linear(1, 1)))
