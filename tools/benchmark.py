@@ -16,7 +16,8 @@ step: whole training steps of the proxies.
 collectives: what GlobalGC (fleet's HybridParallelClipGrad) and AdaGC
 communicate in a clip step, counted on real processes over gloo, layout by
 layout.
-watch: what a record adds to a clip's step, its copies and files included.
+watch: what a record adds to a clip's step, its copies and files included; or
+how large a record of simulated steps becomes, and how long its page takes.
 
 Set OMP_NUM_THREADS to choose the number of threads; the default is 1.
 """
@@ -62,6 +63,9 @@ _OPTIONS = {
 --configs YAML    run configs (default: llama_low_noise and ernie_moe)
 --steps N         timed steps per clip (default: %(default)s)
 """,
+    "watch": """
+--simulate N      record N simulated steps of 3,828 tensors, and nothing else
+""",
     "collectives": """
 --config CONFIG   run config (default: configs/proxy/ernie_moe.yaml)
 """,
@@ -83,8 +87,8 @@ def main(arguments: list[str] | None = None) -> int:
             configs={"nargs": "*", "type": Path, "default": PROXIES},
             steps={"type": _at_least_two, "default": 200},
             config={"type": Path, "default": ERNIE},
+            simulate={"type": _at_least_two},
         )
-    commands.add_parser("watch")
     options = parser.parse_args(arguments)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     return exit_status(parser, _run, options, (*ERRORS, RuntimeError))
@@ -159,7 +163,11 @@ def measure_watch(options: argparse.Namespace) -> Iterator[str]:
     """Time what a record adds to a clip's step."""
     from adagc_lab.benchmark import watch
 
-    yield watch.to_markdown(watch.compare(WATCHED, RINGS))
+    if options.simulate:
+        found = watch.simulate(TENSORS[-1], options.simulate)
+        yield watch.size_to_markdown(found)
+    else:
+        yield watch.to_markdown(watch.compare(WATCHED, RINGS))
 
 
 if __name__ == "__main__":

@@ -2,18 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Look at one step of a run: loss, tensors, and the text of its batch.
 
+    python tools/inspect_run.py outputs/adagc
     python tools/inspect_run.py outputs/adagc --step 1431
 
 RUN is a directory that tools/pretrain.py wrote (train.output_dir), finished
-or still running. N counts from 0, as metrics.jsonl does. The tensors are those
-with the largest norm over gamma; every tensor is known with
-record.tensors=true. The batch is read again from the run's data, as it was
-before any fault.
-
-    python tools/inspect_run.py outputs/adagc --flight
-
-shows what the flight recorder has kept of the newest alarm, signal or
-exception: the steps before it, and the tensors of the last one, or of --step.
+or still running. Without --step it is the worst step of the worst alarm. N
+counts from 0, as metrics.jsonl does. What stands before the batch is what
+adagc-report --text says of the step. The batch is read again from the run's
+data, as it was before any fault.
 """
 
 from __future__ import annotations
@@ -26,8 +22,7 @@ from command import add_options, check_run, exit_status, make_parser
 
 _OPTIONS = """
 run RUN           run directory
---step N          step, from 0
---flight          show the newest file of the flight recorder
+--step N          step, from 0 (default: the alarm's)
 --tokenizer NAME  bytes, a tokenizer.json, a SentencePiece .model, or a folder
                   with one of them (default: bytes if the data is that, else
                   token ids)
@@ -39,22 +34,17 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command; gives its exit status."""
     parser = make_parser("inspect_run", __doc__)
     add_options(parser, _OPTIONS, run={"type": Path})
-    options = parser.parse_args(arguments)
-    if options.step is None and not options.flight:
-        parser.error("give --step N or --flight")
-    return exit_status(parser, _inspect, options)
+    return exit_status(parser, _inspect, parser.parse_args(arguments))
 
 
 def _inspect(options: argparse.Namespace) -> int:
     check_installed("paddlenlp", "nlp")
     check_run(options.run)
-    from adagc_lab.evaluate.step import flight_text, step_text
+    from adagc_lab.evaluate.step import step_text
 
-    run, step = options.run, options.step
-    if options.flight:
-        text = flight_text(run, step)
-    else:
-        text = step_text(run, step, options.tokenizer, shows_all=options.all)
+    text = step_text(
+        options.run, options.step, options.tokenizer, shows_all=options.all
+    )
     print(text.rstrip())
     return 0
 

@@ -90,6 +90,16 @@ class MeasuredClip(ClipGradBase):
             self._after(clipped)
         return clipped
 
+    def rows(self) -> Rows:
+        """Return the last measured step of this rank's tensors, on the host.
+
+        Columns: ``norm`` and ``clipped_norm``, before and after the clip, and
+        ``h``, by which it shrank.
+        """
+        rows = self._before._rows()
+        clipped = self._after._rows().columns["norm"]
+        return Rows(rows.keys, {**rows.columns, "clipped_norm": clipped})
+
     def summary(self, *, tensors: bool = False) -> dict[str, Any]:
         """Return the last step as :meth:`TensorScalingClip.summary` does.
 

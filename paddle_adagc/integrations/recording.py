@@ -8,10 +8,11 @@ import contextlib
 import os
 import warnings
 import weakref
-from typing import Any
+from typing import Any, Literal
 
 from paddle.nn.clip import ClipGradBase
 
+from paddle_adagc.checks import check_choice, check_positive
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.integrations.checkpoints import load_clip, resumed_from
 from paddle_adagc.integrations.model_units import ModelUnits
@@ -25,6 +26,8 @@ DEFAULT = "adagc-record"
 
 Where = bool | str | os.PathLike[str]
 """Folder of a record; True: the default one; False: no record."""
+
+StopOn = Literal["nan"] | None
 
 _OF_LAST_STEP = (
     *("global_grad_norm", "clipped_grad_norm", "clipped_fraction"),
@@ -63,14 +66,29 @@ class TrainerRecord:
     Args:
         where: The default is ``record`` in the Trainer's ``output_dir``.
         shadow: See :class:`.Record`.
+        skip_above: See :class:`.Record`.
+        stop_on: See :class:`.Record`.
 
     Raises:
-        TypeError, ValueError: The shadow cannot follow.
+        TypeError, ValueError: A wrong argument, or the shadow cannot follow.
     """
 
     def __init__(
-        self, where: Where = True, shadow: ClipGradBase | bool | None = None
+        self,
+        where: Where = True,
+        shadow: ClipGradBase | bool | None = None,
+        skip_above: float | None = None,
+        stop_on: StopOn = None,
     ) -> None:
+        if skip_above is not None:
+            check_positive("skip_above", skip_above)
+        if stop_on is not None:
+            check_choice("stop_on", stop_on, ("nan",))
+        if where is False and (skip_above or stop_on):
+            raise ValueError(
+                "skip_above and stop_on need the record: leave record=False out"
+            )
+        self._options = {"skip_above": skip_above, "stop_on": stop_on}
         if not isinstance(where, (bool, str, os.PathLike)):
             raise TypeError(f"record={where!r}: give True, False or a folder")
         self.where, self._shadow = where, shadow
@@ -92,6 +110,7 @@ class TrainerRecord:
             model=model,
             shadow=self._follower(model, optimizer, args),
             start=state.global_step,
+            **self._options,
         )
         if self.shadow is None or not state.global_step:
             return
@@ -131,10 +150,19 @@ class TrainerRecord:
             self.record.flush()
         return self.shadow or clip
 
-    def step(self) -> None:
-        """Finish a step of the Trainer."""
-        if self.record is not None:
-            self.record.step()
+    def step(self, control: Any) -> None:
+        """Finish a step of the Trainer; end its training if that is asked."""
+        if self.record is None:
+            return
+        self.record.step()
+        reason = self.record.should_stop
+        if reason and not control.should_training_stop:
+            is_sound = self.record.weights_are_finite()
+            control.should_training_stop = True
+            control.should_save = is_sound
+            left = "a checkpoint is saved" if is_sound else "weights are not "
+            left += "" if is_sound else "finite either: nothing is saved"
+            warnings.warn(f"training ends: {reason}; {left}", stacklevel=2)
 
     def numbers(self) -> dict[str, Any]:
         """Return numbers for a log: the worst since the last one.

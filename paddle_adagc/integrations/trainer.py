@@ -39,7 +39,7 @@ from paddle_adagc.integrations.logs import (
 )
 from paddle_adagc.integrations.model_units import ModelUnits, describe_tensors
 from paddle_adagc.integrations.optimizer import put_into_optimizer
-from paddle_adagc.integrations.recording import TrainerRecord, Where
+from paddle_adagc.integrations.recording import StopOn, TrainerRecord, Where
 from paddle_adagc.parallel.layout import unwrap
 from paddle_adagc.parallel.units import Declared
 
@@ -87,6 +87,10 @@ class ClippingMixin(Trainer):
             Default: ``record`` in ``args.output_dir``. False: none, and no
             worst steps in the logs.
         shadow: See :class:`.Record`.
+        skip_above: See :class:`.Record`; it needs ``record``.
+        stop_on: ``"nan"``: end the training once a loss is not finite, at the
+            next log or 64 steps later; with a checkpoint, if the weights are
+            finite.
         **kwargs: Arguments of the Trainer; ``model`` as built, not wrapped.
 
     Raises:
@@ -131,10 +135,12 @@ class ClippingMixin(Trainer):
         units: Declared | None = None,
         record: Where = True,
         shadow: ClipGradBase | bool | None = None,
+        skip_above: float | None = None,
+        stop_on: StopOn = None,
         **kwargs: Any,
     ) -> None:
         check_arguments(clip, missing_state)
-        recording = TrainerRecord(record, shadow)
+        recording = TrainerRecord(record, shadow, skip_above, stop_on)
         super().__init__(*args, **kwargs)
         self.clip = clip
         self._adagc_attach(clip, recording, missing_state, new_tensors, units)
@@ -234,21 +240,26 @@ class ClippingMixin(Trainer):
         return newest_finished(folder, newest)
 
     def _adagc_begin(self, args: Any, state: Any, **kwargs: Any) -> None:
-        clip = self._adagc_clip
+        self._adagc_load(resumed_from(args, state))
+        begin(self._adagc_clip, self._adagc_recording, args, state, **kwargs)
+
+    def _adagc_load(self, checkpoint: Any) -> None:
         load_clip(
-            clip,
-            resumed_from(args, state),
+            self._adagc_clip,
+            checkpoint,
             self._adagc_missing_state,
-            state,
+            self.state,
             self._adagc_new_tensors,
         )
-        begin(clip, self._adagc_recording, args, state, **kwargs)
+
+    def _adagc_summary(self) -> dict[str, Any]:
+        return clip_summary(self._adagc_clip)
 
     def log(self, logs: dict[str, Any], **kwargs: Any) -> None:
         """Log, with the clip's numbers beside a training loss."""
         summary, numbers = {}, {}
         if "loss" in logs:
-            summary = clip_summary(self._adagc_clip)
+            summary = self._adagc_summary()
             more = log_numbers(
                 self._adagc_clip, self._adagc_recording, self.state
             )
@@ -285,8 +296,10 @@ class _Begin(_Callback):
     ) -> None:
         self._trainer._adagc_begin(args, state, **kwargs)
 
-    def on_step_end(self, *args: Any, **kwargs: Any) -> None:
-        self._trainer._adagc_recording.step()
+    def on_step_end(
+        self, args: Any, state: Any, control: Any, **kwargs: Any
+    ) -> None:
+        self._trainer._adagc_recording.step(control)
 
     def on_train_end(self, *args: Any, **kwargs: Any) -> None:
         self._trainer._adagc_recording.close()
@@ -301,14 +314,20 @@ class WatchingCallback(_Callback):
     Args:
         record: See :class:`ClippingMixin`.
         shadow: See :class:`.Record`.
+        skip_above: See :class:`ClippingMixin`.
+        stop_on: See :class:`ClippingMixin`.
     """
 
     clip: ClipGradBase | None = None
 
     def __init__(
-        self, record: Where = True, shadow: ClipGradBase | bool | None = None
+        self,
+        record: Where = True,
+        shadow: ClipGradBase | bool | None = None,
+        skip_above: float | None = None,
+        stop_on: StopOn = None,
     ) -> None:
-        self.recording = TrainerRecord(record, shadow)
+        self.recording = TrainerRecord(record, shadow, skip_above, stop_on)
         self._reporters: list[Any] = []
 
     def on_train_begin(
@@ -331,9 +350,11 @@ class WatchingCallback(_Callback):
             elif kind is known.WandbCallback:
                 self._reporters.append(kind())
 
-    def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+    def on_step_end(
+        self, args: Any, state: Any, control: Any, **kwargs: Any
+    ) -> None:
         """Record the step."""
-        self.recording.step()
+        self.recording.step(control)
 
     def on_log(
         self, *event: Any, logs: dict[str, Any] | None = None, **kwargs: Any
@@ -404,9 +425,11 @@ class ClippingCallback(WatchingCallback):
         new_tensors: NewTensors = "raise",
         record: Where = True,
         shadow: ClipGradBase | bool | None = None,
+        skip_above: float | None = None,
+        stop_on: StopOn = None,
     ) -> None:
         check_arguments(clip, missing_state)
-        super().__init__(record, shadow)
+        super().__init__(record, shadow, skip_above, stop_on)
         self.clip: ClipGradBase = clip
         self._missing_state, self._new_tensors = missing_state, new_tensors
         self._units = units

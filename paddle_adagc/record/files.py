@@ -24,152 +24,29 @@ step supersedes what earlier ones have written from that step on.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import fcntl
 import io
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from paddle_adagc.files import (
-    atomic_write,
-    atomic_write_json,
-    make_directory,
-    temporary_path,
+from paddle_adagc.files import atomic_write, make_directory
+from paddle_adagc.record.blocks import (
+    QUANTITIES,
+    arrays,
+    decoded,
+    read_lines,
 )
 
 RECORD, STEPS, ALARMS = "record.json", "steps.jsonl", "alarms.jsonl"
 TENSORS = "tensors.npy"
-QUANTITIES = ("norm", "gamma", "h")
-
-MAX_BYTES = 160 * 10**6
-"""Default bound of ``tensors.npy``."""
-
-STEP_BYTES = 400
-"""Bound of a step's line, about."""
-
-_NUM_LATEST = 512
-"""Last rows that stay as they are when a file is thinned."""
-
-
-class RecordWriter:
-    """Append to the record in ``directory``; one process may.
-
-    Args:
-        directory: Made if it is missing.
-        start: Step that the next row has at least. Rows of earlier sessions
-            from there on no longer count.
-        facts: JSON values about this session.
-        max_bytes: Bound of ``tensors.npy``. When it is reached, every second
-            row goes that is neither kept nor among the last 512, and from
-            then on only one row in so many steps is written.
-
-    Raises:
-        FileExistsError: Another process is writing to this record.
-        ValueError: The folder holds something else.
-    """
-
-    def __init__(
-        self,
-        directory: str | os.PathLike[str],
-        start: int = 0,
-        facts: Mapping[str, Any] | None = None,
-        max_bytes: int = MAX_BYTES,
-    ) -> None:
-        self.directory = make_directory(directory)
-        self._lock = _lock(self.directory)
-        self._info = _read_info(self.directory)
-        self.keys: list[str] = self._info["tensors"]
-        self.session = len(self._info["sessions"])
-        self.every: int = self._info["every"]
-        """One row of tensors in so many steps is written."""
-        self._max_bytes = max_bytes
-        for name in (STEPS, ALARMS):
-            _cut_last_line(self.directory / name)
-        _cut_last_array(self.directory / TENSORS)
-        self._info["sessions"].append({**(facts or {}), "start": start})
-        self._write_info()
-        mark = {"session": self.session, "start": start}
-        self._append(STEPS, _line(mark))
-
-    def _write_info(self) -> None:
-        info = {**self._info, "every": self.every}
-        atomic_write_json(self.directory / RECORD, info, indent=None)
-
-    def _append(self, name: str, data: bytes) -> None:
-        with (self.directory / name).open("ab") as file:
-            file.write(data)
-
-    def index(self, keys: Sequence[str]) -> np.ndarray:
-        """Return the columns of tensors in the record; new ones are added."""
-        known = {key: i for i, key in enumerate(self.keys)}
-        new = [key for key in keys if key not in known]
-        if new:
-            known |= {key: len(known) + i for i, key in enumerate(new)}
-            self.keys += new
-            self._write_info()
-        return np.array([known[key] for key in keys], np.int64)
-
-    def append_steps(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Append steps: JSON values, ``step`` among them."""
-        self._append(STEPS, b"".join(map(_line, rows)))
-
-    def append_alarms(self, alarms: Iterable[Mapping[str, Any]]) -> None:
-        """Append alarms, or what has become of them."""
-        lines = [_line({**a, "session": self.session}) for a in alarms]
-        if lines:
-            self._append(ALARMS, b"".join(lines))
-
-    def append_tensors(
-        self,
-        steps: Sequence[int],
-        tensors: Mapping[str, np.ndarray],
-        *,
-        keep: bool = False,
-    ) -> None:
-        """Append rows: float32 ``[num_steps, num_keys]`` of each quantity.
-
-        With ``keep`` they are float32 in the file and never thinned.
-        """
-        if not len(steps):
-            return
-        is_whole = keep or self.every == 1
-        rows = np.zeros(len(steps), _row_type(len(self.keys), is_whole))
-        rows["step"], rows["session"] = steps, self.session
-        rows["is_kept"] = keep
-        for name in QUANTITIES:
-            rows[name] = _encoded(tensors[name], is_whole)
-        self._append(TENSORS, _array_bytes(rows))
-        if (self.directory / TENSORS).stat().st_size > self._max_bytes:
-            self._thin()
-
-    def _thin(self) -> None:
-        """Rewrite the tensors with about half of the rows, or fewer."""
-        path = self.directory / TENSORS
-        blocks = [*_arrays(path)]
-        steps = np.sort(np.concatenate([block["step"] for block in blocks]))
-        row_bytes = _row_type(len(self.keys), True).itemsize
-        fitting = max(1, self._max_bytes // 4 // row_bytes)
-        latest = steps[-min(_NUM_LATEST, fitting, len(steps))]
-        size = math.inf
-        while size > self._max_bytes * 3 // 4:
-            if self.every > steps[-1]:  # the kept rows alone are too many
-                _keep_fewer(blocks)
-            self.every *= 2
-            parts = [_thinned(block, self.every, latest) for block in blocks]
-            size = sum(map(len, parts))
-        with temporary_path(path) as temporary:
-            temporary.write_bytes(b"".join(parts))
-        self._write_info()
-
-    def close(self) -> None:
-        """Let other processes write to the record."""
-        os.close(self._lock)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -246,7 +123,7 @@ class RecordedRun:
             inside = np.searchsorted(mine, chosen[position])
             if len(position):
                 order = block[inside][quantity]
-                table[position, : order.shape[1]] = _decoded(order)
+                table[position, : order.shape[1]] = decoded(order)
         for part in self._parts:
             self._fill(table, part, quantity, chosen)
         return table
@@ -306,17 +183,14 @@ def read_record(directory: str | os.PathLike[str]) -> RecordedRun:
             f"{folder} holds no {RECORD}: give the folder of a record, as "
             'Record("runs/a", ...) or adagc-run writes it'
         )
-    info = _read_info(folder)
-    rows: dict[int, dict[str, Any]] = {}
-    for line in _lines(folder / STEPS):
-        if "session" in line and "start" in line:
-            rows = {s: row for s, row in rows.items() if s < line["start"]}
-        elif type(line.get("step")) is not int:
-            raise ValueError(f"{folder / STEPS}: a line without a step: {line}")
-        else:
-            rows[line["step"]] = line
-    ordered = [rows[step] for step in sorted(rows)]
-    places, tensor_steps = _ordered_rows(folder / TENSORS, info)
+    info = read_info(folder)
+    with _damage(folder / STEPS):
+        ordered = _steps(folder / STEPS)
+        columns = _columns(ordered)
+    with _damage(folder / TENSORS):
+        places, tensor_steps = _ordered_rows(folder / TENSORS, info)
+    with _damage(folder / ALARMS):
+        alarms = _alarms(folder / ALARMS, info)
     parts = [*_parts_of(folder, info)]
     for part in parts:
         info["tensors"] += [
@@ -328,13 +202,37 @@ def read_record(directory: str | os.PathLike[str]) -> RecordedRun:
         keys=info["tensors"],
         sessions=info["sessions"],
         every=info["every"],
-        columns=_columns(ordered),
+        columns=columns,
         rows=ordered,
-        alarms=_alarms(folder / ALARMS, info),
+        alarms=alarms,
         tensor_steps=tensor_steps,
         _places=places,
         _parts=parts,
     )
+
+
+@contextlib.contextmanager
+def _damage(path: Path) -> Iterator[None]:
+    """Name the file of an error: wrong bytes raise anything."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        raise ValueError(f"{path} is damaged ({error!r})") from error
+
+
+def _steps(path: Path) -> list[dict[str, Any]]:
+    """Read the steps that count, ascending."""
+    rows: dict[int, dict[str, Any]] = {}
+    for line in read_lines(path):
+        if "session" in line and "start" in line:
+            rows = {s: row for s, row in rows.items() if s < line["start"]}
+        elif type(line["step"]) is not int or not 0 <= line["step"] < 2**62:
+            raise ValueError(f"a step {line['step']!r}")
+        else:
+            rows[line["step"]] = line
+    return [rows[step] for step in sorted(rows)]
 
 
 def write_part(
@@ -353,15 +251,12 @@ def _parts_of(
     is_valid = _validity(info)
     for path in sorted(folder.glob("rank*.session*.npz")):
         session = int(path.stem.rpartition("session")[2])
-        try:
-            with np.load(path, allow_pickle=False) as found:
-                part = {name: found[name] for name in found.files}
+        with _damage(path), np.load(path, allow_pickle=False) as found:
+            part = {name: found[name] for name in found.files}
             steps, keys = part["steps"].tolist(), part["keys"]
             shape = (len(steps), len(keys))
             if any(part[name].shape != shape for name in QUANTITIES):
                 raise ValueError("its tables have other shapes")
-        except Exception as error:  # wrong bytes raise anything
-            raise ValueError(f"{path} is damaged: {error}") from error
         if all(is_valid(session, step) for step in steps):
             yield part
 
@@ -384,12 +279,16 @@ def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float))
+    if isinstance(value, int):
+        return abs(value) <= sys.float_info.max
+    return isinstance(value, float)
 
 
 def _alarms(path: Path, info: Mapping[str, Any]) -> list[dict[str, Any]]:
     found: dict[tuple[str, int], dict[str, Any]] = {}
-    for alarm in _lines(path):
+    for alarm in read_lines(path):
+        if {type(alarm[n]) for n in ("start", "end", "session")} != {int}:
+            raise ValueError(f"an alarm {alarm}")
         found[alarm["series"], alarm["start"]] = alarm
     is_valid = _validity(info)
     kept = [a for a in found.values() if is_valid(a["session"], a["start"])]
@@ -414,7 +313,10 @@ def _ordered_rows(
 
     Of rows of the same step the last counts, but a whole one before others.
     """
-    blocks = [*_arrays(path)]
+    blocks = [*arrays(path)]
+    num_keys = len(info["tensors"])
+    if any(block["norm"].shape[1] > num_keys for block in blocks):
+        raise ValueError(f"it has more tensors than {num_keys}")
     is_valid = _validity(info)
     best: dict[int, tuple[tuple[int, int], int, int]] = {}
     for number, block in enumerate(blocks):
@@ -438,134 +340,12 @@ def _ordered_rows(
     return places, np.array(steps, np.int64)
 
 
-# ---- bytes ------------------------------------------------------------------
+def read_info(folder: Path) -> dict[str, Any]:
+    """Read ``record.json``; that of a new record where there is none.
 
-
-def _line(value: Mapping[str, Any]) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode() + b"\n"
-
-
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a file's complete lines."""
-    if not path.exists():
-        return
-    data = path.read_bytes()
-    data = data[: data.rfind(b"\n") + 1]
-    try:
-        yield from json.loads(b"[" + b",".join(data.splitlines()) + b"]")
-    except (RecursionError, ValueError) as error:
-        raise ValueError(f"{path} is damaged ({error})") from error
-
-
-def _cut_last_line(path: Path) -> None:
-    if path.exists():
-        os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
-
-
-def _array_bytes(rows: np.ndarray) -> bytes:
-    content = io.BytesIO()
-    np.lib.format.write_array(content, rows, allow_pickle=False)
-    return content.getvalue()
-
-
-def _arrays(path: Path) -> Iterator[np.ndarray]:
-    """Yield a file's complete arrays."""
-    for array, _ in _arrays_and_ends(path):
-        yield array
-
-
-def _arrays_and_ends(path: Path) -> Iterator[tuple[np.ndarray, int]]:
-    if not path.exists():
-        return
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        while file.tell() < size:
-            try:
-                array = np.lib.format.read_array(file, allow_pickle=False)
-            except (EOFError, ValueError) as error:
-                if file.read(1):
-                    raise ValueError(f"{path} is damaged ({error})") from error
-                return
-            if not {"step", "session", *QUANTITIES} <= {
-                *(array.dtype.names or ())
-            }:
-                raise ValueError(f"{path} is damaged (it holds {array.dtype})")
-            yield array, file.tell()
-
-
-def _cut_last_array(path: Path) -> None:
-    ends = [end for _, end in _arrays_and_ends(path)]
-    if path.exists():
-        os.truncate(path, ends[-1] if ends else 0)
-
-
-def _row_type(num_tensors: int, is_whole: bool) -> np.dtype:
-    kind = "<f4" if is_whole else "<u2"
-    columns = [(name, kind, (num_tensors,)) for name in QUANTITIES]
-    first = [("step", "<i8"), ("session", "<i4"), ("is_kept", "?")]
-    return np.dtype([*first, *columns])
-
-
-def _encoded(values: np.ndarray, is_whole: bool) -> np.ndarray:
-    """Round float32 to its upper 16 bits, unless it is to be whole."""
-    values = np.ascontiguousarray(values, "<f4")
-    if is_whole:
-        return values
-    bits = values.view("<u4")
-    rounded = (bits.astype(np.uint64) + 0x8000) >> 16
-    # Inf and NaN stay as they are.
-    return np.where(np.isfinite(values), rounded, bits >> 16).astype("<u2")
-
-
-def _decoded(values: np.ndarray) -> np.ndarray:
-    if values.dtype.itemsize == 4:
-        return values
-    return (values.astype("<u4") << 16).view("<f4")
-
-
-def _thinned(block: np.ndarray, every: int, latest: int) -> bytes:
-    """Return an array with the rows that a thinner file still has."""
-    stays = block["is_kept"] | (block["step"] >= latest)
-    left = block[stays | (block["step"] % every == 0)]
-    is_whole = block.dtype[QUANTITIES[0]].base.itemsize == 4
-    shrinks = ~(left["is_kept"] | (left["step"] >= latest))
-    parts = []
-    for rows, whole in ((left[shrinks], False), (left[~shrinks], is_whole)):
-        new = np.zeros(len(rows), _row_type(rows["norm"].shape[1], whole))
-        for name in ("step", "session", "is_kept"):
-            new[name] = rows[name]
-        for name in QUANTITIES:
-            new[name] = (
-                rows[name] if not is_whole else _encoded(rows[name], whole)
-            )
-        parts.append(_array_bytes(new) if len(new) else b"")
-    return b"".join(parts)
-
-
-def _keep_fewer(blocks: Sequence[np.ndarray]) -> None:
-    """Let the older half of the kept rows be thinned like others."""
-    steps = np.concatenate([b["step"][b["is_kept"]] for b in blocks])
-    middle = np.median(steps) if len(steps) else math.inf
-    for block in blocks:
-        block["is_kept"] &= block["step"] > middle
-
-
-def _lock(directory: Path) -> int:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise FileExistsError(
-            f"another process is writing to the record {directory}: wait for "
-            "it, stop it, or choose another folder"
-        ) from None
-    except OSError:  # a file system without locks
-        pass
-    return descriptor
-
-
-def _read_info(folder: Path) -> dict[str, Any]:
+    Raises:
+        ValueError: It is damaged, or missing beside the steps.
+    """
     path = folder / RECORD
     if not path.exists():
         found = [p.name for p in (folder / n for n in (STEPS, TENSORS))]
@@ -574,14 +354,17 @@ def _read_info(folder: Path) -> dict[str, Any]:
                 f"{folder} has steps without a {RECORD}: choose another folder"
             )
         return {"version": 1, "tensors": [], "sessions": [], "every": 1}
-    try:
+    with _damage(path):
         info = json.loads(path.read_bytes())
         if info["version"] != 1:
             raise ValueError(f"version {info['version']}, not 1")
-        if not isinstance(info["tensors"], list):
-            raise ValueError("tensors is no list")
-        if not isinstance(info["sessions"], list) or info["every"] < 1:
-            raise ValueError("sessions and every are not as written")
-    except (KeyError, RecursionError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} is damaged ({error!r})") from error
+        keys, sessions = info["tensors"], info["sessions"]
+        if {*map(type, keys)} - {str} or len({*keys}) < len(keys):
+            raise ValueError("the tensors are no names, each once")
+        if any(type(session["start"]) is not int for session in sessions):
+            raise ValueError("a session has no start")
+        if type(info["every"]) is not int or info["every"] < 1:
+            raise ValueError(f"every is {info['every']!r}")
+        if not isinstance(keys, list) or not isinstance(sessions, list):
+            raise ValueError("tensors and sessions are no lists")
     return info

@@ -4,19 +4,14 @@
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import logging
+import math
 import os
-import signal
-import threading
 import time
 import warnings
-import weakref
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import paddle
@@ -24,21 +19,23 @@ import paddle.distributed as dist
 from paddle import Tensor
 from paddle.nn.clip import ClipGradBase
 
-from paddle_adagc.checks import check_integer
+from paddle_adagc.checks import check_choice, check_integer, check_positive
+from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.clips.base import TensorScalingClip
+from paddle_adagc.clips.last_step import LastStep
 from paddle_adagc.integrations.optimizer import (
-    caller_group,
     innermost,
     parameters_of,
     put_into_optimizer,
 )
-from paddle_adagc.record.files import MAX_BYTES, write_part
+from paddle_adagc.record.files import write_part
+from paddle_adagc.record.hooks import at_exit, observe
 from paddle_adagc.record.losses import (
     BEFORE_BACKWARD,
     see_losses,
     take_losses,
 )
-from paddle_adagc.record.ring import Step, Steps, gather, to_host
+from paddle_adagc.record.ring import Step, Steps, count_small, gather, to_host
 from paddle_adagc.record.session import Session
 from paddle_adagc.record.shadow import (
     bind,
@@ -47,6 +44,9 @@ from paddle_adagc.record.shadow import (
     make_shadow,
     names_of,
 )
+from paddle_adagc.record.skip import SkipRule, gradients_of, measure
+from paddle_adagc.record.writer import MAX_BYTES
+from paddle_adagc.stability.alarms import Alarm
 
 logger = logging.getLogger(__name__)
 
@@ -79,11 +79,25 @@ class Record:
         num_steps: Steps between two copies.
         max_bytes: Bound of the per-tensor numbers on the disk, at least 1e6;
             the steps' own numbers take up to 400 bytes a step. See
-            :class:`~paddle_adagc.record.files.RecordWriter`.
+            :class:`~paddle_adagc.record.writer.RecordWriter`.
+        on_alarm: Called on rank 0 with a line for each event, when the steps
+            are copied. Default: a warning in the log.
+        skip_above: Leave a step out whose global norm, or whose loss, is more
+            than so many deviations above the median of the last 128 (see
+            :class:`.Watch`), or holds Inf or NaN: weights, moments and the
+            clip's state stay as they are, on all ranks. The first 64 steps are
+            not judged. The loss takes part if :meth:`add_loss` gets it before
+            the optimizer's step. It works with every clip, and costs one more
+            pass over the gradients and one wait for the device in each step:
+            the decision is made on the host. The idea is that of OLMo-core's
+            ``SkipStepOptimizer``. None: every step is made.
+        stop_on: ``"nan"``: set :attr:`should_stop` once a loss is not finite.
 
     Raises:
         FileExistsError: Another process is writing to the record.
-        TypeError, ValueError: A wrong argument.
+        TypeError, ValueError: A wrong argument; with ``skip_above`` also an
+            optimizer that cannot be held back (LBFGS, whose step has several
+            updates), or no norms (``shadow=False`` beside another clip).
 
     Example:
         >>> import paddle
@@ -113,6 +127,9 @@ class Record:
         start: int | None = None,
         num_steps: int = NUM_STEPS,
         max_bytes: int = MAX_BYTES,
+        on_alarm: Callable[[str], None] | None = None,
+        skip_above: float | None = None,
+        stop_on: Literal["nan"] | None = None,
     ) -> None:
         self.directory = Path(directory)
         self._num_steps = check_integer("num_steps", num_steps, 1)
@@ -134,18 +151,52 @@ class Record:
         """Of tensors that the recorded clip has under Paddle's names."""
         if self._source is not None and not self._source._tensors.is_bound:
             self._names = names_of(model, parameters)
+        if skip_above is not None:
+            check_positive("skip_above", skip_above)
+            self._check_skipping()
+        if stop_on is not None:
+            check_choice("stop_on", stop_on, ("nan",))
+        self._stop_on, self._on_alarm = stop_on, on_alarm or _log_alarm
+        self.should_stop = ""
+        """With ``stop_on``: why training should be saved and ended; the same on
+        all ranks, as of the last copy of the steps. Empty: it should not."""
+        self.num_skipped = 0
+        """Steps that this process has left out."""
         self._steps: list[Step] = []
         self._losses: list[Any] = []
+        self._skipped: LastStep | None = None  # of a step that is left out
         self._sees_losses = False
         self._session: Session | None = None  # of rank 0
-        self._next_step, self._number = self._open(start, max_bytes)
+        answer = self._open(start, max_bytes)
+        self._next_step, self._number, history = answer
+        self._skip_rule: SkipRule | None = None
+        if skip_above is not None:
+            self._skip_rule = SkipRule(skip_above, history)
         self.forget_updates()
         self._last_time = time.perf_counter()
-        self._end_observing = _observe(self._optimizer, self)
-        self._end_exits = _at_exit(self._leave)
+        self._end_observing = observe(self._optimizer, self)
+        self._end_exits = at_exit(self.leave)
 
-    def _open(self, start: int | None, max_bytes: int) -> tuple[int, int]:
-        """Open the files on rank 0; return the next step and the session."""
+    def _check_skipping(self) -> None:
+        if isinstance(self._optimizer, paddle.optimizer.LBFGS):
+            raise ValueError(
+                "skip_above: a step of LBFGS has several updates and cannot be "
+                "held back: use another optimizer"
+            )
+        if self._source is None:
+            raise ValueError(
+                f"skip_above needs the norms, and nothing measures them beside "
+                f"{self._acting!r}: leave shadow=False out"
+            )
+
+    def _open(
+        self, start: int | None, max_bytes: int
+    ) -> tuple[int, int, list[tuple[int, dict[str, float]]]]:
+        """Open the files on rank 0.
+
+        Returns:
+            The next step, the session, and what earlier sessions have recorded.
+        """
         answer: Any = None
         if dist.get_rank() == 0:
             facts = {
@@ -153,12 +204,14 @@ class Record:
                 "clip": _description(self._acting),
                 "shadow": self.shadow and _description(self.shadow),
                 "optimizer": type(self._optimizer).__name__,
+                **_settings(self._optimizer),
                 "num_ranks": dist.get_world_size(),
                 "paddle": paddle.__version__,
             }
             try:
                 self._session = Session(self.directory, start, facts, max_bytes)
-                answer = self._session.start, self._session.number
+                session = self._session
+                answer = session.start, session.number, session.history
             except (OSError, ValueError) as error:
                 answer = error
         answers = [answer]
@@ -215,9 +268,13 @@ class Record:
             self.add_loss(loss)
         now = time.perf_counter()
         rate = float(self._optimizer.get_lr())
-        row = {"learning_rate": rate, "seconds": now - self._last_time}
+        row = {"learning_rate": rate, "step_seconds": now - self._last_time}
         snapshot = acting = None
-        if self.has_update and self._source is not None:
+        if self._skipped is not None:
+            snapshot, row["skipped"] = self._skipped, True
+        elif self.has_update and self._source is not None:
+            if self.shadow is None and _is_warming_up(self._source):
+                row["warm_up"] = True
             snapshot = self._source.snapshot()
             if self.shadow is not None and self._is_ours:
                 acting = self._acting.snapshot()
@@ -233,13 +290,14 @@ class Record:
     @property
     def has_update(self) -> bool:
         """Whether the optimizer has made a step since the last :meth:`step`."""
-        if self._source is None:
+        if self._source is None or self._skipped is not None:
             return self._was_called
         return self._num_updates() != self._seen
 
     def forget_updates(self) -> None:
         """Take the state of the recorded clip for that of now."""
         self._seen, self._was_called = self._num_updates(), False
+        self._skipped = None
 
     def flush(self) -> list[str]:
         """Copy the steps from the device and write them; every rank calls it.
@@ -250,8 +308,16 @@ class Record:
         steps, self._steps = self._steps, []
         if not steps:
             return []
-        mine = to_host(steps, self._source)
-        return self._write(gather(mine, self._source))
+        mine = to_host(steps, self._source, count_small(self._optimizer))
+        every = gather(mine, self._source)
+        if self._stop_on and not self.should_stop:
+            self.should_stop = _first_nonfinite(every)
+        return self._write(every)
+
+    @property
+    def alarms(self) -> list[Alarm]:
+        """All events so far, of earlier processes too; on rank 0 alone."""
+        return self._session.alarms if self._session else []
 
     def _write(self, steps: Steps) -> list[str]:
         if self._session is None:
@@ -259,7 +325,7 @@ class Record:
         is_recorded = self.shadow is None and self._is_ours
         factors = None if is_recorded else factors_of(self._acting)
         keys = [self._names.get(key, key) for key in steps.keys]
-        steps = Steps(steps.rows, keys, steps.tensors)
+        steps = Steps(steps.rows, keys, steps.tensors, steps.num_small)
         try:
             lines = self._session.write(steps, factors)
         except OSError as error:  # the training goes on
@@ -272,15 +338,25 @@ class Record:
             self._session = None
             return []
         for line in lines:
-            logger.warning("alarm: %s", line)
+            self._on_alarm(line)
         return lines
+
+    def weights_are_finite(self) -> bool:
+        """Whether they are on all ranks, which all call this; it waits."""
+        weights = parameters_of(self._optimizer)
+        flags = [paddle.isfinite(weight).all() for weight in weights]
+        answers = [not flags or bool(paddle.stack(flags).all())]
+        if dist.is_initialized() and dist.get_world_size() > 1:
+            mine, answers = answers[0], []
+            dist.all_gather_object(answers, mine)
+        return all(answers)
 
     def worst(self) -> dict[str, Any]:
         """Return the worst of the steps written since the last call.
 
-        On rank 0, as far as they are known: ``h_min_worst``,
-        ``shadow_h_min_worst`` and ``global_grad_norm_max``, each with its step
-        (``h_min_worst_step``).
+        On rank 0: ``alarms``, the number of events that began in them; and as
+        far as they are known ``h_min_worst``, ``shadow_h_min_worst`` and
+        ``global_grad_norm_max``, each with its step (``h_min_worst_step``).
         """
         return self._session.worst() if self._session else {}
 
@@ -353,13 +429,37 @@ class Record:
         self._acting = clip
         self.forget_updates()
 
-    def _follow(self, pairs: Any) -> None:
-        """Show the shadow an update's gradients; its errors end it alone."""
-        self._was_called = True
+    def _see(self, pairs: Any, begins: bool) -> bool:
+        """See an update's gradients; return whether it is to be made.
+
+        ``begins``: they are those of the optimizer's first group.
+        """
         if self._sees_losses:
             self._losses += take_losses()
-        if self.shadow is None:
-            return
+        if self._skip_rule is not None and begins:
+            self._skipped = self._judge(pairs)
+            self.num_skipped += self._skipped is not None
+        self._was_called = True
+        if self._skipped is None and self.shadow is not None:
+            self._follow(pairs)
+        return self._skipped is None
+
+    def _judge(self, pairs: Any) -> LastStep | None:
+        """Return the numbers of a step to leave out; None: it is made."""
+        assert self._skip_rule is not None
+        if self._source is None:
+            raise RuntimeError("skip_above: nothing measures norms any more")
+        if isinstance(pairs, dict):
+            pairs = gradients_of(self._optimizer)
+        norm, snapshot = measure(self._source, self._optimizer, pairs)
+        losses = [float(loss) for loss in self._losses]
+        loss = sum(losses) if losses else None
+        skips = self._skip_rule.skips(self._next_step, norm, loss)
+        return snapshot if skips else None
+
+    def _follow(self, pairs: Any) -> None:
+        """Show the shadow an update's gradients; its errors end it alone."""
+        assert self.shadow is not None
         try:
             self.shadow(pairs["params"] if isinstance(pairs, dict) else pairs)
         except Exception as error:
@@ -375,14 +475,17 @@ class Record:
 
     # ---- the end ------------------------------------------------------------
 
-    def _leave(self) -> None:
-        """Write this rank's steps, without the others, who may be gone."""
+    def leave(self) -> None:
+        """Write this rank's steps, and stop recording.
+
+        It does not ask the other ranks, who may be gone: for an exception.
+        """
         if self.has_update:
             self._num_steps = len(self._steps) + 2  # without a copy
             self.step()
         steps, self._steps = self._steps, []
         if steps:
-            mine = to_host(steps, self._source)
+            mine = to_host(steps, self._source)  # of this rank alone
             self._write(mine)
             if self._session is None and mine.keys:
                 numbers = np.array([row["step"] for row in mine.rows])
@@ -405,10 +508,37 @@ class Record:
 
 def _clip_of(optimizer: Any) -> Any:
     """Return the clip of an optimizer; that of a group where there are some."""
-    for group in optimizer._param_groups:
+    clip = optimizer._grad_clip
+    for group in reversed(optimizer._param_groups):
         if isinstance(group, dict) and group.get("grad_clip") is not None:
-            return group["grad_clip"]
-    return optimizer._grad_clip
+            clip = group["grad_clip"]
+    while hasattr(clip, "clip") and not isinstance(clip, TensorScalingClip):
+        clip = clip.clip  # a MeasuredClip calls it
+    return clip
+
+
+def _settings(optimizer: Any) -> dict[str, float]:
+    """Return Adam's constants, as far as the optimizer has them."""
+    found = {n: getattr(optimizer, f"_{n}", None) for n in ("beta2", "epsilon")}
+    return {name: x for name, x in found.items() if isinstance(x, float)}
+
+
+def _is_warming_up(clip: TensorScalingClip) -> bool:
+    """Whether a clip's last step was one of AdaGC's warm-up."""
+    if not isinstance(clip, ClipGradByAdaGC):
+        return False
+    return not clip._is_adaptive(clip.num_steps - 1 - clip._memory.start)
+
+
+def _first_nonfinite(steps: Steps) -> str:
+    for row in steps.rows:
+        if not math.isfinite(row.get("loss", 0.0)):
+            return f"the loss of step {row['step']} is {row['loss']}"
+    return ""
+
+
+def _log_alarm(line: str) -> None:
+    logger.warning("alarm: %s", line)
 
 
 def _description(clip: Any) -> str:
@@ -419,61 +549,3 @@ def record_of(optimizer: Any) -> Record | None:
     """Return the record that an optimizer's steps go to, if there is one."""
     observed = vars(innermost(optimizer)).get("_apply_optimize")
     return getattr(observed, "record", None)
-
-
-def _observe(optimizer: Any, record: Record) -> Callable[[], None]:
-    """Show each update's gradients, before the clip; return how to end it."""
-    original = optimizer._apply_optimize
-
-    # A clip that is called within looks for a function of this name, and for
-    # these variables of it and of its caller: see guards.find_caller().
-    def _apply_optimize(
-        loss: Any,
-        startup_program: Any,
-        params_grads: Any,
-        param_group_idx: int = 0,
-    ) -> Any:
-        self, param_group = optimizer, caller_group()
-        record._follow(params_grads)
-        result = original(loss, startup_program, params_grads, param_group_idx)
-        del self, param_group
-        return result
-
-    _apply_optimize.record = record  # type: ignore[attr-defined]
-    optimizer.__dict__["_apply_optimize"] = _apply_optimize
-
-    def end() -> None:
-        if optimizer.__dict__.get("_apply_optimize") is _apply_optimize:
-            del optimizer.__dict__["_apply_optimize"]
-
-    return end
-
-
-def _at_exit(leave: Callable[[], None]) -> Callable[[], None]:
-    """Call ``leave`` at the interpreter's end and at SIGTERM."""
-    method = weakref.WeakMethod(leave)
-
-    def call() -> None:
-        if (function := method()) is not None:
-            with contextlib.suppress(Exception):
-                function()
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        call()
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
-
-    atexit.register(call)
-    in_main = threading.current_thread() is threading.main_thread()
-    is_default = in_main and (
-        signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    )
-    if is_default:
-        signal.signal(signal.SIGTERM, handle)
-
-    def end() -> None:
-        atexit.unregister(call)
-        if is_default and signal.getsignal(signal.SIGTERM) is handle:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-    return end

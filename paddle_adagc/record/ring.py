@@ -21,7 +21,7 @@ from paddle import Tensor
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.last_step import LastStep
 from paddle_adagc.guards import unchecked
-from paddle_adagc.record.files import QUANTITIES
+from paddle_adagc.record.blocks import QUANTITIES
 
 
 @dataclasses.dataclass
@@ -47,7 +47,7 @@ class Steps:
     """Steps on the host: of one rank, or of the whole model."""
 
     rows: list[dict[str, Any]]
-    """Numbers by step, ``step`` and ``loss`` (NaN if unknown) among them."""
+    """Numbers by step, ``step`` and, where it is known, ``loss`` among them."""
 
     keys: list[str]
     tensors: dict[str, np.ndarray]
@@ -56,21 +56,29 @@ class Steps:
     Inf of one with Inf or NaN.
     ``acting_h`` is that of the clip that acts, where it is another."""
 
+    num_small: tuple[int, int] = (0, 0)
+    """Elements of Adam's second moment that are small, and all, after the last
+    step: see :func:`count_small`."""
+
 
 @unchecked
-def to_host(steps: Sequence[Step], clip: TensorScalingClip | None) -> Steps:
+def to_host(
+    steps: Sequence[Step],
+    clip: TensorScalingClip | None,
+    num_small: tuple[int, int] = (0, 0),
+) -> Steps:
     """Copy the steps of this rank; waits for the device.
 
     Only tensors that this rank counts: together the ranks count each once.
     """
     losses = _losses([step.losses for step in steps])
     rows = [
-        {"step": step.step, "loss": loss, **step.numbers}
+        {"step": step.step, **loss, **step.numbers}
         for step, loss in zip(steps, losses, strict=True)
     ]
     snapshots = [step.snapshot for step in steps if step.snapshot is not None]
     if not snapshots or clip is None:
-        return Steps(rows, [], _empty(len(rows), 0))
+        return Steps(rows, [], _empty(len(rows), 0), num_small)
     keys = [*snapshots[-1].keys]
     columns = _columns(snapshots, len(keys))
     tensors = _empty(len(rows), len(keys))
@@ -87,6 +95,7 @@ def to_host(steps: Sequence[Step], clip: TensorScalingClip | None) -> Steps:
         rows,
         [key for key, counted in zip(keys, counts, strict=True) if counted],
         {name: table[:, counts] for name, table in tensors.items()},
+        num_small,
     )
 
 
@@ -95,8 +104,8 @@ def _empty(num_steps: int, num_tensors: int) -> dict[str, np.ndarray]:
     return {name: np.full(shape, np.nan, np.float32) for name in QUANTITIES}
 
 
-def _losses(losses: Sequence[Sequence[Any]]) -> list[float]:
-    """Sum each step's scalars; one copy for all. NaN for none."""
+def _losses(losses: Sequence[Sequence[Any]]) -> list[dict[str, float]]:
+    """Sum each step's scalars as ``loss``, if it has any; one copy for all."""
     tensors = [x for step in losses for x in step if isinstance(x, Tensor)]
     values: list[float] = []
     if tensors:
@@ -104,12 +113,14 @@ def _losses(losses: Sequence[Sequence[Any]]) -> list[float]:
         values = paddle.stack(scalars).numpy().tolist()
     of_tensors = iter(values)
     return [
-        sum(
-            next(of_tensors) if isinstance(x, Tensor) else float(x)
-            for x in step
-        )
+        {
+            "loss": sum(
+                next(of_tensors) if isinstance(x, Tensor) else float(x)
+                for x in step
+            )
+        }
         if step
-        else math.nan
+        else {}
         for step in losses
     ]
 
@@ -160,7 +171,7 @@ def gather(mine: Steps, clip: TensorScalingClip | None) -> Steps:
     is_split = clip is not None and clip._find_reducer().communicates
     has_tensors = is_split or dist.get_rank() == 0
     parts: list[Steps] = []
-    empty = Steps(mine.rows, [], _empty(len(mine.rows), 0))
+    empty = Steps(mine.rows, [], _empty(len(mine.rows), 0), mine.num_small)
     dist.all_gather_object(parts, mine if has_tensors else empty)
     return join(parts)
 
@@ -172,16 +183,11 @@ def join(parts: Sequence[Steps]) -> Steps:
     ranks count is that of the rank where its norm is not 0.
     """
     parts = _common(parts)
-    losses = np.array([[row["loss"] for row in part.rows] for part in parts])
-    known = ~np.isnan(losses)
-    total = np.where(known, losses, 0).sum(0)
-    count = known.sum(0)
-    # A rank whose loss is NaN is not told from one that knows none.
-    means = np.where(count > 0, total / np.maximum(count, 1), math.nan)
-    rows = [
-        {**row, "loss": float(loss)}
-        for row, loss in zip(parts[0].rows, means, strict=True)
-    ]
+    rows = []
+    for same in zip(*(part.rows for part in parts), strict=True):
+        losses = [row["loss"] for row in same if "loss" in row]
+        mean = {"loss": sum(losses) / len(losses)} if losses else {}
+        rows.append({**same[0], **mean})
     index: dict[str, int] = {}
     for part in parts:
         for key in part.keys:
@@ -198,7 +204,8 @@ def join(parts: Sequence[Steps]) -> Steps:
         for name, mine in part.tensors.items():
             table = tensors[name]
             table[:, places] = np.where(is_better, mine, table[:, places])
-    return Steps(rows, [*index], tensors)
+    small, every = np.sum([part.num_small for part in parts], 0).tolist()
+    return Steps(rows, [*index], tensors, (small, every))
 
 
 def _common(parts: Sequence[Steps]) -> list[Steps]:
@@ -209,5 +216,23 @@ def _common(parts: Sequence[Steps]) -> list[Steps]:
         places = [i for i, step in enumerate(its_steps) if step in common]
         tensors = {name: t[places] for name, t in part.tensors.items()}
         rows = [part.rows[i] for i in places]
-        found.append(Steps(rows, part.keys, tensors))
+        found.append(Steps(rows, part.keys, tensors, part.num_small))
     return found
+
+
+@unchecked
+def count_small(optimizer: Any) -> tuple[int, int]:
+    """Count elements whose second moment lets Adam's epsilon decide the step.
+
+    Those with ``sqrt(v) < 10 epsilon``, v with its bias corrected; and all. An
+    optimizer without a second moment or epsilon has none. Waits for the device.
+    """
+    moments = [*optimizer._accumulators.get("moment2", {}).values()]
+    epsilon = getattr(optimizer, "_epsilon", None)
+    if not moments or not isinstance(epsilon, float):
+        return 0, 0
+    powers = [*optimizer._accumulators.get("beta2_pow_acc", {}).values()]
+    correction = 1 - float(powers[0]) if powers else 1.0
+    bound = (10 * epsilon) ** 2 * correction
+    small = paddle.stack([(moment < bound).sum() for moment in moments]).sum()
+    return int(small), sum(moment.size for moment in moments)

@@ -14,41 +14,33 @@ from typing import Any
 
 import numpy as np
 
-from paddle_adagc.record.files import (
-    QUANTITIES,
-    RECORD,
-    RecordedRun,
-    RecordWriter,
-    read_record,
+from paddle_adagc.record.blocks import QUANTITIES
+from paddle_adagc.record.files import RECORD, RecordedRun, read_record
+from paddle_adagc.record.judge import (
+    SPIKES,
+    Finding,
+    RecentNorms,
+    find_guilty,
+    note,
+    who,
 )
-from paddle_adagc.record.judge import Finding, RecentNorms, find_guilty, who
 from paddle_adagc.record.ring import Steps
 from paddle_adagc.record.shadow import Factors
-from paddle_adagc.stability.alarms import WATCHES, Alarm, Monitor, Watch
+from paddle_adagc.record.writer import RecordWriter
+from paddle_adagc.stability.alarms import WATCHES, Alarm, Monitor
 from paddle_adagc.stability.spike_score import EVENT_GAP
 
 logger = logging.getLogger(__name__)
 
-_NUM_REMEMBERED = 256  # steps of an earlier session that say what is usual
+_NUM_REMEMBERED = 512  # steps of an earlier session that say what is usual
 _NUM_NEAR = 64  # steps around an alarm whose tensors are kept whole
 _NUM_WHOLE = 256  # first steps of an event that are kept whole
+_NUM_IN_MEMORY = 256
 _NUM_LOGGED = 10_000
-_STUCK_MEDIAN, _STUCK_STEPS = 0.5, 200
-_PERMANENT = "median_clipped_steps"
-_PERMANENT_LINE = (
-    f"less than half of the median tensor's gradient was left in each of "
-    f"{_STUCK_STEPS} steps: the threshold is too low for calm steps, too"
-)
+_STUCK_H, _STUCK_STEPS = 0.01, 200
+_MASKED_RISE = 2.0  # of the norm, in which permanent clipping is masking
+_JUDGED = ("loss", "global_grad_norm")  # by which steps are skipped
 _DIGITS = 6
-
-RECORD_WATCHES: Mapping[str, Watch] = {
-    **{n: WATCHES[n] for n in ("loss", "global_grad_norm", "nonfinite")},
-    "tensor_norm": Watch(limit=2.0),
-    _PERMANENT: Watch(limit=_STUCK_STEPS - 1.0),
-}
-"""Series of a record that raise alarms. ``tensor_norm``: the largest norm over
-its tensor's usual one; ``median_clipped_steps``: steps in a row in which the
-clip that acts left less than half of the median tensor's gradient."""
 
 
 class Session:
@@ -68,11 +60,18 @@ class Session:
         facts: Mapping[str, Any],
         max_bytes: int,
     ) -> None:
-        self._monitor = Monitor(RECORD_WATCHES)
+        self._monitor = Monitor()
         self._recent = RecentNorms()
-        self._latest: Steps | None = None  # written last
-        self._num_stuck = 0
+        self._rings: list[Steps] = []
+        """The steps written last, 256 or more: copies may be of a few each."""
+        self._kept: set[int] = set()
+        """Those of them whose tensors were written whole."""
+        self._num_low = np.zeros(0, np.int64)
+        """Last steps in a row in which a tensor's h was below 0.01."""
         self._unlogged: list[dict[str, Any]] = []
+        self._num_begun = 0  # alarms since the last call of worst()
+        self.history: list[tuple[int, dict[str, float]]] = []
+        """Loss and global norm of the last steps before this session."""
         past = None
         if os.path.exists(os.path.join(directory, RECORD)):
             past = read_record(directory)
@@ -88,14 +87,29 @@ class Session:
 
     def _remember(self, past: RecordedRun) -> None:
         """Take what is usual from earlier sessions; nothing is reported."""
-        is_before = np.flatnonzero(past.step < self.start)[-_NUM_REMEMBERED:]
-        columns = {n: past.column(n)[is_before] for n in RECORD_WATCHES}
-        for i, step in enumerate(past.step[is_before].tolist()):
-            values = {n: float(c[i]) for n, c in columns.items()}
-            self._monitor.update([(step, _known(values))])
+        rows = [row for row in past.rows if row["step"] < self.start]
+        watched = [*map(_watched, rows[-_NUM_REMEMBERED:])]
+        self._monitor.update(watched)
+        self.history = [
+            (step, {n: x for n, x in values.items() if n in _JUDGED})
+            for step, values in watched
+        ]
+        names = [field.name for field in dataclasses.fields(Alarm)]
+        alarms = [
+            {**{n: a[n] for n in names}, "end": min(a["end"], self.start - 1)}
+            for a in past.alarms
+            if a["start"] < self.start
+        ]
+        state = self._monitor.state_dict()
+        self._monitor.set_state_dict({**state, "alarms": alarms})
         places = np.flatnonzero(past.tensor_steps < self.start)
         norms = past.tensors("norm", places[-_NUM_REMEMBERED:])
         self._recent.largest_excess(norms)
+
+    @property
+    def alarms(self) -> list[Alarm]:
+        """All events of the run so far, earlier sessions included."""
+        return [*self._monitor.alarms]
 
     def write(self, steps: Steps, factors: Factors | None) -> list[str]:
         """Measure, judge and write steps of the whole model.
@@ -103,22 +117,20 @@ class Session:
         ``factors`` are those of the clip that acts; None: of the recorded one.
 
         Returns:
-            A line for each alarm that began in these steps.
+            A line for each event that began in these steps.
         """
         steps = self._in_columns(steps)
         self._add_numbers(steps, factors)
-        begun = self._monitor.update(
-            (row["step"], {n: row[n] for n in RECORD_WATCHES if n in row})
-            for row in map(_known, steps.rows)
-        )
+        begun = self._monitor.update(map(_watched, steps.rows))
         changed = [a for a in self._monitor.alarms if a not in self._written]
         self._written = [*self._monitor.alarms]
-        near = self._write_tensors(steps, changed)
+        self._rings = _last([*self._rings, steps])
+        self._write_tensors(steps, changed)
         self._writer.append_steps(map(_rounded, steps.rows))
-        lines, values = self._describe(changed, begun, near)
+        lines, values = self._describe(changed, begun)
         self._writer.append_alarms(values)
-        self._latest = steps
         self._unlogged = [*self._unlogged, *steps.rows][-_NUM_LOGGED:]
+        self._num_begun += len(lines)
         return lines
 
     def _in_columns(self, steps: Steps) -> Steps:
@@ -129,7 +141,7 @@ class Session:
             shape = (len(steps.rows), len(keys))
             tensors[name] = np.full(shape, np.nan, np.float32)
             tensors[name][:, index] = table
-        return Steps(steps.rows, [*keys], tensors)
+        return Steps(steps.rows, [*keys], tensors, steps.num_small)
 
     def _add_numbers(self, steps: Steps, factors: Factors | None) -> None:
         """Add the clip's numbers to each step that it has seen."""
@@ -140,6 +152,8 @@ class Session:
             named = {"": factors(norm) if acting is None else acting}
             named["shadow_"] = h
         is_seen = ~np.isnan(h).all(1)
+        is_skipped = np.array([row.get("skipped", False) for row in steps.rows])
+        h[is_skipped], steps.tensors["gamma"][is_skipped] = 0, np.nan
         finite = np.isfinite(norm) & (norm > 0)
         norm = np.where(finite | np.isinf(norm), norm, 0)
         mine = np.where(finite, norm, 0).astype(np.float64)
@@ -150,34 +164,41 @@ class Session:
         }
         for prefix, table in named.items():
             if table is not None:
+                table = np.where(is_skipped[:, None], 0, table)
                 numbers = _of_factors(mine, table, finite)
                 columns |= {prefix + k: x for k, x in numbers.items()}
         values = {name: column.tolist() for name, column in columns.items()}
         for i in np.flatnonzero(is_seen):
             row = steps.rows[i]
             row |= {name: column[i] for name, column in values.items()}
-            is_low = row.get("h_median", 1.0) < _STUCK_MEDIAN
-            self._num_stuck = self._num_stuck + 1 if is_low else 0
-            row["median_clipped_steps"] = self._num_stuck
+            if factors is None and not row.get("skipped"):
+                row["stuck"] = self._newly_stuck(h[i], finite[i])
+        small, every = steps.num_small
+        if every:
+            steps.rows[-1]["small_second_moment"] = small / every
 
-    def _write_tensors(
-        self, steps: Steps, changed: Sequence[Alarm]
-    ) -> list[Steps]:
-        """Write rows: all, or some away from alarms.
+    def _newly_stuck(self, h: np.ndarray, known: np.ndarray) -> int:
+        """Count tensors below h 0.01 for 200 steps since this one."""
+        before = self._num_low
+        self._num_low = np.zeros(len(h), np.int64)
+        self._num_low[: len(before)] = before
+        low = (h < _STUCK_H) & known
+        self._num_low = np.where(low, self._num_low + 1, 0)
+        return int(np.sum(self._num_low == _STUCK_STEPS))
 
-        Returns the rows in memory, those of the ring before first.
-        """
-        rings = [ring for ring in (self._latest, steps) if ring is not None]
-        for ring in rings:
+    def _write_tensors(self, steps: Steps, changed: Sequence[Alarm]) -> None:
+        """Write rows: all, or some away from alarms."""
+        for ring in self._rings:
             numbers = np.array([row["step"] for row in ring.rows])
             is_seen = ~np.isnan(ring.tensors["h"]).all(1)
             is_near = np.zeros(len(numbers), bool)
             for alarm in changed:
-                if alarm.series == _PERMANENT:
+                if alarm.series not in SPIKES:
                     continue
                 last = min(alarm.end, alarm.start + _NUM_WHOLE) + _NUM_NEAR
                 after = numbers >= alarm.start - _NUM_NEAR
                 is_near |= after & (numbers <= last)
+            is_near &= ~np.isin(numbers, [*self._kept])
             is_due = (numbers % self._writer.every == 0) & (ring is steps)
             for keep, chosen in ((True, is_near), (False, is_due & ~is_near)):
                 places = np.flatnonzero(chosen & is_seen)
@@ -185,15 +206,15 @@ class Session:
                 tensors = {n: _wide(t, steps) for n, t in tensors.items()}
                 mine = numbers[places].tolist()
                 self._writer.append_tensors(mine, tensors, keep=keep)
-        return rings
+            self._kept.update(numbers[is_near].tolist())
+        first = self._rings[0].rows[0]["step"]
+        self._kept = {step for step in self._kept if step >= first}
 
     def _describe(
-        self,
-        changed: Sequence[Alarm],
-        begun: Sequence[Alarm],
-        rings: Sequence[Steps],
+        self, changed: Sequence[Alarm], begun: Sequence[Alarm]
     ) -> tuple[list[str], list[dict[str, Any]]]:
         """Return a line for each event that begins, and alarms as JSON."""
+        rings = self._rings
         numbers = [row["step"] for ring in rings for row in ring.rows]
         norms = np.concatenate(
             [_wide(ring.tensors["norm"], rings[-1]) for ring in rings]
@@ -205,17 +226,26 @@ class Session:
 
         values = []
         for alarm in changed:
-            finding = Finding("none", 0.0, [])
-            if alarm.series != _PERMANENT:
+            finding = Finding(self._kind(alarm), 0.0, [])
+            if alarm.series in SPIKES:
                 finding = find(alarm.start, alarm.end)
             guilty = [g.key for g in finding.guilty[:3]]
             value = {**dataclasses.asdict(alarm), "guilty": guilty}
             values.append({**value, "kind": finding.kind})
-        lines = [_PERMANENT_LINE] * any(a.series == _PERMANENT for a in begun)
-        spiky = [alarm for alarm in begun if alarm.series != _PERMANENT]
+        states = [a for a in begun if a.series not in SPIKES]
+        lines = [
+            note({**dataclasses.asdict(a), "kind": self._kind(a)})
+            for a in states
+        ]
+        loss = {r["step"]: r.get("loss") for ring in rings for r in ring.rows}
+        spiky = [alarm for alarm in begun if alarm.series in SPIKES]
         spans = [(alarm.start, alarm.end) for alarm in spiky]
         for start, end in merged(spans):
-            mine = [_text(a) for a in spiky if start <= a.start <= end]
+            mine = [
+                _text(a, loss.get(a.worst_step))
+                for a in spiky
+                if start <= a.start <= end
+            ]
             where = f"step {start}" + (f" to {end}" if end > start else "")
             names = who(find(start, end))
             lines.append(
@@ -223,10 +253,17 @@ class Session:
             )
         return lines, values
 
+    def _kind(self, alarm: Alarm) -> str:
+        """Return ``"masked"`` of clipping that a rising norm brought."""
+        is_clipping = alarm.series == "h_median"
+        rises = is_clipping and self._monitor.rise > _MASKED_RISE
+        return "masked" if rises else "none"
+
     def worst(self) -> dict[str, Any]:
         """Return the worst of the steps written since the last call."""
         rows, self._unlogged = self._unlogged, []
-        found: dict[str, Any] = {}
+        found: dict[str, Any] = {"alarms": self._num_begun}
+        self._num_begun = 0
         for name, choose, label in (
             ("h_min", min, "h_min_worst"),
             ("shadow_h_min", min, "shadow_h_min_worst"),
@@ -241,11 +278,18 @@ class Session:
 
     def latest(self) -> dict[str, Any]:
         """Return the numbers of the last step written."""
-        return _known(self._latest.rows[-1]) if self._latest else {}
+        return _known(self._rings[-1].rows[-1]) if self._rings else {}
 
     def close(self) -> None:
         """Let other processes write to the record."""
         self._writer.close()
+
+
+def _last(rings: list[Steps]) -> list[Steps]:
+    """Leave out the first rings, as long as enough steps stay."""
+    while sum(len(ring.rows) for ring in rings[1:]) >= _NUM_IN_MEMORY:
+        rings = rings[1:]
+    return rings
 
 
 def _of_factors(
@@ -279,12 +323,19 @@ def _wide(table: np.ndarray, steps: Steps) -> np.ndarray:
     return np.pad(table, ((0, 0), (0, missing)), constant_values=np.nan)
 
 
+def _watched(row: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
+    """Return a row's step and what a :class:`Monitor` judges of it."""
+    names = {*WATCHES, "warm_up"}
+    known = {n: x for n, x in _known(row).items() if n in names}
+    return row["step"], known
+
+
 def _known(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out what is unknown; an Inf stays."""
+    """Leave out what is NaN, which stands for unknown; but not of the loss."""
     return {
         name: value
         for name, value in row.items()
-        if not (isinstance(value, float) and math.isnan(value))
+        if name == "loss" or value == value
     }
 
 
@@ -297,9 +348,11 @@ def _rounded(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _text(alarm: Alarm) -> str:
+def _text(alarm: Alarm, loss: float | None) -> str:
     if alarm.series == "nonfinite":
-        return f"{alarm.worst:.0f} tensors with Inf or NaN"
+        text = f"{alarm.worst:.0f} tensors with Inf or NaN"
+        is_known = loss is not None and math.isfinite(loss)
+        return text + f", although the loss is {loss:.4g}" * is_known
     if alarm.series == "tensor_norm":
         return f"a tensor at {alarm.worst:.3g} times its usual norm"
     return f"{alarm.series} {alarm.worst:.4g} (usual {alarm.usual:.4g})"

@@ -14,7 +14,14 @@ from typing import Any
 import numpy as np
 
 from paddle_adagc.record.files import RecordedRun
-from paddle_adagc.record.judge import Finding, find_guilty, layer_of, medians
+from paddle_adagc.record.judge import (
+    SPIKES,
+    Finding,
+    find_guilty,
+    layer_of,
+    medians,
+    note,
+)
 
 _GAP = 10  # steps between two alarms of one event
 _USUAL_STEPS = 128
@@ -99,7 +106,7 @@ def _spans(run: RecordedRun) -> list[tuple[int, int, list[dict[str, Any]]]]:
     """Join alarms of several series that lie close to each other."""
     spans: list[tuple[int, int, list[dict[str, Any]]]] = []
     for alarm in run.alarms:
-        if alarm["series"] == "median_clipped_steps":
+        if alarm["series"] not in SPIKES:
             continue
         if spans and alarm["start"] - spans[-1][1] <= _GAP:
             start, end, alarms = spans[-1]
@@ -127,7 +134,7 @@ def _event(
         "start": start,
         "end": end,
         "worst_step": worst,
-        "elapsed": float(np.nansum(run.column("seconds")[: at + 1])),
+        "elapsed": float(np.nansum(run.column("step_seconds")[: at + 1])),
         "series": sorted({alarm["series"] for alarm in alarms}),
         "kind": finding.kind,
         "share": finding.share,
@@ -237,7 +244,9 @@ def _verdict(
         "layer": f"One layer: {event['layers'][0] if names else ''}.",
         "tensor": f"One tensor: {names[0] if names else ''}.",
         "nonfinite": f"Inf or NaN in the gradient of "
-        f"{names[0] if names else ''}.",
+        f"{names[0] if names else ''}"
+        + ", although the loss is finite."
+        * math.isfinite(event["loss"]),
         "several": f"{event['num_guilty']} tensors, first "
         f"{names[0] if names else ''}.",
         "none": "No tensor left its usual norm.",
@@ -272,14 +281,12 @@ def _loss_text(event: dict[str, Any]) -> str:
 
 def _notes(run: RecordedRun) -> list[str]:
     """Return what holds for the whole run."""
-    notes = []
-    for alarm in run.alarms:
-        if alarm["series"] == "median_clipped_steps":
-            notes.append(
-                f"From step {alarm['start']} on less than half of the median "
-                "tensor's gradient was left for 200 steps: the threshold is "
-                "too low for calm steps, too"
-            )
+    notes = [
+        note(alarm) for alarm in run.alarms if alarm["series"] not in SPIKES
+    ]
+    num_skipped = int(np.nansum(run.column("skipped")))
+    if num_skipped:
+        notes.append(f"{num_skipped} steps were skipped, see skip_above")
     if np.isnan(run.column("loss")).all() and len(run.step):
         notes.append("No loss was recorded: no scalar was differentiated")
     if not len(run.tensor_steps):
@@ -379,6 +386,10 @@ def _settings(run: RecordedRun, session: dict[str, Any]) -> dict[str, Any]:
         "optimizer": session.get("optimizer"),
         "num_ranks": session.get("num_ranks"),
     }
+    found["epsilon"] = session.get("epsilon")
+    small = run.column("small_second_moment")
+    if len(small := small[~np.isnan(small)]):
+        found["small_second_moment"] = small[-1]
     beta2 = session.get("beta2")
     if beta2 is not None and beta2 < 1:
         found["beta2"] = beta2

@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sized
 from types import MappingProxyType
 from typing import Any
 
@@ -22,6 +22,7 @@ from paddle_adagc.checks import (
     check_real,
     suggestion,
 )
+from paddle_adagc.stability.masking import Masking
 from paddle_adagc.stability.spike_score import EVENT_GAP
 
 _WINDOW = 128
@@ -64,37 +65,64 @@ class Watch:
 
     limit: float | None = None
     """If given, the values above it are abnormal, from the first one on, and
-    no other setting but ``smoothing`` applies."""
+    of the other settings ``smoothing`` and ``lasting`` alone apply."""
+
+    floor: float | None = None
+    """Like ``limit``, for values below it."""
 
     smoothing: int = 1
     """Judge the mean of this many last finite values (of the logarithms)."""
+
+    lasting: int = 1
+    """Values count once all of the last so many steps were abnormal."""
 
     def __post_init__(self) -> None:
         check_positive("sigma", self.sigma)
         check_not_negative("least", self.least)
         check_bool("log", self.log)
-        if self.limit is not None:
-            check_real("limit", self.limit)
+        for name in ("limit", "floor"):
+            if getattr(self, name) is not None:
+                check_real(name, getattr(self, name))
         check_integer("smoothing", self.smoothing, 1)
+        check_integer("lasting", self.lasting, 1)
 
 
 WATCHES: Mapping[str, Watch] = MappingProxyType(
     {
         "loss": Watch(least=0.1),
         "global_grad_norm": Watch(log=True, least=math.log(8), sigma=4.0),
-        "clipped_fraction": Watch(least=0.5, smoothing=16),
-        "gamma_change": Watch(least=math.log(2)),
         "nonfinite": Watch(limit=0.0),
+        "tensor_norm": Watch(limit=2.0),
+        "h_median": Watch(floor=0.5, lasting=200),
+        "masked": Watch(limit=3.0),
+        "small_second_moment": Watch(limit=0.5),
         "stuck": Watch(limit=0.0),
         "step_seconds": Watch(log=True, least=math.log(4), smoothing=16),
     }
 )
-"""Series that :class:`Monitor` watches by default: the loss in nat; the global
-gradient norm before the clip, with a lower ``sigma`` since its descent widens
-the deviation; the share of tensors clipped; the largest
-``abs(log(gamma / previous gamma))`` of all tensors; the number of tensors with
-Inf or NaN; the number of tensors that were clipped below h 0.01 for 200 steps,
-once each; the seconds of the step."""
+"""Series that :class:`Monitor` watches by default:
+
+- ``loss``, in nat;
+- ``global_grad_norm``, before the clip; with a lower ``sigma``, since its
+  descent widens the deviation;
+- ``nonfinite``: number of tensors with Inf or NaN;
+- ``tensor_norm``: largest norm of a tensor over its own usual norm;
+- ``h_median``: below 0.5 for 200 steps the clip takes more than half of most
+  gradients, calm steps included;
+- ``masked``: how far the norm has risen while h fell (:class:`.Masking`);
+- ``small_second_moment``: share of the elements with the square root of Adam's
+  second moment below 10 epsilon;
+- ``stuck``: number of tensors newly below h 0.01 for 200 steps;
+- ``step_seconds``: seconds of the step."""
+
+_UNJUDGED = frozenset(
+    {
+        *("step", "tensors", "lowest_h", "num_tensors", "nonfinite_total"),
+        *("clipped_grad_norm", "clipped_fraction", "clipped_norm_fraction"),
+        *("h_min", "h_p10", "warm_up"),
+    }
+)
+"""What ``summary()`` has besides; ``warm_up`` is of a record."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,6 +189,11 @@ class Monitor:
     def __init__(self, watches: Mapping[str, Watch] = WATCHES) -> None:
         self.watches = dict(watches)
         self._set_levels({})
+        self._since: dict[str, int] = {}
+        """Series -> first step of its abnormal values, up to the last one."""
+        self._stuck: set[str] = set()
+        self._nonfinite_total: int | None = None
+        self._masking = Masking()
         self._alarms: list[Alarm] = []
 
     def _set_levels(self, levels: Mapping[str, Iterable[float]]) -> None:
@@ -175,14 +208,23 @@ class Monitor:
         """All events so far, in the order of their starts."""
         return tuple(self._alarms)
 
+    @property
+    def rise(self) -> float:
+        """How far the norm has risen while h fell, over 128 steps or more."""
+        return self._masking.rise(2)
+
     def update(
-        self, rows: Iterable[tuple[int, Mapping[str, float]]]
+        self, rows: Iterable[tuple[int, Mapping[str, Any]]]
     ) -> list[Alarm]:
         """Take the next steps.
 
         Args:
-            rows: Step, ascending, and the values of its series. A step need not
-                have all series.
+            rows: Step, ascending, and the values of its series, or all that a
+                clip's ``summary()`` gives. A step need not have all series.
+                Of ``stuck`` names are counted, once each; of
+                ``nonfinite_total`` what is new since the row before counts as
+                ``nonfinite``. With ``warm_up`` true h is not judged: there
+                AdaGC clips by the global norm.
 
         Returns:
             The events that began in these steps, as they are after the last.
@@ -192,13 +234,39 @@ class Monitor:
             ValueError: A series without a rule.
         """
         known = len(self._alarms)
-        for step, values in rows:
-            for name, value in values.items():
-                if name not in self.watches:
+        for step, given in rows:
+            for name, value in self._series(given).items():
+                if name in self.watches:
+                    self._take(name, step, float(value))
+                elif name not in WATCHES and name not in _UNJUDGED:
                     near = suggestion(name, self.watches)
                     raise ValueError(f"no rule for the series {name!r}{near}")
-                self._take(name, step, float(value))
         return self._alarms[known:]
+
+    def _series(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return numbers to judge, those that follow from others included."""
+        values = dict(given)
+        if isinstance(names := values.get("stuck"), Sized):
+            new = {*names} - self._stuck  # type: ignore[misc]
+            self._stuck |= new
+            values["stuck"] = len(new)
+        if (total := values.get("nonfinite_total")) is not None:
+            before, self._nonfinite_total = self._nonfinite_total, total
+            news = total - before if before is not None else 0
+            values["nonfinite"] = max(news, values.get("nonfinite", 0))
+        if values.get("warm_up"):
+            values.pop("h_median", None)
+        elif (
+            "masked" in self.watches
+            and {
+                "global_grad_norm",
+                "h_median",
+            }
+            <= values.keys()
+        ):
+            pair = values["global_grad_norm"], values["h_median"]
+            values["masked"] = self._masking.update(*map(float, pair))
+        return values
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state to resume from, as JSON-serialisable values."""
@@ -206,6 +274,10 @@ class Monitor:
         return {
             "config": {name: dataclasses.asdict(w) for name, w in watches},
             "levels": {name: [*x] for name, x in self._levels.items()},
+            "since": dict(self._since),
+            "stuck": sorted(self._stuck),
+            "nonfinite_total": self._nonfinite_total,
+            "masking": self._masking.state_dict(),
             "alarms": [dataclasses.asdict(alarm) for alarm in self._alarms],
         }
 
@@ -228,15 +300,33 @@ class Monitor:
                 f"has {own['config']}: make it with the same settings"
             )
         self._set_levels(state["levels"])
+        self._since, self._stuck = dict(state["since"]), {*state["stuck"]}
+        self._nonfinite_total = state["nonfinite_total"]
+        self._masking.set_state_dict(state["masking"])
         self._alarms = [Alarm(**alarm) for alarm in state["alarms"]]
 
     def _take(self, name: str, step: int, value: float) -> None:
+        found = self._abnormal(name, value)
+        if found is None:
+            self._since.pop(name, None)
+            return
+        value, usual, score = found
+        lasting = self.watches[name].lasting
+        since = self._since.setdefault(name, step)
+        if step - since + 1 >= lasting:
+            start = since if lasting > 1 else step
+            self._report(Alarm(name, start, step, value, step, usual, score))
+
+    def _abnormal(
+        self, name: str, value: float
+    ) -> tuple[float, float, float] | None:
+        """Return an abnormal value, what is usual, and the score."""
         watch, levels = self.watches[name], self._levels[name]
         if is_finite := math.isfinite(value):
             level = math.log(max(value, _SMALLEST)) if watch.log else value
             levels.append(level)
-            if watch.smoothing == 1 and level <= _normal_up_to(watch, levels):
-                return
+            if watch.smoothing == 1 and _is_normal(watch, levels, level):
+                return None
         means = np.zeros(0)
         if len(levels) >= watch.smoothing:
             means = sliding_window_view(levels, watch.smoothing).mean(-1)
@@ -247,37 +337,42 @@ class Monitor:
             usual, score = _judge(watch, means[:-1], means[-1])
             value = math.exp(means[-1]) if watch.log else float(means[-1])
         else:
-            return
-        if score:
-            self._report(Alarm(name, step, step, value, step, usual, score))
+            return None
+        return (value, usual, score) if score else None
 
     def _report(self, new: Alarm) -> None:
         """Add an abnormal value to its series' last event, or begin one."""
         for i, old in enumerate(self._alarms):
             is_same = old.series == new.series
             if is_same and new.start - old.end <= EVENT_GAP:
-                worst = max(old, new, key=_badness)
+                worst = max(old, new, key=self._badness)
                 self._alarms[i] = dataclasses.replace(
                     worst, start=old.start, end=new.end, usual=old.usual
                 )
                 return
         self._alarms.append(new)
 
+    def _badness(self, alarm: Alarm) -> tuple[float, float]:
+        size = math.inf if math.isnan(alarm.worst) else abs(alarm.worst)
+        is_low = self.watches[alarm.series].floor is not None
+        return alarm.score, -size if is_low else size
 
-def _normal_up_to(watch: Watch, levels: Iterable[float]) -> float:
-    """Return a bound below which a level is normal; a median is no minimum."""
-    return min(levels) + watch.least if watch.limit is None else watch.limit
 
-
-def _badness(alarm: Alarm) -> tuple[float, float]:
-    size = math.inf if math.isnan(alarm.worst) else abs(alarm.worst)
-    return alarm.score, size
+def _is_normal(watch: Watch, levels: Iterable[float], level: float) -> bool:
+    """Whether that is seen at a glance: a median is no minimum."""
+    if watch.floor is not None:
+        return level >= watch.floor
+    if watch.limit is not None:
+        return level <= watch.limit
+    return level <= min(levels) + watch.least
 
 
 def _judge(watch: Watch, past: np.ndarray, level: float) -> tuple[float, float]:
     """Return the usual value before a level, and its score; 0: normal."""
     if watch.limit is not None:
         return watch.limit, math.inf if level > watch.limit else 0.0
+    if watch.floor is not None:
+        return watch.floor, math.inf if level < watch.floor else 0.0
     if len(past) < _FIRST_JUDGED:
         return math.nan, 0.0
     median = float(np.median(past))

@@ -15,12 +15,10 @@ import numpy as np
 from adagc_lab.checksums import sealed
 from adagc_lab.data.indexed import IndexedTokens, check_dataset
 from adagc_lab.data.tokenizers import find_tokenizer
-from adagc_lab.evaluate.step import flight_text
 from adagc_lab.models import hf_files
 from adagc_lab.models.hf import config_from_hf
 from adagc_lab.models.shapes import parameter_shapes
 from adagc_lab.record import files
-from adagc_lab.record.flight import Flight, event_path
 from adagc_lab.reproduce import results
 from adagc_lab.reproduce.claims import load_claims
 from adagc_lab.reproduce.grid import load_target
@@ -30,6 +28,9 @@ from pages import ROOT
 from safetensors.numpy import save_file
 from soak.runs import prepare_corpus, prepare_text
 
+from paddle_adagc.record import read_record
+from paddle_adagc.record.blocks import QUANTITIES as COLUMNS
+from paddle_adagc.record.writer import RecordWriter
 from paddle_adagc.state import load_state, save_state
 
 
@@ -81,7 +82,6 @@ _COMPLETE = """{"step": 8, "wall_seconds": 0.5, "monitor": {"spikes": []},
 "has_diverged": false, "clip_step": 8, "run": {"seed": 3}, "record": {},
 "files": {"config.json": {"bytes": 3, "sha256": "%s"}}}""" % ("a" * 64)
 STATE = "adagc_state.safetensors"
-FLIGHT = str(event_path(Path(), 5, "alarm", 0))
 _DOCUMENTS = "".join(f'{{"text": "document {i}"}}\n' for i in range(9))
 
 
@@ -144,19 +144,17 @@ def _make_run_json(folder):
     (folder / "run.json").write_text('{"status": "running", "seed": 3}')
 
 
-def _make_flight(folder):
-    steps = 5
-    block = np.linspace(0.5, 1, 3 * steps, dtype=np.float32).reshape(steps, 3)
-    flight = Flight(
-        reason=np.array("alarm"),
-        tensor_names=np.array(["a", "b", "c"]),
-        step=np.arange(steps),
-        samples=np.arange(2 * steps).reshape(steps, 2),
-        learning_rate=np.full(steps, 1e-3),
-        loss=np.linspace(3, 2, steps),
-        **dict.fromkeys(("norm", "h", "gamma"), block),
-    )
-    flight.save(folder / FLIGHT)
+def _make_tensors(folder):
+    writer = RecordWriter(folder / "record")
+    writer.index(["a", "b", "c"])
+    block = np.linspace(0.5, 1, 15, dtype=np.float32).reshape(5, 3)
+    writer.append_tensors([*range(5)], dict.fromkeys(COLUMNS, block))
+    writer.append_steps({"step": step, "loss": 1.0} for step in range(5))
+    writer.close()
+
+
+def _read_tensors(path):
+    return read_record(path.parent).tensors("norm")
 
 
 def _read_text(path):
@@ -234,9 +232,9 @@ READERS = {
     "complete.json": Reader(
         "checkpoint-8/complete.json", _SEALED, _COMPLETED, True
     ),
-    "flight recorder": Reader(
-        FLIGHT, _make_flight, lambda path: flight_text(path.parents[1])
-    ),
+    "tensors.npy": Reader("record/tensors.npy", _make_tensors, _read_tensors),
+    "record.json": Reader("record/record.json", _make_tensors, _read_tensors),
+    "steps.jsonl": Reader("record/steps.jsonl", _make_tensors, _read_tensors),
     "jsonl": Reader("text.jsonl", _DOCUMENTS, _read_text),
     "tar": Reader("shard.tar", _make_tar, _read_tar),
     "results": Reader(

@@ -33,7 +33,7 @@ MAX_SECONDS = 5
 MAX_BYTES = 512 * 2**20
 """Of memory that a reader may take, above what the process has."""
 
-BINARY = {".idx", ".idx without manifest", "flight recorder", "tar"}
+BINARY = {".idx", ".idx without manifest", "tensors.npy", "tar"}
 BINARY |= {"clip state", "clip state without checksum", "weights", ".bin"}
 
 

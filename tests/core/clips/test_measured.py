@@ -51,6 +51,9 @@ def test_paddle_s_global_clip():
 def test_clips_by_value_and_inf():
     clip = MeasuredClip(paddle.nn.ClipGradByValue(max=1.0))
     steps_of(clip, [[2.0, 0.0], [0.5], [np.inf]])
+    rows = clip.rows()
+    np.testing.assert_array_equal(rows.columns["clipped_norm"][:2], [1, 0.5])
+    np.testing.assert_array_equal(rows.columns["h"][:2], [0.5, 1])
     summary = clip.summary()
     assert summary["nonfinite"] == 1
     assert summary["global_grad_norm"] == pytest.approx(np.hypot(2, 0.5))

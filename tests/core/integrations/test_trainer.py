@@ -517,6 +517,57 @@ def test_what_cannot_be_recorded_ends_no_training(tmp_path):
     assert "clip_h_min_worst" not in made.logged
 
 
+@pytest.mark.parametrize("make", [clipping, called_back])
+def test_a_step_is_left_out(make, tmp_path):
+    sizes = [1.0 + 0.01 * (step % 7) for step in range(80)]
+    sizes[70] = 50.0
+    options = {"skip_above": 50.0, "stop_on": "nan"}
+    if make is called_back:
+        callback = ClippingCallback(ClipGradByAdaGC(t_start=1), **options)
+        made = Trainer(tmp_path, callbacks=[callback], max_steps=80)
+        made.clip = callback.clip
+    else:
+        made = make(tmp_path, max_steps=80, **options)
+    made.args.logging_steps = 79
+    forward = made.model.forward
+
+    def sized(x):  # the stand-in does not clear gradients
+        made.optimizer.clear_grad()
+        return forward(x) * sizes[made.state.global_step]
+
+    made.model.forward = sized
+    made.train()
+    assert made.clip.num_steps == 79
+    run = read_record(tmp_path / "record")
+    assert np.flatnonzero(run.column("skipped") == 1).tolist() == [70]
+    for bad in ({"skip_above": -1}, {"stop_on": "inf"}):
+        with pytest.raises(ValueError, match="must be"):
+            clipping(tmp_path / "b", **bad)
+    with pytest.raises(ValueError, match="need the record"):
+        clipping(tmp_path / "b", record=False, skip_above=6)
+
+
+def test_a_nan_loss_ends_a_run_that_asks_for_it(tmp_path):
+    made = clipping(tmp_path, max_steps=8, stop_on="nan")
+    control = types.SimpleNamespace(should_training_stop=False)
+    made.train()
+    recording = made._adagc_recording
+    recording.begin(made.args, made.state, made.model, made.optimizer)
+    for loss, stops in ((1.0, False), (float("nan"), True)):
+        recording.record.add_loss(loss)
+        recording.record.step()
+        recording.record.flush()
+        recording.step(control)
+        assert control.should_training_stop == stops
+    assert control.should_save is True
+    control.should_training_stop = False
+    made.model.weight.set_value(made.model.weight * float("nan"))
+    with pytest.warns(UserWarning, match="nothing is saved"):
+        recording.step(control)
+    assert control.should_save is False
+    recording.close()
+
+
 def test_a_log_has_the_worst_step_and_the_phase(tmp_path):
     """Of all steps since the log before it."""
     made, sizes = clipping(tmp_path, max_steps=6, t_start=4), [1.0] * 6

@@ -17,9 +17,9 @@ from helpers import no_waiting_for_the_device
 
 from paddle_adagc import ClipGradByAdaGC, Record, make_clip
 from paddle_adagc.record import files, read_record
-from paddle_adagc.record.files import RecordWriter
 from paddle_adagc.record.replay import replay
 from paddle_adagc.record.shadow import default_shadow
+from paddle_adagc.record.writer import RecordWriter
 
 NUM_STEPS = 150
 CLIPS = {

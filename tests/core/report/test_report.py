@@ -13,7 +13,8 @@ from helpers import slow_but
 
 from paddle_adagc import Record, make_clip
 from paddle_adagc.record import read_record
-from paddle_adagc.record.files import QUANTITIES, RecordWriter
+from paddle_adagc.record.blocks import QUANTITIES
+from paddle_adagc.record.writer import RecordWriter
 from paddle_adagc.report.command import main, make_page
 
 NUM_STEPS = 300

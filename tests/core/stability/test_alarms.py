@@ -2,12 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The monitor reports every event of every series once, with its numbers."""
 
+import dataclasses
 import json
 import math
 
 import numpy as np
+import paddle
 import pytest
+from helpers import make_parameters
 
+from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.stability import WATCHES, Monitor, Watch
 
 NAMES = ("loss", "global_grad_norm", "step_seconds")
@@ -104,12 +108,87 @@ def test_logarithms_compare_ratios():
     assert alarm.usual == pytest.approx(np.exp(-9), rel=0.05)
 
 
-def test_global_clipping_all_or_nothing_is_no_alarm():
-    clipped = np.random.default_rng(0).random(2000) < 0.05
-    assert not Monitor().update(rows_of(clipped_fraction=clipped))
-    clipped[1000:1040] = True
-    [alarm] = Monitor().update(rows_of(clipped_fraction=clipped))
-    assert 1007 <= alarm.start <= 1012
+def clipped(h, norm=1.0):
+    h = np.asarray(h, np.float64)
+    return rows_of(h_median=h, global_grad_norm=np.full(len(h), norm))
+
+
+@pytest.mark.parametrize(
+    ("h", "events"),
+    [
+        (np.repeat([0.9, 0.3, 0.9], [50, 199, 50]), []),
+        (np.repeat([0.9, 0.3, 0.9], [50, 200, 50]), [(50, 249)]),
+        # One calm step begins it anew; a pause of 10 is the same event.
+        (np.repeat([0.3, 0.9, 0.3], [150, 1, 150]), []),
+        (np.repeat([0.3, 0.9, 0.3], [200, 9, 250]), [(0, 458)]),
+    ],
+)
+def test_permanent_clipping(h, events):
+    found = Monitor().update(clipped(h))
+    assert [(a.start, a.end) for a in found] == events
+    assert {a.series for a in found} <= {"h_median"}
+
+
+def creep(num_steps=2000, rise=20.0, fall=40.0, lasts=10**6):
+    """Norm and h of a run that becomes unstable from step 1,000 on."""
+    rng = np.random.default_rng(0)
+    step = np.arange(num_steps)
+    share = np.clip((step - 1000) / 400, 0, 1) * (step < 1000 + lasts)
+    noise = np.exp(rng.normal(0, 0.2, (2, num_steps)))
+    norm = 0.07 * rise**share * noise[0]
+    return norm, np.minimum(0.95 * fall**-share * noise[1], 1)
+
+
+def masked(norm, h):
+    alarms = Monitor().update(rows_of(global_grad_norm=norm, h_median=h))
+    return [alarm for alarm in alarms if alarm.series == "masked"]
+
+
+def test_an_instability_that_the_clip_masks():
+    (alarm,) = masked(*creep())
+    assert 1300 < alarm.start < 1700
+    assert alarm.worst == pytest.approx(20, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"rise": 1.0}, {"fall": 1.0}, {"lasts": 100}, {"rise": 2.0}]
+)
+def test_what_is_not_masked(changes):
+    """A norm without a rise, an h without a fall, and a short disturbance."""
+    assert not masked(*creep(**changes))
+
+
+def test_the_end_of_a_warm_up_is_no_alarm():
+    """From none to all tensors clipped: h 1 by the global norm, then 0.6."""
+    rng = np.random.default_rng(0)
+    calm = np.exp(rng.normal(0, 0.1, 500))
+    clip_by_norm = np.repeat([True, False], [250, 250])
+    h = np.where(clip_by_norm, 0.2, 0.6) * calm
+    rows = rows_of(
+        global_grad_norm=2 * calm,
+        h_median=h,
+        clipped_fraction=np.where(clip_by_norm, 0, 1),
+        warm_up=clip_by_norm,
+    )
+    assert Monitor().update(rows) == []
+
+
+def test_it_takes_what_a_clip_summarises():
+    """Names of stuck tensors count once, Inf and NaN since the last time."""
+    clip = ClipGradByAdaGC(t_start=1)
+    (parameter,) = make_parameters([[2]])
+    monitor, begun = Monitor(), []
+    for step in range(60):
+        for value in (1.0, math.nan if step == 25 else 1.0):
+            clip([(parameter, paddle.to_tensor([1.0, value]))])
+        summary = clip.summary(tensors=True)
+        summary["stuck"] = ["a"] * (step > 20) + ["b"] * (step > 40)
+        begun += monitor.update([(20 * step, summary)])
+    assert [(a.series, a.start, a.worst) for a in begun] == [
+        ("stuck", 420, 1.0),
+        ("nonfinite", 500, 1.0),
+        ("stuck", 820, 1.0),
+    ]
 
 
 def test_a_new_level_is_one_event_that_ends():
@@ -159,6 +238,8 @@ def test_unknown_series_are_named():
         ({"least": -1.0}, ValueError, "least must not be negative, got -1"),
         ({"log": 1}, TypeError, "log must be True or False, got 1"),
         ({"limit": math.nan}, ValueError, "limit must be finite"),
+        ({"floor": math.inf}, ValueError, "floor must be finite"),
+        ({"lasting": 0}, ValueError, "lasting must be at least 1"),
         ({"smoothing": 0}, ValueError, "smoothing must be at least 1"),
     ],
 )
@@ -178,23 +259,30 @@ def test_refused_state_changes_nothing(change, message):
     monitor = Monitor({"loss": Watch()})
     monitor.update(rows_of(loss=[*noise(num_steps=80), 9.0]))
     good = monitor.state_dict()
-    bad = {k: v for k, v in {**good, **change}.items() if v is not None}
+    bad = {**good, **change}
+    bad = {k: v for k, v in bad.items() if k not in change or v is not None}
     with pytest.raises(ValueError, match=message):
         monitor.set_state_dict(bad)
     assert monitor.state_dict() == good
 
 
 def test_what_is_watched():
-    found = {
-        name: (watch.sigma, watch.least, watch.limit, watch.smoothing)
+    changed = {
+        name: {
+            field.name: getattr(watch, field.name)
+            for field in dataclasses.fields(watch)
+            if getattr(watch, field.name) != field.default
+        }
         for name, watch in WATCHES.items()
     }
-    assert found == {
-        "loss": (8.0, 0.1, None, 1),
-        "global_grad_norm": (4.0, math.log(8), None, 1),
-        "clipped_fraction": (8.0, 0.5, None, 16),
-        "gamma_change": (8.0, math.log(2), None, 1),
-        "nonfinite": (8.0, 0.0, 0.0, 1),
-        "stuck": (8.0, 0.0, 0.0, 1),
-        "step_seconds": (8.0, math.log(4), None, 16),
+    assert changed == {
+        "loss": {"least": 0.1},
+        "global_grad_norm": {"log": True, "least": math.log(8), "sigma": 4.0},
+        "nonfinite": {"limit": 0.0},
+        "tensor_norm": {"limit": 2.0},
+        "h_median": {"floor": 0.5, "lasting": 200},
+        "masked": {"limit": 3.0},
+        "small_second_moment": {"limit": 0.5},
+        "stuck": {"limit": 0.0},
+        "step_seconds": {"log": True, "least": math.log(4), "smoothing": 16},
     }

@@ -54,11 +54,6 @@ def test_faults_are_injected_recorded_and_summarised(tmp_path, tensors):
         8: "gradient_scale",
         9: "gradient_nan",
     }
-    rows = runs.rows_of(tmp_path)
-    assert [row["step"] for row in rows if "most_clipped" in row] == [8, 11]
-    name, h = next(iter(rows[8]["most_clipped"].items()))
-    assert name == "lm_head.weight"
-    assert h < 1e-3
     assert record.faults[9][0]["tensors"] == [
         "model.layers.0.mlp.up_proj.weight"
     ]

@@ -8,10 +8,13 @@ import itertools
 import random
 import statistics
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import paddle
 from paddle import Tensor
 
@@ -20,6 +23,10 @@ from adagc_lab.markdown import markdown_table
 from adagc_lab.record.clock import device_seconds
 from paddle_adagc import ClipGradByAdaGC, Record
 from paddle_adagc.record.recorder import NUM_STEPS
+from paddle_adagc.record.ring import Steps
+from paddle_adagc.record.session import Session
+from paddle_adagc.record.writer import MAX_BYTES
+from paddle_adagc.report.command import make_page, write_page
 
 ALONE = {
     "AdaGC, recorded": "AdaGC",
@@ -126,3 +133,53 @@ def to_markdown(seconds: Mapping[str, Sequence[float]]) -> str:
             )
         )
     return markdown_table(["step", "ms", "of the clip alone"], rows)
+
+
+def simulate(num_tensors: int, num_steps: int) -> dict[str, float]:
+    """Record steps of random norms, with an event of 20 steps; make its page.
+
+    Returns:
+        Bytes of the record, and seconds to write it, for the page and the text.
+    """
+    rng = np.random.default_rng(0)
+    keys = [f"layers.{i // 7}.part{i % 7}.weight" for i in range(num_tensors)]
+    scale = np.exp(rng.normal(0, 1, num_tensors)).astype("float32")
+    begin = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        session = Session(folder, 0, {}, MAX_BYTES)
+        for first in range(0, num_steps, NUM_STEPS):
+            steps = np.arange(first, min(first + NUM_STEPS, num_steps))
+            shape = (len(steps), num_tensors)
+            norm = rng.standard_normal(shape, "float32")
+            norm = scale * np.exp(norm * np.float32(0.1))
+            norm[abs(steps - num_steps // 2) < 10] *= 30
+            loss = 2 + rng.normal(0, 0.02, len(steps))
+            rows: list[dict[str, Any]] = [
+                {"step": step, "loss": x, "learning_rate": 1e-4}
+                for step, x in zip(steps.tolist(), loss.tolist(), strict=True)
+            ]
+            tensors = {
+                "norm": norm,
+                "gamma": norm / 2,
+                "h": np.minimum(1, 2 / norm),
+            }
+            session.write(Steps(rows, keys, tensors), None)
+        session.close()
+        seconds = {"to write": time.perf_counter() - begin}
+        size = sum(file.stat().st_size for file in Path(folder).iterdir())
+        begin = time.perf_counter()
+        page = make_page(Path(folder))
+        write_page(Path(folder, "page.html"), [page])
+        seconds["page"] = time.perf_counter() - begin
+        assert page["events"], "the event was not found"
+    return {"bytes": size, **seconds}
+
+
+def size_to_markdown(found: Mapping[str, float]) -> str:
+    """Return one row: the size of a record, and seconds."""
+    row = (
+        f"{found['bytes'] / 1e6:.0f} MB",
+        f"{found['to write']:.0f} s",
+        f"{found['page']:.1f} s",
+    )
+    return markdown_table(["record", "written in", "page in"], [row])

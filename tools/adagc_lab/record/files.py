@@ -34,6 +34,9 @@ from adagc_lab.checksums import Description, describe, find_fault
 from paddle_adagc.files import atomic_write_json, make_directory
 
 METRICS, TENSORS, NAMES = "metrics.jsonl", "tensors.f32", "tensors.json"
+RECORD = "record"
+"""Folder of the library's record in a run's: each tensor, and the alarms."""
+
 ENDED = ("finished", "diverged")
 """States of a run that is not resumed."""
 

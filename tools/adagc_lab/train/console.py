@@ -15,10 +15,11 @@ import numpy as np
 from paddlenlp.trainer import TrainerCallback
 from tqdm import tqdm
 
-from adagc_lab.record.files import RunRecord, read_rows
+from adagc_lab.record.files import RECORD, RunRecord
 from adagc_lab.report.judged import judged_steps, memorises
 from adagc_lab.train.processes import is_first_process
 from adagc_lab.train.tasks import PretrainTask
+from paddle_adagc.record import read_record
 from paddle_adagc.stability.alarms import Alarm
 from paddle_adagc.stability.spike_score import spike_score
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 _NUM_LAST = 10  # the last loss is the median of so many steps
 
 _NUM_NAMED = 3
+_SAME, _CLIPPED = 1e-5, 0.995
 _MEMORISED = " (of text that the run, which learns few sequences, never sees)"
 
 
@@ -143,7 +145,7 @@ def summarise_run(directory: str | os.PathLike[str]) -> RunSummary:
     if len(loss):
         lines.append(_losses(record, loss, steps))
         problem = _problem(record.run, loss)
-        lines.append(_spikes(path, loss, steps))
+        lines.append(_spikes(path, loss, steps, record.num_steps))
     if alarms := record.run.get("alarms"):
         counts = Counter(alarm["series"] for alarm in alarms).most_common()
         lines.append(
@@ -193,14 +195,19 @@ def _problem(run: Mapping[str, Any], loss: np.ndarray) -> str:
     return ""
 
 
-def _spikes(path: Path, loss: np.ndarray, steps: np.ndarray) -> str:
+def _spikes(
+    path: Path, loss: np.ndarray, steps: np.ndarray, num_steps: int
+) -> str:
     window = 1000 if len(loss) > 1000 else 200  # the paper's, if it fits
     score = spike_score(loss, window)
     by = f"a step is judged by the {window:,} steps before it"
+    left_out = num_steps - len(loss)
+    more = f"; {left_out} steps with a corrupted batch are not judged"
     if not score.num_judged and not score.num_spikes:
-        return f"spikes: – ({by})"
+        return f"spikes: – ({by})" + more * bool(left_out)
     text = f"spikes: {score.num_spikes} in {score.num_judged:,} judged steps"
     text += f" ({by})" if window < 1000 else ""
+    text += more * bool(left_out)
     if score.num_spikes:
         first = steps[score.indices[0]]
         text += f": python tools/inspect_run.py {path} --step {first}"
@@ -208,15 +215,23 @@ def _spikes(path: Path, loss: np.ndarray, steps: np.ndarray) -> str:
 
 
 def _most_clipped(path: Path) -> list[str]:
-    """Describe the tensors with the lowest h of the logged steps."""
-    clipped = [
-        (h, row["step"], key)
-        for row in read_rows(path / "metrics.jsonl")
-        for key, h in row.get("most_clipped", {}).items()
+    """Describe the tensors with the lowest h of all steps.
+
+    Nothing under a clip that is not ours: h is then its shadow's.
+    """
+    if not (path / RECORD).is_dir():
+        return []
+    run = read_record(path / RECORD)
+    norm, h = run.tensors("norm"), run.tensors("h")
+    if not h.size or any(session["shadow"] for session in run.sessions):
+        return []
+    h = np.where(np.isfinite(norm) & (norm > 0), h, np.nan)
+    spread = np.fmax.reduce(h, 1) - np.fmin.reduce(h, 1)
+    h[spread < _SAME] = np.nan  # one h for all tensors, as in the warm-up
+    lowest = np.fmin.reduce(h, 0)
+    step = run.tensor_steps[(h == lowest).argmax(0)]
+    return [
+        f"{short_name(run.keys[i])} h {lowest[i]:.2g} at step {step[i]:,}"
+        for i in np.argsort(lowest)[:_NUM_NAMED]
+        if lowest[i] < _CLIPPED
     ]
-    lowest: dict[str, str] = {}
-    for h, step, key in sorted(clipped):
-        if f"{h:.2g}" != "1":
-            text = f"{short_name(key)} h {h:.2g} at step {step:,}"
-            lowest.setdefault(key, text)
-    return [*lowest.values()][:_NUM_NAMED]

@@ -1,6 +1,6 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Collects each step's numbers, raises alarms, and writes the record."""
+"""Collects each step's numbers, and writes them."""
 
 from __future__ import annotations
 
@@ -8,41 +8,44 @@ import dataclasses
 import logging
 import math
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import paddle
 from paddle import Tensor, nn
-from paddle.nn.clip import ClipGradBase
 
 from adagc_lab.checksums import Description
 from adagc_lab.faults import Fault
-from adagc_lab.record.clock import Timer
-from adagc_lab.record.files import QUANTITIES, RunWriter, update_run_json
-from adagc_lab.record.flight import FlightRecorder
-from adagc_lab.record.observe import ObservedClip
-from adagc_lab.train.config import RunConfig
-from adagc_lab.train.processes import (
-    from_first_process,
-    is_first_process,
-    mean_over_processes,
+from adagc_lab.record.clock import TimedCall, Timer
+from adagc_lab.record.files import (
+    QUANTITIES,
+    RECORD,
+    RunWriter,
+    update_run_json,
 )
+from adagc_lab.train.config import RunConfig
+from adagc_lab.train.processes import is_first_process, mean_over_processes
+from paddle_adagc import Record
+from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.gradients import GradientList
-from paddle_adagc.stability.alarms import Alarm, Monitor
+from paddle_adagc.clips.last_step import Rows
+from paddle_adagc.clips.measured import MeasuredClip
+from paddle_adagc.integrations.optimizer import innermost, put_into_optimizer
+from paddle_adagc.record.writer import STEP_BYTES
 
 logger = logging.getLogger(__name__)
 _MOMENTS = QUANTITIES[3:]
 _NUM_MOST_CLIPPED = 3
 _SUMMARIZED = ("global_grad_norm", "clipped_fraction", "nonfinite")
-_WATCHED = ("loss", "global_grad_norm", "clipped_fraction", "step_seconds")
 _ROW_BYTES = 420  # of metrics.jsonl, about
-_GAMMA = QUANTITIES.index("gamma")
 
 
 class StepRecorder:
     """Every step's loss, learning rate, faults and clip numbers, in order.
+
+    A :class:`.Record` beside it raises alarms, and has every tensor's norm.
 
     Losses and times stay on the device until :meth:`flush`, so that recording
     makes no step wait; with ``record.tensors`` the norms of every tensor are
@@ -54,8 +57,7 @@ class StepRecorder:
     """
 
     def __init__(self, config: RunConfig, model: nn.Layer) -> None:
-        self.watcher = Watcher()
-        self.flight = FlightRecorder(config.train.output_dir)
+        self.record: Record | None = None
         self.has_diverged = False
         self.most_clipped: dict[str, float] = {}  # of the last summary
         self.optimizer: Any = None
@@ -67,23 +69,45 @@ class StepRecorder:
         }
         self.tensor_names = [*self._parameters] if config.record.tensors else []
         block = 4 * len(QUANTITIES) * len(self.tensor_names)
-        self.num_bytes = config.train.max_steps * (_ROW_BYTES + block)  # about
+        row = _ROW_BYTES + STEP_BYTES + block
+        self.num_bytes = config.train.max_steps * row  # about
+        """Of all files but ``record/tensors.npy``, which is bounded."""
         self._check_size()
-        self._observed: ObservedClip | None = None
+        self._model, self._first_step = model, 0
+        self._measured: MeasuredClip | None = None
         self._writer: RunWriter | None = None
         self._row: dict[str, Any] = {}
         self._pending: list[tuple[dict[str, Any], np.ndarray | None]] = []
         self._corrupted_steps: set[int] = set()
-        self._stuck: set[str] = set()
         self._unlogged: list[float] = []
         self._weights: list[Tensor] = []  # before the step
 
-    def observed(self, clip: ClipGradBase) -> ClipGradBase:
-        """Wrap the clip to measure it, if tensors are recorded."""
-        self.flight.clip = clip
-        if self.tensor_names:
-            self._observed = ObservedClip(clip, self._parameters)
-        return self._observed or clip
+    def watch(self, is_due: Callable[[], bool]) -> MeasuredClip | None:
+        """Record the optimizer's steps; measure its clip, if that is asked.
+
+        It is with ``record.tensors``, in every step, and where the clip has no
+        numbers itself, in those that ``is_due`` says. Call it after fleet has
+        wrapped the optimizer. Every process calls it.
+        """
+        clip = innermost(self.optimizer)._grad_clip
+        if self.tensor_names or not isinstance(clip, TensorScalingClip):
+            timed = TimedCall(clip or _same)
+            self._measured = MeasuredClip(timed, is_due)
+            self._measured.bind(self._model)
+            put_into_optimizer(self.optimizer, self._measured)
+        folder = Path(self._config.train.output_dir, RECORD)
+        self.record = Record(
+            folder, self.optimizer, self._model, start=self._first_step
+        )
+        return self._measured
+
+    def leave(self, error: BaseException) -> None:
+        """Write this process' steps after an error; log one of that."""
+        if self.record is not None:
+            try:
+                self.record.leave()
+            except Exception as other:
+                logger.warning("the last steps were not written: %s", other)
 
     def _check_size(self) -> None:
         folder = Path(self._config.train.output_dir)
@@ -104,6 +128,7 @@ class StepRecorder:
 
     def open(self, first_step: int) -> None:
         """Start writing; cut off earlier records from ``first_step`` on."""
+        self._first_step = first_step
         if is_first_process():
             directory = self._config.train.output_dir
             self._writer = RunWriter(directory, self.tensor_names, first_step)
@@ -113,7 +138,6 @@ class StepRecorder:
         row |= {"samples": [], "step_seconds": Timer(), "loss": []}
         self._row = row
         self.set_samples(step)
-        self.flight.begin(row)
         if self._config.record.moments:
             self._weights = [p.clone() for p in self._parameters.values()]
 
@@ -145,13 +169,11 @@ class StepRecorder:
         row, tensors, self._row = self._row, None, {}
         row["step_seconds"].stop()
         row |= measures
-        self.flight.end()
-        if self._observed is not None:
-            row |= self._observed.step_metrics() | self._step_size()
-            tensors = self._observed.tensor_rows(self._moment_norms())
-            values = tensors[_GAMMA].tolist()
-            gammas = dict(zip(self._parameters, values, strict=True))
-            self.watcher.see_gammas(row["step"], gammas)
+        if self.record is not None:
+            self.record.step(_mean(row["loss"]), samples=[*row["samples"]])
+        if self.tensor_names:
+            row |= self._clip_numbers() | self._step_size()
+            tensors = self._tensor_rows()
         self._pending.append((row, tensors))
 
     def log_line(self) -> dict[str, float]:
@@ -168,20 +190,8 @@ class StepRecorder:
         row = self._pending[-1][0]
         for name in _SUMMARIZED:
             row.setdefault(name, summary[name])
-        total = self.watcher.earlier_total + summary["nonfinite_total"]
-        row["nonfinite_total"] = total
-        if self._observed is None:
-            tensors = summary.get("tensors", {})
-            self.watcher.see_gammas(
-                row["step"],
-                {k: x["gamma"] for k, x in tensors.items() if "gamma" in x},
-            )
         lowest = [*summary["lowest_h"].items()]
         self.most_clipped = dict(lowest[:_NUM_MOST_CLIPPED])
-        row["most_clipped"] = self.most_clipped
-        if new := {*summary.get("stuck", ())} - self._stuck:
-            row["stuck"] = sorted(new)
-            self._stuck |= new
         return summary
 
     def flush(self) -> None:
@@ -198,16 +208,8 @@ class StepRecorder:
             for row in rows
         ):
             self.has_diverged |= not self.weights_are_finite()
-        begun = self.watcher.watch(rows, every_step=self._observed is not None)
-        self.flight.to_host()
-        reasons = [str(alarm) for alarm in begun]
-        if is_first_process():
-            for reason in reasons:
-                logger.warning("alarm: %s", reason)
-        if self.has_diverged:
-            reasons.append("weights are not finite")
-        if reasons:
-            self.flight.write("alarm", "; ".join(reasons))
+        if self.record is not None:
+            self.record.flush()
         if self._writer is not None:
             for row, tensors in self._pending:
                 self._writer.append(row, tensors)
@@ -225,7 +227,9 @@ class StepRecorder:
     def _read_losses(self) -> None:
         """Replace what is still on the device by numbers."""
         rows = [r for r, _ in self._pending if isinstance(r["loss"], list)]
-        losses = mean_over_processes([_mean(row["loss"]) for row in rows])
+        means = [_mean(row["loss"]) for row in rows]
+        known = [None if mean is None else float(mean) for mean in means]
+        losses = mean_over_processes(known)
         for row, loss in zip(rows, losses, strict=True):
             row["loss"] = loss
             row["step_seconds"] = row["step_seconds"].seconds()
@@ -252,9 +256,37 @@ class StepRecorder:
             "second_moment_root": math.sqrt(total),
         }
 
-    def _moment_norms(self) -> np.ndarray | None:
-        if not self._config.record.moments:
-            return None
+    def _clip_numbers(self) -> dict[str, float]:
+        """Return what the clip did in the step, for its row."""
+        assert self._measured is not None
+        summary = self._measured.rows().totals()
+        seconds = self._measured.clip.seconds  # type: ignore[attr-defined]
+        numbers = {name: summary[name] for name in _SUMMARIZED}
+        return {**numbers, "clip_seconds": seconds}
+
+    def _tensor_rows(self) -> np.ndarray:
+        """Return the step's block for :class:`RunWriter`."""
+        assert self._measured is not None
+        rows = self._measured.rows()
+        tables = {n: _by_key(rows, n) for n in ("norm", "clipped_norm")}
+        clip = self._measured.clip.clip  # type: ignore[attr-defined]
+        if isinstance(clip, TensorScalingClip):
+            tables["gamma"] = _by_key(clip.snapshot().rows(), "gamma")
+        block = np.array(
+            [
+                [
+                    tables.get(name, {}).get(key, np.nan)
+                    for key in self._parameters
+                ]
+                for name in QUANTITIES
+            ],
+            np.float32,
+        )
+        if self._config.record.moments:
+            block[-len(_MOMENTS) :] = self._moment_norms()
+        return block
+
+    def _moment_norms(self) -> np.ndarray:
         rows = []
         for moment in _MOMENTS:
             held = self.optimizer._accumulators[moment]
@@ -265,95 +297,29 @@ class StepRecorder:
     def close(self, **facts: Any) -> None:
         """Write the rest, then ``facts`` into the run's ``run.json``."""
         record = self.sync()
+        alarms = []
+        if self.record is not None:
+            alarms = [dataclasses.asdict(a) for a in self.record.alarms]
+            self.record.close()
         if self._writer is not None:
             self._writer.close()
             update_run_json(
                 self._config.train.output_dir,
                 record=record,
-                alarms=self.watcher.alarms,
+                alarms=alarms,
                 **facts,
             )
 
 
-def _mean(losses: list[Tensor]) -> float | None:
+def _same(params_grads: Any) -> Any:
+    return params_grads
+
+
+def _by_key(rows: Rows, name: str) -> dict[str, float]:
+    values = rows.columns.get(name, np.full(len(rows.keys), np.nan))
+    return dict(zip(rows.keys, values.tolist(), strict=True))
+
+
+def _mean(losses: list[Tensor]) -> Any:
     """Mean over the micro-batches; None if this process knows none."""
-    return sum(map(float, losses)) / len(losses) if losses else None
-
-
-class Watcher:
-    """Hand the record's rows to a :class:`Monitor`."""
-
-    def __init__(self) -> None:
-        self.earlier_total = 0  # nonfinite_total of earlier processes
-        self._last_total = 0
-        self._monitor = Monitor()
-        self._gammas: dict[str, float] = {}
-        self._changes: dict[int, float] = {}
-
-    @property
-    def alarms(self) -> list[dict[str, Any]]:
-        """All alarms of the run as JSON values."""
-        return [dataclasses.asdict(alarm) for alarm in self._monitor.alarms]
-
-    def see_gammas(self, step: int, gammas: Mapping[str, float]) -> None:
-        """Compare a step's gammas with those seen last; not finite is none."""
-        known = {k: x for k, x in gammas.items() if 0 < x < math.inf}
-        if changes := [
-            abs(math.log(x / self._gammas[key]))
-            for key, x in known.items()
-            if key in self._gammas
-        ]:
-            self._changes[step] = max(changes)
-        self._gammas |= known
-
-    def watch(
-        self, rows: Iterable[dict[str, Any]], *, every_step: bool
-    ) -> list[Alarm]:
-        """Judge rows; add ``alarms`` to those in which an event begins.
-
-        Every process calls this; what the first one finds counts. With
-        ``every_step`` every row has the clip's numbers, not only logged ones.
-        """
-        by_step = {row["step"]: row for row in rows}
-        found = self._monitor.update(
-            (step, self._values(row, every_step))
-            for step, row in by_step.items()
-        )
-        begun = from_first_process(lambda: found)
-        for alarm in begun:
-            values = dataclasses.asdict(alarm)
-            by_step[alarm.start].setdefault("alarms", []).append(values)
-        return begun
-
-    def _values(
-        self, row: Mapping[str, Any], every_step: bool
-    ) -> dict[str, float]:
-        values = {name: row[name] for name in _WATCHED if name in row}
-        total = row.get("nonfinite_total", self._last_total)
-        if every_step and "nonfinite" in row:
-            values["nonfinite"] = row["nonfinite"]
-        elif "nonfinite_total" in row:
-            values["nonfinite"] = total - self._last_total
-        self._last_total = total
-        if "stuck" in row:
-            values["stuck"] = len(row["stuck"])
-        if row["step"] in self._changes:
-            values["gamma_change"] = self._changes.pop(row["step"])
-        return values
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state to resume from, as JSON values."""
-        return {
-            "monitor": self._monitor.state_dict(),
-            "nonfinite_total": self._last_total,
-            "gammas": self._gammas,
-        }
-
-    def set_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume; alarms of a version with other rules start afresh."""
-        try:
-            self._monitor.set_state_dict(state["monitor"])
-        except ValueError as error:
-            logger.warning("alarms start afresh: %s", error)
-        self.earlier_total = self._last_total = state["nonfinite_total"]
-        self._gammas = dict(state["gammas"])
+    return sum(losses) / len(losses) if losses else None

@@ -301,6 +301,9 @@ def _copy_record(
     source: Path, step: int, target: Path, tensor_names: list[str]
 ) -> None:
     """Copy a run's first steps; tensors that it has not recorded are NaN."""
+    known = source / files.RECORD
+    if known.is_dir():  # the fork's own steps supersede later ones
+        shutil.copytree(known, target / files.RECORD, dirs_exist_ok=True)
     lines = (source / files.METRICS).read_bytes().splitlines(True)
     (target / files.METRICS).write_bytes(b"".join(lines[:step]))
     names = json.loads((source / files.NAMES).read_text())

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -48,9 +47,8 @@ from adagc_lab.train.resharding import (
     save_layout,
 )
 from adagc_lab.train.tasks import PretrainTask
-from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.measured import MeasuredClip
-from paddle_adagc.integrations.optimizer import innermost, put_into_optimizer
+from paddle_adagc.integrations.optimizer import innermost
 from paddle_adagc.integrations.paddlenlp import ClippingMixin
 
 
@@ -78,6 +76,7 @@ class PretrainTrainer(ClippingMixin, Trainer):
         self.recorder = StepRecorder(config, model)
         super().__init__(
             clip=clip,
+            record=False,  # the recorder's has the samples, too
             model=model,
             args=training_arguments(config),
             train_dataset=train_dataset,
@@ -91,9 +90,6 @@ class PretrainTrainer(ClippingMixin, Trainer):
         self._stop = StopRequest(config.train.log_every)
         self._ended_step: int | None = None
         self._measured: MeasuredClip | None = None
-        if not isinstance(clip, TensorScalingClip):
-            self._measured = MeasuredClip(clip, self._is_summarized)
-            self._measured.bind(model)
 
     def create_scheduler(self, num_training_steps: int) -> Any:
         """Make the config's schedule, stepped once per optimizer step."""
@@ -113,12 +109,6 @@ class PretrainTrainer(ClippingMixin, Trainer):
         self.recorder.optimizer = self.optimizer
         return self.optimizer
 
-    def create_optimizer_and_scheduler(self, *args: Any, **kwargs: Any) -> Any:
-        """Make both; then the record measures the clip from outside."""
-        result = super().create_optimizer_and_scheduler(*args, **kwargs)
-        put_into_optimizer(self.optimizer, self.recorder.observed(self.clip))
-        return result
-
     def _get_train_sampler(self) -> DistributedBatchSampler:
         """Return a sampler in the dataset's order, which is random already."""
         return DistributedBatchSampler(
@@ -137,25 +127,22 @@ class PretrainTrainer(ClippingMixin, Trainer):
             facts = read_complete(Path(resume_from_checkpoint))
             first_step = facts["step"]
             self._earlier_seconds = facts["wall_seconds"]
-            self.recorder.watcher.set_state_dict(facts["alarms"])
         self.recorder.open(first_step)
         self._train_started = time.perf_counter()
         if not uses_amp(self.config.train):
             _fill_missing_gradients(self.model)
-        with self._stop, told_of_loss(self.recorder.flight.write_crash):
+        with self._stop, told_of_loss(self.recorder.leave):
             try:
                 return super().train(
                     resume_from_checkpoint=resume_from_checkpoint, **kwargs
                 )
             except BaseException as error:
-                self.recorder.flight.write_crash(error)
+                self.recorder.leave(error)
                 raise
 
     def _inner_training_loop(self, *args: Any, **kwargs: Any) -> Any:
         """Train; by now the optimizer has fleet's clip for GlobalGC's."""
-        if self._measured is not None:
-            self._measured.clip = innermost(self.optimizer)._grad_clip
-            put_into_optimizer(self.optimizer, self._measured)
+        self._measured = self.recorder.watch(self._is_summarized)
         return super()._inner_training_loop(*args, **kwargs)
 
     def _is_summarized(self) -> bool:
@@ -237,8 +224,6 @@ class PretrainTrainer(ClippingMixin, Trainer):
         if self.stopped_by:
             self.control.should_save = True
             self.control.should_training_stop = True
-            name = signal.Signals(self.stopped_by).name
-            self.recorder.flight.write("signal", name)
         is_logged = self.state.global_step % self.args.logging_steps == 0
         if not is_logged and (last or self.control.should_save):
             self._adagc_summary()
@@ -260,10 +245,9 @@ class PretrainTrainer(ClippingMixin, Trainer):
         super().log(logs, **kwargs)
 
     def _adagc_summary(self) -> dict[str, Any]:
-        if self._measured is not None:
+        summary = super()._adagc_summary()
+        if self._measured is not None and not summary:
             summary = self._measured.summary(tensors=True)
-        else:
-            summary = super()._adagc_summary()
         return self.recorder.add_summary(summary)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
@@ -328,11 +312,7 @@ class PretrainTrainer(ClippingMixin, Trainer):
             dist.barrier()
         if not is_first_process():
             return
-        facts = {
-            "step": step,
-            "wall_seconds": self._wall_seconds(),
-            "alarms": self.recorder.watcher.state_dict(),
-        }
+        facts = {"step": step, "wall_seconds": self._wall_seconds()}
         complete_checkpoint(checkpoint, facts, record)
         rotate_checkpoints(directory, step, self.config.train.keep_checkpoints)
 

@@ -92,14 +92,14 @@
       ticks: { stroke: color("--line"), width: 1 },
       values: (_, ticks) => ticks.map((t) => (t == null ? "" : number(t))),
     };
-    const size = () => ({ width: node.clientWidth, height: 280 });
+    const size = () => ({ width: node.clientWidth, height: 300 });
     const plot = new uPlot(
       {
         ...size(),
         series,
         bands,
         scales: { x: { time: false }, y: { distr: chart.log ? 3 : 1 } },
-        axes: [axis, { ...axis, size: 64 }],
+        axes: [{ ...axis, label: "step" }, { ...axis, size: 64 }],
         cursor: {
           drag: { x: true, y: false },
           sync: { key: chart.group, setSeries: false },

@@ -1,0 +1,85 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Where a record is called: an optimizer's updates, and a process' end."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import signal
+import threading
+import weakref
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from paddle_adagc.integrations.optimizer import caller_group
+
+
+def observe(optimizer: Any, record: Any) -> Callable[[], None]:
+    """Show a record each update's gradients, before the clip.
+
+    The update is made only if the record's ``_see`` returns True.
+
+    Returns:
+        What ends it.
+    """
+    original = optimizer._apply_optimize
+
+    # A clip that is called within looks for a function of this name, and for
+    # these variables of it and of its caller: see guards.find_caller().
+    def _apply_optimize(
+        loss: Any,
+        startup_program: Any,
+        params_grads: Any,
+        param_group_idx: int = 0,
+    ) -> Any:
+        self, param_group = optimizer, caller_group()
+        given = loss, startup_program, params_grads, param_group_idx
+        begins = not isinstance(params_grads, dict) or (
+            param_group is optimizer._param_groups[0]
+        )
+        is_made = record._see(params_grads, begins)
+        result = original(*given) if is_made else []
+        del self, param_group
+        return result
+
+    _apply_optimize.record = record  # type: ignore[attr-defined]
+    optimizer.__dict__["_apply_optimize"] = _apply_optimize
+
+    def end() -> None:
+        if optimizer.__dict__.get("_apply_optimize") is _apply_optimize:
+            del optimizer.__dict__["_apply_optimize"]
+
+    return end
+
+
+def at_exit(leave: Callable[[], None]) -> Callable[[], None]:
+    """Call ``leave`` at the interpreter's end and at SIGTERM."""
+    method = weakref.WeakMethod(leave)
+
+    def call() -> None:
+        if (function := method()) is not None:
+            with contextlib.suppress(Exception):
+                function()
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        call()
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    atexit.register(call)
+    in_main = threading.current_thread() is threading.main_thread()
+    is_default = in_main and (
+        signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    )
+    if is_default:
+        signal.signal(signal.SIGTERM, handle)
+
+    def end() -> None:
+        atexit.unregister(call)
+        if is_default and signal.getsignal(signal.SIGTERM) is handle:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    return end

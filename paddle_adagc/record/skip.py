@@ -1,0 +1,109 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Which steps are left out, before the optimizer makes them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import paddle
+import paddle.distributed as dist
+
+from paddle_adagc import rule
+from paddle_adagc.clips.base import TensorScalingClip
+from paddle_adagc.clips.last_step import LastStep
+from paddle_adagc.guards import unchecked
+from paddle_adagc.stability.alarms import Monitor, Watch
+
+_UPDATE = "_create_optimization_pass"
+
+
+class SkipRule:
+    """Judge each step's global norm and loss by the 128 before it.
+
+    They are a median and deviations from it (:class:`.Watch`), with skipped
+    steps among them. So a second bad batch is skipped like the first, and a
+    norm that stays high is the usual one after at most 128 steps.
+
+    Args:
+        sigma: Deviations above which a step is skipped, > 0.
+        past: Earlier steps and their ``loss`` and ``global_grad_norm``.
+    """
+
+    def __init__(
+        self, sigma: float, past: Iterable[tuple[int, Mapping[str, float]]] = ()
+    ) -> None:
+        watch = Watch(sigma=sigma)
+        self._monitor = Monitor({"loss": watch, "global_grad_norm": watch})
+        self._monitor.update(past)
+
+    def skips(self, step: int, norm: float, loss: float | None) -> bool:
+        """Take a step; return whether it is skipped, the same on all ranks.
+
+        Args:
+            step: Its index.
+            norm: Global gradient norm, over all ranks.
+            loss: Of this rank; None: it knows none.
+        """
+        values = {"global_grad_norm": norm}
+        is_parallel = dist.is_initialized() and dist.get_world_size() > 1
+        if is_parallel:
+            known = [loss or 0.0, float(loss is not None)]
+            sums = paddle.to_tensor(known, "float64")
+            dist.all_reduce(sums)
+            total, count = sums.tolist()
+            loss = total / count if count else None
+        if loss is not None:
+            values["loss"] = loss
+        self._monitor.update([(step, values)])
+        skips = any(alarm.end == step for alarm in self._monitor.alarms)
+        if is_parallel:
+            flag = paddle.to_tensor([int(skips)])
+            dist.all_reduce(flag, dist.ReduceOp.MAX)
+            skips = bool(flag)
+        return skips
+
+
+def gradients_of(optimizer: Any) -> list[tuple[Any, Any]]:
+    """Return an optimizer's parameters with gradients, of all its groups."""
+    pairs = []
+    for group in optimizer._param_groups:
+        for parameter in group["params"]:
+            gradient = getattr(parameter, "main_grad", None)
+            gradient = parameter.grad if gradient is None else gradient
+            if not parameter.stop_gradient and gradient is not None:
+                pairs.append((parameter, gradient))
+    return pairs
+
+
+@unchecked
+def measure(
+    clip: TensorScalingClip, optimizer: Any, pairs: Any
+) -> tuple[float, LastStep]:
+    """Let a clip see gradients without a step; waits for the device.
+
+    Returns:
+        The global norm over all ranks, Inf with any Inf or NaN; and the clip's
+        numbers.
+    """
+    was_shadow, was_watched = clip.is_shadow, _UPDATE in optimizer.__dict__
+    clip.is_shadow, calls, clip._calls = True, clip._calls, []
+    try:
+        clip(pairs)
+        snapshot = clip.snapshot()
+    finally:
+        clip.is_shadow = was_shadow
+        if not was_watched:  # it would wait for this call's update
+            optimizer.__dict__.pop(_UPDATE, None)
+    if not snapshot.calls:  # no gradient here
+        clip._calls = calls
+        return 0.0, snapshot
+    clip._take_back()
+    reducer, norm = clip._find_reducer(), snapshot.calls[-1].norm
+    counted = reducer.counted(norm)
+    lost = (~paddle.isfinite(counted)).astype("float64").sum(keepdim=True)
+    sums = paddle.concat([rule.global_squared_norm(counted), lost])
+    squared, num_lost = reducer.global_sum(sums).tolist()
+    return math.inf if num_lost else math.sqrt(squared), snapshot

@@ -1,0 +1,139 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Alarms of a record, from series of numbers."""
+
+import math
+
+import numpy as np
+import pytest
+
+from paddle_adagc.record import read_record
+from paddle_adagc.record.blocks import QUANTITIES
+from paddle_adagc.record.ring import Steps
+from paddle_adagc.record.session import Session
+from paddle_adagc.report.command import make_page
+
+KEYS = [f"layers.{i}.{part}.weight" for i in range(4) for part in ("a", "b")]
+NUM_STEPS, RING = 1920, 64
+
+
+def series(num_steps=NUM_STEPS, seed=0):
+    """Norm and h of each tensor, gamma, and loss, of a calm run."""
+    rng = np.random.default_rng(seed)
+    shape = (num_steps, len(KEYS))
+    scale = np.exp(rng.normal(0, 1, len(KEYS)))
+    norm = (scale * np.exp(rng.normal(0, 0.1, shape))).astype("float32")
+    h = np.full(shape, 0.9, "float32")
+    return norm, h, 2 + rng.normal(0, 0.02, num_steps)
+
+
+def record(folder, norm, h, loss, start=0, small=(0, 0), rows=None):
+    """Write a record ring by ring; its lines and itself."""
+    session, lines = Session(folder, start, {}, 10**8), []
+    for first in range(start, len(loss), RING):
+        part = slice(first, first + RING)
+        mine = [
+            {"step": step, "loss": float(loss[step]), **(rows or {})}
+            for step in range(*part.indices(len(loss)))
+        ]
+        tensors = {"norm": norm[part], "gamma": norm[part] / 2, "h": h[part]}
+        assert {*tensors} == {*QUANTITIES}
+        steps = Steps(mine, KEYS, tensors, small)
+        lines += session.write(steps, None)
+    session.close()
+    return lines, read_record(folder)
+
+
+def found(run):
+    return [(alarm["series"], alarm["start"]) for alarm in run.alarms]
+
+
+def test_a_calm_run(tmp_path):
+    lines, run = record(tmp_path, *series())
+    assert lines == found(run) == []
+
+
+def test_permanent_clipping_from_the_start(tmp_path):
+    norm, h, loss = series()
+    h *= 0.2
+    (line,), run = record(tmp_path, norm, h, loss)
+    (alarm,) = run.alarms
+    assert found(run) == [("h_median", 0)]
+    assert (alarm["end"], alarm["kind"]) == (NUM_STEPS - 1, "none")
+    assert line.endswith("too low for calm steps")
+    page = make_page(tmp_path)
+    assert page["verdict"]["kind"] == "calm"
+    assert page["notes"] == [line]
+
+
+def test_clipping_that_masks_an_instability(tmp_path):
+    """As on the page about the creep: the norm rises, h falls, loss calm."""
+    norm, h, loss = series()
+    rise = np.exp(np.clip((np.arange(NUM_STEPS) - 1000) / 300, 0, 1) * 3)
+    norm, h = norm * rise[:, None], h / rise[:, None]
+    lines, run = record(tmp_path, norm.astype("f4"), h.astype("f4"), loss)
+    assert "(masked" in "".join(lines)
+    states = {a["series"]: a for a in run.alarms if a["series"] != "stuck"}
+    assert states["masked"]["worst"] == pytest.approx(np.e**3, rel=0.3)
+    assert states["h_median"]["kind"] == "masked"
+    assert sum("masks it" in line for line in lines) == 1
+    # A session that goes on reports neither again.
+    more = 256
+    norm = np.concatenate([norm, norm[-more:]])
+    h, loss = np.concatenate([h, h[-more:]]), np.append(loss, loss[-more:])
+    lines, run = record(tmp_path, norm, h, loss, start=NUM_STEPS)
+    assert lines == []
+    assert len([a for a in run.alarms if a["series"] == "masked"]) == 1
+    assert len(run.step) == NUM_STEPS + more
+
+
+def test_stuck_tensors_and_the_warm_up(tmp_path):
+    norm, h, loss = series(320)
+    h[40:, 2:4] = 0.005
+    _, run = record(tmp_path / "a", norm, h, loss)
+    assert [(*x, 2) for x in [("stuck", 239)]] == [
+        (a["series"], a["start"], a["worst"]) for a in run.alarms
+    ]
+    _, run = record(tmp_path / "b", norm, h * 0.2, loss, rows={"warm_up": True})
+    assert "h_median" not in dict(found(run))
+
+
+def test_a_loss_that_hides_lost_gradients(tmp_path):
+    norm, h, loss = series(320)
+    norm[200, 5] = np.inf
+    (line,), run = record(tmp_path, norm, h, loss)
+    assert found(run) == [("nonfinite", 200)]
+    assert line.startswith("step 200: 1 tensors with Inf or NaN, although the ")
+    assert line.endswith("layers.2.b.weight (Inf or NaN)")
+    assert "loss is finite" in make_page(tmp_path)["verdict"]["text"]
+
+
+def test_a_nan_loss_is_an_alarm_and_an_unknown_one_is_none(tmp_path):
+    norm, h, loss = series(320)
+    loss[100] = math.nan
+    lines, run = record(tmp_path / "a", norm, h, loss)
+    assert found(run) == [("loss", 100)]
+    assert lines == ["step 100: loss nan (usual 1.999)"]
+    session = Session(tmp_path / "b", 0, {}, 10**8)
+    tensors = dict.fromkeys(QUANTITIES, norm[:64])
+    rows = [{"step": step} for step in range(64)]
+    assert session.write(Steps(rows, KEYS, tensors), None) == []
+    session.close()
+
+
+def test_a_second_moment_below_epsilon(tmp_path):
+    lines, run = record(tmp_path, *series(320), small=(60, 100))
+    assert found(run)[0] == ("small_second_moment", 63)
+    assert "60% of the elements have sqrt(v) below 10 epsilon" in lines[0]
+    page = make_page(tmp_path)
+    assert page["settings"]["small_second_moment"] == 0.6
+
+
+def test_who_is_named_with_the_layer(tmp_path):
+    """By norm over its own usual norm; the smallest h is another's."""
+    norm, h, loss = series(320)
+    norm[250, 2:4] *= [3, 4]
+    h[:, 6] = 0.02
+    (line,), _ = record(tmp_path, norm, h, loss)
+    assert line.startswith("step 250: a tensor at ")
+    assert "; layers.1: layers.1.b.weight (" in line

@@ -1,0 +1,177 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Steps that are left out, and runs that are to end."""
+
+import math
+
+import numpy as np
+import paddle
+import paddle.distributed as dist
+import pytest
+from core.parallel.ranks import run_on_ranks
+from core.record.test_record import CLIPS
+from core.record.training import make_training, train
+
+from paddle_adagc import ClipGradByAdaGC, Record, make_clip
+from paddle_adagc.record import read_record
+from paddle_adagc.record.skip import SkipRule
+
+BAD = (100, 101)
+GOOD = [step for step in range(150) if step not in BAD]
+
+
+def ruin(step, loss):
+    return loss * (50 if step in BAD else 1)
+
+
+@pytest.mark.parametrize("name", ["global norm", "none", "ours"])
+def test_a_skipped_step_was_never_made(name, tmp_path):
+    plain = train(*make_training(CLIPS[name]()), GOOD)
+    model, optimizer = make_training(CLIPS[name]())
+    record = Record(tmp_path, optimizer, model, skip_above=10)
+    weights = train(model, optimizer, range(150), record=record, change=ruin)
+    for mine, theirs in zip(weights, plain, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    clip = record.shadow or optimizer._grad_clip
+    assert clip.num_steps == len(GOOD)
+    assert record.num_skipped == 2
+    record.close()
+    run = read_record(tmp_path)
+    skipped = run.column("skipped") == 1
+    assert run.step[skipped].tolist() == [*BAD]
+    assert (run.column("global_grad_norm")[skipped] > 5).all()
+    assert (run.column("clipped_grad_norm")[skipped] == 0).all()
+    assert (run.tensors("norm")[skipped] > 0).all()
+    assert {a["start"] for a in run.alarms} == {BAD[0]}
+
+
+def test_parameter_groups_are_judged_together(tmp_path):
+    def grouped():
+        model, _ = make_training(None)
+        halves = [*model.parameters()][:4], [*model.parameters()][4:]
+        groups = [{"params": half} for half in halves]
+        return model, paddle.optimizer.AdamW(1e-3, parameters=groups)
+
+    plain = train(*grouped(), GOOD)
+    model, optimizer = grouped()
+    record = Record(tmp_path, optimizer, model, skip_above=10)
+    mine = train(model, optimizer, range(150), record=record, change=ruin)
+    record.close()
+    for a, b in zip(mine, plain, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert record.num_skipped == 2
+
+
+def test_a_resumed_run_knows_what_is_usual(tmp_path):
+    model, optimizer = make_training(None)
+    first = Record(tmp_path, optimizer, model, skip_above=10)
+    train(model, optimizer, range(80), record=first)
+    first.close()
+    second = Record(tmp_path, optimizer, model, skip_above=10)
+    train(model, optimizer, range(80, 110), record=second, change=ruin)
+    assert second.num_skipped == 2
+    second.close()
+
+
+NOISE = 1 + np.random.default_rng(0).normal(0, 0.05, 400)
+
+
+@pytest.mark.parametrize(
+    ("change", "loss", "skipped"),
+    [
+        ({}, None, []),
+        ({63: 9.0, 64: 9.0}, None, [64]),  # the first 64 are not judged
+        ({200: 9.0, 201: math.inf, 202: math.nan}, None, [200, 201, 202]),
+        ({200: 0.1}, None, []),
+        ({}, {300: 9.0, 301: math.nan}, [300, 301]),
+        # A new level is the usual one after half of the window.
+        (dict.fromkeys(range(200, 400), 3.0), None, [*range(200, 260)]),
+    ],
+)
+def test_which_steps_are_skipped(change, loss, skipped):
+    rule = SkipRule(8.0)
+    losses = {step: 2 * x for step, x in enumerate(NOISE)} | (loss or {})
+    norms = dict(enumerate(NOISE)) | change
+    found = [
+        step
+        for step in range(400)
+        if rule.skips(step, norms[step], losses[step] if loss else None)
+    ]
+    assert found == skipped
+
+
+def test_what_cannot_be_skipped_or_stopped(tmp_path):
+    model, optimizer = make_training(paddle.nn.ClipGradByGlobalNorm(1.0))
+    for options, message in (
+        ({"skip_above": 0}, "skip_above must be positive"),
+        ({"skip_above": 6, "shadow": False}, "nothing measures them beside"),
+        ({"stop_on": "inf"}, "stop_on must be one of nan"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Record(tmp_path, optimizer, model, **options)
+    optimizer = paddle.optimizer.LBFGS(parameters=model.parameters())
+    with pytest.raises(ValueError, match="LBFGS has several updates"):
+        Record(tmp_path, optimizer, model, skip_above=6)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_run_that_is_to_end(tmp_path):
+    def lose(step, loss):
+        return loss * (math.nan if step == 20 else 1)
+
+    lines = []
+    model, optimizer = make_training(make_clip("adagc", t_start=5))
+    record = Record(
+        tmp_path,
+        optimizer,
+        model,
+        num_steps=8,
+        stop_on="nan",
+        on_alarm=lines.append,
+    )
+    for step in range(40):
+        train(model, optimizer, [step], record=record, change=lose)
+        if record.should_stop:
+            break
+    assert (step, record.should_stop) == (23, "the loss of step 20 is nan")
+    assert all(np.isfinite(p.numpy()).all() for p in model.parameters())
+    assert record.worst()["alarms"] == len(lines) == 1
+    assert lines[0].startswith("step 20: loss nan")
+    record.close()
+
+
+def skip_on_rank(folder):
+    """Weights of data-parallel ranks; the batch of one is ruined."""
+    dist.fleet.init(is_collective=True)
+    paddle.seed(1)
+    model = paddle.nn.Linear(16, 16)
+    wrapped = paddle.DataParallel(model)
+    optimizer = paddle.optimizer.AdamW(
+        1e-2, parameters=model.parameters(), grad_clip=ClipGradByAdaGC()
+    )
+    record = Record(folder, optimizer, wrapped, skip_above=10)
+    rng, weights = np.random.default_rng(dist.get_rank()), []
+    for step in range(90):
+        x = paddle.to_tensor(rng.normal(size=(64, 16)).astype("float32"))
+        loss = (wrapped(x) - x.flip(1)).square().mean()
+        if step == 80 and dist.get_rank() == 1:
+            loss = loss * 100
+        loss.backward()
+        record.add_loss(loss)
+        optimizer.step()
+        optimizer.clear_grad()
+        record.step()
+        weights.append(model.weight.numpy())
+    record.close()
+    return record.num_skipped, weights
+
+
+@pytest.mark.slow
+def test_ranks_skip_the_same_step(tmp_path):
+    ranks = run_on_ranks(skip_on_rank, 2, folder=tmp_path)
+    for num_skipped, weights in ranks:
+        assert num_skipped == 1
+        np.testing.assert_array_equal(weights[79], weights[80])
+        assert (weights[80] != weights[81]).any()
+        np.testing.assert_array_equal(weights[-1], ranks[0][1][-1])
+    assert np.flatnonzero(read_record(tmp_path).column("skipped") == 1) == [80]

@@ -1,0 +1,171 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The library's record in the laboratory's runs, and their alarms."""
+
+import math
+import re
+from unittest import mock
+
+import numpy as np
+import pytest
+from adagc_lab.record.files import RECORD
+from adagc_lab.train.console import summarise_run
+from adagc_lab.train.recorder import StepRecorder
+from core.parallel.ranks import run_on_ranks
+from lab.train.runs import (
+    SCALED_HEAD,
+    losses_at,
+    make_values,
+    nan_at,
+    pretrain,
+    run,
+    run_whole_and_cut,
+)
+from pages import load_tool
+
+from paddle_adagc.record import read_record, recorder
+
+main = load_tool("inspect_run").main
+
+
+def recorded(directory):
+    return read_record(directory / RECORD)
+
+
+def alarms_of(record):
+    return [(a["series"], a["start"], a["end"]) for a in record.run["alarms"]]
+
+
+@pytest.mark.parametrize("clip", ["adagc", "global_norm"])
+def test_it_has_what_the_run_has(clip, tmp_path):
+    """Measured outside of the clip, and by it or by its shadow."""
+    options = {"clip": {"name": clip}}
+    if clip == "adagc":
+        options = {"clip": {"name": clip, "t_start": 5}, "faults": nan_at(5)}
+    _, record = run(make_values(tmp_path, **options))
+    found = recorded(tmp_path)
+    assert found.step.tolist() == [*range(12)]
+    assert found.keys == record.tensor_names
+    np.testing.assert_allclose(found.column("loss"), record.loss, rtol=1e-5)
+    samples = [row["samples"] for row in found.rows]
+    assert samples == [[4 * i, 4 * i + 4] for i in range(12)]
+    norm = record.tensors["norm"]
+    expected = np.where(np.isnan(norm), np.inf, norm)
+    np.testing.assert_allclose(found.tensors("norm"), expected, rtol=1e-6)
+    if clip == "adagc":
+        gamma = record.tensors["gamma"]
+        np.testing.assert_allclose(found.tensors("gamma"), gamma, rtol=1e-6)
+        known = np.isfinite(norm)
+        np.testing.assert_allclose(
+            found.tensors("h")[known], record.h[known], rtol=1e-5
+        )
+        assert ("nonfinite", 5, 5) in alarms_of(record)
+    for name in ("global_grad_norm", "nonfinite"):
+        np.testing.assert_allclose(
+            found.column(name), record.metrics[name], rtol=1e-5
+        )
+
+
+def test_an_exception_leaves_the_steps_before(tmp_path):
+    def failing(loss):
+        raise RuntimeError("out of memory")
+
+    with losses_at(7, failing), pytest.raises(RuntimeError, match="of memory"):
+        run(make_values(tmp_path))
+    assert recorded(tmp_path).step.tolist() == [*range(7)]
+
+
+def test_it_is_copied_at_logs_alone(tmp_path):
+    ended, copied = [], set()
+    end_step, to_host = StepRecorder.end_step, recorder.to_host
+
+    def counted_step(self, **measures):
+        end_step(self, **measures)
+        ended.append(1)
+
+    def counted_copy(*args):
+        copied.add(len(ended))
+        return to_host(*args)
+
+    with (
+        mock.patch.object(StepRecorder, "end_step", counted_step),
+        mock.patch.object(recorder, "to_host", counted_copy),
+    ):
+        run(make_values(tmp_path, log_every=6, record={}))
+    assert copied == {6, 12}
+
+
+def run_on_rank(values):
+    with losses_at(6, lambda loss: loss * math.nan):
+        pretrain(values)
+
+
+@pytest.mark.slow
+def test_ranks_write_one_record(tmp_path):
+    values = make_values(tmp_path / "one", batch_size=4)
+    _, one = run(values)
+    values = make_values(tmp_path / "tp", batch_size=4)
+    values |= {"record": {}, "parallel": {"tp": 2}}
+    run_on_ranks(run_on_rank, 2, values=values)
+    found = recorded(tmp_path / "tp")
+    assert {*found.keys} == {*one.tensor_names}
+    order = [found.keys.index(name) for name in one.tensor_names]
+    np.testing.assert_allclose(
+        found.tensors("norm")[:6, order], one.tensors["norm"][:6], rtol=1e-3
+    )
+    loss = found.column("loss")
+    assert np.flatnonzero(np.isnan(loss)).tolist() == [6]
+    np.testing.assert_allclose(loss[:6], one.loss[:6], rtol=1e-5)
+    assert found.alarms[0]["series"] == "loss"
+
+
+def test_a_nan_loss_is_an_alarm_once_and_no_divergence(tmp_path, caplog):
+    with losses_at(3, lambda loss: loss * math.nan):
+        status, record = run(make_values(tmp_path))
+    assert (status, record.num_steps) == ("finished", 12)
+    assert np.flatnonzero(np.isnan(record.loss)).tolist() == [3]
+    assert ("loss", 3, 3) in alarms_of(record)
+    (logged,) = [r for r in caplog.messages if r.startswith("alarm: ")]
+    assert logged.startswith("alarm: step 3: loss nan")
+    text = "\n".join(summarise_run(tmp_path).lines)
+    assert "alarms: loss 1" in text
+
+
+def test_alarms_of_a_cut_run_are_those_of_a_whole_one(tmp_path):
+    values = make_values("", save_every=4, log_every=3)
+    values |= {"faults": nan_at(5), "record": {}}
+    run_whole_and_cut(values, tmp_path)
+    whole, cut = (recorded(tmp_path / name) for name in ("whole", "cut"))
+    assert whole.step.tolist() == cut.step.tolist()
+    for name in ("loss", "nonfinite"):
+        np.testing.assert_array_equal(whole.column(name), cut.column(name))
+    assert [(a["series"], a["start"]) for a in cut.alarms] == [("nonfinite", 5)]
+    assert [a["end"] for a in whole.alarms] == [5]
+
+
+def test_summaries_name_the_worst_of_all_steps(tmp_path, capsys):
+    """A fault at step 44 of a run that logs every tenth."""
+    values = make_values(
+        tmp_path,
+        faults=[
+            {**SCALED_HEAD, "steps": [44]},
+            {"kind": "random_tokens", "steps": [53]},
+        ],
+        max_steps=60,
+        log_every=10,
+        record={},
+    )
+    run(values)
+    found = recorded(tmp_path)
+    text = "\n".join(summarise_run(tmp_path).lines)
+    h = found.tensors("h")[44, found.keys.index("lm_head.weight")]
+    assert f"most clipped: lm_head h {h:.2g} at step 44;" in text
+    assert "; 1 steps with a corrupted batch are not judged" in text
+    # Without a step the command shows the one of the alarm, not the last.
+    capsys.readouterr()
+    assert main([str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"{tmp_path.name}: Step 44: ")
+    assert re.search(r"\nlm_head\.weight +44 ", shown)
+    assert "fault: gradient_scale lm_head.weight" in shown
+    assert "sample 176, token " in shown
