@@ -13,7 +13,7 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -197,8 +197,12 @@ class Record:
         BEFORE_BACKWARD.append(self._finish)
 
     def _finish(self) -> None:
+        """Finish a step, maybe within the next one's backward pass.
+
+        Nothing is gathered there: a pipeline's stages wait for each other.
+        """
         if self.has_update:
-            self.step()
+            self._end_step({})
 
     def step(
         self,
@@ -213,6 +217,11 @@ class Record:
         """
         if loss is not None:
             self.add_loss(loss)
+        self._end_step(numbers)
+        if len(self._steps) >= self._num_steps:
+            self.flush()
+
+    def _end_step(self, numbers: Mapping[str, Any]) -> None:
         now = time.perf_counter()
         rate = float(self._optimizer.get_lr())
         row = {"learning_rate": rate, "seconds": now - self._last_time}
@@ -227,8 +236,6 @@ class Record:
         self._steps.append(step)
         self._losses, self._last_time = [], now
         self._next_step += 1
-        if len(self._steps) >= self._num_steps:
-            self.flush()
 
     @property
     def has_update(self) -> bool:
@@ -355,6 +362,8 @@ class Record:
 
     def _follow(self, pairs: Any) -> None:
         """Show the shadow an update's gradients; its errors end it alone."""
+        if len(self._steps) >= self._num_steps:
+            self.flush()
         self._was_called = True
         if self._sees_losses:
             self._losses += take_losses()
@@ -377,9 +386,7 @@ class Record:
 
     def _leave(self) -> None:
         """Write this rank's steps, without the others, who may be gone."""
-        if self.has_update:
-            self._num_steps = len(self._steps) + 2  # without a copy
-            self.step()
+        self._finish()
         steps, self._steps = self._steps, []
         if steps:
             mine = to_host(steps, self._source)
