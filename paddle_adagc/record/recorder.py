@@ -9,7 +9,7 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -250,8 +250,12 @@ class Record:
         BEFORE_BACKWARD.append(self._finish)
 
     def _finish(self) -> None:
+        """Finish a step, maybe within the next one's backward pass.
+
+        Nothing is gathered there: a pipeline's stages wait for each other.
+        """
         if self.has_update:
-            self.step()
+            self._end_step({})
 
     def step(
         self,
@@ -266,6 +270,11 @@ class Record:
         """
         if loss is not None:
             self.add_loss(loss)
+        self._end_step(numbers)
+        if len(self._steps) >= self._num_steps:
+            self.flush()
+
+    def _end_step(self, numbers: Mapping[str, Any]) -> None:
         now = time.perf_counter()
         rate = float(self._optimizer.get_lr())
         row = {"learning_rate": rate, "step_seconds": now - self._last_time}
@@ -284,8 +293,6 @@ class Record:
         self._steps.append(step)
         self._losses, self._last_time = [], now
         self._next_step += 1
-        if len(self._steps) >= self._num_steps:
-            self.flush()
 
     @property
     def has_update(self) -> bool:
@@ -434,6 +441,8 @@ class Record:
 
         ``begins``: they are those of the optimizer's first group.
         """
+        if begins and len(self._steps) >= self._num_steps:
+            self.flush()
         if self._sees_losses:
             self._losses += take_losses()
         if self._skip_rule is not None and begins:

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recording changes nothing, waits for nothing, and survives kills."""
 
+import errno
 import json
 import random
 import subprocess
@@ -124,6 +125,24 @@ def test_one_process_writes(tmp_path):
         Record(tmp_path / "b", optimizer, model, shadow=make_clip("agc"))
     with pytest.raises(FileNotFoundError, match="holds no record"):
         read_record(tmp_path / "b")
+
+
+def test_a_full_disk_ends_the_record_alone(tmp_path, monkeypatch):
+    plain = train(*make_training(None), range(40))
+
+    def fail(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    model, optimizer = make_training(None)
+    record = Record(tmp_path, optimizer, model, num_steps=8)
+    train(model, optimizer, range(16), record=record)
+    monkeypatch.setattr(RecordWriter, "append_steps", fail)
+    with pytest.warns(UserWarning, match="ends before step 16: .* No space"):
+        weights = train(model, optimizer, range(16, 40), record=record)
+    record.close()
+    for mine, theirs in zip(weights, plain, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    assert read_record(tmp_path).step.tolist() == [*range(16)]
 
 
 @pytest.mark.parametrize("name", [files.STEPS, files.TENSORS])
