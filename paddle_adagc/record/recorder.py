@@ -489,9 +489,7 @@ class Record:
 
         It does not ask the other ranks, who may be gone: for an exception.
         """
-        if self.has_update:
-            self._num_steps = len(self._steps) + 2  # without a copy
-            self.step()
+        self._finish()
         steps, self._steps = self._steps, []
         if steps:
             mine = to_host(steps, self._source)  # of this rank alone
