@@ -272,7 +272,17 @@ def check_repeats(module: Any, framework: Torch, dtype: str) -> dict[str, Any]:
 
 
 def check_order(module: Any, framework: Torch) -> None:
-    """Both passes run after what their stream got before, the host goes on."""
+    """Both passes run after what their stream got before, the host goes on.
+
+    A host that waits does so in each of three tries; one that the machine
+    delays, by more than the copies take, does not.
+    """
+    waits = [_waits_in_order(module, framework) for _ in range(3)]
+    assert not all(waits), "the host waited for the device"
+
+
+def _waits_in_order(module: Any, framework: Torch) -> bool:
+    """Check the order; return whether the device was done before the host."""
     busy = framework.empty(gpu.BUSY_BYTES, "uint8")
     zeros = np.zeros(ORDER_VALUES)
     tensors = [framework.tensor(zeros, "float32") for _ in range(8)]
@@ -296,7 +306,7 @@ def check_order(module: Any, framework: Torch) -> None:
         found = np.stack([framework.wide(tensor) for tensor in scaled])
     assert np.all(sums == ORDER_VALUES), f"norms in no order: {sums}"
     assert np.all(found == 0.5), "scales in no order"
-    assert not has_waited, "the host waited for the device"
+    return has_waited
 
 
 def check_large(module: Any, framework: Torch) -> dict[str, Any]:

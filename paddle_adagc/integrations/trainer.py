@@ -399,6 +399,8 @@ class ClippingCallback(WatchingCallback):
         new_tensors: As for the mixin.
         record: As for the mixin.
         shadow: As for the mixin.
+        skip_above: See :class:`ClippingMixin`.
+        stop_on: See :class:`ClippingMixin`.
 
     Raises:
         TypeError, ValueError, FileNotFoundError: As for the mixin.

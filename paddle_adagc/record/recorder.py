@@ -96,7 +96,7 @@ class Record:
     Raises:
         FileExistsError: Another process is writing to the record.
         TypeError, ValueError: A wrong argument; with ``skip_above`` also an
-            optimizer that cannot be held back (LBFGS, whose step has several
+            optimizer that cannot be stopped (LBFGS, whose step has several
             updates), or no norms (``shadow=False`` beside another clip).
 
     Example:
@@ -181,7 +181,7 @@ class Record:
         if isinstance(self._optimizer, paddle.optimizer.LBFGS):
             raise ValueError(
                 "skip_above: a step of LBFGS has several updates and cannot be "
-                "held back: use another optimizer"
+                "stopped: use another optimizer"
             )
         if self._source is None:
             raise ValueError(
@@ -349,7 +349,11 @@ class Record:
         return lines
 
     def weights_are_finite(self) -> bool:
-        """Whether they are on all ranks, which all call this; it waits."""
+        """Look at all weights; this waits for the device.
+
+        Returns:
+            Whether they are finite on all ranks. All ranks call this.
+        """
         weights = parameters_of(self._optimizer)
         flags = [paddle.isfinite(weight).all() for weight in weights]
         answers = [not flags or bool(paddle.stack(flags).all())]

@@ -103,7 +103,7 @@ def measure(
     clip._take_back()
     reducer, norm = clip._find_reducer(), snapshot.calls[-1].norm
     counted = reducer.counted(norm)
-    lost = (~paddle.isfinite(counted)).astype("float64").sum(keepdim=True)
-    sums = paddle.concat([rule.global_squared_norm(counted), lost])
-    squared, num_lost = reducer.global_sum(sums).tolist()
-    return math.inf if num_lost else math.sqrt(squared), snapshot
+    nonfinite = (~paddle.isfinite(counted)).astype("float64").sum(keepdim=True)
+    sums = paddle.concat([rule.global_squared_norm(counted), nonfinite])
+    squared, num_nonfinite = reducer.global_sum(sums).tolist()
+    return math.inf if num_nonfinite else math.sqrt(squared), snapshot

@@ -99,7 +99,8 @@ class Trainer:
 
     def _tell(self, event):
         for callback in self.callback_handler.callbacks:
-            getattr(callback, event, lambda trainer: None)(self)
+            if hasattr(callback, event):
+                getattr(callback, event)(self.args, self.state, None)
 
 
 def get_last_checkpoint(folder):
