@@ -162,6 +162,8 @@ class Record:
         all ranks, as of the last copy of the steps. Empty: it should not."""
         self.num_skipped = 0
         """Steps that this process has left out."""
+        self.error: OSError | None = None
+        """On rank 0, why the record ended early: a full disk, say."""
         self._steps: list[Step] = []
         self._losses: list[Any] = []
         self._skipped: LastStep | None = None  # of a step that is left out
@@ -342,7 +344,7 @@ class Record:
                 stacklevel=2,
             )
             self._session.close()
-            self._session = None
+            self._session, self.error = None, error
             return []
         for line in lines:
             self._on_alarm(line)

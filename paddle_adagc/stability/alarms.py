@@ -252,8 +252,8 @@ class Monitor:
             values["stuck"] = len(new)
         if (total := values.get("nonfinite_total")) is not None:
             before, self._nonfinite_total = self._nonfinite_total, total
-            new = total - before if before is not None else 0
-            values["nonfinite"] = max(new, values.get("nonfinite", 0))
+            more = total - before if before is not None else 0
+            values["nonfinite"] = max(more, values.get("nonfinite", 0))
         if values.get("warm_up"):
             values.pop("h_median", None)
         elif (

@@ -91,6 +91,9 @@ def record_communication(config: RunConfig) -> list[list[Collective]]:
     trainer = build_trainer(config, task, clip)
     trainer.add_callback(watch)
     trainer.train()
+    record = trainer.recorder.record
+    assert record is not None
+    record.close()  # the next run may have the same folder
     return watch.clip.steps
 
 

@@ -8,6 +8,7 @@ import dataclasses
 import logging
 import math
 import shutil
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -209,7 +210,11 @@ class StepRecorder:
         ):
             self.has_diverged |= not self.weights_are_finite()
         if self.record is not None:
-            self.record.flush()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of what is raised here
+                self.record.flush()
+            if self.record.error is not None:
+                raise self.record.error
         if self._writer is not None:
             for row, tensors in self._pending:
                 self._writer.append(row, tensors)
