@@ -154,6 +154,12 @@ def wait_until(condition, seconds):
         time.sleep(0.05)
 
 
+def default_signals():
+    """A shell's background job, which may run these tests, ignores some."""
+    for name in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+        signal.signal(name, signal.SIG_DFL)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
@@ -176,6 +182,7 @@ def test_a_signal_to_adagc_run_alone_ends_all(folder, name, way):
             stdout=output,
             stderr=output,
             env={**os.environ, "TMPDIR": str(temporary)},
+            preexec_fn=default_signals,
         )
     printed = lambda: (folder / "printed").read_text()  # noqa: E731
     wait_until(lambda: "is in force" in printed(), 100)
