@@ -127,11 +127,11 @@ class PretrainTrainer(ClippingMixin, Trainer):
             facts = read_complete(Path(resume_from_checkpoint))
             first_step = facts["step"]
             self._earlier_seconds = facts["wall_seconds"]
-        self.recorder.open(first_step)
-        self._train_started = time.perf_counter()
-        if not uses_amp(self.config.train):
-            _fill_missing_gradients(self.model)
         with self._stop, told_of_loss(self.recorder.leave):
+            self.recorder.open(first_step)
+            self._train_started = time.perf_counter()
+            if not uses_amp(self.config.train):
+                _fill_missing_gradients(self.model)
             try:
                 return super().train(
                     resume_from_checkpoint=resume_from_checkpoint, **kwargs
