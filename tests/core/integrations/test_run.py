@@ -190,8 +190,8 @@ def test_a_signal_to_adagc_run_alone_ends_all(folder, name, way):
     assert len(pids) >= 2
     before = {*temporary.rglob("*")}
     process.send_signal(getattr(signal, name))
-    process.wait(20)
-    wait_until(lambda: not any(map(is_alive, pids)), 5)
+    process.wait(300)
+    wait_until(lambda: not any(map(is_alive, pids)), 100)
     assert [*folder.glob("out/checkpoint-*/trainer_state.json")]
     assert [*folder.glob("out/checkpoint-*/adagc_state.safetensors")]
     assert {*temporary.rglob("*")} <= before
