@@ -27,6 +27,7 @@ from paddle_adagc.integrations.run.isolation import check_words
 from paddle_adagc.integrations.run.process import DEFAULT, VARIABLE
 from paddle_adagc.integrations.run.reports import Listener
 from paddle_adagc.integrations.run.settings import (
+    OF_RECORDS,
     Settings,
     all_words,
     combined,
@@ -59,6 +60,9 @@ adagc-report DIR. Options:
   --missing-state raise    refuse a checkpoint without a clip's state (default)
   --missing-state start    start there with the warm-up: switch a running job
   --new-tensors start      take a state of other tensors than the model's
+  --skip-above K           leave out a step whose global norm or loss is K
+                           deviations above the median of the last 128
+  --stop-on nan            save and end once a loss is not finite
   --settings FILE          a YAML or JSON file with a section "clip"
   --no-strict-run          warn, and train on, where the clip is not in force
   --check                  say what it would do, and stop
@@ -223,12 +227,15 @@ def _find_settings(plan: Plan) -> None:
     for found in files.values():
         distinct += [found] * (found not in distinct)
     from paddle_adagc import make_clip
+    from paddle_adagc.integrations.recording import TrainerRecord
     from paddle_adagc.integrations.trainer import check_arguments
 
     for found in distinct or [{}]:
         settings = combined(found, options)
         clip = make_clip(**settings["clip"])
         check_arguments(clip, settings.get("missing_state", "raise"))
+        of_record = {k: settings[k] for k in OF_RECORDS if k in settings}
+        TrainerRecord(plan.record, **of_record)  # refuses wrong ones
         notes.append(f"will clip with {str(clip).removesuffix(', 0 steps')}")
     if len(distinct) > 1:
         notes.append("each process takes those of the file that it reads")

@@ -11,7 +11,7 @@ from typing import Any
 
 from paddle_adagc import make_clip
 from paddle_adagc.integrations.recording import TrainerRecord, Where
-from paddle_adagc.integrations.run.settings import Settings
+from paddle_adagc.integrations.run.settings import OF_RECORDS, Settings
 from paddle_adagc.integrations.trainer import ClippingMixin, WatchingCallback
 
 
@@ -62,16 +62,18 @@ def change_trainer(
             self.add_callback(WatchingCallback(where()))
             return
         rest = {k: v for k, v in given.items() if k != "clip"}
+        chosen = {k: rest.pop(k) for k in OF_RECORDS if k in rest}
         clip: Any = make_clip(**given["clip"])
         if given["clip"]["name"] == "global_norm":  # the Trainer's own
             original(self, *args, **kwargs)
             self.args.max_grad_norm = clip.clip_norm
-            self.add_callback(WatchingCallback(where()))
+            self.add_callback(WatchingCallback(where(), **chosen))
         else:
             if cls not in ours:
                 self.__class__ = with_clip(cls)
             original(self, *args, **kwargs)
-            self._adagc_attach(clip, TrainerRecord(where()), **rest)
+            record = TrainerRecord(where(), **chosen)
+            self._adagc_attach(clip, record, **rest)
         made(self)
 
     trainer.__init__ = init

@@ -23,7 +23,10 @@ from typing import Any
 Settings = dict[str, Any]
 """``clip`` and :data:`OF_TRAINERS`: those that there are."""
 
-OF_TRAINERS = ("missing_state", "new_tensors", "units")
+OF_RECORDS = ("skip_above", "stop_on")
+"""Keys of the section ``clip`` that a Trainer's record takes."""
+
+OF_TRAINERS = ("missing_state", "new_tensors", "units", *OF_RECORDS)
 """Keys of the section ``clip`` that a Trainer's mixin takes."""
 
 SUFFIXES = (".json", ".yaml", ".yml")
@@ -100,7 +103,7 @@ def combined(found: Settings, options: Mapping[str, Any]) -> Settings:
     """Return settings with the command's options over those of a file."""
     settings: Settings = {"clip": {"name": "adagc"}, **found}
     rest = dict(options)
-    for choice in ("missing_state", "new_tensors"):
+    for choice in ("missing_state", "new_tensors", *OF_RECORDS):
         if choice in rest:
             settings[choice] = rest.pop(choice)
     name = rest.pop("clip", settings["clip"]["name"])

@@ -221,6 +221,9 @@ def test_signals_are_this_process_own_again():
         (["--check=no", "ls"], "--check takes no value, got 'no'"),
         (["--missing-state", "x", "ls"], "one of raise, start; got 'x'"),
         (["--settings", "none.yaml", "ls"], "No such file"),
+        (["--skip-above", "-1", "ls"], "skip_above must be positive"),
+        (["--stop-on", "inf", "ls"], "stop_on must be one of nan"),
+        (["--no-record", "--skip-above=8", "ls"], "need the record"),
         (["."], "Permission denied: '.'"),
     ],
 )

@@ -143,6 +143,18 @@ def test_an_unchanged_command(name, tmp_path):
         assert page["actions"][0]["text"].endswith("checkpoint-200")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("clip", ["adagc", "global_norm"])
+def test_adagc_run_leaves_steps_out(clip, tmp_path):
+    pytest.importorskip("paddlenlp")
+    (tmp_path / "train.py").write_text(HEAD + SCRIPTS["paddlenlp"] + SAVE)
+    options = ("--clip", clip, "--skip-above", "50", "--stop-on", "nan")
+    run_script(tmp_path, *WATCH[:2], *options)
+    found = read_record(tmp_path / "out/record")
+    assert found.step.tolist() == [*range(NUM_STEPS)]
+    assert found.step[found.column("skipped") == 1].tolist() == [*BAD]
+
+
 RESUMED = """
 from pathlib import Path
 done = [p.parent for p in Path("out").glob("checkpoint-*/scheduler.pdparams")]
