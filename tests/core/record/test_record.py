@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import backends
 import numpy as np
 import paddle
 import pytest
@@ -79,21 +80,30 @@ def test_norm_after_the_clip(name, tmp_path):
     assert found == pytest.approx(after, rel=1e-4)
 
 
-def test_no_step_waits_between_two_copies(tmp_path, monkeypatch):
-    for i, name in enumerate(("global norm", "ours")):
-        model, optimizer = make_training(CLIPS[name]())
-        record = Record(tmp_path / str(i), optimizer, model, num_steps=1000)
-        train(model, optimizer, range(3), record=record)
-        loss = paddle.ones([])
-        loss.stop_gradient = False
-        for parameter in model.parameters():
-            parameter.grad = paddle.ones_like(parameter)
-        with no_waiting_for_the_device(monkeypatch):
-            for _ in range(3):
-                optimizer.step()
-                record.step(loss)
-        record.close()
-        assert len(read_record(tmp_path / str(i)).step) == 6
+@pytest.mark.parametrize("clip_name", ["global norm", "ours"])
+@pytest.mark.parametrize("backend", ["operators", "cuda"])
+def test_no_step_waits_between_two_copies(
+    backend, clip_name, tmp_path, monkeypatch
+):
+    backends.use(backend, monkeypatch)
+    model, optimizer = make_training(CLIPS[clip_name]())
+    record = Record(tmp_path, optimizer, model, num_steps=64)
+    train(model, optimizer, range(3), record=record)
+    loss = paddle.ones([])
+    loss.stop_gradient = False
+    for parameter in model.parameters():
+        parameter.grad = paddle.ones_like(parameter)
+    with no_waiting_for_the_device(monkeypatch):
+        for _ in range(60):
+            optimizer.step()
+            record.step(loss)
+        optimizer.step()
+        with pytest.raises(AssertionError, match="was read back"):
+            record.step(loss)  # the copy of 64 steps
+    if backend == "cuda":
+        launches = backends.emulated_cuda().emulated_calls(b"cuLaunchKernel")
+        assert launches >= 64
+    record.close()
 
 
 def test_a_resumed_run_goes_on_in_its_record(tmp_path):
