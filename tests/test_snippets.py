@@ -13,7 +13,8 @@ from helpers import TINY_LLAMA
 from pages import PAGES, blocks, page_name
 
 from paddle_adagc.clips import registry
-from paddle_adagc.integrations.trainer import ClippingCallback, ClippingMixin
+from paddle_adagc.integrations.callbacks import ClippingCallback
+from paddle_adagc.integrations.trainer import ClippingMixin
 
 
 def stand_ins():

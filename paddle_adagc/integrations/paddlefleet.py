@@ -5,6 +5,7 @@
 Written from PaddleFleet's public sources; not run with it.
 """
 
-from paddle_adagc.integrations.trainer import ClippingCallback, ClippingMixin
+from paddle_adagc.integrations.callbacks import ClippingCallback
+from paddle_adagc.integrations.trainer import ClippingMixin
 
 __all__ = ["ClippingCallback", "ClippingMixin"]

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A clip in PaddleFormers's ``Trainer``."""
 
-from paddle_adagc.integrations.trainer import ClippingCallback, ClippingMixin
+from paddle_adagc.integrations.callbacks import ClippingCallback
+from paddle_adagc.integrations.trainer import ClippingMixin
 
 __all__ = ["ClippingCallback", "ClippingMixin"]

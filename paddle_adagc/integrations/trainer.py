@@ -7,24 +7,24 @@ They descend from each other; what differs is asked of them.
 
 from __future__ import annotations
 
-import importlib
-import logging
 import sys
-import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import paddle.distributed as dist
 from paddle.nn.clip import ClipGradBase
 
-from paddle_adagc.checks import check_choice
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.stateful import NewTensors
+from paddle_adagc.integrations.attach import (
+    begin,
+    bind_clip,
+    check_arguments,
+    log_numbers,
+    take_over_clipping,
+)
+from paddle_adagc.integrations.callbacks import Callback, ClippingCallback
 from paddle_adagc.integrations.checkpoints import (
-    MISSING_STATES,
     MissingState,
-    begin_run,
     load_clip,
     newest_finished,
     place_clip,
@@ -35,20 +35,15 @@ from paddle_adagc.integrations.logs import (
     add_histograms,
     clip_logs,
     clip_summary,
-    warm_up_end,
 )
-from paddle_adagc.integrations.model_units import ModelUnits, describe_tensors
 from paddle_adagc.integrations.optimizer import put_into_optimizer
 from paddle_adagc.integrations.recording import StopOn, TrainerRecord, Where
-from paddle_adagc.parallel.layout import unwrap
 from paddle_adagc.parallel.units import Declared
 
 if TYPE_CHECKING:
-    from paddlenlp.trainer import Trainer, TrainerCallback
+    from paddlenlp.trainer import Trainer
 else:
-    Trainer = TrainerCallback = object
-
-_DEFAULT_MAX_GRAD_NORM = 1.0  # of TrainingArguments
+    Trainer = object
 
 
 class ClippingMixin(Trainer):
@@ -276,16 +271,7 @@ class ClippingMixin(Trainer):
         place_clip(staged)
 
 
-class _Callback(TrainerCallback):
-    """Does nothing at any event; they differ by Trainer."""
-
-    def __getattr__(self, event: str) -> Callable[..., None]:
-        if not event.startswith("on_"):
-            raise AttributeError(event)
-        return lambda *args, **kwargs: None
-
-
-class _Begin(_Callback):
+class _Begin(Callback):
     """Lets a mixin's clip resume once the Trainer has loaded its state."""
 
     def __init__(self, trainer: ClippingMixin) -> None:
@@ -303,258 +289,3 @@ class _Begin(_Callback):
 
     def on_train_end(self, *args: Any, **kwargs: Any) -> None:
         self._trainer._adagc_recording.close()
-
-
-class WatchingCallback(_Callback):
-    """Record a Trainer's run, whose clip stays; log numbers as the mixin does.
-
-    Checkpoints get the state of the shadow: :class:`ClippingMixin` goes on from
-    there without a warm-up.
-
-    Args:
-        record: See :class:`ClippingMixin`.
-        shadow: See :class:`.Record`.
-        skip_above: See :class:`ClippingMixin`.
-        stop_on: See :class:`ClippingMixin`.
-    """
-
-    clip: ClipGradBase | None = None
-
-    def __init__(
-        self,
-        record: Where = True,
-        shadow: ClipGradBase | bool | None = None,
-        skip_above: float | None = None,
-        stop_on: StopOn = None,
-    ) -> None:
-        self.recording = TrainerRecord(record, shadow, skip_above, stop_on)
-        self._reporters: list[Any] = []
-
-    def on_train_begin(
-        self, args: Any, state: Any, control: Any, **kwargs: Any
-    ) -> None:
-        """Open the record."""
-        begin(self.clip, self.recording, args, state, **kwargs)
-        self._make_reporters(args, state, control)
-
-    def _make_reporters(self, args: Any, state: Any, control: Any) -> None:
-        if not (state.is_world_process_zero and getattr(args, "report_to", ())):
-            return
-        library = type(control).__module__.rpartition(".")[0]
-        known = importlib.import_module(f"{library}.integrations")
-        for kind in known.get_reporting_integration_callbacks(args.report_to):
-            if kind in (known.VisualDLCallback, known.TensorBoardCallback):
-                self._reporters.append(kind())
-                folder = str(Path(args.logging_dir) / "clip")
-                self._reporters[-1]._init_summary_writer(args, folder)
-            elif kind is known.WandbCallback:
-                self._reporters.append(kind())
-
-    def on_step_end(
-        self, args: Any, state: Any, control: Any, **kwargs: Any
-    ) -> None:
-        """Record the step."""
-        self.recording.step(control)
-
-    def on_log(
-        self, *event: Any, logs: dict[str, Any] | None = None, **kwargs: Any
-    ) -> None:
-        """Add the clip's numbers to a training loss."""
-        if not logs or "loss" not in logs:
-            return
-        args, state, _ = event
-        summary = clip_summary(self.clip)
-        more = log_numbers(self.clip, self.recording, state)
-        numbers = clip_logs({**summary, **more}, args)
-        logs.update(numbers)
-        for reporter in self._reporters if numbers else ():
-            reporter.on_log(*event, logs=numbers, **kwargs)
-        add_histograms(self._reporters, summary, state.global_step)
-
-    def on_train_end(self, *args: Any, **kwargs: Any) -> None:
-        """Close the record, and the clip's own logs."""
-        self.recording.close()
-        for reporter in self._reporters:
-            reporter.on_train_end(*args, **kwargs)
-
-    def on_save(self, args: Any, state: Any, *_: Any, **kwargs: Any) -> None:
-        """Save the clip's state beside the checkpoint's other files."""
-        place_clip(stage_clip(self.recording.saved(self.clip), args, state))
-
-
-class ClippingCallback(WatchingCallback):
-    """Let any ``Trainer`` clip with ``clip``; give it as one of ``callbacks``.
-
-    It does what :class:`ClippingMixin` does, with three differences. It cannot
-    resolve ``train(resume_from_checkpoint=True)``. A kill between the Trainer's
-    last file and the clip's leaves a checkpoint without the clip's. The
-    Trainer reports a log before this callback can add to it, so VisualDL and
-    TensorBoard show the clip's numbers as a separate run, ``clip`` in
-    ``args.logging_dir``, and Weights & Biases in the Trainer's run.
-
-    Args:
-        clip: As for the mixin.
-        missing_state: As for the mixin.
-        units: As for the mixin.
-        new_tensors: As for the mixin.
-        record: As for the mixin.
-        shadow: As for the mixin.
-        skip_above: See :class:`ClippingMixin`.
-        stop_on: See :class:`ClippingMixin`.
-
-    Raises:
-        TypeError, ValueError, FileNotFoundError: As for the mixin.
-
-    Example:
-        >>> from paddlenlp.trainer import Trainer
-        >>> from paddle_adagc import ClipGradByAdaGC
-        >>> from paddle_adagc.integrations.paddlenlp import ClippingCallback
-        >>> callback = ClippingCallback(ClipGradByAdaGC())
-        >>> trainer = Trainer(
-        ...     model=model,
-        ...     args=args,
-        ...     train_dataset=train_dataset,
-        ...     callbacks=[callback],
-        ... )
-        >>> _ = trainer.train()
-    """
-
-    def __init__(
-        self,
-        clip: ClipGradBase,
-        missing_state: MissingState = "raise",
-        units: Declared | None = None,
-        new_tensors: NewTensors = "raise",
-        record: Where = True,
-        shadow: ClipGradBase | bool | None = None,
-        skip_above: float | None = None,
-        stop_on: StopOn = None,
-    ) -> None:
-        check_arguments(clip, missing_state)
-        super().__init__(record, shadow, skip_above, stop_on)
-        self.clip: ClipGradBase = clip
-        self._missing_state, self._new_tensors = missing_state, new_tensors
-        self._units = units
-
-    def on_init_end(self, args: Any, *others: Any, **kwargs: Any) -> None:
-        """Keep the Trainer from making another clip."""
-        take_over_clipping(args, self.clip)
-
-    def on_train_begin(
-        self, args: Any, state: Any, control: Any, **kwargs: Any
-    ) -> None:
-        """Put the clip into the optimizer; resume it with the run."""
-        clip = self.clip
-        if isinstance(clip, TensorScalingClip):
-            bind_clip(clip, kwargs["model"], self._units, args)
-        put_into_optimizer(kwargs["optimizer"], clip)
-        checkpoint = resumed_from(args, state)
-        load_clip(
-            clip, checkpoint, self._missing_state, state, self._new_tensors
-        )
-        super().on_train_begin(args, state, control, **kwargs)
-
-
-def begin(
-    clip: ClipGradBase | None,
-    recording: TrainerRecord,
-    args: Any,
-    state: Any,
-    *,
-    model: Any,
-    optimizer: Any,
-    **others: Any,
-) -> None:
-    """Begin to record; name the run; say how long the warm-up takes."""
-    recording.begin(args, state, model, optimizer)
-    begin_run(args, state)
-    end = warm_up_end(clip, state)
-    last = getattr(state, "max_steps", 0) or args.max_steps
-    if end and 0 < last <= end:
-        warnings.warn(
-            f"t_start={getattr(clip, 't_start', 0)}, and max_steps={last}: "
-            "training ends before the clip's warm-up is over, at step "
-            f"{end}; {last - state.global_step} steps are left",
-            stacklevel=4,
-        )
-    elif end:
-        _logger_of(args).info(f"paddle_adagc: warm-up until step {end}")
-
-
-def log_numbers(
-    clip: ClipGradBase | None, recording: TrainerRecord, state: Any
-) -> dict[str, Any]:
-    """Return what a log has beside :func:`.clip_summary`; all ranks call it."""
-    end = warm_up_end(clip, state)
-    return recording.numbers() | ({"warmup_until": end} if end else {})
-
-
-def check_arguments(clip: Any, missing_state: str) -> None:
-    """Refuse what is no gradient clip, or no ``missing_state``."""
-    if not isinstance(clip, ClipGradBase):
-        raise TypeError(
-            f"clip is {clip!r}: give a clip, such as ClipGradByAdaGC()"
-        )
-    check_choice("missing_state", missing_state, MISSING_STATES)
-
-
-def take_over_clipping(args: Any, clip: ClipGradBase) -> None:
-    """Set ``max_grad_norm`` to 0, and warn of arguments that do not fit.
-
-    PaddleFormers takes any other ``max_grad_norm`` for its own clip's, and its
-    ``ernie_pretrain`` copies a clip's ``stat`` into the logs.
-    """
-    clip.stat = {}
-    is_flex = getattr(args, "save_checkpoint_format", "") == "flex_checkpoint"
-    warned = {
-        f"max_grad_norm={args.max_grad_norm} is not used: {clip!r} clips in "
-        "its place (lambda_abs is the global norm of AdaGC's warm-up)": (
-            args.max_grad_norm not in (0, _DEFAULT_MAX_GRAD_NORM)
-        ),
-        "PaddleFormers cannot load a flex_checkpoint on one process: to "
-        "resume this run set save_checkpoint_format and "
-        "load_checkpoint_format to 'unified_checkpoint'": (
-            is_flex
-            and args.save_strategy.value != "no"
-            and dist.get_world_size() == 1
-        ),
-    }
-    for message, applies in warned.items():
-        if applies:
-            warnings.warn(message, stacklevel=4)
-    args.max_grad_norm = 0.0
-
-
-def bind_clip(
-    clip: TensorScalingClip,
-    model: Any,
-    units: Declared | None,
-    args: Any,
-) -> None:
-    """Bind a clip to a Trainer's model; say which tensors it has.
-
-    Without ``units`` they are those that the model names itself
-    (:class:`.ModelUnits`), under every optimizer.
-    """
-    config = getattr(unwrap(model), "config", None)
-    target = getattr(config, "use_accuracy_compatible", None)
-    if target:
-        warnings.warn(
-            f"use_accuracy_compatible={target!r} lets the Trainer clip bit by "
-            f"bit as another framework does: {clip!r} clips in its place",
-            stacklevel=4,
-        )
-    interleaves = bool(getattr(args, "using_sonic_moe", False))
-    found = ModelUnits(unwrap(model), interleaves)
-    clip.bind(model, found if units is None else units)
-    logger = _logger_of(args)
-    for key, why in found.unknown.items():
-        logger.warning(f"paddle_adagc: {key} has one norm: {why}")
-    logger.info(f"paddle_adagc: {describe_tensors(unwrap(model))}")
-
-
-def _logger_of(args: Any) -> Any:
-    """Return the logger of the Trainer's library."""
-    library = type(args).__module__.partition(".")[0]
-    module = sys.modules.get(f"{library}.utils.log")
-    return getattr(module, "logger", logging.getLogger(__name__))

@@ -227,8 +227,8 @@ def _find_settings(plan: Plan) -> None:
     for found in files.values():
         distinct += [found] * (found not in distinct)
     from paddle_adagc import make_clip
+    from paddle_adagc.integrations.attach import check_arguments
     from paddle_adagc.integrations.recording import TrainerRecord
-    from paddle_adagc.integrations.trainer import check_arguments
 
     for found in distinct or [{}]:
         settings = combined(found, options)

@@ -10,9 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 from paddle_adagc import make_clip
+from paddle_adagc.integrations.callbacks import WatchingCallback
 from paddle_adagc.integrations.recording import TrainerRecord, Where
 from paddle_adagc.integrations.run.settings import OF_RECORDS, Settings
-from paddle_adagc.integrations.trainer import ClippingMixin, WatchingCallback
+from paddle_adagc.integrations.trainer import ClippingMixin
 
 
 def change_trainer(

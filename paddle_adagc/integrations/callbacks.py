@@ -1,0 +1,201 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""A clip, or a record alone, as a callback of a Trainer."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paddle.nn.clip import ClipGradBase
+
+from paddle_adagc.clips.base import TensorScalingClip
+from paddle_adagc.clips.stateful import NewTensors
+from paddle_adagc.integrations.attach import (
+    begin,
+    bind_clip,
+    check_arguments,
+    log_numbers,
+    take_over_clipping,
+)
+from paddle_adagc.integrations.checkpoints import (
+    MissingState,
+    load_clip,
+    place_clip,
+    resumed_from,
+    stage_clip,
+)
+from paddle_adagc.integrations.logs import (
+    add_histograms,
+    clip_logs,
+    clip_summary,
+)
+from paddle_adagc.integrations.optimizer import put_into_optimizer
+from paddle_adagc.integrations.recording import StopOn, TrainerRecord, Where
+from paddle_adagc.parallel.units import Declared
+
+if TYPE_CHECKING:
+    from paddlenlp.trainer import TrainerCallback
+else:
+    TrainerCallback = object
+
+
+class Callback(TrainerCallback):
+    """Does nothing at any event; they differ by Trainer."""
+
+    def __getattr__(self, event: str) -> Callable[..., None]:
+        if not event.startswith("on_"):
+            raise AttributeError(event)
+        return lambda *args, **kwargs: None
+
+
+class WatchingCallback(Callback):
+    """Record a Trainer's run, whose clip stays; log numbers as the mixin does.
+
+    Checkpoints get the state of the shadow: :class:`.ClippingMixin` goes on
+    from there without a warm-up.
+
+    Args:
+        record: See :class:`.ClippingMixin`.
+        shadow: See :class:`.Record`.
+        skip_above: See :class:`.ClippingMixin`.
+        stop_on: See :class:`.ClippingMixin`.
+    """
+
+    clip: ClipGradBase | None = None
+
+    def __init__(
+        self,
+        record: Where = True,
+        shadow: ClipGradBase | bool | None = None,
+        skip_above: float | None = None,
+        stop_on: StopOn = None,
+    ) -> None:
+        self.recording = TrainerRecord(record, shadow, skip_above, stop_on)
+        self._reporters: list[Any] = []
+
+    def on_train_begin(
+        self, args: Any, state: Any, control: Any, **kwargs: Any
+    ) -> None:
+        """Open the record."""
+        begin(self.clip, self.recording, args, state, **kwargs)
+        self._make_reporters(args, state, control)
+
+    def _make_reporters(self, args: Any, state: Any, control: Any) -> None:
+        if not (state.is_world_process_zero and getattr(args, "report_to", ())):
+            return
+        library = type(control).__module__.rpartition(".")[0]
+        known = importlib.import_module(f"{library}.integrations")
+        for kind in known.get_reporting_integration_callbacks(args.report_to):
+            if kind in (known.VisualDLCallback, known.TensorBoardCallback):
+                self._reporters.append(kind())
+                folder = str(Path(args.logging_dir) / "clip")
+                self._reporters[-1]._init_summary_writer(args, folder)
+            elif kind is known.WandbCallback:
+                self._reporters.append(kind())
+
+    def on_step_end(
+        self, args: Any, state: Any, control: Any, **kwargs: Any
+    ) -> None:
+        """Record the step."""
+        self.recording.step(control)
+
+    def on_log(
+        self, *event: Any, logs: dict[str, Any] | None = None, **kwargs: Any
+    ) -> None:
+        """Add the clip's numbers to a training loss."""
+        if not logs or "loss" not in logs:
+            return
+        args, state, _ = event
+        summary = clip_summary(self.clip)
+        more = log_numbers(self.clip, self.recording, state)
+        numbers = clip_logs({**summary, **more}, args)
+        logs.update(numbers)
+        for reporter in self._reporters if numbers else ():
+            reporter.on_log(*event, logs=numbers, **kwargs)
+        add_histograms(self._reporters, summary, state.global_step)
+
+    def on_train_end(self, *args: Any, **kwargs: Any) -> None:
+        """Close the record, and the clip's own logs."""
+        self.recording.close()
+        for reporter in self._reporters:
+            reporter.on_train_end(*args, **kwargs)
+
+    def on_save(self, args: Any, state: Any, *_: Any, **kwargs: Any) -> None:
+        """Save the clip's state beside the checkpoint's other files."""
+        place_clip(stage_clip(self.recording.saved(self.clip), args, state))
+
+
+class ClippingCallback(WatchingCallback):
+    """Let any ``Trainer`` clip with ``clip``; give it as one of ``callbacks``.
+
+    It does what :class:`.ClippingMixin` does, with three differences. It cannot
+    resolve ``train(resume_from_checkpoint=True)``. A kill between the Trainer's
+    last file and the clip's leaves a checkpoint without the clip's. The
+    Trainer reports a log before this callback can add to it, so VisualDL and
+    TensorBoard show the clip's numbers as a separate run, ``clip`` in
+    ``args.logging_dir``, and Weights & Biases in the Trainer's run.
+
+    Args:
+        clip: As for the mixin.
+        missing_state: As for the mixin.
+        units: As for the mixin.
+        new_tensors: As for the mixin.
+        record: As for the mixin.
+        shadow: As for the mixin.
+        skip_above: See :class:`.ClippingMixin`.
+        stop_on: See :class:`.ClippingMixin`.
+
+    Raises:
+        TypeError, ValueError, FileNotFoundError: As for the mixin.
+
+    Example:
+        >>> from paddlenlp.trainer import Trainer
+        >>> from paddle_adagc import ClipGradByAdaGC
+        >>> from paddle_adagc.integrations.paddlenlp import ClippingCallback
+        >>> callback = ClippingCallback(ClipGradByAdaGC())
+        >>> trainer = Trainer(
+        ...     model=model,
+        ...     args=args,
+        ...     train_dataset=train_dataset,
+        ...     callbacks=[callback],
+        ... )
+        >>> _ = trainer.train()
+    """
+
+    def __init__(
+        self,
+        clip: ClipGradBase,
+        missing_state: MissingState = "raise",
+        units: Declared | None = None,
+        new_tensors: NewTensors = "raise",
+        record: Where = True,
+        shadow: ClipGradBase | bool | None = None,
+        skip_above: float | None = None,
+        stop_on: StopOn = None,
+    ) -> None:
+        check_arguments(clip, missing_state)
+        super().__init__(record, shadow, skip_above, stop_on)
+        self.clip: ClipGradBase = clip
+        self._missing_state, self._new_tensors = missing_state, new_tensors
+        self._units = units
+
+    def on_init_end(self, args: Any, *others: Any, **kwargs: Any) -> None:
+        """Keep the Trainer from making another clip."""
+        take_over_clipping(args, self.clip)
+
+    def on_train_begin(
+        self, args: Any, state: Any, control: Any, **kwargs: Any
+    ) -> None:
+        """Put the clip into the optimizer; resume it with the run."""
+        clip = self.clip
+        if isinstance(clip, TensorScalingClip):
+            bind_clip(clip, kwargs["model"], self._units, args)
+        put_into_optimizer(kwargs["optimizer"], clip)
+        checkpoint = resumed_from(args, state)
+        load_clip(
+            clip, checkpoint, self._missing_state, state, self._new_tensors
+        )
+        super().on_train_begin(args, state, control, **kwargs)
