@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 import time
 import warnings
@@ -19,8 +18,7 @@ import paddle.distributed as dist
 from paddle import Tensor
 from paddle.nn.clip import ClipGradBase
 
-from paddle_adagc.checks import check_choice, check_integer, check_positive
-from paddle_adagc.clips.adagc import ClipGradByAdaGC
+from paddle_adagc.checks import check_choice, check_integer
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.last_step import LastStep
 from paddle_adagc.integrations.optimizer import (
@@ -28,6 +26,7 @@ from paddle_adagc.integrations.optimizer import (
     parameters_of,
     put_into_optimizer,
 )
+from paddle_adagc.record.facts import clip_of, facts_of, is_warming_up
 from paddle_adagc.record.files import write_part
 from paddle_adagc.record.hooks import at_exit, observe
 from paddle_adagc.record.losses import (
@@ -35,7 +34,14 @@ from paddle_adagc.record.losses import (
     see_losses,
     take_losses,
 )
-from paddle_adagc.record.ring import Step, Steps, count_small, gather, to_host
+from paddle_adagc.record.ring import (
+    Step,
+    Steps,
+    count_small,
+    first_nonfinite,
+    gather,
+    to_host,
+)
 from paddle_adagc.record.session import Session
 from paddle_adagc.record.shadow import (
     bind,
@@ -44,7 +50,7 @@ from paddle_adagc.record.shadow import (
     make_shadow,
     names_of,
 )
-from paddle_adagc.record.skip import SkipRule, gradients_of, measure
+from paddle_adagc.record.skip import SkipRule, check_skipping, judge
 from paddle_adagc.record.writer import MAX_BYTES
 from paddle_adagc.stability.alarms import Alarm
 
@@ -137,7 +143,7 @@ class Record:
         if start is not None:
             check_integer("start", start, 0)
         self._optimizer = innermost(optimizer)
-        self._acting: Any = _clip_of(self._optimizer)
+        self._acting: Any = clip_of(self._optimizer)
         self.shadow: TensorScalingClip | None = None
         """The clip that follows; None if the optimizer's own is recorded."""
         if isinstance(shadow, ClipGradBase):
@@ -152,8 +158,9 @@ class Record:
         if self._source is not None and not self._source._tensors.is_bound:
             self._names = names_of(model, parameters)
         if skip_above is not None:
-            check_positive("skip_above", skip_above)
-            self._check_skipping()
+            check_skipping(
+                skip_above, self._optimizer, self._source, self._acting
+            )
         if stop_on is not None:
             check_choice("stop_on", stop_on, ("nan",))
         self._stop_on, self._on_alarm = stop_on, on_alarm or _log_alarm
@@ -179,18 +186,6 @@ class Record:
         self._end_observing = observe(self._optimizer, self)
         self._end_exits = at_exit(self.leave)
 
-    def _check_skipping(self) -> None:
-        if isinstance(self._optimizer, paddle.optimizer.LBFGS):
-            raise ValueError(
-                "skip_above: a step of LBFGS has several updates and cannot be "
-                "stopped: use another optimizer"
-            )
-        if self._source is None:
-            raise ValueError(
-                f"skip_above needs the norms, and nothing measures them beside "
-                f"{self._acting!r}: leave shadow=False out"
-            )
-
     def _open(
         self, start: int | None, max_bytes: int
     ) -> tuple[int, int, list[tuple[int, dict[str, float]]]]:
@@ -201,15 +196,7 @@ class Record:
         """
         answer: Any = None
         if dist.get_rank() == 0:
-            facts = {
-                "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-                "clip": _description(self._acting),
-                "shadow": self.shadow and _description(self.shadow),
-                "optimizer": type(self._optimizer).__name__,
-                **_settings(self._optimizer),
-                "num_ranks": dist.get_world_size(),
-                "paddle": paddle.__version__,
-            }
+            facts = facts_of(self._optimizer, self._acting, self.shadow)
             try:
                 self._session = Session(self.directory, start, facts, max_bytes)
                 session = self._session
@@ -284,7 +271,7 @@ class Record:
         if self._skipped is not None:
             snapshot, row["skipped"] = self._skipped, True
         elif self.has_update and self._source is not None:
-            if self.shadow is None and _is_warming_up(self._source):
+            if self.shadow is None and is_warming_up(self._source):
                 row["warm_up"] = True
             snapshot = self._source.snapshot()
             if self.shadow is not None and self._is_ours:
@@ -320,7 +307,7 @@ class Record:
         mine = to_host(steps, self._source, count_small(self._optimizer))
         every = gather(mine, self._source)
         if self._stop_on and not self.should_stop:
-            self.should_stop = _first_nonfinite(every)
+            self.should_stop = first_nonfinite(every)
         return self._write(every)
 
     @property
@@ -452,25 +439,19 @@ class Record:
         if self._sees_losses:
             self._losses += take_losses()
         if self._skip_rule is not None and begins:
-            self._skipped = self._judge(pairs)
+            self._skipped = judge(
+                self._skip_rule,
+                self._source,
+                self._optimizer,
+                pairs,
+                self._next_step,
+                self._losses,
+            )
             self.num_skipped += self._skipped is not None
         self._was_called = True
         if self._skipped is None and self.shadow is not None:
             self._follow(pairs)
         return self._skipped is None
-
-    def _judge(self, pairs: Any) -> LastStep | None:
-        """Return the numbers of a step to leave out; None: it is made."""
-        assert self._skip_rule is not None
-        if self._source is None:
-            raise RuntimeError("skip_above: nothing measures norms any more")
-        if isinstance(pairs, dict):
-            pairs = gradients_of(self._optimizer)
-        norm, snapshot = measure(self._source, self._optimizer, pairs)
-        losses = [float(loss) for loss in self._losses]
-        loss = sum(losses) if losses else None
-        skips = self._skip_rule.skips(self._next_step, norm, loss)
-        return snapshot if skips else None
 
     def _follow(self, pairs: Any) -> None:
         """Show the shadow an update's gradients; its errors end it alone."""
@@ -519,43 +500,8 @@ class Record:
             self._session = None
 
 
-def _clip_of(optimizer: Any) -> Any:
-    """Return the clip of an optimizer; that of a group where there are some."""
-    clip = optimizer._grad_clip
-    for group in reversed(optimizer._param_groups):
-        if isinstance(group, dict) and group.get("grad_clip") is not None:
-            clip = group["grad_clip"]
-    while hasattr(clip, "clip") and not isinstance(clip, TensorScalingClip):
-        clip = clip.clip  # a MeasuredClip calls it
-    return clip
-
-
-def _settings(optimizer: Any) -> dict[str, float]:
-    """Return Adam's constants, as far as the optimizer has them."""
-    found = {n: getattr(optimizer, f"_{n}", None) for n in ("beta2", "epsilon")}
-    return {name: x for name, x in found.items() if isinstance(x, float)}
-
-
-def _is_warming_up(clip: TensorScalingClip) -> bool:
-    """Whether a clip's last step was one of AdaGC's warm-up."""
-    if not isinstance(clip, ClipGradByAdaGC):
-        return False
-    return not clip._is_adaptive(clip.num_steps - 1 - clip._memory.start)
-
-
-def _first_nonfinite(steps: Steps) -> str:
-    for row in steps.rows:
-        if not math.isfinite(row.get("loss", 0.0)):
-            return f"the loss of step {row['step']} is {row['loss']}"
-    return ""
-
-
 def _log_alarm(line: str) -> None:
     logger.warning("alarm: %s", line)
-
-
-def _description(clip: Any) -> str:
-    return str(clip) if clip is not None else "none"
 
 
 def record_of(optimizer: Any) -> Record | None:

@@ -236,3 +236,11 @@ def count_small(optimizer: Any) -> tuple[int, int]:
     bound = (10 * epsilon) ** 2 * correction
     small = paddle.stack([(moment < bound).sum() for moment in moments]).sum()
     return int(small), sum(moment.size for moment in moments)
+
+
+def first_nonfinite(steps: Steps) -> str:
+    """Name the first loss that is not finite; empty if all are."""
+    for row in steps.rows:
+        if not math.isfinite(row.get("loss", 0.0)):
+            return f"the loss of step {row['step']} is {row['loss']}"
+    return ""

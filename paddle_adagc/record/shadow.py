@@ -8,13 +8,13 @@ import gc
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 from paddle.nn import ClipGradByGlobalNorm, ClipGradByNorm, Layer
 from paddle.nn.clip import ClipGradBase
 
-from paddle_adagc.clips.adagc import ClipGradByAdaGC, Init
+from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.parallel.layout import unwrap
 
@@ -28,9 +28,7 @@ def default_shadow(acting: ClipGradBase | None) -> ClipGradByAdaGC:
     threshold = getattr(unwrapped(acting), "clip_norm", None)
     if threshold is None:
         return ClipGradByAdaGC(init="min_no_warmup")
-    follows = "warmup_ema" in get_args(Init)
-    init: Any = "warmup_ema" if follows else "warmup_min"
-    return ClipGradByAdaGC(lambda_abs=float(threshold), init=init)
+    return ClipGradByAdaGC(lambda_abs=float(threshold), init="warmup_ema")
 
 
 def make_shadow(clip: ClipGradBase) -> TensorScalingClip:

@@ -5,13 +5,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import paddle
 import paddle.distributed as dist
 
 from paddle_adagc import rule
+from paddle_adagc.checks import check_positive
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.last_step import LastStep
 from paddle_adagc.guards import unchecked
@@ -64,6 +65,50 @@ class SkipRule:
             dist.all_reduce(flag, dist.ReduceOp.MAX)
             skips = bool(flag)
         return skips
+
+
+def check_skipping(
+    sigma: float, optimizer: Any, source: Any, acting: Any
+) -> None:
+    """Refuse a bound, or an optimizer whose steps cannot be left out."""
+    check_positive("skip_above", sigma)
+    if isinstance(optimizer, paddle.optimizer.LBFGS):
+        raise ValueError(
+            "skip_above: a step of LBFGS has several updates and cannot be "
+            "stopped: use another optimizer"
+        )
+    if source is None:
+        raise ValueError(
+            "skip_above needs the norms, and nothing measures them beside "
+            f"{acting!r}: leave shadow=False out"
+        )
+
+
+def judge(
+    skip_rule: SkipRule,
+    source: TensorScalingClip | None,
+    optimizer: Any,
+    pairs: Any,
+    step: int,
+    losses: Sequence[Any],
+) -> LastStep | None:
+    """Return the numbers of a step to leave out; None: it is made.
+
+    Args:
+        skip_rule: What judges it.
+        source: The clip that measures the norms.
+        optimizer: The innermost one.
+        pairs: Of its first group where it has several.
+        step: Its index.
+        losses: Of this rank's micro-batches so far.
+    """
+    if source is None:
+        raise RuntimeError("skip_above: nothing measures norms any more")
+    if isinstance(pairs, dict):
+        pairs = gradients_of(optimizer)
+    norm, snapshot = measure(source, optimizer, pairs)
+    loss = sum(map(float, losses)) if losses else None
+    return snapshot if skip_rule.skips(step, norm, loss) else None
 
 
 def gradients_of(optimizer: Any) -> list[tuple[Any, Any]]:
