@@ -163,24 +163,25 @@ def test_a_stage_trains_on_two_processes(tmp_path, stage, command):
 
 @pytest.mark.slow
 def test_a_watched_stage_is_the_same(tmp_path):
-    """Weights bit for bit; the record has its 8 steps."""
+    """Weights bit for bit after 300 steps, which the record has."""
+    steps = {"max_steps": 300, "save_steps": 300, "logging_steps": 50}
     package = Path(importlib.util.find_spec("paddleformers").origin).parent
     launcher, found = package / "cli/launcher.py", []
     for words in ((), ("-m", "paddle_adagc.integrations.run", "--watch")):
-        config = write_job(tmp_path, "PT", clip=None)
+        config = write_job(tmp_path, "PT", clip=None, **steps)
         command = (*words, sys.executable)[not words :]
         ended = run(tmp_path, *command, launcher, "train", config)
         assert ended.returncode == 0, ended.stderr[-3000:]
-        folder = tmp_path / "out/checkpoint-8"
+        folder = tmp_path / "out/checkpoint-300"
         found += [load_file(next(folder.glob("model*.safetensors")))]
         shutil.move(tmp_path / "out", tmp_path / f"out{len(words)}")
     assert found[0].keys() == found[1].keys()
     for key, weight in found[0].items():
         np.testing.assert_array_equal(found[1][key], weight)
     record = read_record(tmp_path / "out3/record")
-    assert record.step.tolist() == [*range(8)]
+    assert record.step.tolist() == [*range(300)]
     assert np.isfinite(record.column("loss")).all()
-    assert load_state(tmp_path / "out3/checkpoint-8")["step"] == 8
+    assert load_state(tmp_path / "out3/checkpoint-300")["step"] == 300
 
 
 def test_the_command_line_wants_a_gpu(tmp_path):
