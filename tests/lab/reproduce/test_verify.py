@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Planted errors: the independent check finds each."""
 
+import dataclasses
 import inspect
 import json
 import re
@@ -13,11 +14,19 @@ import numpy as np
 import pytest
 from adagc_lab.report.experiment import Experiment
 from adagc_lab.reproduce import recount
+from adagc_lab.reproduce.pool import Catalogue, PooledResults
+from adagc_lab.reproduce.prediction import wrong_percent
 from adagc_lab.reproduce.recount import Runs
-from adagc_lab.reproduce.results import TargetResult, write_results
+from adagc_lab.reproduce.results import (
+    TargetResult,
+    encode_losses,
+    write_results,
+)
 from adagc_lab.reproduce.targets import summarise_experiment
+from adagc_lab.reproduce.verdicts import judge
 from adagc_lab.reproduce.verify import compare, same, verify
 from lab.report.conftest import make_directory
+from lab.reproduce.conftest import cell, make_claim, result, rule
 from pages import load_tool
 
 command = load_tool("reproduce")
@@ -174,6 +183,52 @@ def test_a_count_that_the_losses_do_not_give_is_found(
     planted(path, rf'"{measure}": ', f'"{measure}": 7')
     assert verify(*with_series) == 1
     assert measure in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("replayed", "adagc", "wrong"),
+    [
+        ([89] * 8, [1.0] * 8, [0] * 8),
+        ([89] * 8, [3.0] * 7 + [1.0], [100] * 7 + [0]),
+        ([90] * 8, [3.0] * 7 + [1.0], [0] * 7 + [100]),
+        ([], [1.0], []),  # no norms were recorded
+    ],
+)
+def test_who_is_helped_is_recomputed(tmp_path, capsys, replayed, adagc, wrong):
+    def run(seed, name, loss, measures=()):
+        config = {"clip.name": name, "faults": [], "train.max_steps": 400}
+        made = cell(f"{name}{seed}", name, seed, config=config, final_loss=loss)
+        series = {"loss": encode_losses(np.full(400, loss))}
+        series |= {"faults": [], "left_out": []}
+        made.measures.update(measures)
+        return dataclasses.replace(made, series=series)
+
+    shares = [{"replayed_percent": float(x)} for x in replayed] or [{}]
+    found = result(
+        *[run(i, "adagc", loss) for i, loss in enumerate(adagc)],
+        *[run(i, "global_norm", 2.0, x) for i, x in enumerate(shares)],
+    )
+    write_results(tmp_path / "t.jsonl", found)
+    runs = found.experiments[0].all_runs
+    own = wrong_percent((json.dumps(run.config), run) for run in runs)
+    assert own == recount.wrong_percent(Runs(tmp_path)) == wrong
+    source = PooledResults(Catalogue({}), {"t": found})
+    at_most = rule("at most", "wrong_percent", (), bound=20)
+    (verdict,) = judge([make_claim(at_most, extension=True)], source)
+    label = "holds" if verdict.verdict == "reproduced" else verdict.label
+    (tmp_path / "docs/results").mkdir(parents=True)
+    page = tmp_path / "docs/results/claims.md"
+    page.write_text(f"\n### c\n\n**{label}**\n")
+    report = {"tables": [], "rows": [], "verdicts": [verdict.as_json()]}
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps(report))
+    verify(tmp_path, tmp_path / "docs")
+    assert "c, " not in capsys.readouterr().out
+    (comparison,) = report["verdicts"][0]["comparisons"]
+    comparison["values"] = [*wrong[1:], 55.0]
+    path.write_text(json.dumps(report))
+    assert verify(tmp_path, tmp_path / "docs") == 1
+    assert "values, " in capsys.readouterr().out
 
 
 def test_what_is_compared_is_every_value_of_what_is_recomputed():

@@ -34,6 +34,7 @@ CLIP_DEFAULTS: dict[str, dict[str, float]] = {
 }
 WINDOW, SEEDS = 101, 8
 EVENTS, MASS, PRICE = "spike_events", "spike_mass", "end_loss"
+REPLAYED, WRONG = "replayed_percent", "wrong_percent"
 DERIVED = {MASS, PRICE, "mean_loss", "excess_area_global"}
 """What lines lack."""
 
@@ -113,6 +114,10 @@ class Runs:
             self.by_config.setdefault(run.config_id, []).append(run)
 
     def of(self, ids: Iterable[str]) -> list[StoredRun]:
+        """Return the runs of these ids; a ValueError names one without."""
+        unknown = [name for name in ids if name not in self._by_id]
+        if unknown:
+            raise ValueError(f"report.json names {unknown[0]!r}: no such run")
         return [self._by_id[name] for name in ids]
 
     def alike(self, own: StoredRun) -> list[StoredRun]:
@@ -128,17 +133,43 @@ class Runs:
     ) -> list[Pair]:
         """Every seed's and processor's longest pair of two configs."""
         name = "events_1000" if measure == EVENTS else measure
-        sides = (
-            [run for run in self.alike(side) if name in run.measures]
-            for side in (own, other)
-        )
-        both = sorted(itertools.product(*sides), key=lambda pair: pair[0].rank)
-        found = {
-            (a.seed, a.cpu): (a, b)
-            for a, b in both
-            if (a.seed, a.rank) == (b.seed, b.rank)
-        }
-        return [found[key] for key in sorted(found)]
+        return paired(self.alike(own), self.alike(other), name)
+
+
+def paired(
+    own: list[StoredRun], others: list[StoredRun], measure: str
+) -> list[Pair]:
+    """Every seed's and processor's longest pair that has a measure."""
+    both = sorted(itertools.product(own, others), key=lambda p: p[0].rank)
+    found = {
+        (a.seed, a.cpu): (a, b)
+        for a, b in having(both, measure)
+        if (a.seed, a.rank) == (b.seed, b.rank)
+    }
+    return [found[key] for key in sorted(found)]
+
+
+def wrong_percent(runs: Runs) -> list[float]:
+    """How often the rule of who is helped is wrong, by seed, in percent.
+
+    AdaGC's mean loss from step 300 on is below GlobalGC's where, replayed over
+    the latter's norms before, it would clip less than 90% of the tensors.
+    """
+    arms: dict[tuple[Any, ...], list[StoredRun]] = {}
+    for own in runs.by_config.values():
+        clip, setting = own[0].clip, own[0].setting
+        if {*clip} <= {"name", "lambda_abs"} and not own[0].has_faults:
+            key = setting, clip.get("lambda_abs"), clip["name"]
+            arms[key] = [run for run in own if run.series]
+    found: dict[int, list[float]] = {}
+    for key, own in arms.items():
+        others = arms.get((*key[:2], "global_norm"), [])
+        for a, b in paired(own, others, "final_loss"):
+            if key[2] == "adagc" and REPLAYED in b.measures:
+                is_lower = a.loss[300:].mean() < b.loss[300:].mean()
+                is_wrong = is_lower != (b.measures[REPLAYED] < 90)
+                found.setdefault(a.seed, []).append(100.0 * is_wrong)
+    return [float(np.mean(found[seed])) for seed in sorted(found)]
 
 
 def once(pairs: list[Pair]) -> list[Pair]:

@@ -32,6 +32,7 @@ from adagc_lab.reproduce.recount import (
     MASS,
     PRICE,
     SEEDS,
+    WRONG,
     Pair,
     Runs,
     StoredRun,
@@ -49,6 +50,7 @@ from adagc_lab.reproduce.recount import (
     recounted,
     sign_flip,
     total,
+    wrong_percent,
 )
 
 ALPHA = 0.05
@@ -218,6 +220,9 @@ class Comparison(SimpleNamespace):
         names = ("keys", "other_keys", "beside_keys")
         first, second, beside = (runs.of(fields.get(n, ())) for n in names)
         self.pairs: list[Pair] = []
+        if self.measure == WRONG:
+            self.values = wrong_percent(runs)
+            self.num_seeds = None if self.values else 0
         self.is_run = self.num_seeds != 0
         if first and second and self.is_run:
             self.pairs = runs.pairs(first[0], second[0], self.measure)
@@ -253,9 +258,13 @@ class Comparison(SimpleNamespace):
     def _test_bound(self) -> Tests:
         """Of runs, which all have to keep it; of one number; of several."""
         if len(self.values) > 1:
+            self.shown = f"{np.mean(self.values):.4g}"
             p = stats.ttest_1samp(self.values, self.bound, alternative="less")
             return float(p.pvalue), 1 - float(p.pvalue), None
-        over = self.worst - self.bound
+        own = [run.measures[self.measure] for run in self.first]
+        worst = max(self.values or own)
+        self.shown = f"{'' if self.values else 'largest '}{worst:.3g}"
+        over = worst - self.bound
         close = bool(self.values) and abs(over) <= (self.margin or -1.0)
         equal = float(not close) if self.values else None
         return float(over > 0 or close), float(over <= 0 or close), equal
@@ -303,12 +312,6 @@ class Comparison(SimpleNamespace):
         less, greater = max(below(1), less), max(above(1), greater)
         return less, greater, equal
 
-    @property
-    def worst(self) -> float:
-        """Largest value of what has a bound."""
-        own = [run.measures[self.measure] for run in self.first]
-        return max(self.values or own)
-
     def recomputed(self) -> dict[str, Any]:
         """What has to stand in the report: p, pairs, number of seeds."""
         names = ("p_for", "p_against", "p_equal", "p_fewer")
@@ -316,6 +319,7 @@ class Comparison(SimpleNamespace):
         found["is_blind"] = self.is_blind or None
         found["is_no_fewer"] = self.is_no_fewer or None
         found |= pairs_ids(self.pairs) if self.pairs else {}
+        found |= {"values": self.values} if self.measure == WRONG else {}
         if not self.values:
             found["num_seeds"] = self.num if self.p else 0
         return found
@@ -348,10 +352,7 @@ class Comparison(SimpleNamespace):
             k, t = total(self.first)
             return f"{self.method}: {k:.0f} events in {t:,.0f} steps"
         if self.expect == "at most" and self.p:
-            text, n = f"largest {self.worst:.3g}", len(self.values)
-            if n:
-                text = f"{np.mean(self.values):{'.4g' if n > 1 else '.3g'}}"
-            return f"{text} (bound {self.bound:g})"
+            return f"{self.shown} (bound {self.bound:g})"
         if not self.pairs:
             return ""
         p_for = self.p.get("p_fewer", self.p["p_for"])
