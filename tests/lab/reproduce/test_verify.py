@@ -70,7 +70,9 @@ PAGE, REPORT = "docs/results.md", "results/report.json"
 PLANTED = [
     (ROWS, r"\d+ → (\d+) \|", r"987 → \1 |", "line"),
     (CLAIMS, r"(?m)^\*\*contra.*", "**reproduced**", "'contradicted'"),
-    (PAGE, r"\*\*computed", "**reproduced", "communication-v1: label"),
+    (PAGE, r"\*\*computed", "**reproduced", "results.md, memory: verdict"),
+    (PAGE, r"(#spikes-qwen3\) \| \*\*)re", r"\1", "spikes-qwen3: row"),
+    (CLAIMS, r"(?m)^\| \[.*#memory\).*", "", "claims.md, memory: row"),
     ("README.md", r"(\| \d+ → )\d+ \|", r"\g<1>987 |", "README.md: | Llama"),
     *[
         (REPORT, rf'"{name}": [\d.e-]+', f'"{name}": 0.0125', f", {name}: ")
@@ -86,7 +88,7 @@ PLANTED = [
     (CLAIMS, r"made after the runs, would say", "would say", "that it flips"),
     (REPORT, r'"other_pairs": "partly"', '"other_pairs": "x"', "other_pairs"),
     # A gain without its price; zeros in both arms without their masses.
-    (PAGE, r"(→ \d+ events.*); end \S+ nat, p \S+ \|", r"\1 |", "number"),
+    (PAGE, r"(→ \d+ events.*); end \S+ nat, p \S+ \|", r"\1 |", "llama: row"),
     (
         PAGE,
         r"(?m)(Spike mass \| Spike events.*)\| Loss at.*",

@@ -243,7 +243,7 @@ def answers(rows: Sequence[Row]) -> dict[str, str]:
             and fits(*cell.numbers[1:])
             for text in [cell.text.partition(" (")[0]]
         ]
-        return ", ".join(names) or "none"
+        return "; ".join(names) or "none"
 
     loss, area = "validation_loss", "excess_area"
     return {

@@ -477,15 +477,14 @@ def check_claim(
         numbers |= {number, f"{c.other} → {c.method}: {number}"}
     seen = verdict["number"]
     yield f"{name}: number", seen, seen if seen in numbers else "?"
-    shown = seen or "–" * (not verdict["extension"])
-    for page in (PAGE, CLAIMS):
-        for line in pages[page].splitlines():
-            if line.startswith("| [") and f"#{name})" in line:
-                _, label, number, *_ = (
-                    cell.strip("* |") for cell in line.split(" | ")
-                )
-                yield f"{page}, {name}: label", label, right
-                yield f"{page}, {name}: number", number, shown
+    row = rf"(?m)^\| \[.+#{name}\) \| \*\*(.+?)\*\* \| (.+?) \|"
+    for page in (PAGE, CLAIMS) if verdict["primary"] else (CLAIMS,):
+        rows = re.findall(row, pages[page])
+        yield f"{page}, {name}: row", rows, [(right, seen or "–")]
+    if not verdict["extension"]:
+        row = rf"(?m)^\| \*\*(.+?)\*\* \| .*\[{name}\]"
+        found = re.findall(row, pages[PAGE])
+        yield f"{PAGE}, {name}: verdict", found, [right]
 
 
 def check_sentences(pages: Pages) -> Iterator[Check]:
