@@ -32,7 +32,6 @@ from adagc_lab.reproduce.results import (
     ExperimentResult,
     RunResult,
     TargetResult,
-    decode_losses,
     longest,
     merge_results,
     paired,
@@ -392,7 +391,7 @@ def _loss_curves(
         return {}
     found = results[curves.target].experiment(curves.experiment)
     losses = {
-        method: [decode_losses(r.series["loss"]) for r in runs]
+        method: [run.losses for run in runs]
         for method in curves.methods
         if found and (runs := found.runs_of(method))
     }

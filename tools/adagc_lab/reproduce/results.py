@@ -93,6 +93,11 @@ class RunResult:
         return str(self.machine.get("processor", RECORDED_BEFORE))
 
     @property
+    def losses(self) -> np.ndarray:
+        """Of all steps, from :attr:`series`."""
+        return decode_losses(self.series["loss"])
+
+    @property
     def run_id(self) -> str:
         """Key, and the processor where it was recorded."""
         cpu = self.cpu_model
@@ -244,7 +249,7 @@ def with_derived(experiment: ExperimentResult) -> ExperimentResult:
     the mean loss, and the area over GlobalGC's clean run.
     """
     references = {
-        (run.seed, run.cpu_model): decode_losses(run.series["loss"])
+        (run.seed, run.cpu_model): run.losses
         for run in experiment.all_runs
         if run.is_clean_twin and run.method == "GlobalGC" and run.series
     }
@@ -252,32 +257,35 @@ def with_derived(experiment: ExperimentResult) -> ExperimentResult:
     for run in experiment.all_runs:
         found = {"skip_steps": float(experiment.skip_steps)}
         if run.series:
-            loss = decode_losses(run.series["loss"])
-            kept = np.arange(len(loss)) >= experiment.skip_steps
-            left_out = {
-                step
-                for first, last in run.series["left_out"]
-                for step in range(first, last + 1)
-            }
-            kept[[*left_out]] = False
-            has_diverged = run.status == "diverged"
-            mass = math.inf if has_diverged else spike_mass(loss[kept])
-            if mass is not None:
-                found["spike_mass"] = mass
-            judged = loss[kept]
-            if has_diverged or not np.isfinite(judged).all():
-                judged = np.full(1, np.inf)
-            found["end_loss"] = float(np.median(judged[-END_STEPS:]))
-            found["mean_loss"] = float(np.mean(judged))
             clean = references.get((run.seed, run.cpu_model))
-            starts = [first for first, _ in run.series["faults"]]
-            excess = excess_over(loss, clean, starts, left_out, has_diverged)
-            if excess is not None:
-                found["excess_area_global"] = excess.area
+            found |= _derived(run, experiment.skip_steps, clean)
         if run.num_steps:
             run = dataclasses.replace(run, measures={**run.measures, **found})
         runs.append(run)
     return dataclasses.replace(experiment, all_runs=runs)
+
+
+def _derived(
+    run: RunResult, skip_steps: int, clean: np.ndarray | None
+) -> dict[str, float]:
+    loss, has_diverged = run.losses, run.status == "diverged"
+    left_out = {
+        step
+        for first, last in run.series["left_out"]
+        for step in range(first, last + 1)
+    }
+    judged = np.delete(loss, [*left_out.union(range(skip_steps))])
+    mass = math.inf if has_diverged else spike_mass(judged)
+    if has_diverged or not np.isfinite(judged).all():
+        judged = np.full(1, np.inf)
+    starts = [first for first, _ in run.series["faults"]]
+    excess = excess_over(loss, clean, starts, left_out, has_diverged)
+    found = {
+        "end_loss": float(np.median(judged[-END_STEPS:])),
+        "mean_loss": float(np.mean(judged)),
+    }
+    found |= {} if mass is None else {"spike_mass": mass}
+    return found | ({"excess_area_global": excess.area} if excess else {})
 
 
 def merge_results(old: TargetResult, new: TargetResult) -> TargetResult:
@@ -357,13 +365,12 @@ def read_results(path: str | os.PathLike[str]) -> TargetResult:
                 result.experiments[-1].all_runs.append(RunResult(**fields))
             else:
                 raise ValueError(f"a line of kind {kind!r} out of place")
-        except ValueError as error:
-            raise ValueError(f"{path}, line {number}: {error}") from error
         except (
-            *(AttributeError, LookupError, TypeError),
+            *(ValueError, AttributeError, LookupError, TypeError),
             *(OverflowError, RecursionError),
         ) as error:
-            raise ValueError(f"{path}, line {number}: {error!r}") from error
+            what = error if isinstance(error, ValueError) else repr(error)
+            raise ValueError(f"{path}, line {number}: {what}") from error
     if result is None:
         raise ValueError(f"{path} is empty")
     return result

@@ -24,7 +24,6 @@ from adagc_lab.reproduce.comparisons import (
     change_of,
     differences_of,
     log_ratios,
-    rate_of,
 )
 from adagc_lab.reproduce.pool import (
     JoinedExperiment,
@@ -37,7 +36,7 @@ from adagc_lab.reproduce.results import (
     paired,
     seeds_of,
 )
-from adagc_lab.reproduce.statistics import MIN_SEEDS, mean_limits, rate_ratio
+from adagc_lab.reproduce.statistics import MIN_SEEDS, mean_limits
 
 COLUMNS = {
     "spiking": (MASS, SPIKE_EVENTS, PRICE, "mean_loss"),
@@ -61,26 +60,18 @@ class Cell:
 
     @functools.cached_property
     def numbers(self) -> tuple[float, float, float]:
-        """A ratio of events or masses, or a mean difference; 95% limits."""
-        if self.measure == SPIKE_EVENTS:
-            sides = ([*side] for side in zip(*self.pairs, strict=True))
-            value, low, high = rate_ratio(*map(rate_of, sides))
-        elif self.measure == MASS:
-            limits = mean_limits(log_ratios(self.pairs))
-            value, low, high = map(math.exp, limits)
-        else:
-            differences = differences_of(self.pairs, self.measure)
-            value, low, high = mean_limits(differences)
-        return value, low, high
+        """A ratio of masses, or a mean difference; 95% limits."""
+        if self.measure == MASS:
+            value, low, high = mean_limits(log_ratios(self.pairs))
+            return math.exp(value), math.exp(low), math.exp(high)
+        return mean_limits(differences_of(self.pairs, self.measure))
 
     @property
     def text(self) -> str:
         """``"14.1 → 0.12 (× 0.006-0.01)"`` or ``"+0.06 (+0.05, +0.07)"``."""
-        value, low, high = self.numbers
         if self.measure == SPIKE_EVENTS:
-            sides = ([*side] for side in zip(*self.pairs, strict=True))
-            own, other = map(rate_of, sides)
-            return f"{other.events} → {own.events}"
+            return change_of(self.pairs, SPIKE_EVENTS)
+        value, low, high = self.numbers
         if self.measure == MASS:
             return f"{change_of(self.pairs, MASS)} (× {low:.2g}-{high:.2g})"
         spec = "+.1f" if "area" in self.measure else "+.3f"

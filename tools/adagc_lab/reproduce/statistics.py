@@ -189,12 +189,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted.tolist()
 
 
-def detectable(differences: np.ndarray) -> float:
+def detectable(differences: np.ndarray) -> float | None:
     """Mean difference that so many pairs see with a power of 80%."""
     if len(differences) < 2 or not np.isfinite(differences).all():
-        return math.inf
-    error = float(np.std(differences, ddof=1)) / math.sqrt(len(differences))
-    return _Z_SUM * error
+        return None
+    return _Z_SUM * float(stats.sem(differences))
 
 
 def pairs_to_decide(
