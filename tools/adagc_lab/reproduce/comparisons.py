@@ -505,7 +505,7 @@ def _compare_bound(
     number, seen = f"{mean:.3g}", f"{mean:.4g}"
     if not numbers:
         number, seen = f"largest {max(values):.3g}", format_list(values, ".3g")
-    elif not is_one:
+    elif len({*numbers}) > 1:
         test = stats.ttest_1samp(numbers, bound, alternative="less")
         p_for, p_against = float(test.pvalue), 1 - float(test.pvalue)
         number, seen = seen, f"{seen} on average of {len(numbers)} repetitions"

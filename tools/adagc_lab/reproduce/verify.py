@@ -141,8 +141,7 @@ def check_tables(
     shown = set()
     for table in listed:
         page, title = f"docs/{table['page']}", table["title"]
-        _, _, lines = pages[page].partition(f"### {title}\n")
-        lines = lines.partition("\n### ")[0]
+        text = pages[page].partition(f"### {title}\n")[2].partition("\n### ")[0]
         for method, keys in table["rows"].items():
             place = f"{page}, {title}, {method}"
             own = runs.of(keys)[0]
@@ -150,7 +149,7 @@ def check_tables(
             alike = sorted(runs.alike(own), key=lambda run: run.rank)
             best = {run.seed: run.id for run in alike}
             yield place + ": runs", keys, [best[seed] for seed in sorted(best)]
-            yield place + ": row", f"\n| {method} |" in lines, True
+            yield place + ": row", f"\n| {method} |" in text, True
     for run in runs.runs:
         if not run.is_twin:
             yield f"{run.name}: in a table", run.config_id in shown, True
@@ -257,7 +256,7 @@ class Comparison(SimpleNamespace):
 
     def _test_bound(self) -> Tests:
         """Of runs, which all have to keep it; of one number; of several."""
-        if len(self.values) > 1:
+        if len({*self.values}) > 1:
             self.shown = f"{np.mean(self.values):.4g}"
             p = stats.ttest_1samp(self.values, self.bound, alternative="less")
             return float(p.pvalue), 1 - float(p.pvalue), None
@@ -265,8 +264,9 @@ class Comparison(SimpleNamespace):
         worst = max(self.values or own)
         self.shown = f"{'' if self.values else 'largest '}{worst:.3g}"
         over = worst - self.bound
-        close = bool(self.values) and abs(over) <= (self.margin or -1.0)
-        equal = float(not close) if self.values else None
+        is_one = len(self.values) == 1
+        close = is_one and abs(over) <= (self.margin or -1.0)
+        equal = float(not close) if is_one else None
         return float(over > 0 or close), float(over <= 0 or close), equal
 
     def _test_values(self) -> Tests:
