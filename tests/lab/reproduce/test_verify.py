@@ -14,14 +14,11 @@ import numpy as np
 import pytest
 from adagc_lab.report.experiment import Experiment
 from adagc_lab.reproduce import recount
+from adagc_lab.reproduce.packed import encode_losses
 from adagc_lab.reproduce.pool import Catalogue, PooledResults
 from adagc_lab.reproduce.prediction import wrong_percent
 from adagc_lab.reproduce.recount import Runs
-from adagc_lab.reproduce.results import (
-    TargetResult,
-    encode_losses,
-    write_results,
-)
+from adagc_lab.reproduce.results import TargetResult, write_results
 from adagc_lab.reproduce.targets import summarise_experiment
 from adagc_lab.reproduce.verdicts import judge
 from adagc_lab.reproduce.verify import compare, same, verify
