@@ -8,7 +8,7 @@ import re
 
 import numpy as np
 import pytest
-from adagc_lab.reproduce.comparisons import differences_of
+from adagc_lab.reproduce.pairs import differences_of
 from adagc_lab.reproduce.statistics import (
     Rate,
     clustered_rate_p,

@@ -23,41 +23,45 @@ from adagc_lab.committed import rounded
 from adagc_lab.report.formatting import format_list, two_digits
 from adagc_lab.report.measures import run_measures
 from adagc_lab.reproduce.claims import Condition
+from adagc_lab.reproduce.pairs import (
+    MASS,
+    PRICE,
+    Pair,
+    Runs,
+    beside,
+    change_of,
+    differences_of,
+    log_ratios,
+    paired,
+    rate_of,
+    rates_of,
+    seeds_of,
+    with_measure,
+)
 from adagc_lab.reproduce.pool import PooledResults
 from adagc_lab.reproduce.results import (
     END_STEPS,
     EVENTS,
-    JUDGED,
     SPIKE_EVENTS,
-    Pair,
     RunResult,
     longest,
-    paired,
-    seeds_of,
 )
 from adagc_lab.reproduce.statistics import (
     ALPHA,
     MIN_SEEDS,
     ONE_SIDED,
     PValues,
-    Rate,
     clustered_rate_p,
     detectable,
     mean_limits,
     pairs_to_decide,
-    pooled_rate,
     rate_ratio,
     rate_seeds_to_decide,
     rate_within_p,
     sign_flip_p,
 )
 
-Runs = Sequence[RunResult]
 Pairing = Callable[[Runs, Runs, str], "list[Pair]"]
-
-MASS, PRICE = "spike_mass", "end_loss"
-LEAST_MASS = 0.01
-"""Smaller masses count as this, so that a ratio of zero has a logarithm."""
 
 MASS_FACTOR = 2.0
 """Where no side has an event, masses closer than this are no difference."""
@@ -197,48 +201,9 @@ def comparisons_of(
     return found
 
 
-def differences_of(
-    pairs: Sequence[Pair],
-    measure: str,
-    times: float = 1.0,
-) -> np.ndarray:
-    """The first's values minus ``times`` the second's, seed by seed.
-
-    NaN (diverged) is infinite; the difference of equal infinite ones is 0.
-    """
-    values = np.array([[r.measures[measure] for r in pair] for pair in pairs])
-    first, second = np.where(np.isnan(values), np.inf, values * (1, times)).T
-    return _by_seed(pairs, first, second)
-
-
-def _by_seed(
-    pairs: Sequence[Pair], first: np.ndarray, second: np.ndarray
-) -> np.ndarray:
-    """Mean difference of every seed, also over two types of processor."""
-    with np.errstate(invalid="ignore"):
-        all_of = np.where(first == second, 0.0, first - second)
-        seeds = np.array([run.seed for run, _ in pairs])
-        means = [all_of[seeds == seed].mean() for seed in seeds_of(pairs)]
-        return np.where(np.isnan(means), 0.0, means)
-
-
-def _rates(runs: Runs) -> list[Rate]:
-    """Events over judged steps of every seed."""
-    found: dict[int, list[Rate]] = {}
-    for run in runs:
-        rate = Rate(int(run.measures[EVENTS]), int(run.measures[JUDGED]))
-        found.setdefault(run.seed, []).append(rate)
-    return [pooled_rate(found[seed]) for seed in sorted(found)]
-
-
-def rate_of(runs: Runs) -> Rate:
-    """Spike events over judged steps of all runs."""
-    return pooled_rate(_rates(runs))
-
-
 def rate_text(method: str, runs: Runs) -> str:
     """``"AdaGC: 1 in 14,000 judged steps (0 / 1), 0.07 (0.00-0.40)..."``."""
-    rate, counts = rate_of(runs), [r.events for r in _rates(runs)]
+    rate, counts = rate_of(runs), [r.events for r in rates_of(runs)]
     return (
         f"{method}: {rate.events:,} in {rate.steps:,} judged steps "
         f"({format_list(counts)}), {rate.text} per 1,000"
@@ -254,12 +219,6 @@ def _keys(runs: Runs) -> tuple[str, ...]:
     return tuple(run.run_id for run in runs)
 
 
-def log_ratios(pairs: Sequence[Pair]) -> np.ndarray:
-    """Logarithm of the first's spike mass over the second's, seed by seed."""
-    masses = [[run.measures[MASS] for run in pair] for pair in pairs]
-    return _by_seed(pairs, *np.log(np.maximum(masses, LEAST_MASS)).T)
-
-
 def _mass_tests(pairs: Sequence[Pair]) -> tuple[float, float, float]:
     """P of masses :data:`MASS_FACTOR` times as low, as high, of neither."""
     if len(seeds_of(pairs)) < MIN_SEEDS:
@@ -267,11 +226,6 @@ def _mass_tests(pairs: Sequence[Pair]) -> tuple[float, float, float]:
     logs, far = log_ratios(pairs), math.log(MASS_FACTOR)
     low, high = sign_flip_p(logs + far), sign_flip_p(logs - far)
     return low.less, high.greater, max(low.greater, high.less)
-
-
-def with_measure(pairs: Sequence[Pair], measure: str) -> list[Pair]:
-    """Pairs of which both runs have a measure."""
-    return [p for p in pairs if all(measure in r.measures for r in p)]
 
 
 def _compare_events(
@@ -287,7 +241,7 @@ def _compare_events(
     num_events = rates[0].events + rate_of(unpaired).events
     is_broken = is_zero and num_events > 0
     is_blind = not (num_events or rates[1].events)
-    p = clustered_rate_p(_rates(first), _rates(second))
+    p = clustered_rate_p(rates_of(first), rates_of(second))
     p_equal = margin and rate_within_p(*rates, margin)
     if is_blind:
         less, greater, within = _mass_tests(with_measure(pairs, MASS))
@@ -343,44 +297,6 @@ def _sizes(sides: dict[str, list[RunResult]]) -> Iterator[str]:
                 f"size, {name}: {steps:,} steps, largest rise of a run "
                 f"{min(rises):.2f}-{max(rises):.2f} nat"
             )
-
-
-def beside(
-    pairs: Sequence[Pair], measures: Sequence[str] = (MASS, PRICE)
-) -> str:
-    """``"; mass 14.1 → 0.12, p 0.0078; end +0.038 nat, p 0.0078"``."""
-    text = ""
-    for measure in measures:
-        known = with_measure(pairs, measure)
-        if not known:
-            continue
-        is_mass = measure == MASS
-        changes = (
-            log_ratios(known) if is_mass else differences_of(known, measure)
-        )
-        what = f"end {rounded(changes.mean()):+.3g} nat"
-        if is_mass:
-            what = f"mass {change_of(known, measure)}"
-        few = f" ({len(known)} pairs)" if len(known) < len(pairs) else ""
-        p = sign_flip_p(changes).two_sided
-        text += f"; {what}{few}, p {p:.2g}"
-    return text
-
-
-def change_of(pairs: Sequence[Pair], measure: str, spec: str = ".3g") -> str:
-    """``"14.1 → 0.123"``: the mean of the other, then of the method.
-
-    Of events the sums.
-    """
-    sides = [*zip(*pairs, strict=True)]
-    if measure == SPIKE_EVENTS:
-        first, second = (rate_of(side).events for side in sides)
-        return f"{second:,} → {first:,}"
-    mean, other = (
-        math.fsum(run.measures[measure] for run in side) / len(pairs)
-        for side in sides
-    )
-    return f"{other:{spec}} → {mean:{spec}}"
 
 
 def _beside_facts(plan: Comparison, pairs: Sequence[Pair]) -> Iterator[str]:

@@ -19,8 +19,8 @@ from adagc_lab.markdown import markdown_table
 from adagc_lab.report.formatting import Value, format_spread
 from adagc_lab.report.measures import listed, run_measures, spread
 from adagc_lab.reproduce.claims import Rules, targets_of
-from adagc_lab.reproduce.comparisons import differences_of, rate_of
 from adagc_lab.reproduce.drawings import loss_curves_svg
+from adagc_lab.reproduce.pairs import differences_of, paired, rate_of
 from adagc_lab.reproduce.pool import (
     Catalogue,
     JoinedExperiment,
@@ -34,7 +34,6 @@ from adagc_lab.reproduce.results import (
     TargetResult,
     longest,
     merge_results,
-    paired,
     read_results,
     with_derived,
     write_results,

@@ -16,7 +16,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from adagc_lab.report.measures import REPLAYED_STEPS
-from adagc_lab.reproduce.results import RunResult, paired
+from adagc_lab.reproduce.pairs import paired
+from adagc_lab.reproduce.results import RunResult
 
 WRONG = "wrong_percent"
 REPLAYED = "replayed_percent"

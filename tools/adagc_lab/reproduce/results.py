@@ -16,11 +16,10 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import itertools
 import json
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,6 @@ from adagc_lab.checksums import SEAL, check_seal, sealed
 from adagc_lab.committed import as_json
 from adagc_lab.report.judged import excess_over, spike_mass
 from adagc_lab.reproduce.packed import decode_losses
-from adagc_lab.reproduce.statistics import MIN_SEEDS
 from paddle_adagc.files import atomic_write
 
 RESULTS = "results.jsonl"
@@ -163,14 +161,6 @@ class TargetResult:
         return next((e for e in self.experiments if e.name == name), None)
 
 
-Pair = tuple[RunResult, RunResult]
-
-
-def seeds_of(pairs: Sequence[Pair]) -> list[int]:
-    """Seeds of pairs: a seed may have run on several processors."""
-    return sorted({run.seed for run, _ in pairs})
-
-
 def longest(
     runs: Iterable[RunResult], measure: str | None = None
 ) -> list[RunResult]:
@@ -184,47 +174,6 @@ def longest(
         if measure is None or measure in run.measures
     }
     return [best[seed] for seed in sorted(best)]
-
-
-def paired(
-    runs: Sequence[RunResult], others: Sequence[RunResult], measure: str
-) -> list[Pair]:
-    """Every pair of runs of two methods that have the measure, by seed.
-
-    The two have seed, length and model of processor in common; of several
-    lengths on one processor the longest counts, as others are prefixes.
-    """
-    name = EVENTS if measure == SPIKE_EVENTS else measure
-    sides = [
-        [run for run in side if name in run.measures] for side in (runs, others)
-    ]
-    found: dict[tuple[int, str], Pair] = {}
-    for run, other in itertools.product(sorted_runs(sides[0]), sides[1]):
-        pair = (run, other)
-        if len({(r.seed, r.num_steps, r.cpu_model) for r in pair}) == 1:
-            found.setdefault((run.seed, run.cpu_model), pair)
-    return [found[key] for key in sorted(found)]
-
-
-def paired_once(
-    runs: Sequence[RunResult], others: Sequence[RunResult], measure: str
-) -> list[Pair]:
-    """One pair a seed: the longest, of several one whose processor is known.
-
-    Runs without stored losses are left out where :data:`MIN_SEEDS` pairs stay.
-    This rule came after the runs: no verdict uses it; those that would change
-    with it say so.
-    """
-    own, other = ([r for r in side if r.series] for side in (runs, others))
-    for some, beside in ((own, other), (runs, others)):
-        pairs = paired(some, beside, measure)
-        best = {
-            run.seed: run for run in reversed(sorted_runs(p[0] for p in pairs))
-        }
-        once = [pair for pair in pairs if pair[0] is best[pair[0].seed]]
-        if len(once) >= MIN_SEEDS:
-            break
-    return once
 
 
 def sorted_runs(runs: Iterable[RunResult]) -> list[RunResult]:

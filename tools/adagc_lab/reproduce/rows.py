@@ -18,24 +18,22 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from adagc_lab.reproduce.comparisons import (
+from adagc_lab.reproduce.pairs import (
     MASS,
     PRICE,
+    Pair,
     change_of,
     differences_of,
     log_ratios,
+    paired,
+    seeds_of,
 )
 from adagc_lab.reproduce.pool import (
     JoinedExperiment,
     Method,
     PooledResults,
 )
-from adagc_lab.reproduce.results import (
-    SPIKE_EVENTS,
-    Pair,
-    paired,
-    seeds_of,
-)
+from adagc_lab.reproduce.results import SPIKE_EVENTS
 from adagc_lab.reproduce.statistics import MIN_SEEDS, mean_limits
 
 COLUMNS = {
