@@ -36,8 +36,9 @@ from adagc_lab.reproduce.pool import (
 from adagc_lab.reproduce.results import SPIKE_EVENTS
 from adagc_lab.reproduce.statistics import MIN_SEEDS, mean_limits
 
+MEAN = "mean_loss"
 COLUMNS = {
-    "spiking": (MASS, SPIKE_EVENTS, PRICE, "mean_loss"),
+    "spiking": (MASS, SPIKE_EVENTS, PRICE, MEAN),
     "faults": ("excess_area", "excess_area_global", SPIKE_EVENTS, PRICE),
     "calm": ("validation_loss", MASS, PRICE),
 }
@@ -235,10 +236,12 @@ def answers(rows: Sequence[Row]) -> dict[str, str]:
         return "; ".join(names) or "none"
 
     loss, area = "validation_loss", "excess_area"
+    total = "excess_area_global"
     return {
         "less_mass": listed("spiking", MASS, lambda low, high: high < 0.5),
         "same_mass": listed("spiking", MASS, lambda low, high: high >= 0.5),
         "priced": listed("spiking", PRICE, lambda low, high: low > 0),
+        "lower_mean": listed("spiking", MEAN, lambda low, high: high < 0),
         "low_mass": listed("spiking", MASS, lambda low, high: True, LOW),
         "low_price": listed("spiking", PRICE, lambda low, high: True, LOW),
         "alike": listed(
@@ -247,6 +250,7 @@ def answers(rows: Sequence[Row]) -> dict[str, str]:
         "higher": listed("calm", loss, lambda low, high: low > 0.01),
         "better_faults": listed("faults", area, lambda low, high: high < 0),
         "worse_faults": listed("faults", area, lambda low, high: low > 0),
+        "worse_in_all": listed("faults", total, lambda low, high: low > 0),
         "open_faults": listed(
             "faults", area, lambda low, high: low <= 0 <= high
         ),
