@@ -93,6 +93,7 @@ PLANTED = [
         "a price",
     ),
     (PAGE, r"(\| .*0 → 0 events)[^|]*\|", r"\1 |", ": mass"),
+    (PAGE, r"CLIP with Lion \(\+0", "CLIP with Lion (+9", "in the answer"),
     # An experiment with faults that is not shown.
     (PAGE, r"(?m)^\| Mixtral, its recipe \|.*\n", "", "| Mixtral, its recipe"),
 ]

@@ -35,6 +35,7 @@ CLIP_DEFAULTS: dict[str, dict[str, float]] = {
 WINDOW, SEEDS = 101, 8
 EVENTS, MASS, PRICE = "spike_events", "spike_mass", "end_loss"
 REPLAYED, WRONG = "replayed_percent", "wrong_percent"
+OF_ROWS = {"name", "lambda_abs", "init", "init_value"}
 DERIVED = {MASS, PRICE, "mean_loss", "excess_area_global"}
 """What lines lack."""
 
@@ -170,6 +171,23 @@ def wrong_percent(runs: Runs) -> list[float]:
                 is_wrong = is_lower != (b.measures[REPLAYED] < 90)
                 found.setdefault(a.seed, []).append(100.0 * is_wrong)
     return [float(np.mean(found[seed])) for seed in sorted(found)]
+
+
+def possible_rows(runs: Runs) -> Iterator[Pair]:
+    """Every AdaGC, of any start, and GlobalGC that differ in the clip alone."""
+    arms: dict[tuple[str, str], list[StoredRun]] = {}
+    for own in runs.by_config.values():
+        first = next((run for run in own if not run.is_twin), None)
+        if first and {*first.clip} <= OF_ROWS:
+            name = first.clip["name"]
+            arms.setdefault((first.setting, name), []).append(first)
+    for (setting, name), adagc in arms.items():
+        others = arms.get((setting, "global_norm"), [])
+        for pair in itertools.product(adagc, others) if name == "adagc" else ():
+            base, low = (run.clip.get("lambda_abs", 1.0) for run in pair)
+            num = num_seeds(runs.pairs(*pair, "final_loss"))
+            if low in (base, 0.1) and num >= SEEDS:
+                yield pair
 
 
 def once(pairs: list[Pair]) -> list[Pair]:

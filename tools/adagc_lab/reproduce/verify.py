@@ -35,7 +35,6 @@ from adagc_lab.reproduce.recount import (
     WRONG,
     Pair,
     Runs,
-    StoredRun,
     beside,
     cell_text,
     change,
@@ -46,6 +45,7 @@ from adagc_lab.reproduce.recount import (
     mean_limits,
     num_seeds,
     once,
+    possible_rows,
     ratio_limits,
     recounted,
     sign_flip,
@@ -68,7 +68,6 @@ UNITS = {
 }
 PAGE, CLAIMS = "docs/results.md", "docs/results/claims.md"
 ALL_ROWS = "docs/results/comparisons.md"
-OF_ROWS = {"name", "lambda_abs", "init", "init_value"}
 LATER_RULE = "made after the runs, would say"
 _ABSENT: dict[str, Any] = {"values": [], "times": 1, "margin": None}
 _ABSENT |= {"num_seeds": None, "other": None}
@@ -160,7 +159,7 @@ def check_rows(
 ) -> Iterator[Check]:
     """Compare AdaGC's rows beside GlobalGC's; the runs allow no others."""
     readmes = {page for page in pages if page.startswith("README")}
-    found = set()
+    found, stated = set(), set()
     for row in rows:
         label, compared, *_ = row["line"]
         place, situation = f"{ALL_ROWS}, {label}, {compared}", row["situation"]
@@ -176,31 +175,21 @@ def check_rows(
         on = [ALL_ROWS]
         if row["is_named"]:
             on += [PAGE, *(readmes if situation != "calm" else [])]
+            name = label.partition(", calm")[0]
+            stated |= {f"{name} ({cell.partition(' (')[0]})" for cell in cells}
         for page in on:
             text = f"| {' | '.join(line)} |"
             yield f"{page}: {text}", text in pages[page], True
         if situation == "faults" and "AdaGC," not in compared:
             yield f"{place}: on the page", row["is_named"], True
+    answer = " ".join(pages[PAGE].partition("\n## What do I gain")[0].split())
+    for number in re.finditer(r" \([-+]?\d[^()a-z]*\)", answer):
+        text = answer[: number.end()]
+        is_right = any(map(text.endswith, stated))
+        yield f"{PAGE}: ...{text[-40:]} in the answer", is_right, True
     for own, other in possible_rows(runs):
         is_there = (own.config_id, other.config_id) in found
         yield f"{ALL_ROWS}: {own.name} beside {other.name}", is_there, True
-
-
-def possible_rows(runs: Runs) -> Iterator[Pair]:
-    """Every AdaGC, of any start, and GlobalGC that differ in the clip alone."""
-    arms: dict[tuple[str, str], list[StoredRun]] = {}
-    for own in runs.by_config.values():
-        first = next((run for run in own if not run.is_twin), None)
-        if first and {*first.clip} <= OF_ROWS:
-            name = first.clip["name"]
-            arms.setdefault((first.setting, name), []).append(first)
-    for (setting, name), adagc in arms.items():
-        others = arms.get((setting, "global_norm"), [])
-        for pair in itertools.product(adagc, others) if name == "adagc" else ():
-            base, low = (run.clip.get("lambda_abs", 1.0) for run in pair)
-            num = num_seeds(runs.pairs(*pair, "final_loss"))
-            if low in (base, 0.1) and num >= SEEDS:
-                yield pair
 
 
 def pairs_ids(pairs: list[Pair]) -> dict[str, list[str]]:
