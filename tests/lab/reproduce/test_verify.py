@@ -173,6 +173,7 @@ def test_spikes_and_excess_follow_from_the_losses(with_series, capsys):
     "measure",
     [
         *("spikes_1000", "events_200", "judged_1000", "excess_area"),
+        *("excess_worst", "events_above_0.2", "score_200"),
         *("final_loss", "spike_mass"),
     ],
 )
@@ -239,6 +240,12 @@ def test_what_is_compared_is_every_value_of_what_is_recomputed():
         *("at, a, b, 1", "at, a, b, 2", "at, c")
     ]
     assert len(found) == 5
+
+
+def test_a_run_that_no_line_holds_is_named(with_series):
+    planted(with_series[0] / "report.json", r'("AdaGC": \[")', r"\1x")
+    with pytest.raises(ValueError, match="no such run"):
+        verify(*with_series)
 
 
 def test_it_shares_no_code_with_what_it_checks():
