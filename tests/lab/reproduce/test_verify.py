@@ -52,7 +52,7 @@ def folders(tmp_path):
 def test_shipped_pages_pass(folders, capsys):
     assert verify(*folders) == 0
     count = int(capsys.readouterr().out.split()[0])
-    assert count > 5000
+    assert count > 20_000
 
 
 def planted(path, pattern, replacement, count=1):

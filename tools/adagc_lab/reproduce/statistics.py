@@ -175,7 +175,9 @@ def mean_limits(differences: np.ndarray) -> tuple[float, float, float]:
     """Mean and its 95% limits by Student's t; of one value three times it."""
     mean, half = differences.mean(), 0.0
     if len(differences) > 1:
-        half = stats.t.ppf(0.975, len(differences) - 1) * stats.sem(differences)
+        with np.errstate(invalid="ignore"):  # of a run that diverged
+            error = stats.sem(differences)
+        half = stats.t.ppf(0.975, len(differences) - 1) * error
     return rounded(mean), rounded(mean - half), rounded(mean + half)
 
 
