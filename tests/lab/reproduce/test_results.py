@@ -8,16 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from adagc_lab.reproduce.comparisons import differences_of
+from adagc_lab.reproduce.packed import LAST_CODE, decode_losses, encode_losses
+from adagc_lab.reproduce.pairs import differences_of, paired, paired_once
 from adagc_lab.reproduce.pool import Catalogue, Method, PooledResults
 from adagc_lab.reproduce.results import (
-    LAST_CODE,
-    decode_losses,
-    encode_losses,
     longest,
     merge_results,
-    paired,
-    paired_once,
     read_results,
     write_results,
 )

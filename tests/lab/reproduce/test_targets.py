@@ -16,8 +16,7 @@ import numpy as np
 import pytest
 from adagc_lab.record.files import RunRecord, update_run_json
 from adagc_lab.reproduce import running
-from adagc_lab.reproduce.prediction import wrong_percent
-from adagc_lab.reproduce.results import RESULTS, encode_losses, read_results
+from adagc_lab.reproduce.results import RESULTS, read_results
 from adagc_lab.reproduce.running import run_all, run_process
 from adagc_lab.reproduce.targets import (
     REPORT,
@@ -30,7 +29,6 @@ from adagc_lab.reproduce.verdicts import CONTRADICTED, REPRODUCED
 from lab.reproduce.conftest import (
     FAULTS,
     FakeRuns,
-    cell,
     make_claim,
     planned,
     rule,
@@ -221,23 +219,6 @@ def test_the_worst_ratio_is_to_the_average_before():
     norms = np.array([[1.0, 2.0], [3.0, np.nan], [0.0, 2.2], [1.04, 0.1]])
     expected = [1.0, 3.0, 1.1, 1.04 / 1.02]
     np.testing.assert_allclose(worst_ratios(norms), expected)
-
-
-@pytest.mark.parametrize(
-    ("replayed", "adagc", "wrong"),
-    [(89, 1.0, 0), (89, 3.0, 100), (90, 1.0, 100), (90, 3.0, 0)],
-)
-def test_the_rule_of_who_is_helped_is_wrong_or_not(replayed, adagc, wrong):
-    def run(name, loss, **measures):
-        made = cell(name, config={"a": 1}, final_loss=loss, **measures)
-        series = {"loss": encode_losses(np.full(400, loss))}
-        text = json.dumps({"a": 1, "clip.name": name})
-        return text, dataclasses.replace(made, series=series)
-
-    pair = run("adagc", adagc), run("global_norm", 2.0)
-    assert wrong_percent(pair) == []  # no norms were recorded
-    pair = pair[0], run("global_norm", 2.0, replayed_percent=float(replayed))
-    assert wrong_percent(pair) == [wrong]
 
 
 def test_something_else_in_the_way_of_a_link_is_named(

@@ -151,6 +151,7 @@ FIVE = {"A": [1, 2, 1, 2, 1]}
         (Runs({"A": [1.1]}), at_most(1), CONTRADICTED),
         (Runs({"A": [1.1]}), at_most(1, margin=0.2), NO_DIFFERENCE),
         (Runs(FIVE), at_most(2.5), REPRODUCED),
+        (Runs({"A": [1, 1]}), at_most(1), REPRODUCED),
         (Runs(FIVE), at_most(0.5), CONTRADICTED),
         (Runs(FIVE), at_most(1.5), UNDECIDED),
         (Runs(A={"excess_worst": [1] * 8}), at_most(1), REPRODUCED),

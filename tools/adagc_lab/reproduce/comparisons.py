@@ -14,7 +14,7 @@ import math
 import re
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy import stats
@@ -23,41 +23,45 @@ from adagc_lab.committed import rounded
 from adagc_lab.report.formatting import format_list, two_digits
 from adagc_lab.report.measures import run_measures
 from adagc_lab.reproduce.claims import Condition
+from adagc_lab.reproduce.pairs import (
+    MASS,
+    PRICE,
+    Pair,
+    Runs,
+    beside,
+    change_of,
+    differences_of,
+    log_ratios,
+    paired,
+    rate_of,
+    rates_of,
+    seeds_of,
+    with_measure,
+)
 from adagc_lab.reproduce.pool import PooledResults
 from adagc_lab.reproduce.results import (
     END_STEPS,
     EVENTS,
-    JUDGED,
     SPIKE_EVENTS,
-    Pair,
     RunResult,
     longest,
-    paired,
-    seeds_of,
 )
 from adagc_lab.reproduce.statistics import (
     ALPHA,
     MIN_SEEDS,
     ONE_SIDED,
     PValues,
-    Rate,
     clustered_rate_p,
     detectable,
     mean_limits,
     pairs_to_decide,
-    pooled_rate,
     rate_ratio,
     rate_seeds_to_decide,
     rate_within_p,
     sign_flip_p,
 )
 
-Runs = Sequence[RunResult]
 Pairing = Callable[[Runs, Runs, str], "list[Pair]"]
-
-MASS, PRICE = "spike_mass", "end_loss"
-LEAST_MASS = 0.01
-"""Smaller masses count as this, so that a ratio of zero has a logarithm."""
 
 MASS_FACTOR = 2.0
 """Where no side has an event, masses closer than this are no difference."""
@@ -76,9 +80,25 @@ _UNITS = {
 class Comparison:
     """A method against another one or a bound, tested.
 
-    ``p_for`` is of what is expected (None: not tested), ``p_against`` of the
-    opposite, ``p_equal`` of a difference smaller than the margin, ``p_fewer``
-    of fewer events, where an event breaks a ``zero``.
+    Attributes:
+        times: The other's values are multiplied by it.
+        values: Of what is no run.
+        keys, other_keys: Runs of the method and of the other, pair by pair.
+        beside_keys: Runs that the facts show though they do not pair.
+        num_seeds: Pairs; None for what is no run.
+        p_for: Of what is expected; None: not tested.
+        p_against: Of the opposite.
+        p_equal: Of a difference smaller than the margin.
+        p_fewer: Of fewer events, where an event breaks a ``zero``.
+        is_no_fewer: Whether a broken ``zero`` has at least the other's rate.
+        is_blind: Whether neither side has any event, so that spike mass
+            decides.
+        detectable: Mean difference that so many pairs see with a power of 80%.
+        number: The comparison in one number, for a line of a table.
+        facts: What was seen, method by method; several comparisons may share
+            one.
+        missing: Methods without a run.
+        test: The test in words.
     """
 
     experiment: str
@@ -88,47 +108,24 @@ class Comparison:
     other: str | None = None
     margin: float | None = None
     times: float | None = None
-    """The other's values are multiplied by it."""
-
     bound: float | None = None
     values: tuple[float, ...] = ()
-    """Of what is no run."""
-
     keys: tuple[str, ...] = ()
     other_keys: tuple[str, ...] = ()
-    """Runs of the method and of the other, pair by pair."""
-
     beside_keys: tuple[str, ...] = ()
-    """Runs that the facts show though they do not pair."""
-
     num_seeds: int | None = None
-    """Pairs; None for what is no run."""
-
     p_for: float | None = None
     p_against: float | None = None
     p_equal: float | None = None
     p_fewer: float | None = None
     is_no_fewer: bool = False
-    """Whether a broken ``zero`` has at least the other's rate."""
-
     is_blind: bool = False
-    """Whether neither side has any event, so that spike mass decides."""
-
     seeds_to_decide: int | None = None
     detectable: float | None = None
-    """Mean difference that so many pairs see with a power of 80%."""
-
     number: str = ""
-    """The comparison in one number, for a line of a table."""
-
     facts: tuple[str, ...] = ()
-    """What was seen, method by method; several comparisons may share one."""
-
     missing: tuple[str, ...] = ()
-    """Methods without a run."""
-
     test: str = ""
-    """The test in words."""
 
     @property
     def has_enough(self) -> bool:
@@ -164,8 +161,6 @@ def comparisons_of(
     """Test a condition: each of its methods against each in ``to``."""
     target, experiment = condition.target or "", condition.experiment or ""
     place = condition.to_experiment or experiment
-    is_rate = condition.measure == SPIKE_EVENTS
-    test = _compare_events if is_rate else _compare_values
     found = []
     for method in condition.methods:
         plan = Comparison(
@@ -189,52 +184,26 @@ def comparisons_of(
             others = source.runs(target, place, other)
             versus = dataclasses.replace(plan, other=label)
             pairs = pairing(runs, others, plan.measure)
-            found.append(test(versus, pairs, runs, others))
+            if not pairs:
+                found.append(_unpaired(versus, runs, others))
+                continue
+            first, second = zip(*pairs, strict=True)
+            versus = dataclasses.replace(
+                versus,
+                keys=_keys(first),
+                other_keys=_keys(second),
+                num_seeds=len(seeds_of(pairs)),
+            )
+            if condition.measure == SPIKE_EVENTS:
+                found.append(_compare_events(versus, pairs, runs))
+            else:
+                found.append(_compare_values(versus, pairs))
     return found
-
-
-def differences_of(
-    pairs: Sequence[Pair],
-    measure: str,
-    times: float = 1.0,
-) -> np.ndarray:
-    """The first's values minus ``times`` the second's, seed by seed.
-
-    NaN (diverged) is infinite; the difference of equal infinite ones is 0.
-    """
-    values = np.array([[r.measures[measure] for r in pair] for pair in pairs])
-    first, second = np.where(np.isnan(values), np.inf, values * (1, times)).T
-    return _by_seed(pairs, first, second)
-
-
-def _by_seed(
-    pairs: Sequence[Pair], first: np.ndarray, second: np.ndarray
-) -> np.ndarray:
-    """Mean difference of every seed, also over two types of processor."""
-    with np.errstate(invalid="ignore"):
-        all_of = np.where(first == second, 0.0, first - second)
-        seeds = np.array([run.seed for run, _ in pairs])
-        means = [all_of[seeds == seed].mean() for seed in seeds_of(pairs)]
-        return np.where(np.isnan(means), 0.0, means)
-
-
-def _rates(runs: Runs) -> list[Rate]:
-    """Events over judged steps of every seed."""
-    found: dict[int, list[Rate]] = {}
-    for run in runs:
-        rate = Rate(int(run.measures[EVENTS]), int(run.measures[JUDGED]))
-        found.setdefault(run.seed, []).append(rate)
-    return [pooled_rate(found[seed]) for seed in sorted(found)]
-
-
-def rate_of(runs: Runs) -> Rate:
-    """Spike events over judged steps of all runs."""
-    return pooled_rate(_rates(runs))
 
 
 def rate_text(method: str, runs: Runs) -> str:
     """``"AdaGC: 1 in 14,000 judged steps (0 / 1), 0.07 (0.00-0.40)..."``."""
-    rate, counts = rate_of(runs), [r.events for r in _rates(runs)]
+    rate, counts = rate_of(runs), [r.events for r in rates_of(runs)]
     return (
         f"{method}: {rate.events:,} in {rate.steps:,} judged steps "
         f"({format_list(counts)}), {rate.text} per 1,000"
@@ -250,40 +219,19 @@ def _keys(runs: Runs) -> tuple[str, ...]:
     return tuple(run.run_id for run in runs)
 
 
-def log_ratios(pairs: Sequence[Pair]) -> np.ndarray:
-    """Logarithm of the first's spike mass over the second's, seed by seed."""
-    masses = [[run.measures[MASS] for run in pair] for pair in pairs]
-    return _by_seed(pairs, *np.log(np.maximum(masses, LEAST_MASS)).T)
-
-
-class _MassTests(NamedTuple):
-    """Of a spike mass :data:`MASS_FACTOR` times as low, as high, or neither."""
-
-    less: float
-    greater: float
-    within: float
-
-
-def _mass_tests(pairs: Sequence[Pair]) -> _MassTests:
-    """Compare spike masses; too few pairs decide nothing."""
+def _mass_tests(pairs: Sequence[Pair]) -> tuple[float, float, float]:
+    """P of masses :data:`MASS_FACTOR` times as low, as high, of neither."""
     if len(seeds_of(pairs)) < MIN_SEEDS:
-        return _MassTests(1.0, 1.0, 1.0)
+        return 1.0, 1.0, 1.0
     logs, far = log_ratios(pairs), math.log(MASS_FACTOR)
     low, high = sign_flip_p(logs + far), sign_flip_p(logs - far)
-    return _MassTests(low.less, high.greater, max(low.greater, high.less))
-
-
-def with_measure(pairs: Sequence[Pair], measure: str) -> list[Pair]:
-    """Pairs of which both runs have a measure."""
-    return [p for p in pairs if all(measure in r.measures for r in p)]
+    return low.less, high.greater, max(low.greater, high.less)
 
 
 def _compare_events(
-    plan: Comparison, pairs: list[Pair], runs: Runs, others: Runs
+    plan: Comparison, pairs: list[Pair], runs: Runs
 ) -> Comparison:
     """Test the event rates of two methods, pair by pair."""
-    if not pairs:
-        return _unpaired(plan, longest(runs, EVENTS), longest(others, EVENTS))
     first, second = ([*side] for side in zip(*pairs, strict=True))
     rates, margin = (rate_of(first), rate_of(second)), plan.margin
     is_higher, is_zero = plan.expect == "higher", plan.expect == "zero"
@@ -293,12 +241,11 @@ def _compare_events(
     num_events = rates[0].events + rate_of(unpaired).events
     is_broken = is_zero and num_events > 0
     is_blind = not (num_events or rates[1].events)
-    p = clustered_rate_p(_rates(first), _rates(second))
+    p = clustered_rate_p(rates_of(first), rates_of(second))
     p_equal = margin and rate_within_p(*rates, margin)
     if is_blind:
-        masses = _mass_tests(with_measure(pairs, MASS))
-        p = PValues(masses.less, masses.greater)
-        p_equal = masses.within if is_higher else None
+        less, greater, within = _mass_tests(with_measure(pairs, MASS))
+        p, p_equal = PValues(less, greater), within if is_higher else None
     p_for, p_against = (p.greater, p.less) if is_higher else p
     facts = [
         *_rate_texts(plan, first, second),
@@ -312,17 +259,14 @@ def _compare_events(
         side = f"{MASS_FACTOR:g} times {side}, by spike mass,"
     return dataclasses.replace(
         plan,
-        keys=_keys(first),
-        other_keys=_keys(second),
         beside_keys=_keys(unpaired),
-        num_seeds=len(seeds_of(pairs)),
         p_for=1.0 if is_broken else p_for,
         p_against=p_against,
         p_equal=p_equal,
         p_fewer=p.less if is_broken else None,
         is_no_fewer=is_broken and rates[0].value >= rates[1].value,
         is_blind=is_blind,
-        number=_rates_in_short(*rates, min(p)) + beside(pairs),
+        number=_rates_in_short(pairs, min(p)) + beside(pairs),
         seeds_to_decide=rate_seeds_to_decide(
             *rates, len(seeds_of(pairs)), margin
         ),
@@ -331,10 +275,11 @@ def _compare_events(
     )
 
 
-def _rates_in_short(first: Rate, second: Rate, p: float) -> str:
+def _rates_in_short(pairs: Sequence[Pair], p: float) -> str:
     """``"10 → 1 events, ratio 0.10 (0.00-0.70), p 0.0078"``."""
+    first, second = map(rate_of, zip(*pairs, strict=True))
     value, low, high = rate_ratio(first, second)
-    text = f"{second.events:,} → {first.events:,} events"
+    text = f"{change_of(pairs, SPIKE_EVENTS)} events"
     if math.isnan(value):
         return f"{text} in {first.steps:,} steps each"
     limits = f"{value:.2g} ({low:.2f}-{high:.2g})".replace("inf", "∞")
@@ -352,37 +297,6 @@ def _sizes(sides: dict[str, list[RunResult]]) -> Iterator[str]:
                 f"size, {name}: {steps:,} steps, largest rise of a run "
                 f"{min(rises):.2f}-{max(rises):.2f} nat"
             )
-
-
-def beside(
-    pairs: Sequence[Pair], measures: Sequence[str] = (MASS, PRICE)
-) -> str:
-    """``"; mass 14.1 → 0.12, p 0.0078; end +0.038 nat, p 0.0078"``."""
-    text = ""
-    for measure in measures:
-        known = with_measure(pairs, measure)
-        if not known:
-            continue
-        is_mass = measure == MASS
-        changes = (
-            log_ratios(known) if is_mass else differences_of(known, measure)
-        )
-        what = f"end {rounded(changes.mean()):+.3g} nat"
-        if is_mass:
-            what = f"mass {change_of(known, measure)}"
-        few = f" ({len(known)} pairs)" if len(known) < len(pairs) else ""
-        p = sign_flip_p(changes).two_sided
-        text += f"; {what}{few}, p {p:.2g}"
-    return text
-
-
-def change_of(pairs: Sequence[Pair], measure: str, spec: str = ".3g") -> str:
-    """``"14.1 → 0.123"``: the mean of the other, then of the method."""
-    first, second = (
-        math.fsum(run.measures[measure] for run in side) / len(pairs)
-        for side in zip(*pairs, strict=True)
-    )
-    return f"{second:{spec}} → {first:{spec}}"
 
 
 def _beside_facts(plan: Comparison, pairs: Sequence[Pair]) -> Iterator[str]:
@@ -427,31 +341,26 @@ def _occurrence(plan: Comparison, runs: Runs) -> Comparison:
 
 def _unpaired(plan: Comparison, own: Runs, others: Runs) -> Comparison:
     """Say which side has no run; of events the rates of the other."""
+    is_rate = plan.measure == SPIKE_EVENTS
+    if is_rate:
+        own, others = longest(own, EVENTS), longest(others, EVENTS)
     sides = ((plan.method, own), (plan.other, others))
-    missing = tuple(name for name, runs in sides if name and not runs)
-    found = dataclasses.replace(plan, num_seeds=0, missing=missing)
-    if plan.measure != SPIKE_EVENTS:
-        return found
     return dataclasses.replace(
-        found,
-        keys=_keys(own),
-        beside_keys=_keys(others),
-        facts=_rate_texts(plan, own, others),
+        plan,
+        num_seeds=0,
+        missing=tuple(name for name, runs in sides if name and not runs),
+        keys=_keys(own) if is_rate else (),
+        beside_keys=_keys(others) if is_rate else (),
+        facts=_rate_texts(plan, own, others) if is_rate else (),
     )
 
 
-def _compare_values(
-    plan: Comparison, pairs: list[Pair], runs: Runs, others: Runs
-) -> Comparison:
+def _compare_values(plan: Comparison, pairs: list[Pair]) -> Comparison:
     """Test the values of two methods, pair by pair."""
     measure, expect, margin = plan.measure, plan.expect, plan.margin
-    if not pairs:
-        return _unpaired(plan, runs, others)
-    first, second = zip(*pairs, strict=True)
     times = 1.0 if plan.times is None else plan.times
     differences = differences_of(pairs, measure, times)
     p_for, p_against, p_equal = _value_tests(differences, expect, margin)
-    sees = detectable(differences)
     # "No worse" is decided on one side of the margin or on the other.
     open_part = (differences, margin)
     if expect == "no worse":
@@ -466,14 +375,11 @@ def _compare_values(
         plan,
         number=number,
         facts=facts,
-        keys=_keys(first),
-        other_keys=_keys(second),
-        num_seeds=len(seeds_of(pairs)),
         p_for=p_for,
         p_against=p_against,
         p_equal=p_equal,
         seeds_to_decide=pairs_to_decide(*open_part),
-        detectable=sees if math.isfinite(sees) else None,
+        detectable=detectable(differences),
         test=f"{plan.method} minus {factor}{plan.other} "
         f"{_mean_text(differences)}, {expect}: {_p_text(p_for, p_against)}",
     )
@@ -504,19 +410,18 @@ def _compare_bound(
 ) -> Comparison:
     """A bound of every run, of one number, or of repetitions (Student's t)."""
     own = longest(runs, plan.measure)
-    if not (numbers or own):
-        return _unpaired(plan, own, own)
     values = numbers or [run.measures[plan.measure] for run in own]
-    mean, excess = statistics.fmean(values), max(values) - bound
+    if not values:
+        return _unpaired(plan, own, own)
+    mean, excess, p_text = statistics.fmean(values), max(values) - bound, ""
     is_one = len(numbers) == 1
-    is_close = is_one and plan.margin is not None and abs(excess) <= plan.margin
+    is_close = is_one and abs(excess) <= (plan.margin or -1.0)
     p_for = float(excess > 0 or is_close)
     p_against = float(excess <= 0 or is_close)
-    number, seen, end = f"{mean:.3g}", f"{mean:.4g}", f"(bound {bound:g})"
-    p_text = ""
+    number, seen = f"{mean:.3g}", f"{mean:.4g}"
     if not numbers:
         number, seen = f"largest {max(values):.3g}", format_list(values, ".3g")
-    elif not is_one:
+    elif len({*numbers}) > 1:
         test = stats.ttest_1samp(numbers, bound, alternative="less")
         p_for, p_against = float(test.pvalue), 1 - float(test.pvalue)
         number, seen = seen, f"{seen} on average of {len(numbers)} repetitions"
@@ -529,8 +434,8 @@ def _compare_bound(
         p_for=p_for,
         p_against=p_against,
         p_equal=float(not is_close) if is_one else None,
-        number=f"{number} {end}",
-        test=f"{plan.method} {seen} {end}{p_text}",
+        number=f"{number} (bound {bound:g})",
+        test=f"{plan.method} {seen} (bound {bound:g}){p_text}",
     )
 
 

@@ -10,6 +10,7 @@ that several grids ask for exists once.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import os
@@ -218,11 +219,15 @@ def make_runs(
     return runs
 
 
+_read_base = functools.cache(read_values)
+"""Many experiments of a grid name the same config."""
+
+
 def base_values(
     experiment: ExperimentConfig, grid_file: str | os.PathLike[str]
 ) -> dict[str, Any]:
     """Return a run config's values before the methods change them."""
-    base = read_values(Path(grid_file).parent / experiment.config)
+    base = _read_base(Path(grid_file).parent / experiment.config)
     base = merged(base, experiment.changes)
     base["train"].setdefault("keep_checkpoints", 1)
     return base

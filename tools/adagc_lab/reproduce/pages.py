@@ -7,7 +7,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,8 +19,8 @@ from adagc_lab.markdown import markdown_table
 from adagc_lab.report.formatting import Value, format_spread
 from adagc_lab.report.measures import listed, run_measures, spread
 from adagc_lab.reproduce.claims import Rules, targets_of
-from adagc_lab.reproduce.comparisons import differences_of, rate_of
 from adagc_lab.reproduce.drawings import loss_curves_svg
+from adagc_lab.reproduce.pairs import differences_of, paired, rate_of
 from adagc_lab.reproduce.pool import (
     Catalogue,
     JoinedExperiment,
@@ -31,10 +32,8 @@ from adagc_lab.reproduce.results import (
     ExperimentResult,
     RunResult,
     TargetResult,
-    decode_losses,
     longest,
     merge_results,
-    paired,
     read_results,
     with_derived,
     write_results,
@@ -346,26 +345,40 @@ def _answers(verdicts: Sequence[Verdict]) -> dict[str, Any]:
     return {
         "counts": f"Of {len(paper)} claims of the paper: {counted(paper)}. "
         f"{len(own)} more tests are ours.",
-        "flips": [v for v in verdicts if v.flips],
+        "flips": [_link(v) for v in verdicts if v.flips],
         "own_counts": counted(own),
         "starts": counted([v for v in own if v.claim.id.startswith(starts)]),
         "label_meanings": LABELS.items(),
         "paper": paper,
         "own": own,
-        "paper_rows": [
-            [
-                f"[{v.claim.claim}](results/claims.md#{v.claim.id})",
-                f"**{v.label}**",
-                v.number or "–",
-                v.claim.paper.rstrip("."),
-            ]
-            for v in paper
+        "paper_verdicts": [
+            [f"**{label}**", meaning, ", ".join(map(_link, claims))]
+            for label, meaning in LABELS.items()
+            if (claims := [v for v in paper if v.label == label])
         ],
-        "own_rows": [
-            [f"[{v.claim.claim}](#{v.claim.id})", f"**{v.label}**", v.number]
-            for v in own
-        ],
+        "paper_rows": _rows(paper),
+        "primary_rows": _rows(
+            [v for v in paper if v.claim.primary], "results/claims.md"
+        ),
+        "own_rows": _rows(own),
     }
+
+
+def _link(verdict: Verdict) -> str:
+    return f"[{verdict.claim.id}](results/claims.md#{verdict.claim.id})"
+
+
+def _rows(verdicts: Iterable[Verdict], page: str = "") -> list[list[str]]:
+    """Claim, verdict, number, and the paper's."""
+    return [
+        [
+            f"[{v.claim.claim}]({page}#{v.claim.id})",
+            f"**{v.label}**",
+            v.number or "–",
+            v.claim.paper.rstrip("."),
+        ]
+        for v in verdicts
+    ]
 
 
 def _loss_curves(
@@ -377,7 +390,7 @@ def _loss_curves(
         return {}
     found = results[curves.target].experiment(curves.experiment)
     losses = {
-        method: [decode_losses(r.series["loss"]) for r in runs]
+        method: [run.losses for run in runs]
         for method in curves.methods
         if found and (runs := found.runs_of(method))
     }
@@ -437,8 +450,19 @@ def _render(template: str, **values: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["wrap"] = _wrap
     page = environment.get_template(template)
     return page.render(table=markdown_table, **values)
+
+
+def _wrap(text: str, start: str = "") -> str:
+    """Return a paragraph, or an entry of a list, in lines of 118 characters."""
+    wrapper = textwrap.TextWrapper(
+        *(118, start, " " * len(start)),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return wrapper.fill(" ".join(text.split())) + "\n"
 
 
 def _table(joined: JoinedExperiment, source: PooledResults) -> ExperimentResult:

@@ -16,7 +16,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from adagc_lab.report.measures import REPLAYED_STEPS
-from adagc_lab.reproduce.results import RunResult, decode_losses, paired
+from adagc_lab.reproduce.pairs import paired
+from adagc_lab.reproduce.results import RunResult
 
 WRONG = "wrong_percent"
 REPLAYED = "replayed_percent"
@@ -51,8 +52,7 @@ def wrong_percent(runs: Iterable[tuple[str, RunResult]]) -> list[float]:
             if REPLAYED not in other.measures:
                 continue
             first, second = (
-                np.mean(decode_losses(r.series["loss"])[REPLAYED_STEPS:])
-                for r in (run, other)
+                np.mean(r.losses[REPLAYED_STEPS:]) for r in (run, other)
             )
             is_told = other.measures[REPLAYED] < THRESHOLD
             wrong = 100.0 * (bool(first < second) != is_told)

@@ -7,31 +7,28 @@ The first line is about the target and has a checksum of the others. Then an
 its ``"cell"`` lines, with the options in which the run differs, its commit,
 seed, versions, timings and measures. Newer lines also hold the processor, the
 corpus' SHA-256 and the losses of all steps in 16 bits
-(:func:`encode_losses`), some 6 KB a run; older lines are read without them.
+(:mod:`.packed`); older lines are read without them.
 Numbers have the digits of :func:`adagc_lab.committed.as_json`, measures of runs
 fewer: :data:`adagc_lab.committed.SINGLE`.
 """
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import hashlib
-import itertools
 import json
 import math
 import os
-import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from adagc_lab.checksums import SEAL, check_seal, sealed
-from adagc_lab.committed import as_json, rounded
+from adagc_lab.committed import as_json
 from adagc_lab.report.judged import excess_over, spike_mass
-from adagc_lab.reproduce.statistics import MIN_SEEDS
+from adagc_lab.reproduce.packed import decode_losses
 from paddle_adagc.files import atomic_write
 
 RESULTS = "results.jsonl"
@@ -91,6 +88,11 @@ class RunResult:
     def cpu_model(self) -> str:
         """Processor with its vectors, or :data:`RECORDED_BEFORE`."""
         return str(self.machine.get("processor", RECORDED_BEFORE))
+
+    @property
+    def losses(self) -> np.ndarray:
+        """Of all steps, from :attr:`series`."""
+        return decode_losses(self.series["loss"])
 
     @property
     def run_id(self) -> str:
@@ -159,14 +161,6 @@ class TargetResult:
         return next((e for e in self.experiments if e.name == name), None)
 
 
-Pair = tuple[RunResult, RunResult]
-
-
-def seeds_of(pairs: Sequence[Pair]) -> list[int]:
-    """Seeds of pairs: a seed may have run on several processors."""
-    return sorted({run.seed for run, _ in pairs})
-
-
 def longest(
     runs: Iterable[RunResult], measure: str | None = None
 ) -> list[RunResult]:
@@ -180,47 +174,6 @@ def longest(
         if measure is None or measure in run.measures
     }
     return [best[seed] for seed in sorted(best)]
-
-
-def paired(
-    runs: Sequence[RunResult], others: Sequence[RunResult], measure: str
-) -> list[Pair]:
-    """Every pair of runs of two methods that have the measure, by seed.
-
-    The two have seed, length and model of processor in common; of several
-    lengths on one processor the longest counts, as others are prefixes.
-    """
-    name = EVENTS if measure == SPIKE_EVENTS else measure
-    sides = [
-        [run for run in side if name in run.measures] for side in (runs, others)
-    ]
-    found: dict[tuple[int, str], Pair] = {}
-    for run, other in itertools.product(sorted_runs(sides[0]), sides[1]):
-        pair = (run, other)
-        if len({(r.seed, r.num_steps, r.cpu_model) for r in pair}) == 1:
-            found.setdefault((run.seed, run.cpu_model), pair)
-    return [found[key] for key in sorted(found)]
-
-
-def paired_once(
-    runs: Sequence[RunResult], others: Sequence[RunResult], measure: str
-) -> list[Pair]:
-    """One pair a seed: the longest, of several one whose processor is known.
-
-    Runs without stored losses are left out where :data:`MIN_SEEDS` pairs stay.
-    This rule came after the runs: no verdict uses it; those that would change
-    with it say so.
-    """
-    own, other = ([r for r in side if r.series] for side in (runs, others))
-    for some, beside in ((own, other), (runs, others)):
-        pairs = paired(some, beside, measure)
-        best = {
-            run.seed: run for run in reversed(sorted_runs(p[0] for p in pairs))
-        }
-        once = [pair for pair in pairs if pair[0] is best[pair[0].seed]]
-        if len(once) >= MIN_SEEDS:
-            break
-    return once
 
 
 def sorted_runs(runs: Iterable[RunResult]) -> list[RunResult]:
@@ -244,7 +197,7 @@ def with_derived(experiment: ExperimentResult) -> ExperimentResult:
     the mean loss, and the area over GlobalGC's clean run.
     """
     references = {
-        (run.seed, run.cpu_model): decode_losses(run.series["loss"])
+        (run.seed, run.cpu_model): run.losses
         for run in experiment.all_runs
         if run.is_clean_twin and run.method == "GlobalGC" and run.series
     }
@@ -252,32 +205,35 @@ def with_derived(experiment: ExperimentResult) -> ExperimentResult:
     for run in experiment.all_runs:
         found = {"skip_steps": float(experiment.skip_steps)}
         if run.series:
-            loss = decode_losses(run.series["loss"])
-            kept = np.arange(len(loss)) >= experiment.skip_steps
-            left_out = {
-                step
-                for first, last in run.series["left_out"]
-                for step in range(first, last + 1)
-            }
-            kept[[*left_out]] = False
-            has_diverged = run.status == "diverged"
-            mass = math.inf if has_diverged else spike_mass(loss[kept])
-            if mass is not None:
-                found["spike_mass"] = mass
-            judged = loss[kept]
-            if has_diverged or not np.isfinite(judged).all():
-                judged = np.full(1, np.inf)
-            found["end_loss"] = float(np.median(judged[-END_STEPS:]))
-            found["mean_loss"] = float(np.mean(judged))
             clean = references.get((run.seed, run.cpu_model))
-            starts = [first for first, _ in run.series["faults"]]
-            excess = excess_over(loss, clean, starts, left_out, has_diverged)
-            if excess is not None:
-                found["excess_area_global"] = excess.area
+            found |= _derived(run, experiment.skip_steps, clean)
         if run.num_steps:
             run = dataclasses.replace(run, measures={**run.measures, **found})
         runs.append(run)
     return dataclasses.replace(experiment, all_runs=runs)
+
+
+def _derived(
+    run: RunResult, skip_steps: int, clean: np.ndarray | None
+) -> dict[str, float]:
+    loss, has_diverged = run.losses, run.status == "diverged"
+    left_out = {
+        step
+        for first, last in run.series["left_out"]
+        for step in range(first, last + 1)
+    }
+    judged = np.delete(loss, [*left_out.union(range(skip_steps))])
+    mass = math.inf if has_diverged else spike_mass(judged)
+    if has_diverged or not np.isfinite(judged).all():
+        judged = np.full(1, np.inf)
+    starts = [first for first, _ in run.series["faults"]]
+    excess = excess_over(loss, clean, starts, left_out, has_diverged)
+    found = {
+        "end_loss": float(np.median(judged[-END_STEPS:])),
+        "mean_loss": float(np.mean(judged)),
+    }
+    found |= {} if mass is None else {"spike_mass": mass}
+    return found | ({"excess_area_global": excess.area} if excess else {})
 
 
 def merge_results(old: TargetResult, new: TargetResult) -> TargetResult:
@@ -357,13 +313,12 @@ def read_results(path: str | os.PathLike[str]) -> TargetResult:
                 result.experiments[-1].all_runs.append(RunResult(**fields))
             else:
                 raise ValueError(f"a line of kind {kind!r} out of place")
-        except ValueError as error:
-            raise ValueError(f"{path}, line {number}: {error}") from error
         except (
-            *(AttributeError, LookupError, TypeError),
+            *(ValueError, AttributeError, LookupError, TypeError),
             *(OverflowError, RecursionError),
         ) as error:
-            raise ValueError(f"{path}, line {number}: {error!r}") from error
+            what = error if isinstance(error, ValueError) else repr(error)
+            raise ValueError(f"{path}, line {number}: {what}") from error
     if result is None:
         raise ValueError(f"{path} is empty")
     return result
@@ -380,82 +335,3 @@ def _check_checksum(head: dict[str, Any], content: bytes) -> None:
             "the lines below have another SHA-256 than when they were "
             f"written; if the change is meant, remove {_CHECKSUM} and {SEAL}"
         )
-
-
-MAX_STEPS = 10_000_000
-"""Longest series that is read."""
-
-LAST_CODE = 65_533
-_INFINITE, _NAN = 65_534, 65_535
-_FLOOR = 1e-12
-"""Smaller losses are stored as this."""
-
-ENCODING = "log16-delta-zlib-base64"
-
-
-def encode_losses(losses: np.ndarray) -> dict[str, Any]:
-    """Pack a run's losses, 16 bits a step, compressed, as JSON values.
-
-    Losses are rounded on a logarithmic grid between the smallest and the
-    largest finite one: codes 0 to 65,533; +Inf is 65,534 and NaN (or -Inf)
-    65,535. The relative error is at most half a grid step,
-    ``log(largest / smallest) / (2 * 65,533)``: 4e-5 if losses span a factor of
-    100; the rounded ends of the grid add 1e-8 at most. The codes' differences,
-    high bytes before low bytes, go through zlib and base64. A negative loss is
-    a ValueError.
-    """
-    is_finite = np.isfinite(losses)
-    finite = losses[is_finite]
-    if finite.size and finite.min() < 0:
-        raise ValueError(
-            f"a loss of {finite.min()} is negative: only losses >= 0 are stored"
-        )
-    logs = np.log(np.maximum(finite, _FLOOR))
-    low, high = (
-        (rounded(logs.min()), rounded(logs.max())) if finite.size else (0, 0)
-    )
-    codes = np.full(losses.shape, _NAN, np.uint16)
-    codes[losses == np.inf] = _INFINITE
-    scale = LAST_CODE / (high - low) if high > low else 0.0
-    nearest = np.rint((logs - low) * scale).clip(0, LAST_CODE)
-    codes[is_finite] = nearest.astype(np.uint16)
-    deltas = np.diff(codes, prepend=np.uint16(0)).astype("<u2")
-    planes = deltas.view(np.uint8).reshape(-1, 2).T[::-1]
-    packed = zlib.compress(planes.tobytes(), 9)
-    return {
-        "encoding": ENCODING,
-        "num_steps": len(losses),
-        "low": low,
-        "high": high,
-        "data": base64.b64encode(packed).decode(),
-    }
-
-
-def decode_losses(packed: dict[str, Any]) -> np.ndarray:
-    """Unpack to ``[num_steps]`` float64; a ValueError if it is damaged."""
-    if packed.get("encoding") != ENCODING:
-        raise ValueError(
-            f"encoding {packed.get('encoding')!r} is unknown: expected "
-            f"{ENCODING!r}"
-        )
-    try:
-        count = packed["num_steps"]
-        low, high = float(packed["low"]), float(packed["high"])
-        if type(count) is not int or not 0 <= count <= MAX_STEPS:
-            raise ValueError(f"num_steps is {count!r:.40}")
-        content = base64.b64decode(packed["data"], validate=True)
-        data = zlib.decompressobj().decompress(content, 2 * count + 1)
-    except (KeyError, TypeError, ValueError, zlib.error) as error:
-        raise ValueError(f"a loss series is damaged: {error!r}") from error
-    if len(data) != 2 * count:
-        more = " or more" * (len(data) > 2 * count)
-        raise ValueError(
-            f"a loss series has {len(data)} bytes{more}, expected {2 * count}"
-        )
-    planes = np.frombuffer(data, np.uint8).reshape(2, count)[::-1]
-    deltas = np.ascontiguousarray(planes.T).view("<u2")[:, 0]
-    codes = np.cumsum(deltas, dtype=np.uint16)
-    losses = np.exp(low + codes * ((high - low) / LAST_CODE))
-    losses[codes == _INFINITE] = np.inf
-    losses[codes == _NAN] = np.nan
-    return losses

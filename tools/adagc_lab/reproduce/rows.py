@@ -18,29 +18,27 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from adagc_lab.reproduce.comparisons import (
+from adagc_lab.reproduce.pairs import (
     MASS,
     PRICE,
+    Pair,
     change_of,
     differences_of,
     log_ratios,
-    rate_of,
+    paired,
+    seeds_of,
 )
 from adagc_lab.reproduce.pool import (
     JoinedExperiment,
     Method,
     PooledResults,
 )
-from adagc_lab.reproduce.results import (
-    SPIKE_EVENTS,
-    Pair,
-    paired,
-    seeds_of,
-)
-from adagc_lab.reproduce.statistics import MIN_SEEDS, mean_limits, rate_ratio
+from adagc_lab.reproduce.results import SPIKE_EVENTS
+from adagc_lab.reproduce.statistics import MIN_SEEDS, mean_limits
 
+MEAN = "mean_loss"
 COLUMNS = {
-    "spiking": (MASS, SPIKE_EVENTS, PRICE, "mean_loss"),
+    "spiking": (MASS, SPIKE_EVENTS, PRICE, MEAN),
     "faults": ("excess_area", "excess_area_global", SPIKE_EVENTS, PRICE),
     "calm": ("validation_loss", MASS, PRICE),
 }
@@ -61,26 +59,18 @@ class Cell:
 
     @functools.cached_property
     def numbers(self) -> tuple[float, float, float]:
-        """A ratio of events or masses, or a mean difference; 95% limits."""
-        if self.measure == SPIKE_EVENTS:
-            sides = ([*side] for side in zip(*self.pairs, strict=True))
-            value, low, high = rate_ratio(*map(rate_of, sides))
-        elif self.measure == MASS:
-            limits = mean_limits(log_ratios(self.pairs))
-            value, low, high = map(math.exp, limits)
-        else:
-            differences = differences_of(self.pairs, self.measure)
-            value, low, high = mean_limits(differences)
-        return value, low, high
+        """A ratio of masses, or a mean difference; 95% limits."""
+        if self.measure == MASS:
+            value, low, high = mean_limits(log_ratios(self.pairs))
+            return math.exp(value), math.exp(low), math.exp(high)
+        return mean_limits(differences_of(self.pairs, self.measure))
 
     @property
     def text(self) -> str:
         """``"14.1 → 0.12 (× 0.006-0.01)"`` or ``"+0.06 (+0.05, +0.07)"``."""
-        value, low, high = self.numbers
         if self.measure == SPIKE_EVENTS:
-            sides = ([*side] for side in zip(*self.pairs, strict=True))
-            own, other = map(rate_of, sides)
-            return f"{other.events} → {own.events}"
+            return change_of(self.pairs, SPIKE_EVENTS)
+        value, low, high = self.numbers
         if self.measure == MASS:
             return f"{change_of(self.pairs, MASS)} (× {low:.2g}-{high:.2g})"
         spec = "+.1f" if "area" in self.measure else "+.3f"
@@ -243,13 +233,15 @@ def answers(rows: Sequence[Row]) -> dict[str, str]:
             and fits(*cell.numbers[1:])
             for text in [cell.text.partition(" (")[0]]
         ]
-        return ", ".join(names) or "none"
+        return "; ".join(names) or "none"
 
     loss, area = "validation_loss", "excess_area"
+    total = "excess_area_global"
     return {
         "less_mass": listed("spiking", MASS, lambda low, high: high < 0.5),
         "same_mass": listed("spiking", MASS, lambda low, high: high >= 0.5),
         "priced": listed("spiking", PRICE, lambda low, high: low > 0),
+        "lower_mean": listed("spiking", MEAN, lambda low, high: high < 0),
         "low_mass": listed("spiking", MASS, lambda low, high: True, LOW),
         "low_price": listed("spiking", PRICE, lambda low, high: True, LOW),
         "alike": listed(
@@ -258,6 +250,7 @@ def answers(rows: Sequence[Row]) -> dict[str, str]:
         "higher": listed("calm", loss, lambda low, high: low > 0.01),
         "better_faults": listed("faults", area, lambda low, high: high < 0),
         "worse_faults": listed("faults", area, lambda low, high: low > 0),
+        "worse_in_all": listed("faults", total, lambda low, high: low > 0),
         "open_faults": listed(
             "faults", area, lambda low, high: low <= 0 <= high
         ),

@@ -175,7 +175,9 @@ def mean_limits(differences: np.ndarray) -> tuple[float, float, float]:
     """Mean and its 95% limits by Student's t; of one value three times it."""
     mean, half = differences.mean(), 0.0
     if len(differences) > 1:
-        half = stats.t.ppf(0.975, len(differences) - 1) * stats.sem(differences)
+        with np.errstate(invalid="ignore"):  # of a run that diverged
+            error = stats.sem(differences)
+        half = stats.t.ppf(0.975, len(differences) - 1) * error
     return rounded(mean), rounded(mean - half), rounded(mean + half)
 
 
@@ -189,12 +191,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted.tolist()
 
 
-def detectable(differences: np.ndarray) -> float:
+def detectable(differences: np.ndarray) -> float | None:
     """Mean difference that so many pairs see with a power of 80%."""
     if len(differences) < 2 or not np.isfinite(differences).all():
-        return math.inf
-    error = float(np.std(differences, ddof=1)) / math.sqrt(len(differences))
-    return _Z_SUM * error
+        return None
+    return _Z_SUM * float(stats.sem(differences))
 
 
 def pairs_to_decide(

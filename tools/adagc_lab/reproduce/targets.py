@@ -31,6 +31,7 @@ from adagc_lab.reproduce.grid import (
     load_target,
     make_runs,
 )
+from adagc_lab.reproduce.packed import decode_losses, encode_losses
 from adagc_lab.reproduce.pages import target_markdown, verdicts_markdown
 from adagc_lab.reproduce.pool import Catalogue, PooledResults
 from adagc_lab.reproduce.results import (
@@ -38,8 +39,6 @@ from adagc_lab.reproduce.results import (
     ExperimentResult,
     RunResult,
     TargetResult,
-    decode_losses,
-    encode_losses,
     merge_results,
     write_results,
 )

@@ -17,15 +17,9 @@ from adagc_lab.reproduce.comparisons import (
     comparisons_of,
     rate_text,
 )
+from adagc_lab.reproduce.pairs import paired, paired_once
 from adagc_lab.reproduce.pool import PooledResults
-from adagc_lab.reproduce.results import (
-    EVENTS,
-    SPIKE_EVENTS,
-    RunResult,
-    longest,
-    paired,
-    paired_once,
-)
+from adagc_lab.reproduce.results import EVENTS, SPIKE_EVENTS, RunResult, longest
 from adagc_lab.reproduce.statistics import (
     ALPHA,
     MIN_SEEDS,
@@ -82,7 +76,7 @@ class Verdict:
     """Smallest p of an opposite times their number, adjusted likewise."""
 
     other_pairs: Verdict | None = None
-    """With the rule made after the runs, :func:`.results.paired_once`."""
+    """With the rule made after the runs, :func:`.pairs.paired_once`."""
 
     @property
     def flips(self) -> bool:
