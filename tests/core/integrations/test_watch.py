@@ -144,25 +144,50 @@ def test_an_unchanged_command(name, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("clip", ["adagc", "global_norm"])
-def test_adagc_run_leaves_steps_out(clip, tmp_path):
-    pytest.importorskip("paddlenlp")
-    (tmp_path / "train.py").write_text(HEAD + SCRIPTS["paddlenlp"] + SAVE)
-    options = ("--clip", clip, "--skip-above", "50", "--stop-on", "nan")
-    run_script(tmp_path, *WATCH[:2], *options)
-    found = read_record(tmp_path / "out/record")
+@pytest.mark.parametrize(
+    ("name", "clip", "folder"),
+    [
+        ("paddlenlp", ("--clip", "adagc"), "out/record"),
+        ("paddlenlp", ("--clip", "global_norm"), "out/record"),
+        ("paddlenlp", ("--watch",), "out/record"),
+        ("loop", ("--watch",), "adagc-record"),
+    ],
+)
+def test_adagc_run_leaves_steps_out(name, clip, folder, tmp_path):
+    if name == "paddlenlp":
+        pytest.importorskip(name)
+    (tmp_path / "train.py").write_text(HEAD + SCRIPTS[name] + SAVE)
+    options = (*clip, "--skip-above", "50", "--stop-on", "nan")
+    weights, printed = run_script(tmp_path, *WATCH[:2], *options)
+    says = "--stop-on does not end a loop without a Trainer" in printed
+    assert says == (name == "loop")
+    if name == "loop":  # as if the ruined batches were not there
+        less = f"x, y = (np.delete(a, {BAD}, 0) for a in (x, y))"
+        (tmp_path / "train.py").write_text(HEAD + less + LOOP + SAVE)
+        for mine, theirs in zip(weights, run_script(tmp_path)[0], strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+    found = read_record(tmp_path / folder)
     assert found.step.tolist() == [*range(NUM_STEPS)]
     assert found.step[found.column("skipped") == 1].tolist() == [*BAD]
 
 
 RESUMED = """
 from pathlib import Path
+from paddlenlp.trainer import TrainerCallback
+
+class Made(TrainerCallback):
+    def on_step_end(self, args, state, control, **kwargs):
+        with open("made", "a") as file:
+            file.write(f"{state.global_step}\\n")
+
 done = [p.parent for p in Path("out").glob("checkpoint-*/scheduler.pdparams")]
 found = max(done, key=lambda path: int(path.name[11:]), default=None)
 x, y = np.tile(x, [99, 1, 1]), np.tile(y, [99, 1, 1])
 """ + TRAINER.format(library="paddlenlp", steps=29_700, more="").replace(
-    "save_steps=100", "save_steps=20, save_total_limit=2"
-).replace(".train()", ".train(found and str(found))")
+    "logging_steps=10", "logging_steps=1000, save_total_limit=2"
+).replace(
+    "=rows).train()", "=rows, callbacks=[Made()]).train(found and str(found))"
+)
 
 
 @pytest.mark.slow
@@ -211,6 +236,8 @@ def test_mistakes(tmp_path, capsys):
         (["--t-start=5", "true"], "--t-start is no option of --watch"),
         (["--no-record", "true"], "leave --no-record out"),
         (["--record"], "lacks its value"),
+        (["--skip-above", "0", "true"], "skip_above must be positive"),
+        (["--stop-on=inf", "true"], "stop_on must be one of nan"),
         (["--", "true"], "no process of it made a step"),
         (["no-such-command"], "No such file"),
         (["python", "-I", "train.py"], "leave -I out"),
