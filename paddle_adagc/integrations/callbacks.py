@@ -102,6 +102,12 @@ class WatchingCallback(Callback):
         """Record the step."""
         self.recording.step(control)
 
+    def on_epoch_end(
+        self, args: Any, state: Any, control: Any, **kwargs: Any
+    ) -> None:
+        """Write the steps before a checkpoint."""
+        self.recording.before_save(control)
+
     def on_log(
         self, *event: Any, logs: dict[str, Any] | None = None, **kwargs: Any
     ) -> None:

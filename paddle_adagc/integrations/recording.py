@@ -163,6 +163,15 @@ class TrainerRecord:
             left = "a checkpoint is saved" if is_sound else "weights are not "
             left += "" if is_sound else "finite either: nothing is saved"
             warnings.warn(f"training ends: {reason}; {left}", stacklevel=2)
+        self.before_save(control)
+
+    def before_save(self, control: Any) -> None:
+        """Write the steps of a checkpoint that is to be saved, before it is.
+
+        A run that resumes from it would never record them.
+        """
+        if self.record is not None and control.should_save:
+            self.record.flush()
 
     def numbers(self) -> dict[str, Any]:
         """Return numbers for a log: the worst since the last one.

@@ -39,7 +39,7 @@ from paddle_adagc.integrations.run.supervise import supervise
 
 _HELP = f"""\
 usage: adagc-run [options] [--CLIP-ARGUMENT VALUE ...] [--] COMMAND ...
-       adagc-run --watch [--record DIR] [--] COMMAND ...
+       adagc-run --watch [--record DIR] [--skip-above K] [--] COMMAND ...
 
   adagc-run paddleformers-cli train my.yaml
   adagc-run --t-start 200 --lambda-abs 0.5 -- \\
@@ -56,13 +56,15 @@ adagc-report DIR. Options:
                            goes on in it
   --no-record              do not record
 
+  --skip-above K           leave out a step whose global norm or loss is K
+                           deviations above the median of the last 128
+  --stop-on nan            save and end a Trainer's run once a loss is not
+                           finite
+
   --clip NAME              another clip of the registry (default: adagc)
   --missing-state raise    refuse a checkpoint without a clip's state (default)
   --missing-state start    start there with the warm-up: switch a running job
   --new-tensors start      take a state of other tensors than the model's
-  --skip-above K           leave out a step whose global norm or loss is K
-                           deviations above the median of the last 128
-  --stop-on nan            save and end once a loss is not finite
   --settings FILE          a YAML or JSON file with a section "clip"
   --no-strict-run          warn, and train on, where the clip is not in force
   --check                  say what it would do, and stop
@@ -188,11 +190,15 @@ def _plan(options: dict[str, Any], command: list[str]) -> Plan:
         record = os.path.abspath(str(record))
     plan = Plan(command, options, {}, None, is_strict, watches, record, [])
     if watches:
-        for name in options:
+        from paddle_adagc.integrations.recording import TrainerRecord
+
+        of_record = {k: options[k] for k in OF_RECORDS if k in options}
+        for name in options.keys() - of_record:
             word = "--" + name.replace("_", "-")
             raise ValueError(f"{word} is no option of --watch, see --help")
         if record is False:
             raise ValueError("--watch records: leave --no-record out")
+        TrainerRecord(record, **of_record)  # refuses wrong ones
         check_words(*all_words(command))
         plan.notes.append("will leave the clip as it is, and record the run")
         return plan

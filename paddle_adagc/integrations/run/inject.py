@@ -18,7 +18,7 @@ from paddle_adagc.integrations.trainer import ClippingMixin
 
 def change_trainer(
     trainer: Any,
-    settings: Callable[[], Settings | None],
+    settings: Callable[[], Settings],
     where: Callable[[], Where] = lambda: True,
     made: Callable[[Any], None] = lambda trainer: None,
 ) -> None:
@@ -29,8 +29,8 @@ def change_trainer(
 
     Args:
         trainer: The library's class.
-        settings: Gives those of a new Trainer, ``clip`` among them; None: its
-            own clip stays.
+        settings: Gives those of a new Trainer; without ``clip`` its own clip
+            stays.
         where: Gives the folder of a new Trainer's record.
         made: Called with each Trainer that got a clip.
     """
@@ -58,12 +58,12 @@ def change_trainer(
             original(self, *args, **kwargs)  # clips by itself
             return
         given = settings()
-        if given is None:
-            original(self, *args, **kwargs)
-            self.add_callback(WatchingCallback(where()))
-            return
         rest = {k: v for k, v in given.items() if k != "clip"}
         chosen = {k: rest.pop(k) for k in OF_RECORDS if k in rest}
+        if "clip" not in given:
+            original(self, *args, **kwargs)
+            self.add_callback(WatchingCallback(where(), **chosen))
+            return
         clip: Any = make_clip(**given["clip"])
         if given["clip"]["name"] == "global_norm":  # the Trainer's own
             original(self, *args, **kwargs)

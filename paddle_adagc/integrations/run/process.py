@@ -18,6 +18,7 @@ from typing import Any
 from paddle_adagc.integrations.run import steps
 from paddle_adagc.integrations.run.reports import Reporter
 from paddle_adagc.integrations.run.settings import (
+    OF_RECORDS,
     Settings,
     combined,
     is_settings_file,
@@ -43,7 +44,7 @@ class Process:
     """Which clip is in force in this process, and what was reported of it.
 
     Args:
-        options: The clip's arguments of the command line.
+        options: Of the command line: the clip's arguments, the record's.
         files: Settings that ``adagc-run`` found, by file.
         given: The one of ``--settings``.
         strict: Raise an error where the clip is not in force.
@@ -93,10 +94,10 @@ class Process:
         number = self._num_records[folder]
         return folder if number == 1 else f"{folder}-{number}"
 
-    def settings(self, opened: Iterable[str]) -> Settings | None:
+    def settings(self, opened: Iterable[str]) -> Settings:
         """Return what a new Trainer gets, from the file that it was read from.
 
-        None: its clip stays.
+        Without ``clip`` its own stays.
 
         Args:
             opened: YAML and JSON files that this process opened.
@@ -105,7 +106,7 @@ class Process:
             ValueError: Two files of this process hold different settings.
         """
         if self._watches:
-            return None
+            return self._options
         pool: dict[str, Settings] = {}
         for path in opened:
             found = self._files.get(path)
@@ -197,14 +198,25 @@ class Process:
 
         self._seen.add(optimizer)
         record, kind = record_of(optimizer), type(optimizer).__name__
-        if record is None and kind != "LBFGS":  # which calls no clip
-            folder = self.where(DEFAULT)
+        if record is None:
+            chosen = self._of_loop(kind)
+            is_seen = kind != "LBFGS"  # which calls no clip
+            folder = self.where(DEFAULT) if is_seen else False
             if not isinstance(folder, bool):
-                record = open_record(folder, optimizer)
+                record = open_record(folder, optimizer, **chosen)
         if record is not None and dist.get_rank() == 0:
             self._records.append(str(record.directory))
             self._reporter.tell(records=self._records)
             say(f"records {kind} into {shown_path(self._records[-1])}")
+
+    def _of_loop(self, kind: str) -> Settings:
+        """Return a record's options; name those without use in a loop."""
+        chosen = {k: v for k, v in self._options.items() if k in OF_RECORDS}
+        if chosen.pop("stop_on", None):
+            say(f"--stop-on does not end a loop without a Trainer ({kind})")
+        if kind == "LBFGS" and chosen:
+            say("--skip-above cannot hold LBFGS back: its step updates often")
+        return chosen
 
     def _owner(self, optimizer: Any) -> Any:
         """Return the Trainer that an optimizer belongs to, if any."""

@@ -277,6 +277,8 @@ class Trainer:
 class Control:
     """Its module tells a callback which library the Trainer is of."""
 
+    should_save = True
+
 
 def get_last_checkpoint(folder):
     """Finds it as the Trainer's module does."""
@@ -297,6 +299,10 @@ def called_back(output_dir, **arguments):
     made = Trainer(output_dir, callbacks=[callback], **arguments)
     made.clip = callback.clip
     return made
+
+
+def watching(output_dir, **arguments):
+    return Trainer(output_dir, callbacks=[WatchingCallback()], **arguments)
 
 
 class OfErniekit(Trainer):
@@ -505,6 +511,15 @@ def test_the_trainer_s_own_clip_is_recorded(tmp_path):
     assert [s["clip"] for s in run.sessions][1] == "none"
 
 
+@pytest.mark.parametrize("make", [clipping, called_back, watching])
+def test_no_checkpoint_is_ahead_of_its_record(make, tmp_path):
+    made = make(tmp_path, max_steps=3, logging_steps=9)
+    made.dies_after = (2, "scheduler.pdparams")
+    with pytest.raises(KeyboardInterrupt):
+        made.train()
+    assert read_record(tmp_path / "record").step.tolist() == [0, 1]
+
+
 def test_what_cannot_be_recorded_ends_no_training(tmp_path):
     (tmp_path / "record").write_text("a file")
     made = clipping(tmp_path, max_steps=2)
@@ -549,7 +564,9 @@ def test_a_step_is_left_out(make, tmp_path):
 
 def test_a_nan_loss_ends_a_run_that_asks_for_it(tmp_path):
     made = clipping(tmp_path, max_steps=8, stop_on="nan")
-    control = types.SimpleNamespace(should_training_stop=False)
+    control = types.SimpleNamespace(
+        should_training_stop=False, should_save=False
+    )
     made.train()
     recording = made._adagc_recording
     recording.begin(made.args, made.state, made.model, made.optimizer)

@@ -3,6 +3,7 @@
 """adagc-run --watch: commands that know nothing of it train bit for bit."""
 
 import importlib.util
+import json
 import os
 import random
 import shutil
@@ -28,6 +29,7 @@ from paddle_adagc.integrations import run
 from paddle_adagc.integrations.recording import open_record
 from paddle_adagc.integrations.run import isolation, steps
 from paddle_adagc.record import read_record
+from paddle_adagc.record.recorder import NUM_STEPS as RING
 from paddle_adagc.report.command import make_page
 
 NUM_STEPS, BAD = 300, (220, 221)
@@ -144,25 +146,50 @@ def test_an_unchanged_command(name, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("clip", ["adagc", "global_norm"])
-def test_adagc_run_leaves_steps_out(clip, tmp_path):
-    pytest.importorskip("paddlenlp")
-    (tmp_path / "train.py").write_text(HEAD + SCRIPTS["paddlenlp"] + SAVE)
-    options = ("--clip", clip, "--skip-above", "50", "--stop-on", "nan")
-    run_script(tmp_path, *WATCH[:2], *options)
-    found = read_record(tmp_path / "out/record")
+@pytest.mark.parametrize(
+    ("name", "clip", "folder"),
+    [
+        ("paddlenlp", ("--clip", "adagc"), "out/record"),
+        ("paddlenlp", ("--clip", "global_norm"), "out/record"),
+        ("paddlenlp", ("--watch",), "out/record"),
+        ("loop", ("--watch",), "adagc-record"),
+    ],
+)
+def test_adagc_run_leaves_steps_out(name, clip, folder, tmp_path):
+    if name == "paddlenlp":
+        pytest.importorskip(name)
+    (tmp_path / "train.py").write_text(HEAD + SCRIPTS[name] + SAVE)
+    options = (*clip, "--skip-above", "50", "--stop-on", "nan")
+    weights, printed = run_script(tmp_path, *WATCH[:2], *options)
+    says = "--stop-on does not end a loop without a Trainer" in printed
+    assert says == (name == "loop")
+    if name == "loop":  # as if the ruined batches were not there
+        less = f"x, y = (np.delete(a, {BAD}, 0) for a in (x, y))"
+        (tmp_path / "train.py").write_text(HEAD + less + LOOP + SAVE)
+        for mine, theirs in zip(weights, run_script(tmp_path)[0], strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+    found = read_record(tmp_path / folder)
     assert found.step.tolist() == [*range(NUM_STEPS)]
     assert found.step[found.column("skipped") == 1].tolist() == [*BAD]
 
 
 RESUMED = """
 from pathlib import Path
+from paddlenlp.trainer import TrainerCallback
+
+class Made(TrainerCallback):
+    def on_step_end(self, args, state, control, **kwargs):
+        with open("made", "a") as file:
+            file.write(f"{state.global_step}\\n")
+
 done = [p.parent for p in Path("out").glob("checkpoint-*/scheduler.pdparams")]
 found = max(done, key=lambda path: int(path.name[11:]), default=None)
 x, y = np.tile(x, [99, 1, 1]), np.tile(y, [99, 1, 1])
 """ + TRAINER.format(library="paddlenlp", steps=29_700, more="").replace(
-    "save_steps=100", "save_steps=20, save_total_limit=2"
-).replace(".train()", ".train(found and str(found))")
+    "logging_steps=10", "logging_steps=1000, save_total_limit=2"
+).replace(
+    "=rows).train()", "=rows, callbacks=[Made()]).train(found and str(found))"
+)
 
 
 @pytest.mark.slow
@@ -171,27 +198,41 @@ def test_20_kills_of_a_watched_trainer(tmp_path):
     """The record opens, lacks at most a ring, and the next run goes on."""
     pytest.importorskip("paddlenlp")
     (tmp_path / "train.py").write_text(HEAD + RESUMED)
-    chance, known = random.Random(1), 0
-    for _ in range(NUM_KILLS):
+    made = tmp_path / "made"
+    chance, saved = random.Random(1), 0
+    for number in range(NUM_KILLS):
+        made.unlink(missing_ok=True)
         process = subprocess.Popen(
             [sys.executable, *WATCH, sys.executable, "train.py"],
             cwd=tmp_path,
             stderr=subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
         )
-        while newest(tmp_path) <= known // 20 * 20:
+        is_early = number % 4 == 0  # killed where the record opens
+        while num_sessions(tmp_path) <= number or not (
+            is_early or newest(tmp_path) > saved
+        ):
             assert process.poll() is None
-            time.sleep(0.05)
-        time.sleep(chance.uniform(0, 1))
+            time.sleep(0.01)
+        time.sleep(chance.uniform(0, 0.3 if is_early else 1))
         for pid in isolation.descendants(process.pid) - {process.pid}:
             os.kill(pid, signal.SIGKILL)
         assert process.wait() == 128 + signal.SIGKILL
         run = read_record(tmp_path / "out/record")
-        assert run.step.tolist() == [*range(run.step[-1] + 1)]
-        assert run.step[-1] + 1 >= newest(tmp_path)
-        known = int(run.step[-1]) + 1
-        assert [s["start"] for s in run.sessions][-1] % 20 == 0
-    assert len(run.sessions) == NUM_KILLS
+        assert len(run.sessions) == number + 1
+        start = run.sessions[-1]["start"]
+        assert start == saved
+        last = int(made.read_text().split()[-1]) if made.exists() else start
+        assert run.step.tolist() == [*range(len(run.step))]
+        assert 0 <= last - len(run.step) <= RING
+        saved = newest(tmp_path)
+        assert len(run.step) >= saved
+        print(f"start {start}, made {last}, recorded {len(run.step)}")
+
+
+def num_sessions(folder):
+    path = folder / "out/record/record.json"
+    return len(json.loads(path.read_text())["sessions"]) if path.exists() else 0
 
 
 def newest(folder):
@@ -211,6 +252,8 @@ def test_mistakes(tmp_path, capsys):
         (["--t-start=5", "true"], "--t-start is no option of --watch"),
         (["--no-record", "true"], "leave --no-record out"),
         (["--record"], "lacks its value"),
+        (["--skip-above", "0", "true"], "skip_above must be positive"),
+        (["--stop-on=inf", "true"], "stop_on must be one of nan"),
         (["--", "true"], "no process of it made a step"),
         (["no-such-command"], "No such file"),
         (["python", "-I", "train.py"], "leave -I out"),
