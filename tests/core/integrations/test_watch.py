@@ -5,6 +5,7 @@
 import importlib.util
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -149,7 +150,8 @@ def test_adagc_run_leaves_steps_out(clip, tmp_path):
     pytest.importorskip("paddlenlp")
     (tmp_path / "train.py").write_text(HEAD + SCRIPTS["paddlenlp"] + SAVE)
     options = ("--clip", clip, "--skip-above", "50", "--stop-on", "nan")
-    run_script(tmp_path, *WATCH[:2], *options)
+    _, said = run_script(tmp_path, *WATCH[:2], *options)
+    assert re.search(r"ClipGradBy\w+ made \d+ steps in 1 process\n", said)
     found = read_record(tmp_path / "out/record")
     assert found.step.tolist() == [*range(NUM_STEPS)]
     assert found.step[found.column("skipped") == 1].tolist() == [*BAD]
