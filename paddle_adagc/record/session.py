@@ -64,6 +64,8 @@ class Session:
         self._recent = RecentNorms()
         self._rings: list[Steps] = []
         """The steps written last, 256 or more: copies may be of a few each."""
+        self._earlier: tuple[list[int], np.ndarray] = [], np.zeros((0, 0), "f4")
+        """Steps before this session, and norms of their tensors."""
         self._kept: set[int] = set()
         """Those of them whose tensors were written whole."""
         self._num_low = np.zeros(0, np.int64)
@@ -103,7 +105,9 @@ class Session:
         state = self._monitor.state_dict()
         self._monitor.set_state_dict({**state, "alarms": alarms})
         places = np.flatnonzero(past.tensor_steps < self.start)
-        norms = past.tensors("norm", places[-_NUM_REMEMBERED:])
+        places = places[-_NUM_REMEMBERED:]
+        norms = past.tensors("norm", places)
+        self._earlier = past.tensor_steps[places].tolist(), norms
         self._recent.largest_excess(norms)
 
     @property
@@ -214,11 +218,10 @@ class Session:
         self, changed: Sequence[Alarm], begun: Sequence[Alarm]
     ) -> tuple[list[str], list[dict[str, Any]]]:
         """Return a line for each event that begins, and alarms as JSON."""
-        rings = self._rings
-        numbers = [row["step"] for ring in rings for row in ring.rows]
-        norms = np.concatenate(
-            [_wide(ring.tensors["norm"], rings[-1]) for ring in rings]
-        )
+        rings, (numbers, earlier) = self._rings, self._earlier
+        numbers = numbers + [row["step"] for ring in rings for row in ring.rows]
+        tables = [earlier, *(ring.tensors["norm"] for ring in rings)]
+        norms = np.concatenate([_wide(t, rings[-1]) for t in tables])
 
         @functools.cache
         def find(start: int, end: int) -> Finding:

@@ -58,8 +58,9 @@ def _about_clips(
             clipped[key].append(record["steps"])
     for (clip, where), steps in clipped.items():
         origin = f" (arguments from {where})" if where else ""
+        name = clip.partition("(")[0].strip()
         lines.append(
-            f"{clip.partition('(')[0]} made {max(steps)} steps in {len(steps)} "
+            f"{name} made {max(steps)} steps in {len(steps)} "
             f"process{'es' * (len(steps) > 1)}{origin}"
         )
     for pid, record in records.items():

@@ -108,6 +108,15 @@ def test_a_loss_that_hides_lost_gradients(tmp_path):
     assert "loss is finite" in make_page(tmp_path)["verdict"]["text"]
 
 
+def test_a_spike_just_after_a_resume_has_its_tensors(tmp_path):
+    norm, h, loss = series(320)
+    norm[260:262, 3] *= 20
+    record(tmp_path, norm[:256], h[:256], loss[:256])
+    (line,), run = record(tmp_path, norm, h, loss, start=256)
+    assert KEYS[3] in line
+    assert [a["guilty"] for a in run.alarms] == [[KEYS[3]]]
+
+
 def test_a_nan_loss_is_an_alarm_and_an_unknown_one_is_none(tmp_path):
     norm, h, loss = series(320)
     loss[100] = math.nan
