@@ -234,7 +234,7 @@ class Process:
         if num_before:
             parts.append(f"state resumed after {num_before} steps")
         elif t_start := getattr(clip, "t_start", 0):
-            parts.append(f"warm-up until step {t_start}")
+            parts.append(f"warm-up of {t_start} steps")
         say(f"{text} is in force: {', '.join(parts) or 'no state'}")
 
     def _name_foreign(self, optimizer: Any, clip: Any) -> None:

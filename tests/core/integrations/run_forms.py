@@ -106,7 +106,7 @@ def clips(
         command,
         f"clips; arguments from {where}",
         (
-            f"{said}{rank}{origin}, warm-up until step {t_start}\n",
+            f"{said}{rank}{origin}, warm-up of {t_start} steps\n",
             rf"{CLIPS} made 6 steps in {processes} process",
             says,
         ),
