@@ -268,7 +268,8 @@ def _verdict(
     elif "loss" in event["series"]:
         parts.append("The loss has not recovered.")
     if num_events > 1:
-        parts.append(f"{num_events - 1} more events.")
+        more = num_events - 1
+        parts.append(f"{more} more {'event' if more == 1 else 'events'}.")
     return {"kind": kind, "text": " ".join(parts)}
 
 
@@ -421,6 +422,7 @@ def _actions(
     actions.append({"title": "Return to a checkpoint", "text": found})
     if not str(session.get("clip")).startswith("ClipGradByAdaGC"):
         options = "" if _has_state(checkpoint) else "--missing-state start "
+        options += _options_of(session)
         actions.append(
             {
                 "title": "Switch to AdaGC there",
@@ -438,6 +440,13 @@ def _actions(
         names = ", ".join(g["key"] for g in event["guilty"][:3])
         actions.append({"title": "Look at", "text": names})
     return actions
+
+
+def _options_of(session: dict[str, Any]) -> str:
+    """Return the options with which adagc-run continues the shadow."""
+    text = str(session.get("shadow"))
+    found = re.search(r"lambda_abs=([^,]+), .*init='(\w+)'", text)
+    return f"--lambda-abs {found[1]} --init {found[2]} " if found else ""
 
 
 def _checkpoint_before(directory: Path, step: int) -> Path | None:

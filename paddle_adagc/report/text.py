@@ -19,7 +19,7 @@ def _lines(page: dict[str, Any]) -> Iterator[str]:
     yield f"{page['name']}: {page['verdict']['text']}"
     yield (
         f"steps {page['first_step']} to {page['last_step']}, "
-        f"{page['num_tensors']} tensors, {page['num_sessions']} sessions"
+        f"{page['num_tensors']} tensors, sessions: {page['num_sessions']}"
     )
     yield f"clip: {page['clip']}"
     if page["shadow"]:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -51,13 +52,16 @@ def what_if(
     is_thinned = bool((np.diff(run.tensor_steps[places]) > 1).any())
     shown = places if at is None else np.append(places, at)
     norms = run.tensors("norm", shown)
-    gamma = run.tensors("gamma", places[:1])[0]
+    known = _arguments(run)
+    gamma = None
+    if known is None or places[0] > 0:  # the warm-up is not among the rows
+        known, gamma = {}, run.tensors("gamma", places[:1])[0]
     rows = []
     for case in cases:
         name, values = parsed(case)
-        clip: Any = make_clip(name, **values)
-        start = gamma if name == "adagc" else None
-        h = replay(norms, clip, run.keys, start).h
+        is_adagc = name == "adagc"
+        clip: Any = make_clip(name, **(known if is_adagc else {}) | values)
+        h = replay(norms, clip, run.keys, gamma if is_adagc else None).h
         h = np.where(norms > 0, h, np.nan)
         calm = h[_NUM_FIRST : len(places)]
         event_h = h[-1] if at is not None else np.array([math.nan])
@@ -73,6 +77,20 @@ def what_if(
             }
         )
     return {"num_rows": len(places), "is_thinned": is_thinned, "rows": rows}
+
+
+def _arguments(run: RecordedRun) -> dict[str, Any] | None:
+    """Return those of the AdaGC that acted or followed in the first rows.
+
+    Its warm-up is shortened to the rows that are not counted.
+    """
+    session = run.sessions[0] if run.sessions else {}
+    text = session.get("shadow") or session.get("clip")
+    if not str(text).startswith("ClipGradByAdaGC("):
+        return None
+    call: Any = ast.parse(str(text), mode="eval").body
+    values = {k.arg: ast.literal_eval(k.value) for k in call.keywords}
+    return values | {"t_start": min(values["t_start"], _NUM_FIRST)}
 
 
 def _of(function: Any, values: np.ndarray) -> float:

@@ -74,11 +74,16 @@ def test_one_batch(name, tmp_path):
     assert event["recovered_after"] == 2
     left = "shadow_norm" if name == "global" else "clipped_norm"
     assert event[left] < event["norm"] / 10
-    assert "Switch" in str(page["actions"]) or name == "ours"
+    command = "--missing-state start --lambda-abs 1.0 --init warmup_ema --"
+    assert (command in str(page["actions"])) == (name == "global")
     rows = page["what_if"]["rows"]
     median = [row["event_h_median"] for row in rows]
     assert median == sorted(median)
     assert rows[0]["calm_clipped"] > rows[-1]["calm_clipped"]
+    # The first case is the AdaGC of the record itself, from its first step.
+    h = read_record(tmp_path).tensors("h", slice(100, BAD))
+    assert rows[0]["calm_h_median"] == pytest.approx(np.median(h), rel=1e-4)
+    assert rows[0]["calm_clipped"] == pytest.approx(np.mean(h < 1), abs=0.01)
 
 
 @pytest.mark.parametrize("seed", slow_but(1, range(1, 9)))
