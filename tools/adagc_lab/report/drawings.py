@@ -32,7 +32,7 @@ _STYLE = (
     f"<style>{color_css('svg')}svg{{font:12px sans-serif;max-width:100%}}"
     "text{fill:var(--ink)}.s{fill:var(--soft);font-size:11px}"
     ".t{font-weight:bold;font-size:13px}"
-    "path{fill:none;stroke-width:1.5}</style>"
+    "path{fill:none;stroke-width:1.2;stroke-opacity:.8}</style>"
 )
 
 
