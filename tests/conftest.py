@@ -45,7 +45,6 @@ CANARIES = {
         "test_a_kill_while_the_dataset_is_written[out.bin]",
     ),
     "lab/plan/test_plan.py": ("test_command",),
-    "lab/report/test_html.py": ("test_loads_nothing",),
     "lab/reproduce/test_targets.py": ("test_a_grid_of_one_s_own",),
 }
 """File -> its canaries."""

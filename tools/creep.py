@@ -29,7 +29,7 @@ from adagc_lab import check_installed
 from adagc_lab.committed import differences
 from adagc_lab.markdown import markdown_table
 from adagc_lab.record.files import RunRecord
-from adagc_lab.reproduce.drawings import panels_svg
+from adagc_lab.report.drawings import Chart, Line, charts_svg, method_colors
 
 from paddle_adagc.files import atomic_write
 
@@ -192,12 +192,23 @@ def tail(record: dict[str, Any], since: int) -> dict[str, Any]:
 
 def figure(title: str, records: dict[str, Any], names: Any, start: int) -> str:
     """Panels of these numbers, a line per run."""
-    count = len(next(iter(records.values()))["loss"])
-    steps = start + BIN * (np.arange(count) + 0.5)
-    panels = {
-        LABELS[n]: {run: r[n] for run, r in records.items()} for n in names
-    }
-    return panels_svg(title, steps, panels)
+    colors = method_colors(records)
+    rows = [
+        [
+            Chart(
+                label=LABELS[name],
+                lines=[
+                    Line(label=run, color=colors[run], values=np.array(r[name]))
+                    for run, r in records.items()
+                ],
+                start=start + BIN // 2,
+                every=BIN,
+                log=True,
+            )
+        ]
+        for name in names
+    ]
+    return charts_svg(title, rows)
 
 
 def course_table(courses: dict[str, Any]) -> str:

@@ -45,8 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _report(options: argparse.Namespace) -> int:
-    for module in ("matplotlib", "jinja2", "scipy"):
-        check_installed(module, "report")
+    check_installed("scipy", "report")
     for path in options.runs:
         check_run(path)
     check_output_file("--output", options.output)

@@ -183,7 +183,7 @@ def _report(options: argparse.Namespace) -> int:
 
 def _check_extras() -> None:
     check_installed("paddlenlp", "nlp")
-    for module in ("matplotlib", "jinja2", "scipy"):
+    for module in ("jinja2", "scipy"):
         check_installed(module, "report")
 
 

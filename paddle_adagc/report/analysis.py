@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ from paddle_adagc.record.judge import (
     medians,
     note,
 )
+from paddle_adagc.report.page import heat_groups
 
 _GAP = 10  # steps between two alarms of one event
 _USUAL_STEPS = 128
@@ -337,7 +337,7 @@ def _heat(run: RecordedRun) -> dict[str, Any]:
         np.arange(len(places)), min(_NUM_COLUMNS, len(places))
     )
     past_medians: list[np.ndarray] = []
-    levels = np.full((len(run.keys), len(parts)), " ")
+    levels = np.full((len(run.keys), len(parts)), np.nan)
     for column, part in enumerate(parts):
         known = np.where(norms[part] > 0, norms[part], np.nan)
         finite = np.where(np.isfinite(known), known, np.nan)
@@ -347,36 +347,17 @@ def _heat(run: RecordedRun) -> dict[str, Any]:
             )
             ratio = _largest(finite) / medians(past)
             level = np.clip(np.round(2 * np.log2(ratio)), 0, 9)
-        shown = np.isfinite(level)
-        digits = np.where(shown, level, 0).astype(int)
         is_nonfinite = np.isinf(norms[part]).any(0)
-        text = np.where(shown, np.char.mod("%d", digits), " ")
-        levels[:, column] = np.where(is_nonfinite, "x", text)
+        levels[:, column] = np.where(is_nonfinite, np.inf, level)
         past_medians.append(medians(finite))
-    groups: dict[str, list[int]] = {}
-    for i, key in enumerate(run.keys):
-        groups.setdefault(layer_of(key), []).append(i)
     return {
         "steps": [int(steps[part[0]]) for part in parts],
-        "groups": [
-            {
-                "name": name,
-                "levels": "".join(
-                    _worst_level(levels[rows, c]) for c in range(len(parts))
-                ),
-                "tensors": [[run.keys[i], "".join(levels[i])] for i in rows],
-            }
-            for name, rows in groups.items()
-        ],
+        "groups": heat_groups(levels, run.keys, map(layer_of, run.keys)),
     }
 
 
 def _largest(table: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(table), -np.inf, table).max(0)
-
-
-def _worst_level(levels: np.ndarray) -> str:
-    return str(max(levels.tolist(), key=" 0123456789x".index))
 
 
 # ---- settings, what to do ---------------------------------------------------
@@ -462,9 +443,3 @@ def _checkpoint_before(directory: Path, step: int) -> Path | None:
 
 def _has_state(checkpoint: Path | None) -> bool:
     return checkpoint is not None and any(checkpoint.glob("adagc_state*"))
-
-
-def as_json(pages: Sequence[dict[str, Any]]) -> str:
-    """Return analyses as JSON that may stand in a script of a page."""
-    text = json.dumps([*pages], allow_nan=False, separators=(",", ":"))
-    return text.replace("</", "<\\/")

@@ -12,7 +12,8 @@ from typing import Any
 
 from paddle_adagc.files import atomic_write
 from paddle_adagc.record.files import RECORD, read_record
-from paddle_adagc.report.analysis import analyse, as_json, finite
+from paddle_adagc.report.analysis import analyse, finite
+from paddle_adagc.report.page import html_page
 from paddle_adagc.report.text import as_text
 from paddle_adagc.report.what_if import DEFAULTS, what_if
 
@@ -89,8 +90,8 @@ def make_page(
 
 def write_page(output: Path, pages: Sequence[dict[str, Any]]) -> Path:
     """Write the page, whole or not at all."""
-    template = Path(__file__).with_name("page.html").read_text("utf-8")
-    return atomic_write(output, template.replace("__DATA__", as_json(pages)))
+    script = Path(__file__).parent / "assets" / "report.js"
+    return atomic_write(output, html_page("adagc-report", pages, script))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 """What the figures show: focus, lines, marks, the rows of the heat map."""
 
 import dataclasses
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -14,17 +15,16 @@ from adagc_lab.report.charts import (
     smooth,
     tensor_charts,
 )
+from adagc_lab.report.drawings import charts_svg, method_colors
 from adagc_lab.report.figures import (
     clip_threshold,
-    heatmap_figure,
-    norm_figure,
+    heat_maps,
+    norm_charts,
 )
 from adagc_lab.report.focus import (
     choose_focus,
-    group_tensors,
     tensor_label,
 )
-from adagc_lab.report.style import method_colors
 from lab.report.conftest import make_experiment
 
 HIT = "layers.0.mlp.up_proj.weight"
@@ -52,7 +52,7 @@ def test_loss_chart_marks_spikes_and_faults(faulty):
     assert (hit.label, calm.label) == ("GlobalGC", "AdaGC")
     assert 301 in [step for step, _ in hit.marks]
     assert calm.marks == ()
-    assert chart.faults == ((300, 300),)
+    assert chart.spans == ((300, 300),)
 
 
 def test_several_seeds_are_a_mean_and_a_band(make_run):
@@ -120,18 +120,22 @@ def test_focus_takes_the_worst_seed_and_the_tensors_that_rose(make_run):
     assert focus.tensors == expected
 
 
-def test_norm_figure_shows_norms_before_and_after_the_clip(faulty):
+def test_norm_charts_show_norms_before_and_after_the_clip(faulty):
     focus = choose_focus(faulty)
-    figure = norm_figure(faulty, focus)
-    loss_axes, norm_axes = figure.axes[:2], figure.axes[2:]
-    assert [ax.get_title() for ax in loss_axes] == ["GlobalGC", "AdaGC"]
-    for (run,), ax in zip(faulty.runs.values(), norm_axes, strict=True):
+    losses, norms = norm_charts(faulty, focus)
+    assert [len(chart.lines) for chart in losses + norms] == [1, 1, 2, 3]
+    for (run,), chart in zip(faulty.runs.values(), norms, strict=True):
         shown = slice(focus.start, focus.stop), run.tensor_names.index(HIT)
-        before, after, *_ = (line.get_ydata() for line in ax.lines)
+        before, after, *_ = (line.values for line in chart.lines)
         np.testing.assert_array_equal(before, run.tensors["norm"][shown])
         np.testing.assert_array_equal(after, run.tensors["clipped_norm"][shown])
-        assert ax.get_yscale() == "log"
-    assert [len(ax.lines) for ax in norm_axes] == [2, 3]
+        assert chart.log
+        assert chart.range == norms[0].range
+    svg = charts_svg("1 < 2", [losses, norms])
+    root = ElementTree.fromstring(svg)
+    assert len(root.findall("{*}path")) == 7
+    assert len(root.findall("{*}rect")) == 1 + 4  # the paper, and the fault
+    assert svg.count("optimizer step") == 2
 
 
 def test_threshold_is_what_the_clip_left(make_run):
@@ -165,16 +169,12 @@ def test_charts_of_a_tensor_overlay_the_methods(faulty):
 
 
 def test_heat_map_has_one_row_for_globalgc_and_all_for_adagc(faulty):
-    figure = heatmap_figure(faulty)
-    globalgc, adagc = figure.axes[:2]
+    globalgc, adagc = heat_maps(faulty).values()
+    assert len(globalgc["groups"]) == 1
     names = faulty.runs["AdaGC"][0].tensor_names
-    assert globalgc.images[0].get_array().shape[0] == 1
-    image = adagc.images[0].get_array()
-    assert image.shape == (len(names), 300)
-    labels = [label.get_text() for label in adagc.get_yticklabels()]
-    row = labels.index("mlp.up_proj")
-    darkest = np.unravel_index(image.argmin(), image.shape)
-    assert darkest == (row, int(300 / 400 * 300))
+    rows = [row for group in adagc["groups"] for row in group["tensors"]]
+    assert sorted(name for name, _ in rows) == sorted(names)
+    assert "9" in dict(rows)[HIT]
 
 
 def test_a_tensor_without_gradient_does_not_hide_a_common_scale(make_run):
@@ -183,39 +183,18 @@ def test_a_tensor_without_gradient_does_not_hide_a_common_scale(make_run):
     for quantity in ("norm", "clipped_norm"):
         run.tensors[quantity].setflags(write=True)
         run.tensors[quantity][295:305, 3] = 0.0
-    ax = heatmap_figure(make_experiment({"GlobalGC": [run]})).axes[0]
-    image = ax.images[0].get_array()
-    assert image.shape[0] == 1
-    assert image.min() == pytest.approx(max(run.h.min(), 0.01), rel=1e-3)
-
-
-def test_heat_map_of_many_tensors_labels_the_layers(make_run):
-    runs = {"AdaGC": [make_run(layers=8, steps=120)]}
-    ax = heatmap_figure(make_experiment(runs)).axes[0]
-    labels = [label.get_text() for label in ax.get_yticklabels()]
-    layers = [f"layer {i}" for i in range(8)]
-    assert labels == ["embedding", *layers, "output"]
-
-
-def test_tensors_are_grouped_by_layer():
-    names = [
-        "model.embed_tokens.weight",
-        "model.layers.1.input_layernorm.weight",
-        "model.layers.1.mlp.experts.0.up_proj.weight",
-        "model.layers.1.mlp.gate.weight",
-        "model.layers.1.self_attn.q_proj.weight",
-        "model.layers.0.self_attn.q_proj.weight",
-        "model.norm.weight",
+    (row,) = heat_maps(make_experiment({"GlobalGC": [run]}))["GlobalGC"][
+        "groups"
     ]
-    assert tensor_label("model.layers.2.self_attn.q_proj.weight") == (
-        "layer 2 · attention.q_proj"
-    )
+    lowest = max(run.h.min(), 0.01)
+    assert max(row["levels"]) == str(round(-4.5 * np.log10(lowest)))
+
+
+def test_labels_of_tensors():
     assert tensor_label("lm_head.weight") == "lm_head"
-    groups = group_tensors(names)
-    assert {g.label: g.indices for g in groups} == {
-        "embedding": [0],
-        "layer 0": [5],
-        "layer 1": [1, 2, 3, 4],
-        "output": [6],
-    }
-    assert groups[2].labels[1] == "expert 0 · up_proj"
+    for inside, label in (
+        ("self_attn.q_proj", "attention.q_proj"),
+        ("mlp.experts.0.up_proj", "expert 0 · up_proj"),
+    ):
+        name = f"model.layers.2.{inside}.weight"
+        assert tensor_label(name) == f"layer 2 · {label}"

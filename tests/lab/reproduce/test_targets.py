@@ -42,14 +42,6 @@ LOWER = make_claim(
 )
 
 
-@pytest.fixture(autouse=True)
-def unrendered(monkeypatch):
-    """Pages without pictures, which take seconds."""
-    monkeypatch.setattr(
-        "adagc_lab.report.html.svg_data_uri", lambda figure: "data:,"
-    )
-
-
 @pytest.fixture
 def finish(tmp_path, monkeypatch):
     """``finish(run, *grid files)``: what is finished, with another ``run``."""

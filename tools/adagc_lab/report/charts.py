@@ -1,13 +1,9 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Curves over steps, one per method: the mean over seeds with its band.
-
-A :class:`Chart` is data alone. The page draws it so that it can be zoomed.
-"""
+"""Curves over steps, one per method: the mean over seeds with its band."""
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from adagc_lab.report.drawings import Chart, Line, method_colors
 from adagc_lab.report.experiment import Experiment
 from adagc_lab.report.focus import fault_bursts, tensor_label
 from adagc_lab.report.judged import (
@@ -24,7 +21,6 @@ from adagc_lab.report.judged import (
     memorises,
     model_loss,
 )
-from adagc_lab.report.style import method_colors
 
 NOISY = 0.05
 """A long curve whose typical change from step to step is more than this
@@ -44,60 +40,6 @@ QUANTITIES = {
     "moment2": "second moment",
 }
 """Logged quantity of a tensor -> what a chart calls its norm."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Line:
-    """The curve of one method."""
-
-    label: str
-    color: str
-    values: np.ndarray
-    """Mean over seeds, smoothed if it is noisy: ``[num_steps]``, NaN where
-    there is no value."""
-
-    low: np.ndarray | None = None
-    high: np.ndarray | None = None
-    """Least and largest value of the seeds, ``[num_steps]``; None: one seed."""
-
-    raw: np.ndarray | None = None
-    """One seed's values before smoothing, ``[num_steps]``."""
-
-    marks: tuple[tuple[int, float], ...] = ()
-    """Step and value of each spike, and of the last finite loss."""
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the line for the page; NaN becomes ``null``."""
-        fields = {
-            name: [_rounded(v) for v in value.tolist()]
-            if isinstance(value, np.ndarray)
-            else value
-            for name, value in vars(self).items()
-            if value is not None
-        }
-        return {**fields, "marks": [(s, _rounded(v)) for s, v in self.marks]}
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Chart:
-    """Curves in the same axes."""
-
-    label: str
-    """What the y axis shows, with the unit in parentheses."""
-
-    lines: list[Line]
-    start: int = 0
-    """Step of the first value."""
-
-    log: bool = False
-    """Logarithmic y axis."""
-
-    faults: tuple[tuple[int, int], ...] = ()
-    """First and last step of each burst of injected faults."""
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the chart for the page."""
-        return {**vars(self), "lines": [line.as_json() for line in self.lines]}
 
 
 def all_charts(experiment: Experiment) -> list[Chart]:
@@ -207,7 +149,7 @@ def _chart(
         ],
         start=start,
         log=log,
-        faults=tuple(sorted(bursts)),
+        spans=tuple(sorted(bursts)),
     )
 
 
@@ -233,7 +175,7 @@ def smooth(values: np.ndarray) -> np.ndarray:
 
 def _curve(
     series: Sequence[np.ndarray], length: int, log: bool
-) -> dict[str, np.ndarray]:
+) -> dict[str, Any]:
     """Return the arrays of a line."""
     seeds = np.full((len(series), length), np.nan)
     for row, values in zip(seeds, series, strict=True):
@@ -272,8 +214,3 @@ def _marks(judged: JudgedRun) -> Iterator[tuple[int, float]]:
     finite = np.flatnonzero(np.isfinite(loss))
     if len(finite) and len(finite) < len(loss):
         yield int(finite[-1]), float(loss[finite[-1]])
-
-
-def _rounded(value: float) -> float | None:
-    """Keep 5 significant digits."""
-    return float(f"{value:.5g}") if np.isfinite(value) else None

@@ -1,57 +1,34 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The pictures of single tensors: norms, moments, the heat map of h.
+"""Single tensors: norms around an event, the heat map of h.
 
 After the paper's optimizer-dynamics figures, they show what the clip lets
-through, and how long the optimizer remembers it.
+through.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import warnings
+from typing import Any
 
 import numpy as np
-from matplotlib import colormaps
-from matplotlib.artist import Artist
-from matplotlib.axes import Axes
-from matplotlib.colors import LogNorm
-from matplotlib.figure import Figure
-from matplotlib.legend_handler import HandlerTuple
 
 from adagc_lab.extensions import PRESETS
 from adagc_lab.record.files import RunRecord
+from adagc_lab.report.drawings import Chart, Line, method_colors, value_range
 from adagc_lab.report.experiment import Experiment
-from adagc_lab.report.focus import (
-    Focus,
-    TensorGroup,
-    fault_bursts,
-    group_tensors,
-    tensor_label,
-)
+from adagc_lab.report.focus import Focus, fault_bursts, tensor_label
 from adagc_lab.report.judged import model_loss
-from adagc_lab.report.style import (
-    INK,
-    NEUTRAL,
-    mark_faults,
-    method_colors,
-    step_axis,
-    styled,
-)
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
-
-_DASHES = (0, (4, 4))
+from paddle_adagc.record.judge import layer_of
+from paddle_adagc.report.page import heat_groups
 
 LOWEST = 0.01
-"""Smaller values of h have the colour of this one."""
-
-MOST_LABELS = 64
-"""With more tensors only the groups are labelled."""
+"""Smaller values of h have the color of this one."""
 
 NUM_BINS = 300
-WIDTH = 9.0
-"""Inches."""
-
 ALIKE = 1e-3
 """Relative difference up to which tensors count as scaled by one factor."""
 
@@ -76,75 +53,62 @@ def clip_threshold(run: RunRecord) -> np.ndarray | None:
     return threshold
 
 
-@styled
-def norm_figure(experiment: Experiment, focus: Focus) -> Figure:
-    """Draw loss and norms around an event, one column per method."""
-    methods = list(experiment.runs)
-    rows = 1 + len(focus.tensors)
-    figure = Figure(
-        figsize=(max(WIDTH, 2.0 * len(methods)), 0.9 + 1.55 * rows),
-        layout="constrained",
-    )
-    grid = figure.subplots(
-        rows, len(methods), squeeze=False, sharex=True, sharey="row"
-    )
-    colors = method_colors(methods)
-    for column, method in enumerate(methods):
-        run = experiment.runs[method][focus.seed_index]
-        steps = np.arange(focus.start, min(focus.stop, run.num_steps))
-        grid[0, column].set_title(method, color=colors[method])
-        loss = _finite(model_loss(run)[steps])
-        grid[0, column].plot(steps, loss, color=colors[method], linewidth=1.2)
-        for ax, tensor in zip(grid[1:, column], focus.tensors, strict=True):
-            if tensor in run.tensor_names:
-                _draw_norms(ax, run, tensor, steps, colors[method])
-    grid[0, 0].set_ylabel("training loss\n(nat)")
-    for ax, tensor in zip(grid[1:, 0], focus.tensors, strict=True):
-        label = tensor_label(tensor).replace(" · ", "\n")
-        ax.set_ylabel(label.replace(".", "\n"))
-        if any((np.asarray(x.get_ydata()) > 0).any() for x in ax.lines):
-            ax.set_yscale("log")
-    runs = [runs[focus.seed_index] for runs in experiment.runs.values()]
-    bursts = sorted({burst for run in runs for burst in fault_bursts(run)})
-    for ax in grid.flat:
-        mark_faults(ax, bursts, focus.start, focus.stop)
-        inches = figure.get_figwidth() / len(methods)
-        step_axis(ax, label=False, num_ticks=3 if inches < 3 else 5)
-        ax.set_xlim(focus.start, focus.stop)
-    figure.supxlabel("optimizer step", fontsize=9)
-    legend: dict[str, list[Artist]] = {}
-    for ax in grid[1]:
-        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
-            legend.setdefault(label, []).append(handle)
-    figure.legend(
-        handles=[tuple(handles) for handles in legend.values()],
-        labels=[*legend],
-        handler_map={tuple: HandlerTuple(ndivide=None, pad=0)},
-        loc="outside upper center",
-        ncols=4,
-    )
-    return figure
+def norm_charts(experiment: Experiment, focus: Focus) -> list[list[Chart]]:
+    """Chart loss and norms around an event: a column per method.
+
+    A row has the same y axis.
+    """
+    runs = {m: runs[focus.seed_index] for m, runs in experiment.runs.items()}
+    spans = sorted({b for run in runs.values() for b in fault_bursts(run)})
+    colors = method_colors(runs)
+
+    def chart(method: str, tensor: str | None) -> Chart:
+        steps = slice(focus.start, focus.stop)
+        run, color = runs[method], colors[method]
+        what = tensor_label(tensor) if tensor else "training loss (nat)"
+        lines = [Line(label=method, color=color, values=model_loss(run)[steps])]
+        if tensor:
+            lines = _norm_lines(run, tensor, steps, method, color)
+        return Chart(
+            label=f"{method}: {what}",
+            lines=lines,
+            start=focus.start,
+            log=tensor is not None,
+            spans=tuple(spans),
+        )
+
+    rows = []
+    for tensor in (None, *focus.tensors):
+        row = [
+            chart(method, tensor)
+            for method, run in runs.items()
+            if tensor is None or tensor in run.tensor_names
+        ]
+        limits = value_range(row)
+        rows.append([dataclasses.replace(c, range=limits) for c in row])
+    return rows
 
 
-def _draw_norms(
-    ax: Axes, run: RunRecord, tensor: str, steps: np.ndarray, color: str
-) -> None:
-    index = run.tensor_names.index(tensor)
-    before = _finite(run.tensors["norm"][steps, index])
-    after = _finite(run.tensors["clipped_norm"][steps, index])
-    label = "gradient norm before clip"
-    ax.plot(steps, before, color=NEUTRAL, linewidth=1.4, label=label)
-    ax.plot(steps, after, color=color, linewidth=2.0, label="after clip")
+def _norm_lines(
+    run: RunRecord, tensor: str, steps: slice, method: str, color: str
+) -> list[Line]:
+    place = steps, run.tensor_names.index(tensor)
+    norm, clipped = run.tensors["norm"], run.tensors["clipped_norm"]
+    lines = [
+        Line(label="before the clip", color="--grey", values=norm[place]),
+        Line(label=f"after {method}", color=color, values=clipped[place]),
+    ]
     threshold = clip_threshold(run)
     if threshold is not None:
-        label = "AdaGC threshold $\\lambda_{rel}\\,\\gamma$"
-        bound = _finite(threshold[steps, index])
-        (line,) = ax.plot(steps, bound, color=INK, linewidth=1.0, label=label)
-        line.set_linestyle(_DASHES)
-
-
-def _finite(values: np.ndarray) -> np.ndarray:
-    return np.where(np.isfinite(values), values, np.nan)
+        lines.append(
+            Line(
+                label="AdaGC's threshold",
+                color="--ink",
+                values=threshold[place],
+                dashed=True,
+            )
+        )
+    return lines
 
 
 def bin_steps(h: np.ndarray) -> np.ndarray:
@@ -167,50 +131,20 @@ def runs_with_tensors(
     }
 
 
-@styled
-def heatmap_figure(experiment: Experiment, seed_index: int = 0) -> Figure:
-    """Draw h of every tensor over the whole run, one panel per method."""
-    runs = runs_with_tensors(experiment, seed_index)
-    panels = {method: _panel(run) for method, run in runs.items()}
-    heights = [_panel_height(*panel) for panel in panels.values()]
-    figure = Figure(
-        figsize=(WIDTH, max(1.6, sum(heights) + 0.35 * len(panels) + 0.5)),
-        layout="constrained",
-    )
-    grid = figure.subplots(
-        len(panels),
-        1,
-        squeeze=False,
-        sharex=True,
-        gridspec_kw={"height_ratios": heights},
-    )[:, 0]
-    colors = method_colors(experiment.runs)
-    for ax, (method, panel) in zip(grid, panels.items(), strict=True):
-        _draw_panel(ax, *panel)
-        ax.set_title(method, color=colors[method], loc="left")
-        step_axis(ax, label=ax is grid[-1])
-    _add_color_bar(figure, list(grid))
-    return figure
+def heat_maps(
+    experiment: Experiment, seed_index: int = 0
+) -> dict[str, dict[str, Any]]:
+    """Return h of every tensor over the whole run, by method, for the page.
+
+    A level is 0 for h = 1 and 9 for :data:`LOWEST`, in logarithmic steps.
+    """
+    return {
+        method: _heat_map(run)
+        for method, run in runs_with_tensors(experiment, seed_index).items()
+    }
 
 
-def _add_color_bar(figure: Figure, axes: list[Axes]) -> None:
-    bar = figure.colorbar(
-        axes[0].images[0],
-        ax=axes,
-        location="top",
-        shrink=0.5,
-        aspect=35,
-        pad=0.01,
-    )
-    labels = ["1 (not clipped)", "0.3", "0.1", "0.03", f"≤ {LOWEST}"]
-    bar.set_ticks([1.0, 0.3, 0.1, 0.03, LOWEST], labels=labels)
-    bar.minorticks_off()
-    bar.outline.set_visible(False)
-    bar.set_label("h, lowest of each bin of steps")
-
-
-def _panel(run: RunRecord) -> tuple[np.ndarray, list[TensorGroup]]:
-    """Return h, ``[num_steps, num_rows]``; no groups: one row for all."""
+def _heat_map(run: RunRecord) -> dict[str, Any]:
     h = np.clip(run.h.astype(np.float64), 0.0, None)
     # A tensor without a gradient has h = 1 under every method.
     scaled = np.where(run.tensors["norm"] == 0, np.nan, h)
@@ -218,64 +152,18 @@ def _panel(run: RunRecord) -> tuple[np.ndarray, list[TensorGroup]]:
         warnings.simplefilter("ignore", RuntimeWarning)
         common = np.nanmedian(scaled, axis=1, keepdims=True)
         off = np.nanmax(np.abs(scaled / common - 1), axis=1)
+    names = run.tensor_names
+    groups = [layer_of(name) for name in names]
     # fp32 norms of equally scaled gradients differ in the last digits.
     if (off[np.isfinite(off)] < ALIKE).all():
-        return common, []
-    return h, group_tensors(run.tensor_names)
-
-
-def _panel_height(h: np.ndarray, groups: list[TensorGroup]) -> float:
-    """Height in inches: room for a label per tensor, or per group."""
-    num_rows = h.shape[1]
-    if not groups:
-        return 0.22
-    if num_rows <= MOST_LABELS:
-        return 0.14 * num_rows + 0.1 * len(groups)
-    return min(9.0, max(0.05 * num_rows, 0.25 * len(groups)))
-
-
-def _draw_panel(ax: Axes, h: np.ndarray, groups: list[TensorGroup]) -> None:
-    order = [i for group in groups for i in group.indices]
-    binned = bin_steps(h[:, order] if order else h)
-    ax.imshow(
-        np.clip(binned.T, LOWEST, 1.0),
-        aspect="auto",
-        interpolation="none",
-        cmap=colormaps["magma"].resampled(64),
-        norm=LogNorm(LOWEST, 1.0),
-        extent=(0, len(h), binned.shape[1] - 0.5, -0.5),
-    )
-    ax.grid(False)
-    ax.tick_params(length=0)
-    for spine in ax.spines.values():
-        spine.set_visible(False)
-    if groups:
-        _label_rows(ax, groups)
-    else:
-        ax.set_yticks([0], ["all tensors alike"])
-
-
-def _label_rows(ax: Axes, groups: list[TensorGroup]) -> None:
-    labels = [label for group in groups for label in group.labels]
-    starts = np.cumsum([0] + [len(group.indices) for group in groups])
-    for start in starts[1:-1]:
-        ax.axhline(start - 0.5, color="white", linewidth=1.6)
-    if len(labels) > MOST_LABELS:
-        centres = (starts[:-1] + starts[1:] - 1) / 2
-        ax.set_yticks(centres, [group.label for group in groups])
-        return
-    ax.set_yticks(range(len(labels)), labels, fontsize=7)
-    for start, group in zip(starts[:-1], groups, strict=True):
-        if len(group.indices) > 1:
-            middle = start + (len(group.indices) - 1) / 2
-            ax.text(
-                1.008,
-                middle,
-                group.label,
-                transform=ax.get_yaxis_transform(),
-                rotation=90,
-                ha="left",
-                va="center",
-                fontsize=8,
-                color=INK,
-            )
+        h, names = common, ["all tensors alike"]
+        groups = names
+    binned = bin_steps(h)
+    with np.errstate(invalid="ignore"):
+        shown = np.clip(binned, LOWEST, 1.0)
+        levels = np.abs(np.round(9 * np.log(shown) / np.log(LOWEST)))
+    steps = np.linspace(0, len(h), len(binned) + 1).astype(int)[:-1]
+    return {
+        "steps": steps.tolist(),
+        "groups": heat_groups(levels.T, names, groups),
+    }

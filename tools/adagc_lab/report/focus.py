@@ -129,51 +129,12 @@ def _rank_tensors(
     return [run.tensor_names[i] for i in order]
 
 
-class TensorGroup(NamedTuple):
-    """Tensors of one layer, or those before or after the layers."""
-
-    label: str
-    """``"layer 0"``, ``"embedding"`` or ``"output"``."""
-
-    indices: list[int]
-    """Positions of the tensors in the list of names."""
-
-    labels: list[str]
-    """One short label for each of ``indices``."""
-
-
 def tensor_label(name: str) -> str:
     """Shorten a tensor's name: ``"layer 0 · attention.q_proj"``."""
     match = _LAYER.search(name)
-    layer = f"layer {match[1]} · " if match else ""
-    return layer + _short(_inside(name))
-
-
-def group_tensors(names: list[str]) -> list[TensorGroup]:
-    """Group tensors: before the layers, layer by layer, after them."""
-    layers: dict[int, list[int]] = {}
-    before: list[int] = []
-    after: list[int] = []
-    for index, name in enumerate(names):
-        match = _LAYER.search(name)
-        if match is not None:
-            layers.setdefault(int(match[1]), []).append(index)
-        else:
-            (before if "embed" in name else after).append(index)
-    groups = [("embedding", before)]
-    groups += [(f"layer {n}", layers[n]) for n in sorted(layers)]
-    groups += [("output" if layers else "tensors", after)]
-    return [
-        TensorGroup(label, its, [_short(_inside(names[i])) for i in its])
-        for label, its in groups
-        if its
-    ]
-
-
-def _inside(name: str) -> str:
-    """The part of a name that its layer gives it."""
-    match = _LAYER.search(name)
-    return match[2] if match else name
+    if match is None:
+        return _short(name)
+    return f"layer {match[1]} · {_short(match[2])}"
 
 
 def _short(name: str) -> str:

@@ -1,40 +1,29 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Write the HTML report: one file that loads nothing, light and dark."""
+"""Write the HTML report of the library's parts of a page."""
 
 from __future__ import annotations
 
-import io
-import json
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import jinja2
-from markupsafe import Markup
-
 from adagc_lab.report import figures
-from adagc_lab.report.charts import (
-    QUANTITIES,
-    Chart,
-    all_charts,
-    tensor_charts,
-)
+from adagc_lab.report.charts import QUANTITIES, all_charts, tensor_charts
+from adagc_lab.report.drawings import Chart, charts_svg, method_colors
 from adagc_lab.report.experiment import (
     Experiment,
     flatten,
     shared_options,
 )
 from adagc_lab.report.focus import choose_focus, tensor_label
-from adagc_lab.report.style import method_colors, svg_data_uri
-from adagc_lab.report.tables import measure_table
+from adagc_lab.report.tables import Table, measure_table
 from paddle_adagc.files import atomic_write
+from paddle_adagc.report.page import html_page
 
 FIGURE_METHODS = 7
 """Figures show no more than the first so many methods; tables show all."""
-
-_PAGE = Path(__file__).parent / "page"
 
 
 def write_report(
@@ -46,110 +35,106 @@ def write_report(
 ) -> Path:
     """Write one HTML file with tables, charts and how they came about.
 
-    The file loads nothing: styles, scripts, data and pictures are inside it.
-    It replaces an older report atomically. Each line of ``claims`` says where
-    the paper makes it, what, the verdict, and what decided it.
+    The file loads nothing: styles, scripts and data are inside it. It replaces
+    an older report atomically. Each line of ``claims`` says where the paper
+    makes it, what, the verdict, and what decided it.
     """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    environment = jinja2.Environment(
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        loader=jinja2.FileSystemLoader(_PAGE),
-    )
     sections = [
         _section(experiment, f"experiment-{number}", target)
         for number, experiment in enumerate(experiments, 1)
     ]
-    data = {
-        chart["id"]: chart
-        for section in sections
-        for name in ("curves", "moments", "dynamics")
-        for chart in section[name]
-    }
-    page = environment.get_template("page.html.j2").render(
-        title=title,
-        sections=sections,
-        claims=claims,
-        chart_data=_json(data),
-        uplot_css=_file("uplot/uPlot.min.css"),
-        uplot_js=_file("uplot/uPlot.iife.min.js"),
-        charts_js=_file("charts.js"),
+    data = {"title": title, "sections": sections, "claims": [*claims]}
+    return atomic_write(
+        target, html_page(title, data, Path(__file__).with_name("report.js"))
     )
-    return atomic_write(target, page)
-
-
-def _file(name: str) -> Markup:
-    return Markup((_PAGE / name).read_text(encoding="utf-8"))
-
-
-def _json(data: Any) -> Markup:
-    """Encode as JSON that cannot end its script element."""
-    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
-    return Markup(text.replace("<", "\\u003c"))
 
 
 def write_picture(path: Path, experiment: Experiment) -> Path | None:
-    """Draw the norms around the worst event as PNG; None: there is none."""
+    """Draw the norms around the worst event as SVG; None: there is none."""
     shown = experiment.first_methods(FIGURE_METHODS)
     focus = choose_focus(shown)
     if focus is None:
         return None
-    drawn = io.BytesIO()
-    figures.norm_figure(shown, focus).savefig(drawn, format="png", dpi=120)
-    return atomic_write(path, drawn.getvalue())
+    title = f"{experiment.title}: around step {focus.event:,}"
+    charts = figures.norm_charts(shown, focus)
+    return atomic_write(path, charts_svg(title, charts))
 
 
 def _section(
     experiment: Experiment, anchor: str, target: Path
 ) -> dict[str, Any]:
-    """Return what the template shows of an experiment."""
+    """Return what the page shows of an experiment."""
     common, different = common_and_different(experiment)
     shown = experiment.first_methods(FIGURE_METHODS)
     focus = choose_focus(shown)
     seed_index, start, stop, hit = 0, 0, 0, list[str]()
+    norms = list[list[Chart]]()
     if focus is not None:
         seed_index, hit = focus.seed_index, focus.tensors
         start, stop = focus.start, focus.stop
+        norms = figures.norm_charts(shown, focus)
     moments = tensor_charts(
         shown, hit, ("moment1", "moment2"), seed_index, start, stop
     )
-    dynamics = filter(None, [shown.dynamics_tensor])
+    dynamics = tensor_charts(
+        shown, filter(None, [shown.dynamics_tensor]), QUANTITIES
+    )
     seed = experiment.seeds[seed_index]
-    has_tensors = bool(figures.runs_with_tensors(shown, seed_index))
+    table = measure_table(experiment)
     return {
-        **vars(experiment),
+        "title": experiment.title,
+        "description": experiment.description,
         "anchor": anchor,
         "extent": extent(experiment),
+        "methods": [*method_colors(experiment.runs).items()],
+        "num_seeds": table.num_seeds,
+        "window": experiment.windows[0],
+        "skip_steps": experiment.skip_steps,
         "has_faults": experiment.has_faults,
-        "colors": method_colors(experiment.runs),
-        "table": measure_table(experiment),
-        "compares": len(experiment.runs) > 1,
-        "curves": _charts(all_charts(shown), f"{anchor}-curves"),
-        "moments": _charts(moments, f"{anchor}-moments"),
-        "dynamics": _charts(
-            tensor_charts(shown, dynamics, QUANTITIES), f"{anchor}-dynamics"
-        ),
+        "has_clean_runs": bool(experiment.clean_runs),
+        "measures": _measures(table),
+        "curves": _charts(all_charts(shown)),
+        "norms": [_charts(row) for row in norms],
+        "moments": _charts(moments),
+        "dynamics": _charts(dynamics),
         "seed": "First run" if seed is None else f"Seed {seed}",
-        "focus": focus,
+        "reason": focus and focus.reason,
         "hit": ", ".join(map(tensor_label, hit)),
-        "norms": focus and svg_data_uri(figures.norm_figure(shown, focus)),
-        "heatmap": has_tensors
-        and svg_data_uri(figures.heatmap_figure(shown, seed_index)),
+        "heat": figures.heat_maps(shown, seed_index),
         "num_hidden": max(0, len(experiment.runs) - FIGURE_METHODS),
-        "common": common,
-        "different": different,
+        "common": _texts(common),
+        "different": {
+            key: [str(values.get(m, "–")) for m in experiment.runs]
+            for key, values in different.items()
+        },
         "facts": _facts(experiment),
         "paths": _raw_paths(experiment, target.parent),
     }
 
 
-def _charts(charts: Iterable[Chart], group: str) -> list[dict[str, Any]]:
-    """Return charts that zoom together."""
+def _measures(table: Table) -> list[dict[str, Any]]:
     return [
-        {"id": f"{group}-{number}", "group": group, **chart.as_json()}
-        for number, chart in enumerate(charts)
+        {
+            "group": row.measure.group,
+            "label": row.measure.label,
+            "title": row.measure.title,
+            "meaning": row.measure.meaning,
+            "is_headline": row.measure.level == "headline",
+            "cells": [[text, m in row.best] for m, text in row.cells.items()],
+            "winner": row.winner,
+        }
+        for row in table.rows
     ]
+
+
+def _texts(options: dict[str, Any]) -> dict[str, str]:
+    return {key: str(value) for key, value in options.items()}
+
+
+def _charts(charts: Iterable[Chart]) -> list[dict[str, Any]]:
+    return [chart.as_json() for chart in charts]
 
 
 def extent(experiment: Experiment) -> str:

@@ -13,13 +13,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jinja2
+import numpy as np
 
 from adagc_lab.committed import as_json
 from adagc_lab.markdown import markdown_table
+from adagc_lab.report.drawings import (
+    Chart,
+    Line,
+    charts_svg,
+    method_colors,
+)
 from adagc_lab.report.formatting import Value, format_spread
 from adagc_lab.report.measures import listed, run_measures, spread
 from adagc_lab.reproduce.claims import Rules, targets_of
-from adagc_lab.reproduce.drawings import loss_curves_svg
 from adagc_lab.reproduce.pairs import differences_of, paired, rate_of
 from adagc_lab.reproduce.pool import (
     Catalogue,
@@ -60,6 +66,9 @@ OTHER_RESULTS = (
 
 START, END = "<!-- results -->", "<!-- end -->"
 """Marks of the block in the READMEs that the results determine."""
+
+_BIN = 10
+"""Steps of which the READMEs' picture shows the largest loss."""
 
 _READMES = {"README.md": "readme.md.j2", "README_cn.md": "readme_cn.md.j2"}
 
@@ -389,14 +398,25 @@ def _loss_curves(
     if curves is None or curves.target not in results:
         return {}
     found = results[curves.target].experiment(curves.experiment)
-    losses = {
-        method: [run.losses for run in runs]
-        for method in curves.methods
-        if found and (runs := found.runs_of(method))
-    }
-    if len(losses) < len(curves.methods):
+    lines = [
+        Line(
+            label=method,
+            color=color,
+            values=_largest(run.losses),
+        )
+        for method, color in method_colors(curves.methods).items()
+        for run in (found.runs_of(method) if found else ())
+    ]
+    if len({line.label for line in lines}) < len(curves.methods):
         return {}
-    return {curves.file: loss_curves_svg(curves.title, losses)}
+    label = "training loss (nat)"
+    chart = Chart(label=label, lines=lines, every=_BIN, log=True)
+    return {curves.file: charts_svg(curves.title, [[chart]], 184)}
+
+
+def _largest(losses: np.ndarray) -> np.ndarray:
+    """Return the largest loss of each bin of steps."""
+    return np.maximum.reduceat(losses, np.arange(0, len(losses), _BIN))
 
 
 def _readmes(root: Path, shown: Mapping[str, Any]) -> dict[Path, str]:

@@ -129,7 +129,7 @@ def reproduce(
             run_all(runs, num_jobs)
             found = load_experiment(config, runs, output_dir / name)
             print(*(f"  {x}" for x in headline(found)), sep="\n", flush=True)
-            drawn = output_dir / name / f"{config.name}.png"
+            drawn = output_dir / name / f"{config.name}.svg"
             if write_picture(drawn, found):
                 print(f"  picture: {drawn}", flush=True)
     known, catalogue = dict(committed or {}), Catalogue(files)

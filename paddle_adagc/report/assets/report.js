@@ -1,0 +1,114 @@
+"use strict";
+const CURVES = [
+  {label: "Loss", lines: {loss: ["loss", "--blue"]}},
+  {label: "Gradient norm", log: true, lines: {
+    global_grad_norm: ["before the clip", "--blue"],
+    clipped_grad_norm: ["after it", "--orange"]}},
+  {label: "Clip", range: [0, 1], lines: {
+    clipped_fraction: ["share of tensors clipped", "--orange"],
+    h_median: ["median h", "--blue"]}},
+  {label: "Under AdaGC", range: [0, 1], lines: {
+    shadow_clipped_fraction: ["share of tensors clipped", "--orange"],
+    shadow_h_median: ["median h", "--blue"]}},
+  {label: "Learning rate", lines: {
+    learning_rate: ["learning rate", "--blue"]}},
+];
+const span = e => e.end > e.start ? `${e.start} to ${e.end}` : String(e.start);
+
+function curves(page) {
+  return CURVES.map(({label, log, range, lines}) => ({
+    label, log, range, steps: page.curves.step, spans: page.curves.marks,
+    lines: Object.entries(lines).filter(([name]) => page.curves[name]).map(
+      ([name, [label, color]]) => {
+        const {low, high} = page.curves[name];
+        return {label, color, values: high, raw: low, low, high};
+      }),
+  })).filter(chart => chart.lines.length);
+}
+
+function events(page) {
+  add(main, "h2", "Events");
+  table(main, ["steps", "cause", "loss", "usual", "norm", "after the clip",
+    "usual again after"], page.events.map(e => [span(e), e.kind,
+    number(e.loss), number(e.usual_loss), number(e.norm),
+    number(e.clipped_norm), number(e.recovered_after)]), page.worst);
+}
+
+function guilty(event) {
+  add(main, "h2", `The guilty at ${event.end > event.start ?
+    "steps" : "step"} ${span(event)}, by onset`);
+  if (event.guilty.length)
+    table(main, ["tensor", ["layer", {class: "layer"}], "onset", "norm",
+      "usual", "times usual", "threshold", "h of AdaGC"],
+      event.guilty.map(g => [g.key, g.layer, g.onset, number(g.norm),
+        number(g.usual), g.ratio === null ? "Inf or NaN" : number(g.ratio),
+        number(g.threshold), number(g.h)]));
+  else add(main, "p", "No tensor left its usual norm.");
+  if (event.num_guilty > event.guilty.length)
+    soft(main, `${event.num_guilty} tensors in all.`);
+}
+
+function whatIf(found) {
+  add(main, "h2", "What if");
+  soft(main, `A replay of ${found.num_rows} recorded steps' ` +
+    "norms: an open loop, since under another clip the weights would have " +
+    "been others." + (found.is_thinned ? " Only one step in some is " +
+    "left of the calm ones, so that gamma follows more slowly here." : ""));
+  table(main, ["setting", "calm steps: clipped", "median h",
+    "event: median h", "lowest h"], found.rows.map(r => [r.case,
+    percent(r.calm_clipped), number(r.calm_h_median),
+    number(r.event_h_median), number(r.event_h_min)]));
+}
+
+function settings(s) {
+  add(main, "h2", "Settings");
+  add(main, "p", `${s.optimizer}` + (s.beta2 === undefined ? "" :
+    `, beta2 ${s.beta2}: its memory is ${number(s.beta2_memory)} steps`) +
+    (s.num_stale === undefined ? "" : `. gamma is more than 4 times off the ` +
+    `usual norm in ${s.num_stale} tensors` + (s.num_stale ? ": " +
+    s.stale.join(", ") : "")) + (s.small_second_moment === undefined ? "" :
+    `. ${percent(s.small_second_moment)} of the elements have sqrt(v) below ` +
+    `10 epsilon (${s.epsilon})`) + ".");
+}
+
+function show(page) {
+  add(main, "h1", page.name);
+  add(main, "p", page.verdict.text, {class:
+    "summary" + (page.verdict.kind === "calm" ? "" : " alarm")});
+  page.notes.forEach(note => add(main, "p", note));
+  soft(main, `${page.num_steps} steps (${page.first_step} to ` +
+    `${page.last_step}), ${page.num_tensors} tensors. Clip: ${page.clip}.` +
+    (page.shadow ? ` Beside it: ${page.shadow}.` : ""));
+  if (page.num_steps) {
+    charts(main, curves(page), {height: 150});
+    soft(main, "Drag to zoom, double-click to see all steps. Of many steps " +
+      "each point is the lowest and the highest value of some. Violet: events.");
+  }
+  const event = page.worst === null ? null : page.events[page.worst];
+  if (page.events.length > 1) events(page);
+  if (event) guilty(event);
+  if (page.heat.groups.length) {
+    add(main, "h2", "Norm over usual norm, by layer");
+    heat(main, page.heat, ["1", "≥ 22; violet: Inf or NaN. Click a layer " +
+      "for its tensors."]);
+  }
+  if (event && event.samples.length) {
+    add(main, "h2", "The batch");
+    table(main, ["step", "samples"], event.samples.map(
+      ([step, [first, stop]]) => [step, `${first} to ${stop - 1}`]));
+  }
+  if (page.what_if && page.what_if.rows.length) whatIf(page.what_if);
+  settings(page.settings);
+  if (page.actions.length) add(main, "h2", "Now");
+  for (const action of page.actions) {
+    add(main, "p", action.title);
+    add(main, "pre", action.text);
+  }
+}
+
+if (data.length > 1) {
+  add(main, "h1", "Runs");
+  table(main, ["run", "steps", "verdict"], data.map(
+    p => [p.name, p.num_steps, p.verdict.kind]));
+}
+data.forEach(show);
