@@ -18,6 +18,7 @@ from paddle_adagc.integrations.checkpoints import load_clip, resumed_from
 from paddle_adagc.integrations.model_units import ModelUnits
 from paddle_adagc.integrations.optimizer import innermost
 from paddle_adagc.parallel.layout import unwrap
+from paddle_adagc.record.losses import take_losses
 from paddle_adagc.record.recorder import Record
 from paddle_adagc.record.shadow import default_shadow, make_shadow
 
@@ -42,11 +43,17 @@ _opened: weakref.WeakValueDictionary[str, Record] = (
 
 
 def open_record(
-    directory: str | os.PathLike[str], optimizer: Any, **options: Any
+    directory: str | os.PathLike[str],
+    optimizer: Any,
+    *,
+    in_step: bool = False,
+    **options: Any,
 ) -> Record | None:
     """Make a record that sees the losses; if it cannot be made, warn.
 
     A training of this process that was interrupted loses it to the next one.
+    Unless it is opened within a step, between its ``backward()`` and its
+    update, what was differentiated before is of no step of it.
     """
     place = os.path.abspath(directory)
     try:
@@ -56,6 +63,8 @@ def open_record(
     except Exception as error:  # the training goes on as without us
         warnings.warn(f"nothing is recorded in {place}: {error}", stacklevel=2)
         return None
+    if not in_step:
+        take_losses()
     record.see_losses()
     return record
 

@@ -203,7 +203,7 @@ class Process:
             is_seen = kind != "LBFGS"  # which calls no clip
             folder = self.where(DEFAULT) if is_seen else False
             if not isinstance(folder, bool):
-                record = open_record(folder, optimizer, **chosen)
+                record = open_record(folder, optimizer, in_step=True, **chosen)
         if record is not None and dist.get_rank() == 0:
             self._records.append(str(record.directory))
             self._reporter.tell(records=self._records)

@@ -285,7 +285,7 @@ def train_on_rank(layout, folder):
 
             def begin(optimizer, records=records):
                 if id(optimizer) not in records:
-                    record = open_record(folder, optimizer)
+                    record = open_record(folder, optimizer, in_step=True)
                     records[id(optimizer)] = record
 
             steps.watch(kind, begin, lambda optimizer, given: None)
