@@ -97,7 +97,10 @@ class TrainerRecord:
             raise ValueError(
                 "skip_above and stop_on need the record: leave record=False out"
             )
-        self._options = {"skip_above": skip_above, "stop_on": stop_on}
+        self._options: dict[str, Any] = {
+            "skip_above": skip_above,
+            "stop_on": stop_on,
+        }
         if not isinstance(where, (bool, str, os.PathLike)):
             raise TypeError(f"record={where!r}: give True, False or a folder")
         self.where, self._shadow = where, shadow
