@@ -407,7 +407,8 @@ def _actions(
         actions.append(
             {
                 "title": "Switch to AdaGC there",
-                "text": f"adagc-run {options}-- COMMAND",
+                "text": f"adagc-run {options}-- COMMAND; in your own loop "
+                "record.switch()",
             }
         )
     if event["samples"] and event["kind"] == "batch":

@@ -78,11 +78,11 @@ def make_page(
     path: Path, step: int | None = None, cases: Sequence[str] = DEFAULTS
 ) -> dict[str, Any]:
     """Read and analyse a record, or the one in the folder ``record`` there."""
-    is_inside = not (path / RECORD).exists()
-    run = read_record(path / "record" if is_inside else path)
+    inside = path / "record"
+    run = read_record(inside if (inside / RECORD).exists() else path)
     page = analyse(run, step)
-    if is_inside:
-        page["name"] = path.name
+    if run.directory.name == "record":  # of a Trainer
+        page["name"] = run.directory.absolute().parent.name
     event = None if page["worst"] is None else page["events"][page["worst"]]
     page["what_if"] = finite(what_if(run, cases, event))
     return page
