@@ -23,6 +23,9 @@ class Trainer:
             global_step=0, is_world_process_zero=True, trial_params=None
         )
         self.callback_handler = types.SimpleNamespace(callbacks=[*callbacks])
+        self.control = types.SimpleNamespace(
+            should_save=False, should_training_stop=False
+        )
 
     def add_callback(self, callback):
         self.callback_handler.callbacks.append(callback)
@@ -60,15 +63,19 @@ class Trainer:
         objects = {"model": self.model, "optimizer": self.optimizer}
         for callback in self.callback_handler.callbacks:
             if hasattr(callback, "on_train_begin"):
-                callback.on_train_begin(args, self.state, None, **objects)
+                callback.on_train_begin(
+                    args, self.state, self.control, **objects
+                )
         while self.state.global_step < args.max_steps:
             self.training_step(self.model)
             self.state.global_step += 1
+            is_due = self.state.global_step % args.save_steps == 0
+            self.control.should_save = is_due
             self._tell("on_step_end")
             time.sleep(args.seconds_per_step)
             if self.state.global_step % args.logging_steps == 0:
                 self.log({"loss": 1.0})
-            if self.state.global_step % args.save_steps == 0:
+            if self.control.should_save:
                 self._save_checkpoint(self.model)
 
         clip = self.optimizer._grad_clip
@@ -100,7 +107,7 @@ class Trainer:
     def _tell(self, event):
         for callback in self.callback_handler.callbacks:
             if hasattr(callback, event):
-                getattr(callback, event)(self.args, self.state, None)
+                getattr(callback, event)(self.args, self.state, self.control)
 
 
 def get_last_checkpoint(folder):
