@@ -101,7 +101,7 @@ def find_model(parameters: Iterable[Any]) -> Layer | None:
     names = {parameter.name for parameter in parameters}
     best: tuple[tuple[int, int], Layer] | None = None
     for thing in gc.get_objects():
-        if not isinstance(thing, Layer):
+        if not issubclass(type(thing), Layer):  # reads no attribute of it
             continue
         try:
             mine = {p.name for p in thing.parameters()}

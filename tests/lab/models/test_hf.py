@@ -74,7 +74,7 @@ def test_golden_logits_are_those_of_transformers(path, tmp_path):
             **{name: torch.from_numpy(x) for name, x in arrays.items()}
         )
     name = "logits_per_image" if "pixel_values" in arrays else "logits"
-    np.testing.assert_allclose(found[name], expected, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(found[name], expected, rtol=0, atol=1e-4)
 
 
 def test_golden_tokens_are_those_of_transformers():
