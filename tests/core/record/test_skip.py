@@ -8,19 +8,11 @@ import numpy as np
 import paddle
 import paddle.distributed as dist
 import pytest
-from adagc_lab.models.config import DecoderConfig
-from adagc_lab.models.decoder import DecoderForCausalLM
-from adagc_lab.models.pipeline import DecoderForCausalLMPipe
-from adagc_lab.models.rank_weights import initialize_weights
-from core.parallel.layouts import DENSE, Layout, gradient_of
 from core.parallel.ranks import run_on_ranks
-from core.parallel.training import SEED, batch
 from core.record.test_record import CLIPS
 from core.record.training import make_training, train
 
 from paddle_adagc import ClipGradByAdaGC, Record, make_clip
-from paddle_adagc.integrations.optimizer import innermost
-from paddle_adagc.integrations.recording import open_record
 from paddle_adagc.record import read_record
 from paddle_adagc.record.skip import SkipRule
 
@@ -183,75 +175,3 @@ def test_ranks_skip_the_same_step(tmp_path):
         assert (weights[80] != weights[81]).any()
         np.testing.assert_array_equal(weights[-1], ranks[0][1][-1])
     assert np.flatnonzero(read_record(tmp_path).column("skipped") == 1) == [80]
-
-
-LAYOUTS = {
-    "tp2": Layout(mp=2),
-    "v1 x2": Layout(sharding=2),
-    "v2 x2": Layout(sharding=2, split_param=True),
-    "pp2": Layout(pp=2),
-}
-NUM_STEPS, OUTLIER = 76, 70
-
-
-def skip_in_layout(layout, folder):
-    """Weights and moments: without the outlier's step, and with it skipped."""
-    topology, found = layout.start(), []
-    for name in ("global norm", "ours"):
-        for folder_of_record in (None, folder / name):
-            found.append(train_in(layout, topology, name, folder_of_record))
-    return found
-
-
-def train_in(layout, topology, clip_name, folder):
-    degrees = {"tensor_parallel_degree": layout.mp}
-    config = DecoderConfig(**DENSE, **degrees)
-    kind = DecoderForCausalLMPipe if layout.pp > 1 else DecoderForCausalLM
-    bare = model = kind(config)
-    initialize_weights(model, config, SEED)
-    clip = CLIPS[clip_name]()
-    if hasattr(clip, "bind"):
-        clip.bind(model)
-    optimizer = paddle.optimizer.AdamW(
-        1e-3, parameters=model.parameters(), grad_clip=clip
-    )
-    model, optimizer = layout.wrap(model, optimizer)
-    model.train()
-    record = folder and open_record(folder, optimizer, skip_above=20)
-    for step in range(NUM_STEPS):
-        ids, labels = layout.rows(batch(step), topology)
-        layout.backward(model, bare, optimizer, ids, labels)
-        if step == OUTLIER:
-            with paddle.no_grad():
-                for parameter in bare.parameters():
-                    gradient_of(parameter).scale_(1000.0)
-        if record or step != OUTLIER:
-            optimizer.step()
-        optimizer.clear_grad()
-        if record:
-            record.step()
-    if record:
-        record.close()
-        assert record.num_skipped == 1
-    moments = innermost(optimizer)._accumulators
-    return [
-        *[parameter.numpy() for parameter in bare.parameters()],
-        *[t.numpy() for kind in moments.values() for t in kind.values()],
-    ]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_no_rank_of_a_layout_makes_the_step(name, tmp_path):
-    ranks = run_on_ranks(
-        skip_in_layout, 2, layout=LAYOUTS[name], folder=tmp_path
-    )
-    for results in ranks:
-        for plain, skipped in zip(results[::2], results[1::2], strict=True):
-            assert len(plain) == len(skipped)
-            for mine, theirs in zip(skipped, plain, strict=True):
-                np.testing.assert_array_equal(mine, theirs)
-    for clip_name in ("global norm", "ours"):
-        run = read_record(tmp_path / clip_name)
-        assert run.step.tolist() == [*range(NUM_STEPS)]
-        assert np.flatnonzero(run.column("skipped") == 1) == [OUTLIER]
