@@ -25,6 +25,7 @@ from paddle_adagc.integrations.optimizer import (
     innermost,
     parameters_of,
     put_into_optimizer,
+    stepping,
 )
 from paddle_adagc.record.facts import clip_of, facts_of, is_warming_up
 from paddle_adagc.record.files import write_part
@@ -50,7 +51,7 @@ from paddle_adagc.record.shadow import (
     make_shadow,
     names_of,
 )
-from paddle_adagc.record.skip import SkipRule, check_skipping, judge
+from paddle_adagc.record.skip import SkipRule, check_skipping, judge, whole
 from paddle_adagc.record.writer import MAX_BYTES
 from paddle_adagc.stability.alarms import Alarm
 
@@ -143,6 +144,7 @@ class Record:
         if start is not None:
             check_integer("start", start, 0)
         self._optimizer = innermost(optimizer)
+        self._stepping: Any = stepping(optimizer)
         self._acting: Any = clip_of(self._optimizer)
         self.shadow: TensorScalingClip | None = None
         """The clip that follows; None if the optimizer's own is recorded."""
@@ -159,7 +161,7 @@ class Record:
             self._names = names_of(model, parameters)
         if skip_above is not None:
             check_skipping(
-                skip_above, self._optimizer, self._source, self._acting
+                skip_above, self._stepping, self._source, self._acting
             )
         if stop_on is not None:
             check_choice("stop_on", stop_on, ("nan",))
@@ -183,7 +185,7 @@ class Record:
             self._skip_rule = SkipRule(skip_above, history)
         self.forget_updates()
         self._last_time = time.perf_counter()
-        self._end_observing = observe(self._optimizer, self)
+        self._end_observing = observe(self._stepping, self)
         self._end_exits = at_exit(self.leave)
 
     def _open(
@@ -442,7 +444,7 @@ class Record:
             self._skipped = judge(
                 self._skip_rule,
                 self._source,
-                self._optimizer,
+                self._stepping,
                 pairs,
                 self._next_step,
                 self._losses,
@@ -457,7 +459,8 @@ class Record:
         """Show the shadow an update's gradients; its errors end it alone."""
         assert self.shadow is not None
         try:
-            self.shadow(pairs["params"] if isinstance(pairs, dict) else pairs)
+            pairs = pairs["params"] if isinstance(pairs, dict) else pairs
+            self.shadow(whole(pairs))
         except Exception as error:
             warnings.warn(
                 f"the record goes on without the tensors: {error}",
@@ -506,5 +509,5 @@ def _log_alarm(line: str) -> None:
 
 def record_of(optimizer: Any) -> Record | None:
     """Return the record that an optimizer's steps go to, if there is one."""
-    observed = vars(innermost(optimizer)).get("_apply_optimize")
+    observed = vars(stepping(optimizer)).get("_apply_optimize")
     return getattr(observed, "record", None)

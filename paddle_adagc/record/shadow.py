@@ -98,7 +98,8 @@ def find_model(parameters: Iterable[Any]) -> Layer | None:
     It is looked for among all objects of this process: a training loop that
     knows nothing of this package does not name it. None: no layer has all.
     """
-    names = {parameter.name for parameter in parameters}
+    # Stage 3 of group_sharded_parallel lets a step work on slices.
+    names = {p.name.removeprefix("slice@") for p in parameters}
     best: tuple[tuple[int, int], Layer] | None = None
     for thing in gc.get_objects():
         if not issubclass(type(thing), Layer):  # reads no attribute of it

@@ -10,12 +10,16 @@ from typing import Any
 
 import paddle
 import paddle.distributed as dist
+from paddle.distributed.auto_parallel.process_mesh import (
+    get_unique_process_mesh_map,
+)
 
 from paddle_adagc import rule
 from paddle_adagc.checks import check_positive
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.last_step import LastStep
 from paddle_adagc.guards import unchecked
+from paddle_adagc.parallel.meshes import added_up
 from paddle_adagc.stability.alarms import Monitor, Watch
 
 _UPDATE = "_create_optimization_pass"
@@ -97,7 +101,7 @@ def judge(
     Args:
         skip_rule: What judges it.
         source: The clip that measures the norms.
-        optimizer: The innermost one.
+        optimizer: The one whose step it is, see :func:`.stepping`.
         pairs: Of its first group where it has several.
         step: Its index.
         losses: Of this rank's micro-batches so far.
@@ -123,6 +127,16 @@ def gradients_of(optimizer: Any) -> list[tuple[Any, Any]]:
     return pairs
 
 
+def whole(pairs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    """Return pairs with copies of gradients that a mesh holds as summands.
+
+    So that a clip which only measures leaves them as they are.
+    """
+    if not get_unique_process_mesh_map():
+        return pairs
+    return [(p, g if g is None else added_up(g)) for p, g in pairs]
+
+
 @unchecked
 def measure(
     clip: TensorScalingClip, optimizer: Any, pairs: Any
@@ -136,7 +150,7 @@ def measure(
     was_shadow, was_watched = clip.is_shadow, _UPDATE in optimizer.__dict__
     clip.is_shadow, calls, clip._calls = True, clip._calls, []
     try:
-        clip(pairs)
+        clip(whole(pairs))
         snapshot = clip.snapshot()
     finally:
         clip.is_shadow = was_shadow

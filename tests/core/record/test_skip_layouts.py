@@ -9,13 +9,20 @@ from adagc_lab.models.config import DecoderConfig
 from adagc_lab.models.decoder import DecoderForCausalLM
 from adagc_lab.models.pipeline import DecoderForCausalLMPipe
 from adagc_lab.models.rank_weights import initialize_weights
-from core.parallel.layouts import DENSE, Layout, gradient_of
+from core.parallel.layouts import (
+    DENSE,
+    UNTIED,
+    GroupSharded,
+    Layout,
+    MeshLayout,
+    gradient_of,
+)
 from core.parallel.ranks import run_on_ranks
 from core.parallel.training import SEED, batch
 from core.record.test_record import CLIPS
 
-from paddle_adagc.integrations.optimizer import innermost
 from paddle_adagc.integrations.recording import open_record
+from paddle_adagc.parallel.meshes import local_value
 from paddle_adagc.record import read_record
 
 LAYOUTS = {
@@ -23,6 +30,12 @@ LAYOUTS = {
     "v1 x2": Layout(sharding=2),
     "v2 x2": Layout(sharding=2, split_param=True),
     "pp2": Layout(pp=2),
+    "group_sharded stage 2": GroupSharded(stage=2),
+    "group_sharded stage 3": GroupSharded(stage=3),
+    "mesh dp2": MeshLayout(dp=2),
+    "mesh tp2": MeshLayout(mp=2),
+    "mesh stage 1 x2": MeshLayout(dp=2, stage=1),
+    "mesh stage 2 x2": MeshLayout(dp=2, stage=2),
 }
 NUM_STEPS, OUTLIER = 76, 70
 
@@ -37,27 +50,31 @@ def skip_in_layout(layout, folder):
 
 
 def train_in(layout, topology, clip_name, folder):
-    degrees = {"tensor_parallel_degree": layout.mp}
-    config = DecoderConfig(**DENSE, **degrees)
+    degrees = {"tensor_parallel_degree": layout.mp if layout.is_fleet else 1}
+    options = UNTIED if layout.binds_wrapper else DENSE
+    options = {**options, "num_hidden_layers": layout.pp}
+    config = DecoderConfig(**options, **degrees)
     kind = DecoderForCausalLMPipe if layout.pp > 1 else DecoderForCausalLM
     bare = model = kind(config)
     initialize_weights(model, config, SEED)
+    layout.spread(model)
     clip = CLIPS[clip_name]()
     if hasattr(clip, "bind"):
         clip.bind(model)
     optimizer = paddle.optimizer.AdamW(
         1e-3, parameters=model.parameters(), grad_clip=clip
     )
+    inner = optimizer
     model, optimizer = layout.wrap(model, optimizer)
+    if layout.binds_wrapper and hasattr(clip, "bind"):
+        clip.bind(model)
     model.train()
     record = folder and open_record(folder, optimizer, skip_above=20)
     for step in range(NUM_STEPS):
         ids, labels = layout.rows(batch(step), topology)
         layout.backward(model, bare, optimizer, ids, labels)
         if step == OUTLIER:
-            with paddle.no_grad():
-                for parameter in bare.parameters():
-                    gradient_of(parameter).scale_(1000.0)
+            ruin(bare)
         if record or step != OUTLIER:
             optimizer.step()
         optimizer.clear_grad()
@@ -66,11 +83,27 @@ def train_in(layout, topology, clip_name, folder):
     if record:
         record.close()
         assert record.num_skipped == 1
-    moments = innermost(optimizer)._accumulators
+    if hasattr(model, "get_all_parameters"):  # stage 3
+        model.get_all_parameters()
+    moments = inner._accumulators
     return [
-        *[parameter.numpy() for parameter in bare.parameters()],
-        *[t.numpy() for kind in moments.values() for t in kind.values()],
+        *[layout.whole(parameter) for parameter in bare.parameters()],
+        *[
+            local_value(tensor).numpy()
+            for kind in moments.values()
+            for tensor in kind.values()
+        ],
     ]
+
+
+@paddle.no_grad()
+def ruin(model):
+    """Let the gradients of this rank be 1000 times as large."""
+    for parameter in model.parameters():
+        slice_of_stage_3 = getattr(parameter, "bw_storage", None)
+        for gradient in (gradient_of(parameter), slice_of_stage_3):
+            if gradient is not None and gradient._is_initialized():
+                local_value(gradient).scale_(1000.0)
 
 
 @pytest.mark.slow
