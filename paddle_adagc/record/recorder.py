@@ -51,7 +51,13 @@ from paddle_adagc.record.shadow import (
     make_shadow,
     names_of,
 )
-from paddle_adagc.record.skip import SkipRule, check_skipping, judge, whole
+from paddle_adagc.record.skip import (
+    SkipRule,
+    check_skipping,
+    judge,
+    refuse_fusion,
+    whole,
+)
 from paddle_adagc.record.writer import MAX_BYTES
 from paddle_adagc.stability.alarms import Alarm
 
@@ -104,7 +110,8 @@ class Record:
         FileExistsError: Another process is writing to the record.
         TypeError, ValueError: A wrong argument; with ``skip_above`` also an
             optimizer that cannot be stopped (LBFGS, whose step has several
-            updates), or no norms (``shadow=False`` beside another clip).
+            updates), or no norms (``shadow=False`` beside another clip). With
+            ``skip_above`` or a shadow, auto-parallel's tensor fusion.
 
     Example:
         >>> import paddle
@@ -163,6 +170,8 @@ class Record:
             check_skipping(
                 skip_above, self._stepping, self._source, self._acting
             )
+        if skip_above is not None or self.shadow is not None:
+            refuse_fusion(self._stepping)
         if stop_on is not None:
             check_choice("stop_on", stop_on, ("nan",))
         self._stop_on, self._on_alarm = stop_on, on_alarm or _log_alarm
@@ -176,7 +185,7 @@ class Record:
         self._steps: list[Step] = []
         self._losses: list[Any] = []
         self._skipped: LastStep | None = None  # of a step that is left out
-        self._sees_losses = False
+        self._sees_losses = self._has_seen = False
         self._session: Session | None = None  # of rank 0
         answer = self._open(start, max_bytes)
         self._next_step, self._number, history = answer
@@ -245,7 +254,7 @@ class Record:
 
         Nothing is gathered there: a pipeline's stages wait for each other.
         """
-        if self.has_update:
+        if self.has_update or self._overflowed:
             self._end_step({})
 
     def step(
@@ -278,6 +287,8 @@ class Record:
             snapshot = self._source.snapshot()
             if self.shadow is not None and self._is_ours:
                 acting = self._acting.snapshot()
+        elif self._overflowed:
+            row["overflow"] = True
         self.forget_updates()
         step = Step(self._next_step, {**row, **numbers}, self._losses)
         step.snapshot, step.acting = snapshot, acting
@@ -291,6 +302,12 @@ class Record:
         if self._source is None or self._skipped is not None:
             return self._was_called
         return self._num_updates() != self._seen
+
+    @property
+    def _overflowed(self) -> bool:
+        """Whether a ``GradScaler`` has left out the update of this step."""
+        overflow = self._optimizer._get_auxiliary_var("found_inf") is True
+        return self._was_called and overflow
 
     def forget_updates(self) -> None:
         """Take the state of the recorded clip for that of now."""
@@ -306,11 +323,25 @@ class Record:
         steps, self._steps = self._steps, []
         if not steps:
             return []
+        self._warn_if_blind(len(steps))
         mine = to_host(steps, self._source, count_small(self._optimizer))
         every = gather(mine, self._source)
         if self._stop_on and not self.should_stop:
             self.should_stop = first_nonfinite(every)
         return self._write(every)
+
+    def _warn_if_blind(self, num_steps: int) -> None:
+        """Warn once if no step of the optimizer was seen in a whole ring."""
+        if self._has_seen or num_steps < self._num_steps:
+            return
+        self._has_seen = True
+        warnings.warn(
+            f"the record {self.directory} has seen no step of "
+            f"{type(self._stepping).__name__}, so that nothing but the loss is "
+            "recorded and no step is left out: give Record the optimizer whose "
+            "step() is called, after it is wrapped",
+            stacklevel=3,
+        )
 
     @property
     def alarms(self) -> list[Alarm]:
@@ -450,7 +481,7 @@ class Record:
                 self._losses,
             )
             self.num_skipped += self._skipped is not None
-        self._was_called = True
+        self._was_called = self._has_seen = True
         if self._skipped is None and self.shadow is not None:
             self._follow(pairs)
         return self._skipped is None

@@ -88,6 +88,17 @@ def check_skipping(
         )
 
 
+def refuse_fusion(optimizer: Any) -> None:
+    """Refuse auto-parallel's tensor fusion: its step makes the gradients."""
+    if getattr(optimizer, "enable_tensor_fusion", False):
+        raise ValueError(
+            "auto-parallel's tensor fusion adds up the gradients within the "
+            "optimizer's step, where only its clip can measure them: leave "
+            "skip_above out, and give the optimizer a clip of this package or "
+            "Record shadow=False; or leave _enable_tensor_fusion() out"
+        )
+
+
 def judge(
     skip_rule: SkipRule,
     source: TensorScalingClip | None,
