@@ -54,8 +54,8 @@ from paddle_adagc.record.shadow import (
 from paddle_adagc.record.skip import (
     SkipRule,
     check_skipping,
+    check_stepping,
     judge,
-    refuse_fusion,
     whole,
 )
 from paddle_adagc.record.writer import MAX_BYTES
@@ -111,7 +111,8 @@ class Record:
         TypeError, ValueError: A wrong argument; with ``skip_above`` also an
             optimizer that cannot be stopped (LBFGS, whose step has several
             updates), or no norms (``shadow=False`` beside another clip). With
-            ``skip_above`` or a shadow, auto-parallel's tensor fusion.
+            ``skip_above`` or a shadow: auto-parallel's tensor fusion, or the
+            optimizer within ``shard_optimizer``'s.
 
     Example:
         >>> import paddle
@@ -171,7 +172,7 @@ class Record:
                 skip_above, self._stepping, self._source, self._acting
             )
         if skip_above is not None or self.shadow is not None:
-            refuse_fusion(self._stepping)
+            check_stepping(self._stepping)
         if stop_on is not None:
             check_choice("stop_on", stop_on, ("nan",))
         self._stop_on, self._on_alarm = stop_on, on_alarm or _log_alarm

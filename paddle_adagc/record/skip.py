@@ -10,6 +10,7 @@ from typing import Any
 
 import paddle
 import paddle.distributed as dist
+from paddle.distributed.auto_parallel.api import _ShardOptimizer
 from paddle.distributed.auto_parallel.process_mesh import (
     get_unique_process_mesh_map,
 )
@@ -88,8 +89,14 @@ def check_skipping(
         )
 
 
-def refuse_fusion(optimizer: Any) -> None:
-    """Refuse auto-parallel's tensor fusion: its step makes the gradients."""
+def check_stepping(optimizer: Any) -> None:
+    """Refuse an auto-parallel optimizer whose gradients cannot be seen."""
+    is_inside = "_shard_fn" in vars(optimizer)  # of the wrapper
+    if is_inside and not isinstance(optimizer, _ShardOptimizer):
+        raise ValueError(
+            f"shard_optimizer wraps this {type(optimizer).__name__}, and makes "
+            "its steps: give Record the optimizer that it returned"
+        )
     if getattr(optimizer, "enable_tensor_fusion", False):
         raise ValueError(
             "auto-parallel's tensor fusion adds up the gradients within the "

@@ -71,6 +71,8 @@ def test_an_optimizer_that_makes_no_step_is_named(tmp_path):
     with pytest.warns(UserWarning, match="seen no step of AdamW"):
         train(model, wrapper, range(10), record=record)
     record.close()
+    with pytest.raises(ValueError, match="shard_optimizer wraps this AdamW"):
+        Record(tmp_path, optimizer, model)
 
 
 def test_parameter_groups_are_judged_together(tmp_path):
