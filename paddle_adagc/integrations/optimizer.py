@@ -70,6 +70,15 @@ def parameters_of(optimizer: Any) -> list[Any]:
     return found
 
 
+def model_parameters_of(optimizer: Any) -> list[Any]:
+    """Return them as the model has them.
+
+    Inside of fleet's ``fuse_optimizer`` they are buffers that join several.
+    """
+    original = getattr(optimizer, "_origin_parameter_list", None)
+    return original or parameters_of(optimizer)
+
+
 def caller_group() -> Any:
     """Return the parameter group that the caller's caller works on, if any.
 

@@ -23,6 +23,7 @@ from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.last_step import LastStep
 from paddle_adagc.integrations.optimizer import (
     innermost,
+    model_parameters_of,
     parameters_of,
     put_into_optimizer,
     stepping,
@@ -160,7 +161,7 @@ class Record:
             self.shadow = make_shadow(shadow)
         elif shadow is not False and not self._is_ours:
             self.shadow = make_shadow(default_shadow(self._acting))
-        parameters = parameters_of(self._optimizer)
+        parameters = model_parameters_of(optimizer)
         if self.shadow is not None:
             bind(self.shadow, model, parameters)
         self._names: dict[str, str] = {}
