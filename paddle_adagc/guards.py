@@ -161,9 +161,7 @@ def find_caller() -> Caller | None:
     optimizer = frame.f_locals.get("self")
     if not isinstance(optimizer, Optimizer):
         return None
-    # A recorder stands before the method: ask the class.
-    method: Any = inspect.unwrap(getattr(type(optimizer), _APPLY))
-    uses = method.__code__.co_names
+    uses = _names_used(type(optimizer))
     if not isinstance(frame.f_locals.get("params_grads"), dict):
         return Caller(optimizer, 0, uses)  # its only group
     group = frame.f_back and frame.f_back.f_locals.get("param_group")
@@ -171,6 +169,20 @@ def find_caller() -> Caller | None:
         if known is group:
             return Caller(optimizer, place, uses)
     return Caller(optimizer, None, uses)
+
+
+def _names_used(kind: type) -> tuple[str, ...]:
+    """Names in a class' method, and in that of its base which it calls.
+
+    A recorder may stand before the optimizer's: ask the class.
+    """
+    names: tuple[str, ...] = ()
+    for cls in kind.__mro__:
+        if _APPLY in vars(cls):
+            names += inspect.unwrap(vars(cls)[_APPLY]).__code__.co_names
+            if _APPLY not in names:
+                break
+    return names
 
 
 class _Pairs(list[T]):

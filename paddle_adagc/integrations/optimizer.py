@@ -1,6 +1,6 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The optimizer inside fleet's wrappers, and its clip."""
+"""The optimizer inside of wrappers, and its clip."""
 
 from __future__ import annotations
 
@@ -8,16 +8,42 @@ import sys
 import warnings
 from typing import Any
 
+from paddle.distributed.auto_parallel.api import _ShardOptimizer
 from paddle.nn.clip import ClipGradBase
 
 _ACCURATE = ("Reproducible", "HFBitexact")  # clips of PaddleFleet
 
 
 def innermost(optimizer: Any) -> Any:
-    """Return the optimizer that fleet's wrappers hold."""
-    while hasattr(optimizer, "_inner_opt"):
-        optimizer = optimizer._inner_opt
+    """Return the optimizer that the wrappers hold.
+
+    Those of fleet, ``shard_optimizer`` and ``group_sharded_parallel``.
+    """
+    while (inner := _inside(optimizer)) is not None:
+        optimizer = inner
     return optimizer
+
+
+def stepping(optimizer: Any) -> Any:
+    """Return the optimizer whose ``_apply_optimize`` a step calls.
+
+    The innermost one; but ``shard_optimizer``'s makes the step itself, and
+    takes from the one inside only how one tensor is updated.
+    """
+    while not isinstance(optimizer, _ShardOptimizer):
+        inner = _inside(optimizer)
+        if inner is None:
+            return optimizer
+        optimizer = inner
+    return optimizer
+
+
+def _inside(optimizer: Any) -> Any:
+    """Return the optimizer in a wrapper; None: it is none."""
+    inner = getattr(optimizer, "_inner_opt", None)
+    if inner is None:  # sharding stage 2; under stage 3 it is itself
+        inner = getattr(optimizer, "_optim", None)
+    return None if inner is optimizer else inner
 
 
 def put_into_optimizer(optimizer: Any, clip: ClipGradBase | None) -> None:
@@ -42,6 +68,15 @@ def parameters_of(optimizer: Any) -> list[Any]:
     for group in innermost(optimizer)._param_groups:
         found += group["params"] if isinstance(group, dict) else [group]
     return found
+
+
+def model_parameters_of(optimizer: Any) -> list[Any]:
+    """Return them as the model has them.
+
+    Inside of fleet's ``fuse_optimizer`` they are buffers that join several.
+    """
+    original = getattr(optimizer, "_origin_parameter_list", None)
+    return original or parameters_of(optimizer)
 
 
 def caller_group() -> Any:

@@ -133,14 +133,23 @@ def local_value(tensor: Tensor) -> Tensor:
     return tensor._local_value() if tensor.is_dist() else tensor
 
 
-def _add_up_(gradient: Tensor) -> None:
-    """Replace ``Partial`` placements by ``Replicate``, as AdamW would."""
-    placements = gradient.placements
+def added_up(gradient: Tensor) -> Tensor:
+    """Return a gradient with ``Replicate`` for ``Partial`` placements.
+
+    It is a copy, or the gradient itself if it is whole.
+    """
+    placements = gradient.placements if gradient.is_dist() else ()
     if not any(placement.is_partial() for placement in placements):
-        return
-    whole = dist.reshard(
+        return gradient
+    return dist.reshard(
         gradient,
         gradient.process_mesh,
         [dist.Replicate() if p.is_partial() else p for p in placements],
     )
-    gradient.get_tensor()._share_data_with(whole.get_tensor())
+
+
+def _add_up_(gradient: Tensor) -> None:
+    """Replace ``Partial`` placements by ``Replicate``, as AdamW would."""
+    whole = added_up(gradient)
+    if whole is not gradient:
+        gradient.get_tensor()._share_data_with(whole.get_tensor())

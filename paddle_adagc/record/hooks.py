@@ -14,13 +14,15 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from paddle_adagc.guards import makes_states_only
 from paddle_adagc.integrations.optimizer import caller_group
 
 
 def observe(optimizer: Any, record: Any) -> Callable[[], None]:
     """Show a record each update's gradients, before the clip.
 
-    The update is made only if the record's ``_see`` returns True.
+    The update is made only if the record's ``_see`` returns True. ``optimizer``
+    is the one whose method a step calls, see :func:`.stepping`.
 
     Returns:
         What ends it.
@@ -35,6 +37,8 @@ def observe(optimizer: Any, record: Any) -> Callable[[], None]:
         params_grads: Any,
         param_group_idx: int = 0,
     ) -> Any:
+        if makes_states_only():
+            return original(loss, startup_program, params_grads)
         self, param_group = optimizer, caller_group()
         given = loss, startup_program, params_grads, param_group_idx
         begins = not isinstance(params_grads, dict) or (

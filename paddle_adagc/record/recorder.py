@@ -23,8 +23,10 @@ from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.last_step import LastStep
 from paddle_adagc.integrations.optimizer import (
     innermost,
+    model_parameters_of,
     parameters_of,
     put_into_optimizer,
+    stepping,
 )
 from paddle_adagc.record.facts import clip_of, facts_of, is_warming_up
 from paddle_adagc.record.files import write_part
@@ -50,7 +52,13 @@ from paddle_adagc.record.shadow import (
     make_shadow,
     names_of,
 )
-from paddle_adagc.record.skip import SkipRule, check_skipping, judge
+from paddle_adagc.record.skip import (
+    SkipRule,
+    check_skipping,
+    check_stepping,
+    judge,
+    whole,
+)
 from paddle_adagc.record.writer import MAX_BYTES
 from paddle_adagc.stability.alarms import Alarm
 
@@ -103,7 +111,9 @@ class Record:
         FileExistsError: Another process is writing to the record.
         TypeError, ValueError: A wrong argument; with ``skip_above`` also an
             optimizer that cannot be stopped (LBFGS, whose step has several
-            updates), or no norms (``shadow=False`` beside another clip).
+            updates), or no norms (``shadow=False`` beside another clip). With
+            ``skip_above`` or a shadow: auto-parallel's tensor fusion, or the
+            optimizer within ``shard_optimizer``'s.
 
     Example:
         >>> import paddle
@@ -143,6 +153,7 @@ class Record:
         if start is not None:
             check_integer("start", start, 0)
         self._optimizer = innermost(optimizer)
+        self._stepping: Any = stepping(optimizer)
         self._acting: Any = clip_of(self._optimizer)
         self.shadow: TensorScalingClip | None = None
         """The clip that follows; None if the optimizer's own is recorded."""
@@ -150,7 +161,7 @@ class Record:
             self.shadow = make_shadow(shadow)
         elif shadow is not False and not self._is_ours:
             self.shadow = make_shadow(default_shadow(self._acting))
-        parameters = parameters_of(self._optimizer)
+        parameters = model_parameters_of(optimizer)
         if self.shadow is not None:
             bind(self.shadow, model, parameters)
         self._names: dict[str, str] = {}
@@ -159,8 +170,10 @@ class Record:
             self._names = names_of(model, parameters)
         if skip_above is not None:
             check_skipping(
-                skip_above, self._optimizer, self._source, self._acting
+                skip_above, self._stepping, self._source, self._acting
             )
+        if skip_above is not None or self.shadow is not None:
+            check_stepping(self._stepping)
         if stop_on is not None:
             check_choice("stop_on", stop_on, ("nan",))
         self._stop_on, self._on_alarm = stop_on, on_alarm or _log_alarm
@@ -174,7 +187,7 @@ class Record:
         self._steps: list[Step] = []
         self._losses: list[Any] = []
         self._skipped: LastStep | None = None  # of a step that is left out
-        self._sees_losses = False
+        self._sees_losses = self._has_seen = False
         self._session: Session | None = None  # of rank 0
         answer = self._open(start, max_bytes)
         self._next_step, self._number, history = answer
@@ -183,7 +196,7 @@ class Record:
             self._skip_rule = SkipRule(skip_above, history)
         self.forget_updates()
         self._last_time = time.perf_counter()
-        self._end_observing = observe(self._optimizer, self)
+        self._end_observing = observe(self._stepping, self)
         self._end_exits = at_exit(self.leave)
 
     def _open(
@@ -243,7 +256,7 @@ class Record:
 
         Nothing is gathered there: a pipeline's stages wait for each other.
         """
-        if self.has_update:
+        if self.has_update or self._overflowed:
             self._end_step({})
 
     def step(
@@ -276,6 +289,8 @@ class Record:
             snapshot = self._source.snapshot()
             if self.shadow is not None and self._is_ours:
                 acting = self._acting.snapshot()
+        elif self._overflowed:
+            row["overflow"] = True
         self.forget_updates()
         step = Step(self._next_step, {**row, **numbers}, self._losses)
         step.snapshot, step.acting = snapshot, acting
@@ -289,6 +304,12 @@ class Record:
         if self._source is None or self._skipped is not None:
             return self._was_called
         return self._num_updates() != self._seen
+
+    @property
+    def _overflowed(self) -> bool:
+        """Whether a ``GradScaler`` has left out the update of this step."""
+        overflow = self._optimizer._get_auxiliary_var("found_inf") is True
+        return self._was_called and overflow
 
     def forget_updates(self) -> None:
         """Take the state of the recorded clip for that of now."""
@@ -304,11 +325,25 @@ class Record:
         steps, self._steps = self._steps, []
         if not steps:
             return []
+        self._warn_if_blind(len(steps))
         mine = to_host(steps, self._source, count_small(self._optimizer))
         every = gather(mine, self._source)
         if self._stop_on and not self.should_stop:
             self.should_stop = first_nonfinite(every)
         return self._write(every)
+
+    def _warn_if_blind(self, num_steps: int) -> None:
+        """Warn once if no step of the optimizer was seen in a whole ring."""
+        if self._has_seen or num_steps < self._num_steps:
+            return
+        self._has_seen = True
+        warnings.warn(
+            f"the record {self.directory} has seen no step of "
+            f"{type(self._stepping).__name__}, so that nothing but the loss is "
+            "recorded and no step is left out: give Record the optimizer whose "
+            "step() is called, after it is wrapped",
+            stacklevel=3,
+        )
 
     @property
     def alarms(self) -> list[Alarm]:
@@ -442,13 +477,13 @@ class Record:
             self._skipped = judge(
                 self._skip_rule,
                 self._source,
-                self._optimizer,
+                self._stepping,
                 pairs,
                 self._next_step,
                 self._losses,
             )
             self.num_skipped += self._skipped is not None
-        self._was_called = True
+        self._was_called = self._has_seen = True
         if self._skipped is None and self.shadow is not None:
             self._follow(pairs)
         return self._skipped is None
@@ -457,7 +492,8 @@ class Record:
         """Show the shadow an update's gradients; its errors end it alone."""
         assert self.shadow is not None
         try:
-            self.shadow(pairs["params"] if isinstance(pairs, dict) else pairs)
+            pairs = pairs["params"] if isinstance(pairs, dict) else pairs
+            self.shadow(whole(pairs))
         except Exception as error:
             warnings.warn(
                 f"the record goes on without the tensors: {error}",
@@ -506,5 +542,5 @@ def _log_alarm(line: str) -> None:
 
 def record_of(optimizer: Any) -> Record | None:
     """Return the record that an optimizer's steps go to, if there is one."""
-    observed = vars(innermost(optimizer)).get("_apply_optimize")
+    observed = vars(stepping(optimizer)).get("_apply_optimize")
     return getattr(observed, "record", None)

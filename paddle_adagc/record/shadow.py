@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
+import paddle.distributed as dist
 from paddle.nn import ClipGradByGlobalNorm, ClipGradByNorm, Layer
 from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.clips.base import TensorScalingClip
-from paddle_adagc.parallel.layout import unwrap
+from paddle_adagc.parallel.layout import sharding_wrapper, unwrap
 
 
 def default_shadow(acting: ClipGradBase | None) -> ClipGradByAdaGC:
@@ -98,7 +99,8 @@ def find_model(parameters: Iterable[Any]) -> Layer | None:
     It is looked for among all objects of this process: a training loop that
     knows nothing of this package does not name it. None: no layer has all.
     """
-    names = {parameter.name for parameter in parameters}
+    # Stage 3 of group_sharded_parallel lets a step work on slices.
+    names = {p.name.removeprefix("slice@") for p in parameters}
     best: tuple[tuple[int, int], Layer] | None = None
     for thing in gc.get_objects():
         if not issubclass(type(thing), Layer):  # reads no attribute of it
@@ -128,7 +130,11 @@ def bind(
     """Bind a shadow to the model, or to the one that is found."""
     if clip._tensors.is_bound or clip.num_steps:
         return
-    model = find_model(parameters) if model is None else model
+    if model is None or dist.get_world_size() > 1:
+        found = find_model(parameters)
+        # The clip learns the ranks from group_sharded_parallel's wrapper.
+        if model is None or (found is not None and sharding_wrapper(found)):
+            model = found
     if model is None:
         warnings.warn(
             "no layer holds all of the optimizer's parameters: the record "

@@ -10,12 +10,17 @@ from typing import Any
 
 import paddle
 import paddle.distributed as dist
+from paddle.distributed.auto_parallel.api import _ShardOptimizer
+from paddle.distributed.auto_parallel.process_mesh import (
+    get_unique_process_mesh_map,
+)
 
 from paddle_adagc import rule
 from paddle_adagc.checks import check_positive
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.last_step import LastStep
 from paddle_adagc.guards import unchecked
+from paddle_adagc.parallel.meshes import added_up
 from paddle_adagc.stability.alarms import Monitor, Watch
 
 _UPDATE = "_create_optimization_pass"
@@ -84,6 +89,23 @@ def check_skipping(
         )
 
 
+def check_stepping(optimizer: Any) -> None:
+    """Refuse an auto-parallel optimizer whose gradients cannot be seen."""
+    is_inside = "_shard_fn" in vars(optimizer)  # of the wrapper
+    if is_inside and not isinstance(optimizer, _ShardOptimizer):
+        raise ValueError(
+            f"shard_optimizer wraps this {type(optimizer).__name__}, and makes "
+            "its steps: give Record the optimizer that it returned"
+        )
+    if getattr(optimizer, "enable_tensor_fusion", False):
+        raise ValueError(
+            "auto-parallel's tensor fusion adds up the gradients within the "
+            "optimizer's step, where only its clip can measure them: leave "
+            "skip_above out, and give the optimizer a clip of this package or "
+            "Record shadow=False; or leave _enable_tensor_fusion() out"
+        )
+
+
 def judge(
     skip_rule: SkipRule,
     source: TensorScalingClip | None,
@@ -97,7 +119,7 @@ def judge(
     Args:
         skip_rule: What judges it.
         source: The clip that measures the norms.
-        optimizer: The innermost one.
+        optimizer: The one whose step it is, see :func:`.stepping`.
         pairs: Of its first group where it has several.
         step: Its index.
         losses: Of this rank's micro-batches so far.
@@ -123,6 +145,16 @@ def gradients_of(optimizer: Any) -> list[tuple[Any, Any]]:
     return pairs
 
 
+def whole(pairs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    """Return pairs with copies of gradients that a mesh holds as summands.
+
+    So that a clip which only measures leaves them as they are.
+    """
+    if not get_unique_process_mesh_map():
+        return pairs
+    return [(p, g if g is None else added_up(g)) for p, g in pairs]
+
+
 @unchecked
 def measure(
     clip: TensorScalingClip, optimizer: Any, pairs: Any
@@ -136,7 +168,7 @@ def measure(
     was_shadow, was_watched = clip.is_shadow, _UPDATE in optimizer.__dict__
     clip.is_shadow, calls, clip._calls = True, clip._calls, []
     try:
-        clip(pairs)
+        clip(whole(pairs))
         snapshot = clip.snapshot()
     finally:
         clip.is_shadow = was_shadow

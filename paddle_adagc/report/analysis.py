@@ -288,6 +288,9 @@ def _notes(run: RecordedRun) -> list[str]:
     num_skipped = int(np.nansum(run.column("skipped")))
     if num_skipped:
         notes.append(f"{num_skipped} steps were skipped, see skip_above")
+    num_overflows = int(np.nansum(run.column("overflow")))
+    if num_overflows:
+        notes.append(f"The GradScaler left out {num_overflows} steps: overflow")
     if np.isnan(run.column("loss")).all() and len(run.step):
         notes.append("No loss was recorded: no scalar was differentiated")
     if not len(run.tensor_steps):

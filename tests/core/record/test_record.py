@@ -13,11 +13,13 @@ from pathlib import Path
 import backends
 import numpy as np
 import paddle
+import paddle.distributed as dist
 import pytest
 from core.record.training import make_training, train
 from helpers import no_waiting_for_the_device
 
 from paddle_adagc import ClipGradByAdaGC, Record, make_clip
+from paddle_adagc.integrations.recording import open_record
 from paddle_adagc.record import files, read_record
 from paddle_adagc.record.replay import replay
 from paddle_adagc.record.shadow import default_shadow
@@ -258,8 +260,30 @@ def test_a_step_that_the_scaler_skips(tmp_path):
     assert record.shadow.num_steps == 5
     record.close()
     rows = read_record(tmp_path).rows
-    assert "global_grad_norm" not in rows[5]
     assert "global_grad_norm" in rows[4]
+    assert "global_grad_norm" not in rows[5]
+    assert [i for i, row in enumerate(rows) if row.get("overflow")] == [5]
+
+
+@pytest.mark.parametrize("wrap", [lambda x: x, dist.shard_optimizer])
+@pytest.mark.parametrize("name", ["global norm", "ours"])
+def test_an_overflow_of_a_loop_is_one_step(wrap, name, tmp_path):
+    """With gradients accumulated; its loss is not that of the next step."""
+    model, optimizer = make_training(CLIPS[name]())
+    optimizer = wrap(optimizer)
+    record = open_record(tmp_path, optimizer, model=model)
+    for step in range(8):
+        for _ in range(2):
+            (model(paddle.ones([2, 16])).square().mean() * 0 + 1).backward()
+        overflow = paddle.to_tensor(step == 5)
+        optimizer._set_auxiliary_var("found_inf", overflow)
+        optimizer.step()
+        optimizer.clear_grad()
+    record.close()
+    assert (record.shadow or optimizer._grad_clip).num_steps == 7
+    run = read_record(tmp_path)
+    assert run.column("loss").tolist() == [2.0] * 8
+    assert np.flatnonzero(run.column("overflow") == 1) == [5]
 
 
 def test_parameter_groups(tmp_path):

@@ -14,6 +14,7 @@ from core.record.training import make_training, train
 
 from paddle_adagc import ClipGradByAdaGC, Record, make_clip
 from paddle_adagc.record import read_record
+from paddle_adagc.record.recorder import record_of
 from paddle_adagc.record.skip import SkipRule
 
 BAD = (100, 101)
@@ -43,6 +44,35 @@ def test_a_skipped_step_was_never_made(name, tmp_path):
     assert (run.column("clipped_grad_norm")[skipped] == 0).all()
     assert (run.tensors("norm")[skipped] > 0).all()
     assert {a["start"] for a in run.alarms} == {BAD[0]}
+
+
+@pytest.mark.parametrize("name", ["global norm", "ours"])
+def test_steps_of_shard_optimizer_are_left_out(name, tmp_path):
+    """Auto-parallel's wrapper makes the step itself, by another method."""
+    plain = train(*make_training(CLIPS[name]()), GOOD)
+    model, optimizer = make_training(CLIPS[name]())
+    optimizer = dist.shard_optimizer(optimizer)
+    record = Record(tmp_path, optimizer, model, skip_above=10)
+    assert record_of(optimizer) is record
+    weights = train(model, optimizer, range(150), record=record, change=ruin)
+    for mine, theirs in zip(weights, plain, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    assert record.num_skipped == 2
+    record.close()
+    optimizer.enable_tensor_fusion = True
+    with pytest.raises(ValueError, match="auto-parallel's tensor fusion"):
+        Record(tmp_path, optimizer, model, skip_above=10)
+
+
+def test_an_optimizer_that_makes_no_step_is_named(tmp_path):
+    model, optimizer = make_training(None)
+    record = Record(tmp_path, optimizer, model, num_steps=8, skip_above=10)
+    wrapper = dist.shard_optimizer(optimizer)
+    with pytest.warns(UserWarning, match="seen no step of AdamW"):
+        train(model, wrapper, range(10), record=record)
+    record.close()
+    with pytest.raises(ValueError, match="shard_optimizer wraps this AdamW"):
+        Record(tmp_path, optimizer, model)
 
 
 def test_parameter_groups_are_judged_together(tmp_path):

@@ -4,61 +4,93 @@
 
 import numpy as np
 import paddle
+import paddle.distributed as dist
 import pytest
 from adagc_lab.models.config import DecoderConfig
 from adagc_lab.models.decoder import DecoderForCausalLM
 from adagc_lab.models.pipeline import DecoderForCausalLMPipe
 from adagc_lab.models.rank_weights import initialize_weights
-from core.parallel.layouts import DENSE, Layout, gradient_of
+from core.parallel.layouts import (
+    DENSE,
+    UNTIED,
+    GroupSharded,
+    Layout,
+    MeshLayout,
+    gradient_of,
+)
 from core.parallel.ranks import run_on_ranks
 from core.parallel.training import SEED, batch
 from core.record.test_record import CLIPS
 
-from paddle_adagc.integrations.optimizer import innermost
 from paddle_adagc.integrations.recording import open_record
+from paddle_adagc.integrations.run import steps
+from paddle_adagc.parallel.meshes import local_value
 from paddle_adagc.record import read_record
 
-LAYOUTS = {
-    "tp2": Layout(mp=2),
-    "v1 x2": Layout(sharding=2),
-    "v2 x2": Layout(sharding=2, split_param=True),
-    "pp2": Layout(pp=2),
+INF = float("inf")
+LAYOUTS = {  # and what the bad step's gradients are multiplied by
+    "tp2": (Layout(mp=2), 1000.0),
+    "v1 x2": (Layout(sharding=2), 1000.0),
+    "v1 x2 with fuse_optimizer": (Layout(sharding=2, tensor_fusion=True), INF),
+    "v2 x2": (Layout(sharding=2, split_param=True), 1000.0),
+    "pp2": (Layout(pp=2), 1000.0),
+    "group_sharded stage 2": (GroupSharded(stage=2), INF),
+    "group_sharded stage 3": (GroupSharded(stage=3), 1000.0),
+    "mesh dp2": (MeshLayout(dp=2), INF),
+    "mesh tp2": (MeshLayout(mp=2), INF),
+    "mesh stage 1 x2": (MeshLayout(dp=2, stage=1), 1000.0),
+    "mesh stage 2 x2": (MeshLayout(dp=2, stage=2), INF),
 }
-NUM_STEPS, OUTLIER = 76, 70
+NUM_STEPS, BAD = 76, 70  # the first 64 are not judged, but for Inf
+FEW_STEPS, BAD_OF_FEW = 8, 5
 
 
-def skip_in_layout(layout, folder):
+def skip_in_layout(layout, factor, folder):
     """Weights and moments: without the outlier's step, and with it skipped."""
     topology, found = layout.start(), []
     for name in ("global norm", "ours"):
         for folder_of_record in (None, folder / name):
-            found.append(train_in(layout, topology, name, folder_of_record))
+            clip = CLIPS[name]()
+            found.append(
+                train_in(layout, topology, clip, folder_of_record, factor)
+            )
     return found
 
 
-def train_in(layout, topology, clip_name, folder):
-    degrees = {"tensor_parallel_degree": layout.mp}
-    config = DecoderConfig(**DENSE, **degrees)
+def train_in(layout, topology, clip, folder=None, factor=None):
+    """Weights and moments, without the bad step or with it skipped.
+
+    No step is bad without a factor.
+    """
+    num_steps = FEW_STEPS if factor in (INF, None) else NUM_STEPS
+    bad = None
+    if factor is not None:
+        bad = BAD_OF_FEW if factor == INF else BAD
+    degrees = {"tensor_parallel_degree": layout.mp if layout.is_fleet else 1}
+    options = UNTIED if layout.binds_wrapper else DENSE
+    options = {**options, "num_hidden_layers": layout.pp}
+    config = DecoderConfig(**options, **degrees)
     kind = DecoderForCausalLMPipe if layout.pp > 1 else DecoderForCausalLM
     bare = model = kind(config)
     initialize_weights(model, config, SEED)
-    clip = CLIPS[clip_name]()
+    layout.spread(model)
     if hasattr(clip, "bind"):
         clip.bind(model)
     optimizer = paddle.optimizer.AdamW(
         1e-3, parameters=model.parameters(), grad_clip=clip
     )
+    inner = optimizer
     model, optimizer = layout.wrap(model, optimizer)
+    if layout.binds_wrapper and hasattr(clip, "bind"):
+        clip.bind(model)
     model.train()
     record = folder and open_record(folder, optimizer, skip_above=20)
-    for step in range(NUM_STEPS):
+    for step in range(num_steps):
         ids, labels = layout.rows(batch(step), topology)
         layout.backward(model, bare, optimizer, ids, labels)
-        if step == OUTLIER:
-            with paddle.no_grad():
-                for parameter in bare.parameters():
-                    gradient_of(parameter).scale_(1000.0)
-        if record or step != OUTLIER:
+        if step == bad:
+            ruin(bare, factor)
+        if record or step != bad:
             optimizer.step()
         optimizer.clear_grad()
         if record:
@@ -66,25 +98,92 @@ def train_in(layout, topology, clip_name, folder):
     if record:
         record.close()
         assert record.num_skipped == 1
-    moments = innermost(optimizer)._accumulators
+    if hasattr(model, "get_all_parameters"):  # stage 3
+        model.get_all_parameters()
+    moments = inner._accumulators
     return [
-        *[parameter.numpy() for parameter in bare.parameters()],
-        *[t.numpy() for kind in moments.values() for t in kind.values()],
+        *[layout.whole(parameter) for parameter in bare.parameters()],
+        *[
+            local_value(tensor).numpy()
+            for kind in moments.values()
+            for tensor in kind.values()
+        ],
     ]
+
+
+@paddle.no_grad()
+def ruin(model, factor):
+    """Multiply the gradients of this rank."""
+    for parameter in model.parameters():
+        slice_of_stage_3 = getattr(parameter, "bw_storage", None)
+        for gradient in (gradient_of(parameter), slice_of_stage_3):
+            if gradient is not None and gradient._is_initialized():
+                local_value(gradient).scale_(factor)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_no_rank_of_a_layout_makes_the_step(name, tmp_path):
+    layout, factor = LAYOUTS[name]
     ranks = run_on_ranks(
-        skip_in_layout, 2, layout=LAYOUTS[name], folder=tmp_path
+        skip_in_layout, 2, layout=layout, factor=factor, folder=tmp_path
     )
     for results in ranks:
         for plain, skipped in zip(results[::2], results[1::2], strict=True):
-            assert len(plain) == len(skipped)
-            for mine, theirs in zip(skipped, plain, strict=True):
-                np.testing.assert_array_equal(mine, theirs)
+            assert_equal(skipped, plain)
+    is_short = factor == INF
     for clip_name in ("global norm", "ours"):
         run = read_record(tmp_path / clip_name)
-        assert run.step.tolist() == [*range(NUM_STEPS)]
-        assert np.flatnonzero(run.column("skipped") == 1) == [OUTLIER]
+        num_steps = FEW_STEPS if is_short else NUM_STEPS
+        assert run.step.tolist() == [*range(num_steps)]
+        skipped = np.flatnonzero(run.column("skipped") == 1)
+        assert skipped == [BAD_OF_FEW if is_short else BAD]
+
+
+def assert_equal(mine, theirs):
+    assert len(mine) == len(theirs)
+    for a, b in zip(mine, theirs, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def watch_in_layout(layout, folder):
+    """Weights without a record, and with one as adagc-run --watch opens it.
+
+    One rank adds a loss that is NaN.
+    """
+    topology, records, num_updates = layout.start(), [], 0
+    plain = train_in(layout, topology, CLIPS["global norm"]())
+
+    def begin(optimizer):
+        nonlocal num_updates
+        if not records:
+            options = {"in_step": True, "stop_on": "nan", "num_steps": 4}
+            records.append(open_record(folder, optimizer, **options))
+        if num_updates == BAD_OF_FEW and dist.get_rank():
+            records[0].add_loss(float("nan"))
+        num_updates += 1
+
+    steps.watch(paddle.optimizer.Optimizer, begin, lambda *_: None)
+    watched = train_in(layout, topology, CLIPS["global norm"]())
+    (record,) = records
+    record.close()
+    return plain, watched, record.should_stop, record.shadow is not None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [n for n in LAYOUTS if " stage " in n])
+def test_adagc_run_watches_and_stops(name, tmp_path):
+    layout, _ = LAYOUTS[name]
+    for plain, watched, reason, is_followed in run_on_ranks(
+        watch_in_layout, 2, layout=layout, folder=tmp_path
+    ):
+        assert_equal(watched, plain)
+        assert reason == f"the loss of step {BAD_OF_FEW} is nan"
+        assert is_followed
+    run = read_record(tmp_path)
+    assert run.step.tolist() == [*range(FEW_STEPS)]
+    assert np.isnan(run.column("loss")).tolist() == [
+        step == BAD_OF_FEW for step in range(FEW_STEPS)
+    ]
+    assert (run.tensors("norm") > 0).all()
+    assert {key.split(".")[0] for key in run.keys} <= {"model", "lm_head"}
