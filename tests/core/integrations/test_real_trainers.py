@@ -6,6 +6,7 @@ The two libraries need environments of their own: the tests take the one that
 is installed.
 """
 
+import functools
 import importlib
 import importlib.metadata
 import importlib.util
@@ -121,6 +122,15 @@ def make_trainer(
     return trainer
 
 
+def train_anew(way, folder, checkpoint=None, formats=UNIFIED, **arguments):
+    """Train with the names of a new process; return the clip's state."""
+    values = {"save_strategy": "steps", **formats, **arguments}
+    with paddle.utils.unique_name.guard():
+        trainer = make_trainer(way, folder, **values)
+        trainer.train(resume_from_checkpoint=checkpoint)
+    return trainer.clip.state_dict()
+
+
 FUSED = {
     "qkv_proj": ("q_proj", "k_proj", "v_proj"),
     "up_gate_proj": ("gate_proj", "up_proj"),
@@ -164,14 +174,7 @@ def test_tiny_models_train_and_log_the_clip(name, way, tmp_path):
 def test_the_clip_resumes_with_the_run_and_a_run_switches(
     way, formats, tmp_path
 ):
-    def train(folder, checkpoint=None, **arguments):
-        with paddle.utils.unique_name.guard():  # names of a new process
-            trainer = make_trainer(
-                way, folder, save_strategy="steps", **formats, **arguments
-            )
-            trainer.train(resume_from_checkpoint=checkpoint)
-        return trainer.clip.state_dict()
-
+    train = functools.partial(train_anew, way, formats=formats)
     whole = train(tmp_path / "whole")
     cut = tmp_path / "cut"
     train(cut, max_steps=4)
@@ -196,17 +199,9 @@ def test_the_clip_resumes_with_the_run_and_a_run_switches(
 def test_a_resume_takes_the_state_of_the_weights(way, tmp_path):
     """Of another folder; no other step's file; none of a cut save."""
 
-    def train(folder, checkpoint=None, max_steps=5, **arguments):
-        with paddle.utils.unique_name.guard():
-            trainer = make_trainer(
-                way,
-                tmp_path / folder,
-                save_strategy="steps",
-                max_steps=max_steps,
-                **{**UNIFIED, "save_steps": 2, **arguments},
-            )
-            trainer.train(resume_from_checkpoint=checkpoint)
-        state = trainer.clip.state_dict()
+    def train(folder, checkpoint=None, **arguments):
+        values = {"max_steps": 5, "save_steps": 2, **arguments}
+        state = train_anew(way, tmp_path / folder, checkpoint, **values)
         return {key: float(gamma) for key, gamma in state["gamma"].items()}
 
     train("a", max_steps=4)
@@ -239,15 +234,8 @@ def test_a_state_of_other_tensors(way, tmp_path):
     """A tensor is new, another gone; of one rank under sharding."""
 
     def train(**arguments):
-        with paddle.utils.unique_name.guard():
-            trainer = make_trainer(
-                way,
-                tmp_path,
-                **{**UNIFIED, "save_strategy": "steps", **arguments},
-            )
-            checkpoint = arguments.get("resume_from_checkpoint")
-            trainer.train(resume_from_checkpoint=checkpoint)
-        return trainer.clip.state_dict()
+        checkpoint = arguments.get("resume_from_checkpoint")
+        return train_anew(way, tmp_path, checkpoint, **arguments)
 
     train(max_steps=4)
     checkpoint = str(tmp_path / "checkpoint-4")

@@ -225,29 +225,26 @@ def test_gradients_and_weights_that_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("make_wrong", "match"),
+    ("make_wrong", "group", "match"),
     [
-        (partial(Lion, beta1=1.0), "beta1.*1.0"),
-        (partial(Lion, weight_decay=-1.0), "-1.0"),
-        (partial(Muon, scaling="moonlight"), "spectral"),
-        (partial(Muon, num_iterations=0), "at least 1"),
-        (partial(Muon, momentum=1.5), "momentum.*1.5"),
-        (partial(Muon, adamw_beta2=1.0), "adamw_beta2.*1.0"),
-        (partial(Lion, beta3=0.9), "unexpected .*'beta3'"),
+        (partial(Lion, beta1=1.0), {}, "beta1.*1.0"),
+        (partial(Lion, weight_decay=-1.0), {}, "-1.0"),
+        (partial(Muon, scaling="moonlight"), {}, "spectral"),
+        (partial(Muon, num_iterations=0), {}, "at least 1"),
+        (partial(Muon, momentum=1.5), {}, "momentum.*1.5"),
+        (partial(Muon, adamw_beta2=1.0), {}, "adamw_beta2.*1.0"),
+        (partial(Lion, beta3=0.9), {}, "unexpected .*'beta3'"),
+        (Lion, {"beta3": 1}, "'beta3'.*'beta"),
+        (Lion, {"beta1": 2}, "2"),
     ],
 )
-def test_wrong_arguments_are_refused(make_wrong, match):
+def test_wrong_arguments_are_refused(make_wrong, group, match):
+    parameters = make_parameters([[2]])
+    if group:
+        parameters = [{"params": parameters, **group}]
     error = TypeError if match.startswith("unexpected") else ValueError
     with pytest.raises(error, match=match):
-        make_wrong(0.1, parameters=make_parameters([[2]]))
-
-
-@pytest.mark.parametrize(
-    ("own", "match"), [({"beta3": 1}, "'beta3'.*'beta"), ({"beta1": 2}, "2")]
-)
-def test_wrong_groups_are_refused(own, match):
-    with pytest.raises(ValueError, match=match):
-        Lion(0.1, parameters=[{"params": make_parameters([[2]]), **own}])
+        make_wrong(0.1, parameters=parameters)
 
 
 def test_static_graphs_are_refused():

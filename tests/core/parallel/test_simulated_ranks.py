@@ -253,18 +253,14 @@ def test_totals_never_fall_and_are_those_of_all_ranks(monkeypatch, axis):
     steps = [(1, 1), (np.nan, 1), (None, 1), (1, np.nan), (None, None), (1, 1)]
 
     def work(rank):
-        parameters = make_parameters([[1], [1]])
-        clip = ClipGradByAdaGC()
-        layout = {
-            parameter.name: TensorLayout(key=key)
-            for parameter, key in zip(parameters, "ab", strict=True)
-        }
-        clip._tensors.bind(layout)
+        clip, parameters = bound_clip(["norm", "embed.weight"])
         totals = []
         for row in steps:
             mine = [rank, 1 - rank] if axis == "data" else [rank]
             given = [(parameters[i], row[i]) for i in sorted(mine)]
-            arrays = [None if x is None else np.array([x]) for _, x in given]
+            arrays = [
+                None if x is None else np.full(p.shape, x) for p, x in given
+            ]
             clip_arrays(clip, [p for p, _ in given], arrays)
             totals.append(clip.summary()["nonfinite_total"])
         return totals
@@ -378,12 +374,10 @@ def test_ranks_have_to_agree_about_a_number_for_all_tensors():
 def test_ranks_count_the_same_steps_or_refuse(
     monkeypatch, groups, has_optimizer
 ):
+    keys = [["norm", "embed.weight"], ["0.router.weight", "0.mlp.weight"]]
+
     def work(rank):
-        parameters = make_parameters([[2], [3]])
-        clip = ClipGradByAdaGC(t_start=3)
-        names = [parameter.name for parameter in parameters]
-        layout = {n: TensorLayout(key=f"{rank}.{n}") for n in names}
-        clip._tensors.bind(layout)
+        clip, parameters = bound_clip(keys[rank], t_start=3)
         given = [[parameters[i] for i in group] for group in groups[rank]]
         idle = make_parameters([[1]] * len(given))
         optimizer = paddle.optimizer.SGD(
