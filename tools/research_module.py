@@ -114,7 +114,8 @@ def test_files(library: dict[str, Path]) -> set[Path]:
         texts = (p.read_text("utf-8") for p in reached)
         if wanted <= library.keys() and not any(map(FOREIGN.search, texts)):
             chosen |= reached
-    return chosen | {*(core / "kernels/emulator").iterdir()}
+    states = (core / "states").glob("*/*.safetensors")
+    return chosen | {*(core / "kernels/emulator").iterdir(), *states}
 
 
 def module_file(module: str, folder: Path) -> Path | None:
