@@ -80,7 +80,8 @@ class ClippingMixin(Trainer):
         units: See :meth:`TensorScalingClip.bind`. By default they are those
             that the model names itself (:class:`.ModelUnits`).
         record: Folder of the run's :class:`.Record`, for ``adagc-report``.
-            Default: ``record`` in ``args.output_dir``. False: none, and no
+            Default: ``record`` in ``args.output_dir``. False, or by default in
+            a copy of the package that leaves the recorder out: none, and no
             worst steps in the logs.
         shadow: See :class:`.Record`.
         skip_above: See :class:`.Record`; it needs ``record``.
@@ -94,6 +95,7 @@ class ClippingMixin(Trainer):
         ValueError: ``missing_state`` is unknown; at a resume, the clip's state
             does not fit.
         FileNotFoundError: At a resume, the checkpoint holds no clip's state.
+        ImportError: An option needs the recorder, which this copy leaves out.
 
     Example:
         >>> from paddlenlp.trainer import Trainer
