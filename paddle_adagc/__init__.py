@@ -8,8 +8,9 @@ alone does not load Paddle, so commands answer ``--help`` at once.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
+
+from paddle_adagc.features import import_feature
 
 if TYPE_CHECKING:
     from paddle_adagc.clips.adagc import ClipGradByAdaGC
@@ -56,7 +57,7 @@ def __getattr__(name: str) -> Any:
     """Import a public name when it is first used (PEP 562)."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = importlib.import_module(f"{__name__}.{_MODULES[name]}")
+    module = import_feature(_MODULES[name], f"paddle_adagc.{name}")
     globals()[name] = getattr(module, name)
     return globals()[name]
 

@@ -80,22 +80,6 @@ def global_scale(total: Tensor, lambda_abs: float) -> Tensor:
     return (lambda_abs / total).clip(max=1.0)
 
 
-def exceeds_deviations(norm: Tensor, past: Tensor, sigma: float) -> Tensor:
-    """Whether a norm is over ``sigma`` deviations above those before it.
-
-    ``past`` is float32 ``[window]``, 0 where nothing was observed so far; with
-    less than half of it known, or 2, no norm is. Returns bool ``[1]``.
-    """
-    known, values = past > 0, past.astype("float64")
-    count = known.astype("float64").sum()
-    mean = values.sum() / count.clip(min=1.0)
-    deviations = paddle.where(known, values - mean, paddle.zeros_like(values))
-    variance = deviations.square().sum() / (count - 1).clip(min=1.0)
-    is_known = count >= max(2, past.shape[0] // 2)
-    bound = mean + sigma * variance.sqrt()
-    return paddle.logical_and(is_known, norm.astype("float64") > bound)
-
-
 def running_minimum(norm: Tensor, gamma: Tensor) -> Tensor:
     """Algorithm 1 line 9: gamma follows the smallest norm observed so far.
 

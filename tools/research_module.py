@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write the tree for PaddleFleet's ``Research/AdaGC``.
 
-It holds the library without its laboratory, the tests that need no more, two
-configs, and a README whose numbers come from the results. ``ruff``, where it is
-installed, puts the Python files under PaddleFleet's rules; PaddleFleet uses
-0.14.4.
+It holds what :data:`ENTRIES` import of the library, the tests that need no
+more, a training script with two configs, and a README whose numbers come from
+the results. ``ruff``, where it is installed, puts the Python files under
+PaddleFleet's rules; PaddleFleet uses 0.14.4.
 """
 
 from __future__ import annotations
@@ -26,9 +26,18 @@ from adagc_lab.markdown import markdown_table
 from command import ROOT, make_parser
 from jinja2 import Environment, StrictUndefined
 
-from paddle_adagc import ClipGradByAdaGC
+from paddle_adagc import _MODULES, ClipGradByAdaGC
 
 PARTS = Path(__file__).with_suffix("")
+ENTRIES = (
+    "paddle_adagc.check",
+    "paddle_adagc.clips.adagc",
+    "paddle_adagc.integrations.paddlefleet",
+    "paddle_adagc.state",
+)
+"""What a user of PaddleFleet needs. Compared clips, optimizers, the record, the
+report, ``adagc-run``, the callback and other Trainers stay out."""
+
 FOREIGN = re.compile(r"adagc_lab|paddlenlp|paddleformers|tools/|torch")
 """A test that names one of these needs more than the tree."""
 
@@ -53,9 +62,12 @@ def write_tree(out: Path) -> None:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ValueError(f"{out} holds something: give a new or empty folder")
     ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(PARTS / "tree", out, dirs_exist_ok=True)
-    shutil.copytree(ROOT / "paddle_adagc", out / "paddle_adagc", ignore=ignored)
-    for path in test_files():
+    shutil.copytree(PARTS / "tree", out, dirs_exist_ok=True, ignore=ignored)
+    kernels = "paddle_adagc/kernels"  # with their C++ and CUDA sources
+    shutil.copytree(ROOT / kernels, out / kernels, ignore=ignored)
+    library = library_files()
+    marker = ROOT / "paddle_adagc/py.typed"
+    for path in {*library.values(), marker, *test_files(library)}:
         copy = out / path.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, copy)
@@ -71,36 +83,71 @@ def write_tree(out: Path) -> None:
     check_words(out)
 
 
-def test_files() -> set[Path]:
-    """Tests that need neither laboratory nor Trainers, and what they read."""
-    core = ROOT / "tests/core"
-    chosen = {core / "conftest.py", ROOT / "tests/backends.py"}
+def library_files() -> dict[str, Path]:
+    """Modules that the entries import, in functions too, and their files."""
+    found: dict[str, Path] = {}
+    queue = [*ENTRIES]
+    while queue:
+        module = queue.pop()
+        path = module_file(module, ROOT)
+        if path is not None and module not in found:
+            found[module] = path
+            queue += [*imported_names(path), module.rpartition(".")[0]]
+    return found
+
+
+def test_files(library: dict[str, Path]) -> set[Path]:
+    """Tests that need the tree alone, and what they read."""
+    core, tests = ROOT / "tests/core", ROOT / "tests"
+    chosen = {core / "conftest.py", tests / "backends.py"}
     for path in core.rglob("test_*.py"):
         reached, queue = {path}, [path]
+        wanted: set[str] = set()
         while queue:
-            new = {*local_imports(queue.pop())} - reached
+            names = {*imported_names(queue.pop())}
+            wanted |= names
+            files = (module_file(name, tests) for name in names)
+            new = {file for file in files if file is not None} - reached
             reached |= new
             queue += new
-        if not any(FOREIGN.search(p.read_text("utf-8")) for p in reached):
+        wanted = {name for name in wanted if module_file(name, ROOT)}
+        texts = (p.read_text("utf-8") for p in reached)
+        if wanted <= library.keys() and not any(map(FOREIGN.search, texts)):
             chosen |= reached
-    for folder in ("kernels/emulator", "optimizers/golden"):
-        chosen |= {*(core / folder).iterdir()}
-    return chosen
+    states = (core / "states").glob("*/*.safetensors")
+    return chosen | {*(core / "kernels/emulator").iterdir(), *states}
 
 
-def local_imports(path: Path) -> Iterator[Path]:
-    """Files below ``tests`` that a file imports."""
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-        names = []
+def module_file(module: str, folder: Path) -> Path | None:
+    """File of a module below a folder; None: it is no module there."""
+    if not module:
+        return None
+    path = folder / module.replace(".", "/")
+    files = path.with_suffix(".py"), path / "__init__.py"
+    return next((file for file in files if file.is_file()), None)
+
+
+def imported_names(path: Path) -> Iterator[str]:
+    """Modules that a file imports, and those of the names that it takes.
+
+    Not those under ``TYPE_CHECKING``.
+    """
+    queue: list[ast.AST] = [ast.parse(path.read_text("utf-8"))]
+    while queue:
+        node = queue.pop()
         if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
+            yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-            names.append(node.module)
-        for name in names:
-            file = ROOT / f"tests/{name.replace('.', '/')}.py"
-            if file.is_file():
-                yield file
+            yield node.module
+            for alias in node.names:
+                public = node.module == "paddle_adagc" and _MODULES.get(
+                    alias.name
+                )
+                yield f"{node.module}.{public or alias.name}"
+        elif not (
+            isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+        ):
+            queue += ast.iter_child_nodes(node)
 
 
 def write_recipe(folder: Path) -> None:
@@ -112,12 +159,12 @@ def write_recipe(folder: Path) -> None:
     model = json.loads((source / "config.json").read_text("utf-8"))
 
     def in_clip(units: re.Match[str]) -> str:
-        """Move ``units`` to where adagc-run looks for it, with numbers."""
+        """Move ``units`` to where the script looks for it, with numbers."""
         number = re.compile(r"num_\w+")
         shares = number.sub(lambda key: str(model[key.group()]), units.group())
         return textwrap.indent(shares, "  ")
 
-    note = "# `clip` is read by adagc-run, all else by the command. Not run.\n"
+    note = "# scripts/train.py reads `clip`, PaddleFleet all else. Not run.\n"
     own = r"\1 configs/ernie_10b_a1.4b_fp8"
     for old, new in (
         (r"# `base`, `clip` and `units` are read by (?:.*\n){2}", note),
@@ -125,6 +172,7 @@ def write_recipe(folder: Path) -> None:
         (r"; shares are numbers or keys of config.json", ""),
         (r"(?m)^(model_name_or_path:) \.$", own),
         (r"(?m)^(output_dir: .*)$", r"\1/adagc"),
+        (r"(?m)^  name: adagc\n", ""),
         (r"(?m)^units:\n(?:  .*\n)+", in_clip),
     ):
         text, count = re.subn(old, new, text)

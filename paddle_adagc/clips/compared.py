@@ -311,7 +311,7 @@ class ClipGradBySkipStep(GlobalNormClip):
         """Drop the step, or clip it by the norm over all tensors."""
         total, is_whole = observed_norm(step)
         past = paddle.concat([step.state[name] for name in self._names])
-        is_dropped = rule.exceeds_deviations(total, past, self.sigma)
+        is_dropped = _exceeds_deviations(total, past, self.sigma)
         h = rule.global_scale(total, self.max_grad_norm or math.inf)
         h = paddle.where(is_dropped, paddle.zeros_like(h), h)
         is_observed = paddle.logical_and(is_whole, total > 0)
@@ -497,3 +497,19 @@ class ClipGradByTensorWiseGC(TensorScalingClip):
         missing = len(self._tensors.keys) - known.shape[0]
         unknown = paddle.full([missing], math.inf, "float32")
         return {"threshold": paddle.concat([known, unknown])}
+
+
+def _exceeds_deviations(norm: Tensor, past: Tensor, sigma: float) -> Tensor:
+    """Whether a norm is over ``sigma`` deviations above those before it.
+
+    ``past`` is float32 ``[window]``, 0 where nothing was observed so far; with
+    less than half of it known, or 2, no norm is. Returns bool ``[1]``.
+    """
+    known, values = past > 0, past.astype("float64")
+    count = known.astype("float64").sum()
+    mean = values.sum() / count.clip(min=1.0)
+    deviations = paddle.where(known, values - mean, paddle.zeros_like(values))
+    variance = deviations.square().sum() / (count - 1).clip(min=1.0)
+    is_known = count >= max(2, past.shape[0] // 2)
+    bound = mean + sigma * variance.sqrt()
+    return paddle.logical_and(is_known, norm.astype("float64") > bound)

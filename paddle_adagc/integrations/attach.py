@@ -7,26 +7,73 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import paddle.distributed as dist
 from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.checks import check_choice
 from paddle_adagc.clips.base import TensorScalingClip
+from paddle_adagc.features import import_feature
 from paddle_adagc.integrations.checkpoints import MISSING_STATES, begin_run
 from paddle_adagc.integrations.logs import warm_up_end
 from paddle_adagc.integrations.model_units import ModelUnits, describe_tensors
-from paddle_adagc.integrations.recording import TrainerRecord
+from paddle_adagc.integrations.no_record import NoRecord, StopOn, Where
 from paddle_adagc.parallel.layout import unwrap
 from paddle_adagc.parallel.units import Declared
+
+if TYPE_CHECKING:
+    from paddlenlp.trainer import TrainerCallback
+else:
+    TrainerCallback = object
 
 _DEFAULT_MAX_GRAD_NORM = 1.0  # of TrainingArguments
 
 
+class Callback(TrainerCallback):
+    """Does nothing at any event; they differ by Trainer."""
+
+    clips = False
+    """It puts a clip into the Trainer."""
+
+    def __getattr__(self, event: str) -> Callable[..., None]:
+        if not event.startswith("on_"):
+            raise AttributeError(event)
+        return lambda *args, **kwargs: None
+
+
+def make_record(
+    record: Where = True,
+    shadow: ClipGradBase | bool | None = None,
+    skip_above: float | None = None,
+    stop_on: StopOn = None,
+) -> NoRecord:
+    """Return what records a Trainer's run.
+
+    Without the package's recorder the default records nothing.
+
+    Raises:
+        ImportError: An option asks for a record, and the recorder is missing.
+        TypeError, ValueError: See :class:`.TrainerRecord`.
+    """
+    given = {
+        "record": None if isinstance(record, bool) else record,
+        **{"shadow": shadow, "skip_above": skip_above, "stop_on": stop_on},
+    }
+    wanted = [f"{k}={v!r}" for k, v in given.items() if v not in (None, False)]
+    try:
+        module = import_feature("integrations.recording", " and ".join(wanted))
+    except ImportError:
+        if wanted:
+            raise
+        return NoRecord()
+    return module.TrainerRecord(record, shadow, skip_above, stop_on)
+
+
 def begin(
     clip: ClipGradBase | None,
-    recording: TrainerRecord,
+    recording: NoRecord,
     args: Any,
     state: Any,
     *,
@@ -51,7 +98,7 @@ def begin(
 
 
 def log_numbers(
-    clip: ClipGradBase | None, recording: TrainerRecord, state: Any
+    clip: ClipGradBase | None, recording: NoRecord, state: Any
 ) -> dict[str, Any]:
     """Return what a log has beside :func:`.clip_summary`; all ranks call it."""
     end = warm_up_end(clip, state)

@@ -1,23 +1,24 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A clip, or a record alone, as a callback of a Trainer."""
+"""A clip as a callback of a Trainer."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.stateful import NewTensors
 from paddle_adagc.integrations.attach import (
+    Callback,
     begin,
     bind_clip,
     check_arguments,
     log_numbers,
+    make_record,
     take_over_clipping,
 )
 from paddle_adagc.integrations.checkpoints import (
@@ -32,48 +33,22 @@ from paddle_adagc.integrations.logs import (
     clip_logs,
     clip_summary,
 )
+from paddle_adagc.integrations.no_record import NoRecord, StopOn, Where
 from paddle_adagc.integrations.optimizer import put_into_optimizer
-from paddle_adagc.integrations.recording import StopOn, TrainerRecord, Where
 from paddle_adagc.parallel.units import Declared
 
-if TYPE_CHECKING:
-    from paddlenlp.trainer import TrainerCallback
-else:
-    TrainerCallback = object
 
-
-class Callback(TrainerCallback):
-    """Does nothing at any event; they differ by Trainer."""
-
-    def __getattr__(self, event: str) -> Callable[..., None]:
-        if not event.startswith("on_"):
-            raise AttributeError(event)
-        return lambda *args, **kwargs: None
-
-
-class WatchingCallback(Callback):
-    """Record a Trainer's run, whose clip stays; log numbers as the mixin does.
-
-    Checkpoints get the state of the shadow: :class:`.ClippingMixin` goes on
-    from there without a warm-up.
+class TrainerEvents(Callback):
+    """Numbers of a clip in the logs, its state in checkpoints; and a record.
 
     Args:
-        record: See :class:`.ClippingMixin`.
-        shadow: See :class:`.Record`.
-        skip_above: See :class:`.ClippingMixin`.
-        stop_on: See :class:`.ClippingMixin`.
+        recording: What records the run.
     """
 
     clip: ClipGradBase | None = None
 
-    def __init__(
-        self,
-        record: Where = True,
-        shadow: ClipGradBase | bool | None = None,
-        skip_above: float | None = None,
-        stop_on: StopOn = None,
-    ) -> None:
-        self.recording = TrainerRecord(record, shadow, skip_above, stop_on)
+    def __init__(self, recording: NoRecord) -> None:
+        self.recording = recording
         self._reporters: list[Any] = []
 
     def on_train_begin(
@@ -134,7 +109,7 @@ class WatchingCallback(Callback):
         place_clip(stage_clip(self.recording.saved(self.clip), args, state))
 
 
-class ClippingCallback(WatchingCallback):
+class ClippingCallback(TrainerEvents):
     """Let any ``Trainer`` clip with ``clip``; give it as one of ``callbacks``.
 
     It does what :class:`.ClippingMixin` does, with three differences. It cannot
@@ -171,6 +146,8 @@ class ClippingCallback(WatchingCallback):
         >>> _ = trainer.train()
     """
 
+    clips = True
+
     def __init__(
         self,
         clip: ClipGradBase,
@@ -183,7 +160,7 @@ class ClippingCallback(WatchingCallback):
         stop_on: StopOn = None,
     ) -> None:
         check_arguments(clip, missing_state)
-        super().__init__(record, shadow, skip_above, stop_on)
+        super().__init__(make_record(record, shadow, skip_above, stop_on))
         self.clip: ClipGradBase = clip
         self._missing_state, self._new_tensors = missing_state, new_tensors
         self._units = units

@@ -12,8 +12,9 @@ import paddle.distributed as dist
 from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.clips.base import TensorScalingClip
+from paddle_adagc.integrations.no_record import Where
 from paddle_adagc.integrations.optimizer import innermost
-from paddle_adagc.integrations.recording import DEFAULT, Where, open_record
+from paddle_adagc.integrations.recording import DEFAULT, open_record
 from paddle_adagc.record.recorder import Record
 from paddle_adagc.record.shadow import make_shadow
 from paddle_adagc.state import STATE_FILE, load_state, save_state

@@ -8,7 +8,7 @@ import contextlib
 import os
 import warnings
 import weakref
-from typing import Any, Literal
+from typing import Any
 
 from paddle.nn.clip import ClipGradBase
 
@@ -16,6 +16,7 @@ from paddle_adagc.checks import check_choice, check_positive
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.integrations.checkpoints import load_clip, resumed_from
 from paddle_adagc.integrations.model_units import ModelUnits
+from paddle_adagc.integrations.no_record import NoRecord, StopOn, Where
 from paddle_adagc.integrations.optimizer import innermost
 from paddle_adagc.parallel.layout import unwrap
 from paddle_adagc.record.losses import take_losses
@@ -24,11 +25,6 @@ from paddle_adagc.record.shadow import default_shadow, make_shadow
 
 DEFAULT = "adagc-record"
 """Folder of a record without a Trainer, in the command's working folder."""
-
-Where = bool | str | os.PathLike[str]
-"""Folder of a record; True: the default one; False: no record."""
-
-StopOn = Literal["nan"] | None
 
 _OF_LAST_STEP = (
     *("global_grad_norm", "clipped_grad_norm", "clipped_fraction"),
@@ -69,7 +65,7 @@ def open_record(
     return record
 
 
-class TrainerRecord:
+class TrainerRecord(NoRecord):
     """The record of a Trainer's run; every rank calls each method.
 
     Args:

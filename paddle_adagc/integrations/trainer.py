@@ -16,13 +16,14 @@ from paddle.nn.clip import ClipGradBase
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.stateful import NewTensors
 from paddle_adagc.integrations.attach import (
+    Callback,
     begin,
     bind_clip,
     check_arguments,
     log_numbers,
+    make_record,
     take_over_clipping,
 )
-from paddle_adagc.integrations.callbacks import Callback, ClippingCallback
 from paddle_adagc.integrations.checkpoints import (
     MissingState,
     load_clip,
@@ -36,8 +37,8 @@ from paddle_adagc.integrations.logs import (
     clip_logs,
     clip_summary,
 )
+from paddle_adagc.integrations.no_record import NoRecord, StopOn, Where
 from paddle_adagc.integrations.optimizer import put_into_optimizer
-from paddle_adagc.integrations.recording import StopOn, TrainerRecord, Where
 from paddle_adagc.parallel.units import Declared
 
 if TYPE_CHECKING:
@@ -79,7 +80,8 @@ class ClippingMixin(Trainer):
         units: See :meth:`TensorScalingClip.bind`. By default they are those
             that the model names itself (:class:`.ModelUnits`).
         record: Folder of the run's :class:`.Record`, for ``adagc-report``.
-            Default: ``record`` in ``args.output_dir``. False: none, and no
+            Default: ``record`` in ``args.output_dir``. False, or by default in
+            a copy of the package that leaves the recorder out: none, and no
             worst steps in the logs.
         shadow: See :class:`.Record`.
         skip_above: See :class:`.Record`; it needs ``record``.
@@ -93,6 +95,7 @@ class ClippingMixin(Trainer):
         ValueError: ``missing_state`` is unknown; at a resume, the clip's state
             does not fit.
         FileNotFoundError: At a resume, the checkpoint holds no clip's state.
+        ImportError: An option needs the recorder, which this copy leaves out.
 
     Example:
         >>> from paddlenlp.trainer import Trainer
@@ -135,7 +138,7 @@ class ClippingMixin(Trainer):
         **kwargs: Any,
     ) -> None:
         check_arguments(clip, missing_state)
-        recording = TrainerRecord(record, shadow, skip_above, stop_on)
+        recording = make_record(record, shadow, skip_above, stop_on)
         super().__init__(*args, **kwargs)
         self.clip = clip
         self._adagc_attach(clip, recording, missing_state, new_tensors, units)
@@ -144,17 +147,18 @@ class ClippingMixin(Trainer):
     def _adagc_attach(
         self,
         clip: ClipGradBase,
-        recording: TrainerRecord,
+        recording: NoRecord,
         missing_state: MissingState = "raise",
         new_tensors: NewTensors = "raise",
         units: Declared | None = None,
     ) -> None:
         """Take the clip; :meth:`_adagc_prepare` has to follow."""
         for callback in self.callback_handler.callbacks:
-            if isinstance(callback, ClippingCallback):
+            if isinstance(callback, Callback) and callback.clips:
+                kind = type(callback).__name__
                 raise ValueError(
                     f"{type(self).__name__} clips already, by ClippingMixin: "
-                    "leave ClippingCallback out of its callbacks"
+                    f"leave {kind} out of its callbacks"
                 )
         self._adagc_clip, self._adagc_recording = clip, recording
         self._adagc_missing_state = missing_state

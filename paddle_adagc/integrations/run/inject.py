@@ -10,10 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 from paddle_adagc import make_clip
-from paddle_adagc.integrations.callbacks import WatchingCallback
-from paddle_adagc.integrations.recording import TrainerRecord, Where
+from paddle_adagc.integrations.no_record import Where
+from paddle_adagc.integrations.recording import TrainerRecord
 from paddle_adagc.integrations.run.settings import OF_RECORDS, Settings
 from paddle_adagc.integrations.trainer import ClippingMixin
+from paddle_adagc.integrations.watching import WatchingCallback
 
 
 def change_trainer(

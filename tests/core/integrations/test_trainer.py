@@ -19,14 +19,12 @@ from paddle.nn import ClipGradByGlobalNorm
 
 from paddle_adagc import ClipGradByAdaGC, load_state, save_state
 from paddle_adagc.integrations.attach import take_over_clipping
-from paddle_adagc.integrations.callbacks import (
-    ClippingCallback,
-    WatchingCallback,
-)
+from paddle_adagc.integrations.callbacks import ClippingCallback
 from paddle_adagc.integrations.checkpoints import load_clip
 from paddle_adagc.integrations.logs import add_histograms
 from paddle_adagc.integrations.optimizer import put_into_optimizer
 from paddle_adagc.integrations.trainer import ClippingMixin
+from paddle_adagc.integrations.watching import WatchingCallback
 from paddle_adagc.record import read_record
 from paddle_adagc.state import STATE_FILE
 

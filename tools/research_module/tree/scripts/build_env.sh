@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-# Install this package for its tests and for adagc-run, into the active
-# environment. Paddle comes with PaddleFleet, which names its nightly build and
+# Install this package for its tests and for scripts/train.py, into the
+# active environment. Paddle comes with PaddleFleet, which names its nightly build and
 # where uv finds it. On a machine without a GPU:
 #   PADDLE=paddlepaddle==3.3.1 bash scripts/build_env.sh
 set -euo pipefail
