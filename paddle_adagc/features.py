@@ -12,6 +12,10 @@ import importlib
 import types
 
 
+class MissingFeatureError(ImportError):
+    """This copy of the package lacks a feature."""
+
+
 def import_feature(module: str, wanted: str) -> types.ModuleType:
     """Import a module that a copy of the package may lack.
 
@@ -23,7 +27,7 @@ def import_feature(module: str, wanted: str) -> types.ModuleType:
         The module.
 
     Raises:
-        ImportError: This copy lacks it; the error names ``wanted``.
+        MissingFeatureError: This copy lacks it; the error names ``wanted``.
     """
     name = f"paddle_adagc.{module}"
     try:
@@ -31,7 +35,7 @@ def import_feature(module: str, wanted: str) -> types.ModuleType:
     except ModuleNotFoundError as error:
         if not f"{name}.".startswith(f"{error.name}."):
             raise  # another package, which the feature needs
-        raise ImportError(
+        raise MissingFeatureError(
             f"{wanted} needs {name}, which this copy of paddle_adagc leaves "
             "out: install the whole package"
         ) from error

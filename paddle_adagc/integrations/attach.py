@@ -15,7 +15,7 @@ from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.checks import check_choice
 from paddle_adagc.clips.base import TensorScalingClip
-from paddle_adagc.features import import_feature
+from paddle_adagc.features import MissingFeatureError, import_feature
 from paddle_adagc.integrations.checkpoints import MISSING_STATES, begin_run
 from paddle_adagc.integrations.logs import warm_up_end
 from paddle_adagc.integrations.model_units import ModelUnits, describe_tensors
@@ -64,7 +64,7 @@ def make_record(
     wanted = [f"{k}={v!r}" for k, v in given.items() if v not in (None, False)]
     try:
         module = import_feature("integrations.recording", " and ".join(wanted))
-    except ImportError:
+    except MissingFeatureError:
         if wanted:
             raise
         return NoRecord()
