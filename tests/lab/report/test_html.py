@@ -26,10 +26,9 @@ def numbers(*args, **fields):
     """``{group: {label: [cell, ...]}}``, and ``{title: who wins}``."""
     experiment = make_experiment(*args, **fields)
     table = measure_table(experiment)
-    cells = {
-        group: {row.measure.label: [*row.cells.values()] for row in rows}
-        for group, rows in table.groups()
-    }
+    cells = {row.measure.group: {} for row in table.rows}
+    for row in table.rows:
+        cells[row.measure.group][row.measure.label] = [*row.cells.values()]
     return cells, {row.measure.title: row.winner for row in table.rows}
 
 

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import operator
 import statistics
@@ -41,13 +40,6 @@ class Table(NamedTuple):
 
     rows: list[Row]
     num_seeds: int
-
-    def groups(self) -> Iterator[tuple[str, list[Row]]]:
-        """Yield the headings, each with its rows."""
-        for group, rows in itertools.groupby(
-            self.rows, lambda row: row.measure.group
-        ):
-            yield group, list(rows)
 
 
 def measure_table(experiment: Experiment) -> Table:

@@ -27,10 +27,9 @@ from pathlib import Path
 from omegaconf import OmegaConf
 from tqdm import tqdm
 
-from adagc_lab.record.files import METRICS, update_run_json
+from adagc_lab.record.files import ENDED, METRICS, update_run_json
 from adagc_lab.reproduce.grid import PlannedRun, as_json
 
-ENDED = ("finished", "diverged")
 _ROOT = Path(__file__).resolve().parents[3]
 _PRELOADED = ["pretrain", "adagc_lab.train.run", "adagc_lab.train.console"]
 LEAST_SHOWN = 100
