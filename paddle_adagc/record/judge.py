@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,8 +26,12 @@ SCORE = 8.0
 RATIO = 1.5
 """... and above this times its usual norm."""
 
-_BATCH_SHARE = 0.5
-"""An event is one of the batch if so many tensors are abnormal at once."""
+_RAISED_SCORE, _RAISED_RATIO, _BATCH_SHARE = 2.0, 1.3, 0.5
+"""An event is one of the batch if half of the tensors are raised at once.
+
+A ruined batch raises all of them, but unequally: few may be abnormal. In a calm
+step few are above two deviations.
+"""
 
 _ONSET_STEPS = 64
 """How far before the event a tensor may have begun."""
@@ -38,7 +42,7 @@ the others are about a state of the run."""
 
 _NOTES = {
     "h_median": "the clip left less than half of the median tensor's gradient "
-    "in each of 200 steps",
+    "in each of 200 steps{clipped}",
     "masked": "the norm before the clip rose to {worst:.3g} times its lowest "
     "level for hundreds of steps while h fell: the run is unstable and the "
     "clip masks it; lower the learning rate",
@@ -87,18 +91,21 @@ class Usual:
             spread[known] = _NORMAL_CONSISTENCY * medians(distance)
         return cls(np.exp(middle), np.maximum(spread, _SMALLEST_DEVIATION))
 
-    def excess(self, norms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def excess(
+        self, norms: np.ndarray, score: float = SCORE, ratio: float = RATIO
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Return norm over usual, and whether that is abnormal.
 
         Both ``[num_steps, num_tensors]``. Inf, of a gradient with Inf or NaN,
         is abnormal; NaN, a norm not known, is not.
         """
         with np.errstate(all="ignore"):
-            ratio = norms / self.norm
-            score = np.log(ratio) / self.deviation
-        is_abnormal = (score > SCORE) & (ratio > RATIO)
+            excess = norms / self.norm
+            is_abnormal = np.log(excess) / self.deviation > score
+        is_abnormal &= excess > ratio
         is_nonfinite = np.isinf(norms)
-        return np.where(is_nonfinite, np.inf, ratio), is_abnormal | is_nonfinite
+        excess = np.where(is_nonfinite, np.inf, excess)
+        return excess, is_abnormal | is_nonfinite
 
 
 def medians(table: np.ndarray) -> np.ndarray:
@@ -163,10 +170,10 @@ class Finding:
     kind: str
     """``"batch"``: most tensors at once; ``"nonfinite"``: Inf or NaN;
     ``"layer"``, ``"tensor"``: those of one alone; ``"several"``; ``"none"``:
-    no tensor was abnormal."""
+    no tensor was abnormal, see :func:`cause_of`."""
 
     share: float
-    """Share of the tensors that were abnormal in the worst step."""
+    """Share of the tensors that were raised in the first step or the next."""
 
     guilty: list[Guilty]
     """By onset, then by norm over usual norm."""
@@ -206,7 +213,6 @@ def find_guilty(
         usual_norm = np.fmin(usual_norm, usual.norm)
     is_abnormal &= _lasts(is_abnormal) | (its_steps >= start)[:, None]
     inside = its_steps >= start
-    share = is_abnormal[inside].mean(1).max(initial=0.0) if len(keys) else 0.0
     guilty = []
     for i in np.flatnonzero(is_abnormal[inside].any(0)):
         rows = np.flatnonzero(is_abnormal[:, i])
@@ -224,6 +230,15 @@ def find_guilty(
             )
         )
     guilty.sort(key=lambda g: (g.onset, -g.ratio))
+    onset = guilty[0].onset if guilty else start
+    # Inf or NaN in one tensor may be in all of them a step later.
+    has_inf = (its_steps >= onset) & np.isinf(its_norms).any(1)
+    last = min([onset + 1, *its_steps[has_inf]])
+    at_once = (its_steps >= onset) & (its_steps <= last)
+    _, is_raised = recent.excess(
+        its_norms[at_once], _RAISED_SCORE, _RAISED_RATIO
+    )
+    share = is_raised.mean(1).max(initial=0.0) if len(keys) else 0.0
     return Finding(_kind(guilty, share), float(share), guilty)
 
 
@@ -244,17 +259,27 @@ def _lasts(is_abnormal: np.ndarray) -> np.ndarray:
 
 
 def _kind(guilty: Sequence[Guilty], share: float) -> str:
-    if any(np.isinf(g.ratio) for g in guilty) and share < _BATCH_SHARE:
+    if share >= _BATCH_SHARE:
+        return "batch"
+    if any(np.isinf(g.ratio) for g in guilty):
         return "nonfinite"
     if not guilty:
         return "none"
-    if share >= _BATCH_SHARE:
-        first = min(g.onset for g in guilty)
-        at_once = sum(g.onset <= first + 1 for g in guilty)
-        return "batch" if at_once >= len(guilty) / 2 else "several"
     if len(guilty) == 1:
         return "tensor"
     return "layer" if len({g.layer for g in guilty}) == 1 else "several"
+
+
+def cause_of(kind: str, series: Iterable[str]) -> str:
+    """Return the cause of an event of some series; "" if it is none.
+
+    Without an abnormal tensor it is the first of ``"nonfinite"``, ``"loss"``
+    and ``"norm"`` whose series rose.
+    """
+    words = {"nonfinite": "nonfinite", "loss": "loss"}
+    words["global_grad_norm"] = "norm"
+    found = [word for name, word in words.items() if name in {*series}]
+    return kind if kind != "none" else "".join(found[:1])
 
 
 def layer_of(key: str) -> str:
@@ -269,7 +294,11 @@ def layer_of(key: str) -> str:
 
 def note(alarm: Mapping[str, Any]) -> str:
     """Say in a line what an alarm that is no spike means."""
-    text = _NOTES[alarm["series"]].format(**alarm)
+    clipped = ""
+    if "clipped_fraction" in alarm:
+        clipped = " ({clipped_fraction:.0%} of the tensors clipped, median h "
+        clipped = (clipped + "{h_median:.2g})").format(**alarm)
+    text = _NOTES[alarm["series"]].format(**alarm, clipped=clipped)
     if alarm["series"] == "h_median":
         text += _MASKED if alarm["kind"] == "masked" else _TOO_LOW
     return f"from step {alarm['start']} on {text}"
@@ -277,10 +306,10 @@ def note(alarm: Mapping[str, Any]) -> str:
 
 def who(finding: Finding, number: int = 3) -> str:
     """Name the guilty in a line for a log; "" if there are none."""
-    if not finding.guilty:
-        return ""
     if finding.kind == "batch":
         return f"{finding.share:.0%} of the tensors at once: a batch"
+    if not finding.guilty:
+        return ""
     names = [f"{g.key} ({_times(g.ratio)})" for g in finding.guilty[:number]]
     more = len(finding.guilty) - number
     rest = f" and {more} more" if more > 0 else ""
@@ -290,13 +319,3 @@ def who(finding: Finding, number: int = 3) -> str:
 
 def _times(ratio: float) -> str:
     return "Inf or NaN" if np.isinf(ratio) else f"{ratio:.3g} x its usual norm"
-
-
-def as_json(finding: Finding) -> dict[str, Any]:
-    """Return a finding as JSON values; Inf is null."""
-    rows: list[dict[str, Any]] = [dataclasses.asdict(g) for g in finding.guilty]
-    for row in rows:
-        for name in ("norm", "usual", "ratio"):
-            if not np.isfinite(row[name]):
-                row[name] = None
-    return {"kind": finding.kind, "share": finding.share, "guilty": rows}

@@ -20,6 +20,7 @@ from paddle_adagc.record.judge import (
     SPIKES,
     Finding,
     RecentNorms,
+    cause_of,
     find_guilty,
     note,
     who,
@@ -227,40 +228,47 @@ class Session:
         def find(start: int, end: int) -> Finding:
             return find_guilty(numbers, norms, rings[-1].keys, start, end)
 
-        values = []
+        values, lines = [], []
         for alarm in changed:
-            finding = Finding(self._kind(alarm), 0.0, [])
+            value = {**dataclasses.asdict(alarm), "guilty": []}
             if alarm.series in SPIKES:
                 finding = find(alarm.start, alarm.end)
-            guilty = [g.key for g in finding.guilty[:3]]
-            value = {**dataclasses.asdict(alarm), "guilty": guilty}
-            values.append({**value, "kind": finding.kind})
-        states = [a for a in begun if a.series not in SPIKES]
-        lines = [
-            note({**dataclasses.asdict(a), "kind": self._kind(a)})
-            for a in states
-        ]
+                value["guilty"] = [g.key for g in finding.guilty[:3]]
+                value["kind"] = cause_of(finding.kind, [alarm.series])
+            else:
+                value |= self._about_state(alarm)
+                lines += [note(value)] if alarm in begun else []
+            values.append(value)
         loss = {r["step"]: r.get("loss") for ring in rings for r in ring.rows}
         spiky = [alarm for alarm in begun if alarm.series in SPIKES]
         spans = [(alarm.start, alarm.end) for alarm in spiky]
         for start, end in merged(spans):
-            mine = [
-                _text(a, loss.get(a.worst_step))
-                for a in spiky
-                if start <= a.start <= end
-            ]
+            mine = [a for a in spiky if start <= a.start <= end]
+            finding = find(start, end)
+            if not cause_of(finding.kind, [a.series for a in mine]):
+                continue
             where = f"step {start}" + (f" to {end}" if end > start else "")
-            names = who(find(start, end))
+            names = who(finding)
+            texts = [_text(a, loss.get(a.worst_step)) for a in mine]
             lines.append(
-                f"{where}: {', '.join(mine)}" + (f"; {names}" if names else "")
+                f"{where}: {', '.join(texts)}" + (f"; {names}" if names else "")
             )
         return lines, values
 
-    def _kind(self, alarm: Alarm) -> str:
-        """Return ``"masked"`` of clipping that a rising norm brought."""
-        is_clipping = alarm.series == "h_median"
-        rises = is_clipping and self._monitor.rise > _MASKED_RISE
-        return "masked" if rises else "none"
+    def _about_state(self, alarm: Alarm) -> dict[str, Any]:
+        """Return what an alarm that is no spike has besides."""
+        if alarm.series != "h_median":
+            return {"kind": alarm.series}
+        names = ("clipped_fraction", "h_median")
+        rows = [
+            row
+            for ring in self._rings
+            for row in ring.rows
+            if alarm.start <= row["step"] <= alarm.end and names[0] in row
+        ]
+        medians = {n: float(np.median([r[n] for r in rows])) for n in names}
+        rises = self._monitor.rise > _MASKED_RISE
+        return {**medians, "kind": "masked" if rises else "too low"}
 
     def worst(self) -> dict[str, Any]:
         """Return the worst of the steps written since the last call."""

@@ -16,6 +16,7 @@ from paddle_adagc.record.files import RecordedRun
 from paddle_adagc.record.judge import (
     SPIKES,
     Finding,
+    cause_of,
     find_guilty,
     layer_of,
     medians,
@@ -63,6 +64,7 @@ def analyse(run: RecordedRun, step: int | None = None) -> dict[str, Any]:
         )
     spans = [(step, step, [])] if step is not None else _spans(run)
     events = [_event(run, *span) for span in spans]
+    events = [event for event in events if event["kind"]]
     worst = max(events, key=_severity, default=None)
     session = run.sessions[-1] if run.sessions else {}
     result = {
@@ -130,23 +132,31 @@ def _event(
         steps, run.tensors("norm", places), run.keys, start, end
     )
     usual_loss = _median(loss[before])
+    series = sorted({alarm["series"] for alarm in alarms})
+    kind = cause_of(finding.kind, series)
+    is_skipped = run.column("skipped") == 1
+
+    def of_clip(name: str) -> float:
+        return math.nan if is_skipped[at] else run.column(name)[at]
+
     return {
         "start": start,
         "end": end,
         "worst_step": worst,
         "elapsed": float(np.nansum(run.column("step_seconds")[: at + 1])),
-        "series": sorted({alarm["series"] for alarm in alarms}),
-        "kind": finding.kind,
+        "series": series,
+        "kind": kind if alarms else kind or "calm",
         "share": finding.share,
         "layers": list(dict.fromkeys(g.layer for g in finding.guilty)),
         "loss": loss[at],
         "usual_loss": usual_loss,
         "norm": norm[at],
         "usual_norm": _median(norm[before]),
-        "clipped_norm": run.column("clipped_grad_norm")[at],
-        "shadow_norm": run.column("shadow_clipped_grad_norm")[at],
-        "h_median": run.column("h_median")[at],
-        "shadow_h_median": run.column("shadow_h_median")[at],
+        "clipped_norm": of_clip("clipped_grad_norm"),
+        "shadow_norm": of_clip("shadow_clipped_grad_norm"),
+        "h_median": of_clip("h_median"),
+        "shadow_h_median": of_clip("shadow_h_median"),
+        "skipped": run.step[inside & is_skipped].tolist(),
         "nonfinite": run.column("nonfinite")[at],
         "recovered_after": _recovered_after(run, start, end),
         "guilty": _guilty(run, finding),
@@ -196,11 +206,13 @@ def _recovered_after(run: RecordedRun, start: int, end: int) -> int | None:
 
 def _guilty(run: RecordedRun, finding: Finding) -> list[dict[str, Any]]:
     """Return the first of the guilty, with what AdaGC does to each."""
-    rows = []
+    rows, skipped = [], run.step[run.column("skipped") == 1]
     for guilty in finding.guilty[:_NUM_GUILTY]:
         place = int(np.flatnonzero(run.tensor_steps == guilty.worst_step)[0])
         column = run.keys.index(guilty.key)
         h = run.tensors("h", slice(place, place + 1))[0, column]
+        if guilty.worst_step in skipped:
+            h = math.nan
         is_cut = h < 1 and math.isfinite(guilty.norm)
         threshold = h * guilty.norm if is_cut else math.nan
         rows.append(
@@ -238,6 +250,9 @@ def _verdict(
         }
     step, kind = event["worst_step"], event["kind"]
     names = [g["key"] for g in event["guilty"]]
+    usual = "No tensor left its usual norm:"
+    if not len(run.tensor_steps):
+        usual = "No tensor was measured:"
     cause = {
         "batch": f"{event['share']:.0%} of the tensors at once: one batch, not "
         "one layer.",
@@ -249,9 +264,14 @@ def _verdict(
         * math.isfinite(event["loss"]),
         "several": f"{event['num_guilty']} tensors, first "
         f"{names[0] if names else ''}.",
-        "none": "No tensor left its usual norm.",
+        "loss": f"{usual} the loss alone rose.",
+        "norm": f"{usual} the global norm rose.",
+        "calm": "No tensor left its usual norm.",
     }[kind]
     parts = [f"Step {step:,}: {_loss_text(event)}; {cause}"]
+    if skipped := event["skipped"]:
+        steps = "step was" if len(skipped) == 1 else "steps were"
+        parts.append(f"{len(skipped)} {steps} not made (skip_above).")
     clipped = event["clipped_norm"]
     if math.isfinite(clipped):
         parts.append(
@@ -287,7 +307,7 @@ def _notes(run: RecordedRun) -> list[str]:
     ]
     num_skipped = int(np.nansum(run.column("skipped")))
     if num_skipped:
-        notes.append(f"{num_skipped} steps were skipped, see skip_above")
+        notes.append(f"{num_skipped} steps were not made (skip_above)")
     if np.isnan(run.column("loss")).all() and len(run.step):
         notes.append("No loss was recorded: no scalar was differentiated")
     if not len(run.tensor_steps):

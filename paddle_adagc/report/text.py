@@ -34,7 +34,7 @@ def _lines(page: dict[str, Any]) -> Iterator[str]:
                     _span(e),
                     e["kind"],
                     *(number(e[n]) for n in ("loss", "usual_loss", "norm")),
-                    number(e["clipped_norm"]),
+                    "not made" if e["skipped"] else number(e["clipped_norm"]),
                 ]
                 for e in page["events"][-_NUM_EVENTS:]
             ],

@@ -38,8 +38,12 @@ def what_if(
     Raises:
         ValueError: A case is wrong.
     """
-    from paddle_adagc import make_clip
+    from paddle_adagc.checks import check_choice
+    from paddle_adagc.clips.registry import CLIPS, make_clip
     from paddle_adagc.record.replay import replay
+    from paddle_adagc.record.shadow import needs_norms_alone
+
+    clips = [name for name in CLIPS if needs_norms_alone(CLIPS[name])]
 
     stop, at = len(run.tensor_steps), None
     if event is not None:
@@ -59,6 +63,7 @@ def what_if(
     rows = []
     for case in cases:
         name, values = parsed(case)
+        check_choice("--what-if", name, clips)
         is_adagc = name == "adagc"
         clip: Any = make_clip(name, **(known if is_adagc else {}) | values)
         h = replay(norms, clip, run.keys, gamma if is_adagc else None).h
