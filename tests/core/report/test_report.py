@@ -4,6 +4,8 @@
 
 import json
 import re
+import shutil
+import subprocess
 
 import numpy as np
 import paddle
@@ -241,3 +243,34 @@ def test_mistakes(arguments, message, tmp_path, capsys):
     assert re.search(message, capsys.readouterr().err)
     assert not page.exists()
     assert len(read_record(tmp_path).step) == 300
+
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+MEASURE = """<script>
+document.body.style.width = "400px";
+setTimeout(() => {
+  const seen = [...document.querySelectorAll(".scroll, main")].map(
+    box => box.scrollWidth - box.clientWidth);
+  document.body.innerHTML = `<pre id="seen">${JSON.stringify(seen)}</pre>`;
+}, 2000);  // charts follow the width
+</script></body>"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+def test_nothing_scrolls_sideways_at_400_pixels(tmp_path):
+    change = lambda step, loss: loss * (50 if step % 100 == 90 else 1)  # noqa: E731
+    page_of(tmp_path, CLIPS["global"](), change=change)
+    path = tmp_path / "page.html"
+    assert main([str(tmp_path), str(tmp_path), "--output", str(path)]) == 0
+    path.write_text(path.read_text().replace("</body>", MEASURE))
+    command = [
+        *(CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu"),
+        *("--window-size=500,900", "--virtual-time-budget=5000"),
+        *(f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom"),
+        path.as_uri(),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    (seen,) = re.findall(r'<pre id="seen">(.*?)</pre>', done.stdout)
+    assert {*json.loads(seen)} == {0}
+    assert len(json.loads(seen)) > 4
