@@ -198,11 +198,13 @@ class ClipGradByAdaGC(TensorScalingClip):
         return {**super().arguments(), "overrides": own}
 
     def idle_arguments(self) -> Sequence[str]:
-        """Return those of the warm-up, once it is over and gamma started."""
+        """Return those of the warm-up, once it is over."""
         index = self.num_steps - self._memory.start
-        is_over = self._is_adaptive(index) and self._is_started(index)
-        warm_up = ("lambda_abs", "t_start", "init", "init_value", "strict")
-        return warm_up if is_over else warm_up[:1] * self._is_adaptive(index)
+        if not self._is_adaptive(index):
+            return ()
+        bounds_growth = not self._is_started(index)
+        rest = () if bounds_growth else ("t_start",)
+        return ("lambda_abs", "init_value", "strict", *rest)
 
     def _quantities(self) -> list[Quantity]:
         starts = {"constant": self.init_value, "lambda_abs": self.lambda_abs}
