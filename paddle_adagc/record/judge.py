@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from paddle_adagc.stability.spike_score import EVENT_GAP
+
 _WINDOW = 128
 _FIRST_JUDGED = 32
 _NORMAL_CONSISTENCY = 1.482602218505602
@@ -134,16 +136,20 @@ class RecentNorms:
         self._length = max(self._length, norms.shape[1])
         largest = np.ones(len(norms))
         if len(self._rows) >= _FIRST_JUDGED:
-            usual = Usual.of(np.stack([self._padded(r) for r in self._rows]))
+            rows = [widened(row, self._length) for row in self._rows]
+            usual = Usual.of(np.stack(rows))
             ratio, is_abnormal = usual.excess(norms)
             is_abnormal &= ~np.isinf(norms)
             largest = np.where(is_abnormal, ratio, 1).max(1, initial=1)
         self._rows.extend(norms)
         return largest
 
-    def _padded(self, row: np.ndarray) -> np.ndarray:
-        missing = self._length - len(row)
-        return np.pad(row, (0, missing), constant_values=np.nan)
+
+def widened(norms: np.ndarray, num_tensors: int) -> np.ndarray:
+    """Add columns of NaN for tensors that were not known then."""
+    missing = num_tensors - norms.shape[-1]
+    before = [(0, 0)] * (norms.ndim - 1)
+    return np.pad(norms, [*before, (0, missing)], constant_values=np.nan)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -280,6 +286,17 @@ def cause_of(kind: str, series: Iterable[str]) -> str:
     words["global_grad_norm"] = "norm"
     found = [word for name, word in words.items() if name in {*series}]
     return kind if kind != "none" else "".join(found[:1])
+
+
+def merged(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Merge events of several series that lie close to each other."""
+    found: list[tuple[int, int]] = []
+    for start, end in sorted(spans):
+        if found and start - found[-1][1] <= EVENT_GAP:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        else:
+            found.append((start, end))
+    return found
 
 
 def layer_of(key: str) -> str:

@@ -6,10 +6,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import logging
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,16 +21,15 @@ from paddle_adagc.record.judge import (
     RecentNorms,
     cause_of,
     find_guilty,
+    merged,
     note,
     who,
+    widened,
 )
 from paddle_adagc.record.ring import Steps
 from paddle_adagc.record.shadow import Factors
 from paddle_adagc.record.writer import RecordWriter
 from paddle_adagc.stability.alarms import WATCHES, Alarm, Monitor
-from paddle_adagc.stability.spike_score import EVENT_GAP
-
-logger = logging.getLogger(__name__)
 
 _NUM_REMEMBERED = 512  # steps of an earlier session that say what is usual
 _NUM_NEAR = 64  # steps around an alarm whose tensors are kept whole
@@ -208,7 +206,9 @@ class Session:
             for keep, chosen in ((True, is_near), (False, is_due & ~is_near)):
                 places = np.flatnonzero(chosen & is_seen)
                 tensors = {n: ring.tensors[n][places] for n in QUANTITIES}
-                tensors = {n: _wide(t, steps) for n, t in tensors.items()}
+                tensors = {
+                    n: widened(t, len(steps.keys)) for n, t in tensors.items()
+                }
                 mine = numbers[places].tolist()
                 self._writer.append_tensors(mine, tensors, keep=keep)
             self._kept.update(numbers[is_near].tolist())
@@ -222,7 +222,9 @@ class Session:
         rings, (numbers, earlier) = self._rings, self._earlier
         numbers = numbers + [row["step"] for ring in rings for row in ring.rows]
         tables = [earlier, *(ring.tensors["norm"] for ring in rings)]
-        norms = np.concatenate([_wide(t, rings[-1]) for t in tables])
+        norms = np.concatenate(
+            [widened(t, len(rings[-1].keys)) for t in tables]
+        )
 
         @functools.cache
         def find(start: int, end: int) -> Finding:
@@ -328,12 +330,6 @@ def _of_factors(
     }
 
 
-def _wide(table: np.ndarray, steps: Steps) -> np.ndarray:
-    """Add columns for tensors that were not known then."""
-    missing = len(steps.keys) - table.shape[1]
-    return np.pad(table, ((0, 0), (0, missing)), constant_values=np.nan)
-
-
 def _watched(row: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
     """Return a row's step and what a :class:`Monitor` judges of it."""
     names = {*WATCHES, "warm_up"}
@@ -367,14 +363,3 @@ def _text(alarm: Alarm, loss: float | None) -> str:
     if alarm.series == "tensor_norm":
         return f"a tensor at {alarm.worst:.3g} times its usual norm"
     return f"{alarm.series} {alarm.worst:.4g} (usual {alarm.usual:.4g})"
-
-
-def merged(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Merge events of several series that lie close to each other."""
-    found: list[tuple[int, int]] = []
-    for start, end in sorted(spans):
-        if found and start - found[-1][1] <= EVENT_GAP:
-            found[-1] = found[-1][0], max(end, found[-1][1])
-        else:
-            found.append((start, end))
-    return found

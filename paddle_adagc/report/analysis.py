@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import datetime
 import math
 import re
 from collections.abc import Sequence
@@ -20,11 +22,11 @@ from paddle_adagc.record.judge import (
     find_guilty,
     layer_of,
     medians,
+    merged,
     note,
 )
 from paddle_adagc.report.page import heat_groups
 
-_GAP = 10  # steps between two alarms of one event
 _USUAL_STEPS = 128
 _BEFORE = 256  # rows before an event that say what is usual
 _NUM_GUILTY = 12
@@ -75,7 +77,6 @@ def analyse(run: RecordedRun, step: int | None = None) -> dict[str, Any]:
         "last_step": int(run.step[-1]) if len(run.step) else None,
         "num_sessions": len(run.sessions),
         "num_tensors": len(run.keys),
-        "every": run.every,
         "clip": session.get("clip"),
         "shadow": session.get("shadow"),
         "events": events,
@@ -106,16 +107,11 @@ def finite(value: Any) -> Any:
 
 def _spans(run: RecordedRun) -> list[tuple[int, int, list[dict[str, Any]]]]:
     """Join alarms of several series that lie close to each other."""
-    spans: list[tuple[int, int, list[dict[str, Any]]]] = []
-    for alarm in run.alarms:
-        if alarm["series"] not in SPIKES:
-            continue
-        if spans and alarm["start"] - spans[-1][1] <= _GAP:
-            start, end, alarms = spans[-1]
-            spans[-1] = (start, max(end, alarm["end"]), [*alarms, alarm])
-        else:
-            spans.append((alarm["start"], alarm["end"], [alarm]))
-    return spans
+    spikes = [alarm for alarm in run.alarms if alarm["series"] in SPIKES]
+    return [
+        (start, end, [a for a in spikes if start <= a["start"] <= end])
+        for start, end in merged((a["start"], a["end"]) for a in spikes)
+    ]
 
 
 def _event(
@@ -151,13 +147,9 @@ def _event(
         "loss": loss[at],
         "usual_loss": usual_loss,
         "norm": norm[at],
-        "usual_norm": _median(norm[before]),
         "clipped_norm": of_clip("clipped_grad_norm"),
         "shadow_norm": of_clip("shadow_clipped_grad_norm"),
-        "h_median": of_clip("h_median"),
-        "shadow_h_median": of_clip("shadow_h_median"),
         "skipped": run.step[inside & is_skipped].tolist(),
-        "nonfinite": run.column("nonfinite")[at],
         "recovered_after": _recovered_after(run, start, end),
         "guilty": _guilty(run, finding),
         "num_guilty": len(finding.guilty),
@@ -215,19 +207,8 @@ def _guilty(run: RecordedRun, finding: Finding) -> list[dict[str, Any]]:
             h = math.nan
         is_cut = h < 1 and math.isfinite(guilty.norm)
         threshold = h * guilty.norm if is_cut else math.nan
-        rows.append(
-            {
-                "key": guilty.key,
-                "layer": guilty.layer,
-                "onset": guilty.onset,
-                "step": guilty.worst_step,
-                "norm": guilty.norm,
-                "usual": guilty.usual,
-                "ratio": guilty.ratio,
-                "threshold": threshold,
-                "h": h,
-            }
-        )
+        more = {"threshold": threshold, "h": h}
+        rows.append({**dataclasses.asdict(guilty), **more})
     return rows
 
 
@@ -268,7 +249,8 @@ def _verdict(
         "norm": f"{usual} the global norm rose.",
         "calm": "No tensor left its usual norm.",
     }[kind]
-    parts = [f"Step {step:,}: {_loss_text(event)}; {cause}"]
+    elapsed = datetime.timedelta(seconds=round(event["elapsed"]))
+    parts = [f"Step {step:,}, after {elapsed}: {_loss_text(event)}; {cause}"]
     if skipped := event["skipped"]:
         steps = "step was" if len(skipped) == 1 else "steps were"
         parts.append(f"{len(skipped)} {steps} not made (skip_above).")
@@ -386,9 +368,8 @@ def _largest(table: np.ndarray) -> np.ndarray:
 def _settings(run: RecordedRun, session: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {
         "optimizer": session.get("optimizer"),
-        "num_ranks": session.get("num_ranks"),
+        "epsilon": session.get("epsilon"),
     }
-    found["epsilon"] = session.get("epsilon")
     small = run.column("small_second_moment")
     if len(small := small[~np.isnan(small)]):
         found["small_second_moment"] = small[-1]
