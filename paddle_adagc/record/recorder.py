@@ -335,16 +335,6 @@ class Record:
             self._on_alarm(line)
         return lines
 
-    def weights_are_finite(self) -> bool:
-        """Look at all weights; this waits for the device.
-
-        Returns:
-            Whether they are finite on all ranks. All ranks call this.
-        """
-        weights = parameters_of(self._optimizer)
-        flags = [paddle.isfinite(weight).all() for weight in weights]
-        return all(of_all_ranks(not flags or bool(paddle.stack(flags).all())))
-
     def worst(self) -> dict[str, Any]:
         """Return the worst of the steps written since the last call.
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,12 +21,11 @@ from paddle_adagc.record.judge import (
     cause_of,
     find_guilty,
     merged,
-    note,
-    who,
     widened,
 )
 from paddle_adagc.record.ring import Steps
 from paddle_adagc.record.shadow import Factors
+from paddle_adagc.record.words import note, spike_text, who
 from paddle_adagc.record.writer import RecordWriter
 from paddle_adagc.stability.alarms import WATCHES, Alarm, Monitor
 
@@ -251,7 +249,7 @@ class Session:
                 continue
             where = f"step {start}" + (f" to {end}" if end > start else "")
             names = who(finding)
-            texts = [_text(a, loss.get(a.worst_step)) for a in mine]
+            texts = [spike_text(a, loss.get(a.worst_step)) for a in mine]
             lines.append(
                 f"{where}: {', '.join(texts)}" + (f"; {names}" if names else "")
             )
@@ -353,13 +351,3 @@ def _rounded(row: Mapping[str, Any]) -> dict[str, Any]:
         else value
         for name, value in _known(row).items()
     }
-
-
-def _text(alarm: Alarm, loss: float | None) -> str:
-    if alarm.series == "nonfinite":
-        text = f"{alarm.worst:.0f} tensors with Inf or NaN"
-        is_known = loss is not None and math.isfinite(loss)
-        return text + f", although the loss is {loss:.4g}" * is_known
-    if alarm.series == "tensor_norm":
-        return f"a tensor at {alarm.worst:.3g} times its usual norm"
-    return f"{alarm.series} {alarm.worst:.4g} (usual {alarm.usual:.4g})"

@@ -7,9 +7,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import math
-import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,30 +18,16 @@ from paddle_adagc.record.judge import (
     Finding,
     cause_of,
     find_guilty,
-    layer_of,
     medians,
     merged,
-    note,
 )
-from paddle_adagc.report.page import heat_groups
+from paddle_adagc.record.words import note
+from paddle_adagc.report.actions import actions_for
+from paddle_adagc.report.pictures import curves, heat
 
 _USUAL_STEPS = 128
 _BEFORE = 256  # rows before an event that say what is usual
 _NUM_GUILTY = 12
-_NUM_POINTS = 600
-_NUM_COLUMNS = 96  # of the heat map
-_NUM_PAST_COLUMNS = 12
-_MAX_ROWS = 4000
-_CURVES = (
-    "loss",
-    "global_grad_norm",
-    "clipped_grad_norm",
-    "clipped_fraction",
-    "h_median",
-    "shadow_clipped_fraction",
-    "shadow_h_median",
-    "learning_rate",
-)
 _STALE = 4.0  # times the usual norm
 
 
@@ -82,10 +66,10 @@ def analyse(run: RecordedRun, step: int | None = None) -> dict[str, Any]:
         "events": events,
         "worst": events.index(worst) if worst is not None else None,
         "notes": _notes(run),
-        "curves": _curves(run, events),
-        "heat": _heat(run),
+        "curves": curves(run, events),
+        "heat": heat(run),
         "settings": _settings(run, session),
-        "actions": _actions(run, worst, session),
+        "actions": actions_for(run, worst, session),
     }
     result["verdict"] = _verdict(run, worst, len(events))
     return finite(result)
@@ -297,74 +281,6 @@ def _notes(run: RecordedRun) -> list[str]:
     return notes
 
 
-# ---- pictures ---------------------------------------------------------------
-
-
-def _curves(run: RecordedRun, events: Sequence[dict[str, Any]]) -> Any:
-    """Return series with the lowest and highest value of each bin."""
-    num_bins = min(_NUM_POINTS, max(len(run.step), 1))
-    edges = np.unique(np.linspace(0, len(run.step), num_bins + 1).astype(int))
-    starts = edges[:-1]
-    found: dict[str, Any] = {"step": run.step[starts].tolist()}
-    for name in _CURVES:
-        values = run.column(name)
-        if np.isnan(values).all():
-            continue
-        low = np.where(np.isfinite(values), values, np.inf)
-        high = np.where(np.isfinite(values), values, -np.inf)
-        found[name] = {
-            "low": np.minimum.reduceat(low, starts).tolist(),
-            "high": np.maximum.reduceat(high, starts).tolist(),
-        }
-    found["marks"] = [[e["start"], e["end"]] for e in events]
-    return found
-
-
-def _heat(run: RecordedRun) -> dict[str, Any]:
-    """Return the largest norm over usual norm, by tensor and bin of steps.
-
-    A character for each: ``0`` (usual) to ``9`` (22 times or more) in steps of
-    a factor of 1.41, ``x`` for Inf or NaN, a blank for nothing known.
-    """
-    places = np.arange(len(run.tensor_steps))
-    if len(places) > _MAX_ROWS:
-        places = np.unique(
-            np.linspace(0, len(places) - 1, _MAX_ROWS).astype(int)
-        )
-    if not len(places):
-        return {"steps": [], "groups": []}
-    steps = run.tensor_steps[places]
-    norms = run.tensors("norm", places)
-    parts = np.array_split(
-        np.arange(len(places)), min(_NUM_COLUMNS, len(places))
-    )
-    past_medians: list[np.ndarray] = []
-    levels = np.full((len(run.keys), len(parts)), np.nan)
-    for column, part in enumerate(parts):
-        known = np.where(norms[part] > 0, norms[part], np.nan)
-        finite = np.where(np.isfinite(known), known, np.nan)
-        with np.errstate(all="ignore"):
-            past = np.stack(
-                past_medians[-_NUM_PAST_COLUMNS:] or [medians(finite)]
-            )
-            ratio = _largest(finite) / medians(past)
-            level = np.clip(np.round(2 * np.log2(ratio)), 0, 9)
-        is_nonfinite = np.isinf(norms[part]).any(0)
-        levels[:, column] = np.where(is_nonfinite, np.inf, level)
-        past_medians.append(medians(finite))
-    return {
-        "steps": [int(steps[part[0]]) for part in parts],
-        "groups": heat_groups(levels, run.keys, map(layer_of, run.keys)),
-    }
-
-
-def _largest(table: np.ndarray) -> np.ndarray:
-    return np.where(np.isnan(table), -np.inf, table).max(0)
-
-
-# ---- settings, what to do ---------------------------------------------------
-
-
 def _settings(run: RecordedRun, session: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {
         "optimizer": session.get("optimizer"),
@@ -387,61 +303,3 @@ def _settings(run: RecordedRun, session: dict[str, Any]) -> dict[str, Any]:
         found["num_stale"] = len(stale)
         found["stale"] = [run.keys[i] for i in stale[:5]]
     return found
-
-
-def _actions(
-    run: RecordedRun, event: dict[str, Any] | None, session: dict[str, Any]
-) -> list[dict[str, str]]:
-    """Return what to do now: a title, and what to type or to read."""
-    if event is None:
-        return []
-    actions = []
-    start = event["start"]
-    checkpoint = _checkpoint_before(run.directory, start)
-    found = (
-        str(checkpoint) if checkpoint else f"the last one before step {start}"
-    )
-    actions.append({"title": "Return to a checkpoint", "text": found})
-    if not str(session.get("clip")).startswith("ClipGradByAdaGC"):
-        options = "" if _has_state(checkpoint) else "--missing-state start "
-        options += _options_of(session)
-        actions.append(
-            {
-                "title": "Switch to AdaGC there",
-                "text": f"adagc-run {options}-- COMMAND; in your own loop "
-                "record.switch()",
-            }
-        )
-    if event["samples"] and event["kind"] == "batch":
-        ranges = [
-            f"{first} to {stop - 1}" for _, (first, stop) in event["samples"]
-        ]
-        actions.append(
-            {"title": "Skip these samples", "text": ", ".join(ranges)}
-        )
-    elif event["kind"] in ("layer", "tensor"):
-        names = ", ".join(g["key"] for g in event["guilty"][:3])
-        actions.append({"title": "Look at", "text": names})
-    return actions
-
-
-def _options_of(session: dict[str, Any]) -> str:
-    """Return the options with which adagc-run continues the shadow."""
-    text = str(session.get("shadow"))
-    found = re.search(r"lambda_abs=([^,]+), .*init='(\w+)'", text)
-    return f"--lambda-abs {found[1]} --init {found[2]} " if found else ""
-
-
-def _checkpoint_before(directory: Path, step: int) -> Path | None:
-    """Return the newest checkpoint beside the record, before a step."""
-    found = {}
-    for folder in (directory.parent, directory.parent.parent):
-        for path in folder.glob("checkpoint-*"):
-            number = re.fullmatch(r"checkpoint-(\d+)", path.name)
-            if number and int(number[1]) <= step:
-                found[int(number[1])] = path
-    return found[max(found)] if found else None
-
-
-def _has_state(checkpoint: Path | None) -> bool:
-    return checkpoint is not None and any(checkpoint.glob("adagc_state*"))

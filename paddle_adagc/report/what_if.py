@@ -73,12 +73,10 @@ def what_if(
         rows.append(
             {
                 "case": case,
-                "calm_clipped": np.nanmean(
-                    np.where(np.isnan(calm), np.nan, calm < 1)
-                ),
-                "calm_h_median": np.nanmedian(calm),
-                "event_h_median": _of(np.nanmedian, event_h),
-                "event_h_min": _of(np.nanmin, event_h),
+                "calm_clipped": np.mean(calm[~np.isnan(calm)] < 1),
+                "calm_h_median": _of(np.median, calm),
+                "event_h_median": _of(np.median, event_h),
+                "event_h_min": _of(np.min, event_h),
             }
         )
     return {"num_rows": len(places), "is_thinned": is_thinned, "rows": rows}
