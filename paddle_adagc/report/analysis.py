@@ -234,7 +234,8 @@ def _verdict(
         "calm": "No tensor left its usual norm.",
     }[kind]
     elapsed = datetime.timedelta(seconds=round(event["elapsed"]))
-    parts = [f"Step {step:,}, after {elapsed}: {_loss_text(event)}; {cause}"]
+    into = f" ({elapsed} into the run)" * bool(elapsed)
+    parts = [f"Step {step:,}{into}: {_loss_text(event)}; {cause}"]
     if skipped := event["skipped"]:
         steps = "step was" if len(skipped) == 1 else "steps were"
         parts.append(f"{len(skipped)} {steps} not made (skip_above).")
