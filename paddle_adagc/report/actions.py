@@ -30,8 +30,8 @@ def actions_for(
         actions.append(
             {
                 "title": "Switch to AdaGC there",
-                "text": f"adagc-run {options}-- COMMAND; in your own loop "
-                "record.switch()",
+                "text": f"adagc-run {options}-- COMMAND (of a Trainer); in "
+                "your loop record.switch()",
             }
         )
     if event["samples"] and event["kind"] == "batch":
