@@ -10,7 +10,8 @@ from helpers import run_python
 from pages import ROOT
 
 EXAMPLES = {path.stem for path in (ROOT / "examples").glob("*.py")}
-EXAMPLES -= {"paddleformers_trainer"}  # test_real_trainers.py has it
+# test_real_trainers.py has the first, test_watch.py the other.
+EXAMPLES -= {"paddleformers_trainer", "spiking_loop"}
 LAUNCHER = ("-m", "paddle.distributed.launch", "--nproc_per_node", "2")
 
 

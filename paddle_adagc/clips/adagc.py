@@ -197,6 +197,15 @@ class ClipGradByAdaGC(TensorScalingClip):
         own = copy.deepcopy(self.overrides.settings)
         return {**super().arguments(), "overrides": own}
 
+    def idle_arguments(self) -> Sequence[str]:
+        """Return those of the warm-up, once it is over."""
+        index = self.num_steps - self._memory.start
+        if not self._is_adaptive(index):
+            return ()
+        bounds_growth = not self._is_started(index)
+        rest = () if bounds_growth else ("t_start",)
+        return ("lambda_abs", "init_value", "strict", *rest)
+
     def _quantities(self) -> list[Quantity]:
         starts = {"constant": self.init_value, "lambda_abs": self.lambda_abs}
         start = starts.get(self.init) or math.inf

@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, get_args
 
@@ -125,6 +125,10 @@ class StatefulClip(ClipGradBase):
             if not spec.varkw:  # else the rest is the base class's
                 break
         return {name: getattr(self, name) for name in names}
+
+    def idle_arguments(self) -> Collection[str]:
+        """Return arguments that no later step follows, a restart aside."""
+        return ()
 
     def __repr__(self) -> str:
         """Class and arguments."""
@@ -311,7 +315,7 @@ class StatefulClip(ClipGradBase):
         self._has_loaded = True
         self._ranks.has_agreed = False
         self._resume_at(loaded.step)
-        warn_of_other_arguments(mine, loaded.config)
+        warn_of_other_arguments(mine, loaded.config, self.idle_arguments())
 
     def metrics(self) -> dict[str, Any]:
         """Return numbers of the last optimizer step; may wait for the device.

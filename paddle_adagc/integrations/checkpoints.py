@@ -18,16 +18,15 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import paddle.distributed as dist
 from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.stateful import NewTensors
+from paddle_adagc.parallel.agreement import of_all_ranks
 from paddle_adagc.state import STATE_FILE, load_state, save_state
-
-T = TypeVar("T")
 
 MissingState = Literal["raise", "start"]
 MISSING_STATES = ("raise", "start")
@@ -76,7 +75,7 @@ def newest_finished(output_dir: str, newest: str | None) -> str | None:
         for path in (folder.glob("checkpoint-*") if folder.is_dir() else ())
         if _CHECKPOINT.match(path.name)
     }
-    parts = _of_all_ranks((newest and Path(newest).name, mine))
+    parts = of_all_ranks((newest and Path(newest).name, mine))
     names = [name for name, _ in parts if name]
     if not names:
         raise FileNotFoundError(
@@ -108,7 +107,7 @@ def begin_run(args: Any, state: Any) -> None:
     now = f"{datetime.datetime.now():%Y-%m-%d %H:%M:%S}"
     name = f"{Path(args.output_dir).name}, {now}, {uuid.uuid4().hex[:8]}"
     known = getattr(state, "trial_params", None) or {}
-    state.trial_params = {**known, _RUN: _of_all_ranks(name)[0]}
+    state.trial_params = {**known, _RUN: of_all_ranks(name)[0]}
 
 
 def _origin(state: Any) -> dict[str, Any]:
@@ -149,7 +148,7 @@ def load_clip(
         mine = _read(Path(checkpoint), wanted) if checkpoint else None
     except (FileNotFoundError, ValueError) as error:
         mine = error
-    found = _of_all_ranks(mine)
+    found = of_all_ranks(mine)
     states = [answer for answer in found if isinstance(answer, dict)]
     for rank, answer in enumerate(found):
         if isinstance(answer, ValueError):
@@ -268,11 +267,3 @@ def place_clip(staged: Sequence[tuple[Path, Path]]) -> None:
     for path, target in staged:
         target.parent.mkdir(parents=True, exist_ok=True)
         path.replace(target)
-
-
-def _of_all_ranks(mine: T) -> list[T]:
-    found: list[T] = [mine]
-    if dist.is_initialized() and dist.get_world_size() > 1:
-        found = []
-        dist.all_gather_object(found, mine)
-    return found

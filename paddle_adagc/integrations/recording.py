@@ -8,8 +8,11 @@ import contextlib
 import os
 import warnings
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
+import paddle
+from paddle import Tensor
 from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.checks import check_choice, check_positive
@@ -17,7 +20,8 @@ from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.integrations.checkpoints import load_clip, resumed_from
 from paddle_adagc.integrations.model_units import ModelUnits
 from paddle_adagc.integrations.no_record import NoRecord, StopOn, Where
-from paddle_adagc.integrations.optimizer import innermost
+from paddle_adagc.integrations.optimizer import innermost, parameters_of
+from paddle_adagc.parallel.agreement import of_all_ranks
 from paddle_adagc.parallel.layout import unwrap
 from paddle_adagc.record.losses import take_losses
 from paddle_adagc.record.recorder import Record
@@ -103,6 +107,7 @@ class TrainerRecord(NoRecord):
         if shadow not in (None, True, False):
             make_shadow(shadow)
         self.record: Record | None = None
+        self._weights: list[Tensor] = []
 
     def begin(self, args: Any, state: Any, model: Any, optimizer: Any) -> None:
         """Open the record where training begins, and resume its shadow."""
@@ -112,6 +117,7 @@ class TrainerRecord(NoRecord):
             folder = f"{args.output_dir}/record"
         if folder is False:
             return
+        self._weights = parameters_of(innermost(optimizer))
         self.record = open_record(
             folder,
             optimizer,
@@ -165,7 +171,7 @@ class TrainerRecord(NoRecord):
         self.record.step()
         reason = self.record.should_stop
         if reason and not control.should_training_stop:
-            is_sound = self.record.weights_are_finite()
+            is_sound = _are_finite(self._weights)
             control.should_training_stop = True
             control.should_save = is_sound
             left = "a checkpoint is saved" if is_sound else "weights are not "
@@ -200,3 +206,9 @@ class TrainerRecord(NoRecord):
         if self.record is not None:
             self.record.close()
             self.record = None
+
+
+def _are_finite(weights: Sequence[Tensor]) -> bool:
+    """Whether weights are finite on all ranks, which all call this; waits."""
+    flags = [paddle.isfinite(weight).all() for weight in weights]
+    return all(of_all_ranks(not flags or bool(paddle.stack(flags).all())))

@@ -14,7 +14,7 @@ import dataclasses
 import logging
 import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import paddle.distributed as dist
@@ -26,6 +26,8 @@ from paddle_adagc.state import GLOBAL, ROUNDING, ClipState, Quantity
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 _RELATIVE = 0.02
 _ABSOLUTE = 1e-3  # of the largest norm: a gradient may be all rounding error
 _OF_A_COUNT = 0.01  # difference of counts between ranks that is still rounding
@@ -35,6 +37,15 @@ _CAUSES = (
     "tensors averaged (fleet.distributed_model, hooks of sequence "
     "parallelism), and do experts have their global numbers in their names?"
 )
+
+
+def of_all_ranks(mine: T) -> list[T]:
+    """Gather a value of each rank, which all call this; of one alone: its."""
+    found: list[T] = [mine]
+    if dist.is_initialized() and dist.get_world_size() > 1:
+        found = []
+        dist.all_gather_object(found, mine)
+    return found
 
 
 def compare_settings(settings: Sequence[Mapping[str, Any]]) -> None:

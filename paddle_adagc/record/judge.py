@@ -11,10 +11,11 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import deque
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import numpy as np
+
+from paddle_adagc.stability.spike_score import EVENT_GAP
 
 _WINDOW = 128
 _FIRST_JUDGED = 32
@@ -26,8 +27,12 @@ SCORE = 8.0
 RATIO = 1.5
 """... and above this times its usual norm."""
 
-_BATCH_SHARE = 0.5
-"""An event is one of the batch if so many tensors are abnormal at once."""
+_RAISED_SCORE, _RAISED_RATIO, _BATCH_SHARE = 2.0, 1.3, 0.5
+"""An event is one of the batch if half of the tensors are raised at once.
+
+A ruined batch raises all of them, but unequally: few may be abnormal. In a calm
+step few are above two deviations.
+"""
 
 _ONSET_STEPS = 64
 """How far before the event a tensor may have begun."""
@@ -35,21 +40,6 @@ _ONSET_STEPS = 64
 SPIKES = ("loss", "global_grad_norm", "nonfinite", "tensor_norm")
 """Series whose alarms are events of some steps, with guilty tensors; those of
 the others are about a state of the run."""
-
-_NOTES = {
-    "h_median": "the clip left less than half of the median tensor's gradient "
-    "in each of 200 steps",
-    "masked": "the norm before the clip rose to {worst:.3g} times its lowest "
-    "level for hundreds of steps while h fell: the run is unstable and the "
-    "clip masks it; lower the learning rate",
-    "small_second_moment": "{worst:.0%} of the elements have sqrt(v) below 10 "
-    "epsilon: epsilon, not the gradient, sets their step",
-    "stuck": "{worst:.0f} tensors were clipped below h 0.01 in each of 200 "
-    "steps: they hardly train",
-    "step_seconds": "a step took {worst:.3g} s (usual {usual:.3g})",
-}
-_MASKED = ", as the norm rose (masked: lower the learning rate)"
-_TOO_LOW = ": the threshold, or gamma at the start, is too low for calm steps"
 
 _LAYER = re.compile(r"^(.*?\.\d+)(?=\.)")
 
@@ -87,18 +77,21 @@ class Usual:
             spread[known] = _NORMAL_CONSISTENCY * medians(distance)
         return cls(np.exp(middle), np.maximum(spread, _SMALLEST_DEVIATION))
 
-    def excess(self, norms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def excess(
+        self, norms: np.ndarray, score: float = SCORE, ratio: float = RATIO
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Return norm over usual, and whether that is abnormal.
 
         Both ``[num_steps, num_tensors]``. Inf, of a gradient with Inf or NaN,
         is abnormal; NaN, a norm not known, is not.
         """
         with np.errstate(all="ignore"):
-            ratio = norms / self.norm
-            score = np.log(ratio) / self.deviation
-        is_abnormal = (score > SCORE) & (ratio > RATIO)
+            excess = norms / self.norm
+            is_abnormal = np.log(excess) / self.deviation > score
+        is_abnormal &= excess > ratio
         is_nonfinite = np.isinf(norms)
-        return np.where(is_nonfinite, np.inf, ratio), is_abnormal | is_nonfinite
+        excess = np.where(is_nonfinite, np.inf, excess)
+        return excess, is_abnormal | is_nonfinite
 
 
 def medians(table: np.ndarray) -> np.ndarray:
@@ -127,16 +120,20 @@ class RecentNorms:
         self._length = max(self._length, norms.shape[1])
         largest = np.ones(len(norms))
         if len(self._rows) >= _FIRST_JUDGED:
-            usual = Usual.of(np.stack([self._padded(r) for r in self._rows]))
+            rows = [widened(row, self._length) for row in self._rows]
+            usual = Usual.of(np.stack(rows))
             ratio, is_abnormal = usual.excess(norms)
             is_abnormal &= ~np.isinf(norms)
             largest = np.where(is_abnormal, ratio, 1).max(1, initial=1)
         self._rows.extend(norms)
         return largest
 
-    def _padded(self, row: np.ndarray) -> np.ndarray:
-        missing = self._length - len(row)
-        return np.pad(row, (0, missing), constant_values=np.nan)
+
+def widened(norms: np.ndarray, num_tensors: int) -> np.ndarray:
+    """Add columns of NaN for tensors that were not known then."""
+    missing = num_tensors - norms.shape[-1]
+    before = [(0, 0)] * (norms.ndim - 1)
+    return np.pad(norms, [*before, (0, missing)], constant_values=np.nan)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,10 +160,10 @@ class Finding:
     kind: str
     """``"batch"``: most tensors at once; ``"nonfinite"``: Inf or NaN;
     ``"layer"``, ``"tensor"``: those of one alone; ``"several"``; ``"none"``:
-    no tensor was abnormal."""
+    no tensor was abnormal, see :func:`cause_of`."""
 
     share: float
-    """Share of the tensors that were abnormal in the worst step."""
+    """Share of the tensors that were raised in the first step or the next."""
 
     guilty: list[Guilty]
     """By onset, then by norm over usual norm."""
@@ -206,7 +203,6 @@ def find_guilty(
         usual_norm = np.fmin(usual_norm, usual.norm)
     is_abnormal &= _lasts(is_abnormal) | (its_steps >= start)[:, None]
     inside = its_steps >= start
-    share = is_abnormal[inside].mean(1).max(initial=0.0) if len(keys) else 0.0
     guilty = []
     for i in np.flatnonzero(is_abnormal[inside].any(0)):
         rows = np.flatnonzero(is_abnormal[:, i])
@@ -224,6 +220,15 @@ def find_guilty(
             )
         )
     guilty.sort(key=lambda g: (g.onset, -g.ratio))
+    onset = guilty[0].onset if guilty else start
+    # Inf or NaN in one tensor may be in all of them a step later.
+    has_inf = (its_steps >= onset) & np.isinf(its_norms).any(1)
+    last = min([onset + 1, *its_steps[has_inf]])
+    at_once = (its_steps >= onset) & (its_steps <= last)
+    _, is_raised = recent.excess(
+        its_norms[at_once], _RAISED_SCORE, _RAISED_RATIO
+    )
+    share = is_raised.mean(1).max(initial=0.0) if len(keys) else 0.0
     return Finding(_kind(guilty, share), float(share), guilty)
 
 
@@ -244,17 +249,38 @@ def _lasts(is_abnormal: np.ndarray) -> np.ndarray:
 
 
 def _kind(guilty: Sequence[Guilty], share: float) -> str:
-    if any(np.isinf(g.ratio) for g in guilty) and share < _BATCH_SHARE:
+    if share >= _BATCH_SHARE:
+        return "batch"
+    if any(np.isinf(g.ratio) for g in guilty):
         return "nonfinite"
     if not guilty:
         return "none"
-    if share >= _BATCH_SHARE:
-        first = min(g.onset for g in guilty)
-        at_once = sum(g.onset <= first + 1 for g in guilty)
-        return "batch" if at_once >= len(guilty) / 2 else "several"
     if len(guilty) == 1:
         return "tensor"
     return "layer" if len({g.layer for g in guilty}) == 1 else "several"
+
+
+def cause_of(kind: str, series: Iterable[str]) -> str:
+    """Return the cause of an event of some series; "" if it is none.
+
+    Without an abnormal tensor it is the first of ``"nonfinite"``, ``"loss"``
+    and ``"norm"`` whose series rose.
+    """
+    words = {"nonfinite": "nonfinite", "loss": "loss"}
+    words["global_grad_norm"] = "norm"
+    found = [word for name, word in words.items() if name in {*series}]
+    return kind if kind != "none" else "".join(found[:1])
+
+
+def merged(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Merge events of several series that lie close to each other."""
+    found: list[tuple[int, int]] = []
+    for start, end in sorted(spans):
+        if found and start - found[-1][1] <= EVENT_GAP:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        else:
+            found.append((start, end))
+    return found
 
 
 def layer_of(key: str) -> str:
@@ -265,38 +291,3 @@ def layer_of(key: str) -> str:
     """
     found = _LAYER.match(key)
     return found[1] if found else key.rpartition(".")[0] or key
-
-
-def note(alarm: Mapping[str, Any]) -> str:
-    """Say in a line what an alarm that is no spike means."""
-    text = _NOTES[alarm["series"]].format(**alarm)
-    if alarm["series"] == "h_median":
-        text += _MASKED if alarm["kind"] == "masked" else _TOO_LOW
-    return f"from step {alarm['start']} on {text}"
-
-
-def who(finding: Finding, number: int = 3) -> str:
-    """Name the guilty in a line for a log; "" if there are none."""
-    if not finding.guilty:
-        return ""
-    if finding.kind == "batch":
-        return f"{finding.share:.0%} of the tensors at once: a batch"
-    names = [f"{g.key} ({_times(g.ratio)})" for g in finding.guilty[:number]]
-    more = len(finding.guilty) - number
-    rest = f" and {more} more" if more > 0 else ""
-    layer = f"{finding.guilty[0].layer}: " * (finding.kind == "layer")
-    return layer + ", ".join(names) + rest
-
-
-def _times(ratio: float) -> str:
-    return "Inf or NaN" if np.isinf(ratio) else f"{ratio:.3g} x its usual norm"
-
-
-def as_json(finding: Finding) -> dict[str, Any]:
-    """Return a finding as JSON values; Inf is null."""
-    rows: list[dict[str, Any]] = [dataclasses.asdict(g) for g in finding.guilty]
-    for row in rows:
-        for name in ("norm", "usual", "ratio"):
-            if not np.isfinite(row[name]):
-                row[name] = None
-    return {"kind": finding.kind, "share": finding.share, "guilty": rows}

@@ -24,10 +24,10 @@ from paddle_adagc.clips.last_step import LastStep
 from paddle_adagc.integrations.optimizer import (
     innermost,
     model_parameters_of,
-    parameters_of,
     put_into_optimizer,
     stepping,
 )
+from paddle_adagc.parallel.agreement import of_all_ranks
 from paddle_adagc.record.facts import clip_of, facts_of, is_warming_up
 from paddle_adagc.record.files import write_part
 from paddle_adagc.record.hooks import at_exit, observe
@@ -216,18 +216,15 @@ class Record:
                 answer = session.start, session.number, session.history
             except (OSError, ValueError) as error:
                 answer = error
-        answers = [answer]
-        if dist.is_initialized() and dist.get_world_size() > 1:
-            answers = []
-            dist.all_gather_object(answers, answer)
-        if isinstance(answers[0], Exception):
-            raise answers[0]
-        if answers[0] is None:
+        answer = of_all_ranks(answer)[0]
+        if isinstance(answer, Exception):
+            raise answer
+        if answer is None:
             raise RuntimeError(
                 "this is not the first rank, and the ranks are not joined: "
                 "call paddle.distributed.init_parallel_env() before"
             )
-        return answers[0]
+        return answer
 
     # ---- what the loop calls ------------------------------------------------
 
@@ -371,20 +368,6 @@ class Record:
         for line in lines:
             self._on_alarm(line)
         return lines
-
-    def weights_are_finite(self) -> bool:
-        """Look at all weights; this waits for the device.
-
-        Returns:
-            Whether they are finite on all ranks. All ranks call this.
-        """
-        weights = parameters_of(self._optimizer)
-        flags = [paddle.isfinite(weight).all() for weight in weights]
-        answers = [not flags or bool(paddle.stack(flags).all())]
-        if dist.is_initialized() and dist.get_world_size() > 1:
-            mine, answers = answers[0], []
-            dist.all_gather_object(answers, mine)
-        return all(answers)
 
     def worst(self) -> dict[str, Any]:
         """Return the worst of the steps written since the last call.

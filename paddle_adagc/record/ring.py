@@ -21,6 +21,7 @@ from paddle import Tensor
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.last_step import LastStep
 from paddle_adagc.guards import unchecked
+from paddle_adagc.parallel.agreement import of_all_ranks
 from paddle_adagc.record.blocks import QUANTITIES
 
 
@@ -166,14 +167,11 @@ def _stacked(
 
 def gather(mine: Steps, clip: TensorScalingClip | None) -> Steps:
     """Join the steps of all ranks, which all call this: one gather."""
-    if not dist.is_initialized() or dist.get_world_size() == 1:
-        return mine
     is_split = clip is not None and clip._find_reducer().communicates
     has_tensors = is_split or dist.get_rank() == 0
-    parts: list[Steps] = []
     empty = Steps(mine.rows, [], _empty(len(mine.rows), 0), mine.num_small)
-    dist.all_gather_object(parts, mine if has_tensors else empty)
-    return join(parts)
+    parts = of_all_ranks(mine if has_tensors else empty)
+    return join(parts) if len(parts) > 1 else mine
 
 
 def join(parts: Sequence[Steps]) -> Steps:

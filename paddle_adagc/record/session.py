@@ -6,10 +6,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import logging
-import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,17 +18,16 @@ from paddle_adagc.record.judge import (
     SPIKES,
     Finding,
     RecentNorms,
+    cause_of,
     find_guilty,
-    note,
-    who,
+    merged,
+    widened,
 )
 from paddle_adagc.record.ring import Steps
 from paddle_adagc.record.shadow import Factors
+from paddle_adagc.record.words import note, spike_text, who
 from paddle_adagc.record.writer import RecordWriter
 from paddle_adagc.stability.alarms import WATCHES, Alarm, Monitor
-from paddle_adagc.stability.spike_score import EVENT_GAP
-
-logger = logging.getLogger(__name__)
 
 _NUM_REMEMBERED = 512  # steps of an earlier session that say what is usual
 _NUM_NEAR = 64  # steps around an alarm whose tensors are kept whole
@@ -207,7 +204,9 @@ class Session:
             for keep, chosen in ((True, is_near), (False, is_due & ~is_near)):
                 places = np.flatnonzero(chosen & is_seen)
                 tensors = {n: ring.tensors[n][places] for n in QUANTITIES}
-                tensors = {n: _wide(t, steps) for n, t in tensors.items()}
+                tensors = {
+                    n: widened(t, len(steps.keys)) for n, t in tensors.items()
+                }
                 mine = numbers[places].tolist()
                 self._writer.append_tensors(mine, tensors, keep=keep)
             self._kept.update(numbers[is_near].tolist())
@@ -221,46 +220,55 @@ class Session:
         rings, (numbers, earlier) = self._rings, self._earlier
         numbers = numbers + [row["step"] for ring in rings for row in ring.rows]
         tables = [earlier, *(ring.tensors["norm"] for ring in rings)]
-        norms = np.concatenate([_wide(t, rings[-1]) for t in tables])
+        norms = np.concatenate(
+            [widened(t, len(rings[-1].keys)) for t in tables]
+        )
 
         @functools.cache
         def find(start: int, end: int) -> Finding:
             return find_guilty(numbers, norms, rings[-1].keys, start, end)
 
-        values = []
+        values, lines = [], []
         for alarm in changed:
-            finding = Finding(self._kind(alarm), 0.0, [])
+            value = {**dataclasses.asdict(alarm), "guilty": []}
             if alarm.series in SPIKES:
                 finding = find(alarm.start, alarm.end)
-            guilty = [g.key for g in finding.guilty[:3]]
-            value = {**dataclasses.asdict(alarm), "guilty": guilty}
-            values.append({**value, "kind": finding.kind})
-        states = [a for a in begun if a.series not in SPIKES]
-        lines = [
-            note({**dataclasses.asdict(a), "kind": self._kind(a)})
-            for a in states
-        ]
+                value["guilty"] = [g.key for g in finding.guilty[:3]]
+                value["kind"] = cause_of(finding.kind, [alarm.series])
+            else:
+                value |= self._about_state(alarm)
+                lines += [note(value)] if alarm in begun else []
+            values.append(value)
         loss = {r["step"]: r.get("loss") for ring in rings for r in ring.rows}
         spiky = [alarm for alarm in begun if alarm.series in SPIKES]
         spans = [(alarm.start, alarm.end) for alarm in spiky]
         for start, end in merged(spans):
-            mine = [
-                _text(a, loss.get(a.worst_step))
-                for a in spiky
-                if start <= a.start <= end
-            ]
+            mine = [a for a in spiky if start <= a.start <= end]
+            finding = find(start, end)
+            if not cause_of(finding.kind, [a.series for a in mine]):
+                continue
             where = f"step {start}" + (f" to {end}" if end > start else "")
-            names = who(find(start, end))
+            names = who(finding)
+            texts = [spike_text(a, loss.get(a.worst_step)) for a in mine]
             lines.append(
-                f"{where}: {', '.join(mine)}" + (f"; {names}" if names else "")
+                f"{where}: {', '.join(texts)}" + (f"; {names}" if names else "")
             )
         return lines, values
 
-    def _kind(self, alarm: Alarm) -> str:
-        """Return ``"masked"`` of clipping that a rising norm brought."""
-        is_clipping = alarm.series == "h_median"
-        rises = is_clipping and self._monitor.rise > _MASKED_RISE
-        return "masked" if rises else "none"
+    def _about_state(self, alarm: Alarm) -> dict[str, Any]:
+        """Return what an alarm that is no spike has besides."""
+        if alarm.series != "h_median":
+            return {"kind": alarm.series}
+        names = ("clipped_fraction", "h_median")
+        rows = [
+            row
+            for ring in self._rings
+            for row in ring.rows
+            if alarm.start <= row["step"] <= alarm.end and names[0] in row
+        ]
+        medians = {n: float(np.median([r[n] for r in rows])) for n in names}
+        rises = self._monitor.rise > _MASKED_RISE
+        return {**medians, "kind": "masked" if rises else "too low"}
 
     def worst(self) -> dict[str, Any]:
         """Return the worst of the steps written since the last call."""
@@ -320,12 +328,6 @@ def _of_factors(
     }
 
 
-def _wide(table: np.ndarray, steps: Steps) -> np.ndarray:
-    """Add columns for tensors that were not known then."""
-    missing = len(steps.keys) - table.shape[1]
-    return np.pad(table, ((0, 0), (0, missing)), constant_values=np.nan)
-
-
 def _watched(row: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
     """Return a row's step and what a :class:`Monitor` judges of it."""
     names = {*WATCHES, "warm_up"}
@@ -349,24 +351,3 @@ def _rounded(row: Mapping[str, Any]) -> dict[str, Any]:
         else value
         for name, value in _known(row).items()
     }
-
-
-def _text(alarm: Alarm, loss: float | None) -> str:
-    if alarm.series == "nonfinite":
-        text = f"{alarm.worst:.0f} tensors with Inf or NaN"
-        is_known = loss is not None and math.isfinite(loss)
-        return text + f", although the loss is {loss:.4g}" * is_known
-    if alarm.series == "tensor_norm":
-        return f"a tensor at {alarm.worst:.3g} times its usual norm"
-    return f"{alarm.series} {alarm.worst:.4g} (usual {alarm.usual:.4g})"
-
-
-def merged(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Merge events of several series that lie close to each other."""
-    found: list[tuple[int, int]] = []
-    for start, end in sorted(spans):
-        if found and start - found[-1][1] <= EVENT_GAP:
-            found[-1] = found[-1][0], max(end, found[-1][1])
-        else:
-            found.append((start, end))
-    return found

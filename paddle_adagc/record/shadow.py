@@ -32,6 +32,12 @@ def default_shadow(acting: ClipGradBase | None) -> ClipGradByAdaGC:
     return ClipGradByAdaGC(lambda_abs=float(threshold), init="warmup_ema")
 
 
+def needs_norms_alone(kind: Any) -> bool:
+    """Whether clips of a class can follow, and be replayed over, norms."""
+    is_ours = isinstance(kind, type) and issubclass(kind, TensorScalingClip)
+    return is_ours and kind._scale_ is TensorScalingClip._scale_
+
+
 def make_shadow(clip: ClipGradBase) -> TensorScalingClip:
     """Let a clip of this package follow gradients without scaling any.
 
@@ -40,8 +46,7 @@ def make_shadow(clip: ClipGradBase) -> TensorScalingClip:
             the norms of whole tensors.
         ValueError: It has made steps, or stops at Inf and NaN.
     """
-    is_ours = isinstance(clip, TensorScalingClip)
-    if not is_ours or type(clip)._scale_ is not TensorScalingClip._scale_:
+    if not needs_norms_alone(type(clip)):
         raise TypeError(
             f"shadow={clip!r}: give a clip of this package whose rule needs "
             "the norms alone, such as ClipGradByAdaGC()"

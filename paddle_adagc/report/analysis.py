@@ -4,10 +4,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import datetime
 import math
-import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,31 +16,18 @@ from paddle_adagc.record.files import RecordedRun
 from paddle_adagc.record.judge import (
     SPIKES,
     Finding,
+    cause_of,
     find_guilty,
-    layer_of,
     medians,
-    note,
+    merged,
 )
-from paddle_adagc.report.page import heat_groups
+from paddle_adagc.record.words import note
+from paddle_adagc.report.actions import actions_for
+from paddle_adagc.report.pictures import curves, heat
 
-_GAP = 10  # steps between two alarms of one event
 _USUAL_STEPS = 128
 _BEFORE = 256  # rows before an event that say what is usual
 _NUM_GUILTY = 12
-_NUM_POINTS = 600
-_NUM_COLUMNS = 96  # of the heat map
-_NUM_PAST_COLUMNS = 12
-_MAX_ROWS = 4000
-_CURVES = (
-    "loss",
-    "global_grad_norm",
-    "clipped_grad_norm",
-    "clipped_fraction",
-    "h_median",
-    "shadow_clipped_fraction",
-    "shadow_h_median",
-    "learning_rate",
-)
 _STALE = 4.0  # times the usual norm
 
 
@@ -63,6 +50,7 @@ def analyse(run: RecordedRun, step: int | None = None) -> dict[str, Any]:
         )
     spans = [(step, step, [])] if step is not None else _spans(run)
     events = [_event(run, *span) for span in spans]
+    events = [event for event in events if event["kind"]]
     worst = max(events, key=_severity, default=None)
     session = run.sessions[-1] if run.sessions else {}
     result = {
@@ -73,16 +61,15 @@ def analyse(run: RecordedRun, step: int | None = None) -> dict[str, Any]:
         "last_step": int(run.step[-1]) if len(run.step) else None,
         "num_sessions": len(run.sessions),
         "num_tensors": len(run.keys),
-        "every": run.every,
         "clip": session.get("clip"),
         "shadow": session.get("shadow"),
         "events": events,
         "worst": events.index(worst) if worst is not None else None,
         "notes": _notes(run),
-        "curves": _curves(run, events),
-        "heat": _heat(run),
+        "curves": curves(run, events),
+        "heat": heat(run),
         "settings": _settings(run, session),
-        "actions": _actions(run, worst, session),
+        "actions": actions_for(run, worst, session),
     }
     result["verdict"] = _verdict(run, worst, len(events))
     return finite(result)
@@ -104,16 +91,11 @@ def finite(value: Any) -> Any:
 
 def _spans(run: RecordedRun) -> list[tuple[int, int, list[dict[str, Any]]]]:
     """Join alarms of several series that lie close to each other."""
-    spans: list[tuple[int, int, list[dict[str, Any]]]] = []
-    for alarm in run.alarms:
-        if alarm["series"] not in SPIKES:
-            continue
-        if spans and alarm["start"] - spans[-1][1] <= _GAP:
-            start, end, alarms = spans[-1]
-            spans[-1] = (start, max(end, alarm["end"]), [*alarms, alarm])
-        else:
-            spans.append((alarm["start"], alarm["end"], [alarm]))
-    return spans
+    spikes = [alarm for alarm in run.alarms if alarm["series"] in SPIKES]
+    return [
+        (start, end, [a for a in spikes if start <= a["start"] <= end])
+        for start, end in merged((a["start"], a["end"]) for a in spikes)
+    ]
 
 
 def _event(
@@ -130,24 +112,28 @@ def _event(
         steps, run.tensors("norm", places), run.keys, start, end
     )
     usual_loss = _median(loss[before])
+    series = sorted({alarm["series"] for alarm in alarms})
+    kind = cause_of(finding.kind, series)
+    is_skipped = run.column("skipped") == 1
+
+    def of_clip(name: str) -> float:
+        return math.nan if is_skipped[at] else run.column(name)[at]
+
     return {
         "start": start,
         "end": end,
         "worst_step": worst,
         "elapsed": float(np.nansum(run.column("step_seconds")[: at + 1])),
-        "series": sorted({alarm["series"] for alarm in alarms}),
-        "kind": finding.kind,
+        "series": series,
+        "kind": kind if alarms else kind or "calm",
         "share": finding.share,
         "layers": list(dict.fromkeys(g.layer for g in finding.guilty)),
         "loss": loss[at],
         "usual_loss": usual_loss,
         "norm": norm[at],
-        "usual_norm": _median(norm[before]),
-        "clipped_norm": run.column("clipped_grad_norm")[at],
-        "shadow_norm": run.column("shadow_clipped_grad_norm")[at],
-        "h_median": run.column("h_median")[at],
-        "shadow_h_median": run.column("shadow_h_median")[at],
-        "nonfinite": run.column("nonfinite")[at],
+        "clipped_norm": of_clip("clipped_grad_norm"),
+        "shadow_norm": of_clip("shadow_clipped_grad_norm"),
+        "skipped": run.step[inside & is_skipped].tolist(),
         "recovered_after": _recovered_after(run, start, end),
         "guilty": _guilty(run, finding),
         "num_guilty": len(finding.guilty),
@@ -196,26 +182,17 @@ def _recovered_after(run: RecordedRun, start: int, end: int) -> int | None:
 
 def _guilty(run: RecordedRun, finding: Finding) -> list[dict[str, Any]]:
     """Return the first of the guilty, with what AdaGC does to each."""
-    rows = []
+    rows, skipped = [], run.step[run.column("skipped") == 1]
     for guilty in finding.guilty[:_NUM_GUILTY]:
         place = int(np.flatnonzero(run.tensor_steps == guilty.worst_step)[0])
         column = run.keys.index(guilty.key)
         h = run.tensors("h", slice(place, place + 1))[0, column]
+        if guilty.worst_step in skipped:
+            h = math.nan
         is_cut = h < 1 and math.isfinite(guilty.norm)
         threshold = h * guilty.norm if is_cut else math.nan
-        rows.append(
-            {
-                "key": guilty.key,
-                "layer": guilty.layer,
-                "onset": guilty.onset,
-                "step": guilty.worst_step,
-                "norm": guilty.norm,
-                "usual": guilty.usual,
-                "ratio": guilty.ratio,
-                "threshold": threshold,
-                "h": h,
-            }
-        )
+        more = {"threshold": threshold, "h": h}
+        rows.append({**dataclasses.asdict(guilty), **more})
     return rows
 
 
@@ -238,6 +215,9 @@ def _verdict(
         }
     step, kind = event["worst_step"], event["kind"]
     names = [g["key"] for g in event["guilty"]]
+    usual = "No tensor left its usual norm:"
+    if not len(run.tensor_steps):
+        usual = "No tensor was measured:"
     cause = {
         "batch": f"{event['share']:.0%} of the tensors at once: one batch, not "
         "one layer.",
@@ -249,9 +229,16 @@ def _verdict(
         * math.isfinite(event["loss"]),
         "several": f"{event['num_guilty']} tensors, first "
         f"{names[0] if names else ''}.",
-        "none": "No tensor left its usual norm.",
+        "loss": f"{usual} the loss alone rose.",
+        "norm": f"{usual} the global norm rose.",
+        "calm": "No tensor left its usual norm.",
     }[kind]
-    parts = [f"Step {step:,}: {_loss_text(event)}; {cause}"]
+    elapsed = datetime.timedelta(seconds=round(event["elapsed"]))
+    into = f" ({elapsed} into the run)" * bool(elapsed)
+    parts = [f"Step {step:,}{into}: {_loss_text(event)}; {cause}"]
+    if skipped := event["skipped"]:
+        steps = "step was" if len(skipped) == 1 else "steps were"
+        parts.append(f"{len(skipped)} {steps} not made (skip_above).")
     clipped = event["clipped_norm"]
     if math.isfinite(clipped):
         parts.append(
@@ -287,7 +274,7 @@ def _notes(run: RecordedRun) -> list[str]:
     ]
     num_skipped = int(np.nansum(run.column("skipped")))
     if num_skipped:
-        notes.append(f"{num_skipped} steps were skipped, see skip_above")
+        notes.append(f"{num_skipped} steps were not made (skip_above)")
     num_overflows = int(np.nansum(run.column("overflow")))
     if num_overflows:
         notes.append(f"The GradScaler left out {num_overflows} steps: overflow")
@@ -298,80 +285,11 @@ def _notes(run: RecordedRun) -> list[str]:
     return notes
 
 
-# ---- pictures ---------------------------------------------------------------
-
-
-def _curves(run: RecordedRun, events: Sequence[dict[str, Any]]) -> Any:
-    """Return series with the lowest and highest value of each bin."""
-    num_bins = min(_NUM_POINTS, max(len(run.step), 1))
-    edges = np.unique(np.linspace(0, len(run.step), num_bins + 1).astype(int))
-    starts = edges[:-1]
-    found: dict[str, Any] = {"step": run.step[starts].tolist()}
-    for name in _CURVES:
-        values = run.column(name)
-        if np.isnan(values).all():
-            continue
-        low = np.where(np.isfinite(values), values, np.inf)
-        high = np.where(np.isfinite(values), values, -np.inf)
-        found[name] = {
-            "low": np.minimum.reduceat(low, starts).tolist(),
-            "high": np.maximum.reduceat(high, starts).tolist(),
-        }
-    found["marks"] = [[e["start"], e["end"]] for e in events]
-    return found
-
-
-def _heat(run: RecordedRun) -> dict[str, Any]:
-    """Return the largest norm over usual norm, by tensor and bin of steps.
-
-    A character for each: ``0`` (usual) to ``9`` (22 times or more) in steps of
-    a factor of 1.41, ``x`` for Inf or NaN, a blank for nothing known.
-    """
-    places = np.arange(len(run.tensor_steps))
-    if len(places) > _MAX_ROWS:
-        places = np.unique(
-            np.linspace(0, len(places) - 1, _MAX_ROWS).astype(int)
-        )
-    if not len(places):
-        return {"steps": [], "groups": []}
-    steps = run.tensor_steps[places]
-    norms = run.tensors("norm", places)
-    parts = np.array_split(
-        np.arange(len(places)), min(_NUM_COLUMNS, len(places))
-    )
-    past_medians: list[np.ndarray] = []
-    levels = np.full((len(run.keys), len(parts)), np.nan)
-    for column, part in enumerate(parts):
-        known = np.where(norms[part] > 0, norms[part], np.nan)
-        finite = np.where(np.isfinite(known), known, np.nan)
-        with np.errstate(all="ignore"):
-            past = np.stack(
-                past_medians[-_NUM_PAST_COLUMNS:] or [medians(finite)]
-            )
-            ratio = _largest(finite) / medians(past)
-            level = np.clip(np.round(2 * np.log2(ratio)), 0, 9)
-        is_nonfinite = np.isinf(norms[part]).any(0)
-        levels[:, column] = np.where(is_nonfinite, np.inf, level)
-        past_medians.append(medians(finite))
-    return {
-        "steps": [int(steps[part[0]]) for part in parts],
-        "groups": heat_groups(levels, run.keys, map(layer_of, run.keys)),
-    }
-
-
-def _largest(table: np.ndarray) -> np.ndarray:
-    return np.where(np.isnan(table), -np.inf, table).max(0)
-
-
-# ---- settings, what to do ---------------------------------------------------
-
-
 def _settings(run: RecordedRun, session: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {
         "optimizer": session.get("optimizer"),
-        "num_ranks": session.get("num_ranks"),
+        "epsilon": session.get("epsilon"),
     }
-    found["epsilon"] = session.get("epsilon")
     small = run.column("small_second_moment")
     if len(small := small[~np.isnan(small)]):
         found["small_second_moment"] = small[-1]
@@ -389,61 +307,3 @@ def _settings(run: RecordedRun, session: dict[str, Any]) -> dict[str, Any]:
         found["num_stale"] = len(stale)
         found["stale"] = [run.keys[i] for i in stale[:5]]
     return found
-
-
-def _actions(
-    run: RecordedRun, event: dict[str, Any] | None, session: dict[str, Any]
-) -> list[dict[str, str]]:
-    """Return what to do now: a title, and what to type or to read."""
-    if event is None:
-        return []
-    actions = []
-    start = event["start"]
-    checkpoint = _checkpoint_before(run.directory, start)
-    found = (
-        str(checkpoint) if checkpoint else f"the last one before step {start}"
-    )
-    actions.append({"title": "Return to a checkpoint", "text": found})
-    if not str(session.get("clip")).startswith("ClipGradByAdaGC"):
-        options = "" if _has_state(checkpoint) else "--missing-state start "
-        options += _options_of(session)
-        actions.append(
-            {
-                "title": "Switch to AdaGC there",
-                "text": f"adagc-run {options}-- COMMAND; in your own loop "
-                "record.switch()",
-            }
-        )
-    if event["samples"] and event["kind"] == "batch":
-        ranges = [
-            f"{first} to {stop - 1}" for _, (first, stop) in event["samples"]
-        ]
-        actions.append(
-            {"title": "Skip these samples", "text": ", ".join(ranges)}
-        )
-    elif event["kind"] in ("layer", "tensor"):
-        names = ", ".join(g["key"] for g in event["guilty"][:3])
-        actions.append({"title": "Look at", "text": names})
-    return actions
-
-
-def _options_of(session: dict[str, Any]) -> str:
-    """Return the options with which adagc-run continues the shadow."""
-    text = str(session.get("shadow"))
-    found = re.search(r"lambda_abs=([^,]+), .*init='(\w+)'", text)
-    return f"--lambda-abs {found[1]} --init {found[2]} " if found else ""
-
-
-def _checkpoint_before(directory: Path, step: int) -> Path | None:
-    """Return the newest checkpoint beside the record, before a step."""
-    found = {}
-    for folder in (directory.parent, directory.parent.parent):
-        for path in folder.glob("checkpoint-*"):
-            number = re.fullmatch(r"checkpoint-(\d+)", path.name)
-            if number and int(number[1]) <= step:
-                found[int(number[1])] = path
-    return found[max(found)] if found else None
-
-
-def _has_state(checkpoint: Path | None) -> bool:
-    return checkpoint is not None and any(checkpoint.glob("adagc_state*"))

@@ -19,9 +19,15 @@ from paddle_adagc.report.what_if import DEFAULTS, what_if
 
 _DESCRIPTION = """\
 Write one page about recorded runs: what happened, which tensors began it, what
-another setting would have done, and what to do now. RUN is a folder of
-Record("runs/a", ...), or one that adagc-run has recorded into; it may still be
-written. The page is one file that loads nothing."""
+another setting would have done, and what to do now. It is one file that loads
+nothing, and the training may still go on."""
+_EXAMPLES = """\
+examples:
+  adagc-report out/record                    write report.html: open it
+  adagc-report out_a out_b --output ab.html  one page for two runs
+  adagc-report out --text --step 220         print what happened at step 220
+  adagc-report out --what-if lambda_rel=1.5 --what-if zclip:z_thres=2
+"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,18 +42,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def make_parser() -> argparse.ArgumentParser:
     """Make the command's parser."""
-    parser = argparse.ArgumentParser("adagc-report", description=_DESCRIPTION)
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
-    parser.add_argument("--text", action="store_true", help="print it instead")
+    parser = argparse.ArgumentParser(
+        "adagc-report",
+        description=_DESCRIPTION,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument(
-        "--step", type=int, metavar="N", help="look at this step"
+        "runs",
+        nargs="+",
+        type=Path,
+        metavar="RUN",
+        help="folder that adagc-run or Record(...) wrote, or a Trainer's "
+        "output_dir with the folder record in it",
+    )
+    parser.add_argument(
+        "--text",
+        action="store_true",
+        help="print at most 40 lines in place of the page",
+    )
+    parser.add_argument(
+        "--step",
+        type=int,
+        metavar="N",
+        help="show this step in place of the run's events",
     )
     parser.add_argument(
         "--what-if",
         action="append",
         metavar="CASE",
-        help="lambda_rel=1.2, or another clip: zclip, zclip:z_thres=2; may be "
-        f"given several times (default: {', '.join(DEFAULTS)})",
+        help="what AdaGC with this argument would have clipped, or another "
+        "clip: NAME or NAME:ARGUMENT=VALUE; may be given several times "
+        f"(default: {', '.join(DEFAULTS)})",
     )
     parser.add_argument(
         "--output",

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 _NUM_EVENTS, _NUM_GUILTY = 5, 6
@@ -30,12 +30,12 @@ def _lines(page: dict[str, Any]) -> Iterator[str]:
         yield from _table(
             ["event", "cause", "loss", "usual", "norm", "after the clip"],
             [
-                [
-                    _span(e),
-                    e["kind"],
-                    *(number(e[n]) for n in ("loss", "usual_loss", "norm")),
-                    number(e["clipped_norm"]),
-                ]
+                [_span(e), e["kind"], *_numbers(e, "loss usual_loss norm")]
+                + (
+                    ["not made"]
+                    if e["skipped"]
+                    else _numbers(e, "clipped_norm")
+                )
                 for e in page["events"][-_NUM_EVENTS:]
             ],
         )
@@ -45,8 +45,7 @@ def _lines(page: dict[str, Any]) -> Iterator[str]:
         yield from _table(
             ["tensor", "onset", "norm", "usual", "x usual", "h of AdaGC"],
             [
-                [g["key"], str(g["onset"])]
-                + [number(g[n]) for n in ("norm", "usual", "ratio", "h")]
+                [g["key"], str(g["onset"]), *_numbers(g, "norm usual ratio h")]
                 for g in event["guilty"][:_NUM_GUILTY]
             ],
         )
@@ -56,16 +55,8 @@ def _lines(page: dict[str, Any]) -> Iterator[str]:
             ["what if", "calm: clipped", "median h", "event: median h", "min"],
             [
                 [
-                    row["case"],
-                    f"{row['calm_clipped']:.0%}",
-                    *(
-                        number(row[name])
-                        for name in (
-                            "calm_h_median",
-                            "event_h_median",
-                            "event_h_min",
-                        )
-                    ),
+                    *(row["case"], f"{row['calm_clipped']:.0%}"),
+                    *_numbers(row, "calm_h_median event_h_median event_h_min"),
                 ]
                 for row in rows[:6]
             ],
@@ -79,6 +70,10 @@ def _lines(page: dict[str, Any]) -> Iterator[str]:
 def _span(event: dict[str, Any]) -> str:
     last = f" to {event['end']}" if event["end"] > event["start"] else ""
     return f"{event['start']}{last}"
+
+
+def _numbers(of: Mapping[str, Any], names: str) -> list[str]:
+    return [number(of[name]) for name in names.split()]
 
 
 def number(value: float | None) -> str:

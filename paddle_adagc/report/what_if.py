@@ -38,8 +38,12 @@ def what_if(
     Raises:
         ValueError: A case is wrong.
     """
-    from paddle_adagc import make_clip
+    from paddle_adagc.checks import check_choice
+    from paddle_adagc.clips.registry import CLIPS, make_clip
     from paddle_adagc.record.replay import replay
+    from paddle_adagc.record.shadow import needs_norms_alone
+
+    clips = [name for name in CLIPS if needs_norms_alone(CLIPS[name])]
 
     stop, at = len(run.tensor_steps), None
     if event is not None:
@@ -59,6 +63,7 @@ def what_if(
     rows = []
     for case in cases:
         name, values = parsed(case)
+        check_choice("--what-if", name, clips)
         is_adagc = name == "adagc"
         clip: Any = make_clip(name, **(known if is_adagc else {}) | values)
         h = replay(norms, clip, run.keys, gamma if is_adagc else None).h
@@ -68,12 +73,10 @@ def what_if(
         rows.append(
             {
                 "case": case,
-                "calm_clipped": np.nanmean(
-                    np.where(np.isnan(calm), np.nan, calm < 1)
-                ),
-                "calm_h_median": np.nanmedian(calm),
-                "event_h_median": _of(np.nanmedian, event_h),
-                "event_h_min": _of(np.nanmin, event_h),
+                "calm_clipped": np.mean(calm[~np.isnan(calm)] < 1),
+                "calm_h_median": _of(np.median, calm),
+                "event_h_median": _of(np.median, event_h),
+                "event_h_min": _of(np.min, event_h),
             }
         )
     return {"num_rows": len(places), "is_thinned": is_thinned, "rows": rows}

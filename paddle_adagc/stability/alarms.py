@@ -256,16 +256,10 @@ class Monitor:
             values["nonfinite"] = max(more, values.get("nonfinite", 0))
         if values.get("warm_up"):
             values.pop("h_median", None)
-        elif (
-            "masked" in self.watches
-            and {
-                "global_grad_norm",
-                "h_median",
-            }
-            <= values.keys()
-        ):
-            pair = values["global_grad_norm"], values["h_median"]
-            values["masked"] = self._masking.update(*map(float, pair))
+        pair = "global_grad_norm", "h_median"
+        if "masked" in self.watches and {*pair} <= values.keys():
+            numbers = (float(values[name]) for name in pair)
+            values["masked"] = self._masking.update(*numbers)
         return values
 
     def state_dict(self) -> dict[str, Any]:

@@ -187,6 +187,14 @@ def test_other_arguments_are_warned_of_once_the_state_is_loaded():
         clip.set_state_dict(donor.state_dict())
     assert (clip.num_steps, clip.lambda_rel) == (7, 1.04)
     assert gammas(clip).tolist() == gammas(donor).tolist()
+    after = r"lambda_abs=0.5 .*; the warm-up is over: lambda_abs, t_start do no"
+    for t_start, message in (
+        (7, after),
+        (8, r"t_start=8 \(state: 100\)$"),
+    ):
+        clip = ClipGradByAdaGC(lambda_rel=2.0, t_start=t_start, lambda_abs=0.5)
+        with pytest.raises(UserWarning, match=message):
+            clip.set_state_dict(donor.state_dict())
 
 
 def test_unbound_state_is_for_the_same_tensors():

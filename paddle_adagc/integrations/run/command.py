@@ -46,8 +46,9 @@ usage: adagc-run [options] [--CLIP-ARGUMENT VALUE ...] [--] COMMAND ...
       python -m paddle.distributed.launch --gpus 0,1 run_pretrain.py my.json
   adagc-run --watch python train.py
 
-Run a training command with AdaGC in its Trainer, and record it. Then look:
-adagc-report DIR. Options:
+Run a training command with AdaGC in its Trainer (PaddleNLP, PaddleFormers,
+PaddleFleet), and record it. With --watch: run any Paddle training as it is, and
+record it. The last line says how to look at the record: adagc-report DIR.
 
   --watch                  keep the command's own clip, in any Paddle training:
                            record it, and what AdaGC would have done beside it
@@ -61,10 +62,12 @@ adagc-report DIR. Options:
   --stop-on nan            save and end a Trainer's run once a loss is not
                            finite
 
-  --clip NAME              another clip of the registry (default: adagc)
+  --clip NAME              another clip, such as zclip, agc or global_norm
+                           (default: adagc)
   --missing-state raise    refuse a checkpoint without a clip's state (default)
   --missing-state start    start there with the warm-up: switch a running job
-  --new-tensors start      take a state of other tensors than the model's
+  --new-tensors start      resume a model that has new tensors (LoRA, another
+                           head): these start anew
   --settings FILE          a YAML or JSON file with a section "clip"
   --no-strict-run          warn, and train on, where the clip is not in force
   --check                  say what it would do, and stop

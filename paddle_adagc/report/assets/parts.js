@@ -30,10 +30,11 @@ const number = (x, digits = 3) => x === null || x === undefined ? "–" :
 const percent = x => x === null ? "–" : Math.round(100 * x) + "%";
 
 // A head or a cell is a text, or [text, attributes]; a column's cells have the
-// class of its head. A row that is a text is a heading.
-function table(parent, heads, rows, marked) {
+// class of its head. A row that is a text is a heading. With the kind "stack"
+// a narrow page shows each row as a block, its cells below each other.
+function table(parent, heads, rows, {marked, kind = ""} = {}) {
   const box = add(parent, "div", null, {class: "scroll"});
-  const node = add(box, "table");
+  const node = add(box, "table", null, {class: kind});
   const parts = cell => Array.isArray(cell) ? cell : [cell, {}];
   const head = add(add(node, "thead"), "tr");
   heads.forEach(cell => add(head, "th", ...parts(cell)));
@@ -49,7 +50,8 @@ function table(parent, heads, rows, marked) {
     cells.forEach((cell, i) => {
       const [text, own] = parts(cell), column = parts(heads[i])[1].class;
       const kind = {class: [column, own.class].filter(Boolean).join(" ")};
-      add(row, i ? "td" : "th", text, {...own, ...kind});
+      add(row, i ? "td" : "th", text,
+        {...own, ...kind, "data-head": parts(heads[i])[0]});
     });
   });
 }

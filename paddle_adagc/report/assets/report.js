@@ -31,7 +31,8 @@ function events(page) {
   table(main, ["steps", "cause", "loss", "usual", "norm", "after the clip",
     "usual again after"], page.events.map(e => [span(e), e.kind,
     number(e.loss), number(e.usual_loss), number(e.norm),
-    number(e.clipped_norm), number(e.recovered_after)]), page.worst);
+    e.skipped.length ? "not made" : number(e.clipped_norm),
+    number(e.recovered_after)]), {marked: page.worst, kind: "stack"});
 }
 
 function guilty(event) {
@@ -42,8 +43,9 @@ function guilty(event) {
       "usual", "times usual", "threshold", "h of AdaGC"],
       event.guilty.map(g => [g.key, g.layer, g.onset, number(g.norm),
         number(g.usual), g.ratio === null ? "Inf or NaN" : number(g.ratio),
-        number(g.threshold), number(g.h)]));
-  else add(main, "p", "No tensor left its usual norm.");
+        number(g.threshold), number(g.h)]), {kind: "stack"});
+  else add(main, "p", event.kind === "batch" ? "No tensor stands out." :
+    "No tensor left its usual norm.");
   if (event.num_guilty > event.guilty.length)
     soft(main, `${event.num_guilty} tensors in all.`);
 }
@@ -57,7 +59,7 @@ function whatIf(found) {
   table(main, ["setting", "calm steps: clipped", "median h",
     "event: median h", "lowest h"], found.rows.map(r => [r.case,
     percent(r.calm_clipped), number(r.calm_h_median),
-    number(r.event_h_median), number(r.event_h_min)]));
+    number(r.event_h_median), number(r.event_h_min)]), {kind: "stack"});
 }
 
 function settings(s) {
@@ -109,6 +111,6 @@ function show(page) {
 if (data.length > 1) {
   add(main, "h1", "Runs");
   table(main, ["run", "steps", "verdict"], data.map(
-    p => [p.name, p.num_steps, p.verdict.kind]));
+    p => [p.name, p.num_steps, p.verdict.kind]), {kind: "stack"});
 }
 data.forEach(show);

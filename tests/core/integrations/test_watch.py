@@ -24,6 +24,7 @@ from core.parallel.layouts import DENSE, Layout, gradient_of
 from core.parallel.ranks import run_on_ranks
 from core.parallel.training import SEED, batch
 from helpers import run_python, slow_but
+from pages import ROOT
 
 from paddle_adagc import ClipGradByAdaGC, load_state
 from paddle_adagc.integrations import run
@@ -35,28 +36,8 @@ from paddle_adagc.report.command import make_page
 
 NUM_STEPS, BAD = 300, (220, 221)
 NUM_KILLS = 20
-HEAD = """
-import sys
-import numpy as np, paddle
-paddle.seed(1)
-net = paddle.nn.Sequential(*[paddle.nn.Linear(16, 16) for _ in range(3)])
-x = np.random.default_rng(0).normal(size=[300, 64, 16]).astype("float32")
-y = x[..., ::-1].copy()
-y[220:222] *= 40
-"""
-LOOP = """
-optimizer = paddle.optimizer.AdamW(
-    1e-3,
-    parameters=net.parameters(),
-    grad_clip=paddle.nn.ClipGradByGlobalNorm(1.0),
-)
-for a, b in zip(x, y):
-    for rows in (slice(32), slice(32, 64)):
-        found = net(paddle.to_tensor(a[rows]))
-        (((found - paddle.to_tensor(b[rows])) ** 2).mean() / 2).backward()
-    optimizer.step()
-    optimizer.clear_grad()
-"""
+EXAMPLE = (ROOT / "examples/spiking_loop.py").read_text()
+HEAD, LOOP = re.split("(?=optimizer = )", EXAMPLE)
 HAPI = """
 model = paddle.Model(net)
 optimizer = paddle.optimizer.Momentum(
@@ -94,7 +75,10 @@ rows = [dict(x=a, labels=b) for a, b in zip(
     x.reshape(-1, 16), y.reshape(-1, 16))]
 InOrder(model=Net(), args=args, train_dataset=rows).train()
 """
-SAVE = "\nnp.savez(sys.argv[1], *[p.numpy() for p in net.parameters()])\n"
+SAVE = """
+import sys
+np.savez(sys.argv[1], *[p.numpy() for p in net.parameters()])
+"""
 # Its checkpoints on one process are of its own models alone.
 FORMERS = ', save_strategy="no", amp_master_grad=False'
 SCRIPTS = {
@@ -167,7 +151,7 @@ def test_adagc_run_leaves_steps_out(name, clip, folder, tmp_path):
     says = "--stop-on does not end a loop without a Trainer" in printed
     assert says == (name == "loop")
     if name == "loop":  # as if the ruined batches were not there
-        less = f"x, y = (np.delete(a, {BAD}, 0) for a in (x, y))"
+        less = f"x, y = (np.delete(a, {BAD}, 0) for a in (x, y))\n"
         (tmp_path / "train.py").write_text(HEAD + less + LOOP + SAVE)
         for mine, theirs in zip(weights, run_script(tmp_path)[0], strict=True):
             np.testing.assert_array_equal(mine, theirs)

@@ -6,15 +6,15 @@ import math
 
 import numpy as np
 import pytest
+from core.record import training
 
-from paddle_adagc.record import read_record
 from paddle_adagc.record.blocks import QUANTITIES
 from paddle_adagc.record.ring import Steps
 from paddle_adagc.record.session import Session
 from paddle_adagc.report.command import make_page
 
 KEYS = [f"layers.{i}.{part}.weight" for i in range(4) for part in ("a", "b")]
-NUM_STEPS, RING = 1920, 64
+NUM_STEPS = 1920
 
 
 def series(num_steps=NUM_STEPS, seed=0):
@@ -27,21 +27,9 @@ def series(num_steps=NUM_STEPS, seed=0):
     return norm, h, 2 + rng.normal(0, 0.02, num_steps)
 
 
-def record(folder, norm, h, loss, start=0, small=(0, 0), rows=None):
-    """Write a record ring by ring; its lines and itself."""
-    session, lines = Session(folder, start, {}, 10**8), []
-    for first in range(start, len(loss), RING):
-        part = slice(first, first + RING)
-        mine = [
-            {"step": step, "loss": float(loss[step]), **(rows or {})}
-            for step in range(*part.indices(len(loss)))
-        ]
-        tensors = {"norm": norm[part], "gamma": norm[part] / 2, "h": h[part]}
-        assert {*tensors} == {*QUANTITIES}
-        steps = Steps(mine, KEYS, tensors, small)
-        lines += session.write(steps, None)
-    session.close()
-    return lines, read_record(folder)
+def record(folder, *given, **more):
+    """Write a record; its lines and itself."""
+    return training.write(folder, *given, keys=KEYS, **more)
 
 
 def found(run):
@@ -59,7 +47,10 @@ def test_permanent_clipping_from_the_start(tmp_path):
     (line,), run = record(tmp_path, norm, h, loss)
     (alarm,) = run.alarms
     assert found(run) == [("h_median", 0)]
-    assert (alarm["end"], alarm["kind"]) == (NUM_STEPS - 1, "none")
+    assert (alarm["end"], alarm["kind"]) == (NUM_STEPS - 1, "too low")
+    assert alarm["clipped_fraction"] == 1
+    assert alarm["h_median"] == pytest.approx(0.18)
+    assert "(100% of the tensors clipped, median h 0.18)" in line
     assert line.endswith("too low for calm steps")
     page = make_page(tmp_path)
     assert page["verdict"]["kind"] == "calm"

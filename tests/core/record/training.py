@@ -9,8 +9,12 @@ import numpy as np
 import paddle
 
 from paddle_adagc import Record, load_state, make_clip, save_state
+from paddle_adagc.record import read_record
+from paddle_adagc.record.blocks import QUANTITIES
+from paddle_adagc.record.ring import Steps
+from paddle_adagc.record.session import Session
 
-WIDTH = 16
+WIDTH, RING = 16, 64
 
 
 def make_training(clip, seed=1):
@@ -43,6 +47,23 @@ def train(
         if record is not None:
             record.step(loss)
     return [parameter.numpy() for parameter in model.parameters()]
+
+
+def write(folder, norm, h, loss, *, keys, start=0, small=(0, 0), rows=None):
+    """Write a record of such norms, h and losses; its lines and itself."""
+    session, lines = Session(folder, start, {}, 10**8), []
+    for first in range(start, len(loss), RING):
+        part = slice(first, first + RING)
+        mine = [
+            {"step": step, "loss": float(loss[step]), **(rows or {})}
+            for step in range(*part.indices(len(loss)))
+        ]
+        tensors = {"norm": norm[part], "gamma": norm[part] / 2, "h": h[part]}
+        assert {*tensors} == {*QUANTITIES}
+        steps = Steps(mine, keys, tensors, small)
+        lines += session.write(steps, None)
+    session.close()
+    return lines, read_record(folder)
 
 
 def main(folder, num_steps, save_steps):

@@ -4,11 +4,13 @@
 
 import json
 import re
+import shutil
+import subprocess
 
 import numpy as np
 import paddle
 import pytest
-from core.record.training import make_training, train
+from core.record.training import make_training, train, write
 from helpers import slow_but
 
 from paddle_adagc import Record, make_clip
@@ -87,6 +89,30 @@ def test_one_batch(name, tmp_path):
 
 
 @pytest.mark.parametrize("seed", slow_but(1, range(1, 9)))
+@pytest.mark.parametrize("kind", ["batch", "layer"])
+def test_tensors_that_rise_unequally(kind, seed, tmp_path):
+    """A batch of wrong labels raises all, few of them by much; a layer some."""
+    rng = np.random.default_rng(seed)
+    keys = [f"layers.{i}.{part}" for i in range(8) for part in "abcd"]
+    norms = np.exp(rng.normal(0, 0.25, (300, len(keys)))).astype("f4")
+    loss = 2 + rng.normal(0, 0.02, 300)
+    if kind == "batch":
+        norms[BAD : BAD + 2] *= np.exp(rng.normal(1, 0.3, len(keys)))
+        norms[BAD : BAD + 2, 5] *= 15
+        loss[BAD : BAD + 2] += 4
+    else:  # and the others, but slightly
+        norms[BAD : BAD + 2] *= 1.3
+        norms[BAD : BAD + 2, 4:8] *= 15
+    lines, _ = write(tmp_path, norms, norms * 0 + 0.9, loss, keys=keys)
+    event = worst(make_page(tmp_path))
+    assert event["kind"] == kind
+    assert (event["start"], event["end"]) == (BAD, BAD + 1)
+    assert (event["share"] > 0.7) == (kind == "batch")
+    assert event["guilty"][0]["key"] in keys[4:8]
+    assert ("tensors at once: a batch" in lines[0]) == (kind == "batch")
+
+
+@pytest.mark.parametrize("seed", slow_but(1, range(1, 9)))
 def test_one_tensor_times_3(seed, tmp_path):
     change = scale_gradient(
         lambda name: name == "2.weight", lambda step: 3 if step == BAD else 1
@@ -112,20 +138,56 @@ def test_a_layer_that_grows(tmp_path):
     assert BAD < first < BAD + 25
 
 
-def test_nan_in_one_expert(tmp_path):
+@pytest.mark.parametrize("name", CLIPS)
+def test_nan_in_one_expert(name, tmp_path):
+    """Paddle's clip brings it to all weights, a step later."""
     change = scale_gradient(
         lambda name: name == "3.weight",
         lambda step: float("nan") if step == BAD else 1,
     )
-    page = page_of(tmp_path, CLIPS["ours"](), after=change)
+    page = page_of(tmp_path, CLIPS[name](), after=change)
     event = worst(page)
     assert event["kind"] == page["verdict"]["kind"] == "nonfinite"
+    assert event["guilty"][0]["key"] == "3.weight"
+    if name == "global":
+        return
     assert [g["key"] for g in event["guilty"]] == ["3.weight"]
     assert event["guilty"][0]["ratio"] is None
-    assert event["nonfinite"] == 1
     heat = {g["name"]: g["levels"] for g in page["heat"]["groups"]}
     assert "x" in heat["3"]
     assert "x" not in heat["2"]
+
+
+def test_a_step_that_is_not_made(tmp_path):
+    model, optimizer = make_training(CLIPS["global"]())
+    record = Record(tmp_path, optimizer, model, skip_above=20)
+    change = lambda step, loss: loss * (50 if step == BAD else 1)  # noqa: E731
+    steps = range(NUM_STEPS)
+    train(model, optimizer, steps, record=record, change=change)
+    record.close()
+    page = make_page(tmp_path)
+    event = worst(page)
+    assert event["skipped"] == [BAD]
+    assert event["clipped_norm"] is event["shadow_norm"] is None
+    assert {guilty["h"] for guilty in event["guilty"]} == {None}
+    assert "1 step was not made" in page["verdict"]["text"]
+
+
+def test_every_event_has_a_cause(tmp_path):
+    """The loss alone; and norms that were unusual only to an older level."""
+    rng = np.random.default_rng(1)
+    norms = np.exp(rng.normal(0, 0.1, (300, 4))).astype("f4")
+    norms[:, 0] = [1] * 64 + [1.9] * 26 + [2.1] * 210
+    loss = 2 + rng.normal(0, 0.02, 300)
+    loss[BAD] = 9
+    lines, run = write(tmp_path, norms, norms * 0 + 0.9, loss, keys=[*"abcd"])
+    assert run.alarms[0]["series"] == "tensor_norm"  # at 90
+    page = make_page(tmp_path)
+    assert [e["kind"] for e in page["events"]] == ["loss"]
+    assert lines == [
+        f"step {BAD}: loss 9 (usual {np.median(loss[92:220]):.4g})"
+    ]
+    assert worst(make_page(tmp_path, step=280))["kind"] == "calm"
 
 
 def test_page_and_text(tmp_path, capsys):
@@ -161,7 +223,8 @@ def test_page_and_text(tmp_path, capsys):
     [
         (["--step", "300"], r"has the steps 0 to 299"),
         (["--what-if", "lambda=2"], "takes no 'lambda'"),
-        (["--what-if", "agc"], "whose rule needs the norms alone"),
+        (["--what-if", "agc"], "--what-if must be one of adagc, zclip, "),
+        (["--what-if", "foo"], r"got 'foo'$"),
         (["--what-if", "lambda_rel=x"], "is no number"),
         (["nothing"], "holds no record.json"),
     ],
@@ -179,3 +242,34 @@ def test_mistakes(arguments, message, tmp_path, capsys):
     assert re.search(message, capsys.readouterr().err)
     assert not page.exists()
     assert len(read_record(tmp_path).step) == 300
+
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+MEASURE = """<script>
+document.body.style.width = "400px";
+setTimeout(() => {
+  const seen = [...document.querySelectorAll(".scroll, main")].map(
+    box => box.scrollWidth - box.clientWidth);
+  document.body.innerHTML = `<pre id="seen">${JSON.stringify(seen)}</pre>`;
+}, 2000);  // charts follow the width
+</script></body>"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+def test_nothing_scrolls_sideways_at_400_pixels(tmp_path):
+    change = lambda step, loss: loss * (50 if step % 100 == 90 else 1)  # noqa: E731
+    page_of(tmp_path, CLIPS["global"](), change=change)
+    path = tmp_path / "page.html"
+    assert main([str(tmp_path), str(tmp_path), "--output", str(path)]) == 0
+    path.write_text(path.read_text().replace("</body>", MEASURE))
+    command = [
+        *(CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu"),
+        *("--window-size=500,900", "--virtual-time-budget=5000"),
+        *(f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom"),
+        path.as_uri(),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    (seen,) = re.findall(r'<pre id="seen">(.*?)</pre>', done.stdout)
+    assert {*json.loads(seen)} == {0}
+    assert len(json.loads(seen)) > 4

@@ -1,0 +1,69 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What to do now about a recorded event."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from paddle_adagc.record.files import RecordedRun
+
+
+def actions_for(
+    run: RecordedRun, event: dict[str, Any] | None, session: dict[str, Any]
+) -> list[dict[str, str]]:
+    """Return what to do now: a title, and what to type or to read."""
+    if event is None:
+        return []
+    actions = []
+    start = event["start"]
+    checkpoint = _checkpoint_before(run.directory, start)
+    found = (
+        str(checkpoint) if checkpoint else f"the last one before step {start}"
+    )
+    actions.append({"title": "Return to a checkpoint", "text": found})
+    if not str(session.get("clip")).startswith("ClipGradByAdaGC"):
+        options = "" if _has_state(checkpoint) else "--missing-state start "
+        options += _options_of(session)
+        actions.append(
+            {
+                "title": "Switch to AdaGC there",
+                "text": f"adagc-run {options}-- COMMAND (of a Trainer); in "
+                "your loop record.switch()",
+            }
+        )
+    if event["samples"] and event["kind"] == "batch":
+        ranges = [
+            f"{first} to {stop - 1}" for _, (first, stop) in event["samples"]
+        ]
+        actions.append(
+            {"title": "Skip these samples", "text": ", ".join(ranges)}
+        )
+    elif event["kind"] in ("layer", "tensor"):
+        names = ", ".join(g["key"] for g in event["guilty"][:3])
+        actions.append({"title": "Look at", "text": names})
+    return actions
+
+
+def _options_of(session: dict[str, Any]) -> str:
+    """Return the options with which adagc-run continues the shadow."""
+    text = str(session.get("shadow"))
+    found = re.search(r"lambda_abs=([^,]+), .*init='(\w+)'", text)
+    return f"--lambda-abs {found[1]} --init {found[2]} " if found else ""
+
+
+def _checkpoint_before(directory: Path, step: int) -> Path | None:
+    """Return the newest checkpoint beside the record, before a step."""
+    found = {}
+    for folder in (directory.parent, directory.parent.parent):
+        for path in folder.glob("checkpoint-*"):
+            number = re.fullmatch(r"checkpoint-(\d+)", path.name)
+            if number and int(number[1]) <= step:
+                found[int(number[1])] = path
+    return found[max(found)] if found else None
+
+
+def _has_state(checkpoint: Path | None) -> bool:
+    return checkpoint is not None and any(checkpoint.glob("adagc_state*"))
