@@ -8,7 +8,6 @@ import sys
 import warnings
 from typing import Any
 
-from paddle.distributed.auto_parallel.api import _ShardOptimizer
 from paddle.nn.clip import ClipGradBase
 
 _ACCURATE = ("Reproducible", "HFBitexact")  # clips of PaddleFleet
@@ -19,26 +18,12 @@ def innermost(optimizer: Any) -> Any:
 
     Those of fleet, ``shard_optimizer`` and ``group_sharded_parallel``.
     """
-    while (inner := _inside(optimizer)) is not None:
+    while (inner := inner_optimizer(optimizer)) is not None:
         optimizer = inner
     return optimizer
 
 
-def stepping(optimizer: Any) -> Any:
-    """Return the optimizer whose ``_apply_optimize`` a step calls.
-
-    The innermost one; but ``shard_optimizer``'s makes the step itself, and
-    takes from the one inside only how one tensor is updated.
-    """
-    while not isinstance(optimizer, _ShardOptimizer):
-        inner = _inside(optimizer)
-        if inner is None:
-            return optimizer
-        optimizer = inner
-    return optimizer
-
-
-def _inside(optimizer: Any) -> Any:
+def inner_optimizer(optimizer: Any) -> Any:
     """Return the optimizer in a wrapper; None: it is none."""
     inner = getattr(optimizer, "_inner_opt", None)
     if inner is None:  # sharding stage 2; under stage 3 it is itself
@@ -68,15 +53,6 @@ def parameters_of(optimizer: Any) -> list[Any]:
     for group in innermost(optimizer)._param_groups:
         found += group["params"] if isinstance(group, dict) else [group]
     return found
-
-
-def model_parameters_of(optimizer: Any) -> list[Any]:
-    """Return them as the model has them.
-
-    Inside of fleet's ``fuse_optimizer`` they are buffers that join several.
-    """
-    original = getattr(optimizer, "_origin_parameter_list", None)
-    return original or parameters_of(optimizer)
 
 
 def caller_group() -> Any:

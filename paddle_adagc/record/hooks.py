@@ -14,8 +14,37 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from paddle.distributed.auto_parallel.api import _ShardOptimizer
+
 from paddle_adagc.guards import makes_states_only
-from paddle_adagc.integrations.optimizer import caller_group
+from paddle_adagc.integrations.optimizer import (
+    caller_group,
+    inner_optimizer,
+    parameters_of,
+)
+
+
+def stepping(optimizer: Any) -> Any:
+    """Return the optimizer whose ``_apply_optimize`` a step calls.
+
+    The innermost one; but ``shard_optimizer``'s makes the step itself, and
+    takes from the one inside only how one tensor is updated.
+    """
+    while not isinstance(optimizer, _ShardOptimizer):
+        inner = inner_optimizer(optimizer)
+        if inner is None:
+            return optimizer
+        optimizer = inner
+    return optimizer
+
+
+def model_parameters_of(optimizer: Any) -> list[Any]:
+    """Return an optimizer's parameters, as the model has them.
+
+    Inside of fleet's ``fuse_optimizer`` they are buffers that join several.
+    """
+    original = getattr(optimizer, "_origin_parameter_list", None)
+    return original or parameters_of(optimizer)
 
 
 def observe(optimizer: Any, record: Any) -> Callable[[], None]:

@@ -21,16 +21,16 @@ from paddle.nn.clip import ClipGradBase
 from paddle_adagc.checks import check_choice, check_integer
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.last_step import LastStep
-from paddle_adagc.integrations.optimizer import (
-    innermost,
-    model_parameters_of,
-    put_into_optimizer,
-    stepping,
-)
+from paddle_adagc.integrations.optimizer import innermost, put_into_optimizer
 from paddle_adagc.parallel.agreement import of_all_ranks
 from paddle_adagc.record.facts import clip_of, facts_of, is_warming_up
 from paddle_adagc.record.files import write_part
-from paddle_adagc.record.hooks import at_exit, observe
+from paddle_adagc.record.hooks import (
+    at_exit,
+    model_parameters_of,
+    observe,
+    stepping,
+)
 from paddle_adagc.record.losses import (
     BEFORE_BACKWARD,
     see_losses,
