@@ -198,13 +198,18 @@ class ClipGradByAdaGC(TensorScalingClip):
         return {**super().arguments(), "overrides": own}
 
     def idle_arguments(self) -> Sequence[str]:
-        """Return those of the warm-up, once it is over."""
+        """Return those of the warm-up, once it is over.
+
+        New tensors may start at ``init_value`` or ``lambda_abs`` later on.
+        """
         index = self.num_steps - self._memory.start
         if not self._is_adaptive(index):
             return ()
         bounds_growth = not self._is_started(index)
         rest = () if bounds_growth else ("t_start",)
-        return ("lambda_abs", "init_value", "strict", *rest)
+        start = {"constant": "init_value", "lambda_abs": "lambda_abs"}
+        names = ("lambda_abs", "init_value", "strict", *rest)
+        return [name for name in names if name != start.get(self.init)]
 
     def _quantities(self) -> list[Quantity]:
         starts = {"constant": self.init_value, "lambda_abs": self.lambda_abs}

@@ -61,7 +61,11 @@ def make_record(
         "record": None if isinstance(record, bool) else record,
         **{"shadow": shadow, "skip_above": skip_above, "stop_on": stop_on},
     }
-    wanted = [f"{k}={v!r}" for k, v in given.items() if v not in (None, False)]
+    wanted = [
+        f"{name}={value!r}"
+        for name, value in given.items()
+        if value is not None and value is not False
+    ]
     try:
         module = import_feature("integrations.recording", " and ".join(wanted))
     except MissingFeatureError:

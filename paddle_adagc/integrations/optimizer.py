@@ -8,6 +8,9 @@ import sys
 import warnings
 from typing import Any
 
+from paddle.distributed.fleet.meta_parallel.sharding import (
+    group_sharded_optimizer_stage2 as stage_2,
+)
 from paddle.nn.clip import ClipGradBase
 
 _ACCURATE = ("Reproducible", "HFBitexact")  # clips of PaddleFleet
@@ -25,10 +28,9 @@ def innermost(optimizer: Any) -> Any:
 
 def inner_optimizer(optimizer: Any) -> Any:
     """Return the optimizer in a wrapper; None: it is none."""
-    inner = getattr(optimizer, "_inner_opt", None)
-    if inner is None:  # sharding stage 2; under stage 3 it is itself
-        inner = getattr(optimizer, "_optim", None)
-    return None if inner is optimizer else inner
+    if isinstance(optimizer, stage_2.GroupShardedOptimizerStage2):
+        return optimizer._optim
+    return getattr(optimizer, "_inner_opt", None)
 
 
 def put_into_optimizer(optimizer: Any, clip: ClipGradBase | None) -> None:

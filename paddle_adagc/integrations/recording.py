@@ -107,7 +107,7 @@ class TrainerRecord(NoRecord):
         if shadow not in (None, True, False):
             make_shadow(shadow)
         self.record: Record | None = None
-        self._weights: list[Tensor] = []
+        self._optimizer: Any = None
 
     def begin(self, args: Any, state: Any, model: Any, optimizer: Any) -> None:
         """Open the record where training begins, and resume its shadow."""
@@ -117,7 +117,7 @@ class TrainerRecord(NoRecord):
             folder = f"{args.output_dir}/record"
         if folder is False:
             return
-        self._weights = parameters_of(innermost(optimizer))
+        self._optimizer = innermost(optimizer)
         self.record = open_record(
             folder,
             optimizer,
@@ -171,7 +171,7 @@ class TrainerRecord(NoRecord):
         self.record.step()
         reason = self.record.should_stop
         if reason and not control.should_training_stop:
-            is_sound = _are_finite(self._weights)
+            is_sound = _are_finite(parameters_of(self._optimizer))
             control.should_training_stop = True
             control.should_save = is_sound
             left = "a checkpoint is saved" if is_sound else "weights are not "
@@ -209,6 +209,13 @@ class TrainerRecord(NoRecord):
 
 
 def _are_finite(weights: Sequence[Tensor]) -> bool:
-    """Whether weights are finite on all ranks, which all call this; waits."""
-    flags = [paddle.isfinite(weight).all() for weight in weights]
+    """Whether weights are finite on all ranks, which all call this; waits.
+
+    Sharding leaves parts that lie on other ranks without memory.
+    """
+    flags = [
+        paddle.isfinite(weight).all()
+        for weight in weights
+        if weight._is_initialized()
+    ]
     return all(of_all_ranks(not flags or bool(paddle.stack(flags).all())))

@@ -283,7 +283,7 @@ class Record:
         elif self.has_update and self._source is not None:
             if self.shadow is None and is_warming_up(self._source):
                 row["warm_up"] = True
-            snapshot = self._source.snapshot()
+            snapshot, self._has_seen = self._source.snapshot(), True
             if self.shadow is not None and self._is_ours:
                 acting = self._acting.snapshot()
         elif self._overflowed:
@@ -334,11 +334,17 @@ class Record:
         if self._has_seen or num_steps < self._num_steps:
             return
         self._has_seen = True
+        kind = type(self._stepping)
+        what_to_do = (
+            "give Record the optimizer whose step() is called, after it is "
+            "wrapped"
+        )
+        if issubclass(kind, paddle.optimizer.LBFGS):
+            what_to_do = "its updates cannot be seen"
         warnings.warn(
-            f"the record {self.directory} has seen no step of "
-            f"{type(self._stepping).__name__}, so that nothing but the loss is "
-            "recorded and no step is left out: give Record the optimizer whose "
-            "step() is called, after it is wrapped",
+            f"the record {self.directory} has seen no step of {kind.__name__}, "
+            "so that nothing but the loss is recorded and no step is left out: "
+            f"{what_to_do}",
             stacklevel=3,
         )
 

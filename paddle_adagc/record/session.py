@@ -264,9 +264,12 @@ class Session:
             row
             for ring in self._rings
             for row in ring.rows
-            if alarm.start <= row["step"] <= alarm.end and names[0] in row
+            if alarm.start <= row["step"] <= alarm.end
+            and names[0] in row
+            and not row.get("skipped")
         ]
-        medians = {n: float(np.median([r[n] for r in rows])) for n in names}
+        # A step whose gradients are all Inf or NaN has neither.
+        medians = {n: float(np.nanmedian([r[n] for r in rows])) for n in names}
         rises = self._monitor.rise > _MASKED_RISE
         return {**medians, "kind": "masked" if rises else "too low"}
 

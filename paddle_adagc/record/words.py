@@ -33,8 +33,9 @@ def spike_text(alarm: Alarm, loss: float | None) -> str:
     """Say how far a series was from its usual value."""
     if alarm.series == "nonfinite":
         text = f"{alarm.worst:.0f} tensors with Inf or NaN"
-        is_known = loss is not None and math.isfinite(loss)
-        return text + f", although the loss is {loss:.4g}" * is_known
+        if loss is None or not math.isfinite(loss):
+            return text
+        return f"{text}, although the loss is {loss:.4g}"
     if alarm.series == "tensor_norm":
         return f"a tensor at {alarm.worst:.3g} times its usual norm"
     return f"{alarm.series} {alarm.worst:.4g} (usual {alarm.usual:.4g})"

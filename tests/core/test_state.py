@@ -197,6 +197,16 @@ def test_other_arguments_are_warned_of_once_the_state_is_loaded():
             clip.set_state_dict(donor.state_dict())
 
 
+@pytest.mark.parametrize(
+    ("init", "acts"), [("constant", "init_value"), ("lambda_abs", "lambda_abs")]
+)
+def test_the_start_of_new_tensors_is_not_idle(init, acts):
+    clip = ClipGradByAdaGC(init=init, t_start=1)
+    for _ in range(3):
+        fill(clip, make_parameters([[2]]))
+    assert {"lambda_abs", "init_value"} - {*clip.idle_arguments()} == {acts}
+
+
 def test_unbound_state_is_for_the_same_tensors():
     parameters = make_parameters([[2], [3]])
     donor, same, clip = ClipGradByAdaGC(), ClipGradByAdaGC(), ClipGradByAdaGC()

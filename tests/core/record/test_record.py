@@ -44,6 +44,17 @@ def recorded(folder, clip, steps=range(NUM_STEPS), **options):
     return weights, read_record(folder)
 
 
+def test_a_gradient_with_nan_and_no_loss(tmp_path):
+    model, optimizer = make_training(None)
+    lines = []
+    record = Record(tmp_path, optimizer, model, on_alarm=lines.append)
+    model[0].weight.grad = paddle.full_like(model[0].weight, float("nan"))
+    optimizer.step()
+    record.step()
+    record.close()
+    assert lines == ["step 0: 1 tensors with Inf or NaN; 0.weight (Inf or NaN)"]
+
+
 @pytest.mark.parametrize("name", CLIPS)
 def test_any_clip_goes_on_bit_for_bit(name, tmp_path):
     plain = train(*make_training(CLIPS[name]()), range(NUM_STEPS))

@@ -57,6 +57,13 @@ def test_permanent_clipping_from_the_start(tmp_path):
     assert page["notes"] == [line]
 
 
+def test_permanent_clipping_around_a_step_with_no_finite_gradient(tmp_path):
+    norm, h, loss = series(320)
+    norm[70], h[70] = np.inf, 0
+    lines, _ = record(tmp_path, norm, h * 0.2, loss)
+    assert "(100% of the tensors clipped, median h 0.18)" in lines[-1]
+
+
 def test_clipping_that_masks_an_instability(tmp_path):
     """As on the page about the creep: the norm rises, h falls, loss calm."""
     norm, h, loss = series()

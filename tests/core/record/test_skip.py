@@ -13,6 +13,7 @@ from core.record.test_record import CLIPS
 from core.record.training import make_training, train
 
 from paddle_adagc import ClipGradByAdaGC, Record, make_clip
+from paddle_adagc.integrations.optimizer import innermost
 from paddle_adagc.record import read_record
 from paddle_adagc.record.recorder import record_of
 from paddle_adagc.record.skip import SkipRule
@@ -73,6 +74,26 @@ def test_an_optimizer_that_makes_no_step_is_named(tmp_path):
     record.close()
     with pytest.raises(ValueError, match="shard_optimizer wraps this AdamW"):
         Record(tmp_path, optimizer, model)
+
+
+def test_a_clip_may_be_recorded_where_the_optimizer_is_not_seen(tmp_path):
+    model, optimizer = make_training(CLIPS["ours"]())
+    record = Record(tmp_path / "a", optimizer, model, num_steps=8)
+    wrapper = dist.shard_optimizer(optimizer)
+    train(model, wrapper, range(10), record=record)
+    record.close()
+    assert (read_record(tmp_path / "a").tensors("norm") > 0).all()
+    optimizer = paddle.optimizer.LBFGS(parameters=model.parameters())
+    record = Record(tmp_path / "b", optimizer, model, num_steps=1)
+    with pytest.warns(UserWarning, match="LBFGS.* its updates cannot be seen"):
+        record.step()
+    record.close()
+
+
+def test_an_attribute_of_an_optimizer_is_no_wrapper():
+    _, optimizer = make_training(None)
+    optimizer._optim = "adamw"
+    assert innermost(optimizer) is optimizer
 
 
 def test_parameter_groups_are_judged_together(tmp_path):

@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A step that is left out on tensor-parallel, sharding, pipeline ranks."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import paddle
 import paddle.distributed as dist
@@ -22,7 +24,7 @@ from core.parallel.ranks import run_on_ranks
 from core.parallel.training import SEED, batch
 from core.record.test_record import CLIPS
 
-from paddle_adagc.integrations.recording import open_record
+from paddle_adagc.integrations.recording import TrainerRecord, open_record
 from paddle_adagc.integrations.run import steps
 from paddle_adagc.parallel.meshes import local_value
 from paddle_adagc.record import read_record
@@ -138,6 +140,46 @@ def test_no_rank_of_a_layout_makes_the_step(name, tmp_path):
         assert run.step.tolist() == [*range(num_steps)]
         skipped = np.flatnonzero(run.column("skipped") == 1)
         assert skipped == [BAD_OF_FEW if is_short else BAD]
+
+
+def stop_in_layout(layout, folder):
+    """Whether a checkpoint is saved at a NaN loss: sound weights, then not."""
+    topology = layout.start()
+    options = UNTIED if layout.binds_wrapper else DENSE
+    config = DecoderConfig(**{**options, "num_hidden_layers": 1})
+    bare = model = DecoderForCausalLM(config)
+    layout.spread(model)
+    optimizer = inner = paddle.optimizer.AdamW(parameters=model.parameters())
+    model, optimizer = layout.wrap(model, optimizer)
+    recording, saves = TrainerRecord(stop_on="nan"), []
+    recording.begin(
+        SimpleNamespace(output_dir=str(folder)),
+        SimpleNamespace(global_step=0),
+        model,
+        optimizer,
+    )
+    recording.record.should_stop = "the loss of step 0 is nan"
+    for step in range(2):
+        ids, labels = layout.rows(batch(step), topology)
+        layout.backward(model, bare, optimizer, ids, labels)
+        if step and dist.get_rank():
+            for moment in inner._accumulators["moment1"].values():
+                moment.scale_(float("nan"))
+        optimizer.step()
+        optimizer.clear_grad()
+        control = SimpleNamespace(should_training_stop=False, should_save=False)
+        recording.step(control)
+        saves.append(control.should_save)
+    recording.close()
+    return saves
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["v2 x2", "group_sharded stage 3"])
+def test_a_checkpoint_at_the_end_has_finite_weights(name, tmp_path):
+    layout, _ = LAYOUTS[name]
+    ranks = run_on_ranks(stop_in_layout, 2, layout=layout, folder=tmp_path)
+    assert ranks == [[True, False]] * 2
 
 
 def assert_equal(mine, theirs):
