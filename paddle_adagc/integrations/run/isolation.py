@@ -18,6 +18,7 @@ from paddle_adagc.integrations.run.bootstrap import SITE
 from paddle_adagc.integrations.run.process import VARIABLE
 
 _PYTHON = re.compile(r"python[\d.]*")
+_MAY_TRAIN = re.compile(rf"{_PYTHON.pattern}|-?(ba|da|k|z)?sh")
 _FLAGS = re.compile(r"-[a-zA-Z]*?([IES])")
 _INSTEAD = (
     "Or give the optimizer the clip yourself: grad_clip=ClipGradByAdaGC()"
@@ -110,12 +111,19 @@ def outsiders(pid: int, insiders: Iterable[int]) -> dict[int, str]:
     return found
 
 
-def pythons(pids: Iterable[int]) -> set[int]:
-    """Return those processes that are a Python of the command."""
+def left_behind(pids: Iterable[int], *, trains: bool) -> set[int]:
+    """Return those processes that have the command's environment.
+
+    Args:
+        pids: Their ids.
+        trains: Only those that may train yet: a Python, or a shell, which may
+            start one.
+    """
     found = set()
     for pid in pids:
         words, variables = _started_with(pid)
-        if _PYTHON.fullmatch(Path(words[0]).name) and VARIABLE in variables:
+        is_one = _MAY_TRAIN.fullmatch(Path(words[0]).name) or not trains
+        if is_one and VARIABLE in variables:
             found.add(pid)
     return found
 

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from paddle_adagc.integrations.run.isolation import (
     descendants,
+    left_behind,
     outsiders,
     parent_of,
-    pythons,
 )
 from paddle_adagc.integrations.run.reports import (
     Listener,
@@ -35,7 +35,7 @@ _FORWARDED = (
 )
 _SI_KERNEL = 0x80
 _FIRST_LOOK, _LAST_LOOK = 1.0, 10.0  # seconds between looks for outsiders
-_START = 60.0  # seconds that a Python of the command has to load Paddle
+_START = 60.0  # seconds that what is left has to load Paddle
 _LAST_BREATH = 0.5  # seconds in which processes end with the command
 
 
@@ -49,8 +49,9 @@ def supervise(
     """Run a command until it and its training processes have ended.
 
     Signals reach it. Those of a terminal reach it without us. If this process
-    dies, the command gets SIGTERM. A Python that it leaves behind is waited
-    for: as long as it trains, or for a minute until it has loaded Paddle.
+    dies, the command gets SIGTERM. A Python or shell that it leaves behind is
+    waited for: as long as it trains, or for a minute until it has loaded
+    Paddle.
 
     Args:
         command: Its words.
@@ -116,7 +117,9 @@ class _Watch:
         now, left = time.monotonic(), {*self._listener.running}
         self._end = min(self._end, now)
         if now < self._end + _START:
-            left |= pythons(descendants(os.getpid()) - self._others)
+            pids = descendants(os.getpid()) - self._others
+            # Just after a fork, what will be a Python may be anything.
+            left |= left_behind(pids, trains=now > self._end + _LAST_BREATH)
         if left and now > self._end + _LAST_BREATH and not self._waits:
             self._waits = True
             _say(f"the command has ended, not {len(left)} of its processes")

@@ -164,7 +164,7 @@ FORMS = [
     clips(
         "a script that trains in the background",
         "bash job.sh",
-        files={"job.sh": "python train.py job.json &\n"},
+        files={"job.sh": "(sleep 2; python train.py job.json) &\n"},
         says="the command has ended, not 1 of its processes",
     ),
     clips("`bash -c`", "bash -c 'python train.py job.json'"),
