@@ -75,6 +75,7 @@ def write_tree(out: Path) -> None:
             first = re.compile(r"^(?=from hypothesis import)", re.M)
             skip = 'pytest.importorskip("hypothesis")\n'
             copy.write_text(first.sub(skip, path.read_text("utf-8"), count=1))
+    export_names(out / "paddle_adagc/__init__.py", library)
     write_recipe(out / "configs/ernie_10b_a1.4b_fp8")
     (out / "assets").mkdir()
     shutil.copy(ROOT / "docs/images/llama-low-noise-loss.svg", out / "assets")
@@ -94,6 +95,16 @@ def library_files() -> dict[str, Path]:
             found[module] = path
             queue += [*imported_names(path), module.rpartition(".")[0]]
     return found
+
+
+def export_names(path: Path, library: dict[str, Path]) -> None:
+    """Let the package offer no name whose module the tree leaves out."""
+    text = path.read_text("utf-8")
+    for name, module in _MODULES.items():
+        if f"paddle_adagc.{module}" not in library:
+            line = rf"    from paddle_adagc\.{module} import (\w+|\([^)]*\))\n"
+            text = re.sub(rf'(?m)^({line}|    "{name}",\n)', "", text)
+    path.write_text(text, "utf-8")
 
 
 def test_files(library: dict[str, Path]) -> set[Path]:

@@ -87,6 +87,9 @@ def test_what_is_left_out_is_named(tree):
         from paddle_adagc.integrations import paddlefleet
         from paddle_adagc.integrations.attach import make_record
 
+        assert set(paddle_adagc.__all__) == {{
+            "ClipGradByAdaGC", "load_state", "save_state"
+        }}
         make_record().begin({{}}, {{}}, None, None)
         for wanted in {[*NEEDS]}:
             try:

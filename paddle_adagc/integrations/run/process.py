@@ -222,6 +222,7 @@ class Process:
         """Return the Trainer that an optimizer belongs to, if any."""
         from paddle_adagc.integrations.optimizer import innermost
 
+        optimizer = innermost(optimizer)
         for trainer in self._trainers:
             if innermost(getattr(trainer, "optimizer", None)) is optimizer:
                 return trainer

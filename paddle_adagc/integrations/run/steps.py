@@ -84,6 +84,8 @@ def _set_clip(self: Any, clip: Any) -> None:
     """Remember the line that replaces a clip of ours."""
     if is_ours(vars(self).get("_grad_clip")) and not is_ours(clip):
         frame = sys._getframe(1)
+        while frame.f_code.co_name == "__setattr__" and frame.f_back:
+            frame = frame.f_back  # out of a wrapper
         file, name = frame.f_code.co_filename, frame.f_code.co_name
         vars(self)[_WHO] = f"{os.path.relpath(file)}:{frame.f_lineno} ({name})"
     vars(self)["_grad_clip"] = clip
@@ -91,7 +93,9 @@ def _set_clip(self: Any, clip: Any) -> None:
 
 def replaced_at(optimizer: Any) -> str:
     """Say which line replaced an optimizer's clip, if it is known."""
-    place = vars(optimizer).get(_WHO)
+    from paddle_adagc.integrations.optimizer import innermost
+
+    place = vars(innermost(optimizer)).get(_WHO)
     return f", since {place} replaced it" if place else ""
 
 

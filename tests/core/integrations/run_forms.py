@@ -351,6 +351,28 @@ FORMS = [
         "--no-strict-run",
     ),
     Form(
+        "a Trainer with `shard_optimizer` that replaces the clip",
+        "python train.py job.json",
+        "an error at that step, as without `shard_optimizer`",
+        (
+            r"RuntimeError: adagc-run: Mine: _ShardOptimizer of 2 parameters "
+            r"clips with None and .*, since train\.py:\d+ \(_tell\) replaced",
+        ),
+        (),
+        {
+            "train.py": subclass(
+                "    def create_optimizer(self, lr_scheduler=None):\n"
+                "        from paddle.distributed import shard_optimizer\n"
+                "        inner = super().create_optimizer(lr_scheduler)\n"
+                "        self.optimizer = shard_optimizer(inner)\n"
+                "        return self.optimizer\n"
+                "    def _tell(self, event):\n"
+                "        self.optimizer._grad_clip = None\n"
+            )
+        },
+        status=1,
+    ),
+    Form(
         "a loop without a Trainer",
         "python loop.py",
         "trains as it is, recorded; named at its first step, exit status 2",
