@@ -205,11 +205,11 @@ class ClipGradByAdaGC(TensorScalingClip):
         index = self.num_steps - self._memory.start
         if not self._is_adaptive(index):
             return ()
-        bounds_growth = not self._is_started(index)
-        rest = () if bounds_growth else ("t_start",)
-        start = {"constant": "init_value", "lambda_abs": "lambda_abs"}
+        starts = self.init == "warmup_ema" and self._grows_faster(index)
+        rest = () if starts else ("t_start",)
+        kept = {"constant": "init_value", "lambda_abs": "lambda_abs"}
         names = ("lambda_abs", "init_value", "strict", *rest)
-        return [name for name in names if name != start.get(self.init)]
+        return [name for name in names if name != kept.get(self.init)]
 
     def _quantities(self) -> list[Quantity]:
         starts = {"constant": self.init_value, "lambda_abs": self.lambda_abs}
@@ -233,9 +233,9 @@ class ClipGradByAdaGC(TensorScalingClip):
             values = {"lambda_rel": self.lambda_rel, "beta": self.beta}
             if self.overrides.names:
                 values |= self.overrides.vectors(step.keys, values)
-            if self._is_started(step.index):
-                return step.adaptive(**values)
-            return self._still_starting(step, **values)
+            if self.init == "warmup_ema" and self._grows_faster(step.index):
+                return self._still_starting(step, **values)
+            return step.adaptive(**values)
         if self.init in ("warmup_min", "warmup_ema", "lambda_abs"):
             return self._warm_up(step)
         gamma = step.state["gamma"]
@@ -257,14 +257,12 @@ class ClipGradByAdaGC(TensorScalingClip):
     def _is_adaptive(self, index: int) -> bool:
         return index >= self.t_start or self.init == "constant"
 
-    def _is_started(self, index: int) -> bool:
-        """Tell whether gamma follows Algorithm 1 by now."""
-        if self.init != "warmup_ema":
-            return True
+    def _grows_faster(self, index: int) -> bool:
+        """Tell whether gamma may grow by more than Algorithm 1 allows."""
         values = [own for own in self.overrides.settings.values() if own]
         factors = [own.get("lambda_rel", self.lambda_rel) for own in values]
         lowest = min([self.lambda_rel, *factors])
-        return rule.growth_bound(index, self.t_start, lowest) <= lowest
+        return rule.growth_bound(index, self.t_start, lowest) > lowest
 
     def _still_starting(
         self, step: Step, lambda_rel: rule.PerTensor, beta: rule.PerTensor
