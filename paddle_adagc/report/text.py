@@ -61,6 +61,11 @@ def _lines(page: dict[str, Any]) -> Iterator[str]:
                 for row in rows[:6]
             ],
         )
+        yield from (
+            f"calm, {rows[0]['case']}: clips {row['clipped']:.0%} of "
+            f"{row['tensors']} ({row['number']} tensors)"
+            for row in page["what_if"]["most_clipped"]
+        )
     if page["actions"]:
         yield ""
     for action in page["actions"]:

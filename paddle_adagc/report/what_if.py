@@ -7,6 +7,7 @@ from __future__ import annotations
 import ast
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -33,7 +34,8 @@ def what_if(
     Returns:
         ``num_rows`` and ``is_thinned``; ``rows``: for each case
         ``calm_clipped`` (share of the tensors), ``calm_h_median``, and
-        ``event_h_median``, ``event_h_min`` (None without an event).
+        ``event_h_median``, ``event_h_min`` (None without an event);
+        ``most_clipped``: see :func:`most_clipped`, of the first case.
 
     Raises:
         ValueError: A case is wrong.
@@ -60,7 +62,8 @@ def what_if(
     gamma = None
     if known is None or places[0] > 0:  # the warm-up is not among the rows
         known, gamma = {}, run.tensors("gamma", places[:1])[0]
-    rows = []
+    rows: list[dict[str, Any]] = []
+    most: list[dict[str, Any]] = []
     for case in cases:
         name, values = parsed(case)
         check_choice("--what-if", name, clips)
@@ -69,6 +72,7 @@ def what_if(
         h = replay(norms, clip, run.keys, gamma if is_adagc else None).h
         h = np.where(norms > 0, h, np.nan)
         calm = h[_NUM_FIRST : len(places)]
+        most = most if rows else most_clipped(calm, run.keys)
         event_h = h[-1] if at is not None else np.array([math.nan])
         rows.append(
             {
@@ -79,7 +83,36 @@ def what_if(
                 "event_h_min": _of(np.min, event_h),
             }
         )
-    return {"num_rows": len(places), "is_thinned": is_thinned, "rows": rows}
+    return {
+        **{"num_rows": len(places), "is_thinned": is_thinned, "rows": rows},
+        "most_clipped": most,
+    }
+
+
+def most_clipped(h: np.ndarray, keys: Sequence[str]) -> list[dict[str, Any]]:
+    """Name the kinds of tensors that are clipped most often.
+
+    Args:
+        h: Factors ``[num_rows, num_tensors]``; NaN without a gradient.
+        keys: Names of the tensors; those that differ in numbers alone are of
+            one kind.
+
+    Returns:
+        At most three of several kinds, the worst first: ``tensors``, a name
+        with N for numbers; ``number`` of tensors; ``clipped``, the share of
+        their factors, > 0.
+    """
+    kinds: dict[str, list[int]] = {}
+    for i, key in enumerate(keys):
+        kinds.setdefault(re.sub(r"\d+", "N", key), []).append(i)
+    found: list[dict[str, Any]] = []
+    for kind, columns in kinds.items():
+        known = h[:, columns][~np.isnan(h[:, columns])]
+        if (known < 1).any():
+            row = {"tensors": kind, "number": len(columns)}
+            found.append({**row, "clipped": float(np.mean(known < 1))})
+    found.sort(key=lambda row: -row["clipped"])
+    return found[:3] if len(kinds) > 1 else []
 
 
 def _arguments(run: RecordedRun) -> dict[str, Any] | None:

@@ -60,6 +60,10 @@ function whatIf(found) {
     "event: median h", "lowest h"], found.rows.map(r => [r.case,
     percent(r.calm_clipped), number(r.calm_h_median),
     number(r.event_h_median), number(r.event_h_min)]), {kind: "stack"});
+  if (found.most_clipped.length)
+    soft(main, `In calm steps ${found.rows[0].case} clips most: ` +
+      found.most_clipped.map(row => `${row.tensors} (${row.number}) ` +
+        percent(row.clipped)).join(", ") + ".");
 }
 
 function settings(s) {

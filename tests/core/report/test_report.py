@@ -18,6 +18,7 @@ from paddle_adagc.record import read_record
 from paddle_adagc.record.blocks import QUANTITIES
 from paddle_adagc.record.writer import RecordWriter
 from paddle_adagc.report.command import main, make_page
+from paddle_adagc.report.what_if import most_clipped
 
 NUM_STEPS = 300
 BAD = 220
@@ -86,6 +87,18 @@ def test_one_batch(name, tmp_path):
     h = read_record(tmp_path).tensors("h", slice(100, BAD))
     assert rows[0]["calm_h_median"] == pytest.approx(np.median(h), rel=1e-4)
     assert rows[0]["calm_clipped"] == pytest.approx(np.mean(h < 1), abs=0.01)
+    most = page["what_if"]["most_clipped"]
+    assert most[0]["tensors"] == "N.bias"
+    assert most[0]["clipped"] >= rows[0]["calm_clipped"]
+
+
+def test_kinds_of_tensors_that_are_clipped_most():
+    h = np.array([[0.5, 1, 1, np.nan], [0.5, 0.9, 1, np.nan]])
+    keys = ["layers.0.up", "layers.11.up", "layers.0.down", "head"]
+    assert most_clipped(h, keys) == [
+        {"tensors": "layers.N.up", "number": 2, "clipped": 0.75}
+    ]
+    assert most_clipped(h[:, :2], keys[:2]) == []
 
 
 @pytest.mark.parametrize("seed", slow_but(1, range(1, 9)))
@@ -213,9 +226,11 @@ def test_page_and_text(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "Step 100" in printed
     assert len(printed.splitlines()) <= 40
-    cases = ["--what-if", "zclip:z_thres=3", "--what-if", "lambda_rel=1.5"]
+    cases = ["--what-if", "lambda_rel=1.5", "--what-if", "zclip:z_thres=3"]
     assert main([str(tmp_path / "a"), "--text", *cases]) == 0
-    assert "zclip:z_thres=3" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "zclip:z_thres=3" in printed
+    assert re.search(r"calm, .*=1.5: clips \d+% of N\.bias \(4 ", printed)
 
 
 @pytest.mark.parametrize(
