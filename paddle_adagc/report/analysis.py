@@ -241,9 +241,9 @@ def _verdict(
         parts.append(f"{len(skipped)} {steps} not made (skip_above).")
     clipped = event["clipped_norm"]
     if math.isfinite(clipped):
-        parts.append(
-            f"The clip cut the norm {event['norm']:.3g} to {clipped:.3g}."
-        )
+        norm, left = f"{event['norm']:.3g}", f"{clipped:.3g}"
+        cut = f"The clip cut the norm {norm} to {left}."
+        parts.append(cut if left != norm else f"The norm {norm} passed whole.")
     if math.isfinite(event["shadow_norm"]):
         parts.append(f"AdaGC would have left {event['shadow_norm']:.3g}.")
     after = event["recovered_after"]

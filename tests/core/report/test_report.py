@@ -77,6 +77,7 @@ def test_one_batch(name, tmp_path):
     assert event["recovered_after"] == 2
     left = "shadow_norm" if name == "global" else "clipped_norm"
     assert event[left] < event["norm"] / 10
+    assert "The clip cut the norm" in page["verdict"]["text"]
     command = "--missing-state start --lambda-abs 1.0 --init warmup_ema --"
     assert (command in str(page["actions"])) == (name == "global")
     rows = page["what_if"]["rows"]
@@ -226,6 +227,7 @@ def test_page_and_text(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "Step 100" in printed
     assert len(printed.splitlines()) <= 40
+    assert re.search(r"The norm [\d.]+ passed whole", printed)
     cases = ["--what-if", "lambda_rel=1.5", "--what-if", "zclip:z_thres=3"]
     assert main([str(tmp_path / "a"), "--text", *cases]) == 0
     printed = capsys.readouterr().out
