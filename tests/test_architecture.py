@@ -31,7 +31,7 @@ ROWS = (
     ("report",),
     ("train",),
     ("paddleformers",),
-    ("evaluate",),
+    ("evaluate", "studies"),
     ("benchmark",),
     ("plan",),
     ("reproduce",),

@@ -30,7 +30,7 @@ COMMANDS = {
     "benchmark": ["clip"],
     "report": ["run"],
     "inspect_run": ["run", "--step", "3"],
-    "creep": [],
+    "study": ["creep"],
 }
 WITHOUT_PADDLENLP = {"report", "plan", "prepare_data", "pretrain --check"}
 _RUN_PATH = 'runpy.run_path(sys.argv[0], run_name="__main__")'

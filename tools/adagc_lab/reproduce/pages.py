@@ -60,7 +60,8 @@ REPORT = "report.json"
 `tools/reproduce.py verify` recomputes every number from it."""
 
 OTHER_RESULTS = (
-    *("creep.jsonl", "gpu.jsonl", "mutation.jsonl", "versions.jsonl"),
+    *("creep.jsonl", "gpu.jsonl", "mutation.jsonl"),
+    *("price.jsonl", "versions.jsonl"),
 )
 """Files beside those of targets, of other commands."""
 
