@@ -36,8 +36,8 @@ function events(page) {
 }
 
 function guilty(event) {
-  add(main, "h2", `The guilty at ${event.end > event.start ?
-    "steps" : "step"} ${span(event)}, by onset`);
+  add(main, "h2", `Tensors that left their usual norm first, ${event.end >
+    event.start ? "steps" : "step"} ${span(event)}`);
   if (event.guilty.length)
     table(main, ["tensor", ["layer", {class: "layer"}], "onset", "norm",
       "usual", "times usual", "threshold", "h of AdaGC"],
