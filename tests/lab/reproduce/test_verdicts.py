@@ -41,7 +41,7 @@ class Runs:
             for name, values in methods.items()
         }
 
-    def runs(self, target, experiment, method):
+    def runs(self, target, experiment, method, seeds=()):
         return self._runs.get(method, [])
 
     def numbers(self, target, experiment, method, measure):

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from adagc_lab.report.experiment import Experiment
+from adagc_lab.report.experiment import Experiment, flatten
 from adagc_lab.reproduce import recount
+from adagc_lab.reproduce.grid import as_json
 from adagc_lab.reproduce.packed import encode_losses
 from adagc_lab.reproduce.pool import Catalogue, PooledResults
 from adagc_lab.reproduce.prediction import wrong_percent
@@ -21,9 +22,9 @@ from adagc_lab.reproduce.recount import Runs
 from adagc_lab.reproduce.results import TargetResult, write_results
 from adagc_lab.reproduce.targets import summarise_experiment
 from adagc_lab.reproduce.verdicts import judge
-from adagc_lab.reproduce.verify import compare, same, verify
+from adagc_lab.reproduce.verify import Comparison, compare, same, verify
 from lab.report.conftest import make_directory
-from lab.reproduce.conftest import cell, make_claim, result, rule
+from lab.reproduce.conftest import cell, make_claim, planned, result, rule
 from pages import load_tool
 
 command = load_tool("reproduce")
@@ -230,6 +231,33 @@ def test_who_is_helped_is_recomputed(tmp_path, capsys, replayed, adagc, wrong):
     path.write_text(json.dumps(report))
     assert verify(tmp_path, tmp_path / "docs") == 1
     assert "values, " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("own_seeds", "number"), [(True, 8), (False, 10)])
+def test_a_claim_leaves_out_seeds_that_were_known(
+    tmp_path, write_grid, own_seeds, number
+):
+    cells = [
+        cell(
+            f"{run.method}{run.seed}",
+            run.method,
+            run.seed,
+            config=flatten(as_json(run.config)),
+            final_loss=1.0 + (run.method == "GlobalGC"),
+        )
+        for run in planned(write_grid("all.yaml", {"seeds": [*range(10)]}))
+    ]
+    found = result(*cells)
+    write_results(tmp_path / "t.jsonl", found)
+    grid = write_grid("t.yaml", {"seeds": [*range(8)]})
+    source = PooledResults(Catalogue({"t": grid}), {"t": found})
+    lower = rule("lower", to=("GlobalGC",), methods=("AdaGC",))
+    given = make_claim(lower, experiment="tiny", own_seeds=own_seeds)
+    (verdict,) = judge([given], source)
+    (fields,) = verdict.as_json()["comparisons"]
+    again = Comparison(fields, Runs(tmp_path), is_once=False).recomputed()
+    assert again["num_seeds"] == fields["num_seeds"] == number
+    assert again["keys"] == [*fields["keys"]]
 
 
 def test_what_is_compared_is_every_value_of_what_is_recomputed():

@@ -83,6 +83,9 @@ class Condition:
     """Experiment of ``to``, in the same target; default: that of
     ``methods``."""
 
+    own_seeds: Flag = False
+    """Default: the claim's."""
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         has_others = self.expect not in ("occurs", "at most")
@@ -141,6 +144,10 @@ class Claim:
     """The paper's control has no event, either: zero against zero is then no
     difference, as there, and not a control that failed to spike."""
 
+    own_seeds: Flag = False
+    """Only runs on the seeds of its experiments count: runs of the same config
+    on other seeds were known when it was written."""
+
     controls: tuple[str, ...] = ()
     """Methods whose rates or values stand beside the evidence."""
 
@@ -180,6 +187,7 @@ class Claim:
             condition,
             target=condition.target or self.target,
             experiment=condition.experiment or self.experiment,
+            own_seeds=condition.own_seeds or self.own_seeds,
         )
 
 

@@ -82,6 +82,7 @@ class Comparison:
 
     Attributes:
         times: The other's values are multiplied by it.
+        seeds: Those whose runs count; (): all.
         values: Of what is no run.
         keys, other_keys: Runs of the method and of the other, pair by pair.
         beside_keys: Runs that the facts show though they do not pair.
@@ -109,6 +110,7 @@ class Comparison:
     margin: float | None = None
     times: float | None = None
     bound: float | None = None
+    seeds: tuple[int, ...] = ()
     values: tuple[float, ...] = ()
     keys: tuple[str, ...] = ()
     other_keys: tuple[str, ...] = ()
@@ -161,6 +163,9 @@ def comparisons_of(
     """Test a condition: each of its methods against each in ``to``."""
     target, experiment = condition.target or "", condition.experiment or ""
     place = condition.to_experiment or experiment
+    seeds: tuple[int, ...] = ()
+    if condition.own_seeds:
+        seeds = source.seeds(target, experiment)
     found = []
     for method in condition.methods:
         plan = Comparison(
@@ -171,8 +176,9 @@ def comparisons_of(
             margin=None if condition.times else condition.margin,
             times=condition.times,
             bound=condition.bound,
+            seeds=seeds,
         )
-        runs = source.runs(target, experiment, method)
+        runs = source.runs(target, experiment, method, plan.seeds)
         if condition.bound is not None:
             numbers = source.numbers(target, experiment, method, plan.measure)
             found.append(_compare_bound(plan, condition.bound, runs, numbers))
@@ -181,7 +187,7 @@ def comparisons_of(
         for other in condition.to:
             is_here = condition.to_experiment is None
             label = other if is_here else f"{other} ({place})"
-            others = source.runs(target, place, other)
+            others = source.runs(target, place, other, plan.seeds)
             versus = dataclasses.replace(plan, other=label)
             pairs = pairing(runs, others, plan.measure)
             if not pairs:

@@ -148,6 +148,10 @@ class Catalogue:
             }
         return self._methods[key]
 
+    def seeds(self, target: str, experiment: str) -> tuple[int, ...]:
+        """Return the seeds of an experiment's grid."""
+        return tuple(self._experiments[target, experiment].seeds)
+
     def method(self, target: str, experiment: str, name: str) -> Method:
         """Return a method; a ValueError names what is not there."""
         methods = self.methods(target, experiment)
@@ -214,12 +218,26 @@ class PooledResults:
         return [run for its, run in runs if method.takes(its)]
 
     def runs(
-        self, target: str, experiment: str, method: str
+        self,
+        target: str,
+        experiment: str,
+        method: str,
+        seeds: Sequence[int] = (),
     ) -> list[RunResult]:
-        """Every run of a method's config, whoever ordered it."""
+        """Every run of a method's config, whoever ordered it.
+
+        ``seeds`` are those that count; (): all.
+        """
         if (target, experiment) not in self._catalogue:
             return []
-        return self.runs_of(self._catalogue.method(target, experiment, method))
+        asked = self._catalogue.method(target, experiment, method)
+        return [r for r in self.runs_of(asked) if not seeds or r.seed in seeds]
+
+    def seeds(self, target: str, experiment: str) -> tuple[int, ...]:
+        """Return the seeds of an experiment's grid; () if it has none."""
+        if (target, experiment) not in self._catalogue:
+            return ()
+        return self._catalogue.seeds(target, experiment)
 
     def numbers(
         self, target: str, experiment: str, method: str, measure: str

@@ -70,7 +70,7 @@ PAGE, CLAIMS = "docs/results.md", "docs/results/claims.md"
 ALL_ROWS = "docs/results/comparisons.md"
 LATER_RULE = "made after the runs, would say"
 _ABSENT: dict[str, Any] = {"values": [], "times": 1, "margin": None}
-_ABSENT |= {"num_seeds": None, "other": None}
+_ABSENT |= {"num_seeds": None, "other": None, "seeds": ()}
 Tests = tuple[float, float, float | None]  # less, greater, no difference
 Pages = dict[str, str]
 Check = tuple[str, Any, Any]
@@ -213,7 +213,9 @@ class Comparison(SimpleNamespace):
             self.num_seeds = None if self.values else 0
         self.is_run = self.num_seeds != 0
         if first and second and self.is_run:
-            self.pairs = runs.pairs(first[0], second[0], self.measure)
+            pairs = runs.pairs(first[0], second[0], self.measure)
+            own = self.seeds or {run.seed for run, _ in pairs}
+            self.pairs = [pair for pair in pairs if pair[0].seed in own]
             if is_once:
                 self.pairs = once(self.pairs)
                 beside = [run for run in beside if run.series]
@@ -223,12 +225,12 @@ class Comparison(SimpleNamespace):
         self.is_enough = bool(self.values) or self.num >= SEEDS
         self.is_broken = self.is_blind = self.is_no_fewer = False
         if self.measure == EVENTS and self.is_run:
-            own = total([*first, *beside])[0]
-            self.is_broken = self.expect == "zero" and own > 0
+            num_own = total([*first, *beside])[0]
+            self.is_broken = self.expect == "zero" and num_own > 0
             if self.is_broken and self.pairs:
                 (k1, t1), (k2, t2) = total(first), total(second)
                 self.is_no_fewer = bool(k1 * t2 >= k2 * t1)
-            self.is_blind = bool(second) and not own + total(second)[0]
+            self.is_blind = bool(second) and not num_own + total(second)[0]
         elif self.pairs:
             self.d = differences(self.pairs, self.measure, self.times)
         self.p = self._test() if self.is_run else {}
