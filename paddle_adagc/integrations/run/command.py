@@ -73,8 +73,9 @@ record it. The last line says how to look at the record: adagc-report DIR.
   --check                  say what it would do, and stop
 
 Every argument of the clip is an option: --t-start 200, --lambda-rel 1.04,
---nonfinite propagate. Values also come from a section "clip" of a YAML or JSON
-file that the command reads; options win. On several nodes run it on each."""
+--nonfinite propagate; --init warmup_ema, not the paper's, starts gamma at the
+usual norms. Values also come from a section "clip" of a YAML or JSON file that
+the command reads; options win. On several nodes run it on each."""
 
 _AT_CHECKPOINTS = {
     "raise": "a checkpoint without a clip's state is refused; to start there "
