@@ -350,7 +350,7 @@ def rows_markdown(
 def _answers(verdicts: Sequence[Verdict]) -> dict[str, Any]:
     """What the pages of claims show: the paper's, and tests of our own."""
     own = [v for v in verdicts if v.claim.extension]
-    starts = ("gamma-start", "ema-", "release-")
+    starts = ("gamma-start", "ema-")
     paper = [v for v in verdicts if not v.claim.extension]
     return {
         "counts": f"Of {len(paper)} claims of the paper: {counted(paper)}. "
