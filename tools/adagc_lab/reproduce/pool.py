@@ -149,8 +149,9 @@ class Catalogue:
         return self._methods[key]
 
     def seeds(self, target: str, experiment: str) -> tuple[int, ...]:
-        """Return the seeds of an experiment's grid."""
-        return tuple(self._experiments[target, experiment].seeds)
+        """Return the seeds of an experiment's grid; () if it has none."""
+        known = self._experiments.get((target, experiment))
+        return tuple(known.seeds) if known else ()
 
     def method(self, target: str, experiment: str, name: str) -> Method:
         """Return a method; a ValueError names what is not there."""
@@ -234,9 +235,7 @@ class PooledResults:
         return [r for r in self.runs_of(asked) if not seeds or r.seed in seeds]
 
     def seeds(self, target: str, experiment: str) -> tuple[int, ...]:
-        """Return the seeds of an experiment's grid; () if it has none."""
-        if (target, experiment) not in self._catalogue:
-            return ()
+        """Return those of :meth:`Catalogue.seeds`."""
         return self._catalogue.seeds(target, experiment)
 
     def numbers(
