@@ -2,18 +2,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pages, tables, collected results, and the command line."""
 
+import dataclasses
 import re
 
+import numpy as np
 import pytest
+from adagc_lab.report.experiment import flatten
 from adagc_lab.reproduce.claims import Rules
-from adagc_lab.reproduce.pages import (
-    collect_results,
-    made_files,
-    table_markdown,
-)
+from adagc_lab.reproduce.grid import as_json
+from adagc_lab.reproduce.packed import encode_losses
+from adagc_lab.reproduce.pages import collect_results, made_files
 from adagc_lab.reproduce.pool import Catalogue
 from adagc_lab.reproduce.results import read_results, write_results
-from lab.reproduce.conftest import cell, make_claim, result, rule
+from adagc_lab.reproduce.tables import (
+    predictions_markdown,
+    small_moments_markdown,
+    table_markdown,
+)
+from lab.reproduce.conftest import cell, make_claim, planned, result, rule
 from pages import load_tool
 
 command = load_tool("reproduce")
@@ -58,6 +64,78 @@ def test_table_has_a_line_per_method_rates_and_paired_differences(low_noise):
         "| AdaGC | 0 / 0 / 0 | 0 / 0 / 0 | 0.00 (0.00-0.95) | "
         "2.2500 ± 1.0000 | -0.2500 ± 0.0000 (p 0.25) |",
     ]
+
+
+def test_epsilon_s_shares_are_means_of_the_seeds():
+    def run(method, share):
+        series = {"small_moments": {"model.norm.weight": share}}
+        made = cell(f"{method}{share}", method, config={"clip.name": "x"})
+        return dataclasses.replace(made, series=series)
+
+    runs = [run("GlobalGC r", 10.0), run("GlobalGC r", 30.0)]
+    found = result(*runs, run("AdaGC r", 4.4), run("GlobalGC 10 r", 7.0))
+    text = small_moments_markdown(found.experiments[0], ["GlobalGC", "AdaGC"])
+    assert text.splitlines()[0] == "| tensors | r | 10 r |"
+    assert text.splitlines()[2:] == ["| `norm` | 20 / 4 | 7 / – |"]
+
+
+def test_predictions_have_a_line_per_experiment():
+    def run(name, seed, loss, **measures):
+        config = {"clip.name": name, "faults": [], "train.max_steps": 400}
+        made = cell(
+            f"{name}{seed}",
+            name,
+            seed,
+            400,
+            config,
+            final_loss=loss,
+            **measures,
+        )
+        series = {"loss": encode_losses(np.full(400, loss))}
+        return dataclasses.replace(made, series=series)
+
+    pairs = [(80.0, 1.0), (95.0, 1.0), (95.0, 3.0)]
+    found = result(
+        *(
+            one
+            for seed, (share, loss) in enumerate(pairs)
+            for one in (
+                run("adagc", seed, loss),
+                run("global_norm", seed, 2.0, replayed_percent=share),
+            )
+        )
+    )
+    lines = predictions_markdown([found.experiments[0]] * 2).splitlines()
+    shares, gains = "80 / 95 / 95", "+1.0000 / +1.0000 / -1.0000"
+    assert lines[2:] == [f"| E | {shares} | {gains} | 3 | 2 | 1 |"] * 2
+    assert (
+        len(predictions_markdown([result().experiments[0]]).splitlines()) == 2
+    )
+
+
+def test_pages_of_methods_take_the_seeds_of_their_grid(write_grid, tmp_path):
+    name = "extension-compared-methods"
+    path = write_grid(f"{name}.yaml", {"name": "calm-mixtral"})
+    clips = {run.method: run for run in planned(path)}
+    runs = [
+        cell(
+            f"{method}{seed}",
+            method,
+            seed,
+            config=flatten(as_json(clips[method].config)),
+            steps=20,
+            validation_loss=1.0 + seed,
+        )
+        for method in clips
+        for seed in (3, 4, 5)  # 5 is not in the grid
+    ]
+    results = {name: result(*runs, target=name)}
+    catalogue = Catalogue({name: path})
+    files = made_files(Rules([]), catalogue, results, tmp_path, tmp_path)
+    page = files[tmp_path / "results/methods.md"]
+    assert "| AdaGC | 4.5000 ± 0.7071 | +0.0000 ± 0.0000 (p 1) |" in page
+    assert page.count("Not run yet.") == 5
+    assert files[tmp_path / "results/epsilon.md"].count("Not run yet.") == 2
 
 
 def test_claims_and_labels_are_escaped_and_counted(write_grid, tmp_path):

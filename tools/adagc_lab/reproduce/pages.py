@@ -8,9 +8,9 @@ import dataclasses
 import functools
 import itertools
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jinja2
 import numpy as np
@@ -23,17 +23,13 @@ from adagc_lab.report.drawings import (
     charts_svg,
     method_colors,
 )
-from adagc_lab.report.formatting import Value, format_spread
-from adagc_lab.report.measures import listed, run_measures, spread
 from adagc_lab.reproduce.claims import Rules, targets_of
-from adagc_lab.reproduce.pairs import differences_of, paired, rate_of
 from adagc_lab.reproduce.pool import (
     Catalogue,
     JoinedExperiment,
     PooledResults,
 )
 from adagc_lab.reproduce.results import (
-    EVENTS,
     RESULTS,
     ExperimentResult,
     RunResult,
@@ -48,13 +44,20 @@ from adagc_lab.reproduce.rows import (
     COLUMNS as ROW_COLUMNS,
 )
 from adagc_lab.reproduce.rows import Row, answers, make_rows
-from adagc_lab.reproduce.statistics import MAX_PAIRS, sign_flip_p
+from adagc_lab.reproduce.tables import (
+    BRIEF,
+    methods_markdown,
+    predictions_markdown,
+    small_moments_markdown,
+    table_markdown,
+)
 from adagc_lab.reproduce.verdicts import LABELS, Verdict, counted, judge
 
 PAGE = "results.md"
 CLAIMS_PAGE = "results/claims.md"
 ROWS_PAGE = "results/comparisons.md"
 RUNS_PAGE, ERNIE_PAGE = "results/runs.md", "results/ernie.md"
+EPSILON_PAGE, METHODS_PAGE = "results/epsilon.md", "results/methods.md"
 REPORT = "report.json"
 """Which runs stand in which row and behind which test, in the results' folder;
 `tools/reproduce.py verify` recomputes every number from it."""
@@ -72,152 +75,6 @@ _BIN = 10
 """Steps of which the READMEs' picture shows the largest loss."""
 
 _READMES = {"README.md": "readme.md.j2", "README_cn.md": "readme_cn.md.j2"}
-
-
-class Column(NamedTuple):
-    """A column of a table."""
-
-    title: str
-    name: str
-    """Name of the measure in the results."""
-
-    form: Callable[[Sequence[Value]], str]
-    change: str | None = None
-    """Format of its paired difference to the first method, if that is shown."""
-
-
-COLUMNS = (
-    *(
-        Column(measure.title, measure.name, measure.form, measure.change)
-        for measure in run_measures()
-        if measure.level != "detail"
-    ),
-    Column(
-        "Area over GlobalGC's clean run (nat × steps)",
-        "excess_area_global",
-        spread(".1f"),
-        "+.1f",
-    ),
-    Column("Of GlobalGC (%)", "percent_of_global_gc", spread(".1f")),
-    Column("Paper: GlobalGC (GPU h)", "paper_global_gc_hours", listed(",.1f")),
-    Column("Paper: AdaGC (GPU h)", "paper_adagc_hours", listed(",.1f")),
-    Column("Paper: saved (GPU h)", "paper_hours_saved", listed(",.1f")),
-    Column("Plan: saved (GPU h)", "predicted_hours_saved", listed(".3f")),
-    Column("Plan: GlobalGC (µs a step)", "global_gc_us", listed(",.1f")),
-    Column("Plan: AdaGC (µs a step)", "adagc_us", listed(",.1f")),
-)
-_TIMES_OF_RUNS = ("clip_ms", "step_ms")
-"""Not shown beside losses: other runs took part of the machine."""
-
-RATE = "Events per 1,000 judged steps"
-"""Label of the column after the counted events."""
-
-
-def table_markdown(table: ExperimentResult, level: int = 3) -> str:
-    """Heading, description, and the table: a line per method.
-
-    Counts are listed seed by seed, rates have their exact 95% limits, other
-    numbers are mean ± sample standard deviation, or median and range; ``Δ`` is
-    the paired difference to the first method with the p of the two-sided exact
-    sign-flip test.
-    """
-    columns = [*_columns(table)]
-    head = ["", *(label for label, _ in columns)]
-    rows = zip(table.methods, *(cells for _, cells in columns), strict=True)
-    text = f"{table.description} {_extent(table)}".strip()
-    return (
-        f"{'#' * level} {table.title}\n\n{text}\n\n{markdown_table(head, rows)}"
-    )
-
-
-def target_markdown(result: TargetResult) -> str:
-    """All experiments of a target."""
-    parts = [f"# {result.title}: `{result.target}`\n"]
-    parts += [
-        table_markdown(experiment, 2) for experiment in result.experiments
-    ]
-    return "\n".join(parts)
-
-
-def verdicts_markdown(verdicts: Sequence[Verdict]) -> str:
-    """Return a line per claim: where, what it says, verdict, evidence."""
-    rows = []
-    for verdict in verdicts:
-        claim = verdict.claim
-        said = claim.claim + (f" ({claim.paper})" if claim.paper else "")
-        label = f"**{verdict.label}**"
-        rows.append([claim.where, said, label, "<br>".join(verdict.reasons)])
-    head = ["Paper", "Claim", "Verdict", "What decided it"]
-    return markdown_table(head, rows, left=4)
-
-
-def _columns(table: ExperimentResult) -> Iterator[tuple[str, list[str]]]:
-    """Yield the columns that have a value: label, and a cell per method."""
-    methods = table.methods
-    has_losses = table.has("final_loss")
-    for column in COLUMNS:
-        name = column.name
-        if not table.has(name) or (has_losses and name in _TIMES_OF_RUNS):
-            continue
-        yield (
-            column.title,
-            [column.form(table.values(m, name)) for m in methods],
-        )
-        if name == EVENTS:
-            yield RATE, [_rate(table, m) for m in methods]
-        if column.change is not None and len(methods) > 1:
-            changes = [_change(table, column, m) for m in methods]
-            yield f"Δ to {methods[0]}", changes
-    for label, values in table.paper.items():
-        cells = [f"{values[m]:g}" if m in values else "–" for m in methods]
-        yield f"Paper: {label}", cells
-
-
-def _rate(table: ExperimentResult, method: str) -> str:
-    runs = longest(table.runs_of(method), EVENTS)
-    return rate_of(runs).text if runs else "–"
-
-
-def _change(table: ExperimentResult, column: Column, method: str) -> str:
-    reference = table.methods[0]
-    pairs = paired(table.runs_of(method), table.runs_of(reference), column.name)
-    if method == reference or not 0 < len(pairs) <= MAX_PAIRS:
-        return "–"
-    differences = differences_of(pairs, column.name)
-    text = format_spread(differences.tolist(), column.change or "+.4g")
-    p = sign_flip_p(differences).two_sided
-    return f"{text.replace('± +', '± ')} (p {p:.2g})"
-
-
-def _extent(table: ExperimentResult) -> str:
-    """Seeds, steps, what is judged, and the processors."""
-    runs = [r for m in table.methods for r in longest(table.runs_of(m))]
-    lengths = sorted({run.num_steps for run in runs if run.num_steps})
-    if not lengths:
-        return ""
-    ends = dict.fromkeys((lengths[0], lengths[-1]))
-    steps = " to ".join(f"{n:,}" for n in ends)
-    seeds = table.seeds
-    skips = sorted({int(run.measures.get("skip_steps", 0)) for run in runs})
-    parts = [
-        f"{len(seeds)} seed{'s' * (len(seeds) > 1)} "
-        f"({', '.join(map(str, seeds))}) of {steps} steps, the first "
-        f"{_either(skips)} not judged"
-    ]
-    starts = [
-        f"from step {_either([n + window for n in skips])} (window {window:,})"
-        for window in (1000, 200)
-        if table.has(f"judged_{window}")
-    ]
-    if starts:
-        parts.append(f"spikes are judged {', '.join(starts)}")
-    processors = sorted({run.cpu_model for run in runs})
-    parts.append(f"processor: {', '.join(processors)}")
-    return "; ".join(parts) + "."
-
-
-def _either(steps: Sequence[int]) -> str:
-    return " or ".join(f"{n:,}" for n in steps)
 
 
 def collect_results(
@@ -297,10 +154,16 @@ def made_files(
     shown = _answers(verdicts) | answers(rows)
     shown["effort"] = _effort(results)
     shown["rows"] = functools.partial(rows_markdown, rows)
+    shown["own_seeds"] = functools.partial(_of_own_seeds, source)
+    shown["small_moments"] = small_moments_markdown
+    shown["methods"] = functools.partial(methods_markdown, columns=BRIEF)
+    shown["predictions"] = predictions_markdown([t for _, t in tables])
     files = {
         docs / PAGE: _render("results.md.j2", **shown),
         docs / CLAIMS_PAGE: _render("claims.md.j2", **shown),
         docs / ROWS_PAGE: _render("comparisons.md.j2", **shown),
+        docs / EPSILON_PAGE: _render("epsilon.md.j2", **shown),
+        docs / METHODS_PAGE: _render("methods.md.j2", **shown),
         results_dir / REPORT: as_json(report, indent=1),
     }
     for name in (RUNS_PAGE, ERNIE_PAGE):
@@ -371,6 +234,12 @@ def _answers(verdicts: Sequence[Verdict]) -> dict[str, Any]:
             [v for v in paper if v.claim.primary], "results/claims.md"
         ),
         "own_rows": _rows(own),
+        "tests": lambda where: [
+            row[:3]
+            for row in _rows(
+                [v for v in own if v.claim.where == where], "claims.md"
+            )
+        ],
     }
 
 
@@ -484,6 +353,22 @@ def _wrap(text: str, start: str = "") -> str:
         break_on_hyphens=False,
     )
     return wrapper.fill(" ".join(text.split())) + "\n"
+
+
+def _of_own_seeds(
+    source: PooledResults, target: str, experiment: str
+) -> ExperimentResult:
+    """Return an experiment's runs on the seeds of its grid."""
+    seeds = source.seeds(target, experiment)
+    return ExperimentResult(
+        name=experiment,
+        title=experiment,
+        all_runs=[
+            dataclasses.replace(run, method=name)
+            for name in source.methods(target, experiment)
+            for run in source.runs(target, experiment, name, seeds)
+        ],
+    )
 
 
 def _table(joined: JoinedExperiment, source: PooledResults) -> ExperimentResult:

@@ -234,6 +234,12 @@ class PooledResults:
         asked = self._catalogue.method(target, experiment, method)
         return [r for r in self.runs_of(asked) if not seeds or r.seed in seeds]
 
+    def methods(self, target: str, experiment: str) -> list[str]:
+        """Names of an experiment's methods; [] if no grid has it."""
+        if (target, experiment) not in self._catalogue:
+            return []
+        return [*self._catalogue.methods(target, experiment)]
+
     def seeds(self, target: str, experiment: str) -> tuple[int, ...]:
         """Return those of :meth:`Catalogue.seeds`."""
         return self._catalogue.seeds(target, experiment)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,8 +26,24 @@ THRESHOLD = 90.0
 """Percent; chosen on other runs before those that test it."""
 
 
-def wrong_percent(runs: Iterable[tuple[str, RunResult]]) -> list[float]:
-    """Share of each seed's pairs for which the rule is wrong, in percent.
+class Prediction(NamedTuple):
+    """What the rule said of a pair, and what came."""
+
+    seed: int
+    replayed: float
+    """Percent of the tensors that AdaGC would have clipped."""
+
+    gain: float
+    """GlobalGC's mean loss after the first steps minus AdaGC's, in nat."""
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether AdaGC was the better one, and not told so, or the reverse."""
+        return (self.gain > 0) != (self.replayed < THRESHOLD)
+
+
+def predictions(runs: Iterable[tuple[str, RunResult]]) -> list[Prediction]:
+    """Return the rule on every pair whose norms were recorded.
 
     A pair is a run under AdaGC with the paper's values and one under GlobalGC
     with the same ``lambda_abs``, seed, processor and all else, without faults.
@@ -43,7 +60,7 @@ def wrong_percent(runs: Iterable[tuple[str, RunResult]]) -> list[float]:
         if not extra and not config.get("faults") and run.series:
             key = json.dumps(config, sort_keys=True), name
             sides.setdefault(key, []).append(run)
-    by_seed: dict[int, list[float]] = {}
+    found = []
     for (setting, name), own in sides.items():
         if name != "adagc":
             continue
@@ -52,9 +69,16 @@ def wrong_percent(runs: Iterable[tuple[str, RunResult]]) -> list[float]:
             if REPLAYED not in other.measures:
                 continue
             first, second = (
-                np.mean(r.losses[REPLAYED_STEPS:]) for r in (run, other)
+                float(np.mean(r.losses[REPLAYED_STEPS:])) for r in (run, other)
             )
-            is_told = other.measures[REPLAYED] < THRESHOLD
-            wrong = 100.0 * (bool(first < second) != is_told)
-            by_seed.setdefault(run.seed, []).append(wrong)
+            replayed = other.measures[REPLAYED]
+            found.append(Prediction(run.seed, replayed, second - first))
+    return found
+
+
+def wrong_percent(runs: Iterable[tuple[str, RunResult]]) -> list[float]:
+    """Share of each seed's pairs for which the rule is wrong, in percent."""
+    by_seed: dict[int, list[float]] = {}
+    for one in predictions(runs):
+        by_seed.setdefault(one.seed, []).append(100.0 * one.is_wrong)
     return [statistics.fmean(by_seed[seed]) for seed in sorted(by_seed)]

@@ -32,7 +32,6 @@ from adagc_lab.reproduce.grid import (
     make_runs,
 )
 from adagc_lab.reproduce.packed import decode_losses, encode_losses
-from adagc_lab.reproduce.pages import target_markdown, verdicts_markdown
 from adagc_lab.reproduce.pool import Catalogue, PooledResults
 from adagc_lab.reproduce.results import (
     RESULTS,
@@ -43,6 +42,7 @@ from adagc_lab.reproduce.results import (
     write_results,
 )
 from adagc_lab.reproduce.running import run_all
+from adagc_lab.reproduce.tables import target_markdown, verdicts_markdown
 from adagc_lab.reproduce.timing import gpu_hours, run_timing
 from adagc_lab.reproduce.verdicts import Verdict, judge
 from paddle_adagc.checks import check_integer
