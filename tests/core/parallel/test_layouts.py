@@ -149,6 +149,26 @@ def test_states_move(source, target, model, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("num_steps", [5, training.T_START])
+def test_the_start_of_gamma_moves(num_steps, tmp_path):
+    """From the warm-up, with its votes, and where gamma may grow faster."""
+    run = {
+        "options": DENSE,
+        "clip_settings": SETTINGS["adagc from warmup_ema"],
+    }
+    (ranks,) = on_ranks(CASES["tp2"][0], [{**run, "num_steps": num_steps}])
+    rest = {
+        **run,
+        **continued(ranks[0]["state"], tmp_path),
+        "first_step": num_steps,
+    }
+    (ranks,) = on_ranks(CASES["v2 x2"][0], [rest])
+    assert_same_run(ranks, alone(**rest))
+    paper = alone(**{**rest, "clip_settings": training.ADAGC})
+    assert paper["state"]["gamma"] != alone(**rest)["state"]["gamma"]
+
+
+@pytest.mark.slow
 @pytest.mark.long
 def test_checkpoint_of_one_mesh_loads_on_another(tmp_path):
     half, folder = NUM_STEPS // 2, str(tmp_path / "mesh")
