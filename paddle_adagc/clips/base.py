@@ -65,8 +65,10 @@ class TensorScalingClip(StatefulClip, abc.ABC):
     """
 
     needs_one_group = False
-    largest_h = 1.0
     """The rule is about all tensors: one call has to have them all."""
+
+    largest_h = 1.0
+    """A larger factor is an error of the rule."""
 
     needs_whole_tensors = False
     """The rule cannot work on a rank's part of a tensor."""

@@ -211,7 +211,7 @@ def _verdict(
     if event is None:
         return {
             "kind": "calm",
-            "text": f"Calm: {len(run.step):,} steps without an alarm.",
+            "text": f"Calm: {len(run.step):,} steps without a spike.",
         }
     step, kind = event["worst_step"], event["kind"]
     names = [g["key"] for g in event["guilty"]]
