@@ -288,6 +288,8 @@ class ClipGradByAdaGC(TensorScalingClip):
         new = {"gamma": gamma}
         if self.init == "warmup_ema":
             mean = rule.mean_change(change, count, paddle.ones_like(h))
+            if support is None:  # t_start was raised after the warm-up
+                support = paddle.full_like(gamma, rule.FULL_SUPPORT)
             new["gamma"], new["support"] = rule.supported_average(
                 norm, gamma, support, mean, rule.warmup_beta(self.t_start)
             )

@@ -31,6 +31,7 @@ import json
 import math
 import os
 import sys
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,9 @@ from paddle_adagc.record.blocks import (
 
 RECORD, STEPS, ALARMS = "record.json", "steps.jsonl", "alarms.jsonl"
 TENSORS = "tensors.npy"
+
+OWN_FIELDS = ("step", "session", "start")
+"""Fields of a step's line by which it is found."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,7 +194,7 @@ def read_record(directory: str | os.PathLike[str]) -> RecordedRun:
     with _damage(folder / TENSORS):
         places, tensor_steps = _ordered_rows(folder / TENSORS, info)
     with _damage(folder / ALARMS):
-        alarms = _alarms(folder / ALARMS, info)
+        alarms = _alarms(folder / ALARMS, info, ordered)
     parts = [*_parts_of(folder, info)]
     for part in parts:
         info["tensors"] += [
@@ -284,15 +288,36 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, float)
 
 
-def _alarms(path: Path, info: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _alarms(
+    path: Path, info: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Read the alarms of steps that count.
+
+    One that goes on into steps that a later session superseded, or that are
+    not written yet, ends before them, with the worst of the others.
+    """
     found: dict[tuple[str, int], dict[str, Any]] = {}
     for alarm in read_lines(path):
         if {type(alarm[n]) for n in ("start", "end", "session")} != {int}:
             raise ValueError(f"an alarm {alarm}")
         found[alarm["series"], alarm["start"]] = alarm
-    is_valid = _validity(info)
-    kept = [a for a in found.values() if is_valid(a["session"], a["start"])]
-    return sorted(kept, key=lambda alarm: alarm["start"])
+    is_valid, steps = _validity(info), [row["step"] for row in rows]
+    kept = []
+    for alarm in sorted(found.values(), key=lambda alarm: alarm["start"]):
+        first, end = alarm["start"], alarm["end"]
+        own = rows[bisect_left(steps, first) : bisect_right(steps, end)]
+        own = [row for row in own if is_valid(alarm["session"], row["step"])]
+        if not own:
+            continue
+        alarm = {**alarm, "end": own[-1]["step"]}
+        if alarm["worst_step"] > alarm["end"]:
+            name = alarm["series"]
+            known = [row for row in own if _is_number(row.get(name))]
+            row = max(known, key=lambda row: row[name]) if known else own[0]
+            alarm["worst_step"] = row["step"]
+            alarm["worst"] = row.get(name, alarm["worst"])
+        kept.append(alarm)
+    return kept
 
 
 def _validity(info: Mapping[str, Any]) -> Any:

@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import Any, ClassVar
 
 from paddle.distributed.auto_parallel.api import _ShardOptimizer
 
@@ -88,31 +88,42 @@ def observe(optimizer: Any, record: Any) -> Callable[[], None]:
     return end
 
 
-def at_exit(leave: Callable[[], None]) -> Callable[[], None]:
-    """Call ``leave`` at the interpreter's end and at SIGTERM."""
-    method = weakref.WeakMethod(leave)
+class AtExit:
+    """Calls a bound method at the interpreter's end and at SIGTERM.
 
-    def call() -> None:
-        if (function := method()) is not None:
+    In this process alone: a forked child has its callers' memory, not their
+    files. At SIGTERM all methods are called, if the signal had no handler when
+    the first of them came.
+    """
+
+    _active: ClassVar[set[AtExit]] = set()
+
+    def __init__(self, leave: Callable[[], None]) -> None:
+        self._method, self._pid = weakref.WeakMethod(leave), os.getpid()
+        self._active.add(self)
+        atexit.register(self._call)
+        in_main = threading.current_thread() is threading.main_thread()
+        if in_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, self._handle)
+
+    def _call(self) -> None:
+        function = self._method()
+        if function is not None and self._pid == os.getpid():
             with contextlib.suppress(Exception):
                 function()
 
-    def handle(number: int, frame: FrameType | None) -> None:
-        call()
+    @classmethod
+    def _handle(cls, number: int, frame: FrameType | None) -> None:
+        for one in [*cls._active]:
+            one._call()
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 
-    atexit.register(call)
-    in_main = threading.current_thread() is threading.main_thread()
-    is_default = in_main and (
-        signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    )
-    if is_default:
-        signal.signal(signal.SIGTERM, handle)
-
-    def end() -> None:
-        atexit.unregister(call)
-        if is_default and signal.getsignal(signal.SIGTERM) is handle:
+    def end(self) -> None:
+        """Call it no longer."""
+        self._active.discard(self)
+        atexit.unregister(self._call)
+        handler = signal.getsignal(signal.SIGTERM)
+        in_main = threading.current_thread() is threading.main_thread()
+        if in_main and not self._active and handler == self._handle:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-    return end

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import time
@@ -24,9 +25,9 @@ from paddle_adagc.clips.last_step import LastStep
 from paddle_adagc.integrations.optimizer import innermost, put_into_optimizer
 from paddle_adagc.parallel.agreement import of_all_ranks
 from paddle_adagc.record.facts import clip_of, facts_of, is_warming_up
-from paddle_adagc.record.files import write_part
+from paddle_adagc.record.files import OWN_FIELDS, write_part
 from paddle_adagc.record.hooks import (
-    at_exit,
+    AtExit,
     model_parameters_of,
     observe,
     stepping,
@@ -197,7 +198,7 @@ class Record:
         self.forget_updates()
         self._last_time = time.perf_counter()
         self._end_observing = observe(self._stepping, self)
-        self._end_exits = at_exit(self.leave)
+        self._at_exit = AtExit(self.leave)
 
     def _open(
         self, start: int | None, max_bytes: int
@@ -266,7 +267,12 @@ class Record:
         Args:
             loss: Scalar, on the device or not; None: as added, or unknown.
             **numbers: More of the step, as JSON values: ``samples=[640, 704]``.
+
+        Raises:
+            TypeError: One of them is no JSON value.
+            ValueError: One has a name of the record's own.
         """
+        _check_numbers(numbers)
         if loss is not None:
             self.add_loss(loss)
         self._end_step(numbers)
@@ -362,7 +368,7 @@ class Record:
         steps = Steps(steps.rows, keys, steps.tensors, steps.num_small)
         try:
             lines = self._session.write(steps, factors)
-        except OSError as error:  # the training goes on
+        except Exception as error:  # the training goes on
             warnings.warn(
                 f"the record {self.directory} ends before step "
                 f"{steps.rows[0]['step']}: {error}",
@@ -516,13 +522,31 @@ class Record:
 
     def _stop(self) -> None:
         self._end_observing()
-        self._end_exits()
+        self._at_exit.end()
         if self._sees_losses:
             self._sees_losses = False
             BEFORE_BACKWARD.remove(self._finish)
         if self._session is not None:
             self._session.close()
             self._session = None
+
+
+def _check_numbers(numbers: Mapping[str, Any]) -> None:
+    """Refuse what the files could not hold, or would take for theirs."""
+    for name, value in numbers.items():
+        if name in OWN_FIELDS:
+            raise ValueError(
+                f"record.step({name}={value!r}): {name!r} is the record's own; "
+                "it counts steps itself, from Record(..., start=...). Give the "
+                "number another name"
+            )
+        try:
+            json.dumps(value)
+        except (TypeError, ValueError) as error:
+            raise TypeError(
+                f"record.step({name}=...): {error}; give float(), int(), text "
+                "or a list of these"
+            ) from error
 
 
 def _log_alarm(line: str) -> None:

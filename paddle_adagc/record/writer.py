@@ -7,6 +7,7 @@ from __future__ import annotations
 import fcntl
 import math
 import os
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,8 @@ class RecordWriter:
         facts: JSON values about this session.
         max_bytes: Bound of ``tensors.npy``. When it is reached, every second
             row goes that is neither kept nor among the last 512, and from
-            then on only one row in so many steps is written.
+            then on only one row in so many steps is written. Kept rows take
+            at most half of it: the older ones are then thinned, too.
 
     Raises:
         FileExistsError: Another process is writing to this record.
@@ -65,7 +67,7 @@ class RecordWriter:
         max_bytes: int = MAX_BYTES,
     ) -> None:
         self.directory = make_directory(directory)
-        self._lock = _lock(self.directory)
+        self._lock = _Lock(self.directory)
         self._info = read_info(self.directory)
         self.keys: list[str] = self._info["tensors"]
         self.session = len(self._info["sessions"])
@@ -134,16 +136,20 @@ class RecordWriter:
     def _thin(self) -> None:
         """Rewrite the tensors with about half of the rows, or fewer."""
         path = self.directory / TENSORS
-        blocks = [*arrays(path)]
+        blocks = [block.copy() for block in arrays(path)]
         steps = np.sort(np.concatenate([block["step"] for block in blocks]))
         row_bytes = row_type(len(self.keys), True).itemsize
         fitting = max(1, self._max_bytes // 4 // row_bytes)
         latest = steps[-min(_NUM_LATEST, fitting, len(steps))]
-        size = math.inf
-        while size > self._max_bytes * 3 // 4:
-            if self.every > steps[-1]:  # the kept rows alone are too many
+        size, can_shrink = math.inf, True
+        while size > self._max_bytes * 3 // 4 and can_shrink:
+            num_kept = sum(int(block["is_kept"].sum()) for block in blocks)
+            is_full = num_kept * row_bytes > self._max_bytes // 2
+            if is_full or self.every > steps[-1]:
                 _keep_fewer(blocks)
-            self.every *= 2
+                can_shrink = num_kept > 0
+            else:
+                self.every *= 2
             parts = [thinned(block, self.every, latest) for block in blocks]
             size = sum(map(len, parts))
         with temporary_path(path) as temporary:
@@ -152,7 +158,7 @@ class RecordWriter:
 
     def close(self) -> None:
         """Let other processes write to the record."""
-        os.close(self._lock)
+        self._lock.release()
 
 
 def _keep_fewer(blocks: Sequence[np.ndarray]) -> None:
@@ -163,19 +169,43 @@ def _keep_fewer(blocks: Sequence[np.ndarray]) -> None:
         block["is_kept"] &= block["step"] > middle
 
 
-def _lock(directory: Path) -> int:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise FileExistsError(
-            f"another process is writing to the record {directory}: wait for "
-            "it, stop it, or choose another folder"
-        ) from None
-    except OSError:  # a file system without locks
-        pass
-    return descriptor
+class _Lock:
+    """A lock on a folder, of this process alone.
+
+    A forked child, such as a worker that loads data, has the descriptor, too,
+    and would keep the lock when this process has gone: it closes it.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._descriptor: int | None = os.open(directory, os.O_RDONLY)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.release()
+            raise FileExistsError(
+                f"another process is writing to the record {directory}: wait "
+                "for it, stop it, or choose another folder"
+            ) from None
+        except OSError:  # a file system without locks
+            pass
+        _held.add(self)
+
+    def release(self) -> None:
+        """Let others have it."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+_held: weakref.WeakSet[_Lock] = weakref.WeakSet()
+
+
+def _leave_locks() -> None:
+    for lock in [*_held]:
+        lock.release()
+
+
+os.register_at_fork(after_in_child=_leave_locks)
 
 
 def _cut_last_line(path: Path) -> None:

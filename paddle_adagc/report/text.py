@@ -55,7 +55,7 @@ def _lines(page: dict[str, Any]) -> Iterator[str]:
             ["what if", "calm: clipped", "median h", "event: median h", "min"],
             [
                 [
-                    *(row["case"], f"{row['calm_clipped']:.0%}"),
+                    *(row["case"], percent(row["calm_clipped"])),
                     *_numbers(row, "calm_h_median event_h_median event_h_min"),
                 ]
                 for row in rows[:6]
@@ -84,6 +84,11 @@ def _numbers(of: Mapping[str, Any], names: str) -> list[str]:
 def number(value: float | None) -> str:
     """Return a number with 3 digits; a dash for None."""
     return "–" if value is None else f"{value:.3g}"
+
+
+def percent(share: float | None) -> str:
+    """Return a share in percent; a dash for None."""
+    return "–" if share is None else f"{share:.0%}"
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from paddle_adagc.checks import matching_pattern
 from paddle_adagc.record.files import RecordedRun
 
 DEFAULTS = ("lambda_rel=1.04", "lambda_rel=1.2", "lambda_rel=2", "lambda_rel=4")
@@ -77,7 +78,7 @@ def what_if(
         rows.append(
             {
                 "case": case,
-                "calm_clipped": np.mean(calm[~np.isnan(calm)] < 1),
+                "calm_clipped": _of(lambda known: np.mean(known < 1), calm),
                 "calm_h_median": _of(np.median, calm),
                 "event_h_median": _of(np.median, event_h),
                 "event_h_min": _of(np.min, event_h),
@@ -118,14 +119,21 @@ def most_clipped(h: np.ndarray, keys: Sequence[str]) -> list[dict[str, Any]]:
 def _arguments(run: RecordedRun) -> dict[str, Any] | None:
     """Return those of the AdaGC that acted or followed in the first rows.
 
-    Its warm-up is shortened to the rows that are not counted.
+    Its warm-up is shortened to the rows that are not counted; Inf and NaN do
+    not stop a replay; overrides are those of tensors that the record has.
     """
-    session = run.sessions[0] if run.sessions else {}
+    first = run.tensor_steps[0]
+    started = [s for s in run.sessions if s["start"] <= first]
+    session = started[-1] if started else {}
     text = session.get("shadow") or session.get("clip")
     if not str(text).startswith("ClipGradByAdaGC("):
         return None
     call: Any = ast.parse(str(text), mode="eval").body
     values = {k.arg: ast.literal_eval(k.value) for k in call.keywords}
+    values.pop("nonfinite", None)
+    if overrides := values.get("overrides"):
+        used = {matching_pattern("overrides", overrides, k) for k in run.keys}
+        values["overrides"] = {p: overrides[p] for p in overrides if p in used}
     return values | {"t_start": min(values["t_start"], _NUM_FIRST)}
 
 

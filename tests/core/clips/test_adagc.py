@@ -244,6 +244,20 @@ def test_warmup_ema_equals_its_twin_and_ends_in_algorithm_1(
             np.testing.assert_allclose(gammas(paper), gammas(clip), 2e-7)
 
 
+@pytest.mark.parametrize("init", ["warmup_min", "warmup_ema"])
+def test_t_start_may_be_raised_after_the_warm_up(init):
+    clip = ClipGradByAdaGC(t_start=3, init=init)
+    parameters = make_parameters([[1], [1]])
+    for _ in range(5):
+        clip_arrays(clip, parameters, [np.float32([1]), np.float32([2])])
+    before = gammas(clip)
+    clip.t_start = 20
+    for _ in range(30):
+        clip_arrays(clip, parameters, [np.float32([1]), np.float32([2])])
+    assert clip.num_steps == 35
+    np.testing.assert_allclose(gammas(clip), before, rtol=0.6)
+
+
 def test_gamma_of_a_state_without_votes_is_settled():
     parameters = make_parameters([[1]] * NUM_TENSORS)
     old = ClipGradByAdaGC(t_start=T_START, strict=True)

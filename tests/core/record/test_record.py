@@ -4,6 +4,7 @@
 
 import errno
 import json
+import multiprocessing
 import random
 import subprocess
 import sys
@@ -345,25 +346,119 @@ def test_20_kills(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("stop", ["terminate", "exception"])
 def test_what_is_on_the_device_is_written_at_an_end(stop, tmp_path):
+    """Of two optimizers, as a GAN has."""
     code = (
         "import os, signal, sys\n"
         "from core.record.training import make_training, train\n"
         "from paddle_adagc import Record\n"
-        "model, optimizer = make_training(None)\n"
-        "record = Record(sys.argv[1], optimizer, model)\n"
-        "train(model, optimizer, range(10), record=record)\n"
+        "held = []\n"
+        "for name in 'ab':\n"
+        "    model, optimizer = make_training(None)\n"
+        "    held.append(Record(sys.argv[1] + name, optimizer, model))\n"
+        "    train(model, optimizer, range(10), record=held[-1])\n"
         "if sys.argv[2] == 'terminate': os.kill(os.getpid(), signal.SIGTERM)\n"
         "raise KeyError('a crash')\n"
     )
     tests = str(Path(__file__).parents[2])
     program = f"import sys\nsys.path.insert(0, {tests!r})\n{code}"
     ended = subprocess.run(
-        [sys.executable, "-c", program, tmp_path / "a", stop],
+        [sys.executable, "-c", program, f"{tmp_path}/", stop],
         capture_output=True,
         check=False,
     )
     assert ended.returncode == {"terminate": -15, "exception": 1}[stop]
-    assert read_record(tmp_path / "a").step.tolist() == [*range(10)]
+    for name in "ab":
+        assert read_record(tmp_path / name).step.tolist() == [*range(10)]
+
+
+def test_many_events_leave_room_for_calm_rows(tmp_path):
+    """Whole rows around events take half of the bound, the newest of them."""
+    writer = RecordWriter(tmp_path, max_bytes=10**6)
+    writer.index([f"{i}" for i in range(100)])
+
+    def append(steps, keep):
+        due = [s for s in steps if keep or s % writer.every == 0]
+        one = np.ones((len(due), 100), "float32")
+        tensors = dict.fromkeys(("norm", "gamma", "h"), one)
+        writer.append_tensors(due, tensors, keep=keep)
+
+    for event in range(500, 40_000, 500):
+        append(range(event - 450, event - 32), False)
+        append(range(event - 32, event + 50), True)
+        assert (tmp_path / files.TENSORS).stat().st_size <= 1.2e6
+    writer.close()
+    run = read_record(tmp_path)
+    assert {*range(39_468, 39_550)} <= {*run.tensor_steps.tolist()}
+    calm = run.tensor_steps[(run.tensor_steps % 500 >= 50)]
+    assert run.every <= 1024
+    assert len(calm[calm < 20_000]) >= 10
+
+
+def test_a_bound_below_one_row_ends(tmp_path):
+    writer = RecordWriter(tmp_path, max_bytes=100)
+    writer.index([f"{i}" for i in range(100)])
+    one = np.ones((3, 100), "float32")
+    tensors = dict.fromkeys(("norm", "gamma", "h"), one)
+    for first in range(0, 30, 3):
+        writer.append_tensors(range(first, first + 3), tensors, keep=first == 3)
+    writer.close()
+    assert 29 in read_record(tmp_path).tensor_steps
+
+
+def test_an_error_of_the_record_does_not_end_the_training(
+    tmp_path, monkeypatch
+):
+    def fail(*_, **__):
+        raise ValueError("a fault")
+
+    monkeypatch.setattr(RecordWriter, "append_tensors", fail)
+    model, optimizer = make_training(None)
+    record = Record(tmp_path, optimizer, model, num_steps=4)
+    with pytest.warns(UserWarning, match="ends before step 0: a fault"):
+        train(model, optimizer, range(8), record=record)
+    assert isinstance(record.error, ValueError)
+    record.close()
+
+
+@pytest.mark.parametrize(
+    ("numbers", "error"),
+    [
+        ({"step": 3}, ValueError),
+        ({"session": 1}, ValueError),
+        ({"accuracy": np.float32(1)}, TypeError),
+    ],
+)
+def test_numbers_that_a_record_cannot_hold(numbers, error, tmp_path):
+    record = Record(tmp_path, make_training(None)[1])
+    with pytest.raises(error, match=next(iter(numbers))):
+        record.step(1.0, **numbers)
+    record.step(1.0, accuracy=0.5)
+    record.close()
+    assert read_record(tmp_path).column("accuracy").tolist() == [0.5]
+
+
+@pytest.mark.slow
+def test_forked_children_leave_the_record_alone(tmp_path):
+    """Neither their SIGTERM nor their life concerns it."""
+    model, optimizer = make_training(None)
+    record = Record(tmp_path, optimizer, model)
+    train(model, optimizer, range(10), record=record)
+    pool = multiprocessing.get_context("fork").Pool(2)
+    pool.map(abs, [1, -1])
+    train(model, optimizer, range(10, 70), record=record)
+    record.flush()
+    child = multiprocessing.get_context("fork").Process(
+        target=time.sleep, args=[60]
+    )
+    child.start()
+    lines = (tmp_path / files.STEPS).read_text()
+    pool.terminate()
+    pool.join()
+    assert (tmp_path / files.STEPS).read_text() == lines
+    record.close()
+    Record(tmp_path, optimizer, model).close()  # while a child lives
+    child.kill()
+    child.join()
 
 
 def test_files_are_plain(tmp_path):

@@ -13,11 +13,12 @@ import pytest
 from core.record.training import make_training, train, write
 from helpers import slow_but
 
-from paddle_adagc import Record, make_clip
+from paddle_adagc import ClipGradByAdaGC, Record, make_clip
 from paddle_adagc.record import read_record
 from paddle_adagc.record.blocks import QUANTITIES
 from paddle_adagc.record.writer import RecordWriter
 from paddle_adagc.report.command import main, make_page
+from paddle_adagc.report.text import as_text
 from paddle_adagc.report.what_if import most_clipped
 
 NUM_STEPS = 300
@@ -91,6 +92,63 @@ def test_one_batch(name, tmp_path):
     most = page["what_if"]["most_clipped"]
     assert most[0]["tensors"] == "N.bias"
     assert most[0]["clipped"] >= rows[0]["calm_clipped"]
+
+
+@pytest.mark.parametrize("num_steps", [3, 70])
+def test_a_run_resumed_from_within_its_event(num_steps, tmp_path):
+    """Back to a checkpoint at step 200; the worst step was 205."""
+    keys, rng = ["0.weight"], np.random.default_rng(0)
+    loss = 1 + 0.01 * rng.normal(size=240)
+    loss[195:206] += 2 + 0.5 * np.arange(11)
+    one = np.ones((240, 1), "f4")
+    write(tmp_path, one, one, loss, keys=keys)
+    calm = np.concatenate([loss[:200], loss[100 : 100 + num_steps]])
+    one = np.ones((len(calm), 1), "f4")
+    write(tmp_path, one, one, calm, keys=keys, start=200)
+    page = make_page(tmp_path)
+    (event,) = page["events"]
+    assert (event["start"], event["end"]) == (195, 199)
+    assert event["worst_step"] == 199
+    assert event["loss"] == pytest.approx(loss[199], rel=1e-4)
+    (alarm,) = read_record(tmp_path).alarms
+    assert alarm["worst"] == pytest.approx(loss[199], rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "is_bound"),
+    [
+        ({"nonfinite": "raise"}, True),
+        ({"overrides": {r"linear_\d+\.w": {"lambda_rel": 1.1}}}, False),
+    ],
+)
+def test_what_if_takes_what_a_replay_can(arguments, is_bound, tmp_path):
+    clip = ClipGradByAdaGC(t_start=20, **arguments)
+    model, optimizer = make_training(clip)
+    if is_bound:
+        clip.bind(model)
+    record = Record(tmp_path, optimizer, model)
+    train(model, optimizer, range(150), record=record)
+    record.close()
+    assert len(make_page(tmp_path)["what_if"]["rows"]) == 4
+
+
+def test_what_if_takes_the_clip_of_the_rows_that_count(tmp_path):
+    """Not that of a short try in the same folder, which was started anew."""
+    for constant, num_steps in ((1000.0, 5), (0.01, 150)):
+        clip = ClipGradByAdaGC(init="constant", init_value=constant)
+        model, optimizer = make_training(clip)
+        record = Record(tmp_path, optimizer, model, start=0)
+        train(model, optimizer, range(num_steps), record=record)
+        record.close()
+    (row, *_) = make_page(tmp_path)["what_if"]["rows"]
+    assert row["calm_clipped"] > 0.5
+
+
+def test_a_run_without_gradients_has_a_report(tmp_path):
+    zero = np.zeros((150, 2), "f4")
+    loss = np.ones(150)
+    write(tmp_path, zero, zero + 1, loss, keys=["a", "b"])
+    assert "what if" in as_text(make_page(tmp_path))
 
 
 def test_kinds_of_tensors_that_are_clipped_most():
