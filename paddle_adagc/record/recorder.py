@@ -183,7 +183,7 @@ class Record:
         all ranks, as of the last copy of the steps. Empty: it should not."""
         self.num_skipped = 0
         """Steps that this process has left out."""
-        self.error: OSError | None = None
+        self.error: Exception | None = None
         """On rank 0, why the record ended early: a full disk, say."""
         self._steps: list[Step] = []
         self._losses: list[Any] = []
