@@ -111,6 +111,7 @@ class TensorScalingClip(StatefulClip, abc.ABC):
         4. Commit step count and memory: a step happens, or it does not. If the
            optimizer then makes no update, take them back.
         """
+        self._num_calls += 1
         owner = type(self).__name__
         pairs = list(params_grads)
         if pairs and isinstance(pairs[0], Tensor):

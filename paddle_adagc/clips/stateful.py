@@ -73,6 +73,7 @@ class StatefulClip(ClipGradBase):
         self._before = self._steps, self._memory  # the last step
         self._ranks = Ranks(type(self).__name__)
         self._calls: list[Call] = []  # of the last step
+        self._num_calls = 0  # by anybody, also with nothing to clip
         self._reports = Reports()
         self._has_loaded = False
 

@@ -110,7 +110,11 @@ class TrainerRecord(NoRecord):
         self._optimizer: Any = None
 
     def begin(self, args: Any, state: Any, model: Any, optimizer: Any) -> None:
-        """Open the record where training begins, and resume its shadow."""
+        """Open the record where training begins, and resume its shadow.
+
+        Beside a clip of this package, whose state the checkpoints hold, a
+        shadow starts anew.
+        """
         self.close()
         folder = self.where
         if folder is True:
@@ -126,7 +130,8 @@ class TrainerRecord(NoRecord):
             start=state.global_step,
             **self._options,
         )
-        if self.shadow is None or not state.global_step:
+        acts = isinstance(self._optimizer._grad_clip, TensorScalingClip)
+        if self.shadow is None or not state.global_step or acts:
             return
         try:
             checkpoint = resumed_from(args, state)
@@ -162,6 +167,8 @@ class TrainerRecord(NoRecord):
         """Write the steps so far; return the clip that a checkpoint saves."""
         if self.record is not None:
             self.record.flush()
+        if isinstance(clip, TensorScalingClip):
+            return clip
         return self.shadow or clip
 
     def step(self, control: Any) -> None:

@@ -59,6 +59,7 @@ def _change_trainer(module: types.ModuleType) -> None:
         lambda: here.settings([*OPENED]),
         lambda: here.where(True),
         here.made,
+        here.keeps_its_clip,
     )
 
 

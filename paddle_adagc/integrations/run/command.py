@@ -97,6 +97,9 @@ _FLAGS = {
     "--strict-run": ("strict_run", True),
     "--no-strict-run": ("strict_run", False),
 }
+_TEXTS = ("clip", "record", "settings")
+"""Options whose value is a name, whatever it looks like."""
+
 _WORDS = {"true": True, "false": False, "none": None}
 
 
@@ -167,7 +170,8 @@ def _divided(words: list[str]) -> tuple[dict[str, Any], list[str]]:
             if not words or words[0].startswith("--"):
                 raise ValueError(f"{word} lacks its value")
             value = words.pop(0)
-        options[name[2:].replace("-", "_")] = _value(value)
+        key = name[2:].replace("-", "_")
+        options[key] = value if key in _TEXTS else _value(value)
     return options, words
 
 
@@ -247,6 +251,8 @@ def _find_settings(plan: Plan) -> None:
         of_record = {k: settings[k] for k in OF_RECORDS if k in settings}
         TrainerRecord(plan.record, **of_record)  # refuses wrong ones
         notes.append(f"will clip with {str(clip).removesuffix(', 0 steps')}")
+        if lost := found.get("clip", {}).keys() - settings["clip"].keys():
+            notes.append(f"it does not take {', '.join(sorted(lost))}")
     if len(distinct) > 1:
         notes.append("each process takes those of the file that it reads")
 

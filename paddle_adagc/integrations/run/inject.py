@@ -22,6 +22,7 @@ def change_trainer(
     settings: Callable[[], Settings],
     where: Callable[[], Where] = lambda: True,
     made: Callable[[Any], None] = lambda trainer: None,
+    keeps_its_clip: Callable[[Any], None] = lambda trainer: None,
 ) -> None:
     """Let each Trainer of a class, and of its subclasses, clip and record.
 
@@ -34,6 +35,7 @@ def change_trainer(
             stays.
         where: Gives the folder of a new Trainer's record.
         made: Called with each Trainer that got a clip.
+        keeps_its_clip: Called with each Trainer whose class has the mixin.
     """
     original = trainer.__init__
     ours: set[type] = set()
@@ -56,7 +58,8 @@ def change_trainer(
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         cls: Any = type(self)
         if issubclass(cls, ClippingMixin) and cls not in ours:
-            original(self, *args, **kwargs)  # clips by itself
+            keeps_its_clip(self)
+            original(self, *args, **kwargs)
             return
         given = settings()
         rest = {k: v for k, v in given.items() if k != "clip"}
@@ -68,7 +71,8 @@ def change_trainer(
         clip: Any = make_clip(**given["clip"])
         if given["clip"]["name"] == "global_norm":  # the Trainer's own
             original(self, *args, **kwargs)
-            self.args.max_grad_norm = clip.clip_norm
+            if "lambda_abs" in given["clip"] or not self.args.max_grad_norm:
+                self.args.max_grad_norm = clip.clip_norm
             self.add_callback(WatchingCallback(where(), **chosen))
         else:
             if cls not in ours:

@@ -136,7 +136,29 @@ class Process:
         self._trainers.add(trainer)
         self._reporter.tell(trainer=type(trainer).__name__)
 
-    def before_step(self, optimizer: Any) -> tuple[int, Any] | None:
+    def keeps_its_clip(self, owner: Any, *, in_loop: bool = False) -> None:
+        """Name the options without use to a Trainer or optimizer of the script.
+
+        Raises:
+            RuntimeError: There are some, in a strict run.
+        """
+        names = [n for n in self._options if not (in_loop and n in OF_RECORDS)]
+        if isinstance(self._record, str) and not in_loop:
+            names.append("record")
+        if not names or id(owner) in self._warned:
+            return
+        self._warned.add(id(owner))
+        words = ", ".join("--" + name.replace("_", "-") for name in names)
+        message = (
+            f"{type(owner).__name__} has its clip from the script, so {words} "
+            "would not be used: leave it out, or take the clip out of the "
+            "script"
+        )
+        if self._strict:
+            raise RuntimeError(f"adagc-run: {message}")
+        say(message)
+
+    def before_step(self, optimizer: Any) -> tuple[int, int] | None:
         """Record an optimizer that begins a step; check its clip.
 
         Returns:
@@ -155,6 +177,8 @@ class Process:
         if owner is None and not steps.is_ours(clip):
             self._name_foreign(optimizer, clip)
             return None
+        if owner is None:
+            self.keeps_its_clip(optimizer, in_loop=True)
         expected = getattr(owner, "_adagc_clip", clip)
         if clip is None or clip is not expected:
             name, now = steps.shown(optimizer), steps.described(clip)
@@ -166,7 +190,7 @@ class Process:
             return None
         return steps.calls_of(clip)
 
-    def after_step(self, optimizer: Any, given: tuple[int, Any] | None) -> None:
+    def after_step(self, optimizer: Any, given: tuple[int, int] | None) -> None:
         """Count a step; tell of the first one that the clip made.
 
         Raises:
@@ -176,7 +200,7 @@ class Process:
             return
         clip, (num_before, calls) = steps.clip_of(optimizer), given
         num_steps, calls_now = steps.calls_of(clip)
-        if steps.is_ours(clip) and calls_now is calls:
+        if steps.is_ours(clip) and calls_now == calls:
             if not steps.was_skipped(optimizer):
                 name = steps.shown(optimizer)
                 self._not_in_force(f"{name} stepped without {clip}", optimizer)

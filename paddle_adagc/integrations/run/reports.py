@@ -108,6 +108,9 @@ class Listener:
 class Reporter:
     """Tells ``adagc-run`` about this process, and ends with it.
 
+    A forked child, such as a worker that loads data, is not waited for, unless
+    it tells something itself.
+
     Args:
         address: Of the :class:`Listener`.
 
@@ -116,8 +119,14 @@ class Reporter:
     """
 
     def __init__(self, address: dict[str, Any]) -> None:
+        self._address = address
         self._to = f"\0{address['name']}.reports"
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._connect()
+        os.register_at_fork(after_in_child=lambda: self._lifeline.close())
+
+    def _connect(self) -> None:
+        address, self._pid = self._address, os.getpid()
         self._lifeline = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._lifeline.connect(f"\0{address['name']}.lifeline")
@@ -137,6 +146,9 @@ class Reporter:
 
     def tell(self, *, waits: bool = True, **report: Any) -> None:
         """Send a report; without ``waits`` it may not arrive."""
+        if self._pid != os.getpid():
+            with contextlib.suppress(ProcessLookupError):
+                self._connect()
         text = json.dumps({"pid": os.getpid(), **report}).encode()
         self._socket.settimeout(1 if waits else 0)
         with contextlib.suppress(OSError):

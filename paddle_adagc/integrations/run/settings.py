@@ -100,7 +100,10 @@ def settings_in(values: Mapping[Any, Any]) -> Settings:
 
 
 def combined(found: Settings, options: Mapping[str, Any]) -> Settings:
-    """Return settings with the command's options over those of a file."""
+    """Return settings with the command's options over those of a file.
+
+    Another clip by ``--clip`` keeps the file's arguments that it takes, too.
+    """
     settings: Settings = {"clip": {"name": "adagc"}, **found}
     rest = dict(options)
     for choice in ("missing_state", "new_tensors", *OF_RECORDS):
@@ -108,7 +111,11 @@ def combined(found: Settings, options: Mapping[str, Any]) -> Settings:
             settings[choice] = rest.pop(choice)
     name = rest.pop("clip", settings["clip"]["name"])
     if name != settings["clip"]["name"]:
-        settings["clip"] = {"name": name}
+        from paddle_adagc.clips.registry import find_clip
+
+        taken = inspect.signature(find_clip(name)).parameters
+        kept = {k: v for k, v in settings["clip"].items() if k in taken}
+        settings["clip"] = {**kept, "name": name}
     settings["clip"] = {**settings["clip"], **rest}
     return settings
 

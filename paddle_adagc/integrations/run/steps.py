@@ -113,9 +113,12 @@ def is_ours(clip: Any) -> bool:
     return module is not None and isinstance(clip, module.TensorScalingClip)
 
 
-def calls_of(clip: Any) -> tuple[int, Any]:
-    """Return a clip's number of steps, and what every call of it replaces."""
-    return (clip.num_steps, clip._calls) if is_ours(clip) else (0, None)
+def calls_of(clip: Any) -> tuple[int, int]:
+    """Return how many steps a clip of ours made, and how often it was called.
+
+    A parameter group that is frozen calls it, and is no step.
+    """
+    return (clip.num_steps, clip._num_calls) if is_ours(clip) else (0, 0)
 
 
 def was_skipped(optimizer: Any) -> bool:

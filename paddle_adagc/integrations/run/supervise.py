@@ -109,6 +109,7 @@ class _Watch:
         self._next_look = time.monotonic() + self._pause
         self._suspects: dict[int, str] = {}
         self._end, self._waits, self._signal = math.inf, False, 0
+        self._left: set[int] = set()  # of the command, which has ended
 
     def has_ended(self) -> bool:
         self._look()
@@ -125,6 +126,7 @@ class _Watch:
             _say(f"the command has ended, not {len(left)} of its processes")
             if self._signal:  # which it did not pass on
                 self._send(left, self._signal)
+        self._left = left
         return not left
 
     def forward(self, number: int, is_terminals: bool) -> None:
@@ -132,7 +134,7 @@ class _Watch:
         if is_terminals:
             return
         self._signal = number
-        pids = {*self._listener.running}
+        pids = {*self._listener.running} | self._left
         targets = {pid for pid in pids if parent_of(pid) not in pids}
         if self._process.poll() is None:
             if self._process.pid in pids:

@@ -63,6 +63,18 @@ optimizer = paddle.optimizer.AdamW(parameters=model.parameters())
 model(paddle.ones([1, 4])).mean().backward()
 optimizer.step()
 """
+HAS_CLIP = "from paddle_adagc import ClipGradByAdaGC" + LOOP.replace(
+    "parameters())", "parameters(), grad_clip=ClipGradByAdaGC())", 1
+)
+HAS_MIXIN = subclass(
+    "    def __init__(self, **given):\n"
+    "        super().__init__(clip=ClipGradByAdaGC(), **given)\n",
+    "ClippingMixin, Trainer",
+).replace(
+    "import paddle, types\n",
+    "from paddle_adagc import ClipGradByAdaGC\n"
+    "from paddle_adagc.integrations.paddlenlp import ClippingMixin\n",
+)
 JOB = '{"clip": {"t_start": 2}}'
 NO_SECTION = '{"max_steps": 6}'
 CLIPS = "ClipGradByAdaGC"
@@ -277,6 +289,38 @@ FORMS = [
         ("ClipGradByGlobalNorm",),
         {"plain.json": NO_SECTION},
         "--clip global_norm --lambda-abs 0.3",
+    ),
+    Form(
+        "`--clip global_norm` alone",
+        "python train.py plain.json",
+        "the Trainer's own clip, with its `max_grad_norm`",
+        (r"ClipGradByGlobalNorm.*0\.25.* is in force",),
+        ("ClipGradByGlobalNorm",),
+        {"plain.json": '{"max_steps": 6, "max_grad_norm": 0.25}'},
+        "--clip global_norm",
+    ),
+    Form(
+        "a Trainer that has the mixin, with options",
+        "python train.py plain.json",
+        "an error where it is made: `--t-start, --record would not be used`",
+        (
+            r"RuntimeError: adagc-run: Mine has its clip from the script, so "
+            r"--t-start, --record would not be used: leave it out",
+        ),
+        (),
+        {"train.py": HAS_MIXIN, "plain.json": NO_SECTION},
+        "--t-start 4 --record mine",
+        status=1,
+    ),
+    Form(
+        "a loop that clips with AdaGC, with options",
+        "python loop.py",
+        "an error at its first step: `--lambda-abs would not be used`",
+        (r"RuntimeError: adagc-run: AdamW has its clip from the script, so",),
+        (),
+        {"loop.py": HAS_CLIP},
+        "--lambda-abs 0.2",
+        status=1,
     ),
     Form(
         "`--watch`",

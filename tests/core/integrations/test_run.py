@@ -179,6 +179,66 @@ def test_a_signal_to_adagc_run_alone_ends_all(folder, name, way):
         assert "ClipGradByAdaGC made" in printed()
 
 
+ORPHAN = """\
+import multiprocessing, os, signal, time
+import paddle
+
+weight = paddle.create_parameter([2], "float32")
+optimizer = paddle.optimizer.SGD(parameters=[weight])
+context = multiprocessing.get_context("fork")
+for step in range(5):
+    weight.sum().backward()
+    optimizer.step()
+    optimizer.clear_grad()
+    if step == 1:
+        context.Process(target=time.sleep, args=[300]).start()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_asked", [False, True])
+def test_a_killed_training_s_workers_do_not_hold_the_command(folder, is_asked):
+    """As Paddle's, which load data: they outlive it, blocked."""
+    (folder / "train.py").write_text(ORPHAN)
+    program = (
+        "import sys\n"
+        "from paddle_adagc.integrations.run import main, supervise\n"
+        f"supervise._START = {60 if is_asked else 4}\n"
+        "sys.exit(main(['--watch', 'python', 'train.py']))\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stderr=subprocess.PIPE, text=True
+    )
+    for line in process.stderr:
+        if "the command has ended, not 1 of its processes" in line:
+            break
+    if is_asked:
+        process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 128 + signal.SIGKILL
+    process.stderr.close()
+
+
+def test_a_group_that_is_frozen_is_no_step_without_the_clip(folder, capfd):
+    (folder / "train.py").write_text(
+        "import paddle\n"
+        "from paddle_adagc import ClipGradByAdaGC\n"
+        "head, body = (paddle.nn.Linear(4, 4) for _ in range(2))\n"
+        "for weight in body.parameters():\n"
+        "    weight.stop_gradient = True\n"
+        "groups = [{'params': m.parameters()} for m in (head, body)]\n"
+        "optimizer = paddle.optimizer.AdamW(\n"
+        "    parameters=groups, grad_clip=ClipGradByAdaGC()\n"
+        ")\n"
+        "for _ in range(3):\n"
+        "    head(body(paddle.ones([2, 4]))).sum().backward()\n"
+        "    optimizer.step()\n"
+        "    optimizer.clear_grad()\n"
+    )
+    assert run.main(["python", "train.py"]) == 0
+    assert "made 3 steps in 1 process" in capfd.readouterr().err
+
+
 def test_signals_are_this_process_own_again():
     before = signal.getsignal(signal.SIGTERM)
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
@@ -300,6 +360,26 @@ def test_settings_are_found(folder, name, text, found, note):
     assert read_settings(name, notes) == found
     assert note in "".join(notes)
     assert bool(note) == bool(notes)
+
+
+def test_another_clip_keeps_what_it_takes_of_a_file(folder, capsys):
+    Path("c.yaml").write_text("clip: {lambda_abs: 0.3, t_start: 2}")
+    words = ["--check", "--settings", "c.yaml", "--clip"]
+    assert run.main([*words, "global_norm", "python", "train.py"]) == 0
+    printed = capsys.readouterr().out
+    assert "global_norm=0.3" in printed
+    assert "it does not take t_start" in printed
+    assert run.main(["--check", "--clip", "none", "python", "train.py"]) == 0
+    assert "will clip with no gradient clipping" in capsys.readouterr().out
+    assert run.main([*words, "zclop", "python", "train.py"]) == 2
+    assert "did you mean 'zclip'" in capsys.readouterr().err
+
+
+def test_a_folder_s_name_is_no_number(folder):
+    (folder / "loop.py").write_text(run_forms.LOOP)
+    words = ["--watch", "--record", "2024.10", "python", "loop.py"]
+    assert run.main(words) == 0
+    assert (folder / "2024.10/record.json").is_file()
 
 
 def test_bytes_that_are_no_text_are_no_settings(folder):

@@ -17,7 +17,7 @@ from core.parallel.simulated import Ranks, along
 from helpers import clip_arrays, make_parameters
 from paddle.nn import ClipGradByGlobalNorm
 
-from paddle_adagc import ClipGradByAdaGC, load_state, save_state
+from paddle_adagc import ClipGradByAdaGC, load_state, make_clip, save_state
 from paddle_adagc.integrations.attach import take_over_clipping
 from paddle_adagc.integrations.callbacks import ClippingCallback
 from paddle_adagc.integrations.checkpoints import load_clip
@@ -394,6 +394,22 @@ def test_the_gamma_is_that_of_the_weights(make, tmp_path):
     resumed = make(b.parent)
     resumed.train(str(a))
     assert gamma_of(resumed.clip) == gamma_of(a)
+
+
+@pytest.mark.parametrize(
+    "shadow",
+    [
+        lambda: make_clip("zclip"),
+        lambda: ClipGradByAdaGC(init="constant", init_value=5.0),
+    ],
+)
+def test_a_checkpoint_holds_the_clip_that_acts_not_its_shadow(shadow, tmp_path):
+    made = clipping(tmp_path, max_steps=2, shadow=shadow())
+    made.train()
+    assert gamma_of(tmp_path / "checkpoint-2") == gamma_of(made.clip)
+    again = clipping(tmp_path / "b", max_steps=3, shadow=shadow())
+    again.train(str(tmp_path / "checkpoint-2"))
+    assert again.clip.num_steps == 3
 
 
 @BOTH
