@@ -185,6 +185,9 @@ def _names_used(kind: type) -> tuple[str, ...]:
     return names
 
 
+_OURS = "_watches_an_update"
+
+
 class _Pairs(list[T]):
     """A list whose end is noticed: that of the method that has it."""
 
@@ -201,22 +204,32 @@ def on_skipped_update(
     optimizer = caller.optimizer
     if caller.uses and _PASS not in caller.uses:
         return _watch_methods(caller, pairs, take_back)
-    if _PASS in optimizer.__dict__:
-        return pairs
+    update = optimizer.__dict__.setdefault(_PASS, NextUpdate(optimizer))
+    if isinstance(update, NextUpdate) and take_back not in update.take_backs:
+        update.take_backs.append(take_back)
+    return pairs
 
-    def update(*args: Any, **kwargs: Any) -> Any:
+
+class NextUpdate:
+    """Stands for an optimizer's update, once."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._optimizer = optimizer
+        self.take_backs: list[Callable[[], None]] = []
+        """Of each clip that saw the gradients: one acts, shadows follow."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Make the update; if there is none, tell the clips."""
+        optimizer = self._optimizer
         del optimizer.__dict__[_PASS]
+        is_made = False
         try:
             result = getattr(optimizer, _PASS)(*args, **kwargs)
-        except BaseException:
-            take_back()
-            raise
-        if optimizer._get_auxiliary_var("found_inf") is True:
-            take_back()
+            is_made = optimizer._get_auxiliary_var("found_inf") is not True
+        finally:
+            for take_back in () if is_made else self.take_backs:
+                take_back()
         return result
-
-    optimizer.__dict__[_PASS] = update
-    return pairs
 
 
 def _watch_methods(
@@ -232,7 +245,7 @@ def _watch_methods(
         name: getattr(optimizer, name)
         for name in caller.uses
         if inspect.isfunction(getattr(type(optimizer), name, None))
-        and name not in mine
+        and (name not in mine or hasattr(mine[name], _OURS))
     }
 
     def stop() -> None:
@@ -249,6 +262,7 @@ def _watch_methods(
                 take_back()
                 raise
 
+        setattr(call, _OURS, True)
         return call
 
     mine.update({name: watched(call) for name, call in methods.items()})

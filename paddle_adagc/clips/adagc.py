@@ -217,12 +217,17 @@ class ClipGradByAdaGC(TensorScalingClip):
         quantities = [
             Quantity(name="gamma", start=start, is_positive=True, is_norm=True)
         ]
-        if self.init == "warmup_ema" or (
-            self.init == "warmup_min" and not self.strict
-        ):
+        if self._votes:
             full = rule.FULL_SUPPORT
             quantities += [Quantity(name="support", start=0.0, absent=full)]
         return quantities
+
+    @property
+    def _votes(self) -> bool:
+        """Whether warm-up steps that differ from most do not set gamma."""
+        if self.init == "warmup_min":
+            return not self.strict
+        return self.init == "warmup_ema"
 
     def advance(self, step: Step) -> Decision:
         """Apply Algorithm 1 to the norms of one call."""
@@ -251,7 +256,8 @@ class ClipGradByAdaGC(TensorScalingClip):
 
         Where ranks hold different tensors: one gather per pattern, once.
         """
-        if step.tensors.is_bound or (step.begins and self.num_steps > 0):
+        # Unbound, it knows the tensors of all groups after a step from here on.
+        if step.tensors.is_bound or (step.begins and self._calls):
             self.overrides.refuse_unused(step.keys, step.reducer.any_rank)
 
     def _is_adaptive(self, index: int) -> bool:
@@ -278,6 +284,8 @@ class ClipGradByAdaGC(TensorScalingClip):
         """GlobalGC. In a hybrid-parallel run: one all-reduce of 3 numbers."""
         norm, reducer = step.norm, step.reducer
         gamma, support = step.state["gamma"], step.state.get("support")
+        if support is None and self._votes:  # t_start was raised after it
+            support = paddle.full_like(gamma, rule.FULL_SUPPORT)
         counted = reducer.counted(norm)
         squared_norm = rule.global_squared_norm(counted)
         sums = [squared_norm, *rule.log_change(counted, gamma)]
@@ -288,8 +296,6 @@ class ClipGradByAdaGC(TensorScalingClip):
         new = {"gamma": gamma}
         if self.init == "warmup_ema":
             mean = rule.mean_change(change, count, paddle.ones_like(h))
-            if support is None:  # t_start was raised after the warm-up
-                support = paddle.full_like(gamma, rule.FULL_SUPPORT)
             new["gamma"], new["support"] = rule.supported_average(
                 norm, gamma, support, mean, rule.warmup_beta(self.t_start)
             )
@@ -298,6 +304,8 @@ class ClipGradByAdaGC(TensorScalingClip):
             new["gamma"], new["support"] = rule.supported_minimum(
                 h * norm, gamma, support, mean
             )
-        elif self.init != "lambda_abs":
+        elif self.init == "lambda_abs":  # which may have been assigned
+            new["gamma"] = paddle.full_like(gamma, self.lambda_abs)
+        else:
             new["gamma"] = rule.running_minimum(h * norm, gamma)
         return Decision(h.expand_as(norm), new)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import paddle
-from paddle import Tensor
+from paddle import Tensor, _C_ops
 
 from paddle_adagc import rule
 from paddle_adagc.checks import Argument, check_positive
@@ -119,9 +119,10 @@ class ClipGradByAGC(TensorScalingClip):
     ) -> Tensor:
         norm = step.norm
         finite = paddle.isfinite(norm)
-        units = self._find_units(found, step.tensors)
         if discard is not None:
             found.gradients.scale_(h, discard)
+        copies: list[tuple[Tensor, Tensor]] = []
+        units = self._find_units(found, step.tensors, copies)
         _sum_split_units(units, step)
         squared = [paddle.zeros([1], "float32")] * len(step.keys)
         try:
@@ -129,6 +130,8 @@ class ClipGradByAGC(TensorScalingClip):
                 squared[index] = unit.clip_(
                     self.lambda_rel, self.epsilon, finite[index]
                 )
+            for copy, gradient in copies:
+                _C_ops.assign_out_(copy, gradient)
         except Exception as error:
             raise RuntimeError(HALF_CLIPPED) from error
         whole = step.reducer.local_norms(paddle.concat(squared))
@@ -137,8 +140,14 @@ class ClipGradByAGC(TensorScalingClip):
         is_known = paddle.logical_and(finite, whole > 0)
         return paddle.where(is_known, share, h)
 
-    def _find_units(self, found: Found, known: Tensors) -> dict[int, _Units]:
-        """Measure the units of each tensor that is clipped, by its index."""
+    def _find_units(
+        self, found: Found, known: Tensors, copies: list[tuple[Tensor, Tensor]]
+    ) -> dict[int, _Units]:
+        """Measure the units of each tensor that is clipped, by its index.
+
+        Parts of a strided gradient have no view: ``copies`` gets its copy,
+        which they are views of, and itself.
+        """
         units = {}
         layout = known.layout  # none before bind()
         for first, pair in zip(found.indexes, found.pairs, strict=True):
@@ -147,9 +156,12 @@ class ClipGradByAGC(TensorScalingClip):
             if 0 in parameter.shape:  # Paddle 3.1: no place
                 continue
             weight = local_value(parameter)
+            parts = known.units.get(first, ())
+            if parts and not gradient.is_contiguous():
+                copies.append((_C_ops.assign(gradient), gradient))
+                gradient = copies[-1][0]
             tensors = [
-                (unit.view(weight), unit.view(gradient))
-                for unit in known.units.get(first, ())
+                (unit.view(weight), unit.view(gradient)) for unit in parts
             ] or [(weight, gradient)]
             for index, tensor in enumerate(tensors, first):
                 if known.keys[index] != _HEAD:

@@ -39,7 +39,7 @@ class Overrides:
         self.names = {n for own in self.settings.values() for n in own or ()}
         self.awaits_tensors = bool(self.settings)  # is each pattern used?
         self._patterns: dict[str, str | None] = {}  # by key
-        self._keys: list[str] = []  # that the vectors are about
+        self._about: Any = None  # tensors and defaults of the vectors
         self._vectors: dict[str, Tensor] = {}
 
     def leaves_out(self, key: str) -> bool:
@@ -51,9 +51,10 @@ class Overrides:
     ) -> dict[str, Tensor]:
         """Return float64 ``[num_tensors]`` of each argument that is overridden.
 
-        Made when the tensors change, and never read back.
+        Made when the tensors or the defaults change, and never read back.
         """
-        if self._keys != keys:
+        about = [*keys], dict(defaults)
+        if self._about != about:
             own = [self.settings.get(self._pattern(key) or "") for key in keys]
             self._vectors = {
                 name: paddle.to_tensor(
@@ -62,7 +63,7 @@ class Overrides:
                 for name, default in defaults.items()
                 if name in self.names
             }
-            self._keys = list(keys)
+            self._about = about
         return self._vectors
 
     def num_tensors(self, keys: Iterable[str]) -> dict[str, int]:

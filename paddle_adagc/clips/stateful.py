@@ -24,7 +24,7 @@ from paddle_adagc.clips.step_count import StepCount
 from paddle_adagc.clips.tensors import Tensors
 from paddle_adagc.guards import fuses_tensors, unchecked
 from paddle_adagc.parallel.agreement import gather_state, warn_of_nonfinite
-from paddle_adagc.parallel.layout import TensorLayout
+from paddle_adagc.parallel.layout import TensorLayout, kept_marks
 from paddle_adagc.parallel.ranks import Ranks
 from paddle_adagc.parallel.reduce import Reducer
 from paddle_adagc.parallel.topology import Topology
@@ -76,6 +76,8 @@ class StatefulClip(ClipGradBase):
         self._num_calls = 0  # by anybody, also with nothing to clip
         self._reports = Reports()
         self._has_loaded = False
+        self._loads: dict[str, Any] | None = None
+        """What was loaded before bind(), which is to read it by its names."""
 
     def keep(self, *quantities: Quantity) -> None:
         """Declare what the rule carries from step to step; once, at first.
@@ -164,8 +166,9 @@ class StatefulClip(ClipGradBase):
                 :class:`paddle_adagc.parallel.units.Units`, a dict of its
                 fields, or ``"experts"`` (along axis 0); or a function of key
                 and parameter that returns one of these, or None. An attribute
-                ``adagc_units`` of the parameter says the same. Experts with
-                three axes are recognised.
+                ``adagc_units`` of the parameter says the same, and is set from
+                ``units``: other clips and Muon find them. Experts with three
+                axes are recognised.
 
         Raises:
             RuntimeError: The clip has made steps under automatic names.
@@ -178,7 +181,11 @@ class StatefulClip(ClipGradBase):
                 f"bind() after {self.num_steps} steps: the tensors have "
                 "their names by now; call it before the first step"
             )
-        ranks = Ranks(type(self).__name__, model, units)
+        with kept_marks(model):
+            self._bind(Ranks(type(self).__name__, model, units))
+
+    def _bind(self, ranks: Ranks) -> None:
+        """Take over the tensors of a model's layout."""
         if not ranks.meshes:
             self.check_layout([*ranks.layout.values()], ranks.topology())
         names = self._tensors.names
@@ -186,14 +193,23 @@ class StatefulClip(ClipGradBase):
             warnings.warn(
                 f"this {type(self).__name__} was bound to another model, none "
                 "of whose parameters this one has: make a clip for each model",
-                stacklevel=2,
+                stacklevel=3,
             )
-        has_state = self.num_steps or self._has_loaded
+        loads = self._loads
+        has_state = loads is None and (self.num_steps or self._has_loaded)
         tensors = self._tensors if has_state else Tensors()
         memory = self._known() if has_state else self._memory.reordered([])
+        before = self._memory, self._tensors, self._ranks
         self._memory = memory.reordered(tensors.bind(ranks.layout))
         self._tensors, self._ranks = tensors, ranks
         self._resume_at(self.num_steps)
+        if loads is not None:
+            try:
+                self._load(**loads)
+            except Exception:
+                self._memory, self._tensors, self._ranks = before
+                raise
+            self._loads = None
 
     def restart_warmup(self) -> None:
         """Forget what the rule has observed; the next step begins its warm-up.
@@ -203,6 +219,7 @@ class StatefulClip(ClipGradBase):
         """
         self._memory = self._memory.restarted(self.num_steps)
         self._ranks.has_agreed = False
+        self._loads = None
 
     @unchecked
     def state_dict(self) -> dict[str, Any]:
@@ -294,10 +311,26 @@ class StatefulClip(ClipGradBase):
                 tensors, or one rank's; or ``rename`` does not fit them.
         """
         check_choice("new_tensors", new_tensors, get_args(NewTensors))
-        owner, mine = type(self).__name__, self.arguments()
-        quantities, memory = self._memory.quantities, self._known()
         loaded = ClipState.from_dict(state)
         check_is_whole(loaded, partial)
+        given: dict[str, Any] = {
+            **{"loaded": loaded, "rename": rename},
+            "new_tensors": new_tensors,
+        }
+        self._load(**given)
+        self._loads = None if self._tensors.is_bound else given
+        mine = self.arguments()
+        warn_of_other_arguments(mine, loaded.config, self.idle_arguments())
+
+    def _load(
+        self,
+        loaded: ClipState,
+        rename: Mapping[str, str] | None,
+        new_tensors: NewTensors,
+    ) -> None:
+        """Load a state for the tensors that are known now."""
+        owner, mine = type(self).__name__, self.arguments()
+        quantities, memory = self._memory.quantities, self._known()
         if rename is None:
             rename = self._tensors.key_of_automatic(loaded.keys)
         loaded = loaded.renamed(rename).fitted(
@@ -316,7 +349,6 @@ class StatefulClip(ClipGradBase):
         self._has_loaded = True
         self._ranks.has_agreed = False
         self._resume_at(loaded.step)
-        warn_of_other_arguments(mine, loaded.config, self.idle_arguments())
 
     def metrics(self) -> dict[str, Any]:
         """Return numbers of the last optimizer step; may wait for the device.

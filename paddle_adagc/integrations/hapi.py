@@ -127,7 +127,9 @@ class ClipCallback(paddle.callbacks.Callback):
             shadow=self._shadow,
             start=start,
         )
-        if self._record is not None and self._record.shadow and state:
+        if self._record is None or self._record.shadow is None:
+            return
+        if state and self._clip is None:  # else it is of the clip that acts
             self._record.shadow.set_state_dict(state)
             self._record.forget_updates()
 

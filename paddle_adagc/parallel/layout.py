@@ -8,10 +8,11 @@ lose their marks, so the marks are read from the model.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -197,6 +198,22 @@ def with_units(
         units = found[key].of(key, tensor.shape, first)
         made[name] = dataclasses.replace(tensor, units=units)
     return made
+
+
+@contextlib.contextmanager
+def kept_marks(model: Any) -> Iterator[None]:
+    """Give a model's parameters their former marks back if the block fails."""
+    is_layer = isinstance(model, paddle.nn.Layer)
+    parameters = unwrap(model).parameters() if is_layer else []
+    before = [(p, vars(p).get(MARK)) for p in parameters]
+    try:
+        yield
+    except BaseException:
+        for parameter, mark in before:
+            vars(parameter).pop(MARK, None)
+            if mark is not None:
+                setattr(parameter, MARK, mark)
+        raise
 
 
 def units_of(parameter: Tensor) -> tuple[Unit, ...]:

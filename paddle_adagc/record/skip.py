@@ -19,7 +19,7 @@ from paddle_adagc import rule
 from paddle_adagc.checks import check_positive
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.last_step import LastStep
-from paddle_adagc.guards import unchecked
+from paddle_adagc.guards import NextUpdate, unchecked
 from paddle_adagc.parallel.meshes import added_up
 from paddle_adagc.stability.alarms import Monitor, Watch
 
@@ -165,14 +165,17 @@ def measure(
         The global norm over all ranks, Inf with any Inf or NaN; and the clip's
         numbers.
     """
-    was_shadow, was_watched = clip.is_shadow, _UPDATE in optimizer.__dict__
+    was_shadow, watch = clip.is_shadow, optimizer.__dict__.get(_UPDATE)
+    held = watch.take_backs if isinstance(watch, NextUpdate) else []
+    before = [*held]
     clip.is_shadow, calls, clip._calls = True, clip._calls, []
     try:
         clip(whole(pairs))
         snapshot = clip.snapshot()
     finally:
         clip.is_shadow = was_shadow
-        if not was_watched:  # it would wait for this call's update
+        held[:] = before  # it would wait for this call's update
+        if watch is None:
             optimizer.__dict__.pop(_UPDATE, None)
     if not snapshot.calls:  # no gradient here
         clip._calls = calls

@@ -273,6 +273,13 @@ def test_a_state_saved_unbound_loads_into_a_bound_clip():
         state, rename=dict(zip(state["gamma"], names, strict=True))
     )
     assert gammas(kept).tolist() == gammas(clip).tolist()
+    late = ClipGradByAdaGC(t_start=3)
+    late.set_state_dict(state)
+    with pytest.raises(ValueError, match=r"automatic names"):
+        late.bind(other)
+    late.bind(model)
+    assert late.num_steps == 5
+    assert gammas(late).tolist() == gammas(clip).tolist()
 
 
 def test_one_rank_s_state_is_not_taken_for_the_whole(monkeypatch, tmp_path):
@@ -496,14 +503,18 @@ def test_units_of_a_state_become_a_whole_tensor(
     clip = units_and_whole()[1]
     clip.set_state_dict(load_state(tmp_path), rename=back)
     assert "0.weight has one norm here, and 2 units in the state" in caplog.text
-    expected, found = whole.state_dict(), clip.state_dict()
-    for name in {"gamma", "support"} & expected.keys():
-        assert {*found[name]} == {*KEYS}
-        for key in KEYS:
-            np.testing.assert_allclose(
-                found[name][key], expected[name][key], rtol=1e-6
-            )
-    assert "units" not in found
+    late = ClipGradByAdaGC(t_start=3)
+    late.set_state_dict(load_state(tmp_path), rename=back)
+    late.bind(make_model())
+    expected = whole.state_dict()
+    for found in (clip.state_dict(), late.state_dict()):
+        for name in {"gamma", "support"} & expected.keys():
+            assert {*found[name]} == {*KEYS}
+            for key in KEYS:
+                np.testing.assert_allclose(
+                    found[name][key], expected[name][key], rtol=1e-6
+                )
+        assert "units" not in found
 
 
 def test_whole_tensors_of_a_state_do_not_become_units():

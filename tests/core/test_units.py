@@ -217,6 +217,28 @@ def test_gradients_of_every_dtype_and_layout(dtype, is_strided):
     assert_equal(parts_of(clipped), expected, rtol=rtol)
 
 
+@pytest.mark.usefixtures("backend")
+@pytest.mark.parametrize("is_bad", [False, True])
+def test_agc_takes_strided_gradients(is_bad):
+    """As ``matmul(x, weight.T)`` gives."""
+    clipped = []
+    for is_strided in (False, True):
+        paddle.seed(0)
+        fused, clip = Net(), other_clip("make_clip", "agc")
+        clip.bind(fused, units=DECLARED)
+        arrays = gradients_of_step(0)
+        if is_bad:
+            arrays[0][0] = np.inf
+        gradients = [paddle.to_tensor(a, "float32") for a in arrays]
+        for i in (0, 2) if is_strided else ():
+            gradients[i] = paddle.to_tensor(arrays[i].T.copy(), "float32").T
+        clip([*zip(fused.parameters(), gradients, strict=True)])
+        clipped.append([gradient.numpy() for gradient in gradients])
+    assert_equal(*clipped, rtol=1e-6)
+    assert_equal(*[parts_of(found) for found in clipped], rtol=1e-6)
+    assert any((a != b).any() for a, b in zip(arrays, clipped[0], strict=True))
+
+
 def test_experts_take_no_more_launches_than_one_tensor(monkeypatch):
     cuda = backends.use_cuda(monkeypatch)
     model = paddle.nn.ParameterList(make_parameters([[48, 3, 5]]))
@@ -310,8 +332,12 @@ def test_marks_and_names_are_recognised():
     ],
 )
 def test_mistakes(units, error, message):
+    model = Net()
     with pytest.raises(error, match=message):
-        ClipGradByAdaGC().bind(Net(), units=units)
+        ClipGradByAdaGC().bind(model, units=units)
+    clip = ClipGradByAdaGC()
+    clip.bind(model)  # nothing of it stays with the model
+    assert not clip._tensors.units
 
 
 @pytest.mark.parametrize(

@@ -246,16 +246,27 @@ def test_warmup_ema_equals_its_twin_and_ends_in_algorithm_1(
 
 @pytest.mark.parametrize("init", ["warmup_min", "warmup_ema"])
 def test_t_start_may_be_raised_after_the_warm_up(init):
+    """A bad step does not set gamma in what is left of it, either."""
     clip = ClipGradByAdaGC(t_start=3, init=init)
     parameters = make_parameters([[1], [1]])
+    usual = np.float32([[0.1], [0.2]])
     for _ in range(5):
-        clip_arrays(clip, parameters, [np.float32([1]), np.float32([2])])
+        clip_arrays(clip, parameters, [*usual])
     before = gammas(clip)
     clip.t_start = 20
-    for _ in range(30):
-        clip_arrays(clip, parameters, [np.float32([1]), np.float32([2])])
-    assert clip.num_steps == 35
-    np.testing.assert_allclose(gammas(clip), before, rtol=0.6)
+    for step in range(12):
+        factor = 1e-6 if step == 5 else 1.0
+        clip_arrays(clip, parameters, [*(factor * usual)])
+    np.testing.assert_allclose(gammas(clip), before, rtol=0.3)
+
+
+def test_lambda_abs_may_change_where_gamma_starts_there():
+    clip = ClipGradByAdaGC(t_start=3, init="lambda_abs")
+    parameters, usual = make_parameters([[1], [1]]), np.float32([[3], [4]])
+    clip_arrays(clip, parameters, [*usual])
+    clip.lambda_abs = 0.1
+    clip_arrays(clip, parameters, [*usual])
+    np.testing.assert_allclose(gammas(clip), 0.1, rtol=1e-6)
 
 
 def test_gamma_of_a_state_without_votes_is_settled():

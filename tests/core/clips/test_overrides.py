@@ -5,6 +5,7 @@
 import re
 
 import numpy as np
+import paddle
 import pytest
 from core.named_tensors import SIZES, bound_clip, gradients
 from helpers import clip_arrays, make_parameters
@@ -105,3 +106,39 @@ def test_a_state_that_is_edited_leaves_the_clip_as_it_is():
     clip = ClipGradByAdaGC(overrides={"weight": {"beta": 0.5}})
     clip.state_dict()["config"]["overrides"]["weight"]["beta"] = 0.1
     assert clip.overrides.settings == {"weight": {"beta": 0.5}}
+
+
+def test_a_new_default_is_that_of_the_other_tensors():
+    parameters = make_parameters([[1], [1]])
+    pattern = re.escape(parameters[0].name) + "$"
+    clip = ClipGradByAdaGC(t_start=0, overrides={pattern: {"lambda_rel": 1.2}})
+    clip_arrays(clip, parameters, [np.float32([1])] * 2)
+    for factor, expected in ((1.04, [1.2, 1.04]), (3.0, [1.2, 3.0])):
+        clip.lambda_rel, clip.beta = factor, 1 - 1e-6
+        scaled = clip_arrays(clip, parameters, [np.float32([10])] * 2)
+        np.testing.assert_allclose(np.ravel(scaled), expected, rtol=1e-4)
+
+
+def test_an_unbound_clip_resumes_with_a_group_that_is_left_out():
+    def make():
+        with paddle.utils.unique_name.guard():
+            layers = [paddle.nn.Linear(3, 3) for _ in range(2)]
+        clip = ClipGradByAdaGC(t_start=1, overrides={"linear_1": None})
+        groups = [{"params": layer.parameters()} for layer in layers]
+        optimizer = paddle.optimizer.SGD(parameters=groups, grad_clip=clip)
+
+        def step():
+            layers[1](layers[0](paddle.ones([2, 3]))).sum().backward()
+            optimizer.step()
+            optimizer.clear_grad()
+
+        return clip, step
+
+    clip, step = make()
+    for _ in range(3):
+        step()
+    again, step = make()
+    again.set_state_dict(clip.state_dict())
+    for _ in range(2):
+        step()
+    assert again.num_steps == 5

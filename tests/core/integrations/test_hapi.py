@@ -7,7 +7,7 @@ import paddle
 import pytest
 from helpers import assert_equal
 
-from paddle_adagc import ClipGradByAdaGC
+from paddle_adagc import ClipGradByAdaGC, make_clip
 from paddle_adagc.integrations.hapi import ClipCallback
 from paddle_adagc.record import read_record
 
@@ -19,7 +19,9 @@ CLIPS = {
 }
 
 
-def train(clip, folder, epochs, load=None, reset=False, **options):
+def train(
+    clip, folder, epochs, load=None, reset=False, callback=None, **options
+):
     """Train in 4 steps an epoch, as a new process; give weights and clip."""
     paddle.seed(1)
     with paddle.utils.unique_name.guard():
@@ -30,7 +32,7 @@ def train(clip, folder, epochs, load=None, reset=False, **options):
             1e-2, parameters=network.parameters(), grad_clip=clip
         )
         model.prepare(optimizer, paddle.nn.MSELoss())
-        callback = ClipCallback(model, folder / "record")
+        given = ClipCallback(model, folder / "record", **(callback or {}))
         if load is not None:
             model.load(str(load), reset_optimizer=reset)
         model.fit(
@@ -39,7 +41,7 @@ def train(clip, folder, epochs, load=None, reset=False, **options):
             epochs=epochs,
             shuffle=False,
             verbose=0,
-            callbacks=[callback],
+            callbacks=[given],
             save_dir=str(folder),
             **options,
         )
@@ -69,6 +71,14 @@ def test_a_run_under_paddle_s_clip_switches(tmp_path):
     with pytest.warns(UserWarning, match="made with other arguments"):
         train(clip, tmp_path, 1, load=tmp_path / "final")
     assert clip.num_steps == 12
+
+
+def test_a_shadow_does_not_get_the_state_of_the_clip_that_acts(tmp_path):
+    options = {"callback": {"shadow": make_clip("zclip")}}
+    train(CLIPS["ours"](), tmp_path, 1, **options)
+    clip = CLIPS["ours"]()
+    train(clip, tmp_path, 1, load=tmp_path / "final", **options)
+    assert clip.num_steps == 8
 
 
 @pytest.mark.parametrize("way", ["loaded", "lost", "reset"])

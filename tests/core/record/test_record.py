@@ -277,6 +277,25 @@ def test_a_step_that_the_scaler_skips(tmp_path):
     assert [i for i, row in enumerate(rows) if row.get("overflow")] == [5]
 
 
+def test_a_clip_takes_a_skipped_step_back_beside_a_shadow(tmp_path):
+    """An overflow in the warm-up: gamma is that of a run without a shadow."""
+
+    def trained(shadow):
+        clip = make_clip("adagc", t_start=4)
+        model, optimizer = make_training(clip)
+        clip.bind(model)
+        record = Record(tmp_path, optimizer, model, start=0, shadow=shadow)
+        for step in range(10):
+            overflow = paddle.to_tensor(step in (2, 3))
+            optimizer._set_auxiliary_var("found_inf", overflow)
+            train(model, optimizer, [step], record=record)
+        record.close()
+        return clip.num_steps, clip.full_state_dict()["gamma"]
+
+    assert trained(None)[0] == 8
+    assert trained(make_clip("zclip")) == trained(None)
+
+
 @pytest.mark.parametrize("wrap", [lambda x: x, dist.shard_optimizer])
 @pytest.mark.parametrize("name", ["global norm", "ours"])
 def test_an_overflow_of_a_loop_is_one_step(wrap, name, tmp_path):
