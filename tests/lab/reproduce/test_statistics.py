@@ -16,6 +16,7 @@ from adagc_lab.reproduce.statistics import (
     holm,
     mean_limits,
     pairs_to_decide,
+    rate_against_p,
     rate_p,
     rate_ratio,
     rate_seeds_to_decide,
@@ -67,11 +68,11 @@ NO_EVENT, FOUR = Rate(0, 4000), Rate(4, 4000)
         (holm([0.01, 0.04, 0.03]), [0.03, 0.06, 0.06]),
         (holm([]), []),
         (holm([0.5, 0.6]), [1.0, 1.0]),
-        # A mean of 0.5 at a deviation of 0.577: (2.486 * 0.577 / 0.5)^2 = 8.2.
-        (pairs_to_decide(DIFFERENCES, None), 9),
+        # A mean of 0.5 at a deviation of 0.577: (2.802 * 0.577 / 0.5)^2 = 10.5.
+        (pairs_to_decide(DIFFERENCES, None), 11),
         (pairs_to_decide(np.array([-1.0, 1.0]), None), None),
         (pairs_to_decide(np.array([-1.0, 1.0]), 100.0), 8),
-        (detectable(DIFFERENCES), 2.4865 * 0.57735 / 2),
+        (detectable(DIFFERENCES), 2.8016 * 0.57735 / 2),
         (detectable(np.array([1.0])), None),
         # Twice the 3 events against none give 2^-6; 8 seeds are the least.
         (rate_seeds_to_decide(Rate(0, 3000), Rate(3, 3000), 3, None), 8),
@@ -80,6 +81,11 @@ NO_EVENT, FOUR = Rate(0, 4000), Rate(4, 4000)
         (rate_seeds_to_decide(NO_EVENT, NO_EVENT, 4, 2.0), None),
         (rate_seeds_to_decide(FOUR, FOUR, 4, 2.0), 15),
         (rate_seeds_to_decide(NO_EVENT, NO_EVENT, 4, None), None),
+        # 5 events against none: 2^-5; 6: 2^-6 is the first p below 0.025.
+        (rate_seeds_to_decide(Rate(0, 8000), Rate(5, 8000), 8, None), 9),
+        # 12 each of 24 against a ratio of 2: the binomial of 2/3 gives 0.068.
+        (rate_against_p(Rate(12, 100), Rate(12, 100), 2.0).less, 0.0676588),
+        (rate_against_p(Rate(0, 100), Rate(7, 100), 1.0), (2**-7, 1)),
     ],
 )
 def test_hand_worked_answers(found, expected):

@@ -234,6 +234,13 @@ def _mass_tests(pairs: Sequence[Pair]) -> tuple[float, float, float]:
     return low.less, high.greater, max(low.greater, high.less)
 
 
+def _mass_below_p(pairs: Sequence[Pair]) -> PValues:
+    """P of masses less than :data:`MASS_FACTOR` times the other's, of more."""
+    if len(seeds_of(pairs)) < MIN_SEEDS:
+        return PValues(1.0, 1.0)
+    return sign_flip_p(log_ratios(pairs) - math.log(MASS_FACTOR))
+
+
 def _compare_events(
     plan: Comparison, pairs: list[Pair], runs: Runs
 ) -> Comparison:
@@ -247,11 +254,17 @@ def _compare_events(
     num_events = rates[0].events + rate_of(unpaired).events
     is_broken = is_zero and num_events > 0
     is_blind = not (num_events or rates[1].events)
-    p = clustered_rate_p(rates_of(first), rates_of(second))
+    is_no_worse = plan.expect == "no worse"
+    factor = (margin or 1.0) if is_no_worse else 1.0
+    p = clustered_rate_p(rates_of(first), rates_of(second), factor)
     p_equal = margin and rate_within_p(*rates, margin)
     if is_blind:
-        less, greater, within = _mass_tests(with_measure(pairs, MASS))
+        known = with_measure(pairs, MASS)
+        less, greater, within = _mass_tests(known)
         p, p_equal = PValues(less, greater), within if is_higher else None
+        if is_no_worse:
+            p = _mass_below_p(known)
+    p_equal = None if is_no_worse else p_equal
     p_for, p_against = (p.greater, p.less) if is_higher else p
     facts = [
         *_rate_texts(plan, first, second),
@@ -261,8 +274,11 @@ def _compare_events(
     if unpaired:
         facts.insert(1, rate_text(f"{plan.method}, unpaired", unpaired))
     side = "above" if is_higher else "below"
-    if is_blind:
+    if is_blind and not is_no_worse:
         side = f"{MASS_FACTOR:g} times {side}, by spike mass,"
+    elif is_no_worse:
+        by_mass = f"{MASS_FACTOR:g} times, by spike mass,"
+        side = f"below {by_mass if is_blind else f'{factor:g} times'}"
     return dataclasses.replace(
         plan,
         beside_keys=_keys(unpaired),
@@ -274,7 +290,7 @@ def _compare_events(
         is_blind=is_blind,
         number=_rates_in_short(pairs, min(p)) + beside(pairs),
         seeds_to_decide=rate_seeds_to_decide(
-            *rates, len(seeds_of(pairs)), margin
+            *rates, len(seeds_of(pairs)), margin, is_one_sided=is_no_worse
         ),
         facts=tuple(facts),
         test=f"{plan.method} {side} {plan.other}: {_p_text(p_for, p_against)}",

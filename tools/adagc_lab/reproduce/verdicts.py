@@ -289,7 +289,7 @@ def _outcome(c: Comparison, verdict: Verdict) -> int:
     against = 1.0 if c.p_against is None else c.p_against
     if len(verdict.comparisons) * against <= ONE_SIDED:
         return _AGAINST
-    if c.is_blind and c.expect != "higher":
+    if c.is_blind and c.expect not in ("higher", "no worse"):
         return _SMALL if verdict.claim.control_is_calm else _CALM
     return _OPEN
 

@@ -285,11 +285,14 @@ class Comparison(SimpleNamespace):
             if num_seeds(known) >= SEEDS:
                 logs = log_ratios(known)
                 low, high = sign_flip(logs + far), sign_flip(logs - far)
+            if self.expect == "no worse":
+                return *high, None
             within = max(low[1], high[0]) if self.expect == "higher" else None
             return low[0], high[1], within
         k2, t2 = total(self.second)
         (a, s), (b, t) = counts(self.first), counts(self.second)
-        less, greater = sign_flip(a / s - b / t)
+        ratio = (f or 1.0) if self.expect == "no worse" else 1.0
+        less, greater = sign_flip(a / s - ratio * b / t)
 
         def below(factor: float) -> float:
             share = factor * t1 / (factor * t1 + t2)
@@ -299,6 +302,10 @@ class Comparison(SimpleNamespace):
             share = t1 / (t1 + factor * t2)
             return float(stats.binom.sf(k1 - 1, k1 + k2, share))
 
+        if self.expect == "no worse":
+            over = ratio * t1 / (ratio * t1 + t2)
+            more = float(stats.binom.sf(k1 - 1, k1 + k2, over))
+            return max(below(ratio), less), max(more, greater), None
         equal = f and max(below(f), above(f))
         less, greater = max(below(1), less), max(above(1), greater)
         return less, greater, equal
@@ -333,7 +340,7 @@ class Comparison(SimpleNamespace):
             return "holds"
         if len(verdict["comparisons"]) * p["p_against"] <= ALPHA / 2:
             return "against"
-        if self.is_blind and self.expect != "higher":
+        if self.is_blind and self.expect not in ("higher", "no worse"):
             return "small" if verdict["control_is_calm"] else "calm"
         return "open"
 
