@@ -166,15 +166,15 @@ def measure(
         numbers.
     """
     was_shadow, watch = clip.is_shadow, optimizer.__dict__.get(_UPDATE)
-    held = watch.take_backs if isinstance(watch, NextUpdate) else []
-    before = [*held]
+    waiting = watch.take_backs if isinstance(watch, NextUpdate) else []
+    before = [*waiting]
     clip.is_shadow, calls, clip._calls = True, clip._calls, []
     try:
         clip(whole(pairs))
         snapshot = clip.snapshot()
     finally:
         clip.is_shadow = was_shadow
-        held[:] = before  # it would wait for this call's update
+        waiting[:] = before  # it would wait for this call's update
         if watch is None:
             optimizer.__dict__.pop(_UPDATE, None)
     if not snapshot.calls:  # no gradient here

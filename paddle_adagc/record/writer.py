@@ -188,7 +188,7 @@ class _Lock:
             ) from None
         except OSError:  # a file system without locks
             pass
-        _held.add(self)
+        _open_locks.add(self)
 
     def release(self) -> None:
         """Let others have it."""
@@ -197,11 +197,11 @@ class _Lock:
             self._descriptor = None
 
 
-_held: weakref.WeakSet[_Lock] = weakref.WeakSet()
+_open_locks: weakref.WeakSet[_Lock] = weakref.WeakSet()
 
 
 def _leave_locks() -> None:
-    for lock in [*_held]:
+    for lock in [*_open_locks]:
         lock.release()
 
 

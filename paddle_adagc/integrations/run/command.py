@@ -251,8 +251,8 @@ def _find_settings(plan: Plan) -> None:
         of_record = {k: settings[k] for k in OF_RECORDS if k in settings}
         TrainerRecord(plan.record, **of_record)  # refuses wrong ones
         notes.append(f"will clip with {str(clip).removesuffix(', 0 steps')}")
-        if lost := found.get("clip", {}).keys() - settings["clip"].keys():
-            notes.append(f"it does not take {', '.join(sorted(lost))}")
+        if refused := found.get("clip", {}).keys() - settings["clip"].keys():
+            notes.append(f"it does not take {', '.join(sorted(refused))}")
     if len(distinct) > 1:
         notes.append("each process takes those of the file that it reads")
 

@@ -17,6 +17,7 @@ import pytest
 from adagc_lab.data import prepare as prepare_run
 from adagc_lab.data.config import DataConfig
 from adagc_lab.data.datasets import build_datasets
+from adagc_lab.data.indexed import check_dataset, manifest_tokenizer
 from paddlenlp.data.indexed_dataset import make_builder
 
 ROOT = Path(__file__).parents[3]
@@ -254,10 +255,22 @@ def test_a_full_disk_leaves_nothing_half_written(
     assert read_files() == read_files("whole")
 
 
-def die(signal_number):
-    os.kill(os.getpid(), signal_number)
-
-
 def test_a_dead_worker_is_noticed():
+    # A function of this module would import Paddle into the workers, where
+    # SIGTERM, with which the pool ends the others, can stand in Paddle's
+    # handler for ever.
     with pytest.raises(RuntimeError, match="a worker died"):
-        prepare_run._run(die, [(signal.SIGKILL,)] * 2, 2)
+        prepare_run._run(signal.raise_signal, [(signal.SIGKILL,)] * 2, 2)
+
+
+def test_a_dataset_may_be_called_validation(run, tmp_path, jsonl):
+    """Its own manifest is read, not that of another dataset."""
+    for name in ("out", "out_validation"):
+        run(jsonl, output=name)
+    prefix = str(tmp_path / "out_validation")
+    check_dataset(prefix)
+    assert manifest_tokenizer(prefix)["kind"] == "bytes"
+    path = tmp_path / "out_validation.bin"
+    path.write_bytes(path.read_bytes()[:-2])
+    with pytest.raises(ValueError, match="is damaged"):
+        check_dataset(prefix)

@@ -110,9 +110,28 @@ def test_a_line_without_end_is_refused(tmp_path, monkeypatch):
     path.write_text("short\n" + "x" * 100_000)
     for text_format, line in (("lines", 2), ("text", 1)):
         (source,) = sources.find_files([str(path)], text_format)
-        message = f"long.txt, line {line}: more than 50,000 bytes"
-        with pytest.raises(ValueError, match=message):
-            [*sources.read_lines(source)]
+        last = [*sources.read_lines(source)][-1]
+        assert last[0].endswith(f"long.txt, line {line}")
+        with pytest.raises(ValueError, match="more than 50,000 bytes"):
+            sources.parse_text(last[1], text_format, "text")
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "jsonl.gz"])
+def test_a_document_that_is_too_long_can_be_left_out(
+    tmp_path, run, monkeypatch, ending
+):
+    """The lines around it stay; one of just the longest size, too."""
+    monkeypatch.setattr(sources, "MAX_DOCUMENT_BYTES", 5_000)
+    most = json.dumps({"text": "x" * (5_000 - len('{"text": ""}'))})
+    path = tmp_path / f"long.{ending}"
+    lines = [GOOD, json.dumps({"text": "y" * 17_000}) + "\n", most + "\n", GOOD]
+    write = gzip.compress if ending.endswith("gz") else bytes
+    path.write_bytes(write("".join(lines).encode()))
+    with pytest.raises(ValueError, match="line 2: more than 5,000 bytes"):
+        run(path)
+    manifest = run(path, on_error="skip")
+    assert manifest["num_bad"] == 1
+    assert manifest["train"]["num_documents"] == 3
 
 
 @pytest.mark.parametrize(

@@ -114,6 +114,13 @@ def test_clip_s_recipe_and_what_its_data_lack(capsys, monkeypatch, tmp_path):
     assert "there are no shards" not in out
 
 
+def test_a_small_validation_set_and_a_warm_up_by_default(capsys):
+    words = ["data.validation_size=4", "train.max_steps=50"]
+    code, out, _ = check(capsys, PROXY, *words)
+    assert code == 0
+    assert "clip.t_start=100, and train.max_steps=50" in out
+
+
 def test_overrides_are_shown_with_their_tensors(capsys):
     overrides = "{mlp.gate.weight: {lambda_rel: 1.1, beta: 0.9}, embed: null}"
     code, out, _ = check(capsys, MIXTRAL, f"clip.overrides={overrides}")
@@ -213,7 +220,11 @@ NO_KEY = "- the recipe has no"
         ),
         (LLAMA, ["parallel.pp=25"], "pp_degree=25 with num_hidden_layers=24"),
         (LLAMA, ["data.seq_length=4096"], "data.seq_length=4096 is above"),
-        (LLAMA, ["data.validation_size=1000"], "less than the 1024 samples"),
+        (
+            LLAMA,
+            ["parallel={dp: 128, pp: 2}", "data.validation_size=1000"],
+            "less than the 1024 samples",
+        ),
         (
             LLAMA,
             ["parallel={dp: 1, sharding: 256, ep: 2}", "train.save_every=0"],

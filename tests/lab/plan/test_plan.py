@@ -29,6 +29,13 @@ PROXY = CONFIGS / "proxy/ernie_moe.yaml"
 ERNIE = CONFIGS / "ernie_10b_a1.4b_fp8/adagc.yaml"
 
 
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_the_plan_knows_every_optimizer(name, capsys):
+    arguments = f"optimizer.name={name}", "record.moments=false"
+    assert main([str(PROXY), *arguments]) == 0
+    assert "optimizer" in capsys.readouterr().out
+
+
 def test_ernie_recipe():
     with mock.patch.object(plan, "SIZES", (8, 32, 512)):
         ernie = plan.plan_run(ERNIE)

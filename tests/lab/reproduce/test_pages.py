@@ -165,6 +165,14 @@ def test_collecting_adds_to_what_is_committed(tmp_path, low_noise):
     assert len(experiment.all_runs) == 7
 
 
+def test_runs_that_are_judged_otherwise_are_not_collected(tmp_path):
+    out, results = tmp_path / "out", tmp_path / "results"
+    write_results(results / "t.jsonl", result(cell("old"), skip_steps=200))
+    write_results(out / "t/results.jsonl", result(cell("new"), skip_steps=24))
+    with pytest.raises(ValueError, match="first 24 steps are not judged"):
+        collect_results(out, results, ["t"])
+
+
 @pytest.fixture
 def elsewhere(tmp_path, monkeypatch):
     """The command on some of the results, without pages."""

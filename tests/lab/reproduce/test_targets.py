@@ -105,6 +105,15 @@ def test_targets_share_their_runs(write_grid, finish):
     assert len(runs.begun) == 6
 
 
+def test_one_experiment_leaves_the_others_results(write_grid, finish):
+    path = write_grid("grid.yaml", {}, {"name": "other"})
+    runs = FakeRuns()
+    (done,) = finish(runs, path)
+    finish(runs, path, only="other")
+    experiments = read_results(done.directory / RESULTS).experiments
+    assert {e.name for e in experiments} == {"tiny", "other"}
+
+
 def test_former_methods_are_not_run(write_grid, finish):
     runs = FakeRuns()
     path = write_grid("grid.yaml")

@@ -142,6 +142,18 @@ def test_a_fork_has_the_run_s_past_and_the_state_of_what_keeps_its_name(
     assert state["config"]["lambda_rel"] == 1.2
 
 
+def test_a_fork_with_another_batch_says_where_the_data_goes_on(
+    source, tmp_path, capsys
+):
+    values = constant("", batch_size=8)
+    old = RunRecord.load(source).run["config"]["train"]["batch_size"]
+    _, record = fork(values, source, tmp_path / "other", step=4)
+    assert record.run["forked_from"]["read"] == 4 * old
+    assert record.run["forked_from"]["goes_on_at"] == 4 * 8
+    said = f"has read {4 * old} samples, and the data goes on at sample 32"
+    assert said in capsys.readouterr().out
+
+
 def test_a_fork_to_another_clip_starts_with_its_warm_up(tmp_path):
     changes = {"clip": {"name": "global_norm"}, "record": {}}
     values = constant(tmp_path / "global", keep_checkpoints=9, **changes)

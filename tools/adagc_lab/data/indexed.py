@@ -178,8 +178,20 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 def manifest_of(prefix: str | None) -> dict[str, Any]:
     """Read the manifest of a dataset or of its validation part, if any."""
-    path = Path(f"{(prefix or '').removesuffix('_validation')}.manifest.json")
-    return read_manifest(path) if prefix and path.is_file() else {}
+    return _manifest_and_split(prefix)[0] if prefix else {}
+
+
+def _manifest_and_split(prefix: str) -> tuple[dict[str, Any], str]:
+    """Return a manifest, and which part of it the prefix is.
+
+    A dataset's own name may end in ``_validation``, too.
+    """
+    whole = prefix.removesuffix("_validation")
+    for name, split in ((prefix, "train"), (whole, "validation")):
+        path = Path(f"{name}.manifest.json")
+        if path.is_file():
+            return read_manifest(path), split
+    return {}, "train"
 
 
 def manifest_tokenizer(prefix: str | None) -> dict[str, Any]:
@@ -193,8 +205,8 @@ def check_dataset(prefix: str, *, verify: bool = False) -> None:
     ``verify`` compares the SHA-256 of the whole ``.bin``; otherwise that of
     pieces of it.
     """
-    split = "validation" if prefix.endswith("_validation") else "train"
-    part = manifest_of(prefix).get(split)
+    manifest, split = _manifest_and_split(prefix)
+    part = manifest.get(split)
     if part is None:
         return
     tokens, index = Path(prefix + ".bin"), Path(prefix + ".idx")

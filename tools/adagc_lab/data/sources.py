@@ -30,6 +30,7 @@ _ARRAY = (
     "(jq -c '.[]' FILE > FILE.jsonl), or give another --format"
 )
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_END = b"\n"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,16 +70,14 @@ class LocalFile:
             read, num_lines = stream.read if is_text else stream.readline, 0
             try:
                 while line := read(limit):
-                    if len(line) == limit:
-                        raise ValueError(
-                            f"more than {MAX_DOCUMENT_BYTES:,} bytes cannot be "
-                            "one document: split it, or give another --format"
-                        )
+                    rest = line  # of a line that parse_text refuses
+                    while len(rest) == limit and (is_text or rest[-1:] != _END):
+                        rest = read(limit)
                     line, mark = line.removeprefix(mark), b""
                     if not num_lines and self._is_array(line):
                         raise ValueError(_ARRAY)
                     num_lines += 1
-                    yield line if is_text else line.removesuffix(b"\n")
+                    yield line if is_text else line.removesuffix(_END)
             except (EOFError, zlib.error, gzip.BadGzipFile) as error:
                 raise ValueError(
                     f"not a complete gzip file: {error}, at byte {raw.tell():,}"
@@ -140,6 +139,11 @@ def read_lines(source: Source) -> Iterator[tuple[str, bytes]]:
 
 def parse_text(line: bytes, text_format: str, name: str) -> str:
     """Return a line's document; in JSON it is the field with this name."""
+    if len(line) > MAX_DOCUMENT_BYTES:
+        raise ValueError(
+            f"more than {MAX_DOCUMENT_BYTES:,} bytes cannot be one document: "
+            "split it, or give another --format"
+        )
     try:
         text = line.decode()
     except UnicodeDecodeError as error:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from adagc_lab.data.datasets import TokenDataset
+from adagc_lab.data.indexed import manifest_tokenizer
 from adagc_lab.data.tokenizers import BYTES, find_tokenizer, is_bytes
 from adagc_lab.record.files import METRICS, RECORD, read_rows, read_run_json
 from adagc_lab.train.parse import parse_config
@@ -85,7 +86,8 @@ def _batch(
     data = config.data
     own = BYTES if is_bytes(data.kind, data.prefix) else data.tokenizer
     name = tokenizer or own
-    text = find_tokenizer(name) if name else None
+    end = manifest_tokenizer(data.prefix).get("eos_id")
+    text = find_tokenizer(name, eos_id=end) if name else None
     for index in samples:
         ids = dataset[index]["input_ids"].tolist()
         shown = repr(text.decode(ids, special=True)) if text else ids

@@ -103,7 +103,8 @@ def check_recipe(
     report.sections["Batches"] = _batch_lines(config, recipe)
     clip = report.attempt(lambda: make_clip(**config.clip))
     if clip is not None:
-        report.sections["Schedule"] = _schedule_lines(config)
+        t_start = getattr(clip, "t_start", 0)
+        report.sections["Schedule"] = _schedule_lines(config, t_start)
     report.sections["Optimizer and clip"] = lines = _optimizer_lines(config)
     if isinstance(clip, ClipGradByAdaGC):
         # PaddleFormers' model has names of its own.
@@ -163,12 +164,11 @@ def _missing(config: RunConfig, with_paddleformers: bool) -> list[str]:
 
 
 def _check_validation(config: RunConfig) -> None:
-    """Refuse a validation set of less than a batch, which PaddleNLP drops."""
+    """Refuse a validation set that a pipeline cannot cut into micro-batches."""
     train, parallel = config.train, config.parallel
     needed = train.batch_size * parallel.num_data_ranks
-    if parallel.pp > 1:
-        needed *= train.gradient_accumulation_steps
-    if config.data.validation_size < needed:
+    needed *= train.gradient_accumulation_steps
+    if parallel.pp > 1 and config.data.validation_size < needed:
         raise ValueError(
             f"data.validation_size={config.data.validation_size} is less than "
             f"the {needed} samples that all ranks evaluate at once"
@@ -232,7 +232,7 @@ def _batch_lines(config: RunConfig, recipe: str) -> list[str]:
     ]
 
 
-def _schedule_lines(config: RunConfig) -> list[str]:
+def _schedule_lines(config: RunConfig, t_start: int) -> list[str]:
     """Give the learning rate at the steps where its course changes."""
     schedule, num_steps = config.schedule, config.train.max_steps
     last = num_steps - 1
@@ -247,9 +247,7 @@ def _schedule_lines(config: RunConfig) -> list[str]:
         *unfinished_warm_up(
             "schedule.warmup_steps", schedule.warmup_steps, num_steps
         ),
-        *unfinished_warm_up(
-            "clip.t_start", config.clip.get("t_start", 0), num_steps
-        ),
+        *unfinished_warm_up("clip.t_start", t_start, num_steps),
     ]
 
 

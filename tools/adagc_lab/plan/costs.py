@@ -28,7 +28,11 @@ _GRADIENT_BYTES = 4  # float32 under every precision (``amp_master_grad``)
 
 _WEIGHT_BYTES = {"float32": 4, "bfloat16": 2, "float8": 2}
 _MASTER_BYTES = {"float32": 0, "bfloat16": 4, "float8": 4}
-_STATE_BYTES = {"adamw": 8, "lion": 4, "muon": 8}
+_STATE_BYTES = {
+    **dict.fromkeys(("adamw", "adamw_agc", "adamw_clippy", "muon"), 8),
+    **dict.fromkeys(("spam", "stable_adamw"), 8),
+    "lion": 4,
+}
 _MUON_MATRIX_BYTES = 4
 
 

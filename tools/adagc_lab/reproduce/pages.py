@@ -89,13 +89,28 @@ def collect_results(
         committed = results_dir / f"{target}.jsonl"
         result = read_results(source)
         if committed.exists():
-            result = merge_results(read_results(committed), result)
+            old = read_results(committed)
+            _check_same_steps(old, result)
+            result = merge_results(old, result)
         collected.append(write_results(committed, result))
     if not collected:
         raise FileNotFoundError(
             f"{output_dir} holds no {RESULTS} of any target: run one first"
         )
     return collected
+
+
+def _check_same_steps(old: TargetResult, new: TargetResult) -> None:
+    """Refuse runs whose first steps are judged otherwise."""
+    for experiment in new.experiments:
+        known = old.experiment(experiment.name)
+        if known and known.skip_steps != experiment.skip_steps:
+            raise ValueError(
+                f"{new.target}, {experiment.name}: the first "
+                f"{experiment.skip_steps} steps are not judged, of the "
+                f"committed runs the first {known.skip_steps}: collect runs of "
+                "the same length (without --steps)"
+            )
 
 
 def load_all_results(results_dir: Path) -> dict[str, TargetResult]:

@@ -38,7 +38,7 @@ class Prediction(NamedTuple):
 
     @property
     def is_wrong(self) -> bool:
-        """Whether AdaGC was the better one, and not told so, or the reverse."""
+        """Whether the rule named the clip with the higher loss."""
         return (self.gain > 0) != (self.replayed < THRESHOLD)
 
 

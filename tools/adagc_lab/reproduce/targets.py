@@ -39,6 +39,7 @@ from adagc_lab.reproduce.results import (
     RunResult,
     TargetResult,
     merge_results,
+    read_results,
     write_results,
 )
 from adagc_lab.reproduce.running import run_all
@@ -146,6 +147,9 @@ def reproduce(
             title=targets[name].title,
             experiments=[*results, *timings[name]],
         )
+        if only and (directory / RESULTS).exists():
+            earlier_runs = read_results(directory / RESULTS)
+            result = merge_results(earlier_runs, result)
         write_results(directory / RESULTS, result)
         earlier = known.get(name)
         known[name] = merge_results(earlier, result) if earlier else result

@@ -162,6 +162,15 @@ class Start:
             "step": step,
             "changed": find_changes(old, new),
         }
+        stored = old | {"train": old["train"] | {"output_dir": "unused"}}
+        batches = parse_config(stored).global_batch, self._config.global_batch
+        if len({*batches}) > 1:
+            read, goes_on = (step * batch for batch in batches)
+            self._facts["forked_from"] |= {"read": read, "goes_on_at": goes_on}
+            print(
+                f"another global batch: the old run has read {read:,} samples, "
+                f"and the data goes on at sample {goes_on:,}"
+            )
         # Of what keeps its name, other arguments keep the state.
         sections = ("clip", "optimizer")
         afresh = [s for s in sections if old[s]["name"] != new[s]["name"]]
