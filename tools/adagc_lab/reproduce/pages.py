@@ -10,6 +10,7 @@ import itertools
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import jinja2
@@ -170,6 +171,7 @@ def made_files(
     shown["effort"] = _effort(results)
     shown["rows"] = functools.partial(rows_markdown, rows)
     shown["own_seeds"] = functools.partial(_of_own_seeds, source)
+    shown["masses"] = functools.partial(_spike_masses, source)
     shown["small_moments"] = small_moments_markdown
     shown["methods"] = functools.partial(methods_markdown, columns=BRIEF)
     shown["predictions"] = predictions_markdown([t for _, t in tables])
@@ -384,6 +386,24 @@ def _of_own_seeds(
             for run in source.runs(target, experiment, name, seeds)
         ],
     )
+
+
+def _spike_masses(source: PooledResults, method: str) -> str:
+    """A method's mean beside the two clips' where runs are set up to spike."""
+    parts = []
+    for model in ("Llama", "ERNIE", "Mixtral"):
+        table = _of_own_seeds(
+            source, "extension-compared-methods", f"low-noise-{model.lower()}"
+        )
+        names = method, "GlobalGC", "AdaGC"
+        if {*names} <= {*table.methods}:
+            own, global_gc, adagc = (
+                fmean(r.measures["spike_mass"] for r in table.runs_of(name))
+                for name in names
+            )
+            clips = f"GlobalGC {global_gc:.2g}, AdaGC {adagc:.2g}"
+            parts.append(f"{own:.2g} on {model} ({clips})")
+    return "; ".join(parts)
 
 
 def _table(joined: JoinedExperiment, source: PooledResults) -> ExperimentResult:

@@ -162,8 +162,7 @@ class Start:
             "step": step,
             "changed": find_changes(old, new),
         }
-        stored = old | {"train": old["train"] | {"output_dir": "unused"}}
-        batches = parse_config(stored).global_batch, self._config.global_batch
+        batches = self._stored(old).global_batch, self._config.global_batch
         if len({*batches}) > 1:
             read, goes_on = (step * batch for batch in batches)
             self._facts["forked_from"] |= {"read": read, "goes_on_at": goes_on}
@@ -229,8 +228,7 @@ class Start:
         None if nothing else does.
         """
         config = self._config
-        train = {**settings["train"], "output_dir": config.train.output_dir}
-        old = parse_config({**settings, "train": train})
+        old = self._stored(settings)
         num_parts = old.train.gradient_accumulation_steps
         if old.global_batch != config.global_batch:
             return (
@@ -254,6 +252,12 @@ class Start:
                 f"keep {num_ranks} ranks that read data, which order the shards"
             )
         return None
+
+    def _stored(self, settings: Mapping[str, Any]) -> RunConfig:
+        """Return the config of a ``run.json``, which lacks the folder."""
+        folder = self._config.train.output_dir
+        train = {**settings["train"], "output_dir": folder}
+        return parse_config({**settings, "train": train})
 
     def _accept(self, step: int) -> None:
         """Tell the user of the changes; note them for ``run.json``."""
