@@ -135,8 +135,9 @@ def wide(tensor):
 def scaled(tensor, h):
     """The product in float32 at least, rounded once to nearest."""
     if tensor.dtype == paddle.float16:  # Paddle 3.1 cuts instead on CPUs
-        product = tensor.numpy().astype(np.float32) * np.float32(h)
-        return paddle.to_tensor(product.astype(np.float16))
+        with np.errstate(over="ignore", invalid="ignore"):
+            product = tensor.numpy().astype(np.float32) * np.float32(h)
+            return paddle.to_tensor(product.astype(np.float16))
     if tensor.dtype == paddle.float64:
         return tensor * paddle.to_tensor(h, "float64")
     return (tensor.astype("float32") * paddle.to_tensor(h)).astype(tensor.dtype)
