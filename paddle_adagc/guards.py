@@ -139,7 +139,7 @@ def has_moments(optimizer: Optimizer) -> bool:
         },
     ]
     few = [tensor for group in tensors for tensor in group.values()][:8]
-    return any(bool((x != 0).any()) for x in few)  # tensors or arrays
+    return any(bool((abs(x) > 0).any()) for x in few)  # tensors or arrays
 
 
 _MOMENTS = ("moment", "velocity")  # of Paddle's optimizers

@@ -157,9 +157,15 @@ class TensorScalingClip(StatefulClip, abc.ABC):
         return on_skipped_update(caller, pairs, self._take_back)
 
     def _warn_of_a_missing_state(self, caller: Caller | None) -> None:
-        """Warn if the run was resumed, and this clip was not."""
+        """Warn if the run was resumed, and this clip was not.
+
+        Of another group than the first the optimizer may have made moments in
+        this very step.
+        """
         is_late = self.is_shadow or self.starts_late
-        if caller is None or is_late or not has_moments(caller.optimizer):
+        if caller is None or caller.group or is_late:
+            return
+        if not has_moments(caller.optimizer):
             return
         warnings.warn(
             f"this {type(self).__name__} makes its first step, and its "

@@ -68,13 +68,14 @@ class StepCount:
             return self._guess(indexes, counts)
         mine, group = id(caller.optimizer), caller.group
         is_known = mine == self.optimizer
+        is_other = not is_known and self.optimizer is not None
         was_counted = is_known and group > self.group and self.is_counted
         return StepCount(
             num_steps=self.num_steps + (counts and not was_counted),
             optimizer=mine,
             group=group,
             is_counted=counts or was_counted,
-            is_shared=self.is_shared or (not is_known and mine in self.known),
+            is_shared=self.is_shared or (is_other and mine in self.known),
             known=self.known if is_known else self.known | {mine},
             has_guessed=self.has_guessed,
         )

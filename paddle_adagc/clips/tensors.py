@@ -132,6 +132,8 @@ class Tensors:
             )
         if self._is_of_unknown_model:
             self._refuse_foreign_state(keys)
+        if self._may_differ:
+            self._warn_of_a_foreign_state(keys)
         for key in keys:
             if key not in self._index_of_key:
                 refuse_unbound_slice(key)
@@ -173,10 +175,12 @@ class Tensors:
     def key_of_automatic(self, keys: Sequence[str]) -> Mapping[str, str]:
         """Return the keys for Paddle's names, if these are of this model.
 
-        A clip that was not bound saved them. Else, and with units, nothing.
+        A clip that was not bound saved them, without those of frozen tensors.
+        Else, and with units, nothing.
         """
-        known = self._key_of_name
-        is_known = {*keys} == known.keys() and not self.units
+        of_state = {*keys}
+        known = {k: v for k, v in self._key_of_name.items() if k in of_state}
+        is_known = len(known) == len(keys) and not self.units
         return known if self.is_bound and is_known else {}
 
     def _name(self, keys: Sequence[str]) -> list[int]:
@@ -227,6 +231,18 @@ class Tensors:
                 "structured names"
             )
         self._is_of_unknown_model = False
+
+    def _warn_of_a_foreign_state(self, keys: Sequence[str]) -> None:
+        """Warn if an unbound state that may differ has no tensor of a call."""
+        self._may_differ = False
+        if self.keys and keys and not {*keys} & {*self.keys}:
+            logger.warning(
+                "the loaded state has no tensor of this step: it lacks %s and "
+                "holds %s, so each starts anew. Use bind(model) before saving "
+                "and before loading, so that tensors carry structured names",
+                _only_in(keys, self.keys),
+                _only_in(self.keys, keys),
+            )
 
 
 _AUTOMATIC = re.compile(r"\w+_\d+\.\w+_\d+")

@@ -142,6 +142,11 @@ def take_over_clipping(args: Any, clip: ClipGradBase) -> None:
     for message, applies in warned.items():
         if applies:
             warnings.warn(message, stacklevel=4)
+    if args.max_grad_norm:
+        _logger_of(args).info(
+            f"paddle_adagc: max_grad_norm {args.max_grad_norm} -> 0, as the "
+            "clip clips; another Trainer needs arguments of its own"
+        )
     args.max_grad_norm = 0.0
 
 

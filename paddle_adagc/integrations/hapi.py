@@ -61,18 +61,27 @@ class ClipCallback(paddle.callbacks.Callback):
         shadow: ClipGradBase | bool | None = None,
     ) -> None:
         super().__init__()
-        self._optimizer = innermost(model._optimizer)
+        self._of = model
         if self._optimizer is None:
             raise RuntimeError("call model.prepare(optimizer, loss) before")
         if isinstance(shadow, ClipGradBase):
             make_shadow(shadow)
         self._where, self._shadow = record, shadow
         self._record: Record | None = None
+        self._recorded: Any = None  # the optimizer of the last record
         self._state: dict[str, Any] | None = None  # of a shadow
+        self._bind()
+        self._change(model)
+
+    def _bind(self) -> None:
         clip = self._clip
         if clip is not None and not (clip._tensors.is_bound or clip.num_steps):
-            clip.bind(model.network)
-        self._change(model)
+            clip.bind(self._of.network)
+
+    @property
+    def _optimizer(self) -> Any:
+        """That of the last ``prepare()``."""
+        return innermost(self._of._optimizer)
 
     @property
     def _clip(self) -> TensorScalingClip | None:
@@ -100,6 +109,7 @@ class ClipCallback(paddle.callbacks.Callback):
                 return
             self._state = load_state(folder, name)
             if self._clip is not None:
+                self._bind()
                 self._clip.set_state_dict(self._state)
 
         model.save, model.load = save_all, load_all
@@ -113,16 +123,21 @@ class ClipCallback(paddle.callbacks.Callback):
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Open the record."""
+        self._bind()
         if self._where is False:
             return
-        start, state = 0, self._state
-        if self._clip is not None:
+        start: int | None = 0
+        state, optimizer = self._state, self._optimizer
+        if self._recorded not in (None, optimizer):
+            start = None  # of the last prepare(): it goes on after the earlier
+        elif self._clip is not None:
             start = self._clip.num_steps
         elif state is not None:
             start = state["step"]
+        self._recorded = optimizer
         self._record = open_record(
             DEFAULT if self._where is True else self._where,
-            self._optimizer,
+            optimizer,
             model=self.model.network,
             shadow=self._shadow,
             start=start,

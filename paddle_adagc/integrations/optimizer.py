@@ -11,6 +11,7 @@ from typing import Any
 from paddle.distributed.fleet.meta_parallel.sharding import (
     group_sharded_optimizer_stage2 as stage_2,
 )
+from paddle.incubate import LookAhead
 from paddle.nn.clip import ClipGradBase
 
 _ACCURATE = ("Reproducible", "HFBitexact")  # clips of PaddleFleet
@@ -19,7 +20,8 @@ _ACCURATE = ("Reproducible", "HFBitexact")  # clips of PaddleFleet
 def innermost(optimizer: Any) -> Any:
     """Return the optimizer that the wrappers hold.
 
-    Those of fleet, ``shard_optimizer`` and ``group_sharded_parallel``.
+    Those of fleet, ``shard_optimizer`` and ``group_sharded_parallel``; and
+    ``paddle.incubate.LookAhead``.
     """
     while (inner := inner_optimizer(optimizer)) is not None:
         optimizer = inner
@@ -30,6 +32,8 @@ def inner_optimizer(optimizer: Any) -> Any:
     """Return the optimizer in a wrapper; None: it is none."""
     if isinstance(optimizer, stage_2.GroupShardedOptimizerStage2):
         return optimizer._optim
+    if isinstance(optimizer, LookAhead):
+        return optimizer.inner_optimizer
     return getattr(optimizer, "_inner_opt", None)
 
 

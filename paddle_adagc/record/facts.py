@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import paddle
@@ -13,17 +14,44 @@ from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.clips.base import TensorScalingClip
+from paddle_adagc.record.shadow import unwrapped
 
 
-def clip_of(optimizer: Any) -> Any:
-    """Return the clip of an optimizer; that of a group where there are some."""
-    clip = optimizer._grad_clip
-    for group in reversed(optimizer._param_groups):
-        if isinstance(group, dict) and group.get("grad_clip") is not None:
-            clip = group["grad_clip"]
+class ClipPerGroup:
+    """Stands for the clips of parameter groups that differ."""
+
+    def __init__(self, clips: Sequence[Any]) -> None:
+        self._clips = clips
+
+    def __repr__(self) -> str:
+        """Name the clip of each group."""
+        return "clips of groups: " + ", ".join(map(_description, self._clips))
+
+
+def clips_of(optimizer: Any) -> list[Any]:
+    """Return the clip of each parameter group; Paddle calls it for each."""
+    groups = [g for g in optimizer._param_groups if isinstance(g, dict)]
+    clips = [group.get("grad_clip") for group in groups]
+    return [*map(_called, clips or [optimizer._grad_clip])]
+
+
+def _called(clip: Any) -> Any:
     while hasattr(clip, "clip") and not isinstance(clip, TensorScalingClip):
         clip = clip.clip  # a MeasuredClip calls it
     return clip
+
+
+def acting_clip(clips: Sequence[Any]) -> Any:
+    """Return the clip of all groups, or what stands for several."""
+    first = clips[0]
+    same = all(_is_same(unwrapped(clip), unwrapped(first)) for clip in clips)
+    return first if same else ClipPerGroup(clips)
+
+
+def _is_same(clip: Any, other: Any) -> bool:
+    if clip is other or clip is None or isinstance(clip, TensorScalingClip):
+        return clip is other
+    return type(clip) is type(other) and vars(clip) == vars(other)
 
 
 def _settings(optimizer: Any) -> dict[str, float]:

@@ -119,6 +119,11 @@ class AtExit:
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 
+    @property
+    def is_active(self) -> bool:
+        """Whether the end of this process would call the method."""
+        return self in self._active and self._pid == os.getpid()
+
     def end(self) -> None:
         """Call it no longer."""
         self._active.discard(self)

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -24,7 +25,12 @@ from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.last_step import LastStep
 from paddle_adagc.integrations.optimizer import innermost, put_into_optimizer
 from paddle_adagc.parallel.agreement import of_all_ranks
-from paddle_adagc.record.facts import clip_of, facts_of, is_warming_up
+from paddle_adagc.record.facts import (
+    acting_clip,
+    clips_of,
+    facts_of,
+    is_warming_up,
+)
 from paddle_adagc.record.files import OWN_FIELDS, write_part
 from paddle_adagc.record.hooks import (
     AtExit,
@@ -88,8 +94,9 @@ class Record:
         model: Names the tensors; default: the layer of this process that
             holds the optimizer's parameters.
         shadow: Clip of this package that follows the norms. Default: AdaGC, if
-            the optimizer's clip is none of this package. False: none, so that
-            nothing is known of tensors under another clip.
+            the optimizer's clip is none of this package, or its parameter
+            groups have several. False: none, so that nothing is known of
+            tensors under another clip.
         start: Index of the next step. Default: after the record's last one.
         num_steps: Steps between two copies.
         max_bytes: Bound of the per-tensor numbers on the disk, at least 1e6;
@@ -155,7 +162,8 @@ class Record:
             check_integer("start", start, 0)
         self._optimizer = innermost(optimizer)
         self._stepping: Any = stepping(optimizer)
-        self._acting: Any = clip_of(self._optimizer)
+        self._clips = clips_of(self._optimizer)
+        self._acting: Any = acting_clip(self._clips)
         self.shadow: TensorScalingClip | None = None
         """The clip that follows; None if the optimizer's own is recorded."""
         if isinstance(shadow, ClipGradBase):
@@ -187,6 +195,7 @@ class Record:
         """On rank 0, why the record ended early: a full disk, say."""
         self._steps: list[Step] = []
         self._losses: list[Any] = []
+        self._rate: float | None = None  # of the update
         self._skipped: LastStep | None = None  # of a step that is left out
         self._sees_losses = self._has_seen = False
         self._session: Session | None = None  # of rank 0
@@ -234,9 +243,24 @@ class Record:
 
         Args:
             loss: Scalar, on the device or not.
+
+        Raises:
+            TypeError: It is none.
         """
         if isinstance(loss, Tensor):
+            if loss.size != 1:
+                raise TypeError(
+                    f"the loss is a tensor of shape {loss.shape}: give a "
+                    "scalar, such as loss.mean()"
+                )
             loss = loss.detach()
+        else:
+            try:
+                loss = float(loss)
+            except (TypeError, ValueError) as error:
+                raise TypeError(
+                    f"the loss is {loss!r}: give a scalar"
+                ) from error
         self._losses.append(loss)
 
     def see_losses(self) -> None:
@@ -269,7 +293,7 @@ class Record:
             **numbers: More of the step, as JSON values: ``samples=[640, 704]``.
 
         Raises:
-            TypeError: One of them is no JSON value.
+            TypeError: The loss is no scalar, or a number no JSON value.
             ValueError: One has a name of the record's own.
         """
         _check_numbers(numbers)
@@ -281,8 +305,9 @@ class Record:
 
     def _end_step(self, numbers: Mapping[str, Any]) -> None:
         now = time.perf_counter()
-        rate = float(self._optimizer.get_lr())
-        row = {"learning_rate": rate, "step_seconds": now - self._last_time}
+        rate = self._optimizer.get_lr() if self._rate is None else self._rate
+        row: dict[str, Any] = {"learning_rate": float(rate)}
+        row["step_seconds"] = now - self._last_time
         snapshot = acting = None
         if self._skipped is not None:
             snapshot, row["skipped"] = self._skipped, True
@@ -298,7 +323,7 @@ class Record:
         step = Step(self._next_step, {**row, **numbers}, self._losses)
         step.snapshot, step.acting = snapshot, acting
         self._steps.append(step)
-        self._losses, self._last_time = [], now
+        self._losses, self._last_time, self._rate = [], now, None
         self._next_step += 1
 
     @property
@@ -362,8 +387,9 @@ class Record:
     def _write(self, steps: Steps) -> list[str]:
         if self._session is None:
             return []
-        is_recorded = self.shadow is None and self._is_ours
-        factors = None if is_recorded else factors_of(self._acting)
+        factors = None
+        if self.shadow is not None or not self._is_ours:
+            factors = factors_of(self._clips, self._groups())
         keys = [self._names.get(key, key) for key in steps.keys]
         steps = Steps(steps.rows, keys, steps.tensors, steps.num_small)
         try:
@@ -451,12 +477,22 @@ class Record:
             return self.shadow
         return self._acting if self._is_ours else None
 
+    def _groups(self) -> dict[str, int]:
+        """Return the parameter group of each tensor by its name."""
+        tensors, groups = self._source and self._source._tensors, {}
+        for index, group in enumerate(self._optimizer._param_groups):
+            for parameter in group["params"] if isinstance(group, dict) else ():
+                with contextlib.suppress(ValueError):  # part of a buffer
+                    for key in tensors.keys_of(parameter) if tensors else ():
+                        groups[self._names.get(key, key)] = index
+        return groups
+
     def _num_updates(self) -> int:
         return self._source.num_steps if self._source is not None else 0
 
     def _put(self, clip: ClipGradBase | None) -> None:
         put_into_optimizer(self._optimizer, clip)
-        self._acting = clip
+        self._clips, self._acting = clips_of(self._optimizer), clip
         self.forget_updates()
 
     def _see(self, pairs: Any, begins: bool) -> bool:
@@ -468,6 +504,8 @@ class Record:
             self.flush()
         if self._sees_losses:
             self._losses += take_losses()
+        if self._rate is None:  # a scheduler may go on before step()
+            self._rate = self._optimizer.get_lr()
         if self._skip_rule is not None and begins:
             self._skipped = judge(
                 self._skip_rule,
@@ -519,6 +557,12 @@ class Record:
                 rank = dist.get_rank()
                 write_part(self.directory, rank, self._number, arrays)
         self._stop()
+
+    def __del__(self) -> None:
+        """Write what is left of a record that nobody closed."""
+        if vars(self).get("_at_exit") is not None and self._at_exit.is_active:
+            with contextlib.suppress(Exception):
+                self.leave()
 
     def _stop(self) -> None:
         self._end_observing()

@@ -222,8 +222,10 @@ def _common(parts: Sequence[Steps]) -> list[Steps]:
 def count_small(optimizer: Any) -> tuple[int, int]:
     """Count elements whose second moment lets Adam's epsilon decide the step.
 
-    Those with ``sqrt(v) < 10 epsilon``, v with its bias corrected; and all. An
-    optimizer without a second moment or epsilon has none. Waits for the device.
+    Those with ``sqrt(v) < 10 epsilon``, v with its bias corrected; and all.
+    An element that had no gradient so far, as that of a token that did not
+    occur or of a buffer's padding, counts in neither. An optimizer without a
+    second moment or epsilon has none. Waits for the device.
     """
     moments = [*optimizer._accumulators.get("moment2", {}).values()]
     epsilon = getattr(optimizer, "_epsilon", None)
@@ -232,8 +234,12 @@ def count_small(optimizer: Any) -> tuple[int, int]:
     powers = [*optimizer._accumulators.get("beta2_pow_acc", {}).values()]
     correction = 1 - float(powers[0]) if powers else 1.0
     bound = (10 * epsilon) ** 2 * correction
-    small = paddle.stack([(moment < bound).sum() for moment in moments]).sum()
-    return int(small), sum(moment.size for moment in moments)
+    # 1e-16 == 0 in Paddle, but not <= 0.
+    counts = [
+        paddle.stack([(m < bound).sum(), (m <= 0).sum()]) for m in moments
+    ]
+    small, still = paddle.stack(counts).sum(0).tolist()
+    return small - still, sum(moment.size for moment in moments) - still
 
 
 def first_nonfinite(steps: Steps) -> str:

@@ -150,7 +150,9 @@ class Session:
         named: dict[str, np.ndarray | None] = {"": h}
         if factors is not None:
             acting = steps.tensors.get("acting_h")
-            named = {"": factors(norm) if acting is None else acting}
+            named = {
+                "": factors(norm, steps.keys) if acting is None else acting
+            }
             named["shadow_"] = h
         is_seen = ~np.isnan(h).all(1)
         is_skipped = np.array([row.get("skipped", False) for row in steps.rows])

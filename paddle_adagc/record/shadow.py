@@ -7,7 +7,7 @@ from __future__ import annotations
 import gc
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -68,28 +68,53 @@ def unwrapped(clip: Any) -> Any:
     return clip
 
 
-Factors = Callable[[np.ndarray], np.ndarray | None]
-"""Norms ``[num_steps, num_tensors]`` -> factors of the clip that acts."""
+Factors = Callable[[np.ndarray, Sequence[str]], np.ndarray | None]
+"""Norms ``[num_steps, num_tensors]`` and names of the tensors -> factors of the
+clip that acts."""
 
 
-def factors_of(clip: Any) -> Factors:
-    """Return what a clip of Paddle's does to tensors of given norms.
+def factors_of(clips: Sequence[Any], groups: Mapping[str, int]) -> Factors:
+    """Return what Paddle's clips do to tensors of given norms.
 
-    None where the norms do not say it (``ClipGradByValue``).
+    Args:
+        clips: That of each parameter group.
+        groups: The group of each tensor, by its name. The factor of a tensor
+            that has none is NaN: another pipeline stage has it.
+
+    Returns:
+        None where the norms do not say it (``ClipGradByValue``).
     """
+    if len(clips) == 1:
+        return lambda norm, keys: _factors(clips[0], norm)
+
+    def factors(norm: np.ndarray, keys: Sequence[str]) -> np.ndarray | None:
+        index = np.array([groups.get(key, -1) for key in keys])
+        h = np.full(norm.shape, np.nan, np.float32)
+        for group, clip in enumerate(clips):
+            mine = _factors(clip, norm[:, index == group])
+            if mine is None:
+                return None
+            h[:, index == group] = mine
+        return h
+
+    return factors
+
+
+def _factors(clip: Any, norm: np.ndarray) -> np.ndarray | None:
     clip = unwrapped(clip)
     if clip is None or type(clip).__name__ == "NoClip":
-        return np.ones_like
+        return np.ones_like(norm)
     if isinstance(clip, ClipGradByGlobalNorm):
-        return lambda norm: _within(clip.clip_norm, _total(norm), norm)
+        return _within(clip.clip_norm, _total(norm), norm)
     if isinstance(clip, ClipGradByNorm):
-        return lambda norm: _within(clip.clip_norm, norm, norm)
-    return lambda norm: None
+        return _within(clip.clip_norm, norm, norm)
+    return None
 
 
 def _total(norm: np.ndarray) -> np.ndarray:
-    """Norm over all tensors ``[num_steps, 1]``; NaN in a step not seen."""
-    return np.sqrt(np.square(norm.astype(np.float64)).sum(1, keepdims=True))
+    """Norm over the tensors of a step ``[num_steps, 1]``."""
+    squares = np.square(norm.astype(np.float64))
+    return np.sqrt(np.nansum(squares, 1, keepdims=True))
 
 
 def _within(bound: float, size: np.ndarray, like: np.ndarray) -> np.ndarray:

@@ -18,9 +18,11 @@ from paddle.distributed.auto_parallel.process_mesh import (
 from paddle_adagc import rule
 from paddle_adagc.checks import check_positive
 from paddle_adagc.clips.base import TensorScalingClip
+from paddle_adagc.clips.gradients import GradientList
 from paddle_adagc.clips.last_step import LastStep
 from paddle_adagc.guards import NextUpdate, unchecked
-from paddle_adagc.parallel.meshes import added_up
+from paddle_adagc.parallel.layout import unfold
+from paddle_adagc.parallel.meshes import added_up, local_value
 from paddle_adagc.stability.alarms import Monitor, Watch
 
 _UPDATE = "_create_optimization_pass"
@@ -126,6 +128,8 @@ def judge(
     """
     if source is None:
         raise RuntimeError("skip_above: nothing measures norms any more")
+    if optimizer._get_auxiliary_var("found_inf"):  # a GradScaler's to skip
+        return None
     if isinstance(pairs, dict):
         pairs = gradients_of(optimizer)
     norm, snapshot = measure(source, optimizer, pairs)
@@ -169,21 +173,46 @@ def measure(
     waiting = watch.take_backs if isinstance(watch, NextUpdate) else []
     before = [*waiting]
     clip.is_shadow, calls, clip._calls = True, clip._calls, []
+    policy = clip.nonfinite
+    if policy == "raise":  # the step is left out instead
+        clip.nonfinite = "zero"
     try:
         clip(whole(pairs))
         snapshot = clip.snapshot()
     finally:
-        clip.is_shadow = was_shadow
+        clip.is_shadow, clip.nonfinite = was_shadow, policy
         waiting[:] = before  # it would wait for this call's update
         if watch is None:
             optimizer.__dict__.pop(_UPDATE, None)
-    if not snapshot.calls:  # no gradient here
+    others = _num_nonfinite_left_out(clip, pairs)
+    if not snapshot.calls:  # no gradient to clip here
         clip._calls = calls
-        return 0.0, snapshot
+        return math.inf if others else 0.0, snapshot
     clip._take_back()
     reducer, norm = clip._find_reducer(), snapshot.calls[-1].norm
     counted = reducer.counted(norm)
     nonfinite = (~paddle.isfinite(counted)).astype("float64").sum(keepdim=True)
+    nonfinite += others
     sums = paddle.concat([rule.global_squared_norm(counted), nonfinite])
     squared, num_nonfinite = reducer.global_sum(sums).tolist()
     return math.inf if num_nonfinite else math.sqrt(squared), snapshot
+
+
+def _num_nonfinite_left_out(clip: TensorScalingClip, pairs: Any) -> int:
+    """Count this rank's gradients with Inf or NaN that are not clipped."""
+    leaves_out = clip.leaves_out
+    present = [(p, gradient) for p, gradient in pairs if gradient is not None]
+    if clip._ranks.in_buffers:
+        present = unfold(present, clip._ranks.in_buffers)
+    found = [
+        local_value(gradient)
+        for parameter, gradient in present
+        if getattr(parameter, "need_clip", True) is False
+        or (
+            leaves_out
+            and all(map(leaves_out, clip._tensors.keys_of(parameter)))
+        )
+    ]
+    if not found:
+        return 0
+    return int((~paddle.isfinite(GradientList(found).squared_norms())).sum())

@@ -183,12 +183,21 @@ class _Lock:
         except BlockingIOError:
             self.release()
             raise FileExistsError(
-                f"another process is writing to the record {directory}: wait "
-                "for it, stop it, or choose another folder"
+                f"the record {directory} is open in this process: call its "
+                "close() first"
+                if any(lock.is_on(directory) for lock in _open_locks)
+                else f"another process is writing to the record {directory}: "
+                "wait for it, stop it, or choose another folder"
             ) from None
         except OSError:  # a file system without locks
             pass
         _open_locks.add(self)
+
+    def is_on(self, directory: Path) -> bool:
+        """Whether it is this folder's, and not released."""
+        if self._descriptor is None:
+            return False
+        return os.path.samestat(os.fstat(self._descriptor), directory.stat())
 
     def release(self) -> None:
         """Let others have it."""

@@ -49,7 +49,10 @@ def _lines(page: dict[str, Any]) -> Iterator[str]:
                 for g in event["guilty"][:_NUM_GUILTY]
             ],
         )
-    if rows := page.get("what_if", {}).get("rows"):
+    found = page.get("what_if", {})
+    if "note" in found:
+        yield from ("", f"what if: {found['note']}")
+    if rows := found.get("rows"):
         yield ""
         yield from _table(
             ["what if", "calm: clipped", "median h", "event: median h", "min"],
@@ -64,7 +67,7 @@ def _lines(page: dict[str, Any]) -> Iterator[str]:
         yield from (
             f"calm, {rows[0]['case']}: clips {row['clipped']:.0%} of "
             f"{row['tensors']} ({row['number']} tensors)"
-            for row in page["what_if"]["most_clipped"]
+            for row in found["most_clipped"]
         )
     if page["actions"]:
         yield ""

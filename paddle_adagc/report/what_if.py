@@ -36,7 +36,8 @@ def what_if(
         ``num_rows`` and ``is_thinned``; ``rows``: for each case
         ``calm_clipped`` (share of the tensors), ``calm_h_median``, and
         ``event_h_median``, ``event_h_min`` (None without an event);
-        ``most_clipped``: see :func:`most_clipped`, of the first case.
+        ``most_clipped``: see :func:`most_clipped`, of the first case. With too
+        few rows none of these, and ``note`` says so.
 
     Raises:
         ValueError: A case is wrong.
@@ -47,7 +48,9 @@ def what_if(
     from paddle_adagc.record.shadow import needs_norms_alone
 
     clips = [name for name in CLIPS if needs_norms_alone(CLIPS[name])]
-
+    for name, values in map(parsed, cases):
+        check_choice("--what-if", name, clips)
+        make_clip(name, **values)
     stop, at = len(run.tensor_steps), None
     if event is not None:
         found = np.flatnonzero(run.tensor_steps == event["worst_step"])
@@ -55,7 +58,11 @@ def what_if(
         stop = int(np.searchsorted(run.tensor_steps, event["start"]))
     places = np.arange(stop)[-_NUM_ROWS:]
     if len(places) <= _NUM_FIRST:
-        return {"num_rows": len(places), "is_thinned": False, "rows": []}
+        return {
+            **{"num_rows": len(places), "is_thinned": False, "rows": []},
+            "note": f"A replay needs more than {_NUM_FIRST} recorded steps "
+            f"before the event, and there are {len(places)}.",
+        }
     is_thinned = bool((np.diff(run.tensor_steps[places]) > 1).any())
     shown = places if at is None else np.append(places, at)
     norms = run.tensors("norm", shown)
@@ -67,7 +74,6 @@ def what_if(
     most: list[dict[str, Any]] = []
     for case in cases:
         name, values = parsed(case)
-        check_choice("--what-if", name, clips)
         is_adagc = name == "adagc"
         clip: Any = make_clip(name, **(known if is_adagc else {}) | values)
         h = replay(norms, clip, run.keys, gamma if is_adagc else None).h

@@ -476,6 +476,30 @@ def test_an_unbound_state_of_a_model_with_another_frozen_layer():
     assert len(clip.state_dict()["gamma"]) == 4
 
 
+def test_an_unbound_state_of_a_model_whose_first_layer_was_frozen():
+    model = make_model()
+    donor, clip = ClipGradByAdaGC(t_start=0), ClipGradByAdaGC(t_start=0)
+    fill(donor, model.parameters()[2:])
+    clip.bind(model)
+    with pytest.raises(ValueError, match=r"'0\.weight', '0\.bias' missing"):
+        clip.set_state_dict(donor.state_dict())
+    clip.set_state_dict(donor.state_dict(), new_tensors="start")
+    found = clip.state_dict()["gamma"]
+    expected = [float(x) for x in donor.state_dict()["gamma"].values()]
+    assert [float(found[key]) for key in KEYS[2:]] == expected
+
+
+def test_a_bound_state_in_an_unbound_clip_is_named(caplog):
+    model = make_model()
+    donor, clip = ClipGradByAdaGC(t_start=0), ClipGradByAdaGC(t_start=0)
+    donor.bind(model)
+    fill(donor, model.parameters())
+    clip.set_state_dict(donor.state_dict(), new_tensors="start")
+    for _ in range(2):
+        fill(clip, model.parameters())
+    assert caplog.text.count("the loaded state has no tensor of this step") == 1
+
+
 def units_and_whole(steps=0):
     """Clips of one model, in which ``0.weight`` holds two units or none."""
     model = make_model()

@@ -52,6 +52,10 @@ function guilty(event) {
 
 function whatIf(found) {
   add(main, "h2", "What if");
+  if (found.note) {
+    soft(main, found.note);
+    return;
+  }
   soft(main, `A replay of ${found.num_rows} recorded steps' ` +
     "norms: an open loop, since under another clip the weights would have " +
     "been others." + (found.is_thinned ? " Only one step in some is " +
@@ -103,7 +107,7 @@ function show(page) {
     table(main, ["step", "samples"], event.samples.map(
       ([step, [first, stop]]) => [step, `${first} to ${stop - 1}`]));
   }
-  if (page.what_if && page.what_if.rows.length) whatIf(page.what_if);
+  if (page.what_if) whatIf(page.what_if);
   settings(page.settings);
   if (page.actions.length) add(main, "h2", "Now");
   for (const action of page.actions) {

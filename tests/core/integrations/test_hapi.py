@@ -7,7 +7,7 @@ import paddle
 import pytest
 from helpers import assert_equal
 
-from paddle_adagc import ClipGradByAdaGC, make_clip
+from paddle_adagc import ClipGradByAdaGC, load_state, make_clip
 from paddle_adagc.integrations.hapi import ClipCallback
 from paddle_adagc.record import read_record
 
@@ -91,6 +91,36 @@ def test_a_clip_whose_state_was_lost_is_named(way, tmp_path, recwarn):
     assert clip.num_steps == (8 if way == "loaded" else 4)
     found = [str(warning.message) for warning in recwarn]
     assert sum(LOST in text for text in found) == (way == "lost")
+
+
+def test_a_second_prepare(tmp_path):
+    """Its clip is saved and loaded, and the record goes on."""
+    network = paddle.nn.Sequential(paddle.nn.Linear(8, 8))
+    model, rows = paddle.Model(network), [paddle.to_tensor(ROWS)] * 2
+    given = None
+    for epochs in (1, 3):
+        clip = CLIPS["ours"]()
+        parameters = network.parameters()
+        optimizer = paddle.optimizer.AdamW(
+            1e-2, parameters=parameters, grad_clip=clip
+        )
+        model.prepare(optimizer, paddle.nn.MSELoss())
+        given = given or ClipCallback(model, tmp_path / "record")
+        model.fit(
+            paddle.io.TensorDataset(rows),
+            batch_size=16,
+            epochs=epochs,
+            verbose=0,
+            callbacks=[given],
+            save_dir=str(tmp_path),
+        )
+    saved = load_state(tmp_path, "final.adagc_state.safetensors")
+    assert (saved["step"], [*saved["gamma"]]) == (12, ["0.weight", "0.bias"])
+    run = read_record(tmp_path / "record")
+    assert run.step.tolist() == [*range(16)]
+    clip.set_state_dict({**clip.state_dict(), "step": 3})
+    model.load(str(tmp_path / "final"))
+    assert clip.num_steps == 12
 
 
 def test_gradients_are_accumulated(tmp_path):

@@ -3,6 +3,7 @@
 """Recording changes nothing, waits for nothing, and survives kills."""
 
 import errno
+import gc
 import json
 import multiprocessing
 import random
@@ -23,6 +24,7 @@ from paddle_adagc import ClipGradByAdaGC, Record, make_clip
 from paddle_adagc.integrations.recording import open_record
 from paddle_adagc.record import files, read_record
 from paddle_adagc.record.replay import replay
+from paddle_adagc.record.ring import count_small
 from paddle_adagc.record.shadow import default_shadow
 from paddle_adagc.record.writer import RecordWriter
 
@@ -94,6 +96,125 @@ def test_norm_after_the_clip(name, tmp_path):
     assert found == pytest.approx(after, rel=1e-4)
 
 
+def in_groups(*clips):
+    """A training whose parameter groups have these clips."""
+    model, _ = make_training(None)
+    parameters, size = model.parameters(), 8 // len(clips)
+    groups = [
+        {"params": parameters[i * size :][:size], "grad_clip": clip}
+        for i, clip in enumerate(clips)
+    ]
+    return model, paddle.optimizer.AdamW(1e-3, parameters=groups)
+
+
+@pytest.mark.parametrize(
+    "bounds", [(0.01, 0.01), (0.01, 0.1), (None, 0.01)], ids=str
+)
+def test_paddle_clips_each_parameter_group(bounds, tmp_path):
+    """By a norm of its own, also where the clip is the same."""
+    of = paddle.nn.ClipGradByGlobalNorm
+    clips = {bound: bound and of(bound) for bound in bounds}
+    model, optimizer = in_groups(*(clips[bound] for bound in bounds))
+    record = Record(tmp_path, optimizer, model)
+    expected = []
+
+    def measure(step, model):
+        squares = [float(p.grad.square().sum()) for p in model.parameters()]
+        norms = np.sqrt([sum(squares[:4]), sum(squares[4:])])
+        after = np.minimum(norms, [bound or np.inf for bound in bounds])
+        expected.append(np.hypot(*after))
+
+    train(model, optimizer, range(5), record=record, after=measure)
+    record.close()
+    run = read_record(tmp_path)
+    found = run.column("clipped_grad_norm")
+    assert found == pytest.approx(expected, rel=1e-4)
+    is_one = bounds[0] == bounds[1]
+    assert ("clips of groups" in run.sessions[0]["clip"]) != is_one
+    shadow = run.sessions[0]["shadow"]
+    assert ("lambda_abs=0.01" in shadow) == is_one, shadow
+
+
+def test_groups_with_clips_of_ours_are_recorded_together(tmp_path):
+    model, optimizer = in_groups(make_clip("adagc"), make_clip("adagc"))
+    for i, group in enumerate(optimizer._param_groups):
+        group["grad_clip"].bind(model[2 * i : 2 * i + 2])
+    record = Record(tmp_path, optimizer, model, skip_above=10)
+
+    def raise_one(step, model):
+        if step == 90:
+            model[3].weight.grad *= 1e5
+
+    train(model, optimizer, range(100), record=record, after=raise_one)
+    assert record.num_skipped == 1
+    record.close()
+    run = read_record(tmp_path)
+    assert len(run.keys) == 8
+    assert run.column("global_grad_norm")[90] > 1e3
+    assert (
+        "clipped_grad_norm" not in run.columns
+        or np.isnan(run.column("clipped_grad_norm")[:90]).all()
+    )
+    (alarm,) = {a["guilty"][0] for a in run.alarms if a["guilty"]}
+    assert alarm == "3.weight"
+    steps = [g["grad_clip"].num_steps for g in optimizer._param_groups]
+    assert steps == [99, 99]
+
+
+def test_the_learning_rate_is_that_of_the_update(tmp_path):
+    schedule = paddle.optimizer.lr.LinearWarmup(1e-3, 4, 0.0, 1e-3)
+    model, _ = make_training(None)
+    optimizer = paddle.optimizer.SGD(schedule, parameters=model.parameters())
+    record, used = Record(tmp_path, optimizer, model), []
+    for step in range(5):
+        used.append(schedule())
+        train(model, optimizer, [step])
+        schedule.step()
+        record.step()
+    record.close()
+    assert read_record(tmp_path).column("learning_rate") == pytest.approx(used)
+
+
+def test_a_loss_is_a_scalar(tmp_path):
+    model, optimizer = make_training(None)
+    record = Record(tmp_path, optimizer, model)
+    train(model, optimizer, range(3), record=record)
+    for loss in (paddle.ones([2]), np.ones(2), "x", [1.0]):
+        with pytest.raises(TypeError, match="give a scalar"):
+            record.step(loss)
+    record.step(np.float32(1))
+    record.close()
+    assert len(read_record(tmp_path).step) == 4
+
+
+def test_a_record_that_nobody_closed_is_written(tmp_path):
+    def train_in_vain():
+        model, optimizer = make_training(None)
+        record = Record(tmp_path, optimizer, model)
+        train(model, optimizer, range(20), record=record)
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        train_in_vain()
+    gc.collect()
+    assert len(read_record(tmp_path).step) == 20
+    recorded(tmp_path, None, range(20, 30))
+    assert len(read_record(tmp_path).step) == 30
+
+
+def test_elements_without_a_gradient_are_not_small():
+    model, optimizer = make_training(None)
+    train(model, optimizer, range(2))
+    moment = next(iter(optimizer._accumulators["moment2"].values()))
+    assert count_small(optimizer)[0] == 0
+    values = moment.numpy()
+    values[:8], values[8] = 0, 1e-30
+    moment.set_value(values)
+    small, every = count_small(optimizer)
+    size = sum(parameter.size for parameter in model.parameters())
+    assert (small, every) == (values[8].size, size - values[:8].size)
+
+
 @pytest.mark.parametrize("clip_name", ["global norm", "ours"])
 @pytest.mark.parametrize("backend", ["operators", "cuda"])
 def test_no_step_waits_between_two_copies(
@@ -138,8 +259,13 @@ def test_a_resumed_run_goes_on_in_its_record(tmp_path):
 def test_one_process_writes(tmp_path):
     model, optimizer = make_training(None)
     record = Record(tmp_path, optimizer)
-    with pytest.raises(FileExistsError, match="another process is writing"):
+    with pytest.raises(FileExistsError, match="is open in this process"):
         Record(tmp_path, optimizer)
+    code = "import sys; from paddle_adagc.record.writer import RecordWriter; "
+    code += "RecordWriter(sys.argv[1])"
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    ended = subprocess.run(command, capture_output=True, check=False)
+    assert b"another process is writing to the record" in ended.stderr
     record.close()
     Record(tmp_path, optimizer).close()
     (tmp_path / files.RECORD).write_text("{")

@@ -26,6 +26,11 @@ def ruin(step, loss):
     return loss * (50 if step in BAD else 1)
 
 
+def spikes(run):
+    """Alarms, but for those of a machine that stood still."""
+    return [a for a in run.alarms if a["series"] != "step_seconds"]
+
+
 @pytest.mark.parametrize("name", ["global norm", "none", "ours"])
 def test_a_skipped_step_was_never_made(name, tmp_path):
     plain = train(*make_training(CLIPS[name]()), GOOD)
@@ -44,7 +49,7 @@ def test_a_skipped_step_was_never_made(name, tmp_path):
     assert (run.column("global_grad_norm")[skipped] > 5).all()
     assert (run.column("clipped_grad_norm")[skipped] == 0).all()
     assert (run.tensors("norm")[skipped] > 0).all()
-    assert {a["start"] for a in run.alarms} == {BAD[0]}
+    assert {alarm["start"] for alarm in spikes(run)} == {BAD[0]}
 
 
 @pytest.mark.parametrize("name", ["global norm", "ours"])
@@ -111,6 +116,60 @@ def test_parameter_groups_are_judged_together(tmp_path):
     for a, b in zip(mine, plain, strict=True):
         np.testing.assert_array_equal(a, b)
     assert record.num_skipped == 2
+
+
+@pytest.mark.parametrize("kind", ["need_clip", "overrides", "raise"])
+def test_nan_that_the_clip_does_not_judge_is_left_out(kind, tmp_path):
+    """In a tensor that is not clipped, or under ``nonfinite="raise"``."""
+    options = {
+        "need_clip": {},
+        "overrides": {"overrides": {r"3\.bias": None}},
+        "raise": {"nonfinite": "raise"},
+    }
+    model, optimizer = make_training(make_clip("adagc", **options[kind]))
+    optimizer._grad_clip.bind(model)
+    model[3].bias.need_clip = kind != "need_clip"
+    record = Record(tmp_path, optimizer, model, skip_above=10)
+
+    def ruin_bias(step, model):
+        if step == 5:
+            model[3].bias.grad *= math.nan
+
+    weights = train(model, optimizer, range(8), record=record, after=ruin_bias)
+    assert record.num_skipped == 1
+    assert all(np.isfinite(value).all() for value in weights)
+    record.close()
+
+
+def test_the_optimizer_in_look_ahead_is_recorded(tmp_path):
+    clip = paddle.nn.ClipGradByGlobalNorm(0.1)
+    model, optimizer = make_training(clip)
+    wrapper = paddle.incubate.LookAhead(optimizer, alpha=0.5, k=3)
+    record = Record(tmp_path, wrapper, model, skip_above=10)
+    train(model, wrapper, range(150), record=record, change=ruin)
+    record.close()
+    run = read_record(tmp_path)
+    assert run.step[run.column("skipped") == 1].tolist() == [*BAD]
+    assert set(run.column("learning_rate")) == {1e-3}
+    assert (run.column("global_grad_norm") > 0.1).any()
+
+
+def test_a_scaler_s_overflow_is_not_skipped_again(tmp_path):
+    model, optimizer = make_training(None)
+    record = Record(tmp_path, optimizer, model, skip_above=10)
+
+    def overflow(step, model):
+        found = step == 70
+        if found:
+            model[0].weight.grad *= math.inf
+        optimizer._set_auxiliary_var("found_inf", paddle.to_tensor(found))
+
+    train(model, optimizer, range(80), record=record, after=overflow)
+    assert record.num_skipped == 0
+    record.close()
+    run = read_record(tmp_path)
+    assert run.step[run.column("overflow") == 1].tolist() == [70]
+    assert not spikes(run)
 
 
 def test_a_resumed_run_knows_what_is_usual(tmp_path):

@@ -293,6 +293,19 @@ def test_page_and_text(tmp_path, capsys):
     assert re.search(r"calm, .*=1.5: clips \d+% of N\.bias \(4 ", printed)
 
 
+def test_what_if_in_a_short_run(tmp_path, capsys):
+    writer = RecordWriter(tmp_path)
+    writer.index(["a"])
+    ones = dict.fromkeys(QUANTITIES, np.ones((20, 1), np.float32))
+    writer.append_tensors([*range(20)], ones)
+    writer.append_steps({"step": step, "loss": 1.0} for step in range(20))
+    writer.close()
+    assert main([str(tmp_path), "--text"]) == 0
+    assert "more than 100 recorded steps" in capsys.readouterr().out
+    assert main([str(tmp_path), "--text", "--what-if", "foo=1"]) == 2
+    assert "takes no 'foo'" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
