@@ -127,6 +127,7 @@ class _Probe(TensorScalingClip):
     """
 
     step_to_compare = sys.maxsize  # fleet's own clip may differ by rank
+    starts_late = True  # it has no state that a resumed run could lack
 
     def __init__(self, after: _Probe | None = None) -> None:
         super().__init__(nonfinite="propagate")

@@ -73,6 +73,18 @@ def test_a_run_and_its_longer_fork_share_steps_and_have_no_winner(make):
     assert {row.winner for row in table.rows} == {"–"}
 
 
+def test_a_run_that_diverged_later_has_not_in_its_first_steps(make):
+    paths = [make("a", method="GlobalGC"), make("b", steps=90)]
+    update_run_json(paths[1], status="diverged")
+    experiment = compare_runs(paths)
+    (run,) = experiment.runs["AdaGC"]
+    assert (run.num_steps, run.run["status"]) == (60, "diverged later")
+    paths[1] = make("c", steps=40)
+    update_run_json(paths[1], status="diverged")
+    (run,) = compare_runs(paths).runs["AdaGC"]
+    assert (run.num_steps, run.run["status"]) == (40, "diverged")
+
+
 def test_runs_of_different_processors_are_marked(make):
     paths = [make("a", method="GlobalGC"), make("b", method="AdaGC")]
     for path, processor in zip(paths, ("EPYC (AVX2)", "Xeon"), strict=True):

@@ -3,6 +3,9 @@
 """Where runs start: what their directory holds, changed settings, forks."""
 
 import shutil
+import signal
+from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -10,12 +13,14 @@ from adagc_lab.record.files import RunRecord, lock_run, update_run_json
 from adagc_lab.train.checkpoints import last_checkpoint
 from adagc_lab.train.optimizers import learning_rate
 from adagc_lab.train.parse import merged, parse_config
+from adagc_lab.train.processes import Stopped
 from adagc_lab.train.run import run_pretraining
 from adagc_lab.train.start import Fork, find_changes
 from indexed import write_random_dataset
 from lab.train import runs
 from pages import load_tool
 
+from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.state import load_state
 
 main = load_tool("pretrain").main
@@ -194,7 +199,7 @@ def test_what_cannot_be_forked_is_refused(source, tmp_path, capsys):
     assert "--at 4 needs --fork NEW_DIR" in capsys.readouterr().err
     with pytest.raises(FileNotFoundError, match=r"steps \[4, 8, 12\]"):
         fork(constant(""), source, tmp_path / "a", step=5)
-    with pytest.raises(FileNotFoundError, match="no complete checkpoint"):
+    with pytest.raises(FileNotFoundError, match="there is no "):
         fork(constant(""), tmp_path / "nothing", tmp_path / "b")
     runs.run(constant(tmp_path / "c"))
     with pytest.raises(FileExistsError, match="not this fork"):
@@ -203,6 +208,55 @@ def test_what_cannot_be_forked_is_refused(source, tmp_path, capsys):
     with pytest.raises(ValueError, match="another model"):
         fork(values, source, tmp_path / "d", step=4)
     assert not (tmp_path / "d").exists()
+    with pytest.raises(ValueError, match="has made 12 steps; give more"):
+        fork(constant(""), source, tmp_path / "e")
+
+
+def test_a_fork_may_change_the_precision(source, tmp_path):
+    """The names that Paddle gives the layers' parameters change with it."""
+    narrow = {"precision": "float8", "max_steps": 16}
+    status, record = fork(constant("", **narrow), source, tmp_path / "float8")
+    old = RunRecord.load(source).loss
+    assert status == "finished"
+    np.testing.assert_array_equal(record.loss[:12], old)
+    assert (record.loss[12:] < old[0]).all()
+    status, record = fork(
+        constant("", max_steps=20), tmp_path / "float8", tmp_path / "back"
+    )
+    assert (status, len(record.loss)) == ("finished", 20)
+    moments = record.tensors["moment1"]
+    assert (moments[16:] > 0).any(1).all()
+
+
+def test_a_fork_drops_no_weights(source, tmp_path):
+    values = constant("", model={"tie_word_embeddings": True})
+    with pytest.raises(ValueError, match=r"lm_head.weight is not in this one"):
+        fork(values, source, tmp_path / "a", step=4)
+
+
+def test_a_fork_whose_state_is_refused_leaves_nothing(source, tmp_path):
+    values = constant("", max_steps=16, clip={"name": "adagc", "t_start": 5})
+    units = mock.patch.object(
+        ClipGradByAdaGC, "set_state_dict", side_effect=ValueError("no")
+    )
+    with units, pytest.raises(ValueError, match="no"):
+        fork(values, source, tmp_path / "a", step=4)
+    assert not (tmp_path / "a").exists()
+    assert fork(values, source, tmp_path / "a", step=4)[0] == "finished"
+
+
+def test_a_fork_is_known_from_any_folder(source, tmp_path, monkeypatch):
+    values = constant("", max_steps=14)
+    monkeypatch.chdir(source.parent)
+    here = Path(source.name)
+    assert fork(values, here, tmp_path / "a", step=4)[0] == "finished"
+    values["train"]["max_steps"] = 16
+    assert fork(values, source, tmp_path / "a")[0] == "finished"
+
+
+def test_an_overwriting_run_says_how_it_resumes(tmp_path):
+    stopped = Stopped(signal.SIGTERM, tmp_path, overwrites=True)
+    assert "the same command without --overwrite resumes" in str(stopped)
 
 
 def test_a_finished_run_is_not_repeated_and_another_is_refused(copied):
@@ -256,6 +310,7 @@ def test_what_is_the_user_s_own_is_left_alone(tmp_path):
         ({"train": {"precision": "bfloat16"}}, "precision=bfloat16"),
         ({"data": {"seq_length": 10**5}}, r"seq_length=100000 is above"),
         ({"faults": runs.nan_at(2, tensor="nope")}, "tensor='nope'"),
+        ({"clip": {"overrides": {"foo": None}}}, "'foo' matches no tensor"),
     ],
 )
 def test_a_run_is_not_removed_for_one_that_is_not_sound(copied, wrong, message):

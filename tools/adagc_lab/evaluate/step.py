@@ -58,11 +58,20 @@ def step_text(
         lines.append(f"fault: {fault['kind']} {where}".rstrip())
     lines.append(f"batch of {len(samples)} samples:")
     run = read_run_json(directory)
+    fork = run.get("forked_from")
+    if fork and step < fork["step"] and any(map(_is_data, fork["changed"])):
+        lines.append(f"of the run {fork['run']}, which read other data")
+        return "\n".join(lines)
     shown = samples if shows_all else samples[:NUM_SAMPLES]
     for line in _batch(directory, run, shown, samples.stop, tokenizer):
         is_long = len(line) > LINE_LENGTH and not shows_all
         lines.append(f"{line[:LINE_LENGTH]} ..." if is_long else line)
     return "\n".join(lines)
+
+
+def _is_data(key: str) -> bool:
+    """Whether a key of a config decides which data a step has."""
+    return key.startswith("data") or key == "train.seed"
 
 
 def _batch(

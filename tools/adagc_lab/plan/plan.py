@@ -74,12 +74,12 @@ def with_parallel(config: RunConfig, parallel: ParallelConfig) -> RunConfig:
 def resized(parallel: ParallelConfig, num_gpus: int) -> ParallelConfig:
     """Return the layout on another number of GPUs; refuse one that misfits.
 
-    With sharding only the sharding degree changes, without it only the
-    data-parallel degree.
+    With sharding or experts' parallelism only the sharding degree changes, else
+    only the data-parallel degree.
     """
     check_integer("the number of GPUs", num_gpus, 1)
     fixed = {"tp": parallel.tp, "pp": parallel.pp}
-    is_sharded = parallel.sharding > 1
+    is_sharded = parallel.sharding > 1 or parallel.ep > 1
     if is_sharded:
         fixed |= {"dp": parallel.dp}
     if parallel.ep > 1:  # a multiple of tp

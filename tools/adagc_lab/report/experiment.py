@@ -132,6 +132,14 @@ def shared_options(run: RunRecord) -> dict[str, Any]:
     }
 
 
+def _cut(run: RunRecord, num_steps: int) -> RunRecord:
+    """Return a run's first steps, in which it has not diverged."""
+    if run.num_steps > num_steps and run.run.get("status") == "diverged":
+        facts = {**run.run, "status": "diverged later"}
+        run = dataclasses.replace(run, run=facts)
+    return run.first_steps(num_steps)
+
+
 def compare_runs(paths: Sequence[Path]) -> Experiment:
     """Read a user's runs and group those that differ in the seed alone.
 
@@ -181,7 +189,7 @@ def compare_runs(paths: Sequence[Path]) -> Experiment:
         notes.append(
             f"Compared over the first {shortest:,} steps, of all runs."
         )
-        grouped = [[run.first_steps(shortest) for run in g] for g in grouped]
+        grouped = [[_cut(run, shortest) for run in g] for g in grouped]
         longest = shortest
     clips = [
         str(group[0].run.get("config", {}).get("clip", {}).get("name"))

@@ -184,7 +184,7 @@ def _problem(run: Mapping[str, Any], loss: np.ndarray) -> str:
     if run["status"] == "diverged" or not np.isfinite(loss[-1]):
         return (
             f"the loss is not finite any more: {remedy}; --fork starts from a "
-            "checkpoint before"
+            "checkpoint before, if train.save_every made one"
         )
     first, last = float(loss[0]), _last(loss)
     if len(loss) > 1 and last > first:

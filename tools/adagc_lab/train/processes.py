@@ -250,14 +250,17 @@ class Stopped(SystemExit):
     Its ``exit_status`` is 128 and the signal's number: 130 after SIGINT.
     """
 
-    def __init__(self, number: int, checkpoint: Path) -> None:
+    def __init__(
+        self, number: int, checkpoint: Path, *, overwrites: bool = False
+    ) -> None:
         self.exit_status = 128 + number
         super().__init__(self.exit_status)
         name = signal.Signals(number).name
         self._line = f"stopped by {name}: saved {checkpoint}; "
+        self._line += "the same command" + " without --overwrite" * overwrites
 
     def __str__(self) -> str:
-        return f"{self._line}the same command resumes"
+        return f"{self._line} resumes"
 
 
 class StopRequest:

@@ -28,7 +28,7 @@ from adagc_lab.record.files import (
 )
 from adagc_lab.train.config import RunConfig
 from adagc_lab.train.processes import is_first_process, mean_over_processes
-from paddle_adagc import Record
+from paddle_adagc import Record, load_state, save_state
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.gradients import GradientList
 from paddle_adagc.clips.last_step import Rows
@@ -37,6 +37,10 @@ from paddle_adagc.integrations.optimizer import innermost, put_into_optimizer
 from paddle_adagc.record.writer import STEP_BYTES
 
 logger = logging.getLogger(__name__)
+
+SHADOW = "shadow_state.safetensors"
+"""File of a checkpoint: state of the AdaGC that follows another clip."""
+
 _MOMENTS = QUANTITIES[3:]
 _NUM_MOST_CLIPPED = 3
 _SUMMARIZED = ("global_grad_norm", "clipped_fraction", "nonfinite")
@@ -83,8 +87,12 @@ class StepRecorder:
         self._unlogged: list[float] = []
         self._weights: list[Tensor] = []  # before the step
 
-    def watch(self, is_due: Callable[[], bool]) -> MeasuredClip | None:
+    def watch(
+        self, is_due: Callable[[], bool], checkpoint: str | None = None
+    ) -> MeasuredClip | None:
         """Record the optimizer's steps; measure its clip, if that is asked.
+
+        A shadow goes on from the state that a checkpoint has of it.
 
         It is with ``record.tensors``, in every step, and where the clip has no
         numbers itself, in those that ``is_due`` says. Call it after fleet has
@@ -100,7 +108,22 @@ class StepRecorder:
         self.record = Record(
             folder, self.optimizer, self._model, start=self._first_step
         )
+        shadow = self.record.shadow
+        if checkpoint and shadow and Path(checkpoint, SHADOW).exists():
+            try:
+                shadow.set_state_dict(load_state(checkpoint, SHADOW))
+            except ValueError as error:  # of a fork with another model
+                logger.warning("AdaGC's shadow starts anew: %s", error)
+            self.record.forget_updates()
         return self._measured
+
+    def save_shadow(self, checkpoint: Path) -> None:
+        """Save the state of AdaGC's shadow; every process calls this."""
+        shadow = self.record.shadow if self.record is not None else None
+        if shadow is not None:
+            state = shadow.full_state_dict()
+            if is_first_process():
+                save_state(state, checkpoint, SHADOW)
 
     def leave(self, error: BaseException) -> None:
         """Write this process' steps after an error; log one of that."""

@@ -85,6 +85,13 @@ def load_model(model: nn.Layer, checkpoint: Path) -> None:
                 f"{checkpoint} holds the weights of another model: {key} is "
                 f"{found} and should be {shape}"
             )
+    place = topology()
+    is_whole = place.pipe.size == place.expert.size == 1
+    if is_whole and (unknown := sorted(weights.keys() - shapes.keys())):
+        raise ValueError(
+            f"{checkpoint} holds the weights of another model: {unknown[0]} is "
+            "not in this one"
+        )
     rank_weights.load_weights(model, weights)
     for key, buffer in buffers.items():
         buffer.set_value(paddle.to_tensor(weights[key]).astype(buffer.dtype))
@@ -138,10 +145,25 @@ def save_layout(
         )
 
 
-def must_reshard(checkpoint: Path, parallel: ParallelConfig) -> bool:
-    """Tell whether PaddleNLP cannot load the optimizer's state by itself."""
+def must_reshard(
+    checkpoint: Path, parallel: ParallelConfig, model: nn.Layer
+) -> bool:
+    """Tell whether PaddleNLP cannot load the optimizer's state by itself.
+
+    It goes by Paddle's names, which differ in a fork with other layers.
+    """
     saved = _saved_layout(checkpoint)
-    return parallel.ep > 1 or saved["parallel"] != dataclasses.asdict(parallel)
+    if parallel.ep > 1 or saved["parallel"] != dataclasses.asdict(parallel):
+        return True
+    names = {
+        key: parameter.name
+        for key, parameter in rank_weights.parameters_by_key(model).items()
+    }
+    return any(
+        not piece.entry.startswith(names.get(piece.key, piece.entry))
+        for pieces in saved["optimizer"].values()
+        for piece in (Piece(*values) for values in pieces)
+    )
 
 
 def read_optimizer_state(

@@ -32,6 +32,7 @@ from adagc_lab.train.resharding import load_model
 from adagc_lab.train.start import Fork, Start
 from adagc_lab.train.tasks import PretrainTask, make_task
 from adagc_lab.train.trainer import PretrainTrainer
+from paddle_adagc import ClipGradByAdaGC
 
 
 def run_pretraining(
@@ -80,7 +81,8 @@ def run_pretraining(
         step = trainer.state.global_step
         status = trainer.finish()
     if trainer.stopped_by:
-        raise Stopped(trainer.stopped_by, directory / f"checkpoint-{step}")
+        checkpoint = directory / f"checkpoint-{step}"
+        raise Stopped(trainer.stopped_by, checkpoint, overwrites=overwrite)
     return status
 
 
@@ -91,6 +93,8 @@ def build_trainer(
     train_dataset, eval_dataset = task.build_datasets(config.num_train_samples)
     model = task.build_model()
     check_faults(config.faults, model)
+    if isinstance(clip, ClipGradByAdaGC) and config.parallel.num_processes == 1:
+        clip.overrides.refuse_unused([*task.tensor_shapes()])
     return PretrainTrainer(
         config, task, model, clip, train_dataset, eval_dataset
     )
@@ -105,7 +109,12 @@ def _train(trainer: PretrainTrainer, start: Start) -> None:
     names = trainer.recorder.tensor_names
     from_first_process(lambda: start.write(facts, names))
     trainer.starts_afresh = afresh
-    trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
+    try:
+        trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
+    except BaseException:
+        if not trainer.has_begun and is_first_process():
+            start.undo()
+        raise
 
 
 def _check_data(data: DataConfig) -> None:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from collections.abc import Mapping
@@ -19,7 +20,7 @@ from adagc_lab.train.checkpoints import (
     last_checkpoint,
     restore_run_json,
 )
-from adagc_lab.train.config import RunConfig
+from adagc_lab.train.config import ParallelConfig, RunConfig
 from adagc_lab.train.optimizers import learning_rate
 from adagc_lab.train.parse import parse_config
 from adagc_lab.train.tasks import PretrainTask
@@ -95,7 +96,7 @@ class Start:
         held = _fork_of(self._earlier)
         if self._fork and (
             held is None
-            or held.source != self._fork.source
+            or held.source.resolve() != self._fork.source.resolve()
             or self._fork.step not in (None, held.step)
         ):
             raise FileExistsError(
@@ -103,7 +104,7 @@ class Start:
                 "another directory for --fork, or give --overwrite"
             )
         settings = self._earlier["config"]
-        self._changes = find_changes(settings, self._settings)
+        self._changes = find_changes(_whole(settings), _whole(self._settings))
         self._check_changes(settings)
         status = self._earlier.get("status")
         if status == "finished":
@@ -142,6 +143,8 @@ class Start:
             _saved_step(path.parent): path.parent
             for path in fork.source.glob(f"checkpoint-*/{COMPLETE}")
         }
+        if not fork.source.is_dir():
+            raise FileNotFoundError(f"--fork: there is no {fork.source}")
         if not found:
             raise FileNotFoundError(
                 f"{fork.source} has no complete checkpoint to fork: train with "
@@ -155,12 +158,17 @@ class Start:
             )
         if fault := find_checkpoint_fault(found[step], with_record=False):
             raise ValueError(f"{found[step]} is damaged: {fault}")
-        self._check_length(step)
+        if self._config.train.max_steps <= step:
+            raise ValueError(
+                f"train.max_steps={self._config.train.max_steps}: "
+                f"{found[step]} has made {step} steps; give more, or --at an "
+                "earlier checkpoint"
+            )
         old, new = files.read_run_json(fork.source)["config"], self._settings
         self._facts["forked_from"] = {
-            "run": str(fork.source),
+            "run": str(fork.source.absolute()),
             "step": step,
-            "changed": find_changes(old, new),
+            "changed": find_changes(_whole(old), _whole(new)),
         }
         batches = self._stored(old).global_batch, self._config.global_batch
         if len({*batches}) > 1:
@@ -191,6 +199,11 @@ class Start:
             _copy_record(source, origin["step"], self._directory, tensor_names)
         facts = {"config": self._settings, **facts, **self._facts}
         files.update_run_json(self._directory, **facts, status="running")
+
+    def undo(self) -> None:
+        """Empty the directory again, if it holds a run without a step."""
+        if not self._earlier:
+            _empty(self._directory)
 
     def _check_length(self, step: int) -> None:
         if self._config.train.max_steps < step:
@@ -274,6 +287,12 @@ class Start:
         if changes:
             entry = {"step": step, "changed": changes}
             self._facts["changes"] = [*self._earlier.get("changes", []), entry]
+
+
+def _whole(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a config with the layout of one process, if it names none."""
+    alone = dataclasses.asdict(ParallelConfig())
+    return {**settings, "parallel": {**alone, **settings.get("parallel", {})}}
 
 
 def find_changes(old: Any, new: Any, where: str = "") -> Changes:

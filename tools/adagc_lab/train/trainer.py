@@ -60,7 +60,7 @@ class PretrainTrainer(ClippingMixin, Trainer):
     state of the clip and of the alarms too), and loads under any layout; the
     caller loads the weights. ``starts_afresh`` names what takes no state from
     it, of ``"clip"`` and ``"optimizer"``; ``stopped_by`` is the signal that
-    ended the training, or 0.
+    ended the training, or 0; ``has_begun`` tells whether a step has.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class PretrainTrainer(ClippingMixin, Trainer):
         )
         self.label_names = [*task.label_names]
         self.add_callback(Console(task, config.global_batch, self.recorder))
-        self.stopped_by = 0
+        self.stopped_by, self.has_begun = 0, False
         self.starts_afresh: frozenset[str] = frozenset()
         self._stop = StopRequest(config.train.log_every)
         self._ended_step: int | None = None
@@ -123,6 +123,7 @@ class PretrainTrainer(ClippingMixin, Trainer):
     def train(self, resume_from_checkpoint: Any = None, **kwargs: Any) -> Any:
         """Train, from a checkpoint of this class if one is given."""
         first_step, self._earlier_seconds = 0, 0.0
+        self._checkpoint = resume_from_checkpoint
         if resume_from_checkpoint is not None:
             facts = read_complete(Path(resume_from_checkpoint))
             first_step = facts["step"]
@@ -142,7 +143,9 @@ class PretrainTrainer(ClippingMixin, Trainer):
 
     def _inner_training_loop(self, *args: Any, **kwargs: Any) -> Any:
         """Train; by now the optimizer has fleet's clip for GlobalGC's."""
-        self._measured = self.recorder.watch(self._is_summarized)
+        self._measured = self.recorder.watch(
+            self._is_summarized, self._checkpoint
+        )
         return super()._inner_training_loop(*args, **kwargs)
 
     def _is_summarized(self) -> bool:
@@ -172,7 +175,7 @@ class PretrainTrainer(ClippingMixin, Trainer):
         self, model: Any, inputs: dict[str, Any], step_control: int = 0
     ) -> Tensor:
         """Forward and backward pass of one micro-batch, with its faults."""
-        step = self.state.global_step
+        step, self.has_begun = self.state.global_step, True
         faults = faults_at(self.config.faults, step, self.config.train.seed)
         if step_control == 0:
             self.recorder.begin_step(step, self._get_learning_rate())
@@ -273,7 +276,8 @@ class PretrainTrainer(ClippingMixin, Trainer):
         if checkpoint is None:
             return
         path, is_kept = Path(checkpoint), "optimizer" not in self.starts_afresh
-        if is_kept and not must_reshard(path, self.config.parallel):
+        parallel = self.config.parallel
+        if is_kept and not must_reshard(path, parallel, self.model):
             super()._load_optimizer_and_scheduler(checkpoint)
         else:
             schedule = load_pickle(path / "scheduler.pdparams")
@@ -307,6 +311,7 @@ class PretrainTrainer(ClippingMixin, Trainer):
             self.optimizer,
             f"optimizer.{suffix}.pdopt" if suffix else "optimizer.pdopt",
         )
+        self.recorder.save_shadow(checkpoint)
         record = self.recorder.sync()
         if dist.get_world_size() > 1:
             dist.barrier()
