@@ -22,6 +22,7 @@ from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.last_step import LastStep
 from paddle_adagc.guards import unchecked
 from paddle_adagc.parallel.agreement import of_all_ranks
+from paddle_adagc.parallel.meshes import local_value
 from paddle_adagc.record.blocks import QUANTITIES
 
 
@@ -227,7 +228,8 @@ def count_small(optimizer: Any) -> tuple[int, int]:
     occur or of a buffer's padding, counts in neither. An optimizer without a
     second moment or epsilon has none. Waits for the device.
     """
-    moments = [*optimizer._accumulators.get("moment2", {}).values()]
+    made = optimizer._accumulators.get("moment2", {})
+    moments = [local_value(moment) for moment in made.values()]
     epsilon = getattr(optimizer, "_epsilon", None)
     if not moments or not isinstance(epsilon, float):
         return 0, 0
