@@ -44,8 +44,8 @@ def test_reading_errors_are_not_called_writing_errors(number, named, kind):
 def test_a_limit_on_file_sizes_is_named_with_its_remedy(tmp_path):
     values = runs.make_values(tmp_path / "run", max_steps=2, save_every=1)
 
-    # In this process it would be there for the machine code that oneDNN makes,
-    # too, which is then other code, with other rounding.
+    # In this process it would change the rounding of all later runs, perhaps
+    # since machine code that is made at run time lies in a file, too.
     def lower_the_limit():
         _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
