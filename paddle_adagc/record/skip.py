@@ -128,13 +128,13 @@ def judge(
     """
     if source is None:
         raise RuntimeError("skip_above: nothing measures norms any more")
-    if optimizer._get_auxiliary_var("found_inf"):  # a GradScaler's to skip
-        return None
     if isinstance(pairs, dict):
         pairs = gradients_of(optimizer)
     norm, snapshot = measure(source, optimizer, pairs)
     loss = sum(map(float, losses)) if losses else None
-    return snapshot if skip_rule.skips(step, norm, loss) else None
+    skips = skip_rule.skips(step, norm, loss)  # all ranks have to call it
+    overflows = bool(optimizer._get_auxiliary_var("found_inf"))
+    return snapshot if skips and not overflows else None  # a scaler skips it
 
 
 def gradients_of(optimizer: Any) -> list[tuple[Any, Any]]:
@@ -169,6 +169,7 @@ def measure(
         The global norm over all ranks, Inf with any Inf or NaN; and the clip's
         numbers.
     """
+    pairs = whole(pairs)
     was_shadow, watch = clip.is_shadow, optimizer.__dict__.get(_UPDATE)
     waiting = watch.take_backs if isinstance(watch, NextUpdate) else []
     before = [*waiting]
@@ -177,7 +178,7 @@ def measure(
     if policy == "raise":  # the step is left out instead
         clip.nonfinite = "zero"
     try:
-        clip(whole(pairs))
+        clip(pairs)
         snapshot = clip.snapshot()
     finally:
         clip.is_shadow, clip.nonfinite = was_shadow, policy
