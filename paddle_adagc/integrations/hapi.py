@@ -61,7 +61,7 @@ class ClipCallback(paddle.callbacks.Callback):
         shadow: ClipGradBase | bool | None = None,
     ) -> None:
         super().__init__()
-        self._of = model
+        self._prepared = model
         if self._optimizer is None:
             raise RuntimeError("call model.prepare(optimizer, loss) before")
         if isinstance(shadow, ClipGradBase):
@@ -76,12 +76,12 @@ class ClipCallback(paddle.callbacks.Callback):
     def _bind(self) -> None:
         clip = self._clip
         if clip is not None and not (clip._tensors.is_bound or clip.num_steps):
-            clip.bind(self._of.network)
+            clip.bind(self._prepared.network)
 
     @property
     def _optimizer(self) -> Any:
         """That of the last ``prepare()``."""
-        return innermost(self._of._optimizer)
+        return innermost(self._prepared._optimizer)
 
     @property
     def _clip(self) -> TensorScalingClip | None:

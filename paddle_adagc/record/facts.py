@@ -4,8 +4,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import paddle
@@ -14,6 +15,7 @@ from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.clips.base import TensorScalingClip
+from paddle_adagc.clips.tensors import Tensors
 from paddle_adagc.record.shadow import unwrapped
 
 
@@ -52,6 +54,28 @@ def _is_same(clip: Any, other: Any) -> bool:
     if clip is other or clip is None or isinstance(clip, TensorScalingClip):
         return clip is other
     return type(clip) is type(other) and vars(clip) == vars(other)
+
+
+def groups_of(
+    optimizer: Any, tensors: Tensors | None, names: Mapping[str, str]
+) -> dict[str, int]:
+    """Return the parameter group of each recorded tensor, where there are some.
+
+    Args:
+        optimizer: The innermost one.
+        tensors: Those of the clip that is recorded; None: nothing is.
+        names: The record's names of tensors, by the clip's keys.
+    """
+    groups = [g for g in optimizer._param_groups if isinstance(g, dict)]
+    found: dict[str, int] = {}
+    if tensors is None or len(groups) < 2:
+        return found
+    for index, group in enumerate(groups):
+        for parameter in group["params"]:
+            with contextlib.suppress(ValueError):  # part of a buffer
+                for key in tensors.keys_of(parameter):
+                    found[names.get(key, key)] = index
+    return found
 
 
 def _settings(optimizer: Any) -> dict[str, float]:

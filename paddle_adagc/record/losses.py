@@ -20,6 +20,27 @@ _seen: deque[Any] = deque(maxlen=4096)
 _scaled: tuple[Any, Any] = (None, None)  # by a GradScaler, and as before
 
 
+def scalar(loss: Any) -> Any:
+    """Return a loss detached, or as a float.
+
+    Raises:
+        TypeError: It is no scalar.
+    """
+    import paddle
+
+    if isinstance(loss, paddle.Tensor):
+        if loss.size != 1:
+            raise TypeError(
+                f"the loss is a tensor of shape {loss.shape}: give a scalar, "
+                "such as loss.mean()"
+            )
+        return loss.detach()
+    try:
+        return float(loss)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"the loss is {loss!r}: give a scalar") from error
+
+
 def take_losses() -> list[Any]:
     """Return the scalars differentiated since the last call, detached."""
     found = [*_seen]

@@ -29,6 +29,7 @@ from paddle_adagc.record.facts import (
     acting_clip,
     clips_of,
     facts_of,
+    groups_of,
     is_warming_up,
 )
 from paddle_adagc.record.files import OWN_FIELDS, write_part
@@ -40,6 +41,7 @@ from paddle_adagc.record.hooks import (
 )
 from paddle_adagc.record.losses import (
     BEFORE_BACKWARD,
+    scalar,
     see_losses,
     take_losses,
 )
@@ -247,21 +249,7 @@ class Record:
         Raises:
             TypeError: It is none.
         """
-        if isinstance(loss, Tensor):
-            if loss.size != 1:
-                raise TypeError(
-                    f"the loss is a tensor of shape {loss.shape}: give a "
-                    "scalar, such as loss.mean()"
-                )
-            loss = loss.detach()
-        else:
-            try:
-                loss = float(loss)
-            except (TypeError, ValueError) as error:
-                raise TypeError(
-                    f"the loss is {loss!r}: give a scalar"
-                ) from error
-        self._losses.append(loss)
+        self._losses.append(scalar(loss))
 
     def see_losses(self) -> None:
         """Take the loss from the scalars whose ``backward()`` is called.
@@ -389,7 +377,9 @@ class Record:
             return []
         factors = None
         if self.shadow is not None or not self._is_ours:
-            factors = factors_of(self._clips, self._groups())
+            tensors = self._source and self._source._tensors
+            groups = groups_of(self._optimizer, tensors, self._names)
+            factors = factors_of(self._clips, groups)
         keys = [self._names.get(key, key) for key in steps.keys]
         steps = Steps(steps.rows, keys, steps.tensors, steps.num_small)
         try:
@@ -476,16 +466,6 @@ class Record:
         if self.shadow is not None:
             return self.shadow
         return self._acting if self._is_ours else None
-
-    def _groups(self) -> dict[str, int]:
-        """Return the parameter group of each tensor by its name."""
-        tensors, groups = self._source and self._source._tensors, {}
-        for index, group in enumerate(self._optimizer._param_groups):
-            for parameter in group["params"] if isinstance(group, dict) else ():
-                with contextlib.suppress(ValueError):  # part of a buffer
-                    for key in tensors.keys_of(parameter) if tensors else ():
-                        groups[self._names.get(key, key)] = index
-        return groups
 
     def _num_updates(self) -> int:
         return self._source.num_steps if self._source is not None else 0

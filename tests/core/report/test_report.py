@@ -293,13 +293,18 @@ def test_page_and_text(tmp_path, capsys):
     assert re.search(r"calm, .*=1.5: clips \d+% of N\.bias \(4 ", printed)
 
 
-def test_what_if_in_a_short_run(tmp_path, capsys):
-    writer = RecordWriter(tmp_path)
+def write_calm(folder, num_steps):
+    """A record in which nothing changes."""
+    writer = RecordWriter(folder)
     writer.index(["a"])
-    ones = dict.fromkeys(QUANTITIES, np.ones((20, 1), np.float32))
-    writer.append_tensors([*range(20)], ones)
-    writer.append_steps({"step": step, "loss": 1.0} for step in range(20))
+    ones = dict.fromkeys(QUANTITIES, np.ones((num_steps, 1), np.float32))
+    writer.append_tensors([*range(num_steps)], ones)
+    writer.append_steps({"step": s, "loss": 1.0} for s in range(num_steps))
     writer.close()
+
+
+def test_what_if_in_a_short_run(tmp_path, capsys):
+    write_calm(tmp_path, 20)
     assert main([str(tmp_path), "--text"]) == 0
     assert "more than 100 recorded steps" in capsys.readouterr().out
     assert main([str(tmp_path), "--text", "--what-if", "foo=1"]) == 2
@@ -318,12 +323,7 @@ def test_what_if_in_a_short_run(tmp_path, capsys):
     ],
 )
 def test_mistakes(arguments, message, tmp_path, capsys):
-    writer = RecordWriter(tmp_path)
-    writer.index(["a"])
-    ones = dict.fromkeys(QUANTITIES, np.ones((300, 1), np.float32))
-    writer.append_tensors([*range(300)], ones)
-    writer.append_steps({"step": step, "loss": 1.0} for step in range(300))
-    writer.close()
+    write_calm(tmp_path, 300)
     page = tmp_path / "page.html"
     run = [] if arguments == ["nothing"] else [str(tmp_path)]
     assert main([*run, *arguments, "--output", str(page)]) == 2
