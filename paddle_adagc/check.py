@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib.metadata
-import os
 import platform
 import sys
 import time
@@ -33,20 +32,14 @@ def backend() -> str:
     """What the clip's passes run on, with the reason if it is operators."""
     import paddle
 
+    from paddle_adagc import kernels
     from paddle_adagc.clips.gradients import GradientList
-    from paddle_adagc.kernels import cuda
 
     (part,) = GradientList([paddle.ones([3])])._parts
-    name, device = type(part).__name__, cuda.current_device()
+    name = type(part).__name__
     if name in _WORDS:
         return _WORDS[name]
-    reason: str | None = "the kernels are made for NVIDIA GPUs"
-    if os.environ.get("PADDLE_ADAGC_NATIVE", "1") == "0":
-        reason = "PADDLE_ADAGC_NATIVE=0"
-    elif device is not None:
-        reason = cuda.why_not(device)
-    elif paddle.device.get_device() == "cpu":
-        reason = "the C++ loops need g++"
+    reason = kernels.why_not() or "the kernels are made for NVIDIA GPUs"
     return f"Paddle's operators: {reason}"
 
 

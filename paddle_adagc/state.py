@@ -77,9 +77,6 @@ class Quantity:
     is_norm: bool = False
     """An L2 norm: those of a tensor's parts add in squares."""
 
-    tolerance: float = ROUNDING
-    """Relative difference between ranks that is still rounding."""
-
     absent: float | None = None
     """Given for a count, which is no norm and no metric: its value where a
     state does not hold it, as the rule has dropped it or did not count."""

@@ -202,9 +202,9 @@ class ClipGradByAdaGC(TensorScalingClip):
 
         New tensors may start at ``init_value`` or ``lambda_abs`` later on.
         """
-        index = self.num_steps - self._memory.start
-        if not self._is_adaptive(index):
+        if self.warmup_left:
             return ()
+        index = self.num_steps - self._memory.start
         starts = self.init == "warmup_ema" and self._grows_faster(index)
         rest = () if starts else ("t_start",)
         kept = {"constant": "init_value", "lambda_abs": "lambda_abs"}
@@ -233,7 +233,7 @@ class ClipGradByAdaGC(TensorScalingClip):
         """Apply Algorithm 1 to the norms of one call."""
         if self.overrides.awaits_tensors:
             self._check_overrides(step)
-        if self._is_adaptive(step.index):
+        if step.index >= self._num_warmup:
             values: dict[str, Any]
             values = {"lambda_rel": self.lambda_rel, "beta": self.beta}
             if self.overrides.names:
@@ -260,8 +260,9 @@ class ClipGradByAdaGC(TensorScalingClip):
         if step.tensors.is_bound or (step.begins and self._calls):
             self.overrides.refuse_unused(step.keys, step.reducer.any_rank)
 
-    def _is_adaptive(self, index: int) -> bool:
-        return index >= self.t_start or self.init == "constant"
+    @property
+    def _num_warmup(self) -> int:
+        return 0 if self.init == "constant" else self.t_start
 
     def _grows_faster(self, index: int) -> bool:
         """Tell whether gamma may grow by more than Algorithm 1 allows."""

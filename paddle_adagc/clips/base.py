@@ -15,8 +15,9 @@ from typing import Any, NoReturn
 import paddle
 from paddle import Tensor
 
+from paddle_adagc import rule
 from paddle_adagc.clips.gradients import refuse_nonfinite, treat_nonfinite
-from paddle_adagc.clips.last_step import Call
+from paddle_adagc.clips.last_step import Call, LastStep
 from paddle_adagc.clips.lookup import Found, LeavesOut, Pairs, find
 from paddle_adagc.clips.memory import Memory, State
 from paddle_adagc.clips.stateful import StatefulClip
@@ -80,7 +81,8 @@ class TensorScalingClip(StatefulClip, abc.ABC):
     """Whether the tensor of a key is not clipped; None: all are."""
 
     is_shadow = False
-    """Follow the gradients, and leave them as they are."""
+    """Follow the gradients, and leave them as they are. The ranks' norms are
+    not compared: the clip that acts may make them differ."""
 
     starts_late = False
     """The first step is not the run's: it switches to this clip."""
@@ -120,9 +122,7 @@ class TensorScalingClip(StatefulClip, abc.ABC):
                 "parameters: give it to an optimizer as grad_clip"
             )
         tensors, ranks = self._tensors, self._ranks
-        found = find(
-            pairs, tensors, ranks, self.leaves_out, self.sharding_group
-        )
+        found = self._find(pairs)
         if found is None:
             return pairs
         if self.needs_whole_tensors:
@@ -156,6 +156,24 @@ class TensorScalingClip(StatefulClip, abc.ABC):
             return pairs
         return on_skipped_update(caller, pairs, self._take_back)
 
+    def _find(self, pairs: Pairs) -> Found | None:
+        group = self.sharding_group
+        return find(pairs, self._tensors, self._ranks, self.leaves_out, group)
+
+    @eager
+    @paddle.no_grad()
+    @unchecked
+    def _measure(self, params_grads: Pairs) -> LastStep:
+        """Measure gradients with which no step is made; change nothing."""
+        self._num_calls += 1
+        calls: list[Call] = []
+        found, reducer = self._find([*params_grads]), self._find_reducer()
+        if found is not None and (found.pairs or reducer.communicates):
+            squared_norm = found.gradients.squared_norms()
+            norm = rule.square_root(reducer.local_norms(squared_norm))
+            calls = [Call(found.present, norm, paddle.ones_like(norm))]
+        return LastStep(calls, [*self._tensors.keys], {})
+
     def _warn_of_a_missing_state(self, caller: Caller | None) -> None:
         """Warn if the run was resumed, and this clip was not.
 
@@ -181,10 +199,9 @@ class TensorScalingClip(StatefulClip, abc.ABC):
     ) -> tuple[Call, Memory]:
         """Carry out steps 1 to 3 of the above; return the next memory."""
         tensors, gradients = self._tensors, found.gradients
-        squared_norm = gradients.squared_norms()
-        if reducer.reductions:
-            squared_norm = reducer.local_norms(squared_norm)
-        if number >= self.step_to_compare and not self._ranks.has_compared:
+        squared_norm = reducer.local_norms(gradients.squared_norms())
+        is_due = number >= self.step_to_compare and not self.is_shadow
+        if is_due and not self._ranks.has_compared:
             keys, layout = tensors.keys, tensors.layout
             self._ranks.compare_once(keys, layout, squared_norm)
         memory = self._memory.grown(len(tensors.keys))

@@ -112,6 +112,10 @@ class ClipGradByGlobalAdaGC(GlobalNormClip):
             )
         )
 
+    @property
+    def _num_warmup(self) -> int:
+        return self.t_start
+
     def advance(self, step: Step) -> Decision:
         """Apply AdaGC's rule to the norm over all tensors."""
         total, is_whole = observed_norm(step)
@@ -319,6 +323,9 @@ class ClipGradBySkipStep(GlobalNormClip):
         new = paddle.where(is_observed, shifted, past).split(self.window)
         state = dict(zip(self._names, new, strict=True))
         return Decision(h.expand_as(step.norm), state)
+
+    def _tensor_metrics(self) -> State:
+        return {}  # the window is about no tensor
 
 
 class ClipGradByGradientStabilizer(TensorScalingClip):

@@ -15,7 +15,8 @@ from paddle import Tensor
 
 from paddle_adagc.guards import unchecked
 
-_STUCK_H, _STUCK_STEPS = 0.01, 200
+STUCK_H, STUCK_STEPS = 0.01, 200
+"""A tensor with a lower h in so many steps is stuck."""
 _NONFINITE_STEPS = 10  # one after the other, of which a warning tells
 _NUM_LOWEST = 5
 _SAME = 1e-5  # relative; what rounding makes of one h for all tensors
@@ -194,18 +195,18 @@ class Reports:
         A warning names those that are new.
         """
         h, norm = rows.columns["h"], rows.columns["norm"]
-        is_low = (h < _STUCK_H) & np.isfinite(norm)
+        is_low = (h < STUCK_H) & np.isfinite(norm)
         self._first = {
             key: self._first.get(key, step)
             for key, low in zip(rows.keys, is_low, strict=True)
             if low
         }
-        stuck = [k for k, s in self._first.items() if step - s >= _STUCK_STEPS]
+        stuck = [k for k, s in self._first.items() if step - s >= STUCK_STEPS]
         if not self._named.issuperset(stuck) and dist.get_rank() == 0:
             more = ", ..." if len(stuck) > _NUM_LOWEST else ""
             warnings.warn(
-                f"{len(stuck)} tensors are clipped below h {_STUCK_H} for "
-                f"{_STUCK_STEPS} steps: {', '.join(stuck[:_NUM_LOWEST])}{more}."
+                f"{len(stuck)} tensors are clipped below h {STUCK_H} for "
+                f"{STUCK_STEPS} steps: {', '.join(stuck[:_NUM_LOWEST])}{more}."
                 " They hardly train: clip.restart_warmup() measures gamma anew",
                 stacklevel=3,
             )

@@ -4,13 +4,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import paddle
-from paddle import Tensor
 from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.clips.base import TensorScalingClip
@@ -126,8 +124,7 @@ class _Probe(TensorScalingClip):
     With a probe ``after`` the clip ``h`` is what the norms shrank by.
     """
 
-    step_to_compare = sys.maxsize  # fleet's own clip may differ by rank
-    starts_late = True  # it has no state that a resumed run could lack
+    is_shadow = True
 
     def __init__(self, after: _Probe | None = None) -> None:
         super().__init__(nonfinite="propagate")
@@ -151,8 +148,3 @@ class _Probe(TensorScalingClip):
     def advance(self, step: Step) -> Decision:
         """Leave everything as it is."""
         return Decision(paddle.ones_like(step.norm), {})
-
-    def _scale_(
-        self, found: Any, step: Step, h: Tensor, discard: Any
-    ) -> Tensor:
-        return h

@@ -44,9 +44,10 @@ class StatefulClip(ClipGradBase):
 
     def __new__(cls, *positional: Any, **named: Any) -> Any:
         """Name the argument that an unknown one stands for."""
-        known = inspect.signature(cls).parameters
+        signature = inspect.signature(cls)
+        known = signature.parameters
         try:
-            inspect.signature(cls).bind_partial(*positional, **named)
+            signature.bind_partial(*positional, **named)
         except TypeError as error:
             hint = "".join(
                 name_hint(name, known) for name in named if name not in known
@@ -144,6 +145,16 @@ class StatefulClip(ClipGradBase):
     def num_steps(self) -> int:
         """Number of optimizer steps that went through this clip."""
         return self._steps.num_steps
+
+    @property
+    def _num_warmup(self) -> int:
+        """Steps of the rule's warm-up; 0 without one."""
+        return 0
+
+    @property
+    def warmup_left(self) -> int:
+        """Number of steps until the warm-up is over; 0 if it is, or is none."""
+        return max(self._memory.start + self._num_warmup - self.num_steps, 0)
 
     def bind(
         self, model: paddle.nn.Layer, units: Declared | None = None
@@ -430,8 +441,7 @@ class StatefulClip(ClipGradBase):
         rows, step = self._rows_of_all_ranks(), self.num_steps - 1
         stuck = self._reports.find_stuck(step, rows)
         self._reports.warn_of_streaks(step, rows)
-        num_steps = self.num_steps - self._memory.start
-        if num_steps >= getattr(self, "t_start", num_steps + 1):
+        if self._num_warmup and not self.warmup_left:
             self._reports.warn_of_unstarted(rows)
         observed, nonfinite = self._observed()
         new = self._reports.new_nonfinite(nonfinite)

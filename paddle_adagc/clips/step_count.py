@@ -48,7 +48,6 @@ class StepCount:
     seen: AbstractSet[int] = frozenset()
     """Tensors of this step, where no optimizer is known."""
 
-    last: Sequence[int] = ()  # tensors of the last call, then
     is_repeating: bool = False  # then two calls in a row had gradients
     has_guessed: bool = False
     """Then a call belonged to the same step as the one before."""
@@ -93,16 +92,12 @@ class StepCount:
                 f"which can, or {REMEDY}"
             )
         joins = bool(seen and indexes) and seen.isdisjoint(indexes)
-        if joins:
-            seen = seen | {*indexes}
-        elif indexes is not self.last or len(seen) > len(indexes):
-            seen = {*indexes}
+        seen = seen | {*indexes} if joins else {*indexes}
         return dataclasses.replace(
             self,
             num_steps=self.num_steps + (not joins),
             optimizer=None,
             seen=seen,
-            last=indexes,
             is_repeating=self.is_repeating or bool(self.seen and indexes),
             has_guessed=self.has_guessed or joins,
         )

@@ -287,9 +287,9 @@ def _log_differences(found: Sequence[str], wanted: Sequence[str]) -> None:
     """Name each tensor that a state lacks or holds in vain."""
     for key in sorted({*wanted} - {*found}):
         logger.warning("%s is new: its clip starts as at the first step", key)
-    for key in (
-        sorted({*found} - {*wanted}) if dist.get_world_size() < 2 else ()
-    ):
+    if dist.get_world_size() > 1:
+        return
+    for key in sorted({*found} - {*wanted}):
         logger.warning("%s is gone: what the state holds of it is dropped", key)
 
 

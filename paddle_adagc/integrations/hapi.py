@@ -14,9 +14,10 @@ from paddle.nn.clip import ClipGradBase
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.integrations.no_record import Where
 from paddle_adagc.integrations.optimizer import innermost
-from paddle_adagc.integrations.recording import DEFAULT, open_record
+from paddle_adagc.integrations.recording import open_record
+from paddle_adagc.integrations.run.settings import DEFAULT
 from paddle_adagc.record.recorder import Record
-from paddle_adagc.record.shadow import make_shadow
+from paddle_adagc.record.shadow import check_shadow
 from paddle_adagc.state import STATE_FILE, load_state, save_state
 
 
@@ -65,7 +66,7 @@ class ClipCallback(paddle.callbacks.Callback):
         if self._optimizer is None:
             raise RuntimeError("call model.prepare(optimizer, loss) before")
         if isinstance(shadow, ClipGradBase):
-            make_shadow(shadow)
+            check_shadow(shadow)
         self._where, self._shadow = record, shadow
         self._record: Record | None = None
         self._recorded: Any = None  # the optimizer of the last record

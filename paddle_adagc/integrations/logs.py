@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.clips.base import TensorScalingClip
+from paddle_adagc.parallel.names import without_indexes
 
 
 def clip_summary(clip: ClipGradBase | None) -> dict[str, Any]:
@@ -24,12 +24,8 @@ def clip_summary(clip: ClipGradBase | None) -> dict[str, Any]:
 
 def warm_up_end(clip: ClipGradBase | None, state: Any) -> int:
     """Return the Trainer's step at which the warm-up ends; 0: it is over."""
-    t_start = getattr(clip, "t_start", 0)
-    if not t_start or getattr(clip, "init", "") == "constant":
-        return 0
-    start = clip._memory.start  # type: ignore[union-attr]
-    left = start + t_start - clip.num_steps  # type: ignore[union-attr]
-    return state.global_step + left if left > 0 else 0
+    left = clip.warmup_left if isinstance(clip, TensorScalingClip) else 0
+    return state.global_step + left if left else 0
 
 
 def clip_logs(summary: Mapping[str, Any], args: Any) -> dict[str, float]:
@@ -61,7 +57,6 @@ def _short(value: float) -> float:
 
 
 _LOWEST = "train/clip_lowest_h"
-_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)|^\d+(?=\.)")
 
 
 def add_histograms(
@@ -109,7 +104,7 @@ def _by_tag(
     """Return the values of each group, and the value of each single tensor."""
     groups: dict[str, list[str]] = {}
     for key in tensors:
-        groups.setdefault(_NUMBER.sub("N", key), []).append(key)
+        groups.setdefault(without_indexes(key), []).append(key)
     found: dict[str, float | np.ndarray] = {}
     for group, keys in groups.items():
         for name in ("norm", "gamma", "h"):

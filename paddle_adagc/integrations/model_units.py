@@ -26,7 +26,7 @@ import paddle
 from paddle import Tensor
 
 from paddle_adagc.parallel.layout import units_of
-from paddle_adagc.parallel.names import parameter_keys
+from paddle_adagc.parallel.names import parameter_keys, without_indexes
 from paddle_adagc.parallel.units import MARK, Units
 
 Slices = tuple[Callable[..., Any], Mapping[str, Any]]
@@ -48,7 +48,6 @@ _BY_GROUP = {
 _BY_ROLE = {"ErnieAttention", "Phi3Attention"}
 """All of q, all of k, all of v; ``ErnieAttention`` if it shares k and v."""
 
-_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 _LOOKS_FUSED = re.compile(
     r"(qkv|up_gate|gate_up|query_key_value|c_attn|(^|\.)in_proj)"
 )
@@ -69,10 +68,7 @@ class ModelUnits:
         self._interleaves = interleaves
         self._slices: dict[str, Slices] = _slices_of(model)
         self._classes: dict[str, Units | None] = {}
-        self._shared: set[str] = set()  # ranks hold parts of every expert
         for layer in model.sublayers(include_self=True):
-            if getattr(layer, "intermediate_ep_sharded", False):
-                self._shared |= {p.name for p in layer.parameters()}
             for parameter, units in _of_class(layer):
                 self._classes.setdefault(parameter.name, units)
         self.unknown: dict[str, str] = {}
@@ -119,7 +115,7 @@ def describe_tensors(model: paddle.nn.Layer) -> str:
         units = units_of(parameter)
         num_tensors += max(len(units), 1)
         if units:
-            key = _NUMBER.sub("N", keys.get(parameter.name, parameter.name))
+            key = without_indexes(keys.get(parameter.name, parameter.name))
             parts[key] = parts.get(key, 0) + len(units)
     listed = "".join(f"; {n} units in {key}" for key, n in parts.items())
     return f"{num_tensors} tensors in {num_parameters} parameters{listed}"
@@ -129,14 +125,18 @@ def _slices_of(model: paddle.nn.Layer) -> dict[str, Slices]:
     """Return how Muon would cut parameters, by their names."""
     found: dict[str, Slices] = {}
     for mode in _MODES:
-        options = {"muon_qkv_update_mode": mode, "muon_ffn_split": True}
+        options = _options_of(mode)
         for layer in model.sublayers(include_self=True):
             if hasattr(layer, "muon_slice_specs"):
                 specs = layer.muon_slice_specs(options)
                 for name, parameter in layer.named_parameters():
                     if name in specs:
                         found[parameter.name] = specs[name]
-    return found | _slices_of_map(model, options)
+    return found | _slices_of_map(model, _options_of(_MODES[-1]))
+
+
+def _options_of(mode: str) -> dict[str, Any]:
+    return {"muon_qkv_update_mode": mode, "muon_ffn_split": True}
 
 
 def _slices_of_map(model: Any, options: Mapping[str, Any]) -> dict[str, Slices]:

@@ -25,10 +25,7 @@ from paddle_adagc.parallel.agreement import of_all_ranks
 from paddle_adagc.parallel.layout import unwrap
 from paddle_adagc.record.losses import take_losses
 from paddle_adagc.record.recorder import Record
-from paddle_adagc.record.shadow import default_shadow, make_shadow
-
-DEFAULT = "adagc-record"
-"""Folder of a record without a Trainer, in the command's working folder."""
+from paddle_adagc.record.shadow import check_shadow, default_shadow
 
 _OF_LAST_STEP = (
     *("global_grad_norm", "clipped_grad_norm", "clipped_fraction"),
@@ -105,7 +102,7 @@ class TrainerRecord(NoRecord):
             raise TypeError(f"record={where!r}: give True, False or a folder")
         self.where, self._shadow = where, shadow
         if shadow not in (None, True, False):
-            make_shadow(shadow)
+            check_shadow(shadow)
         self.record: Record | None = None
         self._optimizer: Any = None
 

@@ -42,4 +42,4 @@ def leave_to_operators(reason: str) -> None:
     if device is not None:
         cuda.leave_to_operators(device, reason)
     else:
-        host.leave_to_operators()
+        host.leave_to_operators(reason)

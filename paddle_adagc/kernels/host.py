@@ -60,19 +60,20 @@ def load_library() -> ctypes.CDLL | None:
     return library
 
 
-_IS_LEFT = False
-"""Other ranks have no loops, so this one does not use its own."""
+_LEFT: list[str] = []
+"""Why this process uses no loops of its own, if other ranks have none."""
 
 
-def leave_to_operators() -> None:
+def leave_to_operators(reason: str) -> None:
     """Use no loops from now on."""
-    global _IS_LEFT
-    _IS_LEFT = True
+    _LEFT.append(reason)
 
 
 def why_not() -> str:
     """Why the loops are not used; empty if they are."""
-    if _IS_LEFT or load_library() is not None:
+    if _LEFT:
+        return _LEFT[0]
+    if load_library() is not None:
         return ""
     is_off = os.environ.get("PADDLE_ADAGC_NATIVE", "1") == "0"
     return "PADDLE_ADAGC_NATIVE=0" if is_off else "the C++ loops need g++"
@@ -282,7 +283,7 @@ class HostTensors(TensorList):
         """Dense tensors in host memory, where the C++ loops were compiled."""
         # On another device results would not lie in host memory.
         is_usable = paddle.device.get_device() == "cpu" and load_library()
-        is_usable = is_usable and not _IS_LEFT
+        is_usable = is_usable and not _LEFT
         is_here = descriptors["device"] >> 8 == CPU
         return (descriptors["dtype"] >= 0) & is_here & bool(is_usable)
 

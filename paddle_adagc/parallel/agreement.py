@@ -237,17 +237,14 @@ def _check_agreement(
 ) -> None:
     """Refuse numbers of one tensor that differ by more than rounding.
 
-    A deviation is a difference of numbers of gamma's size, so that its rounding
-    errors are of that size too; those of a count are those of its outliers.
+    A rule's differences of norms have rounding errors of the norms' size.
     """
     size = max(known[q.name] for q in quantities if q.absent is None)
     for quantity in (q for q in quantities if q.name in known):
         mine, theirs = known[quantity.name], other[quantity.name]
         is_count = quantity.absent is not None
         absolute = _OF_A_COUNT if is_count else ROUNDING * size
-        if not math.isclose(
-            mine, theirs, rel_tol=quantity.tolerance, abs_tol=absolute
-        ):
+        if not math.isclose(mine, theirs, rel_tol=ROUNDING, abs_tol=absolute):
             raise RuntimeError(
                 f"ranks disagree about {quantity.name} of {key!r}: {mine} and "
                 f"{theirs}; {_CAUSES}"

@@ -13,8 +13,8 @@ import paddle
 import paddle.distributed as dist
 from paddle.nn.clip import ClipGradBase
 
-from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.clips.base import TensorScalingClip
+from paddle_adagc.clips.measured import MeasuredClip
 from paddle_adagc.clips.tensors import Tensors
 from paddle_adagc.record.shadow import unwrapped
 
@@ -38,9 +38,7 @@ def clips_of(optimizer: Any) -> list[Any]:
 
 
 def _called(clip: Any) -> Any:
-    while hasattr(clip, "clip") and not isinstance(clip, TensorScalingClip):
-        clip = clip.clip  # a MeasuredClip calls it
-    return clip
+    return clip.clip if isinstance(clip, MeasuredClip) else clip
 
 
 def acting_clip(clips: Sequence[Any]) -> Any:
@@ -85,10 +83,8 @@ def _settings(optimizer: Any) -> dict[str, float]:
 
 
 def is_warming_up(clip: TensorScalingClip) -> bool:
-    """Whether a clip's last step was one of AdaGC's warm-up."""
-    if not isinstance(clip, ClipGradByAdaGC):
-        return False
-    return not clip._is_adaptive(clip.num_steps - 1 - clip._memory.start)
+    """Whether a clip's last step was one of its warm-up."""
+    return clip.num_steps - 1 - clip._memory.start < clip._num_warmup
 
 
 def facts_of(

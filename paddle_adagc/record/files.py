@@ -261,8 +261,10 @@ def _parts_of(
             shape = (len(steps), len(keys))
             if any(part[name].shape != shape for name in QUANTITIES):
                 raise ValueError("its tables have other shapes")
-        if all(is_valid(session, step) for step in steps):
-            yield part
+        counts = [is_valid(session, step) for step in steps]
+        if any(counts):
+            tables = {name: part[name][counts] for name in QUANTITIES}
+            yield {**part, **tables, "steps": part["steps"][counts]}
 
 
 def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:

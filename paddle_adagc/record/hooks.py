@@ -56,7 +56,8 @@ def observe(optimizer: Any, record: Any) -> Callable[[], None]:
     Returns:
         What ends it.
     """
-    original = optimizer._apply_optimize
+    original, has_ended = optimizer._apply_optimize, False
+    before = vars(optimizer).get("_apply_optimize")  # another record's
 
     # A clip that is called within looks for a function of this name, and for
     # these variables of it and of its caller: see guards.find_caller().
@@ -73,7 +74,7 @@ def observe(optimizer: Any, record: Any) -> Callable[[], None]:
         begins = not isinstance(params_grads, dict) or (
             param_group is optimizer._param_groups[0]
         )
-        is_made = record._see(params_grads, begins)
+        is_made = has_ended or record._see(params_grads, begins)
         result = original(*given) if is_made else []
         del self, param_group
         return result
@@ -82,8 +83,13 @@ def observe(optimizer: Any, record: Any) -> Callable[[], None]:
     optimizer.__dict__["_apply_optimize"] = _apply_optimize
 
     def end() -> None:
-        if optimizer.__dict__.get("_apply_optimize") is _apply_optimize:
-            del optimizer.__dict__["_apply_optimize"]
+        nonlocal has_ended
+        has_ended = True
+        if vars(optimizer).get("_apply_optimize") is not _apply_optimize:
+            return  # a later record calls it
+        del optimizer.__dict__["_apply_optimize"]
+        if before is not None:
+            optimizer.__dict__["_apply_optimize"] = before
 
     return end
 

@@ -15,11 +15,11 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from paddle_adagc.stability.alarms import NORMAL_CONSISTENCY
 from paddle_adagc.stability.spike_score import EVENT_GAP
 
 _WINDOW = 128
 _FIRST_JUDGED = 32
-_NORMAL_CONSISTENCY = 1.482602218505602
 _SMALLEST_DEVIATION = 0.02  # of log norms: 2%
 SCORE = 8.0
 """A norm is abnormal above so many deviations, in logarithms, ..."""
@@ -74,7 +74,7 @@ class Usual:
             line = np.nan_to_num(slope) * np.arange(len(found))[:, None]
             left = found - line
             distance = np.abs(left - medians(left))
-            spread[known] = _NORMAL_CONSISTENCY * medians(distance)
+            spread[known] = NORMAL_CONSISTENCY * medians(distance)
         return cls(np.exp(middle), np.maximum(spread, _SMALLEST_DEVIATION))
 
     def excess(
@@ -237,7 +237,7 @@ def _first_of_run(rows: np.ndarray, steps: np.ndarray) -> int:
 
     Up to ten calm steps may lie within a run.
     """
-    gaps = np.flatnonzero(np.diff(steps[rows]) > 10)
+    gaps = np.flatnonzero(np.diff(steps[rows]) > EVENT_GAP)
     return int(rows[gaps[-1] + 1 if len(gaps) else 0])
 
 

@@ -56,10 +56,12 @@ from paddle_adagc.record.ring import (
 from paddle_adagc.record.session import Session
 from paddle_adagc.record.shadow import (
     bind,
+    check_shadow,
     default_shadow,
     factors_of,
     make_shadow,
     names_of,
+    unwrapped,
 )
 from paddle_adagc.record.skip import (
     SkipRule,
@@ -169,15 +171,20 @@ class Record:
         self.shadow: TensorScalingClip | None = None
         """The clip that follows; None if the optimizer's own is recorded."""
         if isinstance(shadow, ClipGradBase):
-            self.shadow = make_shadow(shadow)
+            self.shadow = check_shadow(shadow)
+            if any(unwrapped(clip) is shadow for clip in self._clips):
+                raise ValueError(
+                    f"shadow={shadow!r} is the optimizer's own clip: give "
+                    "another one, or leave shadow out"
+                )
         elif shadow is not False and not self._is_ours:
-            self.shadow = make_shadow(default_shadow(self._acting))
+            self.shadow = default_shadow(self._acting)
         parameters = model_parameters_of(optimizer)
         if self.shadow is not None:
             bind(self.shadow, model, parameters)
         self._names: dict[str, str] = {}
-        """Of tensors that the recorded clip has under Paddle's names."""
-        if self._source is not None and not self._source._tensors.is_bound:
+        """The record's names of tensors that a clip has under Paddle's."""
+        if not all(clip._tensors.is_bound for clip in self._our_clips):
             self._names = names_of(model, parameters)
         if skip_above is not None:
             check_skipping(
@@ -206,6 +213,8 @@ class Record:
         self._skip_rule: SkipRule | None = None
         if skip_above is not None:
             self._skip_rule = SkipRule(skip_above, history)
+        if self.shadow is not None:
+            make_shadow(self.shadow)
         self.forget_updates()
         self._last_time = time.perf_counter()
         self._end_observing = observe(self._stepping, self)
@@ -342,7 +351,8 @@ class Record:
         if not steps:
             return []
         self._warn_if_blind(len(steps))
-        mine = to_host(steps, self._source, count_small(self._optimizer))
+        num_small = count_small(self._optimizer)
+        mine = to_host(steps, self._source, self._names, num_small)
         every = gather(mine, self._source)
         if self._stop_on and not self.should_stop:
             self.should_stop = first_nonfinite(every)
@@ -380,8 +390,6 @@ class Record:
             tensors = self._source and self._source._tensors
             groups = groups_of(self._optimizer, tensors, self._names)
             factors = factors_of(self._clips, groups)
-        keys = [self._names.get(key, key) for key in steps.keys]
-        steps = Steps(steps.rows, keys, steps.tensors, steps.num_small)
         try:
             lines = self._session.write(steps, factors)
         except Exception as error:  # the training goes on
@@ -467,6 +475,12 @@ class Record:
             return self.shadow
         return self._acting if self._is_ours else None
 
+    @property
+    def _our_clips(self) -> list[TensorScalingClip]:
+        """The recorded clip, and the one that acts; those of this package."""
+        clips = self.shadow, self._acting
+        return [clip for clip in clips if isinstance(clip, TensorScalingClip)]
+
     def _num_updates(self) -> int:
         return self._source.num_steps if self._source is not None else 0
 
@@ -528,13 +542,12 @@ class Record:
         self._finish()
         steps, self._steps = self._steps, []
         if steps:
-            mine = to_host(steps, self._source)  # of this rank alone
+            mine = to_host(steps, self._source, self._names)
             self._write(mine)
-            if self._session is None and mine.keys:
+            if (rank := dist.get_rank()) and mine.keys:
                 numbers = np.array([row["step"] for row in mine.rows])
                 named = {"steps": numbers, "keys": np.array(mine.keys, "U")}
                 arrays = {**named, **mine.tensors}
-                rank = dist.get_rank()
                 write_part(self.directory, rank, self._number, arrays)
         self._stop()
 

@@ -90,7 +90,7 @@ def _state(
     """Return a state past the warm-up; a tensor without gamma starts anew."""
     known = np.where(np.isfinite(gamma) & (gamma > 0), gamma, math.inf)
     return {
-        "step": int(getattr(clip, "t_start", 0)),
+        "step": clip._num_warmup,
         "gamma": dict(zip(keys, known.tolist(), strict=True)),
         "config": clip.state_dict()["config"],
     }

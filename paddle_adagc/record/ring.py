@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -67,11 +67,13 @@ class Steps:
 def to_host(
     steps: Sequence[Step],
     clip: TensorScalingClip | None,
+    names: Mapping[str, str],
     num_small: tuple[int, int] = (0, 0),
 ) -> Steps:
     """Copy the steps of this rank; waits for the device.
 
     Only tensors that this rank counts: together the ranks count each once.
+    ``names`` are the model's, by the keys of clips that have Paddle's.
     """
     losses = _losses([step.losses for step in steps])
     rows = [
@@ -81,16 +83,16 @@ def to_host(
     snapshots = [step.snapshot for step in steps if step.snapshot is not None]
     if not snapshots or clip is None:
         return Steps(rows, [], _empty(len(rows), 0), num_small)
-    keys = [*snapshots[-1].keys]
+    keys = _named(snapshots[-1], names)
     columns = _columns(snapshots, len(keys))
     tensors = _empty(len(rows), len(keys))
     seen = [i for i, step in enumerate(steps) if step.snapshot is not None]
     for name in QUANTITIES:
         tensors[name][seen] = columns[name]
-    acting = [s.acting for s in steps if s.acting is not None]
-    if len(acting) == len(snapshots):
+    acting = {i: s.acting for i, s in enumerate(steps) if s.acting is not None}
+    if acting:
         table = tensors["acting_h"] = np.full_like(tensors["h"], np.nan)
-        table[seen] = _columns(acting, len(keys))["h"]
+        table[[*acting]] = _factors_of([*acting.values()], keys, names)
     ones = paddle.ones([len(keys)], "float32")
     counts = clip._find_reducer().counted(ones).numpy() != 0
     return Steps(
@@ -125,6 +127,23 @@ def _losses(losses: Sequence[Sequence[Any]]) -> list[dict[str, float]]:
         else {}
         for step in losses
     ]
+
+
+def _named(snapshot: LastStep, names: Mapping[str, str]) -> list[str]:
+    return [names.get(key, key) for key in snapshot.keys]
+
+
+def _factors_of(
+    snapshots: Sequence[LastStep], keys: Sequence[str], names: Mapping[str, str]
+) -> np.ndarray:
+    """Return h ``[num_snapshots, num_keys]``; 1 of tensors that lack a key."""
+    theirs = _named(snapshots[-1], names)
+    index = {key: i for i, key in enumerate(keys)}
+    places = {i: index[k] for i, k in enumerate(theirs) if k in index}
+    h = np.ones((len(snapshots), len(keys)), np.float32)
+    found = _columns(snapshots, len(theirs))["h"]
+    h[:, [*places.values()]] = found[:, [*places]]
+    return h
 
 
 def _columns(

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from paddle_adagc.clips.last_step import STUCK_H, STUCK_STEPS
 from paddle_adagc.record.blocks import QUANTITIES
 from paddle_adagc.record.files import RECORD, RecordedRun, read_record
 from paddle_adagc.record.judge import (
@@ -34,7 +35,6 @@ _NUM_NEAR = 64  # steps around an alarm whose tensors are kept whole
 _NUM_WHOLE = 256  # first steps of an event that are kept whole
 _NUM_IN_MEMORY = 256
 _NUM_LOGGED = 10_000
-_STUCK_H, _STUCK_STEPS = 0.01, 200
 _MASKED_RISE = 2.0  # of the norm, in which permanent clipping is masking
 _JUDGED = ("loss", "global_grad_norm")  # by which steps are skipped
 _DIGITS = 6
@@ -82,7 +82,7 @@ class Session:
         self.number = self._writer.session
         if past is not None:
             self._remember(past)
-        self._written = [*self._monitor.alarms]
+        self._written = {*self._monitor.alarms}
 
     def _remember(self, past: RecordedRun) -> None:
         """Take what is usual from earlier sessions; nothing is reported."""
@@ -103,7 +103,8 @@ class Session:
         self._monitor.set_state_dict({**state, "alarms": alarms})
         places = np.flatnonzero(past.tensor_steps < self.start)
         places = places[-_NUM_REMEMBERED:]
-        norms = past.tensors("norm", places)
+        # Others have tensors that only another rank's part knows so far.
+        norms = past.tensors("norm", places)[:, : len(self._writer.keys)]
         self._earlier = past.tensor_steps[places].tolist(), norms
         self._recent.largest_excess(norms)
 
@@ -123,8 +124,9 @@ class Session:
         steps = self._in_columns(steps)
         self._add_numbers(steps, factors)
         begun = self._monitor.update(map(_watched, steps.rows))
-        changed = [a for a in self._monitor.alarms if a not in self._written]
-        self._written = [*self._monitor.alarms]
+        alarms = self._monitor.alarms
+        changed = [alarm for alarm in alarms if alarm not in self._written]
+        self._written = {*alarms}
         self._rings = _last([*self._rings, steps])
         self._write_tensors(steps, changed)
         self._writer.append_steps(map(_rounded, steps.rows))
@@ -185,9 +187,9 @@ class Session:
         before = self._num_low
         self._num_low = np.zeros(len(h), np.int64)
         self._num_low[: len(before)] = before
-        low = (h < _STUCK_H) & known
+        low = (h < STUCK_H) & known
         self._num_low = np.where(low, self._num_low + 1, 0)
-        return int(np.sum(self._num_low == _STUCK_STEPS))
+        return int(np.sum(self._num_low == STUCK_STEPS))
 
     def _write_tensors(self, steps: Steps, changed: Sequence[Alarm]) -> None:
         """Write rows: all, or some away from alarms."""
@@ -277,7 +279,7 @@ class Session:
 
     def worst(self) -> dict[str, Any]:
         """Return the worst of the steps written since the last call."""
-        rows, self._unlogged = self._unlogged, []
+        rows, self._unlogged = [*map(_known, self._unlogged)], []
         found: dict[str, Any] = {"alarms": self._num_begun}
         self._num_begun = 0
         for name, choose, label in (
@@ -285,8 +287,7 @@ class Session:
             ("shadow_h_min", min, "shadow_h_min_worst"),
             ("global_grad_norm", max, "global_grad_norm_max"),
         ):
-            known = [_known(row) for row in rows]
-            known = [row for row in known if name in row]
+            known = [row for row in rows if name in row]
             if known:
                 row = choose(known, key=lambda r, n=name: r[n])  # type: ignore
                 found |= {label: row[name], f"{label}_step": row["step"]}

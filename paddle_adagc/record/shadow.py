@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import gc
-import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -17,6 +16,7 @@ from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.clips.base import TensorScalingClip
+from paddle_adagc.clips.registry import NoClip
 from paddle_adagc.parallel.layout import sharding_wrapper, unwrap
 
 
@@ -38,13 +38,13 @@ def needs_norms_alone(kind: Any) -> bool:
     return is_ours and kind._scale_ is TensorScalingClip._scale_
 
 
-def make_shadow(clip: ClipGradBase) -> TensorScalingClip:
-    """Let a clip of this package follow gradients without scaling any.
+def check_shadow(clip: ClipGradBase) -> TensorScalingClip:
+    """Return a clip of this package that can follow gradients.
 
     Raises:
         TypeError: It is no clip of this package, or its rule needs more than
             the norms of whole tensors.
-        ValueError: It has made steps, or stops at Inf and NaN.
+        ValueError: It stops at Inf and NaN.
     """
     if not needs_norms_alone(type(clip)):
         raise TypeError(
@@ -56,16 +56,25 @@ def make_shadow(clip: ClipGradBase) -> TensorScalingClip:
             f"shadow={clip!r} stops the run at Inf and NaN: give "
             "nonfinite='zero'"
         )
-    clip.is_shadow = True
-    clip.step_to_compare = sys.maxsize  # fleet's own clip may differ by rank
     return clip
+
+
+def make_shadow(clip: ClipGradBase) -> TensorScalingClip:
+    """Let a clip of this package follow gradients without scaling any.
+
+    Raises:
+        TypeError, ValueError: See :func:`check_shadow`.
+    """
+    follower = check_shadow(clip)
+    follower.is_shadow = True
+    return follower
 
 
 def unwrapped(clip: Any) -> Any:
     """Return the clip that fleet's own holds."""
-    while not isinstance(clip, TensorScalingClip) and hasattr(clip, "_clip"):
-        clip = clip._clip
-    return clip
+    inner = getattr(clip, "_clip", None)
+    is_wrapper = not isinstance(clip, TensorScalingClip) and inner is not None
+    return unwrapped(inner) if is_wrapper else clip
 
 
 Factors = Callable[[np.ndarray, Sequence[str]], np.ndarray | None]
@@ -102,7 +111,7 @@ def factors_of(clips: Sequence[Any], groups: Mapping[str, int]) -> Factors:
 
 def _factors(clip: Any, norm: np.ndarray) -> np.ndarray | None:
     clip = unwrapped(clip)
-    if clip is None or type(clip).__name__ == "NoClip":
+    if clip is None or isinstance(clip, NoClip):
         return np.ones_like(norm)
     if isinstance(clip, ClipGradByGlobalNorm):
         return _within(clip.clip_norm, _total(norm), norm)

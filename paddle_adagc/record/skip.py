@@ -20,12 +20,10 @@ from paddle_adagc.checks import check_positive
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.gradients import GradientList
 from paddle_adagc.clips.last_step import LastStep
-from paddle_adagc.guards import NextUpdate, unchecked
+from paddle_adagc.guards import unchecked
 from paddle_adagc.parallel.layout import unfold
 from paddle_adagc.parallel.meshes import added_up, local_value
 from paddle_adagc.stability.alarms import Monitor, Watch
-
-_UPDATE = "_create_optimization_pass"
 
 
 class SkipRule:
@@ -130,7 +128,7 @@ def judge(
         raise RuntimeError("skip_above: nothing measures norms any more")
     if isinstance(pairs, dict):
         pairs = gradients_of(optimizer)
-    norm, snapshot = measure(source, optimizer, pairs)
+    norm, snapshot = measure(source, pairs)
     loss = sum(map(float, losses)) if losses else None
     skips = skip_rule.skips(step, norm, loss)  # all ranks have to call it
     overflows = bool(optimizer._get_auxiliary_var("found_inf"))
@@ -160,36 +158,18 @@ def whole(pairs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
 
 
 @unchecked
-def measure(
-    clip: TensorScalingClip, optimizer: Any, pairs: Any
-) -> tuple[float, LastStep]:
-    """Let a clip see gradients without a step; waits for the device.
+def measure(clip: TensorScalingClip, pairs: Any) -> tuple[float, LastStep]:
+    """Let a clip measure gradients without a step; waits for the device.
 
     Returns:
         The global norm over all ranks, Inf with any Inf or NaN; and the clip's
         numbers.
     """
     pairs = whole(pairs)
-    was_shadow, watch = clip.is_shadow, optimizer.__dict__.get(_UPDATE)
-    waiting = watch.take_backs if isinstance(watch, NextUpdate) else []
-    before = [*waiting]
-    clip.is_shadow, calls, clip._calls = True, clip._calls, []
-    policy = clip.nonfinite
-    if policy == "raise":  # the step is left out instead
-        clip.nonfinite = "zero"
-    try:
-        clip(pairs)
-        snapshot = clip.snapshot()
-    finally:
-        clip.is_shadow, clip.nonfinite = was_shadow, policy
-        waiting[:] = before  # it would wait for this call's update
-        if watch is None:
-            optimizer.__dict__.pop(_UPDATE, None)
+    snapshot = clip._measure(pairs)
     others = _num_nonfinite_left_out(clip, pairs)
     if not snapshot.calls:  # no gradient to clip here
-        clip._calls = calls
         return math.inf if others else 0.0, snapshot
-    clip._take_back()
     reducer, norm = clip._find_reducer(), snapshot.calls[-1].norm
     counted = reducer.counted(norm)
     nonfinite = (~paddle.isfinite(counted)).astype("float64").sum(keepdim=True)

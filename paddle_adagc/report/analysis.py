@@ -24,6 +24,7 @@ from paddle_adagc.record.judge import (
 from paddle_adagc.record.words import note
 from paddle_adagc.report.actions import actions_for
 from paddle_adagc.report.pictures import curves, heat
+from paddle_adagc.stability.alarms import NORMAL_CONSISTENCY
 
 _USUAL_STEPS = 128
 _BEFORE = 256  # rows before an event that say what is usual
@@ -168,7 +169,7 @@ def _recovered_after(run: RecordedRun, start: int, end: int) -> int | None:
     if len(known) < 8:
         return None
     middle = np.median(known)
-    spread = 1.4826 * np.median(np.abs(known - middle))
+    spread = NORMAL_CONSISTENCY * np.median(np.abs(known - middle))
     bound = middle + max(4 * spread, 0.02 * abs(middle))
     later = np.flatnonzero(run.step >= start)
     is_usual = loss[later] <= bound

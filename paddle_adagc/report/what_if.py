@@ -7,13 +7,13 @@ from __future__ import annotations
 import ast
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from paddle_adagc.checks import matching_pattern
+from paddle_adagc.parallel.names import without_indexes
 from paddle_adagc.record.files import RecordedRun
 
 DEFAULTS = ("lambda_rel=1.04", "lambda_rel=1.2", "lambda_rel=2", "lambda_rel=4")
@@ -75,7 +75,10 @@ def what_if(
     for case in cases:
         name, values = parsed(case)
         is_adagc = name == "adagc"
-        clip: Any = make_clip(name, **(known if is_adagc else {}) | values)
+        mine = known if is_adagc else {}
+        if "init" in values:  # a recorded init_value is another start's
+            mine = {n: x for n, x in mine.items() if n != "init_value"}
+        clip: Any = make_clip(name, **mine | values)
         h = replay(norms, clip, run.keys, gamma if is_adagc else None).h
         h = np.where(norms > 0, h, np.nan)
         calm = h[_NUM_FIRST : len(places)]
@@ -111,7 +114,7 @@ def most_clipped(h: np.ndarray, keys: Sequence[str]) -> list[dict[str, Any]]:
     """
     kinds: dict[str, list[int]] = {}
     for i, key in enumerate(keys):
-        kinds.setdefault(re.sub(r"\d+", "N", key), []).append(i)
+        kinds.setdefault(without_indexes(key), []).append(i)
     found: list[dict[str, Any]] = []
     for kind, columns in kinds.items():
         known = h[:, columns][~np.isnan(h[:, columns])]

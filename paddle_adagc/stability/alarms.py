@@ -28,7 +28,7 @@ from paddle_adagc.stability.spike_score import EVENT_GAP
 _WINDOW = 128
 _FIRST_JUDGED = 64
 _SMALLEST = 1e-30
-_NORMAL_CONSISTENCY = 1.482602218505602
+NORMAL_CONSISTENCY = 1.482602218505602
 """Standard deviation of a normal distribution over its MAD."""
 
 
@@ -336,15 +336,20 @@ class Monitor:
 
     def _report(self, new: Alarm) -> None:
         """Add an abnormal value to its series' last event, or begin one."""
-        for i, old in enumerate(self._alarms):
-            is_same = old.series == new.series
-            if is_same and new.start - old.end <= EVENT_GAP:
-                worst = max(old, new, key=self._badness)
-                self._alarms[i] = dataclasses.replace(
-                    worst, start=old.start, end=new.end, usual=old.usual
-                )
-                return
-        self._alarms.append(new)
+        same = (
+            i
+            for i in reversed(range(len(self._alarms)))
+            if self._alarms[i].series == new.series
+        )
+        last = next(same, None)
+        if last is None or new.start - self._alarms[last].end > EVENT_GAP:
+            self._alarms.append(new)
+            return
+        old = self._alarms[last]
+        worst = max(old, new, key=self._badness)
+        self._alarms[last] = dataclasses.replace(
+            worst, start=old.start, end=new.end, usual=old.usual
+        )
 
     def _badness(self, alarm: Alarm) -> tuple[float, float]:
         size = math.inf if math.isnan(alarm.worst) else abs(alarm.worst)
@@ -372,7 +377,7 @@ def _judge(watch: Watch, past: np.ndarray, level: float) -> tuple[float, float]:
     median = float(np.median(past))
     absolute = np.abs(past - median)
     deviation = float(
-        _NORMAL_CONSISTENCY * np.median(absolute)
+        NORMAL_CONSISTENCY * np.median(absolute)
         or math.sqrt(math.pi / 2) * absolute.mean()
     )
     usual = math.exp(median) if watch.log else median

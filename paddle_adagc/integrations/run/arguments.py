@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from paddle_adagc.integrations.run.settings import (
+    OLD,
     Settings,
     settings_in,
     take_settings,
@@ -25,7 +26,6 @@ from paddle_adagc.integrations.run.settings import (
 
 Saw = Callable[[Settings], None]
 _OURS = ("clip", "units")
-_OLD = "adaptive_norm_"
 
 
 def change_parser(parser: Any, saw: Saw) -> None:
@@ -83,7 +83,7 @@ def _without_ours(args: Any, known: Collection[str], saw: Saw) -> Any:
     ours = {
         key: _plain(value)
         for key, value in settings_in(_plain(args)).items()
-        if key not in known or key.startswith(_OLD)
+        if key not in known or key.startswith(OLD)
     }
     if not ours:
         return args
@@ -101,7 +101,7 @@ def _words_without_ours(
     places: dict[str, int] = {}
     for i, word in enumerate(words[:-1]):
         name = word.removeprefix("--")
-        if word.startswith("--") and (name in _OURS or name.startswith(_OLD)):
+        if word.startswith("--") and (name in _OURS or name.startswith(OLD)):
             values[name], places[name] = _value(words[i + 1]), i
     left = _without_ours(values, known, saw)
     gone = {places[name] for name in values if name not in left}

@@ -24,9 +24,10 @@ from typing import Any
 
 from paddle_adagc.integrations.run.bootstrap import LIBRARIES, SITE
 from paddle_adagc.integrations.run.isolation import check_words
-from paddle_adagc.integrations.run.process import DEFAULT, VARIABLE
+from paddle_adagc.integrations.run.process import VARIABLE
 from paddle_adagc.integrations.run.reports import Listener
 from paddle_adagc.integrations.run.settings import (
+    DEFAULT,
     OF_RECORDS,
     Settings,
     all_words,
@@ -250,7 +251,7 @@ def _find_settings(plan: Plan) -> None:
         check_arguments(clip, settings.get("missing_state", "raise"))
         of_record = {k: settings[k] for k in OF_RECORDS if k in settings}
         TrainerRecord(plan.record, **of_record)  # refuses wrong ones
-        notes.append(f"will clip with {str(clip).removesuffix(', 0 steps')}")
+        notes.append(f"will clip with {clip}")
         if refused := found.get("clip", {}).keys() - settings["clip"].keys():
             notes.append(f"it does not take {', '.join(sorted(refused))}")
     if len(distinct) > 1:

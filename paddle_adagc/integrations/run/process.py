@@ -18,6 +18,7 @@ from typing import Any
 from paddle_adagc.integrations.run import steps
 from paddle_adagc.integrations.run.reports import Reporter
 from paddle_adagc.integrations.run.settings import (
+    DEFAULT,
     OF_RECORDS,
     Settings,
     combined,
@@ -34,10 +35,6 @@ VARIABLE = "PADDLE_ADAGC_RUN"
 def process() -> Process:
     """Return what ``adagc-run`` knows of this process."""
     return Process(**json.loads(os.environ[VARIABLE]))
-
-
-DEFAULT = "adagc-record"
-"""Folder of a record without a Trainer, in the command's working folder."""
 
 
 class Process:
@@ -71,8 +68,8 @@ class Process:
         self._files, self._given = files, given
         self._parsed: Settings | None = None
         self._trainers: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._reported: set[int] = set()
-        self._warned: set[int] = set()
+        self._reported: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._warned: weakref.WeakSet[Any] = weakref.WeakSet()
         self._steps, self._sent = 0, 0.0
         self._where = ""
         try:
@@ -145,9 +142,9 @@ class Process:
         names = [n for n in self._options if not (in_loop and n in OF_RECORDS)]
         if isinstance(self._record, str) and not in_loop:
             names.append("record")
-        if not names or id(owner) in self._warned:
+        if not names or owner in self._warned:
             return
-        self._warned.add(id(owner))
+        self._warned.add(owner)
         words = ", ".join("--" + name.replace("_", "-") for name in names)
         message = (
             f"{type(owner).__name__} has its clip from the script, so {words} "
@@ -206,8 +203,8 @@ class Process:
                 self._not_in_force(f"{name} stepped without {clip}", optimizer)
             return
         self._steps += num_steps - num_before if num_steps else 1
-        if id(optimizer) not in self._reported:
-            self._reported.add(id(optimizer))
+        if optimizer not in self._reported:
+            self._reported.add(optimizer)
             self._tell_in_force(clip, num_before)
         elif time.monotonic() - self._sent > 1:
             self._sent = time.monotonic()
@@ -270,15 +267,15 @@ class Process:
         parts += [f"arguments from {self._where}"] if self._where else []
         if num_before:
             parts.append(f"state resumed after {num_before} steps")
-        elif t_start := getattr(clip, "t_start", 0):
-            parts.append(f"warm-up of {t_start} steps")
+        elif steps.is_ours(clip) and clip._num_warmup:
+            parts.append(f"warm-up of {clip._num_warmup} steps")
         say(f"{text} is in force: {', '.join(parts) or 'no state'}")
 
     def _name_foreign(self, optimizer: Any, clip: Any) -> None:
         """Name an optimizer that no Trainer made, once."""
-        if id(optimizer) in self._warned:
+        if optimizer in self._warned:
             return
-        self._warned.add(id(optimizer))
+        self._warned.add(optimizer)
         shown = steps.shown(optimizer)
         self._reporter.tell(without=f"{shown} clips with {clip}")
         say(
@@ -294,8 +291,8 @@ class Process:
             raise RuntimeError(
                 f"adagc-run: {message}. To train so: --no-strict-run"
             )
-        if id(optimizer) not in self._warned:
-            self._warned.add(id(optimizer))
+        if optimizer not in self._warned:
+            self._warned.add(optimizer)
             say(message)
 
     def _tell_steps(self) -> None:

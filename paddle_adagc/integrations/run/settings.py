@@ -23,6 +23,9 @@ from typing import Any
 Settings = dict[str, Any]
 """``clip`` and :data:`OF_TRAINERS`: those that there are."""
 
+DEFAULT = "adagc-record"
+"""Folder of a record without a Trainer, in the command's working folder."""
+
 OF_RECORDS = ("skip_above", "stop_on")
 """Keys of the section ``clip`` that a Trainer's record takes."""
 
@@ -30,7 +33,9 @@ OF_TRAINERS = ("missing_state", "new_tensors", "units", *OF_RECORDS)
 """Keys of the section ``clip`` that a Trainer's mixin takes."""
 
 SUFFIXES = (".json", ".yaml", ".yml")
-_OLD = "adaptive_norm_"
+OLD = "adaptive_norm_"
+"""Beginning of the arguments of ERNIE's former clip."""
+
 _OLD_ARGUMENTS = {
     "adaptive_norm_clip_ratio": "lambda_rel",
     "adaptive_norm_start_clip_steps": "t_start",
@@ -73,7 +78,7 @@ def take_settings(
                 raise ValueError(f"{where}: units stand twice, also in clip")
             found["units"] = values.pop("units")
         notes.append(f"found the section clip in {where}")
-    old = {k: values.pop(k) for k in [*values] if str(k).startswith(_OLD)}
+    old = {k: values.pop(k) for k in [*values] if str(k).startswith(OLD)}
     if old.get("adaptive_norm_clip"):
         became = {
             new: old[key] for key, new in _OLD_ARGUMENTS.items() if key in old
@@ -91,7 +96,7 @@ def take_settings(
 
 def settings_in(values: Mapping[Any, Any]) -> Settings:
     """Return the keys of a mapping that are ours, not others of that name."""
-    found = {k: v for k, v in values.items() if str(k).startswith(_OLD)}
+    found = {k: v for k, v in values.items() if str(k).startswith(OLD)}
     section = values.get("clip")
     if isinstance(section, Mapping) and _is_section(section):
         found["clip"] = section

@@ -132,7 +132,7 @@ def was_skipped(optimizer: Any) -> bool:
 
 def described(clip: Any) -> str:
     """Describe a clip; Paddle's own do not name their class."""
-    name, text = type(clip).__name__, str(clip).removesuffix(", 0 steps")
+    name, text = type(clip).__name__, str(clip)
     return text if clip is None or text.startswith(name) else f"{name} ({text})"
 
 

@@ -9,7 +9,6 @@ import math
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -19,6 +18,7 @@ from paddle_adagc.integrations.run.isolation import (
     outsiders,
     parent_of,
 )
+from paddle_adagc.integrations.run.process import say
 from paddle_adagc.integrations.run.reports import (
     Listener,
     adopted_orphans,
@@ -123,7 +123,7 @@ class _Watch:
             left |= left_behind(pids, trains=now > self._end + _LAST_BREATH)
         if left and now > self._end + _LAST_BREATH and not self._waits:
             self._waits = True
-            _say(f"the command has ended, not {len(left)} of its processes")
+            say(f"the command has ended, not {len(left)} of its processes")
             if self._signal:  # which it did not pass on
                 self._send(left, self._signal)
         self._left = left
@@ -156,15 +156,11 @@ class _Watch:
         now = outsiders(os.getpid(), insiders)
         for pid in now.keys() & self._suspects.keys() - self._found.keys():
             self._found[pid] = now[pid]
-            _say(f"process {pid} runs Paddle without adagc-run: {now[pid]}")
+            say(f"process {pid} runs Paddle without adagc-run: {now[pid]}")
             if self._is_strict:
-                _say("ends the command. To train so: --no-strict-run")
+                say("ends the command. To train so: --no-strict-run")
                 os.kill(pid, signal.SIGTERM)
                 self._process.terminate()
         self._suspects = now
         self._pause = min(self._pause * 1.2, _LAST_LOOK)
         self._next_look = time.monotonic() + self._pause
-
-
-def _say(text: str) -> None:
-    print(f"adagc-run: {text}", file=sys.stderr, flush=True)

@@ -151,12 +151,13 @@ def test_ranks_without_the_loops_leave_all_to_the_operators(monkeypatch):
     def gather(views, view):
         views += [view, (view[0], "PADDLE_ADAGC_NATIVE=0")]
 
-    monkeypatch.setattr(host, "_IS_LEFT", False)
+    monkeypatch.setattr(host, "_LEFT", [])
     monkeypatch.setattr(READ_TOPOLOGY, lambda: Topology(world=object()))
     monkeypatch.setattr(dist, "all_gather_object", gather)
     RanksOfAClip("C").agree_once({})
     [part] = split([paddle.ones([2])])
     assert isinstance(part, OperatorTensors)
+    assert "NATIVE=0" in host.why_not()
 
 
 @pytest.mark.parametrize(

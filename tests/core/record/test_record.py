@@ -21,6 +21,8 @@ from core.record.training import make_training, train
 from helpers import no_waiting_for_the_device
 
 from paddle_adagc import ClipGradByAdaGC, Record, make_clip
+from paddle_adagc.integrations.logs import warm_up_end
+from paddle_adagc.integrations.optimizer import put_into_optimizer
 from paddle_adagc.integrations.recording import open_record
 from paddle_adagc.record import files, read_record
 from paddle_adagc.record.replay import replay
@@ -36,6 +38,10 @@ CLIPS = {
     "none": lambda: None,
     "ours": lambda: make_clip("adagc", t_start=20),
 }
+
+
+def ruin_at(bad):
+    return lambda step, loss: loss * (50 if step == bad else 1)
 
 
 def recorded(folder, clip, steps=range(NUM_STEPS), **options):
@@ -159,6 +165,76 @@ def test_groups_with_clips_of_ours_are_recorded_together(tmp_path):
     assert alarm == "3.weight"
     steps = [g["grad_clip"].num_steps for g in optimizer._param_groups]
     assert steps == [99, 99]
+
+
+def test_a_shadow_beside_a_clip_of_ours(tmp_path):
+    """One steps by groups, under Paddle's names; a step is left out."""
+    acting = ClipGradByAdaGC(t_start=5)
+    model, _ = make_training(None)
+    weights, biases = model.parameters()[::2], model.parameters()[1::2]
+    groups = [{"params": biases}, {"params": weights}]
+    optimizer = paddle.optimizer.AdamW(1e-3, parameters=groups)
+    put_into_optimizer(optimizer, acting)
+    shadow = ClipGradByAdaGC(t_start=5, lambda_rel=2.0)
+    record = Record(tmp_path, optimizer, model, shadow=shadow, skip_above=10)
+    lowest, left = [], []
+
+    def note(_):
+        summary = acting.summary()
+        lowest.append(summary["h_min"])
+        left.append(summary["clipped_grad_norm"])
+
+    for step in range(100):
+        train(model, optimizer, [step], record=record, change=ruin_at(90))
+        note(step)
+    record.close()
+    run = read_record(tmp_path)
+    made = np.arange(100) != 90
+    assert run.step[run.column("skipped") == 1].tolist() == [90]
+    for name, values in (("h_min", lowest), ("clipped_grad_norm", left)):
+        found = run.column(name)[made]
+        assert found == pytest.approx(np.array(values)[made], rel=1e-4)
+    assert (run.column("shadow_h_min")[made] >= run.column("h_min")[made]).all()
+
+
+def test_a_refused_record_leaves_the_clips_alone(tmp_path):
+    own, other = ClipGradByAdaGC(), ClipGradByAdaGC()
+    model, optimizer = make_training(own)
+    for options, message in (
+        ({"shadow": own}, "is the optimizer's own clip"),
+        ({"shadow": other, "skip_above": -1.0}, "skip_above must be positive"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Record(tmp_path, optimizer, model, **options)
+    assert not own.is_shadow
+    assert not other.is_shadow
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_two_records_of_an_optimizer_end_in_any_order(first, tmp_path):
+    model, optimizer = make_training(None)
+    records = [
+        Record(tmp_path / "a", optimizer, model, skip_above=10),
+        Record(tmp_path / "b", optimizer, model),
+    ]
+    train(model, optimizer, range(80), record=records[0])
+    records[first].close()
+    other = records[1 - first]
+    train(model, optimizer, range(80, 90), record=other, change=ruin_at(85))
+    assert records[0].num_skipped == first
+    other.close()
+    assert "_apply_optimize" not in vars(optimizer) or first == 0
+    train(model, optimizer, range(90, 93), change=ruin_at(91))
+    assert records[0].num_skipped == first
+
+
+def test_another_s_clip_is_described_as_it_is(tmp_path):
+    class Mine(paddle.nn.ClipGradByGlobalNorm):
+        clip, t_start = 0.5, 3
+
+    _, run = recorded(tmp_path, Mine(1.0), range(3))
+    assert "GlobalNorm" in run.sessions[0]["clip"]
+    assert warm_up_end(Mine(1.0), None) == 0
 
 
 def test_the_learning_rate_is_that_of_the_update(tmp_path):
@@ -293,6 +369,8 @@ def test_a_full_disk_ends_the_record_alone(tmp_path, monkeypatch):
     for mine, theirs in zip(weights, plain, strict=True):
         np.testing.assert_array_equal(mine, theirs)
     assert read_record(tmp_path).step.tolist() == [*range(16)]
+    record.leave()
+    assert not [*tmp_path.glob("*.npz")]
 
 
 @pytest.mark.parametrize("name", [files.STEPS, files.TENSORS])
@@ -370,6 +448,7 @@ def test_a_switch_is_one_by_hand(tmp_path):
     record.switch_back(CLIPS["global norm"]())
     mine = train(model, optimizer, range(140, 160), record=record)
     assert record.shadow is clip
+    assert clip.step_to_compare == clip.t_start
     record.close()
     run = read_record(tmp_path)
     assert run.step.tolist() == [*range(160)]

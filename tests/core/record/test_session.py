@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from core.record import training
 
+from paddle_adagc.record import read_record
 from paddle_adagc.record.blocks import QUANTITIES
+from paddle_adagc.record.files import write_part
 from paddle_adagc.record.ring import Steps
 from paddle_adagc.record.session import Session
 from paddle_adagc.report.command import make_page
@@ -113,6 +115,21 @@ def test_a_spike_just_after_a_resume_has_its_tensors(tmp_path):
     (line,), run = record(tmp_path, norm, h, loss, start=256)
     assert KEYS[3] in line
     assert [a["guilty"] for a in run.alarms] == [[KEYS[3]]]
+
+
+def test_what_another_rank_left_of_steps_that_count(tmp_path):
+    """Its run was resumed at step 8 of the 10 that the rank has."""
+    one = np.ones((10, 1), "f4")
+    training.write(tmp_path, one, one, one[:, 0], keys=["a"])
+    table = np.full((10, 1), 2, "f4")
+    tables = dict.fromkeys(QUANTITIES, table)
+    part = {"steps": np.arange(10), "keys": np.array(["b"]), **tables}
+    write_part(tmp_path, 1, 0, part)
+    one = np.ones((20, 1), "f4")
+    training.write(tmp_path, one, one, one[:, 0], keys=["a"], start=8)
+    norm = read_record(tmp_path).tensors("norm")[:, 1]
+    assert (norm[:8] == 2).all()
+    assert np.isnan(norm[8:]).all()
 
 
 def test_a_nan_loss_is_an_alarm_and_an_unknown_one_is_none(tmp_path):

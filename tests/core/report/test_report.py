@@ -142,6 +142,7 @@ def test_what_if_takes_the_clip_of_the_rows_that_count(tmp_path):
         record.close()
     (row, *_) = make_page(tmp_path)["what_if"]["rows"]
     assert row["calm_clipped"] > 0.5
+    assert main([str(tmp_path), "--what-if", 'init="warmup_min"']) == 0
 
 
 def test_a_run_without_gradients_has_a_report(tmp_path):
@@ -153,9 +154,9 @@ def test_a_run_without_gradients_has_a_report(tmp_path):
 
 def test_kinds_of_tensors_that_are_clipped_most():
     h = np.array([[0.5, 1, 1, np.nan], [0.5, 0.9, 1, np.nan]])
-    keys = ["layers.0.up", "layers.11.up", "layers.0.down", "head"]
+    keys = ["layers.0.w1", "layers.11.w1", "layers.0.w2", "head"]
     assert most_clipped(h, keys) == [
-        {"tensors": "layers.N.up", "number": 2, "clipped": 0.75}
+        {"tensors": "layers.N.w1", "number": 2, "clipped": 0.75}
     ]
     assert most_clipped(h[:, :2], keys[:2]) == []
 
