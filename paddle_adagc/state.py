@@ -192,7 +192,11 @@ class ClipState:
                 )
             start = q.start if q.absent is None else q.absent
             unknown = np.full(len(self.keys), start, np.float32)
-            values[q.name] = value = self.values.get(q.name, unknown)
+            value = self.values.get(q.name, unknown)
+            if value.ndim and self.missing:  # out of date
+                is_missing = np.isin(self.keys, self.missing)
+                value = np.where(is_missing, np.float32(q.start), value)
+            values[q.name] = value
             if q.is_global != (value.ndim == 0):
                 form = "one number" if q.is_global else "one per tensor"
                 raise ValueError(
@@ -296,7 +300,10 @@ class ClipState:
             ]
             for key, parts in self.units.items()
         }
-        return dataclasses.replace(self, keys=tuple(keys), units=units)
+        missing = tuple(_renamed(key, prefixes) for key in self.missing)
+        return dataclasses.replace(
+            self, keys=tuple(keys), units=units, missing=missing
+        )
 
     def to_numpy(self) -> ClipState:
         """Return the same with NumPy vectors; waits for the device."""

@@ -314,7 +314,9 @@ class StatefulClip(ClipGradBase):
             new_tensors: What to do if the model has other tensors than the
                 state: ``"raise"`` an error, or ``"start"`` the clip of new ones
                 (a new head, LoRA) as at the first step, and drop those that are
-                gone. The log names each.
+                gone. The log names each. One whose name and not whose shape
+                stayed keeps its numbers: ``del state["gamma"]["head.weight"]``,
+                and what else the state has of it, makes it new.
 
         Raises:
             TypeError: ``state`` is not a dict.

@@ -111,7 +111,8 @@ class ClipCallback(paddle.callbacks.Callback):
             self._state = load_state(folder, name)
             if self._clip is not None:
                 self._bind()
-                self._clip.set_state_dict(self._state)
+                may_differ: Any = "start" if skip_mismatch else "raise"
+                self._clip.set_state_dict(self._state, new_tensors=may_differ)
 
         model.save, model.load = save_all, load_all
 

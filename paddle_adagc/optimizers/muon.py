@@ -14,7 +14,12 @@ from paddle import Tensor, _C_ops
 
 from paddle_adagc.checks import check_choice, check_integer
 from paddle_adagc.optimizers import base
-from paddle_adagc.parallel.layout import read_layout, units_of, unwrap
+from paddle_adagc.parallel.layout import (
+    read_layout,
+    refuse_stage_3,
+    units_of,
+    unwrap,
+)
 
 Scaling = Literal["spectral", "rms"]
 
@@ -48,6 +53,7 @@ def hidden_matrices(model: paddle.nn.Layer) -> Callable[[str], bool]:
         (True, False)
     """
     layout = read_layout(model)
+    refuse_stage_3("Muon", layout)
     matrices = {
         parameter.name
         for parameter in unwrap(model).parameters()

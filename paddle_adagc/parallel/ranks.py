@@ -77,6 +77,10 @@ class Ranks:
         if not self.meshes:
             check_layout([*self.layout.values()], topology)
 
+    def __getstate__(self) -> dict[str, Any]:
+        # Groups of ranks cannot be pickled; the next step finds them again.
+        return {**vars(self), "reducer": None}
+
     def refuse_shuffled(self) -> None:
         """Refuse units of a layer that interleaves them now."""
         for name, layer, parameter in self._shuffling:

@@ -295,8 +295,10 @@ def test_one_rank_s_state_is_not_taken_for_the_whole(monkeypatch, tmp_path):
     with pytest.raises(ValueError, match=r"lacks 2 tensors .*2\.weight, 2\.b"):
         whole.set_state_dict(state)
     assert whole.num_steps == 0
+    state["gamma"][KEYS[2]] = 1e-3  # of the checkpoint that it resumed from
     whole.set_state_dict(state, partial=True)
     assert whole.num_steps == 1
+    assert np.isinf(gammas(whole)).tolist() == [False, False, True, True]
     fill(whole, model.parameters())
     assert np.isfinite(gammas(whole)).all()
 

@@ -65,6 +65,25 @@ def test_a_run_resumes_with_its_clip(name, tmp_path):
     assert_equal(*[run.column("loss") for run in runs])
 
 
+def test_a_network_with_another_head_is_loaded_in_part(tmp_path):
+    train(ClipGradByAdaGC(), tmp_path, 1)
+    network = paddle.nn.Sequential(paddle.nn.Linear(8, 8), paddle.nn.ReLU())
+    network.add_sublayer("head", paddle.nn.Linear(8, 2))
+    clip = ClipGradByAdaGC()
+    optimizer = paddle.optimizer.AdamW(
+        parameters=network.parameters(), grad_clip=clip
+    )
+    model = paddle.Model(network)
+    model.prepare(optimizer, paddle.nn.MSELoss())
+    ClipCallback(model)
+    model.load(str(tmp_path / "final"), skip_mismatch=True)
+    gamma = clip.state_dict()["gamma"]
+    assert [key for key, x in gamma.items() if float(x) == np.inf] == [
+        "head.weight",
+        "head.bias",
+    ]
+
+
 def test_a_run_under_paddle_s_clip_switches(tmp_path):
     train(CLIPS["Paddle's"](), tmp_path, 2)
     clip = ClipGradByAdaGC()

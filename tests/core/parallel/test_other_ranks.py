@@ -3,8 +3,11 @@
 """What ranks refuse and compare, and what one does with its part of a model."""
 
 import contextlib
+import copy
 import math
+import pickle
 import re
+import threading
 import types
 from functools import partial
 
@@ -145,6 +148,15 @@ def test_arguments_and_steps_of_all_ranks_are_compared(
 
     with refuses(message):
         Ranks(monkeypatch, along("data", num_ranks)).run(work)
+
+
+def test_groups_of_ranks_are_not_copied_with_a_clip():
+    clip = ClipGradByAdaGC()
+    clip.bind(paddle.nn.Linear(2, 2))
+    clip._find_reducer()._world = threading.Lock()
+    for copied in (copy.deepcopy(clip), pickle.loads(pickle.dumps(clip))):
+        assert copied._find_reducer()._world is None
+        assert [*copied.state_dict()["gamma"]] == ["weight", "bias"]
 
 
 def test_ranks_without_the_loops_leave_all_to_the_operators(monkeypatch):
