@@ -135,22 +135,20 @@ class Reports:
 
     def __init__(self) -> None:
         self._nonfinite: dict[str, int] = {}  # key -> steps with Inf or NaN
-        self.forget_stuck()
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin again to look for stuck tensors and others."""
+        self._first: dict[str, int] = {}  # key -> first summary below h 0.01
+        self._step, self._totals = -1, dict[str, float]()
+        self._streaks: dict[str, float] = {}  # key -> last steps, all nonfinite
+        self._named: dict[str, set[str]] = {}  # by warning
 
     def new_nonfinite(self, counts: Mapping[str, int]) -> dict[str, int]:
         """Return the steps with Inf or NaN since the last summary, by key."""
         before, self._nonfinite = self._nonfinite, dict(counts)
         changes = {key: n - before.get(key, 0) for key, n in counts.items()}
         return {key: change for key, change in changes.items() if change}
-
-    def forget_stuck(self) -> None:
-        """Begin again to look for stuck tensors."""
-        self._first: dict[str, int] = {}  # key -> first summary below h 0.01
-        self._named: set[str] = set()
-        self._step, self._totals = -1, dict[str, float]()
-        self._named_nonfinite: set[str] = set()
-        self._named_unstarted: set[str] = set()
-        self._streaks: dict[str, float] = {}  # key -> last steps, all nonfinite
 
     def warn_of_streaks(self, step: int, rows: Rows) -> None:
         """Name tensors with Inf or NaN in each of the last steps, once.
@@ -165,29 +163,20 @@ class Reports:
             is_each = totals[key] - self._totals.get(key, 0) == num_new
             streaks[key] = is_each * (self._streaks.get(key, 0) + num_new) or 1
         self._step, self._totals, self._streaks = step, totals, streaks
-        bad = {k for k, n in streaks.items() if n >= _NONFINITE_STEPS}
-        if not self._named_nonfinite.issuperset(bad) and dist.get_rank() == 0:
-            warnings.warn(
-                f"{len(bad)} tensors had Inf or NaN in each of the last "
-                f"{_NONFINITE_STEPS} steps or more, and did not train: "
-                f"{_names(bad)}",
-                stacklevel=3,
-            )
-        self._named_nonfinite |= bad
+        self._warn_once(
+            [key for key, n in streaks.items() if n >= _NONFINITE_STEPS],
+            "had Inf or NaN in each of the last "
+            f"{_NONFINITE_STEPS} steps or more, and did not train",
+        )
 
     def warn_of_unstarted(self, rows: Rows) -> None:
         """Name tensors without a gamma, once; the warm-up is over."""
         gamma = rows.columns.get("gamma", np.zeros(len(rows.keys)))
-        new = {rows.keys[i] for i in np.flatnonzero(np.isinf(gamma))}
-        new -= self._named_unstarted
-        if new and dist.get_rank() == 0:
-            warnings.warn(
-                f"the warm-up saw only zeros, Inf or NaN of {len(new)} tensors:"
-                f" {_names(new)}. They have no gamma, and start from their "
-                "first finite norm, unclipped",
-                stacklevel=3,
-            )
-        self._named_unstarted |= new
+        self._warn_once(
+            [rows.keys[i] for i in np.flatnonzero(np.isinf(gamma))],
+            "had only zeros, Inf or NaN in the warm-up. They have no gamma, "
+            "and start from their first finite norm, unclipped",
+        )
 
     def find_stuck(self, step: int, rows: Rows) -> list[str]:
         """Find tensors below h 0.01 in all summaries of 200 steps.
@@ -202,21 +191,22 @@ class Reports:
             if low
         }
         stuck = [k for k, s in self._first.items() if step - s >= STUCK_STEPS]
-        if not self._named.issuperset(stuck) and dist.get_rank() == 0:
-            more = ", ..." if len(stuck) > _NUM_LOWEST else ""
-            warnings.warn(
-                f"{len(stuck)} tensors are clipped below h {STUCK_H} for "
-                f"{STUCK_STEPS} steps: {', '.join(stuck[:_NUM_LOWEST])}{more}."
-                " They hardly train: clip.restart_warmup() measures gamma anew",
-                stacklevel=3,
-            )
-        self._named.update(stuck)
+        self._warn_once(
+            stuck,
+            f"are clipped below h {STUCK_H} for {STUCK_STEPS} steps. They "
+            "hardly train: clip.restart_warmup() measures gamma anew",
+        )
         return stuck
 
-
-def _names(keys: set[str]) -> str:
-    more = ", ..." * (len(keys) > _NUM_LOWEST)
-    return ", ".join(sorted(keys)[:_NUM_LOWEST]) + more
+    def _warn_once(self, keys: Sequence[str], what: str) -> None:
+        """Warn, on rank 0, of those that this warning has not named."""
+        named = self._named.setdefault(what, set())
+        new = sorted({*keys} - named)
+        named.update(new)
+        if new and dist.get_rank() == 0:
+            more = ", ..." * (len(new) > _NUM_LOWEST)
+            names = ", ".join(new[:_NUM_LOWEST]) + more
+            warnings.warn(f"{len(new)} tensors ({names}) {what}", stacklevel=4)
 
 
 def _norm(values: np.ndarray) -> float:

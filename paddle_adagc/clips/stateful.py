@@ -493,7 +493,7 @@ class StatefulClip(ClipGradBase):
     def _resume_at(self, num_steps: int) -> None:
         self._steps = self._steps.resumed_at(num_steps)
         self._calls = []
-        self._reports.forget_stuck()
+        self._reports.reset()
 
     def _find_reducer(self) -> Reducer:
         """Return the sums over ranks, looked up by the first step."""

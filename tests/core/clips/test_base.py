@@ -263,9 +263,9 @@ def test_a_tensor_that_is_nan_at_every_step_is_named_once(every, warm_up):
             clip_arrays(clip, parameters, [[1.0], nan, now])
             if step % every == every - 1:
                 clip.summary()
-        said += [str(w.message) for w in caught if "Inf or NaN in" in str(w)]
+        said += [str(w.message) for w in caught if "did not train" in str(w)]
     assert len(said) == 1
-    assert f"did not train: {always}" in said[0]
+    assert said[0].startswith(f"1 tensors ({always}) had Inf or NaN in each")
     assert never not in said[0]
     assert late not in said[0]
 
@@ -283,6 +283,6 @@ def test_what_the_warm_up_never_saw_is_named_once(value):
         assert len(said) == (step == 3), said
         if said:
             name = parameters[1].name
-            assert f"NaN of 1 tensors: {name}. They have no gamma" in said[0]
+            assert said[0].startswith(f"1 tensors ({name}) had only zeros, ")
     (_, h) = clip_arrays(clip, parameters, [[1.0], [300.0]])
     np.testing.assert_allclose(h, [300.0])
