@@ -243,20 +243,25 @@ class Session:
                 value |= self._about_state(alarm)
                 lines += [note(value)] if alarm in begun else []
             values.append(value)
-        loss = {r["step"]: r.get("loss") for ring in rings for r in ring.rows}
+        rows = [row for ring in rings for row in ring.rows]
+        loss = {row["step"]: row.get("loss") for row in rows}
+        skipped = [row["step"] for row in rows if row.get("skipped")]
         spiky = [alarm for alarm in begun if alarm.series in SPIKES]
         spans = [(alarm.start, alarm.end) for alarm in spiky]
         for start, end in merged(spans):
             mine = [a for a in spiky if start <= a.start <= end]
-            finding = find(start, end)
-            if not cause_of(finding.kind, [a.series for a in mine]):
+            finding, series = find(start, end), {a.series for a in mine}
+            if series == {"tensor_norm"} or not cause_of(finding.kind, series):
                 continue
             where = f"step {start}" + (f" to {end}" if end > start else "")
             names = who(finding)
-            texts = [spike_text(a, loss.get(a.worst_step)) for a in mine]
-            lines.append(
-                f"{where}: {', '.join(texts)}" + (f"; {names}" if names else "")
-            )
+            texts = [
+                spike_text(a, loss.get(a.worst_step), finding) for a in mine
+            ]
+            parts = [f"{where}: {', '.join(texts)}", names]
+            if num_skipped := sum(start <= step <= end for step in skipped):
+                parts.append(f"{num_skipped} left out")
+            lines.append("; ".join(filter(None, parts)))
         return lines, values
 
     def _about_state(self, alarm: Alarm) -> dict[str, Any]:

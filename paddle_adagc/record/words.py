@@ -29,15 +29,17 @@ _MASKED = ", as the norm rose (masked: lower the learning rate)"
 _TOO_LOW = ": the threshold, or gamma at the start, is too low for calm steps"
 
 
-def spike_text(alarm: Alarm, loss: float | None) -> str:
-    """Say how far a series was from its usual value."""
+def spike_text(alarm: Alarm, loss: float | None, finding: Finding) -> str:
+    """Say how far a series was from its usual value, in an event."""
     if alarm.series == "nonfinite":
         text = f"{alarm.worst:.0f} tensors with Inf or NaN"
         if loss is None or not math.isfinite(loss):
             return text
         return f"{text}, although the loss is {loss:.4g}"
     if alarm.series == "tensor_norm":
-        return f"a tensor at {alarm.worst:.3g} times its usual norm"
+        ratios = [g.ratio for g in finding.guilty if math.isfinite(g.ratio)]
+        ratio = max(ratios, default=alarm.worst)
+        return f"a tensor at {ratio:.3g} times its usual norm"
     return f"{alarm.series} {alarm.worst:.4g} (usual {alarm.usual:.4g})"
 
 

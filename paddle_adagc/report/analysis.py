@@ -70,8 +70,13 @@ def analyse(run: RecordedRun, step: int | None = None) -> dict[str, Any]:
         "curves": curves(run, events),
         "heat": heat(run),
         "settings": _settings(run, session),
-        "actions": actions_for(run, worst, session),
+        "actions": [],
     }
+    if worst is not None and all(map(_is_quiet, events)):
+        result["verdict"] = _quiet(run, worst, len(events))
+        return finite(result)
+    if worst is None or worst["worst_step"] not in worst["skipped"]:
+        result["actions"] = actions_for(run, worst, session)
     result["verdict"] = _verdict(run, worst, len(events))
     return finite(result)
 
@@ -197,12 +202,35 @@ def _guilty(run: RecordedRun, finding: Finding) -> list[dict[str, Any]]:
     return rows
 
 
-def _severity(event: dict[str, Any]) -> tuple[bool, bool, float]:
+def _is_quiet(event: dict[str, Any]) -> bool:
+    """Whether tensors left their usual norms, and nothing else rose."""
+    return event["series"] == ["tensor_norm"]
+
+
+def _quiet(
+    run: RecordedRun, worst: dict[str, Any], num_events: int
+) -> dict[str, Any]:
+    """Return the verdict on a run with quiet events alone."""
+    first, tensors = worst["guilty"][0], "1 tensor"
+    if worst["num_guilty"] > 1:
+        tensors = f"{worst['num_guilty']} tensors"
+    times = "once" if num_events == 1 else f"{num_events} times"
+    text = (
+        f"No spike in {len(run.step):,} steps. Tensors left their usual norms "
+        f"{times}, and neither the loss nor the global norm rose; the farthest "
+        f"at step {worst['worst_step']:,}: {tensors}, {first['key']} at "
+        f"{first['ratio']:.3g} times."
+    )
+    return {"kind": "calm", "text": text}
+
+
+def _severity(event: dict[str, Any]) -> tuple[bool, bool, bool, float]:
     rise = event["loss"] - event["usual_loss"]
     has_loss = "loss" in event["series"]
     ratio = event["guilty"][0]["ratio"] if event["guilty"] else 0.0
     size = rise if has_loss and math.isfinite(rise) else ratio
-    return event["kind"] == "nonfinite", has_loss, float(size)
+    rises = not _is_quiet(event)
+    return event["kind"] == "nonfinite", has_loss, rises, float(size)
 
 
 def _verdict(

@@ -69,6 +69,11 @@ def _lines(page: dict[str, Any]) -> Iterator[str]:
             f"{row['tensors']} ({row['number']} tensors)"
             for row in found["most_clipped"]
         )
+    if early := found.get("early"):
+        yield (
+            f"AdaGC as in the paper, steps {early['first_step']} to "
+            f"{early['last_step']}: clips {early['clipped']:.0%}"
+        )
     if page["actions"]:
         yield ""
     for action in page["actions"]:

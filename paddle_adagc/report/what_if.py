@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,8 @@ DEFAULTS = ("lambda_rel=1.04", "lambda_rel=1.2", "lambda_rel=2", "lambda_rel=4")
 _NUM_ROWS = 300
 _NUM_FIRST = 100
 """First rows, in which a rule settles: they are not counted."""
+
+_OF_WARM_UP = ("init", "init_value", "t_start", "lambda_abs", "strict")
 
 
 def what_if(
@@ -37,7 +40,8 @@ def what_if(
         ``calm_clipped`` (share of the tensors), ``calm_h_median``, and
         ``event_h_median``, ``event_h_min`` (None without an event);
         ``most_clipped``: see :func:`most_clipped`, of the first case. With too
-        few rows none of these, and ``note`` says so.
+        few rows none of these, and ``note`` says so. ``early``: see
+        :func:`early`.
 
     Raises:
         ValueError: A case is wrong.
@@ -57,9 +61,11 @@ def what_if(
         at = int(found[0]) if len(found) else None
         stop = int(np.searchsorted(run.tensor_steps, event["start"]))
     places = np.arange(stop)[-_NUM_ROWS:]
+    about: dict[str, Any] = {"num_rows": len(places), "early": early(run)}
     if len(places) <= _NUM_FIRST:
         return {
-            **{"num_rows": len(places), "is_thinned": False, "rows": []},
+            **about,
+            **{"is_thinned": False, "rows": []},
             "note": f"A replay needs more than {_NUM_FIRST} recorded steps "
             f"before the event, and there are {len(places)}.",
         }
@@ -70,6 +76,7 @@ def what_if(
     gamma = None
     if known is None or places[0] > 0:  # the warm-up is not among the rows
         known, gamma = {}, run.tensors("gamma", places[:1])[0]
+        _refuse_warm_up(cases, run.tensor_steps[places])
     rows: list[dict[str, Any]] = []
     most: list[dict[str, Any]] = []
     for case in cases:
@@ -93,10 +100,50 @@ def what_if(
                 "event_h_min": _of(np.min, event_h),
             }
         )
+    shown_rows = {"is_thinned": is_thinned, "rows": rows}
+    return {**about, **shown_rows, "most_clipped": most}
+
+
+def early(run: RecordedRun) -> dict[str, Any] | None:
+    """Return what AdaGC as in the paper would have clipped first.
+
+    Replayed over the norms of a run under GlobalGC, with its threshold.
+
+    Returns:
+        ``first_step`` and ``last_step``, and ``clipped``, the share of the
+        tensors; None if the run has another clip, or lacks rows.
+    """
+    from paddle_adagc.clips.adagc import ClipGradByAdaGC
+    from paddle_adagc.record.replay import replay
+
+    steps, known = run.tensor_steps[:_NUM_ROWS], _arguments(run) or {}
+    has_all = np.array_equal(steps, np.arange(_NUM_ROWS))
+    if not (
+        has_all and run.sessions[0].get("shadow") and "lambda_abs" in known
+    ):
+        return None
+    clip = ClipGradByAdaGC(lambda_abs=known["lambda_abs"], strict=True)
+    norms = run.tensors("norm", slice(_NUM_ROWS))
+    h = replay(norms, clip, run.keys).h[clip.t_start :]
+    clipped = _of(
+        lambda h: np.mean(h < 1), np.where(norms[clip.t_start :] > 0, h, np.nan)
+    )
     return {
-        **{"num_rows": len(places), "is_thinned": is_thinned, "rows": rows},
-        "most_clipped": most,
+        **{"first_step": clip.t_start, "last_step": _NUM_ROWS - 1},
+        "clipped": clipped,
     }
+
+
+def _refuse_warm_up(cases: Sequence[str], steps: np.ndarray) -> None:
+    """Refuse a case about the warm-up, which is not among the steps."""
+    for case in cases:
+        name, values = parsed(case)
+        if name == "adagc" and values.keys() & {*_OF_WARM_UP}:
+            raise ValueError(
+                f"--what-if {case} is about the warm-up, and steps {steps[0]} "
+                f"to {steps[-1]} are replayed: give --step {_NUM_ROWS}, to "
+                "replay the first ones"
+            )
 
 
 def most_clipped(h: np.ndarray, keys: Sequence[str]) -> list[dict[str, Any]]:
@@ -164,10 +211,7 @@ def parsed(case: str) -> tuple[str, dict[str, Any]]:
                 f"--what-if {case}: write lambda_rel=1.2, zclip or "
                 "zclip:z_thres=2"
             )
-        try:
-            values[argument.strip().replace("-", "_")] = json.loads(value)
-        except ValueError as error:
-            raise ValueError(
-                f"--what-if {case}: {value!r} is no number"
-            ) from error
+        with contextlib.suppress(ValueError):  # else a word: init=warmup_min
+            value = json.loads(value)
+        values[argument.strip().replace("-", "_")] = value
     return name, values

@@ -157,10 +157,12 @@ class Alarm:
         steps = f"step {self.start}"
         if self.end > self.start:
             steps = f"steps {self.start} to {self.end}, worst {self.worst_step}"
-        return (
-            f"{self.series} {self.worst:.4g} (usual {self.usual:.4g}, "
-            f"{self.score:.3g} deviations) at {steps}"
-        )
+        rule = WATCHES.get(self.series, Watch())
+        has_bound = rule.limit is not None or rule.floor is not None
+        said = f"{'limit' if has_bound else 'usual'} {self.usual:.4g}"
+        if math.isfinite(self.score):
+            said += f", {self.score:.3g} deviations"
+        return f"{self.series} {self.worst:.4g} ({said}) at {steps}"
 
 
 class Monitor:

@@ -68,6 +68,10 @@ function whatIf(found) {
     soft(main, `In calm steps ${found.rows[0].case} clips most: ` +
       found.most_clipped.map(row => `${row.tensors} (${row.number}) ` +
         percent(row.clipped)).join(", ") + ".");
+  if (found.early)
+    soft(main, "AdaGC as in the paper, on the norms of steps " +
+      `${found.early.first_step} to ${found.early.last_step}, would have ` +
+      `clipped ${percent(found.early.clipped)} of the tensors.`);
 }
 
 function settings(s) {

@@ -3,6 +3,7 @@
 """Alarms of a record, from series of numbers."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -112,9 +113,14 @@ def test_a_spike_just_after_a_resume_has_its_tensors(tmp_path):
     norm, h, loss = series(320)
     norm[260:262, 3] *= 20
     record(tmp_path, norm[:256], h[:256], loss[:256])
-    (line,), run = record(tmp_path, norm, h, loss, start=256)
-    assert KEYS[3] in line
+    lines, run = record(tmp_path, norm, h, loss, start=256)
     assert [a["guilty"] for a in run.alarms] == [[KEYS[3]]]
+    # Nothing else rose: it is on the page, and no alarm of the log.
+    assert not lines
+    page = make_page(tmp_path)
+    assert page["verdict"]["kind"] == "calm"
+    assert f"at step 260: 1 tensor, {KEYS[3]} at 20" in page["verdict"]["text"]
+    assert not page["actions"]
 
 
 def test_what_another_rank_left_of_steps_that_count(tmp_path):
@@ -157,7 +163,10 @@ def test_who_is_named_with_the_layer(tmp_path):
     """By norm over its own usual norm; the smallest h is another's."""
     norm, h, loss = series(320)
     norm[250, 2:4] *= [3, 4]
-    h[:, 6] = 0.02
+    h[:, 6], loss[250] = 0.02, 9
     (line,), _ = record(tmp_path, norm, h, loss)
-    assert line.startswith("step 250: a tensor at ")
-    assert "; layers.1: layers.1.b.weight (" in line
+    assert line.startswith("step 250: loss 9 ")
+    found = re.search(
+        r"at ([\d.]+) times .*; layers.1: layers.1.b.weight", line
+    )
+    assert f"({found[1]} x its usual norm)" in line

@@ -145,6 +145,24 @@ def test_what_if_takes_the_clip_of_the_rows_that_count(tmp_path):
     assert main([str(tmp_path), "--what-if", 'init="warmup_min"']) == 0
 
 
+@pytest.mark.parametrize("name", CLIPS)
+def test_what_the_paper_s_adagc_would_have_clipped_first(name, tmp_path):
+    model, optimizer = make_training(CLIPS[name]())
+    record = Record(tmp_path, optimizer, model)
+    train(model, optimizer, range(420), record=record)
+    record.close()
+    found = make_page(tmp_path)["what_if"]["early"]
+    if name == "ours":
+        assert found is None
+        return
+    assert (found["first_step"], found["last_step"]) == (100, 299)
+    paper = "init=warmup_min,strict=true"
+    (row,) = make_page(tmp_path, 300, [paper])["what_if"]["rows"]
+    assert found["clipped"] == row["calm_clipped"]
+    with pytest.raises(ValueError, match="steps 120 to 419 .*--step 300"):
+        make_page(tmp_path, None, [paper])
+
+
 def test_a_run_without_gradients_has_a_report(tmp_path):
     zero = np.zeros((150, 2), "f4")
     loss = np.ones(150)
@@ -182,7 +200,9 @@ def test_tensors_that_rise_unequally(kind, seed, tmp_path):
     assert (event["start"], event["end"]) == (BAD, BAD + 1)
     assert (event["share"] > 0.7) == (kind == "batch")
     assert event["guilty"][0]["key"] in keys[4:8]
-    assert ("tensors at once: a batch" in lines[0]) == (kind == "batch")
+    assert ["tensors at once: a batch" in line for line in lines] == (
+        [True] if kind == "batch" else []
+    )
 
 
 @pytest.mark.parametrize("seed", slow_but(1, range(1, 9)))
@@ -233,7 +253,10 @@ def test_nan_in_one_expert(name, tmp_path):
 
 def test_a_step_that_is_not_made(tmp_path):
     model, optimizer = make_training(CLIPS["global"]())
-    record = Record(tmp_path, optimizer, model, skip_above=20)
+    lines = []
+    record = Record(
+        tmp_path, optimizer, model, skip_above=20, on_alarm=lines.append
+    )
     change = lambda step, loss: loss * (50 if step == BAD else 1)  # noqa: E731
     steps = range(NUM_STEPS)
     train(model, optimizer, steps, record=record, change=change)
@@ -244,6 +267,8 @@ def test_a_step_that_is_not_made(tmp_path):
     assert event["clipped_norm"] is event["shadow_norm"] is None
     assert {guilty["h"] for guilty in event["guilty"]} == {None}
     assert "1 step was not made" in page["verdict"]["text"]
+    assert not page["actions"]
+    assert "; 1 left out" in lines[0]
 
 
 def test_every_event_has_a_cause(tmp_path):
@@ -319,7 +344,7 @@ def test_what_if_in_a_short_run(tmp_path, capsys):
         (["--what-if", "lambda=2"], "takes no 'lambda'"),
         (["--what-if", "agc"], "--what-if must be one of adagc, zclip, "),
         (["--what-if", "foo"], r"got 'foo'$"),
-        (["--what-if", "lambda_rel=x"], "is no number"),
+        (["--what-if", "lambda_rel=x"], "must be a number, got 'x'"),
         (["nothing"], "holds no record.json"),
     ],
 )
