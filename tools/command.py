@@ -213,9 +213,10 @@ def _nearest(path: Path) -> str:
     known = [
         str(found.relative_to(ROOT))
         for found in sorted((ROOT / "configs").glob("**/*.yaml"))
-        if "experiments" not in found.parts
+        if "experiments" not in found.parts and found.parent.name != "configs"
     ]
-    known += map(str, path.parent.glob("*.yaml"))
+    beside = map(str, path.parent.glob("*.yaml"))
+    known += [name for name in beside if name not in known]
     near = difflib.get_close_matches(str(path), known, n=3, cutoff=0.7)
     if not near:
         near = [name for name in known if Path(name).name == path.name][:3]

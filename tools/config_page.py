@@ -21,12 +21,15 @@ from adagc_lab.faults import FaultConfig
 from adagc_lab.markdown import markdown_table
 from adagc_lab.models.config import DecoderOptions
 from adagc_lab.models.vision_text import CLIPOptions
+from adagc_lab.optimizers import StableAdamW
+from adagc_lab.train import optimizers
 from adagc_lab.train.config import (
     OPTIMIZERS,
     OptimizerConfig,
     RunConfig,
 )
 from command import ROOT, make_parser
+from paddle.optimizer import AdamW
 
 from paddle_adagc.clips.registry import CLIPS
 
@@ -39,6 +42,9 @@ by `python tools/config_page.py`. To see a config with all of its values:
 ```bash
 python tools/pretrain.py configs/proxy/ernie_moe.yaml --print-config
 ```
+
+Of `model` and `clip` it prints what the file sets. A file's key `base` names a
+file, or a list of files, whose values it changes.
 """
 _TYPES = {
     bool: "true or false",
@@ -58,8 +64,8 @@ def page() -> str:
         parts += [f"## {name}\n", _table(hints[name])]
     parts += ["## faults\n", "A list; each entry has\n", _table(FaultConfig)]
     parts += ["## optimizer\n"]
-    meanings = _meanings(OptimizerConfig)
     for name, optimizer in OPTIMIZERS.items():
+        meanings = _optimizer_meanings(name) | _meanings(OptimizerConfig)
         parts += [f"### optimizer.name: {name}\n", _table(optimizer, meanings)]
     parts += ["## clip\n", _clips()]
     parts += ["## model\n", f"{_text(_meanings(RunConfig)['model'])}\n"]
@@ -141,9 +147,26 @@ def _meanings(kind: type) -> dict[str, str]:
     return found
 
 
+def _optimizer_meanings(name: str) -> dict[str, str]:
+    """Return what an optimizer's docstrings say of its arguments."""
+    found: dict[str, str] = {}
+    kind = optimizers.CLASSES.get(name, StableAdamW)
+    if kind is AdamW:  # which describes nothing in English alone
+        kind = StableAdamW
+    block = inspect.cleandoc(str(kind.__doc__)).partition("Args:\n")[2]
+    entries = block.partition("\n\n")[0]
+    for entry in re.split(r"\n(?=    \S)", "\n" + entries)[1:]:
+        argument, _, meaning = entry.strip().partition(": ")
+        found[argument.removeprefix("adamw_")] = meaning
+    if name in optimizers.UPDATE_CLIPS:
+        found |= _meanings(optimizers.UPDATE_CLIPS[name])
+    return found
+
+
 def _text(docstring: str) -> str:
     """Turn a docstring into one line of Markdown."""
     text = re.sub(r":\w+:`~(?:[\w.]*\.)?(\w+)`", r"`\1`", docstring)
+    text = re.sub(r":math:`\\*([^`]*)`", r"\1", text).replace("\\", "")
     text = re.sub(r":\w+:`", "`", text)
     return " ".join(text.replace("``", "`").split())
 
@@ -163,7 +186,9 @@ def _clips() -> str:
     )
     return (
         f"{table}\n[Method](method.md#hyperparameters) and [compared methods]"
-        "(compared-methods.md#clips) explain them.\n"
+        "(compared-methods.md#clips) explain them. `preset: release` makes "
+        "`adagc` a variant that [was judged](creep.md), and is not "
+        "recommended.\n"
     )
 
 

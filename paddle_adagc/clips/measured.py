@@ -66,6 +66,14 @@ class MeasuredClip(ClipGradBase):
         """Return the clip's own description."""
         return str(self.clip)
 
+    @property
+    def innermost(self) -> Any:
+        """The clip that is called, maybe by a function with a ``clip``."""
+        clip: Any = self.clip
+        while not isinstance(clip, ClipGradBase) and hasattr(clip, "clip"):
+            clip = clip.clip
+        return clip
+
     def bind(
         self, model: paddle.nn.Layer, units: Declared | None = None
     ) -> None:

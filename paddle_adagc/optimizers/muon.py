@@ -109,7 +109,7 @@ class Muon(base.DecoupledOptimizer):
 
     Args:
         learning_rate: :math:`\eta`, a number or a scheduler.
-        momentum: :math:`\mu`.
+        momentum: :math:`\mu`, decay of the momentum.
         nesterov: Look one step of the momentum ahead.
         num_iterations: Newton-Schulz iterations.
         scaling: :math:`s` of a weight ``[in, out]``. ``"spectral"``:

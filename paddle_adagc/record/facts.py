@@ -38,7 +38,7 @@ def clips_of(optimizer: Any) -> list[Any]:
 
 
 def _called(clip: Any) -> Any:
-    return clip.clip if isinstance(clip, MeasuredClip) else clip
+    return clip.innermost if isinstance(clip, MeasuredClip) else clip
 
 
 def acting_clip(clips: Sequence[Any]) -> Any:

@@ -183,9 +183,14 @@ def read_record(directory: str | os.PathLike[str]) -> RecordedRun:
     """
     folder = Path(directory)
     if not (folder / RECORD).is_file():
+        inside = sorted(folder.glob(f"*/{RECORD}")) + sorted(
+            folder.glob(f"*/record/{RECORD}")
+        )
+        names = ", ".join(str(path.parent) for path in inside[:5])
         raise FileNotFoundError(
             f"{folder} holds no {RECORD}: give the folder of a record, as "
             'Record("runs/a", ...) or adagc-run writes it'
+            + (f"; there are {names}" if names else "")
         )
     info = read_info(folder)
     with _damage(folder / STEPS):

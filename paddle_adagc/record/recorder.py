@@ -164,6 +164,11 @@ class Record:
         check_integer("max_bytes", max_bytes, 10**6)
         if start is not None:
             check_integer("start", start, 0)
+        if isinstance(optimizer, paddle.nn.Layer):
+            raise TypeError(
+                f"the optimizer is a {type(optimizer).__name__}: write "
+                "Record(directory, optimizer, model)"
+            )
         self._optimizer = innermost(optimizer)
         self._stepping: Any = stepping(optimizer)
         self._clips = clips_of(self._optimizer)
@@ -209,7 +214,9 @@ class Record:
         self._sees_losses = self._has_seen = False
         self._session: Session | None = None  # of rank 0
         answer = self._open(start, max_bytes)
-        self._next_step, self._number, history = answer
+        self.start, self._number, history = answer
+        """The first step of this process."""
+        self._next_step = self.start
         self._skip_rule: SkipRule | None = None
         if skip_above is not None:
             self._skip_rule = SkipRule(skip_above, history)

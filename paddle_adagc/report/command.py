@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,6 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
     try:
         return _report(options)
+    except BrokenPipeError:  # | head
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except (OSError, TypeError, ValueError) as error:
         print(f"adagc-report: {error}", file=sys.stderr)
         return 2
@@ -78,9 +82,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--output",
         type=Path,
-        default=Path("report.html"),
         metavar="FILE",
-        help="the page to write (default: %(default)s)",
+        help="the page to write (default: report.html)",
     )
     return parser
 
@@ -90,10 +93,12 @@ def _report(options: argparse.Namespace) -> int:
         make_page(path, options.step, options.what_if or DEFAULTS)
         for path in options.runs
     ]
+    if options.text and options.output:
+        raise ValueError("--text writes no --output: give one of them")
     if options.text:
         print("\n\n".join(map(as_text, pages)))
         return 0
-    path = write_page(options.output, pages)
+    path = write_page(options.output or Path("report.html"), pages)
     for page in pages:
         print(f"{page['name']}: {page['verdict']['text']}")
     print(f"page: {path}")

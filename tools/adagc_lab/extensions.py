@@ -66,7 +66,7 @@ class ReleaseAdaGC(ClipGradByAdaGC):
         )
         clipped = h * norm
         counted = clipped
-        if self._is_adaptive(step.index):
+        if step.index >= self._num_warmup:
             wide = paddle.minimum(norm, _RELEASED * state["gamma"])
             counted = paddle.maximum(clipped, wide)
         square = (1.0 - _BETA2) * clipped.square()

@@ -219,16 +219,24 @@ class Process:
 
         self._seen.add(optimizer)
         record, kind = record_of(optimizer), type(optimizer).__name__
-        if record is None:
+        if is_loop := record is None:
             chosen = self._of_loop(kind)
             is_seen = kind != "LBFGS"  # which calls no clip
             folder = self.where(DEFAULT) if is_seen else False
             if not isinstance(folder, bool):
                 record = open_record(folder, optimizer, in_step=True, **chosen)
+                if record is None:
+                    self._reporter.tell(unrecorded=os.path.abspath(folder))
         if record is not None and dist.get_rank() == 0:
             self._records.append(str(record.directory))
             self._reporter.tell(records=self._records)
-            say(f"records {kind} into {shown_path(self._records[-1])}")
+            line = f"records {kind} into {shown_path(self._records[-1])}"
+            if record.start and isinstance(self._record, bool) and is_loop:
+                line += (
+                    f", which goes on after step {record.start - 1}; give "
+                    "another run its own --record DIR"
+                )
+            say(line)
 
     def _of_loop(self, kind: str) -> Settings:
         """Return a record's options; name those without use in a loop."""

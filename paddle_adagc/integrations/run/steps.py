@@ -101,10 +101,12 @@ def replaced_at(optimizer: Any) -> str:
 
 def clip_of(optimizer: Any) -> Any:
     """Return the clip of an optimizer, or of its first parameter group."""
-    groups = optimizer._param_groups
+    groups, clip = optimizer._param_groups, optimizer._grad_clip
     if groups and isinstance(groups[0], dict):
-        return groups[0].get("grad_clip")
-    return optimizer._grad_clip
+        clip = groups[0].get("grad_clip")
+    module = sys.modules.get("paddle_adagc.clips.measured")
+    is_measured = module is not None and isinstance(clip, module.MeasuredClip)
+    return clip.innermost if is_measured else clip
 
 
 def is_ours(clip: Any) -> bool:

@@ -34,12 +34,20 @@ def summarize(
         for pid, reason in outsiders.items()
     ]
     if watches:
-        if not places:
+        failed = [
+            r["unrecorded"] for r in records.values() if "unrecorded" in r
+        ]
+        if failed and not places:
+            lines.append(
+                f"nothing was recorded in {shown_path(failed[0])}: a warning "
+                "above has the reason"
+            )
+        elif not places:
             lines.append(
                 "the command ended, and no process of it made a step with an "
                 "optimizer of Paddle: nothing was recorded"
             )
-        return [*lines, *shown], bool(places)
+        return [*lines, *shown], bool(places or failed)
     of_clips, is_clipped = _about_clips(records, files, is_known=bool(lines))
     return [*of_clips, *lines, *shown], is_clipped
 

@@ -31,7 +31,7 @@ class StableAdamW(base.DecoupledOptimizer):
         learning_rate: :math:`\eta`, a number or a scheduler.
         beta1: Decay of the first moment.
         beta2: Decay of the second moment.
-        epsilon: :math:`\epsilon`.
+        epsilon: :math:`\epsilon`, added to the root of the second moment.
         parameters: Parameters, or groups of them.
         weight_decay: Not negative.
         **shared: ``grad_clip``, ``apply_decay_param_fun``, ``multi_precision``

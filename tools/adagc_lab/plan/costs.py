@@ -181,7 +181,8 @@ def parse_interconnect(settings: Sequence[str]) -> Interconnect:
     try:
         return Interconnect(**values)  # type: ignore[arg-type]
     except ValueError as error:
-        raise ValueError(f"interconnect: {error}") from error
+        keys = ", ".join(f.name for f in dataclasses.fields(Interconnect))
+        raise ValueError(f"interconnect ({keys}): {error}") from error
 
 
 @dataclasses.dataclass(frozen=True)

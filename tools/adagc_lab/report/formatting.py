@@ -47,7 +47,8 @@ def format_range(values: Sequence[Value], spec: str) -> str:
     if len(known) <= _MOST_LISTED:
         return format_list(known, spec) + _share(known, values)
     low, middle, high = min(known), statistics.median(known), max(known)
-    text = f"{middle:{spec}} ({low:{spec}}-{high:{spec}})"
+    dash = " to " if "+" in spec else "-"
+    text = f"{middle:{spec}} ({low:{spec}}{dash}{high:{spec}})"
     return text + _share(known, values)
 
 

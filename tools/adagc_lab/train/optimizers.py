@@ -32,14 +32,16 @@ from paddle_adagc.optimizers import Lion, Muon, hidden_matrices
 from paddle_adagc.parallel.layout import read_layout
 
 _HEAD = "lm_head.weight"
-_CLASSES = {
+CLASSES = {
     "adamw": paddle.optimizer.AdamW,
     "lion": Lion,
     "muon": Muon,
     "spam": SPAM,
     "stable_adamw": StableAdamW,
 }
-_UPDATE_CLIPS: dict[str, Any] = {
+"""By name in a config; AdamW with a clip of its update is none of them."""
+
+UPDATE_CLIPS: dict[str, Any] = {
     "adamw_agc": update_clips.AGC,
     "adamw_clippy": update_clips.Clippy,
 }
@@ -66,9 +68,9 @@ def make_optimizer(
         for key in ("beta1", "beta2", "epsilon"):
             arguments[f"adamw_{key}"] = arguments.pop(key)
         arguments["is_matrix_fun"] = hidden_matrices(model)
-    elif name in _UPDATE_CLIPS:
+    elif name in UPDATE_CLIPS:
         own = {key: arguments.pop(key) for key in {*arguments} - {*ADAM}}
-        arguments["update_clip"] = _UPDATE_CLIPS[name](**own)
+        arguments["update_clip"] = UPDATE_CLIPS[name](**own)
     if name == "adamw_agc":
         layout = read_layout(model)
         clips_head = arguments["update_clip"].form == "paper"
@@ -76,7 +78,7 @@ def make_optimizer(
             clips_head or layout[n].key != _HEAD
         )
         arguments["is_embedding_fun"] = lambda n: layout[n].is_embedding
-    return _CLASSES.get(name, ClippedAdamW)(
+    return CLASSES.get(name, ClippedAdamW)(
         learning_rate=learning_rate,
         parameters=model.parameters(),
         apply_decay_param_fun=lambda name: name in decayed,

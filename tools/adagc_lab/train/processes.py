@@ -66,7 +66,8 @@ def start_processes(parallel: ParallelConfig, train: TrainConfig) -> None:
         lines = launch_lines(sys.argv, parallel.num_processes)
         raise ValueError(
             f"parallel asks for {parallel.num_processes} processes, not "
-            f"{num_launched}; launch it like this: {' '.join(lines)}"
+            f"{num_launched}; launch it like this: {' '.join(lines)}; or give "
+            f"other degrees, such as parallel.dp={num_launched}"
         )
     if num_launched == 1:
         return

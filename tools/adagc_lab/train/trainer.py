@@ -47,6 +47,7 @@ from adagc_lab.train.resharding import (
     save_layout,
 )
 from adagc_lab.train.tasks import PretrainTask
+from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.measured import MeasuredClip
 from paddle_adagc.integrations.optimizer import innermost
 from paddle_adagc.integrations.paddlenlp import ClippingMixin
@@ -267,6 +268,8 @@ class PretrainTrainer(ClippingMixin, Trainer):
     def _adagc_load(self, checkpoint: Any) -> None:
         if "clip" not in self.starts_afresh:
             super()._adagc_load(checkpoint)
+        elif isinstance(self._adagc_clip, TensorScalingClip):
+            self._adagc_clip.starts_late = True
 
     def _load_from_checkpoint(self, resume_from_checkpoint: Any = None) -> None:
         """Do nothing: the weights are loaded before a run is changed."""
