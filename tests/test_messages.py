@@ -20,6 +20,8 @@ _VALUE = re.compile(
 
 FOREIGN_MESSAGES = {
     "assert isinstance(layers, PipelineLayer)",  # Paddle
+    "Unimplemented cpu kernel for CReduceScatterOp",
+    "PADDLE_TRAINER_ENDPOINTS cannot be found",
     "only 0-dimensional arrays can be converted to Python scalars",  # NumPy
     "--gpus: expected one argument",  # paddle.distributed.launch
     "No matching distribution found for paddlepaddle-gpu",  # pip

@@ -61,7 +61,7 @@ def load_library() -> ctypes.CDLL | None:
 
 
 _LEFT: list[str] = []
-"""Why this process uses no loops of its own, if other ranks have none."""
+"""Why this process leaves its loops out, if other ranks have none."""
 
 
 def leave_to_operators(reason: str) -> None:

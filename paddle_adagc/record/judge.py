@@ -41,6 +41,8 @@ SPIKES = ("loss", "global_grad_norm", "nonfinite", "tensor_norm")
 """Series whose alarms are events of some steps, with guilty tensors; those of
 the others are about a state of the run."""
 
+_LOUD = 100.0
+
 _LAYER = re.compile(r"^(.*?\.\d+)(?=\.)")
 
 
@@ -270,6 +272,19 @@ def cause_of(kind: str, series: Iterable[str]) -> str:
     words["global_grad_norm"] = "norm"
     found = [word for name, word in words.items() if name in {*series}]
     return kind if kind != "none" else "".join(found[:1])
+
+
+def is_quiet(series: Iterable[str], ratios: Iterable[float]) -> bool:
+    """Tell whether some tensors left their usual norms, and nothing else rose.
+
+    Unusual batches of a calm run do so, by a factor of 2 to 15 on the proxies.
+    Above 100 times the usual norm a tensor alone is no quiet event.
+
+    Args:
+        series: Of the event's alarms.
+        ratios: Of its tensors: norm over usual norm.
+    """
+    return {*series} == {"tensor_norm"} and max(ratios, default=0) < _LOUD
 
 
 def merged(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -21,6 +21,7 @@ from paddle_adagc.record.judge import (
     RecentNorms,
     cause_of,
     find_guilty,
+    is_quiet,
     merged,
     widened,
 )
@@ -251,7 +252,8 @@ class Session:
         for start, end in merged(spans):
             mine = [a for a in spiky if start <= a.start <= end]
             finding, series = find(start, end), {a.series for a in mine}
-            if series == {"tensor_norm"} or not cause_of(finding.kind, series):
+            ratios = [g.ratio for g in finding.guilty]
+            if is_quiet(series, ratios) or not cause_of(finding.kind, series):
                 continue
             where = f"step {start}" + (f" to {end}" if end > start else "")
             names = who(finding)

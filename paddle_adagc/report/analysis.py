@@ -18,6 +18,7 @@ from paddle_adagc.record.judge import (
     Finding,
     cause_of,
     find_guilty,
+    is_quiet,
     medians,
     merged,
 )
@@ -203,8 +204,7 @@ def _guilty(run: RecordedRun, finding: Finding) -> list[dict[str, Any]]:
 
 
 def _is_quiet(event: dict[str, Any]) -> bool:
-    """Whether tensors left their usual norms, and nothing else rose."""
-    return event["series"] == ["tensor_norm"]
+    return is_quiet(event["series"], (g["ratio"] for g in event["guilty"]))
 
 
 def _quiet(

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from paddle_adagc.checks import matching_pattern
-from paddle_adagc.parallel.names import without_indexes
 from paddle_adagc.record.files import RecordedRun
 
 DEFAULTS = ("lambda_rel=1.04", "lambda_rel=1.2", "lambda_rel=2", "lambda_rel=4")
@@ -159,6 +158,8 @@ def most_clipped(h: np.ndarray, keys: Sequence[str]) -> list[dict[str, Any]]:
         with N for numbers; ``number`` of tensors; ``clipped``, the share of
         their factors, > 0.
     """
+    from paddle_adagc.parallel.names import without_indexes
+
     kinds: dict[str, list[int]] = {}
     for i, key in enumerate(keys):
         kinds.setdefault(without_indexes(key), []).append(i)

@@ -159,7 +159,7 @@ def test_what_the_paper_s_adagc_would_have_clipped_first(name, tmp_path):
     paper = "init=warmup_min,strict=true"
     (row,) = make_page(tmp_path, 300, [paper])["what_if"]["rows"]
     assert found["clipped"] == row["calm_clipped"]
-    with pytest.raises(ValueError, match="steps 120 to 419 .*--step 300"):
+    with pytest.raises(ValueError, match=r"steps 120 to 419 .*--step 300"):
         make_page(tmp_path, None, [paper])
 
 

@@ -182,7 +182,7 @@ def parse_interconnect(settings: Sequence[str]) -> Interconnect:
         return Interconnect(**values)  # type: ignore[arg-type]
     except ValueError as error:
         keys = ", ".join(f.name for f in dataclasses.fields(Interconnect))
-        raise ValueError(f"interconnect ({keys}): {error}") from error
+        raise ValueError(f"interconnect: {error}; keys: {keys}") from error
 
 
 @dataclasses.dataclass(frozen=True)

@@ -64,10 +64,11 @@ def start_processes(parallel: ParallelConfig, train: TrainConfig) -> None:
     num_launched = dist.get_world_size()
     if num_launched != parallel.num_processes:
         lines = launch_lines(sys.argv, parallel.num_processes)
+        degree = f" (or give parallel.dp={num_launched})"
         raise ValueError(
             f"parallel asks for {parallel.num_processes} processes, not "
-            f"{num_launched}; launch it like this: {' '.join(lines)}; or give "
-            f"other degrees, such as parallel.dp={num_launched}"
+            f"{num_launched}{degree * (num_launched > 1)}; launch it like "
+            f"this: {' '.join(lines)}"
         )
     if num_launched == 1:
         return
