@@ -271,7 +271,9 @@ class Record:
         """Take the loss from the scalars whose ``backward()`` is called.
 
         Those before each of the optimizer's steps add up. A step that
-        :meth:`step` did not finish ends with the next ``backward()``.
+        :meth:`step` did not finish ends with the next ``backward()``. Records
+        of several optimizers share the scalars: each ``backward()`` has to come
+        just before the step of its optimizer, as in the loop of a GAN.
         """
         see_losses()
         self._sees_losses = True
