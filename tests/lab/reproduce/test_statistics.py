@@ -16,7 +16,6 @@ from adagc_lab.reproduce.statistics import (
     holm,
     mean_limits,
     pairs_to_decide,
-    rate_against_p,
     rate_p,
     rate_ratio,
     rate_seeds_to_decide,
@@ -84,8 +83,8 @@ NO_EVENT, FOUR = Rate(0, 4000), Rate(4, 4000)
         # 5 events against none: 2^-5; 6: 2^-6 is the first p below 0.025.
         (rate_seeds_to_decide(Rate(0, 8000), Rate(5, 8000), 8, None), 9),
         # 12 each of 24 against a ratio of 2: the binomial of 2/3 gives 0.068.
-        (rate_against_p(Rate(12, 100), Rate(12, 100), 2.0).less, 0.0676588),
-        (rate_against_p(Rate(0, 100), Rate(7, 100), 1.0), (2**-7, 1)),
+        (rate_p(Rate(12, 100), Rate(12, 100), 2.0).less, 0.0676588),
+        (rate_p(Rate(0, 100), Rate(7, 100), 1.0), (2**-7, 1)),
     ],
 )
 def test_hand_worked_answers(found, expected):

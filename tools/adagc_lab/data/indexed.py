@@ -176,11 +176,6 @@ def read_manifest(path: Path) -> dict[str, Any]:
     return manifest
 
 
-def manifest_of(prefix: str | None) -> dict[str, Any]:
-    """Read the manifest of a dataset or of its validation part, if any."""
-    return _manifest_and_split(prefix)[0] if prefix else {}
-
-
 def _manifest_and_split(prefix: str) -> tuple[dict[str, Any], str]:
     """Return a manifest, and which part of it the prefix is.
 
@@ -196,7 +191,8 @@ def _manifest_and_split(prefix: str) -> tuple[dict[str, Any], str]:
 
 def manifest_tokenizer(prefix: str | None) -> dict[str, Any]:
     """What the manifest says of the tokenizer; empty without a manifest."""
-    return manifest_of(prefix).get("tokenizer", {})
+    manifest = _manifest_and_split(prefix)[0] if prefix else {}
+    return manifest.get("tokenizer", {})
 
 
 def check_dataset(prefix: str, *, verify: bool = False) -> None:

@@ -95,7 +95,8 @@ def _batch(
     data = config.data
     own = BYTES if is_bytes(data.kind, data.prefix) else data.tokenizer
     name = tokenizer or own
-    end = manifest_tokenizer(data.prefix).get("eos_id")
+    # Decoding needs no end of documents, which captions do not have.
+    end = manifest_tokenizer(data.prefix).get("eos_id", 0)
     text = find_tokenizer(name, eos_id=end) if name else None
     for index in samples:
         ids = dataset[index]["input_ids"].tolist()

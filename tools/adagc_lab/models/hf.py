@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from adagc_lab.models.config import DecoderConfig
+from adagc_lab.models.hf_files import Array
 from adagc_lab.models.hf_keys import (
     FAMILIES,
     MAX_COUNT,
@@ -17,8 +17,6 @@ from adagc_lab.models.hf_keys import (
     read_facts,
 )
 from adagc_lab.models.shapes import CORRECTION_BIAS, state_shapes
-
-Array = npt.NDArray[np.generic]
 
 _ROTARY = ".rotary_emb.inv_freq"
 _EMBEDDING = "model.embed_tokens.weight"

@@ -8,18 +8,16 @@ from pathlib import Path
 
 import ml_dtypes
 import numpy as np
-import numpy.typing as npt
 import paddle
 from paddle import Tensor, nn
 
 from adagc_lab.models.config import DecoderConfig
 from adagc_lab.models.fp8 import is_float8
+from adagc_lab.models.hf_files import Array
 from adagc_lab.models.parallel import topology
 from adagc_lab.models.safe_pickle import load_pickle
 from adagc_lab.models.shapes import Shape, whole_model
 from paddle_adagc.parallel.layout import read_layout, unwrap
-
-Array = npt.NDArray[np.generic]
 
 # PaddleNLP's names: model_state.pdparams, model_state.tp00_pp01.pdparams; and
 # model_state.ep01.pdparams, model_state.pp00_ep01.pdparams for other experts.

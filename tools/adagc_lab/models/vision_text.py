@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import paddle
 import paddle.distributed as dist
 import paddle.nn.functional as F
@@ -21,10 +20,9 @@ from typing_extensions import Self
 from adagc_lab.models.attention import attend
 from adagc_lab.models.config import CheckedConfig, PretrainedModel
 from adagc_lab.models.decoder import cross_entropy
+from adagc_lab.models.hf_files import Array
 from adagc_lab.models.layers import as_float32
 from adagc_lab.section import Count, Real, section
-
-Array = npt.NDArray[np.generic]
 
 MAX_LOGIT_SCALE = math.log(100.0)
 """Largest logarithm of the logits' scale, as in CLIP."""

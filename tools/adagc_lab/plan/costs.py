@@ -46,7 +46,7 @@ class Memory:
     once they are summed."""
 
     optimizer: int  # float32 moments and master weights, of this rank's share
-    activations: int  # see lab.models.activations
+    activations: int  # see adagc_lab.models.activations
 
     @property
     def total(self) -> int:
@@ -223,7 +223,7 @@ class PaperRun:
     """A column of the paper's table of GPU hours (tab:energy_consumption)."""
 
     model: str
-    preset: str  # of lab.models.families.PRESETS
+    preset: str  # of adagc_lab.models.families.PRESETS
     dp: int
     tp: int
     pp: int

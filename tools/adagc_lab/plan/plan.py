@@ -138,6 +138,7 @@ def plan_run(
     if num_gpus is not None:
         config = with_parallel(config, resized(config.parallel, num_gpus))
     task = make_task(config)
+    task.check_layout()
     ranks, warned = _ranks_and_warnings(task, config.clip)
     of_formers = followed(path, overrides, task.tensor_shapes())
     change = batch_change(config, path)

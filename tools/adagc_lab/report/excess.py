@@ -5,14 +5,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from paddle_adagc.checks import check_integer, check_positive, check_series
 from paddle_adagc.stability.spike_score import count_events, group_events
+
+EXCESS_THRESHOLDS = (0.2, 0.5)
+"""Excesses above which events are counted, in nat."""
 
 _SMOOTHING = 10
 """Number of judged steps that the excess is averaged over for the recovery."""
@@ -45,17 +47,18 @@ class PairedExcess:
 
 
 def paired_excess(
-    losses: Sequence[float] | np.ndarray,
-    reference: Sequence[float] | np.ndarray,
-    fault_steps: Iterable[int],
-    *,
-    exclude_steps: Iterable[int] = (),
-    thresholds: Sequence[float] = (0.2, 0.5),
-) -> PairedExcess:
+    losses: np.ndarray,
+    reference: np.ndarray | None,
+    faults: Iterable[int],
+    left_out: Iterable[int] = (),
+    has_diverged: bool = False,
+) -> PairedExcess | None:
     """Compare a run with faults to the same run without them.
 
     Both runs have the same seed and the same batches, so batch noise cancels
-    and a damage far below ten standard deviations of the loss is seen.
+    and a damage far below ten standard deviations of the loss is seen. Of runs
+    of two lengths the shorter one counts; but a run that diverged is infinitely
+    far above to the end of the other.
 
     Recovery: within the steps from a burst's last step to the next burst (or
     the end), the excess is smoothed by the mean of a judged step and the 9
@@ -63,47 +66,34 @@ def paired_excess(
     such mean is below 0.1 nat. The last mean is that of the last 10 judged
     steps (of all, if there are fewer).
 
-    A step is left out if it is in ``exclude_steps`` or if the reference's loss
-    is not finite there.
-
     Args:
         losses: ``[num_steps]``, of the run with faults.
-        reference: ``[num_steps]``, of the run without. Pad a run that stopped
-            early with NaN.
-        fault_steps: Steps at which a fault was injected, at least one.
-        exclude_steps: Steps whose loss is itself that of a corrupted batch or
-            activation, which says nothing about the model.
-        thresholds: Events are counted above each, in nat. Steps above the
-            lowest that are at most 10 apart are one event.
+        reference: Of the run without; None: there is none.
+        faults: Steps at which a fault was injected.
+        left_out: Steps whose loss is itself that of a corrupted batch, which
+            says nothing about the model. So is a step in which the reference's
+            loss is not finite.
+        has_diverged: The run stopped at a loss that was not finite.
 
-    Raises:
-        TypeError: A series is not numeric, or a step is not an integer.
-        ValueError: The lengths differ, no fault is given, a fault lies outside
-            the series, or a threshold is not positive.
+    Returns:
+        The damage; None without a reference, or a fault in what both have.
     """
-    faulty = check_series("losses", losses)
-    clean = check_series("reference", reference)
-    if faulty.size != clean.size:
-        raise ValueError(
-            f"losses has {faulty.size} steps, reference {clean.size}: pad the "
-            "shorter run with NaN, or cut both to the same length"
-        )
-    for threshold in thresholds:
-        check_positive("threshold", threshold)
-    faults = sorted({check_integer("fault step", s, 0) for s in fault_steps})
-    if not faults:
-        raise ValueError("fault_steps is empty: a paired excess needs a fault")
-    if faults[-1] >= faulty.size:
-        raise ValueError(
-            f"fault step {faults[-1]} lies outside the {faulty.size} steps"
-        )
+    if reference is None:
+        return None
+    num_steps = min(len(losses), len(reference))
+    missing = len(reference) - num_steps if has_diverged else 0
+    faulty = np.pad(losses[:num_steps], (0, missing), constant_values=np.nan)
+    clean = reference[: len(faulty)]
+    starts = sorted({step for step in faults if step < len(faulty)})
+    if not starts:
+        return None
     with np.errstate(invalid="ignore"):
         excess = np.where(np.isfinite(faulty), faulty - clean, np.inf)
     excess[~np.isfinite(clean)] = np.nan
-    excess[[s for s in exclude_steps if 0 <= s < excess.size]] = np.nan
-    steps = faults[0] + np.flatnonzero(~np.isnan(excess[faults[0] :]))
+    excess[[step for step in left_out if step < excess.size]] = np.nan
+    steps = starts[0] + np.flatnonzero(~np.isnan(excess[starts[0] :]))
     judged = excess[steps]
-    bursts = group_events(faults, 1)
+    bursts = group_events(starts, 1)
     ends = [first for first, _ in bursts[1:]] + [excess.size]
     recoveries = [
         _recovery(excess[last + 1 : end])
@@ -111,7 +101,7 @@ def paired_excess(
     ]
     return PairedExcess(
         excess=excess,
-        num_events=count_events(steps, judged, thresholds),
+        num_events=count_events(steps, judged, EXCESS_THRESHOLDS),
         area=float(judged.sum()),
         worst=float(judged.max()) if judged.size else math.nan,
         steps_to_recover=(

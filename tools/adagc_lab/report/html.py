@@ -171,7 +171,7 @@ def common_and_different(
 
 
 def _facts(experiment: Experiment) -> dict[str, Any]:
-    """Collect everything in ``run.json`` that is the same for all runs."""
+    """Collect what ``run.json`` says of versions, machine and data."""
     runs = [run for runs in experiment.runs.values() for run in runs]
     facts: dict[str, dict[str, None]] = {}
     for key in ("versions", "machine", "data"):

@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,9 +21,6 @@ from paddle_adagc.stability.spike_score import SpikeScore, spike_score
 
 SIGMA = 10.0
 """Standard deviations that make a spike (paper, Section 5)."""
-
-EXCESS_THRESHOLDS = (0.2, 0.5)
-"""Paired excess above which an event counts, nat."""
 
 GROWTH_STEPS = 20
 """Steps over which the growth of a moment is measured."""
@@ -95,7 +92,9 @@ class JudgedRun:
         """Loss above that of ``clean``, infinite once the run diverged."""
         run, clean = self.run, self.clean.loss if self.clean else None
         left_out = {*run.faults} - {*judged_steps(run, 0).tolist()}
-        return excess_over(run.loss, clean, run.faults, left_out, self.diverged)
+        return paired_excess(
+            run.loss, clean, run.faults, left_out, self.diverged
+        )
 
     def logged(self, name: str, start: int = 0) -> np.ndarray:
         """Known values of a metric; none of a clip in the optimizer itself."""
@@ -119,35 +118,6 @@ class JudgedRun:
         """The last known value of a metric."""
         known = self.logged(name)
         return float(known[-1]) if len(known) else None
-
-
-def excess_over(
-    losses: np.ndarray,
-    reference: np.ndarray | None,
-    faults: Iterable[int],
-    left_out: Iterable[int],
-    has_diverged: bool,
-) -> PairedExcess | None:
-    """Compare losses with those without faults.
-
-    A run that diverged is infinitely far above to the end of the other. None:
-    there is no other, or no fault in what both have.
-    """
-    if reference is None:
-        return None
-    num_steps = min(len(losses), len(reference))
-    missing = len(reference) - num_steps if has_diverged else 0
-    own = np.pad(losses[:num_steps], (0, missing), constant_values=np.nan)
-    faults = [step for step in faults if step < len(own)]
-    if not faults:
-        return None
-    return paired_excess(
-        own,
-        reference[: len(own)],
-        faults,
-        exclude_steps=left_out,
-        thresholds=EXCESS_THRESHOLDS,
-    )
 
 
 def spike_mass(losses: np.ndarray) -> float | None:
@@ -208,9 +178,9 @@ def moment_growth(norms: np.ndarray, skip_steps: int) -> float | None:
 def judged_steps(run: RunRecord, skip_steps: int) -> np.ndarray:
     """Return the steps whose loss says something about the model, increasing.
 
-    Left out are the first ``skip_steps`` and the steps whose batch or
-    activations were corrupted: their own loss is computed from the corruption,
-    whatever the state of the model. A gradient fault shows one step later.
+    Left out are the first ``skip_steps`` and the steps whose batch was
+    corrupted: their own loss is computed from the corruption, whatever the
+    state of the model. A gradient fault shows one step later.
     """
     judged = np.arange(run.num_steps) >= skip_steps
     for step, faults in run.faults.items():

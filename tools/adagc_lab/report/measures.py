@@ -17,6 +17,7 @@ from typing import Literal
 
 import numpy as np
 
+from adagc_lab.report.excess import EXCESS_THRESHOLDS
 from adagc_lab.report.experiment import Experiment
 from adagc_lab.report.formatting import (
     Value,
@@ -27,7 +28,6 @@ from adagc_lab.report.formatting import (
 )
 from adagc_lab.report.judged import (
     BEFORE,
-    EXCESS_THRESHOLDS,
     GROWTH_STEPS,
     MASS_WINDOW,
     JudgedRun,
@@ -44,7 +44,6 @@ LAST_STEPS = 100
 REPLAYED_STEPS = 300
 """First steps under GlobalGC that say whether AdaGC would help."""
 
-RETRIEVAL = "retrieval_accuracy"
 _CAPTIONED = ("shapes", "image_text")
 
 Level = Literal["detail", "brief", "headline"]
@@ -111,7 +110,7 @@ def measure_experiment(
     experiment: Experiment,
 ) -> dict[str, list[dict[str, Value]]]:
     """Measure every run: method -> one ``{name: value}`` per seed."""
-    measures = experiment_measures(experiment)
+    measures = run_measures(experiment.windows)
     return {
         method: [
             {measure.name: measure.compute(run) for measure in measures}
@@ -131,32 +130,14 @@ def stored_numbers(run: JudgedRun) -> dict[str, float]:
     """
     values = {
         measure.name: measure.compute(run)
-        for measure in experiment_measures(run.experiment)
+        for measure in run_measures(run.experiment.windows)
         if measure.stored
     }
     return {n: float(v) for n, v in values.items() if v is not None}
 
 
-def experiment_measures(experiment: Experiment) -> list[Measure]:
-    """List the measures of an experiment, in the order of the table."""
-    accuracies = {
-        name
-        for runs in experiment.runs.values()
-        for run in runs
-        for name in run.metrics
-        if name.endswith("_accuracy")
-    }
-    return run_measures(
-        experiment.windows,
-        sorted(accuracies | {RETRIEVAL}),
-    )
-
-
-def run_measures(
-    windows: Sequence[int] = (1000, 200),
-    accuracies: Sequence[str] = (RETRIEVAL,),
-) -> list[Measure]:
-    """List the measures; ``accuracies`` are metrics from 0 to 1."""
+def run_measures(windows: Sequence[int] = (1000, 200)) -> list[Measure]:
+    """List the measures, in the order of the table."""
     main, *others = windows
     spikes = [_spikes(main, "brief"), *(_spikes(w, "detail") for w in others)]
     return [
@@ -164,7 +145,7 @@ def run_measures(
         *_damage(),
         *_excess(),
         *_losses(),
-        *map(_accuracy, accuracies),
+        _accuracy(),
         *_costs(),
     ]
 
@@ -393,13 +374,12 @@ def final_loss(run: JudgedRun) -> float:
     return float(np.mean(run.run.loss[steps])) if len(steps) else math.nan
 
 
-def _accuracy(name: str) -> Measure:
-    what = name.removesuffix("_accuracy").replace("_", " ").capitalize()
+def _accuracy() -> Measure:
     return Measure(
-        name=name,
-        label=f"{what} accuracy (%)",
+        name="retrieval_accuracy",
+        label="Retrieval accuracy (%)",
         meaning="the last evaluation; −∞: the run diverged.",
-        compute=lambda r: _last_accuracy(r, name),
+        compute=_last_accuracy,
         form=spread(".1f"),
         better="higher",
         group="At the end",
@@ -408,11 +388,11 @@ def _accuracy(name: str) -> Measure:
     )
 
 
-def _last_accuracy(run: JudgedRun, name: str) -> float | None:
+def _last_accuracy(run: JudgedRun) -> float | None:
     has_captions = run.config.get("data", {}).get("kind") in _CAPTIONED
-    if run.diverged and name == RETRIEVAL and has_captions:
+    if run.diverged and has_captions:
         return -math.inf
-    value = run.last(name)
+    value = run.last("retrieval_accuracy")
     return None if value is None else 100 * value
 
 

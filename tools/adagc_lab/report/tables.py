@@ -15,8 +15,8 @@ from adagc_lab.report.formatting import Value
 from adagc_lab.report.judged import JudgedRun, judge_runs
 from adagc_lab.report.measures import (
     Measure,
-    experiment_measures,
     measure_experiment,
+    run_measures,
 )
 
 
@@ -52,7 +52,7 @@ def measure_table(experiment: Experiment) -> Table:
     }
     is_ranked = len(lengths) == 1  # A run and its longer fork are no contest.
     rows = []
-    for measure in experiment_measures(experiment):
+    for measure in run_measures(experiment.windows):
         if not measure.group:
             continue
         values = {

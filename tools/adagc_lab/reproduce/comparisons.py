@@ -143,7 +143,8 @@ class Comparison:
     @property
     def holds(self) -> bool:
         """Whether what is expected is significant."""
-        return self.has_enough and (self.p_for or 0.0) <= ONE_SIDED
+        is_shown = self.p_for is not None and self.p_for <= ONE_SIDED
+        return self.has_enough and is_shown
 
     def as_json(self) -> dict[str, Any]:
         """Its fields that hold something, for an independent check."""

@@ -27,7 +27,8 @@ import numpy as np
 
 from adagc_lab.checksums import SEAL, check_seal, sealed
 from adagc_lab.committed import as_json
-from adagc_lab.report.judged import excess_over, spike_mass
+from adagc_lab.report.excess import paired_excess
+from adagc_lab.report.judged import spike_mass
 from adagc_lab.reproduce.packed import decode_losses
 from paddle_adagc.files import atomic_write
 
@@ -227,7 +228,7 @@ def _derived(
     if has_diverged or not np.isfinite(judged).all():
         judged = np.full(1, np.inf)
     starts = [first for first, _ in run.series["faults"]]
-    excess = excess_over(loss, clean, starts, left_out, has_diverged)
+    excess = paired_excess(loss, clean, starts, left_out, has_diverged)
     found = {
         "end_loss": float(np.median(judged[-END_STEPS:])),
         "mean_loss": float(np.mean(judged)),

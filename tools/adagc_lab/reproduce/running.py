@@ -242,7 +242,7 @@ def commit() -> str | None:
             ).stdout.strip()
             for arguments in (
                 ("rev-parse", "--short=12", "HEAD"),
-                ("status", "--porcelain", "paddle_adagc", "configs"),
+                ("status", "--porcelain", "paddle_adagc", "tools", "configs"),
             )
         )
     except (OSError, subprocess.CalledProcessError):

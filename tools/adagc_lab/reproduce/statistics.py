@@ -117,17 +117,16 @@ class Rate(NamedTuple):
         return float(stats.poisson.cdf(self.events, rate * self.steps / 1000))
 
 
-def rate_p(first: Rate, second: Rate) -> PValues:
-    """Exact conditional binomial test of two rates (Przyborowski 1940)."""
+def rate_p(first: Rate, second: Rate, factor: float = 1.0) -> PValues:
+    """Exact conditional binomial test (Przyborowski 1940) of two rates.
+
+    Of the first one against ``factor`` times the second.
+    """
     total = first.events + second.events
-    if total == 0:
-        return PValues(1.0, 1.0)
-    share = first.steps / (first.steps + second.steps)
-    less, greater = (
-        stats.binomtest(first.events, total, share, alternative=side)
-        for side in ("less", "greater")
-    )
-    return PValues(float(less.pvalue), float(greater.pvalue))
+    share = factor * first.steps / (factor * first.steps + second.steps)
+    less = stats.binom.cdf(first.events, total, share)
+    greater = stats.binom.sf(first.events - 1, total, share)
+    return PValues(float(less), float(greater))
 
 
 def rate_within_p(first: Rate, second: Rate, factor: float) -> float:
@@ -136,17 +135,8 @@ def rate_within_p(first: Rate, second: Rate, factor: float) -> float:
     The band grows with the control's rate: of rare events a fixed one would
     let a tripling pass.
     """
-    below = rate_against_p(first, second, factor).less
-    return max(below, rate_against_p(first, second, 1 / factor).greater)
-
-
-def rate_against_p(first: Rate, second: Rate, factor: float) -> PValues:
-    """Exact test of a rate against ``factor`` times another one."""
-    total = first.events + second.events
-    share = factor * first.steps / (factor * first.steps + second.steps)
-    less = stats.binom.cdf(first.events, total, share)
-    greater = stats.binom.sf(first.events - 1, total, share)
-    return PValues(float(less), float(greater))
+    below = rate_p(first, second, factor).less
+    return max(below, rate_p(first, second, 1 / factor).greater)
 
 
 def rate_ratio(first: Rate, second: Rate) -> tuple[float, float, float]:
@@ -171,9 +161,7 @@ def clustered_rate_p(
 
     Of rates against ``factor`` times the second.
     """
-    pooled = rate_p(pooled_rate(first), pooled_rate(second))
-    if factor != 1:
-        pooled = rate_against_p(pooled_rate(first), pooled_rate(second), factor)
+    pooled = rate_p(pooled_rate(first), pooled_rate(second), factor)
     differences = [
         a.events / a.steps - factor * b.events / b.steps
         for a, b in zip(first, second, strict=True)
@@ -255,10 +243,8 @@ def rate_seeds_to_decide(
             for rate in (first, second)
         )
         within = 1.0
-        p = rate_p(one, other)
-        if is_one_sided:
-            p = rate_against_p(one, other, margin or 1.0)
-        elif margin is not None:
+        p = rate_p(one, other, (margin or 1.0) if is_one_sided else 1.0)
+        if margin is not None and not is_one_sided:
             within = rate_within_p(one, other, margin)
         if min(p) <= ONE_SIDED or within <= ALPHA:
             return count

@@ -73,11 +73,11 @@ class Study:
 
     def _measured(self, output: Path, run: StudyRun) -> dict[str, Any]:
         folder = output / folder_name(run.name, run.first_step)
-        is_fork = bool(run.forked_from) and not folder.exists()
-        first = output / folder_name(run.forked_from) if is_fork else folder
+        origin = run.forked_from
+        first = output / folder_name(origin) if origin else folder
         arguments = [str(ROOT / "configs/proxy" / run.config), *run.changes]
         arguments += [f"train.seed={SEED}", f"train.output_dir={first}"]
-        if is_fork:
+        if origin:  # one that has begun goes on
             arguments += ["--fork", str(folder), "--at", str(run.first_step)]
         subprocess.run(
             [sys.executable, ROOT / "tools/pretrain.py", *arguments],

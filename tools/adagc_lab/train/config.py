@@ -72,9 +72,9 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
         "lambda_abs": None,
     },
 }
-"""Arguments of each optimizer, which its class in
-:mod:`paddle_adagc.optimizers` explains, with the values of runs. Paddle is not
-needed to read them."""
+"""Arguments of each optimizer, which its class explains (in
+:mod:`paddle_adagc.optimizers` or :mod:`adagc_lab.optimizers`), with the values
+of runs. Paddle is not needed to read them."""
 
 WITHOUT_MOMENTS = ("lion", "muon")
 """Optimizers that have not Adam's two moments of every tensor."""

@@ -134,7 +134,7 @@ class RunSummary(NamedTuple):
 def summarise_run(directory: str | os.PathLike[str]) -> RunSummary:
     """Describe a run that has ended.
 
-    Steps whose batch or activations a fault corrupted do not count.
+    Steps whose batch a fault corrupted do not count.
     """
     path, record = Path(directory), RunRecord.load(directory)
     steps = judged_steps(record, 0)

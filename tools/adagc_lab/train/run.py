@@ -62,6 +62,7 @@ def run_pretraining(
     directory = Path(config.train.output_dir)
     # Wrong values are refused first, whatever the directory holds.
     task, clip = make_task(config), make_clip(**config.clip)
+    task.check_layout()
     start = Start(config, task, overwrite=overwrite, fork=fork)
     start_processes(config.parallel, config.train)
     with contextlib.ExitStack() as stack:
