@@ -5,7 +5,6 @@
 import errno
 import gc
 import json
-import multiprocessing
 import random
 import subprocess
 import sys
@@ -661,28 +660,44 @@ def test_numbers_that_a_record_cannot_hold(numbers, error, tmp_path):
     assert read_record(tmp_path).column("accuracy").tolist() == [0.5]
 
 
+FORKS = """
+import multiprocessing, sys, time
+from pathlib import Path
+from core.record.training import make_training, train
+from paddle_adagc import Record
+from paddle_adagc.record import files
+folder = Path(sys.argv[1])
+model, optimizer = make_training(None)
+record = Record(folder, optimizer, model)
+train(model, optimizer, range(10), record=record)
+fork = multiprocessing.get_context("fork")
+pool = fork.Pool(2)
+pool.map(abs, [1, -1])
+train(model, optimizer, range(10, 70), record=record)
+record.flush()
+child = fork.Process(target=time.sleep, args=[60])
+child.start()
+lines = (folder / files.STEPS).read_text()
+pool.terminate()
+pool.join()
+assert (folder / files.STEPS).read_text() == lines
+record.close()
+Record(folder, optimizer, model).close()  # while a child lives
+child.kill()
+child.join()
+"""
+
+
 @pytest.mark.slow
 def test_forked_children_leave_the_record_alone(tmp_path):
-    """Neither their SIGTERM nor their life concerns it."""
-    model, optimizer = make_training(None)
-    record = Record(tmp_path, optimizer, model)
-    train(model, optimizer, range(10), record=record)
-    pool = multiprocessing.get_context("fork").Pool(2)
-    pool.map(abs, [1, -1])
-    train(model, optimizer, range(10, 70), record=record)
-    record.flush()
-    child = multiprocessing.get_context("fork").Process(
-        target=time.sleep, args=[60]
-    )
-    child.start()
-    lines = (tmp_path / files.STEPS).read_text()
-    pool.terminate()
-    pool.join()
-    assert (tmp_path / files.STEPS).read_text() == lines
-    record.close()
-    Record(tmp_path, optimizer, model).close()  # while a child lives
-    child.kill()
-    child.join()
+    """Neither their SIGTERM nor their life concerns it.
+
+    In a process of its own: what other tests leave of threads and handlers of
+    signals would be forked, too.
+    """
+    command = [sys.executable, "-c", FORKS, tmp_path]
+    tests = Path(__file__).parents[2]
+    subprocess.run(command, check=True, timeout=120, cwd=tests)
 
 
 def test_files_are_plain(tmp_path):

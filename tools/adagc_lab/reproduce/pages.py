@@ -211,7 +211,7 @@ def rows_markdown(
     situation: str,
     *,
     is_all: bool = False,
-    heads: Sequence[str] = ("Recipe", "`lambda_abs` → AdaGC", "Seeds"),
+    heads: Sequence[str] = ("Recipe", "`lambda_abs` → AdaGC", "Seeds", "Steps"),
     names: Mapping[str, str] | None = None,
 ) -> str:
     """Table of a situation: the named rows, or all."""

@@ -173,8 +173,11 @@ def wrong_percent(runs: Runs) -> list[float]:
     return [float(np.mean(found[seed])) for seed in sorted(found)]
 
 
-def possible_rows(runs: Runs) -> Iterator[Pair]:
-    """Every AdaGC, of any start, and GlobalGC that differ in the clip alone."""
+def possible_rows(runs: Runs) -> Iterator[tuple[StoredRun, StoredRun, int]]:
+    """Every AdaGC, of any start, and GlobalGC that differ in the clip alone.
+
+    With each number of steps.
+    """
     arms: dict[tuple[str, str], list[StoredRun]] = {}
     for own in runs.by_config.values():
         first = next((run for run in own if not run.is_twin), None)
@@ -185,9 +188,18 @@ def possible_rows(runs: Runs) -> Iterator[Pair]:
         others = arms.get((setting, "global_norm"), [])
         for pair in itertools.product(adagc, others) if name == "adagc" else ():
             base, low = (run.clip.get("lambda_abs", 1.0) for run in pair)
-            num = num_seeds(runs.pairs(*pair, "final_loss"))
-            if low in (base, 0.1) and num >= SEEDS:
-                yield pair
+            found = runs.pairs(*pair, "final_loss")
+            for steps, alike in by_length(found).items():
+                if low in (base, 0.1) and num_seeds(alike) >= SEEDS:
+                    yield *pair, steps
+
+
+def by_length(pairs: list[Pair]) -> dict[int, list[Pair]]:
+    """Pairs by their number of steps."""
+    found: dict[int, list[Pair]] = {}
+    for pair in pairs:
+        found.setdefault(pair[0].rank[0], []).append(pair)
+    return found
 
 
 def once(pairs: list[Pair]) -> list[Pair]:
@@ -397,8 +409,9 @@ def cell_text(measure: str, pairs: list[Pair], num: int) -> str:
     if measure == EVENTS:
         return change(pairs, EVENTS) + few
     if measure == MASS:
-        _, low, high = map(math.exp, mean_limits(log_ratios(pairs)))
-        return f"{change(pairs, MASS)} (× {low:.2g}-{high:.2g}){few}"
+        mean, low, high = map(math.exp, mean_limits(log_ratios(pairs)))
+        limits = f"(× {mean:.2g}, {low:.2g}-{high:.2g})"
+        return f"{change(pairs, MASS)} {limits}{few}"
     mean, low, high = mean_limits(differences(pairs, measure))
     spec = "+.1f" if "area" in measure else "+.3f"
     return f"{mean:{spec}} ({low:{spec}}, {high:{spec}}){few}"

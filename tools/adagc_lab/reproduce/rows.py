@@ -4,9 +4,11 @@
 
 Nobody chooses the rows. An experiment has one wherever AdaGC with the paper's
 values, or with another start of gamma, and GlobalGC with the same
-``lambda_abs``, or with 0.1, make :data:`.statistics.MIN_SEEDS` pairs and differ
-in nothing but the clip. Each stands in the table of its situation: with faults,
-set up to spike (the same few sequences again and again), or calm.
+``lambda_abs``, or with 0.1, make :data:`.statistics.MIN_SEEDS` pairs of one
+length and differ in nothing but the clip. Each stands in the table of its
+situation: with faults, set up to spike (the same few sequences again and
+again), or calm. Lengths are not pooled: in a longer run the sign of a price may
+change.
 """
 
 from __future__ import annotations
@@ -47,6 +49,9 @@ COLUMNS = {
 LOW = "0.1"
 """``lambda_abs`` of the cheap alternative."""
 
+Fits = Callable[[float, float], bool]
+"""Whether 95% limits put a row into a list."""
+
 _BASE, _START = "lambda_abs", ("init", "init_value")
 
 
@@ -67,12 +72,16 @@ class Cell:
 
     @property
     def text(self) -> str:
-        """``"14.1 → 0.12 (× 0.006-0.01)"`` or ``"+0.06 (+0.05, +0.07)"``."""
+        """``"14.1 → 0.12 (× 0.008, 0.006-0.01)"``, ``"+0.6 (+0.5, +0.7)"``.
+
+        A mass has arithmetic means, and the geometric mean of the ratios.
+        """
         if self.measure == SPIKE_EVENTS:
             return change_of(self.pairs, SPIKE_EVENTS)
         value, low, high = self.numbers
         if self.measure == MASS:
-            return f"{change_of(self.pairs, MASS)} (× {low:.2g}-{high:.2g})"
+            change = change_of(self.pairs, MASS)
+            return f"{change} (× {value:.2g}, {low:.2g}-{high:.2g})"
         spec = "+.1f" if "area" in self.measure else "+.3f"
         return f"{value:{spec}} ({low:{spec}}, {high:{spec}})"
 
@@ -92,6 +101,7 @@ class Row:
     start: str
     """How gamma starts; "" as in the paper."""
 
+    num_steps: int
     cells: dict[str, Cell]
 
     @property
@@ -110,11 +120,19 @@ class Row:
             found.append(text)
         return found
 
+    @property
+    def name(self) -> str:
+        """Its name in a sentence."""
+        name = self.label.partition(", calm")[0]
+        is_spiking = self.situation == "spiking"
+        return f"{name}, {self.num_steps:,} steps" if is_spiking else name
+
     def line(self) -> list[str]:
-        """Its line: label, comparison, seeds, measures."""
+        """Its line: label, comparison, seeds, steps, measures."""
         own = f"AdaGC, {self.start}" if self.start else "AdaGC"
         compared = f"{self.baseline} → {own}"
-        return [self.label, compared, str(self.num_seeds), *self.texts()]
+        size = str(self.num_seeds), f"{self.num_steps:,}"
+        return [self.label, compared, *size, *self.texts()]
 
     def as_json(self) -> dict[str, Any]:
         """What an independent check needs."""
@@ -173,12 +191,25 @@ def _rows_of(
                 continue
             sides = source.runs_of(own), source.runs_of(other)
             pairs = {m: paired(*sides, m) for m in COLUMNS[situation]}
-            cells = {m: Cell(m, p) for m, p in pairs.items() if p}
             label = _label(joined, setting, arms, labels)
             is_named = label in labels.values() and not start
-            row = Row(label, is_named, situation, f"{baseline:g}", start, cells)
-            if cells and row.num_seeds >= MIN_SEEDS:
-                yield row
+            named = label, is_named, situation, f"{baseline:g}", start
+            lengths = {run.num_steps for p in pairs.values() for run, _ in p}
+            for length in sorted(lengths):
+                row = Row(*named, length, _cells(pairs, length))
+                if row.num_seeds >= MIN_SEEDS:
+                    yield row
+
+
+def _cells(pairs: Mapping[str, list[Pair]], length: int) -> dict[str, Cell]:
+    """Return the measures of the pairs of a length."""
+    own = {
+        measure: [pair for pair in found if pair[0].num_steps == length]
+        for measure, found in pairs.items()
+    }
+    return {
+        measure: Cell(measure, found) for measure, found in own.items() if found
+    }
 
 
 def _split(method: Method) -> tuple[dict[str, Any], str]:
@@ -217,33 +248,53 @@ def _label(
 def answers(rows: Sequence[Row]) -> dict[str, str]:
     """Lists of recipes for the sentences of the page."""
 
-    def listed(
-        situation: str,
-        measure: str,
-        fits: Callable[[float, float], bool],
-        baseline: str = "",
-    ) -> str:
-        names = [
-            f"{row.label.partition(', calm')[0]} ({text})"
+    def chosen(
+        situation: str, measure: str, fits: Fits, *, is_low: bool = False
+    ) -> list[tuple[Row, str]]:
+        return [
+            (row, cell.text.partition(" (")[0])
             for row in rows
-            if row.is_named
-            and row.situation == situation
-            and (row.baseline == LOW) == (baseline == LOW)
-            and (cell := row.cells.get(measure))
-            and fits(*cell.numbers[1:])
-            for text in [cell.text.partition(" (")[0]]
+            if row.is_named and row.situation == situation
+            if (row.baseline == LOW) == is_low
+            if (cell := row.cells.get(measure)) and fits(*cell.numbers[1:])
         ]
+
+    def listed(*choice: Any, **more: Any) -> str:
+        found = chosen(*choice, **more)
+        names = [f"{row.name} ({text})" for row, text in found]
         return "; ".join(names) or "none"
+
+    def with_lengths(*choice: Any) -> str:
+        lengths: dict[str, list[str]] = {}
+        for row, _ in chosen(*choice):
+            lengths.setdefault(row.label, []).append(f"{row.num_steps:,}")
+        names = [f"{n} ({' and '.join(x)} steps)" for n, x in lengths.items()]
+        return "; ".join(names) or "none"
+
+    def by_length(*choice: Any) -> str:
+        names: dict[int, list[str]] = {}
+        for row, text in chosen(*choice):
+            names.setdefault(row.num_steps, []).append(f"{row.label} ({text})")
+        parts = [
+            f"at {n:,} steps on {'; '.join(names[n])}" for n in sorted(names)
+        ]
+        return ", ".join(parts) or "nowhere"
 
     loss, area = "validation_loss", "excess_area"
     total = "excess_area_global"
     return {
-        "less_mass": listed("spiking", MASS, lambda low, high: high < 0.5),
-        "same_mass": listed("spiking", MASS, lambda low, high: high >= 0.5),
-        "priced": listed("spiking", PRICE, lambda low, high: low > 0),
-        "lower_mean": listed("spiking", MEAN, lambda low, high: high < 0),
-        "low_mass": listed("spiking", MASS, lambda low, high: True, LOW),
-        "low_price": listed("spiking", PRICE, lambda low, high: True, LOW),
+        "less_mass": with_lengths(
+            "spiking", MASS, lambda low, high: high < 0.5
+        ),
+        "same_mass": with_lengths(
+            "spiking", MASS, lambda low, high: high >= 0.5
+        ),
+        "priced": by_length("spiking", PRICE, lambda low, high: low > 0),
+        "cheaper": by_length("spiking", PRICE, lambda low, high: high < 0),
+        "lower_mean": with_lengths("spiking", MEAN, lambda low, high: high < 0),
+        "higher_mean": with_lengths("spiking", MEAN, lambda low, high: low > 0),
+        "low_mass": listed("spiking", MASS, lambda *_: True, is_low=True),
+        "low_price": listed("spiking", PRICE, lambda *_: True, is_low=True),
         "alike": listed(
             "calm", loss, lambda low, high: -0.01 < low <= high < 0.01
         ),

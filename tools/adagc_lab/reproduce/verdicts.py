@@ -21,7 +21,6 @@ from adagc_lab.reproduce.pairs import paired, paired_once
 from adagc_lab.reproduce.pool import PooledResults
 from adagc_lab.reproduce.results import EVENTS, SPIKE_EVENTS, RunResult, longest
 from adagc_lab.reproduce.statistics import (
-    ALPHA,
     MIN_SEEDS,
     ONE_SIDED,
     holm,
@@ -279,7 +278,7 @@ def _outcome(c: Comparison, verdict: Verdict) -> int:
     if c.p_fewer is not None and c.is_no_fewer:
         return _AGAINST
     if c.p_fewer is not None:
-        return _PART if c.has_enough and c.p_fewer <= ALPHA else _OPEN
+        return _PART if c.has_enough and c.p_fewer <= ONE_SIDED else _OPEN
     if not c.has_enough:
         return _AGAINST if c.p_against == 0 else _OPEN
     if c.is_small:

@@ -36,6 +36,7 @@ from adagc_lab.reproduce.recount import (
     Pair,
     Runs,
     beside,
+    by_length,
     cell_text,
     change,
     counts,
@@ -161,22 +162,29 @@ def check_rows(
     readmes = {page for page in pages if page.startswith("README")}
     found, stated = set(), set()
     for row in rows:
-        label, compared, *_ = row["line"]
+        label, compared, _, length, *_ = row["line"]
         place, situation = f"{ALL_ROWS}, {label}, {compared}", row["situation"]
         cell = next(iter(row["cells"].values()))
         own, other = runs.of([cell["keys"][0], cell["other_keys"][0]])
-        found.add((own.config_id, other.config_id))
-        pairs = {m: runs.pairs(own, other, m) for m in ROWS[situation]}
+        steps = int(length.replace(",", ""))
+        found.add((own.config_id, other.config_id, steps))
+        pairs = {
+            m: by_length(runs.pairs(own, other, m)).get(steps, [])
+            for m in ROWS[situation]
+        }
         num = max(map(num_seeds, pairs.values()))
         cells = [cell_text(measure, pairs[measure], num) for measure in pairs]
-        line = [label, compared, str(num), *cells]
+        line = [label, compared, str(num), f"{steps:,}", *cells]
         held = {m: pairs_ids(own) for m, own in pairs.items() if own}
         yield from compare(place, row, {"line": line, "cells": held})
         on = [ALL_ROWS]
         if row["is_named"]:
             on += [PAGE, *(readmes if situation != "calm" else [])]
             name = label.partition(", calm")[0]
-            stated |= {f"{name} ({cell.partition(' (')[0]})" for cell in cells}
+            texts = [cell.partition(" (")[0] for cell in cells]
+            stated |= {f"{name} ({text})" for text in texts}
+            name += f", {steps:,} steps"
+            stated |= {f"{name} ({text})" for text in texts}
         for page in on:
             text = f"| {' | '.join(line)} |"
             yield f"{page}: {text}", text in pages[page], True
@@ -187,9 +195,10 @@ def check_rows(
         text = answer[: number.end()]
         is_right = any(map(text.endswith, stated))
         yield f"{PAGE}: ...{text[-40:]} in the answer", is_right, True
-    for own, other in possible_rows(runs):
-        is_there = (own.config_id, other.config_id) in found
-        yield f"{ALL_ROWS}: {own.name} beside {other.name}", is_there, True
+    for own, other, steps in possible_rows(runs):
+        is_there = (own.config_id, other.config_id, steps) in found
+        place = f"{ALL_ROWS}: {own.name} beside {other.name}, {steps} steps"
+        yield place, is_there, True
 
 
 def pairs_ids(pairs: list[Pair]) -> dict[str, list[str]]:
@@ -330,7 +339,7 @@ class Comparison(SimpleNamespace):
         if self.is_broken:
             if self.is_no_fewer:
                 return "no fewer"
-            is_part = self.is_enough and p["p_fewer"] <= ALPHA
+            is_part = self.is_enough and p["p_fewer"] <= ALPHA / 2
             return "part" if is_part else "open"
         if not self.is_enough:
             return "against" if p["p_against"] == 0 else "open"
