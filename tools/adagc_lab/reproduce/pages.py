@@ -25,6 +25,7 @@ from adagc_lab.report.drawings import (
     method_colors,
 )
 from adagc_lab.reproduce.claims import Rules, targets_of
+from adagc_lab.reproduce.pairs import differences_of, paired
 from adagc_lab.reproduce.pool import (
     Catalogue,
     JoinedExperiment,
@@ -172,6 +173,7 @@ def made_files(
     shown["rows"] = functools.partial(rows_markdown, rows)
     shown["own_seeds"] = functools.partial(_of_own_seeds, source)
     shown["masses"] = functools.partial(_spike_masses, source)
+    shown["damage"] = functools.partial(_damage, source)
     shown["small_moments"] = small_moments_markdown
     shown["methods"] = functools.partial(methods_markdown, columns=BRIEF)
     shown["predictions"] = predictions_markdown([t for _, t in tables])
@@ -404,6 +406,26 @@ def _spike_masses(source: PooledResults, method: str) -> str:
             clips = f"GlobalGC {global_gc:.2g}, AdaGC {adagc:.2g}"
             parts.append(f"{own:.2g} on {model} ({clips})")
     return "; ".join(parts)
+
+
+def _damage(source: PooledResults, method: str) -> str:
+    """A method's damage under faults on Mixtral, and AdaGC's, to GlobalGC's."""
+    table = _of_own_seeds(source, "extension-robust", "faults")
+    if not {method, "GlobalGC", "AdaGC"} <= {*table.methods}:
+        return "not run"
+
+    def beside(name: str) -> str:
+        means = [
+            differences_of(
+                paired(table.runs_of(name), table.runs_of("GlobalGC"), measure),
+                measure,
+            ).mean()
+            for measure in ("excess_area", "excess_area_global")
+        ]
+        own, clean = (f"{mean:+.1f}" for mean in means)
+        return f"{own} over its own clean run, {clean} over GlobalGC's"
+
+    return f"{beside(method)} (AdaGC {beside('AdaGC')})"
 
 
 def _table(joined: JoinedExperiment, source: PooledResults) -> ExperimentResult:
