@@ -73,7 +73,7 @@ _UNITS = {
     measure.name: f" {unit[1]}"
     for measure in run_measures()
     if (unit := re.search(r"\((.+)\)", measure.label))
-}
+} | {"excess_area_global": " nat × steps"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

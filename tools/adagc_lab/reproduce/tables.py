@@ -13,7 +13,7 @@ from adagc_lab.report.formatting import Value, format_range, format_spread
 from adagc_lab.report.measures import listed, run_measures, spread
 from adagc_lab.reproduce.pairs import differences_of, paired, rate_of
 from adagc_lab.reproduce.pool import Method
-from adagc_lab.reproduce.prediction import predictions
+from adagc_lab.reproduce.prediction import Prediction, predictions
 from adagc_lab.reproduce.results import (
     EVENTS,
     ExperimentResult,
@@ -118,10 +118,12 @@ def small_moments_markdown(
 
 def predictions_markdown(tables: Sequence[ExperimentResult]) -> str:
     """Return a line per experiment in which the rule of who is helped spoke."""
-    rows = []
+    rows, spiking, calm = [], list[Prediction](), list[Prediction]()
     for table in tables:
         runs = [(Method.of(r.config).signature, r) for r in table.all_runs]
         if found := predictions(runs):
+            kind = table.all_runs[0].config["data.kind"]
+            (spiking if kind == "fixed_sequences" else calm).extend(found)
             shares = [one.replayed for one in found]
             gains = [one.gain for one in found]
             counts = [sum(g > 0 for g in gains), sum(o.is_wrong for o in found)]
@@ -132,7 +134,18 @@ def predictions_markdown(tables: Sequence[ExperimentResult]) -> str:
         "AdaGC would clip (%)",
         "GlobalGC's mean loss - AdaGC's",
     ]
-    return markdown_table([*head, "pairs", "helped", "rule wrong"], rows)
+    table = markdown_table([*head, "pairs", "helped", "rule wrong"], rows)
+    return (
+        f"{table}\nThe rule is wrong in {_wrong(spiking)} that are set up to "
+        f"spike, and in {_wrong(calm)} of calm recipes.\n"
+    )
+
+
+def _wrong(found: Sequence[Prediction]) -> str:
+    """Errors of the rule, and of the guess that AdaGC always helps."""
+    rule = sum(one.is_wrong for one in found)
+    guess = sum(one.gain <= 0 for one in found)
+    return f'{rule} of {len(found)} pairs ("AdaGC always helps": {guess})'
 
 
 def target_markdown(result: TargetResult) -> str:

@@ -123,19 +123,18 @@ class Verdict:
     def number(self) -> str:
         """The comparison that decided it in one number, behind its names.
 
-        "GlobalGC → AdaGC" is left out.
+        Two where one holds and the opposite of another is significant.
         """
         if not self.comparisons:
             return ""
         outcomes = [_outcome(c, self) for c in self.comparisons]
-        c = self.comparisons[outcomes.index(max(outcomes))]
-        is_usual = c.other is None or (c.method, c.other) == (
-            "AdaGC",
-            "GlobalGC",
-        )
-        if is_usual or not c.number:
-            return c.number
-        return f"{c.other} → {c.method}: {c.number}"
+        shown = [max(outcomes)]
+        if {_HOLDS, _AGAINST} <= {*outcomes}:
+            shown = [_HOLDS, _AGAINST]
+        texts = [
+            _number_of(self.comparisons[outcomes.index(one)]) for one in shown
+        ]
+        return "; but ".join(texts)
 
     @property
     def evidence(self) -> str:
@@ -269,6 +268,14 @@ def _tested(claim: Claim, source: PooledResults, pairing: Pairing) -> Verdict:
         p_for=max(p_for, default=1.0),
         p_against=min([1.0, *(len(comparisons) * p for p in against)]),
     )
+
+
+def _number_of(c: Comparison) -> str:
+    """A comparison's number behind its names, but "GlobalGC → AdaGC"."""
+    usual = "AdaGC", "GlobalGC"
+    if c.other is None or (c.method, c.other) == usual or not c.number:
+        return c.number
+    return f"{c.other} → {c.method}: {c.number}"
 
 
 def _outcome(c: Comparison, verdict: Verdict) -> int:
