@@ -134,9 +134,9 @@ def predictions_markdown(tables: Sequence[ExperimentResult]) -> str:
         "AdaGC would clip (%)",
         "GlobalGC's mean loss - AdaGC's",
     ]
-    table = markdown_table([*head, "pairs", "helped", "rule wrong"], rows)
+    lines = markdown_table([*head, "pairs", "helped", "rule wrong"], rows)
     return (
-        f"{table}\nThe rule is wrong in {_wrong(spiking)} that are set up to "
+        f"{lines}\nThe rule is wrong in {_wrong(spiking)} that are set up to "
         f"spike, and in {_wrong(calm)} of calm recipes.\n"
     )
 
