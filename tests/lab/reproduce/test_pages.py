@@ -82,6 +82,7 @@ def test_epsilon_s_shares_are_means_of_the_seeds():
 def test_predictions_have_a_line_per_experiment():
     def run(name, seed, loss, **measures):
         config = {"clip.name": name, "faults": [], "train.max_steps": 400}
+        config["data.kind"] = "fixed_sequences"
         made = cell(
             f"{name}{seed}",
             name,
@@ -107,10 +108,10 @@ def test_predictions_have_a_line_per_experiment():
     )
     lines = predictions_markdown([found.experiments[0]] * 2).splitlines()
     shares, gains = "80 / 95 / 95", "+1.0000 / +1.0000 / -1.0000"
-    assert lines[2:] == [f"| E | {shares} | {gains} | 3 | 2 | 1 |"] * 2
-    assert (
-        len(predictions_markdown([result().experiments[0]]).splitlines()) == 2
-    )
+    assert lines[2:4] == [f"| E | {shares} | {gains} | 3 | 2 | 1 |"] * 2
+    guess = '"AdaGC always helps"'
+    assert f"wrong in 2 of 6 pairs ({guess}: 2) that are set up" in lines[-1]
+    assert f"in 0 of 0 pairs ({guess}: 0) of calm recipes" in lines[-1]
 
 
 def test_pages_of_methods_take_the_seeds_of_their_grid(write_grid, tmp_path):

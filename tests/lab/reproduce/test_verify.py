@@ -120,7 +120,7 @@ def test_planted_errors_a_changed_run_and_a_lost_row_are_found(folders, capsys):
     assert verify(results, docs) == 1
     said = capsys.readouterr().out
     assert [named for *_, named in PLANTED if named not in said] == []
-    assert re.search(r"AdaGC/\d+ beside \S+ stands False", said)
+    assert re.search(r"AdaGC/\d+ beside \S+, \d+ steps: stands False", said)
     assert "muon-quality" in said
     assert re.search(r"/TensorWiseGC/\d+: in a table", said)
 
