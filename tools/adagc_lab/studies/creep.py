@@ -4,7 +4,8 @@
 
 The Llama proxy in low noise: 4,000 steps under GlobalGC, AdaGC and AdaGC with
 the preset "release", and from AdaGC's step 3,000 on with half the learning
-rate, with beta2 0.95 and under GlobalGC.
+rate, with beta2 0.95 and under GlobalGC. Mixtral's proxy over 8,000 steps under
+AdaGC, in which the creep passes.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ CHANGES = {
 }
 """What changes at step CHANGE of AdaGC's run."""
 
+LONG, LONG_STEPS = "Mixtral, AdaGC", 8000
 LABELS = {
     "loss": "loss (nat)",
     "norm": "global gradient norm, before the clip",
@@ -59,6 +61,9 @@ def course(run: RunRecord, study_run: StudyRun) -> dict[str, Any]:
         "second_moment": run.metrics["second_moment_root"],
         "update": run.metrics["update_norm"],
     }
+    if study_run.name == LONG:
+        gamma = run.tensors["gamma"].astype(float)
+        series["gamma"] = np.sqrt(np.square(gamma).sum(1))
     start = study_run.first_step
     bins = {k: v[start:].reshape(-1, BIN) for k, v in series.items()}
     values = {k: rounded(np.median(v, axis=1)) for k, v in bins.items()}
@@ -76,6 +81,7 @@ def tail(record: Mapping[str, Any], since: int) -> dict[str, Any]:
 def _of(records: Records) -> tuple[dict[str, Any], dict[str, Any]]:
     """Courses from the start, and those after the change, by name."""
     courses = {r["run"]: r for r in records if not r["first_step"]}
+    courses.pop(LONG, None)
     forks = {r["run"]: r for r in records if r["first_step"]}
     unchanged = tail(courses["AdaGC"], CHANGE // BIN)
     return courses, {"AdaGC, unchanged": unchanged, **forks}
@@ -142,19 +148,34 @@ def tables(records: Records) -> dict[str, str]:
         ]
         for name, record in forks.items()
     ]
-    return {
+    found = {
         "course": markdown_table(head, rows, left=2),
         "causes": markdown_table(["", "largest loss", *LABELS.values()], ends),
     }
+    for record in (r for r in records if r["run"] == LONG):
+        lines = [
+            [*_row(record, end, LONG), _last(record, "gamma", end)]
+            for end in range(1000, LONG_STEPS + 1, 1000)
+        ]
+        found["passes"] = markdown_table([*head, "gamma"], lines, left=2)
+    return found
 
 
 def _row(record: Mapping[str, Any], end: int, name: str) -> list[str]:
     """Medians of the 200 steps before ``end``; the mean of the loss."""
-    stop = (end - record["first_step"]) // BIN
-    last = slice(stop - 200 // BIN, stop)
-    cells = [f"{np.mean(record['mean_loss'][last]):.4f}"]
-    cells += [f"{np.median(record[k][last]):.2g}" for k in [*LABELS][1:]]
+    cells = [f"{np.mean(record['mean_loss'][_bins(record, end)]):.4f}"]
+    cells += [_last(record, k, end) for k in [*LABELS][1:]]
     return [f"{end - 199:,}–{end:,}", name, *cells]
+
+
+def _last(record: Mapping[str, Any], name: str, end: int) -> str:
+    """Return the median of the 200 steps before ``end``."""
+    return f"{np.median(record[name][_bins(record, end)]):.2g}"
+
+
+def _bins(record: Mapping[str, Any], end: int) -> slice:
+    stop = (end - record["first_step"]) // BIN
+    return slice(stop - 200 // BIN, stop)
 
 
 _CONFIG = "llama_low_noise.yaml"
@@ -165,6 +186,22 @@ CREEP = Study(
         *(
             StudyRun(n, _CONFIG, [*_BASE, *c], "AdaGC", CHANGE)
             for n, c in CHANGES.items()
+        ),
+        StudyRun(
+            LONG,
+            "mixtral_8x1b/adagc.yaml",
+            [
+                "data={kind: fixed_sequences, seq_length: 32, "
+                "num_sequences: 64}",
+                "optimizer.beta2=0.999",
+                "schedule={kind: constant, learning_rate: 0.003, "
+                "warmup_steps: 20}",
+                f"train.max_steps={LONG_STEPS}",
+                "train.batch_size=32",
+                "train.eval_every=0",
+                "train.save_every=0",
+                "record={tensors: true, moments: true}",
+            ],
         ),
     ],
     course=course,
