@@ -42,6 +42,12 @@ CHANGES = {
 """What changes at step CHANGE of AdaGC's run."""
 
 LONG, LONG_STEPS = "Mixtral, AdaGC", 8000
+LONG_CHANGES = {
+    "the same, gamma frozen": ["clip.beta=0.9999999"],
+    "the same, lambda_rel 1.2": ["clip.lambda_rel=1.2"],
+}
+"""What changes at step CHANGE of the long run: how fast gamma may rise."""
+
 LABELS = {
     "loss": "loss (nat)",
     "norm": "global gradient norm, before the clip",
@@ -61,7 +67,7 @@ def course(run: RunRecord, study_run: StudyRun) -> dict[str, Any]:
         "second_moment": run.metrics["second_moment_root"],
         "update": run.metrics["update_norm"],
     }
-    if study_run.name == LONG:
+    if study_run.name in (LONG, *LONG_CHANGES):
         gamma = run.tensors["gamma"].astype(float)
         series["gamma"] = np.sqrt(np.square(gamma).sum(1))
     start = study_run.first_step
@@ -80,9 +86,9 @@ def tail(record: Mapping[str, Any], since: int) -> dict[str, Any]:
 
 def _of(records: Records) -> tuple[dict[str, Any], dict[str, Any]]:
     """Courses from the start, and those after the change, by name."""
-    courses = {r["run"]: r for r in records if not r["first_step"]}
-    courses.pop(LONG, None)
-    forks = {r["run"]: r for r in records if r["first_step"]}
+    own = [r for r in records if r["run"] not in (LONG, *LONG_CHANGES)]
+    courses = {r["run"]: r for r in own if not r["first_step"]}
+    forks = {r["run"]: r for r in own if r["first_step"]}
     unchanged = tail(courses["AdaGC"], CHANGE // BIN)
     return courses, {"AdaGC, unchanged": unchanged, **forks}
 
@@ -152,13 +158,14 @@ def tables(records: Records) -> dict[str, str]:
         "course": markdown_table(head, rows, left=2),
         "causes": markdown_table(["", "largest loss", *LABELS.values()], ends),
     }
-    for record in (r for r in records if r["run"] == LONG):
-        lines = [
-            [*_row(record, end, LONG), _last(record, "gamma", end)]
-            for end in range(1000, LONG_STEPS + 1, 1000)
-        ]
-        found["passes"] = markdown_table([*head, "gamma"], lines, left=2)
-    return found
+    lines = [
+        [*_row(record, end, record["run"]), _last(record, "gamma", end)]
+        for record in records
+        if record["run"] in (LONG, *LONG_CHANGES)
+        for first in [record["first_step"]]
+        for end in range(first + 1000, LONG_STEPS + 1, 2000 if first else 1000)
+    ]
+    return {**found, "passes": markdown_table([*head, "gamma"], lines, left=2)}
 
 
 def _row(record: Mapping[str, Any], end: int, name: str) -> list[str]:
@@ -179,6 +186,18 @@ def _bins(record: Mapping[str, Any], end: int) -> slice:
 
 
 _CONFIG = "llama_low_noise.yaml"
+_MIXTRAL = "mixtral_8x1b/adagc.yaml"
+_LONG = (
+    "data={kind: fixed_sequences, seq_length: 32, num_sequences: 64}",
+    "optimizer.beta2=0.999",
+    "schedule={kind: constant, learning_rate: 0.003, warmup_steps: 20}",
+    f"train.max_steps={LONG_STEPS}",
+    "train.batch_size=32",
+    "train.eval_every=0",
+    f"train.save_every={CHANGE}",
+    "train.keep_checkpoints=8",
+    "record={tensors: true, moments: true}",
+)
 CREEP = Study(
     name="creep",
     runs=[
@@ -187,21 +206,10 @@ CREEP = Study(
             StudyRun(n, _CONFIG, [*_BASE, *c], "AdaGC", CHANGE)
             for n, c in CHANGES.items()
         ),
-        StudyRun(
-            LONG,
-            "mixtral_8x1b/adagc.yaml",
-            [
-                "data={kind: fixed_sequences, seq_length: 32, "
-                "num_sequences: 64}",
-                "optimizer.beta2=0.999",
-                "schedule={kind: constant, learning_rate: 0.003, "
-                "warmup_steps: 20}",
-                f"train.max_steps={LONG_STEPS}",
-                "train.batch_size=32",
-                "train.eval_every=0",
-                "train.save_every=0",
-                "record={tensors: true, moments: true}",
-            ],
+        StudyRun(LONG, _MIXTRAL, _LONG),
+        *(
+            StudyRun(n, _MIXTRAL, [*_LONG, *c], LONG, CHANGE)
+            for n, c in LONG_CHANGES.items()
         ),
     ],
     course=course,
