@@ -268,7 +268,10 @@ def answers(rows: Sequence[Row]) -> dict[str, str]:
         lengths: dict[str, list[str]] = {}
         for row, _ in chosen(*choice):
             lengths.setdefault(row.label, []).append(f"{row.num_steps:,}")
-        names = [f"{n} ({' and '.join(x)} steps)" for n, x in lengths.items()]
+        names = [
+            f"{name} ({' and '.join(', '.join(x).rsplit(', ', 1))} steps)"
+            for name, x in lengths.items()
+        ]
         return "; ".join(names) or "none"
 
     def by_length(*choice: Any) -> str:
@@ -291,8 +294,9 @@ def answers(rows: Sequence[Row]) -> dict[str, str]:
         ),
         "priced": by_length("spiking", PRICE, lambda low, high: low > 0),
         "cheaper": by_length("spiking", PRICE, lambda low, high: high < 0),
-        "lower_mean": with_lengths("spiking", MEAN, lambda low, high: high < 0),
-        "higher_mean": with_lengths("spiking", MEAN, lambda low, high: low > 0),
+        "other_mean": with_lengths(
+            "spiking", MEAN, lambda low, high: high >= 0
+        ),
         "low_mass": listed("spiking", MASS, lambda *_: True, is_low=True),
         "low_price": listed("spiking", PRICE, lambda *_: True, is_low=True),
         "alike": listed(
