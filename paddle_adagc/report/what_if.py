@@ -71,9 +71,8 @@ def what_if(
     is_thinned = bool((np.diff(run.tensor_steps[places]) > 1).any())
     shown = places if at is None else np.append(places, at)
     norms = run.tensors("norm", shown)
-    known = _arguments(run)
-    gamma = None
-    if known is None or places[0] > 0:  # the warm-up is not among the rows
+    known, gamma = _arguments(run) or {}, None
+    if places[0] > 0:  # the warm-up is not among the rows
         known, gamma = {}, run.tensors("gamma", places[:1])[0]
         _refuse_warm_up(cases, run.tensor_steps[places])
     rows: list[dict[str, Any]] = []
