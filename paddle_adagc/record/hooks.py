@@ -56,7 +56,7 @@ def observe(optimizer: Any, record: Any) -> Callable[[], None]:
     Returns:
         What ends it.
     """
-    original, has_ended = optimizer._apply_optimize, False
+    original = optimizer._apply_optimize
     before = vars(optimizer).get("_apply_optimize")  # another record's
 
     # A clip that is called within looks for a function of this name, and for
@@ -74,18 +74,18 @@ def observe(optimizer: Any, record: Any) -> Callable[[], None]:
         begins = not isinstance(params_grads, dict) or (
             param_group is optimizer._param_groups[0]
         )
-        is_made = has_ended or record._see(params_grads, begins)
+        is_made = observed.record is None or record._see(params_grads, begins)
         result = original(*given) if is_made else []
         del self, param_group
         return result
 
-    _apply_optimize.record = record  # type: ignore[attr-defined]
-    optimizer.__dict__["_apply_optimize"] = _apply_optimize
+    observed: Any = _apply_optimize
+    observed.record = record
+    optimizer.__dict__["_apply_optimize"] = observed
 
     def end() -> None:
-        nonlocal has_ended
-        has_ended = True
-        if vars(optimizer).get("_apply_optimize") is not _apply_optimize:
+        observed.record = None
+        if vars(optimizer).get("_apply_optimize") is not observed:
             return  # a later record calls it
         del optimizer.__dict__["_apply_optimize"]
         if before is not None:

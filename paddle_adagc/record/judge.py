@@ -41,7 +41,7 @@ SPIKES = ("loss", "global_grad_norm", "nonfinite", "tensor_norm")
 """Series whose alarms are events of some steps, with guilty tensors; those of
 the others are about a state of the run."""
 
-_LOUD = 100.0
+_LOUD = 100.0  # times its usual norm: no batch of a calm run does so
 
 _LAYER = re.compile(r"^(.*?\.\d+)(?=\.)")
 
@@ -277,8 +277,8 @@ def cause_of(kind: str, series: Iterable[str]) -> str:
 def is_quiet(series: Iterable[str], ratios: Iterable[float]) -> bool:
     """Tell whether some tensors left their usual norms, and nothing else rose.
 
-    Unusual batches of a calm run do so, by a factor of 2 to 15 on the proxies.
-    Above 100 times the usual norm a tensor alone is no quiet event.
+    Unusual batches of a calm run do so. A tensor far above its usual norm is no
+    quiet event, even alone.
 
     Args:
         series: Of the event's alarms.

@@ -142,7 +142,9 @@ def test_what_if_takes_the_clip_of_the_rows_that_count(tmp_path):
         record.close()
     (row, *_) = make_page(tmp_path)["what_if"]["rows"]
     assert row["calm_clipped"] > 0.5
-    assert main([str(tmp_path), "--what-if", 'init="warmup_min"']) == 0
+    assert (
+        main([str(tmp_path), "--text", "--what-if", 'init="warmup_min"']) == 0
+    )
 
 
 @pytest.mark.parametrize("name", CLIPS)
