@@ -162,7 +162,9 @@ def _cell(record: dict[str, Any] | None) -> str:
     if "problem" in record:
         return str(record["problem"])
     bad = num_bad(record)
-    return f"{record['passed']} passed" + (f", {bad} failed" if bad else "")
+    return f"{record.get('passed', 0)} passed" + (
+        f", {bad} failed" if bad else ""
+    )
 
 
 if __name__ == "__main__":

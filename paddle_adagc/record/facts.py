@@ -103,4 +103,4 @@ def facts_of(
 
 
 def _description(clip: Any) -> str:
-    return str(clip) if clip is not None else "none"
+    return str(unwrapped(clip)) if clip is not None else "none"

@@ -4,8 +4,9 @@
 
 A record is a folder:
 
-- ``record.json``: names of the tensors, and a list of sessions, one for each
-  process that has written: first step, clip, shadow, versions;
+- ``record.json``: names of the tensors, and a list of sessions: first step,
+  clip, shadow, versions. One begins with each process that writes, and when
+  another clip acts;
 - ``steps.jsonl``: a JSON object per optimizer step;
 - ``alarms.jsonl``: a JSON object per alarm; a later line of the same series and
   start replaces an earlier one;
@@ -45,12 +46,19 @@ from paddle_adagc.record.blocks import (
     decoded,
     read_lines,
 )
+from paddle_adagc.stability.alarms import WATCHES
 
 RECORD, STEPS, ALARMS = "record.json", "steps.jsonl", "alarms.jsonl"
 TENSORS = "tensors.npy"
 
-OWN_FIELDS = ("step", "session", "start")
-"""Fields of a step's line by which it is found."""
+OWN_FIELDS = frozenset(WATCHES).union(
+    ("step", "session", "start"),
+    ("learning_rate", "warm_up", "skipped", "overflow"),
+    ("clipped_grad_norm", "clipped_fraction", "h_min"),
+    ("shadow_clipped_grad_norm", "shadow_clipped_fraction"),
+    ("shadow_h_min", "shadow_h_median"),
+)
+"""Fields of a step's line that the record writes itself."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +75,8 @@ class RecordedRun:
     """Names of the tensors, in the order of the columns."""
 
     sessions: list[dict[str, Any]]
-    """Facts about each process that has written: first step, clip, versions."""
+    """Facts: first step, clip, versions. A session begins with each process
+    that writes, and when another clip acts."""
 
     every: int
     """Away from events one row of tensors in so many steps is left."""

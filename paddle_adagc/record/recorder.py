@@ -51,6 +51,7 @@ from paddle_adagc.record.ring import (
     count_small,
     first_nonfinite,
     gather,
+    is_split,
     to_host,
 )
 from paddle_adagc.record.session import Session
@@ -391,7 +392,7 @@ class Record:
         """All events so far, of earlier processes too; on rank 0 alone."""
         return self._session.alarms if self._session else []
 
-    def _write(self, steps: Steps) -> list[str]:
+    def _write(self, steps: Steps, *, is_part: bool = False) -> list[str]:
         if self._session is None:
             return []
         factors = None
@@ -400,7 +401,7 @@ class Record:
             groups = groups_of(self._optimizer, tensors, self._names)
             factors = factors_of(self._clips, groups)
         try:
-            lines = self._session.write(steps, factors)
+            lines = self._session.write(steps, factors, is_part=is_part)
         except Exception as error:  # the training goes on
             warnings.warn(
                 f"the record {self.directory} ends before step "
@@ -497,6 +498,10 @@ class Record:
         put_into_optimizer(self._optimizer, clip)
         self._clips, self._acting = clips_of(self._optimizer), clip
         self.forget_updates()
+        self._number += 1
+        if self._session is not None:
+            facts = facts_of(self._optimizer, clip, self.shadow)
+            self._session.begin(self._next_step, facts)
 
     def _see(self, pairs: Any, begins: bool) -> bool:
         """See an update's gradients; return whether it is to be made.
@@ -552,7 +557,7 @@ class Record:
         steps, self._steps = self._steps, []
         if steps:
             mine = to_host(steps, self._source, self._names)
-            self._write(mine)
+            self._write(mine, is_part=is_split(self._source))
             if (rank := dist.get_rank()) and mine.keys:
                 numbers = np.array([row["step"] for row in mine.rows])
                 named = {"steps": numbers, "keys": np.array(mine.keys, "U")}
@@ -582,9 +587,8 @@ def _check_numbers(numbers: Mapping[str, Any]) -> None:
     for name, value in numbers.items():
         if name in OWN_FIELDS:
             raise ValueError(
-                f"record.step({name}={value!r}): {name!r} is the record's own; "
-                "it counts steps itself, from Record(..., start=...). Give the "
-                "number another name"
+                f"record.step({name}={value!r}): {name!r} is the record's own, "
+                "which counts and measures itself: give the number another name"
             )
         try:
             json.dumps(value)

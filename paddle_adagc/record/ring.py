@@ -187,11 +187,15 @@ def _stacked(
 
 def gather(mine: Steps, clip: TensorScalingClip | None) -> Steps:
     """Join the steps of all ranks, which all call this: one gather."""
-    is_split = clip is not None and clip._find_reducer().communicates
-    has_tensors = is_split or dist.get_rank() == 0
+    has_tensors = is_split(clip) or dist.get_rank() == 0
     empty = Steps(mine.rows, [], _empty(len(mine.rows), 0), mine.num_small)
     parts = of_all_ranks(mine if has_tensors else empty)
     return join(parts) if len(parts) > 1 else mine
+
+
+def is_split(clip: TensorScalingClip | None) -> bool:
+    """Whether other ranks may have tensors that this one has not."""
+    return clip is not None and clip._find_reducer().communicates
 
 
 def join(parts: Sequence[Steps]) -> Steps:

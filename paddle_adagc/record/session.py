@@ -31,7 +31,8 @@ from paddle_adagc.record.words import note, spike_text, who
 from paddle_adagc.record.writer import RecordWriter
 from paddle_adagc.stability.alarms import WATCHES, Alarm, Monitor
 
-_NUM_REMEMBERED = 512  # steps of an earlier session that say what is usual
+_NUM_REMEMBERED = 512  # rows of tensors of earlier sessions
+_NUM_JUDGED = 68 * 64  # their steps that alarms look back to: see Masking
 _NUM_NEAR = 64  # steps around an alarm whose tensors are kept whole
 _NUM_WHOLE = 256  # first steps of an event that are kept whole
 _NUM_IN_MEMORY = 256
@@ -88,11 +89,11 @@ class Session:
     def _remember(self, past: RecordedRun) -> None:
         """Take what is usual from earlier sessions; nothing is reported."""
         rows = [row for row in past.rows if row["step"] < self.start]
-        watched = [*map(_watched, rows[-_NUM_REMEMBERED:])]
+        watched = [*map(_watched, rows[-_NUM_JUDGED:])]
         self._monitor.update(watched)
         self.history = [
             (step, {n: x for n, x in values.items() if n in _JUDGED})
-            for step, values in watched
+            for step, values in watched[-_NUM_REMEMBERED:]
         ]
         names = [field.name for field in dataclasses.fields(Alarm)]
         alarms = [
@@ -108,22 +109,38 @@ class Session:
         norms = past.tensors("norm", places)[:, : len(self._writer.keys)]
         self._earlier = past.tensor_steps[places].tolist(), norms
         self._recent.largest_excess(norms)
+        if not past.sessions[-1].get("shadow"):
+            h = past.tensors("h", places)[:, : len(self._writer.keys)]
+            skipped = past.step[past.column("skipped") == 1]
+            is_made = ~np.isin(self._earlier[0], skipped)
+            is_low = (h < STUCK_H) & np.isfinite(norms) & (norms > 0)
+            num_rows = is_low[is_made][::-1].cumprod(0).sum(0)
+            steps = np.append(np.array(self._earlier[0])[is_made], self.start)
+            self._num_low = self.start - steps[len(steps) - 1 - num_rows]
+
+    def begin(self, start: int, facts: Mapping[str, Any]) -> None:
+        """Begin a session of the same process: another clip acts."""
+        self._writer.begin(start, facts)
 
     @property
     def alarms(self) -> list[Alarm]:
         """All events of the run so far, earlier sessions included."""
         return [*self._monitor.alarms]
 
-    def write(self, steps: Steps, factors: Factors | None) -> list[str]:
+    def write(
+        self, steps: Steps, factors: Factors | None, *, is_part: bool = False
+    ) -> list[str]:
         """Measure, judge and write steps of the whole model.
 
         ``factors`` are those of the clip that acts; None: of the recorded one.
+        With ``is_part`` other ranks have more tensors: the model's numbers are
+        then unknown.
 
         Returns:
             A line for each event that began in these steps.
         """
         steps = self._in_columns(steps)
-        self._add_numbers(steps, factors)
+        self._add_numbers(steps, factors, is_part)
         begun = self._monitor.update(map(_watched, steps.rows))
         alarms = self._monitor.alarms
         changed = [alarm for alarm in alarms if alarm not in self._written]
@@ -147,7 +164,9 @@ class Session:
             tensors[name][:, index] = table
         return Steps(steps.rows, [*keys], tensors, steps.num_small)
 
-    def _add_numbers(self, steps: Steps, factors: Factors | None) -> None:
+    def _add_numbers(
+        self, steps: Steps, factors: Factors | None, is_part: bool
+    ) -> None:
         """Add the clip's numbers to each step that it has seen."""
         norm, h = steps.tensors["norm"], steps.tensors["h"]
         named: dict[str, np.ndarray | None] = {"": h}
@@ -164,10 +183,13 @@ class Session:
         norm = np.where(finite | np.isinf(norm), norm, 0)
         mine = np.where(finite, norm, 0).astype(np.float64)
         columns: dict[str, np.ndarray] = {
-            "global_grad_norm": np.sqrt(np.sum(mine**2, 1)),
             "nonfinite": np.sum(np.isinf(norm), 1),
             "tensor_norm": self._recent.largest_excess(norm),
         }
+        if is_part:
+            named = {}
+        else:
+            columns["global_grad_norm"] = np.sqrt(np.sum(mine**2, 1))
         for prefix, table in named.items():
             if table is not None:
                 table = np.where(is_skipped[:, None], 0, table)

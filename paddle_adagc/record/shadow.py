@@ -23,11 +23,12 @@ from paddle_adagc.parallel.layout import sharding_wrapper, unwrap
 def default_shadow(acting: ClipGradBase | None) -> ClipGradByAdaGC:
     """Make the AdaGC that follows a run under another clip.
 
-    Its warm-up has the threshold of that clip, so that gamma starts from the
-    norms that the run lets through; without one from the norms as they are.
+    Its warm-up has the global threshold of that clip, so that gamma starts from
+    the norms that the run lets through; without one from the norms as they are.
     """
-    threshold = getattr(unwrapped(acting), "clip_norm", None)
-    if threshold is None:
+    inner = unwrapped(acting)
+    threshold = getattr(inner, "clip_norm", None)
+    if threshold is None or isinstance(inner, ClipGradByNorm):
         return ClipGradByAdaGC(init="min_no_warmup")
     return ClipGradByAdaGC(lambda_abs=float(threshold), init="warmup_ema")
 

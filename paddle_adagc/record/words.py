@@ -13,6 +13,8 @@ import numpy as np
 from paddle_adagc.record.judge import Finding
 from paddle_adagc.stability.alarms import Alarm
 
+_NUM_NAMED = 3  # tensors in a line
+
 _NOTES = {
     "h_median": "the clip left less than half of the median tensor's gradient "
     "in each of 200 steps{clipped}",
@@ -55,14 +57,16 @@ def note(alarm: Mapping[str, Any]) -> str:
     return f"from step {alarm['start']} on {text}"
 
 
-def who(finding: Finding, number: int = 3) -> str:
+def who(finding: Finding) -> str:
     """Name the guilty in a line for a log; "" if there are none."""
     if finding.kind == "batch":
         return f"{finding.share:.0%} of the tensors at once: a batch"
     if not finding.guilty:
         return ""
-    names = [f"{g.key} ({_times(g.ratio)})" for g in finding.guilty[:number]]
-    more = len(finding.guilty) - number
+    names = [
+        f"{g.key} ({_times(g.ratio)})" for g in finding.guilty[:_NUM_NAMED]
+    ]
+    more = len(finding.guilty) - _NUM_NAMED
     rest = f" and {more} more" if more > 0 else ""
     layer = f"{finding.guilty[0].layer}: " * (finding.kind == "layer")
     return layer + ", ".join(names) + rest

@@ -4,10 +4,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import math
 import os
-import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,9 @@ from typing import Any
 import numpy as np
 
 from paddle_adagc.files import (
+    FolderLock,
     atomic_write_json,
+    is_locked_here,
     make_directory,
     temporary_path,
 )
@@ -67,17 +67,21 @@ class RecordWriter:
         max_bytes: int = MAX_BYTES,
     ) -> None:
         self.directory = make_directory(directory)
-        self._lock = _Lock(self.directory)
+        self._lock = _locked(self.directory)
         self._info = read_info(self.directory)
         self.keys: list[str] = self._info["tensors"]
-        self.session = len(self._info["sessions"])
         self.every: int = self._info["every"]
         """One row of tensors in so many steps is written."""
         self._max_bytes = max_bytes
         for name in (STEPS, ALARMS):
             _cut_last_line(self.directory / name)
         _cut_last_array(self.directory / TENSORS)
-        self._info["sessions"].append({**(facts or {}), "start": start})
+        self.begin(start, facts or {})
+
+    def begin(self, start: int, facts: Mapping[str, Any]) -> None:
+        """Begin a session, at a step."""
+        self.session = len(self._info["sessions"])
+        self._info["sessions"].append({**facts, "start": start})
         self._write_info()
         mark = {"session": self.session, "start": start}
         self._append(STEPS, line_of(mark))
@@ -119,7 +123,7 @@ class RecordWriter:
     ) -> None:
         """Append rows: float32 ``[num_steps, num_keys]`` of each quantity.
 
-        With ``keep`` they are float32 in the file and never thinned.
+        With ``keep`` they are float32 in the file and thinned last.
         """
         if not len(steps):
             return
@@ -169,52 +173,17 @@ def _keep_fewer(blocks: Sequence[np.ndarray]) -> None:
         block["is_kept"] &= block["step"] > middle
 
 
-class _Lock:
-    """A lock on a folder, of this process alone.
-
-    A forked child, such as a worker that loads data, has the descriptor, too,
-    and would keep the lock when this process has gone: it closes it.
-    """
-
-    def __init__(self, directory: Path) -> None:
-        self._descriptor: int | None = os.open(directory, os.O_RDONLY)
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self.release()
-            raise FileExistsError(
-                f"the record {directory} is open in this process: call its "
-                "close() first"
-                if any(lock.is_on(directory) for lock in _open_locks)
-                else f"another process is writing to the record {directory}: "
-                "wait for it, stop it, or choose another folder"
-            ) from None
-        except OSError:  # a file system without locks
-            pass
-        _open_locks.add(self)
-
-    def is_on(self, directory: Path) -> bool:
-        """Whether it is this folder's, and not released."""
-        if self._descriptor is None:
-            return False
-        return os.path.samestat(os.fstat(self._descriptor), directory.stat())
-
-    def release(self) -> None:
-        """Let others have it."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
-
-
-_open_locks: weakref.WeakSet[_Lock] = weakref.WeakSet()
-
-
-def _leave_locks() -> None:
-    for lock in [*_open_locks]:
-        lock.release()
-
-
-os.register_at_fork(after_in_child=_leave_locks)
+def _locked(directory: Path) -> FolderLock:
+    try:
+        return FolderLock(directory)
+    except BlockingIOError:
+        raise FileExistsError(
+            f"the record {directory} is open in this process: call its "
+            "close() first"
+            if is_locked_here(directory)
+            else f"another process is writing to the record {directory}: "
+            "wait for it, stop it, or choose another folder"
+        ) from None
 
 
 def _cut_last_line(path: Path) -> None:

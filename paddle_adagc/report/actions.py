@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from paddle_adagc.record.files import RecordedRun
+from paddle_adagc.report.what_if import arguments_of
 
 
 def actions_for(
-    run: RecordedRun, event: dict[str, Any] | None, session: dict[str, Any]
+    run: RecordedRun, event: dict[str, Any], session: dict[str, Any]
 ) -> list[dict[str, str]]:
     """Return what to do now: a title, and what to type or to read."""
-    if event is None:
-        return []
     actions = []
     start = event["start"]
     checkpoint = _checkpoint_before(run.directory, start)
@@ -26,14 +25,13 @@ def actions_for(
     actions.append({"title": "Return to a checkpoint", "text": found})
     if not str(session.get("clip")).startswith("ClipGradByAdaGC"):
         options = "" if _has_state(checkpoint) else "--missing-state start "
-        options += _options_of(session)
-        actions.append(
-            {
-                "title": "Switch to AdaGC there",
-                "text": f"adagc-run {options}-- COMMAND (of a Trainer); in "
-                "your loop record.switch()",
-            }
-        )
+        shadow = arguments_of(str(session.get("shadow")))
+        if shadow:
+            options += f"--lambda-abs {shadow['lambda_abs']} "
+            options += f"--init {shadow['init']} "
+        text = f"adagc-run {options}-- COMMAND (of a Trainer)"
+        text += "; in your loop record.switch()" * bool(shadow)
+        actions.append({"title": "Switch to AdaGC there", "text": text})
     if event["samples"] and event["kind"] == "batch":
         ranges = [
             f"{first} to {stop - 1}" for _, (first, stop) in event["samples"]
@@ -45,13 +43,6 @@ def actions_for(
         names = ", ".join(g["key"] for g in event["guilty"][:3])
         actions.append({"title": "Look at", "text": names})
     return actions
-
-
-def _options_of(session: dict[str, Any]) -> str:
-    """Return the options with which adagc-run continues the shadow."""
-    text = str(session.get("shadow"))
-    found = re.search(r"lambda_abs=([^,]+), .*init='(\w+)'", text)
-    return f"--lambda-abs {found[1]} --init {found[2]} " if found else ""
 
 
 def _checkpoint_before(directory: Path, step: int) -> Path | None:

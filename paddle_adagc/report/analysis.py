@@ -25,6 +25,7 @@ from paddle_adagc.record.judge import (
 from paddle_adagc.record.words import note
 from paddle_adagc.report.actions import actions_for
 from paddle_adagc.report.pictures import curves, heat
+from paddle_adagc.report.what_if import recorded_clip
 from paddle_adagc.stability.alarms import NORMAL_CONSISTENCY
 
 _USUAL_STEPS = 128
@@ -52,7 +53,11 @@ def analyse(run: RecordedRun, step: int | None = None) -> dict[str, Any]:
         )
     spans = [(step, step, [])] if step is not None else _spans(run)
     events = [_event(run, *span) for span in spans]
-    events = [event for event in events if event["kind"]]
+    events = [
+        event
+        for event in events
+        if event["kind"] and (event["guilty"] or not _is_quiet(event))
+    ]
     worst = max(events, key=_severity, default=None)
     session = run.sessions[-1] if run.sessions else {}
     result = {
@@ -65,6 +70,7 @@ def analyse(run: RecordedRun, step: int | None = None) -> dict[str, Any]:
         "num_tensors": len(run.keys),
         "clip": session.get("clip"),
         "shadow": session.get("shadow"),
+        "recorded": _short_name(recorded_clip(session)),
         "events": events,
         "worst": events.index(worst) if worst is not None else None,
         "notes": _notes(run),
@@ -76,10 +82,19 @@ def analyse(run: RecordedRun, step: int | None = None) -> dict[str, Any]:
     if worst is not None and all(map(_is_quiet, events)):
         result["verdict"] = _quiet(run, worst, len(events))
         return finite(result)
-    if worst is None or worst["worst_step"] not in worst["skipped"]:
+    if (
+        worst is not None
+        and worst["kind"] != "calm"
+        and worst["worst_step"] not in worst["skipped"]
+    ):
         result["actions"] = actions_for(run, worst, session)
-    result["verdict"] = _verdict(run, worst, len(events))
+    result["verdict"] = _verdict(run, worst, len(events), result["recorded"])
     return finite(result)
+
+
+def _short_name(clip: str) -> str:
+    """Return what the field calls a clip: AdaGC for ClipGradByAdaGC(...)."""
+    return clip.partition("(")[0].removeprefix("ClipGradBy")
 
 
 def finite(value: Any) -> Any:
@@ -147,9 +162,16 @@ def _event(
         "samples": [
             [row["step"], row["samples"]]
             for row in run.rows
-            if start <= row["step"] <= min(end, start + 9) and "samples" in row
+            if start <= row["step"] <= min(end, start + 9)
+            and _is_range(row.get("samples"))
         ],
     }
+
+
+def _is_range(samples: Any) -> bool:
+    """Whether it is the first sample of a step, and the one after the last."""
+    is_pair = isinstance(samples, list) and len(samples) == 2
+    return is_pair and all(isinstance(x, int) for x in samples)
 
 
 def _worst_step(
@@ -211,32 +233,37 @@ def _quiet(
     run: RecordedRun, worst: dict[str, Any], num_events: int
 ) -> dict[str, Any]:
     """Return the verdict on a run with quiet events alone."""
-    first, tensors = worst["guilty"][0], "1 tensor"
+    farthest, tensors = _farthest(worst), "1 tensor"
     if worst["num_guilty"] > 1:
         tensors = f"{worst['num_guilty']} tensors"
     times = "once" if num_events == 1 else f"{num_events} times"
     text = (
         f"No spike in {len(run.step):,} steps. Tensors left their usual norms "
         f"{times}, and neither the loss nor the global norm rose; the farthest "
-        f"at step {worst['worst_step']:,}: {tensors}, {first['key']} at "
-        f"{first['ratio']:.3g} times."
+        f"at step {worst['worst_step']:,}: {tensors}, "
+        f"{farthest['key']} at {farthest['ratio']:.3g} times."
     )
     return {"kind": "calm", "text": text}
+
+
+def _farthest(event: dict[str, Any]) -> dict[str, Any]:
+    """Return the guilty tensor that is farthest from its usual norm."""
+    return max(event["guilty"], key=lambda guilty: guilty["ratio"])
 
 
 def _severity(event: dict[str, Any]) -> tuple[bool, bool, bool, float]:
     rise = event["loss"] - event["usual_loss"]
     has_loss = "loss" in event["series"]
-    ratio = event["guilty"][0]["ratio"] if event["guilty"] else 0.0
+    ratio = _farthest(event)["ratio"] if event["guilty"] else 0.0
     size = rise if has_loss and math.isfinite(rise) else ratio
     rises = not _is_quiet(event)
     return event["kind"] == "nonfinite", has_loss, rises, float(size)
 
 
 def _verdict(
-    run: RecordedRun, event: dict[str, Any] | None, num_events: int
+    run: RecordedRun, event: dict[str, Any] | None, num_events: int, name: str
 ) -> dict[str, Any]:
-    """Return the kind of the run and a sentence."""
+    """Return the kind of the run and a sentence; ``name``: of the clip."""
     if event is None:
         return {
             "kind": "calm",
@@ -244,9 +271,11 @@ def _verdict(
         }
     step, kind = event["worst_step"], event["kind"]
     names = [g["key"] for g in event["guilty"]]
-    usual = "No tensor left its usual norm:"
+    usual = "No tensor left its usual norm"
     if not len(run.tensor_steps):
-        usual = "No tensor was measured:"
+        usual = "No tensor was measured"
+    elif step not in run.tensor_steps:
+        usual = "The tensors of this step were not kept"
     cause = {
         "batch": f"{event['share']:.0%} of the tensors at once: one batch, not "
         "one layer.",
@@ -258,9 +287,9 @@ def _verdict(
         * math.isfinite(event["loss"]),
         "several": f"{event['num_guilty']} tensors, first "
         f"{names[0] if names else ''}.",
-        "loss": f"{usual} the loss alone rose.",
-        "norm": f"{usual} the global norm rose.",
-        "calm": "No tensor left its usual norm.",
+        "loss": f"{usual}: the loss alone rose.",
+        "norm": f"{usual}: the global norm rose.",
+        "calm": f"{usual}.",
     }[kind]
     elapsed = datetime.timedelta(seconds=round(event["elapsed"]))
     into = f" ({elapsed} into the run)" * bool(elapsed)
@@ -274,7 +303,7 @@ def _verdict(
         cut = f"The clip cut the norm {norm} to {left}."
         parts.append(cut if left != norm else f"The norm {norm} passed whole.")
     if math.isfinite(event["shadow_norm"]):
-        parts.append(f"AdaGC would have left {event['shadow_norm']:.3g}.")
+        parts.append(f"{name} would have left {event['shadow_norm']:.3g}.")
     after = event["recovered_after"]
     if after is not None and "loss" in event["series"]:
         parts.append(

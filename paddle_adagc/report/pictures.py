@@ -57,8 +57,10 @@ def heat(run: RecordedRun) -> dict[str, Any]:
     """
     places = np.arange(len(run.tensor_steps))
     if len(places) > _MAX_ROWS:
-        places = np.unique(
-            np.linspace(0, len(places) - 1, _MAX_ROWS).astype(int)
+        worst = [alarm["worst_step"] for alarm in run.alarms]
+        places = np.union1d(
+            np.linspace(0, len(places) - 1, _MAX_ROWS).astype(int),
+            np.flatnonzero(np.isin(run.tensor_steps, worst)),
         )
     if not len(places):
         return {"steps": [], "groups": []}

@@ -41,9 +41,13 @@ def _lines(page: dict[str, Any]) -> Iterator[str]:
         )
     if page["worst"] is not None:
         event = page["events"][page["worst"]]
+    if page["worst"] is not None and event["guilty"]:
         yield ""
         yield from _table(
-            ["tensor", "onset", "norm", "usual", "x usual", "h of AdaGC"],
+            [
+                *("tensor", "onset", "norm", "usual", "x usual"),
+                f"h of {page['recorded']}",
+            ],
             [
                 [g["key"], str(g["onset"]), *_numbers(g, "norm usual ratio h")]
                 for g in event["guilty"][:_NUM_GUILTY]

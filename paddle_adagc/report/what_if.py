@@ -8,18 +8,22 @@ import ast
 import contextlib
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from paddle_adagc.checks import matching_pattern
+from paddle_adagc.checks import check_choice, matching_pattern
 from paddle_adagc.record.files import RecordedRun
 
 DEFAULTS = ("lambda_rel=1.04", "lambda_rel=1.2", "lambda_rel=2", "lambda_rel=4")
 _NUM_ROWS = 300
 _NUM_FIRST = 100
 """First rows, in which a rule settles: they are not counted."""
+
+_GLOBAL_NORM = re.compile(r"Gradient Clip By GlobalNorm, global_norm=(\S+)")
+"""What Paddle's GlobalGC says of itself."""
 
 _OF_WARM_UP = ("init", "init_value", "t_start", "lambda_abs", "strict")
 
@@ -45,7 +49,6 @@ def what_if(
     Raises:
         ValueError: A case is wrong.
     """
-    from paddle_adagc.checks import check_choice
     from paddle_adagc.clips.registry import CLIPS, make_clip
     from paddle_adagc.record.replay import replay
     from paddle_adagc.record.shadow import needs_norms_alone
@@ -65,15 +68,17 @@ def what_if(
         return {
             **about,
             **{"is_thinned": False, "rows": []},
-            "note": f"A replay needs more than {_NUM_FIRST} recorded steps "
-            f"before the event, and there are {len(places)}.",
+            "note": f"A replay needs more than {_NUM_FIRST} recorded steps"
+            + " before the event" * (event is not None)
+            + f", and there are {len(places)}.",
         }
     is_thinned = bool((np.diff(run.tensor_steps[places]) > 1).any())
     shown = places if at is None else np.append(places, at)
     norms = run.tensors("norm", shown)
-    known, gamma = _arguments(run) or {}, None
+    known, gamma = _arguments(run, int(run.tensor_steps[places[0]])), None
     if places[0] > 0:  # the warm-up is not among the rows
-        known, gamma = {}, run.tensors("gamma", places[:1])[0]
+        known = {n: x for n, x in known.items() if n not in _OF_WARM_UP}
+        gamma = run.tensors("gamma", places[:1])[0]
         _refuse_warm_up(cases, run.tensor_steps[places])
     rows: list[dict[str, Any]] = []
     most: list[dict[str, Any]] = []
@@ -114,13 +119,13 @@ def early(run: RecordedRun) -> dict[str, Any] | None:
     from paddle_adagc.clips.adagc import ClipGradByAdaGC
     from paddle_adagc.record.replay import replay
 
-    steps, known = run.tensor_steps[:_NUM_ROWS], _arguments(run) or {}
-    has_all = np.array_equal(steps, np.arange(_NUM_ROWS))
-    if not (
-        has_all and run.sessions[0].get("shadow") and "lambda_abs" in known
-    ):
+    has_all = np.array_equal(run.tensor_steps[:_NUM_ROWS], range(_NUM_ROWS))
+    if not has_all:
         return None
-    clip = ClipGradByAdaGC(lambda_abs=known["lambda_abs"], strict=True)
+    found = _GLOBAL_NORM.match(str(run.sessions[0].get("clip")))
+    if not found:
+        return None
+    clip = ClipGradByAdaGC(lambda_abs=float(found[1]), strict=True)
     norms = run.tensors("norm", slice(_NUM_ROWS))
     h = replay(norms, clip, run.keys).h[clip.t_start :]
     clipped = _of(
@@ -172,25 +177,34 @@ def most_clipped(h: np.ndarray, keys: Sequence[str]) -> list[dict[str, Any]]:
     return found[:3] if len(kinds) > 1 else []
 
 
-def _arguments(run: RecordedRun) -> dict[str, Any] | None:
-    """Return those of the AdaGC that acted or followed in the first rows.
+def _arguments(run: RecordedRun, step: int) -> dict[str, Any]:
+    """Return those of the AdaGC that acted or followed in a step, if any did.
 
     Its warm-up is shortened to the rows that are not counted; Inf and NaN do
     not stop a replay; overrides are those of tensors that the record has.
     """
-    first = run.tensor_steps[0]
-    started = [s for s in run.sessions if s["start"] <= first]
-    session = started[-1] if started else {}
-    text = session.get("shadow") or session.get("clip")
-    if not str(text).startswith("ClipGradByAdaGC("):
-        return None
-    call: Any = ast.parse(str(text), mode="eval").body
-    values = {k.arg: ast.literal_eval(k.value) for k in call.keywords}
+    started = [s for s in run.sessions if s["start"] <= step]
+    values = arguments_of(recorded_clip(started[-1]) if started else "")
+    if not values:
+        return {}
     values.pop("nonfinite", None)
     if overrides := values.get("overrides"):
         used = {matching_pattern("overrides", overrides, k) for k in run.keys}
         values["overrides"] = {p: overrides[p] for p in overrides if p in used}
     return values | {"t_start": min(values["t_start"], _NUM_FIRST)}
+
+
+def recorded_clip(session: Mapping[str, Any]) -> str:
+    """Return the ``repr`` of the clip whose h and gamma are recorded."""
+    return str(session.get("shadow") or session.get("clip"))
+
+
+def arguments_of(text: str) -> dict[str, Any]:
+    """Return the arguments of an AdaGC from its ``repr``; none of another."""
+    if not text.startswith("ClipGradByAdaGC("):
+        return {}
+    call: Any = ast.parse(text, mode="eval").body
+    return {k.arg: ast.literal_eval(k.value) for k in call.keywords}
 
 
 def _of(function: Any, values: np.ndarray) -> float:

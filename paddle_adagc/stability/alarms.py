@@ -80,11 +80,18 @@ class Watch:
         check_positive("sigma", self.sigma)
         check_not_negative("least", self.least)
         check_bool("log", self.log)
-        for name in ("limit", "floor"):
-            if getattr(self, name) is not None:
-                check_real(name, getattr(self, name))
+        bounds = {"limit": self.limit, "floor": self.floor}
+        given = [name for name, value in bounds.items() if value is not None]
+        for name in given:
+            check_real(name, bounds[name])
         check_integer("smoothing", self.smoothing, 1)
         check_integer("lasting", self.lasting, 1)
+        given += ["log"] * self.log
+        if len(given) > 1:
+            raise ValueError(
+                f"a Watch with {' and '.join(given)}: a limit or a floor is "
+                "compared with the value itself, and a series has one of them"
+            )
 
 
 WATCHES: Mapping[str, Watch] = MappingProxyType(

@@ -31,3 +31,8 @@ def test_ranges_of_the_package_are_those_of_the_table():
     assert found == [f">={paddles[0]},<={paddles[-1]}"] * 2
     assert re.search(r"requires-python = \">=([\d.]+)\"", text)[1] == pythons[0]
     assert re.findall(r"Python :: (3\.\d+)\"", text) == pythons
+
+
+def test_a_pair_in_which_nothing_passed_has_a_cell():
+    row = {"python": "3.11", "paddle": tool.PADDLES[0], "failed": 2}
+    assert "0 passed, 2 failed" in tool.table([row])

@@ -7,7 +7,7 @@ const CURVES = [
   {label: "Clip", range: [0, 1], lines: {
     clipped_fraction: ["share of tensors clipped", "--orange"],
     h_median: ["median h", "--blue"]}},
-  {label: "Under AdaGC", range: [0, 1], lines: {
+  {range: [0, 1], lines: {
     shadow_clipped_fraction: ["share of tensors clipped", "--orange"],
     shadow_h_median: ["median h", "--blue"]}},
   {label: "Learning rate", lines: {
@@ -17,7 +17,7 @@ const span = e => e.end > e.start ? `${e.start} to ${e.end}` : String(e.start);
 
 function curves(page) {
   return CURVES.map(({label, log, range, lines}) => ({
-    label, log, range, steps: page.curves.step, spans: page.curves.marks,
+    label: label || `Under ${page.recorded}`, log, range, steps: page.curves.step, spans: page.curves.marks,
     lines: Object.entries(lines).filter(([name]) => page.curves[name]).map(
       ([name, [label, color]]) => {
         const {low, high} = page.curves[name];
@@ -35,12 +35,12 @@ function events(page) {
     number(e.recovered_after)]), {marked: page.worst, kind: "stack"});
 }
 
-function guilty(event) {
+function guilty(event, clip) {
   add(main, "h2", `Tensors that left their usual norm first, ${event.end >
     event.start ? "steps" : "step"} ${span(event)}`);
   if (event.guilty.length)
     table(main, ["tensor", ["layer", {class: "layer"}], "onset", "norm",
-      "usual", "times usual", "threshold", "h of AdaGC"],
+      "usual", "times usual", "threshold", `h of ${clip}`],
       event.guilty.map(g => [g.key, g.layer, g.onset, number(g.norm),
         number(g.usual), g.ratio === null ? "Inf or NaN" : number(g.ratio),
         number(g.threshold), number(g.h)]), {kind: "stack"});
@@ -52,10 +52,15 @@ function guilty(event) {
 
 function whatIf(found) {
   add(main, "h2", "What if");
-  if (found.note) {
-    soft(main, found.note);
-    return;
-  }
+  if (found.note) soft(main, found.note);
+  else replayed(found);
+  if (found.early)
+    soft(main, "AdaGC as in the paper, on the norms of steps " +
+      `${found.early.first_step} to ${found.early.last_step}, would have ` +
+      `clipped ${percent(found.early.clipped)} of the tensors.`);
+}
+
+function replayed(found) {
   soft(main, `A replay of ${found.num_rows} recorded steps' ` +
     "norms: an open loop, since under another clip the weights would have " +
     "been others." + (found.is_thinned ? " Only one step in some is " +
@@ -68,10 +73,6 @@ function whatIf(found) {
     soft(main, `In calm steps ${found.rows[0].case} clips most: ` +
       found.most_clipped.map(row => `${row.tensors} (${row.number}) ` +
         percent(row.clipped)).join(", ") + ".");
-  if (found.early)
-    soft(main, "AdaGC as in the paper, on the norms of steps " +
-      `${found.early.first_step} to ${found.early.last_step}, would have ` +
-      `clipped ${percent(found.early.clipped)} of the tensors.`);
 }
 
 function settings(s) {
@@ -100,7 +101,7 @@ function show(page) {
   }
   const event = page.worst === null ? null : page.events[page.worst];
   if (page.events.length > 1) events(page);
-  if (event) guilty(event);
+  if (event) guilty(event, page.recorded);
   if (page.heat.groups.length) {
     add(main, "h2", "Norm over usual norm, by layer");
     heat(main, page.heat, ["1", "≥ 22; violet: Inf or NaN. Click a layer " +

@@ -649,6 +649,8 @@ def test_an_error_of_the_record_does_not_end_the_training(
     [
         ({"step": 3}, ValueError),
         ({"session": 1}, ValueError),
+        ({"masked": 512}, ValueError),
+        ({"step_seconds": "0.1 s"}, ValueError),
         ({"accuracy": np.float32(1)}, TypeError),
     ],
 )

@@ -170,3 +170,47 @@ def test_who_is_named_with_the_layer(tmp_path):
         r"at ([\d.]+) times .*; layers.1: layers.1.b.weight", line
     )
     assert f"({found[1]} x its usual norm)" in line
+
+
+def test_a_slow_instability_in_a_run_that_is_resumed_often(tmp_path):
+    """The norm rises six times over 4,000 steps: seen in one process, too."""
+    num_steps, part = 5000, 960
+    norm, h, loss = series(num_steps)
+    place = np.clip((np.arange(num_steps) - 1000) / 3500, 0, 1)
+    rise = 6 ** place[:, None]
+    norm, h = (norm * rise).astype("f4"), (h / rise).astype("f4")
+    for first in range(0, num_steps, part):
+        last = min(first + part, num_steps)
+        given = norm[:last], h[:last], loss[:last]
+        _, run = record(tmp_path / "parts", *given, start=first)
+    _, whole = record(tmp_path / "whole", norm, h, loss)
+    assert found(run) == found(whole)
+    assert "masked" in {series for series, _ in found(run)}
+
+
+@pytest.mark.parametrize("part", [150, 250])
+def test_a_stuck_tensor_of_a_resumed_run_is_told_once(part, tmp_path):
+    norm, h, loss = series(1000)
+    h[:, 1] = 0.005
+    for first in range(0, 1000, part):
+        last = min(first + part, 1000)
+        given = norm[:last], h[:last], loss[:last]
+        _, run = record(tmp_path, *given, start=first)
+    assert [x for x in found(run) if x[0] == "stuck"] == [("stuck", 199)]
+
+
+def test_the_model_s_norm_is_unknown_where_ranks_left_alone(tmp_path):
+    """After an exception rank 0 writes its own tensors."""
+    norm, h, loss = series(70)
+    tensors = {"norm": norm, "gamma": norm, "h": h}
+    session = Session(tmp_path, 0, {}, 10**8)
+    for part in (slice(0, 64), slice(64, 70)):
+        rows = [{"step": i, "loss": loss[i]} for i in range(70)[part]]
+        mine = {name: table[part] for name, table in tensors.items()}
+        is_part = part.start > 0
+        session.write(Steps(rows, KEYS, mine), None, is_part=is_part)
+    session.close()
+    run = read_record(tmp_path)
+    for name in ("global_grad_norm", "clipped_grad_norm", "h_median"):
+        assert np.isnan(run.column(name)).tolist() == [False] * 64 + [True] * 6
+    assert np.isfinite(run.tensors("norm")).all()

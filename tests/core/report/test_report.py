@@ -15,8 +15,10 @@ from helpers import slow_but
 
 from paddle_adagc import ClipGradByAdaGC, Record, make_clip
 from paddle_adagc.record import read_record
-from paddle_adagc.record.blocks import QUANTITIES
+from paddle_adagc.record.blocks import QUANTITIES, array_bytes, arrays
+from paddle_adagc.record.files import TENSORS
 from paddle_adagc.record.writer import RecordWriter
+from paddle_adagc.report import pictures
 from paddle_adagc.report.command import main, make_page
 from paddle_adagc.report.text import as_text
 from paddle_adagc.report.what_if import most_clipped
@@ -358,6 +360,129 @@ def test_mistakes(arguments, message, tmp_path, capsys):
     assert re.search(message, capsys.readouterr().err)
     assert not page.exists()
     assert len(read_record(tmp_path).step) == 300
+
+
+def test_a_run_whose_tensors_are_not_copied_yet(tmp_path, capsys):
+    model, optimizer = make_training(CLIPS["global"]())
+    record = Record(tmp_path, optimizer, model, shadow=False)
+    train(model, optimizer, range(5), record=record)
+    record.flush()
+    assert main([str(tmp_path), "--text"]) == 0
+    text = capsys.readouterr().out
+    assert "needs more than 100 recorded steps, and there are 0." in text
+    record.close()
+
+
+def test_tensors_that_left_what_was_usual_long_before_are_no_event(tmp_path):
+    """All grow by 2% a step until step 84: no tensor stands out."""
+    rng = np.random.default_rng(0)
+    level = np.exp(0.02 * np.minimum(np.arange(128), 84))[:, None]
+    norms = (level * np.exp(rng.normal(0, 0.003, (128, 8)))).astype("f4")
+    keys = [f"layers.{i}.w" for i in range(8)]
+    lines, run = write(tmp_path, norms, norms * 0 + 1, np.ones(128), keys=keys)
+    assert not lines
+    assert {alarm["series"] for alarm in run.alarms} == {"tensor_norm"}
+    assert make_page(tmp_path)["verdict"]["kind"] == "calm"
+
+
+@pytest.mark.parametrize("samples", [32, [1, 2, 3], ["a", "b"]])
+def test_samples_that_are_no_range_are_left_out(samples, tmp_path):
+    rng = np.random.default_rng(0)
+    norms = np.exp(rng.normal(0, 0.05, (200, 3))).astype("f4")
+    norms[150] *= 50
+    loss = 2 + rng.normal(0, 0.01, 200)
+    loss[150] = 9
+    rows = {"samples": samples}
+    write(tmp_path, norms, norms * 0 + 1, loss, keys=[*"abc"], rows=rows)
+    page = make_page(tmp_path)
+    assert worst(page)["samples"] == []
+    assert "Skip these samples" not in str(page["actions"])
+
+
+def test_the_map_of_a_long_run_shows_its_event(tmp_path, monkeypatch):
+    monkeypatch.setattr(pictures, "_MAX_ROWS", 50)
+    rng = np.random.default_rng(0)
+    norms = np.exp(rng.normal(0, 0.05, (600, 3))).astype("f4")
+    norms[301] *= 100
+    write(tmp_path, norms, norms * 0 + 1, np.ones(600), keys=[*"abc"])
+    groups = make_page(tmp_path)["heat"]["groups"]
+    assert ["9" in group["levels"] for group in groups] == [True] * len(groups)
+
+
+def test_what_if_keeps_what_is_recorded_of_the_clip(tmp_path):
+    """In a run that is longer than what is replayed."""
+    clip = ClipGradByAdaGC(beta=0.8, overrides={"^0[.]": {"lambda_rel": 3.0}})
+    model, optimizer = make_training(clip)
+    clip.bind(model)
+    record = Record(tmp_path, optimizer, model)
+    train(model, optimizer, range(450), record=record)
+    record.close()
+    h = read_record(tmp_path).tensors("h")[-200:]
+    (row, *_) = make_page(tmp_path)["what_if"]["rows"]
+    assert row["calm_clipped"] == pytest.approx(np.mean(h < 1), abs=0.01)
+
+
+def test_a_step_whose_tensors_were_thinned_out(tmp_path):
+    rng = np.random.default_rng(0)
+    norms = np.exp(rng.normal(0, 0.05, (400, 3))).astype("f4")
+    write(tmp_path, norms, norms * 0 + 1, np.ones(400), keys=[*"abc"])
+    page = make_page(tmp_path, step=150)
+    assert "No tensor left its usual norm" in page["verdict"]["text"]
+    assert not page["actions"]
+    rows = [block.copy() for block in arrays(tmp_path / TENSORS)]
+    (tmp_path / TENSORS).write_bytes(
+        b"".join(array_bytes(block[block["step"] % 2 == 0]) for block in rows)
+    )
+    text = make_page(tmp_path, step=151)["verdict"]["text"]
+    assert "The tensors of this step were not kept" in text
+
+
+def test_the_farthest_tensor_is_named(tmp_path):
+    """The first of the second event is nearer than that of the first."""
+    rng = np.random.default_rng(0)
+    norms = np.exp(rng.normal(0, 0.03, (400, 20))).astype("f4")
+    norms[:, 10:] *= 20
+    norms[200, 1] *= 3
+    norms[201, 2] *= 20
+    norms[260, 3] *= 5
+    keys = [f"layers.{i}.w" for i in range(20)]
+    write(tmp_path, norms, norms * 0 + 1, np.ones(400), keys=keys)
+    text = make_page(tmp_path)["verdict"]["text"]
+    assert "2 tensors, layers.2.w at" in text
+
+
+@pytest.mark.parametrize(
+    "clip",
+    [None, paddle.nn.ClipGradByNorm(0.5), paddle.nn.ClipGradByValue(0.01)],
+)
+def test_what_the_paper_s_adagc_clips_is_told_of_global_gc_alone(
+    clip, tmp_path
+):
+    model, optimizer = make_training(clip)
+    record = Record(tmp_path, optimizer, model)
+    train(model, optimizer, range(310), record=record)
+    record.close()
+    assert make_page(tmp_path)["what_if"]["early"] is None
+
+
+@pytest.mark.parametrize("name", ["adagc", "zclip"])
+def test_the_clip_that_is_recorded_is_named(name, tmp_path):
+    model, optimizer = make_training(CLIPS["global"]())
+    record = Record(tmp_path, optimizer, model, shadow=make_clip(name))
+    bad = lambda step, loss: loss * (50 if step == 150 else 1)  # noqa: E731
+    train(model, optimizer, range(200), record=record, change=bad)
+    record.flush()
+    page, shown = make_page(tmp_path), {"adagc": "AdaGC", "zclip": "ZClip"}
+    assert f"h of {shown[name]}" in as_text(page)
+    assert f"{shown[name]} would have left" in page["verdict"]["text"]
+    assert ("record.switch()" in str(page["actions"])) == (name == "adagc")
+    record.switch()
+    train(model, optimizer, range(200, 210), record=record)
+    record.close()
+    page = make_page(tmp_path)
+    assert page["clip"].startswith(f"ClipGradBy{shown[name]}(")
+    assert page["shadow"] is None
+    assert ("Switch" in str(page["actions"])) == (name == "zclip")
 
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")

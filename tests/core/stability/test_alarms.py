@@ -241,6 +241,8 @@ def test_unknown_series_are_named():
         ({"floor": math.inf}, ValueError, "floor must be finite"),
         ({"lasting": 0}, ValueError, "lasting must be at least 1"),
         ({"smoothing": 0}, ValueError, "smoothing must be at least 1"),
+        ({"limit": 5.0, "log": True}, ValueError, "with limit and log"),
+        ({"limit": 5.0, "floor": 0.0}, ValueError, "with limit and floor"),
     ],
 )
 def test_bad_rules(values, error, message):

@@ -116,6 +116,16 @@ def test_a_line_without_end_is_refused(tmp_path, monkeypatch):
             sources.parse_text(last[1], text_format, "text")
 
 
+def test_a_first_line_that_is_too_long_after_a_byte_order_mark(
+    tmp_path, run, monkeypatch
+):
+    monkeypatch.setattr(sources, "MAX_DOCUMENT_BYTES", 5_000)
+    path = tmp_path / "long.txt"
+    path.write_bytes(b"\xef\xbb\xbf" + b"y" * 17_000 + b"\nshort")
+    with pytest.raises(ValueError, match="line 1: more than 5,000 bytes"):
+        run(path)
+
+
 @pytest.mark.parametrize("ending", ["jsonl", "jsonl.gz"])
 def test_a_document_that_is_too_long_can_be_left_out(
     tmp_path, run, monkeypatch, ending

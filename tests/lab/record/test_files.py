@@ -12,7 +12,6 @@ import os
 import numpy as np
 import pytest
 from adagc_lab.checksums import describe
-from adagc_lab.record import files
 from adagc_lab.record.files import (
     QUANTITIES,
     AppendedFile,
@@ -26,6 +25,8 @@ from adagc_lab.record.files import (
     read_rows,
     update_run_json,
 )
+
+from paddle_adagc.files import is_locked_here
 
 NAMES = ["a", "b"]
 
@@ -48,7 +49,7 @@ def write(directory, steps, start_step=0):
 
 def test_a_directory_is_held_by_one_and_removed_if_it_stays_empty(tmp_path):
     with lock_run(tmp_path / "run"):
-        assert len(files._HELD) == 1
+        assert is_locked_here(tmp_path / "run")
         with (
             pytest.raises(FileExistsError, match=r"another process .*/run:"),
             lock_run(tmp_path / "run"),
@@ -57,7 +58,7 @@ def test_a_directory_is_held_by_one_and_removed_if_it_stays_empty(tmp_path):
         with lock_run(tmp_path / "other"):
             (tmp_path / "other/run.json").write_text("{}")
         assert not list((tmp_path / "run").iterdir())
-    assert not files._HELD
+    assert not is_locked_here(tmp_path / "other")
     assert not (tmp_path / "run").exists()
     assert (tmp_path / "other").exists()
     (tmp_path / "old").mkdir()

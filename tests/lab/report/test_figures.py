@@ -23,6 +23,7 @@ from adagc_lab.report.figures import (
 )
 from adagc_lab.report.focus import (
     choose_focus,
+    fault_bursts,
     tensor_label,
 )
 from lab.report.conftest import make_experiment
@@ -152,6 +153,21 @@ def test_threshold_is_what_the_clip_left(make_run):
     assert (norm[steps, tensors] > threshold[steps, tensors]).all()
     assert np.isnan(threshold[:20]).all()
     assert clip_threshold(make_run(method="GlobalGC")) is None
+
+
+def test_threshold_of_a_tensor_with_its_own_lambda_rel(make_run):
+    run = make_run()
+    run.run["config"]["clip"]["overrides"] = {"^norm": {"lambda_rel": 2.0}}
+    gamma, threshold = run.tensors["gamma"][-2], clip_threshold(run)[-1]
+    own = np.array([name.startswith("norm") for name in run.tensor_names])
+    np.testing.assert_allclose(threshold / gamma, np.where(own, 2, 1.04), 1e-5)
+
+
+def test_faults_are_shaded_each(make_run):
+    fault = {"kind": "random_tokens", "tensors": []}
+    faults = dict.fromkeys((100, 105, 106, 110), fault)
+    bursts = [(100, 100), (105, 106), (110, 110)]
+    assert fault_bursts(make_run(faults=faults)) == bursts
 
 
 def test_charts_of_a_tensor_overlay_the_methods(faulty):

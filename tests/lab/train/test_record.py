@@ -8,7 +8,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from adagc_lab.record.files import RECORD
+from adagc_lab.record.files import RECORD, update_run_json
 from adagc_lab.train.console import summarise_run
 from adagc_lab.train.recorder import StepRecorder
 from core.parallel.ranks import run_on_ranks
@@ -129,6 +129,16 @@ def test_a_nan_loss_is_an_alarm_once_and_no_divergence(tmp_path, caplog):
     assert logged.startswith("alarm: step 3: loss nan")
     text = "\n".join(summarise_run(tmp_path).lines)
     assert "alarms: loss 1" in text
+
+
+def test_a_tensor_above_its_usual_norm_is_in_no_summary(tmp_path):
+    run(make_values(tmp_path))
+    alarm = {"series": "tensor_norm", "usual": 2.0, "score": math.inf}
+    alarm |= dict.fromkeys(("start", "end", "worst_step"), 5)
+    for worst, is_told in ((3.0, False), (300.0, True)):
+        update_run_json(tmp_path, alarms=[{**alarm, "worst": worst}])
+        text = "\n".join(summarise_run(tmp_path).lines)
+        assert ("alarms: tensor_norm 1" in text) == is_told
 
 
 def test_the_shadow_of_a_cut_run_goes_on(tmp_path):

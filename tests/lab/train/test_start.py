@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where runs start: what their directory holds, changed settings, forks."""
 
+import contextlib
 import shutil
 import signal
 from pathlib import Path
@@ -10,6 +11,7 @@ from unittest import mock
 import numpy as np
 import pytest
 from adagc_lab.record.files import RunRecord, lock_run, update_run_json
+from adagc_lab.train import start
 from adagc_lab.train.checkpoints import last_checkpoint
 from adagc_lab.train.optimizers import learning_rate
 from adagc_lab.train.parse import merged, parse_config
@@ -157,6 +159,27 @@ def test_a_fork_with_another_batch_says_where_the_data_goes_on(
     assert record.run["forked_from"]["goes_on_at"] == 4 * 8
     said = f"has read {4 * old} samples, and the data goes on at sample 32"
     assert said in capsys.readouterr().out
+
+
+def test_a_run_killed_while_it_began_begins_again(source, tmp_path):
+    """In the first write of run.json; while a fork copied the record."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/.run.json.1.tmp").write_text("{")
+    assert runs.run(constant(tmp_path / "a"))[0] == "finished"
+
+    def killed(*_, **__):
+        raise KeyboardInterrupt
+
+    values = constant("")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shutil, "copytree", killed)
+        patch.setattr(start, "_empty", lambda directory: None)
+        with contextlib.suppress(KeyboardInterrupt, SystemExit):
+            fork(values, source, tmp_path / "b", step=4)
+    assert (tmp_path / "b/run.json").exists()
+    assert not (tmp_path / "b/metrics.jsonl").exists()
+    status, record = fork(values, source, tmp_path / "b", step=4)
+    assert (status, record.num_steps) == ("finished", 12)
 
 
 def test_a_fork_to_another_clip_starts_with_its_warm_up(tmp_path):

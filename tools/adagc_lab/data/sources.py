@@ -73,7 +73,9 @@ class LocalFile:
                     rest = line  # of a line that parse_text refuses
                     while len(rest) == limit and (is_text or rest[-1:] != _END):
                         rest = read(limit)
-                    line, mark = line.removeprefix(mark), b""
+                    if len(line) < limit:  # else it is refused as it is
+                        line = line.removeprefix(mark)
+                    mark = b""
                     if not num_lines and self._is_array(line):
                         raise ValueError(_ARRAY)
                     num_lines += 1

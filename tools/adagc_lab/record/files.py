@@ -18,10 +18,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
-import fcntl
 import hashlib
 import json
-import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -31,7 +29,11 @@ from typing import Any
 import numpy as np
 
 from adagc_lab.checksums import Description, describe, find_fault
-from paddle_adagc.files import atomic_write_json, make_directory
+from paddle_adagc.files import (
+    FolderLock,
+    atomic_write_json,
+    make_directory,
+)
 
 METRICS, TENSORS, NAMES = "metrics.jsonl", "tensors.f32", "tensors.json"
 RECORD = "record"
@@ -186,32 +188,21 @@ def update_run_json(directory: str | os.PathLike[str], **facts: Any) -> None:
 def lock_run(directory: str | os.PathLike[str]) -> Iterator[None]:
     """Lock a run directory against other processes that would write to it.
 
-    The lock ends with this process, even if it is killed; forked processes,
-    such as data loaders, do not hold it. On a file system without locks there
-    is only a warning. A new directory is removed again if it stays empty.
+    A new directory is removed again if it stays empty.
     """
     is_new = not Path(directory).exists()
     make_directory(directory)
-    descriptor = os.open(directory, os.O_RDONLY)
-    _HELD.add(descriptor)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise FileExistsError(
-                f"another process is writing to {directory}: wait for it, stop "
-                "it, or choose another train.output_dir"
-            ) from None
-        except OSError as error:
-            logging.getLogger(__name__).warning(
-                "no lock on %s (%s): do not start a second run there",
-                directory,
-                error,
-            )
+        lock = FolderLock(directory)
+    except BlockingIOError:
+        raise FileExistsError(
+            f"another process is writing to {directory}: wait for it, stop "
+            "it, or choose another train.output_dir"
+        ) from None
+    try:
         yield
     finally:
-        _HELD.remove(descriptor)
-        os.close(descriptor)
+        lock.release()
         if is_new:
             with contextlib.suppress(OSError):  # not empty
                 os.rmdir(directory)
@@ -222,17 +213,6 @@ def mark_stopped(directory: str | os.PathLike[str]) -> None:
     with contextlib.suppress(OSError), lock_run(directory):
         if read_run_json(directory).get("status") == "running":
             update_run_json(directory, status="stopped")
-
-
-def release_locks() -> None:
-    """Give up this process' locks of run directories."""
-    for descriptor in _HELD:
-        os.close(descriptor)
-    _HELD.clear()
-
-
-_HELD: set[int] = set()
-os.register_at_fork(after_in_child=release_locks)
 
 
 def read_names(path: Path) -> list[str]:

@@ -21,6 +21,7 @@ from adagc_lab.report.drawings import Chart, Line, method_colors, value_range
 from adagc_lab.report.experiment import Experiment
 from adagc_lab.report.focus import Focus, fault_bursts, tensor_label
 from adagc_lab.report.judged import model_loss
+from paddle_adagc.checks import matching_pattern
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.record.judge import layer_of
 from paddle_adagc.report.page import heat_groups
@@ -42,14 +43,17 @@ def clip_threshold(run: RunRecord) -> np.ndarray | None:
         clip.pop("preset", "paper") not in PRESETS or not {*clip} <= {*known}
     ):
         return None
-    lambda_rel, t_start = (
-        float(clip.get(name, known[name].default))
-        for name in ("lambda_rel", "t_start")
-    )
+    values = {n: clip.get(n, p.default) for n, p in known.items()}
+    overrides = values["overrides"] or {}
+    found = [
+        overrides.get(matching_pattern("overrides", overrides, name), {})
+        for name in run.tensor_names
+    ]
+    lambda_rel = [own.get("lambda_rel", values["lambda_rel"]) for own in found]
     gamma = run.tensors["gamma"]
     threshold = np.full_like(gamma, np.nan)
-    threshold[1:] = lambda_rel * gamma[:-1]
-    threshold[: int(t_start)] = np.nan
+    threshold[1:] = np.array(lambda_rel, "f4") * gamma[:-1]
+    threshold[: int(values["t_start"])] = np.nan
     return threshold
 
 

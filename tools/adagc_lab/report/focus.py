@@ -46,7 +46,7 @@ class Focus(NamedTuple):
 
 def fault_bursts(run: RunRecord) -> list[tuple[int, int]]:
     """First and last step of each burst of faults, in order."""
-    return list(group_events(sorted(run.faults)))
+    return list(group_events(sorted(run.faults), 1))
 
 
 def choose_focus(experiment: Experiment) -> Focus | None:

@@ -17,6 +17,7 @@ from typing import Literal
 
 import numpy as np
 
+from adagc_lab.data.config import IMAGE_TEXT_KINDS
 from adagc_lab.report.excess import EXCESS_THRESHOLDS
 from adagc_lab.report.experiment import Experiment
 from adagc_lab.report.formatting import (
@@ -43,8 +44,6 @@ LAST_STEPS = 100
 
 REPLAYED_STEPS = 300
 """First steps under GlobalGC that say whether AdaGC would help."""
-
-_CAPTIONED = ("shapes", "image_text")
 
 Level = Literal["detail", "brief", "headline"]
 Form = Callable[[Sequence[Value]], str]
@@ -357,7 +356,8 @@ def replayed_percent(run: JudgedRun) -> float | None:
     from paddle_adagc import ClipGradByAdaGC
     from paddle_adagc.record.replay import replay
 
-    clip = ClipGradByAdaGC(strict=True)
+    threshold = run.config.get("clip", {}).get("lambda_abs", 1.0)
+    clip = ClipGradByAdaGC(lambda_abs=threshold, strict=True)
     norms = run.run.tensors.get("norm", np.zeros((0, 0)))[:REPLAYED_STEPS]
     is_global = run.config.get("clip", {}).get("name") == "global_norm"
     if not is_global or len(norms) < REPLAYED_STEPS or np.isnan(norms).all():
@@ -389,7 +389,7 @@ def _accuracy() -> Measure:
 
 
 def _last_accuracy(run: JudgedRun) -> float | None:
-    has_captions = run.config.get("data", {}).get("kind") in _CAPTIONED
+    has_captions = run.config.get("data", {}).get("kind") in IMAGE_TEXT_KINDS
     if run.diverged and has_captions:
         return -math.inf
     value = run.last("retrieval_accuracy")

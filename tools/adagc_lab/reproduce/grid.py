@@ -249,7 +249,7 @@ def digest(config: Mapping[str, Any]) -> str:
 def _moved(fault: Mapping[str, Any], ratio: float) -> dict[str, Any]:
     """Return a fault whose steps are scaled to a run of another length."""
     moved = dict(fault)
-    for key in ("start", "every", "stop"):
+    for key in ("start", "every"):
         if fault.get(key) is not None:
             moved[key] = max(round(fault[key] * ratio), 1)
     if fault.get("steps") is not None:

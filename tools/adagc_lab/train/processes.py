@@ -23,8 +23,9 @@ from paddle.distributed import fleet
 from typing_extensions import Self
 
 from adagc_lab.gloo import enable
-from adagc_lab.record.files import mark_stopped, release_locks
+from adagc_lab.record.files import mark_stopped
 from adagc_lab.train.config import ParallelConfig, TrainConfig
+from paddle_adagc.files import release_locks
 
 T = TypeVar("T")
 GPUS_PER_NODE = 8
@@ -218,15 +219,6 @@ def from_first_process(function: Callable[[], T]) -> T:
     if failure is not None:
         raise failure
     return result
-
-
-def gather(value: T) -> list[T]:
-    """Return the values of all processes by rank; every process calls this."""
-    if dist.get_world_size() == 1:
-        return [value]
-    parts: list[T] = []
-    dist.all_gather_object(parts, value)
-    return parts
 
 
 def mean_over_processes(values: Sequence[float | None]) -> list[float]:

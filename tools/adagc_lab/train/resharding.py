@@ -33,9 +33,10 @@ from adagc_lab.models import rank_weights
 from adagc_lab.models.parallel import topology
 from adagc_lab.models.safe_pickle import load_pickle
 from adagc_lab.train.config import ParallelConfig
-from adagc_lab.train.processes import gather, is_first_process
+from adagc_lab.train.processes import is_first_process
 from paddle_adagc.files import atomic_write_json
 from paddle_adagc.integrations.optimizer import innermost
+from paddle_adagc.parallel.agreement import of_all_ranks
 from paddle_adagc.parallel.layout import TensorLayout, read_layout, unwrap
 
 LAYOUT = "layout.json"
@@ -133,7 +134,7 @@ def save_layout(
         stage = f"pp{place.pipe.rank:02}_" if place.pipe.size > 1 else ""
         name = f"model_state.{stage}ep{place.expert.rank:02}.pdparams"
         paddle.save(experts, str(checkpoint / name))
-    files = gather({file_name: _pieces(model, optimizer)})
+    files = of_all_ranks({file_name: _pieces(model, optimizer)})
     if is_first_process():
         merged: dict[str, Any] = {}
         for file in reversed(files):  # equal names: data-parallel copies

@@ -24,6 +24,7 @@ from adagc_lab.train.config import ParallelConfig, RunConfig
 from adagc_lab.train.optimizers import learning_rate
 from adagc_lab.train.parse import parse_config
 from adagc_lab.train.tasks import PretrainTask
+from paddle_adagc.files import TEMPORARY
 
 _FREE = (
     "train.log_every",
@@ -84,7 +85,9 @@ class Start:
         directory = self._directory
         if not self._overwrites:
             restore_run_json(directory)
-        if not (directory / "run.json").exists() and any(directory.iterdir()):
+        broken_off = {*directory.glob(f".run.json.*{TEMPORARY}")}
+        held = {*directory.iterdir()} - broken_off
+        if held and not (directory / "run.json").exists():
             raise FileExistsError(
                 f"{directory} is not empty and holds no run: choose another "
                 "train.output_dir"
@@ -93,11 +96,11 @@ class Start:
             self._earlier = files.read_run_json(directory)
         if not self._earlier:
             return None
-        held = _fork_of(self._earlier)
+        origin = _fork_of(self._earlier)
         if self._fork and (
-            held is None
-            or held.source.resolve() != self._fork.source.resolve()
-            or self._fork.step not in (None, held.step)
+            origin is None
+            or origin.source.resolve() != self._fork.source.resolve()
+            or self._fork.step not in (None, origin.step)
         ):
             raise FileExistsError(
                 f"{directory} holds a run that is not this fork: choose "
@@ -194,11 +197,11 @@ class Start:
                 f"{new}): put the data back, or start a new run with --fork "
                 "NEW_DIR"
             )
+        facts = {"config": self._settings, **facts, **self._facts}
+        files.update_run_json(self._directory, **facts, status="running")
         if origin := self._facts.get("forked_from"):
             source = Path(origin["run"])
             _copy_record(source, origin["step"], self._directory, tensor_names)
-        facts = {"config": self._settings, **facts, **self._facts}
-        files.update_run_json(self._directory, **facts, status="running")
 
     def undo(self) -> None:
         """Empty the directory again, if it holds a run without a step."""

@@ -53,8 +53,8 @@ from adagc_lab.models.vision_text import (
     retrieval_accuracy,
 )
 from adagc_lab.train.config import ParallelConfig, RunConfig, TrainConfig
-from adagc_lab.train.processes import gather
 from paddle_adagc.checks import check_choice
+from paddle_adagc.parallel.agreement import of_all_ranks
 
 _LAYER = re.compile(r"\.layers\.(\d+)\.")
 
@@ -313,8 +313,8 @@ class LanguageTask(PretrainTask):
         """Name the tensors multiplied in FP8, and the others."""
         if self.train.precision != "float8":
             return {}
-        names = set().union(*gather({*parameters_by_key(model)}))
-        quantized = set().union(*gather({*quantized_parameters(model)}))
+        names = set().union(*of_all_ranks({*parameters_by_key(model)}))
+        quantized = set().union(*of_all_ranks({*quantized_parameters(model)}))
         return {
             "float8": {
                 "quantized": sorted(quantized),
