@@ -119,7 +119,7 @@ def test_a_run_that_diverged_is_infinitely_high():
 
 @pytest.mark.parametrize(
     ("differences", "message"),
-    [([], "1 to 40"), ([1.0] * 41, "1 to 40"), ([1.0, math.nan], "NaN")],
+    [([], "1 to 48"), ([1.0] * 49, "1 to 48"), ([1.0, math.nan], "NaN")],
 )
 def test_bad_differences_are_named(differences, message):
     with pytest.raises(ValueError, match=message):

@@ -27,7 +27,7 @@ MIN_SEEDS = 8
 """Pairs that a verdict takes: with 8 the sign-flip test at 0.025 sees one
 standard deviation with a power of 0.65; with 5 its smallest p is 0.031."""
 
-MAX_PAIRS = 40
+MAX_PAIRS = 48
 """Each half of them has 2**20 patterns of signs: a second."""
 
 MAX_SEEDS = 200
