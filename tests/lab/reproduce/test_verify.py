@@ -93,7 +93,7 @@ PLANTED = [
         r"\1|",
         "a price",
     ),
-    (PAGE, r"(\| .*0 → 0 events)[^|]*\|", r"\1 |", ": mass"),
+    (CLAIMS, r"(\| .*0 → 0 events)[^|]*\|", r"\1 |", ": mass"),
     (PAGE, r"CLIP with Lion \(\+0", "CLIP with Lion (+9", "in the answer"),
     # An experiment with faults that is not shown.
     (PAGE, r"(?m)^\| Mixtral, its recipe \|.*\n", "", "| Mixtral, its recipe"),
