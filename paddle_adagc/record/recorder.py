@@ -10,7 +10,7 @@ import logging
 import os
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -400,20 +400,26 @@ class Record:
             tensors = self._source and self._source._tensors
             groups = groups_of(self._optimizer, tensors, self._names)
             factors = factors_of(self._clips, groups)
-        try:
+        lines: list[str] = []
+        with self._ends_alone(steps.rows[0]["step"]):
             lines = self._session.write(steps, factors, is_part=is_part)
-        except Exception as error:  # the training goes on
-            warnings.warn(
-                f"the record {self.directory} ends before step "
-                f"{steps.rows[0]['step']}: {error}",
-                stacklevel=2,
-            )
-            self._session.close()
-            self._session, self.error = None, error
-            return []
         for line in lines:
             self._on_alarm(line)
         return lines
+
+    @contextlib.contextmanager
+    def _ends_alone(self, step: int) -> Iterator[None]:
+        """End the record at an error of its own; the training goes on."""
+        try:
+            yield
+        except Exception as error:
+            warnings.warn(
+                f"the record {self.directory} ends before step {step}: {error}",
+                stacklevel=2,
+            )
+            if self._session is not None:
+                self._session.close()
+            self._session, self.error = None, error
 
     def worst(self) -> dict[str, Any]:
         """Return the worst of the steps written since the last call.
@@ -501,7 +507,8 @@ class Record:
         self._number += 1
         if self._session is not None:
             facts = facts_of(self._optimizer, clip, self.shadow)
-            self._session.begin(self._next_step, facts)
+            with self._ends_alone(self._next_step):
+                self._session.begin(self._next_step, facts)
 
     def _see(self, pairs: Any, begins: bool) -> bool:
         """See an update's gradients; return whether it is to be made.
@@ -557,7 +564,8 @@ class Record:
         steps, self._steps = self._steps, []
         if steps:
             mine = to_host(steps, self._source, self._names)
-            self._write(mine, is_part=is_split(self._source))
+            is_part = bool(mine.keys) and is_split(self._source)
+            self._write(mine, is_part=is_part)
             if (rank := dist.get_rank()) and mine.keys:
                 numbers = np.array([row["step"] for row in mine.rows])
                 named = {"steps": numbers, "keys": np.array(mine.keys, "U")}

@@ -353,6 +353,28 @@ def test_one_process_writes(tmp_path):
         read_record(tmp_path / "b")
 
 
+def test_a_full_disk_at_a_switch_ends_the_record_alone(tmp_path, monkeypatch):
+    def fail(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    model, optimizer = make_training(CLIPS["global norm"]())
+    record = Record(tmp_path, optimizer, model)
+    train(model, optimizer, range(10), record=record)
+    monkeypatch.setattr(RecordWriter, "begin", fail)
+    with pytest.warns(UserWarning, match="ends before step 10: .* No space"):
+        clip = record.switch()
+    assert optimizer._grad_clip is clip
+    train(model, optimizer, range(10, 20), record=record)
+    assert clip.num_steps == 20
+    record.close()
+    assert read_record(tmp_path).step.tolist() == [*range(10)]
+
+
+def test_a_bound_of_each_tensor_is_no_global_threshold():
+    shadow = default_shadow(paddle.nn.ClipGradByNorm(0.5))
+    assert shadow.init == "min_no_warmup"
+
+
 def test_a_full_disk_ends_the_record_alone(tmp_path, monkeypatch):
     plain = train(*make_training(None), range(40))
 
