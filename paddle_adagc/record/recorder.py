@@ -415,7 +415,7 @@ class Record:
         except Exception as error:
             warnings.warn(
                 f"the record {self.directory} ends before step {step}: {error}",
-                stacklevel=2,
+                stacklevel=3,
             )
             if self._session is not None:
                 self._session.close()

@@ -39,9 +39,8 @@ def _lines(page: dict[str, Any]) -> Iterator[str]:
                 for e in page["events"][-_NUM_EVENTS:]
             ],
         )
-    if page["worst"] is not None:
-        event = page["events"][page["worst"]]
-    if page["worst"] is not None and event["guilty"]:
+    event = None if page["worst"] is None else page["events"][page["worst"]]
+    if event and event["guilty"]:
         yield ""
         yield from _table(
             [

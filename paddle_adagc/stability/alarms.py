@@ -44,7 +44,8 @@ class Watch:
     window.
 
     Raises:
-        TypeError, ValueError: A field has a wrong type or is out of its range.
+        TypeError, ValueError: A field has a wrong type or is out of its range,
+            or two of ``limit``, ``floor`` and ``log`` are given.
 
     Example:
         >>> from paddle_adagc.stability import Monitor, Watch

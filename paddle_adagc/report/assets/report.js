@@ -17,7 +17,8 @@ const span = e => e.end > e.start ? `${e.start} to ${e.end}` : String(e.start);
 
 function curves(page) {
   return CURVES.map(({label, log, range, lines}) => ({
-    label: label || `Under ${page.recorded}`, log, range, steps: page.curves.step, spans: page.curves.marks,
+    label: label || `Under ${page.recorded}`, log, range,
+    steps: page.curves.step, spans: page.curves.marks,
     lines: Object.entries(lines).filter(([name]) => page.curves[name]).map(
       ([name, [label, color]]) => {
         const {low, high} = page.curves[name];

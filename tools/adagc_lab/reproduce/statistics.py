@@ -28,7 +28,7 @@ MIN_SEEDS = 8
 standard deviation with a power of 0.65; with 5 its smallest p is 0.031."""
 
 MAX_PAIRS = 48
-"""Each half of them has 2**20 patterns of signs: a second."""
+"""Each half of them has 2**24 patterns of signs: some seconds."""
 
 MAX_SEEDS = 200
 """Where the search for a number of seeds that would decide ends."""
