@@ -409,7 +409,7 @@ class Record:
 
     @contextlib.contextmanager
     def _ends_alone(self, step: int) -> Iterator[None]:
-        """End the record at an error of its own; the training goes on."""
+        """End the record if it fails; the training goes on."""
         try:
             yield
         except Exception as error:
