@@ -188,7 +188,10 @@ def test_summaries_name_the_worst_of_all_steps(tmp_path, capsys):
     capsys.readouterr()
     assert main([str(tmp_path)]) == 0
     shown = capsys.readouterr().out
-    assert shown.startswith(f"{tmp_path.name}: Step 44: ")
+    # A slow machine's steps have a time, too.
+    assert re.match(
+        rf"{tmp_path.name}: Step 44( \(\S+ into the run\))?: ", shown
+    )
     assert re.search(r"\nlm_head\.weight +44 ", shown)
     assert "fault: gradient_scale lm_head.weight" in shown
     assert "sample 176, token " in shown
