@@ -260,9 +260,11 @@ def answers(rows: Sequence[Row]) -> dict[str, str]:
         ]
 
     def listed(*choice: Any, **more: Any) -> str:
-        found = chosen(*choice, **more)
-        names = [f"{row.name} ({text})" for row, text in found]
-        return "; ".join(names) or "none"
+        names: dict[str, list[str]] = {}
+        for row, text in chosen(*choice, **more):
+            names.setdefault(row.name, []).append(text)
+        found = [f"{name} ({' and '.join(x)})" for name, x in names.items()]
+        return "; ".join(found) or "none"
 
     def with_lengths(*choice: Any) -> str:
         lengths: dict[str, list[str]] = {}
