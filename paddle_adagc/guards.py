@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import sys
 import weakref
 from collections.abc import Callable
@@ -123,6 +124,16 @@ class Caller(NamedTuple):
     uses: tuple[str, ...] = ()
     """Names that its method uses in which it calls the clip."""
 
+    @property
+    def number(self) -> int:
+        """Of the optimizer; unlike an id, none that comes later has it."""
+        known = _NUMBERS.get(self.optimizer)
+        return known or _NUMBERS.setdefault(self.optimizer, next(_COUNT))
+
+
+_NUMBERS = weakref.WeakKeyDictionary[Optimizer, int]()
+_COUNT = itertools.count(1)
+
 
 def has_moments(optimizer: Optimizer) -> bool:
     """Whether an optimizer has made steps, or loaded those of a checkpoint.
@@ -131,18 +142,22 @@ def has_moments(optimizer: Optimizer) -> bool:
     """
     made: Any = optimizer._accumulators
     tensors = [
-        *(made[name] for name in made if name.startswith(_MOMENTS)),
+        *(of_name for name, of_name in made.items() if _is_moment(name)),
         {
             name: tensor
             for name, tensor in optimizer._accumulators_holder.items()
-            if any(f"_{kind}" in name for kind in _MOMENTS)
+            if _is_moment(name)
         },
     ]
     few = [tensor for group in tensors for tensor in group.values()][:8]
     return any(bool((abs(x) > 0).any()) for x in few)  # tensors or arrays
 
 
-_MOMENTS = ("moment", "velocity")  # of Paddle's optimizers
+def _is_moment(name: str) -> bool:
+    """Tell by the name in Paddle's optimizers, which may have a prefix."""
+    return "moment" in name or "velocity" in name
+
+
 _APPLY, _PASS = "_apply_optimize", "_create_optimization_pass"
 """Methods of Paddle's optimizers: one calls the clip, then the other, which
 updates the weights."""
@@ -208,6 +223,18 @@ def on_skipped_update(
     if isinstance(update, NextUpdate) and take_back not in update.take_backs:
         update.take_backs.append(take_back)
     return pairs
+
+
+def take_back_skipped(caller: Caller, take_back: Callable[[], None]) -> None:
+    """Call ``take_back`` if the update after the last clip has never come.
+
+    What an optimizer does in between, such as regularisation, had failed.
+    """
+    update = caller.optimizer.__dict__.get(_PASS)
+    if isinstance(update, NextUpdate) and take_back in update.take_backs:
+        del caller.optimizer.__dict__[_PASS]
+        for function in update.take_backs:
+            function()
 
 
 class NextUpdate:

@@ -185,7 +185,7 @@ class ClipState:
             )
         values = {}
         for q in quantities:
-            if q.name not in self.values and q.name not in optional:
+            if q.name not in self.values and q.absent is None:
                 raise ValueError(
                     f"the state lacks {q.name!r}: it has "
                     f"{['step', *self.values]}"
@@ -215,29 +215,17 @@ class ClipState:
                 )
         return dataclasses.replace(self, values=values)
 
-    def with_tensors(
+    def values_of(
         self, keys: Sequence[str], quantities: Sequence[Quantity]
-    ) -> ClipState:
-        """Return the same with start values for tensors that it lacks."""
-        known = {*self.keys}
-        new = [key for key in keys if key not in known]
-        if not new:
-            return self
-        values = dict(self.values)
-        for q in quantities:
-            if values[q.name].ndim:
-                start = np.full(len(new), q.start, np.float32)
-                values[q.name] = np.concatenate([values[q.name], start])
-        return dataclasses.replace(self, keys=(*self.keys, *new), values=values)
-
-    def values_of(self, keys: Sequence[str]) -> dict[str, Any]:
-        """Return the values of these tensors, in this order."""
+    ) -> dict[str, Any]:
+        """Return these tensors' values in order; start values of new ones."""
         place = {key: i for i, key in enumerate(self.keys)}
-        index = [place[key] for key in keys]
-        return {
-            name: value[index] if value.ndim else value
-            for name, value in self.values.items()
-        }
+        index = [place.get(key, -1) for key in keys]  # -1: what is appended
+        values = dict(self.values)
+        for q in (q for q in quantities if not q.is_global):
+            known = np.append(values[q.name], np.float32(q.start))
+            values[q.name] = known[index]
+        return values
 
     def with_whole_tensors(
         self, keys: Collection[str], quantities: Sequence[Quantity]

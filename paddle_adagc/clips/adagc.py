@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
 import warnings
 from collections.abc import Mapping, Sequence
@@ -67,7 +68,8 @@ class ClipGradByAdaGC(TensorScalingClip):
         lambda_rel: :math:`\lambda_{rel}` > 0, by which a tensor's norm may
             exceed its reference.
         beta: :math:`\beta`, smoothing coefficient in [0, 1).
-        lambda_abs: :math:`\lambda_{abs}`, global norm allowed in the warm-up.
+        lambda_abs: :math:`\lambda_{abs}`, global norm allowed in the warm-up,
+            of one parameter group at a time.
         t_start: :math:`T_{start}`, number of warm-up steps.
         init: How gamma starts. The last three are the variants of the paper's
             ablation, without a GlobalGC warm-up.
@@ -212,8 +214,8 @@ class ClipGradByAdaGC(TensorScalingClip):
         return [name for name in names if name != kept.get(self.init)]
 
     def _quantities(self) -> list[Quantity]:
-        starts = {"constant": self.init_value, "lambda_abs": self.lambda_abs}
-        start = starts.get(self.init) or math.inf
+        start = self.init_value if self.init == "constant" else None
+        start = start or math.inf  # not observed so far
         quantities = [
             Quantity(name="gamma", start=start, is_positive=True, is_norm=True)
         ]
@@ -238,6 +240,8 @@ class ClipGradByAdaGC(TensorScalingClip):
             values = {"lambda_rel": self.lambda_rel, "beta": self.beta}
             if self.overrides.names:
                 values |= self.overrides.vectors(step.keys, values)
+            if self.init == "lambda_abs":
+                step = self._with_gamma(step)
             if self.init == "warmup_ema" and self._grows_faster(step.index):
                 return self._still_starting(step, **values)
             return step.adaptive(**values)
@@ -250,6 +254,13 @@ class ClipGradByAdaGC(TensorScalingClip):
             assert self.init_value is not None
             gamma = rule.latest_below(step.norm, gamma, self.init_value)
         return Decision(paddle.ones_like(step.norm), {"gamma": gamma})
+
+    def _with_gamma(self, step: Step) -> Step:
+        """Start what has no gamma so far at ``lambda_abs``."""
+        gamma = step.state["gamma"]
+        start = paddle.full_like(gamma, self.lambda_abs)
+        gamma = paddle.where(paddle.isinf(gamma), start, gamma)
+        return dataclasses.replace(step, state={**step.state, "gamma": gamma})
 
     def _check_overrides(self, step: Step) -> None:
         """Refuse a pattern of no tensor, once all tensors are known.
@@ -305,7 +316,7 @@ class ClipGradByAdaGC(TensorScalingClip):
             new["gamma"], new["support"] = rule.supported_minimum(
                 h * norm, gamma, support, mean
             )
-        elif self.init == "lambda_abs":  # which may have been assigned
+        elif self.init == "lambda_abs":
             new["gamma"] = paddle.full_like(gamma, self.lambda_abs)
         else:
             new["gamma"] = rule.running_minimum(h * norm, gamma)

@@ -44,9 +44,10 @@ class ClipGradByAGC(TensorScalingClip):
     a row of an embedding ``[vocabulary, hidden]`` (known as such after
     :meth:`bind`), a filter ``[in, ...]`` of a convolution ``[out, in, ...]``;
     a vector is one unit. As in the original the final layer is left alone: a
-    bound language model's ``lm_head.weight``. optax chooses other axes: it sums
-    2-D and 3-D tensors over the first axis, and takes ``[1, n]`` as one unit. A
-    fused ``[experts, in, out]`` tensor is one unit per expert here.
+    bound language model's ``lm_head.weight``. A parameter that holds several of
+    the paper's tensors (:mod:`paddle_adagc.parallel.units`: experts, a fused
+    qkv) has the units of each of these. optax chooses other axes: it sums 2-D
+    and 3-D tensors over the first axis, and takes ``[1, n]`` as one unit.
 
     Where tensor parallelism splits units, their norms are summed over its
     group, in one all-reduce. A slice of sharding V2 cuts through units: it is
@@ -161,8 +162,9 @@ class ClipGradByAGC(TensorScalingClip):
                 copies.append((_C_ops.assign(gradient), gradient))
                 gradient = copies[-1][0]
             tensors = [
-                (unit.view(weight), unit.view(gradient)) for unit in parts
-            ] or [(weight, gradient)]
+                (unit.view(weight), unit.view(gradient), unit.shape)
+                for unit in parts
+            ] or [(weight, gradient, weight.shape)]
             for index, tensor in enumerate(tensors, first):
                 if known.keys[index] != _HEAD:
                     is_embedding = bool(layout) and layout[index].is_embedding
@@ -197,7 +199,11 @@ class _Units:
     """One tensor's units: their squared norms, and how to scale them."""
 
     def __init__(
-        self, parameter: Tensor, gradient: Tensor, is_embedding: bool
+        self,
+        parameter: Tensor,
+        gradient: Tensor,
+        shape: Sequence[int],
+        is_embedding: bool,
     ) -> None:
         self._target = gradient
         self._inverse: Tensor | None = None
@@ -212,7 +218,10 @@ class _Units:
                 [len(rows), parameter.shape[1]], "float32"
             ).index_add(self._inverse, 0, self._target.astype("float32"))
             weights = paddle.gather(parameter, paddle.to_tensor(rows))
-        shape = self._target.shape
+            shape = self._target.shape
+        else:  # a view of groups that repeat has an axis more
+            weights, gradient = weights.reshape(shape), gradient.reshape(shape)
+        self._shape = shape
         axes = unit_axes(len(shape), is_embedding)
         self._unit_shape = [
             1 if axis in axes else size for axis, size in enumerate(shape)
@@ -235,9 +244,10 @@ class _Units:
         squared_norm = (h.square() * self._local).sum(keepdim=True)
         if self._inverse is not None:
             h = paddle.gather(h, self._inverse)
-        wide = dense_float(self._target)
+        target = self._target
+        wide = dense_float(target).reshape(self._shape)
         scaled = wide * h.astype(wide.dtype).reshape(self._unit_shape)
-        paddle.assign(scaled.astype(self._target.dtype), self._target)
+        paddle.assign(scaled.astype(target.dtype).reshape(target.shape), target)
         return squared_norm
 
 

@@ -29,6 +29,7 @@ from paddle_adagc.guards import (
     find_caller,
     has_moments,
     on_skipped_update,
+    take_back_skipped,
     unchecked,
 )
 from paddle_adagc.parallel.agreement import settings_of
@@ -130,7 +131,10 @@ class TensorScalingClip(StatefulClip, abc.ABC):
         reducer = ranks.reducer or self._find_reducer()
         if not ranks.has_agreed:
             ranks.agree_once(settings_of(self._state()))
-        caller, old = find_caller(), self._steps
+        caller = find_caller()
+        if caller is not None:
+            take_back_skipped(caller, self._take_back)
+        old = self._steps
         counts = bool(found.pairs) or reducer.communicates
         steps = old.after(found.indexes, caller, counts)
         if not counts:
@@ -224,16 +228,15 @@ class TensorScalingClip(StatefulClip, abc.ABC):
             decision, memory.quantities, self.largest_h
         )
         if done is not None and h is done.h:
-            if not self.is_shadow:
-                gradients.scale_(h, done.discard)
-            memory = memory.after(state, done.num_nonfinite)
-            return Call(found.present, done.norm, h), memory
-        h, discard, counts = treat_nonfinite(
-            self.nonfinite, h, step.norm, memory.num_nonfinite
-        )
+            norm, discard, counts = done.norm, done.discard, done.num_nonfinite
+        else:
+            norm = step.norm
+            h, discard, counts = treat_nonfinite(
+                self.nonfinite, h, norm, memory.num_nonfinite
+            )
         if not self.is_shadow:
             h = self._scale_(found, step, h, discard)
-        return Call(found.present, step.norm, h), memory.after(state, counts)
+        return Call(found.present, norm, h), memory.after(state, counts)
 
     def _scale_(
         self, found: Found, step: Step, h: Tensor, discard: Tensor | None

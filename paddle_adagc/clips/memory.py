@@ -66,9 +66,7 @@ class Memory:
             q.name: vector if q.is_global else _pick(vector, places, q.start)
             for q, vector in self._carried()
         }
-        return dataclasses.replace(
-            self, vectors=vectors, num_nonfinite=num_nonfinite
-        )
+        return self.after(vectors, num_nonfinite)
 
     def after(self, vectors: State, num_nonfinite: Tensor) -> Memory:
         """Return it after a step."""

@@ -207,7 +207,9 @@ class StatefulClip(ClipGradBase):
                 stacklevel=3,
             )
         loads = self._loads
-        has_state = loads is None and (self.num_steps or self._has_loaded)
+        has_state = self._tensors.is_bound and (
+            self.num_steps or self._has_loaded
+        )
         tensors = self._tensors if has_state else Tensors()
         memory = self._known() if has_state else self._memory.reordered([])
         before = self._memory, self._tensors, self._ranks
@@ -356,8 +358,7 @@ class StatefulClip(ClipGradBase):
             memory = memory.reordered(
                 self._tensors.adopt(loaded.keys, may_differ)
             )
-            keys = self._tensors.keys
-            values = loaded.with_tensors(keys, quantities).values_of(keys)
+            values = loaded.values_of(self._tensors.keys, quantities)
         self._memory = memory.loaded(values, loaded.warmup_start)
         self._has_loaded = True
         self._ranks.has_agreed = False
@@ -375,12 +376,8 @@ class StatefulClip(ClipGradBase):
             the key of each tensor that had a gradient a dict of ``norm``
             (before the clip), ``h``, and what the rule carries.
         """
-        rows = self._rows()
-        return self._numbers(rows, rows.columns["has_gradient"])
-
-    def _numbers(self, rows: Rows, shown: np.ndarray) -> dict[str, Any]:
-        tensors = rows.choose(shown).by_tensor()
-        step = self.num_steps - 1
+        rows, step = self._rows(), self.num_steps - 1
+        tensors = rows.choose(rows.columns["has_gradient"]).by_tensor()
         return {"step": step, **rows.totals(), "tensors": tensors}
 
     @unchecked
@@ -394,18 +391,6 @@ class StatefulClip(ClipGradBase):
         """Return what the rule knows per tensor, float32 ``[num_tensors]``."""
         return self._known().metrics()
 
-    def full_metrics(self) -> dict[str, Any]:
-        """Return :meth:`metrics` of the whole model, each tensor once.
-
-        In a distributed run every rank has to call it.
-
-        Returns:
-            The dict of :meth:`metrics`, the same on all ranks. Tensors without
-            a gradient, or with a zero gradient, are left out.
-        """
-        rows = self._rows_of_all_ranks()
-        return self._numbers(rows, rows.columns["norm"] != 0)
-
     def summary(self, *, tensors: bool = False) -> dict[str, Any]:
         """Return the last optimizer step of the whole model in a few numbers.
 
@@ -418,7 +403,8 @@ class StatefulClip(ClipGradBase):
         steps or more; and those of which the warm-up saw no finite norm.
 
         Args:
-            tensors: Add ``tensors`` as in :meth:`metrics`.
+            tensors: Add ``tensors`` as in :meth:`metrics`, of all ranks; not
+                those whose gradient is zero.
 
         Returns:
             The numbers by name:
@@ -459,6 +445,7 @@ class StatefulClip(ClipGradBase):
         """Return a row per tensor of this rank."""
         return self.snapshot().rows()
 
+    @unchecked
     def _rows_of_all_ranks(self) -> Rows:
         reducer = self._find_reducer()
         if not (self._calls or self.num_steps):

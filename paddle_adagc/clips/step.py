@@ -94,7 +94,10 @@ class Step:
     @property
     def sizes(self) -> list[int]:
         """Number of values of each whole tensor; 0: not known so far."""
-        return self.tensors.sizes(self.reducer.num_tp_ranks)
+        reducer = self.reducer
+        return self.tensors.sizes(
+            reducer.num_tp_ranks, reducer.num_expert_ranks
+        )
 
     def adaptive(
         self, lambda_rel: rule.PerTensor, beta: rule.PerTensor

@@ -36,7 +36,7 @@ class StepCount:
     num_steps: int = 0
     """Steps begun so far."""
 
-    optimizer: int | None = None  # identity of the last caller; None: unknown
+    optimizer: int | None = None  # number of the last caller; None: unknown
     group: int = 0  # its parameter group
     is_counted: bool = False
     """The optimizer's step, of which other groups may follow, is counted."""
@@ -44,7 +44,7 @@ class StepCount:
     is_shared: bool = False
     """An optimizer called again after another one had called."""
 
-    known: AbstractSet[int] = frozenset()  # identities of all callers
+    known: AbstractSet[int] = frozenset()  # numbers of all callers
     seen: AbstractSet[int] = frozenset()
     """Tensors of this step, where no optimizer is known."""
 
@@ -65,7 +65,7 @@ class StepCount:
         """
         if caller is None or caller.group is None:
             return self._guess(indexes, counts)
-        mine, group = id(caller.optimizer), caller.group
+        mine, group = caller.number, caller.group
         is_known = mine == self.optimizer
         is_other = not is_known and self.optimizer is not None
         was_counted = is_known and group > self.group and self.is_counted

@@ -49,18 +49,17 @@ class Tensors:
         self._key_of_name: dict[str, str] = {}  # of a model's parameters
         self._index_of_name: dict[str, int] = {}  # of observed parameters
         self._shapes: list[tuple[int, ...]] = []  # of parameters, unbound
-        self._is_of_unknown_model = False  # a state's keys, before a step
-        self._may_differ = False  # that state's tensors from the model's
+        self._loaded = ""  # "raise", "start": a state whose keys no step saw
 
     @property
     def names(self) -> Set[str]:
         """Paddle's names of a model's parameters."""
         return self._key_of_name.keys()
 
-    def sizes(self, num_tp_ranks: int) -> list[int]:
+    def sizes(self, num_tp_ranks: int, num_expert_ranks: int) -> list[int]:
         """Return each whole tensor's number of values; 0: not known so far.
 
-        Tensor-parallel ranks hold equal parts.
+        Ranks that split a tensor hold equal parts.
         """
         if not self.is_bound:
             known = [math.prod(shape) for shape in self._shapes]
@@ -68,6 +67,7 @@ class Tensors:
         return [
             math.prod(tensor.shape)
             * (num_tp_ranks if tensor.is_tp_split else 1)
+            * (num_expert_ranks if tensor.is_split_over_experts else 1)
             for tensor in self.layout
         ]
 
@@ -83,10 +83,7 @@ class Tensors:
         for name, tensor in layout.items():
             if tensor.units:
                 units[len(tensors)] = tensor.units
-            of_units = [
-                dataclasses.replace(tensor, key=u.key, shape=u.shape)
-                for u in tensor.units
-            ] or [tensor]
+            of_units = [_of_unit(tensor, u) for u in tensor.units] or [tensor]
             key_of_name[name] = of_units[0].key
             tensors += of_units
         keys = [tensor.key for tensor in tensors]
@@ -98,11 +95,6 @@ class Tensors:
                 f"({_difference(self.keys, keys)}), and has a state for them: "
                 "make a new clip for this model"
             )
-        if self.keys and self._may_differ:
-            _log_differences(self.keys, keys)
-        elif self.keys:
-            what, has_units = "the loaded state's tensors", bool(units)
-            _check_same(self.keys, keys, what, True, has_units)
         self.layout, self.units, self.is_bound = tuple(tensors), units, True
         self.cuts = UnitCuts(units, tensors) if units else None
         self.keys_of_units = {
@@ -110,8 +102,7 @@ class Tensors:
             for tensor in layout.values()
             if tensor.units
         }
-        self._key_of_name, self._is_of_unknown_model = key_of_name, False
-        self._may_differ = False
+        self._key_of_name = key_of_name
         return self._name(keys)
 
     def indexes(self, parameters: Sequence[Tensor]) -> list[int]:
@@ -130,10 +121,8 @@ class Tensors:
                 else f"two parameters are called {twice!r}, of one optimizer: "
                 "make both models under one paddle.utils.unique_name.guard()"
             )
-        if self._is_of_unknown_model:
-            self._refuse_foreign_state(keys)
-        if self._may_differ:
-            self._warn_of_a_foreign_state(keys)
+        if self._loaded:
+            self._compare_with_state(keys)
         for key in keys:
             if key not in self._index_of_key:
                 refuse_unbound_slice(key)
@@ -165,11 +154,12 @@ class Tensors:
             _log_differences(keys, self.keys)
         elif self.keys or self.is_bound:
             what, has_units = "the state's tensors", bool(self.units)
-            _check_same(keys, self.keys, what, self.is_bound, has_units)
+            frozen = {t.key for t in self.layout if not t.takes_part}
+            known = [*keys, *frozen.difference(keys)]  # without a norm: absent
+            _check_same(known, self.keys, what, self.is_bound, has_units)
         if self.is_bound or (may_differ and self.keys):
             return [*range(len(self.keys))]
-        self._is_of_unknown_model = not may_differ
-        self._may_differ = may_differ
+        self._loaded = "start" if may_differ else "raise"
         return self._name(keys)
 
     def key_of_automatic(self, keys: Sequence[str]) -> Mapping[str, str]:
@@ -216,33 +206,44 @@ class Tensors:
         index = self._index_of_key.get(key, -1)
         return [unit.key for unit in self.units.get(index, ())] or [key]
 
-    def _refuse_foreign_state(self, keys: Sequence[str]) -> None:
-        """Refuse an unbound state that lacks most tensors of the first step.
+    def _compare_with_state(self, keys: Sequence[str]) -> None:
+        """Compare a first step's tensors with those of a state, unbound.
 
-        A tensor less or more is a layer that was frozen, or is trained now.
+        One that lacks most of them is refused (a tensor less or more is a layer
+        that was frozen, or is trained now); if it may differ, one that lacks
+        all of them is named.
         """
+        mode, self._loaded = self._loaded, ""
         new, unseen = _only_in(keys, self.keys), _only_in(self.keys, keys)
-        num_known = sum(key in self._index_of_key for key in keys)
-        if new and unseen and 2 * num_known < len(keys):
-            raise ValueError(
-                f"the loaded state is another model's: it lacks {new} and "
-                f"holds {unseen}, which has no gradient here. Use bind(model) "
-                "before saving and before loading, so that tensors carry "
-                "structured names"
-            )
-        self._is_of_unknown_model = False
-
-    def _warn_of_a_foreign_state(self, keys: Sequence[str]) -> None:
-        """Warn if an unbound state that may differ has no tensor of a call."""
-        self._may_differ = False
-        if self.keys and keys and not {*keys} & {*self.keys}:
+        num_known = len({*keys} & {*self.keys})
+        what = f"lacks {new} and holds {unseen}"
+        advice = (
+            "Use bind(model) before saving and before loading, so that tensors "
+            "carry structured names"
+        )
+        if mode == "start" and self.keys and keys and not num_known:
             logger.warning(
-                "the loaded state has no tensor of this step: it lacks %s and "
-                "holds %s, so each starts anew. Use bind(model) before saving "
-                "and before loading, so that tensors carry structured names",
-                _only_in(keys, self.keys),
-                _only_in(self.keys, keys),
+                "the loaded state has no tensor of this step: it %s, so each "
+                "starts anew. %s",
+                what,
+                advice,
             )
+        elif mode == "raise" and new and unseen and 2 * num_known < len(keys):
+            self._loaded = mode
+            raise ValueError(
+                f"the loaded state is another model's: it {what}, which has no "
+                f"gradient here. {advice}"
+            )
+
+
+def _of_unit(tensor: TensorLayout, unit: Unit) -> TensorLayout:
+    """Return a unit's layout: experts count one axis less."""
+    axis = tensor.split_axis
+    if axis is not None:
+        axis -= len(tensor.shape) - len(unit.shape)
+    return dataclasses.replace(
+        tensor, key=unit.key, shape=unit.shape, split_axis=axis
+    )
 
 
 _AUTOMATIC = re.compile(r"\w+_\d+\.\w+_\d+")

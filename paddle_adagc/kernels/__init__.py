@@ -4,7 +4,8 @@
 
 ===============  ===========================================================
 ``host``         C++ loops for tensors in host memory
-``cuda``         kernels for tensors on an NVIDIA GPU; not run on a GPU so far
+``cuda``         kernels for tensors on an NVIDIA GPU; ran there on tensors of
+                 PyTorch, not of Paddle so far (docs/gpu.md)
 ``operators``    Paddle's operators, for everything else
 ===============  ===========================================================
 

@@ -40,9 +40,11 @@ class Parts:
     """This rank's part of a tensor that tensor parallelism may split.
 
     A reduction is over the whole tensor, by one all-reduce, and keeps all axes.
+    ``num_axes``: of what is reduced; by default the parameter's own, and of an
+    expert one less than of its stack.
     """
 
-    def __init__(self, parameter: Tensor) -> None:
+    def __init__(self, parameter: Tensor, num_axes: int | None = None) -> None:
         self._ranks, self._split_axis = Axis(), -1
         is_split = getattr(parameter, "is_distributed", False)
         if not is_split or is_expert(parameter):
@@ -56,7 +58,9 @@ class Parts:
                 f"{parameter.name} is split over tensor-parallel ranks, but "
                 "nothing says along which axis: set its split_axis"
             )
-        self._ranks, self._split_axis = topology.model, split_axis
+        split_axis -= parameter.ndim - (num_axes or parameter.ndim)
+        if split_axis >= 0:
+            self._ranks, self._split_axis = topology.model, split_axis
 
     def sum(self, values: Tensor, axes: Sequence[int]) -> Tensor:
         """Sum of the whole tensor along ``axes``."""

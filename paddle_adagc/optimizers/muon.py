@@ -41,8 +41,8 @@ def hidden_matrices(model: paddle.nn.Layer) -> Callable[[str], bool]:
 
     Returns:
         Function of a parameter's name: True for the weight of a linear map of
-        a hidden layer. It has two axes or holds units, and is no embedding,
-        head or router.
+        a hidden layer. It has two axes, or each of its units, and is no
+        embedding, head or router.
 
     Example:
         >>> import paddle
@@ -57,11 +57,17 @@ def hidden_matrices(model: paddle.nn.Layer) -> Callable[[str], bool]:
     matrices = {
         parameter.name
         for parameter in unwrap(model).parameters()
-        if (parameter.ndim == 2 or units_of(parameter))
+        if _num_axes(parameter) == {2}
         and not layout[parameter.name].is_embedding
         and not _NOT_HIDDEN.search(layout[parameter.name].key)
     }
     return lambda name: name in matrices
+
+
+def _num_axes(parameter: Tensor) -> set[int]:
+    """Return how many axes a parameter has, or each of its units."""
+    units = units_of(parameter)
+    return {len(unit.shape) for unit in units} or {parameter.ndim}
 
 
 def orthogonalize(matrix: Tensor, num_iterations: int) -> Tensor:
@@ -125,8 +131,8 @@ class Muon(base.DecoupledOptimizer):
         is_matrix_fun: Whether the parameter of this name is a matrix to
             orthogonalise; the embedding, the head and routers should not be.
             :func:`~paddle_adagc.optimizers.muon.hidden_matrices` makes one
-            from a model. None: every parameter with two axes is, and what
-            holds units.
+            from a model. None: every parameter is that has two axes, or whose
+            units have.
         **shared: ``grad_clip``, ``apply_decay_param_fun``, ``multi_precision``
             and ``name`` of
             :class:`~paddle_adagc.optimizers.base.DecoupledOptimizer`.
@@ -185,8 +191,7 @@ class Muon(base.DecoupledOptimizer):
         super().__init__(learning_rate, parameters, options, **shared)
 
     def _is_matrix(self, parameter: Tensor) -> bool:
-        units = units_of(parameter)
-        axes = {len(unit.shape) for unit in units} or {parameter.ndim}
+        axes = _num_axes(parameter)
         if self._is_matrix_fun is None:
             return axes == {2}
         is_chosen = self._is_matrix_fun(parameter.name)
@@ -212,7 +217,7 @@ class Muon(base.DecoupledOptimizer):
         direction = moment
         if self._nesterov:
             direction = momentum * moment + (1 - momentum) * step.gradient
-        parts = base.Parts(step.parameter)
+        parts = base.Parts(step.parameter, num_axes=2)
 
         def change_of(matrix: Tensor) -> Tensor:
             num_in, num_out = matrix.shape
@@ -222,11 +227,15 @@ class Muon(base.DecoupledOptimizer):
                 scale = 0.2 * math.sqrt(max(num_in, num_out))
             return step.lr * scale * orthogonalize(matrix, self._num_iterations)
 
+        units = units_of(step.parameter)
+        if not units:
+            step.take(parts.of_whole(change_of, direction))
+            return
         change = paddle.empty_like(direction)
-        views = [unit.view for unit in units_of(step.parameter)]
-        for view in views or [lambda tensor: tensor]:
-            part = parts.of_whole(change_of, view(direction))
-            paddle.assign(part, view(change))
+        for unit in units:
+            matrix = unit.view(direction).reshape(unit.shape)
+            part = parts.of_whole(change_of, matrix)
+            paddle.assign(part.reshape(unit.view_shape), unit.view(change))
         step.take(change)
 
     def _update_by_adamw(self, step: base.Step) -> None:

@@ -107,6 +107,7 @@ class Reducer:
         model: Tensor-parallel ranks.
         world: Group of the global norm; None: each rank holds everything.
         everyone: All ranks, those that hold everything included, if known.
+        num_expert_ranks: Ranks that may split each expert.
     """
 
     def __init__(
@@ -116,12 +117,14 @@ class Reducer:
         model: Axis | None = None,
         world: Any = None,
         everyone: Any = None,
+        num_expert_ranks: int = 1,
     ) -> None:
         self.reductions, self.counts = reductions, counts
         self.communicates = bool(reductions) or world is not None
         """Other ranks may wait for this one in a step."""
         model = model or Axis()
         self.num_tp_ranks, self._tp_group = model.size, model.group
+        self.num_expert_ranks = num_expert_ranks
         self._world, self._everyone = world, everyone or world
         self._indices = [
             paddle.to_tensor(np.array(indexes, np.int64))
@@ -213,6 +216,7 @@ def make_reducer(layout: Sequence[TensorLayout], topology: Topology) -> Reducer:
         topology.model,
         topology.world if holds_parts else None,
         topology.world,
+        topology.expert.size,
     )
 
 

@@ -50,6 +50,9 @@ class Unit:
     key: str
     shape: tuple[int, ...]
     place: Piece
+    view_shape: tuple[int, ...]
+    """Of :meth:`view`: where groups repeat, their axis is two, of groups and of
+    values in one."""
 
     def cut(self, begin: int, end: int) -> list[Piece]:
         """Return what the slice ``[begin, end)`` of the parameter has of it.
@@ -74,16 +77,17 @@ class Unit:
         flat = _C_ops.view_shape(tensor, [math.prod(tensor.shape)])
         start, run, num_runs, stride = self.place
         if num_runs == 1:
-            return view_of(flat, start, self.shape)
+            return view_of(flat, start, self.view_shape)
         # Axes before the one that is split step over the other units.
-        steps = [math.prod(self.shape[i:]) for i in range(1, len(self.shape))]
+        shape = self.view_shape
+        steps = [math.prod(shape[i:]) for i in range(1, len(shape))]
         strides = [
             step // run * stride if step >= run else step
             for step in (*steps, 1)
         ]
         # In the memory that a tensor may be a view into.
         offset = flat.offset + start * tensor.element_size()
-        return _C_ops.as_strided(flat, [*self.shape], strides, offset)
+        return _C_ops.as_strided(flat, [*shape], strides, offset)
 
 
 def view_of(flat: Tensor, start: int, shape: Sequence[int]) -> Tensor:
@@ -214,6 +218,7 @@ class Units:
         widths, repeats = self._widths(key, inner[axis])
         stride = inner[axis] // repeats * below
         num_runs = math.prod(inner) // stride
+        head, tail = inner[:axis], inner[axis + 1 :]
         again = (repeats,) if repeats > 1 else ()
         units: list[Unit] = []
         for expert in range(shape[0] if self.experts else 1):
@@ -223,8 +228,9 @@ class Units:
                 if len(widths) == 1 or num_runs == 1:  # neighbouring runs
                     place = Piece(start, place.size, 1, place.size)
                 name = self._name(key, first_expert + expert, part)
-                of_part = (*inner[:axis], *again, width, *inner[axis + 1 :])
-                units.append(Unit(name, of_part, place))
+                whole = (*head, repeats * width, *tail)
+                in_groups = (*head, *again, width, *tail)
+                units.append(Unit(name, whole, place, in_groups))
                 start += width * below
         return tuple(units)
 

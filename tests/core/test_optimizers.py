@@ -123,6 +123,38 @@ def unmade_step(kind, model, optimizer, scaler):
     optimizer.clear_grad()
 
 
+def test_a_step_that_failed_before_its_update_is_none():
+    """In what the optimizer does between the clip and the update."""
+
+    def run(fails):
+        clip = ClipGradByAdaGC(t_start=0)
+        model, optimizer = plugged(clip, weight_decay=0.1)
+        for step in range(6):
+            if step == fails:
+                loss_of(model, 99).backward()
+                with pytest.MonkeyPatch.context() as patch:
+                    name = "append_regularization_ops"
+                    patch.setattr(optimizer, name, None)  # cannot be called
+                    with pytest.raises(TypeError):
+                        optimizer.step()
+                optimizer.clear_grad()
+            loss_of(model, step).backward()
+            step_with(optimizer)
+        return clip.num_steps, gammas(clip).tolist()
+
+    assert run(fails=3) == run(fails=None)
+
+
+@pytest.mark.parametrize("name", [None, "adam"])
+def test_a_clip_that_missed_the_first_steps_says_so(name):
+    model, optimizer = plugged(None, paddle.optimizer.AdamW, name=name)
+    train(model, optimizer, steps=2)
+    optimizer._grad_clip = ClipGradByAdaGC()
+    loss_of(model, 2).backward()
+    with pytest.warns(UserWarning, match="its optimizer has made some"):
+        optimizer.step()
+
+
 @pytest.mark.parametrize("kind", ["overflow", "exception"])
 @pytest.mark.parametrize(
     ("name", "options", "in_groups"),

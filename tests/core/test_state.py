@@ -491,6 +491,32 @@ def test_an_unbound_state_of_a_model_whose_first_layer_was_frozen():
     assert [float(found[key]) for key in KEYS[2:]] == expected
 
 
+@pytest.mark.parametrize("binds_first", [True, False])
+def test_an_unbound_state_fits_a_model_with_a_frozen_layer(binds_first):
+    model = make_model()
+    for parameter in model[0].parameters():
+        parameter.stop_gradient = True
+    donor, clip = ClipGradByAdaGC(t_start=0), ClipGradByAdaGC(t_start=0)
+    fill(donor, model.parameters()[2:])
+    if binds_first:
+        clip.bind(model)
+    clip.set_state_dict(donor.state_dict())
+    clip.bind(model)
+    found = clip.state_dict()["gamma"]
+    expected = [float(x) for x in donor.state_dict()["gamma"].values()]
+    assert [float(found[key]) for key in KEYS[2:]] == expected
+    assert [float(found[key]) for key in KEYS[:2]] == [np.inf, np.inf]
+
+
+def test_a_state_that_a_restart_forgot_does_not_keep_a_model_away():
+    clip = ClipGradByAdaGC(t_start=0)
+    clip.set_state_dict({"step": 5, "gamma": {"w_0": 1.0}, "config": {}})
+    clip.restart_warmup()
+    clip.bind(make_model())
+    assert clip.num_steps == 5
+    assert [*clip.state_dict()["gamma"]] == [*KEYS]
+
+
 def test_a_bound_state_in_an_unbound_clip_is_named(caplog):
     model = make_model()
     donor, clip = ClipGradByAdaGC(t_start=0), ClipGradByAdaGC(t_start=0)

@@ -51,7 +51,10 @@ def by_slicing(units, values):
             shape = list(expert.shape)
             shape[axis : axis + 1] = [-1, sum(shares)]
             ends = np.cumsum(shares)[:-1]
-            yield from np.split(expert.reshape(shape), ends, axis + 1)
+            for part in np.split(expert.reshape(shape), ends, axis + 1):
+                whole = [*part.shape]
+                whole[axis : axis + 2] = [-1]
+                yield part.reshape(whole)
             continue
         ends = np.cumsum(shares) * expert.shape[units.axis] // sum(shares)
         yield from np.split(expert, ends[:-1], units.axis)
@@ -73,7 +76,11 @@ def test_units_and_their_cuts_are_those_of_numpy(case, data):
         assert unit.shape == expected.shape
         assert len(unit.cut(0, size)) == 1
         assert unit.place.num_runs == 1 or len(units.parts | units.widths) > 1
-        np.testing.assert_array_equal(unit.view(tensor).numpy(), expected)
+        view = unit.view(tensor)
+        assert tuple(view.shape) == unit.view_shape
+        np.testing.assert_array_equal(
+            view.reshape(unit.shape).numpy(), expected
+        )
         pieces = unit.cut(begin, end)
         assert len(pieces) <= 3
         assert all(piece.size for piece in pieces)
@@ -237,6 +244,55 @@ def test_agc_takes_strided_gradients(is_bad):
     assert_equal(*clipped, rtol=1e-6)
     assert_equal(*[parts_of(found) for found in clipped], rtol=1e-6)
     assert any((a != b).any() for a, b in zip(arrays, clipped[0], strict=True))
+
+
+GROUPS = {"weight|bias": {"widths": {"q": 2, "k": 1}}}  # of heads
+Q, K = [0, 1, 3, 4], [2, 5]  # their columns
+
+
+def test_agc_takes_the_columns_of_groups_that_repeat():
+    clipped = []
+    for units in (None, GROUPS):
+        paddle.seed(0)
+        model, clip = paddle.nn.Linear(4, 6), other_clip("make_clip", "agc")
+        model.bias.set_value(paddle.randn([6]))
+        clip.bind(model, units=units)
+        gradients = [paddle.randn([4, 6]).numpy(), paddle.randn([6]).numpy()]
+        clipped.append(clip_arrays(clip, model.parameters(), gradients))
+        bias = model.bias.numpy()
+    np.testing.assert_allclose(clipped[0][0], clipped[1][0], rtol=1e-6)
+    for columns in (Q, K):  # a vector is one unit
+        values = gradients[1][columns]
+        h = 0.01 * np.linalg.norm(bias[columns]) / np.linalg.norm(values)
+        np.testing.assert_allclose(
+            clipped[1][1][columns], h * values, rtol=1e-5
+        )
+
+
+@pytest.mark.parametrize("has_choice", [True, False])
+def test_muon_takes_groups_that_repeat_for_one_matrix(has_choice):
+    muon = pytest.importorskip("paddle_adagc.optimizers.muon")
+    model = paddle.nn.Linear(4, 6)
+    ClipGradByAdaGC().bind(model, units=GROUPS)
+    optimizer = muon.Muon(
+        1.0,
+        parameters=model.parameters(),
+        is_matrix_fun=muon.hidden_matrices(model) if has_choice else None,
+        weight_decay=0.0,
+        scaling="rms",
+    )
+    gradient = paddle.randn([4, 6])
+    model.weight.grad, model.bias.grad = gradient.clone(), paddle.ones([6])
+    before = model.weight.numpy()
+    optimizer.step()
+    change = before - model.weight.numpy()
+    for columns in (Q, K):
+        matrix = paddle.to_tensor(gradient.numpy()[:, columns])
+        expected = 0.4 * muon.orthogonalize(matrix, 5).numpy()
+        np.testing.assert_allclose(
+            change[:, columns], expected, rtol=1e-4, atol=1e-6
+        )
+    assert [*optimizer._accumulators["momentum"]] == [model.weight.name]
 
 
 def test_experts_take_no_more_launches_than_one_tensor(monkeypatch):

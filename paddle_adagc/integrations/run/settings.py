@@ -121,7 +121,7 @@ def combined(found: Settings, options: Mapping[str, Any]) -> Settings:
         taken = inspect.signature(find_clip(name)).parameters
         kept = {k: v for k, v in settings["clip"].items() if k in taken}
         settings["clip"] = {**kept, "name": name}
-    settings["clip"] = {**settings["clip"], **rest}
+    settings["clip"] = {**settings["clip"], **_with_numbers(rest)}
     return settings
 
 
@@ -230,7 +230,7 @@ def _is_section(section: Mapping[Any, Any]) -> bool:
 
 
 def _with_numbers(section: Mapping[Any, Any]) -> dict[Any, Any]:
-    """YAML reads ``5e-1`` as text."""
+    """YAML reads ``5e-1`` as text, JSON does ``.5``."""
     return {
         key: float(value)
         if isinstance(value, str) and _NUMBER.fullmatch(value)

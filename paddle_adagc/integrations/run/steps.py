@@ -145,6 +145,7 @@ def shown(optimizer: Any) -> str:
 
 
 def _parameters(optimizer: Any) -> list[Any]:
+    # Paddle may be half imported where this file is: no import for it.
     groups = optimizer._param_groups or []
     found: list[Any] = []
     for group in groups:

@@ -267,6 +267,13 @@ def test_lambda_abs_may_change_where_gamma_starts_there():
     clip.lambda_abs = 0.1
     clip_arrays(clip, parameters, [*usual])
     np.testing.assert_allclose(gammas(clip), 0.1, rtol=1e-6)
+    late = ClipGradByAdaGC(t_start=0, init="lambda_abs", beta=0.0)
+    late.lambda_abs = 8.0
+    clip_arrays(late, parameters[:1], [usual[0]])
+    np.testing.assert_allclose(gammas(late), usual[0], rtol=1e-6)
+    clip_arrays(late, parameters, [*(10 * usual)])
+    norms = [3 * 1.04, 8 * 1.04]  # the second tensor starts now
+    np.testing.assert_allclose(gammas(late), norms, rtol=1e-6)
 
 
 def test_gamma_of_a_state_without_votes_is_settled():

@@ -168,7 +168,7 @@ def test_summary_and_metrics_of_the_whole_model():
             "nonfinite_total": 1,
         }
     )
-    metrics = clip.full_metrics()
+    metrics = clip.summary(tensors=True)
     assert metrics["step"] == 1
     tensors = metrics["tensors"]
     assert [*tensors] == [p.name for p in parameters[:3]]

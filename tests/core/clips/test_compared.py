@@ -72,6 +72,11 @@ def test_split_tensor_has_to_say_along_which_axis(monkeypatch, split_axis):
         model.weight.split_axis = split_axis
         clip.bind(model)
         assert clip._tensors.layout[0].split_axis == 0
+        stack = paddle.nn.ParameterList(make_parameters([[2, 3, 4]]))
+        stack[0].is_distributed, stack[0].split_axis = True, split_axis
+        clip = ClipGradByAGC()
+        clip.bind(stack, units={"0": "experts"})
+        assert [its.split_axis for its in clip._tensors.layout] == [0, 0]
 
 
 def test_only_clipped_tensors_count():

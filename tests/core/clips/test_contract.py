@@ -9,6 +9,7 @@ from typing import get_args
 
 import numpy as np
 import paddle
+import paddle.distributed as dist
 import pytest
 from helpers import (
     assert_equal,
@@ -28,6 +29,7 @@ from paddle_adagc.clips.compared import (
     ClipGradByZClip,
 )
 from paddle_adagc.clips.registry import CLIPS
+from paddle_adagc.parallel.reduce import Reducer
 from paddle_adagc.state import load_state, save_state
 
 RULES = [
@@ -423,6 +425,22 @@ def test_search_for_nan_can_be_on(make, backend, nan_check):
     again.state_dict()
     with pytest.raises(RuntimeError, match="NAN or INF"):
         paddle.zeros([1]) / paddle.zeros([1])
+
+
+def test_search_for_nan_can_be_on_where_ranks_share_a_summary(
+    monkeypatch, nan_check
+):
+    monkeypatch.setattr(dist, "all_reduce", lambda *args, **kwargs: None)
+    monkeypatch.setattr(
+        dist, "all_gather_object", lambda out, mine, group: out.append(mine)
+    )
+    model, clip = paddle.nn.Linear(2, 2), ClipGradByAdaGC()
+    clip.bind(model)
+    clip._ranks.reducer = Reducer([], [True, True], world=object())
+    parameters = model.parameters()
+    large = np.full([2, 2], 3e19, "float32")  # its norm overflows
+    clip_arrays(clip, parameters, [large, np.ones(2, "float32")])
+    assert clip.summary()["nonfinite"] == 1
 
 
 @every_clip

@@ -127,6 +127,20 @@ def test_each_step_of_an_optimizer_that_has_gradients_counts(steps):
         assert clip.num_steps == before + any(mask)
 
 
+@pytest.mark.filterwarnings("error")
+def test_optimizers_one_after_the_other_are_no_two_in_turn():
+    """One may be made where an earlier one was."""
+    model, clip = paddle.nn.Linear(1, 1), ClipGradByAdaGC()
+    for _ in range(50):
+        optimizer = paddle.optimizer.SGD(
+            0.1, parameters=model.parameters(), grad_clip=clip
+        )
+        model(paddle.ones([1, 1])).sum().backward()
+        optimizer.step()
+        optimizer.clear_grad()
+    assert clip.num_steps == 50
+
+
 def test_a_guess_and_a_clip_of_two_optimizers_are_warned_of(recwarn):
     first, second = (paddle.nn.Linear(1, 1) for _ in range(2))
     clip = ClipGradByAdaGC()

@@ -271,6 +271,12 @@ def test_mistakes(folder, words, message, capsys):
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("value", [".5", "5e-1", "+.50"])
+def test_a_number_may_be_written_in_any_way(value, capsys):
+    assert run.main(["--check", "--lambda-abs", value, "python", "x.py"]) == 0
+    assert "lambda_abs=0.5" in capsys.readouterr().out
+
+
 def test_check_says_what_it_would_do(folder, capsys):
     (folder / "my.yaml").write_text(
         "# mine\nstage: PT\nclip:\n  t_start: 7\n  units: {}\nseed: 1  # s\n"

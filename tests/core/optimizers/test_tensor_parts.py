@@ -15,6 +15,7 @@ from adagc_lab.optimizers.update_clips import AGC
 from helpers import assert_equal, make_parameters
 
 from paddle_adagc.optimizers import Lion, Muon, base, hidden_matrices
+from paddle_adagc.optimizers.muon import orthogonalize
 from paddle_adagc.parallel.topology import Axis, Topology
 
 SMALL = {
@@ -152,6 +153,26 @@ def test_a_part_is_reduced_with_the_others_gathered_and_cut_out(split_axis):
         sums = parts.sum(part, [over]).numpy()
         alone = part.numpy().sum(over, keepdims=True)
         np.testing.assert_array_equal(sums, (1 + (over == axis)) * alone)
+
+
+@pytest.mark.usefixtures("two_ranks")
+@pytest.mark.parametrize("split_axis", [1, 2])
+def test_muon_gathers_experts_that_tensor_parallelism_splits(split_axis):
+    """A stack without an expert's mark."""
+    (stack,) = make_parameters([[2, 3, 4]])
+    stack.is_distributed, stack.split_axis = True, split_axis
+    stack.adagc_units = "experts"
+    gradient, before = paddle.randn([2, 3, 4]), stack.numpy()
+    stack.grad = gradient.clone()
+    options = {"momentum": 0.0, "weight_decay": 0.0, "scaling": "rms"}
+    Muon(1.0, parameters=[stack], **options).step()
+    change = before - stack.numpy()
+    for expert, part in zip(change, gradient, strict=True):
+        whole = paddle.concat([part, part], axis=split_axis - 1)
+        whole = orthogonalize(whole, 5).numpy()
+        own = whole[3:] if split_axis == 1 else whole[:, 4:]
+        scale = 0.2 * max(whole.shape) ** 0.5
+        np.testing.assert_allclose(expert, scale * own, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.usefixtures("two_ranks")

@@ -51,7 +51,7 @@ def clip_made(model, without=()):
                 values = draw.normal(size=parameter.shape).astype("float32")
                 pairs.append((parameter, paddle.to_tensor(values)))
         clip(pairs)
-    norms = clip.full_metrics()["tensors"]
+    norms = clip.summary(tensors=True)["tensors"]
     return (
         plain(clip.full_state_dict())["gamma"],
         {key: values["norm"] for key, values in norms.items()},

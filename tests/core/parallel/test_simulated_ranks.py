@@ -218,7 +218,7 @@ def clip_parts(case, part, init):
             [grads[key][where] for key, where in given.items()],
         )
         history.append(dict(zip(given, clipped, strict=True)))
-    norm = clip.full_metrics()["global_grad_norm"]
+    norm = clip.summary(tensors=True)["global_grad_norm"]
     gamma = clip.full_state_dict()["gamma"]
     return history, {key: float(g) for key, g in gamma.items()}, norm
 
@@ -244,7 +244,10 @@ def test_ranks_act_as_one_process(monkeypatch, case, init):
                     err_msg=f"rank {rank}, step {step}, {key}",
                 )
     for rank, (warm_up, adaptive) in expected.items():
-        assert ranks.calls[rank] == warm_up * 6 + adaptive * 6
+        calls = warm_up * 6 + adaptive * 6
+        assert ranks.calls[rank][: len(calls)] == calls
+        of_summary = ranks.calls[rank][len(calls) :]
+        assert [count for _, count in of_summary] in ([], [1])
 
 
 @pytest.mark.parametrize("axis", ["sharding", "pipe", "data"])
