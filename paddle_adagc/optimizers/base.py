@@ -39,13 +39,12 @@ from paddle_adagc.parallel.topology import Axis, read_topology
 class Parts:
     """This rank's part of a tensor that tensor parallelism may split.
 
-    A reduction is over the whole tensor, by one all-reduce, and keeps all axes.
-    ``num_axes``: of what is reduced; by default the parameter's own, and of an
+    ``num_axes``: of the tensor; by default the parameter's own, and of an
     expert one less than of its stack.
     """
 
     def __init__(self, parameter: Tensor, num_axes: int | None = None) -> None:
-        self._ranks, self._split_axis = Axis(), -1
+        self.ranks, self.split_axis = Axis(), -1
         is_split = getattr(parameter, "is_distributed", False)
         if not is_split or is_expert(parameter):
             return
@@ -60,33 +59,13 @@ class Parts:
             )
         split_axis -= parameter.ndim - (num_axes or parameter.ndim)
         if split_axis >= 0:
-            self._ranks, self._split_axis = topology.model, split_axis
-
-    def sum(self, values: Tensor, axes: Sequence[int]) -> Tensor:
-        """Sum of the whole tensor along ``axes``."""
-        # Paddle takes no axes for all of them.
-        total = values.sum(list(axes), keepdim=True) if axes else values
-        if self._split_axis in axes:
-            dist.all_reduce(total, dist.ReduceOp.SUM, self._ranks.group)
-        return total
-
-    def mean(self, values: Tensor) -> Tensor:
-        """Mean of the whole tensor."""
-        num_elements = values.size * self._ranks.size
-        return self.sum(values, range(values.ndim)) / num_elements
-
-    def max(self, values: Tensor) -> Tensor:
-        """Largest value of the whole tensor."""
-        largest = values.max([*range(values.ndim)], keepdim=True)
-        if self._split_axis >= 0:
-            dist.all_reduce(largest, dist.ReduceOp.MAX, self._ranks.group)
-        return largest
+            self.ranks, self.split_axis = topology.model, split_axis
 
     def of_whole(
         self, function: Callable[[Tensor], Tensor], part: Tensor
     ) -> Tensor:
         """Give the function the whole tensor; return this rank's part of it."""
-        ranks, axis = self._ranks, self._split_axis
+        ranks, axis = self.ranks, self.split_axis
         if ranks.size == 1:
             return function(part)
         parts: list[Tensor] = []
@@ -118,22 +97,6 @@ class Step(NamedTuple):
         """Let the weight decay, and subtract ``change`` from it."""
         decayed = self.weight * (1 - self.lr * self.options["weight_decay"])
         paddle.assign(decayed - change, self.weight)
-
-    def adam(self, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        """Put a gradient into Adam's state.
-
-        Returns Adam's update before the learning rate, and the second moment
-        without bias to 0.
-        """
-        means = []
-        for i, value in ((1, gradient), (2, gradient.square())):
-            beta, moment = self.options[f"beta{i}"], self.state[f"moment{i}"]
-            power = self.state[f"beta{i}_pow_acc"]
-            paddle.assign(beta * moment + (1 - beta) * value, moment)
-            means.append(moment / (1 - power.reshape([])))
-            paddle.assign(power * beta, power)
-        mean, square = means
-        return mean / (square_root(square) + self.options["epsilon"]), square
 
 
 class DecoupledOptimizer(Optimizer):
@@ -200,7 +163,7 @@ class DecoupledOptimizer(Optimizer):
 
     def _start(self, parameter: Tensor, options: Options) -> Start:
         """Name a parameter's accumulators, and say how each starts."""
-        return adam_start(options["beta1"], options["beta2"])
+        raise NotImplementedError
 
     def _check_sharding(self, names: Sequence[str] = ()) -> None:
         """Refuse sharding that gives the rule no whole tensors."""
@@ -292,13 +255,6 @@ def adam_start(beta1: float, beta2: float) -> Start:
     """Averages of the gradient and of its square, and beta ** t of step t."""
     powers = {"beta1_pow_acc": beta1, "beta2_pow_acc": beta2}
     return {"moment1": None, "moment2": None, **powers}
-
-
-def square_root(x: Tensor) -> Tensor:
-    """Square root; on CPUs correctly rounded, as :func:`.rule.square_root`."""
-    if not x.place.is_cpu_place():
-        return x.sqrt()
-    return x.astype("float64").sqrt().astype(x.dtype)
 
 
 _DECAYS = ("beta1", "beta2", "adamw_beta1", "adamw_beta2", "momentum")

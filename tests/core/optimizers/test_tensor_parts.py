@@ -11,6 +11,7 @@ from adagc_lab.models.config import DecoderConfig
 from adagc_lab.models.decoder import DecoderForCausalLM
 from adagc_lab.models.vision_text import CLIP, CLIPConfig
 from adagc_lab.optimizers import ClippedAdamW, StableAdamW
+from adagc_lab.optimizers.adam import Parts
 from adagc_lab.optimizers.update_clips import AGC
 from helpers import assert_equal, make_parameters
 
@@ -129,7 +130,7 @@ def parts_of(**marks):
     (weight,) = make_parameters([[2, 3]])
     for name, value in marks.items():
         setattr(weight, name, value)
-    return base.Parts(weight)
+    return Parts(weight)
 
 
 @pytest.mark.usefixtures("two_ranks")

@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 import paddle
 import pytest
+from adagc_lab.optimizers.adam import square_root
 from core.optimizers.runs import (
     assert_agrees_with_the_reference,
     assert_is_twin,
@@ -14,7 +15,6 @@ from core.optimizers.runs import (
 from reference import optimizers as twins
 
 from paddle_adagc.optimizers import Lion, Muon
-from paddle_adagc.optimizers.base import square_root
 
 MUON = {"momentum": 0.95, "num_iterations": 5, "weight_decay": 0.1}
 MUON |= {"nesterov": True, "scaling": "spectral"}

@@ -10,11 +10,12 @@ from typing import Any
 import paddle
 from paddle import Tensor
 
+from adagc_lab.optimizers.adam import AdamLike, adam_update, square_root
 from paddle_adagc.checks import check_integer
 from paddle_adagc.optimizers import base
 
 
-class SPAM(base.DecoupledOptimizer):
+class SPAM(AdamLike):
     r"""Spike-aware Adam with momentum reset (Huang et al. 2025).
 
     AdamW with three changes (arXiv 2501.06842, algorithm 1):
@@ -101,10 +102,12 @@ class SPAM(base.DecoupledOptimizer):
             zeros = paddle.zeros_like(moment)
             paddle.assign(paddle.where(since_reset > 0, moment, zeros), moment)
         square = step.state["moment2"]
-        bound = base.square_root(step.options["threshold"] * square)
+        bound = square_root(step.options["threshold"] * square)
         clipped = paddle.sign(gradient) * paddle.minimum(gradient.abs(), bound)
         is_clipped = (since_reset >= self._clip_start) & (square > 0)
-        update, _ = step.adam(paddle.where(is_clipped, clipped, gradient))
+        update, _ = adam_update(
+            step, paddle.where(is_clipped, clipped, gradient)
+        )
         angle = since_reset.astype("float64")
         angle = angle * (math.pi / (self._warmup_steps + 1))
         rising = 1 - 0.99 * (1 + paddle.cos(angle)) / 2

@@ -8,10 +8,16 @@ from typing import Any
 
 import paddle
 
+from adagc_lab.optimizers.adam import (
+    AdamLike,
+    Parts,
+    adam_update,
+    square_root,
+)
 from paddle_adagc.optimizers import base
 
 
-class StableAdamW(base.DecoupledOptimizer):
+class StableAdamW(AdamLike):
     r"""StableAdamW (Wortsman et al. 2023, arXiv 2304.13013, algorithm 2).
 
     AdamW with a learning rate :math:`\eta'` of each tensor, for the update and
@@ -69,9 +75,9 @@ class StableAdamW(base.DecoupledOptimizer):
         super().__init__(learning_rate, parameters, options, **shared)
 
     def _update(self, step: base.Step) -> None:
-        update, square = step.adam(step.gradient)
+        update, square = adam_update(step, step.gradient)
         least = step.options["epsilon"] ** 2
         ratio = step.gradient.square() / paddle.clip(square, min=least)
-        rms = base.square_root(base.Parts(step.parameter).mean(ratio))
+        rms = square_root(Parts(step.parameter).mean(ratio))
         step = step._replace(lr=step.lr / paddle.clip(rms, min=1.0).reshape([]))
         step.take(step.lr * update)

@@ -11,10 +11,16 @@ from typing import Any, Literal
 import paddle
 from paddle import Tensor
 
+from adagc_lab.optimizers.adam import (
+    AdamLike,
+    Parts,
+    adam_update,
+    square_root,
+)
 from paddle_adagc.checks import check_choice, check_positive
 from paddle_adagc.clips.agc import unit_axes
 from paddle_adagc.optimizers import base
-from paddle_adagc.optimizers.base import Parts, Step, square_root
+from paddle_adagc.optimizers.base import Step
 
 Form = Literal["original", "paper"]
 
@@ -122,7 +128,7 @@ UpdateClip = AGC | Clippy
 ``w -= lr * scale * update``."""
 
 
-class ClippedAdamW(base.DecoupledOptimizer):
+class ClippedAdamW(AdamLike):
     r"""AdamW with a clip of its update.
 
     With AdamW's update :math:`\Delta` and the clip's factor :math:`\sigma`:
@@ -200,7 +206,7 @@ class ClippedAdamW(base.DecoupledOptimizer):
         super().__init__(learning_rate, parameters, options, **shared)
 
     def _update(self, step: Step) -> None:
-        update, _ = step.adam(step.gradient)
+        update, _ = adam_update(step, step.gradient)
         name, is_clipped = step.parameter.name, self._apply_clip_param_fun
         if is_clipped is None or is_clipped(name):
             has_rows = self._is_embedding_fun
