@@ -13,6 +13,7 @@ import fcntl
 import json
 import logging
 import os
+import secrets
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,7 +37,9 @@ def temporary_path(
     """
     target = Path(path)
     make_directory(target.parent)
-    name = f".{target.name}.{os.getpid()}{TEMPORARY}"
+    # Processes of several hosts, or containers, have the same number.
+    token = f"{os.getpid()}.{secrets.token_hex(4)}"
+    name = f".{target.name}.{token}{TEMPORARY}"
     temporary = Path(target.parent if folder is None else folder) / name
     try:
         yield temporary

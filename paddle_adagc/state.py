@@ -82,6 +82,10 @@ class Quantity:
     state does not hold it, as the rule has dropped it or did not count."""
 
 
+class OtherClipError(ValueError):
+    """A state is that of another class of clips."""
+
+
 @dataclasses.dataclass(frozen=True)
 class ClipState:
     """State of a clip, of the whole model or of one rank's tensors."""
@@ -173,13 +177,13 @@ class ClipState:
             if name not in arguments and _FORMER.get(name) != value
         ]
         if foreign:
-            raise ValueError(
+            raise OtherClipError(
                 f"the state was made by a clip with the arguments {foreign}, "
                 f"which {owner} does not have: it is another clip's"
             )
         known = {q.name for q in quantities}.union(optional)
         if other := self.values.keys() - known:
-            raise ValueError(
+            raise OtherClipError(
                 f"the state holds {sorted(other)}, which {owner} does not "
                 "keep: it is another clip's"
             )

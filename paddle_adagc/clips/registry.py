@@ -12,7 +12,7 @@ from typing import Any
 import paddle
 from paddle.nn.clip import ClipGradBase
 
-from paddle_adagc.checks import check_choice, name_hint
+from paddle_adagc.checks import check_choice, check_positive, name_hint
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.clips.agc import ClipGradByAGC
 from paddle_adagc.clips.compared import (
@@ -36,11 +36,12 @@ class NoClip(ClipGradBase):
 
 
 def _global_norm(lambda_abs: float = 1.0) -> ClipGradBase:
-    return paddle.nn.ClipGradByGlobalNorm(lambda_abs)
+    bound = check_positive("lambda_abs", lambda_abs)
+    return paddle.nn.ClipGradByGlobalNorm(bound)
 
 
 def _value(lambda_abs: float = 1e-3) -> ClipGradBase:
-    return paddle.nn.ClipGradByValue(max=lambda_abs)
+    return paddle.nn.ClipGradByValue(check_positive("lambda_abs", lambda_abs))
 
 
 CLIPS: dict[str, Callable[..., ClipGradBase]] = {

@@ -8,13 +8,14 @@ import logging
 import sys
 import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import paddle.distributed as dist
 from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.checks import check_choice
 from paddle_adagc.clips.base import TensorScalingClip
+from paddle_adagc.clips.stateful import NewTensors
 from paddle_adagc.features import MissingFeatureError, import_feature
 from paddle_adagc.integrations.checkpoints import MISSING_STATES, begin_run
 from paddle_adagc.integrations.logs import warm_up_end
@@ -109,13 +110,16 @@ def log_numbers(
     return recording.numbers() | ({"warmup_until": end} if end else {})
 
 
-def check_arguments(clip: Any, missing_state: str) -> None:
-    """Refuse what is no gradient clip, or no ``missing_state``."""
+def check_arguments(
+    clip: Any, missing_state: str, new_tensors: str = "raise"
+) -> None:
+    """Refuse what is no gradient clip, or no such choice."""
     if not isinstance(clip, ClipGradBase):
         raise TypeError(
             f"clip is {clip!r}: give a clip, such as ClipGradByAdaGC()"
         )
     check_choice("missing_state", missing_state, MISSING_STATES)
+    check_choice("new_tensors", new_tensors, get_args(NewTensors))
 
 
 def take_over_clipping(args: Any, clip: ClipGradBase) -> None:

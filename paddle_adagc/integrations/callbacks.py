@@ -103,6 +103,7 @@ class TrainerEvents(Callback):
         self.recording.close()
         for reporter in self._reporters:
             reporter.on_train_end(*args, **kwargs)
+        self._reporters = []
 
     def on_save(self, args: Any, state: Any, *_: Any, **kwargs: Any) -> None:
         """Save the clip's state beside the checkpoint's other files."""
@@ -159,7 +160,7 @@ class ClippingCallback(TrainerEvents):
         skip_above: float | None = None,
         stop_on: StopOn = None,
     ) -> None:
-        check_arguments(clip, missing_state)
+        check_arguments(clip, missing_state, new_tensors)
         super().__init__(make_record(record, shadow, skip_above, stop_on))
         self.clip: ClipGradBase = clip
         self._missing_state, self._new_tensors = missing_state, new_tensors

@@ -26,7 +26,12 @@ from paddle.nn.clip import ClipGradBase
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.stateful import NewTensors
 from paddle_adagc.parallel.agreement import of_all_ranks
-from paddle_adagc.state import STATE_FILE, load_state, save_state
+from paddle_adagc.state import (
+    STATE_FILE,
+    OtherClipError,
+    load_state,
+    save_state,
+)
 
 MissingState = Literal["raise", "start"]
 MISSING_STATES = ("raise", "start")
@@ -163,6 +168,17 @@ def load_clip(
         _check_origin(states[0], wanted, checkpoint)
         try:
             clip.set_state_dict(states[0], new_tensors=new_tensors)
+        except OtherClipError as error:
+            text = f"{STATE_FILE} in {checkpoint}: {error}"
+            if missing_state == "raise":
+                raise ValueError(
+                    f"{text}. To start with the warm-up give {how_to_start()}"
+                ) from error
+            warnings.warn(
+                f"{text}. {type(clip).__name__} starts with its warm-up",
+                stacklevel=3,
+            )
+            clip.starts_late = True
         except ValueError as error:
             text = str(error)
             if _is_of_command():

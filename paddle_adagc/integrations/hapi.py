@@ -126,9 +126,10 @@ class ClipCallback(paddle.callbacks.Callback):
     def on_train_begin(self, logs: Any = None) -> None:
         """Open the record."""
         self._bind()
+        self.on_train_end()  # of a fit() that was interrupted
         if self._where is False:
             return
-        start: int | None = 0
+        start: int | None = 0 if self._recorded is None else None
         state, optimizer = self._state, self._optimizer
         if self._recorded not in (None, optimizer):
             start = None  # of the last prepare(): it goes on after the earlier

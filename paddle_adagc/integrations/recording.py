@@ -166,7 +166,9 @@ class TrainerRecord(NoRecord):
             self.record.flush()
         if isinstance(clip, TensorScalingClip):
             return clip
-        return self.shadow or clip
+        # It may have failed on one rank, and its state is all ranks'.
+        has_shadow = all(of_all_ranks(self.shadow is not None))
+        return self.shadow if has_shadow else clip
 
     def step(self, control: Any) -> None:
         """Finish a step of the Trainer; end its training if that is asked."""

@@ -72,9 +72,9 @@ class ClippingMixin(Trainer):
         clip: One of this package's, or any ``ClipGradBase`` but
             ``ClipGradByGlobalNorm``, which fleet replaces by its own. Other
             clips have no state and no numbers here.
-        missing_state: What to do with a checkpoint that holds no state of a
-            clip. ``"raise"``: refuse it. ``"start"``: start the clip with its
-            warm-up; so a run that had no such clip switches to it.
+        missing_state: What to do with a checkpoint that holds no state of this
+            class of clips. ``"raise"``: refuse it. ``"start"``: start the clip
+            with its warm-up; so a run that had no such clip switches to it.
         new_tensors: What to do with a state of other tensors than the model's:
             see :meth:`TensorScalingClip.set_state_dict`.
         units: See :meth:`TensorScalingClip.bind`. By default they are those
@@ -137,7 +137,7 @@ class ClippingMixin(Trainer):
         stop_on: StopOn = None,
         **kwargs: Any,
     ) -> None:
-        check_arguments(clip, missing_state)
+        check_arguments(clip, missing_state, new_tensors)
         recording = make_record(record, shadow, skip_above, stop_on)
         super().__init__(*args, **kwargs)
         self.clip = clip
@@ -153,6 +153,7 @@ class ClippingMixin(Trainer):
         units: Declared | None = None,
     ) -> None:
         """Take the clip; :meth:`_adagc_prepare` has to follow."""
+        check_arguments(clip, missing_state, new_tensors)
         for callback in self.callback_handler.callbacks:
             if isinstance(callback, Callback) and callback.clips:
                 kind = type(callback).__name__

@@ -45,14 +45,20 @@ def load_library() -> ctypes.CDLL | None:
         return None
     pointer, count = ctypes.c_void_p, ctypes.c_int64
     try:
-        library = load_code(build(os.environ.get("CXX", "g++")))
+        library = load_code(build(os.environ.get("CXX") or "g++"))
         norms, scale = library.adagc_squared_norms, library.adagc_scale
-    except (OSError, AttributeError, subprocess.CalledProcessError) as error:
+    except (
+        *(OSError, AttributeError, ValueError),
+        subprocess.CalledProcessError,
+    ) as error:
+        said = getattr(error, "stderr", None) or b""
+        reason = f"{error} {said.decode(errors='replace')[-500:]}".strip()
         logger.warning(
             "the compiled loops cannot be used (%s): the clip uses Paddle's "
             "operators",
-            error,
+            reason,
         )
+        _LEFT.append(reason)
         return None
     norms.restype = scale.restype = None
     norms.argtypes = [pointer, count, pointer, pointer, count]
@@ -61,7 +67,7 @@ def load_library() -> ctypes.CDLL | None:
 
 
 _LEFT: list[str] = []
-"""Why this process leaves its loops out, if other ranks have none."""
+"""Why this process leaves its loops out: it, or other ranks, have none."""
 
 
 def leave_to_operators(reason: str) -> None:
@@ -71,12 +77,9 @@ def leave_to_operators(reason: str) -> None:
 
 def why_not() -> str:
     """Why the loops are not used; empty if they are."""
-    if _LEFT:
-        return _LEFT[0]
-    if load_library() is not None:
-        return ""
-    is_off = os.environ.get("PADDLE_ADAGC_NATIVE", "1") == "0"
-    return "PADDLE_ADAGC_NATIVE=0" if is_off else "the C++ loops need g++"
+    if load_library() is None and not _LEFT:
+        return "PADDLE_ADAGC_NATIVE=0"
+    return _LEFT[0] if _LEFT else ""
 
 
 def build(compiler: str) -> bytes:

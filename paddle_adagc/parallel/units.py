@@ -287,6 +287,11 @@ def read_units(
     ``config`` is the model's, whose numbers shares and widths may name.
     """
     patterns = declared if isinstance(declared, Mapping) else {}
+    if not (declared is None or patterns is declared or callable(declared)):
+        raise TypeError(
+            f"units is {declared!r}: give a dict of pattern -> units, such as "
+            "{'experts': 'experts'}, or a function of key and parameter"
+        )
     unused = dict.fromkeys(patterns)
     found: dict[str, Units] = {}
     for key, parameter, is_expert in parameters:

@@ -41,6 +41,18 @@ def test_the_temporary_file_can_lie_in_another_folder(tmp_path):
     assert os.listdir(folder) == []
 
 
+def test_two_hosts_write_under_names_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "getpid", lambda: 1)  # as in two containers
+    with (
+        temporary_path(tmp_path / "file") as mine,
+        temporary_path(tmp_path / "file") as other,
+    ):
+        mine.write_text("mine")
+        other.write_text("other")
+    assert (tmp_path / "file").read_text() in ("mine", "other")
+    assert os.listdir(tmp_path) == ["file"]
+
+
 def test_content_and_folder_are_on_the_disk_before_and_after_the_rename(
     tmp_path, monkeypatch
 ):

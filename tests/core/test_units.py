@@ -351,6 +351,8 @@ def test_marks_and_names_are_recognised():
 @pytest.mark.parametrize(
     ("units", "error", "message"),
     [
+        ("experts", TypeError, "units is 'experts': give a dict of pattern"),
+        (64, TypeError, "units is 64: give a dict"),
         ({"nothing": "experts"}, ValueError, "'nothing' matches no parameter"),
         ({"exp": "experts", "perts": "experts"}, ValueError, "matches both"),
         ({"experts": 3}, TypeError, "give 'experts', or a dict of experts"),

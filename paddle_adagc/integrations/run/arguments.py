@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from paddle_adagc.integrations.run.settings import (
+    MARK,
     OLD,
     Settings,
     settings_in,
@@ -32,16 +33,26 @@ def change_parser(parser: Any, saw: Saw) -> None:
     """Let ``PdArgumentParser`` leave out the clip's settings."""
     parse_dict, common_parse = parser.parse_dict, parser.common_parse
 
+    def seen(found: list[Settings], parsed: Any) -> Any:
+        for settings in found:
+            saw(settings)
+            for one in parsed:
+                if dataclasses.is_dataclass(one):
+                    vars(one)[MARK] = settings
+        return parsed
+
     @functools.wraps(parse_dict)
     def from_dict(self: Any, args: Any, *rest: Any, **kwargs: Any) -> Any:
-        others = _without_ours(args, _fields(self), saw)
-        return parse_dict(self, others, *rest, **kwargs)
+        found: list[Settings] = []
+        others = _without_ours(args, _fields(self), found.append)
+        return seen(found, parse_dict(self, others, *rest, **kwargs))
 
     @functools.wraps(common_parse)
     def from_words(self: Any, args: Any, *rest: Any, **kwargs: Any) -> Any:
+        found: list[Settings] = []
         if args is not None:
-            args = _words_without_ours([*args], _fields(self), saw)
-        return common_parse(self, args, *rest, **kwargs)
+            args = _words_without_ours([*args], _fields(self), found.append)
+        return seen(found, common_parse(self, args, *rest, **kwargs))
 
     parser.parse_dict, parser.common_parse = from_dict, from_words
 
@@ -63,7 +74,11 @@ def change_arguments(arguments: Any, saw: Saw) -> None:
         @functools.wraps(original)
         def init(self: Any, *args: Any, **kwargs: Any) -> None:
             known = inspect.signature(original).parameters
-            original(self, *args, **_without_ours(kwargs, known, saw))
+            found: list[Settings] = []
+            original(self, *args, **_without_ours(kwargs, known, found.append))
+            for settings in found:
+                saw(settings)
+                vars(self)[MARK] = settings
 
         cls.__init__ = init
 

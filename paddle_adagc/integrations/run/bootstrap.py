@@ -56,7 +56,7 @@ def _change_trainer(module: types.ModuleType) -> None:
     here = process()
     change_trainer(
         module.__dict__["Trainer"],
-        lambda: here.settings([*OPENED]),
+        lambda given: here.settings([*OPENED], given),
         lambda: here.where(True),
         here.made,
         here.keeps_its_clip,
@@ -106,7 +106,8 @@ class _Finder:
 
         def exec_module(module: types.ModuleType) -> None:
             run(module)
-            HOOKS[fullname](module)
+            if module.__name__ == fullname:  # a zip's loader has many modules
+                HOOKS[fullname](module)
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec

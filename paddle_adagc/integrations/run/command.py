@@ -101,6 +101,7 @@ _FLAGS = {
 _TEXTS = ("clip", "record", "settings")
 """Options whose value is a name, whatever it looks like."""
 
+_CHOICES = ("missing_state", "new_tensors")
 _WORDS = {"true": True, "false": False, "none": None}
 
 
@@ -248,7 +249,8 @@ def _find_settings(plan: Plan) -> None:
     for found in distinct or [{}]:
         settings = combined(found, options)
         clip = make_clip(**settings["clip"])
-        check_arguments(clip, settings.get("missing_state", "raise"))
+        choices = (settings.get(k, "raise") for k in _CHOICES)
+        check_arguments(clip, *choices)
         of_record = {k: settings[k] for k in OF_RECORDS if k in settings}
         TrainerRecord(plan.record, **of_record)  # refuses wrong ones
         notes.append(f"will clip with {clip}")
@@ -279,6 +281,8 @@ def _checked(plan: Plan) -> list[str]:
 
 
 def _run(plan: Plan) -> int:
+    if VARIABLE in os.environ:
+        raise ValueError("this runs within another adagc-run: leave one out")
     listener = Listener()
     path = os.environ.get("PYTHONPATH")
     values = {

@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from paddle_adagc import make_clip
+from paddle_adagc.integrations.attach import Callback
 from paddle_adagc.integrations.no_record import Where
 from paddle_adagc.integrations.recording import TrainerRecord
 from paddle_adagc.integrations.run.settings import OF_RECORDS, Settings
@@ -19,7 +20,7 @@ from paddle_adagc.integrations.watching import WatchingCallback
 
 def change_trainer(
     trainer: Any,
-    settings: Callable[[], Settings],
+    settings: Callable[[Iterable[Any]], Settings],
     where: Callable[[], Where] = lambda: True,
     made: Callable[[Any], None] = lambda trainer: None,
     keeps_its_clip: Callable[[Any], None] = lambda trainer: None,
@@ -31,11 +32,12 @@ def change_trainer(
 
     Args:
         trainer: The library's class.
-        settings: Gives those of a new Trainer; without ``clip`` its own clip
-            stays.
+        settings: Gives those of a new Trainer, made of these arguments;
+            without ``clip`` its own clip stays.
         where: Gives the folder of a new Trainer's record.
         made: Called with each Trainer that got a clip.
-        keeps_its_clip: Called with each Trainer whose class has the mixin.
+        keeps_its_clip: Called with each Trainer that has the mixin, or a
+            callback that clips.
     """
     original = trainer.__init__
     ours: set[type] = set()
@@ -57,11 +59,15 @@ def change_trainer(
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         cls: Any = type(self)
-        if issubclass(cls, ClippingMixin) and cls not in ours:
+        made_of = [*args, *kwargs.values()]
+        lists = [a for a in made_of if isinstance(a, (list, tuple))]
+        ready = [c for one in lists for c in one if isinstance(c, Callback)]
+        has_clip = any(callback.clips for callback in ready)
+        if has_clip or (issubclass(cls, ClippingMixin) and cls not in ours):
             keeps_its_clip(self)
             original(self, *args, **kwargs)
             return
-        given = settings()
+        given = settings(made_of)
         rest = {k: v for k, v in given.items() if k != "clip"}
         chosen = {k: rest.pop(k) for k in OF_RECORDS if k in rest}
         if "clip" not in given:

@@ -93,10 +93,11 @@ def outsiders(pid: int, insiders: Iterable[int]) -> dict[int, str]:
     found = {}
     for child in descendants(pid) - {*insiders}:
         words, variables = _started_with(child)
-        try:
-            if "libpaddle" not in Path(f"/proc/{child}/maps").read_text():
-                continue
-        except OSError:
+        if "libpaddle" not in _maps(child):
+            continue
+        # A fork of one, such as a worker that loads data. A title (of
+        # setproctitle) may hide its words and environment.
+        if _stack(child) in map(_stack, insiders):
             continue
         reason = ""
         if VARIABLE not in variables:
@@ -109,6 +110,19 @@ def outsiders(pid: int, insiders: Iterable[int]) -> dict[int, str]:
             shown = " ".join(words)
             found[child] = f"{shown[:80]}: {reason}"
     return found
+
+
+def _maps(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/maps").read_text()
+    except OSError:
+        return ""
+
+
+def _stack(pid: int) -> str:
+    """Return where the stack ends: random, and kept by a fork."""
+    found = re.search(r"-(\S+) .*\[stack\]", _maps(pid))
+    return found[1] if found else str(pid)
 
 
 def left_behind(pids: Iterable[int], *, trains: bool) -> set[int]:

@@ -19,6 +19,7 @@ from paddle_adagc.integrations.run import steps
 from paddle_adagc.integrations.run.reports import Reporter
 from paddle_adagc.integrations.run.settings import (
     DEFAULT,
+    MARK,
     OF_RECORDS,
     Settings,
     combined,
@@ -67,6 +68,7 @@ class Process:
         self._seen: weakref.WeakSet[Any] = weakref.WeakSet()
         self._files, self._given = files, given
         self._parsed: Settings | None = None
+        self._used: set[str] = set()
         self._trainers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._reported: weakref.WeakSet[Any] = weakref.WeakSet()
         self._warned: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -91,13 +93,16 @@ class Process:
         number = self._num_records[folder]
         return folder if number == 1 else f"{folder}-{number}"
 
-    def settings(self, opened: Iterable[str]) -> Settings:
+    def settings(
+        self, opened: Iterable[str], given: Iterable[Any] = ()
+    ) -> Settings:
         """Return what a new Trainer gets, from the file that it was read from.
 
         Without ``clip`` its own stays.
 
         Args:
             opened: YAML and JSON files that this process opened.
+            given: What the Trainer is made of.
 
         Raises:
             ValueError: Two files of this process hold different settings.
@@ -110,9 +115,11 @@ class Process:
             if found is None and is_settings_file(path):
                 found = read_settings(path, [])
             pool |= {path: found} if found else {}
-        if self._parsed is not None:
-            same = [path for path in pool if pool[path] == self._parsed]
-            pool = {(same or ["the Trainer's arguments"])[0]: self._parsed}
+        marks = (vars(a).get(MARK) for a in given if hasattr(a, "__dict__"))
+        parsed = next(filter(None, marks), self._parsed)
+        if parsed is not None:
+            same = [path for path in pool if pool[path] == parsed]
+            pool = {(same or ["the Trainer's arguments"])[0]: parsed}
         if self._given:
             pool = {self._given: self._files[self._given], **pool}
         pool = pool or self._files
@@ -123,9 +130,8 @@ class Process:
                 "differ: keep one"
             )
         self._where = shown_path(next(iter(pool), ""))
-        self._reporter.tell(
-            used=[p for p, v in self._files.items() if v in values[:1]]
-        )
+        self._used |= {p for p, v in self._files.items() if v in values[:1]}
+        self._reporter.tell(used=[*self._used])
         return combined(values[0] if values else {}, self._options)
 
     def made(self, trainer: Any) -> None:
@@ -140,8 +146,8 @@ class Process:
             RuntimeError: There are some, in a strict run.
         """
         names = [n for n in self._options if not (in_loop and n in OF_RECORDS)]
-        if isinstance(self._record, str) and not in_loop:
-            names.append("record")
+        if self._record is not True and not in_loop:
+            names.append("record" if self._record else "no_record")
         if not names or owner in self._warned:
             return
         self._warned.add(owner)

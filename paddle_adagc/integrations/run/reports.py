@@ -21,6 +21,7 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 _UCRED = struct.Struct("3i")  # pid, uid, gid
@@ -29,9 +30,12 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _LONGEST = 1 << 16
 
 
-def _namespace() -> int:
-    """Return the network namespace, within which abstract names are known."""
-    return os.stat("/proc/self/ns/net").st_ino
+def _namespace() -> str:
+    """Return host and network namespace, within which names are known."""
+    host = ""
+    with contextlib.suppress(OSError):
+        host = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{host} {os.stat('/proc/self/ns/net').st_ino}"
 
 
 class Listener:

@@ -32,6 +32,9 @@ OF_RECORDS = ("skip_above", "stop_on")
 OF_TRAINERS = ("missing_state", "new_tensors", "units", *OF_RECORDS)
 """Keys of the section ``clip`` that a Trainer's mixin takes."""
 
+MARK = "_adagc_settings"
+"""Attribute of a Trainer's arguments: those that were parsed with them."""
+
 SUFFIXES = (".json", ".yaml", ".yml")
 OLD = "adaptive_norm_"
 """Beginning of the arguments of ERNIE's former clip."""
@@ -100,7 +103,8 @@ def settings_in(values: Mapping[Any, Any]) -> Settings:
     section = values.get("clip")
     if isinstance(section, Mapping) and _is_section(section):
         found["clip"] = section
-        found |= {"units": values["units"]} if "units" in values else {}
+        if isinstance(values.get("units"), Mapping):  # else not ours
+            found["units"] = values["units"]
     return copy.deepcopy(found)
 
 
@@ -224,8 +228,12 @@ def _is_section(section: Mapping[Any, Any]) -> bool:
     for clip in CLIPS.values():
         known.update(inspect.signature(clip).parameters)
     near = difflib.get_close_matches
+    # Other programs' sections have a name, too: a model's, say.
+    name = str(section.get("name", "adagc"))
+    if not (":" in name or near(name, CLIPS, cutoff=0.75)):
+        return any(key in known - {"name"} for key in section)
     return not section or any(
-        near(str(key), known, cutoff=0.75) for key in section
+        near(str(key), known, cutoff=0.84) for key in section
     )
 
 

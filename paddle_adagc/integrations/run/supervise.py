@@ -81,7 +81,9 @@ def supervise(
             watch = _Watch(process, listener, found, is_strict, others)
             while not watch.has_ended():
                 info = signal.sigtimedwait(ours, 0.2)
-                if info and info.si_signo != signal.SIGCHLD:
+                if info and info.si_signo == signal.SIGCHLD:
+                    _bury(descendants(os.getpid()) - others - {process.pid})
+                elif info:
                     watch.forward(info.si_signo, info.si_code == _SI_KERNEL)
         status = process.wait()
         return status if status >= 0 else 128 - status
@@ -89,6 +91,13 @@ def supervise(
         while signal.sigtimedwait(ours - {*_FORWARDED}, 0):
             pass
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _bury(pids: Iterable[int]) -> None:
+    """Let adopted processes that have ended go: nobody else waits for them."""
+    for pid in pids:
+        with contextlib.suppress(ChildProcessError):  # not adopted
+            os.waitpid(pid, os.WNOHANG)
 
 
 class _Watch:

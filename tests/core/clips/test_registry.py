@@ -88,6 +88,8 @@ def number(name, error=ValueError):
 
 
 BAD = {
+    "global_norm": [*map(number("lambda_abs"), (-1.0, np.nan, np.inf))],
+    "value": [number("lambda_abs")(-1.0)],
     "adagc": [
         *map(number("lambda_rel"), (0, -1.04, np.nan, np.inf, 1e-46)),
         *map(number("beta"), (1.0, -0.1, np.nan)),

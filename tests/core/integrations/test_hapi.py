@@ -142,6 +142,37 @@ def test_a_second_prepare(tmp_path):
     assert clip.num_steps == 12
 
 
+class Interrupt(paddle.callbacks.Callback):
+    """Somebody presses Ctrl-C in the third step of the first fit."""
+
+    def __init__(self):
+        super().__init__()
+        self.is_first = True
+
+    def on_train_batch_end(self, step, logs=None):
+        if self.is_first and step == 2:
+            self.is_first = False
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("shadow", [None, False])
+def test_a_second_fit_goes_on_after_one_that_was_interrupted(shadow, tmp_path):
+    network = paddle.nn.Linear(8, 8)
+    model, clip = paddle.Model(network), CLIPS["Paddle's"]()
+    optimizer = paddle.optimizer.AdamW(
+        parameters=network.parameters(), grad_clip=clip
+    )
+    model.prepare(optimizer, paddle.nn.MSELoss())
+    given = ClipCallback(model, tmp_path / "record", shadow=shadow)
+    rows = paddle.io.TensorDataset([paddle.to_tensor(ROWS)] * 2)
+    options = {"batch_size": 16, "verbose": 0}
+    options["callbacks"] = [given, Interrupt()]
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(rows, **options)
+    model.fit(rows, **options)
+    assert read_record(tmp_path / "record").step.tolist() == [*range(7)]
+
+
 def test_gradients_are_accumulated(tmp_path):
     train(None, tmp_path, 2, accumulate_grad_batches=2)
     run = read_record(tmp_path / "record")

@@ -7,9 +7,11 @@ Most commands use a small package of PaddleNLP's name and shape, in
 """
 
 import json
+import multiprocessing
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,6 +26,7 @@ from pages import ROOT
 from paddle_adagc import load_state, save_state
 from paddle_adagc.integrations import run
 from paddle_adagc.integrations.run import isolation
+from paddle_adagc.integrations.run.process import VARIABLE
 from paddle_adagc.integrations.run.settings import named_files, read_settings
 
 STAND_IN = str(Path(__file__).with_name("stand_in"))
@@ -219,6 +222,101 @@ def test_a_killed_training_s_workers_do_not_hold_the_command(folder, is_asked):
     process.stderr.close()
 
 
+def test_ended_orphans_are_buried(folder, capfd):
+    """A container's first process has to: nobody else waits for them."""
+    orphans = "for i in $(seq 20); do (sleep 0.05 &); done; sleep 1"
+    count = 'ps -eo stat,ppid | grep -c "^Z.* $PPID$"; true'
+    run.main(["--watch", "bash", "-c", f"{orphans}; {count}"])
+    assert capfd.readouterr().out.strip() == "0"
+
+
+def test_a_fork_that_changed_its_title_is_no_outsider(monkeypatch):
+    """The title lies where words and environment were."""
+    context = multiprocessing.get_context("fork")
+    is_over = context.Event()
+    child = context.Process(target=is_over.wait)
+    child.start()
+    monkeypatch.setattr(isolation, "_started_with", lambda pid: ([], {}))
+    monkeypatch.setattr(isolation, "descendants", lambda pid: {child.pid})
+    try:
+        assert isolation.outsiders(os.getpid(), [os.getpid()]) == {}
+        assert [*isolation.outsiders(os.getpid(), [])] == [child.pid]
+    finally:
+        is_over.set()
+        child.join()
+
+
+def test_no_adagc_run_within_another(folder, monkeypatch, capsys):
+    monkeypatch.setenv(VARIABLE, "{}")
+    assert run.main(["ls"]) == 2
+    assert "within another adagc-run" in capsys.readouterr().err
+
+
+TWO = """
+import sys
+from paddlenlp.trainer import PdArgumentParser, Trainer, TrainingArguments
+
+def parse(path):
+    return PdArgumentParser(TrainingArguments).parse_json_file(path)[0]
+
+def train(args):
+    trainer = Trainer(args=args)
+    trainer.train()
+    print("t_start", trainer.optimizer._grad_clip.t_start)
+
+if sys.argv[1] == "both first":
+    for args in (parse("a.json"), parse("b.json")):
+        train(args)
+else:
+    train(parse("a.json"))
+    train(parse("b.json"))
+"""
+
+
+@pytest.mark.parametrize("order", ["both first", "one by one"])
+def test_each_trainer_has_the_settings_of_its_file(folder, order, capfd):
+    (folder / "two.py").write_text(TWO)
+    for name, t_start in (("a", 2), ("b", 4)):
+        values = {"output_dir": name, "clip": {"t_start": t_start}}
+        (folder / f"{name}.json").write_text(json.dumps(values))
+    words = ["python", "two.py", order, "a.json", "b.json"]
+    assert run.main(words) == 0
+    assert re.findall("t_start (.)", capfd.readouterr().out) == ["2", "4"]
+
+
+CALLBACK = """
+from paddlenlp.trainer import Trainer, TrainingArguments
+from paddle_adagc import ClipGradByAdaGC
+from paddle_adagc.integrations.paddlenlp import ClippingCallback
+
+callback = ClippingCallback(ClipGradByAdaGC(t_start=2), skip_above=6.0)
+trainer = Trainer(args=TrainingArguments(), callbacks=[callback])
+callback.on_init_end(trainer.args, trainer.state, trainer.control)
+trainer.train()
+assert trainer.optimizer._grad_clip is callback.clip
+assert callback.recording.record._skip_rule is not None
+"""
+
+
+@pytest.mark.parametrize("options", [(), ("--watch",)])
+def test_a_trainer_with_the_callback_keeps_it(folder, options):
+    (folder / "train.py").write_text(CALLBACK)
+    assert run.main([*options, "python", "train.py"]) == 0
+
+
+def test_a_trainer_in_a_zip(folder, monkeypatch):
+    """Its loader is that of all modules of a folder."""
+    shutil.make_archive("nlp", "zip", STAND_IN)
+    path = os.environ["PYTHONPATH"].split(os.pathsep)
+    path = [str(folder / "nlp.zip") if p == STAND_IN else p for p in path]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
+    (folder / "train.py").write_text(
+        "from paddlenlp.trainer import Trainer, TrainingArguments\n"
+        "Trainer(args=TrainingArguments()).train()\n"
+    )
+    assert run.main(["python", "train.py"]) == 0
+
+
 def test_a_group_that_is_frozen_is_no_step_without_the_clip(folder, capfd):
     (folder / "train.py").write_text(
         "import paddle\n"
@@ -263,6 +361,11 @@ def test_signals_are_this_process_own_again():
         (["--skip-above", "-1", "ls"], "skip_above must be positive"),
         (["--stop-on", "inf", "ls"], "stop_on must be one of nan"),
         (["--no-record", "--skip-above=8", "ls"], "need the record"),
+        (["--new-tensors", "strat", "ls"], "one of raise, start; got 'strat'"),
+        (
+            ["--clip=global_norm", "--lambda-abs=-1", "ls"],
+            "lambda_abs must be positive, got -1",
+        ),
         (["."], "Permission denied: '.'"),
     ],
 )
@@ -354,6 +457,9 @@ BROKEN = "has a section 'clip' and cannot be read"
         ("a.yaml", "clip: {t_start: 1}\nx:\n  clip: {t_start: 2}", "two", ""),
         ("a.yaml", "clip:\n  t_start: [7\n", BROKEN, ""),
         ("a.yaml", "text: 'a clip: torn\n", None, ""),
+        ("a.yaml", "m: {clip: {name: ViT-B/32}}", None, "left to the command"),
+        ("a.json", '{"clip": {"start": 0, "length": 16}}', None, "left to"),
+        ("a.yaml", "clip: {t_start: 7}\nunits: SI\n", CLIP_7, "found"),
     ],
 )
 def test_settings_are_found(folder, name, text, found, note):

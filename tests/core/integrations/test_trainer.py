@@ -23,6 +23,7 @@ from paddle_adagc.integrations.callbacks import ClippingCallback
 from paddle_adagc.integrations.checkpoints import load_clip
 from paddle_adagc.integrations.logs import add_histograms
 from paddle_adagc.integrations.optimizer import put_into_optimizer
+from paddle_adagc.integrations.recording import TrainerRecord
 from paddle_adagc.integrations.trainer import ClippingMixin
 from paddle_adagc.integrations.watching import WatchingCallback
 from paddle_adagc.record import read_record
@@ -480,6 +481,34 @@ def test_a_message_has_the_user_s_words(is_command, monkeypatch, tmp_path):
         load_clip(ClipGradByAdaGC(), tmp_path, "raise")
 
 
+@pytest.mark.parametrize("lost_on", [None, 1])
+def test_a_shadow_that_one_rank_lost_is_not_saved(lost_on, monkeypatch):
+    """Its whole state takes all ranks."""
+    acting = ClipGradByGlobalNorm(1.0)
+
+    def saved(rank):
+        shadow = None if rank == lost_on else ClipGradByAdaGC()
+        recording = TrainerRecord()
+        recording.record = types.SimpleNamespace(
+            shadow=shadow, flush=lambda: None
+        )
+        return recording.saved(acting) is (shadow or acting)
+
+    ranks = Ranks(monkeypatch, along("data"))
+    assert ranks.run(saved) == [lost_on is None, True]
+
+
+def test_a_state_of_another_clip_may_start_anew(tmp_path):
+    save_state(clip_of(3).state_dict(), tmp_path)
+    clip = make_clip("zclip")
+    with pytest.raises(ValueError, match="warm-up give missing_state='start'"):
+        load_clip(clip, tmp_path, "raise")
+    with pytest.warns(UserWarning, match="is another clip's.*ZClip starts"):
+        load_clip(clip, tmp_path, "start")
+    assert clip.num_steps == 0
+    assert clip.starts_late
+
+
 @pytest.mark.parametrize(
     ("arguments", "names"),
     [
@@ -683,6 +712,10 @@ def test_a_callback_s_reporters_get_all_that_it_gets():
     callback.on_log(None, state, None, logs={"eval_loss": 1.0})
     assert callback.on_step_end(None, state, None) is None
     assert len(got) == 1
+    report.on_train_end = lambda: got.append("end")
+    for _ in range(2):  # a second training has reporters of its own
+        callback.on_train_end()
+    assert got[1:] == ["end"]
 
 
 FSDP = types.SimpleNamespace(value="fsdp")
@@ -694,6 +727,7 @@ FSDP = types.SimpleNamespace(value="fsdp")
         ({"clip": None}, "clip is None: give a clip, such as"),
         ({"clip": ClipGradByAdaGC}, "clip is <class"),
         ({"missing_state": "x"}, "one of raise, start; got 'x'"),
+        ({"new_tensors": "x"}, "one of raise, start; got 'x'"),
         ({"enable_auto_parallel": True}, "enable_auto_parallel"),
         ({"sharding": [FSDP]}, "use sharding=stage1"),
         (
@@ -706,6 +740,6 @@ def test_what_does_not_fit_is_refused(tmp_path, arguments, message):
     arguments = {"clip": ClipGradByAdaGC(), **arguments}
     with pytest.raises((TypeError, ValueError), match=message):
         Clipping(tmp_path, **arguments)
-    if arguments.keys() <= {"clip", "missing_state"}:
+    if arguments.keys() <= {"clip", "missing_state", "new_tensors"}:
         with pytest.raises((TypeError, ValueError), match=message):
             ClippingCallback(**arguments)

@@ -59,7 +59,7 @@ def run_recipe(
             "without '.[nlp]'. Without a GPU, in an environment with '.[nlp]', "
             f"`python tools/pretrain.py {path} --check` validates the recipe"
         ) from error
-    change_trainer(Trainer, lambda: clip)
+    change_trainer(Trainer, lambda _: clip)
     try:
         run_tuner(recipe)
     except (TypeError, ValueError):  # of which the command prints the message
