@@ -104,8 +104,12 @@ def _check(options: argparse.Namespace, of_formers: bool) -> int:
         values = parse.merged(parse.read_values(path), changes)
         report = check.check_values(path, values, error)
     else:
+        of_run = ["--overwrite"] * bool(options.overwrite)
+        for name in ("fork", "at"):
+            if (value := getattr(options, name)) is not None:
+                of_run += [f"--{name}", str(value)]
         report = check.check_recipe(
-            config, path, overrides, with_paddleformers=of_formers
+            config, path, overrides, of_run, with_paddleformers=of_formers
         )
     print(report.text())
     return report.exit_status

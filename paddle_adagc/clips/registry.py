@@ -91,6 +91,8 @@ def make_clip(name: str | None = None, **values: Any) -> ClipGradBase:
 
 def find_clip(name: str) -> Callable[..., ClipGradBase]:
     """Return what makes the clip of this name, or of this import path."""
+    if str(name).lower() in ("globalgc", "global_gc"):
+        raise ValueError(f"clip.name {name!r}: it is called global_norm here")
     if ":" not in str(name):
         return CLIPS[check_choice("clip.name", name, CLIPS)]
     module, _, attribute = name.partition(":")

@@ -23,8 +23,9 @@ _NOTES = {
     "clip masks it; lower the learning rate",
     "small_second_moment": "{worst:.0%} of the elements have sqrt(v) below 10 "
     "epsilon: epsilon, not the gradient, sets their step",
-    "stuck": "{worst:.0f} tensors were clipped below h 0.01 in each of 200 "
-    "steps: they hardly train",
+    "stuck": "tensors were clipped below h 0.01 in each of 200 steps "
+    "({worst:.0f} at the worst step): they hardly train; clip.summary() names "
+    "them",
     "step_seconds": "a step took {worst:.3g} s (usual {usual:.3g})",
 }
 _MASKED = ", as the norm rose (masked: lower the learning rate)"

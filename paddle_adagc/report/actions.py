@@ -24,14 +24,7 @@ def actions_for(
     )
     actions.append({"title": "Return to a checkpoint", "text": found})
     if not str(session.get("clip")).startswith("ClipGradByAdaGC"):
-        options = "" if _has_state(checkpoint) else "--missing-state start "
-        shadow = arguments_of(str(session.get("shadow")))
-        if shadow:
-            options += f"--lambda-abs {shadow['lambda_abs']} "
-            options += f"--init {shadow['init']} "
-        text = f"adagc-run {options}-- COMMAND (of a Trainer)"
-        text += "; in your loop record.switch()" * bool(shadow)
-        actions.append({"title": "Switch to AdaGC there", "text": text})
+        actions.append(_switch(run.directory, start, checkpoint, session))
     if event["samples"] and event["kind"] == "batch":
         ranges = [
             f"{first} to {stop - 1}" for _, (first, stop) in event["samples"]
@@ -43,6 +36,33 @@ def actions_for(
         names = ", ".join(g["key"] for g in event["guilty"][:3])
         actions.append({"title": "Look at", "text": names})
     return actions
+
+
+def _switch(
+    directory: Path, start: int, checkpoint: Path | None, session: Any
+) -> dict[str, str]:
+    """Say how to switch early enough: a warm-up is GlobalGC."""
+    shadow = arguments_of(str(session.get("shadow"))) or {}
+    t_start = shadow.get("t_start", 100)
+    title, note, early, options = "there", "", start, ""
+    if not _has_state(checkpoint):
+        early = max(start - t_start, 0)
+        found = _checkpoint_before(directory, early)
+        title = f"at {found.name}" if found else f"{t_start} steps before"
+        note = f". AdaGC acts like GlobalGC in its first {t_start} steps"
+        options = "--missing-state start "
+    if (directory.parent / "run.json").is_file():
+        text = (
+            "tools/pretrain.py CONFIG clip.name=adagc --fork NEW_FOLDER "
+            f"--at {early}"
+        )
+        return {"title": f"Switch to AdaGC {title}", "text": text + note}
+    if shadow:
+        options += f"--lambda-abs {shadow['lambda_abs']} "
+        options += f"--init {shadow['init']} "
+    text = f"adagc-run {options}-- COMMAND (of a Trainer)"
+    text += "; in your loop record.switch()" * bool(shadow)
+    return {"title": f"Switch to AdaGC {title}", "text": text + note}
 
 
 def _checkpoint_before(directory: Path, step: int) -> Path | None:

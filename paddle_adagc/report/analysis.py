@@ -26,7 +26,7 @@ from paddle_adagc.record.words import note
 from paddle_adagc.report.actions import actions_for
 from paddle_adagc.report.pictures import curves, heat
 from paddle_adagc.report.what_if import recorded_clip
-from paddle_adagc.stability.alarms import NORMAL_CONSISTENCY
+from paddle_adagc.stability.alarms import FIRST_JUDGED, NORMAL_CONSISTENCY
 
 _USUAL_STEPS = 128
 _BEFORE = 256  # rows before an event that say what is usual
@@ -265,10 +265,7 @@ def _verdict(
 ) -> dict[str, Any]:
     """Return the kind of the run and a sentence; ``name``: of the clip."""
     if event is None:
-        return {
-            "kind": "calm",
-            "text": f"Calm: {len(run.step):,} steps without a spike.",
-        }
+        return {"kind": "calm", "text": _calm(len(run.step))}
     step, kind = event["worst_step"], event["kind"]
     names = [g["key"] for g in event["guilty"]]
     usual = "No tensor left its usual norm"
@@ -291,6 +288,8 @@ def _verdict(
         "norm": f"{usual}: the global norm rose.",
         "calm": f"{usual}.",
     }[kind]
+    if kind == "calm" and np.searchsorted(run.step, step) < FIRST_JUDGED:
+        cause = f"the first {FIRST_JUDGED} steps are not judged."
     elapsed = datetime.timedelta(seconds=round(event["elapsed"]))
     into = f" ({elapsed} into the run)" * bool(elapsed)
     parts = [f"Step {step:,}{into}: {_loss_text(event)}; {cause}"]
@@ -316,6 +315,20 @@ def _verdict(
         more = num_events - 1
         parts.append(f"{more} more {'event' if more == 1 else 'events'}.")
     return {"kind": kind, "text": " ".join(parts)}
+
+
+def _calm(num_steps: int) -> str:
+    judged = num_steps - FIRST_JUDGED
+    if judged <= 0:
+        return (
+            f"Too short to judge: {num_steps} steps, and the first "
+            f"{FIRST_JUDGED} are not judged."
+        )
+    steps = "step" if judged == 1 else "steps"
+    return (
+        f"Calm: no spike in {judged:,} judged {steps} (the first "
+        f"{FIRST_JUDGED} are not judged)."
+    )
 
 
 def _loss_text(event: dict[str, Any]) -> str:

@@ -26,7 +26,9 @@ from paddle_adagc.stability.masking import Masking
 from paddle_adagc.stability.spike_score import EVENT_GAP
 
 _WINDOW = 128
-_FIRST_JUDGED = 64
+FIRST_JUDGED = 64
+"""Values before the first that is judged."""
+
 _SMALLEST = 1e-30
 NORMAL_CONSISTENCY = 1.482602218505602
 """Standard deviation of a normal distribution over its MAD."""
@@ -382,7 +384,7 @@ def _judge(watch: Watch, past: np.ndarray, level: float) -> tuple[float, float]:
         return watch.limit, math.inf if level > watch.limit else 0.0
     if watch.floor is not None:
         return watch.floor, math.inf if level < watch.floor else 0.0
-    if len(past) < _FIRST_JUDGED:
+    if len(past) < FIRST_JUDGED:
         return math.nan, 0.0
     median = float(np.median(past))
     absolute = np.abs(past - median)

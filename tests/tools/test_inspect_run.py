@@ -74,4 +74,4 @@ def test_tokens_without_a_tokenizer_and_changed_data(
     assert main([str(tmp_path / "run"), "--step", "12"]) == 2
     assert "has the steps 0 to 11" in capsys.readouterr().err
     assert main([str(tmp_path / "run")]) == 2
-    assert "has no alarm whose step" in capsys.readouterr().err
+    assert "has no spike whose step" in capsys.readouterr().err

@@ -273,6 +273,7 @@ def _checked(plan: Plan) -> list[str]:
         for library in LIBRARIES
     ]
     return [
+        "a loop without a Trainer keeps its clip, and is recorded",
         *(_AT_CHECKPOINTS[choice] for choice in sorted(choices)),
         _TENSORS,
         f"would run {shlex.join(plan.command)}",

@@ -237,7 +237,7 @@ class Process:
             self._records.append(str(record.directory))
             self._reporter.tell(records=self._records)
             line = f"records {kind} into {shown_path(self._records[-1])}"
-            if record.start and isinstance(self._record, bool) and is_loop:
+            if record.start and is_loop:
                 line += (
                     f", which goes on after step {record.start - 1}; give "
                     "another run its own --record DIR"
@@ -292,10 +292,14 @@ class Process:
         self._warned.add(optimizer)
         shown = steps.shown(optimizer)
         self._reporter.tell(without=f"{shown} clips with {clip}")
+        norm = getattr(clip, "clip_norm", None)  # of Paddle's clips
+        bound = self._options.get("lambda_abs", norm)
+        given = f"lambda_abs={bound}" if bound else ""
         say(
             f"{shown} steps with {clip}: no Trainer made it, so adagc-run "
             "does not change it. Two lines give it AdaGC:\n"
-            "    clip = paddle_adagc.ClipGradByAdaGC(); clip.bind(model)\n"
+            f"    clip = paddle_adagc.ClipGradByAdaGC({given})"
+            "; clip.bind(model)\n"
             f"    {type(optimizer).__name__}(..., grad_clip=clip)"
         )
 

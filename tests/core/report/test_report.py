@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+import types
 
 import numpy as np
 import paddle
@@ -19,6 +20,7 @@ from paddle_adagc.record.blocks import QUANTITIES, array_bytes, arrays
 from paddle_adagc.record.files import TENSORS
 from paddle_adagc.record.writer import RecordWriter
 from paddle_adagc.report import pictures
+from paddle_adagc.report.actions import actions_for
 from paddle_adagc.report.command import main, make_page
 from paddle_adagc.report.text import as_text
 from paddle_adagc.report.what_if import most_clipped
@@ -62,6 +64,48 @@ def test_a_calm_run(tmp_path):
     assert page["worst"] is None
     assert page["events"] == page["actions"] == []
     assert page["num_steps"] == NUM_STEPS
+
+
+@pytest.mark.parametrize(
+    ("num_steps", "expected"),
+    [(40, "Too short to judge: 40 steps"), (70, "no spike in 6 judged steps")],
+)
+def test_the_first_steps_are_not_judged(num_steps, expected, tmp_path):
+    loss = 1 + 0.01 * np.random.default_rng(0).normal(size=num_steps)
+    loss[20] = 50.0
+    one = np.ones((num_steps, 1), "f4")
+    write(tmp_path, one, one, loss, keys=["0.weight"])
+    assert expected in make_page(tmp_path)["verdict"]["text"]
+    text = make_page(tmp_path, 20)["verdict"]["text"]
+    assert "the first 64 steps are not judged" in text
+
+
+@pytest.mark.parametrize(
+    ("state", "steps", "title", "note"),
+    [
+        (True, [100, 280], "there", ""),
+        (False, [100, 280], "at checkpoint-100", "acts like GlobalGC in its"),
+        (False, [280], "100 steps before", "acts like GlobalGC in its"),
+    ],
+)
+def test_a_switch_is_early_enough(state, steps, title, note, tmp_path):
+    """In its warm-up AdaGC would do to the spike what GlobalGC did."""
+    for step in steps:
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        if state:
+            (tmp_path / f"checkpoint-{step}/adagc_state.safetensors").touch()
+    run = types.SimpleNamespace(directory=tmp_path / "record")
+    event = {"start": 300, "kind": "loss", "samples": [], "guilty": []}
+    session = {"clip": "GlobalNorm", "shadow": str(ClipGradByAdaGC())}
+    back, switch = actions_for(run, event, session)
+    assert back["text"] == str(tmp_path / "checkpoint-280")
+    assert switch["title"] == f"Switch to AdaGC {title}"
+    assert note in switch["text"]
+    assert ("--missing-state" in switch["text"]) == (not state)
+    (tmp_path / "run.json").touch()  # of the laboratory
+    at = 300 if state else 200
+    command = f"clip.name=adagc --fork NEW_FOLDER --at {at}"
+    assert command in actions_for(run, event, session)[1]["text"]
 
 
 @pytest.mark.parametrize("name", CLIPS)

@@ -48,7 +48,9 @@ def step_text(
             step = page["events"][page["worst"]]["worst_step"]
     if step is None or step >= len(rows):
         raise ValueError(
-            f"{directory} has no alarm whose step is in {METRICS}: give --step"
+            f"{directory} has no spike whose step is in {METRICS}; alarms that "
+            "last have no worst step. Give --step, or see adagc-report "
+            f"{directory}"
         )
     row = rows[step]
     samples = range(*row["samples"])

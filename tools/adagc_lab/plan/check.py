@@ -79,13 +79,15 @@ def check_recipe(
     config: RunConfig,
     recipe: str,
     overrides: Sequence[str] = (),
+    options: Sequence[str] = (),
     *,
     with_paddleformers: bool = False,
 ) -> CheckReport:
     """Build and shard the plan of a run on this machine, allocating nothing.
 
-    ``recipe`` is the run's file, read with ``overrides``. PaddleFormers has
-    rules of its own for evaluation and for pipeline stages.
+    ``recipe`` is the run's file, read with ``overrides``; ``options`` of the
+    command are those that start the run. PaddleFormers has rules of its own for
+    evaluation and for pipeline stages.
     """
     report = CheckReport(recipe, missing=_missing(config, with_paddleformers))
     if not with_paddleformers:
@@ -113,7 +115,7 @@ def check_recipe(
         )
         patterns = report.attempt(lambda: _override_lines(clip.overrides, keys))
         lines += patterns or []
-    run = ["tools/pretrain.py", recipe, *overrides]
+    run = ["tools/pretrain.py", recipe, *overrides, *options]
     report.sections["Launch"] = [
         *launch_lines(run, config.parallel.num_processes)
     ]
