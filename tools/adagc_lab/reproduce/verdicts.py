@@ -232,8 +232,12 @@ def counted(verdicts: Sequence[Verdict]) -> str:
     """``"12 reproduced, 3 contradicted, 9 undecided"``."""
     counts = Counter(verdict.label for verdict in verdicts)
     order = [*LABELS, *_OF_EXTENSIONS.values()]
-    labels = sorted(counts, key=order.index)
-    return ", ".join(f"{counts[label]} {label}" for label in labels)
+    several = {"holds": "hold", "does not hold": "do not hold"}
+    return ", ".join(
+        f"{counts[label]} "
+        f"{several.get(label, label) if counts[label] > 1 else label}"
+        for label in sorted(counts, key=order.index)
+    )
 
 
 def _tested(claim: Claim, source: PooledResults, pairing: Pairing) -> Verdict:
