@@ -108,8 +108,9 @@ def find_clip(name: str) -> Callable[..., ClipGradBase]:
 def check_arguments(name: str, values: Iterable[str]) -> None:
     """Refuse arguments that the clip called ``name`` does not take."""
     known = inspect.signature(find_clip(name)).parameters
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in known.values())
     for key in values:
-        if key not in known:
+        if key not in known and not takes_all:
             raise ValueError(
                 f"clip {name!r} takes no {key!r}{name_hint(key, known)}"
             )

@@ -97,7 +97,19 @@ def build(compiler: str) -> bytes:
             )
             return output.read_bytes()
 
-    return keep("host", [*parts, *FLAGS, compiler, platform.machine()], make)
+    parts += [*FLAGS, compiler, platform.machine()]
+    return keep_or_make("host", parts, make)
+
+
+def keep_or_make(
+    kind: str, parts: Sequence[str], make: Callable[[], bytes]
+) -> bytes:
+    """Return compiled code from the cache, or made anew if there is none."""
+    try:
+        return keep(kind, parts, make)
+    except OSError as error:
+        logger.info("compiles without a cache: %s", error)
+        return make()
 
 
 def keep(kind: str, parts: Sequence[str], make: Callable[[], bytes]) -> bytes:

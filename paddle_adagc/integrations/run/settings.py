@@ -201,14 +201,19 @@ def shown_path(path: str) -> str:
 
 
 def all_words(command: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Return the words of a command with ``bash -c TEXT``, and its scripts'."""
+    """Return the words of a command with ``bash -c TEXT``, and its scripts'.
+
+    The text of an option such as ``--prompt`` is no command.
+    """
     own: list[str] = []
     scripts: list[str] = []
+    is_option = False
     for word in command:
         own.append(word)
+        is_text, is_option = is_option, word.startswith("--")
         if word.endswith((".sh", ".bash")) and os.path.isfile(word):
             scripts += _split(Path(word).read_text("utf-8", errors="replace"))
-        elif any(map(str.isspace, word)):
+        elif any(map(str.isspace, word)) and not (is_text or is_option):
             own += _split(word)
     return own, scripts
 

@@ -93,11 +93,7 @@ def _load(device: int) -> launch.Kernels | str:
         def make() -> bytes:
             return launch.compile_source(nvrtc, source, target)[0]
 
-        try:
-            image = host.keep("cuda", parts, make)
-        except OSError:  # the cache cannot be used
-            image = make()
-        kernels.load(image)
+        kernels.load(host.keep_or_make("cuda", parts, make))
         return kernels
     # Whatever is wrong with driver, compiler or cache: no step ends by it.
     except Exception as error:

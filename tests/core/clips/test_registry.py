@@ -5,6 +5,7 @@
 import re
 
 import numpy as np
+import paddle
 import pytest
 from helpers import assert_equal, clip_arrays, gammas, make_parameters
 from reference.clips import TWINS
@@ -85,6 +86,19 @@ def test_rule_equals_its_twin(backend, name, arguments):
 def number(name, error=ValueError):
     """Rows of a value that is refused by its name."""
     return lambda x: ({name: x}, error, rf"{name} .*{re.escape(repr(x))}")
+
+
+class OpenClip(paddle.nn.ClipGradByNorm):
+    """Takes any argument."""
+
+    def __init__(self, **values):
+        super().__init__(1.0)
+        self.values = values
+
+
+def test_a_clip_may_take_any_argument():
+    clip = make_clip(f"{__name__}:OpenClip", t_start=3)
+    assert clip.values == {"t_start": 3}
 
 
 BAD = {

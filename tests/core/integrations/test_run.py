@@ -246,6 +246,13 @@ def test_a_fork_that_changed_its_title_is_no_outsider(monkeypatch):
         child.join()
 
 
+def test_the_text_of_an_option_is_no_command(folder, capsys):
+    words = ["python", "ask.py", "--prompt", "how do I run python -I safely"]
+    assert run.main(["--check", *words]) == 0
+    assert run.main(["--check", "ssh", "node", "python -I train.py"]) == 2
+    assert "-I keeps adagc-run out" in capsys.readouterr().err
+
+
 def test_no_adagc_run_within_another(folder, monkeypatch, capsys):
     monkeypatch.setenv(VARIABLE, "{}")
     assert run.main(["ls"]) == 2

@@ -70,8 +70,6 @@ def no_home(patch, folder):
         (lambda p, folder: p.setenv("CXX", "g++ -mnone"), "option.*-mnone"),
         (lambda p, folder: p.setattr(host, "_PROCESS", "/none"), "/none"),
         (lambda p, folder: p.delattr(host.os, "memfd_create"), "memfd_create"),
-        (lambda p, folder: folder.chmod(0o777), "chmod 700"),
-        (no_home, "XDG_CACHE_HOME"),
     ],
 )
 def test_without_the_loops_the_operators_are_used(
@@ -87,6 +85,25 @@ def test_without_the_loops_the_operators_are_used(
     assert re.search(message, host.why_not())
     norms = GradientList([paddle.ones([3])]).squared_norms()
     assert norms.tolist() == [3.0]
+
+
+@pytest.mark.parametrize(
+    ("breakage", "message"),
+    [
+        (lambda p, folder: folder.chmod(0o777), "chmod 700"),
+        (no_home, "XDG_CACHE_HOME"),
+    ],
+)
+def test_without_a_cache_a_process_compiles_for_itself(
+    monkeypatch, caplog, cache, breakage, message
+):
+    cache.mkdir(mode=0o700)
+    breakage(monkeypatch, cache)
+    with caplog.at_level(logging.INFO):
+        assert host.load_library() is not None
+    assert message in caplog.text
+    assert host.why_not() == ""
+    assert not [*cache.iterdir()]
 
 
 def flipped(content):
