@@ -134,6 +134,19 @@ def test_overrides_are_shown_with_their_tensors(capsys):
     ]
 
 
+@pytest.mark.parametrize("clip", ["adagc", "none"])
+def test_two_clips_are_named(capsys, clip):
+    words = ["optimizer.name=spam", f"clip.name={clip}"]
+    _, out, _ = check(capsys, PROXY, *words)
+    assert ("spam clips by itself" in out) == (clip == "adagc")
+
+
+def test_the_launch_of_a_fork(capsys):
+    code, out, _ = check(capsys, PROXY, "--fork", "outputs/b", "--at", "40")
+    assert code == 0
+    assert section(out, "Launch")[-1].endswith("--fork outputs/b --at 40")
+
+
 def test_another_global_batch_is_said(capsys):
     _, out, _ = check(capsys, LLAMA)
     assert "the recipe has" not in out

@@ -259,6 +259,12 @@ def _optimizer_lines(config: RunConfig) -> list[str]:
     for settings in (dataclasses.asdict(config.optimizer), clip):
         name = settings.pop("name", None)
         lines.append(f"{name}: {_arguments(settings) or 'defaults'}")
+    clips_itself = config.optimizer.name not in ("adamw", "lion", "muon")
+    if clips_itself and clip.get("name") != "none":
+        lines.append(
+            f"{config.optimizer.name} clips by itself, after the clip: "
+            "clip.name=none leaves it alone"
+        )
     return [*lines, f"precision {config.train.precision}"]
 
 
