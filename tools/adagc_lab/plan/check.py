@@ -260,7 +260,7 @@ def _optimizer_lines(config: RunConfig) -> list[str]:
         name = settings.pop("name", None)
         lines.append(f"{name}: {_arguments(settings) or 'defaults'}")
     clips_itself = config.optimizer.name not in ("adamw", "lion", "muon")
-    if clips_itself and clip.get("name") != "none":
+    if clips_itself and config.clip.get("name") != "none":
         lines.append(
             f"{config.optimizer.name} clips by itself, after the clip: "
             "clip.name=none leaves it alone"
