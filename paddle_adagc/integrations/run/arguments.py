@@ -37,7 +37,7 @@ def change_parser(parser: Any, saw: Saw) -> None:
         for settings in found:
             saw(settings)
             for one in parsed:
-                if dataclasses.is_dataclass(one):
+                if hasattr(one, "__dict__"):
                     vars(one)[MARK] = settings
         return parsed
 
