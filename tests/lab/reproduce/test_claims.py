@@ -21,7 +21,10 @@ from omegaconf import OmegaConf
 CONFIGS = Path(__file__).parents[3] / "configs"
 GRIDS = {p.stem: p for p in (CONFIGS / "experiments").glob("*.yaml")}
 TARGETS = {name: load_target(path) for name, path in GRIDS.items()}
-NO_PAPER_TARGETS = {"quickstart", "fp8", "extension-warm-up-faults"}
+NO_PAPER_TARGETS = {
+    *("quickstart", "fp8", "extension-warm-up-faults"),
+    "extension-low-threshold",
+}
 
 
 @pytest.mark.slow

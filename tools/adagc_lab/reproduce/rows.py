@@ -245,6 +245,11 @@ def _label(
     return f"{label}, {shown}"
 
 
+def _without_sign_of_zero(text: str) -> str:
+    is_zero = not text.lstrip("+-").strip("0.")
+    return text.lstrip("+-") if is_zero else text
+
+
 def answers(rows: Sequence[Row]) -> dict[str, str]:
     """Lists of recipes for the sentences of the page."""
 
@@ -252,7 +257,7 @@ def answers(rows: Sequence[Row]) -> dict[str, str]:
         situation: str, measure: str, fits: Fits, *, is_low: bool = False
     ) -> list[tuple[Row, str]]:
         return [
-            (row, cell.text.partition(" (")[0])
+            (row, _without_sign_of_zero(cell.text.partition(" (")[0]))
             for row in rows
             if row.is_named and row.situation == situation
             if (row.baseline == LOW) == is_low
