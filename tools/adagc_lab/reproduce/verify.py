@@ -182,6 +182,7 @@ def check_rows(
             on += [PAGE, *(readmes if situation != "calm" else [])]
             name = label.partition(", calm")[0]
             texts = [cell.partition(" (")[0] for cell in cells]
+            texts = [t if t[1:] != "0.000" else "0.000" for t in texts]
             stated |= {f"{name} ({text})" for text in texts}
             name += f", {steps:,} steps"
             stated |= {f"{name} ({text})" for text in texts}
@@ -191,10 +192,11 @@ def check_rows(
         if situation == "faults" and "AdaGC," not in compared:
             yield f"{place}: on the page", row["is_named"], True
     answer = " ".join(pages[PAGE].partition("\n## What do I gain")[0].split())
-    for number in re.finditer(r" \([-+]?\d[^()a-z]*\)", answer):
-        text = answer[: number.end()]
-        is_right = any(map(text.endswith, stated))
-        yield f"{PAGE}: ...{text[-40:]} in the answer", is_right, True
+    for found in re.finditer(r" \(([-+]?\d([^()a-z]| and )*)\)", answer):
+        for number in found[1].split(" and "):
+            text = f"{answer[: found.start()]} ({number})"
+            is_right = any(map(text.endswith, stated))
+            yield f"{PAGE}: ...{text[-40:]} in the answer", is_right, True
     for own, other, steps in possible_rows(runs):
         is_there = (own.config_id, other.config_id, steps) in found
         place = f"{ALL_ROWS}: {own.name} beside {other.name}, {steps} steps"
