@@ -192,9 +192,9 @@ def check_rows(
         if situation == "faults" and "AdaGC," not in compared:
             yield f"{place}: on the page", row["is_named"], True
     answer = " ".join(pages[PAGE].partition("\n## What do I gain")[0].split())
-    for found in re.finditer(r" \(([-+]?\d([^()a-z]| and )*)\)", answer):
-        for number in found[1].split(" and "):
-            text = f"{answer[: found.start()]} ({number})"
+    for match in re.finditer(r" \(([-+]?\d([^()a-z]| and )*)\)", answer):
+        for number in match[1].split(" and "):
+            text = f"{answer[: match.start()]} ({number})"
             is_right = any(map(text.endswith, stated))
             yield f"{PAGE}: ...{text[-40:]} in the answer", is_right, True
     for own, other, steps in possible_rows(runs):
