@@ -290,6 +290,9 @@ def answers(rows: Sequence[Row]) -> dict[str, str]:
         ]
         return ", ".join(parts) or "nowhere"
 
+    def low(measure: str, fits: Fits) -> str:
+        return listed("spiking", measure, fits, is_low=True)
+
     loss, area = "validation_loss", "excess_area"
     total = "excess_area_global"
     return {
@@ -304,8 +307,10 @@ def answers(rows: Sequence[Row]) -> dict[str, str]:
         "other_mean": with_lengths(
             "spiking", MEAN, lambda low, high: high >= 0
         ),
-        "low_mass": listed("spiking", MASS, lambda *_: True, is_low=True),
-        "low_price": listed("spiking", PRICE, lambda *_: True, is_low=True),
+        "low_mass": low(MASS, lambda low, high: high < 1),
+        "low_same": low(MASS, lambda low, high: high >= 1),
+        "low_cheaper": low(PRICE, lambda low, high: high < 0),
+        "low_priced": low(PRICE, lambda low, high: low > 0),
         "alike": listed(
             "calm", loss, lambda low, high: -0.01 < low <= high < 0.01
         ),
