@@ -18,7 +18,7 @@ from paddle_adagc import load_state
 
 pytest.importorskip("jinja2")
 tool = load_tool("research_module")
-MOST_LINES = 8910
+MOST_LINES = 8920
 """Of Python in the tree's library."""
 
 LEFT_OUT = (
