@@ -290,8 +290,8 @@ def answers(rows: Sequence[Row]) -> dict[str, str]:
         ]
         return ", ".join(parts) or "nowhere"
 
-    def low(measure: str, fits: Fits) -> str:
-        return listed("spiking", measure, fits, is_low=True)
+    def low(measure: str, fits: Fits, situation: str = "spiking") -> str:
+        return listed(situation, measure, fits, is_low=True)
 
     loss, area = "validation_loss", "excess_area"
     total = "excess_area_global"
@@ -311,6 +311,9 @@ def answers(rows: Sequence[Row]) -> dict[str, str]:
         "low_same": low(MASS, lambda low, high: high >= 1),
         "low_cheaper": low(PRICE, lambda low, high: high < 0),
         "low_priced": low(PRICE, lambda low, high: low > 0),
+        "low_worse": low(area, lambda low, high: low > 0, "faults"),
+        "low_better": low(area, lambda low, high: high < 0, "faults"),
+        "low_open": low(area, lambda low, high: low <= 0 <= high, "faults"),
         "alike": listed(
             "calm", loss, lambda low, high: -0.01 < low <= high < 0.01
         ),
