@@ -155,8 +155,9 @@ class Tensors:
         elif self.keys or self.is_bound:
             what, has_units = "the state's tensors", bool(self.units)
             frozen = {t.key for t in self.layout if not t.takes_part}
-            known = [*keys, *frozen.difference(keys)]  # without a norm: absent
-            _check_same(known, self.keys, what, self.is_bound, has_units)
+            absent = frozen.difference(keys)  # a state need not have them
+            wanted = [key for key in self.keys if key not in absent]
+            _check_same(keys, wanted, what, self.is_bound, has_units)
         if self.is_bound or (may_differ and self.keys):
             return [*range(len(self.keys))]
         self._loaded = "start" if may_differ else "raise"

@@ -44,17 +44,17 @@ def _switch(
     """Say how to switch early enough: a warm-up is GlobalGC."""
     shadow = arguments_of(str(session.get("shadow"))) or {}
     t_start = shadow.get("t_start", 100)
-    title, note, early, options = "there", "", start, ""
+    title, note, options, found = "there", "", "", checkpoint
     if not _has_state(checkpoint):
-        early = max(start - t_start, 0)
-        found = _checkpoint_before(directory, early)
+        found = _checkpoint_before(directory, start - t_start)
         title = f"at {found.name}" if found else f"{t_start} steps before"
         note = f". AdaGC acts like GlobalGC in its first {t_start} steps"
         options = "--missing-state start "
     if (directory.parent / "run.json").is_file():
+        step = found.name.removeprefix("checkpoint-") if found else "STEP"
         text = (
             "tools/pretrain.py CONFIG clip.name=adagc --fork NEW_FOLDER "
-            f"--at {early}"
+            f"--at {step}"
         )
         return {"title": f"Switch to AdaGC {title}", "text": text + note}
     if shadow:
