@@ -126,7 +126,7 @@ class Caller(NamedTuple):
 
     @property
     def number(self) -> int:
-        """Of the optimizer; unlike an id, none that comes later has it."""
+        """Number of the optimizer. Unlike an id, no later one gets it again."""
         known = _NUMBERS.get(self.optimizer)
         return known or _NUMBERS.setdefault(self.optimizer, next(_COUNT))
 
@@ -226,9 +226,9 @@ def on_skipped_update(
 
 
 def take_back_skipped(caller: Caller, take_back: Callable[[], None]) -> None:
-    """Call ``take_back`` if the update after the last clip has never come.
+    """Call ``take_back`` if no update has followed the last clip.
 
-    What an optimizer does in between, such as regularisation, had failed.
+    The optimizer failed in between, in its regularisation for example.
     """
     update = caller.optimizer.__dict__.get(_PASS)
     if isinstance(update, NextUpdate) and take_back in update.take_backs:

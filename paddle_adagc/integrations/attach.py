@@ -110,7 +110,7 @@ def log_numbers(
     return recording.numbers() | ({"warmup_until": end} if end else {})
 
 
-def check_arguments(
+def check_choices(
     clip: Any, missing_state: str, new_tensors: str = "raise"
 ) -> None:
     """Refuse what is no gradient clip, or no such choice."""

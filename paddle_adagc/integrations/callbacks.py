@@ -16,7 +16,7 @@ from paddle_adagc.integrations.attach import (
     Callback,
     begin,
     bind_clip,
-    check_arguments,
+    check_choices,
     log_numbers,
     make_record,
     take_over_clipping,
@@ -160,7 +160,7 @@ class ClippingCallback(TrainerEvents):
         skip_above: float | None = None,
         stop_on: StopOn = None,
     ) -> None:
-        check_arguments(clip, missing_state, new_tensors)
+        check_choices(clip, missing_state, new_tensors)
         super().__init__(make_record(record, shadow, skip_above, stop_on))
         self.clip: ClipGradBase = clip
         self._missing_state, self._new_tensors = missing_state, new_tensors

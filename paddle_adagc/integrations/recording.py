@@ -166,7 +166,7 @@ class TrainerRecord(NoRecord):
             self.record.flush()
         if isinstance(clip, TensorScalingClip):
             return clip
-        # It may have failed on one rank, and its state is all ranks'.
+        # The shadow may have failed on one rank. Saving it takes all ranks.
         has_shadow = all(of_all_ranks(self.shadow is not None))
         return self.shadow if has_shadow else clip
 

@@ -19,7 +19,7 @@ from paddle_adagc.integrations.attach import (
     Callback,
     begin,
     bind_clip,
-    check_arguments,
+    check_choices,
     log_numbers,
     make_record,
     take_over_clipping,
@@ -137,7 +137,7 @@ class ClippingMixin(Trainer):
         stop_on: StopOn = None,
         **kwargs: Any,
     ) -> None:
-        check_arguments(clip, missing_state, new_tensors)
+        check_choices(clip, missing_state, new_tensors)
         recording = make_record(record, shadow, skip_above, stop_on)
         super().__init__(*args, **kwargs)
         self.clip = clip
@@ -153,7 +153,7 @@ class ClippingMixin(Trainer):
         units: Declared | None = None,
     ) -> None:
         """Take the clip; :meth:`_adagc_prepare` has to follow."""
-        check_arguments(clip, missing_state, new_tensors)
+        check_choices(clip, missing_state, new_tensors)
         for callback in self.callback_handler.callbacks:
             if isinstance(callback, Callback) and callback.clips:
                 kind = type(callback).__name__

@@ -48,7 +48,9 @@ def load_library() -> ctypes.CDLL | None:
         library = load_code(build(os.environ.get("CXX") or "g++"))
         norms, scale = library.adagc_squared_norms, library.adagc_scale
     except (
-        *(OSError, AttributeError, ValueError),
+        AttributeError,
+        OSError,
+        ValueError,
         subprocess.CalledProcessError,
     ) as error:
         said = getattr(error, "stderr", None) or b""

@@ -10,6 +10,7 @@ state can load each other's states.
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -39,8 +40,8 @@ from paddle_adagc.parallel.topology import Axis, read_topology
 class Parts:
     """This rank's part of a tensor that tensor parallelism may split.
 
-    ``num_axes``: of the tensor; by default the parameter's own, and of an
-    expert one less than of its stack.
+    ``num_axes`` is by default that of the parameter. An expert has one less
+    than its stack.
     """
 
     def __init__(self, parameter: Tensor, num_axes: int | None = None) -> None:
@@ -99,7 +100,7 @@ class Step(NamedTuple):
         paddle.assign(decayed - change, self.weight)
 
 
-class DecoupledOptimizer(Optimizer):
+class DecoupledOptimizer(Optimizer, abc.ABC):
     """A Paddle optimizer whose weight decay is decoupled from the gradient.
 
     In every step each weight that decays is multiplied by ``1 - learning_rate *
@@ -157,13 +158,13 @@ class DecoupledOptimizer(Optimizer):
             learning_rate, parameters, grad_clip=grad_clip, name=name
         )
 
+    @abc.abstractmethod
     def _update(self, step: Step) -> None:
         """Make one step of one parameter, in place."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def _start(self, parameter: Tensor, options: Options) -> Start:
         """Name a parameter's accumulators, and say how each starts."""
-        raise NotImplementedError
 
     def _check_sharding(self, names: Sequence[str] = ()) -> None:
         """Refuse sharding that gives the rule no whole tensors."""

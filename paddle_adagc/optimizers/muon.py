@@ -131,8 +131,8 @@ class Muon(base.DecoupledOptimizer):
         is_matrix_fun: Whether the parameter of this name is a matrix to
             orthogonalise; the embedding, the head and routers should not be.
             :func:`~paddle_adagc.optimizers.muon.hidden_matrices` makes one
-            from a model. None: every parameter is that has two axes, or whose
-            units have.
+            from a model. None: every parameter with two axes is one, or with
+            units that have two.
         **shared: ``grad_clip``, ``apply_decay_param_fun``, ``multi_precision``
             and ``name`` of
             :class:`~paddle_adagc.optimizers.base.DecoupledOptimizer`.

@@ -51,8 +51,8 @@ class Unit:
     shape: tuple[int, ...]
     place: Piece
     view_shape: tuple[int, ...]
-    """Of :meth:`view`: where groups repeat, their axis is two, of groups and of
-    values in one."""
+    """Shape of :meth:`view`. If groups repeat it has two axes in place of one:
+    groups, and values of a group."""
 
     def cut(self, begin: int, end: int) -> list[Piece]:
         """Return what the slice ``[begin, end)`` of the parameter has of it.

@@ -243,14 +243,14 @@ def _find_settings(plan: Plan) -> None:
     for found in files.values():
         distinct += [found] * (found not in distinct)
     from paddle_adagc import make_clip
-    from paddle_adagc.integrations.attach import check_arguments
+    from paddle_adagc.integrations.attach import check_choices
     from paddle_adagc.integrations.recording import TrainerRecord
 
     for found in distinct or [{}]:
         settings = combined(found, options)
         clip = make_clip(**settings["clip"])
         choices = (settings.get(k, "raise") for k in _CHOICES)
-        check_arguments(clip, *choices)
+        check_choices(clip, *choices)
         of_record = {k: settings[k] for k in OF_RECORDS if k in settings}
         TrainerRecord(plan.record, **of_record)  # refuses wrong ones
         notes.append(f"will clip with {clip}")

@@ -95,8 +95,8 @@ def outsiders(pid: int, insiders: Iterable[int]) -> dict[int, str]:
         words, variables = _started_with(child)
         if "libpaddle" not in _maps(child):
             continue
-        # A fork of one, such as a worker that loads data. A title (of
-        # setproctitle) may hide its words and environment.
+        # It is a fork of an insider, such as a worker that loads data. A title
+        # (setproctitle) may hide its words and environment.
         if _stack(child) in map(_stack, insiders):
             continue
         reason = ""
