@@ -154,6 +154,7 @@ def _train(options: argparse.Namespace) -> int:
 
     config = load_config(options.config, options.overrides)  # before Paddle
     import_paddle()
+    from adagc_lab.faults import unreached_faults
     from adagc_lab.record.files import mark_stopped
     from adagc_lab.train import processes
     from adagc_lab.train.console import summarise_run
@@ -177,7 +178,10 @@ def _train(options: argparse.Namespace) -> int:
         train = dataclasses.replace(config.train, output_dir=str(target))
         config = dataclasses.replace(config, train=train)
     warm_up, steps = config.schedule.warmup_steps, config.train.max_steps
-    for line in unfinished_warm_up("schedule.warmup_steps", warm_up, steps):
+    for line in (
+        *unfinished_warm_up("schedule.warmup_steps", warm_up, steps),
+        *unreached_faults(config.faults, steps),
+    ):
         print(f"warning: {line}", file=sys.stderr)
     try:
         with storage_errors(config.train.output_dir), processes.lost_ranks():
@@ -196,6 +200,9 @@ def _train(options: argparse.Namespace) -> int:
         mark_stopped(config.train.output_dir)
         print(f"\n{lost}", file=sys.stderr)
         return processes.LOST_STATUS
+    except Exception:
+        mark_stopped(config.train.output_dir)
+        raise
     directory = config.train.output_dir
     ending = processes.from_first_process(lambda: summarise_run(directory))
     if processes.is_first_process():

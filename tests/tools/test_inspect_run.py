@@ -10,6 +10,9 @@ from indexed import write_random_dataset
 pytest.importorskip("paddlenlp")
 from adagc_lab.data.config import DataConfig
 from adagc_lab.data.datasets import build_datasets
+from adagc_lab.train.parse import parse_config
+from adagc_lab.train.run import run_pretraining
+from adagc_lab.train.start import Fork
 from lab.train.runs import SCALED_HEAD, make_values, run
 from pages import load_tool
 
@@ -56,6 +59,22 @@ def test_a_repeated_batch_is_that_of_the_burst_s_first_step(
     assert "fault: repeated_batch" in again
     assert "sample 16, " in first
     assert first.split("batch of")[1] == again.split("batch of")[1]
+
+
+def test_a_fork_of_a_fork_says_whose_data_a_step_read(tmp_path, inspected):
+    first, second, third = (tmp_path / name for name in "abc")
+    changes = {"save_every": 2, "keep_checkpoints": 9}
+    run(make_values(first, **changes))
+    changes["data"] = {"seed": 5}
+    other = parse_config(make_values(second, **changes))
+    run_pretraining(other, fork=Fork(first, 4))
+    changes["optimizer"] = {"weight_decay": 0.2}
+    same = parse_config(make_values(third, **changes))
+    run_pretraining(same, fork=Fork(second, 8))
+    for fork in (second, third):
+        assert f"of the run {first}, which read other" in inspected(fork, 3)
+    for step in (4, 8):
+        assert f"sample {4 * step}, " in inspected(third, step)
 
 
 def test_tokens_without_a_tokenizer_and_changed_data(

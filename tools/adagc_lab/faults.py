@@ -135,16 +135,32 @@ class FaultConfig:
         """``"batch"`` or ``"gradient"``."""
         return "gradient" if self.kind.startswith("gradient") else "batch"
 
+    @property
+    def starts(self) -> tuple[int, ...]:
+        """First steps of the bursts, without those that ``every`` repeats."""
+        return self.steps or (self.start or 0,)
+
     def burst_start(self, step: int) -> int | None:
         """First step of the burst that ``step`` lies in, None if in none."""
-        starts = self.steps or (self.start or 0,)
-        begun = [start for start in starts if start <= step]
+        begun = [start for start in self.starts if start <= step]
         if not begun:
             return None
         burst = max(begun)
         if self.every is not None:
             burst += (step - burst) // self.every * self.every
         return burst if step < burst + self.duration else None
+
+
+def unreached_faults(
+    faults: Iterable[FaultConfig], max_steps: int
+) -> list[str]:
+    """Say in a line for each fault that hits no step of a run."""
+    return [
+        f"{fault.kind} hits no step: its first is {min(fault.starts)}, and "
+        f"train.max_steps={max_steps}"
+        for fault in faults
+        if min(fault.starts) >= max_steps
+    ]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -8,12 +8,15 @@ from adagc_lab.checksums import sealed
 from adagc_lab.data import corpus
 from adagc_lab.data.config import DataConfig
 from adagc_lab.data.datasets import (
+    BatchLoader,
     Order,
     build_datasets,
+    collate_batch,
     permutation,
     random_bits,
 )
 from indexed import write_indexed_dataset
+from paddle.io import Dataset, Subset
 
 
 @pytest.fixture(scope="module")
@@ -145,6 +148,33 @@ def test_validation_data_of_its_own_has_its_own_vocabulary(tmp_path):
     train, validation = build_datasets(config, 10)
     assert train.vocab_size == 20
     assert 4000 < validation.vocab_size <= 5000
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_what_cannot_be_read_ends_the_loop(num_workers):
+    class Damaged(Dataset):
+        def __len__(self):
+            return 8
+
+        def __getitem__(self, index):
+            if index == 5:
+                raise ValueError("damaged")
+            return {"input_ids": np.full(3, index)}
+
+    def loop(size):
+        loader = BatchLoader(
+            Subset(Damaged(), range(size)),
+            batch_size=2,
+            collate_fn=collate_batch,
+            num_workers=num_workers,
+        )
+        return [batch["input_ids"].tolist() for batch in loader]
+
+    assert loop(4) == [[[0] * 3, [1] * 3], [[2] * 3, [3] * 3]]
+    assert loop(3) == [[[0] * 3, [1] * 3], [[2] * 3]]
+    message = "a worker could not" if num_workers else "damaged"
+    with pytest.raises((RuntimeError, ValueError), match=message):
+        loop(8)
 
 
 def test_draws_are_those_of_every_release():

@@ -265,13 +265,14 @@ def test_pairs_that_cannot_be_read_are_left_out(folder, caplog):
         "json": json.dumps({"caption": "dogs"}).encode(),
     }
     wrong = {**with_json, "json": b"[]"}
+    null = {**with_json, "json": b'{"caption": null}'}
     long = {**good, "txt": b"a" * (MAX_CAPTION_BYTES + 1)}
     large = {**good, "jpg": encoded_image(0, "PNG", (8000, 8000))}
     write_shard(
         folder / "00000.tar",
         [
             *(cut, good, {"txt": b"dogs"}, {"jpg": good["jpg"]}, with_json),
-            *(wrong, long, large),
+            *(wrong, null, long, large),
         ],
     )
     for number in (1, 4):
@@ -286,6 +287,7 @@ def test_pairs_that_cannot_be_read_are_left_out(folder, caplog):
     assert "no image that can be read" in caplog.text
     assert "a caption of 1,048,577 bytes" in caplog.text
     assert "8000 x 8000 pixels" in caplog.text
+    assert "the caption is None" in caplog.text
     assert "000040000 in" in caplog.text
     write_shard(folder / "00000.tar", [{"txt": b"dogs"}] * 3)
     train, _ = build(folder, **shards)

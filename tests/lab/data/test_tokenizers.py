@@ -65,14 +65,16 @@ def test_a_large_vocabulary_is_int32(tmp_path, run):
 def bad(tmp_path, monkeypatch, tokenizer_json, sentencepiece_model):
     """A working folder of files that cannot be used, or not alone."""
     monkeypatch.chdir(tmp_path)
-    for folder in ("folder", "config"):
+    for folder in ("folder", "config", "cut"):
         (tmp_path / folder).mkdir()
     for name in ("bad.json", "bad.model", "bad.txt"):
         (tmp_path / name).write_text("[]")
     (tmp_path / "spm.model").write_bytes(sentencepiece_model.read_bytes())
-    for name in ("alone.json", "config/tokenizer.json"):
-        (tmp_path / name).write_bytes(tokenizer_json.read_bytes())
+    for name in ("alone", "config/tokenizer", "cut/tokenizer"):
+        path = tmp_path / f"{name}.json"
+        path.write_bytes(tokenizer_json.read_bytes())
     (tmp_path / "config/tokenizer_config.json").write_text("[]")
+    (tmp_path / "cut/tokenizer_config.json").write_text('{"eos')
 
 
 @pytest.mark.usefixtures("bad")
@@ -89,6 +91,7 @@ def bad(tmp_path, monkeypatch, tokenizer_json, sentencepiece_model):
         ("alone.json", None, ValueError, "does not say which token ends"),
         ("alone.json", "<end>", ValueError, "'<end>' is not in .*alone.json"),
         ("config", None, ValueError, r"tokenizer_config\.json holds no"),
+        ("cut", None, ValueError, r"cut/tokenizer_config\.json is not JSON"),
         ("spm.model", "<end>", ValueError, "'<end>' is not in .*spm.model"),
     ],
 )
@@ -140,6 +143,9 @@ def test_other_files_for_captions_are_refused(tmp_path):
         CaptionTokenizer(tmp_path / "tokenizer.json", 77)
     text = (GOLDEN / "tokenizer.json").read_text()
     other = tmp_path / "other.json"
+    other.write_text("{")
+    with pytest.raises(ValueError, match=r"other\.json is no tokenizer"):
+        CaptionTokenizer(other, 77)
     other.write_text(text.replace("<|startoftext|>", "<s>"))
     with pytest.raises(ValueError, match=r"captions between <\|startoftext\|>"):
         CaptionTokenizer(other, 77)

@@ -13,7 +13,7 @@ from adagc_lab.evaluate.perplexity import measure_perplexity
 from adagc_lab.evaluate.saved import build_decoder, load_saved
 from adagc_lab.record.files import RunRecord
 from indexed import write_random_dataset
-from lab.train.runs import make_values
+from lab.train.runs import make_values, pretrain
 from scipy.special import log_softmax
 
 
@@ -69,6 +69,16 @@ def test_a_run_is_scored_on_other_data(runs, score, tmp_path):
     assert result["num_tokens"] == 5 * 16
     assert result["loss"] > np.log(256) - 0.5  # random bytes
     assert f"of {data['prefix']}." in said.out
+
+
+def test_a_run_is_not_scored_on_data_that_replaced_its_own(score, tmp_path):
+    data = write_random_dataset(tmp_path / "data", seed=0)
+    pretrain(make_values(tmp_path / "run", data=data, save_every=6))
+    assert score(tmp_path / "run")[0] == 0
+    write_random_dataset(tmp_path / "data", seed=1)
+    status, said, _ = score(tmp_path / "run")
+    assert status == 2
+    assert "the data has changed since the run" in said.err
 
 
 def test_an_output_that_cannot_be_written(runs, score, tmp_path):

@@ -62,6 +62,15 @@ def test_loads_the_state_of_paddle_s_adamw(kind):
     assert float(power) == pytest.approx(0.9**5)
 
 
+@pytest.mark.parametrize("epsilon", [1e-15, 1e-30])
+def test_stable_adamw_without_gradients_is_finite(epsilon):
+    optimizer, parameters = fresh(partial(StableAdamW, epsilon=epsilon))
+    for parameter in parameters:
+        parameter.grad = paddle.zeros_like(parameter)
+    optimizer.step()
+    assert all(bool(p.isfinite().all()) for p in parameters)
+
+
 def test_spam_s_reset_heals_an_infinite_second_moment():
     (weight,) = make_parameters([[2]])
     optimizer = SPAM(0.01, parameters=[weight], reset_interval=4, clip_start=3)

@@ -283,6 +283,14 @@ def test_warm_up_longer_than_the_run_is_said(capsys):
     assert "clip.t_start=100, and train.max_steps=100: the run ends" in text
 
 
+def test_a_fault_that_hits_no_step_is_said(capsys):
+    fault = "faults=[{kind: gradient_inf, steps: [1000, 900]}]"
+    code, out, _ = check(capsys, PROXY, fault, "train.max_steps=900")
+    assert code == 0
+    said = "gradient_inf hits no step: its first is 900, and train.max_steps"
+    assert said in " ".join(section(out, "Schedule"))
+
+
 def test_data_is_measured_and_its_vocabulary_compared(tmp_path):
     prefix = str(tmp_path / "data")
     documents = np.split(np.arange(1000) % 300, 10)

@@ -4,6 +4,7 @@
 
 import contextlib
 import io
+import json
 import re
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ from unittest import mock
 import numpy as np
 import paddle.distributed as dist
 import pytest
+from adagc_lab.data.datasets import TokenDataset
 from adagc_lab.record.files import RunRecord
 from adagc_lab.train.console import describe_log
 from adagc_lab.train.parse import parse_config
@@ -22,6 +24,7 @@ from adagc_lab.train.run import run_pretraining
 from core.parallel.ranks import run_on_ranks
 from helpers import long_but
 from lab.train import runs
+from pages import load_tool
 
 LINE = re.compile(
     r"step (\d+)/12  loss [\d.]+  lr [\d.]+  \|g\| [\d.]+  clipped \d+%  "
@@ -74,6 +77,26 @@ def test_a_rising_loss_is_said_and_is_exit_status_1(tmp_path):
     assert process.returncode == 1, errors
     last = out.splitlines()[-1]
     assert re.match(r"the loss (ended at .* above|is not finite)", last)
+
+
+def test_a_run_that_an_error_ended_is_not_called_running(tmp_path, capsys):
+    values = runs.make_values(tmp_path / "run")
+    config = tmp_path / "config.yaml"
+    config.write_text(json.dumps(values))
+    get = TokenDataset.__getitem__
+
+    def read(self, index):
+        if index == 17:
+            raise ValueError("shard x.tar is damaged")
+        return get(self, index)
+
+    with mock.patch.object(TokenDataset, "__getitem__", read):
+        assert load_tool("pretrain").main([str(config)]) == 2
+    assert "shard x.tar is damaged" in capsys.readouterr().err
+    run = json.loads((tmp_path / "run/run.json").read_text())
+    assert run["status"] == "stopped"
+    record = (tmp_path / "run/metrics.jsonl").read_text()
+    assert len(record.splitlines()) in (3, 4)
 
 
 def test_a_log_without_a_clip_s_numbers():

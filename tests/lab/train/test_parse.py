@@ -163,6 +163,9 @@ def test_broken_overrides_are_named(file):
         load_config(file, ["clip=[1"])
     with pytest.raises(ValueError, match=r"'train\.max_steps'"):
         load_config(file, ["train.max_steps"])
+    lost = ["optimizer=lion", "optimizer.weight_decay=0.2"]
+    with pytest.raises(ValueError, match=r"=0.2' replaces 'optimizer=lion'"):
+        load_config(file, lost)
 
 
 @pytest.mark.parametrize(

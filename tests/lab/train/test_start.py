@@ -124,7 +124,7 @@ def test_a_run_does_not_go_on_with_other_data(tmp_path):
     with runs.interrupted_at(6):
         runs.run(values)
     write_random_dataset(prefix, seed=1)  # documents of the same lengths
-    with pytest.raises(FileExistsError, match="on other data"):
+    with pytest.raises(ValueError, match=r"has changed since .* --fork"):
         runs.run(values)
     write_random_dataset(prefix, seed=0)
     assert runs.run(values)[0] == "finished"
@@ -292,6 +292,20 @@ def test_a_finished_run_is_not_repeated_and_another_is_refused(copied):
         runs.run(values)
     run_pretraining(parse_config(values), overwrite=True)
     assert RunRecord.load(copied).run["config"]["clip"]["t_start"] == 6
+
+
+def test_an_overwrite_that_was_cut_short_can_be_repeated(copied):
+    def killed(path):
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            start._empty(copied)
+    left = {path.name for path in copied.iterdir()}
+    assert {"run.json", "checkpoint-4"} <= left
+    run_pretraining(parse_config(constant(copied)), overwrite=True)
+    assert RunRecord.load(copied).run["status"] == "finished"
 
 
 def test_directory_that_another_process_writes_to_is_left_alone(copied):

@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
-from paddle.io import Dataset
+import paddle
+from paddle import Tensor
+from paddle.io import DataLoader, Dataset
 
 from adagc_lab.data import corpus
 from adagc_lab.data.config import TEXT_KINDS, DataConfig
@@ -134,6 +137,52 @@ def collate_batch(
     """Stack samples of equal shapes: each entry ``[batch_size, ...]``."""
     keys = samples[0]
     return {key: np.stack([sample[key] for sample in samples]) for key in keys}
+
+
+class BatchLoader(DataLoader):
+    """Paddle's loader, with whose errors the loop over it ends.
+
+    Without workers Paddle reads in a thread. Where that raises, the loop waits
+    for ever: so the thread is this class's, one batch ahead of the loop.
+    """
+
+    def __iter__(self) -> Iterator[dict[str, Tensor]]:
+        if self.num_workers:
+            try:
+                yield from super().__iter__()
+            except SystemError as error:  # of a queue that was closed
+                raise RuntimeError(
+                    "a worker could not read a batch: its error is above"
+                ) from error
+            return
+        with ThreadPoolExecutor(1) as thread:
+            ahead = None
+            for indices in self.batch_sampler:
+                batch = thread.submit(self._read, indices)
+                if ahead:
+                    yield _to_tensors(ahead.result())
+                ahead = batch
+            if ahead:
+                yield _to_tensors(ahead.result())
+
+    def _read(self, indices: Sequence[int]) -> dict[str, np.ndarray]:
+        return self.collate_fn([self.dataset[index] for index in indices])
+
+
+def _to_tensors(batch: dict[str, np.ndarray]) -> dict[str, Tensor]:
+    return {name: paddle.to_tensor(array) for name, array in batch.items()}
+
+
+def check_fingerprint(
+    found: Mapping[str, Any], run: Mapping[str, Any], else_: str = ""
+) -> None:
+    """Refuse other data than that of a run, whose ``run.json`` is ``run``."""
+    known = run.get("data", {})
+    if any(found.get(key) != known[key] for key in known):
+        raise ValueError(
+            f"the data has changed since the run: it was {known}, now it is "
+            f"{found}: put it back{else_}"
+        )
 
 
 def build_datasets(

@@ -29,7 +29,10 @@ _TYPES = ("u1", "i1", "i2", "i4", "i8", "f8", "f4", "u2")
 _DTYPES = {code: np.dtype(name) for code, name in enumerate(_TYPES, start=1)}
 _MAX_UINT16_VOCAB = 65500  # as in PaddleNLP's own choice of the dtype
 _COPY = "write the dataset again or copy it completely"
-_FIX = "copy the dataset again, or remove the manifest and prepare it again"
+_FIX = (
+    "copy the dataset again, or remove it with its manifest and prepare it "
+    "again"
+)
 
 
 def token_dtype(vocab_size: int) -> np.dtype[Any]:

@@ -372,4 +372,7 @@ def _caption(sample: Sample) -> str:
         raise ValueError(f"a caption of {len(content):,} bytes")
     if "txt" in sample:
         return content.decode("utf-8")
-    return str(json.loads(content)["caption"])
+    caption = json.loads(content)["caption"]
+    if not isinstance(caption, str):
+        raise TypeError(f"the caption is {caption!r:.40}")
+    return caption

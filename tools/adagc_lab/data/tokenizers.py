@@ -203,7 +203,10 @@ def _end_beside(path: Path) -> str | None:
     for name in ("tokenizer_config.json", "special_tokens_map.json"):
         file = path.with_name(name)
         if file.is_file():
-            values = json.loads(file.read_text("utf-8"))
+            try:
+                values = json.loads(file.read_text("utf-8"))
+            except (RecursionError, ValueError) as error:
+                raise ValueError(f"{file} is not JSON: {error}") from error
             if not isinstance(values, dict):
                 raise ValueError(f"{file} holds no map of names to values")
             token = values.get("eos_token")
@@ -235,7 +238,10 @@ class CaptionTokenizer:
                 f"there is no tokenizer {path}: data.tokenizer names CLIP's "
                 "tokenizer.json"
             )
-        self._model = _load("huggingface", Path(path).read_bytes())
+        try:
+            self._model = _load("huggingface", Path(path).read_bytes())
+        except Exception as error:  # the library raises Exception itself
+            raise ValueError(f"{path} is no tokenizer: {error}") from error
         self._model.enable_truncation(context_length)
         self._model.enable_padding(length=context_length, pad_id=0)
         self.vocab_size = self._model.get_vocab_size()

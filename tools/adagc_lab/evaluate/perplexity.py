@@ -10,14 +10,16 @@ import os
 from typing import Any
 
 import paddle
-from paddle.io import BatchSampler, DataLoader
+from paddle.io import BatchSampler
 from tqdm import tqdm
 
 import paddle_adagc
 from adagc_lab.data.config import DataConfig
 from adagc_lab.data.datasets import (
+    BatchLoader,
     TokenDataset,
     build_datasets,
+    check_fingerprint,
     collate_batch,
 )
 from adagc_lab.evaluate.saved import build_decoder, load_saved
@@ -46,7 +48,11 @@ def evaluate(
                 "with: give --data CONFIG"
             )
         config = DataConfig(**saved.data)
-    _, dataset = build_datasets(config, 1)
+    trained, dataset = build_datasets(config, 1)
+    if data is None:
+        check_fingerprint(
+            trained.fingerprint, saved.run, ", or give --data CONFIG"
+        )
     return {
         "model": str(model),
         "checkpoint": str(saved.directory),
@@ -74,7 +80,7 @@ def measure_perplexity(
         )
     total, count = 0.0, 0
     sampler = BatchSampler(dataset, batch_size=_BATCH_SIZE)
-    loader = DataLoader(
+    loader = BatchLoader(
         dataset, batch_sampler=sampler, collate_fn=collate_batch
     )
     for batch in tqdm(loader, "perplexity", disable=None):

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from adagc_lab.data.datasets import TokenDataset
+from adagc_lab.data.datasets import TokenDataset, check_fingerprint
 from adagc_lab.data.indexed import manifest_tokenizer
 from adagc_lab.data.tokenizers import BYTES, find_tokenizer, is_bytes
 from adagc_lab.record.files import METRICS, RECORD, read_rows, read_run_json
@@ -61,9 +61,11 @@ def step_text(
     lines.append(f"batch of {len(samples)} samples:")
     run = read_run_json(directory)
     fork = run.get("forked_from")
-    if fork and step < fork["step"] and any(map(_is_data, fork["changed"])):
-        lines.append(f"of the run {fork['run']}, which read other data")
-        return "\n".join(lines)
+    while fork and step < fork["step"]:
+        if any(map(_is_data, fork["changed"])):
+            lines.append(f"of the run {fork['run']}, which read other data")
+            return "\n".join(lines)
+        fork = read_run_json(fork["run"]).get("forked_from")
     shown = samples if shows_all else samples[:NUM_SAMPLES]
     for line in _batch(directory, run, shown, samples.stop, tokenizer):
         is_long = len(line) > LINE_LENGTH and not shows_all
@@ -88,12 +90,7 @@ def _batch(
     config = parse_config({**run["config"], "train": train})
     total = config.train.max_steps * config.global_batch
     dataset, _ = make_task(config).build_datasets(max(total, stop))
-    expected, found = run.get("data", {}), dataset.fingerprint
-    if any(found.get(key) != value for key, value in expected.items()):
-        raise ValueError(
-            f"the data has changed since the run: it was {expected}, now "
-            f"it is {found}: put it back"
-        )
+    check_fingerprint(dataset.fingerprint, run)
     data = config.data
     own = BYTES if is_bytes(data.kind, data.prefix) else data.tokenizer
     name = tokenizer or own

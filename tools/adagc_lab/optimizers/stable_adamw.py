@@ -76,7 +76,8 @@ class StableAdamW(AdamLike):
 
     def _update(self, step: base.Step) -> None:
         update, square = adam_update(step, step.gradient)
-        least = step.options["epsilon"] ** 2
+        # float32 has no smaller number, and 0 / 0 is NaN.
+        least = max(step.options["epsilon"] ** 2, 1.2e-38)
         ratio = step.gradient.square() / paddle.clip(square, min=least)
         rms = square_root(Parts(step.parameter).mean(ratio))
         step = step._replace(lr=step.lr / paddle.clip(rms, min=1.0).reshape([]))

@@ -13,7 +13,7 @@ import paddle
 
 from adagc_lab.data.config import TEXT_KINDS
 from adagc_lab.extensions import make_clip
-from adagc_lab.faults import check_faults
+from adagc_lab.faults import check_faults, unreached_faults
 from adagc_lab.paddleformers.recipe import batch_change
 from adagc_lab.paddleformers.units import followed
 from adagc_lab.plan.dry_run import build_without_memory
@@ -250,6 +250,7 @@ def _schedule_lines(config: RunConfig, t_start: int) -> list[str]:
             "schedule.warmup_steps", schedule.warmup_steps, num_steps
         ),
         *unfinished_warm_up("clip.t_start", t_start, num_steps),
+        *unreached_faults(config.faults, num_steps),
     ]
 
 

@@ -210,7 +210,7 @@ def lock_run(directory: str | os.PathLike[str]) -> Iterator[None]:
 
 def mark_stopped(directory: str | os.PathLike[str]) -> None:
     """Take ``"running"`` out of ``run.json``, unless a process does run it."""
-    with contextlib.suppress(OSError), lock_run(directory):
+    with contextlib.suppress(OSError, ValueError), lock_run(directory):
         if read_run_json(directory).get("status") == "running":
             update_run_json(directory, status="stopped")
 

@@ -53,6 +53,7 @@ def _refusals(where: Any) -> Iterator[None]:
 
 def read_overrides(overrides: Sequence[str]) -> dict[str, Any]:
     """Read ``key=value`` with dotted keys and YAML values into a dict."""
+    plain: dict[str, str] = {}  # keys whose value is no map, their overrides
     for override in overrides:
         where = f"override {override!r:.300}"
         if "=" not in override:
@@ -61,11 +62,20 @@ def read_overrides(overrides: Sequence[str]) -> dict[str, Any]:
         with _refusals(where):
             try:
                 OmegaConf.from_dotlist([override])
-                text = override.partition("=")[2]
-                _refuse_traps(yaml.compose(text, yaml.SafeLoader))
+                key, _, text = override.partition("=")
+                value = yaml.compose(text, yaml.SafeLoader)
+                _refuse_traps(value)
             except (RecursionError, yaml.YAMLError) as error:
                 reason = getattr(error, "problem", None) or error
                 raise ValueError(f"the value is not YAML: {reason}") from error
+        for above, other in plain.items():
+            if key.startswith(f"{above}."):
+                raise ValueError(
+                    f"{where} replaces {other!r:.300}: leave one of them out, "
+                    f"or write {above}.name=..."
+                )
+        if not isinstance(value, yaml.MappingNode):
+            plain[key] = override
     changes = OmegaConf.from_dotlist(list(overrides))
     return _plain(changes, " ".join(overrides))
 

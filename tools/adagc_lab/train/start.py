@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from adagc_lab.data.datasets import check_fingerprint
 from adagc_lab.record import files
 from adagc_lab.train.checkpoints import (
     COMPLETE,
@@ -190,12 +191,11 @@ class Start:
         """Write ``run.json``; give a fork the record of the steps before it."""
         if self._overwrites:
             _empty(self._directory)
-        old, new = self._earlier.get("data", {}), facts["data"]
-        if self._resumes and any(new.get(key) != old[key] for key in old):
-            raise FileExistsError(
-                f"{self._directory} holds a run on other data ({old}, now "
-                f"{new}): put the data back, or start a new run with --fork "
-                "NEW_DIR"
+        if self._resumes:
+            check_fingerprint(
+                facts["data"],
+                self._earlier,
+                ", or start a new run with --fork NEW_DIR",
             )
         facts = {"config": self._settings, **facts, **self._facts}
         files.update_run_json(self._directory, **facts, status="running")
@@ -352,7 +352,8 @@ def _copy_record(
 
 def _empty(directory: Path) -> None:
     """Empty a directory; the directory itself, and its lock, stay."""
-    for path in directory.iterdir():
+    # ``run.json`` last: without it a later --overwrite would know no run.
+    for path in sorted(directory.iterdir(), key=lambda p: p.name == "run.json"):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:

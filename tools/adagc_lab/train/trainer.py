@@ -11,12 +11,12 @@ from typing import Any
 import paddle
 import paddle.distributed as dist
 from paddle import Tensor, nn
-from paddle.io import Dataset
+from paddle.io import BatchSampler, Dataset
 from paddle.nn.clip import ClipGradBase
 from paddlenlp.trainer import Trainer, TrainingArguments
 from paddlenlp.utils.batch_sampler import DistributedBatchSampler
 
-from adagc_lab.data.datasets import collate_batch
+from adagc_lab.data.datasets import BatchLoader, collate_batch
 from adagc_lab.faults import Fault, apply_to_gradients, faults_at
 from adagc_lab.models.safe_pickle import load_pickle
 from adagc_lab.train.checkpoints import (
@@ -82,7 +82,6 @@ class PretrainTrainer(ClippingMixin, Trainer):
             args=training_arguments(config),
             train_dataset=train_dataset,
             eval_dataset=eval_dataset,
-            data_collator=collate_batch,
         )
         self.label_names = [*task.label_names]
         self.add_callback(Console(task, config.global_batch, self.recorder))
@@ -119,6 +118,23 @@ class PretrainTrainer(ClippingMixin, Trainer):
             num_replicas=self.args.dataset_world_size,
             rank=self.args.dataset_rank,
             drop_last=True,
+        )
+
+    def get_train_dataloader(self) -> BatchLoader:
+        return self._loader(self.train_dataset, self._get_train_sampler())
+
+    def get_eval_dataloader(
+        self, eval_dataset: Dataset | None = None
+    ) -> BatchLoader:
+        dataset = eval_dataset or self.eval_dataset
+        return self._loader(dataset, self._get_eval_sampler(dataset))
+
+    def _loader(self, dataset: Dataset, sampler: BatchSampler) -> BatchLoader:
+        return BatchLoader(
+            dataset,
+            batch_sampler=sampler,
+            collate_fn=collate_batch,
+            num_workers=self.args.dataloader_num_workers,
         )
 
     def train(self, resume_from_checkpoint: Any = None, **kwargs: Any) -> Any:
