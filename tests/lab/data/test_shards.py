@@ -278,9 +278,9 @@ def test_pairs_that_cannot_be_read_are_left_out(folder, caplog):
     for number in (1, 4):
         write_shard(folder / f"0000{number}.tar", [{"txt": b"dogs"}, good])
     shards = {"shards": str(folder / "{00000,00004}.tar"), "validation_size": 2}
-    train, validation = build(folder, **shards, shuffle_size=8)
+    train, validation = build(folder, **shards, shuffle_size=9)
     with caplog.at_level(logging.WARNING):
-        greys = [grey(train[i]) for i in range(8)]
+        greys = [grey(train[i]) for i in range(9)]
         assert grey(validation[0]) == 200
     assert set(greys) == {200, 100}
     assert "000000000 in" in caplog.text
