@@ -61,7 +61,9 @@ def step_text(
     lines.append(f"batch of {len(samples)} samples:")
     run = read_run_json(directory)
     fork = run.get("forked_from")
-    while fork and step < fork["step"]:
+    seen = set()  # a run may have been overwritten by a fork of its fork
+    while fork and step < fork["step"] and fork["run"] not in seen:
+        seen.add(fork["run"])
         if any(map(_is_data, fork["changed"])):
             lines.append(f"of the run {fork['run']}, which read other data")
             return "\n".join(lines)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import paddle
 
 from adagc_lab.optimizers.adam import (
@@ -15,6 +16,8 @@ from adagc_lab.optimizers.adam import (
     square_root,
 )
 from paddle_adagc.optimizers import base
+
+_TINY = float(np.finfo("float32").tiny)
 
 
 class StableAdamW(AdamLike):
@@ -76,8 +79,8 @@ class StableAdamW(AdamLike):
 
     def _update(self, step: base.Step) -> None:
         update, square = adam_update(step, step.gradient)
-        # float32 has no smaller number, and 0 / 0 is NaN.
-        least = max(step.options["epsilon"] ** 2, 1.2e-38)
+        # A smaller square is 0 in float32, and 0 / 0 is NaN.
+        least = max(step.options["epsilon"] ** 2, _TINY)
         ratio = step.gradient.square() / paddle.clip(square, min=least)
         rms = square_root(Parts(step.parameter).mean(ratio))
         step = step._replace(lr=step.lr / paddle.clip(rms, min=1.0).reshape([]))

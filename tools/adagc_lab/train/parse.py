@@ -70,9 +70,10 @@ def read_overrides(overrides: Sequence[str]) -> dict[str, Any]:
                 raise ValueError(f"the value is not YAML: {reason}") from error
         for above, other in plain.items():
             if key.startswith(f"{above}."):
+                fix = f", or write {above}.name=..." if above in _NAMED else ""
                 raise ValueError(
-                    f"{where} replaces {other!r:.300}: leave one of them out, "
-                    f"or write {above}.name=..."
+                    f"{where} replaces {other!r:.300}: leave one of them "
+                    f"out{fix}"
                 )
         if not isinstance(value, yaml.MappingNode):
             plain[key] = override

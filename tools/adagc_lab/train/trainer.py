@@ -126,7 +126,7 @@ class PretrainTrainer(ClippingMixin, Trainer):
     def get_eval_dataloader(
         self, eval_dataset: Dataset | None = None
     ) -> BatchLoader:
-        dataset = eval_dataset or self.eval_dataset
+        dataset = self.eval_dataset if eval_dataset is None else eval_dataset
         return self._loader(dataset, self._get_eval_sampler(dataset))
 
     def _loader(self, dataset: Dataset, sampler: BatchSampler) -> BatchLoader:
