@@ -140,7 +140,8 @@ def _describe(kind: type, mistake: ErrorDetails) -> str:
         prefix = key.removesuffix(keys[-1])
         near = suggestion(keys[-1], known, prefix, similarity=0.85)
         near = near or _elsewhere(kind, keys[-1])
-        near = near or suggestion(keys[-1], known, prefix)
+        near = near or suggestion(keys[-1], known, prefix, similarity=0.7)
+        near = near or f": the keys are {', '.join(known)}"
         return f"unknown key {key!r}{name and f' of {name}'}{near}"
     if problem == "missing":
         return f"{key} is missing"
@@ -160,7 +161,8 @@ def _elsewhere(kind: Any, name: str) -> str:
     """Suggest the section that a misplaced key belongs to; ``""``: none."""
     owners: dict[str, str] = {}
     for section, inner in typing.get_type_hints(kind).items():
-        for option in filter(dataclasses.is_dataclass, _options(inner)):
+        # Of alternatives the first is the default.
+        if dataclasses.is_dataclass(option := _options(inner)[0]):
             for field in dataclasses.fields(option):
                 owners.setdefault(field.name, section)
     near = difflib.get_close_matches(name, owners, n=1, cutoff=0.85)

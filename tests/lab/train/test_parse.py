@@ -110,6 +110,8 @@ def test_data_follows_the_run_s_seed_unless_given():
     ("path", "value", "message"),
     [
         ("trian", {}, "'trian', did you mean 'train'"),
+        ("lambda_rel", 1.1, "'lambda_rel': the keys are model, clip, train"),
+        ("optimizer.lr", 0.1, "of adamw: the keys are name, weight_decay"),
         ("train.precision", "fp8", "bfloat16, float8; .* mean 'float8'"),
         ("optimizer.name", "adam", "optimizer.name.*did you mean 'adamw'"),
         ("optimizer", {"name": "lion", "epsilon": 1e-8}, "epsilon' of lion"),
