@@ -83,6 +83,8 @@ def test_predictions_have_a_line_per_experiment():
     def run(name, seed, loss, **measures):
         config = {"clip.name": name, "faults": [], "train.max_steps": 400}
         config["data.kind"] = "fixed_sequences"
+        if name == "warmup_ema":
+            config |= {"clip.name": "adagc", "clip.init": name}
         made = cell(
             f"{name}{seed}",
             name,
@@ -102,6 +104,7 @@ def test_predictions_have_a_line_per_experiment():
             for seed, (share, loss) in enumerate(pairs)
             for one in (
                 run("adagc", seed, loss),
+                run("warmup_ema", seed, 4.0 - loss),
                 run("global_norm", seed, 2.0, replayed_percent=share),
             )
         )
@@ -111,7 +114,9 @@ def test_predictions_have_a_line_per_experiment():
     assert lines[2:4] == [f"| E | {shares} | {gains} | 3 | 2 | 1 |"] * 2
     guess = '"AdaGC always helps"'
     assert f"wrong in 2 of 6 pairs ({guess}: 2) that are set up" in lines[-1]
-    assert f"in 0 of 0 pairs ({guess}: 0) of calm recipes" in lines[-1]
+    never = '"AdaGC never helps"'
+    assert f"in 0 of 0 pairs ({never}: 0) of calm recipes" in lines[-1]
+    assert f"clips, it is wrong in 2 of 3 pairs ({guess}: 2)" in lines[-1]
 
 
 def test_pages_of_methods_take_the_seeds_of_their_grid(write_grid, tmp_path):

@@ -6,6 +6,7 @@ import math
 
 import pytest
 from adagc_lab.reproduce.claims import Claim
+from adagc_lab.reproduce.pairs import beside, paired
 from adagc_lab.reproduce.verdicts import (
     COMPUTED,
     CONTRADICTED,
@@ -128,7 +129,8 @@ FIVE = {"A": [1, 2, 1, 2, 1]}
         # A zero that an event breaks is judged by its size.
         (Runs(A=events(1, *[0] * 7), B=ONES), ZERO, PARTLY),
         (Runs(A=events(1, 1), B=events(1, 2)), ZERO, UNDECIDED),
-        (Runs(A=events(0, 1), B=events(0, 0)), ZERO, CONTRADICTED),
+        (Runs(A=events(1, *[0] * 7), B=ZEROS), ZERO, UNDECIDED),
+        (Runs(A=ONES, B=ONES), ZERO, CONTRADICTED),
         # A tie above zero is evidence only with enough steps.
         (Runs(A=FEW_STEPS, B=FEW_STEPS), HIGHER, UNDECIDED),
         # Occurrence takes one event, its denial enough steps.
@@ -253,8 +255,52 @@ def test_a_premise_and_a_calm_control():
         found = verdict(source, loss("higher"), exercised_if=[premise])
         assert found.verdict == label
         assert "premise: e, final loss: C minus B" in found.evidence
-    source = Runs(A=ZEROS, B=ZEROS)
-    assert verdict(source, ZERO, control_is_calm=True).verdict == NO_DIFFERENCE
+    for own, other, label in (
+        (CALM, CALM, NO_DIFFERENCE),
+        (ZEROS, ZEROS, UNDECIDED),
+        (FIVE_CALM, FIVE_CALM, UNDECIDED),
+    ):
+        found = verdict(Runs(A=own, B=other), ZERO, control_is_calm=True)
+        assert found.verdict == label
+
+
+def test_prices_and_sums_of_several_lengths_are_not_averaged():
+    class TwoLengths:
+        def runs(self, target, experiment, method, seeds=()):
+            values = {"A": (3.0, 9.0), "B": (2.0, 10.0)}[method]
+            return [
+                cell(
+                    f"{method}{seed}{cpu}",
+                    method,
+                    seed,
+                    steps,
+                    cpu=cpu,
+                    excess_area=value * steps,
+                    end_loss=value,
+                )
+                for seed in range(8)
+                for cpu, steps, value in zip(
+                    ("new", "old"), (1000, 2000), values, strict=True
+                )
+            ]
+
+        def numbers(self, *place):
+            return ()
+
+    found = verdict(TwoLengths(), loss(measure="excess_area"))
+    assert found.number == (
+        "B → A: -2e+03 nat × steps (-2e+03 to -2e+03), p 0.0039; "
+        "end -1 nat, p 0.0078"
+    )
+    pairs = paired(
+        TwoLengths().runs("", "", "A"),
+        TwoLengths().runs("", "", "B"),
+        "end_loss",
+    )
+    assert beside(pairs, ("end_loss",)) == (
+        "; end +1 nat at 1,000 steps (8 pairs), p 0.0078"
+        "; end -1 nat at 2,000 steps (8 pairs), p 0.0078"
+    )
 
 
 def test_runs_pair_on_one_processor_alone():

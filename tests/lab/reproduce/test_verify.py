@@ -68,14 +68,16 @@ PAGE, REPORT = "docs/results.md", "results/report.json"
 PLANTED = [
     (ROWS, r"\d+ → (\d+) \|", r"987 → \1 |", "line"),
     (CLAIMS, r"(?m)^\*\*contra.*", "**reproduced**", "'contradicted'"),
+    (CLAIMS, r"; minus 0.5 times the first: [^;]*", "", ": row"),
     (PAGE, r"\*\*computed", "**reproduced", "results.md, memory: verdict"),
     (PAGE, r"(#spikes-qwen3\) \| \*\*)re", r"\1", "spikes-qwen3: row"),
     (CLAIMS, r"(?m)^\| \[.*#memory\).*", "", "claims.md, memory: row"),
     ("README.md", r"(\| \d+ → )\d+ \|", r"\g<1>987 |", "README.md: | Llama"),
     *[
         (REPORT, rf'"{name}": [\d.e-]+', f'"{name}": 0.0125', f", {name}: ")
-        for name in ("p_for", "p_against", "p_equal", "p_fewer", "num_seeds")
+        for name in ("p_for", "p_against", "p_equal", "p_fewer", "p_alike")
     ],
+    (REPORT, r'"num_seeds": \d+', '"num_seeds": 987', ", num_seeds: "),
     (REPORT, r'"is_blind": true', '"is_blind": 7', ", is_blind: "),
     (REPORT, r'"is_blind": t', r'"is_no_fewer": true, \g<0>', ", is_no_fewer"),
     (REPORT, r'"number": "\d+', '"number": "987', "number: stands '987"),
@@ -86,7 +88,9 @@ PLANTED = [
     (CLAIMS, r"made after the runs, would say", "would say", "that it flips"),
     (REPORT, r'"other_pairs": "partly"', '"other_pairs": "x"', "other_pairs"),
     # A gain without its price; zeros in both arms without their masses.
-    (PAGE, r"(→ \d+ events.*); end \S+ nat, p \S+ \|", r"\1 |", "llama: row"),
+    (PAGE, r"(→ \d+ events.*); end \S+ nat, p \S+ \|", r"\1 |", "ernie: row"),
+    # The price of one length alone.
+    (PAGE, r"; end \S+ nat at 2,500 steps[^;]*;", ";", "llama: row"),
     (
         PAGE,
         r"(?m)(Spike mass \| Spike events.*)\| Loss at.*",

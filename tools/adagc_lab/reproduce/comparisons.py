@@ -29,9 +29,11 @@ from adagc_lab.reproduce.pairs import (
     Pair,
     Runs,
     beside,
+    by_length,
     change_of,
     differences_of,
     log_ratios,
+    longest_of_seeds,
     paired,
     rate_of,
     rates_of,
@@ -51,6 +53,7 @@ from adagc_lab.reproduce.statistics import (
     MIN_SEEDS,
     ONE_SIDED,
     PValues,
+    Rate,
     clustered_rate_p,
     detectable,
     mean_limits,
@@ -66,7 +69,10 @@ Pairing = Callable[[Runs, Runs, str], "list[Pair]"]
 MASS_FACTOR = 2.0
 """Where no side has an event, masses closer than this are no difference."""
 
-GAINS = (MASS, "excess_area", "excess_area_global", "excess_worst")
+GAINS = (
+    *(MASS, "excess_area", "excess_area_global", "excess_worst"),
+    "moment1_growth",
+)
 """Measures of disturbance, whose numbers stand beside their price."""
 
 _UNITS = {
@@ -91,9 +97,11 @@ class Comparison:
         p_against: Of the opposite.
         p_equal: Of a difference smaller than the margin.
         p_fewer: Of fewer events, where an event breaks a ``zero``.
-        is_no_fewer: Whether a broken ``zero`` has at least the other's rate.
+        is_no_fewer: Whether a broken ``zero`` has at least the other's rate,
+            and the other so many events that none would have been fewer.
         is_blind: Whether neither side has any event, so that spike mass
             decides.
+        p_alike: Of masses closer than :data:`MASS_FACTOR`, where it decides.
         detectable: Mean difference that so many pairs see with a power of 80%.
         number: The comparison in one number, for a line of a table.
         facts: What was seen, method by method; several comparisons may share
@@ -122,6 +130,7 @@ class Comparison:
     p_fewer: float | None = None
     is_no_fewer: bool = False
     is_blind: bool = False
+    p_alike: float | None = None
     seeds_to_decide: int | None = None
     detectable: float | None = None
     number: str = ""
@@ -191,6 +200,8 @@ def comparisons_of(
             others = source.runs(target, place, other, plan.seeds)
             versus = dataclasses.replace(plan, other=label)
             pairs = pairing(runs, others, plan.measure)
+            if plan.measure in GAINS:
+                pairs = longest_of_seeds(pairs)
             if not pairs:
                 found.append(_unpaired(versus, runs, others))
                 continue
@@ -259,10 +270,11 @@ def _compare_events(
     factor = (margin or 1.0) if is_no_worse else 1.0
     p = clustered_rate_p(rates_of(first), rates_of(second), factor)
     p_equal = margin and rate_within_p(*rates, margin)
+    p_alike = None
     if is_blind:
         known = with_measure(pairs, MASS)
-        less, greater, within = _mass_tests(known)
-        p, p_equal = PValues(less, greater), within if is_higher else None
+        less, greater, p_alike = _mass_tests(known)
+        p, p_equal = PValues(less, greater), p_alike if is_higher else None
         if is_no_worse:
             p = _mass_below_p(known)
     p_equal = None if is_no_worse else p_equal
@@ -287,8 +299,11 @@ def _compare_events(
         p_against=p_against,
         p_equal=p_equal,
         p_fewer=p.less if is_broken else None,
-        is_no_fewer=is_broken and rates[0].value >= rates[1].value,
+        is_no_fewer=is_broken
+        and rates[0].value >= rates[1].value
+        and _none_would_be_fewer(first, second),
         is_blind=is_blind,
+        p_alike=p_alike,
         number=_rates_in_short(pairs, min(p)) + beside(pairs),
         seeds_to_decide=rate_seeds_to_decide(
             *rates, len(seeds_of(pairs)), margin, is_one_sided=is_no_worse
@@ -296,6 +311,12 @@ def _compare_events(
         facts=tuple(facts),
         test=f"{plan.method} {side} {plan.other}: {_p_text(p_for, p_against)}",
     )
+
+
+def _none_would_be_fewer(first: Runs, second: Runs) -> bool:
+    """Whether no event in the first would be significant beside the second."""
+    none = [Rate(0, rate.steps) for rate in rates_of(first)]
+    return clustered_rate_p(none, rates_of(second)).less <= ONE_SIDED
 
 
 def _rates_in_short(pairs: Sequence[Pair], p: float) -> str:
@@ -330,13 +351,13 @@ def _beside_facts(plan: Comparison, pairs: Sequence[Pair]) -> Iterator[str]:
             f"spike mass per run in {len(known)} pairs, {plan.other} → "
             f"{plan.method}: {change_of(known, MASS)} nat × steps"
         )
-    known = with_measure(pairs, PRICE)
-    if known:
+    for length, known in by_length(with_measure(pairs, PRICE)).items():
         changes = differences_of(known, PRICE)
         yield (
-            f"price, median loss of the last {END_STEPS} steps, {plan.other} → "
-            f"{plan.method}: {change_of(known, PRICE, '.4g')} nat, higher in "
-            f"{np.count_nonzero(changes > 0)} of {len(changes)} seeds"
+            f"price at {length:,} steps, median loss of the last {END_STEPS}, "
+            f"{plan.other} → {plan.method}: {change_of(known, PRICE, '.4g')} "
+            f"nat, higher in {np.count_nonzero(changes > 0)} of {len(changes)} "
+            "seeds"
         )
 
 
@@ -390,6 +411,9 @@ def _compare_values(plan: Comparison, pairs: list[Pair]) -> Comparison:
         open_part = (differences - (margin or 0.0), None)
     factor = "" if plan.times is None else f"{times:g} times "
     number = _mean_in_short(measure, differences, min(p_for, p_against))
+    if plan.times is not None:
+        seen = change_of(pairs, measure)
+        number = f"{seen}; minus {factor}the first: {number}"
     facts: tuple[str, ...] = ()
     if measure in GAINS:
         number += beside(pairs, (PRICE,))

@@ -172,6 +172,8 @@ def made_files(
     shown["effort"] = _effort(results)
     shown["rows"] = functools.partial(rows_markdown, rows)
     shown["own_seeds"] = functools.partial(_of_own_seeds, source)
+    shown["core_hours"] = functools.partial(_core_hours, results)
+    shown["calm_price"] = functools.partial(_calm_price, source)
     shown["masses"] = functools.partial(_spike_masses, source)
     shown["damage"] = functools.partial(_damage, source)
     shown["small_moments"] = small_moments_markdown
@@ -345,6 +347,19 @@ def _effort(results: Mapping[str, TargetResult]) -> str:
     )
 
 
+def _core_hours(results: Mapping[str, TargetResult], target: str) -> str:
+    """``"160 runs, 4.8 core-hours"`` of a target; ``"no run"``."""
+    runs = [
+        run
+        for result in results.values()
+        if result.target == target
+        for experiment in result.experiments
+        for run in experiment.all_runs
+    ]
+    hours = sum(map(_seconds, runs)) / 3600
+    return f"{len(runs)} runs, {hours:.1f} core-hours" if runs else "no run"
+
+
 def _seconds(run: RunResult) -> float:
     """Time of a run's steps, without what other jobs took from them."""
     if "step_ms" not in run.measures:
@@ -408,22 +423,29 @@ def _spike_masses(source: PooledResults, method: str) -> str:
     return "; ".join(parts)
 
 
+def _calm_price(source: PooledResults, method: str) -> str:
+    """A method's validation loss minus GlobalGC's on Mixtral's calm recipe."""
+    table = _of_own_seeds(source, "extension-compared-methods", "calm-mixtral")
+    both = table.runs_of(method), table.runs_of("GlobalGC")
+    pairs = paired(*both, "validation_loss")
+    if not pairs:
+        return "not run"
+    return f"{differences_of(pairs, 'validation_loss').mean():+.3f} nat"
+
+
 def _damage(source: PooledResults, method: str) -> str:
-    """A method's damage under faults on Mixtral, and AdaGC's, to GlobalGC's."""
+    """A method's damage minus GlobalGC's under faults, and AdaGC's.
+
+    On Mixtral, over each clip's own clean run.
+    """
     table = _of_own_seeds(source, "extension-robust", "faults")
     if not {method, "GlobalGC", "AdaGC"} <= {*table.methods}:
         return "not run"
 
     def beside(name: str) -> str:
-        means = [
-            differences_of(
-                paired(table.runs_of(name), table.runs_of("GlobalGC"), measure),
-                measure,
-            ).mean()
-            for measure in ("excess_area", "excess_area_global")
-        ]
-        own, clean = (f"{mean:+.1f}" for mean in means)
-        return f"{own} over its own clean run, {clean} over GlobalGC's"
+        both = table.runs_of(name), table.runs_of("GlobalGC")
+        pairs = paired(*both, "excess_area")
+        return f"{differences_of(pairs, 'excess_area').mean():+.1f}"
 
     return f"{beside(method)} (AdaGC {beside('AdaGC')})"
 

@@ -58,6 +58,24 @@ def paired(
     return [found[key] for key in sorted(found)]
 
 
+def longest_of_seeds(pairs: Sequence[Pair]) -> list[Pair]:
+    """Each seed's pairs of its longest length: sums over steps grow with it."""
+    longest = {run.seed: 0 for run, _ in pairs}
+    for run, _ in pairs:
+        longest[run.seed] = max(longest[run.seed], run.num_steps)
+    return [
+        pair for pair in pairs if pair[0].num_steps == longest[pair[0].seed]
+    ]
+
+
+def by_length(pairs: Sequence[Pair]) -> dict[int, list[Pair]]:
+    """Pairs by number of steps: the sign of a price may change with it."""
+    found: dict[int, list[Pair]] = {}
+    for pair in sorted(pairs, key=lambda pair: pair[0].num_steps):
+        found.setdefault(pair[0].num_steps, []).append(pair)
+    return found
+
+
 def paired_once(
     runs: Sequence[RunResult], others: Sequence[RunResult], measure: str
 ) -> list[Pair]:
@@ -132,23 +150,30 @@ def with_measure(pairs: Sequence[Pair], measure: str) -> list[Pair]:
 def beside(
     pairs: Sequence[Pair], measures: Sequence[str] = (MASS, PRICE)
 ) -> str:
-    """``"; mass 14.1 → 0.12, p 0.0078; end +0.038 nat, p 0.0078"``."""
+    """``"; mass 14.1 → 0.12, p 0.0078; end +0.038 nat, p 0.0078"``.
+
+    Prices of several lengths stand one by one, as they may differ in sign.
+    """
     text = ""
     for measure in measures:
         known = with_measure(pairs, measure)
-        if not known:
-            continue
-        is_mass = measure == MASS
-        changes = (
-            log_ratios(known) if is_mass else differences_of(known, measure)
-        )
-        what = f"end {rounded(changes.mean()):+.3g} nat"
-        if is_mass:
-            what = f"mass {change_of(known, measure)}"
-        few = f" ({len(known)} pairs)" if len(known) < len(pairs) else ""
-        p = sign_flip_p(changes).two_sided
-        text += f"; {what}{few}, p {p:.2g}"
+        if known and measure == MASS:
+            text += f"; mass {change_of(known, MASS)}"
+            text += _with_p(log_ratios(known), known, len(pairs))
+        elif known:
+            lengths = by_length(known)
+            for length, own in lengths.items():
+                changes = differences_of(own, measure)
+                text += f"; end {rounded(changes.mean()):+.3g} nat"
+                text += f" at {length:,} steps" if len(lengths) > 1 else ""
+                text += _with_p(changes, own, len(pairs))
     return text
+
+
+def _with_p(changes: np.ndarray, known: Sequence[Pair], num_pairs: int) -> str:
+    """``" (3 pairs), p 0.25"``; the number of pairs if it is not all."""
+    few = f" ({len(known)} pairs)" if len(known) < num_pairs else ""
+    return f"{few}, p {sign_flip_p(changes).two_sided:.2g}"
 
 
 def change_of(pairs: Sequence[Pair], measure: str, spec: str = ".3g") -> str:

@@ -42,22 +42,29 @@ class Prediction(NamedTuple):
         return (self.gain > 0) != (self.replayed < THRESHOLD)
 
 
-def predictions(runs: Iterable[tuple[str, RunResult]]) -> list[Prediction]:
+def predictions(
+    runs: Iterable[tuple[str, RunResult]], start: str = ""
+) -> list[Prediction]:
     """Return the rule on every pair whose norms were recorded.
 
-    A pair is a run under AdaGC with the paper's values and one under GlobalGC
+    A pair is a run under AdaGC with the paper's values, but for the start of
+    gamma if one is given, and one under GlobalGC
     with the same ``lambda_abs``, seed, processor and all else, without faults.
     It is helped if AdaGC's mean loss after the first steps is the lower one.
 
     Args:
         runs: Config without seed and length, as JSON, and the run.
+        start: How gamma starts in the judged runs; the rule replays the
+            paper's start in any case. "": the paper's.
     """
     sides: dict[tuple[str, str], list[RunResult]] = {}
     for text, run in runs:
         config = json.loads(text)
         name = str(config.pop("clip.name", ""))
+        its_start = config.pop("clip.init", "")
         extra = any(k[:5] == "clip." for k in {*config} - {"clip.lambda_abs"})
-        if not extra and not config.get("faults") and run.series:
+        is_asked = name != "adagc" or its_start == start
+        if is_asked and not (extra or config.get("faults")) and run.series:
             key = json.dumps(config, sort_keys=True), name
             sides.setdefault(key, []).append(run)
     found = []

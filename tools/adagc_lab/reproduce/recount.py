@@ -202,6 +202,13 @@ def by_length(pairs: list[Pair]) -> dict[int, list[Pair]]:
     return found
 
 
+def longest(pairs: list[Pair]) -> list[Pair]:
+    """Each seed's pairs that have the most steps."""
+    steps = sorted((pair[0].seed, pair[0].rank[0]) for pair in pairs)
+    most = dict(steps)
+    return [p for p in pairs if p[0].rank[0] == most[p[0].seed]]
+
+
 def once(pairs: list[Pair]) -> list[Pair]:
     """One pair a seed, by the rule made after the runs."""
     for some in ([p for p in pairs if p[0].series and p[1].series], pairs):
@@ -421,15 +428,18 @@ def beside(pairs: list[Pair], measures: Sequence[str]) -> str:
     """What stands beside a gain: its mass and its price."""
     text = ""
     for measure in measures:
-        known = having(pairs, measure)
-        if not known:
-            continue
-        if measure == MASS:
-            d, what = log_ratios(known), f"mass {change(known, MASS)}"
-        else:
-            d = differences(known, measure)
-            what = f"end {float(f'{d.mean():.9g}'):+.3g} nat"
-        few = f" ({len(known)} pairs)" * (len(known) < len(pairs))
-        p = min(1.0, 2 * min(sign_flip(d)))
-        text += f"; {what}{few}, p {p:.2g}"
+        groups = by_length(having(pairs, measure))
+        if groups and measure == MASS:
+            groups = {0: having(pairs, measure)}
+        for steps in sorted(groups):
+            known = groups[steps]
+            at = f" at {steps:,} steps" if len(groups) > 1 else ""
+            if measure == MASS:
+                d, what = log_ratios(known), f"mass {change(known, MASS)}"
+            else:
+                d = differences(known, measure)
+                what = f"end {float(f'{d.mean():.9g}'):+.3g} nat{at}"
+            few = f" ({len(known)} pairs)" * (len(known) < len(pairs))
+            p = min(1.0, 2 * min(sign_flip(d)))
+            text += f"; {what}{few}, p {p:.2g}"
     return text

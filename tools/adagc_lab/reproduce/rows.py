@@ -120,13 +120,6 @@ class Row:
             found.append(text)
         return found
 
-    @property
-    def name(self) -> str:
-        """Its name in a sentence."""
-        name = self.label.partition(", calm")[0]
-        is_spiking = self.situation == "spiking"
-        return f"{name}, {self.num_steps:,} steps" if is_spiking else name
-
     def line(self) -> list[str]:
         """Its line: label, comparison, seeds, steps, measures."""
         own = f"AdaGC, {self.start}" if self.start else "AdaGC"
@@ -267,7 +260,8 @@ def answers(rows: Sequence[Row]) -> dict[str, str]:
     def listed(*choice: Any, **more: Any) -> str:
         names: dict[str, list[str]] = {}
         for row, text in chosen(*choice, **more):
-            names.setdefault(row.name, []).append(text)
+            name = row.label.partition(", calm")[0]
+            names.setdefault(name, []).append(text)
         found = [f"{name} ({' and '.join(x)})" for name, x in names.items()]
         return "; ".join(found) or "none"
 
@@ -293,6 +287,14 @@ def answers(rows: Sequence[Row]) -> dict[str, str]:
     def low(measure: str, fits: Fits, situation: str = "spiking") -> str:
         return listed(situation, measure, fits, is_low=True)
 
+    def mean_too() -> str:
+        """Where the mean loss falls from the low threshold to AdaGC."""
+        by_mass = chosen("spiking", MASS, lambda _, high: high < 1, is_low=True)
+        by_mean = chosen("spiking", MEAN, lambda _, high: high < 0, is_low=True)
+        if [row for row, _ in by_mass] == [row for row, _ in by_mean]:
+            return "so does the mean loss"
+        return f"the mean loss on {low(MEAN, lambda low, high: high < 0)}"
+
     loss, area = "validation_loss", "excess_area"
     total = "excess_area_global"
     return {
@@ -310,6 +312,7 @@ def answers(rows: Sequence[Row]) -> dict[str, str]:
         "low_mass": low(MASS, lambda low, high: high < 1),
         "low_same": low(MASS, lambda low, high: high >= 1),
         "low_cheaper": low(PRICE, lambda low, high: high < 0),
+        "low_mean": mean_too(),
         "low_priced": low(PRICE, lambda low, high: low > 0),
         "low_worse": low(area, lambda low, high: low > 0, "faults"),
         "low_better": low(area, lambda low, high: high < 0, "faults"),

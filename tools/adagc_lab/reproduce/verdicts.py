@@ -21,6 +21,7 @@ from adagc_lab.reproduce.pairs import paired, paired_once
 from adagc_lab.reproduce.pool import PooledResults
 from adagc_lab.reproduce.results import EVENTS, SPIKE_EVENTS, RunResult, longest
 from adagc_lab.reproduce.statistics import (
+    ALPHA,
     MIN_SEEDS,
     ONE_SIDED,
     holm,
@@ -38,8 +39,8 @@ NOT_TESTABLE = "not testable here"
 LABELS = {
     REPRODUCED: "every comparison is significant",
     PARTLY: "the direction is seen, but not everywhere, or not down to zero",
-    CONTRADICTED: "the opposite is significant, or a zero is broken and the "
-    "events are no fewer",
+    CONTRADICTED: "the opposite is significant, or a zero is broken, with no "
+    "fewer events than a control that has enough",
     NO_DIFFERENCE: "smaller than a margin, significant or not; rates of events "
     "closer than a factor of 2",
     NOT_EXERCISED: "the control did not show what the method should prevent",
@@ -196,8 +197,9 @@ def judge(claims: Sequence[Claim], source: PooledResults) -> list[Verdict]:
     with Bonferroni's correction over the claim's comparisons. A difference
     smaller than the margin is none, significant or not. An event where there
     should be none leaves a part if the events are fewer than the control's,
-    nothing if they are no fewer. Every other verdict takes
-    :data:`~.statistics.MIN_SEEDS` pairs. :data:`LABELS` says what follows.
+    nothing if they are no fewer and none would have been fewer. Every other
+    verdict takes :data:`~.statistics.MIN_SEEDS` pairs. :data:`LABELS` says what
+    follows.
 
     Without the six primary ones the correction is over those that are there.
     """
@@ -300,7 +302,10 @@ def _outcome(c: Comparison, verdict: Verdict) -> int:
     if len(verdict.comparisons) * against <= ONE_SIDED:
         return _AGAINST
     if c.is_blind and c.expect not in ("higher", "no worse"):
-        return _SMALL if verdict.claim.control_is_calm else _CALM
+        if not verdict.claim.control_is_calm:
+            return _CALM
+        is_alike = c.p_alike is not None and c.p_alike <= ALPHA
+        return _SMALL if is_alike else _OPEN
     return _OPEN
 
 

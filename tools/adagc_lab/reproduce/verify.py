@@ -43,6 +43,7 @@ from adagc_lab.reproduce.recount import (
     differences,
     having,
     log_ratios,
+    longest,
     mean_limits,
     num_seeds,
     once,
@@ -55,7 +56,10 @@ from adagc_lab.reproduce.recount import (
 )
 
 ALPHA = 0.05
-GAINS = (MASS, "excess_area", "excess_area_global", "excess_worst")
+GAINS = (
+    *(MASS, "excess_area", "excess_area_global", "excess_worst"),
+    "moment1_growth",
+)
 ROWS = {
     "spiking": (MASS, EVENTS, PRICE, "mean_loss"),
     "faults": ("excess_area", "excess_area_global", EVENTS, PRICE),
@@ -229,18 +233,26 @@ class Comparison(SimpleNamespace):
             self.pairs = [pair for pair in pairs if pair[0].seed in own]
             if is_once:
                 self.pairs = once(self.pairs)
+            if self.measure in GAINS:
+                self.pairs = longest(self.pairs)
+            if is_once:
                 beside = [run for run in beside if run.series]
             first, second = map(list, zip(*self.pairs, strict=True))
         self.first, self.second = first, second
         self.num = len({run.seed for run in first})
         self.is_enough = bool(self.values) or self.num >= SEEDS
         self.is_broken = self.is_blind = self.is_no_fewer = False
+        self.alike: float | None = None
         if self.measure == EVENTS and self.is_run:
             num_own = total([*first, *beside])[0]
             self.is_broken = self.expect == "zero" and num_own > 0
             if self.is_broken and self.pairs:
                 (k1, t1), (k2, t2) = total(first), total(second)
-                self.is_no_fewer = bool(k1 * t2 >= k2 * t1)
+                b, t = counts(second)
+                none = [stats.binom.cdf(0, k2, t1 / (t1 + t2))]
+                none += sign_flip(-b / t)[:1]
+                is_as_many = bool(k1 * t2 >= k2 * t1)
+                self.is_no_fewer = is_as_many and max(none) <= ALPHA / 2
             self.is_blind = bool(second) and not num_own + total(second)[0]
         elif self.pairs:
             self.d = differences(self.pairs, self.measure, self.times)
@@ -296,6 +308,7 @@ class Comparison(SimpleNamespace):
             if num_seeds(known) >= SEEDS:
                 logs = log_ratios(known)
                 low, high = sign_flip(logs + far), sign_flip(logs - far)
+            self.alike = max(low[1], high[0])
             if self.expect == "no worse":
                 return *high, None
             within = max(low[1], high[0]) if self.expect == "higher" else None
@@ -326,6 +339,7 @@ class Comparison(SimpleNamespace):
         names = ("p_for", "p_against", "p_equal", "p_fewer")
         found: dict[str, Any] = {name: self.p.get(name) for name in names}
         found["is_blind"] = self.is_blind or None
+        found["p_alike"] = self.alike
         found["is_no_fewer"] = self.is_no_fewer or None
         found |= pairs_ids(self.pairs) if self.pairs else {}
         found |= {"values": self.values} if self.measure == WRONG else {}
@@ -352,7 +366,10 @@ class Comparison(SimpleNamespace):
         if len(verdict["comparisons"]) * p["p_against"] <= ALPHA / 2:
             return "against"
         if self.is_blind and self.expect not in ("higher", "no worse"):
-            return "small" if verdict["control_is_calm"] else "calm"
+            if not verdict["control_is_calm"]:
+                return "calm"
+            is_alike = self.alike is not None and self.alike <= ALPHA
+            return "small" if is_alike else "open"
         return "open"
 
     def number(self) -> str:
@@ -376,7 +393,11 @@ class Comparison(SimpleNamespace):
         mean, low, high = mean_limits(self.d)
         unit = next((u for u in UNITS if self.measure in UNITS[u]), "")
         price = beside(self.pairs, (PRICE,)) if self.measure in GAINS else ""
-        return f"{mean:+.3g}{unit} ({low:+.3g} to {high:+.3g}){p}{price}"
+        text = f"{mean:+.3g}{unit} ({low:+.3g} to {high:+.3g}){p}{price}"
+        if self.times != 1:
+            seen = change(self.pairs, self.measure)
+            text = f"{seen}; minus {self.times:g} times the first: {text}"
+        return text
 
 
 def check_verdicts(
