@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Results: found by config, merged, stored and read, with their losses."""
 
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -12,9 +13,11 @@ from adagc_lab.reproduce.packed import LAST_CODE, decode_losses, encode_losses
 from adagc_lab.reproduce.pairs import differences_of, paired, paired_once
 from adagc_lab.reproduce.pool import Catalogue, Method, PooledResults
 from adagc_lab.reproduce.results import (
+    clean_runs,
     longest,
     merge_results,
     read_results,
+    with_derived,
     write_results,
 )
 from adagc_lab.reproduce.targets import summarise_experiment
@@ -96,6 +99,33 @@ def test_a_run_whose_processor_was_recorded_comes_first():
     assert paired_once(runs, others, "steps") == both[:1]
     assert differences_of(both, "loss").tolist() == [-1.5]
     assert [run.run_id for run in runs] == ["a", "a on X"]
+
+
+def test_damage_is_also_measured_from_another_grids_clean_run():
+    def run(key, seed, loss, faults, **config):
+        series = {
+            "loss": encode_losses(np.array([1.0] * 5 + [loss] * 5)),
+            "faults": faults,
+            "left_out": [],
+        }
+        made = cell(key, key, seed, steps=10, config=config)
+        return dataclasses.replace(made, series=series)
+
+    gc, adagc = {"clip.name": "global_norm"}, {"clip.name": "adagc"}
+    grid = result(
+        *(run(f"gc{seed}", seed, 1.0 + seed, [], **gc) for seed in (1, 2)),
+        run("low", 1, 9.0, [], **gc, **{"clip.lambda_abs": 0.1}),
+        run("other", 1, 9.0, [], **gc, **{"model": "wide"}),
+    )
+    faulty = result(
+        *(run(f"a{seed}", seed, 4.0, [[5, 5]], **adagc) for seed in (1, 2, 3)),
+        target="u",
+    )
+    clean = clean_runs([grid, faulty])
+    found = with_derived(faulty.experiments[0], clean).all_runs
+    areas = [run.measures.get("excess_area_global") for run in found]
+    assert areas[:2] == pytest.approx([10.0, 5.0], rel=1e-3)
+    assert areas[2] is None
 
 
 def test_merging_keeps_all_runs_and_their_configs():

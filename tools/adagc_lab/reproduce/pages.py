@@ -36,6 +36,7 @@ from adagc_lab.reproduce.results import (
     ExperimentResult,
     RunResult,
     TargetResult,
+    clean_runs,
     longest,
     merge_results,
     read_results,
@@ -124,9 +125,15 @@ def load_all_results(results_dir: Path) -> dict[str, TargetResult]:
         result = read_results(path)
         if result.target != path.stem:
             raise ValueError(f"{path} holds results of {result.target!r}")
-        derived = [with_derived(e) for e in result.experiments]
-        results[path.stem] = dataclasses.replace(result, experiments=derived)
-    return results
+        results[path.stem] = result
+    clean = clean_runs(results.values())
+    return {
+        target: dataclasses.replace(
+            result,
+            experiments=[with_derived(e, clean) for e in result.experiments],
+        )
+        for target, result in results.items()
+    }
 
 
 def made_files(

@@ -225,6 +225,11 @@ def recounted(
     """Every line with losses, and its measures that follow from them."""
     series = [run for run in lines if run.series]
     twins = {(*run.place, run.cpu): run for run in series if run.is_twin}
+    clean = {
+        without_faults(run): run
+        for run in series
+        if run.clip == {"name": "global_norm"} and not run.has_faults
+    }
     for run in series:
         found = from_losses(run)
         if run.series["faults"]:
@@ -234,10 +239,18 @@ def recounted(
                 for name in (method, "GlobalGC")
             )
             found |= excess(run, own) if own else {}
+            reference = reference or clean.get(without_faults(run))
             if reference:
                 area = excess(run, reference)["excess_area"]
                 found["excess_area_global"] = area
         yield run, found
+
+
+def without_faults(run: StoredRun) -> tuple[Any, ...]:
+    """What a run and one without its faults have in common, but the clip."""
+    config = json.loads(run.setting)
+    config.pop("faults", None)
+    return json.dumps(config, sort_keys=True), run.seed, run.rank
 
 
 def from_losses(run: StoredRun) -> dict[str, float]:

@@ -19,8 +19,9 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -191,14 +192,52 @@ END_STEPS = 500
 """Last steps whose median loss is the loss at the end, spikes or not."""
 
 
-def with_derived(experiment: ExperimentResult) -> ExperimentResult:
+Setting = tuple[str, int, int, str]
+
+
+def clean_runs(
+    results: Iterable[TargetResult],
+) -> dict[Setting, RunResult]:
+    """Runs under GlobalGC without faults, by what they share with others.
+
+    That is seed, steps, processor, and all of the config but clip and faults.
+    Their ``lambda_abs`` is 1, as the paper's.
+    """
+    return {
+        _setting(run): run
+        for result in results
+        for experiment in result.experiments
+        for run in experiment.all_runs
+        if run.config.get("clip.name") == "global_norm"
+        and run.config.get("clip.lambda_abs", 1.0) == 1.0
+        and run.series
+        and not run.series["faults"]
+    }
+
+
+def _setting(run: RunResult) -> Setting:
+    left_out = ("faults", "train.output_dir")
+    kept = {
+        key: value
+        for key, value in run.config.items()
+        if key not in left_out and not key.startswith("clip.")
+    }
+    text = json.dumps(kept, sort_keys=True)
+    return text, run.seed, run.num_steps, run.cpu_model
+
+
+def with_derived(
+    experiment: ExperimentResult,
+    clean: Mapping[Setting, RunResult] = MappingProxyType({}),
+) -> ExperimentResult:
     """Add what follows from stored losses, and the number of skipped steps.
 
     That is the spike mass, the median loss of the last :data:`END_STEPS` steps,
-    the mean loss, and the area over GlobalGC's clean run.
+    the mean loss, and the area over GlobalGC's clean run: the experiment's own,
+    or that of :func:`clean_runs`.
     """
     references = {
-        (run.seed, run.cpu_model): run.losses
+        (run.seed, run.cpu_model): run
         for run in experiment.all_runs
         if run.is_clean_twin and run.method == "GlobalGC" and run.series
     }
@@ -206,8 +245,12 @@ def with_derived(experiment: ExperimentResult) -> ExperimentResult:
     for run in experiment.all_runs:
         found = {"skip_steps": float(experiment.skip_steps)}
         if run.series:
-            clean = references.get((run.seed, run.cpu_model))
-            found |= _derived(run, experiment.skip_steps, clean)
+            reference = None
+            if run.series["faults"]:
+                reference = references.get((run.seed, run.cpu_model))
+                reference = reference or clean.get(_setting(run))
+            losses = reference.losses if reference else None
+            found |= _derived(run, experiment.skip_steps, losses)
         if run.num_steps:
             run = dataclasses.replace(run, measures={**run.measures, **found})
         runs.append(run)

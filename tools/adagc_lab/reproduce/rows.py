@@ -316,7 +316,7 @@ def answers(rows: Sequence[Row]) -> dict[str, str]:
         "low_priced": low(PRICE, lambda low, high: low > 0),
         "low_worse": low(area, lambda low, high: low > 0, "faults"),
         "low_better": low(area, lambda low, high: high < 0, "faults"),
-        "low_open": low(area, lambda low, high: low <= 0 <= high, "faults"),
+        "low_total": low(total, lambda low, high: low > 0, "faults"),
         "alike": listed(
             "calm", loss, lambda low, high: -0.01 < low <= high < 0.01
         ),
