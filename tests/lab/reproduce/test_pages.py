@@ -113,10 +113,12 @@ def test_predictions_have_a_line_per_experiment():
     shares, gains = "80 / 95 / 95", "+1.0000 / +1.0000 / -1.0000"
     assert lines[2:4] == [f"| E | {shares} | {gains} | 3 | 2 | 1 |"] * 2
     guess = '"AdaGC always helps"'
-    assert f"wrong in 2 of 6 pairs ({guess}: 2) that are set up" in lines[-1]
-    never = '"AdaGC never helps"'
-    assert f"in 0 of 0 pairs ({never}: 0) of calm recipes" in lines[-1]
-    assert f"clips, it is wrong in 2 of 3 pairs ({guess}: 2)" in lines[-1]
+    for part in (
+        f'in 2 of 6 pairs ({guess}: 2, "never": 4) that are set up',
+        f'in 0 of 0 pairs ({guess}: 0, "never": 0) of calm recipes',
+        f'place, it is wrong in 2 of 3 pairs ({guess}: 2, "never": 1)',
+    ):
+        assert part in lines[-1]
 
 
 def test_pages_of_methods_take_the_seeds_of_their_grid(write_grid, tmp_path):

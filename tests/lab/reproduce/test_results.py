@@ -126,6 +126,14 @@ def test_damage_is_also_measured_from_another_grids_clean_run():
     areas = [run.measures.get("excess_area_global") for run in found]
     assert areas[:2] == pytest.approx([10.0, 5.0], rel=1e-3)
     assert areas[2] is None
+    # With a clean run of its own an experiment takes no other's.
+    twin = dataclasses.replace(
+        run("own", 3, 2.0, [], **gc), method="GlobalGC", is_clean_twin=True
+    )
+    mixed = result(*faulty.experiments[0].all_runs, twin)
+    found = with_derived(mixed.experiments[0], clean).all_runs
+    areas = [run.measures.get("excess_area_global") for run in found[:3]]
+    assert areas == [None, None, pytest.approx(10.0, rel=1e-3)]
 
 
 def test_merging_keeps_all_runs_and_their_configs():

@@ -131,6 +131,7 @@ FIVE = {"A": [1, 2, 1, 2, 1]}
         (Runs(A=events(1, 1), B=events(1, 2)), ZERO, UNDECIDED),
         (Runs(A=events(1, *[0] * 7), B=ZEROS), ZERO, UNDECIDED),
         (Runs(A=ONES, B=ONES), ZERO, CONTRADICTED),
+        (Runs(A=MANY, B=ZEROS), ZERO, CONTRADICTED),
         # A tie above zero is evidence only with enough steps.
         (Runs(A=FEW_STEPS, B=FEW_STEPS), HIGHER, UNDECIDED),
         # Occurrence takes one event, its denial enough steps.

@@ -68,7 +68,7 @@ PAGE, REPORT = "docs/results.md", "results/report.json"
 PLANTED = [
     (ROWS, r"\d+ → (\d+) \|", r"987 → \1 |", "line"),
     (CLAIMS, r"(?m)^\*\*contra.*", "**reproduced**", "'contradicted'"),
-    (CLAIMS, r"; minus 0.5 times the first: [^;]*", "", ": row"),
+    (CLAIMS, r"; second minus 0.5 × first: [^;]*", "", ": row"),
     (PAGE, r"\*\*computed", "**reproduced", "results.md, memory: verdict"),
     (PAGE, r"(#spikes-qwen3\) \| \*\*)re", r"\1", "spikes-qwen3: row"),
     (CLAIMS, r"(?m)^\| \[.*#memory\).*", "", "claims.md, memory: row"),

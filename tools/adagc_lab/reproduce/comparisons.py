@@ -98,7 +98,7 @@ class Comparison:
         p_equal: Of a difference smaller than the margin.
         p_fewer: Of fewer events, where an event breaks a ``zero``.
         is_no_fewer: Whether a broken ``zero`` has at least the other's rate,
-            and the other so many events that none would have been fewer.
+            and the other so many events that zero would be fewer.
         is_blind: Whether neither side has any event, so that spike mass
             decides.
         p_alike: Of masses closer than :data:`MASS_FACTOR`, where it decides.
@@ -200,7 +200,7 @@ def comparisons_of(
             others = source.runs(target, place, other, plan.seeds)
             versus = dataclasses.replace(plan, other=label)
             pairs = pairing(runs, others, plan.measure)
-            if plan.measure in GAINS:
+            if plan.measure != SPIKE_EVENTS:
                 pairs = longest_of_seeds(pairs)
             if not pairs:
                 found.append(_unpaired(versus, runs, others))
@@ -292,6 +292,10 @@ def _compare_events(
     elif is_no_worse:
         by_mass = f"{MASS_FACTOR:g} times, by spike mass,"
         side = f"below {by_mass if is_blind else f'{factor:g} times'}"
+    test = f"{plan.method} {side} {plan.other}: {_p_text(p_for, p_against)}"
+    if is_blind and is_zero:
+        test += f", within {MASS_FACTOR:g} times {_p_text(p_alike or 0.0, 1.0)}"
+        test += f" ({len(seeds_of(with_measure(pairs, MASS)))} seeds)"
     return dataclasses.replace(
         plan,
         beside_keys=_keys(unpaired),
@@ -309,12 +313,12 @@ def _compare_events(
             *rates, len(seeds_of(pairs)), margin, is_one_sided=is_no_worse
         ),
         facts=tuple(facts),
-        test=f"{plan.method} {side} {plan.other}: {_p_text(p_for, p_against)}",
+        test=test,
     )
 
 
 def _none_would_be_fewer(first: Runs, second: Runs) -> bool:
-    """Whether no event in the first would be significant beside the second."""
+    """Whether zero events in the first would be significantly fewer."""
     none = [Rate(0, rate.steps) for rate in rates_of(first)]
     return clustered_rate_p(none, rates_of(second)).less <= ONE_SIDED
 
@@ -409,11 +413,11 @@ def _compare_values(plan: Comparison, pairs: list[Pair]) -> Comparison:
     open_part = (differences, margin)
     if expect == "no worse":
         open_part = (differences - (margin or 0.0), None)
-    factor = "" if plan.times is None else f"{times:g} times "
+    factor = "" if plan.times is None else f"{times:g} × "
     number = _mean_in_short(measure, differences, min(p_for, p_against))
     if plan.times is not None:
         seen = change_of(pairs, measure)
-        number = f"{seen}; minus {factor}the first: {number}"
+        number = f"{seen}; second minus {factor}first: {number}"
     facts: tuple[str, ...] = ()
     if measure in GAINS:
         number += beside(pairs, (PRICE,))

@@ -47,6 +47,7 @@ from adagc_lab.reproduce.rows import (
     COLUMNS as ROW_COLUMNS,
 )
 from adagc_lab.reproduce.rows import Row, answers, make_rows
+from adagc_lab.reproduce.statistics import mean_limits
 from adagc_lab.reproduce.tables import (
     BRIEF,
     methods_markdown,
@@ -356,14 +357,14 @@ def _effort(results: Mapping[str, TargetResult]) -> str:
 
 def _core_hours(results: Mapping[str, TargetResult], target: str) -> str:
     """``"160 runs, 4.8 core-hours"`` of a target; ``"no run"``."""
-    runs = [
-        run
+    runs = {
+        run.run_id: run
         for result in results.values()
         if result.target == target
         for experiment in result.experiments
         for run in experiment.all_runs
-    ]
-    hours = sum(map(_seconds, runs)) / 3600
+    }
+    hours = sum(map(_seconds, runs.values())) / 3600
     return f"{len(runs)} runs, {hours:.1f} core-hours" if runs else "no run"
 
 
@@ -431,13 +432,18 @@ def _spike_masses(source: PooledResults, method: str) -> str:
 
 
 def _calm_price(source: PooledResults, method: str) -> str:
-    """A method's validation loss minus GlobalGC's on Mixtral's calm recipe."""
+    """A method's validation loss minus GlobalGC's on Mixtral's calm recipe.
+
+    ``"+0.064 (+0.055 to +0.073)"``: mean and 95% limits.
+    """
     table = _of_own_seeds(source, "extension-compared-methods", "calm-mixtral")
     both = table.runs_of(method), table.runs_of("GlobalGC")
     pairs = paired(*both, "validation_loss")
     if not pairs:
         return "not run"
-    return f"{differences_of(pairs, 'validation_loss').mean():+.3f} nat"
+    limits = mean_limits(differences_of(pairs, "validation_loss"))
+    mean, low, high = (f"{x:+.3f}".replace("-0.000", "0.000") for x in limits)
+    return f"{mean} ({low} to {high})"
 
 
 def _damage(source: PooledResults, method: str) -> str:

@@ -59,7 +59,7 @@ def paired(
 
 
 def longest_of_seeds(pairs: Sequence[Pair]) -> list[Pair]:
-    """Each seed's pairs of its longest length: sums over steps grow with it."""
+    """Each seed's pairs of its longest length, as values change with it."""
     longest = {run.seed: 0 for run, _ in pairs}
     for run, _ in pairs:
         longest[run.seed] = max(longest[run.seed], run.num_steps)

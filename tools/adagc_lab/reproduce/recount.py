@@ -225,6 +225,7 @@ def recounted(
     """Every line with losses, and its measures that follow from them."""
     series = [run for run in lines if run.series]
     twins = {(*run.place, run.cpu): run for run in series if run.is_twin}
+    own_clean = {t.place[:2] for t in twins.values() if "GlobalGC" in t.place}
     clean = {
         without_faults(run): run
         for run in series
@@ -239,7 +240,8 @@ def recounted(
                 for name in (method, "GlobalGC")
             )
             found |= excess(run, own) if own else {}
-            reference = reference or clean.get(without_faults(run))
+            if (file, experiment) not in own_clean:
+                reference = clean.get(without_faults(run))
             if reference:
                 area = excess(run, reference)["excess_area"]
                 found["excess_area_global"] = area

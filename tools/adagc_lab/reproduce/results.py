@@ -234,7 +234,7 @@ def with_derived(
 
     That is the spike mass, the median loss of the last :data:`END_STEPS` steps,
     the mean loss, and the area over GlobalGC's clean run: the experiment's own,
-    or that of :func:`clean_runs`.
+    or that of :func:`clean_runs` if it has none.
     """
     references = {
         (run.seed, run.cpu_model): run
@@ -248,7 +248,8 @@ def with_derived(
             reference = None
             if run.series["faults"]:
                 reference = references.get((run.seed, run.cpu_model))
-                reference = reference or clean.get(_setting(run))
+                if not references:
+                    reference = clean.get(_setting(run))
             losses = reference.losses if reference else None
             found |= _derived(run, experiment.skip_steps, losses)
         if run.num_steps:

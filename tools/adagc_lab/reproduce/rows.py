@@ -316,6 +316,7 @@ def answers(rows: Sequence[Row]) -> dict[str, str]:
         "low_priced": low(PRICE, lambda low, high: low > 0),
         "low_worse": low(area, lambda low, high: low > 0, "faults"),
         "low_better": low(area, lambda low, high: high < 0, "faults"),
+        "low_total_better": low(total, lambda low, high: high < 0, "faults"),
         "low_total": low(total, lambda low, high: low > 0, "faults"),
         "alike": listed(
             "calm", loss, lambda low, high: -0.01 < low <= high < 0.01
@@ -323,8 +324,6 @@ def answers(rows: Sequence[Row]) -> dict[str, str]:
         "higher": listed("calm", loss, lambda low, high: low > 0.01),
         "better_faults": listed("faults", area, lambda low, high: high < 0),
         "worse_faults": listed("faults", area, lambda low, high: low > 0),
+        "better_in_all": listed("faults", total, lambda low, high: high < 0),
         "worse_in_all": listed("faults", total, lambda low, high: low > 0),
-        "open_faults": listed(
-            "faults", area, lambda low, high: low <= 0 <= high
-        ),
     }

@@ -40,9 +40,9 @@ LABELS = {
     REPRODUCED: "every comparison is significant",
     PARTLY: "the direction is seen, but not everywhere, or not down to zero",
     CONTRADICTED: "the opposite is significant, or a zero is broken, with no "
-    "fewer events than a control that has enough",
-    NO_DIFFERENCE: "smaller than a margin, significant or not; rates of events "
-    "closer than a factor of 2",
+    "fewer events than a control that has so many that zero would be fewer",
+    NO_DIFFERENCE: "smaller than a margin, significant or not; rates of "
+    "events, or masses where there are none, closer than a factor of 2",
     NOT_EXERCISED: "the control did not show what the method should prevent",
     UNDECIDED: "the runs do not decide",
     NOT_RUN: "a method of the rule has no run",
@@ -197,9 +197,9 @@ def judge(claims: Sequence[Claim], source: PooledResults) -> list[Verdict]:
     with Bonferroni's correction over the claim's comparisons. A difference
     smaller than the margin is none, significant or not. An event where there
     should be none leaves a part if the events are fewer than the control's,
-    nothing if they are no fewer and none would have been fewer. Every other
-    verdict takes :data:`~.statistics.MIN_SEEDS` pairs. :data:`LABELS` says what
-    follows.
+    nothing if they are no fewer and zero would be significantly fewer. Every
+    other verdict takes :data:`~.statistics.MIN_SEEDS` pairs. :data:`LABELS`
+    says what follows.
 
     Without the six primary ones the correction is over those that are there.
     """
@@ -288,18 +288,21 @@ def _outcome(c: Comparison, verdict: Verdict) -> int:
     """What one comparison says for itself."""
     if c.missing or c.num_seeds == 0:
         return _MISSING
+    against = 1.0 if c.p_against is None else c.p_against
+    is_opposite = len(verdict.comparisons) * against <= ONE_SIDED
     if c.p_fewer is not None and c.is_no_fewer:
         return _AGAINST
-    if c.p_fewer is not None:
-        return _PART if c.has_enough and c.p_fewer <= ONE_SIDED else _OPEN
     if not c.has_enough:
         return _AGAINST if c.p_against == 0 else _OPEN
+    if c.p_fewer is not None:
+        if c.p_fewer <= ONE_SIDED:
+            return _PART
+        return _AGAINST if is_opposite else _OPEN
     if c.is_small:
         return _SMALL
     if c.holds:
         return _HOLDS
-    against = 1.0 if c.p_against is None else c.p_against
-    if len(verdict.comparisons) * against <= ONE_SIDED:
+    if is_opposite:
         return _AGAINST
     if c.is_blind and c.expect not in ("higher", "no worse"):
         if not verdict.claim.control_is_calm:

@@ -233,7 +233,7 @@ class Comparison(SimpleNamespace):
             self.pairs = [pair for pair in pairs if pair[0].seed in own]
             if is_once:
                 self.pairs = once(self.pairs)
-            if self.measure in GAINS:
+            if self.measure != EVENTS:
                 self.pairs = longest(self.pairs)
             if is_once:
                 beside = [run for run in beside if run.series]
@@ -352,18 +352,23 @@ class Comparison(SimpleNamespace):
         p = self.p
         if not p:
             return "missing"
+        num = len(verdict["comparisons"])
+        is_opposite = num * p["p_against"] <= ALPHA / 2
         if self.is_broken:
             if self.is_no_fewer:
                 return "no fewer"
-            is_part = self.is_enough and p["p_fewer"] <= ALPHA / 2
-            return "part" if is_part else "open"
+            if self.is_enough and p["p_fewer"] <= ALPHA / 2:
+                return "part"
+            if self.is_enough and is_opposite:
+                return "against"
+            return "open"
         if not self.is_enough:
             return "against" if p["p_against"] == 0 else "open"
         if p.get("p_equal", 1.0) <= ALPHA:
             return "small"
         if p["p_for"] <= ALPHA / 2:
             return "holds"
-        if len(verdict["comparisons"]) * p["p_against"] <= ALPHA / 2:
+        if is_opposite:
             return "against"
         if self.is_blind and self.expect not in ("higher", "no worse"):
             if not verdict["control_is_calm"]:
@@ -396,7 +401,7 @@ class Comparison(SimpleNamespace):
         text = f"{mean:+.3g}{unit} ({low:+.3g} to {high:+.3g}){p}{price}"
         if self.times != 1:
             seen = change(self.pairs, self.measure)
-            text = f"{seen}; minus {self.times:g} times the first: {text}"
+            text = f"{seen}; second minus {self.times:g} × first: {text}"
         return text
 
 
