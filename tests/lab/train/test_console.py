@@ -17,7 +17,7 @@ import paddle.distributed as dist
 import pytest
 from adagc_lab.data.datasets import TokenDataset
 from adagc_lab.record.files import RunRecord
-from adagc_lab.train.console import describe_log
+from adagc_lab.train.console import describe_log, rounded_rate
 from adagc_lab.train.parse import parse_config
 from adagc_lab.train.recorder import _SUMMARIZED, StepRecorder
 from adagc_lab.train.run import run_pretraining
@@ -30,6 +30,14 @@ LINE = re.compile(
     r"step (\d+)/12  loss [\d.]+  lr [\d.]+  \|g\| [\d.]+  clipped \d+%  "
     r"h_min [\d.]+( \(\S+\))?  [\d.]+k? tok/s  ETA \d\d:\d\d"
 )
+
+
+@pytest.mark.parametrize(
+    ("rate", "text"),
+    [(0.5, "0.5"), (685.2, "685"), (999.7, "1.00k"), (12345, "12.3k")],
+)
+def test_a_rate_has_three_digits_and_no_exponent(rate, text):
+    assert rounded_rate(rate) == text
 
 
 def test_plain_lines_and_how_a_run_went_on(tmp_path, capsys):

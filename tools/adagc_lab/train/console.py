@@ -66,13 +66,12 @@ class Console(TrainerCallback):
         samples = logs["interval_samples_per_second"]
         rate, unit = _samples_in(self._task, samples)
         unit = unit.replace("tokens", "tok")
-        amount = tqdm.format_sizeof(rate) if rate >= 1000 else f"{rate:.3g}"
         taken = time.perf_counter() - self._started
         steps = state.global_step - self._first_step
         left = taken / steps * (state.max_steps - state.global_step)
         described = describe_log(logs, self._recorder.most_clipped)
         _say(
-            f"{_step(state)}  {described}  {amount} {unit}/s  "
+            f"{_step(state)}  {described}  {rounded_rate(rate)} {unit}/s  "
             f"ETA {tqdm.format_interval(left)}"
         )
 
@@ -89,6 +88,12 @@ class Console(TrainerCallback):
 def _say(line: str) -> None:
     if is_first_process():
         print(line, flush=True)
+
+
+def rounded_rate(rate: float) -> str:
+    """Three digits: ``"685"``, ``"1.00k"``."""
+    # 999.5 is 1e+03 to "g".
+    return tqdm.format_sizeof(rate) if rate >= 999.5 else f"{rate:.3g}"
 
 
 def describe_log(
