@@ -99,6 +99,8 @@ PLANTED = [
     ),
     (CLAIMS, r"(\| .*0 → 0 events)[^|]*\|", r"\1 |", ": mass"),
     (PAGE, r"CLIP with Lion \(\+0", "CLIP with Lion (+9", "in the answer"),
+    # A row in the wrong list of the answer.
+    (PAGE, r"; more on ERNIE \(\+9", "; less on ERNIE (+9", ": less on"),
     # An experiment with faults that is not shown.
     (PAGE, r"(?m)^\| Mixtral, its recipe \|.*\n", "", "| Mixtral, its recipe"),
 ]

@@ -18,7 +18,7 @@ import json
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -73,6 +73,16 @@ UNITS = {
 }
 PAGE, CLAIMS = "docs/results.md", "docs/results/claims.md"
 ALL_ROWS = "docs/results/comparisons.md"
+_BELOW = "lower", "less on", "falls on", "goes down on"
+_ABOVE = "higher", "more on", "rises on"
+DIRECTIONS: dict[str, Callable[[float, float], bool]] = {
+    **dict.fromkeys(_BELOW, lambda low, high: high < 0),
+    **dict.fromkeys(_ABOVE, lambda low, high: low > 0),
+    "level": lambda low, high: -0.01 < low <= high < 0.01,
+    "not shown on": lambda low, high: high >= 0,
+}
+"""What the answer says of the rows behind a word."""
+
 LATER_RULE = "made after the runs, would say"
 _ABSENT: dict[str, Any] = {"values": [], "times": 1, "margin": None}
 _ABSENT |= {"num_seeds": None, "other": None, "seeds": ()}
@@ -164,7 +174,8 @@ def check_rows(
 ) -> Iterator[Check]:
     """Compare AdaGC's rows beside GlobalGC's; the runs allow no others."""
     readmes = {page for page in pages if page.startswith("README")}
-    found, stated = set(), set()
+    found = set()
+    stated: dict[str, list[float]] = {}
     for row in rows:
         label, compared, _, length, *_ = row["line"]
         place, situation = f"{ALL_ROWS}, {label}, {compared}", row["situation"]
@@ -185,11 +196,11 @@ def check_rows(
         if row["is_named"]:
             on += [PAGE, *(readmes if situation != "calm" else [])]
             name = label.partition(", calm")[0]
-            texts = [cell.partition(" (")[0] for cell in cells]
-            texts = [t if t[1:] != "0.000" else "0.000" for t in texts]
-            stated |= {f"{name} ({text})" for text in texts}
-            name += f", {steps:,} steps"
-            stated |= {f"{name} ({text})" for text in texts}
+            for measure, text in zip(pairs, cells, strict=True):
+                text = text.partition(" (")[0]
+                text = "0.000" if text[1:] == "0.000" else text
+                if pairs[measure] and measure != EVENTS:
+                    stated[f"{name} ({text})"] = limits_of(measure, pairs)
         for page in on:
             text = f"| {' | '.join(line)} |"
             yield f"{page}: {text}", text in pages[page], True
@@ -197,14 +208,25 @@ def check_rows(
             yield f"{place}: on the page", row["is_named"], True
     answer = " ".join(pages[PAGE].partition("\n## What do I gain")[0].split())
     for match in re.finditer(r" \(([-+]?\d([^()a-z]| and )*)\)", answer):
+        before = answer[: match.start()]
+        last = max(DIRECTIONS, key=lambda word: before.rfind(f" {word} "))
         for number in match[1].split(" and "):
-            text = f"{answer[: match.start()]} ({number})"
-            is_right = any(map(text.endswith, stated))
-            yield f"{PAGE}: ...{text[-40:]} in the answer", is_right, True
+            text = f"{before} ({number})"
+            known = [stated[t] for t in stated if text.endswith(t)]
+            is_right = any(DIRECTIONS[last](*limits) for limits in known)
+            place = f"{PAGE}: {last} ...{text[-40:]} in the answer"
+            yield place, is_right, True
     for own, other, steps in possible_rows(runs):
         is_there = (own.config_id, other.config_id, steps) in found
         place = f"{ALL_ROWS}: {own.name} beside {other.name}, {steps} steps"
         yield place, is_there, True
+
+
+def limits_of(measure: str, pairs: dict[str, list[Pair]]) -> list[float]:
+    """95% limits of a difference, of masses of the logarithm of their ratio."""
+    own = pairs[measure]
+    d = log_ratios(own) if measure == MASS else differences(own, measure)
+    return mean_limits(d)[1:]
 
 
 def pairs_ids(pairs: list[Pair]) -> dict[str, list[str]]:
