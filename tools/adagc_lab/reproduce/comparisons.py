@@ -293,9 +293,9 @@ def _compare_events(
         by_mass = f"{MASS_FACTOR:g} times, by spike mass,"
         side = f"below {by_mass if is_blind else f'{factor:g} times'}"
     test = f"{plan.method} {side} {plan.other}: {_p_text(p_for, p_against)}"
-    if is_blind and is_zero:
-        test += f", within {MASS_FACTOR:g} times {_p_text(p_alike or 0.0, 1.0)}"
-        test += f" ({len(seeds_of(with_measure(pairs, MASS)))} seeds)"
+    if p_alike is not None and is_zero:
+        num = len(seeds_of(with_measure(pairs, MASS)))
+        test += f", within {MASS_FACTOR:g} times p {p_alike:.3g} ({num} seeds)"
     return dataclasses.replace(
         plan,
         beside_keys=_keys(unpaired),

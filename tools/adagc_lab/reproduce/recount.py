@@ -225,7 +225,9 @@ def recounted(
     """Every line with losses, and its measures that follow from them."""
     series = [run for run in lines if run.series]
     twins = {(*run.place, run.cpu): run for run in series if run.is_twin}
-    own_clean = {t.place[:2] for t in twins.values() if "GlobalGC" in t.place}
+    own_clean = {
+        twin.place[:2] for twin in twins.values() if twin.place[2] == "GlobalGC"
+    }
     clean = {
         without_faults(run): run
         for run in series

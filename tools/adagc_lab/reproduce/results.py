@@ -193,16 +193,11 @@ END_STEPS = 500
 
 
 Setting = tuple[str, int, int, str]
+"""Config without clip and faults, seed, steps, processor."""
 
 
-def clean_runs(
-    results: Iterable[TargetResult],
-) -> dict[Setting, RunResult]:
-    """Runs under GlobalGC without faults, by what they share with others.
-
-    That is seed, steps, processor, and all of the config but clip and faults.
-    Their ``lambda_abs`` is 1, as the paper's.
-    """
+def clean_runs(results: Iterable[TargetResult]) -> dict[Setting, RunResult]:
+    """Runs under GlobalGC without faults, ``lambda_abs`` 1 as the paper's."""
     return {
         _setting(run): run
         for result in results

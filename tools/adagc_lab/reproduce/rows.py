@@ -24,6 +24,7 @@ from adagc_lab.reproduce.pairs import (
     MASS,
     PRICE,
     Pair,
+    by_length,
     change_of,
     differences_of,
     log_ratios,
@@ -196,12 +197,10 @@ def _rows_of(
 
 def _cells(pairs: Mapping[str, list[Pair]], length: int) -> dict[str, Cell]:
     """Return the measures of the pairs of a length."""
-    own = {
-        measure: [pair for pair in found if pair[0].num_steps == length]
-        for measure, found in pairs.items()
-    }
     return {
-        measure: Cell(measure, found) for measure, found in own.items() if found
+        measure: Cell(measure, own)
+        for measure, found in pairs.items()
+        if (own := by_length(found).get(length))
     }
 
 
@@ -275,7 +274,7 @@ def answers(rows: Sequence[Row]) -> dict[str, str]:
         ]
         return "; ".join(names) or "none"
 
-    def by_length(*choice: Any) -> str:
+    def at_each_length(*choice: Any) -> str:
         names: dict[int, list[str]] = {}
         for row, text in chosen(*choice):
             names.setdefault(row.num_steps, []).append(f"{row.label} ({text})")
@@ -304,8 +303,8 @@ def answers(rows: Sequence[Row]) -> dict[str, str]:
         "same_mass": with_lengths(
             "spiking", MASS, lambda low, high: high >= 0.5
         ),
-        "priced": by_length("spiking", PRICE, lambda low, high: low > 0),
-        "cheaper": by_length("spiking", PRICE, lambda low, high: high < 0),
+        "priced": at_each_length("spiking", PRICE, lambda low, high: low > 0),
+        "cheaper": at_each_length("spiking", PRICE, lambda low, high: high < 0),
         "other_mean": with_lengths(
             "spiking", MEAN, lambda low, high: high >= 0
         ),
