@@ -5,7 +5,7 @@
 import re
 from functools import partial
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import paddle
@@ -315,6 +315,8 @@ def test_factors_may_have_another_dtype():
 
 class Returns(ClipGradByAdaGC):
     """A rule of its own, on what AdaGC carries."""
+
+    decide: Any
 
     def __init__(self, decide, **values):
         super().__init__(t_start=0, strict=True, **values)
