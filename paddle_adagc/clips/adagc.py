@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, get_args
 
+import numpy as np
 import paddle
 
 from paddle_adagc import rule
@@ -146,17 +147,24 @@ class ClipGradByAdaGC(TensorScalingClip):
         self.step_to_compare = max(self.t_start, 1)
         self.strict = strict
         self.keep(*self._quantities())
-        factors = {"": self.lambda_rel}
-        for pattern, own in self.overrides.settings.items():
-            factors[f" for {pattern!r}"] = (own or {}).get(
-                "lambda_rel", math.inf
+        if init != "warmup_ema":  # there gamma may grow by more
+            self._warn_of_shrinking()
+
+    def _warn_of_shrinking(self) -> None:
+        effect = (
+            "gamma can only shrink, so gradients shrink, too; the paper's "
+            "value is 1.04"
+        )
+        if self.lambda_rel <= 1:
+            warnings.warn(
+                f"lambda_rel={self.lambda_rel}: {effect}", stacklevel=4
             )
-        for where, factor in factors.items():
+        for pattern, own in self.overrides.settings.items():
+            factor = (own or {}).get("lambda_rel", math.inf)
             if factor <= 1:
                 warnings.warn(
-                    f"lambda_rel={factor}{where}: gamma can only shrink, so "
-                    "gradients shrink, too; the paper's value is 1.04",
-                    stacklevel=3,
+                    f"lambda_rel={factor} for {pattern!r}: {effect}",
+                    stacklevel=4,
                 )
 
     def arguments(self) -> dict[str, Any]:
@@ -194,6 +202,8 @@ class ClipGradByAdaGC(TensorScalingClip):
         if self.overrides.awaits_tensors:
             self._check_overrides(step)
         if step.index >= self._num_warmup:
+            if step.index == self.t_start + 1 and step.begins:
+                self._warn_of_low_gammas()
             values: dict[str, Any]
             values = {"lambda_rel": self.lambda_rel, "beta": self.beta}
             if self.overrides.names:
@@ -202,6 +212,32 @@ class ClipGradByAdaGC(TensorScalingClip):
                 return self._still_starting(step, **values)
             return step.adaptive(**values)
         return self._warm_up(step)
+
+    def _warn_of_low_gammas(self) -> None:
+        """Warn of tensors whose norm is far above the warm-up's smallest.
+
+        Looks at the first step after the warm-up, whose parameter groups have
+        all been here; on each rank for itself. Waits for the device, this once.
+        """
+        if self.init != "warmup_min" or not self.t_start:
+            return
+        rows = self.snapshot().rows()
+        norm, gamma, h = (rows.columns[x] for x in ("norm", "gamma", "h"))
+        low = rows.choose(np.isfinite(norm) & (10 * gamma < norm) & (h < 1))
+        if not low.keys:
+            return
+        names = ", ".join(low.keys[:3]) + ", ..." * (len(low.keys) > 3)
+        h = low.columns["h"]
+        growth = max((1 - self.beta) * (self.lambda_rel - 1), 0)
+        warnings.warn(
+            f"{len(low.keys)} of {len(rows.keys)} tensors ({names}) leave the "
+            "warm-up with gamma below a tenth of their norm: step "
+            f"{self.num_steps} multiplied their gradients by h of "
+            f"{h.min():.2g} to {h.max():.2g}, and gamma grows by at most "
+            f"{growth:.2%} a step. gamma is the smallest norm of the warm-up; "
+            'init="warmup_ema" starts it where the norms are',
+            stacklevel=9,
+        )
 
     def _check_overrides(self, step: Step) -> None:
         """Refuse a pattern of no tensor, once all tensors are known.
