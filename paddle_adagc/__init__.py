@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from paddle_adagc.clips.adagc import ClipGradByAdaGC
     from paddle_adagc.record.recorder import Record
     from paddle_adagc.stability.spike_score import spike_score
-    from paddle_adagc.state import load_state, save_state
+    from paddle_adagc.state_file import load_state, save_state
 
 __version__ = "0.1.0"
 __all__ = [
@@ -29,8 +29,8 @@ __all__ = [
 _MODULES = {
     "ClipGradByAdaGC": "clips.adagc",
     "Record": "record.recorder",
-    "load_state": "state",
-    "save_state": "state",
+    "load_state": "state_file",
+    "save_state": "state_file",
     "spike_score": "stability.spike_score",
 }
 

@@ -14,7 +14,7 @@ import math
 import operator
 import os
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,7 +82,8 @@ class KnownAttributes:
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an attribute, or name the one that is meant."""
         if not name.startswith("_"):
-            known = _public_names(type(self))
+            cls: Any = type(self)
+            known = _public_names(cls)
             if name not in known:
                 raise AttributeError(
                     f"{type(self).__name__} has no attribute {name!r}"
@@ -215,6 +216,26 @@ def name_hint(name: str, known: Collection[str]) -> str:
     if name in _OTHER_NAMES and "lambda_abs" in known:
         return f": the {name} of other clips is lambda_abs here"
     return suggestion(name, known, similarity=0.55)
+
+
+def refuse_unknown(
+    cls: type, positional: tuple[Any, ...], named: Mapping[str, Any]
+) -> None:
+    """Refuse arguments that a constructor does not take; name those meant."""
+    constructor: Any = cls.__init__  # type: ignore[misc]
+    signature = inspect.signature(constructor)
+    try:
+        signature.bind_partial(None, *positional, **named)
+    except TypeError as error:
+        known = signature.parameters
+        hint = "".join(
+            name_hint(name, known) for name in named if name not in known
+        )
+        if positional and not hint:
+            hint = f": give {positional} by name"
+            if "lambda_abs" in known:
+                hint += "; the clip_norm of other clips is lambda_abs here"
+        raise TypeError(f"{cls.__name__}: {error}{hint}") from None
 
 
 def check_directory(name: str, path: str | os.PathLike[str]) -> Path:

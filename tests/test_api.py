@@ -17,11 +17,11 @@ SHOWN_BY = {
     "AGC": "ClippedAdamW",
     "Alarm": "Monitor",
     "Clippy": "ClippedAdamW",
-    "Decision": "TensorScalingClip",
+    "Decision": "ClipGradByAdaGC",
     "RecordedRun": "read_record",
     "Replay": "replay",
     "SpikeScore": "spike_score",
-    "Step": "TensorScalingClip",
+    "Step": "ClipGradByAdaGC",
 }
 """Names without an example -> the name whose example has them."""
 TRAINERS = ("ClippingCallback", "ClippingMixin")

@@ -5,34 +5,42 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import math
-import warnings
 from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import Any, Literal, get_args
+from functools import partial as bound
+from typing import Any, Literal, NoReturn, get_args
 
-import numpy as np
 import paddle
+from paddle import Tensor
+from paddle.distributed.communication.group import Group
+from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc import rule
 from paddle_adagc.checks import (
     Argument,
+    KnownAttributes,
     check_bool,
     check_choice,
     check_decay,
     check_integer,
     check_positive,
+    refuse_unknown,
 )
-from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.gradients import NonFinite
+from paddle_adagc.clips.last_step import Call, LastStep
+from paddle_adagc.clips.lookup import Pairs, find
 from paddle_adagc.clips.overrides import Overrides
-from paddle_adagc.clips.step import Decision, Step
-from paddle_adagc.state import Quantity
+from paddle_adagc.clips.progress import NewTensors, Progress
+from paddle_adagc.clips.settings import grows_faster, warn_of_shrinking
+from paddle_adagc.clips.step import clip_pairs, measure
+from paddle_adagc.guards import eager, fuses_tensors, unchecked
+from paddle_adagc.parallel.units import Declared
 
 Init = Literal["warmup_min", "warmup_ema"]
 
 
-class ClipGradByAdaGC(TensorScalingClip):
+class ClipGradByAdaGC(KnownAttributes, ClipGradBase):
     r"""Adaptive per-tensor gradient clipping (AdaGC, arXiv 2502.11034).
 
     With :math:`g_i` the gradient of tensor :math:`i`, :math:`\gamma_i` its
@@ -117,14 +125,23 @@ class ClipGradByAdaGC(TensorScalingClip):
         )
     )
     beta = Argument(check_decay)
-    t_start = Argument(partial(check_integer, minimum=0))
-    init = Argument(
-        partial(check_choice, choices=get_args(Init)), is_fixed=True
-    )
+    t_start = Argument(bound(check_integer, minimum=0))
+    init = Argument(bound(check_choice, choices=get_args(Init)), is_fixed=True)
     strict = Argument(check_bool, is_fixed=True)
+    nonfinite = Argument(bound(check_choice, choices=get_args(NonFinite)))
     overrides = Argument(lambda _, value: Overrides(value), is_fixed=True)
 
-    optional_quantities: Sequence[str] = ("support",)
+    # What Paddle's tensor fusion and FSDP tell a clip.
+    sharding_group: Group | None
+    fsdp_group: Group | None
+    mp_group: Group | None
+    has_dist_param: bool
+    has_not_dist_param: bool
+
+    def __new__(cls, *positional: Any, **named: Any) -> Any:
+        """Name the argument that an unknown one stands for."""
+        refuse_unknown(cls, positional, named)
+        return super().__new__(cls)
 
     def __init__(
         self,
@@ -138,161 +155,267 @@ class ClipGradByAdaGC(TensorScalingClip):
         nonfinite: NonFinite = "zero",
         overrides: Mapping[str, Mapping[str, float] | None] | None = None,
     ) -> None:
-        super().__init__(nonfinite=nonfinite)
-        self.overrides = {} if overrides is None else overrides
-        if None in self.overrides.settings.values():
-            self.leaves_out = self.overrides.leaves_out
+        super().__init__()
         self.lambda_rel, self.lambda_abs = lambda_rel, lambda_abs
         self.beta, self.t_start, self.init = beta, t_start, init
-        self.step_to_compare = max(self.t_start, 1)
-        self.strict = strict
-        self.keep(*self._quantities())
+        self.strict, self.nonfinite = strict, nonfinite
+        self.overrides = {} if overrides is None else overrides
+        self.sharding_group = None
+        self._follows = False  # the gradients stay as they are
+        self._progress = Progress(self)
         if init != "warmup_ema":  # there gamma may grow by more
-            self._warn_of_shrinking()
+            warn_of_shrinking(self)
 
-    def _warn_of_shrinking(self) -> None:
-        effect = (
-            "gamma can only shrink, so gradients shrink, too; the paper's "
-            "value is 1.04"
-        )
-        if self.lambda_rel <= 1:
-            warnings.warn(
-                f"lambda_rel={self.lambda_rel}: {effect}", stacklevel=4
+    @property
+    def should_comm_on_shard_dim(self) -> bool:
+        """Paddle's switch for clips over fused buffers."""
+        return self.sharding_group is not None
+
+    @should_comm_on_shard_dim.setter
+    def should_comm_on_shard_dim(self, value: bool) -> None:
+        if value and not fuses_tensors():
+            raise RuntimeError(
+                f"{type(self).__name__} needs each tensor's own gradient, and "
+                "FSDP's buffers join several: use shard_optimizer with a "
+                "sharding stage, or fleet's sharding"
             )
-        for pattern, own in self.overrides.settings.items():
-            factor = (own or {}).get("lambda_rel", math.inf)
-            if factor <= 1:
-                warnings.warn(
-                    f"lambda_rel={factor} for {pattern!r}: {effect}",
-                    stacklevel=4,
-                )
+        if value and not self._progress.tensors.is_bound:
+            raise RuntimeError(
+                f"{type(self).__name__} needs to know the model under tensor "
+                "fusion, where a rank has slices of some tensors: call "
+                "clip.bind(model) before the first step"
+            )
 
     def arguments(self) -> dict[str, Any]:
         """Return the constructor's arguments."""
-        own = copy.deepcopy(self.overrides.settings)
-        return {**super().arguments(), "overrides": own}
+        names = inspect.signature(ClipGradByAdaGC.__init__).parameters
+        values = {name: getattr(self, name) for name in [*names][1:]}
+        return {**values, "overrides": copy.deepcopy(self.overrides.settings)}
 
     def idle_arguments(self) -> Sequence[str]:
-        """Return those of the warm-up, once it is over."""
+        """Return arguments that no later step follows, a restart aside."""
         if self.warmup_left:
             return ()
-        index = self.num_steps - self._memory.start
-        starts = self.init == "warmup_ema" and self._grows_faster(index)
-        rest = () if starts else ("t_start",)
+        index = self.num_steps - self._progress.memory.start
+        rest = () if grows_faster(self, index) else ("t_start",)
         return ("lambda_abs", "strict", *rest)
 
-    def _quantities(self) -> list[Quantity]:
-        # Not observed so far.
-        gamma = Quantity(
-            name="gamma", start=math.inf, is_positive=True, is_norm=True
-        )
-        quantities = [gamma]
-        if self._votes:
-            full = rule.FULL_SUPPORT
-            quantities += [Quantity(name="support", start=0.0, absent=full)]
-        return quantities
+    def __repr__(self) -> str:
+        """Class and arguments."""
+        arguments = ", ".join(f"{k}={v!r}" for k, v in self.arguments().items())
+        return f"{type(self).__name__}({arguments})"
+
+    __str__ = __repr__
 
     @property
-    def _votes(self) -> bool:
-        """Whether warm-up steps that differ from most do not set gamma."""
-        return self.init == "warmup_ema" or not self.strict
-
-    def advance(self, step: Step) -> Decision:
-        """Apply Algorithm 1 to the norms of one call."""
-        if self.overrides.awaits_tensors:
-            self._check_overrides(step)
-        if step.index >= self._num_warmup:
-            if step.index == self.t_start + 1 and step.begins:
-                self._warn_of_low_gammas()
-            values: dict[str, Any]
-            values = {"lambda_rel": self.lambda_rel, "beta": self.beta}
-            if self.overrides.names:
-                values |= self.overrides.vectors(step.keys, values)
-            if self.init == "warmup_ema" and self._grows_faster(step.index):
-                return self._still_starting(step, **values)
-            return step.adaptive(**values)
-        return self._warm_up(step)
-
-    def _warn_of_low_gammas(self) -> None:
-        """Warn of tensors whose norm is far above the warm-up's smallest.
-
-        Looks at the first step after the warm-up, whose parameter groups have
-        all been here; on each rank for itself. Waits for the device, this once.
-        """
-        if self.init != "warmup_min" or not self.t_start:
-            return
-        rows = self.snapshot().rows()
-        norm, gamma, h = (rows.columns[x] for x in ("norm", "gamma", "h"))
-        low = rows.choose(np.isfinite(norm) & (10 * gamma < norm) & (h < 1))
-        if not low.keys:
-            return
-        names = ", ".join(low.keys[:3]) + ", ..." * (len(low.keys) > 3)
-        h = low.columns["h"]
-        growth = max((1 - self.beta) * (self.lambda_rel - 1), 0)
-        warnings.warn(
-            f"{len(low.keys)} of {len(rows.keys)} tensors ({names}) leave the "
-            "warm-up with gamma below a tenth of their norm: step "
-            f"{self.num_steps} multiplied their gradients by h of "
-            f"{h.min():.2g} to {h.max():.2g}, and gamma grows by at most "
-            f"{growth:.2%} a step. gamma is the smallest norm of the warm-up; "
-            'init="warmup_ema" starts it where the norms are',
-            stacklevel=9,
-        )
-
-    def _check_overrides(self, step: Step) -> None:
-        """Refuse a pattern of no tensor, once all tensors are known.
-
-        Where ranks hold different tensors: one gather per pattern, once.
-        """
-        # Unbound, it knows the tensors of all groups after a step from here on.
-        if step.tensors.is_bound or (step.begins and self._calls):
-            self.overrides.refuse_unused(step.keys, step.reducer.any_rank)
+    def num_steps(self) -> int:
+        """Number of training steps that went through this clip."""
+        return self._progress.steps.num_steps
 
     @property
-    def _num_warmup(self) -> int:
-        return self.t_start
+    def warmup_left(self) -> int:
+        """Number of steps until the warm-up is over; 0 if it is."""
+        end = self._progress.memory.start + self.t_start
+        return max(end - self.num_steps, 0)
 
-    def _grows_faster(self, index: int) -> bool:
-        """Tell whether gamma may grow by more than Algorithm 1 allows."""
-        values = [own for own in self.overrides.settings.values() if own]
-        factors = [own.get("lambda_rel", self.lambda_rel) for own in values]
-        lowest = min([self.lambda_rel, *factors])
-        return rule.growth_bound(index, self.t_start, lowest) > lowest
-
-    def _still_starting(
-        self, step: Step, lambda_rel: rule.PerTensor, beta: rule.PerTensor
-    ) -> Decision:
-        """Clip as Algorithm 1; gamma may grow faster."""
-        gamma = step.state["gamma"]
-        bound = rule.growth_bound(step.index, self.t_start, lambda_rel)
-        new = rule.bounded_average(step.norm, gamma, beta, bound)
-        h = rule.adaptive_scale(step.norm, gamma, lambda_rel)
-        return Decision(h, {"gamma": new})
-
-    def _warm_up(self, step: Step) -> Decision:
-        """GlobalGC. In a hybrid-parallel run: one all-reduce of 3 numbers."""
-        norm, reducer = step.norm, step.reducer
-        gamma, support = step.state["gamma"], step.state.get("support")
-        if support is None and self._votes:  # t_start was raised after it
-            support = paddle.full_like(gamma, rule.FULL_SUPPORT)
-        counted = reducer.counted(norm)
-        squared_norm = rule.global_squared_norm(counted)
-        sums = [squared_norm, *rule.log_change(counted, gamma)]
-        sums = reducer.global_sum(paddle.concat(sums)).split(3)
-        squared_norm, change, count = sums
-        total = squared_norm.sqrt().astype("float32")
-        h = rule.global_scale(total, self.lambda_abs)
-        new = {"gamma": gamma}
-        if self.init == "warmup_ema":
-            mean = rule.mean_change(change, count, paddle.ones_like(h))
-            new["gamma"], new["support"] = rule.supported_average(
-                norm, gamma, support, mean, rule.warmup_beta(self.t_start)
+    @eager
+    @paddle.no_grad()
+    def _dygraph_clip(self, params_grads: Pairs) -> Pairs:
+        pairs = list(params_grads)
+        if pairs and isinstance(pairs[0], Tensor):
+            raise TypeError(
+                f"{type(self).__name__} takes pairs of parameter and gradient, "
+                "not parameters: give it to an optimizer as grad_clip"
             )
-        elif support is not None:
-            mean = rule.mean_change(change, count, h)
-            new["gamma"], new["support"] = rule.supported_minimum(
-                h * norm, gamma, support, mean
-            )
-        else:
-            new["gamma"] = rule.running_minimum(h * norm, gamma)
-        return Decision(h.expand_as(norm), new)
+        group = self.sharding_group
+        return clip_pairs(self, self._progress, pairs, group, self._follows)
+
+    @eager
+    @paddle.no_grad()
+    @unchecked
+    def _measure(self, params_grads: Pairs) -> LastStep:
+        """Measure gradients with which no step is made; change nothing."""
+        progress = self._progress
+        progress.num_calls += 1
+        calls: list[Call] = []
+        exempts, group = self.overrides.exempts, self.sharding_group
+        tensors, reducer = progress.tensors, progress.reducer()
+        found = find([*params_grads], tensors, progress.ranks, exempts, group)
+        if found is not None and (found.pairs or reducer.communicates):
+            norm = rule.square_root(measure(found.gradients, reducer))
+            calls = [Call(found.present, norm, paddle.ones_like(norm))]
+        return LastStep(calls, [*tensors.keys], {})
+
+    def bind(
+        self, model: paddle.nn.Layer, units: Declared | None = None
+    ) -> None:
+        """Name the tensors as the model does (``layers.0.mlp.up.weight``).
+
+        Without it they carry Paddle's automatic names (``linear_0.w_0``),
+        which depend on the order in which a process makes its layers.
+
+        A hybrid-parallel run needs it, before fleet wraps the optimizer, and so
+        does ``group_sharded_parallel``, with the model that it returns. Bind
+        again after the parameters change (LoRA, another head), as long as there
+        is no state to lose.
+
+        Args:
+            model: Holds all parameters of the optimizer. Wrappers such as
+                ``paddle.DataParallel`` are looked through.
+            units: Which parameters hold several of the paper's tensors, each of
+                which then has its own norm and gamma: pattern of a key ->
+                :class:`paddle_adagc.parallel.units.Units`, a dict of its
+                fields, or ``"experts"`` (along axis 0); or a function of key
+                and parameter that returns one of these, or None. An attribute
+                ``adagc_units`` of the parameter says the same, and is set from
+                ``units``: other clips and Muon find them. Experts with three
+                axes are recognised.
+
+        Raises:
+            RuntimeError: The clip has made steps under automatic names.
+            TypeError: ``model`` is no layer.
+            ValueError: The clip has a state for other tensors; no norm would be
+                right in the model's layout; or ``units`` do not fit the model.
+        """
+        self._progress.bind(model, units)
+
+    def restart_warmup(self) -> None:
+        """Forget what the rule has observed; the next step begins its warm-up.
+
+        :attr:`num_steps` continues, and the state holds the restart. In a
+        distributed run every rank has to call it, between two steps.
+        """
+        self._progress.restart_warmup()
+
+    @unchecked
+    def state_dict(self) -> dict[str, Any]:
+        """State to save beside the optimizer's.
+
+        Returns:
+            ``step`` (int, optimizer steps made); for each quantity that the
+            rule carries, such as ``gamma``, a dict of tensor key -> float32
+            tensor of shape ``[]``; ``config`` (the constructor's arguments);
+            after :meth:`restart_warmup` its step, ``warmup_start``. Under
+            sharding by owner (V1, stage 2) it is about this rank's tensors
+            alone, and names the others as ``missing``. ``units``, where there
+            are some: key of their parameter -> their keys.
+        """
+        return self._progress.state_of_rank().to_dict()
+
+    def full_state_dict(self) -> dict[str, Any]:
+        """State of the whole model, which any parallel layout can load.
+
+        In a distributed run every rank has to call it; one of them saves. A
+        warning names tensors whose gradients had Inf or NaN on only some of
+        the ranks with copies of them.
+
+        Returns:
+            The dict of :meth:`state_dict`, of all ranks' tensors.
+
+        Raises:
+            RuntimeError: Ranks disagree about a number that they all follow.
+        """
+        return self._progress.state_of_all_ranks().to_dict()
+
+    def set_state_dict(
+        self,
+        state: dict[str, Any],
+        *,
+        rename: Mapping[str, str] | None = None,
+        partial: bool = False,
+        new_tensors: NewTensors = "raise",
+    ) -> None:
+        """Load a state; a refused one leaves the clip as it was.
+
+        The arguments of this clip stay; a warning names those that differ in
+        the state. Units of the state become one tensor where this clip has
+        none: their norms add in squares, and the log names it.
+
+        Args:
+            state: From :meth:`state_dict`; numbers may be tensors, arrays or
+                Python's.
+            rename: For the state of the same network under other names:
+                beginning of a key there -> beginning here. A bare
+                ``PipelineLayer`` numbers its layers: ``{"0": "embed",
+                "1": "layers.0"}``. A state that was saved unbound, under the
+                names that Paddle gives this model's parameters, needs none.
+            partial: Take one rank's :meth:`state_dict`, which names tensors
+                that it lacks: those start from their next norms.
+            new_tensors: What to do if the model has other tensors than the
+                state: ``"raise"`` an error, or ``"start"`` the clip of new ones
+                (a new head, LoRA) as at the first step, and drop those that are
+                gone. The log names each. One whose name and not whose shape
+                stayed keeps its numbers: ``del state["gamma"]["head.weight"]``,
+                and what else the state has of it, makes it new.
+
+        Raises:
+            TypeError: ``state`` is not a dict.
+            ValueError: It is not a state of this class and of this model's
+                tensors, or one rank's; or ``rename`` does not fit them.
+        """
+        self._progress.load(state, rename, partial, new_tensors)
+
+    def metrics(self) -> dict[str, Any]:
+        """Return numbers of the last optimizer step; may wait for the device.
+
+        They are about the tensors that this rank holds (under owner-based
+        sharding: owns).
+
+        Returns:
+            ``step``, ``global_grad_norm``, ``clipped_fraction``, ``nonfinite``
+            and ``nonfinite_total`` as in :meth:`summary`, and ``tensors``: for
+            the key of each tensor that had a gradient a dict of ``norm``
+            (before the clip), ``h``, and what the rule carries.
+        """
+        return self._progress.metrics()
+
+    def snapshot(self) -> LastStep:
+        """Return the last step's vectors, which later steps do not change."""
+        return self._progress.snapshot()
+
+    def summary(self, *, tensors: bool = False) -> dict[str, Any]:
+        """Return the last optimizer step of the whole model in a few numbers.
+
+        In a distributed run every rank has to call it, and all get the same
+        numbers: one gather of a few numbers per tensor, and one all-reduce of a
+        number. Under fleet a warning names tensors whose gradients had Inf or
+        NaN, since the last summary, on only some of the ranks with copies of
+        them; without fleet only :meth:`full_state_dict` compares the copies.
+        A warning names, once, tensors with Inf or NaN in each of the last 10
+        steps or more; and those of which the warm-up saw no finite norm.
+
+        Args:
+            tensors: Add ``tensors`` as in :meth:`metrics`, of all ranks; not
+                those whose gradient is zero.
+
+        Returns:
+            The numbers by name:
+
+            - ``step``: its index, -1 before the first.
+            - ``global_grad_norm``, ``clipped_grad_norm``: L2 norms over all
+              finite tensors, before and after the clip.
+            - ``num_tensors``: with a gradient that is not zero.
+            - ``clipped_fraction``: share of those with a finite norm that have
+              ``h < 1``.
+            - ``clipped_norm_fraction``: share of the global norm that was
+              clipped.
+            - ``h_min``, ``h_p10``, ``h_median``: of all tensors.
+            - ``lowest_h``: keys of the most clipped tensors -> h; empty if all
+              tensors have the same h.
+            - ``nonfinite``: number of tensors with Inf or NaN.
+            - ``nonfinite_total``: their sum over the steps of this process in
+              which the optimizer changed the weights.
+            - ``stuck``: keys of tensors with ``h`` below 0.01 in every summary
+              of the last 200 steps or more; a warning names them.
+        """
+        return self._progress.summary(tensors)
+
+    def _static_clip(self, params_grads: Any) -> NoReturn:
+        raise RuntimeError(
+            f"{type(self).__name__} works on eager tensors, not in a static "
+            "graph: leave paddle.enable_static() and dist.to_static out, and "
+            "run the optimizer outside of paddle.jit.to_static. A model whose "
+            "forward is converted by paddle.jit.to_static is fine"
+        )
+
+    _pir_clip = _static_clip

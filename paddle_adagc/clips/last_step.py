@@ -206,7 +206,7 @@ class Reports:
         if new and dist.get_rank() == 0:
             more = ", ..." * (len(new) > _NUM_LOWEST)
             names = ", ".join(new[:_NUM_LOWEST]) + more
-            warnings.warn(f"{len(new)} tensors ({names}) {what}", stacklevel=4)
+            warnings.warn(f"{len(new)} tensors ({names}) {what}", stacklevel=5)
 
 
 def _norm(values: np.ndarray) -> float:

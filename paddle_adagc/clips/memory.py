@@ -1,115 +1,84 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What a clip remembers of each tensor: vectors on the device."""
+"""What the clip remembers of each tensor: vectors on the device."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import paddle
 from paddle import Tensor
 
 from paddle_adagc.guards import unchecked
-from paddle_adagc.state import Quantity
-
-State = dict[str, Tensor]
-"""Name of a quantity -> float32 ``[num_tensors]``; ``[1]`` of a global one."""
-
-
-def _no_counts() -> Tensor:
-    return paddle.zeros([0], "int32")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Memory:
-    """The vectors by tensor; each change gives a new memory.
+    """Vectors ``[num_tensors]``; each change gives a new memory."""
 
-    All of them but those of global quantities have the same length. A rule may
-    drop a count (:attr:`Quantity.absent`) that it needs no longer.
-    """
+    gamma: Tensor
+    """Reference norms, float32; ``inf``: no norm so far."""
 
-    quantities: Sequence[Quantity] = ()  # what the rule carries
-    vectors: State = dataclasses.field(default_factory=dict)
-    num_nonfinite: Tensor = dataclasses.field(default_factory=_no_counts)
+    support: Tensor | None
+    """Warm-up steps that agree with gamma, float32; None: not counted, or not
+    needed any more."""
+
+    num_nonfinite: Tensor
     """In how many steps each tensor's gradient had Inf or NaN, int32."""
 
     start: int = 0  # number of steps made when the warm-up began
 
-    @unchecked
-    def restarted(self, num_steps: int) -> Memory:
-        """Return it without what the rule has observed."""
-        empty: State = {
-            q.name: paddle.full([int(q.is_global)], q.start, "float32")
-            for q in self.quantities
-        }
-        length = self.num_nonfinite.shape[0]
-        new = dataclasses.replace(self, vectors=empty, start=num_steps)
-        return new._mapped([-1] * length, self.num_nonfinite)
+    @classmethod
+    def empty(cls, votes: bool) -> Memory:
+        """Return that of no tensors; ``votes``: it counts support."""
+        support = paddle.zeros([0], "float32") if votes else None
+        counts = paddle.zeros([0], "int32")
+        return cls(paddle.zeros([0], "float32"), support, counts)
+
+    def restarted(self, num_steps: int, votes: bool) -> Memory:
+        """Return it without any norm observed; the counts of Inf stay."""
+        new = Memory.empty(votes).grown(len(self))
+        return dataclasses.replace(
+            new, num_nonfinite=self.num_nonfinite, start=num_steps
+        )
+
+    def __len__(self) -> int:
+        """Number of tensors."""
+        return int(self.gamma.shape[0])
 
     def grown(self, num_tensors: int) -> Memory:
         """Return it with start values for new tensors."""
-        length = self.num_nonfinite.shape[0]
-        if length == num_tensors:
+        if len(self) == num_tensors:
             return self
-        new = [-1] * (num_tensors - length)
-        return self.reordered([*range(length), *new])
-
-    def reordered(self, places: Sequence[int]) -> Memory:
-        """Return it for other tensors: the place of each before, -1: new."""
-        return self._mapped(places, _pick(self.num_nonfinite, places, 0))
+        new = [-1] * (num_tensors - len(self))
+        return self.reordered([*range(len(self)), *new])
 
     @unchecked
-    def _mapped(self, places: Sequence[int], num_nonfinite: Tensor) -> Memory:
-        vectors = {
-            q.name: vector if q.is_global else _pick(vector, places, q.start)
-            for q, vector in self._carried()
-        }
-        return self.after(vectors, num_nonfinite)
-
-    def after(self, vectors: State, num_nonfinite: Tensor) -> Memory:
-        """Return it after a step."""
-        return dataclasses.replace(
-            self, vectors=vectors, num_nonfinite=num_nonfinite
+    def reordered(self, places: Sequence[int]) -> Memory:
+        """Return it for other tensors: the place of each before, -1: new."""
+        support = self.support
+        if support is not None:
+            support = _pick(support, places, 0.0)
+        return Memory(
+            _pick(self.gamma, places, math.inf),
+            support,
+            _pick(self.num_nonfinite, places, 0),
+            self.start,
         )
 
     @unchecked
-    def loaded(self, values: Mapping[str, Any], start: int) -> Memory:
+    def loaded(self, gamma: Any, support: Any, start: int) -> Memory:
         """Return it with the numbers of a state, in the order of the tensors.
 
-        ``values``: ``[num_tensors]``, or ``[]`` of a global quantity.
+        ``support`` may be None.
         """
-        vectors: State = {
-            name: paddle.to_tensor(vector.reshape(-1), "float32")
-            for name, vector in values.items()
-        }
-        return dataclasses.replace(self, vectors=vectors, start=start)
-
-    @unchecked
-    def values(self) -> dict[str, Tensor]:
-        """Return what :meth:`loaded` takes; it shares the device's memory."""
-        return {
-            q.name: vector.reshape([]) if q.is_global else vector
-            for q, vector in self._carried()
-        }
-
-    def metrics(self) -> State:
-        """Return what the rule knows per tensor, each ``[num_tensors]``."""
-        length = self.num_nonfinite.shape[0]
-        return {
-            q.name: vector.expand([length])
-            for q, vector in self._carried()
-            if q.absent is None
-        }
-
-    def _carried(self) -> list[tuple[Quantity, Tensor]]:
-        """Return the quantities that there are now, with their vectors."""
-        return [
-            (q, self.vectors[q.name])
-            for q in self.quantities
-            if q.name in self.vectors
-        ]
+        if support is not None:
+            support = paddle.to_tensor(support, "float32")
+        gamma = paddle.to_tensor(gamma, "float32")
+        return Memory(gamma, support, self.num_nonfinite, start)
 
 
 def _pick(vector: Tensor, places: Sequence[int], start: float) -> Tensor:

@@ -42,9 +42,19 @@ class Overrides:
         self._about: Any = None  # tensors and defaults of the vectors
         self._vectors: dict[str, Tensor] = {}
 
-    def leaves_out(self, key: str) -> bool:
-        """Whether the tensor is not clipped."""
+    @property
+    def exempts(self) -> Callable[[str], bool] | None:
+        """Whether the tensor of a key is not clipped; None: all are."""
+        has_some = None in self.settings.values()
+        return self._leaves_out if has_some else None
+
+    def _leaves_out(self, key: str) -> bool:
         return self.settings.get(self._pattern(key) or "", {}) is None
+
+    def lowest(self, name: str, default: float) -> float:
+        """Return the least value that a tensor may have of an argument."""
+        own = (values or {} for values in self.settings.values())
+        return min(default, *(v.get(name, default) for v in own), default)
 
     def vectors(
         self, keys: Sequence[str], defaults: Mapping[str, float]

@@ -123,7 +123,7 @@ class StepCount:
                 f"{owner} is called by an optimizer and, for the same tensors, "
                 "by your own code: each call counts as a step, so that its "
                 "warm-up ends early. Leave one of the two out",
-                stacklevel=5,
+                stacklevel=8,
             )
         if new.has_guessed and not self.has_guessed:
             warnings.warn(
@@ -131,7 +131,7 @@ class StepCount:
                 "than before, and takes them for another parameter group of "
                 "the same step: give the clip to an optimizer, which knows its "
                 "steps, or give each set of tensors its own clip",
-                stacklevel=5,
+                stacklevel=8,
             )
 
     def resumed_at(self, num_steps: int) -> StepCount:

@@ -158,10 +158,8 @@ class Tensors:
         for parameter in parameters:
             name, shape = parameter.name, tuple(parameter.shape)
             known = self._shape_of_name.setdefault(name, shape)
-            is_slice = may_be_slices and len(shape) == 1
-            if shape != known and not (
-                is_slice and math.prod(shape) <= math.prod(known)
-            ):
+            is_slice = may_be_slices and len(shape) == 1  # and padded
+            if shape != known and not is_slice:
                 raise ValueError(
                     f"{self.key(parameter)} has the shape {[*shape]}, and had "
                     f"{[*known]} {self._where_met}: this is another model's "
@@ -177,7 +175,7 @@ class Tensors:
                 f"objects than those {self._where_met}, of the same names and "
                 "shapes: if they are another model's, give it a clip of its "
                 "own, or it shares gamma with the first",
-                stacklevel=7,
+                stacklevel=11,
             )
 
     @property

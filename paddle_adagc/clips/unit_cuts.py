@@ -83,11 +83,8 @@ class UnitCuts:
         for first in self.units.keys() & gradients.keys() - shapes.keys():
             shape = shapes[first] = [*gradients[first].shape]
             whole = [*self.parameters[first].shape]
-            fits = shape == whole or (
-                topology.splits_parameters
-                and len(shape) == 1
-                and shape[0] <= math.prod(whole)
-            )
+            is_slice = topology.splits_parameters and len(shape) == 1
+            fits = shape == whole or is_slice
             self._check(first, gradients[first], fits)
         self._sizes |= {i: math.prod(g.shape) for i, g in gradients.items()}
         self._shapes = shapes

@@ -14,8 +14,8 @@ import paddle.distributed as dist
 from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.checks import check_choice
-from paddle_adagc.clips.base import TensorScalingClip
-from paddle_adagc.clips.stateful import NewTensors
+from paddle_adagc.clips.adagc import ClipGradByAdaGC
+from paddle_adagc.clips.progress import NewTensors
 from paddle_adagc.integrations.checkpoints import MISSING_STATES, begin_run
 from paddle_adagc.integrations.logs import warm_up_end
 from paddle_adagc.integrations.model_units import ModelUnits, describe_tensors
@@ -145,7 +145,7 @@ def take_over_clipping(args: Any, clip: ClipGradBase) -> None:
 
 
 def bind_clip(
-    clip: TensorScalingClip,
+    clip: ClipGradByAdaGC,
     model: Any,
     units: Declared | None,
     args: Any,

@@ -10,8 +10,8 @@ from typing import Any
 
 from paddle.nn.clip import ClipGradBase
 
-from paddle_adagc.clips.base import TensorScalingClip
-from paddle_adagc.clips.stateful import NewTensors
+from paddle_adagc.clips.adagc import ClipGradByAdaGC
+from paddle_adagc.clips.progress import NewTensors
 from paddle_adagc.integrations.attach import (
     Callback,
     begin,
@@ -175,7 +175,7 @@ class ClippingCallback(TrainerEvents):
     ) -> None:
         """Put the clip into the optimizer; resume it with the run."""
         clip = self.clip
-        if isinstance(clip, TensorScalingClip):
+        if isinstance(clip, ClipGradByAdaGC):
             bind_clip(clip, kwargs["model"], self._units, args)
         put_into_optimizer(kwargs["optimizer"], clip)
         checkpoint = resumed_from(args, state)

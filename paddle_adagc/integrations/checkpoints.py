@@ -23,15 +23,11 @@ from typing import Any, Literal
 import paddle.distributed as dist
 from paddle.nn.clip import ClipGradBase
 
-from paddle_adagc.clips.base import TensorScalingClip
-from paddle_adagc.clips.stateful import NewTensors
+from paddle_adagc.clips.adagc import ClipGradByAdaGC
+from paddle_adagc.clips.progress import NewTensors
 from paddle_adagc.parallel.agreement import of_all_ranks
-from paddle_adagc.state import (
-    STATE_FILE,
-    OtherClipError,
-    load_state,
-    save_state,
-)
+from paddle_adagc.state import OtherClipError
+from paddle_adagc.state_file import STATE_FILE, load_state, save_state
 
 MissingState = Literal["raise", "start"]
 MISSING_STATES = ("raise", "start")
@@ -145,7 +141,7 @@ def load_clip(
         FileNotFoundError: No rank finds a state of a clip.
         ValueError: It is damaged, or of another run, step, model or clip.
     """
-    if not isinstance(clip, TensorScalingClip):
+    if not isinstance(clip, ClipGradByAdaGC):
         return
     wanted = None if state is None else _origin(state)
     mine: dict[str, Any] | Exception | None = None
@@ -178,7 +174,7 @@ def load_clip(
                 f"{text}. {type(clip).__name__} starts with its warm-up",
                 stacklevel=3,
             )
-            clip.starts_late = True
+            clip.restart_warmup()
         except ValueError as error:
             text = str(error)
             if _is_of_command():
@@ -192,7 +188,7 @@ def load_clip(
             f"with its warm-up, give {how_to_start()}"
         )
     elif missing:
-        clip.starts_late = True
+        clip.restart_warmup()
 
 
 def how_to_start() -> str:
@@ -260,7 +256,7 @@ def stage_clip(
     :func:`place_clip` takes once the Trainer has saved: till then a kill leaves
     no folder that looks like a checkpoint.
     """
-    if not isinstance(clip, TensorScalingClip):
+    if not isinstance(clip, ClipGradByAdaGC):
         return []
     saved = {**clip.full_state_dict(), "origin": _origin(state)}
     step, folders = state.global_step, []

@@ -11,14 +11,14 @@ import paddle
 import paddle.distributed as dist
 from paddle.nn.clip import ClipGradBase
 
-from paddle_adagc.clips.base import TensorScalingClip
+from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.integrations.no_record import Where
 from paddle_adagc.integrations.optimizer import innermost
 from paddle_adagc.integrations.recording import open_record
 from paddle_adagc.integrations.run.settings import DEFAULT
 from paddle_adagc.record.recorder import Record
 from paddle_adagc.record.shadow import check_shadow
-from paddle_adagc.state import STATE_FILE, load_state, save_state
+from paddle_adagc.state_file import STATE_FILE, load_state, save_state
 
 
 class ClipCallback(paddle.callbacks.Callback):
@@ -76,7 +76,9 @@ class ClipCallback(paddle.callbacks.Callback):
 
     def _bind(self) -> None:
         clip = self._clip
-        if clip is not None and not (clip._tensors.is_bound or clip.num_steps):
+        if clip is not None and not (
+            clip._progress.tensors.is_bound or clip.num_steps
+        ):
             clip.bind(self._prepared.network)
 
     @property
@@ -85,9 +87,9 @@ class ClipCallback(paddle.callbacks.Callback):
         return innermost(self._prepared._optimizer)
 
     @property
-    def _clip(self) -> TensorScalingClip | None:
+    def _clip(self) -> ClipGradByAdaGC | None:
         clip = self._optimizer._grad_clip
-        return clip if isinstance(clip, TensorScalingClip) else None
+        return clip if isinstance(clip, ClipGradByAdaGC) else None
 
     def _change(self, model: Any) -> None:
         """Let a model save and load the clip's state, too."""

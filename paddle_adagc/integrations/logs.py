@@ -11,20 +11,20 @@ from typing import Any
 import numpy as np
 from paddle.nn.clip import ClipGradBase
 
-from paddle_adagc.clips.base import TensorScalingClip
+from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.parallel.names import without_indexes
 
 
 def clip_summary(clip: ClipGradBase | None) -> dict[str, Any]:
     """Summarise the last step; every rank calls it. Empty for other clips."""
-    if not isinstance(clip, TensorScalingClip):
+    if not isinstance(clip, ClipGradByAdaGC):
         return {}
     return clip.summary(tensors=True)
 
 
 def warm_up_end(clip: ClipGradBase | None, state: Any) -> int:
     """Return the Trainer's step at which the warm-up ends; 0: it is over."""
-    left = clip.warmup_left if isinstance(clip, TensorScalingClip) else 0
+    left = clip.warmup_left if isinstance(clip, ClipGradByAdaGC) else 0
     return state.global_step + left if left else 0
 
 

@@ -16,7 +16,7 @@ from paddle import Tensor
 from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.checks import check_choice, check_positive
-from paddle_adagc.clips.base import TensorScalingClip
+from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.integrations.checkpoints import load_clip, resumed_from
 from paddle_adagc.integrations.model_units import ModelUnits
 from paddle_adagc.integrations.no_record import NoRecord, StopOn, Where
@@ -127,7 +127,7 @@ class TrainerRecord(NoRecord):
             start=state.global_step,
             **self._options,
         )
-        acts = isinstance(self._optimizer._grad_clip, TensorScalingClip)
+        acts = isinstance(self._optimizer._grad_clip, ClipGradByAdaGC)
         if self.shadow is None or not state.global_step or acts:
             return
         try:
@@ -144,11 +144,11 @@ class TrainerRecord(NoRecord):
         acting, shadow = innermost(optimizer)._grad_clip, self._shadow
         is_default = shadow is None or shadow is True
         if shadow is False or (
-            is_default and isinstance(acting, TensorScalingClip)
+            is_default and isinstance(acting, ClipGradByAdaGC)
         ):
             return shadow
         clip: Any = default_shadow(acting) if is_default else shadow
-        if not clip._tensors.is_bound:
+        if not clip._progress.tensors.is_bound:
             interleaves = bool(getattr(args, "using_sonic_moe", False))
             with contextlib.suppress(RuntimeError, TypeError, ValueError):
                 # Else the record binds it, and says why it cannot.
@@ -156,7 +156,7 @@ class TrainerRecord(NoRecord):
         return clip
 
     @property
-    def shadow(self) -> TensorScalingClip | None:
+    def shadow(self) -> ClipGradByAdaGC | None:
         """The clip that follows, if there is one."""
         return self.record.shadow if self.record is not None else None
 
@@ -164,7 +164,7 @@ class TrainerRecord(NoRecord):
         """Write the steps so far; return the clip that a checkpoint saves."""
         if self.record is not None:
             self.record.flush()
-        if isinstance(clip, TensorScalingClip):
+        if isinstance(clip, ClipGradByAdaGC):
             return clip
         # The shadow may have failed on one rank. Saving it takes all ranks.
         has_shadow = all(of_all_ranks(self.shadow is not None))

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from paddle.nn.clip import ClipGradBase
 
-from paddle_adagc.clips.base import TensorScalingClip
-from paddle_adagc.clips.stateful import NewTensors
+from paddle_adagc.clips.adagc import ClipGradByAdaGC
+from paddle_adagc.clips.progress import NewTensors
 from paddle_adagc.integrations.attach import (
     Callback,
     begin,
@@ -58,7 +58,7 @@ class ClippingMixin(Trainer):
     that one process finds serves all.
 
     Every training log gets ``clip_...`` numbers of the last step, over all
-    ranks, from :meth:`TensorScalingClip.summary`, and the global norm under the
+    ranks, from :meth:`ClipGradByAdaGC.summary`, and the global norm under the
     names that the Trainer has for it; the backends in ``report_to`` also get
     :func:`histograms of the tensors
     <paddle_adagc.integrations.logs.add_histograms>`. Of all steps since the log
@@ -76,8 +76,8 @@ class ClippingMixin(Trainer):
             class of clips. ``"raise"``: refuse it. ``"start"``: start the clip
             with its warm-up; so a run that had no such clip switches to it.
         new_tensors: What to do with a state of other tensors than the model's:
-            see :meth:`TensorScalingClip.set_state_dict`.
-        units: See :meth:`TensorScalingClip.bind`. By default they are those
+            see :meth:`ClipGradByAdaGC.set_state_dict`.
+        units: See :meth:`ClipGradByAdaGC.bind`. By default they are those
             that the model names itself (:class:`.ModelUnits`).
         record: Folder of the run's :class:`.Record`, for ``adagc-report``.
             Default: ``record`` in ``args.output_dir``. False, or by default in
@@ -175,7 +175,7 @@ class ClippingMixin(Trainer):
         self._adagc_is_prepared = True
         clip = self._adagc_clip
         take_over_clipping(self.args, clip)
-        if not isinstance(clip, TensorScalingClip):
+        if not isinstance(clip, ClipGradByAdaGC):
             return
         if getattr(self.args, "enable_auto_parallel", False):
             raise ValueError(

@@ -22,7 +22,7 @@ from paddle import Tensor
 
 from paddle_adagc.parallel.layout import TensorLayout
 from paddle_adagc.parallel.topology import Topology
-from paddle_adagc.state import GLOBAL, ROUNDING, ClipState, Quantity
+from paddle_adagc.state import ROUNDING, ClipState
 
 logger = logging.getLogger(__name__)
 
@@ -151,10 +151,7 @@ def settings_of(state: ClipState) -> dict[str, Any]:
 
 
 def gather_state(
-    state: ClipState,
-    observed: Collection[str],
-    nonfinite: Mapping[str, int],
-    quantities: Sequence[Quantity],
+    state: ClipState, observed: Collection[str], nonfinite: Mapping[str, int]
 ) -> ClipState:
     """Merge all ranks' states; every rank has to call it. See :func:`merge`."""
     if not dist.is_initialized() or dist.get_world_size() == 1:
@@ -163,7 +160,7 @@ def gather_state(
     dist.all_gather_object(parts, (state.to_numpy(), observed, nonfinite))
     compare_settings([settings_of(part[0]) for part in parts])
     warn_of_nonfinite([part[1:] for part in parts])
-    return merge([part[:2] for part in parts], quantities)
+    return merge([part[:2] for part in parts])
 
 
 def warn_of_nonfinite(
@@ -189,10 +186,7 @@ def warn_of_nonfinite(
             )
 
 
-def merge(
-    parts: Sequence[tuple[ClipState, Collection[str]]],
-    quantities: Sequence[Quantity],
-) -> ClipState:
+def merge(parts: Sequence[tuple[ClipState, Collection[str]]]) -> ClipState:
     """Join the states of ranks that hold parts of one model.
 
     ``parts`` are each rank's state (NumPy), and the keys whose gradients it has
@@ -201,21 +195,17 @@ def merge(
     A RuntimeError names a number that ranks disagree about; a line of the log
     those that differ by more than rounding, as far as their norms may.
     """
-    first, differing = parts[0][0], dict[str, None]()
+    differing = dict[str, None]()
     table: dict[str, tuple[dict[str, float], bool]] = {}
     for state, observed in parts:
-        columns = {n: v.tolist() for n, v in state.values.items() if v.ndim}
+        columns = {n: v.tolist() for n, v in state.vectors().items()}
         for i, key in enumerate(state.keys):
             row = {name: column[i] for name, column in columns.items()}
             has_seen = key in observed and all(map(math.isfinite, row.values()))
             if key not in table or (has_seen and not table[key][1]):
                 table[key] = (row, has_seen)
-            elif has_seen and _differ(key, table[key][0], row, quantities):
+            elif has_seen and _differ(key, table[key][0], row):
                 differing[key] = None
-        for q in (q for q in quantities if q.is_global):
-            known, other = (s.values[q.name].item() for s in (first, state))
-            if _differ(GLOBAL, {q.name: known}, {q.name: other}, [q]):
-                differing[q.name] = None
     if differing:
         logger.warning(
             "the clip's numbers of %d tensors differ between ranks by up to "
@@ -224,54 +214,38 @@ def merge(
             len(differing),
             ", ".join([*differing][:_NUM_NAMED]),
         )
-    values = {
+    first = parts[0][0]
+    vectors: dict[str, Any] = {
         name: np.array([row[name] for row, _ in table.values()], np.float32)
-        if value.ndim
-        else value
-        for name, value in first.values.items()
+        for name in first.vectors()
     }
     units: dict[str, list[str]] = {}
     for state, _ in parts:  # expert-parallel ranks have other experts
         for key, of_rank in state.units.items():
             known_units = units.setdefault(key, [])
             known_units += [key for key in of_rank if key not in known_units]
-    return dataclasses.replace(
-        first, keys=tuple(table), values=values, units=units
-    )
+    return dataclasses.replace(first, keys=tuple(table), units=units, **vectors)
 
 
 def _differ(
-    key: str,
-    known: Mapping[str, float],
-    other: Mapping[str, float],
-    quantities: Sequence[Quantity],
+    key: str, known: Mapping[str, float], other: Mapping[str, float]
 ) -> bool:
     """Tell whether numbers of one tensor differ by more than rounding.
-
-    A rule's differences of norms have rounding errors of the norms' size.
 
     Raises:
         RuntimeError: They differ by more than norms may.
     """
-    mine = [q for q in quantities if q.name in known]
-    sizes = [known[q.name] for q in mine if q.absent is None]
     found = False
-    for q in mine:
-        is_count = q.absent is not None
-        size = 0.0 if is_count else max(sizes)
+    for name, mine in known.items():
+        least = _OF_A_COUNT if name == "support" else 0.0
         far, near = (
-            not math.isclose(
-                known[q.name],
-                other[q.name],
-                rel_tol=bound,
-                abs_tol=max(bound * size, is_count * _OF_A_COUNT),
-            )
+            not math.isclose(mine, other[name], rel_tol=bound, abs_tol=least)
             for bound in (_RELATIVE, ROUNDING)
         )
         if far:
             raise RuntimeError(
-                f"ranks disagree about {q.name} of {key!r}: {known[q.name]} "
-                f"and {other[q.name]}; {_CAUSES}"
+                f"ranks disagree about {name} of {key!r}: {mine} and "
+                f"{other[name]}; {_CAUSES}"
             )
         found = found or near
     return found

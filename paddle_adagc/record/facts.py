@@ -13,7 +13,7 @@ import paddle
 import paddle.distributed as dist
 from paddle.nn.clip import ClipGradBase
 
-from paddle_adagc.clips.base import TensorScalingClip
+from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.clips.tensors import Tensors
 from paddle_adagc.record.shadow import unwrapped
 
@@ -44,7 +44,7 @@ def acting_clip(clips: Sequence[Any]) -> Any:
 
 
 def _is_same(clip: Any, other: Any) -> bool:
-    if clip is other or clip is None or isinstance(clip, TensorScalingClip):
+    if clip is other or clip is None or isinstance(clip, ClipGradByAdaGC):
         return clip is other
     return type(clip) is type(other) and vars(clip) == vars(other)
 
@@ -77,9 +77,9 @@ def _settings(optimizer: Any) -> dict[str, float]:
     return {name: x for name, x in found.items() if isinstance(x, float)}
 
 
-def is_warming_up(clip: TensorScalingClip) -> bool:
+def is_warming_up(clip: ClipGradByAdaGC) -> bool:
     """Whether a clip's last step was one of its warm-up."""
-    return clip.num_steps - 1 - clip._memory.start < clip._num_warmup
+    return clip.num_steps - 1 - clip._progress.memory.start < clip.t_start
 
 
 def facts_of(

@@ -21,7 +21,7 @@ from paddle import Tensor
 from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.checks import KnownAttributes, check_choice, check_integer
-from paddle_adagc.clips.base import TensorScalingClip
+from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.clips.last_step import LastStep
 from paddle_adagc.integrations.optimizer import innermost, put_into_optimizer
 from paddle_adagc.parallel.agreement import of_all_ranks
@@ -147,7 +147,7 @@ class Record(KnownAttributes):
     """
 
     directory: Path
-    shadow: TensorScalingClip | None
+    shadow: ClipGradByAdaGC | None
     should_stop: str
     num_skipped: int
     error: Exception | None
@@ -197,7 +197,7 @@ class Record(KnownAttributes):
             bind(self.shadow, model, parameters)
         self._names: dict[str, str] = {}
         """The record's names of tensors that a clip has under Paddle's."""
-        if not all(clip._tensors.is_bound for clip in self._our_clips):
+        if not all(clip._progress.tensors.is_bound for clip in self._our_clips):
             self._names = names_of(model, parameters)
         if skip_above is not None:
             check_skipping(
@@ -441,7 +441,7 @@ class Record(KnownAttributes):
         """Return the numbers of the last step written; on rank 0."""
         return self._session.latest() if self._session else {}
 
-    def switch(self) -> TensorScalingClip:
+    def switch(self) -> ClipGradByAdaGC:
         """Let the shadow clip from the next step on; the other clip rests.
 
         gamma is known, so no warm-up follows. Every rank calls it, between two
@@ -457,7 +457,7 @@ class Record(KnownAttributes):
             raise RuntimeError("no shadow has followed a step, so none can act")
         self.flush()
         clip, self.shadow = self.shadow, None
-        clip.is_shadow = False
+        clip._follows = False
         self._put(clip)
         return clip
 
@@ -489,20 +489,20 @@ class Record(KnownAttributes):
 
     @property
     def _is_ours(self) -> bool:
-        return isinstance(self._acting, TensorScalingClip)
+        return isinstance(self._acting, ClipGradByAdaGC)
 
     @property
-    def _source(self) -> TensorScalingClip | None:
+    def _source(self) -> ClipGradByAdaGC | None:
         """The clip whose numbers are recorded."""
         if self.shadow is not None:
             return self.shadow
         return self._acting if self._is_ours else None
 
     @property
-    def _our_clips(self) -> list[TensorScalingClip]:
+    def _our_clips(self) -> list[ClipGradByAdaGC]:
         """The recorded clip, and the one that acts; those of this package."""
         clips = self.shadow, self._acting
-        return [clip for clip in clips if isinstance(clip, TensorScalingClip)]
+        return [clip for clip in clips if isinstance(clip, ClipGradByAdaGC)]
 
     def _num_updates(self) -> int:
         return self._source.num_steps if self._source is not None else 0

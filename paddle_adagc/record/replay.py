@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import paddle
 
-from paddle_adagc.clips.base import TensorScalingClip
+from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.parallel.units import Units
 from paddle_adagc.record.shadow import make_shadow
 
@@ -35,7 +35,7 @@ class Replay:
 
 def replay(
     norms: np.ndarray,
-    clip: TensorScalingClip,
+    clip: ClipGradByAdaGC,
     keys: Sequence[str],
     gamma: np.ndarray | None = None,
 ) -> Replay:
@@ -85,12 +85,12 @@ def replay(
 
 
 def _state(
-    clip: TensorScalingClip, gamma: np.ndarray, keys: Sequence[str]
+    clip: ClipGradByAdaGC, gamma: np.ndarray, keys: Sequence[str]
 ) -> dict[str, Any]:
     """Return a state past the warm-up; a tensor without gamma starts anew."""
     known = np.where(np.isfinite(gamma) & (gamma > 0), gamma, math.inf)
     return {
-        "step": clip._num_warmup,
+        "step": clip.t_start,
         "gamma": dict(zip(keys, known.tolist(), strict=True)),
         "config": clip.state_dict()["config"],
     }

@@ -18,7 +18,7 @@ import paddle
 import paddle.distributed as dist
 from paddle import Tensor
 
-from paddle_adagc.clips.base import TensorScalingClip
+from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.clips.last_step import LastStep
 from paddle_adagc.guards import unchecked
 from paddle_adagc.parallel.agreement import of_all_ranks
@@ -66,7 +66,7 @@ class Steps:
 @unchecked
 def to_host(
     steps: Sequence[Step],
-    clip: TensorScalingClip | None,
+    clip: ClipGradByAdaGC | None,
     names: Mapping[str, str],
     num_small: tuple[int, int] = (0, 0),
 ) -> Steps:
@@ -94,7 +94,7 @@ def to_host(
         table = tensors["acting_h"] = np.full_like(tensors["h"], np.nan)
         table[[*acting]] = _factors_of([*acting.values()], keys, names)
     ones = paddle.ones([len(keys)], "float32")
-    counts = clip._find_reducer().counted(ones).numpy() != 0
+    counts = clip._progress.reducer().counted(ones).numpy() != 0
     return Steps(
         rows,
         [key for key, counted in zip(keys, counts, strict=True) if counted],
@@ -185,7 +185,7 @@ def _stacked(
     return table
 
 
-def gather(mine: Steps, clip: TensorScalingClip | None) -> Steps:
+def gather(mine: Steps, clip: ClipGradByAdaGC | None) -> Steps:
     """Join the steps of all ranks, which all call this: one gather."""
     has_tensors = is_split(clip) or dist.get_rank() == 0
     empty = Steps(mine.rows, [], _empty(len(mine.rows), 0), mine.num_small)
@@ -193,9 +193,9 @@ def gather(mine: Steps, clip: TensorScalingClip | None) -> Steps:
     return join(parts) if len(parts) > 1 else mine
 
 
-def is_split(clip: TensorScalingClip | None) -> bool:
+def is_split(clip: ClipGradByAdaGC | None) -> bool:
     """Whether other ranks may have tensors that this one has not."""
-    return clip is not None and clip._find_reducer().communicates
+    return clip is not None and clip._progress.reducer().communicates
 
 
 def join(parts: Sequence[Steps]) -> Steps:

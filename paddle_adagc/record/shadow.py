@@ -16,7 +16,6 @@ from paddle.nn import ClipGradByGlobalNorm, ClipGradByNorm, Layer
 from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
-from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.parallel.layout import sharding_wrapper, unwrap
 
 
@@ -35,11 +34,10 @@ def default_shadow(acting: ClipGradBase | None) -> ClipGradByAdaGC:
 
 def needs_norms_alone(kind: Any) -> bool:
     """Whether clips of a class can follow, and be replayed over, norms."""
-    is_ours = isinstance(kind, type) and issubclass(kind, TensorScalingClip)
-    return is_ours and kind._scale_ is TensorScalingClip._scale_
+    return isinstance(kind, type) and issubclass(kind, ClipGradByAdaGC)
 
 
-def check_shadow(clip: ClipGradBase) -> TensorScalingClip:
+def check_shadow(clip: ClipGradBase) -> ClipGradByAdaGC:
     """Return a clip of this package that can follow gradients.
 
     Raises:
@@ -60,21 +58,21 @@ def check_shadow(clip: ClipGradBase) -> TensorScalingClip:
     return clip
 
 
-def make_shadow(clip: ClipGradBase) -> TensorScalingClip:
+def make_shadow(clip: ClipGradBase) -> ClipGradByAdaGC:
     """Let a clip of this package follow gradients without scaling any.
 
     Raises:
         TypeError, ValueError: See :func:`check_shadow`.
     """
     follower = check_shadow(clip)
-    follower.is_shadow = True
+    follower._follows = True
     return follower
 
 
 def unwrapped(clip: Any) -> Any:
     """Return the clip that fleet's own holds."""
     inner = getattr(clip, "_clip", None)
-    is_wrapper = not isinstance(clip, TensorScalingClip) and inner is not None
+    is_wrapper = not isinstance(clip, ClipGradByAdaGC) and inner is not None
     return unwrapped(inner) if is_wrapper else clip
 
 
@@ -165,10 +163,10 @@ def names_of(model: Layer | None, parameters: Sequence[Any]) -> dict[str, str]:
 
 
 def bind(
-    clip: TensorScalingClip, model: Layer | None, parameters: Sequence[Any]
+    clip: ClipGradByAdaGC, model: Layer | None, parameters: Sequence[Any]
 ) -> None:
     """Bind a shadow to the model, or to the one that is found."""
-    if clip._tensors.is_bound or clip.num_steps:
+    if clip._progress.tensors.is_bound or clip.num_steps:
         return
     if model is None or dist.get_world_size() > 1:
         found = find_model(parameters)

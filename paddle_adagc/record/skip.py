@@ -17,7 +17,7 @@ from paddle.distributed.auto_parallel.process_mesh import (
 
 from paddle_adagc import rule
 from paddle_adagc.checks import check_positive
-from paddle_adagc.clips.base import TensorScalingClip
+from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.clips.gradients import GradientList
 from paddle_adagc.clips.last_step import LastStep
 from paddle_adagc.guards import unchecked
@@ -108,7 +108,7 @@ def check_stepping(optimizer: Any) -> None:
 
 def judge(
     skip_rule: SkipRule,
-    source: TensorScalingClip | None,
+    source: ClipGradByAdaGC | None,
     optimizer: Any,
     pairs: Any,
     step: int,
@@ -158,7 +158,7 @@ def whole(pairs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
 
 
 @unchecked
-def measure(clip: TensorScalingClip, pairs: Any) -> tuple[float, LastStep]:
+def measure(clip: ClipGradByAdaGC, pairs: Any) -> tuple[float, LastStep]:
     """Let a clip measure gradients without a step; waits for the device.
 
     Returns:
@@ -170,7 +170,7 @@ def measure(clip: TensorScalingClip, pairs: Any) -> tuple[float, LastStep]:
     others = _num_nonfinite_left_out(clip, pairs)
     if not snapshot.calls:  # no gradient to clip here
         return math.inf if others else 0.0, snapshot
-    reducer, norm = clip._find_reducer(), snapshot.calls[-1].norm
+    reducer, norm = clip._progress.reducer(), snapshot.calls[-1].norm
     counted = reducer.counted(norm)
     nonfinite = (~paddle.isfinite(counted)).astype("float64").sum(keepdim=True)
     nonfinite += others
@@ -179,19 +179,19 @@ def measure(clip: TensorScalingClip, pairs: Any) -> tuple[float, LastStep]:
     return math.inf if num_nonfinite else math.sqrt(squared), snapshot
 
 
-def _num_nonfinite_left_out(clip: TensorScalingClip, pairs: Any) -> int:
+def _num_nonfinite_left_out(clip: ClipGradByAdaGC, pairs: Any) -> int:
     """Count this rank's gradients with Inf or NaN that are not clipped."""
-    leaves_out = clip.leaves_out
+    leaves_out = clip.overrides.exempts
     present = [(p, gradient) for p, gradient in pairs if gradient is not None]
-    if clip._ranks.in_buffers:
-        present = unfold(present, clip._ranks.in_buffers)
+    if clip._progress.ranks.in_buffers:
+        present = unfold(present, clip._progress.ranks.in_buffers)
     found = [
         local_value(gradient)
         for parameter, gradient in present
         if getattr(parameter, "need_clip", True) is False
         or (
             leaves_out
-            and all(map(leaves_out, clip._tensors.keys_of(parameter)))
+            and all(map(leaves_out, clip._progress.tensors.keys_of(parameter)))
         )
     ]
     if not found:

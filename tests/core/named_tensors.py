@@ -15,7 +15,7 @@ def bound_clip(keys=SIZES, **arguments):
     """A clip for one-dimensional tensors of these keys, and the tensors."""
     clip = ClipGradByAdaGC(**arguments)
     parameters = make_parameters([[SIZES[key]] for key in keys])
-    clip._tensors.bind(
+    clip._progress.tensors.bind(
         {
             parameter.name: TensorLayout(
                 key=key,

@@ -254,16 +254,16 @@ def test_marks_and_names_are_recognised():
             setattr(model[0].weight1, mark, value)
         clip = ClipGradByAdaGC()
         clip.bind(model)
-        assert clip._tensors.keys == [
+        assert clip._progress.tensors.keys == [
             *(f"{name}.{e}.weight1" for e in range(2)),
             f"{name}.weight2",
         ]
     convolution = paddle.nn.Conv1D(2, 2, 2)
     clip = ClipGradByAdaGC()
     clip.bind(convolution)
-    assert clip._tensors.keys == ["weight", "bias"]
+    assert clip._progress.tensors.keys == ["weight", "bias"]
     clip.bind(convolution, units=lambda key, p: p.ndim == 3 and "experts")
-    assert clip._tensors.keys == ["0.weight", "1.weight", "bias"]
+    assert clip._progress.tensors.keys == ["0.weight", "1.weight", "bias"]
 
 
 @pytest.mark.parametrize(
@@ -313,7 +313,7 @@ def test_mistakes(units, error, message):
         ClipGradByAdaGC().bind(model, units=units)
     clip = ClipGradByAdaGC()
     clip.bind(model)  # nothing of it stays with the model
-    assert not clip._tensors.units
+    assert not clip._progress.tensors.units
 
 
 @pytest.mark.parametrize(

@@ -281,8 +281,8 @@ class Process:
         parts += [f"arguments from {self._where}"] if self._where else []
         if num_before:
             parts.append(f"state resumed after {num_before} steps")
-        elif steps.is_ours(clip) and clip._num_warmup:
-            parts.append(f"warm-up of {clip._num_warmup} steps")
+        elif steps.is_ours(clip) and clip.t_start:
+            parts.append(f"warm-up of {clip.t_start} steps")
         say(f"{text} is in force: {', '.join(parts) or 'no state'}")
 
     def _name_foreign(self, optimizer: Any, clip: Any) -> None:

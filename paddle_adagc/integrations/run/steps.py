@@ -109,8 +109,8 @@ def clip_of(optimizer: Any) -> Any:
 
 def is_ours(clip: Any) -> bool:
     """Tell whether a clip counts its steps, as those of this package do."""
-    module = sys.modules.get("paddle_adagc.clips.base")
-    return module is not None and isinstance(clip, module.TensorScalingClip)
+    module = sys.modules.get("paddle_adagc.clips.adagc")
+    return module is not None and isinstance(clip, module.ClipGradByAdaGC)
 
 
 def calls_of(clip: Any) -> tuple[int, int]:
@@ -118,7 +118,9 @@ def calls_of(clip: Any) -> tuple[int, int]:
 
     A parameter group that is frozen calls it, and is no step.
     """
-    return (clip.num_steps, clip._num_calls) if is_ours(clip) else (0, 0)
+    return (
+        (clip.num_steps, clip._progress.num_calls) if is_ours(clip) else (0, 0)
+    )
 
 
 def was_skipped(optimizer: Any) -> bool:

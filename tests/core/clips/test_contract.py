@@ -3,7 +3,7 @@
 """What the clip keeps of Paddle's contract, whatever its start."""
 
 from functools import partial
-from typing import Any, get_args
+from typing import get_args
 
 import numpy as np
 import paddle
@@ -20,9 +20,8 @@ from helpers import (
 
 from paddle_adagc import ClipGradByAdaGC, kernels
 from paddle_adagc.clips.adagc import Init
-from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.parallel.reduce import Reducer
-from paddle_adagc.state import load_state, save_state
+from paddle_adagc.state_file import load_state, save_state
 
 RULES = [
     partial(ClipGradByAdaGC, init=init, t_start=t_start)
@@ -81,8 +80,7 @@ def test_non_finite_gradient_becomes_zero(make, value):
         before = kept_of(clip, parameters[0].name)
         clipped = clip_arrays(clip, parameters, grads)
         assert np.isfinite(clipped).all()
-        if clip.largest_h == 1:
-            np.testing.assert_allclose(clipped[1], 1e-7, rtol=1e-6)
+        np.testing.assert_allclose(clipped[1], 1e-7, rtol=1e-6)
         if entry is value:
             np.testing.assert_array_equal(clipped[0], [0.0, 0.0])
             assert kept_of(clip, parameters[0].name) == before
@@ -268,103 +266,6 @@ def test_default_dtype_makes_no_difference(make, dtype):
     np.testing.assert_array_equal(got, expected)
 
 
-def test_factors_may_have_another_dtype():
-    class Half(TensorScalingClip):
-        def advance(self, step):
-            return paddle.full_like(step.norm, 0.5, "float64"), {}
-
-    clipped = clip_arrays(
-        Half(), make_parameters(SHAPES), [np.ones(4), np.ones(6)]
-    )
-    assert_equal(clipped, [np.full(4, 0.5), np.full(6, 0.5)])
-
-
-class Returns(ClipGradByAdaGC):
-    """A rule of its own, on what AdaGC carries."""
-
-    decide: Any
-
-    def __init__(self, decide, **values):
-        super().__init__(t_start=0, strict=True, **values)
-        self.decide = decide
-
-    def arguments(self):
-        return {}
-
-    def advance(self, step):
-        return self.decide(step.norm, step.state["gamma"])
-
-
-WRONG = {
-    r"h of shape \[1\]": lambda n, g: (n[:1], {"gamma": g}),
-    r"h of shape \[2, 1\]": lambda n, g: (n.reshape([2, 1]), {"gamma": g}),
-    r"h of shape \[3\]": lambda n, g: (paddle.ones([3]), {"gamma": g}),
-    "h of .*int64: it must be float32": (
-        lambda n, g: (paddle.ones([2], "int64"), {"gamma": g})
-    ),
-    "h=1.0, no tensor": lambda n, g: (1.0, {"gamma": g}),
-    "returns no 'gamma'.*to leave it": lambda n, g: (n, {}),
-    r"returns \['mean'\], which keep": (
-        lambda n, g: (n, {"gamma": g, "mean": g})
-    ),
-    r"gamma of shape \[1\]": lambda n, g: (n, {"gamma": g[:1]}),
-    "gamma of .*bool": lambda n, g: (n, {"gamma": g > 0}),
-    "gamma=None": lambda n, g: (n, {"gamma": None}),
-}
-WRONG_VALUES = (np.nan, -1.0, 1.5)
-
-
-@pytest.mark.parametrize("nonfinite", ["zero", "raise", "propagate"])
-def test_a_wrong_decision_is_refused_before_it_does_anything(nonfinite):
-    parameters = make_parameters([[2]] * 2)
-    for message, decide in WRONG.items():
-        clip = Returns(decide, nonfinite=nonfinite)
-        pairs = [(p, paddle.full([2], 3.0)) for p in parameters]
-        with pytest.raises(ValueError, match=message):
-            clip(pairs)
-        assert [g.tolist() for _, g in pairs] == [[3.0, 3.0]] * 2
-        assert clip.num_steps == 0
-
-
-@pytest.mark.parametrize("value", WRONG_VALUES)
-def test_values_of_a_decision_are_checked_if_wished(monkeypatch, value):
-    def decide(norm, gamma):
-        return paddle.full_like(norm, value), {"gamma": gamma}
-
-    parameters, ones = make_parameters([[2]]), [np.ones(2)]
-    clip_arrays(Returns(decide), parameters, ones)
-    monkeypatch.setenv("PADDLE_ADAGC_CHECK_VALUES", "1")
-    with pytest.raises(ValueError, match="between 0 and 1"):
-        clip_arrays(Returns(decide), parameters, ones)
-
-
-@every_clip
-def test_decisions_of_our_rules_have_right_values(monkeypatch, make):
-    monkeypatch.setenv("PADDLE_ADAGC_CHECK_VALUES", "1")
-    clipped_series(make(), make_parameters(SHAPES))
-
-
-def test_whoever_replaces_the_rule_replaces_its_kernel_too():
-    """Also a rule that changes what AdaGC decides, by a kernel on a GPU."""
-
-    class Half(ClipGradByAdaGC):
-        def advance(self, step):
-            decision = super().advance(step)
-            return decision._replace(h=0.5 * decision.h)
-
-    def half(norm, gamma):
-        return paddle.full_like(norm, 0.5), {"gamma": gamma}
-
-    nan = np.array([np.nan, 1.0])
-    for make in (Half, partial(Returns, half)):
-        clip = make(t_start=0) if make is Half else make()
-        parameters = make_parameters([[2], [2]])
-        for _ in range(3):
-            clipped = clip_arrays(clip, parameters, [np.ones(2), nan])
-        assert_equal(clipped, [np.full(2, 0.5), np.zeros(2)])
-        assert clip.metrics()["nonfinite_total"] == 3
-
-
 @pytest.fixture
 def nan_check():
     """Paddle's search for Inf and NaN, in all operators."""
@@ -404,7 +305,7 @@ def test_search_for_nan_can_be_on_where_ranks_share_a_summary(
     )
     model, clip = paddle.nn.Linear(2, 2), ClipGradByAdaGC()
     clip.bind(model)
-    clip._ranks.reducer = Reducer([], [True, True], world=object())
+    clip._progress.ranks.reducer = Reducer([], [True, True], world=object())
     parameters = model.parameters()
     large = np.full([2, 2], 3e19, "float32")  # its norm overflows
     clip_arrays(clip, parameters, [large, np.ones(2, "float32")])

@@ -172,7 +172,7 @@ def test_the_same_units_under_every_optimizer(name, optim, tmp_path):
     place = GROUPED if "experts" in name else "layer"
     net = paddle.nn.Sequential((place, make()))
     made = clipping(tmp_path, model=net, optim=optim)
-    keys = {k.removesuffix(".weight") for k in made.clip._tensors.keys}
+    keys = {k.removesuffix(".weight") for k in made.clip._progress.tensors.keys}
     assert keys == {f"{place}.{part}" for part in parts}
     assert describe_tensors(net).startswith(f"{len(parts)} tensors in ")
 
@@ -215,7 +215,7 @@ def test_norms_are_those_of_the_parts():
 )
 def test_an_unknown_slice_has_one_norm_and_a_line(layer, why, tmp_path, caplog):
     made = clipping(tmp_path, model=layer())
-    assert made.clip._tensors.keys == ["qkv_proj.weight"]
+    assert made.clip._progress.tensors.keys == ["qkv_proj.weight"]
     assert f"qkv_proj.weight has one norm: {why}" in caplog.text
 
 
@@ -245,16 +245,16 @@ def test_the_map_for_muon_is_asked_first(has_muon):
 def test_interleaved_gate_and_up_have_one_norm_per_expert(tmp_path):
     net = paddle.nn.Sequential((GROUPED, Experts(False, *SHAPES)))
     made = clipping(tmp_path, model=net, using_sonic_moe=True)
-    assert len(made.clip._tensors.keys) == 2 * EXPERTS
+    assert len(made.clip._progress.tensors.keys) == 2 * EXPERTS
 
 
 def test_a_mark_and_given_units_win(tmp_path):
     marked, given = Linear(16, by_group(4, 2, 2)), Linear(16, by_group(4, 2, 2))
     marked.qkv_proj.weight.adagc_units = {"parts": ["a", "b"]}
     made = clipping(tmp_path, model=marked)
-    assert made.clip._tensors.keys == ["a.weight", "b.weight"]
+    assert made.clip._progress.tensors.keys == ["a.weight", "b.weight"]
     made = clipping(tmp_path, model=given, units={})
-    assert made.clip._tensors.keys == ["qkv_proj.weight"]
+    assert made.clip._progress.tensors.keys == ["qkv_proj.weight"]
 
 
 def half_of_each(fused, size, rank):

@@ -27,7 +27,7 @@ from paddle_adagc.integrations.recording import TrainerRecord
 from paddle_adagc.integrations.trainer import ClippingMixin
 from paddle_adagc.integrations.watching import WatchingCallback
 from paddle_adagc.record import read_record
-from paddle_adagc.state import STATE_FILE
+from paddle_adagc.state_file import STATE_FILE
 
 
 def clip_of(steps, size=1.0):
@@ -695,7 +695,7 @@ def test_experts_have_global_names(rank, first):
     )
     clip = ClipGradByAdaGC()
     clip.bind(model)
-    numbers = {int(key.split(".")[3]) for key in clip._tensors.keys}
+    numbers = {int(key.split(".")[3]) for key in clip._progress.tensors.keys}
     assert numbers == {first, first + 1}
 
 

@@ -27,7 +27,7 @@ from core.parallel.training import (
 from helpers import slow_but
 
 from paddle_adagc import ClipGradByAdaGC
-from paddle_adagc.state import load_state, save_state
+from paddle_adagc.state_file import load_state, save_state
 
 FROM_EMA = {**training.ADAGC, "init": "warmup_ema"}
 

@@ -152,7 +152,7 @@ def test_arguments_and_steps_of_all_ranks_are_compared(
 def test_groups_of_ranks_are_not_copied_with_a_clip():
     clip = ClipGradByAdaGC()
     clip.bind(paddle.nn.Linear(2, 2))
-    clip._find_reducer()._world = threading.Lock()
+    clip._progress.reducer()._world = threading.Lock()
     for copied in (copy.deepcopy(clip), pickle.loads(pickle.dumps(clip))):
         assert copied._find_reducer()._world is None
         assert [*copied.state_dict()["gamma"]] == ["weight", "bias"]

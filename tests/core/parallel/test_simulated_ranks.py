@@ -208,7 +208,7 @@ def clip_parts(case, part, init):
             units=STACK if key == "stack" else (),
         )
     clip = ClipGradByAdaGC(init=init, **ARGUMENTS)
-    clip._tensors.bind(layout)
+    clip._progress.tensors.bind(layout)
     given = {key: where for key, where in part.items() if where is not None}
     history = []
     for step in range(STEPS):

@@ -32,7 +32,7 @@ from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.parallel.meshes import local_value
-from paddle_adagc.state import load_state, save_state
+from paddle_adagc.state_file import load_state, save_state
 
 NUM_STEPS = 30
 T_START = 10
@@ -252,8 +252,8 @@ def units_by_key(clip, model):
     return {
         unit.key: (parameter, unit)
         for parameter in model.parameters()
-        for unit in clip._tensors.units.get(
-            clip._tensors.indexes([parameter])[0], ()
+        for unit in clip._progress.tensors.units.get(
+            clip._progress.tensors.indexes([parameter])[0], ()
         )
     }
 

@@ -206,8 +206,8 @@ def test_a_refused_record_leaves_the_clips_alone(tmp_path):
     ):
         with pytest.raises(ValueError, match=message):
             Record(tmp_path, optimizer, model, **options)
-    assert not own.is_shadow
-    assert not other.is_shadow
+    assert not own._follows
+    assert not other._follows
 
 
 @pytest.mark.parametrize("first", [0, 1])

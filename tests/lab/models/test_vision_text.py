@@ -21,9 +21,8 @@ from adagc_lab.models.vision_text import (
 )
 from core.parallel.ranks import run_on_ranks
 from helpers import load_golden
-from scipy.special import log_softmax
-
 from paddle_adagc.optimizers.lion import Lion
+from scipy.special import log_softmax
 
 GOLDEN = Path(__file__).parent / "vision_text/golden"
 RTOL = 1e-5

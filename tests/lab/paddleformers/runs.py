@@ -239,7 +239,7 @@ def _observed(clip, norms):
 
     def observed(pairs):
         pairs = list(pairs)
-        whole = _whole_norms(clip._tensors, pairs)
+        whole = _whole_norms(clip._progress.tensors, pairs)
         result = clip_gradients(pairs)
         found = clip.metrics()["tensors"]
         norms.append({k: (norm, found[k]["norm"]) for k, norm in whole.items()})

@@ -12,7 +12,7 @@ import numpy as np
 from lab.paddleformers.runs import EP2, Toy
 from reference.adagc import adagc_step
 
-from paddle_adagc.state import load_state
+from paddle_adagc.state_file import load_state
 
 PP2_EP2 = [
     "sharding_parallel_size=2",

@@ -65,15 +65,15 @@ def test_the_clip_follows_the_paper_s_3828_tensors(full_size):
     bind_clip(clip, model, None, None)
     assert describe_tensors(model).startswith("3878 tensors in 2603 parameters")
     declared.bind(model, units)  # the recipe says the same
-    assert declared._tensors.keys == clip._tensors.keys
+    assert declared._tensors.keys == clip._progress.tensors.keys
     routers, biases = (
-        {key for key in clip._tensors.keys if key.endswith(end)}
+        {key for key in clip._progress.tensors.keys if key.endswith(end)}
         for end in (".gate.weight", ".e_score_correction_bias")
     )
     assert len(routers) == len(biases) == 25
-    others = {*clip._tensors.keys} - routers - biases
+    others = {*clip._progress.tensors.keys} - routers - biases
     assert len(others) == (9 + 3 * 48) * 25 + 3 == 3828
-    shapes = {t.key: t.shape for t in clip._tensors.layout}
+    shapes = {t.key: t.shape for t in clip._progress.tensors.layout}
     attention, expert = (
         "ernie.layers.24.self_attn",
         "ernie.layers.24.mlp.experts.47",

@@ -24,7 +24,7 @@ from lab.train import runs
 from pages import load_tool
 
 from paddle_adagc import ClipGradByAdaGC
-from paddle_adagc.state import load_state
+from paddle_adagc.state_file import load_state
 
 main = load_tool("pretrain").main
 

@@ -23,7 +23,7 @@ from adagc_lab.report.formatting import format_quartiles
 from adagc_lab.train.config import OptimizerConfig, RunConfig
 from adagc_lab.train.optimizers import make_optimizer
 from adagc_lab.train.tasks import PretrainTask, make_task
-from paddle_adagc.clips.base import TensorScalingClip
+from paddle_adagc.clips.adagc import ClipGradByAdaGC
 
 CLIPS: dict[str, dict[str, Any] | None] = {
     "no clip": None,
@@ -76,7 +76,7 @@ def _copy(
         model = task.build_model()
     model.train()
     clip = None if clip_settings is None else make_clip(**clip_settings)
-    if isinstance(clip, TensorScalingClip):
+    if isinstance(clip, ClipGradByAdaGC):
         clip.bind(model)
     optimizer = make_optimizer(
         settings,

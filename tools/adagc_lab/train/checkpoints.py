@@ -22,7 +22,7 @@ from adagc_lab import checksums
 from adagc_lab.models.safe_pickle import check_pickle, load_pickle
 from adagc_lab.record.files import read_run_json
 from paddle_adagc.files import atomic_write_json, sync
-from paddle_adagc.state import STATE_FILE, read_state
+from paddle_adagc.state_file import STATE_FILE, read_state
 
 COMPLETE = "complete.json"
 """File that is written last: a checkpoint without it is incomplete."""

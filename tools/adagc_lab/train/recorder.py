@@ -31,7 +31,7 @@ from adagc_lab.record.files import (
 from adagc_lab.train.config import RunConfig
 from adagc_lab.train.processes import is_first_process, mean_over_processes
 from paddle_adagc import Record, load_state, save_state
-from paddle_adagc.clips.base import TensorScalingClip
+from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.clips.gradients import GradientList
 from paddle_adagc.integrations.optimizer import innermost, put_into_optimizer
 from paddle_adagc.record.writer import STEP_BYTES
@@ -103,7 +103,7 @@ class StepRecorder:
             folder, self.optimizer, self._model, start=self._first_step
         )
         clip = innermost(self.optimizer)._grad_clip
-        is_foreign = not isinstance(clip, TensorScalingClip)
+        is_foreign = not isinstance(clip, ClipGradByAdaGC)
         parallel = self._config.parallel
         # Other ranks have parts of a norm.
         is_whole = parallel.num_processes == parallel.dp
@@ -338,7 +338,7 @@ class StepRecorder:
 
 def _gamma(clip: Any) -> dict[str, float]:
     """Return each tensor's gamma, of a clip that has one."""
-    if isinstance(clip, TensorScalingClip):
+    if isinstance(clip, ClipGradByAdaGC):
         tensors = clip.metrics()["tensors"]
         return {key: row["gamma"] for key, row in tensors.items()}
     if isinstance(clip, ComparedClip) and "gamma" in clip.vectors:

@@ -44,7 +44,7 @@ from adagc_lab.train.processes import (
 )
 from adagc_lab.train.recorder import StepRecorder
 from adagc_lab.train.tasks import PretrainTask
-from paddle_adagc.clips.base import TensorScalingClip
+from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.files import atomic_write_json
 from paddle_adagc.integrations.optimizer import innermost
 from paddle_adagc.integrations.paddlenlp import ClippingMixin
@@ -289,8 +289,8 @@ class PretrainTrainer(ClippingMixin, Trainer):
             if checkpoint and isinstance(self.clip, ComparedClip):
                 state = Path(checkpoint, CLIP_STATE).read_text("utf-8")
                 self.clip.set_state_dict(json.loads(state))
-        elif isinstance(self._adagc_clip, TensorScalingClip):
-            self._adagc_clip.starts_late = True
+        elif isinstance(self._adagc_clip, ClipGradByAdaGC):
+            self._adagc_clip.restart_warmup()
 
     def _load_from_checkpoint(self, resume_from_checkpoint: Any = None) -> None:
         """Do nothing: the weights are loaded before a run is changed."""

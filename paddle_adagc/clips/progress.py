@@ -1,0 +1,269 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What a clip knows between two steps: model, memory, count, last step."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+import paddle
+
+from paddle_adagc.checks import check_choice
+from paddle_adagc.clips.last_step import Call, LastStep, Reports, Rows
+from paddle_adagc.clips.memory import Memory
+from paddle_adagc.clips.settings import votes
+from paddle_adagc.clips.step_count import StepCount
+from paddle_adagc.clips.tensors import Tensors
+from paddle_adagc.guards import unchecked
+from paddle_adagc.parallel.agreement import gather_state, warn_of_nonfinite
+from paddle_adagc.parallel.layout import kept_marks, unwrap
+from paddle_adagc.parallel.ranks import Ranks
+from paddle_adagc.parallel.reduce import Reducer
+from paddle_adagc.parallel.units import Declared
+from paddle_adagc.state import (
+    ClipState,
+    check_is_whole,
+    warn_of_other_arguments,
+)
+
+if TYPE_CHECKING:
+    from paddle_adagc.clips.adagc import ClipGradByAdaGC
+
+NewTensors = Literal["raise", "start"]
+
+
+class Progress:
+    """Binds a clip to its model, saves and loads its state, reports its steps.
+
+    The step (:mod:`paddle_adagc.clips.step`) gives it a new memory each time.
+    """
+
+    def __init__(self, clip: ClipGradByAdaGC) -> None:
+        self._clip = clip  # for its arguments, which may change
+        self.owner = type(clip).__name__
+        self.tensors = Tensors()
+        self.memory = Memory.empty(votes(clip))
+        self.steps = StepCount()
+        self.before = self.steps, self.memory  # the last step
+        self.ranks = Ranks(self.owner)
+        self.calls: list[Call] = []  # of the last step
+        self.num_calls = 0  # by anybody, also with nothing to clip
+        self._reports = Reports()
+        self._has_loaded = False
+        self.is_started_anew = False  # by restart_warmup()
+        self._loads: dict[str, Any] | None = None
+        """What was loaded before bind(), which is to read it by its names."""
+
+    def bind(self, model: paddle.nn.Layer, units: Declared | None) -> None:
+        """See :meth:`.ClipGradByAdaGC.bind`."""
+        if self.calls and not self.tensors.is_bound:
+            raise RuntimeError(
+                f"bind() after {self.steps.num_steps} steps: the tensors have "
+                "their names by now; call it before the first step"
+            )
+        with kept_marks(model):
+            self._bind(Ranks(self.owner, model, units))
+        for parameter in unwrap(model).parameters():
+            self.tensors.reader.meet(parameter)
+
+    def _bind(self, ranks: Ranks) -> None:
+        """Take over the tensors of a model's layout."""
+        names = self.tensors.names
+        if self.tensors.is_bound and not names & ranks.layout.keys():
+            warnings.warn(
+                f"this {self.owner} was bound to another model, none of whose "
+                "parameters this one has: make a clip for each model",
+                stacklevel=4,
+            )
+        has_state = self.tensors.is_bound and (
+            self.steps.num_steps or self._has_loaded
+        )
+        tensors = self.tensors if has_state else Tensors()
+        memory = self.known() if has_state else self.memory.reordered([])
+        before = self.memory, self.tensors, self.ranks
+        self.memory = memory.reordered(tensors.bind(ranks.layout))
+        self.tensors, self.ranks = tensors, ranks
+        self._resume_at(self.steps.num_steps)
+        if self._loads is not None:
+            try:
+                self._load(**self._loads)
+            except Exception:
+                self.memory, self.tensors, self.ranks = before
+                raise
+            self._loads = None
+
+    def restart_warmup(self) -> None:
+        """See :meth:`.ClipGradByAdaGC.restart_warmup`."""
+        self.memory = self.memory.restarted(
+            self.steps.num_steps, votes(self._clip)
+        )
+        self.ranks.has_agreed = False
+        self._loads, self.is_started_anew = None, True
+
+    def commit(self, call: Call, steps: StepCount, memory: Memory) -> None:
+        """Take over a call that is done."""
+        before = self.steps
+        begins = steps.num_steps > before.num_steps
+        if begins or steps.optimizer != before.optimizer:
+            self.before = before, self.memory
+        if not self.calls or self.calls[-1].present is not call.present:
+            self.tensors.observed.update(call.present)
+        self.calls = [call] if begins else [*self.calls, call]
+        self.steps, self.memory = steps, memory
+
+    def take_back(self) -> None:
+        """Return to the state before the step; its numbers can be read."""
+        self.steps, self.memory = self.before
+
+    def known(self) -> Memory:
+        """Return the memory of all tensors that are known."""
+        return self.memory.grown(len(self.tensors.keys))
+
+    def reducer(self) -> Reducer:
+        """Return the sums over ranks, looked up by the first step."""
+        tensors = self.tensors
+        layout = tensors.layout if tensors.is_bound else None
+        return self.ranks.find_reducer(layout, len(tensors.keys))
+
+    def _resume_at(self, num_steps: int) -> None:
+        self.steps = self.steps.resumed_at(num_steps)
+        self.calls = []
+        self._reports.reset()
+
+    @unchecked
+    def state(self) -> ClipState:
+        """Return the state; it shares the device's vectors."""
+        memory = self.known()
+        return ClipState(
+            self.steps.num_steps,
+            self._clip.arguments(),
+            tuple(self.tensors.keys),
+            memory.gamma,
+            memory.support,
+            memory.start,
+            units=self.tensors.keys_of_units,
+        )
+
+    @unchecked
+    def state_of_rank(self) -> ClipState:
+        """Return the state, with the names of tensors that others own."""
+        state, topology = self.state(), self.ranks.topology()
+        is_by_owner = topology.sharding.size > 1 and (
+            not topology.splits_parameters
+        )
+        if not (is_by_owner and self.calls and state.keys):
+            return state
+        missing = tuple(
+            tensor.key
+            for index, tensor in enumerate(self.tensors.layout)
+            if tensor.takes_part and index not in self.tensors.observed
+        )
+        return dataclasses.replace(state, missing=missing)
+
+    def state_of_all_ranks(self) -> ClipState:
+        """Return the state of the whole model; every rank calls it."""
+        return gather_state(self.state(), *self._observed())
+
+    @unchecked
+    def _observed(self) -> tuple[set[str], dict[str, int]]:
+        """Return the tensors observed; key -> steps with Inf or NaN."""
+        keys = self.tensors.keys
+        counts = self.known().num_nonfinite.tolist()
+        nonfinite = {k: n for k, n in zip(keys, counts, strict=True) if n}
+        return {keys[index] for index in self.tensors.observed}, nonfinite
+
+    @unchecked
+    def load(
+        self,
+        state: dict[str, Any],
+        rename: Mapping[str, str] | None,
+        partial: bool,
+        new_tensors: NewTensors,
+    ) -> None:
+        """See :meth:`.ClipGradByAdaGC.set_state_dict`."""
+        check_choice("new_tensors", new_tensors, get_args(NewTensors))
+        loaded = ClipState.from_dict(state)
+        check_is_whole(loaded, partial)
+        self._load(loaded, rename, new_tensors)
+        self._loads = None
+        if not self.tensors.is_bound:
+            self._loads = {
+                "loaded": loaded,
+                "rename": rename,
+                "new_tensors": new_tensors,
+            }
+        idle = self._clip.idle_arguments()
+        warn_of_other_arguments(self._clip.arguments(), loaded.config, idle)
+
+    def _load(
+        self,
+        loaded: ClipState,
+        rename: Mapping[str, str] | None,
+        new_tensors: NewTensors,
+    ) -> None:
+        """Load a state for the tensors that are known now."""
+        if rename is None:
+            rename = self.tensors.key_of_automatic(loaded.keys)
+        loaded = loaded.renamed(rename)
+        loaded = loaded.fitted(self._clip.arguments(), votes(self._clip))
+        loaded = loaded.with_whole_tensors(self.tensors.keys)
+        places = self.tensors.adopt(loaded.keys, new_tensors == "start")
+        memory = self.known().reordered(places)
+        gamma, support = loaded.values_of(self.tensors.keys)
+        self.memory = memory.loaded(gamma, support, loaded.warmup_start)
+        self._has_loaded = True
+        self.ranks.has_agreed = False
+        self._resume_at(loaded.step)
+
+    @unchecked
+    def snapshot(self) -> LastStep:
+        """Return the last step's vectors, which later steps do not change."""
+        memory = self.known()
+        vectors = {
+            "gamma": memory.gamma,
+            "nonfinite_total": memory.num_nonfinite,
+        }
+        return LastStep(self.calls, [*self.tensors.keys], vectors)
+
+    def metrics(self) -> dict[str, Any]:
+        """See :meth:`.ClipGradByAdaGC.metrics`."""
+        rows, step = self.snapshot().rows(), self.steps.num_steps - 1
+        tensors = rows.choose(rows.columns["has_gradient"]).by_tensor()
+        return {"step": step, **rows.totals(), "tensors": tensors}
+
+    def summary(self, tensors: bool) -> dict[str, Any]:
+        """See :meth:`.ClipGradByAdaGC.summary`."""
+        rows, step = self._rows_of_all_ranks(), self.steps.num_steps - 1
+        stuck = self._reports.find_stuck(step, rows)
+        self._reports.warn_of_streaks(step, rows)
+        if self._clip.t_start and not self._clip.warmup_left:
+            self._reports.warn_of_unstarted(rows)
+        observed, nonfinite = self._observed()
+        new = self._reports.new_nonfinite(nonfinite)
+        warn_of_nonfinite(
+            self.reducer().gather_if_any(bool(new), (observed, new))
+        )
+        summary = {"step": step, **rows.summary(), "stuck": stuck}
+        if tensors:
+            shown = rows.choose(rows.columns["norm"] != 0)
+            summary["tensors"] = shown.by_tensor()
+        return summary
+
+    @unchecked
+    def _rows_of_all_ranks(self) -> Rows:
+        reducer = self.reducer()
+        if not (self.calls or self.steps.num_steps):
+            warnings.warn(
+                f"no step went through this {self.owner}, so its numbers are "
+                "zeros: give it to the optimizer as grad_clip",
+                stacklevel=5,
+            )
+        rows = self.snapshot().rows()
+        names = "norm", "nonfinite_total", "has_gradient"
+        numbers = np.sum([rows.columns[name] for name in names], 0, np.float32)
+        counted = reducer.counted(paddle.to_tensor(numbers)).numpy() != 0
+        return Rows.join(reducer.gather(rows.choose(counted)))
