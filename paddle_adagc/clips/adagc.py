@@ -63,7 +63,9 @@ class ClipGradByAdaGC(TensorScalingClip):
     Not in the paper: a warm-up step that the others outvote does not set
     :math:`\gamma` (:func:`paddle_adagc.rule.supported_minimum`). One gradient
     times 1e6 makes such a step: through :math:`h` all other norms become tiny.
-    Costs 4 more bytes per tensor until the end of the warm-up.
+    Costs 4 more bytes per tensor until the end of the warm-up. The second step
+    after it waits for the device, and warns if the warm-up left :math:`\gamma`
+    of some tensors below a tenth of their norm.
 
     Args:
         lambda_rel: :math:`\lambda_{rel}` > 0, by which a tensor's norm may
@@ -81,7 +83,8 @@ class ClipGradByAdaGC(TensorScalingClip):
               before the clip. Afterwards it is fed :math:`\min(\|g_i\|,\
               \max(\lambda_{rel},\ 1 + T_{start} / t)\, \gamma_i)`. That is
               Algorithm 1 from step :math:`T_{start} / (\lambda_{rel} - 1)` on
-              (2,500).
+              (2,500), or never if :math:`\lambda_{rel} \le 1`. For LoRA and
+              zero-initialised layers, whose gradients begin at zero.
             - ``"lambda_abs"``, not in the paper: at ``lambda_abs``, the largest
               norm that the warm-up lets through. gamma then falls to the
               tensor's norms, by 1% a step.
@@ -268,8 +271,8 @@ class ClipGradByAdaGC(TensorScalingClip):
     def _warn_of_low_gammas(self) -> None:
         """Warn of tensors whose norm is far above the warm-up's smallest.
 
-        Looks at the first step after the warm-up, whose parameter groups have
-        all been here; on each rank for itself. Waits for the device, this once.
+        Looks at the first step after the warm-up, of which all parameter groups
+        have been here; each rank for itself. Waits for the device, this once.
         """
         if self.init != "warmup_min" or not self.t_start:
             return
