@@ -228,11 +228,6 @@ def _vote(
     )
 
 
-def latest_below(norm: Tensor, gamma: Tensor, bound: float) -> Tensor:
-    """Gamma of the ablation's "threshold" start: ``min(||g_i||, bound)``."""
-    return paddle.where(_observed(norm), norm.clip(max=bound), gamma)
-
-
 def adaptive_scale(
     norm: Tensor, gamma: Tensor, lambda_rel: PerTensor
 ) -> Tensor:

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from adagc_lab.clips import CLIPS
 from adagc_lab.report.experiment import flatten
 from adagc_lab.reproduce.grid import (
     ExperimentConfig,
@@ -29,7 +30,6 @@ from adagc_lab.reproduce.prediction import WRONG, wrong_percent
 from adagc_lab.reproduce.results import RunResult, TargetResult
 from adagc_lab.train.parse import parse_config
 from paddle_adagc.checks import suggestion
-from paddle_adagc.clips.registry import CLIPS
 
 _PER_RUN = ("train.seed", "data.seed", "train.max_steps", "train.output_dir")
 

@@ -62,12 +62,12 @@ def run_timing(
 
 def gpu_hours() -> ExperimentResult:
     """Put the paper's GPU hours beside the plan's; nothing is run."""
+    from adagc_lab.benchmark.gpu_hours import compare
     from adagc_lab.models.families import preset
     from adagc_lab.models.shapes import model_size
-    from adagc_lab.plan.costs import Interconnect, compare
 
     runs = []
-    for prediction in compare(Interconnect()):
+    for prediction in compare():
         run = prediction.run
         size = model_size(preset(run.preset))
         saved = run.global_gc_hours - run.adagc_hours

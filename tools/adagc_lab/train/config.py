@@ -73,8 +73,8 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     },
 }
 """Arguments of each optimizer, which its class explains (in
-:mod:`paddle_adagc.optimizers` or :mod:`adagc_lab.optimizers`), with the values
-of runs. Paddle is not needed to read them."""
+:mod:`adagc_lab.optimizers`), with the values of runs. Paddle is not needed to
+read them."""
 
 WITHOUT_MOMENTS = ("lion", "muon")
 """Optimizers that have not Adam's two moments of every tensor."""
@@ -298,7 +298,7 @@ class RunConfig:
     ``preset`` the named preset's values come first."""
 
     clip: dict[str, Any]
-    """``name`` of the clip (see :mod:`paddle_adagc.clips.registry`) and its
+    """``name`` of the clip (see :mod:`adagc_lab.clips`) and its
     arguments."""
 
     train: TrainConfig
@@ -353,6 +353,12 @@ class RunConfig:
             raise ValueError(
                 f"{len(self.faults)} faults with more than one process: they "
                 "are injected into whole tensors and batches; use one process"
+            )
+        if self.parallel.ep > 1 and self.train.save_every:
+            raise ValueError(
+                f"parallel.ep={self.parallel.ep} with train.save_every="
+                f"{self.train.save_every}: checkpoints hold the first rank's "
+                "experts only; set it to 0"
             )
         splits_tensors = (
             self.parallel.sharding > 1 and self.parallel.sharding_split_param

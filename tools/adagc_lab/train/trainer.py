@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from paddle.nn.clip import ClipGradBase
 from paddlenlp.trainer import Trainer, TrainingArguments
 from paddlenlp.utils.batch_sampler import DistributedBatchSampler
 
+from adagc_lab.clips import ComparedClip
+from adagc_lab.clips.measured import MeasuredClip
 from adagc_lab.data.datasets import BatchLoader, collate_batch
 from adagc_lab.faults import Fault, apply_to_gradients, faults_at
 from adagc_lab.models.safe_pickle import load_pickle
@@ -38,19 +41,16 @@ from adagc_lab.train.processes import (
     StopRequest,
     from_first_process,
     is_first_process,
-    told_of_loss,
 )
 from adagc_lab.train.recorder import StepRecorder
-from adagc_lab.train.resharding import (
-    must_reshard,
-    read_optimizer_state,
-    save_layout,
-)
 from adagc_lab.train.tasks import PretrainTask
 from paddle_adagc.clips.base import TensorScalingClip
-from paddle_adagc.clips.measured import MeasuredClip
+from paddle_adagc.files import atomic_write_json
 from paddle_adagc.integrations.optimizer import innermost
 from paddle_adagc.integrations.paddlenlp import ClippingMixin
+
+CLIP_STATE = "clip_state.json"
+"""File of a checkpoint: state of a compared clip."""
 
 
 class PretrainTrainer(ClippingMixin, Trainer):
@@ -58,8 +58,8 @@ class PretrainTrainer(ClippingMixin, Trainer):
 
     Gradient accumulation, AMP, evaluation and logs are the Trainer's own. A
     checkpoint holds all that a killed run needs to have the same losses (the
-    state of the clip and of the alarms too), and loads under any layout; the
-    caller loads the weights. ``starts_afresh`` names what takes no state from
+    state of the clip and of the alarms too), in its own layout; the caller
+    loads the weights. ``starts_afresh`` names what takes no state from
     it, of ``"clip"`` and ``"optimizer"``; ``stopped_by`` is the signal that
     ended the training, or 0; ``has_begun`` tells whether a step has.
     """
@@ -99,6 +99,8 @@ class PretrainTrainer(ClippingMixin, Trainer):
         return self.lr_scheduler
 
     def create_optimizer(self, lr_scheduler: Any = None) -> Any:
+        if isinstance(self.clip, ComparedClip):
+            self.clip.bind(self.model)
         self.optimizer = make_optimizer(
             self.config.optimizer,
             self.model,
@@ -145,7 +147,7 @@ class PretrainTrainer(ClippingMixin, Trainer):
             facts = read_complete(Path(resume_from_checkpoint))
             first_step = facts["step"]
             self._earlier_seconds = facts["wall_seconds"]
-        with self._stop, told_of_loss(self.recorder.leave):
+        with self._stop:
             self.recorder.open(first_step)
             self._train_started = time.perf_counter()
             if not uses_amp(self.config.train):
@@ -267,7 +269,7 @@ class PretrainTrainer(ClippingMixin, Trainer):
     def _adagc_summary(self) -> dict[str, Any]:
         summary = super()._adagc_summary()
         if self._measured is not None and not summary:
-            summary = self._measured.summary(tensors=True)
+            summary = self._measured.summary()
         return self.recorder.add_summary(summary)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
@@ -284,6 +286,9 @@ class PretrainTrainer(ClippingMixin, Trainer):
     def _adagc_load(self, checkpoint: Any) -> None:
         if "clip" not in self.starts_afresh:
             super()._adagc_load(checkpoint)
+            if checkpoint and isinstance(self.clip, ComparedClip):
+                state = Path(checkpoint, CLIP_STATE).read_text("utf-8")
+                self.clip.set_state_dict(json.loads(state))
         elif isinstance(self._adagc_clip, TensorScalingClip):
             self._adagc_clip.starts_late = True
 
@@ -294,18 +299,11 @@ class PretrainTrainer(ClippingMixin, Trainer):
         """Load them; the rate follows this run's schedule from here on."""
         if checkpoint is None:
             return
-        path, is_kept = Path(checkpoint), "optimizer" not in self.starts_afresh
-        parallel = self.config.parallel
-        if is_kept and not must_reshard(path, parallel, self.model):
+        if "optimizer" not in self.starts_afresh:
             super()._load_optimizer_and_scheduler(checkpoint)
         else:
-            schedule = load_pickle(path / "scheduler.pdparams")
+            schedule = load_pickle(Path(checkpoint, "scheduler.pdparams"))
             self.lr_scheduler.set_state_dict(schedule)
-            if is_kept:
-                state = read_optimizer_state(path, self.model, self.optimizer)
-                self.optimizer.set_state_dict(
-                    {**state, "LR_Scheduler": schedule}
-                )
         self.lr_scheduler.step(self.lr_scheduler.last_epoch)
 
     def _save_checkpoint(self, model: Any, metrics: Any = None) -> None:
@@ -322,15 +320,9 @@ class PretrainTrainer(ClippingMixin, Trainer):
         checkpoint = directory / f"checkpoint-{step}"
         from_first_process(lambda: remove_checkpoint(checkpoint))
         super()._save_checkpoint(model, metrics=metrics)
-        suffix = self.args.optimizer_name_suffix
-        save_layout(
-            checkpoint,
-            self.config.parallel,
-            self.model,
-            self.optimizer,
-            f"optimizer.{suffix}.pdopt" if suffix else "optimizer.pdopt",
-        )
         self.recorder.save_shadow(checkpoint)
+        if isinstance(self.clip, ComparedClip) and is_first_process():
+            atomic_write_json(checkpoint / CLIP_STATE, self.clip.state_dict())
         record = self.recorder.sync()
         if dist.get_world_size() > 1:
             dist.barrier()

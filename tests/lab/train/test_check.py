@@ -1,0 +1,327 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""``tools/pretrain.py RECIPE --check``: plans, mistakes, what is missing."""
+
+import errno
+import importlib.util
+import json
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from adagc_lab.check import check_recipe
+from adagc_lab.checksums import sealed
+from adagc_lab.paddleformers.recipe import batch_change
+from adagc_lab.train.parse import load_config
+from adagc_lab.train.processes import launch_lines
+from indexed import write_indexed_dataset
+from pages import load_tool
+
+main = load_tool("pretrain").main
+
+ROOT = Path(__file__).parents[3]
+CONFIGS = ROOT / "configs"
+LLAMA = CONFIGS / "llama2_1.3b/adagc.yaml"
+MIXTRAL = CONFIGS / "mixtral_8x1b/adagc.yaml"
+PROXY = CONFIGS / "proxy/llama2_1.3b/adagc.yaml"
+ERNIE = CONFIGS / "ernie_10b_a1.4b_fp8/adagc.yaml"
+OVER = "clip.overrides="
+needs_paddlenlp = pytest.mark.skipif(
+    importlib.util.find_spec("paddlenlp") is None,
+    reason="PaddleNLP is not installed",
+)
+
+
+def check(capsys, path, *overrides):
+    """Exit status and what was printed."""
+    code = main([str(path), *overrides, "--check"])
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
+
+
+def section(text, title):
+    """Lines below a heading, without their indentation."""
+    _, _, rest = text.partition(f"\n{title}\n")
+    return [line.strip() for line in rest.split("\n\n")[0].splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "parameters", "processes", "tokens"),
+    [
+        ("llama2_1.3b/globalgc", "1,339,082,752", 256, "37,748,736,000"),
+        ("llama2_1.3b/muon_adagc", "1,339,082,752", 256, "37,748,736,000"),
+        ("llama2_7b/adagc", "6,738,415,616", 64, "37,748,736,000"),
+        ("qwen3_1.7b/adagc", "1,720,574,976", 256, "159,383,552,000"),
+        ("mixtral_8x1b/adagc", "7,001,835,520", 256, "37,748,736,000"),
+        ("ernie_10b_a1.4b_fp8/adagc", "10,559,741,440", 256, "352,321,536,000"),
+    ],
+)
+def test_full_recipes_are_sound(capsys, recipe, parameters, processes, tokens):
+    path = CONFIGS / f"{recipe}.yaml"
+    code, out, _ = check(capsys, path)
+    assert code == 0
+    assert out.startswith(f"{path} is sound\n")
+    assert f"  {parameters} parameters in " in out
+    assert f"{tokens} tokens" in section(out, "Batches")[2]
+    missing = " ".join(section(out, "Missing here"))
+    assert f"GPUs: {processes} for {processes} processes" in missing
+    assert "bfloat16" in missing or "float8" in missing
+    assert ".bin and data/" in missing
+    assert section(out, "Launch")[1].endswith(
+        f"--nnodes {processes // 8} --nproc_per_node 8 tools/pretrain.py {path}"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    importlib.util.find_spec("paddleformers") is not None,
+    reason="PaddleFormers is installed: nothing is missing",
+)
+def test_ernie_s_recipe_is_paddleformers(capsys):
+    path = CONFIGS / "ernie_10b_a1.4b_fp8/globalgc_eps1e-8.yaml"
+    _, out, _ = check(capsys, path)
+    assert "PaddleFormers: pip install" in out
+    assert "PaddleFormers cuts its own" in out
+    assert main([str(path), "--overwrite"]) == 2
+    assert "leave out --overwrite" in capsys.readouterr().err
+    assert main([str(path)]) == 2
+    assert "install '.[formers]'" in capsys.readouterr().err
+
+
+def test_clip_s_recipe_and_what_its_data_lack(capsys, monkeypatch, tmp_path):
+    path = CONFIGS / "clip_vit_b32/adagc.yaml"
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name: None if name == "webdataset" else found(name),
+    )
+    shards = f"data.shards={tmp_path}/{{00..12}}.tar"
+    code, out, _ = check(capsys, path, shards)
+    assert code == 0
+    assert "  151,277,313 parameters in " in out
+    assert "20,000 steps: 655,360,000 pairs" in section(out, "Batches")
+    assert section(out, "Layout")[0].startswith("64 processes = DP 64")
+    assert "GPUs: 64" in section(out, "Missing here")[0]
+    missing = " ".join(section(out, "Missing here"))
+    assert "webdataset: pip install '.[image-text]'" in missing
+    assert f"there are no shards {tmp_path}" in missing
+    assert "there is no tokenizer" in missing
+    (tmp_path / "07.tar").touch()
+    _, out, _ = check(capsys, path, shards)
+    assert "there are no shards" not in out
+
+
+def test_a_small_validation_set_and_a_warm_up_by_default(capsys):
+    words = ["data.validation_size=4", "train.max_steps=50"]
+    code, out, _ = check(capsys, PROXY, *words)
+    assert code == 0
+    assert "clip.t_start=100, and train.max_steps=50" in out
+
+
+def test_overrides_are_shown_with_their_tensors(capsys):
+    overrides = "{mlp.gate.weight: {lambda_rel: 1.1, beta: 0.9}, embed: null}"
+    code, out, _ = check(capsys, MIXTRAL, f"clip.overrides={overrides}")
+    assert code == 0
+    clip, _, *lines = section(out, "Optimizer and clip")[1:]
+    assert clip.startswith("adagc: ")
+    assert "overrides" not in clip
+    assert lines == [
+        "clip mlp.gate.weight (tensors: 24): lambda_rel 1.1, beta 0.9",
+        "clip embed (tensors: 1): not clipped",
+    ]
+
+
+@pytest.mark.parametrize("clip", ["adagc", "none"])
+def test_two_clips_are_named(capsys, clip):
+    words = ["optimizer.name=spam", f"clip.name={clip}"]
+    _, out, _ = check(capsys, PROXY, *words)
+    assert ("spam clips by itself" in out) == (clip == "adagc")
+
+
+def test_the_launch_of_a_fork(capsys):
+    code, out, _ = check(capsys, PROXY, "--fork", "outputs/b", "--at", "40")
+    assert code == 0
+    assert section(out, "Launch")[-1].endswith("--fork outputs/b --at 40")
+
+
+def test_another_global_batch_is_said(capsys):
+    _, out, _ = check(capsys, LLAMA)
+    assert "the recipe has" not in out
+    (line,) = section(out, "Data")
+    assert line.endswith(": the run needs 37,748,736,001 tokens")
+    _, out, _ = check(capsys, LLAMA, "train.batch_size=64")
+    line = "32,768 sequences a step, the recipe has 2,048"
+    assert section(out, "Batches")[1] == line
+    kept = ["parallel.dp=8", "train.gradient_accumulation_steps=64"]
+    assert batch_change(load_config(LLAMA, kept), LLAMA) is None
+
+
+@needs_paddlenlp
+@pytest.mark.parametrize("below", ["", "/run"])
+def test_output_at_a_file_is_refused(capsys, tmp_path, below):
+    (tmp_path / "file").touch()
+    override = f"train.output_dir={tmp_path}/file{below}"
+    assert main([str(PROXY), override]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(
+        f"python tools/pretrain.py: train.output_dir is '{tmp_path}/file"
+    )
+    assert f"{tmp_path}/file is a file: name another directory\n" in err
+    _, out, _ = check(capsys, PROXY, override)
+    assert "is a file" in " ".join(section(out, "Missing here"))
+
+
+@needs_paddlenlp
+def test_a_recipe_without_its_launcher_is_given_the_command(
+    capsys, monkeypatch
+):
+    command = ["tools/pretrain.py", str(LLAMA), "clip={name: adagc}"]
+    monkeypatch.setattr(sys, "argv", command)
+    assert main(command[1:]) == 2
+    err = capsys.readouterr().err
+    _, out, _ = check(capsys, *command[1:])
+    where, line = section(out, "Launch")
+    assert err.endswith(f"launch it like this: {where} {line}\n")
+    assert "--nnodes 32 --nproc_per_node 8 " in line
+    assert line.endswith(" 'clip={name: adagc}'")
+
+
+def test_proxy_lacks_nothing(capsys):
+    # Overrides may follow the options.
+    assert main([str(PROXY), "--check", "train.max_steps=1501"]) == 0
+    out = capsys.readouterr().out
+    assert "1,501 steps" in out
+    assert out.rstrip().endswith("Nothing is missing here.")
+    assert section(out, "Data")[0].startswith("stdlib, the run draws 1,5")
+    command = f"python tools/pretrain.py {PROXY} train.max_steps=1501"
+    assert section(out, "Launch") == [command]
+
+
+NO_KEY = "- the recipe has no"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "overrides", "message"),
+    [
+        (ERNIE, ["max_step=60000"], f"{NO_KEY} .*did you mean 'max_steps'"),
+        (
+            ERNIE,
+            ["ernie_model_config.num_hidden_layer=3"],
+            f"{NO_KEY} .*did you mean 'ernie_model_config.num_hidden_layers'",
+        ),
+        (MIXTRAL, [f"{OVER}{{gaate: null}}"], "'gaate' matches no tensor"),
+        (
+            MIXTRAL,
+            [f"{OVER}{{embed: null, weight: {{beta: 0.9}}}}"],
+            "matches both 'embed' and",
+        ),
+        (
+            PROXY,
+            [
+                "faults=[{kind: gradient_scale, magnitude: 10, "
+                "tensor: lm_head, start: 25}]"
+            ],
+            "did you mean 'lm_head.weight'",
+        ),
+        (
+            LLAMA,
+            ["clip.beta=2", "parallel.tp=3"],
+            "not a multiple of the 3 tensor-parallel .* - beta must be",
+        ),
+        (LLAMA, ["parallel.pp=25"], "pp_degree=25 with num_hidden_layers=24"),
+        (LLAMA, ["data.seq_length=4096"], "data.seq_length=4096 is above"),
+        (
+            LLAMA,
+            ["parallel={dp: 128, pp: 2}", "data.validation_size=1000"],
+            "less than the 1024 samples",
+        ),
+        (
+            LLAMA,
+            ["parallel={dp: 1, sharding: 256, ep: 2}", "train.save_every=0"],
+            "the model has no experts",
+        ),
+        (
+            LLAMA,
+            [
+                "parallel={dp: 128, tp: 2, sequence_parallel: true}",
+                "model.intermediate_size=5462",
+                "data.seq_length=2047",
+            ],
+            "data.seq_length=2047 is not a multiple of the 2",
+        ),
+    ],
+)
+def test_mistakes_of_a_recipe_are_found(capsys, recipe, overrides, message):
+    code, out, _ = check(capsys, recipe, *overrides)
+    assert (code, "has mistakes" in out) == (2, True)
+    assert re.search(message, " ".join(section(out, "Mistakes")))
+    assert not (section(out, "Layout") and "parallel.tp=3" in overrides)
+
+
+@needs_paddlenlp
+def test_a_full_disk_is_an_error_with_status_3(capsys, tmp_path, monkeypatch):
+    def update_run_json(directory, **facts):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(
+        "adagc_lab.record.files.update_run_json", update_run_json
+    )
+    assert main([str(PROXY), f"train.output_dir={tmp_path / 'run'}"]) == 3
+    error = capsys.readouterr().err
+    assert f"cannot write to {tmp_path / 'run'}: No space left" in error
+    assert "\nfree space, then give the same command again" in error
+
+
+def test_warm_up_longer_than_the_run_is_said(capsys):
+    code, out, _ = check(capsys, LLAMA, "train.max_steps=100")
+    assert code == 0
+    text = " ".join(section(out, "Schedule"))
+    assert "schedule.warmup_steps=2000, and train.max_steps=100: the" in text
+    assert "clip.t_start=100, and train.max_steps=100: the run ends" in text
+
+
+def test_a_fault_that_hits_no_step_is_said(capsys):
+    fault = "faults=[{kind: gradient_inf, steps: [1000, 900]}]"
+    code, out, _ = check(capsys, PROXY, fault, "train.max_steps=900")
+    assert code == 0
+    said = "gradient_inf hits no step: its first is 900, and train.max_steps"
+    assert said in " ".join(section(out, "Schedule"))
+
+
+def test_data_is_measured_and_its_vocabulary_compared(tmp_path):
+    prefix = str(tmp_path / "data")
+    documents = np.split(np.arange(1000) % 300, 10)
+    write_indexed_dataset(prefix, documents, vocab_size=300)
+    manifest = tmp_path / "data.manifest.json"
+    data = f"{{kind: mmap, prefix: {prefix}, seq_length: 10, "
+    data += "validation_fraction: 0.1, validation_size: 8}"
+
+    def report(vocab_size):
+        overrides = [f"data={data}", f"model.vocab_size={vocab_size}"]
+        overrides += ["train.batch_size=8", "train.max_steps=10"]
+        return check_recipe(load_config(PROXY, overrides), str(PROXY))
+
+    found = report(256)
+    assert found.exit_status == 0
+    assert found.missing == [f"data: no {manifest} to tell the vocabulary by"]
+    facts = {"tokenizer": {"vocab_size": 300}}
+    manifest.write_text(json.dumps(sealed(facts)))
+    found = report(300)
+    assert (found.exit_status, found.missing) == (0, [])
+    # 900 training tokens hold 89 windows of 10; the run takes 80.
+    assert "900 tokens for training, the run takes 0.90 epochs" in found.text()
+    found = report(299)
+    assert found.exit_status == 2
+    assert found.mistakes == [
+        "model.vocab_size=299: the data's vocabulary has 300 tokens; raise it"
+    ]
+    (tmp_path / "data.bin").write_bytes(bytes(100))
+    assert "100 bytes" in report(300).mistakes[0]
+
+
+def test_processes_of_no_whole_nodes_are_launched_on_one():
+    (line,) = launch_lines(["tools/pretrain.py", "a=1"], 12)
+    assert line.endswith("launch --nproc_per_node 12 tools/pretrain.py a=1")
