@@ -73,6 +73,9 @@ class StatefulClip(KnownAttributes, ClipGradBase):
 
     nonfinite = Argument(partial(check_choice, choices=get_args(NonFinite)))
 
+    stat: dict[str, Any]
+    """Empty, for PaddleFormers' logging of experts; integrations set it."""
+
     optional_quantities: Sequence[str] = ()
     """Quantities that a loaded state may lack, or have without use."""
 
