@@ -286,8 +286,8 @@ def moving_average(norm: Tensor, gamma: Tensor, beta: PerTensor) -> Tensor:
 def warmup_beta(t_start: int) -> float:
     """Smoothing of the start "warmup_ema": over a tenth of the warm-up.
 
-    A norm enters with at most twice gamma, so one step raises gamma by at most
-    ``min(10 / t_start, 1)``: 10% of 100 steps, and twofold of 10 or fewer.
+    A norm enters with at most twice gamma, so it raises gamma by at most
+    ``min(10 / t_start, 1)``: 10% in a warm-up of 100 steps, 100% in one of 10.
     """
     return 1.0 - min(10.0 / t_start, 1.0)
 

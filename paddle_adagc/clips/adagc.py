@@ -61,7 +61,9 @@ class ClipGradByAdaGC(KnownAttributes, ClipGradBase):
     Not in the paper: a warm-up step that the others outvote does not set
     :math:`\gamma` (:func:`paddle_adagc.rule.supported_minimum`). One gradient
     times 1e6 makes such a step: through :math:`h` all other norms become tiny.
-    Costs 4 more bytes per tensor until the end of the warm-up.
+    Costs 4 more bytes per tensor until the end of the warm-up. The second step
+    after it waits for the device, and warns if the warm-up left :math:`\gamma`
+    of some tensors below a tenth of their norm.
 
     Args:
         lambda_rel: :math:`\lambda_{rel}` > 0, by which a tensor's norm may
@@ -78,7 +80,8 @@ class ClipGradByAdaGC(KnownAttributes, ClipGradBase):
               before the clip. Afterwards it is fed :math:`\min(\|g_i\|,\
               \max(\lambda_{rel},\ 1 + T_{start} / t)\, \gamma_i)`. That is
               Algorithm 1 from step :math:`T_{start} / (\lambda_{rel} - 1)` on
-              (2,500).
+              (2,500), or never if :math:`\lambda_{rel} \le 1`. For LoRA and
+              zero-initialised layers, whose gradients begin at zero.
         strict: True: every warm-up step enters the minimum, as in Algorithm 1.
             It matters only with ``init="warmup_min"``.
         nonfinite: What to do with a gradient that holds Inf or NaN, or whose
@@ -137,6 +140,7 @@ class ClipGradByAdaGC(KnownAttributes, ClipGradBase):
     mp_group: Group | None
     has_dist_param: bool
     has_not_dist_param: bool
+    stat: dict[str, Any]  # empty, for PaddleFormers' logging of experts
 
     def __new__(cls, *positional: Any, **named: Any) -> Any:
         """Name the argument that an unknown one stands for."""

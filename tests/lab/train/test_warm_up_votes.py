@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from pages import load_tool
 
-from paddle_adagc import ClipGradByAdaGC, rule
+from paddle_adagc import rule
+from paddle_adagc.clips import step
 
 main = load_tool("pretrain").main
 
@@ -39,12 +40,12 @@ def test_only_norms_of_hardly_a_token_are_left_out(
 ):
     """No step is, nor a norm of another tensor: gamma is Algorithm 1's."""
     keys, changes, norms, gammas = [], [], [], []
-    advance, mean_change = ClipGradByAdaGC.advance, rule.mean_change
+    decide, mean_change = step.decide, rule.mean_change
     supported_minimum = rule.supported_minimum
 
-    def advanced(self, step):
-        keys[:] = step.keys
-        return advance(self, step)
+    def decided(settings, squared_norm, memory, names, *rest):
+        keys[:] = names
+        return decide(settings, squared_norm, memory, names, *rest)
 
     def changed(total, count, h):
         change = mean_change(total, count, h)
@@ -56,7 +57,7 @@ def test_only_norms_of_hardly_a_token_are_left_out(
         norms.append(norm.numpy())
         return supported_minimum(norm, gamma, support, change)
 
-    monkeypatch.setattr(ClipGradByAdaGC, "advance", advanced)
+    monkeypatch.setattr(step, "decide", decided)
     monkeypatch.setattr(rule, "mean_change", changed)
     monkeypatch.setattr(rule, "supported_minimum", voted)
     status = main(
