@@ -185,8 +185,8 @@ def test_a_scalar_trains_like_one_element_and_keeps_its_shape(kind):
         for optimizer in optimizers:
             optimizer.step()
     assert scalar.shape == []
-    assert 0 < abs(float(scalar) - 2.0) < 0.1
-    assert float(scalar) == float(vector)
+    assert 0 < abs(scalar.item() - 2.0) < 0.1
+    assert scalar.item() == vector.item()
 
 
 def test_zero_gradients_and_zero_weights_stay_finite(kind):
