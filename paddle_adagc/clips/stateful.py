@@ -23,7 +23,11 @@ from paddle_adagc.clips.memory import Memory, State
 from paddle_adagc.clips.step_count import StepCount
 from paddle_adagc.clips.tensors import Tensors
 from paddle_adagc.guards import fuses_tensors, unchecked
-from paddle_adagc.parallel.agreement import gather_state, warn_of_nonfinite
+from paddle_adagc.parallel.agreement import (
+    every_rank_calls,
+    gather_state,
+    warn_of_nonfinite,
+)
 from paddle_adagc.parallel.layout import TensorLayout, kept_marks
 from paddle_adagc.parallel.ranks import Ranks
 from paddle_adagc.parallel.reduce import Reducer
@@ -271,7 +275,9 @@ class StatefulClip(ClipGradBase):
             The dict of :meth:`state_dict`, of all ranks' tensors.
 
         Raises:
-            RuntimeError: Ranks disagree about a number that they all follow.
+            RuntimeError: Ranks disagree about a number that they all follow, or
+                some rank did not call it, which shows when the exchange fails:
+                at the latest after the process group's timeout.
         """
         mine = self._state(), *self._observed()
         return gather_state(*mine, self._memory.quantities).to_dict()
@@ -425,6 +431,10 @@ class StatefulClip(ClipGradBase):
               which the optimizer changed the weights.
             - ``stuck``: keys of tensors with ``h`` below 0.01 in every summary
               of the last 200 steps or more; a warning names them.
+
+        Raises:
+            RuntimeError: Some rank did not call it: as in
+                :meth:`full_state_dict`.
         """
         rows, step = self._rows_of_all_ranks(), self.num_steps - 1
         stuck = self._reports.find_stuck(step, rows)
@@ -434,7 +444,9 @@ class StatefulClip(ClipGradBase):
         observed, nonfinite = self._observed()
         new = self._reports.new_nonfinite(nonfinite)
         reducer = self._find_reducer()
-        warn_of_nonfinite(reducer.gather_if_any(bool(new), (observed, new)))
+        with every_rank_calls("summary()"):
+            others = reducer.gather_if_any(bool(new), (observed, new))
+        warn_of_nonfinite(others)
         summary = {"step": step, **rows.summary(), "stuck": stuck}
         if tensors:
             shown = rows.choose(rows.columns["norm"] != 0)
@@ -458,7 +470,8 @@ class StatefulClip(ClipGradBase):
         names = "norm", "nonfinite_total", "has_gradient"
         numbers = np.sum([rows.columns[name] for name in names], 0, np.float32)
         counted = reducer.counted(paddle.to_tensor(numbers)).numpy() != 0
-        return Rows.join(reducer.gather(rows.choose(counted)))
+        with every_rank_calls("summary()"):
+            return Rows.join(reducer.gather(rows.choose(counted)))
 
     @unchecked
     def _state(self) -> ClipState:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, get_args
 
 import paddle.distributed as dist
@@ -122,6 +122,28 @@ def check_choices(
     check_choice("new_tensors", new_tensors, get_args(NewTensors))
 
 
+def adopt_max_grad_norm(
+    clip: Any, args: Any, given: Collection[str] = ()
+) -> None:
+    """Let the clip's warm-up have the threshold of the job's own clip.
+
+    ``given`` are the clip's arguments that somebody chose: ``lambda_abs``
+    among them stays.
+    """
+    if not hasattr(clip, "lambda_abs"):
+        return
+    norm = args.max_grad_norm
+    if "lambda_abs" in given:
+        reason = "as given"
+    elif norm:
+        clip.lambda_abs, reason = norm, "the job's max_grad_norm"
+    else:
+        reason = f"as the job's max_grad_norm is {norm}"
+    _logger_of(args).info(
+        f"paddle_adagc: lambda_abs is {clip.lambda_abs}, {reason}"
+    )
+
+
 def take_over_clipping(args: Any, clip: ClipGradBase) -> None:
     """Set ``max_grad_norm`` to 0, and warn of arguments that do not fit.
 
@@ -133,7 +155,8 @@ def take_over_clipping(args: Any, clip: ClipGradBase) -> None:
     warned = {
         f"max_grad_norm={args.max_grad_norm} is not used: {clip!r} clips in "
         "its place (lambda_abs is the global norm of AdaGC's warm-up)": (
-            args.max_grad_norm not in (0, _DEFAULT_MAX_GRAD_NORM)
+            args.max_grad_norm
+            not in (0, _DEFAULT_MAX_GRAD_NORM, getattr(clip, "lambda_abs", 0))
         ),
         "PaddleFormers cannot load a flex_checkpoint on one process: to "
         "resume this run set save_checkpoint_format and "
