@@ -4,10 +4,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Any, get_args
 
 import paddle.distributed as dist
@@ -74,6 +75,17 @@ def make_record(
             raise
         return NoRecord()
     return module.TrainerRecord(record, shadow, skip_above, stop_on)
+
+
+@contextlib.contextmanager
+def only_warns(what: str, applies: bool = True) -> Iterator[None]:
+    """Let an error of observing be a warning: the training goes on."""
+    try:
+        yield
+    except Exception as error:
+        if not applies:
+            raise
+        warnings.warn(f"{what}: {error!r}", stacklevel=4)
 
 
 def begin(

@@ -17,6 +17,8 @@ from paddle_adagc.clips.measured import MeasuredClip
 from paddle_adagc.optimizers.lion import Lion
 from paddle_adagc.state import ClipState
 
+NUMPY = tuple(map(int, np.__version__.split(".")[:2]))
+
 
 def make_model(seed=0):
     paddle.seed(seed)
@@ -155,7 +157,18 @@ def test_a_clip_that_missed_the_first_steps_says_so(name):
         optimizer.step()
 
 
-@pytest.mark.parametrize("kind", ["overflow", "exception"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(
+            "overflow",
+            marks=pytest.mark.skipif(
+                NUMPY >= (2, 4), reason="Paddle's GradScaler fails at it"
+            ),
+        ),
+        "exception",
+    ],
+)
 @pytest.mark.parametrize(
     ("name", "options", "in_groups"),
     [
