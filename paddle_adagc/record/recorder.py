@@ -57,6 +57,7 @@ from paddle_adagc.record.ring import (
 )
 from paddle_adagc.record.session import Session
 from paddle_adagc.record.shadow import (
+    agree,
     bind,
     check_shadow,
     default_shadow,
@@ -653,6 +654,8 @@ class Record:
             pairs = pairs["params"] if isinstance(pairs, dict) else pairs
             self.shadow(whole(pairs))
         except Exception as error:
+            clip, self.shadow = self.shadow, None
+            self._try(agree, clip)
             if self._skip_rule is not None:
                 self._end(error)
             else:
@@ -660,7 +663,6 @@ class Record:
                     f"the record goes on without the tensors: {_cause(error)}",
                     stacklevel=2,
                 )
-            self.shadow = None
             for step in self._steps:
                 step.snapshot = step.acting = None
             self.forget_updates()

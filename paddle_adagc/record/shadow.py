@@ -17,6 +17,7 @@ from paddle.nn.clip import ClipGradBase
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.registry import NoClip
+from paddle_adagc.parallel.agreement import settings_of
 from paddle_adagc.parallel.layout import sharding_wrapper, unwrap
 
 
@@ -69,6 +70,12 @@ def make_shadow(clip: ClipGradBase) -> TensorScalingClip:
     follower = check_shadow(clip)
     follower.is_shadow = True
     return follower
+
+
+def agree(clip: TensorScalingClip) -> None:
+    """Compare settings, which the other ranks do in their first step."""
+    if not clip._ranks.has_agreed:
+        clip._ranks.agree_once(settings_of(clip._state()))
 
 
 def unwrapped(clip: Any) -> Any:

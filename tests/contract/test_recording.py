@@ -12,6 +12,7 @@ import paddle.distributed as dist
 import pytest
 from contract.faults import TEXT, calls, failing
 from core.parallel.ranks import run_on_ranks
+from paddle.distributed import fleet
 
 from paddle_adagc import ClipGradByAdaGC, Record
 
@@ -110,6 +111,7 @@ def test_each_call_of_a_record_may_fail(name, tmp_path):
 
 
 def fail_on_rank(name, folder):
+    fleet.init(is_collective=True)
     plain, keys = train(name), found_calls(name, f"{folder}/whole")
     of_ranks = []
     dist.all_gather_object(of_ranks, keys)
