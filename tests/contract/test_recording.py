@@ -10,7 +10,7 @@ import numpy as np
 import paddle
 import paddle.distributed as dist
 import pytest
-from contract.faults import TEXT, calls, failing
+from contract.faults import PACKAGE, TEXT, calls, failing
 from core.parallel.ranks import run_on_ranks
 from paddle.distributed import fleet
 
@@ -114,9 +114,10 @@ def fail_on_rank(name, folder):
     fleet.init(is_collective=True)
     plain, keys = train(name), found_calls(name, f"{folder}/whole")
     of_ranks = []
-    dist.all_gather_object(of_ranks, keys)
+    own = [key for key in keys if key[0].startswith(PACKAGE)]
+    dist.all_gather_object(of_ranks, own)
     for rank, its_keys in enumerate(of_ranks):
-        assert len(its_keys) > 25
+        assert len(its_keys) > 20
         for i, key in enumerate(its_keys):
             is_mine = rank == dist.get_rank()
             place = f"{folder}/{rank}-{i}"
@@ -130,7 +131,7 @@ def fail_on_rank(name, folder):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIONS)
 def test_each_call_may_fail_on_one_of_two_ranks(name, tmp_path):
-    run_on_ranks(fail_on_rank, 2, timeout=300, name=name, folder=str(tmp_path))
+    run_on_ranks(fail_on_rank, 2, timeout=600, name=name, folder=str(tmp_path))
 
 
 def test_a_callback_that_fails_does_not_end_the_training(tmp_path):
