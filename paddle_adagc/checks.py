@@ -113,6 +113,14 @@ def check_integer(name: str, value: Any, minimum: int) -> int:
     return number
 
 
+def as_float(value: Any) -> float:
+    """Convert a number, or a tensor or array of one element.
+
+    From NumPy 2.4 on ``float`` itself refuses those of shape ``[1]``.
+    """
+    return float(value.item() if hasattr(value, "item") else value)
+
+
 def check_bool(name: str, value: Any) -> bool:
     """Return True or False; TypeError for anything else."""
     if not isinstance(value, bool):

@@ -56,6 +56,13 @@ NO_FLOATS = (
 the copy of tests that run beside it."""
 
 
+def pytest_runtest_logstart(nodeid):
+    """Keep the names of the tests that run, for .ci/run."""
+    if path := os.environ.get("ADAGC_RAN"):
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(f"{nodeid}\n")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
     """Mark the canaries; refuse one that a whole file no longer has."""

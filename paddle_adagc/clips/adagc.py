@@ -317,7 +317,9 @@ class ClipGradByAdaGC(KnownAttributes, ClipGradBase):
             The dict of :meth:`state_dict`, of all ranks' tensors.
 
         Raises:
-            RuntimeError: Ranks disagree about a number that they all follow.
+            RuntimeError: Ranks disagree about a number that they all follow, or
+                some rank did not call it, which shows when the exchange fails:
+                at the latest after the process group's timeout.
         """
         return self._progress.state_of_all_ranks().to_dict()
 
@@ -411,6 +413,10 @@ class ClipGradByAdaGC(KnownAttributes, ClipGradBase):
               which the optimizer changed the weights.
             - ``stuck``: keys of tensors with ``h`` below 0.01 in every summary
               of the last 200 steps or more; a warning names them.
+
+        Raises:
+            RuntimeError: Some rank did not call it: as in
+                :meth:`full_state_dict`.
         """
         return self._progress.summary(tensors)
 

@@ -19,7 +19,11 @@ from paddle_adagc.clips.settings import votes
 from paddle_adagc.clips.step_count import StepCount
 from paddle_adagc.clips.tensors import Tensors
 from paddle_adagc.guards import unchecked
-from paddle_adagc.parallel.agreement import gather_state, warn_of_nonfinite
+from paddle_adagc.parallel.agreement import (
+    every_rank_calls,
+    gather_state,
+    warn_of_nonfinite,
+)
 from paddle_adagc.parallel.layout import kept_marks, unwrap
 from paddle_adagc.parallel.ranks import Ranks
 from paddle_adagc.parallel.reduce import Reducer
@@ -244,9 +248,9 @@ class Progress:
             self._reports.warn_of_unstarted(rows)
         observed, nonfinite = self._observed()
         new = self._reports.new_nonfinite(nonfinite)
-        warn_of_nonfinite(
-            self.reducer().gather_if_any(bool(new), (observed, new))
-        )
+        with every_rank_calls("summary()"):
+            others = self.reducer().gather_if_any(bool(new), (observed, new))
+        warn_of_nonfinite(others)
         summary = {"step": step, **rows.summary(), "stuck": stuck}
         if tensors:
             shown = rows.choose(rows.columns["norm"] != 0)
@@ -266,4 +270,5 @@ class Progress:
         names = "norm", "nonfinite_total", "has_gradient"
         numbers = np.sum([rows.columns[name] for name in names], 0, np.float32)
         counted = reducer.counted(paddle.to_tensor(numbers)).numpy() != 0
-        return Rows.join(reducer.gather(rows.choose(counted)))
+        with every_rank_calls("summary()"):
+            return Rows.join(reducer.gather(rows.choose(counted)))

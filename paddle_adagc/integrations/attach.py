@@ -4,10 +4,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Any, get_args
 
 import paddle.distributed as dist
@@ -66,6 +67,17 @@ def make_record(
     return TrainerRecord(record, shadow, skip_above, stop_on)
 
 
+@contextlib.contextmanager
+def only_warns(what: str, applies: bool = True) -> Iterator[None]:
+    """Let an error of observing be a warning: the training goes on."""
+    try:
+        yield
+    except Exception as error:
+        if not applies:
+            raise
+        warnings.warn(f"{what}: {error!r}", stacklevel=4)
+
+
 def begin(
     clip: ClipGradBase | None,
     recording: NoRecord,
@@ -112,6 +124,28 @@ def check_choices(
     check_choice("new_tensors", new_tensors, get_args(NewTensors))
 
 
+def adopt_max_grad_norm(
+    clip: Any, args: Any, given: Collection[str] = ()
+) -> None:
+    """Let the clip's warm-up have the threshold of the job's own clip.
+
+    ``given`` are the clip's arguments that somebody chose: ``lambda_abs``
+    among them stays.
+    """
+    if not hasattr(clip, "lambda_abs"):
+        return
+    norm = args.max_grad_norm
+    if "lambda_abs" in given:
+        reason = "as given"
+    elif norm:
+        clip.lambda_abs, reason = norm, "the job's max_grad_norm"
+    else:
+        reason = f"as the job's max_grad_norm is {norm}"
+    _logger_of(args).info(
+        f"paddle_adagc: lambda_abs is {clip.lambda_abs}, {reason}"
+    )
+
+
 def take_over_clipping(args: Any, clip: ClipGradBase) -> None:
     """Set ``max_grad_norm`` to 0, and warn of arguments that do not fit.
 
@@ -123,7 +157,8 @@ def take_over_clipping(args: Any, clip: ClipGradBase) -> None:
     warned = {
         f"max_grad_norm={args.max_grad_norm} is not used: {clip!r} clips in "
         "its place (lambda_abs is the global norm of AdaGC's warm-up)": (
-            args.max_grad_norm not in (0, _DEFAULT_MAX_GRAD_NORM)
+            args.max_grad_norm
+            not in (0, _DEFAULT_MAX_GRAD_NORM, getattr(clip, "lambda_abs", 0))
         ),
         "PaddleFormers cannot load a flex_checkpoint on one process: to "
         "resume this run set save_checkpoint_format and "

@@ -19,6 +19,7 @@ from paddle_adagc.integrations.attach import (
     check_choices,
     log_numbers,
     make_record,
+    only_warns,
     take_over_clipping,
 )
 from paddle_adagc.integrations.checkpoints import (
@@ -94,9 +95,10 @@ class TrainerEvents(Callback):
         more = log_numbers(self.clip, self.recording, state)
         numbers = clip_logs({**summary, **more}, args)
         logs.update(numbers)
-        for reporter in self._reporters if numbers else ():
-            reporter.on_log(*event, logs=numbers, **kwargs)
-        add_histograms(self._reporters, summary, state.global_step)
+        with only_warns("the clip's numbers are not reported"):
+            for reporter in self._reporters if numbers else ():
+                reporter.on_log(*event, logs=numbers, **kwargs)
+            add_histograms(self._reporters, summary, state.global_step)
 
     def on_train_end(self, *args: Any, **kwargs: Any) -> None:
         """Close the record, and the clip's own logs."""
@@ -107,7 +109,10 @@ class TrainerEvents(Callback):
 
     def on_save(self, args: Any, state: Any, *_: Any, **kwargs: Any) -> None:
         """Save the clip's state beside the checkpoint's other files."""
-        place_clip(stage_clip(self.recording.saved(self.clip), args, state))
+        saved = self.recording.saved(self.clip)
+        is_shadow = saved is not self.clip
+        with only_warns("the shadow's state is not saved", is_shadow):
+            place_clip(stage_clip(saved, args, state))
 
 
 class ClippingCallback(TrainerEvents):

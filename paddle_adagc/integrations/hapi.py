@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from typing import Any
 
 import paddle
@@ -97,9 +98,17 @@ class ClipCallback(paddle.callbacks.Callback):
 
         def save_all(path: str, training: bool = True) -> None:
             save(path, training)
-            state = self._state_now()
-            if training and state and dist.ParallelEnv().local_rank == 0:
-                save_state(state, *_beside(path))
+            if not training or dist.ParallelEnv().local_rank:
+                return
+            try:
+                if state := self._state_now():
+                    save_state(state, *_beside(path))
+            except Exception as error:
+                if self._clip is not None:
+                    raise
+                warnings.warn(
+                    f"the shadow's state is not saved: {error!r}", stacklevel=2
+                )
 
         def load_all(
             path: str,

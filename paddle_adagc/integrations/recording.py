@@ -133,7 +133,7 @@ class TrainerRecord(NoRecord):
         try:
             checkpoint = resumed_from(args, state)
             load_clip(self.shadow, checkpoint, "start", state)
-        except (OSError, ValueError) as error:
+        except Exception as error:
             warnings.warn(f"the shadow starts anew: {error}", stacklevel=2)
         self.record.forget_updates()  # type: ignore[union-attr]
 

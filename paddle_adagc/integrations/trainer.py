@@ -22,6 +22,7 @@ from paddle_adagc.integrations.attach import (
     check_choices,
     log_numbers,
     make_record,
+    only_warns,
     take_over_clipping,
 )
 from paddle_adagc.integrations.checkpoints import (
@@ -267,11 +268,14 @@ class ClippingMixin(Trainer):
         super().log({**logs, **numbers}, **kwargs)
         if self.state.is_world_process_zero:
             callbacks = self.callback_handler.callbacks
-            add_histograms(callbacks, summary, self.state.global_step)
+            with only_warns("the clip's histograms are not reported"):
+                add_histograms(callbacks, summary, self.state.global_step)
 
     def _save_checkpoint(self, model: Any, metrics: Any = None) -> None:
         saved = self._adagc_recording.saved(self._adagc_clip)
-        staged = stage_clip(saved, self.args, self.state)
+        staged, is_shadow = [], saved is not self._adagc_clip
+        with only_warns("the shadow's state is not saved", is_shadow):
+            staged = stage_clip(saved, self.args, self.state)
         super()._save_checkpoint(model, metrics=metrics)
         place_clip(staged)
 

@@ -10,10 +10,11 @@ compared, once, and every number when states are joined.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -38,6 +39,24 @@ _CAUSES = (
     "tensors averaged (fleet.distributed_model, hooks of sequence "
     "parallelism), and do experts have their global numbers in their names?"
 )
+
+
+@contextlib.contextmanager
+def every_rank_calls(function: str) -> Iterator[None]:
+    """Say of a failed exchange what every rank has to do.
+
+    Raises:
+        RuntimeError: The exchange within failed.
+    """
+    try:
+        yield
+    except Exception as error:
+        reason = str(error).strip().splitlines()
+        raise RuntimeError(
+            f"the ranks did not meet in {function}: every rank has to call it, "
+            "after the same step, also those that save or print nothing. The "
+            f"exchange failed with: {reason[-1] if reason else repr(error)}"
+        ) from error
 
 
 def of_all_ranks(mine: T) -> list[T]:
@@ -157,7 +176,8 @@ def gather_state(
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return state
     parts: list[tuple[ClipState, Collection[str], Mapping[str, int]]] = []
-    dist.all_gather_object(parts, (state.to_numpy(), observed, nonfinite))
+    with every_rank_calls("full_state_dict()"):
+        dist.all_gather_object(parts, (state.to_numpy(), observed, nonfinite))
     compare_settings([settings_of(part[0]) for part in parts])
     warn_of_nonfinite([part[1:] for part in parts])
     return merge([part[:2] for part in parts])

@@ -178,11 +178,12 @@ class Ranks:
         operators differ in their last bits: copies of a tensor on ranks with
         different ones would drift apart.
         """
-        self.has_agreed = True
         if self.topology().world is None:
+            self.has_agreed = True
             return
         views: list[tuple[Mapping[str, Any], str]] = []
         dist.all_gather_object(views, (settings, kernels.why_not()))
+        self.has_agreed = True
         compare_settings([view for view, _ in views])
         reasons = [why for _, why in views]
         without = [f"rank {i}: {why}" for i, why in enumerate(reasons) if why]

@@ -16,7 +16,6 @@ from typing import Any, ClassVar
 
 from paddle.distributed.auto_parallel.api import _ShardOptimizer
 
-from paddle_adagc.guards import makes_states_only
 from paddle_adagc.integrations.optimizer import (
     caller_group,
     inner_optimizer,
@@ -67,8 +66,6 @@ def observe(optimizer: Any, record: Any) -> Callable[[], None]:
         params_grads: Any,
         param_group_idx: int = 0,
     ) -> Any:
-        if makes_states_only():
-            return original(loss, startup_program, params_grads)
         self, param_group = optimizer, caller_group()
         given = loss, startup_program, params_grads, param_group_idx
         begins = not isinstance(params_grads, dict) or (

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-BEFORE_BACKWARD: list[Callable[[], None]] = []
-"""Called before each ``backward()``: a step has ended."""
+from paddle_adagc.checks import as_float
+
+RECORDS: list[Any] = []
+"""Those that see the losses: ``backward()`` begins their next step."""
 
 _seen: deque[Any] = deque(maxlen=4096)
 _scaled: tuple[Any, Any] = (None, None)  # by a GradScaler, and as before
@@ -36,7 +38,7 @@ def scalar(loss: Any) -> Any:
             )
         return loss.detach()
     try:
-        return float(loss)
+        return as_float(loss)
     except (TypeError, ValueError) as error:
         raise TypeError(f"the loss is {loss!r}: give a scalar") from error
 
@@ -84,12 +86,16 @@ def see_losses() -> None:
 def _see(losses: Sequence[Any], args: Sequence[Any], gradient: Any) -> None:
     """Take what is differentiated, unless it is along a given vector."""
     global _scaled
-    for call in [*BEFORE_BACKWARD]:
-        call()
+    for record in [*RECORDS]:
+        record._finish()
     if (args[0] if args else gradient) is not None:
         return
-    for loss in losses:
-        if loss.size == 1:
-            loss = _scaled[1] if loss is _scaled[0] else loss
-            _seen.append(loss.detach())
+    try:
+        for loss in losses:
+            if loss.size == 1:
+                loss = _scaled[1] if loss is _scaled[0] else loss
+                _seen.append(loss.detach())
+    except Exception as error:
+        for record in RECORDS:
+            record._end(error)
     _scaled = (None, None)

@@ -10,7 +10,7 @@ import logging
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +23,7 @@ from paddle.nn.clip import ClipGradBase
 from paddle_adagc.checks import KnownAttributes, check_choice, check_integer
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.clips.last_step import LastStep
+from paddle_adagc.guards import makes_states_only
 from paddle_adagc.integrations.optimizer import innermost, put_into_optimizer
 from paddle_adagc.parallel.agreement import of_all_ranks
 from paddle_adagc.record.facts import (
@@ -40,7 +41,7 @@ from paddle_adagc.record.hooks import (
     stepping,
 )
 from paddle_adagc.record.losses import (
-    BEFORE_BACKWARD,
+    RECORDS,
     scalar,
     see_losses,
     take_losses,
@@ -49,13 +50,14 @@ from paddle_adagc.record.ring import (
     Step,
     Steps,
     count_small,
-    first_nonfinite,
-    gather,
     is_split,
+    join,
+    to_gather,
     to_host,
 )
 from paddle_adagc.record.session import Session
 from paddle_adagc.record.shadow import (
+    agree,
     bind,
     check_shadow,
     default_shadow,
@@ -68,7 +70,9 @@ from paddle_adagc.record.skip import (
     SkipRule,
     check_skipping,
     check_stepping,
-    judge,
+    largest,
+    mean_loss,
+    measured,
     whole,
 )
 from paddle_adagc.record.writer import MAX_BYTES
@@ -78,6 +82,8 @@ logger = logging.getLogger(__name__)
 
 NUM_STEPS = 64
 """Steps that stay on the device before they are copied."""
+
+_FAILED = 2  # instead of whether a step is to be skipped
 
 
 class Record(KnownAttributes):
@@ -92,6 +98,10 @@ class Record(KnownAttributes):
     the interpreter's exit and SIGTERM copy them; call :meth:`flush` before a
     checkpoint. In a distributed run every rank makes a record and calls its
     methods; one gather per copy, rank 0 writes.
+
+    An error of recording ends the record, with a warning that names its cause,
+    and never the training: a rank whose record has failed tells the others at
+    the next copy, and all end theirs.
 
     Args:
         directory: Folder of the record. A run that is resumed goes on in it.
@@ -214,7 +224,8 @@ class Record(KnownAttributes):
         self.num_skipped = 0
         """Steps that this process has left out."""
         self.error = None
-        """On rank 0, why the record ended early: a full disk, say."""
+        """Why the record ended early: a full disk, say."""
+        self._is_over = False  # on all ranks, or closed
         self._steps: list[Step] = []
         self._losses: list[Any] = []
         self._rate: float | None = None  # of the update
@@ -225,6 +236,7 @@ class Record(KnownAttributes):
         self.start, self._number, history = answer
         """The first step of this process."""
         self._next_step = self.start
+        self._first_pending = self._first_unwritten = self.start
         self._skip_rule: SkipRule | None = None
         if skip_above is not None:
             self._skip_rule = SkipRule(skip_above, history)
@@ -273,7 +285,9 @@ class Record(KnownAttributes):
         Raises:
             TypeError: It is none.
         """
-        self._losses.append(scalar(loss))
+        taken = self._try(scalar, loss, raises=(TypeError,))
+        if taken is not None:
+            self._losses.append(taken)
 
     def see_losses(self) -> None:
         """Take the loss from the scalars whose ``backward()`` is called.
@@ -285,14 +299,14 @@ class Record(KnownAttributes):
         """
         see_losses()
         self._sees_losses = True
-        BEFORE_BACKWARD.append(self._finish)
+        RECORDS.append(self)
 
     def _finish(self) -> None:
         """Finish a step, maybe within the next one's backward pass.
 
         Nothing is gathered there: a pipeline's stages wait for each other.
         """
-        if self.has_update or self._overflowed:
+        if self._try(self._has_stepped, failed=self._was_called):
             self._end_step({})
 
     def step(
@@ -310,14 +324,24 @@ class Record(KnownAttributes):
             TypeError: The loss is no scalar, or a number no JSON value.
             ValueError: One has a name of the record's own.
         """
-        _check_numbers(numbers)
+        self._try(_check_numbers, numbers, raises=(TypeError, ValueError))
         if loss is not None:
             self.add_loss(loss)
         self._end_step(numbers)
-        if len(self._steps) >= self._num_steps:
+        if self._num_pending >= self._num_steps:
             self.flush()
 
     def _end_step(self, numbers: Mapping[str, Any]) -> None:
+        """Count a step; also one of a rank whose record has failed.
+
+        So it takes part in the next copy.
+        """
+        self._try(self._add_step, numbers)
+        self._next_step += 1
+        self._losses, self._rate = [], None
+        self._was_called, self._skipped = False, None
+
+    def _add_step(self, numbers: Mapping[str, Any]) -> None:
         now = time.perf_counter()
         rate = self._optimizer.get_lr() if self._rate is None else self._rate
         row: dict[str, Any] = {"learning_rate": float(rate)}
@@ -337,8 +361,15 @@ class Record(KnownAttributes):
         step = Step(self._next_step, {**row, **numbers}, self._losses)
         step.snapshot, step.acting = snapshot, acting
         self._steps.append(step)
-        self._losses, self._last_time, self._rate = [], now, None
-        self._next_step += 1
+        self._last_time = now
+
+    @property
+    def _num_pending(self) -> int:
+        """Steps since the last copy."""
+        return self._next_step - self._first_pending
+
+    def _has_stepped(self) -> bool:
+        return self.has_update or self._overflowed
 
     @property
     def has_update(self) -> bool:
@@ -364,16 +395,40 @@ class Record(KnownAttributes):
         Returns:
             A line for each event that began in these steps; on rank 0 alone.
         """
-        steps, self._steps = self._steps, []
-        if not steps:
+        if not self._num_pending or self._is_over:
             return []
+        mine = self._try(self._copy)
+        self._first_pending = self._next_step
+        parts = self._ask(self._gather, mine) or []
+        failed = [
+            f"rank {i}: {x}" for i, x in enumerate(parts) if isinstance(x, str)
+        ]
+        if failed or not parts:
+            self._is_over = True
+            self._end(RuntimeError("".join(failed[:1])))
+            return []
+        found = [part.nonfinite for part in parts if part.nonfinite]
+        if self._stop_on and found and not self.should_stop:
+            step, loss = min(found)
+            self.should_stop = f"the loss of step {step} is {loss}"
+        lines = self._try(self._write_joined, parts, failed=[])
+        self._first_unwritten = self._next_step
+        return lines
+
+    def _gather(self, mine: Steps | None) -> list[Steps | str]:
+        """Return the steps of all ranks, or why a rank's record ends."""
+        return of_all_ranks(_cause(self.error) if mine is None else mine)
+
+    def _write_joined(self, parts: Sequence[Steps]) -> list[str]:
+        return self._write(join(parts))
+
+    def _copy(self) -> Steps:
+        """Copy this rank's steps from the device."""
+        steps, self._steps = self._steps, []
         self._warn_if_blind(len(steps))
         num_small = count_small(self._optimizer)
         mine = to_host(steps, self._source, self._names, num_small)
-        every = gather(mine, self._source)
-        if self._stop_on and not self.should_stop:
-            self.should_stop = first_nonfinite(every)
-        return self._write(every)
+        return to_gather(mine, self._source)
 
     def _warn_if_blind(self, num_steps: int) -> None:
         """Warn once if no step of the optimizer was seen in a whole ring."""
@@ -397,7 +452,7 @@ class Record(KnownAttributes):
     @property
     def alarms(self) -> list[Alarm]:
         """All events so far, of earlier processes too; on rank 0 alone."""
-        return self._session.alarms if self._session else []
+        return self._try(lambda: self._session and self._session.alarms) or []
 
     def _write(self, steps: Steps, *, is_part: bool = False) -> list[str]:
         if self._session is None:
@@ -407,26 +462,66 @@ class Record(KnownAttributes):
             tensors = self._source and self._source._tensors
             groups = groups_of(self._optimizer, tensors, self._names)
             factors = factors_of(self._clips, groups)
-        lines: list[str] = []
-        with self._ends_alone(steps.rows[0]["step"]):
-            lines = self._session.write(steps, factors, is_part=is_part)
+        lines = self._session.write(steps, factors, is_part=is_part)
         for line in lines:
             self._on_alarm(line)
         return lines
 
-    @contextlib.contextmanager
-    def _ends_alone(self, step: int) -> Iterator[None]:
-        """End the record if it fails; the training goes on."""
+    # ---- errors -------------------------------------------------------------
+
+    def _try(
+        self,
+        function: Callable[..., Any],
+        *args: Any,
+        failed: Any = None,
+        raises: tuple[type[Exception], ...] = (),
+    ) -> Any:
+        """Call what observes; an error ends the record, not the training.
+
+        Returns:
+            What ``function`` does; ``failed`` if this record has failed.
+        """
+        if self.error is not None or self._is_over:
+            return failed
         try:
-            yield
+            return function(*args)
+        except raises:
+            raise
         except Exception as error:
-            warnings.warn(
-                f"the record {self.directory} ends before step {step}: {error}",
-                stacklevel=3,
-            )
-            if self._session is not None:
-                self._session.close()
-            self._session, self.error = None, error
+            self._end(error)
+            return failed
+
+    def _ask(
+        self, exchange: Callable[[Any], Any], mine: Any, failed: Any = None
+    ) -> Any:
+        """Take part in an exchange of all ranks, also if this one has failed.
+
+        It then gives ``failed``; without it the others would wait for ever.
+        """
+        for _ in range(2):
+            try:
+                return exchange(mine if self.error is None else failed)
+            except Exception as error:
+                self._end(error)
+        return failed
+
+    def _end(self, error: Exception) -> None:
+        """End the record, and say once why."""
+        if self.error is not None:
+            return
+        self.error, self._steps = error, []
+        session, self._session = self._session, None
+        if session is not None:
+            with contextlib.suppress(Exception):
+                session.close()
+        text = (
+            f"the record {self.directory} ends before step "
+            f"{self._first_unwritten}: {_cause(error)}"
+        )
+        try:
+            warnings.warn(text, stacklevel=4)
+        except UserWarning:  # python -W error
+            logger.warning(text)
 
     def worst(self) -> dict[str, Any]:
         """Return the worst of the steps written since the last call.
@@ -435,11 +530,11 @@ class Record(KnownAttributes):
         far as they are known ``h_min_worst``, ``shadow_h_min_worst`` and
         ``global_grad_norm_max``, each with its step (``h_min_worst_step``).
         """
-        return self._session.worst() if self._session else {}
+        return self._try(lambda: self._session and self._session.worst()) or {}
 
     def latest(self) -> dict[str, Any]:
         """Return the numbers of the last step written; on rank 0."""
-        return self._session.latest() if self._session else {}
+        return self._try(lambda: self._session and self._session.latest()) or {}
 
     def switch(self) -> ClipGradByAdaGC:
         """Let the shadow clip from the next step on; the other clip rests.
@@ -512,36 +607,52 @@ class Record(KnownAttributes):
         self._clips, self._acting = clips_of(self._optimizer), clip
         self.forget_updates()
         self._number += 1
+        self._try(self._begin_session)
+
+    def _begin_session(self) -> None:
         if self._session is not None:
-            facts = facts_of(self._optimizer, clip, self.shadow)
-            with self._ends_alone(self._next_step):
-                self._session.begin(self._next_step, facts)
+            facts = facts_of(self._optimizer, self._acting, self.shadow)
+            self._session.begin(self._next_step, facts)
 
     def _see(self, pairs: Any, begins: bool) -> bool:
         """See an update's gradients; return whether it is to be made.
 
         ``begins``: they are those of the optimizer's first group.
         """
-        if begins and len(self._steps) >= self._num_steps:
+        try:
+            if makes_states_only():
+                return True
+        except Exception as error:
+            self._end(error)
+        if begins and self._num_pending >= self._num_steps:
             self.flush()
+        self._was_called = self._has_seen = True
+        self._try(self._take_losses)
+        if self._skip_rule is not None and begins:
+            self._skipped = self._judge(self._skip_rule, pairs)
+            self.num_skipped += self._skipped is not None
+        if self._skipped is None and self.shadow is not None:
+            self._follow(pairs)
+        return self._skipped is None
+
+    def _take_losses(self) -> None:
         if self._sees_losses:
             self._losses += take_losses()
         if self._rate is None:  # a scheduler may go on before step()
             self._rate = self._optimizer.get_lr()
-        if self._skip_rule is not None and begins:
-            self._skipped = judge(
-                self._skip_rule,
-                self._source,
-                self._stepping,
-                pairs,
-                self._next_step,
-                self._losses,
-            )
-            self.num_skipped += self._skipped is not None
-        self._was_called = self._has_seen = True
-        if self._skipped is None and self.shadow is not None:
-            self._follow(pairs)
-        return self._skipped is None
+
+    def _judge(self, rule: SkipRule, pairs: Any) -> LastStep | None:
+        """Return the numbers of a step to leave out; None: it is made."""
+        given = self._source, self._stepping, pairs, self._losses
+        nothing = 0.0, None, None
+        norm, snapshot, loss = self._try(measured, *given, failed=nothing)
+        loss = self._ask(mean_loss, loss)
+        step = self._next_step
+        flag = self._try(rule.skips, step, norm, loss, failed=_FAILED)
+        flag = self._ask(largest, int(flag), _FAILED)
+        if flag == _FAILED:
+            self._skip_rule = None
+        return snapshot if flag == 1 else None
 
     def _follow(self, pairs: Any) -> None:
         """Show the shadow an update's gradients; its errors end it alone."""
@@ -550,11 +661,15 @@ class Record(KnownAttributes):
             pairs = pairs["params"] if isinstance(pairs, dict) else pairs
             self.shadow(whole(pairs))
         except Exception as error:
-            warnings.warn(
-                f"the record goes on without the tensors: {error}",
-                stacklevel=2,
-            )
-            self.shadow = None
+            clip, self.shadow = self.shadow, None
+            self._try(agree, clip)
+            if self._skip_rule is not None:
+                self._end(error)
+            else:
+                warnings.warn(
+                    f"the record goes on without the tensors: {_cause(error)}",
+                    stacklevel=2,
+                )
             for step in self._steps:
                 step.snapshot = step.acting = None
             self.forget_updates()
@@ -568,17 +683,21 @@ class Record(KnownAttributes):
         It does not ask the other ranks, who may be gone: for an exception.
         """
         self._finish()
-        steps, self._steps = self._steps, []
-        if steps:
-            mine = to_host(steps, self._source, self._names)
-            is_part = bool(mine.keys) and is_split(self._source)
-            self._write(mine, is_part=is_part)
-            if (rank := dist.get_rank()) and mine.keys:
-                numbers = np.array([row["step"] for row in mine.rows])
-                named = {"steps": numbers, "keys": np.array(mine.keys, "U")}
-                arrays = {**named, **mine.tensors}
-                write_part(self.directory, rank, self._number, arrays)
+        self._try(self._leave)
         self._stop()
+
+    def _leave(self) -> None:
+        steps, self._steps = self._steps, []
+        if not steps:
+            return
+        mine = to_host(steps, self._source, self._names)
+        is_part = bool(mine.keys) and is_split(self._source)
+        self._write(mine, is_part=is_part)
+        if (rank := dist.get_rank()) and mine.keys:
+            numbers = np.array([row["step"] for row in mine.rows])
+            named = {"steps": numbers, "keys": np.array(mine.keys, "U")}
+            arrays = {**named, **mine.tensors}
+            write_part(self.directory, rank, self._number, arrays)
 
     def __del__(self) -> None:
         """Write what is left of a record that nobody closed."""
@@ -587,14 +706,22 @@ class Record(KnownAttributes):
                 self.leave()
 
     def _stop(self) -> None:
-        self._end_observing()
-        self._at_exit.end()
+        ends = [self._end_observing, self._at_exit.end]
+        if self._session is not None:
+            ends.append(self._session.close)
+        for end in ends:
+            try:
+                end()
+            except Exception as error:
+                self._end(error)
         if self._sees_losses:
             self._sees_losses = False
-            BEFORE_BACKWARD.remove(self._finish)
-        if self._session is not None:
-            self._session.close()
-            self._session = None
+            RECORDS.remove(self)
+        self._session, self._is_over = None, True
+
+
+def _cause(error: Exception | None) -> str:
+    return str(error) or repr(error)
 
 
 def _check_numbers(numbers: Mapping[str, Any]) -> None:

@@ -21,7 +21,6 @@ from paddle import Tensor
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.clips.last_step import LastStep
 from paddle_adagc.guards import unchecked
-from paddle_adagc.parallel.agreement import of_all_ranks
 from paddle_adagc.parallel.meshes import local_value
 from paddle_adagc.record.blocks import QUANTITIES
 
@@ -61,6 +60,9 @@ class Steps:
     num_small: tuple[int, int] = (0, 0)
     """Elements of Adam's second moment that are small, and all, after the last
     step: see :func:`count_small`."""
+
+    nonfinite: tuple[int, float] | None = None
+    """The first step whose loss is not finite, and that loss."""
 
 
 @unchecked
@@ -185,12 +187,16 @@ def _stacked(
     return table
 
 
-def gather(mine: Steps, clip: ClipGradByAdaGC | None) -> Steps:
-    """Join the steps of all ranks, which all call this: one gather."""
+def to_gather(mine: Steps, clip: ClipGradByAdaGC | None) -> Steps:
+    """Return what the first rank needs of this one's steps."""
     has_tensors = is_split(clip) or dist.get_rank() == 0
-    empty = Steps(mine.rows, [], _empty(len(mine.rows), 0), mine.num_small)
-    parts = of_all_ranks(mine if has_tensors else empty)
-    return join(parts) if len(parts) > 1 else mine
+    tensors = mine.tensors if has_tensors else _empty(len(mine.rows), 0)
+    return dataclasses.replace(
+        mine,
+        keys=mine.keys if has_tensors else [],
+        tensors=tensors,
+        nonfinite=_first_nonfinite(mine.rows),
+    )
 
 
 def is_split(clip: ClipGradByAdaGC | None) -> bool:
@@ -204,6 +210,8 @@ def join(parts: Sequence[Steps]) -> Steps:
     The loss is the mean over the ranks that know it. A tensor that several
     ranks count is that of the rank where its norm is not 0.
     """
+    if len(parts) == 1:
+        return parts[0]
     parts = _common(parts)
     rows = []
     for same in zip(*(part.rows for part in parts), strict=True):
@@ -257,7 +265,7 @@ def count_small(optimizer: Any) -> tuple[int, int]:
     if not moments or not isinstance(epsilon, float):
         return 0, 0
     powers = [*optimizer._accumulators.get("beta2_pow_acc", {}).values()]
-    correction = 1 - float(powers[0]) if powers else 1.0
+    correction = 1 - powers[0].item() if powers else 1.0
     bound = (10 * epsilon) ** 2 * correction
     # 1e-16 == 0 in Paddle, but not <= 0.
     counts = [
@@ -267,9 +275,10 @@ def count_small(optimizer: Any) -> tuple[int, int]:
     return small - still, sum(moment.size for moment in moments) - still
 
 
-def first_nonfinite(steps: Steps) -> str:
-    """Name the first loss that is not finite; empty if all are."""
-    for row in steps.rows:
+def _first_nonfinite(
+    rows: Sequence[Mapping[str, Any]],
+) -> tuple[int, float] | None:
+    for row in rows:
         if not math.isfinite(row.get("loss", 0.0)):
-            return f"the loss of step {row['step']} is {row['loss']}"
-    return ""
+            return row["step"], row["loss"]
+    return None

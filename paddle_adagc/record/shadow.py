@@ -16,6 +16,7 @@ from paddle.nn import ClipGradByGlobalNorm, ClipGradByNorm, Layer
 from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
+from paddle_adagc.parallel.agreement import settings_of
 from paddle_adagc.parallel.layout import sharding_wrapper, unwrap
 
 
@@ -67,6 +68,12 @@ def make_shadow(clip: ClipGradBase) -> ClipGradByAdaGC:
     follower = check_shadow(clip)
     follower._follows = True
     return follower
+
+
+def agree(clip: ClipGradByAdaGC) -> None:
+    """Compare settings, which the other ranks do in their first step."""
+    if not clip._progress.ranks.has_agreed:
+        clip._progress.ranks.agree_once(settings_of(clip._state()))
 
 
 def unwrapped(clip: Any) -> Any:

@@ -16,7 +16,7 @@ from paddle.distributed.auto_parallel.process_mesh import (
 )
 
 from paddle_adagc import rule
-from paddle_adagc.checks import check_positive
+from paddle_adagc.checks import as_float, check_positive
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.clips.gradients import GradientList
 from paddle_adagc.clips.last_step import LastStep
@@ -46,30 +46,38 @@ class SkipRule:
         self._monitor.update(past)
 
     def skips(self, step: int, norm: float, loss: float | None) -> bool:
-        """Take a step; return whether it is skipped, the same on all ranks.
+        """Take a step; return whether it is to be skipped.
 
         Args:
             step: Its index.
             norm: Global gradient norm, over all ranks.
-            loss: Of this rank; None: it knows none.
+            loss: Over all ranks; None: unknown.
         """
         values = {"global_grad_norm": norm}
-        is_parallel = dist.is_initialized() and dist.get_world_size() > 1
-        if is_parallel:
-            known = [loss or 0.0, float(loss is not None)]
-            sums = paddle.to_tensor(known, "float64")
-            dist.all_reduce(sums)
-            total, count = sums.tolist()
-            loss = total / count if count else None
         if loss is not None:
             values["loss"] = loss
         self._monitor.update([(step, values)])
-        skips = any(alarm.end == step for alarm in self._monitor.alarms)
-        if is_parallel:
-            flag = paddle.to_tensor([int(skips)])
-            dist.all_reduce(flag, dist.ReduceOp.MAX)
-            skips = bool(flag)
-        return skips
+        return any(alarm.end == step for alarm in self._monitor.alarms)
+
+
+def mean_loss(loss: float | None) -> float | None:
+    """Return the mean over the ranks that know a loss; all ranks call it."""
+    if not (dist.is_initialized() and dist.get_world_size() > 1):
+        return loss
+    known = [loss or 0.0, float(loss is not None)]
+    sums = paddle.to_tensor(known, "float64")
+    dist.all_reduce(sums)
+    total, count = sums.tolist()
+    return total / count if count else None
+
+
+def largest(flag: int) -> int:
+    """Return the largest flag of any rank; all ranks call it."""
+    if not (dist.is_initialized() and dist.get_world_size() > 1):
+        return flag
+    flags = paddle.to_tensor([flag])
+    dist.all_reduce(flags, dist.ReduceOp.MAX)
+    return int(flags.item())
 
 
 def check_skipping(
@@ -106,33 +114,30 @@ def check_stepping(optimizer: Any) -> None:
         )
 
 
-def judge(
-    skip_rule: SkipRule,
+def measured(
     source: ClipGradByAdaGC | None,
     optimizer: Any,
     pairs: Any,
-    step: int,
     losses: Sequence[Any],
-) -> LastStep | None:
-    """Return the numbers of a step to leave out; None: it is made.
+) -> tuple[float, LastStep | None, float | None]:
+    """Return a step's global norm, its numbers, and this rank's loss.
+
+    There are no numbers of a step that a ``GradScaler`` skips.
 
     Args:
-        skip_rule: What judges it.
         source: The clip that measures the norms.
         optimizer: The one whose step it is, see :func:`.stepping`.
         pairs: Of its first group where it has several.
-        step: Its index.
         losses: Of this rank's micro-batches so far.
     """
     if source is None:
         raise RuntimeError("skip_above: nothing measures norms any more")
     if isinstance(pairs, dict):
         pairs = gradients_of(optimizer)
+    loss = sum(map(as_float, losses)) if losses else None
     norm, snapshot = measure(source, pairs)
-    loss = sum(map(float, losses)) if losses else None
-    skips = skip_rule.skips(step, norm, loss)  # all ranks have to call it
     overflows = bool(optimizer._get_auxiliary_var("found_inf"))
-    return snapshot if skips and not overflows else None  # a scaler skips it
+    return norm, None if overflows else snapshot, loss
 
 
 def gradients_of(optimizer: Any) -> list[tuple[Any, Any]]:

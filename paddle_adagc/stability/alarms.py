@@ -15,6 +15,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from paddle_adagc.checks import (
+    as_float,
     check_bool,
     check_integer,
     check_not_negative,
@@ -249,7 +250,7 @@ class Monitor:
         for step, given in rows:
             for name, value in self._series(given).items():
                 if name in self.watches:
-                    self._take(name, step, float(value))
+                    self._take(name, step, as_float(value))
                 elif name not in WATCHES and name not in _UNJUDGED:
                     near = suggestion(name, self.watches)
                     raise ValueError(f"no rule for the series {name!r}{near}")
@@ -270,7 +271,7 @@ class Monitor:
             values.pop("h_median", None)
         pair = "global_grad_norm", "h_median"
         if "masked" in self.watches and {*pair} <= values.keys():
-            numbers = (float(values[name]) for name in pair)
+            numbers = (as_float(values[name]) for name in pair)
             values["masked"] = self._masking.update(*numbers)
         return values
 

@@ -14,7 +14,7 @@ from pages import ROOT, load_tool
 TOOLS = ROOT / "tools"
 CONFIG = str(ROOT / "configs/proxy/ernie_moe.yaml")
 RECIPE = str(ROOT / "configs/ernie_10b_a1.4b_fp8/adagc.yaml")
-ALONE = {"check_gpu", "check_versions", "command", "gpu"}
+ALONE = {"check_gpu", "command", "gpu"}
 """Tools with tests of their own."""
 
 NAMES = sorted({path.stem for path in TOOLS.glob("*.py")} - ALONE)

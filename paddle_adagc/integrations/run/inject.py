@@ -9,7 +9,7 @@ import types
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from paddle_adagc.integrations.attach import Callback
+from paddle_adagc.integrations.attach import Callback, adopt_max_grad_norm
 from paddle_adagc.integrations.no_record import Where
 from paddle_adagc.integrations.recording import TrainerRecord
 from paddle_adagc.integrations.run.settings import (
@@ -87,6 +87,7 @@ def change_trainer(
             if cls not in ours:
                 self.__class__ = with_clip(cls)
             original(self, *args, **kwargs)
+            adopt_max_grad_norm(clip, self.args, given["clip"])
             record = TrainerRecord(where(), **chosen)
             self._adagc_attach(clip, record, **rest)
         made(self)

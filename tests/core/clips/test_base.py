@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from paddle_adagc import ClipGradByAdaGC
-from paddle_adagc.clips import step
+from paddle_adagc.clips import step as step_module
 
 pytestmark = pytest.mark.usefixtures("backend")
 
@@ -76,7 +76,7 @@ def test_another_model_after_a_first_step_that_failed(monkeypatch):
     model = paddle.nn.Sequential(*(paddle.nn.Linear(2, 2) for _ in "ab"))
     clip.bind(model)
     with monkeypatch.context() as patch:
-        patch.setattr(step, "decide", lambda *arguments: 1 / 0)
+        patch.setattr(step_module, "decide", lambda *arguments: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             clip([(p, paddle.ones_like(p)) for p in model.parameters()])
     clip.bind(model[0])

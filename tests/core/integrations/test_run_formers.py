@@ -153,7 +153,8 @@ def test_a_stage_trains_and_resumes(tmp_path, stage, command, launch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("stage", "command"), [("PT", "adagc-run"), ("DPO", "pretrain")]
+    ("stage", "command"),
+    [("PT", "adagc-run"), ("DPO", "adagc-run"), ("PT", "pretrain")],
 )
 def test_a_stage_trains_on_two_processes(tmp_path, stage, command):
     config = write_job(tmp_path, stage, **SHARDED)
@@ -182,6 +183,12 @@ def test_a_watched_stage_is_the_same(tmp_path):
     assert record.step.tolist() == [*range(300)]
     assert np.isfinite(record.column("loss")).all()
     assert load_state(tmp_path / "out3/checkpoint-300")["step"] == 300
+
+
+def test_the_laboratory_refuses_dpo_by_name(tmp_path):
+    ended = run(tmp_path, PRETRAIN, write_job(tmp_path, "DPO"))
+    assert ended.returncode == 2
+    assert "PaddleFormers' task 'DPO'" in ended.stderr
 
 
 def test_the_command_line_wants_a_gpu(tmp_path):

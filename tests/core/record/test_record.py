@@ -309,7 +309,7 @@ def test_no_step_waits_between_two_copies(
             optimizer.step()
             record.step(loss)
         optimizer.step()
-        with pytest.raises(AssertionError, match="was read back"):
+        with pytest.warns(UserWarning, match="was read back"):
             record.step(loss)  # the copy of 64 steps
     if backend == "cuda":
         launches = backends.emulated_cuda().emulated_calls(b"cuLaunchKernel")

@@ -68,7 +68,7 @@ REPORT = "report.json"
 
 OTHER_RESULTS = (
     *("creep.jsonl", "gpu.jsonl", "mutation.jsonl"),
-    *("price.jsonl", "versions.jsonl"),
+    "price.jsonl",
 )
 """Files beside those of targets, of other commands."""
 

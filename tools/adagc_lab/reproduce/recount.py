@@ -22,7 +22,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from scipy import stats
 
-NO_RUNS = ("creep", "gpu", "mutation", "price", "versions")
+NO_RUNS = ("creep", "gpu", "mutation", "price")
 NOT_CONFIG = {"train.seed", "data.seed", "train.max_steps"}
 _ADAGC = {"lambda_rel": 1.04, "beta": 0.99, "lambda_abs": 1, "t_start": 100}
 CLIP_DEFAULTS: dict[str, dict[str, float]] = {
