@@ -88,15 +88,10 @@ def one(**changes):
     [
         ({"title": "Empty"}, "no experiments"),
         ({"title": "T", "experiment": []}, "did you mean 'experiments'"),
-        (
-            {"title": "T", "timings": [{"name": "a", "title": "A"}]},
-            "either config or tensors",
-        ),
         ({"title": "T", "experiments": [EXPERIMENT] * 2}, "repeat one"),
         (one(seed=[1]), r"did you mean 'experiments\.0\.seeds'"),
         (one(seeds=[]), r"experiments\.0\.seeds must not be empty"),
         (one(seeds=[1, 1]), "repeats"),
-        (one(paper={"score": {"AdaGX": 1.0}}), "did you mean 'AdaGC'"),
         (one(grid={"method": {}}), "grid"),
     ],
 )
