@@ -33,7 +33,7 @@ ROWS = (
     ("paddleformers",),
     ("evaluate", "studies"),
     ("benchmark",),
-    ("plan",),
+    ("check",),
     ("reproduce",),
 )
 """Rooms of the laboratory from the bottom up; imports go down, not sideways."""

@@ -1,9 +1,8 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Links, names, commands and tables of the documentation fit the code."""
+"""Links, names and commands of the documentation fit the code."""
 
 import argparse
-import inspect
 import pydoc
 import re
 import shlex
@@ -14,9 +13,7 @@ from pathlib import Path
 import pytest
 import tomllib
 import yaml
-from adagc_lab.benchmark.collectives import LAYOUTS
 from adagc_lab.paddleformers.recipe import read_run_config
-from adagc_lab.reproduce.claims import load_claims
 from adagc_lab.reproduce.grid import load_target
 from adagc_lab.train.parse import load_config
 from paddle.distributed.launch.context.args_envs import parse_args
@@ -31,8 +28,6 @@ from pages import (
     prose,
 )
 
-from paddle_adagc import ClipGradByAdaGC, check
-from paddle_adagc.clips import registry
 from paddle_adagc.integrations import run
 from paddle_adagc.report import command as report
 
@@ -116,7 +111,7 @@ def parsed(tool, arguments, monkeypatch):
 def check_tool(tool, arguments, monkeypatch):
     """Parse a tool's arguments, and read the config that they name."""
     options = parsed(tool, arguments, monkeypatch)
-    if tool in ("tools/pretrain.py", "tools/plan.py"):
+    if tool == "tools/pretrain.py":
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             read_run_config(ROOT / options.config, options.overrides)
@@ -151,6 +146,11 @@ def test_commands_parse(page, monkeypatch):
             case ["pytest", *arguments]:
                 paths = [path for path in arguments if path.startswith("tests")]
                 assert all((ROOT / path).exists() for path in paths)
+            case [
+                "mkdir" | "cp" | "cd" | "rm" | "!",
+                *_,
+            ]:  # run by their own test
+                pass
             case ["mkdocs" | "ruff" | "mypy" | "pre-commit" | "source", *_]:
                 pass
             case ["python", "-m" | "-c", *_] | [".ci/run"]:
@@ -169,46 +169,9 @@ def test_configs_load(page, tmp_path):
                 assert (
                     ROOT / "configs/experiments" / experiment.config
                 ).exists()
-        elif "labels" in yaml.safe_load(block):
-            labels = load_claims(ROOT / "configs/claims.yaml").labels
-            assert yaml.safe_load(block)["labels"].items() <= labels.items()
         else:
             file.write_text(f"base: {PROXY}\n{block}")
             load_config(file)
-
-
-def table(page, first):
-    """Rows of the tables whose header begins with this cell."""
-    rows = []
-    for block in re.findall(r"(?:^\|.*\n)+", page.read_text("utf-8"), re.M):
-        header, _, *lines = (
-            [cell.strip() for cell in line.strip("|\n").split("|")]
-            for line in block.splitlines()
-        )
-        rows += lines if header[0] == first else []
-    assert rows, f"{page.name}: no table {first}"
-    return rows
-
-
-@pytest.mark.parametrize("page", [README, ROOT / "docs/method.md"])
-def test_arguments_and_defaults_are_the_class_s(page):
-    known = {
-        name: parameter.default
-        for name, parameter in inspect.signature(
-            ClipGradByAdaGC
-        ).parameters.items()
-        if parameter.kind is parameter.KEYWORD_ONLY
-    }
-    shown = {row[0].strip("`"): row[1] for row in table(page, "argument")}
-    assert shown.keys() == known.keys()
-    for name, default in shown.items():
-        value = None if default == "–" else yaml.safe_load(default.strip("`"))
-        assert value == known[name], name
-
-
-def test_every_rule_of_the_registry_is_in_the_table():
-    rows = table(ROOT / "docs/compared-methods.md", "`clip.name`")
-    assert {row[0].strip("`") for row in rows} == {*registry.CLIPS}
 
 
 def test_the_chinese_readme_has_the_same_structure():
@@ -219,47 +182,6 @@ def test_the_chinese_readme_has_the_same_structure():
         for page in (README, CHINESE)
     ]
     assert levels[0] == levels[1]
-    numbers = [
-        sorted(re.findall(r"\d+\.\d+", prose(page)))
-        for page in (README, CHINESE)
-    ]
-    assert numbers[0] == numbers[1]
-
-
-PAGE = ROOT / "docs/parallelism.md"
-_NAMED = re.compile(r"`(test_\w+)\.py(?:::(test_\w+)|\[([^]`]+)\])`")
-
-
-def test_named_tests_exist():
-    tests = ROOT / "tests/core/parallel"
-    every = "".join(path.read_text("utf-8") for path in tests.glob("*.py"))
-    named = _NAMED.findall(PAGE.read_text("utf-8"))
-    assert len(named) > 50
-    for file, function, case in named:
-        text = (tests / f"{file}.py").read_text("utf-8")
-        assert f"def {function}(" in text if function else case in every
-    for way, status, tests, _ in table(PAGE, "way"):
-        if status.startswith(("works", "refused", "made", "simulated")):
-            assert "test_" in tests, way
-
-
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_every_count_is_shown_and_used(name):
-    ways = table(PAGE, "way")
-    assert any(name in row[3].split(", ") for row in ways)
-    assert name in {row[0] for row in table(PAGE, "layout")}
-
-
-def test_documented_output_of_the_check_has_its_rows(capsys):
-    check.main([])
-    printed = re.sub(r" +gpu \d.*\n", "", capsys.readouterr().out)
-    (shown,) = (x for x in blocks(ROOT / "docs/gpu.md", "text") if "uses" in x)
-    names = [
-        {line.split("  ")[-2].strip() for line in text.splitlines()}
-        - {"paddlenlp", "paddleformers", "paddlefleet"}
-        for text in (shown, printed)
-    ]
-    assert names[0] == names[1]
 
 
 def test_ci_runs_tests_that_exist():

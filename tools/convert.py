@@ -1,60 +1,45 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Models to Hugging Face's format and back.
+"""Write a trained Llama model in Hugging Face's format.
 
-    python tools/convert.py to-hf outputs/ernie_moe ernie_moe_hf
-    python tools/convert.py from-hf ernie_moe_hf ernie_moe_again
+    python tools/convert.py outputs/llama2_1.3b/adagc llama2_1.3b_hf
 
-to-hf takes a run's output directory (its newest complete checkpoint) or one
-checkpoint. from-hf writes what a checkpoint holds of the model: config.json and
-model_state.pdparams. Every tensor keeps its bits, both ways. Llama, Qwen3,
-Mixtral and ERNIE-4.5 MoE.
+RUN is a run's output directory (its newest complete checkpoint) or one
+checkpoint. Put the tokenizer's files beside what it writes.
 """
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from adagc_lab import check_installed
 from command import add_options, check_folder, exit_status, make_parser
 
-_TO_HF = """
+_OPTIONS = """
 source RUN           run or checkpoint
 target OUT           new directory
---tokenizer NAME     bytes, a tokenizer.json, a SentencePiece .model, or a
-                     folder with one of them (default: what the run was trained
-                     with, if it is known)
---verify             compare all of the source's files with their checksums
-"""
-_FROM_HF = """
-source DIR           config.json and safetensors
-target OUT           new directory
---verify             compare all of the source's files with their checksums
 """
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; gives its exit status."""
     parser = make_parser("convert", __doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
-    to_hf = commands.add_parser("to-hf", help="to Hugging Face's format")
-    from_hf = commands.add_parser("from-hf", help="from Hugging Face's format")
-    add_options(to_hf, _TO_HF)
-    add_options(from_hf, _FROM_HF)
-    options = parser.parse_args(arguments)
-    return exit_status(parser, _convert, options)
+    add_options(parser, _OPTIONS)
+    return exit_status(parser, _convert, parser.parse_args(arguments))
 
 
 def _convert(options: argparse.Namespace) -> int:
     check_installed("paddlenlp", "nlp")
     check_folder(options.source)
-    from adagc_lab.evaluate.saved import from_hf, to_hf
+    from adagc_lab.evaluate.saved import load_saved
+    from adagc_lab.models.hf import export_llama
     from paddlenlp.utils.log import logger as paddlenlp_logger
 
     paddlenlp_logger.set_level("WARNING")
-    given = vars(options)
-    convert = {"to-hf": to_hf, "from-hf": from_hf}[given.pop("command")]
-    print(convert(**given))
+    saved = load_saved(options.source)
+    count = export_llama(saved.model, Path(options.target))
+    print(f"{options.target}: Llama of step {saved.step}, {count} tensors")
     return 0
 
 

@@ -4,9 +4,9 @@
 
     python tools/evaluate.py outputs/ernie_moe
 
-MODEL is a run's output directory (its newest complete checkpoint), a
-checkpoint, or a directory in Hugging Face's format. For benchmarks, export the
-model (tools/convert.py to-hf) and run lm-evaluation-harness on that.
+MODEL is a run's output directory (its newest complete checkpoint) or a
+checkpoint. For benchmarks, export the model (tools/convert.py) and run
+lm-evaluation-harness on that.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ _OPTIONS = """
 model MODEL             what to score
 --data CONFIG           run config with the data (default: the run's own data)
 --output FILE           JSON to write (default: MODEL-evaluation.json)
---verify                compare the model's files with their checksums
 """
 
 
@@ -49,7 +48,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     from paddlenlp.utils.log import logger
 
     logger.set_level("WARNING")
-    result = evaluate(options.model, data=options.data, verify=options.verify)
+    result = evaluate(options.model, data=options.data)
     print(to_text(result))
     atomic_write_json(output, result, indent=1)
     print(f"results: {output}")

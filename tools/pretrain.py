@@ -23,7 +23,7 @@ starts a new run from RUN's checkpoint of step 300 with a changed config.
 
 Exit status: 0 finished, 1 the loss ended above its first value or is not
 finite, 2 bad settings or damaged files, 3 the run's directory cannot be written
-to, 4 another process of the run is gone.
+to.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ def _pretrain(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace, of_formers: bool) -> int:
     """Print the plan of a config, or all of its mistakes."""
+    from adagc_lab import check
     from adagc_lab.paddleformers.recipe import read_run_config
-    from adagc_lab.plan import check
     from adagc_lab.train import parse
 
     path, overrides = options.config, options.overrides
@@ -184,7 +184,7 @@ def _train(options: argparse.Namespace) -> int:
     ):
         print(f"warning: {line}", file=sys.stderr)
     try:
-        with storage_errors(config.train.output_dir), processes.lost_ranks():
+        with storage_errors(config.train.output_dir):
             check_directory("train.output_dir", config.train.output_dir)
             run_pretraining(
                 config,
@@ -196,10 +196,6 @@ def _train(options: argparse.Namespace) -> int:
         if processes.is_first_process():
             print(stopped)
         return stopped.exit_status
-    except processes.LostRankError as lost:
-        mark_stopped(config.train.output_dir)
-        print(f"\n{lost}", file=sys.stderr)
-        return processes.LOST_STATUS
     except Exception:
         mark_stopped(config.train.output_dir)
         raise

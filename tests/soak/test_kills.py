@@ -20,18 +20,17 @@ SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 NUM_STEPS = 60
 
 
-def spread(model=None, **parallel):
+def spread(**parallel):
     """A layout on two ranks; tensors and moments are not recorded there."""
     record = {"tensors": False, "moments": False}
-    return 2, {"parallel": parallel, "record": record, "model": model or {}}
+    return 2, {"parallel": parallel, "record": record}
 
 
 LAYOUTS = {
     "one process": (1, {}),
-    "V2": spread(sharding=2),
+    "DP2": spread(dp=2),
     "TP2": spread(tp=2),
-    "EP2": spread({"moe_num_experts": 4}, ep=2, sharding=2),
-    "PP2": spread({"num_hidden_layers": 2}, pp=2),
+    "V1": spread(sharding=2, sharding_split_param=False),
 }
 """What is killed -> number of ranks, sections of the config."""
 

@@ -14,25 +14,22 @@ from pages import ROOT, load_tool
 TOOLS = ROOT / "tools"
 CONFIG = str(ROOT / "configs/proxy/ernie_moe.yaml")
 RECIPE = str(ROOT / "configs/ernie_10b_a1.4b_fp8/adagc.yaml")
-ALONE = {"check_gpu", "check_versions", "command", "config_page", "gpu"}
-ALONE |= {"mutate", "research_module"}
+ALONE = {"check_gpu", "check_versions", "command", "gpu"}
 """Tools with tests of their own."""
 
 NAMES = sorted({path.stem for path in TOOLS.glob("*.py")} - ALONE)
 COMMANDS = {
     "pretrain": [CONFIG],
     "pretrain --check": [RECIPE, "--check"],
-    "plan": [CONFIG],
     "prepare_data": ["c.jsonl", "--output", "c", "--tokenizer", "bytes"],
-    "convert": ["to-hf", "run", "hf"],
+    "convert": ["run", "hf"],
     "evaluate": ["run"],
     "reproduce": ["quickstart"],
     "benchmark": ["clip"],
     "report": ["run"],
-    "inspect_run": ["run", "--step", "3"],
     "study": ["creep"],
 }
-WITHOUT_PADDLENLP = {"report", "plan", "prepare_data", "pretrain --check"}
+WITHOUT_PADDLENLP = {"report", "prepare_data", "pretrain --check"}
 _RUN_PATH = 'runpy.run_path(sys.argv[0], run_name="__main__")'
 EARLY_ANSWER = f"""
 import os, runpy, sys
@@ -98,14 +95,12 @@ def test_help_of_the_library_s_commands_comes_before_paddle(module, tmp_path):
         ("pretrain", ["no.yaml"], "there is no config file no.yaml"),
         ("pretrain", [CONFIG, "train.max_stps=5"], "did you mean 'train.max_"),
         ("pretrain", ["broken.yaml"], "broken.yaml, line 1: not YAML"),
-        ("plan", ["no.yaml"], "there is no config file no.yaml"),
         ("benchmark", ["step", "--configs", "no.yaml"], "no config file"),
         ("benchmark", ["collectives", "--config", "no.yaml"], "no config file"),
         ("prepare_data", COMMANDS["prepare_data"], "c.jsonl is not a file"),
         ("convert", COMMANDS["convert"], "there is no directory run"),
         ("evaluate", COMMANDS["evaluate"], "there is no directory run"),
         ("report", COMMANDS["report"], "run is no run: it has no run.json"),
-        ("inspect_run", COMMANDS["inspect_run"], "run is no run: it has no"),
     ],
 )
 def test_a_file_s_mistakes_are_named_before_paddle(
@@ -128,11 +123,6 @@ def test_command_says_that_paddlenlp_is_missing(
     error = capsys.readouterr().err
     assert "paddlenlp is not installed here: pip install -e '.[nlp]'" in error
     assert not list(tmp_path.iterdir())
-
-
-def test_the_page_of_the_config_is_what_its_generator_prints():
-    page = (ROOT / "docs/config.md").read_text("utf-8")
-    assert page == load_tool("config_page").page()
 
 
 @pytest.mark.parametrize("config", [CONFIG, RECIPE])

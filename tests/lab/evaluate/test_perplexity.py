@@ -4,21 +4,42 @@
 
 import json
 import math
+import shutil
 
 import numpy as np
 import paddle
 import pytest
 from adagc_lab.data.datasets import TokenDataset
 from adagc_lab.evaluate.perplexity import measure_perplexity
-from adagc_lab.evaluate.saved import build_decoder, load_saved
+from adagc_lab.evaluate.saved import load_saved
 from adagc_lab.record.files import RunRecord
 from indexed import write_random_dataset
+from lab.models.tiny import TINY
 from lab.train.runs import make_values, pretrain
+from pages import load_tool
 from scipy.special import log_softmax
 
 
-def test_perplexity_is_the_mean_over_all_labels(runs):
-    model = build_decoder(load_saved(runs("ernie4_5_moe")))
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run of a mixture of experts whose biases have moved."""
+    directory = tmp_path_factory.mktemp("runs") / "run"
+    values = make_values(
+        directory,
+        model=TINY["ernie4_5_moe"],
+        data={"seq_length": 24},
+        clip={"name": "adagc", "t_start": 2},
+        record={},
+        max_steps=4,
+        save_every=2,
+        expert_bias_rate=0.05,
+    )
+    assert pretrain(values) == "finished"
+    return directory
+
+
+def test_perplexity_is_the_mean_over_all_labels(run):
+    model = load_saved(run).model
     tokens = np.random.default_rng(0).integers(0, 256, 200)
     starts = tuple(range(0, 170, 17))
     dataset = TokenDataset(tokens, starts, seq_length=17)
@@ -37,12 +58,12 @@ def test_perplexity_is_the_mean_over_all_labels(runs):
 
 
 @pytest.fixture
-def score(command, capsys, tmp_path):
+def score(capsys, tmp_path):
     """Give the command for a run: status, what it said, and its result."""
 
     def call(run, *options, output=tmp_path / "made/out.json"):
         arguments = [str(run), "--output", str(output), *options]
-        status = command("evaluate")(arguments)
+        status = load_tool("evaluate").main(arguments)
         said = capsys.readouterr()
         result = json.loads(output.read_text()) if status == 0 else {}
         return status, said, result
@@ -50,22 +71,22 @@ def score(command, capsys, tmp_path):
     return call
 
 
-def test_a_run_is_scored_on_its_own_data(runs, score):
-    status, said, result = score(runs("llama"))
+def test_a_run_is_scored_on_its_own_data(run, score):
+    status, said, result = score(run)
     assert (status, result["step"], result["clip"]) == (0, 4, "adagc")
     assert "over 192 tokens of stdlib" in said.out
-    record = RunRecord.load(runs("llama"))  # its last evaluation
+    record = RunRecord.load(run)  # its last evaluation
     last = record.metrics["eval_loss"][-1]
     assert result["loss"] == pytest.approx(last, abs=1e-6)
     assert result["perplexity"] == pytest.approx(math.exp(result["loss"]))
 
 
-def test_a_run_is_scored_on_other_data(runs, score, tmp_path):
+def test_a_run_is_scored_on_other_data(run, score, tmp_path):
     data = write_random_dataset(tmp_path / "data", seed=0)
     data |= {"validation_size": 5, "validation_fraction": 0.1}
     config = tmp_path / "config.yaml"
     config.write_text(json.dumps(make_values("unused", data=data)))
-    _, said, result = score(runs("mixtral"), "--data", str(config))
+    _, said, result = score(run, "--data", str(config))
     assert result["num_tokens"] == 5 * 16
     assert result["loss"] > np.log(256) - 0.5  # random bytes
     assert f"of {data['prefix']}." in said.out
@@ -81,13 +102,25 @@ def test_a_run_is_not_scored_on_data_that_replaced_its_own(score, tmp_path):
     assert "the data has changed since the run" in said.err
 
 
-def test_an_output_that_cannot_be_written(runs, score, tmp_path):
+def test_an_output_that_cannot_be_written(run, score, tmp_path):
     (tmp_path / "file").touch()
     for output, message in (
         (tmp_path / "file/out.json", f"{tmp_path}/file is a file"),
         (tmp_path, "a directory: name a file"),
     ):
-        status, said, _ = score(runs("llama"), output=output)
+        status, said, _ = score(run, output=output)
         assert (status, message in said.err) == (2, True)
         assert not said.out  # refused before scoring
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_damaged_checkpoint_is_passed_over_and_other_layouts_refused(
+    run, tmp_path
+):
+    copy = shutil.copytree(run, tmp_path / "copy")
+    assert load_saved(copy).step == 4
+    weights = copy / "checkpoint-4/model_state.pdparams"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    assert load_saved(copy).step == 2
+    with pytest.raises(ValueError, match=r"no whole checkpoint: .*pdparams"):
+        load_saved(copy / "checkpoint-4")

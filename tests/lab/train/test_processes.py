@@ -10,15 +10,12 @@ import time
 from pathlib import Path
 from unittest import mock
 
-import paddle.distributed as dist
 import pytest
-from adagc_lab.gloo.rendezvous import free_port
 from adagc_lab.record.files import RECORD, RunRecord
 from adagc_lab.storage import StorageError, storage_errors
 from adagc_lab.train import processes, trainer
 from adagc_lab.train.checkpoints import COMPLETE
 from adagc_lab.train.processes import StopRequest
-from core.parallel.ranks import _environment, run_on_ranks
 from lab.train import runs
 
 from paddle_adagc.record import read_record
@@ -57,21 +54,6 @@ def test_a_limit_on_file_sizes_is_named_with_its_remedy(tmp_path):
     assert process.returncode == 3, said
     assert f"cannot write to {tmp_path / 'run'}" in said
     assert "raise the limit on the size of a file (ulimit -f)" in said
-
-
-def _lose_a_rank():
-    dist.barrier()  # both have joined
-    with processes.lost_ranks():
-        if dist.get_rank():
-            os._exit(0)
-        dist.barrier()
-    return "no error"
-
-
-def test_survivors_of_a_dead_rank_name_it_and_the_way_out():
-    message = "rank 0 of 2 lost another one .* the same command resumes"
-    with pytest.raises(RuntimeError, match=message):
-        run_on_ranks(_lose_a_rank, 2)
 
 
 @pytest.fixture
@@ -149,42 +131,6 @@ def test_the_launcher_s_signal_reaches_all_ranks(tmp_path):
     assert (checkpoint / COMPLETE).exists()
     log = (tmp_path / "log/workerlog.0").read_text()
     assert f"stopped by SIGTERM: saved {checkpoint}; " in log
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("number", "victim"),
-    [(signal.SIGKILL, 0), (signal.SIGKILL, 1), (signal.SIGSTOP, 1)],
-)
-def test_the_survivor_of_two_closes_the_run(number, victim, tmp_path):
-    values = runs.make_values(
-        tmp_path / "run",
-        max_steps=100_000,
-        save_every=10,
-        record={},
-        parallel={"dp": 2},
-    )
-    port, ranks = free_port(), []
-    for rank in range(2):
-        environment = {**os.environ, **_environment(rank, 2, port)}
-        pipes = {"stderr": subprocess.PIPE, "env": environment}
-        ranks.append(runs.start(values, tmp_path, **pipes))
-    try:
-        runs.wait_for_step(tmp_path / "run", 12, ranks[0])
-        ranks[victim].send_signal(number)
-        survivor = ranks[1 - victim]
-        _, said = survivor.communicate(timeout=120)
-    finally:
-        for process in ranks:
-            process.kill()
-            process.wait()
-    assert survivor.returncode == processes.LOST_STATUS, said
-    assert f"rank {1 - victim} of 2 lost another one" in said
-    assert "the same command resumes" in said
-    assert RunRecord.load(tmp_path / "run").run["status"] == "stopped"
-    kept = read_record(tmp_path / "run" / RECORD)
-    assert kept.step.tolist() == [*range(kept.step[-1] + 1)]
-    assert len(kept.step) >= 12
 
 
 def test_a_second_signal_exits_at_once_and_an_echo_does_not(

@@ -22,7 +22,7 @@ from adagc_lab.data.datasets import (
     check_fingerprint,
     collate_batch,
 )
-from adagc_lab.evaluate.saved import build_decoder, load_saved
+from adagc_lab.evaluate.saved import load_saved
 from adagc_lab.models.decoder import DecoderForCausalLM, cross_entropy
 from adagc_lab.train.parse import load_config
 
@@ -30,24 +30,23 @@ _BATCH_SIZE = 8
 
 
 def evaluate(
-    model: str | os.PathLike[str],
-    *,
-    data: str | None = None,
-    verify: bool = False,
+    model: str | os.PathLike[str], *, data: str | None = None
 ) -> dict[str, Any]:
     """Score a saved decoder; gives what JSON can hold.
 
     The arguments are the options of ``tools/evaluate.py``.
     """
-    config = None if data is None else load_config(data).data
-    saved = load_saved(model, verify=verify)
-    if config is None:
-        if not saved.run:
-            raise ValueError(
-                f"{saved.directory} does not say which data it was trained "
-                "with: give --data CONFIG"
-            )
-        config = DataConfig(**saved.data)
+    saved = load_saved(model)
+    if data is None and not saved.run:
+        raise ValueError(
+            f"{saved.checkpoint} does not say which data it was trained with: "
+            "give --data CONFIG"
+        )
+    config = (
+        DataConfig(**saved.run["config"]["data"])
+        if data is None
+        else load_config(data).data
+    )
     trained, dataset = build_datasets(config, 1)
     if data is None:
         check_fingerprint(
@@ -55,12 +54,12 @@ def evaluate(
         )
     return {
         "model": str(model),
-        "checkpoint": str(saved.directory),
+        "checkpoint": str(saved.checkpoint),
         "step": saved.step,
         "clip": saved.run.get("config", {}).get("clip", {}).get("name"),
         "data": dataclasses.asdict(config),
         "versions": {"paddle_adagc": paddle_adagc.__version__},
-        **measure_perplexity(build_decoder(saved), dataset),
+        **measure_perplexity(saved.model, dataset),
     }
 
 
@@ -95,10 +94,10 @@ def measure_perplexity(
 
 def to_text(result: dict[str, Any]) -> str:
     """Format the result of :func:`evaluate` for people."""
-    step = "" if result["step"] is None else f", step {result['step']}"
     data = result["data"]
     return (
-        f"{result['model']}{step}\nValidation: loss {result['loss']:.4f} "
-        f"nats, perplexity {result['perplexity']:.4g}, over "
-        f"{result['num_tokens']:,} tokens of {data['prefix'] or data['kind']}."
+        f"{result['model']}, step {result['step']}\n"
+        f"Validation: loss {result['loss']:.4f} nats, perplexity "
+        f"{result['perplexity']:.4g}, over {result['num_tokens']:,} tokens of "
+        f"{data['prefix'] or data['kind']}."
     )

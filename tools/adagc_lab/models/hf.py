@@ -1,209 +1,135 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Our decoder and Hugging Face transformers: config keys, names, layouts."""
+"""Hugging Face's format: what a config.json says, and Llama's weights.
 
-import warnings
+The export is the way to lm-evaluation-harness. ERNIE trained by PaddleFormers
+is saved in this format by PaddleFormers itself.
+"""
+
+from __future__ import annotations
+
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
+import paddle
+from paddle import nn
+from safetensors.numpy import save_file
 
 from adagc_lab.models.config import DecoderConfig
-from adagc_lab.models.hf_files import Array
-from adagc_lab.models.hf_keys import (
-    FAMILIES,
-    MAX_COUNT,
-    Family,
-    read_facts,
+
+_SHARED = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "max_position_embeddings",
+    "rms_norm_eps",
 )
-from adagc_lab.models.shapes import CORRECTION_BIAS, state_shapes
-
-_ROTARY = ".rotary_emb.inv_freq"
-_EMBEDDING = "model.embed_tokens.weight"
-_HEAD = "lm_head.weight"
-_WRITTEN = {
-    "hidden_act": "silu",
-    "attention_bias": False,
-    "mlp_bias": False,
-    "use_bias": False,
-    "sliding_window": None,
+_EXPERTS = {
+    "ernie4_5_moe": {
+        "moe_num_experts": "moe_num_experts",
+        "moe_top_k": "moe_k",
+        "moe_intermediate_size": "moe_intermediate_size",
+        "moe_num_shared_experts": "moe_num_shared_experts",
+    },
+    "mixtral": {
+        "moe_num_experts": "num_local_experts",
+        "moe_top_k": "num_experts_per_tok",
+        "moe_intermediate_size": "intermediate_size",
+    },
+    "qwen3": {},
+    "llama": {},
 }
-# Options without a counterpart in transformers: value without, rounding.
-_LEFT_OUT: dict[str, tuple[Any, str]] = {
-    "float8_linears": ([], "FP8"),
-    "rms_norm_precision": ("float32", "bfloat16"),
-}
-_MAX_EXPERTS = 30_000  # in all layers; names and shapes take 600 MB
+"""``model_type`` -> our option -> key of its config.json."""
+
+_LLAMA = ("qk_norm", "moe_num_experts", "tie_word_embeddings")
 
 
-def config_from_hf(
-    options: Mapping[str, Any], *, source: Any = None
-) -> DecoderConfig:
-    """Convert a parsed `config.json`, or refuse it with a ValueError.
+def config_from_hf(options: Mapping[str, Any]) -> DecoderConfig:
+    """Convert a parsed config.json; a ValueError names a key that is missing.
 
-    `source` is the file, for messages; with it, a warning names keys of which
-    nothing is known.
+    Windows of attention, biases and scaled rotary embeddings are not read.
     """
-    try:
-        family = _family_named(options.get("model_type"))
-        fields = read_facts(options, family)
-        if "router_aux_loss_coef" in fields:
-            # Transformers' balancing loss is `top_k` times ours (see
-            # `moe.load_balancing_loss`). With 15 digits the factor comes back.
-            factor = fields["router_aux_loss_coef"] * fields["moe_top_k"]
-            fields["router_aux_loss_coef"] = float(f"{factor:.15g}")
-        config = DecoderConfig(**fields, **family.options)
-        check_counts(config)
-    except (RecursionError, TypeError, ValueError) as error:
-        where = f"{source}: " if source else ""
-        raise ValueError(f"{where}{error}") from error
-    unknown = family.unknown_keys(options)
-    if source is not None and unknown:
-        warnings.warn(
-            f"{source}: nothing is known of {', '.join(unknown)}: the decoder "
-            "is made without",
-            stacklevel=2,
-        )
-    return config
+    kind = options.get("model_type")
+    if kind not in _EXPERTS:
+        raise ValueError(f"model_type={kind!r}: use one of {[*_EXPERTS]}")
+    keys = {**{name: name for name in _SHARED}, **_EXPERTS[kind]}
+    if missing := sorted({*keys.values()} - options.keys()):
+        raise ValueError(f"config.json has no {', '.join(missing)}: add it")
+    fields = {ours: options[theirs] for ours, theirs in keys.items()}
+    rope = options.get("rope_parameters") or options
+    if fields.get("moe_num_experts"):
+        # Transformers' balancing loss is top_k times ours (see
+        # moe.load_balancing_loss).
+        factor = options.get("router_aux_loss_coef", 0.001)
+        factor *= fields["moe_top_k"]
+        fields["router_aux_loss_coef"] = float(f"{factor:.15g}")
+    is_ernie = kind == "ernie4_5_moe"
+    return DecoderConfig(
+        **fields,
+        rope_theta=rope.get("rope_theta", 10000.0),
+        head_dim=options.get("head_dim"),
+        tie_word_embeddings=options.get("tie_word_embeddings", False),
+        initializer_range=options.get("initializer_range", 0.02),
+        qk_norm=kind == "qwen3",
+        rope_layout="interleaved" if is_ernie else "half",
+        moe_correction_bias=is_ernie,
+    )
 
 
-def _family_named(model_type: Any) -> Family:
-    if not isinstance(model_type, str) or model_type not in FAMILIES:
-        raise ValueError(
-            f"model_type={model_type!r}: use one of {sorted(FAMILIES)}"
-        )
-    return FAMILIES[model_type]
+def export_llama(model: nn.Layer, directory: Path) -> int:
+    """Write a decoder as transformers' ``LlamaForCausalLM``; count its tensors.
 
-
-def check_counts(config: DecoderConfig) -> None:
-    """Refuse a file's config whose names and shapes would fill the memory."""
-    layers, experts = config.num_hidden_layers, config.moe_num_experts
-    if layers > MAX_COUNT or layers * experts > _MAX_EXPERTS:
-        raise ValueError(
-            f"num_hidden_layers={layers} with {experts} experts each: at most "
-            f"{MAX_COUNT:,} layers and {_MAX_EXPERTS:,} experts in all are "
-            "read, lower one."
-        )
-
-
-def family_of(config: DecoderConfig) -> Family:
-    """Return the family that a decoder belongs to, or raise ValueError."""
-    name = "qwen3" if config.qk_norm else "llama"
-    if config.moe_num_experts:
-        is_ernie = (
-            config.moe_correction_bias
-            or config.moe_num_shared_experts
-            or config.rope_layout == "interleaved"
-        )
-        name = "ernie4_5_moe" if is_ernie else "mixtral"
-    family = FAMILIES[name]
-    for option, value in {**family.options, "initialization": "normal"}.items():
-        if getattr(config, option) != value:
+    Every tensor keeps its dtype. ``directory`` must be new.
+    """
+    config = model.config
+    for name in _LLAMA:
+        if getattr(config, name):
             raise ValueError(
-                f"{option}={getattr(config, option)!r}: transformers' "
-                f"{family.class_name}, the nearest class, has {value!r}; such "
-                "a model cannot be exported."
+                f"{name}={getattr(config, name)}: only Llama models are "
+                "exported"
             )
-    return family
-
-
-def config_to_hf(config: DecoderConfig) -> dict[str, Any]:
-    """Return a decoder's `config.json`, the inverse of `config_from_hf`.
-
-    A decoder that no class of transformers computes is refused, but for FP8
-    products and bfloat16 norms: these are left out, with a warning.
-    """
-    family = family_of(config)
-    for option, (without, kind) in _LEFT_OUT.items():
-        if getattr(config, option) != without:
-            warnings.warn(
-                f"{option}={getattr(config, option)} is not exported: "
-                "transformers has no such option, so its logits differ by the "
-                f"rounding to {kind}.",
-                stacklevel=2,
-            )
-    theta = float(config.rope_theta)
-    values = {
-        fact.keys[0]: getattr(config, name)
-        for name, fact in family.facts.items()
+    if (config.rope_layout, config.initialization) != ("half", "normal"):
+        raise ValueError(
+            f"rope_layout={config.rope_layout!r}, initialization="
+            f"{config.initialization!r}: transformers' Llama has neither"
+        )
+    weights = {
+        name: _transposed(name, _to_numpy(tensor))
+        for name, tensor in model.state_dict().items()
     }
-    if config.moe_num_experts:
-        factor = config.router_aux_loss_coef / config.moe_top_k
-        values["router_aux_loss_coef"] = factor
-    return {
-        "architectures": [family.class_name],
-        "model_type": family.model_type,
-        **values,
-        **_WRITTEN,
-        "rope_theta": theta,
-        "rope_parameters": {"rope_type": "default", "rope_theta": theta},
-        **family.written,
+    directory.mkdir(parents=True)
+    options = {
+        **{name: getattr(config, name) for name in (*_SHARED, "head_dim")},
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_act": "silu",
+        "rope_theta": config.rope_theta,
+        "initializer_range": config.initializer_range,
+        "tie_word_embeddings": False,
+        "torch_dtype": weights["lm_head.weight"].dtype.name,
     }
+    (directory / "config.json").write_text(json.dumps(options, indent=1))
+    path = directory / "model.safetensors"
+    save_file(weights, path, metadata={"format": "pt"})
+    return len(weights)
 
 
-def _hf_name(name: str, family: Family) -> str:
-    for ours, theirs in family.names.items():
-        name = name.replace(ours, theirs)
-    return name
+def _to_numpy(tensor: paddle.Tensor) -> np.ndarray:
+    """Convert a tensor; Paddle gives bfloat16's bits as integers."""
+    array = tensor.numpy()
+    if tensor.dtype == paddle.bfloat16:
+        return array.view(ml_dtypes.bfloat16)
+    return array
 
 
-def _transposed(name: str, array: Array) -> Array:
-    """Turn matrices around: ours are [in, out], the checkpoint's [out, in]."""
+def _transposed(name: str, array: np.ndarray) -> np.ndarray:
+    """Turn linear maps from [in, out] to transformers' [out, in]."""
     is_map = array.ndim == 2 and "embed_tokens" not in name
-    return array.T if is_map else array
-
-
-def state_from_hf(
-    weights: Mapping[str, Array], config: DecoderConfig
-) -> dict[str, Array]:
-    """Convert a checkpoint's arrays to a state dict of `DecoderForCausalLM`.
-
-    Unknown names stay as they are. Like transformers, it leaves out a stored
-    copy of a tied head and the rotary frequencies of old Llama checkpoints.
-
-    Raises:
-        ValueError: The head is not what `tie_word_embeddings` says.
-    """
-    family = family_of(config)
-    ours = {_hf_name(name, family): name for name in state_shapes(config)}
-    is_tied = config.tie_word_embeddings
-    _check_head(weights, is_tied)
-    state = {}
-    for theirs, array in weights.items():
-        if theirs.endswith(_ROTARY) or (theirs == _HEAD and is_tied):
-            continue
-        name = ours.get(theirs, theirs)
-        if name.endswith(CORRECTION_BIAS):
-            array = array.reshape(-1)
-        state[name] = np.ascontiguousarray(_transposed(name, array))
-    return state
-
-
-def _check_head(weights: Mapping[str, Array], is_tied: bool) -> None:
-    """Refuse a head that is, or is not, there in spite of the config."""
-    embedding, head = weights.get(_EMBEDDING), weights.get(_HEAD)
-    if embedding is None:
-        return
-    if is_tied and head is not None and not np.array_equal(embedding, head):
-        raise ValueError(
-            f"tie_word_embeddings=true, but {_HEAD} differs from {_EMBEDDING}: "
-            "write false into config.json, or leave the tensor out"
-        )
-    if not is_tied and head is None:
-        raise ValueError(
-            f"tie_word_embeddings=false, but the weights hold no {_HEAD}: "
-            "write true into config.json if the model has one matrix for both"
-        )
-
-
-def state_to_hf(
-    state: Mapping[str, Array], config: DecoderConfig
-) -> dict[str, Array]:
-    """Convert tensors to Hugging Face's names and layout, without copies."""
-    family = family_of(config)
-    return {
-        _hf_name(name, family): array.reshape(1, -1)
-        if name.endswith(CORRECTION_BIAS)
-        else _transposed(name, array)
-        for name, array in state.items()
-    }
+    return np.ascontiguousarray(array.T if is_map else array)

@@ -18,9 +18,6 @@ from adagc_lab.models.vision_text import CLIP, CLIPConfig
 Shape = tuple[int, ...]
 ModelConfig = DecoderConfig | CLIPConfig
 
-CORRECTION_BIAS = "e_score_correction_bias"
-"""Name of the buffer of a router's layer, [num_experts]."""
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelSize:
@@ -69,12 +66,6 @@ def parameter_shapes(config: ModelConfig) -> dict[str, Shape]:
         named = whole_model(config).named_parameters()
         _KNOWN[key] = {name: tuple(p.shape) for name, p in named}
     return dict(_KNOWN[key])
-
-
-def state_shapes(config: DecoderConfig) -> dict[str, Shape]:
-    """Return name and shape of all that is saved: correction biases, too."""
-    state = whole_model(config).state_dict()
-    return {name: tuple(tensor.shape) for name, tensor in state.items()}
 
 
 def model_size(config: ModelConfig) -> ModelSize:

@@ -20,7 +20,6 @@ from typing_extensions import Self
 from adagc_lab.models.attention import attend
 from adagc_lab.models.config import CheckedConfig, PretrainedModel
 from adagc_lab.models.decoder import cross_entropy
-from adagc_lab.models.hf_files import Array
 from adagc_lab.models.layers import as_float32
 from adagc_lab.section import Count, Real, section
 
@@ -366,7 +365,7 @@ class CLIP(PretrainedModel):
 
 @paddle.no_grad()
 def retrieval_accuracy(
-    model: CLIP, batches: Iterable[tuple[Array, Array]]
+    model: CLIP, batches: Iterable[tuple[np.ndarray, np.ndarray]]
 ) -> float:
     """Share of images whose own caption, or an equal one, is the nearest.
 

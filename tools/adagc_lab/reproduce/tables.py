@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 import yaml
 
+from adagc_lab.benchmark.gpu_hours import compare
 from adagc_lab.markdown import markdown_table
 from adagc_lab.reproduce.analysis import (
     OVER_REFERENCE,
@@ -104,7 +105,7 @@ _FAULTS: list[_Column] = [
 ]
 
 
-def compared(
+def _comparison(
     recipes: Mapping[str, Pairs],
     columns: Sequence[_Column],
     methods: Sequence[str] | None = SHOWN,
@@ -247,6 +248,30 @@ def history_counts(results: Path) -> str:
     return markdown_table(head, table, left=2)
 
 
+def gpu_hours() -> str:
+    """The paper's saved GPU hours beside those that communication explains."""
+    rows = []
+    for found in compare():
+        run = found.run
+        change = found.adagc_us - found.global_gc_us
+        rows.append(
+            [
+                f"{run.model}, {found.layout}",
+                f"{run.global_gc_hours:,.1f}",
+                f"{run.adagc_hours:,.1f}",
+                f"{run.global_gc_hours - run.adagc_hours:.1f}",
+                f"{found.hours_saved + 0:.3f}".replace("-0.000", "0.000"),
+                f"{change:+.1f}",
+            ]
+        )
+    head = [
+        *("Run, layout", "Paper: GlobalGC (hours)", "Paper: AdaGC (hours)"),
+        *("Paper: saved", "Saved by communication, computed"),
+        "Communication of a step, AdaGC minus GlobalGC (us)",
+    ]
+    return markdown_table(head, rows)
+
+
 def as_written(results: Path, name: str) -> str:
     """Return a table that a person wrote, from ``NAME.csv``."""
     path = results / f"{name}.csv"
@@ -282,7 +307,7 @@ def effort(rows: pd.DataFrame) -> str:
     )
 
 
-_WRITTEN = ("gpu-hours", "paper", "paper-accuracy", "proxies")
+_WRITTEN = ("paper", "paper-accuracy", "proxies")
 
 _CHINESE = {
     "Your run": "您的训练",
@@ -310,23 +335,24 @@ def make_tables(
     return {
         "advice": advice(recipes),
         "advice-cn": advice(recipes, _CHINESE),
-        "spiking": compared(by["spiking"], _SPIKING),
-        "calm": compared(by["calm"], _CALM),
-        "faults": compared(by["faults"], _FAULTS),
+        "spiking": _comparison(by["spiking"], _SPIKING),
+        "calm": _comparison(by["calm"], _CALM),
+        "faults": _comparison(by["faults"], _FAULTS),
         "rates": rate_table(recipes.rows),
         "rate-differences": rate_differences(recipes.rows),
         "smallest-h": smallest_h(recipes.rows),
-        "others-spiking": compared(by["spiking"], _SPIKING, _OTHERS),
-        "others-calm": compared(
+        "others-spiking": _comparison(by["spiking"], _SPIKING, _OTHERS),
+        "others-calm": _comparison(
             by["calm"], _CALM[:1], ("Global AdaGC", *_OTHERS)
         ),
-        "others-faults": compared(by["faults"], _FAULTS, _OTHERS),
-        "own-spiking": compared(by["spiking"], _SPIKING, _OWN),
-        "own-calm": compared(by["calm"], _CALM[:1], _OWN),
+        "others-faults": _comparison(by["faults"], _FAULTS, _OTHERS),
+        "own-spiking": _comparison(by["spiking"], _SPIKING, _OWN),
+        "own-calm": _comparison(by["calm"], _CALM[:1], _OWN),
         "epsilon": epsilon(recipes),
         "effort": effort(rows),
         "history": history(results),
         "history-counts": history_counts(results),
+        "gpu-hours": gpu_hours(),
         **{name: as_written(results, name) for name in _WRITTEN},
     }
 
@@ -335,7 +361,7 @@ def epsilon(recipes: Recipes) -> str:
     """Table of AdamW's epsilon; r is the scale of ERNIE's gradients."""
     names = ("beta2-0.999", "beta2-0.95")
     by = {n: recipes.of_target("extension-epsilon", n) for n in names}
-    return compared(by, _SPIKING, None)
+    return _comparison(by, _SPIKING, None)
 
 
 def fill(text: str, tables: Mapping[str, str], page: str = "") -> str:

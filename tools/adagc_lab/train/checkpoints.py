@@ -16,8 +16,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from paddle import nn
+
 from adagc_lab import checksums
-from adagc_lab.models.safe_pickle import check_pickle
+from adagc_lab.models.safe_pickle import check_pickle, load_pickle
 from adagc_lab.record.files import read_run_json
 from paddle_adagc.files import atomic_write_json, sync
 from paddle_adagc.state import STATE_FILE, read_state
@@ -186,6 +188,36 @@ def last_checkpoint(
         text = "; ".join(notes)
         logger.warning("%s: taking %s", text, whole.name)
     return whole
+
+
+def load_weights(
+    model: nn.Layer, checkpoint: Path, suffix: str | None = None
+) -> None:
+    """Load this rank's weights, of a checkpoint in the same layout.
+
+    ``suffix`` is the rank's in the name of its file. A ValueError names weights
+    that are another model's, or of another layout.
+    """
+    file = checkpoint / f"model_state.{suffix + '.' if suffix else ''}pdparams"
+    if not file.exists():
+        raise ValueError(
+            f"{checkpoint} has no {file.name}: it is of another layout, keep "
+            "the run's parallel section"
+        )
+    own, saved = model.state_dict(), load_pickle(file)
+    for key in sorted(own.keys() | saved.keys()):
+        found, wanted = (
+            tuple(state[key].shape) if key in state else "missing"
+            for state in (saved, own)
+        )
+        if found != wanted:
+            raise ValueError(
+                f"{file} holds the weights of another model: {key} is {found} "
+                f"and should be {wanted}"
+            )
+    model.set_state_dict(
+        {key: saved[key].astype(tensor.dtype) for key, tensor in own.items()}
+    )
 
 
 def remove_checkpoint(checkpoint: Path) -> None:

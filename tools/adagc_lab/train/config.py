@@ -354,6 +354,12 @@ class RunConfig:
                 f"{len(self.faults)} faults with more than one process: they "
                 "are injected into whole tensors and batches; use one process"
             )
+        if self.parallel.ep > 1 and self.train.save_every:
+            raise ValueError(
+                f"parallel.ep={self.parallel.ep} with train.save_every="
+                f"{self.train.save_every}: checkpoints hold the first rank's "
+                "experts only; set it to 0"
+            )
         splits_tensors = (
             self.parallel.sharding > 1 and self.parallel.sharding_split_param
         )

@@ -220,8 +220,7 @@ def _spikes(
     text += f" ({by})" if window < 1000 else ""
     text += more * bool(left_out)
     if score.num_spikes:
-        first = steps[score.indices[0]]
-        text += f": python tools/inspect_run.py {path} --step {first}"
+        text += f", the first at step {steps[score.indices[0]]:,}"
     return text
 
 

@@ -4,15 +4,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import os
-import re
 import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
@@ -23,9 +20,7 @@ from paddle.distributed import fleet
 from typing_extensions import Self
 
 from adagc_lab.gloo import enable
-from adagc_lab.record.files import mark_stopped
 from adagc_lab.train.config import ParallelConfig, TrainConfig
-from paddle_adagc.files import release_locks
 
 T = TypeVar("T")
 GPUS_PER_NODE = 8
@@ -75,7 +70,6 @@ def start_processes(parallel: ParallelConfig, train: TrainConfig) -> None:
         return
     if not paddle.is_compiled_with_cuda():
         enable()
-        end_with_gloo(train.output_dir)
     strategy = fleet.DistributedStrategy()
     hybrid: dict[str, Any] = {
         "dp_degree": parallel.dp,
@@ -102,82 +96,6 @@ def start_processes(parallel: ParallelConfig, train: TrainConfig) -> None:
     }
     strategy.find_unused_parameters = True
     fleet.init(is_collective=True, strategy=strategy, log_level="WARNING")
-
-
-LOST_STATUS = 4
-"""Exit status of a process after another one of its run has ended."""
-
-_LOST = re.compile("gloo|nccl|timeout|timed out", re.IGNORECASE)
-_AT_LOSS: list[Callable[[BaseException], None]] = []
-
-
-class LostRankError(Exception):
-    """Another process of the run is gone, or does not answer."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(
-            f"rank {dist.get_rank()} of {dist.get_world_size()} lost another "
-            f"one ({reason}): if that one's log names no error, it was killed "
-            "or stopped; the same command resumes from the last checkpoint"
-        )
-
-
-@contextlib.contextmanager
-def lost_ranks() -> Iterator[None]:
-    """Say in one line that an exchange failed, and how the run resumes."""
-    try:
-        yield
-    except RuntimeError as error:
-        if dist.get_world_size() == 1 or not _LOST.search(str(error)):
-            raise
-        raise LostRankError(str(error).strip().splitlines()[-1]) from error
-
-
-@contextlib.contextmanager
-def told_of_loss(write: Callable[[BaseException], None]) -> Iterator[None]:
-    """Call ``write`` with the error if gloo is to end this process."""
-    _AT_LOSS.append(write)
-    try:
-        yield
-    finally:
-        _AT_LOSS.remove(write)
-
-
-def end_with_gloo(directory: str | os.PathLike[str]) -> None:
-    """Make gloo's exceptions in C++ destructors end like those in Python.
-
-    Paddle waits for gloo there, too, when another rank dies or stops; then no
-    ``except`` is asked, and C++ aborts the process. In place of that the
-    process closes the run in ``directory``, and exits with ``LOST_STATUS``.
-    """
-    library: Any = ctypes.CDLL("libstdc++.so.6")
-    kind_of_exception = library.__cxa_current_exception_type
-    kind_of_exception.restype = ctypes.c_void_p
-    set_handler = library._ZSt13set_terminatePFvvE
-    set_handler.restype = ctypes.CFUNCTYPE(None)
-
-    @ctypes.CFUNCTYPE(None)
-    def end() -> None:
-        kind = kind_of_exception()  # a std::type_info: two pointers
-        name = ctypes.c_char_p.from_address(kind + 8).value if kind else None
-        if b"gloo" not in (name or b""):
-            earlier()
-        try:
-            lost = LostRankError("its connection broke, or it was silent")
-            print(f"\n{lost}", file=sys.stderr, flush=True)
-            for write in _AT_LOSS:
-                write(lost)
-            release_locks()
-            mark_stopped(directory)
-        finally:
-            os._exit(LOST_STATUS)
-
-    earlier = set_handler(end)
-    _HANDLERS.append(end)
-
-
-_HANDLERS: list[Any] = []
-"""What C++ may still call."""
 
 
 def is_first_process() -> bool:

@@ -21,6 +21,7 @@ from adagc_lab.extensions import make_clip
 from adagc_lab.faults import check_faults
 from adagc_lab.processor import processor_facts
 from adagc_lab.record.files import lock_run
+from adagc_lab.train.checkpoints import load_weights
 from adagc_lab.train.config import RunConfig
 from adagc_lab.train.processes import (
     Stopped,
@@ -28,7 +29,6 @@ from adagc_lab.train.processes import (
     is_first_process,
     start_processes,
 )
-from adagc_lab.train.resharding import load_model
 from adagc_lab.train.start import Fork, Start
 from adagc_lab.train.tasks import PretrainTask, make_task
 from adagc_lab.train.trainer import PretrainTrainer
@@ -105,7 +105,7 @@ def _train(trainer: PretrainTrainer, start: Start) -> None:
     """Train from where the run starts, see :class:`.Start`."""
     checkpoint, afresh = from_first_process(start.find)
     if checkpoint is not None:
-        load_model(trainer.model, checkpoint)
+        load_weights(trainer.model, checkpoint, trainer.args.weight_name_suffix)
     facts = _facts(trainer)
     names = trainer.recorder.tensor_names
     from_first_process(lambda: start.write(facts, names))

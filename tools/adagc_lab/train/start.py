@@ -35,7 +35,7 @@ _FREE = (
     "train.visualdl",
 )
 _LENGTH = "train.max_steps"
-_LAYOUT = ("train.batch_size", "train.gradient_accumulation_steps", "parallel")
+_BATCHES = ("train.batch_size", "train.gradient_accumulation_steps")
 """Keys, or their beginnings, that a resumed run may change; others take a
 fork."""
 
@@ -169,6 +169,7 @@ class Start:
                 "earlier checkpoint"
             )
         old, new = files.read_run_json(fork.source)["config"], self._settings
+        _refuse_other_names(old, new)
         self._facts["forked_from"] = {
             "run": str(fork.source.absolute()),
             "step": step,
@@ -218,7 +219,7 @@ class Start:
 
     def _check_changes(self, settings: Mapping[str, Any]) -> None:
         """Refuse changes that a resumed run does not accept."""
-        accepted = (*_FREE, *_LAYOUT, _LENGTH)
+        accepted = (*_FREE, *_BATCHES, _LENGTH)
         if forks := [k for k in self._changes if not k.startswith(accepted)]:
             raise FileExistsError(
                 f"{self._directory} holds a run with another config "
@@ -226,19 +227,19 @@ class Start:
                 "with --fork NEW_DIR, choose another train.output_dir, or give "
                 "--overwrite to replace it"
             )
-        layout = [
+        batches = [
             f"{key}: {old} -> {new}"
             for key, (old, new) in self._changes.items()
-            if key.startswith(_LAYOUT)
+            if key.startswith(_BATCHES)
         ]
-        if layout and (remedy := self._layout_remedy(settings)):
+        if batches and (remedy := self._batch_remedy(settings)):
             raise FileExistsError(
                 f"{self._directory} holds a run with other batches "
-                f"({', '.join(layout)}): {remedy}, or start a new run from its "
-                "checkpoint with --fork NEW_DIR"
+                f"({', '.join(batches)}): {remedy}, or start a new run from "
+                "its checkpoint with --fork NEW_DIR"
             )
 
-    def _layout_remedy(self, settings: Mapping[str, Any]) -> str | None:
+    def _batch_remedy(self, settings: Mapping[str, Any]) -> str | None:
         """Say which earlier settings to keep, so that only rounding differs.
 
         None if nothing else does.
@@ -258,14 +259,6 @@ class Start:
             return (
                 f"keep train.gradient_accumulation_steps={num_parts}, since "
                 "experts are balanced over a micro-batch"
-            )
-        num_ranks = old.parallel.num_data_ranks
-        if (
-            config.data.kind == "webdataset"
-            and num_ranks != config.parallel.num_data_ranks
-        ):
-            return (
-                f"keep {num_ranks} ranks that read data, which order the shards"
             )
         return None
 
@@ -296,6 +289,21 @@ def _whole(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return a config with the layout of one process, if it names none."""
     alone = dataclasses.asdict(ParallelConfig())
     return {**settings, "parallel": {**alone, **settings.get("parallel", {})}}
+
+
+def _refuse_other_names(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    """Refuse a fork whose optimizer would not find its state in the files."""
+    layouts = [_whole(config)["parallel"] for config in (old, new)]
+    emulates = [c["train"]["precision"] == "float8" for c in (old, new)]
+    for key, (before, after) in {
+        "parallel": layouts,
+        "train.precision=float8": emulates,
+    }.items():
+        if before != after:
+            raise ValueError(
+                f"--fork: {key} was {before} and is {after}: a checkpoint's "
+                "optimizer state has the names of its own layout; keep it"
+            )
 
 
 def find_changes(old: Any, new: Any, where: str = "") -> Changes:

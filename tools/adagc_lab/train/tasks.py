@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import abc
 import operator
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -31,7 +30,6 @@ from adagc_lab.data.image_text import (
 from adagc_lab.data.images import PairFormat
 from adagc_lab.faults import Fault, FaultConfig, apply_to_batch
 from adagc_lab.models import shapes
-from adagc_lab.models.activations import pair_batch_bytes, stage_bytes
 from adagc_lab.models.config import FLOAT8_LINEARS, DecoderConfig
 from adagc_lab.models.decoder import DecoderForCausalLM
 from adagc_lab.models.families import decoder_config
@@ -56,10 +54,14 @@ from adagc_lab.train.config import ParallelConfig, RunConfig, TrainConfig
 from paddle_adagc.checks import check_choice
 from paddle_adagc.parallel.agreement import of_all_ranks
 
-_LAYER = re.compile(r"\.layers\.(\d+)\.")
-
 NUM_RETRIEVED = 1024
 """Most validation pairs that the retrieval accuracy compares."""
+
+
+def build_without_memory(task: PretrainTask) -> nn.Layer:
+    """Build a task's model without allocating its weights."""
+    with paddle.LazyGuard():
+        return task.build_model()
 
 
 class PretrainTask(abc.ABC):
@@ -159,23 +161,9 @@ class PretrainTask(abc.ABC):
     def model_lines(self) -> list[str]:
         """Describe the model's size and shape, a line each."""
 
-    @abc.abstractmethod
-    def activation_bytes(
-        self, stage: int, keys: Sequence[str], *, recompute: bool = False
-    ) -> int:
-        """Return the bytes that a rank keeps for the backward pass, at most.
-
-        ``keys``: the rank's tensors. With ``recompute`` layers keep inputs.
-        """
-
     def check_layout(self) -> None:
         """Refuse a layout that cannot share out the model or its batches."""
         return
-
-
-def _value_bytes(train: TrainConfig) -> int:
-    """Return the bytes of an activation's value."""
-    return 4 if train.precision == "float32" else 2
 
 
 class LanguageTask(PretrainTask):
@@ -270,21 +258,6 @@ class LanguageTask(PretrainTask):
                 f"{model.moe_num_shared_experts} shared"
             )
         return lines
-
-    def activation_bytes(
-        self, stage: int, keys: Sequence[str], *, recompute: bool = False
-    ) -> int:
-        train, num_stages = self.train, self.parallel.pp
-        layers = {int(m[1]) for key in keys if (m := _LAYER.search(key))}
-        per_token = stage_bytes(
-            self.model_config,
-            len(layers),
-            _value_bytes(train),
-            num_held=min(num_stages - stage, train.gradient_accumulation_steps),
-            has_head=stage == num_stages - 1,
-            recompute=recompute,
-        )
-        return train.batch_size * self.data.seq_length * per_token
 
     def check_layout(self) -> None:
         """Check degrees against experts and layers, and the sequence length."""
@@ -404,17 +377,6 @@ class ImageTextTask(PretrainTask):
             f"{model.vocab_size:,}: {model.text_layers} layers, width "
             f"{model.text_width}, {model.text_heads} heads",
         ]
-
-    def activation_bytes(
-        self, stage: int, keys: Sequence[str], *, recompute: bool = False
-    ) -> int:
-        return pair_batch_bytes(
-            self.model_config,
-            self.train.batch_size,
-            self.parallel.num_data_ranks,
-            _value_bytes(self.train),
-            recompute=recompute,
-        )
 
     def inspect_data(self, num_train_samples: int) -> DataFindings:
         """Look for shards; build the datasets if nothing is missing."""

@@ -38,14 +38,8 @@ from adagc_lab.train.processes import (
     StopRequest,
     from_first_process,
     is_first_process,
-    told_of_loss,
 )
 from adagc_lab.train.recorder import StepRecorder
-from adagc_lab.train.resharding import (
-    must_reshard,
-    read_optimizer_state,
-    save_layout,
-)
 from adagc_lab.train.tasks import PretrainTask
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.measured import MeasuredClip
@@ -58,8 +52,8 @@ class PretrainTrainer(ClippingMixin, Trainer):
 
     Gradient accumulation, AMP, evaluation and logs are the Trainer's own. A
     checkpoint holds all that a killed run needs to have the same losses (the
-    state of the clip and of the alarms too), and loads under any layout; the
-    caller loads the weights. ``starts_afresh`` names what takes no state from
+    state of the clip and of the alarms too), in its own layout; the caller
+    loads the weights. ``starts_afresh`` names what takes no state from
     it, of ``"clip"`` and ``"optimizer"``; ``stopped_by`` is the signal that
     ended the training, or 0; ``has_begun`` tells whether a step has.
     """
@@ -145,7 +139,7 @@ class PretrainTrainer(ClippingMixin, Trainer):
             facts = read_complete(Path(resume_from_checkpoint))
             first_step = facts["step"]
             self._earlier_seconds = facts["wall_seconds"]
-        with self._stop, told_of_loss(self.recorder.leave):
+        with self._stop:
             self.recorder.open(first_step)
             self._train_started = time.perf_counter()
             if not uses_amp(self.config.train):
@@ -294,18 +288,11 @@ class PretrainTrainer(ClippingMixin, Trainer):
         """Load them; the rate follows this run's schedule from here on."""
         if checkpoint is None:
             return
-        path, is_kept = Path(checkpoint), "optimizer" not in self.starts_afresh
-        parallel = self.config.parallel
-        if is_kept and not must_reshard(path, parallel, self.model):
+        if "optimizer" not in self.starts_afresh:
             super()._load_optimizer_and_scheduler(checkpoint)
         else:
-            schedule = load_pickle(path / "scheduler.pdparams")
+            schedule = load_pickle(Path(checkpoint, "scheduler.pdparams"))
             self.lr_scheduler.set_state_dict(schedule)
-            if is_kept:
-                state = read_optimizer_state(path, self.model, self.optimizer)
-                self.optimizer.set_state_dict(
-                    {**state, "LR_Scheduler": schedule}
-                )
         self.lr_scheduler.step(self.lr_scheduler.last_epoch)
 
     def _save_checkpoint(self, model: Any, metrics: Any = None) -> None:
@@ -322,14 +309,6 @@ class PretrainTrainer(ClippingMixin, Trainer):
         checkpoint = directory / f"checkpoint-{step}"
         from_first_process(lambda: remove_checkpoint(checkpoint))
         super()._save_checkpoint(model, metrics=metrics)
-        suffix = self.args.optimizer_name_suffix
-        save_layout(
-            checkpoint,
-            self.config.parallel,
-            self.model,
-            self.optimizer,
-            f"optimizer.{suffix}.pdopt" if suffix else "optimizer.pdopt",
-        )
         self.recorder.save_shadow(checkpoint)
         record = self.recorder.sync()
         if dist.get_world_size() > 1:

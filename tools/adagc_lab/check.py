@@ -16,7 +16,6 @@ from adagc_lab.extensions import make_clip
 from adagc_lab.faults import check_faults, unreached_faults
 from adagc_lab.paddleformers.recipe import batch_change
 from adagc_lab.paddleformers.units import followed
-from adagc_lab.plan.dry_run import build_without_memory
 from adagc_lab.train.config import ParallelConfig, RunConfig, TrainConfig
 from adagc_lab.train.optimizers import (
     check_precision,
@@ -25,7 +24,11 @@ from adagc_lab.train.optimizers import (
     uses_amp,
 )
 from adagc_lab.train.processes import launch_lines
-from adagc_lab.train.tasks import PretrainTask, make_task
+from adagc_lab.train.tasks import (
+    PretrainTask,
+    build_without_memory,
+    make_task,
+)
 from paddle_adagc.checks import check_directory
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.clips.overrides import Overrides

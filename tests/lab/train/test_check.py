@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from adagc_lab.check import check_recipe
 from adagc_lab.checksums import sealed
 from adagc_lab.paddleformers.recipe import batch_change
-from adagc_lab.plan.check import check_recipe
 from adagc_lab.train.parse import load_config
 from adagc_lab.train.processes import launch_lines
 from indexed import write_indexed_dataset

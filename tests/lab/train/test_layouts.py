@@ -1,0 +1,115 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Runs on two ranks: those of one process, and resumed after a signal.
+
+A SIGTERM that one rank alone gets stops both.
+"""
+
+import functools
+import os
+import shutil
+import signal
+from unittest import mock
+
+import numpy as np
+import paddle.distributed as dist
+import pytest
+from adagc_lab.record.files import update_run_json
+from adagc_lab.train.processes import Stopped
+from adagc_lab.train.trainer import PretrainTrainer
+from core.parallel.ranks import run_on_ranks
+from lab.train import runs
+
+SMALL = (
+    "clip.t_start=2",
+    "schedule.warmup_steps=2",
+    "train.max_steps=6",
+    "train.save_every=3",
+    "train.log_every=3",
+    "train.visualdl=false",
+    "record={tensors: false, moments: false}",
+)
+TEXT = (*SMALL, "data.validation_size=8", "model.num_hidden_layers=2")
+MUON = "optimizer={name: muon, scaling: rms, beta2: 0.95, epsilon: 1e-8}"
+EVEN = "model.intermediate_size=172"
+LION = ("optimizer={name: lion, weight_decay: 0.1}",)
+DP2, TP2 = "parallel.dp=2", "parallel.tp=2"
+V1 = "parallel={dp: 1, sharding: 2, sharding_split_param: false}"
+RECIPES = {
+    "llama": ("llama2_1.3b/adagc", TP2, 8, (*TEXT, EVEN)),
+    "muon": ("llama2_1.3b/adagc", V1, 4, (*TEXT, MUON)),
+    "qwen3": ("qwen3_1.7b/adagc", TP2, 8, TEXT),
+    "mixtral": ("mixtral_8x1b/adagc", V1, 4, TEXT),
+    "ernie": ("ernie_moe", DP2, 4, TEXT),
+    "lion": ("llama2_1.3b/adagc", DP2, 4, (*TEXT, *LION)),
+    "clip": ("clip_lion", DP2, 4, SMALL),
+}
+"""Proxy -> config, layout of two ranks, samples of a rank, other values."""
+
+
+def pretrain(values, stop_at=None):
+    """One process's part of a run; gives its status or exit status."""
+    is_last = dist.get_rank() + 1 == dist.get_world_size()
+    training_step = PretrainTrainer.training_step
+
+    @functools.wraps(training_step)  # the Trainer looks at its signature
+    def signalled(self, *args, **kwargs):
+        if is_last and self.state.global_step + 1 == stop_at:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return training_step(self, *args, **kwargs)
+
+    with mock.patch.object(PretrainTrainer, "training_step", signalled):
+        try:
+            return runs.pretrain(values)
+        except Stopped as stopped:
+            return stopped.exit_status
+
+
+def values_of(name, output_dir, num_ranks):
+    config, layout, size, other = RECIPES[name]
+    alone = f"parallel={{dp: 1}} train.batch_size={size * 2}".split(" ")
+    shared = [layout, f"train.batch_size={size if layout != TP2 else 2 * size}"]
+    chosen = ["parallel={dp: 1}", alone[-1]] if num_ranks == 1 else shared
+    return runs.proxy_values(
+        config,
+        output_dir,
+        "train.gradient_accumulation_steps=1",
+        *other,
+        *chosen,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RECIPES)
+def test_two_ranks_train_and_resume(name, tmp_path):
+    values = values_of(name, tmp_path / "whole", 2)
+    assert run_on_ranks(pretrain, 2, values=values) == ["finished"] * 2
+    whole = runs.losses(tmp_path / "whole")
+    shutil.copytree(tmp_path / "whole", tmp_path / "killed")
+    shutil.rmtree(tmp_path / "killed/checkpoint-6")
+    update_run_json(tmp_path / "killed", status="running")
+    values = values_of(name, tmp_path / "killed", 2)
+    assert run_on_ranks(pretrain, 2, values=values, stop_at=5) == [143, 143]
+    assert (tmp_path / "killed/checkpoint-5/complete.json").exists()
+    assert run_on_ranks(pretrain, 2, values=values) == ["finished"] * 2
+    np.testing.assert_array_equal(runs.losses(tmp_path / "killed"), whole)
+    if name != "clip":  # each rank contrasts its own pairs
+        runs.pretrain(values_of(name, tmp_path / "alone", 1))
+        alone = runs.losses(tmp_path / "alone")
+        np.testing.assert_allclose(whole, alone, rtol=1e-4)
+
+
+def test_number_of_processes_must_fit(tmp_path):
+    with pytest.raises(ValueError, match="--nproc_per_node 2"):
+        runs.pretrain(values_of("ernie", tmp_path / "run", 2))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_keeps_its_layout(tmp_path):
+    values = values_of("lion", tmp_path / "run", 1)
+    values["train"] |= {"max_steps": 3}
+    runs.pretrain(values)
+    values["train"] |= {"max_steps": 6, "batch_size": 4}
+    values["parallel"] = {"dp": 2}
+    with pytest.raises(RuntimeError, match=r"another config \(parallel\.dp\)"):
+        run_on_ranks(pretrain, 2, values=values)
