@@ -41,7 +41,9 @@ CANARIES = {
     "lab/data/test_prepare.py": (
         "test_a_kill_while_the_dataset_is_written[out.bin]",
     ),
-    "lab/reproduce/test_targets.py": ("test_a_grid_of_one_s_own",),
+    "lab/reproduce/test_targets.py": (
+        "test_real_runs_are_paired_resumed_and_reported",
+    ),
 }
 """File -> its canaries."""
 

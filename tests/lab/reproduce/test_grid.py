@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 from adagc_lab.extensions import make_clip
 from adagc_lab.reproduce.grid import (
-    as_json,
-    digest,
     load_target,
     make_runs,
 )
@@ -58,17 +56,6 @@ def test_no_twins_where_the_experiment_wants_none(grid_file, write_grid):
     faulty = [c for c in planned(grid_file) if not c.is_clean_twin]
     path = write_grid("grid.yaml", {**FAULTS, "twins": False})
     assert planned(path) == faulty
-
-
-def test_a_directory_is_named_after_what_is_run(grid_file, write_grid):
-    first = planned(grid_file)
-    methods = {"of another name": EXPERIMENT["methods"]["AdaGC"]}
-    changes = {"name": "other", "seeds": [4], "methods": methods}
-    other = planned(write_grid("other.yaml", {**FAULTS, **changes}))
-    shared = {c.directory for c in first} & {c.directory for c in other}
-    assert len(shared) == len(other) == 2
-    for cell in first:
-        assert cell.directory.name == digest(as_json(cell.config))
 
 
 def test_faults_move_with_the_length_and_seeds_are_cut(grid_file):

@@ -4,17 +4,15 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
 import pytest
-from adagc_lab.record.files import RunRecord, update_run_json
+from adagc_lab.record.files import RunRecord
 from adagc_lab.reproduce import running, store
-from adagc_lab.reproduce.running import run_all, run_process
+from adagc_lab.reproduce.running import run_all
 from adagc_lab.reproduce.targets import STORE, Target
 from lab.reproduce.conftest import FAULTS, FakeRuns, planned
 
@@ -61,15 +59,6 @@ def test_targets_share_their_runs_and_seeds_are_cut(write_grid, finish):
     third = write_grid("third.yaml", {"seeds": [7, 8]})
     finish(runs, third, num_seeds=1)
     assert {cell.seed for cell in runs.begun} == {3, 4, 5, 7}
-
-
-def test_one_experiment_leaves_the_others_rows(write_grid, finish):
-    path = write_grid("grid.yaml", {}, {"name": "other"})
-    runs = FakeRuns()
-    finish(runs, path)
-    rows = finish(runs, path, only="other")
-    assert {*rows["experiment"]} == {"tiny", "other"}
-    assert len(rows) == 8
 
 
 def test_former_methods_are_not_run(write_grid, finish):
@@ -121,30 +110,6 @@ def test_real_runs_are_paired_resumed_and_reported(write_grid, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_grid_of_one_s_own(write_grid, tmp_path):
-    path = write_grid("mine.yaml", {"seeds": [3]}, {"seeds": [3], "name": "b"})
-    done = subprocess.run(
-        [sys.executable, ROOT / "tools/reproduce.py", path],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-    assert done.returncode == 0, done.stderr
-    assert "\r" not in done.stdout + done.stderr
-    assert "2 of 2 runs done" in done.stderr
-    lines = done.stdout.splitlines()
-    assert lines[:2] == [
-        "1 of 2: Tiny",
-        "  GlobalGC: no step is judged: too few came before",
-    ]
-    assert lines[3] == "2 of 2: Tiny"
-    assert lines[-2].startswith("Fewer than 3 seeds are an illustration")
-    assert lines[-1] == "report: outputs/mine/report.html"
-    assert (tmp_path / "outputs/results/mine.csv").exists()
-
-
-@pytest.mark.slow
 def test_a_terminated_command_stops_its_runs(write_grid, tmp_path):
     path = write_grid(
         "g.yaml", {"seeds": [3], "changes": {"train": {"max_steps": 100_000}}}
@@ -168,14 +133,6 @@ def test_a_terminated_command_stops_its_runs(write_grid, tmp_path):
     assert statuses == ["stopped", "stopped"]
 
 
-def test_something_else_in_the_way_of_a_link_is_named(
-    write_grid, finish, tmp_path
-):
-    (tmp_path / "out/grid/tiny/AdaGC-seed3").mkdir(parents=True)
-    with pytest.raises(FileExistsError, match="choose another --output"):
-        finish(FakeRuns(), write_grid())
-
-
 @pytest.fixture
 def cells(write_grid):
     """The cells of a tiny grid."""
@@ -188,43 +145,3 @@ def test_run_that_fails_is_reported_with_its_log(write_grid):
     cells = planned(write_grid("grid.yaml", {"changes": {"model": model}}))
     with pytest.raises(RuntimeError, match=r"vocab_size=100.*\.log"):
         run_all(cells[:1], 1)
-
-
-def test_running_cell_is_stopped(cells):
-    cell = cells[0]
-    stop = threading.Event()
-    stop.set()
-    run_process(cell, stop)
-    assert not (cell.directory / "run.json").exists()
-
-
-def test_runs_are_stopped_with_the_command(cells, monkeypatch):
-    stopped = []
-
-    def run(cell, stop):
-        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
-        stop.wait()
-        stopped.append(cell)
-
-    monkeypatch.setattr(running, "run_process", run)
-    previous = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    try:
-        with pytest.raises(SystemExit, match="143"):
-            run_all(cells, 1)
-    finally:
-        signal.signal(signal.SIGTERM, previous)
-    assert stopped == cells[:1]
-
-
-def test_pieces_of_a_run_add_up(cells, monkeypatch):
-    cell = cells[0]
-    commits = iter(["one", "two", "two"])
-    seconds = iter([0.0, 5.0, 10.0, 12.0, 20.0, 21.0])
-    monkeypatch.setattr(running, "commit", lambda: next(commits))
-    monkeypatch.setattr(running, "run_until", lambda *_, **__: None)
-    monkeypatch.setattr(running.time, "monotonic", lambda: next(seconds))
-    update_run_json(cell.directory, status="running")
-    for _ in range(3):
-        run_process(cell, threading.Event())
-    run = json.loads((cell.directory / "run.json").read_text())
-    assert (run["commit"], run["elapsed_seconds"]) == ("one, two", 8.0)

@@ -86,8 +86,13 @@ def shown(found: Difference | None, digits: int = 3) -> str:
 
 
 def _signed(value: float, digits: int) -> str:
-    text = f"{value:+.{digits}f}"
+    text = fixed(value, digits, "+")
     return text.replace("-", "+") if float(text) == 0 else text
+
+
+def fixed(value: Any, digits: int, sign: str = "") -> str:
+    """Format a number alike on every processor: last bits never decide."""
+    return f"{round(float(value), 9):{sign}.{digits}f}"
 
 
 def judged(row: Row) -> np.ndarray:

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from adagc_lab.reproduce.analysis import difference
-from adagc_lab.reproduce.rates import rate_losses
+from adagc_lab.reproduce.rates import rate_cells
 from adagc_lab.reproduce.tables import Recipes
 
 _COLORS = {
@@ -61,7 +61,7 @@ def _price(recipes: Recipes) -> pd.DataFrame:
                 others, ours = pairs.values(method, steps, "validation_loss")
                 found = difference(np.subtract(ours, others).tolist())
                 if found and found.number >= 4:
-                    numbers = [round(x, 4) for x in found[:3]]
+                    numbers = [round(round(x, 9), 4) for x in found[:3]]
                     label = f"{recipe}, {steps:,} steps"
                     lines.append([label, method, *numbers, found.number])
     head = ["recipe", "method", "mean", "low", "high", "seeds"]
@@ -69,11 +69,11 @@ def _price(recipes: Recipes) -> pd.DataFrame:
 
 
 def _rates(recipes: Recipes) -> pd.DataFrame:
-    data = rate_losses(recipes.rows)
-    if data.empty:
-        return data
-    data = data[data["method"].isin(_COLORS)]
-    return data.assign(loss=data["loss"].round(3))
+    """Mean loss over the seeds, by method, beta2 and rate."""
+    cells = rate_cells(recipes.rows, ["rates"])
+    keys = ["method", "beta2", "rate"]
+    data = cells.groupby(keys, sort=False)["loss"].mean().reset_index()
+    return data.assign(loss=data["loss"].round(9).round(3))
 
 
 def write_figures(data: Path, images: Path, names: Iterable[str]) -> list[str]:

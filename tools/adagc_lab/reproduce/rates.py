@@ -1,97 +1,147 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The loss over the learning rate, of the grid ``rates``."""
+"""Losses over the learning rate, and over the length of a run."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 
 from adagc_lab.markdown import markdown_table
-from adagc_lab.reproduce.analysis import REFERENCE, Pairs, difference, shown
+from adagc_lab.reproduce.analysis import (
+    END,
+    REFERENCE,
+    Pairs,
+    difference,
+    fixed,
+    shown,
+)
 
-_RATES = (0.0015, 0.003, 0.006, 0.012, 0.024)
-_METHODS = ("GlobalGC 0.1", "AdaGC", "warmup_ema", "ZClip")
+NOT_RUN = "Not run yet.\n"
+_BASIN = 0.02
+"""Nat above a method's best loss within which a rate is in its basin."""
 
+_EARLY = slice(1000, 1500)
+"""Steps whose loss is compared with that of the last ones."""
 
-def rate_table(rows: pd.DataFrame) -> str:
-    """Table of the loss over the rate: a row per method, beta2 and rate."""
-    found = rate_losses(rows)
-    if found.empty:
-        return "Not run yet.\n"
-    lines = []
-    for (beta2, method), part in found.groupby(["beta2", "method"], sort=False):
-        best = part["loss"].min()
-        basin = part[part["loss"] <= best + 0.02]["rate"]
-        row = [beta2, method, str(part["seeds"].max())]
-        row += [
-            "–" if cell.empty else f"{cell['loss'].iloc[0]:.3f}"
-            for rate in _RATES
-            for cell in [part[part["rate"] == rate]]
-        ]
-        width = f"{basin.min():g} to {basin.max():g}"
-        lines.append([*row, f"{best:.3f}", width])
-    head = ["beta2", "Method", "Seeds", *(f"rate {r:g}" for r in _RATES)]
-    return markdown_table([*head, "Best", "Within 0.02 of it"], lines, left=2)
+_NAME = r"^(.+?)(?:, beta2 ([\d.]+))?, rate ([\d.]+)$"
 
 
-def rate_losses(rows: pd.DataFrame, target: str = "rates") -> pd.DataFrame:
-    """Mean loss of the last 500 steps by beta2, method and rate.
+def rate_cells(rows: pd.DataFrame, experiments: Sequence[str]) -> pd.DataFrame:
+    """Loss of the last 500 steps by method, beta2, rate and seed.
 
-    Only seeds that every cell of the same beta2 and rate has count.
+    Of the grid ``rates``. Seeds that lack a run of the first experiment are
+    left out, so that every mean of it is over the same seeds.
     """
     own = rows[
-        (rows["target"] == target) & rows["experiment"].isin(["rates", "cures"])
+        (rows["target"] == "rates") & rows["experiment"].isin(experiments)
     ]
-    if own.empty:
-        return pd.DataFrame()
-    parts = own["method"].str.extract(r"^(.+), beta2 ([\d.]+), rate ([\d.]+)$")
-    table = pd.DataFrame(
+    parts = own["method"].str.extract(_NAME)
+    cells = pd.DataFrame(
         {
             "method": parts[0],
-            "beta2": parts[1],
+            "beta2": parts[1].fillna("0.95"),
             "rate": parts[2].astype(float),
             "seed": own["seed"],
             "loss": [
-                np.inf
-                if status == "diverged"
-                else float(np.nanmean(loss[-500:]))
+                np.inf if status == "diverged" else float(np.mean(loss[-END:]))
                 for status, loss in zip(own["status"], own["loss"], strict=True)
             ],
         }
     )
-    main = own["experiment"] == "rates"
-    counts = table[main].groupby("seed").size()
+    main = cells[own["experiment"] == experiments[0]]
+    counts = main.groupby("seed").size()
     complete = counts[counts == counts.max()].index
-    table = table[table["seed"].isin(complete)]
-    grouped = table.groupby(["beta2", "method", "rate"], sort=False)["loss"]
-    result = grouped.agg(["mean", "size"]).reset_index()
-    return result.rename(columns={"mean": "loss", "size": "seeds"})
+    return cells[cells["seed"].isin(complete)]
 
 
-def rate_differences(rows: pd.DataFrame) -> str:
-    """Table of paired differences from GlobalGC 1 at each rate and beta2."""
-    own = rows[rows["target"] == "rates"]
-    own = own[own["experiment"].isin(["rates", "cures"])]
-    parts = own["method"].str.extract(r"^(.+), beta2 ([\d.]+), rate ([\d.]+)$")
-    lines: list[list[str]] = []
-    for beta2 in ("0.999", "0.95"):
-        for rate in _RATES:
-            is_own = (parts[1] == beta2) & (parts[2] == f"{rate:g}")
-            part = own[is_own].assign(method=parts[0][is_own])
-            if part.empty:
-                continue
-            pairs = Pairs(part, REFERENCE)
-            cells = []
-            for method in _METHODS:
-                others, ours = pairs.values(method, 2500, "end")
-                found = difference(np.subtract(ours, others).tolist())
-                alone = f"{ours[0] - others[0]:+.3f}" if ours else "–"
-                cells.append(shown(found) if found else alone)
-            number = len(pairs.runs(REFERENCE, 2500))
-            lines.append([beta2, f"{rate:g}", str(number), *cells])
-    head = ["beta2", "Rate", "Seeds", *(f"{m} − {REFERENCE}" for m in _METHODS)]
-    return markdown_table(head, lines, left=2) if lines else "Not run yet.\n"
+def rate_table(cells: pd.DataFrame) -> str:
+    """Table of :func:`rate_cells`: a row per beta2 and method.
+
+    Its best rate is that of the lowest mean; the last column compares it with
+    GlobalGC 1's best of the same beta2, seed by seed.
+    """
+    if cells.empty:
+        return NOT_RUN
+    rates = sorted({*cells["rate"]})
+    best: dict[tuple[str, str], pd.Series] = {}
+    lines = []
+    for (beta2, method), part in cells.groupby(["beta2", "method"], sort=False):
+        means = part.groupby("rate")["loss"].mean()
+        basin = means[means <= means.min() + _BASIN].index
+        at_best = part[part["rate"] == means.idxmin()]
+        best[beta2, method] = at_best.set_index("seed")["loss"]
+        line = [beta2, method, str(len(at_best))]
+        line += [fixed(means[r], 3) if r in means else "–" for r in rates]
+        is_whole = len(means) == len(rates)
+        width = f"{basin.min():g} to {basin.max():g}" if is_whole else "–"
+        other = best.get((beta2, REFERENCE))
+        text = "–"
+        if is_whole and method != REFERENCE and other is not None:
+            text = shown(difference((best[beta2, method] - other).tolist()))
+        lines.append([*line, width, text])
+    head = ["beta2", "Method", "Seeds", *(f"rate {r:g}" for r in rates)]
+    head += [f"Rates within {_BASIN} of its best", f"Its best − {REFERENCE}'s"]
+    return markdown_table(head, lines, left=2)
+
+
+def rate_differences(cells: pd.DataFrame) -> str:
+    """Table of paired differences from GlobalGC 1 at each beta2 and rate."""
+    lines = []
+    methods = [m for m in dict.fromkeys(cells["method"]) if m != REFERENCE]
+    for (beta2, rate), part in cells.groupby(["beta2", "rate"]):
+        by = part.pivot(index="seed", columns="method", values="loss")
+        if REFERENCE not in by:
+            continue
+        gains = [
+            (by[m] - by[REFERENCE]).dropna().tolist() if m in by else []
+            for m in methods
+        ]
+        texts = [
+            shown(difference(gain)) if len(gain) > 1 else _alone(gain)
+            for gain in gains
+        ]
+        lines.append([beta2, f"{rate:g}", str(len(by)), *texts])
+    head = ["beta2", "Rate", "Seeds", *(f"{m} − {REFERENCE}" for m in methods)]
+    return markdown_table(head, lines, left=2) if lines else NOT_RUN
+
+
+def _alone(gain: Sequence[float]) -> str:
+    return fixed(gain[0], 3, "+") if gain else "–"
+
+
+def price_over_time(pairs: Pairs) -> str:
+    """Table of the loss over GlobalGC 1's, early and at the end of a run."""
+    lines = []
+    for steps in pairs.lengths():
+        base = pairs.runs(REFERENCE, steps)
+        for method in pairs.methods():
+            runs = pairs.runs(method, steps)
+            gains = [
+                [
+                    float(
+                        np.mean(
+                            runs[key]["loss"][part] - base[key]["loss"][part]
+                        )
+                    )
+                    for part in (_EARLY, slice(-END, None))
+                ]
+                for key in base
+                if key in runs
+            ]
+            early, late = np.array(gains).reshape(-1, 2).T
+            texts = [
+                shown(difference(x.tolist()))
+                for x in (early, late, late - early)
+            ]
+            lines.append([f"{steps:,}", method, str(len(gains)), *texts])
+    head = [
+        *("Steps", f"{REFERENCE} →", "Seeds", "Steps 1,000 to 1,500"),
+        *("Last 500 steps", "Change"),
+    ]
+    return markdown_table(head, lines, left=2) if lines else NOT_RUN
 
 
 def smallest_h(rows: pd.DataFrame) -> str:
@@ -103,7 +153,7 @@ def smallest_h(rows: pd.DataFrame) -> str:
             f"{target}, {experiment}",
             method,
             str(len(part)),
-            f"{part['clipped_percent'].mean():.0f}%",
+            f"{fixed(part['clipped_percent'].mean(), 0)}%",
             f"{part['h_median'].median():.2g}",
             f"{part['smallest_h'].min():.1g}",
         ]
@@ -112,4 +162,4 @@ def smallest_h(rows: pd.DataFrame) -> str:
         )
     ]
     head = ["Experiment", "Method", "Runs", "Clipped", "Median h", "Smallest h"]
-    return markdown_table(head, lines, left=2) if lines else "Not run yet.\n"
+    return markdown_table(head, lines, left=2) if lines else NOT_RUN

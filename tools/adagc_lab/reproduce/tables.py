@@ -16,16 +16,24 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from adagc_lab.benchmark.gpu_hours import compare
 from adagc_lab.markdown import markdown_table
 from adagc_lab.reproduce.analysis import (
     OVER_REFERENCE,
     REFERENCE,
     Pairs,
     difference,
+    fixed,
     shown,
 )
-from adagc_lab.reproduce.rates import rate_differences, rate_table, smallest_h
+from adagc_lab.reproduce.rates import (
+    NOT_RUN,
+    price_over_time,
+    rate_cells,
+    rate_differences,
+    rate_table,
+    smallest_h,
+)
+from adagc_lab.reproduce.written import written_tables
 
 SHOWN = ("GlobalGC 0.1", "AdaGC", "warmup_ema", "ZClip")
 """Methods of the tables, in their order."""
@@ -80,7 +88,11 @@ def _sums(pairs: Pairs, method: str, steps: int, name: str) -> str:
 
 def _means(pairs: Pairs, method: str, steps: int, name: str) -> str:
     others, ours = pairs.values(method, steps, name)
-    return f"{np.mean(others):.2f} → {np.mean(ours):.2f}" if ours else "–"
+    return (
+        f"{fixed(np.mean(others), 2)} → {fixed(np.mean(ours), 2)}"
+        if ours
+        else "–"
+    )
 
 
 _Column = tuple[str, Callable[[Pairs, str, int, str], str], str]
@@ -126,7 +138,8 @@ def _comparison(
                 ]
                 rows.append([recipe, f"{steps:,}", method, str(number), *cells])
     head = ["Recipe", "Steps", "GlobalGC 1 →", "Seeds"]
-    return markdown_table([*head, *(c[0] for c in columns)], rows, left=3)
+    heads = [*head, *(label for label, _, _ in columns)]
+    return markdown_table(heads, rows, left=3) if rows else NOT_RUN
 
 
 _ADVICE = {
@@ -178,11 +191,11 @@ def _reference(
         values = [*pairs.numbers(REFERENCE, steps, name).values()]
         if len(values) < 8:
             continue
-        text = f"{told.get('loss', 'loss')} {np.mean(values):.3f}"
+        text = f"{told.get('loss', 'loss')} {fixed(np.mean(values), 3)}"
         if count:
             peaks = [*pairs.numbers(REFERENCE, steps, count).values()]
             per_run = told.get("peaks a run", "peaks a run")
-            text = f"{np.mean(peaks):.1f} {per_run}, {text}"
+            text = f"{fixed(np.mean(peaks), 1)} {per_run}, {text}"
         at = told.get("{} steps", "{} steps").format(f"{steps:,}")
         parts.append(f"{text}, {at}")
     return "; ".join(parts)
@@ -213,73 +226,6 @@ def _advised(
     return "; ".join(parts)
 
 
-def history(results: Path) -> str:
-    """All claims with the first and the last verdict, from ``history.csv``."""
-    rows = pd.read_csv(
-        results / "history.csv", dtype=str, keep_default_na=False
-    )
-    head = ["Claim", "First rule", "Last rule", "Numbers of the last", "Why"]
-    return markdown_table(
-        head,
-        [
-            [f"{r.claim} ({r.whose}; {r.id})", r.first, r.last, r.number, r.why]
-            for r in rows.itertuples()
-        ],
-        left=5,
-    )
-
-
-def history_counts(results: Path) -> str:
-    """How often each verdict was given, by whose claim it was then."""
-    rows = pd.read_csv(
-        results / "history.csv", dtype=str, keep_default_na=False
-    )
-    table = []
-    for whose, group in (("the paper's", "paper"), ("our own", "own")):
-        for rule, owner in (("first", "first_whose"), ("last", "whose")):
-            own = rows[(rows[owner] == group) & (rows[rule] != "")]
-            counts = own[rule].value_counts()
-            told = ", ".join(
-                f"{n} {v}" for v, n in sorted(counts.items()) if v != "(gone)"
-            )
-            total = int((own[rule] != "(gone)").sum())
-            table.append([whose, rule, str(total), told])
-    head = ["Claims", "Rule", "Number", "Verdicts"]
-    return markdown_table(head, table, left=2)
-
-
-def gpu_hours() -> str:
-    """The paper's saved GPU hours beside those that communication explains."""
-    rows = []
-    for found in compare():
-        run = found.run
-        change = found.adagc_us - found.global_gc_us
-        rows.append(
-            [
-                f"{run.model}, {found.layout}",
-                f"{run.global_gc_hours:,.1f}",
-                f"{run.adagc_hours:,.1f}",
-                f"{run.global_gc_hours - run.adagc_hours:.1f}",
-                f"{found.hours_saved + 0:.3f}".replace("-0.000", "0.000"),
-                f"{change:+.1f}",
-            ]
-        )
-    head = [
-        *("Run, layout", "Paper: GlobalGC (hours)", "Paper: AdaGC (hours)"),
-        *("Paper: saved", "Saved by communication, computed"),
-        "Communication of a step, AdaGC minus GlobalGC (us)",
-    ]
-    return markdown_table(head, rows)
-
-
-def as_written(results: Path, name: str) -> str:
-    """Return a table that a person wrote, from ``NAME.csv``."""
-    path = results / f"{name}.csv"
-    rows = pd.read_csv(path, dtype=str, keep_default_na=False)
-    table = [[*row] for row in rows.itertuples(index=False)]
-    return markdown_table([*rows.columns], table, left=len(rows.columns))
-
-
 _OTHERS = (
     *("ClipByValue", "AGC", "Clippy", "Global AdaGC", "TensorWiseGC"),
     *("ZClip", "Skip-step", "GradientStabilizer", "SPAM", "StableAdamW"),
@@ -307,8 +253,6 @@ def effort(rows: pd.DataFrame) -> str:
     )
 
 
-_WRITTEN = ("paper", "paper-accuracy", "proxies")
-
 _CHINESE = {
     "Your run": "您的训练",
     "Spikes: Llama-2, 64 sequences, beta2 0.999": (
@@ -332,14 +276,22 @@ def make_tables(
     """Return every table by its name."""
     recipes = Recipes(rows, recipes_file)
     by = recipes.situations
+    cells = rate_cells(recipes.rows, ["rates", "cures"])
+    decay = recipes.of_target("rates", "decay")
+    half = recipes.of_target("ernie-faults", "half-rate")
+    price = recipes.of_target("price-over-time", "mixtral")
     return {
         "advice": advice(recipes),
         "advice-cn": advice(recipes, _CHINESE),
         "spiking": _comparison(by["spiking"], _SPIKING),
         "calm": _comparison(by["calm"], _CALM),
         "faults": _comparison(by["faults"], _FAULTS),
-        "rates": rate_table(recipes.rows),
-        "rate-differences": rate_differences(recipes.rows),
+        "rates": rate_table(cells),
+        "rate-differences": rate_differences(cells),
+        "rates-ernie": rate_table(rate_cells(recipes.rows, ["ernie"])),
+        "rate-decay": _comparison({"Llama-2 on prose": decay}, _CALM, None),
+        "half-rate": _comparison({"Llama-2": half}, _SPIKING, None),
+        "price-over-time": price_over_time(price),
         "smallest-h": smallest_h(recipes.rows),
         "others-spiking": _comparison(by["spiking"], _SPIKING, _OTHERS),
         "others-calm": _comparison(
@@ -350,10 +302,7 @@ def make_tables(
         "own-calm": _comparison(by["calm"], _CALM[:1], _OWN),
         "epsilon": epsilon(recipes),
         "effort": effort(rows),
-        "history": history(results),
-        "history-counts": history_counts(results),
-        "gpu-hours": gpu_hours(),
-        **{name: as_written(results, name) for name in _WRITTEN},
+        **written_tables(results),
     }
 
 
