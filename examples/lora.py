@@ -23,7 +23,8 @@ if __name__ == "__main__":
         LoRAConfig(target_modules=[".*q_proj.*", ".*v_proj.*"], r=4),
     )
     model.mark_only_lora_as_trainable()
-    clip = ClipGradByAdaGC(t_start=5)
+    # Gradients of lora_A begin at 0: the paper's start, a minimum, is too low.
+    clip = ClipGradByAdaGC(t_start=5, init="warmup_ema")
     clip.bind(model)  # after the adapter is there
     trainable = [p for p in model.parameters() if not p.stop_gradient]
     optimizer = paddle.optimizer.AdamW(

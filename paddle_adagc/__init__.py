@@ -8,46 +8,28 @@ alone does not load Paddle, so commands answer ``--help`` at once.
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
-
-from paddle_adagc.features import import_feature
 
 if TYPE_CHECKING:
     from paddle_adagc.clips.adagc import ClipGradByAdaGC
-    from paddle_adagc.clips.agc import ClipGradByAGC
-    from paddle_adagc.clips.compared import (
-        ClipGradByGlobalAdaGC,
-        ClipGradByTensorWiseGC,
-        ClipGradByZClip,
-    )
-    from paddle_adagc.clips.registry import make_clip
     from paddle_adagc.record.recorder import Record
     from paddle_adagc.stability.spike_score import spike_score
     from paddle_adagc.state import load_state, save_state
 
 __version__ = "0.1.0"
 __all__ = [
-    "ClipGradByAGC",
     "ClipGradByAdaGC",
-    "ClipGradByGlobalAdaGC",
-    "ClipGradByTensorWiseGC",
-    "ClipGradByZClip",
     "Record",
     "load_state",
-    "make_clip",
     "save_state",
     "spike_score",
 ]
 
 _MODULES = {
-    "ClipGradByAGC": "clips.agc",
     "ClipGradByAdaGC": "clips.adagc",
-    "ClipGradByGlobalAdaGC": "clips.compared",
-    "ClipGradByTensorWiseGC": "clips.compared",
-    "ClipGradByZClip": "clips.compared",
     "Record": "record.recorder",
     "load_state": "state",
-    "make_clip": "clips.registry",
     "save_state": "state",
     "spike_score": "stability.spike_score",
 }
@@ -57,7 +39,7 @@ def __getattr__(name: str) -> Any:
     """Import a public name when it is first used (PEP 562)."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = import_feature(_MODULES[name], f"paddle_adagc.{name}")
+    module = importlib.import_module(f"paddle_adagc.{_MODULES[name]}")
     globals()[name] = getattr(module, name)
     return globals()[name]
 

@@ -8,6 +8,8 @@
 from __future__ import annotations
 
 import difflib
+import functools
+import inspect
 import math
 import operator
 import os
@@ -63,6 +65,36 @@ class Argument:
                 "and give it the state if it fits"
             )
         vars(instance)[self._name] = self._check(self._name, value)
+
+
+class KnownAttributes:
+    """Refuses a public attribute that its class neither has nor annotates.
+
+    Example:
+        >>> from paddle_adagc.checks import KnownAttributes
+        >>> class Rule(KnownAttributes):
+        ...     bound: float
+        >>> Rule().bond = 1.0
+        Traceback (most recent call last):
+        AttributeError: Rule has no attribute 'bond', did you mean 'bound'?
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute, or name the one that is meant."""
+        if not name.startswith("_"):
+            known = _public_names(type(self))
+            if name not in known:
+                raise AttributeError(
+                    f"{type(self).__name__} has no attribute {name!r}"
+                    f"{name_hint(name, known)}"
+                )
+        super().__setattr__(name, value)
+
+
+@functools.cache
+def _public_names(cls: type) -> frozenset[str]:
+    names = {*dir(cls)}.union(*map(inspect.get_annotations, cls.__mro__))
+    return frozenset(name for name in names if not name.startswith("_"))
 
 
 def check_integer(name: str, value: Any, minimum: int) -> int:

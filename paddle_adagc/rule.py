@@ -20,14 +20,22 @@ paper          here
 they are then float64 of that shape, rounded where a float would be, so that
 equal values give equal bits. Nothing here waits for the device.
 
-Two kinds of norm carry no information and leave ``gamma`` as it is, in every
-function below: zero (a tensor without gradient, an expert without tokens) and
-not finite (Inf, NaN, or an overflow of the squared norm). In the algorithm as
-written a zero norm would stop a tensor's training: at once in the warm-up,
-because gamma becomes 0; slowly in the adaptive phase, because one empty step
-takes 1% off gamma (``beta`` 0.99) and the 25 steps that follow can restore no
-more than 0.04% each (``(1 - beta) * (lambda_rel - 1)``). A norm that is not
-finite would make gamma Inf or NaN.
+What is no observation. gamma keeps the smallest norm of the warm-up, and the
+adaptive phase lets it grow by ``(1 - beta) * (lambda_rel - 1)`` a step at most:
+0.04%, so that a norm 20 times too small costs 7,500 steps. Hence only a norm
+that tells how large a tensor's gradients are may enter gamma:
+
+- Never zero (no gradient, an expert without tokens) or a norm that is not
+  finite (Inf, NaN, or an overflow of the squared norm), in every function
+  below. Zero would make gamma 0 in the warm-up, and take 1% off in the adaptive
+  phase (``beta`` 0.99), which 25 steps restore; Inf and NaN would stay.
+- In the warm-up no norm that the tensor's other steps contradict, see
+  :func:`supported_minimum`: of a bad step, of an expert that saw hardly a
+  token, of a scalar whose gradient changes its sign.
+
+Small norms that agree with one another are observations. So gamma starts too
+low where a gradient is zero by construction and then grows (LoRA's A, what
+lies below a zero-initialised head); the clip warns of it.
 """
 
 from __future__ import annotations
@@ -38,14 +46,23 @@ from typing import TypeAlias
 import paddle
 from paddle import Tensor
 
+# Beside each bound: what the first 100 steps of ten proxies need.
 FULL_SUPPORT = 10.0
-"""A gamma that so many warm-up steps agree with is settled."""
+"""A gamma that so many warm-up steps agree with is settled: a tenth of the
+paper's warm-up, so that up to nine bad first steps are undone."""
 
-_FALL, _RISE = -math.log(4.0), math.log(10.0)
-"""A step agrees with gamma if the mean log change lies between these."""
+_FALL = -math.log(4.0)
+"""Mean log change of a step at least; their steps fall by no more than 0.86."""
 
-_OWN_FALL, _OWN_RISE = 1 / 20, 100.0
-"""And the tensor's own norm between these times its gamma."""
+_RISE = math.log(10.0)
+"""And at most, until gamma is settled; they rise by no more than 3.3."""
+
+_OWN_FALL = 1 / 20
+"""Norm of a tensor in units of gamma at least; three of their 1,000 tensors
+fall lower once, to 1/24 to 1/37."""
+
+_OWN_RISE = 100.0
+"""And at most, until gamma is settled; an expert of theirs rises by 99."""
 
 PerTensor: TypeAlias = float | Tensor
 """A number for all tensors, or float64 ``[num_tensors]``."""
@@ -211,11 +228,6 @@ def _vote(
     )
 
 
-def latest_below(norm: Tensor, gamma: Tensor, bound: float) -> Tensor:
-    """Gamma of the ablation's "threshold" start: ``min(||g_i||, bound)``."""
-    return paddle.where(_observed(norm), norm.clip(max=bound), gamma)
-
-
 def adaptive_scale(
     norm: Tensor, gamma: Tensor, lambda_rel: PerTensor
 ) -> Tensor:
@@ -272,7 +284,11 @@ def moving_average(norm: Tensor, gamma: Tensor, beta: PerTensor) -> Tensor:
 
 
 def warmup_beta(t_start: int) -> float:
-    """Smoothing of the start "warmup_ema": over a tenth of the warm-up."""
+    """Smoothing of the start "warmup_ema": over a tenth of the warm-up.
+
+    A norm enters with at most twice gamma, so one step raises gamma by at most
+    ``min(10 / t_start, 1)``: 10% of 100 steps, and twofold of 10 or fewer.
+    """
     return 1.0 - min(10.0 / t_start, 1.0)
 
 
@@ -281,7 +297,8 @@ def growth_bound(step: int, t_start: int, lambda_rel: PerTensor) -> PerTensor:
 
     ``max(lambda_rel, 1 + t_start / t)``: 2 at the end of the warm-up. gamma may
     then grow in proportion to the number of steps, until Algorithm 1 allows
-    more, from ``t = t_start / (lambda_rel - 1)`` on.
+    more: from ``t = t_start / (lambda_rel - 1)`` on, and never if
+    ``lambda_rel`` is 1 or less.
     """
     start = 1.0 + t_start / step if step else 1.0
     if isinstance(lambda_rel, Tensor):

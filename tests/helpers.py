@@ -13,8 +13,6 @@ import numpy as np
 import paddle
 import pytest
 
-import paddle_adagc
-
 
 def slow_but(kept, values, long=()):
     """Parameters of a test: ``kept`` is fast, others slow, some ``long``."""
@@ -59,18 +57,6 @@ def run_python(folder, *arguments, **environment):
         check=False,
         env={**os.environ, **environment},
     )
-
-
-def other_clip(name, *arguments, **values):
-    """Make a clip that a smaller copy of the package leaves out; skip there.
-
-    ``name`` is public: a class or ``make_clip``.
-    """
-    try:
-        make = getattr(paddle_adagc, name)
-    except ImportError as error:
-        pytest.skip(str(error))
-    return make(*arguments, **values)
 
 
 def make_parameters(shapes, dtype="float32"):

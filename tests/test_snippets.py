@@ -12,7 +12,6 @@ from core.parallel.ranks import run_on_ranks
 from helpers import TINY_LLAMA
 from pages import PAGES, blocks, page_name
 
-from paddle_adagc.clips import registry
 from paddle_adagc.integrations.callbacks import ClippingCallback
 from paddle_adagc.integrations.trainer import ClippingMixin
 
@@ -139,7 +138,6 @@ def test_snippets_for_trainers_and_fleet_run(kind, tmp_path, monkeypatch):
 @pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_other_snippets_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(registry, "CLIPS", dict(registry.CLIPS))
     snippets = [c for c in blocks(page, "python") if kind_of(c) == "plain"]
     names = stand_ins() if snippets else {}
     for code in snippets:

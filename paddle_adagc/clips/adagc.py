@@ -5,13 +5,13 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import math
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, get_args
 
+import numpy as np
 import paddle
 
 from paddle_adagc import rule
@@ -29,16 +29,7 @@ from paddle_adagc.clips.overrides import Overrides
 from paddle_adagc.clips.step import Decision, Step
 from paddle_adagc.state import Quantity
 
-Init = Literal[
-    "warmup_min",
-    "warmup_ema",
-    "lambda_abs",
-    "min_no_warmup",
-    "constant",
-    "threshold",
-]
-
-_DEFAULT_INIT_VALUE = {"constant": 1.0, "threshold": 0.1}
+Init = Literal["warmup_min", "warmup_ema"]
 
 
 class ClipGradByAdaGC(TensorScalingClip):
@@ -69,10 +60,9 @@ class ClipGradByAdaGC(TensorScalingClip):
             exceed its reference.
         beta: :math:`\beta`, smoothing coefficient in [0, 1).
         lambda_abs: :math:`\lambda_{abs}`, global norm allowed in the warm-up,
-            of one parameter group at a time.
+            of one parameter group at a time; ``math.inf``: any.
         t_start: :math:`T_{start}`, number of warm-up steps.
-        init: How gamma starts. The last three are the variants of the paper's
-            ablation, without a GlobalGC warm-up.
+        init: How gamma starts.
 
             - ``"warmup_min"``: as above, the paper's.
             - ``"warmup_ema"``, not in the paper: where the norms are. In the
@@ -81,18 +71,6 @@ class ClipGradByAdaGC(TensorScalingClip):
               \max(\lambda_{rel},\ 1 + T_{start} / t)\, \gamma_i)`. That is
               Algorithm 1 from step :math:`T_{start} / (\lambda_{rel} - 1)` on
               (2,500).
-            - ``"lambda_abs"``, not in the paper: at ``lambda_abs``, the largest
-              norm that the warm-up lets through. gamma then falls to the
-              tensor's norms, by 1% a step.
-            - ``"min_no_warmup"``: smallest norm of the first ``t_start`` steps,
-              whose gradients are not clipped.
-            - ``"constant"``: ``init_value`` (0.5 and 1.0 in the paper). The
-              adaptive rule applies from the first step on; ``t_start`` is
-              unused.
-            - ``"threshold"``: ``min(||g_i||, init_value)`` of the latest of the
-              first ``t_start`` steps, whose gradients are not clipped.
-        init_value: For ``"constant"`` (default 1.0) and ``"threshold"``
-            (default 0.1, the paper's).
         strict: True: every warm-up step enters the minimum, as in Algorithm 1.
             It matters only with ``init="warmup_min"``.
         nonfinite: What to do with a gradient that holds Inf or NaN, or whose
@@ -108,8 +86,8 @@ class ClipGradByAdaGC(TensorScalingClip):
             and NaN too, and is in no norm.
 
     An argument can be changed between two steps (``clip.lambda_rel = 1.1``), on
-    every rank of a distributed run; ``init``, ``init_value``, ``strict`` and
-    ``overrides`` cannot.
+    every rank of a distributed run; ``init``, ``strict`` and ``overrides``
+    cannot.
 
     Raises:
         TypeError: An argument has the wrong type.
@@ -133,13 +111,16 @@ class ClipGradByAdaGC(TensorScalingClip):
     """
 
     lambda_rel = Argument(check_positive)
-    lambda_abs = Argument(check_positive)
+    lambda_abs = Argument(
+        lambda name, value: (
+            math.inf if value == math.inf else check_positive(name, value)
+        )
+    )
     beta = Argument(check_decay)
     t_start = Argument(partial(check_integer, minimum=0))
     init = Argument(
         partial(check_choice, choices=get_args(Init)), is_fixed=True
     )
-    init_value = Argument(lambda _, value: value, is_fixed=True)
     strict = Argument(check_bool, is_fixed=True)
     overrides = Argument(lambda _, value: Overrides(value), is_fixed=True)
 
@@ -153,7 +134,6 @@ class ClipGradByAdaGC(TensorScalingClip):
         lambda_abs: float = 1.0,
         t_start: int = 100,
         init: Init = "warmup_min",
-        init_value: float | None = None,
         strict: bool = False,
         nonfinite: NonFinite = "zero",
         overrides: Mapping[str, Mapping[str, float] | None] | None = None,
@@ -164,34 +144,27 @@ class ClipGradByAdaGC(TensorScalingClip):
             self.leaves_out = self.overrides.leaves_out
         self.lambda_rel, self.lambda_abs = lambda_rel, lambda_abs
         self.beta, self.t_start, self.init = beta, t_start, init
-        if init == "threshold" and self.t_start == 0:
-            raise ValueError(
-                "init='threshold' looks at the first t_start steps: give "
-                "t_start of at least 1, not 0"
-            )
-        default = _DEFAULT_INIT_VALUE.get(init)
-        if init_value is not None and default is None:
-            raise ValueError(
-                f"init_value={init_value!r} has no meaning with init={init!r}"
-            )
-        if init_value is not None:
-            default = check_positive("init_value", init_value)
-        self.init_value = default
-        if init != "constant":
-            self.step_to_compare = max(self.t_start, 1)
+        self.step_to_compare = max(self.t_start, 1)
         self.strict = strict
         self.keep(*self._quantities())
-        factors = {"": self.lambda_rel}
-        for pattern, own in self.overrides.settings.items():
-            factors[f" for {pattern!r}"] = (own or {}).get(
-                "lambda_rel", math.inf
+        if init != "warmup_ema":  # there gamma may grow by more
+            self._warn_of_shrinking()
+
+    def _warn_of_shrinking(self) -> None:
+        effect = (
+            "gamma can only shrink, so gradients shrink, too; the paper's "
+            "value is 1.04"
+        )
+        if self.lambda_rel <= 1:
+            warnings.warn(
+                f"lambda_rel={self.lambda_rel}: {effect}", stacklevel=4
             )
-        for where, factor in factors.items():
+        for pattern, own in self.overrides.settings.items():
+            factor = (own or {}).get("lambda_rel", math.inf)
             if factor <= 1:
                 warnings.warn(
-                    f"lambda_rel={factor}{where}: gamma can only shrink, so "
-                    "gradients shrink, too; the paper's value is 1.04",
-                    stacklevel=3,
+                    f"lambda_rel={factor} for {pattern!r}: {effect}",
+                    stacklevel=4,
                 )
 
     def arguments(self) -> dict[str, Any]:
@@ -200,25 +173,20 @@ class ClipGradByAdaGC(TensorScalingClip):
         return {**super().arguments(), "overrides": own}
 
     def idle_arguments(self) -> Sequence[str]:
-        """Return those of the warm-up, once it is over.
-
-        New tensors may start at ``init_value`` or ``lambda_abs`` later on.
-        """
+        """Return those of the warm-up, once it is over."""
         if self.warmup_left:
             return ()
         index = self.num_steps - self._memory.start
         starts = self.init == "warmup_ema" and self._grows_faster(index)
         rest = () if starts else ("t_start",)
-        kept = {"constant": "init_value", "lambda_abs": "lambda_abs"}
-        names = ("lambda_abs", "init_value", "strict", *rest)
-        return [name for name in names if name != kept.get(self.init)]
+        return ("lambda_abs", "strict", *rest)
 
     def _quantities(self) -> list[Quantity]:
-        start = self.init_value if self.init == "constant" else None
-        start = start or math.inf  # not observed so far
-        quantities = [
-            Quantity(name="gamma", start=start, is_positive=True, is_norm=True)
-        ]
+        # Not observed so far.
+        gamma = Quantity(
+            name="gamma", start=math.inf, is_positive=True, is_norm=True
+        )
+        quantities = [gamma]
         if self._votes:
             full = rule.FULL_SUPPORT
             quantities += [Quantity(name="support", start=0.0, absent=full)]
@@ -227,40 +195,49 @@ class ClipGradByAdaGC(TensorScalingClip):
     @property
     def _votes(self) -> bool:
         """Whether warm-up steps that differ from most do not set gamma."""
-        if self.init == "warmup_min":
-            return not self.strict
-        return self.init == "warmup_ema"
+        return self.init == "warmup_ema" or not self.strict
 
     def advance(self, step: Step) -> Decision:
         """Apply Algorithm 1 to the norms of one call."""
         if self.overrides.awaits_tensors:
             self._check_overrides(step)
         if step.index >= self._num_warmup:
+            if step.index == self.t_start + 1 and step.begins:
+                self._warn_of_low_gammas()
             values: dict[str, Any]
             values = {"lambda_rel": self.lambda_rel, "beta": self.beta}
             if self.overrides.names:
                 values |= self.overrides.vectors(step.keys, values)
-            if self.init == "lambda_abs":
-                step = self._with_gamma(step)
             if self.init == "warmup_ema" and self._grows_faster(step.index):
                 return self._still_starting(step, **values)
             return step.adaptive(**values)
-        if self.init in ("warmup_min", "warmup_ema", "lambda_abs"):
-            return self._warm_up(step)
-        gamma = step.state["gamma"]
-        if self.init == "min_no_warmup":
-            gamma = rule.running_minimum(step.norm, gamma)
-        else:
-            assert self.init_value is not None
-            gamma = rule.latest_below(step.norm, gamma, self.init_value)
-        return Decision(paddle.ones_like(step.norm), {"gamma": gamma})
+        return self._warm_up(step)
 
-    def _with_gamma(self, step: Step) -> Step:
-        """Start what has no gamma so far at ``lambda_abs``."""
-        gamma = step.state["gamma"]
-        start = paddle.full_like(gamma, self.lambda_abs)
-        gamma = paddle.where(paddle.isinf(gamma), start, gamma)
-        return dataclasses.replace(step, state={**step.state, "gamma": gamma})
+    def _warn_of_low_gammas(self) -> None:
+        """Warn of tensors whose norm is far above the warm-up's smallest.
+
+        Looks at the first step after the warm-up, whose parameter groups have
+        all been here; on each rank for itself. Waits for the device, this once.
+        """
+        if self.init != "warmup_min" or not self.t_start:
+            return
+        rows = self.snapshot().rows()
+        norm, gamma, h = (rows.columns[x] for x in ("norm", "gamma", "h"))
+        low = rows.choose(np.isfinite(norm) & (10 * gamma < norm) & (h < 1))
+        if not low.keys:
+            return
+        names = ", ".join(low.keys[:3]) + ", ..." * (len(low.keys) > 3)
+        h = low.columns["h"]
+        growth = max((1 - self.beta) * (self.lambda_rel - 1), 0)
+        warnings.warn(
+            f"{len(low.keys)} of {len(rows.keys)} tensors ({names}) leave the "
+            "warm-up with gamma below a tenth of their norm: step "
+            f"{self.num_steps} multiplied their gradients by h of "
+            f"{h.min():.2g} to {h.max():.2g}, and gamma grows by at most "
+            f"{growth:.2%} a step. gamma is the smallest norm of the warm-up; "
+            'init="warmup_ema" starts it where the norms are',
+            stacklevel=9,
+        )
 
     def _check_overrides(self, step: Step) -> None:
         """Refuse a pattern of no tensor, once all tensors are known.
@@ -273,7 +250,7 @@ class ClipGradByAdaGC(TensorScalingClip):
 
     @property
     def _num_warmup(self) -> int:
-        return 0 if self.init == "constant" else self.t_start
+        return self.t_start
 
     def _grows_faster(self, index: int) -> bool:
         """Tell whether gamma may grow by more than Algorithm 1 allows."""
@@ -316,8 +293,6 @@ class ClipGradByAdaGC(TensorScalingClip):
             new["gamma"], new["support"] = rule.supported_minimum(
                 h * norm, gamma, support, mean
             )
-        elif self.init == "lambda_abs":
-            new["gamma"] = paddle.full_like(gamma, self.lambda_abs)
         else:
             new["gamma"] = rule.running_minimum(h * norm, gamma)
         return Decision(h.expand_as(norm), new)

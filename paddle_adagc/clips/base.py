@@ -150,7 +150,7 @@ class TensorScalingClip(StatefulClip, abc.ABC):
         if begins and steps.num_steps == 1:
             self._warn_of_a_missing_state(caller)
         call, memory = self._clip_(found, reducer, steps.num_steps - 1, begins)
-        if begins:
+        if begins or steps.optimizer != old.optimizer:
             self._before = old, self._memory
         if not self._calls or self._calls[-1].present is not call.present:
             tensors.observed.update(call.present)

@@ -15,7 +15,7 @@ from paddle.distributed.auto_parallel.process_mesh import (
 from paddle_adagc.clips.gradients import GradientList
 from paddle_adagc.clips.tensors import Tensors
 from paddle_adagc.guards import makes_states_only
-from paddle_adagc.kernels.pairs import KnownPairs
+from paddle_adagc.kernels.pairs import LEFT_OUT, NO_INDEX, KnownPairs
 from paddle_adagc.parallel.layout import unfold
 from paddle_adagc.parallel.meshes import any_is_distributed
 from paddle_adagc.parallel.ranks import Ranks
@@ -53,10 +53,7 @@ def find(
     length = len(tensors.keys if places is None else places)
     read = None
     if not (
-        leaves_out
-        or ranks.in_buffers
-        or group is not None
-        or get_unique_process_mesh_map()
+        ranks.in_buffers or group is not None or get_unique_process_mesh_map()
     ):
         read = tensors.reader.read(pairs, places, length)
     if read is None:
@@ -88,20 +85,24 @@ def _look_up(
     group: Any,
 ) -> KnownPairs | None:
     """Find the pairs to clip, by Python, and know their parameters from now."""
-    clipped = [
-        (parameter, gradient)
-        for parameter, gradient in pairs
-        if gradient is not None
-        and getattr(parameter, "need_clip", True) is not False
-    ]
+    known: list[tuple[Tensor, int]] = []  # pairs that are not clipped
+    clipped: list[tuple[Tensor, Tensor]] = []
+    for parameter, gradient in pairs:
+        is_clipped = getattr(parameter, "need_clip", True) is not False
+        if gradient is None or not is_clipped:
+            known += [(parameter, NO_INDEX)] if parameter is not None else []
+        else:
+            clipped.append((parameter, gradient))
     if ranks.in_buffers:
         clipped = unfold(clipped, ranks.in_buffers)
     if leaves_out is not None:
-        clipped = [
-            (parameter, gradient)
-            for parameter, gradient in clipped
-            if not all(map(leaves_out, tensors.keys_of(parameter)))
-        ]
+        taken = []
+        for parameter, gradient in clipped:
+            if all(map(leaves_out, tensors.keys_of(parameter))):
+                known.append((parameter, LEFT_OUT))
+            else:
+                taken.append((parameter, gradient))
+        clipped = taken
     is_on_mesh = group is not None or any_is_distributed(clipped)
     if is_on_mesh and makes_states_only():
         return None
@@ -109,8 +110,8 @@ def _look_up(
     if is_on_mesh:
         clipped = ranks.local_pairs(clipped, indexes, group)
         indexes = tensors.indexes([parameter for parameter, _ in clipped])
-    parameters = [parameter for parameter, _ in clipped]
-    tensors.reader.remember(parameters, indexes)
+    known += [(p, i) for (p, _), i in zip(clipped, indexes, strict=True)]
+    tensors.reader.remember(known)
     return KnownPairs(clipped, indexes, [], None)
 
 
@@ -119,6 +120,8 @@ def _indexes(
 ) -> list[int]:
     """Each parameter's first index, after a look at parameters that are new."""
     parameters = [parameter for parameter, _ in pairs]
+    if new := tensors.reader.unknown(parameters):
+        tensors.check_identity(new, ranks.splits_parameters)
     indexes = tensors.indexes(parameters)
     if not (
         tensors.is_bound

@@ -16,7 +16,12 @@ import paddle
 from paddle.distributed.communication.group import Group
 from paddle.nn.clip import ClipGradBase
 
-from paddle_adagc.checks import Argument, check_choice, name_hint
+from paddle_adagc.checks import (
+    Argument,
+    KnownAttributes,
+    check_choice,
+    name_hint,
+)
 from paddle_adagc.clips.gradients import NonFinite
 from paddle_adagc.clips.last_step import Call, LastStep, Reports, Rows
 from paddle_adagc.clips.memory import Memory, State
@@ -24,7 +29,7 @@ from paddle_adagc.clips.step_count import StepCount
 from paddle_adagc.clips.tensors import Tensors
 from paddle_adagc.guards import fuses_tensors, unchecked
 from paddle_adagc.parallel.agreement import gather_state, warn_of_nonfinite
-from paddle_adagc.parallel.layout import TensorLayout, kept_marks
+from paddle_adagc.parallel.layout import TensorLayout, kept_marks, unwrap
 from paddle_adagc.parallel.ranks import Ranks
 from paddle_adagc.parallel.reduce import Reducer
 from paddle_adagc.parallel.topology import Topology
@@ -39,8 +44,15 @@ from paddle_adagc.state import (
 NewTensors = Literal["raise", "start"]
 
 
-class StatefulClip(ClipGradBase):
+class StatefulClip(KnownAttributes, ClipGradBase):
     """A clip between two steps; a step is :class:`.TensorScalingClip`'s."""
+
+    # What Paddle's tensor fusion and FSDP tell a clip.
+    sharding_group: Group | None
+    fsdp_group: Group | None
+    mp_group: Group | None
+    has_dist_param: bool
+    has_not_dist_param: bool
 
     def __new__(cls, *positional: Any, **named: Any) -> Any:
         """Name the argument that an unknown one stands for."""
@@ -67,7 +79,7 @@ class StatefulClip(ClipGradBase):
     def __init__(self, *, nonfinite: NonFinite = "zero") -> None:
         super().__init__()
         self.nonfinite = nonfinite
-        self.sharding_group: Group | None = None  # set by tensor fusion
+        self.sharding_group = None
         self._tensors = Tensors()
         self._memory = Memory()
         self._steps = StepCount()
@@ -194,6 +206,8 @@ class StatefulClip(ClipGradBase):
             )
         with kept_marks(model):
             self._bind(Ranks(type(self).__name__, model, units))
+        for parameter in unwrap(model).parameters():
+            self._tensors.reader.meet(parameter)
 
     def _bind(self, ranks: Ranks) -> None:
         """Take over the tensors of a model's layout."""

@@ -1,6 +1,6 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""How many optimizer steps went through a clip, and when one begins."""
+"""How many training steps went through a clip, and when one begins."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from paddle_adagc.guards import Caller
 
 @dataclasses.dataclass(frozen=True)
 class StepCount:
-    """Optimizer steps made so far; each call of the clip gives a new count.
+    """Training steps made so far; each call of the clip gives a new count.
 
     Paddle calls a clip once for each parameter group of an optimizer.
 
@@ -24,7 +24,9 @@ class StepCount:
     an optimizer, for its first group            begins a step
     the same optimizer, for a later group        belongs to the same step
     the same group or an earlier one             begins a step
-    another optimizer                            begins a step
+    another optimizer, new in this step, with    belongs to the same step
+    other tensors (Muon and AdamW)
+    another optimizer otherwise                  begins a step
     no optimizer, with a tensor of this step     begins a step
     no optimizer, with other tensors alone       belongs to it: a guess
     ===========================================  ===========================
@@ -38,19 +40,19 @@ class StepCount:
 
     optimizer: int | None = None  # number of the last caller; None: unknown
     group: int = 0  # its parameter group
-    is_counted: bool = False
-    """The optimizer's step, of which other groups may follow, is counted."""
+    is_counted: bool = False  # this step, which other calls may join
 
-    is_shared: bool = False
-    """An optimizer called again after another one had called."""
+    optimizers: AbstractSet[int] = frozenset()  # numbers; of this step
+    tensors: tuple[Sequence[int], ...] = ()  # of each of its calls
 
-    known: AbstractSet[int] = frozenset()  # numbers of all callers
-    seen: AbstractSet[int] = frozenset()
-    """Tensors of this step, where no optimizer is known."""
+    is_repeating: bool = False
+    """Two calls in a row, of no optimizer, had gradients."""
 
-    is_repeating: bool = False  # then two calls in a row had gradients
     has_guessed: bool = False
-    """Then a call belonged to the same step as the one before."""
+    """A call of no optimizer belonged to the same step as the one before."""
+
+    is_mixed: bool = False
+    """Optimizers and others called for the same tensors."""
 
     def after(
         self, indexes: Sequence[int], caller: Caller | None, counts: bool
@@ -66,48 +68,61 @@ class StepCount:
         if caller is None or caller.group is None:
             return self._guess(indexes, counts)
         mine, group = caller.number, caller.group
-        is_known = mine == self.optimizer
-        is_other = not is_known and self.optimizer is not None
-        was_counted = is_known and group > self.group and self.is_counted
+        if mine == self.optimizer:
+            joins = self.is_counted and group > self.group
+        else:
+            is_new = self.is_counted and mine not in self.optimizers
+            # One without gradients here may have some on other ranks.
+            is_theirs = bool(indexes) or self.optimizer is not None
+            joins = is_new and is_theirs and self._has_none_of(indexes)
+        is_by_hand = bool(self.tensors) and self.optimizer is None
         return StepCount(
-            num_steps=self.num_steps + (counts and not was_counted),
+            num_steps=self.num_steps + (counts and not joins),
             optimizer=mine,
             group=group,
-            is_counted=counts or was_counted,
-            is_shared=self.is_shared or (is_other and mine in self.known),
-            known=self.known if is_known else self.known | {mine},
+            is_counted=counts or joins,
+            optimizers=self.optimizers | {mine} if joins else {mine},
+            tensors=(*self.tensors, indexes) if joins else (indexes,),
             has_guessed=self.has_guessed,
+            is_mixed=self.is_mixed or (is_by_hand and not joins),
         )
+
+    def _has_none_of(self, indexes: Sequence[int]) -> bool:
+        return {*indexes}.isdisjoint(i for call in self.tensors for i in call)
 
     def _guess(self, indexes: Sequence[int], counts: bool) -> StepCount:
         """Count by the tensors: one that comes again begins a step."""
         if not counts:
             return self
-        seen = self.seen
-        is_gap = bool(seen) and not indexes
+        is_by_optimizer = self.optimizer is not None
+        has_seen = any(self.tensors)
+        is_gap = has_seen and not (is_by_optimizer or indexes)
         if is_gap and (self.has_guessed or not self.is_repeating):
             raise RuntimeError(
                 "a parameter group has no gradients on this rank, so it cannot "
                 "tell when a step begins: call the clip from an optimizer, "
                 f"which can, or {REMEDY}"
             )
-        joins = bool(seen and indexes) and seen.isdisjoint(indexes)
-        seen = seen | {*indexes} if joins else {*indexes}
-        return dataclasses.replace(
-            self,
+        has_both = bool(has_seen and indexes)
+        joins = has_both and self._has_none_of(indexes)
+        return StepCount(
             num_steps=self.num_steps + (not joins),
-            optimizer=None,
-            seen=seen,
-            is_repeating=self.is_repeating or bool(self.seen and indexes),
+            is_counted=True,
+            optimizers=self.optimizers if joins else frozenset(),
+            tensors=(*self.tensors, indexes) if joins else (indexes,),
+            is_repeating=self.is_repeating
+            or (has_both and not is_by_optimizer),
             has_guessed=self.has_guessed or joins,
+            is_mixed=self.is_mixed or (is_by_optimizer and not joins),
         )
 
     def warn_of_doubts(self, new: StepCount, owner: str) -> None:
         """Warn, once, of what makes the count ``new`` differ from training."""
-        if new.is_shared and not self.is_shared:
+        if new.is_mixed and not self.is_mixed:
             warnings.warn(
-                f"two optimizers call this {owner} in turn, as for a GAN, and "
-                "each of their steps counts: give each optimizer its own clip",
+                f"{owner} is called by an optimizer and, for the same tensors, "
+                "by your own code: each call counts as a step, so that its "
+                "warm-up ends early. Leave one of the two out",
                 stacklevel=5,
             )
         if new.has_guessed and not self.has_guessed:
@@ -122,7 +137,7 @@ class StepCount:
     def resumed_at(self, num_steps: int) -> StepCount:
         """Return the count as if ``num_steps`` steps had been made."""
         return StepCount(
-            num_steps, known=self.known, has_guessed=self.has_guessed
+            num_steps, has_guessed=self.has_guessed, is_mixed=self.is_mixed
         )
 
 

@@ -8,6 +8,7 @@ import dataclasses
 import logging
 import math
 import re
+import warnings
 from collections.abc import Iterable, Mapping, Sequence, Set
 
 import paddle.distributed as dist
@@ -49,6 +50,10 @@ class Tensors:
         self._key_of_name: dict[str, str] = {}  # of a model's parameters
         self._index_of_name: dict[str, int] = {}  # of observed parameters
         self._shapes: list[tuple[int, ...]] = []  # of parameters, unbound
+        self._shape_of_name: dict[str, tuple[int, ...]] = {}
+        """Shape of each parameter that is known, before sharding splits it."""
+
+        self._warned_of_other_objects = False
         self._loaded = ""  # "raise", "start": a state whose keys no step saw
 
     @property
@@ -80,9 +85,11 @@ class Tensors:
         tensors: list[TensorLayout] = []
         key_of_name: dict[str, str] = {}
         units: dict[int, tuple[Unit, ...]] = {}
+        holders: dict[int, TensorLayout] = {}
         for name, tensor in layout.items():
             if tensor.units:
                 units[len(tensors)] = tensor.units
+                holders[len(tensors)] = tensor
             of_units = [_of_unit(tensor, u) for u in tensor.units] or [tensor]
             key_of_name[name] = of_units[0].key
             tensors += of_units
@@ -96,14 +103,16 @@ class Tensors:
                 "make a new clip for this model"
             )
         self.layout, self.units, self.is_bound = tuple(tensors), units, True
-        self.cuts = UnitCuts(units, tensors) if units else None
+        self.cuts = UnitCuts(units, tensors, holders) if units else None
         self.keys_of_units = {
             tensor.key: [unit.key for unit in tensor.units]
             for tensor in layout.values()
             if tensor.units
         }
         self._key_of_name = key_of_name
-        return self._name(keys)
+        places = self._name(keys)
+        self._shape_of_name = {n: t.shape for n, t in layout.items()}
+        return places
 
     def indexes(self, parameters: Sequence[Tensor]) -> list[int]:
         """First index of each parameter; an unbound table adds new ones."""
@@ -134,6 +143,48 @@ class Tensors:
         if not self.is_bound:
             self._note_shapes(parameters, indexes)
         return indexes
+
+    def check_identity(
+        self, parameters: Iterable[Tensor], may_be_slices: bool
+    ) -> None:
+        """Refuse, or name, parameters of another model than the one known.
+
+        Args:
+            parameters: Those that are met for the first time.
+            may_be_slices: Sharding may have put a flat slice under the name of
+                each of the model's parameters.
+        """
+        others = []
+        for parameter in parameters:
+            name, shape = parameter.name, tuple(parameter.shape)
+            known = self._shape_of_name.setdefault(name, shape)
+            is_slice = may_be_slices and len(shape) == 1
+            if shape != known and not (
+                is_slice and math.prod(shape) <= math.prod(known)
+            ):
+                raise ValueError(
+                    f"{self.key(parameter)} has the shape {[*shape]}, and had "
+                    f"{[*known]} {self._where_met}: this is another model's "
+                    "parameter of the same name. Give each model a clip of its "
+                    "own"
+                )
+            if not may_be_slices and self.reader.meet(parameter):
+                others.append(repr(self.key(parameter)))
+        if others and not self._warned_of_other_objects:
+            self._warned_of_other_objects = True
+            warnings.warn(
+                f"{len(others)} parameters ({', '.join(others[:3])}) are other "
+                f"objects than those {self._where_met}, of the same names and "
+                "shapes: if they are another model's, give it a clip of its "
+                "own, or it shares gamma with the first",
+                stacklevel=7,
+            )
+
+    @property
+    def _where_met(self) -> str:
+        if self.is_bound:
+            return "in the model given to bind()"
+        return "in an earlier step"
 
     def _note_shapes(
         self, parameters: Iterable[Tensor], indexes: Iterable[int]
@@ -183,7 +234,7 @@ class Tensors:
         self.keys = list(keys)
         self._index_of_key = {key: index for index, key in enumerate(keys)}
         self._index_of_name, self.reader = {}, PairReader()
-        self._shapes = []
+        self._shapes, self._shape_of_name = [], {}
         pairs = enumerate(places)
         self.observed = {i for i, place in pairs if place in self.observed}
         return places

@@ -27,6 +27,7 @@ class UnitCuts:
 
     units: Mapping[int, Sequence[Unit]]  # by first index
     tensors: Sequence[TensorLayout]  # by index
+    parameters: Mapping[int, TensorLayout]  # those with units, by first index
     places: dict[int, int] = dataclasses.field(default_factory=dict)
     """First index of each observed parameter -> its place in the gradients."""
 
@@ -35,7 +36,8 @@ class UnitCuts:
 
     def __post_init__(self) -> None:
         self._sizes: dict[int, int] = {}  # of observed gradients
-        self._present: dict[int, list[int]] = {}  # both by first index
+        self._shapes: dict[int, list[int]] = {}  # of those with units
+        self._present: dict[int, list[int]] = {}  # all by first index
 
     def find(
         self,
@@ -48,12 +50,17 @@ class UnitCuts:
         They and :attr:`places` change only when a parameter has its first
         gradient. Where sharding splits parameters every rank has to make the
         first call, which asks all for the lengths of their slices.
+
+        Raises:
+            ValueError: A gradient with units has another shape than its
+                parameter, or is sparse: its units would not lie in it.
         """
+        for first, shape in self._shapes.items():
+            gradient = gradients.get(first)
+            if gradient is not None:
+                self._check(first, gradient, gradient.shape == shape)
         if self._segments is None or not self.places.keys() >= gradients.keys():
-            self._sizes |= {
-                index: math.prod(gradient.shape)
-                for index, gradient in gradients.items()
-            }
+            self._measure(gradients, topology)
             if self._begins is None:
                 self._begins = self._find_begins(topology)
             late = [i for i in gradients if self._begins.get(i) == _LATE]
@@ -67,6 +74,44 @@ class UnitCuts:
                 )
             self._segments = self._cut(self._begins, leaves_out)
         return self._segments
+
+    def _measure(
+        self, gradients: Mapping[int, Tensor], topology: Topology
+    ) -> None:
+        """Take the sizes of gradients, and check those that are new."""
+        shapes = dict(self._shapes)
+        for first in self.units.keys() & gradients.keys() - shapes.keys():
+            shape = shapes[first] = [*gradients[first].shape]
+            whole = [*self.parameters[first].shape]
+            fits = shape == whole or (
+                topology.splits_parameters
+                and len(shape) == 1
+                and shape[0] <= math.prod(whole)
+            )
+            self._check(first, gradients[first], fits)
+        self._sizes |= {i: math.prod(g.shape) for i, g in gradients.items()}
+        self._shapes = shapes
+
+    def _check(self, first: int, gradient: Tensor, fits: bool) -> None:
+        """Refuse a gradient in which the units do not lie where they should.
+
+        Compiled code would read and write past its end.
+        """
+        is_sparse = gradient.is_selected_rows()
+        if fits and not is_sparse:
+            return
+        parameter, shape = self.parameters[first], [*gradient.shape]
+        if is_sparse:
+            raise ValueError(
+                f"the gradient of {parameter.key} is sparse, and the parameter "
+                "holds units: use sparse=False"
+            )
+        expected = self._shapes.get(first, [*parameter.shape])
+        raise ValueError(
+            f"the gradient of {parameter.key} has the shape {shape}, and its "
+            f"{len(self.units[first])} units lie in {expected}: is it another "
+            "model's? Give each model a clip of its own"
+        )
 
     def present(self, indexes: Sequence[int]) -> list[int]:
         """Return the indexes of all units of these parameters."""

@@ -16,7 +16,6 @@ from paddle.nn.clip import ClipGradBase
 from paddle_adagc.checks import check_choice
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.stateful import NewTensors
-from paddle_adagc.features import MissingFeatureError, import_feature
 from paddle_adagc.integrations.checkpoints import MISSING_STATES, begin_run
 from paddle_adagc.integrations.logs import warm_up_end
 from paddle_adagc.integrations.model_units import ModelUnits, describe_tensors
@@ -58,22 +57,13 @@ def make_record(
         ImportError: An option asks for a record, and the recorder is missing.
         TypeError, ValueError: See :class:`.TrainerRecord`.
     """
-    given = {
-        "record": None if isinstance(record, bool) else record,
-        **{"shadow": shadow, "skip_above": skip_above, "stop_on": stop_on},
-    }
-    wanted = [
-        f"{name}={value!r}"
-        for name, value in given.items()
-        if value is not None and value is not False
-    ]
     try:
-        module = import_feature("integrations.recording", " and ".join(wanted))
-    except MissingFeatureError:
-        if wanted:
+        from paddle_adagc.integrations.recording import TrainerRecord
+    except ModuleNotFoundError:
+        if not isinstance(record, bool) or shadow or skip_above or stop_on:
             raise
         return NoRecord()
-    return module.TrainerRecord(record, shadow, skip_above, stop_on)
+    return TrainerRecord(record, shadow, skip_above, stop_on)
 
 
 def begin(

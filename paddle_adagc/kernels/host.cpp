@@ -203,11 +203,11 @@ bool is_object(const Python& python, void* object, void* wanted) {
 extern "C" {
 
 // One pass over pairs of known parameter and gradient, in any order; without
-// pairs of None or of need_clip=False. Of pair i, index[i] says which parameter
-// it has (-1: left out). Its gradient and descriptor go to `where` of that,
-// below length; elsewhere is no tensor. A gradient on a device of type `mark` is
-// marked as written to. Gives the number of pairs read: fewer than count at one
-// that is no such pair.
+// pairs of None or of need_clip=False, and without parameters whose `where` is
+// -2. Of pair i, index[i] says which parameter it has (-1: left out). Its
+// gradient and descriptor go to `where` of that, below length; elsewhere is no
+// tensor. A gradient on a device of type `mark` is marked as written to. Gives
+// the number of pairs read: fewer than count at one that is no such pair.
 int64_t adagc_read_pairs(const Python* python, void* pairs, int64_t count,
                          void* const* known, const int64_t* where,
                          int64_t num_known, int64_t mark, int64_t* index,
@@ -227,7 +227,7 @@ int64_t adagc_read_pairs(const Python* python, void* pairs, int64_t count,
       if (known[at] == parameter) break;
     }
     index[i] = -1;
-    if (gradient == python->none) continue;
+    if (gradient == python->none || where[at] == -2) continue;
     void* need_clip = python->get_attribute(parameter, python->need_clip);
     if (need_clip == nullptr) return stop();
     if (is_object(*python, need_clip, python->false_)) continue;

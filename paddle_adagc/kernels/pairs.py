@@ -12,7 +12,7 @@ import ctypes
 import functools
 import itertools
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,6 +46,11 @@ class KnownPairs(NamedTuple):
     descriptors: np.ndarray | None  # host.DESCRIPTOR of each, if they were read
 
 
+NO_INDEX, LEFT_OUT = -1, -2
+"""In place of a parameter's first index: it was not clipped when it was met,
+and may be later; it is never clipped. As in ``host.cpp``."""
+
+
 class PairReader:
     """Knows living parameters by identity, reads pairs that hold no others.
 
@@ -54,6 +59,7 @@ class PairReader:
 
     def __init__(self) -> None:
         self._dead: list[Any] = []
+        self._met: dict[str, weakref.ref[Tensor]] = {}  # by name
         self._know({})
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -63,8 +69,8 @@ class PairReader:
         self._known = known  # by identity: a parameter and its first index
         self._indexes = [index for _, index in known.values()]
         self._ids = np.array([*known], np.uint64)
-        self._order = np.arange(len(known))
         self._places: Any = self._ids  # not those of any pass
+        self._found: np.ndarray | None = None  # parameters of the last pass
 
     def _forget_dead(self) -> None:
         """Forget those whose identity another tensor may get."""
@@ -73,16 +79,30 @@ class PairReader:
             items = self._known.items()
             self._know({k: v for k, v in items if v[0]() is not None})
 
-    def remember(
-        self, parameters: Sequence[Tensor], indexes: Sequence[int]
-    ) -> None:
-        """Know the parameters of a call, too, whose first indexes these are."""
+    def meet(self, parameter: Tensor) -> bool:
+        """Tell whether the parameter was met as another object before."""
+        before = self._met.setdefault(parameter.name, weakref.ref(parameter))
+        if is_other := before() is not parameter:
+            self._met[parameter.name] = weakref.ref(parameter)
+        return is_other
+
+    def unknown(self, parameters: Iterable[Tensor]) -> list[Tensor]:
+        """Return the parameters that no call has clipped so far."""
+        known = {i for i, (_, k) in self._known.items() if k != NO_INDEX}
+        return [p for p in parameters if id(p) not in known]
+
+    def remember(self, pairs: Iterable[tuple[Tensor, int]]) -> None:
+        """Know the parameters of a call, too.
+
+        ``pairs``: each, and its first index, ``NO_INDEX`` or ``LEFT_OUT``.
+        """
         self._forget_dead()
-        new = {
-            id(parameter): (weakref.ref(parameter, self._dead.append), index)
-            for parameter, index in zip(parameters, indexes, strict=True)
-            if id(parameter) not in self._known
-        }
+        new = {}
+        for parameter, index in pairs:
+            known = self._known.get(id(parameter))
+            if known is None or known[1] == NO_INDEX != index:
+                reference = weakref.ref(parameter, self._dead.append)
+                new[id(parameter)] = reference, index
         if new:
             self._know(self._known | new)
 
@@ -102,25 +122,27 @@ class PairReader:
         if places is not self._places:
             where = self._indexes
             if places is not None:
-                where = [places.get(index, -1) for index in self._indexes]
+                where = [places.get(i, min(i, NO_INDEX)) for i in where]
             self._places, self._where = places, np.array(where, np.int64)
             self._addresses = self._ids.ctypes.data, self._where.ctypes.data
         found = np.empty(len(pairs), np.int64)
         gradients: list[Tensor | None] = [None] * length
         descriptors = np.empty(length, host.DESCRIPTOR)
         num_read = read_pairs(
-            *(pairs, len(pairs), *self._addresses, len(self._order)),
+            *(pairs, len(pairs), *self._addresses, len(self._indexes)),
             *(host.CUDA, found.ctypes.data, gradients, length),
             descriptors.ctypes.data,
         )
         if num_read < len(pairs):
             return None
-        indexes = self._indexes
-        if not np.array_equal(found, self._order):
-            is_clipped = found >= 0
+        is_clipped = found >= 0
+        if self._found is None or not np.array_equal(found, self._found):
+            indexes = self._indexes
+            self._found = found
+            self._of_found = [indexes[i] for i in found[is_clipped].tolist()]
+        if not is_clipped.all():
             pairs = [*itertools.compress(pairs, is_clipped)]
-            indexes = [indexes[i] for i in found[is_clipped].tolist()]
-        return KnownPairs(pairs, indexes, gradients, descriptors)
+        return KnownPairs(pairs, self._of_found, gradients, descriptors)
 
 
 @functools.cache

@@ -127,6 +127,11 @@ class Ranks:
             )
         return topology
 
+    @property
+    def splits_parameters(self) -> bool:
+        """Whether a rank may have flat slices in the place of parameters."""
+        return bool(self.in_buffers) or self.topology().splits_parameters
+
     def find_reducer(
         self, layout: Sequence[TensorLayout] | None, num_tensors: int
     ) -> Reducer:

@@ -14,7 +14,6 @@ import paddle.distributed as dist
 from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.clips.base import TensorScalingClip
-from paddle_adagc.clips.measured import MeasuredClip
 from paddle_adagc.clips.tensors import Tensors
 from paddle_adagc.record.shadow import unwrapped
 
@@ -34,11 +33,7 @@ def clips_of(optimizer: Any) -> list[Any]:
     """Return the clip of each parameter group; Paddle calls it for each."""
     groups = [g for g in optimizer._param_groups if isinstance(g, dict)]
     clips = [group.get("grad_clip") for group in groups]
-    return [*map(_called, clips or [optimizer._grad_clip])]
-
-
-def _called(clip: Any) -> Any:
-    return clip.innermost if isinstance(clip, MeasuredClip) else clip
+    return clips or [optimizer._grad_clip]
 
 
 def acting_clip(clips: Sequence[Any]) -> Any:

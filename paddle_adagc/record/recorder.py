@@ -20,7 +20,7 @@ import paddle.distributed as dist
 from paddle import Tensor
 from paddle.nn.clip import ClipGradBase
 
-from paddle_adagc.checks import check_choice, check_integer
+from paddle_adagc.checks import KnownAttributes, check_choice, check_integer
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.last_step import LastStep
 from paddle_adagc.integrations.optimizer import innermost, put_into_optimizer
@@ -80,7 +80,7 @@ NUM_STEPS = 64
 """Steps that stay on the device before they are copied."""
 
 
-class Record:
+class Record(KnownAttributes):
     """Record every step of a training in a folder, for ``adagc-report``.
 
     The optimizer's clip goes on as before, whatever it is. Under a clip of
@@ -146,6 +146,13 @@ class Record:
         [0, 1, 2]
     """
 
+    directory: Path
+    shadow: TensorScalingClip | None
+    should_stop: str
+    num_skipped: int
+    error: Exception | None
+    start: int
+
     def __init__(
         self,
         directory: str | os.PathLike[str],
@@ -174,7 +181,7 @@ class Record:
         self._stepping: Any = stepping(optimizer)
         self._clips = clips_of(self._optimizer)
         self._acting: Any = acting_clip(self._clips)
-        self.shadow: TensorScalingClip | None = None
+        self.shadow = None
         """The clip that follows; None if the optimizer's own is recorded."""
         if isinstance(shadow, ClipGradBase):
             self.shadow = check_shadow(shadow)
@@ -206,7 +213,7 @@ class Record:
         all ranks, as of the last copy of the steps. Empty: it should not."""
         self.num_skipped = 0
         """Steps that this process has left out."""
-        self.error: Exception | None = None
+        self.error = None
         """On rank 0, why the record ended early: a full disk, say."""
         self._steps: list[Step] = []
         self._losses: list[Any] = []

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -16,7 +17,6 @@ from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.clips.base import TensorScalingClip
-from paddle_adagc.clips.registry import NoClip
 from paddle_adagc.parallel.layout import sharding_wrapper, unwrap
 
 
@@ -29,7 +29,7 @@ def default_shadow(acting: ClipGradBase | None) -> ClipGradByAdaGC:
     inner = unwrapped(acting)
     threshold = getattr(inner, "clip_norm", None)
     if threshold is None or isinstance(inner, ClipGradByNorm):
-        return ClipGradByAdaGC(init="min_no_warmup")
+        threshold = math.inf
     return ClipGradByAdaGC(lambda_abs=float(threshold), init="warmup_ema")
 
 
@@ -112,7 +112,7 @@ def factors_of(clips: Sequence[Any], groups: Mapping[str, int]) -> Factors:
 
 def _factors(clip: Any, norm: np.ndarray) -> np.ndarray | None:
     clip = unwrapped(clip)
-    if clip is None or isinstance(clip, NoClip):
+    if clip is None:
         return np.ones_like(norm)
     if isinstance(clip, ClipGradByGlobalNorm):
         return _within(clip.clip_norm, _total(norm), norm)

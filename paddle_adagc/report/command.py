@@ -27,7 +27,7 @@ examples:
   adagc-report out/record                    write report.html: open it
   adagc-report out_a out_b --output ab.html  one page for two runs
   adagc-report out --text --step 220         print what happened at step 220
-  adagc-report out --what-if lambda_rel=1.5 --what-if zclip:z_thres=2
+  adagc-report out --what-if lambda_rel=1.5 --what-if beta=0.98
 """
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from paddle_adagc.checks import check_choice, matching_pattern
+from paddle_adagc.checks import matching_pattern
 from paddle_adagc.record.files import RecordedRun
 
 DEFAULTS = ("lambda_rel=1.04", "lambda_rel=1.2", "lambda_rel=2", "lambda_rel=4")
@@ -25,7 +25,7 @@ _NUM_FIRST = 100
 _GLOBAL_NORM = re.compile(r"Gradient Clip By GlobalNorm, global_norm=(\S+)")
 """What Paddle's GlobalGC says of itself."""
 
-_OF_WARM_UP = ("init", "init_value", "t_start", "lambda_abs", "strict")
+_OF_WARM_UP = ("init", "t_start", "lambda_abs", "strict")
 
 
 def what_if(
@@ -35,8 +35,7 @@ def what_if(
 ) -> dict[str, Any]:
     """Replay the rows before an event, or the last ones, under each case.
 
-    A case is ``lambda_rel=1.2``, arguments of AdaGC; or ``zclip`` or
-    ``zclip:z_thres=2,alpha=0.9``, another clip of the registry.
+    A case is ``lambda_rel=1.2,beta=0.98``, arguments of AdaGC.
 
     Returns:
         ``num_rows`` and ``is_thinned``; ``rows``: for each case
@@ -49,14 +48,11 @@ def what_if(
     Raises:
         ValueError: A case is wrong.
     """
-    from paddle_adagc.clips.registry import CLIPS, make_clip
+    from paddle_adagc.clips.adagc import ClipGradByAdaGC
     from paddle_adagc.record.replay import replay
-    from paddle_adagc.record.shadow import needs_norms_alone
 
-    clips = [name for name in CLIPS if needs_norms_alone(CLIPS[name])]
-    for name, values in map(parsed, cases):
-        check_choice("--what-if", name, clips)
-        make_clip(name, **values)
+    for case in cases:
+        ClipGradByAdaGC(**parsed(case))
     stop, at = len(run.tensor_steps), None
     if event is not None:
         found = np.flatnonzero(run.tensor_steps == event["worst_step"])
@@ -83,13 +79,8 @@ def what_if(
     rows: list[dict[str, Any]] = []
     most: list[dict[str, Any]] = []
     for case in cases:
-        name, values = parsed(case)
-        is_adagc = name == "adagc"
-        mine = known if is_adagc else {}
-        if "init" in values:  # a recorded init_value is another start's
-            mine = {n: x for n, x in mine.items() if n != "init_value"}
-        clip: Any = make_clip(name, **mine | values)
-        h = replay(norms, clip, run.keys, gamma if is_adagc else None).h
+        clip = ClipGradByAdaGC(**known | parsed(case))
+        h = replay(norms, clip, run.keys, gamma).h
         h = np.where(norms > 0, h, np.nan)
         calm = h[_NUM_FIRST : len(places)]
         most = most if rows else most_clipped(calm, run.keys)
@@ -140,8 +131,7 @@ def early(run: RecordedRun) -> dict[str, Any] | None:
 def _refuse_warm_up(cases: Sequence[str], steps: np.ndarray) -> None:
     """Refuse a case about the warm-up, which is not among the steps."""
     for case in cases:
-        name, values = parsed(case)
-        if name == "adagc" and values.keys() & {*_OF_WARM_UP}:
+        if parsed(case).keys() & {*_OF_WARM_UP}:
             raise ValueError(
                 f"--what-if {case} is about the warm-up, and steps {steps[0]} "
                 f"to {steps[-1]} are replayed: give --step {_NUM_ROWS}, to "
@@ -204,7 +194,12 @@ def arguments_of(text: str) -> dict[str, Any]:
     if not text.startswith("ClipGradByAdaGC("):
         return {}
     call: Any = ast.parse(text, mode="eval").body
-    return {k.arg: ast.literal_eval(k.value) for k in call.keywords}
+    return {
+        k.arg: math.inf
+        if ast.unparse(k.value) == "inf"
+        else ast.literal_eval(k.value)
+        for k in call.keywords
+    }
 
 
 def _of(function: Any, values: np.ndarray) -> float:
@@ -212,20 +207,14 @@ def _of(function: Any, values: np.ndarray) -> float:
     return float(function(known)) if len(known) else math.nan
 
 
-def parsed(case: str) -> tuple[str, dict[str, Any]]:
-    """Return the clip's name and arguments of a case."""
-    name, has_name, text = case.partition(":")
-    if not has_name:
-        name, text = ("adagc", case) if "=" in case else (case, "")
+def parsed(case: str) -> dict[str, Any]:
+    """Return the arguments of a case."""
     values: dict[str, Any] = {}
-    for part in filter(None, text.split(",")):
+    for part in case.split(","):
         argument, has_value, value = part.partition("=")
         if not has_value:
-            raise ValueError(
-                f"--what-if {case}: write lambda_rel=1.2, zclip or "
-                "zclip:z_thres=2"
-            )
+            raise ValueError(f"--what-if {case}: write lambda_rel=1.2,beta=0.9")
         with contextlib.suppress(ValueError):  # else a word: init=warmup_min
             value = json.loads(value)
         values[argument.strip().replace("-", "_")] = value
-    return name, values
+    return values

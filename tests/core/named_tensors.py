@@ -18,7 +18,9 @@ def bound_clip(keys=SIZES, **arguments):
     clip._tensors.bind(
         {
             parameter.name: TensorLayout(
-                key=key, is_tp_split=key.endswith("mlp.weight")
+                key=key,
+                shape=(SIZES[key],),
+                is_tp_split=key.endswith("mlp.weight"),
             )
             for key, parameter in zip(keys, parameters, strict=True)
         }

@@ -50,8 +50,7 @@ ARGUMENTS = st.fixed_dictionaries(
         "lambda_abs": SIZES,
         "beta": st.floats(0, 20).map(lambda exponent: 1 - 10.0**-exponent),
         "t_start": st.integers(0, 70).map(lambda exponent: 2**exponent - 1),
-        "init_value": SIZES,
-        "init": st.sampled_from(["warmup_min", "constant", "threshold"]),
+        "init": st.sampled_from(["warmup_min", "warmup_ema"]),
     },
 )
 

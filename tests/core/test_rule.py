@@ -77,7 +77,6 @@ INF, NAN = np.inf, np.nan
             (0.75, 5.0),
             [1.25, 2, 1, 1, 1, 5, INF],
         ),
-        (rule.latest_below, [0.05, 3, 0], [1, 1, 1], (0.1,), [0.05, 0.1, 1]),
     ],
 )
 def test_functions_of_norm_and_gamma(function, norm, gamma, argument, expected):

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 import paddle
 
+from adagc_lab.clips import make_clip
 from adagc_lab.data.config import TEXT_KINDS
-from adagc_lab.extensions import make_clip
 from adagc_lab.faults import check_faults, unreached_faults
 from adagc_lab.paddleformers.recipe import batch_change
 from adagc_lab.paddleformers.units import followed

@@ -63,7 +63,7 @@ record it. The last line says how to look at the record: adagc-report DIR.
   --stop-on nan            save and end a Trainer's run once a loss is not
                            finite
 
-  --clip NAME              another clip, such as zclip, agc or global_norm
+  --clip NAME              global_norm: the Trainer's own clip
                            (default: adagc)
   --missing-state raise    refuse a checkpoint without a clip's state (default)
   --missing-state start    start there with the warm-up: switch a running job
@@ -242,9 +242,9 @@ def _find_settings(plan: Plan) -> None:
     distinct: list[Settings] = []
     for found in files.values():
         distinct += [found] * (found not in distinct)
-    from paddle_adagc import make_clip
     from paddle_adagc.integrations.attach import check_choices
     from paddle_adagc.integrations.recording import TrainerRecord
+    from paddle_adagc.integrations.run.settings import make_clip
 
     for found in distinct or [{}]:
         settings = combined(found, options)

@@ -9,11 +9,14 @@ import types
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from paddle_adagc import make_clip
 from paddle_adagc.integrations.attach import Callback
 from paddle_adagc.integrations.no_record import Where
 from paddle_adagc.integrations.recording import TrainerRecord
-from paddle_adagc.integrations.run.settings import OF_RECORDS, Settings
+from paddle_adagc.integrations.run.settings import (
+    OF_RECORDS,
+    Settings,
+    make_clip,
+)
 from paddle_adagc.integrations.trainer import ClippingMixin
 from paddle_adagc.integrations.watching import WatchingCallback
 

@@ -20,6 +20,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from paddle_adagc.checks import check_choice, check_positive
+
 Settings = dict[str, Any]
 """``clip`` and :data:`OF_TRAINERS`: those that there are."""
 
@@ -50,6 +52,36 @@ _HOLDS = re.compile(
 )
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 _LARGEST = 1 << 20  # bytes; larger files are data
+
+
+CLIPS = ("adagc", "global_norm")
+"""Values of the key ``name``; the second is the Trainer's own GlobalGC."""
+
+
+def make_clip(name: str = "adagc", **values: Any) -> Any:
+    """Make the clip of a section ``clip``.
+
+    Raises:
+        TypeError, ValueError: Another name, or a wrong argument.
+    """
+    if check_choice("clip.name", name, CLIPS) == "adagc":
+        from paddle_adagc import ClipGradByAdaGC
+
+        return ClipGradByAdaGC(**values)
+    if unknown := values.keys() - {"lambda_abs"}:
+        raise ValueError(f"clip 'global_norm' takes no {sorted(unknown)[0]!r}")
+    from paddle.nn import ClipGradByGlobalNorm
+
+    bound = check_positive("lambda_abs", values.get("lambda_abs", 1.0))
+    return ClipGradByGlobalNorm(bound)
+
+
+def _arguments(name: str) -> set[str]:
+    if name == "global_norm":
+        return {"lambda_abs"}
+    from paddle_adagc import ClipGradByAdaGC
+
+    return {*inspect.signature(ClipGradByAdaGC).parameters}
 
 
 def take_settings(
@@ -120,9 +152,7 @@ def combined(found: Settings, options: Mapping[str, Any]) -> Settings:
             settings[choice] = rest.pop(choice)
     name = rest.pop("clip", settings["clip"]["name"])
     if name != settings["clip"]["name"]:
-        from paddle_adagc.clips.registry import find_clip
-
-        taken = inspect.signature(find_clip(name)).parameters
+        taken = _arguments(check_choice("clip.name", name, CLIPS))
         kept = {k: v for k, v in settings["clip"].items() if k in taken}
         settings["clip"] = {**kept, "name": name}
     settings["clip"] = {**settings["clip"], **_with_numbers(rest)}
@@ -227,15 +257,11 @@ def _split(text: str) -> list[str]:
 
 def _is_section(section: Mapping[Any, Any]) -> bool:
     """A section has a key that is, or nearly is, a clip's argument."""
-    from paddle_adagc.clips.registry import CLIPS
-
-    known = {"name", *OF_TRAINERS}
-    for clip in CLIPS.values():
-        known.update(inspect.signature(clip).parameters)
+    known = {"name", *OF_TRAINERS, *_arguments("adagc")}
     near = difflib.get_close_matches
     # Other programs' sections have a name, too: a model's, say.
     name = str(section.get("name", "adagc"))
-    if not (":" in name or near(name, CLIPS, cutoff=0.75)):
+    if not near(name, CLIPS, cutoff=0.75):
         return any(key in known - {"name"} for key in section)
     return not section or any(
         near(str(key), known, cutoff=0.84) for key in section

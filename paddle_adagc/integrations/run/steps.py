@@ -104,9 +104,7 @@ def clip_of(optimizer: Any) -> Any:
     groups, clip = optimizer._param_groups, optimizer._grad_clip
     if groups and isinstance(groups[0], dict):
         clip = groups[0].get("grad_clip")
-    module = sys.modules.get("paddle_adagc.clips.measured")
-    is_measured = module is not None and isinstance(clip, module.MeasuredClip)
-    return clip.innermost if is_measured else clip
+    return clip
 
 
 def is_ours(clip: Any) -> bool:

@@ -4,12 +4,11 @@
 
 import math
 import warnings
-from functools import partial
 
 import numpy as np
 import paddle
 import pytest
-from helpers import clip_arrays, make_parameters, other_clip
+from helpers import clip_arrays, make_parameters
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -106,18 +105,6 @@ def test_static_graph_is_refused_with_a_way_out():
         (ClipGradByAdaGC, (), {"clip_norm": 1.0}, "is lambda_abs here"),
         (ClipGradByAdaGC, (), {"max_norm": 1.0}, "max_norm.* is lambda_abs"),
         (ClipGradByAdaGC, (), {"lamda_rel": 1.0}, "did you mean 'lambda_rel'"),
-        (
-            partial(other_clip, "ClipGradByZClip"),
-            (),
-            {"max_norm": 1.0},
-            "mean 'max_grad_norm'",
-        ),
-        (
-            partial(other_clip, "ClipGradByAGC"),
-            (),
-            {"clip_norm": 1.0},
-            "argument 'clip_norm'$",
-        ),
     ],
 )
 def test_unknown_argument_is_explained(make, positional, named, message):
@@ -229,7 +216,8 @@ def test_a_tensor_that_hardly_trains_is_named(warm_up, recwarn):
         if step % 10 == 9:
             stuck = clip.summary()["stuck"]
             assert stuck == names[1:] * (warm_up < 1 and step >= 209)
-    said = [str(w.message) for w in recwarn if names[1] in str(w.message)]
+    said = [str(w.message) for w in recwarn]
+    said = [text for text in said if f"({names[1]}) are clipped below" in text]
     assert len(said) == (warm_up < 1)
 
 
@@ -242,8 +230,9 @@ def test_summary_before_the_first_step():
 def test_in_place_version_of_a_gradient_left_alone_stays(backend):
     small, large = paddle.full([2], 0.01), paddle.full([2], 100.0)
     before = small.inplace_version, large.inplace_version
-    clip = ClipGradByAdaGC(init="constant", init_value=1.0)
+    clip = ClipGradByAdaGC(t_start=0)
     parameters = make_parameters([[2], [2]])
+    clip_arrays(clip, parameters, [np.ones(2), np.ones(2)])
     clip([*zip(parameters, (small, large), strict=True)])
     assert small.inplace_version == before[0]
     assert large.inplace_version > before[1]

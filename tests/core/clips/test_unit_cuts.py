@@ -27,7 +27,11 @@ def test_slices_without_a_gradient_in_the_first_step(
     a = [Unit(f"a.{i}", (3,), Piece(3 * i, 3), (3,)) for i in range(2)]
     b = [Unit("b", (6,), Piece(0, 6), (6,))]
     tensors = [TensorLayout(key=unit.key) for unit in a + b]
-    cuts = UnitCuts({0: a, 2: b}, tensors)
+    holders = {
+        first: TensorLayout(key=key, shape=(6,))
+        for first, key in ((0, "a"), (2, "b"))
+    }
+    cuts = UnitCuts({0: a, 2: b}, tensors, holders)
     topology = Topology(sharding=Axis(1, 2), splits_parameters=True)
     entries = [0, 2]
     asked = []

@@ -31,7 +31,7 @@ def known(shapes=SHAPES):
     """A reader, and pairs whose parameters it knows."""
     parameters = make_parameters(shapes)
     reader = PairReader()
-    reader.remember(parameters, [*range(len(shapes))])
+    reader.remember(zip(parameters, range(len(shapes)), strict=True))
     gradients = [paddle.full(s, i + 1.0) for i, s in enumerate(shapes)]
     return reader, [*zip(parameters, gradients, strict=True)]
 
@@ -111,7 +111,7 @@ def test_a_new_tensor_with_an_old_identity_is_not_known(is_read):
         pytest.skip("Python gave the identity to no new tensor")
     if is_read:
         assert reader.read([(reused, gradient)], None, 1) is None
-    reader.remember([reused], [0])
+    reader.remember([(reused, 0)])
     assert reader.read([(reused, gradient)], None, 1).indexes == [0]
 
 
@@ -137,8 +137,8 @@ def test_a_reader_knows_each_parameter_once_in_any_number_of_groups():
     reader, listed = known()
     more = make_parameters([[2]] * 3)
     for _ in range(3):
-        reader.remember(more, [5, 6, 7])
-        reader.remember([p for p, _ in listed], [*range(5)])
+        reader.remember(zip(more, [5, 6, 7], strict=True))
+        reader.remember((p, i) for i, (p, _) in enumerate(listed))
     assert len(reader._known) == 8
     group = [(p, paddle.ones([2])) for p in more[::-1]]
     assert reader.read(group, None, 8).indexes == [7, 6, 5]

@@ -23,7 +23,7 @@ from core.parallel.training import (
 from helpers import make_parameters
 from paddle.distributed.auto_parallel.api import dtensor_from_local
 
-from paddle_adagc.clips.registry import make_clip
+from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.parallel import meshes
 
 NUM_STEPS = 30
@@ -105,7 +105,7 @@ def clip_made(places, **settings):
         if place is not None:
             parameters[key] = distribute(np.zeros(SHAPE, "float32"), place)
             parameters[key].name = parameter.name
-    clip, shapes = make_clip(**settings), dict.fromkeys(places, SHAPE)
+    clip, shapes = ClipGradByAdaGC(**settings), dict.fromkeys(places, SHAPE)
     counting = SeenClip(clip, as_array=id)
     clipped = {}
     for step in range(NUM_STEPS):
@@ -176,7 +176,7 @@ def refused_on_rank():
         setattr(model, name, dist.shard_tensor(parameter, mesh, [COPY]))
     optimizer = dist.shard_optimizer(
         paddle.optimizer.AdamW(
-            parameters=model.parameters(), grad_clip=make_clip("adagc")
+            parameters=model.parameters(), grad_clip=ClipGradByAdaGC()
         )
     )
     data = paddle.io.TensorDataset([paddle.ones([4, 2]), paddle.ones([4, 2])])
@@ -213,7 +213,7 @@ def step_with_tensor_fusion(num_ranks):
         if num_ranks > 1:
             parameter = dist.shard_tensor(parameter, mesh, [COPY])
         setattr(model, key, parameter)
-    clip = make_clip(**SETTINGS["adagc"])
+    clip = ClipGradByAdaGC(**SETTINGS["adagc"])
     clip.bind(model)
     optimizer = paddle.optimizer.AdamW(
         1e-2, parameters=model.parameters(), grad_clip=clip

@@ -199,6 +199,7 @@ def clip_parts(case, part, init):
         (parameters[key],) = make_parameters([[max(size, 1)]])
         layout[parameters[key].name] = TensorLayout(
             key=key,
+            shape=(max(size, 1),),
             # Experts have the mark of a split tensor, too.
             is_tp_split=key.startswith(("split", "expert")),
             is_expert=key.startswith("expert"),

@@ -30,7 +30,7 @@ from paddle.base import core
 from paddle.distributed.fleet.utils import mix_precision_utils
 from paddle.nn.clip import ClipGradBase
 
-from paddle_adagc.clips.registry import make_clip
+from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.parallel.meshes import local_value
 from paddle_adagc.state import load_state, save_state
 
@@ -39,7 +39,7 @@ T_START = 10
 COMPARED_STEPS = (T_START - 1, T_START, T_START + 3, NUM_STEPS - 1)
 LENGTH = 8
 SEED = 5
-ADAGC = {"name": "adagc", "t_start": T_START, "beta": 0.9, "lambda_abs": 0.5}
+ADAGC = {"t_start": T_START, "beta": 0.9, "lambda_abs": 0.5}
 
 
 class SeenClip(ClipGradBase):
@@ -175,7 +175,7 @@ def train(
     layout.spread(model)
     if prepare is not None:
         prepare(model)
-    clip = make_clip(**clip_settings)
+    clip = ClipGradByAdaGC(**clip_settings)
     clip.bind(model, units)
     seen = SeenClip(clip, layout.whole)
     make_optimizer = make_optimizer or make_adamw

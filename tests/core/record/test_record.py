@@ -19,7 +19,7 @@ import pytest
 from core.record.training import make_training, train
 from helpers import no_waiting_for_the_device
 
-from paddle_adagc import ClipGradByAdaGC, Record, make_clip
+from paddle_adagc import ClipGradByAdaGC, Record
 from paddle_adagc.integrations.logs import warm_up_end
 from paddle_adagc.integrations.optimizer import put_into_optimizer
 from paddle_adagc.integrations.recording import open_record
@@ -36,7 +36,7 @@ CLIPS = {
     "norm": lambda: paddle.nn.ClipGradByNorm(0.02),
     "value": lambda: paddle.nn.ClipGradByValue(0.01),
     "none": lambda: None,
-    "ours": lambda: make_clip("adagc", t_start=20),
+    "ours": lambda: ClipGradByAdaGC(t_start=20),
 }
 
 
@@ -142,7 +142,7 @@ def test_paddle_clips_each_parameter_group(bounds, tmp_path):
 
 
 def test_groups_with_clips_of_ours_are_recorded_together(tmp_path):
-    model, optimizer = in_groups(make_clip("adagc"), make_clip("adagc"))
+    model, optimizer = in_groups(ClipGradByAdaGC(), ClipGradByAdaGC())
     for i, group in enumerate(optimizer._param_groups):
         group["grad_clip"].bind(model[2 * i : 2 * i + 2])
     record = Record(tmp_path, optimizer, model, skip_above=10)
@@ -347,8 +347,9 @@ def test_one_process_writes(tmp_path):
     (tmp_path / files.RECORD).write_text("{")
     with pytest.raises(ValueError, match=r"record\.json is damaged"):
         Record(tmp_path, optimizer)
+    clip = paddle.nn.ClipGradByNorm(1.0)
     with pytest.raises(TypeError, match="needs the norms"):
-        Record(tmp_path / "b", optimizer, model, shadow=make_clip("agc"))
+        Record(tmp_path / "b", optimizer, model, shadow=clip)
     with pytest.raises(FileNotFoundError, match="holds no record"):
         read_record(tmp_path / "b")
 
@@ -372,7 +373,7 @@ def test_a_full_disk_at_a_switch_ends_the_record_alone(tmp_path, monkeypatch):
 
 def test_a_bound_of_each_tensor_is_no_global_threshold():
     shadow = default_shadow(paddle.nn.ClipGradByNorm(0.5))
-    assert shadow.init == "min_no_warmup"
+    assert (shadow.init, shadow.lambda_abs) == ("warmup_ema", np.inf)
 
 
 def test_a_full_disk_ends_the_record_alone(tmp_path, monkeypatch):
@@ -508,7 +509,7 @@ def test_a_clip_takes_a_skipped_step_back_beside_a_shadow(tmp_path):
     """An overflow in the warm-up: gamma is that of a run without a shadow."""
 
     def trained(shadow):
-        clip = make_clip("adagc", t_start=4)
+        clip = ClipGradByAdaGC(t_start=4)
         model, optimizer = make_training(clip)
         clip.bind(model)
         record = Record(tmp_path, optimizer, model, start=0, shadow=shadow)
@@ -520,7 +521,7 @@ def test_a_clip_takes_a_skipped_step_back_beside_a_shadow(tmp_path):
         return clip.num_steps, clip.full_state_dict()["gamma"]
 
     assert trained(None)[0] == 8
-    assert trained(make_clip("zclip")) == trained(None)
+    assert trained(ClipGradByAdaGC(t_start=0)) == trained(None)
 
 
 @pytest.mark.parametrize("wrap", [lambda x: x, dist.shard_optimizer])

@@ -12,7 +12,7 @@ from core.parallel.ranks import run_on_ranks
 from core.record.test_record import CLIPS
 from core.record.training import make_training, train
 
-from paddle_adagc import ClipGradByAdaGC, Record, make_clip
+from paddle_adagc import ClipGradByAdaGC, Record
 from paddle_adagc.integrations.optimizer import innermost
 from paddle_adagc.record import read_record
 from paddle_adagc.record.recorder import record_of
@@ -126,7 +126,7 @@ def test_nan_that_the_clip_does_not_judge_is_left_out(kind, tmp_path):
         "overrides": {"overrides": {r"3\.bias": None}},
         "raise": {"nonfinite": "raise"},
     }
-    model, optimizer = make_training(make_clip("adagc", **options[kind]))
+    model, optimizer = make_training(ClipGradByAdaGC(**options[kind]))
     optimizer._grad_clip.bind(model)
     model[3].bias.need_clip = kind != "need_clip"
     record = Record(tmp_path, optimizer, model, skip_above=10)
@@ -230,7 +230,7 @@ def test_a_run_that_is_to_end(tmp_path):
         return loss * (math.nan if step == 20 else 1)
 
     lines = []
-    model, optimizer = make_training(make_clip("adagc", t_start=5))
+    model, optimizer = make_training(ClipGradByAdaGC(t_start=5))
     record = Record(
         tmp_path,
         optimizer,

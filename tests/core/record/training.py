@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import paddle
 
-from paddle_adagc import Record, load_state, make_clip, save_state
+from paddle_adagc import ClipGradByAdaGC, Record, load_state, save_state
 from paddle_adagc.record import read_record
 from paddle_adagc.record.blocks import QUANTITIES
 from paddle_adagc.record.ring import Steps
@@ -69,7 +69,7 @@ def write(folder, norm, h, loss, *, keys, start=0, small=(0, 0), rows=None):
 def main(folder, num_steps, save_steps):
     """Train, resumed from the newest checkpoint of ``folder``."""
     folder = Path(folder)
-    model, optimizer = make_training(make_clip("adagc"))
+    model, optimizer = make_training(ClipGradByAdaGC())
     clip = optimizer._grad_clip
     clip.bind(model)
     saved = sorted(folder.glob("step-*/model.pdparams"))

@@ -1,6 +1,6 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of `core/optimizers`, for optimizers that clip themselves."""
+"""What every optimizer does: clips first, decays, resumes, has masters."""
 
 import inspect
 from functools import partial
@@ -8,26 +8,15 @@ from functools import partial
 import numpy as np
 import paddle
 import pytest
-from adagc_lab.optimizers import SPAM, ClippedAdamW, StableAdamW
+from adagc_lab.optimizers import SPAM, ClippedAdamW, Lion, Muon, StableAdamW
 from adagc_lab.optimizers.update_clips import AGC, Clippy
-from core.optimizers.runs import fresh, make_weights, run, set_gradients
-from core.optimizers.test_contract import (  # noqa: F401
-    test_a_scalar_trains_like_one_element_and_keeps_its_shape,
-    test_groups_have_hyper_parameters_of_their_own,
-    test_master_weights_follow_a_float32_run,
-    test_missing_gradients_and_frozen_weights_are_left_alone,
-    test_only_chosen_weights_decay,
-    test_resumes_bit_by_bit,
-    test_sees_clipped_gradients,
-    test_step_does_not_wait_for_the_device,
-    test_zero_gradients_and_zero_weights_stay_finite,
-)
 from helpers import make_parameters
-
-from paddle_adagc.optimizers import Lion
+from lab.optimizers.runs import fresh, make_weights, run, set_gradients
 
 SPIKES = {"threshold": 4.0, "reset_interval": 7, "warmup_steps": 3}
 KINDS = {
+    "Lion": Lion,
+    "Muon": Muon,
     "SPAM": partial(SPAM, **SPIKES, clip_start=2),
     "StableAdamW": StableAdamW,
     "AGC": partial(ClippedAdamW, update_clip=AGC()),
@@ -40,10 +29,51 @@ def kind(request):
     return request.param
 
 
-@pytest.mark.parametrize("clip", [AGC, Clippy])
-def test_a_scalar_under_the_paper_s_forms(clip):
-    kind = partial(ClippedAdamW, update_clip=clip(form="paper"))
-    test_a_scalar_trains_like_one_element_and_keeps_its_shape(kind)
+def test_resumes_bit_by_bit(kind):
+    optimizer, parameters = fresh(kind, weight_decay=0.1)
+    whole = run(optimizer, parameters, range(8))
+    optimizer, parameters = fresh(kind, weight_decay=0.1)
+    with paddle.utils.unique_name.guard():
+        run(optimizer, parameters, range(5))
+    weights, state = [p.numpy() for p in parameters], optimizer.state_dict()
+    optimizer, parameters = fresh(kind, weight_decay=0.1)
+    for parameter, weight in zip(parameters, weights, strict=True):
+        parameter.set_value(weight)
+    with paddle.utils.unique_name.guard():
+        optimizer.set_state_dict(state)
+        again = run(optimizer, parameters, range(5, 8))
+    for got, expected in zip(again, whole, strict=True):
+        np.testing.assert_array_equal(got, expected)
+
+
+def test_master_weights_follow_a_float32_run(kind):
+    optimizer, parameters = fresh(kind, "float32")
+    expected = run(optimizer, parameters, range(6))
+    optimizer, parameters = fresh(kind, "bfloat16", multi_precision=True)
+    for parameter in parameters:
+        assert parameter.dtype == paddle.bfloat16
+    got = run(optimizer, parameters, range(6))
+    for mine, wide in zip(got, expected, strict=True):
+        np.testing.assert_allclose(mine, wide, rtol=0.05, atol=0.05)
+    optimizer, parameters = fresh(kind, "bfloat16")
+    with pytest.raises(ValueError, match="use multi_precision=True"):
+        run(optimizer, parameters, [0])
+
+
+def test_clips_first_and_only_chosen_weights_decay(kind):
+    clip = paddle.nn.ClipGradByGlobalNorm(0.0)
+    optimizer, parameters = fresh(
+        kind,
+        grad_clip=clip,
+        weight_decay=0.5,
+        apply_decay_param_fun=lambda name: name == parameters_name,
+    )
+    parameters_name = parameters[0].name
+    before = [p.numpy() for p in parameters]
+    after = run(optimizer, parameters, [0])
+    np.testing.assert_allclose(after[0], before[0] * (1 - 0.01 * 0.5))
+    for old, new in zip(before[1:], after[1:], strict=True):
+        np.testing.assert_allclose(new, old, atol=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("paddlenlp")
 
-from adagc_lab.extensions import make_clip
+from adagc_lab.clips import make_clip
 from adagc_lab.models.config import DecoderConfig
 from adagc_lab.models.families import preset
 from adagc_lab.models.shapes import parameter_shapes

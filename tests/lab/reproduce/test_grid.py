@@ -5,7 +5,7 @@
 from pathlib import Path
 
 import pytest
-from adagc_lab.extensions import make_clip
+from adagc_lab.clips import make_clip
 from adagc_lab.reproduce.grid import (
     load_target,
     make_runs,

@@ -5,7 +5,7 @@
 import numpy as np
 import paddle
 import pytest
-from adagc_lab.extensions import make_clip
+from adagc_lab.clips import make_clip
 from adagc_lab.models.vision_text import MAX_LOGIT_SCALE
 from adagc_lab.record.files import RunRecord
 from adagc_lab.train.parse import load_config, merged, parse_config

@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from adagc_lab.extensions import make_clip
+from adagc_lab.clips import make_clip
 from adagc_lab.train.config import OPTIMIZERS
 from adagc_lab.train.parse import (
     load_config,

@@ -29,7 +29,8 @@ from adagc_lab.benchmark.counts import (
     WatchedClip,
     count,
 )
-from adagc_lab.extensions import make_clip
+from adagc_lab.clips import make_clip
+from adagc_lab.clips.measured import MeasuredClip
 from adagc_lab.gloo.rendezvous import free_port
 from adagc_lab.markdown import markdown_table
 from adagc_lab.train.config import ParallelConfig, RunConfig
@@ -37,7 +38,6 @@ from adagc_lab.train.parse import load_config
 from adagc_lab.train.processes import leave, start_processes
 from adagc_lab.train.run import build_trainer
 from adagc_lab.train.tasks import make_task
-from paddle_adagc.clips.measured import MeasuredClip
 from paddle_adagc.files import atomic_write_json
 from paddle_adagc.integrations.optimizer import innermost
 

@@ -16,8 +16,8 @@ from adagc_lab.benchmark.clip_step import (
     median_ratio,
     take_turns,
 )
+from adagc_lab.clips import make_clip
 from adagc_lab.data.datasets import collate_batch
-from adagc_lab.extensions import make_clip
 from adagc_lab.markdown import markdown_table
 from adagc_lab.report.formatting import format_quartiles
 from adagc_lab.train.config import OptimizerConfig, RunConfig

@@ -5,14 +5,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import paddle
 from paddle import Tensor
 
-from adagc_lab.optimizers.adam import AdamLike, adam_update, square_root
+from adagc_lab.optimizers import base
+from adagc_lab.optimizers.base import AdamLike, adam_update, square_root
 from paddle_adagc.checks import check_integer
-from paddle_adagc.optimizers import base
 
 
 class SPAM(AdamLike):
@@ -45,9 +46,7 @@ class SPAM(AdamLike):
             20 in the authors' code. (The second moment knows nothing yet.)
         parameters: Parameters, or groups of them.
         weight_decay: Not negative.
-        **shared: ``grad_clip``, ``apply_decay_param_fun``, ``multi_precision``
-            and ``name`` of
-            :class:`~paddle_adagc.optimizers.base.DecoupledOptimizer`.
+        **shared: See :class:`.base.DecoupledOptimizer`.
 
     Raises:
         TypeError: An argument has the wrong type.
@@ -73,7 +72,7 @@ class SPAM(AdamLike):
         reset_interval: int = 500,
         warmup_steps: int = 150,
         clip_start: int = 20,
-        parameters: base.Parameters | None = None,
+        parameters: Sequence[Tensor] | None = None,
         weight_decay: float = 0.0,
         **shared: Any,
     ) -> None:
@@ -89,8 +88,8 @@ class SPAM(AdamLike):
         options |= {"threshold": threshold, "weight_decay": weight_decay}
         super().__init__(learning_rate, parameters, options, **shared)
 
-    def _start(self, parameter: Tensor, options: base.Options) -> base.Start:
-        return {**super()._start(parameter, options), "step": 0}
+    def _start(self, parameter: Tensor) -> base.Start:
+        return {**super()._start(parameter), "step": 0}
 
     def _update(self, step: base.Step) -> None:
         count, gradient = step.state["step"], step.gradient

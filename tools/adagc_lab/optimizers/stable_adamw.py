@@ -4,18 +4,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import paddle
+from paddle import Tensor
 
-from adagc_lab.optimizers.adam import (
-    AdamLike,
-    Parts,
-    adam_update,
-    square_root,
-)
-from paddle_adagc.optimizers import base
+from adagc_lab.optimizers import base
+from adagc_lab.optimizers.base import AdamLike, adam_update, square_root
 
 _TINY = float(np.finfo("float32").tiny)
 
@@ -32,9 +29,7 @@ class StableAdamW(AdamLike):
         \mathrm{RMS} = \sqrt{\mathrm{mean}(g^2 / \max(v, \epsilon^2))}, \quad
         \eta' = \eta / \max(1, \mathrm{RMS})
 
-    The mean of a tensor-parallel tensor is taken over the group (one all-reduce
-    of 4 bytes per tensor and step). Sharding that splits tensors (V2, stage 3)
-    is refused.
+    Layouts that split tensors are refused.
 
     Args:
         learning_rate: :math:`\eta`, a number or a scheduler.
@@ -43,9 +38,7 @@ class StableAdamW(AdamLike):
         epsilon: :math:`\epsilon`, added to the root of the second moment.
         parameters: Parameters, or groups of them.
         weight_decay: Not negative.
-        **shared: ``grad_clip``, ``apply_decay_param_fun``, ``multi_precision``
-            and ``name`` of
-            :class:`~paddle_adagc.optimizers.base.DecoupledOptimizer`.
+        **shared: See :class:`.base.DecoupledOptimizer`.
 
     Raises:
         TypeError: An argument has the wrong type.
@@ -61,7 +54,7 @@ class StableAdamW(AdamLike):
         >>> optimizer.step()
     """
 
-    _needs_whole_tensors = True
+    needs_whole_tensors = True
 
     def __init__(
         self,
@@ -69,7 +62,7 @@ class StableAdamW(AdamLike):
         beta1: float = 0.9,
         beta2: float = 0.99,
         epsilon: float = 1e-6,
-        parameters: base.Parameters | None = None,
+        parameters: Sequence[Tensor] | None = None,
         weight_decay: float = 0.01,
         **shared: Any,
     ) -> None:
@@ -82,6 +75,6 @@ class StableAdamW(AdamLike):
         # A smaller square is 0 in float32, and 0 / 0 is NaN.
         least = max(step.options["epsilon"] ** 2, _TINY)
         ratio = step.gradient.square() / paddle.clip(square, min=least)
-        rms = square_root(Parts(step.parameter).mean(ratio))
+        rms = square_root(ratio.sum() / ratio.size)
         step = step._replace(lr=step.lr / paddle.clip(rms, min=1.0).reshape([]))
         step.take(step.lr * update)

@@ -5,24 +5,23 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import paddle
 from paddle import Tensor
 
-from adagc_lab.optimizers.adam import (
-    AdamLike,
-    Parts,
-    adam_update,
-    square_root,
-)
+from adagc_lab.clips.agc import unit_axes
+from adagc_lab.optimizers import base
+from adagc_lab.optimizers.base import AdamLike, Step, adam_update, square_root
 from paddle_adagc.checks import check_choice, check_positive
-from paddle_adagc.clips.agc import unit_axes
-from paddle_adagc.optimizers import base
-from paddle_adagc.optimizers.base import Step
 
 Form = Literal["original", "paper"]
+
+
+def _sum(values: Tensor, axes: tuple[int, ...]) -> Tensor:
+    # Paddle takes no axes for all of them.
+    return values.sum(axes, keepdim=True) if axes else values
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -35,7 +34,7 @@ class AGC:
         {\max(\|\Delta_u\|, 10^{-6})} \Delta_u
         \quad \text{if } \|\Delta_u\| > \lambda \max(\|W_u\|, 10^{-3})
 
-    for every unit :math:`u` of :class:`paddle_adagc.clips.agc.ClipGradByAGC`,
+    for every unit :math:`u` of :class:`adagc_lab.clips.agc.ClipGradByAGC`,
     which clips the gradient so, as the original. The AdaGC paper's table
     applies AGC to the update, and has no least weight norm: with
     ``form="paper"`` a unit whose weights are 0 never moves.
@@ -53,10 +52,9 @@ class AGC:
     def scale(self, step: Step, update: Tensor, is_embedding: bool) -> Tensor:
         """Factor of every unit's update; the rows of an embedding are units."""
         axes = unit_axes(update.ndim, is_embedding)
-        squares = [step.weight.square(), update.square()]
-        parts = Parts(step.parameter)
-        norms = square_root(parts.sum(paddle.stack(squares, axis=-1), axes))
-        of_weight, of_update = norms.unbind(-1)
+        of_weight, of_update = (
+            square_root(_sum(x.square(), axes)) for x in (step.weight, update)
+        )
         if self.form == "original":
             of_weight = paddle.clip(of_weight, min=1e-3)
         bound = self.lambda_rel * of_weight
@@ -101,14 +99,13 @@ class Clippy:
 
     def scale(self, step: Step, update: Tensor, is_embedding: bool) -> Tensor:
         """Factor of the tensor's update."""
-        parts = Parts(step.parameter)
         size, change = step.weight.abs(), step.lr * update.abs()
         if self.form == "paper":
-            size, change = parts.max(size), parts.max(change)
+            size, change = size.max(), change.max()
         ratio = (self.lambda_rel * size + self.lambda_abs) / change
         ratio = paddle.where(change > 0, ratio, paddle.ones_like(ratio))
         if self.form == "original":
-            ratio = -parts.max(-ratio)
+            ratio = ratio.min()
         return paddle.clip(ratio, max=1.0)
 
 
@@ -138,10 +135,7 @@ class ClippedAdamW(AdamLike):
         w \leftarrow (1 - \eta \lambda) w - \eta \, \sigma \Delta
 
     The weight decay is no part of what is clipped, and :math:`\sigma` sees the
-    weights before they decay. What a clip reduces over a tensor-parallel tensor
-    is reduced over the group, in one small all-reduce (for Clippy's paper form
-    two) per tensor and step. Sharding that splits tensors (V2, stage 3) is
-    refused.
+    weights before they decay. Layouts that split tensors are refused.
 
     Args:
         learning_rate: :math:`\eta`, a number or a scheduler.
@@ -157,9 +151,7 @@ class ClippedAdamW(AdamLike):
             whose rows are AGC's units; None: none is.
         parameters: Parameters, or groups of them.
         weight_decay: :math:`\lambda`, not negative.
-        **shared: ``grad_clip``, ``apply_decay_param_fun``, ``multi_precision``
-            and ``name`` of
-            :class:`~paddle_adagc.optimizers.base.DecoupledOptimizer`.
+        **shared: See :class:`.base.DecoupledOptimizer`.
 
     Raises:
         TypeError: An argument has the wrong type.
@@ -178,7 +170,7 @@ class ClippedAdamW(AdamLike):
         >>> optimizer.step()
     """
 
-    _needs_whole_tensors = True
+    needs_whole_tensors = True
 
     def __init__(
         self,
@@ -189,7 +181,7 @@ class ClippedAdamW(AdamLike):
         epsilon: float = 1e-8,
         apply_clip_param_fun: Callable[[str], bool] | None = None,
         is_embedding_fun: Callable[[str], bool] | None = None,
-        parameters: base.Parameters | None = None,
+        parameters: Sequence[Tensor] | None = None,
         weight_decay: float = 0.01,
         **shared: Any,
     ) -> None:

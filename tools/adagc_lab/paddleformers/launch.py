@@ -14,10 +14,9 @@ import paddle.distributed as dist
 
 from adagc_lab.paddleformers.recipe import ERNIE, load_recipe
 from adagc_lab.paddleformers.units import check_units
-from paddle_adagc import make_clip
 from paddle_adagc.checks import check_directory
 from paddle_adagc.integrations.run.inject import change_trainer
-from paddle_adagc.integrations.run.settings import take_settings
+from paddle_adagc.integrations.run.settings import make_clip, take_settings
 
 
 def run_recipe(

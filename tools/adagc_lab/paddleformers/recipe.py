@@ -4,9 +4,10 @@
 
 A recipe is a YAML file with the flat keys of PaddleFormers' own command line
 and three more: ``base`` names another file whose values it changes, ``clip`` is
-the section of this package's other configs
-(:mod:`paddle_adagc.clips.registry`), and ``units`` says which parameters hold
-several of the paper's tensors (:mod:`paddle_adagc.parallel.units`).
+the section of ``adagc-run``'s files
+(:func:`paddle_adagc.integrations.run.settings.make_clip`), and ``units`` says
+which parameters hold several of the paper's tensors
+(:mod:`paddle_adagc.parallel.units`).
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ A GPU works behind the host, whose clock alone would time the launches.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 import paddle
@@ -42,27 +41,6 @@ class Timer:
             return self._end - self._begin
         self._end.synchronize()
         return self._begin.elapsed_time(self._end) / 1e3
-
-
-class TimedCall:
-    """A clip whose calls are timed; waits for the device.
-
-    ``seconds`` are those of the last call.
-    """
-
-    def __init__(self, clip: Callable[[Any], Any]) -> None:
-        self.clip, self.seconds = clip, 0.0
-
-    def __call__(self, params_grads: Any) -> Any:
-        """Clip."""
-        begin = device_seconds()
-        clipped = self.clip(params_grads)
-        self.seconds = device_seconds() - begin
-        return clipped
-
-    def __str__(self) -> str:
-        """Return the clip's own description."""
-        return str(self.clip)
 
 
 def _is_cpu() -> bool:

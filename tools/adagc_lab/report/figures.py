@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from adagc_lab.extensions import PRESETS
 from adagc_lab.record.files import RunRecord
 from adagc_lab.report.drawings import Chart, Line, method_colors, value_range
 from adagc_lab.report.experiment import Experiment
@@ -39,9 +38,7 @@ def clip_threshold(run: RunRecord) -> np.ndarray | None:
     clip = dict(run.run.get("config", {}).get("clip", {}))
     known = inspect.signature(ClipGradByAdaGC).parameters
     # An argument that is gone (docs/tried-rules.md) makes it another clip.
-    if clip.pop("name", None) != "adagc" or (
-        clip.pop("preset", "paper") not in PRESETS or not {*clip} <= {*known}
-    ):
+    if clip.pop("name", None) != "adagc" or not {*clip} <= {*known}:
         return None
     values = {n: clip.get(n, p.default) for n, p in known.items()}
     overrides = values["overrides"] or {}

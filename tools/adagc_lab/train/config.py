@@ -73,8 +73,8 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     },
 }
 """Arguments of each optimizer, which its class explains (in
-:mod:`paddle_adagc.optimizers` or :mod:`adagc_lab.optimizers`), with the values
-of runs. Paddle is not needed to read them."""
+:mod:`adagc_lab.optimizers`), with the values of runs. Paddle is not needed to
+read them."""
 
 WITHOUT_MOMENTS = ("lion", "muon")
 """Optimizers that have not Adam's two moments of every tensor."""
@@ -298,7 +298,7 @@ class RunConfig:
     ``preset`` the named preset's values come first."""
 
     clip: dict[str, Any]
-    """``name`` of the clip (see :mod:`paddle_adagc.clips.registry`) and its
+    """``name`` of the clip (see :mod:`adagc_lab.clips`) and its
     arguments."""
 
     train: TrainConfig

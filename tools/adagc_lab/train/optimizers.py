@@ -19,7 +19,10 @@ from paddle.optimizer.lr import LambdaDecay, LRScheduler
 from adagc_lab.optimizers import (
     SPAM,
     ClippedAdamW,
+    Lion,
+    Muon,
     StableAdamW,
+    hidden_matrices,
     update_clips,
 )
 from adagc_lab.train.config import (
@@ -28,7 +31,6 @@ from adagc_lab.train.config import (
     ScheduleConfig,
     TrainConfig,
 )
-from paddle_adagc.optimizers import Lion, Muon, hidden_matrices
 from paddle_adagc.parallel.layout import read_layout
 
 _HEAD = "lm_head.weight"
@@ -65,8 +67,6 @@ def make_optimizer(
     arguments = dataclasses.asdict(settings)
     name = arguments.pop("name")
     if name == "muon":
-        for key in ("beta1", "beta2", "epsilon"):
-            arguments[f"adamw_{key}"] = arguments.pop(key)
         arguments["is_matrix_fun"] = hidden_matrices(model)
     elif name in UPDATE_CLIPS:
         own = {key: arguments.pop(key) for key in {*arguments} - {*ADAM}}

@@ -18,8 +18,10 @@ import paddle
 from paddle import Tensor, nn
 
 from adagc_lab.checksums import Description
+from adagc_lab.clips import ComparedClip
+from adagc_lab.clips.measured import MeasuredClip
 from adagc_lab.faults import Fault
-from adagc_lab.record.clock import TimedCall, Timer
+from adagc_lab.record.clock import Timer
 from adagc_lab.record.files import (
     QUANTITIES,
     RECORD,
@@ -31,8 +33,6 @@ from adagc_lab.train.processes import is_first_process, mean_over_processes
 from paddle_adagc import Record, load_state, save_state
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.gradients import GradientList
-from paddle_adagc.clips.last_step import Rows
-from paddle_adagc.clips.measured import MeasuredClip
 from paddle_adagc.integrations.optimizer import innermost, put_into_optimizer
 from paddle_adagc.record.writer import STEP_BYTES
 
@@ -98,16 +98,19 @@ class StepRecorder:
         numbers itself, in those that ``is_due`` says. Call it after fleet has
         wrapped the optimizer. Every process calls it.
         """
-        clip = innermost(self.optimizer)._grad_clip
-        if self.tensor_names or not isinstance(clip, TensorScalingClip):
-            timed = TimedCall(clip or _same)
-            self._measured = MeasuredClip(timed, is_due)
-            self._measured.bind(self._model)
-            put_into_optimizer(self.optimizer, self._measured)
         folder = Path(self._config.train.output_dir, RECORD)
         self.record = Record(
             folder, self.optimizer, self._model, start=self._first_step
         )
+        clip = innermost(self.optimizer)._grad_clip
+        is_foreign = not isinstance(clip, TensorScalingClip)
+        parallel = self._config.parallel
+        # Other ranks have parts of a norm.
+        is_whole = parallel.num_processes == parallel.dp
+        if self.tensor_names or (is_foreign and is_whole):
+            keys = {p.name: key for key, p in self._parameters.items()}
+            self._measured = MeasuredClip(clip, keys, is_due)
+            put_into_optimizer(self.optimizer, self._measured)
         shadow = self.record.shadow
         if checkpoint and shadow and Path(checkpoint, SHADOW).exists():
             try:
@@ -287,25 +290,19 @@ class StepRecorder:
     def _clip_numbers(self) -> dict[str, float]:
         """Return what the clip did in the step, for its row."""
         assert self._measured is not None
-        summary = self._measured.rows().totals()
-        seconds = self._measured.clip.seconds  # type: ignore[attr-defined]
+        summary = self._measured.summary()
         numbers = {name: summary[name] for name in _SUMMARIZED}
-        return {**numbers, "clip_seconds": seconds}
+        return {**numbers, "clip_seconds": self._measured.seconds}
 
     def _tensor_rows(self) -> np.ndarray:
         """Return the step's block for :class:`RunWriter`."""
         assert self._measured is not None
-        rows = self._measured.rows()
-        tables = {n: _by_key(rows, n) for n in ("norm", "clipped_norm")}
-        clip = self._measured.clip.clip  # type: ignore[attr-defined]
-        if isinstance(clip, TensorScalingClip):
-            tables["gamma"] = _by_key(clip.snapshot().rows(), "gamma")
+        gamma, rows = _gamma(self._measured.clip), {}
+        for key, row in self._measured.tensors.items():
+            rows[key] = {**row, "gamma": gamma.get(key, np.nan)}
         block = np.array(
             [
-                [
-                    tables.get(name, {}).get(key, np.nan)
-                    for key in self._parameters
-                ]
+                [rows.get(key, {}).get(name) for key in self._parameters]
                 for name in QUANTITIES
             ],
             np.float32,
@@ -339,13 +336,15 @@ class StepRecorder:
             )
 
 
-def _same(params_grads: Any) -> Any:
-    return params_grads
-
-
-def _by_key(rows: Rows, name: str) -> dict[str, float]:
-    values = rows.columns.get(name, np.full(len(rows.keys), np.nan))
-    return dict(zip(rows.keys, values.tolist(), strict=True))
+def _gamma(clip: Any) -> dict[str, float]:
+    """Return each tensor's gamma, of a clip that has one."""
+    if isinstance(clip, TensorScalingClip):
+        tensors = clip.metrics()["tensors"]
+        return {key: row["gamma"] for key, row in tensors.items()}
+    if isinstance(clip, ComparedClip) and "gamma" in clip.vectors:
+        state = clip.state_dict()
+        return dict(zip(state["keys"], state["state"]["gamma"], strict=True))
+    return {}
 
 
 def _mean(losses: list[Tensor]) -> Any:

@@ -15,9 +15,9 @@ import paddlenlp
 from paddle.nn.clip import ClipGradBase
 
 import paddle_adagc
+from adagc_lab.clips import make_clip
 from adagc_lab.data.config import DataConfig
 from adagc_lab.data.indexed import check_dataset
-from adagc_lab.extensions import make_clip
 from adagc_lab.faults import check_faults
 from adagc_lab.processor import processor_facts
 from adagc_lab.record.files import lock_run

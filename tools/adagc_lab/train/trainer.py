@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from paddle.nn.clip import ClipGradBase
 from paddlenlp.trainer import Trainer, TrainingArguments
 from paddlenlp.utils.batch_sampler import DistributedBatchSampler
 
+from adagc_lab.clips import ComparedClip
+from adagc_lab.clips.measured import MeasuredClip
 from adagc_lab.data.datasets import BatchLoader, collate_batch
 from adagc_lab.faults import Fault, apply_to_gradients, faults_at
 from adagc_lab.models.safe_pickle import load_pickle
@@ -42,9 +45,12 @@ from adagc_lab.train.processes import (
 from adagc_lab.train.recorder import StepRecorder
 from adagc_lab.train.tasks import PretrainTask
 from paddle_adagc.clips.base import TensorScalingClip
-from paddle_adagc.clips.measured import MeasuredClip
+from paddle_adagc.files import atomic_write_json
 from paddle_adagc.integrations.optimizer import innermost
 from paddle_adagc.integrations.paddlenlp import ClippingMixin
+
+CLIP_STATE = "clip_state.json"
+"""File of a checkpoint: state of a compared clip."""
 
 
 class PretrainTrainer(ClippingMixin, Trainer):
@@ -93,6 +99,8 @@ class PretrainTrainer(ClippingMixin, Trainer):
         return self.lr_scheduler
 
     def create_optimizer(self, lr_scheduler: Any = None) -> Any:
+        if isinstance(self.clip, ComparedClip):
+            self.clip.bind(self.model)
         self.optimizer = make_optimizer(
             self.config.optimizer,
             self.model,
@@ -261,7 +269,7 @@ class PretrainTrainer(ClippingMixin, Trainer):
     def _adagc_summary(self) -> dict[str, Any]:
         summary = super()._adagc_summary()
         if self._measured is not None and not summary:
-            summary = self._measured.summary(tensors=True)
+            summary = self._measured.summary()
         return self.recorder.add_summary(summary)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
@@ -278,6 +286,9 @@ class PretrainTrainer(ClippingMixin, Trainer):
     def _adagc_load(self, checkpoint: Any) -> None:
         if "clip" not in self.starts_afresh:
             super()._adagc_load(checkpoint)
+            if checkpoint and isinstance(self.clip, ComparedClip):
+                state = Path(checkpoint, CLIP_STATE).read_text("utf-8")
+                self.clip.set_state_dict(json.loads(state))
         elif isinstance(self._adagc_clip, TensorScalingClip):
             self._adagc_clip.starts_late = True
 
@@ -310,6 +321,8 @@ class PretrainTrainer(ClippingMixin, Trainer):
         from_first_process(lambda: remove_checkpoint(checkpoint))
         super()._save_checkpoint(model, metrics=metrics)
         self.recorder.save_shadow(checkpoint)
+        if isinstance(self.clip, ComparedClip) and is_first_process():
+            atomic_write_json(checkpoint / CLIP_STATE, self.clip.state_dict())
         record = self.recorder.sync()
         if dist.get_world_size() > 1:
             dist.barrier()

@@ -4,28 +4,31 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import paddle
 from paddle.nn.clip import ClipGradBase
 
-from paddle_adagc.checks import check_choice, check_positive, name_hint
-from paddle_adagc.clips.adagc import ClipGradByAdaGC
-from paddle_adagc.clips.agc import ClipGradByAGC
-from paddle_adagc.clips.compared import (
+from adagc_lab.clips.agc import ClipGradByAGC
+from adagc_lab.clips.compared import (
     ClipGradByGlobalAdaGC,
     ClipGradByGradientStabilizer,
     ClipGradBySkipStep,
     ClipGradByTensorWiseGC,
     ClipGradByZClip,
+    ComparedClip,
 )
+from adagc_lab.clips.starts import STARTS, AdaGCStart
+from paddle_adagc import ClipGradByAdaGC
+from paddle_adagc.checks import check_choice, check_positive, name_hint
+
+__all__ = ["CLIPS", "ComparedClip", "make_clip"]
 
 
 class NoClip(ClipGradBase):
-    """Leaves gradients as they are; the record still measures them."""
+    """Leaves gradients as they are."""
 
     def __str__(self) -> str:
         """Name for logs."""
@@ -57,60 +60,28 @@ CLIPS: dict[str, Callable[..., ClipGradBase]] = {
     "gradient_stabilizer": ClipGradByGradientStabilizer,
 }
 """``global_norm`` (GlobalGC) and ``value`` (ClipByValue) are Paddle's own;
-``none`` is for optimizers that clip by themselves; ``global_adagc`` and
-``tensor_wise`` are the paper's ablations of locality and of adaptivity."""
+``none`` is for optimizers that clip by themselves."""
 
 
 def make_clip(name: str | None = None, **values: Any) -> ClipGradBase:
-    """Make a clip by its name.
-
-    Args:
-        name: A key of :data:`CLIPS`, ``"adagc"`` for example, or the import
-            path of another clip: ``"my_package.my_clips:MyClip"``.
-        **values: Arguments of the clip.
-
-    Returns:
-        A new clip, to give to an optimizer as ``grad_clip``.
+    """Make a clip by its name; ``adagc`` also takes the ablation's starts.
 
     Raises:
-        ImportError: There is no such module.
         TypeError: A value has the wrong type.
         ValueError: No name or an unknown one, an argument that the clip does
             not take, or a value out of its range.
-
-    Example:
-        >>> from paddle_adagc import make_clip
-        >>> make_clip("adagc", t_start=200).t_start
-        200
     """
     if name is None:
         raise ValueError(f"clip has no name: use one of {[*CLIPS]}")
-    check_arguments(name, values)
-    return find_clip(name)(**values)
-
-
-def find_clip(name: str) -> Callable[..., ClipGradBase]:
-    """Return what makes the clip of this name, or of this import path."""
     if str(name).lower() in ("globalgc", "global_gc"):
         raise ValueError(f"clip.name {name!r}: it is called global_norm here")
-    if ":" not in str(name):
-        return CLIPS[check_choice("clip.name", name, CLIPS)]
-    module, _, attribute = name.partition(":")
-    found = getattr(importlib.import_module(module), attribute, None)
-    if not (isinstance(found, type) and issubclass(found, ClipGradBase)):
-        raise ValueError(
-            f"clip.name {name!r}: {attribute!r} of {module} is {found!r}, no "
-            "class of clips (paddle.nn.clip.ClipGradBase)"
-        )
-    return found
-
-
-def check_arguments(name: str, values: Iterable[str]) -> None:
-    """Refuse arguments that the clip called ``name`` does not take."""
-    known = inspect.signature(find_clip(name)).parameters
-    takes_all = any(p.kind is p.VAR_KEYWORD for p in known.values())
+    make = CLIPS[check_choice("clip.name", name, CLIPS)]
+    if name == "adagc" and values.get("init") in STARTS:
+        make = AdaGCStart
+    known = inspect.signature(make).parameters
     for key in values:
-        if key not in known and not takes_all:
+        if key not in known:
             raise ValueError(
                 f"clip {name!r} takes no {key!r}{name_hint(key, known)}"
             )
+    return make(**values)

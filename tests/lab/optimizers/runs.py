@@ -2,8 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the tests of the optimizers share: weights, gradients, runs."""
 
-from pathlib import Path
-
 import numpy as np
 import paddle
 from helpers import assert_equal, make_parameters
@@ -79,19 +77,3 @@ def assert_is_twin(kind, make_twin):
         tensors = zip(of_tensors, weights, draw_gradients(step), strict=True)
         weights = [twin.step(w, g) for twin, w, g in tensors]
     assert_equal(got, weights, rtol=1e-8, atol=1e-12)
-
-
-def assert_agrees_with_the_reference(case, kind, tolerance=1e-5):
-    """Compare 100 steps with those of another package (`make_golden.py`)."""
-    parameters = make_weights("float32")
-    optimizer = make(kind, parameters)
-    with np.load(Path(__file__).parent / "golden" / "optimizers.npz") as file:
-        golden = dict(file)
-    # Muon has matrices alone, which come first.
-    num_tensors = 3 if case.startswith("muon") else len(SHAPES)
-    for first, last in ((0, 10), (10, 50), (50, 100)):
-        weights = run(optimizer, parameters, range(first, last))
-        expected = [golden[f"{case}/{i}/{last}"] for i in range(num_tensors)]
-        assert_equal(
-            weights[:num_tensors], expected, rtol=tolerance, atol=tolerance
-        )
