@@ -27,7 +27,6 @@ COMMANDS = {
     "reproduce": ["quickstart"],
     "benchmark": ["clip"],
     "report": ["run"],
-    "study": ["creep"],
 }
 WITHOUT_PADDLENLP = {"report", "prepare_data", "pretrain --check"}
 _RUN_PATH = 'runpy.run_path(sys.argv[0], run_name="__main__")'

@@ -122,7 +122,7 @@ def test_data_follows_the_run_s_seed_unless_given():
         ("schedule.kind", "cosin", "^schedule.kind must .* mean 'cosine'"),
         ("train.max_steps", 10**30, "train.max_steps must be at most 92233720"),
         ("optimizer.epsilon", 1e-46, "epsilon must be 0 or from 1.2e-38 .*46$"),
-        ("data.kind", "mmpa", "webdataset; got 'mmpa', did you mean 'mmap'"),
+        ("data.kind", "mmpa", "shapes; got 'mmpa', did you mean 'mmap'"),
         ("record.moments", True, "^record: moments=True needs tensors"),
         ("faults", [{"kind": "gradient_nan", "step": [3]}], r"faults.0.step"),
     ],

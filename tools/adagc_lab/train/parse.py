@@ -24,6 +24,9 @@ from adagc_lab.train.config import RunConfig
 _OF_OMEGACONF = (OmegaConfBaseException, IndexError, TypeError, ValueError)
 
 MAX_BYTES = 2**20  # of a YAML file
+_GONE = {"shards": None, "tokenizer": None, "shuffle_size": 1000}
+"""Keys of ``data`` that digests were made with, see ``to_dict``."""
+
 _NAMED = ("clip", "optimizer")  # sections whose keys depend on their ``name``
 
 
@@ -184,6 +187,8 @@ def parse_config(values: Mapping[str, Any]) -> RunConfig:
         if value is not None or key not in sections
     }
     train, data = values.get("train"), values.get("data", {})
+    if isinstance(data, Mapping):  # a record has keys of other versions
+        data = {k: v for k, v in data.items() if (k, v) not in _GONE.items()}
     if isinstance(train, Mapping) and isinstance(data, Mapping):
         values["data"] = {"seed": train.get("seed", 0), **data}
     if isinstance(faults := values.get("faults"), list):
