@@ -137,7 +137,8 @@ def _comparison(
                     f(pairs, method, steps, name) for _, f, name in columns
                 ]
                 rows.append([recipe, f"{steps:,}", method, str(number), *cells])
-    head = ["Recipe", "Steps", "GlobalGC 1 →", "Seeds"]
+    reference = next(iter(recipes.values())).reference
+    head = ["Recipe", "Steps", f"{reference} →", "Seeds"]
     heads = [*head, *(label for label, _, _ in columns)]
     return markdown_table(heads, rows, left=3) if rows else NOT_RUN
 
@@ -280,6 +281,7 @@ def make_tables(
     decay = recipes.of_target("rates", "decay")
     half = recipes.of_target("ernie-faults", "half-rate")
     price = recipes.of_target("price-over-time", "mixtral")
+    llama = Pairs(pd.DataFrame(by["calm"]["Llama-2 7B"].rows), "AdaGC")
     return {
         "advice": advice(recipes),
         "advice-cn": advice(recipes, _CHINESE),
@@ -300,6 +302,7 @@ def make_tables(
         "others-faults": _comparison(by["faults"], _FAULTS, _OTHERS),
         "own-spiking": _comparison(by["spiking"], _SPIKING, _OWN),
         "own-calm": _comparison(by["calm"], _CALM[:1], _OWN),
+        "own-of-adagc": _comparison({"Llama-2 7B": llama}, _CALM[:1], _OWN),
         "epsilon": epsilon(recipes),
         "effort": effort(rows),
         **written_tables(results),
