@@ -191,6 +191,6 @@ def test_the_chinese_readme_has_the_same_structure():
 def test_ci_runs_tests_that_exist():
     script = (ROOT / ".ci/run").read_text()
     paths = re.findall(r"tests/[\w/.]+", script)
-    assert len(paths) > 5
+    assert len(paths) > 3
     for path in paths:
         assert (ROOT / path).exists(), f"no {path}"
