@@ -32,16 +32,13 @@ CANARIES = {
         "test_a_signal_to_adagc_run_alone_ends_all[SIGKILL-bash]",
         "test_a_script_of_paddlenlp_s_trainer",
     ),
-    "core/optimizers/test_layouts.py": (
-        "test_run_is_that_of_one_process[v2 x2]",
-    ),
+    "lab/train/test_layouts.py": ("test_two_ranks_train_and_resume[ernie]",),
     "lab/train/test_processes.py": (
         "test_a_stopped_command_resumes_with_the_same_record[15]",
     ),
-    "lab/data/test_prepare.py": (
-        "test_a_kill_while_the_dataset_is_written[out.bin]",
+    "lab/reproduce/test_targets.py": (
+        "test_real_runs_are_paired_resumed_and_reported",
     ),
-    "lab/reproduce/test_targets.py": ("test_a_grid_of_one_s_own",),
 }
 """File -> its canaries."""
 

@@ -2,10 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Datasets of token lists for tests."""
 
+import contextlib
+import io
 from pathlib import Path
 
 import numpy as np
-from adagc_lab.data.indexed import token_dtype, write_index
+from adagc_lab.data.indexed import library, token_dtype
 
 
 def write_random_dataset(prefix, seed):
@@ -20,8 +22,9 @@ def write_indexed_dataset(prefix, documents, *, vocab_size):
     """Write token lists as ``prefix.bin`` and ``prefix.idx``."""
     Path(prefix).parent.mkdir(parents=True, exist_ok=True)
     dtype = token_dtype(vocab_size)
-    arrays = [np.asarray(document, dtype) for document in documents]
-    sizes = np.array([len(array) for array in arrays], np.int32)
-    np.concatenate(arrays).tofile(f"{prefix}.bin")
-    with open(f"{prefix}.idx", "wb") as file:
-        write_index(file, sizes, dtype)
+    builder = library().MMapIndexedDatasetBuilder(f"{prefix}.bin", dtype)
+    for document in documents:
+        builder.add_item(document)
+        builder.end_document()
+    with contextlib.redirect_stdout(io.StringIO()):  # its statistics
+        builder.finalize(f"{prefix}.idx")

@@ -14,7 +14,6 @@ import pytest
 import tomllib
 import yaml
 from adagc_lab.paddleformers.recipe import read_run_config
-from adagc_lab.reproduce.claims import load_claims
 from adagc_lab.reproduce.grid import load_target
 from adagc_lab.train.parse import load_config
 from paddle.distributed.launch.context.args_envs import parse_args
@@ -170,9 +169,6 @@ def test_configs_load(page, tmp_path):
                 assert (
                     ROOT / "configs/experiments" / experiment.config
                 ).exists()
-        elif "labels" in yaml.safe_load(block):
-            labels = load_claims(ROOT / "configs/claims.yaml").labels
-            assert yaml.safe_load(block)["labels"].items() <= labels.items()
         else:
             file.write_text(f"base: {PROXY}\n{block}")
             load_config(file)
@@ -191,6 +187,6 @@ def test_the_chinese_readme_has_the_same_structure():
 def test_ci_runs_tests_that_exist():
     script = (ROOT / ".ci/run").read_text()
     paths = re.findall(r"tests/[\w/.]+", script)
-    assert len(paths) > 5
+    assert len(paths) > 3
     for path in paths:
         assert (ROOT / path).exists(), f"no {path}"

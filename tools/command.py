@@ -53,7 +53,6 @@ for _beginning in _NOISE:  # at the import: it precedes Paddle's everywhere
 
 _NO_FLAGS = {
     "config": "name the config without a flag",
-    "verify": "--verify-first compares all of the data, then trains",
     "resume": "the same command resumes a run",
     "resume_from_checkpoint": "the same command resumes a run",
     "gpus": "python -m paddle.distributed.launch starts a process per GPU",

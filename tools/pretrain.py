@@ -60,8 +60,7 @@ overrides key=value  change a value of the config, for example
 --at STEP            step of the checkpoint to fork (default: the newest)
 --check              validate the config and print its plan instead of training
 --print-config       print the config and its defaults, and stop
---verify-first       before training compare all data, or an ended run's
-                     record, with their checksums
+--verify-first       compare an ended run's record with its checksums
 """
 
 

@@ -3,19 +3,17 @@
 """Reproduce the paper's tables and figures at the size of this machine.
 
     python tools/reproduce.py quickstart
-    python tools/reproduce.py table-spike-score --jobs 2
-    python tools/reproduce.py all --jobs 2
+    python tools/reproduce.py table-spike-score --jobs 2 --seeds 3
+    python tools/reproduce.py all --dry-run
     python tools/reproduce.py my_grid.yaml
-    python tools/reproduce.py report --collect outputs
+    python tools/reproduce.py tables
 
 TARGET names a file in configs/experiments, or is the path of your own .yaml
-file in their format; "all" runs every target that decides a claim in
-configs/claims.yaml. A target runs its grid of paired runs and writes
-OUTPUT/TARGET/report.html, tables.md and results.jsonl. Targets share finished
-runs, and the same command resumes after a kill.
+file in their format; "all" is every file there. A target runs its grid of
+paired runs, adds them to OUTPUT/results and writes OUTPUT/TARGET/report.html.
+Targets share finished runs, and the same command resumes after a kill.
 
-"report" writes docs/results.md, docs/results/, their figures and the READMEs'
-tables from results/. "verify" recomputes all of it with separate code.
+"tables" writes the tables and figures of the pages from results/.
 "TARGET --help" shows the options of a target.
 """
 
@@ -30,29 +28,26 @@ from pathlib import Path
 import command
 from adagc_lab import check_installed
 
-from paddle_adagc.files import atomic_write
-
 GRIDS = command.ROOT / "configs" / "experiments"
-CLAIMS = command.ROOT / "configs" / "claims.yaml"
 RESULTS = command.ROOT / "results"
-DOCS = command.ROOT / "docs"
-
 
 _RUN_OPTIONS = """
 --output OUTPUT   folder for runs and reports (default: %(default)s)
+--results FOLDER  add the rows to the results here (default: OUTPUT/results)
 --steps STEPS     steps of every run (default: the config's); faults scale with
                   it
+--seeds N         the first N seeds of every experiment (default: all)
 --jobs JOBS       runs at a time (default: %(default)s, the number of cores)
 --only NAME       this experiment of the target alone
+--dry-run         say what would run, and how long it takes
 """
-_REPORT_OPTIONS = """
---collect OUTPUT  first add the results of targets that ran with --output OUTPUT
---check           change nothing; exit status 1 if a page is out of date
+_TABLE_OPTIONS = """
+--check           change nothing; exit status 1 if a table differs
 """
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command; 1: ``report --check`` or ``verify`` found something."""
+    """Run the command; 1: ``tables --check`` found a difference."""
     given = sys.argv[1:] if arguments is None else arguments
     targets = sorted(path.stem for path in GRIDS.glob("*.yaml"))
     own = [argument for argument in given if _is_path(argument)]
@@ -61,24 +56,22 @@ def main(arguments: list[str] | None = None) -> int:
         dest="target",
         metavar="TARGET",
         required=True,
-        help=", ".join([*targets, "all", "PATH.yaml", "report", "verify"]),
+        help=", ".join([*targets, "all", "PATH.yaml", "tables"]),
     )
     for target in dict.fromkeys([*targets, "all", *own]):
         command.add_options(
             commands.add_parser(target),
             _RUN_OPTIONS,
             output={"type": Path, "default": Path("outputs")},
+            results={"type": Path},
             steps={"type": int},
             jobs={"type": int, "default": os.cpu_count() or 1},
         )
-    report = commands.add_parser("report")
-    command.add_options(report, _REPORT_OPTIONS, collect={"type": Path})
-    commands.add_parser("verify")
+    command.add_options(commands.add_parser("tables"), _TABLE_OPTIONS)
     options = parser.parse_args(arguments)
     previous = signal.getsignal(signal.SIGTERM)
     try:
-        others = {"report": _report, "verify": _verify}
-        run = others.get(options.target, _reproduce)
+        run = _tables if options.target == "tables" else _reproduce
         return command.exit_status(
             parser, run, options, (*command.ERRORS, RuntimeError)
         )
@@ -97,93 +90,61 @@ def _reproduce(options: argparse.Namespace) -> int:
     if _is_path(options.target):
         command.check_config_file(options.target)
     _check_extras()
-    from adagc_lab.reproduce import running
+    from adagc_lab.reproduce import running, store
 
-    running.preload()
-    from adagc_lab.reproduce.claims import load_claims, targets_of
-    from adagc_lab.reproduce.pages import load_all_results
-    from adagc_lab.reproduce.targets import reproduce
+    if not options.dry_run:
+        running.preload()
+    from adagc_lab.reproduce.targets import Target
 
     # As on Ctrl-C the runs are stopped, too; they can be resumed. Not earlier:
     # the import of Paddle takes the signal for itself.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    claims = load_claims(CLAIMS).claims
-    committed = load_all_results(RESULTS)
-    names = targets_of(claims) if options.target == "all" else [options.target]
-    grids = [GRIDS / f"{name}.yaml" for name in names]
-    if _is_path(options.target):
-        grids, claims, committed = [Path(options.target)], [], {}
-    finished = reproduce(
-        grids,
-        options.output,
-        max_steps=options.steps,
-        claims=claims,
-        committed=committed,
-        num_jobs=options.jobs,
-        only=options.only,
-    )
-    for target in finished:
-        print(target.text)
-    for target in finished:
-        print(f"report: {target.report or target.directory}")
-    return 0
-
-
-def _verify(options: argparse.Namespace) -> int:
-    check_installed("scipy", "report")
-    from adagc_lab.reproduce.verify import verify
-
-    return verify(RESULTS, DOCS)
-
-
-def _report(options: argparse.Namespace) -> int:
-    _check_extras()
-    from adagc_lab.committed import differences
-    from adagc_lab.reproduce.claims import load_claims
-    from adagc_lab.reproduce.pages import (
-        collect_results,
-        load_all_results,
-        made_files,
-    )
-    from adagc_lab.reproduce.pool import Catalogue
-
-    grids = {path.stem: path for path in sorted(GRIDS.glob("*.yaml"))}
-    if options.collect is not None:
-        if options.check:
-            raise ValueError("--check changes nothing: leave out --collect")
-        for path in collect_results(options.collect, RESULTS, [*grids]):
-            print(f"collected: {path}")
-    results = load_all_results(RESULTS)
-    made = made_files(
-        load_claims(CLAIMS), Catalogue(grids), results, DOCS, RESULTS
-    )
-    stale = {}
-    for path, text in made.items():
-        present = path.read_text(encoding="utf-8") if path.exists() else ""
-        if found := differences(present, text):
-            stale[path] = found
-    if not stale:
-        print("every page is what the results give")
-    elif options.check:
-        for path, found in stale.items():
-            print(f"{path.name}: {'; '.join(found)}", file=sys.stderr)
-        print(
-            f"not what the results in {RESULTS.name} give: run "
-            "`python tools/reproduce.py report`",
-            file=sys.stderr,
+    paths = [GRIDS / f"{options.target}.yaml"]
+    if options.target == "all":
+        paths = sorted(GRIDS.glob("*.yaml"))
+    elif _is_path(options.target):
+        paths = [Path(options.target)]
+    targets = [
+        Target.plan(
+            path,
+            options.output,
+            max_steps=options.steps,
+            num_seeds=options.seeds,
+            only=options.only,
         )
-        return 1
-    else:
-        for path in stale:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            atomic_write(path, made[path])
-        print(f"wrote {', '.join(path.name for path in stale)}")
+        for path in paths
+    ]
+    if options.dry_run:
+        known = store.load(RESULTS)
+        print(*(target.describe(known) for target in targets), sep="\n")
+        return 0
+    results = options.results or options.output / "results"
+    for target in targets:
+        report = target.run(options.output, results, options.jobs)
+        print(f"report: {report}")
     return 0
+
+
+def _tables(options: argparse.Namespace) -> int:
+    _check_extras()
+    from adagc_lab.reproduce import pages
+
+    stale = pages.differences(command.ROOT)
+    if not options.check:
+        written = pages.write(command.ROOT)
+        print(f"wrote {', '.join(written) or 'nothing: every table fits'}")
+    elif stale:
+        print(
+            f"{stale}\nrun `python tools/reproduce.py tables`", file=sys.stderr
+        )
+    else:
+        print("every table is what the results give")
+    return int(bool(stale) and options.check)
 
 
 def _check_extras() -> None:
     check_installed("paddlenlp", "nlp")
-    for module in ("jinja2", "scipy"):
+    for module in ("jinja2", "matplotlib", "pandas", "scipy"):
         check_installed(module, "report")
 
 

@@ -16,10 +16,9 @@ import time
 import traceback
 
 import numpy as np
-from adagc_lab.data.config import PrepareConfig
-from adagc_lab.data.prepare import prepare
 from adagc_lab.record.files import METRICS, RunRecord
 from adagc_lab.train.checkpoints import COMPLETE
+from indexed import write_random_dataset
 from lab.train.runs import make_values
 from pages import load_tool
 
@@ -35,25 +34,9 @@ forks.set_forkserver_preload(["paddlenlp", __name__])  # of run_on_ranks
 
 
 def prepare_text(folder):
-    """Make a small dataset with its manifest; return its prefix."""
-    folder.mkdir(exist_ok=True)
-    text = folder / "text.txt"
-    rng = np.random.default_rng(0)
-    lines = ["".join(map(chr, rng.integers(97, 123, 60))) for _ in range(200)]
-    text.write_text("\n".join(lines) + "\n")
-    return prepare_corpus(text, folder / "corpus")
-
-
-def prepare_corpus(text, prefix):
-    """Make a dataset of bytes; return its prefix."""
-    config = PrepareConfig(
-        inputs=(str(text),),
-        output=str(prefix),
-        tokenizer="bytes",
-        num_workers=1,
-    )
-    prepare(config)
-    return prefix
+    """Make a small dataset of bytes; return its prefix."""
+    write_random_dataset(folder / "corpus", seed=0)
+    return folder / "corpus"
 
 
 def write_config(path, directory, prefix, sections=None, **train):

@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import types
-import warnings
 
 import numpy as np
 import paddle
@@ -176,23 +175,6 @@ def test_what_if_takes_what_a_replay_can(arguments, is_bound, tmp_path):
     train(model, optimizer, range(150), record=record)
     record.close()
     assert len(make_page(tmp_path)["what_if"]["rows"]) == 4
-
-
-def test_what_if_takes_the_clip_of_the_rows_that_count(tmp_path):
-    """Not that of a short try in the same folder, which was started anew."""
-    for lambda_rel, num_steps in ((1000.0, 5), (0.5, 150)):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of a gamma that shrinks
-            clip = ClipGradByAdaGC(lambda_rel=lambda_rel, t_start=0)
-        model, optimizer = make_training(clip)
-        record = Record(tmp_path, optimizer, model, start=0)
-        train(model, optimizer, range(num_steps), record=record)
-        record.close()
-    (row, *_) = make_page(tmp_path)["what_if"]["rows"]
-    assert row["calm_clipped"] > 0.5
-    assert (
-        main([str(tmp_path), "--text", "--what-if", 'init="warmup_min"']) == 0
-    )
 
 
 @pytest.mark.parametrize("name", CLIPS)

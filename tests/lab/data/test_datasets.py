@@ -1,10 +1,7 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-import json
-
 import numpy as np
 import pytest
-from adagc_lab.checksums import sealed
 from adagc_lab.data import corpus
 from adagc_lab.data.config import DataConfig
 from adagc_lab.data.datasets import (
@@ -138,8 +135,6 @@ def test_validation_data_of_its_own_has_its_own_vocabulary(tmp_path):
         documents = [rng.integers(vocab_size, size=60) for _ in range(20)]
         path = str(tmp_path / name)
         write_indexed_dataset(path, documents, vocab_size=vocab_size)
-    manifest = sealed({"tokenizer": {"vocab_size": 20}})
-    (tmp_path / "small.manifest.json").write_text(json.dumps(manifest))
     config = make_config(
         "mmap",
         str(tmp_path / "small"),

@@ -9,7 +9,6 @@ from adagc_lab.models.config import DecoderConfig
 from adagc_lab.models.decoder import DecoderForCausalLM
 from adagc_lab.models.rank_weights import (
     initialize_weights,
-    load_weights,
     parameters_by_key,
 )
 
@@ -108,7 +107,7 @@ def test_multipliers_are_those_of_weights(initialization, options):
     def gap_of(weights):
         plain = build("normal", **options)
         assert weights.keys() == plain.state_dict().keys()
-        load_weights(plain, weights)
+        plain.set_state_dict(weights)
         plain.eval()
         gap = np.abs(plain(TOKENS).numpy() - expected).max()
         return gap / np.abs(expected).max()

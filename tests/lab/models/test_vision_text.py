@@ -19,9 +19,9 @@ from adagc_lab.models.vision_text import (
     drop_patches,
     retrieval_accuracy,
 )
+from adagc_lab.optimizers import Lion
 from core.parallel.ranks import run_on_ranks
 from helpers import load_golden
-from paddle_adagc.optimizers.lion import Lion
 from scipy.special import log_softmax
 
 GOLDEN = Path(__file__).parent / "vision_text/golden"

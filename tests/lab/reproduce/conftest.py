@@ -1,19 +1,12 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Tiny grids, made-up claims and results, runs without a process."""
-
-import dataclasses
+"""Tiny grids and made-up rows, runs without a process."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from adagc_lab.record.files import RunWriter, update_run_json
-from adagc_lab.reproduce.claims import Claim, Condition
 from adagc_lab.reproduce.grid import as_json, load_target, make_runs
-from adagc_lab.reproduce.results import (
-    ExperimentResult,
-    RunResult,
-    TargetResult,
-)
 from omegaconf import OmegaConf
 
 RUN = {
@@ -50,42 +43,21 @@ def planned(path, **limits):
     return make_runs(experiment, path, path.parent / "cells", **limits)
 
 
-def make_claim(*conditions, **fields):
-    """A claim with these conditions."""
-    texts = {"id": "c", "where": "Table 1", "claim": "It is so."}
-    place = {"target": "t", "experiment": "e", "reproduced_if": conditions}
-    return Claim(**{**texts, **place, **fields})
+def make_row(method="A", seed=1, loss=(), **fields):
+    """A row of results."""
+    found = {
+        **{"target": "t", "experiment": "e", "method": method, "seed": seed},
+        **{"steps": len(loss), "processor": "cpu", "clean_twin": 0},
+        **{"status": "finished", "skip_steps": 0, "faults": "", "left_out": ""},
+        **{"digest": f"{method}{seed}", "num_losses": len(loss)},
+        "loss": np.array(loss, np.float64),
+    }
+    return {**found, **fields}
 
 
-def rule(expect="lower", measure="final_loss", to=("B",), **fields):
-    """A condition: A's final loss is lower than B's, unless told otherwise."""
-    fields = {"methods": ("A",), "to": to, **fields}
-    return Condition(measure=measure, expect=expect, **fields)
-
-
-def cell(
-    key, method="A", seed=1, steps=2500, config=None, cpu=None, **measures
-):
-    """The result of a run."""
-    return RunResult(
-        method=method,
-        seed=seed,
-        key=key,
-        measures={"steps": float(steps), **measures},
-        config=config or {},
-        machine={"processor": cpu, "instruction_sets": []} if cpu else {},
-    )
-
-
-def result(*cells, target="t", config=None, **fields):
-    """The result of a target with one experiment of runs that share options."""
-    fields = {"name": "e", "title": "E", **fields}
-    runs = [
-        dataclasses.replace(run, config={**(config or {}), **run.config})
-        for run in cells
-    ]
-    experiment = ExperimentResult(all_runs=runs, **fields)
-    return TargetResult(target=target, title="T", experiments=[experiment])
+def make_rows(*rows):
+    """Rows as they are loaded."""
+    return pd.DataFrame([*rows])
 
 
 class FakeRuns:

@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 from adagc_lab.clips import make_clip
 from adagc_lab.reproduce.grid import (
-    as_json,
-    digest,
     load_target,
     make_runs,
 )
@@ -60,17 +58,6 @@ def test_no_twins_where_the_experiment_wants_none(grid_file, write_grid):
     assert planned(path) == faulty
 
 
-def test_a_directory_is_named_after_what_is_run(grid_file, write_grid):
-    first = planned(grid_file)
-    methods = {"of another name": EXPERIMENT["methods"]["AdaGC"]}
-    changes = {"name": "other", "seeds": [4], "methods": methods}
-    other = planned(write_grid("other.yaml", {**FAULTS, **changes}))
-    shared = {c.directory for c in first} & {c.directory for c in other}
-    assert len(shared) == len(other) == 2
-    for cell in first:
-        assert cell.directory.name == digest(as_json(cell.config))
-
-
 def test_faults_move_with_the_length_and_seeds_are_cut(grid_file):
     cells = planned(grid_file, max_steps=40, num_seeds=1)
     (fault,) = cells[1].config.faults
@@ -88,15 +75,10 @@ def one(**changes):
     [
         ({"title": "Empty"}, "no experiments"),
         ({"title": "T", "experiment": []}, "did you mean 'experiments'"),
-        (
-            {"title": "T", "timings": [{"name": "a", "title": "A"}]},
-            "either config or tensors",
-        ),
         ({"title": "T", "experiments": [EXPERIMENT] * 2}, "repeat one"),
         (one(seed=[1]), r"did you mean 'experiments\.0\.seeds'"),
         (one(seeds=[]), r"experiments\.0\.seeds must not be empty"),
         (one(seeds=[1, 1]), "repeats"),
-        (one(paper={"score": {"AdaGX": 1.0}}), "did you mean 'AdaGC'"),
         (one(grid={"method": {}}), "grid"),
     ],
 )

@@ -56,24 +56,6 @@ def test_a_cut_run_and_one_with_workers_have_the_same_record(tmp_path):
     runs.assert_same(whole, runs.run_in(tmp_path / "workers", values))
 
 
-def test_tar_shards_are_resumed_in_the_middle(tmp_path):
-    pytest.importorskip("webdataset")
-    from lab.data.tar_shards import write_grey_shards
-
-    write_grey_shards(tmp_path, (9, 10, 11, 12))
-    changes = {
-        "model": {"vocab_size": 319, "context_length": 12},
-        "data": {
-            "kind": "webdataset",
-            "shards": str(tmp_path / "*.tar"),
-            "tokenizer": str(tmp_path / "tokenizer.json"),
-            "shuffle_size": 4,
-        },
-    }
-    whole = runs.run_whole_and_cut(make_values(**changes), tmp_path)
-    assert whole.run["data"]["num_pairs"] == 9 + 10 + 11
-
-
 def test_logit_scale_is_clamped_after_every_step(tmp_path, monkeypatch):
     train = {"max_steps": 3, "save_every": 0, "output_dir": str(tmp_path)}
     values = make_values(train=train, record={"tensors": False})

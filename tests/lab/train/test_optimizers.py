@@ -44,7 +44,7 @@ def step(name, **arguments):
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_matrices_decay_norms_do_not_and_whole_tensors_are_known(name):
     before, without, optimizer = step(name)
-    needs = getattr(optimizer, "_needs_whole_tensors", False)
+    needs = getattr(optimizer, "needs_whole_tensors", False)
     assert (name in WHOLE_TENSORS) == needs
     _, with_decay, _ = step(name, weight_decay=0.5)
     for key, value in without.items():

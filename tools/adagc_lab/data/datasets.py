@@ -22,14 +22,12 @@ from paddle.io import DataLoader, Dataset
 
 from adagc_lab.data import corpus
 from adagc_lab.data.config import TEXT_KINDS, DataConfig
-from adagc_lab.data.indexed import (
-    IndexedTokens,
-    check_dataset,
-    manifest_tokenizer,
-)
+from adagc_lab.data.indexed import IndexedTokens
 from paddle_adagc.checks import check_choice, check_integer
 
 _MASK = 2**64 - 1
+_PROBED = 10**6
+"""Tokens of a dataset that are compared with the model's."""
 
 
 def random_bits(seed: int, index: int) -> int:
@@ -84,8 +82,7 @@ class TokenDataset(Dataset):
     """Windows of one token stream; sample ``i`` starts at ``order[i]``.
 
     Samplers should not shuffle: ``shuffle=False`` and a start index are enough
-    to resume. Windows may cross document boundaries. Without a ``vocab_size``
-    all tokens are read once, when it is first asked for.
+    to resume. Windows may cross document boundaries.
     """
 
     def __init__(
@@ -107,8 +104,8 @@ class TokenDataset(Dataset):
 
     @functools.cached_property
     def vocab_size(self) -> int:
-        """Smallest vocabulary that holds every token of this part."""
-        return self._vocab_size or int(self.tokens.max()) + 1
+        """Smallest vocabulary that holds the first tokens of this part."""
+        return self._vocab_size or int(self.tokens[:_PROBED].max()) + 1
 
     def __len__(self) -> int:
         return len(self.order)
@@ -234,10 +231,8 @@ def _open_mmap(config: DataConfig) -> tuple[_Part, _Part]:
 
 def _open_dataset(prefix: str | None) -> tuple[IndexedTokens, dict[str, Any]]:
     assert prefix is not None
-    check_dataset(prefix)
     source = IndexedTokens(prefix)
-    size = manifest_tokenizer(prefix).get("vocab_size")
-    return source, {"vocab_size": size, "fingerprint": source.fingerprint()}
+    return source, {"fingerprint": source.fingerprint()}
 
 
 def num_windows(num_tokens: int, seq_length: int) -> int:
@@ -300,7 +295,7 @@ def inspect_tokens(
 
     ``num_samples`` are those of the whole run, ``vocab_size`` is the model's.
     """
-    prefix, missing = config.prefix, []
+    prefix = config.prefix
     try:
         train, _ = build_datasets(config, num_samples)
     except FileNotFoundError as error:
@@ -314,20 +309,16 @@ def inspect_tokens(
             f"mmap, {prefix}: {count} for training, the run takes "
             f"{num_samples / windows:.2f} epochs"
         )
-        needed_size = manifest_tokenizer(prefix).get("vocab_size", 0)
-        if not needed_size:
-            manifest = f"{prefix}.manifest.json"
-            missing = [f"data: no {manifest} to tell the vocabulary by"]
     else:
         size = num_samples * config.seq_length
         seen = f"draws {size:,} of {count}"
         if config.kind == "fixed_sequences":
             size = config.num_sequences * config.seq_length
             seen = f"sees the same {size:,} of {count} again and again"
-        line, needed_size = f"{config.kind}, the run {seen}", train.vocab_size
-    if needed_size > vocab_size:
+        line = f"{config.kind}, the run {seen}"
+    if train.vocab_size > vocab_size:
         raise ValueError(
             f"model.vocab_size={vocab_size}: the data's vocabulary has "
-            f"{needed_size} tokens; raise it"
+            f"{train.vocab_size} tokens; raise it"
         )
-    return DataFindings([line], missing)
+    return DataFindings([line], [])

@@ -1,6 +1,6 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Images as arrays: files as OpenCLIP prepares them, and drawings of shapes.
+"""Drawings of shapes with captions, as arrays that CLIP takes.
 
 A drawing shows a scene: one shape on a plain background. Its caption names all
 there is to know, ``"large red circle top left on gray"``; the drawing adds
@@ -11,7 +11,6 @@ validation asks for combinations that training has never shown.
 from __future__ import annotations
 
 import dataclasses
-import io
 import itertools
 import math
 from collections.abc import Sequence
@@ -19,8 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 from paddle.io import Dataset
-from PIL import Image
 
+from adagc_lab.data.config import DataConfig
 from adagc_lab.data.datasets import check_index, permutation, random_bits
 
 MEAN = (0.48145466, 0.4578275, 0.40821073)
@@ -29,14 +28,6 @@ MEAN = (0.48145466, 0.4578275, 0.40821073)
 STD = (0.26862954, 0.26130258, 0.27577711)
 """Standard deviations that go with :data:`MEAN`."""
 
-MAX_PIXELS = 50_000_000  # of a file's image
-
-_MIN_AREA = 0.9
-_MAX_RATIO = 4 / 3
-_NUM_ATTEMPTS = 10
-
-Box = tuple[int, int, int, int]  # left, upper, right, lower
-
 
 def normalise(pixels: np.ndarray) -> np.ndarray:
     """Prepare ``[3, height, width]`` values in [0, 1] as CLIP does; float32."""
@@ -44,58 +35,6 @@ def normalise(pixels: np.ndarray) -> np.ndarray:
         np.array(values, np.float32)[:, None, None] for values in (MEAN, STD)
     )
     return (pixels.astype(np.float32, copy=False) - mean) / deviation
-
-
-def decode(data: bytes) -> Image.Image:
-    """Decode an image (JPEG, PNG, WebP) of at most MAX_PIXELS to RGB."""
-    try:
-        image = Image.open(io.BytesIO(data))
-        if image.width * image.height > MAX_PIXELS:
-            raise ValueError(f"it has {image.width} x {image.height} pixels")
-        return image.convert("RGB")
-    except Exception as error:  # PIL's decoders raise nearly anything
-        raise ValueError(f"no image that can be read: {error!r}") from error
-
-
-def training_image(
-    image: Image.Image, size: int, rng: np.random.RandomState
-) -> np.ndarray:
-    """Crop 90% to 100% of an image at random; to ``[3, size, size]``."""
-    return _resized(image, size, _random_box(image.width, image.height, rng))
-
-
-def validation_image(image: Image.Image, size: int) -> np.ndarray:
-    """Resize the central square of an image to ``[3, size, size]``."""
-    return _resized(image, size, _central_box(image.width, image.height, 1.0))
-
-
-def _random_box(width: int, height: int, rng: np.random.RandomState) -> Box:
-    """Choose a box as torchvision's RandomResizedCrop does."""
-    for _ in range(_NUM_ATTEMPTS):
-        area = rng.uniform(_MIN_AREA, 1.0) * width * height
-        log_ratio = rng.uniform(-math.log(_MAX_RATIO), math.log(_MAX_RATIO))
-        ratio = math.exp(log_ratio)
-        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
-        if 0 < w <= width and 0 < h <= height:
-            left = rng.randint(0, width - w + 1)
-            upper = rng.randint(0, height - h + 1)
-            return left, upper, left + w, upper + h
-    ratio = min(max(width / height, 1 / _MAX_RATIO), _MAX_RATIO)
-    return _central_box(width, height, ratio)
-
-
-def _central_box(width: int, height: int, ratio: float) -> Box:
-    """Return the largest central box with a ratio of width to height."""
-    w = max(1, min(width, round(height * ratio)))
-    h = max(1, min(height, round(width / ratio)))
-    left, upper = (width - w) // 2, (height - h) // 2
-    return left, upper, left + w, upper + h
-
-
-def _resized(image: Image.Image, size: int, box: Box) -> np.ndarray:
-    small = image.resize((size, size), Image.Resampling.BICUBIC, box=box)
-    pixels = np.asarray(small, np.float32).transpose(2, 0, 1) / 255
-    return np.ascontiguousarray(normalise(pixels))
 
 
 COLOURS = {
@@ -215,8 +154,6 @@ class PairFormat:
     image_size: int  # height and width, in pixels
     context_length: int  # tokens of a caption, padding included
     end_token: int  # ends a caption, the last of the model's tokens
-    batch_size: int  # pairs per rank and step
-    num_ranks: int  # ranks with data of their own
 
 
 class ShapesDataset(Dataset):
@@ -269,3 +206,24 @@ class ShapesDataset(Dataset):
         number = (bits if self.is_random else index) % len(self.scenes)
         drawing = draw(self.scenes[number], self.image_size, seed=bits >> 32)
         return {"pixel_values": drawing, "input_ids": self._input_ids[number]}
+
+
+def build_image_text_datasets(
+    config: DataConfig, num_train_samples: int, wanted: PairFormat
+) -> tuple[ShapesDataset, ShapesDataset]:
+    """Make the training and the validation data that ``config`` describes.
+
+    Samples have ``pixel_values``, float32 ``[3, image_size, image_size]``, and
+    ``input_ids``, int64 ``[context_length]``. Validation shows scenes that
+    training does not.
+    """
+    scenes, held_out = split_scenes(config.validation_fraction, config.seed)
+    size, seed = config.validation_size, config.seed
+    return (
+        ShapesDataset(
+            scenes, num_train_samples, wanted, seed=seed, is_random=True
+        ),
+        ShapesDataset(
+            held_out, size, wanted, seed=seed + 2**32, is_random=False
+        ),
+    )

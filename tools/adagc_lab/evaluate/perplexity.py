@@ -14,7 +14,6 @@ from paddle.io import BatchSampler
 from tqdm import tqdm
 
 import paddle_adagc
-from adagc_lab.data.config import DataConfig
 from adagc_lab.data.datasets import (
     BatchLoader,
     TokenDataset,
@@ -24,7 +23,7 @@ from adagc_lab.data.datasets import (
 )
 from adagc_lab.evaluate.saved import load_saved
 from adagc_lab.models.decoder import DecoderForCausalLM, cross_entropy
-from adagc_lab.train.parse import load_config
+from adagc_lab.train.parse import load_config, parse_config
 
 _BATCH_SIZE = 8
 
@@ -43,7 +42,12 @@ def evaluate(
             "give --data CONFIG"
         )
     config = (
-        DataConfig(**saved.run["config"]["data"])
+        parse_config(
+            {
+                **saved.run["config"],
+                "train": {"output_dir": "-", "max_steps": 1},
+            }
+        ).data
         if data is None
         else load_config(data).data
     )

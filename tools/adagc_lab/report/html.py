@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +30,11 @@ def write_report(
     path: str | os.PathLike[str],
     title: str,
     experiments: list[Experiment],
-    *,
-    claims: Sequence[tuple[str, str, str, str]] = (),
 ) -> Path:
     """Write one HTML file with tables, charts and how they came about.
 
     The file loads nothing: styles, scripts and data are inside it. It replaces
-    an older report atomically. Each line of ``claims`` says where the paper
-    makes it, what, the verdict, and what decided it.
+    an older report atomically.
     """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -45,7 +42,7 @@ def write_report(
         _section(experiment, f"experiment-{number}", target)
         for number, experiment in enumerate(experiments, 1)
     ]
-    data = {"title": title, "sections": sections, "claims": [*claims]}
+    data = {"title": title, "sections": sections}
     return atomic_write(
         target, html_page(title, data, Path(__file__).with_name("report.js"))
     )

@@ -2,8 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one list of measures: what each is, how it is computed and printed.
 
-The report's tables, the table of who wins, the short tables of the docs and
-the stored results all follow from :func:`run_measures`.
+The report's tables and the table of who wins follow from :func:`run_measures`.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class Measure:
     """A number of a run, and everything that tables say about it."""
 
     name: str
-    """Its key in the stored results, for example ``"events_1000"``."""
+    """Its key, for example ``"events_1000"``."""
 
     label: str
     """What tables call it, with the unit in parentheses."""
@@ -83,9 +82,6 @@ class Measure:
 
     change: str | None = None
     """Format of the paired difference, where short tables show it."""
-
-    stored: bool = True
-    """Whether it is one of the stored results."""
 
     @property
     def title(self) -> str:
@@ -117,22 +113,6 @@ def measure_experiment(
         ]
         for method, runs in judge_runs(experiment).items()
     }
-
-
-def stored_numbers(run: JudgedRun) -> dict[str, float]:
-    """Return the numbers of a run that results keep, by name.
-
-    Spike counts are left out where no step could be judged, the validation
-    loss where training memorised a few fixed sequences. A run that diverged
-    has at least one spike, an infinite validation loss and an accuracy of
-    -inf.
-    """
-    values = {
-        measure.name: measure.compute(run)
-        for measure in run_measures(run.experiment.windows)
-        if measure.stored
-    }
-    return {n: float(v) for n, v in values.items() if v is not None}
 
 
 def run_measures(windows: Sequence[int] = (1000, 200)) -> list[Measure]:
@@ -246,7 +226,6 @@ def _damage() -> list[Measure]:
             label="… at step",
             meaning="the step of the worst loss jump, counted from 0.",
             compute=lambda r: _of(r.jump, "step"),
-            stored=False,
         ),
         measure(
             name="moment1_growth",
@@ -312,7 +291,6 @@ def _excess() -> list[Measure]:
             "steps stays below 0.1 nat; ∞: not before the next fault or the "
             "end.",
             compute=lambda r: _of(r.excess, "steps_to_recover", math.inf),
-            stored=False,
         ),
     ]
 
@@ -458,7 +436,6 @@ def _costs() -> list[Measure]:
             "finite) or running.",
             compute=lambda r: str(r.run.run.get("status", "unknown")),
             form=format_same,
-            stored=False,
         ),
         Measure(  # without a group: stored, but not in the table
             name="diverged",

@@ -170,10 +170,5 @@ if (data.sections.length > 1) {
     add(links, "a", title, {href: `#${anchor}`});
   add(links, "a", "How to read the numbers", {href: "#notes"});
 }
-if (data.claims.length) {
-  add(main, "h2", "Claims");
-  table(main, ["about", wide("claim"), wide("verdict"),
-    wide("what decided it")], data.claims);
-}
 data.sections.forEach(show);
 notes();

@@ -23,10 +23,10 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 from typing_extensions import Self
 
-from adagc_lab.section import Count, Flag, Natural, section
+from adagc_lab.section import Flag, Natural, section
 from adagc_lab.train.config import RunConfig
 from adagc_lab.train.parse import merged, parse_config, read_values
-from paddle_adagc.checks import check_integer, suggestion
+from paddle_adagc.checks import check_integer
 
 
 @section
@@ -64,9 +64,6 @@ class ExperimentConfig:
     skip_steps: Natural = 200
     """First steps that are not judged."""
 
-    paper: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
-    """The paper's values: label -> method -> value."""
-
     dynamics: str | None = None
     """Tensor whose norms the charts of the optimizer's dynamics show."""
 
@@ -74,41 +71,6 @@ class ExperimentConfig:
     def _check(self) -> Self:
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds={self.seeds} repeats a seed")
-        for label, values in self.paper.items():
-            for method in values:
-                if method not in self.methods:
-                    raise ValueError(
-                        f"paper[{label!r}] of experiment {self.name!r} names "
-                        f"{method!r}, which is no method of it"
-                        f"{suggestion(method, self.methods)}"
-                    )
-        return self
-
-
-@section
-class TimingConfig:
-    """Clips timed in turn: training steps of a config, or steps of a list."""
-
-    name: str
-    title: str
-    config: str | None = None
-    """Run config, relative to the grid's file."""
-
-    tensors: str | None = None
-    """Name of a list of tensors."""
-
-    repetitions: Annotated[Count, Field(ge=2)] = 5
-    """Blocks of :attr:`steps` training steps, or single clip steps."""
-
-    steps: Annotated[Count, Field(ge=2)] = 40
-    """Training steps of a block, whose median is taken."""
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if (self.config is None) == (self.tensors is None):
-            raise ValueError(
-                f"timing {self.name!r} needs either config or tensors"
-            )
         return self
 
 
@@ -120,19 +82,14 @@ class TargetConfig:
     experiments: list[ExperimentConfig] = dataclasses.field(
         default_factory=list
     )
-    timings: list[TimingConfig] = dataclasses.field(default_factory=list)
     former: tuple[str, ...] = ()
     """Methods whose code is gone: their results stay, they are not run."""
 
-    gpu_hours: Flag = False
-    """Set the plan's prediction beside the paper's table of GPU hours."""
-
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if not (self.experiments or self.timings or self.gpu_hours):
+        if not self.experiments:
             raise ValueError(f"{self.title!r} has no experiments")
         names = [experiment.name for experiment in self.experiments]
-        names += [timing.name for timing in self.timings]
         if len(set(names)) < len(names):
             raise ValueError(f"the experiments' names {names} repeat one")
         return self
@@ -145,9 +102,7 @@ class TargetConfig:
         if not found:
             names = [e.name for e in self.experiments]
             raise ValueError(f"{self.title!r} has {names}, not {name!r}")
-        return dataclasses.replace(
-            self, experiments=found, timings=[], gpu_hours=False
-        )
+        return dataclasses.replace(self, experiments=found)
 
 
 def load_target(path: str | os.PathLike[str]) -> TargetConfig:

@@ -1,249 +1,337 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of results as Markdown."""
+"""The tables of the pages, from ``results/`` alone.
+
+A page says ``<!-- table: NAME -->`` where a table stands, up to
+``<!-- end -->``; everything else on it is written by a person.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from statistics import fmean
-from typing import NamedTuple
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import yaml
 
 from adagc_lab.markdown import markdown_table
-from adagc_lab.report.formatting import Value, format_range, format_spread
-from adagc_lab.report.measures import listed, run_measures, spread
-from adagc_lab.reproduce.pairs import differences_of, paired, rate_of
-from adagc_lab.reproduce.pool import Method
-from adagc_lab.reproduce.prediction import Prediction, predictions
-from adagc_lab.reproduce.results import (
-    EVENTS,
-    ExperimentResult,
-    TargetResult,
-    longest,
+from adagc_lab.reproduce.analysis import (
+    OVER_REFERENCE,
+    REFERENCE,
+    Pairs,
+    difference,
+    fixed,
+    shown,
 )
-from adagc_lab.reproduce.statistics import MAX_PAIRS, sign_flip_p
-from adagc_lab.reproduce.verdicts import Verdict
-
-
-class Column(NamedTuple):
-    """A column of a table."""
-
-    title: str
-    name: str
-    """Name of the measure in the results."""
-
-    form: Callable[[Sequence[Value]], str]
-    change: str | None = None
-    """Format of its paired difference to the first method, if that is shown."""
-
-
-COLUMNS = (
-    *(
-        Column(measure.title, measure.name, measure.form, measure.change)
-        for measure in run_measures()
-        if measure.level != "detail"
-    ),
-    Column(
-        "Area over GlobalGC's clean run (nat × steps)",
-        "excess_area_global",
-        spread(".1f"),
-        "+.1f",
-    ),
-    Column("Of GlobalGC (%)", "percent_of_global_gc", spread(".1f")),
-    Column("Paper: GlobalGC (GPU h)", "paper_global_gc_hours", listed(",.1f")),
-    Column("Paper: AdaGC (GPU h)", "paper_adagc_hours", listed(",.1f")),
-    Column("Paper: saved (GPU h)", "paper_hours_saved", listed(",.1f")),
-    Column("Plan: saved (GPU h)", "predicted_hours_saved", listed(".3f")),
-    Column("Plan: GlobalGC (µs a step)", "global_gc_us", listed(",.1f")),
-    Column("Plan: AdaGC (µs a step)", "adagc_us", listed(",.1f")),
+from adagc_lab.reproduce.rates import (
+    NOT_RUN,
+    price_over_time,
+    rate_cells,
+    rate_differences,
+    rate_table,
+    smallest_h,
 )
-BRIEF = (
-    Column("Spike mass (nat × steps)", "spike_mass", spread(".2f")),
-    Column("Mean loss (nat)", "mean_loss", spread(".4f"), "+.4f"),
-    Column("Loss at the end (nat)", "end_loss", spread(".4f"), "+.4f"),
-    Column("Validation loss (nat)", "validation_loss", spread(".4f"), "+.4f"),
+from adagc_lab.reproduce.written import written_tables
+
+SHOWN = ("GlobalGC 0.1", "AdaGC", "warmup_ema", "ZClip")
+"""Methods of the tables, in their order."""
+
+LEAST = 4
+"""Fewer pairs are not shown."""
+
+_BLOCK = re.compile(
+    r"(<!-- table: (?P<name>[\w-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL
 )
-"""Of the pages that compare methods: the primary measure and its price."""
-
-_TIMES_OF_RUNS = ("clip_ms", "step_ms")
-"""Not shown beside losses: other runs took part of the machine."""
-
-RATE = "Events per 1,000 judged steps"
-"""Label of the column after the counted events."""
 
 
-def table_markdown(table: ExperimentResult, level: int = 3) -> str:
-    """Heading, description, and the table: a line per method.
+class Recipes:
+    """The results by recipe, as ``configs/recipes.yaml`` groups them."""
 
-    Counts are listed seed by seed, rates have their exact 95% limits, other
-    numbers are mean ± sample standard deviation, or median and range; ``Δ`` is
-    the paired difference to the first method with the p of the two-sided exact
-    sign-flip test.
-    """
-    text = f"{table.description} {_extent(table)}".strip()
-    lines = methods_markdown(table, COLUMNS)
-    return f"{'#' * level} {table.title}\n\n{text}\n\n{lines}"
+    def __init__(self, rows: pd.DataFrame, path: Path) -> None:
+        """``rows`` as :func:`.store.load` gives them."""
+        groups = yaml.safe_load(path.read_text(encoding="utf-8"))
+        aliases = groups.pop("aliases")
+        rows = rows.assign(method=rows["method"].replace(aliases))
+        self.rows = rows
+        self.situations: dict[str, dict[str, Pairs]] = {}
+        for situation, recipes in groups.items():
+            for name, sources in recipes.items():
+                pairs = Pairs(self._of(sources), REFERENCE)
+                self.situations.setdefault(situation, {})[name] = pairs
 
+    def _of(self, sources: Mapping[str, Sequence[str]]) -> pd.DataFrame:
+        rows = self.rows
+        chosen = pd.Series(False, index=rows.index)
+        for target, experiments in sources.items():
+            own = rows["experiment"].isin(experiments)
+            chosen |= (rows["target"] == target) & own
+        return rows[chosen]
 
-def methods_markdown(table: ExperimentResult, columns: Sequence[Column]) -> str:
-    """Return the table alone: a line per method, the columns with values."""
-    shown = [*_columns(table, columns)]
-    head = ["", *(label for label, _ in shown)]
-    rows = zip(table.methods, *(cells for _, cells in shown), strict=True)
-    return markdown_table(head, rows)
-
-
-def small_moments_markdown(
-    table: ExperimentResult, sides: Sequence[str]
-) -> str:
-    """Elements with ``sqrt(v)`` below epsilon at the end, by kind of tensor.
-
-    Methods are named "SIDE EPSILON". A cell has a share for each side, in
-    percent, the mean of all seeds.
-    """
-    shares: dict[tuple[str, str, str], list[float]] = {}
-    for run in table.runs:
-        side, _, epsilon = run.method.partition(" ")
-        for kind, share in run.series.get("small_moments", {}).items():
-            kind = kind.removeprefix("model.").removesuffix(".weight")
-            shares.setdefault((kind, epsilon, side), []).append(share)
-    kinds, values = ([*dict.fromkeys(key[i] for key in shares)] for i in (0, 1))
-
-    def cell(kind: str, value: str) -> str:
-        own = [shares.get((kind, value, side)) for side in sides]
-        return " / ".join(f"{fmean(x):.0f}" if x else "–" for x in own)
-
-    rows = [[f"`{k}`", *(cell(k, v) for v in values)] for k in kinds]
-    return markdown_table(["tensors", *values], rows)
+    def of_target(self, target: str, experiment: str) -> Pairs:
+        """Return an experiment alone."""
+        return Pairs(self._of({target: [experiment]}), REFERENCE)
 
 
-def predictions_markdown(tables: Sequence[ExperimentResult]) -> str:
-    """Return a line per experiment in which the rule of who is helped spoke."""
-    rows, spiking, calm = [], list[Prediction](), list[Prediction]()
-    for table in tables:
-        runs = [(Method.of(r.config).signature, r) for r in table.all_runs]
-        if found := predictions(runs):
-            kind = table.all_runs[0].config["data.kind"]
-            (spiking if kind == "fixed_sequences" else calm).extend(found)
-            shares = [one.replayed for one in found]
-            gains = [one.gain for one in found]
-            counts = [sum(g > 0 for g in gains), sum(o.is_wrong for o in found)]
-            shown = [format_range(shares, ".0f"), format_range(gains, "+.4f")]
-            rows.append([table.title, *shown, *map(str, [len(found), *counts])])
-    head = [
-        "experiment",
-        "AdaGC would clip (%)",
-        "GlobalGC's mean loss - AdaGC's",
-    ]
-    lines = markdown_table([*head, "pairs", "helped", "rule wrong"], rows)
-    everything = [
-        (Method.of(r.config).signature, r) for t in tables for r in t.all_runs
-    ]
-    followed = predictions(everything, "warmup_ema")
-    return (
-        f"{lines}\nThe rule is wrong in {_wrong(spiking)} that are set up to "
-        f"spike, and in {_wrong(calm)} of calm recipes. Where `warmup_ema` "
-        f"clips in AdaGC's place, it is wrong in {_wrong(followed)}; this test "
-        "was added after the runs.\n"
-    )
-
-
-def _wrong(found: Sequence[Prediction]) -> str:
-    """Errors of the rule, and of the guesses that AdaGC always, never helps."""
-    rule = sum(one.is_wrong for one in found)
-    never = sum(one.gain > 0 for one in found)
-    return (
-        f'{rule} of {len(found)} pairs ("AdaGC always helps": '
-        f'{len(found) - never}, "never": {never})'
-    )
-
-
-def target_markdown(result: TargetResult) -> str:
-    """All experiments of a target."""
-    parts = [f"# {result.title}: `{result.target}`\n"]
-    parts += [
-        table_markdown(experiment, 2) for experiment in result.experiments
-    ]
-    return "\n".join(parts)
-
-
-def verdicts_markdown(verdicts: Sequence[Verdict]) -> str:
-    """Return a line per claim: where, what it says, verdict, evidence."""
-    rows = []
-    for verdict in verdicts:
-        claim = verdict.claim
-        said = claim.claim + (f" ({claim.paper})" if claim.paper else "")
-        label = f"**{verdict.label}**"
-        rows.append([claim.where, said, label, "<br>".join(verdict.reasons)])
-    head = ["Paper", "Claim", "Verdict", "What decided it"]
-    return markdown_table(head, rows, left=4)
-
-
-def _columns(
-    table: ExperimentResult, columns: Sequence[Column]
-) -> Iterator[tuple[str, list[str]]]:
-    """Yield the columns that have a value: label, and a cell per method."""
-    methods = table.methods
-    has_losses = table.has("final_loss")
-    for column in columns:
-        name = column.name
-        if not table.has(name) or (has_losses and name in _TIMES_OF_RUNS):
-            continue
-        yield (
-            column.title,
-            [column.form(table.values(m, name)) for m in methods],
-        )
-        if name == EVENTS:
-            yield RATE, [_rate(table, m) for m in methods]
-        if column.change is not None and len(methods) > 1:
-            changes = [_change(table, column, m) for m in methods]
-            yield f"Δ to {methods[0]}", changes
-    for label, values in table.paper.items():
-        cells = [f"{values[m]:g}" if m in values else "–" for m in methods]
-        yield f"Paper: {label}", cells
-
-
-def _rate(table: ExperimentResult, method: str) -> str:
-    runs = longest(table.runs_of(method), EVENTS)
-    return rate_of(runs).text if runs else "–"
-
-
-def _change(table: ExperimentResult, column: Column, method: str) -> str:
-    reference = table.methods[0]
-    pairs = paired(table.runs_of(method), table.runs_of(reference), column.name)
-    if method == reference or not 0 < len(pairs) <= MAX_PAIRS:
+def _compared(pairs: Pairs, method: str, steps: int, name: str) -> str:
+    others, ours = pairs.values(method, steps, name)
+    if len(ours) < LEAST:
         return "–"
-    differences = differences_of(pairs, column.name)
-    text = format_spread(differences.tolist(), column.change or "+.4g")
-    p = sign_flip_p(differences).two_sided
-    return f"{text.replace('± +', '± ')} (p {p:.2g})"
+    return shown(difference(np.subtract(ours, others).tolist()))
 
 
-def _extent(table: ExperimentResult) -> str:
-    """Seeds, steps, what is judged, and the processors."""
-    runs = [r for m in table.methods for r in longest(table.runs_of(m))]
-    lengths = sorted({run.num_steps for run in runs if run.num_steps})
+def _sums(pairs: Pairs, method: str, steps: int, name: str) -> str:
+    others, ours = pairs.values(method, steps, name)
+    return f"{sum(others):.0f} → {sum(ours):.0f}" if ours else "–"
+
+
+def _means(pairs: Pairs, method: str, steps: int, name: str) -> str:
+    others, ours = pairs.values(method, steps, name)
+    return (
+        f"{fixed(np.mean(others), 2)} → {fixed(np.mean(ours), 2)}"
+        if ours
+        else "–"
+    )
+
+
+_Column = tuple[str, Callable[[Pairs, str, int, str], str], str]
+
+_SPIKING: list[_Column] = [
+    ("Peaks above 0.5 nat", _sums, "peaks"),
+    ("Peaks above 0.1 nat", _sums, "low_peaks"),
+    ("Worst rise, mean (nat)", _means, "worst"),
+    ("Mean loss (nat)", _compared, "mean"),
+    ("Loss of the last 500 steps (nat)", _compared, "end"),
+]
+_CALM: list[_Column] = [
+    ("Validation loss (nat)", _compared, "validation_loss"),
+    ("Mean loss (nat)", _compared, "mean"),
+    ("Loss of the last 500 steps (nat)", _compared, "end"),
+]
+_FAULTS: list[_Column] = [
+    ("Fault peaks above 0.5 nat", _sums, "fault_peaks"),
+    ("Worst rise, mean (nat)", _means, "worst_rise"),
+    ("Damage over its own clean run (nat)", _compared, "damage"),
+    ("Damage over GlobalGC 1's clean run (nat)", _compared, OVER_REFERENCE),
+]
+
+
+def _comparison(
+    recipes: Mapping[str, Pairs],
+    columns: Sequence[_Column],
+    methods: Sequence[str] | None = SHOWN,
+) -> str:
+    """Table with a row per recipe, length and method; None: all methods."""
+    rows = []
+    for recipe, pairs in recipes.items():
+        for steps in pairs.lengths():
+            for method in methods or pairs.methods():
+                number = max(
+                    len(pairs.values(method, steps, name)[1])
+                    for _, _, name in columns
+                )
+                if number < LEAST:
+                    continue
+                cells = [
+                    f(pairs, method, steps, name) for _, f, name in columns
+                ]
+                rows.append([recipe, f"{steps:,}", method, str(number), *cells])
+    reference = next(iter(recipes.values())).reference
+    head = ["Recipe", "Steps", f"{reference} →", "Seeds"]
+    heads = [*head, *(label for label, _, _ in columns)]
+    return markdown_table(heads, rows, left=3) if rows else NOT_RUN
+
+
+_ADVICE = {
+    "Spikes: Llama-2, 64 sequences, beta2 0.999": (
+        *("spiking", "Llama-2, beta2 0.999"),
+        *("peaks", "mean"),
+    ),
+    "Calm: Mixtral's recipe": ("calm", "Mixtral 8x1B", "", "end"),
+    "Calm: ERNIE's recipe": (
+        *("calm", "ERNIE's recipe (48 experts)"),
+        *("", "end"),
+    ),
+    "Faults: Mixtral's recipe": (
+        *("faults", "Mixtral's recipe, five kinds of faults"),
+        *("fault_peaks", OVER_REFERENCE),
+    ),
+    "Faults: ERNIE's recipe": (
+        *("faults", "ERNIE's recipe (48 experts)"),
+        *("fault_peaks", OVER_REFERENCE),
+    ),
+}
+
+
+def advice(recipes: Recipes, names: Mapping[str, str] | None = None) -> str:
+    """Table of five rows: a run like yours under each clip.
+
+    ``names`` are texts in place of the English ones.
+    """
+    told = dict(names or {})
+    methods = [method for method in SHOWN if method != "ZClip"]
+    rows = []
+    for label, (situation, recipe, count, name) in _ADVICE.items():
+        pairs = recipes.situations[situation][recipe]
+        cells = [
+            _advised(pairs, method, count, name, told) for method in methods
+        ]
+        own = _reference(pairs, count, name, told)
+        rows.append([told.get(label, label), own, *cells])
+    head = [told.get("Your run", "Your run"), REFERENCE, *methods]
+    return markdown_table(head, rows, left=1)
+
+
+def _reference(
+    pairs: Pairs, count: str, name: str, told: Mapping[str, str]
+) -> str:
+    """Return what the others are compared with, in runs of each length."""
+    parts = []
+    for steps in pairs.lengths():
+        values = [*pairs.numbers(REFERENCE, steps, name).values()]
+        if len(values) < 8:
+            continue
+        text = f"{told.get('loss', 'loss')} {fixed(np.mean(values), 3)}"
+        if count:
+            peaks = [*pairs.numbers(REFERENCE, steps, count).values()]
+            per_run = told.get("peaks a run", "peaks a run")
+            text = f"{fixed(np.mean(peaks), 1)} {per_run}, {text}"
+        at = told.get("{} steps", "{} steps").format(f"{steps:,}")
+        parts.append(f"{text}, {at}")
+    return "; ".join(parts)
+
+
+def _advised(
+    pairs: Pairs, method: str, count: str, name: str, told: Mapping[str, str]
+) -> str:
+    """Return the cell of the longest runs that at least eight seeds have."""
+    lengths = [
+        steps
+        for steps in pairs.lengths()
+        if len(pairs.values(method, steps, name)[1]) >= 8
+    ]
     if not lengths:
-        return ""
-    ends = dict.fromkeys((lengths[0], lengths[-1]))
-    steps = " to ".join(f"{n:,}" for n in ends)
-    seeds = table.seeds
-    skips = sorted({int(run.measures.get("skip_steps", 0)) for run in runs})
-    parts = [
-        f"{len(seeds)} seed{'s' * (len(seeds) > 1)} "
-        f"({', '.join(map(str, seeds))}) of {steps} steps, the first "
-        f"{_either(skips)} not judged"
-    ]
-    starts = [
-        f"from step {_either([n + window for n in skips])} (window {window:,})"
-        for window in (1000, 200)
-        if table.has(f"judged_{window}")
-    ]
-    if starts:
-        parts.append(f"spikes are judged {', '.join(starts)}")
-    processors = sorted({run.cpu_model for run in runs})
-    parts.append(f"processor: {', '.join(processors)}")
-    return "; ".join(parts) + "."
+        return told.get("not run", "not run")
+    steps = lengths[-1]
+    parts = []
+    if count:
+        others, ours = pairs.values(method, steps, count)
+        of = told.get("peaks in {} seeds", "peaks in {} seeds")
+        parts.append(
+            f"{sum(others):.0f} → {sum(ours):.0f} {of.format(len(ours))}"
+        )
+    loss = told.get("loss", "loss")
+    at = told.get("{} steps", "{} steps").format(f"{steps:,}")
+    parts.append(f"{loss} {_compared(pairs, method, steps, name)}, {at}")
+    return "; ".join(parts)
 
 
-def _either(steps: Sequence[int]) -> str:
-    return " or ".join(f"{n:,}" for n in steps)
+_OTHERS = (
+    *("ClipByValue", "AGC", "Clippy", "Global AdaGC", "TensorWiseGC"),
+    *("ZClip", "Skip-step", "GradientStabilizer", "SPAM", "StableAdamW"),
+    *("ScaledEmbed-GlobalGC", "WeSaR-GlobalGC", "GlobalGC lr 3e-4"),
+    *("AdaGC lr 3e-4", "release", "robust", "lambda_dev 1"),
+)
+_OWN = (
+    *("no warm-up", "constant 0.5", "constant 1.0", "threshold 0.1"),
+    *("lambda_abs", "t_start 0", "t_start 50", "t_start 150", "t_start 200"),
+    *("t_start 500", "t_start 1000", "t_start 2000"),
+    *("lambda_rel 1.03, beta 0.98", "lambda_rel 1.03, beta 0.999"),
+    *("lambda_rel 1.05, beta 0.98", "lambda_rel 1.05, beta 0.999"),
+    "experts at 2",
+)
+
+
+def effort(rows: pd.DataFrame) -> str:
+    """How many runs there are, of how many core-hours."""
+    once = rows.drop_duplicates(["digest", "processor"])
+    hours = (once["step_ms"] * once["steps"]).sum() / 3.6e6
+    with_losses = int((once["num_losses"] > 0).sum())
+    return (
+        f"{len(once):,} runs of {hours:.0f} core-hours; {with_losses:,} of "
+        "them have the losses of all steps.\n"
+    )
+
+
+_CHINESE = {
+    "Your run": "您的训练",
+    "Spikes: Llama-2, 64 sequences, beta2 0.999": (
+        "有尖峰：Llama-2，64 条序列，beta2 0.999"
+    ),
+    "Calm: Mixtral's recipe": "平稳：Mixtral 配方",
+    "Calm: ERNIE's recipe": "平稳：ERNIE 配方",
+    "Faults: Mixtral's recipe": "有故障：Mixtral 配方",
+    "Faults: ERNIE's recipe": "有故障：ERNIE 配方",
+    "not run": "未运行",
+    "peaks in {} seeds": "个尖峰（{} 个种子）",
+    "peaks a run": "个尖峰/次",
+    "loss": "损失",
+    "{} steps": "{} 步",
+}
+
+
+def make_tables(
+    rows: pd.DataFrame, recipes_file: Path, results: Path
+) -> dict[str, str]:
+    """Return every table by its name."""
+    recipes = Recipes(rows, recipes_file)
+    by = recipes.situations
+    cells = rate_cells(recipes.rows, ["rates", "cures"])
+    decay = recipes.of_target("rates", "decay")
+    half = recipes.of_target("ernie-faults", "half-rate")
+    price = recipes.of_target("price-over-time", "mixtral")
+    llama = Pairs(pd.DataFrame(by["calm"]["Llama-2 7B"].rows), "AdaGC")
+    return {
+        "advice": advice(recipes),
+        "advice-cn": advice(recipes, _CHINESE),
+        "spiking": _comparison(by["spiking"], _SPIKING),
+        "calm": _comparison(by["calm"], _CALM),
+        "faults": _comparison(by["faults"], _FAULTS),
+        "rates": rate_table(cells),
+        "rate-differences": rate_differences(cells),
+        "rates-ernie": rate_table(rate_cells(recipes.rows, ["ernie"])),
+        "rate-decay": _comparison({"Llama-2 on prose": decay}, _CALM, None),
+        "half-rate": _comparison({"Llama-2": half}, _SPIKING, None),
+        "price-over-time": price_over_time(price),
+        "smallest-h": smallest_h(recipes.rows),
+        "others-spiking": _comparison(by["spiking"], _SPIKING, _OTHERS),
+        "others-calm": _comparison(
+            by["calm"], _CALM[:1], ("Global AdaGC", *_OTHERS)
+        ),
+        "others-faults": _comparison(by["faults"], _FAULTS, _OTHERS),
+        "own-spiking": _comparison(by["spiking"], _SPIKING, _OWN),
+        "own-calm": _comparison(by["calm"], _CALM[:1], _OWN),
+        "own-of-adagc": _comparison({"Llama-2 7B": llama}, _CALM[:1], _OWN),
+        "epsilon": epsilon(recipes),
+        "effort": effort(rows),
+        **written_tables(results),
+    }
+
+
+def epsilon(recipes: Recipes) -> str:
+    """Table of AdamW's epsilon; r is the scale of ERNIE's gradients."""
+    names = ("beta2-0.999", "beta2-0.95")
+    by = {n: recipes.of_target("extension-epsilon", n) for n in names}
+    return _comparison(by, _SPIKING, None)
+
+
+def fill(text: str, tables: Mapping[str, str], page: str = "") -> str:
+    """Return a page with its tables; a ValueError names an unknown one."""
+
+    def block(match: re.Match[str]) -> str:
+        if match["name"] not in tables:
+            raise ValueError(f"{page}: no table {match['name']!r}")
+        return f"{match[1]}\n{tables[match['name']].rstrip()}\n\n{match[4]}"
+
+    return _BLOCK.sub(block, text)
+
+
+def blocks(text: str) -> list[str]:
+    """Return the tables that stand on a page."""
+    return [match[3] for match in _BLOCK.finditer(text)]
+
+
+def prose(text: str) -> str:
+    """Return a page without its tables."""
+    return _BLOCK.sub("", text)

@@ -392,6 +392,9 @@ class RunConfig:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, without some defaults, as they make a run's digest."""
         values = dataclasses.asdict(self)
+        # Keys that digests were made with.
+        values["data"] |= {"shards": None, "tokenizer": None}
+        values["data"]["shuffle_size"] = 1000
         for fault in values["faults"]:  # keys that digests were made with
             fault |= dict.fromkeys(("fraction", "stop", "token"))
         if self.parallel.num_processes == 1:

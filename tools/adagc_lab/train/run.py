@@ -16,8 +16,6 @@ from paddle.nn.clip import ClipGradBase
 
 import paddle_adagc
 from adagc_lab.clips import make_clip
-from adagc_lab.data.config import DataConfig
-from adagc_lab.data.indexed import check_dataset
 from adagc_lab.faults import check_faults
 from adagc_lab.processor import processor_facts
 from adagc_lab.record.files import lock_run
@@ -52,8 +50,8 @@ def run_pretraining(
         overwrite: Start anew. The directory's earlier run is removed once the
             new one is known to be sound.
         fork: Checkpoint of another run, from which this one starts.
-        verify: Compare all of the data, and of an ended run's record, with
-            their checksums; otherwise sizes and samples.
+        verify: Compare an ended run's record with its checksums; otherwise
+            sizes.
 
     Returns:
         ``"finished"``, or ``"diverged"`` if the loss stopped being finite; a
@@ -73,8 +71,6 @@ def run_pretraining(
                     f"{directory}: already {status}, nothing to do", flush=True
                 )
             return status
-        if verify:
-            from_first_process(lambda: _check_data(config.data))
         # Paddle's automatic names, by which it saves the optimizer, start anew.
         with paddle.utils.unique_name.guard():
             trainer = build_trainer(config, task, clip)
@@ -116,12 +112,6 @@ def _train(trainer: PretrainTrainer, start: Start) -> None:
         if not trainer.has_begun and is_first_process():
             start.undo()
         raise
-
-
-def _check_data(data: DataConfig) -> None:
-    """Compare memory-mapped data with all of its checksums."""
-    for prefix in filter(None, (data.prefix, data.validation_prefix)):
-        check_dataset(prefix, verify=True)
 
 
 def _facts(trainer: PretrainTrainer) -> dict[str, Any]:

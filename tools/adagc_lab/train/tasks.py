@@ -23,11 +23,7 @@ from adagc_lab.data.datasets import (
     collate_batch,
     inspect_tokens,
 )
-from adagc_lab.data.image_text import (
-    build_image_text_datasets,
-    inspect_pairs,
-)
-from adagc_lab.data.images import PairFormat
+from adagc_lab.data.images import PairFormat, build_image_text_datasets
 from adagc_lab.faults import Fault, FaultConfig, apply_to_batch
 from adagc_lab.models import shapes
 from adagc_lab.models.config import FLOAT8_LINEARS, DecoderConfig
@@ -351,8 +347,6 @@ class ImageTextTask(PretrainTask):
             image_size=model.image_size,
             context_length=model.context_length,
             end_token=model.end_token,
-            batch_size=self.train.batch_size,
-            num_ranks=self.parallel.num_data_ranks,
         )
         return build_image_text_datasets(self.data, num_train_samples, wanted)
 
@@ -379,11 +373,8 @@ class ImageTextTask(PretrainTask):
         ]
 
     def inspect_data(self, num_train_samples: int) -> DataFindings:
-        """Look for shards; build the datasets if nothing is missing."""
-        findings = inspect_pairs(self.data)
-        if not findings.missing:
-            self.build_datasets(self.train.batch_size)
-        return findings
+        self.build_datasets(self.train.batch_size)
+        return DataFindings([], [])
 
     def validate(self, model: nn.Layer, dataset: Dataset) -> dict[str, float]:
         size = self.train.batch_size

@@ -1,0 +1,45 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Rows that are written, appended, replaced and read."""
+
+import numpy as np
+import pytest
+from adagc_lab.reproduce import store
+from lab.reproduce.conftest import make_row
+
+
+def test_rows_come_back_with_losses_to_a_thousandth(tmp_path):
+    loss = [1.23456, np.nan, 12.0]
+    first = make_row(seed=1, loss=loss, validation_loss=0.123456789)
+    store.append(tmp_path, "t", [first, make_row(seed=2, steps=2500)])
+    rows = store.load(tmp_path)
+    assert rows["seed"].tolist() == [1, 2]
+    np.testing.assert_array_equal(rows["loss"][0], [1.235, np.nan, 12.0])
+    assert rows["validation_loss"][0] == 0.1234568
+    assert rows["num_losses"].tolist() == [3, 0]
+    assert np.isnan(rows["validation_loss"][1])
+
+
+def test_the_same_run_is_replaced_and_others_stay_as_they_were(tmp_path):
+    store.append(tmp_path, "t", [make_row(seed=1, loss=[1.0, 2.0])])
+    store.append(tmp_path, "t", [make_row(seed=2, loss=[3.0])])
+    before = (tmp_path / "t.csv").read_text().splitlines()[1]
+    store.append(tmp_path, "t", [make_row(seed=2, loss=[4.0])])
+    assert (tmp_path / "t.csv").read_text().splitlines()[1] == before
+    rows = store.load(tmp_path)
+    assert [loss.tolist() for loss in rows["loss"]] == [[1.0, 2.0], [4.0]]
+
+
+def test_files_that_do_not_fit_are_named(tmp_path):
+    store.append(tmp_path, "t", [make_row(loss=[1.0, 2.0])])
+    np.savez_compressed(tmp_path / "t.npz", loss=np.zeros(1, np.int32))
+    with pytest.raises(ValueError, match=r"t\.npz has 1 losses, t\.csv says 2"):
+        store.load(tmp_path)
+    with pytest.raises(FileNotFoundError, match="holds no results"):
+        store.load(tmp_path / "nothing")
+
+
+def test_spans_of_steps():
+    assert store.spans([3, 1, 2, 7]) == "1-3;7-7"
+    assert store.steps_of("1-3;7-7") == [1, 2, 3, 7]
+    assert store.steps_of("") == []

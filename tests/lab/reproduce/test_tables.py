@@ -1,0 +1,94 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The committed tables are what the results give; prose cites only those."""
+
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from adagc_lab.reproduce import pages, tables
+from adagc_lab.reproduce.rates import rate_cells, rate_table
+from lab.reproduce.conftest import make_row, make_rows
+
+ROOT = Path(__file__).parents[3]
+PROSE = [
+    ROOT / "docs/results.md",
+    *sorted((ROOT / "docs/results").glob("*.md")),
+]
+PAPER = pd.read_csv(ROOT / "results/paper.csv", dtype=str)
+_NUMBER = re.compile(r"(?<![\w.])[-+−]?\d[\d,]*(?:\.\d+)?(?![\w.]*\d)")
+_LEFT_OUT = re.compile(
+    r"`[^`]*`"  # names, commands
+    r"|\]\([^)]*\)"  # links
+    r"|^\d+\. |Assumption \d|Theorem \d|Figure \d\w?"
+    r"|commit \w+|November \d+",
+    re.MULTILINE,
+)
+
+
+def numbers(text):
+    """Numbers of a text, without signs."""
+    found = _NUMBER.findall(_LEFT_OUT.sub("]", text))
+    return {number.strip(",").lstrip("+-−") for number in found}
+
+
+@pytest.fixture(scope="module")
+def known():
+    """Every number that stands in a table, or defines a measure of one.
+
+    The paper's own numbers are a source; ours beside them have to stand in
+    another table.
+    """
+    blocks = [
+        block
+        for path in pages.pages_of(ROOT)
+        for block in tables.blocks(path.read_text("utf-8"))
+        if "| Our number |" not in block
+    ]
+    found = numbers("\n".join(blocks)) | numbers(" ".join(PAPER.iloc[:, 1]))
+    # A peak's height and gap, the losses before it, the last steps, the steps
+    # that are not judged, the limits, the old mass.
+    return found | {"0.5", "0.1", "10", "50", "500", "200", "95", "5", "6"}
+
+
+@pytest.mark.parametrize("page", PROSE, ids=lambda p: p.name)
+def test_every_number_of_the_prose_is_in_a_table(page, known):
+    prose = tables.prose(page.read_text("utf-8"))
+    assert not sorted(numbers(prose) - known)
+
+
+def test_our_numbers_beside_the_paper_s_are_in_a_table(known):
+    ours = numbers(" ".join([*PAPER["Here"], *PAPER["Our number"]]))
+    assert not sorted(ours - known)
+
+
+def test_the_tables_are_what_the_results_give():
+    assert pages.differences(ROOT) == ""
+
+
+def test_a_table_that_nobody_makes_is_named():
+    text = "<!-- table: nothing -->\n<!-- end -->"
+    with pytest.raises(ValueError, match=r"page: no table 'nothing'"):
+        tables.fill(text, {}, "page")
+
+
+def test_rates_are_compared_at_the_best_of_each_method():
+    ends = {
+        **{("GlobalGC 1", 0.1): (2.0, 2.1), ("GlobalGC 1", 0.2): (3.0, 3.0)},
+        **{("AdaGC", 0.1): (2.5, 2.5), ("AdaGC", 0.2): (1.9, 1.7)},
+    }
+    grid = {"target": "rates", "experiment": "rates"}
+    rows = [
+        make_row(
+            f"{method}, beta2 0.999, rate {rate}", seed, [loss] * 600, **grid
+        )
+        for (method, rate), losses in ends.items()
+        for seed, loss in enumerate(losses)
+    ]
+    # A seed of which only one cell is there does not count.
+    rows.append(make_row("AdaGC, beta2 0.999, rate 0.1", 2, [0.0], **grid))
+    text = rate_table(rate_cells(make_rows(*rows), ["rates"]))
+    (line,) = [x for x in text.splitlines() if "| AdaGC |" in x]
+    assert line.startswith("| 0.999 | AdaGC | 2 | 2.500 | 1.800 | 0.2 to 0.2 |")
+    assert "-0.250 (" in line

@@ -1,0 +1,163 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The figures of the pages: their data from ``results/``, and their drawing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from adagc_lab.reproduce.analysis import difference
+from adagc_lab.reproduce.rates import rate_cells
+from adagc_lab.reproduce.tables import Recipes
+
+_COLORS = {
+    "GlobalGC 1": "#d1495b",
+    "GlobalGC 0.1": "#edae49",
+    "AdaGC": "#00798c",
+    "warmup_ema": "#66a182",
+    "ZClip": "#8d6a9f",
+}
+_BIN = 10
+"""Steps of which a curve shows the largest loss."""
+
+
+def figure_data(
+    rows: pd.DataFrame, recipes_file: Path
+) -> dict[str, pd.DataFrame]:
+    """Return the data of every figure, rounded as its file has them."""
+    recipes = Recipes(rows, recipes_file)
+    found = {
+        "llama-spikes": _curves(recipes),
+        "calm-price": _price(recipes),
+        "loss-over-rate": _rates(recipes),
+    }
+    return {name: data for name, data in found.items() if not data.empty}
+
+
+def _curves(recipes: Recipes) -> pd.DataFrame:
+    """Losses of five seeds of the Llama proxy under three clips."""
+    pairs = recipes.of_target("extension-compared-methods", "low-noise-llama")
+    columns = {}
+    for method in ("GlobalGC 1", "GlobalGC 0.1", "AdaGC"):
+        for (seed, _), row in [*pairs.runs(method, 2500).items()][:5]:
+            starts = np.arange(0, len(row["loss"]), _BIN)
+            largest = np.maximum.reduceat(row["loss"], starts)
+            columns[f"{method}, seed {seed}"] = np.round(largest, 3)
+    data = pd.DataFrame(columns)
+    data.insert(0, "step", np.arange(len(data)) * _BIN)
+    return data
+
+
+def _price(recipes: Recipes) -> pd.DataFrame:
+    """Validation loss over GlobalGC 1's of the calm recipes, with limits."""
+    lines = []
+    for recipe, pairs in recipes.situations["calm"].items():
+        for steps in pairs.lengths():
+            for method in ("GlobalGC 0.1", "AdaGC", "warmup_ema"):
+                others, ours = pairs.values(method, steps, "validation_loss")
+                found = difference(np.subtract(ours, others).tolist())
+                if found and found.number >= 4:
+                    numbers = [round(round(x, 9), 4) for x in found[:3]]
+                    label = f"{recipe}, {steps:,} steps"
+                    lines.append([label, method, *numbers, found.number])
+    head = ["recipe", "method", "mean", "low", "high", "seeds"]
+    return pd.DataFrame(lines, columns=head)
+
+
+def _rates(recipes: Recipes) -> pd.DataFrame:
+    """Mean loss over the seeds, by method, beta2 and rate."""
+    cells = rate_cells(recipes.rows, ["rates"])
+    keys = ["method", "beta2", "rate"]
+    data = cells.groupby(keys, sort=False)["loss"].mean().reset_index()
+    return data.assign(loss=data["loss"].round(9).round(3))
+
+
+def write_figures(data: Path, images: Path, names: Iterable[str]) -> list[str]:
+    """Draw figures from their data files; return the images' names."""
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    mpl.rcParams.update({"svg.hashsalt": "adagc", "font.size": 9})
+    from matplotlib import pyplot as plt
+
+    drawings: dict[str, Callable[[pd.DataFrame], None]] = {
+        "llama-spikes": _draw_curves,
+        "calm-price": _draw_price,
+        "loss-over-rate": _draw_rates,
+    }
+    written = []
+    images.mkdir(parents=True, exist_ok=True)
+    for name in sorted(names):
+        drawings[name](pd.read_csv(data / f"{name}.csv"))
+        metadata = {"Date": None, "Creator": None}
+        plt.savefig(
+            images / f"{name}.svg", bbox_inches="tight", metadata=metadata
+        )
+        plt.close()
+        written.append(f"{name}.svg")
+    return written
+
+
+def _draw_curves(data: pd.DataFrame) -> None:
+    from matplotlib import pyplot as plt
+
+    methods = ["GlobalGC 1", "GlobalGC 0.1", "AdaGC"]
+    _, panels = plt.subplots(1, 3, figsize=(9, 2.6), sharey=True)
+    for panel, method in zip(panels, methods, strict=True):
+        for name in data.columns[1:]:
+            if name.startswith(f"{method}, "):
+                color = _COLORS[method]
+                panel.semilogy(data["step"], data[name], color=color, lw=0.6)
+        panel.set(title=method, xlabel="step")
+    panels[0].set_ylabel("largest training loss\nof 10 steps (nat)")
+
+
+def _draw_price(data: pd.DataFrame) -> None:
+    from matplotlib import pyplot as plt
+
+    labels = [*dict.fromkeys(data["recipe"])]
+    _, panel = plt.subplots(figsize=(7, 0.4 * len(labels) + 0.8))
+    for shift, method in enumerate(("GlobalGC 0.1", "AdaGC", "warmup_ema")):
+        own = data[data["method"] == method]
+        places = [labels.index(x) + 0.2 * (shift - 1) for x in own["recipe"]]
+        spread = [own["mean"] - own["low"], own["high"] - own["mean"]]
+        color = _COLORS[method]
+        panel.errorbar(
+            own["mean"],
+            places,
+            xerr=spread,
+            fmt="o",
+            ms=3,
+            color=color,
+            label=method,
+        )
+    panel.axvline(0, color="grey", lw=0.8)
+    panel.set_yticks(range(len(labels)), labels)
+    panel.invert_yaxis()
+    panel.set_xlabel("validation loss minus GlobalGC 1's (nat)")
+    panel.legend(frameon=False)
+
+
+def _draw_rates(data: pd.DataFrame) -> None:
+    from matplotlib import pyplot as plt
+
+    _, panels = plt.subplots(1, 2, figsize=(9, 3), sharey=True)
+    for panel, beta2 in zip(panels, (0.95, 0.999), strict=True):
+        own = data[data["beta2"].astype(float) == beta2]
+        for method, color in _COLORS.items():
+            part = own[own["method"] == method].sort_values("rate")
+            panel.loglog(
+                part["rate"],
+                part["loss"],
+                "o-",
+                color=color,
+                ms=3,
+                label=method,
+            )
+        panel.set(title=f"beta2 {beta2:g}", xlabel="learning rate")
+    panels[0].set_ylabel("loss of the last 500 steps (nat)")
+    panels[0].legend(frameon=False)

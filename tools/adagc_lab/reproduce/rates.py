@@ -1,0 +1,165 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Losses over the learning rate, and over the length of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from adagc_lab.markdown import markdown_table
+from adagc_lab.reproduce.analysis import (
+    END,
+    REFERENCE,
+    Pairs,
+    difference,
+    fixed,
+    shown,
+)
+
+NOT_RUN = "Not run yet.\n"
+_BASIN = 0.02
+"""Nat above a method's best loss within which a rate is in its basin."""
+
+_EARLY = slice(1000, 1500)
+"""Steps whose loss is compared with that of the last ones."""
+
+_NAME = r"^(.+?)(?:, beta2 ([\d.]+))?, rate ([\d.]+)$"
+
+
+def rate_cells(rows: pd.DataFrame, experiments: Sequence[str]) -> pd.DataFrame:
+    """Loss of the last 500 steps by method, beta2, rate and seed.
+
+    Of the grid ``rates``. Seeds that lack a run of the first experiment are
+    left out, so that every mean of it is over the same seeds.
+    """
+    own = rows[
+        (rows["target"] == "rates") & rows["experiment"].isin(experiments)
+    ]
+    parts = own["method"].str.extract(_NAME)
+    cells = pd.DataFrame(
+        {
+            "method": parts[0],
+            "beta2": parts[1].fillna("0.95"),
+            "rate": parts[2].astype(float),
+            "seed": own["seed"],
+            "loss": [
+                np.inf if status == "diverged" else float(np.mean(loss[-END:]))
+                for status, loss in zip(own["status"], own["loss"], strict=True)
+            ],
+        }
+    )
+    main = cells[own["experiment"] == experiments[0]]
+    counts = main.groupby("seed").size()
+    complete = counts[counts == counts.max()].index
+    return cells[cells["seed"].isin(complete)]
+
+
+def rate_table(cells: pd.DataFrame) -> str:
+    """Table of :func:`rate_cells`: a row per beta2 and method.
+
+    Its best rate is that of the lowest mean; the last column compares it with
+    GlobalGC 1's best of the same beta2, seed by seed.
+    """
+    if cells.empty:
+        return NOT_RUN
+    rates = sorted({*cells["rate"]})
+    best: dict[tuple[str, str], pd.Series] = {}
+    lines = []
+    for (beta2, method), part in cells.groupby(["beta2", "method"], sort=False):
+        means = part.groupby("rate")["loss"].mean()
+        basin = means[means <= means.min() + _BASIN].index
+        at_best = part[part["rate"] == means.idxmin()]
+        best[beta2, method] = at_best.set_index("seed")["loss"]
+        line = [beta2, method, str(len(at_best))]
+        line += [fixed(means[r], 3) if r in means else "–" for r in rates]
+        is_whole = len(means) == len(rates)
+        width = f"{basin.min():g} to {basin.max():g}" if is_whole else "–"
+        other = best.get((beta2, REFERENCE))
+        text = "–"
+        if is_whole and method != REFERENCE and other is not None:
+            text = shown(difference((best[beta2, method] - other).tolist()))
+        lines.append([*line, width, text])
+    head = ["beta2", "Method", "Seeds", *(f"rate {r:g}" for r in rates)]
+    head += [f"Rates within {_BASIN} of its best", f"Its best − {REFERENCE}'s"]
+    return markdown_table(head, lines, left=2)
+
+
+def rate_differences(cells: pd.DataFrame) -> str:
+    """Table of paired differences from GlobalGC 1 at each beta2 and rate."""
+    lines = []
+    methods = [m for m in dict.fromkeys(cells["method"]) if m != REFERENCE]
+    for (beta2, rate), part in cells.groupby(["beta2", "rate"]):
+        by = part.pivot(index="seed", columns="method", values="loss")
+        if REFERENCE not in by:
+            continue
+        gains = [
+            (by[m] - by[REFERENCE]).dropna().tolist() if m in by else []
+            for m in methods
+        ]
+        texts = [
+            shown(difference(gain)) if len(gain) > 1 else _alone(gain)
+            for gain in gains
+        ]
+        lines.append([beta2, f"{rate:g}", str(len(by)), *texts])
+    head = ["beta2", "Rate", "Seeds", *(f"{m} − {REFERENCE}" for m in methods)]
+    return markdown_table(head, lines, left=2) if lines else NOT_RUN
+
+
+def _alone(gain: Sequence[float]) -> str:
+    return fixed(gain[0], 3, "+") if gain else "–"
+
+
+def price_over_time(pairs: Pairs) -> str:
+    """Table of the loss over GlobalGC 1's, early and at the end of a run."""
+    lines = []
+    for steps in pairs.lengths():
+        base = pairs.runs(REFERENCE, steps)
+        for method in pairs.methods():
+            runs = pairs.runs(method, steps)
+            gains = [
+                [
+                    float(
+                        np.mean(
+                            runs[key]["loss"][part] - base[key]["loss"][part]
+                        )
+                    )
+                    for part in (_EARLY, slice(-END, None))
+                ]
+                for key in base
+                if key in runs
+            ]
+            early, late = np.array(gains).reshape(-1, 2).T
+            texts = [
+                shown(difference(x.tolist()))
+                for x in (early, late, late - early)
+            ]
+            lines.append([f"{steps:,}", method, str(len(gains)), *texts])
+    head = [
+        *("Steps", f"{REFERENCE} →", "Seeds", "Steps 1,000 to 1,500"),
+        *("Last 500 steps", "Change"),
+    ]
+    return markdown_table(head, lines, left=2) if lines else NOT_RUN
+
+
+def smallest_h(rows: pd.DataFrame) -> str:
+    """Table of h in the runs that stored it, by experiment and method."""
+    own = rows[rows["smallest_h"].notna() & (rows["clean_twin"] == 0)]
+    own = own[~own["method"].str.startswith(("GlobalGC", "ZClip"))]
+    lines = [
+        [
+            f"{target}, {experiment}",
+            method,
+            str(len(part)),
+            f"{fixed(part['clipped_percent'].mean(), 0)}%",
+            f"{part['h_median'].median():.2g}",
+            f"{part['smallest_h'].min():.1g}",
+        ]
+        for (target, experiment, method), part in own.groupby(
+            ["target", "experiment", "method"], sort=False
+        )
+    ]
+    head = ["Experiment", "Method", "Runs", "Clipped", "Median h", "Smallest h"]
+    return markdown_table(head, lines, left=2) if lines else NOT_RUN

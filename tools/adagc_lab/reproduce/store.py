@@ -1,0 +1,203 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Results: a table with a row per run, and the losses of its steps beside it.
+
+A target has two files: ``TARGET.csv``, and ``TARGET.npz`` with the losses of
+all rows one after the other, in thousandths of a nat as int32 (-1: not finite).
+A row is named by its columns :data:`ID`. Rows recorded before losses were kept
+have ``num_losses`` 0 and the measures of then in columns ``old_...``; rows
+recorded before processors were kept have an empty ``processor``.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from adagc_lab.record.files import RunRecord
+from adagc_lab.reproduce.grid import ExperimentConfig, PlannedRun
+from paddle_adagc.files import atomic_write
+
+ID = [
+    *("target", "experiment", "method", "seed", "steps"),
+    *("processor", "clean_twin"),
+]
+"""What names a run. ``clean_twin`` is 1 for the run without the faults."""
+
+_FACTS = [
+    *("status", "skip_steps", "faults", "left_out", "digest", "commit"),
+    *("data", "num_losses"),
+]
+_NUMBERS = [
+    *("validation_loss", "retrieval_accuracy", "clipped_percent"),
+    *("clipped_percent_end", "h_median", "smallest_h", "moment1_growth"),
+    *("moment2_growth", "replayed_percent", "step_ms", "clip_ms"),
+    *("experts_h_median", "router_h_median"),
+]
+_OLD = [
+    *("old_events_1000", "old_judged_1000", "old_spikes_1000"),
+    *("old_worst_jump", "old_final_loss", "old_excess_area"),
+    *("old_excess_worst", "old_events_above_0.5"),
+]
+COLUMNS = [*ID, *_FACTS, *_NUMBERS, *_OLD]
+
+
+def make_row(
+    target: str, experiment: ExperimentConfig, run: PlannedRun
+) -> dict[str, Any]:
+    """Return a finished run's row; ``loss`` is ``[num_steps]`` float64."""
+    record = RunRecord.load(run.directory)
+    facts, metrics = record.run, record.metrics
+    left_out = [
+        step
+        for step, faults in record.faults.items()
+        if not all(fault["kind"].startswith("gradient") for fault in faults)
+    ]
+    row = {
+        "target": target,
+        "experiment": experiment.name,
+        "method": run.method,
+        "seed": run.seed,
+        "steps": record.num_steps,
+        "processor": facts.get("machine", {}).get("processor", ""),
+        "clean_twin": int(run.is_clean_twin),
+        "status": facts.get("status", ""),
+        "skip_steps": min(
+            experiment.skip_steps, run.config.train.max_steps // 10
+        ),
+        "faults": spans(record.faults),
+        "left_out": spans(left_out),
+        "digest": run.directory.name,
+        "commit": facts.get("commit") or "",
+        "data": str(facts.get("data", {}).get("sha256", ""))[:12],
+        "retrieval_accuracy": _last(metrics, "retrieval_accuracy"),
+        "step_ms": _median_ms(metrics, "step_seconds"),
+        "clip_ms": _median_ms(metrics, "clip_seconds"),
+        "num_losses": record.num_steps,
+        "loss": record.loss,
+    }
+    if run.config.data.kind != "fixed_sequences":
+        row["validation_loss"] = _last(metrics, "eval_loss")
+    if (h := record.h).size:
+        known = h[100:][np.isfinite(h[100:])]
+        if known.size:
+            row["h_median"] = float(np.median(known))
+            row["smallest_h"] = float(known.min())
+            row["clipped_percent"] = 100 * float(np.mean(known < 1))
+    return row
+
+
+def _last(metrics: dict[str, np.ndarray], name: str) -> float | None:
+    values = metrics.get(name, np.zeros(0))
+    known = values[np.isfinite(values)]
+    return float(known[-1]) if known.size else None
+
+
+def _median_ms(metrics: dict[str, np.ndarray], name: str) -> float | None:
+    values = metrics.get(name, np.zeros(0))
+    known = values[np.isfinite(values)]
+    return 1000 * float(np.median(known)) if known.size else None
+
+
+def spans(steps: Iterable[int]) -> str:
+    """Return steps as ``"1200-1204;1350-1350"``."""
+    found: list[list[int]] = []
+    for step in sorted(steps):
+        if found and step == found[-1][1] + 1:
+            found[-1][1] = step
+        else:
+            found.append([step, step])
+    return ";".join(f"{first}-{last}" for first, last in found)
+
+
+def steps_of(text: str) -> list[int]:
+    """Return the steps of :func:`spans`."""
+    found: list[int] = []
+    for part in filter(None, text.split(";")):
+        first, last = part.split("-")
+        found += range(int(first), int(last) + 1)
+    return found
+
+
+def append(
+    folder: str | os.PathLike[str], target: str, rows: Sequence[dict[str, Any]]
+) -> Path:
+    """Add rows to a target's files; a row of the same ``ID`` is replaced."""
+    path = Path(folder) / f"{target}.csv"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    known: dict[tuple[str, ...], dict[str, Any]] = {}
+    for row in [*(_read(path) if path.exists() else []), *map(_text, rows)]:
+        known[tuple(row[name] for name in ID)] = row
+    table = pd.DataFrame([*known.values()])
+    codes = np.concatenate([np.zeros(0, np.int32), *table.pop("loss")])
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, loss=codes)
+    atomic_write(path.with_suffix(".npz"), buffer.getvalue())
+    text = table.reindex(columns=COLUMNS).to_csv(
+        index=False, lineterminator="\n"
+    )
+    return atomic_write(path, text)
+
+
+def _text(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row as its file has it, with its losses as codes."""
+    loss = np.asarray(row["loss"], np.float64)
+    is_known = np.isfinite(loss)
+    codes = np.where(is_known, np.rint(1000 * np.where(is_known, loss, 0)), -1)
+    shown = {"num_losses": len(codes), **row}
+    found: dict[str, Any] = {name: _cell(shown.get(name)) for name in COLUMNS}
+    return {**found, "loss": codes.astype(np.int32)}
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:.7g}" if isinstance(value, float) else str(value)
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    """Read a target's rows as text, each with its codes."""
+    table = pd.read_csv(path, dtype=str, keep_default_na=False)
+    with np.load(path.with_suffix(".npz")) as archive:
+        codes = archive["loss"]
+    lengths = table["num_losses"].astype(int).to_numpy()
+    if lengths.sum() != len(codes):
+        raise ValueError(
+            f"{path.with_suffix('.npz')} has {len(codes)} losses, "
+            f"{path.name} says {lengths.sum()}: restore both from git"
+        )
+    table["loss"] = np.split(codes, np.cumsum(lengths))[: len(lengths)]
+    rows: list[dict[str, Any]] = table.to_dict("records")
+    return rows
+
+
+def load(folder: str | os.PathLike[str]) -> pd.DataFrame:
+    """Read all targets of a folder.
+
+    Returns:
+        A row per run: integers, floats (NaN where not known) and texts; and
+        ``loss``, float64 ``[num_losses]`` in nat, NaN where it was not finite.
+    """
+    paths = [
+        path
+        for path in sorted(Path(folder).glob("*.csv"))
+        if path.with_suffix(".npz").exists()
+    ]
+    if not paths:
+        raise FileNotFoundError(f"{folder} holds no results of any target")
+    rows = [row for path in paths for row in _read(path)]
+    table = pd.DataFrame(rows)
+    for name in ("seed", "steps", "clean_twin", "skip_steps", "num_losses"):
+        table[name] = table[name].astype(int)
+    for name in (*_NUMBERS, *_OLD):
+        table[name] = pd.to_numeric(table.get(name, ""), errors="coerce")
+    table["loss"] = [
+        np.where(codes < 0, np.nan, codes / 1000) for codes in table["loss"]
+    ]
+    return table
