@@ -18,7 +18,7 @@ import traceback
 import numpy as np
 from adagc_lab.record.files import METRICS, RunRecord
 from adagc_lab.train.checkpoints import COMPLETE
-from indexed import write_random_dataset
+from indexed import write_indexed_dataset
 from lab.train.runs import make_values
 from pages import load_tool
 
@@ -34,8 +34,10 @@ forks.set_forkserver_preload(["paddlenlp", __name__])  # of run_on_ranks
 
 
 def prepare_text(folder):
-    """Make a small dataset of bytes; return its prefix."""
-    write_random_dataset(folder / "corpus", seed=0)
+    """Make a small dataset of letters; return its prefix."""
+    rng = np.random.default_rng(0)
+    lines = [rng.integers(97, 123, 60) for _ in range(200)]
+    write_indexed_dataset(folder / "corpus", lines, vocab_size=256)
     return folder / "corpus"
 
 

@@ -212,6 +212,6 @@ def test_a_measured_clip_says_what_it_did():
     assert found["global_grad_norm"] == pytest.approx(total)
     assert found["clipped_grad_norm"] == pytest.approx(1.0)
     assert (found["clipped_fraction"], found["num_tensors"]) == (1.0, 2)
-    assert {*found["lowest_h"]} == {"a", "c"}
+    assert found["lowest_h"] == {}  # one factor
     clip_arrays(measured, parameters, grads)
     assert measured.summary() == {}

@@ -22,7 +22,6 @@ from adagc_lab.train.parse import parse_config
 from adagc_lab.train.recorder import _SUMMARIZED, StepRecorder
 from adagc_lab.train.run import run_pretraining
 from core.parallel.ranks import run_on_ranks
-from helpers import long_but
 from lab.train import runs
 from pages import load_tool
 
@@ -149,8 +148,7 @@ SMALL = (
 )
 LAYOUTS = {
     "dp2": (2, ("train.batch_size=4", "parallel.dp=2")),
-    "tp2_pp2": (4, ("train.batch_size=8", "parallel.tp=2", "parallel.pp=2")),
-    "ep2": (2, ("train.batch_size=4", "parallel.ep=2", "parallel.sharding=2")),
+    "tp2": (2, ("train.batch_size=8", "parallel.tp=2")),
 }
 CLIPS = {
     "adagc": ("clip.t_start=4",),
@@ -203,9 +201,11 @@ def logged(lines, directory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", long_but(("dp2", "tp2_pp2"), LAYOUTS))
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_several_processes_print_the_numbers_of_one(layout, alone, tmp_path):
     clip, directory, expected = alone
+    if (clip, layout) == ("global_norm", "tp2"):
+        pytest.skip("no rank can measure parts of a tensor")
     size, overrides = LAYOUTS[layout]
     (lines, gathers), *others = run_on_ranks(
         printed,
@@ -224,8 +224,7 @@ def test_several_processes_print_the_numbers_of_one(layout, alone, tmp_path):
     # Two gathers for each line of the log, of the summary and of the record,
     # and none in the steps between. Where every rank has every tensor the
     # summary needs none. AdaGC also compares the ranks at its first adaptive
-    # step, whose number is 4; in the first step that a clip measures, 0 and 3,
-    # the ranks compare arguments.
+    # step, whose number is 4.
     in_steps = Counter({step: n for step, n in gathers.items() if step})
     logs = Counter([4, 8, 12] * (1 if layout == "dp2" else 2))
-    assert in_steps == logs + Counter([4] if clip == "adagc" else [3, 3])
+    assert in_steps == logs + Counter([4] if clip == "adagc" else [])

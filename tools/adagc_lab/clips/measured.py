@@ -16,6 +16,7 @@ from paddle_adagc import rule
 from paddle_adagc.clips.gradients import GradientList
 
 _ROUNDING = 1e-6  # of a tensor's norm, measured before and after the clip
+_SAME = 1e-5
 _NUM_LOWEST = 3
 
 
@@ -100,7 +101,10 @@ class MeasuredClip(ClipGradBase):
             "h_min": lowest[0][0] if lowest else 1.0,
             "num_tensors": int(seen.sum()),
             "nonfinite": int((~finite).sum()),
+            # As under GlobalGC: one factor names no tensor.
             "lowest_h": {
-                key: value for value, key in lowest[:_NUM_LOWEST] if value < 1
+                key: value
+                for value, key in lowest[:_NUM_LOWEST]
+                if value < lowest[-1][0] * (1 - _SAME)
             },
         }
