@@ -14,7 +14,7 @@ import math
 import operator
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,7 +68,9 @@ class Argument:
 
 
 class KnownAttributes:
-    """Refuses a public attribute that its class neither has nor annotates.
+    """Refuses arguments and public attributes that its class does not know.
+
+    An attribute is known that the class has or annotates.
 
     Example:
         >>> from paddle_adagc.checks import KnownAttributes
@@ -78,6 +80,24 @@ class KnownAttributes:
         Traceback (most recent call last):
         AttributeError: Rule has no attribute 'bond', did you mean 'bound'?
     """
+
+    def __new__(cls, *positional: Any, **named: Any) -> Any:
+        """Name the argument that an unknown one stands for."""
+        constructor: Any = cls.__init__
+        signature = inspect.signature(constructor)
+        try:
+            signature.bind_partial(None, *positional, **named)
+        except TypeError as error:
+            known = signature.parameters
+            hint = "".join(
+                name_hint(name, known) for name in named if name not in known
+            )
+            if positional and not hint:
+                hint = f": give {positional} by name"
+                if "lambda_abs" in known:
+                    hint += "; the clip_norm of other clips is lambda_abs here"
+            raise TypeError(f"{cls.__name__}: {error}{hint}") from None
+        return super().__new__(cls)
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an attribute, or name the one that is meant."""
@@ -224,26 +244,6 @@ def name_hint(name: str, known: Collection[str]) -> str:
     if name in _OTHER_NAMES and "lambda_abs" in known:
         return f": the {name} of other clips is lambda_abs here"
     return suggestion(name, known, similarity=0.55)
-
-
-def refuse_unknown(
-    cls: type, positional: tuple[Any, ...], named: Mapping[str, Any]
-) -> None:
-    """Refuse arguments that a constructor does not take; name those meant."""
-    constructor: Any = cls.__init__  # type: ignore[misc]
-    signature = inspect.signature(constructor)
-    try:
-        signature.bind_partial(None, *positional, **named)
-    except TypeError as error:
-        known = signature.parameters
-        hint = "".join(
-            name_hint(name, known) for name in named if name not in known
-        )
-        if positional and not hint:
-            hint = f": give {positional} by name"
-            if "lambda_abs" in known:
-                hint += "; the clip_norm of other clips is lambda_abs here"
-        raise TypeError(f"{cls.__name__}: {error}{hint}") from None
 
 
 def check_directory(name: str, path: str | os.PathLike[str]) -> Path:

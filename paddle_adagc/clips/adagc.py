@@ -25,7 +25,6 @@ from paddle_adagc.checks import (
     check_decay,
     check_integer,
     check_positive,
-    refuse_unknown,
 )
 from paddle_adagc.clips.gradients import NonFinite
 from paddle_adagc.clips.last_step import Call, LastStep
@@ -141,11 +140,6 @@ class ClipGradByAdaGC(KnownAttributes, ClipGradBase):
     has_dist_param: bool
     has_not_dist_param: bool
     stat: dict[str, Any]  # empty, for PaddleFormers' logging of experts
-
-    def __new__(cls, *positional: Any, **named: Any) -> Any:
-        """Name the argument that an unknown one stands for."""
-        refuse_unknown(cls, positional, named)
-        return super().__new__(cls)
 
     def __init__(
         self,

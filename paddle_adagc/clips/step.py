@@ -93,7 +93,7 @@ def clip_pairs(
     before.warn_of_doubts(steps, progress.owner)
     if begins and not follows:
         _warn_of_a_missing_state(progress, caller)
-    if begins and index == settings.t_start + 1:
+    if begins and not follows and index == settings.t_start + 1:
         _warn_of_low_gammas(settings, progress)
 
     squared_norm = measure(found.gradients, reducer)

@@ -459,7 +459,7 @@ class Record(KnownAttributes):
             return []
         factors = None
         if self.shadow is not None or not self._is_ours:
-            tensors = self._source and self._source._tensors
+            tensors = self._source and self._source._progress.tensors
             groups = groups_of(self._optimizer, tensors, self._names)
             factors = factors_of(self._clips, groups)
         lines = self._session.write(steps, factors, is_part=is_part)

@@ -195,7 +195,7 @@ def test_scaled_steps_are_plain_ones_and_those_without_an_update_are_none(
         assert "_create_optimization_pass" not in vars(optimizer)
         weights = [p.numpy().tolist() for p in model.parameters()]
         state = ClipState.from_dict(clip.state_dict())
-        kept = {k: v.tolist() for k, v in state.values.items()}
+        kept = {k: v.tolist() for k, v in state.vectors().items()}
         num_nonfinite = clip.metrics()["nonfinite_total"]
         return state.step, kept, weights, num_nonfinite
 

@@ -267,7 +267,7 @@ class Process:
         import paddle.distributed as dist
 
         text = steps.described(clip)
-        tensors = getattr(clip, "_tensors", None)
+        tensors = getattr(getattr(clip, "_progress", None), "tensors", None)
         units = getattr(tensors, "units", {})
         rank, num_ranks = dist.get_rank(), dist.get_world_size()
         self._reporter.tell(clip=text, where=self._where, steps=self._steps)

@@ -20,7 +20,7 @@ from paddle_adagc.parallel.agreement import merge
 from paddle_adagc.parallel.layout import TensorLayout
 from paddle_adagc.parallel.reduce import make_reducer
 from paddle_adagc.parallel.units import Units
-from paddle_adagc.state import ClipState, Quantity
+from paddle_adagc.state import ClipState
 
 SHAPES = {
     **{"norm": 6, "dense": 24, "split": 16},
@@ -305,24 +305,13 @@ def test_numbers_and_flags_of_all_ranks(monkeypatch, name, expected):
     assert Ranks(monkeypatch, topologies).run(work) == expected
 
 
-QUANTITIES = [
-    Quantity(name="gamma", start=np.inf, is_positive=True),
-    Quantity(name="deviation", start=0.0),
-    Quantity(name="mean", start=0.0, is_global=True),
-]
-
-
 def part(observed, **rows):
-    """State of a rank from key -> (gamma, deviation)."""
-    values = {
-        quantity.name: np.array([row[i] for row in rows.values()], np.float32)
-        for i, quantity in enumerate(QUANTITIES[:2])
-    }
-    values["mean"] = np.float32(0.5)
-    return ClipState(3, {}, tuple(rows), values), observed
+    """State of a rank from key -> (gamma, support)."""
+    gamma, support = np.float32([*rows.values()]).T
+    return ClipState(3, {}, tuple(rows), gamma, support), observed
 
 
-TWO = part("a", a=(2, 0))
+TWO = part("a", a=(2, 4))
 
 
 @pytest.mark.parametrize(
@@ -334,10 +323,10 @@ TWO = part("a", a=(2, 0))
         ),
         # A copy that no gradient reaches is zero in every step.
         ([TWO, part("a", a=(np.inf, 0))], {"a": 2}),
-        ([TWO, part("a", a=(2.25, 0))], r"gamma of 'a': 2\.0 and 2\.25"),
-        # Deviations near zero may differ by rounding errors of gamma.
-        ([TWO, part("a", a=(2, 1.9e-5))], {"a": 2}),
-        ([TWO, part("a", a=(2, 0.05))], "deviation of 'a'"),
+        ([TWO, part("a", a=(2.25, 4))], r"gamma of 'a': 2\.0 and 2\.25"),
+        # Another rounding of a mean that decides by little.
+        ([TWO, part("a", a=(2, 4.009))], {"a": 2}),
+        ([TWO, part("a", a=(2, 5))], "support of 'a'"),
     ],
 )
 def test_merged_gammas_prefer_the_owner_s_and_notice_disagreement(
@@ -345,29 +334,19 @@ def test_merged_gammas_prefer_the_owner_s_and_notice_disagreement(
 ):
     if isinstance(expected, str):
         with pytest.raises(RuntimeError, match=expected):
-            merge(parts, QUANTITIES)
+            merge(parts)
         return
     for ordered in (parts, parts[::-1]):
-        state = merge(ordered, QUANTITIES)
-        gammas = state.values["gamma"].tolist()
+        state = merge(ordered)
+        gammas = state.gamma.tolist()
         assert dict(zip(state.keys, gammas, strict=True)) == expected
     assert not caplog.records
 
 
-@pytest.mark.parametrize("other", [(2.03, 0), (2, 2.1e-5)], ids=str)
+@pytest.mark.parametrize("other", [(2.03, 4), (2, 4.05)], ids=str)
 def test_what_norms_may_differ_by_is_saved_with_a_warning(other, caplog):
-    merge([TWO, part("a", a=other)], QUANTITIES)
+    merge([TWO, part("a", a=other)])
     assert "of 1 tensors differ between ranks by up to 2% (a)" in caplog.text
-
-
-def test_ranks_have_to_agree_about_a_number_for_all_tensors():
-    mean = [Quantity(name="mean", start=0.0, is_global=True)]
-    parts = [
-        (ClipState(3, {}, (), {"mean": np.array(x)}), "") for x in (1.0, 1.1)
-    ]
-    assert merge(parts[:1] * 2, mean).values["mean"] == 1.0
-    with pytest.raises(RuntimeError, match="mean of 'global'"):
-        merge(parts, mean)
 
 
 @pytest.mark.parametrize(
