@@ -93,7 +93,7 @@ def test_help_of_the_library_s_commands_comes_before_paddle(module, tmp_path):
     [
         ("pretrain", ["no.yaml"], "there is no config file no.yaml"),
         ("pretrain", [CONFIG, "train.max_stps=5"], "did you mean 'train.max_"),
-        ("pretrain", ["broken.yaml"], "broken.yaml, line 1: not YAML"),
+        ("pretrain", ["broken.yaml"], "not YAML: did not find expected"),
         ("benchmark", ["step", "--configs", "no.yaml"], "no config file"),
         ("benchmark", ["collectives", "--config", "no.yaml"], "no config file"),
         ("prepare_data", COMMANDS["prepare_data"], "c.jsonl is not a file"),
