@@ -10,10 +10,10 @@ import paddle
 import pytest
 from core.parallel.ranks import run_on_ranks
 from helpers import TINY_LLAMA
+from paddle_adagc.integrations.callbacks import ClippingCallback
 from pages import PAGES, blocks, page_name
 
 from paddle_adagc.clips import registry
-from paddle_adagc.integrations.callbacks import ClippingCallback
 from paddle_adagc.integrations.trainer import ClippingMixin
 
 

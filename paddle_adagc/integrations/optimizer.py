@@ -68,3 +68,12 @@ def caller_group() -> Any:
     a variable ``param_group``, where a clip looks for it.
     """
     return sys._getframe(2).f_locals.get("param_group")
+
+
+def clip_of(optimizer: Any) -> Any:
+    """Return the clip of an optimizer, or of its first parameter group."""
+    optimizer = innermost(optimizer)
+    groups = optimizer._param_groups
+    if groups and isinstance(groups[0], dict):
+        return groups[0].get("grad_clip")
+    return optimizer._grad_clip

@@ -5,20 +5,6 @@
 Written from PaddleFleet's public sources; not run with it.
 """
 
-from typing import TYPE_CHECKING, Any
-
-from paddle_adagc.features import import_feature
 from paddle_adagc.integrations.trainer import ClippingMixin
 
-if TYPE_CHECKING:
-    from paddle_adagc.integrations.callbacks import ClippingCallback
-
-__all__ = ["ClippingCallback", "ClippingMixin"]
-
-
-def __getattr__(name: str) -> Any:
-    """Import the callback when it is first used: the mixin does more."""
-    if name == "ClippingCallback":
-        module = import_feature("integrations.callbacks", name)
-        return module.ClippingCallback
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__all__ = ["ClippingMixin"]

@@ -23,9 +23,9 @@ from core.parallel.layouts import (
 from core.parallel.ranks import run_on_ranks
 from core.parallel.training import SEED, batch
 from core.record.test_record import CLIPS
-
 from paddle_adagc.integrations.recording import TrainerRecord, open_record
 from paddle_adagc.integrations.run import steps
+
 from paddle_adagc.parallel.meshes import local_value
 from paddle_adagc.record import read_record
 

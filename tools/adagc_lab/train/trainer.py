@@ -49,6 +49,7 @@ from adagc_lab.train.resharding import (
 from adagc_lab.train.tasks import PretrainTask
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.measured import MeasuredClip
+from paddle_adagc.integrations.clipping import TrainerClip
 from paddle_adagc.integrations.optimizer import innermost
 from paddle_adagc.integrations.paddlenlp import ClippingMixin
 
@@ -83,6 +84,8 @@ class PretrainTrainer(ClippingMixin, Trainer):
             train_dataset=train_dataset,
             eval_dataset=eval_dataset,
         )
+        self._adagc.load = self._load_clip  # type: ignore[method-assign]
+        self._adagc.summary = self._summarize  # type: ignore[method-assign]
         self.label_names = [*task.label_names]
         self.add_callback(Console(task, config.global_batch, self.recorder))
         self.stopped_by, self.has_begun = 0, False
@@ -246,7 +249,7 @@ class PretrainTrainer(ClippingMixin, Trainer):
             self.control.should_training_stop = True
         is_logged = self.state.global_step % self.args.logging_steps == 0
         if not is_logged and (last or self.control.should_save):
-            self._adagc_summary()
+            self._adagc.summary()
         super()._maybe_log_save_evaluate(*args, **kwargs)
         if last or is_logged:
             self.recorder.flush()
@@ -264,8 +267,8 @@ class PretrainTrainer(ClippingMixin, Trainer):
             logs |= self.recorder.log_line()
         super().log(logs, **kwargs)
 
-    def _adagc_summary(self) -> dict[str, Any]:
-        summary = super()._adagc_summary()
+    def _summarize(self) -> dict[str, Any]:
+        summary = TrainerClip.summary(self._adagc)
         if self._measured is not None and not summary:
             summary = self._measured.summary(tensors=True)
         return self.recorder.add_summary(summary)
@@ -281,11 +284,11 @@ class PretrainTrainer(ClippingMixin, Trainer):
         """Return the training seconds so far, earlier processes included."""
         return self._earlier_seconds + time.perf_counter() - self._train_started
 
-    def _adagc_load(self, checkpoint: Any) -> None:
+    def _load_clip(self, checkpoint: Any) -> None:
         if "clip" not in self.starts_afresh:
-            super()._adagc_load(checkpoint)
-        elif isinstance(self._adagc_clip, TensorScalingClip):
-            self._adagc_clip.starts_late = True
+            TrainerClip.load(self._adagc, checkpoint)
+        elif isinstance(self.clip, TensorScalingClip):
+            self.clip.starts_late = True
 
     def _load_from_checkpoint(self, resume_from_checkpoint: Any = None) -> None:
         """Do nothing: the weights are loaded before a run is changed."""

@@ -24,12 +24,12 @@ from core.parallel.layouts import DENSE, Layout, gradient_of
 from core.parallel.ranks import run_on_ranks
 from core.parallel.training import SEED, batch
 from helpers import run_python, slow_but
+from paddle_adagc.integrations.recording import open_record
+from paddle_adagc.integrations.run import isolation, steps
 from pages import ROOT
 
 from paddle_adagc import ClipGradByAdaGC, load_state
 from paddle_adagc.integrations import run
-from paddle_adagc.integrations.recording import open_record
-from paddle_adagc.integrations.run import isolation, steps
 from paddle_adagc.record import read_record
 from paddle_adagc.record.recorder import NUM_STEPS as RING
 from paddle_adagc.report.command import make_page

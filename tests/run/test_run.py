@@ -21,13 +21,13 @@ from pathlib import Path
 import pytest
 from core.integrations import run_forms
 from helpers import run_python
+from paddle_adagc.integrations.run import isolation
+from paddle_adagc.integrations.run.process import VARIABLE
+from paddle_adagc.integrations.run.settings import named_files, read_settings
 from pages import ROOT
 
 from paddle_adagc import load_state, save_state
 from paddle_adagc.integrations import run
-from paddle_adagc.integrations.run import isolation
-from paddle_adagc.integrations.run.process import VARIABLE
-from paddle_adagc.integrations.run.settings import named_files, read_settings
 
 STAND_IN = str(Path(__file__).with_name("stand_in"))
 PROGRAMS = str(Path(sys.executable).parent)
