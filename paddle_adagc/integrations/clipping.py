@@ -68,6 +68,8 @@ METHODS = {
 }
 """Method of a Trainer -> that of the :class:`TrainerClip` around it."""
 
+_UNKNOWN: Any = object()
+
 
 @dataclasses.dataclass
 class Options:
@@ -119,7 +121,7 @@ class TrainerClip:
         self.trainer, self.clip, self._options = trainer, clip, options
         self.recording = options.make_record()
         self._is_prepared = False
-        self._checkpoint: Any = None
+        self._checkpoint: Any = _UNKNOWN
         trainer.add_callback(_Events(self))
 
     def prepare(self) -> None:
@@ -155,23 +157,15 @@ class TrainerClip:
             args = (self._newest_checkpoint(), *args[1:])
         elif kwargs.get("resume_from_checkpoint") is True:
             kwargs["resume_from_checkpoint"] = self._newest_checkpoint()
-        self._note_checkpoint(train, args, kwargs)
+        self._checkpoint = _checkpoint_in(train, args, kwargs) or _UNKNOWN
         return train(*args, **kwargs)
 
     def run_loop(
         self, loop: Callable[..., Any], *args: Any, **kwargs: Any
     ) -> Any:
         """Train; by now a checkpoint is downloaded."""
-        self._note_checkpoint(loop, args, kwargs)
+        self._checkpoint = _checkpoint_in(loop, args, kwargs)
         return loop(*args, **kwargs)
-
-    def _note_checkpoint(
-        self, method: Callable[..., Any], args: Any, kwargs: Any
-    ) -> None:
-        given = inspect.signature(method).bind(*args, **kwargs).arguments
-        given = {**given.get("kwargs", {}), **given}
-        if "resume_from_checkpoint" in given:
-            self._checkpoint = given["resume_from_checkpoint"] or None
 
     def _newest_checkpoint(self) -> Any:
         folder = self.trainer.args.output_dir
@@ -187,15 +181,18 @@ class TrainerClip:
 
     def _resumed_from(self, args: Any, state: Any) -> Any:
         """Return the checkpoint that the Trainer has loaded, if any."""
+        if self._checkpoint is not _UNKNOWN:
+            return self._checkpoint or None
+        if not state.global_step:
+            return None
         given = getattr(args, "resume_from_checkpoint", None)
-        found = self._checkpoint or (given if state.global_step else None)
-        if state.global_step and not isinstance(found, (str, Path)):
+        if not isinstance(given, str):
             raise ValueError(
                 f"the Trainer resumes at step {state.global_step}, and does "
                 "not say from where: give the checkpoint as "
                 "args.resume_from_checkpoint, too"
             )
-        return found
+        return given
 
     def begin(self, args: Any, state: Any, model: Any, optimizer: Any) -> None:
         """Resume the clip; begin to record; say how long the warm-up takes."""
@@ -269,6 +266,13 @@ class TrainerClip:
         staged = stage_clip(saved, self.trainer.args, self.trainer.state)
         save(*args, **kwargs)
         place_clip(staged)
+
+
+def _checkpoint_in(method: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Return what a method gets as ``resume_from_checkpoint``."""
+    given = inspect.signature(method).bind(*args, **kwargs).arguments
+    given = {**given.get("kwargs", {}), **given}
+    return given.get("resume_from_checkpoint")
 
 
 class _Events(TrainerCallback):

@@ -69,7 +69,7 @@ def _check_shell(words: Sequence[str]) -> None:
 def _commands(text: str) -> Iterator[list[str]]:
     """Yield the simple commands of a shell's text; none if it is not known."""
     lexer = shlex.shlex(text, posix=True, punctuation_chars="();<>|&\n")
-    lexer.whitespace = " \t\r"
+    lexer.whitespace, lexer.whitespace_split = " \t\r", True
     words: list[str] = []
     try:
         for word in lexer:

@@ -1,85 +1,94 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Commands before which people put ``adagc-run``, and what happens to each.
-
-The tests run this list, and the table in ``docs/use.md`` is made of it:
-``python tests/core/integrations/run_forms.py`` prints it.
-"""
+"""Commands before which people put ``adagc-run``, and what happens to each."""
 
 import dataclasses
 import json
-import re
 
 TRAIN = """
-import os, sys
+import sys
 from paddlenlp.trainer import PdArgumentParser, Trainer, TrainingArguments
 {more}
-path = sys.argv[-1].partition("=")[2] or sys.argv[-1].lstrip("@")
-{read}
-trainer = Trainer(args=args)
+[args] = PdArgumentParser(TrainingArguments).parse_json_file(sys.argv[-1])
+trainer = Trainer(args=args{given})
 trainer.train()
 """
-READ = "[args] = PdArgumentParser(TrainingArguments).parse_json_file(path)"
-SCRIPT = TRAIN.format(more="", read=READ)
-YAML = TRAIN.format(
-    more="import yaml",
-    read="""
-values = yaml.safe_load(open(path))
-values = values.get("trainer_args", values)
-[args] = PdArgumentParser(TrainingArguments).parse_dict(values)
-""",
-)
-OWN = TRAIN.format(
-    more="import json",
-    read="args = TrainingArguments(**json.load(open(path)))",
-)
+SCRIPT = TRAIN.format(more="", given="")
 
 
-def subclass(body, base="Trainer"):
+def subclass(body, base="Trainer", given="", head=""):
     """A script whose Trainer has this body."""
-    more = f"import paddle, types\nclass Mine({base}):\n{body}\nTrainer = Mine"
-    return TRAIN.format(more=more, read=READ)
+    more = f"import paddle, pickle\n{head}\nclass Mine({base}):\n{body}\n"
+    more += "Trainer = Mine"
+    return TRAIN.format(more=more, given=given)
 
 
+OWN_OPTIMIZER = """
+    def {name}(self, *_):
+        self.optimizer = paddle.optimizer.AdamW(
+            parameters=self.model.parameters(),
+            grad_clip=paddle.nn.ClipGradByGlobalNorm(1.0),
+        )
+"""
+DPO = """
+    def create_optimizer(self, lr_scheduler=None):
+        optimizer = super().create_optimizer(lr_scheduler)
+        optimizer._grad_clip = paddle.nn.ClipGradByGlobalNorm(2.0)
+        return optimizer
+"""
+REPLACES = """
+    def _tell(self, event):
+        self.optimizer._grad_clip = None
+"""
+ARGUMENTS = """
+import dataclasses
+@dataclasses.dataclass
+class TrainingArguments(TrainingArguments):
+    adaptive_norm_clip: bool = False
+    adaptive_norm_clip_ratio: float = 1.03
+    adaptive_norm_start_clip_steps: int = 100
+"""
+ERNIE = TRAIN.format(more=ARGUMENTS, given="")
+OPTIMIZER = """
+import paddle
+from paddle_adagc import ClipGradByAdaGC
+model = paddle.nn.Linear(4, 1)
+optimizer = paddle.optimizer.AdamW(
+    parameters=model.parameters(), grad_clip={}
+)
+"""
+GIVEN = ", model=model, optimizers=(optimizer, None)"
+LOOP = """
+import paddle
+from paddle_adagc import ClipGradByAdaGC
+model = paddle.nn.Linear(4, 1)
+optimizer = paddle.optimizer.{}(parameters=model.parameters(){})
+def closure():
+    loss = model(paddle.ones([1, 4])).mean()
+    loss.backward()
+    return loss
+for _ in range(3):
+    {}
+"""
+STEPS = "closure(); optimizer.step()"
+PLAIN_LOOP = LOOP.format("AdamW", "", STEPS)
 STARTS = """
 import os, subprocess, sys
 subprocess.run([sys.executable, {flags}"train.py", "job.json"], {more})
 """
-SLOWLY = '{"seconds_per_step": 0.2, "max_steps": 200}'
-SPAWNS = """
+PROCESS = """
 import multiprocessing, runpy, sys
 def train():
     sys.argv = ["train.py", "job.json"]
     runpy.run_path("train.py")
 if __name__ == "__main__":
-    child = multiprocessing.get_context("spawn").Process(target=train)
+    child = multiprocessing.get_context("{}").Process(target=train)
     child.start()
     child.join()
 """
-LOOP = """
-import paddle
-model = paddle.nn.Linear(4, 1)
-optimizer = paddle.optimizer.AdamW(parameters=model.parameters())
-model(paddle.ones([1, 4])).mean().backward()
-optimizer.step()
-"""
-HAS_CLIP = "from paddle_adagc import ClipGradByAdaGC" + LOOP.replace(
-    "parameters())", "parameters(), grad_clip=ClipGradByAdaGC())", 1
-)
-HAS_MIXIN = subclass(
-    "    def __init__(self, **given):\n"
-    "        super().__init__(clip=ClipGradByAdaGC(), **given)\n",
-    "ClippingMixin, Trainer",
-).replace(
-    "import paddle, types\n",
-    "from paddle_adagc import ClipGradByAdaGC\n"
-    "from paddle_adagc.integrations.paddlenlp import ClippingMixin\n",
-)
-JOB = '{"clip": {"t_start": 2}}'
-NO_SECTION = '{"max_steps": 6}'
-CLIPS = "ClipGradByAdaGC"
-PREDICTS = SCRIPT.replace("trainer.train()", "print(trainer.predict())")
-FAILS = SCRIPT + "raise SystemExit(7)\n"
+WITH_PATH = "import sys; sys.path[:0] = {path}\n" + SCRIPT
+JOB = '{"max_steps": 6}'
+T_START = "--t-start 2"
 
 
 @dataclasses.dataclass
@@ -88,120 +97,108 @@ class Form:
 
     name: str
     command: str
-    outcome: str  # for the table
-    said: tuple[str, ...] = ()
-    """Patterns of what ``adagc-run`` and the processes say."""
-
     trained: tuple[str, ...] = ()
     """What each process that finished its training trained with."""
+
+    said: tuple[str, ...] = ()
+    """Patterns of what ``adagc-run`` and the processes say."""
 
     files: dict[str, str] = dataclasses.field(default_factory=dict)
     options: str = ""
     status: int = 0
-    starts: bool = True
-    """The command starts; else it is refused before."""
+    needs: str = "paddle"
+    """A package or program; empty: it ends before Paddle is imported."""
 
 
 def clips(
-    name, command, where="`job.json`", t_start=2, processes=1, says="", **more
+    name, command="python train.py job.json", num=1, script=SCRIPT, **more
 ):
-    """A form in which the clip is in force in each process."""
-    origin = re.escape(f", arguments from {where.strip('`')}")
-    said = rf"AdaGC\(.*t_start={t_start},.* is in force: 2 tensors"
-    if where == "none":
-        origin, where = "", "the defaults"
-    if where == "options":
-        origin, where = "", "the options"
-    rank = f", rank 0 of {processes}" if processes > 1 else ""
-    return Form(
-        name,
-        command,
-        f"clips; arguments from {where}",
-        (
-            f"{said}{rank}{origin}, warm-up of {t_start} steps\n",
-            rf"{CLIPS} made 6 steps in {processes} process",
-            says,
-        ),
-        (f"{CLIPS} t_start={t_start}",) * processes,
-        **more,
+    """A form in which AdaGC is in force in ``num`` processes."""
+    clip = more.pop("clip", "lambda_abs=1.0 t_start=2")
+    origin = more.pop(
+        "origin", r"lambda_abs=1\.0 \(max_grad_norm\), t_start=2 \(--t-start\)"
     )
+    said = (
+        rf"adagc-run: AdaGC in force: {origin}; 2 tensors",
+        rf"\nadagc-run: AdaGC clipped {more.pop('steps', 6)} steps\n",
+        *more.pop("said", ()),
+    )
+    more = {"options": T_START, **more}
+    files = {"train.py": script, **more.pop("files", {})}
+    trained = (f"ClipGradByAdaGC {clip}",) * num
+    return Form(name, command, trained, said, files, **more)
+
+
+def without(name, said, command="python loop.py", **more):
+    """A form of a process that AdaGC does not reach."""
+    return Form(name, command, more.pop("trained", ()), said, **more)
 
 
 def refused(name, command, message, **more):
     """A form that ends before the command starts."""
-    outcome = f"refused before the start: `{message}`"
-    said = (re.escape(message),)
-    return Form(name, command, outcome, said, status=2, starts=False, **more)
+    return Form(name, command, (), (message,), status=2, needs="", **more)
 
 
+def settings(name, text, message, file="clip.yaml"):
+    """A file of settings that is refused."""
+    more = {"options": f"--settings {file}", "files": {file: text}}
+    return refused(name, "echo started", message, **more)
+
+
+PRINTS_CLIP = r"AdamW without AdaGC: Mine has given it None"
+TWO_LINES = r"two lines to add:\n    clip = .*\n    AdamW\(..., grad_clip=clip"
 FORMS = [
-    clips("a script", "python train.py job.json"),
-    clips("an option", "python train.py --config=job.json"),
-    clips("KEY=PATH", "python train.py config=job.json"),
-    clips("@PATH", "python train.py @job.json"),
+    clips("a script"),
     clips(
-        "YAML, ERNIE's nested sections",
-        "python train.py --configs job.yaml",
-        "`job.yaml`",
-        files={
-            "train.py": YAML,
-            "job.yaml": "trainer_args:\n  max_steps: 6\n  clip:\n"
-            "    t_start: 2\n    lambda_abs: 5e-1\n",
-        },
+        "the bare command",
+        options="--",
+        clip="lambda_abs=1.0 t_start=100",
+        origin=r"lambda_abs=1\.0 \(max_grad_norm\)",
     ),
+    clips("`python -m`", "python -m train job.json"),
     clips(
-        "ERNIE's former keys",
-        "python train.py former.json",
-        "`former.json`",
-        files={
-            "former.json": '{"adaptive_norm_clip": true, '
-            '"adaptive_norm_start_clip_steps": 2}'
-        },
+        "`python -c`",
+        """python -c "import runpy; runpy.run_path('train.py')" job.json""",
     ),
+    clips("standard input", "bash -c 'python - job.json < train.py'"),
     clips(
-        "`TrainingArguments(**values)`",
-        "python train.py job.json",
-        files={"train.py": OWN},
-    ),
-    clips(
-        "a shell script that names the file",
-        "bash job.sh",
-        files={"job.sh": "python train.py job.json\n"},
-    ),
-    clips(
-        "a shell script with a variable",
+        "a shell script",
         "bash job.sh",
         files={"job.sh": "NAME=job\npython train.py $NAME.json\n"},
     ),
     clips(
         "a script that trains in the background",
         "bash job.sh",
-        files={"job.sh": "(sleep 2; python train.py job.json) &\n"},
-        says="the command has ended, not 1 of its processes",
+        files={"job.sh": "python train.py job.json &\nwait $!\n"},
+    ),
+    clips(
+        "a script that trains twice",
+        "bash job.sh",
+        num=2,
+        files={"job.sh": "python train.py job.json\n" * 2},
     ),
     clips("`bash -c`", "bash -c 'python train.py job.json'"),
+    clips("`bash -c` with more", "bash -c 'cd . && python train.py job.json'"),
     clips(
-        "`--settings FILE`",
-        "python train.py plain.json",
-        "`clip.yaml`",
-        t_start=3,
-        options="--settings clip.yaml",
-        files={"plain.json": NO_SECTION, "clip.yaml": "clip: {t_start: 3}"},
+        "`PYTHONPATH` with ours kept",
+        "bash -c 'PYTHONPATH=/mine:$PYTHONPATH python train.py job.json'",
+    ),
+    clips("`timeout`", "timeout 100 python train.py job.json"),
+    clips("`setsid -w`", "setsid -w python train.py job.json"),
+    clips("`nohup`", "nohup python train.py job.json"),
+    clips("`nice`", "nice -n 5 python train.py job.json"),
+    clips("`env`", "env A=b python train.py job.json"),
+    clips(
+        "`make`",
+        "make",
+        files={"Makefile": "all:\n\tpython train.py job.json\n"},
+        needs="make",
     ),
     clips(
-        "the clip's options",
-        "python train.py plain.json",
-        "options",
-        t_start=4,
-        options="--t-start 4",
-        files={"plain.json": NO_SECTION},
+        "without a network",
+        "unshare -r -n python train.py job.json",
+        needs="unshare -r -n",
     ),
-    clips(
-        "`python -c`",
-        """python -c "import runpy; runpy.run_path('train.py')" job.json""",
-    ),
-    clips("`python -m`", "python -m train job.json"),
-    clips("standard input", "bash -c 'python - job.json < train.py'"),
     clips(
         "`exec`",
         "python start.py",
@@ -211,307 +208,294 @@ FORMS = [
             '"job.json"])\n'
         },
     ),
-    clips(
-        "`multiprocessing`, spawn",
-        "python start.py",
-        files={"start.py": SPAWNS},
+    *(
+        clips(
+            f"`multiprocessing`, {way}",
+            "python start.py",
+            files={"start.py": PROCESS.format(way)},
+        )
+        for way in ("spawn", "fork", "forkserver")
     ),
     clips(
         "Paddle's launcher, two ranks",
         "python -m paddle.distributed.launch --nproc_per_node 2 train.py "
         "job.json",
-        processes=2,
+        num=2,
+        needs="launcher",
+        said=(r"; rank 0 of 2\n",),
     ),
     clips(
         "names that are not ASCII",
         "python 训练.py 配置/job.json",
-        "`配置/job.json`",
         files={"训练.py": SCRIPT, "配置/job.json": JOB},
     ),
     clips(
+        "a `sitecustomize` of yours",
+        files={"sitecustomize.py": "print('mine')\n"},
+        said=("mine\n",),
+    ),
+    clips(
         "a `sitecustomize` of yours that raises",
-        "python train.py job.json",
         files={"sitecustomize.py": "raise ValueError('mine')\n"},
-        says="ValueError: mine",
+        said=("ValueError: mine",),
+    ),
+    clips(
+        "a `sitecustomize` of yours that drops variables",
+        files={
+            "sitecustomize.py": "import os\n"
+            "for name in [*os.environ]:\n"
+            "    if name.startswith('PADDLE'):\n"
+            "        del os.environ[name]\n"
+        },
+    ),
+    clips(
+        "`max_grad_norm`",
+        files={"job.json": '{"max_steps": 6, "max_grad_norm": 0.25}'},
+        clip="lambda_abs=0.25 t_start=2",
+        origin=r"lambda_abs=0\.25 \(max_grad_norm\), t_start=2 \(--t-start\)",
+    ),
+    clips(
+        "`max_grad_norm: 0`",
+        files={"job.json": '{"max_steps": 6, "max_grad_norm": 0}'},
+        origin=r"lambda_abs=1\.0 \(max_grad_norm is 0\.0\), t_start=2 \(--t-start\)",
+    ),
+    clips(
+        "`max_grad_norm: None`",
+        script=SCRIPT.replace(
+            "trainer =", "args.max_grad_norm = None\ntrainer ="
+        ),
+        origin=r"lambda_abs=1\.0 \(max_grad_norm is None\), t_start=2 \(--t-start\)",
+    ),
+    clips(
+        "`--lambda-abs` beside `max_grad_norm`",
+        options="--lambda-abs .5 --t-start=2",
+        clip="lambda_abs=0.5 t_start=2",
+        origin=r"lambda_abs=0\.5 \(--lambda-abs\), t_start=2 \(--t-start\)",
+    ),
+    clips(
+        "ERNIE's arguments",
+        script=ERNIE,
+        files={"job.json": '{"max_steps": 6, "adaptive_norm_clip": true}'},
+        options="",
+        clip="lambda_abs=1.0 t_start=100",
+        origin=r"lambda_rel=1\.03 \(adaptive_norm_clip_ratio\), beta=0\.98 "
+        r"\(ERNIE's adaptive_norm_clip\), lambda_abs=1\.0 \(ERNIE's "
+        r"adaptive_norm_clip\), t_start=100 \(adaptive_norm_start_clip_steps\)",
+    ),
+    clips("ERNIE's arguments, switched off", script=ERNIE),
+    clips(
+        "`--settings`, YAML",
+        options="--settings clip.yaml",
+        files={"clip.yaml": "clip:\n  t_start: 3\n  lambda_abs: 5e-1\n"},
+        clip="lambda_abs=0.5 t_start=3",
+        origin=r"lambda_abs=0\.5 \(clip\.yaml\), t_start=3 \(clip\.yaml\)",
+    ),
+    clips(
+        "`--settings`, JSON, and an option",
+        options="--settings clip.json --t-start 2",
+        files={"clip.json": '{"clip": {"t_start": 3, "strict": true}}'},
+        origin=r"lambda_abs=1\.0 \(max_grad_norm\), t_start=2 \(--t-start\), "
+        r"strict=True \(clip\.json\)",
+    ),
+    clips(
+        "a command's own key `clip`",
+        files={"model.json": '{"clip": {"vision": {}}}'},
+        script=SCRIPT + "open('model.json').read()\n",
     ),
     clips(
         "a Trainer with `__new__`",
-        "python train.py job.json",
-        files={
-            "train.py": subclass(
-                "    def __new__(cls, *args, **kwargs):\n"
-                "        return object.__new__(cls)\n"
-            )
-        },
+        script=subclass(
+            "    def __new__(cls, *args, **kwargs):\n"
+            "        return object.__new__(cls)\n"
+        ),
     ),
     clips(
-        "a model's config with its own key `clip`",
+        "a Trainer with keywords of its class",
+        script=subclass(
+            "    pass\n",
+            "Kinds, kind='a'",
+            head="class Kinds(Trainer):\n"
+            "    def __init_subclass__(cls, *, kind):\n"
+            "        cls.kind = kind\n",
+        ),
+    ),
+    clips(
+        "a Trainer with a metaclass",
+        script=subclass(
+            "    pass\n",
+            "Trainer, metaclass=Meta",
+            head="class Meta(type): pass\n",
+        ),
+    ),
+    clips(
+        "a Trainer whose type is pickled",
+        script=subclass("    pass\n")
+        + "assert pickle.loads(pickle.dumps(type(trainer))) is Mine\n",
+    ),
+    clips(
+        "a Trainer that makes its own optimizer, as PromptTrainer",
+        script=subclass(OWN_OPTIMIZER.format(name="create_optimizer")),
+    ),
+    clips(
+        "a Trainer that makes optimizer and scheduler itself",
+        script=subclass(
+            OWN_OPTIMIZER.format(name="create_optimizer_and_scheduler")
+        ),
+    ),
+    clips("a Trainer that sets `_grad_clip`, as DPO", script=subclass(DPO)),
+    clips(
+        "`optimizers=`",
+        script=TRAIN.format(more=OPTIMIZER.format("None"), given=GIVEN),
+    ),
+    clips(
+        "`optimizers=` with AdaGC",
+        script=TRAIN.format(
+            more=OPTIMIZER.format("ClipGradByAdaGC(t_start=4)"), given=GIVEN
+        ),
+        options="--t-start 2 --missing-state start",
+        clip="lambda_abs=1.0 t_start=4",
+        origin=r"t_start=4 \(the script\); the script's own, without "
+        "missing_state, t_start",
+    ),
+    clips(
+        "a Trainer that has the mixin",
+        script=subclass(
+            "    def __init__(self, **given):\n"
+            "        clip = ClipGradByAdaGC(t_start=4)\n"
+            "        super().__init__(clip=clip, **given)\n",
+            "ClippingMixin, Trainer",
+            head="from paddle_adagc import ClipGradByAdaGC\n"
+            "from paddle_adagc.integrations.paddlenlp import ClippingMixin\n",
+        ),
+        options="",
+        clip="lambda_abs=1.0 t_start=4",
+        origin=r"t_start=4 \(the script\)",
+    ),
+    clips(
+        "`train()` twice",
+        script=SCRIPT + "trainer.train()\n",
+        num=2,
+        files={"job.json": '{"max_steps": 3}'},
+    ),
+    clips(
+        "two Trainers of one `args`",
+        script=SCRIPT + "Trainer(args=args).train()\n",
+        num=2,
+        files={"job.json": '{"max_steps": 3, "max_grad_norm": 0.25}'},
+        clip="lambda_abs=0.25 t_start=2",
+        origin=r"lambda_abs=0\.25 \(max_grad_norm\), t_start=2 \(--t-start\)",
+    ),
+    clips("`--require`", options="--require --t-start 2"),
+    clips("`--no-record`", options="--no-record --t-start 2"),
+    clips("a command that fails", script=SCRIPT + "sys.exit(7)\n", status=7),
+    without(
+        "a loop that has AdaGC",
+        (
+            r"in force: t_start=9 \(the script\); 2 tensors\n",
+            r"AdaGC clipped 3 steps",
+        ),
+        files={
+            "loop.py": LOOP.format(
+                "AdamW",
+                ", grad_clip=ClipGradByAdaGC(t_start=9)",
+                STEPS,
+            )
+            .replace("def closure", "optimizer._grad_clip.bind(model)\ndef c")
+            .replace("def c():", "def closure():")
+        },
+    ),
+    without(
+        "a loop without a Trainer",
+        (rf"\nadagc-run: 3 steps of AdamW without AdaGC: .*own; {TWO_LINES}",),
+        files={"loop.py": PLAIN_LOOP},
+    ),
+    without(
+        "a loop with `--require`",
+        (rf"RuntimeError: adagc-run --require: AdamW .*{TWO_LINES}",),
+        files={"loop.py": PLAIN_LOOP},
+        options="--require",
+        status=1,
+    ),
+    without(
+        "LBFGS",
+        (r"3 steps of LBFGS without AdaGC: it calls no clip",),
+        files={"loop.py": LOOP.format("LBFGS", "", "optimizer.step(closure)")},
+    ),
+    without(
+        "a Trainer that trains with its own loop",
+        (r"3 steps of AdamW without AdaGC: its optimizer was made in a loop",),
         "python train.py job.json",
         files={
-            "train.py": SCRIPT + "open('model.json').read()\n",
-            "model.json": '{"clip": {"vision": {}, "text": {}}}',
+            "train.py": subclass(
+                f"    def train(self):\n{PLAIN_LOOP}".replace(
+                    "\n", "\n        "
+                )
+            )
         },
     ),
-    Form(
-        "two configs of one name",
-        "python train.py a/conf.json b/conf.json",
-        "clips; each file stays where it is",
-        (r"is in force: 2 tensors, arguments from a/conf\.json",),
-        (f"{CLIPS} t_start=2",),
-        {
-            "train.py": "import sys; sys.argv.pop()\n" + SCRIPT,
-            "a/conf.json": JOB,
-            "b/conf.json": '{"other": 1}',
-        },
-    ),
-    Form(
-        "JSON lines, and paths beside a config",
-        "python train.py a/conf.json a/rows.json",
-        "clips; each file stays where it is",
-        (r"is in force: 2 tensors, arguments from a/conf\.json",),
-        (f"{CLIPS} t_start=2",),
-        {
-            "train.py": "import pathlib, sys\n"
-            "rows = pathlib.Path(sys.argv.pop())\n"
-            "assert len(rows.read_text().splitlines()) == 2\n"
-            "beside = pathlib.Path(sys.argv[-1]).with_name('names.txt')\n"
-            "assert beside.read_text() == 'x'\n" + SCRIPT,
-            "a/conf.json": JOB,
-            "a/names.txt": "x",
-            "a/rows.json": '{"clip": {"t": 1}}\n{"clip": {"t": 2}}\n',
-        },
-    ),
-    Form(
-        "`--clip global_norm`",
-        "python train.py plain.json",
-        "the Trainer's own clip, with `--lambda-abs`",
-        (r"ClipGradByGlobalNorm.* is in force",),
-        ("ClipGradByGlobalNorm",),
-        {"plain.json": NO_SECTION},
-        "--clip global_norm --lambda-abs 0.3",
-    ),
-    Form(
-        "`--clip global_norm` alone",
-        "python train.py plain.json",
-        "the Trainer's own clip, with its `max_grad_norm`",
-        (r"ClipGradByGlobalNorm.*0\.25.* is in force",),
-        ("ClipGradByGlobalNorm",),
-        {"plain.json": '{"max_steps": 6, "max_grad_norm": 0.25}'},
-        "--clip global_norm",
-    ),
-    Form(
-        "a Trainer that has the mixin, with options",
-        "python train.py plain.json",
-        "an error where it is made: `--t-start, --record would not be used`",
-        (
-            r"RuntimeError: adagc-run: Mine has its clip from the script, so "
-            r"--t-start, --record would not be used: leave it out",
-        ),
-        (),
-        {"train.py": HAS_MIXIN, "plain.json": NO_SECTION},
-        "--t-start 4 --record mine",
-        status=1,
-    ),
-    Form(
-        "a loop that clips with AdaGC, with options",
-        "python loop.py",
-        "an error at its first step: `--lambda-abs would not be used`",
-        (r"RuntimeError: adagc-run: AdamW has its clip from the script, so",),
-        (),
-        {"loop.py": HAS_CLIP},
-        "--lambda-abs 0.2",
-        status=1,
-    ),
-    Form(
-        "`--watch`",
-        "python train.py plain.json",
-        "the Trainer's own clip; recorded",
-        (r"\nadagc-run: look at it: adagc-report out/record\n",),
-        ("ClipGradByGlobalNorm",),
-        {"plain.json": NO_SECTION},
-        "--watch",
-    ),
-    Form(
-        "`--no-record`",
-        "python train.py job.json",
-        "clips; records nothing",
-        (r"(?s)^(?!.*(records AdamW|adagc-report)).*ClipGradByAdaGC made 6",),
-        ("ClipGradByAdaGC t_start=2",),
-        options="--no-record",
-    ),
-    Form(
+    without(
         "a callback that replaces the clip",
+        (r"AdaGC clipped 1 step\n", rf"adagc-run: 5 steps of {PRINTS_CLIP}"),
         "python train.py job.json",
-        "an error at that step: `since train.py:8 (on_step_end) replaced it`",
-        (
-            r"RuntimeError: adagc-run: Mine: AdamW of 2 parameters clips with "
-            r".*and not with ClipGradByAdaGC.*, since train\.py:8 "
-            r"\(on_step_end\) replaced it\. To train so: --no-strict-run",
-            r"ClipGradByAdaGC made 1 steps",
-        ),
-        (),
-        {
-            "train.py": subclass(
-                "    def _tell(self, event):\n"
-                "        on_step_end(self)\n"
-                "def on_step_end(trainer):\n"
-                "    trainer.optimizer._grad_clip = None\n"
-            ).replace("import paddle, types\n", "")
-        },
-        status=1,
+        trained=("NoneType",),
+        files={"train.py": subclass(REPLACES)},
     ),
-    Form(
-        "a Trainer that trains with its own loop",
+    without(
+        "a Trainer that replaces the clip, `--require`",
+        (rf"RuntimeError: adagc-run --require: {PRINTS_CLIP}",),
         "python train.py job.json",
-        "an error at its first step: `AdamW of 2 parameters clips with None`",
-        (
-            r"RuntimeError: adagc-run: Mine: AdamW of 2 parameters clips with "
-            r"None and not with ClipGradByAdaGC",
-            r"not clipped in process \d+: Mine",
-        ),
-        (),
-        {
+        files={
             "train.py": subclass(
-                f"    def train(self):\n{LOOP}".replace("\n", "\n        ")
-            )
-        },
-        status=1,
-    ),
-    Form(
-        "a callback that replaces the clip, `--no-strict-run`",
-        "python train.py job.json",
-        "trains on; named at that step and at the end",
-        (
-            r"\nadagc-run: Mine: AdamW of 2 parameters clips with None",
-            r"not clipped in process \d+: Mine",
-        ),
-        ("NoneType",),
-        {
-            "train.py": subclass(
-                "    def _tell(self, event):\n"
+                "    def _inner_training_loop(self, args, checkpoint):\n"
                 "        self.optimizer._grad_clip = None\n"
+                "        super()._inner_training_loop(args, checkpoint)\n"
             )
         },
-        "--no-strict-run",
-    ),
-    Form(
-        "a Trainer with `shard_optimizer` that replaces the clip",
-        "python train.py job.json",
-        "an error at that step, as without `shard_optimizer`",
-        (
-            r"RuntimeError: adagc-run: Mine: _ShardOptimizer of 2 parameters "
-            r"clips with None and .*, since train\.py:\d+ \(_tell\) replaced",
-        ),
-        (),
-        {
-            "train.py": subclass(
-                "    def create_optimizer(self, lr_scheduler=None):\n"
-                "        from paddle.distributed import shard_optimizer\n"
-                "        inner = super().create_optimizer(lr_scheduler)\n"
-                "        self.optimizer = shard_optimizer(inner)\n"
-                "        return self.optimizer\n"
-                "    def _tell(self, event):\n"
-                "        self.optimizer._grad_clip = None\n"
-            )
-        },
+        options="--require",
         status=1,
     ),
-    Form(
-        "a loop without a Trainer",
-        "python loop.py",
-        "trains as it is, recorded; named at its first step, exit status 2",
-        (
-            r"\nadagc-run: AdamW of 2 parameters steps with None: no Trainer "
-            r"made it, .*:\n    clip = .*\n    AdamW\(.*, grad_clip=clip\)\n",
-            r"look at it: adagc-report adagc-record\n",
-            r"not clipped in process \d+: AdamW of 2 parameters",
-        ),
-        (),
-        {"loop.py": LOOP},
-        status=2,
-    ),
-    Form(
+    without(
         "a Trainer that only predicts",
+        (r"\nadagc-run: a Trainer was made, and no step\n",),
         "python train.py job.json",
-        "runs; `made a Trainer, and no step with the clip`, exit status 2",
-        (r"process \d+ made a Trainer, and no step with the clip",),
-        (),
-        {"train.py": PREDICTS},
-        status=2,
+        files={
+            "train.py": SCRIPT.replace("trainer.train()", "trainer.predict()")
+        },
     ),
-    Form(
+    without(
         "a command without Paddle",
-        "python -c pass",
-        "runs; `no process made a Trainer`, exit status 2",
-        (r"no process made a Trainer of paddlenlp, .*nothing was clipped",),
-        status=2,
+        (r"\A[^\n]*does not clip\.\nmine\n\Z",),
+        "echo mine",
+        needs="",
     ),
-    Form(
-        "a command that fails",
+    without(
+        "a Trainer's clip that stays, `--watch`",
+        (r"\nadagc-run: look at it: adagc-report out/record\n",),
         "python train.py job.json",
-        "its exit status; the same lines at the end",
-        (r"is in force", r"ClipGradByAdaGC made 6 steps in 1 process"),
-        (f"{CLIPS} t_start=2",),
-        {"train.py": FAILS},
-        status=7,
+        trained=("ClipGradByGlobalNorm",),
+        options="--watch",
     ),
-    Form(
-        "settings that the command does not read",
-        "python train.py plain.json other.json",
-        "clips with them if no other file has some; else `were not used`, "
-        "exit status 2",
-        (r"the clip's settings of other\.json were not used",),
-        (f"{CLIPS} t_start=2",),
-        {
-            "train.py": "import sys; sys.argv.pop()\n"
-            + SCRIPT.replace("path)", "path)", 1),
-            "plain.json": JOB,
-            "other.json": '{"clip": {"t_start": 9}}',
-        },
-        status=2,
+    without(
+        "a loop, `--watch`",
+        (r"records AdamW into rec\n", r"look at it: adagc-report rec\n"),
+        files={"loop.py": PLAIN_LOOP},
+        options="--watch --record rec",
     ),
-    Form(
-        "a program that starts `python -I`",
-        "python start.py",
-        "ended within seconds: `runs Paddle without adagc-run ... -I`",
-        (
-            r"process \d+ runs Paddle without adagc-run: .*: it runs with -I\n"
-            r"adagc-run: ends the command\. To train so: --no-strict-run",
-        ),
-        (),
-        {
-            "start.py": STARTS.format(flags='"-I", ', more=""),
-            "train.py": "import sys; sys.path[:0] = {path}\n" + SCRIPT,
-            "job.json": SLOWLY,
-        },
-        status=2,
-    ),
-    Form(
-        "a program that empties the environment",
-        "python start.py",
-        "ended within seconds: `its environment was emptied`",
-        (r"runs Paddle without adagc-run: .*: its environment was emptied",),
-        (),
-        {
-            "start.py": STARTS.format(flags="", more="env={}"),
-            "train.py": "import sys; sys.path[:0] = {path}\n" + SCRIPT,
-            "job.json": SLOWLY,
-        },
-        status=2,
-    ),
-    Form(
-        "a script that sets `PYTHONPATH` and does not show it",
-        "bash job.sh",
-        "ended within seconds: `PYTHONPATH is ...`",
-        (r"runs Paddle without adagc-run: .*: PYTHONPATH is '",),
-        (),
-        {
-            "job.sh": "P=PYTHONPATH\nexport $P=/nowhere\n"
-            "python train.py job.json\n",
-            "train.py": "import sys; sys.path[:0] = {path}\n" + SCRIPT,
-            "job.json": SLOWLY,
-        },
-        status=2,
+    *(
+        without(
+            name,
+            (r"\A[^\n]*does not clip\.\n(?!.*adagc-run)",),
+            "python start.py",
+            trained=("ClipGradByGlobalNorm",),
+            files={
+                "start.py": STARTS.format(flags=flags, more=more),
+                "train.py": WITH_PATH,
+            },
+        )
+        for name, flags, more in (
+            ("a program that starts `python -I`", '"-I", ', ""),
+            ("a program that empties the environment", "", "env={}"),
+        )
     ),
     refused(
         "`python -I`",
@@ -520,12 +504,12 @@ FORMS = [
     ),
     refused(
         "`python -S`",
-        "python -S -m train job.json",
-        "python -S keeps adagc-run out: leave -S out",
+        "timeout 9 python3.11 -W ignore -S -m train",
+        "python3.11 -S keeps adagc-run out: leave -S out",
     ),
     refused(
         "`python -E`, in `bash -c`",
-        "bash -c 'python -uE train.py job.json'",
+        "bash -ec 'cd . ; python -uE train.py job.json'",
         "python -uE keeps adagc-run out: leave -uE out",
     ),
     refused(
@@ -534,10 +518,14 @@ FORMS = [
         "env -i keeps adagc-run out: leave -i out",
     ),
     refused(
+        "`env -u PYTHONPATH`",
+        "env -C . -u PYTHONPATH python train.py job.json",
+        "env -u PYTHONPATH keeps adagc-run out",
+    ),
+    refused(
         "another `PYTHONPATH`",
         "env PYTHONPATH=/mine python train.py job.json",
-        "PYTHONPATH=/mine drops adagc-run's entry: write "
-        "PYTHONPATH=/mine:$PYTHONPATH",
+        "PYTHONPATH=/mine drops adagc-run's entry: write PYTHONPATH=/mine:",
     ),
     refused(
         "a script that shows it",
@@ -545,39 +533,42 @@ FORMS = [
         "PYTHONPATH=./mine drops adagc-run's entry",
         files={"job.sh": "export PYTHONPATH=./mine\npython train.py\n"},
     ),
-    refused(
-        "a file whose section cannot be read",
-        "python train.py torn.yaml",
-        "torn.yaml has a section 'clip' and cannot be read",
-        files={"torn.yaml": "clip:\n  t_start: [2\n"},
-    ),
-    refused(
-        "two files with settings, one of them `--settings`",
-        "python train.py job.json",
-        "differ in the clip's settings: keep one",
-        options="--settings clip.yaml",
-        files={"clip.yaml": "clip: {t_start: 3}"},
+    Form(
+        "a script's words about `python -I`",
+        """echo --prompt "how do I run python -I safely" """,
+        said=("python -I safely\n",),
+        needs="",
     ),
     refused(
         "a file that cannot be run",
-        "./train.py job.json",
-        "Permission denied: './train.py'",
+        "./job.json",
+        "Permission denied: './job.json'",
     ),
     refused(
         "no such command",
         "trian job.json",
         "No such file or directory: 'trian'",
     ),
+    settings("a YAML alias of itself", "clip: &a {b: *a}", "an alias"),
+    settings(
+        "nine levels of YAML aliases",
+        "".join(
+            f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9) if i else 0}]\n"
+            for i in range(9)
+        )
+        + "clip: {t_start: *a8}\n",
+        "an alias",
+    ),
+    settings(
+        "a YAML tag", "clip: !!python/name:os.system {}", "cannot be read"
+    ),
+    settings("deep JSON", "[" * 50000, "cannot be read", "clip.json"),
+    settings("a file cut short", "clip:\n  t_start: [2\n", "cannot be read"),
+    settings("a large file", "#" * 70000, "is larger than 65536 bytes"),
+    settings("no section", "t_start: 2\n", "has no section of settings"),
+    settings("a misspelt key", "clip: {t_strat: 2}", "mean 't_start'"),
+    settings("a wrong value", "clip: {beta: 2}", "beta must be a number in"),
 ]
-
-
-def table():
-    """The table of ``docs/use.md``."""
-    rows = ["| what follows `adagc-run` | as | what happens |", "|---|---|---|"]
-    for form in FORMS:
-        words = f"{form.options} {form.command}".strip()
-        rows.append(f"| {form.name} | `{words}` | {form.outcome} |")
-    return "\n".join(rows) + "\n"
 
 
 def write_files(form, folder, path):
@@ -586,7 +577,3 @@ def write_files(form, folder, path):
     for name, text in files.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text.replace("{path}", json.dumps(path)))
-
-
-if __name__ == "__main__":
-    print(table(), end="")
