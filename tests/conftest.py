@@ -26,12 +26,13 @@ CANARIES = {
         "test_run_is_that_of_one_process[group_sharded stage 2]",
         "test_states_move[one process-ep2 x v2 x4-MOE]",
     ),
-    "core/integrations/test_run.py": (
+    "run/test_forms.py": (
         "test_a_form[a script]",
         "test_a_form[a callback that replaces the clip]",
-        "test_a_signal_to_adagc_run_alone_ends_all[SIGKILL-bash]",
-        "test_a_script_of_paddlenlp_s_trainer",
+        "test_a_form[a loop, `--watch`]",
+        "test_a_form[a loop with `--require`]",
     ),
+    "run/test_paddlenlp.py": ("test_a_script_of_paddlenlp_s_trainer",),
     "core/optimizers/test_layouts.py": (
         "test_run_is_that_of_one_process[v2 x2]",
     ),

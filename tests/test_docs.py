@@ -31,9 +31,8 @@ from pages import (
     prose,
 )
 
-from paddle_adagc import ClipGradByAdaGC, check
+from paddle_adagc import ClipGradByAdaGC, check, run
 from paddle_adagc.clips import registry
-from paddle_adagc.integrations import run
 from paddle_adagc.report import command as report
 
 PROXY = ROOT / "configs/proxy/llama_low_noise.yaml"

@@ -43,7 +43,8 @@ def take_over_clipping(args: Any, clip: ClipGradBase) -> None:
             "(lambda_abs is the global norm of AdaGC's warm-up)",
             stacklevel=4,
         )
-    if is_flex and args.save_strategy.value != "no" and _is_alone():
+    saves = is_flex and args.save_strategy.value != "no"
+    if saves and dist.get_world_size() == 1:
         warnings.warn(
             "PaddleFormers cannot load a flex_checkpoint on one process: to "
             "resume this run set save_checkpoint_format and "
@@ -56,10 +57,6 @@ def take_over_clipping(args: Any, clip: ClipGradBase) -> None:
         )
         setattr(args, TAKEN, norm)  # for another Trainer of these arguments
     args.max_grad_norm = 0.0
-
-
-def _is_alone() -> bool:
-    return dist.get_world_size() == 1
 
 
 def _refuse(args: Any) -> None:

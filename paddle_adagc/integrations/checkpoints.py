@@ -110,12 +110,8 @@ def load_clip(
     file that one rank finds serves all: a cluster without a shared disk has it
     on one node alone.
 
-    Args:
-        clip: Any clip.
-        checkpoint: Folder that the Trainer has loaded.
-        missing_state: See :class:`.ClippingMixin`.
-        state: The Trainer's, as loaded; None is not compared.
-        new_tensors: See :meth:`.ClippingMixin`.
+    ``checkpoint`` is a folder that the Trainer has loaded, ``state`` the
+    Trainer's as loaded; None is not compared.
 
     Raises:
         FileNotFoundError: No rank finds a state of a clip.

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A clip in one Trainer of PaddleNLP, PaddleFormers or PaddleFleet.
 
-They descend from each other; what differs is asked of them. A
-:class:`TrainerClip` stands around six methods of a Trainer: by
-:class:`.ClippingMixin`, or on the object (:func:`attach`).
+They descend from each other; what differs is asked of them. The clip stands
+around six methods: by :class:`.ClippingMixin`, or on the object
+(:func:`attach`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import importlib.util
 import inspect
 import os
 import sys
@@ -26,6 +25,7 @@ from paddle.nn.clip import ClipGradBase
 from paddle_adagc.checks import check_choice
 from paddle_adagc.clips.base import TensorScalingClip
 from paddle_adagc.clips.stateful import NewTensors
+from paddle_adagc.features import MissingFeatureError, import_feature
 from paddle_adagc.integrations.arguments import (
     bind_clip,
     logger_of,
@@ -44,7 +44,6 @@ from paddle_adagc.integrations.checkpoints import (
 from paddle_adagc.integrations.logs import (
     add_histograms,
     clip_logs,
-    clip_summary,
     warm_up_end,
 )
 from paddle_adagc.integrations.optimizer import put_into_optimizer
@@ -93,18 +92,20 @@ class Options:
         self.make_record()
 
     def make_record(self) -> Any:
-        """Return what records a run; None without the package's recorder."""
-        if importlib.util.find_spec("paddle_adagc.record") is None:
+        """Return what records a run; None in a copy without the recorder."""
+        given = self.record, self.shadow, self.skip_above, self.stop_on
+        wanted = [value for value in given if value not in (None, True, False)]
+        try:
+            module = import_feature("record.trainer", f"{wanted}")
+        except MissingFeatureError:
+            if wanted:
+                raise
             return None
-        from paddle_adagc.record.trainer import TrainerRecord
-
-        return TrainerRecord(
-            self.record, self.shadow, self.skip_above, self.stop_on
-        )
+        return module.TrainerRecord(*given)
 
 
-class TrainerClip:
-    """A clip, and a record, in one Trainer.
+class TrainerClip(TrainerCallback):
+    """A clip, and a record, in one Trainer, of which it is a callback, too.
 
     The methods of :data:`METHODS` take the Trainer's own as first argument.
 
@@ -122,7 +123,7 @@ class TrainerClip:
         self.recording = options.make_record()
         self._is_prepared = False
         self._checkpoint: Any = _UNKNOWN
-        trainer.add_callback(_Events(self))
+        trainer.add_callback(self)
 
     def prepare(self) -> None:
         """Bind the clip to the model, before fleet wraps it; only once."""
@@ -170,12 +171,9 @@ class TrainerClip:
     def _newest_checkpoint(self) -> Any:
         folder = self.trainer.args.output_dir
         kinds = type(self.trainer).__mro__
-        modules = [sys.modules[kind.__module__] for kind in kinds]
-        find = next(
-            module.get_last_checkpoint
-            for module in modules
-            if hasattr(module, "get_last_checkpoint")
-        )
+        homes = (vars(sys.modules[kind.__module__]) for kind in kinds)
+        name = "get_last_checkpoint"
+        find = next(home[name] for home in homes if name in home)
         newest = find(folder) if Path(folder).is_dir() else None
         return newest_finished(folder, newest)
 
@@ -194,11 +192,19 @@ class TrainerClip:
             )
         return given
 
-    def begin(self, args: Any, state: Any, model: Any, optimizer: Any) -> None:
+    def __getattr__(self, event: str) -> Callable[..., None]:
+        """Ignore the other events; which there are differs by Trainer."""
+        if not event.startswith("on_"):
+            raise AttributeError(event)
+        return lambda *args, **kwargs: None
+
+    def on_train_begin(
+        self, args: Any, state: Any, control: Any, **objects: Any
+    ) -> None:
         """Resume the clip; begin to record; say how long the warm-up takes."""
         checkpoint = self._resumed_from(args, state)
         self.load(checkpoint)
-        self._record(args, state, model, optimizer, checkpoint)
+        self._record(args, state, objects, checkpoint)
         begin_run(args, state)
         end = warm_up_end(self.clip, state)
         last = getattr(state, "max_steps", 0) or args.max_steps
@@ -215,16 +221,17 @@ class TrainerClip:
 
     def load(self, checkpoint: Any) -> None:
         """Resume the clip from a checkpoint; None: it starts anew."""
-        missing_state = self._options.missing_state
-        new_tensors, state = self._options.new_tensors, self.trainer.state
-        load_clip(self.clip, checkpoint, missing_state, state, new_tensors)
+        given, state = self._options, self.trainer.state
+        choices = given.missing_state, state, given.new_tensors
+        load_clip(self.clip, checkpoint, *choices)
 
     def _record(
-        self, args: Any, state: Any, model: Any, optimizer: Any, found: Any
+        self, args: Any, state: Any, objects: dict[str, Any], found: Any
     ) -> None:
-        """Open the record, if there is to be one."""
+        """Open the record, whose shadow goes on from a checkpoint."""
         if self.recording is None:
             return
+        model = objects["model"]
 
         def bind(shadow: Any) -> None:
             # Else the record binds it, and says why it cannot.
@@ -234,11 +241,24 @@ class TrainerClip:
         def load(shadow: Any) -> None:
             load_clip(shadow, found, "start", state)
 
-        self.recording.begin(args, state, model, optimizer, bind, load)
+        trained = model, objects["optimizer"]
+        self.recording.begin(args, state, *trained, bind, load)
+
+    def on_step_end(self, *event: Any, **objects: Any) -> None:
+        """Record the step."""
+        if self.recording is not None:
+            self.recording.step(event[2])
+
+    def on_train_end(self, *event: Any, **objects: Any) -> None:
+        """Close the record."""
+        if self.recording is not None:
+            self.recording.close()
 
     def summary(self) -> dict[str, Any]:
         """Summarise the last step for a log; every rank calls it."""
-        return clip_summary(self.clip)
+        if not isinstance(self.clip, TensorScalingClip):
+            return {}
+        return self.clip.summary(tensors=True)
 
     def log(
         self,
@@ -271,45 +291,14 @@ class TrainerClip:
 def _checkpoint_in(method: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Return what a method gets as ``resume_from_checkpoint``."""
     given = inspect.signature(method).bind(*args, **kwargs).arguments
-    given = {**given.get("kwargs", {}), **given}
-    return given.get("resume_from_checkpoint")
-
-
-class _Events(TrainerCallback):
-    """Passes a Trainer's events on; which there are differs by Trainer."""
-
-    def __init__(self, clipping: TrainerClip) -> None:
-        self._clipping = clipping
-
-    def __getattr__(self, event: str) -> Callable[..., None]:
-        if not event.startswith("on_"):
-            raise AttributeError(event)
-        return lambda *args, **kwargs: None
-
-    def on_train_begin(
-        self, args: Any, state: Any, control: Any, **objects: Any
-    ) -> None:
-        model, optimizer = objects["model"], objects["optimizer"]
-        self._clipping.begin(args, state, model, optimizer)
-
-    def on_step_end(
-        self, args: Any, state: Any, control: Any, **kwargs: Any
-    ) -> None:
-        if self._clipping.recording is not None:
-            self._clipping.recording.step(control)
-
-    def on_train_end(self, *args: Any, **kwargs: Any) -> None:
-        if self._clipping.recording is not None:
-            self._clipping.recording.close()
+    return {**kwargs, **given}.get("resume_from_checkpoint")
 
 
 def attach(trainer: Any, clip: ClipGradBase | None, options: Options) -> None:
     """Let one Trainer clip, whatever its class: outermost, and only once.
 
-    Args:
-        trainer: Within its class' ``__init__`` or later, before it trains.
-        clip: As for :class:`TrainerClip`.
-        options: As for :class:`TrainerClip`.
+    It may be within its class' ``__init__``. For ``clip`` and ``options`` see
+    :class:`TrainerClip`.
     """
     if hasattr(trainer, "_adagc"):
         return

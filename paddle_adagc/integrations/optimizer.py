@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from typing import Any
 
@@ -59,15 +58,6 @@ def parameters_of(optimizer: Any) -> list[Any]:
     for group in innermost(optimizer)._param_groups:
         found += group["params"] if isinstance(group, dict) else [group]
     return found
-
-
-def caller_group() -> Any:
-    """Return the parameter group that the caller's caller works on, if any.
-
-    A function that stands in for an optimizer's ``_apply_optimize`` keeps it in
-    a variable ``param_group``, where a clip looks for it.
-    """
-    return sys._getframe(2).f_locals.get("param_group")
 
 
 def clip_of(optimizer: Any) -> Any:

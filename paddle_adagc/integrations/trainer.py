@@ -29,32 +29,27 @@ class ClippingMixin(Trainer):
     """Let a ``Trainer`` clip with ``clip``: put it before the Trainer's class.
 
     The optimizer stays the one that the Trainer makes from its arguments, with
-    ``clip`` in place of ``max_grad_norm``. The mixin binds the clip before
-    fleet wraps the model. It saves the clip's state for the whole model in
-    every checkpoint, in a file (:mod:`paddle_adagc.state`) that comes after the
-    Trainer's, and resumes from the checkpoint that the Trainer loads; the file
-    that one process finds serves all.
+    ``clip`` in place of ``max_grad_norm``. The clip is bound to the model
+    before fleet wraps it. Every checkpoint gets its state for the whole model
+    in a file (:mod:`paddle_adagc.state`) that comes after the Trainer's; it
+    resumes from the checkpoint that the Trainer loads.
 
     Every training log gets ``clip_...`` numbers of the last step, over all
-    ranks, from :meth:`TensorScalingClip.summary`, and the global norm under the
-    names that the Trainer has for it; the backends in ``report_to`` also get
-    :func:`histograms of the tensors
-    <paddle_adagc.integrations.logs.add_histograms>`. Of all steps since the log
-    before it has the worst: ``clip_h_min_worst`` and
-    ``clip_global_grad_norm_max``, each with its step, counted from 0 as in the
-    record (``clip_h_min_worst_step``). During the warm-up
-    ``clip_warmup_until`` is the ``global_step`` at which it ends.
+    ranks, from :meth:`TensorScalingClip.summary`; the worst of all steps since
+    the log before, with its index (``clip_h_min_worst``,
+    ``clip_global_grad_norm_max``, ``..._step``); during the warm-up the
+    ``global_step`` at which it ends (``clip_warmup_until``). Backends in
+    ``report_to`` also get :func:`histograms
+    <paddle_adagc.integrations.logs.add_histograms>`.
 
     Args:
         *args: Arguments of the Trainer.
-        clip: One of this package's, or any ``ClipGradBase`` but
-            ``ClipGradByGlobalNorm``, which fleet replaces by its own. Other
-            clips have no state and no numbers here.
-        missing_state: What to do with a checkpoint that holds no state of this
-            class of clips. ``"raise"``: refuse it. ``"start"``: start the clip
-            with its warm-up; so a run that had no such clip switches to it.
-        new_tensors: What to do with a state of other tensors than the model's:
-            see :meth:`TensorScalingClip.set_state_dict`.
+        clip: One of this package's; or any ``ClipGradBase``, without state and
+            numbers here, but ``ClipGradByGlobalNorm``, which fleet replaces.
+        missing_state: ``"raise"``: refuse a checkpoint without a state of this
+            class of clips. ``"start"``: begin there with the warm-up; so a run
+            that had no such clip switches to it.
+        new_tensors: See :meth:`TensorScalingClip.set_state_dict`.
         units: See :meth:`TensorScalingClip.bind`. By default they are those
             that the model names itself (:class:`.ModelUnits`).
         record: Folder of the run's :class:`.Record`, for ``adagc-report``.
@@ -63,16 +58,13 @@ class ClippingMixin(Trainer):
         shadow: See :class:`.Record`.
         skip_above: See :class:`.Record`; it needs ``record``.
         stop_on: ``"nan"``: end the training once a loss is not finite, at the
-            next log or 64 steps later; with a checkpoint, if the weights are
-            finite.
+            next log or 64 steps later; save if the weights are finite.
         **kwargs: Arguments of the Trainer; ``model`` as built, not wrapped.
 
     Raises:
-        TypeError: ``clip`` is no clip, or the Trainer's class stands first.
-        ValueError: ``missing_state`` is unknown; in ``train()``, the clip's
+        TypeError, ValueError: An argument is wrong; in ``train()``, the clip's
             state does not fit, or the Trainer changes the model there.
-        FileNotFoundError: At a resume, the checkpoint holds no clip's state, or
-            there is no checkpoint.
+        FileNotFoundError: In ``train()``, the checkpoint has no clip's state.
 
     Example:
         >>> from paddlenlp.trainer import Trainer

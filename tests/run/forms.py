@@ -86,6 +86,16 @@ if __name__ == "__main__":
     child.start()
     child.join()
 """
+TMUX = """
+tmux="tmux -S ./socket"
+{before}
+$tmux new-session -d "python train.py job.json > printed 2>&1
+$tmux wait-for -S done"
+$tmux wait-for done
+$tmux kill-server
+cat printed
+"""
+SERVER = "env -u PADDLE_ADAGC_RUN -u PYTHONPATH $tmux new-session -d 'sleep 99'"
 WITH_PATH = "import sys; sys.path[:0] = {path}\n" + SCRIPT
 JOB = '{"max_steps": 6}'
 T_START = "--t-start 2"
@@ -195,6 +205,20 @@ FORMS = [
         needs="make",
     ),
     clips(
+        "`tmux`, with its own server",
+        "bash job.sh",
+        files={"job.sh": TMUX.format(before="")},
+        needs="tmux",
+    ),
+    without(
+        "`tmux`, with a running server",
+        (r"\A[^\n]*does not clip\.\n(?!.*adagc-run)",),
+        "bash job.sh",
+        trained=("ClipGradByGlobalNorm",),
+        files={"job.sh": TMUX.format(before=SERVER), "train.py": WITH_PATH},
+        needs="tmux",
+    ),
+    clips(
         "without a network",
         "unshare -r -n python train.py job.json",
         needs="unshare -r -n",
@@ -257,14 +281,16 @@ FORMS = [
     clips(
         "`max_grad_norm: 0`",
         files={"job.json": '{"max_steps": 6, "max_grad_norm": 0}'},
-        origin=r"lambda_abs=1\.0 \(max_grad_norm is 0\.0\), t_start=2 \(--t-start\)",
+        origin=r"lambda_abs=1\.0 \(max_grad_norm is 0\.0\), t_start=2 "
+        r"\(--t-start\)",
     ),
     clips(
         "`max_grad_norm: None`",
         script=SCRIPT.replace(
             "trainer =", "args.max_grad_norm = None\ntrainer ="
         ),
-        origin=r"lambda_abs=1\.0 \(max_grad_norm is None\), t_start=2 \(--t-start\)",
+        origin=r"lambda_abs=1\.0 \(max_grad_norm is None\), t_start=2 "
+        r"\(--t-start\)",
     ),
     clips(
         "`--lambda-abs` beside `max_grad_norm`",

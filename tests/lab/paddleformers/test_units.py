@@ -14,9 +14,9 @@ import paddle
 from adagc_lab.paddleformers.recipe import load_recipe
 from helpers import slow_but
 from lab.paddleformers.runs import EP2, RECIPES, Toy, import_workflow
-from paddle_adagc.integrations.attach import bind_clip
 
 from paddle_adagc import ClipGradByAdaGC
+from paddle_adagc.integrations.arguments import bind_clip
 from paddle_adagc.integrations.model_units import describe_tensors
 
 

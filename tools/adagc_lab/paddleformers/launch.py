@@ -69,7 +69,8 @@ def run_recipe(
 
 def take_clip(recipe: dict[str, Any]) -> tuple[dict[str, Any], Options]:
     """Take a recipe's keys ``clip`` and ``units`` out of it."""
-    section, units = dict(recipe.pop("clip")), recipe.pop("units", None)
+    section = {"name": "adagc", **recipe.pop("clip")}
+    units = recipe.pop("units", None)
     names = ("missing_state", "new_tensors", "skip_above", "stop_on")
     given = {name: section.pop(name) for name in names if name in section}
     return section, Options(units=units, **given)
@@ -80,7 +81,7 @@ def clip_trainer(
 ) -> None:
     """Let a Trainer clip; GlobalGC is the Trainer's own, with our bound."""
     clip: Any = make_clip(**section)
-    if section.get("name") == "global_norm":
+    if section["name"] == "global_norm":
         if "lambda_abs" in section or not trainer.args.max_grad_norm:
             trainer.args.max_grad_norm = clip.clip_norm
         clip = None
