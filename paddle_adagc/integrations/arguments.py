@@ -18,8 +18,7 @@ from paddle_adagc.parallel.layout import unwrap
 from paddle_adagc.parallel.units import Declared
 
 _DEFAULT_MAX_GRAD_NORM = 1.0  # of TrainingArguments
-TAKEN = "_adagc_max_grad_norm"
-"""Attribute of arguments: the ``max_grad_norm`` that a clip took over."""
+TAKEN = "_adagc_max_grad_norm"  # of arguments: what a clip took over
 
 
 def take_over_clipping(args: Any, clip: ClipGradBase) -> None:

@@ -63,7 +63,6 @@ def parameters_of(optimizer: Any) -> list[Any]:
 def clip_of(optimizer: Any) -> Any:
     """Return the clip of an optimizer, or of its first parameter group."""
     optimizer = innermost(optimizer)
-    groups = optimizer._param_groups
-    if groups and isinstance(groups[0], dict):
-        return groups[0].get("grad_clip")
-    return optimizer._grad_clip
+    first = optimizer._param_groups[0]
+    is_group = isinstance(first, dict)
+    return first.get("grad_clip") if is_group else optimizer._grad_clip
