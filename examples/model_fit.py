@@ -17,6 +17,7 @@ class KeepClip(paddle.callbacks.Callback):
         super().__init__()
         self.clip = model._optimizer._grad_clip
         self.record = Record(folder, model._optimizer, model.network)
+        self.record.see_losses()
         save, load = model.save, model.load
 
         def save_all(path, training=True):
@@ -32,7 +33,7 @@ class KeepClip(paddle.callbacks.Callback):
         model.save, model.load = save_all, load_all
 
     def on_train_end(self, logs=None):
-        """Write what is left; hapi's steps are recorded by themselves."""
+        """Write what is left."""
         self.record.close()
 
 

@@ -109,7 +109,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         check_command(command)
         if is_check:
             print(
-                "\n".join(f"adagc-run: {line}" for line in _told(plan, command))
+                "\n".join(
+                    f"adagc-run: {line}" for line in _checked(plan, command)
+                )
             )
             return 0
         _become(command, plan)
@@ -186,7 +188,7 @@ def _plan(options: dict[str, Any]) -> Plan:
     return plan
 
 
-def _told(plan: Plan, command: Sequence[str]) -> list[str]:
+def _checked(plan: Plan, command: Sequence[str]) -> list[str]:
     """Return what --check says.
 
     Raises:

@@ -60,7 +60,7 @@ TRAINER: Kinds = {
     **RECORD,
     "units": (lambda v: isinstance(v, dict), "a section"),
 }
-"""What else a Trainer's clip can be told."""
+"""What else there is to choose for a Trainer's clip."""
 
 
 def check(name: str, value: Any, where: str) -> None:

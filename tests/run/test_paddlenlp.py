@@ -163,7 +163,7 @@ def test_numbers_without_the_command_s_options_are_the_same(folder):
         for printed in (without.stdout, with_clip)
     ]
     assert with_clip.count("trained with ClipGradByAdaGC") == 3
-    assert with_clip.count("AdaGC in force") == 3
+    assert with_clip.count("AdaGC in force:") == 3
     assert len(weights[0]) == 12
     assert weights[0] == pytest.approx(weights[1], rel=1e-4)
 
