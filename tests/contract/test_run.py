@@ -127,7 +127,9 @@ def in_terminal(folder, words, act):
     try:
         wait_until(lambda: log.exists() and "\n" in log.read_text())
         child = int(log.read_text().split()[1])
-        if act in KEYS:
+        if act == "hang up":
+            os.close(terminal)
+        elif act in KEYS:
             os.write(terminal, KEYS[act])
         else:
             os.kill(pid, getattr(signal, act))
@@ -140,7 +142,8 @@ def in_terminal(folder, words, act):
         _, status = os.waitpid(pid, 0)
         wait_until(lambda: not is_alive(child))
     finally:
-        os.close(terminal)
+        if act != "hang up":
+            os.close(terminal)
     return log.read_text().splitlines()[1:], status, has_stopped
 
 
@@ -168,3 +171,11 @@ def test_signals_and_keys_do_what_they_do(way, handled, tmp_path):
         found = dict(zip(acts, ours, strict=True))
         assert found == dict(zip(acts, plain, strict=True))
     assert found["nothing"][:2] != found["Ctrl-C"][:2] or way == "setsid"
+
+
+@pytest.mark.parametrize("before", [(), RUN], ids=["alone", "adagc-run"])
+def test_a_closed_terminal_ends_the_command(before, tmp_path):
+    (tmp_path / "job.py").write_text(JOB.format(handled=()))
+    words = [*before, sys.executable, "job.py"]
+    _, status, _ = in_terminal(tmp_path, words, "hang up")
+    assert os.WTERMSIG(status) == signal.SIGHUP
