@@ -22,6 +22,7 @@ from paddle_adagc.run.settings import (
     CLIP,
     RECORD,
     Values,
+    as_number,
     check,
     read_file,
     shown,
@@ -150,12 +151,10 @@ def _divided(words: list[str]) -> tuple[dict[str, Any], list[str]]:
 def _value(text: str) -> Any:
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
-    for read in (json.loads, float):
-        try:
-            return read(text)
-        except ValueError:
-            continue
-    return text
+    try:
+        return json.loads(text)
+    except ValueError:
+        return as_number(text)
 
 
 def _plan(options: dict[str, Any]) -> Plan:

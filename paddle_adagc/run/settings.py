@@ -8,6 +8,7 @@ for the line that says what is in force.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -21,7 +22,8 @@ _DEFAULT = 1.0  # lambda_abs
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    is_one = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_one and abs(value) < 1e38  # of float32; not NaN
 
 
 def _positive(value: Any) -> bool:
@@ -104,7 +106,7 @@ def read_file(path: str) -> dict[str, Any]:
             f"{path} has no section of settings at its top: "
             "clip: {t_start: 200}"
         )
-    return {name: _number(value) for name, value in section.items()}
+    return {name: as_number(value) for name, value in section.items()}
 
 
 def _yaml(text: str) -> Any:
@@ -129,13 +131,11 @@ def _yaml(text: str) -> Any:
         raise ValueError(str(error)) from error
 
 
-def _number(value: Any) -> Any:
-    """YAML reads ``5e-1`` as text."""
-    if isinstance(value, str):
-        try:
+def as_number(value: Any) -> Any:
+    """Read ``5e-1`` and ``.5``, which YAML and JSON read as text, or not."""
+    if isinstance(value, str) and any(map(str.isdigit, value)):
+        with contextlib.suppress(ValueError):
             return float(value)
-        except ValueError:
-            pass
     return value
 
 

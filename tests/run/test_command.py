@@ -33,6 +33,7 @@ def test_every_argument_of_the_clip_is_an_option():
         (["--clip", "zclip", "ls"], "AdaGC has no argument 'clip'"),
         (["--t-start", "x", "ls"], "t_start must be an integer >= 0, got 'x'"),
         (["--t-start", "true", "ls"], "t_start must be an integer >= 0"),
+        (["--lambda-rel", "1e999", "ls"], "lambda_rel must be positive, got"),
         (["--strict", "1", "ls"], "strict must be true or false, got 1"),
         (["--init", "constant", "ls"], "one of warmup_min, warmup_ema, got"),
         (["--t-start", "5", "-x", "6", "ls"], "'-x' is no option"),
