@@ -194,7 +194,7 @@ def pretrain(recipe, overrides, initial=None, saves=True):
             self.first = _weights(
                 self.model, initial and initial[dist.get_rank()]
             )
-            if hasattr(self, "_adagc"):
+            if self._adagc.clip is not None:
                 self._adagc.clip._dygraph_clip = _observed(
                     self._adagc.clip, self.norms
                 )
@@ -226,7 +226,7 @@ def pretrain(recipe, overrides, initial=None, saves=True):
         "last": _weights(trainer.model),
         "grad_clip": type(getattr(clip, "clip", clip)).__name__,
     }
-    if hasattr(trainer, "_adagc"):
+    if trainer._adagc.clip is not None:
         result["state"] = trainer._adagc.clip.full_state_dict()
         result["norms"] = trainer.norms
         _check_places(trainer)
