@@ -29,6 +29,7 @@ from pages import ROOT
 from paddle_adagc import ClipGradByAdaGC, load_state, run
 from paddle_adagc.record import read_record
 from paddle_adagc.record.recorder import NUM_STEPS as RING
+from paddle_adagc.record.recorder import record_of
 from paddle_adagc.report.command import make_page
 from paddle_adagc.run.process import Process
 
@@ -286,6 +287,9 @@ def train(layout, topology):
                     gradient_of(parameter).scale_(30.0)
         optimizer.step()
         optimizer.clear_grad()
+    if (record := record_of(optimizer)) is not None:
+        record.step()
+        record.close()
     return [parameter.numpy() for parameter in bare.parameters()]
 
 

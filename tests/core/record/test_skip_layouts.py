@@ -26,6 +26,7 @@ from core.record.test_record import CLIPS
 
 from paddle_adagc.parallel.meshes import local_value
 from paddle_adagc.record import read_record
+from paddle_adagc.record.recorder import record_of
 from paddle_adagc.record.trainer import TrainerRecord, open_record
 from paddle_adagc.run.process import Process
 
@@ -100,6 +101,9 @@ def train_in(layout, topology, clip, folder=None, factor=None):
     if record:
         record.close()
         assert record.num_skipped == 1
+    elif (watching := record_of(optimizer)) is not None:
+        watching.step()
+        watching.close()
     if hasattr(model, "get_all_parameters"):  # stage 3
         model.get_all_parameters()
     moments = inner._accumulators
