@@ -221,9 +221,8 @@ class TrainerClip(TrainerCallback):
 
     def load(self, checkpoint: Any) -> None:
         """Resume the clip from a checkpoint; None: it starts anew."""
-        given, state = self._options, self.trainer.state
-        choices = given.missing_state, state, given.new_tensors
-        load_clip(self.clip, checkpoint, *choices)
+        missing, new = self._options.missing_state, self._options.new_tensors
+        load_clip(self.clip, checkpoint, missing, self.trainer.state, new)
 
     def _record(
         self, args: Any, state: Any, objects: dict[str, Any], found: Any

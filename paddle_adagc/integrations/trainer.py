@@ -62,8 +62,8 @@ class ClippingMixin(Trainer):
         **kwargs: Arguments of the Trainer; ``model`` as built, not wrapped.
 
     Raises:
-        TypeError, ValueError: An argument is wrong; in ``train()``, the clip's
-            state does not fit, or the Trainer changes the model there.
+        TypeError, ValueError: An argument is wrong, or the Trainer changes the
+            model in ``train()``; there, the clip's state does not fit.
         FileNotFoundError: In ``train()``, the checkpoint has no clip's state.
 
     Example:
@@ -115,6 +115,7 @@ class ClippingMixin(Trainer):
         super().__init__(*args, **kwargs)
         self.clip = clip
         self._adagc = TrainerClip(self, clip, options)
+        self._adagc.prepare()
 
 
 def _around(name: str) -> Callable[..., Any]:
