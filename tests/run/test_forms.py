@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from run import forms
+from run import forms, other_forms, scripts
 
 STAND_IN = str(Path(__file__).with_name("stand_in"))
 PROGRAMS = str(Path(sys.executable).parent)
@@ -32,11 +32,12 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+ALL = [*forms.FORMS, *other_forms.FORMS]
 FORMS = [
     pytest.param(
         form, id=form.name, marks=[pytest.mark.slow] * bool(form.needs)
     )
-    for form in forms.FORMS
+    for form in ALL
 ]
 
 
@@ -53,7 +54,7 @@ def has(program):
 def test_a_form(folder, form):
     if form.needs not in ("", "paddle", "launcher") and not has(form.needs):
         pytest.skip(f"there is no {form.needs} here")
-    forms.write_files(form, folder, [STAND_IN, *sys.path])
+    scripts.write_files(form, folder, [STAND_IN, *sys.path])
     before = {path: path.read_bytes() for path in folder.rglob("*.*")}
     words = [*shlex.split(form.options), *shlex.split(form.command)]
     ended = subprocess.run(
@@ -77,4 +78,4 @@ def test_a_form(folder, form):
 
 
 def test_there_are_sixty_forms():
-    assert len({form.name for form in forms.FORMS}) == len(forms.FORMS) >= 60
+    assert len({form.name for form in ALL}) == len(ALL) >= 60
