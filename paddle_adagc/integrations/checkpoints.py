@@ -107,11 +107,7 @@ def load_clip(
     """Resume a clip of this package from a checkpoint; others have no state.
 
     Every rank has to call it, with None where it knows of no checkpoint. The
-    file that one rank finds serves all: a cluster without a shared disk has it
-    on one node alone.
-
-    ``checkpoint`` is a folder that the Trainer has loaded, ``state`` the
-    Trainer's as loaded; None is not compared.
+    file that one rank finds serves all. ``state``: the Trainer's, as loaded.
 
     Raises:
         FileNotFoundError: No rank finds a state of a clip.
@@ -120,7 +116,7 @@ def load_clip(
     if not isinstance(clip, TensorScalingClip):
         return
     wanted = None if state is None else _origin(state)
-    mine: dict[str, Any] | Exception | None = None
+    mine: Any
     try:
         mine = _read(Path(checkpoint), wanted) if checkpoint else None
     except (FileNotFoundError, ValueError) as error:
@@ -152,9 +148,8 @@ def load_clip(
             )
             clip.starts_late = True
         except ValueError as error:
-            raise ValueError(
-                f"{STATE_FILE} in {checkpoint}: {error}"
-            ) from error
+            text = f"{STATE_FILE} in {checkpoint}: {error}"
+            raise ValueError(text) from error
     elif missing and missing_state == "raise":
         raise FileNotFoundError(
             f"{missing[0]} To switch a run to this clip, which then starts "
