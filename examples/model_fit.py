@@ -1,27 +1,40 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""AdaGC in Paddle's high-level API, ``paddle.Model.fit``."""
+"""AdaGC in ``paddle.Model.fit``: recorded, and kept beside its checkpoints."""
+
+import os
 
 import numpy as np
 import paddle
 
-from paddle_adagc import ClipGradByAdaGC
+from paddle_adagc import ClipGradByAdaGC, Record, load_state, save_state
 
 
-class Waves(paddle.io.Dataset):
-    """Noisy waves of four frequencies; the label is the frequency."""
+class KeepClip(paddle.callbacks.Callback):
+    """Record each step; save the clip's state whenever hapi saves."""
 
-    def __len__(self):
-        """Number of samples."""
-        return 512
+    def __init__(self, model, folder):
+        super().__init__()
+        self.clip = model._optimizer._grad_clip
+        self.record = Record(folder, model._optimizer, model.network)
+        self.record.see_losses()
+        save, load = model.save, model.load
 
-    def __getitem__(self, index):
-        """float32 ``[32]`` and int64 ``[1]``."""
-        rng = np.random.default_rng(index)
-        label = index % 4
-        wave = np.sin((label + 1) * np.linspace(0, 6.28, 32))
-        noisy = wave + 0.3 * rng.normal(size=32)
-        return noisy.astype("float32"), np.array([label], "int64")
+        def save_all(path, training=True):
+            save(path, training)
+            if training:
+                save_state(self.clip.state_dict(), f"{path}.clip")
+
+        def load_all(path, *rest, **options):
+            load(path, *rest, **options)
+            if os.path.isdir(f"{path}.clip"):
+                self.clip.set_state_dict(load_state(f"{path}.clip"))
+
+        model.save, model.load = save_all, load_all
+
+    def on_train_end(self, logs=None):
+        """Write what is left."""
+        self.record.close()
 
 
 if __name__ == "__main__":
@@ -31,13 +44,17 @@ if __name__ == "__main__":
     )
     clip = ClipGradByAdaGC(t_start=8)
     clip.bind(network)
-    model = paddle.Model(network)
-    model.prepare(
-        paddle.optimizer.AdamW(
-            1e-2, parameters=network.parameters(), grad_clip=clip
-        ),
-        paddle.nn.CrossEntropyLoss(),
-        paddle.metric.Accuracy(),
+    optimizer = paddle.optimizer.AdamW(
+        1e-2, parameters=network.parameters(), grad_clip=clip
     )
-    model.fit(Waves(), epochs=2, batch_size=32, verbose=2, log_freq=8)
+    model = paddle.Model(network)
+    model.prepare(optimizer, paddle.nn.CrossEntropyLoss())
+    rng, labels = np.random.default_rng(0), np.arange(512)[:, None] % 4
+    waves = np.sin((labels + 1) * np.linspace(0, 6.28, 32))
+    noisy = (waves + 0.3 * rng.normal(size=waves.shape)).astype("float32")
+    rows = paddle.io.TensorDataset([noisy, labels])
+    keep = KeepClip(model, "outputs/record")
+    model.fit(rows, epochs=2, batch_size=32, verbose=2, callbacks=[keep])
+    model.save("outputs/last")
+    model.load("outputs/last")
     print(clip.summary())

@@ -26,13 +26,14 @@ CANARIES = {
         "test_run_is_that_of_one_process[group_sharded stage 2]",
         "test_states_move[one process-ep2 x v2 x4-MOE]",
     ),
-    "core/integrations/test_run.py": (
+    "run/test_forms.py": (
         "test_a_form[a script]",
         "test_a_form[a callback that replaces the clip]",
-        "test_a_signal_to_adagc_run_alone_ends_all[SIGKILL-bash]",
-        "test_a_script_of_paddlenlp_s_trainer",
+        "test_a_form[a loop, `--watch`]",
+        "test_a_form[a loop with `--require`]",
     ),
     "lab/train/test_layouts.py": ("test_two_ranks_train_and_resume[ernie]",),
+    "run/test_paddlenlp.py": ("test_a_script_of_paddlenlp_s_trainer",),
     "lab/train/test_processes.py": (
         "test_a_stopped_command_resumes_with_the_same_record[15]",
     ),

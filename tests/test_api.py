@@ -24,7 +24,7 @@ SHOWN_BY = {
     "Step": "ClipGradByAdaGC",
 }
 """Names without an example -> the name whose example has them."""
-TRAINERS = ("ClippingCallback", "ClippingMixin")
+TRAINERS = ("ClippingMixin",)
 """Their examples need PaddleNLP: test_snippets.py runs them."""
 
 

@@ -110,8 +110,8 @@ def imports_of(sources):
     return found
 
 
-MORE = {f"{LIBRARY}.integrations.run.settings": {"yaml"}}
-"""It reads a command's file that is in YAML."""
+MORE = {f"{LIBRARY}.run.settings": {"yaml"}}
+"""It reads a file of settings that is in YAML."""
 
 
 def is_lab(module):
@@ -144,6 +144,41 @@ def test_the_walls_stand():
         for module, found in imports.items()
     }
     graphlib.TopologicalSorter(graph).prepare()  # refuses circles
+
+
+WATCH = ("record", "report", "stability")
+
+
+def test_the_wings_come_off():
+    """Nothing but ``run`` imports it; each wing knows the record once."""
+    found = imports_of(read_sources())
+
+    def importers(*rooms):
+        prefixes = tuple(f"{LIBRARY}.{room}." for room in rooms)
+        return {
+            module.removeprefix(f"{LIBRARY}.")
+            for module, targets in found.items()
+            if not (is_lab(module) or f"{module}.".startswith(prefixes))
+            if any(f"{target}.".startswith(prefixes) for target in targets)
+        }
+
+    assert importers("run") == set()
+    of_record = {
+        name
+        for name in importers(*WATCH)
+        if name.startswith(("integrations.", "run."))
+    }
+    assert of_record == {"run.watch"}
+    by_name = f"{LIBRARY}.integrations."  # import_feature: it may be missing
+    assert [
+        module
+        for module, source in read_sources().items()
+        if module.startswith(by_name) and '"record.' in source
+    ] == [f"{by_name}clipping"]
+    assert importers("integrations") <= {
+        *(name for name in importers("integrations") if name[:4] == "run."),
+        *("record.hooks", "record.recorder", "record.trainer"),
+    }
 
 
 def test_one_function_unpickles():

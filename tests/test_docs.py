@@ -28,7 +28,7 @@ from pages import (
     prose,
 )
 
-from paddle_adagc.integrations import run
+from paddle_adagc import run
 from paddle_adagc.report import command as report
 
 PROXY = ROOT / "configs/proxy/llama_low_noise.yaml"

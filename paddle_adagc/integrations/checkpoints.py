@@ -12,12 +12,10 @@ from __future__ import annotations
 import datetime
 import os
 import re
-import sys
 import uuid
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any, Literal
 
 import paddle.distributed as dist
@@ -38,29 +36,7 @@ _CHECKPOINT = re.compile(r"checkpoint-(\d+)$")
 _LAST_FILES = ("trainer_state.*", "scheduler.*")
 """What a Trainer writes after the weights, and after the optimizer."""
 
-_LOOPS = ("_inner_training_loop", "train")
-
-
-def resumed_from(args: Any, state: Any) -> str | None:
-    """Return the checkpoint that the calling Trainer has loaded, if any.
-
-    A callback receives only the step. The training loop knows the checkpoint,
-    so this looks for that loop among the callers.
-    """
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        found = frame.f_locals
-        if frame.f_code.co_name in _LOOPS and "resume_from_checkpoint" in found:
-            return found["resume_from_checkpoint"] or None
-        frame = frame.f_back
-    given = getattr(args, "resume_from_checkpoint", None)
-    if state.global_step and not isinstance(given, str):
-        raise ValueError(
-            f"the Trainer resumes at step {state.global_step}, and does not "
-            "say from where: give the checkpoint as "
-            "args.resume_from_checkpoint, too"
-        )
-    return given if state.global_step else None
+HOW_TO_START = "missing_state='start' (adagc-run: --missing-state start)"
 
 
 def newest_finished(output_dir: str, newest: str | None) -> str | None:
@@ -127,15 +103,7 @@ def load_clip(
     """Resume a clip of this package from a checkpoint; others have no state.
 
     Every rank has to call it, with None where it knows of no checkpoint. The
-    file that one rank finds serves all: a cluster without a shared disk has it
-    on one node alone.
-
-    Args:
-        clip: Any clip.
-        checkpoint: Folder that the Trainer has loaded.
-        missing_state: See :class:`.ClippingMixin`.
-        state: The Trainer's, as loaded; None is not compared.
-        new_tensors: See :meth:`.ClippingMixin`.
+    file that one rank finds serves all. ``state``: the Trainer's, as loaded.
 
     Raises:
         FileNotFoundError: No rank finds a state of a clip.
@@ -144,7 +112,7 @@ def load_clip(
     if not isinstance(clip, ClipGradByAdaGC):
         return
     wanted = None if state is None else _origin(state)
-    mine: dict[str, Any] | Exception | None = None
+    mine: Any
     try:
         mine = _read(Path(checkpoint), wanted) if checkpoint else None
     except (FileNotFoundError, ValueError) as error:
@@ -168,7 +136,7 @@ def load_clip(
             text = f"{STATE_FILE} in {checkpoint}: {error}"
             if missing_state == "raise":
                 raise ValueError(
-                    f"{text}. To start with the warm-up give {how_to_start()}"
+                    f"{text}. To start with the warm-up give {HOW_TO_START}"
                 ) from error
             warnings.warn(
                 f"{text}. {type(clip).__name__} starts with its warm-up",
@@ -176,30 +144,15 @@ def load_clip(
             )
             clip.restart_warmup()
         except ValueError as error:
-            text = str(error)
-            if _is_of_command():
-                text = text.replace(
-                    "new_tensors='start'", "--new-tensors start"
-                )
-            raise ValueError(f"{STATE_FILE} in {checkpoint}: {text}") from error
+            text = f"{STATE_FILE} in {checkpoint}: {error}"
+            raise ValueError(text) from error
     elif missing and missing_state == "raise":
         raise FileNotFoundError(
             f"{missing[0]} To switch a run to this clip, which then starts "
-            f"with its warm-up, give {how_to_start()}"
+            f"with its warm-up, give {HOW_TO_START}"
         )
     elif missing:
         clip.restart_warmup()
-
-
-def how_to_start() -> str:
-    """Say how one lets a clip start its warm-up at a checkpoint."""
-    return (
-        "--missing-state start" if _is_of_command() else "missing_state='start'"
-    )
-
-
-def _is_of_command() -> bool:
-    return "PADDLE_ADAGC_RUN" in os.environ
 
 
 def _read(checkpoint: Path, wanted: dict[str, Any] | None) -> dict[str, Any]:
@@ -242,7 +195,7 @@ def _check_origin(
             f"{origin['run']!r}, and the Trainer resumes step "
             f"{wanted['step']} of the run {wanted['run']!r}. Put the right "
             "file there; or remove it, and start the clip with its warm-up: "
-            f"{how_to_start()}"
+            f"{HOW_TO_START}"
         )
 
 

@@ -15,13 +15,6 @@ from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.parallel.names import without_indexes
 
 
-def clip_summary(clip: ClipGradBase | None) -> dict[str, Any]:
-    """Summarise the last step; every rank calls it. Empty for other clips."""
-    if not isinstance(clip, ClipGradByAdaGC):
-        return {}
-    return clip.summary(tensors=True)
-
-
 def warm_up_end(clip: ClipGradBase | None, state: Any) -> int:
     """Return the Trainer's step at which the warm-up ends; 0: it is over."""
     left = clip.warmup_left if isinstance(clip, ClipGradByAdaGC) else 0

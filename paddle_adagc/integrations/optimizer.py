@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from typing import Any
 
@@ -61,10 +60,9 @@ def parameters_of(optimizer: Any) -> list[Any]:
     return found
 
 
-def caller_group() -> Any:
-    """Return the parameter group that the caller's caller works on, if any.
-
-    A function that stands in for an optimizer's ``_apply_optimize`` keeps it in
-    a variable ``param_group``, where a clip looks for it.
-    """
-    return sys._getframe(2).f_locals.get("param_group")
+def clip_of(optimizer: Any) -> Any:
+    """Return the clip of an optimizer, or of its first parameter group."""
+    optimizer = innermost(optimizer)
+    first = optimizer._param_groups[0]
+    is_group = isinstance(first, dict)
+    return first.get("grad_clip") if is_group else optimizer._grad_clip

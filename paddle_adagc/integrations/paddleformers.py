@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A clip in PaddleFormers's ``Trainer``."""
 
-from paddle_adagc.integrations.callbacks import ClippingCallback
 from paddle_adagc.integrations.trainer import ClippingMixin
 
-__all__ = ["ClippingCallback", "ClippingMixin"]
+__all__ = ["ClippingMixin"]

@@ -8,6 +8,7 @@ import atexit
 import contextlib
 import os
 import signal
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -17,7 +18,6 @@ from typing import Any, ClassVar
 from paddle.distributed.auto_parallel.api import _ShardOptimizer
 
 from paddle_adagc.integrations.optimizer import (
-    caller_group,
     inner_optimizer,
     parameters_of,
 )
@@ -44,6 +44,15 @@ def model_parameters_of(optimizer: Any) -> list[Any]:
     """
     original = getattr(optimizer, "_origin_parameter_list", None)
     return original or parameters_of(optimizer)
+
+
+def caller_group() -> Any:
+    """Return the parameter group that the caller's caller works on, if any.
+
+    A function that stands in for an optimizer's ``_apply_optimize`` keeps it in
+    a variable ``param_group``, where a clip looks for it.
+    """
+    return sys._getframe(2).f_locals.get("param_group")
 
 
 def observe(optimizer: Any, record: Any) -> Callable[[], None]:

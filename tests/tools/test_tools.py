@@ -72,7 +72,7 @@ def test_help_and_a_wrong_flag_are_answered_before_paddle(name, tmp_path):
     "module",
     [
         "paddle_adagc.check",
-        "paddle_adagc.integrations.run.command",  # adagc-run
+        "paddle_adagc.run.command",  # adagc-run
         "paddle_adagc.report.command",  # adagc-report
     ],
 )

@@ -23,6 +23,7 @@ from lab.paddleformers.runs import let_formers_start_fleet
 from test_examples import run_example
 
 from paddle_adagc import ClipGradByAdaGC
+from paddle_adagc.integrations.clipping import Options, attach
 from paddle_adagc.integrations.optimizer import innermost
 from paddle_adagc.record import read_record
 from paddle_adagc.state_file import STATE_FILE, load_state, save_state
@@ -34,7 +35,7 @@ if importlib.util.find_spec(LIBRARY) is None:
 
 formers = pytest.mark.skipif(not IS_FORMERS, reason="needs PaddleFormers")
 MODELS = ("Llama", "Qwen2", "Qwen3") if IS_FORMERS else ("Llama",)
-WAYS = ("mixin", "callback")
+WAYS = ("mixin", "object")
 UNIFIED = {"unified_checkpoint": True}
 if IS_FORMERS and not importlib.metadata.version(LIBRARY).startswith("0."):
     # The default asks fleet, which one process has not started.
@@ -116,9 +117,9 @@ def make_trainer(
     choices = {"missing_state": missing_state, "new_tensors": new_tensors}
     if way == "mixin":
         return ClippingTrainer(clip=clip, **choices, **common)
-    callback = ours.ClippingCallback(clip, **choices)
-    trainer = Logged(**common, callbacks=[callback])
+    trainer = Logged(**common)
     trainer.clip = clip
+    attach(trainer, clip, Options(**choices))
     return trainer
 
 
@@ -168,7 +169,7 @@ def test_tiny_models_train_and_log_the_clip(name, way, tmp_path):
 
 @pytest.mark.parametrize(
     ("way", "formats"),
-    [("mixin", UNIFIED), ("callback", UNIFIED)]
+    [("mixin", UNIFIED), ("object", UNIFIED)]
     + ([] if IS_FORMERS else [("mixin", {})]),
 )
 def test_the_clip_resumes_with_the_run_and_a_run_switches(
@@ -179,9 +180,7 @@ def test_the_clip_resumes_with_the_run_and_a_run_switches(
     cut = tmp_path / "cut"
     train(cut, max_steps=4)
     (cut / "checkpoint-3").mkdir()
-    # A callback does not see the argument of train().
-    newest = True if way == "mixin" else str(cut / "checkpoint-4")
-    resumed = train(cut, newest)
+    resumed = train(cut, True)
     assert resumed["step"] == 8
     for key, gamma in resumed["gamma"].items():
         assert float(gamma) == float(whole["gamma"][key])
@@ -219,13 +218,12 @@ def test_a_resume_takes_the_state_of_the_weights(way, tmp_path):
     shutil.copy(other / STATE_FILE, source)
     with pytest.raises(ValueError, match=r"of step 4 of the run 'b, .*'a, "):
         train("a", str(source))
-    if way == "mixin":  # which alone resolves True
-        (scheduler,) = source.glob("scheduler.*")
-        scheduler.unlink()
-        (source / STATE_FILE).unlink()
-        with pytest.warns(UserWarning, match=r"checkpoint-4 is unfinished"):
-            resumed = train("a", True, save_steps=10)
-        assert resumed == pytest.approx(expected, rel=1e-5)
+    (scheduler,) = source.glob("scheduler.*")
+    scheduler.unlink()
+    (source / STATE_FILE).unlink()
+    with pytest.warns(UserWarning, match=r"checkpoint-4 is unfinished"):
+        resumed = train("a", True, save_steps=10)
+    assert resumed == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.slow
@@ -271,8 +269,7 @@ def test_backends_get_the_clip_s_numbers(tmp_path, way):
         logging_dir=str(tmp_path / "logs"),
     )
     trainer.train()
-    folder = tmp_path / "logs" / ("clip" if way == "callback" else "")
-    (log,) = folder.glob("*.log")
+    (log,) = (tmp_path / "logs").glob("*.log")
     tags = visualdl.LogReader(file_path=str(log)).get_tags()
     assert "train/clip_clipped_fraction" in tags["scalar"]
     (first, *_) = (k for k in trainer.clip.state_dict()["gamma"] if ".0." in k)
@@ -337,7 +334,8 @@ def test_a_log_shows_batches_that_it_does_not_end_with(way, tmp_path):
     if way == "mixin":
         trainer = Clipping(clip=clip, **common)
     else:
-        trainer = InOrder(callbacks=[ours.ClippingCallback(clip)], **common)
+        trainer = InOrder(**common)
+        attach(trainer, clip, Options())
     trainer.train()
     logs = [line for line in trainer.logged if "loss" in line]
     assert [line["global_step"] for line in logs] == [*range(10, 81, 10)]

@@ -18,15 +18,14 @@ from helpers import clip_arrays, make_parameters
 from paddle.nn import ClipGradByGlobalNorm
 
 from paddle_adagc import ClipGradByAdaGC, load_state, save_state
-from paddle_adagc.integrations.attach import take_over_clipping
-from paddle_adagc.integrations.callbacks import ClippingCallback
+from paddle_adagc.integrations.arguments import take_over_clipping
 from paddle_adagc.integrations.checkpoints import load_clip
+from paddle_adagc.integrations.clipping import Options, attach
 from paddle_adagc.integrations.logs import add_histograms
 from paddle_adagc.integrations.optimizer import put_into_optimizer
-from paddle_adagc.integrations.recording import TrainerRecord
 from paddle_adagc.integrations.trainer import ClippingMixin
-from paddle_adagc.integrations.watching import WatchingCallback
 from paddle_adagc.record import read_record
+from paddle_adagc.record.trainer import TrainerRecord
 from paddle_adagc.state_file import STATE_FILE
 
 
@@ -202,6 +201,7 @@ class Trainer:
             **arguments,
         )
         self.model = model or paddle.nn.Linear(2, 1)
+        self.optimizer = None
         self.state = TrainerState.load(None)
         self.callback_handler = types.SimpleNamespace(callbacks=[*callbacks])
         for callback in self.callback_handler.callbacks:
@@ -288,15 +288,20 @@ def clipping(output_dir, t_start=1, **arguments):
     return Clipping(output_dir, clip=clip, **arguments)
 
 
-def called_back(output_dir, **arguments):
-    callback = ClippingCallback(ClipGradByAdaGC(t_start=1))
-    made = Trainer(output_dir, callbacks=[callback], **arguments)
-    made.clip = callback.clip
+def attached(output_dir, kind=Trainer, **arguments):
+    """The same on the object, as adagc-run does it."""
+    names = Options.__dataclass_fields__.keys() & arguments.keys()
+    options = Options(**{name: arguments.pop(name) for name in names})
+    made = kind(output_dir, **arguments)
+    made.clip = ClipGradByAdaGC(t_start=1)
+    attach(made, made.clip, options)
     return made
 
 
 def watching(output_dir, **arguments):
-    return Trainer(output_dir, callbacks=[WatchingCallback()], **arguments)
+    made = Trainer(output_dir, **arguments)
+    attach(made, None, Options())
+    return made
 
 
 class OfErniekit(Trainer):
@@ -322,47 +327,43 @@ class OfErniekit(Trainer):
         return loop(2, resume_from_checkpoint=resume_from_checkpoint)
 
 
-@pytest.mark.parametrize("way", ["mixin", "callback"])
+@pytest.mark.parametrize("way", ["mixin", "object"])
 def test_trainers_of_erniekit_s_shape_clip_and_resume(way, tmp_path):
     def make(folder, **arguments):
-        clip = ClipGradByAdaGC(t_start=1)
         arguments = {"log_global_grad_norm": True, **arguments}
-        if way == "mixin":
-            kind = type("Clipping", (ClippingMixin, OfErniekit), {})
-            return clip, kind(tmp_path / folder, clip=clip, **arguments)
-        callback = ClippingCallback(clip)
-        return clip, OfErniekit(
-            tmp_path / folder, callbacks=[callback], **arguments
-        )
+        if way == "object":
+            return attached(tmp_path / folder, OfErniekit, **arguments)
+        kind = type("Clipping", (ClippingMixin, OfErniekit), {})
+        clip = ClipGradByAdaGC(t_start=1)
+        return kind(tmp_path / folder, clip=clip, **arguments)
 
-    clip, trainer = make("a", max_steps=2)
+    trainer = make("a", max_steps=2)
     trainer.train()
-    assert trainer.optimizer._grad_clip is clip
-    assert clip.num_steps == 2
-    if way == "mixin":
-        assert trainer.logged["global_grad_norm"] > 0
-    again, trainer = make("b")
-    trainer.train(str(tmp_path / "a/checkpoint-2"))
-    assert gamma_of(again) == gamma_of(clip)
+    assert trainer.optimizer._grad_clip is trainer.clip
+    assert trainer.clip.num_steps == 2
+    assert trainer.logged["global_grad_norm"] > 0
+    again = make("b")
+    again.train(str(tmp_path / "a/checkpoint-2"))
+    assert gamma_of(again.clip) == gamma_of(trainer.clip)
 
 
-BOTH = pytest.mark.parametrize("make", [clipping, called_back])
+BOTH = pytest.mark.parametrize("make", [clipping, attached])
 
 
-def test_the_clip_resumes_once_the_trainer_has_its_checkpoint(tmp_path):
-    made = clipping(tmp_path, max_steps=1)
+@BOTH
+def test_the_clip_resumes_once_the_trainer_has_its_checkpoint(make, tmp_path):
+    made = make(tmp_path, max_steps=1)
     made.train()
-    assert made._build_grad_clip() is made.clip
     assert made.saved == {"eval_loss": 2.0}
-    again, newest = clipping(tmp_path), str(tmp_path / "checkpoint-1")
+    again, newest = make(tmp_path), str(tmp_path / "checkpoint-1")
     assert again.train(resume_from_checkpoint=True) == newest
     assert again.clip.num_steps == 1
-    again = clipping(tmp_path)
+    again = make(tmp_path)
     again.fetched = newest
     again.train("is not here yet")
     assert again.clip.num_steps == 1
     with pytest.raises(FileNotFoundError, match="holds no checkpoint"):
-        clipping(tmp_path / "empty").train(resume_from_checkpoint=True)
+        make(tmp_path / "empty").train(resume_from_checkpoint=True)
 
 
 def gamma_of(source):
@@ -464,21 +465,11 @@ def test_a_save_that_was_cut_leaves_a_run_that_resumes(
 
 
 def test_a_trainer_that_hides_its_checkpoint_is_refused(tmp_path):
-    made = called_back(tmp_path)
+    made = clipping(tmp_path)
     made.state.global_step = 2
     made.create_optimizer()
     with pytest.raises(ValueError, match="at step 2, and does not say from"):
         made.call("on_train_begin")
-
-
-@pytest.mark.parametrize("is_command", [False, True])
-def test_a_message_has_the_user_s_words(is_command, monkeypatch, tmp_path):
-    expected = "missing_state='start'"
-    if is_command:
-        monkeypatch.setenv("PADDLE_ADAGC_RUN", "{}")
-        expected = "--missing-state start"
-    with pytest.raises(FileNotFoundError, match=f"give {expected}$"):
-        load_clip(ClipGradByAdaGC(), tmp_path, "raise")
 
 
 @pytest.mark.parametrize("lost_on", [None, 1])
@@ -526,8 +517,7 @@ def test_dashboards_find_the_global_norm(arguments, names, tmp_path):
 
 
 def test_the_trainer_s_own_clip_is_recorded(tmp_path):
-    callback = WatchingCallback()
-    made = Trainer(tmp_path, callbacks=[callback], max_steps=3)
+    made = watching(tmp_path, max_steps=3)
     made.train()
     shutil.rmtree(tmp_path / "checkpoint-1")
     assert made.args.max_grad_norm == 1.0
@@ -549,7 +539,7 @@ def test_the_trainer_s_own_clip_is_recorded(tmp_path):
     assert [s["clip"] for s in run.sessions][1] == "none"
 
 
-@pytest.mark.parametrize("make", [clipping, called_back, watching])
+@pytest.mark.parametrize("make", [clipping, attached, watching])
 def test_no_checkpoint_is_ahead_of_its_record(make, tmp_path):
     made = make(tmp_path, max_steps=3, logging_steps=9)
     made.dies_after = (2, "scheduler.pdparams")
@@ -570,17 +560,12 @@ def test_what_cannot_be_recorded_ends_no_training(tmp_path):
     assert "clip_h_min_worst" not in made.logged
 
 
-@pytest.mark.parametrize("make", [clipping, called_back])
+@pytest.mark.parametrize("make", [clipping, attached])
 def test_a_step_is_left_out(make, tmp_path):
     sizes = [1.0 + 0.01 * (step % 7) for step in range(80)]
     sizes[70] = 50.0
     options = {"skip_above": 50.0, "stop_on": "nan"}
-    if make is called_back:
-        callback = ClippingCallback(ClipGradByAdaGC(t_start=1), **options)
-        made = Trainer(tmp_path, callbacks=[callback], max_steps=80)
-        made.clip = callback.clip
-    else:
-        made = make(tmp_path, max_steps=80, **options)
+    made = make(tmp_path, max_steps=80, **options)
     made.args.logging_steps = 79
     forward = made.model.forward
 
@@ -606,8 +591,9 @@ def test_a_nan_loss_ends_a_run_that_asks_for_it(tmp_path):
         should_training_stop=False, should_save=False
     )
     made.train()
-    recording = made._adagc_recording
-    recording.begin(made.args, made.state, made.model, made.optimizer)
+    recording = made._adagc.recording
+    objects = made.args, made.state, made.model, made.optimizer
+    recording.begin(*objects, lambda clip: None, lambda clip: None)
     for loss, stops in ((1.0, False), (float("nan"), True)):
         recording.record.add_loss(loss)
         recording.record.step()
@@ -667,7 +653,7 @@ def test_a_clip_for_accuracy_is_not_replaced_without_a_word(kind, tmp_path):
     model = paddle.nn.Linear(1, 1)
     model.config = types.SimpleNamespace(use_accuracy_compatible="hf")
     with pytest.warns(UserWarning, match="use_accuracy_compatible='hf'"):
-        clipping(tmp_path, model=model)
+        clipping(tmp_path, model=model).create_optimizer()
 
 
 def test_the_file_lies_where_the_checkpoint_lies(tmp_path, monkeypatch):
@@ -698,26 +684,6 @@ def test_experts_have_global_names(rank, first):
     assert numbers == {first, first + 1}
 
 
-def test_a_callback_s_reporters_get_all_that_it_gets():
-    callback, got = ClippingCallback(clip_of(2)), []
-    report = types.SimpleNamespace(
-        on_log=lambda *_, **kwargs: got.append(kwargs)
-    )
-    callback._reporters.append(report)
-    state, logs = types.SimpleNamespace(global_step=2), {"loss": 1.0}
-    callback.on_log(None, state, None, logs=logs, model="model")
-    del logs["loss"]  # reported already
-    assert logs["clip_num_tensors"] == 1
-    assert got == [{"logs": logs, "model": "model"}]
-    callback.on_log(None, state, None, logs={"eval_loss": 1.0})
-    assert callback.on_step_end(None, state, None) is None
-    assert len(got) == 1
-    report.on_train_end = lambda: got.append("end")
-    for _ in range(2):  # a second training has reporters of its own
-        callback.on_train_end()
-    assert got[1:] == ["end"]
-
-
 FSDP = types.SimpleNamespace(value="fsdp")
 
 
@@ -730,16 +696,9 @@ FSDP = types.SimpleNamespace(value="fsdp")
         ({"new_tensors": "x"}, "one of raise, start; got 'x'"),
         ({"enable_auto_parallel": True}, "enable_auto_parallel"),
         ({"sharding": [FSDP]}, "use sharding=stage1"),
-        (
-            {"callbacks": [ClippingCallback(ClipGradByAdaGC())]},
-            "leave ClippingCallback out",
-        ),
     ],
 )
 def test_what_does_not_fit_is_refused(tmp_path, arguments, message):
     arguments = {"clip": ClipGradByAdaGC(), **arguments}
     with pytest.raises((TypeError, ValueError), match=message):
-        Clipping(tmp_path, **arguments)
-    if arguments.keys() <= {"clip", "missing_state", "new_tensors"}:
-        with pytest.raises((TypeError, ValueError), match=message):
-            ClippingCallback(**arguments)
+        Clipping(tmp_path, **arguments).train()

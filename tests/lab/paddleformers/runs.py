@@ -194,9 +194,9 @@ def pretrain(recipe, overrides, initial=None, saves=True):
             self.first = _weights(
                 self.model, initial and initial[dist.get_rank()]
             )
-            if hasattr(self, "_adagc_clip"):
-                self._adagc_clip._dygraph_clip = _observed(
-                    self._adagc_clip, self.norms
+            if self._adagc.clip is not None:
+                self._adagc.clip._dygraph_clip = _observed(
+                    self._adagc.clip, self.norms
                 )
             return super().train(*args, **kwargs)
 
@@ -226,8 +226,8 @@ def pretrain(recipe, overrides, initial=None, saves=True):
         "last": _weights(trainer.model),
         "grad_clip": type(getattr(clip, "clip", clip)).__name__,
     }
-    if hasattr(trainer, "_adagc_clip"):
-        result["state"] = trainer._adagc_clip.full_state_dict()
+    if trainer._adagc.clip is not None:
+        result["state"] = trainer._adagc.clip.full_state_dict()
         result["norms"] = trainer.norms
         _check_places(trainer)
     return result
@@ -296,10 +296,10 @@ def _check_places(trainer):
     )
 
     optimizer = paddle.optimizer.AdamW(
-        parameters=trainer.model.parameters(), grad_clip=trainer._adagc_clip
+        parameters=trainer.model.parameters(), grad_clip=trainer._adagc.clip
     )
     trainer._wrap_distributed_optimizer(optimizer)
-    assert "_global_norm" not in vars(trainer._adagc_clip)
+    assert "_global_norm" not in vars(trainer._adagc.clip)
     trainer._new_gradclip()
     callback = moe_logging_callback.MoeLoggingCallback(trainer.optimizer)
     logs = {}

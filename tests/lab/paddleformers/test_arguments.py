@@ -12,6 +12,7 @@ pytest.importorskip("paddleformers")
 
 import paddle
 import paddle.distributed as dist
+from adagc_lab.paddleformers.launch import take_clip
 from adagc_lab.paddleformers.recipe import as_run_config, load_recipe
 from adagc_lab.train.optimizers import learning_rate
 from adagc_lab.train.parse import load_config
@@ -20,8 +21,6 @@ from lab.paddleformers.runs import RECIPES, import_workflow
 from paddle.distributed import fleet
 from paddleformers.cli.hparams import get_train_args
 from paddleformers.trainer.trainer_utils import get_scheduler
-
-from paddle_adagc.integrations.run.settings import take_settings
 
 PT = {
     "llama2_1.3b": {"mp": 1, "pp": 1, "sharding": 256},
@@ -48,7 +47,7 @@ READ_ON_THE_WAY = {
 def settings_of(variant, *overrides):
     folder = RECIPES.parent / "paddleformers" if variant in PT else RECIPES
     recipe = load_recipe(folder / f"{variant}.yaml", overrides)
-    take_settings(recipe, variant, [])
+    take_clip(recipe)
     return recipe
 
 

@@ -13,7 +13,7 @@ from adagc_lab.clips import make_clip
 from adagc_lab.models.config import DecoderConfig
 from adagc_lab.models.families import preset
 from adagc_lab.models.shapes import parameter_shapes
-from adagc_lab.paddleformers.launch import last_checkpoint
+from adagc_lab.paddleformers.launch import last_checkpoint, take_clip
 from adagc_lab.paddleformers.recipe import (
     as_run_config,
     is_recipe,
@@ -22,8 +22,6 @@ from adagc_lab.paddleformers.recipe import (
 from adagc_lab.paddleformers.units import followed
 from helpers import run_python
 from pages import ROOT, load_tool
-
-from paddle_adagc.integrations.run.settings import take_settings
 
 main = load_tool("pretrain").main
 
@@ -175,9 +173,9 @@ def test_what_is_a_recipe(tmp_path):
 
 def test_what_paddleformers_is_given():
     recipe = load_recipe(RECIPES / "adagc.yaml")
-    found = take_settings(given := {**recipe}, "adagc.yaml", [])
-    assert recipe.keys() - given.keys() == {"clip", "units"} == {*found}
-    assert found["units"] is recipe["units"]
+    _, options = take_clip(given := {**recipe})
+    assert recipe.keys() - given.keys() == {"clip", "units"}
+    assert options.units is recipe["units"]
 
 
 def test_last_checkpoint(tmp_path):

@@ -16,7 +16,7 @@ from helpers import slow_but
 from lab.paddleformers.runs import EP2, RECIPES, Toy, import_workflow
 
 from paddle_adagc import ClipGradByAdaGC
-from paddle_adagc.integrations.attach import bind_clip
+from paddle_adagc.integrations.arguments import bind_clip
 from paddle_adagc.integrations.model_units import describe_tensors
 
 

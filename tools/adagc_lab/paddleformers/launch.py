@@ -9,14 +9,15 @@ import re
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import paddle.distributed as dist
 
+from adagc_lab.clips import make_clip
 from adagc_lab.paddleformers.recipe import ERNIE, load_recipe
 from adagc_lab.paddleformers.units import check_units
 from paddle_adagc.checks import check_directory
-from paddle_adagc.integrations.run.inject import change_trainer
-from paddle_adagc.integrations.run.settings import make_clip, take_settings
+from paddle_adagc.integrations.clipping import Options, after_init, attach
 
 
 def run_recipe(
@@ -32,8 +33,8 @@ def run_recipe(
     recipe = load_recipe(path, overrides)
     check_directory("output_dir", recipe["output_dir"])
     check_units(recipe)
-    clip = take_settings(recipe, str(path), [])
-    make_clip(**clip["clip"])  # mistakes before anything else
+    section, options = take_clip(recipe)
+    make_clip(**section)  # mistakes before anything else
     is_ernie = recipe["stage"] == ERNIE
     if is_ernie and not recipe.get("resume_from_checkpoint"):
         recipe["resume_from_checkpoint"] = last_checkpoint(
@@ -58,12 +59,33 @@ def run_recipe(
             "without '.[nlp]'. Without a GPU, in an environment with '.[nlp]', "
             f"`python tools/pretrain.py {path} --check` validates the recipe"
         ) from error
-    change_trainer(Trainer, lambda _: clip)
+    after_init(Trainer, lambda trainer: clip_trainer(trainer, section, options))
     try:
         run_tuner(recipe)
     except (TypeError, ValueError):  # of which the command prints the message
         traceback.print_exc()
         raise
+
+
+def take_clip(recipe: dict[str, Any]) -> tuple[dict[str, Any], Options]:
+    """Take a recipe's keys ``clip`` and ``units`` out of it."""
+    section = {"name": "adagc", **recipe.pop("clip")}
+    units = recipe.pop("units", None)
+    names = ("missing_state", "new_tensors", "skip_above", "stop_on")
+    given = {name: section.pop(name) for name in names if name in section}
+    return section, Options(units=units, **given)
+
+
+def clip_trainer(
+    trainer: Any, section: dict[str, Any], options: Options
+) -> None:
+    """Let a Trainer clip; GlobalGC is the Trainer's own, with our bound."""
+    clip: Any = make_clip(**section)
+    if section["name"] == "global_norm":
+        if "lambda_abs" in section or not trainer.args.max_grad_norm:
+            trainer.args.max_grad_norm = clip.clip_norm
+        clip = None
+    attach(trainer, clip, options)
 
 
 def last_checkpoint(output_dir: Path, world_size: int) -> str | None:

@@ -46,6 +46,7 @@ from adagc_lab.train.recorder import StepRecorder
 from adagc_lab.train.tasks import PretrainTask
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.files import atomic_write_json
+from paddle_adagc.integrations.clipping import TrainerClip
 from paddle_adagc.integrations.optimizer import innermost
 from paddle_adagc.integrations.paddlenlp import ClippingMixin
 
@@ -83,6 +84,8 @@ class PretrainTrainer(ClippingMixin, Trainer):
             train_dataset=train_dataset,
             eval_dataset=eval_dataset,
         )
+        self._adagc.load = self._load_clip  # type: ignore[method-assign]
+        self._adagc.summary = self._summarize  # type: ignore[method-assign]
         self.label_names = [*task.label_names]
         self.add_callback(Console(task, config.global_batch, self.recorder))
         self.stopped_by, self.has_begun = 0, False
@@ -248,7 +251,7 @@ class PretrainTrainer(ClippingMixin, Trainer):
             self.control.should_training_stop = True
         is_logged = self.state.global_step % self.args.logging_steps == 0
         if not is_logged and (last or self.control.should_save):
-            self._adagc_summary()
+            self._adagc.summary()
         super()._maybe_log_save_evaluate(*args, **kwargs)
         if last or is_logged:
             self.recorder.flush()
@@ -266,8 +269,8 @@ class PretrainTrainer(ClippingMixin, Trainer):
             logs |= self.recorder.log_line()
         super().log(logs, **kwargs)
 
-    def _adagc_summary(self) -> dict[str, Any]:
-        summary = super()._adagc_summary()
+    def _summarize(self) -> dict[str, Any]:
+        summary = TrainerClip.summary(self._adagc)
         if self._measured is not None and not summary:
             summary = self._measured.summary()
         return self.recorder.add_summary(summary)
@@ -283,14 +286,14 @@ class PretrainTrainer(ClippingMixin, Trainer):
         """Return the training seconds so far, earlier processes included."""
         return self._earlier_seconds + time.perf_counter() - self._train_started
 
-    def _adagc_load(self, checkpoint: Any) -> None:
+    def _load_clip(self, checkpoint: Any) -> None:
         if "clip" not in self.starts_afresh:
-            super()._adagc_load(checkpoint)
+            TrainerClip.load(self._adagc, checkpoint)
             if checkpoint and isinstance(self.clip, ComparedClip):
                 state = Path(checkpoint, CLIP_STATE).read_text("utf-8")
                 self.clip.set_state_dict(json.loads(state))
-        elif isinstance(self._adagc_clip, ClipGradByAdaGC):
-            self._adagc_clip.restart_warmup()
+        elif isinstance(self.clip, ClipGradByAdaGC):
+            self.clip.restart_warmup()
 
     def _load_from_checkpoint(self, resume_from_checkpoint: Any = None) -> None:
         """Do nothing: the weights are loaded before a run is changed."""

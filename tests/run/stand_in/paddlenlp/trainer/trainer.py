@@ -45,7 +45,7 @@ class Trainer:
                 grad_clip=paddle.nn.ClipGradByGlobalNorm(
                     self.args.max_grad_norm
                 )
-                if self.args.max_grad_norm > 0
+                if (self.args.max_grad_norm or 0) > 0
                 else None,
             )
         return self.optimizer
@@ -57,6 +57,7 @@ class Trainer:
         return self._inner_training_loop(self.args, resume_from_checkpoint)
 
     def _inner_training_loop(self, args, resume_from_checkpoint):
+        self.state.global_step = 0
         if resume_from_checkpoint:
             path = Path(resume_from_checkpoint, "trainer_state.json")
             vars(self.state).update(json.loads(path.read_text()))
@@ -80,7 +81,9 @@ class Trainer:
 
         clip = self.optimizer._grad_clip
         shown = [type(clip).__name__]
-        shown += [f"t_start={clip.t_start}"] if hasattr(clip, "t_start") else []
+        if hasattr(clip, "t_start"):
+            shown += [f"lambda_abs={clip.lambda_abs}"]
+            shown += [f"t_start={clip.t_start}"]
         print("trained with", *shown, flush=True)
 
     def training_step(self, model):

@@ -4,12 +4,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import warnings
 import weakref
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
 import paddle
 from paddle import Tensor
@@ -17,15 +16,16 @@ from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.checks import check_choice, check_positive
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
-from paddle_adagc.integrations.checkpoints import load_clip, resumed_from
-from paddle_adagc.integrations.model_units import ModelUnits
-from paddle_adagc.integrations.no_record import NoRecord, StopOn, Where
 from paddle_adagc.integrations.optimizer import innermost, parameters_of
 from paddle_adagc.parallel.agreement import of_all_ranks
-from paddle_adagc.parallel.layout import unwrap
 from paddle_adagc.record.losses import take_losses
 from paddle_adagc.record.recorder import Record
 from paddle_adagc.record.shadow import check_shadow, default_shadow
+
+Where = bool | str | os.PathLike[str]
+"""Folder of a record; True: the default one; False: no record."""
+
+StopOn = Literal["nan"] | None
 
 _OF_LAST_STEP = (
     *("global_grad_norm", "clipped_grad_norm", "clipped_fraction"),
@@ -66,7 +66,7 @@ def open_record(
     return record
 
 
-class TrainerRecord(NoRecord):
+class TrainerRecord:
     """The record of a Trainer's run; every rank calls each method.
 
     Args:
@@ -106,11 +106,28 @@ class TrainerRecord(NoRecord):
         self.record: Record | None = None
         self._optimizer: Any = None
 
-    def begin(self, args: Any, state: Any, model: Any, optimizer: Any) -> None:
+    def begin(
+        self,
+        args: Any,
+        state: Any,
+        model: Any,
+        optimizer: Any,
+        bind: Callable[[Any], None],
+        load: Callable[[Any], None],
+    ) -> None:
         """Open the record where training begins, and resume its shadow.
 
         Beside a clip of this package, whose state the checkpoints hold, a
         shadow starts anew.
+
+        Args:
+            args: The Trainer's.
+            state: The Trainer's.
+            model: The Trainer's.
+            optimizer: The Trainer's.
+            bind: Binds a clip to the model.
+            load: Loads a clip's state from the checkpoint that the Trainer has
+                loaded.
         """
         self.close()
         folder = self.where
@@ -123,7 +140,7 @@ class TrainerRecord(NoRecord):
             folder,
             optimizer,
             model=model,
-            shadow=self._follower(model, optimizer, args),
+            shadow=self._follower(bind),
             start=state.global_step,
             **self._options,
         )
@@ -131,17 +148,16 @@ class TrainerRecord(NoRecord):
         if self.shadow is None or not state.global_step or acts:
             return
         try:
-            checkpoint = resumed_from(args, state)
-            load_clip(self.shadow, checkpoint, "start", state)
+            load(self.shadow)
         except Exception as error:
             warnings.warn(f"the shadow starts anew: {error}", stacklevel=2)
         self.record.forget_updates()  # type: ignore[union-attr]
 
     def _follower(
-        self, model: Any, optimizer: Any, args: Any
+        self, bind: Callable[[Any], None]
     ) -> ClipGradBase | bool | None:
         """Make the shadow with the tensors that AdaGC would have there."""
-        acting, shadow = innermost(optimizer)._grad_clip, self._shadow
+        acting, shadow = self._optimizer._grad_clip, self._shadow
         is_default = shadow is None or shadow is True
         if shadow is False or (
             is_default and isinstance(acting, ClipGradByAdaGC)
@@ -149,10 +165,7 @@ class TrainerRecord(NoRecord):
             return shadow
         clip: Any = default_shadow(acting) if is_default else shadow
         if not clip._progress.tensors.is_bound:
-            interleaves = bool(getattr(args, "using_sonic_moe", False))
-            with contextlib.suppress(RuntimeError, TypeError, ValueError):
-                # Else the record binds it, and says why it cannot.
-                clip.bind(model, ModelUnits(unwrap(model), interleaves))
+            bind(clip)
         return clip
 
     @property
@@ -183,15 +196,6 @@ class TrainerRecord(NoRecord):
             left = "a checkpoint is saved" if is_sound else "weights are not "
             left += "" if is_sound else "finite either: nothing is saved"
             warnings.warn(f"training ends: {reason}; {left}", stacklevel=2)
-        self.before_save(control)
-
-    def before_save(self, control: Any) -> None:
-        """Write the steps of a checkpoint that is to be saved, before it is.
-
-        A run that resumes from it would never record them.
-        """
-        if self.record is not None and control.should_save:
-            self.record.flush()
 
     def numbers(self) -> dict[str, Any]:
         """Return numbers for a log: the worst since the last one.

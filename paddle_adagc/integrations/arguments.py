@@ -1,0 +1,113 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""A Trainer's arguments and model: what a clip takes over from them."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import warnings
+from typing import Any
+
+import paddle.distributed as dist
+from paddle.nn.clip import ClipGradBase
+
+from paddle_adagc.clips.adagc import ClipGradByAdaGC
+from paddle_adagc.integrations.model_units import ModelUnits, describe_tensors
+from paddle_adagc.parallel.layout import unwrap
+from paddle_adagc.parallel.units import Declared
+
+_DEFAULT_MAX_GRAD_NORM = 1.0  # of TrainingArguments
+TAKEN = "_adagc_max_grad_norm"  # of arguments: what a clip took over
+
+
+def take_over_clipping(args: Any, clip: ClipGradBase) -> None:
+    """Set ``max_grad_norm`` to 0, and warn of arguments that do not fit.
+
+    PaddleFormers takes any other ``max_grad_norm`` for its own clip's, and its
+    ``ernie_pretrain`` copies a clip's ``stat`` into the logs.
+
+    Raises:
+        ValueError: The Trainer changes the model within ``train()``.
+    """
+    if isinstance(clip, ClipGradByAdaGC):
+        _refuse(args)
+    clip.stat = {}
+    is_flex = getattr(args, "save_checkpoint_format", "") == "flex_checkpoint"
+    norm = args.max_grad_norm
+    usual = (0, None, _DEFAULT_MAX_GRAD_NORM, getattr(clip, "lambda_abs", None))
+    if norm not in usual:
+        warnings.warn(
+            f"max_grad_norm={norm} is not used: {clip!r} clips in its place "
+            "(lambda_abs is the global norm of AdaGC's warm-up)",
+            stacklevel=4,
+        )
+    saves = is_flex and args.save_strategy.value != "no"
+    if saves and dist.get_world_size() == 1:
+        warnings.warn(
+            "PaddleFormers cannot load a flex_checkpoint on one process: to "
+            "resume this run set save_checkpoint_format and "
+            "load_checkpoint_format to 'unified_checkpoint'",
+            stacklevel=4,
+        )
+    if norm:
+        logger_of(args).info(
+            f"paddle_adagc: max_grad_norm {norm} -> 0, as the clip clips"
+        )
+        setattr(args, TAKEN, norm)  # for another Trainer of these arguments
+    args.max_grad_norm = 0.0
+
+
+def _refuse(args: Any) -> None:
+    if getattr(args, "enable_auto_parallel", False):
+        raise ValueError(
+            "enable_auto_parallel spreads the model over its ranks within "
+            "train(), after the clip has read it: use fleet's parallelism, "
+            "or a plain loop with shard_optimizer"
+        )
+    sharding = getattr(args, "sharding", ())
+    if "fsdp" in {getattr(kind, "value", kind) for kind in sharding}:
+        raise ValueError(
+            "sharding=fsdp joins tensors within train(), after the clip "
+            "has read them: use sharding=stage1"
+        )
+
+
+def bind_clip(
+    clip: ClipGradByAdaGC,
+    model: Any,
+    units: Declared | None,
+    args: Any,
+) -> None:
+    """Bind a clip to a Trainer's model; say which tensors it has.
+
+    Without ``units`` they are those that the model names itself
+    (:class:`.ModelUnits`), under every optimizer.
+    """
+    config = getattr(unwrap(model), "config", None)
+    target = getattr(config, "use_accuracy_compatible", None)
+    if target:
+        warnings.warn(
+            f"use_accuracy_compatible={target!r} lets the Trainer clip bit by "
+            f"bit as another framework does: {clip!r} clips in its place",
+            stacklevel=4,
+        )
+    found = units_of(model, args)
+    clip.bind(model, found if units is None else units)
+    logger = logger_of(args)
+    for key, why in found.unknown.items():
+        logger.warning(f"paddle_adagc: {key} has one norm: {why}")
+    logger.info(f"paddle_adagc: {describe_tensors(unwrap(model))}")
+
+
+def units_of(model: Any, args: Any) -> ModelUnits:
+    """Return the units that a Trainer's model names itself."""
+    interleaves = bool(getattr(args, "using_sonic_moe", False))
+    return ModelUnits(unwrap(model), interleaves)
+
+
+def logger_of(args: Any) -> Any:
+    """Return the logger of the Trainer's library."""
+    library = type(args).__module__.partition(".")[0]
+    module = sys.modules.get(f"{library}.utils.log")
+    return getattr(module, "logger", logging.getLogger(__name__))

@@ -1,0 +1,337 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""A clip in one Trainer of PaddleNLP, PaddleFormers or PaddleFleet.
+
+They descend from each other; what differs is asked of them. The clip stands
+around six methods: by :class:`.ClippingMixin`, or on the object
+(:func:`attach`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import inspect
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from paddle.nn.clip import ClipGradBase
+
+from paddle_adagc.checks import check_choice
+from paddle_adagc.clips.adagc import ClipGradByAdaGC
+from paddle_adagc.clips.progress import NewTensors
+from paddle_adagc.integrations.arguments import (
+    bind_clip,
+    logger_of,
+    take_over_clipping,
+    units_of,
+)
+from paddle_adagc.integrations.checkpoints import (
+    MISSING_STATES,
+    MissingState,
+    begin_run,
+    load_clip,
+    newest_finished,
+    place_clip,
+    stage_clip,
+)
+from paddle_adagc.integrations.logs import (
+    add_histograms,
+    clip_logs,
+    warm_up_end,
+)
+from paddle_adagc.integrations.optimizer import put_into_optimizer
+from paddle_adagc.parallel.units import Declared
+
+if TYPE_CHECKING:
+    from paddlenlp.trainer import TrainerCallback
+else:
+    TrainerCallback = object
+
+Where = bool | str | os.PathLike[str]
+"""Folder of a record; True: the default one; False: no record."""
+
+METHODS = {
+    "create_optimizer": "make_optimizer",
+    "create_optimizer_and_scheduler": "make_optimizer",
+    "train": "train",
+    "_inner_training_loop": "run_loop",
+    "log": "log",
+    "_save_checkpoint": "save",
+}
+"""Method of a Trainer -> that of the :class:`TrainerClip` around it."""
+
+_UNKNOWN: Any = object()
+
+
+@dataclasses.dataclass
+class Options:
+    """The arguments of :class:`.ClippingMixin` beside the clip.
+
+    Raises:
+        TypeError, ValueError: One is wrong.
+    """
+
+    missing_state: MissingState = "raise"
+    new_tensors: NewTensors = "raise"
+    units: Declared | None = None
+    record: Where = True
+    shadow: ClipGradBase | bool | None = None
+    skip_above: float | None = None
+    stop_on: Literal["nan"] | None = None
+
+    def __post_init__(self) -> None:
+        check_choice("missing_state", self.missing_state, MISSING_STATES)
+        check_choice("new_tensors", self.new_tensors, get_args(NewTensors))
+        self.make_record()
+
+    def make_record(self) -> Any:
+        """Return what records a run; None in a copy without the recorder."""
+        given = self.record, self.shadow, self.skip_above, self.stop_on
+        try:
+            from paddle_adagc.record.trainer import TrainerRecord
+        except ModuleNotFoundError:
+            if any(value not in (None, True, False) for value in given):
+                raise
+            return None
+        return TrainerRecord(*given)
+
+
+class TrainerClip(TrainerCallback):
+    """A clip, and a record, in one Trainer, of which it is a callback, too.
+
+    The methods of :data:`METHODS` take the Trainer's own as first argument.
+
+    Args:
+        trainer: After its class' ``__init__``.
+        clip: As for :class:`.ClippingMixin`. None: the Trainer's own stays, and
+            is recorded; checkpoints get the state of the record's shadow.
+        options: What else there is to choose.
+    """
+
+    def __init__(
+        self, trainer: Any, clip: ClipGradBase | None, options: Options
+    ) -> None:
+        self.trainer, self.clip, self._options = trainer, clip, options
+        self.recording = options.make_record()
+        self._is_prepared = False
+        self._checkpoint: Any = _UNKNOWN
+        trainer.add_callback(self)
+
+    def prepare(self) -> None:
+        """Bind the clip to the model, before fleet wraps it; only once."""
+        if self._is_prepared or self.clip is None:
+            return
+        self._is_prepared = True
+        args, model = self.trainer.args, self.trainer.model
+        take_over_clipping(args, self.clip)
+        if isinstance(self.clip, ClipGradByAdaGC):
+            bind_clip(self.clip, model, self._options.units, args)
+        self._put(self.trainer.optimizer)  # from optimizers=
+
+    def _put(self, optimizer: Any) -> None:
+        if optimizer is not None and self.clip is not None:
+            put_into_optimizer(optimizer, self.clip)
+
+    def make_optimizer(
+        self, make: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        """Make the Trainer's optimizer, and its scheduler, with the clip."""
+        self.prepare()
+        made = make(*args, **kwargs)
+        self._put(self.trainer.optimizer if made is None else made)
+        return made
+
+    def train(
+        self, train: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        """Train; True is the newest checkpoint whose save was not cut."""
+        self.prepare()
+        if args[:1] == (True,):
+            args = (self._newest_checkpoint(), *args[1:])
+        elif kwargs.get("resume_from_checkpoint") is True:
+            kwargs["resume_from_checkpoint"] = self._newest_checkpoint()
+        self._checkpoint = _checkpoint_in(train, args, kwargs) or _UNKNOWN
+        return train(*args, **kwargs)
+
+    def run_loop(
+        self, loop: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        """Train; by now a checkpoint is downloaded."""
+        self._checkpoint = _checkpoint_in(loop, args, kwargs)
+        return loop(*args, **kwargs)
+
+    def _newest_checkpoint(self) -> Any:
+        folder = self.trainer.args.output_dir
+        kinds = type(self.trainer).__mro__
+        homes = (vars(sys.modules[kind.__module__]) for kind in kinds)
+        name = "get_last_checkpoint"
+        find = next(home[name] for home in homes if name in home)
+        newest = find(folder) if Path(folder).is_dir() else None
+        return newest_finished(folder, newest)
+
+    def _resumed_from(self, args: Any, state: Any) -> Any:
+        """Return the checkpoint that the Trainer has loaded, if any."""
+        if self._checkpoint is not _UNKNOWN:
+            return self._checkpoint or None
+        if not state.global_step:
+            return None
+        given = getattr(args, "resume_from_checkpoint", None)
+        if not isinstance(given, str):
+            raise ValueError(
+                f"the Trainer resumes at step {state.global_step}, and does "
+                "not say from where: give the checkpoint as "
+                "args.resume_from_checkpoint, too"
+            )
+        return given
+
+    def __getattr__(self, event: str) -> Callable[..., None]:
+        """Ignore the other events; which there are differs by Trainer."""
+        if not event.startswith("on_"):
+            raise AttributeError(event)
+        return lambda *args, **kwargs: None
+
+    def on_train_begin(
+        self, args: Any, state: Any, control: Any, **objects: Any
+    ) -> None:
+        """Resume the clip; begin to record; say how long the warm-up takes."""
+        checkpoint = self._resumed_from(args, state)
+        self.load(checkpoint)
+        self._record(args, state, objects, checkpoint)
+        begin_run(args, state)
+        end = warm_up_end(self.clip, state)
+        last = getattr(state, "max_steps", 0) or args.max_steps
+        if end and 0 < last <= end:
+            warnings.warn(
+                f"t_start={getattr(self.clip, 't_start', 0)}, and "
+                f"max_steps={last}: training ends before the clip's warm-up is "
+                f"over, at step {end}; {last - state.global_step} steps are "
+                "left",
+                stacklevel=4,
+            )
+        elif end:
+            logger_of(args).info(f"paddle_adagc: warm-up until step {end}")
+
+    def load(self, checkpoint: Any) -> None:
+        """Resume the clip from a checkpoint; None: it starts anew."""
+        missing, new = self._options.missing_state, self._options.new_tensors
+        load_clip(self.clip, checkpoint, missing, self.trainer.state, new)
+
+    def _record(
+        self, args: Any, state: Any, objects: dict[str, Any], found: Any
+    ) -> None:
+        """Open the record, whose shadow goes on from a checkpoint."""
+        if self.recording is None:
+            return
+        model = objects["model"]
+
+        def bind(shadow: Any) -> None:
+            # Else the record binds it, and says why it cannot.
+            with contextlib.suppress(RuntimeError, TypeError, ValueError):
+                shadow.bind(model, units_of(model, args))
+
+        def load(shadow: Any) -> None:
+            load_clip(shadow, found, "start", state)
+
+        trained = model, objects["optimizer"]
+        self.recording.begin(args, state, *trained, bind, load)
+
+    def on_step_end(self, *event: Any, **objects: Any) -> None:
+        """Record the step."""
+        if self.recording is not None:
+            self.recording.step(event[2])
+
+    def on_train_end(self, *event: Any, **objects: Any) -> None:
+        """Close the record."""
+        if self.recording is not None:
+            self.recording.close()
+
+    def summary(self) -> dict[str, Any]:
+        """Summarise the last step for a log; every rank calls it."""
+        if not isinstance(self.clip, ClipGradByAdaGC):
+            return {}
+        return self.clip.summary(tensors=True)
+
+    def log(
+        self,
+        log: Callable[..., Any],
+        logs: dict[str, Any],
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
+        """Log, with the clip's numbers beside a training loss."""
+        state, summary, numbers = self.trainer.state, {}, {}
+        if "loss" in logs:
+            summary = self.summary()
+            more = self.recording.numbers() if self.recording else {}
+            if end := warm_up_end(self.clip, state):
+                more["warmup_until"] = end
+            numbers = clip_logs({**summary, **more}, self.trainer.args)
+        log({**logs, **numbers}, *args, **kwargs)
+        if state.is_world_process_zero:
+            callbacks = self.trainer.callback_handler.callbacks
+            with _only_warns("the clip's histograms are not reported"):
+                add_histograms(callbacks, summary, state.global_step)
+
+    def save(self, save: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        """Save; the clip's file comes last, and is written before."""
+        saved = self.recording.saved(self.clip) if self.recording else self.clip
+        staged, is_shadow = [], saved is not self.clip
+        with _only_warns("the shadow's state is not saved", is_shadow):
+            staged = stage_clip(saved, self.trainer.args, self.trainer.state)
+        save(*args, **kwargs)
+        place_clip(staged)
+
+
+@contextlib.contextmanager
+def _only_warns(what: str, applies: bool = True) -> Iterator[None]:
+    """Let an error of observing be a warning: the training goes on."""
+    try:
+        yield
+    except Exception as error:
+        if not applies:
+            raise
+        warnings.warn(f"{what}: {error!r}", stacklevel=4)
+
+
+def _checkpoint_in(method: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Return what a method gets as ``resume_from_checkpoint``."""
+    given = inspect.signature(method).bind(*args, **kwargs).arguments
+    return {**kwargs, **given}.get("resume_from_checkpoint")
+
+
+def attach(trainer: Any, clip: ClipGradBase | None, options: Options) -> None:
+    """Let one Trainer clip, whatever its class: outermost, and only once.
+
+    It may be within its class' ``__init__``. For ``clip`` and ``options`` see
+    :class:`TrainerClip`.
+    """
+    if hasattr(trainer, "_adagc"):
+        return
+    trainer._adagc = TrainerClip(trainer, clip, options)
+    for name, ours in METHODS.items():
+        own = getattr(trainer, name, None)
+        if own is not None:
+            around = functools.partial(getattr(trainer._adagc, ours), own)
+            setattr(trainer, name, functools.update_wrapper(around, own))
+
+
+def after_init(kind: Any, function: Callable[[Any], None]) -> None:
+    """Call a function with every object of a class, subclasses' too.
+
+    It is called at the end of the class' own ``__init__``, through which those
+    of subclasses go. Nothing else of a class changes.
+    """
+    original = kind.__init__
+
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        function(self)
+
+    kind.__init__ = init

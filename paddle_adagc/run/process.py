@@ -1,0 +1,282 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What ``adagc-run`` does and says in a process of its command."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import sys
+import weakref
+from collections import Counter
+from collections.abc import Callable
+from multiprocessing import util
+from typing import Any
+
+from paddle_adagc.run.settings import (
+    CLIP,
+    RECORD,
+    TRAINER,
+    Values,
+    of_trainer,
+    shown,
+)
+
+
+@functools.cache
+def current(plan: str) -> Process:
+    """Return what ``adagc-run`` knows of this process.
+
+    Args:
+        plan: A :class:`.command.Plan`, as JSON.
+    """
+    return Process(**json.loads(plan))
+
+
+def say(text: str) -> None:
+    """Print a line of ``adagc-run`` in a process of the command."""
+    print(f"adagc-run: {text}", file=sys.stderr, flush=True)
+
+
+class Process:
+    """Puts the clip into each Trainer; counts steps with it and without.
+
+    Args:
+        values: See :class:`.command.Plan`.
+        record: See there.
+        watch: See there.
+        require: See there.
+    """
+
+    def __init__(
+        self, values: Values, record: bool | str, watch: bool, require: bool
+    ) -> None:
+        self._values, self._record = values, record
+        self._watch, self._require = watch, require
+        self._num_records = 0
+        self._trainers: list[Any] = []
+        self._origins: weakref.WeakKeyDictionary[Any, Values] = (
+            weakref.WeakKeyDictionary()
+        )
+        """Clips that this process made, and where their settings come from."""
+
+        self._seen: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._forget()
+
+    def _forget(self) -> None:
+        """Begin to count, in a child that was forked, too."""
+        self._pid, self._num_clipped = os.getpid(), 0
+        self._without: Counter[str] = Counter()
+        self._records: list[str] = []
+        # multiprocessing's children call this and not atexit.
+        util.Finalize(None, self._say_what_was_done, exitpriority=0)
+
+    def on_paddle(self, paddle: Any) -> None:
+        """Be called around each update of each optimizer of Paddle."""
+        if not hasattr(paddle, "optimizer"):
+            return
+        kinds: list[Any] = [paddle.optimizer.Optimizer]
+        for kind in kinds:
+            kinds += kind.__subclasses__()
+            # LBFGS updates in its step, and calls no clip.
+            name = "step" if kind.__name__ == "LBFGS" else "_apply_optimize"
+            if name in vars(kind):
+                setattr(kind, name, self._around(vars(kind)[name]))
+        if self._watch:
+            from paddle_adagc.run.watch import see_losses
+
+            see_losses()
+
+    def on_trainer(self, module: Any) -> None:
+        """Let the Trainers of a module clip."""
+        from paddle_adagc.integrations.clipping import after_init
+
+        after_init(module.Trainer, self._made)
+
+    def _made(self, trainer: Any) -> None:
+        """Put the clip, or the record, into a new Trainer."""
+        from paddle_adagc.integrations.clipping import Options, attach
+        from paddle_adagc.integrations.trainer import ClippingMixin
+
+        self._trainers.append(weakref.ref(trainer))
+        if isinstance(trainer, ClippingMixin):
+            return
+        chosen = {k: v for k, (v, _) in self._values.items() if k in TRAINER}
+        options = Options(record=self._folder(), **chosen)
+        attach(trainer, None if self._watch else self._clip(trainer), options)
+
+    def _clip(self, trainer: Any) -> Any:
+        """Return a script's AdaGC, given by ``optimizers=``; else a new one."""
+        from paddle_adagc import ClipGradByAdaGC
+        from paddle_adagc.integrations.optimizer import clip_of
+
+        given = trainer.optimizer and clip_of(trainer.optimizer)
+        if isinstance(given, ClipGradByAdaGC):
+            return given
+        mine = {k: v for k, v in self._values.items() if k in CLIP}
+        values = {**of_trainer(trainer.args), **mine}
+        try:
+            clip = ClipGradByAdaGC(**{k: v for k, (v, _) in values.items()})
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"adagc-run: {error}") from error
+        self._origins[clip] = values
+        return clip
+
+    def _folder(self) -> bool | str:
+        """Return the folder of the next record; that of the second is DIR-2."""
+        if isinstance(self._record, bool):
+            return self._record
+        self._num_records += 1
+        number = self._num_records
+        return self._record if number == 1 else f"{self._record}-{number}"
+
+    def _around(self, update: Callable[..., Any]) -> Callable[..., Any]:
+        active: set[int] = set()
+
+        @functools.wraps(update)
+        def apply(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            if id(optimizer) in active:  # super()'s method
+                return update(optimizer, *args, **kwargs)
+            # A clip looks for this variable here.
+            param_group = sys._getframe(1).f_locals.get("param_group")
+            active.add(id(optimizer))
+            try:
+                observed = vars(optimizer).get(update.__name__)
+                if optimizer not in self._seen:
+                    self._seen.add(optimizer)
+                    self._begin(optimizer)
+                num_before = self._steps_of(optimizer)
+                now = vars(optimizer).get(update.__name__)
+                if now is observed:
+                    result = update(optimizer, *args, **kwargs)
+                else:  # a record begins with this update
+                    result = now(*args, **kwargs)
+                groups = optimizer._param_groups
+                if param_group is None or param_group is groups[0]:
+                    self._count(optimizer, num_before)
+            finally:
+                active.discard(id(optimizer))
+                del param_group
+            return result
+
+        return apply
+
+    def _begin(self, optimizer: Any) -> None:
+        """Say, before an optimizer's first step, what is in force.
+
+        Raises:
+            RuntimeError: AdaGC is not, and the command requires it.
+        """
+        if self._pid != os.getpid():
+            self._forget()
+        if self._watch:
+            self._begin_record(optimizer)
+            return
+        clip = _ours(optimizer)
+        if clip is not None and _is_first_of_node():
+            say(self._in_force(clip))
+        elif clip is None and self._require:
+            raise RuntimeError(
+                f"adagc-run --require: {self._what_lacks(optimizer)}"
+            )
+
+    def _begin_record(self, optimizer: Any) -> None:
+        from paddle_adagc.run import watch
+
+        record = watch.record_of(optimizer)
+        if record is None:
+            folder = self._folder()
+            options = {k: v for k, (v, _) in self._values.items()}
+            where = None if isinstance(folder, bool) else folder
+            record = watch.record_loop(optimizer, where, options)
+        if record is not None and (line := watch.started(record, optimizer)):
+            self._records.append(watch.shown_path(record))
+            say(line)
+
+    def _in_force(self, clip: Any) -> str:
+        import paddle.distributed as dist
+
+        origins = self._origins.get(clip)
+        usual = type(clip)().arguments()
+        given = {
+            name: (value, (origins or {}).get(name, ("", "the script"))[1])
+            for name, value in clip.arguments().items()
+            if name in (origins or {}) or value != usual[name]
+        }
+        text = f"AdaGC in force: {shown(given) or 'its defaults'}"
+        if origins is None and (unused := self._values.keys() - RECORD.keys()):
+            text += f"; the script's own, without {', '.join(sorted(unused))}"
+        tensors = clip._progress.tensors
+        num_units = sum(map(len, tensors.units.values()))
+        if tensors.keys:
+            text += f"; {len(tensors.keys)} tensors"
+        if num_units:
+            text += f", {num_units} of them units of {len(tensors.units)} "
+            text += "parameters"
+        if clip.num_steps:
+            text += f"; resumed after {clip.num_steps} steps"
+        if dist.get_world_size() > 1:
+            text += f"; rank {dist.get_rank()} of {dist.get_world_size()}"
+        return text
+
+    @staticmethod
+    def _steps_of(optimizer: Any) -> int:
+        clip = _ours(optimizer)
+        return 0 if clip is None else clip.num_steps
+
+    def _count(self, optimizer: Any, num_before: int) -> None:
+        if _ours(optimizer) is None:
+            self._without[self._what_lacks(optimizer)] += 1
+        else:
+            self._num_clipped += self._steps_of(optimizer) - num_before
+
+    def _what_lacks(self, optimizer: Any) -> str:
+        """Name an optimizer that steps without AdaGC, and why."""
+        from paddle_adagc.integrations.optimizer import clip_of, innermost
+
+        name, clip = type(optimizer).__name__, clip_of(optimizer)
+        for one in self._trainers:
+            trainer = one()
+            own = getattr(trainer, "optimizer", None)
+            if own is not None and innermost(own) is innermost(optimizer):
+                kind = type(trainer).__name__
+                return f"{name} without AdaGC: {kind} has given it {clip}"
+        if name == "LBFGS":
+            return f"{name} without AdaGC: it calls no clip"
+        norm = getattr(clip, "clip_norm", None)  # of Paddle's clips
+        given = f"lambda_abs={norm}" if norm else ""
+        return (
+            f"{name} without AdaGC: its optimizer was made in a loop of your "
+            f"own; two lines to add:\n    clip = paddle_adagc.ClipGradByAdaGC("
+            f"{given}); clip.bind(model)\n    {name}(..., grad_clip=clip)"
+        )
+
+    def _say_what_was_done(self) -> None:
+        if self._watch:
+            for path in self._records:
+                say(f"look at it: adagc-report {path}")
+            return
+        steps = "1 step" if self._num_clipped == 1 else ""
+        steps = steps or f"{self._num_clipped} steps"
+        if _is_first_of_node() and self._num_clipped:
+            say(f"AdaGC clipped {steps}")
+        elif self._trainers and not (self._num_clipped or self._without):
+            say("a Trainer was made, and no step")
+        for text, number in self._without.items():
+            say(f"{number} step{'s' * (number > 1)} of {text}")
+
+
+def _ours(optimizer: Any) -> Any:
+    """Return an optimizer's clip if it is AdaGC; LBFGS calls none."""
+    if type(optimizer).__name__ == "LBFGS":
+        return None
+    from paddle_adagc import ClipGradByAdaGC
+    from paddle_adagc.integrations.optimizer import clip_of
+
+    clip = clip_of(optimizer)
+    return clip if isinstance(clip, ClipGradByAdaGC) else None
+
+
+def _is_first_of_node() -> bool:
+    return os.environ.get("PADDLE_RANK_IN_NODE", "0") == "0"
