@@ -96,13 +96,13 @@ class ClipState:
             raise ValueError(
                 f"the state's warmup_start={start} is after its step={step}"
             )
-        if "gamma" not in rest:
-            raise ValueError(f"the state lacks 'gamma': it has {[*state]}")
         if other := rest.keys() - {*_VECTORS}:
             raise OtherClipError(
                 f"the state holds {sorted(other)}, which AdaGC does not keep: "
                 "it is another clip's"
             )
+        if "gamma" not in rest:
+            raise ValueError(f"the state lacks 'gamma': it has {[*state]}")
         keys = tuple(rest["gamma"])
         vectors: dict[str, np.ndarray] = {}
         for name, by_key in rest.items():

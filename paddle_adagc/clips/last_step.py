@@ -80,7 +80,7 @@ class Rows:
         }
 
     def summary(self) -> dict[str, Any]:
-        """Return the numbers of :meth:`StatefulClip.summary`."""
+        """Return the numbers of :meth:`.ClipGradByAdaGC.summary`."""
         norm = self.columns["norm"]
         known = self.choose(np.isfinite(norm) & (norm > 0))
         h, norm = known.columns["h"], known.columns["norm"]

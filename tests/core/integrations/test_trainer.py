@@ -490,14 +490,15 @@ def test_a_shadow_that_one_rank_lost_is_not_saved(lost_on, monkeypatch):
 
 
 def test_a_state_of_another_clip_may_start_anew(tmp_path):
-    save_state({"step": 3, "config": {}, "mean": {"a": 1.0}}, tmp_path)
+    state = {"step": 3, "config": {"z": 3.0}, "gamma": {"a": 1.0}}
+    save_state(state, tmp_path)
     clip = ClipGradByAdaGC()
     with pytest.raises(ValueError, match="warm-up give missing_state='start'"):
         load_clip(clip, tmp_path, "raise")
     with pytest.warns(UserWarning, match="another clip's.*AdaGC starts"):
         load_clip(clip, tmp_path, "start")
     assert clip.num_steps == 0
-    assert clip.starts_late
+    assert clip._progress.is_started_anew
 
 
 @pytest.mark.parametrize(

@@ -297,7 +297,10 @@ def test_no_step_waits_between_two_copies(
     backend, clip_name, tmp_path, monkeypatch
 ):
     backends.use(backend, monkeypatch)
-    model, optimizer = make_training(CLIPS[clip_name]())
+    clip = CLIPS[clip_name]()
+    if clip_name == "ours":  # its one look at gamma is over after 3 steps
+        clip.t_start = 1
+    model, optimizer = make_training(clip)
     record = Record(tmp_path, optimizer, model, num_steps=64)
     train(model, optimizer, range(3), record=record)
     loss = paddle.ones([])

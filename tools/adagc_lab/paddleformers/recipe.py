@@ -4,9 +4,8 @@
 
 A recipe is a YAML file with the flat keys of PaddleFormers' own command line
 and three more: ``base`` names another file whose values it changes, ``clip`` is
-the section of ``adagc-run``'s files
-(:func:`paddle_adagc.integrations.run.settings.make_clip`), and ``units`` says
-which parameters hold several of the paper's tensors
+a section of ``clip`` in this laboratory's configs (:mod:`adagc_lab.clips`), and
+``units`` says which parameters hold several of the paper's tensors
 (:mod:`paddle_adagc.parallel.units`).
 """
 
@@ -125,6 +124,12 @@ def as_run_config(
                 f"{key}={given[key]!r}: the plan is that of {modelled!r}",
                 stacklevel=2,
             )
+    first = recipe.get(_MODEL, {}).get("moe_layer_start_index", 0)
+    if first != 0:
+        raise ValueError(
+            f"moe_layer_start_index={first!r}: the plan supports 0 only, "
+            "experts in every layer"
+        )
     try:
         values = _run_values(recipe)
     except KeyError as error:
