@@ -106,7 +106,8 @@ def _look_up(
     is_on_mesh = group is not None or any_is_distributed(clipped)
     if is_on_mesh and makes_states_only():
         return None
-    indexes = _indexes(clipped, tensors, ranks)
+    may_be_slices = group is not None or ranks.splits_parameters
+    indexes = _indexes(clipped, tensors, ranks, may_be_slices)
     if is_on_mesh:
         clipped = ranks.local_pairs(clipped, indexes, group)
         indexes = tensors.indexes([parameter for parameter, _ in clipped])
@@ -116,12 +117,15 @@ def _look_up(
 
 
 def _indexes(
-    pairs: list[tuple[Tensor, Tensor]], tensors: Tensors, ranks: Ranks
+    pairs: list[tuple[Tensor, Tensor]],
+    tensors: Tensors,
+    ranks: Ranks,
+    may_be_slices: bool,
 ) -> list[int]:
     """Each parameter's first index, after a look at parameters that are new."""
     parameters = [parameter for parameter, _ in pairs]
     if new := tensors.reader.unknown(parameters):
-        tensors.check_identity(new, ranks.splits_parameters)
+        tensors.check_identity(new, may_be_slices)
     indexes = tensors.indexes(parameters)
     if not (
         tensors.is_bound

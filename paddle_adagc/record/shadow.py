@@ -73,7 +73,7 @@ def make_shadow(clip: ClipGradBase) -> ClipGradByAdaGC:
 def agree(clip: ClipGradByAdaGC) -> None:
     """Compare settings, which the other ranks do in their first step."""
     if not clip._progress.ranks.has_agreed:
-        clip._progress.ranks.agree_once(settings_of(clip._state()))
+        clip._progress.ranks.agree_once(settings_of(clip._progress.state()))
 
 
 def unwrapped(clip: Any) -> Any:
