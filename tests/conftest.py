@@ -6,6 +6,7 @@ A canary is one slow test of its kind that runs with the fast ones.
 """
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,24 @@ def pytest_runtest_logstart(nodeid):
     if path := os.environ.get("ADAGC_RAN"):
         with open(path, "a", encoding="utf-8") as file:
             file.write(f"{nodeid}\n")
+
+
+def heed_signals():
+    """Heed those that a shell's ``&`` or ``nohup`` ignores, as tests expect.
+
+    Processes that a test starts would ignore them, too.
+    """
+    for name in ("SIGINT", "SIGQUIT", "SIGHUP", "SIGTERM"):
+        number = getattr(signal, name)
+        if signal.getsignal(number) is signal.SIG_IGN:
+            is_interrupt = number == signal.SIGINT
+            default = (
+                signal.default_int_handler if is_interrupt else signal.SIG_DFL
+            )
+            signal.signal(number, default)
+
+
+heed_signals()
 
 
 @pytest.hookimpl(tryfirst=True)
