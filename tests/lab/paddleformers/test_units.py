@@ -65,7 +65,7 @@ def test_the_clip_follows_the_paper_s_3828_tensors(full_size):
     bind_clip(clip, model, None, None)
     assert describe_tensors(model).startswith("3878 tensors in 2603 parameters")
     declared.bind(model, units)  # the recipe says the same
-    assert declared._tensors.keys == clip._progress.tensors.keys
+    assert declared._progress.tensors.keys == clip._progress.tensors.keys
     routers, biases = (
         {key for key in clip._progress.tensors.keys if key.endswith(end)}
         for end in (".gate.weight", ".e_score_correction_bias")
