@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import math
 import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -49,7 +48,6 @@ class Tensors:
         self._index_of_key: dict[str, int] = {}
         self._key_of_name: dict[str, str] = {}  # of a model's parameters
         self._index_of_name: dict[str, int] = {}  # of observed parameters
-        self._shapes: list[tuple[int, ...]] = []  # of parameters, unbound
         self._shape_of_name: dict[str, tuple[int, ...]] = {}
         """Shape of each parameter that is known, before sharding splits it."""
 
@@ -60,21 +58,6 @@ class Tensors:
     def names(self) -> Set[str]:
         """Paddle's names of a model's parameters."""
         return self._key_of_name.keys()
-
-    def sizes(self, num_tp_ranks: int, num_expert_ranks: int) -> list[int]:
-        """Return each whole tensor's number of values; 0: not known so far.
-
-        Ranks that split a tensor hold equal parts.
-        """
-        if not self.is_bound:
-            known = [math.prod(shape) for shape in self._shapes]
-            return known + [0] * (len(self.keys) - len(known))
-        return [
-            math.prod(tensor.shape)
-            * (num_tp_ranks if tensor.is_tp_split else 1)
-            * (num_expert_ranks if tensor.is_split_over_experts else 1)
-            for tensor in self.layout
-        ]
 
     def bind(self, layout: Mapping[str, TensorLayout]) -> list[int]:
         """Take over all parameters of a model, by name, in its order.
@@ -140,8 +123,6 @@ class Tensors:
         indexes = [self._index_of_key[key] for key in keys]
         for parameter, index in zip(parameters, indexes, strict=True):
             self._index_of_name[parameter.name] = index
-        if not self.is_bound:
-            self._note_shapes(parameters, indexes)
         return indexes
 
     def check_identity(
@@ -184,14 +165,6 @@ class Tensors:
             return "in the model given to bind()"
         return "in an earlier step"
 
-    def _note_shapes(
-        self, parameters: Iterable[Tensor], indexes: Iterable[int]
-    ) -> None:
-        missing = len(self.keys) - len(self._shapes)
-        self._shapes += [(0,)] * missing
-        for parameter, index in zip(parameters, indexes, strict=True):
-            self._shapes[index] = tuple(parameter.shape)
-
     def adopt(self, keys: Sequence[str], may_differ: bool) -> list[int]:
         """Take the tensors of a state, which those that are known have to fit.
 
@@ -232,7 +205,7 @@ class Tensors:
         self.keys = list(keys)
         self._index_of_key = {key: index for index, key in enumerate(keys)}
         self._index_of_name, self.reader = {}, PairReader()
-        self._shapes, self._shape_of_name = [], {}
+        self._shape_of_name = {}
         pairs = enumerate(places)
         self.observed = {i for i, place in pairs if place in self.observed}
         return places
@@ -287,13 +260,7 @@ class Tensors:
 
 
 def _of_unit(tensor: TensorLayout, unit: Unit) -> TensorLayout:
-    """Return a unit's layout: experts count one axis less."""
-    axis = tensor.split_axis
-    if axis is not None:
-        axis -= len(tensor.shape) - len(unit.shape)
-    return dataclasses.replace(
-        tensor, key=unit.key, shape=unit.shape, split_axis=axis
-    )
+    return dataclasses.replace(tensor, key=unit.key, shape=unit.shape)
 
 
 _AUTOMATIC = re.compile(r"\w+_\d+\.\w+_\d+")

@@ -94,7 +94,6 @@ class TensorLayout:
     is_expert_on_tp_axis: bool = False  # those may be tensor-parallel ranks
     is_tied_copy: bool = False  # an earlier pipeline stage counts it
     shape: tuple[int, ...] = ()  # this rank's part, before sharding
-    split_axis: int | None = None  # axis that tensor-parallel ranks split
     is_embedding: bool = False  # its rows are looked up, rather than multiplied
     takes_part: bool = True  # it is trained, and not kept from being clipped
     is_whole: bool = False  # sharding stage 3 leaves it in one piece
@@ -148,7 +147,6 @@ def read_layout(model: paddle.nn.Layer) -> dict[str, TensorLayout]:
             is_expert_on_tp_axis=_is_expert_on_tp_axis(parameter),
             is_tied_copy=own_name in tied_copies,
             shape=tuple(parameter.shape),
-            split_axis=split_axis_of(parameter) if is_tp_split else None,
             is_embedding=own_name in embeddings
             or bool(getattr(parameter, "is_embedding", False)),
             takes_part=(
@@ -249,28 +247,6 @@ def interleaves(layer: Any, parameter: Tensor) -> bool:
     return layer._weights_layout == "sonic"
 
 
-def refuse_freed(what: str, parameter: Tensor) -> None:
-    """Refuse a parameter without memory, whose values ``what`` reads."""
-    has_memory = parameter.is_dist() or parameter._is_initialized()
-    if not has_memory and 0 not in parameter.shape:
-        raise ValueError(
-            f"{what} reads the weights of {parameter.name}, whose memory is "
-            "freed (PaddleFleet's FP8 does so: clear_param_storage, "
-            "clear_origin_weight_when_offline_quant): keep the weights, or "
-            "use a clip of gradients, such as ClipGradByAdaGC"
-        )
-
-
-def refuse_stage_3(what: str, names: Iterable[str]) -> None:
-    """Refuse names of stage 3's slices, which the optimizer cannot use."""
-    for name in names:
-        if name.startswith(_STAGE_3_PREFIX):
-            raise ValueError(
-                f"{name!r} is a slice of sharding stage 3, which {what} does "
-                "not work with: use stage 1"
-            )
-
-
 def refuse_unbound_slice(name: str) -> None:
     """Refuse a slice of stage 3 that a clip knows nothing of."""
     if name.startswith(_STAGE_3_PREFIX):
@@ -293,16 +269,6 @@ def unwrap(model: paddle.nn.Layer) -> paddle.nn.Layer:
         is_sharded = isinstance(model, _SHARDING_WRAPPERS)
         model = model._layer if is_sharded else model._layers
     return model
-
-
-def split_axis_of(parameter: Tensor) -> int | None:
-    """Axis of a tensor-parallel part, not negative; None: it does not say."""
-    if parameter.ndim == 1:
-        return 0
-    axis = getattr(parameter, "split_axis", None)
-    if axis is None:  # as PaddleFleet and Megatron call it
-        axis = getattr(parameter, "partition_dim", None)
-    return None if axis is None else int(axis) % parameter.ndim
 
 
 def is_expert(parameter: Tensor) -> bool:

@@ -84,10 +84,6 @@ class Meshes:
             self._spreads = spreads
             self._reducer = None
 
-    def split_indexes(self) -> list[int]:
-        """Indexes of the gradients of which this rank has only a part."""
-        return [index for index, s in self._spreads.items() if s.groups]
-
     def reducer(self, num_tensors: int) -> Reducer:
         """Return the sums of a step, for vectors of ``num_tensors`` entries."""
         if self._reducer and len(self._reducer.counts) == num_tensors:

@@ -197,15 +197,6 @@ class Ranks:
                 without[0],
             )
 
-    def refuse_parts(self, keys: Sequence[str]) -> None:
-        """Refuse gradients of which a mesh gives this rank a part alone."""
-        if split := self.meshes.split_indexes():
-            raise ValueError(
-                f"{self._owner} needs whole tensors, but a mesh splits "
-                f"{len(split)} gradients ({keys[split[0]]}, ...): use "
-                "Replicate placements and no sharding stage"
-            )
-
     def compare_once(
         self,
         keys: Sequence[str],

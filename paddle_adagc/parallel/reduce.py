@@ -39,7 +39,7 @@ from paddle import Tensor
 from paddle.distributed.auto_parallel.api import dtensor_from_local
 
 from paddle_adagc.parallel.layout import TensorLayout
-from paddle_adagc.parallel.topology import Axis, Topology
+from paddle_adagc.parallel.topology import Topology
 
 T = TypeVar("T")
 
@@ -104,27 +104,20 @@ class Reducer:
         reductions: Groups, or meshes of one dimension, and the indexes that are
             summed over each; the same on all of its ranks, in this order.
         counts: Whether this rank, and no other, counts a tensor's norm.
-        model: Tensor-parallel ranks.
         world: Group of the global norm; None: each rank holds everything.
         everyone: All ranks, those that hold everything included, if known.
-        num_expert_ranks: Ranks that may split each expert.
     """
 
     def __init__(
         self,
         reductions: Sequence[tuple[Any, Sequence[int]]] = (),
         counts: Sequence[bool] = (),
-        model: Axis | None = None,
         world: Any = None,
         everyone: Any = None,
-        num_expert_ranks: int = 1,
     ) -> None:
         self.reductions, self.counts = reductions, counts
         self.communicates = bool(reductions) or world is not None
         """Other ranks may wait for this one in a step."""
-        model = model or Axis()
-        self.num_tp_ranks, self._tp_group = model.size, model.group
-        self.num_expert_ranks = num_expert_ranks
         self._world, self._everyone = world, everyone or world
         self._indices = [
             paddle.to_tensor(np.array(indexes, np.int64))
@@ -133,12 +126,6 @@ class Reducer:
         self._counts: Tensor | None = None  # bool [num_tensors]
         if world is not None:
             self._counts = paddle.to_tensor(np.array(counts))
-
-    def sum_over_tp(self, parts: Tensor) -> Tensor:
-        """Sum float32 ``[n]`` over the tensor-parallel group, in place."""
-        if self.num_tp_ranks > 1:
-            dist.all_reduce(parts, group=self._tp_group)
-        return parts
 
     def local_norms(self, squared_norm: Tensor) -> Tensor:
         """Sum each tensor's squared norm over the ranks that hold it.
@@ -213,10 +200,8 @@ def make_reducer(layout: Sequence[TensorLayout], topology: Topology) -> Reducer:
             if axis.size > 1 and indexes
         ],
         [_counts(tensor, topology) for tensor in layout],
-        topology.model,
         topology.world if holds_parts else None,
         topology.world,
-        topology.expert.size,
     )
 
 

@@ -17,7 +17,6 @@ from paddle.distributed.fleet.base.topology import (
     HybridCommunicateGroup,
 )
 
-from paddle_adagc.clips.tensors import Tensors
 from paddle_adagc.parallel.layout import TensorLayout, read_layout, spread_of
 from paddle_adagc.parallel.reduce import check_layout, make_reducer
 from paddle_adagc.parallel.topology import (
@@ -51,21 +50,6 @@ SLICES = {"sharding": TWO, "splits_parameters": True}
 )
 def test_sound_layouts_are_accepted(tensors, topology):
     check_layout(tensors, topology)
-
-
-def test_sizes_are_of_the_whole_tensors():
-    """Of parts of a tensor-parallel matrix, and of parts of each expert."""
-    part = {"shape": (2, 3), "is_tp_split": True}
-    matrix = TensorLayout(key="matrix", **part)
-    expert = TensorLayout(
-        key="e", shape=(2, 3), is_expert=True, is_split_over_experts=True
-    )
-    topology = Topology(model=TWO, expert=axis(0, 0, 1, 2))
-    reducer = make_reducer([DENSE, matrix, expert], topology)
-    tensors = Tensors()
-    tensors.bind({its.key: its for its in (matrix, expert)})
-    ranks = reducer.num_tp_ranks, reducer.num_expert_ranks
-    assert tensors.sizes(*ranks) == [12, 18]
 
 
 def marked(**marks):
