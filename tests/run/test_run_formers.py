@@ -160,7 +160,8 @@ def test_a_stage_trains_and_resumes(tmp_path, stage, command, launch):
     [("PT", "adagc-run"), ("DPO", "adagc-run"), ("PT", "pretrain")],
 )
 def test_a_stage_trains_on_two_processes(tmp_path, stage, command):
-    config = write_job(tmp_path, stage, **SHARDED)
+    clip = {"clip": {"t_start": 3}} if command == "pretrain" else {}
+    config = write_job(tmp_path, stage, **SHARDED, **clip)
     state = train(tmp_path, config, command, *TWO)
     assert len(state["gamma"]) == 2 * 9 + 3
 
