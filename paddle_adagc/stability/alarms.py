@@ -24,7 +24,7 @@ from paddle_adagc.checks import (
     suggestion,
 )
 from paddle_adagc.stability.masking import Masking
-from paddle_adagc.stability.spike_score import EVENT_GAP
+from paddle_adagc.spike_score import EVENT_GAP
 
 _WINDOW = 128
 FIRST_JUDGED = 64
