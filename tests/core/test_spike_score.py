@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import paddle_adagc
-from paddle_adagc.spike_score import spike_score
-from paddle_adagc.spike_score import count_events
+from paddle_adagc.spike_score import count_events, spike_score
 
 
 def literal_spikes(losses, window, sigma):
