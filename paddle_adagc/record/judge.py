@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from paddle_adagc.spike_score import EVENT_GAP
+from paddle_adagc.spikes import EVENT_GAP
 from paddle_adagc.stability.alarms import NORMAL_CONSISTENCY
 
 _WINDOW = 128

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How stable a run is: spike scores and a monitor. NumPy alone."""
 
-from paddle_adagc.spike_score import SpikeScore, spike_score
+from paddle_adagc.spikes import SpikeScore, spike_score
 from paddle_adagc.stability.alarms import WATCHES, Alarm, Monitor, Watch
 
 __all__ = [

@@ -23,7 +23,7 @@ from paddle_adagc.checks import (
     check_real,
     suggestion,
 )
-from paddle_adagc.spike_score import EVENT_GAP
+from paddle_adagc.spikes import EVENT_GAP
 from paddle_adagc.stability.masking import Masking
 
 _WINDOW = 128

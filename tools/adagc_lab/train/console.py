@@ -21,7 +21,7 @@ from adagc_lab.train.processes import is_first_process
 from adagc_lab.train.tasks import PretrainTask
 from paddle_adagc.record import read_record
 from paddle_adagc.record.judge import is_quiet
-from paddle_adagc.spike_score import spike_score
+from paddle_adagc.spikes import spike_score
 from paddle_adagc.stability.alarms import Alarm
 
 if TYPE_CHECKING:
