@@ -86,8 +86,11 @@ def _may_be_batch(event: Happening) -> bool:
     is_short = event.last - event.first < _SHORT
     is_sudden = event.peak - event.first <= 1 and event.norm_first is None
     causes = ("all", "several", "labels", "nonfinite", "")
-    return event.kind != "tensor" and is_short and is_sudden and (
-        event.cause in causes
+    return (
+        event.kind != "tensor"
+        and is_short
+        and is_sudden
+        and (event.cause in causes)
     )
 
 

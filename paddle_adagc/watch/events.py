@@ -144,9 +144,9 @@ def _last(run: RecordedRun, event: Event) -> int:
 def _happening(run: RecordedRun, events: Sequence[Event]) -> Happening:
     first = min(event.step for event in events)
     last = max(_last(run, event) for event in events)
-    found = Happening("spike", first, last, [*dict.fromkeys(
-        e.series for e in events
-    )])
+    found = Happening(
+        "spike", first, last, [*dict.fromkeys(e.series for e in events)]
+    )
     of_loss = [e for e in events if e.series == "loss"]
     if of_loss:
         _look_at_loss(run, found, of_loss)
@@ -320,9 +320,7 @@ def explain(
         event.why = "The norms stayed usual while the loss rose: labels?"
 
 
-def rate_change(
-    run: RecordedRun, step: int
-) -> tuple[int, float, float] | None:
+def rate_change(run: RecordedRun, step: int) -> tuple[int, float, float] | None:
     """Return a jump of the learning rate just before a step, if there is one.
 
     The warm-up's even steps are none.

@@ -181,7 +181,12 @@ def _verdict(
             "why": event.why and event.why + ".",
         }
     text = [end, *parts.values()] if not _is_well(run) else [*parts.values()]
-    return {"kind": kind, "end": end, **parts, "text": " ".join(filter(None, text))}
+    return {
+        "kind": kind,
+        "end": end,
+        **parts,
+        "text": " ".join(filter(None, text)),
+    }
 
 
 def _is_well(run: RecordedRun) -> bool:
@@ -271,9 +276,9 @@ def _did(run: RecordedRun, event: Happening) -> str:
     if "loss" not in event.series:
         return ""
     parts = []
-    num = int(np.count_nonzero(
-        (run.step >= event.first) & (run.step <= event.last)
-    ))
+    num = int(
+        np.count_nonzero((run.step >= event.first) & (run.step <= event.last))
+    )
     if math.isfinite(event.excess):
         noise = f" ± {event.noise:.2g}" * math.isfinite(event.noise)
         parts.append(

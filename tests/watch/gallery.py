@@ -274,8 +274,8 @@ def _growing(n: int) -> Callable[[int, list[np.ndarray]], None]:
 def _rate(factor: float, length: int) -> Any:
     def make(n: int) -> Callable[[int], float]:
         first = 3 * n // 5
-        return lambda step: 0.01 * (
-            factor if first <= step < first + length else 1
+        return lambda step: (
+            0.01 * (factor if first <= step < first + length else 1)
         )
 
     return make
@@ -328,8 +328,11 @@ CASES = {
     "calm, AdaGC": _calm(adagc=True),
     "calm, warm-up and decay": Case(
         _simple(
-            rate=lambda n: lambda s: 0.006
-            * min(s / 50, 0.5 + 0.5 * math.cos(math.pi * s / n))
+            rate=lambda n: (
+                lambda s: (
+                    0.006 * min(s / 50, 0.5 + 0.5 * math.cos(math.pi * s / n))
+                )
+            )
         ),
         {"calm"},
         advice={"nothing"},
@@ -347,7 +350,11 @@ CASES = {
     ),
     "labels": _bad("labels", _mid),
     "random tokens, twice": Case(
-        _simple(data=lambda n: lambda s: "random" if s in (n // 2, n // 2 + 1) else ""),
+        _simple(
+            data=lambda n: (
+                lambda s: "random" if s in (n // 2, n // 2 + 1) else ""
+            )
+        ),
         {"spike"},
         lambda n: {n // 2},
         {True},
@@ -380,9 +387,7 @@ CASES = {
         {"look"},
     ),
     "NaN in one gradient": Case(
-        _simple(
-            adagc=lambda n: True, gradients=_scaled([2], math.nan, _mid)
-        ),
+        _simple(adagc=lambda n: True, gradients=_scaled([2], math.nan, _mid)),
         {"spike"},
         lambda n: {n // 2},
         {True, None},
