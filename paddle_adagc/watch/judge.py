@@ -233,7 +233,8 @@ class _Series:
     def __init__(self, name: str, rule: Rule) -> None:
         self._name, self._rule = name, rule
         self._values: deque[float] = deque(maxlen=WINDOW)
-        self._usual = Usual()
+        self._usual = self._older = Usual()
+        """After all values, and after those before the last 8."""
         self._age = 0
         self._open: Event | None = None
         self._steps: deque[tuple[int, float]] = deque(maxlen=_SHORT)
@@ -245,18 +246,21 @@ class _Series:
             return self._follow(self._open, value)
         self._age += 1
         self._steps.append((step, value))
-        mean = sum(x for _, x in self._steps) / _SHORT
-        is_high = self._is_high(value, mean)
-        if is_high or self._age >= len(self._values) // 4 > 3:
-            self._usual = usual_of(self._values, self._rule, value)
+        mean = -math.inf
+        if len(self._steps) == _SHORT:
+            mean = sum(x for _, x in self._steps) / _SHORT
+        is_due = self._age >= len(self._values) // 4 > 3
+        if is_due or self._is_high(value, mean):
+            values = [*self._values]
+            self._usual = usual_of(values, self._rule, value)
+            self._older = usual_of(values[: 1 - _SHORT], self._rule, value)
             self._age = 0
-            is_high = self._is_high(value, mean)
-        if not is_high:
+        if not self._is_high(value, mean):
             self._values.append(value)
             return None
         usual, bound = self._usual, self._usual.bound
         if value <= bound:  # higher for some steps, none of them far
-            bound = usual.near
+            usual, bound = self._older, self._older.near
             step, value = next(x for x in self._steps if x[1] > bound)
         self._since = [x for at, x in self._steps if at >= step]
         self._num_calm = 0
@@ -268,10 +272,7 @@ class _Series:
         return self._open
 
     def _is_high(self, value: float, mean: float) -> bool:
-        is_full = len(self._steps) == _SHORT
-        return value > self._usual.bound or (
-            is_full and mean > self._usual.mean_bound
-        )
+        return value > self._usual.bound or mean > self._older.mean_bound
 
     def _follow(self, event: Event, value: float) -> Event | None:
         """Wait until the series is back, or has not been for a window."""
@@ -289,7 +290,8 @@ class _Series:
         if is_over and highs > EVENT_GAP // 3:
             kept = [x for x in kept if x <= event.bound]
         self._values.extend(kept)
-        self._open, self._usual, self._age = None, Usual(), WINDOW
+        self._usual = self._older = Usual()
+        self._open, self._age = None, WINDOW
         return dataclasses.replace(event, kind="shift") if is_shift else None
 
 
