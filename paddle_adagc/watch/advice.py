@@ -13,7 +13,8 @@ from paddle_adagc.watch.events import Happening, rate_change
 from paddle_adagc.watch.store import RecordedRun
 from paddle_adagc.watch.what_if import settings_of
 
-_OFTEN = 3  # events that no single batch explains
+_OFTEN = 3  # events that grow over several steps
+_MOST_SKIPPED = 10
 _SHORT = 4  # steps that one batch may take
 _MUCH = 1.5  # times AdaGC's that a clip left
 
@@ -47,7 +48,8 @@ def _about(
     is_adagc = clip.startswith("ClipGradByAdaGC")
     has_loss = "loss" in event.series
     is_rate = event.cause == "rate" or (event.cause == "stale" and has_loss)
-    recurs = len([e for e in spikes if e.kind == "spike"]) >= _OFTEN
+    batches = [e for e in spikes if _may_be_batch(e)]
+    recurs = len([e for e in spikes if e not in batches]) >= _OFTEN
     left_more = event.left > _MUCH * event.shadow_left and not is_adagc
     if not has_loss or (event.kind == "spike" and event.is_over):
         if not (is_rate or recurs or left_more):
@@ -59,20 +61,21 @@ def _about(
         step, old, new = rate_change(run, event.first) or (0, 0.0, 0.0)
         text = f"{old:.3g}, as before step {step}, in place of {new:.3g}"
         found.append(_advice("rate", "Lower the learning rate", text))
-    elif is_rate or (recurs and event.cause != "period"):
-        what = "The spikes recur" if recurs else "The steps became too large"
-        text = f"{what}, and no single batch explains them"
+    elif event.cause == "period":
+        text = f"{event.why}: the order of the data, or a schedule"
+        found.append(_advice("look", "Look at what recurs", text))
+    elif is_rate or (recurs and event not in batches):
+        text = "The loss rises over several steps, as no single batch makes it"
         found.append(_advice("rate", "Lower the learning rate", text))
-    elif _may_be_batch(event) and not recurs:
-        interval = f"[[{event.first}, {event.last}]]"
-        found.append(
-            _advice(
-                "skip",
-                "Skip these samples, if the batch is to blame",
-                f"skip_data_intervals={interval} (PaddleNLP's argument, on "
-                f"resuming from a checkpoint before step {event.first})",
-            )
+    elif event in batches:
+        spans = [[e.first, e.last] for e in batches[:_MOST_SKIPPED]]
+        first = spans[0][0]
+        title = "Skip these samples, if the batch is to blame"
+        text = (
+            f"skip_data_intervals={spans} (PaddleNLP's argument, on resuming "
+            f"from a checkpoint before step {first})"
         )
+        found.append(_advice("skip", title, text))
     if event.cause in ("tensor", "layer", "nonfinite"):
         names = ", ".join(g.key for g in event.finding.guilty[:3])
         found.append(_advice("look", "Look at", names))

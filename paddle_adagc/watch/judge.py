@@ -258,9 +258,9 @@ class _Series:
         if not self._is_high(value, mean):
             self._values.append(value)
             return None
-        usual, bound = self._usual, self._usual.bound
+        usual, bound = self._usual, self._usual.bounds[0]
         if value <= bound:  # higher for some steps, none of them far
-            usual, bound = self._older, self._older.near
+            usual, bound = self._older, self._older.bounds[2]
             step, value = next(x for x in self._steps if x[1] > bound)
         self._since = [x for at, x in self._steps if at >= step]
         self._num_calm = 0
@@ -272,7 +272,7 @@ class _Series:
         return self._open
 
     def _is_high(self, value: float, mean: float) -> bool:
-        return value > self._usual.bound or mean > self._older.mean_bound
+        return value > self._usual.bounds[0] or mean > self._older.bounds[1]
 
     def _follow(self, event: Event, value: float) -> Event | None:
         """Wait until the series is back, or has not been for a window."""
@@ -300,14 +300,9 @@ class Usual:
     """What is usual after some values."""
 
     level: float = math.nan
-    bound: float = math.inf
-    """Of one value."""
-
-    mean_bound: float = math.inf
-    """Of the mean of 8 values."""
-
-    near: float = math.inf
-    """Values of a raised mean are above it."""
+    bounds: tuple[float, float, float] = (math.inf, math.inf, math.inf)
+    """Of one value, of the mean of 8 values, and of the values in such a mean
+    that has risen."""
 
     spread: float = math.nan
     is_log: bool = False
@@ -360,8 +355,9 @@ def usual_of(
         level + max(sigma * spread / 4, least / 2),
     )
     if not is_log:
-        return Usual(level, *bounds, spread)
-    return Usual(math.exp(level), *map(_exp, bounds), spread, True)
+        return Usual(level, bounds, spread)
+    low, middle, high = map(_exp, bounds)
+    return Usual(math.exp(level), (low, middle, high), spread, is_log=True)
 
 
 _PLACES = np.arange(WINDOW, dtype=np.float64)

@@ -40,8 +40,10 @@ def _lines(page: dict[str, Any]) -> Iterator[str]:
         yield from table(
             ["event", "kind", "cause", "loss", "usual", "norm", "left"],
             [
-                [span(e), e["kind"], e["cause"] or "–"]
-                + _numbers(e, "loss usual_loss norm left")
+                [
+                    *(span(e), e["kind"], e["cause"] or "–"),
+                    *_numbers(e, "loss usual_loss norm left"),
+                ]
                 for e in page["events"][-_NUM_EVENTS:]
             ],
         )
@@ -69,8 +71,10 @@ def what_if_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return table(
         ["what if", "calm: clipped", "median h", "event: median h", "min"],
         [
-            [row["case"], percent(row["calm_clipped"])]
-            + _numbers(row, "calm_h_median event_h_median event_h_min")
+            [
+                *(row["case"], percent(row["calm_clipped"])),
+                *_numbers(row, "calm_h_median event_h_median event_h_min"),
+            ]
             for row in rows
         ],
     )

@@ -176,7 +176,7 @@ def _verdict(
         kind = event.kind
         parts = {
             "what": _what(run, event, events),
-            "did": _did(run, event),
+            "did": _did(run, event, events),
             "who": _who(event),
             "why": event.why and event.why + ".",
         }
@@ -200,7 +200,7 @@ def _how_it_ended(run: RecordedRun) -> str:
     at = f" after step {step}" if type(step) is int else ""
     since = end.get("seconds_since")
     ago = ""
-    if type(since) in (int, float):
+    if isinstance(since, (int, float)):
         ago = f"{datetime.timedelta(seconds=round(min(since, 1e9)))}"
     said = {
         "finished": f"The run finished{at}.",
@@ -214,7 +214,7 @@ def _how_it_ended(run: RecordedRun) -> str:
         "unknown": f"No word{at}" + (f" since {ago}." if ago else "."),
     }[end["kind"]]
     loss = end.get("last_loss")
-    if type(loss) in (int, float) and not math.isfinite(loss):
+    if isinstance(loss, (int, float)) and not math.isfinite(loss):
         said += " The last loss was not finite."
     dropped = end.get("dropped")
     if type(dropped) is int and dropped > 0:
@@ -272,7 +272,9 @@ def _left(event: Happening) -> str:
     return text
 
 
-def _did(run: RecordedRun, event: Happening) -> str:
+def _did(
+    run: RecordedRun, event: Happening, events: Sequence[Happening]
+) -> str:
     if "loss" not in event.series:
         return ""
     parts = []
@@ -296,7 +298,11 @@ def _did(run: RecordedRun, event: Happening) -> str:
     elif event.kind == "shift":
         parts.append(f"It has not come back by the last step, {last:,}.")
     elif event.is_over and event.back is not None:
-        parts.append(f"It was usual again from step {event.back:,} on.")
+        later = [e.first for e in events if e.first > event.back]
+        until = f"the record's end, step {last:,}"
+        if later:
+            until = f"the next event, step {min(later):,}"
+        parts.append(f"It was usual again from step {event.back:,} to {until}.")
     else:
         parts.append("The record ends too early to tell if it came back.")
     return " ".join(parts)

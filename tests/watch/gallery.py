@@ -10,10 +10,11 @@ written by the library's store.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -62,7 +63,7 @@ class Training:
     def _net(self, random: np.random.Generator, gain: float) -> list[Any]:
         sizes = [16, *[self.width] * (NUM_LAYERS - 1), CLASSES]
         net = []
-        for a, b in zip(sizes, sizes[1:], strict=False):
+        for a, b in itertools.pairwise(sizes):
             net += [random.normal(size=(a, b)) * gain / a**0.5, np.zeros(b)]
         return net
 
@@ -84,8 +85,8 @@ class Training:
             x = x * np.nan
         return x, y
 
-    def step(self) -> dict[str, Any] | None:
-        """Make a step; None if its loss is raised."""
+    def step(self) -> dict[str, Any]:
+        """Make a step; return its numbers, and the norms of the tensors."""
         self.done += 1
         what, rate = self.data(self.done), self.rate(self.done)
         x, y = self.fixed if what == "fixed" else self._batch(what)
@@ -113,7 +114,7 @@ class Training:
                 m = self.first[i] / (1 - 0.9**self.done)
                 v = self.second[i] / (1 - self.beta2**self.done)
                 self.net[i] = self.net[i] - rate * m / (np.sqrt(v) + 1e-8)
-        left = h * norms
+            left = h * norms
         return {
             "step": self.done,
             "loss": loss,
@@ -128,24 +129,19 @@ class Training:
             "norms": norms,
         }
 
-    def run(self, until: int | None = None) -> list[dict[str, Any]]:
-        """Train to a step."""
-        rows = []
-        while self.done < (until or self.steps):
-            if self.done + 1 == self.raises:
-                break
-            rows.append(self.step())
-        return rows
+    def run(self, until: int = 0) -> list[dict[str, Any]]:
+        """Train to a step, or until a loss is raised."""
+        last = self.raises - 1 if self.raises else until or self.steps
+        return [self.step() for _ in range(last - self.done)]
 
     def write(self, folder: Path, rows: list[dict[str, Any]]) -> Path:
         """Append a session of these rows to a record."""
         norms = np.stack([row.pop("norms") for row in rows])
         shadow = replay(norms, SHADOW)
         for i, row in enumerate(rows):
-            h, left = shadow.h[i], shadow.h[i] * norms[i]
-            row["shadow_clipped_grad_norm"] = float(
-                np.sqrt(np.square(left[np.isfinite(norms[i])]).sum())
-            )
+            h, known = shadow.h[i], np.isfinite(norms[i])
+            left = h[known] * norms[i][known]
+            row["shadow_clipped_grad_norm"] = float(np.sqrt((left**2).sum()))
             row["shadow_clipped_fraction"] = float((h < 1).mean())
             row["shadow_h_min"] = float(h.min())
             row["shadow_h_median"] = float(np.median(h))
@@ -202,6 +198,14 @@ def _gradients(
     return loss, gradients
 
 
+class Train(Protocol):
+    """Writes a record into a folder; sizes: ``width``, ``batch``."""
+
+    def __call__(
+        self, folder: Path, seed: int, steps: int, **sizes: int
+    ) -> Path: ...
+
+
 # ---- the cases --------------------------------------------------------------
 
 
@@ -209,9 +213,7 @@ def _gradients(
 class Case:
     """A fate, and what a report may say of it."""
 
-    train: Callable[[Path, int, int], Path]
-    """Writes a record into a folder, with a seed and a number of steps."""
-
+    train: Train
     kinds: set[str]
     """Allowed kinds of the verdict."""
 
@@ -227,12 +229,12 @@ class Case:
     """What has to be advised."""
 
 
-def _simple(**made: Any) -> Callable[[Path, int, int], Path]:
+def _simple(**made: Any) -> Train:
     """Return a way to train; a function of the steps makes an argument."""
 
-    def train(folder: Path, seed: int, steps: int) -> Path:
+    def train(folder: Path, seed: int, steps: int, **sizes: int) -> Path:
         given = {name: x(steps) for name, x in made.items()}
-        training = Training(steps=steps, seed=seed, **given)
+        training = Training(steps=steps, seed=seed, **{**sizes, **given})
         return training.write(folder, training.run())
 
     return train
@@ -281,22 +283,25 @@ def _rate(factor: float, length: int) -> Any:
     return make
 
 
-def _resumed(folder: Path, seed: int, steps: int) -> Path:
+def _resumed(folder: Path, seed: int, steps: int, **sizes: int) -> Path:
     """A bad batch; resumed from a checkpoint before it, without it."""
     bad = 3 * steps // 5
     training = Training(
-        steps=steps, seed=seed, data=lambda s: "random" if s == bad else ""
+        steps=steps,
+        seed=seed,
+        data=lambda s: "random" if s == bad else "",
+        **sizes,
     )
     training.write(folder, training.run(bad + 10))
-    again = Training(steps=steps, seed=seed)
+    again = Training(steps=steps, seed=seed, **sizes)
     rows = again.run()[bad - 20 :]
     return again.write(folder, rows)
 
 
-def _restarted(folder: Path, seed: int, steps: int) -> Path:
-    training = Training(steps=steps // 2, seed=seed)
+def _restarted(folder: Path, seed: int, steps: int, **sizes: int) -> Path:
+    training = Training(steps=steps // 2, seed=seed, **sizes)
     training.write(folder, training.run())
-    training = Training(steps=steps, seed=seed + 1000)
+    training = Training(steps=steps, seed=seed + 1000, **sizes)
     return training.write(Path(f"{folder}-2"), training.run())
 
 
