@@ -455,12 +455,13 @@ CASES = {
         _simple(
             data=lambda n: lambda s: "fixed",
             rate=lambda n: lambda s: 0.02,
-            beta2=lambda n: 0.999,
+            width=lambda n: 8,
+            batch=lambda n: 400,
         ),
         {"spike", "shift", "calm"},
         lambda n: {*range(n + 1)},
         {True, False, None},
-        {"all", "several", "lasting", "layer", "tensor", "labels", ""},
+        {"all", "several", "lasting", "layer", "tensor", "stale", ""},
         {"nothing", "rate", "return", "switch", "look"},
     ),
     "a full disk": Case(
