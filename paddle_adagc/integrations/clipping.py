@@ -45,7 +45,7 @@ from paddle_adagc.integrations.logs import (
     clip_logs,
     warm_up_end,
 )
-from paddle_adagc.integrations.optimizer import put_into_optimizer
+from paddle_adagc.optimizer import put_into_optimizer
 from paddle_adagc.parallel.units import Declared
 
 if TYPE_CHECKING:

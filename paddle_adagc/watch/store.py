@@ -255,13 +255,13 @@ class Store:
         with self._transaction():
             self._beat()
 
-    def end(self, ending: Mapping[str, Any]) -> None:
-        """Say how the session ended; a later word replaces an earlier one."""
+    def end(self, ending: Mapping[str, Any] | None) -> None:
+        """Say how the session ended; None: it goes on after all."""
         with self._transaction():
             self._beat()
             self._file.execute(
                 "UPDATE sessions SET ending = ? WHERE number = ?",
-                [to_json(ending), self.session],
+                [None if ending is None else to_json(ending), self.session],
             )
 
     def close(self) -> None:

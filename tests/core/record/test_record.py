@@ -21,7 +21,7 @@ from helpers import no_waiting_for_the_device
 
 from paddle_adagc import ClipGradByAdaGC, Record
 from paddle_adagc.integrations.logs import warm_up_end
-from paddle_adagc.integrations.optimizer import put_into_optimizer
+from paddle_adagc.optimizer import put_into_optimizer
 from paddle_adagc.record import files, read_record
 from paddle_adagc.record.recorder import record_of
 from paddle_adagc.record.replay import replay

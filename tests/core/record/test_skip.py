@@ -13,7 +13,7 @@ from core.record.test_record import CLIPS
 from core.record.training import make_training, train
 
 from paddle_adagc import ClipGradByAdaGC, Record
-from paddle_adagc.integrations.optimizer import innermost
+from paddle_adagc.optimizer import innermost
 from paddle_adagc.record import read_record
 from paddle_adagc.record.recorder import record_of
 from paddle_adagc.record.skip import SkipRule

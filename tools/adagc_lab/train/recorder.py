@@ -33,7 +33,7 @@ from adagc_lab.train.processes import is_first_process, mean_over_processes
 from paddle_adagc import Record, load_state, save_state
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.clips.gradients import GradientList
-from paddle_adagc.integrations.optimizer import innermost, put_into_optimizer
+from paddle_adagc.optimizer import innermost, put_into_optimizer
 from paddle_adagc.record.writer import STEP_BYTES
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.clips.tensors import Tensors
-from paddle_adagc.record.shadow import unwrapped
+from paddle_adagc.watch.shadow import unwrapped
 
 
 class ClipPerGroup:

@@ -16,11 +16,11 @@ from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.checks import check_choice, check_positive
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
-from paddle_adagc.integrations.optimizer import innermost, parameters_of
+from paddle_adagc.optimizer import innermost, parameters_of
 from paddle_adagc.parallel.agreement import of_all_ranks
-from paddle_adagc.record.losses import take_losses
-from paddle_adagc.record.recorder import Record
-from paddle_adagc.record.shadow import check_shadow, default_shadow
+from paddle_adagc.watch.losses import take_losses
+from paddle_adagc.watch.recorder import Record
+from paddle_adagc.watch.shadow import check_shadow, default_shadow
 
 Where = bool | str | os.PathLike[str]
 """Folder of a record; True: the default one; False: no record."""
