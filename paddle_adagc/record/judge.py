@@ -15,8 +15,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from paddle_adagc.spikes import EVENT_GAP
 from paddle_adagc.stability.alarms import NORMAL_CONSISTENCY
-from paddle_adagc.stability.spike_score import EVENT_GAP
 
 _WINDOW = 128
 _FIRST_JUDGED = 32

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How stable a run is: spike scores and a monitor. NumPy alone."""
 
+from paddle_adagc.spikes import SpikeScore, spike_score
 from paddle_adagc.stability.alarms import WATCHES, Alarm, Monitor, Watch
-from paddle_adagc.stability.spike_score import SpikeScore, spike_score
 
 __all__ = [
     "WATCHES",

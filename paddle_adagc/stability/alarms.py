@@ -23,8 +23,8 @@ from paddle_adagc.checks import (
     check_real,
     suggestion,
 )
+from paddle_adagc.spikes import EVENT_GAP
 from paddle_adagc.stability.masking import Masking
-from paddle_adagc.stability.spike_score import EVENT_GAP
 
 _WINDOW = 128
 FIRST_JUDGED = 64

@@ -21,8 +21,8 @@ from adagc_lab.train.processes import is_first_process
 from adagc_lab.train.tasks import PretrainTask
 from paddle_adagc.record import read_record
 from paddle_adagc.record.judge import is_quiet
+from paddle_adagc.spikes import spike_score
 from paddle_adagc.stability.alarms import Alarm
-from paddle_adagc.stability.spike_score import spike_score
 
 if TYPE_CHECKING:
     from adagc_lab.train.recorder import StepRecorder

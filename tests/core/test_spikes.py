@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import paddle_adagc
-from paddle_adagc.stability import spike_score
-from paddle_adagc.stability.spike_score import count_events
+from paddle_adagc.spikes import count_events, spike_score
 
 
 def literal_spikes(losses, window, sigma):
@@ -115,7 +114,7 @@ def test_equals_two_passes_at_any_offset(monkeypatch, offset):
             expected.append(i)
     assert len(expected) > 5
     assert spike_score(losses, 100, 4.0).indices.tolist() == expected
-    module = sys.modules["paddle_adagc.stability.spike_score"]
+    module = sys.modules["paddle_adagc.spikes"]
     monkeypatch.setattr(module, "_CHUNK_ELEMENTS", 7 * 100)
     assert spike_score(losses, 100, 4.0).indices.tolist() == expected
 
@@ -158,7 +157,7 @@ def test_stability_does_not_import_paddle():
         "parent = types.ModuleType('paddle_adagc')\n"
         f"parent.__path__ = [{str(package)!r}]\n"
         "sys.modules['paddle_adagc'] = parent\n"
-        "from paddle_adagc.stability import spike_score\n"
+        "from paddle_adagc.spikes import spike_score\n"
         "assert spike_score([1.0]).num_unjudged == 1\n"
         "assert 'paddle' not in sys.modules\n"
     )
