@@ -107,8 +107,13 @@ def know_optimizers() -> None:
 
 
 def _know(optimizer: Any) -> None:
-    if optimizer not in _numbers:
-        _numbers[optimizer] = next(_count)
+    from paddle_adagc.optimizer import inner_optimizer
+
+    if optimizer in _numbers or not getattr(optimizer, "_param_groups", None):
+        return
+    if inner_optimizer(optimizer) is not None:
+        return
+    _numbers[optimizer] = next(_count)
     if len(_numbers) > 1:
         for one, number in [*_numbers.items()]:
             if number not in _hooked:

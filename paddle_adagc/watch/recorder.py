@@ -67,7 +67,14 @@ from paddle_adagc.watch.shadow import (
     names_of,
     unwrapped,
 )
-from paddle_adagc.watch.skip import SkipRule, Skipper, check_stepping, whole
+from paddle_adagc.watch.skip import (
+    Skipper,
+    SkipRule,
+    check_stepping,
+    largest,
+    mean_loss,
+    whole,
+)
 from paddle_adagc.watch.store import MAX_BYTES
 from paddle_adagc.watch.writer import OnAlarm, Writer, warn
 
@@ -344,8 +351,8 @@ class Record(KnownAttributes):
         step that :meth:`step` did not finish ends with the next ``backward()``
         or update.
         """
-        see_losses()
-        know_optimizers()
+        self._try(see_losses)
+        self._try(know_optimizers)
         self._sees_losses = True
         RECORDS.append(self)
 
@@ -552,7 +559,10 @@ class Record(KnownAttributes):
         as they are known ``h_min_worst``, ``shadow_h_min_worst`` and
         ``global_grad_norm_max``, each with its step (``h_min_worst_step``).
         """
-        return self._try(self._worst.take, len(self.alarms)) or {}
+        return self._try(self._take_worst) or {}
+
+    def _take_worst(self) -> dict[str, Any]:
+        return self._worst.take(len(self.alarms))
 
     def latest(self) -> dict[str, Any]:
         """Return the numbers of the last step copied; on rank 0."""
@@ -719,15 +729,17 @@ class Record(KnownAttributes):
         norm, snapshot, loss = self._try(
             skipper.measured, pairs, self._losses, failed=nothing
         )
-        loss = self._ask(skipper.mean_loss, loss)
-        step = self._last_step + 1
-        flag = self._try(
-            skipper.flag, step, norm, loss, failed=skipper.FAILED
-        )
-        flag = self._ask(skipper.largest, flag, skipper.FAILED)
+        loss = self._ask(mean_loss, loss)
+        flag = self._try(skipper.flag, norm, loss, failed=skipper.FAILED)
+        flag = self._ask(largest, flag, skipper.FAILED)
         if flag == skipper.FAILED:
             self._skipper = None
-        return snapshot if skipper.leaves_out(flag, snapshot) else None
+        if flag != 1 or snapshot is None:
+            skipper.num_in_a_row = 0
+            return None
+        skipper.num_in_a_row += 1
+        skipper.num_skipped += 1
+        return snapshot
 
     def _follow(self, pairs: Any) -> None:
         """Show the shadow an update's gradients; its errors end it alone."""
@@ -793,18 +805,19 @@ class Record(KnownAttributes):
                 self.leave()
 
     def _ending(self, kind: str, text: str) -> dict[str, Any]:
-        loss = None
-        with contextlib.suppress(Exception):
-            newest = newest_loss(self._optimizer) if self._sees_losses else None
-            newest = self._last_loss if newest is None else newest
-            loss = None if newest is None else float(newest)
+        loss = self._last_loss
+        if self._sees_losses:
+            newest = self._try(newest_loss, self._optimizer)
+            loss = loss if newest is None else newest
+        with contextlib.suppress(Exception):  # of a device that has failed
+            loss = None if loss is None else float(loss)
         has_steps = self._last_step > self.start
         return {
             "kind": kind,
             "text": text,
             "time": time.time(),
             "step": self._last_step if has_steps else None,
-            "last_loss": loss,
+            "last_loss": loss if isinstance(loss, float) else None,
         }
 
     def _stop(self, kind: str, text: str, seconds: float) -> None:
@@ -825,9 +838,8 @@ class Record(KnownAttributes):
     def _close_writer(self, kind: str, text: str, seconds: float) -> None:
         if self._writer is None or self._is_over:
             return
-        left = 0
+        left, ending = 0, self._ending(kind, text)
         if self.error is None:
-            ending = self._ending(kind, text)
             left = self._writer.close(ending, seconds)
         if self._writer.error is not None:
             raise self._writer.error

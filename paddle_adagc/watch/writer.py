@@ -17,7 +17,7 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +135,7 @@ class Writer:
         except RuntimeError:  # the interpreter ends: no new thread
             self._run()
         thread = self._thread
-        if thread is not None and thread.is_alive():
+        if thread is not None and timeout:
             thread.join(timeout + 1)
         return self._num_steps
 
@@ -283,14 +283,9 @@ class _Analysis:
             if row["step"] <= self._last:
                 continue
             self._last = row["step"]
-            for event in self._judge.add(row["step"], _numbers(row)):
-                events.append(event)
-                kind = f"{event.kind} of {event.series}"
-                text = event.text
-                if tensors and event.kind == "spike":
-                    text += f"; {', '.join(tensors)}"
-                if row["step"] != self._nonfinite or event.kind != "end":
-                    lines.append((kind, text))
+            found = self._judge.add(row["step"], _numbers(row))
+            events += found
+            lines += _lines(found, tensors, row["step"] == self._nonfinite)
             if row.get("skipped"):
                 text = f"step {row['step']} was left out: {row['skipped']}"
                 lines.append(("skipped", text))
@@ -299,7 +294,24 @@ class _Analysis:
     def nonfinite(self, step: int, loss: float) -> tuple[str, str]:
         """Return the line of a loss that was seen before its step is judged."""
         self._nonfinite = step
-        return "end of loss", f"step {step}: loss {loss}"
+        return "end", f"step {step}: loss {loss}"
+
+
+def _lines(
+    events: Sequence[Any], tensors: Sequence[str], is_known: bool
+) -> list[tuple[str, str]]:
+    """Return a line for each kind of a step's events."""
+    texts: dict[str, list[str]] = {}
+    for event in events:
+        kind = event.kind
+        if kind == "state":
+            kind = event.series
+        elif kind == "end" and is_known:
+            continue
+        texts.setdefault(kind, []).append(event.text)
+    if "spike" in texts:
+        texts["spike"] += tensors
+    return [(kind, "; ".join(found)) for kind, found in texts.items()]
 
 
 class Alarms:

@@ -17,7 +17,7 @@ from helpers import TINY_LLAMA, run_python
 from safetensors.numpy import load_file
 
 from paddle_adagc import load_state
-from paddle_adagc.record import read_record
+from paddle_adagc.watch import read_record
 
 if importlib.util.find_spec("paddleformers") is None:
     pytest.skip("PaddleFormers is not installed", allow_module_level=True)

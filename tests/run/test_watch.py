@@ -27,9 +27,9 @@ from helpers import run_python, slow_but
 from pages import ROOT
 
 from paddle_adagc import ClipGradByAdaGC, load_state, run
-from paddle_adagc.record import read_record
-from paddle_adagc.record.recorder import NUM_STEPS as RING
-from paddle_adagc.record.recorder import record_of
+from paddle_adagc.watch import read_record
+from paddle_adagc.watch.recorder import NUM_STEPS as RING
+from paddle_adagc.watch.recorder import record_of
 from paddle_adagc.report.command import make_page
 from paddle_adagc.run.process import Process
 

@@ -25,7 +25,7 @@ from test_examples import run_example
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.integrations.clipping import Options, attach
 from paddle_adagc.optimizer import innermost
-from paddle_adagc.record import read_record
+from paddle_adagc.watch import read_record
 from paddle_adagc.state_file import STATE_FILE, load_state, save_state
 
 IS_FORMERS = importlib.util.find_spec("paddleformers") is not None

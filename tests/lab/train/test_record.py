@@ -21,7 +21,7 @@ from lab.train.runs import (
     run_whole_and_cut,
 )
 
-from paddle_adagc.record import read_record, recorder
+from paddle_adagc.watch import read_record, recorder
 
 
 def recorded(directory):

@@ -21,8 +21,9 @@ from paddle import Tensor
 from adagc_lab.benchmark.clip_step import make_pairs, recipe_shapes
 from adagc_lab.markdown import markdown_table
 from adagc_lab.record.clock import device_seconds
-from paddle_adagc import ClipGradByAdaGC, Record
-from paddle_adagc.record.recorder import NUM_STEPS
+from paddle_adagc import ClipGradByAdaGC
+from paddle_adagc.watch import Record
+from paddle_adagc.watch.recorder import NUM_STEPS
 from paddle_adagc.record.ring import Steps
 from paddle_adagc.record.session import Session
 from paddle_adagc.record.writer import MAX_BYTES

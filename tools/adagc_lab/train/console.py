@@ -19,7 +19,7 @@ from adagc_lab.record.files import RECORD, RunRecord
 from adagc_lab.report.judged import judged_steps, memorises
 from adagc_lab.train.processes import is_first_process
 from adagc_lab.train.tasks import PretrainTask
-from paddle_adagc.record import read_record
+from paddle_adagc.watch import read_record
 from paddle_adagc.record.judge import is_quiet
 from paddle_adagc.spikes import spike_score
 from paddle_adagc.stability.alarms import Alarm

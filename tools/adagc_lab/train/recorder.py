@@ -30,7 +30,8 @@ from adagc_lab.record.files import (
 )
 from adagc_lab.train.config import RunConfig
 from adagc_lab.train.processes import is_first_process, mean_over_processes
-from paddle_adagc import Record, load_state, save_state
+from paddle_adagc import load_state, save_state
+from paddle_adagc.watch import Record
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.clips.gradients import GradientList
 from paddle_adagc.optimizer import innermost, put_into_optimizer

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import paddle
 
-from paddle_adagc import ClipGradByAdaGC, Record, load_state, save_state
-from paddle_adagc.record import read_record
+from paddle_adagc import ClipGradByAdaGC, load_state, save_state
+from paddle_adagc.watch import Record
+from paddle_adagc.watch import read_record
 from paddle_adagc.record.blocks import QUANTITIES
 from paddle_adagc.record.ring import Steps
 from paddle_adagc.record.session import Session

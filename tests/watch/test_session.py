@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from core.record import training
 
-from paddle_adagc.record import read_record
+from paddle_adagc.watch import read_record
 from paddle_adagc.record.blocks import QUANTITIES
 from paddle_adagc.record.files import write_part
 from paddle_adagc.record.ring import Steps

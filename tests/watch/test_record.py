@@ -19,15 +19,16 @@ import pytest
 from core.record.training import make_training, train
 from helpers import no_waiting_for_the_device
 
-from paddle_adagc import ClipGradByAdaGC, Record
+from paddle_adagc import ClipGradByAdaGC
+from paddle_adagc.watch import Record
 from paddle_adagc.integrations.logs import warm_up_end
 from paddle_adagc.optimizer import put_into_optimizer
 from paddle_adagc.record import files, read_record
-from paddle_adagc.record.recorder import record_of
+from paddle_adagc.watch.recorder import record_of
 from paddle_adagc.record.replay import replay
 from paddle_adagc.record.ring import count_small
 from paddle_adagc.record.shadow import default_shadow
-from paddle_adagc.record.trainer import open_record
+from paddle_adagc.watch.trainer import open_record
 from paddle_adagc.record.writer import RecordWriter
 
 NUM_STEPS = 150
@@ -599,7 +600,7 @@ def test_what_is_on_the_device_is_written_at_an_end(stop, tmp_path):
     code = (
         "import os, signal, sys\n"
         "from core.record.training import make_training, train\n"
-        "from paddle_adagc import Record\n"
+        "from paddle_adagc.watch import Record\n"
         "held = []\n"
         "for name in 'ab':\n"
         "    model, optimizer = make_training(None)\n"
@@ -692,7 +693,7 @@ FORKS = """
 import multiprocessing, sys, time
 from pathlib import Path
 from core.record.training import make_training, train
-from paddle_adagc import Record
+from paddle_adagc.watch import Record
 from paddle_adagc.record import files
 folder = Path(sys.argv[1])
 model, optimizer = make_training(None)

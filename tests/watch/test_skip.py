@@ -12,10 +12,11 @@ from core.parallel.ranks import run_on_ranks
 from core.record.test_record import CLIPS
 from core.record.training import make_training, train
 
-from paddle_adagc import ClipGradByAdaGC, Record
+from paddle_adagc import ClipGradByAdaGC
+from paddle_adagc.watch import Record
 from paddle_adagc.optimizer import innermost
-from paddle_adagc.record import read_record
-from paddle_adagc.record.recorder import record_of
+from paddle_adagc.watch import read_record
+from paddle_adagc.watch.recorder import record_of
 from paddle_adagc.record.skip import SkipRule
 
 BAD = (100, 101)
