@@ -182,7 +182,9 @@ def see_losses() -> None:
     kind.clear_grad, kind.__init__ = cleared, made
 
 
-def _see(losses: Sequence[Any], args: Sequence[Any], vector: Any) -> list[_Loss]:
+def _see(
+    losses: Sequence[Any], args: Sequence[Any], vector: Any
+) -> list[_Loss]:
     """Take what is differentiated, unless it is along a given vector."""
     for record in [*RECORDS]:
         record._finish()

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import sqlite3
 import time
@@ -84,7 +83,7 @@ NUM_STEPS = 64
 OWN_FIELDS = frozenset(
     (
         *("step", "loss", "learning_rate", "step_seconds", "warm_up"),
-        *("skipped", "overflow", "nonfinite", "tensor_norm", "stuck"),
+        *("skipped", "reason", "overflow", "nonfinite", "tensor_norm", "stuck"),
         *("global_grad_norm", "clipped_grad_norm", "clipped_fraction"),
         *("h_min", "h_median", "shadow_clipped_grad_norm"),
         *("shadow_clipped_fraction", "shadow_h_min", "shadow_h_median"),
@@ -417,7 +416,8 @@ class Record(KnownAttributes):
         row["step_seconds"] = now - self._last_time
         snapshot = acting = None
         if self._skipped is not None and self._skipper is not None:
-            snapshot, row["skipped"] = self._skipped, self._skipper.reason
+            snapshot, row["skipped"] = self._skipped, True
+            row["reason"] = self._skipper.reason
         elif self.has_update and self._source is not None:
             if self.shadow is None and is_warming_up(self._source):
                 row["warm_up"] = True
@@ -753,9 +753,7 @@ class Record(KnownAttributes):
             if self._skipper is not None:
                 self._end(error)
             else:
-                warn(
-                    f"the record goes on without the tensors: {_cause(error)}"
-                )
+                warn(f"the record goes on without the tensors: {_cause(error)}")
             for step in self._steps:
                 step.snapshot = step.acting = None
             self.forget_updates()

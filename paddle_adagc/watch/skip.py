@@ -103,7 +103,7 @@ class Skipper:
     """
 
     FAILED = 2
-    """Instead of whether a step is to be skipped: a rank's record has failed."""
+    """Instead of 0 or 1: the record of a rank has failed."""
 
     def __init__(
         self, sigma: float, optimizer: Any, source: Any, acting: Any

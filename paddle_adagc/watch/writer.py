@@ -31,7 +31,7 @@ from paddle_adagc.watch.store import RecordedRun, Replaced, Store
 logger = logging.getLogger(__name__)
 
 OnAlarm = Callable[[str], Any] | str | None
-"""A function, or a command, for each alarm's line; None: a warning in the log."""
+"""What gets each alarm, a line: a function, or a command of the shell."""
 
 _BEAT_SECONDS = 2.0
 _COMMAND_SECONDS = 10.0
@@ -287,7 +287,7 @@ class _Analysis:
             events += found
             lines += _lines(found, tensors, row["step"] == self._nonfinite)
             if row.get("skipped"):
-                text = f"step {row['step']} was left out: {row['skipped']}"
+                text = f"step {row['step']} was left out: {row['reason']}"
                 lines.append(("skipped", text))
         return events, lines
 
