@@ -13,8 +13,8 @@ import threading
 import weakref
 from collections.abc import Callable
 from multiprocessing import util
-from types import FrameType, TracebackType
-from typing import Any, ClassVar
+from types import FrameType
+from typing import ClassVar
 
 Leave = Callable[[str, str], None]
 """Takes the kind of an end, and what there is to say about it."""
@@ -35,13 +35,10 @@ class AtExit:
     """
 
     _active: ClassVar[set[AtExit]] = set()
-    _hook: ClassVar[Any] = None  # another's, before ours
-    _error: ClassVar[BaseException | None] = None
 
     def __init__(self, leave: Leave) -> None:
         self._method, self._pid = weakref.WeakMethod(leave), os.getpid()
-        if not self._active:
-            type(self)._hook, sys.excepthook = sys.excepthook, self._see
+        self._before = getattr(sys, "last_value", None)
         self._active.add(self)
         atexit.register(self._exit)
         # multiprocessing's children call this and not atexit.
@@ -61,20 +58,12 @@ class AtExit:
                 function(kind, text)
 
     def _exit(self) -> None:
-        if self._error is not None:
-            self._call("exception", described(self._error))
+        error = getattr(sys, "last_value", None)  # that Python has printed
+        is_new = error is not self._before and not hasattr(sys, "ps1")
+        if error is not None and is_new:
+            self._call("exception", described(error))
         else:
             self._call("finished", "the process has ended without close()")
-
-    @classmethod
-    def _see(
-        cls,
-        kind: type[BaseException],
-        error: BaseException,
-        trace: TracebackType | None,
-    ) -> None:
-        cls._error = error
-        (cls._hook or sys.__excepthook__)(kind, error, trace)
 
     @classmethod
     def _handle(cls, number: int, frame: FrameType | None) -> None:
@@ -88,11 +77,8 @@ class AtExit:
         """Call it no longer."""
         self._active.discard(self)
         atexit.unregister(self._exit)
-        if self._active:
-            return
-        if sys.excepthook == self._see:
-            sys.excepthook = self._hook
-        if _is_main() and signal.getsignal(signal.SIGTERM) == self._handle:
+        handler = signal.getsignal(signal.SIGTERM)
+        if _is_main() and not self._active and handler == self._handle:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 

@@ -219,6 +219,7 @@ class Record(KnownAttributes):
         of the last copy of the steps. Empty: it should not."""
         self.error = None
         """Why the record ended early."""
+        self._how: tuple[str, str] | None = None  # the run ends
         self._pid = os.getpid()
         self._is_over = False  # on all ranks, or closed
         self._steps: list[Step] = []
@@ -612,13 +613,14 @@ class Record(KnownAttributes):
             return
         self.error, self._steps = error, []
         is_disk = isinstance(error, (OSError, sqlite3.Error))
-        kind = kind or ("disk" if is_disk else "unknown")
+        kind, text = kind or ("disk" if is_disk else "unknown"), _cause(error)
         if self._writer is not None:
             with contextlib.suppress(Exception):
-                self._writer.close(self._ending(kind, _cause(error)), 0)
+                how = self._how or (kind, text)
+                self._writer.close(self._ending(*how), 0)
         warn(
             f"the record {self.directory} ends after step {self._last_step}: "
-            f"{_cause(error)}"
+            f"{text}"
         )
 
     # ---- the optimizer and its clip -----------------------------------------
@@ -803,22 +805,23 @@ class Record(KnownAttributes):
                 self.leave()
 
     def _ending(self, kind: str, text: str) -> dict[str, Any]:
-        loss = self._last_loss
-        if self._sees_losses:
-            newest = self._try(newest_loss, self._optimizer)
-            loss = loss if newest is None else newest
-        with contextlib.suppress(Exception):  # of a device that has failed
-            loss = None if loss is None else float(loss)
         has_steps = self._last_step > self.start
         return {
             "kind": kind,
             "text": text,
             "time": time.time(),
             "step": self._last_step if has_steps else None,
-            "last_loss": loss if isinstance(loss, float) else None,
+            "last_loss": self._try(self._newest_loss),
         }
 
+    def _newest_loss(self) -> float | None:
+        """Return the last loss, whether or not a step followed."""
+        loss = newest_loss(self._optimizer) if self._sees_losses else None
+        loss = self._last_loss if loss is None else loss
+        return None if loss is None else float(loss)
+
     def _stop(self, kind: str, text: str, seconds: float) -> None:
+        self._how = kind, text
         for end in (
             self._end_observing,
             self._at_exit.end,

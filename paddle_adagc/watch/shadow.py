@@ -183,7 +183,7 @@ def bind(
         warnings.warn(
             "no layer holds all of the optimizer's parameters: the record "
             "names them as Paddle does, linear_0.w_0",
-            stacklevel=3,
+            stacklevel=4,
         )
     else:
         clip.bind(model)

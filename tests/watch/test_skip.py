@@ -250,7 +250,7 @@ def test_a_run_that_is_to_end(tmp_path):
     assert (step, record.should_stop) == (23, "the loss of step 21 is nan")
     assert all(np.isfinite(p.numpy()).all() for p in model.parameters())
     record.close()
-    assert record.worst()["alarms"] >= len(lines) == 1
+    assert len(record.alarms) >= len(lines) == 1
     assert lines[0].startswith("step 21: loss nan")
 
 
