@@ -27,7 +27,7 @@ WINDOW = 64
 NORMAL_CONSISTENCY = 1.482602218505602
 """Standard deviation of a normal distribution over its MAD."""
 
-_REFIT = 16  # steps; an abnormal value is judged by a fresh line
+_SHORT = 8  # values whose mean is judged, too
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,9 +233,11 @@ class _Series:
     def __init__(self, name: str, rule: Rule) -> None:
         self._name, self._rule = name, rule
         self._values: deque[float] = deque(maxlen=WINDOW)
-        self._usual = Usual()
+        self._usual = self._older = Usual()
+        """After all values, and after those before the last 8."""
         self._age = 0
         self._open: Event | None = None
+        self._steps: deque[tuple[int, float]] = deque(maxlen=_SHORT)
         self._since: list[float] = []  # values since the event began
         self._num_calm = 0
 
@@ -243,21 +245,34 @@ class _Series:
         if self._open is not None:
             return self._follow(self._open, value)
         self._age += 1
-        is_high = value > self._usual.bound
-        if is_high or self._age >= _REFIT:
-            self._usual = usual_of(self._values, self._rule, value)
+        self._steps.append((step, value))
+        mean = -math.inf
+        if len(self._steps) == _SHORT:
+            mean = sum(x for _, x in self._steps) / _SHORT
+        is_due = self._age >= len(self._values) // 4 > 3
+        if is_due or self._is_high(value, mean):
+            values = [*self._values]
+            self._usual = usual_of(values, self._rule, value)
+            self._older = usual_of(values[: 1 - _SHORT], self._rule, value)
             self._age = 0
-            is_high = value > self._usual.bound
-        if not is_high:
+        if not self._is_high(value, mean):
             self._values.append(value)
             return None
-        usual = self._usual
-        self._since, self._num_calm = [value], 0
+        usual, bound = self._usual, self._usual.bounds[0]
+        if value <= bound:  # higher for some steps, none of them far
+            usual, bound = self._older, self._older.bounds[2]
+            step, value = next(x for x in self._steps if x[1] > bound)
+        self._since = [x for at, x in self._steps if at >= step]
+        self._num_calm = 0
         self._open = Event(
-            *("spike", self._name, step, value, usual.level, usual.bound),
+            *("spike", self._name, step, value, usual.level, bound),
             usual.score(value),
         )
+        self._steps.clear()
         return self._open
+
+    def _is_high(self, value: float, mean: float) -> bool:
+        return value > self._usual.bounds[0] or mean > self._older.bounds[1]
 
     def _follow(self, event: Event, value: float) -> Event | None:
         """Wait until the series is back, or has not been for a window."""
@@ -275,7 +290,8 @@ class _Series:
         if is_over and highs > EVENT_GAP // 3:
             kept = [x for x in kept if x <= event.bound]
         self._values.extend(kept)
-        self._open, self._usual, self._age = None, Usual(), _REFIT
+        self._usual = self._older = Usual()
+        self._open, self._age = None, WINDOW
         return dataclasses.replace(event, kind="shift") if is_shift else None
 
 
@@ -284,7 +300,10 @@ class Usual:
     """What is usual after some values."""
 
     level: float = math.nan
-    bound: float = math.inf
+    bounds: tuple[float, float, float] = (math.inf, math.inf, math.inf)
+    """Of one value, of the mean of 8 values, and of the values in such a mean
+    that has risen."""
+
     spread: float = math.nan
     is_log: bool = False
 
@@ -301,8 +320,8 @@ def usual_of(
 ) -> Usual:
     """Measure what is usual after some values, the last one being the newest.
 
-    The line falls or is level. The level is not below the median of the last 8
-    values, where a descent ends. Twice the distance of the highest tenth is
+    The line falls or is level. Where a descent ends the median of the last 8
+    values lies above it, and counts. Twice the distance of the highest tenth is
     usual, too: data of two kinds have two levels.
 
     Args:
@@ -324,14 +343,21 @@ def usual_of(
     distance = np.abs(flat - center)
     spread = NORMAL_CONSISTENCY * _median(distance)
     spread = spread or math.sqrt(math.pi / 2) * float(distance.mean())
-    level = max(center + slope * num, _median(logs[-8:]))
+    late = min(_median(logs[-8:]), _median(logs))
+    level = max(center + slope * num, late)
     upper = float(np.partition(flat, num - 1 - num // 10)[num - 1 - num // 10])
     least = rule.least if is_log else rule.least * abs(level)
-    sigma = rule.sigma * (1 + FIRST_JUDGED / num)
-    bound = level + max(sigma * spread, least, 2 * (upper - center))
+    sigma = rule.sigma * (1 + 8 / num)
+    two_levels = 2 * (upper - center)
+    bounds = (
+        level + max(sigma * spread, least, two_levels),
+        level + max(sigma * spread / 2, least, two_levels / 2),
+        level + max(sigma * spread / 4, least / 2),
+    )
     if not is_log:
-        return Usual(level, bound, spread)
-    return Usual(math.exp(level), _exp(bound), spread, True)
+        return Usual(level, bounds, spread)
+    low, middle, high = map(_exp, bounds)
+    return Usual(math.exp(level), (low, middle, high), spread, is_log=True)
 
 
 _PLACES = np.arange(WINDOW, dtype=np.float64)

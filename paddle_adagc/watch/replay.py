@@ -159,9 +159,7 @@ def _warm_up(
     is_replaced = np.where(is_low, (left < 0) & ~is_new, left <= 0)
     new = np.where(disagrees, np.where(is_replaced, entering, gamma), entered)
     less = np.where(is_replaced, 1.0, np.maximum(left, 0.0))
-    votes = np.where(
-        disagrees, less, np.minimum(support + 1.0, _FULL_SUPPORT)
-    )
+    votes = np.where(disagrees, less, np.minimum(support + 1.0, _FULL_SUPPORT))
     new = np.where(is_seen, new, gamma)
     return h, new, np.where(is_seen, votes, support)
 

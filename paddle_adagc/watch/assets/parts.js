@@ -85,13 +85,22 @@ function drawChart(node, chart, group, height) {
     values: (_, ticks) => ticks.map(t => t === null ? "" : number(t, 5)),
   };
   const size = () => ({width: Math.max(node.clientWidth, 200), height});
-  const y = {distr: chart.log ? 3 : 1};
+  const y = {distr: chart.log ? 3 : 1}, x = {time: false};
   if (chart.range) y.range = chart.range;
+  else if (chart.log) y.range = (_, low, high) => low === null ? [1, 10] :
+    low === high ? [low / 2, high * 2] : [low / 1.1, high * 1.1];
+  if (chart.extent) x.range = (_, low, high) => low === null ?
+    chart.extent : low === plotted[0] && high === plotted[1] ?
+    [chart.extent[0], chart.extent[1] + 1] : [low, high];
+  const plotted = [columns[0][0], columns[0][columns[0].length - 1]];
   const plot = new uPlot({
     ...size(), series, bands,
-    scales: {x: {time: false}, y},
+    padding: chart.gutter ? [8, 14, 0, 0] : undefined,
+    scales: {x, y},
     axes: [{...axis, label: "step", labelSize: 18, size: 32},
-           {...axis, size: 60}],
+           {...axis, size: chart.gutter || 60,
+            splits: chart.log ? logSplits : undefined,
+            filter: chart.log ? (_, splits) => splits : undefined}],
     cursor: {drag: {x: true, y: false},
              sync: {key: group, setSeries: false}},
     hooks: {
@@ -107,6 +116,20 @@ function drawChart(node, chart, group, height) {
   redraws.push(() => plot.redraw(false, true));
   window.adagcPlots.push(plot);
 }
+// Few lines, all of them labelled: powers of ten, or even steps within two.
+function logSplits(plot, axis, low, high) {
+  const first = Math.floor(Math.log10(low)), last = Math.log10(high);
+  if (!(last - Math.log10(low) >= 2)) {
+    const rough = (high - low) / 4, unit = 10 ** Math.floor(Math.log10(rough));
+    const step = unit * [1, 2, 5, 10].find(f => f * unit >= rough);
+    return Array.from({length: 8}, (_, i) =>
+      Math.ceil(low / step) * step + i * step).filter(v => v <= high);
+  }
+  const every = Math.ceil((last - first) / 6), found = [];
+  for (let power = first; power <= last; power += every)
+    if (10 ** power >= low) found.push(10 ** power);
+  return found;
+}
 // Each line is a series of the legend, followed by its companions: the band,
 // the raw values, the marks.
 function columnsOf(chart) {
@@ -114,7 +137,9 @@ function columnsOf(chart) {
   const steps = chart.steps || Array.from({length},
     (_, i) => chart.start + i * (chart.every || 1));
   const columns = [steps], bands = [], companions = {};
-  const series = [{label: "step", value: (_, step) => number(step, 6)}];
+  const blank = (value, digits) => value === null || value === undefined ?
+    "" : number(value, digits);
+  const series = [{label: "step", value: (_, step) => blank(step, 6)}];
   const shown = values => chart.log ?
     values.map(v => v > 0 ? v : null) : values;
   for (const line of chart.lines) {
@@ -129,10 +154,11 @@ function columnsOf(chart) {
     companions[index] = [];
     columns.push(shown(line.values));
     series.push({
-      label: line.label, stroke, width: 1.5, spanGaps: sparse,
+      label: line.label, stroke, width: 1.5,
+      spanGaps: sparse || Boolean(line.join),
       dash: line.dashed ? [5, 4] : undefined,
-      points: {show: sparse, size: 6, fill: stroke},
-      value: (_, value) => number(value, 5),
+      points: {show: sparse && !line.join, size: 6, fill: stroke},
+      value: (_, value) => blank(value, 5),
     });
     if (line.low) {
       companion(line.high, {width: 0});
@@ -170,14 +196,15 @@ function shade(plot, spans) {
 
 // Groups of tensors by steps. A level is 0 (pale) to 9 (dark), x (violet) or
 // blank; a click on a group opens its tensors.
-function heat(parent, map, [least, most]) {
+function heat(parent, map, [least, most], gutter) {
   const key = soft(parent, least + " ");
   key.classList.add("key");
   for (let i = 0; i < 10; i++)
     add(key, "i", null, {style: "background: color-mix(in srgb, " +
       `var(--orange) ${shadeOf(i) * 100}%, var(--paper))`});
   key.append(" " + most);
-  const box = add(parent, "div", null, {class: "heat"});
+  const box = add(parent, "div", null, {class: "heat", style:
+    gutter ? `grid-template-columns: ${gutter}px 1fr; padding-right: 14px` : ""});
   const row = (name, levels, kind, before) => {
     const label = document.createElement("div");
     label.className = "name " + kind;
@@ -202,7 +229,7 @@ function heat(parent, map, [least, most]) {
         ([tensor, levels]) => row(tensor, levels, "", next));
     };
   }
-  if (!map.steps.length) return;
+  if (!map.steps || !map.steps.length) return;
   add(box, "div", "step", {class: "name"});
   const axis = add(box, "div", null, {class: "axis"});
   for (const f of [0, .25, .5, .75, 1])
