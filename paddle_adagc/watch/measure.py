@@ -13,12 +13,9 @@ import numpy as np
 from paddle_adagc.clips.last_step import STUCK_H, STUCK_STEPS
 from paddle_adagc.watch.ring import Steps
 from paddle_adagc.watch.shadow import Factors
+from paddle_adagc.watch.tensors import Usual
 
-_WINDOW, _FIRST_JUDGED = 128, 32  # steps whose norms are usual
-_SCORE, _RATIO = 8.0, 1.5
-"""A norm is abnormal above so many deviations, and times its usual norm."""
-
-_SMALLEST_DEVIATION = 0.02  # of log norms: 2%
+_WINDOW = 128  # steps whose norms are usual
 _NUM_NAMED = 3
 
 
@@ -146,29 +143,11 @@ class Tensors:
 
     def _ratios(self, norm: np.ndarray) -> np.ndarray:
         """Return norm over usual where that is abnormal; 1 elsewhere."""
-        ratio = np.where(np.isinf(norm), np.inf, 1.0)
-        if len(self._rows) < _FIRST_JUDGED:
-            return ratio
         past = np.full((len(self._rows), norm.shape[1]), np.nan)
         for row, mine in zip(past, self._rows, strict=True):
             row[: len(mine)] = mine
-        with np.errstate(all="ignore"):
-            logs = np.log(np.where((past > 0) & (past < np.inf), past, np.nan))
-            enough = (~np.isnan(logs)).sum(0) >= _FIRST_JUDGED
-            found = logs[:, enough]
-            half = len(found) // 2
-            slope = (_median(found[half:]) - _median(found[:half])) / half
-            left = found - np.nan_to_num(slope) * np.arange(len(found))[:, None]
-            spread = 1.4826 * _median(abs(left - _median(left)))
-            spread = np.maximum(spread, _SMALLEST_DEVIATION)
-            usual = _median(found[-_FIRST_JUDGED:])
-            distance = np.log(norm[:, enough]) - usual
-            is_high = distance > np.maximum(_SCORE * spread, np.log(_RATIO))
-            is_high &= np.isfinite(distance)
-            ratio[:, enough] = np.where(
-                is_high, np.exp(distance), ratio[:, enough]
-            )
-        return ratio
+        ratio, is_abnormal = Usual.of(past).excess(norm)
+        return np.where(is_abnormal, ratio, 1.0)
 
     def _newly_stuck(self, h: np.ndarray, is_known: np.ndarray) -> int:
         before = self._num_low
@@ -177,14 +156,6 @@ class Tensors:
         is_low = (h < STUCK_H) & is_known
         self._num_low = np.where(is_low, self._num_low + 1, 0)
         return int(np.sum(self._num_low == STUCK_STEPS))
-
-
-def _median(table: np.ndarray) -> np.ndarray:
-    if not table.size:
-        return np.full(table.shape[1], np.nan)
-    of = np.nanmedian if np.isnan(table).any() else np.median  # faster
-    found: np.ndarray = of(table, 0)
-    return found
 
 
 def _named(keys: list[str], ratio: np.ndarray) -> list[str]:

@@ -139,6 +139,11 @@ class Writer:
             thread.join(timeout + 1)
         return self._num_steps
 
+    @property
+    def num_waiting(self) -> int:
+        """Steps that are not written yet."""
+        return self._num_steps
+
     # ---- the thread ---------------------------------------------------------
 
     def _run(self) -> None:
