@@ -109,7 +109,7 @@ class Process:
     def _clip(self, trainer: Any) -> Any:
         """Return a script's AdaGC, given by ``optimizers=``; else a new one."""
         from paddle_adagc import ClipGradByAdaGC
-        from paddle_adagc.integrations.optimizer import clip_of
+        from paddle_adagc.optimizer import clip_of
 
         given = trainer.optimizer and clip_of(trainer.optimizer)
         if isinstance(given, ClipGradByAdaGC):
@@ -233,7 +233,7 @@ class Process:
 
     def _what_lacks(self, optimizer: Any) -> str:
         """Name an optimizer that steps without AdaGC, and why."""
-        from paddle_adagc.integrations.optimizer import clip_of, innermost
+        from paddle_adagc.optimizer import clip_of, innermost
 
         name, clip = type(optimizer).__name__, clip_of(optimizer)
         for one in self._trainers:
@@ -272,7 +272,7 @@ def _ours(optimizer: Any) -> Any:
     if type(optimizer).__name__ == "LBFGS":
         return None
     from paddle_adagc import ClipGradByAdaGC
-    from paddle_adagc.integrations.optimizer import clip_of
+    from paddle_adagc.optimizer import clip_of
 
     clip = clip_of(optimizer)
     return clip if isinstance(clip, ClipGradByAdaGC) else None

@@ -174,13 +174,12 @@ def read_record(directory: str | os.PathLike[str]) -> RecordedRun:
     path = folder / FILE
     if not path.is_file():
         raise FileNotFoundError(_what_is_missing(folder))
-    with tempfile.TemporaryDirectory() as copies:
-        with _damage(path):
-            copy = _copy(folder, Path(copies))
-            with closing(sqlite3.connect(copy)) as file:
-                file.execute("PRAGMA trusted_schema = OFF")
-                check_tables(file, path)
-                return _read(file, folder)
+    with tempfile.TemporaryDirectory() as copies, _damage(path):
+        copy = _copy(folder, Path(copies))
+        with closing(sqlite3.connect(copy)) as file:
+            file.execute("PRAGMA trusted_schema = OFF")
+            check_tables(file, path)
+            return _read(file, folder)
 
 
 def folders_beside(directory: str | os.PathLike[str]) -> list[Path]:

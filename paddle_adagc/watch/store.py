@@ -76,7 +76,7 @@ class Store:
         directory: Made if it is missing.
         max_bytes: Bound of the tensors' numbers. When it is reached, every
             second row goes that is neither kept nor among the last 512; the
-            others shrink to 16 bits a number. Kept rows take at most half.
+            others shrink to 16 bits a number. Kept rows take about a third.
 
     Raises:
         OSError, sqlite3.Error: The disk refuses.
@@ -195,8 +195,7 @@ class Store:
             self._file.executemany(
                 "INSERT OR REPLACE INTO alarms VALUES (?, ?, ?, ?, ?)",
                 [
-                    (self.session, *(a[n] for n in ("step", "kind", "series")))
-                    + (to_json(a),)
+                    (self.session, a["step"], a["kind"], a["series"], to_json(a))
                     for a in alarms
                 ],
             )
@@ -255,13 +254,13 @@ class Store:
         with self._transaction():
             self._beat()
 
-    def end(self, ending: Mapping[str, Any]) -> None:
-        """Say how the session ended; a later word replaces an earlier one."""
+    def end(self, ending: Mapping[str, Any] | None) -> None:
+        """Say how the session ended; None: it goes on after all."""
         with self._transaction():
             self._beat()
             self._file.execute(
                 "UPDATE sessions SET ending = ? WHERE number = ?",
-                [to_json(ending), self.session],
+                [None if ending is None else to_json(ending), self.session],
             )
 
     def close(self) -> None:
@@ -273,7 +272,7 @@ class Store:
     def _latest(self) -> int:
         """Return the first of the session's last rows."""
         row_bytes = 4 * len(QUANTITIES) * max(len(self.keys), 1)
-        fitting = max(1, self._max_bytes // 4 // row_bytes)
+        fitting = max(1, self._max_bytes // 8 // row_bytes)
         found = self._file.execute(
             "SELECT step FROM rows WHERE session = ? ORDER BY step DESC "
             "LIMIT 1 OFFSET ?",
@@ -338,7 +337,7 @@ class Store:
             f"WHERE is_whole AND NOT ({_IS_CALM})"
         )
         size = self._file.execute(kept).fetchone()[0] or 0
-        return bool(size > self._max_bytes // 2)
+        return bool(size > self._max_bytes // 3)
 
     def _keep_fewer(self) -> bool:
         """Keep the newer half of what is kept; return whether there was any."""

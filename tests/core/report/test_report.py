@@ -14,8 +14,9 @@ import pytest
 from core.record.training import make_training, train, write
 from helpers import slow_but
 
-from paddle_adagc import ClipGradByAdaGC, Record
-from paddle_adagc.record import read_record
+from paddle_adagc import ClipGradByAdaGC
+from paddle_adagc.watch import Record
+from paddle_adagc.watch import read_record
 from paddle_adagc.record.blocks import QUANTITIES, array_bytes, arrays
 from paddle_adagc.record.files import TENSORS
 from paddle_adagc.record.writer import RecordWriter

@@ -8,11 +8,8 @@ from pathlib import Path
 import numpy as np
 import paddle
 
-from paddle_adagc import ClipGradByAdaGC, Record, load_state, save_state
-from paddle_adagc.record import read_record
-from paddle_adagc.record.blocks import QUANTITIES
-from paddle_adagc.record.ring import Steps
-from paddle_adagc.record.session import Session
+from paddle_adagc import ClipGradByAdaGC, load_state, save_state
+from paddle_adagc.watch import Record
 
 WIDTH, RING = 16, 64
 
@@ -49,23 +46,6 @@ def train(
     return [parameter.numpy() for parameter in model.parameters()]
 
 
-def write(folder, norm, h, loss, *, keys, start=0, small=(0, 0), rows=None):
-    """Write a record of such norms, h and losses; its lines and itself."""
-    session, lines = Session(folder, start, {}, 10**8), []
-    for first in range(start, len(loss), RING):
-        part = slice(first, first + RING)
-        mine = [
-            {"step": step, "loss": float(loss[step]), **(rows or {})}
-            for step in range(*part.indices(len(loss)))
-        ]
-        tensors = {"norm": norm[part], "gamma": norm[part] / 2, "h": h[part]}
-        assert {*tensors} == {*QUANTITIES}
-        steps = Steps(mine, keys, tensors, small)
-        lines += session.write(steps, None)
-    session.close()
-    return lines, read_record(folder)
-
-
 def main(folder, num_steps, save_steps):
     """Train, resumed from the newest checkpoint of ``folder``."""
     folder = Path(folder)
@@ -77,7 +57,9 @@ def main(folder, num_steps, save_steps):
     if saved:
         model.set_state_dict(paddle.load(str(saved[-1])))
         clip.set_state_dict(load_state(saved[-1].parent))
-    record = Record(folder / "record", optimizer, start=start, num_steps=16)
+    record = Record(
+        folder / "record", optimizer, start=start or None, num_steps=16
+    )
     for begin in range(start, num_steps, save_steps):
         train(model, optimizer, range(begin, begin + save_steps), record=record)
         record.flush()

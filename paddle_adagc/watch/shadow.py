@@ -162,9 +162,8 @@ def find_model(parameters: Iterable[Any]) -> Layer | None:
     return best[1] if best else None
 
 
-def names_of(model: Layer | None, parameters: Sequence[Any]) -> dict[str, str]:
-    """Return the model's names of parameters, by Paddle's own."""
-    model = find_model(parameters) if model is None else model
+def names_of(model: Layer | None) -> dict[str, str]:
+    """Return a model's names of parameters, by Paddle's own."""
     named = unwrap(model).named_parameters() if model is not None else ()
     return {parameter.name: name for name, parameter in named}
 
@@ -184,7 +183,7 @@ def bind(
         warnings.warn(
             "no layer holds all of the optimizer's parameters: the record "
             "names them as Paddle does, linear_0.w_0",
-            stacklevel=3,
+            stacklevel=4,
         )
     else:
         clip.bind(model)

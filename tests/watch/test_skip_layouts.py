@@ -22,13 +22,13 @@ from core.parallel.layouts import (
 )
 from core.parallel.ranks import run_on_ranks
 from core.parallel.training import SEED, batch
-from core.record.test_record import CLIPS
+from watch.test_record import CLIPS
 
 from paddle_adagc.parallel.meshes import local_value
-from paddle_adagc.record import read_record
-from paddle_adagc.record.recorder import record_of
-from paddle_adagc.record.trainer import TrainerRecord, open_record
 from paddle_adagc.run.process import Process
+from paddle_adagc.watch import read_record
+from paddle_adagc.watch.recorder import record_of
+from paddle_adagc.watch.trainer import TrainerRecord, open_record
 
 INF = float("inf")
 LAYOUTS = {  # and what the bad step's gradients are multiplied by

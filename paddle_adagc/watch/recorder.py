@@ -6,15 +6,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import os
+import sqlite3
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import paddle
 import paddle.distributed as dist
 from paddle import Tensor
@@ -24,66 +23,78 @@ from paddle_adagc.checks import KnownAttributes, check_choice, check_integer
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.clips.last_step import LastStep
 from paddle_adagc.guards import makes_states_only
-from paddle_adagc.integrations.optimizer import innermost, put_into_optimizer
+from paddle_adagc.optimizer import innermost, put_into_optimizer
 from paddle_adagc.parallel.agreement import of_all_ranks
-from paddle_adagc.record.facts import (
+from paddle_adagc.watch.ending import AtExit, described
+from paddle_adagc.watch.facts import (
     acting_clip,
     clips_of,
     facts_of,
     groups_of,
     is_warming_up,
 )
-from paddle_adagc.record.files import OWN_FIELDS, write_part
-from paddle_adagc.record.hooks import (
-    AtExit,
-    model_parameters_of,
-    observe,
-    stepping,
-)
-from paddle_adagc.record.losses import (
+from paddle_adagc.watch.folder import Opened, open_folder
+from paddle_adagc.watch.losses import (
     RECORDS,
+    know_optimizers,
+    newest_loss,
     scalar,
     see_losses,
     take_losses,
 )
-from paddle_adagc.record.ring import (
+from paddle_adagc.watch.measure import add_numbers
+from paddle_adagc.watch.observe import model_parameters_of, observe, stepping
+from paddle_adagc.watch.ring import (
+    Glance,
     Step,
     Steps,
+    Worst,
     count_small,
     is_split,
     join,
     to_gather,
     to_host,
 )
-from paddle_adagc.record.session import Session
-from paddle_adagc.record.shadow import (
+from paddle_adagc.watch.shadow import (
     agree,
     bind,
     check_shadow,
     default_shadow,
     factors_of,
+    find_model,
     make_shadow,
     names_of,
     unwrapped,
 )
-from paddle_adagc.record.skip import (
+from paddle_adagc.watch.skip import (
+    Skipper,
     SkipRule,
-    check_skipping,
     check_stepping,
     largest,
     mean_loss,
-    measured,
     whole,
 )
-from paddle_adagc.record.writer import MAX_BYTES
-from paddle_adagc.stability.alarms import Alarm
-
-logger = logging.getLogger(__name__)
+from paddle_adagc.watch.store import MAX_BYTES
+from paddle_adagc.watch.writer import OnAlarm, Writer, warn
 
 NUM_STEPS = 64
-"""Steps that stay on the device before they are copied."""
+"""Most steps that stay on the device before they are copied."""
 
-_FAILED = 2  # instead of whether a step is to be skipped
+OWN_FIELDS = frozenset(
+    (
+        *("step", "loss", "learning_rate", "step_seconds", "warm_up"),
+        *("skipped", "reason", "overflow", "nonfinite", "tensor_norm", "stuck"),
+        *("global_grad_norm", "clipped_grad_norm", "clipped_fraction"),
+        *("h_min", "h_median", "shadow_clipped_grad_norm"),
+        *("shadow_clipped_fraction", "shadow_h_min", "shadow_h_median"),
+        *("small_second_moment", "masked"),
+    )
+)
+"""Numbers of a step that the record has itself."""
+
+_FIRST_COPY = 8  # steps: then it is known how long one takes
+_COPY_SECONDS = 60.0
+_CLOSE_SECONDS, _EXIT_SECONDS = 60.0, 10.0
 
 
 class Record(KnownAttributes):
@@ -93,18 +104,21 @@ class Record(KnownAttributes):
     Paddle, fleet, or none the norms are measured in one pass over the
     gradients, and a shadow, AdaGC, follows them without changing any.
 
-    The last steps stay on the device and are copied together: no step waits.
-    A killed process loses at most its last ``num_steps`` steps. An exception,
-    the interpreter's exit and SIGTERM copy them; call :meth:`flush` before a
-    checkpoint. In a distributed run every rank makes a record and calls its
-    methods; one gather per copy, rank 0 writes.
+    The last steps stay on the device and are copied together, after at most
+    ``num_steps`` or about a minute: no step waits. A thread judges and writes
+    them. A killed process loses at most what was not copied. An exception, the
+    interpreter's exit and SIGTERM copy it, and the record says which it was. In
+    a distributed run every rank makes a record and calls its methods; one
+    gather per copy, rank 0 writes.
 
-    An error of recording ends the record, with a warning that names its cause,
+    An error of observing ends the record, with a warning that names its cause,
     and never the training: a rank whose record has failed tells the others at
-    the next copy, and all end theirs.
+    the next copy, and all end theirs. A disk that refuses is tried again.
 
     Args:
-        directory: Folder of the record. A run that is resumed goes on in it.
+        directory: Folder of the record. If it holds one, this run gets
+            ``directory-2``, or the next that is free, unless ``start`` is
+            given.
         optimizer: Any optimizer of Paddle; fleet's wrappers are looked into.
         model: Names the tensors; default: the layer of this process that
             holds the optimizer's parameters.
@@ -112,26 +126,28 @@ class Record(KnownAttributes):
             the optimizer's clip is none of this package, or its parameter
             groups have several. False: none, so that nothing is known of
             tensors under another clip.
-        start: Index of the next step. Default: after the record's last one.
-        num_steps: Steps between two copies.
+        start: Steps that a resumed run has made before; it goes on in the
+            newest of these folders, and its steps supersede what was recorded
+            after them.
+        num_steps: Most steps between two copies.
         max_bytes: Bound of the per-tensor numbers on the disk, at least 1e6;
-            the steps' own numbers take up to 400 bytes a step. See
-            :class:`~paddle_adagc.record.writer.RecordWriter`.
-        on_alarm: Called on rank 0 with a line for each event, when the steps
-            are copied. Default: a warning in the log.
+            the steps' own numbers take up to 400 bytes a step.
+        on_alarm: Called by rank 0's thread with a line for each event, or a
+            command of the shell that gets it on its standard input. One line
+            for each kind of event and hour. They are also in the log.
         skip_above: Leave a step out whose global norm, or whose loss, is more
-            than so many deviations above the median of the last 128 (see
-            :class:`.Watch`), or holds Inf or NaN: weights, moments and the
-            clip's state stay as they are, on all ranks. The first 64 steps are
-            not judged. The loss takes part if :meth:`add_loss` gets it before
-            the optimizer's step. It works with every clip, and costs one more
-            pass over the gradients and one wait for the device in each step:
-            the decision is made on the host. The idea is that of OLMo-core's
-            ``SkipStepOptimizer``. None: every step is made.
+            than so many deviations above the median of the last 128, or holds
+            Inf or NaN: weights, moments and the clip's state stay as they are,
+            on all ranks. The first 64 steps are judged for Inf and NaN alone;
+            after 16 such steps in a row the next is made. The loss takes part
+            if :meth:`add_loss` gets it before the optimizer's step. It works
+            with every clip, and costs one more pass over the gradients and one
+            wait for the device in each step: the decision is made on the host.
+            The idea is that of OLMo-core's ``SkipStepOptimizer``. None: every
+            step is made.
         stop_on: ``"nan"``: set :attr:`should_stop` once a loss is not finite.
 
     Raises:
-        FileExistsError: Another process is writing to the record.
         TypeError, ValueError: A wrong argument; with ``skip_above`` also an
             optimizer that cannot be stopped (LBFGS, whose step has several
             updates), or no norms (``shadow=False`` beside another clip). With
@@ -140,7 +156,7 @@ class Record(KnownAttributes):
 
     Example:
         >>> import paddle
-        >>> from paddle_adagc import Record
+        >>> from paddle_adagc.watch import Record, read_record
         >>> model = paddle.nn.Linear(4, 2)
         >>> optimizer = paddle.optimizer.AdamW(parameters=model.parameters())
         >>> record = Record("runs/a", optimizer, model)
@@ -151,15 +167,12 @@ class Record(KnownAttributes):
         ...     optimizer.clear_grad()
         ...     record.step(loss)
         >>> record.close()
-        >>> from paddle_adagc.record import read_record
-        >>> read_record("runs/a").step.tolist()
-        [0, 1, 2]
+        >>> read_record(record.directory).step.tolist()
+        [1, 2, 3]
     """
 
-    directory: Path
     shadow: ClipGradByAdaGC | None
     should_stop: str
-    num_skipped: int
     error: Exception | None
     start: int
 
@@ -173,11 +186,10 @@ class Record(KnownAttributes):
         start: int | None = None,
         num_steps: int = NUM_STEPS,
         max_bytes: int = MAX_BYTES,
-        on_alarm: Callable[[str], None] | None = None,
+        on_alarm: OnAlarm = None,
         skip_above: float | None = None,
         stop_on: Literal["nan"] | None = None,
     ) -> None:
-        self.directory = Path(directory)
         self._num_steps = check_integer("num_steps", num_steps, 1)
         check_integer("max_bytes", max_bytes, 10**6)
         if start is not None:
@@ -187,10 +199,55 @@ class Record(KnownAttributes):
                 f"the optimizer is a {type(optimizer).__name__}: write "
                 "Record(directory, optimizer, model)"
             )
+        if stop_on is not None:
+            check_choice("stop_on", stop_on, ("nan",))
+        self._stop_on = stop_on
         self._optimizer = innermost(optimizer)
         self._stepping: Any = stepping(optimizer)
         self._clips = clips_of(self._optimizer)
         self._acting: Any = acting_clip(self._clips)
+        self._set_up_shadow(shadow, model, model_parameters_of(optimizer))
+        self._skipper: Skipper | None = None
+        if skip_above is not None:
+            self._skipper = Skipper(
+                skip_above, self._stepping, self._source, self._acting
+            )
+        if skip_above is not None or self.shadow is not None:
+            check_stepping(self._stepping)
+        self.should_stop = ""
+        """With ``stop_on``: why training should end; the same on all ranks, as
+        of the last copy of the steps. Empty: it should not."""
+        self.error = None
+        """Why the record ended early."""
+        self._how: tuple[str, str] | None = None  # the run ends
+        self._pid = os.getpid()
+        self._is_over = False  # on all ranks, or closed
+        self._steps: list[Step] = []
+        self._losses: list[Any] = []
+        self._last_loss: Any = None
+        self._rate: float | None = None  # of the update
+        self._skipped: LastStep | None = None  # of a step that is left out
+        self._sees_losses = self._has_seen = False
+        self._counter: Callable[[], int] | None = None
+        self._glance, self._worst = Glance(), Worst()
+        self._writer: Writer | None = None  # of rank 0
+        opened = self._open(Path(directory), start, max_bytes, on_alarm)
+        self.start, self._directory = opened.start, opened.directory
+        """Steps that were made before this process."""
+        self._last_step = self.start
+        self._num_pending, self._num_between = 0, min(num_steps, _FIRST_COPY)
+        if self._skipper is not None:
+            self._skipper.rule = SkipRule(skip_above or 0.0, opened.history)
+        if self.shadow is not None:
+            make_shadow(self.shadow)
+        self.forget_updates()
+        self._last_time = time.perf_counter()
+        self._end_observing = observe(self._stepping, self)
+        self._at_exit = AtExit(self._leave_at_exit)
+
+    def _set_up_shadow(
+        self, shadow: Any, model: Any, parameters: Sequence[Any]
+    ) -> None:
         self.shadow = None
         """The clip that follows; None if the optimizer's own is recorded."""
         if isinstance(shadow, ClipGradBase):
@@ -202,66 +259,36 @@ class Record(KnownAttributes):
                 )
         elif shadow is not False and not self._is_ours:
             self.shadow = default_shadow(self._acting)
-        parameters = model_parameters_of(optimizer)
         if self.shadow is not None:
             bind(self.shadow, model, parameters)
+        self._model = find_model(parameters) if model is None else model
         self._names: dict[str, str] = {}
         """The record's names of tensors that a clip has under Paddle's."""
         if not all(clip._progress.tensors.is_bound for clip in self._our_clips):
-            self._names = names_of(model, parameters)
-        if skip_above is not None:
-            check_skipping(
-                skip_above, self._stepping, self._source, self._acting
-            )
-        if skip_above is not None or self.shadow is not None:
-            check_stepping(self._stepping)
-        if stop_on is not None:
-            check_choice("stop_on", stop_on, ("nan",))
-        self._stop_on, self._on_alarm = stop_on, on_alarm or _log_alarm
-        self.should_stop = ""
-        """With ``stop_on``: why training should be saved and ended; the same on
-        all ranks, as of the last copy of the steps. Empty: it should not."""
-        self.num_skipped = 0
-        """Steps that this process has left out."""
-        self.error = None
-        """Why the record ended early: a full disk, say."""
-        self._is_over = False  # on all ranks, or closed
-        self._steps: list[Step] = []
-        self._losses: list[Any] = []
-        self._rate: float | None = None  # of the update
-        self._skipped: LastStep | None = None  # of a step that is left out
-        self._sees_losses = self._has_seen = False
-        self._session: Session | None = None  # of rank 0
-        answer = self._open(start, max_bytes)
-        self.start, self._number, history = answer
-        """The first step of this process."""
-        self._next_step = self.start
-        self._first_pending = self._first_unwritten = self.start
-        self._skip_rule: SkipRule | None = None
-        if skip_above is not None:
-            self._skip_rule = SkipRule(skip_above, history)
-        if self.shadow is not None:
-            make_shadow(self.shadow)
-        self.forget_updates()
-        self._last_time = time.perf_counter()
-        self._end_observing = observe(self._stepping, self)
-        self._at_exit = AtExit(self.leave)
+            self._names = names_of(self._model)
+        self._shared: set[str] = set()
 
     def _open(
-        self, start: int | None, max_bytes: int
-    ) -> tuple[int, int, list[tuple[int, dict[str, float]]]]:
-        """Open the files on rank 0.
-
-        Returns:
-            The next step, the session, and what earlier sessions have recorded.
-        """
+        self,
+        directory: Path,
+        start: int | None,
+        max_bytes: int,
+        on_alarm: OnAlarm,
+    ) -> Opened:
+        """Choose the folder on rank 0, which alone writes."""
         answer: Any = None
         if dist.get_rank() == 0:
-            facts = facts_of(self._optimizer, self._acting, self.shadow)
             try:
-                self._session = Session(self.directory, start, facts, max_bytes)
-                session = self._session
-                answer = session.start, session.number, session.history
+                opened, past = open_folder(directory, start)
+                self._writer = Writer(
+                    opened.directory,
+                    opened.start + 1,
+                    self._facts(),
+                    max_bytes,
+                    on_alarm,
+                    past,
+                )
+                answer = opened
             except (OSError, ValueError) as error:
                 answer = error
         answer = of_all_ranks(answer)[0]
@@ -272,7 +299,34 @@ class Record(KnownAttributes):
                 "this is not the first rank, and the ranks are not joined: "
                 "call paddle.distributed.init_parallel_env() before"
             )
-        return answer
+        opened = answer
+        assert isinstance(opened, Opened)
+        return opened
+
+    def _facts(self) -> dict[str, Any]:
+        found = facts_of(
+            self._optimizer, self._acting, self.shadow, self._model
+        )
+        return {**found, "shares_loss_with": sorted(self._shared)}
+
+    @property
+    def directory(self) -> Path:
+        """Folder of the record; on rank 0 where it is written."""
+        if self._writer is not None:
+            return self._writer.directory
+        return self._directory
+
+    @property
+    def num_skipped(self) -> int:
+        """Steps that this process has left out."""
+        return self._skipper.num_skipped if self._skipper is not None else 0
+
+    @property
+    def name(self) -> str:
+        """The optimizer and the model, in words."""
+        kind = type(self._optimizer).__name__
+        model = self._model
+        return f"{kind} of {type(model).__name__}" if model else kind
 
     # ---- what the loop calls ------------------------------------------------
 
@@ -288,18 +342,33 @@ class Record(KnownAttributes):
         taken = self._try(scalar, loss, raises=(TypeError,))
         if taken is not None:
             self._losses.append(taken)
+            self._last_loss = taken
 
     def see_losses(self) -> None:
         """Take the loss from the scalars whose ``backward()`` is called.
 
-        Those before each of the optimizer's steps add up. A step that
-        :meth:`step` did not finish ends with the next ``backward()``. Records
-        of several optimizers share the scalars: each ``backward()`` has to come
-        just before the step of its optimizer, as in the loop of a GAN.
+        Those that reached the optimizer's parameters before a step add up. A
+        step that :meth:`step` did not finish ends with the next ``backward()``
+        or update.
         """
-        see_losses()
+        self._try(see_losses)
+        self._try(know_optimizers)
         self._sees_losses = True
         RECORDS.append(self)
+
+    def count_by(self, counter: Callable[[], int]) -> None:
+        """Number steps by a function that returns the steps made so far.
+
+        Such as a Trainer's ``global_step``, which may leave numbers out.
+        """
+        self._counter = counter
+
+    def shares_loss(self, other: Record) -> None:
+        """Note that another record's optimizer takes the same loss."""
+        if other is not self and other.name not in self._shared:
+            self._shared.add(other.name)
+            if self._writer is not None:
+                self._try(lambda w: w.tell(self._facts()), self._writer)
 
     def _finish(self) -> None:
         """Finish a step, maybe within the next one's backward pass.
@@ -328,7 +397,7 @@ class Record(KnownAttributes):
         if loss is not None:
             self.add_loss(loss)
         self._end_step(numbers)
-        if self._num_pending >= self._num_steps:
+        if self._num_pending >= self._num_between:
             self.flush()
 
     def _end_step(self, numbers: Mapping[str, Any]) -> None:
@@ -337,7 +406,7 @@ class Record(KnownAttributes):
         So it takes part in the next copy.
         """
         self._try(self._add_step, numbers)
-        self._next_step += 1
+        self._num_pending += 1
         self._losses, self._rate = [], None
         self._was_called, self._skipped = False, None
 
@@ -347,8 +416,9 @@ class Record(KnownAttributes):
         row: dict[str, Any] = {"learning_rate": float(rate)}
         row["step_seconds"] = now - self._last_time
         snapshot = acting = None
-        if self._skipped is not None:
+        if self._skipped is not None and self._skipper is not None:
             snapshot, row["skipped"] = self._skipped, True
+            row["reason"] = self._skipper.reason
         elif self.has_update and self._source is not None:
             if self.shadow is None and is_warming_up(self._source):
                 row["warm_up"] = True
@@ -358,15 +428,28 @@ class Record(KnownAttributes):
         elif self._overflowed:
             row["overflow"] = True
         self.forget_updates()
-        step = Step(self._next_step, {**row, **numbers}, self._losses)
+        made = self._counter() if self._counter else 0
+        self._last_step = max(self._last_step + 1, made)
+        step = Step(self._last_step, {**row, **numbers}, self._losses)
         step.snapshot, step.acting = snapshot, acting
         self._steps.append(step)
         self._last_time = now
+        if self._writer is not None:
+            self._writer.start()
+        found = self._glance.step(step, now)
+        if found is not None:
+            self._see_nonfinite(*found)
 
-    @property
-    def _num_pending(self) -> int:
-        """Steps since the last copy."""
-        return self._next_step - self._first_pending
+    def _see_nonfinite(self, step: int, loss: float) -> None:
+        if self._writer is not None:
+            self._writer.alarm_nonfinite(step, loss)
+        if dist.get_world_size() == 1:
+            self._stop_at([(step, loss)])
+
+    def _stop_at(self, found: Sequence[tuple[int, float]]) -> None:
+        if self._stop_on and found and not self.should_stop:
+            step, loss = min(found)
+            self.should_stop = f"the loss of step {step} is {loss}"
 
     def _has_stepped(self) -> bool:
         return self.has_update or self._overflowed
@@ -389,50 +472,66 @@ class Record(KnownAttributes):
         self._seen, self._was_called = self._num_updates(), False
         self._skipped = None
 
-    def flush(self) -> list[str]:
-        """Copy the steps from the device and write them; every rank calls it.
+    def flush(self) -> None:
+        """Copy the steps from the device; every rank calls it.
 
-        Returns:
-            A line for each event that began in these steps; on rank 0 alone.
+        A thread of rank 0 writes them.
         """
-        if not self._num_pending or self._is_over:
-            return []
+        if not self._num_pending or self._is_over or self._pid != os.getpid():
+            return
         mine = self._try(self._copy)
-        self._first_pending = self._next_step
+        self._num_pending = 0
         parts = self._ask(self._gather, mine) or []
         failed = [
             f"rank {i}: {x}" for i, x in enumerate(parts) if isinstance(x, str)
         ]
         if failed or not parts:
             self._is_over = True
-            self._end(RuntimeError("".join(failed[:1])))
-            return []
-        found = [part.nonfinite for part in parts if part.nonfinite]
-        if self._stop_on and found and not self.should_stop:
-            step, loss = min(found)
-            self.should_stop = f"the loss of step {step} is {loss}"
-        lines = self._try(self._write_joined, parts, failed=[])
-        self._first_unwritten = self._next_step
-        return lines
+            self._end(RuntimeError("".join(failed[:1])), "rank")
+            return
+        self._stop_at([part.nonfinite for part in parts if part.nonfinite])
+        self._try(self._pass_on, parts)
 
     def _gather(self, mine: Steps | None) -> list[Steps | str]:
         """Return the steps of all ranks, or why a rank's record ends."""
         return of_all_ranks(_cause(self.error) if mine is None else mine)
 
-    def _write_joined(self, parts: Sequence[Steps]) -> list[str]:
-        return self._write(join(parts))
-
     def _copy(self) -> Steps:
         """Copy this rank's steps from the device."""
-        steps, self._steps = self._steps, []
-        self._warn_if_blind(len(steps))
+        if self._writer is not None and self._writer.error is not None:
+            raise self._writer.error
+        self._warn_if_blind(len(self._steps))
         num_small = count_small(self._optimizer)
-        mine = to_host(steps, self._source, self._names, num_small)
+        mine = to_host(self._steps, self._source, self._names, num_small)
         return to_gather(mine, self._source)
+
+    def _pass_on(self, parts: Sequence[Steps]) -> None:
+        """Give the steps of all ranks to the thread; plan the next copy."""
+        self._write(join(parts))
+        # The same on all ranks, which have the same parts.
+        seconds = [row["step_seconds"] for row in parts[0].rows]
+        if seconds:
+            num = _COPY_SECONDS / max(sorted(seconds)[len(seconds) // 2], 1e-9)
+            self._num_between = max(1, int(min(num, self._num_steps)))
+        self._steps = []
+        self._glance.forget()
+
+    def _write(self, steps: Steps, *, is_part: bool = False) -> None:
+        if self._writer is None or not steps.rows:
+            return
+        factors = None
+        is_foreign = self.shadow is not None or not self._is_ours
+        if is_foreign:
+            tensors = self._source and self._source._progress.tensors
+            groups = groups_of(self._optimizer, tensors, self._names)
+            factors = factors_of(self._clips, groups)
+        add_numbers(steps, factors, is_part)
+        self._worst.add(steps.rows)
+        self._writer.put(steps, is_ours=not is_foreign)
 
     def _warn_if_blind(self, num_steps: int) -> None:
         """Warn once if no step of the optimizer was seen in a whole ring."""
-        if self._has_seen or num_steps < self._num_steps:
+        if self._has_seen or num_steps < self._num_between:
             return
         self._has_seen = True
         kind = type(self._stepping)
@@ -450,22 +549,25 @@ class Record(KnownAttributes):
         )
 
     @property
-    def alarms(self) -> list[Alarm]:
-        """All events so far, of earlier processes too; on rank 0 alone."""
-        return self._try(lambda: self._session and self._session.alarms) or []
+    def alarms(self) -> list[Any]:
+        """All events so far; on rank 0 alone."""
+        return [*self._writer.events] if self._writer is not None else []
 
-    def _write(self, steps: Steps, *, is_part: bool = False) -> list[str]:
-        if self._session is None:
-            return []
-        factors = None
-        if self.shadow is not None or not self._is_ours:
-            tensors = self._source and self._source._progress.tensors
-            groups = groups_of(self._optimizer, tensors, self._names)
-            factors = factors_of(self._clips, groups)
-        lines = self._session.write(steps, factors, is_part=is_part)
-        for line in lines:
-            self._on_alarm(line)
-        return lines
+    def worst(self) -> dict[str, Any]:
+        """Return the worst of the steps copied since the last call.
+
+        On rank 0: ``alarms``, the number of events that were found; and as far
+        as they are known ``h_min_worst``, ``shadow_h_min_worst`` and
+        ``global_grad_norm_max``, each with its step (``h_min_worst_step``).
+        """
+        return self._try(self._take_worst) or {}
+
+    def _take_worst(self) -> dict[str, Any]:
+        return self._worst.take(len(self.alarms))
+
+    def latest(self) -> dict[str, Any]:
+        """Return the numbers of the last step copied; on rank 0."""
+        return self._worst.latest
 
     # ---- errors -------------------------------------------------------------
 
@@ -481,7 +583,7 @@ class Record(KnownAttributes):
         Returns:
             What ``function`` does; ``failed`` if this record has failed.
         """
-        if self.error is not None or self._is_over:
+        if self.error is not None or self._is_over or self._pid != os.getpid():
             return failed
         try:
             return function(*args)
@@ -502,39 +604,26 @@ class Record(KnownAttributes):
             try:
                 return exchange(mine if self.error is None else failed)
             except Exception as error:
-                self._end(error)
+                self._end(error, "rank" if dist.get_world_size() > 1 else "")
         return failed
 
-    def _end(self, error: Exception) -> None:
+    def _end(self, error: Exception, kind: str = "") -> None:
         """End the record, and say once why."""
         if self.error is not None:
             return
         self.error, self._steps = error, []
-        session, self._session = self._session, None
-        if session is not None:
+        is_disk = isinstance(error, (OSError, sqlite3.Error))
+        kind, text = kind or ("disk" if is_disk else "unknown"), _cause(error)
+        if self._writer is not None:
             with contextlib.suppress(Exception):
-                session.close()
-        text = (
-            f"the record {self.directory} ends before step "
-            f"{self._first_unwritten}: {_cause(error)}"
+                how = self._how or (kind, text)
+                self._writer.close(self._ending(*how), 0)
+        warn(
+            f"the record {self.directory} ends after step {self._last_step}: "
+            f"{text}"
         )
-        try:
-            warnings.warn(text, stacklevel=4)
-        except UserWarning:  # python -W error
-            logger.warning(text)
 
-    def worst(self) -> dict[str, Any]:
-        """Return the worst of the steps written since the last call.
-
-        On rank 0: ``alarms``, the number of events that began in them; and as
-        far as they are known ``h_min_worst``, ``shadow_h_min_worst`` and
-        ``global_grad_norm_max``, each with its step (``h_min_worst_step``).
-        """
-        return self._try(lambda: self._session and self._session.worst()) or {}
-
-    def latest(self) -> dict[str, Any]:
-        """Return the numbers of the last step written; on rank 0."""
-        return self._try(lambda: self._session and self._session.latest()) or {}
+    # ---- the optimizer and its clip -----------------------------------------
 
     def switch(self) -> ClipGradByAdaGC:
         """Let the shadow clip from the next step on; the other clip rests.
@@ -573,14 +662,17 @@ class Record(KnownAttributes):
         self.shadow = make_shadow(self._acting)
         self._put(clip)
 
-    def close(self) -> None:
-        """Write what is left, and stop recording; every rank calls it."""
-        if self._sees_losses:
-            self._finish()
-        self.flush()
-        self._stop()
+    def _put(self, clip: ClipGradBase | None) -> None:
+        put_into_optimizer(self._optimizer, clip)
+        self._clips, self._acting = clips_of(self._optimizer), clip
+        self.forget_updates()
+        self._try(self._begin_session)
 
-    # ---- the optimizer and its clip -----------------------------------------
+    def _begin_session(self) -> None:
+        if self._skipper is not None:
+            self._skipper.source = self._source
+        if self._writer is not None:
+            self._writer.begin(self._last_step + 1, self._facts())
 
     @property
     def _is_ours(self) -> bool:
@@ -602,57 +694,54 @@ class Record(KnownAttributes):
     def _num_updates(self) -> int:
         return self._source.num_steps if self._source is not None else 0
 
-    def _put(self, clip: ClipGradBase | None) -> None:
-        put_into_optimizer(self._optimizer, clip)
-        self._clips, self._acting = clips_of(self._optimizer), clip
-        self.forget_updates()
-        self._number += 1
-        self._try(self._begin_session)
-
-    def _begin_session(self) -> None:
-        if self._session is not None:
-            facts = facts_of(self._optimizer, self._acting, self.shadow)
-            self._session.begin(self._next_step, facts)
-
     def _see(self, pairs: Any, begins: bool) -> bool:
         """See an update's gradients; return whether it is to be made.
 
         ``begins``: they are those of the optimizer's first group.
         """
+        if self._pid != os.getpid():
+            return True
         try:
             if makes_states_only():
                 return True
         except Exception as error:
             self._end(error)
-        if begins and self._num_pending >= self._num_steps:
+        if begins and self._was_called:  # nobody has finished the last one
+            self._finish()
+        if begins and self._num_pending >= self._num_between:
             self.flush()
         self._was_called = self._has_seen = True
         self._try(self._take_losses)
-        if self._skip_rule is not None and begins:
-            self._skipped = self._judge(self._skip_rule, pairs)
-            self.num_skipped += self._skipped is not None
+        if self._skipper is not None and begins:
+            self._skipped = self._judge(self._skipper, pairs)
         if self._skipped is None and self.shadow is not None:
             self._follow(pairs)
         return self._skipped is None
 
     def _take_losses(self) -> None:
         if self._sees_losses:
-            self._losses += take_losses()
+            self._losses += take_losses(self._optimizer, self)
+            self._last_loss = (self._losses or [self._last_loss])[-1]
         if self._rate is None:  # a scheduler may go on before step()
             self._rate = self._optimizer.get_lr()
 
-    def _judge(self, rule: SkipRule, pairs: Any) -> LastStep | None:
+    def _judge(self, skipper: Skipper, pairs: Any) -> LastStep | None:
         """Return the numbers of a step to leave out; None: it is made."""
-        given = self._source, self._stepping, pairs, self._losses
         nothing = 0.0, None, None
-        norm, snapshot, loss = self._try(measured, *given, failed=nothing)
+        norm, snapshot, loss = self._try(
+            skipper.measured, pairs, self._losses, failed=nothing
+        )
         loss = self._ask(mean_loss, loss)
-        step = self._next_step
-        flag = self._try(rule.skips, step, norm, loss, failed=_FAILED)
-        flag = self._ask(largest, int(flag), _FAILED)
-        if flag == _FAILED:
-            self._skip_rule = None
-        return snapshot if flag == 1 else None
+        flag = self._try(skipper.flag, norm, loss, failed=skipper.FAILED)
+        flag = self._ask(largest, flag, skipper.FAILED)
+        if flag == skipper.FAILED:
+            self._skipper = None
+        if flag != 1 or snapshot is None:
+            skipper.num_in_a_row = 0
+            return None
+        skipper.num_in_a_row += 1
+        skipper.num_skipped += 1
+        return snapshot
 
     def _follow(self, pairs: Any) -> None:
         """Show the shadow an update's gradients; its errors end it alone."""
@@ -663,13 +752,10 @@ class Record(KnownAttributes):
         except Exception as error:
             clip, self.shadow = self.shadow, None
             self._try(agree, clip)
-            if self._skip_rule is not None:
+            if self._skipper is not None:
                 self._end(error)
             else:
-                warnings.warn(
-                    f"the record goes on without the tensors: {_cause(error)}",
-                    stacklevel=2,
-                )
+                warn(f"the record goes on without the tensors: {_cause(error)}")
             for step in self._steps:
                 step.snapshot = step.acting = None
             self.forget_updates()
@@ -677,27 +763,40 @@ class Record(KnownAttributes):
 
     # ---- the end ------------------------------------------------------------
 
-    def leave(self) -> None:
+    def close(self) -> None:
+        """Write what is left, and stop recording; every rank calls it."""
+        if self._pid != os.getpid():
+            return
+        if self._sees_losses:
+            self._finish()
+        self.flush()
+        self._stop("finished", "", _CLOSE_SECONDS)
+
+    def leave(self, error: BaseException | None = None) -> None:
         """Write this rank's steps, and stop recording.
 
-        It does not ask the other ranks, who may be gone: for an exception.
-        """
-        self._finish()
-        self._try(self._leave)
-        self._stop()
+        It does not ask the other ranks, who may be gone.
 
-    def _leave(self) -> None:
-        steps, self._steps = self._steps, []
-        if not steps:
+        Args:
+            error: The exception that ends the run.
+        """
+        kind = "unknown" if error is None else "exception"
+        text = "the record was left" if error is None else described(error)
+        self._leave_at_exit(kind, text)
+
+    def _leave_at_exit(self, kind: str, text: str) -> None:
+        if self._pid != os.getpid():
             return
-        mine = to_host(steps, self._source, self._names)
-        is_part = bool(mine.keys) and is_split(self._source)
-        self._write(mine, is_part=is_part)
-        if (rank := dist.get_rank()) and mine.keys:
-            numbers = np.array([row["step"] for row in mine.rows])
-            named = {"steps": numbers, "keys": np.array(mine.keys, "U")}
-            arrays = {**named, **mine.tensors}
-            write_part(self.directory, rank, self._number, arrays)
+        self._finish()
+        self._try(self._write_mine)
+        self._stop(kind, text, _EXIT_SECONDS)
+
+    def _write_mine(self) -> None:
+        steps, self._steps = self._steps, []
+        if steps:
+            mine = to_host(steps, self._source, self._names)
+            is_part = bool(mine.keys) and is_split(self._source)
+            self._write(mine, is_part=is_part)
 
     def __del__(self) -> None:
         """Write what is left of a record that nobody closed."""
@@ -705,11 +804,29 @@ class Record(KnownAttributes):
             with contextlib.suppress(Exception):
                 self.leave()
 
-    def _stop(self) -> None:
-        ends = [self._end_observing, self._at_exit.end]
-        if self._session is not None:
-            ends.append(self._session.close)
-        for end in ends:
+    def _ending(self, kind: str, text: str) -> dict[str, Any]:
+        has_steps = self._last_step > self.start
+        return {
+            "kind": kind,
+            "text": text,
+            "time": time.time(),
+            "step": self._last_step if has_steps else None,
+            "last_loss": self._try(self._newest_loss),
+        }
+
+    def _newest_loss(self) -> float | None:
+        """Return the last loss, whether or not a step followed."""
+        loss = newest_loss(self._optimizer) if self._sees_losses else None
+        loss = self._last_loss if loss is None else loss
+        return None if loss is None else float(loss)
+
+    def _stop(self, kind: str, text: str, seconds: float) -> None:
+        self._how = kind, text
+        for end in (
+            self._end_observing,
+            self._at_exit.end,
+            lambda: self._close_writer(kind, text, seconds),
+        ):
             try:
                 end()
             except Exception as error:
@@ -717,7 +834,21 @@ class Record(KnownAttributes):
         if self._sees_losses:
             self._sees_losses = False
             RECORDS.remove(self)
-        self._session, self._is_over = None, True
+        self._is_over = True
+
+    def _close_writer(self, kind: str, text: str, seconds: float) -> None:
+        if self._writer is None or self._is_over:
+            return
+        left, ending = 0, self._ending(kind, text)
+        if self.error is None:
+            left = self._writer.close(ending, seconds)
+        if self._writer.error is not None:
+            raise self._writer.error
+        if left or self._writer.dropped:
+            warn(
+                f"the record {self.directory} lacks "
+                f"{left + self._writer.dropped} steps: the disk refused them"
+            )
 
 
 def _cause(error: Exception | None) -> str:
@@ -725,7 +856,7 @@ def _cause(error: Exception | None) -> str:
 
 
 def _check_numbers(numbers: Mapping[str, Any]) -> None:
-    """Refuse what the files could not hold, or would take for theirs."""
+    """Refuse what the file could not hold, or would take for its own."""
     for name, value in numbers.items():
         if name in OWN_FIELDS:
             raise ValueError(
@@ -739,10 +870,6 @@ def _check_numbers(numbers: Mapping[str, Any]) -> None:
                 f"record.step({name}=...): {error}; give float(), int(), text "
                 "or a list of these"
             ) from error
-
-
-def _log_alarm(line: str) -> None:
-    logger.warning("alarm: %s", line)
 
 
 def record_of(optimizer: Any) -> Record | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,7 +23,9 @@ from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.clips.last_step import LastStep
 from paddle_adagc.guards import unchecked
 from paddle_adagc.parallel.meshes import local_value
-from paddle_adagc.record.blocks import QUANTITIES
+from paddle_adagc.watch.reading import QUANTITIES
+
+_GLANCE_SECONDS = 10.0
 
 
 @dataclasses.dataclass
@@ -273,6 +276,87 @@ def count_small(optimizer: Any) -> tuple[int, int]:
     ]
     small, still = paddle.stack(counts).sum(0).tolist()
     return small - still, sum(moment.size for moment in moments) - still
+
+
+class Glance:
+    """Looks at losses between two copies, without waiting for the device.
+
+    Every ten seconds a small copy begins; it is looked at in the next step.
+    """
+
+    def __init__(self) -> None:
+        self._last = time.perf_counter()
+        self._steps: list[Step] = []
+        self._begun: tuple[list[int], Tensor, Any] | None = None
+
+    def step(self, step: Step, now: float) -> tuple[int, float] | None:
+        """Take a step; return a step and its loss, if that is not finite."""
+        found = self._look()
+        if any(isinstance(loss, Tensor) for loss in step.losses):
+            self._steps.append(step)
+        is_due = now - self._last >= _GLANCE_SECONDS
+        if is_due and self._begun is None and self._steps:
+            self._begin(now)
+        return found
+
+    def _begin(self, now: float) -> None:
+        self._last, steps, self._steps = now, self._steps, []
+        sums = [
+            sum(x.astype("float32").reshape([]) for x in step.losses)
+            for step in steps
+        ]
+        values, event = paddle.stack(sums), None
+        if values.place.is_gpu_place():
+            values = values._copy_to(paddle.CUDAPinnedPlace(), False)
+            event = paddle.device.cuda.Event()
+            event.record(paddle.device.cuda.current_stream())
+        self._begun = [step.step for step in steps], values, event
+
+    def _look(self) -> tuple[int, float] | None:
+        if self._begun is None:
+            return None
+        numbers, values, event = self._begun
+        if event is not None and not event.query():
+            return None
+        self._begun = None
+        for number, value in zip(numbers, values.numpy().tolist(), strict=True):
+            if not math.isfinite(value):
+                return number, value
+        return None
+
+    def forget(self) -> None:
+        """Leave out the steps so far, which were copied."""
+        self._steps, self._begun = [], None
+
+
+class Worst:
+    """The worst of the steps copied since the last log."""
+
+    def __init__(self) -> None:
+        self.latest: dict[str, Any] = {}
+        self._found: dict[str, Any] = {}
+        self._num_alarms = 0
+
+    def add(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Take the next rows."""
+        for row in rows:
+            for name, sign, label in (
+                ("h_min", 1, "h_min_worst"),
+                ("shadow_h_min", 1, "shadow_h_min_worst"),
+                ("global_grad_norm", -1, "global_grad_norm_max"),
+            ):
+                value = row.get(name, math.nan)
+                before = self._found.get(label, sign * math.inf)
+                if sign * value < sign * before:
+                    self._found |= {label: value, f"{label}_step": row["step"]}
+        if rows:
+            self.latest = {n: x for n, x in rows[-1].items() if x == x}
+
+    def take(self, num_alarms: int) -> dict[str, Any]:
+        """Return what was found, and how many alarms; begin anew."""
+        found, self._found = self._found, {}
+        new, self._num_alarms = num_alarms - self._num_alarms, num_alarms
+        return {"alarms": new, **found}
 
 
 def _first_nonfinite(

@@ -1,23 +1,16 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Where a record is called: an optimizer's updates, and a process' end."""
+"""Where a record is called: an optimizer's updates."""
 
 from __future__ import annotations
 
-import atexit
-import contextlib
-import os
-import signal
 import sys
-import threading
-import weakref
 from collections.abc import Callable
-from types import FrameType
-from typing import Any, ClassVar
+from typing import Any
 
 from paddle.distributed.auto_parallel.api import _ShardOptimizer
 
-from paddle_adagc.integrations.optimizer import (
+from paddle_adagc.optimizer import (
     inner_optimizer,
     parameters_of,
 )
@@ -98,49 +91,3 @@ def observe(optimizer: Any, record: Any) -> Callable[[], None]:
             optimizer.__dict__["_apply_optimize"] = before
 
     return end
-
-
-class AtExit:
-    """Calls a bound method at the interpreter's end and at SIGTERM.
-
-    In this process alone: a forked child has its callers' memory, not their
-    files. At SIGTERM all methods are called, if the signal had no handler when
-    the first of them came.
-    """
-
-    _active: ClassVar[set[AtExit]] = set()
-
-    def __init__(self, leave: Callable[[], None]) -> None:
-        self._method, self._pid = weakref.WeakMethod(leave), os.getpid()
-        self._active.add(self)
-        atexit.register(self._call)
-        in_main = threading.current_thread() is threading.main_thread()
-        if in_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            signal.signal(signal.SIGTERM, self._handle)
-
-    def _call(self) -> None:
-        function = self._method()
-        if function is not None and self._pid == os.getpid():
-            with contextlib.suppress(Exception):
-                function()
-
-    @classmethod
-    def _handle(cls, number: int, frame: FrameType | None) -> None:
-        for one in [*cls._active]:
-            one._call()
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
-
-    @property
-    def is_active(self) -> bool:
-        """Whether the end of this process would call the method."""
-        return self in self._active and self._pid == os.getpid()
-
-    def end(self) -> None:
-        """Call it no longer."""
-        self._active.discard(self)
-        atexit.unregister(self._call)
-        handler = signal.getsignal(signal.SIGTERM)
-        in_main = threading.current_thread() is threading.main_thread()
-        if in_main and not self._active and handler == self._handle:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)

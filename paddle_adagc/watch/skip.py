@@ -4,10 +4,13 @@
 
 from __future__ import annotations
 
+import logging
 import math
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import paddle
 import paddle.distributed as dist
 from paddle.distributed.auto_parallel.api import _ShardOptimizer
@@ -23,41 +26,136 @@ from paddle_adagc.clips.last_step import LastStep
 from paddle_adagc.guards import unchecked
 from paddle_adagc.parallel.layout import unfold
 from paddle_adagc.parallel.meshes import added_up, local_value
-from paddle_adagc.stability.alarms import Monitor, Watch
+
+logger = logging.getLogger(__name__)
+
+MOST_IN_A_ROW = 16
+"""Steps that are left out in a row before one is made."""
+
+_WINDOW, _FIRST_JUDGED = 128, 64
+_CONSISTENCY = 1.4826  # standard deviation of a normal distribution over MAD
 
 
 class SkipRule:
     """Judge each step's global norm and loss by the 128 before it.
 
-    They are a median and deviations from it (:class:`.Watch`), with skipped
-    steps among them. So a second bad batch is skipped like the first, and a
-    norm that stays high is the usual one after at most 128 steps.
+    They are a median and deviations from it, with skipped steps among them. So
+    a second bad batch is skipped like the first, and a norm that stays high is
+    the usual one after at most 128 steps.
 
     Args:
         sigma: Deviations above which a step is skipped, > 0.
-        past: Earlier steps and their ``loss`` and ``global_grad_norm``.
+        past: ``loss`` and ``global_grad_norm`` of earlier steps.
     """
 
     def __init__(
-        self, sigma: float, past: Iterable[tuple[int, Mapping[str, float]]] = ()
+        self, sigma: float, past: Iterable[Mapping[str, float]] = ()
     ) -> None:
-        watch = Watch(sigma=sigma)
-        self._monitor = Monitor({"loss": watch, "global_grad_norm": watch})
-        self._monitor.update(past)
+        self._sigma = sigma
+        self._past: dict[str, deque[float]] = {}
+        for values in past:
+            self._add(values)
 
-    def skips(self, step: int, norm: float, loss: float | None) -> bool:
-        """Take a step; return whether it is to be skipped.
+    def _add(self, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
+            if math.isfinite(value):
+                last = self._past.setdefault(name, deque(maxlen=_WINDOW))
+                last.append(value)
+
+    def reason(self, norm: float, loss: float | None) -> str:
+        """Take a step; say why it is to be skipped, or nothing.
 
         Args:
-            step: Its index.
             norm: Global gradient norm, over all ranks.
             loss: Over all ranks; None: unknown.
         """
         values = {"global_grad_norm": norm}
         if loss is not None:
             values["loss"] = loss
-        self._monitor.update([(step, values)])
-        return any(alarm.end == step for alarm in self._monitor.alarms)
+        reasons = []
+        for name, value in values.items():
+            past = np.array(self._past.get(name, ()))
+            if not math.isfinite(value):
+                reasons.append(f"{name} {value}")
+            elif len(past) >= _FIRST_JUDGED:
+                median = float(np.median(past))
+                distance = np.abs(past - median)
+                spread = _CONSISTENCY * float(np.median(distance))
+                spread = spread or math.sqrt(math.pi / 2) * distance.mean()
+                if value - median > self._sigma * spread:
+                    reasons.append(f"{name} {value:.4g} (usual {median:.4g})")
+        self._add(values)
+        return ", ".join(reasons)
+
+
+class Skipper:
+    """Decides on all ranks together which steps are left out.
+
+    Args:
+        sigma: See :class:`SkipRule`.
+        optimizer: The one whose step it is, see :func:`.stepping`.
+        source: The clip that measures the norms.
+        acting: The clip that acts.
+
+    Raises:
+        TypeError, ValueError: A wrong bound, or an optimizer whose steps cannot
+            be left out.
+    """
+
+    FAILED = 2
+    """Instead of 0 or 1: the record of a rank has failed."""
+
+    def __init__(
+        self, sigma: float, optimizer: Any, source: Any, acting: Any
+    ) -> None:
+        check_positive("skip_above", sigma)
+        if isinstance(optimizer, paddle.optimizer.LBFGS):
+            raise ValueError(
+                "skip_above: a step of LBFGS has several updates and cannot be "
+                "stopped: use another optimizer"
+            )
+        if source is None:
+            raise ValueError(
+                "skip_above needs the norms, and nothing measures them beside "
+                f"{acting!r}: leave shadow=False out"
+            )
+        self.source, self._optimizer = source, optimizer
+        self.rule = SkipRule(sigma)
+        self.reason = ""
+        self.num_skipped = self.num_in_a_row = 0
+
+    def measured(
+        self, pairs: Any, losses: Sequence[Any]
+    ) -> tuple[float, LastStep | None, float | None]:
+        """Return a step's global norm, its numbers, and this rank's loss.
+
+        There are no numbers of a step that a ``GradScaler`` skips.
+
+        Args:
+            pairs: Of its first group where it has several.
+            losses: Of this rank's micro-batches so far.
+        """
+        if self.source is None:
+            raise RuntimeError("skip_above: nothing measures norms any more")
+        if isinstance(pairs, dict):
+            pairs = gradients_of(self._optimizer)
+        loss = sum(map(as_float, losses)) if losses else None
+        norm, snapshot = measure(self.source, pairs)
+        overflows = bool(self._optimizer._get_auxiliary_var("found_inf"))
+        return norm, None if overflows else snapshot, loss
+
+    def flag(self, norm: float, loss: float | None) -> int:
+        """Return whether to skip a step; not after 16 in a row."""
+        self.reason = self.rule.reason(norm, loss)
+        if self.reason and self.num_in_a_row >= MOST_IN_A_ROW:
+            logger.warning(
+                "skip_above: %d steps in a row were left out; the next is made "
+                "although it has %s",
+                MOST_IN_A_ROW,
+                self.reason,
+            )
+            return 0
+        return int(bool(self.reason))
 
 
 def mean_loss(loss: float | None) -> float | None:
@@ -80,23 +178,6 @@ def largest(flag: int) -> int:
     return int(flags.item())
 
 
-def check_skipping(
-    sigma: float, optimizer: Any, source: Any, acting: Any
-) -> None:
-    """Refuse a bound, or an optimizer whose steps cannot be left out."""
-    check_positive("skip_above", sigma)
-    if isinstance(optimizer, paddle.optimizer.LBFGS):
-        raise ValueError(
-            "skip_above: a step of LBFGS has several updates and cannot be "
-            "stopped: use another optimizer"
-        )
-    if source is None:
-        raise ValueError(
-            "skip_above needs the norms, and nothing measures them beside "
-            f"{acting!r}: leave shadow=False out"
-        )
-
-
 def check_stepping(optimizer: Any) -> None:
     """Refuse an auto-parallel optimizer whose gradients cannot be seen."""
     is_inside = "_shard_fn" in vars(optimizer)  # of the wrapper
@@ -112,32 +193,6 @@ def check_stepping(optimizer: Any) -> None:
             "skip_above out, and give the optimizer a clip of this package or "
             "Record shadow=False; or leave _enable_tensor_fusion() out"
         )
-
-
-def measured(
-    source: ClipGradByAdaGC | None,
-    optimizer: Any,
-    pairs: Any,
-    losses: Sequence[Any],
-) -> tuple[float, LastStep | None, float | None]:
-    """Return a step's global norm, its numbers, and this rank's loss.
-
-    There are no numbers of a step that a ``GradScaler`` skips.
-
-    Args:
-        source: The clip that measures the norms.
-        optimizer: The one whose step it is, see :func:`.stepping`.
-        pairs: Of its first group where it has several.
-        losses: Of this rank's micro-batches so far.
-    """
-    if source is None:
-        raise RuntimeError("skip_above: nothing measures norms any more")
-    if isinstance(pairs, dict):
-        pairs = gradients_of(optimizer)
-    loss = sum(map(as_float, losses)) if losses else None
-    norm, snapshot = measure(source, pairs)
-    overflows = bool(optimizer._get_auxiliary_var("found_inf"))
-    return norm, None if overflows else snapshot, loss
 
 
 def gradients_of(optimizer: Any) -> list[tuple[Any, Any]]:

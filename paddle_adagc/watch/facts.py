@@ -15,7 +15,7 @@ from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.clips.tensors import Tensors
-from paddle_adagc.record.shadow import unwrapped
+from paddle_adagc.watch.shadow import unwrapped
 
 
 class ClipPerGroup:
@@ -83,7 +83,7 @@ def is_warming_up(clip: ClipGradByAdaGC) -> bool:
 
 
 def facts_of(
-    optimizer: Any, acting: Any, shadow: ClipGradBase | None
+    optimizer: Any, acting: Any, shadow: ClipGradBase | None, model: Any
 ) -> dict[str, Any]:
     """Return the facts of a session, as JSON values."""
     return {
@@ -91,6 +91,9 @@ def facts_of(
         "clip": _description(acting),
         "shadow": shadow and _description(shadow),
         "optimizer": type(optimizer).__name__,
+        "optimizer_name": getattr(optimizer, "_name", None),
+        "model": model and type(model).__name__,
+        "model_name": model and model.full_name(),
         **_settings(optimizer),
         "num_ranks": dist.get_world_size(),
         "paddle": paddle.__version__,

@@ -16,11 +16,12 @@ from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.checks import check_choice, check_positive
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
-from paddle_adagc.integrations.optimizer import innermost, parameters_of
+from paddle_adagc.optimizer import innermost, parameters_of
 from paddle_adagc.parallel.agreement import of_all_ranks
-from paddle_adagc.record.losses import take_losses
-from paddle_adagc.record.recorder import Record
-from paddle_adagc.record.shadow import check_shadow, default_shadow
+from paddle_adagc.watch.losses import take_losses
+from paddle_adagc.watch.recorder import Record
+from paddle_adagc.watch.shadow import check_shadow, default_shadow
+from paddle_adagc.watch.writer import OnAlarm
 
 Where = bool | str | os.PathLike[str]
 """Folder of a record; True: the default one; False: no record."""
@@ -48,13 +49,13 @@ def open_record(
 ) -> Record | None:
     """Make a record that sees the losses; if it cannot be made, warn.
 
-    A training of this process that was interrupted loses it to the next one.
     Unless it is opened within a step, between its ``backward()`` and its
-    update, what was differentiated before is of no step of it.
+    update, what was differentiated before is of no step of it. A Trainer's
+    training that was interrupted in this process loses it to the next one.
     """
     place = os.path.abspath(directory)
     try:
-        if place in _opened:
+        if place in _opened and not in_step:
             _opened[place].close()
         record = _opened[place] = Record(place, optimizer, **options)
     except Exception as error:  # the training goes on as without us
@@ -74,6 +75,7 @@ class TrainerRecord:
         shadow: See :class:`.Record`.
         skip_above: See :class:`.Record`.
         stop_on: See :class:`.Record`.
+        on_alarm: See :class:`.Record`.
 
     Raises:
         TypeError, ValueError: A wrong argument, or the shadow cannot follow.
@@ -85,6 +87,7 @@ class TrainerRecord:
         shadow: ClipGradBase | bool | None = None,
         skip_above: float | None = None,
         stop_on: StopOn = None,
+        on_alarm: OnAlarm = None,
     ) -> None:
         if skip_above is not None:
             check_positive("skip_above", skip_above)
@@ -97,6 +100,7 @@ class TrainerRecord:
         self._options: dict[str, Any] = {
             "skip_above": skip_above,
             "stop_on": stop_on,
+            "on_alarm": on_alarm,
         }
         if not isinstance(where, (bool, str, os.PathLike)):
             raise TypeError(f"record={where!r}: give True, False or a folder")
@@ -141,9 +145,11 @@ class TrainerRecord:
             optimizer,
             model=model,
             shadow=self._follower(bind),
-            start=state.global_step,
+            start=state.global_step or None,
             **self._options,
         )
+        if self.record is not None:
+            self.record.count_by(lambda: state.global_step)
         acts = isinstance(self._optimizer._grad_clip, ClipGradByAdaGC)
         if self.shadow is None or not state.global_step or acts:
             return
@@ -174,7 +180,7 @@ class TrainerRecord:
         return self.record.shadow if self.record is not None else None
 
     def saved(self, clip: ClipGradBase | None) -> ClipGradBase | None:
-        """Write the steps so far; return the clip that a checkpoint saves."""
+        """Copy the steps so far; return the clip that a checkpoint saves."""
         if self.record is not None:
             self.record.flush()
         if isinstance(clip, ClipGradByAdaGC):
@@ -210,6 +216,12 @@ class TrainerRecord:
         if self.shadow is None:
             return worst
         return {k: last[k] for k in _OF_LAST_STEP if k in last} | worst
+
+    def leave(self, error: BaseException) -> None:
+        """Write what this rank has, after an exception of the training."""
+        if self.record is not None:
+            self.record.leave(error)
+            self.record = None
 
     def close(self) -> None:
         """Write what is left."""
