@@ -238,7 +238,7 @@ HOSTILE = {
     "a text for tensors": "UPDATE rows SET content = 'abcdefghijkl'",
     "a session": "UPDATE sessions SET start = 'x'",
     "another session": "UPDATE steps SET session = 7",
-    "an end": "UPDATE sessions SET ending = '{\"kind\": \"\\u001b[2J\"}'",
+    "an end": 'UPDATE sessions SET ending = \'{"kind": "\\u001b[2J"}\'',
     "a time": "UPDATE sessions SET heard = 'x'",
     "an alarm": "INSERT INTO alarms VALUES (1, 'x', 'spike', 'loss', '{}')",
 }
