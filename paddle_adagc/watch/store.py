@@ -195,7 +195,13 @@ class Store:
             self._file.executemany(
                 "INSERT OR REPLACE INTO alarms VALUES (?, ?, ?, ?, ?)",
                 [
-                    (self.session, a["step"], a["kind"], a["series"], to_json(a))
+                    (
+                        self.session,
+                        a["step"],
+                        a["kind"],
+                        a["series"],
+                        to_json(a),
+                    )
                     for a in alarms
                 ],
             )

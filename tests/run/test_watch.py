@@ -26,11 +26,11 @@ from helpers import run_python, slow_but
 from pages import ROOT
 
 from paddle_adagc import ClipGradByAdaGC, load_state, run
+from paddle_adagc.run.process import Process
 from paddle_adagc.watch import read_record
+from paddle_adagc.watch.command import make_page
 from paddle_adagc.watch.recorder import NUM_STEPS as RING
 from paddle_adagc.watch.recorder import record_of
-from paddle_adagc.watch.command import make_page
-from paddle_adagc.run.process import Process
 
 NUM_STEPS, BAD = 300, (220, 221)
 STEPS = (221, 222)  # their numbers

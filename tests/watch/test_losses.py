@@ -83,9 +83,7 @@ def test_each_optimizer_has_its_own_loss(loop, tmp_path):
     parts = make_pair()
     records = [
         open_record(tmp_path / name, optimizer, model=net)
-        for name, net, optimizer in zip(
-            "ac", parts[:2], parts[2:], strict=True
-        )
+        for name, net, optimizer in zip("ac", parts[:2], parts[2:], strict=True)
     ]
     for step in range(1, NUM_STEPS + 1):
         loop(step, *parts)

@@ -10,15 +10,14 @@ import paddle
 import paddle.distributed as dist
 import pytest
 from helpers import no_waiting_for_the_device
-from paddle_adagc.watch.shadow import default_shadow
 from watch.training import make_training, train
 
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.integrations.logs import warm_up_end
 from paddle_adagc.optimizer import put_into_optimizer
-from paddle_adagc.watch import read_record
-from paddle_adagc.watch import Record
+from paddle_adagc.watch import Record, read_record
 from paddle_adagc.watch.recorder import record_of
+from paddle_adagc.watch.shadow import default_shadow
 from paddle_adagc.watch.trainer import open_record
 
 NUM_STEPS = 150

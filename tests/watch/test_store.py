@@ -238,7 +238,7 @@ HOSTILE = {
     "a text for tensors": "UPDATE rows SET content = 'abcdefghijkl'",
     "a session": "UPDATE sessions SET start = 'x'",
     "another session": "UPDATE steps SET session = 7",
-    "an end": "UPDATE sessions SET ending = '{\"kind\": \"\\u001b[2J\"}'",
+    "an end": 'UPDATE sessions SET ending = \'{"kind": "\\u001b[2J"}\'',
     "a time": "UPDATE sessions SET heard = 'x'",
     "an alarm": "INSERT INTO alarms VALUES (1, 'x', 'spike', 'loss', '{}')",
 }
@@ -269,5 +269,5 @@ def test_damage_names_the_file(tmp_path):
         read_record(tmp_path)
     Path(tmp_path, "x", "record").mkdir(parents=True)
     (tmp_path / "x/record" / FILE).write_bytes(whole)
-    with pytest.raises(FileNotFoundError, match="there are .*x/record"):
+    with pytest.raises(FileNotFoundError, match=r"there are .*x/record"):
         read_record(tmp_path)

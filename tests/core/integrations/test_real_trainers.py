@@ -25,8 +25,8 @@ from test_examples import run_example
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.integrations.clipping import Options, attach
 from paddle_adagc.optimizer import innermost
-from paddle_adagc.watch import read_record
 from paddle_adagc.state_file import STATE_FILE, load_state, save_state
+from paddle_adagc.watch import read_record
 
 IS_FORMERS = importlib.util.find_spec("paddleformers") is not None
 LIBRARY = "paddleformers" if IS_FORMERS else "paddlenlp"

@@ -22,11 +22,11 @@ from paddle_adagc.integrations.arguments import take_over_clipping
 from paddle_adagc.integrations.checkpoints import load_clip
 from paddle_adagc.integrations.clipping import Options, attach
 from paddle_adagc.integrations.logs import add_histograms
-from paddle_adagc.optimizer import put_into_optimizer
 from paddle_adagc.integrations.trainer import ClippingMixin
+from paddle_adagc.optimizer import put_into_optimizer
+from paddle_adagc.state_file import STATE_FILE
 from paddle_adagc.watch import read_record
 from paddle_adagc.watch.trainer import TrainerRecord
-from paddle_adagc.state_file import STATE_FILE
 
 
 def clip_of(steps, size=1.0):

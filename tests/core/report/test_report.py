@@ -13,18 +13,17 @@ import paddle
 import pytest
 from core.record.training import make_training, train, write
 from helpers import slow_but
-
-from paddle_adagc import ClipGradByAdaGC
-from paddle_adagc.watch import Record
-from paddle_adagc.watch import read_record
 from paddle_adagc.record.blocks import QUANTITIES, array_bytes, arrays
 from paddle_adagc.record.files import TENSORS
 from paddle_adagc.record.writer import RecordWriter
+
+from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.report import pictures
 from paddle_adagc.report.actions import actions_for
 from paddle_adagc.report.command import main, make_page
 from paddle_adagc.report.text import as_text
 from paddle_adagc.report.what_if import most_clipped
+from paddle_adagc.watch import Record, read_record
 
 NUM_STEPS = 300
 BAD = 220

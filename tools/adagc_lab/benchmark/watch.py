@@ -23,10 +23,10 @@ from adagc_lab.markdown import markdown_table
 from adagc_lab.record.clock import device_seconds
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.watch import Record
-from paddle_adagc.watch.recorder import NUM_STEPS
 from paddle_adagc.watch.command import make_page
 from paddle_adagc.watch.measure import add_numbers
 from paddle_adagc.watch.page import write_page
+from paddle_adagc.watch.recorder import NUM_STEPS
 from paddle_adagc.watch.ring import Steps
 from paddle_adagc.watch.store import MAX_BYTES
 from paddle_adagc.watch.writer import Writer

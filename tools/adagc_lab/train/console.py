@@ -19,8 +19,8 @@ from adagc_lab.record.files import RECORD, RunRecord
 from adagc_lab.report.judged import judged_steps, memorises
 from adagc_lab.train.processes import is_first_process
 from adagc_lab.train.tasks import PretrainTask
-from paddle_adagc.watch import read_record
 from paddle_adagc.spikes import spike_score
+from paddle_adagc.watch import read_record
 from paddle_adagc.watch.judge import Event
 
 if TYPE_CHECKING:
@@ -155,8 +155,8 @@ def summarise_run(directory: str | os.PathLike[str]) -> RunSummary:
         counts = Counter(alarm["series"] for alarm in alarms).most_common()
         lines.append(
             f"alarms: {', '.join(f'{name} {n}' for name, n in counts)}; the "
-            f"first: {Event(**alarms[0]).text}; --fork NEW_DIR --at STEP starts a "
-            "new run from a checkpoint before it"
+            f"first: {Event(**alarms[0]).text}; --fork NEW_DIR --at STEP starts "
+            "a new run from a checkpoint before it"
         )
     if clipped := _most_clipped(path):
         lines.append(f"most clipped: {'; '.join(clipped)}")
@@ -227,7 +227,7 @@ def _most_clipped(path: Path) -> list[str]:
         return []
     run = read_record(path / RECORD)
     norm, h = run.tensors("norm"), run.tensors("h")
-    if not h.size or any(session["shadow"] for session in run.sessions):
+    if not h.size or any(s.facts.get("shadow") for s in run.sessions):
         return []
     h = np.where(np.isfinite(norm) & (norm > 0), h, np.nan)
     spread = np.fmax.reduce(h, 1) - np.fmin.reduce(h, 1)

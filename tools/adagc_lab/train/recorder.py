@@ -31,10 +31,10 @@ from adagc_lab.record.files import (
 from adagc_lab.train.config import RunConfig
 from adagc_lab.train.processes import is_first_process, mean_over_processes
 from paddle_adagc import load_state, save_state
-from paddle_adagc.watch import Record
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.clips.gradients import GradientList
 from paddle_adagc.optimizer import innermost, put_into_optimizer
+from paddle_adagc.watch import Record
 from paddle_adagc.watch.store import STEP_BYTES
 
 logger = logging.getLogger(__name__)

@@ -47,8 +47,8 @@ from adagc_lab.train.tasks import PretrainTask
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.files import atomic_write_json
 from paddle_adagc.integrations.clipping import TrainerClip
-from paddle_adagc.optimizer import innermost
 from paddle_adagc.integrations.paddlenlp import ClippingMixin
+from paddle_adagc.optimizer import innermost
 
 CLIP_STATE = "clip_state.json"
 """File of a checkpoint: state of a compared clip."""
