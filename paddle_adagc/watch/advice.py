@@ -51,8 +51,10 @@ def _about(
     batches = [e for e in spikes if _may_be_batch(e)]
     recurs = len([e for e in spikes if e not in batches]) >= _OFTEN
     left_more = event.left > _MUCH * event.shadow_left and not is_adagc
-    if not has_loss or (event.kind == "spike" and event.is_over):
-        if not (is_rate or recurs or left_more):
+    is_over = event.kind == "spike" and event.is_over
+    if is_over or not has_loss:
+        is_local = event.kind == "shift" and event.cause in ("tensor", "layer")
+        if not (is_rate or recurs or left_more or is_local):
             return [_nothing(event, is_adagc)]
     else:
         first = min([event.first, *(g.onset for g in event.finding.guilty)])

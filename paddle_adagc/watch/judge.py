@@ -322,7 +322,8 @@ def usual_of(
 
     The line falls or is level. Where a descent ends the median of the last 8
     values lies above it, and counts. Twice the distance of the highest tenth is
-    usual, too: data of two kinds have two levels.
+    usual, too, and what lies near the third highest of the last 16 values: data
+    of two kinds have two levels.
 
     Args:
         values: Of the steps before, finite; fewer than 16 have no usual.
@@ -349,8 +350,9 @@ def usual_of(
     least = rule.least if is_log else rule.least * abs(level)
     sigma = rule.sigma * (1 + 8 / num)
     two_levels = 2 * (upper - center)
+    third = float(np.partition(logs[-16:], -3)[-3])
     bounds = (
-        level + max(sigma * spread, least, two_levels),
+        max(level + max(sigma * spread, least, two_levels), third + least / 2),
         level + max(sigma * spread / 2, least, two_levels / 2),
         level + max(sigma * spread / 4, least / 2),
     )

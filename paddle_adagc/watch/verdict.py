@@ -43,9 +43,9 @@ def judge_run(
         ValueError: The step is not recorded, or a case is wrong.
     """
     if step is not None and step not in run.step:
+        known = f"{run.step[0]} to {run.step[-1]}" if len(run.step) else "none"
         raise ValueError(
-            f"--step {step}: {run.directory} has the steps "
-            f"{run.step.min(initial=0)} to {run.step.max(initial=0)}"
+            f"--step {step}: {run.directory} has the steps {known}"
         )
     events, states = happenings(run)
     if step is not None:

@@ -14,7 +14,6 @@ import warnings
 from typing import Any
 
 import numpy as np
-from paddle_adagc.record.judge import layer_of
 
 from adagc_lab.record.files import RunRecord
 from adagc_lab.report.drawings import Chart, Line, method_colors, value_range
@@ -23,7 +22,8 @@ from adagc_lab.report.focus import Focus, fault_bursts, tensor_label
 from adagc_lab.report.judged import model_loss
 from paddle_adagc.checks import matching_pattern
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
-from paddle_adagc.report.page import heat_groups
+from paddle_adagc.watch.page import heat_groups
+from paddle_adagc.watch.tensors import layer_of
 
 LOWEST = 0.01
 """Smaller values of h have the color of this one."""

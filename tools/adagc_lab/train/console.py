@@ -227,7 +227,9 @@ def _most_clipped(path: Path) -> list[str]:
         return []
     run = read_record(path / RECORD)
     norm, h = run.tensors("norm"), run.tensors("h")
-    if not h.size or any(s.facts.get("shadow") for s in run.sessions):
+    if not h.size or any(
+        session.facts.get("shadow") for session in run.sessions
+    ):
         return []
     h = np.where(np.isfinite(norm) & (norm > 0), h, np.nan)
     spread = np.fmax.reduce(h, 1) - np.fmin.reduce(h, 1)
