@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from paddle_adagc.clips.last_step import STUCK_H, STUCK_STEPS
 from paddle_adagc.record.blocks import QUANTITIES
 from paddle_adagc.record.files import RECORD, RecordedRun, read_record
 from paddle_adagc.record.judge import (
@@ -38,6 +37,7 @@ _NUM_WHOLE = 256  # first steps of an event that are kept whole
 _NUM_IN_MEMORY = 256
 _NUM_LOGGED = 10_000
 _MASKED_RISE = 2.0  # of the norm, in which permanent clipping is masking
+STUCK_H, STUCK_STEPS = 0.01, 200  # a lower h in so many steps
 _JUDGED = ("loss", "global_grad_norm")  # by which steps are skipped
 _DIGITS = 6
 
