@@ -318,6 +318,8 @@ def _lines(
         mine.append(event.text.removeprefix(where))
     if "spike" in texts:
         texts["spike"] += tensors
+        if "end" in texts:
+            texts["end"] += texts.pop("spike")
     return [(kind, "; ".join(found)) for kind, found in texts.items()]
 
 
