@@ -121,9 +121,6 @@ class Caller(NamedTuple):
     group: int | None
     """Place of the parameter group among the optimizer's; None: not known."""
 
-    uses: tuple[str, ...] = ()
-    """Names that its method uses in which it calls the clip."""
-
     @property
     def number(self) -> int:
         """Number of the optimizer. Unlike an id, no later one gets it again."""
@@ -176,53 +173,41 @@ def find_caller() -> Caller | None:
     optimizer = frame.f_locals.get("self")
     if not isinstance(optimizer, Optimizer):
         return None
-    uses = _names_used(type(optimizer))
     if not isinstance(frame.f_locals.get("params_grads"), dict):
-        return Caller(optimizer, 0, uses)  # its only group
+        return Caller(optimizer, 0)  # its only group
     group = frame.f_back and frame.f_back.f_locals.get("param_group")
     for place, known in enumerate(optimizer._param_groups):
         if known is group:
-            return Caller(optimizer, place, uses)
-    return Caller(optimizer, None, uses)
+            return Caller(optimizer, place)
+    return Caller(optimizer, None)
 
 
-def _names_used(kind: type) -> tuple[str, ...]:
-    """Names in a class' method, and in that of its base which it calls.
-
-    A recorder may stand before the optimizer's: ask the class.
-    """
-    names: tuple[str, ...] = ()
-    for cls in kind.__mro__:
-        if _APPLY in vars(cls):
-            names += inspect.unwrap(vars(cls)[_APPLY]).__code__.co_names
-            if _APPLY not in names:
-                break
-    return names
-
-
-_OURS = "_watches_an_update"
-
-
-class _Pairs(list[T]):
-    """A list whose end is noticed: that of the method that has it."""
-
-
-def on_skipped_update(
-    caller: Caller, pairs: list[T], take_back: Callable[[], None]
-) -> list[T]:
+def on_skipped_update(caller: Caller, take_back: Callable[[], None]) -> None:
     """Call ``take_back`` if the optimizer makes no update after the clip.
 
     Paddle tells nobody. The optimizer is watched for the rest of this step, and
-    nothing stays with it. The clip has to return what this returns, the same
-    pairs.
+    nothing stays with it. One that updates the weights by itself (Muon of
+    Paddle 3.4) is not watched: only an error there could skip its update.
     """
     optimizer = caller.optimizer
-    if caller.uses and _PASS not in caller.uses:
-        return _watch_methods(caller, pairs, take_back)
+    if not _makes_pass(type(optimizer)):
+        return
     update = optimizer.__dict__.setdefault(_PASS, NextUpdate(optimizer))
     if isinstance(update, NextUpdate) and take_back not in update.take_backs:
         update.take_backs.append(take_back)
-    return pairs
+
+
+def _makes_pass(kind: type) -> bool:
+    """Whether a class' method, or its base's that it calls, makes the pass.
+
+    A recorder may stand before the optimizer's: ask the class.
+    """
+    for cls in kind.__mro__:
+        if _APPLY in vars(cls):
+            names = inspect.unwrap(vars(cls)[_APPLY]).__code__.co_names
+            if _PASS in names or _APPLY not in names:
+                return _PASS in names
+    return False
 
 
 def take_back_skipped(caller: Caller, take_back: Callable[[], None]) -> None:
@@ -257,42 +242,3 @@ class NextUpdate:
             for take_back in () if is_made else self.take_backs:
                 take_back()
         return result
-
-
-def _watch_methods(
-    caller: Caller, pairs: list[T], take_back: Callable[[], None]
-) -> list[T]:
-    """Watch the methods that the rest of ``_apply_optimize`` calls.
-
-    Paddle's Muon (3.4) updates the weights there itself. Its local variables,
-    and with them the pairs, are gone when it returns.
-    """
-    optimizer, mine = caller.optimizer, caller.optimizer.__dict__
-    methods = {
-        name: getattr(optimizer, name)
-        for name in caller.uses
-        if inspect.isfunction(getattr(type(optimizer), name, None))
-        and (name not in mine or hasattr(mine[name], _OURS))
-    }
-
-    def stop() -> None:
-        for name in methods:
-            mine.pop(name, None)
-
-    def watched(method: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(method)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            try:
-                return method(*args, **kwargs)
-            except BaseException:
-                stop()
-                take_back()
-                raise
-
-        setattr(call, _OURS, True)
-        return call
-
-    mine.update({name: watched(call) for name, call in methods.items()})
-    found = _Pairs(pairs)
-    weakref.finalize(found, stop).atexit = False
-    return found

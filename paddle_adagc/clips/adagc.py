@@ -381,8 +381,6 @@ class ClipGradByAdaGC(KnownAttributes, ClipGradBase):
         number. Under fleet a warning names tensors whose gradients had Inf or
         NaN, since the last summary, on only some of the ranks with copies of
         them; without fleet only :meth:`full_state_dict` compares the copies.
-        A warning names, once, tensors with Inf or NaN in each of the last 10
-        steps or more; and those of which the warm-up saw no finite norm.
 
         Args:
             tensors: Add ``tensors`` as in :meth:`metrics`, of all ranks; not
@@ -405,8 +403,6 @@ class ClipGradByAdaGC(KnownAttributes, ClipGradBase):
             - ``nonfinite``: number of tensors with Inf or NaN.
             - ``nonfinite_total``: their sum over the steps of this process in
               which the optimizer changed the weights.
-            - ``stuck``: keys of tensors with ``h`` below 0.01 in every summary
-              of the last 200 steps or more; a warning names them.
 
         Raises:
             RuntimeError: Some rank did not call it: as in

@@ -5,19 +5,14 @@
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import paddle.distributed as dist
 from paddle import Tensor
 
 from paddle_adagc.guards import unchecked
 
-STUCK_H, STUCK_STEPS = 0.01, 200
-"""A tensor with a lower h in so many steps is stuck."""
-_NONFINITE_STEPS = 10  # one after the other, of which a warning tells
 _NUM_LOWEST = 5
 _SAME = 1e-5  # relative; what rounding makes of one h for all tensors
 _OF_TOTALS = ("has_gradient", "nonfinite_total")  # no numbers of a tensor
@@ -128,85 +123,6 @@ class LastStep:
         more = {name: v.numpy() for name, v in self.per_tensor.items()}
         columns = {"norm": norm, **more, "h": h, "has_gradient": had}
         return Rows([*self.keys], columns)
-
-
-class Reports:
-    """What the summaries so far have reported."""
-
-    def __init__(self) -> None:
-        self._nonfinite: dict[str, int] = {}  # key -> steps with Inf or NaN
-        self.reset()
-
-    def reset(self) -> None:
-        """Begin again to look for stuck tensors and others."""
-        self._first: dict[str, int] = {}  # key -> first summary below h 0.01
-        self._step, self._totals = -1, dict[str, float]()
-        self._streaks: dict[str, float] = {}  # key -> last steps, all nonfinite
-        self._named: dict[str, set[str]] = {}  # by warning
-
-    def new_nonfinite(self, counts: Mapping[str, int]) -> dict[str, int]:
-        """Return the steps with Inf or NaN since the last summary, by key."""
-        before, self._nonfinite = self._nonfinite, dict(counts)
-        changes = {key: n - before.get(key, 0) for key, n in counts.items()}
-        return {key: change for key, change in changes.items() if change}
-
-    def warn_of_streaks(self, step: int, rows: Rows) -> None:
-        """Name tensors with Inf or NaN in each of the last steps, once.
-
-        The counts of two summaries tell about all steps between them.
-        """
-        counts = rows.columns["nonfinite_total"].tolist()
-        totals = dict(zip(rows.keys, counts, strict=True))
-        num_new, streaks = step - self._step, dict[str, float]()
-        for i in np.flatnonzero(~np.isfinite(rows.columns["norm"])):
-            key = rows.keys[i]
-            is_each = totals[key] - self._totals.get(key, 0) == num_new
-            streaks[key] = is_each * (self._streaks.get(key, 0) + num_new) or 1
-        self._step, self._totals, self._streaks = step, totals, streaks
-        self._warn_once(
-            [key for key, n in streaks.items() if n >= _NONFINITE_STEPS],
-            "had Inf or NaN in each of the last "
-            f"{_NONFINITE_STEPS} steps or more, and did not train",
-        )
-
-    def warn_of_unstarted(self, rows: Rows) -> None:
-        """Name tensors without a gamma, once; the warm-up is over."""
-        gamma = rows.columns.get("gamma", np.zeros(len(rows.keys)))
-        self._warn_once(
-            [rows.keys[i] for i in np.flatnonzero(np.isinf(gamma))],
-            "had only zeros, Inf or NaN in the warm-up. They have no gamma, "
-            "and start from their first finite norm, unclipped",
-        )
-
-    def find_stuck(self, step: int, rows: Rows) -> list[str]:
-        """Find tensors below h 0.01 in all summaries of 200 steps.
-
-        A warning names those that are new.
-        """
-        h, norm = rows.columns["h"], rows.columns["norm"]
-        is_low = (h < STUCK_H) & np.isfinite(norm)
-        self._first = {
-            key: self._first.get(key, step)
-            for key, low in zip(rows.keys, is_low, strict=True)
-            if low
-        }
-        stuck = [k for k, s in self._first.items() if step - s >= STUCK_STEPS]
-        self._warn_once(
-            stuck,
-            f"are clipped below h {STUCK_H} for {STUCK_STEPS} steps. They "
-            "hardly train: clip.restart_warmup() measures gamma anew",
-        )
-        return stuck
-
-    def _warn_once(self, keys: Sequence[str], what: str) -> None:
-        """Warn, on rank 0, of those that this warning has not named."""
-        named = self._named.setdefault(what, set())
-        new = sorted({*keys} - named)
-        named.update(new)
-        if new and dist.get_rank() == 0:
-            more = ", ..." * (len(new) > _NUM_LOWEST)
-            names = ", ".join(new[:_NUM_LOWEST]) + more
-            warnings.warn(f"{len(new)} tensors ({names}) {what}", stacklevel=5)
 
 
 def _norm(values: np.ndarray) -> float:

@@ -13,7 +13,7 @@ import numpy as np
 import paddle
 
 from paddle_adagc.checks import check_choice
-from paddle_adagc.clips.last_step import Call, LastStep, Reports, Rows
+from paddle_adagc.clips.last_step import Call, LastStep, Rows
 from paddle_adagc.clips.memory import Memory
 from paddle_adagc.clips.settings import votes
 from paddle_adagc.clips.step_count import StepCount
@@ -56,7 +56,7 @@ class Progress:
         self.ranks = Ranks(self.owner)
         self.calls: list[Call] = []  # of the last step
         self.num_calls = 0  # by anybody, also with nothing to clip
-        self._reports = Reports()
+        self._nonfinite: dict[str, int] = {}  # as of the last summary
         self._has_loaded = False
         self.is_started_anew = False  # by restart_warmup()
         self._loads: dict[str, Any] | None = None
@@ -136,7 +136,6 @@ class Progress:
     def _resume_at(self, num_steps: int) -> None:
         self.steps = self.steps.resumed_at(num_steps)
         self.calls = []
-        self._reports.reset()
 
     @unchecked
     def state(self) -> ClipState:
@@ -242,16 +241,17 @@ class Progress:
     def summary(self, tensors: bool) -> dict[str, Any]:
         """See :meth:`.ClipGradByAdaGC.summary`."""
         rows, step = self._rows_of_all_ranks(), self.steps.num_steps - 1
-        stuck = self._reports.find_stuck(step, rows)
-        self._reports.warn_of_streaks(step, rows)
-        if self._clip.t_start and not self._clip.warmup_left:
-            self._reports.warn_of_unstarted(rows)
         observed, nonfinite = self._observed()
-        new = self._reports.new_nonfinite(nonfinite)
+        before, self._nonfinite = self._nonfinite, nonfinite
+        new = {
+            key: number - before.get(key, 0)
+            for key, number in nonfinite.items()
+            if number != before.get(key, 0)
+        }
         with every_rank_calls("summary()"):
             others = self.reducer().gather_if_any(bool(new), (observed, new))
         warn_of_nonfinite(others)
-        summary = {"step": step, **rows.summary(), "stuck": stuck}
+        summary = {"step": step, **rows.summary()}
         if tensors:
             shown = rows.choose(rows.columns["norm"] != 0)
             summary["tensors"] = shown.by_tensor()

@@ -90,7 +90,7 @@ def clip_pairs(
     knows_all = tensors.is_bound or (begins and progress.calls)
     if settings.overrides.awaits_tensors and knows_all:
         settings.overrides.refuse_unused(tensors.keys, reducer.any_rank)
-    before.warn_of_doubts(steps, progress.owner)
+    before.warn_if_mixed(steps, progress.owner)
     if begins and not follows:
         _warn_of_a_missing_state(progress, caller)
     if begins and not follows and index == settings.t_start + 1:
@@ -115,9 +115,9 @@ def clip_pairs(
     call = Call(found.present, done.norm, done.h)
     after = Memory(done.gamma, done.support, done.num_nonfinite, memory.start)
     progress.commit(call, steps, after)
-    if caller is None:
-        return pairs
-    return on_skipped_update(caller, pairs, progress.take_back)
+    if caller is not None:
+        on_skipped_update(caller, progress.take_back)
+    return pairs
 
 
 class Decision(NamedTuple):

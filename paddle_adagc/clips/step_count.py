@@ -27,8 +27,7 @@ class StepCount:
     another optimizer, new in this step, with    belongs to the same step
     other tensors (Muon and AdamW)
     another optimizer otherwise                  begins a step
-    no optimizer, with a tensor of this step     begins a step
-    no optimizer, with other tensors alone       belongs to it: a guess
+    your own code                                begins a step
     ===========================================  ===========================
 
     A step counts once one of its groups has a gradient (or waits for other
@@ -38,18 +37,12 @@ class StepCount:
     num_steps: int = 0
     """Steps begun so far."""
 
-    optimizer: int | None = None  # number of the last caller; None: unknown
-    group: int = 0  # its parameter group
+    optimizer: int | None = None  # number of the last caller; None: none
+    group: int | None = None  # its parameter group; None: unknown
     is_counted: bool = False  # this step, which other calls may join
 
     optimizers: AbstractSet[int] = frozenset()  # numbers; of this step
     tensors: tuple[Sequence[int], ...] = ()  # of each of its calls
-
-    is_repeating: bool = False
-    """Two calls in a row, of no optimizer, had gradients."""
-
-    has_guessed: bool = False
-    """A call of no optimizer belonged to the same step as the one before."""
 
     is_mixed: bool = False
     """Optimizers and others called for the same tensors."""
@@ -65,58 +58,44 @@ class StepCount:
             counts: Whether the call makes a step, as it has gradients or other
                 ranks may have some.
         """
-        if caller is None or caller.group is None:
-            return self._guess(indexes, counts)
-        mine, group = caller.number, caller.group
-        if mine == self.optimizer:
-            joins = self.is_counted and group > self.group
-        else:
-            is_new = self.is_counted and mine not in self.optimizers
-            # One without gradients here may have some on other ranks.
-            is_theirs = bool(indexes) or self.optimizer is not None
-            joins = is_new and is_theirs and self._has_none_of(indexes)
-        is_by_hand = bool(self.tensors) and self.optimizer is None
+        if caller is None and not counts:
+            return self
+        mine = caller.number if caller else None
+        joins = self.is_counted and self._is_joined_by(indexes, caller)
+        is_other = bool(self.tensors) and (
+            (mine is None) != (self.optimizer is None)
+        )
+        of_step = {*self.optimizers} if joins else set[int]()
         return StepCount(
             num_steps=self.num_steps + (counts and not joins),
             optimizer=mine,
-            group=group,
+            group=caller.group if caller else None,
             is_counted=counts or joins,
-            optimizers=self.optimizers | {mine} if joins else {mine},
+            optimizers=of_step if mine is None else of_step | {mine},
             tensors=(*self.tensors, indexes) if joins else (indexes,),
-            has_guessed=self.has_guessed,
-            is_mixed=self.is_mixed or (is_by_hand and not joins),
+            is_mixed=self.is_mixed
+            or (is_other and not self._has_none_of(indexes)),
         )
+
+    def _is_joined_by(
+        self, indexes: Sequence[int], caller: Caller | None
+    ) -> bool:
+        """Whether a call belongs to the step of those before it."""
+        if caller is None:
+            return False
+        if caller.number == self.optimizer:
+            if caller.group is None or self.group is None:
+                return self._has_none_of(indexes)
+            return caller.group > self.group
+        # One without gradients here may have some on other ranks.
+        is_theirs = bool(indexes) or self.optimizer is not None
+        is_new = caller.number not in self.optimizers
+        return is_new and is_theirs and self._has_none_of(indexes)
 
     def _has_none_of(self, indexes: Sequence[int]) -> bool:
         return {*indexes}.isdisjoint(i for call in self.tensors for i in call)
 
-    def _guess(self, indexes: Sequence[int], counts: bool) -> StepCount:
-        """Count by the tensors: one that comes again begins a step."""
-        if not counts:
-            return self
-        is_by_optimizer = self.optimizer is not None
-        has_seen = any(self.tensors)
-        is_gap = has_seen and not (is_by_optimizer or indexes)
-        if is_gap and (self.has_guessed or not self.is_repeating):
-            raise RuntimeError(
-                "a parameter group has no gradients on this rank, so it cannot "
-                "tell when a step begins: call the clip from an optimizer, "
-                f"which can, or {REMEDY}"
-            )
-        has_both = bool(has_seen and indexes)
-        joins = has_both and self._has_none_of(indexes)
-        return StepCount(
-            num_steps=self.num_steps + (not joins),
-            is_counted=True,
-            optimizers=self.optimizers if joins else frozenset(),
-            tensors=(*self.tensors, indexes) if joins else (indexes,),
-            is_repeating=self.is_repeating
-            or (has_both and not is_by_optimizer),
-            has_guessed=self.has_guessed or joins,
-            is_mixed=self.is_mixed or (is_by_optimizer and not joins),
-        )
-
-    def warn_of_doubts(self, new: StepCount, owner: str) -> None:
+    def warn_if_mixed(self, new: StepCount, owner: str) -> None:
         """Warn, once, of what makes the count ``new`` differ from training."""
         if new.is_mixed and not self.is_mixed:
             warnings.warn(
@@ -125,20 +104,7 @@ class StepCount:
                 "warm-up ends early. Leave one of the two out",
                 stacklevel=8,
             )
-        if new.has_guessed and not self.has_guessed:
-            warnings.warn(
-                f"{owner} was called outside of an optimizer for other tensors "
-                "than before, and takes them for another parameter group of "
-                "the same step: give the clip to an optimizer, which knows its "
-                "steps, or give each set of tensors its own clip",
-                stacklevel=8,
-            )
 
     def resumed_at(self, num_steps: int) -> StepCount:
         """Return the count as if ``num_steps`` steps had been made."""
-        return StepCount(
-            num_steps, has_guessed=self.has_guessed, is_mixed=self.is_mixed
-        )
-
-
-REMEDY = "use one group, and apply_decay_param_fun where weight decay differs"
+        return StepCount(num_steps, is_mixed=self.is_mixed)

@@ -36,9 +36,7 @@ def clip_logs(summary: Mapping[str, Any], args: Any) -> dict[str, float]:
         if hasattr(args, "log_global_grad_norm"):
             logs["global_grad_norm"] = norm
     for name, value in summary.items():
-        if name == "stuck":
-            logs["clip_stuck"] = len(value)
-        elif name not in ("step", "lowest_h", "tensors"):
+        if name not in ("step", "lowest_h", "tensors"):
             is_count = isinstance(value, int)
             logs[f"clip_{name}"] = value if is_count else _short(value)
     return logs

@@ -54,7 +54,6 @@ class Process:
     ) -> None:
         self._values, self._record = values, record
         self._watch, self._require = watch, require
-        self._num_records = 0
         self._trainers: list[Any] = []
         self._origins: weakref.WeakKeyDictionary[Any, Values] = (
             weakref.WeakKeyDictionary()
@@ -103,7 +102,7 @@ class Process:
         if isinstance(trainer, ClippingMixin):
             return
         chosen = {k: v for k, (v, _) in self._values.items() if k in TRAINER}
-        options = Options(record=self._folder(), **chosen)
+        options = Options(record=self._record, **chosen)
         attach(trainer, None if self._watch else self._clip(trainer), options)
 
     def _clip(self, trainer: Any) -> Any:
@@ -122,14 +121,6 @@ class Process:
             raise ValueError(f"adagc-run: {error}") from error
         self._origins[clip] = values
         return clip
-
-    def _folder(self) -> bool | str:
-        """Return the folder of the next record; that of the second is DIR-2."""
-        if isinstance(self._record, bool):
-            return self._record
-        self._num_records += 1
-        number = self._num_records
-        return self._record if number == 1 else f"{self._record}-{number}"
 
     def _around(self, update: Callable[..., Any]) -> Callable[..., Any]:
         active: set[int] = set()
@@ -186,9 +177,8 @@ class Process:
 
         record = watch.record_of(optimizer)
         if record is None:
-            folder = self._folder()
             options = {k: v for k, (v, _) in self._values.items()}
-            where = None if isinstance(folder, bool) else folder
+            where = self._record if isinstance(self._record, str) else None
             record = watch.record_loop(optimizer, where, options)
         if record is not None and (line := watch.started(record, optimizer)):
             self._records.append(watch.shown_path(record))

@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from paddle_adagc.clips.last_step import STUCK_H, STUCK_STEPS
 from paddle_adagc.watch.ring import Steps
 from paddle_adagc.watch.shadow import Factors
 from paddle_adagc.watch.tensors import Usual
 
 _WINDOW = 128  # steps whose norms are usual
 _NUM_NAMED = 3
+STUCK_H, STUCK_STEPS = 0.01, 200
+"""A tensor with a lower h in so many steps is stuck."""
 
 
 def add_numbers(

@@ -342,7 +342,8 @@ def _ending(
 ) -> dict[str, Any]:
     """Return how a session ended, or how long ago it said something."""
     last = steps[-1] if steps else None
-    found = {"step": last, "text": "", "last_loss": None, "dropped": 0}
+    found: dict[str, Any] = {"step": last, "text": "", "last_loss": None}
+    found["dropped"] = 0
     since = max(0.0, time.time() - float(_checked(heard, (int, float))))
     if text is not None:
         found |= _object(text)

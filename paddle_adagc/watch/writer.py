@@ -313,9 +313,13 @@ def _lines(
             kind = event.series
         elif kind == "end" and is_known:
             continue
-        texts.setdefault(kind, []).append(event.text)
+        mine = texts.setdefault(kind, [])
+        where = f"step {event.step}: " if mine else ""
+        mine.append(event.text.removeprefix(where))
     if "spike" in texts:
         texts["spike"] += tensors
+        if "end" in texts:
+            texts["end"] += texts.pop("spike")
     return [(kind, "; ".join(found)) for kind, found in texts.items()]
 
 

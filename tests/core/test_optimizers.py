@@ -209,12 +209,8 @@ class OwnUpdate(paddle.optimizer.SGD):
 
     def _apply_optimize(self, loss, startup_program, params_grads):
         params_grads = self._grad_clip(params_grads)
-        self._make_states(params_grads)
         for parameter, gradient in params_grads:
             self._muon_update(parameter, gradient)
-
-    def _make_states(self, params_grads):
-        """Fails in one of the steps, as for want of memory."""
 
     def _muon_update(self, parameter, gradient):
         with paddle.no_grad():
@@ -225,32 +221,15 @@ class OwnUpdate(paddle.optimizer.SGD):
         self._apply_optimize(None, None, found)
 
 
-@pytest.mark.parametrize("method", ["_make_states", "_muon_update"])
-def test_a_failed_update_of_an_optimizer_s_own_is_taken_back(
-    method, monkeypatch
-):
+def test_an_update_of_an_optimizer_s_own_counts():
     clip = ClipGradByAdaGC(t_start=2)
     model, optimizer = plugged(clip, OwnUpdate)
     usual = {*vars(optimizer)}
-
-    def fail(*arguments):
-        raise MemoryError
-
     for step in range(4):
-        if step == 3:
-            before = gammas(clip).tolist()
-            loss_of(model, 99).backward()
-            with monkeypatch.context() as patch:
-                patch.setattr(OwnUpdate, method, fail)
-                with pytest.raises(MemoryError):
-                    optimizer.step()
-            optimizer.clear_grad()
-            assert gammas(clip).tolist() == before
         assert clip.num_steps == step
-        assert {*vars(optimizer)} == usual
         loss_of(model, step).backward()
         step_with(optimizer)
-    assert clip.num_steps == 4
+        assert {*vars(optimizer)} == usual
 
 
 def test_what_paddle_sets_on_a_clip_for_auto_parallel_changes_nothing():

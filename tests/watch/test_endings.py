@@ -144,8 +144,7 @@ def test_a_full_disk_loses_no_step_if_it_has_room_later(tmp_path, small_disk):
     model, optimizer = make_training(None)
     record = Record(tmp_path, optimizer, model, num_steps=8)
     with pytest.warns(UserWarning, match="cannot be written") as caught:
-        train(model, optimizer, range(400), record=record)
-        wait_for(lambda: caught.list)
+        train_and(record, model, optimizer, range(400), lambda: wait(caught))
     run = read_record(tmp_path)
     assert 0 < len(run.step) < 400
     assert run.end["kind"] == "disk"
@@ -162,6 +161,15 @@ def test_a_full_disk_loses_no_step_if_it_has_room_later(tmp_path, small_disk):
         assert (a == b).all()
 
 
+def train_and(record, model, optimizer, steps, then):
+    train(model, optimizer, steps, record=record)
+    then()
+
+
+def wait(caught):
+    wait_for(lambda: caught.list)
+
+
 def wait_for(condition, seconds=20):
     end = time.monotonic() + seconds
     while not condition():
@@ -175,9 +183,8 @@ def test_a_disk_that_stays_full_is_said_at_the_end(
     monkeypatch.setattr("paddle_adagc.watch.recorder._CLOSE_SECONDS", 0.5)
     model, optimizer = make_training(None)
     record = Record(tmp_path, optimizer, model, num_steps=8)
-    with pytest.warns(UserWarning) as caught:
-        train(model, optimizer, range(400), record=record)
-        record.close()
+    with pytest.warns(UserWarning, match="the record") as caught:
+        train_and(record, model, optimizer, range(400), record.close)
     said = [str(w.message) for w in caught]
     assert len(said) == 2
     assert "cannot be written" in said[0]
@@ -195,8 +202,7 @@ def test_a_folder_that_refuses_the_file_is_left_for_the_local_disk(
     (tmp_path / "a/record.sqlite").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.warns(UserWarning, match=r"a cannot be written .* goes to"):
-        train(model, optimizer, range(10), record=record)
-        record.close()
+        train_and(record, model, optimizer, range(10), record.close)
     assert record.directory.parent == tmp_path
     assert len(read_record(record.directory).step) == 10
 
@@ -211,8 +217,7 @@ def test_a_newer_session_ends_an_older_record(tmp_path):
     newer.flush()
     wait_for(lambda: len(read_record(tmp_path).sessions) == 2)
     with pytest.warns(UserWarning, match="a newer run writes to the record"):
-        train(model, optimizer, range(16, 40), record=older)
-        older.close()
+        train_and(older, model, optimizer, range(16, 40), older.close)
     newer.close()
     run = read_record(tmp_path)
     assert run.step.tolist() == [*range(1, 13)]

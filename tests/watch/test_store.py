@@ -269,5 +269,5 @@ def test_damage_names_the_file(tmp_path):
         read_record(tmp_path)
     Path(tmp_path, "x", "record").mkdir(parents=True)
     (tmp_path / "x/record" / FILE).write_bytes(whole)
-    with pytest.raises(FileNotFoundError, match="there are .*x/record"):
+    with pytest.raises(FileNotFoundError, match=r"there are .*x/record"):
         read_record(tmp_path)

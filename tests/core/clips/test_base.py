@@ -3,7 +3,6 @@
 """Paddle's grad_clip contract: pairs, dtypes, non-finite values, metrics."""
 
 import math
-import warnings
 
 import numpy as np
 import paddle
@@ -37,14 +36,13 @@ def test_non_finite_raise_names_the_tensors_and_changes_nothing():
     assert clip.state_dict() == before
 
 
-def test_non_finite_raise_counts_the_step_in_a_later_group():
+def test_non_finite_raise_does_not_count_the_step():
     clip = ClipGradByAdaGC(nonfinite="raise")
-    first, second = make_parameters([[1], [1]])
-    clip_arrays(clip, [first], [np.ones(1)])
-    with pytest.raises(FloatingPointError, match="at step 0"):
-        clip_arrays(clip, [second], [np.full(1, np.nan)])
-    with pytest.raises(FloatingPointError, match="at step 1"):
-        clip_arrays(clip, [first], [np.full(1, np.nan)])
+    (parameter,) = make_parameters([[1]])
+    clip_arrays(clip, [parameter], [np.ones(1)])
+    for _ in range(2):
+        with pytest.raises(FloatingPointError, match="at step 1"):
+            clip_arrays(clip, [parameter], [np.full(1, np.nan)])
 
 
 def test_metrics_of_the_last_step():
@@ -140,7 +138,6 @@ def test_summary_and_metrics_of_the_whole_model():
     h = 1.04 * 4 / 16
     lost, clipped = parameters[2].name, parameters[1].name
     assert summary.pop("lowest_h") == {clipped: pytest.approx(h)}
-    assert summary.pop("stuck") == []
     assert summary == pytest.approx(
         {
             "step": 1,
@@ -204,24 +201,6 @@ def test_numbers_of_any_sequence_of_steps(steps):
         assert summary["clipped_fraction"] == clipped
 
 
-@pytest.mark.parametrize("warm_up", [1e-4, 1.0])
-def test_a_tensor_that_hardly_trains_is_named(warm_up, recwarn):
-    """Its gradients were small in the whole warm-up; or as large as later."""
-    warnings.simplefilter("always")  # recwarn drops repeats, and restores this
-    parameters = make_parameters([[1], [1]])
-    names = [p.name for p in parameters]
-    clip = ClipGradByAdaGC(t_start=3, lambda_rel=1.0, beta=0.9999)
-    for step in range(260):
-        size = warm_up if step < 3 else 1.0
-        clip_arrays(clip, parameters, [np.ones(1), np.full(1, size)])
-        if step % 10 == 9:
-            stuck = clip.summary()["stuck"]
-            assert stuck == names[1:] * (warm_up < 1 and step >= 209)
-    said = [str(w.message) for w in recwarn]
-    said = [text for text in said if f"({names[1]}) are clipped below" in text]
-    assert len(said) == (warm_up < 1)
-
-
 def test_summary_before_the_first_step():
     with pytest.warns(UserWarning, match="give it to the optimizer as grad_"):
         assert ClipGradByAdaGC().summary()["num_tensors"] == 0
@@ -239,40 +218,11 @@ def test_in_place_version_of_a_gradient_left_alone_stays(backend):
     assert large.inplace_version > before[1]
 
 
-@pytest.mark.parametrize("every", [1, 7, 30])
-@pytest.mark.parametrize("warm_up", [1, 40])
-def test_a_tensor_that_is_nan_at_every_step_is_named_once(every, warm_up):
-    parameters = make_parameters([[1]] * 3)
-    clip = ClipGradByAdaGC(t_start=warm_up)
-    never, always, late = (p.name for p in parameters)
-    said = []
-    for step in range(60):
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            nan, now = [math.nan], [math.nan if step % 9 else 1.0]
-            clip_arrays(clip, parameters, [[1.0], nan, now])
-            if step % every == every - 1:
-                clip.summary()
-        said += [str(w.message) for w in caught if "did not train" in str(w)]
-    assert len(said) == 1
-    assert said[0].startswith(f"1 tensors ({always}) had Inf or NaN in each")
-    assert never not in said[0]
-    assert late not in said[0]
-
-
 @pytest.mark.parametrize("value", [math.nan, 0.0])
-def test_what_the_warm_up_never_saw_is_named_once(value):
+def test_what_the_warm_up_never_saw_starts_unclipped(value):
     parameters = make_parameters([[1]] * 2)
     clip = ClipGradByAdaGC(t_start=3)
-    for step in range(1, 6):
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            clip_arrays(clip, parameters, [[1.0], [value]])
-            clip.summary()
-        said = [str(w.message) for w in caught]
-        assert len(said) == (step == 3), said
-        if said:
-            name = parameters[1].name
-            assert said[0].startswith(f"1 tensors ({name}) had only zeros, ")
+    for _ in range(5):
+        clip_arrays(clip, parameters, [[1.0], [value]])
     (_, h) = clip_arrays(clip, parameters, [[1.0], [300.0]])
     np.testing.assert_allclose(h, [300.0])

@@ -155,8 +155,8 @@ def summarise_run(directory: str | os.PathLike[str]) -> RunSummary:
         counts = Counter(alarm["series"] for alarm in alarms).most_common()
         lines.append(
             f"alarms: {', '.join(f'{name} {n}' for name, n in counts)}; the "
-            f"first: {Event(**alarms[0]).text}; --fork NEW_DIR --at STEP starts "
-            "a new run from a checkpoint before it"
+            f"first: {Event(**alarms[0]).text}; --fork NEW_DIR --at STEP "
+            "starts a new run from a checkpoint before it"
         )
     if clipped := _most_clipped(path):
         lines.append(f"most clipped: {'; '.join(clipped)}")
