@@ -313,9 +313,11 @@ def _who(event: Happening) -> str:
     if not finding.is_known:
         return ""
     if not finding.guilty:
-        if finding.share >= 0.1 or event.norm > 2 * event.usual_norm:
+        if finding.share >= 0.3 or event.norm > 2 * event.usual_norm:
             share = f"{finding.share:.0%} of the tensors"
-            return f"No single tensor stands out; {share} rose at once."
+            return (
+                f"No single tensor stands out; {share} rose somewhat at once."
+            )
         return "No tensor left its usual norm."
     first = finding.guilty[0]
     ratio = f"{first.ratio:.3g} times its usual norm"
