@@ -203,7 +203,7 @@ def _how_it_ended(run: RecordedRun) -> str:
     if isinstance(since, (int, float)):
         ago = f"{datetime.timedelta(seconds=round(min(since, 1e9)))}"
     said = {
-        "finished": f"The run finished{at}.",
+        "finished": f"The run finished{at}" + (f": {text}." if text else "."),
         "running": f"The run goes on{at}.",
         "exception": f"The run ended{at} by {text or 'an exception'}.",
         "signal": f"The run was ended{at} by {text or 'a signal'}.",

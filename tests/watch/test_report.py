@@ -115,7 +115,7 @@ def hostile(folder):
     rows[100] |= {"loss": "high", "global_grad_norm": [1], "x" * 9: 10**400}
     rows[150] |= {"loss": 9.0, "learning_rate": math.nan}
     facts = {
-        "clip": "ClipGradByAdaGC(overrides={'(a|a)+$': None}, lambda_rel=1e999)",
+        "clip": "ClipGradByAdaGC(overrides={'(a|a)+$': 0}, lambda_rel=1e999)",
         "shadow": "ClipGradByAdaGC(" + "(" * 5000,
         "beta2": "</script><script>alert(1)</script>",
         "optimizer": "\x1b]0;title\x07",
