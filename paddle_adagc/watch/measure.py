@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
@@ -14,10 +15,43 @@ from paddle_adagc.watch.ring import Steps
 from paddle_adagc.watch.shadow import Factors
 from paddle_adagc.watch.tensors import Usual
 
+OWN_FIELDS = frozenset(
+    (
+        *("step", "loss", "learning_rate", "step_seconds", "warm_up"),
+        *("skipped", "reason", "overflow", "nonfinite", "tensor_norm", "stuck"),
+        *("global_grad_norm", "clipped_grad_norm", "clipped_fraction"),
+        *("h_min", "h_median", "shadow_clipped_grad_norm"),
+        *("shadow_clipped_fraction", "shadow_h_min", "shadow_h_median"),
+        *("small_second_moment", "masked"),
+    )
+)
+"""Numbers of a step that the record has itself."""
+
 _WINDOW = 128  # steps whose norms are usual
 _NUM_NAMED = 3
 STUCK_H, STUCK_STEPS = 0.01, 200
 """A tensor with a lower h in so many steps is stuck."""
+
+
+def check_numbers(numbers: Mapping[str, Any]) -> None:
+    """Refuse what the file could not hold, or would take for its own.
+
+    Raises:
+        TypeError, ValueError: For :meth:`.Record.step`.
+    """
+    for name, value in numbers.items():
+        if name in OWN_FIELDS:
+            raise ValueError(
+                f"record.step({name}={value!r}): {name!r} is the record's own, "
+                "which counts and measures itself: give the number another name"
+            )
+        try:
+            json.dumps(value)
+        except (TypeError, ValueError) as error:
+            raise TypeError(
+                f"record.step({name}=...): {error}; give float(), int(), text "
+                "or a list of these"
+            ) from error
 
 
 def add_numbers(

@@ -5,9 +5,11 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
+import paddle
 from paddle.distributed.auto_parallel.api import _ShardOptimizer
 
 from paddle_adagc.optimizer import (
@@ -91,3 +93,18 @@ def observe(optimizer: Any, record: Any) -> Callable[[], None]:
             optimizer.__dict__["_apply_optimize"] = before
 
     return end
+
+
+def warn_of_blindness(directory: Any, kind: type) -> None:
+    """Say that an optimizer of this class has made no step that is seen."""
+    what_to_do = (
+        "give Record the optimizer whose step() is called, after it is wrapped"
+    )
+    if issubclass(kind, paddle.optimizer.LBFGS):
+        what_to_do = "its updates cannot be seen"
+    warnings.warn(
+        f"the record {directory} has seen no step of {kind.__name__}, so that "
+        "nothing but the loss is recorded and no step is left out: "
+        f"{what_to_do}",
+        stacklevel=4,
+    )

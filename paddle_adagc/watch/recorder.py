@@ -5,11 +5,9 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sqlite3
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -23,16 +21,9 @@ from paddle_adagc.checks import KnownAttributes, check_choice, check_integer
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.clips.last_step import LastStep
 from paddle_adagc.guards import makes_states_only
-from paddle_adagc.optimizer import innermost, put_into_optimizer
 from paddle_adagc.parallel.agreement import of_all_ranks
+from paddle_adagc.watch.clips import Clips
 from paddle_adagc.watch.ending import AtExit, described
-from paddle_adagc.watch.facts import (
-    acting_clip,
-    clips_of,
-    facts_of,
-    groups_of,
-    is_warming_up,
-)
 from paddle_adagc.watch.folder import Opened, open_folder
 from paddle_adagc.watch.losses import (
     RECORDS,
@@ -42,8 +33,8 @@ from paddle_adagc.watch.losses import (
     see_losses,
     take_losses,
 )
-from paddle_adagc.watch.measure import add_numbers
-from paddle_adagc.watch.observe import model_parameters_of, observe, stepping
+from paddle_adagc.watch.measure import add_numbers, check_numbers
+from paddle_adagc.watch.observe import observe, stepping, warn_of_blindness
 from paddle_adagc.watch.ring import (
     Glance,
     Step,
@@ -55,17 +46,7 @@ from paddle_adagc.watch.ring import (
     to_gather,
     to_host,
 )
-from paddle_adagc.watch.shadow import (
-    agree,
-    bind,
-    check_shadow,
-    default_shadow,
-    factors_of,
-    find_model,
-    make_shadow,
-    names_of,
-    unwrapped,
-)
+from paddle_adagc.watch.shadow import agree, make_shadow
 from paddle_adagc.watch.skip import (
     Skipper,
     SkipRule,
@@ -79,18 +60,6 @@ from paddle_adagc.watch.writer import OnAlarm, Writer, warn
 
 NUM_STEPS = 64
 """Most steps that stay on the device before they are copied."""
-
-OWN_FIELDS = frozenset(
-    (
-        *("step", "loss", "learning_rate", "step_seconds", "warm_up"),
-        *("skipped", "reason", "overflow", "nonfinite", "tensor_norm", "stuck"),
-        *("global_grad_norm", "clipped_grad_norm", "clipped_fraction"),
-        *("h_min", "h_median", "shadow_clipped_grad_norm"),
-        *("shadow_clipped_fraction", "shadow_h_min", "shadow_h_median"),
-        *("small_second_moment", "masked"),
-    )
-)
-"""Numbers of a step that the record has itself."""
 
 _FIRST_COPY = 8  # steps: then it is known how long one takes
 _COPY_SECONDS = 60.0
@@ -171,7 +140,6 @@ class Record(KnownAttributes):
         [1, 2, 3]
     """
 
-    shadow: ClipGradByAdaGC | None
     should_stop: str
     error: Exception | None
     start: int
@@ -202,15 +170,14 @@ class Record(KnownAttributes):
         if stop_on is not None:
             check_choice("stop_on", stop_on, ("nan",))
         self._stop_on = stop_on
-        self._optimizer = innermost(optimizer)
         self._stepping: Any = stepping(optimizer)
-        self._clips = clips_of(self._optimizer)
-        self._acting: Any = acting_clip(self._clips)
-        self._set_up_shadow(shadow, model, model_parameters_of(optimizer))
+        self._clips = clips = Clips(optimizer, shadow, model)
+        self._optimizer = clips.optimizer
+        self._shared: set[str] = set()  # names of others with the same loss
         self._skipper: Skipper | None = None
         if skip_above is not None:
             self._skipper = Skipper(
-                skip_above, self._stepping, self._source, self._acting
+                skip_above, self._stepping, clips.source, clips.acting
             )
         if skip_above is not None or self.shadow is not None:
             check_stepping(self._stepping)
@@ -244,29 +211,6 @@ class Record(KnownAttributes):
         self._last_time = time.perf_counter()
         self._end_observing = observe(self._stepping, self)
         self._at_exit = AtExit(self._leave_at_exit)
-
-    def _set_up_shadow(
-        self, shadow: Any, model: Any, parameters: Sequence[Any]
-    ) -> None:
-        self.shadow = None
-        """The clip that follows; None if the optimizer's own is recorded."""
-        if isinstance(shadow, ClipGradBase):
-            self.shadow = check_shadow(shadow)
-            if any(unwrapped(clip) is shadow for clip in self._clips):
-                raise ValueError(
-                    f"shadow={shadow!r} is the optimizer's own clip: give "
-                    "another one, or leave shadow out"
-                )
-        elif shadow is not False and not self._is_ours:
-            self.shadow = default_shadow(self._acting)
-        if self.shadow is not None:
-            bind(self.shadow, model, parameters)
-        self._model = find_model(parameters) if model is None else model
-        self._names: dict[str, str] = {}
-        """The record's names of tensors that a clip has under Paddle's."""
-        if not all(clip._progress.tensors.is_bound for clip in self._our_clips):
-            self._names = names_of(self._model)
-        self._shared: set[str] = set()
 
     def _open(
         self,
@@ -304,10 +248,13 @@ class Record(KnownAttributes):
         return opened
 
     def _facts(self) -> dict[str, Any]:
-        found = facts_of(
-            self._optimizer, self._acting, self.shadow, self._model
-        )
+        found = self._clips.facts()
         return {**found, "shares_loss_with": sorted(self._shared)}
+
+    @property
+    def shadow(self) -> ClipGradByAdaGC | None:
+        """The clip that follows; None if the optimizer's own is recorded."""
+        return self._clips.shadow
 
     @property
     def directory(self) -> Path:
@@ -324,9 +271,7 @@ class Record(KnownAttributes):
     @property
     def name(self) -> str:
         """The optimizer and the model, in words."""
-        kind = type(self._optimizer).__name__
-        model = self._model
-        return f"{kind} of {type(model).__name__}" if model else kind
+        return self._clips.name
 
     # ---- what the loop calls ------------------------------------------------
 
@@ -393,7 +338,7 @@ class Record(KnownAttributes):
             TypeError: The loss is no scalar, or a number no JSON value.
             ValueError: One has a name of the record's own.
         """
-        self._try(_check_numbers, numbers, raises=(TypeError, ValueError))
+        self._try(check_numbers, numbers, raises=(TypeError, ValueError))
         if loss is not None:
             self.add_loss(loss)
         self._end_step(numbers)
@@ -419,12 +364,11 @@ class Record(KnownAttributes):
         if self._skipped is not None and self._skipper is not None:
             snapshot, row["skipped"] = self._skipped, True
             row["reason"] = self._skipper.reason
-        elif self.has_update and self._source is not None:
-            if self.shadow is None and is_warming_up(self._source):
+        elif self.has_update and self._clips.source is not None:
+            snapshot, acting, is_warming_up = self._clips.snapshots()
+            self._has_seen = True
+            if is_warming_up:
                 row["warm_up"] = True
-            snapshot, self._has_seen = self._source.snapshot(), True
-            if self.shadow is not None and self._is_ours:
-                acting = self._acting.snapshot()
         elif self._overflowed:
             row["overflow"] = True
         self.forget_updates()
@@ -457,9 +401,9 @@ class Record(KnownAttributes):
     @property
     def has_update(self) -> bool:
         """Whether the optimizer has made a step since the last :meth:`step`."""
-        if self._source is None or self._skipped is not None:
+        if self._clips.source is None or self._skipped is not None:
             return self._was_called
-        return self._num_updates() != self._seen
+        return self._clips.num_updates != self._seen
 
     @property
     def _overflowed(self) -> bool:
@@ -469,7 +413,7 @@ class Record(KnownAttributes):
 
     def forget_updates(self) -> None:
         """Take the state of the recorded clip for that of now."""
-        self._seen, self._was_called = self._num_updates(), False
+        self._seen, self._was_called = self._clips.num_updates, False
         self._skipped = None
 
     def flush(self) -> None:
@@ -502,8 +446,9 @@ class Record(KnownAttributes):
             raise self._writer.error
         self._warn_if_blind(len(self._steps))
         num_small = count_small(self._optimizer)
-        mine = to_host(self._steps, self._source, self._names, num_small)
-        return to_gather(mine, self._source)
+        clips = self._clips
+        mine = to_host(self._steps, clips.source, clips.names, num_small)
+        return to_gather(mine, clips.source)
 
     def _pass_on(self, parts: Sequence[Steps]) -> None:
         """Give the steps of all ranks to the thread; plan the next copy."""
@@ -519,34 +464,17 @@ class Record(KnownAttributes):
     def _write(self, steps: Steps, *, is_part: bool = False) -> None:
         if self._writer is None or not steps.rows:
             return
-        factors = None
-        is_foreign = self.shadow is not None or not self._is_ours
-        if is_foreign:
-            tensors = self._source and self._source._progress.tensors
-            groups = groups_of(self._optimizer, tensors, self._names)
-            factors = factors_of(self._clips, groups)
+        factors = self._clips.factors()
         add_numbers(steps, factors, is_part)
         self._worst.add(steps.rows)
-        self._writer.put(steps, is_ours=not is_foreign)
+        self._writer.put(steps, is_ours=factors is None)
 
     def _warn_if_blind(self, num_steps: int) -> None:
         """Warn once if no step of the optimizer was seen in a whole ring."""
         if self._has_seen or num_steps < self._num_between:
             return
         self._has_seen = True
-        kind = type(self._stepping)
-        what_to_do = (
-            "give Record the optimizer whose step() is called, after it is "
-            "wrapped"
-        )
-        if issubclass(kind, paddle.optimizer.LBFGS):
-            what_to_do = "its updates cannot be seen"
-        warnings.warn(
-            f"the record {self.directory} has seen no step of {kind.__name__}, "
-            "so that nothing but the loss is recorded and no step is left out: "
-            f"{what_to_do}",
-            stacklevel=3,
-        )
+        warn_of_blindness(self.directory, type(self._stepping))
 
     @property
     def alarms(self) -> list[Any]:
@@ -640,9 +568,8 @@ class Record(KnownAttributes):
         if self.shadow is None or not self.shadow.num_steps:
             raise RuntimeError("no shadow has followed a step, so none can act")
         self.flush()
-        clip, self.shadow = self.shadow, None
-        clip._follows = False
-        self._put(clip)
+        clip = self._clips.switch()
+        self._begin_anew()
         return clip
 
     def switch_back(self, clip: ClipGradBase | None) -> None:
@@ -654,45 +581,23 @@ class Record(KnownAttributes):
         Raises:
             RuntimeError: The clip that acts is none of this package.
         """
-        if not self._is_ours:
+        if not self._clips.is_ours:
             raise RuntimeError(
-                f"{self._acting!r} acts, which cannot follow as a shadow"
+                f"{self._clips.acting!r} acts, which cannot follow as a shadow"
             )
         self.flush()
-        self.shadow = make_shadow(self._acting)
-        self._put(clip)
+        self._clips.switch_back(clip)
+        self._begin_anew()
 
-    def _put(self, clip: ClipGradBase | None) -> None:
-        put_into_optimizer(self._optimizer, clip)
-        self._clips, self._acting = clips_of(self._optimizer), clip
+    def _begin_anew(self) -> None:
         self.forget_updates()
         self._try(self._begin_session)
 
     def _begin_session(self) -> None:
         if self._skipper is not None:
-            self._skipper.source = self._source
+            self._skipper.source = self._clips.source
         if self._writer is not None:
             self._writer.begin(self._last_step + 1, self._facts())
-
-    @property
-    def _is_ours(self) -> bool:
-        return isinstance(self._acting, ClipGradByAdaGC)
-
-    @property
-    def _source(self) -> ClipGradByAdaGC | None:
-        """The clip whose numbers are recorded."""
-        if self.shadow is not None:
-            return self.shadow
-        return self._acting if self._is_ours else None
-
-    @property
-    def _our_clips(self) -> list[ClipGradByAdaGC]:
-        """The recorded clip, and the one that acts; those of this package."""
-        clips = self.shadow, self._acting
-        return [clip for clip in clips if isinstance(clip, ClipGradByAdaGC)]
-
-    def _num_updates(self) -> int:
-        return self._source.num_steps if self._source is not None else 0
 
     def _see(self, pairs: Any, begins: bool) -> bool:
         """See an update's gradients; return whether it is to be made.
@@ -750,7 +655,7 @@ class Record(KnownAttributes):
             pairs = pairs["params"] if isinstance(pairs, dict) else pairs
             self.shadow(whole(pairs))
         except Exception as error:
-            clip, self.shadow = self.shadow, None
+            clip, self._clips.shadow = self.shadow, None
             self._try(agree, clip)
             if self._skipper is not None:
                 self._end(error)
@@ -794,8 +699,9 @@ class Record(KnownAttributes):
     def _write_mine(self) -> None:
         steps, self._steps = self._steps, []
         if steps:
-            mine = to_host(steps, self._source, self._names)
-            is_part = bool(mine.keys) and is_split(self._source)
+            clips = self._clips
+            mine = to_host(steps, clips.source, clips.names)
+            is_part = bool(mine.keys) and is_split(clips.source)
             self._write(mine, is_part=is_part)
 
     def __del__(self) -> None:
@@ -853,23 +759,6 @@ class Record(KnownAttributes):
 
 def _cause(error: Exception | None) -> str:
     return str(error) or repr(error)
-
-
-def _check_numbers(numbers: Mapping[str, Any]) -> None:
-    """Refuse what the file could not hold, or would take for its own."""
-    for name, value in numbers.items():
-        if name in OWN_FIELDS:
-            raise ValueError(
-                f"record.step({name}={value!r}): {name!r} is the record's own, "
-                "which counts and measures itself: give the number another name"
-            )
-        try:
-            json.dumps(value)
-        except (TypeError, ValueError) as error:
-            raise TypeError(
-                f"record.step({name}=...): {error}; give float(), int(), text "
-                "or a list of these"
-            ) from error
 
 
 def record_of(optimizer: Any) -> Record | None:

@@ -33,11 +33,6 @@ def default_shadow(acting: ClipGradBase | None) -> ClipGradByAdaGC:
     return ClipGradByAdaGC(lambda_abs=float(threshold), init="warmup_ema")
 
 
-def needs_norms_alone(kind: Any) -> bool:
-    """Whether clips of a class can follow, and be replayed over, norms."""
-    return isinstance(kind, type) and issubclass(kind, ClipGradByAdaGC)
-
-
 def check_shadow(clip: ClipGradBase) -> ClipGradByAdaGC:
     """Return a clip of this package that can follow gradients.
 
@@ -46,7 +41,7 @@ def check_shadow(clip: ClipGradBase) -> ClipGradByAdaGC:
             the norms of whole tensors.
         ValueError: It stops at Inf and NaN.
     """
-    if not needs_norms_alone(type(clip)):
+    if not isinstance(clip, ClipGradByAdaGC):
         raise TypeError(
             f"shadow={clip!r}: give a clip of this package whose rule needs "
             "the norms alone, such as ClipGradByAdaGC()"
