@@ -115,7 +115,7 @@ def hostile(folder):
     rows[100] |= {"loss": "high", "global_grad_norm": [1], "x" * 9: 10**400}
     rows[150] |= {"loss": 9.0, "learning_rate": math.nan}
     facts = {
-        "clip": "ClipGradByAdaGC(overrides={'(a|a)+$': 0}, lambda_rel=1e999)",
+        "clip": "ClipGradByAdaGC(overrides={'(a|a)+$': 0}, lambda_rel=inf)",
         "shadow": "ClipGradByAdaGC(" + "(" * 5000,
         "beta2": "</script><script>alert(1)</script>",
         "optimizer": "\x1b]0;title\x07",
@@ -164,6 +164,19 @@ def test_a_record_with_little_in_it(rows, tmp_path):
     page = make_page(write(tmp_path, rows))
     json.dumps(page, allow_nan=False)
     assert as_text(page)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_spike_among_noise_leaves_nothing_behind(seed, tmp_path):
+    """What is usual there is known no better than 64 losses tell."""
+    random = np.random.default_rng(seed)
+    losses = 2 + 0.05 * random.normal(size=4000)
+    losses[1000:4000:500] *= 2
+    rows = [{"step": s, "loss": x} for s, x in enumerate(losses.tolist(), 1)]
+    events = make_page(write(tmp_path, rows))["events"]
+    assert [e["kind"] for e in events] == ["spike"] * 6
+    assert [e["first"] for e in events] == [*range(1001, 4001, 500)]
+    assert {e["cause"] for e in events} == {"period"}
 
 
 def test_a_loss_that_is_rarely_known_is_no_nan(tmp_path):
