@@ -295,8 +295,8 @@ def explain(
     elif _is_stale(run, event):
         event.cause = "stale"
         event.why = (
-            "The norm rose from a long low, before the loss did: the second "
-            "moments had forgotten such gradients"
+            "The norm rose from a long low: the second moments had forgotten "
+            "such gradients"
         )
     elif period := period_of([e.first for e in events if e.kind != "tensor"]):
         event.cause = "period"
@@ -317,7 +317,7 @@ def explain(
         event.cause, event.why = "several", f"{len(names)} tensors, not all"
     elif "loss" in event.series and event.norm <= 1.5 * event.usual_norm:
         event.cause = "labels"
-        event.why = "The norms stayed usual while the loss rose: labels?"
+        event.why = "The norms stayed usual while the loss rose: perhaps labels"
 
 
 def rate_change(run: RecordedRun, step: int) -> tuple[int, float, float] | None:

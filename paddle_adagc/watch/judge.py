@@ -215,7 +215,7 @@ class Judge:
 
     def _slow(self, step: int) -> Iterable[Event]:
         seconds = [*self._seconds]
-        if len(seconds) < 2 * _SLOW_STEPS:
+        if len(seconds) < WINDOW + _SLOW_STEPS:
             return
         now = float(np.median(seconds[-_SLOW_STEPS:]))
         usual = float(np.median(seconds[:-_SLOW_STEPS]))

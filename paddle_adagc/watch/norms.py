@@ -60,8 +60,16 @@ def read_norms(
         for cells in rows:
             if len(cells) <= at or not cells[at].strip():
                 continue
-            step = int(_number(path, rows.line_num, cells[at]))
+            given = _number(path, rows.line_num, cells[at])
+            if not 0 <= given < 2**53:
+                raise ValueError(
+                    f"{path}, line {rows.line_num}: {cells[at][:40]!r} is no "
+                    "step"
+                )
+            step = int(given)
             if tensor is not None and norm is not None:
+                if len(cells) <= max(tensor, norm):
+                    continue
                 pairs = [(cells[tensor], cells[norm])]
             else:
                 pairs = [(head[i], cells[i]) for i in chosen if i < len(cells)]

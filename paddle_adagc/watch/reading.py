@@ -169,6 +169,20 @@ def read_record(directory: str | os.PathLike[str]) -> RecordedRun:
     Raises:
         FileNotFoundError: There is none.
         ValueError: It is damaged; the message names the file.
+
+    Example:
+        >>> import paddle
+        >>> from paddle_adagc.watch import Record, read_record
+        >>> model = paddle.nn.Linear(4, 2)
+        >>> optimizer = paddle.optimizer.AdamW(parameters=model.parameters())
+        >>> record = Record("runs/b", optimizer, model)
+        >>> model(paddle.ones([3, 4])).sum().backward()
+        >>> optimizer.step()
+        >>> record.step(loss=2.5)
+        >>> record.close()
+        >>> run = read_record("runs/b")
+        >>> run.column("loss").tolist(), run.tensors("norm").shape
+        ([2.5], (1, 2))
     """
     folder = Path(directory)
     path = folder / FILE

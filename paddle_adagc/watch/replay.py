@@ -27,15 +27,33 @@ class Settings:
     """Arguments of AdaGC that a replay follows: see ``ClipGradByAdaGC``."""
 
     lambda_rel: float = 1.04
+    """By which a norm may exceed gamma."""
+
     beta: float = 0.99
+    """Smoothing of gamma, in [0, 1)."""
+
     lambda_abs: float = 1.0
+    """Global norm allowed in the warm-up."""
+
     t_start: int = 100
+    """Steps of the warm-up."""
+
     init: str = "warmup_min"
+    """How gamma starts."""
+
     strict: bool = False
+    """Whether every warm-up step enters the minimum."""
 
     @classmethod
     def of(cls, text: str, known: Mapping[str, Any] | None = None) -> Settings:
-        """Parse ``lambda_rel=1.2,beta=0.98``; the rest is as in ``known``.
+        """Parse a text.
+
+        Args:
+            text: Such as ``lambda_rel=1.2,beta=0.98``.
+            known: The rest.
+
+        Returns:
+            The settings.
 
         Raises:
             ValueError: An argument is unknown, or a value out of its range.

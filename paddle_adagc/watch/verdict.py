@@ -203,7 +203,7 @@ def _how_it_ended(run: RecordedRun) -> str:
     if isinstance(since, (int, float)):
         ago = f"{datetime.timedelta(seconds=round(min(since, 1e9)))}"
     said = {
-        "finished": f"The run finished{at}.",
+        "finished": f"The run finished{at}" + (f": {text}." if text else "."),
         "running": f"The run goes on{at}.",
         "exception": f"The run ended{at} by {text or 'an exception'}.",
         "signal": f"The run was ended{at} by {text or 'a signal'}.",
@@ -313,9 +313,11 @@ def _who(event: Happening) -> str:
     if not finding.is_known:
         return ""
     if not finding.guilty:
-        if finding.share >= 0.1 or event.norm > 2 * event.usual_norm:
+        if finding.share >= 0.3 or event.norm > 2 * event.usual_norm:
             share = f"{finding.share:.0%} of the tensors"
-            return f"No single tensor stands out; {share} rose at once."
+            return (
+                f"No single tensor stands out; {share} rose somewhat at once."
+            )
         return "No tensor left its usual norm."
     first = finding.guilty[0]
     ratio = f"{first.ratio:.3g} times its usual norm"

@@ -116,10 +116,15 @@ function drawChart(node, chart, group, height) {
   redraws.push(() => plot.redraw(false, true));
   window.adagcPlots.push(plot);
 }
-// Few lines, all of them labelled: powers of ten, or even steps within two.
+// Few lines, all of them labelled: powers of ten; within two of them also
+// their multiples by 2 and 5, or even steps.
 function logSplits(plot, axis, low, high) {
   const first = Math.floor(Math.log10(low)), last = Math.log10(high);
-  if (!(last - Math.log10(low) >= 2)) {
+  const decades = last - Math.log10(low);
+  if (decades >= .7 && decades < 2)
+    return [first, first + 1, first + 2].flatMap(power =>
+      [1, 2, 5].map(f => f * 10 ** power)).filter(v => v >= low && v <= high);
+  if (!(decades >= 2)) {
     const rough = (high - low) / 4, unit = 10 ** Math.floor(Math.log10(rough));
     const step = unit * [1, 2, 5, 10].find(f => f * unit >= rough);
     return Array.from({length: 8}, (_, i) =>
