@@ -26,6 +26,7 @@ from core.parallel.layouts import (
     gradient_of,
 )
 from core.parallel.ranks import run_on_ranks
+from helpers import indexes_of
 from paddle.base import core
 from paddle.distributed.fleet.utils import mix_precision_utils
 from paddle.nn.clip import ClipGradBase
@@ -206,8 +207,9 @@ def train(
         key, factor = outlier(step, config)
         if key in of_units:
             parameter, unit = of_units[key]
-            gradient = unit.view(parameter.grad)
-            paddle.assign(gradient * factor, gradient)
+            values = parameter.grad.numpy()
+            values.reshape(-1)[indexes_of(unit)] *= factor
+            paddle.assign(paddle.to_tensor(values), parameter.grad)
         elif key in parameters and layout.is_fused:
             gradient_of(parameters[key]).scale_(factor)
         elif key in parameters:
@@ -235,7 +237,7 @@ def train(
     }
     for key, (p, unit) in of_units.items():
         where = (*place(p, topology)[:2], unit.shape, 0)
-        weights[key] = (*where, unit.view(p).numpy().reshape(-1))
+        weights[key] = (*where, p.numpy().reshape(-1)[indexes_of(unit)])
     return {
         "losses": losses,
         "state": plain(clip.full_state_dict()),

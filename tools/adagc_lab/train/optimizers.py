@@ -16,6 +16,7 @@ from paddle.nn.clip import ClipGradBase
 from paddle.optimizer import Optimizer
 from paddle.optimizer.lr import LambdaDecay, LRScheduler
 
+from adagc_lab.clips.agc import embeddings
 from adagc_lab.optimizers import (
     SPAM,
     ClippedAdamW,
@@ -77,7 +78,7 @@ def make_optimizer(
         arguments["apply_clip_param_fun"] = lambda n: (
             clips_head or layout[n].key != _HEAD
         )
-        arguments["is_embedding_fun"] = lambda n: layout[n].is_embedding
+        arguments["is_embedding_fun"] = embeddings(model).__contains__
     return CLASSES.get(name, ClippedAdamW)(
         learning_rate=learning_rate,
         parameters=model.parameters(),
