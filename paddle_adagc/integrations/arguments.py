@@ -48,7 +48,7 @@ def of_adaptive_norm(args: Any) -> dict[str, tuple[Any, str]]:
         if value is None:
             value, where = usual, "ERNIE's adaptive_norm_clip"
         if name == "t_start":  # it warms up while steps <= start, from 0
-            value, where = value + 1, f"{where}: {value}, and one more there"
+            value, where = value + 1, f"{where}, step {value} included"
         found[name] = value, where
     return found
 

@@ -14,7 +14,10 @@ from conformance import cases, kit, runs
 from core.parallel.ranks import run_on_ranks
 from helpers import run_python
 from pages import ROOT
+from reference import upstream_cases
 from reference.adagc import adagc_step
+
+from paddle_adagc import ClipGradByAdaGC
 
 LETTER = "a warm-up step unlike the others, to the letter"
 
@@ -173,3 +176,16 @@ def test_numpy_is_enough():
     ended = run_python(ROOT / "tests", "-c", code)
     assert ended.returncode == 0, ended.stderr
     assert "| outliers of one tensor | holds |  |" in ended.stdout
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        upstream_cases.keeps_exempt_pairs,
+        upstream_cases.clips_bfloat16,
+        upstream_cases.reads_no_value,
+    ],
+)
+def test_the_cases_to_hand_over(case, monkeypatch):
+    backends.use("operators", monkeypatch)
+    case(ClipGradByAdaGC(t_start=2))
