@@ -86,6 +86,7 @@ def load_adaptive_norm(
 
     Raises:
         FileNotFoundError: No rank has a file.
+        RuntimeError: The clip is not bound.
         ValueError: A file is no such state, or of another model, step or
             number of processes; or some rank lacks its file.
 
@@ -95,6 +96,8 @@ def load_adaptive_norm(
         >>> clip.set_state_dict(state)
     """
     ranks = clip._progress.ranks
+    if not ranks.layout:
+        raise RuntimeError("call clip.bind(model) first")
     mine: _Part | ValueError | None
     try:
         mine = (
@@ -110,9 +113,8 @@ def load_adaptive_norm(
     except ValueError as error:
         raise ValueError(f"{directory}: {error}. {_HOW_TO_START}") from None
     if dist.get_rank() == 0:
-        logger.warning("From %s:", directory)
         for line in _lines(part, ranks.topology().model.size):
-            logger.warning("%s", line)
+            logger.warning("ClipGradByAdaptiveNorm: %s", line)
     return {
         "step": part.steps,
         "gamma": part.gamma,
@@ -222,7 +224,7 @@ def _lines(part: _Part, num_tp_ranks: int) -> list[str]:
     new = [key for key, value in part.gamma.items() if math.isinf(value)]
     lines = [
         f"gamma of {len(part.gamma) - len(new)} tensors after {part.steps} "
-        "steps of ClipGradByAdaptiveNorm",
+        "steps is taken over",
         "a zero norm is no observation here; there it sets gamma to 0 in the "
         "warm-up, and the tensor's gradient is 0 from then on",
         "a gradient with Inf or NaN becomes 0 here and leaves gamma alone, "

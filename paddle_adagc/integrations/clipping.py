@@ -256,7 +256,8 @@ class TrainerClip(TrainerCallback):
                 shadow.bind(model, units_of(model, args))
 
         def load(shadow: Any) -> None:
-            load_clip(shadow, found, "start", state)
+            if not clears_state(args):
+                load_clip(shadow, found, "start", state)
 
         trained = model, objects["optimizer"]
         self.recording.begin(args, state, *trained, bind, load)
