@@ -66,6 +66,10 @@ class Gammas(TrainerCallback):
             found = [float(v) for v in clip.state_dict()["gamma"].values()]
         print("gamma", json.dumps([state.global_step, found]), flush=True)
 
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        if "loss" in logs:
+            print("loss", json.dumps([state.global_step, logs["loss"]]))
+
 class Mixed(ClippingMixin, Ernie):
     pass
 
@@ -113,17 +117,13 @@ def train(folder, way, resumes, *before, status=0, **values):
     path = f"{ROOT}:{ROOT / 'tests'}"
     ended = run_python(folder, *words, PYTHONPATH=path)
     assert ended.returncode == status, ended.stderr[-4000:]
-    gammas, losses = {}, {}
-    history = folder / job["output_dir"] / "checkpoint-200/trainer_state.json"
+    found = {"gamma": {}, "loss": {}}
     for line in ended.stdout.splitlines():
-        if line.startswith("gamma "):
-            step, values = json.loads(line[6:])
-            gammas[step] = values
-    if history.exists():
-        for entry in json.loads(history.read_text())["log_history"]:
-            if "loss" in entry:
-                losses[entry["step"]] = entry["loss"]
-    return gammas, losses, ended.stderr + ended.stdout
+        kind, _, rest = line.partition(" ")
+        if kind in found:
+            step, value = json.loads(rest)
+            found[kind][step] = value
+    return *found.values(), ended.stderr + ended.stdout
 
 
 @pytest.mark.parametrize("way", ["adagc-run", "mixin"])
