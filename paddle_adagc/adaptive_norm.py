@@ -96,8 +96,6 @@ def load_adaptive_norm(
         >>> clip.set_state_dict(state)
     """
     ranks = clip._progress.ranks
-    if not ranks.layout:
-        raise RuntimeError("call clip.bind(model) first")
     mine: _Part | ValueError | None
     try:
         mine = (
@@ -108,6 +106,8 @@ def load_adaptive_norm(
     parts = of_all_ranks(mine)
     if not any(parts):
         raise FileNotFoundError(f"no {_FILE.format('*')} in {directory}")
+    if not ranks.layout:
+        raise RuntimeError("call clip.bind(model) first")
     try:
         part = _joined(parts)
     except ValueError as error:

@@ -155,6 +155,12 @@ def test_another_content_is_named(tmp_path, change, message):
         load_adaptive_norm(clip, tmp_path)
 
 
+def test_a_clip_that_is_not_bound_is_named(tmp_path):
+    paddle.save(state_of({"a": 0.5}), str(tmp_path / FILE))
+    with pytest.raises(RuntimeError, match=r"call clip.bind\(model\) first"):
+        load_adaptive_norm(ClipGradByAdaGC(), tmp_path)
+
+
 @pytest.mark.parametrize("content", [b"", b"no pickle", b"\x80\x04"])
 def test_a_broken_file_is_named(tmp_path, content):
     (tmp_path / FILE).write_bytes(content)

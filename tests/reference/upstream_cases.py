@@ -13,7 +13,8 @@ import paddle
 
 def pair(value, dtype="float32", **options):
     """A parameter and its gradient, both of one number."""
-    parameter = paddle.create_parameter([2], dtype)
+    zero = paddle.nn.initializer.Constant(0.0)
+    parameter = paddle.create_parameter([2], dtype, default_initializer=zero)
     for name, option in options.items():
         setattr(parameter, name, option)
     return parameter, paddle.full([2], value, dtype)

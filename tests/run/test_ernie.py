@@ -135,7 +135,7 @@ def test_a_job_moves_over_at_step_100(job, way):
     assert [*mine] == [*range(101, 201)]
     for step, values in mine.items():
         np.testing.assert_allclose(values, gammas[step], rtol=1e-6)
-        assert my_losses[step] == pytest.approx(losses[step], rel=1e-5)
+        assert my_losses[step] == pytest.approx(losses[step], 1e-5, 2e-8)
     assert "gamma of 4 tensors after 100 steps is taken over" in said
     assert load_state(folder / way / "checkpoint-200")["step"] == 200
     if way == "adagc-run":
@@ -160,7 +160,7 @@ def test_the_state_is_cleared_if_the_arguments_say_so(job):
     assert "adaptive_norm_force_clear_state: no state of the clip is" in said
     assert "tensors; adaptive_norm_shard_clip has no effect" in said
     assert "AdaGC clipped 2 steps" in said
-    assert "warm-up until step 201" in said
+    assert "over, at step 201" in said
 
 
 def test_a_checkpoint_without_a_state(job):
