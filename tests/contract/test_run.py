@@ -166,7 +166,7 @@ def test_signals_and_keys_do_what_they_do(way, handled, tmp_path):
         (folder / "job.sh").write_text(script + "exit $?\n")
         (folder / "Makefile").write_text(f"all:\n\t@{script}")
         got, status, has_stopped = in_terminal(folder, [*before, *words], act)
-        if "Ctrl" in act and (way == "make" or way == "timeout" and handled):
+        if "Ctrl" in act and (way == "make" or (way == "timeout" and handled)):
             # make's status tells whether it heard of the key before its child
             # ended. timeout sends a key's signal on, perhaps as Python exits.
             status = None

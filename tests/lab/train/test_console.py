@@ -15,7 +15,7 @@ from unittest import mock
 import numpy as np
 import paddle.distributed as dist
 import pytest
-from adagc_lab.data.datasets import TokenDataset
+from adagc_lab.data.text import TokenDataset
 from adagc_lab.record.files import RunRecord
 from adagc_lab.train.console import describe_log, rounded_rate
 from adagc_lab.train.parse import parse_config

@@ -18,7 +18,6 @@ from adagc_lab.train.parse import merged, parse_config
 from adagc_lab.train.processes import Stopped
 from adagc_lab.train.run import run_pretraining
 from adagc_lab.train.start import Fork, find_changes
-from adagc_lab.train.tasks import make_task
 from indexed import write_random_dataset
 from lab.train import runs
 from pages import load_tool
@@ -47,7 +46,7 @@ def find_fork(values, source):
     """What one process finds to fork; it trains nothing."""
     config = parse_config(values)
     (Path(values["train"]["output_dir"])).mkdir(exist_ok=True)
-    start.Start(config, make_task(config), fork=Fork(source)).find()
+    start.Start(config, fork=Fork(source)).find()
 
 
 @pytest.fixture(scope="module")
@@ -96,25 +95,6 @@ def test_a_decay_follows_the_new_length_which_has_to_fit(tmp_path, capsys):
     np.testing.assert_array_equal(record.metrics["learning_rate"], rates)
 
 
-def test_equal_batches_may_be_cut_another_way(copied, tmp_path):
-    cut = {"batch_size": 2, "gradient_accumulation_steps": 2}
-    values = constant("", max_steps=16, **cut)
-    record = runs.run_in(copied, values)
-    _, whole = runs.run(constant(tmp_path / "whole", max_steps=16))
-    np.testing.assert_allclose(record.loss, whole.loss, rtol=1e-5)
-    values["train"]["batch_size"] = 3
-    with pytest.raises(
-        FileExistsError, match="keep the global batch of 4, now 6"
-    ):
-        runs.run(values)
-    experts = {"moe_num_experts": 4, "moe_intermediate_size": 8}
-    values = constant(tmp_path / "moe", model=experts)
-    runs.run(values)
-    values["train"] |= cut
-    with pytest.raises(FileExistsError, match="gradient_accumulation_steps"):
-        runs.run(values)
-
-
 def test_overrides_of_single_tensors_take_a_fork():
     """``None`` is a value there: the tensors are not clipped."""
     old = {"clip": {"name": "adagc"}}
@@ -155,18 +135,6 @@ def test_a_fork_has_the_run_s_past_and_the_state_of_what_keeps_its_name(
     state = load_state(tmp_path / "changed/checkpoint-12")
     assert state["step"] == 12
     assert state["config"]["lambda_rel"] == 1.2
-
-
-def test_a_fork_with_another_batch_says_where_the_data_goes_on(
-    source, tmp_path, capsys
-):
-    values = constant("", batch_size=8)
-    old = RunRecord.load(source).run["config"]["train"]["batch_size"]
-    _, record = fork(values, source, tmp_path / "other", step=4)
-    assert record.run["forked_from"]["read"] == 4 * old
-    assert record.run["forked_from"]["goes_on_at"] == 4 * 8
-    said = f"has read {4 * old} samples, and the data goes on at sample 32"
-    assert said in capsys.readouterr().out
 
 
 def test_a_run_killed_while_it_began_begins_again(source, tmp_path):

@@ -4,10 +4,6 @@
 
 from paddle import Tensor
 from paddle.distributed.fleet.layers.mpu import mp_ops
-from paddle.distributed.fleet.utils.sequence_parallel_utils import (
-    GatherOp,
-    ScatterOp,
-)
 
 from adagc_lab.models.config import DecoderConfig
 from paddle_adagc.parallel.topology import Topology, read_topology
@@ -36,45 +32,6 @@ def enter_tensor_parallel(x: Tensor) -> Tensor:
     return x if axis.size == 1 else mp_ops._c_identity(x, group=axis.group)
 
 
-def uses_sequence_parallel(config: DecoderConfig) -> bool:
-    """Whether activations between blocks are split along the sequence."""
-    return bool(config.sequence_parallel) and topology().model.size > 1
-
-
-def split_sequence(x: Tensor) -> Tensor:
-    """Map [batch, length, hidden] to [length / ranks, batch, hidden].
-
-    All TP ranks hold the same; each keeps its share of the positions.
-    """
-    return split_rows(x.transpose([1, 0, 2]).contiguous())
-
-
-def whole_sequence(x: Tensor) -> Tensor:
-    """Undo `split_sequence`: every TP rank gets all positions.
-
-    What follows must be the same computation on every TP rank: the gradient
-    of this rank's positions is taken as it is, not summed over the ranks.
-    """
-    return whole_rows(x).transpose([1, 0, 2]).contiguous()
-
-
-def split_rows(x: Tensor) -> Tensor:
-    """Keep this TP rank's share of the rows; the gradient is gathered."""
-    degree = topology().model.size
-    if x.shape[0] % degree:
-        raise ValueError(
-            f"{x.shape[0]} tokens of a sequence, or of a micro-batch with "
-            f"experts: use a multiple of the {degree} tensor-parallel ranks "
-            "that share them."
-        )
-    return ScatterOp.apply(x)
-
-
-def whole_rows(x: Tensor) -> Tensor:
-    """Undo `split_rows`; what follows is as after `whole_sequence`."""
-    return GatherOp.apply(x)
-
-
 def check_parallel(config: DecoderConfig) -> None:
     """Refuse fleet's layout if the decoder cannot be spread over it."""
     place = topology()
@@ -85,10 +42,10 @@ def check_parallel(config: DecoderConfig) -> None:
             f"fleet's model-parallel group has {degree} ranks: call "
             "fleet.init with mp_degree first."
         )
-    check_degrees(config, degree, place.expert.size)
+    check_degrees(config, degree)
 
 
-def check_degrees(config: DecoderConfig, tp: int, ep: int) -> None:
+def check_degrees(config: DecoderConfig, tp: int, ep: int = 1) -> None:
     """Refuse ranks that cannot share widths or experts evenly."""
     for name in _SHARED_WIDTHS:
         if getattr(config, name) % tp:
@@ -96,9 +53,7 @@ def check_degrees(config: DecoderConfig, tp: int, ep: int) -> None:
                 f"{name}={getattr(config, name)} is not a multiple of the "
                 f"{tp} tensor-parallel ranks: change one of them."
             )
-    if config.moe_num_experts == 0 or ep == 1:
-        return
-    if config.moe_num_experts % ep:
+    if ep > 1 and (not config.moe_num_experts or config.moe_num_experts % ep):
         raise ValueError(
             f"moe_num_experts={config.moe_num_experts} is not a multiple of "
             f"the {ep} expert-parallel ranks: change one of them."
