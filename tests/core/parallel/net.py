@@ -351,8 +351,8 @@ class Pipe(PipelineLayer):
 
     def key(self, parts):
         """Name in the whole net of a tensor of a stage."""
-        if parts[0] == "shared_layers":
-            return ".".join(["model", *parts[2:]])
+        if "embed_tokens" in parts:  # shared ones have names of their own
+            return "model.embed_tokens.weight"
         if self.options.virtual > 1:
             index, parts = int(parts[0]) + int(parts[1]), parts[2:]
         else:
