@@ -58,7 +58,7 @@ def test_round_trip_through_disk(name, tmp_path):
 def test_unknown_names_get_the_nearest():
     with pytest.raises(ValueError, match="did you mean 'llama2-7b'"):
         preset("llama2_7b")
-    with pytest.raises(ValueError, match="did you mean 'model.hidden_size'"):
+    with pytest.raises(ValueError, match=r"did you mean 'model\.hidden_size'"):
         preset("llama2-7b", hiden_size=8)
 
 

@@ -212,7 +212,7 @@ NO_KEY = "- the recipe has no"
         (
             LLAMA,
             ["clip.beta=2", "parallel.tp=3"],
-            "not a multiple of the 3 tensor-parallel .* - beta must be",
+            "not a multiple of the 3 ranks of parallel.tp .* - beta must be",
         ),
         (LLAMA, ["parallel.pp=2"], "this trainer has dp, tp and sharding"),
         (LLAMA, ["data.seq_length=4096"], "data.seq_length=4096 is above"),

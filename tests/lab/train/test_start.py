@@ -4,7 +4,6 @@
 
 import contextlib
 import shutil
-import signal
 from pathlib import Path
 from unittest import mock
 
@@ -15,7 +14,6 @@ from adagc_lab.train import start
 from adagc_lab.train.checkpoints import last_checkpoint
 from adagc_lab.train.optimizers import learning_rate
 from adagc_lab.train.parse import merged, parse_config
-from adagc_lab.train.processes import Stopped
 from adagc_lab.train.run import run_pretraining
 from adagc_lab.train.start import Fork, find_changes
 from indexed import write_random_dataset
@@ -232,20 +230,6 @@ def test_a_fork_whose_state_is_refused_leaves_nothing(source, tmp_path):
     assert fork(values, source, tmp_path / "a", step=4)[0] == "finished"
 
 
-def test_a_fork_is_known_from_any_folder(source, tmp_path, monkeypatch):
-    values = constant("", max_steps=14)
-    monkeypatch.chdir(source.parent)
-    here = Path(source.name)
-    assert fork(values, here, tmp_path / "a", step=4)[0] == "finished"
-    values["train"]["max_steps"] = 16
-    assert fork(values, source, tmp_path / "a")[0] == "finished"
-
-
-def test_an_overwriting_run_says_how_it_resumes(tmp_path):
-    stopped = Stopped(signal.SIGTERM, tmp_path, overwrites=True)
-    assert "the same command without --overwrite resumes" in str(stopped)
-
-
 def test_a_finished_run_is_not_repeated_and_another_is_refused(copied):
     values, metrics = constant(copied), copied / "metrics.jsonl"
     before = metrics.stat().st_mtime_ns
@@ -304,12 +288,7 @@ def test_what_is_the_user_s_own_is_left_alone(tmp_path):
     ("wrong", "message"),
     [
         ({"clip": {"lamda_rel": 1.1}}, "'lamda_rel'"),
-        ({"clip": {"lambda_rel": -1}}, "lambda_rel must be positive"),
-        ({"model": {"hidden_size": 15}}, "hidden_size=15"),
         ({"model": {"vocab_size": 100}}, "vocab_size=100"),
-        ({"model": {"float8_linears": ["mlp"]}}, "precision='float32'"),
-        ({"train": {"precision": "bfloat16"}}, "precision=bfloat16"),
-        ({"data": {"seq_length": 10**5}}, r"seq_length=100000 is above"),
         ({"faults": runs.nan_at(2, tensor="nope")}, "tensor='nope'"),
         ({"clip": {"overrides": {"foo": None}}}, "'foo' matches no tensor"),
     ],

@@ -24,10 +24,7 @@ from adagc_lab.models.layers import (
     token_embedding,
 )
 from adagc_lab.models.moe import MoE
-from adagc_lab.models.parallel import (
-    check_parallel,
-    topology,
-)
+from paddle_adagc.parallel.topology import read_topology
 
 Flow: TypeAlias = tuple[Tensor, Tensor]
 """What goes from layer to layer: hidden states [batch, length, hidden], and the
@@ -44,7 +41,7 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """
     logits = as_float32(logits).reshape([-1, logits.shape[-1]])
     labels = labels.reshape([-1, 1])
-    if topology().model.size > 1:
+    if read_topology().model.size > 1:
         losses = fleet.meta_parallel.ParallelCrossEntropy(
             ignore_index=IGNORED_LABEL
         )(logits, labels)
@@ -97,7 +94,6 @@ class DecoderModel(DecoderPretrainedModel):
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__(config)
-        check_parallel(config)
         self.embed_tokens = token_embedding(config)
         self.layers = nn.LayerList(
             [DecoderLayer(config) for _ in range(config.num_hidden_layers)]

@@ -21,6 +21,7 @@ from typing import Literal
 import paddle
 import paddle.nn.functional as F
 from paddle import Tensor, nn
+from paddle.distributed.fleet.layers.mpu import mp_ops
 from paddle.distributed.fleet.meta_parallel import (
     ColumnParallelLinear,
     RowParallelLinear,
@@ -33,10 +34,7 @@ from adagc_lab.models.fp8 import (
     multiply_in_float8,
     without_autocast,
 )
-from adagc_lab.models.parallel import (
-    enter_tensor_parallel,
-    topology,
-)
+from paddle_adagc.parallel.topology import read_topology
 
 Role = Literal["embedding", "input", "attention_output", "mlp_output"]
 """Task of a matrix; "input" is any that reads the residual stream."""
@@ -71,6 +69,16 @@ def create_alpha(layer: nn.Layer, config: DecoderConfig, role: Role) -> Tensor:
     }[role]
     start = nn.initializer.Constant(target / _WESAR_DEVIATION)
     return layer.create_parameter([1], default_initializer=start)
+
+
+def enter_tensor_parallel(x: Tensor) -> Tensor:
+    """Mark where a tensor that all TP ranks hold meets their split ones.
+
+    Forward it is `x`; backward each rank has the gradient of its own share
+    of the work, and their sum over the model-parallel group is the gradient.
+    """
+    axis = read_topology().model
+    return x if axis.size == 1 else mp_ops._c_identity(x, group=axis.group)
 
 
 def runs_on_cpu(x: Tensor) -> bool:
@@ -120,7 +128,7 @@ def linear(
     sizes = (in_features, out_features)
     attr = paddle.ParamAttr(initializer=weight_initializer(config, role))
     is_float8 = kind in config.float8_linears
-    is_split = topology().model.size > 1
+    is_split = read_topology().model.size > 1
     if not is_split:
         make = Float8Linear if is_float8 else nn.Linear
         layer = make(*sizes, weight_attr=attr, bias_attr=False)
@@ -145,7 +153,7 @@ def tied_head(hidden: Tensor, embedding: Tensor) -> Tensor:
 
 def token_embedding(config: DecoderConfig) -> nn.Layer:
     """Embedding [vocab, hidden], its rows split over the TP ranks."""
-    is_split = topology().model.size > 1
+    is_split = read_topology().model.size > 1
     kind = VocabParallelEmbedding if is_split else nn.Embedding
     start = paddle.ParamAttr(
         initializer=weight_initializer(config, "embedding")
@@ -244,7 +252,7 @@ class RMSNorm(nn.Layer):
         super().__init__()
         low = config.rms_norm_precision == "bfloat16"
         self.compute = rms_norm_bfloat16 if low else rms_norm
-        self.is_shared = topology().model.size > 1 and head_dim is not None
+        self.is_shared = read_topology().model.size > 1 and head_dim is not None
         self.weight = self.create_parameter(
             [head_dim or config.hidden_size],
             default_initializer=nn.initializer.Constant(1.0),

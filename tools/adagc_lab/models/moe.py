@@ -16,7 +16,7 @@ from adagc_lab.models.layers import (
     create_alpha,
     weight_initializer,
 )
-from adagc_lab.models.parallel import topology
+from paddle_adagc.parallel.topology import read_topology
 
 # Smallest divisor of the top-k weights (ERNIE-4.5's moe_norm_min).
 _NORM_MIN = 1e-12
@@ -91,7 +91,7 @@ class MoE(nn.Layer):
         self.balances = config.router_aux_loss_coef > 0
         self.has_correction_bias = config.moe_correction_bias
         self.gate = Router(config)
-        self.topology = topology()
+        self.topology = read_topology()
         self.experts = nn.LayerList(
             GatedMLP(config, width, "experts") for _ in range(self.num_experts)
         )

@@ -30,7 +30,6 @@ from adagc_lab.models.config import FLOAT8_LINEARS, DecoderConfig
 from adagc_lab.models.decoder import DecoderForCausalLM
 from adagc_lab.models.families import decoder_config
 from adagc_lab.models.moe import adjust_correction_biases, expert_balance
-from adagc_lab.models.parallel import check_degrees
 from adagc_lab.models.rank_weights import initialize_weights
 from adagc_lab.models.vision_text import (
     CLIP,
@@ -41,6 +40,13 @@ from adagc_lab.models.vision_text import (
 from adagc_lab.train.config import ParallelConfig, RunConfig, TrainConfig
 from paddle_adagc.checks import check_choice
 
+_SHARED_WIDTHS = (
+    "vocab_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "intermediate_size",
+    "moe_intermediate_size",
+)
 NUM_RETRIEVED = 1024
 """Most validation pairs that the retrieval accuracy compares."""
 
@@ -222,14 +228,18 @@ class LanguageTask(PretrainTask):
         return lines
 
     def check_layout(self) -> None:
-        """Check degrees against widths and layers, and the sequence length."""
+        """Check degrees against widths, and the sequence length."""
         model, parallel = self.model_config, self.parallel
-        check_degrees(model, parallel.tp, parallel.ep)
-        if parallel.pp > model.num_hidden_layers:
-            raise ValueError(
-                f"parallel.pp={parallel.pp}: the model has "
-                f"{model.num_hidden_layers} layers"
-            )
+        for name, degree, shared in (
+            ("tp", parallel.tp, _SHARED_WIDTHS),
+            ("ep", parallel.ep, ("moe_num_experts",)),
+        ):
+            for width in shared:
+                if (size := getattr(model, width)) % degree:
+                    raise ValueError(
+                        f"model.{width}={size} is not a multiple of the "
+                        f"{degree} ranks of parallel.{name} that share it"
+                    )
         self._check_length()
 
     def inspect_data(self, num_train_samples: int) -> DataFindings:
