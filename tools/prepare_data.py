@@ -28,7 +28,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from adagc_lab import check_installed
 from adagc_lab.storage import storage_errors
@@ -80,10 +80,14 @@ def _prepare(options: argparse.Namespace) -> int:
         raise ValueError("give files, or a dataset by --hub")
     if not 0 <= share < 1:
         raise ValueError(f"--validation-fraction {share}: not in [0, 1)")
+    texts = read_files(options.inputs, field)
     if options.hub:
-        texts = read_hub(options.hub, options.hub_name, field)
-    else:
-        texts = read_files(options.inputs, field)
+        from datasets import load_dataset
+
+        rows = load_dataset(
+            options.hub, options.hub_name, split="train", streaming=True
+        )
+        texts = (row[field] for row in rows)
     tokenizer = find_tokenizer(options.tokenizer, options.eos_token)
     with storage_errors(options.output):
         counts = write(texts, options.output, tokenizer, share)
@@ -96,10 +100,8 @@ def _prepare(options: argparse.Namespace) -> int:
 def read_files(inputs: Sequence[str], field: str) -> Iterator[str]:
     """Yield the documents of files, and of the files below folders by name."""
     for given in map(Path, inputs):
-        found = [given]
-        if given.is_dir():
-            found = sorted(p for p in given.rglob("*") if p.is_file())
-        for path in found:
+        paths = sorted(given.rglob("*")) if given.is_dir() else [given]
+        for path in filter(Path.is_file, paths):
             ending = Path(path.name.removesuffix(".gz")).suffix
             if ending not in _FORMATS:
                 raise ValueError(
@@ -120,15 +122,6 @@ def read_files(inputs: Sequence[str], field: str) -> Iterator[str]:
                         ) from error
 
 
-def read_hub(name: str, configuration: str | None, field: str) -> Iterator[str]:
-    """Yield the documents of a dataset that Hugging Face streams."""
-    from datasets import load_dataset
-
-    rows = load_dataset(name, configuration, split="train", streaming=True)
-    for row in rows:
-        yield row[field]
-
-
 class Tokenizer(NamedTuple):
     """What a corpus is tokenised by."""
 
@@ -140,9 +133,7 @@ class Tokenizer(NamedTuple):
 def find_tokenizer(name: str, eos_token: str | None = None) -> Tokenizer:
     """Read a tokenizer; it, or ``tokenizer_config.json``, names the end."""
     if name == "bytes":
-        return Tokenizer(
-            lambda texts: [text.encode() for text in texts], 256, 0
-        )
+        return Tokenizer(lambda texts: [t.encode() for t in texts], 256, 0)
     path = _tokenizer_file(name)
     if path.suffix == ".model":
         from sentencepiece import SentencePieceProcessor
@@ -151,31 +142,33 @@ def find_tokenizer(name: str, eos_token: str | None = None) -> Tokenizer:
         end = pieces.piece_to_id(eos_token) if eos_token else pieces.eos_id()
         found = Tokenizer(pieces.encode, pieces.vocab_size(), end)
     else:
-        from tokenizers import Tokenizer as Fast
-
-        fast = Fast.from_file(str(path))
-        fast.no_truncation()  # files often cut or pad
-        fast.no_padding()
-        fast.encode_special_tokens = True  # a text that spells one is text
-        ids = fast.get_vocab(with_added_tokens=True)
-        beside = path.with_name("tokenizer_config.json")
-        values = json.loads(beside.read_text()) if beside.is_file() else {}
-        token = eos_token or values.get("eos_token") or ""
-        token = token["content"] if isinstance(token, dict) else token
-
-        def encode(texts: Sequence[str]) -> list[list[int]]:
-            batch: Any = fast.encode_batch_fast(
-                list(texts), add_special_tokens=False
-            )
-            return [encoding.ids for encoding in batch]
-
-        found = Tokenizer(encode, max(ids.values()) + 1, ids.get(token, -1))
+        found = _fast_tokenizer(path, eos_token)
     if found.eos_id < 0:
         raise ValueError(
             f"{path} does not say which token ends a document: give "
             "--eos-token, or put tokenizer_config.json beside it"
         )
     return found
+
+
+def _fast_tokenizer(path: Path, eos_token: str | None) -> Tokenizer:
+    from tokenizers import Tokenizer as Fast
+
+    fast = Fast.from_file(str(path))
+    fast.no_truncation()  # files often cut or pad
+    fast.no_padding()
+    fast.encode_special_tokens = True  # a text that spells one is text
+    ids = fast.get_vocab(with_added_tokens=True)
+    beside = path.with_name("tokenizer_config.json")
+    values = json.loads(beside.read_text("utf-8")) if beside.is_file() else {}
+    token = eos_token or values.get("eos_token") or ""
+    token = token["content"] if isinstance(token, dict) else token
+
+    def encode(texts: Sequence[str]) -> list[list[int]]:
+        batch = fast.encode_batch_fast([*texts], add_special_tokens=False)
+        return [encoding.ids for encoding in batch]
+
+    return Tokenizer(encode, max(ids.values()) + 1, ids.get(token, -1))
 
 
 def _tokenizer_file(name: str) -> Path:

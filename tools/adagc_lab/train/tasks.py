@@ -67,7 +67,6 @@ class PretrainTask(abc.ABC):
     label_names: tuple[str, ...] = ("labels",)
     """Entries of a batch that PaddleNLP's Trainer needs to evaluate a loss."""
 
-    sample_length: str  # length of a sample in tokens, for people
     num_tokens: int | None = None  # of a sample, for rates; None: count samples
     model_config: Any
     """What the model is built from, and its sizes are counted from."""
@@ -152,7 +151,6 @@ class LanguageTask(PretrainTask):
             model = {"float8_linears": FLOAT8_LINEARS, **model}
         config = decoder_config(model, tensor_parallel_degree=self.parallel.tp)
         self.num_tokens = self.data.seq_length
-        self.sample_length = f"{self.num_tokens:,}"
         return config
 
     def build_datasets(
@@ -281,9 +279,6 @@ class ImageTextTask(PretrainTask):
                 "FP8; use bfloat16"
             )
         config: CLIPConfig = CLIPConfig.from_fields(model, PRESETS)
-        self.sample_length = (
-            f"{config.num_patches} patches and {config.context_length}"
-        )
         return config
 
     def refuse_faults(self, faults: Sequence[FaultConfig]) -> None:
