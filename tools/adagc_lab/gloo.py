@@ -17,8 +17,7 @@ def enable() -> None:
     ``fleet.init`` or ``init_parallel_env``; calling it again does nothing.
     docs/parallelism.md says what it covers.
     """
-    if _TESTS not in sys.path:
-        sys.path.append(_TESTS)
+    _find_engine()
     import gloo_fleet
 
     gloo_fleet.enable()
@@ -26,8 +25,12 @@ def enable() -> None:
 
 def free_port() -> int:
     """Choose a random port that nothing listens on."""
-    if _TESTS not in sys.path:
-        sys.path.append(_TESTS)
+    _find_engine()
     from gloo_fleet import rendezvous
 
     return rendezvous.free_port()
+
+
+def _find_engine() -> None:
+    if _TESTS not in sys.path:
+        sys.path.append(_TESTS)
