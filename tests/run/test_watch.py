@@ -17,8 +17,8 @@ import numpy as np
 import paddle
 import pytest
 from core.parallel.layouts import DENSE, Layout, gradient_of
-from core.parallel.net import make_net
 from core.parallel.ranks import run_on_ranks
+from core.parallel.stages import make_net
 from core.parallel.training import batch
 from helpers import run_python, slow_but
 from pages import ROOT

@@ -336,10 +336,7 @@ MAIN_GRAD = {**DENSE, "main_grad": True}
 BOTH = (DENSE, MOE)
 MOES = (MOE, SPARSE_MOE, {**MOE, "main_grad": True})
 CASES = {
-    "tp2": (
-        Layout(mp=2),
-        *BOTH,
-    ),
+    "tp2": (Layout(mp=2), *BOTH),
     "sp with tp2": (Layout(mp=2, sequence_parallel=True), *BOTH),
     "pp2": (Layout(pp=2), *BOTH),  # three layers: uneven stages
     # Paddle wants more than 2 stages, and plans other steps from 2 x pp

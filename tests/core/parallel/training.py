@@ -17,8 +17,9 @@ from core.parallel.layouts import (
     Layout,
     gradient_of,
 )
-from core.parallel.net import make_net, parameters_by_key, whole_keys
+from core.parallel.net import whole_keys
 from core.parallel.ranks import run_on_ranks
+from core.parallel.stages import make_net, parameters_by_key
 from paddle.base import core
 from paddle.distributed.fleet.utils import mix_precision_utils
 from paddle.nn.clip import ClipGradBase

@@ -16,8 +16,8 @@ from core.parallel.layouts import (
     MeshLayout,
     gradient_of,
 )
-from core.parallel.net import make_net
 from core.parallel.ranks import run_on_ranks
+from core.parallel.stages import make_net
 from core.parallel.training import batch
 from core.record.test_record import CLIPS
 
