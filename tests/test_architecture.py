@@ -23,7 +23,7 @@ import paddle_adagc
 LIBRARY = "paddle_adagc"
 LAB = "adagc_lab"
 ROWS = (
-    ("checksums", "committed", "markdown", "processor", "storage"),
+    ("checksums", "markdown", "processor", "storage"),
     ("section",),
     ("gloo", "data", "faults", "clips"),
     ("optimizers",),
