@@ -26,7 +26,6 @@ import paddle.distributed as dist
 from paddle_adagc.parallel.agreement import of_all_ranks
 from paddle_adagc.parallel.layout import TensorLayout
 from paddle_adagc.rule import FULL_SUPPORT
-from paddle_adagc.state import ROUNDING
 
 if TYPE_CHECKING:
     from paddle_adagc.clips.adagc import ClipGradByAdaGC
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _FILE = "adaptivenorm_clip_state{}.pth"
+_ROUNDING = 1e-5  # relative difference between ranks
 _ARGUMENTS = ("clip_ratio", "beta", "start_clip_steps", "shard_clip")
 _ALLOWED = {
     *("builtins.tuple", "__builtin__.tuple", "collections.OrderedDict"),
@@ -208,7 +208,7 @@ def _joined(parts: list[_Part | ValueError | None]) -> _Part:
             )
         for key, norm in part.gamma.items():
             known = whole.gamma.setdefault(key, norm)
-            if not np.isclose(norm, known, ROUNDING, 0):
+            if not np.isclose(norm, known, _ROUNDING, 0):
                 raise ValueError(
                     f"norm_value of {key} is {norm} on rank {rank}, and "
                     f"{known} on a rank before"
