@@ -134,7 +134,7 @@ def test_no_rank_of_a_layout_makes_the_step(name, tmp_path):
     for clip_name in ("global norm", "ours"):
         run = read_record(tmp_path / clip_name)
         num_steps = FEW_STEPS if is_short else NUM_STEPS
-        assert run.step.tolist() == [*range(num_steps)]
+        assert run.step.tolist() == [*range(1, num_steps + 1)]
         skipped = np.flatnonzero(run.column("skipped") == 1)
         assert skipped == [BAD_OF_FEW if is_short else BAD]
 
@@ -203,7 +203,7 @@ def test_adagc_run_watches(name, tmp_path):
     ):
         assert_equal(watched, plain)
     run = read_record(tmp_path)
-    assert run.step.tolist() == [*range(FEW_STEPS)]
+    assert run.step.tolist() == [*range(1, FEW_STEPS + 1)]
     assert np.isfinite(run.column("loss")).all()
     assert (run.tensors("norm") > 0).all()
     assert {key.split(".")[0] for key in run.keys} <= {"model", "lm_head"}
