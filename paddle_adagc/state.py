@@ -27,9 +27,6 @@ _NO_DICTS = (*_COUNTS, "missing")
 _VECTORS = ("gamma", "support")
 _ABOUT = {"warmup_start": 0, "missing": (), "origin": {}, "units": {}}
 
-ROUNDING = 1e-5
-"""Relative difference between ranks that is still rounding."""
-
 
 class OtherClipError(ValueError):
     """A state is that of another class of clips."""

@@ -179,3 +179,10 @@ def product_rounding(dtype):
     if dtype == "float16" and paddle.__version__ < "3.3":
         return {"rtol": 1e-3, "atol": 6e-8}
     return {"rtol": 0}
+
+
+def indexes_of(unit):
+    """Places of a unit's values in its flat parameter, in row-major order."""
+    start, run, num_runs, stride = unit.place
+    places = start + stride * np.arange(num_runs)[:, None] + np.arange(run)
+    return places.reshape(-1)

@@ -7,7 +7,7 @@ import io
 from pathlib import Path
 
 import numpy as np
-from adagc_lab.data.indexed import library, token_dtype
+from adagc_lab.data.text import indexed_dataset
 
 
 def write_random_dataset(prefix, seed):
@@ -21,8 +21,10 @@ def write_random_dataset(prefix, seed):
 def write_indexed_dataset(prefix, documents, *, vocab_size):
     """Write token lists as ``prefix.bin`` and ``prefix.idx``."""
     Path(prefix).parent.mkdir(parents=True, exist_ok=True)
-    dtype = token_dtype(vocab_size)
-    builder = library().MMapIndexedDatasetBuilder(f"{prefix}.bin", dtype)
+    dtype = np.uint16 if vocab_size < 65500 else np.int32
+    builder = indexed_dataset().MMapIndexedDatasetBuilder(
+        f"{prefix}.bin", dtype
+    )
     for document in documents:
         builder.add_item(document)
         builder.end_document()

@@ -11,6 +11,8 @@ import pytest
 from core.parallel.ranks import run_on_ranks
 from helpers import TINY_LLAMA
 from pages import PAGES, blocks, page_name
+from reference.adaptive_norm import AdaptiveNorm
+from reference.ernie import FILE, as_theirs
 
 from paddle_adagc.integrations.trainer import ClippingMixin
 
@@ -27,6 +29,10 @@ def stand_ins():
     os.makedirs("checkpoint-900", exist_ok=True)
     paddle.save(model.state_dict(), "checkpoint-900/model.pdparams")
     paddle.save(optimizer.state_dict(), "checkpoint-900/optimizer.pdopt")
+    theirs = AdaptiveNorm()
+    theirs.step([{p.name: p.numpy() for p in model.parameters()}])
+    state = as_theirs(theirs.state_dict())
+    paddle.save(state, f"checkpoint-900/{FILE}")
     return {
         "model": model,
         "loader": loader,

@@ -51,55 +51,19 @@ _NOISE = (
 for _beginning in _NOISE:  # at the import: it precedes Paddle's everywhere
     warnings.filterwarnings("ignore", message=_beginning)
 
-_NO_FLAGS = {
-    "config": "name the config without a flag",
-    "resume": "the same command resumes a run",
-    "resume_from_checkpoint": "the same command resumes a run",
-    "gpus": "python -m paddle.distributed.launch starts a process per GPU",
-}
-"""What to do instead of flags that other trainers have."""
-
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Exit with status 2; values of a config are never required."""
         message = message.replace(", key=value", "")
-        flag = message.partition("unrecognized arguments: --")[2].split()
-        if flag and any(a.dest == "overrides" for a in self._actions):
-            key, _, value = flag[0].partition("=")
-            message += _instead_of(key, value or _after(f"--{key}"))
+        has_overrides = any(a.dest == "overrides" for a in self._actions)
+        if has_overrides and "unrecognized arguments: --" in message:
+            message += "; values of the config have the form key=value"
         # argparse's "invalid choice: 'x' (choose from ...)"
         choice = message.partition("invalid choice: ")[2]
         given, _, known = choice.partition(" (")
         choices = re.findall(r"[\w.-]+", known.removeprefix("choose from"))
         super().error(message + suggestion(given.strip("'"), choices))
-
-
-def _after(flag: str) -> str:
-    """Return the value that follows ``flag`` on the command line."""
-    rest = sys.argv[sys.argv.index(flag) + 1 :] if flag in sys.argv else []
-    return rest[0] if rest and not rest[0].startswith("-") else "VALUE"
-
-
-def _instead_of(key: str, value: str) -> str:
-    """Say how a flag is written that is a key of the config."""
-    import yaml
-
-    path = ROOT / "configs" / "proxy" / "ernie_moe.yaml"
-    sections: dict[str, Any] = yaml.safe_load(path.read_text("utf-8"))
-    known = {
-        name: f"{section}.{name}"
-        for section, names in sections.items()
-        if isinstance(names, dict)
-        for name in names
-    }
-    key = key.replace("-", "_")
-    near = difflib.get_close_matches(key, known, n=1, cutoff=0.8)
-    if key in _NO_FLAGS:
-        return f"; {_NO_FLAGS[key]}"
-    if near:
-        return f"; did you mean {known[near[0]]}={value}?"
-    return "; values of the config have the form key=value"
 
 
 def make_parser(name: str, description: str | None) -> argparse.ArgumentParser:
@@ -209,31 +173,17 @@ def _nearest(path: Path) -> str:
     """Name the config that was probably meant."""
     if not path.is_absolute() and (ROOT / path).is_file():
         return f" here; did you mean {ROOT / path}?"
-    known = [
-        str(found.relative_to(ROOT))
-        for found in sorted((ROOT / "configs").glob("**/*.yaml"))
-        if "experiments" not in found.parts and found.parent.name != "configs"
-    ]
-    beside = map(str, path.parent.glob("*.yaml"))
-    known += [name for name in beside if name not in known]
-    near = difflib.get_close_matches(str(path), known, n=3, cutoff=0.7)
-    if not near:
-        near = [name for name in known if Path(name).name == path.name][:3]
-    return f"; did you mean {' or '.join(near)}?" if near else ""
+    found = [*(ROOT / "configs").glob("**/*.yaml"), *path.parent.glob("*.yaml")]
+    near = difflib.get_close_matches(path.name, [p.name for p in found], n=1)
+    names = [str(p) for p in found if p.name in near]
+    return f"; did you mean {' or '.join(names[:3])}?" if near else ""
 
 
 def check_overrides(overrides: Sequence[str]) -> None:
     """Check that all overrides have the form ``key=value``."""
-    for number, text in enumerate(overrides):
-        if "=" in text:
-            continue
-        key, separator, value = text.partition(":")
-        if not separator:
-            value = "".join(overrides[number + 1 : number + 2]) or "VALUE"
-        hint = f"; did you mean {key}={value}?"
-        if text.endswith((".yaml", ".yml")):
-            hint = ": a run has one config; its key base names more files"
-        raise ValueError(f"{text!r} is not of the form key=value{hint}")
+    for text in overrides:
+        if "=" not in text:
+            raise ValueError(f"{text!r} is not of the form key=value")
 
 
 def check_folder(path: str | os.PathLike[str]) -> None:

@@ -11,12 +11,24 @@ It writes OUTPUT.bin and OUTPUT.idx, with --validation-fraction also
 OUTPUT_validation.bin and .idx. To train on the result:
 
     data: {kind: mmap, prefix: OUTPUT, validation_prefix: OUTPUT_validation}
+
+(PaddleFormers' own tool skips .json.gz, as C4's files are, and writes an empty
+dataset.)
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import gzip
+import hashlib
+import io
+import itertools
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from adagc_lab import check_installed
 from adagc_lab.storage import storage_errors
@@ -38,6 +50,9 @@ inputs FILE             .json, .jsonl (an object a line) or .txt (a document a
                         of a local folder
 --hub-name NAME         its configuration
 """
+_FORMATS = (".json", ".jsonl", ".txt")
+_BATCH = 200  # documents that are encoded at a time
+_MAX_UINT16 = 65500  # PaddleNLP's own limit of vocabularies in uint16
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -57,31 +72,163 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _prepare(options: argparse.Namespace) -> int:
     check_installed("tokenizers", "nlp")
+    share, field = options.validation_fraction, options.text_field
     for path in options.inputs:
         if not Path(path).exists():
             raise FileNotFoundError(f"{path} is not a file")
     if bool(options.inputs) == bool(options.hub):
         raise ValueError("give files, or a dataset by --hub")
-    if not 0 <= options.validation_fraction < 1:
-        raise ValueError(
-            f"--validation-fraction {options.validation_fraction}: not in "
-            "[0, 1)"
-        )
-    from adagc_lab.data.prepare import prepare, read_files, read_hub
-    from adagc_lab.data.tokenizers import find_tokenizer
-
-    tokenizer = find_tokenizer(options.tokenizer, options.eos_token)
-    texts = read_files(options.inputs, options.text_field)
+    if not 0 <= share < 1:
+        raise ValueError(f"--validation-fraction {share}: not in [0, 1)")
+    texts = read_files(options.inputs, field)
     if options.hub:
-        texts = read_hub(options.hub, options.hub_name, options.text_field)
-    with storage_errors(options.output):
-        counts = prepare(
-            texts, options.output, tokenizer, options.validation_fraction
+        from datasets import load_dataset
+
+        rows = load_dataset(
+            options.hub, options.hub_name, split="train", streaming=True
         )
+        texts = (row[field] for row in rows)
+    tokenizer = find_tokenizer(options.tokenizer, options.eos_token)
+    with storage_errors(options.output):
+        counts = write(texts, options.output, tokenizer, share)
     for prefix, count in counts.items():
         print(f"{prefix}: {count:,} documents")
     print(f"vocabulary: {tokenizer.vocab_size:,} tokens")
     return 0
+
+
+def read_files(inputs: Sequence[str], field: str) -> Iterator[str]:
+    """Yield the documents of files, and of the files below folders by name."""
+    for given in map(Path, inputs):
+        paths = sorted(given.rglob("*")) if given.is_dir() else [given]
+        for path in filter(Path.is_file, paths):
+            ending = Path(path.name.removesuffix(".gz")).suffix
+            if ending not in _FORMATS:
+                raise ValueError(
+                    f"{path}: files end in {', '.join(_FORMATS)}, maybe .gz"
+                )
+            opened = gzip.open if path.suffix == ".gz" else open
+            with opened(path, "rt", encoding="utf-8") as file:
+                for number, line in enumerate(file, 1):
+                    if ending == ".txt":
+                        yield line.rstrip("\r\n")
+                        continue
+                    try:
+                        yield str(json.loads(line)[field])
+                    except (KeyError, TypeError, ValueError) as error:
+                        raise ValueError(
+                            f"{path}, line {number}: no JSON object with the "
+                            f"field {field!r}: {line[:40]!r}"
+                        ) from error
+
+
+class Tokenizer(NamedTuple):
+    """What a corpus is tokenised by."""
+
+    encode: Callable[[Sequence[str]], Sequence[Sequence[int]]]
+    vocab_size: int  # largest token id plus 1
+    eos_id: int  # token after each document
+
+
+def find_tokenizer(name: str, eos_token: str | None = None) -> Tokenizer:
+    """Read a tokenizer; it, or ``tokenizer_config.json``, names the end."""
+    if name == "bytes":
+        return Tokenizer(lambda texts: [t.encode() for t in texts], 256, 0)
+    path = _tokenizer_file(name)
+    if path.suffix == ".model":
+        from sentencepiece import SentencePieceProcessor
+
+        pieces = SentencePieceProcessor(model_file=str(path))
+        end = pieces.piece_to_id(eos_token) if eos_token else pieces.eos_id()
+        found = Tokenizer(pieces.encode, pieces.vocab_size(), end)
+    else:
+        found = _fast_tokenizer(path, eos_token)
+    if found.eos_id < 0:
+        raise ValueError(
+            f"{path} does not say which token ends a document: give "
+            "--eos-token, or put tokenizer_config.json beside it"
+        )
+    return found
+
+
+def _fast_tokenizer(path: Path, eos_token: str | None) -> Tokenizer:
+    from tokenizers import Tokenizer as Fast
+
+    fast = Fast.from_file(str(path))
+    fast.no_truncation()  # files often cut or pad
+    fast.no_padding()
+    fast.encode_special_tokens = True  # a text that spells one is text
+    ids = fast.get_vocab(with_added_tokens=True)
+    beside = path.with_name("tokenizer_config.json")
+    values = json.loads(beside.read_text("utf-8")) if beside.is_file() else {}
+    token = eos_token or values.get("eos_token") or ""
+    token = token["content"] if isinstance(token, dict) else token
+
+    def encode(texts: Sequence[str]) -> list[list[int]]:
+        batch = fast.encode_batch_fast([*texts], add_special_tokens=False)
+        return [encoding.ids for encoding in batch]
+
+    return Tokenizer(encode, max(ids.values()) + 1, ids.get(token, -1))
+
+
+def _tokenizer_file(name: str) -> Path:
+    path = Path(name)
+    if not path.exists() and not path.suffix and name.count("/") < 2:
+        from huggingface_hub import snapshot_download
+
+        path = Path(snapshot_download(name, allow_patterns=["tokenizer*"]))
+    if path.is_dir():
+        files = [path / "tokenizer.json", path / "tokenizer.model"]
+        path = next(filter(Path.is_file, files), files[0])
+    if not path.is_file() or path.suffix not in (".json", ".model"):
+        raise FileNotFoundError(
+            f"tokenizer is {name!r}: there is no tokenizer.json and no "
+            "SentencePiece .model"
+        )
+    return path
+
+
+def write(
+    texts: Iterable[str], output: str, tokenizer: Tokenizer, share: float
+) -> dict[str, int]:
+    """Write the dataset's files; count the documents of each part.
+
+    They get their names once all are complete. Documents without tokens are
+    left out.
+    """
+    import numpy as np
+    from adagc_lab.data.text import indexed_dataset
+
+    prefixes = [output, f"{output}_validation"][: 1 + bool(share)]
+    for prefix in prefixes:
+        if os.path.exists(f"{prefix}.idx"):
+            raise FileExistsError(f"{prefix}.idx exists: remove it")
+    Path(output).parent.mkdir(parents=True, exist_ok=True)
+    dtype = np.uint16 if tokenizer.vocab_size < _MAX_UINT16 else np.int32
+    module = indexed_dataset()
+    builders = [
+        module.MMapIndexedDatasetBuilder(f"{prefix}.bin.partial", dtype)
+        for prefix in prefixes
+    ]
+    counts, stream = [0] * len(prefixes), iter(texts)
+    while batch := [*itertools.islice(stream, _BATCH)]:
+        for text, ids in zip(batch, tokenizer.encode(batch), strict=True):
+            if not len(ids):
+                continue
+            head = hashlib.sha256(text.encode()).digest()[:8]
+            part = int(int.from_bytes(head, "big") < int(share * 2**64))
+            builders[part].add_item([*ids, tokenizer.eos_id])
+            builders[part].end_document()
+            counts[part] += 1
+    for prefix, builder, count in zip(prefixes, builders, counts, strict=True):
+        if not count:
+            raise ValueError(f"no documents for {prefix}, of {sum(counts)}")
+        with contextlib.redirect_stdout(io.StringIO()):  # its statistics
+            builder.finalize(f"{prefix}.idx.partial")
+    for prefix in prefixes:  # an index says that its tokens are there
+        os.replace(f"{prefix}.bin.partial", f"{prefix}.bin")
+        os.replace(f"{prefix}.idx.partial", f"{prefix}.idx")
+    return dict(zip(prefixes, counts, strict=True))
 
 
 if __name__ == "__main__":

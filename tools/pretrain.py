@@ -29,7 +29,6 @@ to.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import logging
 import sys
 from pathlib import Path
@@ -124,7 +123,7 @@ def _print_config(options: argparse.Namespace, of_formers: bool) -> int:
         values = load_recipe(options.config, options.overrides)
     else:
         config = load_config(options.config, options.overrides)
-        values = dataclasses.asdict(config)
+        values = config.model_dump()
     print(yaml.safe_dump(values, sort_keys=False, allow_unicode=True), end="")
     return 0
 
@@ -149,6 +148,7 @@ def _launch(options: argparse.Namespace) -> int:
 def _train(options: argparse.Namespace) -> int:
     """Train as a config says."""
     check_installed("paddlenlp", "nlp")
+    from adagc_lab.train.config import with_output_dir
     from adagc_lab.train.parse import load_config
 
     config = load_config(options.config, options.overrides)  # before Paddle
@@ -174,8 +174,7 @@ def _train(options: argparse.Namespace) -> int:
                 f"--fork {target} is the run itself: give a new directory"
             )
         fork = Fork(source, options.at)
-        train = dataclasses.replace(config.train, output_dir=str(target))
-        config = dataclasses.replace(config, train=train)
+        config = with_output_dir(config, target)
     warm_up, steps = config.schedule.warmup_steps, config.train.max_steps
     for line in (
         *unfinished_warm_up("schedule.warmup_steps", warm_up, steps),

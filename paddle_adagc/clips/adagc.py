@@ -139,6 +139,10 @@ class ClipGradByAdaGC(KnownAttributes, ClipGradBase):
     mp_group: Group | None
     has_dist_param: bool
     has_not_dist_param: bool
+    # What ERNIE's pre-training tells its own clip under sharding V2.
+    sharding_stage1_v2: bool
+    num_params: int
+    pname_to_paramindex: dict[str, int]
     stat: dict[str, Any]  # empty, for PaddleFormers' logging of experts
 
     def __init__(

@@ -19,6 +19,52 @@ from paddle_adagc.parallel.units import Declared
 
 _DEFAULT_MAX_GRAD_NORM = 1.0  # of TrainingArguments
 TAKEN = "_adagc_max_grad_norm"  # of arguments: what a clip took over
+CLEARS = "adaptive_norm_force_clear_state"
+_WITHOUT_EFFECT = {
+    "adaptive_norm_shard_clip": "each tensor has one norm, of all its parts",
+    "adaptive_norm_enable_record": "adagc-run records",
+    "adaptive_norm_enable_record_clip_history": "adagc-run records",
+    "adaptive_norm_verbose": "the logs have clip_... numbers",
+}
+
+
+def of_adaptive_norm(args: Any) -> dict[str, tuple[Any, str]]:
+    """Return what ERNIE's ``adaptive_norm_...`` say about the clip.
+
+    Name of our argument -> value and origin; nothing where
+    ``adaptive_norm_clip`` is not on. What has no field of its own, or an absent
+    one, is as in ERNIE's ``ClipGradByAdaptiveNorm``.
+    """
+    if not getattr(args, "adaptive_norm_clip", False):
+        return {}
+    found: dict[str, tuple[Any, str]] = {}
+    for name, field, usual in (
+        ("lambda_rel", "adaptive_norm_clip_ratio", 1.03),
+        ("beta", "", 0.98),
+        ("lambda_abs", "", 1.0),
+        ("t_start", "adaptive_norm_start_clip_steps", 100),
+    ):
+        value, where = getattr(args, field, None), field
+        if value is None:
+            value, where = usual, "ERNIE's adaptive_norm_clip"
+        if name == "t_start":  # it warms up while steps <= start, from 0
+            value, where = value + 1, f"{where}, step {value} included"
+        found[name] = value, where
+    return found
+
+
+def clears_state(args: Any) -> bool:
+    """Whether the arguments say to start without the state of a clip."""
+    return bool(getattr(args, CLEARS, False))
+
+
+def without_effect(args: Any) -> list[str]:
+    """Name ERNIE's arguments that are set and that our clip does not follow."""
+    return [
+        f"{name} has no effect: {why}"
+        for name, why in _WITHOUT_EFFECT.items()
+        if getattr(args, name, False)
+    ]
 
 
 def take_over_clipping(args: Any, clip: ClipGradBase) -> None:

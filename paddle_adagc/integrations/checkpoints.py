@@ -9,6 +9,7 @@ saved with its checkpoint is noticed.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import re
@@ -21,6 +22,7 @@ from typing import Any, Literal
 import paddle.distributed as dist
 from paddle.nn.clip import ClipGradBase
 
+from paddle_adagc.adaptive_norm import load_adaptive_norm
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.clips.progress import NewTensors
 from paddle_adagc.parallel.agreement import of_all_ranks
@@ -103,7 +105,8 @@ def load_clip(
     """Resume a clip of this package from a checkpoint; others have no state.
 
     Every rank has to call it, with None where it knows of no checkpoint. The
-    file that one rank finds serves all. ``state``: the Trainer's, as loaded.
+    file that one rank finds serves all. Where none finds one, that of
+    ``ClipGradByAdaptiveNorm`` is read. ``state``: the Trainer's, as loaded.
 
     Raises:
         FileNotFoundError: No rank finds a state of a clip.
@@ -127,13 +130,20 @@ def load_clip(
                 f"ranks find different {STATE_FILE} in {checkpoint}: copy that "
                 "of one rank to the others, or remove those of another run"
             )
-    missing = [answer for answer in found if answer is not None]
+    missing, name = (
+        [answer for answer in found if answer is not None],
+        STATE_FILE,
+    )
+    if missing and not states:
+        with contextlib.suppress(FileNotFoundError):
+            states = [load_adaptive_norm(clip, checkpoint)]
+            name = "the state of ClipGradByAdaptiveNorm"
     if states:
         _check_origin(states[0], wanted, checkpoint)
         try:
             clip.set_state_dict(states[0], new_tensors=new_tensors)
         except OtherClipError as error:
-            text = f"{STATE_FILE} in {checkpoint}: {error}"
+            text = f"{name} in {checkpoint}: {error}"
             if missing_state == "raise":
                 raise ValueError(
                     f"{text}. To start with the warm-up give {HOW_TO_START}"
@@ -144,7 +154,7 @@ def load_clip(
             )
             clip.restart_warmup()
         except ValueError as error:
-            text = f"{STATE_FILE} in {checkpoint}: {error}"
+            text = f"{name} in {checkpoint}: {error}"
             raise ValueError(text) from error
     elif missing and missing_state == "raise":
         raise FileNotFoundError(

@@ -26,7 +26,9 @@ from paddle_adagc.checks import check_choice
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.clips.progress import NewTensors
 from paddle_adagc.integrations.arguments import (
+    CLEARS,
     bind_clip,
+    clears_state,
     logger_of,
     take_over_clipping,
     units_of,
@@ -66,6 +68,7 @@ METHODS = {
 }
 """Method of a Trainer -> that of the :class:`TrainerClip` around it."""
 
+_ERNIE_S_CALLBACK = "ClipGradByAdaptiveNormCallback"
 _UNKNOWN: Any = object()
 
 
@@ -153,6 +156,7 @@ class TrainerClip(TrainerCallback):
     ) -> Any:
         """Train; True is the newest checkpoint whose save was not cut."""
         self.prepare()
+        self._take_over_callback()
         if args[:1] == (True,):
             args = (self._newest_checkpoint(), *args[1:])
         elif kwargs.get("resume_from_checkpoint") is True:
@@ -169,8 +173,18 @@ class TrainerClip(TrainerCallback):
         self, loop: Callable[..., Any], *args: Any, **kwargs: Any
     ) -> Any:
         """Train; by now a checkpoint is downloaded."""
+        self._take_over_callback()
         self._checkpoint = _checkpoint_in(loop, args, kwargs)
         return loop(*args, **kwargs)
+
+    def _take_over_callback(self) -> None:
+        """Remove ERNIE's callback, which loads its own state into our clip."""
+        if not isinstance(self.clip, ClipGradByAdaGC):
+            return
+        callbacks = self.trainer.callback_handler.callbacks
+        for callback in [*callbacks]:
+            if type(callback).__name__ == _ERNIE_S_CALLBACK:
+                callbacks.remove(callback)
 
     def _newest_checkpoint(self) -> Any:
         folder = self.trainer.args.output_dir
@@ -225,6 +239,12 @@ class TrainerClip(TrainerCallback):
 
     def load(self, checkpoint: Any) -> None:
         """Resume the clip from a checkpoint; None: it starts anew."""
+        if clears_state(self.trainer.args) and self.clip is not None:
+            logger_of(self.trainer.args).warning(
+                f"paddle_adagc: {CLEARS}: no state of the clip is loaded, and "
+                "its warm-up begins"
+            )
+            return
         missing, new = self._options.missing_state, self._options.new_tensors
         load_clip(self.clip, checkpoint, missing, self.trainer.state, new)
 
@@ -242,7 +262,8 @@ class TrainerClip(TrainerCallback):
                 shadow.bind(model, units_of(model, args))
 
         def load(shadow: Any) -> None:
-            load_clip(shadow, found, "start", state)
+            if not clears_state(args):
+                load_clip(shadow, found, "start", state)
 
         trained = model, objects["optimizer"]
         self.recording.begin(args, state, *trained, bind, load)

@@ -23,7 +23,7 @@ from paddle import Tensor
 
 from paddle_adagc.parallel.layout import TensorLayout
 from paddle_adagc.parallel.topology import Topology
-from paddle_adagc.state import ROUNDING, ClipState
+from paddle_adagc.state import ClipState
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +31,6 @@ T = TypeVar("T")
 
 _RELATIVE = 0.02
 _ABSOLUTE = 1e-3  # of the largest norm: a gradient may be all rounding error
-_NUM_NAMED = 5
 _OF_A_COUNT = 0.01  # difference of counts between ranks that is still rounding
 
 _CAUSES = (
@@ -212,10 +211,8 @@ def merge(parts: Sequence[tuple[ClipState, Collection[str]]]) -> ClipState:
     ``parts`` are each rank's state (NumPy), and the keys whose gradients it has
     observed: under owner-based sharding the other ranks' numbers about a tensor
     are out of date. Without any observation of a tensor its start value stays.
-    A RuntimeError names a number that ranks disagree about; a line of the log
-    those that differ by more than rounding, as far as their norms may.
+    A RuntimeError names a number that ranks disagree about.
     """
-    differing = dict[str, None]()
     table: dict[str, tuple[dict[str, float], bool]] = {}
     for state, observed in parts:
         columns = {n: v.tolist() for n, v in state.vectors().items()}
@@ -224,16 +221,8 @@ def merge(parts: Sequence[tuple[ClipState, Collection[str]]]) -> ClipState:
             has_seen = key in observed and all(map(math.isfinite, row.values()))
             if key not in table or (has_seen and not table[key][1]):
                 table[key] = (row, has_seen)
-            elif has_seen and _differ(key, table[key][0], row):
-                differing[key] = None
-    if differing:
-        logger.warning(
-            "the clip's numbers of %d tensors differ between ranks by up to "
-            "2%% (%s): the state has those of one rank; copies of the weights "
-            "may drift apart",
-            len(differing),
-            ", ".join([*differing][:_NUM_NAMED]),
-        )
+            elif has_seen:
+                _refuse_other_numbers(key, table[key][0], row)
     first = parts[0][0]
     vectors: dict[str, Any] = {
         name: np.array([row[name] for row, _ in table.values()], np.float32)
@@ -247,25 +236,15 @@ def merge(parts: Sequence[tuple[ClipState, Collection[str]]]) -> ClipState:
     return dataclasses.replace(first, keys=tuple(table), units=units, **vectors)
 
 
-def _differ(
+def _refuse_other_numbers(
     key: str, known: Mapping[str, float], other: Mapping[str, float]
-) -> bool:
-    """Tell whether numbers of one tensor differ by more than rounding.
-
-    Raises:
-        RuntimeError: They differ by more than norms may.
-    """
-    found = False
+) -> None:
     for name, mine in known.items():
         least = _OF_A_COUNT if name == "support" else 0.0
-        far, near = (
-            not math.isclose(mine, other[name], rel_tol=bound, abs_tol=least)
-            for bound in (_RELATIVE, ROUNDING)
-        )
-        if far:
+        if not math.isclose(
+            mine, other[name], rel_tol=_RELATIVE, abs_tol=least
+        ):
             raise RuntimeError(
                 f"ranks disagree about {name} of {key!r}: {mine} and "
                 f"{other[name]}; {_CAUSES}"
             )
-        found = found or near
-    return found

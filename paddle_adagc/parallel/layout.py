@@ -39,7 +39,7 @@ from paddle_adagc.parallel.units import (
     view_of,
 )
 
-Ranks = tuple[int, ...]
+RankIds = tuple[int, ...]
 
 _EXPERT_COLORS = ("moe_expert", "moe_weight_no_hook")
 _WRAPPERS = (paddle.DataParallel, MetaParallelBase, MixPrecisionLayer)
@@ -54,8 +54,8 @@ _STAGE_3_PREFIX = "slice@"
 class Spread:
     """The ranks of a ``DistTensor``'s mesh, and those that hold its parts."""
 
-    ranks: Ranks  # all ranks of the mesh
-    groups: tuple[tuple[int, Ranks], ...] = ()
+    ranks: RankIds  # all ranks of the mesh
+    groups: tuple[tuple[int, RankIds], ...] = ()
     """Each mesh dimension that splits it, and the ranks along it from here."""
 
 
@@ -70,7 +70,10 @@ def spread_of(tensor: Tensor) -> Spread | None:
 
 @functools.cache
 def _spread(
-    ranks: Ranks, shape: tuple[int, ...], placements: tuple[Any, ...], rank: int
+    ranks: RankIds,
+    shape: tuple[int, ...],
+    placements: tuple[Any, ...],
+    rank: int,
 ) -> Spread:
     groups = []
     # Paddle takes more placements than the mesh has dimensions.
@@ -94,7 +97,6 @@ class TensorLayout:
     is_expert_on_tp_axis: bool = False  # those may be tensor-parallel ranks
     is_tied_copy: bool = False  # an earlier pipeline stage counts it
     shape: tuple[int, ...] = ()  # this rank's part, before sharding
-    is_embedding: bool = False  # its rows are looked up, rather than multiplied
     takes_part: bool = True  # it is trained, and not kept from being clipped
     is_whole: bool = False  # sharding stage 3 leaves it in one piece
     spread: Spread | None = None  # on a mesh; ``shape`` is then the whole's
@@ -118,16 +120,11 @@ def read_layout(model: paddle.nn.Layer) -> dict[str, TensorLayout]:
     model = unwrap(model)
     layers = model.sublayers(include_self=True)
     keys, tied_copies = parameter_keys(model), tied_keys(layers)
-    embeddings: set[str] = set()
     split_over_experts: set[str] = set()
     for layer in layers:
-        own = {p.name for p in layer.parameters(include_sublayers=False)}
-        if isinstance(layer, paddle.nn.Embedding) or (
-            type(layer).__name__ == "VocabParallelEmbedding"  # or PaddleFleet's
-        ):
-            embeddings |= own
         if getattr(layer, "intermediate_ep_sharded", False):
-            split_over_experts |= own
+            own = layer.parameters(include_sublayers=False)
+            split_over_experts |= {p.name for p in own}
     layout: dict[str, TensorLayout] = {}
     for name, parameter in model.named_parameters():
         own_name = parameter.name
@@ -147,8 +144,6 @@ def read_layout(model: paddle.nn.Layer) -> dict[str, TensorLayout]:
             is_expert_on_tp_axis=_is_expert_on_tp_axis(parameter),
             is_tied_copy=own_name in tied_copies,
             shape=tuple(parameter.shape),
-            is_embedding=own_name in embeddings
-            or bool(getattr(parameter, "is_embedding", False)),
             takes_part=(
                 not parameter.stop_gradient
                 and getattr(parameter, "need_clip", True) is not False

@@ -17,7 +17,12 @@ from paddle.distributed.auto_parallel.process_mesh import (
 )
 from paddle.distributed.communication.group import Group
 
-from paddle_adagc.parallel.layout import Ranks, Spread, TensorLayout, spread_of
+from paddle_adagc.parallel.layout import (
+    RankIds,
+    Spread,
+    TensorLayout,
+    spread_of,
+)
 from paddle_adagc.parallel.reduce import Reducer
 
 
@@ -90,7 +95,7 @@ class Meshes:
             return self._reducer
         rank, num_ranks = dist.get_rank(), dist.get_world_size()
         counts = [rank == 0] * num_tensors  # where every rank holds the tensor
-        indexes: dict[tuple[int, Ranks], list[int]] = {}
+        indexes: dict[tuple[int, RankIds], list[int]] = {}
         for index, spread in sorted(self._spreads.items()):
             counts[index] = rank == min(spread.ranks)
             for group in spread.groups:
@@ -112,7 +117,7 @@ class Meshes:
 
 
 @functools.cache
-def _line(ranks: Ranks) -> dist.ProcessMesh:
+def _line(ranks: RankIds) -> dist.ProcessMesh:
     """Return a mesh of one dimension."""
     return dist.ProcessMesh([*ranks], dim_names=["ranks"])
 

@@ -50,9 +50,6 @@ class Unit:
     key: str
     shape: tuple[int, ...]
     place: Piece
-    view_shape: tuple[int, ...]
-    """Shape of :meth:`view`. If groups repeat it has two axes in place of one:
-    groups, and values of a group."""
 
     def cut(self, begin: int, end: int) -> list[Piece]:
         """Return what the slice ``[begin, end)`` of the parameter has of it.
@@ -71,23 +68,6 @@ class Unit:
             if 0 <= index < num_runs and count and low < high:
                 pieces.append(Piece(low - begin, high - low, count, stride))
         return pieces
-
-    def view(self, tensor: Tensor) -> Tensor:
-        """Return its values in the memory of the parameter or its gradient."""
-        flat = _C_ops.view_shape(tensor, [math.prod(tensor.shape)])
-        start, run, num_runs, stride = self.place
-        if num_runs == 1:
-            return view_of(flat, start, self.view_shape)
-        # Axes before the one that is split step over the other units.
-        shape = self.view_shape
-        steps = [math.prod(shape[i:]) for i in range(1, len(shape))]
-        strides = [
-            step // run * stride if step >= run else step
-            for step in (*steps, 1)
-        ]
-        # In the memory that a tensor may be a view into.
-        offset = flat.offset + start * tensor.element_size()
-        return _C_ops.as_strided(flat, [*shape], strides, offset)
 
 
 def view_of(flat: Tensor, start: int, shape: Sequence[int]) -> Tensor:
@@ -219,7 +199,6 @@ class Units:
         stride = inner[axis] // repeats * below
         num_runs = math.prod(inner) // stride
         head, tail = inner[:axis], inner[axis + 1 :]
-        again = (repeats,) if repeats > 1 else ()
         units: list[Unit] = []
         for expert in range(shape[0] if self.experts else 1):
             start = expert * math.prod(inner)
@@ -229,8 +208,7 @@ class Units:
                     place = Piece(start, place.size, 1, place.size)
                 name = self._name(key, first_expert + expert, part)
                 whole = (*head, repeats * width, *tail)
-                in_groups = (*head, *again, width, *tail)
-                units.append(Unit(name, whole, place, in_groups))
+                units.append(Unit(name, whole, place))
                 start += width * below
         return tuple(units)
 

@@ -215,8 +215,8 @@ def _checked(plan: Plan, command: Sequence[str]) -> list[str]:
                 "1.0 where that is 0"
             )
         lines.append(
-            "where the arguments have adaptive_norm_clip: true, the other "
-            "defaults would be those of adaptive_norm_... and ERNIE's clip"
+            "where the arguments have adaptive_norm_clip: true, adaptive_norm_"
+            "... and the defaults of ERNIE's clip would count instead"
         )
     lines.append(f"would run {shlex.join(command)}")
     for name in _LIBRARIES:

@@ -60,6 +60,11 @@ class Process:
         )
         """Clips that this process made, and where their settings come from."""
 
+        self._notes: weakref.WeakKeyDictionary[Any, list[str]] = (
+            weakref.WeakKeyDictionary()
+        )
+        """And what of the Trainer's arguments has no effect."""
+
         self._seen: weakref.WeakSet[Any] = weakref.WeakSet()
         self._forget()
 
@@ -108,6 +113,7 @@ class Process:
     def _clip(self, trainer: Any) -> Any:
         """Return a script's AdaGC, given by ``optimizers=``; else a new one."""
         from paddle_adagc import ClipGradByAdaGC
+        from paddle_adagc.integrations.arguments import without_effect
         from paddle_adagc.optimizer import clip_of
 
         given = trainer.optimizer and clip_of(trainer.optimizer)
@@ -120,6 +126,7 @@ class Process:
         except (TypeError, ValueError) as error:
             raise ValueError(f"adagc-run: {error}") from error
         self._origins[clip] = values
+        self._notes[clip] = without_effect(trainer.args)
         return clip
 
     def _around(self, update: Callable[..., Any]) -> Callable[..., Any]:
@@ -208,7 +215,7 @@ class Process:
             text += f"; resumed after {clip.num_steps} steps"
         if dist.get_world_size() > 1:
             text += f"; rank {dist.get_rank()} of {dist.get_world_size()}"
-        return text
+        return "; ".join((text, *self._notes.get(clip, ())))
 
     @staticmethod
     def _steps_of(optimizer: Any) -> int:

@@ -140,32 +140,16 @@ def as_number(value: Any) -> Any:
     return value
 
 
-_ERNIE = {
-    "adaptive_norm_clip_ratio": "lambda_rel",
-    "adaptive_norm_start_clip_steps": "t_start",
-}
-_OF_ERNIE_S_CLIP = {"beta": 0.98, "lambda_abs": 1.0}
-"""Its arguments do not name them."""
-
-
 def of_trainer(args: Any) -> Values:
     """Return what a Trainer's arguments say about clipping.
 
     ``max_grad_norm`` is ``lambda_abs``; where it is 0 or None, that is 1.0.
-    Where ``adaptive_norm_clip`` is on, the clip of ERNIE's pre-training, its
-    arguments count, and what that clip has for those without an argument.
+    Where ``adaptive_norm_clip`` is on, the arguments of ERNIE's clip count.
     """
-    if getattr(args, "adaptive_norm_clip", False):
-        found: Values = {
-            name: (value, "ERNIE's adaptive_norm_clip")
-            for name, value in _OF_ERNIE_S_CLIP.items()
-        }
-        for key, name in _ERNIE.items():
-            if getattr(args, key, None) is not None:
-                found[name] = getattr(args, key), key
-        return found
-    from paddle_adagc.integrations.arguments import TAKEN
+    from paddle_adagc.integrations.arguments import TAKEN, of_adaptive_norm
 
+    if found := of_adaptive_norm(args):
+        return found
     norm = getattr(args, "max_grad_norm", None)
     norm = norm or getattr(args, TAKEN, norm)
     if norm:

@@ -26,6 +26,7 @@ from paddle_adagc.clips.last_step import LastStep
 from paddle_adagc.guards import unchecked
 from paddle_adagc.parallel.layout import unfold
 from paddle_adagc.parallel.meshes import added_up, local_value
+from paddle_adagc.watch.clips import Clips
 
 logger = logging.getLogger(__name__)
 
@@ -94,8 +95,7 @@ class Skipper:
     Args:
         sigma: See :class:`SkipRule`.
         optimizer: The one whose step it is, see :func:`.stepping`.
-        source: The clip that measures the norms.
-        acting: The clip that acts.
+        clips: Those of the optimizer.
 
     Raises:
         TypeError, ValueError: A wrong bound, or an optimizer whose steps cannot
@@ -105,21 +105,19 @@ class Skipper:
     FAILED = 2
     """Instead of 0 or 1: the record of a rank has failed."""
 
-    def __init__(
-        self, sigma: float, optimizer: Any, source: Any, acting: Any
-    ) -> None:
+    def __init__(self, sigma: float, optimizer: Any, clips: Clips) -> None:
         check_positive("skip_above", sigma)
         if isinstance(optimizer, paddle.optimizer.LBFGS):
             raise ValueError(
                 "skip_above: a step of LBFGS has several updates and cannot be "
                 "stopped: use another optimizer"
             )
-        if source is None:
+        if clips.source is None:
             raise ValueError(
                 "skip_above needs the norms, and nothing measures them beside "
-                f"{acting!r}: leave shadow=False out"
+                f"{clips.acting!r}: leave shadow=False out"
             )
-        self.source, self._optimizer = source, optimizer
+        self._clips, self._optimizer = clips, optimizer
         self.rule = SkipRule(sigma)
         self.reason = ""
         self.num_skipped = self.num_in_a_row = 0
@@ -135,12 +133,13 @@ class Skipper:
             pairs: Of its first group where it has several.
             losses: Of this rank's micro-batches so far.
         """
-        if self.source is None:
+        source = self._clips.source
+        if source is None:
             raise RuntimeError("skip_above: nothing measures norms any more")
         if isinstance(pairs, dict):
             pairs = gradients_of(self._optimizer)
         loss = sum(map(as_float, losses)) if losses else None
-        norm, snapshot = measure(self.source, pairs)
+        norm, snapshot = measure(source, pairs)
         overflows = bool(self._optimizer._get_auxiliary_var("found_inf"))
         return norm, None if overflows else snapshot, loss
 

@@ -36,12 +36,12 @@ def test_bursts_are_listed_or_periodic():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"kind": "gradient_scal"}, "did you mean 'gradient_scale'"),
-        (NAN | {"step": [1]}, "'step'.*mean 'steps'"),
+        ({"kind": "gradient_scal"}, "kind\n.*'gradient_scale'"),
+        (NAN | {"step": [1]}, "step\n"),
         (NAN, "either steps or start"),
         (NAN | {"steps": [1], "start": 1}, "either steps"),
-        (NAN | {"steps": []}, "steps must not be empty"),
-        (NAN | {"steps": "12"}, "steps must be a list"),
+        (NAN | {"steps": []}, "steps\n"),
+        (NAN | {"steps": "12"}, "steps\n"),
         (NAN | {"steps": [1, 3], "duration": 3}, "3 overlap at steps 1 and 3"),
         (NAN | {"steps": [1], "every": 5}, "every=5"),
         (NAN | {"start": 5, "every": 2, "duration": 3}, "3 overlap at every=2"),
@@ -49,7 +49,7 @@ def test_bursts_are_listed_or_periodic():
         ({"kind": "gradient_noise", "start": 5}, "needs magnitude"),
         (NAN | {"start": 5, "magnitude": 2.0}, "no magnitude, got magn.*=2.0"),
         ({"kind": "random_tokens", "start": 5, "tensor": "*"}, "no tensor"),
-        (FLIP | {"start": 5, "exponent_bit": 8}, "at most 7, got 8"),
+        (FLIP | {"start": 5, "exponent_bit": 8}, "exponent_bit\n"),
     ],
 )
 def test_bad_values(values, message):

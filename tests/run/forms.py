@@ -166,10 +166,11 @@ FORMS = [
         script=ERNIE,
         files={"job.json": '{"max_steps": 6, "adaptive_norm_clip": true}'},
         options="",
-        clip="lambda_abs=1.0 t_start=100",
+        clip="lambda_abs=1.0 t_start=101",
         origin=r"lambda_rel=1\.03 \(adaptive_norm_clip_ratio\), beta=0\.98 "
         r"\(ERNIE's adaptive_norm_clip\), lambda_abs=1\.0 \(ERNIE's "
-        r"adaptive_norm_clip\), t_start=100 \(adaptive_norm_start_clip_steps\)",
+        r"adaptive_norm_clip\), t_start=101 \(adaptive_norm_start_clip_steps, "
+        r"step 100 included\)",
     ),
     clips("ERNIE's arguments, switched off", script=ERNIE),
     clips(

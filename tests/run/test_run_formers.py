@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from adagc_lab.data.tokenizers import byte_tokenizer
+from byte_tokenizer import byte_tokenizer
 from helpers import TINY_LLAMA, run_python
 from safetensors.numpy import load_file
 

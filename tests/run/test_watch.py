@@ -15,13 +15,10 @@ import time
 import numpy as np
 import paddle
 import pytest
-from adagc_lab.models.config import DecoderConfig
-from adagc_lab.models.decoder import DecoderForCausalLM
-from adagc_lab.models.pipeline import DecoderForCausalLMPipe
-from adagc_lab.models.rank_weights import initialize_weights
 from core.parallel.layouts import DENSE, Layout, gradient_of
 from core.parallel.ranks import run_on_ranks
-from core.parallel.training import SEED, batch
+from core.parallel.stages import make_net
+from core.parallel.training import batch
 from helpers import run_python, slow_but
 from pages import ROOT
 
@@ -268,11 +265,7 @@ def train_on_rank(layout, folder):
 
 
 def train(layout, topology):
-    degrees = {"tensor_parallel_degree": layout.mp}
-    config = DecoderConfig(**DENSE, **degrees)
-    kind = DecoderForCausalLMPipe if layout.pp > 1 else DecoderForCausalLM
-    bare = model = kind(config)
-    initialize_weights(model, config, SEED)
+    bare = model = make_net(DENSE, layout)
     optimizer = paddle.optimizer.AdamW(
         1e-3,
         parameters=model.parameters(),
@@ -323,10 +316,8 @@ def test_fleet_s_own_clip_on_two_ranks(name, tmp_path):
 
 def train_alone():
     """Norms of the first step in one process, by key."""
-    config = DecoderConfig(**DENSE)
-    model = DecoderForCausalLM(config)
-    initialize_weights(model, config, SEED)
     layout = Layout()
+    model = make_net(DENSE, layout)
     clip = ClipGradByAdaGC()
     clip.bind(model)
     optimizer = paddle.optimizer.AdamW(

@@ -29,16 +29,9 @@ def refused(main, arguments, capsys):
 
 NO_FORM = "is not of the form key=value"
 ARGUMENTS = {
-    # Keys of the config given as flags.
-    "--max_steps 5": "did you mean train.max_steps=5?",
-    "--batch-size=8": "did you mean train.batch_size=8?",
-    "--nonsense": "values of the config have the form key=value",
-    "--resume": "; the same command resumes a run",
-    "--gpus 0,1": "paddle.distributed.launch starts a process per",
-    # Values without an equals sign.
-    "train.max_steps 5": f"'train.max_steps' {NO_FORM}; did you mean train.max",
-    "train.max_steps:5": f"{NO_FORM}; did you mean train.max_steps=5?",
-    CONFIG: f"{CONFIG!r} {NO_FORM}: a run has one config; its key base names",
+    "--max_steps 5": "values of the config have the form key=value",
+    "train.max_steps 5": f"'train.max_steps' {NO_FORM}",
+    CONFIG: f"{CONFIG!r} {NO_FORM}",
     # Keys in another section.
     "train.learning_rate=1": "did you mean 'schedule.learning_rate'?",
     "max_steps=5": "did you mean 'train.max_steps'?",
@@ -58,8 +51,7 @@ def test_arguments_after_the_config(arguments, monkeypatch, capsys):
     [
         ("configs/proxy/ernie_moe.yaml", f"did you mean {CONFIG}?"),
         (str(ROOT / "configs/proxy"), "is a folder: name a file in it (clip_"),
-        (CONFIG.replace("moe.", "mo."), f"did you mean {CONFIG} or"),
-        ("ernie_moe.yaml", "did you mean configs/proxy/ernie_moe.yaml"),
+        (CONFIG.replace("moe.", "mo."), f"did you mean {CONFIG}"),
         ("pt.yaml", "no 'model_name_or_path'"),
     ],
 )
@@ -79,10 +71,10 @@ def test_overrides_are_not_called_required(capsys):
 def test_check_names_all_mistakes_at_once(capsys):
     mistakes = {
         "train.max_stps=5": "did you mean 'train.max_steps'",
-        "schedule.learning_rate=-1": "schedule.learning_rate must be",
+        "schedule.learning_rate=-1": "schedule.learning_rate: ",
         "clip.lambda_rell=3": "did you mean 'lambda_rel'",
-        "model.hidden_siz=4": "model: unknown key 'hidden_siz'",
-        'optimizer.beta1="0.9x"': "optimizer.beta1 must be a number",
+        "model.hidden_siz=4": "unknown key 'model.hidden_siz'",
+        'optimizer.beta1="0.9x"': "optimizer.beta1: ",
     }
     assert pretrain.main([CONFIG, "--check", *mistakes]) == 2
     found = capsys.readouterr().out

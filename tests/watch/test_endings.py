@@ -180,7 +180,7 @@ def wait_for(condition, seconds=20):
 def test_a_disk_that_stays_full_is_said_at_the_end(
     tmp_path, small_disk, monkeypatch
 ):
-    monkeypatch.setattr("paddle_adagc.watch.recorder._CLOSE_SECONDS", 0.5)
+    monkeypatch.setattr("paddle_adagc.watch.recorder.CLOSE_SECONDS", 0.5)
     model, optimizer = make_training(None)
     record = Record(tmp_path, optimizer, model, num_steps=8)
     with pytest.warns(UserWarning, match="the record") as caught:

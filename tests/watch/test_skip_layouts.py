@@ -8,10 +8,6 @@ import numpy as np
 import paddle
 import paddle.distributed as dist
 import pytest
-from adagc_lab.models.config import DecoderConfig
-from adagc_lab.models.decoder import DecoderForCausalLM
-from adagc_lab.models.pipeline import DecoderForCausalLMPipe
-from adagc_lab.models.rank_weights import initialize_weights
 from core.parallel.layouts import (
     DENSE,
     UNTIED,
@@ -21,7 +17,8 @@ from core.parallel.layouts import (
     gradient_of,
 )
 from core.parallel.ranks import run_on_ranks
-from core.parallel.training import SEED, batch
+from core.parallel.stages import make_net
+from core.parallel.training import batch
 from watch.test_record import CLIPS
 
 from paddle_adagc.parallel.meshes import local_value
@@ -69,13 +66,9 @@ def train_in(layout, topology, clip, folder=None, factor=None):
     bad = None
     if factor is not None:
         bad = BAD_OF_FEW if factor == INF else BAD
-    degrees = {"tensor_parallel_degree": layout.mp if layout.is_fleet else 1}
     options = UNTIED if layout.binds_wrapper else DENSE
     options = {**options, "num_hidden_layers": layout.pp}
-    config = DecoderConfig(**options, **degrees)
-    kind = DecoderForCausalLMPipe if layout.pp > 1 else DecoderForCausalLM
-    bare = model = kind(config)
-    initialize_weights(model, config, SEED)
+    bare = model = make_net(options, layout)
     layout.spread(model)
     if hasattr(clip, "bind"):
         clip.bind(model)
@@ -141,7 +134,7 @@ def test_no_rank_of_a_layout_makes_the_step(name, tmp_path):
     for clip_name in ("global norm", "ours"):
         run = read_record(tmp_path / clip_name)
         num_steps = FEW_STEPS if is_short else NUM_STEPS
-        assert run.step.tolist() == [*range(num_steps)]
+        assert run.step.tolist() == [*range(1, num_steps + 1)]
         skipped = np.flatnonzero(run.column("skipped") == 1)
         assert skipped == [BAD_OF_FEW if is_short else BAD]
 
@@ -150,8 +143,7 @@ def stop_in_layout(layout, folder):
     """Whether a checkpoint is saved at a NaN loss: sound weights, then not."""
     topology = layout.start()
     options = UNTIED if layout.binds_wrapper else DENSE
-    config = DecoderConfig(**{**options, "num_hidden_layers": 1})
-    bare = model = DecoderForCausalLM(config)
+    bare = model = make_net({**options, "num_hidden_layers": 1}, layout)
     layout.spread(model)
     optimizer = inner = paddle.optimizer.AdamW(parameters=model.parameters())
     model, optimizer = layout.wrap(model, optimizer)
@@ -211,7 +203,7 @@ def test_adagc_run_watches(name, tmp_path):
     ):
         assert_equal(watched, plain)
     run = read_record(tmp_path)
-    assert run.step.tolist() == [*range(FEW_STEPS)]
+    assert run.step.tolist() == [*range(1, FEW_STEPS + 1)]
     assert np.isfinite(run.column("loss")).all()
     assert (run.tensors("norm") > 0).all()
     assert {key.split(".")[0] for key in run.keys} <= {"model", "lm_head"}

@@ -23,7 +23,7 @@ from adagc_lab.train.optimizers import (
     unfinished_warm_up,
     uses_amp,
 )
-from adagc_lab.train.processes import launch_lines
+from adagc_lab.train.processes import launch_lines, refuse_untrained
 from adagc_lab.train.tasks import (
     PretrainTask,
     build_without_memory,
@@ -90,11 +90,11 @@ def check_recipe(
 
     ``recipe`` is the run's file, read with ``overrides``; ``options`` of the
     command are those that start the run. PaddleFormers has rules of its own for
-    evaluation and for pipeline stages.
+    pipeline stages.
     """
     report = CheckReport(recipe, missing=_missing(config, with_paddleformers))
     if not with_paddleformers:
-        report.attempt(lambda: _check_validation(config))
+        report.attempt(lambda: refuse_untrained(config.parallel))
     task = report.attempt(lambda: make_task(config))
     if task is not None:
         _add_task(report, task, config.num_train_samples, with_paddleformers)
@@ -168,18 +168,6 @@ def _missing(config: RunConfig, with_paddleformers: bool) -> list[str]:
     return missing
 
 
-def _check_validation(config: RunConfig) -> None:
-    """Refuse a validation set that a pipeline cannot cut into micro-batches."""
-    train, parallel = config.train, config.parallel
-    needed = train.batch_size * parallel.num_data_ranks
-    needed *= train.gradient_accumulation_steps
-    if parallel.pp > 1 and config.data.validation_size < needed:
-        raise ValueError(
-            f"data.validation_size={config.data.validation_size} is less than "
-            f"the {needed} samples that all ranks evaluate at once"
-        )
-
-
 def _add_task(
     report: CheckReport,
     task: PretrainTask,
@@ -210,8 +198,6 @@ def _layout_lines(parallel: ParallelConfig) -> list[str]:
     lines = [f"{parallel.num_processes} processes = {degrees}"]
     if parallel.ep > 1:
         lines.append(f"EP {parallel.ep}: inside of the sharding and TP ranks")
-    if parallel.sequence_parallel:
-        lines.append("activations split along the sequence over the TP ranks")
     return lines
 
 
@@ -260,7 +246,7 @@ def _schedule_lines(config: RunConfig, t_start: int) -> list[str]:
 def _optimizer_lines(config: RunConfig) -> list[str]:
     clip = {k: v for k, v in config.clip.items() if k != "overrides"}
     lines = []
-    for settings in (dataclasses.asdict(config.optimizer), clip):
+    for settings in (config.optimizer.model_dump(), clip):
         name = settings.pop("name", None)
         lines.append(f"{name}: {_arguments(settings) or 'defaults'}")
     clips_itself = config.optimizer.name not in ("adamw", "lion", "muon")

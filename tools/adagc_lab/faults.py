@@ -23,7 +23,7 @@ import numpy as np
 from pydantic import Field, model_validator
 from typing_extensions import Self
 
-from adagc_lab.section import Count, Natural, Real, section
+from adagc_lab.section import Count, Natural, Real, Section
 from paddle_adagc.checks import suggestion
 
 if TYPE_CHECKING:
@@ -56,8 +56,7 @@ _LAYOUT = {"float32": (np.uint32, 23), "bfloat16": (np.uint16, 7)}
 _NUM_EXPONENT = 8
 
 
-@section
-class FaultConfig:
+class FaultConfig(Section):
     """One kind of fault and the steps that it hits.
 
     The steps are either listed (``steps``) or periodic (``start``, ``every``);

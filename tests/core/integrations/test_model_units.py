@@ -8,8 +8,8 @@ import types
 import numpy as np
 import paddle
 import pytest
-from adagc_lab.models.moe import mark_experts
 from core.integrations.test_trainer import clipping
+from core.parallel.experts import mark_experts
 from core.parallel.layouts import Layout
 from core.parallel.ranks import run_on_ranks
 from core.parallel.training import plain

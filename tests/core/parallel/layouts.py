@@ -11,8 +11,8 @@ from unittest import mock
 import numpy as np
 import paddle
 import paddle.distributed as dist
-from adagc_lab.gloo.fleet import ConcatColumns, SplitColumns
-from adagc_lab.models import attention
+from core.parallel import net
+from gloo_fleet.fleet import ConcatColumns, SplitColumns
 from paddle.base import core
 from paddle.distributed import fleet
 from paddle.distributed.fleet.base.topology import EPHybridCommunicateGroup
@@ -118,8 +118,8 @@ class Layout:
         fleet.init(is_collective=True, strategy=strategy)
         topology = fleet.get_hybrid_communicate_group()
         if max(self.sep, self.cp) > 1:
-            attention.attend_folded = over_whole_sequences(
-                attention.attend_folded, sequence_group(topology)
+            net.attend = over_whole_sequences(
+                net.attend, sequence_group(topology)
             )
         return topology
 
@@ -163,7 +163,8 @@ class Layout:
             )
             loss = float(model.forward_backward_pipeline(data, scaler=None))
             is_last = model.is_pipeline_last_stage(ignore_virtual=True)
-            assert bool(bare.take_losses()) == is_last
+            assert bool(bare.num_losses) == is_last
+            bare.num_losses = 0
             return loss
         total = 0.0
         # Fleet adds up the gradients of sep ranks.
@@ -197,12 +198,12 @@ def over_whole_sequences(attend, group):
     """
     last = [0, 3, 2, 1]  # the length; and back
 
-    def call(query, key, value, *options):
+    def call(query, key, value):
         whole = [
             ConcatColumns.apply(x.transpose(last), group).transpose(last)
             for x in (query, key, value)
         ]
-        mixed = attend(*whole, *options).transpose(last)
+        mixed = attend(*whole).transpose(last)
         return SplitColumns.apply(mixed, group).transpose(last)
 
     return call
@@ -335,12 +336,7 @@ MAIN_GRAD = {**DENSE, "main_grad": True}
 BOTH = (DENSE, MOE)
 MOES = (MOE, SPARSE_MOE, {**MOE, "main_grad": True})
 CASES = {
-    "tp2": (
-        Layout(mp=2),
-        *BOTH,
-        {**DENSE, "initialization": "scaled_embed"},
-        {**MOE, "initialization": "wesar"},
-    ),
+    "tp2": (Layout(mp=2), *BOTH),
     "sp with tp2": (Layout(mp=2, sequence_parallel=True), *BOTH),
     "pp2": (Layout(pp=2), *BOTH),  # three layers: uneven stages
     # Paddle wants more than 2 stages, and plans other steps from 2 x pp

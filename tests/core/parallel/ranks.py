@@ -23,9 +23,9 @@ from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
+import gloo_fleet
 import paddle.distributed as dist
-from adagc_lab import gloo
-from adagc_lab.gloo.rendezvous import free_port
+from gloo_fleet.rendezvous import free_port
 
 _HOST = "127.0.0.1"
 _TESTS = Path(__file__).resolve().parents[2]
@@ -139,7 +139,7 @@ def _run_rank(
     try:
         while rank != "0" and not _listens(int(port)):
             time.sleep(0.01)  # Paddle pauses 3 s after a refused attempt
-        gloo.enable()
+        gloo_fleet.enable()
         dist.init_parallel_env()
         function, arguments = pickle.loads(task)
         result = function(**arguments)

@@ -10,10 +10,10 @@ import itertools
 
 import paddle
 import pytest
-from adagc_lab.models.attention import Attention
-from adagc_lab.models.moe import MoE, mark_experts
 from core.parallel import training
+from core.parallel.experts import MoE, mark_experts
 from core.parallel.layouts import CASES, SPARSE_MOE, Layout
+from core.parallel.net import Attention
 from core.parallel.training import assert_same_run, continued, on_ranks
 from helpers import slow_but
 from paddle import nn

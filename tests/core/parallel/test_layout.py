@@ -71,7 +71,6 @@ def test_the_first_stage_counts_a_tied_tensor(
     is_named = prefix and rank == 1
     key = "model.embed_tokens" if is_named else "shared_layers.embed"
     assert (tied.key, tied.is_tied_copy) == (f"{key}.weight", rank == 1)
-    assert tied.is_embedding
 
 
 def test_two_tensors_of_one_key_are_refused(monkeypatch):
@@ -129,7 +128,6 @@ ON_TP_AXIS = {"is_expert": True, "is_expert_on_tp_axis": True}
         ({"mp_moe": True}, ON_TP_AXIS),
         ({"color": {"color": "moe_expert"}, "no_sync": False}, ON_TP_AXIS),
         ({"is_distributed": True}, {"is_tp_split": True}),
-        ({"is_embedding": True}, {"is_embedding": True}),
         ({"need_clip": False}, {"takes_part": False}),
         ({"need_clip": "no"}, {}),
         ({"stop_gradient": True}, {"takes_part": False}),
@@ -141,17 +139,3 @@ def test_marks(marks, expected):
         setattr(model.weight, name, value)
     weight, _ = read_layout(model).values()
     assert weight == TensorLayout(key="weight", shape=(3, 2), **expected)
-
-
-class VocabParallelEmbedding(paddle.nn.Layer):
-    """PaddleFleet has a class of its own, of this name."""
-
-    def __init__(self, *shape):
-        super().__init__()
-        self.weight = self.create_parameter(shape)
-
-
-@pytest.mark.parametrize("kind", [paddle.nn.Embedding, VocabParallelEmbedding])
-def test_an_embedding_alone_is_one(kind):
-    (found,) = read_layout(kind(4, 2)).values()
-    assert found.is_embedding

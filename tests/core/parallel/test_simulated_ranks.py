@@ -329,7 +329,7 @@ TWO = part("a", a=(2, 4))
     ],
 )
 def test_merged_gammas_prefer_the_owner_s_and_notice_disagreement(
-    parts, expected, caplog
+    parts, expected
 ):
     if isinstance(expected, str):
         with pytest.raises(RuntimeError, match=expected):
@@ -339,13 +339,6 @@ def test_merged_gammas_prefer_the_owner_s_and_notice_disagreement(
         state = merge(ordered)
         gammas = state.gamma.tolist()
         assert dict(zip(state.keys, gammas, strict=True)) == expected
-    assert not caplog.records
-
-
-@pytest.mark.parametrize("other", [(2.03, 4), (2, 4.05)], ids=str)
-def test_what_norms_may_differ_by_is_saved_with_a_warning(other, caplog):
-    merge([TWO, part("a", a=other)])
-    assert "of 1 tensors differ between ranks by up to 2% (a)" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -358,10 +351,7 @@ def test_what_norms_may_differ_by_is_saved_with_a_warning(other, caplog):
         ([[0, 1], []], [[], []]),
     ],
 )
-@pytest.mark.parametrize("has_optimizer", [True, False])
-def test_ranks_count_the_same_steps_or_refuse(
-    monkeypatch, groups, has_optimizer
-):
+def test_ranks_count_the_same_steps(monkeypatch, groups):
     keys = [["norm", "embed.weight"], ["0.router.weight", "0.mlp.weight"]]
 
     def work(rank):
@@ -376,19 +366,9 @@ def test_ranks_count_the_same_steps_or_refuse(
             grad_clip=clip,
         )
         for _ in range(6):
-            if has_optimizer:
-                for parameter in sum(given, []):  # noqa: RUF017
-                    parameter.grad = paddle.ones(parameter.shape)
-                optimizer.step()
-                continue
-            for group in given:
-                clip_arrays(clip, group, [np.ones(p.shape) for p in group])
+            for parameter in sum(given, []):  # noqa: RUF017
+                parameter.grad = paddle.ones(parameter.shape)
+            optimizer.step()
         return clip.num_steps
 
-    ranks = Ranks(monkeypatch, along("pipe"))
-    has_gap = any([] in mine and len(mine) > 1 for mine in groups)
-    if has_gap and not has_optimizer:
-        with pytest.raises(RuntimeError, match="apply_decay_param_fun"):
-            ranks.run(work)
-    else:
-        assert ranks.run(work) == [6, 6]
+    assert Ranks(monkeypatch, along("pipe")).run(work) == [6, 6]

@@ -9,7 +9,7 @@ import shutil
 import numpy as np
 import paddle
 import pytest
-from adagc_lab.data.datasets import TokenDataset
+from adagc_lab.data.text import TokenDataset
 from adagc_lab.evaluate.perplexity import measure_perplexity
 from adagc_lab.evaluate.saved import load_saved
 from adagc_lab.record.files import RunRecord
@@ -42,7 +42,7 @@ def test_perplexity_is_the_mean_over_all_labels(run):
     model = load_saved(run).model
     tokens = np.random.default_rng(0).integers(0, 256, 200)
     starts = tuple(range(0, 170, 17))
-    dataset = TokenDataset(tokens, starts, seq_length=17)
+    dataset = TokenDataset(tokens, starts, 17, {})
     found = measure_perplexity(model, dataset)
     losses = []
     for start in starts:
@@ -52,7 +52,7 @@ def test_perplexity_is_the_mean_over_all_labels(run):
         losses += (-logs[np.arange(17), labels]).tolist()
     assert found["num_tokens"] == len(losses)
     assert found["loss"] == pytest.approx(np.mean(losses), abs=1e-6)
-    dataset = TokenDataset(np.arange(400), (0,), seq_length=8, vocab_size=400)
+    dataset = TokenDataset(np.arange(400), (0,), 8, {})
     with pytest.raises(ValueError, match="token 399"):
         measure_perplexity(model, dataset)
 

@@ -3,7 +3,6 @@
 """Small whole runs: how to make, cut and compare them."""
 
 import contextlib
-import dataclasses
 import json
 import os
 import subprocess
@@ -29,7 +28,7 @@ from adagc_lab.train.trainer import PretrainTrainer
 
 ROOT = Path(__file__).parents[3]
 CONFIGS = ROOT / "configs"
-SECTIONS = {field.name for field in dataclasses.fields(RunConfig)}
+SECTIONS = {*RunConfig.model_fields}
 SAME_EVERY_TIME = (
     "loss",
     "learning_rate",

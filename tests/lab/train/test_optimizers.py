@@ -107,21 +107,9 @@ def test_arguments_reach_the_step(name, arguments, share, precision):
     assert moved_by == pytest.approx(0.01 * share, rel=precision)
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments", "message"),
-    [
-        ("lion", {"beta2": -0.1}, "beta2.*-0.1"),
-        ("lion", {"weight_decay": -1.0}, "weight_decay must be at least 0"),
-        ("muon", {"scaling": "frobenius"}, "scaling.*frobenius"),
-        ("spam", {"reset_interval": 0}, "reset_interval.*0"),
-        ("spam", {"reset_interval": 10}, "clip_start=20 .*reset_interval=10"),
-        ("adamw_agc", {"form": "brock"}, "form.*brock"),
-        ("adamw_clippy", {"lambda_abs": 0.0}, "lambda_abs.*0.0"),
-    ],
-)
-def test_bad_arguments_are_named(name, arguments, message):
-    with pytest.raises(ValueError, match=message):
-        OPTIMIZERS[name](**arguments)
+def test_clipping_that_would_never_begin_is_refused():
+    with pytest.raises(ValueError, match=r"clip_start=20 .*reset_interval=10"):
+        OPTIMIZERS["spam"](reset_interval=10)
 
 
 def rates(max_steps, **fields):

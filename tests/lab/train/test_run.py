@@ -6,9 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from adagc_lab.record.files import RunRecord
 from adagc_lab.train.console import summarise_run
-from core.parallel.ranks import run_on_ranks
 from lab.train import runs
 
 
@@ -97,45 +95,6 @@ def test_weights_that_are_nan_are_not_saved(tmp_path):
     assert (status, record.num_steps) == ("diverged", 4)
     assert runs.checkpoint_names(tmp_path) == ["checkpoint-2"]
     assert runs.run(values)[0] == "diverged"
-
-
-def float8_values(output_dir, **changes):
-    values = runs.make_values(output_dir, precision="float8", **changes)
-    experts = {"moe_num_experts": 4, "moe_correction_bias": True}
-    values["model"] |= {"num_hidden_layers": 2, **experts}
-    return values
-
-
-def test_a_run_records_which_tensors_are_quantised(tmp_path):
-    values = float8_values(tmp_path / "all")
-    status, record = runs.run(values)
-    assert status == "finished"
-    assert record.loss[-1] < record.loss[0] - 0.3
-    float8 = record.run["float8"]
-    assert sorted(float8["quantized"] + float8["not_quantized"]) == sorted(
-        record.tensor_names
-    )
-    layer = "model.layers.1.mlp"
-    for name in ("experts.3.down_proj", "experts.0.gate_proj"):
-        assert f"{layer}.{name}.weight" in float8["quantized"]
-    assert f"{layer}.gate.weight" in float8["not_quantized"]
-    assert len(float8["not_quantized"]) == 9
-    values["train"] |= {"output_dir": str(tmp_path / "some"), "max_steps": 2}
-    values["model"]["float8_linears"] = ["attention"]
-    quantized = runs.run(values)[1].run["float8"]["quantized"]
-    assert len(quantized) == 8
-    assert all("self_attn" in name for name in quantized)
-
-
-@pytest.mark.slow
-def test_quantised_tensors_of_all_stages_are_recorded(tmp_path):
-    parts = {"gradient_accumulation_steps": 2, "record": {"tensors": False}}
-    _, alone = runs.run(float8_values(tmp_path / "alone", **parts))
-    values = float8_values(tmp_path / "pp2", parallel={"pp": 2}, **parts)
-    run_on_ranks(runs.pretrain, 2, values=values)
-    record = RunRecord.load(tmp_path / "pp2")
-    assert record.run["float8"] == alone.run["float8"]
-    np.testing.assert_allclose(record.loss, alone.loss, rtol=1e-5)
 
 
 SCALARS = {

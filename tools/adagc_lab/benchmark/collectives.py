@@ -31,7 +31,7 @@ from adagc_lab.benchmark.counts import (
 )
 from adagc_lab.clips import make_clip
 from adagc_lab.clips.measured import MeasuredClip
-from adagc_lab.gloo.rendezvous import free_port
+from adagc_lab.gloo import free_port
 from adagc_lab.markdown import markdown_table
 from adagc_lab.train.config import ParallelConfig, RunConfig
 from adagc_lab.train.parse import load_config
@@ -46,18 +46,11 @@ _TOOLS = Path(__file__).resolve().parents[2]
 LAYOUTS: dict[str, dict[str, Any]] = {
     "DP2": {"dp": 2},
     "TP2": {"tp": 2},
-    "SP with TP2": {"tp": 2, "sequence_parallel": True},
-    "PP2": {"pp": 2},
     "V1 x2": {"sharding": 2, "sharding_split_param": False},
     "V2 x2": {"sharding": 2},
     "TP2 x DP2": {"tp": 2, "dp": 2},
-    "TP2 x PP2": {"tp": 2, "pp": 2},
     "TP2 x V1": {"tp": 2, "sharding": 2, "sharding_split_param": False},
     "TP2 x V2": {"tp": 2, "sharding": 2},
-    "PP2 x V2": {"pp": 2, "sharding": 2},
-    "EP2": {"ep": 2, "sharding": 2},
-    "EP2 x V2 x4": {"ep": 2, "sharding": 4},
-    "TP2 x EP2 x V2": {"tp": 2, "ep": 2, "sharding": 2},
 }
 """``parallel`` sections of the layouts, by name."""
 
@@ -86,7 +79,7 @@ def record_communication(config: RunConfig) -> list[list[Collective]]:
     Every process has to call it, and gets its own calls. Nothing is saved.
     """
     task, clip = make_task(config), make_clip(**config.clip)
-    start_processes(config.parallel, config.train)
+    start_processes(config.parallel)
     watch = _Watch()
     trainer = build_trainer(config, task, clip)
     trainer.add_callback(watch)

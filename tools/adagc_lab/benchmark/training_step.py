@@ -17,7 +17,7 @@ from adagc_lab.benchmark.clip_step import (
     take_turns,
 )
 from adagc_lab.clips import make_clip
-from adagc_lab.data.datasets import collate_batch
+from adagc_lab.data.loading import collate_batch
 from adagc_lab.markdown import markdown_table
 from adagc_lab.report.formatting import format_quartiles
 from adagc_lab.train.config import OptimizerConfig, RunConfig

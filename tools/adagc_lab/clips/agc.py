@@ -9,6 +9,7 @@ from typing import Any
 
 import paddle
 from paddle import Tensor, nn
+from paddle.distributed.fleet.layers.mpu import VocabParallelEmbedding
 
 from adagc_lab.clips.compared import ComparedClip
 from paddle_adagc import rule
@@ -43,11 +44,7 @@ class ClipGradByAGC(ComparedClip):
     def bind(self, model: nn.Layer) -> None:
         """Learn which parameters are embeddings, whose units are rows."""
         super().bind(model)
-        self._embeddings = {
-            layer.weight.name
-            for layer in model.sublayers(include_self=True)
-            if isinstance(layer, nn.Embedding)
-        }
+        self._embeddings = embeddings(model)
 
     def clip_(self, pairs: Sequence[tuple[Any, Any]]) -> None:
         """Clip unit by unit."""
@@ -75,6 +72,17 @@ class ClipGradByAGC(ComparedClip):
         bound = self.lambda_rel * weight.clip(min=self.epsilon)
         h = bound / norm.clip(min=1e-6)
         return paddle.where(norm > bound, h, paddle.ones_like(h))
+
+
+def embeddings(model: nn.Layer) -> set[str]:
+    """Return the names of parameters whose rows are looked up."""
+    marked = {p.name for p in model.parameters() if hasattr(p, "is_embedding")}
+    kinds = (nn.Embedding, VocabParallelEmbedding)
+    return marked | {
+        layer.weight.name
+        for layer in model.sublayers(include_self=True)
+        if isinstance(layer, kinds)
+    }
 
 
 def unit_axes(num_axes: int, is_embedding: bool) -> tuple[int, ...]:

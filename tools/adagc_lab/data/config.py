@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 from typing_extensions import Self
 
-from adagc_lab.section import Count, Natural, PathText, Real, section
+from adagc_lab.section import Count, Natural, PathText, Real, Section
 
 Kind = Literal["stdlib", "fixed_sequences", "mmap", "shapes"]
 
@@ -20,18 +20,15 @@ TEXT_KINDS: tuple[Kind, ...] = ("stdlib", "fixed_sequences", "mmap")
 IMAGE_TEXT_KINDS: tuple[Kind, ...] = ("shapes",)
 """Pairs of an image and its caption, for CLIP."""
 
-_OPTIONAL: dict[str, Kind] = {
+_READ_BY = {
     "num_sequences": "fixed_sequences",
     "prefix": "mmap",
     "validation_prefix": "mmap",
 }
 """Fields that one kind alone reads."""
 
-_NEEDED = ("prefix",)  # by that kind
 
-
-@section
-class DataConfig:
+class DataConfig(Section):
     """Training and validation data of a run."""
 
     kind: Kind = "stdlib"
@@ -86,16 +83,14 @@ class DataConfig:
 
     @model_validator(mode="after")
     def _check_kind(self) -> Self:
-        for name, kind in _OPTIONAL.items():
-            value = getattr(self, name)
-            if self.kind != kind and value != getattr(type(self), name):
+        if self.kind == "mmap" and not self.prefix:
+            raise ValueError("kind='mmap' needs prefix, the dataset's path")
+        for name, kind in _READ_BY.items():
+            default = type(self).model_fields[name].default
+            if self.kind != kind and getattr(self, name) != default:
                 warnings.warn(
-                    f"{name}={value!r} is ignored: kind={self.kind!r} does "
-                    f"not read it (kind={kind!r} does)",
-                    stacklevel=4,
-                )
-            if self.kind == kind and not value and name in _NEEDED:
-                raise ValueError(
-                    f"{name} is {value!r}: {kind!r} needs the path"
+                    f"data.{name} is ignored: kind={self.kind!r} does not read "
+                    "it",
+                    stacklevel=3,
                 )
         return self

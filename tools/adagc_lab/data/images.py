@@ -20,22 +20,11 @@ import numpy as np
 from paddle.io import Dataset
 
 from adagc_lab.data.config import DataConfig
-from adagc_lab.data.datasets import check_index, permutation, random_bits
+from adagc_lab.data.loading import check_index, permutation, random_bits
 
-MEAN = (0.48145466, 0.4578275, 0.40821073)
+MEAN = np.array((0.48145466, 0.4578275, 0.40821073), np.float32)
+STD = np.array((0.26862954, 0.26130258, 0.27577711), np.float32)
 """Of red, green and blue over CLIP's training images, values in [0, 1]."""
-
-STD = (0.26862954, 0.26130258, 0.27577711)
-"""Standard deviations that go with :data:`MEAN`."""
-
-
-def normalise(pixels: np.ndarray) -> np.ndarray:
-    """Prepare ``[3, height, width]`` values in [0, 1] as CLIP does; float32."""
-    mean, deviation = (
-        np.array(values, np.float32)[:, None, None] for values in (MEAN, STD)
-    )
-    return (pixels.astype(np.float32, copy=False) - mean) / deviation
-
 
 COLOURS = {
     "red": (0.9, 0.1, 0.1),
@@ -132,7 +121,8 @@ def draw(scene: Scene, size: int, seed: int) -> np.ndarray:
     colour = np.asarray(COLOURS[scene.colour]) + tint[0]
     background = np.asarray(BACKGROUNDS[scene.background]) + tint[1]
     flat = np.where(inside, colour[:, None, None], background[:, None, None])
-    return normalise(image + flat.astype(np.float32) - _NOISE / 2)
+    pixels = image + flat.astype(np.float32) - _NOISE / 2
+    return (pixels - MEAN[:, None, None]) / STD[:, None, None]
 
 
 def _inside(shape: str, y: np.ndarray, x: np.ndarray) -> np.ndarray:

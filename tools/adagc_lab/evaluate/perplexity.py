@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
 from typing import Any
@@ -14,13 +13,12 @@ from paddle.io import BatchSampler
 from tqdm import tqdm
 
 import paddle_adagc
-from adagc_lab.data.datasets import (
+from adagc_lab.data.loading import (
     BatchLoader,
-    TokenDataset,
-    build_datasets,
     check_fingerprint,
     collate_batch,
 )
+from adagc_lab.data.text import TokenDataset, build_datasets
 from adagc_lab.evaluate.saved import load_saved
 from adagc_lab.models.decoder import DecoderForCausalLM, cross_entropy
 from adagc_lab.train.parse import load_config, parse_config
@@ -61,7 +59,7 @@ def evaluate(
         "checkpoint": str(saved.checkpoint),
         "step": saved.step,
         "clip": saved.run.get("config", {}).get("clip", {}).get("name"),
-        "data": dataclasses.asdict(config),
+        "data": config.model_dump(),
         "versions": {"paddle_adagc": paddle_adagc.__version__},
         **measure_perplexity(saved.model, dataset),
     }

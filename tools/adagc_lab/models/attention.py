@@ -21,7 +21,6 @@ from adagc_lab.models.layers import (
     linear,
     runs_on_cpu,
 )
-from adagc_lab.models.parallel import uses_sequence_parallel
 
 
 class Rotary(NamedTuple):
@@ -59,10 +58,7 @@ class Attention(nn.Layer):
         hidden, head_dim = config.hidden_size, config.head_dim
         keys = config.num_key_value_heads * head_dim
         queries = config.num_attention_heads * head_dim
-        self.is_split = uses_sequence_parallel(config)
-        make = functools.partial(
-            linear, config, kind="attention", along_sequence=self.is_split
-        )
+        make = functools.partial(linear, config, kind="attention")
         self.q_proj = make(hidden, queries, "columns")
         self.k_proj = make(hidden, keys, "columns")
         self.v_proj = make(hidden, keys, "columns")
@@ -83,15 +79,10 @@ class Attention(nn.Layer):
         if self.q_norm is not None and self.k_norm is not None:
             query, key = self.q_norm(query), self.k_norm(key)
         mixed = attend(query, key, value, self.rotary)
-        mixed = mixed.reshape([batch, length, -1])
-        if self.is_split:
-            mixed = mixed.transpose([1, 0, 2])
-        return self.o_proj(mixed)
+        return self.o_proj(mixed.reshape([batch, length, -1]))
 
     def _heads(self, x: Tensor) -> Tensor:
         """Projected positions as [batch, length, heads, head_dim]."""
-        if self.is_split:
-            x = x.transpose([1, 0, 2])
         return x.reshape([x.shape[0], x.shape[1], -1, self.head_dim])
 
 

@@ -6,12 +6,11 @@ These are PaddleNLP's, or PaddleFormers' without it: then models can be planned
 and checked, not trained.
 """
 
-import dataclasses
 import importlib.util
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, get_args
 
-from pydantic import model_validator
+from pydantic import Field, ValidationError, model_validator
 from typing_extensions import Self
 
 from adagc_lab.section import (
@@ -20,14 +19,14 @@ from adagc_lab.section import (
     Natural,
     NonNegative,
     Positive,
-    section,
+    Section,
+    mistakes,
 )
 from paddle_adagc.checks import check_choice
 
 if importlib.util.find_spec("paddlenlp") is None:
     from paddleformers.transformers import PretrainedConfig as _Config
     from paddleformers.transformers import PretrainedModel, register_base_model
-    from paddleformers.transformers.model_utils import PipelinePretrainedModel
 
     class PretrainedConfig(_Config):
         """PaddleFormers' config, which also takes PaddleNLP's names."""
@@ -43,13 +42,11 @@ else:
         PretrainedModel,
         register_base_model,
     )
-    from paddlenlp.transformers.model_utils import PipelinePretrainedModel
 
 __all__ = [
     "CheckedConfig",
     "DecoderConfig",
     "DecoderOptions",
-    "PipelinePretrainedModel",
     "PretrainedModel",
     "register_base_model",
 ]
@@ -71,12 +68,12 @@ class CheckedConfig(PretrainedConfig):
     misspelt; `from_fields` refuses that.
     """
 
-    options: ClassVar[type[Any]]
+    options: ClassVar[type[Section]]
 
     def __init__(self, **values: Any) -> None:
         names = self.field_names()
         own = {name: values.pop(name) for name in names if name in values}
-        checked = dataclasses.asdict(self.options(**own))
+        checked = self.options(**own).model_dump()
         if "tie_word_embeddings" in checked:
             values["tie_word_embeddings"] = checked["tie_word_embeddings"]
         super().__init__(**values)
@@ -86,7 +83,7 @@ class CheckedConfig(PretrainedConfig):
     @classmethod
     def field_names(cls) -> tuple[str, ...]:
         """Return the names of the architecture's options, in their order."""
-        return tuple(field.name for field in dataclasses.fields(cls.options))
+        return tuple(cls.options.model_fields)
 
     @classmethod
     def from_fields(
@@ -108,14 +105,13 @@ class CheckedConfig(PretrainedConfig):
             values = {**presets[preset], **values}
         try:
             cls.options(**values)
-        except ValueError as error:
-            lines = [f"model: {line}" for line in str(error).splitlines()]
-            raise ValueError("\n".join(lines)) from error
+        except ValidationError as error:
+            lines = mistakes(error, cls.options, "model.")
+            raise ValueError(lines) from error
         return cls(**values, **layout)
 
 
-@section
-class DecoderOptions:
+class DecoderOptions(Section):
     """Options of `DecoderForCausalLM`; the defaults are a byte-level toy."""
 
     vocab_size: Count = 256
@@ -193,7 +189,7 @@ class DecoderOptions:
     router_aux_loss_coef: NonNegative = 0.0
     """Factor of the load-balancing loss."""
 
-    float8_linears: list[Float8Linear] = dataclasses.field(default_factory=list)
+    float8_linears: list[Float8Linear] = Field(default_factory=list)
     """Linear maps whose products are in FP8 (see `fp8`): "attention"
     is the projections of queries, keys, values and outputs, "mlp" the dense
     feed-forward networks, "experts" the routed and the shared experts. The

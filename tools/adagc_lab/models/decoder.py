@@ -24,18 +24,11 @@ from adagc_lab.models.layers import (
     token_embedding,
 )
 from adagc_lab.models.moe import MoE
-from adagc_lab.models.parallel import (
-    check_parallel,
-    split_sequence,
-    topology,
-    uses_sequence_parallel,
-    whole_sequence,
-)
+from paddle_adagc.parallel.topology import read_topology
 
 Flow: TypeAlias = tuple[Tensor, Tensor]
-"""What goes from layer to layer: hidden states [batch, length, hidden], under
-sequence parallelism [length / ranks, batch, hidden]; and the sum of the router
-losses so far, [1], 0 without experts."""
+"""What goes from layer to layer: hidden states [batch, length, hidden], and the
+sum of the router losses so far, [1], 0 without experts."""
 
 IGNORED_LABEL = -100  # label of a position that has no loss
 
@@ -48,7 +41,7 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """
     logits = as_float32(logits).reshape([-1, logits.shape[-1]])
     labels = labels.reshape([-1, 1])
-    if topology().model.size > 1:
+    if read_topology().model.size > 1:
         losses = fleet.meta_parallel.ParallelCrossEntropy(
             ignore_index=IGNORED_LABEL
         )(logits, labels)
@@ -63,32 +56,6 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     return losses.sum() / counted.clip(min=1.0) + lost
 
 
-def add_router_loss(
-    config: DecoderConfig, loss: Tensor, router_losses: Tensor
-) -> Tensor:
-    """Add the mean of the layers' load-balancing losses, of their sum [1]."""
-    mean = router_losses.squeeze() / config.num_hidden_layers
-    return loss + config.router_aux_loss_coef * mean
-
-
-def embed(
-    config: DecoderConfig, embedding: nn.Layer, input_ids: Tensor
-) -> Flow:
-    """Map tokens [batch, length] to what the first layer gets."""
-    length, longest = input_ids.shape[1], config.max_position_embeddings
-    if length > longest:
-        raise ValueError(
-            f"input_ids holds sequences of {length} tokens and "
-            f"max_position_embeddings={longest}: shorten them or raise it."
-        )
-    x = embedding(input_ids)
-    if uses_sequence_parallel(config):
-        x = split_sequence(x)
-    router_losses = paddle.zeros([1], "float32")
-    router_losses.stop_gradient = False  # a pipeline sends gradients back
-    return x, router_losses
-
-
 class DecoderPretrainedModel(PretrainedModel):
     """Settings by which PaddleNLP saves and loads the decoder."""
 
@@ -101,14 +68,12 @@ class DecoderLayer(nn.Layer):
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
-        self.is_split = uses_sequence_parallel(config)
         self.self_attn = Attention(config)
         self.mlp: nn.Layer
         if config.moe_num_experts:
             self.mlp = MoE(config)
         else:
-            width = config.intermediate_size
-            self.mlp = GatedMLP(config, width, along_sequence=self.is_split)
+            self.mlp = GatedMLP(config, config.intermediate_size)
         self.input_layernorm = RMSNorm(config)
         self.post_attention_layernorm = RMSNorm(config)
 
@@ -119,11 +84,7 @@ class DecoderLayer(nn.Layer):
         normed = self.post_attention_layernorm(x)
         if not isinstance(self.mlp, MoE):
             return x + self.mlp(normed), router_losses
-        if self.is_split:  # experts get whole sequences
-            normed = whole_sequence(normed)
         mixed, router_loss = self.mlp(normed)
-        if self.is_split:
-            mixed = split_sequence(mixed)
         return x + mixed, router_losses + router_loss
 
 
@@ -133,28 +94,28 @@ class DecoderModel(DecoderPretrainedModel):
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__(config)
-        check_parallel(config)
         self.embed_tokens = token_embedding(config)
         self.layers = nn.LayerList(
             [DecoderLayer(config) for _ in range(config.num_hidden_layers)]
         )
         self.norm = RMSNorm(config)
-        self.enable_recompute = False
 
     def forward(self, input_ids: Tensor) -> Flow:
         """Hidden states [batch, length, hidden] after the final norm.
 
         And the sum of the layers' router losses, [1].
         """
-        flow = embed(self.config, self.embed_tokens, input_ids)
+        length = input_ids.shape[1]
+        longest = self.config.max_position_embeddings
+        if length > longest:
+            raise ValueError(
+                f"input_ids holds sequences of {length} tokens and "
+                f"max_position_embeddings={longest}: shorten them or raise it."
+            )
+        flow = self.embed_tokens(input_ids), paddle.zeros([1], "float32")
         for layer in self.layers:
-            if self.enable_recompute and self.training:
-                flow = fleet.utils.recompute(layer, flow, use_reentrant=False)
-            else:
-                flow = layer(flow)
-        x = self.norm(flow[0])
-        is_split = uses_sequence_parallel(self.config)
-        return whole_sequence(x) if is_split else x, flow[1]
+            flow = layer(flow)
+        return self.norm(flow[0]), flow[1]
 
 
 class DecoderForCausalLM(DecoderPretrainedModel):
@@ -194,5 +155,6 @@ class DecoderForCausalLM(DecoderPretrainedModel):
         loss = cross_entropy(logits, labels)
         self.last_loss = loss.detach()
         if self.training:
-            loss = add_router_loss(self.config, loss, router_losses)
+            mean = router_losses.squeeze() / self.config.num_hidden_layers
+            loss = loss + self.config.router_aux_loss_coef * mean
         return loss, logits

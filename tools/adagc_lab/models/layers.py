@@ -21,14 +21,11 @@ from typing import Literal
 import paddle
 import paddle.nn.functional as F
 from paddle import Tensor, nn
+from paddle.distributed.fleet.layers.mpu import mp_ops
 from paddle.distributed.fleet.meta_parallel import (
     ColumnParallelLinear,
     RowParallelLinear,
     VocabParallelEmbedding,
-)
-from paddle.distributed.fleet.utils.sequence_parallel_utils import (
-    ColumnSequenceParallelLinear,
-    RowSequenceParallelLinear,
 )
 
 from adagc_lab.models.config import DecoderConfig
@@ -37,11 +34,7 @@ from adagc_lab.models.fp8 import (
     multiply_in_float8,
     without_autocast,
 )
-from adagc_lab.models.parallel import (
-    enter_tensor_parallel,
-    topology,
-    uses_sequence_parallel,
-)
+from paddle_adagc.parallel.topology import read_topology
 
 Role = Literal["embedding", "input", "attention_output", "mlp_output"]
 """Task of a matrix; "input" is any that reads the residual stream."""
@@ -78,6 +71,16 @@ def create_alpha(layer: nn.Layer, config: DecoderConfig, role: Role) -> Tensor:
     return layer.create_parameter([1], default_initializer=start)
 
 
+def enter_tensor_parallel(x: Tensor) -> Tensor:
+    """Mark where a tensor that all TP ranks hold meets their split ones.
+
+    Forward it is `x`; backward each rank has the gradient of its own share
+    of the work, and their sum over the model-parallel group is the gradient.
+    """
+    axis = read_topology().model
+    return x if axis.size == 1 else mp_ops._c_identity(x, group=axis.group)
+
+
 def runs_on_cpu(x: Tensor) -> bool:
     return x.place.is_cpu_place()
 
@@ -107,31 +110,17 @@ def _reparametrized(
     return layer
 
 
-_PARALLEL = {
-    ("columns", False): ColumnParallelLinear,
-    ("columns", True): ColumnSequenceParallelLinear,
-    ("rows", False): RowParallelLinear,
-    ("rows", True): RowSequenceParallelLinear,
-}
-"""Fleet's layer by what is split, and whether along the sequence, too."""
-
-
 def linear(
     config: DecoderConfig,
     in_features: int,
     out_features: int,
     split: Literal["columns", "rows"],
     kind: str | None = None,
-    *,
-    along_sequence: bool = False,
-    is_whole: bool = False,
 ) -> nn.Layer:
     """Linear map without bias, its output or input split over the TP ranks.
 
     The features are those of all ranks. `kind` is the layer's name in
-    `DecoderConfig.float8_linears`; None: it is never in FP8. With
-    `along_sequence` the other side is of the shape of `split_sequence`. A layer
-    that `is_whole` is this rank's alone, as one of its experts.
+    `DecoderConfig.float8_linears`; None: it is never in FP8.
     """
     role: Role = "input"
     if split == "rows":
@@ -139,18 +128,19 @@ def linear(
     sizes = (in_features, out_features)
     attr = paddle.ParamAttr(initializer=weight_initializer(config, role))
     is_float8 = kind in config.float8_linears
-    is_split = topology().model.size > 1 and not is_whole
-    if is_split:
-        make = _PARALLEL[split, along_sequence]
-        inner = "gather_output" if split == "columns" else "input_is_parallel"
-        how = {inner: split == "rows"}
+    is_split = read_topology().model.size > 1
+    if not is_split:
+        make = Float8Linear if is_float8 else nn.Linear
+        layer = make(*sizes, weight_attr=attr, bias_attr=False)
+    else:
+        if split == "columns":
+            make, how = ColumnParallelLinear, {"gather_output": False}
+        else:
+            make, how = RowParallelLinear, {"input_is_parallel": True}
         layer = make(*sizes, weight_attr=attr, has_bias=False, **how)
         if is_float8:
             multiply_in_float8(layer)
-    else:
-        make = Float8Linear if is_float8 else nn.Linear
-        layer = make(*sizes, weight_attr=attr, bias_attr=False)
-    is_partial = is_split if split == "columns" else along_sequence
+    is_partial = is_split and split == "columns"
     return _reparametrized(layer, config, role, is_partial)
 
 
@@ -163,7 +153,7 @@ def tied_head(hidden: Tensor, embedding: Tensor) -> Tensor:
 
 def token_embedding(config: DecoderConfig) -> nn.Layer:
     """Embedding [vocab, hidden], its rows split over the TP ranks."""
-    is_split = topology().model.size > 1
+    is_split = read_topology().model.size > 1
     kind = VocabParallelEmbedding if is_split else nn.Embedding
     start = paddle.ParamAttr(
         initializer=weight_initializer(config, "embedding")
@@ -178,19 +168,16 @@ def token_embedding(config: DecoderConfig) -> nn.Layer:
 
 
 class GatedMLP(nn.Layer):
-    """SwiGLU: `down(silu(gate(x)) * up(x))` (Shazeer 2020).
-
-    For `kind` and `how` see `linear`.
-    """
+    """SwiGLU: `down(silu(gate(x)) * up(x))` (Shazeer 2020)."""
 
     def __init__(
-        self, config: DecoderConfig, width: int, kind: str = "mlp", **how: bool
+        self, config: DecoderConfig, width: int, kind: str = "mlp"
     ) -> None:
         super().__init__()
         hidden = config.hidden_size
-        self.gate_proj = linear(config, hidden, width, "columns", kind, **how)
-        self.up_proj = linear(config, hidden, width, "columns", kind, **how)
-        self.down_proj = linear(config, width, hidden, "rows", kind, **how)
+        self.gate_proj = linear(config, hidden, width, "columns", kind)
+        self.up_proj = linear(config, hidden, width, "columns", kind)
+        self.down_proj = linear(config, width, hidden, "rows", kind)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
@@ -256,7 +243,7 @@ class RMSNorm(nn.Layer):
     """Root-mean-square norm with a trained scale (Zhang and Sennrich 2019).
 
     It norms the residual stream, or heads of width `head_dim`. Where TP ranks
-    share the heads or the positions, its gradient is summed over them.
+    share the heads, its gradient is summed over them.
     """
 
     def __init__(
@@ -265,9 +252,7 @@ class RMSNorm(nn.Layer):
         super().__init__()
         low = config.rms_norm_precision == "bfloat16"
         self.compute = rms_norm_bfloat16 if low else rms_norm
-        self.is_shared = topology().model.size > 1 and (
-            head_dim is not None or uses_sequence_parallel(config)
-        )
+        self.is_shared = read_topology().model.size > 1 and head_dim is not None
         self.weight = self.create_parameter(
             [head_dim or config.hidden_size],
             default_initializer=nn.initializer.Constant(1.0),

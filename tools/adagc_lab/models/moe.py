@@ -1,16 +1,12 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Mixture of experts on one or many ranks: top-k routing without capacity."""
-
-from typing import Any
+"""Mixture of experts: top-k routing without capacity."""
 
 import numpy as np
 import paddle
 import paddle.distributed as dist
 import paddle.nn.functional as F
 from paddle import Tensor, nn
-from paddle.autograd import PyLayer
-from paddle.distributed import fleet
 
 from adagc_lab.models.config import DecoderConfig
 from adagc_lab.models.fp8 import without_autocast
@@ -20,8 +16,7 @@ from adagc_lab.models.layers import (
     create_alpha,
     weight_initializer,
 )
-from adagc_lab.models.parallel import split_rows, topology, whole_rows
-from paddle_adagc.parallel.topology import Axis
+from paddle_adagc.parallel.topology import read_topology
 
 # Smallest divisor of the top-k weights (ERNIE-4.5's moe_norm_min).
 _NORM_MIN = 1e-12
@@ -78,110 +73,14 @@ class Router(nn.Layer):
         return probabilities, weights, chosen
 
 
-def mark_experts(experts: nn.Layer) -> None:
-    """Mark parameters as fleet's sharding V2 and the clip expect of experts.
-
-    `color`: their optimizer states are shared over the moe_sharding group;
-    `no_sync`: other groups do not broadcast them.
-    """
-    groups = fleet.get_hybrid_communicate_group()
-    group = groups.get_moe_sharding_parallel_group()
-    for parameter in experts.parameters():
-        parameter.color = {"color": "moe_expert", "group": group}
-        parameter.expert = True
-        parameter.no_sync = True
-
-
-class AllToAll(PyLayer):
-    """Send rows to other ranks; send back their gradients times a factor.
-
-    Rows are grouped by destination, then by sender; the numbers are those of
-    rows for, and from, each rank of the group.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        rows: Tensor,
-        num_sent: list[int],
-        num_received: list[int],
-        axis: Axis,
-        gradient_factor: float,
-    ) -> Tensor:
-        ctx.back = num_received, num_sent, axis
-        ctx.gradient_factor = gradient_factor
-        return _exchange(rows, num_sent, num_received, axis)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        return _exchange(grad, *ctx.back) * ctx.gradient_factor
-
-
-def _exchange(
-    rows: Tensor, num_sent: list[int], num_received: list[int], axis: Axis
-) -> Tensor:
-    out = paddle.empty([sum(num_received), *rows.shape[1:]], rows.dtype)
-    dist.alltoall_single(
-        out, rows.contiguous(), num_sent, num_received, group=axis.group
-    )
-    return out
-
-
-class Dispatch:
-    """The way of a batch of token-expert assignments to the ranks and back.
-
-    `counts` are the rows that this rank has for each of all experts, [E]
-    int64, of which each rank of the `axis` holds `E / axis.size` consecutive
-    ones; `num_rows` those that each expert of this rank gets.
-
-    An expert's gradient is a sum over the ranks whose tokens it got, while
-    fleet averages dense gradients over those of them that read other data
-    (`num_data_ranks`: all but for tensor parallelism). So gradients are divided
-    by this number on their way into the experts, and multiplied on their way
-    out.
-    """
-
-    def __init__(self, counts: Tensor, axis: Axis, num_data_ranks: int) -> None:
-        self._axis = axis
-        self._factor = float(num_data_ranks)
-        by_rank = counts.reshape([axis.size, -1])
-        received = paddle.empty_like(by_rank)
-        dist.alltoall_single(received, by_rank, group=axis.group)
-        table = received.numpy()
-        self._num_sent: list[int] = by_rank.sum(axis=1).tolist()
-        self._num_received: list[int] = table.sum(axis=1).tolist()
-        self.num_rows: list[int] = table.sum(axis=0).tolist()
-        # Rows come grouped by sender; experts want them by expert.
-        experts = np.tile(np.arange(table.shape[1]), len(table))
-        order = np.argsort(np.repeat(experts, table.ravel()), kind="stable")
-        self._order = paddle.to_tensor(order, "int64")
-
-    def send(self, rows: Tensor) -> Tensor:
-        """Send rows to their experts' ranks; they stay grouped by expert."""
-        numbers = self._num_sent, self._num_received, self._axis
-        received = AllToAll.apply(rows, *numbers, self._factor)
-        return paddle.gather(received, self._order)
-
-    def send_back(self, rows: Tensor) -> Tensor:
-        """Undo `send`, with the experts' outputs."""
-        back = paddle.gather(rows, paddle.argsort(self._order))
-        numbers = self._num_received, self._num_sent, self._axis
-        return AllToAll.apply(back, *numbers, 1.0 / self._factor)
-
-
 class MoE(nn.Layer):
     """Routed experts, each with its own tensors, and shared experts.
 
     Tokens are sorted by expert. An expert without tokens is not called, so its
     gradients stay None, or with several data-parallel or sharding ranks are
     zero: fleet wants gradients of the same tensors on every rank. The host
-    reads the number of tokens of each expert once a layer and step.
-
-    Under expert parallelism this rank holds some of the experts, under their
-    global indices, whole under tensor parallelism, too; the rest of `experts`
-    is None. Each tensor-parallel rank then sends its share of the tokens that
-    all of them hold. The load that balances the experts is that of all ranks'
-    tokens.
+    reads the number of tokens of each expert once a layer and step. The load
+    that balances the experts is that of all ranks' tokens.
     """
 
     def __init__(self, config: DecoderConfig) -> None:
@@ -192,20 +91,10 @@ class MoE(nn.Layer):
         self.balances = config.router_aux_loss_coef > 0
         self.has_correction_bias = config.moe_correction_bias
         self.gate = Router(config)
-        self.topology = topology()
-        axis = self.topology.expert
-        is_whole = axis.size > 1
-        num_own = self.num_experts // axis.size
+        self.topology = read_topology()
         self.experts = nn.LayerList(
-            [
-                GatedMLP(config, width, "experts", is_whole=is_whole)
-                if expert // num_own == axis.rank
-                else None
-                for expert in range(self.num_experts)
-            ]
+            GatedMLP(config, width, "experts") for _ in range(self.num_experts)
         )
-        if is_whole:
-            mark_experts(self.experts)
         self.shared_experts: GatedMLP | None = None
         if num_shared := config.moe_num_shared_experts:
             self.shared_experts = GatedMLP(
@@ -229,13 +118,10 @@ class MoE(nn.Layer):
         if self.has_correction_bias:
             bias = as_float32(self.e_score_correction_bias)
         probabilities, weights, chosen = self.gate(tokens, bias)
-        counts = self._count(chosen)
-        if min(self.topology.expert.size, self.topology.model.size) == 1:
-            out = self._mix(tokens, weights, chosen, counts)
-        else:
-            own = split_rows(chosen)
-            parts = split_rows(tokens), split_rows(weights)
-            out = whole_rows(self._mix(*parts, own, self._count(own)))
+        counts = paddle.bincount(
+            chosen.reshape([-1]), minlength=self.num_experts
+        )
+        out = self._mix(tokens, weights, chosen, counts)
         if self.balances or self.has_correction_bias:
             counts = counts.clone()
             for axis in (self.topology.data, self.topology.sharding):
@@ -250,24 +136,13 @@ class MoE(nn.Layer):
             balance = load_balancing_loss(probabilities, counts).reshape([1])
         return out.reshape(x.shape), balance
 
-    def _count(self, chosen: Tensor) -> Tensor:
-        return paddle.bincount(chosen.reshape([-1]), minlength=self.num_experts)
-
     def _mix(
         self, tokens: Tensor, weights: Tensor, chosen: Tensor, counts: Tensor
     ) -> Tensor:
         """Sum the chosen experts by weight, [tokens, hidden]."""
         order = paddle.argsort(chosen.reshape([-1]), stable=True)
         rows = paddle.gather(tokens, order // self.top_k)
-        axis = self.topology.expert
-        if axis.size == 1:
-            outputs = self._call_experts(rows, counts.tolist())
-        else:
-            num_data_ranks = axis.size // self.topology.model.size
-            dispatch = Dispatch(counts, axis, num_data_ranks)
-            outputs = dispatch.send_back(
-                self._call_experts(dispatch.send(rows), dispatch.num_rows)
-            )
+        outputs = self._call_experts(rows, counts.tolist())
         restored = paddle.gather(outputs, paddle.argsort(order)).reshape(
             [-1, self.top_k, tokens.shape[-1]]
         )
@@ -275,12 +150,11 @@ class MoE(nn.Layer):
         return (restored * weights).sum(axis=1)
 
     def _call_experts(self, rows: Tensor, counts: list[int]) -> Tensor:
-        """Pass rows, grouped by expert, through this rank's experts."""
-        experts = [expert for expert in self.experts if expert is not None]
+        """Pass rows, grouped by expert, through the experts."""
         parts = paddle.split(rows, counts)
         calls_idle = max(self.topology.data.size, self.topology.sharding.size)
         outputs = []
-        for expert, part in zip(experts, parts, strict=True):
+        for expert, part in zip(self.experts, parts, strict=True):
             if part.shape[0]:
                 outputs.append(expert(part))
             elif calls_idle > 1:

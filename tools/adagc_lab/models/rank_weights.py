@@ -6,10 +6,9 @@ import paddle
 from paddle import Tensor, nn
 
 from adagc_lab.models.config import DecoderConfig
-from adagc_lab.models.fp8 import is_float8
-from adagc_lab.models.parallel import topology
 from adagc_lab.models.shapes import whole_model
 from paddle_adagc.parallel.layout import read_layout, unwrap
+from paddle_adagc.parallel.topology import read_topology
 
 
 def parameters_by_key(model: nn.Layer) -> dict[str, Tensor]:
@@ -41,19 +40,7 @@ def initialize_weights(
 def _set(parameter: Tensor, whole: Tensor) -> None:
     """Set this rank's part of a whole tensor."""
     if getattr(parameter, "is_distributed", False):
-        axis = topology().model
+        axis = read_topology().model
         parts = paddle.split(whole, axis.size, axis=parameter.split_axis)
         whole = parts[axis.rank]
     parameter.set_value(whole.astype(parameter.dtype))
-
-
-def quantized_parameters(model: nn.Layer) -> list[str]:
-    """Name the weights that this rank's layers multiply in FP8."""
-    weights = {
-        layer.weight.name for layer in model.sublayers() if is_float8(layer)
-    }
-    return [
-        key
-        for key, parameter in parameters_by_key(model).items()
-        if parameter.name in weights
-    ]

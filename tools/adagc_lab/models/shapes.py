@@ -29,11 +29,6 @@ class ModelSize:
     tensors: int
     tensors_without_routers: int  # the paper's count, (9 + 3E) L + 3 for ERNIE
 
-    @property
-    def gamma_bytes(self) -> int:
-        """Bytes of the float32 reference norms of all tensors."""
-        return 4 * self.tensors
-
 
 _KNOWN: dict[tuple[type, str], dict[str, Shape]] = {}
 """Shapes by config: of a model with thousands of tensors they take a second."""

@@ -21,7 +21,7 @@ from adagc_lab.models.attention import attend
 from adagc_lab.models.config import CheckedConfig, PretrainedModel
 from adagc_lab.models.decoder import cross_entropy
 from adagc_lab.models.layers import as_float32
-from adagc_lab.section import Count, Real, section
+from adagc_lab.section import Count, Real, Section
 
 MAX_LOGIT_SCALE = math.log(100.0)
 """Largest logarithm of the logits' scale, as in CLIP."""
@@ -46,8 +46,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-@section
-class CLIPOptions:
+class CLIPOptions(Section):
     """Options of `CLIP`; the defaults are a toy."""
 
     embed_dim: Count = 32

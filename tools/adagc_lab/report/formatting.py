@@ -8,13 +8,16 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from adagc_lab.committed import rounded
-
 Value = float | str | None
 """One number or word of a run; None where there is none."""
 
 _MOST_LISTED = 5
 """Seeds whose measurements are listed one by one."""
+
+
+def rounded(value: float) -> float:
+    """Round to the nine digits on which all processors agree."""
+    return float(f"{value:.9g}")
 
 
 def format_list(values: Sequence[Value], spec: str = ",.0f") -> str:

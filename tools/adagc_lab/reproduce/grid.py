@@ -23,14 +23,13 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 from typing_extensions import Self
 
-from adagc_lab.section import Flag, Natural, section
-from adagc_lab.train.config import RunConfig
+from adagc_lab.section import Flag, Natural, Section
+from adagc_lab.train.config import RunConfig, with_output_dir
 from adagc_lab.train.parse import merged, parse_config, read_values
 from paddle_adagc.checks import check_integer
 
 
-@section
-class ExperimentConfig:
+class ExperimentConfig(Section):
     """Methods to compare on one run config."""
 
     name: str
@@ -52,10 +51,10 @@ class ExperimentConfig:
     """Name of the method -> changes to the run config, as nested keys. The
     others are compared with the first."""
 
-    changes: dict[str, Any] = dataclasses.field(default_factory=dict)
+    changes: dict[str, Any] = Field(default_factory=dict)
     """Changes to the run config for all methods."""
 
-    faults: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    faults: list[dict[str, Any]] = Field(default_factory=list)
     """Faults to inject."""
 
     twins: Flag = True
@@ -74,14 +73,11 @@ class ExperimentConfig:
         return self
 
 
-@section
-class TargetConfig:
+class TargetConfig(Section):
     """What a grid's file holds: a table or a figure to reproduce."""
 
     title: str
-    experiments: list[ExperimentConfig] = dataclasses.field(
-        default_factory=list
-    )
+    experiments: list[ExperimentConfig] = Field(default_factory=list)
     former: tuple[str, ...] = ()
     """Methods whose code is gone: their results stay, they are not run."""
 
@@ -102,7 +98,7 @@ class TargetConfig:
         if not found:
             names = [e.name for e in self.experiments]
             raise ValueError(f"{self.title!r} has {names}, not {name!r}")
-        return dataclasses.replace(self, experiments=found)
+        return self.model_copy(update={"experiments": found})
 
 
 def load_target(path: str | os.PathLike[str]) -> TargetConfig:
@@ -166,10 +162,7 @@ def make_runs(
                 values["train"] |= {"seed": seed, "visualdl": False}
                 config = parse_config(values)
                 directory = Path(store) / digest(as_json(config))
-                train = dataclasses.replace(
-                    config.train, output_dir=str(directory)
-                )
-                config = dataclasses.replace(config, train=train)
+                config = with_output_dir(config, directory)
                 runs.append(PlannedRun(method, seed, is_clean_twin, config))
     return runs
 

@@ -4,9 +4,9 @@
 
 from __future__ import annotations
 
-import dataclasses
+import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, cast
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 from typing_extensions import Self
@@ -22,114 +22,116 @@ from adagc_lab.section import (
     PathText,
     Positive,
     Real,
-    Share,
-    section,
+    Section,
 )
-
-_KINDS: dict[str, Any] = {
-    "weight_decay": NonNegative,
-    "beta1": Decay,
-    "beta2": Decay,
-    "epsilon": Positive,
-    "momentum": Decay,
-    "nesterov": Flag,
-    "num_iterations": Count,
-    "scaling": Literal["spectral", "rms"],
-    "threshold": Positive,
-    "reset_interval": Count,
-    "warmup_steps": Natural,
-    "clip_start": Natural,
-    "form": Literal["original", "paper"],
-    "lambda_rel": Positive | None,
-    "lambda_abs": Positive | None,
-}
-ADAM = {"weight_decay": 0.1, "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8}
-_DEFAULTS: dict[str, dict[str, Any]] = {
-    "adamw": ADAM,
-    "lion": {"weight_decay": 0.1, "beta1": 0.9, "beta2": 0.99},
-    "muon": {
-        **ADAM,
-        "momentum": 0.95,
-        "nesterov": True,
-        "num_iterations": 5,
-        "scaling": "spectral",
-    },
-    "spam": {
-        **ADAM,
-        "beta2": 0.999,
-        "epsilon": 1e-6,
-        "threshold": 5000.0,
-        "reset_interval": 500,
-        "warmup_steps": 150,
-        "clip_start": 20,
-    },
-    "stable_adamw": {**ADAM, "beta2": 0.99, "epsilon": 1e-6},
-    "adamw_agc": {**ADAM, "form": "original", "lambda_rel": None},
-    "adamw_clippy": {
-        **ADAM,
-        "form": "original",
-        "lambda_rel": None,
-        "lambda_abs": None,
-    },
-}
-"""Arguments of each optimizer, which its class explains (in
-:mod:`adagc_lab.optimizers`), with the values of runs. Paddle is not needed to
-read them."""
 
 WITHOUT_MOMENTS = ("lion", "muon")
 """Optimizers that have not Adam's two moments of every tensor."""
 
-WHOLE_TENSORS = (
-    "muon",
-    "stable_adamw",
-    "adamw_agc",
-    "adamw_clippy",
-)
+WHOLE_TENSORS = ("muon", "stable_adamw", "adamw_agc", "adamw_clippy")
 """Optimizers that look at more than one element of a tensor at a time."""
 
 
-@section
-class OptimizerConfig:
-    """Name and arguments of an optimizer; a subclass for each of them."""
+class OptimizerConfig(Section):
+    """Name and arguments of an optimizer; a subclass for each of them.
+
+    The optimizer's class, in :mod:`adagc_lab.optimizers`, explains them.
+    """
 
     name: str
     weight_decay: NonNegative = 0.1
     """Decoupled weight decay; norms and biases are exempt."""
 
+
+class AdamW(OptimizerConfig):
+    """Paddle's AdamW."""
+
+    name: Literal["adamw"] = "adamw"
+    beta1: Decay = 0.9
+    beta2: Decay = 0.95
+    epsilon: Positive = 1e-8
+
+
+class LionConfig(OptimizerConfig):
+    """:class:`adagc_lab.optimizers.Lion`."""
+
+    name: Literal["lion"] = "lion"
+    beta1: Decay = 0.9
+    beta2: Decay = 0.99
+
+
+class MuonConfig(AdamW):
+    """:class:`adagc_lab.optimizers.Muon`; AdamW's for what is no matrix."""
+
+    name: Literal["muon"] = "muon"  # type: ignore[assignment]
+    momentum: Decay = 0.95
+    nesterov: Flag = True
+    num_iterations: Count = 5
+    scaling: Literal["spectral", "rms"] = "spectral"
+
+
+class SPAMConfig(AdamW):
+    """:class:`adagc_lab.optimizers.SPAM`."""
+
+    name: Literal["spam"] = "spam"  # type: ignore[assignment]
+    beta2: Decay = 0.999
+    epsilon: Positive = 1e-6
+    threshold: Positive = 5000.0
+    reset_interval: Count = 500
+    warmup_steps: Natural = 150
+    clip_start: Natural = 20
+
     @model_validator(mode="after")
     def _check_clip_start(self) -> Self:
-        values = dataclasses.asdict(self)
-        start, interval = values.get("clip_start"), values.get("reset_interval")
-        if start is not None and start >= interval:
+        if self.clip_start >= self.reset_interval:
             raise ValueError(
-                f"clip_start={start} must be below reset_interval={interval}: "
-                "nothing would be clipped"
+                f"clip_start={self.clip_start} must be below reset_interval="
+                f"{self.reset_interval}: nothing would be clipped"
             )
         return self
 
 
-def _optimizer_section(name: str) -> type[OptimizerConfig]:
-    defaults, literal = _DEFAULTS[name], cast("Any", Literal)
-    hints = {"name": literal[name], **{key: _KINDS[key] for key in defaults}}
-    fields = {"name": name, **defaults, "__annotations__": hints}
-    fields["__module__"] = __name__
-    return section(type(f"{name}_config", (OptimizerConfig,), fields))
+class StableAdamWConfig(AdamW):
+    """:class:`adagc_lab.optimizers.StableAdamW`."""
+
+    name: Literal["stable_adamw"] = "stable_adamw"  # type: ignore[assignment]
+    beta2: Decay = 0.99
+    epsilon: Positive = 1e-6
 
 
-OPTIMIZERS = {name: _optimizer_section(name) for name in _DEFAULTS}
+class AGCConfig(AdamW):
+    """AdamW whose update AGC clips."""
+
+    name: Literal["adamw_agc"] = "adamw_agc"  # type: ignore[assignment]
+    form: Literal["original", "paper"] = "original"
+    lambda_rel: Positive | None = None
+
+
+class ClippyConfig(AdamW):
+    """AdamW whose update Clippy clips."""
+
+    name: Literal["adamw_clippy"] = "adamw_clippy"  # type: ignore[assignment]
+    form: Literal["original", "paper"] = "original"
+    lambda_rel: Positive | None = None
+    lambda_abs: Positive | None = None
+
+
+AnyOptimizer = (
+    AdamW
+    | LionConfig
+    | MuonConfig
+    | SPAMConfig
+    | StableAdamWConfig
+    | AGCConfig
+    | ClippyConfig
+)
+OPTIMIZERS: dict[str, type[OptimizerConfig]] = {
+    kind.model_fields["name"].default: kind for kind in get_args(AnyOptimizer)
+}
 """Section of each optimizer by its name."""
 
-if TYPE_CHECKING:
-    AnyOptimizerConfig = OptimizerConfig
-else:
-    AnyOptimizerConfig = Annotated[
-        Union[tuple(OPTIMIZERS.values())],  # noqa: UP007
-        Field(discriminator="name"),
-    ]
 
-
-@section
-class ScheduleConfig:
+class ScheduleConfig(Section):
     """Learning rate over the optimizer steps."""
 
     kind: Literal["constant", "cosine", "wsd"] = "cosine"
@@ -145,15 +147,14 @@ class ScheduleConfig:
     min_ratio: Annotated[Real, Field(ge=0, le=1)] = 0.0
     """Rate at the end as a share of the highest, for cosine and wsd."""
 
-    decay_fraction: Share = 0.1
+    decay_fraction: Annotated[Real, Field(gt=0, le=1)] = 0.1
     """Share of the steps that wsd decays over."""
 
     decay_shape: Literal["linear", "cosine", "sqrt"] = "linear"
     """Shape of wsd's decay; ``"sqrt"`` is 1 - sqrt(progress)."""
 
 
-@section
-class TrainConfig:
+class TrainConfig(Section):
     """Length, batch, precision, evaluation and checkpoints."""
 
     output_dir: Annotated[PathText, Field(min_length=1)]
@@ -202,8 +203,7 @@ class TrainConfig:
     """Write VisualDL logs to ``output_dir/logs``."""
 
 
-@section
-class RecordConfig:
+class RecordConfig(Section):
     """Record of every tensor at every step; recording waits for the device."""
 
     tensors: Flag = False
@@ -220,8 +220,7 @@ class RecordConfig:
         return self
 
 
-@section
-class ParallelConfig:
+class ParallelConfig(Section):
     """Degrees of fleet's hybrid parallelism; one process by default."""
 
     dp: Count = 1
@@ -231,18 +230,14 @@ class ParallelConfig:
     """Tensor-parallel ranks."""
 
     pp: Count = 1
-    """Pipeline stages; micro-batches are
-    ``train.gradient_accumulation_steps``."""
+    """Pipeline stages. The laboratory's trainer has one; PaddleFormers' recipes
+    are checked with theirs."""
 
     sharding: Count = 1
     """Ranks that share the optimizer states (stage 1) and split the data."""
 
     ep: Count = 1
-    """Ranks that share the experts: a multiple of ``tp`` that divides
-    ``tp`` times ``sharding``."""
-
-    sequence_parallel: Flag = False
-    """Split activations along the sequence over the tensor-parallel ranks."""
+    """Ranks that share the experts, as ``pp`` for PaddleFormers alone."""
 
     sharding_split_param: Flag = True
     """Sharding splits every tensor (V2); otherwise every tensor belongs to one
@@ -250,31 +245,12 @@ class ParallelConfig:
 
     @model_validator(mode="after")
     def _check_degrees(self) -> Self:
-        if self.sequence_parallel and self.tp == 1:
-            raise ValueError("sequence_parallel=True needs tp > 1")
-        if self.ep == 1:
-            return self
-        if self.dp > 1:
+        if self.tp * self.sharding % self.ep:
             raise ValueError(
-                f"ep={self.ep} with dp={self.dp}: use sharding instead of dp"
-            )
-        if self.ep % self.tp:
-            raise ValueError(
-                f"ep={self.ep} with tp={self.tp}: the tensor-parallel ranks "
-                "are among those that share the experts, use a multiple of tp"
-            )
-        if self.tp * self.sharding % self.ep or not self.sharding_split_param:
-            raise ValueError(
-                f"ep={self.ep} with tp={self.tp}, sharding={self.sharding} and "
-                f"sharding_split_param={self.sharding_split_param}: experts "
-                "need sharding V2, and ep a divisor of tp x sharding"
+                f"ep={self.ep} does not divide tp x sharding = "
+                f"{self.tp * self.sharding}"
             )
         return self
-
-    @property
-    def moe_sharding(self) -> int:
-        """Number of ranks that hold the same experts."""
-        return self.tp * self.sharding // self.ep
 
     @property
     def num_processes(self) -> int:
@@ -287,8 +263,7 @@ class ParallelConfig:
         return self.dp * self.sharding
 
 
-@section
-class RunConfig:
+class RunConfig(Section):
     """All settings of a run."""
 
     model: dict[str, Any]
@@ -302,17 +277,15 @@ class RunConfig:
     arguments."""
 
     train: TrainConfig
-    data: DataConfig = dataclasses.field(default_factory=DataConfig)
-    optimizer: AnyOptimizerConfig = dataclasses.field(
-        default_factory=OPTIMIZERS["adamw"]
-    )
+    data: DataConfig = DataConfig()
+    optimizer: Annotated[AnyOptimizer, Field(discriminator="name")] = AdamW()
 
-    schedule: ScheduleConfig = dataclasses.field(default_factory=ScheduleConfig)
-    record: RecordConfig = dataclasses.field(default_factory=RecordConfig)
-    faults: list[FaultConfig] = dataclasses.field(default_factory=list)
+    schedule: ScheduleConfig = ScheduleConfig()
+    record: RecordConfig = RecordConfig()
+    faults: list[FaultConfig] = Field(default_factory=list)
     """Faults to inject; none by default."""
 
-    parallel: ParallelConfig = dataclasses.field(default_factory=ParallelConfig)
+    parallel: ParallelConfig = ParallelConfig()
 
     @field_validator("clip", "optimizer", mode="before")
     @classmethod
@@ -354,12 +327,6 @@ class RunConfig:
                 f"{len(self.faults)} faults with more than one process: they "
                 "are injected into whole tensors and batches; use one process"
             )
-        if self.parallel.ep > 1 and self.train.save_every:
-            raise ValueError(
-                f"parallel.ep={self.parallel.ep} with train.save_every="
-                f"{self.train.save_every}: checkpoints hold the first rank's "
-                "experts only; set it to 0"
-            )
         splits_tensors = (
             self.parallel.sharding > 1 and self.parallel.sharding_split_param
         )
@@ -391,7 +358,7 @@ class RunConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, without some defaults, as they make a run's digest."""
-        values = dataclasses.asdict(self)
+        values = self.model_dump()
         # Keys that digests were made with.
         values["data"] |= {"shards": None, "tokenizer": None}
         values["data"]["shuffle_size"] = 1000
@@ -400,3 +367,11 @@ class RunConfig:
         if self.parallel.num_processes == 1:
             del values["parallel"]
         return values
+
+
+def with_output_dir(
+    config: RunConfig, directory: str | os.PathLike[str]
+) -> RunConfig:
+    """Return a copy of a run's config for another directory."""
+    train = config.train.model_copy(update={"output_dir": str(directory)})
+    return config.model_copy(update={"train": train})

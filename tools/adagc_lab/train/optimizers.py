@@ -4,9 +4,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +14,7 @@ from paddle.nn.clip import ClipGradBase
 from paddle.optimizer import Optimizer
 from paddle.optimizer.lr import LambdaDecay, LRScheduler
 
+from adagc_lab.clips.agc import embeddings
 from adagc_lab.optimizers import (
     SPAM,
     ClippedAdamW,
@@ -26,7 +25,7 @@ from adagc_lab.optimizers import (
     update_clips,
 )
 from adagc_lab.train.config import (
-    ADAM,
+    AdamW,
     OptimizerConfig,
     ScheduleConfig,
     TrainConfig,
@@ -64,12 +63,15 @@ def make_optimizer(
     weights in low precision have float32 copies.
     """
     decayed = {p.name for p in model.parameters() if p.ndim > 1}
-    arguments = dataclasses.asdict(settings)
+    arguments = settings.model_dump()
     name = arguments.pop("name")
     if name == "muon":
         arguments["is_matrix_fun"] = hidden_matrices(model)
     elif name in UPDATE_CLIPS:
-        own = {key: arguments.pop(key) for key in {*arguments} - {*ADAM}}
+        own = {
+            key: arguments.pop(key)
+            for key in {*arguments} - {*AdamW.model_fields}
+        }
         arguments["update_clip"] = UPDATE_CLIPS[name](**own)
     if name == "adamw_agc":
         layout = read_layout(model)
@@ -77,7 +79,7 @@ def make_optimizer(
         arguments["apply_clip_param_fun"] = lambda n: (
             clips_head or layout[n].key != _HEAD
         )
-        arguments["is_embedding_fun"] = lambda n: layout[n].is_embedding
+        arguments["is_embedding_fun"] = embeddings(model).__contains__
     return CLASSES.get(name, ClippedAdamW)(
         learning_rate=learning_rate,
         parameters=model.parameters(),
@@ -118,31 +120,6 @@ def make_scheduler(config: ScheduleConfig, max_steps: int) -> LRScheduler:
     return LambdaDecay(
         peak, lambda step: learning_rate(config, step, max_steps) / peak
     )
-
-
-@paddle.no_grad()
-def small_moments(optimizer: Any, model: nn.Layer) -> dict[str, float]:
-    """Percent of the elements with ``sqrt(v)`` below AdamW's epsilon.
-
-    By kind of tensor, the names without their layers and experts, on this
-    process; ``v`` is the second moment after the last step. Empty for other
-    optimizers. Waits for the device.
-    """
-    moments = optimizer._accumulators.get("moment2", {})
-    epsilon = getattr(optimizer, "_epsilon", None)
-    if not isinstance(epsilon, float):
-        return {}
-    found: dict[str, list[tuple[float, int]]] = {}
-    for name, parameter in model.named_parameters():
-        moment = moments.get(parameter.name)
-        if moment is not None:
-            kind = re.sub(r"\.\d+(?=\.)", "", name)
-            count = float((moment.sqrt() < epsilon).sum())
-            found.setdefault(kind, []).append((count, math.prod(moment.shape)))
-    return {
-        kind: 100 * sum(small for small, _ in own) / sum(n for _, n in own)
-        for kind, own in found.items()
-    }
 
 
 def unfinished_warm_up(name: str, steps: int, max_steps: int) -> list[str]:

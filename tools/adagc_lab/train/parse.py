@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +13,9 @@ from typing import Any
 import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from pydantic import ValidationError
 
+from adagc_lab.section import mistakes
 from adagc_lab.train.config import RunConfig
 
 _GONE = {"shards": None, "tokenizer": None, "shuffle_size": 1000}
@@ -124,11 +125,10 @@ def parse_config(values: Mapping[str, Any]) -> RunConfig:
 
     ``data.seed`` is ``train.seed`` unless it is given.
     """
-    sections = {field.name for field in dataclasses.fields(RunConfig)}
     values = {
         key: value
         for key, value in values.items()
-        if value is not None or key not in sections
+        if value is not None or key not in RunConfig.model_fields
     }
     train, data = values.get("train"), values.get("data", {})
     if isinstance(data, Mapping):  # a record has keys of other versions
@@ -143,4 +143,7 @@ def parse_config(values: Mapping[str, Any]) -> RunConfig:
             else fault
             for fault in faults
         ]
-    return RunConfig(**values)
+    try:
+        return RunConfig(**values)
+    except ValidationError as error:
+        raise ValueError(mistakes(error, RunConfig)) from error

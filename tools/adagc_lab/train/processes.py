@@ -20,12 +20,11 @@ from paddle.distributed import fleet
 from typing_extensions import Self
 
 from adagc_lab.gloo import enable
-from adagc_lab.train.config import ParallelConfig, TrainConfig
+from adagc_lab.train.config import ParallelConfig
 
 T = TypeVar("T")
 GPUS_PER_NODE = 8
 _ORDER = ["sharding", "pp", "sep", "dp", "mp"]
-_EXPERT_ORDER = ["sharding", "moe_sharding", "pp", "sep", "dp", "ep", "mp"]
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 _ECHO_SECONDS = 2.0
 """A signal that follows sooner is no second request: Paddle's launcher sends
@@ -52,11 +51,9 @@ def launch_lines(run: Sequence[str], num_processes: int) -> list[str]:
     ]
 
 
-def start_processes(parallel: ParallelConfig, train: TrainConfig) -> None:
-    """Start fleet as ``parallel`` says; nothing for one process.
-
-    PaddleNLP's Trainer keeps this topology; its own has no expert groups.
-    """
+def start_processes(parallel: ParallelConfig) -> None:
+    """Start fleet as ``parallel`` says; nothing for one process."""
+    refuse_untrained(parallel)
     num_launched = dist.get_world_size()
     if num_launched != parallel.num_processes:
         lines = launch_lines(sys.argv, parallel.num_processes)
@@ -78,24 +75,24 @@ def start_processes(parallel: ParallelConfig, train: TrainConfig) -> None:
         "sharding_degree": parallel.sharding,
         "order": _ORDER,
     }
-    if parallel.ep > 1:
-        hybrid |= {
-            "ep_degree": parallel.ep,
-            "moe_sharding_degree": parallel.moe_sharding,
-            "order": _EXPERT_ORDER,
-        }
     strategy.hybrid_configs = hybrid
     sharding = strategy.hybrid_configs["sharding_configs"]
     sharding.split_param = parallel.sharding > 1 and (
         parallel.sharding_split_param
     )
-    strategy.pipeline_configs = {
-        "accumulate_steps": train.gradient_accumulation_steps,
-        "micro_batch_size": train.batch_size,
-        "enable_partial_send_recv": not parallel.sequence_parallel,
-    }
     strategy.find_unused_parameters = True
     fleet.init(is_collective=True, strategy=strategy, log_level="WARNING")
+
+
+def refuse_untrained(parallel: ParallelConfig) -> None:
+    """Refuse what PaddleFormers' trainers alone can do."""
+    for name in ("pp", "ep"):
+        if getattr(parallel, name) > 1:
+            raise ValueError(
+                f"parallel.{name}={getattr(parallel, name)}: this trainer has "
+                "dp, tp and sharding; PaddleFormers' has pipelines and expert "
+                "parallelism, see docs/paddleformers.md"
+            )
 
 
 def is_first_process() -> bool:
@@ -139,21 +136,13 @@ def from_first_process(function: Callable[[], T]) -> T:
     return result
 
 
-def mean_over_processes(values: Sequence[float | None]) -> list[float]:
-    """Average each value over the processes that know it.
-
-    A value is None where only others know it (a loss, on all pipeline stages
-    but the last).
-    """
+def mean_over_processes(values: Sequence[float]) -> list[float]:
+    """Average each value over the processes."""
     if dist.get_world_size() == 1 or not values:
-        return [value for value in values if value is not None]
-    table = paddle.to_tensor(
-        [(value or 0.0, float(value is not None)) for value in values],
-        "float64",
-    )
+        return [*values]
+    table = paddle.to_tensor([*values], "float64")
     dist.all_reduce(table)
-    total, count = table.numpy().T
-    return (total / count).tolist()
+    return (table / dist.get_world_size()).tolist()
 
 
 class Stopped(SystemExit):

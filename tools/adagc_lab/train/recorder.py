@@ -259,9 +259,7 @@ class StepRecorder:
     def _read_losses(self) -> None:
         """Replace what is still on the device by numbers."""
         rows = [r for r, _ in self._pending if isinstance(r["loss"], list)]
-        means = [_mean(row["loss"]) for row in rows]
-        known = [None if mean is None else float(mean) for mean in means]
-        losses = mean_over_processes(known)
+        losses = mean_over_processes([float(_mean(r["loss"])) for r in rows])
         for row, loss in zip(rows, losses, strict=True):
             row["loss"] = loss
             row["step_seconds"] = row["step_seconds"].seconds()
@@ -349,5 +347,5 @@ def _gamma(clip: Any) -> dict[str, float]:
 
 
 def _mean(losses: list[Tensor]) -> Any:
-    """Mean over the micro-batches; None if this process knows none."""
-    return sum(losses) / len(losses) if losses else None
+    """Mean over the micro-batches."""
+    return sum(losses) / len(losses)

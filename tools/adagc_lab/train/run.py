@@ -61,8 +61,8 @@ def run_pretraining(
     # Wrong values are refused first, whatever the directory holds.
     task, clip = make_task(config), make_clip(**config.clip)
     task.check_layout()
-    start = Start(config, task, overwrite=overwrite, fork=fork)
-    start_processes(config.parallel, config.train)
+    start = Start(config, overwrite=overwrite, fork=fork)
+    start_processes(config.parallel)
     with contextlib.ExitStack() as stack:
         from_first_process(lambda: stack.enter_context(lock_run(directory)))
         if status := from_first_process(lambda: start.read(verify=verify)):
@@ -119,7 +119,6 @@ def _facts(trainer: PretrainTrainer) -> dict[str, Any]:
     return {
         "seed": trainer.config.train.seed,
         "data": trainer.train_dataset.fingerprint,
-        **trainer.task.facts(trainer.model),
         "versions": {
             "paddle_adagc": paddle_adagc.__version__,
             "paddlepaddle": paddle.__version__,

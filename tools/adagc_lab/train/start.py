@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shutil
 from collections.abc import Mapping
@@ -13,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from adagc_lab.data.datasets import check_fingerprint
+from adagc_lab.data.loading import check_fingerprint
 from adagc_lab.record import files
 from adagc_lab.train.checkpoints import (
     COMPLETE,
@@ -23,8 +22,6 @@ from adagc_lab.train.checkpoints import (
 )
 from adagc_lab.train.config import ParallelConfig, RunConfig
 from adagc_lab.train.optimizers import learning_rate
-from adagc_lab.train.parse import parse_config
-from adagc_lab.train.tasks import PretrainTask
 from paddle_adagc.files import TEMPORARY
 
 _FREE = (
@@ -35,9 +32,7 @@ _FREE = (
     "train.visualdl",
 )
 _LENGTH = "train.max_steps"
-_BATCHES = ("train.batch_size", "train.gradient_accumulation_steps")
-"""Keys, or their beginnings, that a resumed run may change; others take a
-fork."""
+"""Keys that a resumed run may change, with these; others take a fork."""
 
 _WHOLE = "clip.overrides"  # None is a value there, keys have dots
 
@@ -62,7 +57,6 @@ class Start:
     def __init__(
         self,
         config: RunConfig,
-        task: PretrainTask,
         *,
         overwrite: bool = False,
         fork: Fork | None = None,
@@ -70,7 +64,7 @@ class Start:
         # The config as ``run.json`` holds it; a run may be moved.
         self._settings = json.loads(json.dumps(config.to_dict()))
         del self._settings["train"]["output_dir"]
-        self._config, self._task = config, task
+        self._config = config
         self._directory = Path(config.train.output_dir)
         self._overwrites, self._fork = overwrite, fork
         self._earlier: dict[str, Any] = {}  # content of run.json
@@ -109,7 +103,7 @@ class Start:
             )
         settings = self._earlier["config"]
         self._changes = find_changes(_whole(settings), _whole(self._settings))
-        self._check_changes(settings)
+        self._check_changes()
         status = self._earlier.get("status")
         if status == "finished":
             length = settings["train"]["max_steps"]
@@ -175,14 +169,6 @@ class Start:
             "step": step,
             "changed": find_changes(_whole(old), _whole(new)),
         }
-        batches = self._stored(old).global_batch, self._config.global_batch
-        if len({*batches}) > 1:
-            read, goes_on = (step * batch for batch in batches)
-            self._facts["forked_from"] |= {"read": read, "goes_on_at": goes_on}
-            print(
-                f"another global batch: the old run has read {read:,} samples, "
-                f"and the data goes on at sample {goes_on:,}"
-            )
         # Of what keeps its name, other arguments keep the state.
         sections = ("clip", "optimizer")
         afresh = [s for s in sections if old[s]["name"] != new[s]["name"]]
@@ -217,56 +203,16 @@ class Start:
                 "earlier checkpoint"
             )
 
-    def _check_changes(self, settings: Mapping[str, Any]) -> None:
+    def _check_changes(self) -> None:
         """Refuse changes that a resumed run does not accept."""
-        accepted = (*_FREE, *_BATCHES, _LENGTH)
-        if forks := [k for k in self._changes if not k.startswith(accepted)]:
+        accepted = (*_FREE, _LENGTH)
+        if forks := [k for k in self._changes if k not in accepted]:
             raise FileExistsError(
                 f"{self._directory} holds a run with another config "
                 f"({', '.join(forks)}): start a new run from its checkpoint "
                 "with --fork NEW_DIR, choose another train.output_dir, or give "
                 "--overwrite to replace it"
             )
-        batches = [
-            f"{key}: {old} -> {new}"
-            for key, (old, new) in self._changes.items()
-            if key.startswith(_BATCHES)
-        ]
-        if batches and (remedy := self._batch_remedy(settings)):
-            raise FileExistsError(
-                f"{self._directory} holds a run with other batches "
-                f"({', '.join(batches)}): {remedy}, or start a new run from "
-                "its checkpoint with --fork NEW_DIR"
-            )
-
-    def _batch_remedy(self, settings: Mapping[str, Any]) -> str | None:
-        """Say which earlier settings to keep, so that only rounding differs.
-
-        None if nothing else does.
-        """
-        config = self._config
-        old = self._stored(settings)
-        num_parts = old.train.gradient_accumulation_steps
-        if old.global_batch != config.global_batch:
-            return (
-                f"keep the global batch of {old.global_batch}, now "
-                f"{config.global_batch}"
-            )
-        if (
-            num_parts != config.train.gradient_accumulation_steps
-            and not self._task.is_mean_of_samples
-        ):
-            return (
-                f"keep train.gradient_accumulation_steps={num_parts}, since "
-                "experts are balanced over a micro-batch"
-            )
-        return None
-
-    def _stored(self, settings: Mapping[str, Any]) -> RunConfig:
-        """Return the config of a ``run.json``, which lacks the folder."""
-        folder = self._config.train.output_dir
-        train = {**settings["train"], "output_dir": folder}
-        return parse_config({**settings, "train": train})
 
     def _accept(self, step: int) -> None:
         """Tell the user of the changes; note them for ``run.json``."""
@@ -287,7 +233,7 @@ class Start:
 
 def _whole(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return a config with the layout of one process, if it names none."""
-    alone = dataclasses.asdict(ParallelConfig())
+    alone = ParallelConfig().model_dump()
     return {**settings, "parallel": {**alone, **settings.get("parallel", {})}}
 
 

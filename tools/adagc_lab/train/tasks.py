@@ -16,30 +16,21 @@ from paddle.io import Dataset
 from paddle.optimizer import Optimizer
 
 from adagc_lab.data.config import IMAGE_TEXT_KINDS, TEXT_KINDS, DataConfig
-from adagc_lab.data.datasets import (
+from adagc_lab.data.images import PairFormat, build_image_text_datasets
+from adagc_lab.data.loading import collate_batch
+from adagc_lab.data.text import (
     DataFindings,
     TokenDataset,
     build_datasets,
-    collate_batch,
     inspect_tokens,
 )
-from adagc_lab.data.images import PairFormat, build_image_text_datasets
 from adagc_lab.faults import Fault, FaultConfig, apply_to_batch
 from adagc_lab.models import shapes
 from adagc_lab.models.config import FLOAT8_LINEARS, DecoderConfig
 from adagc_lab.models.decoder import DecoderForCausalLM
 from adagc_lab.models.families import decoder_config
 from adagc_lab.models.moe import adjust_correction_biases, expert_balance
-from adagc_lab.models.parallel import check_degrees
-from adagc_lab.models.pipeline import (
-    DecoderForCausalLMPipe,
-    stage_bounds,
-)
-from adagc_lab.models.rank_weights import (
-    initialize_weights,
-    parameters_by_key,
-    quantized_parameters,
-)
+from adagc_lab.models.rank_weights import initialize_weights
 from adagc_lab.models.vision_text import (
     CLIP,
     PRESETS,
@@ -48,8 +39,14 @@ from adagc_lab.models.vision_text import (
 )
 from adagc_lab.train.config import ParallelConfig, RunConfig, TrainConfig
 from paddle_adagc.checks import check_choice
-from paddle_adagc.parallel.agreement import of_all_ranks
 
+_SHARED_WIDTHS = (
+    "vocab_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "intermediate_size",
+    "moe_intermediate_size",
+)
 NUM_RETRIEVED = 1024
 """Most validation pairs that the retrieval accuracy compares."""
 
@@ -70,11 +67,7 @@ class PretrainTask(abc.ABC):
     label_names: tuple[str, ...] = ("labels",)
     """Entries of a batch that PaddleNLP's Trainer needs to evaluate a loss."""
 
-    sample_length: str  # length of a sample in tokens, for people
     num_tokens: int | None = None  # of a sample, for rates; None: count samples
-    is_mean_of_samples: bool = True
-    """Whether the loss of a batch is the mean over any parts of it."""
-
     model_config: Any
     """What the model is built from, and its sizes are counted from."""
 
@@ -121,15 +114,6 @@ class PretrainTask(abc.ABC):
         """Return a copy of the batch, micro-batch ``part``, with a fault."""
         raise NotImplementedError(fault.kind)
 
-    def take_losses(self, model: Any) -> list[Tensor]:
-        """Return the losses since the last call, one for each micro-batch.
-
-        A pipeline's last stage computes all of them at once.
-        """
-        if isinstance(model, DecoderForCausalLMPipe):
-            return model.take_losses()
-        return [model.last_loss]
-
     @abc.abstractmethod
     def after_step(self, model: nn.Layer, optimizer: Optimizer) -> None:
         """Change the model after a step of its innermost optimizer."""
@@ -140,10 +124,6 @@ class PretrainTask(abc.ABC):
 
     def validate(self, model: nn.Layer, dataset: Dataset) -> dict[str, float]:
         """Return validation measures besides the loss, for the record."""
-        return {}
-
-    def facts(self, model: nn.Layer) -> dict[str, Any]:
-        """Return entries for ``run.json``; every process calls this."""
         return {}
 
     def model_size(self) -> shapes.ModelSize:
@@ -169,15 +149,8 @@ class LanguageTask(PretrainTask):
         check_choice("data.kind with a decoder", self.data.kind, TEXT_KINDS)
         if self.train.precision == "float8":  # all that can be, by default
             model = {"float8_linears": FLOAT8_LINEARS, **model}
-        config = decoder_config(
-            model,
-            tensor_parallel_degree=self.parallel.tp,
-            sequence_parallel=self.parallel.sequence_parallel,
-        )
+        config = decoder_config(model, tensor_parallel_degree=self.parallel.tp)
         self.num_tokens = self.data.seq_length
-        self.sample_length = f"{self.num_tokens:,}"
-        # Experts are balanced over a micro-batch.
-        self.is_mean_of_samples = not config.moe_num_experts
         return config
 
     def build_datasets(
@@ -204,14 +177,11 @@ class LanguageTask(PretrainTask):
                 "that"
             )
 
-    def build_model(self) -> DecoderForCausalLM | DecoderForCausalLMPipe:
+    def build_model(self) -> DecoderForCausalLM:
         paddle.seed(self.train.seed)
-        parallel = self.parallel
-        if parallel.num_processes == 1:
-            return DecoderForCausalLM(self.model_config)
-        kind = DecoderForCausalLMPipe if parallel.pp > 1 else DecoderForCausalLM
-        model = kind(self.model_config)
-        initialize_weights(model, self.model_config, self.train.seed)
+        model = DecoderForCausalLM(self.model_config)
+        if self.parallel.num_processes > 1:
+            initialize_weights(model, self.model_config, self.train.seed)
         return model
 
     def corrupt(
@@ -256,47 +226,28 @@ class LanguageTask(PretrainTask):
         return lines
 
     def check_layout(self) -> None:
-        """Check degrees against experts and layers, and the sequence length."""
+        """Check degrees against widths, and the sequence length."""
         model, parallel = self.model_config, self.parallel
-        length = self.data.seq_length
-        check_degrees(model, parallel.tp, parallel.ep)
-        stage_bounds(model.num_hidden_layers, parallel.pp)
-        if parallel.ep > 1 and not model.moe_num_experts:
-            raise ValueError(
-                f"parallel.ep={parallel.ep}: the model has no experts"
-            )
+        for name, degree, shared in (
+            ("tp", parallel.tp, _SHARED_WIDTHS),
+            ("ep", parallel.ep, ("moe_num_experts",)),
+        ):
+            for width in shared:
+                if (size := getattr(model, width)) % degree:
+                    raise ValueError(
+                        f"model.{width}={size} is not a multiple of the "
+                        f"{degree} ranks of parallel.{name} that share it"
+                    )
         self._check_length()
-        if parallel.sequence_parallel and length % parallel.tp:
-            raise ValueError(
-                f"data.seq_length={length} is not a multiple of the "
-                f"{parallel.tp} tensor-parallel ranks that share it "
-                "(parallel.sequence_parallel)"
-            )
 
     def inspect_data(self, num_train_samples: int) -> DataFindings:
         return inspect_tokens(
             self.data, num_train_samples, self.model_config.vocab_size
         )
 
-    def facts(self, model: nn.Layer) -> dict[str, Any]:
-        """Name the tensors multiplied in FP8, and the others."""
-        if self.train.precision != "float8":
-            return {}
-        names = set().union(*of_all_ranks({*parameters_by_key(model)}))
-        quantized = set().union(*of_all_ranks({*quantized_parameters(model)}))
-        return {
-            "float8": {
-                "quantized": sorted(quantized),
-                "not_quantized": sorted(names - quantized),
-            }
-        }
 
-
-_WHOLE = "it is whole on every rank; use dp or sharding"
 _NOT_WITH_CLIP = {
-    "parallel.tp": (1, _WHOLE),
-    "parallel.pp": (1, _WHOLE),
-    "parallel.ep": (1, _WHOLE),
+    "parallel.tp": (1, "it is whole on every rank; use dp or sharding"),
     "train.gradient_accumulation_steps": (
         1,
         "pairs of one forward pass are told apart, so this is not a larger "
@@ -328,9 +279,6 @@ class ImageTextTask(PretrainTask):
                 "FP8; use bfloat16"
             )
         config: CLIPConfig = CLIPConfig.from_fields(model, PRESETS)
-        self.sample_length = (
-            f"{config.num_patches} patches and {config.context_length}"
-        )
         return config
 
     def refuse_faults(self, faults: Sequence[FaultConfig]) -> None:

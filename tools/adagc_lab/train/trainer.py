@@ -19,7 +19,7 @@ from paddlenlp.utils.batch_sampler import DistributedBatchSampler
 
 from adagc_lab.clips import ComparedClip
 from adagc_lab.clips.measured import MeasuredClip
-from adagc_lab.data.datasets import BatchLoader, collate_batch
+from adagc_lab.data.loading import BatchLoader, collate_batch, to_tensors
 from adagc_lab.faults import Fault, apply_to_gradients, faults_at
 from adagc_lab.models.safe_pickle import load_pickle
 from adagc_lab.train.checkpoints import (
@@ -34,7 +34,6 @@ from adagc_lab.train.optimizers import (
     check_precision,
     make_optimizer,
     make_scheduler,
-    small_moments,
     uses_amp,
 )
 from adagc_lab.train.processes import (
@@ -48,7 +47,6 @@ from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.files import atomic_write_json
 from paddle_adagc.integrations.clipping import TrainerClip
 from paddle_adagc.integrations.paddlenlp import ClippingMixin
-from paddle_adagc.optimizer import innermost
 
 CLIP_STATE = "clip_state.json"
 """File of a checkpoint: state of a compared clip."""
@@ -189,7 +187,6 @@ class PretrainTrainer(ClippingMixin, Trainer):
         self.recorder.close(
             status=status,
             wall_seconds=self._wall_seconds(),
-            small_moments=small_moments(innermost(self.optimizer), self.model),
         )
         return status
 
@@ -214,8 +211,7 @@ class PretrainTrainer(ClippingMixin, Trainer):
             if fault.target == "gradient":
                 names = apply_to_gradients(fault, model.named_parameters())
                 self.recorder.add_fault(fault, names)
-        for recorded in self.task.take_losses(self.model):
-            self.recorder.add_loss(recorded)
+        self.recorder.add_loss(self.model.last_loss)
         return loss
 
     def _repeated_batch(self, fault: Fault, part: int) -> dict[str, Tensor]:
@@ -224,8 +220,9 @@ class PretrainTrainer(ClippingMixin, Trainer):
         train = self.config.train
         part += fault.burst * train.gradient_accumulation_steps
         samples = range(part * train.batch_size, (part + 1) * train.batch_size)
-        batch = collate_batch([self.train_dataset[i] for i in samples])
-        return {key: paddle.to_tensor(array) for key, array in batch.items()}
+        return to_tensors(
+            collate_batch([self.train_dataset[i] for i in samples])
+        )
 
     def _check_loss_valid(self, loss: Tensor) -> None:
         """Do nothing: the recorder checks losses without waiting."""
@@ -355,10 +352,6 @@ def _fill_missing_gradients(model: paddle.nn.Layer) -> None:
 
 def training_arguments(config: RunConfig) -> TrainingArguments:
     train, parallel = config.train, config.parallel
-    # A pipeline evaluates as many micro-batches at once as it trains on.
-    num_eval_batches = (
-        train.gradient_accumulation_steps if parallel.pp > 1 else 1
-    )
     is_sharded = parallel.sharding > 1
     on_gpu = paddle.device.is_compiled_with_cuda()
     check_precision(train)
@@ -373,7 +366,7 @@ def training_arguments(config: RunConfig) -> TrainingArguments:
         do_eval=True,
         max_steps=train.max_steps,
         per_device_train_batch_size=train.batch_size,
-        per_device_eval_batch_size=train.batch_size * num_eval_batches,
+        per_device_eval_batch_size=train.batch_size,
         gradient_accumulation_steps=train.gradient_accumulation_steps,
         learning_rate=config.schedule.learning_rate,
         max_grad_norm=0.0,
@@ -390,8 +383,6 @@ def training_arguments(config: RunConfig) -> TrainingArguments:
         dataloader_drop_last=True,
         dataloader_num_workers=config.data.num_workers,
         tensor_parallel_degree=parallel.tp,
-        pipeline_parallel_degree=parallel.pp,
-        sequence_parallel=parallel.sequence_parallel,
         sharding="stage1" if is_sharded else "",
         sharding_parallel_degree=parallel.sharding if is_sharded else -1,
         sharding_parallel_config=(

@@ -96,11 +96,3 @@ def multiply_in_float8(layer: nn.Layer) -> None:
                 "multiplies in bfloat16; set it to False."
             )
     layer.linear = float8_linear
-
-
-def is_float8(layer: nn.Layer) -> bool:
-    """Whether the layer's weight is multiplied in FP8."""
-    return (
-        isinstance(layer, Float8Linear)
-        or getattr(layer, "linear", None) is float8_linear
-    )

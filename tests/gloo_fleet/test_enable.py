@@ -5,7 +5,8 @@
 import paddle
 import paddle.distributed as dist
 import pytest
-from adagc_lab import gloo
+
+import gloo_fleet
 
 
 @pytest.mark.parametrize(
@@ -16,17 +17,17 @@ from adagc_lab import gloo
     ],
 )
 def test_it_is_refused_where_it_cannot_help(monkeypatch, owner, name, message):
-    monkeypatch.setattr(gloo, "_PATCHES", {})
+    monkeypatch.setattr(gloo_fleet, "_PATCHES", {})
     monkeypatch.setattr(owner, name, lambda: True)
     with pytest.raises(RuntimeError, match=message):
-        gloo.enable()
-    assert not gloo._enabled
+        gloo_fleet.enable()
+    assert not gloo_fleet._enabled
 
 
 def test_another_paddle_is_warned_about(monkeypatch):
-    monkeypatch.setattr(gloo, "_PATCHES", {})
-    monkeypatch.setattr(gloo, "_enabled", False)
+    monkeypatch.setattr(gloo_fleet, "_PATCHES", {})
+    monkeypatch.setattr(gloo_fleet, "_enabled", False)
     monkeypatch.setattr(paddle, "__version__", "3.4.0")
     monkeypatch.setenv("PADDLE_DISTRI_BACKEND", "gloo")
     with pytest.warns(UserWarning, match="this is 3.4.0"):
-        gloo.enable()
+        gloo_fleet.enable()

@@ -16,7 +16,7 @@ from paddle import Tensor
 from paddle.base import core
 from paddle.distributed.communication.group import Group, _GroupManager
 
-from adagc_lab.gloo.rendezvous import get_mailbox
+from gloo_fleet.rendezvous import get_mailbox
 
 
 class Done:

@@ -12,8 +12,9 @@ import numpy as np
 import paddle
 import paddle.distributed as dist
 import pytest
-from adagc_lab.gloo import rendezvous
 from core.parallel.ranks import run_on_ranks
+
+from gloo_fleet import rendezvous
 
 
 def _array(rank, num_rows=4):

@@ -15,7 +15,7 @@ import warnings
 import paddle
 from paddle import distributed as dist
 
-from adagc_lab.gloo import fleet, process_group, rendezvous
+from gloo_fleet import fleet, process_group, rendezvous
 
 __all__ = ["enable"]
 
@@ -43,7 +43,7 @@ def enable() -> None:
     if dist.is_initialized():
         raise RuntimeError(
             "paddle.distributed is already initialized: call "
-            "adagc_lab.gloo.enable() before fleet.init()"
+            "gloo_fleet.enable() before fleet.init()"
         )
     os.environ.setdefault("PADDLE_DISTRI_BACKEND", "gloo")
     for patches in _PATCHES.values():
@@ -59,13 +59,13 @@ def _check_build() -> None:
         for device in ("cuda", "xpu", "rocm")
     ):
         raise RuntimeError(
-            "this Paddle was built for an accelerator: adagc_lab.gloo "
+            "this Paddle was built for an accelerator: gloo_fleet "
             "is a backend for development and tests on CPU builds; here use "
             "fleet as it is"
         )
     if not paddle.__version__.startswith(_PADDLE_SERIES):
         warnings.warn(
-            "adagc_lab.gloo was written for Paddle "
+            "gloo_fleet was written for Paddle "
             f"{_PADDLE_SERIES}x, this is {paddle.__version__}: what it "
             "replaces may have moved",
             stacklevel=3,

@@ -1,0 +1,191 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The kit finds planted errors; ours and other rules are held against it."""
+
+import functools
+import inspect
+import json
+import math
+
+import backends
+import numpy as np
+import pytest
+from conformance import cases, kit, runs
+from core.parallel.ranks import run_on_ranks
+from helpers import run_python
+from pages import ROOT
+from reference import upstream_cases
+from reference.adagc import adagc_step
+
+from paddle_adagc import ClipGradByAdaGC
+
+LETTER = "a warm-up step unlike the others, to the letter"
+
+
+def verdicts(run):
+    return {name: verdict for name, verdict, _ in kit.check(run)}
+
+
+def that_do_not(hold, run):
+    return {name for name, verdict in verdicts(run).items() if verdict != hold}
+
+
+def numbers(value):
+    if isinstance(value, (dict, list)):
+        values = value.values() if isinstance(value, dict) else value
+        return [number for one in values for number in numbers(one)]
+    return [value] if isinstance(value, (int, float)) else []
+
+
+def test_the_file_holds_the_cases():
+    written = json.loads(kit.CASES.read_text())
+    made = cases.to_json(cases.all_cases())
+    assert [one["name"] for one in written] == [one["name"] for one in made]
+    np.testing.assert_allclose(numbers(written), numbers(made), rtol=1e-6)
+
+
+def answer(case, adagc, sums=True):
+    """Run a twin in float64; without ``sums`` each rank for itself."""
+    ranks = range(1 if sums else case.num_ranks)
+    held = [case.steps] if sums else [case.on_rank(rank) for rank in ranks]
+    found = []
+    for steps in held:
+        wide = [
+            {k: g if g is None else g.astype("f8") for k, g in step.items()}
+            for step in steps
+        ]
+        gave = adagc(case.arguments, wide)
+        found.append(
+            [
+                (
+                    {
+                        k: h * np.nan_to_num(step[k], posinf=0.0)
+                        for k, h in one["h"].items()
+                    },
+                    one["gamma"],
+                )
+                for step, one in zip(wide, gave, strict=True)
+            ]
+        )
+    if sums:
+        return found[0]
+    return case.joined(found)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("", ""),
+        ('t < arguments["t_start"]', 't <= arguments["t_start"]'),
+        ('t < arguments["t_start"]', 't + 1 < arguments["t_start"]'),
+        ('arguments["lambda_abs"] / total', "1.0 / total"),
+        ("min(known, h[name] * norm)", "min(known, norm)"),
+        ("min(known, h[name] * norm)", "h[name] * norm"),
+        ("(1 - beta) * h[name] * norm", "(1 - beta) * norm"),
+        ("beta * known + (1 - beta)", "(1 - beta) * known + beta"),
+        ("if 0 < x < math.inf", "if 0 <= x < math.inf"),
+        ("if 0 < x < math.inf", "if x != 0"),
+        ("split", "not summed"),
+    ],
+)
+def test_a_planted_error_fails_a_case(right, wrong):
+    source = inspect.getsource(cases.adagc)
+    sums = right != "split"
+    if sums:
+        assert right in source
+        source = source.replace(right, wrong)
+    names = {"np": np, "math": math}
+    exec(source, names)
+    run = functools.partial(answer, adagc=names["adagc"], sums=sums)
+    assert bool(that_do_not("holds", run)) == bool(right)
+
+
+def test_the_answers_are_those_of_the_literal_twin():
+    def run(case):
+        if case.open:
+            raise NotImplementedError
+        gamma, steps = None, []
+        for t, gradients in enumerate(case.steps):
+            out, gamma = adagc_step(
+                t, [*gradients.values()], gamma, **case.arguments
+            )
+            steps.append(
+                [dict(zip(gradients, x, strict=True)) for x in (out, gamma)]
+            )
+        return steps
+
+    assert {*verdicts(run).values()} == {"holds", "not run"}
+
+
+@pytest.mark.parametrize("backend", ["host", "operators"])
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.filterwarnings("ignore:.*leave the warm-up with gamma below")
+def test_ours(backend, strict, monkeypatch):
+    backends.use(backend, monkeypatch)
+    found = verdicts(functools.partial(runs.ours, strict=strict))
+    differs = {name for name, verdict in found.items() if verdict == "differs"}
+    assert differs == (set() if strict else {LETTER})
+    assert [*found.values()].count("not run") == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("has_experts", [False, True])
+def test_ours_on_two_ranks(has_experts):
+    two = [case for case in kit.read_cases() if case.num_ranks == 2]
+    two = [case for case in two if bool(case.experts) == has_experts]
+    ranks = run_on_ranks(runs.on_two_ranks, 2, cases=two)
+    for case, found in zip(two, zip(*ranks, strict=True), strict=True):
+        assert kit.first_difference(case, case.joined(found)) == ""
+
+
+def test_the_rules_of_ernie_and_paddle():
+    for run, of_ranks in (
+        (runs.ernie, {"tensors with copies on two ranks": "holds",
+                      "a tensor split over two ranks": "holds"}),
+        (runs.paddle_develop, {"tensors with copies on two ranks": "differs",
+                               "a tensor split over two ranks": "differs"}),
+    ):  # fmt: skip
+        assert verdicts(run) == {
+            "the warm-up clips by the global norm": "differs",
+            runs.ENDS: "differs",
+            "lambda_abs below 1": "differs",
+            "lambda_abs above all norms": "differs",
+            "outliers of one tensor": "holds",
+            "gamma follows smaller norms": "holds",
+            LETTER: "differs",
+            "no warm-up *": "not run",
+            "zero norm in the warm-up *": "differs",
+            "zero norm after the warm-up *": "differs",
+            "a tensor that comes late *": "holds",
+            "Inf in the warm-up *": "differs",
+            "NaN after the warm-up *": "differs",
+            "saved and resumed in the warm-up": "holds",
+            "saved and resumed after it": "holds",
+            "experts, one on each of two ranks": "not run",
+            **of_ranks,
+        }
+
+
+def test_numpy_is_enough():
+    """In a process that has no other library."""
+    code = (
+        "import sys; from conformance import kit\n"
+        "kit.main(['conformance.runs:ernie'])\n"
+        "assert not {'paddle', 'torch', 'jax'} & {*sys.modules}"
+    )
+    ended = run_python(ROOT / "tests", "-c", code)
+    assert ended.returncode == 0, ended.stderr
+    assert "| outliers of one tensor | holds |  |" in ended.stdout
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        upstream_cases.keeps_exempt_pairs,
+        upstream_cases.clips_bfloat16,
+        upstream_cases.reads_no_value,
+    ],
+)
+def test_the_cases_to_hand_over(case, monkeypatch):
+    backends.use("operators", monkeypatch)
+    case(ClipGradByAdaGC(t_start=2))

@@ -1,0 +1,279 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""A small decoder that fleet spreads over ranks in every way the clip knows.
+
+Tensor, sequence, pipeline and expert parallelism, a tied head, norms of heads,
+routed and shared experts: what differs between layouts, and nothing else.
+"""
+
+import dataclasses
+import functools
+from unittest import mock
+
+import paddle
+import paddle.nn.functional as F
+from core.parallel.experts import MoE
+from paddle import nn
+from paddle.distributed import fleet
+from paddle.distributed.fleet.layers.mpu import mp_ops
+from paddle.distributed.fleet.meta_parallel import (
+    ColumnParallelLinear,
+    ParallelCrossEntropy,
+    RowParallelLinear,
+    VocabParallelEmbedding,
+)
+from paddle.distributed.fleet.utils.sequence_parallel_utils import (
+    ColumnSequenceParallelLinear,
+    GatherOp,
+    RowSequenceParallelLinear,
+    ScatterOp,
+)
+from paddle.utils import unique_name
+
+from paddle_adagc.parallel.topology import read_topology
+
+PARALLEL = {
+    ("columns", False): ColumnParallelLinear,
+    ("columns", True): ColumnSequenceParallelLinear,
+    ("rows", False): RowParallelLinear,
+    ("rows", True): RowSequenceParallelLinear,
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """Sizes of the whole net, and how fleet spreads it."""
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    initializer_range: float
+    qk_norm: bool = False
+    tie_word_embeddings: bool = False
+    moe_num_experts: int = 0
+    moe_top_k: int = 1
+    moe_intermediate_size: int = 0
+    moe_num_shared_experts: int = 0
+    router_aux_loss_coef: float = 0.0
+    sequence_parallel: bool = False
+    virtual: int = 1  # parts of a pipeline stage
+
+
+def tensor_parallel(x):
+    """``x``, whose gradient is the sum of those of the ranks' shares."""
+    axis = read_topology().model
+    return x if axis.size == 1 else mp_ops._c_identity(x, group=axis.group)
+
+
+def split_sequence(x):
+    """[batch, length, hidden] to [length / ranks, batch, hidden]."""
+    return ScatterOp.apply(x.transpose([1, 0, 2]).contiguous())
+
+
+def whole_sequence(x):
+    return GatherOp.apply(x).transpose([1, 0, 2]).contiguous()
+
+
+def linear(inner, outer, split, along_sequence=False):
+    """Linear map without bias; ``split`` over the tensor-parallel ranks."""
+    if read_topology().model.size == 1:
+        return nn.Linear(inner, outer, bias_attr=False)
+    how = "gather_output" if split == "columns" else "input_is_parallel"
+    make = PARALLEL[split, along_sequence]
+    return make(inner, outer, has_bias=False, **{how: split == "rows"})
+
+
+def embedding(options):
+    is_split = read_topology().model.size > 1
+    kind = VocabParallelEmbedding if is_split else nn.Embedding
+    return kind(options.vocab_size, options.hidden_size)
+
+
+class Norm(nn.Layer):
+    """RMSNorm; of heads or of a part of the sequence its ranks share it."""
+
+    def __init__(self, width, is_shared):
+        super().__init__()
+        one = nn.initializer.Constant(1.0)
+        self.weight = self.create_parameter([width], default_initializer=one)
+        self.is_shared = is_shared
+
+    def forward(self, x):
+        weight = self.weight
+        if self.is_shared:
+            weight = tensor_parallel(weight)
+        mean = x.square().mean(-1, keepdim=True)
+        return x * paddle.rsqrt(mean + 1e-5) * weight
+
+
+class GatedMLP(nn.Layer):
+    def __init__(self, hidden, width, make=linear):
+        super().__init__()
+        self.gate_proj = make(hidden, width, "columns")
+        self.up_proj = make(hidden, width, "columns")
+        self.down_proj = make(width, hidden, "rows")
+
+    def forward(self, x):
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+def attend(query, key, value):
+    """Causal attention of [batch, length, heads, width], each group's keys."""
+    repeats = query.shape[2] // key.shape[2]
+    key, value = (
+        x.repeat_interleave(repeats, axis=2).transpose([0, 2, 1, 3])
+        for x in (key, value)
+    )
+    query = query.transpose([0, 2, 1, 3]) * query.shape[-1] ** -0.5
+    scores = query @ key.transpose([0, 1, 3, 2])
+    mask = paddle.full(scores.shape[-2:], -1e9).triu(1)
+    return (F.softmax(scores + mask) @ value).transpose([0, 2, 1, 3])
+
+
+class Attention(nn.Layer):
+    def __init__(self, options):
+        super().__init__()
+        hidden, width = options.hidden_size, options.head_dim
+        self.is_split = options.sequence_parallel
+        make = functools.partial(linear, along_sequence=self.is_split)
+        queries = options.num_attention_heads * width
+        keys = options.num_key_value_heads * width
+        self.q_proj = make(hidden, queries, "columns")
+        self.k_proj = make(hidden, keys, "columns")
+        self.v_proj = make(hidden, keys, "columns")
+        self.o_proj = make(queries, hidden, "rows")
+        self.width, self.norms = width, options.qk_norm
+        if self.norms:
+            self.q_norm, self.k_norm = Norm(width, True), Norm(width, True)
+
+    def heads(self, x):
+        x = x.transpose([1, 0, 2]) if self.is_split else x
+        return x.reshape([*x.shape[:2], -1, self.width])
+
+    def forward(self, x):
+        query, key, value = (
+            self.heads(project(x))
+            for project in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        if self.norms:
+            query, key = self.q_norm(query), self.k_norm(key)
+        mixed = attend(query, key, value).flatten(2)
+        return self.o_proj(
+            mixed.transpose([1, 0, 2]) if self.is_split else mixed
+        )
+
+
+class Block(nn.Layer):
+    """Attention and feed-forward network or experts, each behind a norm.
+
+    It takes and gives hidden states, and the sum of the routers' losses.
+    """
+
+    def __init__(self, options):
+        super().__init__()
+        self.is_split = options.sequence_parallel
+        hidden, width = options.hidden_size, options.intermediate_size
+        self.self_attn = Attention(options)
+        self.is_moe = options.moe_num_experts > 0
+        make = functools.partial(linear, along_sequence=self.is_split)
+        self.mlp = (
+            MoE(options, GatedMLP)
+            if self.is_moe
+            else GatedMLP(hidden, width, make)
+        )
+        self.input_layernorm = Norm(hidden, self.is_split)
+        self.post_attention_layernorm = Norm(hidden, self.is_split)
+
+    def forward(self, flow):
+        x, losses = flow
+        x = x + self.self_attn(self.input_layernorm(x))
+        normed = self.post_attention_layernorm(x)
+        if not self.is_moe:
+            return x + self.mlp(normed), losses
+        mixed, loss = self.mlp(
+            whole_sequence(normed) if self.is_split else normed
+        )
+        mixed = split_sequence(mixed) if self.is_split else mixed
+        return x + mixed, losses + loss
+
+
+def enter(options, layer, ids):
+    """What the first block gets."""
+    x = layer(ids)
+    losses = paddle.zeros([1])
+    losses.stop_gradient = False  # a pipeline sends gradients back
+    return split_sequence(x) if options.sequence_parallel else x, losses
+
+
+def tied_logits(hidden, weight):
+    return paddle.matmul(tensor_parallel(hidden), weight, transpose_y=True)
+
+
+def loss_of(options, logits, losses, labels):
+    """Mean cross-entropy and the routers' share of the loss."""
+    logits, labels = logits.flatten(0, 1), labels.reshape([-1, 1])
+    if read_topology().model.size > 1:
+        entropy = ParallelCrossEntropy()(logits, labels)
+    else:
+        entropy = F.cross_entropy(logits, labels, reduction="none")
+    share = losses.squeeze() / options.num_hidden_layers
+    return entropy.mean() + options.router_aux_loss_coef * share
+
+
+class Body(nn.Layer):
+    def __init__(self, options):
+        super().__init__()
+        self.options = options
+        self.embed_tokens = embedding(options)
+        self.layers = nn.LayerList(
+            Block(options) for _ in range(options.num_hidden_layers)
+        )
+        self.norm = Norm(options.hidden_size, options.sequence_parallel)
+        self.recomputes = False
+
+    def forward(self, ids):
+        flow = enter(self.options, self.embed_tokens, ids)
+        for layer in self.layers:
+            if self.recomputes:
+                flow = fleet.utils.recompute(layer, flow, use_reentrant=False)
+            else:
+                flow = layer(flow)
+        x = self.norm(flow[0])
+        is_split = self.options.sequence_parallel
+        return whole_sequence(x) if is_split else x, flow[1]
+
+
+class Net(nn.Layer):
+    """The net in one piece, or the share of a tensor-parallel rank."""
+
+    def __init__(self, options):
+        super().__init__()
+        self.options, self.model = options, Body(options)
+        self.is_tied = options.tie_word_embeddings
+        if not self.is_tied:
+            sizes = options.hidden_size, options.vocab_size
+            self.lm_head = linear(*sizes, "columns")
+
+    def forward(self, ids, labels):
+        hidden, losses = self.model(ids)
+        if self.is_tied:
+            logits = tied_logits(hidden, self.model.embed_tokens.weight)
+        else:
+            logits = self.lm_head(hidden)
+        return loss_of(self.options, logits, losses, labels), logits
+
+
+@functools.cache
+def whole_keys(options):
+    """Names of all tensors of the whole net, sorted."""
+    alone = dataclasses.replace(options, sequence_parallel=False)
+    with (
+        paddle.LazyGuard(),
+        unique_name.guard(),
+        mock.patch.object(fleet.fleet, "_hcg", None, create=True),
+    ):
+        return sorted(name for name, _ in Net(alone).named_parameters())

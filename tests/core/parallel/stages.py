@@ -1,0 +1,161 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The net over the stages of a pipeline; and the net of any layout."""
+
+import functools
+
+import numpy as np
+import paddle
+from core.parallel.net import (
+    Block,
+    Net,
+    Norm,
+    Options,
+    embedding,
+    enter,
+    linear,
+    loss_of,
+    tied_logits,
+    whole_sequence,
+)
+from paddle import nn
+from paddle.distributed import fleet
+from paddle.distributed.fleet.meta_parallel import (
+    LayerDesc,
+    PipelineLayer,
+    SharedLayerDesc,
+)
+
+from paddle_adagc.parallel.layout import read_layout, unwrap
+from paddle_adagc.parallel.topology import read_topology
+
+SEED = 5
+
+
+class Start(nn.Layer):
+    def __init__(self, options):
+        super().__init__()
+        self.options, self.embed_tokens = options, embedding(options)
+
+    @property
+    def weight(self):
+        """What a tied head shares."""
+        return self.embed_tokens.weight
+
+    def forward(self, ids):
+        return enter(self.options, self.embed_tokens, ids)
+
+
+class LastNorm(Norm):
+    def forward(self, flow):
+        x = super().forward(flow[0])
+        return whole_sequence(x) if self.is_shared else x, flow[1]
+
+
+class Head(nn.Layer):
+    def __init__(self, options):
+        super().__init__()
+        sizes = options.hidden_size, options.vocab_size
+        self.lm_head = linear(*sizes, "columns")
+
+    def forward(self, flow):
+        return self.lm_head(flow[0]), flow[1]
+
+
+class Pipe(PipelineLayer):
+    """The net over the stages of a pipeline.
+
+    It says the names of its tensors in the whole net as PaddleNLP's models do.
+    """
+
+    def __init__(self, options):
+        self.options, self.num_losses = options, 0
+        count, stages = options.num_hidden_layers, read_topology().pipe.size
+        start, head = LayerDesc(Start, options), LayerDesc(Head, options)
+        self.prefixes = ["model", *(f"model.layers.{i}" for i in range(count))]
+        self.prefixes += ["model.norm", ""]
+        if options.tie_word_embeddings:
+            share = functools.partial(
+                SharedLayerDesc,
+                key="embed_tokens",
+                layer_func=Start,
+                shared_weight_attr="weight",
+                options=options,
+            )
+            start = share()
+            head = share(
+                forward_func=lambda layer, flow: (
+                    tied_logits(flow[0], layer.weight),
+                    flow[1],
+                )
+            )
+        ends = (options.hidden_size, options.sequence_parallel)
+        blocks = [LayerDesc(Block, options) for _ in range(count)]
+        # Stages begin at these of [embedding, blocks, norm, head].
+        bounds = [1 + i * count // stages for i in range(1, stages)]
+        super().__init__(
+            layers=[start, *blocks, LayerDesc(LastNorm, *ends), head],
+            loss_fn=self.loss,
+            topology=fleet.get_hybrid_communicate_group().topology(),
+            seg_method=[0, *bounds, count + 3]
+            if options.virtual == 1
+            else f"layer:{Block.__name__}",
+            num_virtual_pipeline_stages=options.virtual,
+        )
+        self._pp_to_single_mapping = None  # state_dict() has the whole's names
+
+    def state_dict(self, *args, **kwargs):
+        held = super().state_dict(*args, **kwargs)
+        return {self.key(name.split(".")): held[name] for name in held}
+
+    def key(self, parts):
+        """Name in the whole net of a tensor of a stage."""
+        if "embed_tokens" in parts:  # shared ones have names of their own
+            return "model.embed_tokens.weight"
+        if self.options.virtual > 1:
+            index, parts = int(parts[0]) + int(parts[1]), parts[2:]
+        else:
+            index, parts = int(parts[0]), parts[1:]
+        return ".".join(filter(None, [self.prefixes[index], *parts]))
+
+    def loss(self, flow, labels):
+        self.num_losses += 1
+        return loss_of(self.options, *flow, labels)
+
+
+def parameters_by_key(model):
+    """This rank's parameters by their names in the whole net."""
+    layout = read_layout(model)
+    return {layout[p.name].key: p for p in unwrap(model).parameters()}
+
+
+@paddle.no_grad()
+def initialize(model):
+    """Give matrices values that do not depend on the layout."""
+    axis = read_topology().model
+    for key, parameter in parameters_by_key(model).items():
+        if parameter.ndim == 1:
+            continue
+        shape, split = list(parameter.shape), None
+        if getattr(parameter, "is_distributed", False):
+            split = parameter.split_axis
+            shape[split] *= axis.size
+        draw = np.random.default_rng([SEED, *key.encode()])
+        value = draw.normal(0.0, model.options.initializer_range, shape)
+        if split is not None:
+            value = np.split(value, axis.size, split)[axis.rank]
+        parameter.set_value(value.astype("float32"))
+
+
+def make_net(options, layout):
+    """The net on a layout, with the same weights on each."""
+    options = Options(
+        **options,
+        sequence_parallel=layout.sequence_parallel,
+        virtual=layout.virtual,
+    )
+    model = Pipe(options) if layout.pp > 1 else Net(options)
+    if layout.recompute:
+        model.model.recomputes = True
+    initialize(model)
+    return model

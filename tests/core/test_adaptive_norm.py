@@ -1,0 +1,272 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""States in the form of ERNIE's callback load, or are refused by name."""
+
+import logging
+import math
+import os
+import pickle
+
+import numpy as np
+import paddle
+import paddle.distributed as dist
+import pytest
+from core.parallel.layouts import Layout
+from core.parallel.ranks import run_on_ranks
+from core.parallel.simulated import Ranks, along
+from paddle.distributed.fleet.meta_parallel import (
+    ColumnParallelLinear,
+    RowParallelLinear,
+)
+from paddle.nn.clip import ClipGradBase
+from reference.ernie import FILE, as_theirs
+
+from paddle_adagc import ClipGradByAdaGC
+from paddle_adagc.adaptive_norm import load_adaptive_norm
+
+FILES = FILE.replace(".pth", "_{}.pth")
+ABOUT = {
+    "clip_ratio": 1.03,
+    "beta": 0.98,
+    "epsilon": 1e-8,
+    "start_clip_steps": 100,
+    "shard_clip": False,
+    "enable_record": False,
+    "steps": 120,
+    "enable_record_clip_history": False,
+}
+
+
+class Attack:
+    """Runs a command when it is unpickled."""
+
+    def __init__(self, target):
+        self.target = target
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.target}",)
+
+
+def state_of(norms, **about):
+    """A state of their form; norms by name."""
+    by_name = {
+        name: {
+            "norm_value": np.array([norm], np.float32),
+            "clip_times": 3,
+            "norm_history": {1: [1.0, 2.0]},
+        }
+        for name, norm in norms.items()
+    }
+    return as_theirs({**by_name, **ABOUT, **about})
+
+
+def bound_clip(model=None, **arguments):
+    """A clip, and Paddle's names of its model's parameters by key."""
+    model = model or paddle.nn.Linear(3, 2)
+    clip = ClipGradByAdaGC(t_start=101, lambda_rel=1.03, beta=0.98)
+    clip.bind(model, **arguments)
+    return clip, {key: p.name for key, p in model.named_parameters()}
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_one_process(tmp_path, protocol):
+    clip, names = bound_clip()
+    state = state_of({names["weight"]: 0.5, names["bias"]: 0.25})
+    paddle.save(state, str(tmp_path / FILE), protocol=protocol)
+    clip.set_state_dict(load_adaptive_norm(clip, tmp_path))
+    assert (clip.num_steps, clip.warmup_left) == (120, 0)
+    gamma = clip.state_dict()["gamma"]
+    assert {k: float(v) for k, v in gamma.items()} == {
+        "weight": 0.5,
+        "bias": 0.25,
+    }
+
+
+def test_its_warm_up_is_one_step_longer(tmp_path):
+    clip, names = bound_clip()
+    state = state_of(dict.fromkeys(names.values(), 0.5), steps=100)
+    paddle.save(state, str(tmp_path / FILE))
+    clip.set_state_dict(load_adaptive_norm(clip, tmp_path))
+    assert clip.warmup_left == 1
+    other = ClipGradByAdaGC(t_start=101, lambda_rel=1.03)
+    with pytest.warns(UserWarning, match=r"beta=0.99 \(state: 0.98\)"):
+        other.set_state_dict(load_adaptive_norm(clip, tmp_path))
+
+
+@pytest.mark.parametrize("norm", [0.0, math.nan, math.inf, -1.0])
+def test_what_is_no_norm_starts_anew(tmp_path, norm, caplog):
+    clip, names = bound_clip()
+    state = state_of({names["weight"]: norm, names["bias"]: 0.25})
+    paddle.save(state, str(tmp_path / FILE))
+    with caplog.at_level(logging.WARNING):
+        state = load_adaptive_norm(clip, tmp_path)
+    assert state["gamma"] == {"weight": math.inf, "bias": 0.25}
+    assert "1 tensors start from their next norms" in caplog.text
+    clip.set_state_dict(state)
+
+
+def test_units_start_anew(tmp_path):
+    model = paddle.nn.Linear(4, 4)
+    units = {"weight": {"axis": 1, "parts": {"q": 2, "k": 2}}}
+    clip, names = bound_clip(model, units=units)
+    state = state_of(dict.fromkeys(names.values(), 0.5))
+    paddle.save(state, str(tmp_path / FILE))
+    state = load_adaptive_norm(clip, tmp_path)
+    clip.set_state_dict(state)
+    assert [*state["gamma"].values()] == [math.inf, math.inf, 0.5]
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 4])
+def test_a_crafted_pickle_runs_nothing(tmp_path, protocol):
+    clip, names = bound_clip()
+    target = tmp_path / "hacked"
+    for bad in (
+        Attack(target),
+        {**ABOUT, names["bias"]: {"norm_value": Attack(target)}},
+        {**ABOUT, names["bias"]: {"norm_value": eval}},
+        {**ABOUT, "clip_ratio": ClipGradByAdaGC()},
+    ):
+        (tmp_path / FILE).write_bytes(pickle.dumps(bad, protocol))
+        with pytest.raises(ValueError, match="refused: it asks for"):
+            load_adaptive_norm(clip, tmp_path)
+    assert not target.exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda state: state.pop("steps"), "no state of ClipGradByAdaptive"),
+        (lambda state: state.update(steps=-1), "is no count"),
+        (lambda state: state.update(steps=True), "is no count"),
+        (lambda state: state.update(a={"clip_times": 1}), "not one number"),
+        (lambda state: state.update(a={"norm_value": "x"}), "not one number"),
+        (
+            lambda state: state.update(a={"norm_value": [0.5]}),
+            r"of another model.*lacks a \(1 in all\)",
+        ),
+    ],
+)
+def test_another_content_is_named(tmp_path, change, message):
+    clip, names = bound_clip()
+    state = state_of(dict.fromkeys(names.values(), 0.5))
+    change(state)
+    paddle.save(state, str(tmp_path / FILE))
+    with pytest.raises(ValueError, match=f"{FILE} is.*{message}.*To start"):
+        load_adaptive_norm(clip, tmp_path)
+
+
+def test_a_clip_that_is_not_bound_is_named(tmp_path):
+    paddle.save(state_of({"a": 0.5}), str(tmp_path / FILE))
+    with pytest.raises(RuntimeError, match=r"call clip.bind\(model\) first"):
+        load_adaptive_norm(ClipGradByAdaGC(), tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"no pickle", b"\x80\x04"])
+def test_a_broken_file_is_named(tmp_path, content):
+    (tmp_path / FILE).write_bytes(content)
+    with pytest.raises(ValueError, match=f"{FILE} is refused"):
+        load_adaptive_norm(bound_clip()[0], tmp_path)
+
+
+def test_a_model_that_has_more_tensors_is_refused(tmp_path):
+    clip, names = bound_clip()
+    paddle.save(state_of({names["bias"]: 0.5}), str(tmp_path / FILE))
+    state = load_adaptive_norm(clip, tmp_path)
+    with pytest.raises(ValueError, match="'weight' missing"):
+        clip.set_state_dict(state)
+    clip.set_state_dict(state, new_tensors="start")
+
+
+@pytest.mark.parametrize(
+    ("files", "num_ranks", "expected"),
+    [
+        ({0: 0.5, 1: 0.5}, 2, 0.5),
+        ({}, 2, "no adaptivenorm_clip_state"),
+        ({"": 0.5}, 2, "1 processes saved it, and this run has 2"),
+        ({0: 0.5, 1: 0.5}, 1, "2 processes saved it, and this run has 1"),
+        (dict.fromkeys(range(4), 0.5), 2, "4 processes saved it"),
+        ({0: 0.5}, 2, "rank 1 of 2 has no file"),
+        ({0: 0.5, 2: 0.5}, 4, "rank 1, 3 of 4 has no file"),
+        ({0: 0.5, 1: 0.6}, 2, "norm_value of bias is 0.6.* on rank 1, and 0.5"),
+        ({0: 0.5, 1: {"steps": 99}}, 2, "do not belong together"),
+        ({0: {"shard_clip": True}, 1: {"shard_clip": True}}, 2, "shard_clip"),
+        ({0: 0.5, 1: b"bytes"}, 2, "rank 1: .*_1.pth is refused"),
+    ],
+)
+def test_ranks(monkeypatch, tmp_path, files, num_ranks, expected):
+    clip, names = bound_clip()
+    for rank, content in files.items():
+        path = tmp_path / (FILE if rank == "" else FILES.format(rank))
+        about = content if isinstance(content, dict) else {}
+        norm = content if isinstance(content, float) else 0.5
+        state = state_of({names["bias"]: norm, names["weight"]: 1.0}, **about)
+        paddle.save(state, str(path))
+        if isinstance(content, bytes):
+            path.write_bytes(content)
+
+    def load(rank):
+        return load_adaptive_norm(clip, tmp_path)["gamma"]
+
+    ranks = Ranks(monkeypatch, along("data", num_ranks))
+    if isinstance(expected, float):
+        assert ranks.run(load) == [{"bias": expected, "weight": 1.0}] * 2
+        return
+    with pytest.raises((FileNotFoundError, ValueError), match=expected):
+        ranks.run(load)
+
+
+class Names(ClipGradBase):
+    """Keeps the names of the parameters that a clip gets."""
+
+    def _dygraph_clip(self, params_grads):
+        self.names = [p.name for p, g in params_grads if g is not None]
+        return params_grads
+
+
+def move_over(folder, layout):
+    """Write a rank's file with the names that its clip gets; load it."""
+    layout.start()
+    layers = paddle.nn.Linear(4, 8), paddle.nn.Linear(8, 2)
+    if layout.mp > 1:
+        layers = (
+            ColumnParallelLinear(4, 8, has_bias=True, gather_output=False),
+            RowParallelLinear(8, 2, has_bias=True, input_is_parallel=True),
+        )
+    model = paddle.nn.Sequential(paddle.nn.LayerNorm(4), *layers)
+    clip, seen = ClipGradByAdaGC(lambda_rel=1.03, beta=0.98), Names()
+    clip.t_start = 101
+    clip.bind(model)
+    keys = {p.name: key for key, p in model.named_parameters()}
+    optimizer = paddle.optimizer.AdamW(
+        parameters=model.parameters(), grad_clip=seen
+    )
+    model, optimizer = layout.wrap(model, optimizer)
+    model(paddle.randn([8, 4])).square().mean().backward()
+    optimizer.step()
+    norms = {name: norm_of(keys[name]) for name in seen.names}
+    rank = dist.get_rank()
+    paddle.save(state_of(norms), f"{folder}/{FILES.format(rank)}")
+    dist.barrier()
+    state = load_adaptive_norm(clip, folder)
+    clip.set_state_dict(state)
+    gamma = clip.full_state_dict()["gamma"]
+    wrong = [k for k, v in gamma.items() if float(v) != norm_of(k)]
+    return len(norms), len(gamma), {*gamma} == {*keys.values()}, wrong
+
+
+def norm_of(key):
+    """A float32 number of a key's own."""
+    return float(np.float32(1 + sum(map(ord, key)) / 7))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "layout", [Layout(mp=2), Layout(sharding=2, split_param=True)]
+)
+def test_two_ranks_of_fleet(tmp_path, layout):
+    for num_saved, num, has_all, wrong in run_on_ranks(
+        move_over, 2, folder=str(tmp_path), layout=layout
+    ):
+        assert 0 < num_saved <= num
+        assert has_all
+        assert wrong == []

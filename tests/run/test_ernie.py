@@ -1,0 +1,176 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""A job under ERNIE's clip moves over at a checkpoint, in PaddleNLP's Trainer.
+
+Clip and callback are those of tests/reference, in their form, not their code.
+"""
+
+import importlib.util
+import json
+import shutil
+import sys
+
+import numpy as np
+import pytest
+from helpers import run_python
+from pages import ROOT
+
+from paddle_adagc import load_state
+
+if importlib.util.find_spec("paddlenlp") is None:
+    pytest.skip("PaddleNLP is not installed", allow_module_level=True)
+
+pytestmark = pytest.mark.slow
+SCRIPT = """
+import dataclasses, json, sys
+import numpy as np, paddle
+from paddlenlp.trainer import PdArgumentParser, Trainer, TrainingArguments
+from paddlenlp.trainer import TrainerCallback
+from paddle_adagc import ClipGradByAdaGC
+from paddle_adagc.integrations.paddlenlp import ClippingMixin
+from reference import ernie
+
+@dataclasses.dataclass
+class Arguments(TrainingArguments):
+    adaptive_norm_clip: bool = False
+    adaptive_norm_force_clear_state: bool = False
+    adaptive_norm_shard_clip: bool = False
+
+draw = np.random.default_rng(0)
+x = draw.normal(size=[1600, 4]).astype("float32")
+x[::9] *= 8
+rows = [{"x": row, "labels": row[:1]} for row in x]
+
+class Net(paddle.nn.Layer):
+    def __init__(self):
+        super().__init__()
+        self.up = paddle.nn.Linear(4, 8)
+        self.down = paddle.nn.Linear(8, 1)
+
+    def forward(self, x, labels=None):
+        return 0.1 * ((self.down(self.up(x)) - labels) ** 2).mean()
+
+class Ernie(Trainer):
+    def create_optimizer(self, lr_scheduler=None):
+        self.optimizer = paddle.optimizer.AdamW(
+            lr_scheduler, parameters=self.model.parameters(),
+            grad_clip=ernie.ClipGradByAdaptiveNorm())
+        return self.optimizer
+
+class Gammas(TrainerCallback):
+    def on_step_end(self, args, state, control, optimizer=None, **kwargs):
+        clip = optimizer._grad_clip
+        if hasattr(clip, "rule"):
+            found = [*clip.rule.values.values()]
+        else:
+            found = [float(v) for v in clip.state_dict()["gamma"].values()]
+        print("gamma", json.dumps([state.global_step, found]), flush=True)
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        if "loss" in logs:
+            print("loss", json.dumps([state.global_step, logs["loss"]]))
+
+class Mixed(ClippingMixin, Ernie):
+    pass
+
+way, resumes = sys.argv[2:]
+[args] = PdArgumentParser(Arguments).parse_json_file(sys.argv[1])
+paddle.seed(0)
+more = {"args": args, "model": Net(), "train_dataset": rows}
+more["callbacks"] = [ernie.ClipGradByAdaptiveNormCallback(), Gammas()]
+if way == "mixin":
+    clip = ClipGradByAdaGC(lambda_rel=1.03, beta=0.98, t_start=101)
+    trainer = Mixed(clip=clip, **more)
+else:
+    trainer = Ernie(**more)
+args.resume_from_checkpoint = resumes if resumes != "no" else None
+trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
+"""
+RUN = ("-m", "paddle_adagc.run")
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    """A job of 200 steps under theirs: its folder, gammas and losses."""
+    folder = tmp_path_factory.mktemp("ernie")
+    (folder / "train.py").write_text(SCRIPT)
+    return folder, *train(folder, "ernie", "no", output_dir="theirs")[:2]
+
+
+def train(folder, way, resumes, *before, status=0, **values):
+    """Run the script; return gammas by step, losses by step, what it said."""
+    job = {
+        "output_dir": "out",
+        "max_steps": 200,
+        "save_steps": 100,
+        "logging_steps": 1,
+        "learning_rate": 0.01,
+        "lr_scheduler_type": "constant",
+        "device": "cpu",
+        "report_to": "visualdl",
+        "adaptive_norm_clip": True,
+        **values,
+    }
+    (folder / "job.json").write_text(json.dumps(job))
+    words = ["train.py", "job.json", way, resumes]
+    words = [*before, *([sys.executable] if before else []), *words]
+    path = f"{ROOT}:{ROOT / 'tests'}"
+    ended = run_python(folder, *words, PYTHONPATH=path)
+    assert ended.returncode == status, ended.stderr[-4000:]
+    found = {"gamma": {}, "loss": {}}
+    for line in ended.stdout.splitlines():
+        kind, _, rest = line.partition(" ")
+        if kind in found:
+            step, value = json.loads(rest)
+            found[kind][step] = value
+    return *found.values(), ended.stderr + ended.stdout
+
+
+@pytest.mark.parametrize("way", ["adagc-run", "mixin"])
+def test_a_job_moves_over_at_step_100(job, way):
+    folder, gammas, losses = job
+    before = RUN if way == "adagc-run" else ()
+    start = "theirs/checkpoint-100"
+    mine, my_losses, said = train(folder, way, start, *before, output_dir=way)
+    assert [*mine] == [*range(101, 201)]
+    for step, values in mine.items():
+        rounding = 1e-6 if step < 150 else 1e-5  # it adds up in the weights
+        np.testing.assert_allclose(values, gammas[step], rtol=rounding)
+        assert my_losses[step] == pytest.approx(losses[step], 1e-5, 2e-8)
+    assert "gamma of 4 tensors after 100 steps is taken over" in said
+    assert load_state(folder / way / "checkpoint-200")["step"] == 200
+    if way == "adagc-run":
+        assert (
+            "AdaGC in force: lambda_rel=1.03 (ERNIE's adaptive_norm_clip), "
+            "beta=0.98 (ERNIE's adaptive_norm_clip), lambda_abs=1.0 (ERNIE's "
+            "adaptive_norm_clip), t_start=101 (ERNIE's adaptive_norm_clip, "
+            "step 100 included); 4 tensors; resumed after 100 steps\n"
+        ) in said
+
+
+def test_the_state_is_cleared_if_the_arguments_say_so(job):
+    folder = job[0]
+    values = {
+        "adaptive_norm_force_clear_state": True,
+        "adaptive_norm_shard_clip": True,
+        "max_steps": 102,
+        "output_dir": "cleared",
+    }
+    start = "theirs/checkpoint-100"
+    _, _, said = train(folder, "ernie", start, *RUN, **values)
+    assert "adaptive_norm_force_clear_state: no state of the clip is" in said
+    assert "tensors; adaptive_norm_shard_clip has no effect" in said
+    assert "AdaGC clipped 2 steps" in said
+    assert "over, at step 201" in said
+
+
+def test_a_checkpoint_without_a_state(job):
+    folder = job[0]
+    shutil.copytree(folder / "theirs/checkpoint-100", folder / "bare")
+    (folder / "bare/adaptivenorm_clip_state.pth").unlink()
+    more = {"max_steps": 102, "output_dir": "bare-out"}
+    said = train(folder, "ernie", "bare", *RUN, status=1, **more)[2]
+    assert "--missing-state start" in said
+    start = ("--missing-state", "start")
+    said = train(folder, "ernie", "bare", *RUN, *start, **more)[2]
+    assert "AdaGC clipped 2 steps" in said
