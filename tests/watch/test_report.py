@@ -120,6 +120,7 @@ def hostile(folder):
         "beta2": "</script><script>alert(1)</script>",
         "optimizer": "\x1b]0;title\x07",
         "model": {"a": [1]},
+        "shares_loss_with": ["\x1b[1m", 3],
     }
     keys = ["a" * 40 + "!.0.w", "\x1b[2J\u202e.1.w", "</script><b>.2.w"]
     alarms = [{"step": 151, "kind": "spike", "series": "unheard of"}]
@@ -136,6 +137,7 @@ def test_nothing_of_a_stranger_s_runs_hangs_or_reaches_the_terminal(
     out = capsys.readouterr().out
     assert all(c.isprintable() or c == "\n" for c in out)
     assert "\\x1b[2Jboo" in out
+    assert "the loss reaches the parameters of \\x1b[1m, 3, too" in out
     text = (folder / "report.html").read_text()
     assert text.count("</script>") == 2
     assert "<b>" not in text
