@@ -276,6 +276,7 @@ def test_norms_of_any_trainer_are_replayed(kind, tmp_path, capsys):
         ("step,a\n1,x", "line 2: 'x' is no number"),
         ("step,a\n", "no norms of tensors"),
         ("step,a\nnan,1", "line 2: 'nan' is no step"),
+        ("step,a\n1," + "9" * 200_000, "field larger than field limit"),
     ],
 )
 def test_a_wrong_csv_is_named(text, message, tmp_path, capsys):
