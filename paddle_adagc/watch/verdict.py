@@ -192,7 +192,7 @@ def _settings(run: RecordedRun, facts: dict[str, Any]) -> list[str]:
     found = []
     beta2 = facts.get("beta2")
     if type(beta2) is float and 0 < beta2 < 1:
-        found.append(f"beta2 {beta2}: a memory of {1 / (1 - beta2):.3g} steps")
+        found.append(f"beta2 {beta2}: a memory of {1 / (1 - beta2):,.0f} steps")
     small = run.column("small_second_moment")
     if len(small := small[~np.isnan(small)]):
         found.append(
