@@ -7,6 +7,7 @@ NumPy and sqlite3 alone; :mod:`.reading` reads it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -104,6 +105,7 @@ class Store:
 
     def _open(self) -> None:
         for pragma in (
+            "auto_vacuum = INCREMENTAL",
             "journal_mode = PERSIST",
             "journal_size_limit = 65536",
             "synchronous = NORMAL",
@@ -269,8 +271,12 @@ class Store:
                 [None if ending is None else to_json(ending), self.session],
             )
 
-    def close(self) -> None:
-        """Close the file."""
+    def close(self, shrinks: bool = False) -> None:
+        """Close the file; give back the room that thinning has left."""
+        with contextlib.suppress(Replaced, sqlite3.Error):
+            if shrinks:
+                self.beat()
+                self._file.executescript("PRAGMA incremental_vacuum;")
         self._file.close()
 
     # ---- thinning -----------------------------------------------------------

@@ -169,7 +169,7 @@ class Writer:
                 self.error = error
         self._alarms.close()
         if store is not None:
-            store.close()
+            store.close(shrinks=self._ending.get("kind") == "finished")
 
     def _take(self, waiting: deque[_Task]) -> bool:
         """Judge what has come; return whether nothing will any more."""
