@@ -181,6 +181,19 @@ def test_a_spike_among_noise_leaves_nothing_behind(seed, tmp_path):
     assert {e["cause"] for e in events} == {"period"}
 
 
+def test_a_loss_that_stays_higher_was_never_usual_again(tmp_path):
+    """The spike ends; what it left behind does not."""
+    losses = 2 + 0.02 * np.random.default_rng(0).normal(size=400)
+    losses[200:203] *= 4
+    losses[203:] += 0.15
+    rows = [{"step": s, "loss": x} for s, x in enumerate(losses.tolist(), 1)]
+    page = make_page(write(tmp_path, rows))
+    (event,) = page["events"]
+    assert (event["kind"], event["first"], event["last"]) == ("shift", 201, 203)
+    assert event["after"] == pytest.approx(0.15, abs=0.02)
+    assert "usual again" not in page["verdict"]["did"]
+
+
 def test_a_loss_that_is_rarely_known_is_no_nan(tmp_path):
     rows = [
         {"step": s, **({"loss": 1 + s % 7 / 100} if s % 4 == 0 else {})}
