@@ -9,13 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from paddle_adagc.watch.events import Happening, rate_change
+from paddle_adagc.watch.events import SHORT, Happening, rate_change
 from paddle_adagc.watch.store import RecordedRun
 from paddle_adagc.watch.what_if import settings_of
 
 _OFTEN = 3  # events that grow over several steps
 _MOST_SKIPPED = 10
-_SHORT = 4  # steps that one batch may take
 _MUCH = 1.5  # times AdaGC's that a clip left
 
 
@@ -88,7 +87,7 @@ def _about(
 
 def _may_be_batch(event: Happening) -> bool:
     """Whether it began at its height, and was short."""
-    is_short = event.last - event.first < _SHORT
+    is_short = event.last - event.first < SHORT
     is_sudden = event.peak - event.first <= 1 and event.norm_first is None
     causes = ("all", "several", "labels", "nonfinite", "")
     return (

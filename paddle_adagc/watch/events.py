@@ -31,6 +31,9 @@ _OF_LINE = 0.1  # variance of the end of a line through 64 values, over theirs
 _BEFORE = 256  # rows of tensors before an event
 _RATE_STEPS = 32
 _BATCH_SHARE = 0.5
+SHORT = 4
+"""Steps that a single batch may take at most."""
+
 Known: TypeAlias = Mapping[str, tuple[np.ndarray, np.ndarray]]
 """Series -> steps and values where one was recorded, be it NaN."""
 
@@ -315,7 +318,9 @@ def explain(
         event.why = "All tensors at once, and it lasts: no single batch"
     elif share >= _BATCH_SHARE:
         event.cause = "all"
-        event.why = "All tensors at once: a batch, or the optimizer"
+        is_short = event.last - event.first < SHORT
+        what = "a batch" if is_short else "the data"
+        event.why = f"All tensors at once: {what}, or the optimizer"
     elif len(names) == 1:
         event.cause, event.why = "tensor", f"One tensor: {names[0]}"
     elif guilty and len(layers) == 1:

@@ -166,7 +166,11 @@ def _did(
         until = f"the record's end, step {last:,}"
         if later:
             until = f"the next event, step {min(later):,}"
-        parts.append(f"It was usual again from step {event.back:,} to {until}.")
+        parts.append(
+            f"It was usual again from step {event.back:,} to {until}"
+            + f" (median {event.usual_loss + event.after:.4g})." * (not later)
+            + "." * bool(later)
+        )
     else:
         parts.append("The record ends too early to tell if it came back.")
     return " ".join(parts)

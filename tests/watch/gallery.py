@@ -440,7 +440,7 @@ CASES = {
         {"spike", "shift"},
         lambda n: {n - 100},
         {True, False, None},
-        {"lasting", "several", "labels"},
+        {"lasting", "several", "labels", "all"},
         {"return", "switch"},
     ),
     "data of two kinds": Case(
