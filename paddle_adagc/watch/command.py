@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import os
 import sys
 from collections.abc import Sequence
@@ -44,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # | head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except (OSError, TypeError, ValueError) as error:
+    except (OSError, TypeError, ValueError, csv.Error) as error:
         print(printable(f"adagc-report: {error}"), file=sys.stderr)
         return 2
 

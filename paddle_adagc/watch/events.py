@@ -6,25 +6,33 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from paddle_adagc.watch.judge import EVENT_GAP, FIRST_JUDGED, Event, Judge
+from paddle_adagc.watch.judge import (
+    EVENT_GAP,
+    FIRST_JUDGED,
+    RULES,
+    Event,
+    Judge,
+)
 from paddle_adagc.watch.store import RecordedRun
-from paddle_adagc.watch.tensors import Finding, RecentNorms, find_guilty
+from paddle_adagc.watch.tensors import Finding, find_guilty
 
 _JUDGED = (
     *("loss", "global_grad_norm", "nonfinite", "h_median", "warm_up"),
     *("small_second_moment", "stuck", "step_seconds"),
 )
-_RING = 16  # rows of tensors that are judged together
 _FEWEST_BACK = 3  # steps that prove a loss to be usual again
 _HIGHER = 5.0  # standard errors by which a loss stays higher
+_OF_LINE = 0.1  # variance of the end of a line through 64 values, over theirs
 _BEFORE = 256  # rows of tensors before an event
 _RATE_STEPS = 32
 _BATCH_SHARE = 0.5
+Known: TypeAlias = Mapping[str, tuple[np.ndarray, np.ndarray]]
+"""Series -> steps and values where one was recorded, be it NaN."""
 
 
 @dataclasses.dataclass
@@ -88,10 +96,9 @@ def happenings(run: RecordedRun) -> tuple[list[Happening], list[Event]]:
         found += judge.add(step, known)
     states = [e for e in found if e.kind == "state" or e.series == "stuck"]
     spikes = [e for e in found if e.kind in ("spike", "end")]
-    events = [
-        _happening(run, group)
-        for group in _groups(run, [e for e in spikes if e.series != "stuck"])
-    ]
+    known = {name: _recorded(run, name) for name in RULES}
+    groups = _groups(known, [e for e in spikes if e.series != "stuck"])
+    events = [_happening(run, known, group) for group in groups]
     taken = [(e.first - EVENT_GAP, e.last + EVENT_GAP) for e in events]
     events += _of_tensors(run, taken)
     return sorted(events, key=lambda e: e.first), states
@@ -99,7 +106,7 @@ def happenings(run: RecordedRun) -> tuple[list[Happening], list[Event]]:
 
 def at_step(run: RecordedRun, step: int) -> Happening:
     """Look at a step as if an event had begun there."""
-    return _happening(run, [Event("spike", "step", step, math.nan)])
+    return _happening(run, {}, [Event("spike", "step", step, math.nan)])
 
 
 def is_number(value: Any) -> bool:
@@ -107,13 +114,13 @@ def is_number(value: Any) -> bool:
     return type(value) in (int, float)
 
 
-def series(run: RecordedRun, name: str) -> tuple[np.ndarray, np.ndarray]:
+def _recorded(run: RecordedRun, name: str) -> tuple[np.ndarray, np.ndarray]:
     """Return steps and values where one was recorded, be it NaN."""
     known = [is_number(row.get(name)) for row in run.rows]
     return run.step[known], run.column(name)[known]
 
 
-def _groups(run: RecordedRun, events: Sequence[Event]) -> list[list[Event]]:
+def _groups(known: Known, events: Sequence[Event]) -> list[list[Event]]:
     """Join events of several series that lie close to each other."""
     groups: list[list[Event]] = []
     end = -math.inf
@@ -121,15 +128,15 @@ def _groups(run: RecordedRun, events: Sequence[Event]) -> list[list[Event]]:
         if event.step - end > EVENT_GAP:
             groups.append([])
         groups[-1].append(event)
-        end = max(end if len(groups[-1]) > 1 else 0, _last(run, event))
+        end = max(end if len(groups[-1]) > 1 else 0, _last(known, event))
     return groups
 
 
-def _last(run: RecordedRun, event: Event) -> int:
+def _last(known: Known, event: Event) -> int:
     """Return the last abnormal step before ten calm ones."""
     if event.kind != "end" and not math.isfinite(event.bound):
         return event.step
-    steps, values = series(run, event.series)
+    steps, values = known[event.series]
     place = int(np.searchsorted(steps, event.step))
     steps, values = steps[place:], values[place:]
     is_high = ~np.isfinite(values)
@@ -141,15 +148,17 @@ def _last(run: RecordedRun, event: Event) -> int:
     return int(steps[last])
 
 
-def _happening(run: RecordedRun, events: Sequence[Event]) -> Happening:
+def _happening(
+    run: RecordedRun, known: Known, events: Sequence[Event]
+) -> Happening:
     first = min(event.step for event in events)
-    last = max(_last(run, event) for event in events)
+    last = max(_last(known, event) for event in events)
     found = Happening(
         "spike", first, last, [*dict.fromkeys(e.series for e in events)]
     )
     of_loss = [e for e in events if e.series == "loss"]
     if of_loss:
-        _look_at_loss(run, found, of_loss)
+        _look_at_loss(*known["loss"], found, of_loss)
         norm_first = min(e.step for e in events)
         if norm_first < of_loss[0].step:
             found.norm_first = norm_first
@@ -166,15 +175,20 @@ def _happening(run: RecordedRun, events: Sequence[Event]) -> Happening:
 
 
 def _look_at_loss(
-    run: RecordedRun, found: Happening, events: Sequence[Event]
+    steps: np.ndarray,
+    loss: np.ndarray,
+    found: Happening,
+    events: Sequence[Event],
 ) -> None:
     """Say what the loss did from the event on to the end of the run."""
-    event, (steps, loss) = events[0], series(run, "loss")
+    event = events[0]
     place = int(np.searchsorted(steps, event.step))
     until = int(np.searchsorted(steps, found.last, "right"))
     usual = event.usual
-    if not math.isfinite(usual):
-        usual = _before(run, "loss", event.step)
+    past = loss[max(0, place - 64) : place]
+    past = past[np.isfinite(past)]
+    if not math.isfinite(usual) and len(past):
+        usual = float(np.median(past[-32:]))
     found.usual_loss = usual
     inside, rest = loss[place:until], loss[until:]
     rest = rest[np.isfinite(rest)]
@@ -183,8 +197,6 @@ def _look_at_loss(
     if not np.isfinite(inside).all():
         worst = int(np.flatnonzero(~np.isfinite(inside))[0])
     found.loss, found.peak = float(inside[worst]), int(steps[place + worst])
-    past = loss[max(0, place - 64) : place]
-    past = past[np.isfinite(past)]
     deviation = math.nan
     if len(past) > 2:  # of neighbours: without the descent
         deviation = 1.4826 * float(np.median(np.abs(np.diff(past)))) / 2**0.5
@@ -195,9 +207,8 @@ def _look_at_loss(
         found.back, found.is_over = int(steps[until]), True
         found.after = float(np.median(rest)) - usual
         parts = np.array_split(rest, min(4, len(rest) // 8 or 1))
-        least = max(
-            _HIGHER * deviation / math.sqrt(len(parts[0])), 0.01 * abs(usual)
-        )
+        variance = 1 / len(parts[0]) + _OF_LINE
+        least = max(_HIGHER * deviation * variance**0.5, 0.01 * abs(usual))
         if len(rest) >= FIRST_JUDGED and all(
             np.median(part) > usual + least for part in parts
         ):
@@ -247,12 +258,8 @@ def _of_tensors(
     run: RecordedRun, taken: Sequence[tuple[int, int]]
 ) -> list[Happening]:
     """Find tensors far from their usual norms, outside of other events."""
-    recent, abnormal = RecentNorms(), list[int]()
-    for i in range(0, len(run.tensor_steps), _RING):
-        part = slice(i, i + _RING)
-        steps = run.tensor_steps[part]
-        ratio = recent.largest_excess(run.tensors("norm", part))
-        abnormal += steps[ratio > 1].tolist()
+    is_far = run.column("tensor_norm") > 1
+    abnormal = run.step[is_far & np.isin(run.step, run.tensor_steps)].tolist()
     found: list[Happening] = []
     for step in abnormal:
         if any(first <= step <= last for first, last in taken):

@@ -89,17 +89,10 @@ class Event:
         """One line for a log."""
         where = f"step {self.step}: "
         if self.kind == "state":
-            return (
-                f"from step {self.step} on {_STATE_TEXTS[self.series]}".format(
-                    value=self.value, usual=self.usual
-                )
-            )
-        if self.series == "nonfinite":
-            return f"{where}{self.value:.0f} tensors with Inf or NaN"
-        if self.series == "tensor_norm":
-            return f"{where}a tensor at {self.value:.3g} times its usual norm"
-        if self.series == "stuck":
-            return f"{where}{self.value:.0f} tensors {_STUCK}"
+            where = f"from step {self.step} on "
+        if self.series in _TEXTS:
+            said = _TEXTS[self.series].format(x=self.value, usual=self.usual)
+            return where + said
         said = f"{where}{self.series} {self.value:.4g}"
         if math.isfinite(self.usual):
             said += f" (usual {self.usual:.4g})"
@@ -108,18 +101,18 @@ class Event:
         return said
 
 
-_STUCK = (
-    "were clipped below h 0.01 in each of 200 steps: they hardly train; "
-    "clip.summary() names them"
-)
-_STATE_TEXTS = {
+_TEXTS = {
+    "nonfinite": "{x:.0f} tensors with Inf or NaN",
+    "tensor_norm": "a tensor at {x:.3g} times its usual norm",
+    "stuck": "{x:.0f} tensors were clipped below h 0.01 in each of 200 steps: "
+    "they hardly train",
     "h_median": "the clip left less than half of the median tensor's gradient "
     "for 200 steps: the threshold is low for calm steps, or the norm has risen",
-    "masked": "the norm before the clip is {value:.3g} times its lowest level "
-    "of before, while h fell: the clip hides an instability",
-    "small_second_moment": "{value:.0%} of the elements have sqrt(v) below 10 "
+    "masked": "the norm before the clip is {x:.3g} times its lowest level of "
+    "before, while h fell: the clip hides an instability",
+    "small_second_moment": "{x:.0%} of the elements have sqrt(v) below 10 "
     "epsilon: epsilon, not the gradient, sets their step",
-    "step_seconds": "a step takes {value:.3g} s (usual {usual:.3g})",
+    "step_seconds": "a step takes {x:.3g} s (usual {usual:.3g})",
 }
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import csv
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,43 +41,11 @@ def read_norms(
     Raises:
         ValueError: The file has no such columns, or a value is no number.
     """
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        rows = csv.reader(file)
-        head = [name.strip() for name in next(rows, [])]
-        small = [name.lower() for name in head]
-        at = _place(small, _STEP)
-        if at is None:
-            raise ValueError(
-                f"{path} has no column named step, iteration or the like: it "
-                f"has {', '.join(head[:8])[:200]}"
-            )
-        tensor, norm = _place(small, _TENSOR), _place(small, _NORM)
-        chosen = [
-            i
-            for i, name in enumerate(head)
-            if i != at and not name.endswith(("__MIN", "__MAX"))
-        ]
-        table: dict[tuple[int, str], float] = {}
-        for cells in rows:
-            if len(cells) <= at or not cells[at].strip():
-                continue
-            given = _number(path, rows.line_num, cells[at])
-            if not 0 <= given < 2**53:
-                raise ValueError(
-                    f"{path}, line {rows.line_num}: {cells[at][:40]!r} is no "
-                    "step"
-                )
-            step = int(given)
-            if tensor is not None and norm is not None:
-                if len(cells) <= max(tensor, norm):
-                    continue
-                pairs = [(cells[tensor], cells[norm])]
-            else:
-                pairs = [(head[i], cells[i]) for i in chosen if i < len(cells)]
-            for name, text in pairs:
-                if match in name and text.strip():
-                    value = _number(path, rows.line_num, text)
-                    table[step, name] = math.inf if math.isnan(value) else value
+    table: dict[tuple[int, str], float] = {}
+    for line, step, name, text in _cells(path):
+        if match in name and text.strip():
+            value = _number(path, line, text)
+            table[step, name] = math.inf if math.isnan(value) else value
     if not table:
         raise ValueError(f"{path} has no norms of tensors named like {match!r}")
     steps = sorted({step for step, _ in table})
@@ -87,6 +56,40 @@ def read_norms(
     for (step, name), value in table.items():
         norms[place[step], column[name]] = value
     return np.array(steps), names, norms
+
+
+def _cells(path: Path) -> Iterator[tuple[int, int, str, str]]:
+    """Yield line, step, name of the tensor, and the norm as it stands there."""
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        rows = csv.reader(file)
+        head = [name.strip() for name in next(rows, [])]
+        small = [name.lower() for name in head]
+        at, tensor = _place(small, _STEP), _place(small, _TENSOR)
+        norm = _place(small, _NORM)
+        if at is None:
+            raise ValueError(
+                f"{path} has no column named step, iteration or the like: it "
+                f"has {', '.join(head[:8])[:200]}"
+            )
+        chosen = [
+            i
+            for i, name in enumerate(head)
+            if i != at and not name.endswith(("__MIN", "__MAX"))
+        ]
+        for cells in rows:
+            if len(cells) <= at or not cells[at].strip():
+                continue
+            line = rows.line_num
+            step = _number(path, line, cells[at])
+            if not 0 <= step < 2**53:
+                text = cells[at][:40]
+                raise ValueError(f"{path}, line {line}: {text!r} is no step")
+            if tensor is None or norm is None:
+                for i in chosen:
+                    if i < len(cells):
+                        yield line, int(step), head[i], cells[i]
+            elif len(cells) > max(tensor, norm):
+                yield line, int(step), cells[tensor], cells[norm]
 
 
 def _place(head: list[str], names: tuple[str, ...]) -> int | None:

@@ -182,25 +182,17 @@ def find_guilty(
     lasts = np.zeros_like(is_abnormal)
     lasts[:-1] = is_abnormal[1:]
     is_abnormal &= lasts | inside[:, None]
-    guilty = []
-    for i in np.flatnonzero(is_abnormal[inside].any(0)):
-        rows = np.flatnonzero(is_abnormal[:, i])
-        inner = rows[inside[rows]]
-        worst = inner[np.argmax(ratio[inner, i])]
-        # Up to ten calm steps may lie within a run of abnormal ones.
-        gaps = np.flatnonzero(np.diff(its_steps[rows]) > EVENT_GAP)
-        first = rows[gaps[-1] + 1 if len(gaps) else 0]
-        guilty.append(
-            Guilty(
-                key=keys[i],
-                layer=layer_of(keys[i]),
-                onset=int(its_steps[first]),
-                norm=float(its_norms[worst, i]),
-                usual=float(usual_norm[i]),
-                ratio=float(ratio[worst, i]),
-                worst_step=int(its_steps[worst]),
-            )
+    guilty = [
+        _guilty(
+            keys[i],
+            its_steps,
+            np.stack([its_norms[:, i], ratio[:, i]]),
+            np.flatnonzero(is_abnormal[:, i]),
+            inside,
+            float(usual_norm[i]),
         )
+        for i in np.flatnonzero(is_abnormal[inside].any(0))
+    ]
     guilty.sort(key=lambda g: (g.onset, -g.ratio))
     onset = guilty[0].onset if guilty else start
     # Inf or NaN in one tensor may be in all of them a step later.
@@ -212,6 +204,32 @@ def find_guilty(
     )
     share = is_raised.mean(1).max(initial=0.0) if len(keys) else 0.0
     return Finding(guilty, float(share), is_known=True)
+
+
+def _guilty(
+    key: str,
+    steps: np.ndarray,
+    norm_and_ratio: np.ndarray,
+    rows: np.ndarray,
+    inside: np.ndarray,
+    usual: float,
+) -> Guilty:
+    """Describe a tensor that is abnormal in ``rows``."""
+    norm, ratio = norm_and_ratio
+    inner = rows[inside[rows]]
+    worst = inner[np.argmax(ratio[inner])]
+    # Up to ten calm steps may lie within a run of abnormal ones.
+    gaps = np.flatnonzero(np.diff(steps[rows]) > EVENT_GAP)
+    first = rows[gaps[-1] + 1 if len(gaps) else 0]
+    return Guilty(
+        key=key,
+        layer=layer_of(key),
+        onset=int(steps[first]),
+        norm=float(norm[worst]),
+        usual=usual,
+        ratio=float(ratio[worst]),
+        worst_step=int(steps[worst]),
+    )
 
 
 def layer_of(key: str) -> str:

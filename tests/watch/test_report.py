@@ -115,11 +115,12 @@ def hostile(folder):
     rows[100] |= {"loss": "high", "global_grad_norm": [1], "x" * 9: 10**400}
     rows[150] |= {"loss": 9.0, "learning_rate": math.nan}
     facts = {
-        "clip": "ClipGradByAdaGC(overrides={'(a|a)+$': 0}, lambda_rel=1e999)",
+        "clip": "ClipGradByAdaGC(overrides={'(a|a)+$': 0}, lambda_rel=inf)",
         "shadow": "ClipGradByAdaGC(" + "(" * 5000,
         "beta2": "</script><script>alert(1)</script>",
         "optimizer": "\x1b]0;title\x07",
         "model": {"a": [1]},
+        "shares_loss_with": ["\x1b[1m", 3],
     }
     keys = ["a" * 40 + "!.0.w", "\x1b[2J\u202e.1.w", "</script><b>.2.w"]
     alarms = [{"step": 151, "kind": "spike", "series": "unheard of"}]
@@ -136,6 +137,7 @@ def test_nothing_of_a_stranger_s_runs_hangs_or_reaches_the_terminal(
     out = capsys.readouterr().out
     assert all(c.isprintable() or c == "\n" for c in out)
     assert "\\x1b[2Jboo" in out
+    assert "the loss reaches the parameters of \\x1b[1m, 3, too" in out
     text = (folder / "report.html").read_text()
     assert text.count("</script>") == 2
     assert "<b>" not in text
@@ -164,6 +166,32 @@ def test_a_record_with_little_in_it(rows, tmp_path):
     page = make_page(write(tmp_path, rows))
     json.dumps(page, allow_nan=False)
     assert as_text(page)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_spike_among_noise_leaves_nothing_behind(seed, tmp_path):
+    """What is usual there is known no better than 64 losses tell."""
+    random = np.random.default_rng(seed)
+    losses = 2 + 0.05 * random.normal(size=4000)
+    losses[1000:4000:500] *= 2
+    rows = [{"step": s, "loss": x} for s, x in enumerate(losses.tolist(), 1)]
+    events = make_page(write(tmp_path, rows))["events"]
+    assert [e["kind"] for e in events] == ["spike"] * 6
+    assert [e["first"] for e in events] == [*range(1001, 4001, 500)]
+    assert {e["cause"] for e in events} == {"period"}
+
+
+def test_a_loss_that_stays_higher_was_never_usual_again(tmp_path):
+    """The spike ends; what it left behind does not."""
+    losses = 2 + 0.02 * np.random.default_rng(0).normal(size=400)
+    losses[200:203] *= 4
+    losses[203:] += 0.15
+    rows = [{"step": s, "loss": x} for s, x in enumerate(losses.tolist(), 1)]
+    page = make_page(write(tmp_path, rows))
+    (event,) = page["events"]
+    assert (event["kind"], event["first"], event["last"]) == ("shift", 201, 203)
+    assert event["after"] == pytest.approx(0.15, abs=0.02)
+    assert "usual again" not in page["verdict"]["did"]
 
 
 def test_a_loss_that_is_rarely_known_is_no_nan(tmp_path):
@@ -261,6 +289,7 @@ def test_norms_of_any_trainer_are_replayed(kind, tmp_path, capsys):
         ("step,a\n1,x", "line 2: 'x' is no number"),
         ("step,a\n", "no norms of tensors"),
         ("step,a\nnan,1", "line 2: 'nan' is no step"),
+        ("step,a\n1," + "9" * 200_000, "field larger than field limit"),
     ],
 )
 def test_a_wrong_csv_is_named(text, message, tmp_path, capsys):

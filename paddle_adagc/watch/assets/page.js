@@ -138,7 +138,7 @@ function show(page) {
 
 if (data.length > 1) {
   add(main, "h1", "Runs");
-  table(main, ["run", "steps", "clip", "verdict"], data.map(p =>
+  table(main, ["run", "steps", ["clip", {class: "text"}], "verdict"], data.map(p =>
     [p.name, p.num_steps, [p.clip, {class: "text"}], p.verdict.kind]),
     {kind: "stack"});
   overlay(data.filter(p => p.num_steps));
