@@ -63,12 +63,15 @@ class Case:
             out, gamma = {}, {}
             for rank_out, rank_gamma in pairs:
                 for name, part in rank_out.items():
-                    parts = [out[name]] if name in out else []
-                    is_split = name in self.split and parts
-                    out[name] = (
-                        np.concatenate([*parts, part]) if (is_split) else part
-                    )
-                gamma.update(rank_gamma)
+                    if name in self.split and name in out:
+                        out[name] = np.concatenate([out[name], part])
+                    elif not np.allclose(out.setdefault(name, part), part):
+                        raise ValueError(f"ranks disagree about {name}")
+                for name, number in rank_gamma.items():
+                    if not np.isclose(gamma.setdefault(name, number), number):
+                        raise ValueError(
+                            f"ranks disagree about gamma of {name}"
+                        )
             steps.append((out, gamma))
         return steps
 

@@ -124,6 +124,7 @@ def test_a_crafted_pickle_runs_nothing(tmp_path, protocol):
         Attack(target),
         {**ABOUT, names["bias"]: {"norm_value": Attack(target)}},
         {**ABOUT, names["bias"]: {"norm_value": eval}},
+        {**ABOUT, names["bias"]: {"norm_value": np.float32}},
         {**ABOUT, "clip_ratio": ClipGradByAdaGC()},
     ):
         (tmp_path / FILE).write_bytes(pickle.dumps(bad, protocol))
@@ -139,9 +140,17 @@ def test_a_crafted_pickle_runs_nothing(tmp_path, protocol):
         (lambda state: state.update(steps=-1), "is no count"),
         (lambda state: state.update(steps=True), "is no count"),
         (lambda state: state.update(a={"clip_times": 1}), "not one number"),
-        (lambda state: state.update(a={"norm_value": "x"}), "not one number"),
+        *(
+            (
+                lambda state, value=value: state.update(
+                    a={"norm_value": value}
+                ),
+                "not one number",
+            )
+            for value in ("x", True, [0.5], np.ones(2), np.ones(1, "int8"))
+        ),
         (
-            lambda state: state.update(a={"norm_value": [0.5]}),
+            lambda state: state.update(a={"norm_value": 0.5}),
             r"of another model.*lacks a \(1 in all\)",
         ),
     ],
