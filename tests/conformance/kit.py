@@ -65,10 +65,14 @@ class Case:
                 for name, part in rank_out.items():
                     if name in self.split and name in out:
                         out[name] = np.concatenate([out[name], part])
-                    elif not np.allclose(out.setdefault(name, part), part):
+                    elif not np.allclose(
+                        out.setdefault(name, part), part, equal_nan=True
+                    ):
                         raise ValueError(f"ranks disagree about {name}")
                 for name, number in rank_gamma.items():
-                    if not np.isclose(gamma.setdefault(name, number), number):
+                    if not np.isclose(
+                        gamma.setdefault(name, number), number, equal_nan=True
+                    ):
                         raise ValueError(
                             f"ranks disagree about gamma of {name}"
                         )
