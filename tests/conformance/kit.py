@@ -65,19 +65,19 @@ class Case:
                 for name, part in rank_out.items():
                     if name in self.split and name in out:
                         out[name] = np.concatenate([out[name], part])
-                    elif not np.allclose(
-                        out.setdefault(name, part), part, equal_nan=True
-                    ):
-                        raise ValueError(f"ranks disagree about {name}")
+                    else:
+                        _put(out, name, part)
                 for name, number in rank_gamma.items():
-                    if not np.isclose(
-                        gamma.setdefault(name, number), number, equal_nan=True
-                    ):
-                        raise ValueError(
-                            f"ranks disagree about gamma of {name}"
-                        )
+                    _put(gamma, name, number)
             steps.append((out, gamma))
         return steps
+
+
+def _put(values, name, value):
+    """Add a value of a rank, which has to be that of the others."""
+    known = values.setdefault(name, value)
+    if value is not None and not np.allclose(known, value, equal_nan=True):
+        raise ValueError(f"ranks disagree about {name}: {known}, {value}")
 
 
 def read_cases():

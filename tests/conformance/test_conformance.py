@@ -106,9 +106,9 @@ def test_the_answers_are_those_of_the_literal_twin():
 def test_ours(backend, strict, monkeypatch):
     backends.use(backend, monkeypatch)
     found = verdicts(functools.partial(runs.ours, strict=strict))
-    differs = {name for name, verdict in found.items() if verdict == "differs"}
-    assert differs == (set() if strict else {LETTER})
-    assert [*found.values()].count("not run") == 3
+    names = [name for name, verdict in found.items() if verdict != "holds"]
+    assert names[-3:] == [*found][-3:]  # of two ranks
+    assert names[:-3] == ([] if strict else [LETTER])
 
 
 @pytest.mark.slow
