@@ -7,7 +7,8 @@ import os
 import numpy as np
 import paddle
 
-from paddle_adagc import ClipGradByAdaGC, Record, load_state, save_state
+from paddle_adagc import ClipGradByAdaGC, load_state, save_state
+from paddle_adagc.watch import Record
 
 
 class KeepClip(paddle.callbacks.Callback):

@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from paddle_adagc.clips.adagc import ClipGradByAdaGC
-    from paddle_adagc.record.recorder import Record
-    from paddle_adagc.stability.spike_score import spike_score
+    from paddle_adagc.spikes import spike_score
     from paddle_adagc.state_file import load_state, save_state
 
 __version__ = "0.1.0"
 __all__ = [
     "ClipGradByAdaGC",
-    "Record",
     "load_state",
     "save_state",
     "spike_score",
@@ -28,10 +26,9 @@ __all__ = [
 
 _MODULES = {
     "ClipGradByAdaGC": "clips.adagc",
-    "Record": "record.recorder",
     "load_state": "state_file",
     "save_state": "state_file",
-    "spike_score": "stability.spike_score",
+    "spike_score": "spikes",
 }
 
 

@@ -15,11 +15,13 @@ from pages import ROOT
 _ENTRY = re.compile(r"^::: (\S+)(?:\n    options: (.+))?$", re.MULTILINE)
 SHOWN_BY = {
     "AGC": "ClippedAdamW",
-    "Alarm": "Monitor",
     "Clippy": "ClippedAdamW",
     "Decision": "ClipGradByAdaGC",
+    "Event": "Judge",
     "RecordedRun": "read_record",
     "Replay": "replay",
+    "Session": "read_record",
+    "Settings": "replay",
     "SpikeScore": "spike_score",
     "Step": "ClipGradByAdaGC",
 }

@@ -146,7 +146,7 @@ def test_the_walls_stand():
     graphlib.TopologicalSorter(graph).prepare()  # refuses circles
 
 
-WATCH = ("record", "report", "stability")
+WATCH = ("watch",)
 
 
 def test_the_wings_come_off():
@@ -171,7 +171,7 @@ def test_the_wings_come_off():
     assert of_record == {"run.watch", "integrations.clipping"}
     assert importers("integrations") <= {
         *(name for name in importers("integrations") if name[:4] == "run."),
-        *("record.hooks", "record.recorder", "record.trainer"),
+        *("watch.observe", "watch.recorder", "watch.trainer"),
     }
 
 

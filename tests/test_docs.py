@@ -29,7 +29,7 @@ from pages import (
 )
 
 from paddle_adagc import run
-from paddle_adagc.report import command as report
+from paddle_adagc.watch import command as report
 
 PROXY = ROOT / "configs/proxy/llama_low_noise.yaml"
 _LINK = re.compile(r"\]\(([^)\s]+)\)")

@@ -47,7 +47,7 @@ from paddle_adagc.integrations.logs import (
     clip_logs,
     warm_up_end,
 )
-from paddle_adagc.integrations.optimizer import put_into_optimizer
+from paddle_adagc.optimizer import put_into_optimizer
 from paddle_adagc.parallel.units import Declared
 
 if TYPE_CHECKING:
@@ -87,6 +87,7 @@ class Options:
     shadow: ClipGradBase | bool | None = None
     skip_above: float | None = None
     stop_on: Literal["nan"] | None = None
+    on_alarm: Any = None
 
     def __post_init__(self) -> None:
         check_choice("missing_state", self.missing_state, MISSING_STATES)
@@ -97,12 +98,12 @@ class Options:
         """Return what records a run; None in a copy without the recorder."""
         given = self.record, self.shadow, self.skip_above, self.stop_on
         try:
-            from paddle_adagc.record.trainer import TrainerRecord
+            from paddle_adagc.watch.trainer import TrainerRecord
         except ModuleNotFoundError:
             if any(value not in (None, True, False) for value in given):
                 raise
             return None
-        return TrainerRecord(*given)
+        return TrainerRecord(*given, self.on_alarm)
 
 
 class TrainerClip(TrainerCallback):
@@ -161,7 +162,12 @@ class TrainerClip(TrainerCallback):
         elif kwargs.get("resume_from_checkpoint") is True:
             kwargs["resume_from_checkpoint"] = self._newest_checkpoint()
         self._checkpoint = _checkpoint_in(train, args, kwargs) or _UNKNOWN
-        return train(*args, **kwargs)
+        try:
+            return train(*args, **kwargs)
+        except BaseException as error:
+            if self.recording is not None:
+                self.recording.leave(error)
+            raise
 
     def run_loop(
         self, loop: Callable[..., Any], *args: Any, **kwargs: Any

@@ -56,12 +56,15 @@ which settings. lambda_abs is the Trainer's max_grad_norm unless it is given.
   --watch                  keep the command's own clip, in any Paddle training:
                            record it, and what AdaGC would have done beside it
   --record DIR             folder of the record (default: OUTPUT_DIR/record with
-                           a Trainer; under --watch without one adagc-record)
+                           a Trainer; under --watch without one adagc-record);
+                           DIR-2 where DIR holds one and the run is not resumed
   --no-record              do not record
   --skip-above K           leave out a step whose global norm or loss is K
                            deviations above the median of the last 128
-  --stop-on nan            save and end a Trainer's run once a loss is not
-                           finite
+  --stop-on nan            end a Trainer's run once a loss is not finite; save
+                           if the weights are
+  --on-alarm 'COMMAND'     run it in a shell with each alarm, a line, on its
+                           standard input: 'curl -d @- https://...'
 
 Every argument of ClipGradByAdaGC is an option: --t-start 200, --lambda-rel
 1.04, --nonfinite propagate, --init warmup_ema. On several nodes run it on

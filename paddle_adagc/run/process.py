@@ -54,7 +54,6 @@ class Process:
     ) -> None:
         self._values, self._record = values, record
         self._watch, self._require = watch, require
-        self._num_records = 0
         self._trainers: list[Any] = []
         self._origins: weakref.WeakKeyDictionary[Any, Values] = (
             weakref.WeakKeyDictionary()
@@ -108,14 +107,14 @@ class Process:
         if isinstance(trainer, ClippingMixin):
             return
         chosen = {k: v for k, (v, _) in self._values.items() if k in TRAINER}
-        options = Options(record=self._folder(), **chosen)
+        options = Options(record=self._record, **chosen)
         attach(trainer, None if self._watch else self._clip(trainer), options)
 
     def _clip(self, trainer: Any) -> Any:
         """Return a script's AdaGC, given by ``optimizers=``; else a new one."""
         from paddle_adagc import ClipGradByAdaGC
         from paddle_adagc.integrations.arguments import without_effect
-        from paddle_adagc.integrations.optimizer import clip_of
+        from paddle_adagc.optimizer import clip_of
 
         given = trainer.optimizer and clip_of(trainer.optimizer)
         if isinstance(given, ClipGradByAdaGC):
@@ -129,14 +128,6 @@ class Process:
         self._origins[clip] = values
         self._notes[clip] = without_effect(trainer.args)
         return clip
-
-    def _folder(self) -> bool | str:
-        """Return the folder of the next record; that of the second is DIR-2."""
-        if isinstance(self._record, bool):
-            return self._record
-        self._num_records += 1
-        number = self._num_records
-        return self._record if number == 1 else f"{self._record}-{number}"
 
     def _around(self, update: Callable[..., Any]) -> Callable[..., Any]:
         active: set[int] = set()
@@ -193,9 +184,8 @@ class Process:
 
         record = watch.record_of(optimizer)
         if record is None:
-            folder = self._folder()
             options = {k: v for k, (v, _) in self._values.items()}
-            where = None if isinstance(folder, bool) else folder
+            where = self._record if isinstance(self._record, str) else None
             record = watch.record_loop(optimizer, where, options)
         if record is not None and (line := watch.started(record, optimizer)):
             self._records.append(watch.shown_path(record))
@@ -240,7 +230,7 @@ class Process:
 
     def _what_lacks(self, optimizer: Any) -> str:
         """Name an optimizer that steps without AdaGC, and why."""
-        from paddle_adagc.integrations.optimizer import clip_of, innermost
+        from paddle_adagc.optimizer import clip_of, innermost
 
         name, clip = type(optimizer).__name__, clip_of(optimizer)
         for one in self._trainers:
@@ -279,7 +269,7 @@ def _ours(optimizer: Any) -> Any:
     if type(optimizer).__name__ == "LBFGS":
         return None
     from paddle_adagc import ClipGradByAdaGC
-    from paddle_adagc.integrations.optimizer import clip_of
+    from paddle_adagc.optimizer import clip_of
 
     clip = clip_of(optimizer)
     return clip if isinstance(clip, ClipGradByAdaGC) else None

@@ -55,6 +55,7 @@ CLIP: Kinds = {
 RECORD: Kinds = {
     "skip_above": (_positive, "positive"),
     "stop_on": _one_of("nan"),
+    "on_alarm": (lambda v: isinstance(v, str) and bool(v), "a command"),
 }
 TRAINER: Kinds = {
     "missing_state": _one_of("raise", "start"),

@@ -12,9 +12,9 @@ from typing import Any
 
 import paddle.distributed as dist
 
-from paddle_adagc.record.losses import see_losses
-from paddle_adagc.record.recorder import Record, record_of
-from paddle_adagc.record.trainer import open_record
+from paddle_adagc.watch.losses import see_losses
+from paddle_adagc.watch.recorder import Record, record_of
+from paddle_adagc.watch.trainer import open_record
 
 __all__ = ["record_loop", "record_of", "see_losses", "started"]
 
@@ -36,12 +36,9 @@ def started(record: Record, optimizer: Any) -> str:
     """Say where an optimizer is recorded; empty but on rank 0."""
     if dist.get_rank() != 0:
         return ""
-    line = f"records {type(optimizer).__name__} into {shown_path(record)}"
+    line = f"records {record.name} into {shown_path(record)}"
     if record.start:
-        line += (
-            f", which goes on after step {record.start - 1}; give another run "
-            "its own --record DIR"
-        )
+        line += f", which goes on after step {record.start}"
     return line
 
 

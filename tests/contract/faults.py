@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import paddle_adagc
-from paddle_adagc import Record
+from paddle_adagc.watch import Record
 
 PACKAGE = str(Path(paddle_adagc.__file__).parent)
 TEXT = "an injected fault"

@@ -8,7 +8,8 @@ import pickle
 import paddle
 import pytest
 
-from paddle_adagc import ClipGradByAdaGC, Record
+from paddle_adagc import ClipGradByAdaGC
+from paddle_adagc.watch import Record
 
 
 def make_model(width=4):

@@ -14,7 +14,8 @@ from contract.faults import PACKAGE, TEXT, calls, failing
 from core.parallel.ranks import run_on_ranks
 from paddle.distributed import fleet
 
-from paddle_adagc import ClipGradByAdaGC, Record
+from paddle_adagc import ClipGradByAdaGC
+from paddle_adagc.watch import Record
 
 NUM_STEPS = 3
 OPTIONS = {

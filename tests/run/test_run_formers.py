@@ -17,7 +17,7 @@ from helpers import TINY_LLAMA, run_python
 from safetensors.numpy import load_file
 
 from paddle_adagc import load_state
-from paddle_adagc.record import read_record
+from paddle_adagc.watch import read_record
 
 if importlib.util.find_spec("paddleformers") is None:
     pytest.skip("PaddleFormers is not installed", allow_module_level=True)
@@ -184,7 +184,7 @@ def test_a_watched_stage_is_the_same(tmp_path):
     for key, weight in found[0].items():
         np.testing.assert_array_equal(found[1][key], weight)
     record = read_record(tmp_path / "out3/record")
-    assert record.step.tolist() == [*range(300)]
+    assert record.step.tolist() == [*range(1, 301)]
     assert np.isfinite(record.column("loss")).all()
     assert load_state(tmp_path / "out3/checkpoint-300")["step"] == 300
 

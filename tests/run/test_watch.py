@@ -3,7 +3,6 @@
 """adagc-run --watch: commands that know nothing of it train bit for bit."""
 
 import importlib.util
-import json
 import os
 import random
 import re
@@ -24,13 +23,14 @@ from helpers import run_python, slow_but
 from pages import ROOT
 
 from paddle_adagc import ClipGradByAdaGC, load_state, run
-from paddle_adagc.record import read_record
-from paddle_adagc.record.recorder import NUM_STEPS as RING
-from paddle_adagc.record.recorder import record_of
-from paddle_adagc.report.command import make_page
 from paddle_adagc.run.process import Process
+from paddle_adagc.watch import read_record
+from paddle_adagc.watch.command import make_page
+from paddle_adagc.watch.recorder import NUM_STEPS as RING
+from paddle_adagc.watch.recorder import record_of
 
 NUM_STEPS, BAD = 300, (220, 221)
+STEPS = (221, 222)  # their numbers
 NUM_KILLS = 20
 EXAMPLE = (ROOT / "examples/spiking_loop.py").read_text()
 HEAD, LOOP = re.split("(?=optimizer = )", EXAMPLE)
@@ -117,13 +117,13 @@ def test_an_unchanged_command(name, tmp_path):
     page = make_page(where)
     assert page["num_steps"] == NUM_STEPS
     event = page["events"][page["worst"]]
-    assert event["kind"] == "batch"
-    assert (event["start"], event["end"]) == BAD
+    assert (event["kind"], event["cause"]) == ("spike", "all")
+    assert (event["first"], event["last"]) == STEPS
     assert event["loss"] > 20 * event["usual_loss"]
-    assert event["shadow_norm"] < event["clipped_norm"]
+    assert event["shadow_left"] < event["left"]
     if name == "paddlenlp":
         assert load_state(tmp_path / "out/checkpoint-200")["step"] == 200
-        assert page["actions"][0]["text"].endswith("checkpoint-200")
+        assert "[[221, 222]]" in page["actions"][0]["text"]
 
 
 @pytest.mark.slow
@@ -148,8 +148,8 @@ def test_adagc_run_leaves_steps_out(name, clip, folder, tmp_path):
         for mine, theirs in zip(weights, run_script(tmp_path)[0], strict=True):
             np.testing.assert_array_equal(mine, theirs)
     found = read_record(tmp_path / folder)
-    assert found.step.tolist() == [*range(NUM_STEPS)]
-    assert found.step[found.column("skipped") == 1].tolist() == [*BAD]
+    assert found.step.tolist() == [*range(1, NUM_STEPS + 1)]
+    assert found.step[found.column("skipped") == 1].tolist() == [*STEPS]
 
 
 RESUMED = """
@@ -198,10 +198,10 @@ def test_20_kills_of_a_watched_trainer(tmp_path):
         assert process.wait() == -signal.SIGKILL
         run = read_record(tmp_path / "out/record")
         assert len(run.sessions) == number + 1
-        start = run.sessions[-1]["start"]
+        start = run.sessions[-1].start - 1
         assert start == saved
         last = int(made.read_text().split()[-1]) if made.exists() else start
-        assert run.step.tolist() == [*range(len(run.step))]
+        assert run.step.tolist() == [*range(1, len(run.step) + 1)]
         assert 0 <= last - len(run.step) <= RING
         saved = newest(tmp_path)
         assert len(run.step) >= saved
@@ -209,8 +209,10 @@ def test_20_kills_of_a_watched_trainer(tmp_path):
 
 
 def num_sessions(folder):
-    path = folder / "out/record/record.json"
-    return len(json.loads(path.read_text())["sessions"]) if path.exists() else 0
+    try:
+        return len(read_record(folder / "out/record").sessions)
+    except (FileNotFoundError, ValueError):
+        return 0
 
 
 def newest(folder):
@@ -296,15 +298,15 @@ def test_fleet_s_own_clip_on_two_ranks(name, tmp_path):
         for mine, theirs in zip(watched, plain, strict=True):
             np.testing.assert_array_equal(mine, theirs)
     run = read_record(tmp_path / "a")
-    assert run.step.tolist() == [*range(NUM_STEPS_ON_RANKS)]
+    assert run.step.tolist() == [*range(1, NUM_STEPS_ON_RANKS + 1)]
     norms = run.tensors("norm")
     assert np.isfinite(norms).all()
     page = make_page(tmp_path / "a")
     event = page["events"][page["worst"]]
-    assert event["kind"] == "batch"
-    assert (event["start"], event["end"]) == BAD_ON_RANKS
-    assert event["clipped_norm"] == pytest.approx(0.5, rel=1e-3)
-    assert 0 < event["shadow_norm"] < event["norm"] / 5
+    assert (event["kind"], event["cause"]) == ("spike", "all")
+    assert (event["first"], event["last"]) == (121, 122)
+    assert event["left"] == pytest.approx(0.5, rel=1e-3)
+    assert 0 < event["shadow_left"] < event["norm"] / 5
     alone = train_alone()
     assert {*run.keys} == {*alone}
     columns = [alone[key] for key in run.keys]

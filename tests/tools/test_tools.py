@@ -73,7 +73,7 @@ def test_help_and_a_wrong_flag_are_answered_before_paddle(name, tmp_path):
     [
         "paddle_adagc.check",
         "paddle_adagc.run.command",  # adagc-run
-        "paddle_adagc.report.command",  # adagc-report
+        "paddle_adagc.watch.command",  # adagc-report
     ],
 )
 def test_help_of_the_library_s_commands_comes_before_paddle(module, tmp_path):

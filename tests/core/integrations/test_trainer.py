@@ -22,11 +22,11 @@ from paddle_adagc.integrations.arguments import take_over_clipping
 from paddle_adagc.integrations.checkpoints import load_clip
 from paddle_adagc.integrations.clipping import Options, attach
 from paddle_adagc.integrations.logs import add_histograms
-from paddle_adagc.integrations.optimizer import put_into_optimizer
 from paddle_adagc.integrations.trainer import ClippingMixin
-from paddle_adagc.record import read_record
-from paddle_adagc.record.trainer import TrainerRecord
+from paddle_adagc.optimizer import put_into_optimizer
 from paddle_adagc.state_file import STATE_FILE
+from paddle_adagc.watch import read_record
+from paddle_adagc.watch.trainer import TrainerRecord
 
 
 def clip_of(steps, size=1.0):
@@ -526,18 +526,19 @@ def test_the_trainer_s_own_clip_is_recorded(tmp_path):
     assert logs["global_norm"] == logs["clip_global_grad_norm"] > 1
     assert logs["clip_clipped_grad_norm"] == pytest.approx(1.0, rel=1e-3)
     assert logs["clip_h_min_worst"] == pytest.approx(logs["clip_h_min"])
-    assert logs["clip_h_min_worst_step"] == 2
+    assert logs["clip_h_min_worst_step"] == 3
     assert "clip_shadow_h_min" in logs
     state = load_state(tmp_path / "checkpoint-3")
     assert (state["step"], {*state["gamma"]}) == (3, {"weight", "bias"})
     made.args.max_grad_norm, made._build_grad_clip = 0, lambda: None
     made.args.max_steps = 1
-    made.train()  # from step 0 again, in the same record
+    made.train()  # anew: beside the record of before
     assert made.optimizer._grad_clip is None
-    run = read_record(tmp_path / "record")
-    assert run.step.tolist() == [0]
-    assert np.isfinite(run.column("loss")).all()
-    assert [s["clip"] for s in run.sessions][1] == "none"
+    for name, steps in (("record", [1, 2, 3]), ("record-2", [1])):
+        run = read_record(tmp_path / name)
+        assert run.step.tolist() == steps
+        assert np.isfinite(run.column("loss")).all()
+    assert run.sessions[0].facts["clip"] == "none"
 
 
 @pytest.mark.parametrize("make", [clipping, attached, watching])
@@ -546,7 +547,10 @@ def test_no_checkpoint_is_ahead_of_its_record(make, tmp_path):
     made.dies_after = (2, "scheduler.pdparams")
     with pytest.raises(KeyboardInterrupt):
         made.train()
-    assert read_record(tmp_path / "record").step.tolist() == [0, 1]
+    run = read_record(tmp_path / "record")
+    assert run.step.tolist() == [1, 2]
+    assert run.end["kind"] == "exception"
+    assert run.end["text"].startswith("KeyboardInterrupt")
 
 
 def test_what_cannot_be_recorded_ends_no_training(tmp_path):
@@ -578,7 +582,7 @@ def test_a_step_is_left_out(make, tmp_path):
     made.train()
     assert made.clip.num_steps == 79
     run = read_record(tmp_path / "record")
-    assert np.flatnonzero(run.column("skipped") == 1).tolist() == [70]
+    assert run.step[run.column("skipped") == 1].tolist() == [71]
     for bad in ({"skip_above": -1}, {"stop_on": "inf"}):
         with pytest.raises(ValueError, match="must be"):
             clipping(tmp_path / "b", **bad)

@@ -18,7 +18,7 @@ from adagc_lab.train.checkpoints import COMPLETE
 from adagc_lab.train.processes import StopRequest
 from lab.train import runs
 
-from paddle_adagc.record import read_record
+from paddle_adagc.watch import read_record
 
 
 @pytest.mark.parametrize(

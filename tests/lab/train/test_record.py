@@ -21,7 +21,7 @@ from lab.train.runs import (
     run_whole_and_cut,
 )
 
-from paddle_adagc.record import read_record, recorder
+from paddle_adagc.watch import read_record, recorder
 
 
 def recorded(directory):
@@ -29,7 +29,7 @@ def recorded(directory):
 
 
 def alarms_of(record):
-    return [(a["series"], a["start"], a["end"]) for a in record.run["alarms"]]
+    return [(a["series"], a["step"]) for a in record.run["alarms"]]
 
 
 @pytest.mark.parametrize("clip", ["adagc", "global_norm"])
@@ -40,7 +40,7 @@ def test_it_has_what_the_run_has(clip, tmp_path):
         options = {"clip": {"name": clip, "t_start": 5}, "faults": nan_at(5)}
     _, record = run(make_values(tmp_path, **options))
     found = recorded(tmp_path)
-    assert found.step.tolist() == [*range(12)]
+    assert found.step.tolist() == [*range(1, 13)]
     assert found.keys == record.tensor_names
     np.testing.assert_allclose(found.column("loss"), record.loss, rtol=1e-5)
     samples = [row["samples"] for row in found.rows]
@@ -55,7 +55,7 @@ def test_it_has_what_the_run_has(clip, tmp_path):
         np.testing.assert_allclose(
             found.tensors("h")[known], record.h[known], rtol=1e-5
         )
-        assert ("nonfinite", 5, 5) in alarms_of(record)
+        assert ("nonfinite", 6) in alarms_of(record)
     for name in ("global_grad_norm", "nonfinite"):
         np.testing.assert_allclose(
             found.column(name), record.metrics[name], rtol=1e-5
@@ -68,7 +68,7 @@ def test_an_exception_leaves_the_steps_before(tmp_path):
 
     with losses_at(7, failing), pytest.raises(RuntimeError, match="of memory"):
         run(make_values(tmp_path))
-    assert recorded(tmp_path).step.tolist() == [*range(7)]
+    assert recorded(tmp_path).step.tolist() == [*range(1, 8)]
 
 
 def test_it_is_copied_at_logs_alone(tmp_path):

@@ -39,7 +39,7 @@ from adagc_lab.train.processes import leave, start_processes
 from adagc_lab.train.run import build_trainer
 from adagc_lab.train.tasks import make_task
 from paddle_adagc.files import atomic_write_json
-from paddle_adagc.integrations.optimizer import innermost
+from paddle_adagc.optimizer import innermost
 
 _TOOLS = Path(__file__).resolve().parents[2]
 

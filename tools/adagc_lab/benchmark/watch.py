@@ -21,12 +21,15 @@ from paddle import Tensor
 from adagc_lab.benchmark.clip_step import make_pairs, recipe_shapes
 from adagc_lab.markdown import markdown_table
 from adagc_lab.record.clock import device_seconds
-from paddle_adagc import ClipGradByAdaGC, Record
-from paddle_adagc.record.recorder import NUM_STEPS
-from paddle_adagc.record.ring import Steps
-from paddle_adagc.record.session import Session
-from paddle_adagc.record.writer import MAX_BYTES
-from paddle_adagc.report.command import make_page, write_page
+from paddle_adagc import ClipGradByAdaGC
+from paddle_adagc.watch import Record
+from paddle_adagc.watch.command import make_page
+from paddle_adagc.watch.measure import add_numbers
+from paddle_adagc.watch.page import write_page
+from paddle_adagc.watch.recorder import NUM_STEPS
+from paddle_adagc.watch.ring import Steps
+from paddle_adagc.watch.store import MAX_BYTES
+from paddle_adagc.watch.writer import Writer
 
 ALONE = {
     "AdaGC, recorded": "AdaGC",
@@ -36,6 +39,7 @@ ALONE = {
 """What is timed -> what it is compared with."""
 
 _T_START = 3
+_MOST_WAITING = 512  # steps
 
 
 class _NoUpdate(paddle.optimizer.SGD):
@@ -146,9 +150,9 @@ def simulate(num_tensors: int, num_steps: int) -> dict[str, float]:
     scale = np.exp(rng.normal(0, 1, num_tensors)).astype("float32")
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        session = Session(folder, 0, {}, MAX_BYTES)
-        for first in range(0, num_steps, NUM_STEPS):
-            steps = np.arange(first, min(first + NUM_STEPS, num_steps))
+        writer = Writer(Path(folder), 1, {}, MAX_BYTES)
+        for first in range(1, num_steps + 1, NUM_STEPS):
+            steps = np.arange(first, min(first + NUM_STEPS, num_steps + 1))
             shape = (len(steps), num_tensors)
             norm = rng.standard_normal(shape, "float32")
             norm = scale * np.exp(norm * np.float32(0.1))
@@ -163,8 +167,12 @@ def simulate(num_tensors: int, num_steps: int) -> dict[str, float]:
                 "gamma": norm / 2,
                 "h": np.minimum(1, 2 / norm),
             }
-            session.write(Steps(rows, keys, tensors), None)
-        session.close()
+            part = Steps(rows, keys, tensors)
+            add_numbers(part, None)
+            while writer.num_waiting > _MOST_WAITING:
+                time.sleep(0.01)
+            writer.put(part, is_ours=True)
+        writer.close({"kind": "finished", "time": time.time()}, 600)
         seconds = {"to write": time.perf_counter() - begin}
         size = sum(file.stat().st_size for file in Path(folder).iterdir())
         begin = time.perf_counter()

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from paddle_adagc.report.page import color_css
+from paddle_adagc.watch.page import color_css
 
 FIXED_COLORS = {"GlobalGC": "--orange", "AdaGC": "--blue"}
 OTHER_COLORS = (
@@ -50,7 +50,7 @@ class Line:
 
     label: str
     color: str
-    """A name of ``paddle_adagc.report.page.COLORS``, after two dashes."""
+    """A name of ``paddle_adagc.watch.page.COLORS``, after two dashes."""
 
     values: np.ndarray
     """``[num_values]``, NaN where there is none; of several seeds the mean,

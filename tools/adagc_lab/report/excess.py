@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from paddle_adagc.stability.spike_score import count_events, group_events
+from paddle_adagc.spikes import count_events, group_events
 
 EXCESS_THRESHOLDS = (0.2, 0.5)
 """Excesses above which events are counted, in nat."""

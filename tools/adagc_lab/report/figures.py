@@ -22,8 +22,8 @@ from adagc_lab.report.focus import Focus, fault_bursts, tensor_label
 from adagc_lab.report.judged import model_loss
 from paddle_adagc.checks import matching_pattern
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
-from paddle_adagc.record.judge import layer_of
-from paddle_adagc.report.page import heat_groups
+from paddle_adagc.watch.page import heat_groups
+from paddle_adagc.watch.tensors import layer_of
 
 LOWEST = 0.01
 """Smaller values of h have the color of this one."""

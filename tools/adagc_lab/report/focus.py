@@ -12,7 +12,7 @@ import numpy as np
 from adagc_lab.record.files import RunRecord
 from adagc_lab.report.experiment import Experiment
 from adagc_lab.report.judged import Jump, worst_jump
-from paddle_adagc.stability.spike_score import group_events
+from paddle_adagc.spikes import group_events
 
 STEPS_BEFORE = 40
 STEPS_AFTER = 120

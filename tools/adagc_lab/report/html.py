@@ -20,7 +20,7 @@ from adagc_lab.report.experiment import (
 from adagc_lab.report.focus import choose_focus, tensor_label
 from adagc_lab.report.tables import Table, measure_table
 from paddle_adagc.files import atomic_write
-from paddle_adagc.report.page import html_page
+from paddle_adagc.watch.page import html_page
 
 FIGURE_METHODS = 7
 """Figures show no more than the first so many methods; tables show all."""

@@ -17,7 +17,7 @@ from scipy.ndimage import median_filter
 from adagc_lab.record.files import RunRecord
 from adagc_lab.report.excess import PairedExcess, paired_excess
 from adagc_lab.report.experiment import Experiment
-from paddle_adagc.stability.spike_score import SpikeScore, spike_score
+from paddle_adagc.spikes import SpikeScore, spike_score
 
 SIGMA = 10.0
 """Standard deviations that make a spike (paper, Section 5)."""

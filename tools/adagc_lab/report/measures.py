@@ -331,17 +331,16 @@ def _losses() -> list[Measure]:
 
 def replayed_percent(run: JudgedRun) -> float | None:
     """What AdaGC as in the paper would have clipped early under GlobalGC."""
-    from paddle_adagc import ClipGradByAdaGC
-    from paddle_adagc.record.replay import replay
+    from paddle_adagc.watch.replay import Settings, replay
 
     threshold = run.config.get("clip", {}).get("lambda_abs", 1.0)
-    clip = ClipGradByAdaGC(lambda_abs=threshold, strict=True)
+    settings = Settings(lambda_abs=threshold, strict=True)
     norms = run.run.tensors.get("norm", np.zeros((0, 0)))[:REPLAYED_STEPS]
     is_global = run.config.get("clip", {}).get("name") == "global_norm"
     if not is_global or len(norms) < REPLAYED_STEPS or np.isnan(norms).all():
         return None
-    h = replay(norms, clip, run.run.tensor_names).h[clip.t_start :]
-    known = norms[clip.t_start :] > 0
+    h = replay(norms, settings).h[settings.t_start :]
+    known = norms[settings.t_start :] > 0
     return 100 * float(np.mean(h[known] < 1)) if known.any() else None
 
 

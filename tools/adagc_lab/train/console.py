@@ -19,10 +19,9 @@ from adagc_lab.record.files import RECORD, RunRecord
 from adagc_lab.report.judged import judged_steps, memorises
 from adagc_lab.train.processes import is_first_process
 from adagc_lab.train.tasks import PretrainTask
-from paddle_adagc.record import read_record
-from paddle_adagc.record.judge import is_quiet
-from paddle_adagc.stability.alarms import Alarm
-from paddle_adagc.stability.spike_score import spike_score
+from paddle_adagc.spikes import spike_score
+from paddle_adagc.watch import read_record
+from paddle_adagc.watch.judge import Event
 
 if TYPE_CHECKING:
     from adagc_lab.train.recorder import StepRecorder
@@ -152,22 +151,17 @@ def summarise_run(directory: str | os.PathLike[str]) -> RunSummary:
         lines.append(_losses(record, loss, steps))
         problem = _problem(record.run, loss)
         lines.append(_spikes(path, loss, steps, record.num_steps))
-    if alarms := [*filter(_is_loud, record.run.get("alarms", []))]:
+    if alarms := record.run.get("alarms"):
         counts = Counter(alarm["series"] for alarm in alarms).most_common()
         lines.append(
             f"alarms: {', '.join(f'{name} {n}' for name, n in counts)}; the "
-            f"first: {Alarm(**alarms[0])}; --fork NEW_DIR --at STEP starts a "
-            "new run from a checkpoint before it"
+            f"first: {Event(**alarms[0]).text}; --fork NEW_DIR --at STEP "
+            "starts a new run from a checkpoint before it"
         )
     if clipped := _most_clipped(path):
         lines.append(f"most clipped: {'; '.join(clipped)}")
     lines += [f"files: {path}", f"next: python tools/report.py {path}"]
     return RunSummary([*lines, problem] if problem else lines, not problem)
-
-
-def _is_loud(alarm: dict[str, Any]) -> bool:
-    """Whether it is more than a tensor that left its usual norm."""
-    return not is_quiet([alarm["series"]], [alarm["worst"]])
 
 
 def _last(loss: np.ndarray) -> float:
@@ -233,7 +227,9 @@ def _most_clipped(path: Path) -> list[str]:
         return []
     run = read_record(path / RECORD)
     norm, h = run.tensors("norm"), run.tensors("h")
-    if not h.size or any(session["shadow"] for session in run.sessions):
+    if not h.size or any(
+        session.facts.get("shadow") for session in run.sessions
+    ):
         return []
     h = np.where(np.isfinite(norm) & (norm > 0), h, np.nan)
     spread = np.fmax.reduce(h, 1) - np.fmin.reduce(h, 1)

@@ -30,11 +30,12 @@ from adagc_lab.record.files import (
 )
 from adagc_lab.train.config import RunConfig
 from adagc_lab.train.processes import is_first_process, mean_over_processes
-from paddle_adagc import Record, load_state, save_state
+from paddle_adagc import load_state, save_state
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.clips.gradients import GradientList
-from paddle_adagc.integrations.optimizer import innermost, put_into_optimizer
-from paddle_adagc.record.writer import STEP_BYTES
+from paddle_adagc.optimizer import innermost, put_into_optimizer
+from paddle_adagc.watch import Record
+from paddle_adagc.watch.store import STEP_BYTES
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +77,7 @@ class StepRecorder:
         block = 4 * len(QUANTITIES) * len(self.tensor_names)
         row = _ROW_BYTES + STEP_BYTES + block
         self.num_bytes = config.train.max_steps * row  # about
-        """Of all files but ``record/tensors.npy``, which is bounded."""
+        """Of all files but the record's tensors, which are bounded."""
         self._check_size()
         self._model, self._first_step = model, 0
         self._measured: MeasuredClip | None = None
@@ -132,7 +133,7 @@ class StepRecorder:
         """Write this process' steps after an error; log one of that."""
         if self.record is not None:
             try:
-                self.record.leave()
+                self.record.leave(error)
             except Exception as other:
                 logger.warning("the last steps were not written: %s", other)
 
@@ -322,8 +323,8 @@ class StepRecorder:
         record = self.sync()
         alarms = []
         if self.record is not None:
-            alarms = [dataclasses.asdict(a) for a in self.record.alarms]
             self.record.close()
+            alarms = [dataclasses.asdict(a) for a in self.record.alarms]
         if self._writer is not None:
             self._writer.close()
             update_run_json(

@@ -1,0 +1,160 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""``adagc-report``: what happened in a recorded training."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from paddle_adagc.watch.norms import read_norms, replay_lines
+from paddle_adagc.watch.page import pictures, write_page
+from paddle_adagc.watch.reading import FILE
+from paddle_adagc.watch.replay import Settings
+from paddle_adagc.watch.store import read_record
+from paddle_adagc.watch.text import as_text, printable
+from paddle_adagc.watch.verdict import judge_run
+from paddle_adagc.watch.what_if import DEFAULTS
+
+_DESCRIPTION = """\
+Write one page about recorded runs: what happened, which tensors began it, what
+to do now, and what another setting would have done. It is one file that loads
+nothing, and the training may still go on."""
+_EXAMPLES = """\
+examples:
+  adagc-report out/record                    write out/record/report.html
+  adagc-report out_a out_b --output ab.html  lay two runs over one another
+  adagc-report out --text --step 220         print what happened at step 220
+  adagc-report out --what-if lambda_rel=1.5 --what-if beta=0.98
+  adagc-report replay norms.csv              norms of any trainer, by tensor
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit status."""
+    given = sys.argv[1:] if arguments is None else [*arguments]
+    try:
+        if given[:1] == ["replay"]:
+            return _replay(_replay_parser().parse_args(given[1:]))
+        return _report(make_parser().parse_args(given))
+    except BrokenPipeError:  # | head
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except (OSError, TypeError, ValueError, csv.Error) as error:
+        print(printable(f"adagc-report: {error}"), file=sys.stderr)
+        return 2
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Make the command's parser."""
+    parser = argparse.ArgumentParser(
+        "adagc-report",
+        description=_DESCRIPTION,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "runs",
+        nargs="+",
+        type=Path,
+        metavar="RUN",
+        help="folder that adagc-run or Record(...) wrote, or a Trainer's "
+        "output_dir with the folder record in it",
+    )
+    parser.add_argument(
+        "--text",
+        action="store_true",
+        help="print at most 40 lines in place of the page",
+    )
+    parser.add_argument(
+        "--step",
+        type=int,
+        metavar="N",
+        help="show this step in place of the run's events",
+    )
+    parser.add_argument(
+        "--what-if",
+        action="append",
+        metavar="CASE",
+        help="what AdaGC with this argument would have clipped; may be given "
+        f"several times (default: {', '.join(DEFAULTS)})",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="the page to write (default: report.html in the first record's "
+        "folder)",
+    )
+    return parser
+
+
+def _replay_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "adagc-report replay",
+        description="Say what AdaGC would have done with recorded norms of "
+        "gradients before the clip. Paddle is not needed.",
+    )
+    parser.add_argument(
+        "norms",
+        type=Path,
+        help="CSV file: step, tensor, norm; or a column for each tensor",
+    )
+    parser.add_argument(
+        "--match",
+        default="",
+        metavar="TEXT",
+        help="take the tensors with this text in their names",
+    )
+    parser.add_argument(
+        "--settings",
+        default="",
+        metavar="CASE",
+        help="arguments of AdaGC: lambda_rel=1.2,init=warmup_ema",
+    )
+    return parser
+
+
+def _replay(options: argparse.Namespace) -> int:
+    settings = Settings.of(options.settings)
+    found = read_norms(options.norms, options.match)
+    for line in replay_lines(*found, settings):
+        print(printable(line))
+    return 0
+
+
+def _report(options: argparse.Namespace) -> int:
+    if options.text and options.output:
+        raise ValueError("--text writes no --output: give one of them")
+    cases = options.what_if or DEFAULTS
+    pages = [make_page(path, options.step, cases) for path in options.runs]
+    if options.text:
+        print("\n\n".join(map(as_text, pages)))
+        return 0
+    default = Path(pages[0]["directory"]) / "report.html"
+    path = write_page(options.output or default, pages)
+    for page in pages:
+        print(printable(f"{page['name']}: {page['verdict']['text']}"))
+    print(printable(f"page: {path}"))
+    return 0
+
+
+def make_page(
+    path: Path, step: int | None = None, cases: Sequence[str] = DEFAULTS
+) -> dict[str, Any]:
+    """Read and judge a record, or the one in the folder ``record`` there."""
+    inside = path / "record"
+    run = read_record(inside if (inside / FILE).exists() else path)
+    page = judge_run(run, step, cases)
+    if run.directory.name == "record":  # of a Trainer
+        page["name"] = run.directory.absolute().parent.name
+    return {**page, **pictures(run, page)}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,184 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""A clip that follows the gradients of another, and leaves them as they are."""
+
+from __future__ import annotations
+
+import gc
+import math
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import paddle.distributed as dist
+from paddle.nn import ClipGradByGlobalNorm, ClipGradByNorm, Layer
+from paddle.nn.clip import ClipGradBase
+
+from paddle_adagc.clips.adagc import ClipGradByAdaGC
+from paddle_adagc.parallel.agreement import settings_of
+from paddle_adagc.parallel.layout import sharding_wrapper, unwrap
+
+
+def default_shadow(acting: ClipGradBase | None) -> ClipGradByAdaGC:
+    """Make the AdaGC that follows a run under another clip.
+
+    Its warm-up has the global threshold of that clip, so that gamma starts from
+    the norms that the run lets through; without one from the norms as they are.
+    """
+    inner = unwrapped(acting)
+    threshold = getattr(inner, "clip_norm", None)
+    if threshold is None or isinstance(inner, ClipGradByNorm):
+        threshold = math.inf
+    return ClipGradByAdaGC(lambda_abs=float(threshold), init="warmup_ema")
+
+
+def check_shadow(clip: ClipGradBase) -> ClipGradByAdaGC:
+    """Return a clip of this package that can follow gradients.
+
+    Raises:
+        TypeError: It is no clip of this package, or its rule needs more than
+            the norms of whole tensors.
+        ValueError: It stops at Inf and NaN.
+    """
+    if not isinstance(clip, ClipGradByAdaGC):
+        raise TypeError(
+            f"shadow={clip!r}: give a clip of this package whose rule needs "
+            "the norms alone, such as ClipGradByAdaGC()"
+        )
+    if clip.nonfinite == "raise":
+        raise ValueError(
+            f"shadow={clip!r} stops the run at Inf and NaN: give "
+            "nonfinite='zero'"
+        )
+    return clip
+
+
+def make_shadow(clip: ClipGradBase) -> ClipGradByAdaGC:
+    """Let a clip of this package follow gradients without scaling any.
+
+    Raises:
+        TypeError, ValueError: See :func:`check_shadow`.
+    """
+    follower = check_shadow(clip)
+    follower._follows = True
+    return follower
+
+
+def agree(clip: ClipGradByAdaGC) -> None:
+    """Compare settings, which the other ranks do in their first step."""
+    if not clip._progress.ranks.has_agreed:
+        clip._progress.ranks.agree_once(settings_of(clip._progress.state()))
+
+
+def unwrapped(clip: Any) -> Any:
+    """Return the clip that fleet's own holds."""
+    inner = getattr(clip, "_clip", None)
+    is_wrapper = not isinstance(clip, ClipGradByAdaGC) and inner is not None
+    return unwrapped(inner) if is_wrapper else clip
+
+
+Factors = Callable[[np.ndarray, Sequence[str]], np.ndarray | None]
+"""Norms ``[num_steps, num_tensors]`` and names of the tensors -> factors of the
+clip that acts."""
+
+
+def factors_of(clips: Sequence[Any], groups: Mapping[str, int]) -> Factors:
+    """Return what Paddle's clips do to tensors of given norms.
+
+    Args:
+        clips: That of each parameter group.
+        groups: The group of each tensor, by its name. The factor of a tensor
+            that has none is NaN: another pipeline stage has it.
+
+    Returns:
+        None where the norms do not say it (``ClipGradByValue``).
+    """
+    if len(clips) == 1:
+        return lambda norm, keys: _factors(clips[0], norm)
+
+    def factors(norm: np.ndarray, keys: Sequence[str]) -> np.ndarray | None:
+        index = np.array([groups.get(key, -1) for key in keys])
+        h = np.full(norm.shape, np.nan, np.float32)
+        for group, clip in enumerate(clips):
+            mine = _factors(clip, norm[:, index == group])
+            if mine is None:
+                return None
+            h[:, index == group] = mine
+        return h
+
+    return factors
+
+
+def _factors(clip: Any, norm: np.ndarray) -> np.ndarray | None:
+    clip = unwrapped(clip)
+    if clip is None:
+        return np.ones_like(norm)
+    if isinstance(clip, ClipGradByGlobalNorm):
+        return _within(clip.clip_norm, _total(norm), norm)
+    if isinstance(clip, ClipGradByNorm):
+        return _within(clip.clip_norm, norm, norm)
+    return None
+
+
+def _total(norm: np.ndarray) -> np.ndarray:
+    """Norm over the tensors of a step ``[num_steps, 1]``."""
+    squares = np.square(norm.astype(np.float64))
+    return np.sqrt(np.nansum(squares, 1, keepdims=True))
+
+
+def _within(bound: float, size: np.ndarray, like: np.ndarray) -> np.ndarray:
+    with np.errstate(all="ignore"):
+        h = bound / np.maximum(size, bound)
+    return np.broadcast_to(h, like.shape).astype(np.float32)
+
+
+def find_model(parameters: Iterable[Any]) -> Layer | None:
+    """Find the layer that holds an optimizer's parameters, by their names.
+
+    It is looked for among all objects of this process: a training loop that
+    knows nothing of this package does not name it. None: no layer has all.
+    """
+    # Stage 3 of group_sharded_parallel lets a step work on slices.
+    names = {p.name.removeprefix("slice@") for p in parameters}
+    best: tuple[tuple[int, int], Layer] | None = None
+    for thing in gc.get_objects():
+        if not issubclass(type(thing), Layer):  # reads no attribute of it
+            continue
+        try:
+            mine = {p.name for p in thing.parameters()}
+        except Exception:  # half made
+            continue
+        if names and names <= mine:
+            num_layers = sum(1 for _ in thing.sublayers(include_self=True))
+            size = (-len(mine), num_layers)  # a wrapper is looked through
+            if best is None or size > best[0]:
+                best = (size, thing)
+    return best[1] if best else None
+
+
+def names_of(model: Layer | None) -> dict[str, str]:
+    """Return a model's names of parameters, by Paddle's own."""
+    named = unwrap(model).named_parameters() if model is not None else ()
+    return {parameter.name: name for name, parameter in named}
+
+
+def bind(
+    clip: ClipGradByAdaGC, model: Layer | None, parameters: Sequence[Any]
+) -> None:
+    """Bind a shadow to the model, or to the one that is found."""
+    if clip._progress.tensors.is_bound or clip.num_steps:
+        return
+    if model is None or dist.get_world_size() > 1:
+        found = find_model(parameters)
+        # The clip learns the ranks from group_sharded_parallel's wrapper.
+        if model is None or (found is not None and sharding_wrapper(found)):
+            model = found
+    if model is None:
+        warnings.warn(
+            "no layer holds all of the optimizer's parameters: the record "
+            "names them as Paddle does, linear_0.w_0",
+            stacklevel=4,
+        )
+    else:
+        clip.bind(model)

@@ -1,0 +1,258 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Which steps are left out, before the optimizer makes them."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import paddle
+import paddle.distributed as dist
+from paddle.distributed.auto_parallel.api import _ShardOptimizer
+from paddle.distributed.auto_parallel.process_mesh import (
+    get_unique_process_mesh_map,
+)
+
+from paddle_adagc import rule
+from paddle_adagc.checks import as_float, check_positive
+from paddle_adagc.clips.adagc import ClipGradByAdaGC
+from paddle_adagc.clips.gradients import GradientList
+from paddle_adagc.clips.last_step import LastStep
+from paddle_adagc.guards import unchecked
+from paddle_adagc.parallel.layout import unfold
+from paddle_adagc.parallel.meshes import added_up, local_value
+from paddle_adagc.watch.clips import Clips
+
+logger = logging.getLogger(__name__)
+
+MOST_IN_A_ROW = 16
+"""Steps that are left out in a row before one is made."""
+
+_WINDOW, _FIRST_JUDGED = 128, 64
+_CONSISTENCY = 1.4826  # standard deviation of a normal distribution over MAD
+
+
+class SkipRule:
+    """Judge each step's global norm and loss by the 128 before it.
+
+    They are a median and deviations from it, with skipped steps among them. So
+    a second bad batch is skipped like the first, and a norm that stays high is
+    the usual one after at most 128 steps.
+
+    Args:
+        sigma: Deviations above which a step is skipped, > 0.
+        past: ``loss`` and ``global_grad_norm`` of earlier steps.
+    """
+
+    def __init__(
+        self, sigma: float, past: Iterable[Mapping[str, float]] = ()
+    ) -> None:
+        self._sigma = sigma
+        self._past: dict[str, deque[float]] = {}
+        for values in past:
+            self._add(values)
+
+    def _add(self, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
+            if math.isfinite(value):
+                last = self._past.setdefault(name, deque(maxlen=_WINDOW))
+                last.append(value)
+
+    def reason(self, norm: float, loss: float | None) -> str:
+        """Take a step; say why it is to be skipped, or nothing.
+
+        Args:
+            norm: Global gradient norm, over all ranks.
+            loss: Over all ranks; None: unknown.
+        """
+        values = {"global_grad_norm": norm}
+        if loss is not None:
+            values["loss"] = loss
+        reasons = []
+        for name, value in values.items():
+            past = np.array(self._past.get(name, ()))
+            if not math.isfinite(value):
+                reasons.append(f"{name} {value}")
+            elif len(past) >= _FIRST_JUDGED:
+                median = float(np.median(past))
+                distance = np.abs(past - median)
+                spread = _CONSISTENCY * float(np.median(distance))
+                spread = spread or math.sqrt(math.pi / 2) * distance.mean()
+                if value - median > self._sigma * spread:
+                    reasons.append(f"{name} {value:.4g} (usual {median:.4g})")
+        self._add(values)
+        return ", ".join(reasons)
+
+
+class Skipper:
+    """Decides on all ranks together which steps are left out.
+
+    Args:
+        sigma: See :class:`SkipRule`.
+        optimizer: The one whose step it is, see :func:`.stepping`.
+        clips: Those of the optimizer.
+
+    Raises:
+        TypeError, ValueError: A wrong bound, or an optimizer whose steps cannot
+            be left out.
+    """
+
+    FAILED = 2
+    """Instead of 0 or 1: the record of a rank has failed."""
+
+    def __init__(self, sigma: float, optimizer: Any, clips: Clips) -> None:
+        check_positive("skip_above", sigma)
+        if isinstance(optimizer, paddle.optimizer.LBFGS):
+            raise ValueError(
+                "skip_above: a step of LBFGS has several updates and cannot be "
+                "stopped: use another optimizer"
+            )
+        if clips.source is None:
+            raise ValueError(
+                "skip_above needs the norms, and nothing measures them beside "
+                f"{clips.acting!r}: leave shadow=False out"
+            )
+        self._clips, self._optimizer = clips, optimizer
+        self.rule = SkipRule(sigma)
+        self.reason = ""
+        self.num_skipped = self.num_in_a_row = 0
+
+    def measured(
+        self, pairs: Any, losses: Sequence[Any]
+    ) -> tuple[float, LastStep | None, float | None]:
+        """Return a step's global norm, its numbers, and this rank's loss.
+
+        There are no numbers of a step that a ``GradScaler`` skips.
+
+        Args:
+            pairs: Of its first group where it has several.
+            losses: Of this rank's micro-batches so far.
+        """
+        source = self._clips.source
+        if source is None:
+            raise RuntimeError("skip_above: nothing measures norms any more")
+        if isinstance(pairs, dict):
+            pairs = gradients_of(self._optimizer)
+        loss = sum(map(as_float, losses)) if losses else None
+        norm, snapshot = measure(source, pairs)
+        overflows = bool(self._optimizer._get_auxiliary_var("found_inf"))
+        return norm, None if overflows else snapshot, loss
+
+    def flag(self, norm: float, loss: float | None) -> int:
+        """Return whether to skip a step; not after 16 in a row."""
+        self.reason = self.rule.reason(norm, loss)
+        if self.reason and self.num_in_a_row >= MOST_IN_A_ROW:
+            logger.warning(
+                "skip_above: %d steps in a row were left out; the next is made "
+                "although it has %s",
+                MOST_IN_A_ROW,
+                self.reason,
+            )
+            return 0
+        return int(bool(self.reason))
+
+
+def mean_loss(loss: float | None) -> float | None:
+    """Return the mean over the ranks that know a loss; all ranks call it."""
+    if not (dist.is_initialized() and dist.get_world_size() > 1):
+        return loss
+    known = [loss or 0.0, float(loss is not None)]
+    sums = paddle.to_tensor(known, "float64")
+    dist.all_reduce(sums)
+    total, count = sums.tolist()
+    return total / count if count else None
+
+
+def largest(flag: int) -> int:
+    """Return the largest flag of any rank; all ranks call it."""
+    if not (dist.is_initialized() and dist.get_world_size() > 1):
+        return flag
+    flags = paddle.to_tensor([flag])
+    dist.all_reduce(flags, dist.ReduceOp.MAX)
+    return int(flags.item())
+
+
+def check_stepping(optimizer: Any) -> None:
+    """Refuse an auto-parallel optimizer whose gradients cannot be seen."""
+    is_inside = "_shard_fn" in vars(optimizer)  # of the wrapper
+    if is_inside and not isinstance(optimizer, _ShardOptimizer):
+        raise ValueError(
+            f"shard_optimizer wraps this {type(optimizer).__name__}, and makes "
+            "its steps: give Record the optimizer that it returned"
+        )
+    if getattr(optimizer, "enable_tensor_fusion", False):
+        raise ValueError(
+            "auto-parallel's tensor fusion adds up the gradients within the "
+            "optimizer's step, where only its clip can measure them: leave "
+            "skip_above out, and give the optimizer a clip of this package or "
+            "Record shadow=False; or leave _enable_tensor_fusion() out"
+        )
+
+
+def gradients_of(optimizer: Any) -> list[tuple[Any, Any]]:
+    """Return an optimizer's parameters with gradients, of all its groups."""
+    pairs = []
+    for group in optimizer._param_groups:
+        for parameter in group["params"]:
+            gradient = getattr(parameter, "main_grad", None)
+            gradient = parameter.grad if gradient is None else gradient
+            if not parameter.stop_gradient and gradient is not None:
+                pairs.append((parameter, gradient))
+    return pairs
+
+
+def whole(pairs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    """Return pairs with copies of gradients that a mesh holds as summands.
+
+    So that a clip which only measures leaves them as they are.
+    """
+    if not get_unique_process_mesh_map():
+        return pairs
+    return [(p, g if g is None else added_up(g)) for p, g in pairs]
+
+
+@unchecked
+def measure(clip: ClipGradByAdaGC, pairs: Any) -> tuple[float, LastStep]:
+    """Let a clip measure gradients without a step; waits for the device.
+
+    Returns:
+        The global norm over all ranks, Inf with any Inf or NaN; and the clip's
+        numbers.
+    """
+    pairs = whole(pairs)
+    snapshot = clip._measure(pairs)
+    others = _num_nonfinite_left_out(clip, pairs)
+    if not snapshot.calls:  # no gradient to clip here
+        return math.inf if others else 0.0, snapshot
+    reducer, norm = clip._progress.reducer(), snapshot.calls[-1].norm
+    counted = reducer.counted(norm)
+    nonfinite = (~paddle.isfinite(counted)).astype("float64").sum(keepdim=True)
+    nonfinite += others
+    sums = paddle.concat([rule.global_squared_norm(counted), nonfinite])
+    squared, num_nonfinite = reducer.global_sum(sums).tolist()
+    return math.inf if num_nonfinite else math.sqrt(squared), snapshot
+
+
+def _num_nonfinite_left_out(clip: ClipGradByAdaGC, pairs: Any) -> int:
+    """Count this rank's gradients with Inf or NaN that are not clipped."""
+    leaves_out = clip.overrides.exempts
+    present = [(p, gradient) for p, gradient in pairs if gradient is not None]
+    if clip._progress.ranks.in_buffers:
+        present = unfold(present, clip._progress.ranks.in_buffers)
+    found = [
+        local_value(gradient)
+        for parameter, gradient in present
+        if getattr(parameter, "need_clip", True) is False
+        or (
+            leaves_out
+            and all(map(leaves_out, clip._progress.tensors.keys_of(parameter)))
+        )
+    ]
+    if not found:
+        return 0
+    return int((~paddle.isfinite(GradientList(found).squared_norms())).sum())

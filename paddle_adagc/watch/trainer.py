@@ -1,0 +1,243 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The record of a run whose loop is not ours: it never ends the training."""
+
+from __future__ import annotations
+
+import os
+import warnings
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import paddle
+from paddle import Tensor
+from paddle.nn.clip import ClipGradBase
+
+from paddle_adagc.checks import check_choice, check_positive
+from paddle_adagc.clips.adagc import ClipGradByAdaGC
+from paddle_adagc.optimizer import innermost, parameters_of
+from paddle_adagc.parallel.agreement import of_all_ranks
+from paddle_adagc.watch.losses import take_losses
+from paddle_adagc.watch.recorder import Record
+from paddle_adagc.watch.shadow import check_shadow, default_shadow
+from paddle_adagc.watch.writer import OnAlarm
+
+Where = bool | str | os.PathLike[str]
+"""Folder of a record; True: the default one; False: no record."""
+
+StopOn = Literal["nan"] | None
+
+_OF_LAST_STEP = (
+    *("global_grad_norm", "clipped_grad_norm", "clipped_fraction"),
+    *("h_min", "h_median", "nonfinite", "shadow_clipped_fraction"),
+    *("shadow_h_min", "shadow_h_median"),
+)
+
+
+_opened: weakref.WeakValueDictionary[str, Record] = (
+    weakref.WeakValueDictionary()
+)
+
+
+def open_record(
+    directory: str | os.PathLike[str],
+    optimizer: Any,
+    *,
+    in_step: bool = False,
+    **options: Any,
+) -> Record | None:
+    """Make a record that sees the losses; if it cannot be made, warn.
+
+    Unless it is opened within a step, between its ``backward()`` and its
+    update, what was differentiated before is of no step of it. A Trainer's
+    training that was interrupted in this process loses it to the next one.
+    """
+    place = os.path.abspath(directory)
+    try:
+        if place in _opened and not in_step:
+            _opened[place].close()
+        record = _opened[place] = Record(place, optimizer, **options)
+    except Exception as error:  # the training goes on as without us
+        warnings.warn(f"nothing is recorded in {place}: {error}", stacklevel=2)
+        return None
+    if not in_step:
+        take_losses()
+    record.see_losses()
+    return record
+
+
+class TrainerRecord:
+    """The record of a Trainer's run; every rank calls each method.
+
+    Args:
+        where: The default is ``record`` in the Trainer's ``output_dir``.
+        shadow: See :class:`.Record`.
+        skip_above: See :class:`.Record`.
+        stop_on: See :class:`.Record`.
+        on_alarm: See :class:`.Record`.
+
+    Raises:
+        TypeError, ValueError: A wrong argument, or the shadow cannot follow.
+    """
+
+    def __init__(
+        self,
+        where: Where = True,
+        shadow: ClipGradBase | bool | None = None,
+        skip_above: float | None = None,
+        stop_on: StopOn = None,
+        on_alarm: OnAlarm = None,
+    ) -> None:
+        if skip_above is not None:
+            check_positive("skip_above", skip_above)
+        if stop_on is not None:
+            check_choice("stop_on", stop_on, ("nan",))
+        if where is False and (skip_above or stop_on):
+            raise ValueError(
+                "skip_above and stop_on need the record: leave record=False out"
+            )
+        self._options: dict[str, Any] = {
+            "skip_above": skip_above,
+            "stop_on": stop_on,
+            "on_alarm": on_alarm,
+        }
+        if not isinstance(where, (bool, str, os.PathLike)):
+            raise TypeError(f"record={where!r}: give True, False or a folder")
+        self.where, self._shadow = where, shadow
+        if shadow not in (None, True, False):
+            check_shadow(shadow)
+        self.record: Record | None = None
+        self._optimizer: Any = None
+
+    def begin(
+        self,
+        args: Any,
+        state: Any,
+        model: Any,
+        optimizer: Any,
+        bind: Callable[[Any], None],
+        load: Callable[[Any], None],
+    ) -> None:
+        """Open the record where training begins, and resume its shadow.
+
+        Beside a clip of this package, whose state the checkpoints hold, a
+        shadow starts anew.
+
+        Args:
+            args: The Trainer's.
+            state: The Trainer's.
+            model: The Trainer's.
+            optimizer: The Trainer's.
+            bind: Binds a clip to the model.
+            load: Loads a clip's state from the checkpoint that the Trainer has
+                loaded.
+        """
+        self.close()
+        folder = self.where
+        if folder is True:
+            folder = f"{args.output_dir}/record"
+        if folder is False:
+            return
+        self._optimizer = innermost(optimizer)
+        self.record = open_record(
+            folder,
+            optimizer,
+            model=model,
+            shadow=self._follower(bind),
+            start=state.global_step or None,
+            **self._options,
+        )
+        if self.record is not None:
+            self.record.count_by(lambda: state.global_step)
+        acts = isinstance(self._optimizer._grad_clip, ClipGradByAdaGC)
+        if self.shadow is None or not state.global_step or acts:
+            return
+        try:
+            load(self.shadow)
+        except Exception as error:
+            warnings.warn(f"the shadow starts anew: {error}", stacklevel=2)
+        self.record.forget_updates()  # type: ignore[union-attr]
+
+    def _follower(
+        self, bind: Callable[[Any], None]
+    ) -> ClipGradBase | bool | None:
+        """Make the shadow with the tensors that AdaGC would have there."""
+        acting, shadow = self._optimizer._grad_clip, self._shadow
+        is_default = shadow is None or shadow is True
+        if shadow is False or (
+            is_default and isinstance(acting, ClipGradByAdaGC)
+        ):
+            return shadow
+        clip: Any = default_shadow(acting) if is_default else shadow
+        if not clip._progress.tensors.is_bound:
+            bind(clip)
+        return clip
+
+    @property
+    def shadow(self) -> ClipGradByAdaGC | None:
+        """The clip that follows, if there is one."""
+        return self.record.shadow if self.record is not None else None
+
+    def saved(self, clip: ClipGradBase | None) -> ClipGradBase | None:
+        """Copy the steps so far; return the clip that a checkpoint saves."""
+        if self.record is not None:
+            self.record.flush()
+        if isinstance(clip, ClipGradByAdaGC):
+            return clip
+        # The shadow may have failed on one rank. Saving it takes all ranks.
+        has_shadow = all(of_all_ranks(self.shadow is not None))
+        return self.shadow if has_shadow else clip
+
+    def step(self, control: Any) -> None:
+        """Finish a step of the Trainer; end its training if that is asked."""
+        if self.record is None:
+            return
+        self.record.step()
+        reason = self.record.should_stop
+        if reason and not control.should_training_stop:
+            is_sound = _are_finite(parameters_of(self._optimizer))
+            control.should_training_stop = True
+            control.should_save = is_sound
+            left = "a checkpoint is saved" if is_sound else "weights are not "
+            left += "" if is_sound else "finite either: nothing is saved"
+            warnings.warn(f"training ends: {reason}; {left}", stacklevel=2)
+
+    def numbers(self) -> dict[str, Any]:
+        """Return numbers for a log: the worst since the last one.
+
+        Under a clip that is not ours also those of the last step. Rank 0 gets
+        them.
+        """
+        if self.record is None:
+            return {}
+        self.record.flush()
+        last, worst = self.record.latest(), self.record.worst()
+        if self.shadow is None:
+            return worst
+        return {k: last[k] for k in _OF_LAST_STEP if k in last} | worst
+
+    def leave(self, error: BaseException) -> None:
+        """Write what this rank has, after an exception of the training."""
+        if self.record is not None:
+            self.record.leave(error)
+            self.record = None
+
+    def close(self) -> None:
+        """Write what is left."""
+        if self.record is not None:
+            self.record.close()
+            self.record = None
+
+
+def _are_finite(weights: Sequence[Tensor]) -> bool:
+    """Whether weights are finite on all ranks, which all call this; waits.
+
+    Sharding leaves parts that lie on other ranks without memory.
+    """
+    flags = [
+        paddle.isfinite(weight).all()
+        for weight in weights
+        if weight._is_initialized()
+    ]
+    return all(of_all_ranks(not flags or bool(paddle.stack(flags).all())))

@@ -1,0 +1,194 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Spike score against hand-worked answers and a literal reference."""
+
+import math
+import subprocess
+import sys
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import paddle
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import paddle_adagc
+from paddle_adagc.spikes import count_events, spike_score
+
+
+def literal_spikes(losses, window, sigma):
+    """The definition, in rational numbers, one full pass per value."""
+    past, spikes = [], []
+    for step, loss in enumerate(losses):
+        if not math.isfinite(loss):
+            spikes.append(step)
+            continue
+        if len(past) >= window:
+            recent = past[-window:]
+            mean = sum(recent) / window
+            variance = sum((x - mean) ** 2 for x in recent) / (window - 1)
+            distance = Fraction(loss) - mean
+            if distance and distance**2 >= Fraction(sigma) ** 2 * variance:
+                spikes.append(step)
+        past.append(Fraction(loss))
+    return spikes
+
+
+def noisy_losses(num_steps=3000, num_spikes=25, offset=0.0):
+    rng = np.random.default_rng(0)
+    losses = offset + 0.1 * rng.standard_normal(num_steps)
+    hit = rng.choice(num_steps, num_spikes, replace=False)
+    losses[hit] += rng.choice([-1, 1], num_spikes) * rng.uniform(
+        0.3, 2, num_spikes
+    )
+    return losses
+
+
+def test_hand_worked():
+    # Window 1, 3, 2: mean 2, deviation 1 (sample).
+    losses = [1.0, 3.0, 2.0, 4.0]
+    assert spike_score(losses, 3, sigma=2.0).indices.tolist() == [3]
+    assert spike_score(losses, 3, sigma=2.001).num_spikes == 0
+    assert spike_score([1.0, 3.0, 2.0, 2.0], 3, sigma=1e-9).num_spikes == 0
+    # Window 1, 2, 1, 2: mean 1.5, deviation 0.577.
+    losses = [1.0, 2.0, 1.0, 2.0, 2.5]
+    assert spike_score(losses, window=4, sigma=2).num_spikes == 0
+    score = spike_score(losses, window=4, sigma=1.73)
+    assert score.indices.tolist() == [4]
+    assert score.percent == 20.0
+    assert score.num_unjudged == 4
+    assert score.num_judged == score.num_values - 4
+    assert score.num_events == 1
+    empty = spike_score([])
+    assert (empty.num_values, empty.percent, empty.events) == (0, 0.0, ())
+
+
+@pytest.mark.parametrize("value", [0.1, -3.3, 1e30])
+def test_only_a_change_of_a_constant_series_is_a_spike(value):
+    losses = np.full(60, value)
+    assert spike_score(losses, window=7, sigma=0.01).num_spikes == 0
+    losses[20] *= 1.000001
+    assert spike_score(losses, window=10).indices.tolist() == [20]
+
+
+def test_events_merge_neighbours():
+    losses = np.tile([0.0, 0.1], 100)
+    for step, size in ((100, 1), (101, 1e3), (111, 1e6), (122, 1e9)):
+        losses[step] = size * 100
+    score = spike_score(losses, window=20, sigma=4)
+    assert score.indices.tolist() == [100, 101, 111, 122]
+    assert score.events == ((100, 111), (122, 122))
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    losses=st.lists(
+        st.one_of(
+            st.integers(-3, 3).map(float),
+            st.integers(-4096, 4096).map(lambda x: x / 64),
+            st.sampled_from([math.nan, math.inf, -math.inf]),
+        ),
+        max_size=40,
+    ),
+    window=st.integers(2, 6),
+    sigma=st.sampled_from([0.3, 0.7, 1.1, 3.7]),  # no ties
+    skip=st.sampled_from([0, 1, 7, 60]),
+)
+def test_equals_the_literal_definition(losses, window, sigma, skip):
+    score, rest = spike_score(losses, window, sigma, skip=skip), losses[skip:]
+    expected = [skip + i for i in literal_spikes(rest, window, sigma)]
+    assert score.indices.tolist() == expected
+    num_unjudged = min(sum(map(math.isfinite, rest)), window)
+    assert score.num_unjudged == num_unjudged + min(len(losses), skip)
+
+
+@pytest.mark.parametrize("offset", [0.0, 3.0, 1e9])
+def test_equals_two_passes_at_any_offset(monkeypatch, offset):
+    losses = noisy_losses(offset=offset)
+    expected = []
+    for i in range(100, len(losses)):
+        recent = losses[i - 100 : i]
+        if abs(losses[i] - recent.mean()) >= 4.0 * recent.std(ddof=1):
+            expected.append(i)
+    assert len(expected) > 5
+    assert spike_score(losses, 100, 4.0).indices.tolist() == expected
+    module = sys.modules["paddle_adagc.spikes"]
+    monkeypatch.setattr(module, "_CHUNK_ELEMENTS", 7 * 100)
+    assert spike_score(losses, 100, 4.0).indices.tolist() == expected
+
+
+def test_accepts_tensors_and_float32():
+    losses = noisy_losses(500).astype(np.float32)
+    expected = spike_score(losses, 50, 4.0).indices.tolist()
+    assert expected
+    for same in (losses.tolist(), paddle.to_tensor(losses)):
+        assert spike_score(same, 50, 4.0).indices.tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"window": 1}, ValueError, "window must be at least 2, got 1"),
+        ({"window": 10.0}, TypeError, "window must be an integer, got 10.0"),
+        ({"sigma": 0}, ValueError, "sigma must be positive, got 0"),
+        ({"skip": -1}, ValueError, "skip must be at least 0, got -1"),
+        ({"losses": [[1.0]]}, ValueError, r"one-dimensional, .* \(1, 1\)"),
+        ({"losses": ["1.0"]}, TypeError, "real numbers, got .*'1.0'"),
+        ({"losses": [1.0, None]}, TypeError, "None"),
+        ({"losses": [True]}, TypeError, "bool"),
+        (
+            {"losses": paddle.ones([3]).astype("bfloat16")},
+            TypeError,
+            "cast it to float32",
+        ),
+    ],
+)
+def test_bad_arguments(arguments, error, message):
+    with pytest.raises(error, match=message):
+        spike_score(**{"losses": [1.0, 2.0], **arguments})
+
+
+def test_stability_does_not_import_paddle():
+    package = Path(paddle_adagc.__file__).parent
+    code = (
+        "import sys, types\n"
+        "parent = types.ModuleType('paddle_adagc')\n"
+        f"parent.__path__ = [{str(package)!r}]\n"
+        "sys.modules['paddle_adagc'] = parent\n"
+        "from paddle_adagc.spikes import spike_score\n"
+        "assert spike_score([1.0]).num_unjudged == 1\n"
+        "assert 'paddle' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("peaks", "thresholds", "expected"),
+    [
+        # What is at a threshold is not above it.
+        ({5: 0.3, 6: 0.5, 40: 0.2}, [0.2, 0.5], {0.2: 1, 0.5: 0}),
+        # A value at the threshold joins no events.
+        ({0: 0.3, 8: 0.2, 16: 0.3}, [0.2], {0.2: 2}),
+        # Each event has a peak of its own.
+        ({5: 0.3, 40: 0.9}, [0.2, 0.5], {0.2: 2, 0.5: 1}),
+        # Values below for long enough end an event.
+        ({0: 1.0, 10: 1.0}, [0.5], {0.5: 1}),
+        ({0: 1.0, 11: 1.0}, [0.5], {0.5: 2}),
+        # An event with a dip is one at every threshold.
+        ({0: 3.0, 8: 1.0, 16: 3.0}, [0.5, 2.0], {0.5: 1, 2.0: 1}),
+        ({0: 3.0, 8: 1.0, 16: 3.0}, [2.0], {2.0: 2}),
+    ],
+)
+def test_events_above_thresholds(peaks, thresholds, expected):
+    steps, values = np.arange(60), np.zeros(60)
+    values[[*peaks]] = [*peaks.values()]
+    assert count_events(steps, values, thresholds) == expected
+
+
+def test_the_defaults_are_the_paper_s():
+    losses = np.r_[np.arange(1000.0) % 2, 6.0]
+    assert spike_score(losses).num_spikes == 1
+    assert spike_score(losses[1:]).num_judged == 0
+    assert spike_score(np.r_[losses[:1000], 5.4]).num_spikes == 0

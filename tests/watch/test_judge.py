@@ -1,0 +1,161 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What is abnormal, step by step."""
+
+import math
+import time
+
+import numpy as np
+import pytest
+
+from paddle_adagc.watch.judge import WINDOW, Judge
+
+
+def noisy(length, level=2.0, noise=0.02, seed=0):
+    random = np.random.default_rng(seed)
+    return level * np.exp(noise * random.normal(size=length))
+
+
+def events_of(losses, name="loss", **more):
+    judge = Judge()
+    return [
+        event
+        for step, loss in enumerate(losses, 1)
+        for event in judge.add(step, {name: float(loss), **more})
+    ]
+
+
+def changed(length, changes):
+    losses = noisy(length)
+    for place, factor in changes:
+        losses[place] *= factor
+    return losses
+
+
+DESCENT = 0.5 + 9.5 * np.exp(-np.arange(300) / 30)
+LAST = slice(200, None)
+FOUND = {
+    "a spike": (changed(300, [(200, 2)]), [("spike", 201)]),
+    "after 16 values": (changed(40, [(16, 3)]), [("spike", 17)]),
+    "not before": (changed(40, [(14, 3)]), []),
+    "an event of five steps": (
+        changed(300, [(slice(200, 205), 2)]),
+        [("spike", 201)],
+    ),
+    "two events": (
+        changed(300, [(100, 2), (150, 2)]),
+        [("spike", 101), ("spike", 151)],
+    ),
+    "twice what it was, for good": (
+        changed(300, [(LAST, 2)]),
+        [("spike", 201), ("shift", 201)],
+    ),
+    "in a steep descent": (
+        np.where(np.arange(300) == 30, 3, 1) * DESCENT * noisy(300, 1.0),
+        [("spike", 31)],
+    ),
+    "a descent alone": (DESCENT * noisy(300, 1.0), []),
+    "below zero": (
+        noisy(300) - 5 + 4 * (np.arange(300) == 200),
+        [("spike", 201)],
+    ),
+    "a fall": (changed(300, [(LAST, 0.3)]), []),
+    "data of two kinds": (
+        noisy(600) * np.where(np.arange(600) % 3 == 0, 1.5, 1),
+        [],
+    ),
+    "constant": (np.full(200, 2.0), []),
+    "zero": (np.zeros(200), []),
+}
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_an_event_is_found_in_its_first_step(name):
+    losses, expected = FOUND[name]
+    assert [(e.kind, e.step) for e in events_of(losses)] == expected
+
+
+def test_a_small_lasting_rise_is_found_within_a_window():
+    """Four deviations: no single loss is far."""
+    losses = changed(400, [(LAST, math.exp(0.16))])
+    events = events_of(
+        noisy(400, noise=0.04)[:200].tolist() + losses[200:].tolist()
+    )
+    assert events[0].kind == "spike"
+    assert abs(events[0].step - 201) <= 4
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("place", [0, 3, 150])
+def test_a_loss_that_is_not_finite_ends_it_at_once(value, place):
+    losses = noisy(200)
+    losses[place:] = value
+    assert [(e.kind, e.step) for e in events_of(losses)] == [("end", place + 1)]
+
+
+@pytest.mark.parametrize(
+    ("name", "usual", "bad", "word"),
+    [
+        ("nonfinite", 0, 2, "2 tensors with Inf or NaN"),
+        ("tensor_norm", 1, 150, "150 times its usual norm"),
+        ("global_grad_norm", 1, 30, "usual 1)"),
+        ("stuck", 0, 1, "hardly train"),
+    ],
+)
+def test_other_series(name, usual, bad, word):
+    values = np.full(100, usual, float)
+    values[50] = bad
+    (event,) = events_of(values, name)
+    assert event.step == 51
+    assert word in event.text
+
+
+def test_the_norm_of_a_calm_run_may_rise_fourfold():
+    values = noisy(300, 1.0, 0.1)
+    values[200] = 4
+    assert events_of(values, "global_grad_norm") == []
+
+
+def test_what_lasts_is_said_once():
+    calm = events_of([1.0] * 500, h_median=0.9)
+    assert calm == []
+    (low,) = events_of([1.0] * 500, h_median=0.3)
+    assert (low.kind, low.step) == ("state", 1)
+    assert events_of([1.0] * 500, h_median=0.3, warm_up=1) == []
+    (small,) = events_of([1.0] * 99, small_second_moment=0.7)
+    assert "70% of the elements" in small.text
+    (slow,) = events_of([0.1] * 64 + [0.5] * 64, "step_seconds")
+    assert "a step takes 0.5 s (usual 0.1)" in slow.text
+
+
+@pytest.mark.parametrize(("fall", "expected"), [(0.2, True), (0.8, False)])
+def test_a_norm_that_rises_while_h_falls_is_masked(fall, expected):
+    judge, found = Judge(), []
+    for step in range(20 * WINDOW):
+        late = step >= 10 * WINDOW
+        row = {"global_grad_norm": 1.0, "h_median": 0.9}
+        if late:
+            row = {"global_grad_norm": 4.0, "h_median": 0.9 * fall}
+        found += judge.add(step, row)
+    assert ("masked" in {e.series for e in found}) == expected
+
+
+def test_unknown_numbers_and_gaps_do_not_matter():
+    judge = Judge()
+    for step in range(100):
+        row = {"loss": 2.0 + step % 5 / 50, "anything": 1.0} if step % 3 else {}
+        assert judge.add(10 * step, row) == []
+    (event,) = judge.add(9999, {"loss": 9.0})
+    assert event.step == 9999
+
+
+def test_a_step_takes_microseconds():
+    """20 on an idle machine; the bound allows for a busy one."""
+    rows = [
+        {"loss": a, "global_grad_norm": b, "h_median": 0.9, "nonfinite": 0}
+        for a, b in zip(noisy(5000), noisy(5000, 1.0, 0.1), strict=True)
+    ]
+    judge, started = Judge(), time.process_time()
+    for step, row in enumerate(rows):
+        judge.add(step, row)
+    assert (time.process_time() - started) / len(rows) < 100e-6

@@ -1,0 +1,439 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Recording changes nothing, waits for nothing, and survives kills."""
+
+import gc
+
+import backends
+import numpy as np
+import paddle
+import paddle.distributed as dist
+import pytest
+from helpers import no_waiting_for_the_device
+from watch.training import make_training, train
+
+from paddle_adagc import ClipGradByAdaGC
+from paddle_adagc.integrations.logs import warm_up_end
+from paddle_adagc.optimizer import put_into_optimizer
+from paddle_adagc.watch import Record, read_record
+from paddle_adagc.watch.recorder import record_of
+from paddle_adagc.watch.shadow import default_shadow
+from paddle_adagc.watch.trainer import open_record
+
+NUM_STEPS = 150
+CLIPS = {
+    "global norm": lambda: paddle.nn.ClipGradByGlobalNorm(0.1),
+    "norm": lambda: paddle.nn.ClipGradByNorm(0.02),
+    "value": lambda: paddle.nn.ClipGradByValue(0.01),
+    "none": lambda: None,
+    "ours": lambda: ClipGradByAdaGC(t_start=20),
+}
+
+
+def ruin_at(bad):
+    return lambda step, loss: loss * (50 if step == bad else 1)
+
+
+def recorded(folder, clip, steps=range(NUM_STEPS), **options):
+    """Weights of a recorded run, and its record."""
+    model, optimizer = make_training(clip)
+    record = Record(folder, optimizer, model, **options)
+    weights = train(model, optimizer, steps, record=record)
+    record.close()
+    return weights, read_record(folder)
+
+
+def test_a_gradient_with_nan_and_no_loss(tmp_path):
+    model, optimizer = make_training(None)
+    lines = []
+    record = Record(tmp_path, optimizer, model, on_alarm=lines.append)
+    model[0].weight.grad = paddle.full_like(model[0].weight, float("nan"))
+    optimizer.step()
+    record.step()
+    record.close()
+    assert lines == ["step 1: 1 tensors with Inf or NaN; 0.weight (Inf or NaN)"]
+
+
+@pytest.mark.parametrize("name", CLIPS)
+def test_any_clip_goes_on_bit_for_bit(name, tmp_path):
+    plain = train(*make_training(CLIPS[name]()), range(NUM_STEPS))
+    weights, run = recorded(tmp_path / "a", CLIPS[name]())
+    for mine, theirs in zip(weights, plain, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    assert run.step.tolist() == [*range(1, NUM_STEPS + 1)]
+    assert np.isfinite(run.column("loss")).all()
+    assert run.keys[:2] == ["0.weight", "0.bias"]
+    assert np.isfinite(run.tensors("gamma")).all()
+    norms = run.tensors("norm").astype("float64")
+    expected = np.sqrt((norms**2).sum(1))
+    assert run.column("global_grad_norm") == pytest.approx(expected, rel=1e-5)
+    assert ("clipped_grad_norm" in run.columns) == (name != "value")
+    assert ("shadow_h_min" in run.columns) == (name != "ours")
+
+
+@pytest.mark.parametrize("name", ["global norm", "norm", "none", "ours"])
+def test_norm_after_the_clip(name, tmp_path):
+    """It is computed from the norms before; here it is measured as well."""
+    clip, after = CLIPS[name](), []
+    model, optimizer = make_training(clip)
+    record = Record(tmp_path / "a", optimizer)
+    update = optimizer._create_optimization_pass
+
+    def measure(pairs, *rest, **more):
+        squares = [float(g.square().sum()) for _, g in pairs]
+        after.append(sum(squares) ** 0.5)
+        return update(pairs, *rest, **more)
+
+    for step in range(40):
+        optimizer.__dict__["_create_optimization_pass"] = measure
+        train(model, optimizer, [step], record=record)
+    record.close()
+    found = read_record(tmp_path / "a").column("clipped_grad_norm")
+    assert found == pytest.approx(after, rel=1e-4)
+
+
+def in_groups(*clips):
+    """A training whose parameter groups have these clips."""
+    model, _ = make_training(None)
+    parameters, size = model.parameters(), 8 // len(clips)
+    groups = [
+        {"params": parameters[i * size :][:size], "grad_clip": clip}
+        for i, clip in enumerate(clips)
+    ]
+    return model, paddle.optimizer.AdamW(1e-3, parameters=groups)
+
+
+@pytest.mark.parametrize(
+    "bounds", [(0.01, 0.01), (0.01, 0.1), (None, 0.01)], ids=str
+)
+def test_paddle_clips_each_parameter_group(bounds, tmp_path):
+    """By a norm of its own, also where the clip is the same."""
+    of = paddle.nn.ClipGradByGlobalNorm
+    clips = {bound: bound and of(bound) for bound in bounds}
+    model, optimizer = in_groups(*(clips[bound] for bound in bounds))
+    record = Record(tmp_path, optimizer, model)
+    expected = []
+
+    def measure(step, model):
+        squares = [float(p.grad.square().sum()) for p in model.parameters()]
+        norms = np.sqrt([sum(squares[:4]), sum(squares[4:])])
+        after = np.minimum(norms, [bound or np.inf for bound in bounds])
+        expected.append(np.hypot(*after))
+
+    train(model, optimizer, range(5), record=record, after=measure)
+    record.close()
+    run = read_record(tmp_path)
+    found = run.column("clipped_grad_norm")
+    assert found == pytest.approx(expected, rel=1e-4)
+    is_one = bounds[0] == bounds[1]
+    assert ("clips of groups" in run.sessions[0].facts["clip"]) != is_one
+    shadow = run.sessions[0].facts["shadow"]
+    assert ("lambda_abs=0.01" in shadow) == is_one, shadow
+
+
+def test_groups_with_clips_of_ours_are_recorded_together(tmp_path):
+    model, optimizer = in_groups(ClipGradByAdaGC(), ClipGradByAdaGC())
+    for i, group in enumerate(optimizer._param_groups):
+        group["grad_clip"].bind(model[2 * i : 2 * i + 2])
+    record = Record(tmp_path, optimizer, model, skip_above=10)
+
+    def raise_one(step, model):
+        if step == 90:
+            model[3].weight.grad *= 1e5
+
+    train(model, optimizer, range(100), record=record, after=raise_one)
+    assert record.num_skipped == 1
+    record.close()
+    run = read_record(tmp_path)
+    assert len(run.keys) == 8
+    assert run.column("global_grad_norm")[90] > 1e3
+    assert (
+        "clipped_grad_norm" not in run.columns
+        or np.isnan(run.column("clipped_grad_norm")[:90]).all()
+    )
+    assert {a["step"] for a in run.alarms} == {91}
+    steps = [g["grad_clip"].num_steps for g in optimizer._param_groups]
+    assert steps == [99, 99]
+
+
+def test_a_shadow_beside_a_clip_of_ours(tmp_path):
+    """One steps by groups, under Paddle's names; a step is left out."""
+    acting = ClipGradByAdaGC(t_start=5)
+    model, _ = make_training(None)
+    weights, biases = model.parameters()[::2], model.parameters()[1::2]
+    groups = [{"params": biases}, {"params": weights}]
+    optimizer = paddle.optimizer.AdamW(1e-3, parameters=groups)
+    put_into_optimizer(optimizer, acting)
+    shadow = ClipGradByAdaGC(t_start=5, lambda_rel=2.0)
+    record = Record(tmp_path, optimizer, model, shadow=shadow, skip_above=10)
+    lowest, left = [], []
+
+    def note(_):
+        summary = acting.summary()
+        lowest.append(summary["h_min"])
+        left.append(summary["clipped_grad_norm"])
+
+    for step in range(100):
+        train(model, optimizer, [step], record=record, change=ruin_at(90))
+        note(step)
+    record.close()
+    run = read_record(tmp_path)
+    made = np.arange(100) != 90
+    assert run.step[run.column("skipped") == 1].tolist() == [91]
+    for name, values in (("h_min", lowest), ("clipped_grad_norm", left)):
+        found = run.column(name)[made]
+        assert found == pytest.approx(np.array(values)[made], rel=1e-4)
+    assert (run.column("shadow_h_min")[made] >= run.column("h_min")[made]).all()
+
+
+def test_a_refused_record_leaves_the_clips_alone(tmp_path):
+    own, other = ClipGradByAdaGC(), ClipGradByAdaGC()
+    model, optimizer = make_training(own)
+    for options, message in (
+        ({"shadow": own}, "is the optimizer's own clip"),
+        ({"shadow": other, "skip_above": -1.0}, "skip_above must be positive"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Record(tmp_path, optimizer, model, **options)
+    assert not own._follows
+    assert not other._follows
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_two_records_of_an_optimizer_end_in_any_order(first, tmp_path):
+    model, optimizer = make_training(None)
+    records = [
+        Record(tmp_path / "a", optimizer, model, skip_above=10),
+        Record(tmp_path / "b", optimizer, model),
+    ]
+    train(model, optimizer, range(80), record=records[0])
+    records[first].close()
+    other = records[1 - first]
+    train(model, optimizer, range(80, 90), record=other, change=ruin_at(85))
+    assert records[0].num_skipped == first
+    other.close()
+    assert record_of(optimizer) is None
+    train(model, optimizer, range(90, 93), change=ruin_at(91))
+    assert records[0].num_skipped == first
+
+
+def test_another_s_clip_is_described_as_it_is(tmp_path):
+    class Mine(paddle.nn.ClipGradByGlobalNorm):
+        clip, t_start = 0.5, 3
+
+    _, run = recorded(tmp_path, Mine(1.0), range(3))
+    assert "GlobalNorm" in run.sessions[0].facts["clip"]
+    assert warm_up_end(Mine(1.0), None) == 0
+
+
+def test_the_learning_rate_is_that_of_the_update(tmp_path):
+    schedule = paddle.optimizer.lr.LinearWarmup(1e-3, 4, 0.0, 1e-3)
+    model, _ = make_training(None)
+    optimizer = paddle.optimizer.SGD(schedule, parameters=model.parameters())
+    record, used = Record(tmp_path, optimizer, model), []
+    for step in range(5):
+        used.append(schedule())
+        train(model, optimizer, [step])
+        schedule.step()
+        record.step()
+    record.close()
+    assert read_record(tmp_path).column("learning_rate") == pytest.approx(used)
+
+
+def test_a_loss_is_a_scalar(tmp_path):
+    model, optimizer = make_training(None)
+    record = Record(tmp_path, optimizer, model)
+    train(model, optimizer, range(3), record=record)
+    for loss in (paddle.ones([2]), np.ones(2), "x", [1.0]):
+        with pytest.raises(TypeError, match="give a scalar"):
+            record.step(loss)
+    record.step(np.float32(1))
+    record.close()
+    assert len(read_record(tmp_path).step) == 4
+
+
+def test_a_record_that_nobody_closed_is_written(tmp_path):
+    def train_in_vain():
+        model, optimizer = make_training(None)
+        record = Record(tmp_path, optimizer, model)
+        train(model, optimizer, range(20), record=record)
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        train_in_vain()
+    gc.collect()
+    run = read_record(tmp_path)
+    assert len(run.step) == 20
+    assert run.end["kind"] == "unknown"
+
+
+@pytest.mark.parametrize("clip_name", ["global norm", "ours"])
+@pytest.mark.parametrize("backend", ["operators", "cuda"])
+def test_no_step_waits_between_two_copies(
+    backend, clip_name, tmp_path, monkeypatch
+):
+    backends.use(backend, monkeypatch)
+    clip = CLIPS[clip_name]()
+    if clip_name == "ours":  # its one look at gamma is over after 3 steps
+        clip.t_start = 1
+    model, optimizer = make_training(clip)
+    record = Record(tmp_path, optimizer, model, num_steps=64)
+    train(model, optimizer, range(3), record=record)
+    record.flush()  # then it is known how long a step takes
+    loss = paddle.ones([])
+    loss.stop_gradient = False
+    for parameter in model.parameters():
+        parameter.grad = paddle.ones_like(parameter)
+    with no_waiting_for_the_device(monkeypatch):
+        for _ in range(63):
+            optimizer.step()
+            record.step(loss)
+        optimizer.step()
+        with pytest.warns(UserWarning, match="was read back"):
+            record.step(loss)  # the copy of 64 steps
+    if backend == "cuda":
+        launches = backends.emulated_cuda().emulated_calls(b"cuLaunchKernel")
+        assert launches >= 64
+    record.close()
+
+
+def test_a_resumed_run_goes_on_in_its_record(tmp_path):
+    recorded(tmp_path, CLIPS["ours"](), range(100), num_steps=16)
+    first = read_record(tmp_path)
+    _, run = recorded(
+        tmp_path, CLIPS["ours"](), range(70, 140), start=70, num_steps=16
+    )
+    assert run.step.tolist() == [*range(1, 141)]
+    assert run.tensor_steps.tolist() == [*range(1, 141)]
+    old, new = first.tensors("norm"), run.tensors("norm")
+    np.testing.assert_array_equal(new[:70], old[:70])
+    assert (new[70] != old[70]).any()
+    before, after = run.sessions
+    assert before.steps.tolist() == [*range(1, 101)]
+    assert (before.superseded_from, after.start) == (71, 71)
+    assert (before.end["kind"], before.end["step"]) == ("finished", 100)
+
+
+def test_a_bound_of_each_tensor_is_no_global_threshold():
+    shadow = default_shadow(paddle.nn.ClipGradByNorm(0.5))
+    assert (shadow.init, shadow.lambda_abs) == ("warmup_ema", np.inf)
+
+
+def test_a_switch_is_one_by_hand(tmp_path):
+    """From the shadow to AdaGC at step 120, and back at 140."""
+    model, optimizer = make_training(CLIPS["global norm"]())
+    record = Record(tmp_path, optimizer, model)
+    train(model, optimizer, range(120), record=record)
+    state = record.shadow.state_dict()
+    clip = record.switch()
+    train(model, optimizer, range(120, 140), record=record)
+    record.switch_back(CLIPS["global norm"]())
+    mine = train(model, optimizer, range(140, 160), record=record)
+    assert record.shadow is clip
+    record.close()
+    run = read_record(tmp_path)
+    assert run.step.tolist() == [*range(1, 161)]
+    assert [s.start for s in run.sessions] == [1, 121, 141]
+    assert [s.end["kind"] for s in run.sessions][1:] == ["replaced", "finished"]
+    assert clip.num_steps == 160
+
+    model, optimizer = make_training(CLIPS["global norm"]())
+    train(model, optimizer, range(120))
+    optimizer._grad_clip = default_shadow(CLIPS["global norm"]())
+    optimizer._grad_clip.bind(model)
+    optimizer._grad_clip.set_state_dict(state)
+    train(model, optimizer, range(120, 140))
+    optimizer._grad_clip = CLIPS["global norm"]()
+    theirs = train(model, optimizer, range(140, 160))
+    for a, b in zip(mine, theirs, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_step_that_the_scaler_skips(tmp_path):
+    """The shadow takes it back, and the record says so."""
+    model, optimizer = make_training(None)
+    record = Record(tmp_path, optimizer, model)
+    train(model, optimizer, range(5), record=record)
+    optimizer._set_auxiliary_var("found_inf", paddle.to_tensor(True))
+    train(model, optimizer, [5], record=record)
+    optimizer._set_auxiliary_var("found_inf", None)
+    assert record.shadow.num_steps == 5
+    record.close()
+    rows = read_record(tmp_path).rows
+    assert "global_grad_norm" in rows[4]
+    assert "global_grad_norm" not in rows[5]
+    assert [i for i, row in enumerate(rows) if row.get("overflow")] == [5]
+
+
+def test_a_clip_takes_a_skipped_step_back_beside_a_shadow(tmp_path):
+    """An overflow in the warm-up: gamma is that of a run without a shadow."""
+
+    def trained(shadow):
+        clip = ClipGradByAdaGC(t_start=4)
+        model, optimizer = make_training(clip)
+        clip.bind(model)
+        record = Record(tmp_path, optimizer, model, start=0, shadow=shadow)
+        for step in range(10):
+            overflow = paddle.to_tensor(step in (2, 3))
+            optimizer._set_auxiliary_var("found_inf", overflow)
+            train(model, optimizer, [step], record=record)
+        record.close()
+        return clip.num_steps, clip.full_state_dict()["gamma"]
+
+    assert trained(None)[0] == 8
+    assert trained(ClipGradByAdaGC(t_start=0)) == trained(None)
+
+
+@pytest.mark.parametrize("wrap", [lambda x: x, dist.shard_optimizer])
+@pytest.mark.parametrize("name", ["global norm", "ours"])
+def test_an_overflow_of_a_loop_is_one_step(wrap, name, tmp_path):
+    """With gradients accumulated; its loss is not that of the next step."""
+    model, optimizer = make_training(CLIPS[name]())
+    optimizer = wrap(optimizer)
+    record = open_record(tmp_path, optimizer, model=model)
+    for step in range(8):
+        for _ in range(2):
+            (model(paddle.ones([2, 16])).square().mean() * 0 + 1).backward()
+        overflow = paddle.to_tensor(step == 5)
+        optimizer._set_auxiliary_var("found_inf", overflow)
+        optimizer.step()
+        optimizer.clear_grad()
+    record.close()
+    assert (record.shadow or optimizer._grad_clip).num_steps == 7
+    run = read_record(tmp_path)
+    assert run.column("loss").tolist() == [2.0] * 8
+    assert np.flatnonzero(run.column("overflow") == 1) == [5]
+
+
+def test_parameter_groups(tmp_path):
+    model, _ = make_training(None)
+    halves = [*model.parameters()][:4], [*model.parameters()][4:]
+    optimizer = paddle.optimizer.AdamW(
+        1e-3,
+        parameters=[{"params": half} for half in halves],
+        grad_clip=paddle.nn.ClipGradByGlobalNorm(1.0),
+    )
+    record = Record(tmp_path, optimizer, model)
+    train(model, optimizer, range(20), record=record)
+    record.close()
+    run = read_record(tmp_path)
+    assert (run.tensors("norm") > 0).all()
+    assert run.tensors("norm").shape == (20, 8)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "error"),
+    [
+        ({"step": 3}, ValueError),
+        ({"masked": 512}, ValueError),
+        ({"step_seconds": "0.1 s"}, ValueError),
+        ({"accuracy": np.float32(1)}, TypeError),
+    ],
+)
+def test_numbers_that_a_record_cannot_hold(numbers, error, tmp_path):
+    record = Record(tmp_path, make_training(None)[1])
+    with pytest.raises(error, match=next(iter(numbers))):
+        record.step(1.0, **numbers)
+    record.step(1.0, accuracy=0.5)
+    record.close()
+    assert read_record(tmp_path).column("accuracy").tolist() == [0.5]

@@ -1,0 +1,285 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The page, the text and the command; records of strangers; CSV files."""
+
+import json
+import math
+import re
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from watch.gallery import CASES, KEYS, Training
+
+from paddle_adagc.watch.command import main, make_page
+from paddle_adagc.watch.replay import Settings, replay
+from paddle_adagc.watch.store import Store
+from paddle_adagc.watch.text import as_text
+
+
+@pytest.fixture(scope="module")
+def spiked(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("spiked") / "record"
+    return CASES["one batch, late"].train(folder, 5, 400)
+
+
+def data_of(path):
+    text = path.read_text()
+    found = re.search(r'id="data">(.*?)</script>', text, re.DOTALL)[1]
+    return json.loads(found, parse_constant=pytest.fail)
+
+
+# ---- the command ------------------------------------------------------------
+
+
+def test_the_page_lies_in_the_record_and_is_made_anew(spiked, capsys):
+    assert main([str(spiked)]) == 0
+    assert main([str(spiked)]) == 0
+    page = spiked / "report.html"
+    assert f"page: {page}" in capsys.readouterr().out
+    text = page.read_text()
+    assert not re.findall(r'(?:src|href)="(?!data:,)', text)
+    (found,) = data_of(page)
+    assert found["verdict"]["kind"] == "spike"
+    assert len(found["heat"]["groups"][0]["levels"]) <= 120
+
+
+def test_a_file_of_somebody_else_stays(spiked, tmp_path, capsys):
+    mine = tmp_path / "report.html"
+    mine.write_text("<html>mine</html>")
+    assert main([str(spiked), "--output", str(mine)]) == 2
+    assert "--output" in capsys.readouterr().err
+    assert mine.read_text() == "<html>mine</html>"
+
+
+def test_two_runs_are_on_one_page(spiked, tmp_path):
+    other = CASES["calm, AdaGC"].train(tmp_path / "b", 5, 300)
+    page = tmp_path / "ab.html"
+    assert main([str(spiked), str(other), "--output", str(page)]) == 0
+    assert [run["num_steps"] for run in data_of(page)] == [400, 300]
+
+
+def test_the_text_has_at_most_40_lines(spiked, capsys):
+    assert main(["--text", str(spiked)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 40
+    assert "skip_data_intervals=[[300, 300]]" in "\n".join(lines)
+    assert any(line.startswith("this run's clip") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--step", "401"], "has the steps 1 to 400"),
+        (["--what-if", "lambda_rell=2"], "the arguments are lambda_rel"),
+        (["--what-if", "beta=1.0"], r"beta is in \[0, 1\)"),
+        (["--text", "--output", "x"], "--text writes no"),
+    ],
+)
+def test_a_mistake_is_named(arguments, message, spiked, capsys):
+    assert main([str(spiked), *arguments]) == 2
+    assert re.search(message, capsys.readouterr().err)
+
+
+def test_reading_takes_numpy_alone(spiked):
+    code = (
+        "import sys; sys.modules['paddle'] = None\n"
+        "from paddle_adagc.watch.command import main\n"
+        f"sys.exit(main(['--text', {str(spiked)!r}]))"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True)
+    assert ended.returncode == 0, ended.stderr
+
+
+# ---- records of strangers ---------------------------------------------------
+
+
+def write(folder, rows, keys=("a.0.weight",), facts=None, alarms=()):
+    store = Store(folder)
+    store.begin(1, facts or {})
+    table = np.ones((len(rows), len(keys)), "f4")
+    tensors = dict.fromkeys(("norm", "gamma", "h"), table)
+    store.append(rows, keys, tensors, alarms)
+    store.end({"kind": "exception", "text": "\x1b[2Jboo", "step": len(rows)})
+    store.close()
+    return folder
+
+
+def hostile(folder):
+    rows = [
+        {"step": step, "loss": 1.0 + step % 3 / 50, "samples": "all of them"}
+        for step in range(1, 200)
+    ]
+    rows[100] |= {"loss": "high", "global_grad_norm": [1], "x" * 9: 10**400}
+    rows[150] |= {"loss": 9.0, "learning_rate": math.nan}
+    facts = {
+        "clip": "ClipGradByAdaGC(overrides={'(a|a)+$': 0}, lambda_rel=inf)",
+        "shadow": "ClipGradByAdaGC(" + "(" * 5000,
+        "beta2": "</script><script>alert(1)</script>",
+        "optimizer": "\x1b]0;title\x07",
+        "model": {"a": [1]},
+        "shares_loss_with": ["\x1b[1m", 3],
+    }
+    keys = ["a" * 40 + "!.0.w", "\x1b[2J\u202e.1.w", "</script><b>.2.w"]
+    alarms = [{"step": 151, "kind": "spike", "series": "unheard of"}]
+    return write(folder, rows, keys, facts, alarms)
+
+
+def test_nothing_of_a_stranger_s_runs_hangs_or_reaches_the_terminal(
+    tmp_path, capsys
+):
+    folder, started = hostile(tmp_path / "re\x1bcord"), time.monotonic()
+    assert main([str(folder)]) == 0
+    assert main(["--text", str(folder)]) == 0
+    assert time.monotonic() - started < 20
+    out = capsys.readouterr().out
+    assert all(c.isprintable() or c == "\n" for c in out)
+    assert "\\x1b[2Jboo" in out
+    assert "the loss reaches the parameters of \\x1b[1m, 3, too" in out
+    text = (folder / "report.html").read_text()
+    assert text.count("</script>") == 2
+    assert "<b>" not in text
+    (page,) = data_of(folder / "report.html")
+    assert page["events"][page["worst"]]["first"] == 151
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [],
+        [{"step": 5}],
+        [{"step": s} for s in range(1, 100)],
+        [{"step": s, "loss": math.nan} for s in range(1, 100)],
+        [{"step": s, "loss": 0.0} for s in range(1, 100)],
+        [{"step": s, "loss": -s * 1e300} for s in range(1, 100)],
+        [{"step": 3 * s, "loss": 2.0 + s % 2} for s in range(1, 100)],
+        [{"step": s, "global_grad_norm": 1e38} for s in range(1, 100)],
+    ],
+    ids=[
+        *("no step", "one step", "no number", "NaN alone", "zeros"),
+        *("far below zero", "gaps", "no loss"),
+    ],
+)
+def test_a_record_with_little_in_it(rows, tmp_path):
+    page = make_page(write(tmp_path, rows))
+    json.dumps(page, allow_nan=False)
+    assert as_text(page)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_spike_among_noise_leaves_nothing_behind(seed, tmp_path):
+    """What is usual there is known no better than 64 losses tell."""
+    random = np.random.default_rng(seed)
+    losses = 2 + 0.05 * random.normal(size=4000)
+    losses[1000:4000:500] *= 2
+    rows = [{"step": s, "loss": x} for s, x in enumerate(losses.tolist(), 1)]
+    events = make_page(write(tmp_path, rows))["events"]
+    assert [e["kind"] for e in events] == ["spike"] * 6
+    assert [e["first"] for e in events] == [*range(1001, 4001, 500)]
+    assert {e["cause"] for e in events} == {"period"}
+
+
+def test_a_loss_that_is_rarely_known_is_no_nan(tmp_path):
+    rows = [
+        {"step": s, **({"loss": 1 + s % 7 / 100} if s % 4 == 0 else {})}
+        for s in range(1, 400)
+    ]
+    page = make_page(write(tmp_path, rows))
+    assert page["verdict"]["kind"] == "stopped"
+    assert page["events"] == []
+
+
+# ---- replay -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"init": "warmup_ema"},
+        {"strict": True},
+        {"lambda_rel": 1.5, "beta": 0.9, "t_start": 20},
+        {"lambda_abs": 50.0, "t_start": 10, "init": "warmup_ema"},
+        {"lambda_abs": math.inf, "t_start": 0},
+    ],
+    ids=str,
+)
+def test_a_replay_is_the_clip(arguments):
+    """On steps that the rule treats as exceptions, too."""
+    import paddle
+
+    from paddle_adagc import ClipGradByAdaGC
+    from paddle_adagc.watch.shadow import make_shadow
+
+    random = np.random.default_rng(1)
+    norms = np.exp(random.normal(size=(200, 6)) / 2).astype("f4")
+    norms[30] *= 1e4
+    norms[5] *= 1e-3
+    norms[7, 3] *= 1e-2
+    norms[31, 2] = 0
+    norms[150] *= 20
+    norms[160, 1] = np.inf
+    clip = make_shadow(ClipGradByAdaGC(**arguments))
+    layers = paddle.nn.LayerList([paddle.nn.Linear(1, 1) for _ in range(6)])
+    weights = [layer.weight for layer in layers]
+    found = []
+    for row in norms:
+        clip(
+            [
+                (w, paddle.full([1, 1], x))
+                for w, x in zip(weights, row, strict=True)
+            ]
+        )
+        found.append(clip.snapshot().rows().columns["h"])
+    expected = replay(norms, Settings(**arguments)).h
+    np.testing.assert_allclose(expected, np.stack(found), rtol=2e-6)
+
+
+def csv_of(path, rows, kind):
+    norms = [row["norms"] for row in rows]
+    steps = [row["step"] for row in rows]
+    lines = ["Step," + ",".join(f"run - {k},run - {k}__MIN" for k in KEYS)]
+    if kind == "long":
+        lines = ["iteration,tensor,norm"]
+    for step, row in zip(steps, norms, strict=True):
+        if kind == "long":
+            lines += [f"{step},{k},{x}" for k, x in zip(KEYS, row, strict=True)]
+        else:
+            lines.append(f"{step}," + ",".join(f"{x},{x}" for x in row))
+    path.write_text("\n".join(lines))
+    return np.stack(norms)
+
+
+@pytest.mark.parametrize("kind", ["long", "wide"])
+def test_norms_of_any_trainer_are_replayed(kind, tmp_path, capsys):
+    rows = Training(steps=200, seed=2).run()
+    rows[150]["norms"][4] *= 40
+    norms = csv_of(tmp_path / "norms.csv", rows, kind)
+    given = ["replay", str(tmp_path / "norms.csv"), "--settings", "t_start=50"]
+    assert main(given) == 0
+    out = capsys.readouterr().out
+    assert "200 steps (1 to 200), 8 tensors" in out
+    h = replay(norms, Settings(t_start=50)).h[50:]
+    assert f"{np.mean(h < 1):.0%} of the tensors are clipped" in out
+    worst = next(x for x in out.splitlines() if "layers.2.fc.weight" in x)
+    assert "151" in worst
+    assert "open loop" in out
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "no column named step"),
+        ("a,b\n1,2", "no column named step"),
+        ("step,a\n1,x", "line 2: 'x' is no number"),
+        ("step,a\n", "no norms of tensors"),
+        ("step,a\nnan,1", "line 2: 'nan' is no step"),
+        ("step,a\n1," + "9" * 200_000, "field larger than field limit"),
+    ],
+)
+def test_a_wrong_csv_is_named(text, message, tmp_path, capsys):
+    (tmp_path / "x.csv").write_text(text)
+    assert main(["replay", str(tmp_path / "x.csv")]) == 2
+    assert message in capsys.readouterr().err

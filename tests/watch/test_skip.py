@@ -1,0 +1,291 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Steps that are left out, and runs that are to end."""
+
+import math
+
+import numpy as np
+import paddle
+import paddle.distributed as dist
+import pytest
+from core.parallel.ranks import run_on_ranks
+from watch.test_record import CLIPS
+from watch.training import make_training, train
+
+from paddle_adagc import ClipGradByAdaGC
+from paddle_adagc.optimizer import innermost
+from paddle_adagc.watch import Record, read_record
+from paddle_adagc.watch.recorder import record_of
+from paddle_adagc.watch.skip import SkipRule
+
+BAD = (100, 101)
+GOOD = [step for step in range(150) if step not in BAD]
+
+
+def ruin(step, loss):
+    return loss * (50 if step in BAD else 1)
+
+
+SKIPPED = [step + 1 for step in BAD]
+
+
+def spikes(run):
+    """Alarms, but for those of a machine that stood still."""
+    return [a for a in run.alarms if a["series"] != "step_seconds"]
+
+
+@pytest.mark.parametrize("name", ["global norm", "none", "ours"])
+def test_a_skipped_step_was_never_made(name, tmp_path):
+    plain = train(*make_training(CLIPS[name]()), GOOD)
+    model, optimizer = make_training(CLIPS[name]())
+    record = Record(tmp_path, optimizer, model, skip_above=10)
+    weights = train(model, optimizer, range(150), record=record, change=ruin)
+    for mine, theirs in zip(weights, plain, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    clip = record.shadow or optimizer._grad_clip
+    assert clip.num_steps == len(GOOD)
+    assert record.num_skipped == 2
+    record.close()
+    run = read_record(tmp_path)
+    skipped = run.column("skipped") == 1
+    assert run.step[skipped].tolist() == SKIPPED
+    assert "usual" in run.rows[BAD[0]]["reason"]
+    assert (run.column("global_grad_norm")[skipped] > 5).all()
+    assert (run.column("clipped_grad_norm")[skipped] == 0).all()
+    assert (run.tensors("norm")[skipped] > 0).all()
+    assert {alarm["step"] for alarm in spikes(run)} == {SKIPPED[0]}
+
+
+@pytest.mark.parametrize("name", ["global norm", "ours"])
+def test_steps_of_shard_optimizer_are_left_out(name, tmp_path):
+    """Auto-parallel's wrapper makes the step itself, by another method."""
+    plain = train(*make_training(CLIPS[name]()), GOOD)
+    model, optimizer = make_training(CLIPS[name]())
+    optimizer = dist.shard_optimizer(optimizer)
+    record = Record(tmp_path, optimizer, model, skip_above=10)
+    assert record_of(optimizer) is record
+    weights = train(model, optimizer, range(150), record=record, change=ruin)
+    for mine, theirs in zip(weights, plain, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    assert record.num_skipped == 2
+    record.close()
+    optimizer.enable_tensor_fusion = True
+    with pytest.raises(ValueError, match="auto-parallel's tensor fusion"):
+        Record(tmp_path, optimizer, model, skip_above=10)
+
+
+def test_an_optimizer_that_makes_no_step_is_named(tmp_path):
+    model, optimizer = make_training(None)
+    record = Record(tmp_path, optimizer, model, num_steps=8, skip_above=10)
+    wrapper = dist.shard_optimizer(optimizer)
+    with pytest.warns(UserWarning, match="seen no step of AdamW"):
+        train(model, wrapper, range(10), record=record)
+    record.close()
+    with pytest.raises(ValueError, match="shard_optimizer wraps this AdamW"):
+        Record(tmp_path, optimizer, model)
+
+
+def test_a_clip_may_be_recorded_where_the_optimizer_is_not_seen(tmp_path):
+    model, optimizer = make_training(CLIPS["ours"]())
+    record = Record(tmp_path / "a", optimizer, model, num_steps=8)
+    wrapper = dist.shard_optimizer(optimizer)
+    train(model, wrapper, range(10), record=record)
+    record.close()
+    assert (read_record(tmp_path / "a").tensors("norm") > 0).all()
+    optimizer = paddle.optimizer.LBFGS(parameters=model.parameters())
+    record = Record(tmp_path / "b", optimizer, model, num_steps=1)
+    with pytest.warns(UserWarning, match="LBFGS.* its updates cannot be seen"):
+        record.step()
+    record.close()
+
+
+def test_an_attribute_of_an_optimizer_is_no_wrapper():
+    _, optimizer = make_training(None)
+    optimizer._optim = "adamw"
+    assert innermost(optimizer) is optimizer
+
+
+def test_parameter_groups_are_judged_together(tmp_path):
+    def grouped():
+        model, _ = make_training(None)
+        halves = [*model.parameters()][:4], [*model.parameters()][4:]
+        groups = [{"params": half} for half in halves]
+        return model, paddle.optimizer.AdamW(1e-3, parameters=groups)
+
+    plain = train(*grouped(), GOOD)
+    model, optimizer = grouped()
+    record = Record(tmp_path, optimizer, model, skip_above=10)
+    mine = train(model, optimizer, range(150), record=record, change=ruin)
+    record.close()
+    for a, b in zip(mine, plain, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert record.num_skipped == 2
+
+
+@pytest.mark.parametrize("kind", ["need_clip", "overrides", "raise"])
+def test_nan_that_the_clip_does_not_judge_is_left_out(kind, tmp_path):
+    """In a tensor that is not clipped, or under ``nonfinite="raise"``."""
+    options = {
+        "need_clip": {},
+        "overrides": {"overrides": {r"3\.bias": None}},
+        "raise": {"nonfinite": "raise"},
+    }
+    model, optimizer = make_training(ClipGradByAdaGC(**options[kind]))
+    optimizer._grad_clip.bind(model)
+    model[3].bias.need_clip = kind != "need_clip"
+    record = Record(tmp_path, optimizer, model, skip_above=10)
+
+    def ruin_bias(step, model):
+        if step == 5:
+            model[3].bias.grad *= math.nan
+
+    weights = train(model, optimizer, range(8), record=record, after=ruin_bias)
+    assert record.num_skipped == 1
+    assert all(np.isfinite(value).all() for value in weights)
+    record.close()
+
+
+def test_the_optimizer_in_look_ahead_is_recorded(tmp_path):
+    clip = paddle.nn.ClipGradByGlobalNorm(0.1)
+    model, optimizer = make_training(clip)
+    wrapper = paddle.incubate.LookAhead(optimizer, alpha=0.5, k=3)
+    record = Record(tmp_path, wrapper, model, skip_above=10)
+    train(model, wrapper, range(150), record=record, change=ruin)
+    record.close()
+    run = read_record(tmp_path)
+    assert run.step[run.column("skipped") == 1].tolist() == SKIPPED
+    assert set(run.column("learning_rate")) == {1e-3}
+    assert (run.column("global_grad_norm") > 0.1).any()
+
+
+def test_a_scaler_s_overflow_is_not_skipped_again(tmp_path):
+    model, optimizer = make_training(None)
+    record = Record(tmp_path, optimizer, model, skip_above=10)
+
+    def overflow(step, model):
+        found = step == 70
+        if found:
+            model[0].weight.grad *= math.inf
+        optimizer._set_auxiliary_var("found_inf", paddle.to_tensor(found))
+
+    train(model, optimizer, range(80), record=record, after=overflow)
+    assert record.num_skipped == 0
+    record.close()
+    run = read_record(tmp_path)
+    assert run.step[run.column("overflow") == 1].tolist() == [71]
+    assert not spikes(run)
+
+
+def test_a_resumed_run_knows_what_is_usual(tmp_path):
+    model, optimizer = make_training(None)
+    first = Record(tmp_path, optimizer, model, skip_above=10)
+    train(model, optimizer, range(80), record=first)
+    first.close()
+    second = Record(tmp_path, optimizer, model, skip_above=10, start=80)
+    train(model, optimizer, range(80, 110), record=second, change=ruin)
+    assert second.num_skipped == 2
+    second.close()
+
+
+NOISE = 1 + np.random.default_rng(0).normal(0, 0.05, 400)
+
+
+@pytest.mark.parametrize(
+    ("change", "loss", "skipped"),
+    [
+        ({}, None, []),
+        ({63: 9.0, 64: 9.0}, None, [64]),  # the first 64 are not judged
+        ({200: 9.0, 201: math.inf, 202: math.nan}, None, [200, 201, 202]),
+        ({200: 0.1}, None, []),
+        ({}, {300: 9.0, 301: math.nan}, [300, 301]),
+        # A new level is the usual one after half of the window.
+        (dict.fromkeys(range(200, 400), 3.0), None, [*range(200, 260)]),
+    ],
+)
+def test_which_steps_are_skipped(change, loss, skipped):
+    rule = SkipRule(8.0)
+    losses = {step: 2 * x for step, x in enumerate(NOISE)} | (loss or {})
+    norms = dict(enumerate(NOISE)) | change
+    found = [
+        step
+        for step in range(400)
+        if rule.reason(norms[step], losses[step] if loss else None)
+    ]
+    assert found == skipped
+
+
+def test_what_cannot_be_skipped_or_stopped(tmp_path):
+    model, optimizer = make_training(paddle.nn.ClipGradByGlobalNorm(1.0))
+    for options, message in (
+        ({"skip_above": 0}, "skip_above must be positive"),
+        ({"skip_above": 6, "shadow": False}, "nothing measures them beside"),
+        ({"stop_on": "inf"}, "stop_on must be one of nan"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Record(tmp_path, optimizer, model, **options)
+    optimizer = paddle.optimizer.LBFGS(parameters=model.parameters())
+    with pytest.raises(ValueError, match="LBFGS has several updates"):
+        Record(tmp_path, optimizer, model, skip_above=6)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_run_that_is_to_end(tmp_path):
+    def lose(step, loss):
+        return loss * (math.nan if step == 20 else 1)
+
+    lines = []
+    model, optimizer = make_training(ClipGradByAdaGC(t_start=5))
+    record = Record(
+        tmp_path,
+        optimizer,
+        model,
+        num_steps=8,
+        stop_on="nan",
+        on_alarm=lines.append,
+    )
+    for step in range(40):
+        train(model, optimizer, [step], record=record, change=lose)
+        if record.should_stop:
+            break
+    assert (step, record.should_stop) == (23, "the loss of step 21 is nan")
+    assert all(np.isfinite(p.numpy()).all() for p in model.parameters())
+    record.close()
+    assert len(record.alarms) >= len(lines) == 1
+    assert lines[0].startswith("step 21: loss nan")
+
+
+def skip_on_rank(folder):
+    """Weights of data-parallel ranks; the batch of one is ruined."""
+    dist.fleet.init(is_collective=True)
+    paddle.seed(1)
+    model = paddle.nn.Linear(16, 16)
+    wrapped = paddle.DataParallel(model)
+    optimizer = paddle.optimizer.AdamW(
+        1e-2, parameters=model.parameters(), grad_clip=ClipGradByAdaGC()
+    )
+    record = Record(folder, optimizer, wrapped, skip_above=10)
+    rng, weights = np.random.default_rng(dist.get_rank()), []
+    for step in range(90):
+        x = paddle.to_tensor(rng.normal(size=(64, 16)).astype("float32"))
+        loss = (wrapped(x) - x.flip(1)).square().mean()
+        if step == 80 and dist.get_rank() == 1:
+            loss = loss * 100
+        loss.backward()
+        record.add_loss(loss)
+        optimizer.step()
+        optimizer.clear_grad()
+        record.step()
+        weights.append(model.weight.numpy())
+    record.close()
+    return record.num_skipped, weights
+
+
+@pytest.mark.slow
+def test_ranks_skip_the_same_step(tmp_path):
+    ranks = run_on_ranks(skip_on_rank, 2, folder=tmp_path)
+    for num_skipped, weights in ranks:
+        assert num_skipped == 1
+        np.testing.assert_array_equal(weights[79], weights[80])
+        assert (weights[80] != weights[81]).any()
+        np.testing.assert_array_equal(weights[-1], ranks[0][1][-1])
+    assert np.flatnonzero(read_record(tmp_path).column("skipped") == 1) == [80]

@@ -1,0 +1,273 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The file of a record: bounded, strict, safe to read, one writer."""
+
+import json
+import math
+import random
+import shutil
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from paddle_adagc.watch import read_record
+from paddle_adagc.watch.folder import open_folder
+from paddle_adagc.watch.reading import FILE
+from paddle_adagc.watch.store import Replaced, Store
+
+QUANTITIES = ("norm", "gamma", "h")
+
+
+def rows_of(steps, **more):
+    return [{"step": step, "loss": 1.0, **more} for step in steps]
+
+
+def tables(num_steps, num_tensors, seed=0):
+    rng = np.random.default_rng(seed)
+    norm = rng.lognormal(size=(num_steps, num_tensors)).astype("float32")
+    return {"norm": norm, "gamma": norm / 2, "h": norm * 0 + 0.5}
+
+
+def fill(folder, steps=range(1, 11), facts=None, **ending):
+    store = Store(folder)
+    store.begin(steps[0], facts or {"clip": "none"})
+    store.append(rows_of(steps), ["a", "b"], tables(len(steps), 2))
+    if ending:
+        store.end(ending)
+    store.close()
+
+
+def test_a_later_session_supersedes_and_deletes_nothing(tmp_path):
+    fill(tmp_path, range(1, 101), kind="finished", step=100)
+    fill(tmp_path, range(71, 81), {"clip": "b"})
+    run = read_record(tmp_path)
+    assert run.step.tolist() == [*range(1, 81)]
+    first, second = run.sessions
+    assert first.steps.tolist() == [*range(1, 101)]
+    assert (first.superseded_from, second.superseded_from) == (71, None)
+    assert (first.end["kind"], run.end["kind"]) == ("finished", "running")
+    assert run.end["step"] == 80
+
+
+def test_the_end_of_a_process_that_says_nothing_more(tmp_path):
+    fill(tmp_path)
+    with sqlite3.connect(tmp_path / FILE) as file:
+        file.execute("UPDATE sessions SET heard = heard - 3600")
+    end = read_record(tmp_path).end
+    assert (end["kind"], end["step"]) == ("unknown", 10)
+    assert 3600 <= end["seconds_since"] < 3700
+
+
+def test_json_is_strict(tmp_path):
+    """Whatever reads it, NaN and Infinity are text there."""
+    store = Store(tmp_path)
+    store.begin(1, {"beta2": math.nan, "list": [math.inf]})
+    store.append(
+        rows_of([1], bad=math.nan, worse=[-math.inf]),
+        alarms=[
+            {"step": 1, "kind": "end", "series": "loss", "value": math.inf}
+        ],
+    )
+    store.close()
+
+    def refuse(text):
+        raise AssertionError(text)
+
+    with sqlite3.connect(tmp_path / FILE) as file:
+        for column, table in (
+            ("facts", "sessions"),
+            ("numbers", "steps"),
+            ("facts", "alarms"),
+        ):
+            for (text,) in file.execute(f"SELECT {column} FROM {table}"):
+                json.loads(text, parse_constant=refuse)
+    run = read_record(tmp_path)
+    assert math.isnan(run.column("bad")[0])
+    assert run.alarms[0]["value"] == math.inf
+    assert math.isnan(run.sessions[0].facts["beta2"])
+
+
+def test_tensors_that_come_later_are_unknown_before(tmp_path):
+    store = Store(tmp_path)
+    store.begin(1, {})
+    store.append(rows_of([1]), ["a"], tables(1, 1))
+    store.append(rows_of([2]), ["b", "a"], tables(1, 2))
+    unseen = {name: np.full((1, 2), np.nan, "f4") for name in QUANTITIES}
+    store.append(rows_of([3]), ["a", "b"], unseen)
+    store.close()
+    run = read_record(tmp_path)
+    assert (run.keys, run.tensor_steps.tolist()) == (["a", "b"], [1, 2])
+    norm = run.tensors("norm")
+    assert np.isnan(norm).tolist() == [[False, True], [False, False]]
+    assert norm[1].tolist() == tables(1, 2)["norm"][0, ::-1].tolist()
+    assert (run.tensors("norm", slice(-1, None)) == norm[1:]).all()
+
+
+@pytest.mark.parametrize("num_events", [1, 80])
+def test_the_size_is_bounded(num_events, tmp_path):
+    """Rows away from events are thinned; those of the newest stay whole.
+
+    Also after the file was closed and opened again.
+    """
+    bound, keys = 10**6, [f"layers.{i}.weight" for i in range(100)]
+    size = 200
+    exact, last = {}, 16_000
+    store = Store(tmp_path, bound)
+    store.begin(1, {})
+    for first in range(1, last, size):
+        if first == 8001:
+            every = store.every
+            store.close()
+            store = Store(tmp_path, bound)
+            assert store.every == every
+            store.begin(first, {})
+        is_event = first % (last // num_events) == 1
+        kept = [(first, first + 29)] if is_event else []
+        steps, found = range(first, first + size), tables(size, 100, first)
+        store.append(rows_of(steps), keys, found, kept=kept)
+        exact |= dict(zip(steps, found["norm"], strict=True))
+    store.close()
+    run = read_record(tmp_path)
+    steps = run.tensor_steps
+    assert run.tensors("norm").nbytes < bound
+    assert (tmp_path / FILE).stat().st_size < 5 * bound
+    newest = last - last // num_events + 1
+    assert {*range(newest, newest + 30)} <= {*steps.tolist()}
+    calm = steps[(steps < last // 2) & (steps % (last // num_events) > 30)]
+    assert len(calm) >= 10
+    for step, row in zip(steps.tolist(), run.tensors("norm"), strict=True):
+        is_kept = newest <= step < newest + 30
+        tolerance = 0 if is_kept else 1 / 256
+        np.testing.assert_allclose(row, exact[step], rtol=tolerance)
+
+
+def test_a_newer_writer_ends_an_older_one(tmp_path):
+    older = Store(tmp_path)
+    older.begin(1, {})
+    older.append(rows_of([1, 2]))
+    newer = Store(tmp_path)
+    newer.begin(2, {})
+    with pytest.raises(Replaced, match="a newer run writes"):
+        older.append(rows_of([3]))
+    newer.append(rows_of([2]))
+    older.close(), newer.close()
+    run = read_record(tmp_path)
+    assert run.step.tolist() == [1, 2]
+    assert run.sessions[0].end["kind"] == "replaced"
+
+
+WRITER = """
+import sys, numpy as np
+from paddle_adagc.watch.store import Store
+store = Store(sys.argv[1])
+store.begin(1, {})
+tensors = dict.fromkeys(("norm", "gamma", "h"), np.ones((4, 500), "f4"))
+keys = [str(i) for i in range(500)]
+for step in range(1, 10**6, 4):
+    rows = [{"step": step + i, "loss": 1.0} for i in range(4)]
+    store.append(rows, keys, tensors)
+    print(step + 3, flush=True)
+"""
+
+
+def reported(process):
+    """The last step that a killed writer has reported."""
+    process.kill()
+    return max(map(int, process.communicate()[0].split()), default=0)
+
+
+@pytest.mark.parametrize(
+    "num", [3, pytest.param(40, marks=[pytest.mark.slow, pytest.mark.long])]
+)
+def test_a_killed_writer_loses_no_step_that_it_reported(num, tmp_path):
+    chance = random.Random(1)
+    for i in range(num):
+        folder = tmp_path / f"{i}"
+        process = subprocess.Popen(
+            [sys.executable, "-c", WRITER, folder], stdout=subprocess.PIPE
+        )
+        assert process.stdout.readline()
+        # Read meanwhile: the writer does not wait, the copy is whole.
+        while chance.random() < 0.6:
+            run = read_record(folder)
+            assert len(run.step) == len(run.tensor_steps)
+            assert run.end["kind"] == "running"
+        time.sleep(chance.uniform(0, 0.3))
+        last = reported(process)
+        run = read_record(folder)
+        assert run.step.tolist() == [*range(1, len(run.step) + 1)]
+        assert len(run.step) >= last
+        assert (run.tensors("h") == 1).all()
+
+
+def test_folders_of_runs_that_start_anew(tmp_path):
+    first = tmp_path / "record"
+    for name in ("record", "record-2", "record-3"):
+        opened, past = open_folder(first, None)
+        assert (opened.directory.name, opened.start, past) == (name, 0, None)
+    opened, past = open_folder(first, 7)  # nothing was written there yet
+    assert (opened.directory.name, opened.start, past) == ("record-3", 7, None)
+    fill(tmp_path / "record-3")
+    opened, past = open_folder(first, 7)
+    assert past.step[-1] == 10
+    assert opened.history == [{"loss": 1.0}] * 7
+    opened, past = open_folder(tmp_path / "new", 7)
+    assert (opened.directory.name, opened.start, past) == ("new", 7, None)
+
+
+HOSTILE = {
+    "a view": "CREATE VIEW v AS WITH RECURSIVE c(x) AS "
+    "(SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT * FROM c",
+    "a trigger": "CREATE TRIGGER t AFTER INSERT ON steps BEGIN SELECT 1; END",
+    "a table": "CREATE TABLE more (x)",
+    "a column": "ALTER TABLE steps ADD COLUMN more",
+    "a version": "UPDATE info SET value = 99 WHERE name = 'version'",
+    "a step": "UPDATE steps SET step = 'x' WHERE step = 3",
+    "a negative step": "UPDATE steps SET step = -1 WHERE step = 3",
+    "numbers": "UPDATE steps SET numbers = '[1]'",
+    "NaN": "UPDATE steps SET numbers = '{\"loss\": NaN}'",
+    "deep": f"UPDATE steps SET numbers = '{'[' * 10**5}'",
+    "a key": "UPDATE tensors SET key = x'00' WHERE id = 1",
+    "tensors": "UPDATE rows SET content = x'00'",
+    "more tensors": "UPDATE rows SET content = zeroblob(36)",
+    "a text for tensors": "UPDATE rows SET content = 'abcdefghijkl'",
+    "a session": "UPDATE sessions SET start = 'x'",
+    "another session": "UPDATE steps SET session = 7",
+    "an end": 'UPDATE sessions SET ending = \'{"kind": "\\u001b[2J"}\'',
+    "a time": "UPDATE sessions SET heard = 'x'",
+    "an alarm": "INSERT INTO alarms VALUES (1, 'x', 'spike', 'loss', '{}')",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_what_a_stranger_wrote_is_refused(name, tmp_path):
+    fill(tmp_path)
+    with sqlite3.connect(tmp_path / FILE) as file:
+        file.execute(HOSTILE[name])
+    file.close()
+    with pytest.raises(ValueError, match=FILE):
+        read_record(tmp_path)
+
+
+def test_damage_names_the_file(tmp_path):
+    fill(tmp_path)
+    whole = (tmp_path / FILE).read_bytes()
+    for content in (b"", b"x" * 5000, whole[:5000], whole[:100] + b"\0" * 9999):
+        (tmp_path / FILE).write_bytes(content)
+        with pytest.raises(ValueError, match=FILE):
+            read_record(tmp_path)
+        if content:
+            with pytest.raises(ValueError, match=FILE):
+                Store(tmp_path)
+    shutil.rmtree(tmp_path)
+    with pytest.raises(FileNotFoundError, match="holds no record"):
+        read_record(tmp_path)
+    Path(tmp_path, "x", "record").mkdir(parents=True)
+    (tmp_path / "x/record" / FILE).write_bytes(whole)
+    with pytest.raises(FileNotFoundError, match=r"there are .*x/record"):
+        read_record(tmp_path)
