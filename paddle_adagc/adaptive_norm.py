@@ -35,28 +35,44 @@ logger = logging.getLogger(__name__)
 _FILE = "adaptivenorm_clip_state{}.pth"
 _ROUNDING = 1e-5  # relative difference between ranks
 _ARGUMENTS = ("clip_ratio", "beta", "start_clip_steps", "shard_clip")
-_ALLOWED = {
-    *("builtins.tuple", "__builtin__.tuple", "collections.OrderedDict"),
-    *("numpy.dtype", "numpy.ndarray", "_codecs.encode"),
-    *("numpy.core.multiarray._reconstruct", "numpy.core.multiarray.scalar"),
-    *("numpy._core.multiarray._reconstruct", "numpy._core.multiarray.scalar"),
-}
-"""What ``paddle.save`` writes for dicts, numbers and tensors."""
-
 _HOW_TO_START = (
     "To start with the warm-up, remove these files or set "
     "adaptive_norm_force_clear_state"
 )
 
 
+class _Saved:
+    """Stands for an array or a dtype: keeps what a pickle says of it."""
+
+    def __init__(self, *arguments: Any) -> None:
+        self.parts = arguments
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self.parts += state
+
+
+_KNOWN = {
+    "builtins.tuple": tuple,
+    "__builtin__.tuple": tuple,
+    "collections.OrderedDict": dict,
+    "_codecs.encode": lambda text, _: text.encode("latin1"),
+}
+_ARRAY = r"numpy\.(dtype|ndarray|_?core\.multiarray\.(_reconstruct|scalar))"
+
+
 class _Reader(pickle.Unpickler):
+    """Makes dicts, tuples, numbers and texts, and calls nothing else."""
+
     def find_class(self, module: str, name: str) -> Any:
-        if f"{module}.{name}" not in _ALLOWED:
-            raise pickle.UnpicklingError(
-                f"it asks for {module}.{name}, which no such state needs and "
-                "which could run a stranger's code"
-            )
-        return super().find_class(module, name)
+        """Refuse what ``paddle.save`` does not need for numbers."""
+        if f"{module}.{name}" in _KNOWN:
+            return _KNOWN[f"{module}.{name}"]
+        if re.fullmatch(_ARRAY, f"{module}.{name}"):
+            return _Saved
+        raise pickle.UnpicklingError(
+            f"it asks for {module}.{name}, which no such state needs and which "
+            "could run a stranger's code"
+        )
 
 
 class _Part(NamedTuple):
@@ -178,15 +194,26 @@ def _parsed(path: Path) -> _Part:
     gamma = {}
     for name, about in state.items():
         if isinstance(about, dict):
-            value = about.get("norm_value")
-            if isinstance(value, tuple) and len(value) == 2:
-                value = value[1]  # after a tensor's name
-            array = np.asarray(value)
-            if array.size != 1 or array.dtype.kind not in "fi":
+            norm = _number(about.get("norm_value"))
+            if norm is None:
                 raise ValueError(f"norm_value of {name!r} is not one number")
-            norm = float(array.reshape([]))
             gamma[name] = norm if 0 < norm < math.inf else math.inf
     return _Part(state["steps"], arguments, gamma)
+
+
+def _number(value: Any) -> float | None:
+    """Return a saved number, array or tensor of one number."""
+    if isinstance(value, tuple) and len(value) == 2:
+        value = value[1]  # after a tensor's name
+    if isinstance(value, _Saved):
+        # Parts of an array end with dtype, order and bytes; a scalar's are
+        # dtype and bytes. A dtype begins with its kind.
+        dtype = next(p for p in value.parts[::-1] if isinstance(p, _Saved))
+        kind, content = dtype.parts[0], value.parts[-1]
+        if kind not in ("f2", "f4", "f8") or len(content) != int(kind[1]):
+            return None
+        value = float(np.frombuffer(content, f"<{kind}")[0])
+    return value if type(value) in (float, int) else None
 
 
 def _joined(parts: list[_Part | ValueError | None]) -> _Part:

@@ -82,12 +82,7 @@ def _prepare(options: argparse.Namespace) -> int:
         raise ValueError(f"--validation-fraction {share}: not in [0, 1)")
     texts = read_files(options.inputs, field)
     if options.hub:
-        from datasets import load_dataset
-
-        rows = load_dataset(
-            options.hub, options.hub_name, split="train", streaming=True
-        )
-        texts = (row[field] for row in rows)
+        texts = read_hub(options.hub, options.hub_name, field)
     tokenizer = find_tokenizer(options.tokenizer, options.eos_token)
     with storage_errors(options.output):
         counts = write(texts, options.output, tokenizer, share)
@@ -120,6 +115,14 @@ def read_files(inputs: Sequence[str], field: str) -> Iterator[str]:
                             f"{path}, line {number}: no JSON object with the "
                             f"field {field!r}: {line[:40]!r}"
                         ) from error
+
+
+def read_hub(name: str, configuration: str | None, field: str) -> Iterator[str]:
+    """Yield the documents of a dataset that Hugging Face streams."""
+    from datasets import load_dataset  # after PaddleNLP, which asks for it
+
+    for row in load_dataset(name, configuration, split="train", streaming=True):
+        yield row[field]
 
 
 class Tokenizer(NamedTuple):

@@ -22,10 +22,11 @@ import sys
 import time
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
@@ -45,7 +46,7 @@ WARM_UP = 50
 class Block(nn.Module):
     """Attention and SwiGLU, each behind an RMSNorm."""
 
-    def __init__(self, width, heads, inner):
+    def __init__(self, width: int, heads: int, inner: int) -> None:
         super().__init__()
         self.heads = heads
         self.norms = nn.ModuleList(nn.RMSNorm(width) for _ in range(2))
@@ -54,7 +55,7 @@ class Block(nn.Module):
         self.gate_up = nn.Linear(width, 2 * inner, bias=False)
         self.down = nn.Linear(inner, width, bias=False)
 
-    def forward(self, x, cos, sin):
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Return hidden states of the same shape."""
         batch, length, width = x.shape
         qkv = self.qkv(self.norms[0](x))
@@ -68,7 +69,7 @@ class Block(nn.Module):
         return x + self.down(F.silu(gate) * up)
 
 
-def rotated(x, cos, sin):
+def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Turn pairs of values by their position."""
     a, b = x.chunk(2, -1)
     return torch.cat([a * cos - b * sin, a * sin + b * cos], -1).to(x.dtype)
@@ -77,7 +78,9 @@ def rotated(x, cos, sin):
 class Decoder(nn.Module):
     """Next-byte prediction."""
 
-    def __init__(self, width, layers, heads, inner, length):
+    def __init__(
+        self, width: int, layers: int, heads: int, inner: int, length: int
+    ) -> None:
         super().__init__()
         self.embed = nn.Embedding(256, width)
         self.blocks = nn.ModuleList(
@@ -96,7 +99,7 @@ class Decoder(nn.Module):
                 std = 0.02 / (2 * layers) ** 0.5 if is_last else 0.02
                 nn.init.normal_(parameter, std=std)
 
-    def forward(self, tokens, targets):
+    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """Return the mean cross-entropy, nats per byte."""
         x = self.embed(tokens)
         for block in self.blocks:
@@ -105,11 +108,13 @@ class Decoder(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
-def train(text, cell, size, steps, device):
+def train(
+    text: np.ndarray, cell: dict[str, Any], size: str, steps: int, device: str
+) -> list[float]:
     """Train in one cell; returns the loss of each step."""
     torch.manual_seed(cell["seed"])
-    *shape, length, sequences = SIZES[size]
-    model = Decoder(*shape, length).to(device)
+    width, layers, heads, inner, length, sequences = SIZES[size]
+    model = Decoder(width, layers, heads, inner, length).to(device)
     is_gpu = device == "cuda"
     forward = torch.compile(model) if is_gpu else model
     precision = (
@@ -144,7 +149,7 @@ def train(text, cell, size, steps, device):
     return torch.stack(losses).tolist()
 
 
-def main():
+def main() -> None:
     """Run the cells that are missing."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
@@ -199,7 +204,7 @@ def main():
         )
 
 
-def key_of(cell):
+def key_of(cell: dict[str, Any]) -> tuple[Any, ...]:
     """Return what makes a cell."""
     names = ("seed", "beta2", "rate", "clip", "size", "steps")
     return tuple(cell[name] for name in names)

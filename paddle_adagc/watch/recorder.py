@@ -202,14 +202,19 @@ class Record(Recording):
         RECORDS.append(self)
 
     def count_by(self, counter: Callable[[], int]) -> None:
-        """Number steps by a function that returns the steps made so far.
+        """Number steps as a Trainer does, which may leave numbers out.
 
-        Such as a Trainer's ``global_step``, which may leave numbers out.
+        Args:
+            counter: Returns the steps made so far, such as ``global_step``.
         """
         self._counter = counter
 
     def shares_loss(self, other: Record) -> None:
-        """Note that another record's optimizer takes the same loss."""
+        """Note that another optimizer takes the same loss.
+
+        Args:
+            other: Its record.
+        """
         if other is not self and other.name not in self._shared:
             self._shared.add(other.name)
             if self._writer is not None:

@@ -63,14 +63,21 @@ class Case:
             out, gamma = {}, {}
             for rank_out, rank_gamma in pairs:
                 for name, part in rank_out.items():
-                    parts = [out[name]] if name in out else []
-                    is_split = name in self.split and parts
-                    out[name] = (
-                        np.concatenate([*parts, part]) if (is_split) else part
-                    )
-                gamma.update(rank_gamma)
+                    if name in self.split and name in out:
+                        out[name] = np.concatenate([out[name], part])
+                    else:
+                        _put(out, name, part)
+                for name, number in rank_gamma.items():
+                    _put(gamma, name, number)
             steps.append((out, gamma))
         return steps
+
+
+def _put(values, name, value):
+    """Add a value of a rank, which has to be that of the others."""
+    known = values.setdefault(name, value)
+    if value is not None and not np.allclose(known, value, equal_nan=True):
+        raise ValueError(f"ranks disagree about {name}: {known}, {value}")
 
 
 def read_cases():

@@ -6,6 +6,7 @@ import functools
 import inspect
 import json
 import math
+import re
 
 import backends
 import numpy as np
@@ -30,46 +31,28 @@ def that_do_not(hold, run):
     return {name for name, verdict in verdicts(run).items() if verdict != hold}
 
 
-def numbers(value):
-    if isinstance(value, (dict, list)):
-        values = value.values() if isinstance(value, dict) else value
-        return [number for one in values for number in numbers(one)]
-    return [value] if isinstance(value, (int, float)) else []
-
-
 def test_the_file_holds_the_cases():
-    written = json.loads(kit.CASES.read_text())
-    made = cases.to_json(cases.all_cases())
-    assert [one["name"] for one in written] == [one["name"] for one in made]
-    np.testing.assert_allclose(numbers(written), numbers(made), rtol=1e-6)
+    written = kit.CASES.read_text()
+    made = json.dumps(cases.to_json(cases.all_cases()))
+    numbers = [
+        [float(number) for number in re.findall(r"-?\d+\.?\d*", text)]
+        for text in (written.replace("\n", " "), made)
+    ]
+    np.testing.assert_allclose(*numbers, rtol=1e-6)
 
 
 def answer(case, adagc, sums=True):
-    """Run a twin in float64; without ``sums`` each rank for itself."""
-    ranks = range(1 if sums else case.num_ranks)
-    held = [case.steps] if sums else [case.on_rank(rank) for rank in ranks]
-    found = []
-    for steps in held:
-        wide = [
-            {k: g if g is None else g.astype("f8") for k, g in step.items()}
-            for step in steps
-        ]
-        gave = adagc(case.arguments, wide)
-        found.append(
-            [
-                (
-                    {
-                        k: h * np.nan_to_num(step[k], posinf=0.0)
-                        for k, h in one["h"].items()
-                    },
-                    one["gamma"],
-                )
-                for step, one in zip(wide, gave, strict=True)
-            ]
-        )
-    if sums:
-        return found[0]
-    return case.joined(found)
+    """Run a twin; without ``sums`` each rank for itself."""
+    ranks = []
+    for rank in range(1 if sums else case.num_ranks):
+        steps = case.steps if sums else case.on_rank(rank)
+        found = zip(steps, adagc(case.arguments, steps), strict=True)
+        ranks.append([(clipped(g, one["h"]), one["gamma"]) for g, one in found])
+    return ranks[0] if sums else case.joined(ranks)
+
+
+def clipped(gradients, h):
+    return {k: h[k] * np.nan_to_num(gradients[k], posinf=0.0) for k in h}
 
 
 @pytest.mark.parametrize(
@@ -123,9 +106,9 @@ def test_the_answers_are_those_of_the_literal_twin():
 def test_ours(backend, strict, monkeypatch):
     backends.use(backend, monkeypatch)
     found = verdicts(functools.partial(runs.ours, strict=strict))
-    differs = {name for name, verdict in found.items() if verdict == "differs"}
-    assert differs == (set() if strict else {LETTER})
-    assert [*found.values()].count("not run") == 3
+    names = [name for name, verdict in found.items() if verdict != "holds"]
+    assert names[-3:] == [*found][-3:]  # of two ranks
+    assert names[:-3] == ([] if strict else [LETTER])
 
 
 @pytest.mark.slow

@@ -117,13 +117,20 @@ def test_units_start_anew(tmp_path):
 
 
 @pytest.mark.parametrize("protocol", [0, 2, 4])
-def test_a_crafted_pickle_runs_nothing(tmp_path, protocol):
+def test_a_broken_file_is_named_and_a_crafted_one_runs_nothing(
+    tmp_path, protocol
+):
     clip, names = bound_clip()
     target = tmp_path / "hacked"
+    for content in (b"", b"no pickle", b"\x80\x04"):
+        (tmp_path / FILE).write_bytes(content)
+        with pytest.raises(ValueError, match=f"{FILE} is refused"):
+            load_adaptive_norm(clip, tmp_path)
     for bad in (
         Attack(target),
         {**ABOUT, names["bias"]: {"norm_value": Attack(target)}},
         {**ABOUT, names["bias"]: {"norm_value": eval}},
+        {**ABOUT, names["bias"]: {"norm_value": np.float32}},
         {**ABOUT, "clip_ratio": ClipGradByAdaGC()},
     ):
         (tmp_path / FILE).write_bytes(pickle.dumps(bad, protocol))
@@ -139,9 +146,17 @@ def test_a_crafted_pickle_runs_nothing(tmp_path, protocol):
         (lambda state: state.update(steps=-1), "is no count"),
         (lambda state: state.update(steps=True), "is no count"),
         (lambda state: state.update(a={"clip_times": 1}), "not one number"),
-        (lambda state: state.update(a={"norm_value": "x"}), "not one number"),
+        *(
+            (
+                lambda state, value=value: state.update(
+                    a={"norm_value": value}
+                ),
+                "not one number",
+            )
+            for value in ("x", True, [0.5], np.ones(2), np.ones(1, "int8"))
+        ),
         (
-            lambda state: state.update(a={"norm_value": [0.5]}),
+            lambda state: state.update(a={"norm_value": 0.5}),
             r"of another model.*lacks a \(1 in all\)",
         ),
     ],
@@ -159,13 +174,6 @@ def test_a_clip_that_is_not_bound_is_named(tmp_path):
     paddle.save(state_of({"a": 0.5}), str(tmp_path / FILE))
     with pytest.raises(RuntimeError, match=r"call clip.bind\(model\) first"):
         load_adaptive_norm(ClipGradByAdaGC(), tmp_path)
-
-
-@pytest.mark.parametrize("content", [b"", b"no pickle", b"\x80\x04"])
-def test_a_broken_file_is_named(tmp_path, content):
-    (tmp_path / FILE).write_bytes(content)
-    with pytest.raises(ValueError, match=f"{FILE} is refused"):
-        load_adaptive_norm(bound_clip()[0], tmp_path)
 
 
 def test_a_model_that_has_more_tensors_is_refused(tmp_path):

@@ -67,7 +67,7 @@ def test_another_of_its_kind(name, seed, tmp_path):
         {"width": 48, "beta2": 0.9},
         {"adagc": True},
     ],
-    ids=str,
+    ids=lambda made: ", ".join(made),
 )
 def test_a_calm_run_has_no_alarm(made):
     """10,000 steps together."""

@@ -77,7 +77,7 @@ def one(**changes):
         ({"title": "T", "experiment": []}, "did you mean 'experiments'"),
         ({"title": "T", "experiments": [EXPERIMENT] * 2}, "repeat one"),
         (one(seed=[1]), r"did you mean 'experiments\.0\.seeds'"),
-        (one(seeds=[]), r"experiments\.0\.seeds must not be empty"),
+        (one(seeds=[]), r"experiments\.0\.seeds: "),
         (one(seeds=[1, 1]), "repeats"),
         (one(grid={"method": {}}), "grid"),
     ],

@@ -20,10 +20,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 from typing_extensions import Self
 
-from adagc_lab.section import Flag, Natural, Section
+from adagc_lab.section import Flag, Natural, Section, mistakes
 from adagc_lab.train.config import RunConfig, with_output_dir
 from adagc_lab.train.parse import merged, parse_config, read_values
 from paddle_adagc.checks import check_integer
@@ -105,6 +105,9 @@ def load_target(path: str | os.PathLike[str]) -> TargetConfig:
     """Read a grid's file; a ValueError names the file and the mistake."""
     try:
         return TargetConfig(**read_values(path))
+    except ValidationError as error:
+        found = mistakes(error, TargetConfig)
+        raise ValueError(f"{path}: {found}") from error
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
