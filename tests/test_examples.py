@@ -10,8 +10,9 @@ from helpers import run_python
 from pages import ROOT
 
 EXAMPLES = {path.stem for path in (ROOT / "examples").glob("*.py")}
-# test_real_trainers.py has the first, test_watch.py the other.
+# test_real_trainers.py, test_watch.py and tools/test_torch.py have these.
 EXAMPLES -= {"paddleformers_trainer", "spiking_loop"}
+EXAMPLES -= {"torch_adagc", "torch_rates"}
 LAUNCHER = ("-m", "paddle.distributed.launch", "--nproc_per_node", "2")
 
 

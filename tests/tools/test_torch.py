@@ -37,7 +37,7 @@ def test_two_cells_run_and_are_not_run_again(tmp_path):
     output = tmp_path / "cells.jsonl"
     words = ("README.md", f"--output={output}", "--size=1m", "--steps=3")
     for cells in (2, 1):
-        run("tools/torch_rates.py", *words, f"--cells={cells}")
+        run("examples/torch_rates.py", *words, f"--cells={cells}")
     made = [json.loads(line) for line in output.read_text().splitlines()]
     assert [cell["clip"] for cell in made] == [
         "GlobalGC 1",

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loss over the learning rate on a GPU: PyTorch, the rule of AdaGC.
 
-    python tools/torch_rates.py TEXT --output cells.jsonl --minutes 9
-    python tools/torch_rates.py TEXT --output cells.jsonl --size 1m --steps 20
+    python examples/torch_rates.py TEXT --output cells.jsonl --minutes 9
+    python examples/torch_rates.py TEXT --output cells.jsonl --size 1m
 
 TEXT is any file; its bytes are the tokens. A plain decoder (RMSNorm, SwiGLU,
 rotary positions, no QK-norm, bfloat16, compiled on a GPU) trains once in each
@@ -11,14 +11,13 @@ cell of a grid: three rates, beta2 0.95 and 0.999, GlobalGC 1, AdaGC, and AdaGC
 with warmup_ema. A line of JSON follows each cell; cells that OUTPUT has are
 not run again, and none begins that would not end within MINUTES.
 
-It needs PyTorch and NumPy, and nothing of this repository but
-examples/torch_adagc.py. It is another framework than Paddle: same rule.
+It needs PyTorch, NumPy and torch_adagc.py beside it. It is another framework
+than Paddle, and the same rule.
 """
 
 import argparse
 import itertools
 import json
-import sys
 import time
 from contextlib import nullcontext
 from pathlib import Path
@@ -28,8 +27,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 from torch_adagc import AdaGC
 
 # What may differ most comes first: not every cell may fit.
