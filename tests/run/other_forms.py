@@ -109,7 +109,10 @@ FORMS = [
     ),
     without(
         "a loop, `--watch`",
-        (r"records AdamW into rec\n", r"look at it: adagc-report rec\n"),
+        (
+            r"records AdamW of Linear into rec\n",
+            r"look at it: adagc-report rec\n",
+        ),
         files={"loop.py": PLAIN_LOOP},
         options="--watch --record rec",
     ),

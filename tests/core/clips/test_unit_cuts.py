@@ -24,8 +24,8 @@ def test_slices_without_a_gradient_in_the_first_step(
     monkeypatch, other, first, message
 ):
     """Rank 1 of 2 has 4 of the 6 values of a, and 3 of the 6 of b."""
-    a = [Unit(f"a.{i}", (3,), Piece(3 * i, 3), (3,)) for i in range(2)]
-    b = [Unit("b", (6,), Piece(0, 6), (6,))]
+    a = [Unit(f"a.{i}", (3,), Piece(3 * i, 3)) for i in range(2)]
+    b = [Unit("b", (6,), Piece(0, 6))]
     tensors = [TensorLayout(key=unit.key) for unit in a + b]
     holders = {
         first: TensorLayout(key=key, shape=(6,))

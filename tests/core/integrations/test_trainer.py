@@ -25,8 +25,6 @@ from paddle_adagc.integrations.logs import add_histograms
 from paddle_adagc.integrations.trainer import ClippingMixin
 from paddle_adagc.optimizer import put_into_optimizer
 from paddle_adagc.state_file import STATE_FILE
-from paddle_adagc.watch import read_record
-from paddle_adagc.watch.trainer import TrainerRecord
 
 
 def clip_of(steps, size=1.0):
@@ -475,11 +473,12 @@ def test_a_trainer_that_hides_its_checkpoint_is_refused(tmp_path):
 @pytest.mark.parametrize("lost_on", [None, 1])
 def test_a_shadow_that_one_rank_lost_is_not_saved(lost_on, monkeypatch):
     """Its whole state takes all ranks."""
+    watch = pytest.importorskip("paddle_adagc.watch.trainer")
     acting = ClipGradByGlobalNorm(1.0)
 
     def saved(rank):
         shadow = None if rank == lost_on else ClipGradByAdaGC()
-        recording = TrainerRecord()
+        recording = watch.TrainerRecord()
         recording.record = types.SimpleNamespace(
             shadow=shadow, flush=lambda: None
         )
@@ -518,6 +517,7 @@ def test_dashboards_find_the_global_norm(arguments, names, tmp_path):
 
 
 def test_the_trainer_s_own_clip_is_recorded(tmp_path):
+    watch = pytest.importorskip("paddle_adagc.watch")
     made = watching(tmp_path, max_steps=3)
     made.train()
     shutil.rmtree(tmp_path / "checkpoint-1")
@@ -535,7 +535,7 @@ def test_the_trainer_s_own_clip_is_recorded(tmp_path):
     made.train()  # anew: beside the record of before
     assert made.optimizer._grad_clip is None
     for name, steps in (("record", [1, 2, 3]), ("record-2", [1])):
-        run = read_record(tmp_path / name)
+        run = watch.read_record(tmp_path / name)
         assert run.step.tolist() == steps
         assert np.isfinite(run.column("loss")).all()
     assert run.sessions[0].facts["clip"] == "none"
@@ -543,17 +543,19 @@ def test_the_trainer_s_own_clip_is_recorded(tmp_path):
 
 @pytest.mark.parametrize("make", [clipping, attached, watching])
 def test_no_checkpoint_is_ahead_of_its_record(make, tmp_path):
+    watch = pytest.importorskip("paddle_adagc.watch")
     made = make(tmp_path, max_steps=3, logging_steps=9)
     made.dies_after = (2, "scheduler.pdparams")
     with pytest.raises(KeyboardInterrupt):
         made.train()
-    run = read_record(tmp_path / "record")
+    run = watch.read_record(tmp_path / "record")
     assert run.step.tolist() == [1, 2]
     assert run.end["kind"] == "exception"
     assert run.end["text"].startswith("KeyboardInterrupt")
 
 
 def test_what_cannot_be_recorded_ends_no_training(tmp_path):
+    pytest.importorskip("paddle_adagc.watch")
     (tmp_path / "record").write_text("a file")
     made = clipping(tmp_path, max_steps=2)
     with pytest.warns(UserWarning, match="nothing is recorded in"):
@@ -567,6 +569,7 @@ def test_what_cannot_be_recorded_ends_no_training(tmp_path):
 
 @pytest.mark.parametrize("make", [clipping, attached])
 def test_a_step_is_left_out(make, tmp_path):
+    watch = pytest.importorskip("paddle_adagc.watch")
     sizes = [1.0 + 0.01 * (step % 7) for step in range(80)]
     sizes[70] = 50.0
     options = {"skip_above": 50.0, "stop_on": "nan"}
@@ -581,7 +584,7 @@ def test_a_step_is_left_out(make, tmp_path):
     made.model.forward = sized
     made.train()
     assert made.clip.num_steps == 79
-    run = read_record(tmp_path / "record")
+    run = watch.read_record(tmp_path / "record")
     assert run.step[run.column("skipped") == 1].tolist() == [71]
     for bad in ({"skip_above": -1}, {"stop_on": "inf"}):
         with pytest.raises(ValueError, match="must be"):
@@ -591,6 +594,7 @@ def test_a_step_is_left_out(make, tmp_path):
 
 
 def test_a_nan_loss_ends_a_run_that_asks_for_it(tmp_path):
+    pytest.importorskip("paddle_adagc.watch")
     made = clipping(tmp_path, max_steps=8, stop_on="nan")
     control = types.SimpleNamespace(
         should_training_stop=False, should_save=False

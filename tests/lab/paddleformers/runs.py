@@ -18,10 +18,8 @@ from pathlib import Path
 import numpy as np
 import paddle
 import paddle.distributed as dist
-from core.parallel.ranks import run_on_ranks
+from core.parallel.ranks import let_formers_start_fleet, run_on_ranks
 from indexed import write_indexed_dataset
-from paddle.distributed import fleet
-from paddle.distributed.parallel import parallel_helper
 
 RECIPES = (
     Path(__file__).resolve().parents[3] / "configs" / "ernie_10b_a1.4b_fp8"
@@ -73,14 +71,6 @@ EP2 = [
     "gradient_accumulation_steps=2",
 ]
 """Overrides: EP2 and sharding V2 on two ranks."""
-
-
-def let_formers_start_fleet():
-    """These ranks have joined before it looks: it then leaves fleet alone."""
-    parallel_helper._is_parallel_ctx_initialized = lambda: hasattr(
-        fleet.fleet, "_hcg"
-    )
-    paddle.device.synchronize = lambda: None  # it knows no CPU
 
 
 def import_workflow():

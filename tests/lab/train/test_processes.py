@@ -93,7 +93,7 @@ def test_a_stopped_command_resumes_with_the_same_record(number, tmp_path):
     assert stopped.run["status"] == "stopped"
     assert checkpoint.name == f"checkpoint-{stopped.num_steps}"
     kept = read_record(tmp_path / "stopped" / RECORD)
-    assert kept.step[-1] + 1 == stopped.num_steps
+    assert kept.step[-1] == stopped.num_steps
     status, resumed = runs.run(values)
     assert status == "finished"
     runs.assert_same(whole, resumed)

@@ -235,7 +235,8 @@ def _most_clipped(path: Path) -> list[str]:
     spread = np.fmax.reduce(h, 1) - np.fmin.reduce(h, 1)
     h[spread < _SAME] = np.nan  # one h for all tensors, as in the warm-up
     lowest = np.fmin.reduce(h, 0)
-    step = run.tensor_steps[(h == lowest).argmax(0)]
+    # The library's record counts from 1, the laboratory from 0.
+    step = run.tensor_steps[(h == lowest).argmax(0)] - 1
     return [
         f"{short_name(run.keys[i])} h {lowest[i]:.2g} at step {step[i]:,}"
         for i in np.argsort(lowest)[:_NUM_NAMED]

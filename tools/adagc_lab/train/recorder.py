@@ -324,7 +324,10 @@ class StepRecorder:
         alarms = []
         if self.record is not None:
             self.record.close()
-            alarms = [dataclasses.asdict(a) for a in self.record.alarms]
+            alarms = [
+                dataclasses.asdict(a) | {"step": a.step - 1}  # ours begin at 0
+                for a in self.record.alarms
+            ]
         if self._writer is not None:
             self._writer.close()
             update_run_json(
