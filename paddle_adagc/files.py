@@ -9,38 +9,28 @@ its final name. A killed process or a full disk leaves the old file as it was.
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import json
-import logging
 import os
 import secrets
-import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-
-logger = logging.getLogger(__name__)
 
 TEMPORARY = ".tmp"
 """Ending of temporary files; only a killed process leaves one behind."""
 
 
 @contextlib.contextmanager
-def temporary_path(
-    path: str | os.PathLike[str], folder: str | os.PathLike[str] | None = None
-) -> Iterator[Path]:
+def temporary_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Give a path to write to, whose file takes the place of ``path``.
 
     After an exception ``path`` is untouched and the temporary file removed.
-    Missing folders of ``path`` are made. The temporary file lies in ``folder``,
-    on the same file system; default: the folder of ``path``.
+    Missing folders of ``path`` are made.
     """
     target = Path(path)
     make_directory(target.parent)
     # Processes of several hosts, or containers, have the same number.
     token = f"{os.getpid()}.{secrets.token_hex(4)}"
     name = f".{target.name}.{token}{TEMPORARY}"
-    temporary = Path(target.parent if folder is None else folder) / name
+    temporary = target.parent / name
     try:
         yield temporary
         sync(temporary)
@@ -58,16 +48,6 @@ def atomic_write(path: str | os.PathLike[str], content: str | bytes) -> Path:
     return Path(path)
 
 
-def atomic_write_json(
-    path: str | os.PathLike[str], value: Any, indent: int | None = 2
-) -> Path:
-    """Write a value as JSON and a line's end; ``TypeError`` writes nothing.
-
-    ``indent`` counts the spaces per level; None: all in one line.
-    """
-    return atomic_write(path, json.dumps(value, indent=indent) + "\n")
-
-
 def make_directory(path: str | os.PathLike[str]) -> Path:
     """Make a folder and its parents; new ones are put on the disk."""
     directory = Path(path)
@@ -76,59 +56,6 @@ def make_directory(path: str | os.PathLike[str]) -> Path:
         directory.mkdir(exist_ok=True)
         sync(directory.parent)
     return directory
-
-
-class FolderLock:
-    """A lock on a folder, of this process alone.
-
-    It ends with the process, even if that is killed. A forked child, such as a
-    worker that loads data, has the descriptor, too, and would keep the lock: it
-    closes it. On a file system without locks there is only a warning.
-
-    Raises:
-        BlockingIOError: The folder is locked.
-    """
-
-    def __init__(self, directory: str | os.PathLike[str]) -> None:
-        self._descriptor: int | None = os.open(directory, os.O_RDONLY)
-        _locks.add(self)
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self.release()
-            raise
-        except OSError as error:
-            text = "no lock on %s (%s): do not start a second run there"
-            logger.warning(text, directory, error)
-
-    def is_on(self, directory: str | os.PathLike[str]) -> bool:
-        """Whether it is this folder's, and not released."""
-        if self._descriptor is None:
-            return False
-        return os.path.samestat(os.fstat(self._descriptor), os.stat(directory))
-
-    def release(self) -> None:
-        """Let others have it."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
-
-
-_locks: weakref.WeakSet[FolderLock] = weakref.WeakSet()
-
-
-def is_locked_here(directory: str | os.PathLike[str]) -> bool:
-    """Whether this process holds the lock of a folder."""
-    return any(lock.is_on(directory) for lock in _locks)
-
-
-def release_locks() -> None:
-    """Give up all locks of this process."""
-    for lock in [*_locks]:
-        lock.release()
-
-
-os.register_at_fork(after_in_child=release_locks)
 
 
 def sync(path: str | os.PathLike[str]) -> None:

@@ -16,8 +16,7 @@ from pathlib import Path
 
 import command
 from adagc_lab import check_installed
-
-from paddle_adagc.files import atomic_write_json
+from adagc_lab.storage import atomic_write_json
 
 _OPTIONS = """
 model MODEL             what to score

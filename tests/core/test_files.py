@@ -9,7 +9,6 @@ import pytest
 from paddle_adagc.files import (
     TEMPORARY,
     atomic_write,
-    atomic_write_json,
     temporary_path,
 )
 
@@ -20,25 +19,6 @@ def test_writes_text_and_bytes(tmp_path, content):
     expected = content if isinstance(content, bytes) else content.encode()
     assert path.read_bytes() == expected
     assert os.listdir(path.parent) == ["file"]
-
-
-def test_json_is_a_line_or_leaves_the_old_file(tmp_path):
-    path = atomic_write_json(tmp_path / "facts.json", {"step": 3}, indent=None)
-    with pytest.raises(TypeError, match="not JSON serializable"):
-        atomic_write_json(path, {"a": object()})
-    assert path.read_text() == '{"step": 3}\n'
-
-
-def test_the_temporary_file_can_lie_in_another_folder(tmp_path):
-    folder = tmp_path / "work"
-    folder.mkdir()
-    with temporary_path(tmp_path / "file", folder) as temporary:
-        assert temporary.parent == folder
-        assert temporary.name.endswith(TEMPORARY)
-        temporary.write_text("new")
-        assert not (tmp_path / "file").exists()
-    assert (tmp_path / "file").read_text() == "new"
-    assert os.listdir(folder) == []
 
 
 def test_two_hosts_write_under_names_of_their_own(tmp_path, monkeypatch):

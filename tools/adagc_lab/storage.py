@@ -6,10 +6,19 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
+import json
+import logging
 import os
 import shutil
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+from paddle_adagc.files import atomic_write
+
+logger = logging.getLogger(__name__)
 
 _ADVICE = {
     errno.ENOSPC: "free space",
@@ -64,3 +73,55 @@ def _message(folder: Path, error: OSError) -> str:
         f"cannot write to {path}: {reason}{space}\n{advice}, then give the "
         "same command again: it resumes"
     )
+
+
+def atomic_write_json(
+    path: str | os.PathLike[str], value: Any, indent: int | None = 2
+) -> Path:
+    """Write a value as JSON and a line's end; ``TypeError`` writes nothing.
+
+    ``indent`` counts the spaces per level; None: all in one line.
+    """
+    return atomic_write(path, json.dumps(value, indent=indent) + "\n")
+
+
+class FolderLock:
+    """A lock on a folder, of this process alone.
+
+    It ends with the process, even if that is killed. A forked child, such as a
+    worker that loads data, has the descriptor, too, and would keep the lock: it
+    closes it. On a file system without locks there is only a warning.
+
+    Raises:
+        BlockingIOError: The folder is locked.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self._descriptor: int | None = os.open(directory, os.O_RDONLY)
+        _locks.add(self)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.release()
+            raise
+        except OSError as error:
+            text = "no lock on %s (%s): do not start a second run there"
+            logger.warning(text, directory, error)
+
+    def release(self) -> None:
+        """Let others have it."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+_locks: weakref.WeakSet[FolderLock] = weakref.WeakSet()
+
+
+def release_locks() -> None:
+    """Give up all locks of this process."""
+    for lock in [*_locks]:
+        lock.release()
+
+
+os.register_at_fork(after_in_child=release_locks)

@@ -25,8 +25,7 @@ from adagc_lab.record.files import (
     read_rows,
     update_run_json,
 )
-
-from paddle_adagc.files import is_locked_here
+from adagc_lab.storage import atomic_write_json
 
 NAMES = ["a", "b"]
 
@@ -49,7 +48,6 @@ def write(directory, steps, start_step=0):
 
 def test_a_directory_is_held_by_one_and_removed_if_it_stays_empty(tmp_path):
     with lock_run(tmp_path / "run"):
-        assert is_locked_here(tmp_path / "run")
         with (
             pytest.raises(FileExistsError, match=r"another process .*/run:"),
             lock_run(tmp_path / "run"),
@@ -58,7 +56,6 @@ def test_a_directory_is_held_by_one_and_removed_if_it_stays_empty(tmp_path):
         with lock_run(tmp_path / "other"):
             (tmp_path / "other/run.json").write_text("{}")
         assert not list((tmp_path / "run").iterdir())
-    assert not is_locked_here(tmp_path / "other")
     assert not (tmp_path / "run").exists()
     assert (tmp_path / "other").exists()
     (tmp_path / "old").mkdir()
@@ -250,3 +247,10 @@ def test_damaged_names_are_named(tmp_path, text):
         read_names(path)
     path.write_text('["a", "b"]')
     assert read_names(path) == ["a", "b"]
+
+
+def test_json_is_a_line_or_leaves_the_old_file(tmp_path):
+    path = atomic_write_json(tmp_path / "facts.json", {"step": 3}, indent=None)
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        atomic_write_json(path, {"a": object()})
+    assert path.read_text() == '{"step": 3}\n'

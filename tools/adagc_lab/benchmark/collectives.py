@@ -33,12 +33,12 @@ from adagc_lab.clips import make_clip
 from adagc_lab.clips.measured import MeasuredClip
 from adagc_lab.gloo import free_port
 from adagc_lab.markdown import markdown_table
+from adagc_lab.storage import atomic_write_json
 from adagc_lab.train.config import ParallelConfig, RunConfig
 from adagc_lab.train.parse import load_config
 from adagc_lab.train.processes import leave, start_processes
 from adagc_lab.train.run import build_trainer
 from adagc_lab.train.tasks import make_task
-from paddle_adagc.files import atomic_write_json
 from paddle_adagc.optimizer import innermost
 
 _TOOLS = Path(__file__).resolve().parents[2]

@@ -29,11 +29,8 @@ from typing import Any
 import numpy as np
 
 from adagc_lab.checksums import Description, describe, find_fault
-from paddle_adagc.files import (
-    FolderLock,
-    atomic_write_json,
-    make_directory,
-)
+from adagc_lab.storage import FolderLock, atomic_write_json
+from paddle_adagc.files import make_directory
 
 METRICS, TENSORS, NAMES = "metrics.jsonl", "tensors.f32", "tensors.json"
 RECORD = "record"

@@ -21,7 +21,8 @@ from paddle import nn
 from adagc_lab import checksums
 from adagc_lab.models.safe_pickle import check_pickle, load_pickle
 from adagc_lab.record.files import read_run_json
-from paddle_adagc.files import atomic_write_json, sync
+from adagc_lab.storage import atomic_write_json
+from paddle_adagc.files import sync
 
 COMPLETE = "complete.json"
 """File that is written last: a checkpoint without it is incomplete."""

@@ -22,6 +22,7 @@ from adagc_lab.clips.measured import MeasuredClip
 from adagc_lab.data.loading import BatchLoader, collate_batch, to_tensors
 from adagc_lab.faults import Fault, apply_to_gradients, faults_at
 from adagc_lab.models.safe_pickle import load_pickle
+from adagc_lab.storage import atomic_write_json
 from adagc_lab.train.checkpoints import (
     complete_checkpoint,
     read_complete,
@@ -44,7 +45,6 @@ from adagc_lab.train.processes import (
 from adagc_lab.train.recorder import StepRecorder
 from adagc_lab.train.tasks import PretrainTask
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
-from paddle_adagc.files import atomic_write_json
 from paddle_adagc.integrations.clipping import TrainerClip
 from paddle_adagc.integrations.paddlenlp import ClippingMixin
 
