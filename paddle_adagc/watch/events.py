@@ -74,7 +74,7 @@ class Happening:
     """First step of the usual loss again; None: not, or not known."""
 
     is_over: bool | None = None
-    """Whether it came back; None: the record ends too early to know."""
+    """Whether it came back; None: not known, or only in part."""
 
     after: float = math.nan
     """Median loss from ``back`` on to the run's end, over usual."""
@@ -212,10 +212,12 @@ def _look_at_loss(
         parts = np.array_split(rest, min(4, len(rest) // 8 or 1))
         variance = 1 / len(parts[0]) + _OF_LINE
         least = max(_HIGHER * deviation * variance**0.5, 0.01 * abs(usual))
-        if len(rest) >= FIRST_JUDGED and all(
-            np.median(part) > usual + least for part in parts
-        ):
+        if len(rest) < FIRST_JUDGED:
+            return
+        if all(np.median(part) > usual + least for part in parts):
             found.kind, found.back, found.is_over = "shift", None, False
+        elif found.after > least:
+            found.is_over = None
     elif not np.isfinite(inside[-1:]).all():
         found.kind, found.is_over = "end", False
     elif np.count_nonzero(inside > event.bound) >= FIRST_JUDGED:

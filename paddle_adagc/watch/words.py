@@ -161,7 +161,12 @@ def _did(
         )
     elif event.kind == "shift":
         parts.append(f"It has not come back by the last step, {last:,}.")
-    elif event.is_over and event.back is not None:
+    elif event.back is not None and not event.is_over:
+        parts.append(
+            f"It came down from step {event.back:,} on, but its median to the "
+            f"record's end, step {last:,}, is {event.after:.3g} above usual."
+        )
+    elif event.back is not None:
         later = [e.first for e in events if e.first > event.back]
         until = f"the record's end, step {last:,}"
         if later:

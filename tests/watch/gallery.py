@@ -430,7 +430,7 @@ CASES = {
         _simple(rate=_rate(50, 3)),
         {"spike", "shift"},
         lambda n: {3 * n // 5, 3 * n // 5 + 1, 3 * n // 5 + 2},
-        {True, False},
+        {True, False, None},
         {"rate"},
         {"return", "rate", "switch"},
         {"rate"},
