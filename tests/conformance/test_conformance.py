@@ -12,6 +12,7 @@ import backends
 import numpy as np
 import pytest
 from conformance import cases, kit, runs
+from core.parallel.layouts import Layout
 from core.parallel.ranks import run_on_ranks
 from helpers import run_python
 from pages import ROOT
@@ -167,8 +168,18 @@ def test_numpy_is_enough():
         upstream_cases.keeps_exempt_pairs,
         upstream_cases.clips_bfloat16,
         upstream_cases.reads_no_value,
+        upstream_cases.clips_each_expert,
     ],
 )
 def test_the_cases_to_hand_over(case, monkeypatch):
     backends.use("operators", monkeypatch)
     case(ClipGradByAdaGC(t_start=2))
+
+
+def on_a_tp_rank():
+    Layout(mp=2).start()
+    upstream_cases.sums_no_global_norm(ClipGradByAdaGC(t_start=2))
+
+
+def test_the_case_of_two_ranks_to_hand_over():
+    run_on_ranks(on_a_tp_rank, 2)
