@@ -48,7 +48,7 @@ _KINDS = (
     *("finished", "exception", "signal", "disk", "rank", "replaced"),
     *("running", "unknown"),
 )
-_TRIES, _PAUSE = 100, 0.05
+_TRIES, _PAUSE = 10, 0.05
 
 
 @dataclasses.dataclass(frozen=True)
@@ -242,16 +242,26 @@ def _damage(path: Path) -> Iterator[None]:
 
 
 def _copy(folder: Path, place: Path) -> Path:
-    """Copy the file and its journal as they are between two writes."""
+    """Copy the file and its journal as they are between two writes.
+
+    A writer that never rests is made to: it waits for SQLite's lock.
+    """
     for _ in range(_TRIES):
         before = _state(folder)
         for name in (FILE, _JOURNAL):
             if (folder / name).is_file():
                 shutil.copyfile(folder / name, place / name)
         if _state(folder) == before:
-            break
+            return place / FILE
         time.sleep(_PAUSE)
-    return place / FILE
+    whole = place / f"whole-{FILE}"
+    source = f"{(folder / FILE).absolute().as_uri()}?mode=ro"
+    with (
+        closing(sqlite3.connect(source, uri=True)) as file,
+        closing(sqlite3.connect(whole)) as copy,
+    ):
+        file.backup(copy)
+    return whole
 
 
 def _state(folder: Path) -> list[Any]:
