@@ -148,6 +148,8 @@ def smallest_h(rows: pd.DataFrame) -> str:
     """Table of h in the runs that stored it, by experiment and method."""
     own = rows[rows["smallest_h"].notna() & (rows["clean_twin"] == 0)]
     own = own[~own["method"].str.startswith(("GlobalGC", "ZClip"))]
+    over_rates = own["method"].str.replace(r", rate .*", "", regex=True)
+    own = own.assign(method=over_rates)
     lines = [
         [
             f"{target}, {experiment}",

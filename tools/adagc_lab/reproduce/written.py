@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pandas as pd
@@ -18,14 +19,22 @@ _WRITTEN = ("paper", "paper-accuracy", "proxies")
 def written_tables(results: Path) -> dict[str, str]:
     """Return them by name."""
     return {
-        "history": _history(results),
+        "history-paper": _history(results, "paper"),
+        "history-own": _history(results, "own"),
         "history-counts": _history_counts(results),
         "gpu-hours": _gpu_hours(),
         **{name: _as_written(results, name) for name in _WRITTEN},
     }
 
 
-def _history(results: Path) -> str:
+def _shortened(number: str) -> str:
+    """Return the number of the verdict, and one that speaks against it."""
+    first, *rest = re.sub(r", p [\d.e-]+", "", number).split("; ")
+    against = [part for part in rest if part.startswith("but ")]
+    return "; ".join([first.removeprefix("GlobalGC → "), *against])
+
+
+def _history(results: Path, whose: str) -> str:
     """All claims with the first and the last verdict, from ``history.csv``."""
     rows = pd.read_csv(
         results / "history.csv", dtype=str, keep_default_na=False
@@ -34,8 +43,9 @@ def _history(results: Path) -> str:
     return markdown_table(
         head,
         [
-            [f"{r.claim} ({r.whose}; {r.id})", r.first, r.last, r.number, r.why]
+            [r.claim, r.first, r.last, _shortened(r.number), r.why]
             for r in rows.itertuples()
+            if r.whose == whose
         ],
         left=5,
     )
