@@ -179,7 +179,7 @@ def advice(recipes: Recipes, names: Mapping[str, str] | None = None) -> str:
         own = _reference(pairs, count, name, told)
         rows.append([told.get(label, label), own, *cells])
     head = [told.get("Your run", "Your run"), REFERENCE, *SHOWN]
-    return markdown_table(head, rows, left=1)
+    return markdown_table(head, rows, left=len(head))
 
 
 def _reference(

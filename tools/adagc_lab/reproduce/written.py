@@ -67,7 +67,7 @@ def _history_counts(results: Path) -> str:
             total = int((own[rule] != "(gone)").sum())
             table.append([whose, rule, str(total), told])
     head = ["Claims", "Rule", "Number", "Verdicts"]
-    return markdown_table(head, table, left=2)
+    return markdown_table(head, table, left=4)
 
 
 def _gpu_hours() -> str:
