@@ -21,6 +21,7 @@ def written_tables(results: Path) -> dict[str, str]:
     return {
         "history-paper": _history(results, "paper"),
         "history-own": _history(results, "own"),
+        "history-new": _history_new(results),
         "history-counts": _history_counts(results),
         "gpu-hours": _gpu_hours(),
         **{name: _as_written(results, name) for name in _WRITTEN},
@@ -35,7 +36,7 @@ def _shortened(number: str) -> str:
 
 
 def _history(results: Path, whose: str) -> str:
-    """All claims with the first and the last verdict, from ``history.csv``."""
+    """Claims with the first and the last verdict, from ``history.csv``."""
     rows = pd.read_csv(
         results / "history.csv", dtype=str, keep_default_na=False
     )
@@ -45,9 +46,26 @@ def _history(results: Path, whose: str) -> str:
         [
             [r.claim, r.first, r.last, _shortened(r.number), r.why]
             for r in rows.itertuples()
-            if r.whose == whose
+            if r.whose == whose and r.first
         ],
         left=5,
+    )
+
+
+def _history_new(results: Path) -> str:
+    """Claims that were written after the first rule."""
+    rows = pd.read_csv(
+        results / "history.csv", dtype=str, keep_default_na=False
+    )
+    head = ["Claim", "Last rule", "Numbers"]
+    return markdown_table(
+        head,
+        [
+            [r.claim, r.last, _shortened(r.number)]
+            for r in rows.itertuples()
+            if not r.first
+        ],
+        left=3,
     )
 
 
