@@ -361,6 +361,7 @@ _HEAD = [
     "of a copy's time",
     "foreach, ms",
     "host, ms",
+    "foreach's host, ms",
 ]
 
 
@@ -384,6 +385,6 @@ def _time_rows(
             " / ".join(f"{row['of_copy_bandwidth']:.2f}" for row in of_list),
             *(
                 f"{of_list[0].get(key, float('nan')):.2f}"
-                for key in ("foreach_ms", "host_ms")
+                for key in ("foreach_ms", "host_ms", "foreach_host_ms")
             ),
         ]

@@ -37,7 +37,7 @@ def clip_threshold(run: RunRecord) -> np.ndarray | None:
     """Return AdaGC's threshold, NaN in the warm-up; None: another clip."""
     clip = dict(run.run.get("config", {}).get("clip", {}))
     known = inspect.signature(ClipGradByAdaGC).parameters
-    # An argument that is gone (docs/price.md) makes it another clip.
+    # An argument that is gone (docs/tried-rules.md) makes it another clip.
     if clip.pop("name", None) != "adagc" or not {*clip} <= {*known}:
         return None
     values = {n: clip.get(n, p.default) for n, p in known.items()}
