@@ -30,7 +30,9 @@ def written_tables(results: Path) -> dict[str, str]:
 
 def _shortened(number: str) -> str:
     """Return the number of the verdict, and one that speaks against it."""
-    first, *rest = re.sub(r", p [\d.e-]+", "", number).split("; ")
+    number = re.sub(r", p [\d.e-]+", "", number)
+    number = re.sub(r"\((\S+) to (\S+)\)", r"(\1, \2)", number)
+    first, *rest = number.split("; ")
     against = [part for part in rest if part.startswith("but ")]
     return "; ".join([first.removeprefix("GlobalGC → "), *against])
 
