@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The float64 twin of every rule in the registry, slowly, with its defaults.
 
-They follow the letter of docs/results/methods.md. A twin is called once per step
-with the weights and the gradients (lists of float64 arrays), and returns the
-clipped gradients.
+They follow the letter of docs/results/methods.md. A twin is called once per
+step with the weights and the gradients (lists of float64 arrays), and returns
+the clipped gradients.
 """
 
 import numpy as np
