@@ -1,6 +1,6 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Every name of docs/api.md says what it takes and gives; its example runs."""
+"""Every name of docs/api says what it takes and gives; its example runs."""
 
 import ast
 import doctest
@@ -32,7 +32,9 @@ TRAINERS = ("ClippingMixin",)
 
 def entries():
     """(class or function, options) of each name; the rest is data."""
-    for path, options in _ENTRY.findall((ROOT / "docs/api.md").read_text()):
+    pages = sorted((ROOT / "docs/api").glob("*.md"))
+    text = "\n".join(page.read_text() for page in pages)
+    for path, options in _ENTRY.findall(text):
         module, _, name = path.rpartition(".")
         found = getattr(importlib.import_module(module), name)
         if inspect.isclass(found) or inspect.isfunction(found):

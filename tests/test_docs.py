@@ -147,7 +147,7 @@ def test_commands_parse(page, monkeypatch):
                 paths = [path for path in arguments if path.startswith("tests")]
                 assert all((ROOT / path).exists() for path in paths)
             case [
-                "mkdir" | "cp" | "cd" | "rm" | "!",
+                "mkdir" | "cp" | "cd" | "rm" | "git" | "!",
                 *_,
             ]:  # run by their own test
                 pass

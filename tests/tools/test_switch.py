@@ -1,6 +1,6 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The commands of docs/howto/switch.md, run as they stand there."""
+"""The commands of docs/training.md, run as they stand there."""
 
 import shlex
 
@@ -10,7 +10,7 @@ from adagc_lab.record.files import RunRecord
 from helpers import run_python
 from pages import ROOT, blocks
 
-PAGE = ROOT / "docs/howto/switch.md"
+PAGE = ROOT / "docs/training.md"
 
 
 @pytest.mark.slow
