@@ -33,7 +33,7 @@ from paddle_adagc.clips.overrides import Overrides
 from paddle_adagc.clips.progress import NewTensors, Progress
 from paddle_adagc.clips.settings import grows_faster, warn_of_shrinking
 from paddle_adagc.clips.step import clip_pairs, measure
-from paddle_adagc.guards import eager, fuses_tensors, unchecked
+from paddle_adagc.paddle_internals import eager, fuses_tensors, unchecked
 from paddle_adagc.parallel.units import Declared
 
 Init = Literal["warmup_min", "warmup_ema"]

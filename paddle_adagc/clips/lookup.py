@@ -14,8 +14,8 @@ from paddle.distributed.auto_parallel.process_mesh import (
 
 from paddle_adagc.clips.gradients import GradientList
 from paddle_adagc.clips.tensors import Tensors
-from paddle_adagc.guards import makes_states_only
 from paddle_adagc.kernels.pairs import LEFT_OUT, NO_INDEX, KnownPairs
+from paddle_adagc.paddle_internals import makes_states_only
 from paddle_adagc.parallel.layout import unfold
 from paddle_adagc.parallel.meshes import any_is_distributed
 from paddle_adagc.parallel.ranks import Ranks

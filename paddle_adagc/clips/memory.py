@@ -12,7 +12,7 @@ from typing import Any
 import paddle
 from paddle import Tensor
 
-from paddle_adagc.guards import unchecked
+from paddle_adagc.paddle_internals import unchecked
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -18,7 +18,7 @@ from paddle_adagc.clips.memory import Memory
 from paddle_adagc.clips.settings import votes
 from paddle_adagc.clips.step_count import StepCount
 from paddle_adagc.clips.tensors import Tensors
-from paddle_adagc.guards import unchecked
+from paddle_adagc.paddle_internals import unchecked
 from paddle_adagc.parallel.agreement import (
     every_rank_calls,
     gather_state,

@@ -30,7 +30,8 @@ from paddle_adagc.clips.lookup import Pairs, find
 from paddle_adagc.clips.memory import Memory
 from paddle_adagc.clips.progress import Progress
 from paddle_adagc.clips.settings import Settings, grows_faster, votes
-from paddle_adagc.guards import (
+from paddle_adagc.kernels.cuda import adaptive_step
+from paddle_adagc.paddle_internals import (
     Caller,
     find_caller,
     has_moments,
@@ -38,7 +39,6 @@ from paddle_adagc.guards import (
     take_back_skipped,
     unchecked,
 )
-from paddle_adagc.kernels.cuda import adaptive_step
 from paddle_adagc.parallel.agreement import settings_of
 from paddle_adagc.parallel.reduce import Reducer
 

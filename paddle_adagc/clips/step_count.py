@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 
-from paddle_adagc.guards import Caller
+from paddle_adagc.paddle_internals import Caller
 
 
 @dataclasses.dataclass(frozen=True)

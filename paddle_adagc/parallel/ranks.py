@@ -14,7 +14,7 @@ from paddle import Tensor
 from paddle.distributed.communication.group import Group
 
 from paddle_adagc import kernels
-from paddle_adagc.guards import is_in_stage_2
+from paddle_adagc.paddle_internals import is_in_stage_2
 from paddle_adagc.parallel.agreement import compare_norms, compare_settings
 from paddle_adagc.parallel.layout import (
     TensorLayout,
