@@ -252,23 +252,18 @@ def _renamed(key: str, prefixes: Mapping[str, str]) -> str:
 
 
 def warn_of_other_arguments(
-    mine: Mapping[str, Any], loaded: Mapping[str, Any], idle: Collection[str]
+    mine: Mapping[str, Any], loaded: Mapping[str, Any]
 ) -> None:
-    """Warn of arguments that have other values in a loaded state.
-
-    Of these the ``idle`` ones have no effect.
-    """
+    """Warn of arguments that have other values in a loaded state."""
     differing = [
         f"{name}={mine[name]!r} (state: {value!r})"
         for name, value in loaded.items()
         if name in mine and mine[name] != value
     ]
     if differing:
-        names = [n for n in loaded if n in idle and mine[n] != loaded[n]]
-        unused = f"; the warm-up is over: {', '.join(names)} do nothing now"
         warnings.warn(
             "the loaded state was made with other arguments than this "
-            f"clip resumes with: {', '.join(differing)}" + unused * bool(names),
+            f"clip resumes with: {', '.join(differing)}",
             stacklevel=5,
         )
 

@@ -48,19 +48,22 @@ class Progress:
 
     def __init__(self, clip: ClipGradByAdaGC) -> None:
         self._clip = clip  # for its arguments, which may change
-        self.owner = type(clip).__name__
         self.tensors = Tensors()
         self.memory = Memory.empty(votes(clip))
         self.steps = StepCount()
         self.before = self.steps, self.memory  # the last step
         self.ranks = Ranks(self.owner)
         self.calls: list[Call] = []  # of the last step
-        self.num_calls = 0  # by anybody, also with nothing to clip
         self._nonfinite: dict[str, int] = {}  # as of the last summary
         self._has_loaded = False
         self.is_started_anew = False  # by restart_warmup()
         self._loads: dict[str, Any] | None = None
         """What was loaded before bind(), which is to read it by its names."""
+
+    @property
+    def owner(self) -> str:
+        """The clip's class, for messages."""
+        return type(self._clip).__name__
 
     def bind(self, model: paddle.nn.Layer, units: Declared | None) -> None:
         """See :meth:`.ClipGradByAdaGC.bind`."""
@@ -72,7 +75,7 @@ class Progress:
         with kept_marks(model):
             self._bind(Ranks(self.owner, model, units))
         for parameter in unwrap(model).parameters():
-            self.tensors.reader.meet(parameter)
+            self.tensors.identity.meet(parameter)
 
     def _bind(self, ranks: Ranks) -> None:
         """Take over the tensors of a model's layout."""
@@ -107,17 +110,6 @@ class Progress:
         )
         self.ranks.has_agreed = False
         self._loads, self.is_started_anew = None, True
-
-    def commit(self, call: Call, steps: StepCount, memory: Memory) -> None:
-        """Take over a call that is done."""
-        before = self.steps
-        begins = steps.num_steps > before.num_steps
-        if begins or steps.optimizer != before.optimizer:
-            self.before = before, self.memory
-        if not self.calls or self.calls[-1].present is not call.present:
-            self.tensors.observed.update(call.present)
-        self.calls = [call] if begins else [*self.calls, call]
-        self.steps, self.memory = steps, memory
 
     def take_back(self) -> None:
         """Return to the state before the step; its numbers can be read."""
@@ -199,8 +191,7 @@ class Progress:
                 "rename": rename,
                 "new_tensors": new_tensors,
             }
-        idle = self._clip.idle_arguments()
-        warn_of_other_arguments(self._clip.arguments(), loaded.config, idle)
+        warn_of_other_arguments(self._clip.arguments(), loaded.config)
 
     def _load(
         self,
@@ -215,9 +206,12 @@ class Progress:
         loaded = loaded.fitted(self._clip.arguments(), votes(self._clip))
         loaded = loaded.with_whole_tensors(self.tensors.keys)
         places = self.tensors.adopt(loaded.keys, new_tensors == "start")
-        memory = self.known().reordered(places)
+        counts = self.known().reordered(places).num_nonfinite
         gamma, support = loaded.values_of(self.tensors.keys)
-        self.memory = memory.loaded(gamma, support, loaded.warmup_start)
+        if support is not None:
+            support = paddle.to_tensor(support, "float32")
+        gamma = paddle.to_tensor(gamma, "float32")
+        self.memory = Memory(gamma, support, counts, loaded.warmup_start)
         self._has_loaded = True
         self.ranks.has_agreed = False
         self._resume_at(loaded.step)

@@ -22,6 +22,7 @@ import paddle.distributed as dist
 from paddle import Tensor
 
 from paddle_adagc.parallel.layout import TensorLayout
+from paddle_adagc.parallel.reduce import Reducer
 from paddle_adagc.parallel.topology import Topology
 from paddle_adagc.state import ClipState
 
@@ -160,6 +161,31 @@ def compare(views: Sequence[RankView], num_expert_ranks: int) -> None:
                     f"{key!r}'s gradient, {expected:.6g} and {norm:.6g}: "
                     f"{_CAUSES}"
                 )
+
+
+def refuse_nonfinite(
+    norm: Tensor, keys: Sequence[str], step: int, reducer: Reducer
+) -> None:
+    """Stop on all ranks if a norm is not finite; waits for the device.
+
+    Without fleet (``paddle.DataParallel`` alone) nothing tells which ranks take
+    part: only those raise that found it. After the all-reduce of gradients
+    these are all.
+    """
+    mine = [keys[i] for i in np.flatnonzero(~np.isfinite(norm.numpy()))]
+    found = reducer.gather_if_any(bool(mine), mine)
+    places = []
+    for key in dict.fromkeys(key for its_keys in found for key in its_keys):
+        ranks = [str(rank) for rank, keys in enumerate(found) if key in keys]
+        where = f" on rank {', '.join(ranks)}"
+        if len(ranks) == len(found):
+            where = " on all ranks" if len(found) > 1 else ""
+        places.append(key + where)
+    if places:
+        raise FloatingPointError(
+            f"the gradient of {len(places)} tensors is not finite at step "
+            f"{step}: {'; '.join(places)}"
+        )
 
 
 def settings_of(state: ClipState) -> dict[str, Any]:
