@@ -250,12 +250,6 @@ def between(old: Tensor, new: Tensor, weight: PerTensor) -> Tensor:
 
     Returns:
         float32 of the shape of ``old``.
-
-    Example:
-        >>> import paddle
-        >>> from paddle_adagc.rule import between
-        >>> between(paddle.ones([2]), paddle.full([2], 3.0), 0.5).tolist()
-        [2.0, 2.0]
     """
     if not isinstance(weight, Tensor):
         if weight <= 0.5:

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 import math
 import numbers
 import os
@@ -19,13 +18,11 @@ from paddle import Tensor
 
 from paddle_adagc.rule import FULL_SUPPORT
 
-logger = logging.getLogger(__name__)
-
 _COUNTS = ("step", "warmup_start")
-_DICTS = ("config", "origin", "units")  # that hold no numbers of tensors
+_DICTS = ("config", "origin")  # that hold no numbers of tensors
 _NO_DICTS = (*_COUNTS, "missing")
 _VECTORS = ("gamma", "support")
-_ABOUT = {"warmup_start": 0, "missing": (), "origin": {}, "units": {}}
+_ABOUT = {"warmup_start": 0, "missing": (), "origin": {}}
 
 
 class OtherClipError(ValueError):
@@ -54,9 +51,6 @@ class ClipState:
     """Of a Trainer's checkpoint: ``run``, its name, and ``step`` of the
     Trainer."""
 
-    units: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
-    """Key of a parameter that holds units -> their keys."""
-
     def vectors(self) -> dict[str, Any]:
         """Return the vectors that there are, by name."""
         found = {name: getattr(self, name) for name in _VECTORS}
@@ -77,7 +71,6 @@ class ClipState:
             "warmup_start": self.warmup_start,
             "missing": [*self.missing],
             "origin": {**self.origin},
-            "units": {key: [*parts] for key, parts in self.units.items()},
         }
         return {name: value for name, value in more.items() if value}
 
@@ -86,7 +79,7 @@ class ClipState:
         """Read the form of ``state_dict()``; numbers of any kind."""
         _check_form(state)
         rest = {**_ABOUT, **state}
-        config, origin, units = ({**rest.pop(name)} for name in _DICTS)
+        config, origin = ({**rest.pop(name)} for name in _DICTS)
         missing = tuple(rest.pop("missing"))
         step, start = (_count(name, rest.pop(name)) for name in _COUNTS)
         if start > step:
@@ -119,7 +112,6 @@ class ClipState:
             start,
             missing,
             origin,
-            units,
         )
 
     def fitted(self, arguments: Collection[str], votes: bool) -> ClipState:
@@ -168,42 +160,6 @@ class ClipState:
             return gamma, None
         return gamma, np.append(self.support, np.float32(0))[index]
 
-    def with_whole_tensors(self, keys: Collection[str]) -> ClipState:
-        """Return the same with one tensor for units that are not of ``keys``.
-
-        Norms add in squares; support is that of the unit with the least. The
-        log names each tensor.
-        """
-        place = {key: i for i, key in enumerate(self.keys)}
-        joined = {
-            key: [place[part] for part in parts]
-            for key, parts in self.units.items()
-            if key in keys and parts and not {*parts} & {*keys}
-            if all(part in place for part in parts)
-        }
-        if not joined:
-            return self
-        for key, parts in joined.items():
-            logger.warning(
-                "%s has one norm here, and %d units in the state: their norms "
-                "are added in squares",
-                key,
-                len(parts),
-            )
-        gone = {i for parts in joined.values() for i in parts}
-        rest = [i for i in range(len(self.keys)) if i not in gone]
-        wide = self.gamma.astype(np.float64)
-        whole = [np.sqrt((wide[p] ** 2).sum()) for p in joined.values()]
-        gamma = np.append(wide[rest], whole).astype(np.float32)
-        support = self.support
-        if support is not None:
-            least = [support[p].min() for p in joined.values()]
-            support = np.append(support[rest], least).astype(np.float32)
-        keys = (*(self.keys[i] for i in rest), *joined)
-        return dataclasses.replace(
-            self, keys=keys, gamma=gamma, support=support
-        )
-
     def renamed(self, prefixes: Mapping[str, str]) -> ClipState:
         """Return the same with other prefixes of keys, the longest that fits.
 
@@ -219,16 +175,8 @@ class ClipState:
         if len(set(keys)) < len(keys):
             twice = next(key for key in keys if keys.count(key) > 1)
             raise ValueError(f"rename gives two tensors the key {twice!r}")
-        units = {
-            _renamed(key, prefixes): [
-                _renamed(part, prefixes) for part in parts
-            ]
-            for key, parts in self.units.items()
-        }
         missing = tuple(_renamed(key, prefixes) for key in self.missing)
-        return dataclasses.replace(
-            self, keys=tuple(keys), units=units, missing=missing
-        )
+        return dataclasses.replace(self, keys=tuple(keys), missing=missing)
 
     def to_numpy(self) -> ClipState:
         """Return the same with NumPy vectors; waits for the device."""

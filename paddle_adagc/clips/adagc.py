@@ -283,8 +283,7 @@ class ClipGradByAdaGC(KnownAttributes, EagerClip):
             ``[]``; ``config`` (the constructor's arguments); after
             :meth:`restart_warmup` its step, ``warmup_start``. Under sharding by
             owner (V1, stage 2) it is about this rank's tensors alone, and names
-            the others as ``missing``. ``units``, where there are some: key of
-            their parameter -> their keys.
+            the others as ``missing``.
         """
         return self._progress.state_of_rank().to_dict()
 
@@ -316,8 +315,7 @@ class ClipGradByAdaGC(KnownAttributes, EagerClip):
         """Load a state; a refused one leaves the clip as it was.
 
         The arguments of this clip stay; a warning names those that differ in
-        the state. Units of the state become one tensor where this clip has
-        none: their norms add in squares, and the log names it.
+        the state.
 
         Args:
             state: From :meth:`state_dict`; numbers may be tensors, arrays or

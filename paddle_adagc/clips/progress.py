@@ -140,7 +140,6 @@ class Progress:
             memory.gamma,
             memory.support,
             memory.start,
-            units=self.tensors.keys_of_units,
         )
 
     @unchecked
@@ -204,7 +203,6 @@ class Progress:
             rename = self.tensors.key_of_automatic(loaded.keys)
         loaded = loaded.renamed(rename)
         loaded = loaded.fitted(self._clip.arguments(), votes(self._clip))
-        loaded = loaded.with_whole_tensors(self.tensors.keys)
         places = self.tensors.adopt(loaded.keys, new_tensors == "start")
         counts = self.known().reordered(places).num_nonfinite
         gamma, support = loaded.values_of(self.tensors.keys)

@@ -54,12 +54,6 @@ class Tensors:
         return {first: holder.units for first, holder in holders.items()}
 
     @property
-    def keys_of_units(self) -> dict[str, list[str]]:
-        """Key of each parameter that holds units -> their keys."""
-        holders = self.cuts.parameters.values() if self.cuts else ()
-        return {t.key: [unit.key for unit in t.units] for t in holders}
-
-    @property
     def names(self) -> Set[str]:
         """Paddle's names of a model's parameters."""
         return self._key_of_name.keys()

@@ -115,25 +115,8 @@ def load_clip(
     if not isinstance(clip, ClipGradByAdaGC):
         return
     wanted = None if state is None else _origin(state)
-    mine: Any
-    try:
-        mine = _read(Path(checkpoint), wanted) if checkpoint else None
-    except (FileNotFoundError, ValueError) as error:
-        mine = error
-    found = of_all_ranks(mine)
-    states = [answer for answer in found if isinstance(answer, dict)]
-    for rank, answer in enumerate(found):
-        if isinstance(answer, ValueError):
-            raise ValueError(f"rank {rank}: {answer}")
-        if isinstance(answer, dict) and answer != states[0]:
-            raise ValueError(
-                f"ranks find different {STATE_FILE} in {checkpoint}: copy that "
-                "of one rank to the others, or remove those of another run"
-            )
-    missing, name = (
-        [answer for answer in found if answer is not None],
-        STATE_FILE,
-    )
+    states, missing = _states_of_ranks(checkpoint, wanted)
+    name = STATE_FILE
     if missing and not states:
         with contextlib.suppress(FileNotFoundError):
             states = [load_adaptive_norm(clip, checkpoint)]
@@ -154,15 +137,37 @@ def load_clip(
             )
             clip.restart_warmup()
         except ValueError as error:
-            text = f"{name} in {checkpoint}: {error}"
-            raise ValueError(text) from error
+            raise ValueError(f"{name} in {checkpoint}: {error}") from error
     elif missing and missing_state == "raise":
         raise FileNotFoundError(
-            f"{missing[0]} To switch a run to this clip, which then starts "
+            f"{missing} To switch a run to this clip, which then starts "
             f"with its warm-up, give {HOW_TO_START}"
         )
     elif missing:
         clip.restart_warmup()
+
+
+def _states_of_ranks(
+    checkpoint: str | os.PathLike[str] | None, wanted: dict[str, Any] | None
+) -> tuple[list[dict[str, Any]], FileNotFoundError | None]:
+    """Return the states that ranks find, and what one says that finds none."""
+    mine: Any
+    try:
+        mine = _read(Path(checkpoint), wanted) if checkpoint else None
+    except (FileNotFoundError, ValueError) as error:
+        mine = error
+    found = of_all_ranks(mine)
+    states = [answer for answer in found if isinstance(answer, dict)]
+    for rank, answer in enumerate(found):
+        if isinstance(answer, ValueError):
+            raise ValueError(f"rank {rank}: {answer}")
+        if isinstance(answer, dict) and answer != states[0]:
+            raise ValueError(
+                f"ranks find different {STATE_FILE} in {checkpoint}: copy that "
+                "of one rank to the others, or remove those of another run"
+            )
+    missing = (x for x in found if isinstance(x, FileNotFoundError))
+    return states, next(missing, None)
 
 
 def _read(checkpoint: Path, wanted: dict[str, Any] | None) -> dict[str, Any]:

@@ -21,7 +21,6 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from paddle_adagc import ClipGradByAdaGC
-from paddle_adagc.parallel.agreement import merge
 from paddle_adagc.parallel.layout import unwrap
 from paddle_adagc.parallel.topology import Axis, Topology
 from paddle_adagc.state import ClipState
@@ -505,55 +504,10 @@ def units_and_whole(steps=0):
     return clips
 
 
-@pytest.mark.parametrize("steps", [1, 5])
-@pytest.mark.parametrize("prefix", ["", "model"])
-def test_units_of_a_state_become_a_whole_tensor(
-    steps, prefix, tmp_path, caplog
-):
-    """Equal gradients in all steps: gamma is their norm, which adds up."""
-    donor, whole = units_and_whole(steps)
-    state = ClipState.from_dict(donor.state_dict())
-    save_state(state.renamed({"": prefix}).to_dict(), tmp_path)
-    back = {"0": "0", "2": "2"} if not prefix else {"model": ""}
-    clip = units_and_whole()[1]
-    clip.set_state_dict(load_state(tmp_path), rename=back)
-    assert "0.weight has one norm here, and 2 units in the state" in caplog.text
-    late = ClipGradByAdaGC(t_start=3)
-    late.set_state_dict(load_state(tmp_path), rename=back)
-    late.bind(make_model())
-    expected = whole.state_dict()
-    for found in (clip.state_dict(), late.state_dict()):
-        for name in {"gamma", "support"} & expected.keys():
-            assert {*found[name]} == {*KEYS}
-            for key in KEYS:
-                np.testing.assert_allclose(
-                    found[name][key], expected[name][key], rtol=1e-6
-                )
-        assert "units" not in found
-
-
 def test_whole_tensors_of_a_state_do_not_become_units():
     clip, whole = units_and_whole(3)
     with pytest.raises(ValueError, match="units were declared here and not th"):
         clip.set_state_dict(whole.state_dict())
-
-
-def test_units_of_all_ranks_are_one_tensor():
-    """Of expert-parallel ranks, each with experts of one parameter."""
-    parts = [
-        (
-            ClipState(
-                *(3, {}, (key,), np.float32([gamma])), units={"w": [key]}
-            ),
-            {key},
-        )
-        for key, gamma in (("0.w", 3.0), ("1.w", 4.0))
-    ]
-    merged = merge(parts)
-    assert merged.units == {"w": ["0.w", "1.w"]}
-    whole = merged.with_whole_tensors({"w"})
-    assert whole.keys == ("w",)
-    assert whole.gamma.tolist() == [5.0]
 
 
 def test_bytes_per_tensor():
