@@ -248,15 +248,11 @@ def _joined(parts: list[_Part | ValueError | None]) -> _Part:
 
 
 def _lines(part: _Part, num_tp_ranks: int) -> list[str]:
-    """Say what is taken over, and what differs from here on."""
+    """Say what is taken over, and what differs from here on; see the docs."""
     new = [key for key, value in part.gamma.items() if math.isinf(value)]
     lines = [
         f"gamma of {len(part.gamma) - len(new)} tensors after {part.steps} "
         "steps is taken over",
-        "a zero norm is no observation here; there it sets gamma to 0 in the "
-        "warm-up, and the tensor's gradient is 0 from then on",
-        "a gradient with Inf or NaN becomes 0 here and leaves gamma alone, "
-        "unless nonfinite says otherwise; there NaN passes and stays in gamma",
     ]
     if new:
         more = ", ..." if len(new) > 3 else ""

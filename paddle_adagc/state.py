@@ -20,9 +20,8 @@ from paddle_adagc.rule import FULL_SUPPORT
 
 _COUNTS = ("step", "warmup_start")
 _DICTS = ("config", "origin")  # that hold no numbers of tensors
-_NO_DICTS = (*_COUNTS, "missing")
 _VECTORS = ("gamma", "support")
-_ABOUT = {"warmup_start": 0, "missing": (), "origin": {}}
+_ABOUT = {"warmup_start": 0, "origin": {}}
 
 
 class OtherClipError(ValueError):
@@ -44,9 +43,6 @@ class ClipState:
     counted."""
 
     warmup_start: int = 0  # steps made when the warm-up began
-    missing: tuple[str, ...] = ()
-    """Tensors that other ranks own, whose numbers are out of date here."""
-
     origin: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Of a Trainer's checkpoint: ``run``, its name, and ``step`` of the
     Trainer."""
@@ -69,7 +65,6 @@ class ClipState:
         """Return what most states do not need to say."""
         more = {
             "warmup_start": self.warmup_start,
-            "missing": [*self.missing],
             "origin": {**self.origin},
         }
         return {name: value for name, value in more.items() if value}
@@ -80,7 +75,6 @@ class ClipState:
         _check_form(state)
         rest = {**_ABOUT, **state}
         config, origin = ({**rest.pop(name)} for name in _DICTS)
-        missing = tuple(rest.pop("missing"))
         step, start = (_count(name, rest.pop(name)) for name in _COUNTS)
         if start > step:
             raise ValueError(
@@ -110,7 +104,6 @@ class ClipState:
             vectors["gamma"],
             vectors.get("support"),
             start,
-            missing,
             origin,
         )
 
@@ -131,11 +124,6 @@ class ClipState:
         gamma, support = self.gamma, self.support if votes else None
         if votes and support is None:
             support = np.full(len(self.keys), FULL_SUPPORT, np.float32)
-        if self.missing:  # their numbers are out of date
-            is_missing = np.isin(self.keys, self.missing)
-            gamma = np.where(is_missing, np.float32(math.inf), gamma)
-            if support is not None:
-                support = np.where(is_missing, np.float32(0), support)
         must = "positive (inf for a tensor without a norm so far)"
         self._check("gamma", gamma, gamma > 0, must)
         if support is not None:
@@ -175,8 +163,7 @@ class ClipState:
         if len(set(keys)) < len(keys):
             twice = next(key for key in keys if keys.count(key) > 1)
             raise ValueError(f"rename gives two tensors the key {twice!r}")
-        missing = tuple(_renamed(key, prefixes) for key in self.missing)
-        return dataclasses.replace(self, keys=tuple(keys), missing=missing)
+        return dataclasses.replace(self, keys=tuple(keys))
 
     def to_numpy(self) -> ClipState:
         """Return the same with NumPy vectors; waits for the device."""
@@ -216,19 +203,6 @@ def warn_of_other_arguments(
         )
 
 
-def check_is_whole(state: ClipState, partial: bool) -> None:
-    """Refuse one rank's state that is to be taken for the whole model's."""
-    if state.missing and not partial:
-        more = ", ..." if len(state.missing) > 3 else ""
-        raise ValueError(
-            f"the state is of one rank under sharding, and lacks "
-            f"{len(state.missing)} tensors that other ranks own "
-            f"({', '.join(state.missing[:3])}{more}): save "
-            "clip.full_state_dict(), which every rank calls. With partial=True "
-            "these tensors start from their next norms"
-        )
-
-
 def _check_form(state: Any) -> None:
     """Refuse what is not a dict of dicts, with a step and a config."""
     if not isinstance(state, dict):
@@ -246,7 +220,7 @@ def _check_form(state: Any) -> None:
                 "returned"
             )
     for name, part in state.items():
-        if name not in _NO_DICTS and not isinstance(part, dict):
+        if name not in _COUNTS and not isinstance(part, dict):
             raise ValueError(f"the state's {name} must be a dict")
 
 

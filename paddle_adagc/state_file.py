@@ -37,8 +37,6 @@ def save_state(
 ) -> Path:
     """Write a clip's ``state_dict()`` to a file, whole or not at all.
 
-    The same state gives the same bytes.
-
     Args:
         state: ``step``, ``config``, and ``gamma``, a dict of key -> one
             number; in the warm-up ``support``, too.
@@ -76,19 +74,7 @@ def save_state(
     metadata |= {name: json.dumps(value) for name, value in about.items()}
     metadata[_CHECKSUM] = _checksum(metadata, vectors)
     directory = check_directory("directory", directory)
-    content = _with_sorted_header(save(vectors, metadata))
-    return atomic_write(directory / file_name, content)
-
-
-def _with_sorted_header(content: bytes) -> bytes:
-    """Return a safetensors file whose bytes follow from the state alone.
-
-    safetensors writes metadata in a random order.
-    """
-    end = 8 + int.from_bytes(content[:8], "little")
-    header = json.dumps(json.loads(content[8:end]), sort_keys=True).encode()
-    header += b" " * (-len(header) % 8)
-    return len(header).to_bytes(8, "little") + header + content[end:]
+    return atomic_write(directory / file_name, save(vectors, metadata))
 
 
 def load_state(

@@ -282,8 +282,7 @@ class ClipGradByAdaGC(KnownAttributes, EagerClip):
             ``support``, each a dict of tensor key -> float32 tensor of shape
             ``[]``; ``config`` (the constructor's arguments); after
             :meth:`restart_warmup` its step, ``warmup_start``. Under sharding by
-            owner (V1, stage 2) it is about this rank's tensors alone, and names
-            the others as ``missing``.
+            owner (V1, stage 2) it is about this rank's tensors alone.
         """
         return self._progress.state_of_rank().to_dict()
 
@@ -309,7 +308,6 @@ class ClipGradByAdaGC(KnownAttributes, EagerClip):
         state: dict[str, Any],
         *,
         rename: Mapping[str, str] | None = None,
-        partial: bool = False,
         new_tensors: NewTensors = "raise",
     ) -> None:
         """Load a state; a refused one leaves the clip as it was.
@@ -325,8 +323,6 @@ class ClipGradByAdaGC(KnownAttributes, EagerClip):
                 ``PipelineLayer`` numbers its layers: ``{"0": "embed",
                 "1": "layers.0"}``. A state that was saved unbound, under the
                 names that Paddle gives this model's parameters, needs none.
-            partial: Take one rank's :meth:`state_dict`, which names tensors
-                that it lacks: those start from their next norms.
             new_tensors: What to do if the model has other tensors than the
                 state: ``"raise"`` an error, or ``"start"`` the clip of new ones
                 (a new head, LoRA) as at the first step, and drop those that are
@@ -337,9 +333,9 @@ class ClipGradByAdaGC(KnownAttributes, EagerClip):
         Raises:
             TypeError: ``state`` is not a dict.
             ValueError: It is not a state of this class and of this model's
-                tensors, or one rank's; or ``rename`` does not fit them.
+                tensors, or ``rename`` does not fit them.
         """
-        self._progress.load(state, rename, partial, new_tensors)
+        self._progress.load(state, rename, new_tensors)
 
     def metrics(self) -> dict[str, Any]:
         """Return numbers of the last optimizer step; may wait for the device.

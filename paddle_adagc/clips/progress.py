@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -28,11 +27,7 @@ from paddle_adagc.parallel.layout import kept_marks, unwrap
 from paddle_adagc.parallel.ranks import Ranks
 from paddle_adagc.parallel.reduce import Reducer
 from paddle_adagc.parallel.units import Declared
-from paddle_adagc.state import (
-    ClipState,
-    check_is_whole,
-    warn_of_other_arguments,
-)
+from paddle_adagc.state import ClipState, warn_of_other_arguments
 
 if TYPE_CHECKING:
     from paddle_adagc.clips.adagc import ClipGradByAdaGC
@@ -132,31 +127,28 @@ class Progress:
     @unchecked
     def state(self) -> ClipState:
         """Return the state; it shares the device's vectors."""
-        memory = self.known()
+        return self._state_of(self.known(), self.tensors.keys)
+
+    @unchecked
+    def state_of_rank(self) -> ClipState:
+        """Return the state, without the tensors that other ranks own."""
+        memory, keys = self.known(), self.tensors.keys
+        topology = self.ranks.topology()
+        is_sharded = topology.sharding.size > 1
+        if is_sharded and not topology.splits_parameters and self.calls:
+            mine = sorted(self.tensors.observed)
+            memory, keys = memory.reordered(mine), [keys[i] for i in mine]
+        return self._state_of(memory, keys)
+
+    def _state_of(self, memory: Memory, keys: list[str]) -> ClipState:
         return ClipState(
             self.steps.num_steps,
             self._clip.arguments(),
-            tuple(self.tensors.keys),
+            tuple(keys),
             memory.gamma,
             memory.support,
             memory.start,
         )
-
-    @unchecked
-    def state_of_rank(self) -> ClipState:
-        """Return the state, with the names of tensors that others own."""
-        state, topology = self.state(), self.ranks.topology()
-        is_by_owner = topology.sharding.size > 1 and (
-            not topology.splits_parameters
-        )
-        if not (is_by_owner and self.calls and state.keys):
-            return state
-        missing = tuple(
-            tensor.key
-            for index, tensor in enumerate(self.tensors.layout)
-            if tensor.takes_part and index not in self.tensors.observed
-        )
-        return dataclasses.replace(state, missing=missing)
 
     def state_of_all_ranks(self) -> ClipState:
         """Return the state of the whole model; every rank calls it."""
@@ -175,13 +167,11 @@ class Progress:
         self,
         state: dict[str, Any],
         rename: Mapping[str, str] | None,
-        partial: bool,
         new_tensors: NewTensors,
     ) -> None:
         """See :meth:`.ClipGradByAdaGC.set_state_dict`."""
         check_choice("new_tensors", new_tensors, get_args(NewTensors))
         loaded = ClipState.from_dict(state)
-        check_is_whole(loaded, partial)
         self._load(loaded, rename, new_tensors)
         self._loads = None
         if not self.tensors.is_bound:

@@ -128,11 +128,12 @@ class Tensors:
         if may_differ and self.keys:
             _log_differences(keys, self.keys)
         elif self.keys or self.is_bound:
-            what, has_units = "the state's tensors", bool(self.units)
+            here, there = ("here", "there") if self.cuts else ("there", "here")
+            where = f"units were declared {here} and not {there}"
             frozen = {t.key for t in self.layout if not t.takes_part}
             absent = frozen.difference(keys)  # a state need not have them
             wanted = [key for key in self.keys if key not in absent]
-            _check_same(keys, wanted, what, self.is_bound, has_units)
+            _refuse_others(keys, wanted, self.is_bound, where)
         if self.is_bound or (may_differ and self.keys):
             return [*range(len(self.keys))]
         self._loaded = "start" if may_differ else "raise"
@@ -221,38 +222,35 @@ _AUTOMATIC = re.compile(r"\w+_\d+\.\w+_\d+")
 """A name that Paddle gives a parameter."""
 
 
-def _check_same(
-    found: Sequence[str],
-    wanted: Sequence[str],
-    what: str,
-    is_bound: bool,
-    has_units: bool,
+def _refuse_others(
+    found: Sequence[str], wanted: Sequence[str], is_bound: bool, where: str
 ) -> None:
-    """Refuse keys that are not the clip's, but for those of other ranks."""
+    """Refuse a state's keys that are not the clip's.
+
+    In a distributed run the state may hold more, of other ranks. ``where``:
+    the side that would have declared units.
+    """
     is_part = is_bound and dist.get_world_size() > 1
-    if set(found) != set(wanted) and not (is_part and {*found} > {*wanted}):
-        if is_bound and found and all(map(_AUTOMATIC.fullmatch, found)):
-            raise ValueError(
-                f"{what} have automatic names of Paddle ({found[0]}, ...), "
-                "which this model's parameters do not have: the state was "
-                "saved by a clip that was not bound. If its tensors are the "
-                "trained parameters of this model in order, give rename="
-                "dict(zip(state['gamma'], [key for key, p in "
-                "model.named_parameters() if not p.stop_gradient]))"
-            )
-        units = (
-            "units were declared here and not there"
-            if has_units
-            else "units were declared there and not here"
-        )
+    if {*found} == {*wanted} or (is_part and {*found} > {*wanted}):
+        return
+    if is_bound and found and all(map(_AUTOMATIC.fullmatch, found)):
         raise ValueError(
-            f"{what} and this clip's differ: {_difference(found, wanted)}. Is "
-            "it another model's state, or was one of the two made without "
-            "bind(model)? If they are one network under two sets of names, "
-            f"give set_state_dict a rename; if {units}, bind "
-            "with the same units; if the model has changed (a new head, LoRA), "
-            "give new_tensors='start'"
+            f"the state's tensors have automatic names of Paddle ({found[0]}, "
+            "...), which this model's parameters do not have: the state was "
+            "saved by a clip that was not bound. If its tensors are the "
+            "trained parameters of this model in order, give rename="
+            "dict(zip(state['gamma'], [key for key, p in "
+            "model.named_parameters() if not p.stop_gradient]))"
         )
+    raise ValueError(
+        "the state's tensors and this clip's differ: "
+        f"{_difference(found, wanted)}. Is it another model's state, or was "
+        "one of the two made without bind(model)? If it is one rank's under "
+        "sharding, save full_state_dict(); if they are one network under two "
+        f"sets of names, give set_state_dict a rename; if {where}, bind with "
+        "the same units; if the model has changed (a new head, LoRA), give "
+        "new_tensors='start'"
+    )
 
 
 def _log_differences(found: Sequence[str], wanted: Sequence[str]) -> None:

@@ -130,14 +130,6 @@ def bind_clip(
     Without ``units`` they are those that the model names itself
     (:class:`.ModelUnits`), under every optimizer.
     """
-    config = getattr(unwrap(model), "config", None)
-    target = getattr(config, "use_accuracy_compatible", None)
-    if target:
-        warnings.warn(
-            f"use_accuracy_compatible={target!r} lets the Trainer clip bit by "
-            f"bit as another framework does: {clip!r} clips in its place",
-            stacklevel=4,
-        )
     found = units_of(model, args)
     clip.bind(model, found if units is None else units)
     logger = logger_of(args)
