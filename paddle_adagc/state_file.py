@@ -93,34 +93,23 @@ def load_state(
         FileNotFoundError: There is no state in ``directory``.
         NotADirectoryError: ``directory`` is a file.
         ValueError: The file is damaged or not a clip's state.
-
-    Example:
-        >>> from paddle_adagc import ClipGradByAdaGC, load_state, save_state
-        >>> path = save_state(ClipGradByAdaGC().state_dict(), "checkpoint-1000")
-        >>> load_state("checkpoint-1000")["step"]
-        0
     """
-    path = Path(directory)
-    if path.is_file():
+    folder = Path(directory)
+    if folder.is_file():
         raise NotADirectoryError(
-            f"{path} is a file: load_state takes its directory, "
-            f"load_state({str(path.parent)!r}, {path.name!r})"
+            f"{folder} is a file: load_state takes its directory, "
+            f"load_state({str(folder.parent)!r}, {folder.name!r})"
         )
-    return read_state(path / file_name).to_dict()
-
-
-def read_state(path: str | os.PathLike[str]) -> ClipState:
-    """Read what :func:`save_state` wrote."""
     hint = (
         ": was the checkpoint written by a run with one of this package's "
         "clips?"
     )
-    check_regular_file(path, hint)
+    path = check_regular_file(folder / file_name, hint)
     try:
         with safe_open(path, framework="np") as file:
             metadata = file.metadata() or {}
             vectors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        return _state_of(metadata, vectors)
+        return _state_of(metadata, vectors).to_dict()
     except KeyError as error:
         raise ValueError(f"{path} is damaged: no {error}") from error
     except (RecursionError, SafetensorError, TypeError, ValueError) as error:

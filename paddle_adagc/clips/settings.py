@@ -33,17 +33,16 @@ def grows_faster(clip: ClipGradByAdaGC, index: int) -> bool:
 
 def warn_of_shrinking(clip: ClipGradByAdaGC) -> None:
     """Warn of factors with which no gamma can grow."""
-    effect = (
-        "gamma can only shrink, so gradients shrink, too; the paper's value is "
-        "1.04"
-    )
-    if clip.lambda_rel <= 1:
-        warnings.warn(f"lambda_rel={clip.lambda_rel}: {effect}", stacklevel=3)
+    factors = [(clip.lambda_rel, "")]
     for pattern, own in clip.overrides.settings.items():
         factor = (own or {}).get("lambda_rel", math.inf)
+        factors.append((factor, f" for {pattern!r}"))
+    for factor, where in factors:
         if factor <= 1:
             warnings.warn(
-                f"lambda_rel={factor} for {pattern!r}: {effect}", stacklevel=3
+                f"lambda_rel={factor}{where}: gamma can only shrink, so "
+                "gradients shrink, too; the paper's value is 1.04",
+                stacklevel=3,
             )
 
 

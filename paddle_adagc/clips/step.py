@@ -71,15 +71,16 @@ def clip_pairs(
     4. Commit count and memory: a step happens, or it does not. If the optimizer
        then makes no update, take them back.
 
-    Args:
-        settings: The clip's arguments.
-        progress: What the clip knows so far.
-        pairs: Parameters, and gradients or None.
-        group: Ranks that share auto-parallel's buffers, if there are some.
-        follows: Leave the gradients as they are: another clip acts.
+    ``group``: ranks that share auto-parallel's buffers, if there are some;
+    ``follows``: another clip acts, so the gradients stay as they are.
     """
     tensors, ranks = progress.tensors, progress.ranks
-    found = find_gradients(progress, pairs, settings.overrides, group)
+    try:
+        found = find_gradients(progress, pairs, settings.overrides, group)
+    except Exception as error:
+        if not ranks.has_agreed:
+            ranks.agree_once(settings_of(progress.state()), error)
+        raise
     if found is None:
         return pairs
     reducer = ranks.reducer or progress.reducer()
