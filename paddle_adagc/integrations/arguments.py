@@ -120,10 +120,7 @@ def _refuse(args: Any) -> None:
 
 
 def bind_clip(
-    clip: ClipGradByAdaGC,
-    model: Any,
-    units: Declared | None,
-    args: Any,
+    clip: ClipGradByAdaGC, model: Any, units: Declared | None, args: Any
 ) -> None:
     """Bind a clip to a Trainer's model; say which tensors it has.
 

@@ -30,7 +30,6 @@ from paddle_adagc.state import OtherClipError
 from paddle_adagc.state_file import STATE_FILE, load_state, save_state
 
 MissingState = Literal["raise", "start"]
-MISSING_STATES = ("raise", "start")
 
 _RUN = "adagc_run"  # in trial_params of a TrainerState
 _FLASH_DEVICE = "/shared/dev/shm/flash"  # as in their utils/pdc_sdk.py
@@ -125,8 +124,10 @@ def load_clip(
         _check_origin(states[0], wanted, checkpoint)
         try:
             clip.set_state_dict(states[0], new_tensors=new_tensors)
-        except OtherClipError as error:
+        except ValueError as error:
             text = f"{name} in {checkpoint}: {error}"
+            if not isinstance(error, OtherClipError):
+                raise ValueError(text) from error
             if missing_state == "raise":
                 raise ValueError(
                     f"{text}. To start with the warm-up give {HOW_TO_START}"
@@ -136,8 +137,6 @@ def load_clip(
                 stacklevel=3,
             )
             clip.restart_warmup()
-        except ValueError as error:
-            raise ValueError(f"{name} in {checkpoint}: {error}") from error
     elif missing and missing_state == "raise":
         raise FileNotFoundError(
             f"{missing} To switch a run to this clip, which then starts "

@@ -34,7 +34,6 @@ from paddle_adagc.integrations.arguments import (
     units_of,
 )
 from paddle_adagc.integrations.checkpoints import (
-    MISSING_STATES,
     MissingState,
     begin_run,
     load_clip,
@@ -90,8 +89,9 @@ class Options:
     on_alarm: Any = None
 
     def __post_init__(self) -> None:
-        check_choice("missing_state", self.missing_state, MISSING_STATES)
-        check_choice("new_tensors", self.new_tensors, get_args(NewTensors))
+        missing, new = get_args(MissingState), get_args(NewTensors)
+        check_choice("missing_state", self.missing_state, missing)
+        check_choice("new_tensors", self.new_tensors, new)
         self.make_record()
 
     def make_record(self) -> Any:

@@ -277,9 +277,9 @@ class TensorList(abc.ABC):
         if segments is not None:
             descriptors = segments.describe(descriptors)
             self.num_entries = segments.num_entries
-        self.descriptors = np.ascontiguousarray(descriptors)
+        self.descriptors = found = np.ascontiguousarray(descriptors)
         runs = segments and segments.runs.ctypes.data
-        self.addresses = self.descriptors.ctypes.data, len(descriptors), runs
+        self.addresses = found.ctypes.data, len(found), runs
         """What the C++ loops take of the list: descriptors, count, runs."""
 
     @staticmethod
