@@ -20,6 +20,8 @@ from paddle_adagc.parallel.units import Declared
 _DEFAULT_MAX_GRAD_NORM = 1.0  # of TrainingArguments
 TAKEN = "_adagc_max_grad_norm"  # of arguments: what a clip took over
 CLEARS = "adaptive_norm_force_clear_state"
+"""ERNIE's argument: start without the state of a clip."""
+
 _WITHOUT_EFFECT = {
     "adaptive_norm_shard_clip": "each tensor has one norm, of all its parts",
     "adaptive_norm_enable_record": "adagc-run records",
@@ -51,11 +53,6 @@ def of_adaptive_norm(args: Any) -> dict[str, tuple[Any, str]]:
             value, where = value + 1, f"{where}, step {value} included"
         found[name] = value, where
     return found
-
-
-def clears_state(args: Any) -> bool:
-    """Whether the arguments say to start without the state of a clip."""
-    return bool(getattr(args, CLEARS, False))
 
 
 def without_effect(args: Any) -> list[str]:
