@@ -58,16 +58,16 @@ class ClipState:
             name: dict(zip(self.keys, _unbind(vector), strict=True))
             for name, vector in self.vectors().items()
         }
-        about: dict[str, Any] = {"step": self.step, **self.more()}
-        return {**about, **by_key, "config": self.config}
+        return {**self.about(), **by_key}
 
-    def more(self) -> dict[str, Any]:
-        """Return what most states do not need to say."""
-        more = {
-            "warmup_start": self.warmup_start,
-            "origin": {**self.origin},
-        }
-        return {name: value for name, value in more.items() if value}
+    def about(self) -> dict[str, Any]:
+        """Return what ``state_dict()`` says beside the vectors."""
+        about: dict[str, Any] = {"step": self.step, "config": self.config}
+        if self.warmup_start:
+            about["warmup_start"] = self.warmup_start
+        if self.origin:
+            about["origin"] = {**self.origin}
+        return about
 
     @classmethod
     def from_dict(cls, state: Any) -> ClipState:
@@ -97,15 +97,8 @@ class ClipState:
                 )
             numbers_of = [_number(name, key, by_key[key]) for key in keys]
             vectors[name] = np.array(numbers_of, np.float32)
-        return cls(
-            step,
-            config,
-            keys,
-            vectors["gamma"],
-            vectors.get("support"),
-            start,
-            origin,
-        )
+        gamma, support = vectors["gamma"], vectors.get("support")
+        return cls(step, config, keys, gamma, support, start, origin)
 
     def fitted(self, arguments: Collection[str], votes: bool) -> ClipState:
         """Return what a clip with these arguments takes over; refuse others.

@@ -63,12 +63,7 @@ def save_state(
             "the arguments are swapped: write save_state(state, directory)"
         )
     whole = ClipState.from_dict(state)
-    about = {
-        "keys": whole.keys,
-        "step": whole.step,
-        "config": whole.config,
-        **whole.more(),
-    }
+    about = {"keys": whole.keys, **whole.about()}
     vectors = whole.vectors()
     metadata = {"format": _FORMAT}
     metadata |= {name: json.dumps(value) for name, value in about.items()}

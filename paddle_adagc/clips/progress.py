@@ -52,7 +52,7 @@ class Progress:
         self._nonfinite: dict[str, int] = {}  # as of the last summary
         self._has_loaded = False
         self.is_started_anew = False  # by restart_warmup()
-        self._loads: dict[str, Any] | None = None
+        self._loads: tuple[Any, ...] | None = None
         """What was loaded before bind(), which is to read it by its names."""
 
     @property
@@ -92,7 +92,7 @@ class Progress:
         self._resume_at(self.steps.num_steps)
         if self._loads is not None:
             try:
-                self._load(**self._loads)
+                self._load(*self._loads)
             except Exception:
                 self.memory, self.tensors, self.ranks = before
                 raise
@@ -175,11 +175,7 @@ class Progress:
         self._load(loaded, rename, new_tensors)
         self._loads = None
         if not self.tensors.is_bound:
-            self._loads = {
-                "loaded": loaded,
-                "rename": rename,
-                "new_tensors": new_tensors,
-            }
+            self._loads = loaded, rename, new_tensors
         warn_of_other_arguments(self._clip.arguments(), loaded.config)
 
     def _load(
@@ -195,10 +191,10 @@ class Progress:
         loaded = loaded.fitted(self._clip.arguments(), votes(self._clip))
         places = self.tensors.adopt(loaded.keys, new_tensors == "start")
         counts = self.known().reordered(places).num_nonfinite
-        gamma, support = loaded.values_of(self.tensors.keys)
-        if support is not None:
-            support = paddle.to_tensor(support, "float32")
-        gamma = paddle.to_tensor(gamma, "float32")
+        gamma, support = (
+            None if vector is None else paddle.to_tensor(vector, "float32")
+            for vector in loaded.values_of(self.tensors.keys)
+        )
         self.memory = Memory(gamma, support, counts, loaded.warmup_start)
         self._has_loaded = True
         self.ranks.has_agreed = False
