@@ -154,7 +154,9 @@ def find_gradients(
         listed = dict(zip(read.indexes, gradients, strict=True))
     if cuts:
         ranks.refuse_shuffled()
-        segments = cuts.find(listed, ranks.topology(), overrides.exempts)
+        segments = cuts.find_segments(
+            listed, ranks.topology(), overrides.exempts
+        )
         present = cuts.present(read.indexes)
     in_order = read.gradients
     if read.descriptors is None:

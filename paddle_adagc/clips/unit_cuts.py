@@ -37,7 +37,7 @@ class UnitCuts:
         self._shapes: dict[int, list[int]] = {}  # of those with units
         self._present: dict[int, list[int]] = {}  # all by first index
 
-    def find(
+    def find_segments(
         self,
         gradients: Mapping[int, Tensor],
         topology: Topology,

@@ -45,7 +45,7 @@ def test_slices_without_a_gradient_in_the_first_step(
 
     def find(present):
         found = {entries[i]: gradients[i] for i in present}
-        return cuts.find(found, topology, lambda key: False)
+        return cuts.find_segments(found, topology, lambda key: False)
 
     if message and len(first) == 2:
         with pytest.raises(RuntimeError, match=message):
