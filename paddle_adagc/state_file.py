@@ -88,6 +88,12 @@ def load_state(
         FileNotFoundError: There is no state in ``directory``.
         NotADirectoryError: ``directory`` is a file.
         ValueError: The file is damaged or not a clip's state.
+
+    Example:
+        >>> from paddle_adagc import ClipGradByAdaGC, load_state, save_state
+        >>> path = save_state(ClipGradByAdaGC().state_dict(), "checkpoint-1000")
+        >>> load_state("checkpoint-1000")["step"]
+        0
     """
     folder = Path(directory)
     if folder.is_file():
