@@ -168,17 +168,9 @@ def supported_average(
 
     Not in the paper. The vote is that of :func:`supported_minimum`, but larger
     norms also count against a gamma of full support. A step that agrees enters
-    with at most twice gamma.
-
-    Args:
-        norm: Norm to enter, before the clip: ``||g_i||``.
-        gamma: Previous value, ``inf`` where there was none.
-        support: Previous value, float32 ``[num_tensors]``, 0 at first.
-        change: Result of :func:`mean_change` with an ``h`` of 1, ``[1]``.
-        beta: Smoothing, :func:`warmup_beta`.
-
-    Returns:
-        New gamma and support.
+    with at most twice gamma. The arguments are as there, but ``norm`` is that
+    before the clip, ``change`` has an ``h`` of 1, and ``beta`` is
+    :func:`warmup_beta`. Returns the new gamma and support.
     """
     is_low, is_high = _disagreement(norm, gamma, change)
     entered = bounded_average(norm, gamma, beta, 2.0)

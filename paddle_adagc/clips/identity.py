@@ -45,16 +45,10 @@ class Identity:
         key_of: Callable[[Tensor], str],
         may_be_slices: bool,
     ) -> None:
-        """Refuse, or name, parameters of another model than the one known.
+        """Refuse new parameters of another shape; name other objects.
 
-        Args:
-            parameters: Those that are met for the first time.
-            key_of: Gives the key of a parameter.
-            may_be_slices: Sharding may have put a flat slice under the name of
-                each of the model's parameters.
-
-        Raises:
-            ValueError: One has another shape than the one of its name.
+        ``may_be_slices``: sharding may have put a flat slice under the name of
+        each of the model's parameters.
         """
         others = []
         for parameter in parameters:
