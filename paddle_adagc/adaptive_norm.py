@@ -112,14 +112,7 @@ def load_adaptive_norm(
         >>> clip.set_state_dict(state)
     """
     ranks = clip._progress.ranks
-    mine: _Part | ValueError | None
-    try:
-        mine = (
-            _part_of_rank(Path(directory), ranks.layout) if directory else None
-        )
-    except ValueError as error:
-        mine = error
-    parts = of_all_ranks(mine)
+    parts = of_all_ranks(_part_or_error(directory, ranks.layout))
     if not any(parts):
         raise FileNotFoundError(f"no {_FILE.format('*')} in {directory}")
     if not ranks.layout:
@@ -131,20 +124,28 @@ def load_adaptive_norm(
     if dist.get_rank() == 0:
         for line in _lines(part, ranks.topology().model.size):
             logger.warning("ClipGradByAdaptiveNorm: %s", line)
-    return {
-        "step": part.steps,
-        "gamma": part.gamma,
-        "support": {
-            key: FULL_SUPPORT if math.isfinite(value) else 0.0
-            for key, value in part.gamma.items()
-        },
-        "config": {
-            "lambda_rel": part.arguments["clip_ratio"],
-            "beta": part.arguments["beta"],
-            # It warms up while steps <= start_clip_steps, from 0.
-            "t_start": part.arguments["start_clip_steps"] + 1,
-        },
+    support = {
+        key: FULL_SUPPORT if math.isfinite(value) else 0.0
+        for key, value in part.gamma.items()
     }
+    config = {
+        "lambda_rel": part.arguments["clip_ratio"],
+        "beta": part.arguments["beta"],
+        # It warms up while steps <= start_clip_steps, from 0.
+        "t_start": part.arguments["start_clip_steps"] + 1,
+    }
+    about = {"step": part.steps, "config": config}
+    return {**about, "gamma": part.gamma, "support": support}
+
+
+def _part_or_error(
+    directory: str | os.PathLike[str] | None, layout: Mapping[str, TensorLayout]
+) -> _Part | ValueError | None:
+    """Read this rank's part, for all ranks to know what is wrong with it."""
+    try:
+        return _part_of_rank(Path(directory), layout) if directory else None
+    except ValueError as error:
+        return error
 
 
 def _part_of_rank(
@@ -247,15 +248,11 @@ def _joined(parts: list[_Part | ValueError | None]) -> _Part:
 
 
 def _lines(part: _Part, num_tp_ranks: int) -> list[str]:
-    """Say what is taken over, and what differs from here on."""
+    """Say what is taken over, and what differs from here on; see the docs."""
     new = [key for key, value in part.gamma.items() if math.isinf(value)]
     lines = [
         f"gamma of {len(part.gamma) - len(new)} tensors after {part.steps} "
         "steps is taken over",
-        "a zero norm is no observation here; there it sets gamma to 0 in the "
-        "warm-up, and the tensor's gradient is 0 from then on",
-        "a gradient with Inf or NaN becomes 0 here and leaves gamma alone, "
-        "unless nonfinite says otherwise; there NaN passes and stays in gamma",
     ]
     if new:
         more = ", ..." if len(new) > 3 else ""

@@ -17,8 +17,9 @@ paper          here
 
 ``norm``, ``gamma`` and ``h`` are float32 of shape ``[num_tensors]``.
 ``lambda_rel`` and ``beta`` of the adaptive phase may differ between tensors:
-they are then float64 of that shape, rounded where a float would be, so that
-equal values give equal bits. Nothing here waits for the device.
+``lambda_rel`` is then float32 of that shape, and ``beta`` float64, rounded
+where a float would be, so that equal values give equal bits. Nothing here waits
+for the device.
 
 What is no observation. gamma keeps the smallest norm of the warm-up, and the
 adaptive phase lets it grow by ``(1 - beta) * (lambda_rel - 1)`` a step at most:
@@ -65,12 +66,7 @@ _OWN_RISE = 100.0
 """And at most, until gamma is settled; an expert of theirs rises by 99."""
 
 PerTensor: TypeAlias = float | Tensor
-"""A number for all tensors, or float64 ``[num_tensors]``."""
-
-
-def _rounded(value: PerTensor) -> PerTensor:
-    """Make a vector float32, as Paddle does with a float."""
-    return value.astype("float32") if isinstance(value, Tensor) else value
+"""A number for all tensors, or a vector ``[num_tensors]``."""
 
 
 def square_root(squared_norm: Tensor) -> Tensor:
@@ -172,17 +168,9 @@ def supported_average(
 
     Not in the paper. The vote is that of :func:`supported_minimum`, but larger
     norms also count against a gamma of full support. A step that agrees enters
-    with at most twice gamma.
-
-    Args:
-        norm: Norm to enter, before the clip: ``||g_i||``.
-        gamma: Previous value, ``inf`` where there was none.
-        support: Previous value, float32 ``[num_tensors]``, 0 at first.
-        change: Result of :func:`mean_change` with an ``h`` of 1, ``[1]``.
-        beta: Smoothing, :func:`warmup_beta`.
-
-    Returns:
-        New gamma and support.
+    with at most twice gamma. The arguments are as there, but ``norm`` is that
+    before the clip, ``change`` has an ``h`` of 1, and ``beta`` is
+    :func:`warmup_beta`. Returns the new gamma and support.
     """
     is_low, is_high = _disagreement(norm, gamma, change)
     entered = bounded_average(norm, gamma, beta, 2.0)
@@ -236,7 +224,7 @@ def adaptive_scale(
     1 where the norm is zero or gamma is still ``inf``, 0 where the norm is not
     finite.
     """
-    h = (_rounded(lambda_rel) * gamma / norm).clip(max=1.0)
+    h = (lambda_rel * gamma / norm).clip(max=1.0)
     return paddle.where(paddle.isfinite(norm), h, paddle.zeros_like(h))
 
 
@@ -254,12 +242,6 @@ def between(old: Tensor, new: Tensor, weight: PerTensor) -> Tensor:
 
     Returns:
         float32 of the shape of ``old``.
-
-    Example:
-        >>> import paddle
-        >>> from paddle_adagc.rule import between
-        >>> between(paddle.ones([2]), paddle.full([2], 3.0), 0.5).tolist()
-        [2.0, 2.0]
     """
     if not isinstance(weight, Tensor):
         if weight <= 0.5:
@@ -269,7 +251,7 @@ def between(old: Tensor, new: Tensor, weight: PerTensor) -> Tensor:
     near = paddle.where(is_small, old, new)
     far = paddle.where(is_small, new, old)
     weight = paddle.where(is_small, weight, 1.0 - weight)
-    return near + _rounded(weight) * (far - near)
+    return near + weight.astype("float32") * (far - near)
 
 
 def moving_average(norm: Tensor, gamma: Tensor, beta: PerTensor) -> Tensor:
@@ -314,7 +296,7 @@ def bounded_average(
     ``norm`` is that before the clip. With ``bound`` = ``lambda_rel`` this is
     Algorithm 1 line 15.
     """
-    fed = paddle.minimum(norm, _rounded(bound) * gamma)
+    fed = paddle.minimum(norm, bound * gamma)
     average = moving_average(fed, gamma, beta)
     return paddle.where(paddle.isfinite(norm), average, gamma)
 

@@ -33,28 +33,6 @@ def group_events(
     return tuple((int(e[0]), int(e[-1])) for e in events if e.size)
 
 
-def count_events(
-    steps: np.ndarray, values: np.ndarray, thresholds: Sequence[float]
-) -> dict[float, int]:
-    """Count events above each threshold; a higher one never has more.
-
-    Events are delimited once, at the lowest threshold: an event ends when the
-    values stay at or below it for more than ``EVENT_GAP`` steps. Above a
-    higher threshold count the events whose largest value exceeds it.
-    (Delimited at every threshold anew, one event with a dip would be one event
-    at a low threshold and two at a higher one.) Steps, which ascend, and values
-    are ``[num_values]``.
-    """
-    largest = [
-        values[(steps >= first) & (steps <= last)].max()
-        for first, last in group_events(steps[values > min(thresholds)])
-    ]
-    return {
-        threshold: sum(peak > threshold for peak in largest)
-        for threshold in thresholds
-    }
-
-
 @dataclass(frozen=True, eq=False)
 class SpikeScore:
     """Spikes of a series."""
@@ -144,15 +122,20 @@ def spike_score(
     for start in range(window, finite.size, chunk):
         values = finite[start : start + chunk]
         past = finite[start - window : start + values.size - 1]
-        windows = sliding_window_view(past, window)
-        # Relative to the first value: a large offset then costs no digits, and
-        # equal values have the deviation 0 exactly.
-        first = windows[:, :1]
-        relative = windows - first
-        distance = np.abs(values - (first[:, 0] + relative.mean(1)))
-        deviation = relative.std(1, ddof=1)
-        is_spike[places[start : start + values.size]] = (distance > 0) & (
-            distance >= sigma * deviation
-        )
+        found = _are_spikes(values, sliding_window_view(past, window), sigma)
+        is_spike[places[start : start + values.size]] = found
     num_unjudged = min(series.size, skip) + min(finite.size, window)
     return SpikeScore(series.size, num_unjudged, np.flatnonzero(is_spike))
+
+
+def _are_spikes(
+    values: np.ndarray, windows: np.ndarray, sigma: float
+) -> np.ndarray:
+    """Compare values with the windows before them, ``[num_values, window]``."""
+    # Relative to the first value: a large offset then costs no digits, and
+    # equal values have the deviation 0 exactly.
+    first = windows[:, :1]
+    relative = windows - first
+    distance = np.abs(values - (first[:, 0] + relative.mean(1)))
+    deviation = relative.std(1, ddof=1)
+    return (distance > 0) & (distance >= sigma * deviation)

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 import math
 import numbers
 import os
@@ -19,13 +18,10 @@ from paddle import Tensor
 
 from paddle_adagc.rule import FULL_SUPPORT
 
-logger = logging.getLogger(__name__)
-
 _COUNTS = ("step", "warmup_start")
-_DICTS = ("config", "origin", "units")  # that hold no numbers of tensors
-_NO_DICTS = (*_COUNTS, "missing")
+_DICTS = ("config", "origin")  # that hold no numbers of tensors
 _VECTORS = ("gamma", "support")
-_ABOUT = {"warmup_start": 0, "missing": (), "origin": {}, "units": {}}
+_ABOUT = {"warmup_start": 0, "origin": {}}
 
 
 class OtherClipError(ValueError):
@@ -47,15 +43,9 @@ class ClipState:
     counted."""
 
     warmup_start: int = 0  # steps made when the warm-up began
-    missing: tuple[str, ...] = ()
-    """Tensors that other ranks own, whose numbers are out of date here."""
-
     origin: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Of a Trainer's checkpoint: ``run``, its name, and ``step`` of the
     Trainer."""
-
-    units: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
-    """Key of a parameter that holds units -> their keys."""
 
     def vectors(self) -> dict[str, Any]:
         """Return the vectors that there are, by name."""
@@ -68,26 +58,23 @@ class ClipState:
             name: dict(zip(self.keys, _unbind(vector), strict=True))
             for name, vector in self.vectors().items()
         }
-        about: dict[str, Any] = {"step": self.step, **self.more()}
-        return {**about, **by_key, "config": self.config}
+        return {**self.about(), **by_key}
 
-    def more(self) -> dict[str, Any]:
-        """Return what most states do not need to say."""
-        more = {
-            "warmup_start": self.warmup_start,
-            "missing": [*self.missing],
-            "origin": {**self.origin},
-            "units": {key: [*parts] for key, parts in self.units.items()},
-        }
-        return {name: value for name, value in more.items() if value}
+    def about(self) -> dict[str, Any]:
+        """Return what ``state_dict()`` says beside the vectors."""
+        about: dict[str, Any] = {"step": self.step, "config": self.config}
+        if self.warmup_start:
+            about["warmup_start"] = self.warmup_start
+        if self.origin:
+            about["origin"] = {**self.origin}
+        return about
 
     @classmethod
     def from_dict(cls, state: Any) -> ClipState:
         """Read the form of ``state_dict()``; numbers of any kind."""
         _check_form(state)
         rest = {**_ABOUT, **state}
-        config, origin, units = ({**rest.pop(name)} for name in _DICTS)
-        missing = tuple(rest.pop("missing"))
+        config, origin = ({**rest.pop(name)} for name in _DICTS)
         step, start = (_count(name, rest.pop(name)) for name in _COUNTS)
         if start > step:
             raise ValueError(
@@ -110,17 +97,8 @@ class ClipState:
                 )
             numbers_of = [_number(name, key, by_key[key]) for key in keys]
             vectors[name] = np.array(numbers_of, np.float32)
-        return cls(
-            step,
-            config,
-            keys,
-            vectors["gamma"],
-            vectors.get("support"),
-            start,
-            missing,
-            origin,
-            units,
-        )
+        gamma, support = vectors["gamma"], vectors.get("support")
+        return cls(step, config, keys, gamma, support, start, origin)
 
     def fitted(self, arguments: Collection[str], votes: bool) -> ClipState:
         """Return what a clip with these arguments takes over; refuse others.
@@ -139,11 +117,6 @@ class ClipState:
         gamma, support = self.gamma, self.support if votes else None
         if votes and support is None:
             support = np.full(len(self.keys), FULL_SUPPORT, np.float32)
-        if self.missing:  # their numbers are out of date
-            is_missing = np.isin(self.keys, self.missing)
-            gamma = np.where(is_missing, np.float32(math.inf), gamma)
-            if support is not None:
-                support = np.where(is_missing, np.float32(0), support)
         must = "positive (inf for a tensor without a norm so far)"
         self._check("gamma", gamma, gamma > 0, must)
         if support is not None:
@@ -168,42 +141,6 @@ class ClipState:
             return gamma, None
         return gamma, np.append(self.support, np.float32(0))[index]
 
-    def with_whole_tensors(self, keys: Collection[str]) -> ClipState:
-        """Return the same with one tensor for units that are not of ``keys``.
-
-        Norms add in squares; support is that of the unit with the least. The
-        log names each tensor.
-        """
-        place = {key: i for i, key in enumerate(self.keys)}
-        joined = {
-            key: [place[part] for part in parts]
-            for key, parts in self.units.items()
-            if key in keys and parts and not {*parts} & {*keys}
-            if all(part in place for part in parts)
-        }
-        if not joined:
-            return self
-        for key, parts in joined.items():
-            logger.warning(
-                "%s has one norm here, and %d units in the state: their norms "
-                "are added in squares",
-                key,
-                len(parts),
-            )
-        gone = {i for parts in joined.values() for i in parts}
-        rest = [i for i in range(len(self.keys)) if i not in gone]
-        wide = self.gamma.astype(np.float64)
-        whole = [np.sqrt((wide[p] ** 2).sum()) for p in joined.values()]
-        gamma = np.append(wide[rest], whole).astype(np.float32)
-        support = self.support
-        if support is not None:
-            least = [support[p].min() for p in joined.values()]
-            support = np.append(support[rest], least).astype(np.float32)
-        keys = (*(self.keys[i] for i in rest), *joined)
-        return dataclasses.replace(
-            self, keys=keys, gamma=gamma, support=support
-        )
-
     def renamed(self, prefixes: Mapping[str, str]) -> ClipState:
         """Return the same with other prefixes of keys, the longest that fits.
 
@@ -219,16 +156,7 @@ class ClipState:
         if len(set(keys)) < len(keys):
             twice = next(key for key in keys if keys.count(key) > 1)
             raise ValueError(f"rename gives two tensors the key {twice!r}")
-        units = {
-            _renamed(key, prefixes): [
-                _renamed(part, prefixes) for part in parts
-            ]
-            for key, parts in self.units.items()
-        }
-        missing = tuple(_renamed(key, prefixes) for key in self.missing)
-        return dataclasses.replace(
-            self, keys=tuple(keys), units=units, missing=missing
-        )
+        return dataclasses.replace(self, keys=tuple(keys))
 
     def to_numpy(self) -> ClipState:
         """Return the same with NumPy vectors; waits for the device."""
@@ -252,37 +180,19 @@ def _renamed(key: str, prefixes: Mapping[str, str]) -> str:
 
 
 def warn_of_other_arguments(
-    mine: Mapping[str, Any], loaded: Mapping[str, Any], idle: Collection[str]
+    mine: Mapping[str, Any], loaded: Mapping[str, Any]
 ) -> None:
-    """Warn of arguments that have other values in a loaded state.
-
-    Of these the ``idle`` ones have no effect.
-    """
+    """Warn of arguments that have other values in a loaded state."""
     differing = [
         f"{name}={mine[name]!r} (state: {value!r})"
         for name, value in loaded.items()
         if name in mine and mine[name] != value
     ]
     if differing:
-        names = [n for n in loaded if n in idle and mine[n] != loaded[n]]
-        unused = f"; the warm-up is over: {', '.join(names)} do nothing now"
         warnings.warn(
             "the loaded state was made with other arguments than this "
-            f"clip resumes with: {', '.join(differing)}" + unused * bool(names),
+            f"clip resumes with: {', '.join(differing)}",
             stacklevel=5,
-        )
-
-
-def check_is_whole(state: ClipState, partial: bool) -> None:
-    """Refuse one rank's state that is to be taken for the whole model's."""
-    if state.missing and not partial:
-        more = ", ..." if len(state.missing) > 3 else ""
-        raise ValueError(
-            f"the state is of one rank under sharding, and lacks "
-            f"{len(state.missing)} tensors that other ranks own "
-            f"({', '.join(state.missing[:3])}{more}): save "
-            "clip.full_state_dict(), which every rank calls. With partial=True "
-            "these tensors start from their next norms"
         )
 
 
@@ -303,7 +213,7 @@ def _check_form(state: Any) -> None:
                 "returned"
             )
     for name, part in state.items():
-        if name not in _NO_DICTS and not isinstance(part, dict):
+        if name not in _COUNTS and not isinstance(part, dict):
             raise ValueError(f"the state's {name} must be a dict")
 
 

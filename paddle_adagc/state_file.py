@@ -37,8 +37,6 @@ def save_state(
 ) -> Path:
     """Write a clip's ``state_dict()`` to a file, whole or not at all.
 
-    The same state gives the same bytes.
-
     Args:
         state: ``step``, ``config``, and ``gamma``, a dict of key -> one
             number; in the warm-up ``support``, too.
@@ -65,30 +63,13 @@ def save_state(
             "the arguments are swapped: write save_state(state, directory)"
         )
     whole = ClipState.from_dict(state)
-    about = {
-        "keys": whole.keys,
-        "step": whole.step,
-        "config": whole.config,
-        **whole.more(),
-    }
+    about = {"keys": whole.keys, **whole.about()}
     vectors = whole.vectors()
     metadata = {"format": _FORMAT}
     metadata |= {name: json.dumps(value) for name, value in about.items()}
     metadata[_CHECKSUM] = _checksum(metadata, vectors)
     directory = check_directory("directory", directory)
-    content = _with_sorted_header(save(vectors, metadata))
-    return atomic_write(directory / file_name, content)
-
-
-def _with_sorted_header(content: bytes) -> bytes:
-    """Return a safetensors file whose bytes follow from the state alone.
-
-    safetensors writes metadata in a random order.
-    """
-    end = 8 + int.from_bytes(content[:8], "little")
-    header = json.dumps(json.loads(content[8:end]), sort_keys=True).encode()
-    header += b" " * (-len(header) % 8)
-    return len(header).to_bytes(8, "little") + header + content[end:]
+    return atomic_write(directory / file_name, save(vectors, metadata))
 
 
 def load_state(
@@ -114,27 +95,22 @@ def load_state(
         >>> load_state("checkpoint-1000")["step"]
         0
     """
-    path = Path(directory)
-    if path.is_file():
+    folder = Path(directory)
+    if folder.is_file():
         raise NotADirectoryError(
-            f"{path} is a file: load_state takes its directory, "
-            f"load_state({str(path.parent)!r}, {path.name!r})"
+            f"{folder} is a file: load_state takes its directory, "
+            f"load_state({str(folder.parent)!r}, {folder.name!r})"
         )
-    return read_state(path / file_name).to_dict()
-
-
-def read_state(path: str | os.PathLike[str]) -> ClipState:
-    """Read what :func:`save_state` wrote."""
     hint = (
         ": was the checkpoint written by a run with one of this package's "
         "clips?"
     )
-    check_regular_file(path, hint)
+    path = check_regular_file(folder / file_name, hint)
     try:
         with safe_open(path, framework="np") as file:
             metadata = file.metadata() or {}
             vectors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        return _state_of(metadata, vectors)
+        return _state_of(metadata, vectors).to_dict()
     except KeyError as error:
         raise ValueError(f"{path} is damaged: no {error}") from error
     except (RecursionError, SafetensorError, TypeError, ValueError) as error:

@@ -7,14 +7,12 @@ from __future__ import annotations
 import copy
 import inspect
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial as bound
-from typing import Any, Literal, NoReturn, get_args
+from typing import Any, Literal, get_args
 
 import paddle
 from paddle import Tensor
-from paddle.distributed.communication.group import Group
-from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc import rule
 from paddle_adagc.checks import (
@@ -26,20 +24,28 @@ from paddle_adagc.checks import (
     check_integer,
     check_positive,
 )
-from paddle_adagc.clips.gradients import NonFinite
 from paddle_adagc.clips.last_step import Call, LastStep
-from paddle_adagc.clips.lookup import Pairs, find
 from paddle_adagc.clips.overrides import Overrides
 from paddle_adagc.clips.progress import NewTensors, Progress
-from paddle_adagc.clips.settings import grows_faster, warn_of_shrinking
-from paddle_adagc.clips.step import clip_pairs, measure
-from paddle_adagc.guards import eager, fuses_tensors, unchecked
+from paddle_adagc.clips.settings import warn_of_shrinking
+from paddle_adagc.clips.step import (
+    NonFinite,
+    Pairs,
+    clip_pairs,
+    find_gradients,
+)
+from paddle_adagc.paddle_internals import (
+    EagerClip,
+    eager,
+    fuses_tensors,
+    unchecked,
+)
 from paddle_adagc.parallel.units import Declared
 
 Init = Literal["warmup_min", "warmup_ema"]
 
 
-class ClipGradByAdaGC(KnownAttributes, ClipGradBase):
+class ClipGradByAdaGC(KnownAttributes, EagerClip):
     r"""Adaptive per-tensor gradient clipping (AdaGC, arXiv 2502.11034).
 
     With :math:`g_i` the gradient of tensor :math:`i`, :math:`\gamma_i` its
@@ -133,18 +139,6 @@ class ClipGradByAdaGC(KnownAttributes, ClipGradBase):
     nonfinite = Argument(bound(check_choice, choices=get_args(NonFinite)))
     overrides = Argument(lambda _, value: Overrides(value), is_fixed=True)
 
-    # What Paddle's tensor fusion and FSDP tell a clip.
-    sharding_group: Group | None
-    fsdp_group: Group | None
-    mp_group: Group | None
-    has_dist_param: bool
-    has_not_dist_param: bool
-    # What ERNIE's pre-training tells its own clip under sharding V2.
-    sharding_stage1_v2: bool
-    num_params: int
-    pname_to_paramindex: dict[str, int]
-    stat: dict[str, Any]  # empty, for PaddleFormers' logging of experts
-
     def __init__(
         self,
         *,
@@ -194,14 +188,6 @@ class ClipGradByAdaGC(KnownAttributes, ClipGradBase):
         values = {name: getattr(self, name) for name in [*names][1:]}
         return {**values, "overrides": copy.deepcopy(self.overrides.settings)}
 
-    def idle_arguments(self) -> Sequence[str]:
-        """Return arguments that no later step follows, a restart aside."""
-        if self.warmup_left:
-            return ()
-        index = self.num_steps - self._progress.memory.start
-        rest = () if grows_faster(self, index) else ("t_start",)
-        return ("lambda_abs", "strict", *rest)
-
     def __repr__(self) -> str:
         """Class and arguments."""
         arguments = ", ".join(f"{k}={v!r}" for k, v in self.arguments().items())
@@ -234,19 +220,17 @@ class ClipGradByAdaGC(KnownAttributes, ClipGradBase):
 
     @eager
     @paddle.no_grad()
-    @unchecked
     def _measure(self, params_grads: Pairs) -> LastStep:
         """Measure gradients with which no step is made; change nothing."""
-        progress = self._progress
-        progress.num_calls += 1
         calls: list[Call] = []
-        exempts, group = self.overrides.exempts, self.sharding_group
-        tensors, reducer = progress.tensors, progress.reducer()
-        found = find([*params_grads], tensors, progress.ranks, exempts, group)
+        progress, group = self._progress, self.sharding_group
+        reducer, pairs = progress.reducer(), [*params_grads]
+        found = find_gradients(progress, pairs, self.overrides, group)
         if found is not None and (found.pairs or reducer.communicates):
-            norm = rule.square_root(measure(found.gradients, reducer))
+            squared_norm = found.gradients.squared_norms()
+            norm = rule.square_root(reducer.local_norms(squared_norm))
             calls = [Call(found.present, norm, paddle.ones_like(norm))]
-        return LastStep(calls, [*tensors.keys], {})
+        return LastStep(calls, [*progress.tensors.keys], {})
 
     def bind(
         self, model: paddle.nn.Layer, units: Declared | None = None
@@ -294,13 +278,11 @@ class ClipGradByAdaGC(KnownAttributes, ClipGradBase):
         """State to save beside the optimizer's.
 
         Returns:
-            ``step`` (int, optimizer steps made); for each quantity that the
-            rule carries, such as ``gamma``, a dict of tensor key -> float32
-            tensor of shape ``[]``; ``config`` (the constructor's arguments);
-            after :meth:`restart_warmup` its step, ``warmup_start``. Under
-            sharding by owner (V1, stage 2) it is about this rank's tensors
-            alone, and names the others as ``missing``. ``units``, where there
-            are some: key of their parameter -> their keys.
+            ``step`` (int, optimizer steps made); ``gamma``, and in the warm-up
+            ``support``, each a dict of tensor key -> float32 tensor of shape
+            ``[]``; ``config`` (the constructor's arguments); after
+            :meth:`restart_warmup` its step, ``warmup_start``. Under sharding by
+            owner (V1, stage 2) it is about this rank's tensors alone.
         """
         return self._progress.state_of_rank().to_dict()
 
@@ -308,8 +290,8 @@ class ClipGradByAdaGC(KnownAttributes, ClipGradBase):
         """State of the whole model, which any parallel layout can load.
 
         In a distributed run every rank has to call it; one of them saves. A
-        warning names tensors whose gradients had Inf or NaN on only some of
-        the ranks with copies of them.
+        warning names tensors whose gradients had Inf or NaN on only some of the
+        ranks with copies of them.
 
         Returns:
             The dict of :meth:`state_dict`, of all ranks' tensors.
@@ -326,14 +308,12 @@ class ClipGradByAdaGC(KnownAttributes, ClipGradBase):
         state: dict[str, Any],
         *,
         rename: Mapping[str, str] | None = None,
-        partial: bool = False,
         new_tensors: NewTensors = "raise",
     ) -> None:
         """Load a state; a refused one leaves the clip as it was.
 
         The arguments of this clip stay; a warning names those that differ in
-        the state. Units of the state become one tensor where this clip has
-        none: their norms add in squares, and the log names it.
+        the state.
 
         Args:
             state: From :meth:`state_dict`; numbers may be tensors, arrays or
@@ -343,8 +323,6 @@ class ClipGradByAdaGC(KnownAttributes, ClipGradBase):
                 ``PipelineLayer`` numbers its layers: ``{"0": "embed",
                 "1": "layers.0"}``. A state that was saved unbound, under the
                 names that Paddle gives this model's parameters, needs none.
-            partial: Take one rank's :meth:`state_dict`, which names tensors
-                that it lacks: those start from their next norms.
             new_tensors: What to do if the model has other tensors than the
                 state: ``"raise"`` an error, or ``"start"`` the clip of new ones
                 (a new head, LoRA) as at the first step, and drop those that are
@@ -355,9 +333,9 @@ class ClipGradByAdaGC(KnownAttributes, ClipGradBase):
         Raises:
             TypeError: ``state`` is not a dict.
             ValueError: It is not a state of this class and of this model's
-                tensors, or one rank's; or ``rename`` does not fit them.
+                tensors, or ``rename`` does not fit them.
         """
-        self._progress.load(state, rename, partial, new_tensors)
+        self._progress.load(state, rename, new_tensors)
 
     def metrics(self) -> dict[str, Any]:
         """Return numbers of the last optimizer step; may wait for the device.
@@ -413,13 +391,3 @@ class ClipGradByAdaGC(KnownAttributes, ClipGradBase):
                 :meth:`full_state_dict`.
         """
         return self._progress.summary(tensors)
-
-    def _static_clip(self, params_grads: Any) -> NoReturn:
-        raise RuntimeError(
-            f"{type(self).__name__} works on eager tensors, not in a static "
-            "graph: leave paddle.enable_static() and dist.to_static out, and "
-            "run the optimizer outside of paddle.jit.to_static. A model whose "
-            "forward is converted by paddle.jit.to_static is fine"
-        )
-
-    _pir_clip = _static_clip

@@ -8,8 +8,9 @@ Gradients may be float32, float64, bfloat16 or float16, dense or SelectedRows
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Iterable, Sequence
-from typing import Literal
 
 import numpy as np
 import paddle
@@ -23,36 +24,36 @@ from paddle_adagc.kernels.host import (
     TensorList,
     describe,
 )
-from paddle_adagc.parallel.reduce import Reducer
 
 
+@dataclasses.dataclass(eq=False)
 class GradientList:
     """The gradients of one call, each with the first backend that can take it.
 
-    ``segments`` are the units in them; None: each gradient is one unit.
-    ``descriptors`` are of dense gradients that a ``PairReader`` has read.
+    Raises:
+        TypeError: In a pass, for a gradient of another dtype.
     """
 
-    def __init__(
-        self,
-        gradients: Sequence[Tensor | None],
-        segments: Segments | None = None,
-        descriptors: np.ndarray | None = None,
-    ) -> None:
-        self._gradients = gradients
-        self._segments = segments
-        self._size = segments.num_entries if segments else len(gradients)
-        self._has_rows = descriptors is None and any(
-            gradient is not None and gradient.is_selected_rows()
-            for gradient in gradients
-        )
-        values = map(_values, gradients) if self._has_rows else gradients
-        self._parts = split(values, segments, descriptors)
-        self.is_on_gpu = DeviceTensors in map(type, self._parts)
-        """The CUDA kernels have some of the gradients."""
+    gradients: Sequence[Tensor | None]
+    segments: Segments | None = None
+    """The units in them; None: each gradient is one unit."""
 
-        for part in self._parts if descriptors is not None else ():
-            part.is_marked = True
+    descriptors: np.ndarray | None = None
+    """Of dense gradients that a ``PairReader`` has read."""
+
+    is_on_gpu: bool = False
+    """The CUDA kernels have some of the gradients; known once measured."""
+
+    @functools.cached_property
+    def _parts(self) -> list[TensorList]:
+        values, read = self.gradients, self.descriptors
+        if read is None:
+            values = [*map(_values, values)]
+        parts = split(values, self.segments, read)
+        for part in parts:
+            part.is_marked = read is not None
+            self.is_on_gpu |= isinstance(part, DeviceTensors)
+        return parts
 
     def squared_norms(self) -> Tensor:
         """Squared L2 norm of every gradient, float32 ``[num_tensors]``.
@@ -61,11 +62,13 @@ class GradientList:
         squared norm overflows float32 (a norm above 1.8e19).
         """
         parts = self._parts
-        if self._has_rows:
-            merged = (_values(g, True) for g in self._gradients)
-            parts = split(merged, self._segments)
+        if self.descriptors is None and any(map(_is_sparse, self.gradients)):
+            merged = (_values(g, adds_up=True) for g in self.gradients)
+            parts = split(merged, self.segments)
         if not parts:
-            return paddle.zeros([self._size], dtype="float32")
+            segments = self.segments
+            size = segments.num_entries if segments else len(self.gradients)
+            return paddle.zeros([size], dtype="float32")
         total = parts[0].squared_norms()
         for part in parts[1:]:  # each is 0 where it has no tensor
             total = _C_ops.add(total, part.squared_norms())
@@ -78,17 +81,19 @@ class GradientList:
         neither read nor write a gradient whose ``h`` is 1. Where ``discard``,
         bool ``[num_tensors]``, is true the gradient becomes 0, Inf and NaN too.
         """
-        # Compiled code reads as many values as there are gradients.
+        if not self._parts:
+            return
+        size = self._parts[0].num_entries  # compiled code reads as many values
         for name, vector, dtype in (
             ("h", h, paddle.float32),
             ("discard", discard, paddle.bool),
         ):
             if vector is not None and (
-                vector.shape != [self._size] or vector.dtype != dtype
+                vector.shape != [size] or vector.dtype != dtype
             ):
                 raise ValueError(
                     f"{name} is {vector.dtype} of shape {[*vector.shape]}: it "
-                    f"must be {dtype} of shape {[self._size]}"
+                    f"must be {dtype} of shape {[size]}"
                 )
         try:
             for part in self._parts:
@@ -135,6 +140,10 @@ HALF_CLIPPED = (
 )
 
 
+def _is_sparse(gradient: Tensor | None) -> bool:
+    return gradient is not None and bool(gradient.is_selected_rows())
+
+
 def _values(gradient: Tensor | None, adds_up: bool = False) -> Tensor | None:
     """View a sparse gradient's rows, or copy them with repeated ones added."""
     if gradient is None or not gradient.is_selected_rows():
@@ -142,51 +151,3 @@ def _values(gradient: Tensor | None, adds_up: bool = False) -> Tensor | None:
     if adds_up:
         gradient = _C_ops.merge_selected_rows(gradient)
     return gradient._get_tensor_from_selected_rows()
-
-
-NonFinite = Literal["zero", "raise", "propagate"]
-
-
-def refuse_nonfinite(
-    norm: Tensor, keys: Sequence[str], step: int, reducer: Reducer
-) -> None:
-    """Stop on all ranks if a norm is not finite; waits for the device.
-
-    Without fleet (``paddle.DataParallel`` alone) nothing tells which ranks take
-    part: only those raise that found it. After the all-reduce of gradients
-    these are all.
-    """
-    mine = [keys[i] for i in np.flatnonzero(~np.isfinite(norm.numpy()))]
-    found = reducer.gather_if_any(bool(mine), mine)
-    places = []
-    for key in dict.fromkeys(key for its_keys in found for key in its_keys):
-        ranks = [str(rank) for rank, keys in enumerate(found) if key in keys]
-        where = f" on rank {', '.join(ranks)}"
-        if len(ranks) == len(found):
-            where = " on all ranks" if len(found) > 1 else ""
-        places.append(key + where)
-    if places:
-        raise FloatingPointError(
-            f"the gradient of {len(places)} tensors is not finite at step "
-            f"{step}: {'; '.join(places)}"
-        )
-
-
-def treat_nonfinite(
-    nonfinite: NonFinite, h: Tensor, norm: Tensor, num_nonfinite: Tensor
-) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Replace ``h`` where a norm is not finite, as ``nonfinite`` says.
-
-    Returns ``h``, which gradients to discard (bool ``[num_tensors]``; None:
-    none), and in how many steps each tensor was not finite.
-    """
-    if nonfinite == "raise":
-        return h, None, num_nonfinite
-    finite = paddle.isfinite(norm)
-    discard = paddle.logical_not(finite)
-    num_nonfinite = num_nonfinite + discard.astype("int32")
-    if nonfinite == "propagate":
-        h = paddle.where(finite, h, paddle.ones_like(h))
-        return h, None, num_nonfinite
-    h = paddle.where(finite, h, paddle.zeros_like(h))
-    return h, discard, num_nonfinite

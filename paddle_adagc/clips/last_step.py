@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from paddle import Tensor
 
-from paddle_adagc.guards import unchecked
+from paddle_adagc.paddle_internals import unchecked
 
 _NUM_LOWEST = 5
 _SAME = 1e-5  # relative; what rounding makes of one h for all tensors

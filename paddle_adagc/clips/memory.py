@@ -7,12 +7,11 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import paddle
 from paddle import Tensor
 
-from paddle_adagc.guards import unchecked
+from paddle_adagc.paddle_internals import unchecked
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -40,21 +39,22 @@ class Memory:
 
     def restarted(self, num_steps: int, votes: bool) -> Memory:
         """Return it without any norm observed; the counts of Inf stay."""
-        new = Memory.empty(votes).grown(len(self))
+        new = Memory.empty(votes).grown(self.num_tensors)
         return dataclasses.replace(
             new, num_nonfinite=self.num_nonfinite, start=num_steps
         )
 
-    def __len__(self) -> int:
-        """Number of tensors."""
+    @property
+    def num_tensors(self) -> int:
+        """Number of entries of each vector."""
         return int(self.gamma.shape[0])
 
     def grown(self, num_tensors: int) -> Memory:
         """Return it with start values for new tensors."""
-        if len(self) == num_tensors:
+        if self.num_tensors == num_tensors:
             return self
-        new = [-1] * (num_tensors - len(self))
-        return self.reordered([*range(len(self)), *new])
+        new = [-1] * (num_tensors - self.num_tensors)
+        return self.reordered([*range(self.num_tensors), *new])
 
     @unchecked
     def reordered(self, places: Sequence[int]) -> Memory:
@@ -62,23 +62,9 @@ class Memory:
         support = self.support
         if support is not None:
             support = _pick(support, places, 0.0)
-        return Memory(
-            _pick(self.gamma, places, math.inf),
-            support,
-            _pick(self.num_nonfinite, places, 0),
-            self.start,
-        )
-
-    @unchecked
-    def loaded(self, gamma: Any, support: Any, start: int) -> Memory:
-        """Return it with the numbers of a state, in the order of the tensors.
-
-        ``support`` may be None.
-        """
-        if support is not None:
-            support = paddle.to_tensor(support, "float32")
-        gamma = paddle.to_tensor(gamma, "float32")
-        return Memory(gamma, support, self.num_nonfinite, start)
+        gamma = _pick(self.gamma, places, math.inf)
+        counts = _pick(self.num_nonfinite, places, 0)
+        return Memory(gamma, support, counts, self.start)
 
 
 def _pick(vector: Tensor, places: Sequence[int], start: float) -> Tensor:

@@ -59,16 +59,20 @@ class Overrides:
     def vectors(
         self, keys: Sequence[str], defaults: Mapping[str, float]
     ) -> dict[str, Tensor]:
-        """Return float64 ``[num_tensors]`` of each argument that is overridden.
+        """Return the vector of each argument that is overridden.
 
-        Made when the tensors or the defaults change, and never read back.
+        As :mod:`.rule` takes it, ``[num_tensors]``. Made when the tensors or
+        the defaults change, and never read back.
         """
         about = [*keys], dict(defaults)
         if self._about != about:
             own = [self.settings.get(self._pattern(key) or "") for key in keys]
             self._vectors = {
                 name: paddle.to_tensor(
-                    np.array([(v or defaults).get(name, default) for v in own])
+                    np.array(
+                        [(v or defaults).get(name, default) for v in own],
+                        np.float32 if name == "lambda_rel" else np.float64,
+                    )
                 )
                 for name, default in defaults.items()
                 if name in self.names

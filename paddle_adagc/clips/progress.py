@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -18,7 +17,7 @@ from paddle_adagc.clips.memory import Memory
 from paddle_adagc.clips.settings import votes
 from paddle_adagc.clips.step_count import StepCount
 from paddle_adagc.clips.tensors import Tensors
-from paddle_adagc.guards import unchecked
+from paddle_adagc.paddle_internals import unchecked
 from paddle_adagc.parallel.agreement import (
     every_rank_calls,
     gather_state,
@@ -28,11 +27,7 @@ from paddle_adagc.parallel.layout import kept_marks, unwrap
 from paddle_adagc.parallel.ranks import Ranks
 from paddle_adagc.parallel.reduce import Reducer
 from paddle_adagc.parallel.units import Declared
-from paddle_adagc.state import (
-    ClipState,
-    check_is_whole,
-    warn_of_other_arguments,
-)
+from paddle_adagc.state import ClipState, warn_of_other_arguments
 
 if TYPE_CHECKING:
     from paddle_adagc.clips.adagc import ClipGradByAdaGC
@@ -48,19 +43,22 @@ class Progress:
 
     def __init__(self, clip: ClipGradByAdaGC) -> None:
         self._clip = clip  # for its arguments, which may change
-        self.owner = type(clip).__name__
         self.tensors = Tensors()
         self.memory = Memory.empty(votes(clip))
         self.steps = StepCount()
         self.before = self.steps, self.memory  # the last step
         self.ranks = Ranks(self.owner)
         self.calls: list[Call] = []  # of the last step
-        self.num_calls = 0  # by anybody, also with nothing to clip
         self._nonfinite: dict[str, int] = {}  # as of the last summary
         self._has_loaded = False
         self.is_started_anew = False  # by restart_warmup()
-        self._loads: dict[str, Any] | None = None
+        self._loads: tuple[Any, ...] | None = None
         """What was loaded before bind(), which is to read it by its names."""
+
+    @property
+    def owner(self) -> str:
+        """The clip's class, for messages."""
+        return type(self._clip).__name__
 
     def bind(self, model: paddle.nn.Layer, units: Declared | None) -> None:
         """See :meth:`.ClipGradByAdaGC.bind`."""
@@ -72,7 +70,7 @@ class Progress:
         with kept_marks(model):
             self._bind(Ranks(self.owner, model, units))
         for parameter in unwrap(model).parameters():
-            self.tensors.reader.meet(parameter)
+            self.tensors.identity.meet(parameter)
 
     def _bind(self, ranks: Ranks) -> None:
         """Take over the tensors of a model's layout."""
@@ -94,7 +92,7 @@ class Progress:
         self._resume_at(self.steps.num_steps)
         if self._loads is not None:
             try:
-                self._load(**self._loads)
+                self._load(*self._loads)
             except Exception:
                 self.memory, self.tensors, self.ranks = before
                 raise
@@ -107,17 +105,6 @@ class Progress:
         )
         self.ranks.has_agreed = False
         self._loads, self.is_started_anew = None, True
-
-    def commit(self, call: Call, steps: StepCount, memory: Memory) -> None:
-        """Take over a call that is done."""
-        before = self.steps
-        begins = steps.num_steps > before.num_steps
-        if begins or steps.optimizer != before.optimizer:
-            self.before = before, self.memory
-        if not self.calls or self.calls[-1].present is not call.present:
-            self.tensors.observed.update(call.present)
-        self.calls = [call] if begins else [*self.calls, call]
-        self.steps, self.memory = steps, memory
 
     def take_back(self) -> None:
         """Return to the state before the step; its numbers can be read."""
@@ -140,32 +127,28 @@ class Progress:
     @unchecked
     def state(self) -> ClipState:
         """Return the state; it shares the device's vectors."""
-        memory = self.known()
-        return ClipState(
-            self.steps.num_steps,
-            self._clip.arguments(),
-            tuple(self.tensors.keys),
-            memory.gamma,
-            memory.support,
-            memory.start,
-            units=self.tensors.keys_of_units,
-        )
+        return self._state_of(self.known(), self.tensors.keys)
 
     @unchecked
     def state_of_rank(self) -> ClipState:
-        """Return the state, with the names of tensors that others own."""
-        state, topology = self.state(), self.ranks.topology()
-        is_by_owner = topology.sharding.size > 1 and (
-            not topology.splits_parameters
+        """Return the state, without the tensors that other ranks own."""
+        memory, keys = self.known(), self.tensors.keys
+        topology = self.ranks.topology()
+        is_sharded = topology.sharding.size > 1
+        if is_sharded and not topology.splits_parameters and self.calls:
+            mine = sorted(self.tensors.observed)
+            memory, keys = memory.reordered(mine), [keys[i] for i in mine]
+        return self._state_of(memory, keys)
+
+    def _state_of(self, memory: Memory, keys: list[str]) -> ClipState:
+        return ClipState(
+            self.steps.num_steps,
+            self._clip.arguments(),
+            tuple(keys),
+            memory.gamma,
+            memory.support,
+            memory.start,
         )
-        if not (is_by_owner and self.calls and state.keys):
-            return state
-        missing = tuple(
-            tensor.key
-            for index, tensor in enumerate(self.tensors.layout)
-            if tensor.takes_part and index not in self.tensors.observed
-        )
-        return dataclasses.replace(state, missing=missing)
 
     def state_of_all_ranks(self) -> ClipState:
         """Return the state of the whole model; every rank calls it."""
@@ -184,23 +167,16 @@ class Progress:
         self,
         state: dict[str, Any],
         rename: Mapping[str, str] | None,
-        partial: bool,
         new_tensors: NewTensors,
     ) -> None:
         """See :meth:`.ClipGradByAdaGC.set_state_dict`."""
         check_choice("new_tensors", new_tensors, get_args(NewTensors))
         loaded = ClipState.from_dict(state)
-        check_is_whole(loaded, partial)
         self._load(loaded, rename, new_tensors)
         self._loads = None
         if not self.tensors.is_bound:
-            self._loads = {
-                "loaded": loaded,
-                "rename": rename,
-                "new_tensors": new_tensors,
-            }
-        idle = self._clip.idle_arguments()
-        warn_of_other_arguments(self._clip.arguments(), loaded.config, idle)
+            self._loads = loaded, rename, new_tensors
+        warn_of_other_arguments(self._clip.arguments(), loaded.config)
 
     def _load(
         self,
@@ -213,11 +189,13 @@ class Progress:
             rename = self.tensors.key_of_automatic(loaded.keys)
         loaded = loaded.renamed(rename)
         loaded = loaded.fitted(self._clip.arguments(), votes(self._clip))
-        loaded = loaded.with_whole_tensors(self.tensors.keys)
         places = self.tensors.adopt(loaded.keys, new_tensors == "start")
-        memory = self.known().reordered(places)
-        gamma, support = loaded.values_of(self.tensors.keys)
-        self.memory = memory.loaded(gamma, support, loaded.warmup_start)
+        counts = self.known().reordered(places).num_nonfinite
+        gamma, support = (
+            None if vector is None else paddle.to_tensor(vector, "float32")
+            for vector in loaded.values_of(self.tensors.keys)
+        )
+        self.memory = Memory(gamma, support, counts, loaded.warmup_start)
         self._has_loaded = True
         self.ranks.has_agreed = False
         self._resume_at(loaded.step)

@@ -1,57 +1,94 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The clip's arguments, as its parts see them, and what follows from them."""
+"""What follows from the clip's arguments, and what they should not be."""
 
 from __future__ import annotations
 
 import math
 import warnings
-from typing import Protocol
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from paddle_adagc import rule
-from paddle_adagc.clips.gradients import NonFinite
-from paddle_adagc.clips.overrides import Overrides
+from paddle_adagc.paddle_internals import Caller, has_moments
+
+if TYPE_CHECKING:
+    from paddle_adagc.clips.adagc import ClipGradByAdaGC
+    from paddle_adagc.clips.progress import Progress
 
 
-class Settings(Protocol):
-    """The arguments of :class:`.ClipGradByAdaGC`."""
-
-    lambda_rel: float
-    beta: float
-    lambda_abs: float
-    t_start: int
-    init: str
-    strict: bool
-    nonfinite: NonFinite
-    overrides: Overrides
-
-
-def votes(settings: Settings) -> bool:
+def votes(clip: ClipGradByAdaGC) -> bool:
     """Whether warm-up steps that differ from most do not set gamma."""
-    return settings.init == "warmup_ema" or not settings.strict
+    return clip.init == "warmup_ema" or not clip.strict
 
 
-def grows_faster(settings: Settings, index: int) -> bool:
+def grows_faster(clip: ClipGradByAdaGC, index: int) -> bool:
     """Whether ``warmup_ema`` lets gamma grow faster than Algorithm 1 does."""
-    if settings.init != "warmup_ema":
+    if clip.init != "warmup_ema":
         return False
-    lowest = settings.overrides.lowest("lambda_rel", settings.lambda_rel)
-    return rule.growth_bound(index, settings.t_start, lowest) > lowest
+    lowest = clip.overrides.lowest("lambda_rel", clip.lambda_rel)
+    return rule.growth_bound(index, clip.t_start, lowest) > lowest
 
 
-def warn_of_shrinking(settings: Settings) -> None:
+def warn_of_shrinking(clip: ClipGradByAdaGC) -> None:
     """Warn of factors with which no gamma can grow."""
-    effect = (
-        "gamma can only shrink, so gradients shrink, too; the paper's value is "
-        "1.04"
-    )
-    if settings.lambda_rel <= 1:
-        warnings.warn(
-            f"lambda_rel={settings.lambda_rel}: {effect}", stacklevel=3
-        )
-    for pattern, own in settings.overrides.settings.items():
+    factors = [(clip.lambda_rel, "")]
+    for pattern, own in clip.overrides.settings.items():
         factor = (own or {}).get("lambda_rel", math.inf)
+        factors.append((factor, f" for {pattern!r}"))
+    for factor, where in factors:
         if factor <= 1:
             warnings.warn(
-                f"lambda_rel={factor} for {pattern!r}: {effect}", stacklevel=3
+                f"lambda_rel={factor}{where}: gamma can only shrink, so "
+                "gradients shrink, too; the paper's value is 1.04",
+                stacklevel=3,
             )
+
+
+def warn_of_a_missing_state(progress: Progress, caller: Caller | None) -> None:
+    """Warn if the run was resumed, and this clip was not.
+
+    Of another group than the first the optimizer may have made moments in this
+    very step.
+    """
+    if progress.is_started_anew or caller is None or caller.group:
+        return
+    if not has_moments(caller.optimizer):
+        return
+    warnings.warn(
+        f"this {progress.owner} makes its first step, and its optimizer has "
+        "made some: in a resumed run load the clip's state, too "
+        "(clip.set_state_dict), or it starts anew. If that is what you want, "
+        "clip.restart_warmup() says so",
+        stacklevel=9,
+    )
+
+
+def warn_of_low_gammas(clip: ClipGradByAdaGC, progress: Progress) -> None:
+    """Warn of tensors whose norm is far above the warm-up's smallest.
+
+    Looks at the first step after the warm-up, whose parameter groups have all
+    been here; on each rank for itself. Waits for the device, this once.
+    """
+    if clip.init != "warmup_min" or not clip.t_start:
+        return
+    rows = progress.snapshot().rows()
+    norm, gamma, h = (rows.columns[x] for x in ("norm", "gamma", "h"))
+    low = rows.choose(np.isfinite(norm) & (10 * gamma < norm) & (h < 1))
+    if not low.keys:
+        return
+    names = ", ".join(low.keys[:3])
+    if len(low.keys) > 3:
+        names += ", ..."
+    h = low.columns["h"]
+    growth = max((1 - clip.beta) * (clip.lambda_rel - 1), 0)
+    warnings.warn(
+        f"{len(low.keys)} of {len(rows.keys)} tensors ({names}) leave the "
+        "warm-up with gamma below a tenth of their norm: step "
+        f"{progress.steps.num_steps} multiplied their gradients by h of "
+        f"{h.min():.2g} to {h.max():.2g}, and gamma grows by at most "
+        f"{growth:.2%} a step. gamma is the smallest norm of the warm-up; "
+        'init="warmup_ema" starts it where the norms are',
+        stacklevel=9,
+    )

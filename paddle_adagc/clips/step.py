@@ -13,38 +13,50 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-import numpy as np
 import paddle
 from paddle import Tensor
+from paddle.distributed.auto_parallel.process_mesh import (
+    get_unique_process_mesh_map,
+)
 
 from paddle_adagc import rule
-from paddle_adagc.clips.gradients import (
-    GradientList,
-    refuse_nonfinite,
-    treat_nonfinite,
-)
+from paddle_adagc.clips.gradients import GradientList
 from paddle_adagc.clips.last_step import Call
-from paddle_adagc.clips.lookup import Pairs, find
+from paddle_adagc.clips.lookup import look_up
 from paddle_adagc.clips.memory import Memory
+from paddle_adagc.clips.overrides import Overrides
 from paddle_adagc.clips.progress import Progress
-from paddle_adagc.clips.settings import Settings, grows_faster, votes
-from paddle_adagc.guards import (
+from paddle_adagc.clips.settings import (
+    grows_faster,
+    votes,
+    warn_of_a_missing_state,
+    warn_of_low_gammas,
+)
+from paddle_adagc.clips.step_count import StepCount
+from paddle_adagc.kernels.cuda import adaptive_step
+from paddle_adagc.paddle_internals import (
     Caller,
     find_caller,
-    has_moments,
     on_skipped_update,
     take_back_skipped,
-    unchecked,
 )
-from paddle_adagc.kernels.cuda import adaptive_step
-from paddle_adagc.parallel.agreement import settings_of
+from paddle_adagc.parallel.agreement import refuse_nonfinite, settings_of
 from paddle_adagc.parallel.reduce import Reducer
+
+if TYPE_CHECKING:
+    from paddle_adagc.clips.adagc import ClipGradByAdaGC
+
+NonFinite = Literal["zero", "raise", "propagate"]
+
+
+Pairs = list[tuple[Tensor, Tensor | None]]
+"""Parameters, and gradients or None."""
 
 
 def clip_pairs(
-    settings: Settings,
+    settings: ClipGradByAdaGC,
     progress: Progress,
     pairs: Pairs,
     group: Any = None,
@@ -59,65 +71,114 @@ def clip_pairs(
     4. Commit count and memory: a step happens, or it does not. If the optimizer
        then makes no update, take them back.
 
-    Args:
-        settings: The clip's arguments.
-        progress: What the clip knows so far.
-        pairs: Parameters, and gradients or None.
-        group: Ranks that share auto-parallel's buffers, if there are some.
-        follows: Leave the gradients as they are: another clip acts.
+    ``group``: ranks that share auto-parallel's buffers, if there are some;
+    ``follows``: another clip acts, so the gradients stay as they are.
     """
-    progress.num_calls += 1
     tensors, ranks = progress.tensors, progress.ranks
-    found = find(pairs, tensors, ranks, settings.overrides.exempts, group)
+    try:
+        found = find_gradients(progress, pairs, settings.overrides, group)
+    except Exception as error:
+        if not ranks.has_agreed:
+            ranks.agree_once(settings_of(progress.state()), error)
+        raise
     if found is None:
         return pairs
     reducer = ranks.reducer or progress.reducer()
     if not ranks.has_agreed:
         ranks.agree_once(settings_of(progress.state()))
+    squared_norm = found.gradients.squared_norms()
+    if reducer.reductions:  # other ranks hold parts of these tensors
+        squared_norm = reducer.local_norms(squared_norm)
+
     caller = find_caller()
     if caller is not None:
         take_back_skipped(caller, progress.take_back)
-    before = progress.steps
     counts = bool(found.pairs) or reducer.communicates
-    steps = before.after(found.indexes, caller, counts)
+    steps = progress.steps.after(found.indexes, caller, counts)
     if not counts:
         progress.steps = steps
         return pairs
-    begins = steps.num_steps > before.num_steps
-    memory = progress.memory.grown(len(tensors.keys))
-    index = steps.num_steps - 1 - memory.start
-    # Unbound, it knows the tensors of all groups after a step.
-    knows_all = tensors.is_bound or (begins and progress.calls)
-    if settings.overrides.awaits_tensors and knows_all:
-        settings.overrides.refuse_unused(tensors.keys, reducer.any_rank)
-    before.warn_if_mixed(steps, progress.owner)
-    if begins and not follows:
-        _warn_of_a_missing_state(progress, caller)
-    if begins and not follows and index == settings.t_start + 1:
-        _warn_of_low_gammas(settings, progress)
-
-    squared_norm = measure(found.gradients, reducer)
-    is_due = index + memory.start >= max(settings.t_start, 1) and not follows
+    _notice_mistakes(settings, progress, steps, caller, follows)
+    is_due = steps.num_steps > max(settings.t_start, 1) and not follows
     if is_due and not ranks.has_compared:
         ranks.compare_once(tensors.keys, tensors.layout, squared_norm)
-    done = decide(
-        settings,
-        squared_norm,
-        memory,
-        tensors.keys,
-        reducer,
-        index,
-        found.gradients.is_on_gpu,
-    )
+    memory = progress.memory
+    if memory.gamma.shape[0] < len(tensors.keys):
+        memory = progress.known()
+    index = steps.num_steps - 1 - memory.start
+    numbers = squared_norm, memory, tensors.keys, reducer, index
+    done = decide(settings, *numbers, found.gradients.is_on_gpu)
     if not follows:
         found.gradients.scale_(done.h, done.discard)
-
     call = Call(found.present, done.norm, done.h)
-    after = Memory(done.gamma, done.support, done.num_nonfinite, memory.start)
-    progress.commit(call, steps, after)
+    _commit(progress, call, steps, done.memory)
     if caller is not None:
         on_skipped_update(caller, progress.take_back)
     return pairs
+
+
+class Found(NamedTuple):
+    """The gradients that one call of a clip has to clip."""
+
+    pairs: list[tuple[Tensor, Tensor]]  # this rank's parts
+    indexes: list[int]  # first index of each one's parameter
+    present: list[int]  # indexes of all tensors or units in them
+    gradients: GradientList
+
+
+def find_gradients(
+    progress: Progress, pairs: list[Any], overrides: Overrides, group: Any
+) -> Found | None:
+    """Find the gradients to clip among an optimizer's pairs.
+
+    ``group`` is that of auto-parallel's buffers, in which ranks have slices.
+    Returns None in a step that only makes the optimizer's states.
+    """
+    tensors, ranks = progress.tensors, progress.ranks
+    cuts = tensors.cuts
+    places = cuts.places if cuts else None
+    length = len(tensors.keys if places is None else places)
+    read = None
+    if not (
+        ranks.in_buffers or group is not None or get_unique_process_mesh_map()
+    ):
+        read = tensors.reader.read(pairs, places, length)
+    if read is None:
+        read = look_up(pairs, tensors, ranks, overrides, group)
+    if read is None:
+        return None
+    segments, present = None, read.indexes
+    listed: dict[int, Tensor] = {}
+    if cuts or read.descriptors is None:
+        gradients = (gradient for _, gradient in read.pairs)
+        listed = dict(zip(read.indexes, gradients, strict=True))
+    if cuts:
+        ranks.refuse_shuffled()
+        segments = cuts.find_segments(
+            listed, ranks.topology(), overrides.exempts
+        )
+        present = cuts.present(read.indexes)
+    in_order = read.gradients
+    if read.descriptors is None:
+        order = cuts.places if cuts else range(len(tensors.keys))
+        in_order = [listed.get(index) for index in order]
+    found = GradientList(in_order, segments, read.descriptors)
+    return Found(read.pairs, read.indexes, present, found)
+
+
+def _commit(
+    progress: Progress, call: Call, steps: StepCount, memory: Memory
+) -> None:
+    """Take over a call that is done."""
+    before = progress.steps
+    begins = steps.num_steps > before.num_steps
+    if begins or steps.optimizer != before.optimizer:
+        progress.before = before, progress.memory
+    calls = progress.calls
+    if not calls or calls[-1].present is not call.present:
+        progress.tensors.observed.update(call.present)
+    progress.calls = [call] if begins else [*calls, call]
+    progress.steps, progress.memory = steps, memory
 
 
 class Decision(NamedTuple):
@@ -125,25 +186,12 @@ class Decision(NamedTuple):
 
     norm: Tensor  # float32 [num_tensors], before the clip
     h: Tensor  # float32 [num_tensors], factor of each gradient, from 0 to 1
-    gamma: Tensor  # float32 [num_tensors], after the call
-    support: Tensor | None = None  # float32 [num_tensors]; None: not counted
-    discard: Tensor | None = None  # bool [num_tensors]: gradients that become 0
-    num_nonfinite: Tensor | None = None  # int32 [num_tensors], after the call
+    memory: Memory  # after the call
+    discard: Tensor | None  # bool [num_tensors]: gradients that become 0
 
 
-@unchecked
-def measure(gradients: GradientList, reducer: Reducer) -> Tensor:
-    """Squared norms of whole tensors, float32 ``[num_tensors]``.
-
-    0 without a gradient; Inf or NaN where the gradient holds one. A tensor's
-    parts on other ranks are added.
-    """
-    return reducer.local_norms(gradients.squared_norms())
-
-
-@unchecked
 def decide(
-    settings: Settings,
+    settings: ClipGradByAdaGC,
     squared_norm: Tensor,
     memory: Memory,
     keys: Sequence[str],
@@ -155,7 +203,8 @@ def decide(
 
     Args:
         settings: The clip's arguments.
-        squared_norm: float32 ``[num_tensors]``, from :func:`measure`.
+        squared_norm: float32 ``[num_tensors]``, of whole tensors: 0 without a
+            gradient, Inf or NaN where the gradient holds one.
         memory: What the clip remembers of each tensor.
         keys: Names of the tensors.
         reducer: Sums over ranks.
@@ -172,22 +221,25 @@ def decide(
     norm = rule.square_root(squared_norm)
     if settings.nonfinite == "raise":
         refuse_nonfinite(norm, keys, memory.start + index, reducer)
+    support = None
     if index < settings.t_start:
-        decision = _warm_up(settings, norm, memory, reducer)
+        h, gamma, support = _warm_up(settings, norm, memory, reducer)
     else:
-        decision = _adapt(settings, norm, memory.gamma, keys, index)
+        h, gamma = _adapt(settings, norm, memory.gamma, keys, index)
     h, discard, counts = treat_nonfinite(
-        settings.nonfinite, decision.h, norm, memory.num_nonfinite
+        settings.nonfinite, h, norm, memory.num_nonfinite
     )
-    return decision._replace(h=h, discard=discard, num_nonfinite=counts)
+    after = Memory(gamma, support, counts, memory.start)
+    return Decision(norm, h, after, discard)
 
 
 def _warm_up(
-    settings: Settings, norm: Tensor, memory: Memory, reducer: Reducer
-) -> Decision:
+    settings: ClipGradByAdaGC, norm: Tensor, memory: Memory, reducer: Reducer
+) -> tuple[Tensor, Tensor, Tensor | None]:
     """Apply lines 6 to 9: GlobalGC, and how gamma starts.
 
-    In a hybrid-parallel run: one all-reduce of 3 numbers.
+    In a hybrid-parallel run: one all-reduce of 3 numbers. Returns ``h``, gamma
+    and its support.
     """
     gamma, support = memory.gamma, memory.support
     if support is None and votes(settings):  # t_start was raised after it
@@ -209,16 +261,16 @@ def _warm_up(
         gamma, support = rule.supported_minimum(h * norm, gamma, support, mean)
     else:
         gamma = rule.running_minimum(h * norm, gamma)
-    return Decision(norm, h.expand_as(norm), gamma, support)
+    return h.expand_as(norm), gamma, support
 
 
 def _adapt(
-    settings: Settings,
+    settings: ClipGradByAdaGC,
     norm: Tensor,
     gamma: Tensor,
     keys: Sequence[str],
     index: int,
-) -> Decision:
+) -> tuple[Tensor, Tensor]:
     """Apply lines 13 and 15: ``h`` of each tensor, and gamma's average."""
     lambda_rel: rule.PerTensor = settings.lambda_rel
     beta: rule.PerTensor = settings.beta
@@ -228,14 +280,14 @@ def _adapt(
         lambda_rel = vectors.get("lambda_rel", lambda_rel)
         beta = vectors.get("beta", beta)
     h = rule.adaptive_scale(norm, gamma, lambda_rel)
-    if grows_faster(settings, index):
+    if settings.init == "warmup_ema" and grows_faster(settings, index):
         bound = rule.growth_bound(index, settings.t_start, lambda_rel)
-        return Decision(norm, h, rule.bounded_average(norm, gamma, beta, bound))
-    return Decision(norm, h, rule.moving_average(h * norm, gamma, beta))
+        return h, rule.bounded_average(norm, gamma, beta, bound)
+    return h, rule.moving_average(h * norm, gamma, beta)
 
 
 def _by_kernel(
-    settings: Settings, squared_norm: Tensor, memory: Memory, index: int
+    settings: ClipGradByAdaGC, squared_norm: Tensor, memory: Memory, index: int
 ) -> Decision | None:
     """Apply :func:`_adapt` by one kernel, if all tensors share the arguments.
 
@@ -257,51 +309,56 @@ def _by_kernel(
     )
     if done is None:
         return None
-    rest = done.discard, done.num_nonfinite
-    return Decision(done.norm, done.h, done.gamma, None, *rest)
+    after = Memory(done.gamma, None, done.num_nonfinite, memory.start)
+    return Decision(done.norm, done.h, after, done.discard)
 
 
-def _warn_of_a_missing_state(progress: Progress, caller: Caller | None) -> None:
-    """Warn if the run was resumed, and this clip was not.
+def treat_nonfinite(
+    nonfinite: NonFinite, h: Tensor, norm: Tensor, num_nonfinite: Tensor
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Replace ``h`` where a norm is not finite, as ``nonfinite`` says.
 
-    Of another group than the first the optimizer may have made moments in this
-    very step.
+    Returns ``h``, which gradients to discard (bool ``[num_tensors]``; None:
+    none), and in how many steps each tensor was not finite.
     """
-    if progress.steps.num_steps or progress.is_started_anew:
-        return
-    if caller is None or caller.group or not has_moments(caller.optimizer):
-        return
-    warnings.warn(
-        f"this {progress.owner} makes its first step, and its optimizer has "
-        "made some: in a resumed run load the clip's state, too "
-        "(clip.set_state_dict), or it starts anew. If that is what you want, "
-        "clip.restart_warmup() says so",
-        stacklevel=8,
-    )
+    if nonfinite == "raise":
+        return h, None, num_nonfinite
+    finite = paddle.isfinite(norm)
+    discard = paddle.logical_not(finite)
+    num_nonfinite = num_nonfinite + discard.astype("int32")
+    if nonfinite == "propagate":
+        h = paddle.where(finite, h, paddle.ones_like(h))
+        return h, None, num_nonfinite
+    h = paddle.where(finite, h, paddle.zeros_like(h))
+    return h, discard, num_nonfinite
 
 
-def _warn_of_low_gammas(settings: Settings, progress: Progress) -> None:
-    """Warn of tensors whose norm is far above the warm-up's smallest.
-
-    Looks at the first step after the warm-up, whose parameter groups have all
-    been here; on each rank for itself. Waits for the device, this once.
-    """
-    if settings.init != "warmup_min" or not settings.t_start:
+def _notice_mistakes(
+    settings: ClipGradByAdaGC,
+    progress: Progress,
+    steps: StepCount,
+    caller: Caller | None,
+    follows: bool,
+) -> None:
+    """Refuse or warn of what single steps show, before they change anything."""
+    before, tensors = progress.steps, progress.tensors
+    begins = steps.num_steps > before.num_steps
+    # Unbound, it knows the tensors of all groups after a step.
+    knows_all = tensors.is_bound or (begins and progress.calls)
+    if settings.overrides.awaits_tensors and knows_all:
+        any_rank = progress.reducer().any_rank
+        settings.overrides.refuse_unused(tensors.keys, any_rank)
+    if steps.is_mixed and not before.is_mixed:
+        warnings.warn(
+            f"{progress.owner} is called by an optimizer and, for the same "
+            "tensors, by your own code: each call counts as a step, so that "
+            "its warm-up ends early. Leave one of the two out",
+            stacklevel=8,
+        )
+    if not begins or follows:
         return
-    rows = progress.snapshot().rows()
-    norm, gamma, h = (rows.columns[x] for x in ("norm", "gamma", "h"))
-    low = rows.choose(np.isfinite(norm) & (10 * gamma < norm) & (h < 1))
-    if not low.keys:
-        return
-    names = ", ".join(low.keys[:3]) + ", ..." * (len(low.keys) > 3)
-    h = low.columns["h"]
-    growth = max((1 - settings.beta) * (settings.lambda_rel - 1), 0)
-    warnings.warn(
-        f"{len(low.keys)} of {len(rows.keys)} tensors ({names}) leave the "
-        "warm-up with gamma below a tenth of their norm: step "
-        f"{progress.steps.num_steps} multiplied their gradients by h of "
-        f"{h.min():.2g} to {h.max():.2g}, and gamma grows by at most "
-        f"{growth:.2%} a step. gamma is the smallest norm of the warm-up; "
-        'init="warmup_ema" starts it where the norms are',
-        stacklevel=8,
-    )
+    if not before.num_steps:
+        warn_of_a_missing_state(progress, caller)
+    index = steps.num_steps - 1 - progress.memory.start
+    if index == settings.t_start + 1:
+        warn_of_low_gammas(settings, progress)

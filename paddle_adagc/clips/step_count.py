@@ -5,11 +5,10 @@
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 
-from paddle_adagc.guards import Caller
+from paddle_adagc.paddle_internals import Caller
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,8 +59,10 @@ class StepCount:
         """
         if caller is None and not counts:
             return self
-        mine = caller.number if caller else None
-        joins = self.is_counted and self._is_joined_by(indexes, caller)
+        mine, joins = None, False
+        if caller is not None:
+            mine = caller.number
+            joins = self._is_joined_by(indexes, caller.group, mine)
         is_other = bool(self.tensors) and (
             (mine is None) != (self.optimizer is None)
         )
@@ -78,32 +79,22 @@ class StepCount:
         )
 
     def _is_joined_by(
-        self, indexes: Sequence[int], caller: Caller | None
+        self, indexes: Sequence[int], group: int | None, optimizer: int
     ) -> bool:
-        """Whether a call belongs to the step of those before it."""
-        if caller is None:
+        """Whether an optimizer's call belongs to the step of those before."""
+        if not self.is_counted:
             return False
-        if caller.number == self.optimizer:
-            if caller.group is None or self.group is None:
+        if optimizer == self.optimizer:
+            if group is None or self.group is None:
                 return self._has_none_of(indexes)
-            return caller.group > self.group
+            return group > self.group
         # One without gradients here may have some on other ranks.
         is_theirs = bool(indexes) or self.optimizer is not None
-        is_new = caller.number not in self.optimizers
+        is_new = optimizer not in self.optimizers
         return is_new and is_theirs and self._has_none_of(indexes)
 
     def _has_none_of(self, indexes: Sequence[int]) -> bool:
         return {*indexes}.isdisjoint(i for call in self.tensors for i in call)
-
-    def warn_if_mixed(self, new: StepCount, owner: str) -> None:
-        """Warn, once, of what makes the count ``new`` differ from training."""
-        if new.is_mixed and not self.is_mixed:
-            warnings.warn(
-                f"{owner} is called by an optimizer and, for the same tensors, "
-                "by your own code: each call counts as a step, so that its "
-                "warm-up ends early. Leave one of the two out",
-                stacklevel=8,
-            )
 
     def resumed_at(self, num_steps: int) -> StepCount:
         """Return the count as if ``num_steps`` steps had been made."""

@@ -7,12 +7,12 @@ from __future__ import annotations
 import dataclasses
 import logging
 import re
-import warnings
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 
 import paddle.distributed as dist
 from paddle import Tensor
 
+from paddle_adagc.clips.identity import Identity
 from paddle_adagc.clips.unit_cuts import UnitCuts
 from paddle_adagc.kernels.pairs import PairReader
 from paddle_adagc.parallel.layout import TensorLayout, refuse_unbound_slice
@@ -33,26 +33,25 @@ class Tensors:
         self.keys: list[str] = []
         self.layout: tuple[TensorLayout, ...] = ()  # empty: not bound
         self.is_bound = False
-        self.units: dict[int, tuple[Unit, ...]] = {}
-        """First index of a parameter that holds units -> its units; they have
-        the indexes from there on."""
-
         self.cuts: UnitCuts | None = None  # None: no parameter holds units
         self.reader = PairReader()
         """Knows parameters whose indexes are found."""
 
+        self.identity = Identity("in an earlier step")
         self.observed: set[int] = set()  # tensors that had a gradient
-        self.keys_of_units: dict[str, list[str]] = {}
-        """Key of a parameter that holds units -> their keys."""
-
         self._index_of_key: dict[str, int] = {}
         self._key_of_name: dict[str, str] = {}  # of a model's parameters
         self._index_of_name: dict[str, int] = {}  # of observed parameters
-        self._shape_of_name: dict[str, tuple[int, ...]] = {}
-        """Shape of each parameter that is known, before sharding splits it."""
-
-        self._warned_of_other_objects = False
         self._loaded = ""  # "raise", "start": a state whose keys no step saw
+
+    @property
+    def units(self) -> dict[int, tuple[Unit, ...]]:
+        """First index of each parameter that holds units -> its units.
+
+        They have the indexes from there on.
+        """
+        holders = self.cuts.parameters if self.cuts else {}
+        return {first: holder.units for first, holder in holders.items()}
 
     @property
     def names(self) -> Set[str]:
@@ -67,11 +66,9 @@ class Tensors:
         """
         tensors: list[TensorLayout] = []
         key_of_name: dict[str, str] = {}
-        units: dict[int, tuple[Unit, ...]] = {}
         holders: dict[int, TensorLayout] = {}
         for name, tensor in layout.items():
             if tensor.units:
-                units[len(tensors)] = tensor.units
                 holders[len(tensors)] = tensor
             of_units = [_of_unit(tensor, u) for u in tensor.units] or [tensor]
             key_of_name[name] = of_units[0].key
@@ -85,16 +82,12 @@ class Tensors:
                 f"({_difference(self.keys, keys)}), and has a state for them: "
                 "make a new clip for this model"
             )
-        self.layout, self.units, self.is_bound = tuple(tensors), units, True
-        self.cuts = UnitCuts(units, tensors, holders) if units else None
-        self.keys_of_units = {
-            tensor.key: [unit.key for unit in tensor.units]
-            for tensor in layout.values()
-            if tensor.units
-        }
+        self.layout, self.is_bound = tuple(tensors), True
+        self.cuts = UnitCuts(tensors, holders) if holders else None
         self._key_of_name = key_of_name
         places = self._name(keys)
-        self._shape_of_name = {n: t.shape for n, t in layout.items()}
+        shapes = {name: tensor.shape for name, tensor in layout.items()}
+        self.identity = Identity("in the model given to bind()", shapes)
         return places
 
     def indexes(self, parameters: Sequence[Tensor]) -> list[int]:
@@ -125,46 +118,6 @@ class Tensors:
             self._index_of_name[parameter.name] = index
         return indexes
 
-    def check_identity(
-        self, parameters: Iterable[Tensor], may_be_slices: bool
-    ) -> None:
-        """Refuse, or name, parameters of another model than the one known.
-
-        Args:
-            parameters: Those that are met for the first time.
-            may_be_slices: Sharding may have put a flat slice under the name of
-                each of the model's parameters.
-        """
-        others = []
-        for parameter in parameters:
-            name, shape = parameter.name, tuple(parameter.shape)
-            known = self._shape_of_name.setdefault(name, shape)
-            is_slice = may_be_slices and len(shape) == 1  # and padded
-            if shape != known and not is_slice:
-                raise ValueError(
-                    f"{self.key(parameter)} has the shape {[*shape]}, and had "
-                    f"{[*known]} {self._where_met}: this is another model's "
-                    "parameter of the same name. Give each model a clip of its "
-                    "own"
-                )
-            if not may_be_slices and self.reader.meet(parameter):
-                others.append(repr(self.key(parameter)))
-        if others and not self._warned_of_other_objects:
-            self._warned_of_other_objects = True
-            warnings.warn(
-                f"{len(others)} parameters ({', '.join(others[:3])}) are other "
-                f"objects than those {self._where_met}, of the same names and "
-                "shapes: if they are another model's, give it a clip of its "
-                "own, or it shares gamma with the first",
-                stacklevel=11,
-            )
-
-    @property
-    def _where_met(self) -> str:
-        if self.is_bound:
-            return "in the model given to bind()"
-        return "in an earlier step"
-
     def adopt(self, keys: Sequence[str], may_differ: bool) -> list[int]:
         """Take the tensors of a state, which those that are known have to fit.
 
@@ -175,11 +128,12 @@ class Tensors:
         if may_differ and self.keys:
             _log_differences(keys, self.keys)
         elif self.keys or self.is_bound:
-            what, has_units = "the state's tensors", bool(self.units)
+            here, there = ("here", "there") if self.cuts else ("there", "here")
+            where = f"units were declared {here} and not {there}"
             frozen = {t.key for t in self.layout if not t.takes_part}
             absent = frozen.difference(keys)  # a state need not have them
             wanted = [key for key in self.keys if key not in absent]
-            _check_same(keys, wanted, what, self.is_bound, has_units)
+            _refuse_others(keys, wanted, self.is_bound, where)
         if self.is_bound or (may_differ and self.keys):
             return [*range(len(self.keys))]
         self._loaded = "start" if may_differ else "raise"
@@ -205,7 +159,7 @@ class Tensors:
         self.keys = list(keys)
         self._index_of_key = {key: index for index, key in enumerate(keys)}
         self._index_of_name, self.reader = {}, PairReader()
-        self._shape_of_name = {}
+        self.identity = Identity("in an earlier step")
         pairs = enumerate(places)
         self.observed = {i for i, place in pairs if place in self.observed}
         return places
@@ -226,8 +180,9 @@ class Tensors:
     def keys_of(self, parameter: Tensor) -> list[str]:
         """Keys of a parameter's units, or its own."""
         key = self.key(parameter)
-        index = self._index_of_key.get(key, -1)
-        return [unit.key for unit in self.units.get(index, ())] or [key]
+        first = self._index_of_key.get(key, -1)
+        holder = self.cuts and self.cuts.parameters.get(first)
+        return [unit.key for unit in holder.units] if holder else [key]
 
     def _compare_with_state(self, keys: Sequence[str]) -> None:
         """Compare a first step's tensors with those of a state, unbound.
@@ -267,38 +222,35 @@ _AUTOMATIC = re.compile(r"\w+_\d+\.\w+_\d+")
 """A name that Paddle gives a parameter."""
 
 
-def _check_same(
-    found: Sequence[str],
-    wanted: Sequence[str],
-    what: str,
-    is_bound: bool,
-    has_units: bool,
+def _refuse_others(
+    found: Sequence[str], wanted: Sequence[str], is_bound: bool, where: str
 ) -> None:
-    """Refuse keys that are not the clip's, but for those of other ranks."""
+    """Refuse a state's keys that are not the clip's.
+
+    In a distributed run the state may hold more, of other ranks. ``where``:
+    the side that would have declared units.
+    """
     is_part = is_bound and dist.get_world_size() > 1
-    if set(found) != set(wanted) and not (is_part and {*found} > {*wanted}):
-        if is_bound and found and all(map(_AUTOMATIC.fullmatch, found)):
-            raise ValueError(
-                f"{what} have automatic names of Paddle ({found[0]}, ...), "
-                "which this model's parameters do not have: the state was "
-                "saved by a clip that was not bound. If its tensors are the "
-                "trained parameters of this model in order, give rename="
-                "dict(zip(state['gamma'], [key for key, p in "
-                "model.named_parameters() if not p.stop_gradient]))"
-            )
-        units = (
-            "units were declared here and not there"
-            if has_units
-            else "units were declared there and not here"
-        )
+    if {*found} == {*wanted} or (is_part and {*found} > {*wanted}):
+        return
+    if is_bound and found and all(map(_AUTOMATIC.fullmatch, found)):
         raise ValueError(
-            f"{what} and this clip's differ: {_difference(found, wanted)}. Is "
-            "it another model's state, or was one of the two made without "
-            "bind(model)? If they are one network under two sets of names, "
-            f"give set_state_dict a rename; if {units}, bind "
-            "with the same units; if the model has changed (a new head, LoRA), "
-            "give new_tensors='start'"
+            f"the state's tensors have automatic names of Paddle ({found[0]}, "
+            "...), which this model's parameters do not have: the state was "
+            "saved by a clip that was not bound. If its tensors are the "
+            "trained parameters of this model in order, give rename="
+            "dict(zip(state['gamma'], [key for key, p in "
+            "model.named_parameters() if not p.stop_gradient]))"
         )
+    raise ValueError(
+        "the state's tensors and this clip's differ: "
+        f"{_difference(found, wanted)}. Is it another model's state, or was "
+        "one of the two made without bind(model)? If it is one rank's under "
+        "sharding, save full_state_dict(); if they are one network under two "
+        f"sets of names, give set_state_dict a rename; if {where}, bind with "
+        "the same units; if the model has changed (a new head, LoRA), give "
+        "new_tensors='start'"
+    )
 
 
 def _log_differences(found: Sequence[str], wanted: Sequence[str]) -> None:

@@ -15,7 +15,6 @@ from paddle import Tensor
 from paddle_adagc.kernels.host import RUNS, Segments
 from paddle_adagc.parallel.layout import TensorLayout
 from paddle_adagc.parallel.topology import Topology
-from paddle_adagc.parallel.units import Unit
 
 _LATE = -1
 """Begin of a slice that no rank had a gradient for in the first step."""
@@ -25,7 +24,6 @@ _LATE = -1
 class UnitCuts:
     """Finds the units of a model's parameters in the gradients of a step."""
 
-    units: Mapping[int, Sequence[Unit]]  # by first index
     tensors: Sequence[TensorLayout]  # by index
     parameters: Mapping[int, TensorLayout]  # those with units, by first index
     places: dict[int, int] = dataclasses.field(default_factory=dict)
@@ -39,7 +37,7 @@ class UnitCuts:
         self._shapes: dict[int, list[int]] = {}  # of those with units
         self._present: dict[int, list[int]] = {}  # all by first index
 
-    def find(
+    def find_segments(
         self,
         gradients: Mapping[int, Tensor],
         topology: Topology,
@@ -80,7 +78,7 @@ class UnitCuts:
     ) -> None:
         """Take the sizes of gradients, and check those that are new."""
         shapes = dict(self._shapes)
-        for first in self.units.keys() & gradients.keys() - shapes.keys():
+        for first in self.parameters.keys() & gradients.keys() - shapes.keys():
             shape = shapes[first] = [*gradients[first].shape]
             whole = [*self.parameters[first].shape]
             is_slice = topology.splits_parameters and len(shape) == 1
@@ -106,7 +104,7 @@ class UnitCuts:
         expected = self._shapes.get(first, [*parameter.shape])
         raise ValueError(
             f"the gradient of {parameter.key} has the shape {shape}, and its "
-            f"{len(self.units[first])} units lie in {expected}: is it another "
+            f"{len(parameter.units)} units lie in {expected}: is it another "
             "model's? Give each model a clip of its own"
         )
 
@@ -124,13 +122,14 @@ class UnitCuts:
         self.places = {first: i for i, first in enumerate(sorted(self._sizes))}
         for first, place in self.places.items():
             begin = begins.get(first, 0)
+            holder = self.parameters.get(first)
             of_units = [
                 (p.start, p.size, (first + i, place, p.run, p.stride))
-                for i, unit in enumerate(self.units.get(first, ()))
+                for i, unit in enumerate(holder.units if holder else ())
                 if not (leaves_out and leaves_out(unit.key))
                 for p in unit.cut(begin, begin + self._sizes[first])
             ]
-            if first not in self.units:
+            if holder is None:
                 of_units = [(0, -1, (first, place, -1, 0))]
             self._present[first] = sorted({runs[0] for _, _, runs in of_units})
             rows += of_units
@@ -152,7 +151,7 @@ class UnitCuts:
         for is_of_experts, axis in enumerate(axes):
             members = [
                 first
-                for first in self.units
+                for first in self.parameters
                 if is_of_experts == (has_groups and tensors[first].is_expert)
             ]
             if axis.size == 1 or not members:
@@ -161,7 +160,8 @@ class UnitCuts:
             mine = {first: self._sizes.get(first, 0) for first in members}
             dist.all_gather_object(parts, mine, group=axis.group)
             for first in members:
-                units, lengths = self.units[first], [p[first] for p in parts]
+                units = self.parameters[first].units
+                lengths = [part[first] for part in parts]
                 whole = sum(math.prod(unit.shape) for unit in units)
                 if 0 < sum(lengths) < whole:
                     raise RuntimeError(

@@ -20,6 +20,8 @@ from paddle_adagc.parallel.units import Declared
 _DEFAULT_MAX_GRAD_NORM = 1.0  # of TrainingArguments
 TAKEN = "_adagc_max_grad_norm"  # of arguments: what a clip took over
 CLEARS = "adaptive_norm_force_clear_state"
+"""ERNIE's argument: start without the state of a clip."""
+
 _WITHOUT_EFFECT = {
     "adaptive_norm_shard_clip": "each tensor has one norm, of all its parts",
     "adaptive_norm_enable_record": "adagc-run records",
@@ -51,11 +53,6 @@ def of_adaptive_norm(args: Any) -> dict[str, tuple[Any, str]]:
             value, where = value + 1, f"{where}, step {value} included"
         found[name] = value, where
     return found
-
-
-def clears_state(args: Any) -> bool:
-    """Whether the arguments say to start without the state of a clip."""
-    return bool(getattr(args, CLEARS, False))
 
 
 def without_effect(args: Any) -> list[str]:
@@ -120,24 +117,13 @@ def _refuse(args: Any) -> None:
 
 
 def bind_clip(
-    clip: ClipGradByAdaGC,
-    model: Any,
-    units: Declared | None,
-    args: Any,
+    clip: ClipGradByAdaGC, model: Any, units: Declared | None, args: Any
 ) -> None:
     """Bind a clip to a Trainer's model; say which tensors it has.
 
     Without ``units`` they are those that the model names itself
     (:class:`.ModelUnits`), under every optimizer.
     """
-    config = getattr(unwrap(model), "config", None)
-    target = getattr(config, "use_accuracy_compatible", None)
-    if target:
-        warnings.warn(
-            f"use_accuracy_compatible={target!r} lets the Trainer clip bit by "
-            f"bit as another framework does: {clip!r} clips in its place",
-            stacklevel=4,
-        )
     found = units_of(model, args)
     clip.bind(model, found if units is None else units)
     logger = logger_of(args)

@@ -30,7 +30,6 @@ from paddle_adagc.state import OtherClipError
 from paddle_adagc.state_file import STATE_FILE, load_state, save_state
 
 MissingState = Literal["raise", "start"]
-MISSING_STATES = ("raise", "start")
 
 _RUN = "adagc_run"  # in trial_params of a TrainerState
 _FLASH_DEVICE = "/shared/dev/shm/flash"  # as in their utils/pdc_sdk.py
@@ -115,6 +114,42 @@ def load_clip(
     if not isinstance(clip, ClipGradByAdaGC):
         return
     wanted = None if state is None else _origin(state)
+    states, missing = _states_of_ranks(checkpoint, wanted)
+    name = STATE_FILE
+    if missing and not states:
+        with contextlib.suppress(FileNotFoundError):
+            states = [load_adaptive_norm(clip, checkpoint)]
+            name = "the state of ClipGradByAdaptiveNorm"
+    if states:
+        _check_origin(states[0], wanted, checkpoint)
+        try:
+            clip.set_state_dict(states[0], new_tensors=new_tensors)
+        except ValueError as error:
+            text = f"{name} in {checkpoint}: {error}"
+            if not isinstance(error, OtherClipError):
+                raise ValueError(text) from error
+            if missing_state == "raise":
+                raise ValueError(
+                    f"{text}. To start with the warm-up give {HOW_TO_START}"
+                ) from error
+            warnings.warn(
+                f"{text}. {type(clip).__name__} starts with its warm-up",
+                stacklevel=3,
+            )
+            clip.restart_warmup()
+    elif missing and missing_state == "raise":
+        raise FileNotFoundError(
+            f"{missing} To switch a run to this clip, which then starts "
+            f"with its warm-up, give {HOW_TO_START}"
+        )
+    elif missing:
+        clip.restart_warmup()
+
+
+def _states_of_ranks(
+    checkpoint: str | os.PathLike[str] | None, wanted: dict[str, Any] | None
+) -> tuple[list[dict[str, Any]], FileNotFoundError | None]:
+    """Return the states that ranks find, and what one says that finds none."""
     mine: Any
     try:
         mine = _read(Path(checkpoint), wanted) if checkpoint else None
@@ -130,39 +165,8 @@ def load_clip(
                 f"ranks find different {STATE_FILE} in {checkpoint}: copy that "
                 "of one rank to the others, or remove those of another run"
             )
-    missing, name = (
-        [answer for answer in found if answer is not None],
-        STATE_FILE,
-    )
-    if missing and not states:
-        with contextlib.suppress(FileNotFoundError):
-            states = [load_adaptive_norm(clip, checkpoint)]
-            name = "the state of ClipGradByAdaptiveNorm"
-    if states:
-        _check_origin(states[0], wanted, checkpoint)
-        try:
-            clip.set_state_dict(states[0], new_tensors=new_tensors)
-        except OtherClipError as error:
-            text = f"{name} in {checkpoint}: {error}"
-            if missing_state == "raise":
-                raise ValueError(
-                    f"{text}. To start with the warm-up give {HOW_TO_START}"
-                ) from error
-            warnings.warn(
-                f"{text}. {type(clip).__name__} starts with its warm-up",
-                stacklevel=3,
-            )
-            clip.restart_warmup()
-        except ValueError as error:
-            text = f"{name} in {checkpoint}: {error}"
-            raise ValueError(text) from error
-    elif missing and missing_state == "raise":
-        raise FileNotFoundError(
-            f"{missing[0]} To switch a run to this clip, which then starts "
-            f"with its warm-up, give {HOW_TO_START}"
-        )
-    elif missing:
-        clip.restart_warmup()
+    missing = (x for x in found if isinstance(x, FileNotFoundError))
+    return states, next(missing, None)
 
 
 def _read(checkpoint: Path, wanted: dict[str, Any] | None) -> dict[str, Any]:

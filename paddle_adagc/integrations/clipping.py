@@ -28,13 +28,11 @@ from paddle_adagc.clips.progress import NewTensors
 from paddle_adagc.integrations.arguments import (
     CLEARS,
     bind_clip,
-    clears_state,
     logger_of,
     take_over_clipping,
     units_of,
 )
 from paddle_adagc.integrations.checkpoints import (
-    MISSING_STATES,
     MissingState,
     begin_run,
     load_clip,
@@ -90,8 +88,9 @@ class Options:
     on_alarm: Any = None
 
     def __post_init__(self) -> None:
-        check_choice("missing_state", self.missing_state, MISSING_STATES)
-        check_choice("new_tensors", self.new_tensors, get_args(NewTensors))
+        missing, new = get_args(MissingState), get_args(NewTensors)
+        check_choice("missing_state", self.missing_state, missing)
+        check_choice("new_tensors", self.new_tensors, new)
         self.make_record()
 
     def make_record(self) -> Any:
@@ -182,9 +181,9 @@ class TrainerClip(TrainerCallback):
         if not isinstance(self.clip, ClipGradByAdaGC):
             return
         callbacks = self.trainer.callback_handler.callbacks
-        for callback in [*callbacks]:
-            if type(callback).__name__ == _ERNIE_S_CALLBACK:
-                callbacks.remove(callback)
+        names = [type(callback).__name__ for callback in callbacks]
+        if _ERNIE_S_CALLBACK in names:
+            del callbacks[names.index(_ERNIE_S_CALLBACK)]
 
     def _newest_checkpoint(self) -> Any:
         folder = self.trainer.args.output_dir
@@ -239,7 +238,7 @@ class TrainerClip(TrainerCallback):
 
     def load(self, checkpoint: Any) -> None:
         """Resume the clip from a checkpoint; None: it starts anew."""
-        if clears_state(self.trainer.args) and self.clip is not None:
+        if getattr(self.trainer.args, CLEARS, False) and self.clip is not None:
             logger_of(self.trainer.args).warning(
                 f"paddle_adagc: {CLEARS}: no state of the clip is loaded, and "
                 "its warm-up begins"
@@ -262,7 +261,7 @@ class TrainerClip(TrainerCallback):
                 shadow.bind(model, units_of(model, args))
 
         def load(shadow: Any) -> None:
-            if not clears_state(args):
+            if not getattr(args, CLEARS, False):
                 load_clip(shadow, found, "start", state)
 
         trained = model, objects["optimizer"]

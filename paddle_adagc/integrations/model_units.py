@@ -81,9 +81,8 @@ class ModelUnits:
         found: Units | str | None = None
         if parameter.name in self._slices:
             found = _of_slices(parameter, *self._slices[parameter.name])
-        if not isinstance(found, Units) and hasattr(
-            parameter, "hf_norm_groups"
-        ):
+        has_groups = hasattr(parameter, "hf_norm_groups")
+        if has_groups and not isinstance(found, Units):
             found = _of_groups(key, parameter)
         if not isinstance(found, Units):
             found = self._classes.get(parameter.name) or found
@@ -101,10 +100,7 @@ class ModelUnits:
 
 
 def describe_tensors(model: paddle.nn.Layer) -> str:
-    """Say how many tensors of a bound model are clipped, and which are units.
-
-    They are those of this rank. Layers, and experts, are counted together.
-    """
+    """Say how many tensors of this rank are clipped, and which are units."""
     keys, num_tensors, num_parameters = parameter_keys(model), 0, 0
     parts: dict[str, int] = {}
     for parameter in model.parameters():
@@ -212,9 +208,8 @@ def _of_groups(key: str, parameter: Tensor) -> Units | str:
         return "its hf_norm_groups do not follow each other"
     if not (owner.reshape([-1, period]) == owner[:period]).all():
         return "its hf_norm_groups do not repeat"
-    names = {2: _GATE_UP, 3: _QKV, 4: _OF_IN_PROJ}.get(num)
-    if names is None:
-        names = tuple(f"part_{i}" for i in range(num))
+    others = tuple(f"part_{i}" for i in range(num))
+    names = {2: _GATE_UP, 3: _QKV, 4: _OF_IN_PROJ}.get(num, others)
     return _repeated({names[i]: width for i, width in first.items()}, size)
 
 
@@ -234,10 +229,8 @@ def _of_class(layer: Any) -> Iterator[tuple[Tensor, Units | None]]:
                 yield parameter, Units(experts=is_stack, parts=_GATE_UP)
     if "MoeExperts" in kinds and "GptOssExperts" not in kinds:
         key = "experts.{expert}.{part}.weight"
-        yield (
-            layer.gate_up_proj,
-            Units(experts=True, parts=_GATE_UP, key=key),
-        )
+        units = Units(experts=True, parts=_GATE_UP, key=key)
+        yield layer.gate_up_proj, units
         key = "experts.{expert}.down_proj.weight"
         yield layer.down_proj, Units(experts=True, key=key)
 

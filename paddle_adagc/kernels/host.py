@@ -25,6 +25,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import paddle
@@ -276,7 +277,10 @@ class TensorList(abc.ABC):
         if segments is not None:
             descriptors = segments.describe(descriptors)
             self.num_entries = segments.num_entries
-        self.descriptors = np.ascontiguousarray(descriptors)
+        self.descriptors = found = np.ascontiguousarray(descriptors)
+        runs = segments and segments.runs.ctypes.data
+        self.addresses = found.ctypes.data, len(found), runs
+        """What the C++ loops take of the list: descriptors, count, runs."""
 
     @staticmethod
     @abc.abstractmethod
@@ -307,7 +311,9 @@ class HostTensors(TensorList):
     def squared_norms(self) -> Tensor:
         """float32 ``[num_entries]``, by the C++ loops; 0 at a gap."""
         out = paddle.empty([self.num_entries], dtype="float32")
-        self._call("adagc_squared_norms", out.data_ptr(), self.num_entries)
+        library: Any = load_library()
+        entries = out.data_ptr(), self.num_entries
+        library.adagc_squared_norms(*self.addresses, *entries)
         return out
 
     def scale_(self, h: Tensor, discard: Tensor | None) -> None:
@@ -315,11 +321,8 @@ class HostTensors(TensorList):
         h = h.contiguous()
         changed = np.zeros(len(self.tensors), bool)
         flags = None if discard is None else discard.data_ptr()
-        self._call("adagc_scale", h.data_ptr(), flags, changed.ctypes.data)
+        library: Any = load_library()
+        entries = h.data_ptr(), flags, changed.ctypes.data
+        library.adagc_scale(*self.addresses, *entries)
         for tensor in itertools.compress(self.tensors, changed):
             tensor._bump_inplace_version()  # type: ignore[union-attr]
-
-    def _call(self, name: str, *arguments: int | None) -> None:
-        runs = self.segments and self.segments.runs.ctypes.data
-        address, count = self.descriptors.ctypes.data, len(self.descriptors)
-        getattr(load_library(), name)(address, count, runs, *arguments)

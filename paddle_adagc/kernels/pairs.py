@@ -59,7 +59,6 @@ class PairReader:
 
     def __init__(self) -> None:
         self._dead: list[Any] = []
-        self._met: dict[str, weakref.ref[Tensor]] = {}  # by name
         self._know({})
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -74,17 +73,9 @@ class PairReader:
 
     def _forget_dead(self) -> None:
         """Forget those whose identity another tensor may get."""
-        if self._dead:
-            self._dead.clear()
-            items = self._known.items()
-            self._know({k: v for k, v in items if v[0]() is not None})
-
-    def meet(self, parameter: Tensor) -> bool:
-        """Tell whether the parameter was met as another object before."""
-        before = self._met.setdefault(parameter.name, weakref.ref(parameter))
-        if is_other := before() is not parameter:
-            self._met[parameter.name] = weakref.ref(parameter)
-        return is_other
+        self._dead.clear()
+        items = self._known.items()
+        self._know({k: v for k, v in items if v[0]() is not None})
 
     def unknown(self, parameters: Iterable[Tensor]) -> list[Tensor]:
         """Return the parameters that no call has clipped so far."""
@@ -96,7 +87,8 @@ class PairReader:
 
         ``pairs``: each, and its first index, ``NO_INDEX`` or ``LEFT_OUT``.
         """
-        self._forget_dead()
+        if self._dead:
+            self._forget_dead()
         new = {}
         for parameter, index in pairs:
             known = self._known.get(id(parameter))
@@ -116,7 +108,8 @@ class PairReader:
         not of a known parameter and a dense tensor, and where Paddle or a
         missing compiler do not let us.
         """
-        self._forget_dead()
+        if self._dead:
+            self._forget_dead()
         if not self._indexes or (read_pairs := _reader()) is None:
             return None
         if places is not self._places:

@@ -22,6 +22,7 @@ import paddle.distributed as dist
 from paddle import Tensor
 
 from paddle_adagc.parallel.layout import TensorLayout
+from paddle_adagc.parallel.reduce import Reducer
 from paddle_adagc.parallel.topology import Topology
 from paddle_adagc.state import ClipState
 
@@ -114,9 +115,7 @@ def compare_norms(
         dense=dense if is_sliced else (),
         has_experts=len(dense) < len(layout),
     )
-    views: list[RankView] = []
-    dist.all_gather_object(views, view)
-    compare(views, topology.expert.size)
+    compare(of_all_ranks(view), topology.expert.size)
 
 
 def compare(views: Sequence[RankView], num_expert_ranks: int) -> None:
@@ -162,6 +161,31 @@ def compare(views: Sequence[RankView], num_expert_ranks: int) -> None:
                 )
 
 
+def refuse_nonfinite(
+    norm: Tensor, keys: Sequence[str], step: int, reducer: Reducer
+) -> None:
+    """Stop on all ranks if a norm is not finite; waits for the device.
+
+    Without fleet (``paddle.DataParallel`` alone) nothing tells which ranks take
+    part: only those raise that found it. After the all-reduce of gradients
+    these are all.
+    """
+    mine = [keys[i] for i in np.flatnonzero(~np.isfinite(norm.numpy()))]
+    found = reducer.gather_if_any(bool(mine), mine)
+    places = []
+    for key in dict.fromkeys(key for its_keys in found for key in its_keys):
+        ranks = [str(rank) for rank, keys in enumerate(found) if key in keys]
+        where = f" on rank {', '.join(ranks)}"
+        if len(ranks) == len(found):
+            where = " on all ranks" if len(found) > 1 else ""
+        places.append(key + where)
+    if places:
+        raise FloatingPointError(
+            f"the gradient of {len(places)} tensors is not finite at step "
+            f"{step}: {'; '.join(places)}"
+        )
+
+
 def settings_of(state: ClipState) -> dict[str, Any]:
     """Return what must not differ between ranks."""
     counts = {"num_steps": state.step, "warmup_start": state.warmup_start}
@@ -174,9 +198,8 @@ def gather_state(
     """Merge all ranks' states; every rank has to call it. See :func:`merge`."""
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return state
-    parts: list[tuple[ClipState, Collection[str], Mapping[str, int]]] = []
     with every_rank_calls("full_state_dict()"):
-        dist.all_gather_object(parts, (state.to_numpy(), observed, nonfinite))
+        parts = of_all_ranks((state.to_numpy(), observed, nonfinite))
     compare_settings([settings_of(part[0]) for part in parts])
     warn_of_nonfinite([part[1:] for part in parts])
     return merge([part[:2] for part in parts])
@@ -228,12 +251,7 @@ def merge(parts: Sequence[tuple[ClipState, Collection[str]]]) -> ClipState:
         name: np.array([row[name] for row, _ in table.values()], np.float32)
         for name in first.vectors()
     }
-    units: dict[str, list[str]] = {}
-    for state, _ in parts:  # expert-parallel ranks have other experts
-        for key, of_rank in state.units.items():
-            known_units = units.setdefault(key, [])
-            known_units += [key for key in of_rank if key not in known_units]
-    return dataclasses.replace(first, keys=tuple(table), units=units, **vectors)
+    return dataclasses.replace(first, keys=tuple(table), **vectors)
 
 
 def _refuse_other_numbers(

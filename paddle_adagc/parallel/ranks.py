@@ -14,7 +14,7 @@ from paddle import Tensor
 from paddle.distributed.communication.group import Group
 
 from paddle_adagc import kernels
-from paddle_adagc.guards import is_in_stage_2
+from paddle_adagc.paddle_internals import is_in_stage_2
 from paddle_adagc.parallel.agreement import compare_norms, compare_settings
 from paddle_adagc.parallel.layout import (
     TensorLayout,
@@ -171,21 +171,31 @@ class Ranks:
                 "fleet.distributed_optimizer(optimizer)"
             )
 
-    def agree_once(self, settings: Mapping[str, Any]) -> None:
+    def agree_once(
+        self, settings: Mapping[str, Any], error: Exception | None = None
+    ) -> None:
         """Compare settings with all ranks; use kernels on all, or on none.
 
         A step waits for the others here. Sums of kernels and of Paddle's
         operators differ in their last bits: copies of a tensor on ranks with
         different ones would drift apart.
+
+        ``error``: Why this rank makes no step; the others then raise, too.
         """
         if self.topology().world is None:
             self.has_agreed = True
             return
-        views: list[tuple[Mapping[str, Any], str]] = []
-        dist.all_gather_object(views, (settings, kernels.why_not()))
+        failed = "" if error is None else f"{type(error).__name__}: {error}"
+        views: list[tuple[Mapping[str, Any], str, str]] = []
+        dist.all_gather_object(views, (settings, kernels.why_not(), failed))
+        for rank, (*_, failed) in enumerate(views):
+            if failed and error is None:
+                raise RuntimeError(f"rank {rank} cannot clip: {failed}")
+        if error is not None:
+            return
         self.has_agreed = True
-        compare_settings([view for view, _ in views])
-        reasons = [why for _, why in views]
+        compare_settings([view[0] for view in views])
+        reasons = [why for _, why, _ in views]
         without = [f"rank {i}: {why}" for i, why in enumerate(reasons) if why]
         if without and not reasons[dist.get_rank()]:
             kernels.leave_to_operators(without[0])

@@ -150,11 +150,7 @@ class Units:
         return bool(self.parts or self.widths)
 
     def with_numbers(self, key: str, config: Mapping[str, Any]) -> Units:
-        """Return the units with the config's numbers in place of their names.
-
-        Args:
-            key: Of the parameter, for messages.
-            config: Of the model.
+        """Return the units with the model's numbers in place of their names.
 
         Raises:
             TypeError, ValueError: The config lacks a number, or it is no

@@ -63,7 +63,7 @@ def observe(optimizer: Any, record: Any) -> Callable[[], None]:
     before = vars(optimizer).get("_apply_optimize")  # another record's
 
     # A clip that is called within looks for a function of this name, and for
-    # these variables of it and of its caller: see guards.find_caller().
+    # these variables of it and of its caller (find_caller()).
     def _apply_optimize(
         loss: Any,
         startup_program: Any,

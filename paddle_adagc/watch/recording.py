@@ -13,7 +13,7 @@ from typing import Any
 import paddle.distributed as dist
 
 from paddle_adagc.clips.last_step import LastStep
-from paddle_adagc.guards import makes_states_only
+from paddle_adagc.paddle_internals import makes_states_only
 from paddle_adagc.parallel.agreement import of_all_ranks
 from paddle_adagc.watch.clips import Clips
 from paddle_adagc.watch.folder import Opened, open_folder

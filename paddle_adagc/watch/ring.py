@@ -21,7 +21,7 @@ from paddle import Tensor
 
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.clips.last_step import LastStep
-from paddle_adagc.guards import unchecked
+from paddle_adagc.paddle_internals import unchecked
 from paddle_adagc.parallel.meshes import local_value
 from paddle_adagc.watch.reading import QUANTITIES
 

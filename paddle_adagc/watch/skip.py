@@ -23,7 +23,7 @@ from paddle_adagc.checks import as_float, check_positive
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.clips.gradients import GradientList
 from paddle_adagc.clips.last_step import LastStep
-from paddle_adagc.guards import unchecked
+from paddle_adagc.paddle_internals import unchecked
 from paddle_adagc.parallel.layout import unfold
 from paddle_adagc.parallel.meshes import added_up, local_value
 from paddle_adagc.watch.clips import Clips

@@ -1,6 +1,6 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m paddle_adagc.check`` says what the clip runs on, and if right."""
+"""``python -m paddle_adagc`` says what the clip runs on, and if right."""
 
 import re
 import subprocess
@@ -11,7 +11,7 @@ import numpy as np
 import paddle
 import pytest
 
-from paddle_adagc import check
+from paddle_adagc import __main__ as check
 from paddle_adagc.clips.gradients import GradientList
 from paddle_adagc.kernels import cuda as runtime
 from paddle_adagc.kernels import host
@@ -68,7 +68,7 @@ def test_operators_have_a_reason(monkeypatch):
 @pytest.mark.slow
 def test_command():
     done = subprocess.run(
-        [sys.executable, "-m", "paddle_adagc.check"],
+        [sys.executable, "-m", "paddle_adagc"],
         capture_output=True,
         text=True,
         check=True,

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import paddle_adagc
-from paddle_adagc.spikes import count_events, spike_score
+from paddle_adagc.spikes import spike_score
 
 
 def literal_spikes(losses, window, sigma):
@@ -162,29 +162,6 @@ def test_stability_does_not_import_paddle():
         "assert 'paddle' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-@pytest.mark.parametrize(
-    ("peaks", "thresholds", "expected"),
-    [
-        # What is at a threshold is not above it.
-        ({5: 0.3, 6: 0.5, 40: 0.2}, [0.2, 0.5], {0.2: 1, 0.5: 0}),
-        # A value at the threshold joins no events.
-        ({0: 0.3, 8: 0.2, 16: 0.3}, [0.2], {0.2: 2}),
-        # Each event has a peak of its own.
-        ({5: 0.3, 40: 0.9}, [0.2, 0.5], {0.2: 2, 0.5: 1}),
-        # Values below for long enough end an event.
-        ({0: 1.0, 10: 1.0}, [0.5], {0.5: 1}),
-        ({0: 1.0, 11: 1.0}, [0.5], {0.5: 2}),
-        # An event with a dip is one at every threshold.
-        ({0: 3.0, 8: 1.0, 16: 3.0}, [0.5, 2.0], {0.5: 1, 2.0: 1}),
-        ({0: 3.0, 8: 1.0, 16: 3.0}, [2.0], {2.0: 2}),
-    ],
-)
-def test_events_above_thresholds(peaks, thresholds, expected):
-    steps, values = np.arange(60), np.zeros(60)
-    values[[*peaks]] = [*peaks.values()]
-    assert count_events(steps, values, thresholds) == expected
 
 
 def test_the_defaults_are_the_paper_s():

@@ -21,7 +21,6 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from paddle_adagc import ClipGradByAdaGC
-from paddle_adagc.parallel.agreement import merge
 from paddle_adagc.parallel.layout import unwrap
 from paddle_adagc.parallel.topology import Axis, Topology
 from paddle_adagc.state import ClipState
@@ -155,7 +154,7 @@ def test_other_arguments_are_warned_of_once_the_state_is_loaded():
         clip.set_state_dict(donor.state_dict())
     assert (clip.num_steps, clip.lambda_rel) == (7, 1.04)
     assert gammas(clip).tolist() == gammas(donor).tolist()
-    after = r"lambda_abs=0.5 .*; the warm-up is over: lambda_abs, t_start do no"
+    after = r"lambda_abs=0.5 "
     for t_start, message in (
         (7, after),
         (8, r"t_start=8 \(state: 100\)$"),
@@ -245,16 +244,14 @@ def test_one_rank_s_state_is_not_taken_for_the_whole(monkeypatch, tmp_path):
     rank, whole = (bound_clip(model) for _ in range(2))
     topology = Topology(sharding=Axis(0, 2))  # each tensor has an owner
     monkeypatch.setattr(rank._progress.ranks, "topology", lambda: topology)
-    assert "missing" not in rank.state_dict()
     fill(rank, model.parameters()[:2])
     save_state(rank.state_dict(), tmp_path)
     state = load_state(tmp_path)
-    assert state["missing"] == KEYS[2:]
-    with pytest.raises(ValueError, match=r"lacks 2 tensors .*2\.weight, 2\.b"):
+    assert [*state["gamma"]] == KEYS[:2]
+    with pytest.raises(ValueError, match=r"'2\.weight', '2\.bias' missing.*fu"):
         whole.set_state_dict(state)
     assert whole.num_steps == 0
-    state["gamma"][KEYS[2]] = 1e-3  # of the checkpoint that it resumed from
-    whole.set_state_dict(state, partial=True)
+    whole.set_state_dict(state, new_tensors="start")
     assert whole.num_steps == 1
     assert np.isinf(gammas(whole)).tolist() == [False, False, True, True]
     fill(whole, model.parameters())
@@ -505,55 +502,10 @@ def units_and_whole(steps=0):
     return clips
 
 
-@pytest.mark.parametrize("steps", [1, 5])
-@pytest.mark.parametrize("prefix", ["", "model"])
-def test_units_of_a_state_become_a_whole_tensor(
-    steps, prefix, tmp_path, caplog
-):
-    """Equal gradients in all steps: gamma is their norm, which adds up."""
-    donor, whole = units_and_whole(steps)
-    state = ClipState.from_dict(donor.state_dict())
-    save_state(state.renamed({"": prefix}).to_dict(), tmp_path)
-    back = {"0": "0", "2": "2"} if not prefix else {"model": ""}
-    clip = units_and_whole()[1]
-    clip.set_state_dict(load_state(tmp_path), rename=back)
-    assert "0.weight has one norm here, and 2 units in the state" in caplog.text
-    late = ClipGradByAdaGC(t_start=3)
-    late.set_state_dict(load_state(tmp_path), rename=back)
-    late.bind(make_model())
-    expected = whole.state_dict()
-    for found in (clip.state_dict(), late.state_dict()):
-        for name in {"gamma", "support"} & expected.keys():
-            assert {*found[name]} == {*KEYS}
-            for key in KEYS:
-                np.testing.assert_allclose(
-                    found[name][key], expected[name][key], rtol=1e-6
-                )
-        assert "units" not in found
-
-
 def test_whole_tensors_of_a_state_do_not_become_units():
     clip, whole = units_and_whole(3)
     with pytest.raises(ValueError, match="units were declared here and not th"):
         clip.set_state_dict(whole.state_dict())
-
-
-def test_units_of_all_ranks_are_one_tensor():
-    """Of expert-parallel ranks, each with experts of one parameter."""
-    parts = [
-        (
-            ClipState(
-                *(3, {}, (key,), np.float32([gamma])), units={"w": [key]}
-            ),
-            {key},
-        )
-        for key, gamma in (("0.w", 3.0), ("1.w", 4.0))
-    ]
-    merged = merge(parts)
-    assert merged.units == {"w": ["0.w", "1.w"]}
-    whole = merged.with_whole_tensors({"w"})
-    assert whole.keys == ("w",)
-    assert whole.gamma.tolist() == [5.0]
 
 
 def test_bytes_per_tensor():
@@ -658,11 +610,3 @@ def test_only_regular_files_are_opened(make, error, message, tmp_path):
     make(tmp_path / STATE_FILE)
     with pytest.raises(error, match=f"{STATE_FILE} {message}"):
         load_state(tmp_path)
-
-
-def test_the_same_state_gives_the_same_bytes(tmp_path):
-    state = bound_clip(make_model(), steps=4).state_dict()
-    files = {save_state(state, tmp_path).read_bytes() for _ in range(8)}
-    assert len(files) == 1
-    again = load_state(tmp_path)["gamma"]
-    assert again == {key: float(x) for key, x in state["gamma"].items()}

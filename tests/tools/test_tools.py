@@ -71,7 +71,7 @@ def test_help_and_a_wrong_flag_are_answered_before_paddle(name, tmp_path):
 @pytest.mark.parametrize(
     "module",
     [
-        "paddle_adagc.check",
+        "paddle_adagc.__main__",
         "paddle_adagc.run.command",  # adagc-run
         "paddle_adagc.watch.command",  # adagc-report
     ],

@@ -222,11 +222,10 @@ def adaptive_step(
 
     The vectors are float32 ``[num_tensors]``, but ``num_nonfinite``, how often
     each norm was not finite, int32. A gradient with a non-finite norm becomes 0
-    if ``zeroes_nonfinite``, else its ``h`` is 1. Returns new vectors; None if
-    this is no NVIDIA GPU, has no kernels, or a vector is of no tensors, of
-    another dtype or lies elsewhere: Paddle's operators then move it. None, too,
-    for ``beta`` below 0.5: the kernel's sum begins at gamma, and would lose the
-    digits of a small norm beside a large gamma (:func:`.rule.between`).
+    if ``zeroes_nonfinite``, else its ``h`` is 1. Returns new vectors; None
+    where the kernels cannot take these, and for ``beta`` below 0.5: the
+    kernel's sum begins at gamma, and would lose the digits of a small norm
+    beside a large gamma (:func:`.rule.between`).
     """
     kernels = load_kernels(current_device())
     if kernels is None:

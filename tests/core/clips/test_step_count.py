@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.clips.step_count import StepCount
-from paddle_adagc.guards import Caller
+from paddle_adagc.paddle_internals import Caller
 
 # A call is (optimizer, parameter group, tensors with a gradient).
 A, B = "A", "B"

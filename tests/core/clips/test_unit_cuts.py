@@ -28,10 +28,10 @@ def test_slices_without_a_gradient_in_the_first_step(
     b = [Unit("b", (6,), Piece(0, 6))]
     tensors = [TensorLayout(key=unit.key) for unit in a + b]
     holders = {
-        first: TensorLayout(key=key, shape=(6,))
-        for first, key in ((0, "a"), (2, "b"))
+        first: TensorLayout(key=key, shape=(6,), units=units)
+        for first, key, units in ((0, "a", (*a,)), (2, "b", (*b,)))
     }
-    cuts = UnitCuts({0: a, 2: b}, tensors, holders)
+    cuts = UnitCuts(tensors, holders)
     topology = Topology(sharding=Axis(1, 2), splits_parameters=True)
     entries = [0, 2]
     asked = []
@@ -45,7 +45,7 @@ def test_slices_without_a_gradient_in_the_first_step(
 
     def find(present):
         found = {entries[i]: gradients[i] for i in present}
-        return cuts.find(found, topology, lambda key: False)
+        return cuts.find_segments(found, topology, lambda key: False)
 
     if message and len(first) == 2:
         with pytest.raises(RuntimeError, match=message):

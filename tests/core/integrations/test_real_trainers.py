@@ -236,7 +236,7 @@ def test_a_state_of_other_tensors(way, tmp_path):
     train(max_steps=4)
     checkpoint = str(tmp_path / "checkpoint-4")
     state = load_state(checkpoint)
-    new, *_, former = state["gamma"]
+    new, *_ = state["gamma"]
     for numbers in (state["gamma"], state.get("support", {})):
         numbers["head.weight"] = numbers.pop(new, 1.0)
     save_state(state, checkpoint)
@@ -247,9 +247,6 @@ def test_a_state_of_other_tensors(way, tmp_path):
     assert changed["step"] == 8
     assert new in changed["gamma"]
     assert "head.weight" not in changed["gamma"]
-    save_state({**state, "missing": [former]}, checkpoint)
-    with pytest.raises(ValueError, match=rf"one rank .* own \({former}\)"):
-        train(**again)
 
 
 def gammas_in(checkpoint):

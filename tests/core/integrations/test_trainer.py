@@ -650,7 +650,7 @@ def test_a_warm_up_that_does_not_end_is_named(
 
 
 @pytest.mark.parametrize("kind", ["Reproducible", "HFBitexact"])
-def test_a_clip_for_accuracy_is_not_replaced_without_a_word(kind, tmp_path):
+def test_a_clip_for_accuracy_is_not_replaced_without_a_word(kind):
     base = paddle.nn.ClipGradByGlobalNorm
     name = f"{kind}ClipGradByGlobalNorm"
     optimizer = paddle.optimizer.SGD(
@@ -659,10 +659,6 @@ def test_a_clip_for_accuracy_is_not_replaced_without_a_word(kind, tmp_path):
     )
     with pytest.warns(UserWarning, match=f"replaces {name}"):
         put_into_optimizer(optimizer, ClipGradByAdaGC())
-    model = paddle.nn.Linear(1, 1)
-    model.config = types.SimpleNamespace(use_accuracy_compatible="hf")
-    with pytest.warns(UserWarning, match="use_accuracy_compatible='hf'"):
-        clipping(tmp_path, model=model).create_optimizer()
 
 
 def test_the_file_lies_where_the_checkpoint_lies(tmp_path, monkeypatch):

@@ -15,7 +15,7 @@ import pytest
 from helpers import make_parameters
 
 from paddle_adagc import ClipGradByAdaGC
-from paddle_adagc.clips import lookup
+from paddle_adagc.clips import step as clip_step
 from paddle_adagc.kernels import host, pairs
 from paddle_adagc.kernels.pairs import PairReader
 
@@ -175,20 +175,20 @@ def test_clips_step_as_without_the_pass(monkeypatch, backend, has_units):
     """With gaps, groups of changing order, and a change of need_clip."""
     backends.use(backend, monkeypatch)
     # Other tests of this process may have made meshes.
-    monkeypatch.setattr(lookup, "get_unique_process_mesh_map", dict)
+    monkeypatch.setattr(clip_step, "get_unique_process_mesh_map", dict)
     shapes = [[4, 6], [3, 2, 2], [7], [2]]
     model = paddle.nn.ParameterList(make_parameters(shapes))
     clips = [ClipGradByAdaGC(t_start=2) for _ in range(2)]
     for clip in clips:
         units = {"^0$": {"parts": ["q", "k"]}, "^1$": "experts"}
         clip.bind(model, units=units if has_units else None)
-    looked_up, look_up = [], lookup._look_up
+    looked_up, look_up = [], clip_step.look_up
 
     def counted(*arguments):
         looked_up.append(step)
         return look_up(*arguments)
 
-    monkeypatch.setattr(lookup, "_look_up", counted)
+    monkeypatch.setattr(clip_step, "look_up", counted)
     for step in range(8):
         rng = np.random.default_rng(step)
         values = [rng.normal(size=shape) * 2.0**step for shape in shapes]

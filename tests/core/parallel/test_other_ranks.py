@@ -87,7 +87,7 @@ def test_all_ranks_use_the_kernels_or_none(
 
     def gather(views, view):
         asked.append(view[1])
-        views += [view, *((view[0], why) for why in others)]
+        views += [view, *((view[0], why, "") for why in others)]
 
     topologies = [Topology(world=object()), Topology()]
     monkeypatch.setattr(READ_TOPOLOGY, lambda: topologies.pop(0))
@@ -149,6 +149,23 @@ def test_arguments_and_steps_of_all_ranks_are_compared(
         Ranks(monkeypatch, along("data", num_ranks)).run(work)
 
 
+def test_all_ranks_stop_if_one_cannot_make_the_first_step(monkeypatch):
+    said = {}
+
+    def work(rank):
+        model = paddle.nn.Linear(2, 2)
+        clip = ClipGradByAdaGC()
+        clip.bind(model)
+        weight = make_parameters([[2, 2]])[0] if rank == 1 else model.weight
+        with pytest.raises((RuntimeError, ValueError)) as error:
+            clip([(weight, paddle.ones([2, 2]))])
+        said[rank] = str(error.value)
+
+    Ranks(monkeypatch, along("data", 3)).run(work)
+    assert "is not part of the model" in said[1]
+    assert said[0] == said[2] == f"rank 1 cannot clip: ValueError: {said[1]}"
+
+
 def test_groups_of_ranks_are_not_copied_with_a_clip():
     clip = ClipGradByAdaGC()
     clip.bind(paddle.nn.Linear(2, 2))
@@ -160,7 +177,7 @@ def test_groups_of_ranks_are_not_copied_with_a_clip():
 
 def test_ranks_without_the_loops_leave_all_to_the_operators(monkeypatch):
     def gather(views, view):
-        views += [view, (view[0], "PADDLE_ADAGC_NATIVE=0")]
+        views += [view, (view[0], "PADDLE_ADAGC_NATIVE=0", "")]
 
     monkeypatch.setattr(host, "_LEFT", [])
     monkeypatch.setattr(READ_TOPOLOGY, lambda: Topology(world=object()))

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from adagc_lab.report.excess import paired_excess
+from adagc_lab.report.excess import count_events, paired_excess
 
 NONE, BOTH = {0.2: 0, 0.5: 0}, {0.2: 1, 0.5: 1}
 FADING = {21: [1.0, 0.6, 0.3, 0.15]}
@@ -119,3 +119,26 @@ def test_runs_of_two_lengths():
     stopped = paired_excess(losses[:50], reference, [20], (), True)
     assert stopped.area == math.inf
     assert len(stopped.excess) == 100
+
+
+@pytest.mark.parametrize(
+    ("peaks", "thresholds", "expected"),
+    [
+        # What is at a threshold is not above it.
+        ({5: 0.3, 6: 0.5, 40: 0.2}, [0.2, 0.5], {0.2: 1, 0.5: 0}),
+        # A value at the threshold joins no events.
+        ({0: 0.3, 8: 0.2, 16: 0.3}, [0.2], {0.2: 2}),
+        # Each event has a peak of its own.
+        ({5: 0.3, 40: 0.9}, [0.2, 0.5], {0.2: 2, 0.5: 1}),
+        # Values below for long enough end an event.
+        ({0: 1.0, 10: 1.0}, [0.5], {0.5: 1}),
+        ({0: 1.0, 11: 1.0}, [0.5], {0.5: 2}),
+        # An event with a dip is one at every threshold.
+        ({0: 3.0, 8: 1.0, 16: 3.0}, [0.5, 2.0], {0.5: 1, 2.0: 1}),
+        ({0: 3.0, 8: 1.0, 16: 3.0}, [2.0], {2.0: 2}),
+    ],
+)
+def test_events_above_thresholds(peaks, thresholds, expected):
+    steps, values = np.arange(60), np.zeros(60)
+    values[[*peaks]] = [*peaks.values()]
+    assert count_events(steps, values, thresholds) == expected

@@ -32,7 +32,7 @@ Start: TypeAlias = dict[str, float | None]
 """First value of an accumulator ``[1]``; None: zeros of the weight's shape."""
 
 
-class Step(NamedTuple):
+class ParameterStep(NamedTuple):
     """One step of one parameter."""
 
     parameter: Tensor  # for its name and marks
@@ -95,7 +95,7 @@ class DecoupledOptimizer(Optimizer, abc.ABC):
         )
 
     @abc.abstractmethod
-    def _update(self, step: Step) -> None:
+    def _update(self, step: ParameterStep) -> None:
         """Make one step of one parameter, in place."""
 
     @abc.abstractmethod
@@ -132,7 +132,9 @@ class DecoupledOptimizer(Optimizer, abc.ABC):
         weight = self._master_weights.get(parameter.name, parameter)
         lr = self._create_param_lr((parameter, gradient)).reshape([])
         gradient, lr = gradient.astype(weight.dtype), lr.astype(weight.dtype)
-        self._update(Step(parameter, weight, gradient, lr, options, state))
+        self._update(
+            ParameterStep(parameter, weight, gradient, lr, options, state)
+        )
         if weight is not parameter:
             paddle.assign(weight.astype(parameter.dtype), parameter)
 
@@ -167,7 +169,7 @@ class AdamLike(DecoupledOptimizer):
         return {"moment1": None, "moment2": None, **powers}
 
 
-def adam_update(step: Step, gradient: Tensor) -> tuple[Tensor, Tensor]:
+def adam_update(step: ParameterStep, gradient: Tensor) -> tuple[Tensor, Tensor]:
     """Put a gradient into Adam's state.
 
     Returns Adam's update before the learning rate, and the second moment

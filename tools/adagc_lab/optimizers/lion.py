@@ -41,7 +41,7 @@ class Lion(base.DecoupledOptimizer):
     def _start(self, parameter: Tensor) -> base.Start:
         return {"moment1": None}
 
-    def _update(self, step: base.Step) -> None:
+    def _update(self, step: base.ParameterStep) -> None:
         moment, gradient = step.state["moment1"], step.gradient
         beta1, beta2 = step.options["beta1"], step.options["beta2"]
         direction = beta1 * moment + (1 - beta1) * gradient

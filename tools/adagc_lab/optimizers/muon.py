@@ -137,7 +137,7 @@ class Muon(base.AdamLike):
             return {"momentum": None}
         return super()._start(parameter)
 
-    def _update(self, step: base.Step) -> None:
+    def _update(self, step: base.ParameterStep) -> None:
         if "momentum" not in step.state:
             _adamw_step(step)
             return
@@ -155,7 +155,7 @@ class Muon(base.AdamLike):
         step.take(step.lr * scale * change)
 
 
-def _adamw_step(step: base.Step) -> None:
+def _adamw_step(step: base.ParameterStep) -> None:
     """Make a step by the operator of Paddle's own AdamW."""
     moment1, moment2, power1, power2 = step.state.values()
     options = step.options

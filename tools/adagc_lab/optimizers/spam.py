@@ -91,7 +91,7 @@ class SPAM(AdamLike):
     def _start(self, parameter: Tensor) -> base.Start:
         return {**super()._start(parameter), "step": 0}
 
-    def _update(self, step: base.Step) -> None:
+    def _update(self, step: base.ParameterStep) -> None:
         count, gradient = step.state["step"], step.gradient
         count.add_(paddle.ones_like(count))
         since_reset = (count % self._interval).reshape([])

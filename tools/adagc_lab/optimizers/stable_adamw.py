@@ -70,7 +70,7 @@ class StableAdamW(AdamLike):
         options["weight_decay"] = weight_decay
         super().__init__(learning_rate, parameters, options, **shared)
 
-    def _update(self, step: base.Step) -> None:
+    def _update(self, step: base.ParameterStep) -> None:
         update, square = adam_update(step, step.gradient)
         # A smaller square is 0 in float32, and 0 / 0 is NaN.
         least = max(step.options["epsilon"] ** 2, _TINY)

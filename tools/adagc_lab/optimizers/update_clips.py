@@ -13,7 +13,12 @@ from paddle import Tensor
 
 from adagc_lab.clips.agc import unit_axes
 from adagc_lab.optimizers import base
-from adagc_lab.optimizers.base import AdamLike, Step, adam_update, square_root
+from adagc_lab.optimizers.base import (
+    AdamLike,
+    ParameterStep,
+    adam_update,
+    square_root,
+)
 from paddle_adagc.checks import check_choice, check_positive
 
 Form = Literal["original", "paper"]
@@ -49,7 +54,9 @@ class AGC:
     def __post_init__(self) -> None:
         _fill(self, "lambda_rel", original=1e-2, paper=1e-3)
 
-    def scale(self, step: Step, update: Tensor, is_embedding: bool) -> Tensor:
+    def scale(
+        self, step: ParameterStep, update: Tensor, is_embedding: bool
+    ) -> Tensor:
         """Factor of every unit's update; the rows of an embedding are units."""
         axes = unit_axes(update.ndim, is_embedding)
         of_weight, of_update = (
@@ -97,7 +104,9 @@ class Clippy:
         _fill(self, "lambda_rel", original=1e-1, paper=1e-2)
         _fill(self, "lambda_abs", original=1e-7, paper=0.5)
 
-    def scale(self, step: Step, update: Tensor, is_embedding: bool) -> Tensor:
+    def scale(
+        self, step: ParameterStep, update: Tensor, is_embedding: bool
+    ) -> Tensor:
         """Factor of the tensor's update."""
         size, change = step.weight.abs(), step.lr * update.abs()
         if self.form == "paper":
@@ -197,7 +206,7 @@ class ClippedAdamW(AdamLike):
         options["weight_decay"] = weight_decay
         super().__init__(learning_rate, parameters, options, **shared)
 
-    def _update(self, step: Step) -> None:
+    def _update(self, step: ParameterStep) -> None:
         update, _ = adam_update(step, step.gradient)
         name, is_clipped = step.parameter.name, self._apply_clip_param_fun
         if is_clipped is None or is_clipped(name):

@@ -5,13 +5,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from paddle_adagc.spikes import count_events, group_events
+from paddle_adagc.spikes import group_events
 
 EXCESS_THRESHOLDS = (0.2, 0.5)
 """Excesses above which events are counted, in nat."""
@@ -20,6 +20,28 @@ _SMOOTHING = 10
 """Number of judged steps that the excess is averaged over for the recovery."""
 
 _RECOVERED_BELOW = 0.1  # nat
+
+
+def count_events(
+    steps: np.ndarray, values: np.ndarray, thresholds: Sequence[float]
+) -> dict[float, int]:
+    """Count events above each threshold; a higher one never has more.
+
+    Events are delimited once, at the lowest threshold: an event ends when the
+    values stay at or below it for more than 10 steps. Above a
+    higher threshold count the events whose largest value exceeds it.
+    (Delimited at every threshold anew, one event with a dip would be one event
+    at a low threshold and two at a higher one.) Steps, which ascend, and values
+    are ``[num_values]``.
+    """
+    largest = [
+        values[(steps >= first) & (steps <= last)].max()
+        for first, last in group_events(steps[values > min(thresholds)])
+    ]
+    return {
+        threshold: sum(peak > threshold for peak in largest)
+        for threshold in thresholds
+    }
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether the clip works on this machine, and by what it does.
 
-``python -m paddle_adagc.check`` prints versions, devices, the backend with the
+``python -m paddle_adagc`` prints versions, devices, the backend with the
 reason for it, and how far clip steps on the device are from NumPy's: what an
 issue has to say. The exit status is 1 if the steps are wrong.
 """
@@ -80,7 +80,7 @@ def largest_error() -> float:
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; gives its exit status."""
     argparse.ArgumentParser(
-        prog="python -m paddle_adagc.check", description=__doc__
+        prog="python -m paddle_adagc", description=__doc__
     ).parse_args(arguments)
     import paddle
 

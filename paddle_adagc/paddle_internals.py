@@ -13,6 +13,7 @@ functions that call the clip; no other file does so.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import itertools
@@ -20,14 +21,16 @@ import sys
 import weakref
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple, NoReturn, ParamSpec, TypeVar
 
 import paddle
 from paddle.base import core
 from paddle.distributed.auto_parallel.api import _ShardOptimizer
+from paddle.distributed.communication.group import Group
 from paddle.distributed.fleet.meta_parallel.sharding import (
     group_sharded_optimizer_stage2 as stage_2,
 )
+from paddle.nn.clip import ClipGradBase
 from paddle.optimizer import Optimizer
 
 P = ParamSpec("P")
@@ -37,26 +40,6 @@ _core: Any = core  # without a stub
 _CAN_SIMULATE = hasattr(core, "set_eval_frame")
 if _CAN_SIMULATE:
     _core.eval_frame_skip_file_prefix((__file__,))
-
-
-def eager(function: Callable[P, T]) -> Callable[P, T]:
-    """Run a function, and all that it calls, as it is.
-
-    It then runs between the compiled parts of the training step, as Paddle's
-    own clips and optimizers do.
-    """
-    if not _CAN_SIMULATE:
-        return function
-
-    @functools.wraps(function)
-    def run(*args: P.args, **kwargs: P.kwargs) -> T:
-        simulator = _core.set_eval_frame(None)
-        try:
-            return function(*args, **kwargs)
-        finally:
-            _core.set_eval_frame(simulator)
-
-    return run
 
 
 _FLAG = "FLAGS_check_nan_inf"
@@ -80,6 +63,54 @@ def unchecked(function: Callable[P, T]) -> Callable[P, T]:
             paddle.set_flags({_FLAG: True})
 
     return run
+
+
+def eager(function: Callable[P, T]) -> Callable[P, T]:
+    """Run a function, and all that it calls, as it is, and :func:`unchecked`.
+
+    It then runs between the compiled parts of the training step, as Paddle's
+    own clips and optimizers do.
+    """
+    quiet = unchecked(function)
+    if not _CAN_SIMULATE:
+        return quiet
+
+    @functools.wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        simulator = _core.set_eval_frame(None)
+        try:
+            is_checked = _core.globals()[_FLAG]
+            return (quiet if is_checked else function)(*args, **kwargs)
+        finally:
+            _core.set_eval_frame(simulator)
+
+    return run
+
+
+class EagerClip(ClipGradBase):
+    """A clip of eager tensors, and what others set on an optimizer's clip."""
+
+    # Paddle's tensor fusion and FSDP:
+    sharding_group: Group | None
+    fsdp_group: Group | None
+    mp_group: Group | None
+    has_dist_param: bool
+    has_not_dist_param: bool
+    # ERNIE's pre-training under sharding V2:
+    sharding_stage1_v2: bool
+    num_params: int
+    pname_to_paramindex: dict[str, int]
+    stat: dict[str, Any]  # empty, for PaddleFormers' logging of experts
+
+    def _static_clip(self, params_grads: Any) -> NoReturn:
+        raise RuntimeError(
+            f"{type(self).__name__} works on eager tensors, not in a static "
+            "graph: leave paddle.enable_static() and dist.to_static out, and "
+            "run the optimizer outside of paddle.jit.to_static. A model whose "
+            "forward is converted by paddle.jit.to_static is fine"
+        )
+
+    _pir_clip = _static_clip
 
 
 def _is_called_by(function: Callable[..., Any]) -> bool:
@@ -190,14 +221,16 @@ def on_skipped_update(caller: Caller, take_back: Callable[[], None]) -> None:
     Paddle 3.4) is not watched: only an error there could skip its update.
     """
     optimizer = caller.optimizer
-    if not _makes_pass(type(optimizer)):
+    kind: Any = type(optimizer)
+    if not _makes_pass(kind):
         return
     update = optimizer.__dict__.setdefault(_PASS, NextUpdate(optimizer))
     if isinstance(update, NextUpdate) and take_back not in update.take_backs:
         update.take_backs.append(take_back)
 
 
-def _makes_pass(kind: type) -> bool:
+@functools.cache
+def _makes_pass(kind: Any) -> bool:
     """Whether a class' method, or its base's that it calls, makes the pass.
 
     A recorder may stand before the optimizer's: ask the class.
@@ -222,17 +255,19 @@ def take_back_skipped(caller: Caller, take_back: Callable[[], None]) -> None:
             function()
 
 
+@dataclasses.dataclass(eq=False)
 class NextUpdate:
     """Stands for an optimizer's update, once."""
 
-    def __init__(self, optimizer: Optimizer) -> None:
-        self._optimizer = optimizer
-        self.take_backs: list[Callable[[], None]] = []
-        """Of each clip that saw the gradients: one acts, shadows follow."""
+    optimizer: Optimizer
+    take_backs: list[Callable[[], None]] = dataclasses.field(
+        default_factory=list
+    )
+    """Of each clip that saw the gradients: one acts, shadows follow."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Make the update; if there is none, tell the clips."""
-        optimizer = self._optimizer
+        optimizer = self.optimizer
         del optimizer.__dict__[_PASS]
         is_made = False
         try:
