@@ -17,8 +17,8 @@ import pytest
 
 from paddle_adagc.watch import read_record
 from paddle_adagc.watch.folder import open_folder
-from paddle_adagc.watch.reading import FILE
 from paddle_adagc.watch.store import Replaced, Store
+from paddle_adagc.watch.tables import FILE
 
 QUANTITIES = ("norm", "gamma", "h")
 
@@ -121,10 +121,8 @@ def test_the_size_is_bounded(num_events, tmp_path):
     store.begin(1, {})
     for first in range(1, last, size):
         if first == 8001:
-            every = store.every
             store.close()
             store = Store(tmp_path, bound)
-            assert store.every == every
             store.begin(first, {})
         is_event = first % (last // num_events) == 1
         kept = [(first, first + 29)] if is_event else []
@@ -208,16 +206,13 @@ def test_a_killed_writer_loses_no_step_that_it_reported(num, tmp_path):
 def test_folders_of_runs_that_start_anew(tmp_path):
     first = tmp_path / "record"
     for name in ("record", "record-2", "record-3"):
-        opened, past = open_folder(first, None)
-        assert (opened.directory.name, opened.start, past) == (name, 0, None)
-    opened, past = open_folder(first, 7)  # nothing was written there yet
-    assert (opened.directory.name, opened.start, past) == ("record-3", 7, None)
+        assert open_folder(first, None) == (tmp_path / name, None)
+    # Nothing was written there yet.
+    assert open_folder(first, 7) == (tmp_path / "record-3", None)
     fill(tmp_path / "record-3")
-    opened, past = open_folder(first, 7)
-    assert past.step[-1] == 10
-    assert opened.history == [{"loss": 1.0}] * 7
-    opened, past = open_folder(tmp_path / "new", 7)
-    assert (opened.directory.name, opened.start, past) == ("new", 7, None)
+    folder, past = open_folder(first, 7)
+    assert (folder, past.step[-1]) == (tmp_path / "record-3", 10)
+    assert open_folder(tmp_path / "new", 7) == (tmp_path / "new", None)
 
 
 HOSTILE = {
