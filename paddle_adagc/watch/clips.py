@@ -80,7 +80,8 @@ class Clips:
         self._of_groups = clips or [self.optimizer._grad_clip]
         first = self._of_groups[0]
         is_one = all(_is_same(clip, first) for clip in self._of_groups)
-        self.acting: Any = first if is_one else _ClipPerGroup(self._of_groups)
+        self.acting: Any = first if is_one else tuple(self._of_groups)
+        """A clip, None, or those of groups that differ."""
 
     def _groups(self) -> list[dict[str, Any]]:
         groups = self.optimizer._param_groups
@@ -146,12 +147,11 @@ class Clips:
         if self.shadow is None and self.is_ours:
             return None
         clips, groups = self._of_groups, self._group_of_each()
-        if len(clips) == 1:
-            return lambda norm, keys: _factors(clips[0], norm)
 
         def factors(norm: np.ndarray, keys: Sequence[str]) -> np.ndarray | None:
-            index = np.array([groups.get(key, -1) for key in keys])
             # Another pipeline stage has the tensors that have no group.
+            unknown = 0 if len(clips) == 1 else -1
+            index = np.array([groups.get(key, unknown) for key in keys])
             h = np.full(norm.shape, np.nan, np.float32)
             for group, clip in enumerate(clips):
                 mine = _factors(clip, norm[:, index == group])
@@ -204,16 +204,6 @@ class Clips:
         }
 
 
-class _ClipPerGroup:
-    """Stands for the clips of parameter groups that differ."""
-
-    def __init__(self, clips: Sequence[Any]) -> None:
-        self._clips = clips
-
-    def __repr__(self) -> str:
-        return "clips of groups: " + ", ".join(map(_description, self._clips))
-
-
 def _is_ours(clip: Any) -> bool:
     return isinstance(clip, ClipGradByAdaGC)
 
@@ -227,6 +217,8 @@ def _is_same(clip: Any, other: Any) -> bool:
 
 
 def _description(clip: Any) -> str:
+    if isinstance(clip, tuple):
+        return "clips of groups: " + ", ".join(map(_description, clip))
     return str(unwrapped(clip)) if clip is not None else "none"
 
 

@@ -143,8 +143,8 @@ class Record(Recording):
         seen = stepping(optimizer)
         if skipper is not None or clips.shadow is not None:
             check_stepping(seen)
-        ring = Ring(start or 0, num_steps)
-        super().__init__(clips, ring, skipper, stop_on is not None)
+        ring = Ring(start or 0, num_steps, stop_on is not None)
+        super().__init__(clips, ring, skipper)
         self._open(Path(directory), start, max_bytes, on_alarm)
         if clips.shadow is not None:
             make_shadow(clips.shadow)

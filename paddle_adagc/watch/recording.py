@@ -59,22 +59,17 @@ class Recording(Guarded):
         clips: What acts, and what follows.
         ring: Keeps the steps on the device.
         skipper: Leaves steps out, if that is asked.
-        stops: Whether a loss that is not finite ends the training.
     """
 
-    should_stop: str
-
     def __init__(
-        self, clips: Clips, ring: Ring, skipper: Skipper | None, stops: bool
+        self, clips: Clips, ring: Ring, skipper: Skipper | None
     ) -> None:
         super().__init__()
-        self.should_stop = ""
-        """With ``stop_on``: why training should end; the same on all ranks, as
-        of the last copy of the steps. Empty: it should not."""
-        self._stops, self._clips, self._ring = stops, clips, ring
+        self._clips, self._ring = clips, ring
         self._skipper = skipper
         self._writer: Writer | None = None  # of rank 0
         self._directory = Path()
+        self._how: tuple[str, str] | None = None  # the run ends
         self._ends = contextlib.ExitStack()  # ends observing
 
     def _open(
@@ -108,6 +103,18 @@ class Recording(Guarded):
         if self._skipper is not None:
             for row in history:
                 self._skipper.rule.add(row)
+
+    @property
+    def should_stop(self) -> str:
+        """Why training should end, with ``stop_on``; empty: it should not.
+
+        It is the same on all ranks, as of the last copy of the steps.
+        """
+        return self._ring.glance.reason
+
+    @should_stop.setter
+    def should_stop(self, reason: str) -> None:
+        self._ring.glance.reason = reason
 
     @property
     def directory(self) -> Path:
@@ -169,14 +176,13 @@ class Recording(Guarded):
         shadow = self._clips.shadow
         if shadow is None:
             return
-        is_shown = self._try(lambda: shadow(whole(pairs)) and True)
-        if not is_shown and self.error is not None:
+        self._try(lambda: shadow(whole(pairs)))
+        if self.error is not None:
             with contextlib.suppress(Exception):
                 shadow([])
 
-    @property
-    def has_update(self) -> bool:
-        """Whether the optimizer has made a step since the last :meth:`step`."""
+    def _has_update(self) -> bool:
+        """Whether the optimizer has made a step since the last one ended."""
         if self._clips.source is None or self._update.left_out is not None:
             return self._update.was_called
         return self._clips.num_updates != self._update.num_before
@@ -201,7 +207,7 @@ class Recording(Guarded):
             self._end_step({})
 
     def _has_stepped(self) -> bool:
-        return self.has_update or self._has_overflowed()
+        return self._has_update() or self._has_overflowed()
 
     def _end_step(self, numbers: Mapping[str, Any]) -> None:
         """Count a step; also one of a rank whose record has failed.
@@ -220,7 +226,7 @@ class Recording(Guarded):
         if update.left_out is not None and self._skipper is not None:
             step.snapshot = update.left_out
             row |= {"skipped": True, "reason": self._skipper.reason}
-        elif self.has_update and clips.source is not None:
+        elif self._has_update() and clips.source is not None:
             step.snapshot, step.acting = clips.snapshots()
             row |= {"warm_up": True} if clips.is_warming_up else {}
         elif self._has_overflowed():
@@ -231,17 +237,10 @@ class Recording(Guarded):
         found = self._ring.add(step)
         if self._writer is not None:
             self._writer.start()
-        if found is None:
-            return
-        if self._writer is not None:
-            self._writer.alarm_nonfinite(*found)
+        if found and self._writer is not None:
+            self._writer.alarm_nonfinite(*found[0])
         if dist.get_world_size() == 1:
-            self._stop_at([found])
-
-    def _stop_at(self, found: Sequence[tuple[int, float]]) -> None:
-        if self._stops and found and not self.should_stop:
-            step, loss = min(found)
-            self.should_stop = f"the loss of step {step} is {loss}"
+            self._ring.glance.stop_at(found)
 
     def flush(self) -> None:
         """Copy the steps from the device; every rank calls it.
@@ -260,7 +259,8 @@ class Recording(Guarded):
             self._is_over = True
             self._end(RuntimeError("".join(failed[:1])), "rank")
             return
-        self._stop_at([found for part in parts for found in part.nonfinite])
+        found = [loss for part in parts for loss in part.nonfinite]
+        self._ring.glance.stop_at(found)
         self._try(self._pass_on, parts)
 
     def _gather(self, mine: Steps | None) -> list[Steps | str]:
@@ -273,7 +273,7 @@ class Recording(Guarded):
             raise self._writer.error
         if not self._ring.has_seen and self._ring.is_full:
             self._ring.has_seen = True
-            warn_of_blindness(self.directory, self._clips.optimizer)
+            warn_of_blindness(self.directory, type(self._clips.optimizer))
         num_small = count_small(self._clips.optimizer)
         mine = to_host(self._ring.steps, self._clips.names)
         mine = dataclasses.replace(mine, num_small=num_small)
@@ -314,7 +314,8 @@ class Recording(Guarded):
         kind, text = kind or ("disk" if is_disk else "unknown"), cause(error)
         if self._writer is not None:
             with contextlib.suppress(Exception):
-                self._writer.close(self._ending(kind, text), 0)
+                how = self._how or (kind, text)
+                self._writer.close(self._ending(*how), 0)
         warn(
             f"the record {self.directory} ends after step "
             f"{self._ring.last_step}: {text}"
@@ -324,6 +325,7 @@ class Recording(Guarded):
         """Write this rank's steps at the end of the process."""
         if self._pid != os.getpid():
             return
+        self._how = kind, text
         self._finish()
         self._try(self._write_mine)
         self._stop(kind, text, EXIT_SECONDS)
@@ -358,6 +360,7 @@ class Recording(Guarded):
         return None if loss is None else float(loss)
 
     def _stop(self, kind: str, text: str, seconds: float) -> None:
+        self._how = kind, text
         for end in (
             self._ends.close,
             lambda: self._close_writer(kind, text, seconds),

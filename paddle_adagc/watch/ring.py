@@ -77,9 +77,10 @@ class Ring:
     Args:
         start: Steps that were made before.
         num_steps: Most steps between two copies.
+        stops: Whether a loss that is not finite ends the training.
     """
 
-    def __init__(self, start: int, num_steps: int) -> None:
+    def __init__(self, start: int, num_steps: int, stops: bool) -> None:
         self.start = self.last_step = start
         self.steps: list[Step] = []
         self.num_pending = 0  # also those of a record that has failed
@@ -90,15 +91,16 @@ class Ring:
         self.has_seen = False
         """Whether the optimizer has made a step."""
         self._most, self.num_between = num_steps, min(num_steps, FIRST_COPY)
-        self._last_time, self._glance = time.perf_counter(), Glance()
+        self._last_time = time.perf_counter()
+        self.glance = Glance(stops)
 
     @property
     def is_full(self) -> bool:
         """Whether it is time for a copy."""
         return self.num_pending >= self.num_between
 
-    def add(self, step: Step) -> tuple[int, float] | None:
-        """Add a step; return a late one and its loss, if it is not finite."""
+    def add(self, step: Step) -> list[tuple[int, float]]:
+        """Add a step; return a late one whose loss is not finite, with it."""
         now = time.perf_counter()
         made = self.counter() if self.counter else 0
         self.last_step = max(self.last_step + 1, made)
@@ -106,7 +108,7 @@ class Ring:
         own = {"step": self.last_step, "step_seconds": seconds}
         step.numbers = {**own, **step.numbers}
         self.steps.append(step)
-        return self._glance.step(step, now)
+        return self.glance.step(step, now)
 
     def copied(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Begin anew; plan the next copy in about a minute.
@@ -115,7 +117,7 @@ class Ring:
             rows: Of a rank's steps; all ranks give those of the same.
         """
         self.steps = []
-        self._glance.forget()
+        self.glance.forget()
         seconds = sorted(row["step_seconds"] for row in rows)
         if seconds:
             num = _COPY_SECONDS / max(seconds[len(seconds) // 2], 1e-9)
@@ -200,13 +202,15 @@ class Glance:
     the device has them, and the host hardly waits.
     """
 
-    def __init__(self) -> None:
-        self._last = time.perf_counter()
+    def __init__(self, stops: bool) -> None:
+        self.reason = ""
+        """Why training should end; empty: it should not."""
+        self._stops, self._last = stops, time.perf_counter()
         self._steps: list[Step] = []
         self._begun: tuple[list[Step], Tensor] | None = None
 
-    def step(self, step: Step, now: float) -> tuple[int, float] | None:
-        """Take a step; return a step and its loss, if that is not finite."""
+    def step(self, step: Step, now: float) -> list[tuple[int, float]]:
+        """Take a step; return one whose loss is not finite, with that."""
         begun, self._begun = self._begun, None
         if any(isinstance(loss, Tensor) for loss in step.losses):
             self._steps.append(step)
@@ -217,11 +221,17 @@ class Glance:
                 for step in steps
             ]
             self._begun = steps, paddle.stack(sums)
-        if begun is not None:
-            for its_step, loss in zip(begun[0], begun[1].tolist(), strict=True):
-                if not math.isfinite(loss):
-                    return its_step.numbers["step"], loss
-        return None
+        if begun is None:
+            return []
+        numbers = (its_step.numbers["step"] for its_step in begun[0])
+        losses = zip(numbers, begun[1].tolist(), strict=True)
+        return [(i, x) for i, x in losses if not math.isfinite(x)][:1]
+
+    def stop_at(self, found: Sequence[tuple[int, float]]) -> None:
+        """End the training at the first of these steps, if that is asked."""
+        if self._stops and found and not self.reason:
+            step, loss = min(found)
+            self.reason = f"the loss of step {step} is {loss}"
 
     def forget(self) -> None:
         """Leave out the steps so far, which were copied."""

@@ -138,8 +138,8 @@ class Skipper:
         if isinstance(pairs, dict):
             pairs = gradients_of(optimizer)
         loss = sum(map(as_float, losses)) if losses else None
-        norm, snapshot = measure(self._clips.source, pairs)
         overflows = bool(optimizer._get_auxiliary_var("found_inf"))
+        norm, snapshot = measure(self._clips.source, pairs)
         return norm, None if overflows else snapshot, loss
 
     def take_part(self) -> None:
