@@ -24,12 +24,11 @@ from paddle_adagc.watch.folder import open_folder
 from paddle_adagc.watch.guard import Guarded, cause
 from paddle_adagc.watch.losses import RECORDS, newest_loss, take_losses
 from paddle_adagc.watch.measure import add_numbers
-from paddle_adagc.watch.observe import warn_of_blindness
+from paddle_adagc.watch.observe import gradients_of, warn_of_blindness
 from paddle_adagc.watch.ranks import count_small, is_split, join, own_part
-from paddle_adagc.watch.reading import RecordedRun
 from paddle_adagc.watch.ring import Ring, Step, Steps, to_host
 from paddle_adagc.watch.shadow import whole
-from paddle_adagc.watch.skip import JUDGED, WINDOW, Skipper, largest, mean_loss
+from paddle_adagc.watch.skip import Skipper, history, largest, mean_loss
 from paddle_adagc.watch.writer import Writer
 
 CLOSE_SECONDS, EXIT_SECONDS = 60.0, 10.0
@@ -88,7 +87,7 @@ class Recording(Guarded):
                 self._writer = Writer(
                     folder, first, facts, max_bytes, on_alarm, past
                 )
-                answer = folder, _history(past, start or 0)
+                answer = folder, history(past, start or 0)
             except (OSError, ValueError) as error:
                 answer = error
         answer = of_all_ranks(answer)[0]
@@ -99,9 +98,9 @@ class Recording(Guarded):
                 "this is not the first rank, and the ranks are not joined: "
                 "call paddle.distributed.init_parallel_env() before"
             )
-        self._directory, history = answer
+        self._directory, rows = answer
         if self._skipper is not None:
-            for row in history:
+            for row in rows:
                 self._skipper.rule.add(row)
 
     @property
@@ -139,7 +138,7 @@ class Recording(Guarded):
         if self._skipper is not None and begins:
             self._update.left_out = self._judge(self._skipper, pairs)
         if self._update.left_out is None:
-            self._follow(pairs["params"] if isinstance(pairs, dict) else pairs)
+            self._follow(pairs)
         return self._update.left_out is None
 
     def _take_losses(self) -> None:
@@ -153,8 +152,8 @@ class Recording(Guarded):
 
     def _judge(self, skipper: Skipper, pairs: Any) -> LastStep | None:
         """Return the numbers of a step to leave out; None: it is made."""
-        losses = self._update.losses
-        found = self._try(skipper.measured, pairs, losses)
+        pairs = self._gradients(pairs, of_all_groups=True)
+        found = self._try(skipper.measured, pairs, self._update.losses)
         if found is None:
             with contextlib.suppress(Exception):
                 skipper.take_part()
@@ -168,6 +167,18 @@ class Recording(Guarded):
         self._try(skipper.count, left_out is not None)
         return left_out
 
+    def _gradients(self, pairs: Any, of_all_groups: bool = False) -> list[Any]:
+        """Return pairs with whole gradients, for which a mesh's ranks meet."""
+        try:
+            if isinstance(pairs, dict) and of_all_groups:
+                pairs = gradients_of(self._clips.optimizer)
+            elif isinstance(pairs, dict):
+                pairs = pairs["params"]
+            return whole(pairs)
+        except Exception as error:
+            self._end(error)
+            return []
+
     def _follow(self, pairs: Any) -> None:
         """Show the shadow an update's gradients.
 
@@ -176,7 +187,7 @@ class Recording(Guarded):
         shadow = self._clips.shadow
         if shadow is None:
             return
-        self._try(lambda: shadow(whole(pairs)))
+        self._try(shadow, self._gradients(pairs))
         if self.error is not None:
             with contextlib.suppress(Exception):
                 shadow([])
@@ -386,12 +397,3 @@ class Recording(Guarded):
                 f"the record {self.directory} lacks "
                 f"{left + self._writer.dropped} steps: the disk refused them"
             )
-
-
-def _history(past: RecordedRun | None, start: int) -> list[dict[str, Any]]:
-    """Return the last steps before ``start``, by which others are skipped."""
-    rows = [row for row in past.rows if row["step"] <= start] if past else []
-    return [
-        {name: row[name] for name in JUDGED if name in row}
-        for row in rows[-WINDOW:]
-    ]

@@ -23,15 +23,14 @@ from paddle_adagc.guards import unchecked
 from paddle_adagc.parallel.layout import unfold
 from paddle_adagc.parallel.meshes import local_value
 from paddle_adagc.watch.clips import Clips
-from paddle_adagc.watch.observe import gradients_of
-from paddle_adagc.watch.shadow import whole
+from paddle_adagc.watch.reading import RecordedRun
 
 logger = logging.getLogger(__name__)
 
 MOST_IN_A_ROW = 16
 """Steps that are left out in a row before one is made."""
 
-WINDOW, _FIRST_JUDGED = 128, 64
+_WINDOW, _FIRST_JUDGED = 128, 64
 JUDGED = ("loss", "global_grad_norm")
 """By which steps are skipped."""
 
@@ -58,7 +57,7 @@ class SkipRule:
         for name in JUDGED:
             value = values.get(name, math.nan)
             if math.isfinite(value):
-                last = self._past.setdefault(name, deque(maxlen=WINDOW))
+                last = self._past.setdefault(name, deque(maxlen=_WINDOW))
                 last.append(value)
 
     def reason(self, norm: float, loss: float | None) -> str:
@@ -131,12 +130,10 @@ class Skipper:
         There are no numbers of a step that a ``GradScaler`` skips.
 
         Args:
-            pairs: Of its first group where it has several.
+            pairs: Of all its groups, with whole gradients.
             losses: Of this rank's micro-batches so far.
         """
         optimizer = self._clips.optimizer
-        if isinstance(pairs, dict):
-            pairs = gradients_of(optimizer)
         loss = sum(map(as_float, losses)) if losses else None
         overflows = bool(optimizer._get_auxiliary_var("found_inf"))
         norm, snapshot = measure(self._clips.source, pairs)
@@ -163,6 +160,15 @@ class Skipper:
         """Count a step that all ranks leave out, or make."""
         self.num_in_a_row = self.num_in_a_row + 1 if is_skipped else 0
         self.num_skipped += is_skipped
+
+
+def history(past: RecordedRun | None, start: int) -> list[dict[str, Any]]:
+    """Return the judged numbers of the last steps before ``start``."""
+    rows = [row for row in past.rows if row["step"] <= start] if past else []
+    return [
+        {name: row[name] for name in JUDGED if name in row}
+        for row in rows[-_WINDOW:]
+    ]
 
 
 def mean_loss(loss: float | None) -> float | None:
@@ -193,7 +199,6 @@ def measure(clip: Any, pairs: Sequence[Any]) -> tuple[float, LastStep]:
         The global norm over all ranks, Inf with any Inf or NaN; and the clip's
         numbers.
     """
-    pairs = whole(pairs)
     others = _num_nonfinite_left_out(clip, pairs)
     snapshot = clip._measure(pairs)
     if not snapshot.calls:  # no gradient to clip here
