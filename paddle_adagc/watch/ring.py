@@ -196,10 +196,9 @@ def _copied(vectors: Iterable[Tensor]) -> list[np.ndarray]:
 
 
 class Glance:
-    """Looks at losses between two copies.
+    """Looks at losses between two copies, without waiting for the device.
 
-    Every ten seconds their sums are begun, and looked at in the next step: then
-    the device has them, and the host hardly waits.
+    Every ten seconds a small copy begins; it is looked at in a later step.
     """
 
     def __init__(self, stops: bool) -> None:
@@ -207,24 +206,39 @@ class Glance:
         """Why training should end; empty: it should not."""
         self._stops, self._last = stops, time.perf_counter()
         self._steps: list[Step] = []
-        self._begun: tuple[list[Step], Tensor] | None = None
+        self._begun: tuple[list[int], Tensor, Any] | None = None
 
     def step(self, step: Step, now: float) -> list[tuple[int, float]]:
         """Take a step; return one whose loss is not finite, with that."""
-        begun, self._begun = self._begun, None
+        found = self._look()
         if any(isinstance(loss, Tensor) for loss in step.losses):
             self._steps.append(step)
-        if now - self._last >= _GLANCE_SECONDS and self._steps:
+        is_due = now - self._last >= _GLANCE_SECONDS
+        if is_due and self._begun is None and self._steps:
             self._last, steps, self._steps = now, self._steps, []
-            sums = [
-                sum(x.astype("float32").reshape([]) for x in step.losses)
-                for step in steps
-            ]
-            self._begun = steps, paddle.stack(sums)
-        if begun is None:
+            self._begin(steps)
+        return found
+
+    def _begin(self, steps: Sequence[Step]) -> None:
+        sums = [
+            sum(x.astype("float32").reshape([]) for x in step.losses)
+            for step in steps
+        ]
+        values, event = paddle.stack(sums), None
+        if values.place.is_gpu_place():
+            values = values._copy_to(paddle.CUDAPinnedPlace(), False)
+            event = paddle.device.cuda.Event()
+            event.record(paddle.device.cuda.current_stream())
+        self._begun = [step.numbers["step"] for step in steps], values, event
+
+    def _look(self) -> list[tuple[int, float]]:
+        if self._begun is None:
             return []
-        numbers = (its_step.numbers["step"] for its_step in begun[0])
-        losses = zip(numbers, begun[1].tolist(), strict=True)
+        numbers, values, event = self._begun
+        if event is not None and not event.query():
+            return []
+        self._begun = None
+        losses = zip(numbers, values.tolist(), strict=True)
         return [(i, x) for i, x in losses if not math.isfinite(x)][:1]
 
     def stop_at(self, found: Sequence[tuple[int, float]]) -> None:
