@@ -234,13 +234,13 @@ class Record(Recording):
         if loss is not None:
             self.add_loss(loss)
         self._end_step(numbers)
-        if self._ring.is_full:
+        if self._is_due():
             self.flush()
 
     @property
     def alarms(self) -> list[Any]:
         """All events so far; on rank 0 alone."""
-        return [*self._writer.events] if self._writer is not None else []
+        return [*self._writer.analysis.events] if self._writer else []
 
     def worst(self) -> dict[str, Any]:
         """Return the worst of the steps copied since the last call.
@@ -269,7 +269,7 @@ class Record(Recording):
         """
         self.flush()
         clip = self._clips.switch()
-        self._begin_anew()
+        self._try(self._begin_session)
         return clip
 
     def switch_back(self, clip: ClipGradBase | None) -> None:
@@ -283,7 +283,7 @@ class Record(Recording):
         """
         self.flush()
         self._clips.switch_back(clip)
-        self._begin_anew()
+        self._try(self._begin_session)
 
     def close(self) -> None:
         """Write what is left, and stop recording; every rank calls it."""

@@ -131,7 +131,7 @@ class Recording(Guarded):
             return True
         if begins and self._update.was_called:  # nobody finished the last one
             self._finish()
-        if begins and self._ring.is_full:
+        if begins and self._is_due():
             self.flush()
         self._update.was_called = True
         self._try(self._take_losses)
@@ -227,7 +227,7 @@ class Recording(Guarded):
         """
         self._try(self._add_step, numbers)
         self._ring.num_pending += 1
-        self._update = _Update(self._update.num_before)
+        self._update.was_called, self._update.left_out = False, None
 
     def _add_step(self, numbers: Mapping[str, Any]) -> None:
         clips, update = self._clips, self._update
@@ -253,6 +253,9 @@ class Recording(Guarded):
         if dist.get_world_size() == 1:
             self._ring.glance.stop_at(found)
 
+    def _is_due(self) -> bool:
+        return self._ring.num_pending >= self._ring.num_between
+
     def flush(self) -> None:
         """Copy the steps from the device; every rank calls it.
 
@@ -270,8 +273,6 @@ class Recording(Guarded):
             self._is_over = True
             self._end(RuntimeError("".join(failed[:1])), "rank")
             return
-        found = [loss for part in parts for loss in part.nonfinite]
-        self._ring.glance.stop_at(found)
         self._try(self._pass_on, parts)
 
     def _gather(self, mine: Steps | None) -> list[Steps | str]:
@@ -282,7 +283,7 @@ class Recording(Guarded):
         """Copy this rank's steps from the device."""
         if self._writer is not None and self._writer.error is not None:
             raise self._writer.error
-        if not self._ring.has_seen and self._ring.is_full:
+        if not self._ring.has_seen and self._is_due():
             self._ring.has_seen = True
             warn_of_blindness(self.directory, type(self._clips.optimizer))
         num_small = count_small(self._clips.optimizer)
@@ -292,6 +293,8 @@ class Recording(Guarded):
 
     def _pass_on(self, parts: Sequence[Steps]) -> None:
         """Give the steps of all ranks to the thread; plan the next copy."""
+        found = [loss for part in parts for loss in part.nonfinite]
+        self._ring.glance.stop_at(found)
         self._write(join(parts))
         self._ring.copied(parts[0].rows)
 
@@ -303,11 +306,8 @@ class Recording(Guarded):
         self._ring.unlogged.add(steps.rows)
         self._writer.put(steps, is_ours=factors is None)
 
-    def _begin_anew(self) -> None:
-        self.forget_updates()
-        self._try(self._begin_session)
-
     def _begin_session(self) -> None:
+        self.forget_updates()
         first, facts = self._ring.last_step + 1, self._clips.facts()
         if self._writer is not None:
             self._writer.write(lambda store: store.begin(first, facts))

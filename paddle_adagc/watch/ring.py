@@ -94,11 +94,6 @@ class Ring:
         self._last_time = time.perf_counter()
         self.glance = Glance(stops)
 
-    @property
-    def is_full(self) -> bool:
-        """Whether it is time for a copy."""
-        return self.num_pending >= self.num_between
-
     def add(self, step: Step) -> list[tuple[int, float]]:
         """Add a step; return a late one whose loss is not finite, with it."""
         now = time.perf_counter()

@@ -61,18 +61,13 @@ class Writer:
         """Why nothing is written any more."""
         self.dropped = self._num_put = self._num_written = 0  # steps
         self._max_bytes, self._alarms = max_bytes, Alarms(on_alarm)
-        self._analysis = Analysis(start, past)
+        self.analysis = Analysis(start, past)
         self._queue: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._unwritten = deque[tuple[int, Callable[[Store], Any]]]()
         self._thread: threading.Thread | None = None
         self._ending: tuple[Mapping[str, Any], float] | None = None
         """What there is to say at the end, and until when it is tried."""
         self.write(lambda store: store.begin(start, facts))
-
-    @property
-    def events(self) -> list[Any]:
-        """All events so far."""
-        return self._analysis.events
 
     @property
     def num_waiting(self) -> int:
@@ -98,7 +93,7 @@ class Writer:
 
     def alarm_nonfinite(self, step: int, loss: float) -> None:
         """Say at once that a loss is not finite."""
-        line = self._analysis.nonfinite(step, loss)
+        line = self.analysis.nonfinite(step, loss)
         self._queue.put(lambda: self._alarms.say("end", line))
         self.start()
 
@@ -164,7 +159,7 @@ class Writer:
         return is_over
 
     def _judge(self, steps: Steps, is_ours: bool) -> None:
-        events, lines = self._analysis.add(steps, is_ours)
+        events, lines = self.analysis.add(steps, is_ours)
         for kind, line in lines:
             self._alarms.say(kind, line)
         alarms = [dataclasses.asdict(event) for event in events]
