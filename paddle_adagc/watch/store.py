@@ -171,11 +171,12 @@ class Store:
             alarms: Values with ``step``, ``kind`` and ``series``.
             kept: First and last steps whose tensors are thinned last.
         """
-        number = self._session
+        all_keys, size = self._keys, self._size
         with self._transaction():
             self._insert("steps", [(r["step"], to_json(r)) for r in rows])
             if tensors is not None:
-                self._append_tensors(rows, keys, tensors)
+                all_keys = self._add_keys(keys)
+                size += self._append_tensors(rows, all_keys, keys, tensors)
             self._insert(
                 "alarms",
                 [
@@ -184,7 +185,8 @@ class Store:
                 ],
             )
             self._insert("kept", kept)
-            self._change(number, heard=time.time())
+            self._change(heard=time.time())
+        self._keys, self._size = all_keys, size  # it was not rolled back
         if self._size > self._max_bytes:
             self._thin(rows[-1]["step"])
 
@@ -195,52 +197,56 @@ class Store:
             query = f"INSERT OR REPLACE INTO {table} VALUES (?{marks})"
             self._file.execute(query, [self._session, *row])
 
+    def _add_keys(self, keys: Sequence[str]) -> list[str]:
+        """Add names of new tensors; return all."""
+        known = {*self._keys}
+        found = [*self._keys, *(key for key in keys if key not in known)]
+        self._file.executemany(
+            "INSERT INTO tensors (id, key) VALUES (?, ?)",
+            [(i, found[i]) for i in range(len(known), len(found))],
+        )
+        return found
+
     def _append_tensors(
         self,
         rows: Sequence[Mapping[str, Any]],
+        all_keys: Sequence[str],
         keys: Sequence[str],
         tensors: Mapping[str, np.ndarray],
-    ) -> None:
-        known = {key: i for i, key in enumerate(self._keys)}
-        new = [key for key in keys if key not in known]
-        known |= {key: len(known) + i for i, key in enumerate(new)}
-        self._file.executemany(
-            "INSERT INTO tensors (id, key) VALUES (?, ?)",
-            [(known[key], key) for key in new],
-        )
-        shape = len(rows), len(QUANTITIES), len(known)
+    ) -> int:
+        """Append the tensors' numbers; return their bytes."""
+        place = {key: i for i, key in enumerate(all_keys)}
+        shape = len(rows), len(QUANTITIES), len(all_keys)
         table = np.full(shape, np.nan, "<f4")
-        places = [known[key] for key in keys]
         for i, name in enumerate(QUANTITIES):
-            table[:, i, places] = tensors[name]
+            table[:, i, [place[key] for key in keys]] = tensors[name]
         seen = np.flatnonzero(~np.isnan(tensors["h"]).all(1)).tolist()
         self._insert(
             "rows", [(rows[i]["step"], 1, table[i].tobytes()) for i in seen]
         )
-        self._keys += new
-        self._size += len(seen) * table[:1].nbytes
+        return len(seen) * table[:1].nbytes
 
-    def _change(self, number: int, **values: Any) -> None:
-        """Change columns of a session."""
+    def _change(self, **values: Any) -> None:
+        """Change columns of the session."""
         names = ", ".join(f"{name} = ?" for name in values)
         query = f"UPDATE sessions SET {names} WHERE number = ?"
-        self._file.execute(query, [*values.values(), number])
+        self._file.execute(query, [*values.values(), self._session])
 
     def tell(self, facts: Mapping[str, Any]) -> None:
         """Change the facts of the session."""
         with self._transaction():
-            self._change(self._session, facts=to_json(facts))
+            self._change(facts=to_json(facts))
 
     def beat(self) -> None:
         """Say that the process is alive."""
         with self._transaction():
-            self._change(self._session, heard=time.time())
+            self._change(heard=time.time())
 
     def end(self, ending: Mapping[str, Any] | None) -> None:
         """Say how the session ended; None: it goes on after all."""
         text = None if ending is None else to_json(ending)
         with self._transaction():
-            self._change(self._session, heard=time.time(), ending=text)
+            self._change(heard=time.time(), ending=text)
 
     def close(self) -> None:
         """Close the file."""

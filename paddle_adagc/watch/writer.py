@@ -76,9 +76,9 @@ class Writer:
 
     # ---- what the training calls: it puts something into a queue ------------
 
-    def write(self, task: Callable[[Store], Any], num_steps: int = 0) -> None:
-        """Let the thread write something."""
-        self._queue.put(lambda: self._unwritten.append((num_steps, task)))
+    def write(self, task: Callable[[Store], Any]) -> None:
+        """Let the thread write something that is no step."""
+        self._queue.put(lambda: self._unwritten.append((0, task)))
 
     def put(self, steps: Steps, is_ours: bool) -> None:
         """Judge and write steps, to whose rows numbers may be added."""
@@ -115,7 +115,7 @@ class Writer:
             self.start()
         except RuntimeError:  # the interpreter ends: no new thread
             self._run()
-        if self._thread is not None and timeout:
+        if self._thread is not None and self._thread.is_alive() and timeout:
             self._thread.join(timeout + 1)
         return self.num_waiting
 

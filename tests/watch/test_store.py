@@ -144,6 +144,23 @@ def test_the_size_is_bounded(num_events, tmp_path):
         np.testing.assert_allclose(row, exact[step], rtol=tolerance)
 
 
+def test_an_append_that_was_refused_can_be_tried_again(tmp_path, monkeypatch):
+    monkeypatch.setattr("paddle_adagc.watch.store._LOCK_SECONDS", 0.1)
+    store = Store(tmp_path)
+    store.begin(1, {})
+    given = rows_of([1]), ["a", "b"], tables(1, 2)
+    reader = sqlite3.connect(tmp_path / FILE, isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT * FROM steps").fetchall()
+    with pytest.raises(sqlite3.OperationalError, match="locked"):
+        store.append(*given)
+    reader.close()
+    store.append(*given)
+    store.close()
+    run = read_record(tmp_path)
+    assert (run.keys, run.tensors("norm").shape) == (["a", "b"], (1, 2))
+
+
 def test_a_newer_writer_ends_an_older_one(tmp_path):
     older = Store(tmp_path)
     older.begin(1, {})
