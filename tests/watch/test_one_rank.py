@@ -8,7 +8,7 @@ from unittest import mock
 import paddle
 import paddle.distributed as dist
 import pytest
-from core.parallel.layouts import DENSE, Layout, MeshLayout
+from core.parallel.layouts import DENSE, MOE, Layout, MeshLayout
 from core.parallel.ranks import run_on_ranks
 from core.parallel.stages import make_net
 from core.parallel.training import batch
@@ -24,6 +24,7 @@ LAYOUTS = {
     "tp2": Layout(mp=2),
     "v1 x2": Layout(sharding=2),
     "v2 x2": Layout(sharding=2, split_param=True),
+    "ep2 x v2": Layout(ep=2, sharding=2, split_param=True),
     "pp2": Layout(pp=2),
     "mesh tp2": MeshLayout(mp=2),
 }
@@ -34,7 +35,9 @@ def train(layout, topology, clip, folder=None, **options):
 
     On rank 1 no norm can be measured in one step.
     """
-    bare = model = make_net({**DENSE, "num_hidden_layers": layout.pp}, layout)
+    options_of_net = MOE if getattr(layout, "ep", 1) > 1 else DENSE
+    options_of_net = {**options_of_net, "num_hidden_layers": layout.pp}
+    bare = model = make_net(options_of_net, layout)
     layout.spread(model)
     optimizer = paddle.optimizer.AdamW(
         1e-3, parameters=model.parameters(), grad_clip=clip
