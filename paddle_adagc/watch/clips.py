@@ -9,23 +9,24 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import paddle
 import paddle.distributed as dist
+from paddle.nn import ClipGradByGlobalNorm, ClipGradByNorm
 from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.clips.last_step import LastStep
 from paddle_adagc.optimizer import innermost, put_into_optimizer
+from paddle_adagc.parallel.layout import unwrap
+from paddle_adagc.watch.measure import Factors
 from paddle_adagc.watch.observe import model_parameters_of
 from paddle_adagc.watch.shadow import (
-    Factors,
     bind,
     check_shadow,
     default_shadow,
-    factors_of,
     find_model,
     make_shadow,
-    names_of,
     unwrapped,
 )
 
@@ -66,18 +67,21 @@ class Clips:
         self.model = find_model(parameters) if model is None else model
         self.names: dict[str, str] = {}
         """The record's names of tensors that a clip has under Paddle's."""
-        ours: list[Any] = [self.shadow, self.acting]
-        ours = [*filter(_is_ours, ours)]
-        if not all(clip._progress.tensors.is_bound for clip in ours):
-            self.names = names_of(self.model)
+        self.shared: list[str] = []
+        """Names of other optimizers that take the same loss."""
+        ours: list[Any] = [*filter(_is_ours, [self.shadow, self.acting])]
+        is_bound = all(clip._progress.tensors.is_bound for clip in ours)
+        if self.model is not None and not is_bound:
+            named = unwrap(self.model).named_parameters()
+            self.names = {parameter.name: name for name, parameter in named}
 
     def _find(self) -> None:
-        groups = self._groups()
-        clips = [group.get("grad_clip") for group in groups]
+        clips = [group.get("grad_clip") for group in self._groups()]
         self._of_groups = clips or [self.optimizer._grad_clip]
         first = self._of_groups[0]
         is_one = all(_is_same(clip, first) for clip in self._of_groups)
-        self.acting: Any = first if is_one else _ClipPerGroup(self._of_groups)
+        self.acting: Any = first if is_one else tuple(self._of_groups)
+        """A clip, None, or those of groups that differ."""
 
     def _groups(self) -> list[dict[str, Any]]:
         groups = self.optimizer._param_groups
@@ -100,25 +104,25 @@ class Clips:
         """Steps that the recorded clip has made."""
         return self.source.num_steps if self.source is not None else 0
 
-    def snapshots(self) -> tuple[LastStep | None, LastStep | None, bool]:
-        """Return the last step of the recorded clip, and of another that acts.
-
-        And whether it was one of the recorded clip's warm-up.
-        """
+    def snapshots(self) -> tuple[LastStep | None, LastStep | None]:
+        """Return the last step of the recorded clip, and of another of ours."""
         if self.source is None:
-            return None, None, False
-        acting, is_warming_up = None, False
-        if self.shadow is None:
-            made = self.source.num_steps - 1
-            start = self.source._progress.memory.start
-            is_warming_up = made - start < self.source.t_start
-        elif self.is_ours:
-            acting = self.acting.snapshot()
-        return self.source.snapshot(), acting, is_warming_up
+            return None, None
+        is_other = self.shadow is not None and self.is_ours
+        acting = self.acting.snapshot() if is_other else None
+        return self.source.snapshot(), acting
+
+    @property
+    def is_warming_up(self) -> bool:
+        """Whether the last step was one of the acting clip's warm-up."""
+        if self.shadow is not None or self.source is None:
+            return False
+        made = self.source.num_steps - 1 - self.source._progress.memory.start
+        return made < self.source.t_start
 
     def switch(self) -> ClipGradByAdaGC:
         """Let the shadow act; see :meth:`.Record.switch`."""
-        if self.shadow is None:
+        if self.shadow is None or not self.shadow.num_steps:
             raise RuntimeError("no shadow has followed a step, so none can act")
         clip, self.shadow = self.shadow, None
         clip._follows = False
@@ -126,20 +130,37 @@ class Clips:
         return clip
 
     def switch_back(self, clip: ClipGradBase | None) -> None:
-        """Let another clip act; the one that acts follows."""
+        """Let another clip act; see :meth:`.Record.switch_back`."""
+        if not self.is_ours:
+            raise RuntimeError(
+                f"{self.acting!r} acts, which cannot follow as a shadow"
+            )
         self.shadow = make_shadow(self.acting)
         self._put(clip)
 
     def _put(self, clip: ClipGradBase | None) -> None:
         put_into_optimizer(self.optimizer, clip)
         self._find()
-        self.acting = clip
 
     def factors(self) -> Factors | None:
         """Return what the clip does that acts; None: it is the recorded one."""
         if self.shadow is None and self.is_ours:
             return None
-        return factors_of(self._of_groups, self._group_of_each())
+        clips, groups = self._of_groups, self._group_of_each()
+
+        def factors(norm: np.ndarray, keys: Sequence[str]) -> np.ndarray | None:
+            # Another pipeline stage has the tensors that have no group.
+            unknown = 0 if len(clips) == 1 else -1
+            index = np.array([groups.get(key, unknown) for key in keys])
+            h = np.full(norm.shape, np.nan, np.float32)
+            for group, clip in enumerate(clips):
+                mine = _factors(clip, norm[:, index == group])
+                if mine is None:
+                    return None
+                h[:, index == group] = mine
+            return h
+
+        return factors
 
     def _group_of_each(self) -> dict[str, int]:
         """Return the parameter group of each tensor, where there are some."""
@@ -177,19 +198,10 @@ class Clips:
             "model": None if model is None else type(model).__name__,
             "model_name": None if model is None else model.full_name(),
             **{n: x for n, x in settings.items() if isinstance(x, float)},
+            "shares_loss_with": sorted(self.shared),
             "num_ranks": dist.get_world_size(),
             "paddle": paddle.__version__,
         }
-
-
-class _ClipPerGroup:
-    """Stands for the clips of parameter groups that differ."""
-
-    def __init__(self, clips: Sequence[Any]) -> None:
-        self._clips = clips
-
-    def __repr__(self) -> str:
-        return "clips of groups: " + ", ".join(map(_description, self._clips))
 
 
 def _is_ours(clip: Any) -> bool:
@@ -205,4 +217,26 @@ def _is_same(clip: Any, other: Any) -> bool:
 
 
 def _description(clip: Any) -> str:
+    if isinstance(clip, tuple):
+        return "clips of groups: " + ", ".join(map(_description, clip))
     return str(unwrapped(clip)) if clip is not None else "none"
+
+
+def _factors(clip: Any, norm: np.ndarray) -> np.ndarray | None:
+    """Return what a clip of Paddle does to tensors of given norms.
+
+    None where the norms do not say it (``ClipGradByValue``).
+    """
+    clip = unwrapped(clip)
+    if clip is None:
+        return np.ones_like(norm)
+    if isinstance(clip, ClipGradByGlobalNorm):
+        squares = np.square(norm.astype(np.float64))
+        size = np.sqrt(np.nansum(squares, 1, keepdims=True))
+    elif isinstance(clip, ClipGradByNorm):
+        size = norm
+    else:
+        return None
+    with np.errstate(all="ignore"):
+        h = clip.clip_norm / np.maximum(size, clip.clip_norm)
+    return np.broadcast_to(h, norm.shape).astype(np.float32)

@@ -4,35 +4,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
-import os
 from pathlib import Path
 
-from paddle_adagc.watch.reading import FILE, folders_beside
-from paddle_adagc.watch.store import RecordedRun, read_record
+from paddle_adagc.watch.reading import (
+    RecordedRun,
+    folders_beside,
+    read_record,
+)
+from paddle_adagc.watch.tables import FILE
 
 logger = logging.getLogger(__name__)
-
-_NUM_HISTORY = 128
-_JUDGED = ("loss", "global_grad_norm")  # by which steps are skipped
-
-
-@dataclasses.dataclass(frozen=True)
-class Opened:
-    """Where a run's record begins."""
-
-    directory: Path
-    start: int
-    """Steps that were made before."""
-
-    history: list[dict[str, float]]
-    """Loss and global norm of the last of them."""
 
 
 def open_folder(
     directory: Path, start: int | None
-) -> tuple[Opened, RecordedRun | None]:
+) -> tuple[Path, RecordedRun | None]:
     """Choose a new folder, or the one in which a resumed run goes on.
 
     Args:
@@ -40,7 +27,7 @@ def open_folder(
         start: Steps that a resumed run has made; None: it is new.
 
     Returns:
-        Where it begins, and what was recorded before.
+        The folder, and what was recorded there before.
 
     Raises:
         OSError: No folder can be made.
@@ -55,19 +42,12 @@ def open_folder(
                 directory,
                 made,
             )
-        return Opened(made, start or 0, []), None
+        return made, None
     newest = before[-1]
     if len(before) > 1:
         logger.warning("the resumed run goes on in the newest, %s", newest)
-    if not (newest / FILE).stat().st_size:
-        return Opened(newest, start, []), None
-    past = read_record(newest)
-    rows = [row for row in past.rows if row["step"] <= start]
-    history = [
-        {name: row[name] for name in _JUDGED if name in row}
-        for row in rows[-_NUM_HISTORY:]
-    ]
-    return Opened(newest, start, history), past
+    is_empty = not (newest / FILE).stat().st_size
+    return newest, None if is_empty else read_record(newest)
 
 
 def _claim(directory: Path) -> Path:
@@ -76,8 +56,7 @@ def _claim(directory: Path) -> Path:
     while True:
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY
-            os.close(os.open(folder / FILE, flags, 0o644))
+            (folder / FILE).touch(0o644, exist_ok=False)
             return folder
         except FileExistsError:
             number += 1

@@ -34,6 +34,10 @@ class _Loss:
     steps first."""
     takers: list[Any] = dataclasses.field(default_factory=list)
 
+    def is_for(self, number: int) -> bool:
+        """Whether it is one of the next step of an optimizer."""
+        return self.left is None or number in self.left
+
 
 _seen: deque[_Loss] = deque(maxlen=4096)
 _scaled: tuple[Any, Any] = (None, None)  # by a GradScaler, and as before
@@ -64,35 +68,42 @@ def scalar(loss: Any) -> Any:
         raise TypeError(f"the loss is {loss!r}: give a scalar") from error
 
 
-def take_losses(optimizer: Any = None, record: Any = None) -> list[Any]:
-    """Return the scalars of an optimizer's step, detached; None: all.
+def forget_losses() -> None:
+    """Let no later step take the scalars so far."""
+    _seen.clear()
+
+
+def take_losses(optimizer: Any, record: Any) -> list[Any]:
+    """Return the scalars of an optimizer's step, detached.
 
     A record learns which other records take the same.
     """
-    if optimizer is None:
-        found = [loss.value for loss in _seen]
-        _seen.clear()
-        return found
-    number, found = _numbers.get(optimizer, -1), []
-    for loss in [*_seen]:
-        if loss.left is not None and number not in loss.left:
-            continue
-        found.append(loss.value)
+    number = _numbers.get(optimizer, -1)
+    found = [loss for loss in _seen if loss.is_for(number)]
+    for loss in found:
         for other in loss.takers:
             record.shares_loss(other)
             other.shares_loss(record)
         loss.takers.append(record)
-        loss.left = (loss.left or {number}) - {number}
-        if not loss.left:
-            _seen.remove(loss)
-    return found
+        loss.left = loss.left or {number}
+    _forget(number)
+    return [loss.value for loss in found]
+
+
+def _forget(number: int) -> None:
+    """Let an optimizer take no more of the scalars so far."""
+    for loss in [*_seen]:
+        if loss.left is not None:
+            loss.left.discard(number)
+            if not loss.left:
+                _seen.remove(loss)
 
 
 def newest_loss(optimizer: Any) -> Any:
     """Return the last scalar that no step of an optimizer has taken, if any."""
     number = _numbers.get(optimizer, -1)
     for loss in reversed(_seen):
-        if loss.left is None or number in loss.left:
+        if loss.is_for(number):
             return loss.value
     return None
 
@@ -164,12 +175,7 @@ def see_losses() -> None:
 
     @functools.wraps(clear)
     def cleared(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        number = _numbers.get(optimizer, -1)
-        for loss in [*_seen]:
-            if loss.left is not None and number in loss.left:
-                loss.left.discard(number)
-                if not loss.left:
-                    _seen.remove(loss)
+        _forget(_numbers.get(optimizer, -1))
         return clear(optimizer, *args, **kwargs)
 
     @functools.wraps(init)

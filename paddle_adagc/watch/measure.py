@@ -6,14 +6,17 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from paddle_adagc.watch.ring import Steps
-from paddle_adagc.watch.shadow import Factors
-from paddle_adagc.watch.tensors import Usual
+if TYPE_CHECKING:
+    from paddle_adagc.watch.ring import Steps
+
+Factors = Callable[[np.ndarray, Sequence[str]], np.ndarray | None]
+"""Norms ``[num_steps, num_tensors]`` and names of the tensors -> factors of the
+clip that acts; None: the norms do not say them."""
 
 OWN_FIELDS = frozenset(
     (
@@ -26,11 +29,6 @@ OWN_FIELDS = frozenset(
     )
 )
 """Numbers of a step that the record has itself."""
-
-_WINDOW = 128  # steps whose norms are usual
-_NUM_NAMED = 3
-STUCK_H, STUCK_STEPS = 0.01, 200
-"""A tensor with a lower h in so many steps is stuck."""
 
 
 def check_numbers(numbers: Mapping[str, Any]) -> None:
@@ -104,101 +102,51 @@ def _of_factors(
     median = np.full(len(h), np.nan)
     if h.shape[1]:
         median = (ascending[rows, low] + ascending[rows, high]) / 2
-    nothing = count == 0
-    return {
-        name: np.where(nothing, np.nan, numbers)
-        for name, numbers in {
-            "clipped_grad_norm": np.sqrt(
-                np.sum((np.where(known, h, 0) * norm) ** 2, 1)
-            ),
-            "clipped_fraction": ((h < 1) & known).sum(1) / middle,
-            "h_min": ascending.min(1, initial=np.inf),
-            "h_median": median,
-        }.items()
+    left = np.where(known, h, 0) * norm
+    numbers = {
+        "clipped_grad_norm": np.sqrt(np.sum(left**2, 1)),
+        "clipped_fraction": ((h < 1) & known).sum(1) / middle,
+        "h_min": ascending.min(1, initial=np.inf),
+        "h_median": median,
     }
+    return {n: np.where(count == 0, np.nan, x) for n, x in numbers.items()}
 
 
-def known(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out what is NaN, which stands for unknown; but not of the loss."""
-    return {n: x for n, x in row.items() if n == "loss" or x == x}
+_WORST = {
+    "h_min_worst": ("h_min", 1),
+    "shadow_h_min_worst": ("shadow_h_min", 1),
+    "global_grad_norm_max": ("global_grad_norm", -1),
+}
+_MOST_UNLOGGED = 8192
 
 
-class Tensors:
-    """What is usual of each tensor of a running training.
+class Unlogged:
+    """Rows of steps since a log was written."""
 
-    Args:
-        norms: Of the last steps before, ``[num_rows, num_tensors]``.
-        keys: Their names.
-    """
+    def __init__(self) -> None:
+        self.latest: dict[str, Any] = {}
+        """The numbers of the last step that are known."""
+        self._rows = deque[Mapping[str, Any]](maxlen=_MOST_UNLOGGED)
+        self._num_alarms = 0
 
-    def __init__(self, norms: np.ndarray, keys: list[str]) -> None:
-        self._keys = {key: i for i, key in enumerate(keys)}
-        self._rows = deque[np.ndarray](norms[-_WINDOW:], maxlen=_WINDOW)
-        self._num_low = np.zeros(len(keys), np.int64)
+    def add(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Add the next steps."""
+        self._rows.extend(rows)
+        self.latest = {n: x for n, x in rows[-1].items() if x == x}
 
-    def add(self, steps: Steps, is_ours: bool) -> list[list[str]]:
-        """Add ``tensor_norm`` and ``stuck`` to the rows of steps.
-
-        ``tensor_norm`` is the largest ratio of an abnormal norm to its usual
-        one, 1 if none is; ``stuck`` counts tensors newly below h 0.01 for 200
-        steps.
-
-        Args:
-            steps: The next ones.
-            is_ours: A clip of this package acts.
-
-        Returns:
-            By step, the tensors farthest from what is usual, in words.
-        """
-        for key in steps.keys:
-            self._keys.setdefault(key, len(self._keys))
-        places = [self._keys[key] for key in steps.keys]
-        norm, h = (self._widened(steps, n, places) for n in ("norm", "h"))
-        ratio = self._ratios(norm)
-        largest = np.where(np.isinf(ratio), 1, ratio).max(1, initial=1)
-        self._rows.extend(norm)
-        names, found = [*self._keys], []
-        for i, row in enumerate(steps.rows):
-            found.append(_named(names, ratio[i]))
-            if np.isnan(h[i]).all():
-                continue
-            row["tensor_norm"] = float(largest[i])
-            if is_ours and not row.get("skipped"):
-                is_known = np.isfinite(norm[i]) & (norm[i] > 0)
-                row["stuck"] = self._newly_stuck(h[i], is_known)
+    def take(self, num_alarms: int) -> dict[str, Any]:
+        """Return the worst numbers, and how many alarms came; begin anew."""
+        found = {"alarms": num_alarms - self._num_alarms}
+        for label, (name, sign) in _WORST.items():
+            rows = [row for row in self._rows if is_known(row.get(name))]
+            if rows:
+                row = min(rows, key=lambda row: sign * row[name])
+                found |= {label: row[name], f"{label}_step": row["step"]}
+        self._rows.clear()
+        self._num_alarms = num_alarms
         return found
 
-    def _widened(
-        self, steps: Steps, name: str, places: list[int]
-    ) -> np.ndarray:
-        shape = len(steps.rows), len(self._keys)
-        table = np.full(shape, np.nan, np.float32)
-        table[:, places] = steps.tensors[name]
-        return table
 
-    def _ratios(self, norm: np.ndarray) -> np.ndarray:
-        """Return norm over usual where that is abnormal; 1 elsewhere."""
-        past = np.full((len(self._rows), norm.shape[1]), np.nan)
-        for row, mine in zip(past, self._rows, strict=True):
-            row[: len(mine)] = mine
-        ratio, is_abnormal = Usual.of(past).excess(norm)
-        return np.where(is_abnormal, ratio, 1.0)
-
-    def _newly_stuck(self, h: np.ndarray, is_known: np.ndarray) -> int:
-        before = self._num_low
-        self._num_low = np.zeros(len(h), np.int64)
-        self._num_low[: len(before)] = before
-        is_low = (h < STUCK_H) & is_known
-        self._num_low = np.where(is_low, self._num_low + 1, 0)
-        return int(np.sum(self._num_low == STUCK_STEPS))
-
-
-def _named(keys: list[str], ratio: np.ndarray) -> list[str]:
-    order = np.argsort(-ratio, kind="stable")[:_NUM_NAMED]
-    return [
-        f"{keys[i]} (Inf or NaN)"
-        if np.isinf(ratio[i])
-        else f"{keys[i]} ({ratio[i]:.3g} times its usual norm)"
-        for i in order.tolist()
-        if ratio[i] > 1
-    ]
+def is_known(value: Any) -> bool:
+    """Whether a number is neither missing nor NaN."""
+    return value is not None and value == value

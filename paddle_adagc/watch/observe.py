@@ -41,13 +41,32 @@ def model_parameters_of(optimizer: Any) -> list[Any]:
     return original or parameters_of(optimizer)
 
 
-def caller_group() -> Any:
-    """Return the parameter group that the caller's caller works on, if any.
+def gradients_of(optimizer: Any) -> list[tuple[Any, Any]]:
+    """Return an optimizer's parameters with gradients, of all its groups."""
+    pairs = []
+    for parameter in parameters_of(optimizer):
+        gradient = getattr(parameter, "main_grad", None)
+        gradient = parameter.grad if gradient is None else gradient
+        if not parameter.stop_gradient and gradient is not None:
+            pairs.append((parameter, gradient))
+    return pairs
 
-    A function that stands in for an optimizer's ``_apply_optimize`` keeps it in
-    a variable ``param_group``, where a clip looks for it.
-    """
-    return sys._getframe(2).f_locals.get("param_group")
+
+def check_stepping(optimizer: Any) -> None:
+    """Refuse an auto-parallel optimizer whose gradients cannot be seen."""
+    is_inside = "_shard_fn" in vars(optimizer)  # of the wrapper
+    if is_inside and not isinstance(optimizer, _ShardOptimizer):
+        raise ValueError(
+            f"shard_optimizer wraps this {type(optimizer).__name__}, and makes "
+            "its steps: give Record the optimizer that it returned"
+        )
+    if getattr(optimizer, "enable_tensor_fusion", False):
+        raise ValueError(
+            "auto-parallel's tensor fusion adds up the gradients within the "
+            "optimizer's step, where only its clip can measure them: leave "
+            "skip_above out, and give the optimizer a clip of this package or "
+            "Record shadow=False; or leave _enable_tensor_fusion() out"
+        )
 
 
 def observe(optimizer: Any, record: Any) -> Callable[[], None]:
@@ -70,7 +89,8 @@ def observe(optimizer: Any, record: Any) -> Callable[[], None]:
         params_grads: Any,
         param_group_idx: int = 0,
     ) -> Any:
-        self, param_group = optimizer, caller_group()
+        self = optimizer
+        param_group = sys._getframe(1).f_locals.get("param_group")
         given = loss, startup_program, params_grads, param_group_idx
         begins = not isinstance(params_grads, dict) or (
             param_group is optimizer._param_groups[0]

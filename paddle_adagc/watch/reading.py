@@ -8,6 +8,7 @@ What a stranger wrote is data: its types are checked, nothing of it is run.
 from __future__ import annotations
 
 import dataclasses
+import glob
 import json
 import math
 import os
@@ -16,18 +17,19 @@ import sqlite3
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-FILE = "record.sqlite"
-VERSION = 1
-QUANTITIES = ("norm", "gamma", "h")
-FRESH_SECONDS = 15.0
-"""A process that has said something so lately is taken to be alive."""
+from paddle_adagc.watch.tables import (
+    FILE,
+    FRESH_SECONDS,
+    QUANTITIES,
+    check_tables,
+)
 
 _JOURNAL = f"{FILE}-journal"
 _FLOATS = {
@@ -35,20 +37,16 @@ _FLOATS = {
     "Infinity": math.inf,
     "-Infinity": -math.inf,
 }
-_COLUMNS = {
-    "info": "name value",
-    "tensors": "id key",
-    "sessions": "number start facts ending heard",
-    "steps": "session step numbers",
-    "rows": "session step is_whole content",
-    "kept": "session first last",
-    "alarms": "session step kind series facts",
-}
 _KINDS = (
     *("finished", "exception", "signal", "disk", "rank", "replaced"),
     *("running", "unknown"),
 )
-_TRIES, _PAUSE = 10, 0.05
+_LOCK_SECONDS = 10.0
+_NEWEST = (
+    "NOT EXISTS (SELECT 1 FROM sessions AS later "
+    "WHERE later.number > session AND later.start <= step)"
+)
+"""Of a row: no later session supersedes its step."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,7 +156,7 @@ class RecordedRun:
 
 
 def read_record(directory: str | os.PathLike[str]) -> RecordedRun:
-    """Read a record, finished or still written; its writer never waits.
+    """Read a record, finished or still written; the training never waits.
 
     Args:
         directory: The folder that a :class:`.Record` or ``adagc-run`` wrote.
@@ -193,6 +191,7 @@ def read_record(directory: str | os.PathLike[str]) -> RecordedRun:
         with closing(sqlite3.connect(copy)) as file:
             file.execute("PRAGMA trusted_schema = OFF")
             check_tables(file, path)
+            _check_steps(file)
             return _read(file, folder)
 
 
@@ -203,17 +202,12 @@ def folders_beside(directory: str | os.PathLike[str]) -> list[Path]:
     """
     first = Path(directory)
     found = [(1, first)] if (first / FILE).is_file() else []
-    for path in first.parent.glob(f"{glob_escaped(first.name)}-*"):
+    for path in first.parent.glob(f"{glob.escape(first.name)}-*"):
         number = path.name[len(first.name) + 1 :]
         is_number = number.isascii() and number.isdigit() and len(number) < 9
         if is_number and (path / FILE).is_file():
             found.append((int(number), path))
     return [path for _, path in sorted(found)]
-
-
-def glob_escaped(name: str) -> str:
-    """Return a name in which a glob's letters stand for themselves."""
-    return "".join(f"[{x}]" if x in "*?[" else x for x in name)
 
 
 def _what_is_missing(folder: Path) -> str:
@@ -242,111 +236,95 @@ def _damage(path: Path) -> Iterator[None]:
 
 
 def _copy(folder: Path, place: Path) -> Path:
-    """Copy the file and its journal as they are between two writes.
+    """Copy the file as it is between two writes.
 
-    A writer that never rests is made to: it waits for SQLite's lock.
+    The lock of SQLite keeps its writer's thread off meanwhile. If there is
+    none to be had, a killed writer has left a journal: both files are copied,
+    and the journal takes effect there.
     """
-    for _ in range(_TRIES):
-        before = _state(folder)
+    source = f"{(folder / FILE).absolute().as_uri()}?mode=ro"
+    try:
+        with (
+            closing(
+                sqlite3.connect(source, uri=True, timeout=_LOCK_SECONDS)
+            ) as file,
+            closing(sqlite3.connect(place / FILE)) as copy,
+        ):
+            file.backup(copy, sleep=0.01)
+    except sqlite3.OperationalError:
         for name in (FILE, _JOURNAL):
             if (folder / name).is_file():
                 shutil.copyfile(folder / name, place / name)
-        if _state(folder) == before:
-            return place / FILE
-        time.sleep(_PAUSE)
-    whole = place / f"whole-{FILE}"
-    source = f"{(folder / FILE).absolute().as_uri()}?mode=ro"
-    with (
-        closing(sqlite3.connect(source, uri=True)) as file,
-        closing(sqlite3.connect(whole)) as copy,
+    return place / FILE
+
+
+def _check_steps(file: sqlite3.Connection) -> None:
+    """Refuse numbers of steps and sessions that SQLite would compare oddly."""
+    sessions = "SELECT number FROM sessions"
+    for table, step, session in (
+        ("sessions", "start", "number"),
+        ("steps", "step", "session"),
+        ("rows", "step", "session"),
+        ("alarms", "step", "session"),
     ):
-        file.backup(copy)
-    return whole
-
-
-def _state(folder: Path) -> list[Any]:
-    """Return what a write would change; the header counts them."""
-    found: list[Any] = []
-    for name, length in ((FILE, 100), (_JOURNAL, 28)):
-        try:
-            with (folder / name).open("rb") as file:
-                status = os.fstat(file.fileno())
-                found += [status.st_size, status.st_mtime_ns, file.read(length)]
-        except FileNotFoundError:
-            found.append(None)
-    return found
-
-
-def check_tables(file: sqlite3.Connection, path: Path) -> None:
-    """Refuse a file that has other tables, or views and triggers.
-
-    Raises:
-        ValueError: It is no record, or of another version.
-    """
-    things = file.execute("SELECT type, name FROM sqlite_master").fetchall()
-    tables = {name for kind, name in things if kind == "table"}
-    kinds = {kind for kind, _ in things} - {"table", "index"}
-    if kinds or tables != _COLUMNS.keys():
-        raise ValueError(f"{path} is no record: it has other tables")
-    for name, columns in _COLUMNS.items():
-        found = file.execute(f"SELECT name FROM pragma_table_xinfo('{name}')")
-        if " ".join(column for (column,) in found) != columns:
-            raise ValueError(f"{path} is no record: {name} has other columns")
-    query = "SELECT value FROM info WHERE name = 'version'"
-    version = file.execute(query).fetchone()
-    if version != (VERSION,):
-        raise ValueError(f"{path} has version {version!r:.40}, not {VERSION}")
+        found = file.execute(
+            f"SELECT {session}, {step} FROM {table} WHERE "
+            f"typeof({step}) != 'integer' OR {step} NOT BETWEEN 0 AND {2**62} "
+            f"OR {session} NOT IN ({sessions}) LIMIT 1"
+        ).fetchone()
+        if found:
+            raise ValueError(f"{table} have session and step {found!r:.80}")
 
 
 def _read(file: sqlite3.Connection, folder: Path) -> RecordedRun:
-    keys = [
-        _checked(key, str)
-        for (key,) in file.execute("SELECT key FROM tensors ORDER BY id")
-    ]
-    sessions = _sessions(file)
-    is_valid = _validity(sessions)
-    steps: dict[int, dict[str, Any]] = {}
-    query = "SELECT session, step, numbers FROM steps ORDER BY session"
-    for session, step, text in file.execute(query):
-        if is_valid(session, _number(step)):
-            steps[step] = {**_object(text), "step": step}
-    ordered = [steps[step] for step in sorted(steps)]
-    tensors: dict[int, tuple[bytes, bool]] = {}
-    query = "SELECT session, step, is_whole, content FROM rows ORDER BY session"
-    for session, step, is_whole, content in file.execute(query):
+    query = "SELECT key FROM tensors ORDER BY id"
+    keys = [_checked(key, str) for (key,) in file.execute(query)]
+    query = f"SELECT step, numbers FROM steps WHERE {_NEWEST} ORDER BY step"
+    rows = [{**_object(x), "step": step} for step, x in file.execute(query)]
+    query = (
+        f"SELECT step, is_whole, content FROM rows WHERE {_NEWEST} "
+        "ORDER BY step"
+    )
+    tensor_steps, contents = [], []
+    for step, is_whole, content in file.execute(query):
         width = len(QUANTITIES) * (4 if is_whole else 2)
         number, rest = divmod(len(_checked(content, bytes)), width)
         if rest or number > len(keys):
             raise ValueError(f"a row of {len(content)} bytes")
-        if is_valid(session, _number(step)):
-            tensors[step] = content, bool(is_whole)
-    tensor_steps = sorted(tensors)
+        tensor_steps.append(step)
+        contents.append((content, bool(is_whole)))
+    query = (
+        f"SELECT step, kind, series, facts FROM alarms WHERE {_NEWEST} "
+        "ORDER BY step, session"
+    )
+    alarms = []
+    for step, kind, series, facts in file.execute(query):
+        texts = {"kind": _checked(kind, str), "series": _checked(series, str)}
+        alarms.append({**_object(facts), **texts, "step": step})
     return RecordedRun(
         directory=folder,
         name=folder.resolve().name,
         keys=keys,
-        sessions=sessions,
-        step=np.array([*sorted(steps)], np.int64),
-        rows=ordered,
+        sessions=_sessions(file),
+        step=np.array([row["step"] for row in rows], np.int64),
+        rows=rows,
         tensor_steps=np.array(tensor_steps, np.int64),
-        alarms=_alarms(file, is_valid),
-        columns=_columns(ordered),
-        _content=[tensors[step] for step in tensor_steps],
+        alarms=alarms,
+        columns=_columns(rows),
+        _content=contents,
     )
 
 
 def _sessions(file: sqlite3.Connection) -> list[Session]:
     query = (
-        "SELECT number, start, facts, ending, heard FROM sessions "
-        "ORDER BY number"
+        "SELECT number, start, facts, ending, heard, (SELECT MIN(start) FROM "
+        "sessions AS later WHERE later.number > sessions.number) "
+        "FROM sessions ORDER BY number"
     )
-    found = file.execute(query).fetchall()
-    starts = [_number(start) for _, start, *_ in found]
     sessions = []
-    for i, (number, start, facts, ending, heard) in enumerate(found):
+    for number, start, facts, ending, heard, later in file.execute(query):
         query = "SELECT step FROM steps WHERE session = ? ORDER BY step"
-        steps = [_number(x) for (x,) in file.execute(query, [number])]
-        later = min(starts[i + 1 :], default=None)
+        steps = [step for (step,) in file.execute(query, [number])]
         is_superseded = later is not None and bool(steps and steps[-1] >= later)
         sessions.append(
             Session(
@@ -380,31 +358,6 @@ def _ending(
     return found
 
 
-def _validity(sessions: Sequence[Session]) -> Callable[[int, int], bool]:
-    """Return whether a session's word about a step still counts."""
-    ends: dict[int, float] = {}
-    end = math.inf
-    for session in reversed(sessions):
-        ends[session.number] = end
-        end = min(end, session.start)
-    return lambda number, step: step < ends[number]
-
-
-def _alarms(
-    file: sqlite3.Connection, is_valid: Callable[[int, int], bool]
-) -> list[dict[str, Any]]:
-    query = (
-        "SELECT session, step, kind, series, facts FROM alarms "
-        "ORDER BY step, session"
-    )
-    found = []
-    for session, step, kind, series, facts in file.execute(query):
-        texts = {"kind": _checked(kind, str), "series": _checked(series, str)}
-        if is_valid(session, _number(step)):
-            found.append({**_object(facts), **texts, "step": step})
-    return found
-
-
 def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
     found: dict[str, np.ndarray] = {}
     for i, row in enumerate(rows):
@@ -433,12 +386,6 @@ def _object(text: Any) -> dict[str, Any]:
 
 def _refuse(text: str) -> float:
     raise ValueError(f"{text} is no JSON")
-
-
-def _number(value: Any) -> int:
-    if type(value) is not int or not 0 <= value < 2**62:
-        raise ValueError(f"a step {value!r:.40}")
-    return value
 
 
 def _checked(value: Any, kind: Any) -> Any:

@@ -15,9 +15,9 @@ from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.checks import check_choice, check_integer
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
+from paddle_adagc.watch.alarms import OnAlarm
 from paddle_adagc.watch.clips import Clips
 from paddle_adagc.watch.ending import AtExit, described
-from paddle_adagc.watch.guarded import CLOSE_SECONDS
 from paddle_adagc.watch.losses import (
     RECORDS,
     know_optimizers,
@@ -25,16 +25,12 @@ from paddle_adagc.watch.losses import (
     see_losses,
 )
 from paddle_adagc.watch.measure import check_numbers
-from paddle_adagc.watch.observe import observe, stepping
-from paddle_adagc.watch.recording import FIRST_COPY, Recording
+from paddle_adagc.watch.observe import check_stepping, observe, stepping
+from paddle_adagc.watch.recording import CLOSE_SECONDS, Recording
+from paddle_adagc.watch.ring import Ring
 from paddle_adagc.watch.shadow import make_shadow
-from paddle_adagc.watch.skip import (
-    Skipper,
-    SkipRule,
-    check_stepping,
-)
+from paddle_adagc.watch.skip import Skipper
 from paddle_adagc.watch.store import MAX_BYTES
-from paddle_adagc.watch.writer import OnAlarm
 
 NUM_STEPS = 64
 """Most steps that stay on the device before they are copied."""
@@ -55,8 +51,11 @@ class Record(Recording):
     gather per copy, rank 0 writes.
 
     An error of observing ends the record, with a warning that names its cause,
-    and never the training: a rank whose record has failed tells the others at
-    the next copy, and all end theirs. A disk that refuses is tried again.
+    and never the training. A rank whose record has failed takes part in what
+    all ranks do, with gradients of 0, and tells the others at the next copy,
+    where all end theirs. (Not if it fails between two of the sums that a shadow
+    needs in one step: then the others wait.) A disk that refuses is tried
+    again.
 
     Args:
         directory: Folder of the record. If it holds one, this run gets
@@ -139,31 +138,29 @@ class Record(Recording):
             )
         if stop_on is not None:
             check_choice("stop_on", stop_on, ("nan",))
-        super().__init__(
-            Clips(optimizer, shadow, model), stepping(optimizer), stop_on
-        )
-        if skip_above is not None:
-            self._skipper = Skipper(skip_above, self._stepping, self._clips)
-        if skip_above is not None or self.shadow is not None:
-            check_stepping(self._stepping)
-        self._num_steps = num_steps
-        self._num_between = min(num_steps, FIRST_COPY)
-        opened = self._open(Path(directory), start, max_bytes, on_alarm)
-        self.start = self._last_step = opened.start
-        """Steps that were made before this process."""
-        self._directory = opened.directory
-        if self._skipper is not None:
-            self._skipper.rule = SkipRule(skip_above or 0.0, opened.history)
-        if self.shadow is not None:
-            make_shadow(self.shadow)
+        clips = Clips(optimizer, shadow, model)
+        skipper = Skipper(skip_above, clips) if skip_above is not None else None
+        seen = stepping(optimizer)
+        if skipper is not None or clips.shadow is not None:
+            check_stepping(seen)
+        ring = Ring(start or 0, num_steps, stop_on is not None)
+        super().__init__(clips, ring, skipper)
+        self._open(Path(directory), start, max_bytes, on_alarm)
+        if clips.shadow is not None:
+            make_shadow(clips.shadow)
         self.forget_updates()
-        self._end_observing = observe(self._stepping, self)
-        self._at_exit = AtExit(self._leave_at_exit)
+        self._ends.callback(AtExit(self._leave).end)
+        self._ends.callback(observe(seen, self))
+
+    @property
+    def start(self) -> int:
+        """Steps that were made before this process."""
+        return self._ring.start
 
     @property
     def shadow(self) -> ClipGradByAdaGC | None:
         """The clip that follows; None if the optimizer's own is recorded."""
-        return self._clips.shadow
+        return self._clips.shadow if self.error is None else None
 
     @property
     def num_skipped(self) -> int:
@@ -186,8 +183,8 @@ class Record(Recording):
         """
         taken = self._try(scalar, loss, raises=(TypeError,))
         if taken is not None:
-            self._losses.append(taken)
-            self._last_loss = taken
+            self._update.losses.append(taken)
+            self._ring.last_loss = taken
 
     def see_losses(self) -> None:
         """Take the loss from the scalars whose ``backward()`` is called.
@@ -198,7 +195,6 @@ class Record(Recording):
         """
         self._try(see_losses)
         self._try(know_optimizers)
-        self._sees_losses = True
         RECORDS.append(self)
 
     def count_by(self, counter: Callable[[], int]) -> None:
@@ -207,7 +203,7 @@ class Record(Recording):
         Args:
             counter: Returns the steps made so far, such as ``global_step``.
         """
-        self._counter = counter
+        self._ring.counter = counter
 
     def shares_loss(self, other: Record) -> None:
         """Note that another optimizer takes the same loss.
@@ -215,10 +211,9 @@ class Record(Recording):
         Args:
             other: Its record.
         """
-        if other is not self and other.name not in self._shared:
-            self._shared.add(other.name)
-            if self._writer is not None:
-                self._try(lambda w: w.tell(self._facts()), self._writer)
+        if other is not self and other.name not in self._clips.shared:
+            self._clips.shared.append(other.name)
+            self._try(self._tell)
 
     def step(
         self,
@@ -239,13 +234,13 @@ class Record(Recording):
         if loss is not None:
             self.add_loss(loss)
         self._end_step(numbers)
-        if self._num_pending >= self._num_between:
+        if self._is_due():
             self.flush()
 
     @property
     def alarms(self) -> list[Any]:
         """All events so far; on rank 0 alone."""
-        return [*self._writer.events] if self._writer is not None else []
+        return [*self._writer.analysis.events] if self._writer else []
 
     def worst(self) -> dict[str, Any]:
         """Return the worst of the steps copied since the last call.
@@ -254,14 +249,11 @@ class Record(Recording):
         as they are known ``h_min_worst``, ``shadow_h_min_worst`` and
         ``global_grad_norm_max``, each with its step (``h_min_worst_step``).
         """
-        return self._try(self._take_worst) or {}
-
-    def _take_worst(self) -> dict[str, Any]:
-        return self._worst.take(len(self.alarms))
+        return self._try(self._ring.unlogged.take, len(self.alarms)) or {}
 
     def latest(self) -> dict[str, Any]:
         """Return the numbers of the last step copied; on rank 0."""
-        return self._worst.latest
+        return self._ring.unlogged.latest
 
     def switch(self) -> ClipGradByAdaGC:
         """Let the shadow clip from the next step on; the other clip rests.
@@ -275,11 +267,9 @@ class Record(Recording):
         Raises:
             RuntimeError: There is no shadow, or it has seen no step.
         """
-        if self.shadow is None or not self.shadow.num_steps:
-            raise RuntimeError("no shadow has followed a step, so none can act")
         self.flush()
         clip = self._clips.switch()
-        self._begin_anew()
+        self._try(self._begin_session)
         return clip
 
     def switch_back(self, clip: ClipGradBase | None) -> None:
@@ -291,19 +281,15 @@ class Record(Recording):
         Raises:
             RuntimeError: The clip that acts is none of this package.
         """
-        if not self._clips.is_ours:
-            raise RuntimeError(
-                f"{self._clips.acting!r} acts, which cannot follow as a shadow"
-            )
         self.flush()
         self._clips.switch_back(clip)
-        self._begin_anew()
+        self._try(self._begin_session)
 
     def close(self) -> None:
         """Write what is left, and stop recording; every rank calls it."""
         if self._pid != os.getpid():
             return
-        if self._sees_losses:
+        if self in RECORDS:
             self._finish()
         self.flush()
         self._stop("finished", "", CLOSE_SECONDS)
@@ -318,7 +304,7 @@ class Record(Recording):
         """
         kind = "unknown" if error is None else "exception"
         text = "the record was left" if error is None else described(error)
-        self._leave_at_exit(kind, text)
+        self._leave(kind, text)
 
 
 def record_of(optimizer: Any) -> Record | None:

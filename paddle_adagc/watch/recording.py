@@ -4,9 +4,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import os
+import sqlite3
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,63 +18,58 @@ import paddle.distributed as dist
 from paddle_adagc.clips.last_step import LastStep
 from paddle_adagc.paddle_internals import makes_states_only
 from paddle_adagc.parallel.agreement import of_all_ranks
+from paddle_adagc.watch.alarms import OnAlarm, warn
 from paddle_adagc.watch.clips import Clips
-from paddle_adagc.watch.folder import Opened, open_folder
-from paddle_adagc.watch.guarded import Guarded, cause
-from paddle_adagc.watch.losses import (
-    take_losses,
-)
+from paddle_adagc.watch.folder import open_folder
+from paddle_adagc.watch.guard import Guarded, cause
+from paddle_adagc.watch.losses import RECORDS, newest_loss, take_losses
 from paddle_adagc.watch.measure import add_numbers
-from paddle_adagc.watch.observe import warn_of_blindness
-from paddle_adagc.watch.ring import (
-    Glance,
-    Step,
-    Steps,
-    Worst,
-    count_small,
-    join,
-    to_gather,
-    to_host,
-)
-from paddle_adagc.watch.shadow import agree
-from paddle_adagc.watch.skip import (
-    Skipper,
-    largest,
-    mean_loss,
-    whole,
-)
-from paddle_adagc.watch.writer import OnAlarm, Writer, warn
+from paddle_adagc.watch.observe import gradients_of, warn_of_blindness
+from paddle_adagc.watch.ranks import count_small, is_split, join, own_part
+from paddle_adagc.watch.ring import Ring, Step, Steps, to_host
+from paddle_adagc.watch.shadow import whole
+from paddle_adagc.watch.skip import Skipper, history, largest, mean_loss
+from paddle_adagc.watch.writer import Writer
 
-FIRST_COPY = 8
-"""Steps until the first copy: then it is known how long one takes."""
+CLOSE_SECONDS, EXIT_SECONDS = 60.0, 10.0
+"""How long the disk may take at an end."""
 
-_COPY_SECONDS = 60.0
+
+@dataclasses.dataclass
+class _Update:
+    """What is known of the step that is being made."""
+
+    num_before: int
+    """Updates that the recorded clip had made."""
+
+    losses: list[Any] = dataclasses.field(default_factory=list)
+    rate: float | None = None
+    was_called: bool = False
+    """The optimizer has shown its gradients."""
+
+    left_out: LastStep | None = None
+    """The numbers of a step that is not made."""
 
 
 class Recording(Guarded):
-    """Steps on their way to the disk; a part of :class:`.Record`."""
+    """Steps on their way to the disk; the inside of :class:`.Record`.
 
-    should_stop: str
+    Args:
+        clips: What acts, and what follows.
+        ring: Keeps the steps on the device.
+        skipper: Leaves steps out, if that is asked.
+    """
 
     def __init__(
-        self, clips: Clips, stepping: Any, stop_on: str | None
+        self, clips: Clips, ring: Ring, skipper: Skipper | None
     ) -> None:
-        super().__init__(clips.optimizer)
-        self._clips, self._stepping, self._stop_on = clips, stepping, stop_on
-        self.should_stop = ""
-        """With ``stop_on``: why training should end; the same on all ranks, as
-        of the last copy of the steps. Empty: it should not."""
-        self._shared: set[str] = set()  # names of others with the same loss
-        self._skipper: Skipper | None = None
-        self._losses: list[Any] = []
-        self._rate: float | None = None  # of the update
-        self._skipped: LastStep | None = None  # of a step that is left out
-        self._has_seen = False
-        self._counter: Callable[[], int] | None = None
-        self._glance, self._worst = Glance(), Worst()
-        self._num_pending, self._num_steps = 0, FIRST_COPY
-        self._num_between = FIRST_COPY
-        self._last_time = time.perf_counter()
+        super().__init__()
+        self._clips, self._ring = clips, ring
+        self._skipper = skipper
+        self._writer: Writer | None = None  # of rank 0
+        self._directory = Path()
+        self._how: tuple[str, str] | None = None  # the run ends
+        self._ends = contextlib.ExitStack()  # ends observing
 
     def _open(
         self,
@@ -79,21 +77,17 @@ class Recording(Guarded):
         start: int | None,
         max_bytes: int,
         on_alarm: OnAlarm,
-    ) -> Opened:
+    ) -> None:
         """Choose the folder on rank 0, which alone writes."""
         answer: Any = None
         if dist.get_rank() == 0:
             try:
-                opened, past = open_folder(directory, start)
+                folder, past = open_folder(directory, start)
+                first, facts = self._ring.start + 1, self._clips.facts()
                 self._writer = Writer(
-                    opened.directory,
-                    opened.start + 1,
-                    self._facts(),
-                    max_bytes,
-                    on_alarm,
-                    past,
+                    folder, first, facts, max_bytes, on_alarm, past
                 )
-                answer = opened
+                answer = folder, history(past, start or 0)
             except (OSError, ValueError) as error:
                 answer = error
         answer = of_all_ranks(answer)[0]
@@ -104,21 +98,127 @@ class Recording(Guarded):
                 "this is not the first rank, and the ranks are not joined: "
                 "call paddle.distributed.init_parallel_env() before"
             )
-        opened = answer
-        assert isinstance(opened, Opened)
-        return opened
+        self._directory, rows = answer
+        if self._skipper is not None:
+            for row in rows:
+                self._skipper.rule.add(row)
 
-    def _facts(self) -> dict[str, Any]:
-        found = self._clips.facts()
-        return {**found, "shares_loss_with": sorted(self._shared)}
+    @property
+    def should_stop(self) -> str:
+        """Why training should end, with ``stop_on``; empty: it should not.
+
+        It is the same on all ranks, as of the last copy of the steps.
+        """
+        return self._ring.glance.reason
+
+    @should_stop.setter
+    def should_stop(self, reason: str) -> None:
+        self._ring.glance.reason = reason
+
+    @property
+    def directory(self) -> Path:
+        """Folder of the record; on rank 0 where it is written."""
+        return self._writer.directory if self._writer else self._directory
+
+    # ---- an update of the optimizer -----------------------------------------
+
+    def _see(self, pairs: Any, begins: bool) -> bool:
+        """See an update's gradients; return whether it is to be made.
+
+        ``begins``: they are those of the optimizer's first group.
+        """
+        if self._is_idle or self._try(makes_states_only):
+            return True
+        if begins and self._update.was_called:  # nobody finished the last one
+            self._finish()
+        if begins and self._is_due():
+            self.flush()
+        self._update.was_called = True
+        self._try(self._take_losses)
+        if self._skipper is not None and begins:
+            self._update.left_out = self._judge(self._skipper, pairs)
+        if self._update.left_out is None:
+            self._follow(pairs)
+        return self._update.left_out is None
+
+    def _take_losses(self) -> None:
+        optimizer, update = self._clips.optimizer, self._update
+        if self in RECORDS:
+            update.losses += take_losses(optimizer, self)
+        if update.losses:
+            self._ring.last_loss = update.losses[-1]
+        if update.rate is None:  # a scheduler may go on before step()
+            update.rate = optimizer.get_lr()
+
+    def _judge(self, skipper: Skipper, pairs: Any) -> LastStep | None:
+        """Return the numbers of a step to leave out; None: it is made."""
+        pairs = self._gradients(pairs, of_all_groups=True)
+        found = self._try(skipper.measured, pairs, self._update.losses)
+        if found is None:
+            with contextlib.suppress(Exception):
+                skipper.take_part()
+        norm, snapshot, loss = found or (0.0, None, None)
+        loss = self._ask(mean_loss, loss)
+        flag = self._try(skipper.flag, norm, loss, failed=skipper.FAILED)
+        flag = self._ask(largest, flag, skipper.FAILED)
+        if flag == skipper.FAILED:
+            self._skipper = None
+        left_out = snapshot if flag == 1 else None
+        self._try(skipper.count, left_out is not None)
+        return left_out
+
+    def _gradients(self, pairs: Any, of_all_groups: bool = False) -> list[Any]:
+        """Return pairs with whole gradients, for which a mesh's ranks meet."""
+        try:
+            if isinstance(pairs, dict) and of_all_groups:
+                pairs = gradients_of(self._clips.optimizer)
+            elif isinstance(pairs, dict):
+                pairs = pairs["params"]
+            return whole(pairs)
+        except Exception as error:
+            self._end(error)
+            return []
+
+    def _follow(self, pairs: Any) -> None:
+        """Show the shadow an update's gradients.
+
+        After an error it sees none, and still takes part in sums of all ranks.
+        """
+        shadow = self._clips.shadow
+        if shadow is None:
+            return
+        self._try(shadow, self._gradients(pairs))
+        if self.error is not None:
+            with contextlib.suppress(Exception):
+                shadow([])
+
+    def _has_update(self) -> bool:
+        """Whether the optimizer has made a step since the last one ended."""
+        if self._clips.source is None or self._update.left_out is not None:
+            return self._update.was_called
+        return self._clips.num_updates != self._update.num_before
+
+    def _has_overflowed(self) -> bool:
+        """Whether a ``GradScaler`` has left out the update of this step."""
+        flag = self._clips.optimizer._get_auxiliary_var("found_inf")
+        return self._update.was_called and flag is True
+
+    def forget_updates(self) -> None:
+        """Take the state of the recorded clip for that of now."""
+        self._update = _Update(self._clips.num_updates)
+
+    # ---- the end of a step --------------------------------------------------
 
     def _finish(self) -> None:
         """Finish a step, maybe within the next one's backward pass.
 
         Nothing is gathered there: a pipeline's stages wait for each other.
         """
-        if self._try(self._has_stepped, failed=self._was_called):
+        if self._try(self._has_stepped, failed=self._update.was_called):
             self._end_step({})
+
+    def _has_stepped(self) -> bool:
+        return self._has_update() or self._has_overflowed()
 
     def _end_step(self, numbers: Mapping[str, Any]) -> None:
         """Count a step; also one of a rank whose record has failed.
@@ -126,80 +226,45 @@ class Recording(Guarded):
         So it takes part in the next copy.
         """
         self._try(self._add_step, numbers)
-        self._num_pending += 1
-        self._losses, self._rate = [], None
-        self._was_called, self._skipped = False, None
+        self._ring.num_pending += 1
+        self._update.was_called, self._update.left_out = False, None
 
     def _add_step(self, numbers: Mapping[str, Any]) -> None:
-        now = time.perf_counter()
-        rate = self._optimizer.get_lr() if self._rate is None else self._rate
+        clips, update = self._clips, self._update
+        rate = clips.optimizer.get_lr() if update.rate is None else update.rate
         row: dict[str, Any] = {"learning_rate": float(rate)}
-        row["step_seconds"] = now - self._last_time
-        snapshot = acting = None
-        if self._skipped is not None and self._skipper is not None:
-            snapshot, row["skipped"] = self._skipped, True
-            row["reason"] = self._skipper.reason
-        elif self.has_update and self._clips.source is not None:
-            snapshot, acting, is_warming_up = self._clips.snapshots()
-            self._has_seen = True
-            if is_warming_up:
-                row["warm_up"] = True
-        elif self._overflowed:
+        step = Step(row, update.losses)
+        if update.left_out is not None and self._skipper is not None:
+            step.snapshot = update.left_out
+            row |= {"skipped": True, "reason": self._skipper.reason}
+        elif self._has_update() and clips.source is not None:
+            step.snapshot, step.acting = clips.snapshots()
+            row |= {"warm_up": True} if clips.is_warming_up else {}
+        elif self._has_overflowed():
             row["overflow"] = True
+        self._ring.has_seen |= update.was_called or step.snapshot is not None
+        row |= numbers
         self.forget_updates()
-        made = self._counter() if self._counter else 0
-        self._last_step = max(self._last_step + 1, made)
-        step = Step(self._last_step, {**row, **numbers}, self._losses)
-        step.snapshot, step.acting = snapshot, acting
-        self._steps.append(step)
-        self._last_time = now
+        found = self._ring.add(step)
         if self._writer is not None:
             self._writer.start()
-        found = self._glance.step(step, now)
-        if found is not None:
-            self._see_nonfinite(*found)
-
-    def _see_nonfinite(self, step: int, loss: float) -> None:
-        if self._writer is not None:
-            self._writer.alarm_nonfinite(step, loss)
+        if found and self._writer is not None:
+            self._writer.alarm_nonfinite(*found[0])
         if dist.get_world_size() == 1:
-            self._stop_at([(step, loss)])
+            self._ring.glance.stop_at(found)
 
-    def _stop_at(self, found: Sequence[tuple[int, float]]) -> None:
-        if self._stop_on and found and not self.should_stop:
-            step, loss = min(found)
-            self.should_stop = f"the loss of step {step} is {loss}"
-
-    def _has_stepped(self) -> bool:
-        return self.has_update or self._overflowed
-
-    @property
-    def has_update(self) -> bool:
-        """Whether the optimizer has made a step since the last :meth:`step`."""
-        if self._clips.source is None or self._skipped is not None:
-            return self._was_called
-        return self._clips.num_updates != self._seen
-
-    @property
-    def _overflowed(self) -> bool:
-        """Whether a ``GradScaler`` has left out the update of this step."""
-        overflow = self._optimizer._get_auxiliary_var("found_inf") is True
-        return self._was_called and overflow
-
-    def forget_updates(self) -> None:
-        """Take the state of the recorded clip for that of now."""
-        self._seen, self._was_called = self._clips.num_updates, False
-        self._skipped = None
+    def _is_due(self) -> bool:
+        return self._ring.num_pending >= self._ring.num_between
 
     def flush(self) -> None:
         """Copy the steps from the device; every rank calls it.
 
         A thread of rank 0 writes them.
         """
-        if not self._num_pending or self._is_over or self._pid != os.getpid():
+        if not self._ring.num_pending or self._is_idle:
             return
         mine = self._try(self._copy)
-        self._num_pending = 0
+        self._ring.num_pending = 0
         parts = self._ask(self._gather, mine) or []
         failed = [
             f"rank {i}: {x}" for i, x in enumerate(parts) if isinstance(x, str)
@@ -208,7 +273,6 @@ class Recording(Guarded):
             self._is_over = True
             self._end(RuntimeError("".join(failed[:1])), "rank")
             return
-        self._stop_at([part.nonfinite for part in parts if part.nonfinite])
         self._try(self._pass_on, parts)
 
     def _gather(self, mine: Steps | None) -> list[Steps | str]:
@@ -219,109 +283,117 @@ class Recording(Guarded):
         """Copy this rank's steps from the device."""
         if self._writer is not None and self._writer.error is not None:
             raise self._writer.error
-        self._warn_if_blind(len(self._steps))
-        num_small = count_small(self._optimizer)
-        clips = self._clips
-        mine = to_host(self._steps, clips.source, clips.names, num_small)
-        return to_gather(mine, clips.source)
+        if not self._ring.has_seen and self._is_due():
+            self._ring.has_seen = True
+            warn_of_blindness(self.directory, type(self._clips.optimizer))
+        num_small = count_small(self._clips.optimizer)
+        mine = to_host(self._ring.steps, self._clips.names)
+        mine = dataclasses.replace(mine, num_small=num_small)
+        return own_part(mine, self._clips.source)
 
     def _pass_on(self, parts: Sequence[Steps]) -> None:
         """Give the steps of all ranks to the thread; plan the next copy."""
+        found = [loss for part in parts for loss in part.nonfinite]
+        self._ring.glance.stop_at(found)
         self._write(join(parts))
-        # The same on all ranks, which have the same parts.
-        seconds = [row["step_seconds"] for row in parts[0].rows]
-        if seconds:
-            num = _COPY_SECONDS / max(sorted(seconds)[len(seconds) // 2], 1e-9)
-            self._num_between = max(1, int(min(num, self._num_steps)))
-        self._steps = []
-        self._glance.forget()
+        self._ring.copied(parts[0].rows)
 
     def _write(self, steps: Steps, *, is_part: bool = False) -> None:
         if self._writer is None or not steps.rows:
             return
         factors = self._clips.factors()
         add_numbers(steps, factors, is_part)
-        self._worst.add(steps.rows)
+        self._ring.unlogged.add(steps.rows)
         self._writer.put(steps, is_ours=factors is None)
 
-    def _warn_if_blind(self, num_steps: int) -> None:
-        """Warn once if no step of the optimizer was seen in a whole ring."""
-        if self._has_seen or num_steps < self._num_between:
-            return
-        self._has_seen = True
-        warn_of_blindness(self.directory, type(self._stepping))
-
-    def _begin_anew(self) -> None:
-        self.forget_updates()
-        self._try(self._begin_session)
-
     def _begin_session(self) -> None:
+        self.forget_updates()
+        first, facts = self._ring.last_step + 1, self._clips.facts()
         if self._writer is not None:
-            self._writer.begin(self._last_step + 1, self._facts())
+            self._writer.write(lambda store: store.begin(first, facts))
 
-    def _see(self, pairs: Any, begins: bool) -> bool:
-        """See an update's gradients; return whether it is to be made.
+    def _tell(self) -> None:
+        facts = self._clips.facts()
+        if self._writer is not None:
+            self._writer.write(lambda store: store.tell(facts))
 
-        ``begins``: they are those of the optimizer's first group.
-        """
-        if self._pid != os.getpid():
-            return True
-        try:
-            if makes_states_only():
-                return True
-        except Exception as error:
-            self._end(error)
-        if begins and self._was_called:  # nobody has finished the last one
-            self._finish()
-        if begins and self._num_pending >= self._num_between:
-            self.flush()
-        self._was_called = self._has_seen = True
-        self._try(self._take_losses)
-        if self._skipper is not None and begins:
-            self._skipped = self._judge(self._skipper, pairs)
-        if self._skipped is None and self._clips.shadow is not None:
-            self._follow(pairs)
-        return self._skipped is None
+    # ---- the end ------------------------------------------------------------
 
-    def _take_losses(self) -> None:
-        if self._sees_losses:
-            self._losses += take_losses(self._optimizer, self)
-            self._last_loss = (self._losses or [self._last_loss])[-1]
-        if self._rate is None:  # a scheduler may go on before step()
-            self._rate = self._optimizer.get_lr()
-
-    def _judge(self, skipper: Skipper, pairs: Any) -> LastStep | None:
-        """Return the numbers of a step to leave out; None: it is made."""
-        nothing = 0.0, None, None
-        norm, snapshot, loss = self._try(
-            skipper.measured, pairs, self._losses, failed=nothing
+    def _on_error(self, error: Exception, kind: str) -> None:
+        self._ring.steps = []
+        is_disk = isinstance(error, (OSError, sqlite3.Error))
+        kind, text = kind or ("disk" if is_disk else "unknown"), cause(error)
+        if self._writer is not None:
+            with contextlib.suppress(Exception):
+                how = self._how or (kind, text)
+                self._writer.close(self._ending(*how), 0)
+        warn(
+            f"the record {self.directory} ends after step "
+            f"{self._ring.last_step}: {text}"
         )
-        loss = self._ask(mean_loss, loss)
-        flag = self._try(skipper.flag, norm, loss, failed=skipper.FAILED)
-        flag = self._ask(largest, flag, skipper.FAILED)
-        if flag == skipper.FAILED:
-            self._skipper = None
-        if flag != 1 or snapshot is None:
-            skipper.num_in_a_row = 0
-            return None
-        skipper.num_in_a_row += 1
-        skipper.num_skipped += 1
-        return snapshot
 
-    def _follow(self, pairs: Any) -> None:
-        """Show the shadow an update's gradients; its errors end it alone."""
-        assert self._clips.shadow is not None
-        try:
-            pairs = pairs["params"] if isinstance(pairs, dict) else pairs
-            self._clips.shadow(whole(pairs))
-        except Exception as error:
-            clip, self._clips.shadow = self._clips.shadow, None
-            self._try(agree, clip)
-            if self._skipper is not None:
+    def _leave(self, kind: str, text: str) -> None:
+        """Write this rank's steps at the end of the process."""
+        if self._pid != os.getpid():
+            return
+        self._how = kind, text
+        self._finish()
+        self._try(self._write_mine)
+        self._stop(kind, text, EXIT_SECONDS)
+
+    def _write_mine(self) -> None:
+        steps, self._ring.steps = self._ring.steps, []
+        if steps:
+            source = self._clips.source
+            mine = own_part(to_host(steps, self._clips.names), source)
+            self._write(mine, is_part=bool(mine.keys) and is_split(source))
+
+    def __del__(self) -> None:
+        """Write what is left of a record that nobody closed."""
+        if "_update" in vars(self) and not self._is_idle:
+            with contextlib.suppress(Exception):
+                self._leave("unknown", "nobody closed the record")
+
+    def _ending(self, kind: str, text: str) -> dict[str, Any]:
+        has_steps = self._ring.last_step > self._ring.start
+        return {
+            "kind": kind,
+            "text": text,
+            "time": time.time(),
+            "step": self._ring.last_step if has_steps else None,
+            "last_loss": self._try(self._newest_loss),
+        }
+
+    def _newest_loss(self) -> float | None:
+        """Return the last loss, whether or not a step followed."""
+        loss = newest_loss(self._clips.optimizer) if self in RECORDS else None
+        loss = self._ring.last_loss if loss is None else loss
+        return None if loss is None else float(loss)
+
+    def _stop(self, kind: str, text: str, seconds: float) -> None:
+        self._how = kind, text
+        for end in (
+            self._ends.close,
+            lambda: self._close_writer(kind, text, seconds),
+        ):
+            try:
+                end()
+            except Exception as error:
                 self._end(error)
-            else:
-                warn(f"the record goes on without the tensors: {cause(error)}")
-            for step in self._steps:
-                step.snapshot = step.acting = None
-            self.forget_updates()
-            self._was_called = True
+        if self in RECORDS:
+            RECORDS.remove(self)
+        self._is_over = True
+
+    def _close_writer(self, kind: str, text: str, seconds: float) -> None:
+        if self._writer is None or self._is_over:
+            return
+        left, ending = 0, self._ending(kind, text)
+        if self.error is None:
+            left = self._writer.close(ending, seconds)
+        if self._writer.error is not None:
+            raise self._writer.error
+        if left or self._writer.dropped:
+            warn(
+                f"the record {self.directory} lacks "
+                f"{left + self._writer.dropped} steps: the disk refused them"
+            )

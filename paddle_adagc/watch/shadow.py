@@ -7,17 +7,19 @@ from __future__ import annotations
 import gc
 import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-import numpy as np
 import paddle.distributed as dist
-from paddle.nn import ClipGradByGlobalNorm, ClipGradByNorm, Layer
+from paddle.distributed.auto_parallel.process_mesh import (
+    get_unique_process_mesh_map,
+)
+from paddle.nn import ClipGradByNorm, Layer
 from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
-from paddle_adagc.parallel.agreement import settings_of
-from paddle_adagc.parallel.layout import sharding_wrapper, unwrap
+from paddle_adagc.parallel.layout import sharding_wrapper
+from paddle_adagc.parallel.meshes import added_up
 
 
 def default_shadow(acting: ClipGradBase | None) -> ClipGradByAdaGC:
@@ -37,8 +39,7 @@ def check_shadow(clip: ClipGradBase) -> ClipGradByAdaGC:
     """Return a clip of this package that can follow gradients.
 
     Raises:
-        TypeError: It is no clip of this package, or its rule needs more than
-            the norms of whole tensors.
+        TypeError: It is no clip of this package.
         ValueError: It stops at Inf and NaN.
     """
     if not isinstance(clip, ClipGradByAdaGC):
@@ -65,10 +66,14 @@ def make_shadow(clip: ClipGradBase) -> ClipGradByAdaGC:
     return follower
 
 
-def agree(clip: ClipGradByAdaGC) -> None:
-    """Compare settings, which the other ranks do in their first step."""
-    if not clip._progress.ranks.has_agreed:
-        clip._progress.ranks.agree_once(settings_of(clip._progress.state()))
+def whole(pairs: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    """Return pairs with copies of gradients that a mesh holds as summands.
+
+    So that a clip which only measures leaves them as they are.
+    """
+    if not get_unique_process_mesh_map():
+        return [*pairs]
+    return [(p, g if g is None else added_up(g)) for p, g in pairs]
 
 
 def unwrapped(clip: Any) -> Any:
@@ -76,61 +81,6 @@ def unwrapped(clip: Any) -> Any:
     inner = getattr(clip, "_clip", None)
     is_wrapper = not isinstance(clip, ClipGradByAdaGC) and inner is not None
     return unwrapped(inner) if is_wrapper else clip
-
-
-Factors = Callable[[np.ndarray, Sequence[str]], np.ndarray | None]
-"""Norms ``[num_steps, num_tensors]`` and names of the tensors -> factors of the
-clip that acts."""
-
-
-def factors_of(clips: Sequence[Any], groups: Mapping[str, int]) -> Factors:
-    """Return what Paddle's clips do to tensors of given norms.
-
-    Args:
-        clips: That of each parameter group.
-        groups: The group of each tensor, by its name. The factor of a tensor
-            that has none is NaN: another pipeline stage has it.
-
-    Returns:
-        None where the norms do not say it (``ClipGradByValue``).
-    """
-    if len(clips) == 1:
-        return lambda norm, keys: _factors(clips[0], norm)
-
-    def factors(norm: np.ndarray, keys: Sequence[str]) -> np.ndarray | None:
-        index = np.array([groups.get(key, -1) for key in keys])
-        h = np.full(norm.shape, np.nan, np.float32)
-        for group, clip in enumerate(clips):
-            mine = _factors(clip, norm[:, index == group])
-            if mine is None:
-                return None
-            h[:, index == group] = mine
-        return h
-
-    return factors
-
-
-def _factors(clip: Any, norm: np.ndarray) -> np.ndarray | None:
-    clip = unwrapped(clip)
-    if clip is None:
-        return np.ones_like(norm)
-    if isinstance(clip, ClipGradByGlobalNorm):
-        return _within(clip.clip_norm, _total(norm), norm)
-    if isinstance(clip, ClipGradByNorm):
-        return _within(clip.clip_norm, norm, norm)
-    return None
-
-
-def _total(norm: np.ndarray) -> np.ndarray:
-    """Norm over the tensors of a step ``[num_steps, 1]``."""
-    squares = np.square(norm.astype(np.float64))
-    return np.sqrt(np.nansum(squares, 1, keepdims=True))
-
-
-def _within(bound: float, size: np.ndarray, like: np.ndarray) -> np.ndarray:
-    with np.errstate(all="ignore"):
-        h = bound / np.maximum(size, bound)
-    return np.broadcast_to(h, like.shape).astype(np.float32)
 
 
 def find_model(parameters: Iterable[Any]) -> Layer | None:
@@ -155,12 +105,6 @@ def find_model(parameters: Iterable[Any]) -> Layer | None:
             if best is None or size > best[0]:
                 best = (size, thing)
     return best[1] if best else None
-
-
-def names_of(model: Layer | None) -> dict[str, str]:
-    """Return a model's names of parameters, by Paddle's own."""
-    named = unwrap(model).named_parameters() if model is not None else ()
-    return {parameter.name: name for name, parameter in named}
 
 
 def bind(

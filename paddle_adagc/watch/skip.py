@@ -7,16 +7,12 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import paddle
 import paddle.distributed as dist
-from paddle.distributed.auto_parallel.api import _ShardOptimizer
-from paddle.distributed.auto_parallel.process_mesh import (
-    get_unique_process_mesh_map,
-)
 
 from paddle_adagc import rule
 from paddle_adagc.checks import as_float, check_positive
@@ -25,8 +21,9 @@ from paddle_adagc.clips.gradients import GradientList
 from paddle_adagc.clips.last_step import LastStep
 from paddle_adagc.paddle_internals import unchecked
 from paddle_adagc.parallel.layout import unfold
-from paddle_adagc.parallel.meshes import added_up, local_value
+from paddle_adagc.parallel.meshes import local_value
 from paddle_adagc.watch.clips import Clips
+from paddle_adagc.watch.reading import RecordedRun
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +31,9 @@ MOST_IN_A_ROW = 16
 """Steps that are left out in a row before one is made."""
 
 _WINDOW, _FIRST_JUDGED = 128, 64
+JUDGED = ("loss", "global_grad_norm")
+"""By which steps are skipped."""
+
 _CONSISTENCY = 1.4826  # standard deviation of a normal distribution over MAD
 
 
@@ -46,19 +46,16 @@ class SkipRule:
 
     Args:
         sigma: Deviations above which a step is skipped, > 0.
-        past: ``loss`` and ``global_grad_norm`` of earlier steps.
     """
 
-    def __init__(
-        self, sigma: float, past: Iterable[Mapping[str, float]] = ()
-    ) -> None:
+    def __init__(self, sigma: float) -> None:
         self._sigma = sigma
         self._past: dict[str, deque[float]] = {}
-        for values in past:
-            self._add(values)
 
-    def _add(self, values: Mapping[str, float]) -> None:
-        for name, value in values.items():
+    def add(self, values: Mapping[str, float]) -> None:
+        """Take a step's numbers; those of :data:`JUDGED` are usual later."""
+        for name in JUDGED:
+            value = values.get(name, math.nan)
             if math.isfinite(value):
                 last = self._past.setdefault(name, deque(maxlen=_WINDOW))
                 last.append(value)
@@ -85,16 +82,19 @@ class SkipRule:
                 spread = spread or math.sqrt(math.pi / 2) * distance.mean()
                 if value - median > self._sigma * spread:
                     reasons.append(f"{name} {value:.4g} (usual {median:.4g})")
-        self._add(values)
+        self.add(values)
         return ", ".join(reasons)
 
 
 class Skipper:
     """Decides on all ranks together which steps are left out.
 
+    An error on one rank is told to the others within the step: the failed one
+    takes part with gradients of 0. The exception is an error between two
+    exchanges of ``_measure``, which sums the tensors' norms group by group.
+
     Args:
         sigma: See :class:`SkipRule`.
-        optimizer: The one whose step it is, see :func:`.stepping`.
         clips: Those of the optimizer.
 
     Raises:
@@ -105,9 +105,9 @@ class Skipper:
     FAILED = 2
     """Instead of 0 or 1: the record of a rank has failed."""
 
-    def __init__(self, sigma: float, optimizer: Any, clips: Clips) -> None:
+    def __init__(self, sigma: float, clips: Clips) -> None:
         check_positive("skip_above", sigma)
-        if isinstance(optimizer, paddle.optimizer.LBFGS):
+        if isinstance(clips.optimizer, paddle.optimizer.LBFGS):
             raise ValueError(
                 "skip_above: a step of LBFGS has several updates and cannot be "
                 "stopped: use another optimizer"
@@ -117,7 +117,7 @@ class Skipper:
                 "skip_above needs the norms, and nothing measures them beside "
                 f"{clips.acting!r}: leave shadow=False out"
             )
-        self._clips, self._optimizer = clips, optimizer
+        self._clips = clips
         self.rule = SkipRule(sigma)
         self.reason = ""
         self.num_skipped = self.num_in_a_row = 0
@@ -130,18 +130,18 @@ class Skipper:
         There are no numbers of a step that a ``GradScaler`` skips.
 
         Args:
-            pairs: Of its first group where it has several.
+            pairs: Of all its groups, with whole gradients.
             losses: Of this rank's micro-batches so far.
         """
-        source = self._clips.source
-        if source is None:
-            raise RuntimeError("skip_above: nothing measures norms any more")
-        if isinstance(pairs, dict):
-            pairs = gradients_of(self._optimizer)
+        optimizer = self._clips.optimizer
         loss = sum(map(as_float, losses)) if losses else None
-        norm, snapshot = measure(source, pairs)
-        overflows = bool(self._optimizer._get_auxiliary_var("found_inf"))
+        overflows = bool(optimizer._get_auxiliary_var("found_inf"))
+        norm, snapshot = measure(self._clips.source, pairs)
         return norm, None if overflows else snapshot, loss
+
+    def take_part(self) -> None:
+        """Let the other ranks measure, of whom this one has failed."""
+        measure(self._clips.source, [])
 
     def flag(self, norm: float, loss: float | None) -> int:
         """Return whether to skip a step; not after 16 in a row."""
@@ -155,6 +155,20 @@ class Skipper:
             )
             return 0
         return int(bool(self.reason))
+
+    def count(self, is_skipped: bool) -> None:
+        """Count a step that all ranks leave out, or make."""
+        self.num_in_a_row = self.num_in_a_row + 1 if is_skipped else 0
+        self.num_skipped += is_skipped
+
+
+def history(past: RecordedRun | None, start: int) -> list[dict[str, Any]]:
+    """Return the judged numbers of the last steps before ``start``."""
+    rows = [row for row in past.rows if row["step"] <= start] if past else []
+    return [
+        {name: row[name] for name in JUDGED if name in row}
+        for row in rows[-_WINDOW:]
+    ]
 
 
 def mean_loss(loss: float | None) -> float | None:
@@ -177,56 +191,16 @@ def largest(flag: int) -> int:
     return int(flags.item())
 
 
-def check_stepping(optimizer: Any) -> None:
-    """Refuse an auto-parallel optimizer whose gradients cannot be seen."""
-    is_inside = "_shard_fn" in vars(optimizer)  # of the wrapper
-    if is_inside and not isinstance(optimizer, _ShardOptimizer):
-        raise ValueError(
-            f"shard_optimizer wraps this {type(optimizer).__name__}, and makes "
-            "its steps: give Record the optimizer that it returned"
-        )
-    if getattr(optimizer, "enable_tensor_fusion", False):
-        raise ValueError(
-            "auto-parallel's tensor fusion adds up the gradients within the "
-            "optimizer's step, where only its clip can measure them: leave "
-            "skip_above out, and give the optimizer a clip of this package or "
-            "Record shadow=False; or leave _enable_tensor_fusion() out"
-        )
-
-
-def gradients_of(optimizer: Any) -> list[tuple[Any, Any]]:
-    """Return an optimizer's parameters with gradients, of all its groups."""
-    pairs = []
-    for group in optimizer._param_groups:
-        for parameter in group["params"]:
-            gradient = getattr(parameter, "main_grad", None)
-            gradient = parameter.grad if gradient is None else gradient
-            if not parameter.stop_gradient and gradient is not None:
-                pairs.append((parameter, gradient))
-    return pairs
-
-
-def whole(pairs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-    """Return pairs with copies of gradients that a mesh holds as summands.
-
-    So that a clip which only measures leaves them as they are.
-    """
-    if not get_unique_process_mesh_map():
-        return pairs
-    return [(p, g if g is None else added_up(g)) for p, g in pairs]
-
-
 @unchecked
-def measure(clip: ClipGradByAdaGC, pairs: Any) -> tuple[float, LastStep]:
+def measure(clip: Any, pairs: Sequence[Any]) -> tuple[float, LastStep]:
     """Let a clip measure gradients without a step; waits for the device.
 
     Returns:
         The global norm over all ranks, Inf with any Inf or NaN; and the clip's
         numbers.
     """
-    pairs = whole(pairs)
-    snapshot = clip._measure(pairs)
     others = _num_nonfinite_left_out(clip, pairs)
+    snapshot = clip._measure(pairs)
     if not snapshot.calls:  # no gradient to clip here
         return math.inf if others else 0.0, snapshot
     reducer, norm = clip._progress.reducer(), snapshot.calls[-1].norm
@@ -240,7 +214,7 @@ def measure(clip: ClipGradByAdaGC, pairs: Any) -> tuple[float, LastStep]:
 
 def _num_nonfinite_left_out(clip: ClipGradByAdaGC, pairs: Any) -> int:
     """Count this rank's gradients with Inf or NaN that are not clipped."""
-    leaves_out = clip.overrides.exempts
+    exempts, tensors = clip.overrides.exempts, clip._progress.tensors
     present = [(p, gradient) for p, gradient in pairs if gradient is not None]
     if clip._progress.ranks.in_buffers:
         present = unfold(present, clip._progress.ranks.in_buffers)
@@ -248,10 +222,7 @@ def _num_nonfinite_left_out(clip: ClipGradByAdaGC, pairs: Any) -> int:
         local_value(gradient)
         for parameter, gradient in present
         if getattr(parameter, "need_clip", True) is False
-        or (
-            leaves_out
-            and all(map(leaves_out, clip._progress.tensors.keys_of(parameter)))
-        )
+        or (exempts and all(map(exempts, tensors.keys_of(parameter))))
     ]
     if not found:
         return 0

@@ -14,24 +14,23 @@ import os
 import secrets
 import sqlite3
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from paddle_adagc.watch.reading import (
+from paddle_adagc.watch.reading import RecordedRun, read_record
+from paddle_adagc.watch.tables import (
     FILE,
     FRESH_SECONDS,
     QUANTITIES,
+    TABLES,
     VERSION,
-    RecordedRun,
-    Session,
     check_tables,
-    read_record,
 )
 
-__all__ = ["RecordedRun", "Replaced", "Session", "Store", "read_record"]
+__all__ = ["RecordedRun", "Replaced", "Store", "read_record"]
 
 MAX_BYTES = 160 * 10**6
 """Default bound of the tensors' numbers."""
@@ -39,26 +38,18 @@ MAX_BYTES = 160 * 10**6
 STEP_BYTES = 400
 """Bound of a step's own numbers, about."""
 
-_TABLES = """
-CREATE TABLE info (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
-CREATE TABLE tensors (id INTEGER PRIMARY KEY, key TEXT UNIQUE);
-CREATE TABLE sessions (number INTEGER PRIMARY KEY, start INTEGER, facts TEXT,
-    ending TEXT, heard REAL);
-CREATE TABLE steps (session INTEGER, step INTEGER, numbers TEXT,
-    PRIMARY KEY (session, step)) WITHOUT ROWID;
-CREATE TABLE rows (session INTEGER, step INTEGER, is_whole INTEGER,
-    content BLOB, PRIMARY KEY (session, step));
-CREATE TABLE kept (session INTEGER, first INTEGER, last INTEGER,
-    PRIMARY KEY (session, first)) WITHOUT ROWID;
-CREATE TABLE alarms (session INTEGER, step INTEGER, kind TEXT, series TEXT,
-    facts TEXT, PRIMARY KEY (session, step, kind, series)) WITHOUT ROWID;
+_SETTINGS = """
+PRAGMA journal_mode = PERSIST;
+PRAGMA journal_size_limit = 65536;
+PRAGMA synchronous = NORMAL;
+PRAGMA trusted_schema = OFF;
 """
+_LOCK_SECONDS = 30.0  # a reader's copy takes less
 _NUM_LATEST = 512
 """Last rows that are not thinned."""
 
-_CHUNK = 256  # rows thinned in one transaction
-_IS_CALM = (
-    "NOT EXISTS (SELECT 1 FROM kept WHERE kept.session = rows.session "
+_IS_KEPT = (
+    "EXISTS (SELECT 1 FROM kept WHERE kept.session = rows.session "
     "AND rows.step BETWEEN kept.first AND kept.last)"
 )
 
@@ -75,9 +66,10 @@ class Store:
 
     Args:
         directory: Made if it is missing.
-        max_bytes: Bound of the tensors' numbers. When it is reached, every
-            second row goes that is neither kept nor among the last 512; the
-            others shrink to 16 bits a number. Kept rows take about a third.
+        max_bytes: Bound of the tensors' numbers. When it is reached, rows go
+            that are neither kept nor among the last 512: of the others one in
+            2, 4, 8, ... steps is left, until a quarter is free. Kept rows take
+            a third at most; the oldest go first.
 
     Raises:
         OSError, sqlite3.Error: The disk refuses.
@@ -87,13 +79,15 @@ class Store:
     def __init__(
         self, directory: str | os.PathLike[str], max_bytes: int = MAX_BYTES
     ) -> None:
-        self.directory, self._max_bytes = Path(directory), max_bytes
-        self.directory.mkdir(parents=True, exist_ok=True)
-        self._token, self.session = secrets.token_hex(8), 0
-        path = self.directory / FILE
-        self._file = sqlite3.connect(path, timeout=5, isolation_level=None)
+        self._max_bytes = max_bytes
+        self._token, self._session = secrets.token_hex(8), 0
+        path = Path(directory) / FILE
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = sqlite3.connect(
+            path, timeout=_LOCK_SECONDS, isolation_level=None
+        )
         try:
-            self._open()
+            self._open(path)
         except sqlite3.DatabaseError as error:
             self._file.close()
             if isinstance(error, sqlite3.OperationalError):
@@ -102,48 +96,41 @@ class Store:
         except BaseException:
             self._file.close()
             raise
+        ids = self._file.execute("SELECT key FROM tensors ORDER BY id")
+        self._keys: list[str] = [key for (key,) in ids]
+        self._size = self._num_bytes()
 
-    def _open(self) -> None:
-        for pragma in (
-            "auto_vacuum = INCREMENTAL",
-            "journal_mode = PERSIST",
-            "journal_size_limit = 65536",
-            "synchronous = NORMAL",
-            "trusted_schema = OFF",
-        ):
-            self._file.execute(f"PRAGMA {pragma}")
+    def _open(self, path: Path) -> None:
+        """Make the tables of a new file, and become its writer."""
+        self._file.executescript(_SETTINGS)
         with self._transaction(is_owner=True):
             if not self._file.execute("SELECT * FROM sqlite_master").fetchone():
-                for statement in _TABLES.split(";")[:-1]:
+                for statement in TABLES.split(";")[:-1]:
                     self._file.execute(statement)
                 self._set("version", VERSION)
-                self._set("every", 1)
-            check_tables(self._file, self.directory / FILE)
+            check_tables(self._file, path)
             self._set("writer", self._token)
-        self.every = int(self._get("every"))
-        """Away from alarms one row of tensors in so many steps is left."""
-        ids = self._file.execute("SELECT key FROM tensors ORDER BY id")
-        self.keys: list[str] = [key for (key,) in ids]
-        self._size = self._measure()
-        self._thinned = 0
-
-    def _transaction(self, is_owner: bool = False) -> _Transaction:
-        return _Transaction(self._file, None if is_owner else self._token)
-
-    def _get(self, name: str) -> Any:
-        found = self._file.execute(
-            "SELECT value FROM info WHERE name = ?", [name]
-        ).fetchone()
-        return found and found[0]
 
     def _set(self, name: str, value: Any) -> None:
-        self._file.execute(
-            "INSERT OR REPLACE INTO info VALUES (?, ?)", [name, value]
-        )
+        query = "INSERT OR REPLACE INTO info VALUES (?, ?)"
+        self._file.execute(query, [name, value])
 
-    def _measure(self) -> int:
-        size = "SELECT SUM(LENGTH(content)) FROM rows"
-        return int(self._file.execute(size).fetchone()[0] or 0)
+    @contextlib.contextmanager
+    def _transaction(self, is_owner: bool = False) -> Iterator[None]:
+        """All or nothing; only of the writer whose token the file holds."""
+        self._file.execute("BEGIN IMMEDIATE")
+        try:
+            query = "SELECT value FROM info WHERE name = 'writer'"
+            if not is_owner and self._file.execute(query).fetchone() != (
+                self._token,
+            ):
+                raise Replaced("a newer run writes to the record")
+            yield
+            self._file.execute("COMMIT")
+        except BaseException:
+            if self._file.in_transaction:
+                self._file.execute("ROLLBACK")
+            raise
 
     def begin(self, start: int, facts: Mapping[str, Any]) -> int:
         """Begin a session whose first step is ``start``; return its number.
@@ -157,15 +144,14 @@ class Store:
             self._file.execute(
                 "UPDATE sessions SET ending = ? WHERE ending IS NULL AND "
                 "(number = ? OR heard > ?)",
-                [ending, self.session, now - FRESH_SECONDS],
+                [ending, self._session, now - FRESH_SECONDS],
             )
             cursor = self._file.execute(
                 "INSERT INTO sessions (start, facts, heard) VALUES (?, ?, ?)",
                 [start, to_json(facts), now],
             )
-        self.session = cursor.lastrowid or 0
-        self._thinned = start
-        return self.session
+        self._session = cursor.lastrowid or 0
+        return self._session
 
     def append(
         self,
@@ -174,7 +160,6 @@ class Store:
         tensors: Mapping[str, np.ndarray] | None = None,
         alarms: Iterable[Mapping[str, Any]] = (),
         kept: Iterable[tuple[int, int]] = (),
-        facts: Mapping[str, Any] | None = None,
     ) -> None:
         """Append steps.
 
@@ -185,212 +170,121 @@ class Store:
                 step whose h is NaN everywhere has no row.
             alarms: Values with ``step``, ``kind`` and ``series``.
             kept: First and last steps whose tensors are thinned last.
-            facts: Those of the session, if they have changed.
         """
+        all_keys, size = self._keys, self._size
         with self._transaction():
-            self._file.executemany(
-                "INSERT OR REPLACE INTO steps VALUES (?, ?, ?)",
-                [(self.session, r["step"], to_json(r)) for r in rows],
-            )
+            self._insert("steps", [(r["step"], to_json(r)) for r in rows])
             if tensors is not None:
-                self._append_tensors(rows, keys, tensors)
-            self._file.executemany(
-                "INSERT OR REPLACE INTO alarms VALUES (?, ?, ?, ?, ?)",
+                all_keys = self._add_keys(keys)
+                size += self._append_tensors(rows, all_keys, keys, tensors)
+            self._insert(
+                "alarms",
                 [
-                    (
-                        self.session,
-                        a["step"],
-                        a["kind"],
-                        a["series"],
-                        to_json(a),
-                    )
+                    (a["step"], a["kind"], a["series"], to_json(a))
                     for a in alarms
                 ],
             )
-            self._file.executemany(
-                "INSERT OR REPLACE INTO kept VALUES (?, ?, ?)",
-                [(self.session, *span) for span in kept],
-            )
-            if facts is not None:
-                self._file.execute(
-                    "UPDATE sessions SET facts = ? WHERE number = ?",
-                    [to_json(facts), self.session],
-                )
-            self._beat()
+            self._insert("kept", kept)
+            self._change(heard=time.time())
+        self._keys, self._size = all_keys, size  # it was not rolled back
         if self._size > self._max_bytes:
-            self._thin()
-        elif self.every > 1:
-            self._thin_until(self._latest())
+            self._thin(rows[-1]["step"])
+
+    def _insert(self, table: str, rows: Iterable[tuple[Any, ...]]) -> None:
+        """Insert rows of this session."""
+        for row in rows:
+            marks = ", ?" * len(row)
+            query = f"INSERT OR REPLACE INTO {table} VALUES (?{marks})"
+            self._file.execute(query, [self._session, *row])
+
+    def _add_keys(self, keys: Sequence[str]) -> list[str]:
+        """Add names of new tensors; return all."""
+        known = {*self._keys}
+        found = [*self._keys, *(key for key in keys if key not in known)]
+        self._file.executemany(
+            "INSERT INTO tensors (id, key) VALUES (?, ?)",
+            [(i, found[i]) for i in range(len(known), len(found))],
+        )
+        return found
 
     def _append_tensors(
         self,
         rows: Sequence[Mapping[str, Any]],
+        all_keys: Sequence[str],
         keys: Sequence[str],
         tensors: Mapping[str, np.ndarray],
-    ) -> None:
-        known = {key: i for i, key in enumerate(self.keys)}
-        new = [key for key in keys if key not in known]
-        known |= {key: len(known) + i for i, key in enumerate(new)}
-        self._file.executemany(
-            "INSERT INTO tensors (id, key) VALUES (?, ?)",
-            [(known[key], key) for key in new],
-        )
-        shape = len(rows), len(QUANTITIES), len(known)
+    ) -> int:
+        """Append the tensors' numbers; return their bytes."""
+        place = {key: i for i, key in enumerate(all_keys)}
+        shape = len(rows), len(QUANTITIES), len(all_keys)
         table = np.full(shape, np.nan, "<f4")
-        places = [known[key] for key in keys]
         for i, name in enumerate(QUANTITIES):
-            table[:, i, places] = tensors[name]
-        seen = np.flatnonzero(~np.isnan(tensors["h"]).all(1))
-        self._file.executemany(
-            "INSERT OR REPLACE INTO rows VALUES (?, ?, 1, ?)",
-            [
-                (self.session, rows[i]["step"], table[i].tobytes())
-                for i in seen.tolist()
-            ],
+            table[:, i, [place[key] for key in keys]] = tensors[name]
+        seen = np.flatnonzero(~np.isnan(tensors["h"]).all(1)).tolist()
+        self._insert(
+            "rows", [(rows[i]["step"], 1, table[i].tobytes()) for i in seen]
         )
-        self.keys += new
-        self._size += len(seen) * table[:1].nbytes
+        return len(seen) * table[:1].nbytes
 
-    def _beat(self) -> None:
-        self._file.execute(
-            "UPDATE sessions SET heard = ? WHERE number = ?",
-            [time.time(), self.session],
-        )
+    def _change(self, **values: Any) -> None:
+        """Change columns of the session."""
+        names = ", ".join(f"{name} = ?" for name in values)
+        query = f"UPDATE sessions SET {names} WHERE number = ?"
+        self._file.execute(query, [*values.values(), self._session])
+
+    def tell(self, facts: Mapping[str, Any]) -> None:
+        """Change the facts of the session."""
+        with self._transaction():
+            self._change(facts=to_json(facts))
 
     def beat(self) -> None:
         """Say that the process is alive."""
         with self._transaction():
-            self._beat()
+            self._change(heard=time.time())
 
     def end(self, ending: Mapping[str, Any] | None) -> None:
         """Say how the session ended; None: it goes on after all."""
+        text = None if ending is None else to_json(ending)
         with self._transaction():
-            self._beat()
-            self._file.execute(
-                "UPDATE sessions SET ending = ? WHERE number = ?",
-                [None if ending is None else to_json(ending), self.session],
-            )
+            self._change(heard=time.time(), ending=text)
 
-    def close(self, shrinks: bool = False) -> None:
-        """Close the file; give back the room that thinning has left."""
-        with contextlib.suppress(Replaced, sqlite3.Error):
-            if shrinks:
-                self.beat()
-                self._file.executescript("PRAGMA incremental_vacuum;")
+    def close(self) -> None:
+        """Close the file."""
         self._file.close()
 
     # ---- thinning -----------------------------------------------------------
 
-    def _latest(self) -> int:
-        """Return the first of the session's last rows."""
-        row_bytes = 4 * len(QUANTITIES) * max(len(self.keys), 1)
-        fitting = max(1, self._max_bytes // 8 // row_bytes)
-        found = self._file.execute(
-            "SELECT step FROM rows WHERE session = ? ORDER BY step DESC "
-            "LIMIT 1 OFFSET ?",
-            [self.session, min(_NUM_LATEST, fitting) - 1],
-        ).fetchone()
-        return found[0] if found else 0
+    def _num_bytes(self, where: str = "1") -> int:
+        query = f"SELECT SUM(LENGTH(content)) FROM rows WHERE {where}"
+        return int(self._file.execute(query).fetchone()[0] or 0)
 
-    def _thin(self) -> None:
-        """Leave out every second row that is not kept, until it fits."""
-        latest = self._latest()
-        (last,) = self._file.execute("SELECT MAX(step) FROM rows").fetchone()
-        while self._size > self._max_bytes * 3 // 4:
-            if self.every <= last and not self._is_full_of_kept():
-                self.every *= 2
-                with self._transaction():
-                    self._set("every", self.every)
-            elif not self._keep_fewer():
-                break
-            self._thinned = 0
-            self._thin_until(latest)
-            self._size = self._measure()
-
-    def _thin_until(self, latest: int) -> None:
-        """Thin the rows before ``latest``, of all sessions if none were."""
-        where = f"step >= ? AND step < ? AND {_IS_CALM}"
-        if self._thinned:
-            where += f" AND session = {int(self.session)}"
-        span = [self._thinned, latest]
-        gone = f"SELECT rowid FROM rows WHERE {where} AND step % ? != 0"
-        found = self._file.execute(gone, [*span, self.every]).fetchall()
-        for i in range(0, len(found), _CHUNK):
+    def _thin(self, last: int) -> None:
+        """Delete rows until a quarter of the bound is free."""
+        row_bytes = 4 * len(QUANTITIES) * max(len(self._keys), 1)
+        latest = last - min(_NUM_LATEST, self._max_bytes // 8 // row_bytes)
+        (longest,) = self._file.execute("SELECT MAX(step) FROM rows").fetchone()
+        every = 1
+        while self._size > self._max_bytes * 3 // 4 and every <= longest:
             with self._transaction():
-                self._file.executemany(
-                    "DELETE FROM rows WHERE rowid = ?", found[i : i + _CHUNK]
+                if self._num_bytes(_IS_KEPT) > self._max_bytes // 3:
+                    self._keep_fewer()
+                else:
+                    every *= 2
+                self._file.execute(
+                    "DELETE FROM rows WHERE NOT (session = ? AND step > ?) "
+                    f"AND step % ? AND NOT {_IS_KEPT}",
+                    [self._session, latest, every],
                 )
-        whole = f"SELECT rowid FROM rows WHERE {where} AND is_whole"
-        found = self._file.execute(whole, span).fetchall()
-        for i in range(0, len(found), _CHUNK):
-            with self._transaction():
-                for row in found[i : i + _CHUNK]:
-                    self._shrink(row)
-        self._size = self._measure() if found else self._size
-        self._thinned = max(self._thinned, latest)
+            self._size = self._num_bytes()
 
-    def _shrink(self, row: tuple[int]) -> None:
-        """Round a row's float32 to their upper 16 bits."""
-        query = "SELECT content FROM rows WHERE rowid = ?"
-        (content,) = self._file.execute(query, row).fetchone()
-        values = np.frombuffer(content, "<f4")
-        bits = values.view("<u4")
-        rounded = (bits.astype(np.uint64) + 0x8000) >> 16
-        # Inf and NaN stay as they are.
-        small = np.where(np.isfinite(values), rounded, bits >> 16)
-        self._file.execute(
-            "UPDATE rows SET content = ?, is_whole = 0 WHERE rowid = ?",
-            [small.astype("<u2").tobytes(), *row],
-        )
-
-    def _is_full_of_kept(self) -> bool:
-        kept = (
-            "SELECT SUM(LENGTH(content)) FROM rows "
-            f"WHERE is_whole AND NOT ({_IS_CALM})"
-        )
-        size = self._file.execute(kept).fetchone()[0] or 0
-        return bool(size > self._max_bytes // 3)
-
-    def _keep_fewer(self) -> bool:
-        """Keep the newer half of what is kept; return whether there was any."""
+    def _keep_fewer(self) -> None:
+        """Keep the newer half of what is kept."""
         query = "SELECT session, first FROM kept ORDER BY session, first"
         spans = self._file.execute(query).fetchall()
-        with self._transaction():
-            self._file.executemany(
-                "DELETE FROM kept WHERE session = ? AND first = ?",
-                spans[: (len(spans) + 1) // 2],
-            )
-        return bool(spans)
-
-
-class _Transaction:
-    """All or nothing; only of the writer whose token the file holds."""
-
-    def __init__(self, file: sqlite3.Connection, token: str | None) -> None:
-        self._file, self._token = file, token
-
-    def __enter__(self) -> None:
-        self._file.execute("BEGIN IMMEDIATE")
-        if self._token is None:
-            return
-        query = "SELECT value FROM info WHERE name = 'writer'"
-        if self._file.execute(query).fetchone() != (self._token,):
-            self._file.execute("ROLLBACK")
-            raise Replaced("a newer run writes to the record")
-
-    def __exit__(self, kind: Any, *_: Any) -> None:
-        if kind is None:
-            try:
-                self._file.execute("COMMIT")
-                return
-            except sqlite3.Error:
-                self._roll_back()
-                raise
-        self._roll_back()
-
-    def _roll_back(self) -> None:
-        if self._file.in_transaction:
-            self._file.execute("ROLLBACK")
+        self._file.executemany(
+            "DELETE FROM kept WHERE session = ? AND first = ?",
+            spans[: (len(spans) + 1) // 2],
+        )
 
 
 def to_json(value: Any) -> str:

@@ -16,12 +16,12 @@ from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.checks import check_choice, check_positive
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
-from paddle_adagc.optimizer import innermost, parameters_of
+from paddle_adagc.optimizer import clip_of, parameters_of
 from paddle_adagc.parallel.agreement import of_all_ranks
-from paddle_adagc.watch.losses import take_losses
+from paddle_adagc.watch.alarms import OnAlarm
+from paddle_adagc.watch.losses import forget_losses
 from paddle_adagc.watch.recorder import Record
 from paddle_adagc.watch.shadow import check_shadow, default_shadow
-from paddle_adagc.watch.writer import OnAlarm
 
 Where = bool | str | os.PathLike[str]
 """Folder of a record; True: the default one; False: no record."""
@@ -33,8 +33,6 @@ _OF_LAST_STEP = (
     *("h_min", "h_median", "nonfinite", "shadow_clipped_fraction"),
     *("shadow_h_min", "shadow_h_median"),
 )
-
-
 _opened: weakref.WeakValueDictionary[str, Record] = (
     weakref.WeakValueDictionary()
 )
@@ -62,7 +60,7 @@ def open_record(
         warnings.warn(f"nothing is recorded in {place}: {error}", stacklevel=2)
         return None
     if not in_step:
-        take_losses()
+        forget_losses()
     record.see_losses()
     return record
 
@@ -89,24 +87,24 @@ class TrainerRecord:
         stop_on: StopOn = None,
         on_alarm: OnAlarm = None,
     ) -> None:
-        if skip_above is not None:
-            check_positive("skip_above", skip_above)
-        if stop_on is not None:
-            check_choice("stop_on", stop_on, ("nan",))
+        if not isinstance(where, (bool, str, os.PathLike)):
+            raise TypeError(f"record={where!r}: give True, False or a folder")
         if where is False and (skip_above or stop_on):
             raise ValueError(
                 "skip_above and stop_on need the record: leave record=False out"
             )
+        if skip_above is not None:
+            check_positive("skip_above", skip_above)
+        if stop_on is not None:
+            check_choice("stop_on", stop_on, ("nan",))
+        if shadow not in (None, True, False):
+            check_shadow(shadow)
+        self._where, self._shadow = where, shadow
         self._options: dict[str, Any] = {
             "skip_above": skip_above,
             "stop_on": stop_on,
             "on_alarm": on_alarm,
         }
-        if not isinstance(where, (bool, str, os.PathLike)):
-            raise TypeError(f"record={where!r}: give True, False or a folder")
-        self.where, self._shadow = where, shadow
-        if shadow not in (None, True, False):
-            check_shadow(shadow)
         self.record: Record | None = None
         self._optimizer: Any = None
 
@@ -134,43 +132,37 @@ class TrainerRecord:
                 loaded.
         """
         self.close()
-        folder = self.where
-        if folder is True:
-            folder = f"{args.output_dir}/record"
-        if folder is False:
+        if self._where is False:
             return
-        self._optimizer = innermost(optimizer)
+        self._optimizer = optimizer
+        where = self._where
         self.record = open_record(
-            folder,
+            f"{args.output_dir}/record" if where is True else where,
             optimizer,
             model=model,
-            shadow=self._follower(bind),
+            shadow=self._follower(clip_of(optimizer), bind),
             start=state.global_step or None,
             **self._options,
         )
-        if self.record is not None:
-            self.record.count_by(lambda: state.global_step)
-        acts = isinstance(self._optimizer._grad_clip, ClipGradByAdaGC)
-        if self.shadow is None or not state.global_step or acts:
+        if self.record is None:
             return
-        try:
-            load(self.shadow)
-        except Exception as error:
-            warnings.warn(f"the shadow starts anew: {error}", stacklevel=2)
-        self.record.forget_updates()  # type: ignore[union-attr]
+        self.record.count_by(lambda: state.global_step)
+        shadow, acts = self.shadow, clip_of(optimizer)
+        if shadow and state.global_step and not _is_ours(acts):
+            try:
+                load(shadow)
+            except Exception as error:
+                warnings.warn(f"the shadow starts anew: {error}", stacklevel=2)
+            self.record.forget_updates()
 
     def _follower(
-        self, bind: Callable[[Any], None]
+        self, acting: Any, bind: Callable[[Any], None]
     ) -> ClipGradBase | bool | None:
         """Make the shadow with the tensors that AdaGC would have there."""
-        acting, shadow = self._optimizer._grad_clip, self._shadow
-        is_default = shadow is None or shadow is True
-        if shadow is False or (
-            is_default and isinstance(acting, ClipGradByAdaGC)
-        ):
-            return shadow
-        clip: Any = default_shadow(acting) if is_default else shadow
-        if not clip._progress.tensors.is_bound:
+        clip: Any = self._shadow
+        if clip is None or clip is True:
+            clip = None if _is_ours(acting) else default_shadow(acting)
+        if _is_ours(clip) and not clip._progress.tensors.is_bound:
             bind(clip)
         return clip
 
@@ -183,7 +175,7 @@ class TrainerRecord:
         """Copy the steps so far; return the clip that a checkpoint saves."""
         if self.record is not None:
             self.record.flush()
-        if isinstance(clip, ClipGradByAdaGC):
+        if _is_ours(clip):
             return clip
         # The shadow may have failed on one rank. Saving it takes all ranks.
         has_shadow = all(of_all_ranks(self.shadow is not None))
@@ -199,8 +191,9 @@ class TrainerRecord:
             is_sound = _are_finite(parameters_of(self._optimizer))
             control.should_training_stop = True
             control.should_save = is_sound
-            left = "a checkpoint is saved" if is_sound else "weights are not "
-            left += "" if is_sound else "finite either: nothing is saved"
+            left = "a checkpoint is saved"
+            if not is_sound:
+                left = "weights are not finite either: nothing is saved"
             warnings.warn(f"training ends: {reason}; {left}", stacklevel=2)
 
     def numbers(self) -> dict[str, Any]:
@@ -228,6 +221,10 @@ class TrainerRecord:
         if self.record is not None:
             self.record.close()
             self.record = None
+
+
+def _is_ours(clip: Any) -> bool:
+    return isinstance(clip, ClipGradByAdaGC)
 
 
 def _are_finite(weights: Sequence[Tensor]) -> bool:

@@ -4,6 +4,7 @@
 
 import sys
 
+import numpy as np
 import paddle
 import pytest
 from helpers import run_python
@@ -101,6 +102,26 @@ def test_each_optimizer_has_its_own_loss(loop, tmp_path):
         assert facts["shares_loss_with"] == shared
         last = scale * NUM_STEPS / (2 if loop is accumulated else 1)
         assert run.end["last_loss"] == last
+
+
+def test_a_step_of_hapi_has_its_number_and_loss(tmp_path):
+    printed = []
+
+    class Keep(paddle.callbacks.Callback):
+        def on_train_batch_end(self, step, logs=None):
+            printed.append(float(np.ravel(logs["loss"])[0]))
+
+    net, _, optimizer, _ = make_pair()
+    model = paddle.Model(net)
+    model.prepare(optimizer, paddle.nn.MSELoss())
+    record = open_record(tmp_path, optimizer, model=net)
+    rows = np.random.default_rng(1).normal(size=(2, 48, 4)).astype("float32")
+    data = paddle.io.TensorDataset([paddle.to_tensor(x) for x in rows])
+    model.fit(data, batch_size=16, epochs=2, verbose=0, callbacks=[Keep()])
+    record.close()
+    run = read_record(tmp_path)
+    assert run.step.tolist() == [*range(1, 7)]
+    assert run.column("loss") == pytest.approx(printed, rel=1e-5)
 
 
 def test_updates_without_backward_are_steps(tmp_path):

@@ -17,8 +17,8 @@ import pytest
 
 from paddle_adagc.watch import read_record
 from paddle_adagc.watch.folder import open_folder
-from paddle_adagc.watch.reading import FILE
 from paddle_adagc.watch.store import Replaced, Store
+from paddle_adagc.watch.tables import FILE
 
 QUANTITIES = ("norm", "gamma", "h")
 
@@ -121,10 +121,8 @@ def test_the_size_is_bounded(num_events, tmp_path):
     store.begin(1, {})
     for first in range(1, last, size):
         if first == 8001:
-            every = store.every
             store.close()
             store = Store(tmp_path, bound)
-            assert store.every == every
             store.begin(first, {})
         is_event = first % (last // num_events) == 1
         kept = [(first, first + 29)] if is_event else []
@@ -144,6 +142,23 @@ def test_the_size_is_bounded(num_events, tmp_path):
         is_kept = newest <= step < newest + 30
         tolerance = 0 if is_kept else 1 / 256
         np.testing.assert_allclose(row, exact[step], rtol=tolerance)
+
+
+def test_an_append_that_was_refused_can_be_tried_again(tmp_path, monkeypatch):
+    monkeypatch.setattr("paddle_adagc.watch.store._LOCK_SECONDS", 0.1)
+    store = Store(tmp_path)
+    store.begin(1, {})
+    given = rows_of([1]), ["a", "b"], tables(1, 2)
+    reader = sqlite3.connect(tmp_path / FILE, isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT * FROM steps").fetchall()
+    with pytest.raises(sqlite3.OperationalError, match="locked"):
+        store.append(*given)
+    reader.close()
+    store.append(*given)
+    store.close()
+    run = read_record(tmp_path)
+    assert (run.keys, run.tensors("norm").shape) == (["a", "b"], (1, 2))
 
 
 def test_a_newer_writer_ends_an_older_one(tmp_path):
@@ -208,16 +223,13 @@ def test_a_killed_writer_loses_no_step_that_it_reported(num, tmp_path):
 def test_folders_of_runs_that_start_anew(tmp_path):
     first = tmp_path / "record"
     for name in ("record", "record-2", "record-3"):
-        opened, past = open_folder(first, None)
-        assert (opened.directory.name, opened.start, past) == (name, 0, None)
-    opened, past = open_folder(first, 7)  # nothing was written there yet
-    assert (opened.directory.name, opened.start, past) == ("record-3", 7, None)
+        assert open_folder(first, None) == (tmp_path / name, None)
+    # Nothing was written there yet.
+    assert open_folder(first, 7) == (tmp_path / "record-3", None)
     fill(tmp_path / "record-3")
-    opened, past = open_folder(first, 7)
-    assert past.step[-1] == 10
-    assert opened.history == [{"loss": 1.0}] * 7
-    opened, past = open_folder(tmp_path / "new", 7)
-    assert (opened.directory.name, opened.start, past) == ("new", 7, None)
+    folder, past = open_folder(first, 7)
+    assert (folder, past.step[-1]) == (tmp_path / "record-3", 10)
+    assert open_folder(tmp_path / "new", 7) == (tmp_path / "new", None)
 
 
 HOSTILE = {
