@@ -16,22 +16,22 @@ from paddle_adagc.watch.norms import read_norms, replay_lines
 from paddle_adagc.watch.page import pictures, write_page
 from paddle_adagc.watch.reading import FILE
 from paddle_adagc.watch.replay import Settings
+from paddle_adagc.watch.report import judge_run
 from paddle_adagc.watch.store import read_record
 from paddle_adagc.watch.text import as_text, printable
-from paddle_adagc.watch.verdict import judge_run
 from paddle_adagc.watch.what_if import DEFAULTS
 
 _DESCRIPTION = """\
-Write one page about recorded runs: what happened, which tensors began it, what
-to do now, and what another setting would have done. It is one file that loads
-nothing, and the training may still go on."""
+Write a page about recorded runs. It says what happened, which tensors began it,
+what to do now, and what another setting would have done. The page is one file
+that loads nothing. The training may still be running."""
 _EXAMPLES = """\
 examples:
   adagc-report out/record                    write out/record/report.html
   adagc-report out_a out_b --output ab.html  lay two runs over one another
   adagc-report out --text --step 220         print what happened at step 220
   adagc-report out --what-if lambda_rel=1.5 --what-if beta=0.98
-  adagc-report replay norms.csv              norms of any trainer, by tensor
+  adagc-report replay norms.csv              replay norms of another trainer
 """
 
 
@@ -58,38 +58,29 @@ def make_parser() -> argparse.ArgumentParser:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "runs",
         nargs="+",
         type=Path,
         metavar="RUN",
-        help="folder that adagc-run or Record(...) wrote, or a Trainer's "
-        "output_dir with the folder record in it",
+        help="a record's folder, or the output_dir of a Trainer with the "
+        "folder record in it",
     )
-    parser.add_argument(
-        "--text",
-        action="store_true",
-        help="print at most 40 lines in place of the page",
-    )
-    parser.add_argument(
-        "--step",
-        type=int,
-        metavar="N",
-        help="show this step in place of the run's events",
-    )
-    parser.add_argument(
+    add("--text", action="store_true", help="print 40 lines instead of a page")
+    add("--step", type=int, metavar="N", help="look at this step alone")
+    add(
         "--what-if",
         action="append",
         metavar="CASE",
-        help="what AdaGC with this argument would have clipped; may be given "
-        f"several times (default: {', '.join(DEFAULTS)})",
+        help="show what AdaGC would have clipped with this argument; may be "
+        f"repeated (default: {', '.join(DEFAULTS)})",
     )
-    parser.add_argument(
+    add(
         "--output",
         type=Path,
         metavar="FILE",
-        help="the page to write (default: report.html in the first record's "
-        "folder)",
+        help="write the page here (default: report.html in the first record)",
     )
     return parser
 
@@ -97,25 +88,27 @@ def make_parser() -> argparse.ArgumentParser:
 def _replay_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "adagc-report replay",
-        description="Say what AdaGC would have done with recorded norms of "
-        "gradients before the clip. Paddle is not needed.",
+        description="Say what AdaGC would have done with norms of gradients, "
+        "recorded before the clip. This needs no Paddle.",
     )
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "norms",
         type=Path,
-        help="CSV file: step, tensor, norm; or a column for each tensor",
+        metavar="CSV",
+        help="the columns are step, tensor, norm; or a column for each tensor",
     )
-    parser.add_argument(
+    add(
         "--match",
         default="",
         metavar="TEXT",
-        help="take the tensors with this text in their names",
+        help="use only tensors with this text in their names",
     )
-    parser.add_argument(
+    add(
         "--settings",
         default="",
         metavar="CASE",
-        help="arguments of AdaGC: lambda_rel=1.2,init=warmup_ema",
+        help="arguments of AdaGC, such as lambda_rel=1.2,init=warmup_ema",
     )
     return parser
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from paddle_adagc.watch.replay import Settings, replay
 from paddle_adagc.watch.store import Store
-from paddle_adagc.watch.tensors import RecentNorms
+from paddle_adagc.watch.tensors import Usual
 
 NUM_LAYERS, CLASSES = 4, 10
 KEYS = [
@@ -138,13 +138,15 @@ class Training:
     def write(self, folder: Path, rows: list[dict[str, Any]]) -> Path:
         """Append a session of these rows to a record."""
         norms = np.stack([row.pop("norms") for row in rows])
-        shadow, recent = replay(norms, SHADOW), RecentNorms()
+        shadow = replay(norms, SHADOW)
         for i, row in enumerate(rows):
             h, known = shadow.h[i], np.isfinite(norms[i])
             left = h[known] * norms[i][known]
             row["shadow_clipped_grad_norm"] = float(np.sqrt((left**2).sum()))
-            far = recent.largest_excess(norms[i : i + 1])
-            row["tensor_norm"] = float(far[0])
+            before = Usual.of(norms[max(0, i - 128) : i])
+            ratio, is_far = before.excess(norms[i : i + 1])
+            is_far &= np.isfinite(ratio)
+            row["tensor_norm"] = float(ratio.max(where=is_far, initial=1))
             row["shadow_clipped_fraction"] = float((h < 1).mean())
             row["shadow_h_min"] = float(h.min())
             row["shadow_h_median"] = float(np.median(h))
