@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TypeAlias
 
 from paddle_adagc.watch.events import Happening
@@ -26,15 +25,12 @@ def advise(
 ) -> list[Advice]:
     """Say what to do now about the worst of the events."""
     found = [] if event is None else [*_about(run, event, events)]
-    kind, last = run.end["kind"], run.end.get("step")
-    if kind in ("exception", "rank", "unknown", "signal"):
+    if run.end["kind"] in ("exception", "rank", "unknown", "signal"):
         found = [one for one in found if one["code"] != "nothing"]
         if not any(one["code"] == "return" for one in found):
-            if type(last) is not int:
-                last = int(run.step[-1]) if len(run.step) else 0
             text = "To go on, resume from the last checkpoint."
-            found.insert(0, _return(run, last + 1, text))
-    elif kind == "disk":
+            found.insert(0, _advice("return", text, _resume(run)))
+    elif run.end["kind"] == "disk":
         text = "Free space on the disk, or record into another folder:"
         found.insert(0, _advice("disk", text, "--record DIR"))
     return found
@@ -45,21 +41,21 @@ def _about(
 ) -> Iterator[Advice]:
     clip = str(run.sessions[-1].facts.get("clip")) if run.sessions else ""
     is_adagc = clip.startswith("ClipGradByAdaGC")
-    has_loss = "loss" in event.series
-    batches = [e for e in events if _may_be_batch(e)]
-    grown = [e for e in events if e not in batches]
-    recurs = len(grown) >= _OFTEN
-    is_rate = event.cause == "rate" or (event.cause == "stale" and has_loss)
     left_more = event["left"] > _MUCH * event["shadow_left"] and not is_adagc
+    has_loss, guilty = "loss" in event.series, event.finding.guilty
+    batches = [e for e in events if _may_be_batch(e)]
+    recurs = len(events) - len(batches) >= _OFTEN
+    is_rate = event.cause == "rate" or (event.cause == "stale" and has_loss)
+    is_local = event.cause in ("tensor", "layer")
     if has_loss and not (event.kind == "spike" and event.is_over):
-        first = min([event.first, *(g.onset for g in event.finding.guilty)])
+        first = min([event.first, *(g.onset for g in guilty)])
         text = f"Return to the last checkpoint before step {first:,}."
-        yield _return(run, first, text)
-    else:
-        is_local = event.kind == "shift" and event.cause in ("tensor", "layer")
-        if not (is_rate or recurs or left_more or is_local):
-            yield _nothing(event, is_adagc)
-            return
+        yield _advice("return", text, _resume(run, first))
+    elif not (is_rate or recurs or left_more) and not (
+        is_local and event.kind == "shift"
+    ):
+        yield _nothing(event, is_adagc)
+        return
     if event.cause == "rate":
         step, old, new = event.clue
         yield _advice(
@@ -76,14 +72,21 @@ def _about(
     elif is_rate or (recurs and event not in batches):
         yield _advice(
             "rate",
-            "Lower the learning rate: the events grow over several steps, "
+            "Lower the learning rate: the loss rises over several steps, "
             "which a single batch does not do.",
         )
     elif event in batches:
-        yield _skip(batches[:_MOST_SKIPPED])
-    if event.cause in ("tensor", "layer", "nonfinite"):
-        names = ", ".join(g.key for g in event.finding.guilty[:3])
-        yield _advice("look", f"Look at what is special about {names}.")
+        spans = [[e.first, e.last] for e in batches[:_MOST_SKIPPED]]
+        yield _advice(
+            "skip",
+            "If the data is to blame, resume from a checkpoint before step "
+            f"{spans[0][0]:,}, and leave out these steps by the Trainer's "
+            "setting:",
+            f'"skip_data_intervals": {spans}',
+        )
+    if is_local or event.cause == "nonfinite":
+        names = ", ".join(g.key for g in guilty[:3])
+        yield _advice("look", f"Find out what is special about {names}.")
     if left_more:
         yield _switch(run, event)
 
@@ -107,23 +110,6 @@ def _nothing(event: Happening, is_adagc: bool) -> Advice:
     return _advice("nothing", text)
 
 
-def _return(run: RecordedRun, step: int, text: str) -> Advice:
-    path = checkpoint_before(run.directory, step)
-    command = f"--resume_from_checkpoint {path}" if path else ""
-    return _advice("return", text, command)
-
-
-def _skip(batches: Sequence[Happening]) -> Advice:
-    spans = [[event.first, event.last] for event in batches]
-    return _advice(
-        "skip",
-        "If the data is to blame, resume from a checkpoint before step "
-        f"{spans[0][0]:,}, and leave these steps out with the Trainer's "
-        "setting:",
-        f'"skip_data_intervals": {spans}',
-    )
-
-
 def _switch(run: RecordedRun, event: Happening) -> Advice:
     settings = Settings.of_clip(run.sessions[-1].facts.get("shadow"))
     options = ""
@@ -139,16 +125,16 @@ def _switch(run: RecordedRun, event: Happening) -> Advice:
     )
 
 
-def checkpoint_before(directory: Path, step: int) -> Path | None:
-    """Return the newest checkpoint beside the record without a step."""
+def _resume(run: RecordedRun, step: float = math.inf) -> str:
+    """Name the newest checkpoint beside the record that has not made a step."""
     found = {}
-    for folder in (directory.parent, directory.parent.parent):
+    for folder in (run.directory.parent, run.directory.parent.parent):
         for path in folder.glob("checkpoint-*"):
             number = path.name.removeprefix("checkpoint-")
             is_number = number.isascii() and number.isdigit()
             if is_number and len(number) < 16 and int(number) < step:
                 found[int(number)] = path
-    return found[max(found)] if found else None
+    return f"--resume_from_checkpoint {found[max(found)]}" if found else ""
 
 
 def _advice(code: str, text: str, command: str = "") -> Advice:

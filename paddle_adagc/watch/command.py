@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else [*arguments]
     try:
         if given[:1] == ["replay"]:
-            return _replay(_replay_parser().parse_args(given[1:]))
+            return _replay(given[1:])
         return _report(make_parser().parse_args(given))
     except BrokenPipeError:  # | head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -59,65 +59,38 @@ def make_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add(
-        "runs",
-        nargs="+",
-        type=Path,
-        metavar="RUN",
-        help="a record's folder, or the output_dir of a Trainer with the "
-        "folder record in it",
-    )
-    add("--text", action="store_true", help="print 40 lines instead of a page")
+    said = "a record's folder, or a Trainer's output_dir with one in it"
+    add("runs", nargs="+", type=Path, metavar="RUN", help=said)
+    said = "print at most 40 lines instead of writing the page"
+    add("--text", action="store_true", help=said)
     add("--step", type=int, metavar="N", help="look at this step alone")
-    add(
-        "--what-if",
-        action="append",
-        metavar="CASE",
-        help="show what AdaGC would have clipped with this argument; may be "
-        f"repeated (default: {', '.join(DEFAULTS)})",
+    said = (
+        "show what AdaGC would have clipped with this argument; may be "
+        f"repeated (default: {', '.join(DEFAULTS)})"
     )
-    add(
-        "--output",
-        type=Path,
-        metavar="FILE",
-        help="write the page here (default: report.html in the first record)",
-    )
+    add("--what-if", action="append", metavar="CASE", help=said)
+    said = "write the page here (default: report.html in the first record)"
+    add("--output", type=Path, metavar="FILE", help=said)
     return parser
 
 
-def _replay_parser() -> argparse.ArgumentParser:
+def _replay(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         "adagc-report replay",
         description="Say what AdaGC would have done with norms of gradients, "
         "recorded before the clip. This needs no Paddle.",
     )
     add = parser.add_argument
-    add(
-        "norms",
-        type=Path,
-        metavar="CSV",
-        help="the columns are step, tensor, norm; or a column for each tensor",
-    )
-    add(
-        "--match",
-        default="",
-        metavar="TEXT",
-        help="use only tensors with this text in their names",
-    )
-    add(
-        "--settings",
-        default="",
-        metavar="CASE",
-        help="arguments of AdaGC, such as lambda_rel=1.2,init=warmup_ema",
-    )
-    return parser
-
-
-def _replay(options: argparse.Namespace) -> int:
+    said = "columns step, tensor, norm, or step and one column for each tensor"
+    add("norms", type=Path, metavar="CSV", help=said)
+    said = "use only tensors with this text in their names"
+    add("--match", default="", metavar="TEXT", help=said)
+    said = "arguments of AdaGC, such as lambda_rel=1.2,init=warmup_ema"
+    add("--settings", default="", metavar="CASE", help=said)
+    options = parser.parse_args(arguments)
     settings = Settings.of(options.settings)
     found = read_norms(options.norms, options.match)
-    for line in replay_lines(*found, settings):
-        print(printable(line))
+    print("\n".join(map(printable, replay_lines(*found, settings))))
     return 0
 
 

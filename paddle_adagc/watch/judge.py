@@ -30,21 +30,12 @@ NORMAL_CONSISTENCY = 1.482602218505602
 _SHORT = 8  # values whose mean is judged, too
 
 
-class Rule(NamedTuple):
-    """A value is abnormal if it exceeds both bounds."""
-
-    sigma: float
-    """Deviations above usual."""
-
-    least: float
-    """Distance from usual, of logarithms or relative to usual."""
-
-
 RULES = {
-    "loss": Rule(6.0, math.log(1.1)),
-    "global_grad_norm": Rule(8.0, math.log(5.0)),
+    "loss": (6.0, math.log(1.1)),
+    "global_grad_norm": (8.0, math.log(5.0)),
 }
-"""Series in which spikes and shifts are found."""
+"""Series in which spikes and shifts are found. A value is abnormal that is so
+many deviations, and so far in logarithms or relative to usual, above usual."""
 
 # No tensor of a calm run was seen at 100 times its usual norm.
 _LIMITS = {"nonfinite": 0.0, "tensor_norm": 100.0, "stuck": 0.0}
@@ -189,7 +180,7 @@ class Judge:
 class _Series:
     """One series: what is usual, and the event that is open."""
 
-    def __init__(self, name: str, rule: Rule) -> None:
+    def __init__(self, name: str, rule: tuple[float, float]) -> None:
         self._name, self._rule = name, rule
         self._values: deque[float] = deque(maxlen=WINDOW)
         self._usual = self._older = Usual()
@@ -272,7 +263,7 @@ class Usual(NamedTuple):
 
 
 def usual_of(
-    values: Iterable[float], rule: Rule, value: float = math.inf
+    values: Iterable[float], rule: tuple[float, float], value: float = math.inf
 ) -> Usual:
     """Measure what is usual after some values, the last one being the newest.
 
@@ -304,8 +295,8 @@ def usual_of(
     level = max(center + slope * num, late)
     upper = _smallest(flat, num - 1 - num // 10)
     third = _smallest(logs[-16:], -3)
-    least = rule.least if is_log else rule.least * abs(level)
-    sigma = rule.sigma * (1 + 8 / num)
+    sigma, least = rule[0] * (1 + 8 / num), rule[1]
+    least *= 1 if is_log else abs(level)
     two_levels = 2 * (upper - center)
     usual = (
         level,

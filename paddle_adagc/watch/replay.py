@@ -45,19 +45,23 @@ class Settings:
     """Whether every warm-up step enters the minimum."""
 
     def __post_init__(self) -> None:
+        """Refuse values out of their range."""
         numbers = self.lambda_rel, self.beta, self.lambda_abs, self.t_start
         if any(type(x) not in (int, float) or math.isnan(x) for x in numbers):
-            raise ValueError(f"{self}: a value is no number")
-        if not 0 < self.lambda_rel < math.inf or not self.lambda_abs > 0:
-            raise ValueError(f"{self}: lambda_rel and lambda_abs are above 0")
-        if not 0 <= self.beta < 1:
-            raise ValueError(f"{self}: beta is in [0, 1)")
-        if type(self.t_start) is not int or self.t_start < 0:
-            raise ValueError(f"{self}: t_start is a whole number, 0 or more")
-        if self.init not in ("warmup_min", "warmup_ema"):
-            raise ValueError(f"{self}: init is warmup_min or warmup_ema")
-        if type(self.strict) is not bool:
-            raise ValueError(f"{self}: strict is True or False")
+            problem = "a value is no number"
+        elif not 0 < self.lambda_rel < math.inf or not self.lambda_abs > 0:
+            problem = "lambda_rel and lambda_abs are above 0"
+        elif not 0 <= self.beta < 1:
+            problem = "beta is in [0, 1)"
+        elif type(self.t_start) is not int or self.t_start < 0:
+            problem = "t_start is a whole number, 0 or more"
+        elif self.init not in ("warmup_min", "warmup_ema"):
+            problem = "init is warmup_min or warmup_ema"
+        elif type(self.strict) is not bool:
+            problem = "strict is true or false"
+        else:
+            return
+        raise ValueError(f"{self}: {problem}")
 
     @classmethod
     def of(cls, text: str, known: Settings | None = None) -> Settings:

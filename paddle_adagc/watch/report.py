@@ -102,12 +102,13 @@ def _as_json(run: RecordedRun, event: Happening) -> dict[str, Any]:
         h = run.tensors("h", np.array([place]))[0, run.keys.index(one.key)]
         h = math.nan if event.skipped else h
         guilty.append({**dataclasses.asdict(one), "h": h})
+    names = ("kind", "first", "last", "peak", "back", "is_over", "cause")
     return {
-        **vars(event),
+        **{name: getattr(event, name) for name in names},
         **{name: event[name] for name in _NUMBERS},
+        "skipped": event.skipped,
         "share": event.finding.share,
         "num_guilty": len(event.finding.guilty),
-        "finding": None,
         "guilty": guilty,
         "samples": _samples(run, event),
     }

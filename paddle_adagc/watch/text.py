@@ -27,7 +27,7 @@ _TENSORS = {
 }
 _CASES = {
     "what if": "case",
-    "calm: clipped": "calm_clipped",
+    "calm: clipped share": "calm_clipped",
     "median h": "calm_h_median",
     "event: median h": "event_h_median",
     "lowest": "event_h_min",

@@ -108,9 +108,10 @@ def _what(run: RecordedRun, event: Happening) -> Iterator[str]:
         began = "an event began; " * bool(later)
         yield f"{text}{began}the loss was NaN or Inf{later}{usual}."
     elif "loss" in event.series:
-        yield f"{text}the loss rose, to {loss:.4g}{later}{usual}."
+        comma = "," * bool(later)
+        yield f"{text}the loss rose{comma} to {loss:.4g}{later}{usual}."
     elif "nonfinite" in event.series:
-        yield f"{text}a gradient had Inf or NaN in it."
+        yield f"{text}a gradient was not finite."
     elif "global_grad_norm" in event.series:
         yield f"{text}the global norm rose."
     elif "tensor_norm" in event.series:
@@ -124,7 +125,7 @@ def _what(run: RecordedRun, event: Happening) -> Iterator[str]:
 def _norms(event: Happening) -> Iterator[str]:
     if not math.isfinite(event["norm"]):
         return
-    text = f"The global norm was up to {event['norm']:.4g}"
+    text = f"The global norm reached {event['norm']:.4g}"
     if math.isfinite(event["usual_norm"]):
         text += f" (usually {event['usual_norm']:.4g})"
     if event.skipped:
@@ -186,19 +187,27 @@ def _who(event: Happening) -> Iterator[str]:
         (g for g in guilty if math.isinf(g.norm)), key=lambda g: g.worst_step
     )
     if bad:
-        more = f" and {len(bad) - 1} more" * (len(bad) > 1)
+        more = f", and so had {len(bad) - 1} more tensors in this event"
         yield (
-            f"From step {bad[0].worst_step:,} on gradients had Inf or NaN in "
-            f"them: {bad[0].key}{more}."
+            f"The gradient of {bad[0].key} had Inf or NaN in it at step "
+            f"{bad[0].worst_step:,}{more * (len(bad) > 1)}."
         )
-    if guilty[0] not in bad:
+    first = guilty[0]
+    num_first = sum(g.onset == first.onset for g in guilty)
+    if first not in bad and num_first > 1:
         yield (
-            f"{guilty[0].key} was the first tensor to leave its usual norm, at "
-            f"step {guilty[0].onset:,}; it reached {guilty[0].ratio:.3g} times "
-            "that norm."
+            f"At step {first.onset:,}, {num_first} tensors were the first to "
+            f"leave their usual norms; {first.key} went farthest, to "
+            f"{first.ratio:.3g} times."
         )
-        if share >= MOST:
-            yield rose
+    elif first not in bad:
+        yield (
+            f"{first.key} was the first tensor to leave its usual norm, at "
+            f"step {first.onset:,}; it reached {first.ratio:.3g} times that "
+            "norm."
+        )
+    if first not in bad and share >= MOST:
+        yield rose
 
 
 def _why(event: Happening) -> Iterator[str]:

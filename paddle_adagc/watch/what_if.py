@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,11 +23,8 @@ OPEN_LOOP = (
     "GlobalGC's norms was within 0.02 of what AdaGC itself did: the share of "
     "clipped tensors and the median h, over 100 steps each."
 )
-_NUM_ROWS = 300
-_NUM_FIRST = 100
-"""First rows, in which a rule settles: they are not counted."""
-
-_OF_WARM_UP = ("init", "t_start", "lambda_abs", "strict")
+_NUM_ROWS, _NUM_FIRST = 300, 100
+"""Rows that are replayed, and the first of them, in which a rule settles."""
 
 
 def what_if(
@@ -36,7 +34,7 @@ def what_if(
 
     Args:
         run: The record.
-        cases: Arguments of AdaGC: ``lambda_rel=1.2,beta=0.98``.
+        cases: ``lambda_rel=1.2,beta=0.98``, arguments of AdaGC.
         event: Its highest step is replayed, too.
 
     Returns:
@@ -49,17 +47,21 @@ def what_if(
     """
     facts = run.sessions[-1].facts if run.sessions else {}
     base = Settings.of_clip(facts.get("shadow") or facts.get("clip"))
-    base = base or Settings()
-    t_start = min(base.t_start, _NUM_FIRST)
-    base = dataclasses.replace(base, t_start=t_start)
-    settings = {case: Settings.of(case, base) for case in cases}
+    # The replay goes on from a recorded gamma: it has no start of its own.
+    base = dataclasses.replace(base or Settings(), t_start=0)
+    settings = [Settings.of(case, base) for case in cases]
+    for case in cases:
+        if not set(re.findall(r"(\w+) *=", case)) <= {"lambda_rel", "beta"}:
+            raise ValueError(
+                f"--what-if {case}: give lambda_rel or beta, which act after "
+                "the start; adagc-report replay has the others"
+            )
     steps, at = run.tensor_steps, np.zeros(0, int)
-    stop = len(steps)
+    calm = np.arange(len(steps))
     if event is not None:
-        at = np.flatnonzero(steps == event.peak)
-        stop = int(np.searchsorted(steps, event.first))
-    calm = np.arange(stop)[-_NUM_ROWS:]
-    rows = [_own(run, steps[calm[_NUM_FIRST:]], event)]
+        at, calm = calm[steps == event.peak], calm[steps < event.first]
+    calm = calm[-_NUM_ROWS:]
+    rows = [_own(run, steps[calm[_NUM_FIRST:]], steps[at])]
     if len(calm) <= _NUM_FIRST:
         before = " before the event" * (event is not None)
         note = (
@@ -67,24 +69,14 @@ def what_if(
             f"and there are {len(calm)}."
         )
         return {"rows": rows, "note": note}
-    gamma = None
-    if calm[0] > 0:  # the warm-up is not among the rows
-        gamma = run.tensors("gamma", calm[:1])[0]
-        for case in cases:
-            if any(name in case for name in _OF_WARM_UP):
-                raise ValueError(
-                    f"--what-if {case} is about the warm-up, which is not "
-                    f"among the replayed steps {steps[calm[0]]} to "
-                    f"{steps[calm[-1]]}: give --step {steps[_NUM_ROWS]}"
-                )
+    gamma = run.tensors("gamma", calm[:1])[0]
     norms = run.tensors("norm", np.append(calm, at))
-    for case, its_settings in settings.items():
+    for case, its_settings in zip(cases, settings, strict=True):
         h = replay(norms, its_settings, gamma).h
         h = np.where(norms > 0, h, np.nan)
         calm_h, event_h = h[_NUM_FIRST : len(calm)], h[len(calm) :]
-        is_clipped = np.where(np.isnan(calm_h), np.nan, calm_h < 1)
-        numbers = is_clipped, calm_h, event_h, event_h
-        rows.append(_row(f"AdaGC {case}", *numbers))
+        clipped = np.where(np.isnan(calm_h), np.nan, calm_h < 1)
+        rows.append(_row(f"AdaGC {case}", clipped, calm_h, event_h, event_h))
     note = OPEN_LOOP
     if (np.diff(steps[calm]) > 1).any():
         note += (
@@ -94,32 +86,21 @@ def what_if(
     return {"rows": rows, "note": note}
 
 
-def _own(
-    run: RecordedRun, calm: np.ndarray, event: Happening | None
-) -> dict[str, Any]:
+def _own(run: RecordedRun, calm: np.ndarray, at: np.ndarray) -> dict[str, Any]:
     """Return what the run's own clip did, from the steps' numbers."""
-    is_calm = np.isin(run.step, calm)
-    at = run.step == (event.peak if event is not None else -1)
+    is_calm, is_event = np.isin(run.step, calm), np.isin(run.step, at)
     h, h_min = run.column("h_median"), run.column("h_min")
     clipped = run.column("clipped_fraction")[is_calm]
-    return _row("this run's clip", clipped, h[is_calm], h[at], h_min[at])
+    return _row(
+        "this run's clip", clipped, h[is_calm], h[is_event], h_min[is_event]
+    )
 
 
-def _row(
-    case: str,
-    clipped: np.ndarray,
-    calm_h: np.ndarray,
-    event_h: np.ndarray,
-    event_h_min: np.ndarray,
-) -> dict[str, Any]:
-    def known(values: np.ndarray) -> np.ndarray:
-        found = values[~np.isnan(values)]
-        return found if len(found) else np.array([math.nan])
-
-    return {
-        "case": case,
-        "calm_clipped": np.mean(known(clipped)),
-        "calm_h_median": np.median(known(calm_h)),
-        "event_h_median": np.median(known(event_h)),
-        "event_h_min": np.min(known(event_h_min)),
-    }
+def _row(case: str, *series: np.ndarray) -> dict[str, Any]:
+    names = "calm_clipped", "calm_h_median", "event_h_median", "event_h_min"
+    measures: tuple[Any, ...] = np.mean, np.median, np.median, np.min
+    row: dict[str, Any] = {"case": case}
+    for name, measure, values in zip(names, measures, series, strict=True):
+        known = values[~np.isnan(values)]
+        row[name] = float(measure(known)) if len(known) else math.nan
+    return row

@@ -5,7 +5,8 @@
 import json
 
 import pytest
-from watch.gallery import CASES, Training
+from watch.gallery import CASES
+from watch.network import Training
 
 from paddle_adagc.watch.command import make_page
 from paddle_adagc.watch.judge import Judge

@@ -11,7 +11,8 @@ import time
 
 import numpy as np
 import pytest
-from watch.gallery import CASES, KEYS, Training
+from watch.gallery import CASES
+from watch.network import KEYS, Training
 
 from paddle_adagc.watch.command import main, make_page
 from paddle_adagc.watch.replay import Settings, replay
@@ -75,6 +76,7 @@ def test_the_text_has_at_most_40_lines(spiked, capsys):
         (["--step", "401"], "has the steps 1 to 400"),
         (["--what-if", "lambda_rell=2"], "the arguments are lambda_rel"),
         (["--what-if", "beta=1.0"], r"beta is in \[0, 1\)"),
+        (["--what-if", "t_start=9"], "give lambda_rel or beta"),
         (["--text", "--output", "x"], "--text writes no"),
     ],
 )

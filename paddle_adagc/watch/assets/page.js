@@ -109,9 +109,10 @@ function show(page) {
     add(main, "p", action.text);
     if (action.command) add(main, "pre", action.command);
   }
-  page.notes.forEach(note => add(main, "p", `${note}.`));
-  soft(main, `${page.num_steps} steps (${page.first_step} to ` +
-    `${page.last_step}), ${page.num_tensors} tensors.` +
+  page.notes.forEach(note => soft(main, `Note: ${note}.`));
+  const [steps, first, last] = [page.num_steps, page.first_step,
+    page.last_step].map(x => number(x, 9));
+  soft(main, `${steps} steps (${first} to ${last}), ${page.num_tensors} tensors.` +
     [page.model, page.optimizer].filter(Boolean).map(x => ` ${x}.`).join(""));
   soft(main, `Clip: ${page.clip}.`);
   if (page.shadow) soft(main, `Shadow: ${page.shadow}.`);
