@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -47,11 +46,13 @@ def what_if(
     """
     facts = run.sessions[-1].facts if run.sessions else {}
     base = Settings.of_clip(facts.get("shadow") or facts.get("clip"))
-    # The replay goes on from a recorded gamma: it has no start of its own.
-    base = dataclasses.replace(base or Settings(), t_start=0)
+    base = base or Settings()
+    t_start = min(base.t_start, _NUM_FIRST)
+    base = dataclasses.replace(base, t_start=t_start)
     settings = [Settings.of(case, base) for case in cases]
-    for case in cases:
-        if not set(re.findall(r"(\w+) *=", case)) <= {"lambda_rel", "beta"}:
+    for case, its in zip(cases, settings, strict=True):
+        same = {"lambda_rel": base.lambda_rel, "beta": base.beta}
+        if dataclasses.replace(its, **same) != base:
             raise ValueError(
                 f"--what-if {case}: give lambda_rel or beta, which act after "
                 "the start; adagc-report replay has the others"
@@ -69,7 +70,9 @@ def what_if(
             f"and there are {len(calm)}."
         )
         return {"rows": rows, "note": note}
-    gamma = run.tensors("gamma", calm[:1])[0]
+    gamma = None
+    if calm[0] > 0:  # the start is not among the rows
+        gamma = run.tensors("gamma", calm[:1])[0]
     norms = run.tensors("norm", np.append(calm, at))
     for case, its_settings in zip(cases, settings, strict=True):
         h = replay(norms, its_settings, gamma).h
