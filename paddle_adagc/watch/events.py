@@ -45,7 +45,8 @@ class Happening:
 
     kind: str
     """``"spike"``: it comes back, or is too young to know; ``"shift"``: it
-    does not; ``"end"``: the loss is not finite to the end."""
+    does not; ``"end"``: the loss is not finite to the end; ``"step"``: it is
+    a step that was asked for."""
 
     first: int
     """The event's step: the first abnormal one."""
@@ -115,6 +116,7 @@ def find_events(run: RecordedRun) -> tuple[list[Happening], list[Event]]:
 def at_step(run: RecordedRun, step: int) -> Happening:
     """Look at a step as if an event had begun there."""
     event = _happening(run, {}, [Event("spike", "step", step, math.nan)])
+    event.kind = "step"
     event.cause, event.clue = _cause(run, event, [])
     return event
 

@@ -25,7 +25,7 @@ _NUMBERS = (
     *("loss", "usual_loss", "excess", "noise", "after"),
     *("norm", "usual_norm", "left", "shadow_left"),
 )
-_SEVERITY = {"end": 4, "shift": 3, "spike": 2}
+_SEVERITY = {"end": 4, "shift": 3, "spike": 2, "step": 1}
 
 
 def judge_run(

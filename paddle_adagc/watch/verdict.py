@@ -116,16 +116,20 @@ def _what(run: RecordedRun, event: Happening) -> Iterator[str]:
         yield f"{text}the global norm rose."
     elif "tensor_norm" in event.series:
         yield f"{text}a tensor rose far above its usual norm."
-    if "loss" not in event.series and math.isfinite(loss):
+    elif math.isfinite(loss):
+        yield f"{text}the loss was {loss:.4g}{usual}."
+    if not {"loss", "step"} & {*event.series} and math.isfinite(loss):
         yield f"The loss there was {loss:.4g}{usual}."
-    if "loss" in event.series and event.norm_was_first:
+    is_first = event.series.get("global_grad_norm") == event.first
+    if is_first and event.norm_was_first:
         yield "The norm rose first, the loss later."
 
 
 def _norms(event: Happening) -> Iterator[str]:
     if not math.isfinite(event["norm"]):
         return
-    text = f"The global norm reached {event['norm']:.4g}"
+    verb = "was" if event.kind == "step" else "reached"
+    text = f"The global norm {verb} {event['norm']:.4g}"
     if math.isfinite(event["usual_norm"]):
         text += f" (usually {event['usual_norm']:.4g})"
     if event.skipped:

@@ -44,19 +44,7 @@ def what_if(
     Raises:
         ValueError: A case is wrong.
     """
-    facts = run.sessions[-1].facts if run.sessions else {}
-    base = Settings.of_clip(facts.get("shadow") or facts.get("clip"))
-    base = base or Settings()
-    t_start = min(base.t_start, _NUM_FIRST)
-    base = dataclasses.replace(base, t_start=t_start)
-    settings = [Settings.of(case, base) for case in cases]
-    for case, its in zip(cases, settings, strict=True):
-        same = {"lambda_rel": base.lambda_rel, "beta": base.beta}
-        if dataclasses.replace(its, **same) != base:
-            raise ValueError(
-                f"--what-if {case}: give lambda_rel or beta, which act after "
-                "the start; adagc-report replay has the others"
-            )
+    settings = _settings(run, cases)
     steps, at = run.tensor_steps, np.zeros(0, int)
     calm = np.arange(len(steps))
     if event is not None:
@@ -87,6 +75,23 @@ def what_if(
             "follows more slowly here."
         )
     return {"rows": rows, "note": note}
+
+
+def _settings(run: RecordedRun, cases: Sequence[str]) -> list[Settings]:
+    """Return the run's own settings, changed by each case."""
+    facts = run.sessions[-1].facts if run.sessions else {}
+    base = Settings.of_clip(facts.get("shadow") or facts.get("clip"))
+    base = base or Settings()
+    base = dataclasses.replace(base, t_start=min(base.t_start, _NUM_FIRST))
+    found = [Settings.of(case, base) for case in cases]
+    for case, its in zip(cases, found, strict=True):
+        lambda_rel, beta = its.lambda_rel, its.beta
+        if its != dataclasses.replace(base, lambda_rel=lambda_rel, beta=beta):
+            raise ValueError(
+                f"--what-if {case}: give lambda_rel or beta, which act after "
+                "the start; adagc-report replay has the others"
+            )
+    return found
 
 
 def _own(run: RecordedRun, calm: np.ndarray, at: np.ndarray) -> dict[str, Any]:

@@ -129,6 +129,7 @@ def test_a_step_is_looked_at(tmp_path):
     folder = CASES["calm"].train(tmp_path, 3, 200)
     page = make_page(folder, step=150)
     assert page["events"][0]["first"] == 150
+    assert page["verdict"]["kind"] == "step"
     assert page["actions"] == []
     with pytest.raises(ValueError, match="has the steps 1 to 200"):
         make_page(folder, step=201)

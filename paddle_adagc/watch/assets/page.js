@@ -102,7 +102,8 @@ function whatIf(found) {
 function show(page) {
   add(main, "h1", page.name);
   const box = add(main, "div", null, {class:
-    "summary" + (page.verdict.kind === "calm" ? "" : " alarm")});
+    "summary" + (["calm", "step"].includes(page.verdict.kind) ?
+    "" : " alarm")});
   page.verdict.lines.forEach(line => add(box, "p", line));
   if (page.actions.length) add(main, "h2", "Now");
   for (const action of page.actions) {
