@@ -11,6 +11,7 @@ from typing import TypeAlias
 from paddle_adagc.watch.events import Happening
 from paddle_adagc.watch.replay import Settings
 from paddle_adagc.watch.store import RecordedRun
+from paddle_adagc.watch.text import digits
 
 _OFTEN = 3  # events that grow over several steps
 _MOST_SKIPPED = 10
@@ -57,7 +58,7 @@ def _about(
         yield _nothing(event, is_adagc)
         return
     if event.cause == "rate":
-        step, old, new = event.clue
+        step, old, new = event.clues
         yield _advice(
             "rate",
             f"Lower the learning rate: it was {old:.3g} before step {step:,} "
@@ -66,8 +67,8 @@ def _about(
     elif event.cause == "period":
         yield _advice(
             "look",
-            f"Find out what else recurs every {event.clue} steps: the order "
-            "of the data, or a schedule.",
+            f"Find out what else recurs every {event.clues[0]} steps: the "
+            "order of the data, or a schedule.",
         )
     elif is_rate or (recurs and event not in batches):
         yield _advice(
@@ -101,9 +102,9 @@ def _may_be_batch(event: Happening) -> bool:
 def _nothing(event: Happening, is_adagc: bool) -> Advice:
     text = "There is nothing to do."
     if math.isfinite(event["left"]):
-        text += f" The clip left a norm of {event['left']:.3g}"
+        text += f" The clip left a norm of {digits(event['left'])}"
         if not is_adagc and math.isfinite(event["shadow_left"]):
-            text += f"; AdaGC would have left {event['shadow_left']:.3g}"
+            text += f"; AdaGC would have left {digits(event['shadow_left'])}"
         text += "."
     if event.back is not None:
         text += f" The loss was usual from step {event.back:,} on."
@@ -118,8 +119,8 @@ def _switch(run: RecordedRun, event: Happening) -> Advice:
     return _advice(
         "switch",
         f"Switch to AdaGC. Of the norm {event['norm']:.4g} it would have "
-        f"left {event['shadow_left']:.3g}, where the clip left "
-        f"{event['left']:.3g}. In your own loop call record.switch(); with "
+        f"left {digits(event['shadow_left'])}, where the clip left "
+        f"{digits(event['left'])}. In your own loop call record.switch(); with "
         "a Trainer put this before the command:",
         f"adagc-run{options} --",
     )

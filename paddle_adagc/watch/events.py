@@ -71,7 +71,7 @@ class Happening:
 
     finding: Finding = dataclasses.field(default_factory=Finding)
     cause: str = ""
-    clue: Any = None
+    clues: tuple[Any, ...] = ()
     """See :func:`_cause`."""
 
     numbers: dict[str, float] = dataclasses.field(default_factory=dict)
@@ -109,7 +109,7 @@ def find_events(run: RecordedRun) -> tuple[list[Happening], list[Event]]:
     events = [_happening(run, known, group) for group in _groups(known, spikes)]
     firsts = [event.first for event in events]
     for event in events:
-        event.cause, event.clue = _cause(run, event, firsts)
+        event.cause, event.clues = _cause(run, event, firsts)
     return events, states
 
 
@@ -117,7 +117,7 @@ def at_step(run: RecordedRun, step: int) -> Happening:
     """Look at a step as if an event had begun there."""
     event = _happening(run, {}, [Event("spike", "step", step, math.nan)])
     event.kind = "step"
-    event.cause, event.clue = _cause(run, event, [])
+    event.cause, event.clues = _cause(run, event, [])
     return event
 
 
@@ -259,34 +259,34 @@ def _before(run: RecordedRun, name: str, step: int) -> float:
 
 def _cause(
     run: RecordedRun, event: Happening, firsts: Sequence[int]
-) -> tuple[str, Any]:
-    """Return the cause of an event, as far as the numbers tell one, and a clue.
+) -> tuple[str, tuple[Any, ...]]:
+    """Return the cause of an event, as far as the numbers tell one, and clues.
 
-    ``"rate"`` (the clue: see :func:`_rate_change`), ``"nonfinite"``,
-    ``"stale"`` second moments, ``"period"`` (the clue: its steps),
-    ``"lasting"`` and ``"all"``: most tensors at once, ``"tensor"``,
-    ``"layer"``, ``"several"`` tensors, ``"labels"``, or ``""``.
+    ``"rate"`` (see :func:`_rate_change`), ``"nonfinite"``, ``"stale"`` second
+    moments, ``"period"`` (its steps), ``"lasting"`` or ``"all"``: most tensors
+    at once, ``"tensor"``, ``"layer"`` (its name), ``"several"`` tensors (their
+    number), ``"labels"``, or ``""``.
     """
     guilty, share = event.finding.guilty, event.finding.share
     if rate := _rate_change(run, event.first):
         return "rate", rate
     if any(math.isinf(g.norm) for g in guilty):
-        return "nonfinite", None
+        return "nonfinite", ()
     if _is_stale(run, event):
-        return "stale", None
+        return "stale", ()
     if period := _period(firsts):
-        return "period", period
+        return "period", (period,)
     if not event.finding.is_known:
-        return "", None
+        return "", ()
     if share >= MOST:
-        return ("lasting" if event.kind == "shift" else "all"), None
-    if len(guilty) == 1:
-        return "tensor", None
+        return ("lasting" if event.kind == "shift" else "all"), ()
+    layers = {layer_of(g.key) for g in guilty}
+    if len(guilty) > 1 and len(layers) == 1:
+        return "layer", tuple(layers)
     if guilty:
-        is_layer = len({layer_of(g.key) for g in guilty}) == 1
-        return ("layer" if is_layer else "several"), None
+        return ("several" if len(guilty) > 1 else "tensor"), (len(guilty),)
     is_calm = event["norm"] <= 1.5 * event["usual_norm"]
-    return ("labels" if "loss" in event.series and is_calm else ""), None
+    return ("labels" if "loss" in event.series and is_calm else ""), ()
 
 
 def _rate_change(

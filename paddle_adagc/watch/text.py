@@ -92,5 +92,11 @@ def table(
 
 def _cell(value: Any) -> str:
     if isinstance(value, float):
-        return f"{value:.3g}"
+        return digits(value)
     return "–" if value in (None, "") else str(value)
+
+
+def digits(value: float) -> str:
+    """Return a number with 3 digits; thousands without a power of ten."""
+    is_large = 999.5 <= abs(value) < 1e6
+    return f"{value:,.0f}" if is_large else f"{value:.3g}"

@@ -14,9 +14,21 @@ import numpy as np
 from paddle_adagc.watch.events import MOST, Happening
 from paddle_adagc.watch.judge import FIRST_JUDGED
 from paddle_adagc.watch.store import RecordedRun
-from paddle_adagc.watch.tensors import layer_of
+from paddle_adagc.watch.text import digits
 
 _SOME = 0.3  # of the tensors
+_CAUSES = {
+    "rate": "From step {:,} on the learning rate rose, from {:.3g} to {:.3g}.",
+    "period": "Such an event recurs every {} steps.",
+    "stale": "The norm had been low for long, so the second moments had "
+    "forgotten such gradients.",
+    "lasting": "This lasts, so it is not a single batch.",
+    "all": "{batch} can do that, and so can the optimizer.",
+    "tensor": "No other tensor did.",
+    "layer": "No tensor outside of {} did.",
+    "several": "{} tensors did so, but most did not.",
+    "labels": "Wrong labels raise the loss alone, but so do other things.",
+}
 
 
 def verdict_of(
@@ -40,7 +52,9 @@ def verdict_of(
         kind = event.kind
         what = " ".join([*_what(run, event), *_norms(event)])
         did = " ".join(_did(run, event, events))
-        lines = [what, did, " ".join([*_who(event), *_why(event)])]
+        batch = "A batch" if event.is_short else "The data"
+        why = _CAUSES.get(event.cause, "").format(*event.clues, batch=batch)
+        lines = [what, did, " ".join([*_who(event), why]).strip()]
     else:
         kind = "short" if len(run.step) <= FIRST_JUDGED else "calm"
         kind = kind if is_well else "stopped"
@@ -135,9 +149,11 @@ def _norms(event: Happening) -> Iterator[str]:
     if event.skipped:
         text += f"; steps that were skipped: {len(event.skipped)}"
     elif math.isfinite(event["left"]):
-        text += f"; the clip left {event['left']:.3g}"
+        text += f"; the clip left {digits(event['left'])}"
         if math.isfinite(event["shadow_left"]):
-            text += f", and AdaGC would have left {event['shadow_left']:.3g}"
+            text += (
+                f", and AdaGC would have left {digits(event['shadow_left'])}"
+            )
     yield f"{text}."
 
 
@@ -151,10 +167,10 @@ def _did(
     if math.isfinite(event["excess"]) and num > 1:
         noise = f" ± {event['noise']:.2g}" * math.isfinite(event["noise"])
         yield (
-            f"Summed over {num} steps, the loss was {event['excess']:.3g}"
+            f"Summed over {num} steps, the loss was {digits(event['excess'])}"
             f"{noise} above usual."
         )
-    above = f"{event['after']:.3g} above usual"
+    above = f"{digits(event['after'])} above usual"
     end = f"the record ends at step {run.step[-1]:,}"
     if event.kind == "end":
         yield f"No later loss is finite; {end}."
@@ -202,43 +218,13 @@ def _who(event: Happening) -> Iterator[str]:
         yield (
             f"At step {first.onset:,}, {num_first} tensors were the first to "
             f"leave their usual norms; {first.key} went farthest, to "
-            f"{first.ratio:.3g} times."
+            f"{digits(first.ratio)} times."
         )
     elif first not in bad:
         yield (
             f"{first.key} was the first tensor to leave its usual norm, at "
-            f"step {first.onset:,}; it reached {first.ratio:.3g} times that "
-            "norm."
+            f"step {first.onset:,}; it reached {digits(first.ratio)} times "
+            "that norm."
         )
     if first not in bad and share >= MOST:
         yield rose
-
-
-def _why(event: Happening) -> Iterator[str]:
-    guilty, cause = event.finding.guilty, event.cause
-    if cause == "rate":
-        step, old, new = event.clue
-        yield (
-            f"From step {step:,} on the learning rate rose, from {old:.3g} to "
-            f"{new:.3g}."
-        )
-    elif cause == "period":
-        yield f"Such an event recurs every {event.clue} steps."
-    elif cause == "stale":
-        yield (
-            "The norm had been low for long, so the second moments had "
-            "forgotten such gradients."
-        )
-    elif cause == "lasting":
-        yield "This lasts, so it is not a single batch."
-    elif cause == "all":
-        what = "A batch" if event.is_short else "The data"
-        yield f"{what} can do that, and so can the optimizer."
-    elif cause == "tensor":
-        yield "No other tensor did."
-    elif cause == "layer":
-        yield f"No tensor outside of {layer_of(guilty[0].key)} did."
-    elif cause == "several":
-        yield f"{len(guilty)} tensors did so, but most did not."
-    elif cause == "labels":
-        yield "Wrong labels raise the loss alone, but so do other things."
