@@ -173,7 +173,7 @@ def _did(
     above = f"{digits(event['after'])} above usual"
     end = f"the record ends at step {run.step[-1]:,}"
     if event.kind == "end":
-        yield f"No later loss is finite; {end}."
+        yield f"The last such loss is at step {event.last:,}; {end}."
     elif event.kind == "shift" and math.isfinite(event["after"]):
         yield f"The later losses have a median {above}; {end}."
     elif event.kind == "shift":
