@@ -5,143 +5,138 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
 
-from paddle_adagc.watch.events import SHORT, Happening, rate_change
+from paddle_adagc.watch.events import Happening
+from paddle_adagc.watch.replay import Settings
 from paddle_adagc.watch.store import RecordedRun
-from paddle_adagc.watch.what_if import settings_of
+from paddle_adagc.watch.text import digits
 
 _OFTEN = 3  # events that grow over several steps
 _MOST_SKIPPED = 10
 _MUCH = 1.5  # times AdaGC's that a clip left
 
+Advice: TypeAlias = dict[str, str]
+"""``code``; ``text``, sentences; ``command``, what to type, or ``""``."""
+
 
 def advise(
     run: RecordedRun, event: Happening | None, events: Sequence[Happening]
-) -> list[dict[str, str]]:
-    """Return what to do now: ``code``, ``title``, and what to type or read."""
-    found: list[dict[str, str]] = []
-    if event is not None:
-        found = _about(run, event, [e for e in events if e.kind != "tensor"])
+) -> list[Advice]:
+    """Say what to do now about the worst of the events."""
+    found = [] if event is None else [*_about(run, event, events)]
     if run.end["kind"] in ("exception", "rank", "unknown", "signal"):
-        found = [a for a in found if a["code"] != "nothing"]
-        if not any(a["code"] == "return" for a in found):
-            last = run.end.get("step")
-            step = int(run.step[-1]) if len(run.step) else 0
-            step = last if type(last) is int else step
-            title = "To go on, resume"
-            found.insert(0, _return(run, step + 1, title))
-    if run.end["kind"] == "disk":
-        text = "Free space, or choose another folder with --record"
-        found.insert(0, _advice("disk", "Make room for the record", text))
+        found = [one for one in found if one["code"] != "nothing"]
+        if not any(one["code"] == "return" for one in found):
+            text = "To go on, resume from the last checkpoint."
+            found.insert(0, _advice("return", text, _resume(run)))
+    elif run.end["kind"] == "disk":
+        text = "Free space on the disk, or record into another folder:"
+        found.insert(0, _advice("disk", text, "--record DIR"))
     return found
 
 
 def _about(
-    run: RecordedRun, event: Happening, spikes: Sequence[Happening]
-) -> list[dict[str, str]]:
-    found = []
+    run: RecordedRun, event: Happening, events: Sequence[Happening]
+) -> Iterator[Advice]:
     clip = str(run.sessions[-1].facts.get("clip")) if run.sessions else ""
     is_adagc = clip.startswith("ClipGradByAdaGC")
-    has_loss = "loss" in event.series
+    left_more = event["left"] > _MUCH * event["shadow_left"] and not is_adagc
+    has_loss, guilty = "loss" in event.series, event.finding.guilty
+    batches = [e for e in events if _may_be_batch(e)]
+    recurs = len(events) - len(batches) >= _OFTEN
     is_rate = event.cause == "rate" or (event.cause == "stale" and has_loss)
-    batches = [e for e in spikes if _may_be_batch(e)]
-    recurs = len([e for e in spikes if e not in batches]) >= _OFTEN
-    left_more = event.left > _MUCH * event.shadow_left and not is_adagc
-    is_over = event.kind == "spike" and event.is_over
-    if is_over or not has_loss:
-        is_local = event.kind == "shift" and event.cause in ("tensor", "layer")
-        if not (is_rate or recurs or left_more or is_local):
-            return [_nothing(event, is_adagc)]
-    else:
-        first = min([event.first, *(g.onset for g in event.finding.guilty)])
-        found.append(_return(run, first, "Return to a checkpoint"))
+    is_local = event.cause in ("tensor", "layer")
+    if has_loss and not (event.kind == "spike" and event.is_over):
+        first = min([event.first, *(g.onset for g in guilty)])
+        text = f"Return to the last checkpoint before step {first:,}."
+        yield _advice("return", text, _resume(run, first))
+    elif not (is_rate or recurs or left_more) and not (
+        is_local and event.kind == "shift"
+    ):
+        yield _nothing(event, is_adagc)
+        return
     if event.cause == "rate":
-        step, old, new = rate_change(run, event.first) or (0, 0.0, 0.0)
-        text = f"{old:.3g}, as before step {step}, in place of {new:.3g}"
-        found.append(_advice("rate", "Lower the learning rate", text))
+        step, old, new = event.clues
+        yield _advice(
+            "rate",
+            f"Lower the learning rate: it was {old:.3g} before step {step:,} "
+            f"and rose to {new:.3g}.",
+        )
     elif event.cause == "period":
-        text = f"{event.why}: the order of the data, or a schedule"
-        found.append(_advice("look", "Look at what recurs", text))
+        yield _advice(
+            "look",
+            f"Find out what else recurs every {event.clues[0]} steps: the "
+            "order of the data, or a schedule.",
+        )
     elif is_rate or (recurs and event not in batches):
-        text = "The loss rises over several steps, as no single batch makes it"
-        found.append(_advice("rate", "Lower the learning rate", text))
+        yield _advice(
+            "rate",
+            "Lower the learning rate: the loss rises over several steps, "
+            "which a single batch does not do.",
+        )
     elif event in batches:
         spans = [[e.first, e.last] for e in batches[:_MOST_SKIPPED]]
-        first = spans[0][0]
-        title = "Skip these samples, if the batch is to blame"
-        text = (
-            f"skip_data_intervals={spans} (PaddleNLP's argument, on resuming "
-            f"from a checkpoint before step {first})"
+        yield _advice(
+            "skip",
+            "If the data is to blame, resume from a checkpoint before step "
+            f"{spans[0][0]:,}, and leave out these steps by the Trainer's "
+            "setting:",
+            f'"skip_data_intervals": {spans}',
         )
-        found.append(_advice("skip", title, text))
-    if event.cause in ("tensor", "layer", "nonfinite"):
-        names = ", ".join(g.key for g in event.finding.guilty[:3])
-        found.append(_advice("look", "Look at", names))
+    if is_local or event.cause == "nonfinite":
+        names = ", ".join(g.key for g in guilty[:3])
+        yield _advice("look", f"Find out what is special about {names}.")
     if left_more:
-        found.append(_switch(run, event))
-    return found
+        yield _switch(run, event)
 
 
 def _may_be_batch(event: Happening) -> bool:
     """Whether it began at its height, and was short."""
-    is_short = event.last - event.first < SHORT
-    is_sudden = event.peak - event.first <= 1 and event.norm_first is None
+    is_sudden = event.peak - event.first <= 1 and not event.norm_was_first
     causes = ("all", "several", "labels", "nonfinite", "")
-    return (
-        event.kind != "tensor"
-        and is_short
-        and is_sudden
-        and (event.cause in causes)
-    )
+    return event.is_short and is_sudden and event.cause in causes
 
 
-def _nothing(event: Happening, is_adagc: bool) -> dict[str, str]:
-    parts = []
-    if math.isfinite(event.left):
-        left = f"The clip left a norm of {event.left:.3g}"
-        if not is_adagc and math.isfinite(event.shadow_left):
-            left += f", AdaGC would have left {event.shadow_left:.3g}"
-        parts.append(left)
-    if event.back is not None and "loss" in event.series:
-        parts.append(f"the loss was usual from step {event.back} on")
-    elif event.kind == "tensor":
-        parts.append("neither the loss nor the global norm rose")
-    return _advice("nothing", "Nothing to do", ", and ".join(parts))
+def _nothing(event: Happening, is_adagc: bool) -> Advice:
+    text = "There is nothing to do."
+    if math.isfinite(event["left"]):
+        text += f" The clip left a norm of {digits(event['left'])}"
+        if not is_adagc and math.isfinite(event["shadow_left"]):
+            text += f"; AdaGC would have left {digits(event['shadow_left'])}"
+        text += "."
+    if event.back is not None:
+        text += f" The loss was usual from step {event.back:,} on."
+    return _advice("nothing", text)
 
 
-def _return(run: RecordedRun, step: int, title: str) -> dict[str, str]:
-    found = checkpoint_before(run.directory, step)
-    text = str(found) if found else f"the last one before step {step}"
-    return _advice("return", title, text)
-
-
-def _switch(run: RecordedRun, event: Happening) -> dict[str, str]:
-    facts = run.sessions[-1].facts
-    text = (
-        f"AdaGC would have left {event.shadow_left:.3g} of the norm "
-        f"{event.norm:.4g}, the clip left {event.left:.3g}: adagc-run"
-    )
-    settings = settings_of(facts.get("shadow"))
+def _switch(run: RecordedRun, event: Happening) -> Advice:
+    settings = Settings.of_clip(run.sessions[-1].facts.get("shadow"))
+    options = ""
     if settings is not None:
-        text += f" --lambda-abs {settings.lambda_abs} --init {settings.init}"
-    text += " -- COMMAND (of a Trainer), or record.switch() in your loop"
-    return _advice("switch", "Switch to AdaGC", text)
+        options = f" --lambda-abs {settings.lambda_abs} --init {settings.init}"
+    return _advice(
+        "switch",
+        f"Switch to AdaGC. Of the norm {event['norm']:.4g} it would have "
+        f"left {digits(event['shadow_left'])}, where the clip left "
+        f"{digits(event['left'])}. In your own loop call record.switch(); with "
+        "a Trainer put this before the command:",
+        f"adagc-run{options} --",
+    )
 
 
-def checkpoint_before(directory: Path, step: int) -> Path | None:
-    """Return the newest checkpoint beside the record without a step."""
+def _resume(run: RecordedRun, step: float = math.inf) -> str:
+    """Name the newest checkpoint beside the record that has not made a step."""
     found = {}
-    for folder in (directory.parent, directory.parent.parent):
+    for folder in (run.directory.parent, run.directory.parent.parent):
         for path in folder.glob("checkpoint-*"):
             number = path.name.removeprefix("checkpoint-")
             is_number = number.isascii() and number.isdigit()
             if is_number and len(number) < 16 and int(number) < step:
                 found[int(number)] = path
-    return found[max(found)] if found else None
+    return f"--resume_from_checkpoint {found[max(found)]}" if found else ""
 
 
-def _advice(code: str, title: str, text: str) -> dict[str, Any]:
-    return {"code": code, "title": title, "text": text}
+def _advice(code: str, text: str, command: str = "") -> Advice:
+    return {"code": code, "text": text, "command": command}

@@ -16,22 +16,22 @@ from paddle_adagc.watch.norms import read_norms, replay_lines
 from paddle_adagc.watch.page import pictures, write_page
 from paddle_adagc.watch.reading import FILE
 from paddle_adagc.watch.replay import Settings
+from paddle_adagc.watch.report import judge_run
 from paddle_adagc.watch.store import read_record
 from paddle_adagc.watch.text import as_text, printable
-from paddle_adagc.watch.verdict import judge_run
 from paddle_adagc.watch.what_if import DEFAULTS
 
 _DESCRIPTION = """\
-Write one page about recorded runs: what happened, which tensors began it, what
-to do now, and what another setting would have done. It is one file that loads
-nothing, and the training may still go on."""
+Write a page about recorded runs. It says what happened, which tensors began it,
+what to do now, and what another setting would have done. The page is one file
+that loads nothing. The training may still be running."""
 _EXAMPLES = """\
 examples:
   adagc-report out/record                    write out/record/report.html
   adagc-report out_a out_b --output ab.html  lay two runs over one another
   adagc-report out --text --step 220         print what happened at step 220
   adagc-report out --what-if lambda_rel=1.5 --what-if beta=0.98
-  adagc-report replay norms.csv              norms of any trainer, by tensor
+  adagc-report replay norms.csv              replay norms of another trainer
 """
 
 
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else [*arguments]
     try:
         if given[:1] == ["replay"]:
-            return _replay(_replay_parser().parse_args(given[1:]))
+            return _replay(given[1:])
         return _report(make_parser().parse_args(given))
     except BrokenPipeError:  # | head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -58,73 +58,39 @@ def make_parser() -> argparse.ArgumentParser:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "runs",
-        nargs="+",
-        type=Path,
-        metavar="RUN",
-        help="folder that adagc-run or Record(...) wrote, or a Trainer's "
-        "output_dir with the folder record in it",
+    add = parser.add_argument
+    said = "a record's folder, or a Trainer's output_dir with one in it"
+    add("runs", nargs="+", type=Path, metavar="RUN", help=said)
+    said = "print at most 40 lines instead of writing the page"
+    add("--text", action="store_true", help=said)
+    add("--step", type=int, metavar="N", help="look at this step alone")
+    said = (
+        "show what AdaGC would have clipped with this argument; may be "
+        f"repeated (default: {', '.join(DEFAULTS)})"
     )
-    parser.add_argument(
-        "--text",
-        action="store_true",
-        help="print at most 40 lines in place of the page",
-    )
-    parser.add_argument(
-        "--step",
-        type=int,
-        metavar="N",
-        help="show this step in place of the run's events",
-    )
-    parser.add_argument(
-        "--what-if",
-        action="append",
-        metavar="CASE",
-        help="what AdaGC with this argument would have clipped; may be given "
-        f"several times (default: {', '.join(DEFAULTS)})",
-    )
-    parser.add_argument(
-        "--output",
-        type=Path,
-        metavar="FILE",
-        help="the page to write (default: report.html in the first record's "
-        "folder)",
-    )
+    add("--what-if", action="append", metavar="CASE", help=said)
+    said = "write the page here (default: report.html in the first record)"
+    add("--output", type=Path, metavar="FILE", help=said)
     return parser
 
 
-def _replay_parser() -> argparse.ArgumentParser:
+def _replay(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         "adagc-report replay",
-        description="Say what AdaGC would have done with recorded norms of "
-        "gradients before the clip. Paddle is not needed.",
+        description="Say what AdaGC would have done with norms of gradients, "
+        "recorded before the clip. This needs no Paddle.",
     )
-    parser.add_argument(
-        "norms",
-        type=Path,
-        help="CSV file: step, tensor, norm; or a column for each tensor",
-    )
-    parser.add_argument(
-        "--match",
-        default="",
-        metavar="TEXT",
-        help="take the tensors with this text in their names",
-    )
-    parser.add_argument(
-        "--settings",
-        default="",
-        metavar="CASE",
-        help="arguments of AdaGC: lambda_rel=1.2,init=warmup_ema",
-    )
-    return parser
-
-
-def _replay(options: argparse.Namespace) -> int:
+    add = parser.add_argument
+    said = "columns step, tensor, norm, or step and one column for each tensor"
+    add("norms", type=Path, metavar="CSV", help=said)
+    said = "use only tensors with this text in their names"
+    add("--match", default="", metavar="TEXT", help=said)
+    said = "arguments of AdaGC, such as lambda_rel=1.2,init=warmup_ema"
+    add("--settings", default="", metavar="CASE", help=said)
+    options = parser.parse_args(arguments)
     settings = Settings.of(options.settings)
     found = read_norms(options.norms, options.match)
-    for line in replay_lines(*found, settings):
-        print(printable(line))
+    print("\n".join(map(printable, replay_lines(*found, settings))))
     return 0
 
 

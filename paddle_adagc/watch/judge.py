@@ -12,8 +12,8 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping
-from types import MappingProxyType
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,32 +30,17 @@ NORMAL_CONSISTENCY = 1.482602218505602
 _SHORT = 8  # values whose mean is judged, too
 
 
-@dataclasses.dataclass(frozen=True)
-class Rule:
-    """When a value is abnormal: both bounds have to be exceeded."""
+RULES = {
+    "loss": (6.0, math.log(1.1)),
+    "global_grad_norm": (8.0, math.log(5.0)),
+}
+"""Series in which spikes and shifts are found. A value is abnormal that is so
+many deviations, and so far in logarithms or relative to usual, above usual."""
 
-    sigma: float
-    """Deviations above usual."""
-
-    least: float
-    """Distance from usual, of logarithms or relative to usual."""
-
-
-RULES: Mapping[str, Rule] = MappingProxyType(
-    {
-        "loss": Rule(sigma=6.0, least=math.log(1.1)),
-        "global_grad_norm": Rule(sigma=8.0, least=math.log(5.0)),
-    }
-)
-"""Series in which spikes and shifts are found."""
-
-LOUD = 100.0
-"""Times its usual norm: no tensor of a calm run was seen there."""
-
-_LIMITS = {"nonfinite": 0.0, "tensor_norm": LOUD, "stuck": 0.0}
-_STATES = {"small_second_moment": 0.5, "masked": 3.0}
+# No tensor of a calm run was seen at 100 times its usual norm.
+_LIMITS = {"nonfinite": 0.0, "tensor_norm": 100.0, "stuck": 0.0}
+_MANY_SMALL, _MASKED = 0.5, 3.0
 _LOW_H, _LOW_H_STEPS = 0.5, 200
-_SLOW, _SLOW_STEPS = 4.0, 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,9 +66,6 @@ class Event:
     bound: float = math.nan
     """The largest value that would not have been abnormal."""
 
-    score: float = math.inf
-    """Distance of the value from usual, in deviations."""
-
     @property
     def text(self) -> str:
         """One line for a log."""
@@ -91,8 +73,7 @@ class Event:
         if self.kind == "state":
             where = f"from step {self.step} on "
         if self.series in _TEXTS:
-            said = _TEXTS[self.series].format(x=self.value, usual=self.usual)
-            return where + said
+            return where + _TEXTS[self.series].format(x=self.value)
         said = f"{where}{self.series} {self.value:.4g}"
         if math.isfinite(self.usual):
             said += f" (usual {self.usual:.4g})"
@@ -108,11 +89,10 @@ _TEXTS = {
     "they hardly train",
     "h_median": "the clip left less than half of the median tensor's gradient "
     "for 200 steps: the threshold is low for calm steps, or the norm has risen",
-    "masked": "the norm before the clip is {x:.3g} times its lowest level of "
-    "before, while h fell: the clip hides an instability",
+    "masked": "the norm before the clip is {x:.3g} times as high as its lowest "
+    "level so far, while h fell: the clip hides an instability",
     "small_second_moment": "{x:.0%} of the elements have sqrt(v) below 10 "
     "epsilon: epsilon, not the gradient, sets their step",
-    "step_seconds": "a step takes {x:.3g} s (usual {usual:.3g})",
 }
 
 
@@ -132,10 +112,9 @@ class Judge:
     def __init__(self) -> None:
         self._series = {name: _Series(name, r) for name, r in RULES.items()}
         self._last: dict[str, int] = {}
-        self._on: set[str] = set()
-        self._low_h = 0
+        self._lasts: set[str] = set()
+        self._num_low_h = 0
         self._masking = _Masking()
-        self._seconds: deque[float] = deque(maxlen=WINDOW + _SLOW_STEPS)
 
     def add(self, step: int, numbers: Mapping[str, float]) -> list[Event]:
         """Take one step.
@@ -144,8 +123,8 @@ class Judge:
             step: Its number; they ascend.
             numbers: Columns of a record, as far as they are known: ``loss``,
                 ``global_grad_norm``, ``nonfinite``, ``tensor_norm``,
-                ``h_median``, ``warm_up``, ``small_second_moment``, ``stuck``,
-                ``step_seconds``; others are ignored.
+                ``h_median``, ``warm_up``, ``small_second_moment``, ``stuck``;
+                others are ignored.
 
         Returns:
             What began in this step, or proved lasting in it.
@@ -153,84 +132,63 @@ class Judge:
         found: list[Event] = []
         for name, series in self._series.items():
             value = numbers.get(name)
-            if value is None:
-                continue
-            if math.isfinite(value):
+            if value is not None and math.isfinite(value):
                 event = series.add(step, value)
-            elif name == "loss":
-                event = self._once(Event("end", name, step, value))
-            else:
-                continue
-            if event is not None:
-                found.append(event)
-        for name, limit in _LIMITS.items():
-            value = numbers.get(name)
-            if value is not None and value > limit:
-                event = self._once(Event("spike", name, step, value, limit))
                 if event is not None:
                     found.append(event)
-        found += self._states(step, numbers)
-        return found
+        if not math.isfinite(numbers.get("loss", 0.0)):
+            found += self._once(Event("end", "loss", step, numbers["loss"]))
+        for name, limit in _LIMITS.items():
+            value = numbers.get(name, 0.0)
+            if value > limit:
+                found += self._once(Event("spike", name, step, value, limit))
+        return [*found, *self._states(step, numbers)]
 
-    def _once(self, event: Event) -> Event | None:
+    def _once(self, event: Event) -> Iterator[Event]:
         """Leave out what goes on from at most ten steps before."""
-        last = self._last.get(event.series)
+        last = self._last.get(event.series, -math.inf)
         self._last[event.series] = event.step
-        is_new = last is None or event.step - last > EVENT_GAP
-        return event if is_new else None
+        if event.step - last > EVENT_GAP:
+            yield event
 
     def _states(
         self, step: int, numbers: Mapping[str, float]
-    ) -> Iterable[Event]:
+    ) -> Iterator[Event]:
+        small = numbers.get("small_second_moment", math.nan)
+        if self._begins("small_second_moment", small, _MANY_SMALL):
+            yield Event("state", "small_second_moment", step, small)
         h = numbers.get("h_median")
-        norm = numbers.get("global_grad_norm")
-        values = {"small_second_moment": numbers.get("small_second_moment")}
-        if h is not None and not numbers.get("warm_up"):
-            self._low_h = self._low_h + 1 if h < _LOW_H else 0
-            if self._low_h == _LOW_H_STEPS:
-                first = step - _LOW_H_STEPS + 1
-                yield Event("state", "h_median", first, h, _LOW_H)
-            if norm is not None and self._masking.add(norm, h):
-                values["masked"] = self._masking.rise
-        for name, value in values.items():
-            if value is None or math.isnan(value):
-                continue
-            if value > _STATES[name] and name not in self._on:
-                self._on.add(name)
-                yield Event("state", name, step, value, _STATES[name])
-            elif value <= _STATES[name]:
-                self._on.discard(name)
-        seconds = numbers.get("step_seconds")
-        if seconds is not None and seconds > 0:
-            self._seconds.append(seconds)
-            if step % _SLOW_STEPS == 0:
-                yield from self._slow(step)
-
-    def _slow(self, step: int) -> Iterable[Event]:
-        seconds = [*self._seconds]
-        if len(seconds) < WINDOW + _SLOW_STEPS:
+        if h is None or numbers.get("warm_up"):
             return
-        now = float(np.median(seconds[-_SLOW_STEPS:]))
-        usual = float(np.median(seconds[:-_SLOW_STEPS]))
-        if now > _SLOW * usual and "step_seconds" not in self._on:
-            first = step - _SLOW_STEPS + 1
-            self._on.add("step_seconds")
-            yield Event("state", "step_seconds", first, now, usual)
-        elif now <= _SLOW * usual:
-            self._on.discard("step_seconds")
+        self._num_low_h = self._num_low_h + 1 if h < _LOW_H else 0
+        if self._num_low_h == _LOW_H_STEPS:
+            yield Event("state", "h_median", step - _LOW_H_STEPS + 1, h)
+        rise = self._masking.add(numbers.get("global_grad_norm", math.nan), h)
+        if self._begins("masked", rise, _MASKED):
+            yield Event("state", "masked", step, rise)
+
+    def _begins(self, name: str, value: float, limit: float) -> bool:
+        """Whether a number exceeds a limit that it did not exceed before."""
+        is_new = value > limit and name not in self._lasts
+        if value > limit:
+            self._lasts.add(name)
+        elif value <= limit:  # NaN, unknown, is neither
+            self._lasts.discard(name)
+        return is_new
 
 
 class _Series:
     """One series: what is usual, and the event that is open."""
 
-    def __init__(self, name: str, rule: Rule) -> None:
+    def __init__(self, name: str, rule: tuple[float, float]) -> None:
         self._name, self._rule = name, rule
         self._values: deque[float] = deque(maxlen=WINDOW)
         self._usual = self._older = Usual()
         """After all values, and after those before the last 8."""
         self._age = 0
+        self._steps: deque[int] = deque(maxlen=_SHORT)
+        self._recent: deque[float] = deque(maxlen=_SHORT)
         self._open: Event | None = None
-        self._steps: deque[tuple[int, float]] = deque(maxlen=_SHORT)
         self._since: list[float] = []  # values since the event began
         self._num_calm = 0
 
@@ -238,10 +196,11 @@ class _Series:
         if self._open is not None:
             return self._follow(self._open, value)
         self._age += 1
-        self._steps.append((step, value))
+        self._steps.append(step)
+        self._recent.append(value)
         mean = -math.inf
-        if len(self._steps) == _SHORT:
-            mean = sum(x for _, x in self._steps) / _SHORT
+        if len(self._recent) == _SHORT:
+            mean = sum(self._recent) / _SHORT
         is_due = self._age >= len(self._values) // 4 > 3
         if is_due or self._is_high(value, mean):
             values = [*self._values]
@@ -251,27 +210,28 @@ class _Series:
         if not self._is_high(value, mean):
             self._values.append(value)
             return None
-        usual, bound = self._usual, self._usual.bounds[0]
-        if value <= bound:  # higher for some steps, none of them far
-            usual, bound = self._older, self._older.bounds[2]
-            step, value = next(x for x in self._steps if x[1] > bound)
-        self._since = [x for at, x in self._steps if at >= step]
-        self._num_calm = 0
-        self._open = Event(
-            *("spike", self._name, step, value, usual.level, bound),
-            usual.score(value),
-        )
-        self._steps.clear()
-        return self._open
+        return self._begin(step, value)
 
     def _is_high(self, value: float, mean: float) -> bool:
-        return value > self._usual.bounds[0] or mean > self._older.bounds[1]
+        return value > self._usual.bound or mean > self._older.mean_bound
+
+    def _begin(self, step: int, value: float) -> Event:
+        usual, bound = self._usual.level, self._usual.bound
+        recent = [*zip(self._steps, self._recent, strict=True)]
+        if value <= bound:  # higher for some steps, none of them far
+            usual, bound = self._older.level, self._older.risen_bound
+            step, value = next(x for x in recent if x[1] > bound)
+        self._since = [x for at, x in recent if at >= step]
+        self._num_calm = 0
+        self._open = Event("spike", self._name, step, value, usual, bound)
+        self._steps.clear()
+        self._recent.clear()
+        return self._open
 
     def _follow(self, event: Event, value: float) -> Event | None:
         """Wait until the series is back, or has not been for a window."""
         self._since.append(value)
-        is_high = value > event.bound
-        self._num_calm = 0 if is_high else self._num_calm + 1
+        self._num_calm = 0 if value > event.bound else self._num_calm + 1
         is_over = self._num_calm >= EVENT_GAP
         if not is_over and len(self._since) < WINDOW:
             return None
@@ -288,28 +248,22 @@ class _Series:
         return dataclasses.replace(event, kind="shift") if is_shift else None
 
 
-@dataclasses.dataclass(frozen=True)
-class Usual:
+class Usual(NamedTuple):
     """What is usual after some values."""
 
     level: float = math.nan
-    bounds: tuple[float, float, float] = (math.inf, math.inf, math.inf)
-    """Of one value, of the mean of 8 values, and of the values in such a mean
-    that has risen."""
+    bound: float = math.inf
+    """The largest value that is not abnormal."""
 
-    spread: float = math.nan
-    is_log: bool = False
+    mean_bound: float = math.inf
+    """The same for the mean of 8 values."""
 
-    def score(self, value: float) -> float:
-        """Return the distance from the level in deviations."""
-        distance = value - self.level
-        if self.is_log:
-            distance = math.log(value / self.level)
-        return distance / self.spread if self.spread > 0 else math.inf
+    risen_bound: float = math.inf
+    """Where the mean has risen, values above this belong to the event."""
 
 
 def usual_of(
-    values: Iterable[float], rule: Rule, value: float = math.inf
+    values: Iterable[float], rule: tuple[float, float], value: float = math.inf
 ) -> Usual:
     """Measure what is usual after some values, the last one being the newest.
 
@@ -339,29 +293,31 @@ def usual_of(
     spread = spread or math.sqrt(math.pi / 2) * float(distance.mean())
     late = min(_median(logs[-8:]), _median(logs))
     level = max(center + slope * num, late)
-    upper = float(np.partition(flat, num - 1 - num // 10)[num - 1 - num // 10])
-    least = rule.least if is_log else rule.least * abs(level)
-    sigma = rule.sigma * (1 + 8 / num)
+    upper = _smallest(flat, num - 1 - num // 10)
+    third = _smallest(logs[-16:], -3)
+    sigma, least = rule[0] * (1 + 8 / num), rule[1]
+    least *= 1 if is_log else abs(level)
     two_levels = 2 * (upper - center)
-    third = float(np.partition(logs[-16:], -3)[-3])
-    bounds = (
+    usual = (
+        level,
         max(level + max(sigma * spread, least, two_levels), third + least / 2),
         level + max(sigma * spread / 2, least, two_levels / 2),
         level + max(sigma * spread / 4, least / 2),
     )
-    if not is_log:
-        return Usual(level, bounds, spread)
-    low, middle, high = map(_exp, bounds)
-    return Usual(math.exp(level), (low, middle, high), spread, is_log=True)
+    return Usual(*(map(_exp, usual) if is_log else usual))
 
 
 _PLACES = np.arange(WINDOW, dtype=np.float64)
 
 
+def _smallest(values: np.ndarray, place: int) -> float:
+    """Return the value at a place of the sorted ones."""
+    return float(np.partition(values, place)[place])
+
+
 def _median(values: np.ndarray) -> float:
     """Return the (upper) median; ten times faster than NumPy's for few."""
-    middle = len(values) // 2
-    return float(np.partition(values, middle)[middle])
+    return _smallest(values, len(values) // 2)
 
 
 def _exp(value: float) -> float:
@@ -376,22 +332,20 @@ class _Masking:
     """
 
     def __init__(self) -> None:
-        self.rise = 1.0
         self._open: list[tuple[float, float]] = []
         self._blocks: deque[tuple[float, float]] = deque(maxlen=68)
 
-    def add(self, norm: float, h: float) -> bool:
-        """Take a step; return whether a block is full, and ``rise`` is new."""
+    def add(self, norm: float, h: float) -> float:
+        """Take a step; return the rise where a block ends, else NaN."""
         if math.isfinite(norm) and math.isfinite(h):
             self._open.append((norm, h))
         if len(self._open) < WINDOW:
-            return False
+            return math.nan
         norm, h = np.median(self._open, 0).tolist()
         self._blocks.append((norm, h))
         self._open.clear()
         blocks = [*self._blocks]
         past, risen = blocks[:-4], blocks[-4:]
-        self.rise = 1.0
-        if past and min(past)[0] > 0 and risen[-1][1] <= min(past)[1] / 2:
-            self.rise = min(norm for norm, _ in risen) / min(past)[0]
-        return True
+        if not past or min(past)[0] <= 0 or h > min(past)[1] / 2:
+            return 1.0
+        return min(norm for norm, _ in risen) / min(past)[0]

@@ -6,9 +6,8 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -41,98 +40,86 @@ def read_norms(
     Raises:
         ValueError: The file has no such columns, or a value is no number.
     """
-    table: dict[tuple[int, str], float] = {}
-    for line, step, name, text in _cells(path):
-        if match in name and text.strip():
-            value = _number(path, line, text)
-            table[step, name] = math.inf if math.isnan(value) else value
-    if not table:
-        raise ValueError(f"{path} has no norms of tensors named like {match!r}")
-    steps = sorted({step for step, _ in table})
-    names = list(dict.fromkeys(name for _, name in table))
-    place = {step: i for i, step in enumerate(steps)}
-    column = {name: i for i, name in enumerate(names)}
-    norms = np.full((len(steps), len(names)), np.nan)
-    for (step, name), value in table.items():
-        norms[place[step], column[name]] = value
-    return np.array(steps), names, norms
-
-
-def _cells(path: Path) -> Iterator[tuple[int, int, str, str]]:
-    """Yield line, step, name of the tensor, and the norm as it stands there."""
+    found: dict[int, dict[str, float]] = {}
+    names: dict[str, int] = {}
     with path.open(newline="", encoding="utf-8-sig") as file:
-        rows = csv.reader(file)
-        head = [name.strip() for name in next(rows, [])]
-        small = [name.lower() for name in head]
-        at, tensor = _place(small, _STEP), _place(small, _TENSOR)
-        norm = _place(small, _NORM)
-        if at is None:
-            raise ValueError(
-                f"{path} has no column named step, iteration or the like: it "
-                f"has {', '.join(head[:8])[:200]}"
-            )
-        chosen = [
-            i
-            for i, name in enumerate(head)
-            if i != at and not name.endswith(("__MIN", "__MAX"))
-        ]
-        for cells in rows:
-            if len(cells) <= at or not cells[at].strip():
-                continue
-            line = rows.line_num
-            step = _number(path, line, cells[at])
-            if not 0 <= step < 2**53:
-                text = cells[at][:40]
-                raise ValueError(f"{path}, line {line}: {text!r} is no step")
-            if tensor is None or norm is None:
-                for i in chosen:
-                    if i < len(cells):
-                        yield line, int(step), head[i], cells[i]
-            elif len(cells) > max(tensor, norm):
-                yield line, int(step), cells[tensor], cells[norm]
+        reader = csv.reader(file)
+        head = [name.strip() for name in next(reader, [])]
+        try:
+            for step, name, text in _cells(head, reader):
+                if match in name and text.strip():
+                    value = float(text)
+                    value = math.inf if math.isnan(value) else value
+                    found.setdefault(step, {})[name] = value
+                    names.setdefault(name, len(names))
+        except ValueError as error:
+            where = f"{path}, line {reader.line_num}"
+            raise ValueError(f"{where}: {error}") from None
+    if not found:
+        raise ValueError(f"{path} has no norms of tensors named like {match!r}")
+    steps = sorted(found)
+    norms = np.full((len(steps), len(names)), np.nan)
+    for row, step in zip(norms, steps, strict=True):
+        for name, value in found[step].items():
+            row[names[name]] = value
+    return np.array(steps), [*names], norms
 
 
-def _place(head: list[str], names: tuple[str, ...]) -> int | None:
-    return next((head.index(name) for name in names if name in head), None)
-
-
-def _number(path: Path, line: int, text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
+def _cells(
+    head: Sequence[str], rows: Iterator[list[str]]
+) -> Iterator[tuple[int, str, str]]:
+    """Yield step, name of the tensor, and the norm as it stands there."""
+    at, tensor, norm = (_place(head, x) for x in (_STEP, _TENSOR, _NORM))
+    if at is None:
         raise ValueError(
-            f"{path}, line {line}: {text[:40]!r} is no number"
-        ) from None
+            "there is no column named step, iteration or the like: the columns "
+            f"are {', '.join(head[:8])[:200]}"
+        )
+    for cells in rows:
+        if len(cells) <= at or not cells[at].strip():
+            continue
+        step = float(cells[at])
+        if not 0 <= step < 2**53:
+            raise ValueError(f"{cells[at][:40]!r} is no step")
+        if tensor is None or norm is None:
+            for i, (name, text) in enumerate(zip(head, cells, strict=False)):
+                if i != at and not name.endswith(("__MIN", "__MAX")):
+                    yield int(step), name, text
+        elif len(cells) > max(tensor, norm):
+            yield int(step), cells[tensor], cells[norm]
+
+
+def _place(head: Sequence[str], names: Sequence[str]) -> int | None:
+    small = [name.lower() for name in head]
+    return next((small.index(name) for name in names if name in small), None)
 
 
 def replay_lines(
     steps: np.ndarray, names: list[str], norms: np.ndarray, settings: Settings
 ) -> list[str]:
     """Say what AdaGC would have done with these norms."""
-    h = replay(norms, settings).h
-    known = norms > 0
     start = min(settings.t_start, len(steps))
-    lines = [
-        f"{len(steps)} steps ({steps[0]} to {steps[-1]}), {len(names)} tensors"
-    ]
-    finite = np.where(np.isfinite(norms), norms, 0.0)
-    total = np.sqrt(np.nansum(finite**2, 1))
+    first, last = steps[0], steps[-1]
+    lines = [f"{len(steps)} steps ({first} to {last}), {len(names)} tensors"]
     if start:
-        cut = float(np.mean(total[:start] > settings.lambda_abs))
+        finite = np.where(np.isfinite(norms[:start]), norms[:start], 0.0)
+        total = np.sqrt((finite**2).sum(1))
+        cut = float(np.mean(total > settings.lambda_abs))
         lines.append(
-            f"start, {start} steps: the global norm (median "
-            f"{np.median(total[:start]):.3g}) is above lambda_abs "
-            f"{settings.lambda_abs:g} in {cut:.0%}, and is then cut to it"
+            f"start, {start} steps: in {cut:.0%} of them the global norm "
+            f"(median {np.median(total):.3g}) is above lambda_abs "
+            f"{settings.lambda_abs:g}, and AdaGC cuts it to that"
         )
-    if not known[start:].any():
-        return [*lines, "no norms after the start: nothing more to tell"]
-    later = np.where(known, h, np.nan)[start:]
-    clipped = float(np.mean(later[known[start:]] < 1))
+    h = replay(norms, settings).h
+    h = np.where(norms > 0, h, np.nan)[start:]
+    if np.isnan(h).all():
+        return [*lines, "no norms after the start: there is no more to tell"]
+    clipped = np.mean(h[~np.isnan(h)] < 1)
     lines.append(
-        f"then: {clipped:.0%} of the tensors are clipped, median h "
-        f"{np.nanmedian(later):.3g}"
+        f"then: AdaGC clips {clipped:.0%} of the tensors; median h "
+        f"{np.nanmedian(h):.3g}"
     )
-    lines += ["", *_lowest(steps[start:], names, norms[start:], later), ""]
+    lines += ["", *_lowest(steps[start:], names, norms[start:], h), ""]
     if (np.diff(steps) > 1).any():
         lines.append("Some steps are missing: gamma follows more slowly here.")
     return [*lines, OPEN_LOOP]
@@ -142,21 +129,20 @@ def _lowest(
     steps: np.ndarray, names: list[str], norms: np.ndarray, h: np.ndarray
 ) -> list[str]:
     """Tabulate the tensors that would be cut most, each at its worst step."""
-    filled = np.where(np.isnan(h), 2.0, h)
-    worst = filled.argmin(0)
-    rows: list[list[Any]] = []
-    for i in np.argsort(filled.min(0), kind="stable")[:_NUM_SHOWN].tolist():
-        if filled[worst[i], i] < 1:
-            mine = h[:, i][~np.isnan(h[:, i])]
-            rows.append(
-                [
-                    names[i],
-                    str(steps[worst[i]]),
-                    f"{norms[worst[i], i]:.3g}",
-                    f"{filled[worst[i], i]:.3g}",
-                    f"{np.mean(mine < 1):.0%}",
-                ]
-            )
+    filled = np.where(np.isnan(h), np.inf, h)
+    lowest, at = filled.min(0), filled.argmin(0)
+    clipped = (h < 1).sum(0) / np.maximum((~np.isnan(h)).sum(0), 1)
+    rows = [
+        {
+            "tensor": names[i],
+            "most at step": int(steps[at[i]]),
+            "norm": float(norms[at[i], i]),
+            "h": float(lowest[i]),
+            "clipped": f"{clipped[i]:.0%}",
+        }
+        for i in np.argsort(lowest, kind="stable")[:_NUM_SHOWN].tolist()
+        if lowest[i] < 1
+    ]
     if not rows:
         return ["no tensor would be clipped"]
-    return table(["tensor", "most at step", "norm", "h", "clipped"], rows)
+    return table({name: name for name in rows[0]}, rows)

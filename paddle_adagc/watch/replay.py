@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Mapping
+import re
 from typing import Any
 
 import numpy as np
@@ -44,53 +44,74 @@ class Settings:
     strict: bool = False
     """Whether every warm-up step enters the minimum."""
 
+    def __post_init__(self) -> None:
+        """Refuse values out of their range."""
+        numbers = self.lambda_rel, self.beta, self.lambda_abs, self.t_start
+        if any(type(x) not in (int, float) or math.isnan(x) for x in numbers):
+            problem = "a value is no number"
+        elif not 0 < self.lambda_rel < math.inf or not self.lambda_abs > 0:
+            problem = "lambda_rel and lambda_abs are above 0"
+        elif not 0 <= self.beta < 1:
+            problem = "beta is in [0, 1)"
+        elif type(self.t_start) is not int or self.t_start < 0:
+            problem = "t_start is a whole number, 0 or more"
+        elif self.init not in ("warmup_min", "warmup_ema"):
+            problem = "init is warmup_min or warmup_ema"
+        elif type(self.strict) is not bool:
+            problem = "strict is true or false"
+        else:
+            return
+        raise ValueError(f"{self}: {problem}")
+
     @classmethod
-    def of(cls, text: str, known: Mapping[str, Any] | None = None) -> Settings:
-        """Parse a text.
+    def of(cls, text: str, known: Settings | None = None) -> Settings:
+        """Parse a text such as ``lambda_rel=1.2,beta=0.98``.
 
         Args:
-            text: Such as ``lambda_rel=1.2,beta=0.98``.
-            known: The rest.
-
-        Returns:
-            The settings.
+            text: Some of the arguments.
+            known: The others; default: AdaGC's defaults.
 
         Raises:
             ValueError: An argument is unknown, or a value out of its range.
         """
-        values = dict(known or {})
-        names = [field.name for field in dataclasses.fields(cls)]
+        values: dict[str, Any] = {}
         for part in text.split(",") if text else []:
             name, has_value, value = part.partition("=")
             name = name.strip().replace("-", "_")
-            if not has_value or name not in names:
+            if not has_value or name not in _NAMES:
                 raise ValueError(
                     f"{part!r}: write lambda_rel=1.2,beta=0.9; the arguments "
-                    f"are {', '.join(names)}"
+                    f"are {', '.join(_NAMES)}"
                 )
-            try:
-                values[name] = math.inf if value == "inf" else json.loads(value)
-            except ValueError:
-                values[name] = value  # a word: init=warmup_ema
-        settings = cls(**values)
-        problem = settings._problem()
-        if problem:
-            raise ValueError(f"{text or values}: {problem}")
-        return settings
+            values[name] = _value(value.strip())
+        return dataclasses.replace(known or cls(), **values)
 
-    def _problem(self) -> str:
-        numbers = self.lambda_rel, self.beta, self.lambda_abs, self.t_start
-        if any(type(x) not in (int, float) or math.isnan(x) for x in numbers):
-            return "a value is no number"
-        if not 0 < self.lambda_rel < math.inf or not self.lambda_abs > 0:
-            return "lambda_rel and lambda_abs are above 0"
-        if not 0 <= self.beta < 1:
-            return "beta is in [0, 1)"
-        if type(self.t_start) is not int or self.t_start < 0:
-            return "t_start is a whole number, 0 or more"
-        if self.init not in ("warmup_min", "warmup_ema"):
-            return "init is warmup_min or warmup_ema"
-        return "" if type(self.strict) is bool else "strict is true or false"
+    @classmethod
+    def of_clip(cls, text: object) -> Settings | None:
+        """Return the settings in an AdaGC's ``repr``; None of another clip.
+
+        Overrides are not followed: they are expressions that a stranger may
+        have written.
+        """
+        if not isinstance(text, str) or not text.startswith("ClipGradByAdaGC("):
+            return None
+        found = re.findall(r"\b(\w+)=([\w.+'-]+)(?=[,)])", text)
+        given = [f"{name}={x}" for name, x in found if name in _NAMES]
+        try:
+            return cls.of(",".join(given))
+        except ValueError:
+            return None
+
+
+_NAMES = [field.name for field in dataclasses.fields(Settings)]
+
+
+def _value(text: str) -> Any:
+    words = {"true": True, "false": False, "inf": math.inf}
+    try:
+        return words.get(text.lower()) or json.loads(text.lower())
+    except ValueError:
+        return text.strip("'")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,6 @@ with other tensors: many always are clipped hard, and that says nothing.
 from __future__ import annotations
 
 import dataclasses
-from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
@@ -45,18 +44,13 @@ class Usual:
         with np.errstate(all="ignore"):
             logs = np.log(norms.astype(np.float64))
         logs[~np.isfinite(logs)] = np.nan
-        known = (~np.isnan(logs)).sum(0) >= _FIRST_JUDGED
-        middle = np.full(logs.shape[1], np.nan)
-        spread = middle.copy()
-        if known.any():
-            found = logs[:, known]
-            middle[known] = medians(found[-_NUM_MIDDLE:])
-            half = len(found) // 2
-            slope = (medians(found[half:]) - medians(found[:half])) / half
-            left = found - np.nan_to_num(slope) * np.arange(len(found))[:, None]
-            distance = np.abs(left - medians(left))
-            spread[known] = NORMAL_CONSISTENCY * medians(distance)
-        return cls(np.exp(middle), np.maximum(spread, _SMALLEST_DEVIATION))
+        logs[:, (~np.isnan(logs)).sum(0) < _FIRST_JUDGED] = np.nan
+        half = max(len(logs) // 2, 1)
+        slope = (medians(logs[half:]) - medians(logs[:half])) / half
+        left = logs - np.nan_to_num(slope) * np.arange(len(logs))[:, None]
+        spread = NORMAL_CONSISTENCY * medians(np.abs(left - medians(left)))
+        norm = np.exp(medians(logs[-_NUM_MIDDLE:]))
+        return cls(norm, np.maximum(spread, _SMALLEST_DEVIATION))
 
     def excess(
         self, norms: np.ndarray, score: float = _SCORE, ratio: float = _RATIO
@@ -69,10 +63,9 @@ class Usual:
         with np.errstate(all="ignore"):
             excess = norms / self.norm
             is_abnormal = np.log(excess) / self.deviation > score
-        is_abnormal &= excess > ratio
         is_nonfinite = np.isinf(norms)
-        excess = np.where(is_nonfinite, np.inf, excess)
-        return excess, is_abnormal | is_nonfinite
+        is_abnormal = is_nonfinite | (is_abnormal & (excess > ratio))
+        return np.where(is_nonfinite, np.inf, excess), is_abnormal
 
 
 def medians(table: np.ndarray) -> np.ndarray:
@@ -80,36 +73,9 @@ def medians(table: np.ndarray) -> np.ndarray:
     has = ~np.isnan(table).all(0)
     found = np.full(table.shape[1], np.nan)
     if has.any():
-        of = np.nanmedian if np.isnan(table).any() else np.median  # faster
-        found[has] = of(table[:, has], 0)
+        of = np.nanmedian if np.isnan(table[:, has]).any() else np.median
+        found[has] = of(table[:, has], 0)  # without NaN the latter is faster
     return found
-
-
-class RecentNorms:
-    """Usual norms of a running training, measured once per call."""
-
-    def __init__(self) -> None:
-        self._rows = deque[np.ndarray](maxlen=_WINDOW)
-
-    def largest_excess(self, norms: np.ndarray) -> np.ndarray:
-        """Return, by step, the largest ratio of a tensor that is abnormal.
-
-        1 if none is; ``norms`` are ``[num_steps, num_tensors]``, NaN where
-        nothing is known. They enter the usual norms of later calls. A later
-        call may have more tensors, at the end.
-        """
-        largest = np.ones(len(norms))
-        if len(self._rows) >= _FIRST_JUDGED:
-            num = norms.shape[1]
-            rows = [
-                np.pad(r, (0, num - len(r)), constant_values=np.nan)
-                for r in self._rows
-            ]
-            ratio, is_abnormal = Usual.of(np.stack(rows)).excess(norms)
-            is_abnormal &= ~np.isinf(norms)
-            largest = np.where(is_abnormal, ratio, 1).max(1, initial=1)
-        self._rows.extend(norms)
-        return largest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,7 +83,6 @@ class Guilty:
     """A tensor that was abnormal in an event."""
 
     key: str
-    layer: str
     onset: int
     """First step in which it was."""
 
@@ -133,13 +98,13 @@ class Guilty:
 class Finding:
     """What the norms of an event say."""
 
-    guilty: list[Guilty]
+    guilty: Sequence[Guilty] = ()
     """By onset, then by norm over usual norm."""
 
-    share: float
+    share: float = 0.0
     """Share of the tensors that were raised when the first one was."""
 
-    is_known: bool
+    is_known: bool = False
     """Whether the event's tensors, and enough before them, are recorded."""
 
 
@@ -159,77 +124,50 @@ def find_guilty(
         start: First step of the event.
         end: Last one.
     """
-    before = np.flatnonzero(steps < start)
-    early = before[steps[before] < start - _ONSET_STEPS]
-    near = np.flatnonzero((steps >= start - _ONSET_STEPS) & (steps <= end))
+    past, near = steps < start, (steps >= start - _ONSET_STEPS) & (steps <= end)
+    early = past & ~near
     inside = steps[near] >= start
-    if len(before) < _FIRST_JUDGED or not inside.any():
-        nonfinite = np.flatnonzero(np.isinf(norms[near][inside]).any(0))
-        if not len(nonfinite):
-            return Finding([], 0.0, is_known=False)
+    is_known = past.sum() >= _FIRST_JUDGED and inside.any()
+    if not is_known and not np.isinf(norms[near][inside]).any():
+        return Finding()
     # What is usual just before, and what was before a slow growth.
-    recent = Usual.of(norms[before[-_WINDOW:]])
-    its_norms, its_steps = norms[near], steps[near]
-    ratio, is_abnormal = recent.excess(its_norms)
-    is_abnormal[~inside] = False
-    usual_norm = recent.norm
-    if len(early) >= _FIRST_JUDGED:
-        usual = Usual.of(norms[early[-_WINDOW:]])
-        its_ratio, was_abnormal = usual.excess(its_norms)
-        is_abnormal |= was_abnormal
-        ratio = np.fmax(ratio, its_ratio)
-        usual_norm = np.fmin(usual_norm, usual.norm)
-    lasts = np.zeros_like(is_abnormal)
-    lasts[:-1] = is_abnormal[1:]
-    is_abnormal &= lasts | inside[:, None]
-    guilty = [
-        _guilty(
-            keys[i],
-            its_steps,
-            np.stack([its_norms[:, i], ratio[:, i]]),
-            np.flatnonzero(is_abnormal[:, i]),
-            inside,
-            float(usual_norm[i]),
-        )
-        for i in np.flatnonzero(is_abnormal[inside].any(0))
-    ]
+    measures = [Usual.of(norms[past][-_WINDOW:])]
+    if early.sum() >= _FIRST_JUDGED:
+        measures.append(Usual.of(norms[early][-_WINDOW:]))
+    steps, norms = steps[near], norms[near]
+    ratios, abnormal = zip(*(m.excess(norms) for m in measures), strict=True)
+    ratio = np.fmax.reduce(ratios)
+    usual = np.fmin.reduce([m.norm for m in measures])
+    # Before the event the older measure counts alone, in two steps in a row.
+    is_abnormal = np.any(abnormal, 0)
+    is_abnormal[~inside] = abnormal[1][~inside] if len(measures) > 1 else False
+    is_abnormal[:-1] &= is_abnormal[1:] | inside[:-1, None]
+    guilty = []
+    for i in np.flatnonzero(is_abnormal[inside].any(0)).tolist():
+        rows = np.flatnonzero(is_abnormal[:, i])
+        worst = rows[np.argmax(np.where(inside[rows], ratio[rows, i], 0))]
+        # Up to ten calm steps may lie within a run of abnormal ones.
+        gaps = np.flatnonzero(np.diff(steps[rows]) > EVENT_GAP)
+        onset = int(steps[rows[gaps[-1] + 1 if len(gaps) else 0]])
+        norm, times = float(norms[worst, i]), float(ratio[worst, i])
+        worst_step = int(steps[worst])
+        one = Guilty(keys[i], onset, norm, float(usual[i]), times, worst_step)
+        guilty.append(one)
     guilty.sort(key=lambda g: (g.onset, -g.ratio))
     onset = guilty[0].onset if guilty else start
-    # Inf or NaN in one tensor may be in all of them a step later.
-    has_inf = (its_steps >= onset) & np.isinf(its_norms).any(1)
-    last = min([onset + 1, *its_steps[has_inf]])
-    at_once = (its_steps >= onset) & (its_steps <= last)
-    _, is_raised = recent.excess(
-        its_norms[at_once], _RAISED_SCORE, _RAISED_RATIO
-    )
-    share = is_raised.mean(1).max(initial=0.0) if len(keys) else 0.0
-    return Finding(guilty, float(share), is_known=True)
+    share = _share(steps - onset, norms, measures[0])
+    return Finding(guilty, share, is_known=True)
 
 
-def _guilty(
-    key: str,
-    steps: np.ndarray,
-    norm_and_ratio: np.ndarray,
-    rows: np.ndarray,
-    inside: np.ndarray,
-    usual: float,
-) -> Guilty:
-    """Describe a tensor that is abnormal in ``rows``."""
-    norm, ratio = norm_and_ratio
-    inner = rows[inside[rows]]
-    worst = inner[np.argmax(ratio[inner])]
-    # Up to ten calm steps may lie within a run of abnormal ones.
-    gaps = np.flatnonzero(np.diff(steps[rows]) > EVENT_GAP)
-    first = rows[gaps[-1] + 1 if len(gaps) else 0]
-    return Guilty(
-        key=key,
-        layer=layer_of(key),
-        onset=int(steps[first]),
-        norm=float(norm[worst]),
-        usual=usual,
-        ratio=float(ratio[worst]),
-        worst_step=int(steps[worst]),
-    )
+def _share(since: np.ndarray, norms: np.ndarray, usual: Usual) -> float:
+    """Return the share of tensors that rose in the first two steps.
+
+    In one step, if a tensor has Inf or NaN there: a step later all may have it.
+    """
+    has_inf = (since >= 0) & np.isinf(norms).any(1)
+    at_once = (since >= 0) & (since <= min([1, *since[has_inf]]))
+    is_raised = usual.excess(norms[at_once], _RAISED_SCORE, _RAISED_RATIO)[1]
+    return float(is_raised.mean(1).max(initial=0.0)) if norms.size else 0.0
 
 
 def layer_of(key: str) -> str:

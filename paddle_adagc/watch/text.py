@@ -7,7 +7,32 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-_NUM_EVENTS, _NUM_GUILTY, _NUM_CASES = 5, 6, 6
+_EVENTS = {
+    "first step": "first",
+    "last": "last",
+    "kind": "kind",
+    "cause": "cause",
+    "loss": "loss",
+    "usual": "usual_loss",
+    "norm": "norm",
+    "left": "left",
+}
+_TENSORS = {
+    "tensor": "key",
+    "from step": "onset",
+    "norm": "norm",
+    "usual": "usual",
+    "times usual": "ratio",
+    "h": "h",
+}
+_CASES = {
+    "what if": "case",
+    "calm: clipped share": "calm_clipped",
+    "median h": "calm_h_median",
+    "event: median h": "event_h_median",
+    "lowest": "event_h_min",
+}
+_NUM_NOTES, _NUM_ROWS = 3, 5
 
 
 def as_text(page: dict[str, Any]) -> str:
@@ -24,89 +49,54 @@ def printable(text: str) -> str:
 
 
 def _lines(page: dict[str, Any]) -> Iterator[str]:
-    yield f"{page['name']}: {page['verdict']['text']}"
+    yield f"{page['name']}: {page['verdict']['kind']}"
+    yield from page["verdict"]["lines"]
     for action in page["actions"]:
-        yield f"-> {action['title']}: {action['text']}"
-    yield (
-        f"steps {page['first_step']} to {page['last_step']}, "
-        f"{page['num_tensors']} tensors, sessions: {page['num_sessions']}"
-    )
-    yield f"clip: {page['clip']}"
+        yield f"-> {action['text']}"
+        if action["command"]:
+            yield f"   {action['command']}"
+    yield f"{page['num_tensors']} tensors, clip: {page['clip']}"
     if page["shadow"]:
-        yield f"shadow: {page['shadow']}"
-    yield from (f"note: {note}" for note in page["notes"][:5])
+        yield f"shadow, which changes nothing: {page['shadow']}"
+    yield from page["notes"][:_NUM_NOTES]
     if page["events"]:
-        yield ""
-        yield from table(
-            ["event", "kind", "cause", "loss", "usual", "norm", "left"],
-            [
-                [
-                    *(span(e), e["kind"], e["cause"] or "–"),
-                    *_numbers(e, "loss usual_loss norm left"),
-                ]
-                for e in page["events"][-_NUM_EVENTS:]
-            ],
-        )
+        yield from ["", *table(_EVENTS, page["events"][-_NUM_ROWS:])]
     event = None if page["worst"] is None else page["events"][page["worst"]]
     if event and event["guilty"]:
-        yield ""
-        yield from table(
-            [
-                *("tensor", "onset", "norm", "usual", "x usual"),
-                f"h of {page['recorded']}",
-            ],
-            [
-                [g["key"], str(g["onset"]), *_numbers(g, "norm usual ratio h")]
-                for g in event["guilty"][:_NUM_GUILTY]
-            ],
-        )
+        yield from ["", *table(_TENSORS, event["guilty"][:_NUM_ROWS])]
     if found := page.get("what_if"):
-        yield ""
-        yield from what_if_table(found["rows"][:_NUM_CASES])
-        yield found["note"]
+        rows = found["rows"][: _NUM_ROWS + 1]
+        yield from ["", *table(_CASES, rows), found["note"]]
 
 
-def what_if_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the lines of a what-if's table."""
-    return table(
-        ["what if", "calm: clipped", "median h", "event: median h", "min"],
-        [
-            [
-                *(row["case"], percent(row["calm_clipped"])),
-                *_numbers(row, "calm_h_median event_h_median event_h_min"),
-            ]
-            for row in rows
-        ],
-    )
+def table(
+    columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]]
+) -> list[str]:
+    """Return lines; the columns, named by their heads, show a row's values.
 
-
-def span(event: Mapping[str, Any]) -> str:
-    """Return the steps of an event."""
-    last = f" to {event['last']}" if event["last"] > event["first"] else ""
-    return f"{event['first']}{last}"
-
-
-def _numbers(of: Mapping[str, Any], names: str) -> list[str]:
-    return [number(of[name]) for name in names.split()]
-
-
-def number(value: float | None) -> str:
-    """Return a number with 3 digits; a dash for None."""
-    return "–" if value is None else f"{value:.3g}"
-
-
-def percent(share: float | None) -> str:
-    """Return a share in percent; a dash for None."""
-    return "–" if share is None else f"{share:.0%}"
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return lines with columns, the first one flush left."""
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    Numbers have 3 digits; a dash stands for None.
+    """
+    cells = [
+        [*columns],
+        *([_cell(r[n]) for n in columns.values()] for r in rows),
+    ]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return [
         "  ".join(
-            cell.ljust(width) if i == 0 else cell.rjust(width)
+            cell.rjust(width) if i else cell.ljust(width)
             for i, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
-        for row in (head, *rows)
+        for row in cells
     ]
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return digits(value)
+    return "–" if value in (None, "") else str(value)
+
+
+def digits(value: float) -> str:
+    """Return a number with 3 digits; thousands without a power of ten."""
+    is_large = 999.5 <= abs(value) < 1e6
+    return f"{value:,.0f}" if is_large else f"{value:.3g}"

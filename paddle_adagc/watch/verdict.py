@@ -1,213 +1,230 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What a record says of its run, as JSON values: verdict, events, advice."""
+"""A verdict in sentences: what is known, and nothing else."""
 
 from __future__ import annotations
 
-import dataclasses
+import datetime
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from paddle_adagc.watch.advice import advise
-from paddle_adagc.watch.events import Happening, at_step, explain, happenings
-from paddle_adagc.watch.judge import Event
-from paddle_adagc.watch.reading import folders_beside
+from paddle_adagc.watch.events import MOST, Happening
+from paddle_adagc.watch.judge import FIRST_JUDGED
 from paddle_adagc.watch.store import RecordedRun
-from paddle_adagc.watch.tensors import medians
-from paddle_adagc.watch.what_if import what_if
-from paddle_adagc.watch.words import verdict_of
+from paddle_adagc.watch.text import digits
 
-_NUM_GUILTY = 12
-_MAX_EVENTS = 200
-_STALE = 4.0  # times the usual norm
-_SEVERITY = {"end": 4, "shift": 3, "spike": 2, "tensor": 1}
+_SOME = 0.3  # of the tensors
+_CAUSES = {
+    "rate": "From step {:,} on the learning rate rose, from {:.3g} to {:.3g}.",
+    "period": "Such an event recurs every {} steps.",
+    "stale": "The norm had been low for long, so the second moments had "
+    "forgotten such gradients.",
+    "lasting": "This lasts, so it is not a single batch.",
+    "all": "{batch} can do that, and so can the optimizer.",
+    "tensor": "No other tensor did.",
+    "layer": "No tensor outside of {} did.",
+    "several": "{} tensors did so, but most did not.",
+    "labels": "Wrong labels raise the loss alone, but so do other things.",
+}
 
 
-def judge_run(
-    run: RecordedRun, step: int | None = None, cases: Sequence[str] = ()
+def verdict_of(
+    run: RecordedRun, event: Happening | None, events: Sequence[Happening]
 ) -> dict[str, Any]:
-    """Return what a page or a text shows of a run; no number is NaN or Inf.
-
-    ``kind`` of the verdict: that of the worst event, ``"calm"``, ``"short"``,
-    or ``"stopped"`` where nothing but the end of the run is to tell.
+    """Say what happened.
 
     Args:
         run: The record.
-        step: Look at this step as if an event had begun there.
-        cases: What to replay, see :func:`.what_if`; none: no replay.
+        event: The worst event.
+        events: All of them.
 
-    Raises:
-        ValueError: The step is not recorded, or a case is wrong.
+    Returns:
+        ``kind``: that of the event, ``"calm"``, ``"short"``, or ``"stopped"``
+        where nothing but the end of the run is to tell; ``lines``: what
+        happened, what it did to the loss, who began it, why, and how the run
+        ended, as far as it is known; ``text``: all of them.
     """
-    if step is not None and step not in run.step:
-        known = f"{run.step[0]} to {run.step[-1]}" if len(run.step) else "none"
-        raise ValueError(
-            f"--step {step}: {run.directory} has the steps {known}"
-        )
-    events, states = happenings(run)
-    if step is not None:
-        events = [at_step(run, step)]
-    for event in events:
-        explain(run, event, events)
-    worst = max(events, key=_severity, default=None)
-    actions = advise(run, worst, events)
-    if step is not None:
-        actions = []
-    facts = run.sessions[-1].facts if run.sessions else {}
-    kept = sorted(sorted(events, key=_severity)[-_MAX_EVENTS:], key=_first)
-    verdict = verdict_of(run, worst, events)
-    found = {
-        "name": run.name,
-        "directory": str(run.directory),
-        "num_steps": len(run.step),
-        "first_step": int(run.step[0]) if len(run.step) else None,
-        "last_step": int(run.step[-1]) if len(run.step) else None,
-        "num_sessions": len(run.sessions),
-        "num_tensors": len(run.keys),
-        "clip": facts.get("clip"),
-        "shadow": facts.get("shadow"),
-        "recorded": _short(facts.get("shadow") or facts.get("clip")),
-        "model": facts.get("model"),
-        "optimizer": facts.get("optimizer"),
-        "end": run.end,
-        "verdict": verdict,
-        "events": [_as_json(run, event) for event in kept],
-        "worst": kept.index(worst) if worst is not None else None,
-        "notes": _notes(run, states),
-        "settings": _settings(run, facts),
-        "actions": actions,
-    }
-    if cases:
-        found["what_if"] = what_if(run, cases, worst)
-    return plain(found)
+    is_well = run.end["kind"] in ("finished", "running")
+    if event is not None:
+        kind = event.kind
+        what = " ".join([*_what(run, event), *_norms(event)])
+        did = " ".join(_did(run, event, events))
+        batch = "A batch" if event.is_short else "The data"
+        why = _CAUSES.get(event.cause, "").format(*event.clues, batch=batch)
+        lines = [what, did, " ".join([*_who(event), why]).strip()]
+    else:
+        kind = "short" if len(run.step) <= FIRST_JUDGED else "calm"
+        kind = kind if is_well else "stopped"
+        lines = [_calm(run)]
+    lines.insert(len(lines) if is_well else 0, _end(run.end))
+    lines = [line for line in lines if line]
+    return {"kind": kind, "lines": lines, "text": " ".join(lines)}
 
 
-def plain(value: Any) -> Any:
-    """Replace numbers that JSON does not have by None; round the others."""
-    if isinstance(value, dict):
-        return {str(key): plain(x) for key, x in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(x) for x in value]
-    if isinstance(value, (float, np.floating)):
-        return float(f"{value:.5g}") if math.isfinite(value) else None
-    return int(value) if isinstance(value, np.integer) else value
+def _end(end: dict[str, Any]) -> str:
+    """Say how a session ended: see :attr:`.Session.end`."""
+    step, text = end.get("step"), str(end.get("text") or "")
+    at = f" after step {step:,}" if type(step) is int else ""
+    since = end.get("seconds_since")
+    ago = f", {_time(since)} ago" if isinstance(since, (int, float)) else ""
+    said = {
+        "finished": f"The run finished{at}" + f": {text}" * bool(text),
+        "running": f"The run goes on{at}",
+        "exception": f"The run stopped{at} with {text or 'an exception'}",
+        "signal": f"{text or 'A signal'} ended the run{at}",
+        "disk": f"The record ends{at}, because it could not be written: "
+        f"{text or 'the disk refused it'}. The training may have gone on",
+        "rank": f"The record ends{at}: {text or 'a rank was lost'}",
+        "replaced": f"The record ends{at}: a newer run writes it now",
+        "unknown": f"The record ends{at}{ago}, and does not say why",
+    }[end["kind"]]
+    loss, dropped = end.get("last_loss"), end.get("dropped")
+    if isinstance(loss, (int, float)) and not math.isfinite(loss):
+        said += ". The last loss was NaN or Inf"
+    if type(dropped) is int and dropped > 0:
+        said += f". {dropped:,} steps are missing: the disk was too slow"
+    return f"{said}."
 
 
-def _first(event: Happening) -> int:
-    return event.first
+def _time(seconds: float) -> str:
+    return str(datetime.timedelta(seconds=round(min(max(seconds, 0), 1e9))))
 
 
-def _severity(event: Happening) -> tuple[int, float]:
-    size = event.excess / event.usual_loss if event.usual_loss else 0.0
-    ratios = [g.ratio for g in event.finding.guilty]
-    if "loss" not in event.series:
-        size = -1 / (1 + max(ratios, default=0.0))
-    return _SEVERITY[event.kind], size if not math.isnan(size) else math.inf
+def _calm(run: RecordedRun) -> str:
+    num = len(run.step)
+    names = {"loss": "the loss", "global_grad_norm": "the global norm"}
+    known = [
+        name
+        for column, name in names.items()
+        if np.isfinite(run.column(column)).any()
+    ]
+    if num <= FIRST_JUDGED:
+        return f"{num} steps are too few to judge: it takes {FIRST_JUDGED + 1}."
+    if len(known) == 2:
+        return f"In {num:,} steps neither {' nor '.join(known)} rose unusually."
+    if known:
+        return f"In {num:,} steps {known[0]} did not rise unusually."
+    return f"The {num:,} steps have neither a loss nor a norm to judge."
 
 
-def _short(clip: object) -> str:
-    """Return what the field calls a clip: AdaGC for ClipGradByAdaGC(...)."""
-    return str(clip).partition("(")[0].removeprefix("ClipGradBy")
+def _what(run: RecordedRun, event: Happening) -> Iterator[str]:
+    seconds = np.nansum(run.column("step_seconds")[run.step < event.first])
+    into = f" ({_time(seconds)} into the run)" if seconds >= 1 else ""
+    text = f"At step {event.first:,}{into} "
+    later = f" at step {event.peak:,}" * (event.peak > event.first)
+    loss, usual = event["loss"], ""
+    if math.isfinite(event["usual_loss"]):
+        usual = f" (usually {event['usual_loss']:.4g})"
+    if "loss" in event.series and not math.isfinite(loss):
+        began = "an event began; " * bool(later)
+        yield f"{text}{began}the loss was NaN or Inf{later}{usual}."
+    elif "loss" in event.series:
+        comma = "," * bool(later)
+        yield f"{text}the loss rose{comma} to {loss:.4g}{later}{usual}."
+    elif "nonfinite" in event.series:
+        yield f"{text}a gradient was not finite."
+    elif "global_grad_norm" in event.series:
+        yield f"{text}the global norm rose."
+    elif "tensor_norm" in event.series:
+        yield f"{text}a tensor rose far above its usual norm."
+    elif math.isfinite(loss):
+        yield f"{text}the loss was {loss:.4g}{usual}."
+    if not {"loss", "step"} & {*event.series} and math.isfinite(loss):
+        yield f"The loss there was {loss:.4g}{usual}."
+    is_first = event.series.get("global_grad_norm") == event.first
+    if is_first and event.norm_was_first:
+        yield "The norm rose first, the loss later."
 
 
-def _as_json(run: RecordedRun, event: Happening) -> dict[str, Any]:
-    found = {
-        field.name: getattr(event, field.name)
-        for field in dataclasses.fields(event)
-        if field.name != "finding"
-    }
-    h_of = {}
-    for guilty in event.finding.guilty[:_NUM_GUILTY]:
-        place = np.searchsorted(run.tensor_steps, guilty.worst_step)
-        h = run.tensors("h", np.array([place]))[0, run.keys.index(guilty.key)]
-        h_of[guilty.key] = math.nan if event.skipped else h
-    return {
-        **found,
-        "share": event.finding.share,
-        "num_guilty": len(event.finding.guilty),
-        "guilty": [
-            {**dataclasses.asdict(g), "h": h_of[g.key]}
-            for g in event.finding.guilty[:_NUM_GUILTY]
-        ],
-        "samples": _samples(run, event),
-    }
-
-
-def _samples(run: RecordedRun, event: Happening) -> list[Any]:
-    """Return step, first sample, and last one, where a Trainer told them."""
-    found = []
-    begin = int(np.searchsorted(run.step, event.first))
-    for row in run.rows[begin : begin + 10]:
-        span = row.get("samples")
-        if row["step"] > event.last or not isinstance(span, list):
-            break
-        if len(span) == 2 and all(type(x) is int for x in span):
-            found.append([row["step"], span[0], span[1] - 1])
-    return found
-
-
-def _notes(run: RecordedRun, states: Sequence[Event]) -> list[str]:
-    """Return what holds for the whole run."""
-    notes = [event.text for event in states]
-    facts = run.sessions[-1].facts if run.sessions else {}
-    shared = facts.get("shares_loss_with")
-    if isinstance(shared, list) and shared:
-        others = ", ".join(map(str, shared[:5]))
-        notes.append(f"the loss reaches the parameters of {others}, too")
-    for session in run.sessions:
-        if session.superseded_from is not None:
-            last = int(session.steps[-1])
-            notes.append(
-                f"a later session resumed at step {session.superseded_from}: "
-                f"what session {session.number} recorded from there to step "
-                f"{last} is superseded, and not shown"
+def _norms(event: Happening) -> Iterator[str]:
+    if not math.isfinite(event["norm"]):
+        return
+    verb = "was" if event.kind == "step" else "reached"
+    text = f"The global norm {verb} {event['norm']:.4g}"
+    if math.isfinite(event["usual_norm"]):
+        text += f" (usually {event['usual_norm']:.4g})"
+    if event.skipped:
+        text += f"; steps that were skipped: {len(event.skipped)}"
+    elif math.isfinite(event["left"]):
+        text += f"; the clip left {digits(event['left'])}"
+        if math.isfinite(event["shadow_left"]):
+            text += (
+                f", and AdaGC would have left {digits(event['shadow_left'])}"
             )
-    mine = run.directory.resolve()
-    first = mine
-    stem, _, number = mine.name.rpartition("-")
-    if stem and number.isascii() and number.isdigit():
-        first = mine.with_name(stem)
-    beside = [p for p in folders_beside(first) if p.resolve() != mine]
-    if beside:
-        names = ", ".join(path.name for path in beside[:5])
-        notes.append(f"other runs were recorded beside it: {names}")
-    skipped = int(np.nansum(run.column("skipped") == 1))
-    if skipped:
-        notes.append(f"{skipped} steps were skipped (skip_above)")
-    overflows = int(np.nansum(run.column("overflow") == 1))
-    if overflows:
-        notes.append(f"the GradScaler left out {overflows} steps: overflow")
-    if np.isnan(run.column("loss")).all() and len(run.step):
-        notes.append("no finite loss was recorded")
-    if not len(run.tensor_steps):
-        notes.append("no tensor was measured")
-    return notes
+    yield f"{text}."
 
 
-def _settings(run: RecordedRun, facts: dict[str, Any]) -> list[str]:
-    """Return what the optimizer and gamma are, as far as it is known."""
-    found = []
-    beta2 = facts.get("beta2")
-    if type(beta2) is float and 0 < beta2 < 1:
-        found.append(f"beta2 {beta2}: a memory of {1 / (1 - beta2):,.0f} steps")
-    small = run.column("small_second_moment")
-    if len(small := small[~np.isnan(small)]):
-        found.append(
-            f"{small[-1]:.0%} of the elements have sqrt(v) below 10 epsilon "
-            f"({facts.get('epsilon')})"
+def _did(
+    run: RecordedRun, event: Happening, events: Sequence[Happening]
+) -> Iterator[str]:
+    """Say what became of the loss, until the record ends."""
+    if "loss" not in event.series:
+        return
+    num = np.count_nonzero((run.step >= event.first) & (run.step <= event.last))
+    if math.isfinite(event["excess"]) and num > 1:
+        noise = f" ± {event['noise']:.2g}" * math.isfinite(event["noise"])
+        yield (
+            f"Summed over {num} steps, the loss was {digits(event['excess'])}"
+            f"{noise} above usual."
         )
-    places = np.arange(len(run.tensor_steps))[-64:]
-    gamma = run.tensors("gamma", places)
-    if len(places) and np.isfinite(gamma[-1]).any():
-        with np.errstate(all="ignore"):
-            ratio = gamma[-1] / medians(run.tensors("norm", places))
-        off = np.flatnonzero((ratio > _STALE) | (ratio < 1 / _STALE))
-        names = ": " + ", ".join(run.keys[i] for i in off[:5])
-        found.append(
-            f"gamma is more than {_STALE:.0f} times off the usual norm in "
-            f"{len(off)} tensors" + names * (len(off) > 0)
+    above = f"{digits(event['after'])} above usual"
+    end = f"the record ends at step {run.step[-1]:,}"
+    if event.kind == "end":
+        yield f"The last such loss is at step {event.last:,}; {end}."
+    elif event.kind == "shift" and math.isfinite(event["after"]):
+        yield f"The later losses have a median {above}; {end}."
+    elif event.kind == "shift":
+        yield f"The loss has not come back; {end}."
+    elif event.back is None:
+        yield "The record ends too early to tell if the loss came back."
+    elif not event.is_over:
+        yield (
+            f"The loss fell again at step {event.back:,}, but its median from "
+            f"there on is {above}; {end}."
         )
-    return found
+    else:
+        back, until = event.back, end
+        if later := [e.first for e in events if e.first > back]:
+            until = f"the next event is at step {min(later):,}"
+        yield f"The loss was usual again from step {back:,} on; {until}."
+
+
+def _who(event: Happening) -> Iterator[str]:
+    guilty, share = event.finding.guilty, event.finding.share
+    rose = f"{share:.0%} of the tensors rose at once."
+    if not event.finding.is_known:
+        return
+    if not guilty:
+        if share < _SOME and not event["norm"] > 2 * event["usual_norm"]:
+            yield "Every tensor kept its usual norm."
+        else:
+            yield f"No single tensor stands out. {rose}"
+        return
+    bad = sorted(
+        (g for g in guilty if math.isinf(g.norm)), key=lambda g: g.worst_step
+    )
+    if bad:
+        more = f", and so had {len(bad) - 1} more tensors in this event"
+        yield (
+            f"The gradient of {bad[0].key} had Inf or NaN in it at step "
+            f"{bad[0].worst_step:,}{more * (len(bad) > 1)}."
+        )
+    first = guilty[0]
+    num_first = sum(g.onset == first.onset for g in guilty)
+    if first not in bad and num_first > 1:
+        yield (
+            f"At step {first.onset:,}, {num_first} tensors were the first to "
+            f"leave their usual norms; {first.key} went farthest, to "
+            f"{digits(first.ratio)} times."
+        )
+    elif first not in bad:
+        yield (
+            f"{first.key} was the first tensor to leave its usual norm, at "
+            f"step {first.onset:,}; it reached {digits(first.ratio)} times "
+            "that norm."
+        )
+    if first not in bad and share >= MOST:
+        yield rose

@@ -123,7 +123,7 @@ def test_an_unchanged_command(name, tmp_path):
     assert event["shadow_left"] < event["left"]
     if name == "paddlenlp":
         assert load_state(tmp_path / "out/checkpoint-200")["step"] == 200
-        assert "[[221, 222]]" in page["actions"][0]["text"]
+        assert "[[221, 222]]" in page["actions"][0]["command"]
 
 
 @pytest.mark.slow

@@ -124,8 +124,6 @@ def test_what_lasts_is_said_once():
     assert events_of([1.0] * 500, h_median=0.3, warm_up=1) == []
     (small,) = events_of([1.0] * 99, small_second_moment=0.7)
     assert "70% of the elements" in small.text
-    (slow,) = events_of([0.1] * 64 + [0.5] * 64, "step_seconds")
-    assert "a step takes 0.5 s (usual 0.1)" in slow.text
 
 
 @pytest.mark.parametrize(("fall", "expected"), [(0.2, True), (0.8, False)])

@@ -80,9 +80,9 @@ function guilty(event, clip) {
   add(main, "h2", `Tensors that left their usual norm first, ${event.last >
     event.first ? "steps" : "step"} ${span(event)}`);
   if (event.guilty.length)
-    table(main, ["tensor", ["layer", {class: "layer"}], "onset", "norm",
-      "usual", "times usual", `h of ${clip}`],
-      event.guilty.map(g => [g.key, g.layer, g.onset, number(g.norm),
+    table(main, ["tensor", "from step", "norm", "usual", "times usual",
+      `h of ${clip}`],
+      event.guilty.map(g => [g.key, g.onset, number(g.norm),
         number(g.usual), g.ratio === null ? "Inf or NaN" : number(g.ratio),
         number(g.h)]), {kind: "stack"});
   else add(main, "p", "No tensor left its usual norm.");
@@ -101,20 +101,22 @@ function whatIf(found) {
 
 function show(page) {
   add(main, "h1", page.name);
-  add(main, "p", page.verdict.text, {class:
-    "summary" + (page.verdict.kind === "calm" ? "" : " alarm")});
+  const box = add(main, "div", null, {class:
+    "summary" + (["calm", "step"].includes(page.verdict.kind) ?
+    "" : " alarm")});
+  page.verdict.lines.forEach(line => add(box, "p", line));
   if (page.actions.length) add(main, "h2", "Now");
   for (const action of page.actions) {
-    add(main, "p", action.title);
-    if (action.text) add(main, "pre", action.text);
+    add(main, "p", action.text);
+    if (action.command) add(main, "pre", action.command);
   }
-  page.notes.forEach(note => add(main, "p", `Note: ${note}.`));
-  soft(main, `${page.num_steps} steps (${page.first_step} to ` +
-    `${page.last_step}), ${page.num_tensors} tensors.` +
+  page.notes.forEach(note => soft(main, `Note: ${note}.`));
+  const [steps, first, last] = [page.num_steps, page.first_step,
+    page.last_step].map(x => number(x, 9));
+  soft(main, `${steps} steps (${first} to ${last}), ${page.num_tensors} tensors.` +
     [page.model, page.optimizer].filter(Boolean).map(x => ` ${x}.`).join(""));
   soft(main, `Clip: ${page.clip}.`);
   if (page.shadow) soft(main, `Shadow: ${page.shadow}.`);
-  page.settings.forEach(text => soft(main, `${text}.`));
   if (page.num_steps) {
     charts(main, curves(page), {height: 150});
     soft(main, "Drag to zoom, double-click to see all steps. Of many steps " +

@@ -95,7 +95,7 @@ function drawChart(node, chart, group, height) {
   const plotted = [columns[0][0], columns[0][columns[0].length - 1]];
   const plot = new uPlot({
     ...size(), series, bands,
-    padding: chart.gutter ? [8, 14, 0, 0] : undefined,
+    padding: chart.gutter ? [8, 28, 0, 0] : undefined,
     scales: {x, y},
     axes: [{...axis, label: "step", labelSize: 18, size: 32},
            {...axis, size: chart.gutter || 60,
@@ -209,7 +209,7 @@ function heat(parent, map, [least, most], gutter) {
       `var(--orange) ${shadeOf(i) * 100}%, var(--paper))`});
   key.append(" " + most);
   const box = add(parent, "div", null, {class: "heat", style:
-    gutter ? `grid-template-columns: ${gutter}px 1fr; padding-right: 14px` : ""});
+    gutter ? `grid-template-columns: ${gutter}px 1fr; padding-right: 28px` : ""});
   const row = (name, levels, kind, before) => {
     const label = document.createElement("div");
     label.className = "name " + kind;

@@ -1,0 +1,230 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""A real network, trained with NumPy in seconds, and its record.
+
+A small classifier learns from a teacher with Adam, GlobalGC and AdaGC's shadow.
+Its numbers are written by the library's store.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paddle_adagc.watch.replay import Settings, replay
+from paddle_adagc.watch.store import Store
+from paddle_adagc.watch.tensors import Usual
+
+NUM_LAYERS, CLASSES = 4, 10
+KEYS = [
+    f"layers.{i}.fc.{name}"
+    for i in range(NUM_LAYERS)
+    for name in ("weight", "bias")
+]
+SHADOW = Settings(init="warmup_ema")
+SHADOW_TEXT = "ClipGradByAdaGC(lambda_abs=1.0, t_start=100, init='warmup_ema')"
+
+
+FINISHED = {"kind": "finished"}
+
+
+@dataclasses.dataclass
+class Training:
+    """A run; the functions get the step, 1 for the first."""
+
+    steps: int = 400
+    seed: int = 1
+    width: dataclasses.InitVar[int] = 24
+    batch: dataclasses.InitVar[int] = 128
+    beta2: float = 0.99
+    adagc: bool = False
+    rate: Callable[[int], float] = lambda step: 0.002
+    data: Callable[[int], str] = lambda step: ""
+    gradients: Callable[[int, list[np.ndarray]], None] = lambda step, g: None
+    ends: dict[str, Any] = dataclasses.field(default_factory=lambda: FINISHED)
+
+    def __post_init__(self, width: int, batch: int) -> None:
+        random = np.random.default_rng(self.seed)
+        self.batches = Batches(random, width, batch)
+        self.adam = Adam(make_net(random, width, 1.0), self.beta2)
+        self.batches.fixed = self.batches.draw()
+        self.gamma: np.ndarray | None = None
+
+    def step(self) -> dict[str, Any]:
+        """Make a step; return its numbers, and the norms of the tensors."""
+        step = self.adam.done + 1
+        what, rate = self.data(step), self.rate(step)
+        with np.errstate(all="ignore"):
+            x, y = self.batches.draw(what)
+            loss, gradients = gradients_of(self.adam.net, x, y)
+            if what == "easy":
+                gradients = [0.02 * g for g in gradients]
+            self.gradients(step, gradients)
+            norms = np.array([np.sqrt((g**2).sum()) for g in gradients])
+            norms = np.where(np.isfinite(norms), norms, np.inf)
+            h = self._clip(norms)
+            if self.adagc:
+                gradients = [
+                    np.where(a, g, 0) for a, g in zip(h, gradients, strict=True)
+                ]
+            clipped = [a * g for a, g in zip(h, gradients, strict=True)]
+            self.adam.update(clipped, rate)
+        is_finite = np.isfinite(norms).all()
+        return {
+            "step": step,
+            "loss": loss,
+            "learning_rate": rate,
+            "global_grad_norm": _length(norms) if is_finite else math.nan,
+            **_numbers(norms, h),
+            "nonfinite": int(np.isinf(norms).sum()),
+            "step_seconds": 0.5,
+            "norms": norms,
+        }
+
+    def _clip(self, norms: np.ndarray) -> np.ndarray:
+        """Return what each gradient is multiplied by."""
+        if self.adagc:
+            found = replay(norms[None], Settings(t_start=0), self.gamma)
+            self.gamma = found.gamma[0]
+            return found.h[0].astype(float)
+        if np.isinf(norms).any():
+            return np.full(len(norms), math.nan)
+        return np.full(len(norms), min(1.0, 1.0 / _length(norms)))
+
+    def run(self, until: int = 0) -> list[dict[str, Any]]:
+        """Train to a step."""
+        last = until or self.steps
+        return [self.step() for _ in range(last - self.adam.done)]
+
+    def write(self, folder: Path, rows: list[dict[str, Any]]) -> Path:
+        """Append a session of these rows to a record."""
+        norms = np.stack([row.pop("norms") for row in rows])
+        shadow = replay(norms, SHADOW)
+        for i, row in enumerate(rows):
+            its = _numbers(norms[i], shadow.h[i])
+            row |= {f"shadow_{name}": x for name, x in its.items()}
+            before = Usual.of(norms[max(0, i - 128) : i])
+            ratio, is_far = before.excess(norms[i : i + 1])
+            is_far &= np.isfinite(ratio)
+            row["tensor_norm"] = float(ratio.max(where=is_far, initial=1))
+        clip = "Gradient Clip By GlobalNorm, global_norm=1.000000"
+        facts = {
+            "clip": "ClipGradByAdaGC(t_start=0)" if self.adagc else clip,
+            "shadow": None if self.adagc else SHADOW_TEXT,
+            "optimizer": "AdamW",
+            "model": "Net",
+            "beta2": self.beta2,
+            "epsilon": 1e-8,
+        }
+        store = Store(folder)
+        store.begin(rows[0]["step"], facts)
+        quantities = {"norm": norms, "gamma": shadow.gamma, "h": shadow.h}
+        store.append(rows, KEYS, quantities)
+        store.end({"step": rows[-1]["step"], **self.ends})
+        store.close()
+        return folder
+
+
+def _length(norms: np.ndarray) -> float:
+    return math.sqrt((norms**2).sum())
+
+
+def _numbers(norms: np.ndarray, h: np.ndarray) -> dict[str, float]:
+    with np.errstate(invalid="ignore"):
+        left = (h * norms)[np.isfinite(norms) & (h > 0)]
+    return {
+        "clipped_grad_norm": _length(left),
+        "clipped_fraction": float((h < 1).mean()),
+        "h_min": float(h.min()),
+        "h_median": float(np.median(h)),
+    }
+
+
+class Batches:
+    """Draws batches, most of them good ones."""
+
+    def __init__(
+        self, random: np.random.Generator, width: int, size: int
+    ) -> None:
+        self.random, self.size = random, size
+        self.teacher = make_net(random, width, 2.0)
+        self.other = make_net(random, width, 2.0)
+        self.fixed: Any = None
+
+    def draw(self, what: str = "") -> tuple[np.ndarray, np.ndarray]:
+        if what == "fixed":
+            return self.fixed
+        x = self.random.normal(size=(self.size, 16))
+        net = self.other if what == "shift" else self.teacher
+        logits = _forward(net, x)[-1]
+        noise = self.random.gumbel(size=logits.shape)
+        y = (4 * logits + noise).argmax(1)
+        if what == "labels":
+            y = self.random.permutation(y)
+        if what == "random":
+            x = 4 * self.random.normal(size=x.shape)
+            y = self.random.integers(0, CLASSES, self.size)
+        if what == "kind":
+            some = self.random.random(self.size) < 0.5
+            y = np.where(some, self.random.permutation(y), y)
+        if what == "nan":
+            x = x * np.nan
+        return x, y
+
+
+class Adam:
+    """A network and its moments."""
+
+    def __init__(self, net: list[np.ndarray], beta2: float) -> None:
+        self.net, self.beta2, self.done = net, beta2, 0
+        self.first = [np.zeros_like(x) for x in net]
+        self.second = [np.zeros_like(x) for x in net]
+
+    def update(self, gradients: list[np.ndarray], rate: float) -> None:
+        self.done += 1
+        for i, g in enumerate(gradients):
+            self.first[i] += 0.1 * (g - self.first[i])
+            self.second[i] += (1 - self.beta2) * (g**2 - self.second[i])
+            m = self.first[i] / (1 - 0.9**self.done)
+            v = self.second[i] / (1 - self.beta2**self.done)
+            self.net[i] = self.net[i] - rate * m / (np.sqrt(v) + 1e-8)
+
+
+def make_net(random: np.random.Generator, width: int, gain: float) -> list[Any]:
+    sizes = [16, *[width] * (NUM_LAYERS - 1), CLASSES]
+    net = []
+    for a, b in itertools.pairwise(sizes):
+        net += [random.normal(size=(a, b)) * gain / a**0.5, np.zeros(b)]
+    return net
+
+
+def _forward(net: list[np.ndarray], x: np.ndarray) -> list[np.ndarray]:
+    found = [x]
+    for i in range(NUM_LAYERS):
+        z = found[-1] @ net[2 * i] + net[2 * i + 1]
+        found.append(np.tanh(z) if i < NUM_LAYERS - 1 else z)
+    return found
+
+
+def gradients_of(
+    net: list[np.ndarray], x: np.ndarray, y: np.ndarray
+) -> tuple[float, list[np.ndarray]]:
+    found = _forward(net, x)
+    logits = found[-1] - found[-1].max(1, keepdims=True)
+    chances = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    loss = float(-np.log(chances[np.arange(len(y)), y] + 1e-30).mean())
+    delta = chances
+    delta[np.arange(len(y)), y] -= 1
+    delta /= len(y)
+    gradients: list[np.ndarray] = []
+    for i in reversed(range(NUM_LAYERS)):
+        gradients[:0] = [found[i].T @ delta, delta.sum(0)]
+        if i:
+            delta = delta @ net[2 * i].T * (1 - found[i] ** 2)
+    return loss, gradients
