@@ -94,7 +94,7 @@ def _reproduce(options: argparse.Namespace) -> int:
 
     if not options.dry_run:
         running.preload()
-    from adagc_lab.reproduce.targets import Target
+    from adagc_lab.reproduce.targets import Target, plan_table
 
     # As on Ctrl-C the runs are stopped, too; they can be resumed. Not earlier:
     # the import of Paddle takes the signal for itself.
@@ -116,7 +116,7 @@ def _reproduce(options: argparse.Namespace) -> int:
     ]
     if options.dry_run:
         known = store.load(RESULTS)
-        print(*(target.describe(known) for target in targets), sep="\n")
+        print(plan_table(targets, known), end="")
         return 0
     results = options.results or options.output / "results"
     for target in targets:
@@ -144,7 +144,7 @@ def _tables(options: argparse.Namespace) -> int:
 
 def _check_extras() -> None:
     check_installed("paddlenlp", "nlp")
-    for module in ("jinja2", "matplotlib", "pandas", "scipy"):
+    for module in ("matplotlib", "pandas", "scipy"):
         check_installed(module, "report")
 
 

@@ -10,17 +10,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from adagc_lab.reproduce.analysis import difference
+from adagc_lab.report.differences import difference
+from adagc_lab.report.figures import COLORS
 from adagc_lab.reproduce.rates import rate_cells
 from adagc_lab.reproduce.tables import Recipes
 
-_COLORS = {
-    "GlobalGC 1": "#d1495b",
-    "GlobalGC 0.1": "#edae49",
-    "AdaGC": "#00798c",
-    "warmup_ema": "#66a182",
-    "ZClip": "#8d6a9f",
-}
 _BIN = 10
 """Steps of which a curve shows the largest loss."""
 
@@ -58,8 +52,9 @@ def _price(recipes: Recipes) -> pd.DataFrame:
     for recipe, pairs in recipes.situations["calm"].items():
         for steps in pairs.lengths():
             for method in ("GlobalGC 0.1", "AdaGC", "warmup_ema"):
-                others, ours = pairs.values(method, steps, "validation_loss")
-                found = difference(np.subtract(ours, others).tolist())
+                found = difference(
+                    pairs.differences(method, steps, "validation_loss")
+                )
                 if found and found.number >= 4:
                     numbers = [round(round(x, 9), 4) for x in found[:3]]
                     label = f"{recipe}, {steps:,} steps"
@@ -110,7 +105,7 @@ def _draw_curves(data: pd.DataFrame) -> None:
     for panel, method in zip(panels, methods, strict=True):
         for name in data.columns[1:]:
             if name.startswith(f"{method}, "):
-                color = _COLORS[method]
+                color = COLORS[method]
                 panel.semilogy(data["step"], data[name], color=color, lw=0.6)
         panel.set(title=method, xlabel="step")
     panels[0].set_ylabel("largest training loss\nof 10 steps (nat)")
@@ -125,7 +120,7 @@ def _draw_price(data: pd.DataFrame) -> None:
         own = data[data["method"] == method]
         places = [labels.index(x) + 0.2 * (shift - 1) for x in own["recipe"]]
         spread = [own["mean"] - own["low"], own["high"] - own["mean"]]
-        color = _COLORS[method]
+        color = COLORS[method]
         panel.errorbar(
             own["mean"],
             places,
@@ -148,7 +143,8 @@ def _draw_rates(data: pd.DataFrame) -> None:
     _, panels = plt.subplots(1, 2, figsize=(9, 3), sharey=True)
     for panel, beta2 in zip(panels, (0.95, 0.999), strict=True):
         own = data[data["beta2"].astype(float) == beta2]
-        for method, color in _COLORS.items():
+        for method in dict.fromkeys(data["method"]):
+            color = COLORS[method]
             part = own[own["method"] == method].sort_values("rate")
             panel.loglog(
                 part["rate"],

@@ -17,14 +17,8 @@ import pandas as pd
 import yaml
 
 from adagc_lab.markdown import markdown_table
-from adagc_lab.reproduce.analysis import (
-    OVER_REFERENCE,
-    REFERENCE,
-    Pairs,
-    difference,
-    fixed,
-    shown,
-)
+from adagc_lab.report.differences import difference, fixed, shown
+from adagc_lab.reproduce.pairs import OVER_REFERENCE, REFERENCE, Pairs
 from adagc_lab.reproduce.rates import (
     NOT_RUN,
     price_over_time,
@@ -75,10 +69,8 @@ class Recipes:
 
 
 def _compared(pairs: Pairs, method: str, steps: int, name: str) -> str:
-    others, ours = pairs.values(method, steps, name)
-    if len(ours) < LEAST:
-        return "–"
-    return shown(difference(np.subtract(ours, others).tolist()))
+    found = pairs.differences(method, steps, name)
+    return shown(difference(found)) if len(found) >= LEAST else "–"
 
 
 def _sums(pairs: Pairs, method: str, steps: int, name: str) -> str:

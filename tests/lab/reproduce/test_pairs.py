@@ -4,14 +4,16 @@
 
 import numpy as np
 import pytest
-from adagc_lab.reproduce.analysis import (
-    Pairs,
+from adagc_lab.report.differences import difference
+from adagc_lab.report.measures import (
     damage,
-    difference,
     judged,
     measure,
     peaks,
+    spans,
+    steps_of,
 )
+from adagc_lab.reproduce.pairs import Pairs
 from lab.reproduce.conftest import make_row, make_rows
 
 
@@ -101,4 +103,10 @@ def test_limits_hold_the_mean_in_most_samples():
     assert difference([1.0]) is None
     assert difference([1.0, np.nan]) is None
     assert difference([2.0, 2.0]) == (2.0, 2.0, 2.0, 2)
-    assert difference([2.0, 2.0]).is_shown
+    assert difference([2.0, np.inf]) == (np.inf, 2.0, np.inf, 2)
+
+
+def test_spans_of_steps():
+    assert spans([3, 1, 2, 7]) == "1-3;7-7"
+    assert steps_of("1-3;7-7") == [1, 2, 3, 7]
+    assert steps_of("") == []
