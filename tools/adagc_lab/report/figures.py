@@ -8,11 +8,14 @@ import io
 import itertools
 import warnings
 from collections.abc import Iterable, Sequence
+from typing import Literal
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from adagc_lab.record.files import RunRecord
 from adagc_lab.report.experiment import Experiment
@@ -53,8 +56,23 @@ _LOWEST = 0.01
 
 def method_colors(methods: Iterable[str]) -> dict[str, str]:
     """One color per method."""
-    others = itertools.cycle(_OTHER_COLORS)
-    return {method: COLORS.get(method) or next(others) for method in methods}
+    names = [*methods]
+    fixed = {name: COLORS[name] for name in names if name in COLORS}
+    others = itertools.cycle(
+        [c for c in _OTHER_COLORS if c not in fixed.values()]
+    )
+    return {name: fixed.get(name) or next(others) for name in names}
+
+
+def set_log_axis(panel: Axes, which: Literal["x", "y"] = "y") -> None:
+    """Make an axis logarithmic, with ticks such as 0.2 and 0.5."""
+    panel.set(**{f"{which}scale": "log"})
+    axis: Axis = {"x": panel.xaxis, "y": panel.yaxis}[which]
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_locator(LogLocator(subs=(2, 5)))
+    low, high = axis.get_view_interval()
+    is_short = low > 0 and high / low < 30
+    axis.set_minor_formatter("{x:g}" if is_short else NullFormatter())
 
 
 def svg(figure: Figure) -> str:
@@ -109,7 +127,7 @@ def curves(experiment: Experiment) -> Figure:
             (x[np.isfinite(x)] > 0).all() for runs in by.values() for x in runs
         )
         if is_positive and "%" not in label:
-            panel.set_yscale("log")
+            set_log_axis(panel)
         _shade_faults(panel, experiment.all_runs())
     _finish(figure, panels[0], panels[-1:])
     return figure
@@ -199,7 +217,8 @@ def norm_figure(
                     values = run.tensors[name][start:stop, number]
                     steps = start + np.arange(len(values))
                     line = {"color": colors[method], "label": method}
-                    panel.semilogy(steps, values, lw=0.9, **line)
+                    panel.plot(steps, values, lw=0.9, **line)
+            set_log_axis(panel)
             _shade_faults(panel, runs.values(), start, stop)
         row[0].set_ylabel(tensor_label(tensor).replace(" · ", "\n"))
     for panel, name in zip(panels[0], names, strict=True):
