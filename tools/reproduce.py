@@ -43,6 +43,8 @@ _RUN_OPTIONS = """
 """
 _TABLE_OPTIONS = """
 --check           change nothing; exit status 1 if a table differs
+--add FOLDER      first add the results of another folder; runs that are there
+                  stay
 """
 
 
@@ -127,8 +129,11 @@ def _reproduce(options: argparse.Namespace) -> int:
 
 def _tables(options: argparse.Namespace) -> int:
     _check_extras()
-    from adagc_lab.reproduce import pages
+    from adagc_lab.reproduce import pages, store
 
+    if options.add:
+        added = store.merge(RESULTS, options.add)
+        print(f"added results of {', '.join(added)}")
     stale = pages.differences(command.ROOT)
     if not options.check:
         written = pages.write(command.ROOT)

@@ -69,7 +69,7 @@ def test_without_tensors_there_is_no_picture(make_run, tmp_path):
 
 
 def test_labels_of_tensors():
-    assert tensor_label(NAMES[1]) == "layer 0 · attention.q_proj"
+    assert tensor_label(NAMES[1]) == "layers.0\nself_attn.q_proj"
     assert tensor_label("model.embed_tokens.weight") == "embed_tokens"
     name = "model.layers.3.mlp.experts.7.up_proj.weight"
-    assert tensor_label(name) == "layer 3 · expert 7 · up_proj"
+    assert tensor_label(name) == "layers.3\nmlp.experts.7.up_proj"

@@ -28,9 +28,16 @@ def test_more_seeds_are_merged_with_the_rows_that_are_there(tmp_path):
     again = make_row(seed=1, loss=[1.0, 2.5], step_ms=7.0)
     store.append(tmp_path, "t", [again, make_row(seed=2, loss=[3.0])])
     assert path.read_text().splitlines()[:2] == before
+    # The same by folders of results, as another machine brings them.
+    other = tmp_path / "other"
+    store.append(other, "t", [again, make_row(seed=3, loss=[5.0])])
+    store.append(other, "u", [make_row(seed=1, loss=[6.0], target="u")])
+    assert store.merge(tmp_path, other) == ["t", "u"]
+    assert path.read_text().splitlines()[:2] == before
     rows = store.load(tmp_path)
-    assert rows["seed"].tolist() == [1, 2]
-    assert [loss.tolist() for loss in rows["loss"]] == [[1.0, 2.0], [3.0]]
+    assert rows["seed"].tolist() == [1, 2, 3, 1]
+    losses = [loss.tolist() for loss in rows["loss"]]
+    assert losses == [[1.0, 2.0], [3.0], [5.0], [6.0]]
 
 
 def test_a_run_of_another_config_replaces_the_old_one(tmp_path):

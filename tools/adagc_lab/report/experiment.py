@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from adagc_lab.record.files import RunRecord
 from paddle_adagc.checks import check_choice
 
@@ -228,18 +230,13 @@ def _seed(run: RunRecord) -> int:
 
 def common_and_different(
     experiment: Experiment,
-) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Split the methods' options: shared ones, and the others by method."""
-    configs = {
-        m: shared_options(runs[0]) for m, runs in experiment.runs.items()
-    }
-    common: dict[str, Any] = {}
-    different: dict[str, dict[str, Any]] = {}
-    for key in dict.fromkeys(key for c in configs.values() for key in c):
-        values = {m: c[key] for m, c in configs.items() if key in c}
-        first, *others = values.values()
-        if len(values) == len(configs) and others.count(first) == len(others):
-            common[key] = first
-        else:
-            different[key] = values
-    return common, different
+) -> tuple[pd.Series, pd.DataFrame]:
+    """Split the methods' options, as text: shared ones, and a column each."""
+    table = pd.DataFrame(
+        {
+            method: pd.Series(shared_options(runs[0]), dtype=object).map(str)
+            for method, runs in experiment.runs.items()
+        }
+    ).fillna("–")
+    is_shared = table.nunique(axis=1) == 1
+    return table[is_shared].iloc[:, 0], table[~is_shared]

@@ -220,7 +220,7 @@ def norm_figure(
                     panel.plot(steps, values, lw=0.9, **line)
             set_log_axis(panel)
             _shade_faults(panel, runs.values(), start, stop)
-        row[0].set_ylabel(tensor_label(tensor).replace(" · ", "\n"))
+        row[0].set_ylabel(tensor_label(tensor), fontsize=8)
     for panel, name in zip(panels[0], names, strict=True):
         panel.set_title(f"norm of the {QUANTITIES[name]}", fontsize=9)
     _finish(figure, panels[0, 0], panels[-1])

@@ -24,8 +24,6 @@ LEAD = 10
 
 NUM_TENSORS = 3
 
-_LAYER = re.compile(r"(?:^|\.)(?:layers|blocks|h)\.(\d+)\.(.+)$")
-
 
 class Focus(NamedTuple):
     """The event of the reference method that the figures show."""
@@ -118,15 +116,6 @@ def _rank_tensors(
 
 
 def tensor_label(name: str) -> str:
-    """Shorten a tensor's name: ``"layer 0 · attention.q_proj"``."""
-    match = _LAYER.search(name)
-    if match is None:
-        return _short(name)
-    return f"layer {match[1]} · {_short(match[2])}"
-
-
-def _short(name: str) -> str:
-    name = re.sub(r"^(model|llama|decoder)\.", "", name)
-    name = name.removesuffix(".weight")
-    name = re.sub(r"^mlp\.experts\.(\d+)\.", r"expert \1 · ", name)
-    return name.replace("self_attn", "attention").replace("_layernorm", "_norm")
+    """Shorten a tensor's name, on two lines: ``"layers.0\\nmlp.up_proj"``."""
+    short = name.removeprefix("model.").removesuffix(".weight")
+    return re.sub(r"^(.*?\.\d+)\.", r"\1\n", short)

@@ -86,16 +86,11 @@ def _section(experiment: Experiment) -> Iterator[str]:
     yield from _figures(experiment)
     yield "<h3>How it was made</h3>"
     common, different = common_and_different(experiment)
-    if different:
-        yield (
-            pd.DataFrame(different)
-            .T.map(str)
-            .replace("nan", "–")
-            .to_html(border=0)
-        )
-    facts = {**common, **_facts(experiment)}
+    if not different.empty:
+        yield different.to_html(border=0)
+    facts = pd.concat([common, pd.Series(_facts(experiment), dtype=object)])
     yield "<details><summary>Settings of all runs, versions</summary>"
-    yield pd.Series(facts, dtype=str).to_frame().to_html(border=0, header=False)
+    yield facts.to_frame().to_html(border=0, header=False)
     yield "</details><details><summary>What the measures are</summary><ul>"
     for row in MEASURES.values():
         if row.label in table.index and row.meaning:

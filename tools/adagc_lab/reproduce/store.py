@@ -76,9 +76,24 @@ def append(
     digest differs, because the grid has changed, is replaced.
     """
     path = Path(folder) / f"{target}.csv"
+    _add(path, [_text(row) for row in rows])
+    return path
+
+
+def merge(
+    folder: str | os.PathLike[str], other: str | os.PathLike[str]
+) -> list[str]:
+    """Add the rows of all targets of another folder; return their names."""
+    paths = _targets(other)
+    for path in paths:
+        _add(Path(folder) / path.name, _read(path))
+    return [path.stem for path in paths]
+
+
+def _add(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     known: dict[tuple[str, ...], dict[str, Any]] = {}
-    for row in [*(_read(path) if path.exists() else []), *map(_text, rows)]:
+    for row in [*(_read(path) if path.exists() else []), *rows]:
         present = known.get(key := tuple(row[name] for name in ID))
         if present is None or present["digest"] != row["digest"]:
             known[key] = row
@@ -90,7 +105,7 @@ def append(
     text = table.reindex(columns=COLUMNS).to_csv(
         index=False, lineterminator="\n"
     )
-    return atomic_write(path, text)
+    atomic_write(path, text)
 
 
 def _text(row: dict[str, Any]) -> dict[str, Any]:
@@ -132,13 +147,7 @@ def load(folder: str | os.PathLike[str]) -> pd.DataFrame:
         A row per run: integers, floats (NaN where not known) and texts; and
         ``loss``, float64 ``[num_losses]`` in nat, NaN where it was not finite.
     """
-    paths = [
-        path
-        for path in sorted(Path(folder).glob("*.csv"))
-        if path.with_suffix(".npz").exists()
-    ]
-    if not paths:
-        raise FileNotFoundError(f"{folder} holds no results of any target")
+    paths = _targets(folder)
     rows = [row for path in paths for row in _read(path)]
     table = pd.DataFrame(rows)
     for name in ("seed", "steps", "clean_twin", "skip_steps", "num_losses"):
@@ -149,3 +158,15 @@ def load(folder: str | os.PathLike[str]) -> pd.DataFrame:
         np.where(codes < 0, np.nan, codes / 1000) for codes in table["loss"]
     ]
     return table
+
+
+def _targets(folder: str | os.PathLike[str]) -> list[Path]:
+    """Return each target's table."""
+    paths = [
+        path
+        for path in sorted(Path(folder).glob("*.csv"))
+        if path.with_suffix(".npz").exists()
+    ]
+    if not paths:
+        raise FileNotFoundError(f"{folder} holds no results of any target")
+    return paths
