@@ -26,12 +26,12 @@ def test_a_page_has_tables_figures_and_settings(make_run, tmp_path):
     }
     title = "1 < <b>A&B</b>"
     experiment = make_experiment(runs, title=title, dynamics_tensor=NAMES[0])
-    page = write_report(tmp_path / "out/r.html", "T", [experiment, experiment])
+    page = write_report(tmp_path / "out/r.html", "T", [experiment])
     text = page.read_text("utf-8")
     assert "1 &lt; &lt;b&gt;A&amp;B&lt;/b&gt;" in text
     assert "2 seeds (1, 2), 400 steps a run" in text
     assert "Differences from GlobalGC" in text
-    assert len(figures_of(text)) == 2 * 4
+    assert len(figures_of(text)) == 4
     assert "GlobalGC&#x27;s loss, at step 250" in text
     for setting in ("clip.beta", "optimizer.beta2", "3.3.1"):
         assert f"<th>{setting}</th>" in text or f"<td>{setting}</td>" in text

@@ -87,15 +87,3 @@ def test_bad_files_are_named(tmp_path, grid, message):
     OmegaConf.save(OmegaConf.create(grid), path)
     with pytest.raises(ValueError, match=message):
         load_target(path)
-
-
-def test_one_experiment_of_a_target_alone(tmp_path):
-    other = {**EXPERIMENT, "name": "other"}
-    path = tmp_path / "grid.yaml"
-    grid = {"title": "T", "experiments": [EXPERIMENT, other]}
-    OmegaConf.save(OmegaConf.create(grid), path)
-    target = load_target(path)
-    assert target.only(None) is target
-    assert [e.name for e in target.only("other").experiments] == ["other"]
-    with pytest.raises(ValueError, match="not 'third'"):
-        target.only("third")

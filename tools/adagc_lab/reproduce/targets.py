@@ -146,9 +146,9 @@ def result_table(rows: pd.DataFrame) -> str:
     """Table of an experiment's runs, with paired differences of their ends."""
     first = rows["method"].iloc[0]
     pairs = Pairs(rows, first)
-    steps = pairs.lengths()[-1]
     lines = []
-    for method in [first, *pairs.methods()]:
+    for method, runs in rows.groupby("method", sort=False):
+        steps = runs["steps"].max()
         peaks, worst, ends = (
             [*pairs.numbers(method, steps, name).values()]
             for name in ("peaks", "worst", "end")
@@ -164,6 +164,7 @@ def result_table(rows: pd.DataFrame) -> str:
                 "" if method == first else shown(delta),
             ]
         )
+    steps = rows["steps"].max()
     head = ["", "seeds", "peaks above 0.5 nat", "worst rise (nat)"]
     head += [f"loss of the last {min(END, steps)} steps", f"minus {first}'s"]
     return markdown_table(head, lines, pad=True)
