@@ -108,13 +108,7 @@ def contenders(pairs: Pairs, clipped: np.ndarray) -> dict[str, Contender]:
     """
     gamma = np.where(clipped, _NEAR, _FAR)
 
-    def restore(originals: Sequence[Tensor]) -> None:
-        for (_, gradient), original in zip(pairs, originals, strict=True):
-            paddle.assign(original, gradient)
-        # An optimizer asks this right before it calls its clip: so Python's
-        # objects are in the processor's cache, values not.
-        for parameter, gradient in pairs:
-            parameter.stop_gradient, gradient.is_selected_rows()
+    restore = functools.partial(_restore, pairs)
 
     def adagc() -> Contender:
         model = paddle.nn.ParameterList([parameter for parameter, _ in pairs])
@@ -157,6 +151,15 @@ def contenders(pairs: Pairs, clipped: np.ndarray) -> dict[str, Contender]:
     if is_half and paddle.device.get_device() == "cpu":
         del found["ClipGradByNorm"]
     return found
+
+
+def _restore(pairs: Pairs, originals: Sequence[Tensor]) -> None:
+    for (_, gradient), original in zip(pairs, originals, strict=True):
+        paddle.assign(original, gradient)
+    # An optimizer asks this right before it calls its clip: so Python's
+    # objects are in the processor's cache, values not.
+    for parameter, gradient in pairs:
+        parameter.stop_gradient, gradient.is_selected_rows()
 
 
 def _waiting_loop(pairs: Pairs, thresholds: Iterable[float]) -> None:

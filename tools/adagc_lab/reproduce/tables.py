@@ -161,22 +161,25 @@ def advice(recipes: Recipes, names: Mapping[str, str] | None = None) -> str:
 
     ``names`` are texts in place of the English ones.
     """
-    told = dict(names or {})
+
+    def word(text: str) -> str:
+        return (names or {}).get(text, text)
+
     methods = [method for method in SHOWN if method != "ZClip"]
     rows = []
     for label, (situation, recipe, count, name) in _ADVICE.items():
         pairs = recipes.situations[situation][recipe]
         cells = [
-            _advised(pairs, method, count, name, told) for method in methods
+            _advised(pairs, method, count, name, word) for method in methods
         ]
-        own = _reference(pairs, count, name, told)
-        rows.append([told.get(label, label), own, *cells])
-    head = [told.get("Your run", "Your run"), REFERENCE, *methods]
+        own = _reference(pairs, count, name, word)
+        rows.append([word(label), own, *cells])
+    head = [word("Your run"), REFERENCE, *methods]
     return markdown_table(head, rows, left=1)
 
 
 def _reference(
-    pairs: Pairs, count: str, name: str, told: Mapping[str, str]
+    pairs: Pairs, count: str, name: str, word: Callable[[str], str]
 ) -> str:
     """Return what the others are compared with, in runs of each length."""
     parts = []
@@ -184,18 +187,18 @@ def _reference(
         values = [*pairs.numbers(REFERENCE, steps, name).values()]
         if len(values) < 8:
             continue
-        text = f"{told.get('loss', 'loss')} {fixed(np.mean(values), 3)}"
+        text = f"{word('loss')} {fixed(np.mean(values), 3)}"
         if count:
             peaks = [*pairs.numbers(REFERENCE, steps, count).values()]
-            per_run = told.get("peaks a run", "peaks a run")
+            per_run = word("peaks a run")
             text = f"{fixed(np.mean(peaks), 1)} {per_run}, {text}"
-        at = told.get("{} steps", "{} steps").format(f"{steps:,}")
+        at = word("{} steps").format(f"{steps:,}")
         parts.append(f"{text}, {at}")
     return "; ".join(parts)
 
 
 def _advised(
-    pairs: Pairs, method: str, count: str, name: str, told: Mapping[str, str]
+    pairs: Pairs, method: str, count: str, name: str, word: Callable[[str], str]
 ) -> str:
     """Return the cell of the longest runs that at least eight seeds have."""
     lengths = [
@@ -204,17 +207,17 @@ def _advised(
         if len(pairs.values(method, steps, name)[1]) >= 8
     ]
     if not lengths:
-        return told.get("not run", "not run")
+        return word("not run")
     steps = lengths[-1]
     parts = []
     if count:
         others, ours = pairs.values(method, steps, count)
-        of = told.get("peaks in {} seeds", "peaks in {} seeds")
+        of = word("peaks in {} seeds")
         parts.append(
             f"{sum(others):.0f} → {sum(ours):.0f} {of.format(len(ours))}"
         )
-    loss = told.get("loss", "loss")
-    at = told.get("{} steps", "{} steps").format(f"{steps:,}")
+    loss = word("loss")
+    at = word("{} steps").format(f"{steps:,}")
     parts.append(f"{loss} {_compared(pairs, method, steps, name)}, {at}")
     return "; ".join(parts)
 
