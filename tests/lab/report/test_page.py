@@ -61,6 +61,9 @@ def test_without_tensors_there_is_no_picture(make_run, tmp_path):
     assert write_picture(path, experiment) is None
     page = write_report(tmp_path / "r.html", "T", [experiment])
     assert len(figures_of(page.read_text("utf-8"))) == 1
+    lost = make_run(tensors=False, nan_from=0, status="diverged")
+    page = write_report(page, "T", [make_experiment({"AdaGC": [lost]})])
+    assert "∞" in page.read_text("utf-8")
     experiment = make_experiment({"AdaGC": [make_run()]})
     assert write_picture(path, experiment) == path
     first = path.read_text("utf-8")

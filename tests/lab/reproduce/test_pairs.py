@@ -60,6 +60,9 @@ def test_damage_is_the_mean_over_another_run_from_the_first_fault_on():
     assert found["damage"] == pytest.approx(0.1 + 0.8 / 149)
     assert found["fault_peaks"] == 1
     assert found["worst_rise"] == pytest.approx(0.9)
+    row |= {"loss": loss[:150], "faults": "149-149", "left_out": "149-149"}
+    assert damage(row, clean) == {}
+    assert damage(row | {"status": "diverged"}, clean)["damage"] == np.inf
 
 
 def test_pairs_have_the_same_seed_length_and_processor():

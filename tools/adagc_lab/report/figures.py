@@ -88,11 +88,12 @@ def svg(figure: Figure) -> str:
     return file.getvalue()
 
 
-def curves(experiment: Experiment) -> Figure:
+def curves(experiment: Experiment) -> Figure | None:
     """Draw the training loss and what else was logged, over all steps.
 
     A line is the mean over the seeds and over a bin of steps, the band their
     smallest and largest value. Corrupted batches are left out of the loss.
+    None: nothing is finite.
     """
     series: dict[str, dict[str, list[np.ndarray]]] = {
         "training loss (nat)": {
@@ -116,6 +117,8 @@ def curves(experiment: Experiment) -> Figure:
         for label, by in series.items()
         if any(np.isfinite(x).any() for runs in by.values() for x in runs)
     }
+    if not shown:
+        return None
     figure = _figure(9, 2.2 * len(shown))
     panels = figure.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0]
     colors = method_colors(experiment.runs)

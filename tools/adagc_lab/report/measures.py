@@ -187,13 +187,18 @@ def damage(row: Row, clean: Row) -> dict[str, float]:
     """Compare a run with faults with another without them, same batches.
 
     ``damage`` is the mean loss above the other's, from the first fault to the
-    end, in nat; ``fault_peaks`` counts the peaks of the excess.
+    end, in nat; ``fault_peaks`` counts the peaks of the excess. A run that
+    diverged is infinitely far above. Nothing if no step can be compared.
     """
+    if row["status"] == "diverged":
+        return {"damage": np.inf, "fault_peaks": 1.0, "worst_rise": np.inf}
     loss, other = judged(row), judged(clean)
     number = min(len(loss), len(other))
     first = min(steps_of(row["faults"]))
     excess = (loss[:number] - other[:number])[first:]
     excess = excess[np.isfinite(excess)]
+    if not excess.size:
+        return {}
     found = excess_peaks(loss[first:], other[first:])
     return {
         "damage": float(excess.mean()),

@@ -102,4 +102,4 @@ class Pairs:
         if not row["num_losses"] or not twin["num_losses"]:
             return np.nan
         found = damage(row, twin)
-        return found["damage" if name == OVER_REFERENCE else name]
+        return found.get("damage" if name == OVER_REFERENCE else name, np.nan)
