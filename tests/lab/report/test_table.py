@@ -115,14 +115,6 @@ def test_values_of_several_seeds(values, digits, text):
     assert cell(pd.Series(values), digits) == text
 
 
-def test_experiment_refuses_runs_that_do_not_pair(make_run):
-    one, two = make_run(seed=1, steps=5), make_run(seed=2, steps=5)
-    for runs, clean, message in (
-        ({"GlobalGC": [one], "AdaGC": [two]}, {}, r"AdaGC has seeds \[2\]"),
-        ({"GlobalGC": [one, two], "AdaGC": [one]}, {}, r"expected \[1, 2\]"),
-        ({"GlobalGC": []}, {}, "at least one run"),
-        ({"AdaGC": [one]}, {"AGC": [one]}, "has 'AGC'"),
-        ({"AdaGC": [one]}, {"AdaGC": [two]}, r"expected \[1\]"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            make_experiment(runs, clean_runs=clean)
+def test_a_misspelt_tensor_is_named(make_run):
+    with pytest.raises(ValueError, match=r"dynamics_tensor of run-0 must be"):
+        make_experiment({"A": [make_run(steps=5)]}, dynamics_tensor="nrm")
