@@ -91,7 +91,7 @@ MEASURES = {
         1,
         "mean share of tensors with h < 1, from step 100 on",
     ),
-    "smallest_h": Measure("Smallest h", 3, "from step 100 on"),
+    "smallest_h": Measure("Smallest h", 5, "from step 100 on"),
     "clip_ms": Measure("Clip time per step (ms)", 2, "median"),
     "step_ms": Measure("Step time (ms)", 1, "median"),
     "steps": Measure("Steps", 0, ""),
