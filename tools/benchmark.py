@@ -16,8 +16,7 @@ step: whole training steps of the proxies.
 collectives: what GlobalGC (fleet's HybridParallelClipGrad) and AdaGC
 communicate in a clip step, counted on real processes over gloo, layout by
 layout.
-watch: what a record adds to a clip's step, its copies and files included; or
-how large a record of simulated steps becomes, and how long its page takes.
+watch: what a record adds to a clip's step, its copies and files included.
 
 Set OMP_NUM_THREADS to choose the number of threads; the default is 1.
 """
@@ -63,9 +62,7 @@ _OPTIONS = {
 --configs YAML    run configs (default: llama_low_noise and ernie_moe)
 --steps N         timed steps per clip (default: %(default)s)
 """,
-    "watch": """
---simulate N      record N simulated steps of 3,828 tensors, and nothing else
-""",
+    "watch": "",
     "collectives": """
 --config CONFIG   run config (default: configs/proxy/ernie_moe.yaml)
 """,
@@ -78,8 +75,11 @@ def main(arguments: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     for name, shown in _OPTIONS.items():
         default = 15 if name == "clip" else 40
+        command = commands.add_parser(name)
+        if not shown:
+            continue
         add_options(
-            commands.add_parser(name),
+            command,
             shown,
             lists={"nargs": "*"},
             dtype={"choices": ["float32", "bfloat16"], "default": "float32"},
@@ -87,7 +87,6 @@ def main(arguments: list[str] | None = None) -> int:
             configs={"nargs": "*", "type": Path, "default": PROXIES},
             steps={"type": _at_least_two, "default": 200},
             config={"type": Path, "default": ERNIE},
-            simulate={"type": _at_least_two},
         )
     options = parser.parse_args(arguments)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -163,11 +162,7 @@ def measure_watch(options: argparse.Namespace) -> Iterator[str]:
     """Time what a record adds to a clip's step."""
     from adagc_lab.benchmark import watch
 
-    if options.simulate:
-        found = watch.simulate(TENSORS[-1], options.simulate)
-        yield watch.size_to_markdown(found)
-    else:
-        yield watch.to_markdown(watch.compare(WATCHED, RINGS))
+    yield watch.to_markdown(watch.compare(WATCHED, RINGS))
 
 
 if __name__ == "__main__":

@@ -8,26 +8,18 @@
     python tools/check_gpu.py --tables results/gpu.jsonl
 
 Works on Paddle's tensors, or where Paddle is missing on PyTorch's: the kernels
-and their launches need neither. Made to take under 10 minutes, with ``--quick``
-30 seconds. A check that fails gives a line with its error, the others still
-run, and the exit status is 1.
+and their launches need neither. Takes under 10 minutes, with ``--quick`` 30
+seconds. A check that fails gives a line with its error, the others still run,
+and the exit status is 1.
 
-Checked first, and alone by ``--quick``: driver, NVRTC and stream; a step of the
-rule on 520 tensors of every dtype, some empty, missing or at odd addresses, at
-sizes around a block's: norms against float64, rule and scales bit for bit; all
-variants of the fused rule against NumPy; with Paddle 20 steps of
-``ClipGradByAdaGC`` by the kernels against Paddle's operators (warm-up, Inf,
-NaN, None, mixed dtypes, units).
-
-Checked then: the same bits in 100 runs, at other addresses, and in the emulator
-of the tests; the order of what a stream gets, and that the host does not wait;
-a captured graph and three replays (PyTorch); a tensor of more than 2^31 values;
-memory accesses, by compute-sanitizer if it is installed.
-
-Timed by events, medians of 20: float32 and bfloat16, 0, 10 and 100% of the
-tensors clipped, against the bandwidth of a copy and that of the data sheet. In
-Paddle also the whole clip and GlobalGC, in PyTorch torch._foreach_norm with
-_foreach_mul_. ``--tables`` runs nothing and prints the tables of docs/gpu.md.
+``--quick`` checks a step of the rule on 520 tensors of every dtype, all
+variants of the fused rule against NumPy, and with Paddle 20 steps of
+``ClipGradByAdaGC`` by the kernels against Paddle's operators. Without it also:
+the same bits in 100 runs, at other addresses and in the emulator of the tests;
+the order in a stream; a captured graph (PyTorch); a tensor of more than 2^31
+values; memory accesses, by compute-sanitizer if it is installed; and times by
+events, against the bandwidth of a copy and that of the data sheet.
+``--tables`` runs nothing and prints the tables of docs/gpu.md.
 """
 
 from __future__ import annotations
@@ -71,19 +63,6 @@ SANITIZER_SECONDS = 150
 TOOL_PATH = f"{os.environ.get('PATH', '')}:/usr/local/cuda/bin"
 
 
-def launch_rule(
-    module: Any, framework: Torch, rule: Any, squared_norm: Any, gamma: Any
-) -> dict[str, np.ndarray]:
-    """Start the fused rule on vectors of the device; read what it gives."""
-    count = framework.tensor(np.zeros(gamma.shape), "int32")
-    found = module.adaptive_step(rule, squared_norm, gamma, count)
-    return {
-        name: framework.wide(vector)
-        for name, vector in found._asdict().items()
-        if vector is not None
-    }
-
-
 def check_step(module: Any, framework: Torch) -> dict[str, Any]:
     """A step of the real rule, norms to scales, on tensors of all dtypes.
 
@@ -115,9 +94,9 @@ def check_step(module: Any, framework: Torch) -> dict[str, Any]:
     gamma[lost] = 1.0
     rule = launch.Rule(1.04, 1 - 0.99, 0.0)
     held = framework.tensor(gamma, "float32")
-    got = launch_rule(module, framework, rule, lists.sums, held)
+    got = gpu.launch_rule(module, framework, rule, lists.sums, held)
     vectors = squares.astype(np.float32), gamma.astype(np.float32)
-    for name, values in expected_of_rule(rule, *vectors).items():
+    for name, values in gpu.expected_of_rule(rule, *vectors).items():
         assert np.array_equal(got[name], values), f"{name} differs"
     lists.launcher.scale(
         framework.tensor(got["h"], "float32"),
@@ -207,9 +186,9 @@ def check_rule(module: Any, framework: Torch) -> dict[str, Any]:
     for count, beta, h_of_nonfinite in variants:
         rule = launch.Rule(1.04, 1 - beta, h_of_nonfinite)
         vectors = [squares[:count], old[:count]]
-        wanted = expected_of_rule(rule, *vectors)
+        wanted = gpu.expected_of_rule(rule, *vectors)
         held = [framework.tensor(v.astype(float), "float32") for v in vectors]
-        got = launch_rule(module, framework, rule, *held)
+        got = gpu.launch_rule(module, framework, rule, *held)
         assert set(got) == set(wanted)
         for name, values in wanted.items():
             same = np.array_equal(got[name], values, equal_nan=True)
@@ -218,34 +197,6 @@ def check_rule(module: Any, framework: Torch) -> dict[str, Any]:
                 f"h of Inf {h_of_nonfinite}"
             )
     return {"variants": len(variants)}
-
-
-def expected_of_rule(
-    rule: Any, squares: np.ndarray, old: np.ndarray
-) -> dict[str, np.ndarray]:
-    """Return what :func:`launch_rule` should; all is float32."""
-    rel, rest, h_of_nonfinite = (
-        np.float32(getattr(rule, name)) for name, _ in rule._fields_
-    )
-    with np.errstate(all="ignore"):
-        norm = np.sqrt(squares.astype(np.float64)).astype(np.float32)
-        lost = ~np.isfinite(norm)
-        one, zero = np.float32(1), np.float32(0)
-        h = np.where(lost, zero, np.fmin(rel * old / norm, one))
-        clipped = h * norm
-        is_observed = np.isfinite(clipped) & (clipped > 0)
-        average = np.where(
-            np.isfinite(old), old + rest * (clipped - old), clipped
-        )
-        found = {
-            "norm": norm,
-            "h": np.where(lost, h_of_nonfinite, h),
-            "gamma": np.where(is_observed, average, old),
-            "num_nonfinite": lost,
-        }
-        if not h_of_nonfinite:
-            found["discard"] = lost
-    return found
 
 
 def check_repeats(module: Any, framework: Torch, dtype: str) -> dict[str, Any]:
@@ -408,22 +359,20 @@ def main(arguments: list[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "--quick",
-        action="store_true",
-        help="only the checks that come first, 30 seconds",
-    )
+    quick = "only the checks that come first, 30 seconds"
+    parser.add_argument("--quick", action="store_true", help=quick)
     parser.add_argument(
         "--framework",
         choices=("paddle", "torch"),
         help="whose tensors; Paddle's if it is installed for GPUs",
     )
-    parser.add_argument(
-        "--tables", metavar="FILE", help="print the tables of a file's rows"
-    )
+    tables = "print the tables of a file's rows"
+    parser.add_argument("--tables", metavar="FILE", help=tables)
     options = parser.parse_args(arguments)
     if options.tables is not None:
-        print(gpu.tables(Path(options.tables)), end="")
+        from adagc_lab.benchmark import gpu_tables
+
+        print(gpu_tables.tables(Path(options.tables)), end="")
         return 0
     try:
         framework = gpu.pick_framework(options.framework)

@@ -10,7 +10,6 @@ import functools
 import importlib
 import importlib.util
 import itertools
-import json
 import statistics
 import sys
 import time
@@ -242,6 +241,47 @@ def load_kernels(framework: Torch) -> tuple[Any, dict[str, Any]]:
     return module, facts
 
 
+def launch_rule(
+    module: Any, framework: Torch, rule: Any, squared_norm: Any, gamma: Any
+) -> dict[str, np.ndarray]:
+    """Start the fused rule on vectors of the device; read what it gives."""
+    count = framework.tensor(np.zeros(gamma.shape), "int32")
+    found = module.adaptive_step(rule, squared_norm, gamma, count)
+    return {
+        name: framework.wide(vector)
+        for name, vector in found._asdict().items()
+        if vector is not None
+    }
+
+
+def expected_of_rule(
+    rule: Any, squares: np.ndarray, old: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Return what :func:`launch_rule` should; all is float32."""
+    rel, rest, h_of_nonfinite = (
+        np.float32(getattr(rule, name)) for name, _ in rule._fields_
+    )
+    with np.errstate(all="ignore"):
+        norm = np.sqrt(squares.astype(np.float64)).astype(np.float32)
+        lost = ~np.isfinite(norm)
+        one, zero = np.float32(1), np.float32(0)
+        h = np.where(lost, zero, np.fmin(rel * old / norm, one))
+        clipped = h * norm
+        is_observed = np.isfinite(clipped) & (clipped > 0)
+        average = np.where(
+            np.isfinite(old), old + rest * (clipped - old), clipped
+        )
+        found = {
+            "norm": norm,
+            "h": np.where(lost, h_of_nonfinite, h),
+            "gamma": np.where(is_observed, average, old),
+            "num_nonfinite": lost,
+        }
+        if not h_of_nonfinite:
+            found["discard"] = lost
+    return found
+
+
 def time_lists(module: Any, framework: Torch) -> Iterator[dict[str, Any]]:
     """Time both passes, and what a user could do without the kernels."""
     name = framework.name()
@@ -323,68 +363,3 @@ def rounded(row: dict[str, Any]) -> dict[str, Any]:
         key: float(f"{value:.4g}") if isinstance(value, float) else value
         for key, value in row.items()
     }
-
-
-def tables(file: Path) -> str:
-    """Return the tables of docs/gpu.md from the rows of a run, or of several.
-
-    Of a GPU and framework with several runs the last one's rows count.
-    """
-    markdown = importlib.import_module("adagc_lab.markdown")
-    rows = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
-    text = ""
-    for run in {(row["gpu"], row["framework"]): None for row in rows}:
-        of_run = [r for r in rows if (r["gpu"], r["framework"]) == run]
-        checks = {row["check"]: row for row in of_run if "check" in row}
-        results = ", ".join(
-            f"{name}: {_outcome(row)}" for name, row in checks.items()
-        )
-        text += f"**{run[0]}**, {run[1]}, driver for CUDA "
-        text += f"{of_run[-1]['driver'] // 1000}, NVRTC {of_run[-1]['nvrtc']}. "
-        text += f"Checks: {results}.\n\n"
-        lists: dict[tuple[Any, ...], dict[float, dict[str, Any]]] = {}
-        for row in of_run:
-            if "time" in row:
-                key = (
-                    *(row[k] for k in ("time", "values", "dtype", "offset")),
-                )
-                lists.setdefault(key, {})[row["clipped"]] = row
-        text += markdown.markdown_table(_HEAD, _time_rows(lists), left=1)
-        text += "\n"
-    return text
-
-
-_HEAD = [
-    "gradients",
-    "values, M",
-    "ms, 0 / 10 / 100% clipped",
-    "of a copy's time",
-    "foreach, ms",
-    "host, ms",
-    "foreach's host, ms",
-]
-
-
-def _outcome(row: dict[str, Any]) -> str:
-    for word in ("error", "skipped"):
-        if word in row:
-            return f"{word} ({row[word]})"
-    return "passed"
-
-
-def _time_rows(
-    lists: dict[tuple[Any, ...], dict[float, dict[str, Any]]],
-) -> Iterator[list[str]]:
-    for (name, values, dtype, offset), rows in lists.items():
-        of_list = [rows[share] for share in SHARES]
-        name = f"{name}, {dtype}" + (", not aligned" if offset else "")
-        yield [
-            name,
-            f"{values / 1e6:.0f}",
-            " / ".join(f"{row['ms']:.2f}" for row in of_list),
-            " / ".join(f"{row['of_copy_bandwidth']:.2f}" for row in of_list),
-            *(
-                f"{of_list[0].get(key, float('nan')):.2f}"
-                for key in ("foreach_ms", "host_ms", "foreach_host_ms")
-            ),
-        ]

@@ -95,26 +95,31 @@ def _prepare(options: argparse.Namespace) -> int:
 def read_files(inputs: Sequence[str], field: str) -> Iterator[str]:
     """Yield the documents of files, and of the files below folders by name."""
     for given in map(Path, inputs):
-        paths = sorted(given.rglob("*")) if given.is_dir() else [given]
-        for path in filter(Path.is_file, paths):
-            ending = Path(path.name.removesuffix(".gz")).suffix
-            if ending not in _FORMATS:
-                raise ValueError(
-                    f"{path}: files end in {', '.join(_FORMATS)}, maybe .gz"
+        for path in sorted(given.rglob("*")) if given.is_dir() else [given]:
+            if path.is_file():
+                yield from _read_file(path, field)
+
+
+def _read_file(path: Path, field: str) -> Iterator[str]:
+    ending = Path(path.name.removesuffix(".gz")).suffix
+    if ending not in _FORMATS:
+        formats = ", ".join(_FORMATS)
+        raise ValueError(f"{path}: files end in {formats}, maybe .gz")
+    opened = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "rt", encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                is_text = ending == ".txt"
+                yield (
+                    line.rstrip("\r\n")
+                    if is_text
+                    else str(json.loads(line)[field])
                 )
-            opened = gzip.open if path.suffix == ".gz" else open
-            with opened(path, "rt", encoding="utf-8") as file:
-                for number, line in enumerate(file, 1):
-                    if ending == ".txt":
-                        yield line.rstrip("\r\n")
-                        continue
-                    try:
-                        yield str(json.loads(line)[field])
-                    except (KeyError, TypeError, ValueError) as error:
-                        raise ValueError(
-                            f"{path}, line {number}: no JSON object with the "
-                            f"field {field!r}: {line[:40]!r}"
-                        ) from error
+            except (KeyError, TypeError, ValueError) as error:
+                raise ValueError(
+                    f"{path}, line {number}: no JSON object with the field "
+                    f"{field!r}: {line[:40]!r}"
+                ) from error
 
 
 def read_hub(name: str, configuration: str | None, field: str) -> Iterator[str]:
@@ -196,8 +201,8 @@ def write(
 ) -> dict[str, int]:
     """Write the dataset's files; count the documents of each part.
 
-    They get their names once all are complete. Documents without tokens are
-    left out.
+    The index comes last: without it there is no dataset. Documents without
+    tokens are left out.
     """
     import numpy as np
     from adagc_lab.data.text import indexed_dataset
@@ -208,30 +213,24 @@ def write(
             raise FileExistsError(f"{prefix}.idx exists: remove it")
     Path(output).parent.mkdir(parents=True, exist_ok=True)
     dtype = np.uint16 if tokenizer.vocab_size < _MAX_UINT16 else np.int32
-    module = indexed_dataset()
-    builders = [
-        module.MMapIndexedDatasetBuilder(f"{prefix}.bin.partial", dtype)
-        for prefix in prefixes
-    ]
+    make = indexed_dataset().MMapIndexedDatasetBuilder
+    builders = [make(f"{prefix}.bin", dtype) for prefix in prefixes]
     counts, stream = [0] * len(prefixes), iter(texts)
     while batch := [*itertools.islice(stream, _BATCH)]:
         for text, ids in zip(batch, tokenizer.encode(batch), strict=True):
-            if not len(ids):
-                continue
-            head = hashlib.sha256(text.encode()).digest()[:8]
-            part = int(int.from_bytes(head, "big") < int(share * 2**64))
-            builders[part].add_item([*ids, tokenizer.eos_id])
-            builders[part].end_document()
-            counts[part] += 1
-    for prefix, builder, count in zip(prefixes, builders, counts, strict=True):
-        if not count:
-            raise ValueError(f"no documents for {prefix}, of {sum(counts)}")
-        with contextlib.redirect_stdout(io.StringIO()):  # its statistics
-            builder.finalize(f"{prefix}.idx.partial")
-    for prefix in prefixes:  # an index says that its tokens are there
-        os.replace(f"{prefix}.bin.partial", f"{prefix}.bin")
-        os.replace(f"{prefix}.idx.partial", f"{prefix}.idx")
-    return dict(zip(prefixes, counts, strict=True))
+            if len(ids):
+                head = hashlib.sha256(text.encode()).digest()[:8]
+                part = int(int.from_bytes(head, "big") < int(share * 2**64))
+                builders[part].add_item([*ids, tokenizer.eos_id])
+                builders[part].end_document()
+                counts[part] += 1
+    found = dict(zip(prefixes, counts, strict=True))
+    if empty := [prefix for prefix in prefixes if not found[prefix]]:
+        raise ValueError(f"no documents for {empty[0]}, of {sum(counts)}")
+    with contextlib.redirect_stdout(io.StringIO()):  # its statistics
+        for prefix, builder in zip(prefixes, builders, strict=True):
+            builder.finalize(f"{prefix}.idx")
+    return found
 
 
 if __name__ == "__main__":

@@ -45,12 +45,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _report(options: argparse.Namespace) -> int:
-    check_installed("scipy", "report")
+    for module in ("matplotlib", "pandas", "scipy"):
+        check_installed(module, "report")
     for path in options.runs:
         check_run(path)
     check_output_file("--output", options.output)
     from adagc_lab.report.experiment import compare_runs
-    from adagc_lab.report.html import write_report
+    from adagc_lab.report.page import write_report
 
     experiment = compare_runs(options.runs)
     path = write_report(options.output, "Training report", [experiment])

@@ -43,6 +43,8 @@ _RUN_OPTIONS = """
 """
 _TABLE_OPTIONS = """
 --check           change nothing; exit status 1 if a table differs
+--add FOLDER      first add the results of another folder; runs that are there
+                  stay
 """
 
 
@@ -94,7 +96,7 @@ def _reproduce(options: argparse.Namespace) -> int:
 
     if not options.dry_run:
         running.preload()
-    from adagc_lab.reproduce.targets import Target
+    from adagc_lab.reproduce.targets import Target, plan_table
 
     # As on Ctrl-C the runs are stopped, too; they can be resumed. Not earlier:
     # the import of Paddle takes the signal for itself.
@@ -116,7 +118,7 @@ def _reproduce(options: argparse.Namespace) -> int:
     ]
     if options.dry_run:
         known = store.load(RESULTS)
-        print(*(target.describe(known) for target in targets), sep="\n")
+        print(plan_table(targets, known), end="")
         return 0
     results = options.results or options.output / "results"
     for target in targets:
@@ -127,8 +129,11 @@ def _reproduce(options: argparse.Namespace) -> int:
 
 def _tables(options: argparse.Namespace) -> int:
     _check_extras()
-    from adagc_lab.reproduce import pages
+    from adagc_lab.reproduce import pages, store
 
+    if options.add:
+        added = store.merge(RESULTS, options.add)
+        print(f"added results of {', '.join(added)}")
     stale = pages.differences(command.ROOT)
     if not options.check:
         written = pages.write(command.ROOT)
@@ -144,7 +149,7 @@ def _tables(options: argparse.Namespace) -> int:
 
 def _check_extras() -> None:
     check_installed("paddlenlp", "nlp")
-    for module in ("jinja2", "matplotlib", "pandas", "scipy"):
+    for module in ("matplotlib", "pandas", "scipy"):
         check_installed(module, "report")
 
 

@@ -66,6 +66,14 @@ def test_faults_move_with_the_length_and_seeds_are_cut(grid_file):
     assert {cell.seed for cell in cells} == {3}
 
 
+def test_bursts_that_would_overlap_are_left_out(write_grid):
+    fault = {"kind": "random_tokens", "steps": [4, 8, 12], "duration": 2}
+    path = write_grid("grid.yaml", {"faults": [fault], "twins": False})
+    for length, steps in ((20, [4, 8, 12]), (10, [2, 4, 6]), (5, [1, 3])):
+        (found,) = planned(path, max_steps=length)[0].config.faults
+        assert [*found.steps] == steps
+
+
 def one(**changes):
     return {"title": "T", "experiments": [{**EXPERIMENT, **changes}]}
 
@@ -87,15 +95,3 @@ def test_bad_files_are_named(tmp_path, grid, message):
     OmegaConf.save(OmegaConf.create(grid), path)
     with pytest.raises(ValueError, match=message):
         load_target(path)
-
-
-def test_one_experiment_of_a_target_alone(tmp_path):
-    other = {**EXPERIMENT, "name": "other"}
-    path = tmp_path / "grid.yaml"
-    grid = {"title": "T", "experiments": [EXPERIMENT, other]}
-    OmegaConf.save(OmegaConf.create(grid), path)
-    target = load_target(path)
-    assert target.only(None) is target
-    assert [e.name for e in target.only("other").experiments] == ["other"]
-    with pytest.raises(ValueError, match="not 'third'"):
-        target.only("third")

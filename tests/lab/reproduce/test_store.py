@@ -20,14 +20,31 @@ def test_rows_come_back_with_losses_to_a_thousandth(tmp_path):
     assert np.isnan(rows["validation_loss"][1])
 
 
-def test_the_same_run_is_replaced_and_others_stay_as_they_were(tmp_path):
+def test_more_seeds_are_merged_with_the_rows_that_are_there(tmp_path):
     store.append(tmp_path, "t", [make_row(seed=1, loss=[1.0, 2.0])])
-    store.append(tmp_path, "t", [make_row(seed=2, loss=[3.0])])
-    before = (tmp_path / "t.csv").read_text().splitlines()[1]
-    store.append(tmp_path, "t", [make_row(seed=2, loss=[4.0])])
-    assert (tmp_path / "t.csv").read_text().splitlines()[1] == before
+    path = tmp_path / "t.csv"
+    before = path.read_text().splitlines()
+    # The same run again, with another time of its steps: what is there stays.
+    again = make_row(seed=1, loss=[1.0, 2.5], step_ms=7.0)
+    store.append(tmp_path, "t", [again, make_row(seed=2, loss=[3.0])])
+    assert path.read_text().splitlines()[:2] == before
+    # The same by folders of results, as another machine brings them.
+    other = tmp_path / "other"
+    store.append(other, "t", [again, make_row(seed=3, loss=[5.0])])
+    store.append(other, "u", [make_row(seed=1, loss=[6.0], target="u")])
+    assert store.merge(tmp_path, other) == ["t", "u"]
+    assert path.read_text().splitlines()[:2] == before
     rows = store.load(tmp_path)
-    assert [loss.tolist() for loss in rows["loss"]] == [[1.0, 2.0], [4.0]]
+    assert rows["seed"].tolist() == [1, 2, 3, 1]
+    losses = [loss.tolist() for loss in rows["loss"]]
+    assert losses == [[1.0, 2.0], [3.0], [5.0], [6.0]]
+
+
+def test_a_run_of_another_config_replaces_the_old_one(tmp_path):
+    store.append(tmp_path, "t", [make_row(seed=s, loss=[1.0]) for s in (1, 2)])
+    store.append(tmp_path, "t", [make_row(seed=1, loss=[4.0], digest="new")])
+    rows = store.load(tmp_path)
+    assert [loss.tolist() for loss in rows["loss"]] == [[4.0], [1.0]]
 
 
 def test_files_that_do_not_fit_are_named(tmp_path):
@@ -37,9 +54,3 @@ def test_files_that_do_not_fit_are_named(tmp_path):
         store.load(tmp_path)
     with pytest.raises(FileNotFoundError, match="holds no results"):
         store.load(tmp_path / "nothing")
-
-
-def test_spans_of_steps():
-    assert store.spans([3, 1, 2, 7]) == "1-3;7-7"
-    assert store.steps_of("1-3;7-7") == [1, 2, 3, 7]
-    assert store.steps_of("") == []

@@ -2,18 +2,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Targets from grid to rows and report: resumed, stopped, failed."""
 
+import dataclasses
 import json
 import os
+import re
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
-from adagc_lab.record.files import RunRecord
+from adagc_lab.record.files import RunRecord, update_run_json
 from adagc_lab.reproduce import running, store
+from adagc_lab.reproduce.pairs import Pairs
 from adagc_lab.reproduce.running import run_all
-from adagc_lab.reproduce.targets import STORE, Target
+from adagc_lab.reproduce.targets import STORE, Target, plan_table
 from lab.reproduce.conftest import FAULTS, FakeRuns, planned
 
 ROOT = Path(__file__).parents[3]
@@ -44,38 +49,72 @@ def test_rows_follow_from_the_runs(write_grid, finish, tmp_path, capsys):
     assert (first["commit"], first["step_ms"]) == ("abc", 500.0)
     assert (tmp_path / "out" / STORE / first["digest"]).is_dir()
     assert first["loss"][-1] == pytest.approx(2.03, abs=0.02)
-    assert "| AdaGC | 8 |" in capsys.readouterr().out
+    assert re.search(r"\| AdaGC +\| +8 \|", capsys.readouterr().out)
     assert "GlobalGC" in (tmp_path / "out/grid/report.html").read_text()
     assert len(finish(runs, path)) == len(runs.begun) == 16
 
 
-def test_targets_share_their_runs_and_seeds_are_cut(write_grid, finish):
+def test_targets_share_runs_seeds_are_cut_and_former_methods_rest(
+    write_grid, finish
+):
     runs = FakeRuns()
     first = write_grid("first.yaml")
     second = write_grid("second.yaml", {"name": "same", "seeds": [4, 5]})
     rows = finish(runs, first, second)
     assert len({cell.directory for cell in runs.begun}) == len(runs.begun) == 6
     assert len(rows) == 8
-    third = write_grid("third.yaml", {"seeds": [7, 8]})
-    finish(runs, third, num_seeds=1)
+    third = write_grid("third.yaml", {"seeds": [7, 8]}, former=["AdaGC"])
+    rows = finish(runs, third, num_seeds=1)
     assert {cell.seed for cell in runs.begun} == {3, 4, 5, 7}
+    assert {*rows[rows["seed"] == 7]["method"]} == {"GlobalGC"}
 
 
-def test_former_methods_are_not_run(write_grid, finish):
-    path = write_grid("grid.yaml")
-    path.write_text(path.read_text() + "former: [AdaGC]\n")
-    assert {*finish(FakeRuns(), path)["method"]} == {"GlobalGC"}
+def test_more_seeds_of_one_experiment_are_added(write_grid, finish):
+    path = write_grid("grid.yaml", {}, {"name": "other", "seeds": [3, 4, 5]})
+    runs = FakeRuns()
+    first = finish(runs, path, num_seeds=1, only="tiny")
+    assert first["seed"].tolist() == [3, 3]
+    rows = finish(runs, path, num_seeds=2, only="tiny")
+    assert rows["seed"].tolist() == [3, 3, 4, 4]
+    assert len(runs.begun) == 4
+    assert {*rows["experiment"]} == {"tiny"}
+    kept = rows.iloc[:2].drop(columns="loss")
+    pd.testing.assert_frame_equal(kept, first.drop(columns="loss"))
+    assert len(finish(runs, path)) == 4 + 6
+    with pytest.raises(ValueError, match="has \\['tiny', 'other'\\], not 'no'"):
+        finish(runs, path, only="no")
+
+
+def test_a_run_that_diverged_counts_with_the_others(write_grid, finish):
+    path = write_grid()
+    runs = FakeRuns()
+
+    def diverge(cell, stop):
+        runs(cell, stop)
+        if cell.seed == 4 and cell.config.clip["name"] == "adagc":
+            metrics = cell.directory / "metrics.jsonl"
+            lines = metrics.read_text().splitlines(True)
+            metrics.write_text("".join(lines[:9]))
+            update_run_json(cell.directory, status="diverged")
+
+    rows = finish(diverge, path)
+    assert {*rows["steps"]} == {20}
+    assert Pairs(rows, "GlobalGC").differences("AdaGC", 20, "end")[1] == np.inf
 
 
 def test_a_dry_run_says_what_is_missing(write_grid, finish, tmp_path):
     path = write_grid("grid.yaml")
     out = tmp_path / "out"
-    text = Target.plan(path, out).describe(None)
-    assert text == "grid: 4 runs, 0.0 core-hours and 4 runs of unknown time"
+    assert Target.plan(path, out).missing(None) == (4, 0.0, 4)
     rows = finish(FakeRuns(), path)
-    assert Target.plan(path, out).describe(rows).startswith("grid: 0 runs")
-    longer = Target.plan(path, out, max_steps=3600).describe(rows)
-    assert longer == "grid: 4 runs, 2.0 core-hours"
+    assert Target.plan(path, out).missing(rows) == (0, 0.0, 0)
+    longer = Target.plan(path, out, max_steps=3600)
+    assert longer.missing(rows) == (4, 2.0, 0)
+    other = write_grid("other.yaml", {"seeds": [9]})
+    assert Target.plan(other, out, max_steps=3600).missing(rows) == (2, 1.0, 2)
+    table = plan_table([longer, longer], rows).splitlines()
+    assert re.match(r"\| grid +\| +4 \| +2\.0 \|", table[2])
+    assert re.match(r"\| all +\| +8 \| +4\.0 \|", table[4])
 
 
 @pytest.mark.slow
@@ -133,10 +172,27 @@ def test_a_terminated_command_stops_its_runs(write_grid, tmp_path):
     assert statuses == ["stopped", "stopped"]
 
 
-@pytest.fixture
-def cells(write_grid):
-    """The cells of a tiny grid."""
-    return planned(write_grid())
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "path",
+    sorted((ROOT / "configs/experiments").glob("*.yaml")),
+    ids=lambda path: path.stem,
+)
+def test_every_target_runs(path, tmp_path):
+    """Ten steps of a seed, two methods of the first experiment."""
+    # The novels of docs/data.md are not here.
+    text = path.read_text("utf-8")
+    text = text.replace("kind: mmap, prefix: data/austen", "kind: stdlib")
+    grid = tmp_path / path.name
+    grid.write_text(text.replace("../", f"{ROOT}/configs/"), "utf-8")
+    target = Target.plan(grid, tmp_path, max_steps=10, num_seeds=1)
+    experiment, runs = target.grid[0]
+    methods = [*dict.fromkeys(run.method for run in runs)][:2]
+    kept = [run for run in runs if run.method in methods]
+    target = dataclasses.replace(target, grid=[(experiment, kept)])
+    report = target.run(tmp_path, tmp_path / "results", 2)
+    assert "Mean training loss" in report.read_text("utf-8")
+    assert {*store.load(tmp_path / "results")["method"]} == {*methods}
 
 
 @pytest.mark.slow

@@ -25,7 +25,6 @@ from adagc_lab.markdown import markdown_table
 from adagc_lab.models.families import preset
 from adagc_lab.models.shapes import Shape, parameter_shapes
 from adagc_lab.record.clock import device_seconds
-from adagc_lab.report.formatting import format_quartiles
 from paddle_adagc import ClipGradByAdaGC, kernels
 from paddle_adagc.kernels.operators import OperatorTensors, dense_float
 
@@ -109,13 +108,7 @@ def contenders(pairs: Pairs, clipped: np.ndarray) -> dict[str, Contender]:
     """
     gamma = np.where(clipped, _NEAR, _FAR)
 
-    def restore(originals: Sequence[Tensor]) -> None:
-        for (_, gradient), original in zip(pairs, originals, strict=True):
-            paddle.assign(original, gradient)
-        # An optimizer asks this right before it calls its clip: so Python's
-        # objects are in the processor's cache, values not.
-        for parameter, gradient in pairs:
-            parameter.stop_gradient, gradient.is_selected_rows()
+    restore = functools.partial(_restore, pairs)
 
     def adagc() -> Contender:
         model = paddle.nn.ParameterList([parameter for parameter, _ in pairs])
@@ -142,35 +135,53 @@ def contenders(pairs: Pairs, clipped: np.ndarray) -> dict[str, Contender]:
         finally:
             _clip_by_global_norm_using_mp_type(previous)
 
-    def waiting_loop() -> None:
-        for (_, gradient), threshold in zip(pairs, gamma.tolist(), strict=True):
-            norm = _C_ops.squared_l2_norm(dense_float(gradient)).sqrt()
-            if norm > threshold:
-                gradient.multiply_((threshold / norm).astype(gradient.dtype))
-
-    def floor() -> None:
-        np.dot(whole, whole)
-        np.multiply(part, np.float32(1.0), out=part)
-
     slow = adagc()
     by_global_norm = paddle.nn.ClipGradByGlobalNorm(_NEAR)
     by_norm = paddle.nn.ClipGradByNorm(_NEAR)
-    sizes = np.array([int(np.prod(g.shape)) for _, g in pairs])
-    # Two 16-bit values are as many bytes as one of float32.
-    share = pairs[0][1].element_size() / 4
-    whole = np.ones(int(share * sizes.sum()), np.float32)
-    part = whole[: int(share * sizes[clipped].sum())]
+    waiting_loop = functools.partial(_waiting_loop, pairs, gamma.tolist())
     found = {
-        FLOOR: Contender(floor, restore),
+        FLOOR: Contender(_memory_floor(pairs, clipped), restore),
         "AdaGC": adagc(),
         "AdaGC, operators only": Contender(by_operators, slow.prepare),
         REFERENCE: Contender(global_gc, restore),
         "ClipGradByNorm": Contender(lambda: by_norm(pairs), restore),
         "loop that waits per tensor": Contender(waiting_loop, restore),
     }
-    if share < 1 and paddle.device.get_device() == "cpu":
+    is_half = pairs[0][1].element_size() < 4
+    if is_half and paddle.device.get_device() == "cpu":
         del found["ClipGradByNorm"]
     return found
+
+
+def _restore(pairs: Pairs, originals: Sequence[Tensor]) -> None:
+    for (_, gradient), original in zip(pairs, originals, strict=True):
+        paddle.assign(original, gradient)
+    # An optimizer asks this right before it calls its clip: so Python's
+    # objects are in the processor's cache, values not.
+    for parameter, gradient in pairs:
+        parameter.stop_gradient, gradient.is_selected_rows()
+
+
+def _waiting_loop(pairs: Pairs, thresholds: Iterable[float]) -> None:
+    for (_, gradient), threshold in zip(pairs, thresholds, strict=True):
+        norm = _C_ops.squared_l2_norm(dense_float(gradient)).sqrt()
+        if norm > threshold:
+            gradient.multiply_((threshold / norm).astype(gradient.dtype))
+
+
+def _memory_floor(pairs: Pairs, clipped: np.ndarray) -> Callable[[], None]:
+    """Read as many bytes as the gradients have, and write the clipped ones."""
+    sizes = np.array([int(np.prod(g.shape)) for _, g in pairs])
+    # Two 16-bit values are as many bytes as one of float32.
+    share = pairs[0][1].element_size() / 4
+    whole = np.ones(int(share * sizes.sum()), np.float32)
+    part = whole[: int(share * sizes[clipped].sum())]
+
+    def touch() -> None:
+        np.dot(whole, whole)
+        np.multiply(part, np.float32(1.0), out=part)
+
+    return touch
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -254,6 +265,12 @@ def take_turns(
 def median_ratio(mine: Sequence[float], theirs: Sequence[float]) -> float:
     """Divide round by round."""
     return statistics.median(a / b for a, b in zip(mine, theirs, strict=True))
+
+
+def format_quartiles(values: Sequence[float], spec: str) -> str:
+    """Format the median and the quartiles: ``"21.1 (20.5-21.6)"``."""
+    low, median, high = statistics.quantiles(values, n=4)
+    return f"{median:{spec}} ({low:{spec}}-{high:{spec}})"
 
 
 def _operator_calls(contender: Contender, originals: Sequence[Tensor]) -> int:

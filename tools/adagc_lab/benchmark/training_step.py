@@ -13,13 +13,13 @@ from tqdm import tqdm
 from adagc_lab.benchmark.clip_step import (
     REFERENCE,
     Contender,
+    format_quartiles,
     median_ratio,
     take_turns,
 )
 from adagc_lab.clips import make_clip
 from adagc_lab.data.loading import collate_batch
 from adagc_lab.markdown import markdown_table
-from adagc_lab.report.formatting import format_quartiles
 from adagc_lab.train.config import OptimizerConfig, RunConfig
 from adagc_lab.train.optimizers import make_optimizer
 from adagc_lab.train.tasks import PretrainTask, make_task

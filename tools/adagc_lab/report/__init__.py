@@ -1,2 +1,2 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
-# SPDX-License-Identifier: Apache-2.0
+"""Measures of runs, and a page that compares them."""

@@ -1,6 +1,6 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What one section of the report compares: methods, seeds, clean twins."""
+"""What one section of a report compares: methods, seeds, clean twins."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from adagc_lab.record.files import RunRecord
 from paddle_adagc.checks import check_choice
 
@@ -20,7 +22,7 @@ _PER_RUN = ("seed", "output_dir")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """Runs that differ in the method alone; others are a ValueError."""
+    """Runs that differ in the method alone."""
 
     title: str
     """Heading of the section, for example ``"Llama proxy, no faults"``."""
@@ -30,59 +32,32 @@ class Experiment:
 
     runs: dict[str, list[RunRecord]]
     """Runs of each method, one per seed, the same seeds in the same order for
-    every method. The first method is the one the others are compared with:
-    its worst event is the one that the figures zoom into."""
+    every method. The others are compared with the first method, whose worst
+    event the figures show."""
 
     clean_runs: dict[str, list[RunRecord]] = dataclasses.field(
         default_factory=dict
     )
-    """For paired excess: the same method, seeds and batches without faults, in
-    the order of ``runs``. Methods may be left out."""
+    """The same method, seeds and batches without faults, in the order of
+    ``runs``. Methods may be left out."""
 
     skip_steps: int = 200
     """First steps that are not judged: the initial descent."""
 
-    windows: tuple[int, ...] = (1000, 200)
-    """Windows of the spike score, steps; the first one is the main one."""
-
-    directory: Path = Path()
-    """Folder that holds the run directories, for the report to point to."""
+    window: int = 1000
+    """Window of the spike score, in steps."""
 
     dynamics_tensor: str | None = None
-    """Tensor whose norms the charts of the optimizer's dynamics show."""
+    """Tensor whose norms a figure of the whole run shows."""
 
     paired: bool = True
     """Whether the methods' runs pair by seed; if not, one run a method."""
 
     def __post_init__(self) -> None:
-        """Check that the runs pair up."""
-        if not self.runs or not all(self.runs.values()):
-            raise ValueError(
-                f"experiment {self.title!r} needs at least one run of every "
-                f"method, got { {m: len(r) for m, r in self.runs.items()} }"
-            )
-        if self.paired:
-            for method, runs in self.runs.items():
-                self._check_seeds(method, runs, self.runs[self.reference])
-        for method, clean in self.clean_runs.items():
-            if method not in self.runs:
-                raise ValueError(
-                    f"clean_runs has {method!r}, runs has {list(self.runs)}"
-                )
-            self._check_seeds(method, clean, self.runs[method])
+        """Check the name of the tensor, which a person wrote."""
         for run, *_ in self.runs.values() if self.dynamics_tensor else ():
             what = f"dynamics_tensor of {run.name}"
             check_choice(what, self.dynamics_tensor, run.tensor_names)
-
-    def _check_seeds(
-        self, method: str, runs: list[RunRecord], others: list[RunRecord]
-    ) -> None:
-        if _seeds(runs) != _seeds(others):
-            raise ValueError(
-                f"experiment {self.title!r}: {method} has seeds "
-                f"{_seeds(runs)}, expected {_seeds(others)}: pass the same "
-                "seeds in the same order for every method"
-            )
 
     @property
     def reference(self) -> str:
@@ -92,7 +67,13 @@ class Experiment:
     @property
     def seeds(self) -> list[object]:
         """Seed of each run of a method, ``None`` where not known."""
-        return _seeds(self.runs[self.reference]) if self.paired else [None]
+        if not self.paired:
+            return [None]
+        return [run.run.get("seed") for run in self.runs[self.reference]]
+
+    def all_runs(self) -> list[RunRecord]:
+        """Return the runs of all methods."""
+        return [run for runs in self.runs.values() for run in runs]
 
     def first_methods(self, count: int) -> Experiment:
         """Return a copy with at most the first ``count`` methods."""
@@ -101,15 +82,6 @@ class Experiment:
             for group in (self.runs, self.clean_runs)
         )
         return dataclasses.replace(self, runs=runs, clean_runs=clean)
-
-    @property
-    def has_faults(self) -> bool:
-        """Whether any run had a fault injected."""
-        return any(run.faults for runs in self.runs.values() for run in runs)
-
-
-def _seeds(runs: list[RunRecord]) -> list[object]:
-    return [run.run.get("seed") for run in runs]
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -132,14 +104,6 @@ def shared_options(run: RunRecord) -> dict[str, Any]:
     }
 
 
-def _cut(run: RunRecord, num_steps: int) -> RunRecord:
-    """Return a run's first steps, in which it has not diverged."""
-    if run.num_steps > num_steps and run.run.get("status") == "diverged":
-        facts = {**run.run, "status": "diverged later"}
-        run = dataclasses.replace(run, run=facts)
-    return run.first_steps(num_steps)
-
-
 def compare_runs(paths: Sequence[Path]) -> Experiment:
     """Read a user's runs and group those that differ in the seed alone.
 
@@ -148,19 +112,7 @@ def compare_runs(paths: Sequence[Path]) -> Experiment:
     every run stands for itself, without pairs. The first is the one to compare
     with. A ValueError names a path given twice, a damaged or an empty run.
     """
-    root = Path(os.path.commonpath([path.absolute().parent for path in paths]))
-    runs: list[RunRecord] = []
-    for path in paths:
-        name = path.absolute().relative_to(root).as_posix()
-        if name in (run.name for run in runs):
-            raise ValueError(f"{path} is given twice: give every run once")
-        run = RunRecord.load(path)
-        if not run.num_steps:
-            raise ValueError(
-                f"{path} holds no step yet: wait for the first one, or resume "
-                "it"
-            )
-        runs.append(dataclasses.replace(run, name=name))
+    runs = _load_all(paths)
     groups: dict[str, list[RunRecord]] = {}
     for run in runs:
         same = json.dumps(shared_options(run), sort_keys=True)
@@ -168,9 +120,47 @@ def compare_runs(paths: Sequence[Path]) -> Experiment:
     grouped = [sorted(group, key=_seed) for group in groups.values()]
     seeds = {tuple(map(_seed, group)) for group in grouped}
     paired = len(seeds) == 1 and len({*min(seeds)}) == len(min(seeds))
-    notes = []
     if not paired:
         grouped = [[run] for run in runs]
+    shortest = min(
+        (r.num_steps for r in runs if r.run.get("status") != "diverged"),
+        default=max(run.num_steps for run in runs),
+    )
+    notes = _notes(runs, shortest, paired)
+    grouped = [[_cut(run, shortest) for run in group] for group in grouped]
+    labels = _labels(grouped)
+    return Experiment(
+        title=", ".join(labels),
+        description=" ".join(notes),
+        runs=dict(zip(labels, grouped, strict=True)),
+        skip_steps=min(200, shortest // 10),
+        window=1000 if shortest > 1000 else 200,
+        paired=paired,
+    )
+
+
+def _load_all(paths: Sequence[Path]) -> list[RunRecord]:
+    """Read runs, each named by its path below their common folder."""
+    root = Path(os.path.commonpath([path.absolute().parent for path in paths]))
+    runs: dict[str, RunRecord] = {}
+    for path in paths:
+        name = path.absolute().relative_to(root).as_posix()
+        if name in runs:
+            raise ValueError(f"{path} is given twice: give every run once")
+        run = RunRecord.load(path)
+        if not run.num_steps:
+            raise ValueError(
+                f"{path} holds no step yet: wait for the first one, or resume "
+                "it"
+            )
+        runs[name] = dataclasses.replace(run, name=name)
+    return [*runs.values()]
+
+
+def _notes(runs: Sequence[RunRecord], shortest: int, paired: bool) -> list[str]:
+    """Say what else differs between the runs."""
+    notes = []
+    if not paired:
         notes.append(
             "The runs do not have the same seeds: differences between them are "
             "partly those of the seeds."
@@ -182,32 +172,45 @@ def compare_runs(paths: Sequence[Path]) -> Experiment:
             f"The runs come from different processors ({', '.join(processors)})"
             ": differences between them are partly those of rounding."
         )
-    whole = [r.num_steps for r in runs if r.run.get("status") != "diverged"]
-    shortest = min(whole, default=0)
-    longest = max(run.num_steps for run in runs)
-    if 0 < shortest < longest:
+    if any(run.num_steps > shortest for run in runs):
         notes.append(
             f"Compared over the first {shortest:,} steps, of all runs."
         )
-        grouped = [[_cut(run, shortest) for run in g] for g in grouped]
-        longest = shortest
+    return notes
+
+
+def _cut(run: RunRecord, num_steps: int) -> RunRecord:
+    """Return a run's first steps, in which it has not diverged."""
+    if run.num_steps > num_steps and run.run.get("status") == "diverged":
+        facts = {**run.run, "status": "diverged later"}
+        run = dataclasses.replace(run, run=facts)
+    return run.first_steps(num_steps)
+
+
+def _labels(grouped: Sequence[Sequence[RunRecord]]) -> list[str]:
+    """Name each group by its clip, or by its first run's directory."""
     clips = [
         str(group[0].run.get("config", {}).get("clip", {}).get("name"))
         for group in grouped
     ]
-    labels = [_LABELS.get(clip, clip) for clip in clips]
     if len({*clips}) < len(clips):
-        labels = [group[0].name for group in grouped]
-    return Experiment(
-        title=", ".join(labels),
-        description=" ".join(notes),
-        runs=dict(zip(labels, grouped, strict=True)),
-        skip_steps=min(200, longest // 10),
-        windows=(1000, 200) if longest > 1000 else (200,),
-        directory=root,
-        paired=paired,
-    )
+        return [group[0].name for group in grouped]
+    return [_LABELS.get(clip, clip) for clip in clips]
 
 
 def _seed(run: RunRecord) -> int:
     return int(run.run.get("seed", 0))
+
+
+def common_and_different(
+    experiment: Experiment,
+) -> tuple[pd.Series, pd.DataFrame]:
+    """Split the methods' options, as text: shared ones, and a column each."""
+    table = pd.DataFrame(
+        {
+            method: pd.Series(shared_options(runs[0]), dtype=object).map(str)
+            for method, runs in experiment.runs.items()
+        }
+    ).fillna("–")
+    is_shared = table.nunique(axis=1) == 1
+    return table[is_shared].iloc[:, 0], table[~is_shared]

@@ -1,170 +1,291 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Single tensors: norms around an event, the heat map of h.
-
-After the paper's optimizer-dynamics figures, they show what the clip lets
-through.
-"""
+"""The figures of a report, drawn with matplotlib."""
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
+import io
+import itertools
 import warnings
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Literal
 
+import matplotlib as mpl
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from adagc_lab.record.files import RunRecord
-from adagc_lab.report.drawings import Chart, Line, method_colors, value_range
 from adagc_lab.report.experiment import Experiment
-from adagc_lab.report.focus import Focus, fault_bursts, tensor_label
-from adagc_lab.report.judged import model_loss
-from paddle_adagc.checks import matching_pattern
-from paddle_adagc.clips.adagc import ClipGradByAdaGC
-from paddle_adagc.watch.page import heat_groups
-from paddle_adagc.watch.tensors import layer_of
+from adagc_lab.report.focus import fault_bursts, tensor_label
+from adagc_lab.report.judged import memorises, model_loss
 
-LOWEST = 0.01
+COLORS = {
+    **{"GlobalGC": "#d1495b", "GlobalGC 1": "#d1495b"},
+    **{"GlobalGC 0.1": "#edae49", "AdaGC": "#00798c"},
+    **{"warmup_ema": "#66a182", "ZClip": "#8d6a9f"},
+}
+"""Methods that have the same color everywhere."""
+
+_OTHER_COLORS = ("#66a182", "#8d6a9f", "#edae49", "#4f6d7a", "#b56576")
+
+QUANTITIES = {
+    "norm": "gradient",
+    "clipped_norm": "clipped gradient",
+    "moment1": "first moment",
+    "moment2": "second moment",
+}
+"""Logged quantity of a tensor -> what a figure calls its norm."""
+
+_METRICS = {
+    "global_grad_norm": ("global gradient norm", 1.0),
+    "clipped_fraction": ("tensors clipped (%)", 100.0),
+    "eval_loss": ("validation loss (nat)", 1.0),
+}
+"""Logged metric -> its label and factor."""
+
+_NUM_BINS = 400
+_FEW = 30
+"""Fewer values are drawn as points, too."""
+
+_LOWEST = 0.01
 """Smaller values of h have the color of this one."""
 
-NUM_BINS = 300
-ALIKE = 1e-3
-"""Relative difference up to which tensors count as scaled by one factor."""
+
+def method_colors(methods: Iterable[str]) -> dict[str, str]:
+    """One color per method."""
+    names = [*methods]
+    fixed = {name: COLORS[name] for name in names if name in COLORS}
+    others = itertools.cycle(
+        [c for c in _OTHER_COLORS if c not in fixed.values()]
+    )
+    return {name: fixed.get(name) or next(others) for name in names}
 
 
-def clip_threshold(run: RunRecord) -> np.ndarray | None:
-    """Return AdaGC's threshold, NaN in the warm-up; None: another clip."""
-    clip = dict(run.run.get("config", {}).get("clip", {}))
-    known = inspect.signature(ClipGradByAdaGC).parameters
-    # An argument that is gone (docs/tried-rules.md) makes it another clip.
-    if clip.pop("name", None) != "adagc" or not {*clip} <= {*known}:
-        return None
-    values = {n: clip.get(n, p.default) for n, p in known.items()}
-    overrides = values["overrides"] or {}
-    found = [
-        overrides.get(matching_pattern("overrides", overrides, name), {})
-        for name in run.tensor_names
-    ]
-    lambda_rel = [own.get("lambda_rel", values["lambda_rel"]) for own in found]
-    gamma = run.tensors["gamma"]
-    threshold = np.full_like(gamma, np.nan)
-    threshold[1:] = np.array(lambda_rel, "f4") * gamma[:-1]
-    threshold[: int(values["t_start"])] = np.nan
-    return threshold
+def set_log_axis(panel: Axes, which: Literal["x", "y"] = "y") -> None:
+    """Make an axis logarithmic, with ticks such as 0.2 and 0.5."""
+    panel.set(**{f"{which}scale": "log"})
+    axis: Axis = {"x": panel.xaxis, "y": panel.yaxis}[which]
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_locator(LogLocator(subs=(2, 5)))
+    low, high = axis.get_view_interval()
+    is_short = low > 0 and high / low < 30
+    axis.set_minor_formatter("{x:g}" if is_short else NullFormatter())
 
 
-def norm_charts(experiment: Experiment, focus: Focus) -> list[list[Chart]]:
-    """Chart loss and norms around an event: a column per method.
+def svg(figure: Figure) -> str:
+    """Return a figure as SVG, the same text for the same numbers."""
+    file = io.StringIO()
+    with mpl.rc_context({"svg.hashsalt": "adagc"}):
+        figure.savefig(
+            file,
+            format="svg",
+            bbox_inches="tight",
+            metadata={"Date": None, "Creator": None},
+        )
+    return file.getvalue()
 
-    A row has the same y axis.
+
+def curves(experiment: Experiment) -> Figure | None:
+    """Draw the training loss and what else was logged, over all steps.
+
+    A line is the mean over the seeds and over a bin of steps, the band their
+    smallest and largest value. Corrupted batches are left out of the loss.
+    None: nothing is finite.
     """
-    runs = {m: runs[focus.seed_index] for m, runs in experiment.runs.items()}
-    spans = sorted({b for run in runs.values() for b in fault_bursts(run)})
-    colors = method_colors(runs)
-
-    def chart(method: str, tensor: str | None) -> Chart:
-        steps = slice(focus.start, focus.stop)
-        run, color = runs[method], colors[method]
-        what = tensor_label(tensor) if tensor else "training loss (nat)"
-        lines = [Line(label=method, color=color, values=model_loss(run)[steps])]
-        if tensor:
-            lines = _norm_lines(run, tensor, steps, method, color)
-        return Chart(
-            label=f"{method}: {what}",
-            lines=lines,
-            start=focus.start,
-            log=tensor is not None,
-            spans=tuple(spans),
+    series: dict[str, dict[str, list[np.ndarray]]] = {
+        "training loss (nat)": {
+            method: [model_loss(run) for run in runs]
+            for method, runs in experiment.runs.items()
+        },
+        "loss over the run\nwithout faults (nat)": _excess(experiment),
+    }
+    for name, (label, factor) in _METRICS.items():
+        series[label] = {
+            method: [
+                factor * run.metrics[name]
+                for run in runs
+                if name in run.metrics
+                and not (name == "eval_loss" and memorises(run))
+            ]
+            for method, runs in experiment.runs.items()
+        }
+    shown = {
+        label: by
+        for label, by in series.items()
+        if any(np.isfinite(x).any() for runs in by.values() for x in runs)
+    }
+    if not shown:
+        return None
+    figure = _figure(9, 2.2 * len(shown))
+    panels = figure.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0]
+    colors = method_colors(experiment.runs)
+    for panel, (label, by) in zip(panels, shown.items(), strict=True):
+        for method, runs in by.items():
+            _curve(panel, runs, colors[method], method)
+        panel.set_ylabel(label)
+        is_positive = all(
+            (x[np.isfinite(x)] > 0).all() for runs in by.values() for x in runs
         )
-
-    rows = []
-    for tensor in (None, *focus.tensors):
-        row = [
-            chart(method, tensor)
-            for method, run in runs.items()
-            if tensor is None or tensor in run.tensor_names
-        ]
-        limits = value_range(row)
-        rows.append([dataclasses.replace(c, range=limits) for c in row])
-    return rows
+        if is_positive and "%" not in label:
+            set_log_axis(panel)
+        _shade_faults(panel, experiment.all_runs())
+    _finish(figure, panels[0], panels[-1:])
+    return figure
 
 
-def _norm_lines(
-    run: RunRecord, tensor: str, steps: slice, method: str, color: str
-) -> list[Line]:
-    place = steps, run.tensor_names.index(tensor)
-    norm, clipped = run.tensors["norm"], run.tensors["clipped_norm"]
-    lines = [
-        Line(label="before the clip", color="--grey", values=norm[place]),
-        Line(label=f"after {method}", color=color, values=clipped[place]),
+def _excess(experiment: Experiment) -> dict[str, list[np.ndarray]]:
+    """Loss above the same run without faults, where there is one."""
+    found: dict[str, list[np.ndarray]] = {}
+    for method, twins in experiment.clean_runs.items():
+        pairs = zip(experiment.runs[method], twins, strict=True)
+        for run, twin in pairs:
+            if run.faults:
+                number = min(run.num_steps, twin.num_steps)
+                excess = model_loss(run)[:number] - twin.loss[:number]
+                found.setdefault(method, []).append(excess)
+    return found
+
+
+def _curve(
+    panel: Axes, runs: Sequence[np.ndarray], color: str, label: str
+) -> None:
+    """Draw the mean and the range of ``[num_steps]`` values per seed."""
+    length = max(map(len, runs), default=0)
+    values = np.full((len(runs), length), np.nan)
+    for row, run in zip(values, runs, strict=True):
+        row[: len(run)] = np.where(np.isfinite(run), run, np.nan)
+    if np.isnan(values).all():
+        return
+    edges = _edges(length)
+    parts = np.split(values, edges[1:], axis=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # bins without a value
+        mean, low, high = (
+            np.array([f(part) for part in parts])
+            for f in (np.nanmean, np.nanmin, np.nanmax)
+        )
+    known = np.isfinite(mean)
+    panel.fill_between(
+        edges[known], low[known], high[known], color=color, alpha=0.2, lw=0
+    )
+    marker = "." if known.sum() < _FEW else None
+    panel.plot(
+        edges[known],
+        mean[known],
+        marker=marker,
+        color=color,
+        lw=0.9,
+        label=label,
+    )
+
+
+def _edges(length: int) -> np.ndarray:
+    """First steps of equal bins."""
+    number = max(1, min(_NUM_BINS, length))
+    return np.linspace(0, length, number, endpoint=False).astype(int)
+
+
+def norm_figure(
+    experiment: Experiment,
+    tensors: Sequence[str],
+    seed_index: int = 0,
+    start: int = 0,
+    stop: int | None = None,
+) -> Figure | None:
+    """Draw the norms of tensors in one seed: a row each, a column a quantity.
+
+    None if they were not logged.
+    """
+    runs = {m: runs[seed_index] for m, runs in experiment.runs.items()}
+    names = [
+        name
+        for name in QUANTITIES
+        if any(np.isfinite(run.tensors[name]).any() for run in runs.values())
     ]
-    threshold = clip_threshold(run)
-    if threshold is not None:
-        lines.append(
-            Line(
-                label="AdaGC's threshold",
-                color="--ink",
-                values=threshold[place],
-                dashed=True,
-            )
-        )
-    return lines
+    if not names or not tensors:
+        return None
+    figure = _figure(2.5 * len(names) + 1, 1.7 * len(tensors) + 0.7)
+    panels = figure.subplots(
+        len(tensors), len(names), sharex=True, squeeze=False
+    )
+    colors = method_colors(runs)
+    for row, tensor in zip(panels, tensors, strict=True):
+        for panel, name in zip(row, names, strict=True):
+            for method, run in runs.items():
+                if tensor in run.tensor_names:
+                    number = run.tensor_names.index(tensor)
+                    values = run.tensors[name][start:stop, number]
+                    steps = start + np.arange(len(values))
+                    line = {"color": colors[method], "label": method}
+                    panel.plot(steps, values, lw=0.9, **line)
+            set_log_axis(panel)
+            _shade_faults(panel, runs.values(), start, stop)
+        row[0].set_ylabel(tensor_label(tensor), fontsize=8)
+    for panel, name in zip(panels[0], names, strict=True):
+        panel.set_title(f"norm of the {QUANTITIES[name]}", fontsize=9)
+    _finish(figure, panels[0, 0], panels[-1])
+    return figure
 
 
-def bin_steps(h: np.ndarray) -> np.ndarray:
-    """Take the minimum over equal bins of steps, ``[bins, tensors]``."""
-    edges = np.linspace(0, len(h), min(NUM_BINS, len(h)) + 1).astype(int)[:-1]
-    if not len(edges):
-        return h
-    lowest = np.minimum.reduceat(np.where(np.isnan(h), np.inf, h), edges, 0)
-    return np.where(np.isinf(lowest), np.nan, lowest)
+def heat_figure(experiment: Experiment, seed_index: int = 0) -> Figure | None:
+    """Draw h of every tensor over the steps; None if no run logged them.
 
-
-def runs_with_tensors(
-    experiment: Experiment, seed_index: int
-) -> dict[str, RunRecord]:
-    """The runs of a seed that logged the norms of their tensors, by method."""
-    return {
+    Each cell is the smallest h of a bin of steps.
+    """
+    runs = {
         method: runs[seed_index]
         for method, runs in experiment.runs.items()
         if runs[seed_index].tensor_names and runs[seed_index].num_steps
     }
+    if not runs:
+        return None
+    figure = _figure(9, 2.4 * len(runs))
+    panels = figure.subplots(len(runs), 1, squeeze=False)[:, 0]
+    for panel, (method, run) in zip(panels, runs.items(), strict=True):
+        h = np.where(run.tensors["norm"] == 0, np.nan, run.h)
+        lowest = np.fmin.reduceat(h, _edges(len(h)), axis=0)
+        image = panel.imshow(
+            np.maximum(lowest, _LOWEST).T,
+            norm=mpl.colors.LogNorm(_LOWEST, 1.0),
+            cmap="viridis",
+            aspect="auto",
+            interpolation="nearest",
+            extent=(0, len(h), len(run.tensor_names), 0),
+        )
+        panel.set(title=method, ylabel="tensor, in the model's order")
+    panels[-1].set_xlabel("optimizer step")
+    figure.colorbar(
+        image, ax=[*panels], label=f"h (darkest: {_LOWEST} or less)"
+    )
+    return figure
 
 
-def heat_maps(
-    experiment: Experiment, seed_index: int = 0
-) -> dict[str, dict[str, Any]]:
-    """Return h of every tensor over the whole run, by method, for the page.
-
-    A level is 0 for h = 1 and 9 for :data:`LOWEST`, in logarithmic steps.
-    """
-    return {
-        method: _heat_map(run)
-        for method, run in runs_with_tensors(experiment, seed_index).items()
-    }
+def _figure(width: float, height: float) -> Figure:
+    with mpl.rc_context({"font.size": 9}):
+        return Figure(figsize=(width, height), layout="constrained")
 
 
-def _heat_map(run: RunRecord) -> dict[str, Any]:
-    h = np.clip(run.h.astype(np.float64), 0.0, None)
-    # A tensor without a gradient has h = 1 under every method.
-    scaled = np.where(run.tensors["norm"] == 0, np.nan, h)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)
-        common = np.nanmedian(scaled, axis=1, keepdims=True)
-        off = np.nanmax(np.abs(scaled / common - 1), axis=1)
-    names = run.tensor_names
-    groups = [layer_of(name) for name in names]
-    # fp32 norms of equally scaled gradients differ in the last digits.
-    if (off[np.isfinite(off)] < ALIKE).all():
-        h, names = common, ["all tensors alike"]
-        groups = names
-    binned = bin_steps(h)
-    with np.errstate(invalid="ignore"):
-        shown = np.clip(binned, LOWEST, 1.0)
-        levels = np.abs(np.round(9 * np.log(shown) / np.log(LOWEST)))
-    steps = np.linspace(0, len(h), len(binned) + 1).astype(int)[:-1]
-    return {
-        "steps": steps.tolist(),
-        "groups": heat_groups(levels.T, names, groups),
-    }
+def _shade_faults(
+    panel: Axes,
+    runs: Iterable[RunRecord],
+    start: int = 0,
+    stop: int | None = None,
+) -> None:
+    for first, last in sorted({b for run in runs for b in fault_bursts(run)}):
+        if last >= start and (stop is None or first < stop):
+            left, right = first - 0.5, last + 0.5
+            panel.axvspan(left, right, color="#f4d35e", alpha=0.5, lw=0)
+
+
+def _finish(
+    figure: Figure, with_legend: Axes, last_row: Iterable[Axes]
+) -> None:
+    with_legend.legend(frameon=False, fontsize=7)
+    for panel in last_row:
+        panel.set_xlabel("optimizer step")
+    for panel in figure.axes:
+        panel.grid(color="#dddddd", lw=0.5)
+        panel.margins(x=0.01)

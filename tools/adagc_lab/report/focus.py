@@ -1,6 +1,6 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What figures show of single tensors: which ones, when, by what names."""
+"""Which event figures show, and which tensors it hit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import numpy as np
 
 from adagc_lab.record.files import RunRecord
 from adagc_lab.report.experiment import Experiment
-from adagc_lab.report.judged import Jump, worst_jump
+from adagc_lab.report.judged import model_loss
+from adagc_lab.report.measures import rises
 from paddle_adagc.spikes import group_events
 
 STEPS_BEFORE = 40
@@ -23,25 +24,21 @@ LEAD = 10
 
 NUM_TENSORS = 3
 
-_LAYER = re.compile(r"(?:^|\.)(?:layers|blocks|h)\.(\d+)\.(.+)$")
-
 
 class Focus(NamedTuple):
     """The event of the reference method that the figures show."""
 
     seed_index: int
-    event: int
-    """Step of the fault, or of the loss jump if there was no fault."""
-
     start: int
     stop: int
     """The figures show the steps ``start <= step < stop``."""
 
     tensors: list[str]
-    """At most :data:`NUM_TENSORS` that were hit, the most affected first."""
+    """At most :data:`NUM_TENSORS`, whose gradient norm rose most, largest
+    first."""
 
     reason: str
-    """Why this event, as the end of a sentence."""
+    """Why this event."""
 
 
 def fault_bursts(run: RunRecord) -> list[tuple[int, int]]:
@@ -50,69 +47,58 @@ def fault_bursts(run: RunRecord) -> list[tuple[int, int]]:
 
 
 def choose_focus(experiment: Experiment) -> Focus | None:
-    """Find the reference method's worst event and the tensors it hit.
+    """Find the worst rise of the reference method's loss, and its tensors.
 
-    With faults: the burst of faults after which the reference's loss rose
-    most, and the tensors that the fault names or, for a corrupted batch, those
-    whose gradient norm rose most. Without faults: the largest loss jump and
-    the tensors whose gradient norm rose most around it. None: the reference
-    logged no tensors, or is too short to judge.
+    If a burst of faults began at most :data:`STEPS_AFTER` steps before, the
+    event is the burst. None: the reference logged no tensors, or is too short
+    to judge.
     """
-    runs = experiment.runs[experiment.reference]
     found = [
-        (jump.height, index, event, jump.step)
-        for index, run in enumerate(runs)
+        (*worst, index)
+        for index, run in enumerate(experiment.runs[experiment.reference])
         if run.tensor_names
-        for event, jump in _events(run, experiment.skip_steps)
+        and (worst := _worst_rise(run, experiment.skip_steps))
     ]
     if not found:
         return None
-    _, index, event, peak = max(found, key=lambda item: item[0])
-    run = runs[index]
-    first = min(event, peak)
-    start = max(0, first - STEPS_BEFORE)
-    longest = max(r[index].num_steps for r in experiment.runs.values())
-    stop = min(longest, peak + STEPS_AFTER)
-    named = [
-        tensor
-        for step in range(event, peak + 1)
-        for fault in run.faults.get(step, [])
-        for tensor in fault["tensors"]
+    _, peak, index = max(found)
+    run = experiment.runs[experiment.reference][index]
+    before = [
+        first
+        for first, _ in fault_bursts(run)
+        if first <= peak < first + STEPS_AFTER
     ]
-    ranked = _rank_tensors(run, start, first, peak)
+    event = before[-1] if before else peak
+    start = max(0, event - STEPS_BEFORE)
+    of_seed = [runs[index] for runs in experiment.runs.values()]
+    longest = max(run.num_steps for run in of_seed)
     reason = (
-        f"the largest loss jump of {experiment.reference}, at step {event:,}"
+        f"the worst rise of {experiment.reference}'s loss, at step {peak:,}"
     )
-    if run.faults:
+    if before:
         kinds = sorted({fault["kind"] for fault in run.faults[event]})
-        reason = (
-            f"the fault at step {event:,} ({', '.join(kinds)}), after which "
-            f"the loss of {experiment.reference} rose most"
-        )
-    hit = [name for name in ranked if name in named] or ranked
+        reason += f", after the fault at step {event:,} ({', '.join(kinds)})"
     return Focus(
         seed_index=index,
-        event=event,
         start=start,
-        stop=stop,
-        tensors=hit[:NUM_TENSORS],
+        stop=min(longest, peak + STEPS_AFTER),
+        tensors=_rank_tensors(run, start, event, peak)[:NUM_TENSORS],
         reason=reason,
     )
 
 
-def _events(run: RunRecord, skip_steps: int) -> list[tuple[int, Jump]]:
-    bursts = fault_bursts(run)
-    if not bursts:
-        jump = worst_jump(run, skip_steps)
-        return [] if jump is None else [(jump.step, jump)]
-    events = []
-    ends = [first for first, _ in bursts[1:]] + [run.num_steps]
-    for (first, last), end in zip(bursts, ends, strict=True):
-        between = (first, min(end, last + STEPS_AFTER))
-        jump = worst_jump(run, skip_steps, between)
-        if jump is not None:
-            events.append((first, jump))
-    return events
+def _worst_rise(run: RunRecord, skip_steps: int) -> tuple[float, int] | None:
+    """Return the largest rise and its step; of a diverged run its end."""
+    loss = model_loss(run)
+    loss[:skip_steps] = np.nan
+    if run.run.get("status") == "diverged":
+        lost = np.flatnonzero(~np.isfinite(run.loss))
+        return np.inf, int(lost[0]) if len(lost) else run.num_steps - 1
+    rise = rises(loss)
+    if np.isnan(rise).all():
+        return None
+    step = int(np.nanargmax(rise))
+    return float(rise[step]), step
 
 
 def _rank_tensors(
@@ -124,21 +110,12 @@ def _rank_tensors(
     middle = max(start + 1, first - LEAD)
     with np.errstate(all="ignore"):
         usual = np.median(norm[start:middle], axis=0)
-        rise = norm[middle : peak + 1].max(axis=0) / usual
+        rise = norm[middle : peak + 1].max(axis=0, initial=0.0) / usual
     order = np.argsort(-np.nan_to_num(rise, nan=0.0), kind="stable")
     return [run.tensor_names[i] for i in order]
 
 
 def tensor_label(name: str) -> str:
-    """Shorten a tensor's name: ``"layer 0 · attention.q_proj"``."""
-    match = _LAYER.search(name)
-    if match is None:
-        return _short(name)
-    return f"layer {match[1]} · {_short(match[2])}"
-
-
-def _short(name: str) -> str:
-    name = re.sub(r"^(model|llama|decoder)\.", "", name)
-    name = name.removesuffix(".weight")
-    name = re.sub(r"^mlp\.experts\.(\d+)\.", r"expert \1 · ", name)
-    return name.replace("self_attn", "attention").replace("_layernorm", "_norm")
+    """Shorten a tensor's name, on two lines: ``"layers.0\\nmlp.up_proj"``."""
+    short = name.removeprefix("model.").removesuffix(".weight")
+    return re.sub(r"^(.*?\.\d+)\.", r"\1\n", short)

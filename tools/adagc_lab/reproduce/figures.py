@@ -4,23 +4,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import functools
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 
-from adagc_lab.reproduce.analysis import difference
+from adagc_lab.report.differences import difference
+from adagc_lab.report.figures import COLORS, set_log_axis
 from adagc_lab.reproduce.rates import rate_cells
+from adagc_lab.reproduce.studies import study_figures
 from adagc_lab.reproduce.tables import Recipes
 
-_COLORS = {
-    "GlobalGC 1": "#d1495b",
-    "GlobalGC 0.1": "#edae49",
-    "AdaGC": "#00798c",
-    "warmup_ema": "#66a182",
-    "ZClip": "#8d6a9f",
-}
 _BIN = 10
 """Steps of which a curve shows the largest loss."""
 
@@ -58,8 +56,9 @@ def _price(recipes: Recipes) -> pd.DataFrame:
     for recipe, pairs in recipes.situations["calm"].items():
         for steps in pairs.lengths():
             for method in ("GlobalGC 0.1", "AdaGC", "warmup_ema"):
-                others, ours = pairs.values(method, steps, "validation_loss")
-                found = difference(np.subtract(ours, others).tolist())
+                found = difference(
+                    pairs.differences(method, steps, "validation_loss")
+                )
                 if found and found.number >= 4:
                     numbers = [round(round(x, 9), 4) for x in found[:3]]
                     label = f"{recipe}, {steps:,} steps"
@@ -76,56 +75,51 @@ def _rates(recipes: Recipes) -> pd.DataFrame:
     return data.assign(loss=data["loss"].round(9).round(3))
 
 
-def write_figures(data: Path, images: Path, names: Iterable[str]) -> list[str]:
-    """Draw figures from their data files; return the images' names."""
-    import matplotlib as mpl
+def image_makers(data: Path, results: Path) -> dict[str, Callable[[], Figure]]:
+    """Return what draws each image; ``data`` has what :func:`figure_data` says.
 
-    mpl.use("svg")
-    mpl.rcParams.update({"svg.hashsalt": "adagc", "font.size": 9})
-    from matplotlib import pyplot as plt
-
-    drawings: dict[str, Callable[[pd.DataFrame], None]] = {
+    Images without data are left out.
+    """
+    drawings = {
         "llama-spikes": _draw_curves,
         "calm-price": _draw_price,
         "loss-over-rate": _draw_rates,
     }
-    written = []
-    images.mkdir(parents=True, exist_ok=True)
-    for name in sorted(names):
-        drawings[name](pd.read_csv(data / f"{name}.csv"))
-        metadata = {"Date": None, "Creator": None}
-        plt.savefig(
-            images / f"{name}.svg", bbox_inches="tight", metadata=metadata
-        )
-        plt.close()
-        written.append(f"{name}.svg")
-    return written
+    return {
+        **{
+            name: functools.partial(draw, pd.read_csv(data / f"{name}.csv"))
+            for name, draw in drawings.items()
+            if (data / f"{name}.csv").exists()
+        },
+        **study_figures(results),
+    }
 
 
-def _draw_curves(data: pd.DataFrame) -> None:
-    from matplotlib import pyplot as plt
-
+def _draw_curves(data: pd.DataFrame) -> Figure:
     methods = ["GlobalGC 1", "GlobalGC 0.1", "AdaGC"]
-    _, panels = plt.subplots(1, 3, figsize=(9, 2.6), sharey=True)
+    figure = Figure(figsize=(9, 2.6), layout="constrained")
+    panels = figure.subplots(1, 3, sharey=True)
     for panel, method in zip(panels, methods, strict=True):
         for name in data.columns[1:]:
             if name.startswith(f"{method}, "):
-                color = _COLORS[method]
-                panel.semilogy(data["step"], data[name], color=color, lw=0.6)
+                color = COLORS[method]
+                panel.plot(data["step"], data[name], color=color, lw=0.6)
         panel.set(title=method, xlabel="step")
+        set_log_axis(panel)
     panels[0].set_ylabel("largest training loss\nof 10 steps (nat)")
+    return figure
 
 
-def _draw_price(data: pd.DataFrame) -> None:
-    from matplotlib import pyplot as plt
-
+def _draw_price(data: pd.DataFrame) -> Figure:
     labels = [*dict.fromkeys(data["recipe"])]
-    _, panel = plt.subplots(figsize=(7, 0.4 * len(labels) + 0.8))
+    height = 0.4 * len(labels) + 0.8
+    figure = Figure(figsize=(7, height), layout="constrained")
+    panel = figure.subplots()
     for shift, method in enumerate(("GlobalGC 0.1", "AdaGC", "warmup_ema")):
         own = data[data["method"] == method]
         places = [labels.index(x) + 0.2 * (shift - 1) for x in own["recipe"]]
         spread = [own["mean"] - own["low"], own["high"] - own["mean"]]
-        color = _COLORS[method]
+        color = COLORS[method]
         panel.errorbar(
             own["mean"],
             places,
@@ -140,17 +134,18 @@ def _draw_price(data: pd.DataFrame) -> None:
     panel.invert_yaxis()
     panel.set_xlabel("validation loss minus GlobalGC 1's (nat)")
     panel.legend(frameon=False)
+    return figure
 
 
-def _draw_rates(data: pd.DataFrame) -> None:
-    from matplotlib import pyplot as plt
-
-    _, panels = plt.subplots(1, 2, figsize=(9, 3), sharey=True)
+def _draw_rates(data: pd.DataFrame) -> Figure:
+    figure = Figure(figsize=(9, 3), layout="constrained")
+    panels = figure.subplots(1, 2, sharey=True)
     for panel, beta2 in zip(panels, (0.95, 0.999), strict=True):
         own = data[data["beta2"].astype(float) == beta2]
-        for method, color in _COLORS.items():
+        for method in dict.fromkeys(data["method"]):
+            color = COLORS[method]
             part = own[own["method"] == method].sort_values("rate")
-            panel.loglog(
+            panel.plot(
                 part["rate"],
                 part["loss"],
                 "o-",
@@ -159,5 +154,11 @@ def _draw_rates(data: pd.DataFrame) -> None:
                 label=method,
             )
         panel.set(title=f"beta2 {beta2:g}", xlabel="learning rate")
+        set_log_axis(panel, "x")
+        set_log_axis(panel, "y")
+        rates = sorted({*own["rate"]})
+        panel.set_xticks(rates, [f"{rate:g}" for rate in rates])
+        panel.xaxis.set_minor_locator(NullLocator())
     panels[0].set_ylabel("loss of the last 500 steps (nat)")
     panels[0].legend(frameon=False)
+    return figure

@@ -198,13 +198,20 @@ def digest(config: Mapping[str, Any]) -> str:
 
 
 def _moved(fault: Mapping[str, Any], ratio: float) -> dict[str, Any]:
-    """Return a fault whose steps are scaled to a run of another length."""
+    """Return a fault whose steps are scaled to a run of another length.
+
+    Bursts that would then overlap are left out.
+    """
     moved = dict(fault)
     for key in ("start", "every"):
         if fault.get(key) is not None:
             moved[key] = max(round(fault[key] * ratio), 1)
     if fault.get("steps") is not None:
-        moved["steps"] = [round(step * ratio) for step in fault["steps"]]
+        kept: list[int] = []
+        for step in (round(step * ratio) for step in fault["steps"]):
+            if not kept or step >= kept[-1] + fault.get("duration", 1):
+                kept.append(step)
+        moved["steps"] = kept
     if moved.get("every") is not None:
         moved["every"] = max(moved["every"], moved.get("duration", 1))
     return moved

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from adagc_lab.report.figures import svg
 from adagc_lab.reproduce import store
-from adagc_lab.reproduce.figures import figure_data, write_figures
+from adagc_lab.reproduce.figures import figure_data, image_makers
 from adagc_lab.reproduce.tables import blocks, fill, make_tables
 from paddle_adagc.files import atomic_write
 
@@ -55,7 +56,10 @@ def differences(root: Path) -> str:
 
 
 def write(root: Path) -> list[str]:
-    """Write what differs, and the images whose data do; return their names."""
+    """Write what differs; return the names.
+
+    An image is drawn if its data differ, or if it is missing.
+    """
     written = []
     for path, text in _made(root).items():
         if not path.exists() or path.read_text(encoding="utf-8") != text:
@@ -63,8 +67,10 @@ def write(root: Path) -> list[str]:
             atomic_write(path, text)
             written.append(path.name)
     images = root / "docs" / "images"
-    names = {path.stem for path in (root / FIGURES).glob("*.csv")}
-    missing = {name for name in names if not (images / f"{name}.svg").exists()}
-    changed = {name for name in names if f"{name}.csv" in written}
-    written += write_figures(root / FIGURES, images, missing | changed)
+    for name, draw in image_makers(root / FIGURES, root / "results").items():
+        image = images / f"{name}.svg"
+        if not image.exists() or f"{name}.csv" in written:
+            images.mkdir(parents=True, exist_ok=True)
+            atomic_write(image, svg(draw()))
+            written.append(image.name)
     return written

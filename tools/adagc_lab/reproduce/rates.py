@@ -10,14 +10,9 @@ import numpy as np
 import pandas as pd
 
 from adagc_lab.markdown import markdown_table
-from adagc_lab.reproduce.analysis import (
-    END,
-    REFERENCE,
-    Pairs,
-    difference,
-    fixed,
-    shown,
-)
+from adagc_lab.report.differences import difference, fixed, shown
+from adagc_lab.report.measures import END
+from adagc_lab.reproduce.pairs import REFERENCE, Pairs
 
 NOT_RUN = "Not run yet.\n"
 _BASIN = 0.02

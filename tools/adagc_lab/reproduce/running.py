@@ -56,6 +56,7 @@ def run_all(runs: Sequence[PlannedRun], num_jobs: int) -> None:
     stop = threading.Event()
     total = sum(run.config.train.max_steps for run in todo)
     quarters = _quarters(todo) if len(todo) <= num_jobs else iter(())
+    begin, num_before = time.monotonic(), sum(map(_num_steps, todo))
     with (
         concurrent.futures.ThreadPoolExecutor(num_jobs) as pool,
         tqdm(total=total, unit="step", smoothing=0.05, disable=None) as bar,
@@ -75,7 +76,11 @@ def run_all(runs: Sequence[PlannedRun], num_jobs: int) -> None:
                 num_done = f"{len(todo) - len(pending)} of {len(todo)} runs"
                 bar.set_postfix_str(num_done)
                 if done and bar.disable:
-                    print(f"{num_done} done", file=sys.stderr, flush=True)
+                    taken = time.monotonic() - begin
+                    steps = sum(map(_num_steps, todo))
+                    left = taken * (total - steps) / max(steps - num_before, 1)
+                    text = f"{num_done} done, {tqdm.format_interval(left)} left"
+                    print(text, file=sys.stderr, flush=True)
         except BaseException:
             stop.set()
             pool.shutdown(wait=False, cancel_futures=True)

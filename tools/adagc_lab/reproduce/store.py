@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ import numpy as np
 import pandas as pd
 
 from adagc_lab.record.files import RunRecord
+from adagc_lab.report.measures import describe_run
 from adagc_lab.reproduce.grid import ExperimentConfig, PlannedRun
 from paddle_adagc.files import atomic_write
 
@@ -51,89 +52,51 @@ COLUMNS = [*ID, *_FACTS, *_NUMBERS, *_OLD]
 def make_row(
     target: str, experiment: ExperimentConfig, run: PlannedRun
 ) -> dict[str, Any]:
-    """Return a finished run's row; ``loss`` is ``[num_steps]`` float64."""
+    """Return an ended run's row; ``steps`` is the length that was planned."""
     record = RunRecord.load(run.directory)
-    facts, metrics = record.run, record.metrics
-    left_out = [
-        step
-        for step, faults in record.faults.items()
-        if not all(fault["kind"].startswith("gradient") for fault in faults)
-    ]
-    row = {
+    skip_steps = min(experiment.skip_steps, run.config.train.max_steps // 10)
+    return {
         "target": target,
         "experiment": experiment.name,
         "method": run.method,
         "seed": run.seed,
-        "steps": record.num_steps,
-        "processor": facts.get("machine", {}).get("processor", ""),
         "clean_twin": int(run.is_clean_twin),
-        "status": facts.get("status", ""),
-        "skip_steps": min(
-            experiment.skip_steps, run.config.train.max_steps // 10
-        ),
-        "faults": spans(record.faults),
-        "left_out": spans(left_out),
         "digest": run.directory.name,
-        "commit": facts.get("commit") or "",
-        "data": str(facts.get("data", {}).get("sha256", ""))[:12],
-        "retrieval_accuracy": _last(metrics, "retrieval_accuracy"),
-        "step_ms": _median_ms(metrics, "step_seconds"),
-        "clip_ms": _median_ms(metrics, "clip_seconds"),
-        "num_losses": record.num_steps,
-        "loss": record.loss,
+        **describe_run(record, skip_steps),
+        "steps": run.config.train.max_steps,
     }
-    if run.config.data.kind != "fixed_sequences":
-        row["validation_loss"] = _last(metrics, "eval_loss")
-    if (h := record.h).size:
-        known = h[100:][np.isfinite(h[100:])]
-        if known.size:
-            row["h_median"] = float(np.median(known))
-            row["smallest_h"] = float(known.min())
-            row["clipped_percent"] = 100 * float(np.mean(known < 1))
-    return row
-
-
-def _last(metrics: dict[str, np.ndarray], name: str) -> float | None:
-    values = metrics.get(name, np.zeros(0))
-    known = values[np.isfinite(values)]
-    return float(known[-1]) if known.size else None
-
-
-def _median_ms(metrics: dict[str, np.ndarray], name: str) -> float | None:
-    values = metrics.get(name, np.zeros(0))
-    known = values[np.isfinite(values)]
-    return 1000 * float(np.median(known)) if known.size else None
-
-
-def spans(steps: Iterable[int]) -> str:
-    """Return steps as ``"1200-1204;1350-1350"``."""
-    found: list[list[int]] = []
-    for step in sorted(steps):
-        if found and step == found[-1][1] + 1:
-            found[-1][1] = step
-        else:
-            found.append([step, step])
-    return ";".join(f"{first}-{last}" for first, last in found)
-
-
-def steps_of(text: str) -> list[int]:
-    """Return the steps of :func:`spans`."""
-    found: list[int] = []
-    for part in filter(None, text.split(";")):
-        first, last = part.split("-")
-        found += range(int(first), int(last) + 1)
-    return found
 
 
 def append(
     folder: str | os.PathLike[str], target: str, rows: Sequence[dict[str, Any]]
 ) -> Path:
-    """Add rows to a target's files; a row of the same ``ID`` is replaced."""
+    """Add rows to a target's files.
+
+    A run that is there is kept as it is. A row of the same :data:`ID` whose
+    digest differs, because the grid has changed, is replaced.
+    """
     path = Path(folder) / f"{target}.csv"
+    _add(path, [_text(row) for row in rows])
+    return path
+
+
+def merge(
+    folder: str | os.PathLike[str], other: str | os.PathLike[str]
+) -> list[str]:
+    """Add the rows of all targets of another folder; return their names."""
+    paths = _targets(other)
+    for path in paths:
+        _add(Path(folder) / path.name, _read(path))
+    return [path.stem for path in paths]
+
+
+def _add(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     known: dict[tuple[str, ...], dict[str, Any]] = {}
-    for row in [*(_read(path) if path.exists() else []), *map(_text, rows)]:
-        known[tuple(row[name] for name in ID)] = row
+    for row in [*(_read(path) if path.exists() else []), *rows]:
+        present = known.get(key := tuple(row[name] for name in ID))
+        if present is None or present["digest"] != row["digest"]:
+            known[key] = row
     table = pd.DataFrame([*known.values()])
     codes = np.concatenate([np.zeros(0, np.int32), *table.pop("loss")])
     buffer = io.BytesIO()
@@ -142,7 +105,7 @@ def append(
     text = table.reindex(columns=COLUMNS).to_csv(
         index=False, lineterminator="\n"
     )
-    return atomic_write(path, text)
+    atomic_write(path, text)
 
 
 def _text(row: dict[str, Any]) -> dict[str, Any]:
@@ -184,13 +147,7 @@ def load(folder: str | os.PathLike[str]) -> pd.DataFrame:
         A row per run: integers, floats (NaN where not known) and texts; and
         ``loss``, float64 ``[num_losses]`` in nat, NaN where it was not finite.
     """
-    paths = [
-        path
-        for path in sorted(Path(folder).glob("*.csv"))
-        if path.with_suffix(".npz").exists()
-    ]
-    if not paths:
-        raise FileNotFoundError(f"{folder} holds no results of any target")
+    paths = _targets(folder)
     rows = [row for path in paths for row in _read(path)]
     table = pd.DataFrame(rows)
     for name in ("seed", "steps", "clean_twin", "skip_steps", "num_losses"):
@@ -201,3 +158,15 @@ def load(folder: str | os.PathLike[str]) -> pd.DataFrame:
         np.where(codes < 0, np.nan, codes / 1000) for codes in table["loss"]
     ]
     return table
+
+
+def _targets(folder: str | os.PathLike[str]) -> list[Path]:
+    """Return each target's table."""
+    paths = [
+        path
+        for path in sorted(Path(folder).glob("*.csv"))
+        if path.with_suffix(".npz").exists()
+    ]
+    if not paths:
+        raise FileNotFoundError(f"{folder} holds no results of any target")
+    return paths

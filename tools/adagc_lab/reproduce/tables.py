@@ -17,14 +17,8 @@ import pandas as pd
 import yaml
 
 from adagc_lab.markdown import markdown_table
-from adagc_lab.reproduce.analysis import (
-    OVER_REFERENCE,
-    REFERENCE,
-    Pairs,
-    difference,
-    fixed,
-    shown,
-)
+from adagc_lab.report.differences import difference, fixed, shown
+from adagc_lab.reproduce.pairs import OVER_REFERENCE, REFERENCE, Pairs
 from adagc_lab.reproduce.rates import (
     NOT_RUN,
     price_over_time,
@@ -75,10 +69,8 @@ class Recipes:
 
 
 def _compared(pairs: Pairs, method: str, steps: int, name: str) -> str:
-    others, ours = pairs.values(method, steps, name)
-    if len(ours) < LEAST:
-        return "–"
-    return shown(difference(np.subtract(ours, others).tolist()))
+    found = pairs.differences(method, steps, name)
+    return shown(difference(found)) if len(found) >= LEAST else "–"
 
 
 def _sums(pairs: Pairs, method: str, steps: int, name: str) -> str:
@@ -171,19 +163,24 @@ def advice(recipes: Recipes, names: Mapping[str, str] | None = None) -> str:
 
     ``names`` are texts in place of the English ones.
     """
-    told = dict(names or {})
+
+    def word(text: str) -> str:
+        return (names or {}).get(text, text)
+
     rows = []
     for label, (situation, recipe, count, name) in _ADVICE.items():
         pairs = recipes.situations[situation][recipe]
-        cells = [_advised(pairs, method, count, name, told) for method in SHOWN]
-        own = _reference(pairs, count, name, told)
-        rows.append([told.get(label, label), own, *cells])
-    head = [told.get("Your run", "Your run"), REFERENCE, *SHOWN]
+        cells = [
+            _advised(pairs, method, count, name, word) for method in SHOWN
+        ]
+        own = _reference(pairs, count, name, word)
+        rows.append([word(label), own, *cells])
+    head = [word("Your run"), REFERENCE, *SHOWN]
     return markdown_table(head, rows, left=len(head))
 
 
 def _reference(
-    pairs: Pairs, count: str, name: str, told: Mapping[str, str]
+    pairs: Pairs, count: str, name: str, word: Callable[[str], str]
 ) -> str:
     """Return what the others are compared with, in runs of each length."""
     parts = []
@@ -191,18 +188,18 @@ def _reference(
         values = [*pairs.numbers(REFERENCE, steps, name).values()]
         if len(values) < 8:
             continue
-        text = f"{told.get('loss', 'loss')} {fixed(np.mean(values), 3)}"
+        text = f"{word('loss')} {fixed(np.mean(values), 3)}"
         if count:
             peaks = [*pairs.numbers(REFERENCE, steps, count).values()]
-            per_run = told.get("peaks a run", "peaks a run")
+            per_run = word("peaks a run")
             text = f"{fixed(np.mean(peaks), 1)} {per_run}, {text}"
-        at = told.get("{} steps", "{} steps").format(f"{steps:,}")
+        at = word("{} steps").format(f"{steps:,}")
         parts.append(f"{text}, {at}")
     return "; ".join(parts)
 
 
 def _advised(
-    pairs: Pairs, method: str, count: str, name: str, told: Mapping[str, str]
+    pairs: Pairs, method: str, count: str, name: str, word: Callable[[str], str]
 ) -> str:
     """Return the cell of the longest runs that at least eight seeds have."""
     lengths = [
@@ -211,17 +208,17 @@ def _advised(
         if len(pairs.values(method, steps, name)[1]) >= 8
     ]
     if not lengths:
-        return told.get("not run", "not run")
+        return word("not run")
     steps = lengths[-1]
     parts = []
     if count:
         others, ours = pairs.values(method, steps, count)
-        of = told.get("peaks in {} seeds", "peaks in {} seeds")
+        of = word("peaks in {} seeds")
         parts.append(
             f"{sum(others):.0f} → {sum(ours):.0f} {of.format(len(ours))}"
         )
-    loss = told.get("loss", "loss")
-    at = told.get("{} steps", "{} steps").format(f"{steps:,}")
+    loss = word("loss")
+    at = word("{} steps").format(f"{steps:,}")
     parts.append(f"{loss} {_compared(pairs, method, steps, name)}, {at}")
     return "; ".join(parts)
 

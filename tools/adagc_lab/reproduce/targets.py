@@ -14,17 +14,18 @@ import pandas as pd
 
 from adagc_lab.markdown import markdown_table
 from adagc_lab.record.files import RunRecord
+from adagc_lab.report.differences import difference, shown
 from adagc_lab.report.experiment import Experiment
-from adagc_lab.report.html import write_picture, write_report
-from adagc_lab.report.tables import headline
+from adagc_lab.report.measures import END
+from adagc_lab.report.page import write_picture, write_report
 from adagc_lab.reproduce import store
-from adagc_lab.reproduce.analysis import Pairs, difference, shown
 from adagc_lab.reproduce.grid import (
     ExperimentConfig,
     PlannedRun,
     load_target,
     make_runs,
 )
+from adagc_lab.reproduce.pairs import Pairs
 from adagc_lab.reproduce.running import has_ended, run_all
 from paddle_adagc.checks import check_integer
 
@@ -73,10 +74,11 @@ class Target:
                 grid.append((experiment, kept))
         return cls(path.stem, config.title, grid)
 
-    def describe(self, known: pd.DataFrame | None) -> str:
-        """Say how many runs are missing, and about how long they take.
+    def missing(self, known: pd.DataFrame | None) -> tuple[int, float, int]:
+        """Count the runs that are missing, their core-hours, and the guessed.
 
-        The time is that of the same experiment's steps in ``known``.
+        The time of a step is that of the same experiment in ``known``; without
+        one it is guessed as the mean of all experiments.
         """
         todo = {
             run.directory: (experiment.name, run)
@@ -84,18 +86,13 @@ class Target:
             for run in runs
             if not has_ended(run)
         }
-        hours, num_unknown = 0.0, 0
-        times = _step_times(known, self.name)
-        for name, run in todo.values():
-            if name in times:
-                steps = run.config.train.max_steps
-                hours += times[name] * steps / 3.6e6
-            else:
-                num_unknown += 1
-        text = f"{self.name}: {len(todo)} runs, {hours:.1f} core-hours"
-        if num_unknown:
-            text += f" and {num_unknown} runs of unknown time"
-        return text
+        times, guess = _step_times(known, self.name)
+        hours = sum(
+            times.get(name, guess) * run.config.train.max_steps / 3.6e6
+            for name, run in todo.values()
+        )
+        num_guessed = sum(name not in times for name, _ in todo.values())
+        return len(todo), hours, num_guessed
 
     def run(self, output_dir: Path, results: Path, num_jobs: int) -> Path:
         """Run what is missing, add the rows; return the report's path."""
@@ -106,13 +103,11 @@ class Target:
             run_all(runs, num_jobs)
             rows = [store.make_row(self.name, config, run) for run in runs]
             store.append(results, self.name, rows)
+            print(result_table(pd.DataFrame(rows)), flush=True)
             found = load_experiment(config, runs, directory)
-            print(*(f"  {x}" for x in headline(found)), sep="\n", flush=True)
             drawn = directory / f"{config.name}.svg"
             if write_picture(drawn, found):
-                print(f"  picture: {drawn}", flush=True)
-            if len(config.seeds) > 1:
-                print(end_table(pd.DataFrame(rows)), flush=True)
+                print(f"picture: {drawn}", flush=True)
             experiments.append(found)
         if any(len(experiment.seeds) < 3 for experiment in experiments):
             print(_FEW_SEEDS)
@@ -120,29 +115,59 @@ class Target:
         return directory / REPORT
 
 
-def _step_times(known: pd.DataFrame | None, target: str) -> dict[str, float]:
-    """Return milliseconds of a step by experiment."""
+def plan_table(targets: Sequence[Target], known: pd.DataFrame | None) -> str:
+    """Table of the runs that targets lack, and about how long they take."""
+    found = [target.missing(known) for target in targets]
+    lines = [
+        [target.name, number, f"{hours:.1f}", guessed or ""]
+        for target, (number, hours, guessed) in zip(targets, found, strict=True)
+    ]
+    if len(lines) > 1:
+        number, hours, guessed = map(sum, zip(*found, strict=True))
+        lines.append(["all", number, f"{hours:.1f}", guessed or ""])
+    head = ["target", "missing runs", "core-hours", "runs of a guessed time"]
+    return markdown_table(head, lines, pad=True)
+
+
+def _step_times(
+    known: pd.DataFrame | None, target: str
+) -> tuple[dict[str, float], float]:
+    """Milliseconds of a step by experiment, and the mean of all targets."""
     if known is None:
-        return {}
-    own = known[(known["target"] == target) & known["step_ms"].notna()]
-    return dict(own.groupby("experiment")["step_ms"].mean())
+        return {}, 0.0
+    timed = known[known["step_ms"].notna()]
+    own = timed[timed["target"] == target]
+    return dict(own.groupby("experiment")["step_ms"].mean()), float(
+        timed["step_ms"].mean()
+    )
 
 
-def end_table(rows: pd.DataFrame) -> str:
-    """Table of the last 500 steps' losses, and their paired differences."""
+def result_table(rows: pd.DataFrame) -> str:
+    """Table of an experiment's runs, with paired differences of their ends."""
     first = rows["method"].iloc[0]
     pairs = Pairs(rows, first)
-    steps = pairs.lengths()[-1]
     lines = []
-    for method in [first, *pairs.methods()]:
-        ends = pairs.numbers(method, steps, "end")
-        others, ours = pairs.values(method, steps, "end")
-        delta = difference(np.subtract(ours, others).tolist())
-        mean = f"{np.mean([*ends.values()]):.3f}" if ends else "–"
-        text = "" if method == first else shown(delta)
-        lines.append([method, str(len(ends)), mean, text])
-    head = ["", "seeds", "loss of the last 500 steps", f"minus {first}'s"]
-    return markdown_table(head, lines)
+    for method, runs in rows.groupby("method", sort=False):
+        steps = runs["steps"].max()
+        peaks, worst, ends = (
+            [*pairs.numbers(method, steps, name).values()]
+            for name in ("peaks", "worst", "end")
+        )
+        delta = difference(pairs.differences(method, steps, "end"))
+        lines.append(
+            [
+                method,
+                len(ends),
+                f"{sum(peaks):.0f}",
+                f"{max(worst):.3g}",
+                f"{np.mean(ends):.3f}",
+                "" if method == first else shown(delta),
+            ]
+        )
+    steps = rows["steps"].max()
+    head = ["", "seeds", "peaks above 0.5 nat", "worst rise (nat)"]
+    head += [f"loss of the last {min(END, steps)} steps", f"minus {first}'s"]
+    return markdown_table(head, lines, pad=True)
 
 
 def load_experiment(
@@ -162,8 +187,7 @@ def load_experiment(
         runs=records[False],
         clean_runs=records[True],
         skip_steps=min(config.skip_steps, longest // 10),
-        windows=(1000, 200) if longest > 1000 else (200,),
-        directory=folder,
+        window=1000 if longest > 1000 else 200,
         dynamics_tensor=config.dynamics,
     )
 

@@ -11,7 +11,7 @@ import pandas as pd
 
 from adagc_lab.benchmark.gpu_hours import compare
 from adagc_lab.markdown import markdown_table
-from adagc_lab.reproduce.analysis import fixed
+from adagc_lab.report.differences import fixed
 
 _WRITTEN = ("paper", "paper-accuracy", "proxies")
 

@@ -4,14 +4,16 @@
 
 import numpy as np
 import pytest
-from adagc_lab.reproduce.analysis import (
-    Pairs,
+from adagc_lab.report.differences import difference
+from adagc_lab.report.measures import (
     damage,
-    difference,
     judged,
     measure,
     peaks,
+    spans,
+    steps_of,
 )
+from adagc_lab.reproduce.pairs import Pairs
 from lab.reproduce.conftest import make_row, make_rows
 
 
@@ -58,6 +60,9 @@ def test_damage_is_the_mean_over_another_run_from_the_first_fault_on():
     assert found["damage"] == pytest.approx(0.1 + 0.8 / 149)
     assert found["fault_peaks"] == 1
     assert found["worst_rise"] == pytest.approx(0.9)
+    row |= {"loss": loss[:150], "faults": "149-149", "left_out": "149-149"}
+    assert damage(row, clean) == {}
+    assert damage(row | {"status": "diverged"}, clean)["damage"] == np.inf
 
 
 def test_pairs_have_the_same_seed_length_and_processor():
@@ -101,4 +106,10 @@ def test_limits_hold_the_mean_in_most_samples():
     assert difference([1.0]) is None
     assert difference([1.0, np.nan]) is None
     assert difference([2.0, 2.0]) == (2.0, 2.0, 2.0, 2)
-    assert difference([2.0, 2.0]).is_shown
+    assert difference([2.0, np.inf]) == (np.inf, 2.0, np.inf, 2)
+
+
+def test_spans_of_steps():
+    assert spans([3, 1, 2, 7]) == "1-3;7-7"
+    assert steps_of("1-3;7-7") == [1, 2, 3, 7]
+    assert steps_of("") == []

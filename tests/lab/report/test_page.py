@@ -1,0 +1,78 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The page and its figures: what they show, that nothing is loaded."""
+
+import base64
+import re
+
+from adagc_lab.report.focus import choose_focus, tensor_label
+from adagc_lab.report.page import write_picture, write_report
+from lab.report.conftest import NAMES, make_experiment
+
+
+def figures_of(text):
+    """The SVG texts of a page."""
+    found = re.findall(r'src="data:image/svg\+xml;base64,([^"]+)"', text)
+    return [base64.b64decode(data).decode() for data in found]
+
+
+def test_a_page_has_tables_figures_and_settings(make_run, tmp_path):
+    runs = {
+        "GlobalGC": [
+            make_run(method="GlobalGC", seed=s, spikes={250: 2.0}, surge=248)
+            for s in (1, 2)
+        ],
+        "AdaGC": [make_run(seed=s) for s in (1, 2)],
+    }
+    title = "1 < <b>A&B</b>"
+    experiment = make_experiment(runs, title=title, dynamics_tensor=NAMES[0])
+    page = write_report(tmp_path / "out/r.html", "T", [experiment])
+    text = page.read_text("utf-8")
+    assert "1 &lt; &lt;b&gt;A&amp;B&lt;/b&gt;" in text
+    assert "2 seeds (1, 2), 400 steps a run" in text
+    assert "Differences from GlobalGC" in text
+    assert len(figures_of(text)) == 4
+    assert "GlobalGC&#x27;s loss, at step 250" in text
+    for setting in ("clip.beta", "optimizer.beta2", "3.3.1"):
+        assert f"<th>{setting}</th>" in text or f"<td>{setting}</td>" in text
+    assert not re.search(r'(src|href)="(?!data:)', text)
+    assert str(tmp_path) not in text
+
+
+def test_the_event_is_the_worst_rise_and_the_fault_before_it(make_run):
+    calm = [make_run(seed=1, spikes={200: 1.0})]
+    hit = [make_run(seed=2, spikes={301: 3.0}, surge=300, faults={300: "g"})]
+    runs = {"GlobalGC": calm + hit}
+    focus = choose_focus(make_experiment(runs))
+    assert (focus.seed_index, focus.start) == (1, 260)
+    assert focus.tensors[:2] == [NAMES[1], NAMES[0]]
+    assert focus.reason.endswith("after the fault at step 300 (g)")
+
+
+def test_a_run_that_diverged_is_shown_where_it_did(make_run):
+    run = make_run(nan_from=300, status="diverged")
+    focus = choose_focus(make_experiment({"AdaGC": [run]}))
+    assert (focus.start, focus.stop) == (260, 305)
+
+
+def test_without_tensors_there_is_no_picture(make_run, tmp_path):
+    path = tmp_path / "p.svg"
+    experiment = make_experiment({"AdaGC": [make_run(tensors=False)]})
+    assert write_picture(path, experiment) is None
+    page = write_report(tmp_path / "r.html", "T", [experiment])
+    assert len(figures_of(page.read_text("utf-8"))) == 1
+    lost = make_run(tensors=False, nan_from=0, status="diverged")
+    page = write_report(page, "T", [make_experiment({"AdaGC": [lost]})])
+    assert "∞" in page.read_text("utf-8")
+    experiment = make_experiment({"AdaGC": [make_run()]})
+    assert write_picture(path, experiment) == path
+    first = path.read_text("utf-8")
+    write_picture(path, experiment)
+    assert path.read_text("utf-8") == first
+
+
+def test_labels_of_tensors():
+    assert tensor_label(NAMES[1]) == "layers.0\nself_attn.q_proj"
+    assert tensor_label("model.embed_tokens.weight") == "embed_tokens"
+    name = "model.layers.3.mlp.experts.7.up_proj.weight"
+    assert tensor_label(name) == "layers.3\nmlp.experts.7.up_proj"
