@@ -6,21 +6,16 @@ import contextlib
 import io
 import json
 import re
-import shutil
 import subprocess
 from collections import Counter
-from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
 import paddle.distributed as dist
 import pytest
 from adagc_lab.data.text import TokenDataset
-from adagc_lab.record.files import RunRecord
 from adagc_lab.train.console import describe_log, rounded_rate
-from adagc_lab.train.parse import parse_config
-from adagc_lab.train.recorder import _SUMMARIZED, StepRecorder
-from adagc_lab.train.run import run_pretraining
+from adagc_lab.train.recorder import SUMMARIZED, StepRecorder
 from core.parallel.ranks import run_on_ranks
 from lab.train import runs
 from pages import load_tool
@@ -45,8 +40,7 @@ def test_plain_lines_and_how_a_run_went_on(tmp_path, capsys):
         runs.run(values)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == (
-        "10,416 parameters in 12 tensors, 64 tokens per step, 12 steps, "
-        "record of 12.7kB"
+        "10,416 parameters in 12 tensors, 64 tokens per step, 12 steps"
     )
     steps = [int(m[1]) for line in lines if (m := LINE.fullmatch(line))]
     assert steps == [3, 6, 9]
@@ -58,20 +52,6 @@ def test_plain_lines_and_how_a_run_went_on(tmp_path, capsys):
     assert capsys.readouterr().out == (
         f"{tmp_path / 'run'}: already finished, nothing to do\n"
     )
-
-
-def test_a_record_without_room_is_refused_and_nothing_changes(
-    tmp_path, monkeypatch
-):
-    values = runs.make_values(tmp_path / "run")
-    _, before = runs.run(values)
-    values["train"]["max_steps"] = 10**7
-    monkeypatch.setattr(
-        shutil, "disk_usage", lambda path: SimpleNamespace(free=10**6)
-    )
-    with pytest.raises(ValueError, match=r"12 tensors in each.*0\.0 GB free"):
-        run_pretraining(parse_config(values), overwrite=True)
-    assert RunRecord.load(tmp_path / "run").run == before.run
 
 
 @pytest.mark.slow
@@ -189,9 +169,9 @@ def logged(lines, directory):
     """Text of the log up to its rates without numbers; recorded numbers."""
     logs = [re.split(r"  \S+ tok/s", x)[0] for x in lines if "tok/s" in x]
     recorded = [
-        {name: row[name] for name in ("loss", *_SUMMARIZED)}
+        {name: row[name] for name in ("loss", *SUMMARIZED)}
         for row in runs.rows_of(directory)
-        if _SUMMARIZED[0] in row
+        if SUMMARIZED[0] in row
     ]
     return [NUMBER.sub("#", line) for line in logs], recorded
 

@@ -12,7 +12,6 @@ from adagc_lab.train.console import summarise_run
 from adagc_lab.train.recorder import StepRecorder
 from core.parallel.ranks import run_on_ranks
 from lab.train.runs import (
-    SCALED_HEAD,
     losses_at,
     make_values,
     nan_at,
@@ -149,23 +148,3 @@ def test_alarms_of_a_cut_run_are_those_of_a_whole_one(tmp_path):
     for record in (whole, cut):
         (alarm,) = [a for a in record.alarms if a["series"] != "step_seconds"]
         assert (alarm["series"], alarm["step"]) == ("nonfinite", 6)
-
-
-def test_summaries_name_the_worst_of_all_steps(tmp_path):
-    """A fault at step 44 of a run that logs every tenth."""
-    values = make_values(
-        tmp_path,
-        faults=[
-            {**SCALED_HEAD, "steps": [44]},
-            {"kind": "random_tokens", "steps": [53]},
-        ],
-        max_steps=60,
-        log_every=10,
-        record={},
-    )
-    run(values)
-    found = recorded(tmp_path)
-    text = "\n".join(summarise_run(tmp_path).lines)
-    h = found.tensors("h")[44, found.keys.index("lm_head.weight")]
-    assert f"most clipped: lm_head h {h:.2g} at step 44;" in text
-    assert "; 1 steps with a corrupted batch are not judged" in text

@@ -2,8 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whole runs through PaddleNLP's Trainer: faults, FP8, logs."""
 
-import re
-
 import numpy as np
 import pytest
 from adagc_lab.train.console import summarise_run
@@ -61,9 +59,8 @@ def test_faults_are_injected_recorded_and_summarised(tmp_path, tensors):
     text = "\n".join(ending.lines)
     assert text.startswith("finished: 12 steps in 00:0")
     assert f"loss: first {record.loss[0]:.4g}, " in text
-    assert "spikes: – (a step is judged by the 200 steps before" in text
-    assert re.search(r"most clipped: lm_head h \S+ at step 8", text)
-    assert not re.search(r" h 1 at step", text)
+    assert "spikes: 0 in 0 judged steps (a step is judged by the 200" in text
+    assert "; 1 steps with a corrupted batch are not judged" in text
     assert ending.lines[-1] == f"next: python tools/report.py {tmp_path}"
     if not tensors:
         return

@@ -15,21 +15,17 @@ import numpy as np
 from paddlenlp.trainer import TrainerCallback
 from tqdm import tqdm
 
-from adagc_lab.record.files import RECORD, RunRecord
+from adagc_lab.record.files import RunRecord
 from adagc_lab.report.judged import judged_steps, memorises
 from adagc_lab.train.processes import is_first_process
 from adagc_lab.train.tasks import PretrainTask
 from paddle_adagc.spikes import spike_score
-from paddle_adagc.watch import read_record
 from paddle_adagc.watch.judge import Event
 
 if TYPE_CHECKING:
     from adagc_lab.train.recorder import StepRecorder
 
 _NUM_LAST = 10  # the last loss is the median of so many steps
-
-_NUM_NAMED = 3
-_SAME, _CLIPPED = 1e-5, 0.995
 _MEMORISED = " (of text that the run, which learns few sequences, never sees)"
 
 
@@ -51,8 +47,7 @@ class Console(TrainerCallback):
         num, unit = _samples_in(self._task, self._global_batch)
         _say(
             f"{size.parameters:,} parameters in {size.tensors:,} tensors, "
-            f"{num:,} {unit} per step, {state.max_steps:,} steps, record of "
-            f"{tqdm.format_sizeof(self._recorder.num_bytes, 'B')}"
+            f"{num:,} {unit} per step, {state.max_steps:,} steps"
         )
         if state.global_step:
             _say(f"resumed at step {state.global_step:,}")
@@ -150,7 +145,7 @@ def summarise_run(directory: str | os.PathLike[str]) -> RunSummary:
     if len(loss):
         lines.append(_losses(record, loss, steps))
         problem = _problem(record.run, loss)
-        lines.append(_spikes(path, loss, steps, record.num_steps))
+        lines.append(_spikes(loss, steps, record.num_steps))
     if alarms := record.run.get("alarms"):
         counts = Counter(alarm["series"] for alarm in alarms).most_common()
         lines.append(
@@ -158,8 +153,6 @@ def summarise_run(directory: str | os.PathLike[str]) -> RunSummary:
             f"first: {Event(**alarms[0]).text}; --fork NEW_DIR --at STEP "
             "starts a new run from a checkpoint before it"
         )
-    if clipped := _most_clipped(path):
-        lines.append(f"most clipped: {'; '.join(clipped)}")
     lines += [f"files: {path}", f"next: python tools/report.py {path}"]
     return RunSummary([*lines, problem] if problem else lines, not problem)
 
@@ -200,45 +193,13 @@ def _problem(run: Mapping[str, Any], loss: np.ndarray) -> str:
     return ""
 
 
-def _spikes(
-    path: Path, loss: np.ndarray, steps: np.ndarray, num_steps: int
-) -> str:
+def _spikes(loss: np.ndarray, steps: np.ndarray, num_steps: int) -> str:
     window = 1000 if len(loss) > 1000 else 200  # the paper's, if it fits
     score = spike_score(loss, window)
-    by = f"a step is judged by the {window:,} steps before it"
-    left_out = num_steps - len(loss)
-    more = f"; {left_out} steps with a corrupted batch are not judged"
-    if not score.num_judged and not score.num_spikes:
-        return f"spikes: – ({by})" + more * bool(left_out)
     text = f"spikes: {score.num_spikes} in {score.num_judged:,} judged steps"
-    text += f" ({by})" if window < 1000 else ""
-    text += more * bool(left_out)
+    text += f" (a step is judged by the {window:,} steps before it)"
+    if left_out := num_steps - len(loss):
+        text += f"; {left_out} steps with a corrupted batch are not judged"
     if score.num_spikes:
         text += f", the first at step {steps[score.indices[0]]:,}"
     return text
-
-
-def _most_clipped(path: Path) -> list[str]:
-    """Describe the tensors with the lowest h of all steps.
-
-    Nothing under a clip that is not ours: h is then its shadow's.
-    """
-    if not (path / RECORD).is_dir():
-        return []
-    run = read_record(path / RECORD)
-    norm, h = run.tensors("norm"), run.tensors("h")
-    if not h.size or any(
-        session.facts.get("shadow") for session in run.sessions
-    ):
-        return []
-    h = np.where(np.isfinite(norm) & (norm > 0), h, np.nan)
-    spread = np.fmax.reduce(h, 1) - np.fmin.reduce(h, 1)
-    h[spread < _SAME] = np.nan  # one h for all tensors, as in the warm-up
-    lowest = np.fmin.reduce(h, 0)
-    # The library's record counts from 1, the laboratory from 0.
-    step = run.tensor_steps[(h == lowest).argmax(0)] - 1
-    return [
-        f"{short_name(run.keys[i])} h {lowest[i]:.2g} at step {step[i]:,}"
-        for i in np.argsort(lowest)[:_NUM_NAMED]
-        if lowest[i] < _CLIPPED
-    ]

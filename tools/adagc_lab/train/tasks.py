@@ -30,7 +30,6 @@ from adagc_lab.models.config import FLOAT8_LINEARS, DecoderConfig
 from adagc_lab.models.decoder import DecoderForCausalLM
 from adagc_lab.models.families import decoder_config
 from adagc_lab.models.moe import adjust_correction_biases, expert_balance
-from adagc_lab.models.rank_weights import initialize_weights
 from adagc_lab.models.vision_text import (
     CLIP,
     PRESETS,
@@ -181,7 +180,7 @@ class LanguageTask(PretrainTask):
         paddle.seed(self.train.seed)
         model = DecoderForCausalLM(self.model_config)
         if self.parallel.num_processes > 1:
-            initialize_weights(model, self.model_config, self.train.seed)
+            shapes.initialize_weights(model, self.model_config, self.train.seed)
         return model
 
     def corrupt(
