@@ -131,18 +131,6 @@ def test_too_little_text_is_an_error(prefix, kind, values, message):
         build_datasets(make_config(kind, prefix, **values), 10)
 
 
-def test_validation_data_of_its_own_has_its_own_vocabulary(tmp_path):
-    rng = np.random.default_rng(0)
-    small, large = str(tmp_path / "small"), str(tmp_path / "large")
-    for path, vocab_size in ((small, 20), (large, 5000)):
-        documents = [rng.integers(vocab_size, size=60) for _ in range(20)]
-        write_indexed_dataset(path, documents, vocab_size=vocab_size)
-    config = make_config("mmap", small, validation_prefix=large)
-    train, validation = build_datasets(config, 10)
-    assert train.vocab_size == 20
-    assert 4000 < validation.vocab_size <= 5000
-
-
 class Damaged(Dataset):
     def __len__(self):
         return 8

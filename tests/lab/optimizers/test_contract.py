@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What every optimizer does: clips first, decays, resumes, has masters."""
 
-import inspect
 from functools import partial
 
 import numpy as np
@@ -131,22 +130,6 @@ def test_wrong_arguments_are_refused(make_wrong, match):
     error = TypeError if match in of_type else ValueError
     with pytest.raises(error, match=match):
         make_wrong(0.1, parameters=make_parameters([[2]]))
-
-
-ADAM = ("beta1", "beta2", "epsilon", "weight_decay")
-
-
-@pytest.mark.parametrize(
-    ("make", "names", "defaults"),
-    [
-        (SPAM, (*SPIKES, "clip_start"), [5000.0, 500, 150, 20]),
-        (StableAdamW, ADAM, [0.9, 0.99, 1e-6, 0.01]),
-        (ClippedAdamW, ADAM, [0.9, 0.999, 1e-8, 0.01]),
-    ],
-)
-def test_defaults(make, names, defaults):
-    parameters = inspect.signature(make).parameters
-    assert [parameters[name].default for name in names] == defaults
 
 
 def test_clippy_ignores_elements_that_do_not_move():

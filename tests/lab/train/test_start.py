@@ -15,7 +15,7 @@ from adagc_lab.train.checkpoints import last_checkpoint
 from adagc_lab.train.optimizers import learning_rate
 from adagc_lab.train.parse import merged, parse_config
 from adagc_lab.train.run import run_pretraining
-from adagc_lab.train.start import Fork, find_changes
+from adagc_lab.train.start import Fork
 from indexed import write_random_dataset
 from lab.train import runs
 from pages import load_tool
@@ -90,16 +90,6 @@ def test_a_decay_follows_the_new_length_which_has_to_fit(tmp_path):
     rates = [learning_rate(schedule, i, 12) for i in range(12)]
     rates += [learning_rate(schedule, i, 16) for i in range(12, 16)]
     np.testing.assert_array_equal(record.metrics["learning_rate"], rates)
-
-
-def test_overrides_of_single_tensors_take_a_fork():
-    """``None`` is a value there: the tensors are not clipped."""
-    old = {"clip": {"name": "adagc"}}
-    new = {"clip": {"name": "adagc", "overrides": {"embed": None}}}
-    assert [*find_changes(old, new)] == ["clip.overrides"]
-    wider = {"clip": {"name": "adagc", "overrides": {"e": None, "embed": None}}}
-    assert [*find_changes(new, wider)] == ["clip.overrides"]
-    assert not find_changes(new, new)
 
 
 def test_a_run_does_not_go_on_with_other_data(tmp_path):
@@ -212,12 +202,6 @@ def test_what_cannot_be_forked_is_refused(source, tmp_path, capsys):
         fork(constant(""), source, tmp_path / "e")
 
 
-def test_a_fork_drops_no_weights(source, tmp_path):
-    values = constant("", model={"tie_word_embeddings": True})
-    with pytest.raises(ValueError, match=r"lm_head.weight is .* be missing"):
-        fork(values, source, tmp_path / "a", step=4)
-
-
 def test_a_fork_whose_state_is_refused_can_be_changed(source, tmp_path):
     values = constant("", max_steps=16, clip={"name": "adagc", "t_start": 5})
     units = mock.patch.object(
@@ -239,20 +223,6 @@ def test_a_finished_run_is_not_repeated_and_another_is_refused(copied):
         runs.run(values)
     run_pretraining(parse_config(values), overwrite=True)
     assert RunRecord.load(copied).run["config"]["clip"]["t_start"] == 6
-
-
-def test_an_overwrite_that_was_cut_short_can_be_repeated(copied):
-    def killed(path):
-        raise KeyboardInterrupt
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shutil, "rmtree", killed)
-        with pytest.raises(KeyboardInterrupt):
-            start._empty(copied)
-    left = {path.name for path in copied.iterdir()}
-    assert {"run.json", "checkpoint-4"} <= left
-    run_pretraining(parse_config(constant(copied)), overwrite=True)
-    assert RunRecord.load(copied).run["status"] == "finished"
 
 
 def test_directory_that_another_process_writes_to_is_left_alone(copied):
