@@ -39,16 +39,3 @@ def test_mkl_takes_avx2_on_amd(monkeypatch, vendor, flags, given, chosen):
 )
 def test_one_model_with_other_vectors_has_another_name(flags, name):
     assert processor.with_vectors("AMD EPYC", flags.split()) == name
-
-
-def test_reads_the_first_core(tmp_path):
-    path = tmp_path / "facts"
-    path.write_text(
-        "processor\t: 0\nmodel name\t: Abacus: 9\nflags\t\t: sse2 avx\n\n"
-        "processor\t: 1\nmodel name\t: Other\n"
-    )
-    fields = processor.processor_fields(path)
-    assert fields["model name"] == "Abacus: 9"
-    assert fields["flags"] == "sse2 avx"
-    assert fields["vendor_id"] == ""
-    assert processor.processor_fields(tmp_path / "missing")["flags"] == ""

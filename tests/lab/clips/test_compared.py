@@ -108,7 +108,6 @@ def test_starts_by_hand(arguments, norms, clipped):
         np.testing.assert_allclose(np.ravel(got), expected, rtol=1e-6)
 
 
-KEEPING = [name for name, _ in CASES[:9] if name not in ("agc", "tensor_wise")]
 COMPARED = [
     *({"name": name} for name in CLIPS if name not in ("adagc", "value")),
     *({"name": "adagc", "init": init, "t_start": 4} for init in STARTS),

@@ -2,8 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Windows of text: the standard library's, and memory-mapped datasets'."""
 
-import warnings
-
 import numpy as np
 import pytest
 from adagc_lab.data import text
@@ -167,25 +165,3 @@ def test_draws_are_those_of_every_release():
     epochs = [[order[10 * e + i] // 8 for i in range(10)] for e in (0, 1)]
     assert epochs[1] == [9, 8, 5, 6, 2, 3, 7, 0, 1, 4]
     assert sorted(epochs[0]) == sorted(epochs[1])
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"kind": "stdlb"}, "Input should be 'stdlib'"),
-        ({"kind": "mmap"}, "needs prefix"),
-        ({"kind": "mmap", "prefix": "a/b.bin"}, "leave its ending out, 'a/b'"),
-    ],
-)
-def test_a_bad_value_is_named(values, message):
-    with pytest.raises(ValueError, match=message):
-        DataConfig(**values)
-
-
-def test_values_that_are_ignored_alone_are_warned_about():
-    with pytest.warns(UserWarning, match=r"data\.prefix is ignored") as caught:
-        DataConfig(kind="fixed_sequences", prefix="a/b")
-    assert caught[0].filename == __file__
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        DataConfig(kind="fixed_sequences", num_sequences=8)

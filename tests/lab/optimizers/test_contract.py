@@ -114,24 +114,6 @@ def test_spam_s_reset_heals_an_infinite_second_moment():
     assert positions[5][0] < positions[2][0]
 
 
-@pytest.mark.parametrize(
-    ("make_wrong", "match"),
-    [
-        (partial(SPAM, clip_start=500), "clip_start=500"),
-        (partial(SPAM, epsilon=0.0), "epsilon.*0.0"),
-        (partial(SPAM, warmup_steps=1.5), "warmup_steps"),
-        (partial(ClippedAdamW, update_clip=Lion), "no clip of updates"),
-        (lambda _, parameters: AGC(form="papers"), "did you mean 'paper'"),
-        (lambda _, parameters: Clippy(lambda_abs=0.0), "lambda_abs.*0.0"),
-    ],
-)
-def test_wrong_arguments_are_refused(make_wrong, match):
-    of_type = ("warmup_steps", "no clip of updates")
-    error = TypeError if match in of_type else ValueError
-    with pytest.raises(error, match=match):
-        make_wrong(0.1, parameters=make_parameters([[2]]))
-
-
 def test_clippy_ignores_elements_that_do_not_move():
     (weight,) = make_parameters([[2]])
     weight.set_value(np.full(2, 1e3, "float32"))
