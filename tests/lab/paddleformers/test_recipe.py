@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ERNIE recipes against the paper, without PaddleFormers."""
 
+import types
 import warnings
+from unittest import mock
 
 import pytest
 
@@ -12,6 +14,7 @@ from adagc_lab.clips import make_clip
 from adagc_lab.models.config import DecoderConfig
 from adagc_lab.models.families import preset
 from adagc_lab.models.shapes import parameter_shapes
+from adagc_lab.paddleformers import launch
 from adagc_lab.paddleformers.launch import last_checkpoint, take_clip
 from adagc_lab.paddleformers.recipe import (
     as_run_config,
@@ -144,6 +147,13 @@ def test_what_paddleformers_is_given():
     _, options = take_clip(given := {**recipe})
     assert recipe.keys() - given.keys() == {"clip", "units"}
     assert options.units is recipe["units"]
+    recipe = load_recipe(RECIPES / "globalgc_eps1e-8.yaml")
+    args = types.SimpleNamespace(max_grad_norm=0.0)
+    with mock.patch.object(launch, "attach") as attach:
+        trainer = types.SimpleNamespace(args=args)
+        launch.clip_trainer(trainer, *take_clip(recipe))
+    assert attach.call_args.args[1] is None  # PaddleFormers' own
+    assert args.max_grad_norm == 1.0
 
 
 def test_last_checkpoint(tmp_path):

@@ -202,6 +202,7 @@ def test_what_cannot_be_forked_is_refused(source, tmp_path, capsys):
         fork(constant(""), source, tmp_path / "e")
 
 
+@pytest.mark.filterwarnings("ignore:the loaded state was made")
 def test_a_fork_whose_state_is_refused_can_be_changed(source, tmp_path):
     values = constant("", max_steps=16, clip={"name": "adagc", "t_start": 5})
     units = mock.patch.object(
