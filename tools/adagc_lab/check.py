@@ -175,7 +175,11 @@ def _add_task(
     with_paddleformers: bool,
 ) -> None:
     parallel = task.parallel
-    report.sections["Model"] = [*task.model_lines()]
+    size = task.model_size()
+    report.sections["Model"] = [
+        f"{size.parameters:,} parameters in {size.tensors:,} tensors, "
+        f"{size.active_parameters:,} active per token"
+    ]
     num_mistakes = len(report.mistakes)
     report.attempt(task.check_layout)
     if len(report.mistakes) == num_mistakes:

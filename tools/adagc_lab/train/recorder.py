@@ -249,13 +249,12 @@ class StepRecorder:
     def close(self, status: str) -> None:
         """Write the rest, then how the run ended into its ``run.json``."""
         self.sync()
-        alarms = []
+        alarms: list[dict[str, Any]] = []
         if self.record is not None:
             self.record.close()
-            alarms = [
-                dataclasses.asdict(a) | {"step": a.step - 1}  # ours begin at 0
-                for a in self.record.alarms
-            ]
+            for alarm in self.record.alarms:
+                ours = dataclasses.replace(alarm, step=alarm.step - 1)  # from 0
+                alarms.append({**dataclasses.asdict(ours), "text": ours.text})
         if self._writer is not None:
             self._writer.close()
             update_run_json(
