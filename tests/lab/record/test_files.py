@@ -3,8 +3,6 @@
 """The record of a run: append, cut back, read as arrays."""
 
 import contextlib
-import errno
-import fcntl
 import json
 import multiprocessing
 
@@ -18,7 +16,6 @@ from adagc_lab.record.files import (
     mark_stopped,
     update_run_json,
 )
-from adagc_lab.storage import atomic_write_json
 
 NAMES = ["a", "b"]
 
@@ -72,16 +69,6 @@ def test_a_forked_process_does_not_hold_the_directory(tmp_path):
     with lock_run(tmp_path):
         may_end.set()
     child.join()
-
-
-def test_without_locks_a_warning_is_all(tmp_path, monkeypatch, caplog):
-    def flock(descriptor, operation):
-        raise OSError(errno.ENOLCK, "no locks available")
-
-    monkeypatch.setattr(fcntl, "flock", flock)
-    with lock_run(tmp_path):
-        pass
-    assert f"no lock on {tmp_path}" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -165,10 +152,3 @@ def test_scale_of_zero_and_non_finite_norms(tmp_path):
     np.testing.assert_array_equal(
         RunRecord.load(tmp_path).h, [[1.0, 0.0, np.nan, 0.5]]
     )
-
-
-def test_json_is_a_line_or_leaves_the_old_file(tmp_path):
-    path = atomic_write_json(tmp_path / "facts.json", {"step": 3}, indent=None)
-    with pytest.raises(TypeError, match="not JSON serializable"):
-        atomic_write_json(path, {"a": object()})
-    assert path.read_text() == '{"step": 3}\n'

@@ -134,22 +134,6 @@ def test_a_file_that_could_run_code_is_refused(stopped, name):
     assert not (stopped / "hacked").exists()
 
 
-def test_everything_is_on_the_disk_before_the_mark(tmp_path, monkeypatch):
-    synced = []
-    monkeypatch.setattr(
-        "adagc_lab.checksums.sync", lambda path: synced.append(path.name)
-    )
-    write = checkpoints.atomic_write_json
-
-    def mark(path, *arguments, **options):
-        (checkpoint,) = tmp_path.glob("checkpoint-*")
-        assert {p.name for p in checkpoint.iterdir()} <= {*synced}
-        return write(path, *arguments, **options)
-
-    monkeypatch.setattr(checkpoints, "atomic_write_json", mark)
-    run(make_values(tmp_path, max_steps=3, save_every=3))
-
-
 def test_rotation_unmarks_first(stopped, monkeypatch):
     def killed(path):
         raise KeyboardInterrupt
