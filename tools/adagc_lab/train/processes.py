@@ -169,7 +169,7 @@ class StopRequest:
     def __init__(self, log_every: int) -> None:
         self._every = log_every if paddle.is_compiled_with_cuda() else 1
         self._number, self._time = 0, 0.0
-        self._process = os.getpid()
+        self._process, self._is_ending = os.getpid(), False
         self._earlier: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
@@ -186,7 +186,7 @@ class StopRequest:
 
         The launcher's signal may reach some ranks when the others have agreed.
         """
-        if not self._number:
+        if not self._is_ending:
             for number, handler in self._earlier.items():
                 signal.signal(number, handler)
 
@@ -206,10 +206,12 @@ class StopRequest:
 
         All ranks call this and get the same.
         """
+        number = self._number
         if dist.get_world_size() > 1:
             if step % self._every:
                 return 0
-            note = paddle.to_tensor([self._number], "int32")
+            note = paddle.to_tensor([number], "int32")
             dist.all_reduce(note, op=dist.ReduceOp.MAX)
-            self._number = int(note)
-        return self._number
+            number = int(note)
+        self._is_ending = number != 0
+        return number
