@@ -96,9 +96,10 @@ def _known_keys(
 
 def _hint(key: str, kind: type[Section], before: str) -> str:
     """Suggest a key: of the same section, or a misplaced one's."""
-    start, _, last = key.rpartition(".")
+    plain = ".".join(part for part in key.split(".") if not part.isdigit())
+    start, _, last = plain.rpartition(".")
     own = [k for k in _known_keys(kind) if k.rpartition(".")[0] == start]
-    if key in own:
+    if plain in own:
         return f" with this {start}.name"
     for pool in (own, _known_keys(kind, limit=1)):
         ends = {k.rpartition(".")[2]: k for k in reversed(pool)}
