@@ -96,13 +96,15 @@ def _known_keys(
 
 def _hint(key: str, kind: type[Section], before: str) -> str:
     """Suggest a key: of the same section, or a misplaced one's."""
-    plain = ".".join(part for part in key.split(".") if not part.isdigit())
-    start, _, last = plain.rpartition(".")
-    own = [k for k in _known_keys(kind) if k.rpartition(".")[0] == start]
-    if plain in own:
-        return f" with this {start}.name"
-    for pool in (own, _known_keys(kind, limit=1)):
-        ends = {k.rpartition(".")[2]: k for k in reversed(pool)}
-        if near := difflib.get_close_matches(last, ends, 1, 0.75):
-            return f", did you mean '{before}{ends[near[0]]}'?"
-    return f": the keys are {', '.join(k.rpartition('.')[2] for k in own)}"
+    place, _, last = key.rpartition(".")
+    section = ".".join(part for part in place.split(".") if not part.isdigit())
+    keys = [known.rpartition(".") for known in _known_keys(kind)]
+    own = [end for start, _, end in keys if start == section]
+    if last in own:
+        return f" with this {place}.name"
+    if near := difflib.get_close_matches(last, own, 1, 0.75):
+        return f", did you mean '{before}{key.removesuffix(last)}{near[0]}'?"
+    others = {k.rpartition(".")[2]: k for k in _known_keys(kind, limit=1)[::-1]}
+    if near := difflib.get_close_matches(last, others, 1, 0.75):
+        return f", did you mean '{before}{others[near[0]]}'?"
+    return f": the keys are {', '.join(own)}"
