@@ -59,7 +59,6 @@ overrides key=value  change a value of the config, for example
 --at STEP            step of the checkpoint to fork (default: the newest)
 --check              validate the config and print its plan instead of training
 --print-config       print the config and its defaults, and stop
---verify-first       compare an ended run's record with its checksums
 """
 
 
@@ -133,9 +132,7 @@ def _launch(options: argparse.Namespace) -> int:
     from adagc_lab.paddleformers.launch import run_recipe
 
     given = [
-        f"--{name.replace('_', '-')}"
-        for name in ("overwrite", "verify_first", "fork")
-        if getattr(options, name)
+        f"--{name}" for name in ("overwrite", "fork") if getattr(options, name)
     ]
     if given:
         raise ValueError(
@@ -184,12 +181,7 @@ def _train(options: argparse.Namespace) -> int:
     try:
         with storage_errors(config.train.output_dir):
             check_directory("train.output_dir", config.train.output_dir)
-            run_pretraining(
-                config,
-                overwrite=options.overwrite,
-                fork=fork,
-                verify=options.verify_first,
-            )
+            run_pretraining(config, overwrite=options.overwrite, fork=fork)
     except processes.Stopped as stopped:
         if processes.is_first_process():
             print(stopped)

@@ -2,10 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The processor's name, and the choice of MKL's kernels."""
 
-import json
 import os
 
-import paddle
 import pytest
 from adagc_lab import processor
 
@@ -41,32 +39,3 @@ def test_mkl_takes_avx2_on_amd(monkeypatch, vendor, flags, given, chosen):
 )
 def test_one_model_with_other_vectors_has_another_name(flags, name):
     assert processor.with_vectors("AMD EPYC", flags.split()) == name
-
-
-def test_reads_the_first_core(tmp_path):
-    path = tmp_path / "facts"
-    path.write_text(
-        "processor\t: 0\nmodel name\t: Abacus: 9\nflags\t\t: sse2 avx\n\n"
-        "processor\t: 1\nmodel name\t: Other\n"
-    )
-    fields = processor.processor_fields(path)
-    assert fields["model name"] == "Abacus: 9"
-    assert fields["flags"] == "sse2 avx"
-    assert fields["vendor_id"] == ""
-    assert processor.processor_fields(tmp_path / "missing")["flags"] == ""
-
-
-def test_states_processor_and_settings(monkeypatch):
-    fields = {"model name": "Abacus 9", "vendor_id": "Sum", "flags": "avx fma"}
-    monkeypatch.setattr(processor, "processor_fields", lambda: fields)
-    monkeypatch.setenv("MKL_CBWR", "AVX2")
-    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
-    monkeypatch.setattr(paddle.version, "mkl", lambda: "OFF")
-    facts = processor.processor_facts()
-    assert facts["blas"] == "OpenBLAS"
-    assert facts["processor"] == "Abacus 9 (AVX)"
-    assert facts["vendor"] == "Sum"
-    assert facts["instruction_sets"] == ["avx", "fma"]
-    assert facts["environment"]["MKL_CBWR"] == "AVX2"
-    assert "GLIBC_TUNABLES" not in facts["environment"]
-    assert json.loads(json.dumps(facts)) == facts

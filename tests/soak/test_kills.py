@@ -9,30 +9,55 @@ import contextlib
 import functools
 import os
 import signal
+import time
 
 import numpy as np
 import pytest
-from adagc_lab.record.files import RunRecord
+from adagc_lab.record.files import METRICS, RunRecord
+from adagc_lab.train.checkpoints import COMPLETE
+from adagc_lab.train.processes import Stopped
 from core.parallel.ranks import run_on_ranks
-from soak import runs
+from lab.train.runs import assert_same, make_values, pretrain
 
+REPEAT = int(os.environ.get("SOAK_REPEAT", "1"))
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 NUM_STEPS = 60
-
-
-def spread(**parallel):
-    """A layout on two ranks; tensors and moments are not recorded there."""
-    record = {"tensors": False, "moments": False}
-    return 2, {"parallel": parallel, "record": record}
-
-
 LAYOUTS = {
     "one process": (1, {}),
-    "DP2": spread(dp=2),
-    "TP2": spread(tp=2),
-    "V1": spread(sharding=2, sharding_split_param=False),
+    "DP2": (2, {"dp": 2}),
+    "TP2": (2, {"tp": 2}),
+    "V1": (2, {"sharding": 2, "sharding_split_param": False}),
 }
-"""What is killed -> number of ranks, sections of the config."""
+"""What is killed -> number of ranks, section ``parallel``."""
+
+
+def train(values):
+    """One rank's part of a run, which may be stopped."""
+    try:
+        return pretrain(values)
+    except Stopped as stopped:
+        return stopped.exit_status
+
+
+def kill(directory, goal, number, in_save, rng, ranks):
+    """Send a signal to a rank, once the run has made steps or in a save."""
+
+    def has_come():
+        metrics = directory / METRICS
+        lines = metrics.read_bytes() if metrics.exists() else b""
+        return lines.count(b"\n") >= goal
+
+    def is_saving():
+        folders = directory.glob("checkpoint-*")
+        return any(not (path / COMPLETE).exists() for path in folders)
+
+    for is_so in (has_come, is_saving) if in_save else (has_come,):
+        while all(rank.is_alive() for rank in ranks) and not is_so():
+            time.sleep(0.0005)
+    time.sleep(rng.uniform(0, 0.02 if in_save else 0.1))
+    rank = ranks[rng.integers(len(ranks))]
+    if rank.is_alive():
+        os.kill(rank.pid, number)
 
 
 @pytest.mark.slow
@@ -41,33 +66,29 @@ LAYOUTS = {
 def test_a_killed_run_resumes(layout, tmp_path):
     """Three signals to each run; it resumes after each, and ends."""
     rng = np.random.default_rng([*LAYOUTS].index(layout))
-    num_ranks, sections = LAYOUTS[layout]
-    prefix = runs.prepare_text(tmp_path / "text")
-    file = tmp_path / "run.yaml"
+    num_ranks, parallel = LAYOUTS[layout]
+    values = make_values("", max_steps=NUM_STEPS, save_every=2)
+    values |= {"parallel": parallel, "record": {"tensors": num_ranks == 1}}
 
-    def kill(directory, goal, kind, ranks):
-        # Every second time in a save, on average.
-        runs.wait_for_moment(ranks, directory, goal, rng.integers(2), rng)
-        rank = ranks[rng.integers(num_ranks)]
-        if rank.is_alive():
-            os.kill(rank.pid, kind)
-
-    def train(directory, meanwhile=None):
-        length = {"max_steps": NUM_STEPS, "save_every": 2}
-        runs.write_config(file, directory, prefix, sections, **length)
+    def run(directory, meanwhile=None):
+        values["train"]["output_dir"] = str(directory)
         return run_on_ranks(
-            runs.command, num_ranks, meanwhile=meanwhile, config_file=file
+            train, num_ranks, meanwhile=meanwhile, values=values
         )
 
-    whole, ended = tmp_path / "whole", [0] * num_ranks
-    assert train(whole) == ended
-    for number in range(runs.REPEAT):
+    ended = ["finished"] * num_ranks
+    assert run(tmp_path / "whole") == ended
+    for number in range(REPEAT):
         directory = tmp_path / f"run{number}"
         goals = sorted(rng.integers(2, NUM_STEPS - 6, len(SIGNALS)))
         for i, goal in enumerate(goals):
             kind = SIGNALS[(number + i) % len(SIGNALS)]
             with contextlib.suppress(RuntimeError):
-                train(directory, functools.partial(kill, directory, goal, kind))
-        assert train(directory) == ended
-        record = RunRecord.load(directory, verify=True)
-        assert runs.is_same(record, RunRecord.load(whole))
+                in_save = rng.integers(2)
+                how = (directory, goal, kind, in_save, rng)
+                run(directory, functools.partial(kill, *how))
+        assert run(directory) == ended
+        whole, found = map(RunRecord.load, (tmp_path / "whole", directory))
+        np.testing.assert_array_equal(whole.loss, found.loss)
+        if num_ranks == 1:
+            assert_same(whole, found)

@@ -14,7 +14,6 @@ import paddle
 from adagc_lab.clips import make_clip
 from adagc_lab.data.config import TEXT_KINDS
 from adagc_lab.faults import check_faults, unreached_faults
-from adagc_lab.paddleformers.recipe import batch_change
 from adagc_lab.paddleformers.units import followed
 from adagc_lab.train.config import ParallelConfig, RunConfig, TrainConfig
 from adagc_lab.train.optimizers import (
@@ -105,7 +104,7 @@ def check_recipe(
         if config.faults and config.parallel.num_processes == 1:
             model = build_without_memory(task)
             report.attempt(lambda: check_faults(config.faults, model))
-    report.sections["Batches"] = _batch_lines(config, recipe)
+    report.sections["Batches"] = _batch_lines(config)
     clip = report.attempt(lambda: make_clip(**config.clip))
     if clip is not None:
         t_start = getattr(clip, "t_start", 0)
@@ -175,7 +174,11 @@ def _add_task(
     with_paddleformers: bool,
 ) -> None:
     parallel = task.parallel
-    report.sections["Model"] = [*task.model_lines()]
+    size = task.model_size()
+    report.sections["Model"] = [
+        f"{size.parameters:,} parameters in {size.tensors:,} tensors, "
+        f"{size.active_parameters:,} active per token"
+    ]
     num_mistakes = len(report.mistakes)
     report.attempt(task.check_layout)
     if len(report.mistakes) == num_mistakes:
@@ -201,7 +204,7 @@ def _layout_lines(parallel: ParallelConfig) -> list[str]:
     return lines
 
 
-def _batch_lines(config: RunConfig, recipe: str) -> list[str]:
+def _batch_lines(config: RunConfig) -> list[str]:
     train, parallel = config.train, config.parallel
     samples, unit = config.global_batch, config.sample_name
     lines = [
@@ -209,9 +212,6 @@ def _batch_lines(config: RunConfig, recipe: str) -> list[str]:
         f"{train.gradient_accumulation_steps} accumulated x "
         f"{parallel.num_data_ranks} data-parallel ranks"
     ]
-    change = batch_change(config, recipe)
-    if change:
-        lines.append(change)
     if config.data.kind not in TEXT_KINDS:
         total = config.num_train_samples
         return [*lines, f"{train.max_steps:,} steps: {total:,} {unit}"]

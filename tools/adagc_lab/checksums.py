@@ -26,14 +26,12 @@ Description = dict[str, dict[str, Any]]
 """File name, relative to a folder -> ``bytes`` and ``sha256``."""
 
 
-def sha256(path: str | os.PathLike[str], num_bytes: int | None = None) -> str:
-    """Hash the beginning of a file, by default all of it; hexadecimal."""
+def sha256(path: str | os.PathLike[str]) -> str:
+    """Hash a file; hexadecimal."""
     digest = hashlib.sha256()
-    left = Path(path).stat().st_size if num_bytes is None else num_bytes
     with open(path, "rb") as file:
-        while left > 0 and (block := file.read(min(_BLOCK, left))):
+        while block := file.read(_BLOCK):
             digest.update(block)
-            left -= len(block)
     return digest.hexdigest()
 
 
@@ -62,27 +60,16 @@ def describe(directory: Path, names: Iterable[str]) -> Description:
         return dict(zip(names, pool.map(one, names), strict=True))
 
 
-def find_fault(
-    directory: Path,
-    described: Mapping[str, Any],
-    *,
-    verify: bool = True,
-    may_be_longer: bool = False,
-) -> str | None:
-    """Say which file differs from what :func:`describe` returned, and how.
-
-    Without ``verify`` sizes alone are compared; of files that may be longer by
-    now, their beginnings.
-    """
+def find_fault(directory: Path, described: Mapping[str, Any]) -> str | None:
+    """Say which file differs from what :func:`describe` returned, and how."""
 
     def one(name: str) -> str | None:
         path, wanted = directory / name, described[name]["bytes"]
         if not path.is_file():
             return f"{name} is missing"
-        size = path.stat().st_size
-        if size < wanted or (size > wanted and not may_be_longer):
+        if (size := path.stat().st_size) != wanted:
             return f"{name} has {size:,} bytes, not {wanted:,}"
-        if verify and sha256(path, wanted) != described[name]["sha256"]:
+        if sha256(path) != described[name]["sha256"]:
             return f"{name} has another SHA-256 than when it was written"
         return None
 

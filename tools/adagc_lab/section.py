@@ -7,7 +7,6 @@ from __future__ import annotations
 import difflib
 import os
 import typing
-from collections.abc import Sequence
 from typing import Annotated, Any
 
 from pydantic import (
@@ -52,70 +51,60 @@ def mistakes(
     """
     lines: list[str] = []
     for found in error.errors():
-        keys, owner = _locate(kind, found["loc"])
-        key, problem = before + ".".join(keys), found["type"]
-        message = found["msg"].removeprefix("Value error, ")
-        if problem == "extra_forbidden":
-            near = _nearest(keys, owner, kind, before)
-            lines.insert(0, f"unknown key '{key}'{near}")
-        elif problem in ("value_error", "missing"):
-            where = key.removesuffix(".")
-            lines.append(f"{where}: {message}" if where else message)
+        keys = [*map(str, found["loc"])]
+        if len(keys) > 1 and keys[1] in _names(kind.model_fields.get(keys[0])):
+            del keys[1]  # the chosen one of several sections
+        key, message = ".".join(keys), found["msg"]
+        if found["type"] == "extra_forbidden":
+            hint = _hint(key, kind, before)
+            lines.insert(0, f"unknown key '{before}{key}'{hint}")
+        elif found["type"] in ("value_error", "missing"):
+            message = message.removeprefix("Value error, ")
+            lines.append(f"{before}{key}: {message}".removeprefix(": "))
         else:
-            lines.append(f"{key}: {message}, got {found['input']!r}")
+            lines.append(f"{before}{key}: {message}, got {found['input']!r}")
     return "\n".join(lines)
 
 
-def _locate(
-    kind: type[Section], location: Sequence[int | str]
-) -> tuple[list[str], type[Section]]:
-    """Return the keys of pydantic's location and the innermost section.
-
-    Pydantic names the chosen one of several sections in between.
-    """
-    keys: list[str] = []
-    owner: type[Section] = kind
-    inner: Any = kind
-    for part in location:
-        chosen = [s for s in _sections(inner) if _name_of(s) == part]
-        if chosen and keys:
-            inner = chosen[0]
-            continue
-        keys.append(str(part))
-        if isinstance(part, int):
-            inner = typing.get_args(inner)[0]
-        elif found := _sections(inner):
-            owner = found[0]
-            field = owner.model_fields.get(part)
-            inner = field.annotation if field else None
-    return keys, owner
-
-
-def _sections(kind: Any) -> list[type[Section]]:
-    """Return the sections among the alternatives of a type."""
+def _sections(field: Any) -> list[type[Section]]:
+    """Return the sections that a field may hold."""
+    kind = getattr(field, "annotation", None)
     options = typing.get_args(kind) or (kind,)
     return [
         o for o in options if isinstance(o, type) and issubclass(o, Section)
     ]
 
 
-def _name_of(kind: type[Section]) -> Any:
-    field = kind.model_fields.get("name")
-    return field and field.default
+def _names(field: Any) -> set[str]:
+    """Return the values of ``name`` by which a field's sections differ."""
+    fields = [section.model_fields for section in _sections(field)]
+    return {f["name"].default for f in fields if "name" in f}
 
 
-def _nearest(
-    keys: list[str], owner: type[Section], kind: type[Section], before: str
-) -> str:
-    """Suggest a key of the same section, or the section of a misplaced key."""
-    own = {name: ".".join([*keys[:-1], name]) for name in owner.model_fields}
-    others: dict[str, str] = {}
-    for section, field in kind.model_fields.items():
-        for inner in _sections(field.annotation)[:1]:  # the default comes first
-            for name in inner.model_fields:
-                others.setdefault(name, f"{section}.{name}")
-    for pool in (own, others):
-        near = difflib.get_close_matches(keys[-1], pool, n=1, cutoff=0.75)
-        if near:
-            return f", did you mean '{before}{pool[near[0]]}'?"
+def _known_keys(
+    kind: type[Section], before: str = "", limit: int | None = None
+) -> list[str]:
+    """Return all keys with dots, of so many alternatives of a section."""
+    found: dict[str, None] = {}
+    for name, field in kind.model_fields.items():
+        found[before + name] = None
+        for section in _sections(field)[:limit]:
+            inner = _known_keys(section, f"{before}{name}.", limit)
+            found |= dict.fromkeys(inner)
+    return [*found]
+
+
+def _hint(key: str, kind: type[Section], before: str) -> str:
+    """Suggest a key: of the same section, or a misplaced one's."""
+    place, _, last = key.rpartition(".")
+    section = ".".join(part for part in place.split(".") if not part.isdigit())
+    keys = [known.rpartition(".") for known in _known_keys(kind)]
+    own = [end for start, _, end in keys if start == section]
+    if last in own:
+        return f" with this {place}.name"
+    if near := difflib.get_close_matches(last, own, 1, 0.75):
+        return f", did you mean '{before}{key.removesuffix(last)}{near[0]}'?"
+    others = {k.rpartition(".")[2]: k for k in _known_keys(kind, limit=1)[::-1]}
+    if near := difflib.get_close_matches(last, others, 1, 0.75):
+        return f", did you mean '{before}{others[near[0]]}'?"
     return f": the keys are {', '.join(own)}"

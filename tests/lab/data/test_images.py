@@ -3,7 +3,6 @@
 """Drawings of shapes and their captions."""
 
 import collections
-import dataclasses
 
 import numpy as np
 import pytest
@@ -102,15 +101,3 @@ def test_training_scenes_are_drawn_evenly_and_validation_shows_others():
     assert len(words) == 8
     assert max(words.values()) < 1.6 * min(words.values())
     assert len({tuple(s["input_ids"]) for s in validation}) == 116
-
-
-@pytest.mark.parametrize(
-    ("wanted", "message"),
-    [
-        ({"end_token": 26}, r"model.vocab_size=27.*vocab_size to 28"),
-        ({"context_length": 8}, "model.context_length=8"),
-    ],
-)
-def test_a_model_that_is_too_small_is_refused(wanted, message):
-    with pytest.raises(ValueError, match=message):
-        build(wanted=dataclasses.replace(WANTED, **wanted))

@@ -2,8 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Windows of text: the standard library's, and memory-mapped datasets'."""
 
-import warnings
-
 import numpy as np
 import pytest
 from adagc_lab.data import text
@@ -131,18 +129,6 @@ def test_too_little_text_is_an_error(prefix, kind, values, message):
         build_datasets(make_config(kind, prefix, **values), 10)
 
 
-def test_validation_data_of_its_own_has_its_own_vocabulary(tmp_path):
-    rng = np.random.default_rng(0)
-    small, large = str(tmp_path / "small"), str(tmp_path / "large")
-    for path, vocab_size in ((small, 20), (large, 5000)):
-        documents = [rng.integers(vocab_size, size=60) for _ in range(20)]
-        write_indexed_dataset(path, documents, vocab_size=vocab_size)
-    config = make_config("mmap", small, validation_prefix=large)
-    train, validation = build_datasets(config, 10)
-    assert train.vocab_size == 20
-    assert 4000 < validation.vocab_size <= 5000
-
-
 class Damaged(Dataset):
     def __len__(self):
         return 8
@@ -179,25 +165,3 @@ def test_draws_are_those_of_every_release():
     epochs = [[order[10 * e + i] // 8 for i in range(10)] for e in (0, 1)]
     assert epochs[1] == [9, 8, 5, 6, 2, 3, 7, 0, 1, 4]
     assert sorted(epochs[0]) == sorted(epochs[1])
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"kind": "stdlb"}, "Input should be 'stdlib'"),
-        ({"kind": "mmap"}, "needs prefix"),
-        ({"kind": "mmap", "prefix": "a/b.bin"}, "leave its ending out, 'a/b'"),
-    ],
-)
-def test_a_bad_value_is_named(values, message):
-    with pytest.raises(ValueError, match=message):
-        DataConfig(**values)
-
-
-def test_values_that_are_ignored_alone_are_warned_about():
-    with pytest.warns(UserWarning, match=r"data\.prefix is ignored") as caught:
-        DataConfig(kind="fixed_sequences", prefix="a/b")
-    assert caught[0].filename == __file__
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        DataConfig(kind="fixed_sequences", num_sequences=8)

@@ -92,28 +92,6 @@ def test_a_run_is_scored_on_other_data(run, score, tmp_path):
     assert f"of {data['prefix']}." in said.out
 
 
-def test_a_run_is_not_scored_on_data_that_replaced_its_own(score, tmp_path):
-    data = write_random_dataset(tmp_path / "data", seed=0)
-    pretrain(make_values(tmp_path / "run", data=data, save_every=6))
-    assert score(tmp_path / "run")[0] == 0
-    write_random_dataset(tmp_path / "data", seed=1)
-    status, said, _ = score(tmp_path / "run")
-    assert status == 2
-    assert "the data has changed since the run" in said.err
-
-
-def test_an_output_that_cannot_be_written(run, score, tmp_path):
-    (tmp_path / "file").touch()
-    for output, message in (
-        (tmp_path / "file/out.json", f"{tmp_path}/file is a file"),
-        (tmp_path, "a directory: name a file"),
-    ):
-        status, said, _ = score(run, output=output)
-        assert (status, message in said.err) == (2, True)
-        assert not said.out  # refused before scoring
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
-
-
 def test_a_damaged_checkpoint_is_passed_over_and_other_layouts_refused(
     run, tmp_path
 ):

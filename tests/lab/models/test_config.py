@@ -5,7 +5,7 @@
 import pytest
 from adagc_lab.models import vision_text
 from adagc_lab.models.config import DecoderConfig
-from adagc_lab.models.families import PRESETS, decoder_config, preset
+from adagc_lab.models.families import PRESETS, preset
 from adagc_lab.models.vision_text import CLIPConfig
 
 TWO = {"moe_num_experts": 2}
@@ -35,12 +35,6 @@ def test_refuses_bad_values(options, message):
         DecoderConfig(**options)
 
 
-def test_derives_what_is_left_out():
-    config = DecoderConfig(num_attention_heads=8, moe_num_experts=4)
-    assert config.num_key_value_heads == config.head_dim == 8
-    assert config.moe_intermediate_size == config.intermediate_size
-
-
 @pytest.mark.parametrize("name", PRESETS)
 def test_round_trip_through_disk(name, tmp_path):
     others = {
@@ -62,12 +56,6 @@ def test_unknown_names_get_the_nearest():
         preset("llama2-7b", hiden_size=8)
 
 
-def test_an_unused_deviation_is_warned_of():
-    fields = {"initializer_range": 0.1, "initialization": "wesar"}
-    with pytest.warns(UserWarning, match=r"initializer_range=0\.1 is ignored"):
-        decoder_config(fields)
-
-
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -82,10 +70,3 @@ def test_an_unused_deviation_is_warned_of():
 def test_bad_options_of_clip_are_named(fields, message):
     with pytest.raises(ValueError, match=message):
         CLIPConfig.from_fields(fields, vision_text.PRESETS)
-
-
-def test_options_replace_those_of_a_preset():
-    fields = {"preset": "clip-vit-b-32", "vision_layers": 1}
-    config = CLIPConfig.from_fields(fields, vision_text.PRESETS)
-    assert (config.vision_layers, config.vision_width) == (1, 768)
-    assert (config.num_patches, config.end_token) == (49, 49407)

@@ -85,10 +85,3 @@ def test_only_llama_is_exported(fields, tmp_path):
     with pytest.raises(ValueError, match=next(iter(fields))):
         export_llama(model, tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-def test_a_config_of_another_model_is_refused():
-    with pytest.raises(ValueError, match="model_type='gpt2': use one of"):
-        config_from_hf({"model_type": "gpt2"})
-    with pytest.raises(ValueError, match=r"config.json has no hidden_size, "):
-        config_from_hf({"model_type": "llama", "vocab_size": 8})

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import paddle
-import paddle.distributed as dist
 import pytest
 from adagc_lab.models import attention
 from adagc_lab.models.shapes import parameter_shapes
@@ -20,7 +19,6 @@ from adagc_lab.models.vision_text import (
     retrieval_accuracy,
 )
 from adagc_lab.optimizers import Lion
-from core.parallel.ranks import run_on_ranks
 from helpers import load_golden
 from scipy.special import log_softmax
 
@@ -40,41 +38,6 @@ def test_loss_is_the_literal_one():
     logits = 0.7 * images @ texts.T
     own = [np.diag(log_softmax(rows, 1)) for rows in (logits, logits.T)]
     np.testing.assert_allclose(float(loss), -np.mean(own), rtol=RTOL)
-
-
-def step_of_rank():
-    """Loss of this rank's part of 6 pairs, and the ranks' mean gradients."""
-    rank, size = dist.get_rank(), dist.get_world_size()
-    paddle.seed(3)
-    model = CLIP(CLIPConfig(vision_layers=1, text_layers=1))
-    rng = np.random.default_rng(1)
-    pixels = rng.normal(size=(6, 3, 32, 32)).astype("float32")
-    ids = rng.integers(1, 60, size=(6, 8))
-    ids[:, 7] = 63
-    part = slice(rank * 6 // size, (rank + 1) * 6 // size)
-    loss, _, _ = model(*map(paddle.to_tensor, (pixels[part], ids[part])))
-    loss.backward()
-    gradients = {}
-    for name, parameter in model.named_parameters():
-        if size > 1:
-            dist.all_reduce(parameter.grad)
-        gradients[name] = parameter.grad.numpy() / size
-    return float(loss), gradients
-
-
-@pytest.mark.slow
-def test_two_ranks_have_the_loss_and_gradients_of_the_whole_batch():
-    loss, whole = step_of_rank()
-    ranks = run_on_ranks(step_of_rank, 2)
-    losses = [rank[0] for rank in ranks]
-    assert losses[0] != losses[1]
-    np.testing.assert_allclose(np.mean(losses), loss, rtol=RTOL)
-    for _, gradients in ranks:
-        for name, gradient in whole.items():
-            atol = RTOL * np.abs(gradient).max() + 1e-9
-            np.testing.assert_allclose(
-                gradients[name], gradient, atol=atol, err_msg=name
-            )
 
 
 def test_logit_scale_and_its_master_weight_stay_in_their_bounds():

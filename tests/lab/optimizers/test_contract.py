@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What every optimizer does: clips first, decays, resumes, has masters."""
 
-import inspect
 from functools import partial
 
 import numpy as np
@@ -113,40 +112,6 @@ def test_spam_s_reset_heals_an_infinite_second_moment():
     assert np.isfinite(square.numpy()).all()
     assert positions[2][0] == positions[1][0]  # no step over infinity
     assert positions[5][0] < positions[2][0]
-
-
-@pytest.mark.parametrize(
-    ("make_wrong", "match"),
-    [
-        (partial(SPAM, clip_start=500), "clip_start=500"),
-        (partial(SPAM, epsilon=0.0), "epsilon.*0.0"),
-        (partial(SPAM, warmup_steps=1.5), "warmup_steps"),
-        (partial(ClippedAdamW, update_clip=Lion), "no clip of updates"),
-        (lambda _, parameters: AGC(form="papers"), "did you mean 'paper'"),
-        (lambda _, parameters: Clippy(lambda_abs=0.0), "lambda_abs.*0.0"),
-    ],
-)
-def test_wrong_arguments_are_refused(make_wrong, match):
-    of_type = ("warmup_steps", "no clip of updates")
-    error = TypeError if match in of_type else ValueError
-    with pytest.raises(error, match=match):
-        make_wrong(0.1, parameters=make_parameters([[2]]))
-
-
-ADAM = ("beta1", "beta2", "epsilon", "weight_decay")
-
-
-@pytest.mark.parametrize(
-    ("make", "names", "defaults"),
-    [
-        (SPAM, (*SPIKES, "clip_start"), [5000.0, 500, 150, 20]),
-        (StableAdamW, ADAM, [0.9, 0.99, 1e-6, 0.01]),
-        (ClippedAdamW, ADAM, [0.9, 0.999, 1e-8, 0.01]),
-    ],
-)
-def test_defaults(make, names, defaults):
-    parameters = inspect.signature(make).parameters
-    assert [parameters[name].default for name in names] == defaults
 
 
 def test_clippy_ignores_elements_that_do_not_move():

@@ -102,25 +102,6 @@ def test_keys_are_taken_unchanged_and_give_the_layout(
     assert not hybrid["sharding_configs"].tensor_fusion
 
 
-def test_a_misspelled_key_is_rejected(cluster):
-    cluster(256)
-    with pytest.raises(ValueError, match="adam_epsilonn"):
-        get_train_args({**settings_of("adagc"), "adam_epsilonn": 1e-15})
-
-
-def test_every_option_of_a_model_of_stage_pt_is_one():
-    from paddleformers.transformers import AutoConfig
-
-    for variant in PT:
-        folder = RECIPES.parent / "paddleformers" / variant
-        given = json.loads((folder / "config.json").read_text())
-        config = AutoConfig.from_pretrained(str(folder))
-        unset = type(config)()
-        for name, value in given.items():
-            assert getattr(config, name) == value, name
-            assert name == "architectures" or hasattr(unset, name), name
-
-
 def test_the_trainer_gets_every_key():
     fields = {
         field.name

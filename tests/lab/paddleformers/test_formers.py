@@ -127,10 +127,3 @@ def test_pipeline_stages(toy, ep2):
     check_norms(ranks)
     gammas, expected = (run[0]["state"]["gamma"] for run in (ranks, ep2))
     assert gammas.keys() == expected.keys()
-
-
-def test_globalgc_is_left_to_paddleformers(toy):
-    recipe = "globalgc_eps1e-8.yaml"
-    for rank in toy.run("global", 2, *EP2, "max_steps=1", recipe=recipe):
-        assert rank["grad_clip"] == "HybridParallelClipGrad"
-        assert "state" not in rank

@@ -3,29 +3,19 @@
 """The record of a run: append, cut back, read as arrays."""
 
 import contextlib
-import errno
-import fcntl
 import json
 import multiprocessing
-import os
 
 import numpy as np
 import pytest
-from adagc_lab.checksums import describe
 from adagc_lab.record.files import (
     QUANTITIES,
-    AppendedFile,
     RunRecord,
     RunWriter,
-    check_record,
-    columns,
     lock_run,
     mark_stopped,
-    read_names,
-    read_rows,
     update_run_json,
 )
-from adagc_lab.storage import atomic_write_json
 
 NAMES = ["a", "b"]
 
@@ -81,16 +71,6 @@ def test_a_forked_process_does_not_hold_the_directory(tmp_path):
     child.join()
 
 
-def test_without_locks_a_warning_is_all(tmp_path, monkeypatch, caplog):
-    def flock(descriptor, operation):
-        raise OSError(errno.ENOLCK, "no locks available")
-
-    monkeypatch.setattr(fcntl, "flock", flock)
-    with lock_run(tmp_path):
-        pass
-    assert f"no lock on {tmp_path}" in caplog.text
-
-
 @pytest.mark.parametrize(
     ("is_locked", "before", "after"),
     [
@@ -133,6 +113,15 @@ def test_resuming_cuts_back_and_leaves_the_files_of_an_unbroken_run(tmp_path):
         ).read_bytes()
 
 
+@pytest.mark.parametrize("line", ["[]", '{"step": 2}', "[" * 100_000, "{"])
+def test_a_damaged_line_is_named(tmp_path, line):
+    write(tmp_path, range(1))
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write(f"{line}\n")
+    with pytest.raises(ValueError, match="line 2: damaged"):
+        RunRecord.load(tmp_path)
+
+
 def test_half_written_last_step_is_left_out(tmp_path):
     write(tmp_path, range(3))
     with (tmp_path / "metrics.jsonl").open("ab") as file:
@@ -163,94 +152,3 @@ def test_scale_of_zero_and_non_finite_norms(tmp_path):
     np.testing.assert_array_equal(
         RunRecord.load(tmp_path).h, [[1.0, 0.0, np.nan, 0.5]]
     )
-
-
-def test_an_ended_record_is_compared(tmp_path):
-    (tmp_path / "metrics.jsonl").write_bytes(b"{}\n")
-    (tmp_path / "tensors.f32").write_bytes(bytes(8))
-    names = ["metrics.jsonl", "tensors.f32"]
-    run = {"status": "finished", "record": describe(tmp_path, names)}
-    check_record(tmp_path, run)
-    (tmp_path / "tensors.f32").write_bytes(bytes(7) + b"x")
-    check_record(tmp_path, run)  # its size alone
-    with pytest.raises(ValueError, match=r"tensors\.f32 has another SHA-256"):
-        check_record(tmp_path, run, verify=True)
-    (tmp_path / "tensors.f32").write_bytes(bytes(7))
-    with pytest.raises(ValueError, match=r"tensors\.f32 has 7 bytes, not 8"):
-        check_record(tmp_path, run)
-    (tmp_path / "tensors.f32").write_bytes(bytes(8))
-    (tmp_path / "metrics.jsonl").write_bytes(b"[]\n")
-    with pytest.raises(ValueError, match=r"metrics\.jsonl has another"):
-        check_record(tmp_path, run)
-    check_record(tmp_path, {**run, "status": "running"})
-    check_record(tmp_path, {"status": "finished"})
-
-
-def test_what_is_appended_is_counted_and_hashed(tmp_path, monkeypatch):
-    synced = []
-    path = tmp_path / "a"
-    path.write_bytes(b"kept, cut")
-    file = AppendedFile(path, 4)
-    assert file.sync() == describe(tmp_path, ["a"])["a"]
-    file.write(b" and")
-    file.write(b" more")
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "fsync", synced.append)
-        file.flush()
-        assert (path.read_bytes(), synced) == (b"kept and more", [])
-        assert file.sync() == describe(tmp_path, ["a"])["a"]
-    assert synced
-    path.unlink()
-    for _ in range(2):
-        with pytest.raises(FileNotFoundError, match="the file is gone"):
-            file.flush()
-        path.write_bytes(b"")  # another one in its place
-    file.close()
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("[]", "a list, not an object"),
-        ('{"step": 2}', "step 2, where 1 belongs"),
-        ('{"step": true}', "step True"),
-        ('{"step": 1, "loss": "2"}', "the loss is '2'"),
-        ('{"step": 1, "faults": {}}', "not a list of faults"),
-        ('{"step": 1, "faults": [{}]}', "not a list of faults"),
-        ('{"step": 1, "faults": [1]}', "not a list of faults"),
-        ('{"step": 1, "x": 1' + "0" * 400 + "}", "x is too large"),
-        ("[" * 100_000, "recursion"),
-        ("{", "Expecting"),
-    ],
-)
-def test_a_damaged_line_is_named(tmp_path, line, message):
-    path = tmp_path / "metrics.jsonl"
-    path.write_text('{"step": 0}\n' + line + "\n")
-    with pytest.raises(ValueError, match=f"line 2: damaged .*{message}"):
-        read_rows(path)
-
-
-def test_numbers_become_columns():
-    rows = [{"loss": 1, "x": 2.5, "note": "a"}, {"loss": None, "on": True}]
-    found = columns(rows)
-    assert list(found) == ["loss", "on", "x"]
-    np.testing.assert_array_equal(found["loss"], [1.0, np.nan])
-    np.testing.assert_array_equal(found["x"], [2.5, np.nan])
-    assert columns([{"note": "a"}])["loss"].shape == (1,)
-
-
-@pytest.mark.parametrize("text", ["{", "{}", '["a", 1]'])
-def test_damaged_names_are_named(tmp_path, text):
-    path = tmp_path / "tensors.json"
-    path.write_text(text)
-    with pytest.raises(ValueError, match=r"tensors\.json: damaged"):
-        read_names(path)
-    path.write_text('["a", "b"]')
-    assert read_names(path) == ["a", "b"]
-
-
-def test_json_is_a_line_or_leaves_the_old_file(tmp_path):
-    path = atomic_write_json(tmp_path / "facts.json", {"step": 3}, indent=None)
-    with pytest.raises(TypeError, match="not JSON serializable"):
-        atomic_write_json(path, {"a": object()})
-    assert path.read_text() == '{"step": 3}\n'

@@ -13,7 +13,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from adagc_lab.record.files import RunRecord, read_rows
+from adagc_lab.record.files import RunRecord
 from adagc_lab.train.checkpoints import last_checkpoint
 from adagc_lab.train.config import RunConfig
 from adagc_lab.train.parse import (
@@ -190,10 +190,6 @@ def assert_same(first, second):
         )
     for key, values in first.tensors.items():
         np.testing.assert_array_equal(values, second.tensors[key], key)
-
-
-def rows_of(directory):
-    return read_rows(Path(directory) / "metrics.jsonl")
 
 
 def checkpoint_names(directory):

@@ -11,9 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from adagc_lab.check import check_recipe
-from adagc_lab.paddleformers.recipe import batch_change
 from adagc_lab.train.parse import load_config
-from adagc_lab.train.processes import launch_lines
 from indexed import write_indexed_dataset
 from pages import load_tool
 
@@ -95,51 +93,6 @@ def test_clip_s_recipe(capsys):
     assert "20,000 steps: 655,360,000 pairs" in section(out, "Batches")
     assert section(out, "Layout")[0].startswith("64 processes = DP 64")
     assert "GPUs: 64" in section(out, "Missing here")[0]
-
-
-def test_a_small_validation_set_and_a_warm_up_by_default(capsys):
-    words = ["data.validation_size=4", "train.max_steps=50"]
-    code, out, _ = check(capsys, PROXY, *words)
-    assert code == 0
-    assert "clip.t_start=100, and train.max_steps=50" in out
-
-
-def test_overrides_are_shown_with_their_tensors(capsys):
-    overrides = "{mlp.gate.weight: {lambda_rel: 1.1, beta: 0.9}, embed: null}"
-    code, out, _ = check(capsys, MIXTRAL, f"clip.overrides={overrides}")
-    assert code == 0
-    clip, _, *lines = section(out, "Optimizer and clip")[1:]
-    assert clip.startswith("adagc: ")
-    assert "overrides" not in clip
-    assert lines == [
-        "clip mlp.gate.weight (tensors: 24): lambda_rel 1.1, beta 0.9",
-        "clip embed (tensors: 1): not clipped",
-    ]
-
-
-@pytest.mark.parametrize("clip", ["adagc", "none"])
-def test_two_clips_are_named(capsys, clip):
-    words = ["optimizer.name=spam", f"clip.name={clip}"]
-    _, out, _ = check(capsys, PROXY, *words)
-    assert ("spam clips by itself" in out) == (clip == "adagc")
-
-
-def test_the_launch_of_a_fork(capsys):
-    code, out, _ = check(capsys, PROXY, "--fork", "outputs/b", "--at", "40")
-    assert code == 0
-    assert section(out, "Launch")[-1].endswith("--fork outputs/b --at 40")
-
-
-def test_another_global_batch_is_said(capsys):
-    _, out, _ = check(capsys, LLAMA)
-    assert "the recipe has" not in out
-    (line,) = section(out, "Data")
-    assert line.endswith(": the run needs 37,748,736,001 tokens")
-    _, out, _ = check(capsys, LLAMA, "train.batch_size=64")
-    line = "32,768 sequences a step, the recipe has 2,048"
-    assert section(out, "Batches")[1] == line
-    kept = ["parallel.dp=8", "train.gradient_accumulation_steps=64"]
-    assert batch_change(load_config(LLAMA, kept), LLAMA) is None
 
 
 @needs_paddlenlp
@@ -239,22 +192,6 @@ def test_a_full_disk_is_an_error_with_status_3(capsys, tmp_path, monkeypatch):
     assert "\nfree space, then give the same command again" in error
 
 
-def test_warm_up_longer_than_the_run_is_said(capsys):
-    code, out, _ = check(capsys, LLAMA, "train.max_steps=100")
-    assert code == 0
-    text = " ".join(section(out, "Schedule"))
-    assert "schedule.warmup_steps=2000, and train.max_steps=100: the" in text
-    assert "clip.t_start=100, and train.max_steps=100: the run ends" in text
-
-
-def test_a_fault_that_hits_no_step_is_said(capsys):
-    fault = "faults=[{kind: gradient_inf, steps: [1000, 900]}]"
-    code, out, _ = check(capsys, PROXY, fault, "train.max_steps=900")
-    assert code == 0
-    said = "gradient_inf hits no step: its first is 900, and train.max_steps"
-    assert said in " ".join(section(out, "Schedule"))
-
-
 def test_data_is_measured_and_its_vocabulary_compared(tmp_path):
     prefix = str(tmp_path / "data")
     documents = np.split(np.arange(1000) % 300, 10)
@@ -278,8 +215,3 @@ def test_data_is_measured_and_its_vocabulary_compared(tmp_path):
     ]
     (tmp_path / "data.bin").write_bytes(bytes(100))
     assert "100 bytes" in report(300).mistakes[0]
-
-
-def test_processes_of_no_whole_nodes_are_launched_on_one():
-    (line,) = launch_lines(["tools/pretrain.py", "a=1"], 12)
-    assert line.endswith("launch --nproc_per_node 12 tools/pretrain.py a=1")

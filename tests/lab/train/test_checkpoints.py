@@ -11,7 +11,7 @@ import shutil
 import paddle
 import pytest
 from adagc_lab.checksums import describe, sealed
-from adagc_lab.record.files import METRICS, RunRecord
+from adagc_lab.record.files import RunRecord
 from adagc_lab.train import checkpoints
 from adagc_lab.train.checkpoints import (
     COMPLETE,
@@ -19,7 +19,6 @@ from adagc_lab.train.checkpoints import (
     last_checkpoint,
     read_complete,
 )
-from lab.models.test_safe_pickle import Attack
 from lab.train.runs import assert_same, interrupted_at, make_values, run
 
 
@@ -57,18 +56,6 @@ DAMAGES = {
         lambda checkpoint: flip(checkpoint / COMPLETE),
         f"checkpoint-8 is damaged ({COMPLETE}: ",
     ),
-    "a shorter record": (
-        lambda checkpoint: os.truncate(checkpoint.parent / METRICS, 2000),
-        f"checkpoint-8 is damaged ({METRICS} has 2,000 bytes, not ",
-    ),
-    "no run.json": (
-        lambda checkpoint: (checkpoint.parent / "run.json").unlink(),
-        "run.json is missing: taken from checkpoint-8",
-    ),
-    "run.json is not JSON": (
-        lambda checkpoint: flip(checkpoint.parent / "run.json", at=0),
-        "run.json is damaged: taken from checkpoint-8",
-    ),
 }
 
 
@@ -82,8 +69,6 @@ def test_damage_is_named_and_the_run_goes_on(runs, stopped, caplog, kind):
 
 
 def test_all_checkpoints_damaged_is_refused(stopped):
-    flip(stopped / "checkpoint-8/optimizer.pdopt")
-    assert last_checkpoint(stopped, verify=False).name == "checkpoint-8"
     for step in (4, 8):
         (stopped / f"checkpoint-{step}" / "optimizer.pdopt").write_bytes(b"")
     with pytest.raises(ValueError, match=r"no whole.*pdopt has 0 bytes.*over"):
@@ -91,21 +76,20 @@ def test_all_checkpoints_damaged_is_refused(stopped):
     assert (stopped / "checkpoint-4" / COMPLETE).exists()
 
 
-def reseal(checkpoint, **changed):
+def reseal(checkpoint):
     """Let a checkpoint vouch for the files that it has now."""
     facts = read_complete(checkpoint)
     del facts["sha256"]
     names = {p.name for p in checkpoint.iterdir()} - {COMPLETE}
-    facts |= {"files": describe(checkpoint, sorted(names)), **changed}
+    facts["files"] = describe(checkpoint, sorted(names))
     (checkpoint / COMPLETE).write_text(json.dumps(sealed(facts)))
 
 
-def test_a_checkpoint_of_another_step_and_an_unsealed_one_are_refused(stopped):
-    checkpoint = stopped / "checkpoint-8"
-    reseal(checkpoint, step=7)
-    assert "is of step 7" in find_checkpoint_fault(checkpoint)
-    (checkpoint / COMPLETE).write_text("{}")
-    assert "SHA-256 is missing" in find_checkpoint_fault(checkpoint)
+def test_an_unsealed_checkpoint_is_refused(stopped):
+    (stopped / "checkpoint-8" / COMPLETE).write_text("{}")
+    assert "SHA-256 is missing" in find_checkpoint_fault(
+        stopped / "checkpoint-8"
+    )
 
 
 @pytest.mark.parametrize("found", ["missing", "(3, 5)"])
@@ -122,6 +106,16 @@ def test_weights_of_another_model_are_never_loaded(stopped, found):
         run(make_values(stopped, save_every=4))
 
 
+class Attack:
+    """Runs a command when it is unpickled."""
+
+    def __init__(self, target):
+        self.target = target
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.target}",)
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -136,25 +130,8 @@ def test_a_file_that_could_run_code_is_refused(stopped, name):
     checkpoint = stopped / "checkpoint-8"
     (checkpoint / name).write_bytes(pickle.dumps(Attack(stopped / "hacked")))
     reseal(checkpoint)
-    asks_for = "" if name.endswith("json") else ": it asks for posix.system"
-    assert f"refused{asks_for}" in find_checkpoint_fault(checkpoint)
+    assert f"{name} is refused" in find_checkpoint_fault(checkpoint)
     assert not (stopped / "hacked").exists()
-
-
-def test_everything_is_on_the_disk_before_the_mark(tmp_path, monkeypatch):
-    synced = []
-    monkeypatch.setattr(
-        "adagc_lab.checksums.sync", lambda path: synced.append(path.name)
-    )
-    write = checkpoints.atomic_write_json
-
-    def mark(path, *arguments, **options):
-        (checkpoint,) = tmp_path.glob("checkpoint-*")
-        assert {p.name for p in checkpoint.iterdir()} <= {*synced}
-        return write(path, *arguments, **options)
-
-    monkeypatch.setattr(checkpoints, "atomic_write_json", mark)
-    run(make_values(tmp_path, max_steps=3, save_every=3))
 
 
 def test_rotation_unmarks_first(stopped, monkeypatch):

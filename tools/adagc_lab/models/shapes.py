@@ -1,6 +1,6 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Names, shapes and counts of a whole model's parameters."""
+"""Names, shapes, counts and first values of a whole model's parameters."""
 
 import dataclasses
 import math
@@ -8,12 +8,15 @@ from typing import Any
 from unittest import mock
 
 import paddle
+from paddle import nn
 from paddle.distributed import fleet
 from paddle.utils import unique_name
 
 from adagc_lab.models.config import DecoderConfig, PretrainedModel
 from adagc_lab.models.decoder import DecoderForCausalLM
 from adagc_lab.models.vision_text import CLIP, CLIPConfig
+from paddle_adagc.parallel.layout import read_layout
+from paddle_adagc.parallel.topology import read_topology
 
 Shape = tuple[int, ...]
 ModelConfig = DecoderConfig | CLIPConfig
@@ -85,3 +88,26 @@ def model_size(config: ModelConfig) -> ModelSize:
         tensors=len(shapes),
         tensors_without_routers=sum(".mlp.gate." not in n for n in shapes),
     )
+
+
+@paddle.no_grad()
+def initialize_weights(
+    model: nn.Layer, config: DecoderConfig, seed: int
+) -> None:
+    """Initialise a decoder of any layout like one process with this seed.
+
+    Every rank draws all tensors as `DecoderForCausalLM(config)` does after
+    `paddle.seed(seed)`, one at a time, and keeps its parts. Paddle's generator
+    is left as after that.
+    """
+    layout, axis = read_layout(model), read_topology().model
+    parameters = {layout[p.name].key: p for p in model.parameters()}
+    paddle.seed(seed)
+    for key, whole in whole_model(config).named_parameters():
+        whole.initialize()
+        parameter, part = parameters[key], whole
+        if getattr(parameter, "is_distributed", False):
+            parts = paddle.split(whole, axis.size, axis=parameter.split_axis)
+            part = parts[axis.rank]
+        parameter.set_value(part.astype(parameter.dtype))
+        whole._clear_data()

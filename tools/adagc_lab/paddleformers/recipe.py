@@ -145,25 +145,6 @@ def read_run_config(
     return read(path, overrides)
 
 
-def batch_change(config: RunConfig, path: str | os.PathLike[str]) -> str | None:
-    """Say in a line that a run's global batch differs from its file's.
-
-    None if it does not, or if the file alone is not a valid run.
-    """
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            original = read_run_config(path)
-    except (FileNotFoundError, ValueError):
-        return None
-    if original.global_batch == config.global_batch:
-        return None
-    return (
-        f"{config.global_batch:,} {config.sample_name} a step, the recipe has "
-        f"{original.global_batch:,}"
-    )
-
-
 def _run_values(recipe: Mapping[str, Any]) -> dict[str, Any]:
     model = model_settings(recipe)
     is_float8 = bool(model.get("use_fp8_mlp"))

@@ -1,26 +1,24 @@
-# Copyright (c) 2026 PaddlePaddle Authors.
-# SPDX-License-Identifier: Apache-2.0
 """Checkpoints that are whole: marked last, checked before they are loaded.
 
 ``complete.json`` is written once everything that it stands for is on the disk.
-It holds the step, and the size and SHA-256 of every file of the checkpoint and
-of the run's record up to that step.
+It holds the step, and the size and SHA-256 of every file of the checkpoint.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import os
+import pickle
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import paddle
 from paddle import nn
 
 from adagc_lab import checksums
-from adagc_lab.models.safe_pickle import check_pickle, load_pickle
-from adagc_lab.record.files import read_run_json
 from adagc_lab.storage import atomic_write_json
 from paddle_adagc.files import sync
 
@@ -28,33 +26,63 @@ COMPLETE = "complete.json"
 """File that is written last: a checkpoint without it is incomplete."""
 
 _PICKLED = ("*.pdparams", "*.pdopt", "*.pth")
-"""Files that a resumed run may unpickle, those of other ranks too."""
+"""Files that PaddleNLP's Trainer may unpickle, those of other ranks too."""
+
+_ALLOWED = {
+    *(
+        (f"numpy{core}.multiarray", "_reconstruct")
+        for core in (".core", "._core")
+    ),
+    *((f"numpy{core}.multiarray", "scalar") for core in (".core", "._core")),
+    ("numpy", "dtype"),
+    ("numpy", "ndarray"),
+    ("_codecs", "encode"),
+    ("collections", "OrderedDict"),
+    ("paddle.base.libpaddle", "GeneratorState"),
+}
+"""All that ``paddle.save`` needs for tensors and random states."""
 
 logger = logging.getLogger(__name__)
 
 
-def complete_checkpoint(
-    checkpoint: Path, facts: Mapping[str, Any], record: checksums.Description
-) -> None:
+class _Checker(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in _ALLOWED:
+            raise ValueError(
+                f"it asks for {module}.{name}, which no tensors need and which "
+                "could run a stranger's code"
+            )
+        return super().find_class(module, name)
+
+
+def check_pickle(path: str | os.PathLike[str]) -> Any:
+    """Read a file of ``paddle.save``; refuse all but arrays, run nothing."""
+    with open(path, "rb") as file:
+        try:
+            return _Checker(file).load()
+        except Exception as error:  # wrong bytes raise anything
+            raise ValueError(f"{path} is refused: {error!s:.300}") from error
+
+
+def load_pickle(path: str | os.PathLike[str]) -> Any:
+    """Check a file, then load it; nothing else here calls ``paddle.load``."""
+    check_pickle(path)
+    return paddle.load(os.fspath(path))
+
+
+def complete_checkpoint(checkpoint: Path, facts: Mapping[str, Any]) -> None:
     """Put a checkpoint's files on the disk, then mark it complete.
 
-    ``facts``: ``step`` and what else a resumed run needs. ``record``: the run's
-    record up to this step, which is on the disk.
+    ``facts``: ``step`` and what else a resumed run needs.
     """
     paths = [p for p in checkpoint.rglob("*") if p.name != COMPLETE]
     names = [str(p.relative_to(checkpoint)) for p in paths if p.is_file()]
-    facts = {
-        **facts,
-        "run": read_run_json(checkpoint.parent),
-        "record": record,
-        "files": checksums.describe(checkpoint, sorted(names)),
-    }
+    files = checksums.describe(checkpoint, sorted(names))
     for folder in [p for p in paths if p.is_dir()]:
         sync(folder)
     sync(checkpoint.parent)
-    atomic_write_json(
-        checkpoint / COMPLETE, checksums.sealed(facts), indent=None
-    )
+    content = checksums.sealed({**facts, "files": files})
+    atomic_write_json(checkpoint / COMPLETE, content, indent=None)
 
 
 def read_complete(checkpoint: Path) -> dict[str, Any]:
@@ -69,39 +97,26 @@ def read_complete(checkpoint: Path) -> dict[str, Any]:
     return facts
 
 
-def find_checkpoint_fault(
-    checkpoint: Path, *, verify: bool = True, with_record: bool = True
-) -> str | None:
+def find_checkpoint_fault(checkpoint: Path) -> str | None:
     """Return why a complete checkpoint must not be loaded; None: nothing.
 
-    Without ``verify`` sizes alone are compared; ``with_record`` checks the
-    run's record up to its step, too.
+    Pickles that hold code are refused, and what would lead to other files.
     """
     try:
         facts = read_complete(checkpoint)
-        fault = checksums.find_fault(checkpoint, facts["files"], verify=verify)
-        if fault is None and with_record:
-            if facts["step"] != _step(checkpoint):
-                return f"{COMPLETE} is of step {facts['step']}"
-            fault = checksums.find_fault(
-                checkpoint.parent, facts["record"], may_be_longer=True
+        if fault := checksums.find_fault(checkpoint, facts["files"]):
+            return fault
+        for path in checkpoint.rglob("*.index.json"):
+            raise ValueError(
+                f"{path.name} is refused: PaddleNLP would load the files that "
+                "it names, and no checkpoint of ours has one"
             )
-        if fault is None and verify:
-            _refuse_code(checkpoint)
-    except (OSError, RecursionError, ValueError) as error:
+        for kind in _PICKLED:
+            for path in sorted(checkpoint.rglob(kind)):
+                check_pickle(path)
+    except (OSError, ValueError) as error:
         return str(error)
-    return fault
-
-
-def _refuse_code(checkpoint: Path) -> None:
-    """Refuse pickles that hold code, and what would lead to other files."""
-    for path in checkpoint.rglob("*.index.json"):
-        raise ValueError(
-            f"{path.name} is refused: PaddleNLP would load the files that it "
-            "names, and no checkpoint of ours has one"
-        )
-    for path in sorted(p for kind in _PICKLED for p in checkpoint.rglob(kind)):
-        check_pickle(path)
+    return None
 
 
 def checkpoints(output_dir: Path) -> list[Path]:
@@ -114,23 +129,19 @@ def checkpoints(output_dir: Path) -> list[Path]:
     return sorted(found, key=_step, reverse=True)
 
 
-def last_checkpoint(
-    output_dir: Path, *, resumes: bool = True, verify: bool = True
-) -> Path | None:
+def last_checkpoint(output_dir: Path, *, resumes: bool = True) -> Path | None:
     """Return the newest whole checkpoint; remove incomplete ones.
 
     Damaged ones are named in the log, or in a ValueError if all are; they stay
     until the run saves the same step again. A caller that does not resume the
-    run changes nothing in it, and needs no record.
+    run changes nothing in it.
     """
     found, notes, whole = checkpoints(output_dir), [], None
     incomplete = [path for path in found if not (path / COMPLETE).exists()]
     for path in found:
         if path in incomplete:
             notes.append(f"{path.name} was not completed")
-        elif fault := find_checkpoint_fault(
-            path, verify=verify, with_record=resumes
-        ):
+        elif fault := find_checkpoint_fault(path):
             notes.append(f"{path.name} is damaged ({fault})")
         else:
             whole = path
@@ -151,7 +162,7 @@ def last_checkpoint(
 def load_weights(
     model: nn.Layer, checkpoint: Path, suffix: str | None = None
 ) -> None:
-    """Load this rank's weights, of a checkpoint in the same layout.
+    """Load this rank's weights, of a checked checkpoint in the same layout.
 
     ``suffix`` is the rank's in the name of its file. A ValueError names weights
     that are another model's, or of another layout.
@@ -199,22 +210,3 @@ def rotate_checkpoints(output_dir: Path, step: int, keep: int) -> None:
 
 def _step(checkpoint: Path) -> int:
     return int(checkpoint.name.removeprefix("checkpoint-"))
-
-
-def restore_run_json(directory: Path) -> None:
-    """Write a missing or damaged ``run.json`` from the newest checkpoint."""
-    try:
-        if read_run_json(directory):
-            return
-        fault = "missing"
-    except ValueError:
-        fault = "damaged"
-    for path in checkpoints(directory):
-        try:
-            run = read_complete(path)["run"]
-        except (OSError, ValueError):
-            continue
-        target = directory / "run.json"
-        atomic_write_json(target, run, indent=1)
-        logger.warning("%s is %s: taken from %s", target, fault, path.name)
-        return

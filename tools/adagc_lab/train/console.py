@@ -15,21 +15,15 @@ import numpy as np
 from paddlenlp.trainer import TrainerCallback
 from tqdm import tqdm
 
-from adagc_lab.record.files import RECORD, RunRecord
-from adagc_lab.report.judged import judged_steps, memorises
+from adagc_lab.record.files import RunRecord
 from adagc_lab.train.processes import is_first_process
 from adagc_lab.train.tasks import PretrainTask
 from paddle_adagc.spikes import spike_score
-from paddle_adagc.watch import read_record
-from paddle_adagc.watch.judge import Event
 
 if TYPE_CHECKING:
     from adagc_lab.train.recorder import StepRecorder
 
 _NUM_LAST = 10  # the last loss is the median of so many steps
-
-_NUM_NAMED = 3
-_SAME, _CLIPPED = 1e-5, 0.995
 _MEMORISED = " (of text that the run, which learns few sequences, never sees)"
 
 
@@ -51,8 +45,7 @@ class Console(TrainerCallback):
         num, unit = _samples_in(self._task, self._global_batch)
         _say(
             f"{size.parameters:,} parameters in {size.tensors:,} tensors, "
-            f"{num:,} {unit} per step, {state.max_steps:,} steps, record of "
-            f"{tqdm.format_sizeof(self._recorder.num_bytes, 'B')}"
+            f"{num:,} {unit} per step, {state.max_steps:,} steps"
         )
         if state.global_step:
             _say(f"resumed at step {state.global_step:,}")
@@ -142,103 +135,64 @@ def summarise_run(directory: str | os.PathLike[str]) -> RunSummary:
     Steps whose batch a fault corrupted do not count.
     """
     path, record = Path(directory), RunRecord.load(directory)
-    steps = judged_steps(record, 0)
+    steps = record.clean_steps
     loss = record.loss[steps]
     seconds = tqdm.format_interval(record.run["wall_seconds"])
     lines = [f"{record.run['status']}: {record.num_steps:,} steps in {seconds}"]
     problem = "no step to judge"
     if len(loss):
-        lines.append(_losses(record, loss, steps))
-        problem = _problem(record.run, loss)
-        lines.append(_spikes(path, loss, steps, record.num_steps))
+        # Median of the last losses, of the second half if they are few.
+        last = float(np.median(loss[-max(1, min(_NUM_LAST, len(loss) // 2)) :]))
+        problem = _problem(record.run["status"], loss, last)
+        lines += [_losses(record, loss, last), _spikes(record, steps)]
     if alarms := record.run.get("alarms"):
         counts = Counter(alarm["series"] for alarm in alarms).most_common()
         lines.append(
             f"alarms: {', '.join(f'{name} {n}' for name, n in counts)}; the "
-            f"first: {Event(**alarms[0]).text}; --fork NEW_DIR --at STEP "
-            "starts a new run from a checkpoint before it"
+            f"first: {alarms[0]['text']}; --fork NEW_DIR --at STEP starts a "
+            "new run from a checkpoint before it"
         )
-    if clipped := _most_clipped(path):
-        lines.append(f"most clipped: {'; '.join(clipped)}")
     lines += [f"files: {path}", f"next: python tools/report.py {path}"]
     return RunSummary([*lines, problem] if problem else lines, not problem)
 
 
-def _last(loss: np.ndarray) -> float:
-    """Median of the last losses, of the second half if they are few."""
-    return float(np.median(loss[-max(1, min(_NUM_LAST, len(loss) // 2)) :]))
-
-
-def _losses(record: RunRecord, loss: np.ndarray, steps: np.ndarray) -> str:
-    text = f"loss: first {loss[0]:.4g}, last {_last(loss):.4g}"
+def _losses(record: RunRecord, loss: np.ndarray, last: float) -> str:
+    text = f"loss: first {loss[0]:.4g}, last {last:.4g}"
     if np.isfinite(loss).any():
-        best = int(np.nanargmin(np.where(np.isfinite(loss), loss, np.nan)))
-        text += f", best {loss[best]:.4g} at step {steps[best]:,}"
+        text += f", best {loss[np.isfinite(loss)].min():.4g}"
     evaluated = record.metrics.get("eval_loss", np.zeros(0))
     evaluated = evaluated[~np.isnan(evaluated)]
     if len(evaluated):
         text += f"; validation: last {evaluated[-1]:.4g}"
         text += f", best {evaluated.min():.4g}"
-        text += _MEMORISED * memorises(record)
+        kind = record.run["config"]["data"]["kind"]
+        text += _MEMORISED * (kind == "fixed_sequences")
     return text
 
 
-def _problem(run: Mapping[str, Any], loss: np.ndarray) -> str:
+def _problem(status: str, loss: np.ndarray, last: float) -> str:
     """Say what is wrong with the losses; empty if nothing is."""
     remedy = "lower schedule.learning_rate, or clip harder"
-    if run["status"] == "diverged" or not np.isfinite(loss[-1]):
+    if status == "diverged" or not np.isfinite(loss[-1]):
         return (
             f"the loss is not finite any more: {remedy}; --fork starts from a "
             "checkpoint before, if train.save_every made one"
         )
-    first, last = float(loss[0]), _last(loss)
-    if len(loss) > 1 and last > first:
+    if len(loss) > 1 and last > loss[0]:
         return (
             f"the loss ended at {last:.4g}, above its first value "
-            f"{first:.4g}: {remedy}"
+            f"{loss[0]:.4g}: {remedy}"
         )
     return ""
 
 
-def _spikes(
-    path: Path, loss: np.ndarray, steps: np.ndarray, num_steps: int
-) -> str:
-    window = 1000 if len(loss) > 1000 else 200  # the paper's, if it fits
-    score = spike_score(loss, window)
-    by = f"a step is judged by the {window:,} steps before it"
-    left_out = num_steps - len(loss)
-    more = f"; {left_out} steps with a corrupted batch are not judged"
-    if not score.num_judged and not score.num_spikes:
-        return f"spikes: – ({by})" + more * bool(left_out)
+def _spikes(record: RunRecord, steps: np.ndarray) -> str:
+    window = 1000 if len(steps) > 1000 else 200  # the paper's, if it fits
+    score = spike_score(record.loss[steps], window)
     text = f"spikes: {score.num_spikes} in {score.num_judged:,} judged steps"
-    text += f" ({by})" if window < 1000 else ""
-    text += more * bool(left_out)
+    text += f" (a step is judged by the {window:,} steps before it)"
+    if left_out := record.num_steps - len(steps):
+        text += f"; {left_out} steps with a corrupted batch are not judged"
     if score.num_spikes:
         text += f", the first at step {steps[score.indices[0]]:,}"
     return text
-
-
-def _most_clipped(path: Path) -> list[str]:
-    """Describe the tensors with the lowest h of all steps.
-
-    Nothing under a clip that is not ours: h is then its shadow's.
-    """
-    if not (path / RECORD).is_dir():
-        return []
-    run = read_record(path / RECORD)
-    norm, h = run.tensors("norm"), run.tensors("h")
-    if not h.size or any(
-        session.facts.get("shadow") for session in run.sessions
-    ):
-        return []
-    h = np.where(np.isfinite(norm) & (norm > 0), h, np.nan)
-    spread = np.fmax.reduce(h, 1) - np.fmin.reduce(h, 1)
-    h[spread < _SAME] = np.nan  # one h for all tensors, as in the warm-up
-    lowest = np.fmin.reduce(h, 0)
-    # The library's record counts from 1, the laboratory from 0.
-    step = run.tensor_steps[(h == lowest).argmax(0)] - 1
-    return [
-        f"{short_name(run.keys[i])} h {lowest[i]:.2g} at step {step[i]:,}"
-        for i in np.argsort(lowest)[:_NUM_NAMED]
-        if lowest[i] < _CLIPPED
-    ]

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import signal
@@ -57,29 +58,24 @@ def start_processes(parallel: ParallelConfig) -> None:
     num_launched = dist.get_world_size()
     if num_launched != parallel.num_processes:
         lines = launch_lines(sys.argv, parallel.num_processes)
-        degree = f" (or give parallel.dp={num_launched})"
         raise ValueError(
             f"parallel asks for {parallel.num_processes} processes, not "
-            f"{num_launched}{degree * (num_launched > 1)}; launch it like "
-            f"this: {' '.join(lines)}"
+            f"{num_launched}: change its degrees, or launch it like this: "
+            f"{' '.join(lines)}"
         )
     if num_launched == 1:
         return
     if not paddle.is_compiled_with_cuda():
         enable()
+    is_split = parallel.sharding > 1 and parallel.sharding_split_param
     strategy = fleet.DistributedStrategy()
-    hybrid: dict[str, Any] = {
+    strategy.hybrid_configs = {
         "dp_degree": parallel.dp,
         "mp_degree": parallel.tp,
-        "pp_degree": parallel.pp,
         "sharding_degree": parallel.sharding,
         "order": _ORDER,
     }
-    strategy.hybrid_configs = hybrid
-    sharding = strategy.hybrid_configs["sharding_configs"]
-    sharding.split_param = parallel.sharding > 1 and (
-        parallel.sharding_split_param
-    )
+    strategy.hybrid_configs["sharding_configs"].split_param = is_split
     strategy.find_unused_parameters = True
     fleet.init(is_collective=True, strategy=strategy, log_level="WARNING")
 
@@ -151,17 +147,14 @@ class Stopped(SystemExit):
     Its ``exit_status`` is 128 and the signal's number: 130 after SIGINT.
     """
 
-    def __init__(
-        self, number: int, checkpoint: Path, *, overwrites: bool = False
-    ) -> None:
+    def __init__(self, number: int, checkpoint: Path) -> None:
         self.exit_status = 128 + number
         super().__init__(self.exit_status)
-        name = signal.Signals(number).name
-        self._line = f"stopped by {name}: saved {checkpoint}; "
-        self._line += "the same command" + " without --overwrite" * overwrites
+        self._line = f"stopped by {signal.Signals(number).name}: saved "
+        self._line += f"{checkpoint}; the same command (without --overwrite) "
 
     def __str__(self) -> str:
-        return f"{self._line} resumes"
+        return f"{self._line}resumes"
 
 
 class StopRequest:
@@ -175,22 +168,17 @@ class StopRequest:
 
     def __init__(self, log_every: int) -> None:
         self._every = log_every if paddle.is_compiled_with_cuda() else 1
-        self._number = 0
-        self._time = 0.0
-        self._is_ending = False
+        self._number, self._time = 0, 0.0
+        self._process, self._is_ending = os.getpid(), False
         self._earlier: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
         """Install the handlers; outside of the main thread do nothing."""
-        try:
+        with contextlib.suppress(ValueError):  # not the main thread
             for number in _SIGNALS:
-                is_ignored = signal.getsignal(number) is signal.SIG_IGN
-                if number == signal.SIGHUP and is_ignored:
-                    continue
-                self._earlier[number] = signal.signal(number, self._note)
-        except ValueError:  # not the main thread
-            return self
-        _ACTIVE.append(self)
+                handler = signal.getsignal(number)
+                if number != signal.SIGHUP or handler is not signal.SIG_IGN:
+                    self._earlier[number] = signal.signal(number, self._note)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -201,10 +189,12 @@ class StopRequest:
         if not self._is_ending:
             for number, handler in self._earlier.items():
                 signal.signal(number, handler)
-        if self in _ACTIVE:
-            _ACTIVE.remove(self)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
+        if os.getpid() != self._process:  # a data loader's
+            if number == signal.SIGTERM:
+                os._exit(128 + number)
+            return
         now = time.monotonic()
         if self._number and now - self._time > _ECHO_SECONDS:
             os._exit(128 + number)
@@ -225,15 +215,3 @@ class StopRequest:
             number = int(note)
         self._is_ending = number != 0
         return number
-
-
-def _restore_in_child() -> None:
-    """Let a forked process, such as a data loader, end by SIGTERM."""
-    if _ACTIVE:
-        for number in _SIGNALS:
-            signal.signal(number, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-_ACTIVE: list[StopRequest] = []
-os.register_at_fork(after_in_child=_restore_in_child)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
-import shutil
+import time
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,35 +17,25 @@ import numpy as np
 import paddle
 from paddle import Tensor, nn
 
-from adagc_lab.checksums import Description
-from adagc_lab.clips import ComparedClip
-from adagc_lab.clips.measured import MeasuredClip
 from adagc_lab.faults import Fault
 from adagc_lab.record.clock import Timer
-from adagc_lab.record.files import (
-    QUANTITIES,
-    RECORD,
-    RunWriter,
-    update_run_json,
-)
+from adagc_lab.record.files import RECORD, RunWriter, update_run_json
 from adagc_lab.train.config import RunConfig
 from adagc_lab.train.processes import is_first_process, mean_over_processes
+from adagc_lab.train.tensors import TensorColumns
 from paddle_adagc import load_state, save_state
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
-from paddle_adagc.clips.gradients import GradientList
-from paddle_adagc.optimizer import innermost, put_into_optimizer
+from paddle_adagc.optimizer import innermost
 from paddle_adagc.watch import Record
-from paddle_adagc.watch.store import STEP_BYTES
 
 logger = logging.getLogger(__name__)
 
 SHADOW = "shadow_state.safetensors"
 """File of a checkpoint: state of the AdaGC that follows another clip."""
 
-_MOMENTS = QUANTITIES[3:]
 _NUM_MOST_CLIPPED = 3
-_SUMMARIZED = ("global_grad_norm", "clipped_fraction", "nonfinite")
-_ROW_BYTES = 420  # of metrics.jsonl, about
+SUMMARIZED = ("global_grad_norm", "clipped_fraction", "nonfinite")
+"""What the record has of the clip's summary."""
 
 
 class StepRecorder:
@@ -56,70 +46,77 @@ class StepRecorder:
     Losses and times stay on the device until :meth:`flush`, so that recording
     makes no step wait; with ``record.tensors`` the norms of every tensor are
     read at every step. With several processes the first one writes, and losses
-    are the mean over those that read different data. Set ``optimizer``, whose
-    moments are recorded, before the first step. ``has_diverged``: a loss was
-    not finite although no fault had corrupted the batch, and then weights were
-    not finite.
+    are the mean over those that read different data. ``has_diverged``: a loss
+    was not finite although no fault had corrupted the batch, and then weights
+    were not finite.
     """
 
     def __init__(self, config: RunConfig, model: nn.Layer) -> None:
         self.record: Record | None = None
         self.has_diverged = False
         self.most_clipped: dict[str, float] = {}  # of the last summary
-        self.optimizer: Any = None
-        self._config = config
-        self._parameters = {
-            name: parameter
-            for name, parameter in model.named_parameters()
-            if not parameter.stop_gradient
-        }
-        self.tensor_names = [*self._parameters] if config.record.tensors else []
-        block = 4 * len(QUANTITIES) * len(self.tensor_names)
-        row = _ROW_BYTES + STEP_BYTES + block
-        self.num_bytes = config.train.max_steps * row  # about
-        """Of all files but the record's tensors, which are bounded."""
-        self._check_size()
-        self._model, self._first_step = model, 0
-        self._measured: MeasuredClip | None = None
+        self._config, self._model = config, model
+        self._tensors = TensorColumns(config.record, model)
         self._writer: RunWriter | None = None
+        self._started = 0.0
         self._row: dict[str, Any] = {}
         self._pending: list[tuple[dict[str, Any], np.ndarray | None]] = []
         self._corrupted_steps: set[int] = set()
         self._unlogged: list[float] = []
-        self._weights: list[Tensor] = []  # before the step
 
-    def watch(
-        self, is_due: Callable[[], bool], checkpoint: str | None = None
-    ) -> MeasuredClip | None:
-        """Record the optimizer's steps; measure its clip, if that is asked.
+    @property
+    def tensor_names(self) -> list[str]:
+        """Names of the tensors that are recorded; empty: none is."""
+        return self._tensors.names
 
-        A shadow goes on from the state that a checkpoint has of it.
+    @property
+    def seconds(self) -> float:
+        """Training seconds so far, earlier processes included."""
+        return time.perf_counter() - self._started
 
-        It is with ``record.tensors``, in every step, and where the clip has no
-        numbers itself, in those that ``is_due`` says. Call it after fleet has
-        wrapped the optimizer. Every process calls it.
+    @property
+    def is_in_step(self) -> bool:
+        """Whether a step has begun and not ended."""
+        return bool(self._row)
+
+    def open(
+        self,
+        optimizer: Any,
+        first_step: int,
+        is_due: Callable[[], bool],
+        seconds: float = 0.0,
+    ) -> None:
+        """Start writing; cut off earlier records from ``first_step`` on.
+
+        With ``record.tensors``, and where the optimizer's clip has no numbers
+        itself, the clip is measured in the steps that ``is_due`` says. Every
+        process calls it, after fleet has wrapped the optimizer. ``seconds``:
+        those of earlier processes.
         """
-        folder = Path(self._config.train.output_dir, RECORD)
+        folder, parallel = self._config.train.output_dir, self._config.parallel
+        self._started = time.perf_counter() - seconds
+        if is_first_process():
+            self._writer = RunWriter(folder, self.tensor_names, first_step)
+        optimizer = innermost(optimizer)
         self.record = Record(
-            folder, self.optimizer, self._model, start=self._first_step
+            Path(folder, RECORD), optimizer, self._model, start=first_step
         )
-        clip = innermost(self.optimizer)._grad_clip
-        is_foreign = not isinstance(clip, ClipGradByAdaGC)
-        parallel = self._config.parallel
+        is_foreign = not isinstance(optimizer._grad_clip, ClipGradByAdaGC)
         # Other ranks have parts of a norm.
         is_whole = parallel.num_processes == parallel.dp
         if self.tensor_names or (is_foreign and is_whole):
-            keys = {p.name: key for key, p in self._parameters.items()}
-            self._measured = MeasuredClip(clip, keys, is_due)
-            put_into_optimizer(self.optimizer, self._measured)
+            self._tensors.measure(optimizer, is_due)
+
+    def load_shadow(self, checkpoint: Path) -> None:
+        """Let the shadow go on from the state that a checkpoint has of it."""
+        assert self.record is not None
         shadow = self.record.shadow
-        if checkpoint and shadow and Path(checkpoint, SHADOW).exists():
+        if shadow is not None and (checkpoint / SHADOW).exists():
             try:
                 shadow.set_state_dict(load_state(checkpoint, SHADOW))
             except ValueError as error:  # of a fork with another model
                 logger.warning("AdaGC's shadow starts anew: %s", error)
             self.record.forget_updates()
-        return self._measured
 
     def save_shadow(self, checkpoint: Path) -> None:
         """Save the state of AdaGC's shadow; every process calls this."""
@@ -137,37 +134,12 @@ class StepRecorder:
             except Exception as other:
                 logger.warning("the last steps were not written: %s", other)
 
-    def _check_size(self) -> None:
-        folder = Path(self._config.train.output_dir)
-        # What the run has recorded already lies there.
-        room = sum(f.stat().st_size for f in folder.glob("*") if f.is_file())
-        places = (folder, *folder.absolute().parents)
-        disk = next(place for place in places if place.exists())
-        room += shutil.disk_usage(disk).free
-        if self.num_bytes > room:
-            raise ValueError(
-                f"the record would become {self.num_bytes / 1e9:,.1f} GB "
-                f"({self._config.train.max_steps:,} steps, "
-                f"{len(self.tensor_names):,} tensors in each), more than the "
-                f"{room / 1e9:,.1f} GB free at {disk}: set "
-                "record.tensors=false and record.moments=false, or give "
-                "another train.output_dir"
-            )
-
-    def open(self, first_step: int) -> None:
-        """Start writing; cut off earlier records from ``first_step`` on."""
-        self._first_step = first_step
-        if is_first_process():
-            directory = self._config.train.output_dir
-            self._writer = RunWriter(directory, self.tensor_names, first_step)
-
     def begin_step(self, step: int, learning_rate: float) -> None:
         row: dict[str, Any] = {"step": step, "learning_rate": learning_rate}
         row |= {"samples": [], "step_seconds": Timer(), "loss": []}
         self._row = row
         self.set_samples(step)
-        if self._config.record.moments:
-            self._weights = [p.clone() for p in self._parameters.values()]
+        self._tensors.begin_step()
 
     def set_samples(self, batch: int) -> None:
         """Record which samples of the training dataset make up the batch."""
@@ -191,18 +163,16 @@ class StepRecorder:
             self._pending[-1][0].update(eval_loss=loss, **measures)
 
     def end_step(self, **measures: float) -> None:
-        """Finish the step, if one is in progress, with more numbers of it."""
-        if not self._row:
-            return
-        row, tensors, self._row = self._row, None, {}
+        """Finish the step in progress with more numbers of it."""
+        row, block, self._row = self._row, None, {}
         row["step_seconds"].stop()
         row |= measures
         if self.record is not None:
             self.record.step(_mean(row["loss"]), samples=[*row["samples"]])
         if self.tensor_names:
-            row |= self._clip_numbers() | self._step_size()
-            tensors = self._tensor_rows()
-        self._pending.append((row, tensors))
+            numbers, block = self._tensors.row()
+            row |= self._summarized(self.summary()) | numbers
+        self._pending.append((row, block))
 
     def log_line(self) -> dict[str, float]:
         """Return the mean loss since the last call, and the learning rate."""
@@ -211,16 +181,22 @@ class StepRecorder:
         rate = self._pending[-1][0]["learning_rate"]
         return {"loss": sum(losses) / len(losses), "learning_rate": rate}
 
+    def summary(self) -> dict[str, Any]:
+        """Return what the clip did in the last step, if it was measured."""
+        measured = self._tensors.measured
+        return {} if measured is None else measured.summary()
+
     def add_summary(self, summary: dict[str, Any]) -> dict[str, Any]:
         """Add the clip's summary to the last step's record, and return it."""
-        if not summary:
-            return summary
-        row = self._pending[-1][0]
-        for name in _SUMMARIZED:
-            row.setdefault(name, summary[name])
-        lowest = [*summary["lowest_h"].items()]
-        self.most_clipped = dict(lowest[:_NUM_MOST_CLIPPED])
+        if summary:
+            row, numbers = self._pending[-1][0], self._summarized(summary)
+            row.update({**numbers, **row})
+            lowest = [*summary["lowest_h"].items()]
+            self.most_clipped = dict(lowest[:_NUM_MOST_CLIPPED])
         return summary
+
+    def _summarized(self, summary: dict[str, Any]) -> dict[str, float]:
+        return {name: summary[name] for name in SUMMARIZED}
 
     def flush(self) -> None:
         """Read the losses since the last flush and write their steps.
@@ -243,18 +219,16 @@ class StepRecorder:
             if self.record.error is not None:
                 raise self.record.error
         if self._writer is not None:
-            for row, tensors in self._pending:
-                self._writer.append(row, tensors)
+            for row, block in self._pending:
+                self._writer.append(row, block)
             self._writer.flush()
         self._pending = []
 
-    def sync(self) -> Description:
-        """Flush, put the record on the disk, and describe its files.
-
-        The description is empty where this process does not write.
-        """
+    def sync(self) -> None:
+        """Flush, and put the record on the disk."""
         self.flush()
-        return {} if self._writer is None else self._writer.sync()
+        if self._writer is not None:
+            self._writer.sync()
 
     def _read_losses(self) -> None:
         """Replace what is still on the device by numbers."""
@@ -267,86 +241,28 @@ class StepRecorder:
 
     def weights_are_finite(self) -> bool:
         """Tell whether they are on all processes, which all call this."""
-        flags = [paddle.isfinite(p).all() for p in self._parameters.values()]
+        parameters = self._tensors.parameters.values()
+        flags = [paddle.isfinite(p).all() for p in parameters]
         finite = not flags or bool(paddle.stack(flags).all())
         return mean_over_processes([float(finite)]) == [1.0]
 
-    @paddle.no_grad()
-    def _step_size(self) -> dict[str, float]:
-        """L2 norm of the step's update; root of the second moments' sum."""
-        if not self._config.record.moments:
-            return {}
-        after = self._parameters.values()
-        update = [p - w for p, w in zip(after, self._weights, strict=True)]
-        moments = self.optimizer._accumulators[_MOMENTS[1]].values()
-        total = sum(float(moment.sum()) for moment in moments)
-        norm = GradientList(update).squared_norms().sum()
-        return {
-            "update_norm": math.sqrt(float(norm)),
-            "second_moment_root": math.sqrt(total),
-        }
-
-    def _clip_numbers(self) -> dict[str, float]:
-        """Return what the clip did in the step, for its row."""
-        assert self._measured is not None
-        summary = self._measured.summary()
-        numbers = {name: summary[name] for name in _SUMMARIZED}
-        return {**numbers, "clip_seconds": self._measured.seconds}
-
-    def _tensor_rows(self) -> np.ndarray:
-        """Return the step's block for :class:`RunWriter`."""
-        assert self._measured is not None
-        gamma, rows = _gamma(self._measured.clip), {}
-        for key, row in self._measured.tensors.items():
-            rows[key] = {**row, "gamma": gamma.get(key, np.nan)}
-        block = np.array(
-            [
-                [rows.get(key, {}).get(name) for key in self._parameters]
-                for name in QUANTITIES
-            ],
-            np.float32,
-        )
-        if self._config.record.moments:
-            block[-len(_MOMENTS) :] = self._moment_norms()
-        return block
-
-    def _moment_norms(self) -> np.ndarray:
-        rows = []
-        for moment in _MOMENTS:
-            held = self.optimizer._accumulators[moment]
-            values = [held.get(p.name) for p in self._parameters.values()]
-            rows.append(np.sqrt(GradientList(values).squared_norms().numpy()))
-        return np.stack(rows)
-
-    def close(self, **facts: Any) -> None:
-        """Write the rest, then ``facts`` into the run's ``run.json``."""
-        record = self.sync()
-        alarms = []
+    def close(self, status: str) -> None:
+        """Write the rest, then how the run ended into its ``run.json``."""
+        self.sync()
+        alarms: list[dict[str, Any]] = []
         if self.record is not None:
             self.record.close()
-            alarms = [
-                dataclasses.asdict(a) | {"step": a.step - 1}  # ours begin at 0
-                for a in self.record.alarms
-            ]
+            for alarm in self.record.alarms:
+                ours = dataclasses.replace(alarm, step=alarm.step - 1)  # from 0
+                alarms.append({**dataclasses.asdict(ours), "text": ours.text})
         if self._writer is not None:
             self._writer.close()
             update_run_json(
                 self._config.train.output_dir,
-                record=record,
                 alarms=alarms,
-                **facts,
+                status=status,
+                wall_seconds=self.seconds,
             )
-
-
-def _gamma(clip: Any) -> dict[str, float]:
-    """Return each tensor's gamma, of a clip that has one."""
-    if isinstance(clip, ClipGradByAdaGC):
-        tensors = clip.metrics()["tensors"]
-        return {key: row["gamma"] for key, row in tensors.items()}
-    if isinstance(clip, ComparedClip) and "gamma" in clip.vectors:
-        state = clip.state_dict()
-        return dict(zip(state["keys"], state["state"]["gamma"], strict=True))
-    return {}
 
 
 def _mean(losses: list[Tensor]) -> Any:

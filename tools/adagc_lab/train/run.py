@@ -38,7 +38,6 @@ def run_pretraining(
     *,
     overwrite: bool = False,
     fork: Fork | None = None,
-    verify: bool = False,
 ) -> str:
     """Train as ``config`` says, or resume a killed run.
 
@@ -50,8 +49,6 @@ def run_pretraining(
         overwrite: Start anew. The directory's earlier run is removed once the
             new one is known to be sound.
         fork: Checkpoint of another run, from which this one starts.
-        verify: Compare an ended run's record with its checksums; otherwise
-            sizes.
 
     Returns:
         ``"finished"``, or ``"diverged"`` if the loss stopped being finite; a
@@ -65,7 +62,7 @@ def run_pretraining(
     start_processes(config.parallel)
     with contextlib.ExitStack() as stack:
         from_first_process(lambda: stack.enter_context(lock_run(directory)))
-        if status := from_first_process(lambda: start.read(verify=verify)):
+        if status := from_first_process(start.read):
             if is_first_process():
                 print(
                     f"{directory}: already {status}, nothing to do", flush=True
@@ -78,8 +75,7 @@ def run_pretraining(
         step = trainer.state.global_step
         status = trainer.finish()
     if trainer.stopped_by:
-        checkpoint = directory / f"checkpoint-{step}"
-        raise Stopped(trainer.stopped_by, checkpoint, overwrites=overwrite)
+        raise Stopped(trainer.stopped_by, directory / f"checkpoint-{step}")
     return status
 
 
@@ -106,12 +102,7 @@ def _train(trainer: PretrainTrainer, start: Start) -> None:
     names = trainer.recorder.tensor_names
     from_first_process(lambda: start.write(facts, names))
     trainer.starts_afresh = afresh
-    try:
-        trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
-    except BaseException:
-        if not trainer.has_begun and is_first_process():
-            start.undo()
-        raise
+    trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
 
 
 def _facts(trainer: PretrainTrainer) -> dict[str, Any]:

@@ -18,10 +18,9 @@ from adagc_lab.train.checkpoints import (
     COMPLETE,
     find_checkpoint_fault,
     last_checkpoint,
-    restore_run_json,
+    read_complete,
 )
 from adagc_lab.train.config import ParallelConfig, RunConfig
-from adagc_lab.train.optimizers import learning_rate
 from paddle_adagc.files import TEMPORARY
 
 _FREE = (
@@ -64,22 +63,19 @@ class Start:
         # The config as ``run.json`` holds it; a run may be moved.
         self._settings = json.loads(json.dumps(config.to_dict()))
         del self._settings["train"]["output_dir"]
-        self._config = config
+        self._max_steps = config.train.max_steps
         self._directory = Path(config.train.output_dir)
         self._overwrites, self._fork = overwrite, fork
         self._earlier: dict[str, Any] = {}  # content of run.json
-        self._changes: Changes = {}
-        self._resumes = False
-        self._facts: dict[str, Any] = {}
+        self._facts: dict[str, Any] = {}  # for run.json
+        self._copied: Path | None = None  # checkpoint of another run
 
-    def read(self, *, verify: bool = False) -> str | None:
+    def read(self) -> str | None:
         """Return how the directory's run ended; None if it has steps to make.
 
-        Refuses what does not fit.
+        Refuses what does not fit. A run without a step counts as none.
         """
         directory = self._directory
-        if not self._overwrites:
-            restore_run_json(directory)
         broken_off = {*directory.glob(f".run.json.*{TEMPORARY}")}
         held = {*directory.iterdir()} - broken_off
         if held and not (directory / "run.json").exists():
@@ -87,33 +83,53 @@ class Start:
                 f"{directory} is not empty and holds no run: choose another "
                 "train.output_dir"
             )
-        if not self._overwrites:
-            self._earlier = files.read_run_json(directory)
-        if not self._earlier:
+        run = {} if self._overwrites else files.read_run_json(directory)
+        origin = run.get("forked_from", {})
+        if run and self._fork:
+            self._check_origin(origin)
+        rows = directory / files.METRICS
+        num_steps = rows.read_bytes().count(b"\n") if rows.exists() else 0
+        if not run or num_steps <= (origin.get("step", 0) if self._fork else 0):
             return None
-        origin = _fork_of(self._earlier)
-        if self._fork and (
-            origin is None
-            or origin.source.resolve() != self._fork.source.resolve()
-            or self._fork.step not in (None, origin.step)
-        ):
+        self._earlier = run
+        changes = self._changes()
+        accepted = (*_FREE, _LENGTH)
+        if others := [key for key in changes if key not in accepted]:
             raise FileExistsError(
-                f"{directory} holds a run that is not this fork: choose "
+                f"{directory} holds a run with another config "
+                f"({', '.join(others)}): start a new run from its checkpoint "
+                "with --fork NEW_DIR, choose another train.output_dir, or give "
+                "--overwrite to replace it"
+            )
+        status = run.get("status")
+        if status == "finished":
+            self._check_length(run["config"]["train"]["max_steps"])
+            if _LENGTH in changes:
+                return None
+        return status if status in files.ENDED else None
+
+    def _check_origin(self, origin: Mapping[str, Any]) -> None:
+        """Refuse a directory that holds another run than this fork."""
+        assert self._fork is not None
+        source, step = self._fork
+        is_same = Path(origin.get("run", "")).resolve() == source.resolve()
+        if not is_same or step not in (None, origin["step"]):
+            raise FileExistsError(
+                f"{self._directory} holds a run that is not this fork: choose "
                 "another directory for --fork, or give --overwrite"
             )
-        settings = self._earlier["config"]
-        self._changes = find_changes(_whole(settings), _whole(self._settings))
-        self._check_changes()
-        status = self._earlier.get("status")
-        if status == "finished":
-            length = settings["train"]["max_steps"]
-            self._check_length(length)
-            if self._config.train.max_steps > length:
-                return None
-        if status not in files.ENDED:
-            return None
-        files.check_record(directory, self._earlier, verify=verify)
-        return status
+
+    def _changes(self) -> Changes:
+        return find_changes(
+            _whole(self._earlier["config"]), _whole(self._settings)
+        )
+
+    def _check_length(self, step: int) -> None:
+        if self._max_steps < step:
+            raise ValueError(
+                f"train.max_steps={self._max_steps}: the run has made {step} "
+                "steps; give at least as many, or --fork an earlier checkpoint"
+            )
 
     def find(self) -> tuple[Path | None, frozenset[str]]:
         """Return the checkpoint to start from; refuse one that does not fit.
@@ -121,114 +137,98 @@ class Start:
         None: the run starts anew. Of ``"clip"`` and ``"optimizer"`` also what
         takes no state from it.
         """
-        fork = _fork_of(self._earlier) or self._fork
-        if not self._overwrites and (own := last_checkpoint(self._directory)):
-            self._accept(_saved_step(own))
-            self._resumes = True
-            return own, frozenset()
-        if fork is not None:
-            return self._find_fork(fork)
+        if self._earlier and (own := last_checkpoint(self._directory)):
+            step = read_complete(own)["step"]
+            self._accept(step)
+            origin = self._earlier.get("forked_from", {})
+            is_first = origin.get("step") == step
+            return own, frozenset(origin["afresh"] if is_first else ())
         if self._earlier.get("status") == "finished":
             raise FileNotFoundError(
                 f"{self._directory} holds a finished run without a checkpoint, "
                 "which cannot be extended: train with train.save_every, or "
                 "give --overwrite to start anew"
             )
-        return None, frozenset()
-
-    def _find_fork(self, fork: Fork) -> tuple[Path, frozenset[str]]:
-        found = {
-            _saved_step(path.parent): path.parent
-            for path in fork.source.glob(f"checkpoint-*/{COMPLETE}")
-        }
-        if not fork.source.is_dir():
-            raise FileNotFoundError(f"--fork: there is no {fork.source}")
-        if not found:
-            raise FileNotFoundError(
-                f"{fork.source} has no complete checkpoint to fork: train with "
-                "train.save_every"
-            )
-        step = max(found) if fork.step is None else fork.step
-        if step not in found:
-            raise FileNotFoundError(
-                f"{fork.source} has no checkpoint of step {step}: it has those "
-                f"of steps {sorted(found)}; train.keep_checkpoints keeps more"
-            )
-        if fault := find_checkpoint_fault(found[step], with_record=False):
-            raise ValueError(f"{found[step]} is damaged: {fault}")
-        if self._config.train.max_steps <= step:
+        self._earlier = {}
+        if self._fork is None:
+            return None, frozenset()
+        self._copied = found = _checkpoint_of(self._fork)
+        step = read_complete(found)["step"]
+        if self._max_steps <= step:
             raise ValueError(
-                f"train.max_steps={self._config.train.max_steps}: "
-                f"{found[step]} has made {step} steps; give more, or --at an "
-                "earlier checkpoint"
+                f"train.max_steps={self._max_steps}: {found} has made {step} "
+                "steps; give more, or --at an earlier checkpoint"
             )
-        old, new = files.read_run_json(fork.source)["config"], self._settings
-        _refuse_other_names(old, new)
-        self._facts["forked_from"] = {
-            "run": str(fork.source.absolute()),
-            "step": step,
-            "changed": find_changes(_whole(old), _whole(new)),
-        }
+        old = files.read_run_json(found.parent)["config"]
+        _refuse_other_names(old, self._settings)
         # Of what keeps its name, other arguments keep the state.
-        sections = ("clip", "optimizer")
-        afresh = [s for s in sections if old[s]["name"] != new[s]["name"]]
-        return found[step], frozenset(afresh)
-
-    def write(self, facts: dict[str, Any], tensor_names: list[str]) -> None:
-        """Write ``run.json``; give a fork the record of the steps before it."""
-        if self._overwrites:
-            _empty(self._directory)
-        if self._resumes:
-            check_fingerprint(
-                facts["data"],
-                self._earlier,
-                ", or start a new run with --fork NEW_DIR",
-            )
-        facts = {"config": self._settings, **facts, **self._facts}
-        files.update_run_json(self._directory, **facts, status="running")
-        if origin := self._facts.get("forked_from"):
-            source = Path(origin["run"])
-            _copy_record(source, origin["step"], self._directory, tensor_names)
-
-    def undo(self) -> None:
-        """Empty the directory again, if it holds a run without a step."""
-        if not self._earlier:
-            _empty(self._directory)
-
-    def _check_length(self, step: int) -> None:
-        if self._config.train.max_steps < step:
-            raise ValueError(
-                f"train.max_steps={self._config.train.max_steps}: the run has "
-                f"made {step} steps; give at least as many, or --fork an "
-                "earlier checkpoint"
-            )
-
-    def _check_changes(self) -> None:
-        """Refuse changes that a resumed run does not accept."""
-        accepted = (*_FREE, _LENGTH)
-        if forks := [k for k in self._changes if k not in accepted]:
-            raise FileExistsError(
-                f"{self._directory} holds a run with another config "
-                f"({', '.join(forks)}): start a new run from its checkpoint "
-                "with --fork NEW_DIR, choose another train.output_dir, or give "
-                "--overwrite to replace it"
-            )
+        afresh = [
+            section
+            for section in ("clip", "optimizer")
+            if old[section]["name"] != self._settings[section]["name"]
+        ]
+        self._facts["forked_from"] = {
+            "run": str(found.parent.absolute()),
+            "step": step,
+            "changed": find_changes(_whole(old), _whole(self._settings)),
+            "afresh": afresh,
+        }
+        return found, frozenset(afresh)
 
     def _accept(self, step: int) -> None:
         """Tell the user of the changes; note them for ``run.json``."""
         self._check_length(step)
         changes = {
             key: values
-            for key, values in self._changes.items()
+            for key, values in self._changes().items()
             if not key.startswith(_FREE)
         }
         for key, (old, new) in changes.items():
             print(f"from step {step} on: {key}: {old} -> {new}")
-            if key == _LENGTH:
-                print(_schedule_line(self._config, old, step))
         if changes:
             entry = {"step": step, "changed": changes}
             self._facts["changes"] = [*self._earlier.get("changes", []), entry]
+
+    def write(self, facts: dict[str, Any], tensor_names: list[str]) -> None:
+        """Write ``run.json``; give a fork the other run's steps so far."""
+        if self._earlier:
+            check_fingerprint(
+                facts["data"],
+                self._earlier,
+                ", or start a new run with --fork NEW_DIR",
+            )
+        else:
+            _empty(self._directory)
+        facts = {"config": self._settings, **facts, **self._facts}
+        files.update_run_json(self._directory, **facts, status="running")
+        if self._copied is not None:
+            step = facts["forked_from"]["step"]
+            shutil.copytree(self._copied, self._directory / self._copied.name)
+            _copy_record(
+                self._copied.parent, step, self._directory, tensor_names
+            )
+
+
+def _checkpoint_of(fork: Fork) -> Path:
+    """Return the checkpoint to fork."""
+    found = {
+        int(path.parent.name.removeprefix("checkpoint-")): path.parent
+        for path in fork.source.glob(f"checkpoint-*/{COMPLETE}")
+    }
+    if not found:
+        raise FileNotFoundError(
+            f"{fork.source} has no complete checkpoint to fork: train with "
+            "train.save_every"
+        )
+    step = max(found) if fork.step is None else fork.step
+    if step not in found:
+        raise FileNotFoundError(
+            f"{fork.source} has no checkpoint of step {step}: it has those "
+            f"of steps {sorted(found)}; train.keep_checkpoints keeps more"
+        )
+    if fault := find_checkpoint_fault(found[step]):
+        raise ValueError(f"{found[step]} is damaged: {fault}")
+    return found[step]
 
 
 def _whole(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -264,44 +264,22 @@ def find_changes(old: Any, new: Any, where: str = "") -> Changes:
     return found
 
 
-def _schedule_line(config: RunConfig, old_steps: int, step: int) -> str:
-    """Say what another ``train.max_steps`` does to the learning rate."""
-    schedule, steps = config.schedule, config.train.max_steps
-    before = learning_rate(schedule, step, old_steps)
-    after = learning_rate(schedule, step, steps)
-    return (
-        f"the {schedule.kind} schedule now ends at step {steps}; the learning "
-        f"rate of step {step} was {before:.3g} and is {after:.3g}"
-    )
-
-
-def _fork_of(run: Mapping[str, Any]) -> Fork | None:
-    """Return what a ``run.json`` says that the run was forked from."""
-    origin = run.get("forked_from")
-    return origin and Fork(Path(origin["run"]), origin["step"])
-
-
-def _saved_step(checkpoint: Path) -> int:
-    """Return the steps that a complete checkpoint has made."""
-    return int(json.loads((checkpoint / COMPLETE).read_text())["step"])
-
-
 def _copy_record(
     source: Path, step: int, target: Path, tensor_names: list[str]
 ) -> None:
     """Copy a run's first steps; tensors that it has not recorded are NaN."""
     known = source / files.RECORD
     if known.is_dir():  # the fork's own steps supersede later ones
-        shutil.copytree(known, target / files.RECORD, dirs_exist_ok=True)
+        shutil.copytree(known, target / files.RECORD)
+    (target / files.NAMES).write_text(json.dumps(tensor_names))
+    if json.loads((source / files.NAMES).read_text()) == tensor_names:
+        shutil.copy(source / files.TENSORS, target)
+    else:
+        shape = (step, len(files.QUANTITIES), len(tensor_names))
+        np.full(shape, np.nan, "<f4").tofile(target / files.TENSORS)
+    # Last: a run without a step counts as none.
     lines = (source / files.METRICS).read_bytes().splitlines(True)
     (target / files.METRICS).write_bytes(b"".join(lines[:step]))
-    names = json.loads((source / files.NAMES).read_text())
-    (target / files.NAMES).write_text(json.dumps(tensor_names))
-    if names == tensor_names:
-        shutil.copy(source / files.TENSORS, target)
-        return
-    shape = (step, len(files.QUANTITIES), len(tensor_names))
-    np.full(shape, np.nan, "<f4").tofile(target / files.TENSORS)
 
 
 def _empty(directory: Path) -> None:

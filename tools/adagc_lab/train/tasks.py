@@ -30,7 +30,6 @@ from adagc_lab.models.config import FLOAT8_LINEARS, DecoderConfig
 from adagc_lab.models.decoder import DecoderForCausalLM
 from adagc_lab.models.families import decoder_config
 from adagc_lab.models.moe import adjust_correction_biases, expert_balance
-from adagc_lab.models.rank_weights import initialize_weights
 from adagc_lab.models.vision_text import (
     CLIP,
     PRESETS,
@@ -133,10 +132,6 @@ class PretrainTask(abc.ABC):
         """Shapes of the whole model's tensors by the keys of a bound clip."""
         return shapes.parameter_shapes(self.model_config)
 
-    @abc.abstractmethod
-    def model_lines(self) -> list[str]:
-        """Describe the model's size and shape, a line each."""
-
     def check_layout(self) -> None:
         """Refuse a layout that cannot share out the model or its batches."""
         return
@@ -181,7 +176,7 @@ class LanguageTask(PretrainTask):
         paddle.seed(self.train.seed)
         model = DecoderForCausalLM(self.model_config)
         if self.parallel.num_processes > 1:
-            initialize_weights(model, self.model_config, self.train.seed)
+            shapes.initialize_weights(model, self.model_config, self.train.seed)
         return model
 
     def corrupt(
@@ -206,24 +201,6 @@ class LanguageTask(PretrainTask):
         """Balance of the experts, where biases follow it at every step."""
         follows = self.train.expert_bias_rate > 0
         return expert_balance(model) if follows else {}
-
-    def model_lines(self) -> list[str]:
-        model, size = self.model_config, self.model_size()
-        lines = [
-            f"{size.parameters:,} parameters in {size.tensors:,} tensors, "
-            f"{size.active_parameters:,} active per token",
-            f"{model.num_hidden_layers} layers, hidden {model.hidden_size}, "
-            f"{model.num_attention_heads} heads with "
-            f"{model.num_key_value_heads} for keys and values, vocabulary "
-            f"{model.vocab_size:,}",
-        ]
-        if model.moe_num_experts:
-            lines.append(
-                f"{model.moe_num_experts} experts of width "
-                f"{model.moe_intermediate_size}, {model.moe_top_k} per token, "
-                f"{model.moe_num_shared_experts} shared"
-            )
-        return lines
 
     def check_layout(self) -> None:
         """Check degrees against widths, and the sequence length."""
@@ -305,20 +282,6 @@ class ImageTextTask(PretrainTask):
     def after_step(self, model: nn.Layer, optimizer: Optimizer) -> None:
         """Clamp the logits' scale to CLIP's bounds."""
         model.clamp_logit_scale(optimizer)
-
-    def model_lines(self) -> list[str]:
-        model, size = self.model_config, self.model_size()
-        return [
-            f"{size.parameters:,} parameters in {size.tensors:,} tensors, "
-            "whole on every rank",
-            f"images of {model.image_size} pixels in {model.num_patches} "
-            f"patches: {model.vision_layers} layers, width "
-            f"{model.vision_width}, {model.vision_heads} heads; patch dropout "
-            f"{model.patch_dropout}",
-            f"captions of {model.context_length} tokens of "
-            f"{model.vocab_size:,}: {model.text_layers} layers, width "
-            f"{model.text_width}, {model.text_heads} heads",
-        ]
 
     def inspect_data(self, num_train_samples: int) -> DataFindings:
         self.build_datasets(self.train.batch_size)

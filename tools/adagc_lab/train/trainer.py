@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +17,12 @@ from paddlenlp.trainer import Trainer, TrainingArguments
 from paddlenlp.utils.batch_sampler import DistributedBatchSampler
 
 from adagc_lab.clips import ComparedClip
-from adagc_lab.clips.measured import MeasuredClip
 from adagc_lab.data.loading import BatchLoader, collate_batch, to_tensors
 from adagc_lab.faults import Fault, apply_to_gradients, faults_at
-from adagc_lab.models.safe_pickle import load_pickle
 from adagc_lab.storage import atomic_write_json
 from adagc_lab.train.checkpoints import (
     complete_checkpoint,
+    load_pickle,
     read_complete,
     remove_checkpoint,
     rotate_checkpoints,
@@ -47,6 +45,7 @@ from adagc_lab.train.tasks import PretrainTask
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.integrations.clipping import TrainerClip
 from paddle_adagc.integrations.paddlenlp import ClippingMixin
+from paddle_adagc.optimizer import innermost
 
 CLIP_STATE = "clip_state.json"
 """File of a checkpoint: state of a compared clip."""
@@ -60,7 +59,7 @@ class PretrainTrainer(ClippingMixin, Trainer):
     state of the clip and of the alarms too), in its own layout; the caller
     loads the weights. ``starts_afresh`` names what takes no state from
     it, of ``"clip"`` and ``"optimizer"``; ``stopped_by`` is the signal that
-    ended the training, or 0; ``has_begun`` tells whether a step has.
+    ended the training, or 0.
     """
 
     def __init__(
@@ -86,11 +85,10 @@ class PretrainTrainer(ClippingMixin, Trainer):
         self._adagc.summary = self._summarize  # type: ignore[method-assign]
         self.label_names = [*task.label_names]
         self.add_callback(Console(task, config.global_batch, self.recorder))
-        self.stopped_by, self.has_begun = 0, False
+        self.stopped_by = 0
         self.starts_afresh: frozenset[str] = frozenset()
         self._stop = StopRequest(config.train.log_every)
-        self._ended_step: int | None = None
-        self._measured: MeasuredClip | None = None
+        self._made = {"step": 0, "wall_seconds": 0.0}  # by earlier processes
 
     def create_scheduler(self, num_training_steps: int) -> Any:
         """Make the config's schedule, stepped once per optimizer step."""
@@ -109,7 +107,6 @@ class PretrainTrainer(ClippingMixin, Trainer):
             grad_clip=self.clip,
             multi_precision=uses_amp(self.config.train),
         )
-        self.recorder.optimizer = self.optimizer
         return self.optimizer
 
     def _get_train_sampler(self) -> DistributedBatchSampler:
@@ -142,17 +139,11 @@ class PretrainTrainer(ClippingMixin, Trainer):
 
     def train(self, resume_from_checkpoint: Any = None, **kwargs: Any) -> Any:
         """Train, from a checkpoint of this class if one is given."""
-        first_step, self._earlier_seconds = 0, 0.0
-        self._checkpoint = resume_from_checkpoint
         if resume_from_checkpoint is not None:
-            facts = read_complete(Path(resume_from_checkpoint))
-            first_step = facts["step"]
-            self._earlier_seconds = facts["wall_seconds"]
+            self._made = read_complete(Path(resume_from_checkpoint))
+        if not uses_amp(self.config.train):
+            _fill_missing_gradients(self.model)
         with self._stop:
-            self.recorder.open(first_step)
-            self._train_started = time.perf_counter()
-            if not uses_amp(self.config.train):
-                _fill_missing_gradients(self.model)
             try:
                 return super().train(
                     resume_from_checkpoint=resume_from_checkpoint, **kwargs
@@ -163,8 +154,11 @@ class PretrainTrainer(ClippingMixin, Trainer):
 
     def _inner_training_loop(self, *args: Any, **kwargs: Any) -> Any:
         """Train; by now the optimizer has fleet's clip for GlobalGC's."""
-        self._measured = self.recorder.watch(
-            self._is_summarized, self._checkpoint
+        self.recorder.open(
+            self.optimizer,
+            int(self._made["step"]),
+            self._is_summarized,
+            self._made["wall_seconds"],
         )
         return super()._inner_training_loop(*args, **kwargs)
 
@@ -184,17 +178,14 @@ class PretrainTrainer(ClippingMixin, Trainer):
     def finish(self) -> str:
         unstopped = "diverged" if self.recorder.has_diverged else "finished"
         status = "stopped" if self.stopped_by else unstopped
-        self.recorder.close(
-            status=status,
-            wall_seconds=self._wall_seconds(),
-        )
+        self.recorder.close(status)
         return status
 
     def training_step(
         self, model: Any, inputs: dict[str, Any], step_control: int = 0
     ) -> Tensor:
         """Forward and backward pass of one micro-batch, with its faults."""
-        step, self.has_begun = self.state.global_step, True
+        step = self.state.global_step
         faults = faults_at(self.config.faults, step, self.config.train.seed)
         if step_control == 0:
             self.recorder.begin_step(step, self._get_learning_rate())
@@ -229,14 +220,13 @@ class PretrainTrainer(ClippingMixin, Trainer):
 
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
         """End a step; the Trainer calls this for the last one twice."""
-        if self.state.global_step == self._ended_step:
+        if not self.recorder.is_in_step:
             return
-        self._ended_step = self.state.global_step
         measures = {}
         if self.config.record.tensors:
             measures = self.task.step_measures(self.model)
         self.recorder.end_step(**measures)
-        self.task.after_step(self.model, self.recorder.optimizer)
+        self.task.after_step(self.model, innermost(self.optimizer))
         last = self.state.global_step >= self.state.max_steps
         if last:
             self.control.should_evaluate = True
@@ -267,9 +257,7 @@ class PretrainTrainer(ClippingMixin, Trainer):
         super().log(logs, **kwargs)
 
     def _summarize(self) -> dict[str, Any]:
-        summary = TrainerClip.summary(self._adagc)
-        if self._measured is not None and not summary:
-            summary = self._measured.summary()
+        summary = TrainerClip.summary(self._adagc) or self.recorder.summary()
         return self.recorder.add_summary(summary)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
@@ -279,11 +267,9 @@ class PretrainTrainer(ClippingMixin, Trainer):
         self.recorder.add_evaluation(metrics["eval_loss"], **measures)
         return {**metrics, **measures}
 
-    def _wall_seconds(self) -> float:
-        """Return the training seconds so far, earlier processes included."""
-        return self._earlier_seconds + time.perf_counter() - self._train_started
-
     def _load_clip(self, checkpoint: Any) -> None:
+        if checkpoint:
+            self.recorder.load_shadow(Path(checkpoint))
         if "clip" not in self.starts_afresh:
             TrainerClip.load(self._adagc, checkpoint)
             if checkpoint and isinstance(self.clip, ComparedClip):
@@ -302,7 +288,7 @@ class PretrainTrainer(ClippingMixin, Trainer):
         if "optimizer" not in self.starts_afresh:
             super()._load_optimizer_and_scheduler(checkpoint)
         else:
-            schedule = load_pickle(Path(checkpoint, "scheduler.pdparams"))
+            schedule = load_pickle(f"{checkpoint}/scheduler.pdparams")
             self.lr_scheduler.set_state_dict(schedule)
         self.lr_scheduler.step(self.lr_scheduler.last_epoch)
 
@@ -323,13 +309,13 @@ class PretrainTrainer(ClippingMixin, Trainer):
         self.recorder.save_shadow(checkpoint)
         if isinstance(self.clip, ComparedClip) and is_first_process():
             atomic_write_json(checkpoint / CLIP_STATE, self.clip.state_dict())
-        record = self.recorder.sync()
+        self.recorder.sync()
         if dist.get_world_size() > 1:
             dist.barrier()
         if not is_first_process():
             return
-        facts = {"step": step, "wall_seconds": self._wall_seconds()}
-        complete_checkpoint(checkpoint, facts, record)
+        facts = {"step": step, "wall_seconds": self.recorder.seconds}
+        complete_checkpoint(checkpoint, facts)
         rotate_checkpoints(directory, step, self.config.train.keep_checkpoints)
 
     def _rotate_checkpoints(
