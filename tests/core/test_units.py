@@ -266,6 +266,7 @@ def test_marks_and_names_are_recognised():
         ({"experts": {"expert": True}}, ValueError, "did you mean 'experts'"),
         ({"experts": {}}, ValueError, "neither|without experts and parts"),
         ({"experts": {"parts": "gate"}}, TypeError, "give a list of names"),
+        ({"experts": {"parts": ["a", "a"]}}, ValueError, "holds a name twice"),
         ({"down": {"parts": ["a"] * 1, "axis": 2}}, ValueError, "no axis 2"),
         (
             {"down": {"parts": ["a", "b"], "key": "router"}},
