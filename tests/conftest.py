@@ -31,9 +31,7 @@ CANARIES = {
         "test_states_move[one process-ep2 x v2 x4-MOE]",
     ),
     "run/test_forms.py": (
-        "test_a_form[a script]",
         "test_a_form[a callback that replaces the clip]",
-        "test_a_form[a loop, `--watch`]",
         "test_a_form[a loop with `--require`]",
     ),
     "lab/train/test_layouts.py": ("test_two_ranks_train_and_resume[ernie]",),

@@ -3,7 +3,6 @@
 """Links, names and commands of the documentation fit the code."""
 
 import argparse
-import pydoc
 import re
 import shlex
 import sys
@@ -18,9 +17,7 @@ from adagc_lab.reproduce.grid import load_target
 from adagc_lab.train.parse import load_config
 from paddle.distributed.launch.context.args_envs import parse_args
 from pages import (
-    CHINESE,
     PAGES,
-    README,
     ROOT,
     blocks,
     load_tool,
@@ -68,25 +65,6 @@ def test_links_resolve(page):
         assert target.exists(), f"{page.name}: no {link}"
         if anchor:
             assert anchor in anchors(target), f"{page.name}: no {link}"
-
-
-@pytest.mark.parametrize(
-    "page", [p for p in PAGES if p.name != "CHANGELOG.md"], ids=page_name
-)
-def test_named_files_tests_and_objects_exist(page):
-    for span in _SPAN.findall(prose(page)):
-        path, _, test = span.partition("::")
-        if re.fullmatch(rf"({'|'.join(_FOLDERS)})/[\w./-]*", path):
-            is_placeholder = re.search(r"[A-Z]{4,}", path)
-            assert is_placeholder or (ROOT / path).exists(), f"no {path}"
-            function = rf"^def {test.partition('[')[0]}\("
-            text = (ROOT / path).read_text() if test else ""
-            assert not test or re.search(function, text, re.M), span
-        name = re.fullmatch(
-            r"((paddle_adagc|adagc_lab)(\.\w+)+)(\(.*\))?", span
-        )
-        if name:
-            assert pydoc.locate(name[1]) is not None, f"no {name[1]}"
 
 
 def parsed(tool, arguments, monkeypatch):
@@ -172,16 +150,6 @@ def test_configs_load(page, tmp_path):
         else:
             file.write_text(f"base: {PROXY}\n{block}")
             load_config(file)
-
-
-def test_the_chinese_readme_has_the_same_structure():
-    for language in ("python", "bash", "bibtex"):
-        assert blocks(CHINESE, language) == blocks(README, language)
-    levels = [
-        [len(marks) for marks, _ in _HEADING.findall(prose(page))]
-        for page in (README, CHINESE)
-    ]
-    assert levels[0] == levels[1]
 
 
 def test_ci_runs_tests_that_exist():

@@ -100,24 +100,27 @@ def check(name, folder, plain, key=None):
     return said, bool(failed)
 
 
-def fail_alone(name, folder):
-    plain, keys = train(name), found_calls(name, f"{folder}/whole")
-    num_failed = 0
-    for i, key in enumerate(keys):
-        said, has_failed = check(name, f"{folder}/{i}", plain, key)
-        assert len(said) == has_failed, key
-        num_failed += has_failed
+def fail_alone(folder):
+    """A function that failed under the first clip is left out of the next."""
+    seen, num_failed = set(), 0
+    for name in OPTIONS:
+        plain, keys = train(name), found_calls(name, f"{folder}/{name}")
+        for i, key in enumerate(key for key in keys if key not in seen):
+            said, has_failed = check(name, f"{folder}/{name} {i}", plain, key)
+            assert len(said) == has_failed, key
+            num_failed += has_failed
+        seen |= {*keys}
     assert num_failed > 50
 
 
-@pytest.mark.parametrize("name", OPTIONS)
-def test_each_call_of_a_record_may_fail(name, tmp_path):
+def test_each_call_of_a_record_may_fail(tmp_path):
     """In a process of its own: each case collects garbage."""
-    run_on_ranks(fail_alone, 1, name=name, folder=str(tmp_path))
+    run_on_ranks(fail_alone, 1, folder=str(tmp_path))
 
 
-def fail_on_rank(name, folder):
+def fail_on_rank(folder):
     fleet.init(is_collective=True)
+    name = "AdaGC"
     plain, keys = train(name), found_calls(name, f"{folder}/whole")
     of_ranks = []
     own = [key for key in keys if key[0].startswith(PACKAGE)]
@@ -135,9 +138,8 @@ def fail_on_rank(name, folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", OPTIONS)
-def test_each_call_may_fail_on_one_of_two_ranks(name, tmp_path):
-    run_on_ranks(fail_on_rank, 2, timeout=600, name=name, folder=str(tmp_path))
+def test_each_call_may_fail_on_one_of_two_ranks(tmp_path):
+    run_on_ranks(fail_on_rank, 2, timeout=600, folder=str(tmp_path))
 
 
 def test_a_callback_that_fails_does_not_end_the_training(tmp_path):

@@ -31,40 +31,6 @@ def _equal(tensor, expected):
     np.testing.assert_array_equal(tensor.cast("float32").numpy(), expected)
 
 
-def _collectives():
-    rank, stream = dist.get_rank(), dist.stream
-    x, both = _rows(rank), np.concatenate([_array(0), _array(1)])
-    total, own = _array(0) + _array(1), slice(2 * rank, 2 * rank + 2)
-
-    shard = paddle.zeros([2, 3])
-    stream.reduce_scatter(shard, x, op=dist.ReduceOp.SUM)
-    _equal(shard, total[own])
-    buffer, expected = paddle.zeros([4, 3]), np.zeros([4, 3])
-    view = buffer._slice(2 * rank, 2 * rank + 2)
-    stream.reduce_scatter(view, x, use_calc_stream=True)
-    expected[own] = total[own]
-    _equal(buffer, expected)
-
-    gathered, parts = paddle.zeros([8, 3]), []
-    stream.all_gather(gathered, x, use_calc_stream=True)
-    _equal(gathered, both)
-    stream.all_gather(parts, x, use_calc_stream=True)
-    _equal(paddle.concat(parts), both)
-
-    for name, source, expected in (
-        ("all_reduce", (), total),
-        ("broadcast", (1,), _array(1)),
-        ("reduce", (1,), total),
-    ):
-        tensor = x.clone()
-        getattr(stream, name)(tensor, *source, use_calc_stream=True)
-        if name != "reduce" or rank == 1:
-            _equal(tensor, expected)
-    half = _rows(rank, dtype="bfloat16")
-    dist.all_reduce(half)
-    _equal(half, total)
-
-
 class _Exchange(paddle.autograd.PyLayer):
     """All-to-all as expert layers use it: its gradient goes the way back."""
 
@@ -201,7 +167,6 @@ def _knock_without_the_key():
 @pytest.mark.parametrize(
     ("on_a_rank", "num_ranks"),
     [
-        (_collectives, 2),
         (_exchanges, 2),
         (_knock_without_the_key, 2),
         pytest.param(_messages, 3, marks=pytest.mark.slow),

@@ -1,25 +1,130 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Commands in which AdaGC is in force, behind ``adagc-run``."""
+"""Commands behind ``adagc-run``, and what happens in their processes.
 
-from run.scripts import (
-    DPO,
-    ERNIE,
-    GIVEN,
-    JOB,
-    OPTIMIZER,
-    OWN_OPTIMIZER,
-    PROCESS,
-    SCRIPT,
-    SERVER,
-    TMUX,
-    TRAIN,
-    WITH_PATH,
-    clips,
-    subclass,
-    without,
+tests/contract/test_start.py has signals, statuses and terminals.
+"""
+
+import dataclasses
+
+TRAIN = """
+import json, sys
+from paddlenlp.trainer import Trainer, TrainingArguments
+{more}
+args = TrainingArguments(**json.load(open(sys.argv[-1])))
+trainer = Trainer(args=args{given})
+trainer.train()
+"""
+SCRIPT = TRAIN.format(more="", given="")
+
+
+def subclass(body, base="Trainer", head=""):
+    """A script whose Trainer has this body."""
+    more = f"import paddle, pickle\n{head}\nclass Mine({base}):\n{body}\n"
+    return TRAIN.format(more=more + "Trainer = Mine", given="")
+
+
+OPTIMIZER = """
+import paddle
+from paddle_adagc import ClipGradByAdaGC
+model = paddle.nn.Linear(4, 1)
+optimizer = paddle.optimizer.AdamW(
+    parameters=model.parameters(), grad_clip={}
 )
+"""
+GIVEN = ", model=model, optimizers=(optimizer, None)"
+LOOP = """
+import paddle
+from paddle_adagc import ClipGradByAdaGC
+model = paddle.nn.Linear(4, 1)
+optimizer = paddle.optimizer.{}(parameters=model.parameters(){})
+def closure():
+    loss = model(paddle.ones([1, 4])).mean()
+    loss.backward()
+    return loss
+for _ in range(3):
+    {}
+"""
+STEPS = "closure(); optimizer.step()"
+PLAIN_LOOP = LOOP.format("AdamW", "", STEPS)
+PROCESS = """
+import multiprocessing, runpy, sys
+def train():
+    sys.argv = ["train.py", "job.json"]
+    runpy.run_path("train.py")
+if __name__ == "__main__":
+    child = multiprocessing.get_context("{}").Process(target=train)
+    child.start()
+    child.join()
+"""
+TMUX = """
+tmux="tmux -S ./socket"
+$tmux new-session -d "python train.py job.json > printed 2>&1
+$tmux wait-for -S done"
+$tmux wait-for done
+$tmux kill-server
+cat printed
+"""
+SITE = """
+import os
+for name in [*os.environ]:
+    if name.startswith("PADDLE"):
+        del os.environ[name]
+raise ValueError("mine")
+"""
+STARTS = """
+import subprocess, sys
+subprocess.run([sys.executable, "train.py", "job.json"], env={})
+"""
+WITH_PATH = "import sys; sys.path[:0] = {path}\n" + SCRIPT
+JOB = '{"max_steps": 6}'
+T_START = "--t-start 2"
 
+
+@dataclasses.dataclass
+class Form:
+    """A command, the files around it, and what happens."""
+
+    name: str
+    command: str
+    trained: tuple[str, ...] = ()
+    """What each process that finished its training trained with."""
+
+    said: tuple[str, ...] = ()
+    """Patterns of what ``adagc-run`` and the processes say."""
+
+    files: dict[str, str] = dataclasses.field(default_factory=dict)
+    options: str = ""
+    status: int = 0
+    needs: str = ""
+    """A program."""
+
+
+def clips(
+    name, command="python train.py job.json", num=1, script=SCRIPT, **more
+):
+    """A form in which AdaGC is in force in ``num`` processes."""
+    clip = more.pop("clip", "lambda_abs=1.0 t_start=2")
+    origin = more.pop(
+        "origin", r"lambda_abs=1\.0 \(max_grad_norm\), t_start=2 \(--t-start\)"
+    )
+    said = (
+        rf"adagc-run: AdaGC in force: {origin}; 2 tensors",
+        r"\nadagc-run: AdaGC clipped 6 steps\n",
+        *more.pop("said", ()),
+    )
+    more = {"options": T_START, **more}
+    files = {"train.py": script, **more.pop("files", {})}
+    trained = (f"ClipGradByAdaGC {clip}",) * num
+    return Form(name, command, trained, said, files, **more)
+
+
+def without(name, said, command="python loop.py", **more):
+    """A form of a process that AdaGC does not reach."""
+    return Form(name, command, more.pop("trained", ()), said, **more)
+
+
+TWO_LINES = r"two lines to add:\n    clip = .*\n    AdamW\(..., grad_clip=clip"
 FORMS = [
     clips("a script"),
     clips(
@@ -29,71 +134,21 @@ FORMS = [
         origin=r"lambda_abs=1\.0 \(max_grad_norm\)",
     ),
     clips("`python -m`", "python -m train job.json"),
-    clips(
-        "`python -c`",
-        """python -c "import runpy; runpy.run_path('train.py')" job.json""",
-    ),
     clips("standard input", "bash -c 'python - job.json < train.py'"),
     clips(
-        "a shell script",
-        "bash job.sh",
-        files={"job.sh": "NAME=job\npython train.py $NAME.json\n"},
-    ),
-    clips(
-        "a script that trains in the background",
-        "bash job.sh",
-        files={"job.sh": "python train.py job.json &\nwait $!\n"},
-    ),
-    clips(
-        "a script that trains twice",
+        "a shell script that trains twice",
         "bash job.sh",
         num=2,
-        files={"job.sh": "python train.py job.json\n" * 2},
-    ),
-    clips("`bash -c`", "bash -c 'python train.py job.json'"),
-    clips("`bash -c` with more", "bash -c 'cd . && python train.py job.json'"),
-    clips(
-        "`PYTHONPATH` with ours kept",
-        "bash -c 'PYTHONPATH=/mine:$PYTHONPATH python train.py job.json'",
-    ),
-    clips("`timeout`", "timeout 100 python train.py job.json"),
-    clips("`setsid -w`", "setsid -w python train.py job.json"),
-    clips("`nohup`", "nohup python train.py job.json"),
-    clips("`nice`", "nice -n 5 python train.py job.json"),
-    clips("`env`", "env A=b python train.py job.json"),
-    clips(
-        "`make`",
-        "make",
-        files={"Makefile": "all:\n\tpython train.py job.json\n"},
-        needs="make",
+        files={
+            "job.sh": "python train.py job.json\n"
+            "PYTHONPATH=/mine:$PYTHONPATH python train.py job.json &\nwait $!\n"
+        },
     ),
     clips(
         "`tmux`, with its own server",
         "bash job.sh",
-        files={"job.sh": TMUX.format(before="")},
+        files={"job.sh": TMUX},
         needs="tmux",
-    ),
-    without(
-        "`tmux`, with a running server",
-        (r"\A[^\n]*does not clip\.\n(?!.*adagc-run)",),
-        "bash job.sh",
-        trained=("ClipGradByGlobalNorm",),
-        files={"job.sh": TMUX.format(before=SERVER), "train.py": WITH_PATH},
-        needs="tmux",
-    ),
-    clips(
-        "without a network",
-        "unshare -r -n python train.py job.json",
-        needs="unshare -r -n",
-    ),
-    clips(
-        "`exec`",
-        "python start.py",
-        files={
-            "start.py": "import os, sys\n"
-            'os.execv(sys.executable, [sys.executable, "train.py", '
-            '"job.json"])\n'
-        },
     ),
     *(
         clips(
@@ -101,84 +156,25 @@ FORMS = [
             "python start.py",
             files={"start.py": PROCESS.format(way)},
         )
-        for way in ("spawn", "fork", "forkserver")
+        for way in ("spawn", "fork")
     ),
     clips(
         "Paddle's launcher, two ranks",
         "python -m paddle.distributed.launch --nproc_per_node 2 train.py "
         "job.json",
         num=2,
-        needs="launcher",
         said=(r"; rank 0 of 2\n",),
     ),
     clips(
-        "names that are not ASCII",
-        "python 训练.py 配置/job.json",
-        files={"训练.py": SCRIPT, "配置/job.json": JOB},
-    ),
-    clips(
-        "a `sitecustomize` of yours",
-        files={"sitecustomize.py": "print('mine')\n"},
-        said=("mine\n",),
-    ),
-    clips(
-        "a `sitecustomize` of yours that raises",
-        files={"sitecustomize.py": "raise ValueError('mine')\n"},
+        "a `sitecustomize` that drops variables and raises",
+        files={"sitecustomize.py": SITE},
         said=("ValueError: mine",),
     ),
     clips(
-        "a `sitecustomize` of yours that drops variables",
-        files={
-            "sitecustomize.py": "import os\n"
-            "for name in [*os.environ]:\n"
-            "    if name.startswith('PADDLE'):\n"
-            "        del os.environ[name]\n"
-        },
-    ),
-    clips(
-        "`max_grad_norm`",
-        files={"job.json": '{"max_steps": 6, "max_grad_norm": 0.25}'},
-        clip="lambda_abs=0.25 t_start=2",
-        origin=r"lambda_abs=0\.25 \(max_grad_norm\), t_start=2 \(--t-start\)",
-    ),
-    clips(
-        "`max_grad_norm: 0`",
-        files={"job.json": '{"max_steps": 6, "max_grad_norm": 0}'},
-        origin=r"lambda_abs=1\.0 \(max_grad_norm is 0\.0\), t_start=2 "
-        r"\(--t-start\)",
-    ),
-    clips(
         "`max_grad_norm: None`",
-        script=SCRIPT.replace(
-            "trainer =", "args.max_grad_norm = None\ntrainer ="
-        ),
+        files={"job.json": '{"max_steps": 6, "max_grad_norm": null}'},
         origin=r"lambda_abs=1\.0 \(max_grad_norm is None\), t_start=2 "
         r"\(--t-start\)",
-    ),
-    clips(
-        "`--lambda-abs` beside `max_grad_norm`",
-        options="--lambda-abs .5 --t-start=2",
-        clip="lambda_abs=0.5 t_start=2",
-        origin=r"lambda_abs=0\.5 \(--lambda-abs\), t_start=2 \(--t-start\)",
-    ),
-    clips(
-        "ERNIE's arguments",
-        script=ERNIE,
-        files={"job.json": '{"max_steps": 6, "adaptive_norm_clip": true}'},
-        options="",
-        clip="lambda_abs=1.0 t_start=101",
-        origin=r"lambda_rel=1\.03 \(adaptive_norm_clip_ratio\), beta=0\.98 "
-        r"\(ERNIE's adaptive_norm_clip\), lambda_abs=1\.0 \(ERNIE's "
-        r"adaptive_norm_clip\), t_start=101 \(adaptive_norm_start_clip_steps, "
-        r"step 100 included\)",
-    ),
-    clips("ERNIE's arguments, switched off", script=ERNIE),
-    clips(
-        "`--settings`, YAML",
-        options="--settings clip.yaml",
-        files={"clip.yaml": "clip:\n  t_start: 3\n  lambda_abs: 5e-1\n"},
-        clip="lambda_abs=0.5 t_start=3",
-        origin=r"lambda_abs=0\.5 \(clip\.yaml\), t_start=3 \(clip\.yaml\)",
     ),
     clips(
         "`--settings`, JSON, and an option",
@@ -188,51 +184,15 @@ FORMS = [
         r"strict=True \(clip\.json\)",
     ),
     clips(
-        "a command's own key `clip`",
-        files={"model.json": '{"clip": {"vision": {}}}'},
-        script=SCRIPT + "open('model.json').read()\n",
-    ),
-    clips(
-        "a Trainer with `__new__`",
+        "a Trainer with a metaclass and `__new__`, whose type is pickled",
         script=subclass(
             "    def __new__(cls, *args, **kwargs):\n"
-            "        return object.__new__(cls)\n"
-        ),
-    ),
-    clips(
-        "a Trainer with keywords of its class",
-        script=subclass(
-            "    pass\n",
-            "Kinds, kind='a'",
-            head="class Kinds(Trainer):\n"
-            "    def __init_subclass__(cls, *, kind):\n"
-            "        cls.kind = kind\n",
-        ),
-    ),
-    clips(
-        "a Trainer with a metaclass",
-        script=subclass(
-            "    pass\n",
+            "        return object.__new__(cls)\n",
             "Trainer, metaclass=Meta",
             head="class Meta(type): pass\n",
-        ),
-    ),
-    clips(
-        "a Trainer whose type is pickled",
-        script=subclass("    pass\n")
+        )
         + "assert pickle.loads(pickle.dumps(type(trainer))) is Mine\n",
     ),
-    clips(
-        "a Trainer that makes its own optimizer, as PromptTrainer",
-        script=subclass(OWN_OPTIMIZER.format(name="create_optimizer")),
-    ),
-    clips(
-        "a Trainer that makes optimizer and scheduler itself",
-        script=subclass(
-            OWN_OPTIMIZER.format(name="create_optimizer_and_scheduler")
-        ),
-    ),
-    clips("a Trainer that sets `_grad_clip`, as DPO", script=subclass(DPO)),
     clips(
         "`optimizers=`",
         script=TRAIN.format(more=OPTIMIZER.format("None"), given=GIVEN),
@@ -262,20 +222,76 @@ FORMS = [
         origin=r"t_start=4 \(the script\)",
     ),
     clips(
-        "`train()` twice",
-        script=SCRIPT + "trainer.train()\n",
-        num=2,
-        files={"job.json": '{"max_steps": 3}'},
-    ),
-    clips(
-        "two Trainers of one `args`",
-        script=SCRIPT + "Trainer(args=args).train()\n",
-        num=2,
-        files={"job.json": '{"max_steps": 3, "max_grad_norm": 0.25}'},
+        "`train()` twice, and a second Trainer of the same `args`",
+        script=SCRIPT + "trainer.train()\nTrainer(args=args).train()\n",
+        num=3,
+        files={"job.json": '{"max_steps": 2, "max_grad_norm": 0.25}'},
         clip="lambda_abs=0.25 t_start=2",
         origin=r"lambda_abs=0\.25 \(max_grad_norm\), t_start=2 \(--t-start\)",
     ),
-    clips("`--require`", options="--require --t-start 2"),
-    clips("`--no-record`", options="--no-record --t-start 2"),
-    clips("a command that fails", script=SCRIPT + "sys.exit(7)\n", status=7),
+    clips(
+        "a command that fails after its training, `--require`",
+        script=SCRIPT + "sys.exit(7)\n",
+        options="--require --t-start 2",
+        status=7,
+    ),
+    without(
+        "a loop that has AdaGC",
+        (
+            r"in force: t_start=9 \(the script\)\n",
+            r"AdaGC clipped 3 steps",
+        ),
+        files={
+            "loop.py": LOOP.format(
+                "AdamW", ", grad_clip=ClipGradByAdaGC(t_start=9)", STEPS
+            )
+        },
+    ),
+    without(
+        "a loop without a Trainer",
+        (rf"\nadagc-run: 3 steps of AdamW without AdaGC: .*own; {TWO_LINES}",),
+        files={"loop.py": PLAIN_LOOP},
+    ),
+    without(
+        "a loop with `--require`",
+        (rf"RuntimeError: adagc-run --require: AdamW .*{TWO_LINES}",),
+        files={"loop.py": PLAIN_LOOP},
+        options="--require",
+        status=1,
+    ),
+    without(
+        "LBFGS",
+        (r"3 steps of LBFGS without AdaGC: it calls no clip",),
+        files={"loop.py": LOOP.format("LBFGS", "", "optimizer.step(closure)")},
+    ),
+    without(
+        "a callback that replaces the clip",
+        (
+            r"AdaGC clipped 1 step\n",
+            r"5 steps of AdamW without AdaGC: Mine has given it None",
+        ),
+        "python train.py job.json",
+        trained=("NoneType",),
+        files={
+            "train.py": subclass(
+                "    def _tell(self, event):\n"
+                "        self.optimizer._grad_clip = None\n"
+            )
+        },
+    ),
+    without(
+        "a Trainer that only predicts",
+        (r"\nadagc-run: a Trainer was made, and no step\n",),
+        "python train.py job.json",
+        files={
+            "train.py": SCRIPT.replace("trainer.train()", "trainer.predict()")
+        },
+    ),
+    without(
+        "a program that empties the environment",
+        (r"\A[^\n]*does not clip\.\n(?!.*adagc-run)",),
+        "python start.py",
+        trained=("ClipGradByGlobalNorm",),
+        files={"start.py": STARTS, "train.py": WITH_PATH},
+    ),
 ]

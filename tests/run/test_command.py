@@ -6,6 +6,7 @@ import inspect
 import json
 import os
 import re
+import shlex
 import shutil
 import sys
 import venv
@@ -21,38 +22,81 @@ from paddle_adagc.run.settings import CLIP
 STAND_IN = str(Path(__file__).with_name("stand_in"))
 
 
-def test_every_argument_of_the_clip_is_an_option():
+MISTAKES = {
+    "--t-strat 5 ls": "--t-strat: .* did you mean 't_start'",
+    "--t-start x ls": "t_start must be an integer >= 0, got 'x'",
+    "--t-start true ls": "t_start must be an integer >= 0",
+    "--lambda-rel 1e999 ls": "lambda_rel must be positive, got",
+    "--strict 1 ls": "strict must be true or false, got 1",
+    "--init constant ls": "one of warmup_min, warmup_ema, got",
+    "--t-start 5 -x 6 ls": "'-x' is no option",
+    "--t-start 5": "give the command to run",
+    "--t-start --check ls": "--t-start lacks its value",
+    "--check=no ls": "--check takes no value, got 'no'",
+    "--missing-state x ls": "one of raise, start, got 'x'",
+    "--settings none.yaml ls": "No such file",
+    "--no-record --skip-above=8 ls": "needs the record",
+    ".": "Permission denied: '.'",
+    "trian job.json": "No such file or directory: 'trian'",
+    "--watch": "give the command",
+    "--watch --t-start=5 true": "--t-start: --watch keeps the clip",
+    "--watch --require true": "leave --require out",
+    "--watch --no-record true": "leave --no-record out",
+    "--watch --record": "lacks its value",
+    "--watch --skip-above 0 true": "skip_above must be positive",
+    "--watch --stop-on=inf true": "stop_on must be one of nan",
+    "python -I train.py": "python -I keeps adagc-run out: leave -I out",
+    "timeout 9 python3.11 -W ignore -S -m train": "3.11 -S keeps adagc-run",
+    "bash -ec 'cd . ; python -uE train.py'": "python -uE keeps adagc-run out",
+    "env -i python train.py": "env -i keeps adagc-run out: leave -i out",
+    "env -C . -u PYTHONPATH python train.py": "env -u PYTHONPATH keeps",
+    "env PYTHONPATH=/mine python a.py": "write PYTHONPATH=/mine:",
+    "bash job.sh": "PYTHONPATH=./mine drops adagc-run's entry",
+}
+"""Words after ``adagc-run`` -> what it says."""
+
+SETTINGS = {
+    "clip: &a {b: *a}": "an alias",
+    "clip: !!python/name:os.system {}": "cannot be read",
+    "clip:\n  t_start: [2\n": "cannot be read",
+    "[" * 50000: "cannot be read",
+    "#" * 70000: "is larger than 65536 bytes",
+    "t_start: 2\n": "has no section of settings",
+    "clip: {t_strat: 2}": "mean 't_start'",
+    "clip: {beta: 2}": r"beta must be a number in \[0, 1\)",
+}
+
+
+@pytest.mark.parametrize("words", MISTAKES)
+def test_mistakes(tmp_path, monkeypatch, capsys, words):
+    monkeypatch.chdir(tmp_path)
+    Path("job.sh").write_text("export PYTHONPATH=./mine\npython train.py\n")
+    assert run.main(shlex.split(words)) == 2
+    assert re.search(MISTAKES[words], capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("text", SETTINGS, ids=lambda text: text[:20])
+def test_files_of_settings_that_are_refused(tmp_path, capsys, text):
+    file = tmp_path / ("clip.json" if text[0] == "[" else "clip.yaml")
+    file.write_text(text)
+    assert run.main(["--settings", str(file), "echo", "started"]) == 2
+    assert re.search(SETTINGS[text], capsys.readouterr().err)
+
+
+def test_words_about_an_isolated_python_are_no_command():
+    words = ("echo", "--prompt", "how do I run python -I safely")
+    ended = run_python(".", "-m", "paddle_adagc.run", *words)
+    assert "python -I safely\n" in ended.stdout
+    assert re.fullmatch(r"[^\n]*does not clip\.\n", ended.stderr)
+
+
+def test_help_shows_every_option(capsys):
     known = inspect.signature(ClipGradByAdaGC).parameters.keys()
     assert {*CLIP} == {*known}
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--t-strat", "5", "ls"], "--t-strat: .* did you mean 't_start'"),
-        (["--clip", "zclip", "ls"], "AdaGC has no argument 'clip'"),
-        (["--t-start", "x", "ls"], "t_start must be an integer >= 0, got 'x'"),
-        (["--t-start", "true", "ls"], "t_start must be an integer >= 0"),
-        (["--lambda-rel", "1e999", "ls"], "lambda_rel must be positive, got"),
-        (["--strict", "1", "ls"], "strict must be true or false, got 1"),
-        (["--init", "constant", "ls"], "one of warmup_min, warmup_ema, got"),
-        (["--t-start", "5", "-x", "6", "ls"], "'-x' is no option"),
-        (["--t-start", "5"], "give the command to run"),
-        (["--check", "--t-start"], "--t-start lacks its value"),
-        (["--t-start", "--check", "ls"], "--t-start lacks its value"),
-        (["--check=no", "ls"], "--check takes no value, got 'no'"),
-        (["--missing-state", "x", "ls"], "one of raise, start, got 'x'"),
-        (["--settings", "none.yaml", "ls"], "No such file"),
-        (["--skip-above", "-1", "ls"], "skip_above must be positive"),
-        (["--stop-on", "inf", "ls"], "stop_on must be one of nan"),
-        (["--no-record", "--skip-above=8", "ls"], "needs the record"),
-        (["."], "Permission denied: '.'"),
-    ],
-)
-def test_mistakes(tmp_path, words, message):
-    ended = run_python(tmp_path, "-m", "paddle_adagc.run", *words)
-    assert ended.returncode == 2
-    assert re.search(message, ended.stderr), ended.stderr
+    assert run.main(["--help"]) == 0
+    printed = capsys.readouterr().out
+    for option in ("--watch", "--record DIR", "--no-record", "--require"):
+        assert printed.count(f"\n  {option} ") == 1
 
 
 @pytest.mark.parametrize("value", [".5", "5e-1", "+.50"])
@@ -105,10 +149,10 @@ def test_each_trainer_has_the_settings_of_its_arguments(tmp_path):
         values = {"output_dir": name, "max_grad_norm": norm, "max_steps": 2}
         (tmp_path / f"{name}.json").write_text(json.dumps(values))
     (tmp_path / "two.py").write_text(
+        "import json\n"
         "from paddlenlp.trainer import *\n"
-        "parser = PdArgumentParser(TrainingArguments)\n"
-        "both = [parser.parse_json_file(f'{x}.json')[0] for x in 'ab']\n"
-        "for args in both:\n"
+        "for x in 'ab':\n"
+        "    args = TrainingArguments(**json.load(open(f'{x}.json')))\n"
         "    Trainer(args=args).train()\n"
     )
     path = os.pathsep.join([str(tmp_path / "nlp.zip"), *sys.path])

@@ -6,15 +6,13 @@ import importlib.util
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
-import time
 
 import pytest
 from helpers import run_python
 
-from paddle_adagc import load_state, save_state
+from paddle_adagc import load_state
 
 if importlib.util.find_spec("paddlenlp") is None:
     pytest.skip("PaddleNLP is not installed", allow_module_level=True)
@@ -179,47 +177,6 @@ def test_a_running_job_resumes_and_switches(folder):
     adagc_run("--missing-state", "start")
     write_job(folder, max_steps=12, train=False)
     assert "; resumed after 3 steps\n" in adagc_run()
-    checkpoint = folder / "out/checkpoint-12"
-    state = load_state(checkpoint)
-    state["gamma"]["head.weight"] = state["gamma"].pop("linear.bias")
-    state.pop("support", None)
-    save_state(state, checkpoint)
-    write_job(folder, max_steps=15, train=False)
-    assert "the model has changed" in adagc_run(status=1)
-    printed = adagc_run("--new-tensors", "start")
-    assert "linear.bias is new: its clip starts" in printed
-    gamma = load_state(folder / "out/checkpoint-15")["gamma"]
-    assert {*gamma} == {"linear.weight", "linear.bias"}
-
-
-def test_one_of_two_ranks_is_killed(folder):
-    """The launcher ends the other, and says so, as without adagc-run."""
-    write_job(folder, max_steps=100_000, save_steps=100_000)
-    command = [sys.executable, "-m", "paddle.distributed.launch"]
-    command += ["--nproc_per_node", "2", "train.py", "job.json"]
-    process = subprocess.Popen(
-        [*RUN, *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
-    logs = [folder / f"log/workerlog.{rank}" for rank in range(2)]
-
-    def pids():
-        found = subprocess.run(
-            ["pgrep", "-P", str(process.pid)], capture_output=True, text=True
-        )
-        return [int(pid) for pid in found.stdout.split()]
-
-    end = time.monotonic() + 200
-    while not (logs[0].exists() and "in force" in logs[0].read_text()):
-        assert process.poll() is None
-        assert time.monotonic() < end
-        time.sleep(0.1)
-    assert len(pids()) == 2
-    assert "rank 0 of 2" in logs[0].read_text()
-    assert "in force" not in logs[1].read_text()
-    os.kill(pids()[1], signal.SIGKILL)
-    printed, _ = process.communicate(timeout=200)
-    assert process.returncode not in (0, -9)
-    assert b"adagc-run: AdaGC clipped" not in printed
 
 
 def test_a_trainer_of_paddlefleet_s_shape(folder):
@@ -229,7 +186,7 @@ def test_a_trainer_of_paddlefleet_s_shape(folder):
     imported = "from {} import Trainer\n"
     (package / "__init__.py").write_text(imported.format(".trainer"))
     (package / "trainer.py").write_text(
-        imported.format("core.integrations.test_trainer")
+        imported.format("core.integrations.trainers")
     )
     script = imported.format("paddlefleet.trainer")
     (folder / "train.py").write_text(f"{script}Trainer(max_steps=3).train()")

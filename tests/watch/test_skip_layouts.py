@@ -31,7 +31,7 @@ INF = float("inf")
 LAYOUTS = {  # and what the bad step's gradients are multiplied by
     "tp2": (Layout(mp=2), 1000.0),
     "v1 x2": (Layout(sharding=2), 1000.0),
-    "v1 x2 with fuse_optimizer": (Layout(sharding=2, tensor_fusion=True), INF),
+    "v1 x2 with fuse_optimizer": (Layout(sharding=2, fusion="optimizer"), INF),
     "v2 x2": (Layout(sharding=2, split_param=True), 1000.0),
     "pp2": (Layout(pp=2), 1000.0),
     "group_sharded stage 2": (GroupSharded(stage=2), INF),

@@ -25,6 +25,8 @@ from paddle_adagc import (
 )
 
 pytestmark = pytest.mark.usefixtures("backend")
+# The warm-up's rule is the same code on all of them.
+ONE_BACKEND = pytest.mark.parametrize("backend", ["host"], indirect=True)
 
 HALVES = {"lambda_rel": 2.0, "beta": 0.5}
 LATEST = {"t_start": 0, "beta": 0.0, "lambda_rel": 2.0}
@@ -62,12 +64,13 @@ def test_starts_by_hand(arguments, norms, clipped, gamma):
 
 
 @pytest.mark.parametrize("nothing", [0.0, None])
+@ONE_BACKEND
 @pytest.mark.parametrize(
     ("arguments", "norms", "last", "gamma"),
     [
         ({"t_start": 3, "lambda_abs": 100.0}, [2, ..., 3], 3, 2),
-        ({"t_start": 0, "beta": 0.5}, [2, *[...] * 200], None, 2),
-        ({"t_start": 0, **HALVES}, [2, *[...] * 200, 8], 4, 3),
+        ({"t_start": 0, "beta": 0.5}, [2, *[...] * 40], None, 2),
+        ({"t_start": 0, **HALVES}, [2, *[...] * 40, 8], 4, 3),
         ({"t_start": 2, "lambda_rel": 1.0}, [*[...] * 4, 8], 8, 8),
         ({"t_start": 2, "lambda_rel": 1.0}, [*[...] * 4, 8, 16], 8, 8),
         (
@@ -122,17 +125,26 @@ def run(clip, norms):
 
 
 ALL, ONE = slice(None), 3
-# The warm-up's rule is the same code on all of them.
-ONE_BACKEND = pytest.mark.parametrize("backend", ["host"], indirect=True)
+
+
+FEW = [20, 25, 30, 31, 32]
 
 
 @pytest.mark.parametrize(
-    ("tensors", "factor"),
-    [(ONE, 1e6), (ONE, 1e3), (ONE, 2.0**56), (ALL, 1e-6)]
-    + [(ONE, factor) for factor in (1e-12, 1e-3, 0.005)],
-)
-@pytest.mark.parametrize(
-    "steps", [[0], [1], [39], range(8), [20, 25, 30, 31, 32], range(32, 40)]
+    ("tensors", "factor", "steps"),
+    [
+        (ONE, 1e6, [0]),
+        (ONE, 1e6, [39]),
+        (ONE, 1e6, range(8)),
+        (ONE, 1e3, FEW),
+        (ONE, 2.0**56, range(32, 40)),
+        (ALL, 1e-6, [1]),
+        (ALL, 1e-6, range(8)),
+        (ALL, 1e-6, FEW),
+        (ONE, 1e-12, range(32, 40)),
+        (ONE, 1e-3, range(8)),
+        (ONE, 0.005, [39]),
+    ],
 )
 @pytest.mark.parametrize("init", ["warmup_min", "warmup_ema"])
 @ONE_BACKEND
@@ -149,6 +161,7 @@ def test_bad_warm_up_steps_do_not_set_gamma(tensors, factor, steps, init):
     assert (harmed[ONE] if is_one_small else np.median(harmed)) < 0.05
 
 
+@ONE_BACKEND
 def test_calm_warm_up_is_the_letter_bit_for_bit():
     norms = usual_norms()
     norms[0] *= 300
@@ -159,6 +172,7 @@ def test_calm_warm_up_is_the_letter_bit_for_bit():
 
 
 @pytest.mark.parametrize("init", ["warmup_min", "warmup_ema"])
+@ONE_BACKEND
 def test_votes_equal_the_numpy_twin(init):
     rng = np.random.default_rng(5)
     num_replaced = 0
@@ -181,7 +195,7 @@ def test_votes_equal_the_numpy_twin(init):
 RISING = {"init": "warmup_ema", "t_start": 20, "lambda_rel": 1.25}
 
 
-@pytest.mark.parametrize("resumed_at", [None, 5, 20, 40, 90])
+@pytest.mark.parametrize("resumed_at", [5, 40])
 def test_warmup_ema_equals_its_twin_and_ends_in_algorithm_1(
     resumed_at, tmp_path
 ):
@@ -252,6 +266,7 @@ def test_gamma_of_a_state_without_votes_is_settled():
     ],
 )
 @pytest.mark.parametrize("saved_after", [None, 0, 2, 6])
+@ONE_BACKEND
 def test_restarted_clip_is_a_new_one_that_counts_on(
     make, saved_after, tmp_path
 ):
@@ -284,11 +299,8 @@ SHAPES = [[5, 4], [4], [2, 3, 2, 2], [1]]
 @pytest.mark.parametrize(
     "arguments",
     [
-        {},
         {"lambda_rel": 1.1, "beta": 0.9, "lambda_abs": 3.0, "t_start": 5},
         {"t_start": 0},
-        {"t_start": 1},
-        {"t_start": 30, "lambda_abs": 1e9},
         {"t_start": 50, "lambda_rel": 1.5, "beta": 0.9, "lambda_abs": 0.1},
     ],
     ids=str,
@@ -297,7 +309,7 @@ def test_rule_equals_its_twin(arguments):
     clip, twin = ClipGradByAdaGC(strict=True, **arguments), AdaGC(**arguments)
     parameters = make_parameters(SHAPES)
     rng = np.random.default_rng(0)
-    for step in range(130):
+    for step in range(80):
         scale = 30.0 if step % 17 == 16 else 0.05
         grads = [
             (scale * rng.normal(size=s)).astype("float32").astype("float64")

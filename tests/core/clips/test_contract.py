@@ -3,7 +3,6 @@
 """What the clip keeps of Paddle's contract, whatever its start."""
 
 from functools import partial
-from typing import get_args
 
 import numpy as np
 import paddle
@@ -19,21 +18,22 @@ from helpers import (
 )
 
 from paddle_adagc import ClipGradByAdaGC, kernels
-from paddle_adagc.clips.adagc import Init
 from paddle_adagc.parallel.reduce import Reducer
 from paddle_adagc.state_file import load_state, save_state
 
 RULES = [
-    partial(ClipGradByAdaGC, init=init, t_start=t_start)
-    for init in get_args(Init)
-    for t_start in (0, 4)
+    partial(ClipGradByAdaGC, init="warmup_min", t_start=4),
+    partial(ClipGradByAdaGC, init="warmup_ema", t_start=4),
+    partial(ClipGradByAdaGC, t_start=0),
 ]
 SHAPES = [[4], [6]]
-every_clip = pytest.mark.parametrize("make", RULES)
+every_start = pytest.mark.parametrize("make", RULES)
+# What no backend has a part in.
+ONE_BACKEND = pytest.mark.parametrize("backend", ["host"], indirect=True)
 pytestmark = pytest.mark.usefixtures("backend")
 
 
-@every_clip
+@every_start
 def test_pairs_keep_their_places(make):
     first, free, missing, last = make_parameters([[2]] * 4)
     first.need_clip = "sharding"  # as fleet says
@@ -70,8 +70,8 @@ def kept_of(clip, key):
     return [float(numbers[key]) for numbers in values if key in numbers]
 
 
-@pytest.mark.parametrize("make", RULES)
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e20])
+@every_start
+@pytest.mark.parametrize("value", [np.nan, -np.inf, 1e20])
 def test_non_finite_gradient_becomes_zero(make, value):
     clip = make()
     parameters = make_parameters([[2], [2]])
@@ -93,7 +93,7 @@ def test_non_finite_gradient_becomes_zero(make, value):
     assert clipped[0].any()
 
 
-@pytest.mark.parametrize("make", RULES)
+@every_start
 def test_non_finite_gradient_is_propagated(make):
     clip = make(nonfinite="propagate")
     parameters = make_parameters([[2], [1]])
@@ -153,7 +153,8 @@ def test_step_does_not_wait_for_the_device(monkeypatch, make, nonfinite):
         ),
     ],
 )
-@pytest.mark.parametrize("stop", [0, 1, 3, 12])
+@pytest.mark.parametrize("stop", [0, 2, 12])
+@ONE_BACKEND
 def test_state_resumes_bit_equal_from_the_disk(make, stop, tmp_path):
     clip, resumed = make(), make()
     model = paddle.nn.Sequential(paddle.nn.Linear(3, 2), paddle.nn.Linear(2, 2))
@@ -179,7 +180,7 @@ def test_state_resumes_bit_equal_from_the_disk(make, stop, tmp_path):
         resumed.set_state_dict({**state, "momentum": {}})
 
 
-@every_clip
+@pytest.mark.parametrize("make", RULES[1:])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
 @pytest.mark.parametrize("value", [1.0, np.nan])
 def test_gradients_of_every_dtype_and_layout(make, value, dtype):
@@ -193,13 +194,7 @@ def test_gradients_of_every_dtype_and_layout(make, value, dtype):
     assert twin.any() != np.isnan(value)
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        *RULES,
-        partial(ClipGradByAdaGC, t_start=3, lambda_abs=0.1),
-    ],
-)
+@every_start
 def test_sparse_gradient_is_clipped_as_the_dense_one(make):
     weights, clips = [], []
     for sparse in (True, False):
@@ -225,7 +220,7 @@ def test_sparse_gradient_is_clipped_as_the_dense_one(make):
     assert kept[0] == pytest.approx(kept[1], rel=1e-5)
 
 
-@every_clip
+@every_start
 def test_zeros_and_a_tensor_without_values(make):
     clip = make()
     empty = paddle.base.framework.EagerParamBase(shape=[0, 4], dtype="float32")
@@ -253,8 +248,9 @@ def clipped_series(clip, parameters):
     return np.concatenate(out)
 
 
-@pytest.mark.parametrize("make", RULES)
-@pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float16"])
+@every_start
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
+@ONE_BACKEND
 def test_default_dtype_makes_no_difference(make, dtype):
     parameters = make_parameters(SHAPES)
     expected = clipped_series(make(), parameters)
@@ -276,8 +272,8 @@ def nan_check():
     assert is_on
 
 
-@pytest.mark.parametrize("backend", ["operators", "host"], indirect=True)
-@pytest.mark.parametrize("make", RULES)
+@every_start
+@pytest.mark.parametrize("backend", ["operators"], indirect=True)
 def test_search_for_nan_can_be_on(make, backend, nan_check):
     clip, again = make(), make()
     model = paddle.nn.LayerList([paddle.nn.Linear(2, 3) for _ in range(2)])
@@ -285,7 +281,7 @@ def test_search_for_nan_can_be_on(make, backend, nan_check):
     again.set_state_dict(clip.state_dict())
     again.bind(model)
     parameters = [layer.bias for layer in model]
-    for step in range(30):
+    for step in range(8):
         grads = [np.full(3, 10.0**step % 7), np.zeros(3)]
         clip_arrays(again, parameters, grads)
     again.metrics()
@@ -312,10 +308,9 @@ def test_search_for_nan_can_be_on_where_ranks_share_a_summary(
     assert clip.summary()["nonfinite"] == 1
 
 
-@every_clip
-@pytest.mark.parametrize("dtype", ["complex64", "int32", "bool"])
-def test_gradient_that_is_not_of_reals_is_refused(make, dtype):
-    clip = make()
+@pytest.mark.parametrize("dtype", ["complex64", "int32"])
+def test_gradient_that_is_not_of_reals_is_refused(dtype):
+    clip = ClipGradByAdaGC()
     (parameter,) = make_parameters([[4]])
     gradient = paddle.ones([4]).astype(dtype)
     gradient.name = "w@GRAD"

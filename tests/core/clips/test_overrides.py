@@ -12,8 +12,6 @@ from helpers import clip_arrays, make_parameters
 
 from paddle_adagc import ClipGradByAdaGC
 
-pytestmark = pytest.mark.usefixtures("backend")
-
 
 @pytest.mark.parametrize(
     "overrides",
@@ -21,11 +19,11 @@ pytestmark = pytest.mark.usefixtures("backend")
         {r"\.router\.": {"lambda_rel": 1.5}},
         {r"\.router\.": {"lambda_rel": 2.0, "beta": 0.5}, "embed": None},
         {"^norm$": {"beta": 0.99}, "mlp": {"lambda_rel": 0.9}},
-        {"mlp": {"lambda_rel": 1.04}},
     ],
     ids=str,
 )
-def test_each_tensor_is_clipped_as_by_a_clip_of_its_values(overrides):
+@pytest.mark.parametrize("backend", ["host", "cuda"], indirect=True)
+def test_each_tensor_is_clipped_as_by_a_clip_of_its_values(overrides, backend):
     """To a rounding: some processors miss the last bit of a division."""
     values = {"lambda_rel": 1.04, "beta": 0.9, "t_start": 5, "lambda_abs": 6.0}
     own = [
@@ -37,7 +35,7 @@ def test_each_tensor_is_clipped_as_by_a_clip_of_its_values(overrides):
     for _, others in twins:
         for other, mine in zip(others, own, strict=True):
             other.need_clip = mine is not None
-    for step in range(60):
+    for step in range(20):
         got = clip_arrays(clip, parameters, gradients(step))
         for i, (twin, others) in enumerate(twins):
             expected = clip_arrays(twin, others, gradients(step))

@@ -8,7 +8,7 @@ import types
 import numpy as np
 import paddle
 import pytest
-from core.integrations.test_trainer import clipping
+from core.integrations.trainers import clipping
 from core.parallel.experts import mark_experts
 from core.parallel.layouts import Layout
 from core.parallel.ranks import run_on_ranks

@@ -33,7 +33,6 @@ if importlib.util.find_spec(LIBRARY) is None:
 
 formers = pytest.mark.skipif(not IS_FORMERS, reason="needs PaddleFormers")
 MODELS = ("Llama", "Qwen2", "Qwen3") if IS_FORMERS else ("Llama",)
-WAYS = ("mixin", "object")
 UNIFIED = {"unified_checkpoint": True}
 if IS_FORMERS and not importlib.metadata.version(LIBRARY).startswith("0."):
     # The default asks fleet, which one process has not started.
@@ -142,8 +141,10 @@ def units_in(name):
     return {".".join([*head, m, leaf]) for m in FUSED.get(module, (module,))}
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [*((name, "mixin") for name in MODELS), ("Llama", "object")],
+)
 def test_tiny_models_train_and_log_the_clip(name, way, tmp_path):
     trainer = make_trainer(way, tmp_path, name)
     loss = trainer.train().metrics["train_loss"]
@@ -192,13 +193,12 @@ def test_the_clip_resumes_with_the_run_and_a_run_switches(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", WAYS)
-def test_a_resume_takes_the_state_of_the_weights(way, tmp_path):
+def test_a_resume_takes_the_state_of_the_weights(tmp_path):
     """Of another folder; no other step's file; none of a cut save."""
 
     def train(folder, checkpoint=None, **arguments):
         values = {"max_steps": 5, "save_steps": 2, **arguments}
-        state = train_anew(way, tmp_path / folder, checkpoint, **values)
+        state = train_anew("mixin", tmp_path / folder, checkpoint, **values)
         return {key: float(gamma) for key, gamma in state["gamma"].items()}
 
     train("a", max_steps=4)
@@ -225,13 +225,12 @@ def test_a_resume_takes_the_state_of_the_weights(way, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", WAYS)
-def test_a_state_of_other_tensors(way, tmp_path):
+def test_a_state_of_other_tensors(tmp_path):
     """A tensor is new, another gone; of one rank under sharding."""
 
     def train(**arguments):
         checkpoint = arguments.get("resume_from_checkpoint")
-        return train_anew(way, tmp_path, checkpoint, **arguments)
+        return train_anew("object", tmp_path, checkpoint, **arguments)
 
     train(max_steps=4)
     checkpoint = str(tmp_path / "checkpoint-4")
@@ -254,11 +253,10 @@ def gammas_in(checkpoint):
     return {key: float(value) for key, value in gamma.items()}
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_backends_get_the_clip_s_numbers(tmp_path, way):
+def test_backends_get_the_clip_s_numbers(tmp_path):
     visualdl = pytest.importorskip("visualdl")
     trainer = make_trainer(
-        way,
+        "object",
         tmp_path / "run",
         report_to=["visualdl"],
         logging_dir=str(tmp_path / "logs"),
@@ -288,10 +286,8 @@ class Regression(paddle.nn.Layer):
         return ((self.layers(x) - labels) ** 2).mean()
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_a_log_shows_batches_that_it_does_not_end_with(way, tmp_path):
-    """Batches 57 and 58 are ruined, and every tenth step is logged."""
-    watch = pytest.importorskip("paddle_adagc.watch")
+def in_order(folder, clip):
+    """A Trainer of 80 steps; batches 57 and 58 are ruined."""
     library = importlib.import_module(f"{LIBRARY}.trainer")
     ours = importlib.import_module(f"paddle_adagc.integrations.{LIBRARY}")
 
@@ -313,7 +309,7 @@ def test_a_log_shows_batches_that_it_does_not_end_with(way, tmp_path):
     labels = x[..., ::-1].copy()
     labels[57:59] *= 40
     args = library.TrainingArguments(
-        output_dir=str(tmp_path),
+        output_dir=str(folder),
         max_steps=80,
         per_device_train_batch_size=32,
         learning_rate=1e-3,
@@ -325,13 +321,14 @@ def test_a_log_shows_batches_that_it_does_not_end_with(way, tmp_path):
     )
     pairs = zip(x.reshape(-1, 16), labels.reshape(-1, 16), strict=True)
     rows = [{"x": a, "labels": b} for a, b in pairs]
-    common = {"model": Regression(), "args": args, "train_dataset": rows}
-    clip = ClipGradByAdaGC(t_start=15)
-    if way == "mixin":
-        trainer = Clipping(clip=clip, **common)
-    else:
-        trainer = InOrder(**common)
-        attach(trainer, clip, Options())
+    return Clipping(
+        clip=clip, model=Regression(), args=args, train_dataset=rows
+    )
+
+
+def test_a_log_shows_batches_that_it_does_not_end_with(tmp_path):
+    watch = pytest.importorskip("paddle_adagc.watch")
+    trainer = in_order(tmp_path, ClipGradByAdaGC(t_start=15))
     trainer.train()
     logs = [line for line in trainer.logged if "loss" in line]
     assert [line["global_step"] for line in logs] == [*range(10, 81, 10)]
@@ -352,20 +349,6 @@ def test_a_log_shows_batches_that_it_does_not_end_with(way, tmp_path):
     assert not alarms or alarms[0]["step"] == 58
 
 
-def test_groups_of_parameters_are_clipped(tmp_path):
-    trainer = make_trainer("mixin", tmp_path, max_steps=5)
-    parameters = trainer.model.parameters()
-    trainer.set_optimizer_grouped_parameters(
-        [
-            {"params": [p for p in parameters if p.ndim > 1]},
-            {"params": [p for p in parameters if p.ndim == 1]},
-        ]
-    )
-    trainer.train()
-    assert trainer.clip.num_steps == 5
-    assert len(trainer.clip.metrics()["tensors"]) == len(parameters)
-
-
 def train_on_this_rank(way, folder, checkpoint=None, **arguments):
     """Train; return the clip's steps and gammas."""
     let_formers_start_fleet()
@@ -377,15 +360,14 @@ def train_on_this_rank(way, folder, checkpoint=None, **arguments):
 
 @formers
 @pytest.mark.slow
-@pytest.mark.parametrize("way", WAYS)
-def test_a_flex_checkpoint_has_the_clip_s_file_beside_it(way, tmp_path):
+def test_a_flex_checkpoint_has_the_clip_s_file_beside_it(tmp_path):
     """PaddleFormers' and PaddleFleet's default format, here on two ranks."""
 
     def train(folder, **arguments):
         return run_on_ranks(
             train_on_this_rank,
             2,
-            way=way,
+            way="mixin",
             folder=str(folder),
             per_device_train_batch_size=2,
             sharding="stage1",

@@ -111,13 +111,12 @@ def flipped(content):
     return content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
 
 
-@pytest.mark.parametrize("damage", [flipped, lambda content: content[:-1]])
-def test_damaged_library_is_built_again(damage, cache):
+def test_damaged_library_is_built_again(cache):
     host.load_library()
     (built,) = cache.iterdir()
     whole = built.read_bytes()
     host.load_library.cache_clear()
-    built.write_bytes(damage(whole))  # the loaded one does not notice
+    built.write_bytes(flipped(whole))  # the loaded one does not notice
     assert host.load_library() is not None
     assert built.read_bytes() == whole
 

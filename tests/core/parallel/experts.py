@@ -6,6 +6,7 @@ import numpy as np
 import paddle
 import paddle.distributed as dist
 import paddle.nn.functional as F
+from core.parallel.sizes import HIDDEN, OF_EXPERTS
 from paddle import nn
 from paddle.autograd import PyLayer
 from paddle.distributed import fleet
@@ -81,9 +82,9 @@ class Dispatch:
 
 
 class Router(nn.Layer):
-    def __init__(self, hidden, num_experts, top_k):
+    def __init__(self, num_experts, top_k):
         super().__init__()
-        self.weight = self.create_parameter([hidden, num_experts])
+        self.weight = self.create_parameter([HIDDEN, num_experts])
         self.top_k = top_k
 
     def forward(self, x):
@@ -103,12 +104,11 @@ class MoE(nn.Layer):
 
     def __init__(self, options, make_mlp):
         super().__init__()
-        hidden, width = options.hidden_size, options.moe_intermediate_size
         self.num_experts, self.top_k = (
             options.moe_num_experts,
             options.moe_top_k,
         )
-        self.gate = Router(hidden, self.num_experts, self.top_k)
+        self.gate = Router(self.num_experts, self.top_k)
         self.topology = read_topology()
         axis = self.topology.expert
         own = self.num_experts // axis.size
@@ -118,15 +118,12 @@ class MoE(nn.Layer):
 
         how = (whole,) if axis.size > 1 else ()
         self.experts = nn.LayerList(
-            make_mlp(hidden, width, *how) if i // own == axis.rank else None
+            make_mlp(OF_EXPERTS, *how) if i // own == axis.rank else None
             for i in range(self.num_experts)
         )
         if axis.size > 1:
             mark_experts(self.experts)
-        self.shared_experts = None
-        if options.moe_num_shared_experts:
-            width *= options.moe_num_shared_experts
-            self.shared_experts = make_mlp(hidden, width)
+        self.shared_experts = make_mlp(OF_EXPERTS)
 
     def forward(self, x):
         """Mix [batch, length, hidden]; also the balancing loss, [1]."""
@@ -142,8 +139,7 @@ class MoE(nn.Layer):
         for axis in (self.topology.data, self.topology.sharding):
             if axis.size > 1:
                 dist.all_reduce(counts, group=axis.group)
-        if self.shared_experts is not None:
-            out = out + self.shared_experts(tokens)
+        out = out + self.shared_experts(tokens)
         load = counts.astype("float32") / counts.sum().astype("float32")
         balance = (load * probabilities.mean(axis=0)).sum() * self.num_experts
         return out.reshape(x.shape), balance.reshape([1])

@@ -12,6 +12,7 @@ import numpy as np
 import paddle
 import paddle.distributed as dist
 from core.parallel import net
+from core.parallel.sizes import DEEP, DENSE, MOE, SPARSE_MOE, UNTIED
 from gloo_fleet.fleet import ConcatColumns, SplitColumns
 from paddle.base import core
 from paddle.distributed import fleet
@@ -26,33 +27,6 @@ from paddle.distributed.fleet.meta_parallel.sharding import (
 MICRO_BATCHES = 2
 BATCH = 8
 SEGMENT_SIZE = 100  # smaller tensors stay whole under stage 3
-DENSE = {
-    "vocab_size": 32,
-    "hidden_size": 16,
-    "intermediate_size": 24,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "qk_norm": True,
-    "tie_word_embeddings": True,
-    "initializer_range": 0.2,
-}
-MOE = {
-    **DENSE,
-    "qk_norm": False,
-    "tie_word_embeddings": False,
-    "moe_num_experts": 4,
-    "moe_top_k": 2,
-    "moe_intermediate_size": 8,
-    "moe_num_shared_experts": 1,
-    "router_aux_loss_coef": 0.05,
-}
-# So many experts that some get no token on a rank, or on any.
-SPARSE_MOE = {**MOE, "moe_num_experts": 16, "moe_top_k": 1}
-DEEP = {**DENSE, "num_hidden_layers": 8}  # for virtual stages
-# Stage 3 has no weights for a layer that uses another's.
-UNTIED = {**DENSE, "tie_word_embeddings": False}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,13 +41,10 @@ class Layout:
     cp: int = 1  # on ranks of the sharding group
     ep: int = 1
     split_param: bool = False
-    tensor_fusion: bool = False
-    fuse_optimizer: bool = True  # fleet's default, used with tensor_fusion
+    fusion: str = ""  # "tensors", or "optimizer": its buffers join tensors
     sequence_parallel: bool = False
-    recompute: bool = False
     virtual: int = 1  # parts of a pipeline stage
     micro_batches: int = MICRO_BATCHES  # of a pipeline, of the same rows
-    stage: int = 0  # of auto-parallel's or group_sharded's sharding
 
     is_fleet = True
     binds_wrapper = False
@@ -82,7 +53,7 @@ class Layout:
     @property
     def is_fused(self):
         """Whether the clip is given buffers that join tensors."""
-        return self.tensor_fusion and self.fuse_optimizer
+        return self.fusion == "optimizer"
 
     @property
     def world_size(self) -> int:
@@ -105,9 +76,10 @@ class Layout:
                 "order": order.split(),
             }
         strategy.hybrid_configs = hybrid
-        for name in ("split_param", "tensor_fusion", "fuse_optimizer"):
-            sharding = strategy.hybrid_configs["sharding_configs"]
-            setattr(sharding, name, getattr(self, name))
+        sharding = strategy.hybrid_configs["sharding_configs"]
+        sharding.split_param = self.split_param
+        sharding.tensor_fusion = bool(self.fusion)
+        sharding.fuse_optimizer = self.is_fused
         rows = BATCH * MICRO_BATCHES // self.micro_batches
         strategy.pipeline_configs = {
             "accumulate_steps": self.micro_batches,
@@ -220,6 +192,7 @@ SPLIT_AXES = {  # of tensor parallelism; norms and routers have none
 class MeshLayout(Layout):
     """A mesh of ``dp`` x ``mp`` processes, and the sharding stage over dp."""
 
+    stage: int = 0
     is_fleet = False
 
     @property
@@ -298,7 +271,7 @@ class GroupSharded(Layout):
     """Two ranks in ``group_sharded_parallel``'s wrapper of a stage."""
 
     dp: int = 2
-
+    stage: int = 2
     is_fleet = False
     binds_wrapper = True
 
@@ -349,11 +322,11 @@ CASES = {
     "dp2": (Layout(dp=2), *BOTH, SPARSE_MOE),
     "v1 x2": (Layout(sharding=2), *BOTH),
     "v1 x2 with tensor_fusion": (
-        Layout(sharding=2, tensor_fusion=True, fuse_optimizer=False),
+        Layout(sharding=2, fusion="tensors"),
         DENSE,
     ),
     "v1 x2 with fuse_optimizer": (
-        Layout(sharding=2, tensor_fusion=True),
+        Layout(sharding=2, fusion="optimizer"),
         *BOTH,
         MAIN_GRAD,
     ),
@@ -364,7 +337,10 @@ CASES = {
         Layout(ep=2, cp=2, sharding=4, **V2),
         MOE,
     ),
-    "v2 x2 with recompute": (Layout(sharding=2, recompute=True, **V2), *BOTH),
+    "v2 x2 with recompute": (
+        Layout(sharding=2, **V2),
+        *({**options, "recompute": True} for options in BOTH),
+    ),
     "tp2 x dp2": (Layout(mp=2, dp=2), *BOTH),
     "tp2 x pp2": (Layout(mp=2, pp=2), *BOTH),
     "sp with tp2 x pp2": (Layout(mp=2, pp=2, sequence_parallel=True), *BOTH),

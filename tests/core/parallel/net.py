@@ -13,6 +13,15 @@ from unittest import mock
 import paddle
 import paddle.nn.functional as F
 from core.parallel.experts import MoE
+from core.parallel.sizes import (
+    BALANCE,
+    HEAD,
+    HEADS,
+    HIDDEN,
+    INNER,
+    KEY_HEADS,
+    VOCABULARY,
+)
 from paddle import nn
 from paddle.distributed import fleet
 from paddle.distributed.fleet.layers.mpu import mp_ops
@@ -40,29 +49,6 @@ PARALLEL = {
 }
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Options:
-    """Sizes of the whole net, and how fleet spreads it."""
-
-    vocab_size: int
-    hidden_size: int
-    intermediate_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    num_key_value_heads: int
-    head_dim: int
-    initializer_range: float
-    qk_norm: bool = False
-    tie_word_embeddings: bool = False
-    moe_num_experts: int = 0
-    moe_top_k: int = 1
-    moe_intermediate_size: int = 0
-    moe_num_shared_experts: int = 0
-    router_aux_loss_coef: float = 0.0
-    sequence_parallel: bool = False
-    virtual: int = 1  # parts of a pipeline stage
-
-
 def tensor_parallel(x):
     """``x``, whose gradient is the sum of those of the ranks' shares."""
     axis = read_topology().model
@@ -87,10 +73,10 @@ def linear(inner, outer, split, along_sequence=False):
     return make(inner, outer, has_bias=False, **{how: split == "rows"})
 
 
-def embedding(options):
+def embedding():
     is_split = read_topology().model.size > 1
     kind = VocabParallelEmbedding if is_split else nn.Embedding
-    return kind(options.vocab_size, options.hidden_size)
+    return kind(VOCABULARY, HIDDEN)
 
 
 class Norm(nn.Layer):
@@ -111,11 +97,11 @@ class Norm(nn.Layer):
 
 
 class GatedMLP(nn.Layer):
-    def __init__(self, hidden, width, make=linear):
+    def __init__(self, width, make=linear):
         super().__init__()
-        self.gate_proj = make(hidden, width, "columns")
-        self.up_proj = make(hidden, width, "columns")
-        self.down_proj = make(width, hidden, "rows")
+        self.gate_proj = make(HIDDEN, width, "columns")
+        self.up_proj = make(HIDDEN, width, "columns")
+        self.down_proj = make(width, HIDDEN, "rows")
 
     def forward(self, x):
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
@@ -137,22 +123,19 @@ def attend(query, key, value):
 class Attention(nn.Layer):
     def __init__(self, options):
         super().__init__()
-        hidden, width = options.hidden_size, options.head_dim
         self.is_split = options.sequence_parallel
         make = functools.partial(linear, along_sequence=self.is_split)
-        queries = options.num_attention_heads * width
-        keys = options.num_key_value_heads * width
-        self.q_proj = make(hidden, queries, "columns")
-        self.k_proj = make(hidden, keys, "columns")
-        self.v_proj = make(hidden, keys, "columns")
-        self.o_proj = make(queries, hidden, "rows")
-        self.width, self.norms = width, options.qk_norm
+        self.q_proj = make(HIDDEN, HEADS * HEAD, "columns")
+        self.k_proj = make(HIDDEN, KEY_HEADS * HEAD, "columns")
+        self.v_proj = make(HIDDEN, KEY_HEADS * HEAD, "columns")
+        self.o_proj = make(HEADS * HEAD, HIDDEN, "rows")
+        self.norms = options.qk_norm
         if self.norms:
-            self.q_norm, self.k_norm = Norm(width, True), Norm(width, True)
+            self.q_norm, self.k_norm = Norm(HEAD, True), Norm(HEAD, True)
 
     def heads(self, x):
         x = x.transpose([1, 0, 2]) if self.is_split else x
-        return x.reshape([*x.shape[:2], -1, self.width])
+        return x.reshape([*x.shape[:2], -1, HEAD])
 
     def forward(self, x):
         query, key, value = (
@@ -176,17 +159,14 @@ class Block(nn.Layer):
     def __init__(self, options):
         super().__init__()
         self.is_split = options.sequence_parallel
-        hidden, width = options.hidden_size, options.intermediate_size
         self.self_attn = Attention(options)
         self.is_moe = options.moe_num_experts > 0
         make = functools.partial(linear, along_sequence=self.is_split)
         self.mlp = (
-            MoE(options, GatedMLP)
-            if self.is_moe
-            else GatedMLP(hidden, width, make)
+            MoE(options, GatedMLP) if self.is_moe else GatedMLP(INNER, make)
         )
-        self.input_layernorm = Norm(hidden, self.is_split)
-        self.post_attention_layernorm = Norm(hidden, self.is_split)
+        self.input_layernorm = Norm(HIDDEN, self.is_split)
+        self.post_attention_layernorm = Norm(HIDDEN, self.is_split)
 
     def forward(self, flow):
         x, losses = flow
@@ -221,24 +201,23 @@ def loss_of(options, logits, losses, labels):
     else:
         entropy = F.cross_entropy(logits, labels, reduction="none")
     share = losses.squeeze() / options.num_hidden_layers
-    return entropy.mean() + options.router_aux_loss_coef * share
+    return entropy.mean() + BALANCE * share
 
 
 class Body(nn.Layer):
     def __init__(self, options):
         super().__init__()
         self.options = options
-        self.embed_tokens = embedding(options)
+        self.embed_tokens = embedding()
         self.layers = nn.LayerList(
             Block(options) for _ in range(options.num_hidden_layers)
         )
-        self.norm = Norm(options.hidden_size, options.sequence_parallel)
-        self.recomputes = False
+        self.norm = Norm(HIDDEN, options.sequence_parallel)
 
     def forward(self, ids):
         flow = enter(self.options, self.embed_tokens, ids)
         for layer in self.layers:
-            if self.recomputes:
+            if self.options.recompute:
                 flow = fleet.utils.recompute(layer, flow, use_reentrant=False)
             else:
                 flow = layer(flow)
@@ -255,8 +234,7 @@ class Net(nn.Layer):
         self.options, self.model = options, Body(options)
         self.is_tied = options.tie_word_embeddings
         if not self.is_tied:
-            sizes = options.hidden_size, options.vocab_size
-            self.lm_head = linear(*sizes, "columns")
+            self.lm_head = linear(HIDDEN, VOCABULARY, "columns")
 
     def forward(self, ids, labels):
         hidden, losses = self.model(ids)

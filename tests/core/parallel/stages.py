@@ -10,7 +10,6 @@ from core.parallel.net import (
     Block,
     Net,
     Norm,
-    Options,
     embedding,
     enter,
     linear,
@@ -18,6 +17,7 @@ from core.parallel.net import (
     tied_logits,
     whole_sequence,
 )
+from core.parallel.sizes import HIDDEN, SPREAD, VOCABULARY, Options
 from paddle import nn
 from paddle.distributed import fleet
 from paddle.distributed.fleet.meta_parallel import (
@@ -35,7 +35,7 @@ SEED = 5
 class Start(nn.Layer):
     def __init__(self, options):
         super().__init__()
-        self.options, self.embed_tokens = options, embedding(options)
+        self.options, self.embed_tokens = options, embedding()
 
     @property
     def weight(self):
@@ -53,10 +53,9 @@ class LastNorm(Norm):
 
 
 class Head(nn.Layer):
-    def __init__(self, options):
+    def __init__(self):
         super().__init__()
-        sizes = options.hidden_size, options.vocab_size
-        self.lm_head = linear(*sizes, "columns")
+        self.lm_head = linear(HIDDEN, VOCABULARY, "columns")
 
     def forward(self, flow):
         return self.lm_head(flow[0]), flow[1]
@@ -71,7 +70,7 @@ class Pipe(PipelineLayer):
     def __init__(self, options):
         self.options, self.num_losses = options, 0
         count, stages = options.num_hidden_layers, read_topology().pipe.size
-        start, head = LayerDesc(Start, options), LayerDesc(Head, options)
+        start, head = LayerDesc(Start, options), LayerDesc(Head)
         self.prefixes = ["model", *(f"model.layers.{i}" for i in range(count))]
         self.prefixes += ["model.norm", ""]
         if options.tie_word_embeddings:
@@ -89,7 +88,7 @@ class Pipe(PipelineLayer):
                     flow[1],
                 )
             )
-        ends = (options.hidden_size, options.sequence_parallel)
+        ends = (HIDDEN, options.sequence_parallel)
         blocks = [LayerDesc(Block, options) for _ in range(count)]
         # Stages begin at these of [embedding, blocks, norm, head].
         bounds = [1 + i * count // stages for i in range(1, stages)]
@@ -141,7 +140,7 @@ def initialize(model):
             split = parameter.split_axis
             shape[split] *= axis.size
         draw = np.random.default_rng([SEED, *key.encode()])
-        value = draw.normal(0.0, model.options.initializer_range, shape)
+        value = draw.normal(0.0, SPREAD, shape)
         if split is not None:
             value = np.split(value, axis.size, split)[axis.rank]
         parameter.set_value(value.astype("float32"))
@@ -155,7 +154,5 @@ def make_net(options, layout):
         virtual=layout.virtual,
     )
     model = Pipe(options) if layout.pp > 1 else Net(options)
-    if layout.recompute:
-        model.model.recomputes = True
     initialize(model)
     return model

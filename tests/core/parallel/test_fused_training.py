@@ -12,10 +12,11 @@ import paddle
 import pytest
 from core.parallel import training
 from core.parallel.experts import MoE, mark_experts
-from core.parallel.layouts import CASES, SPARSE_MOE, Layout
+from core.parallel.layouts import CASES, Layout
 from core.parallel.net import Attention
+from core.parallel.sizes import SPARSE_MOE
 from core.parallel.training import assert_same_run, continued, on_ranks
-from helpers import slow_but
+from helpers import long_but, slow_but
 from paddle import nn
 from paddle.distributed import fleet
 
@@ -110,8 +111,7 @@ def parameter_of(value):
     )
 
 
-OPTIONS = {**SPARSE_MOE, "num_key_value_heads": 2}
-UNFUSED = {"options": OPTIONS}
+UNFUSED = {"options": SPARSE_MOE}
 FUSED = {**UNFUSED, "prepare": fuse, "units": UNITS}
 ALONE = "one process"
 NAMES = (ALONE, "v2 x2", "ep2", "ep2 x v2 x4", "ep4", "tp2 x ep2 x v2")
@@ -131,13 +131,16 @@ def assert_same(ranks, expected):
     assert ranks[0]["summary"]["num_tensors"] > 100
 
 
-@pytest.mark.parametrize("name", slow_but(ALONE, NAMES))
+LONG = ("v2 x2", "ep2", "ep2 x v2 x4", "ep4")
+
+
+@pytest.mark.parametrize("name", slow_but(ALONE, NAMES, LONG))
 def test_run_is_that_of_tensors_apart(name):
     assert_same(run(name), training.alone(**UNFUSED))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", long_but(["v2 x2", "ep4"], NAMES))
 def test_states_move_between_layouts_and_from_tensors_apart(name, tmp_path):
     sources = (training.alone(**UNFUSED), run("ep2")[0])
     for i, source in enumerate(sources):
@@ -172,7 +175,9 @@ def mark_as_paddlefleet(model):
             parameter.partition_stride = 1
 
 
-@pytest.mark.parametrize("name", slow_but("ep2", ["ep2", "tp2 x ep2 x v2"]))
+@pytest.mark.parametrize(
+    "name", slow_but("ep2", ["ep2", "tp2 x ep2 x v2"], ["tp2 x ep2 x v2"])
+)
 def test_marks_of_paddlefleet(name):
     ranks = run(name, prepare=mark_as_paddlefleet, num_steps=15)
     assert_same(ranks, training.alone(**UNFUSED, num_steps=15))

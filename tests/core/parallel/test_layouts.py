@@ -7,16 +7,9 @@ import functools
 import paddle
 import pytest
 from core.parallel import training
-from core.parallel.layouts import (
-    CASES,
-    DEEP,
-    DENSE,
-    MOE,
-    SPARSE_MOE,
-    GroupSharded,
-    MeshLayout,
-)
+from core.parallel.layouts import CASES, GroupSharded, MeshLayout
 from core.parallel.ranks import run_on_ranks
+from core.parallel.sizes import DEEP, DENSE, MOE, SPARSE_MOE
 from core.parallel.training import (
     NUM_STEPS,
     alone,
@@ -40,11 +33,11 @@ def spread(case):
 
 
 SHORTER = (
-    *("tp2", "v1 x2", "v2 x2", "tp2 x v2", "pp2 x v2"),
-    *("ep2 x v2 x4", "tp2 x ep2 x v2", "mesh tp2", "mesh stage 2 x2"),
-    *("mesh tp2 x stage 1", "group_sharded stage 2", "group_sharded stage 3"),
+    *("v1 x2", "v2 x2", "pp2 x v2", "tp2 x ep2 x v2"),
+    *("mesh tp2 x stage 1", "group_sharded stage 3"),
 )
-"""Their parts make up the other cases, which are in the long tier."""
+"""They and the canaries of conftest.py have the parts of the other cases,
+which are in the long tier."""
 
 LONG = [case for case in CASES if case not in SHORTER]
 
@@ -52,8 +45,13 @@ LONG = [case for case in CASES if case not in SHORTER]
 @pytest.mark.parametrize("case", slow_but("v2 x2", CASES, LONG))
 def test_run_is_that_of_one_process(case):
     for options, ranks in zip(CASES[case][1:], spread(case), strict=True):
-        options = {k: v for k, v in options.items() if k != "main_grad"}
-        assert_same(case, ranks, alone(options=options))
+        assert_same(case, ranks, alone(options=plain_options(options)))
+
+
+def plain_options(options):
+    """Without what one process does not need."""
+    left_out = ("main_grad", "recompute")
+    return {k: v for k, v in options.items() if k not in left_out}
 
 
 def assert_same(case, ranks, expected):
@@ -72,6 +70,7 @@ def test_runs_clip_outliers_and_meet_experts_without_tokens():
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_collectives_of_auto_parallel_s_step():
     # The reshards of summands are those that AdamW would make otherwise.
     ((first, _),) = spread("mesh stage 1 x2")
@@ -87,13 +86,13 @@ MODELS = {"MOE": MOE, "DENSE": DENSE, "DEEP": DEEP}
 @pytest.mark.parametrize(
     ("source", "target", "model"),
     [
-        ("ep4", ALONE, "MOE"),
         (ALONE, "ep2 x v2 x4", "MOE"),
         ("v2 x2", "mesh tp2", "DENSE"),
-        ("mesh tp2 x stage 1", "tp2", "DENSE"),
         *(
             pytest.param(*case, marks=pytest.mark.long)
             for case in (
+                ("ep4", ALONE, "MOE"),
+                ("mesh tp2 x stage 1", "tp2", "DENSE"),
                 ("tp2 x pp2", "v2 x2", "DENSE"),
                 (ALONE, "tp2 x pp2 x v2", "DENSE"),
                 ("pp4 x 2 virtual stages", "v2 x2", "DEEP"),
@@ -123,7 +122,9 @@ def test_states_move(source, target, model, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("num_steps", [5, training.T_START])
+@pytest.mark.parametrize(
+    "num_steps", [5, pytest.param(training.T_START, marks=pytest.mark.long)]
+)
 def test_the_start_of_gamma_moves(num_steps, tmp_path):
     """From the warm-up, with its votes, and where gamma may grow faster."""
     run = {

@@ -1,10 +1,12 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Clips on distributed gradients that lie on several meshes, on real ranks.
+"""Clips on distributed gradients, also on several meshes.
 
 Paddle's CPU build cannot run a model over several meshes in one program, so
 the gradients are made here instead of by a backward pass.
 """
+
+import types
 
 import numpy as np
 import paddle
@@ -21,11 +23,11 @@ from core.parallel.training import (
     merge,
     plain,
 )
-from helpers import make_parameters
+from helpers import clip_arrays, make_parameters
 from paddle.distributed.auto_parallel.api import dtensor_from_local
 
 from paddle_adagc import ClipGradByAdaGC
-from paddle_adagc.parallel import meshes
+from paddle_adagc.parallel import meshes, reduce
 
 NUM_STEPS = 30
 ROWS, COLUMNS, COPY = dist.Shard(0), dist.Shard(1), dist.Replicate()
@@ -138,7 +140,11 @@ def clip_made(places, **settings):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("places", "num_ranks"),
-    [(TWO_RANKS, 2), (WHOLE, 2), (FOUR_RANKS, 4)],
+    [
+        (TWO_RANKS, 2),
+        pytest.param(WHOLE, 2, marks=pytest.mark.long),
+        (FOUR_RANKS, 4),
+    ],
     ids=["2 ranks", "whole tensors", "4 ranks"],
 )
 def test_the_clip_acts_as_on_one_process(places, num_ranks):
@@ -247,3 +253,60 @@ def test_tensor_fusion_of_auto_parallel():
         for key, values in weights.items():
             found = its[key].reshape(values.shape)
             np.testing.assert_allclose(found, values, rtol=1e-5, atol=1e-6)
+
+
+@pytest.fixture
+def mesh(monkeypatch):
+    """A mesh of two ranks whose parts are alike; this is the first."""
+    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+    monkeypatch.setattr(reduce, "_all_reduce", lambda part, group: 2 * part)
+    return dist.ProcessMesh([0, 1], dim_names=["dp"])
+
+
+def test_part_on_a_mesh_is_clipped_by_the_norm_of_the_whole(mesh):
+    (parameter,) = make_parameters([[4]])
+    part = dtensor_from_local(paddle.full([2], 3.0), mesh, [dist.Shard(0)])
+    clip = ClipGradByAdaGC()
+    clip([(parameter, part)])
+    assert part._local_value().tolist() == [0.5, 0.5]
+    assert clip.metrics()["global_grad_norm"] == 6.0
+
+
+def test_experts_on_a_mesh_need_no_bind(mesh):
+    dense, expert = make_parameters([[4], [4]])
+    part = dtensor_from_local(paddle.full([2], 3.0), mesh, [dist.Shard(0)])
+    placed = dist.shard_tensor(expert, mesh, [dist.Replicate()])
+    placed.no_sync = True
+    clip = ClipGradByAdaGC()
+    clip([(dense, paddle.full([4], 4.0)), (placed, part)])
+    assert clip.metrics()["global_grad_norm"] == 10.0
+
+
+def test_slice_of_auto_parallel_s_buffer_is_clipped_by_the_norm_of_the_whole(
+    mesh,
+):
+    model = paddle.nn.Linear(2, 2, bias_attr=False)
+    model.weight = dist.shard_tensor(model.weight, mesh, [dist.Replicate()])
+    clip = ClipGradByAdaGC()
+    clip.bind(model)
+    clip.sharding_group = types.SimpleNamespace(ranks=[0, 1])
+    clipped = clip_arrays(clip, [model.weight], [np.full(2, 3.0)])
+    assert clipped[0].tolist() == [0.5, 0.5]
+
+
+def test_slices_of_auto_parallel_s_buffers_need_bind(monkeypatch):
+    monkeypatch.setattr("paddle_adagc.clips.adagc.fuses_tensors", lambda: True)
+    clip = ClipGradByAdaGC()
+    with pytest.raises(RuntimeError, match=r"clip\.bind\(model\)"):
+        clip.should_comm_on_shard_dim = True
+    clip.bind(paddle.nn.Linear(1, 1))
+    clip.should_comm_on_shard_dim = True
+    assert not clip.should_comm_on_shard_dim
+    clip.sharding_group = types.SimpleNamespace(ranks=[0, 1])
+    assert clip.should_comm_on_shard_dim
+
+
+def test_buffers_of_fsdp_are_refused():
+    with pytest.raises(RuntimeError, match="FSDP"):
+        ClipGradByAdaGC().should_comm_on_shard_dim = True
+    ClipGradByAdaGC().should_comm_on_shard_dim = False

@@ -2,8 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The same training run in one process and under every layout."""
 
+import dataclasses
 import functools
 import pickle
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -12,13 +14,13 @@ import paddle.distributed as dist
 import pytest
 from core.parallel.layouts import (
     BATCH,
-    DENSE,
     MICRO_BATCHES,
     Layout,
     gradient_of,
 )
 from core.parallel.net import whole_keys
 from core.parallel.ranks import run_on_ranks
+from core.parallel.sizes import VOCABULARY
 from core.parallel.stages import make_net, parameters_by_key
 from helpers import indexes_of
 from paddle.base import core
@@ -73,7 +75,7 @@ def batch(step, seed=0):
     """Tokens and labels of a step, each [micro-batches, batch, length]."""
     draw = np.random.default_rng([seed, step])
     shape = (MICRO_BATCHES, BATCH, LENGTH + 1)
-    tokens = draw.integers(0, DENSE["vocab_size"], shape)
+    tokens = draw.integers(0, VOCABULARY, shape)
     return tokens[..., :-1], tokens[..., 1:]
 
 
@@ -131,6 +133,91 @@ def train_all(layout, runs):
     return [train(layout, topology, **arguments) for arguments in runs]
 
 
+@dataclasses.dataclass
+class Run:
+    """A training on this rank."""
+
+    layout: Any
+    topology: Any
+    bare: paddle.nn.Layer  # without fleet's wrappers
+    clip: ClipGradByAdaGC
+    seen: SeenClip
+    units: dict  # key -> parameter and unit
+    model: Any
+    optimizer: Any
+
+    def __post_init__(self):
+        self.parameters = parameters_by_key(self.bare)
+
+    def make_outlier(self, step):
+        """Let the outlier's gradient be one, here or in the clip's call."""
+        key, factor = outlier(step, self.bare.options)
+        if key in self.units:
+            parameter, unit = self.units[key]
+            values = parameter.grad.numpy()
+            values.reshape(-1)[indexes_of(unit)] *= factor
+            paddle.assign(paddle.to_tensor(values), parameter.grad)
+        elif key in self.parameters and self.layout.is_fused:
+            gradient_of(self.parameters[key]).scale_(factor)
+        elif key in self.parameters:
+            self.seen.outlier = self.parameters[key].name, factor
+
+    def clipped(self):
+        """Pieces of the gradients that the last step clipped."""
+        arrays = self.seen.clipped
+        if self.layout.is_fused:
+            # The clip saw buffers; gradients are views into them.
+            rank = self.topology.get_sharding_parallel_rank()
+            mine = self.optimizer._rank2params[rank]
+            arrays = {p.name: gradient_of(p).numpy() for p in mine}
+        return pieces(self.parameters, arrays, self.optimizer, self.topology)
+
+    def weights(self):
+        """Pieces of the weights; of the units for parameters with units."""
+        if hasattr(self.model, "get_all_parameters"):  # stage 3
+            self.model.get_all_parameters()
+        fused = {p.name for p, _ in self.units.values()}
+        found = {
+            key: (*place(p, self.topology), 0, self.layout.whole(p).reshape(-1))
+            for key, p in self.parameters.items()
+            if p.name not in fused
+        }
+        for key, (p, unit) in self.units.items():
+            where = (*place(p, self.topology)[:2], unit.shape, 0)
+            found[key] = (*where, p.numpy().reshape(-1)[indexes_of(unit)])
+        return found
+
+
+def make_run(layout, topology, options, clip_settings, prepare, units):
+    """Make model, clip and optimizer, and hand them to the layout."""
+    options = dict(options)
+    main_grad = options.pop("main_grad", False)
+    bare = make_net(options, layout)
+    layout.spread(bare)
+    if prepare is not None:
+        prepare(bare)
+    clip = ClipGradByAdaGC(**clip_settings)
+    clip.bind(bare, units)
+    seen = SeenClip(clip, layout.whole)
+    # Of large epsilon: else rounding decides where gradients are tiny.
+    optimizer = paddle.optimizer.AdamW(
+        1e-3, parameters=bare.parameters(), epsilon=1e-2, grad_clip=seen
+    )
+    if main_grad:
+        mix_precision_utils.MixPrecisionLayer(bare, dtype="bfloat16")
+        optimizer = mix_precision_utils.MixPrecisionOptimizer(optimizer)
+    of_units = units_by_key(clip, bare) if units else {}
+    wrapped = layout.wrap(bare, optimizer)
+    run = Run(layout, topology, bare, clip, seen, of_units, *wrapped)
+    if layout.binds_wrapper:
+        clip.bind(run.model)
+    if layout.is_fleet and not main_grad:
+        for parameter in run.parameters.values():  # as the Trainer does
+            if parameter.grad is None:
+                parameter.grad = paddle.zeros_like(parameter)
+    return run
+
+
 def train(
     layout,
     topology,
@@ -139,7 +226,6 @@ def train(
     state=None,
     first_step=0,
     clip_settings=ADAGC,
-    make_optimizer=None,
     prepare=None,
     units=None,
     load_from=None,
@@ -148,86 +234,36 @@ def train(
     """Train on this rank.
 
     Gives losses, the clip's full state, pieces of the final weights and of the
-    clipped gradients of some steps, what the clip sends, and how many tensors
-    have a state of the optimizer here. ``prepare`` changes the model before
-    the clip is bound.
+    clipped gradients of some steps, and what the clip sends. ``prepare``
+    changes the model before the clip is bound.
     """
-    options = dict(options)
-    main_grad = options.pop("main_grad", False)
-    model = make_net(options, layout)
-    layout.spread(model)
-    if prepare is not None:
-        prepare(model)
-    clip = ClipGradByAdaGC(**clip_settings)
-    clip.bind(model, units)
-    seen = SeenClip(clip, layout.whole)
-    make_optimizer = make_optimizer or make_adamw
-    optimizer = inner = make_optimizer(model, grad_clip=seen)
-    bare = model
-    if main_grad:
-        mix_precision_utils.MixPrecisionLayer(model, dtype="bfloat16")
-        optimizer = mix_precision_utils.MixPrecisionOptimizer(optimizer)
-    of_units = units_by_key(clip, model) if units else {}
-    model, optimizer = layout.wrap(model, optimizer)
-    if layout.binds_wrapper:
-        clip.bind(model)
+    run = make_run(layout, topology, options, clip_settings, prepare, units)
     if load_from is not None:
-        layout.load(load_from, model, optimizer)
-        assert clip.num_steps == 0
+        layout.load(load_from, run.model, run.optimizer)
+        assert run.clip.num_steps == 0
     if state is not None:
-        clip.set_state_dict(state)
-    model.train()
-    parameters = parameters_by_key(bare)
-    if layout.is_fleet and not main_grad:
-        for parameter in parameters.values():  # as the Trainer does
-            if parameter.grad is None:
-                parameter.grad = paddle.zeros_like(parameter)
+        run.clip.set_state_dict(state)
+    run.model.train()
     losses, clipped = [], {}
     for step in range(first_step, first_step + num_steps):
-        ids, labels = layout.rows(batch(step), topology)
-        losses.append(layout.backward(model, bare, optimizer, ids, labels))
-        key, factor = outlier(step, bare.options)
-        if key in of_units:
-            parameter, unit = of_units[key]
-            values = parameter.grad.numpy()
-            values.reshape(-1)[indexes_of(unit)] *= factor
-            paddle.assign(paddle.to_tensor(values), parameter.grad)
-        elif key in parameters and layout.is_fused:
-            gradient_of(parameters[key]).scale_(factor)
-        elif key in parameters:
-            seen.outlier = parameters[key].name, factor
-        seen.keeps = step in COMPARED_STEPS
-        optimizer.step()
-        if seen.keeps:
-            arrays = seen.clipped
-            if layout.is_fused:
-                # The clip saw buffers; gradients are views into them.
-                rank = topology.get_sharding_parallel_rank()
-                mine = optimizer._rank2params[rank]
-                arrays = {p.name: gradient_of(p).numpy() for p in mine}
-            clipped[step] = pieces(parameters, arrays, optimizer, topology)
-        optimizer.clear_grad()
+        data = layout.rows(batch(step), topology)
+        loss = layout.backward(run.model, run.bare, run.optimizer, *data)
+        losses.append(loss)
+        run.make_outlier(step)
+        run.seen.keeps = step in COMPARED_STEPS
+        run.optimizer.step()
+        if run.seen.keeps:
+            clipped[step] = run.clipped()
+        run.optimizer.clear_grad()
     if save_to is not None:
-        layout.save(save_to, model, optimizer)
-    if hasattr(model, "get_all_parameters"):  # stage 3
-        model.get_all_parameters()
-    fused = {p.name for p, _ in of_units.values()}
-    weights = {
-        key: (*place(p, topology), 0, layout.whole(p).reshape(-1))
-        for key, p in parameters.items()
-        if p.name not in fused
-    }
-    for key, (p, unit) in of_units.items():
-        where = (*place(p, topology)[:2], unit.shape, 0)
-        weights[key] = (*where, p.numpy().reshape(-1)[indexes_of(unit)])
+        layout.save(save_to, run.model, run.optimizer)
     return {
         "losses": losses,
-        "state": plain(clip.full_state_dict()),
-        "summary": clip.summary(),
-        "weights": weights,
+        "state": plain(run.clip.full_state_dict()),
+        "summary": run.clip.summary(),
+        "weights": run.weights(),
         "clipped": clipped,
-        "calls": seen.calls,
-        "num_states": max(len(held) for held in inner._accumulators.values()),
+        "calls": run.seen.calls,
     }
 
 
@@ -240,13 +276,6 @@ def units_by_key(clip, model):
             clip._progress.tensors.indexes([parameter])[0], ()
         )
     }
-
-
-def make_adamw(model, grad_clip):
-    """Of large epsilon: else rounding decides where gradients are tiny."""
-    return paddle.optimizer.AdamW(
-        1e-3, parameters=model.parameters(), epsilon=1e-2, grad_clip=grad_clip
-    )
 
 
 def place(parameter, topology):

@@ -1,0 +1,327 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""A state and the model it is loaded for: names, order, units, parts."""
+
+import numpy as np
+import paddle
+import pytest
+from core.state_models import KEYS, bound_clip, fill, make_model
+from helpers import clip_arrays, gammas, make_parameters
+from paddle.distributed.fleet.meta_parallel.meta_parallel_base import (
+    MetaParallelBase,
+)
+from paddle.distributed.fleet.meta_parallel.sharding import (
+    group_sharded_stage2,
+    group_sharded_stage3,
+)
+from paddle.distributed.fleet.utils.mix_precision_utils import MixPrecisionLayer
+
+from paddle_adagc import ClipGradByAdaGC
+from paddle_adagc.parallel.layout import unwrap
+from paddle_adagc.state import ClipState
+from paddle_adagc.state_file import load_state, save_state
+
+
+def test_unbound_state_is_for_the_same_tensors():
+    parameters = make_parameters([[2], [3]])
+    donor, same, clip = ClipGradByAdaGC(), ClipGradByAdaGC(), ClipGradByAdaGC()
+    fill(donor, parameters)
+    for each in (same, clip):
+        each.set_state_dict(donor.state_dict())
+    fill(same, parameters)
+    assert same.num_steps == 2
+    with pytest.raises(ValueError, match="another model"):
+        fill(clip, make_parameters([[2], [3]]))
+
+
+def test_models_that_cannot_be_bound():
+    model = make_model()
+    stepped, loaded = ClipGradByAdaGC(), ClipGradByAdaGC()
+    fill(stepped, model.parameters())
+    with pytest.raises(RuntimeError, match="before the first step"):
+        stepped.bind(model)
+    loaded.set_state_dict({**bound_clip(model).state_dict(), "config": {}})
+    with pytest.raises(ValueError, match="'weight'"):
+        loaded.bind(paddle.nn.Linear(2, 2))
+    loaded.bind(model)
+    for wrong in (paddle.Model(model), [model]):
+        with pytest.raises(TypeError, match="bind the network"):
+            ClipGradByAdaGC().bind(wrong)
+
+
+def test_a_model_s_own_state_dict_is_not_asked():
+    model = make_model()
+    vars(model)["state_dict"] = None  # cannot be called
+    assert [*bound_clip(model).state_dict()["gamma"]] == KEYS
+
+
+def test_a_state_saved_unbound_loads_into_a_bound_clip():
+    """Under Paddle's names of the same parameters."""
+    model = make_model()
+    unbound = ClipGradByAdaGC(t_start=3)
+    for _ in range(5):
+        fill(unbound, model.parameters())
+    state, clip = unbound.state_dict(), bound_clip(model)
+    clip.set_state_dict(state)
+    assert clip.num_steps == 5
+    assert gammas(clip).tolist() == gammas(unbound).tolist()
+    other, kept = make_model(), bound_clip(make_model())  # another process'
+    names = [key for key, _ in other.named_parameters()]
+    with pytest.raises(ValueError, match=r"automatic names .*rename=dict\("):
+        kept.set_state_dict(state)
+    kept.set_state_dict(
+        state, rename=dict(zip(state["gamma"], names, strict=True))
+    )
+    assert gammas(kept).tolist() == gammas(clip).tolist()
+    late = ClipGradByAdaGC(t_start=3)
+    late.set_state_dict(state)
+    with pytest.raises(ValueError, match=r"automatic names"):
+        late.bind(other)
+    late.bind(model)
+    assert late.num_steps == 5
+    assert gammas(late).tolist() == gammas(clip).tolist()
+
+
+def test_parameters_that_are_no_tensors_of_the_model_are_named():
+    model = make_model()
+    (stranger,) = make_parameters([[4]])
+    with pytest.raises(ValueError, match=stranger.name):
+        fill(bound_clip(model), [stranger])
+    stranger.name = f"slice@{model[0].weight.name}"
+    for clip in (ClipGradByAdaGC(), bound_clip(model)):
+        with pytest.raises(ValueError, match=r"slice@.*sharding stage 3"):
+            fill(clip, [stranger])
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "attribute"),
+    [
+        (MetaParallelBase, "_layers"),
+        (MixPrecisionLayer, "_layers"),
+        (group_sharded_stage2.GroupShardedStage2, "_layer"),
+        (group_sharded_stage3.GroupShardedStage3, "_layer"),
+    ],
+)
+def test_wrappers_are_looked_through(wrapper, attribute):
+    # Their own constructors take process groups, and some a GPU.
+    wrapped = wrapper.__new__(wrapper)
+    paddle.nn.Layer.__init__(wrapped)
+    model = make_model()
+    setattr(wrapped, attribute, model)
+    assert unwrap(paddle.DataParallel(wrapped)) is model
+    model._layers = paddle.nn.LayerList([paddle.nn.Linear(2, 2)])  # its own
+    keys = bound_clip(paddle.DataParallel(model)).state_dict()["gamma"].keys()
+    assert keys == {*KEYS, "_layers.0.weight", "_layers.0.bias"}
+
+
+def test_model_that_has_grown_is_bound_again_while_there_is_no_state():
+    model = make_model()
+    clip = bound_clip(model)
+    model.add_sublayer("head", paddle.nn.Linear(2, 2))
+    clip.bind(model)
+    assert "head.weight" in clip.state_dict()["gamma"]
+    fill(clip, model.parameters())
+    before = clip.state_dict()
+    model.add_sublayer("second_head", paddle.nn.Linear(2, 2))
+    with pytest.raises(ValueError, match=r"second_head.weight.*new clip"):
+        clip.bind(model)
+    assert clip.state_dict() == before
+    loaded = bound_clip(make_model())
+    loaded.set_state_dict(bound_clip(make_model()).state_dict())
+    with pytest.raises(ValueError, match="bound before"):
+        loaded.bind(model)
+
+
+def test_bind_to_the_model_in_another_order_keeps_state_and_steps(monkeypatch):
+    first, second = paddle.nn.Linear(1, 1), paddle.nn.Linear(1, 2)
+    clip = ClipGradByAdaGC(t_start=1)
+    clip.bind(paddle.nn.LayerDict({"a": first, "b": second}))
+    train_on = first.parameters()
+    clip_arrays(clip, train_on, [np.ones([1, 1]), np.full(1, np.nan)])
+    before = clip.state_dict()["gamma"]
+    clip.bind(paddle.nn.LayerDict({"b": second, "a": first}))
+    gathered = []
+    monkeypatch.setattr(
+        "paddle_adagc.clips.progress.gather_state",
+        lambda state, observed, *_: gathered.append(observed) or state,
+    )
+    gamma = clip.full_state_dict()["gamma"]
+    assert [*gamma] == ["b.weight", "b.bias", "a.weight", "a.bias"]
+    assert gamma == before
+    assert gathered == [{"a.weight", "a.bias"}]
+    lost = clip.snapshot().per_tensor["nonfinite_total"]
+    assert lost.tolist() == [0, 0, 0, 1]
+    assert clip.metrics()["tensors"] == {}
+    fill(clip, train_on)
+    assert clip.num_steps == 2
+
+
+def test_two_parameters_of_one_name_are_refused():
+    def make_linear():
+        with paddle.utils.unique_name.guard():
+            return paddle.nn.Linear(2, 2, bias_attr=False)
+
+    pair = paddle.nn.LayerList([make_linear(), make_linear()])
+    with pytest.raises(ValueError, match=r"two .*'linear_0\.w_0'.*guard"):
+        ClipGradByAdaGC().bind(pair)
+    clip = ClipGradByAdaGC()
+    with pytest.raises(ValueError, match=r"two .*'linear_0\.w_0'.*guard"):
+        clip_arrays(clip, pair.parameters(), [np.ones([2, 2])] * 2)
+    weight = pair[0].weight
+    with pytest.raises(ValueError, match="twice in the optimizer's list"):
+        clip_arrays(clip, [weight, weight], [np.ones([2, 2])] * 2)
+    assert clip.num_steps == 0
+
+
+@pytest.mark.parametrize("binds", ["before", "after", "never"])
+def test_a_state_loads_into_a_model_that_has_changed(binds, caplog):
+    """A head is exchanged: its tensors start, those of the old are gone."""
+    model = make_model()
+    donor = ClipGradByAdaGC(t_start=3)
+    if binds != "never":
+        donor.bind(model)
+    for _ in range(4):
+        fill(donor, model.parameters())
+    state = donor.state_dict()
+    before = [*state["gamma"]]
+    model[2] = paddle.nn.Linear(6, 3)
+    model.add_sublayer("extra", paddle.nn.Linear(3, 3))
+    clip = ClipGradByAdaGC(t_start=3)
+    if binds == "before":
+        clip.bind(model)
+        with pytest.raises(ValueError, match="new_tensors='start'"):
+            clip.set_state_dict(state)
+    clip.set_state_dict(state, new_tensors="start")
+    if binds == "after":
+        clip.bind(model)
+    fill(clip, model.parameters())
+    assert clip.num_steps == 5
+    after = clip.state_dict()["gamma"]
+    assert all(np.isfinite(float(gamma)) for gamma in after.values())
+    if binds != "never":
+        assert [*after] == [*KEYS, "extra.weight", "extra.bias"]
+        assert "extra.weight is new" in caplog.text
+    for key in before[:2]:  # moved by one step alone
+        assert float(after[key]) == pytest.approx(
+            float(state["gamma"][key]), rel=0.02
+        )
+    with pytest.raises(ValueError, match="new_tensors must be one of"):
+        clip.set_state_dict(state, new_tensors="drop")
+
+
+def test_an_unbound_state_of_a_model_whose_first_layer_was_frozen():
+    model = make_model()
+    donor, clip = ClipGradByAdaGC(t_start=0), ClipGradByAdaGC(t_start=0)
+    fill(donor, model.parameters()[2:])
+    clip.bind(model)
+    with pytest.raises(ValueError, match=r"'0\.weight', '0\.bias' missing"):
+        clip.set_state_dict(donor.state_dict())
+    clip.set_state_dict(donor.state_dict(), new_tensors="start")
+    found = clip.state_dict()["gamma"]
+    expected = [float(x) for x in donor.state_dict()["gamma"].values()]
+    assert [float(found[key]) for key in KEYS[2:]] == expected
+
+
+@pytest.mark.parametrize("binds_first", [True, False])
+def test_an_unbound_state_fits_a_model_with_a_frozen_layer(binds_first):
+    model = make_model()
+    for parameter in model[0].parameters():
+        parameter.stop_gradient = True
+    donor, clip = ClipGradByAdaGC(t_start=0), ClipGradByAdaGC(t_start=0)
+    fill(donor, model.parameters()[2:])
+    if binds_first:
+        clip.bind(model)
+    clip.set_state_dict(donor.state_dict())
+    clip.bind(model)
+    found = clip.state_dict()["gamma"]
+    expected = [float(x) for x in donor.state_dict()["gamma"].values()]
+    assert [float(found[key]) for key in KEYS[2:]] == expected
+    assert [float(found[key]) for key in KEYS[:2]] == [np.inf, np.inf]
+    other = make_model()  # of another process, under other names
+    for parameter in other[0].parameters():
+        parameter.stop_gradient = True
+    with pytest.raises(ValueError, match=r"automatic names .*rename=dict\("):
+        bound_clip(other).set_state_dict(donor.state_dict())
+
+
+def test_a_state_that_a_restart_forgot_does_not_keep_a_model_away():
+    clip = ClipGradByAdaGC(t_start=0)
+    clip.set_state_dict({"step": 5, "gamma": {"w_0": 1.0}, "config": {}})
+    clip.restart_warmup()
+    clip.bind(make_model())
+    assert clip.num_steps == 5
+    assert [*clip.state_dict()["gamma"]] == [*KEYS]
+
+
+def test_a_bound_state_in_an_unbound_clip_is_named(caplog):
+    model = make_model()
+    donor, clip = ClipGradByAdaGC(t_start=0), ClipGradByAdaGC(t_start=0)
+    donor.bind(model)
+    fill(donor, model.parameters())
+    clip.set_state_dict(donor.state_dict(), new_tensors="start")
+    for _ in range(2):
+        fill(clip, model.parameters())
+    assert caplog.text.count("the loaded state has no tensor of this step") == 1
+
+
+def units_and_whole(steps=0):
+    """Clips of one model, in which ``0.weight`` holds two units or none."""
+    model = make_model()
+    clips = ClipGradByAdaGC(t_start=3), ClipGradByAdaGC(t_start=3)
+    for clip, parts in zip(clips, (["a", "b"], None), strict=True):
+        vars(model[0].weight).pop("adagc_units", None)
+        clip.bind(model, units=parts and {"0.weight": {"parts": parts}})
+        rng = np.random.default_rng(0)
+        gradients = [rng.normal(size=p.shape) for p in model.parameters()]
+        for _ in range(steps):
+            clip_arrays(clip, model.parameters(), gradients)
+    return clips
+
+
+def test_whole_tensors_of_a_state_do_not_become_units():
+    clip, whole = units_and_whole(3)
+    with pytest.raises(ValueError, match="units were declared here and not th"):
+        clip.set_state_dict(whole.state_dict())
+
+
+def test_whole_state_loaded_before_bind_to_a_part_of_the_model(monkeypatch):
+    model = make_model()
+    state = bound_clip(model, steps=4).full_state_dict()
+    clip = ClipGradByAdaGC(t_start=3)
+    clip.set_state_dict(state)
+    with pytest.raises(ValueError, match=r"'2\.weight', '2\.bias' unknown"):
+        clip.bind(paddle.nn.Sequential(model[0]))
+    monkeypatch.setattr(paddle.distributed, "get_world_size", lambda: 2)
+    clip.bind(paddle.nn.Sequential(model[0]))
+    gamma = clip.state_dict()["gamma"]
+    assert [*gamma] == ["0.weight", "0.bias"]
+    assert all(float(gamma[k]) == float(state["gamma"][k]) for k in gamma)
+
+
+def test_state_of_the_same_network_under_other_names_loads_renamed():
+    state = bound_clip(make_model(), steps=5).state_dict()
+    first, last = paddle.nn.Linear(4, 6), paddle.nn.Linear(6, 2)
+    clip = bound_clip(paddle.nn.LayerDict({"first": first, "last": last}))
+    with pytest.raises(ValueError, match="give set_state_dict a rename"):
+        clip.set_state_dict(state)
+    clip.set_state_dict(state, rename={"0": "first", "2": "last"})
+    gamma = clip.state_dict()["gamma"]
+    for old, new in (("0.weight", "first.weight"), ("2.bias", "last.bias")):
+        assert gamma[new] == state["gamma"][old]
+    with pytest.raises(ValueError, match="rename has '7', with which no key"):
+        clip.set_state_dict(state, rename={"0": "first", "7": "last"})
+    with pytest.raises(ValueError, match=r"two tensors the key '2\.bias'"):
+        clip.set_state_dict(state, rename={"2.weight": "2.bias"})
+
+
+@pytest.mark.parametrize(
+    ("prefixes", "keys"),
+    [
+        ({"a": "x", "a.b": "y"}, ("y.weight", "x.c.weight")),  # the longest
+        ({"": "model", "a.b": "c"}, ("c.weight", "model.a.c.weight")),
+        ({"a": ""}, ("b.weight", "c.weight")),
+    ],
+)
+def test_prefixes_of_keys_are_renamed(prefixes, keys):
+    state = ClipState(3, {}, ("a.b.weight", "a.c.weight"), np.ones(2))
+    assert state.renamed(prefixes).keys == keys
