@@ -19,7 +19,6 @@ from paddle.distributed.fleet.utils.mix_precision_utils import MixPrecisionLayer
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.parallel.layout import unwrap
 from paddle_adagc.state import ClipState
-from paddle_adagc.state_file import load_state, save_state
 
 
 def test_unbound_state_is_for_the_same_tensors():

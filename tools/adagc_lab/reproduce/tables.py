@@ -170,9 +170,7 @@ def advice(recipes: Recipes, names: Mapping[str, str] | None = None) -> str:
     rows = []
     for label, (situation, recipe, count, name) in _ADVICE.items():
         pairs = recipes.situations[situation][recipe]
-        cells = [
-            _advised(pairs, method, count, name, word) for method in SHOWN
-        ]
+        cells = [_advised(pairs, method, count, name, word) for method in SHOWN]
         own = _reference(pairs, count, name, word)
         rows.append([word(label), own, *cells])
     head = [word("Your run"), REFERENCE, *SHOWN]
