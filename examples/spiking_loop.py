@@ -1,6 +1,6 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A training whose batches 220 and 221 have wrong labels, for adagc-run.
+"""A training whose steps 221 and 222 have wrong labels, for adagc-run.
 
 It knows nothing of this package: ``adagc-run --watch`` records it.
 """

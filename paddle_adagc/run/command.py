@@ -230,8 +230,8 @@ def _become(command: Sequence[str], plan: Plan) -> NoReturn:
         raise ValueError("this runs within another adagc-run: leave one out")
     if not plan.watch:
         print(
-            "adagc-run: each training process will say 'AdaGC in force'. A "
-            "process without that line does not clip.",
+            "adagc-run: the first training process of each node will say "
+            "'AdaGC in force'. Without that line a node does not clip.",
             file=sys.stderr,
             flush=True,
         )

@@ -116,9 +116,14 @@ def _switch(run: RecordedRun, event: Happening) -> Advice:
     options = ""
     if settings is not None:
         options = f" --lambda-abs {settings.lambda_abs} --init {settings.init}"
+    clip = str(run.sessions[-1].facts.get("clip"))
+    first = "Switch to AdaGC."
+    if clip.startswith("ClipGradByGlobalNorm"):
+        first = "First try a tenth of the clip's threshold. If spikes remain, "
+        first += "switch to AdaGC."
     return _advice(
         "switch",
-        f"Switch to AdaGC. Of the norm {event['norm']:.4g} it would have "
+        f"{first} Of the norm {event['norm']:.4g} it would have "
         f"left {digits(event['shadow_left'])}, where the clip left "
         f"{digits(event['left'])}. In your own loop call record.switch(); with "
         "a Trainer put this before the command:",
