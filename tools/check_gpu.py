@@ -163,7 +163,9 @@ def clip_steps(framework: Torch) -> tuple[list[dict[str, np.ndarray]], int]:
             for i, parameter in enumerate(model)
         ]
         held = [gradient for _, gradient in pairs]
-        launched += gradients.GradientList(held).is_on_gpu
+        measured = gradients.GradientList(held)
+        measured.squared_norms()
+        launched += measured.is_on_gpu
         clip(pairs)
         row = {
             f"gradient {i}": framework.wide(gradient)
