@@ -29,6 +29,9 @@ GAP = 10
 END = 500
 """Last steps of a run, whose losses are its end."""
 
+_EARLY = slice(100, 1000)
+"""Steps whose updates count as early."""
+
 Row = dict[str, Any]
 """A run: what :func:`describe_run` returns, perhaps with more keys."""
 
@@ -60,6 +63,9 @@ def describe_run(record: RunRecord, skip_steps: int) -> Row:
     }
     if not memorises(record):
         row["validation_loss"] = _last(metrics, "eval_loss")
+    updates = metrics.get("update_norm", np.zeros(0))[_EARLY]
+    if updates.size:
+        row["early_update_norm"] = float(np.mean(updates))
     if (h := record.h).size:
         known = h[100:][np.isfinite(h[100:])]
         if known.size:
@@ -169,7 +175,7 @@ def measure(row: Row) -> dict[str, float]:
         return {}
     loss = judged(row)
     if row["status"] == "diverged" or not np.isfinite(loss).any():
-        names = ("worst", "mean", "end")
+        names = ("worst", "mean", "end", "end_median")
         return {"peaks": 1.0, "low_peaks": 1.0, **dict.fromkeys(names, np.inf)}
     found = peaks(loss)
     low = peaks(loss, LOW_NOISE_PEAK)
@@ -180,6 +186,7 @@ def measure(row: Row) -> dict[str, float]:
         "worst": max(low, default=0.0),
         "mean": float(known.mean()),
         "end": float(known[-END:].mean()),
+        "end_median": float(np.median(known[-END:])),
     }
 
 

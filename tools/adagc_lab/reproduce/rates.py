@@ -107,6 +107,34 @@ def _alone(gain: Sequence[float]) -> str:
     return fixed(gain[0], 3, "+") if gain else "–"
 
 
+def rates_why(rows: pd.DataFrame) -> str:
+    """Table of the grid ``rates-why``, seed by seed."""
+    own = rows[rows["target"] == "rates-why"]
+    if own.empty:
+        return NOT_RUN
+    own = own.assign(end=[np.mean(loss[-END:]) for loss in own["loss"]])
+    base = own[own["method"] == REFERENCE].set_index("seed")["end"]
+    lines = []
+    for method, part in own.groupby("method", sort=False):
+        gains = (part.set_index("seed")["end"] - base).dropna()
+        is_same_beta2 = not str(method).endswith("0.95")
+        is_other = method != REFERENCE and is_same_beta2
+        lines.append(
+            [
+                str(method),
+                str(len(part)),
+                fixed(part["end"].mean(), 3),
+                ", ".join(fixed(x, 3, "+") for x in gains) if is_other else "–",
+                fixed(part["early_update_norm"].mean(), 2),
+            ]
+        )
+    head = [
+        *("Arm", "Seeds", "Loss of the last 500 steps"),
+        *(f"Minus {REFERENCE}'s, by seed", "Update norm, steps 100 to 1,000"),
+    ]
+    return markdown_table(head, lines, left=1)
+
+
 def price_over_time(pairs: Pairs) -> str:
     """Table of the loss over GlobalGC 1's, early and at the end of a run."""
     lines = []

@@ -39,7 +39,7 @@ _NUMBERS = [
     *("validation_loss", "retrieval_accuracy", "clipped_percent"),
     *("clipped_percent_end", "h_median", "smallest_h", "moment1_growth"),
     *("moment2_growth", "replayed_percent", "step_ms", "clip_ms"),
-    *("experts_h_median", "router_h_median"),
+    *("experts_h_median", "router_h_median", "early_update_norm"),
 ]
 _OLD = [
     *("old_events_1000", "old_judged_1000", "old_spikes_1000"),

@@ -25,6 +25,7 @@ from adagc_lab.reproduce.rates import (
     rate_cells,
     rate_differences,
     rate_table,
+    rates_why,
     smallest_h,
 )
 from adagc_lab.reproduce.written import written_tables
@@ -94,6 +95,7 @@ _SPIKING: list[_Column] = [
     ("Peaks above 0.1 nat", _sums, "low_peaks"),
     ("Mean loss (nat)", _compared, "mean"),
     ("Loss of the last 500 steps (nat)", _compared, "end"),
+    ("Median of the last 500 steps (nat)", _compared, "end_median"),
 ]
 _CALM: list[_Column] = [
     ("Validation loss (nat)", _compared, "validation_loss"),
@@ -122,14 +124,17 @@ def _comparison(
         name = recipe
         for steps in pairs.lengths():
             for method in methods or pairs.methods():
-                number = max(
+                counts = [
                     len(pairs.values(method, steps, measure)[1])
                     for _, _, measure in columns
-                )
-                if number < LEAST:
+                ]
+                enough = [count for count in counts if count >= LEAST]
+                if not enough:
                     continue
+                least, most = min(enough), max(enough)
+                number = f"{least}" if least == most else f"{least} to {most}"
                 cells = [f(pairs, method, steps, x) for _, f, x in columns]
-                rows.append([name, f"{steps:,}", method, str(number), *cells])
+                rows.append([name, f"{steps:,}", method, number, *cells])
                 name = ""
     reference = next(iter(recipes.values())).reference
     head = ["Recipe", "Steps", f"{reference} →", "Seeds"]
@@ -287,6 +292,7 @@ def make_tables(
         "rates-ernie": rate_table(rate_cells(recipes.rows, ["ernie"])),
         "rate-decay": _comparison({"Llama-2 on prose": decay}, _CALM, None),
         "half-rate": _comparison({"Llama-2": half}, _SPIKING, None),
+        "rates-why": rates_why(recipes.rows),
         "price-over-time": price_over_time(price),
         "smallest-h": smallest_h(recipes.rows),
         "others-spiking": _comparison(by["spiking"], _SPIKING[:3], _OTHERS),
