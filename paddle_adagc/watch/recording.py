@@ -385,11 +385,16 @@ class Recording(Guarded):
         self._is_over = True
 
     def _close_writer(self, kind: str, text: str, seconds: float) -> None:
-        if self._writer is None or self._is_over:
+        if self._writer is None:
+            return
+        if self._is_over:  # its end may still be on the way to the disk
+            self._writer.wait(seconds)
             return
         left, ending = 0, self._ending(kind, text)
         if self.error is None:
             left = self._writer.close(ending, seconds)
+        else:
+            self._writer.wait(seconds)
         if self._writer.error is not None:
             raise self._writer.error
         if left or self._writer.dropped:

@@ -35,8 +35,6 @@ __all__ = ["RecordedRun", "Replaced", "Store", "read_record"]
 MAX_BYTES = 160 * 10**6
 """Default bound of the tensors' numbers."""
 
-STEP_BYTES = 400
-"""Bound of a step's own numbers, about."""
 
 _SETTINGS = """
 PRAGMA journal_mode = PERSIST;

@@ -115,9 +115,13 @@ class Writer:
             self.start()
         except RuntimeError:  # the interpreter ends: no new thread
             self._run()
-        if self._thread is not None and self._thread.is_alive() and timeout:
-            self._thread.join(timeout + 1)
+        self.wait(timeout and timeout + 1)
         return self.num_waiting
+
+    def wait(self, seconds: float) -> None:
+        """Wait for the thread's end, which :meth:`close` has asked for."""
+        if self._thread is not None and self._thread.is_alive() and seconds:
+            self._thread.join(seconds)
 
     # ---- the thread ---------------------------------------------------------
 

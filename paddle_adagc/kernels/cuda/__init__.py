@@ -1,6 +1,8 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The CUDA kernels on Paddle's tensors, in Paddle's stream; not run on a GPU.
+"""The CUDA kernels on Paddle's tensors, in Paddle's stream.
+
+On a GPU the kernels ran with PyTorch's tensors, not with Paddle's.
 
 A list of ``n`` tensors takes ``ceil(n / 480) + 3`` launches (two more for each
 further dtype), no host wait, and one copy to the device when a tensor has a new

@@ -172,15 +172,25 @@ def test_a_terminated_command_stops_its_runs(write_grid, tmp_path):
     assert statuses == ["stopped", "stopped"]
 
 
+_EACH_KIND = ("fp8", "figure-optimizers", "table-spike-score", "rates-why")
+"""Targets that ``.ci/run`` tries; the others are run before a release."""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "path",
-    sorted((ROOT / "configs/experiments").glob("*.yaml")),
-    ids=lambda path: path.stem,
+    [
+        pytest.param(
+            path,
+            id=path.stem,
+            marks=[] if path.stem in _EACH_KIND else pytest.mark.long,
+        )
+        for path in sorted((ROOT / "configs/experiments").glob("*.yaml"))
+    ],
 )
 def test_every_target_runs(path, tmp_path):
     """Ten steps of a seed, two methods of the first experiment."""
-    # The novels of docs/data.md are not here.
+    # The novels of docs/training.md are not here.
     text = path.read_text("utf-8")
     text = text.replace("kind: mmap, prefix: data/austen", "kind: stdlib")
     grid = tmp_path / path.name
