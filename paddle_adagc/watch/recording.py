@@ -317,8 +317,6 @@ class Recording(Guarded):
         if self._writer is not None:
             self._writer.write(lambda store: store.tell(facts))
 
-    # ---- the end ------------------------------------------------------------
-
     def _on_error(self, error: Exception, kind: str) -> None:
         self._ring.steps = []
         is_disk = isinstance(error, (OSError, sqlite3.Error))
@@ -387,14 +385,12 @@ class Recording(Guarded):
     def _close_writer(self, kind: str, text: str, seconds: float) -> None:
         if self._writer is None:
             return
-        if self._is_over:  # its end may still be on the way to the disk
-            self._writer.wait(seconds)
+        left = 0
+        if self.error is None and not self._is_over:
+            left = self._writer.close(self._ending(kind, text), seconds)
+        self._writer.wait(seconds)  # an earlier end may be on its way
+        if self._is_over:
             return
-        left, ending = 0, self._ending(kind, text)
-        if self.error is None:
-            left = self._writer.close(ending, seconds)
-        else:
-            self._writer.wait(seconds)
         if self._writer.error is not None:
             raise self._writer.error
         if left or self._writer.dropped:
