@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import paddle
 from paddle import Tensor
@@ -34,6 +34,13 @@ from paddle_adagc.watch.store import MAX_BYTES
 
 NUM_STEPS = 64
 """Most steps that stay on the device before they are copied."""
+
+
+class Optimizer(Protocol):
+    """An optimizer of Paddle, or a wrapper around one."""
+
+    def step(self) -> Any:
+        """Make an update."""
 
 
 class Record(Recording):
@@ -116,7 +123,7 @@ class Record(Recording):
     def __init__(
         self,
         directory: str | os.PathLike[str],
-        optimizer: Any,
+        optimizer: Optimizer,
         model: paddle.nn.Layer | None = None,
         *,
         shadow: ClipGradBase | bool | None = None,
