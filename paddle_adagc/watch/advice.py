@@ -118,7 +118,7 @@ def _switch(run: RecordedRun, event: Happening) -> Advice:
         options = f" --lambda-abs {settings.lambda_abs} --init {settings.init}"
     clip = str(run.sessions[-1].facts.get("clip"))
     first = "Switch to AdaGC."
-    if clip.startswith("ClipGradByGlobalNorm"):
+    if "GlobalNorm" in clip:
         first = "First try a tenth of the clip's threshold. If spikes remain, "
         first += "switch to AdaGC."
     return _advice(
