@@ -52,7 +52,7 @@ class Record(Recording):
 
     The last steps stay on the device and are copied together, after at most
     ``num_steps`` or about a minute: no step waits. A thread judges and writes
-    them. A killed process loses at most what was not copied. An exception, the
+    them. A killed process loses what was not copied and written. An exception, the
     interpreter's exit and SIGTERM copy it, and the record says which it was. In
     a distributed run every rank makes a record and calls its methods; one
     gather per copy, rank 0 writes.

@@ -186,7 +186,7 @@ def test_20_kills_of_a_watched_trainer(tmp_path):
             stderr=subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
         )
-        is_early = number % 4 == 0  # killed where the record opens
+        is_early = number % 4 == 3  # killed where the record opens
         while num_sessions(tmp_path) <= number or not (
             is_early or newest(tmp_path) > saved
         ):
@@ -201,7 +201,8 @@ def test_20_kills_of_a_watched_trainer(tmp_path):
         assert start == saved
         last = int(made.read_text().split()[-1]) if made.exists() else start
         assert run.step.tolist() == [*range(1, len(run.step) + 1)]
-        assert 0 <= last - len(run.step) <= RING
+        # A ring on the device, and one that the thread was writing.
+        assert 0 <= last - len(run.step) <= 2 * RING
         saved = newest(tmp_path)
         assert len(run.step) >= saved
         print(f"start {start}, made {last}, recorded {len(run.step)}")
