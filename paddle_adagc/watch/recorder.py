@@ -52,10 +52,10 @@ class Record(Recording):
 
     The last steps stay on the device and are copied together, after at most
     ``num_steps`` or about a minute: no step waits. A thread judges and writes
-    them. A killed process loses what was not copied and written. An exception, the
-    interpreter's exit and SIGTERM copy it, and the record says which it was. In
-    a distributed run every rank makes a record and calls its methods; one
-    gather per copy, rank 0 writes.
+    them. A killed process loses what was not copied and written. An exception,
+    the interpreter's exit and SIGTERM copy it, and the record says which it
+    was. In a distributed run every rank makes a record and calls its methods;
+    one gather per copy, rank 0 writes.
 
     An error of observing ends the record, with a warning that names its cause,
     and never the training. A rank whose record has failed takes part in what
