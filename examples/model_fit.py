@@ -56,6 +56,6 @@ if __name__ == "__main__":
     rows = paddle.io.TensorDataset([noisy, labels])
     keep = KeepClip(model, "outputs/record")
     model.fit(rows, epochs=2, batch_size=32, verbose=2, callbacks=[keep])
+    print(clip.summary())
     model.save("outputs/last")
     model.load("outputs/last")
-    print(clip.summary())
