@@ -35,7 +35,7 @@ CANARIES = {
         "test_a_form[a loop with `--require`]",
     ),
     "lab/train/test_layouts.py": ("test_two_ranks_train_and_resume[ernie]",),
-    "run/test_paddlenlp.py": ("test_a_script_of_paddlenlp_s_trainer",),
+    "run/test_paddlenlp.py": ("test_scripts_of_paddlenlp_s_trainer",),
     "lab/train/test_processes.py": (
         "test_a_stopped_command_resumes_with_the_same_record[15]",
     ),

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commands behind ``adagc-run``, and what happens in their processes.
 
-tests/contract/test_start.py has signals, statuses and terminals.
+tests/contract/test_run.py has signals, statuses and terminals.
 """
 
 import dataclasses
@@ -65,6 +65,11 @@ $tmux wait-for done
 $tmux kill-server
 cat printed
 """
+ZIP = """
+nlp=$(python -c 'import paddlenlp; print(*paddlenlp.__path__)')
+python -m zipfile -c nlp.zip $nlp
+PYTHONPATH=$PWD/nlp.zip:$PYTHONPATH python train.py job.json
+"""
 SITE = """
 import os
 for name in [*os.environ]:
@@ -115,7 +120,7 @@ def clips(
     )
     more = {"options": T_START, **more}
     files = {"train.py": script, **more.pop("files", {})}
-    trained = (f"ClipGradByAdaGC {clip}",) * num
+    trained = more.pop("trained", (f"ClipGradByAdaGC {clip}",) * num)
     return Form(name, command, trained, said, files, **more)
 
 
@@ -222,12 +227,17 @@ FORMS = [
         origin=r"t_start=4 \(the script\)",
     ),
     clips(
-        "`train()` twice, and a second Trainer of the same `args`",
-        script=SCRIPT + "trainer.train()\nTrainer(args=args).train()\n",
-        num=3,
-        files={"job.json": '{"max_steps": 2, "max_grad_norm": 0.25}'},
-        clip="lambda_abs=0.25 t_start=2",
-        origin=r"lambda_abs=0\.25 \(max_grad_norm\), t_start=2 \(--t-start\)",
+        "`train()` twice, and a second Trainer; from a zip",
+        "bash job.sh",
+        script=SCRIPT
+        + "trainer.train()\nargs.max_grad_norm = 0.25\n"
+        + "Trainer(args=args).train()\n",
+        files={"job.json": '{"max_steps": 2}', "job.sh": ZIP},
+        trained=(
+            *("ClipGradByAdaGC lambda_abs=1.0 t_start=2",) * 2,
+            "ClipGradByAdaGC lambda_abs=0.25 t_start=2",
+        ),
+        said=(r"in force: lambda_abs=0\.25 \(max_grad_norm\), t_start=2",),
     ),
     clips(
         "a command that fails after its training, `--require`",
@@ -275,7 +285,9 @@ FORMS = [
         files={
             "train.py": subclass(
                 "    def _tell(self, event):\n"
-                "        self.optimizer._grad_clip = None\n"
+                "        super()._tell(event)\n"
+                "        if event == 'on_step_end':\n"
+                "            self.optimizer._grad_clip = None\n"
             )
         },
     ),

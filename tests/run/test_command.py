@@ -3,12 +3,8 @@
 """adagc-run's own options."""
 
 import inspect
-import json
-import os
 import re
 import shlex
-import shutil
-import sys
 import venv
 from pathlib import Path
 
@@ -18,9 +14,6 @@ from helpers import run_python
 from paddle_adagc import ClipGradByAdaGC, run
 from paddle_adagc.run.command import VARIABLE
 from paddle_adagc.run.settings import CLIP
-
-STAND_IN = str(Path(__file__).with_name("stand_in"))
-
 
 MISTAKES = {
     "--t-strat 5 ls": "--t-strat: .* did you mean 't_start'",
@@ -90,13 +83,8 @@ def test_words_about_an_isolated_python_are_no_command():
     assert re.fullmatch(r"[^\n]*does not clip\.\n", ended.stderr)
 
 
-def test_help_shows_every_option(capsys):
-    known = inspect.signature(ClipGradByAdaGC).parameters.keys()
-    assert {*CLIP} == {*known}
-    assert run.main(["--help"]) == 0
-    printed = capsys.readouterr().out
-    for option in ("--watch", "--record DIR", "--no-record", "--require"):
-        assert printed.count(f"\n  {option} ") == 1
+def test_each_argument_of_the_clip_is_an_option():
+    assert {*CLIP} == {*inspect.signature(ClipGradByAdaGC).parameters}
 
 
 @pytest.mark.parametrize("value", [".5", "5e-1", "+.50"])
@@ -111,12 +99,10 @@ def test_check_says_what_would_be_in_force_and_from_where(tmp_path, capsys):
     words = ["--check", "--settings", str(file), "--beta=.95"]
     assert run.main([*words, "paddleformers-cli", "train", "my.yaml"]) == 0
     printed = capsys.readouterr().out
-    assert "ClipGradByAdaGC(lambda_rel=1.04, beta=0.95, lambda_abs" in printed
     assert f"from t_start=7 ({file})" in printed
     assert "beta=0.95 (--beta)" in printed
     assert "lambda_abs would be max_grad_norm of the Trainer's" in printed
     assert "would run paddleformers-cli train my.yaml" in printed
-    assert "paddlefleet is not installed here" in printed
 
 
 def test_no_adagc_run_within_another(monkeypatch, capsys):
@@ -139,27 +125,3 @@ def test_a_python_without_the_package_says_so(tmp_path):
         )
         assert ended.returncode == status, ended.stderr
         assert "python does not clip: No module named 'pa" in ended.stderr
-
-
-@pytest.mark.slow
-def test_each_trainer_has_the_settings_of_its_arguments(tmp_path):
-    """Of two jobs in one process; in a zip, whose loader has all modules."""
-    shutil.make_archive(str(tmp_path / "nlp"), "zip", STAND_IN)
-    for name, norm in (("a", 0.25), ("b", 0.5)):
-        values = {"output_dir": name, "max_grad_norm": norm, "max_steps": 2}
-        (tmp_path / f"{name}.json").write_text(json.dumps(values))
-    (tmp_path / "two.py").write_text(
-        "import json\n"
-        "from paddlenlp.trainer import *\n"
-        "for x in 'ab':\n"
-        "    args = TrainingArguments(**json.load(open(f'{x}.json')))\n"
-        "    Trainer(args=args).train()\n"
-    )
-    path = os.pathsep.join([str(tmp_path / "nlp.zip"), *sys.path])
-    words = ("-m", "paddle_adagc.run", sys.executable, "two.py")
-    ended = run_python(tmp_path, *words, PYTHONPATH=path)
-    assert ended.returncode == 0, ended.stderr
-    for norm in ("0.25", "0.5"):
-        assert f"in force: lambda_abs={norm} (max_grad_norm)" in ended.stderr
-        assert f"trained with ClipGradByAdaGC lambda_abs={norm}" in ended.stdout
-    assert "AdaGC clipped 4 steps" in ended.stderr

@@ -7,6 +7,7 @@ Clip and callback are those of tests/reference, in their form, not their code.
 
 import importlib.util
 import json
+import re
 import shutil
 import sys
 
@@ -57,18 +58,19 @@ class Ernie(Trainer):
             grad_clip=ernie.ClipGradByAdaptiveNorm())
         return self.optimizer
 
-class Gammas(TrainerCallback):
+class Numbers(TrainerCallback):
     def on_step_end(self, args, state, control, optimizer=None, **kwargs):
         clip = optimizer._grad_clip
         if hasattr(clip, "rule"):
             found = [*clip.rule.values.values()]
         else:
             found = [float(v) for v in clip.state_dict()["gamma"].values()]
-        print("gamma", json.dumps([state.global_step, found]), flush=True)
+        print("number", json.dumps(["gamma", state.global_step, found]))
 
     def on_log(self, args, state, control, logs=None, **kwargs):
         if "loss" in logs:
-            print("loss", json.dumps([state.global_step, logs["loss"]]))
+            found = ["loss", state.global_step, logs["loss"]]
+            print("number", json.dumps(found))
 
 class Mixed(ClippingMixin, Ernie):
     pass
@@ -77,7 +79,7 @@ way, resumes = sys.argv[2:]
 [args] = PdArgumentParser(Arguments).parse_json_file(sys.argv[1])
 paddle.seed(0)
 more = {"args": args, "model": Net(), "train_dataset": rows}
-more["callbacks"] = [ernie.ClipGradByAdaptiveNormCallback(), Gammas()]
+more["callbacks"] = [ernie.ClipGradByAdaptiveNormCallback(), Numbers()]
 if way == "mixin":
     clip = ClipGradByAdaGC(lambda_rel=1.03, beta=0.98, t_start=101)
     trainer = Mixed(clip=clip, **more)
@@ -112,17 +114,15 @@ def train(folder, way, resumes, *before, status=0, **values):
         **values,
     }
     (folder / "job.json").write_text(json.dumps(job))
-    words = ["train.py", "job.json", way, resumes]
-    words = [*before, *([sys.executable] if before else []), *words]
+    words = [*before, sys.executable][not before :]
+    words += ["train.py", "job.json", way, resumes]
     path = f"{ROOT}:{ROOT / 'tests'}"
     ended = run_python(folder, *words, PYTHONPATH=path)
     assert ended.returncode == status, ended.stderr[-4000:]
     found = {"gamma": {}, "loss": {}}
-    for line in ended.stdout.splitlines():
-        kind, _, rest = line.partition(" ")
-        if kind in found:
-            step, value = json.loads(rest)
-            found[kind][step] = value
+    for line in re.findall("^number (.*)", ended.stdout, re.MULTILINE):
+        kind, step, value = json.loads(line)
+        found[kind][step] = value
     return *found.values(), ended.stderr + ended.stdout
 
 
@@ -149,15 +149,15 @@ def test_a_job_moves_over_at_step_100(job, way):
 
 
 def test_the_state_is_cleared_if_the_arguments_say_so(job):
-    folder = job[0]
-    values = {
-        "adaptive_norm_force_clear_state": True,
-        "adaptive_norm_shard_clip": True,
-        "max_steps": 102,
-        "output_dir": "cleared",
-    }
-    start = "theirs/checkpoint-100"
-    _, _, said = train(folder, "ernie", start, *RUN, **values)
+    _, _, said = train(
+        job[0],
+        "ernie",
+        "theirs/checkpoint-100",
+        *RUN,
+        adaptive_norm_force_clear_state=True,
+        adaptive_norm_shard_clip=True,
+        max_steps=102,
+    )
     assert "adaptive_norm_force_clear_state: no state of the clip is" in said
     assert "tensors; adaptive_norm_shard_clip has no effect" in said
     assert "AdaGC clipped 2 steps" in said

@@ -4,9 +4,7 @@
 
 import importlib.util
 import json
-import os
 import re
-import subprocess
 import sys
 
 import pytest
@@ -18,41 +16,10 @@ if importlib.util.find_spec("paddlenlp") is None:
     pytest.skip("PaddleNLP is not installed", allow_module_level=True)
 
 pytestmark = pytest.mark.slow
-RUN = (sys.executable, "-m", "paddle_adagc.run")
-SUBCLASSES = {
-    "own clip": """
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        self.clip = 0.2
-    def training_step(self, *given):
-        assert self.clip == 0.2
-        return super().training_step(*given)
-""",
-    "create_optimizer returns None": """
-    def create_optimizer(self, lr_scheduler=None):
-        self.optimizer = paddle.optimizer.AdamW(
-            lr_scheduler,
-            parameters=self.model.parameters(),
-            grad_clip=paddle.nn.ClipGradByGlobalNorm(1.0),
-        )
-""",
-    "create_optimizer_and_scheduler": """
-    def create_optimizer_and_scheduler(self, num_training_steps):
-        self.create_scheduler(num_training_steps)
-        self.optimizer = paddle.optimizer.AdamW(
-            self.lr_scheduler,
-            parameters=self.model.parameters(),
-            grad_clip=paddle.nn.ClipGradByGlobalNorm(1.0),
-        )
-""",
-}
-
-
-PADDLENLP = """
-import sys
+SCRIPT = """
+import json
 import numpy as np, paddle
 from paddlenlp.trainer import PdArgumentParser, Trainer, TrainingArguments
-from paddlenlp.trainer.trainer_utils import get_last_checkpoint
 
 x = np.random.default_rng(0).normal(size=[400, 4]).astype("float32")
 rows = [{"x": row, "labels": row[:1]} for row in x]
@@ -65,132 +32,97 @@ class Net(paddle.nn.Layer):
     def forward(self, x, labels=None):
         return ((self.linear(x) - labels) ** 2).mean()
 
-class MyTrainer(Trainer):
+class OwnClip(Trainer):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.clip = 0.2
+
+    def training_step(self, *given):
+        assert self.clip == 0.2
+        return super().training_step(*given)
+
+class ReturnsNone(Trainer):
     def create_optimizer(self, lr_scheduler=None):
-        return super().create_optimizer(lr_scheduler)
+        self.optimizer = paddle.optimizer.AdamW(
+            lr_scheduler,
+            parameters=self.model.parameters(),
+            grad_clip=paddle.nn.ClipGradByGlobalNorm(1.0),
+        )
 
-[args] = PdArgumentParser(TrainingArguments).parse_json_file(sys.argv[1])
-paddle.seed(0)
-trainer = MyTrainer(model=Net(), args=args, train_dataset=rows)
-assert type(trainer).__name__ == "MyTrainer"
-resumes = len(sys.argv) > 2
-found = get_last_checkpoint(args.output_dir) if resumes else None
-trainer.train(resume_from_checkpoint=found)
-print("clip:", trainer.optimizer._grad_clip)
-"""
+class MakesBoth(ReturnsNone):
+    def create_optimizer_and_scheduler(self, num_training_steps):
+        self.create_scheduler(num_training_steps)
+        self.create_optimizer(self.lr_scheduler)
 
-
-THREE = (
-    PADDLENLP[: PADDLENLP.index("class MyTrainer")]
-    + "".join(
-        f"class Mine{i}(Trainer):\n{body}\n"
-        for i, body in enumerate(SUBCLASSES.values())
-    )
-    + """
-for kind in (Mine0, Mine1, Mine2):
-    [args] = PdArgumentParser(TrainingArguments).parse_json_file(sys.argv[1])
+for kind in (OwnClip, ReturnsNone, MakesBoth):
+    [args] = PdArgumentParser(TrainingArguments).parse_json_file("job.json")
     paddle.seed(0)
     trainer = kind(model=Net(), args=args, train_dataset=rows)
     trainer.train()
-    print("weights", *trainer.model.linear.weight.flatten().tolist())
-    print("trained with", type(trainer.optimizer._grad_clip).__name__)
+    weights = trainer.model.linear.weight.flatten().tolist()
+    print("weights:", json.dumps(weights))
+    print("clip:", trainer.optimizer._grad_clip)
 """
-)
+JOB = {
+    "output_dir": "out",
+    "max_steps": 6,
+    "save_steps": 3,
+    "learning_rate": 0.01,
+    "device": "cpu",
+    "report_to": "visualdl",
+}
 
 
-def write_job(folder, train=True, **values):
-    """A user's script and its config."""
-    if train:
-        (folder / "train.py").write_text(PADDLENLP)
-    values = {
-        "output_dir": str(folder / "out"),
-        "max_steps": 6,
-        "save_steps": 3,
-        "logging_steps": 3,
-        "learning_rate": 0.01,
-        "device": "cpu",
-        "report_to": "visualdl",
-        **values,
-    }
-    (folder / "job.json").write_text(json.dumps(values))
+@pytest.fixture
+def run(tmp_path):
+    """Run a script, behind ``adagc-run`` if that has options.
+
+    Returns:
+        All that is printed, and the weights of each Trainer.
+    """
+
+    def run(script, *options):
+        (tmp_path / "train.py").write_text(script)
+        (tmp_path / "job.json").write_text(json.dumps(JOB))
+        before = ("-m", "paddle_adagc.run", *options, sys.executable)
+        command = (*(before if options else ()), "train.py")
+        ended = run_python(tmp_path, *command, PYTHONPATH=":".join(sys.path))
+        assert ended.returncode == 0, ended.stderr
+        weights = re.findall("weights: (.*)", ended.stdout)
+        return ended.stdout + ended.stderr, [*map(json.loads, weights)]
+
+    return run
 
 
-def adagc_run(*words, status=0):
-    """Run the command before the script; return all that it prints."""
-    command = [*RUN, *words, sys.executable, "train.py", "job.json"]
-    ended = subprocess.run(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    assert ended.returncode == status, ended.stdout
-    return ended.stdout
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    """A user's folder."""
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def test_a_script_of_paddlenlp_s_trainer(folder):
-    write_job(folder, max_grad_norm=0.5)
-    printed = adagc_run("--beta", "0.9", "--t-start=2", "--")
-    clip = "clip: ClipGradByAdaGC(lambda_rel=1.04, beta=0.9, lambda_abs=0.5"
-    assert clip in printed
-    assert "clip_global_grad_norm" in printed
-    settings = "beta=0.9 (--beta), lambda_abs=0.5 (max_grad_norm), t_start=2 ("
-    assert f"AdaGC in force: {settings}--t-start); 2 tensors\n" in printed
-    state = load_state(folder / "out/checkpoint-3")
+def test_scripts_of_paddlenlp_s_trainer(run, tmp_path):
+    """Bound to the model; in the warm-up with the numbers of GlobalNorm."""
+    printed, weights = run(SCRIPT, "--beta", "0.9", "--")
+    clip = "ClipGradByAdaGC(lambda_rel=1.04, beta=0.9, lambda_abs=1.0"
+    assert printed.count(f"clip: {clip}") == 3
+    settings = "beta=0.9 (--beta), lambda_abs=1.0 (max_grad_norm)"
+    assert printed.count(f"AdaGC in force: {settings}; 2 tensors\n") == 3
+    state = load_state(tmp_path / "out/checkpoint-3")
     assert state["step"] == 3
     assert {*state["gamma"]} == {"linear.weight", "linear.bias"}
+    for mine, theirs in zip(weights, run(SCRIPT)[1], strict=True):
+        assert mine == pytest.approx(theirs, rel=1e-4)
 
 
-def test_numbers_without_the_command_s_options_are_the_same(folder):
-    """In the warm-up AdaGC is the clip by the global norm."""
-    write_job(folder)
-    (folder / "train.py").write_text(THREE)
-    without = run_python(folder, "train.py", "job.json")
-    with_clip = adagc_run()
-    weights = [
-        [
-            float(value)
-            for line in re.findall("weights (.*)", printed)
-            for value in line.split()
-        ]
-        for printed in (without.stdout, with_clip)
-    ]
-    assert with_clip.count("trained with ClipGradByAdaGC") == 3
-    assert with_clip.count("AdaGC in force:") == 3
-    assert len(weights[0]) == 12
-    assert weights[0] == pytest.approx(weights[1], rel=1e-4)
+PADDLEFLEET = """
+from paddlefleet.trainer import Trainer
+Trainer(max_steps=3).train()
+"""
 
 
-def test_a_running_job_resumes_and_switches(folder):
-    write_job(folder)
-    run_python(folder, "train.py", "job.json").check_returncode()
-    write_job(folder, max_steps=9)
-    resumes = PADDLENLP.replace("len(sys.argv) > 2", "True")
-    (folder / "train.py").write_text(resumes)
-    printed = adagc_run(status=1)
-    assert "give missing_state='start' (adagc-run: --missing-state" in printed
-    adagc_run("--missing-state", "start")
-    write_job(folder, max_steps=12, train=False)
-    assert "; resumed after 3 steps\n" in adagc_run()
-
-
-def test_a_trainer_of_paddlefleet_s_shape(folder):
-    package = folder / "paddlefleet/trainer"
+def test_a_trainer_of_paddlefleet_s_shape(run, tmp_path):
+    package = tmp_path / "paddlefleet/trainer"
     package.mkdir(parents=True)
     (package.parent / "__init__.py").touch()
-    imported = "from {} import Trainer\n"
-    (package / "__init__.py").write_text(imported.format(".trainer"))
+    (package / "__init__.py").write_text("from .trainer import Trainer\n")
     (package / "trainer.py").write_text(
-        imported.format("core.integrations.trainers")
+        "from core.integrations.trainers import Trainer\n"
     )
-    script = imported.format("paddlefleet.trainer")
-    (folder / "train.py").write_text(f"{script}Trainer(max_steps=3).train()")
-    printed = adagc_run("--t-start=1")
+    printed, _ = run(PADDLEFLEET, "--t-start=1")
     assert printed.count("'clip_global_grad_norm':") == 3
-    state = load_state(folder / "out/checkpoint-3")
+    state = load_state(tmp_path / "out/checkpoint-3")
     assert (state["step"], {*state["gamma"]}) == (3, {"weight", "bias"})

@@ -195,7 +195,9 @@ def watch_in_layout(layout, folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [n for n in LAYOUTS if " stage " in n])
+@pytest.mark.parametrize(
+    "name", ["v2 x2", "pp2", *(n for n in LAYOUTS if " stage " in n)]
+)
 def test_adagc_run_watches(name, tmp_path):
     layout, _ = LAYOUTS[name]
     for plain, watched in run_on_ranks(

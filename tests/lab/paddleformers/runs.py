@@ -163,8 +163,8 @@ class Toy:
         return run_on_ranks(pretrain, num_ranks, timeout=300, **given)
 
 
-def pretrain(recipe, overrides, initial=None, saves=True):
-    """Run a recipe on this rank, from its part of `initial` weights if given.
+def pretrain(recipe, overrides, saves=True):
+    """Run a recipe on this rank.
 
     Gives ``losses`` per micro-batch; ``first`` and ``last`` weights by name;
     ``grad_clip``, the class of the clip that the optimizer ends up with, or of
@@ -181,9 +181,7 @@ def pretrain(recipe, overrides, initial=None, saves=True):
         def train(self, *args, **kwargs):
             trainers.append(self)
             self.losses, self.norms = [], []
-            self.first = _weights(
-                self.model, initial and initial[dist.get_rank()]
-            )
+            self.first = _weights(self.model)
             if self._adagc.clip is not None:
                 self._adagc.clip._dygraph_clip = _observed(
                     self._adagc.clip, self.norms
@@ -264,15 +262,12 @@ def _whole_norms(table, pairs):
     return norms
 
 
-def _weights(model, values=None):
-    """Weights by name, set to `values` before."""
+def _weights(model):
+    """Copies of the weights by name."""
     from paddle_adagc.parallel.names import parameter_keys
 
     keys = parameter_keys(model)
-    found = {keys[p.name]: p for p in model.parameters()}
-    for name, tensor in found.items() if values else ():
-        tensor.set_value(values[name])
-    return {name: tensor.numpy().copy() for name, tensor in found.items()}
+    return {keys[p.name]: p.numpy().copy() for p in model.parameters()}
 
 
 def _check_places(trainer):

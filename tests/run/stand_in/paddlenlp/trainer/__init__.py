@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """As in PaddleNLP: arguments and Trainer."""
 
-from paddlenlp.trainer.trainer import Trainer
-from paddlenlp.trainer.training_args import TrainingArguments
+from paddlenlp.trainer.trainer import Trainer, TrainingArguments
 
 __all__ = ["Trainer", "TrainingArguments"]
