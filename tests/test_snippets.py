@@ -1,16 +1,18 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Every Python snippet of README, docs and the Trainers' classes runs."""
+"""Every Python snippet of README and docs runs, and every docstring's."""
 
 import doctest
 import importlib
+import inspect
 import os
+import re
 
 import paddle
 import pytest
 from core.parallel.ranks import run_on_ranks
 from helpers import TINY_LLAMA
-from pages import PAGES, blocks, page_name
+from pages import PAGES, ROOT, blocks, page_name
 from reference.adaptive_norm import AdaptiveNorm
 from reference.ernie import FILE, as_theirs
 
@@ -144,3 +146,27 @@ def test_other_snippets_run(page, tmp_path, monkeypatch):
     names = stand_ins() if snippets else {}
     for code in snippets:
         exec(code, names)
+
+
+def examples():
+    """Examples of the names of docs/api, by name."""
+    pages = (ROOT / "docs/api").glob("*.md")
+    text = "\n".join(page.read_text() for page in pages)
+    for path in re.findall(r"^::: (\S+)", text, re.MULTILINE):
+        module, _, name = path.rpartition(".")
+        docstring = inspect.getdoc(
+            getattr(importlib.import_module(module), name)
+        )
+        parser = doctest.DocTestParser()
+        found = parser.get_doctest(docstring, {}, name, None, None)
+        # This one needs PaddleNLP: above.
+        if found.examples and name != ClippingMixin.__name__:
+            yield pytest.param(found, id=name)
+
+
+@pytest.mark.parametrize("example", examples())
+def test_example_of_a_public_name(example, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    printed = []
+    doctest.DocTestRunner().run(example, out=printed.append)
+    assert not printed, "".join(printed)
