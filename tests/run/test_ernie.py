@@ -27,8 +27,6 @@ import dataclasses, json, sys
 import numpy as np, paddle
 from paddlenlp.trainer import PdArgumentParser, Trainer, TrainingArguments
 from paddlenlp.trainer import TrainerCallback
-from paddle_adagc import ClipGradByAdaGC
-from paddle_adagc.integrations.paddlenlp import ClippingMixin
 from reference import ernie
 
 @dataclasses.dataclass
@@ -72,34 +70,19 @@ class Numbers(TrainerCallback):
             found = ["loss", state.global_step, logs["loss"]]
             print("number", json.dumps(found))
 
-class Mixed(ClippingMixin, Ernie):
-    pass
-
-way, resumes = sys.argv[2:]
 [args] = PdArgumentParser(Arguments).parse_json_file(sys.argv[1])
 paddle.seed(0)
-more = {"args": args, "model": Net(), "train_dataset": rows}
-more["callbacks"] = [ernie.ClipGradByAdaptiveNormCallback(), Numbers()]
-if way == "mixin":
-    clip = ClipGradByAdaGC(lambda_rel=1.03, beta=0.98, t_start=101)
-    trainer = Mixed(clip=clip, **more)
-else:
-    trainer = Ernie(**more)
-args.resume_from_checkpoint = resumes if resumes != "no" else None
+callbacks = [ernie.ClipGradByAdaptiveNormCallback(), Numbers()]
+trainer = Ernie(
+    args=args, model=Net(), train_dataset=rows, callbacks=callbacks
+)
 trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
 """
 RUN = ("-m", "paddle_adagc.run")
+START = "theirs/checkpoint-100"
 
 
-@pytest.fixture(scope="module")
-def job(tmp_path_factory):
-    """A job of 200 steps under theirs: its folder, gammas and losses."""
-    folder = tmp_path_factory.mktemp("ernie")
-    (folder / "train.py").write_text(SCRIPT)
-    return folder, *train(folder, "ernie", "no", output_dir="theirs")[:2]
-
-
-def train(folder, way, resumes, *before, status=0, **values):
+def train(folder, *before, status=0, **values):
     """Run the script; return gammas by step, losses by step, what it said."""
     job = {
         "output_dir": "out",
@@ -115,8 +98,8 @@ def train(folder, way, resumes, *before, status=0, **values):
     }
     (folder / "job.json").write_text(json.dumps(job))
     words = [*before, sys.executable][not before :]
-    words += ["train.py", "job.json", way, resumes]
     path = f"{ROOT}:{ROOT / 'tests'}"
+    words += ["train.py", "job.json"]
     ended = run_python(folder, *words, PYTHONPATH=path)
     assert ended.returncode == status, ended.stderr[-4000:]
     found = {"gamma": {}, "loss": {}}
@@ -126,51 +109,64 @@ def train(folder, way, resumes, *before, status=0, **values):
     return *found.values(), ended.stderr + ended.stdout
 
 
-@pytest.mark.parametrize("way", ["adagc-run", "mixin"])
-def test_a_job_moves_over_at_step_100(job, way):
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    """A job of 200 steps under theirs: its folder, gammas and losses."""
+    folder = tmp_path_factory.mktemp("ernie")
+    (folder / "train.py").write_text(SCRIPT)
+    return folder, *train(folder, output_dir="theirs")[:2]
+
+
+def test_a_job_moves_over_at_step_100(job):
     folder, gammas, losses = job
-    before = RUN if way == "adagc-run" else ()
-    start = "theirs/checkpoint-100"
-    mine, my_losses, said = train(folder, way, start, *before, output_dir=way)
+    mine, my_losses, said = train(folder, *RUN, resume_from_checkpoint=START)
     assert [*mine] == [*range(101, 201)]
     for step, values in mine.items():
         rounding = 1e-6 if step < 150 else 1e-5  # it adds up in the weights
         np.testing.assert_allclose(values, gammas[step], rtol=rounding)
         assert my_losses[step] == pytest.approx(losses[step], 1e-5, 2e-8)
     assert "gamma of 4 tensors after 100 steps is taken over" in said
-    assert load_state(folder / way / "checkpoint-200")["step"] == 200
-    if way == "adagc-run":
-        assert (
-            "AdaGC in force: lambda_rel=1.03 (ERNIE's adaptive_norm_clip), "
-            "beta=0.98 (ERNIE's adaptive_norm_clip), lambda_abs=1.0 (ERNIE's "
-            "adaptive_norm_clip), t_start=101 (ERNIE's adaptive_norm_clip, "
-            "step 100 included); 4 tensors; resumed after 100 steps\n"
-        ) in said
+    assert load_state(folder / "out/checkpoint-200")["step"] == 200
+    assert (
+        "AdaGC in force: lambda_rel=1.03 (ERNIE's adaptive_norm_clip), "
+        "beta=0.98 (ERNIE's adaptive_norm_clip), lambda_abs=1.0 (ERNIE's "
+        "adaptive_norm_clip), t_start=101 (ERNIE's adaptive_norm_clip, "
+        "step 100 included); 4 tensors; resumed after 100 steps\n"
+    ) in said
 
 
-def test_the_state_is_cleared_if_the_arguments_say_so(job):
-    _, _, said = train(
-        job[0],
-        "ernie",
-        "theirs/checkpoint-100",
-        *RUN,
-        adaptive_norm_force_clear_state=True,
-        adaptive_norm_shard_clip=True,
-        max_steps=102,
-    )
-    assert "adaptive_norm_force_clear_state: no state of the clip is" in said
-    assert "tensors; adaptive_norm_shard_clip has no effect" in said
-    assert "AdaGC clipped 2 steps" in said
-    assert "over, at step 201" in said
+CLEARED = {
+    "adaptive_norm_force_clear_state": True,
+    "adaptive_norm_shard_clip": True,
+}
 
 
-def test_a_checkpoint_without_a_state(job):
-    folder = job[0]
-    shutil.copytree(folder / "theirs/checkpoint-100", folder / "bare")
-    (folder / "bare/adaptivenorm_clip_state.pth").unlink()
-    more = {"max_steps": 102, "output_dir": "bare-out"}
-    said = train(folder, "ernie", "bare", *RUN, status=1, **more)[2]
-    assert "--missing-state start" in said
-    start = ("--missing-state", "start")
-    said = train(folder, "ernie", "bare", *RUN, *start, **more)[2]
-    assert "AdaGC clipped 2 steps" in said
+@pytest.mark.parametrize(
+    ("values", "options", "expected"),
+    [
+        (
+            CLEARED,
+            (),
+            (
+                "adaptive_norm_force_clear_state: no state of the clip is",
+                "tensors; adaptive_norm_shard_clip has no effect",
+                "AdaGC clipped 2 steps",
+                "over, at step 201",
+            ),
+        ),
+        ({}, (), ("--missing-state start",)),
+        ({}, ("--missing-state", "start"), ("AdaGC clipped 2 steps",)),
+    ],
+)
+def test_a_resume_without_their_state(job, values, options, expected):
+    folder, checkpoint = job[0], START
+    if not values:
+        checkpoint = "bare"
+        shutil.copytree(folder / START, folder / "bare", dirs_exist_ok=True)
+        (folder / "bare/adaptivenorm_clip_state.pth").unlink()
+    status = 0 if values or options else 1
+    more = {"max_steps": 102, "resume_from_checkpoint": checkpoint}
+    more |= {"output_dir": f"out{len(options)}", **values}
+    said = train(folder, *RUN, *options, status=status, **more)[2]
+    for text in expected:
+        assert text in said

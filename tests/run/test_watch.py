@@ -19,17 +19,6 @@ NUM_STEPS, BAD = 300, (220, 221)
 STEPS = (221, 222)  # their numbers
 EXAMPLE = (ROOT / "examples/spiking_loop.py").read_text()
 HEAD, LOOP = re.split("(?=optimizer = )", EXAMPLE)
-HAPI = """
-model = paddle.Model(net)
-optimizer = paddle.optimizer.Momentum(
-    1e-2, parameters=net.parameters(), grad_clip=paddle.nn.ClipGradByNorm(1.0)
-)
-model.prepare(optimizer, paddle.nn.MSELoss())
-rows = paddle.io.TensorDataset(
-    [paddle.to_tensor(a.reshape(-1, 16)) for a in (x, y)]
-)
-model.fit(rows, batch_size=64, shuffle=False, verbose=0)
-"""
 TRAINER = """
 from paddlenlp.trainer import Trainer, TrainingArguments
 
@@ -60,7 +49,7 @@ SAVE = """
 import sys
 np.savez(sys.argv[1], *[p.numpy() for p in net.parameters()])
 """
-SCRIPTS = {"loop": LOOP, "hapi": HAPI, "paddlenlp": TRAINER}
+SCRIPTS = {"loop": LOOP, "paddlenlp": TRAINER}
 RUN = ("-m", "paddle_adagc.run")
 
 
