@@ -39,14 +39,16 @@ def test_the_wheel_is_complete(tmp_path):
     shutil.copytree(ROOT / package.name, package, ignore=caches)
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, checkout)
-    files = {path for path in package.rglob("*") if path.is_file()}
+    files = {
+        path.relative_to(checkout).as_posix()
+        for path in package.rglob("*")
+        if path.is_file()
+    }
     pip = (sys.executable, "-m", "pip", "wheel", "-q", "--no-deps")
     subprocess.run([*pip, "-w", tmp_path, checkout], check=True)
     (wheel,) = tmp_path.glob("*.whl")
-    names = {name for name in zipfile.ZipFile(wheel).namelist()}
-    assert {name for name in names if ".dist-info/" not in name} == {
-        path.relative_to(checkout).as_posix() for path in files
-    }
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name for name in names if ".dist-info/" not in name} == files
     home = tmp_path / "home"
     zipfile.ZipFile(wheel).extractall(home)
     # An empty cache: the loops are compiled from the wheel's own source.

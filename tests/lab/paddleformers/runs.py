@@ -150,8 +150,8 @@ class Toy:
         documents = rng.integers(TOY_MODEL["vocab_size"], size=[200, 50])
         write_indexed_dataset(folder / "tokens", documents, vocab_size=64)
 
-    def run(self, name, num_ranks, *overrides, recipe="adagc.yaml", **options):
-        """Run a recipe on gloo ranks; gives what `pretrain` does, by rank."""
+    def run(self, name, num_ranks, *overrides, saves=True):
+        """Run the recipe on gloo ranks; gives what `pretrain` does, by rank."""
         overrides = [
             *TOY_RUN,
             f"model_name_or_path={self.folder / 'model'}",
@@ -159,18 +159,16 @@ class Toy:
             f"output_dir={self.folder / name}",
             *overrides,
         ]
-        given = {"recipe": recipe, "overrides": overrides, **options}
+        given = {"overrides": overrides, "saves": saves}
         return run_on_ranks(pretrain, num_ranks, timeout=300, **given)
 
 
-def pretrain(recipe, overrides, saves=True):
-    """Run a recipe on this rank.
+def pretrain(overrides, saves):
+    """Run the recipe on this rank.
 
     Gives ``losses`` per micro-batch; ``first`` and ``last`` weights by name;
-    ``grad_clip``, the class of the clip that the optimizer ends up with, or of
-    the one that is measured there. With a clip of this package also its
-    ``state``, and ``norms``: per step and by name, the norm of the whole
-    gradient, and what the clip has for it.
+    ``grad_clip``, the class of the optimizer's clip; its ``state``; ``norms``:
+    per step and by name, the norm of the whole gradient, and the clip's.
     """
     workflow = import_workflow()
     from adagc_lab.paddleformers.launch import run_recipe
@@ -182,10 +180,23 @@ def pretrain(recipe, overrides, saves=True):
             trainers.append(self)
             self.losses, self.norms = [], []
             self.first = _weights(self.model)
-            if self._adagc.clip is not None:
-                self._adagc.clip._dygraph_clip = _observed(
-                    self._adagc.clip, self.norms
+            clip = self._adagc.clip
+            clip_gradients = clip._dygraph_clip
+
+            def observed(pairs):
+                pairs = list(pairs)
+                whole = _whole_norms(clip._progress.tensors, pairs)
+                result = clip_gradients(pairs)
+                mine = clip.metrics()["tensors"]
+                self.norms.append(
+                    {
+                        key: (norm, mine[key]["norm"])
+                        for key, norm in whole.items()
+                    }
                 )
+                return result
+
+            clip._dygraph_clip = observed
             return super().train(*args, **kwargs)
 
         def save_model(self, *args, **kwargs):
@@ -205,35 +216,17 @@ def pretrain(recipe, overrides, saves=True):
     )
     workflow.ErnieBotTokenizer.from_pretrained = lambda name: tokenizer
     workflow.PretrainingTrainer = Recording
-    run_recipe(RECIPES / recipe, overrides)
+    run_recipe(RECIPES / "adagc.yaml", overrides)
     (trainer,) = trainers
-    clip = trainer.optimizer._grad_clip
-    result = {
+    _check_places(trainer)
+    return {
         "losses": trainer.losses,
         "first": trainer.first,
         "last": _weights(trainer.model),
-        "grad_clip": type(getattr(clip, "clip", clip)).__name__,
+        "grad_clip": type(trainer.optimizer._grad_clip).__name__,
+        "state": trainer._adagc.clip.full_state_dict(),
+        "norms": trainer.norms,
     }
-    if trainer._adagc.clip is not None:
-        result["state"] = trainer._adagc.clip.full_state_dict()
-        result["norms"] = trainer.norms
-        _check_places(trainer)
-    return result
-
-
-def _observed(clip, norms):
-    """The clip's step, which appends to `norms`."""
-    clip_gradients = clip._dygraph_clip
-
-    def observed(pairs):
-        pairs = list(pairs)
-        whole = _whole_norms(clip._progress.tensors, pairs)
-        result = clip_gradients(pairs)
-        found = clip.metrics()["tensors"]
-        norms.append({k: (norm, found[k]["norm"]) for k, norm in whole.items()})
-        return result
-
-    return observed
 
 
 def _whole_norms(table, pairs):
