@@ -41,18 +41,21 @@ class OwnClip(Trainer):
         assert self.clip == 0.2
         return super().training_step(*given)
 
+def adamw(trainer):
+    return paddle.optimizer.AdamW(
+        trainer.lr_scheduler,
+        parameters=trainer.model.parameters(),
+        grad_clip=paddle.nn.ClipGradByGlobalNorm(1.0),
+    )
+
 class ReturnsNone(Trainer):
     def create_optimizer(self, lr_scheduler=None):
-        self.optimizer = paddle.optimizer.AdamW(
-            lr_scheduler,
-            parameters=self.model.parameters(),
-            grad_clip=paddle.nn.ClipGradByGlobalNorm(1.0),
-        )
+        self.optimizer = adamw(self)
 
-class MakesBoth(ReturnsNone):
+class MakesBoth(Trainer):
     def create_optimizer_and_scheduler(self, num_training_steps):
         self.create_scheduler(num_training_steps)
-        self.create_optimizer(self.lr_scheduler)
+        self.optimizer = adamw(self)
 
 for kind in (OwnClip, ReturnsNone, MakesBoth):
     [args] = PdArgumentParser(TrainingArguments).parse_json_file("job.json")

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """As in PaddleNLP: arguments and Trainer."""
 
-from paddlenlp.trainer.trainer import Trainer, TrainingArguments
+from paddlenlp.trainer.trainer import Trainer
+from paddlenlp.trainer.training_args import TrainingArguments
 
 __all__ = ["Trainer", "TrainingArguments"]

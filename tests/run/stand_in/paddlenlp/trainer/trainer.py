@@ -1,20 +1,10 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The Trainer: callbacks, logs, an AdamW with GlobalNorm; and its arguments."""
+"""The Trainer: callbacks, logs, an AdamW with GlobalNorm."""
 
-import dataclasses
 from types import SimpleNamespace
 
 import paddle
-
-
-@dataclasses.dataclass
-class TrainingArguments:
-    """Those that a short run needs."""
-
-    output_dir: str = "out"
-    max_steps: int = 6
-    max_grad_norm: float = 1.0
 
 
 class Trainer:
