@@ -26,8 +26,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 CANARIES = (
     "contract/test_adagc_run.py::test_the_warm_up_has_the_job_s_threshold"
     "[0.5-options0-0.5-max_grad_norm]",
-    "core/parallel/test_layouts.py::test_run_is_that_of_one_process"
-    "[sp with tp2]",
+    "core/parallel/test_layouts.py::test_run_is_that_of_one_process[tp2]",
     "core/parallel/test_layouts.py::test_run_is_that_of_one_process[mesh tp2]",
     "core/parallel/test_layouts.py::test_run_is_that_of_one_process"
     "[group_sharded stage 2]",
