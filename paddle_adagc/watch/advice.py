@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from paddle_adagc.watch.events import Happening
 from paddle_adagc.watch.replay import Settings
-from paddle_adagc.watch.store import RecordedRun
+from paddle_adagc.watch.reading import RecordedRun
 from paddle_adagc.watch.text import digits
 
 _OFTEN = 3  # events that grow over several steps

@@ -37,8 +37,6 @@ RULES = {
 """Series in which spikes and shifts are found. A value is abnormal that is so
 many deviations, and so far in logarithms or relative to usual, above usual."""
 
-# No tensor of a calm run was seen at 100 times its usual norm.
-_LIMITS = {"nonfinite": 0.0, "tensor_norm": 100.0, "stuck": 0.0}
 _MANY_SMALL, _MASKED = 0.5, 3.0
 _LOW_H, _LOW_H_STEPS = 0.5, 200
 
@@ -84,9 +82,6 @@ class Event:
 
 _TEXTS = {
     "nonfinite": "{x:.0f} tensors with Inf or NaN",
-    "tensor_norm": "a tensor at {x:.3g} times its usual norm",
-    "stuck": "{x:.0f} tensors were clipped below h 0.01 in each of 200 steps: "
-    "they hardly train",
     "h_median": "the clip left less than half of the median tensor's gradient "
     "for 200 steps: the threshold is low for calm steps, or the norm has risen",
     "masked": "the norm before the clip is {x:.3g} times as high as its lowest "
@@ -122,9 +117,8 @@ class Judge:
         Args:
             step: Its number; they ascend.
             numbers: Columns of a record, as far as they are known: ``loss``,
-                ``global_grad_norm``, ``nonfinite``, ``tensor_norm``,
-                ``h_median``, ``warm_up``, ``small_second_moment``, ``stuck``;
-                others are ignored.
+                ``global_grad_norm``, ``nonfinite``, ``h_median``, ``warm_up``,
+                ``small_second_moment``; others are ignored.
 
         Returns:
             What began in this step, or proved lasting in it.
@@ -138,10 +132,9 @@ class Judge:
                     found.append(event)
         if not math.isfinite(numbers.get("loss", 0.0)):
             found += self._once(Event("end", "loss", step, numbers["loss"]))
-        for name, limit in _LIMITS.items():
-            value = numbers.get(name, 0.0)
-            if value > limit:
-                found += self._once(Event("spike", name, step, value, limit))
+        if (number := numbers.get("nonfinite", 0)) > 0:
+            event = Event("spike", "nonfinite", step, number, 0.0, 0.0)
+            found += self._once(event)
         return [*found, *self._states(step, numbers)]
 
     def _once(self, event: Event) -> Iterator[Event]:

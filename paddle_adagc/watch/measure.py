@@ -4,15 +4,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from paddle_adagc.watch.ring import Steps
 
 Factors = Callable[[np.ndarray, Sequence[str]], np.ndarray | None]
 """Norms ``[num_steps, num_tensors]`` and names of the tensors -> factors of the
@@ -21,7 +20,7 @@ clip that acts; None: the norms do not say them."""
 OWN_FIELDS = frozenset(
     (
         *("step", "loss", "learning_rate", "step_seconds", "warm_up"),
-        *("skipped", "reason", "overflow", "nonfinite", "tensor_norm", "stuck"),
+        *("skipped", "reason", "overflow", "nonfinite"),
         *("global_grad_norm", "clipped_grad_norm", "clipped_fraction"),
         *("h_min", "h_median", "shadow_clipped_grad_norm"),
         *("shadow_clipped_fraction", "shadow_h_min", "shadow_h_median"),
@@ -29,6 +28,31 @@ OWN_FIELDS = frozenset(
     )
 )
 """Numbers of a step that the record has itself."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Steps:
+    """Steps on the host: of one rank, or of the whole model."""
+
+    rows: list[dict[str, Any]]
+    """Numbers by step, ``step`` and, where it is known, ``loss`` among them."""
+
+    keys: list[str]
+    tensors: dict[str, np.ndarray]
+    """Norm, gamma and h, float32 ``[num_steps, num_tensors]``. In a step that
+    the clip did not see they are NaN; a norm of 0 is that of no gradient,
+    Inf of one with Inf or NaN.
+    ``acting_h`` is that of the clip that acts, where it is another."""
+
+    num_small: tuple[int, int] = (0, 0)
+    """Elements of Adam's second moment that are small, and all, after the last
+    step: see :func:`.count_small`."""
+
+    @property
+    def nonfinite(self) -> list[tuple[int, float]]:
+        """The first step whose loss is not finite, with that loss."""
+        found = ((row["step"], row.get("loss", 0.0)) for row in self.rows)
+        return [(i, x) for i, x in found if not math.isfinite(x)][:1]
 
 
 def check_numbers(numbers: Mapping[str, Any]) -> None:

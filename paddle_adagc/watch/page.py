@@ -20,7 +20,7 @@ import numpy as np
 
 from paddle_adagc.files import atomic_write
 from paddle_adagc.watch.report import plain
-from paddle_adagc.watch.store import RecordedRun
+from paddle_adagc.watch.reading import RecordedRun
 from paddle_adagc.watch.tensors import layer_of, medians
 
 _ASSETS = Path(__file__).parent / "assets"

@@ -15,7 +15,7 @@ import paddle.distributed as dist
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.paddle_internals import unchecked
 from paddle_adagc.parallel.meshes import local_value
-from paddle_adagc.watch.ring import Steps
+from paddle_adagc.watch.measure import Steps
 
 
 def is_split(clip: ClipGradByAdaGC | None) -> bool:

@@ -8,7 +8,6 @@ What a stranger wrote is data: its types are checked, nothing of it is run.
 from __future__ import annotations
 
 import dataclasses
-import glob
 import json
 import math
 import os
@@ -24,14 +23,13 @@ from typing import Any
 
 import numpy as np
 
-from paddle_adagc.watch.tables import (
+from paddle_adagc.watch.store import (
     FILE,
     FRESH_SECONDS,
     QUANTITIES,
     check_tables,
 )
 
-_JOURNAL = f"{FILE}-journal"
 _FLOATS = {
     "NaN": math.nan,
     "Infinity": math.inf,
@@ -42,6 +40,7 @@ _KINDS = (
     *("running", "unknown"),
 )
 _LOCK_SECONDS = 10.0
+_LARGEST = sys.float_info.max
 _NEWEST = (
     "NOT EXISTS (SELECT 1 FROM sessions AS later "
     "WHERE later.number > session AND later.start <= step)"
@@ -109,7 +108,7 @@ class RecordedRun:
     columns: dict[str, np.ndarray]
     """Every number of a step, float64 ``[num_steps]``, NaN if it has none."""
 
-    _content: list[tuple[bytes, bool]]
+    _contents: list[bytes]
 
     @property
     def end(self) -> dict[str, Any]:
@@ -146,11 +145,8 @@ class RecordedRun:
         table = np.full((len(chosen), len(self.keys)), np.nan, np.float32)
         index = QUANTITIES.index(quantity)
         for row, place in enumerate(chosen.tolist()):
-            content, is_whole = self._content[place]
-            values = np.frombuffer(content, "<f4" if is_whole else "<u2")
+            values = np.frombuffer(self._contents[place], "<f4")
             values = values.reshape(len(QUANTITIES), -1)[index]
-            if not is_whole:
-                values = (values.astype("<u4") << 16).view("<f4")
             table[row, : len(values)] = values
         return table
 
@@ -195,21 +191,6 @@ def read_record(directory: str | os.PathLike[str]) -> RecordedRun:
             return _read(file, folder)
 
 
-def folders_beside(directory: str | os.PathLike[str]) -> list[Path]:
-    """Return ``directory`` and its like, ``directory-2``, that hold records.
-
-    In the order in which they were begun.
-    """
-    first = Path(directory)
-    found = [(1, first)] if (first / FILE).is_file() else []
-    for path in first.parent.glob(f"{glob.escape(first.name)}-*"):
-        number = path.name[len(first.name) + 1 :]
-        is_number = number.isascii() and number.isdigit() and len(number) < 9
-        if is_number and (path / FILE).is_file():
-            found.append((int(number), path))
-    return [path for _, path in sorted(found)]
-
-
 def _what_is_missing(folder: Path) -> str:
     found = sorted(
         {*folder.glob(f"*/{FILE}"), *folder.glob(f"*/record/{FILE}")}
@@ -252,7 +233,7 @@ def _copy(folder: Path, place: Path) -> Path:
         ):
             file.backup(copy, sleep=0.01)
     except sqlite3.OperationalError:
-        for name in (FILE, _JOURNAL):
+        for name in (FILE, f"{FILE}-journal"):
             if (folder / name).is_file():
                 shutil.copyfile(folder / name, place / name)
     return place / FILE
@@ -264,7 +245,6 @@ def _check_steps(file: sqlite3.Connection) -> None:
     for table, step, session in (
         ("sessions", "start", "number"),
         ("steps", "step", "session"),
-        ("rows", "step", "session"),
         ("alarms", "step", "session"),
     ):
         found = file.execute(
@@ -279,20 +259,20 @@ def _check_steps(file: sqlite3.Connection) -> None:
 def _read(file: sqlite3.Connection, folder: Path) -> RecordedRun:
     query = "SELECT key FROM tensors ORDER BY id"
     keys = [_checked(key, str) for (key,) in file.execute(query)]
-    query = f"SELECT step, numbers FROM steps WHERE {_NEWEST} ORDER BY step"
-    rows = [{**_object(x), "step": step} for step, x in file.execute(query)]
     query = (
-        f"SELECT step, is_whole, content FROM rows WHERE {_NEWEST} "
-        "ORDER BY step"
+        "SELECT step, numbers, content FROM steps LEFT JOIN rows "
+        f"USING (session, step) WHERE {_NEWEST} ORDER BY step"
     )
-    tensor_steps, contents = [], []
-    for step, is_whole, content in file.execute(query):
-        width = len(QUANTITIES) * (4 if is_whole else 2)
-        number, rest = divmod(len(_checked(content, bytes)), width)
-        if rest or number > len(keys):
-            raise ValueError(f"a row of {len(content)} bytes")
-        tensor_steps.append(step)
-        contents.append((content, bool(is_whole)))
+    rows, tensor_steps, contents = [], [], []
+    for step, numbers, content in file.execute(query):
+        rows.append({**_object(numbers), "step": step})
+        if content is not None:
+            width = 4 * len(QUANTITIES)
+            number, rest = divmod(len(_checked(content, bytes)), width)
+            if rest or number > len(keys):
+                raise ValueError(f"a row of {len(content)} bytes")
+            tensor_steps.append(step)
+            contents.append(content)
     query = (
         f"SELECT step, kind, series, facts FROM alarms WHERE {_NEWEST} "
         "ORDER BY step, session"
@@ -311,7 +291,7 @@ def _read(file: sqlite3.Connection, folder: Path) -> RecordedRun:
         tensor_steps=np.array(tensor_steps, np.int64),
         alarms=alarms,
         columns=_columns(rows),
-        _content=contents,
+        _contents=contents,
     )
 
 
@@ -362,17 +342,11 @@ def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
     found: dict[str, np.ndarray] = {}
     for i, row in enumerate(rows):
         for name, value in row.items():
-            if _is_number(value):
+            if isinstance(value, (int, float)) and abs(value) <= _LARGEST:
                 if name not in found:
                     found[name] = np.full(len(rows), math.nan)
                 found[name][i] = value
     return found
-
-
-def _is_number(value: Any) -> bool:
-    if isinstance(value, int):
-        return abs(value) <= sys.float_info.max
-    return isinstance(value, float)
 
 
 def _object(text: Any) -> dict[str, Any]:

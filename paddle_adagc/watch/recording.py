@@ -23,10 +23,10 @@ from paddle_adagc.watch.clips import Clips
 from paddle_adagc.watch.folder import open_folder
 from paddle_adagc.watch.guard import Guarded, cause
 from paddle_adagc.watch.losses import RECORDS, newest_loss, take_losses
-from paddle_adagc.watch.measure import add_numbers
+from paddle_adagc.watch.measure import Steps, add_numbers
 from paddle_adagc.watch.observe import gradients_of, warn_of_blindness
 from paddle_adagc.watch.ranks import count_small, is_split, join, own_part
-from paddle_adagc.watch.ring import Ring, Step, Steps, to_host
+from paddle_adagc.watch.ring import Ring, Step, to_host
 from paddle_adagc.watch.shadow import whole
 from paddle_adagc.watch.skip import Skipper, history, largest, mean_loss
 from paddle_adagc.watch.writer import Writer
@@ -304,7 +304,7 @@ class Recording(Guarded):
         factors = self._clips.factors()
         add_numbers(steps, factors, is_part)
         self._ring.unlogged.add(steps.rows)
-        self._writer.put(steps, is_ours=factors is None)
+        self._writer.put(steps)
 
     def _begin_session(self) -> None:
         self.forget_updates()

@@ -14,8 +14,8 @@ import numpy as np
 from paddle_adagc.watch.advice import advise
 from paddle_adagc.watch.events import Happening, at_step, find_events
 from paddle_adagc.watch.judge import Event
-from paddle_adagc.watch.reading import folders_beside
-from paddle_adagc.watch.store import RecordedRun
+from paddle_adagc.watch.folder import folders_beside
+from paddle_adagc.watch.reading import RecordedRun
 from paddle_adagc.watch.verdict import verdict_of
 from paddle_adagc.watch.what_if import what_if
 

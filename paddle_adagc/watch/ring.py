@@ -20,8 +20,8 @@ from paddle import Tensor
 
 from paddle_adagc.clips.last_step import LastStep
 from paddle_adagc.paddle_internals import unchecked
-from paddle_adagc.watch.measure import Unlogged
-from paddle_adagc.watch.tables import QUANTITIES
+from paddle_adagc.watch.measure import Steps, Unlogged
+from paddle_adagc.watch.store import QUANTITIES
 
 FIRST_COPY = 8
 """Steps until the first copy: then it is known how long one takes."""
@@ -44,31 +44,6 @@ class Step:
 
     acting: LastStep | None = None
     """Of the clip that acts, where a shadow is recorded beside it."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Steps:
-    """Steps on the host: of one rank, or of the whole model."""
-
-    rows: list[dict[str, Any]]
-    """Numbers by step, ``step`` and, where it is known, ``loss`` among them."""
-
-    keys: list[str]
-    tensors: dict[str, np.ndarray]
-    """Norm, gamma and h, float32 ``[num_steps, num_tensors]``. In a step that
-    the clip did not see they are NaN; a norm of 0 is that of no gradient,
-    Inf of one with Inf or NaN.
-    ``acting_h`` is that of the clip that acts, where it is another."""
-
-    num_small: tuple[int, int] = (0, 0)
-    """Elements of Adam's second moment that are small, and all, after the last
-    step: see :func:`.count_small`."""
-
-    @property
-    def nonfinite(self) -> list[tuple[int, float]]:
-        """The first step whose loss is not finite, with that loss."""
-        found = ((row["step"], row.get("loss", 0.0)) for row in self.rows)
-        return [(i, x) for i, x in found if not math.isfinite(x)][:1]
 
 
 class Ring:

@@ -15,6 +15,9 @@ import numpy as np
 
 from paddle_adagc.watch.judge import EVENT_GAP, NORMAL_CONSISTENCY
 
+NUM_BEFORE = 256
+"""Rows before an event that say what is usual."""
+
 _WINDOW = 128
 _FIRST_JUDGED = 16
 _NUM_MIDDLE = 32  # rows that say how large a norm is

@@ -13,7 +13,7 @@ import numpy as np
 
 from paddle_adagc.watch.events import MOST, Happening
 from paddle_adagc.watch.judge import FIRST_JUDGED
-from paddle_adagc.watch.store import RecordedRun
+from paddle_adagc.watch.reading import RecordedRun
 from paddle_adagc.watch.text import digits
 
 _SOME = 0.3  # of the tensors
@@ -128,8 +128,6 @@ def _what(run: RecordedRun, event: Happening) -> Iterator[str]:
         yield f"{text}a gradient was not finite."
     elif "global_grad_norm" in event.series:
         yield f"{text}the global norm rose."
-    elif "tensor_norm" in event.series:
-        yield f"{text}a tensor rose far above its usual norm."
     elif math.isfinite(loss):
         yield f"{text}the loss was {loss:.4g}{usual}."
     if not {"loss", "step"} & {*event.series} and math.isfinite(loss):

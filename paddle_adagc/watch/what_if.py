@@ -13,7 +13,7 @@ import numpy as np
 
 from paddle_adagc.watch.events import Happening
 from paddle_adagc.watch.replay import Settings, replay
-from paddle_adagc.watch.store import RecordedRun
+from paddle_adagc.watch.reading import RecordedRun
 
 DEFAULTS = ("lambda_rel=1.04", "lambda_rel=1.2", "lambda_rel=2", "lambda_rel=4")
 OPEN_LOOP = (

@@ -18,8 +18,9 @@ from typing import Any
 
 from paddle_adagc.watch.alarms import Alarms, OnAlarm, warn
 from paddle_adagc.watch.analysis import Analysis, known
-from paddle_adagc.watch.ring import Steps
-from paddle_adagc.watch.store import RecordedRun, Replaced, Store
+from paddle_adagc.watch.measure import Steps
+from paddle_adagc.watch.reading import RecordedRun
+from paddle_adagc.watch.store import Replaced, Store
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +28,6 @@ _BEAT_SECONDS = 2.0
 _AGAIN_SECONDS = 0.5  # until what the disk has refused is tried again
 _MOST_WAITING = 256 * 10**6  # bytes
 _ROW_BYTES = 4096  # of a step's own numbers, at most about
-_NUM_BEFORE, _NUM_AFTER = 64, 256  # steps around an alarm that are kept
 _DIGITS = 6
 _REFUSALS = OSError, sqlite3.OperationalError
 
@@ -80,15 +80,15 @@ class Writer:
         """Let the thread write something that is no step."""
         self._queue.put(lambda: self._unwritten.append((0, task)))
 
-    def put(self, steps: Steps, is_ours: bool) -> None:
-        """Judge and write steps, to whose rows numbers may be added."""
+    def put(self, steps: Steps) -> None:
+        """Judge and write steps."""
         num = len(steps.rows)
         size = sum(table[:1].nbytes for table in steps.tensors.values())
         if (self.num_waiting + num) * (size + _ROW_BYTES) > _MOST_WAITING:
             self.dropped += num
             return
         self._num_put += num
-        self._queue.put(lambda: self._judge(steps, is_ours))
+        self._queue.put(lambda: self._judge(steps))
         self.start()
 
     def alarm_nonfinite(self, step: int, loss: float) -> None:
@@ -162,20 +162,14 @@ class Writer:
             self._alarms.count()
         return is_over
 
-    def _judge(self, steps: Steps, is_ours: bool) -> None:
-        events, lines = self.analysis.add(steps, is_ours)
+    def _judge(self, steps: Steps) -> None:
+        events, lines = self.analysis.add(steps)
         for kind, line in lines:
             self._alarms.say(kind, line)
-        alarms = [dataclasses.asdict(event) for event in events]
-        kept = [
-            (max(0, event.step - _NUM_BEFORE), event.step + _NUM_AFTER)
-            for event in events
-            if event.kind != "state"
-        ]
-        given = [*map(_rounded, steps.rows)], steps.keys, steps.tensors
-        self._unwritten.append(
-            (len(steps.rows), lambda store: store.append(*given, alarms, kept))
-        )
+        alarms = [*map(dataclasses.asdict, events)]
+        given = [*map(_rounded, steps.rows)], steps.keys, steps.tensors, alarms
+        task = len(steps.rows), lambda store: store.append(*given)
+        self._unwritten.append(task)
 
     def _open(self) -> Store:
         """Open the file; on the local disk if the one that was chosen fails."""

@@ -3,7 +3,7 @@
 """A real network, trained with NumPy in seconds, and its record.
 
 A small classifier learns from a teacher with Adam, GlobalGC and AdaGC's shadow.
-Its numbers are written by the library's store.
+Its numbers are judged and written by the library.
 """
 
 from __future__ import annotations
@@ -11,15 +11,17 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from paddle_adagc.watch import read_record
+from paddle_adagc.watch.measure import Steps
 from paddle_adagc.watch.replay import Settings, replay
-from paddle_adagc.watch.store import Store
-from paddle_adagc.watch.tensors import Usual
+from paddle_adagc.watch.store import FILE, MAX_BYTES
+from paddle_adagc.watch.writer import Writer
 
 NUM_LAYERS, CLASSES = 4, 10
 KEYS = [
@@ -109,10 +111,6 @@ class Training:
         for i, row in enumerate(rows):
             its = _numbers(norms[i], shadow.h[i])
             row |= {f"shadow_{name}": x for name, x in its.items()}
-            before = Usual.of(norms[max(0, i - 128) : i])
-            ratio, is_far = before.excess(norms[i : i + 1])
-            is_far &= np.isfinite(ratio)
-            row["tensor_norm"] = float(ratio.max(where=is_far, initial=1))
         clip = "Gradient Clip By GlobalNorm, global_norm=1.000000"
         facts = {
             "clip": "ClipGradByAdaGC(t_start=0)" if self.adagc else clip,
@@ -122,13 +120,26 @@ class Training:
             "beta2": self.beta2,
             "epsilon": 1e-8,
         }
-        store = Store(folder)
-        store.begin(rows[0]["step"], facts)
-        quantities = {"norm": norms, "gamma": shadow.gamma, "h": shadow.h}
-        store.append(rows, KEYS, quantities)
-        store.end({"step": rows[-1]["step"], **self.ends})
-        store.close()
-        return folder
+        tensors = {"norm": norms, "gamma": shadow.gamma, "h": shadow.h}
+        return write(folder, rows, KEYS, tensors, facts, self.ends)
+
+
+def write(
+    folder: Path,
+    rows: list[dict[str, Any]],
+    keys: Sequence[str],
+    tensors: dict[str, np.ndarray],
+    facts: dict[str, Any],
+    ends: dict[str, Any],
+) -> Path:
+    """Append a session to a record, as the thread of a training does."""
+    start = rows[0]["step"] if rows else 1
+    past = read_record(folder) if (folder / FILE).exists() else None
+    writer = Writer(folder, start, facts, MAX_BYTES, None, past)
+    writer.put(Steps(rows, [*keys], tensors))
+    last = rows[-1]["step"] if rows else None
+    assert writer.close({"step": last, **ends}, 60) == 0
+    return folder
 
 
 def _length(norms: np.ndarray) -> float:

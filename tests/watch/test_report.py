@@ -5,6 +5,7 @@
 import json
 import math
 import re
+import sqlite3
 import subprocess
 import sys
 import time
@@ -13,10 +14,11 @@ import numpy as np
 import pytest
 from watch.gallery import CASES
 from watch.network import KEYS, Training
+from watch.network import write as write_record
 
 from paddle_adagc.watch.command import main, make_page
 from paddle_adagc.watch.replay import Settings, replay
-from paddle_adagc.watch.store import Store
+from paddle_adagc.watch.store import FILE
 from paddle_adagc.watch.text import as_text
 
 
@@ -98,15 +100,11 @@ def test_reading_takes_numpy_alone(spiked):
 # ---- records of strangers ---------------------------------------------------
 
 
-def write(folder, rows, keys=("a.0.weight",), facts=None, alarms=()):
-    store = Store(folder)
-    store.begin(1, facts or {})
+def write(folder, rows, keys=("a.0.weight",), facts=None):
     table = np.ones((len(rows), len(keys)), "f4")
     tensors = dict.fromkeys(("norm", "gamma", "h"), table)
-    store.append(rows, keys, tensors, alarms)
-    store.end({"kind": "exception", "text": "\x1b[2Jboo", "step": len(rows)})
-    store.close()
-    return folder
+    ends = {"kind": "exception", "text": "\x1b[2Jboo"}
+    return write_record(folder, rows, keys, tensors, facts or {}, ends)
 
 
 def hostile(folder):
@@ -125,8 +123,18 @@ def hostile(folder):
         "shares_loss_with": ["\x1b[1m", 3],
     }
     keys = ["a" * 40 + "!.0.w", "\x1b[2J\u202e.1.w", "</script><b>.2.w"]
-    alarms = [{"step": 151, "kind": "spike", "series": "unheard of"}]
-    return write(folder, rows, keys, facts, alarms)
+    write(folder, rows, keys, facts)
+    alarms = [
+        (1, "state", "unheard\x1b[2J of", '{"value": 3.0}'),
+        (151, "spike", "unheard of", '{"value": 1, "usual": 1, "bound": 1}'),
+        (120, "spike", "loss", '{"value": 1, "usual": 1, "bound": 99}'),
+        (9999, "end", "loss", '{"value": 1, "usual": 1, "bound": 1}'),
+        (101, "spike", "loss", '{"value": 1, "usual": 1, "bound": 1}'),
+    ]
+    with sqlite3.connect(folder / FILE) as file:
+        query = "INSERT INTO alarms VALUES (1, ?, ?, ?, ?)"
+        file.executemany(query, alarms)
+    return folder
 
 
 def test_nothing_of_a_stranger_s_runs_hangs_or_reaches_the_terminal(
