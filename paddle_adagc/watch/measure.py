@@ -41,8 +41,7 @@ class Steps:
     tensors: dict[str, np.ndarray]
     """Norm, gamma and h, float32 ``[num_steps, num_tensors]``. In a step that
     the clip did not see they are NaN; a norm of 0 is that of no gradient,
-    Inf of one with Inf or NaN.
-    ``acting_h`` is that of the clip that acts, where it is another."""
+    Inf of one with Inf or NaN."""
 
     num_small: tuple[int, int] = (0, 0)
     """Elements of Adam's second moment that are small, and all, after the last
@@ -91,9 +90,7 @@ def add_numbers(
     norm, h = steps.tensors["norm"], steps.tensors["h"]
     named: dict[str, np.ndarray | None] = {"": h}
     if factors is not None:
-        acting = steps.tensors.get("acting_h")
-        named = {"": factors(norm, steps.keys) if acting is None else acting}
-        named["shadow_"] = h
+        named = {"": factors(norm, steps.keys), "shadow_": h}
     is_seen = ~np.isnan(h).all(1)
     is_skipped = np.array([row.get("skipped", False) for row in steps.rows])
     h[is_skipped], steps.tensors["gamma"][is_skipped] = 0, np.nan

@@ -47,7 +47,7 @@ def read_norms(
         head = [name.strip() for name in next(reader, [])]
         try:
             for step, name, text in _cells(head, reader):
-                if match in name and text.strip():
+                if match in name:
                     value = float(text)
                     value = math.inf if math.isnan(value) else value
                     found.setdefault(step, {})[name] = value
@@ -69,29 +69,29 @@ def _cells(
     head: Sequence[str], rows: Iterator[list[str]]
 ) -> Iterator[tuple[int, str, str]]:
     """Yield step, name of the tensor, and the norm as it stands there."""
-    at, tensor, norm = (_place(head, x) for x in (_STEP, _TENSOR, _NORM))
+    small = [name.lower() for name in head]
+    at, tensor, norm = (
+        next((small.index(name) for name in names if name in small), None)
+        for names in (_STEP, _TENSOR, _NORM)
+    )
     if at is None:
         raise ValueError(
             "there is no column named step, iteration or the like: the columns "
             f"are {', '.join(head[:8])[:200]}"
         )
     for cells in rows:
-        if len(cells) <= at or not cells[at].strip():
+        named = dict(zip(head, cells, strict=False))
+        step = named.pop(head[at], "").strip()
+        if not step:
             continue
-        step = float(cells[at])
-        if not 0 <= step < 2**53:
-            raise ValueError(f"{cells[at][:40]!r} is no step")
-        if tensor is None or norm is None:
-            for i, (name, text) in enumerate(zip(head, cells, strict=False)):
-                if i != at and not name.endswith(("__MIN", "__MAX")):
-                    yield int(step), name, text
-        elif len(cells) > max(tensor, norm):
-            yield int(step), cells[tensor], cells[norm]
-
-
-def _place(head: Sequence[str], names: Sequence[str]) -> int | None:
-    small = [name.lower() for name in head]
-    return next((small.index(name) for name in names if name in small), None)
+        if not 0 <= float(step) < 2**53:
+            raise ValueError(f"{step[:40]!r} is no step")
+        if tensor is not None and norm is not None:
+            key = named.get(head[tensor], "")
+            named = {key: named.get(head[norm], "")}
+        for name, text in named.items():
+            if text.strip() and not name.endswith(("__MIN", "__MAX")):
+                yield int(float(step)), name, text
 
 
 def replay_lines(

@@ -8,11 +8,10 @@ script shows it with the parts of ``assets/parts.js``.
 
 from __future__ import annotations
 
-import html
 import json
 import string
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,36 +48,17 @@ def write_page(path: Path, pages: Sequence[dict[str, Any]]) -> Path:
                     f"{path} is not a page of adagc-report: choose another "
                     "name with --output"
                 )
-    text = html_page("adagc-report", plain(pages), _ASSETS / "page.js")
+    data = json.dumps(pages, allow_nan=False, separators=(",", ":"))
+    text = string.Template(_read("page.html")).substitute(
+        style=_read("colors.css", "uplot/uPlot.min.css", "page.css"),
+        data=data.replace("<", "\\u003c"),
+        script=_read("uplot/uPlot.iife.min.js", "parts.js", "page.js"),
+    )
     return atomic_write(path, text)
 
 
-def html_page(title: str, data: Any, script: Path) -> str:
-    """Return a page.
-
-    Args:
-        title: The page's title.
-        data: JSON values, without NaN; the scripts' ``data``.
-        script: A JavaScript file that shows ``data``.
-    """
-    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
-    style = [color_css(":root"), _read("uplot/uPlot.min.css")]
-    scripts = [_read("uplot/uPlot.iife.min.js"), _read("parts.js")]
-    return string.Template(_read("page.html")).substitute(
-        title=html.escape(title),
-        style="\n".join([*style, _read("page.css")]),
-        data=text.replace("<", "\\u003c"),
-        script="\n".join([*scripts, script.read_text("utf-8")]),
-    )
-
-
-def _read(name: str) -> str:
-    return (_ASSETS / name).read_text("utf-8")
-
-
-def color_css(selector: str) -> str:
-    """Define the colors as variables that follow the reader's scheme."""
-    return _read("colors.css").replace(":root", selector)
+def _read(*names: str) -> str:
+    return "\n".join((_ASSETS / name).read_text("utf-8") for name in names)
 
 
 def pictures(run: RecordedRun, page: dict[str, Any]) -> dict[str, Any]:
@@ -111,7 +91,8 @@ def _heat(run: RecordedRun, peaks: Sequence[int]) -> list[dict[str, Any]]:
     """Return the largest norm over usual norm, by tensor and span of steps.
 
     The spans divide all recorded steps evenly, as the curves' axis does. A
-    level is twice the ratio's logarithm to base 2.
+    level is twice the ratio's logarithm to base 2; a group, a layer, has the
+    highest of its tensors.
     """
     places = np.arange(len(run.tensor_steps))
     if len(places) > _MAX_ROWS:
@@ -136,38 +117,22 @@ def _heat(run: RecordedRun, peaks: Sequence[int]) -> list[dict[str, Any]]:
             level = np.clip(np.round(2 * np.log2(ratio)), 0, 9)
         levels[:, column] = np.where(np.isinf(part).any(0), np.inf, level)
         past.append(mine)
-    return heat_groups(levels, run.keys, map(layer_of, run.keys))
-
-
-def heat_groups(
-    levels: np.ndarray, names: Sequence[str], groups: Iterable[str]
-) -> list[dict[str, Any]]:
-    """Return the rows of a heat map.
-
-    A character for each level: ``0`` to ``9``, ``x`` for Inf or NaN, a blank
-    for nothing known.
-
-    Args:
-        levels: ``[num_tensors, num_columns]``, numbers from 0 to 9, NaN for
-            nothing known, infinite for Inf or NaN in the tensor.
-        names: Name of each tensor.
-        groups: Group of each tensor; the group shows the highest level.
-    """
-    rows: dict[str, list[int]] = {}
-    for i, group in enumerate(groups):
-        rows.setdefault(group, []).append(i)
+    groups: dict[str, list[int]] = {}
+    for i, key in enumerate(run.keys):
+        groups.setdefault(layer_of(key), []).append(i)
     filled = np.where(np.isnan(levels), -1, levels)
     return [
         {
             "name": name,
             "levels": _letters(filled[its].max(0)),
-            "tensors": [[names[i], _letters(filled[i])] for i in its],
+            "tensors": [[run.keys[i], _letters(filled[i])] for i in its],
         }
-        for name, its in rows.items()
+        for name, its in groups.items()
     ]
 
 
 def _letters(levels: np.ndarray) -> str:
+    """Return ``0`` to ``9``, ``x`` for Inf or NaN, a blank for unknown."""
     return "".join(
         " " if level < 0 else "x" if level > 9 else str(round(level))
         for level in levels.tolist()

@@ -16,6 +16,7 @@ from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.paddle_internals import unchecked
 from paddle_adagc.parallel.meshes import local_value
 from paddle_adagc.watch.measure import Steps
+from paddle_adagc.watch.store import QUANTITIES
 
 
 def is_split(clip: ClipGradByAdaGC | None) -> bool:
@@ -65,11 +66,7 @@ def join(parts: Sequence[Steps]) -> Steps:
     for key in (key for part in parts for key in part.keys):
         index.setdefault(key, len(index))
     shape = (len(rows), len(index))
-    tensors = {
-        name: np.full(shape, np.nan, np.float32)
-        for part in parts
-        for name in part.tensors
-    }
+    tensors = {name: np.full(shape, np.nan, np.float32) for name in QUANTITIES}
     for part in parts:
         places = np.array([index[key] for key in part.keys], np.int64)
         old = tensors["norm"][:, places]

@@ -28,7 +28,6 @@ from paddle_adagc.watch.measure import check_numbers
 from paddle_adagc.watch.observe import check_stepping, observe, stepping
 from paddle_adagc.watch.recording import CLOSE_SECONDS, Recording
 from paddle_adagc.watch.ring import Ring
-from paddle_adagc.watch.shadow import make_shadow
 from paddle_adagc.watch.skip import Skipper
 from paddle_adagc.watch.store import MAX_BYTES
 
@@ -154,7 +153,7 @@ class Record(Recording):
         super().__init__(clips, ring, skipper)
         self._open(Path(directory), start, max_bytes, on_alarm)
         if clips.shadow is not None:
-            make_shadow(clips.shadow)
+            clips.shadow._follows = True
         self.forget_updates()
         self._ends.callback(AtExit(self._leave).end)
         self._ends.callback(observe(seen, self))

@@ -19,7 +19,7 @@ from paddle_adagc.clips.last_step import LastStep
 from paddle_adagc.paddle_internals import makes_states_only
 from paddle_adagc.parallel.agreement import of_all_ranks
 from paddle_adagc.watch.alarms import OnAlarm, warn
-from paddle_adagc.watch.clips import Clips
+from paddle_adagc.watch.clips import Clips, whole
 from paddle_adagc.watch.folder import open_folder
 from paddle_adagc.watch.guard import Guarded, cause
 from paddle_adagc.watch.losses import RECORDS, newest_loss, take_losses
@@ -27,7 +27,6 @@ from paddle_adagc.watch.measure import Steps, add_numbers
 from paddle_adagc.watch.observe import gradients_of, warn_of_blindness
 from paddle_adagc.watch.ranks import count_small, is_split, join, own_part
 from paddle_adagc.watch.ring import Ring, Step, to_host
-from paddle_adagc.watch.shadow import whole
 from paddle_adagc.watch.skip import Skipper, history, largest, mean_loss
 from paddle_adagc.watch.writer import Writer
 
@@ -238,7 +237,7 @@ class Recording(Guarded):
             step.snapshot = update.left_out
             row |= {"skipped": True, "reason": self._skipper.reason}
         elif self._has_update() and clips.source is not None:
-            step.snapshot, step.acting = clips.snapshots()
+            step.snapshot = clips.source.snapshot()
             row |= {"warm_up": True} if clips.is_warming_up else {}
         elif self._has_overflowed():
             row["overflow"] = True

@@ -110,21 +110,7 @@ def _as_json(run: RecordedRun, event: Happening) -> dict[str, Any]:
         "share": event.finding.share,
         "num_guilty": len(event.finding.guilty),
         "guilty": guilty,
-        "samples": _samples(run, event),
     }
-
-
-def _samples(run: RecordedRun, event: Happening) -> list[Any]:
-    """Return step, first sample, and last one, where a Trainer told them."""
-    found = []
-    begin = int(np.searchsorted(run.step, event.first))
-    for row in run.rows[begin : begin + 10]:
-        span = row.get("samples")
-        if row["step"] > event.last or not isinstance(span, list):
-            break
-        if len(span) == 2 and all(type(x) is int for x in span):
-            found.append([row["step"], span[0], span[1] - 1])
-    return found
 
 
 def _notes(

@@ -42,9 +42,6 @@ class Step:
     snapshot: LastStep | None = None
     """Of the clip that is recorded."""
 
-    acting: LastStep | None = None
-    """Of the clip that acts, where a shadow is recorded beside it."""
-
 
 class Ring:
     """Collects steps, numbers them, and says when they are to be copied.
@@ -116,14 +113,6 @@ def to_host(steps: Sequence[Step], names: Mapping[str, str]) -> Steps:
                 for x in step.losses
             )
     keys, tensors = _tables([step.snapshot for step in steps])
-    others, acting = _tables([step.acting for step in steps])
-    if keys and others:
-        index = {names.get(key, key): i for i, key in enumerate(keys)}
-        h = np.where(np.isnan(tensors["h"]), np.nan, np.ones_like(tensors["h"]))
-        for key, column in zip(others, acting["h"].T, strict=True):
-            if names.get(key, key) in index:
-                h[:, index[names.get(key, key)]] = column
-        tensors["acting_h"] = h
     return Steps(rows, [names.get(key, key) for key in keys], tensors)
 
 

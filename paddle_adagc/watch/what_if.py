@@ -44,27 +44,26 @@ def what_if(
     Raises:
         ValueError: A case is wrong.
     """
-    settings = _settings(run, cases)
-    steps, at = run.tensor_steps, np.zeros(0, int)
-    calm = np.arange(len(steps))
+    facts = run.sessions[-1].facts if run.sessions else {}
+    base = Settings.of_clip(facts.get("shadow") or facts.get("clip"))
+    base = base or Settings()
+    base = dataclasses.replace(base, t_start=min(base.t_start, _NUM_FIRST))
+    settings = [_settings(case, base) for case in cases]
+    steps, is_calm = run.tensor_steps, np.ones(len(run.tensor_steps), bool)
+    at = np.zeros(0, int)
     if event is not None:
-        at, calm = calm[steps == event.peak], calm[steps < event.first]
-    calm = calm[-_NUM_ROWS:]
+        is_calm, at = steps < event.first, np.flatnonzero(steps == event.peak)
+    calm = np.flatnonzero(is_calm)[-_NUM_ROWS:]
     rows = [_own(run, steps[calm[_NUM_FIRST:]], steps[at])]
     if len(calm) <= _NUM_FIRST:
-        before = " before the event" * (event is not None)
-        note = (
-            f"A replay needs more than {_NUM_FIRST} recorded steps{before}, "
-            f"and there are {len(calm)}."
-        )
+        note = f"A replay needs more than {_NUM_FIRST} recorded steps, and "
+        note += f"there are {len(calm)} before the event, or in all."
         return {"rows": rows, "note": note}
-    gamma = None
-    if calm[0] > 0:  # the start is not among the rows
-        gamma = run.tensors("gamma", calm[:1])[0]
+    # The start is not always among the rows.
+    gamma = run.tensors("gamma", calm[:1])[0] if calm[0] > 0 else None
     norms = run.tensors("norm", np.append(calm, at))
-    for case, its_settings in zip(cases, settings, strict=True):
-        h = replay(norms, its_settings, gamma).h
-        h = np.where(norms > 0, h, np.nan)
+    for case, its in zip(cases, settings, strict=True):
+        h = np.where(norms > 0, replay(norms, its, gamma).h, np.nan)
         calm_h, event_h = h[_NUM_FIRST : len(calm)], h[len(calm) :]
         clipped = np.where(np.isnan(calm_h), np.nan, calm_h < 1)
         rows.append(_row(f"AdaGC {case}", clipped, calm_h, event_h, event_h))
@@ -77,20 +76,15 @@ def what_if(
     return {"rows": rows, "note": note}
 
 
-def _settings(run: RecordedRun, cases: Sequence[str]) -> list[Settings]:
-    """Return the run's own settings, changed by each case."""
-    facts = run.sessions[-1].facts if run.sessions else {}
-    base = Settings.of_clip(facts.get("shadow") or facts.get("clip"))
-    base = base or Settings()
-    base = dataclasses.replace(base, t_start=min(base.t_start, _NUM_FIRST))
-    found = [Settings.of(case, base) for case in cases]
-    for case, its in zip(cases, found, strict=True):
-        lambda_rel, beta = its.lambda_rel, its.beta
-        if its != dataclasses.replace(base, lambda_rel=lambda_rel, beta=beta):
-            raise ValueError(
-                f"--what-if {case}: give lambda_rel or beta, which act after "
-                "the start; adagc-report replay has the others"
-            )
+def _settings(case: str, base: Settings) -> Settings:
+    """Return the run's own settings, changed by a case."""
+    found = Settings.of(case, base)
+    lambda_rel, beta = found.lambda_rel, found.beta
+    if found != dataclasses.replace(base, lambda_rel=lambda_rel, beta=beta):
+        raise ValueError(
+            f"--what-if {case}: give lambda_rel or beta, which act after "
+            "the start; adagc-report replay has the others"
+        )
     return found
 
 
