@@ -114,7 +114,9 @@ def _alarms(run: RecordedRun) -> Iterator[Event]:
     """Take alarms of which the record has the numbers."""
     rows = {row["step"]: row for row in run.rows}
     for alarm in run.alarms:
-        numbers = [alarm.get(name) for name in ("value", "usual", "bound")]
+        numbers: list[Any] = [
+            alarm.get(name) for name in ("value", "usual", "bound")
+        ]
         value = rows.get(alarm["step"], {}).get(alarm["series"])
         is_known = alarm["kind"] == "state" or is_number(value)
         if is_known and all(map(is_number, numbers)):

@@ -37,7 +37,7 @@ RULES = {
 """Series in which spikes and shifts are found. A value is abnormal that is so
 many deviations, and so far in logarithms or relative to usual, above usual."""
 
-_MANY_SMALL, _MASKED = 0.5, 3.0
+_MANY_SMALL = 0.5
 _LOW_H, _LOW_H_STEPS = 0.5, 200
 
 
@@ -84,8 +84,6 @@ _TEXTS = {
     "nonfinite": "{x:.0f} tensors with Inf or NaN",
     "h_median": "the clip left less than half of the median tensor's gradient "
     "for 200 steps: the threshold is low for calm steps, or the norm has risen",
-    "masked": "the norm before the clip is {x:.3g} times as high as its lowest "
-    "level so far, while h fell: the clip hides an instability",
     "small_second_moment": "{x:.0%} of the elements have sqrt(v) below 10 "
     "epsilon: epsilon, not the gradient, sets their step",
 }
@@ -107,9 +105,8 @@ class Judge:
     def __init__(self) -> None:
         self._series = {name: _Series(name, r) for name, r in RULES.items()}
         self._last: dict[str, int] = {}
-        self._lasts: set[str] = set()
         self._num_low_h = 0
-        self._masking = _Masking()
+        self._are_many_small = False
 
     def add(self, step: int, numbers: Mapping[str, float]) -> list[Event]:
         """Take one step.
@@ -148,26 +145,16 @@ class Judge:
         self, step: int, numbers: Mapping[str, float]
     ) -> Iterator[Event]:
         small = numbers.get("small_second_moment", math.nan)
-        if self._begins("small_second_moment", small, _MANY_SMALL):
+        if small > _MANY_SMALL and not self._are_many_small:
             yield Event("state", "small_second_moment", step, small)
+        if math.isfinite(small):
+            self._are_many_small = small > _MANY_SMALL
         h = numbers.get("h_median")
         if h is None or numbers.get("warm_up"):
             return
         self._num_low_h = self._num_low_h + 1 if h < _LOW_H else 0
         if self._num_low_h == _LOW_H_STEPS:
             yield Event("state", "h_median", step - _LOW_H_STEPS + 1, h)
-        rise = self._masking.add(numbers.get("global_grad_norm", math.nan), h)
-        if self._begins("masked", rise, _MASKED):
-            yield Event("state", "masked", step, rise)
-
-    def _begins(self, name: str, value: float, limit: float) -> bool:
-        """Whether a number exceeds a limit that it did not exceed before."""
-        is_new = value > limit and name not in self._lasts
-        if value > limit:
-            self._lasts.add(name)
-        elif value <= limit:  # NaN, unknown, is neither
-            self._lasts.discard(name)
-        return is_new
 
 
 class _Series:
@@ -315,30 +302,3 @@ def _median(values: np.ndarray) -> float:
 
 def _exp(value: float) -> float:
     return math.exp(value) if value < 700 else math.inf
-
-
-class _Masking:
-    """How far the norm has risen while the clip cut more.
-
-    Steps form blocks of 64. The last four blocks are compared with the one of
-    the lowest norm among the 64 before; h has to be at most half of then.
-    """
-
-    def __init__(self) -> None:
-        self._open: list[tuple[float, float]] = []
-        self._blocks: deque[tuple[float, float]] = deque(maxlen=68)
-
-    def add(self, norm: float, h: float) -> float:
-        """Take a step; return the rise where a block ends, else NaN."""
-        if math.isfinite(norm) and math.isfinite(h):
-            self._open.append((norm, h))
-        if len(self._open) < WINDOW:
-            return math.nan
-        norm, h = np.median(self._open, 0).tolist()
-        self._blocks.append((norm, h))
-        self._open.clear()
-        blocks = [*self._blocks]
-        past, risen = blocks[:-4], blocks[-4:]
-        if not past or min(past)[0] <= 0 or h > min(past)[1] / 2:
-            return 1.0
-        return min(norm for norm, _ in risen) / min(past)[0]

@@ -24,7 +24,7 @@ OWN_FIELDS = frozenset(
         *("global_grad_norm", "clipped_grad_norm", "clipped_fraction"),
         *("h_min", "h_median", "shadow_clipped_grad_norm"),
         *("shadow_clipped_fraction", "shadow_h_min", "shadow_h_median"),
-        *("small_second_moment", "masked"),
+        "small_second_moment",
     )
 )
 """Numbers of a step that the record has itself."""

@@ -2,25 +2,159 @@
 # SPDX-License-Identifier: Apache-2.0
 """A page: one HTML file that loads nothing, light and dark, at any width.
 
-The data is in the page as JSON, with curves and a heat map of each run. A
-script shows it with the parts of ``assets/parts.js``.
+The data is in the page as JSON. A script shows it with the parts of
+``assets/parts.js``.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import math
 import string
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from paddle_adagc.files import atomic_write
-from paddle_adagc.watch.report import plain
+from paddle_adagc.watch.events import Happening, at_step, find_events
+from paddle_adagc.watch.folder import folders_beside
+from paddle_adagc.watch.judge import Event
 from paddle_adagc.watch.reading import RecordedRun
 from paddle_adagc.watch.tensors import layer_of, medians
+from paddle_adagc.watch.verdict import advise, verdict_of
+from paddle_adagc.watch.what_if import what_if
+
+_NUM_GUILTY = 12
+_MAX_EVENTS = 200
+_NUMBERS = (
+    *("loss", "usual_loss", "excess", "noise", "after"),
+    *("norm", "usual_norm", "left", "shadow_left"),
+)
+_SEVERITY = {"end": 4, "shift": 3, "spike": 2, "step": 1}
+
+
+def judge_run(
+    run: RecordedRun, step: int | None = None, cases: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Return what a page or a text shows of a run; no number is NaN or Inf.
+
+    Args:
+        run: The record.
+        step: Look at this step as if an event had begun there.
+        cases: What to replay, see :func:`.what_if`; none: no replay.
+
+    Raises:
+        ValueError: The step is not recorded, or a case is wrong.
+    """
+    if step is not None and step not in run.step:
+        known = f"{run.step[0]} to {run.step[-1]}" if len(run.step) else "none"
+        raise ValueError(
+            f"--step {step}: {run.directory} has the steps {known}"
+        )
+    events, states = find_events(run)
+    if step is not None:
+        events = [at_step(run, step)]
+    worst = max(events, key=_severity, default=None)
+    kept = sorted(events, key=_severity)[-_MAX_EVENTS:]
+    kept.sort(key=lambda event: event.first)
+    facts = run.sessions[-1].facts if run.sessions else {}
+    recorded = str(facts.get("shadow") or facts.get("clip"))
+    found = {
+        "name": run.name,
+        "directory": str(run.directory),
+        "num_steps": len(run.step),
+        "first_step": int(run.step[0]) if len(run.step) else None,
+        "last_step": int(run.step[-1]) if len(run.step) else None,
+        "num_sessions": len(run.sessions),
+        "num_tensors": len(run.keys),
+        **{n: facts.get(n) for n in ("clip", "shadow", "model", "optimizer")},
+        "recorded": recorded.partition("(")[0].removeprefix("ClipGradBy"),
+        "end": run.end,
+        "verdict": verdict_of(run, worst, events),
+        "events": [_as_json(run, event) for event in kept],
+        "worst": None if worst is None else kept.index(worst),
+        "notes": [*_notes(run, facts, states)],
+        "actions": [] if step is not None else advise(run, worst, events),
+    }
+    if cases:
+        found["what_if"] = what_if(run, cases, worst)
+    return plain(found)
+
+
+def plain(value: Any) -> Any:
+    """Replace numbers that JSON does not have by None; round the others."""
+    if isinstance(value, dict):
+        return {str(key): plain(x) for key, x in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(x) for x in value]
+    if isinstance(value, (float, np.floating)):
+        return float(f"{value:.5g}") if math.isfinite(value) else None
+    return int(value) if isinstance(value, np.integer) else value
+
+
+def _severity(event: Happening) -> tuple[int, float]:
+    size = -1.0
+    if "loss" in event.series:
+        usual = event["usual_loss"]
+        size = event["excess"] / usual if usual else 0.0
+    return _SEVERITY[event.kind], math.inf if math.isnan(size) else size
+
+
+def _as_json(run: RecordedRun, event: Happening) -> dict[str, Any]:
+    guilty = []
+    for one in event.finding.guilty[:_NUM_GUILTY]:
+        place = np.searchsorted(run.tensor_steps, one.worst_step)
+        h = run.tensors("h", np.array([place]))[0, run.keys.index(one.key)]
+        h = math.nan if event.skipped else h
+        guilty.append({**dataclasses.asdict(one), "h": h})
+    names = ("kind", "first", "last", "peak", "back", "is_over", "cause")
+    return {
+        **{name: getattr(event, name) for name in names},
+        **{name: event[name] for name in _NUMBERS},
+        "skipped": event.skipped,
+        "share": event.finding.share,
+        "num_guilty": len(event.finding.guilty),
+        "guilty": guilty,
+    }
+
+
+def _notes(
+    run: RecordedRun, facts: dict[str, Any], states: Sequence[Event]
+) -> Iterator[str]:
+    """Say what holds for the whole run."""
+    for event in states:
+        yield event.text[0].upper() + event.text[1:]
+    shared = facts.get("shares_loss_with")
+    if isinstance(shared, list) and shared:
+        others = ", ".join(map(str, shared[:5]))
+        yield f"The loss reaches the parameters of {others}, too"
+    for session in run.sessions:
+        if session.superseded_from is not None:
+            yield (
+                f"A later session resumed at step {session.superseded_from:,}; "
+                f"the steps from there to {session.steps[-1]:,} that session "
+                f"{session.number} recorded are not shown"
+            )
+    mine = run.directory.resolve()
+    stem, _, number = mine.name.rpartition("-")
+    is_numbered = stem and number.isascii() and number.isdigit()
+    first = mine.with_name(stem) if is_numbered else mine
+    beside = [p.name for p in folders_beside(first) if p.resolve() != mine]
+    if beside:
+        yield f"Other runs were recorded beside it: {', '.join(beside[:5])}"
+    if skipped := np.count_nonzero(run.column("skipped") == 1):
+        yield f"skip_above left out {skipped:,} steps"
+    if overflows := np.count_nonzero(run.column("overflow") == 1):
+        yield f"The GradScaler left out {overflows:,} steps that overflowed"
+    if len(run.step) and not np.isfinite(run.column("loss")).any():
+        yield "No finite loss was recorded"
+    if not len(run.tensor_steps):
+        yield "No tensor was measured"
+
 
 _ASSETS = Path(__file__).parent / "assets"
 _MADE_BY_US = b'<meta name="generator" content="adagc-report">'

@@ -17,7 +17,7 @@ from paddle_adagc.checks import check_choice, check_integer
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.watch.alarms import OnAlarm
 from paddle_adagc.watch.clips import Clips
-from paddle_adagc.watch.ending import AtExit, described
+from paddle_adagc.watch.guard import AtExit, described
 from paddle_adagc.watch.losses import (
     RECORDS,
     know_optimizers,

@@ -25,8 +25,15 @@ from paddle_adagc.watch.guard import Guarded, cause
 from paddle_adagc.watch.losses import RECORDS, newest_loss, take_losses
 from paddle_adagc.watch.measure import Steps, add_numbers
 from paddle_adagc.watch.observe import gradients_of, warn_of_blindness
-from paddle_adagc.watch.ranks import count_small, is_split, join, own_part
-from paddle_adagc.watch.ring import Ring, Step, to_host
+from paddle_adagc.watch.ring import (
+    Ring,
+    Step,
+    count_small,
+    is_split,
+    join,
+    own_part,
+    to_host,
+)
 from paddle_adagc.watch.skip import Skipper, history, largest, mean_loss
 from paddle_adagc.watch.writer import Writer
 

@@ -8,8 +8,8 @@ import pytest
 from watch.gallery import CASES
 from watch.network import Training
 
+from paddle_adagc.watch.analysis import Analysis
 from paddle_adagc.watch.command import make_page
-from paddle_adagc.watch.judge import Judge
 
 NUM_STEPS = 400
 OTHERS = [name for name in CASES if not name.startswith("calm")][:20]
@@ -71,9 +71,8 @@ def test_another_of_its_kind(name, seed, tmp_path):
 )
 def test_a_calm_run_has_no_alarm(made):
     """10,000 steps together."""
-    training, judge = Training(steps=1700, seed=11, **made), Judge()
-    rows = training.run()
-    assert [e for row in rows for e in judge.add(row["step"], row)] == []
+    training = Training(steps=1700, seed=11, **made)
+    assert Analysis(1).add(training.recorded(training.run())) == ([], [])
 
 
 def page_of(name, folder):

@@ -13,11 +13,9 @@ from helpers import no_waiting_for_the_device
 from watch.training import make_training, train
 
 from paddle_adagc import ClipGradByAdaGC
-from paddle_adagc.integrations.logs import warm_up_end
-from paddle_adagc.optimizer import put_into_optimizer
 from paddle_adagc.watch import Record, read_record
+from paddle_adagc.watch.clips import default_shadow
 from paddle_adagc.watch.recorder import record_of
-from paddle_adagc.watch.shadow import default_shadow
 from paddle_adagc.watch.trainer import open_record
 
 NUM_STEPS = 150
@@ -93,33 +91,17 @@ def test_norm_after_the_clip(name, tmp_path):
 
 
 def test_a_shadow_beside_a_clip_of_ours(tmp_path):
-    """One steps by groups, under Paddle's names; a step is left out."""
-    acting = ClipGradByAdaGC(t_start=5)
-    model, _ = make_training(None)
-    weights, biases = model.parameters()[::2], model.parameters()[1::2]
-    groups = [{"params": biases}, {"params": weights}]
-    optimizer = paddle.optimizer.AdamW(1e-3, parameters=groups)
-    put_into_optimizer(optimizer, acting)
-    shadow = ClipGradByAdaGC(t_start=5, lambda_rel=2.0)
+    """Its numbers alone are recorded; a step is left out."""
+    acting, shadow = ClipGradByAdaGC(t_start=5), ClipGradByAdaGC(lambda_rel=2.0)
+    model, optimizer = make_training(acting)
     record = Record(tmp_path, optimizer, model, shadow=shadow, skip_above=10)
-    lowest, left = [], []
-
-    def note(_):
-        summary = acting.summary()
-        lowest.append(summary["h_min"])
-        left.append(summary["clipped_grad_norm"])
-
-    for step in range(100):
-        train(model, optimizer, [step], record=record, change=ruin_at(90))
-        note(step)
+    train(model, optimizer, range(100), record=record, change=ruin_at(90))
     record.close()
+    assert (acting.num_steps, shadow.num_steps) == (99, 99)
     run = read_record(tmp_path)
-    made = np.arange(100) != 90
     assert run.step[run.column("skipped") == 1].tolist() == [91]
-    for name, values in (("h_min", lowest), ("clipped_grad_norm", left)):
-        found = run.column(name)[made]
-        assert found == pytest.approx(np.array(values)[made], rel=1e-4)
-    assert (run.column("shadow_h_min")[made] >= run.column("h_min")[made]).all()
+    assert np.isfinite(run.column("shadow_h_min")).all()
+    assert "h_min" not in run.columns
 
 
 def test_a_refused_record_leaves_the_clips_alone(tmp_path):
@@ -151,15 +133,6 @@ def test_two_records_of_an_optimizer_end_in_any_order(first, tmp_path):
     assert record_of(optimizer) is None
     train(model, optimizer, range(90, 93), change=ruin_at(91))
     assert records[0].num_skipped == first
-
-
-def test_another_s_clip_is_described_as_it_is(tmp_path):
-    class Mine(paddle.nn.ClipGradByGlobalNorm):
-        clip, t_start = 0.5, 3
-
-    _, run = recorded(tmp_path, Mine(1.0), range(3))
-    assert "GlobalNorm" in run.sessions[0].facts["clip"]
-    assert warm_up_end(Mine(1.0), None) == 0
 
 
 def test_the_learning_rate_is_that_of_the_update(tmp_path):
@@ -345,7 +318,7 @@ def test_an_overflow_of_a_loop_is_one_step(wrap, name, tmp_path):
     ("numbers", "error"),
     [
         ({"step": 3}, ValueError),
-        ({"masked": 512}, ValueError),
+        ({"nonfinite": 512}, ValueError),
         ({"step_seconds": "0.1 s"}, ValueError),
         ({"accuracy": np.float32(1)}, TypeError),
     ],

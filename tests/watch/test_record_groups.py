@@ -73,19 +73,3 @@ def test_groups_with_clips_of_ours_are_recorded_together(tmp_path):
     assert {a["step"] for a in run.alarms} == {91}
     steps = [g["grad_clip"].num_steps for g in optimizer._param_groups]
     assert steps == [99, 99]
-
-
-def test_parameter_groups(tmp_path):
-    model, _ = make_training(None)
-    halves = [*model.parameters()][:4], [*model.parameters()][4:]
-    optimizer = paddle.optimizer.AdamW(
-        1e-3,
-        parameters=[{"params": half} for half in halves],
-        grad_clip=paddle.nn.ClipGradByGlobalNorm(1.0),
-    )
-    record = Record(tmp_path, optimizer, model)
-    train(model, optimizer, range(20), record=record)
-    record.close()
-    run = read_record(tmp_path)
-    assert (run.tensors("norm") > 0).all()
-    assert run.tensors("norm").shape == (20, 8)

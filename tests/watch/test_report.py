@@ -17,6 +17,7 @@ from watch.network import KEYS, Training
 from watch.network import write as write_record
 
 from paddle_adagc.watch.command import main, make_page
+from paddle_adagc.watch.measure import Steps
 from paddle_adagc.watch.replay import Settings, replay
 from paddle_adagc.watch.store import FILE
 from paddle_adagc.watch.text import as_text
@@ -104,7 +105,8 @@ def write(folder, rows, keys=("a.0.weight",), facts=None):
     table = np.ones((len(rows), len(keys)), "f4")
     tensors = dict.fromkeys(("norm", "gamma", "h"), table)
     ends = {"kind": "exception", "text": "\x1b[2Jboo"}
-    return write_record(folder, rows, keys, tensors, facts or {}, ends)
+    steps = Steps(rows, [*keys], tensors)
+    return write_record(folder, steps, facts or {}, ends)
 
 
 def hostile(folder):
@@ -234,7 +236,6 @@ def test_a_replay_is_the_clip(arguments):
     import paddle
 
     from paddle_adagc import ClipGradByAdaGC
-    from paddle_adagc.watch.shadow import make_shadow
 
     random = np.random.default_rng(1)
     norms = np.exp(random.normal(size=(200, 6)) / 2).astype("f4")
@@ -244,7 +245,8 @@ def test_a_replay_is_the_clip(arguments):
     norms[31, 2] = 0
     norms[150] *= 20
     norms[160, 1] = np.inf
-    clip = make_shadow(ClipGradByAdaGC(**arguments))
+    clip = ClipGradByAdaGC(**arguments)
+    clip._follows = True
     layers = paddle.nn.LayerList([paddle.nn.Linear(1, 1) for _ in range(6)])
     weights = [layer.weight for layer in layers]
     found = []
