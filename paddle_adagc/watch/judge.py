@@ -37,7 +37,6 @@ RULES = {
 """Series in which spikes and shifts are found. A value is abnormal that is so
 many deviations, and so far in logarithms or relative to usual, above usual."""
 
-_MANY_SMALL = 0.5
 _LOW_H, _LOW_H_STEPS = 0.5, 200
 
 
@@ -84,8 +83,6 @@ _TEXTS = {
     "nonfinite": "{x:.0f} tensors with Inf or NaN",
     "h_median": "the clip left less than half of the median tensor's gradient "
     "for 200 steps: the threshold is low for calm steps, or the norm has risen",
-    "small_second_moment": "{x:.0%} of the elements have sqrt(v) below 10 "
-    "epsilon: epsilon, not the gradient, sets their step",
 }
 
 
@@ -106,7 +103,6 @@ class Judge:
         self._series = {name: _Series(name, r) for name, r in RULES.items()}
         self._last: dict[str, int] = {}
         self._num_low_h = 0
-        self._are_many_small = False
 
     def add(self, step: int, numbers: Mapping[str, float]) -> list[Event]:
         """Take one step.
@@ -114,8 +110,7 @@ class Judge:
         Args:
             step: Its number; they ascend.
             numbers: Columns of a record, as far as they are known: ``loss``,
-                ``global_grad_norm``, ``nonfinite``, ``h_median``, ``warm_up``,
-                ``small_second_moment``; others are ignored.
+                ``global_grad_norm``, ``nonfinite``, ``h_median``, ``warm_up``.
 
         Returns:
             What began in this step, or proved lasting in it.
@@ -144,11 +139,6 @@ class Judge:
     def _states(
         self, step: int, numbers: Mapping[str, float]
     ) -> Iterator[Event]:
-        small = numbers.get("small_second_moment", math.nan)
-        if small > _MANY_SMALL and not self._are_many_small:
-            yield Event("state", "small_second_moment", step, small)
-        if math.isfinite(small):
-            self._are_many_small = small > _MANY_SMALL
         h = numbers.get("h_median")
         if h is None or numbers.get("warm_up"):
             return

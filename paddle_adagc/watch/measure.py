@@ -24,7 +24,6 @@ OWN_FIELDS = frozenset(
         *("global_grad_norm", "clipped_grad_norm", "clipped_fraction"),
         *("h_min", "h_median", "shadow_clipped_grad_norm"),
         *("shadow_clipped_fraction", "shadow_h_min", "shadow_h_median"),
-        "small_second_moment",
     )
 )
 """Numbers of a step that the record has itself."""
@@ -42,10 +41,6 @@ class Steps:
     """Norm, gamma and h, float32 ``[num_steps, num_tensors]``. In a step that
     the clip did not see they are NaN; a norm of 0 is that of no gradient,
     Inf of one with Inf or NaN."""
-
-    num_small: tuple[int, int] = (0, 0)
-    """Elements of Adam's second moment that are small, and all, after the last
-    step: see :func:`.count_small`."""
 
     @property
     def nonfinite(self) -> list[tuple[int, float]]:
@@ -107,9 +102,6 @@ def add_numbers(
     values = {name: column.tolist() for name, column in columns.items()}
     for i in np.flatnonzero(is_seen):
         steps.rows[i] |= {name: column[i] for name, column in values.items()}
-    small, every = steps.num_small
-    if every:
-        steps.rows[-1]["small_second_moment"] = small / every
 
 
 def _of_factors(

@@ -28,7 +28,6 @@ from paddle_adagc.watch.observe import gradients_of, warn_of_blindness
 from paddle_adagc.watch.ring import (
     Ring,
     Step,
-    count_small,
     is_split,
     join,
     own_part,
@@ -292,9 +291,7 @@ class Recording(Guarded):
         if not self._ring.has_seen and self._is_due():
             self._ring.has_seen = True
             warn_of_blindness(self.directory, type(self._clips.optimizer))
-        num_small = count_small(self._clips.optimizer)
         mine = to_host(self._ring.steps, self._clips.names)
-        mine = dataclasses.replace(mine, num_small=num_small)
         return own_part(mine, self._clips.source)
 
     def _pass_on(self, parts: Sequence[Steps]) -> None:

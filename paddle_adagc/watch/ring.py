@@ -22,7 +22,6 @@ from paddle import Tensor
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.clips.last_step import LastStep
 from paddle_adagc.paddle_internals import unchecked
-from paddle_adagc.parallel.meshes import local_value
 from paddle_adagc.watch.measure import Steps, Unlogged
 from paddle_adagc.watch.store import QUANTITIES
 
@@ -269,30 +268,4 @@ def join(parts: Sequence[Steps]) -> Steps:
         for name, mine in part.tensors.items():
             table = tensors[name]
             table[:, places] = np.where(is_better, mine, table[:, places])
-    small, every = np.sum([part.num_small for part in parts], 0).tolist()
-    return Steps(rows, [*index], tensors, (small, every))
-
-
-@unchecked
-def count_small(optimizer: Any) -> tuple[int, int]:
-    """Count elements whose second moment lets Adam's epsilon decide the step.
-
-    Those with ``sqrt(v) < 10 epsilon``, v with its bias corrected; and all.
-    An element that had no gradient so far, as that of a token that did not
-    occur or of a buffer's padding, counts in neither. An optimizer without a
-    second moment or epsilon has none. Waits for the device.
-    """
-    made = optimizer._accumulators.get("moment2", {})
-    moments = [local_value(moment) for moment in made.values()]
-    epsilon = getattr(optimizer, "_epsilon", None)
-    if not moments or not isinstance(epsilon, float):
-        return 0, 0
-    powers = [*optimizer._accumulators.get("beta2_pow_acc", {}).values()]
-    correction = 1 - powers[0].item() if powers else 1.0
-    bound = (10 * epsilon) ** 2 * correction
-    # 1e-16 == 0 in Paddle, but not <= 0.
-    counts = [
-        paddle.stack([(m < bound).sum(), (m <= 0).sum()]) for m in moments
-    ]
-    small, still = paddle.stack(counts).sum(0).tolist()
-    return small - still, sum(moment.size for moment in moments) - still
+    return Steps(rows, [*index], tensors)

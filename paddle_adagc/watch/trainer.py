@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import warnings
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -33,9 +32,6 @@ _OF_LAST_STEP = (
     *("h_min", "h_median", "nonfinite", "shadow_clipped_fraction"),
     *("shadow_h_min", "shadow_h_median"),
 )
-_opened: weakref.WeakValueDictionary[str, Record] = (
-    weakref.WeakValueDictionary()
-)
 
 
 def open_record(
@@ -48,14 +44,11 @@ def open_record(
     """Make a record that sees the losses; if it cannot be made, warn.
 
     Unless it is opened within a step, between its ``backward()`` and its
-    update, what was differentiated before is of no step of it. A Trainer's
-    training that was interrupted in this process loses it to the next one.
+    update, what was differentiated before is of no step of it.
     """
     place = os.path.abspath(directory)
     try:
-        if place in _opened and not in_step:
-            _opened[place].close()
-        record = _opened[place] = Record(place, optimizer, **options)
+        record = Record(place, optimizer, **options)
     except Exception as error:  # the training goes on as without us
         warnings.warn(f"nothing is recorded in {place}: {error}", stacklevel=2)
         return None

@@ -29,6 +29,7 @@ from paddle_adagc.watch.trainer import TrainerRecord, open_record
 
 INF = float("inf")
 LAYOUTS = {  # and what the bad step's gradients are multiplied by
+    "dp2": (Layout(dp=2), 1000.0),
     "tp2": (Layout(mp=2), 1000.0),
     "v1 x2": (Layout(sharding=2), 1000.0),
     "v1 x2 with fuse_optimizer": (Layout(sharding=2, fusion="optimizer"), INF),
