@@ -122,14 +122,10 @@ class AtExit:
         if _is_main() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self._handle)
 
-    @property
-    def is_active(self) -> bool:
-        """Whether the end of this process would call the method."""
-        return self in self._active and self._pid == os.getpid()
-
     def _call(self, kind: str, text: str) -> None:
         function = self._method()
-        if function is not None and self.is_active:
+        is_active = self in self._active and self._pid == os.getpid()
+        if function is not None and is_active:
             with contextlib.suppress(Exception):
                 function(kind, text)
 

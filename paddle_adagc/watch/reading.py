@@ -181,7 +181,10 @@ def read_record(directory: str | os.PathLike[str]) -> RecordedRun:
     folder = Path(directory)
     path = folder / FILE
     if not path.is_file():
-        raise FileNotFoundError(_what_is_missing(folder))
+        raise FileNotFoundError(
+            f"{folder} holds no {FILE}: give the folder of a record, as "
+            'Record("runs/a", ...) or adagc-run writes it'
+        )
     with tempfile.TemporaryDirectory() as copies, _damage(path):
         copy = _copy(folder, Path(copies))
         with closing(sqlite3.connect(copy)) as file:
@@ -189,18 +192,6 @@ def read_record(directory: str | os.PathLike[str]) -> RecordedRun:
             check_tables(file, path)
             _check_steps(file)
             return _read(file, folder)
-
-
-def _what_is_missing(folder: Path) -> str:
-    found = sorted(
-        {*folder.glob(f"*/{FILE}"), *folder.glob(f"*/record/{FILE}")}
-    )
-    names = ", ".join(str(path.parent) for path in found[:5])
-    return (
-        f"{folder} holds no {FILE}: give the folder of a record, as "
-        'Record("runs/a", ...) or adagc-run writes it'
-        + (f"; there are {names}" if names else "")
-    )
 
 
 @contextmanager

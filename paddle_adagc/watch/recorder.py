@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import paddle
 from paddle import Tensor
@@ -33,13 +33,6 @@ from paddle_adagc.watch.store import MAX_BYTES
 
 NUM_STEPS = 64
 """Most steps that stay on the device before they are copied."""
-
-
-class Optimizer(Protocol):
-    """An optimizer of Paddle, or a wrapper around one."""
-
-    def step(self) -> Any:
-        """Make an update."""
 
 
 class Record(Recording):
@@ -122,7 +115,7 @@ class Record(Recording):
     def __init__(
         self,
         directory: str | os.PathLike[str],
-        optimizer: Optimizer,
+        optimizer: Any,
         model: paddle.nn.Layer | None = None,
         *,
         shadow: ClipGradBase | bool | None = None,
@@ -149,8 +142,8 @@ class Record(Recording):
         seen = stepping(optimizer)
         if skipper is not None or clips.shadow is not None:
             check_stepping(seen)
-        ring = Ring(start or 0, num_steps, stop_on is not None)
-        super().__init__(clips, ring, skipper)
+        ring = Ring(start or 0, num_steps)
+        super().__init__(clips, ring, skipper, stop_on is not None)
         self._open(Path(directory), start, max_bytes, on_alarm)
         if clips.shadow is not None:
             clips.shadow._follows = True

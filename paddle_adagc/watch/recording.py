@@ -63,14 +63,24 @@ class Recording(Guarded):
         clips: What acts, and what follows.
         ring: Keeps the steps on the device.
         skipper: Leaves steps out, if that is asked.
+        stops: Whether a loss that is not finite ends the training.
     """
 
+    should_stop: str
+    """Why training should end, with ``stop_on``; empty: it should not. It is
+    the same on all ranks, as of the last copy of the steps."""
+
     def __init__(
-        self, clips: Clips, ring: Ring, skipper: Skipper | None
+        self,
+        clips: Clips,
+        ring: Ring,
+        skipper: Skipper | None,
+        stops: bool,
     ) -> None:
         super().__init__()
         self._clips, self._ring = clips, ring
-        self._skipper = skipper
+        self._skipper, self._stops = skipper, stops
+        self.should_stop = ""
         self._writer: Writer | None = None  # of rank 0
         self._directory = Path()
         self._how: tuple[str, str] | None = None  # the run ends
@@ -107,18 +117,6 @@ class Recording(Guarded):
         if self._skipper is not None:
             for row in rows:
                 self._skipper.rule.add(row)
-
-    @property
-    def should_stop(self) -> str:
-        """Why training should end, with ``stop_on``; empty: it should not.
-
-        It is the same on all ranks, as of the last copy of the steps.
-        """
-        return self._ring.glance.reason
-
-    @should_stop.setter
-    def should_stop(self, reason: str) -> None:
-        self._ring.glance.reason = reason
 
     @property
     def directory(self) -> Path:
@@ -256,7 +254,7 @@ class Recording(Guarded):
         if found and self._writer is not None:
             self._writer.alarm_nonfinite(*found[0])
         if dist.get_world_size() == 1:
-            self._ring.glance.stop_at(found)
+            self._stop_at(found)
 
     def _is_due(self) -> bool:
         return self._ring.num_pending >= self._ring.num_between
@@ -297,9 +295,14 @@ class Recording(Guarded):
     def _pass_on(self, parts: Sequence[Steps]) -> None:
         """Give the steps of all ranks to the thread; plan the next copy."""
         found = [loss for part in parts for loss in part.nonfinite]
-        self._ring.glance.stop_at(found)
+        self._stop_at(found)
         self._write(join(parts))
         self._ring.copied(parts[0].rows)
+
+    def _stop_at(self, found: Sequence[tuple[int, float]]) -> None:
+        if self._stops and found and not self.should_stop:
+            step, loss = min(found)
+            self.should_stop = f"the loss of step {step} is {loss}"
 
     def _write(self, steps: Steps, *, is_part: bool = False) -> None:
         if self._writer is None or not steps.rows:

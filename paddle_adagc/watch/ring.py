@@ -51,10 +51,9 @@ class Ring:
     Args:
         start: Steps that were made before.
         num_steps: Most steps between two copies.
-        stops: Whether a loss that is not finite ends the training.
     """
 
-    def __init__(self, start: int, num_steps: int, stops: bool) -> None:
+    def __init__(self, start: int, num_steps: int) -> None:
         self.start = self.last_step = start
         self.steps: list[Step] = []
         self.num_pending = 0  # also those of a record that has failed
@@ -66,7 +65,7 @@ class Ring:
         """Whether the optimizer has made a step."""
         self._most, self.num_between = num_steps, min(num_steps, FIRST_COPY)
         self._last_time = time.perf_counter()
-        self.glance = Glance(stops)
+        self._glance = Glance()
 
     def add(self, step: Step) -> list[tuple[int, float]]:
         """Add a step; return a late one whose loss is not finite, with it."""
@@ -77,7 +76,7 @@ class Ring:
         own = {"step": self.last_step, "step_seconds": seconds}
         step.numbers = {**own, **step.numbers}
         self.steps.append(step)
-        return self.glance.step(step, now)
+        return self._glance.step(step, now)
 
     def copied(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Begin anew; plan the next copy in about a minute.
@@ -86,7 +85,7 @@ class Ring:
             rows: Of a rank's steps; all ranks give those of the same.
         """
         self.steps = []
-        self.glance.forget()
+        self._glance = Glance(self._glance.last)
         seconds = sorted(row["step_seconds"] for row in rows)
         if seconds:
             num = _COPY_SECONDS / max(seconds[len(seconds) // 2], 1e-9)
@@ -162,10 +161,8 @@ class Glance:
     Every ten seconds a small copy begins; it is looked at in a later step.
     """
 
-    def __init__(self, stops: bool) -> None:
-        self.reason = ""
-        """Why training should end; empty: it should not."""
-        self._stops, self._last = stops, time.perf_counter()
+    def __init__(self, last: float | None = None) -> None:
+        self.last = time.perf_counter() if last is None else last
         self._steps: list[Step] = []
         self._begun: tuple[list[int], Tensor, Any] | None = None
 
@@ -174,9 +171,9 @@ class Glance:
         found = self._look()
         if any(isinstance(loss, Tensor) for loss in step.losses):
             self._steps.append(step)
-        is_due = now - self._last >= _GLANCE_SECONDS
+        is_due = now - self.last >= _GLANCE_SECONDS
         if is_due and self._begun is None and self._steps:
-            self._last, steps, self._steps = now, self._steps, []
+            self.last, steps, self._steps = now, self._steps, []
             self._begin(steps)
         return found
 
@@ -201,16 +198,6 @@ class Glance:
         self._begun = None
         losses = zip(numbers, values.tolist(), strict=True)
         return [(i, x) for i, x in losses if not math.isfinite(x)][:1]
-
-    def stop_at(self, found: Sequence[tuple[int, float]]) -> None:
-        """End the training at the first of these steps, if that is asked."""
-        if self._stops and found and not self.reason:
-            step, loss = min(found)
-            self.reason = f"the loss of step {step} is {loss}"
-
-    def forget(self) -> None:
-        """Leave out the steps so far, which were copied."""
-        self._steps, self._begun = [], None
 
 
 def is_split(clip: ClipGradByAdaGC | None) -> bool:

@@ -36,15 +36,8 @@ class Writer:
     """Takes steps, and never lets one wait for the disk.
 
     Where the disk refuses, it tries again; what does not fit into a bounded
-    queue in the meantime is dropped and counted.
-
-    Args:
-        directory: Folder of the record.
-        start: First step.
-        facts: Those of the session.
-        max_bytes: See :class:`.Store`.
-        on_alarm: What gets each alarm's line.
-        past: What earlier sessions have recorded.
+    queue in the meantime is dropped and counted. ``start`` is the session's
+    first step, ``past`` what earlier sessions have recorded.
     """
 
     def __init__(

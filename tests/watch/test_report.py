@@ -78,7 +78,7 @@ def test_the_text_has_at_most_40_lines(spiked, capsys):
     [
         (["--step", "401"], "has the steps 1 to 400"),
         (["--what-if", "lambda_rell=2"], "the arguments are lambda_rel"),
-        (["--what-if", "beta=1.0"], r"beta is in \[0, 1\)"),
+        (["--what-if", "beta=1.0"], r"beta must be in \[0, 1\)"),
         (["--what-if", "t_start=9"], "give lambda_rel or beta"),
         (["--text", "--output", "x"], "--text writes no"),
     ],
