@@ -22,20 +22,20 @@ from paddle.nn import ClipGradByGlobalNorm, ClipGradByNorm, Layer
 from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
-from paddle_adagc.optimizer import innermost, put_into_optimizer
+from paddle_adagc.optimizer import (
+    innermost,
+    parameters_of,
+    put_into_optimizer,
+)
 from paddle_adagc.parallel.layout import sharding_wrapper, unwrap
 from paddle_adagc.parallel.meshes import added_up
 from paddle_adagc.watch.measure import Factors
-from paddle_adagc.watch.observe import model_parameters_of
 
 
 class Clips:
     """What clips an optimizer's gradients, and what is recorded of it.
 
-    Args:
-        optimizer: Any; wrappers are looked into.
-        shadow: See :class:`.Record`.
-        model: Names the tensors; None: it is looked for.
+    The arguments are those of :class:`.Record`.
 
     Raises:
         TypeError, ValueError: The shadow cannot follow.
@@ -59,7 +59,9 @@ class Clips:
                 )
         elif shadow is not False and not self.is_ours:
             self.shadow = default_shadow(self.acting)
-        parameters = model_parameters_of(optimizer)
+        # In fleet's fuse_optimizer they are buffers that join several.
+        original = getattr(optimizer, "_origin_parameter_list", None)
+        parameters = original or parameters_of(optimizer)
         if self.shadow is not None:
             _bind(self.shadow, model, parameters)
         self.model = find_model(parameters) if model is None else model

@@ -35,12 +35,8 @@ def open_folder(
 ) -> tuple[Path, RecordedRun | None]:
     """Choose a new folder, or the one in which a resumed run goes on.
 
-    Args:
-        directory: The first of the folders.
-        start: Steps that a resumed run has made; None: it is new.
-
-    Returns:
-        The folder, and what was recorded there before.
+    ``start`` is the steps that a resumed run has made; None: it is new. The
+    second value is what was recorded there before.
 
     Raises:
         OSError: No folder can be made.

@@ -242,11 +242,8 @@ def usual_of(
     usual, too, and what lies near the third highest of the last 16 values: data
     of two kinds have two levels.
 
-    Args:
-        values: Of the steps before, finite; fewer than 16 have no usual.
-        rule: When a value is abnormal.
-        value: The one to judge; the logarithm is taken if it and all others
-            are positive.
+    Fewer than 16 values have no usual. The logarithm is taken if they, and the
+    ``value`` to judge, are positive.
     """
     found = np.fromiter(values, np.float64)
     num = len(found)

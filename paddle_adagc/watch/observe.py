@@ -32,15 +32,6 @@ def stepping(optimizer: Any) -> Any:
     return optimizer
 
 
-def model_parameters_of(optimizer: Any) -> list[Any]:
-    """Return an optimizer's parameters, as the model has them.
-
-    Inside of fleet's ``fuse_optimizer`` they are buffers that join several.
-    """
-    original = getattr(optimizer, "_origin_parameter_list", None)
-    return original or parameters_of(optimizer)
-
-
 def gradients_of(optimizer: Any) -> list[tuple[Any, Any]]:
     """Return an optimizer's parameters with gradients, of all its groups."""
     pairs = []

@@ -42,10 +42,7 @@ def judge_run(
 ) -> dict[str, Any]:
     """Return what a page or a text shows of a run; no number is NaN or Inf.
 
-    Args:
-        run: The record.
-        step: Look at this step as if an event had begun there.
-        cases: What to replay, see :func:`.what_if`; none: no replay.
+    ``step`` is looked at as if an event had begun there.
 
     Raises:
         ValueError: The step is not recorded, or a case is wrong.

@@ -59,11 +59,7 @@ class _Update:
 class Recording(Guarded):
     """Steps on their way to the disk; the inside of :class:`.Record`.
 
-    Args:
-        clips: What acts, and what follows.
-        ring: Keeps the steps on the device.
-        skipper: Leaves steps out, if that is asked.
-        stops: Whether a loss that is not finite ends the training.
+    ``stops``: a loss that is not finite ends the training.
     """
 
     should_stop: str

@@ -48,9 +48,7 @@ class Step:
 class Ring:
     """Collects steps, numbers them, and says when they are to be copied.
 
-    Args:
-        start: Steps that were made before.
-        num_steps: Most steps between two copies.
+    ``start`` steps were made before; at most ``num_steps`` lie between copies.
     """
 
     def __init__(self, start: int, num_steps: int) -> None:
@@ -81,8 +79,7 @@ class Ring:
     def copied(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Begin anew; plan the next copy in about a minute.
 
-        Args:
-            rows: Of a rank's steps; all ranks give those of the same.
+        All ranks give the rows of the same rank's steps.
         """
         self.steps = []
         self._glance = Glance(self._glance.last)

@@ -35,12 +35,7 @@ _CAUSES = {
 def verdict_of(
     run: RecordedRun, event: Happening | None, events: Sequence[Happening]
 ) -> dict[str, Any]:
-    """Say what happened.
-
-    Args:
-        run: The record.
-        event: The worst event.
-        events: All of them.
+    """Say what happened; ``event`` is the worst of the events.
 
     Returns:
         ``kind``: that of the event, ``"calm"``, ``"short"``, or ``"stopped"``

@@ -37,10 +37,8 @@ def what_if(
 ) -> dict[str, Any]:
     """Replay the rows before an event, or the last ones, under each case.
 
-    Args:
-        run: The record.
-        cases: ``lambda_rel=1.2,beta=0.98``, arguments of AdaGC.
-        event: Its highest step is replayed, too.
+    The event's highest step is replayed, too. A case is a text such as
+    ``lambda_rel=1.2,beta=0.98``.
 
     Returns:
         ``rows``: for each case ``case``, ``calm_clipped`` (share of the
@@ -127,11 +125,8 @@ def read_norms(
 
     Either three columns, step, tensor and norm (``step``, ``tag``, ``value`` of
     a TensorBoard export, too), or a column for each tensor beside the step's,
-    as W&B writes them; its ``__MIN`` and ``__MAX`` columns are left out.
-
-    Args:
-        path: The file, with a line of names.
-        match: Only tensors with this text in their names.
+    as W&B writes them; its ``__MIN`` and ``__MAX`` columns are left out. Only
+    tensors with ``match`` in their names are read.
 
     Returns:
         Steps, names, and norms ``[num_steps, num_tensors]``; NaN where missing.
