@@ -266,15 +266,10 @@ def _about(
     elif not (is_rate or recurs or left_more) and not (
         is_local and event.kind == "shift"
     ):
-        yield _nothing(event, is_adagc)
+        yield _advice("nothing", "There is nothing to do.")
         return
     if event.cause == "rate":
-        step, old, new = event.clues
-        yield _advice(
-            "rate",
-            f"Lower the learning rate: it was {old:.3g} before step {step:,} "
-            f"and rose to {new:.3g}.",
-        )
+        yield _advice("rate", "Lower the learning rate.")
     elif event.cause == "period":
         yield _advice(
             "look",
@@ -300,7 +295,7 @@ def _about(
         names = ", ".join(g.key for g in guilty[:3])
         yield _advice("look", f"Find out what is special about {names}.")
     if left_more:
-        yield _switch(run, event)
+        yield _switch(run)
 
 
 def _may_be_batch(event: Happening) -> bool:
@@ -310,36 +305,18 @@ def _may_be_batch(event: Happening) -> bool:
     return event.is_short and is_sudden and event.cause in causes
 
 
-def _nothing(event: Happening, is_adagc: bool) -> Advice:
-    text = "There is nothing to do."
-    if math.isfinite(event["left"]):
-        text += f" The clip left a norm of {digits(event['left'])}"
-        if not is_adagc and math.isfinite(event["shadow_left"]):
-            text += f"; AdaGC would have left {digits(event['shadow_left'])}"
-        text += "."
-    if event.back is not None:
-        text += f" The loss was usual from step {event.back:,} on."
-    return _advice("nothing", text)
-
-
-def _switch(run: RecordedRun, event: Happening) -> Advice:
+def _switch(run: RecordedRun) -> Advice:
     settings = Settings.of_clip(run.sessions[-1].facts.get("shadow"))
     options = ""
     if settings is not None:
         options = f" --lambda-abs {settings.lambda_abs} --init {settings.init}"
-    clip = str(run.sessions[-1].facts.get("clip"))
-    first = "Switch to AdaGC."
-    if "GlobalNorm" in clip:
-        first = "First try a tenth of the clip's threshold. If spikes remain, "
-        first += "switch to AdaGC."
-    return _advice(
-        "switch",
-        f"{first} Of the norm {event['norm']:.4g} it would have "
-        f"left {digits(event['shadow_left'])}, where the clip left "
-        f"{digits(event['left'])}. In your own loop call record.switch(); with "
-        "a Trainer put this before the command:",
-        f"adagc-run{options} --",
-    )
+    text = "Switch to AdaGC, which would have left less."
+    if "GlobalNorm" in str(run.sessions[-1].facts.get("clip")):
+        text = "First try a tenth of the clip's threshold. If spikes remain, "
+        text += "switch to AdaGC, which would have left less."
+    text += " In your own loop call record.switch(); with a Trainer put this "
+    text += "before the command:"
+    return _advice("switch", text, f"adagc-run{options} --")
 
 
 def _resume(run: RecordedRun, step: float = math.inf) -> str:
