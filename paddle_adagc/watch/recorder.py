@@ -15,7 +15,6 @@ from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.checks import check_choice, check_integer
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
-from paddle_adagc.watch.alarms import OnAlarm
 from paddle_adagc.watch.clips import Clips
 from paddle_adagc.watch.guard import AtExit, described
 from paddle_adagc.watch.losses import (
@@ -30,6 +29,7 @@ from paddle_adagc.watch.recording import CLOSE_SECONDS, Recording
 from paddle_adagc.watch.ring import Ring
 from paddle_adagc.watch.skip import Skipper
 from paddle_adagc.watch.store import MAX_BYTES
+from paddle_adagc.watch.writer import OnAlarm
 
 NUM_STEPS = 64
 """Most steps that stay on the device before they are copied."""
