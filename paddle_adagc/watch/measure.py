@@ -7,7 +7,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -130,36 +129,30 @@ _WORST = {
     "shadow_h_min_worst": ("shadow_h_min", 1),
     "global_grad_norm_max": ("global_grad_norm", -1),
 }
-_MOST_UNLOGGED = 8192
 
 
 class Unlogged:
-    """Rows of steps since a log was written."""
+    """The worst of the steps since a log was written."""
 
     def __init__(self) -> None:
         self.latest: dict[str, Any] = {}
         """The numbers of the last step that are known."""
-        self._rows = deque[Mapping[str, Any]](maxlen=_MOST_UNLOGGED)
+        self._worst: dict[str, Any] = {}
         self._num_alarms = 0
 
     def add(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Add the next steps."""
-        self._rows.extend(rows)
         self.latest = {n: x for n, x in rows[-1].items() if x == x}
+        for row in rows:
+            for label, (name, sign) in _WORST.items():
+                value = row.get(name, math.nan)
+                worst = self._worst.get(label, sign * math.inf)
+                if sign * value < sign * worst:
+                    found = {label: value, f"{label}_step": row["step"]}
+                    self._worst |= found
 
     def take(self, num_alarms: int) -> dict[str, Any]:
         """Return the worst numbers, and how many alarms came; begin anew."""
-        found = {"alarms": num_alarms - self._num_alarms}
-        for label, (name, sign) in _WORST.items():
-            rows = [row for row in self._rows if is_known(row.get(name))]
-            if rows:
-                row = min(rows, key=lambda row: sign * row[name])
-                found |= {label: row[name], f"{label}_step": row["step"]}
-        self._rows.clear()
-        self._num_alarms = num_alarms
+        found = {"alarms": num_alarms - self._num_alarms, **self._worst}
+        self._worst, self._num_alarms = {}, num_alarms
         return found
-
-
-def is_known(value: Any) -> bool:
-    """Whether a number is neither missing nor NaN."""
-    return value is not None and value == value

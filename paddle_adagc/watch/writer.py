@@ -85,10 +85,11 @@ def run_command(command: str, line: str) -> None:
         try:
             process.communicate(f"{line}\n", timeout=_COMMAND_SECONDS)
         except subprocess.TimeoutExpired:
-            # Nobody has waited for it, so its number is still its own.
-            if os.getpgid(process.pid) == process.pid != os.getpgrp():
+            # Nobody has waited for it: its number is its own, and its group's.
+            if process.poll() is None and (
+                os.getpgid(process.pid) == process.pid != os.getpgrp()
+            ):
                 os.killpg(process.pid, signal.SIGKILL)
-            process.kill()
             raise TimeoutError(
                 f"{command!r} took longer than {_COMMAND_SECONDS:.0f} s"
             ) from None

@@ -245,7 +245,7 @@ HOSTILE = {
     "more tensors": "UPDATE rows SET content = zeroblob(36)",
     "a text for tensors": "UPDATE rows SET content = 'abcdefghijkl'",
     "a session": "UPDATE sessions SET start = 'x'",
-    "another session": "UPDATE steps SET session = 7",
+    "a step twice": "INSERT INTO steps VALUES (7, 3, '{}')",
     "an end": 'UPDATE sessions SET ending = \'{"kind": "\\u001b[2J"}\'',
     "a time": "UPDATE sessions SET heard = 'x'",
     "an alarm": "INSERT INTO alarms VALUES (1, 'x', 'spike', 'loss', '{}')",
