@@ -99,11 +99,9 @@ def _calm(run: RecordedRun) -> str:
     ]
     if num <= FIRST_JUDGED:
         return f"{num} steps are too few to judge: it takes {FIRST_JUDGED + 1}."
-    if len(known) == 2:
-        return f"In {num:,} steps neither {' nor '.join(known)} rose unusually."
-    if known:
-        return f"In {num:,} steps {known[0]} did not rise unusually."
-    return f"The {num:,} steps have neither a loss nor a norm to judge."
+    if not known:
+        return f"The {num:,} steps have neither a loss nor a norm to judge."
+    return f"In {num:,} steps {' and '.join(known)} did not rise unusually."
 
 
 def _what(run: RecordedRun, event: Happening) -> Iterator[str]:
