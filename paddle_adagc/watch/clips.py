@@ -22,14 +22,11 @@ from paddle.nn import ClipGradByGlobalNorm, ClipGradByNorm, Layer
 from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
-from paddle_adagc.optimizer import (
-    innermost,
-    parameters_of,
-    put_into_optimizer,
-)
+from paddle_adagc.optimizer import innermost, put_into_optimizer
 from paddle_adagc.parallel.layout import sharding_wrapper, unwrap
 from paddle_adagc.parallel.meshes import added_up
 from paddle_adagc.watch.measure import Factors
+from paddle_adagc.watch.observe import parameters_of
 
 
 class Clips:

@@ -23,7 +23,9 @@ from core.parallel.training import batch
 from watch.test_record import CLIPS
 
 from paddle_adagc.parallel.meshes import local_value
+from paddle_adagc.run.process import Process
 from paddle_adagc.watch import read_record
+from paddle_adagc.watch.recorder import record_of
 from paddle_adagc.watch.trainer import TrainerRecord, open_record
 
 INF = float("inf")
@@ -75,10 +77,13 @@ def make_in(layout, clip=None):
     return bare, model, optimizer, inner
 
 
-def train_in(layout, topology, clip, folder, factor):
-    """Weights and moments, without the bad step or with it skipped."""
-    num_steps = FEW_STEPS if factor == INF else NUM_STEPS
-    bad = BAD_OF_FEW if factor == INF else BAD
+def train_in(layout, topology, clip, folder=None, factor=None):
+    """Weights and moments, without the bad step or with it skipped.
+
+    No step is bad without a factor.
+    """
+    num_steps = FEW_STEPS if factor in (INF, None) else NUM_STEPS
+    bad = factor and (BAD_OF_FEW if factor == INF else BAD)
     bare, model, optimizer, inner = make_in(layout, clip)
     record = folder and open_record(folder, optimizer, skip_above=20)
     for step in range(num_steps):
@@ -94,6 +99,9 @@ def train_in(layout, topology, clip, folder, factor):
     if record:
         record.close()
         assert record.num_skipped == 1
+    elif (watching := record_of(optimizer)) is not None:
+        watching.step()
+        watching.close()
     if hasattr(model, "get_all_parameters"):  # stage 3
         model.get_all_parameters()
     moments = inner._accumulators
@@ -134,10 +142,6 @@ def test_no_rank_of_a_layout_makes_the_step(name, tmp_path):
         assert run.step.tolist() == [*range(1, num_steps + 1)]
         skipped = np.flatnonzero(run.column("skipped") == 1)
         assert skipped == [BAD_OF_FEW if is_short else BAD]
-        assert np.isfinite(run.column("loss")).all()
-        assert (run.tensors("norm") > 0).all()
-        # Nobody has named the model.
-        assert {key.split(".")[0] for key in run.keys} <= {"model", "lm_head"}
 
 
 def stop_in_layout(layout, folder):
@@ -181,3 +185,28 @@ def assert_equal(mine, theirs):
     assert len(mine) == len(theirs)
     for a, b in zip(mine, theirs, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def watch_in_layout(layout, folder):
+    """Weights without a record, and as under adagc-run --watch."""
+    topology = layout.start()
+    plain = train_in(layout, topology, CLIPS["global norm"]())
+    Process({}, str(folder), watch=True, require=False).on_paddle(paddle)
+    return plain, train_in(layout, topology, CLIPS["global norm"]())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["v2 x2", "pp2", *(n for n in LAYOUTS if " stage " in n)]
+)
+def test_adagc_run_watches(name, tmp_path):
+    layout, _ = LAYOUTS[name]
+    for plain, watched in run_on_ranks(
+        watch_in_layout, 2, layout=layout, folder=tmp_path
+    ):
+        assert_equal(watched, plain)
+    run = read_record(tmp_path)
+    assert run.step.tolist() == [*range(1, FEW_STEPS + 1)]
+    assert np.isfinite(run.column("loss")).all()
+    assert (run.tensors("norm") > 0).all()
+    assert {key.split(".")[0] for key in run.keys} <= {"model", "lm_head"}
