@@ -289,8 +289,7 @@ class Recording(Guarded):
 
     def _pass_on(self, parts: Sequence[Steps]) -> None:
         """Give the steps of all ranks to the thread; plan the next copy."""
-        found = [loss for part in parts for loss in part.nonfinite]
-        self._stop_at(found)
+        self._stop_at([loss for part in parts for loss in part.nonfinite])
         self._write(join(parts))
         self._ring.copied(parts[0].rows)
 
@@ -302,8 +301,7 @@ class Recording(Guarded):
     def _write(self, steps: Steps, *, is_part: bool = False) -> None:
         if self._writer is None or not steps.rows:
             return
-        factors = self._clips.factors()
-        add_numbers(steps, factors, is_part)
+        add_numbers(steps, self._clips.factors(), is_part)
         self._ring.unlogged.add(steps.rows)
         self._writer.put(steps)
 
