@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from paddle_adagc.watch.store import RecordedRun, read_record
+from paddle_adagc.watch.reading import RecordedRun, read_record
 
 if TYPE_CHECKING:
     from paddle_adagc.watch.recorder import Record

@@ -5,39 +5,34 @@
 from __future__ import annotations
 
 import contextlib
+import gc
+import math
 import time
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import paddle
 import paddle.distributed as dist
-from paddle.nn import ClipGradByGlobalNorm, ClipGradByNorm
+from paddle.distributed.auto_parallel.process_mesh import (
+    get_unique_process_mesh_map,
+)
+from paddle.nn import ClipGradByGlobalNorm, ClipGradByNorm, Layer
 from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
-from paddle_adagc.clips.last_step import LastStep
 from paddle_adagc.optimizer import innermost, put_into_optimizer
-from paddle_adagc.parallel.layout import unwrap
+from paddle_adagc.parallel.layout import sharding_wrapper, unwrap
+from paddle_adagc.parallel.meshes import added_up
 from paddle_adagc.watch.measure import Factors
-from paddle_adagc.watch.observe import model_parameters_of
-from paddle_adagc.watch.shadow import (
-    bind,
-    check_shadow,
-    default_shadow,
-    find_model,
-    make_shadow,
-    unwrapped,
-)
+from paddle_adagc.watch.observe import parameters_of
 
 
 class Clips:
     """What clips an optimizer's gradients, and what is recorded of it.
 
-    Args:
-        optimizer: Any; wrappers are looked into.
-        shadow: See :class:`.Record`.
-        model: Names the tensors; None: it is looked for.
+    The arguments are those of :class:`.Record`.
 
     Raises:
         TypeError, ValueError: The shadow cannot follow.
@@ -61,16 +56,18 @@ class Clips:
                 )
         elif shadow is not False and not self.is_ours:
             self.shadow = default_shadow(self.acting)
-        parameters = model_parameters_of(optimizer)
+        # In fleet's fuse_optimizer they are buffers that join several.
+        original = getattr(optimizer, "_origin_parameter_list", None)
+        parameters = original or parameters_of(optimizer)
         if self.shadow is not None:
-            bind(self.shadow, model, parameters)
+            _bind(self.shadow, model, parameters)
         self.model = find_model(parameters) if model is None else model
         self.names: dict[str, str] = {}
         """The record's names of tensors that a clip has under Paddle's."""
         self.shared: list[str] = []
         """Names of other optimizers that take the same loss."""
-        ours: list[Any] = [*filter(_is_ours, [self.shadow, self.acting])]
-        is_bound = all(clip._progress.tensors.is_bound for clip in ours)
+        source = self.source
+        is_bound = source is None or source._progress.tensors.is_bound
         if self.model is not None and not is_bound:
             named = unwrap(self.model).named_parameters()
             self.names = {parameter.name: name for name, parameter in named}
@@ -79,7 +76,7 @@ class Clips:
         clips = [group.get("grad_clip") for group in self._groups()]
         self._of_groups = clips or [self.optimizer._grad_clip]
         first = self._of_groups[0]
-        is_one = all(_is_same(clip, first) for clip in self._of_groups)
+        is_one = all(_does_same(clip, first) for clip in self._of_groups)
         self.acting: Any = first if is_one else tuple(self._of_groups)
         """A clip, None, or those of groups that differ."""
 
@@ -90,7 +87,7 @@ class Clips:
     @property
     def is_ours(self) -> bool:
         """Whether a clip of this package acts."""
-        return _is_ours(self.acting)
+        return is_adagc(self.acting)
 
     @property
     def source(self) -> ClipGradByAdaGC | None:
@@ -103,14 +100,6 @@ class Clips:
     def num_updates(self) -> int:
         """Steps that the recorded clip has made."""
         return self.source.num_steps if self.source is not None else 0
-
-    def snapshots(self) -> tuple[LastStep | None, LastStep | None]:
-        """Return the last step of the recorded clip, and of another of ours."""
-        if self.source is None:
-            return None, None
-        is_other = self.shadow is not None and self.is_ours
-        acting = self.acting.snapshot() if is_other else None
-        return self.source.snapshot(), acting
 
     @property
     def is_warming_up(self) -> bool:
@@ -135,7 +124,8 @@ class Clips:
             raise RuntimeError(
                 f"{self.acting!r} acts, which cannot follow as a shadow"
             )
-        self.shadow = make_shadow(self.acting)
+        self.shadow = check_shadow(self.acting)
+        self.shadow._follows = True
         self._put(clip)
 
     def _put(self, clip: ClipGradBase | None) -> None:
@@ -144,7 +134,7 @@ class Clips:
 
     def factors(self) -> Factors | None:
         """Return what the clip does that acts; None: it is the recorded one."""
-        if self.shadow is None and self.is_ours:
+        if self.source is self.acting:
             return None
         clips, groups = self._of_groups, self._group_of_each()
 
@@ -185,33 +175,25 @@ class Clips:
     def facts(self) -> dict[str, Any]:
         """Return the facts of a session, as JSON values."""
         optimizer, model = self.optimizer, self.model
-        settings = {
-            name: getattr(optimizer, f"_{name}", None)
-            for name in ("beta2", "epsilon")
-        }
-        return {
+        facts = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "clip": _description(self.acting),
             "shadow": self.shadow and _description(self.shadow),
             "optimizer": type(optimizer).__name__,
             "optimizer_name": getattr(optimizer, "_name", None),
             "model": None if model is None else type(model).__name__,
-            "model_name": None if model is None else model.full_name(),
-            **{n: x for n, x in settings.items() if isinstance(x, float)},
             "shares_loss_with": sorted(self.shared),
             "num_ranks": dist.get_world_size(),
             "paddle": paddle.__version__,
         }
+        beta2 = getattr(optimizer, "_beta2", None)
+        return facts | ({"beta2": beta2} if isinstance(beta2, float) else {})
 
 
-def _is_ours(clip: Any) -> bool:
-    return isinstance(clip, ClipGradByAdaGC)
-
-
-def _is_same(clip: Any, other: Any) -> bool:
+def _does_same(clip: Any, other: Any) -> bool:
     """Whether two clips, which fleet may have wrapped, do the same."""
     clip, other = unwrapped(clip), unwrapped(other)
-    if clip is other or clip is None or _is_ours(clip):
+    if clip is other or clip is None or is_adagc(clip):
         return clip is other
     return type(clip) is type(other) and vars(clip) == vars(other)
 
@@ -240,3 +222,105 @@ def _factors(clip: Any, norm: np.ndarray) -> np.ndarray | None:
     with np.errstate(all="ignore"):
         h = clip.clip_norm / np.maximum(size, clip.clip_norm)
     return np.broadcast_to(h, norm.shape).astype(np.float32)
+
+
+# ---- the shadow and the model -----------------------------------------------
+
+
+def is_adagc(clip: Any) -> bool:
+    """Whether a clip is one of this package."""
+    return isinstance(clip, ClipGradByAdaGC)
+
+
+def default_shadow(acting: ClipGradBase | None) -> ClipGradByAdaGC:
+    """Make the AdaGC that follows a run under another clip.
+
+    Its warm-up has the global threshold of that clip, so that gamma starts from
+    the norms that the run lets through; without one from the norms as they are.
+    """
+    inner = unwrapped(acting)
+    threshold = getattr(inner, "clip_norm", None)
+    if threshold is None or isinstance(inner, ClipGradByNorm):
+        threshold = math.inf
+    return ClipGradByAdaGC(lambda_abs=float(threshold), init="warmup_ema")
+
+
+def check_shadow(clip: ClipGradBase) -> ClipGradByAdaGC:
+    """Return a clip of this package that can follow gradients.
+
+    Raises:
+        TypeError: It is no clip of this package.
+        ValueError: It stops at Inf and NaN.
+    """
+    if not isinstance(clip, ClipGradByAdaGC):
+        raise TypeError(
+            f"shadow={clip!r}: give a clip of this package whose rule needs "
+            "the norms alone, such as ClipGradByAdaGC()"
+        )
+    if clip.nonfinite == "raise":
+        raise ValueError(
+            f"shadow={clip!r} stops the run at Inf and NaN: give "
+            "nonfinite='zero'"
+        )
+    return clip
+
+
+def whole(pairs: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    """Return pairs with copies of gradients that a mesh holds as summands.
+
+    So that a clip which only measures leaves them as they are.
+    """
+    if not get_unique_process_mesh_map():
+        return [*pairs]
+    return [(p, g if g is None else added_up(g)) for p, g in pairs]
+
+
+def unwrapped(clip: Any) -> Any:
+    """Return the clip that fleet's own holds."""
+    inner = getattr(clip, "_clip", None)
+    return clip if is_adagc(clip) or inner is None else unwrapped(inner)
+
+
+def find_model(parameters: Iterable[Any]) -> Layer | None:
+    """Find the layer that holds an optimizer's parameters, by their names.
+
+    It is looked for among all objects of this process: a training loop that
+    knows nothing of this package does not name it. None: no layer has all.
+    """
+    # Stage 3 of group_sharded_parallel lets a step work on slices.
+    names = {p.name.removeprefix("slice@") for p in parameters}
+    best: tuple[tuple[int, int], Layer] | None = None
+    for thing in gc.get_objects():
+        if not issubclass(type(thing), Layer):  # reads no attribute of it
+            continue
+        try:
+            mine = {p.name for p in thing.parameters()}
+        except Exception:  # half made
+            continue
+        if names and names <= mine:
+            num_layers = sum(1 for _ in thing.sublayers(include_self=True))
+            size = (-len(mine), num_layers)  # a wrapper is looked through
+            if best is None or size > best[0]:
+                best = (size, thing)
+    return best[1] if best else None
+
+
+def _bind(
+    clip: ClipGradByAdaGC, model: Layer | None, parameters: Sequence[Any]
+) -> None:
+    """Bind a shadow to the model, or to the one that is found."""
+    if clip._progress.tensors.is_bound or clip.num_steps:
+        return
+    if model is None or dist.get_world_size() > 1:
+        found = find_model(parameters)
+        # The clip learns the ranks from group_sharded_parallel's wrapper.
+        if model is None or (found is not None and sharding_wrapper(found)):
+            model = found
+    if model is None:
+        warnings.warn(
+            "no layer holds all of the optimizer's parameters: the record "
+            "names them as Paddle does, linear_0.w_0",
+            stacklevel=4,
+        )
+    else:
+        clip.bind(model)

@@ -12,14 +12,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from paddle_adagc.watch.norms import read_norms, replay_lines
-from paddle_adagc.watch.page import pictures, write_page
-from paddle_adagc.watch.reading import FILE
+from paddle_adagc.watch.page import judge_run, pictures, write_page
+from paddle_adagc.watch.reading import read_record
 from paddle_adagc.watch.replay import Settings
-from paddle_adagc.watch.report import judge_run
-from paddle_adagc.watch.store import read_record
+from paddle_adagc.watch.store import FILE
 from paddle_adagc.watch.text import as_text, printable
-from paddle_adagc.watch.what_if import DEFAULTS
+from paddle_adagc.watch.what_if import DEFAULTS, read_norms, replay_lines
 
 _DESCRIPTION = """\
 Write a page about recorded runs. It says what happened, in which tensors it

@@ -9,25 +9,23 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from paddle_adagc.watch.judge import (
-    EVENT_GAP,
-    FIRST_JUDGED,
-    RULES,
-    Event,
-    Judge,
+from paddle_adagc.watch.judge import EVENT_GAP, FIRST_JUDGED, RULES, Event
+from paddle_adagc.watch.reading import RecordedRun
+from paddle_adagc.watch.tensors import (
+    NUM_BEFORE,
+    Finding,
+    find_guilty,
+    layer_of,
 )
-from paddle_adagc.watch.store import RecordedRun
-from paddle_adagc.watch.tensors import Finding, find_guilty, layer_of
 
 _FEWEST_BACK = 3  # steps that prove a loss to be usual again
 _HIGHER = 5.0  # standard errors by which a loss stays higher
 _OF_LINE = 0.1  # variance of the end of a line through 64 values, over theirs
-_BEFORE = 256  # rows of tensors before an event
 _RATE_STEPS = 32
 MOST = 0.5
 """Share of the tensors that is most of them."""
@@ -97,20 +95,33 @@ class Happening:
 
 
 def find_events(run: RecordedRun) -> tuple[list[Happening], list[Event]]:
-    """Return what happened, by its steps, and the states that last."""
-    judge, found = Judge(), list[Event]()
-    for step, row in zip(run.step.tolist(), run.rows, strict=True):
-        found += judge.add(
-            step, {name: x for name, x in row.items() if is_number(x)}
-        )
-    states = [e for e in found if e.kind == "state" or e.series == "stuck"]
-    spikes = [e for e in found if e.kind != "shift" and e not in states]
+    """Return what happened, by its steps, and the states that last.
+
+    The record's thread has judged each step; here the run's end is known.
+    """
+    found = [*_alarms(run)]
+    states = [event for event in found if event.kind == "state"]
+    spikes = [event for event in found if event.kind in ("spike", "end")]
     known = {name: _recorded(run, name) for name in RULES}
     events = [_happening(run, known, group) for group in _groups(known, spikes)]
     firsts = [event.first for event in events]
     for event in events:
         event.cause, event.clues = _cause(run, event, firsts)
     return events, states
+
+
+def _alarms(run: RecordedRun) -> Iterator[Event]:
+    """Take alarms of which the record has the numbers."""
+    rows = {row["step"]: row for row in run.rows}
+    for alarm in run.alarms:
+        numbers: list[Any] = [
+            alarm.get(name) for name in ("value", "usual", "bound")
+        ]
+        value = rows.get(alarm["step"], {}).get(alarm["series"])
+        is_known = alarm["kind"] == "state" or is_number(value)
+        if is_known and all(map(is_number, numbers)):
+            kind, series, step = (alarm[x] for x in ("kind", "series", "step"))
+            yield Event(kind, series, step, *numbers)
 
 
 def at_step(run: RecordedRun, step: int) -> Happening:
@@ -153,6 +164,8 @@ def _last(known: Known, event: Event) -> int:
     if event.kind != "end":
         is_high |= values > event.bound
     highs = np.flatnonzero(is_high & (steps >= event.step))
+    if not len(highs):
+        return event.step
     gaps = np.flatnonzero(np.diff(highs) > EVENT_GAP)
     return int(steps[highs[gaps[0] if len(gaps) else -1]])
 
@@ -227,7 +240,7 @@ def _look_at_norms(run: RecordedRun, found: Happening) -> None:
     last = min(found.last, found.first + _NORMS_STEPS)
     stop = int(np.searchsorted(run.tensor_steps, last, "right"))
     begin = int(np.searchsorted(run.tensor_steps, found.first))
-    places = np.arange(max(0, begin - _BEFORE), stop)
+    places = np.arange(max(0, begin - NUM_BEFORE), stop)
     steps, norms = run.tensor_steps[places], run.tensors("norm", places)
     found.finding = find_guilty(steps, norms, run.keys, found.first, last)
     inside = (run.step >= found.first) & (run.step <= found.last)

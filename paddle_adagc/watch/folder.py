@@ -4,17 +4,30 @@
 
 from __future__ import annotations
 
+import glob
 import logging
+import os
 from pathlib import Path
 
-from paddle_adagc.watch.reading import (
-    RecordedRun,
-    folders_beside,
-    read_record,
-)
-from paddle_adagc.watch.tables import FILE
+from paddle_adagc.watch.reading import RecordedRun, read_record
+from paddle_adagc.watch.store import FILE
 
 logger = logging.getLogger(__name__)
+
+
+def folders_beside(directory: str | os.PathLike[str]) -> list[Path]:
+    """Return ``directory`` and its like, ``directory-2``, that hold records.
+
+    In the order in which they were begun.
+    """
+    first = Path(directory)
+    found = [(1, first)] if (first / FILE).is_file() else []
+    for path in first.parent.glob(f"{glob.escape(first.name)}-*"):
+        number = path.name[len(first.name) + 1 :]
+        is_number = number.isascii() and number.isdigit() and len(number) < 9
+        if is_number and (path / FILE).is_file():
+            found.append((int(number), path))
+    return [path for _, path in sorted(found)]
 
 
 def open_folder(
@@ -22,12 +35,8 @@ def open_folder(
 ) -> tuple[Path, RecordedRun | None]:
     """Choose a new folder, or the one in which a resumed run goes on.
 
-    Args:
-        directory: The first of the folders.
-        start: Steps that a resumed run has made; None: it is new.
-
-    Returns:
-        The folder, and what was recorded there before.
+    ``start`` is the steps that a resumed run has made; None: it is new. The
+    second value is what was recorded there before.
 
     Raises:
         OSError: No folder can be made.

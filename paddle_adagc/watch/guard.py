@@ -1,12 +1,20 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The one place where an error of observing ends, and with it the record."""
+"""Where an error of observing ends, and how a process ends."""
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import os
+import signal
+import sys
+import threading
+import weakref
 from collections.abc import Callable
-from typing import Any
+from multiprocessing import util
+from types import FrameType
+from typing import Any, ClassVar
 
 import paddle.distributed as dist
 
@@ -82,3 +90,69 @@ class Guarded(KnownAttributes):
 def cause(error: Exception | None) -> str:
     """Return what an exception says, or its name."""
     return str(error) or repr(error)
+
+
+Leave = Callable[[str, str], None]
+"""Takes the kind of an end, and what there is to say about it."""
+
+
+def described(error: BaseException) -> str:
+    """Return an exception's type and message."""
+    text = f"{type(error).__name__}: {error}"
+    return text.removesuffix(": ")
+
+
+class AtExit:
+    """Calls a bound method once, when the process ends, and says how.
+
+    In this process alone: a forked child has its callers' memory, not their
+    files. SIGTERM is seen if it had no handler when the first object was made;
+    it still ends the process. A second one, in the meantime, is left out.
+    """
+
+    _active: ClassVar[set[AtExit]] = set()
+
+    def __init__(self, leave: Leave) -> None:
+        self._method, self._pid = weakref.WeakMethod(leave), os.getpid()
+        self._before = getattr(sys, "last_value", None)
+        self._active.add(self)
+        atexit.register(self._exit)
+        # multiprocessing's children call this and not atexit.
+        util.Finalize(None, self._exit, exitpriority=0)
+        if _is_main() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, self._handle)
+
+    def _call(self, kind: str, text: str) -> None:
+        function = self._method()
+        is_active = self in self._active and self._pid == os.getpid()
+        if function is not None and is_active:
+            with contextlib.suppress(Exception):
+                function(kind, text)
+
+    def _exit(self) -> None:
+        error = getattr(sys, "last_value", None)  # that Python has printed
+        is_new = error is not self._before and not hasattr(sys, "ps1")
+        if error is not None and is_new:
+            self._call("exception", described(error))
+        else:
+            self._call("finished", "the process has ended without close()")
+
+    @classmethod
+    def _handle(cls, number: int, frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_IGN)
+        for one in [*cls._active]:
+            one._call("signal", signal.Signals(number).name)
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    def end(self) -> None:
+        """Call it no longer."""
+        self._active.discard(self)
+        atexit.unregister(self._exit)
+        handler = signal.getsignal(signal.SIGTERM)
+        if _is_main() and not self._active and handler == self._handle:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _is_main() -> bool:
+    return threading.current_thread() is threading.main_thread()

@@ -37,9 +37,6 @@ RULES = {
 """Series in which spikes and shifts are found. A value is abnormal that is so
 many deviations, and so far in logarithms or relative to usual, above usual."""
 
-# No tensor of a calm run was seen at 100 times its usual norm.
-_LIMITS = {"nonfinite": 0.0, "tensor_norm": 100.0, "stuck": 0.0}
-_MANY_SMALL, _MASKED = 0.5, 3.0
 _LOW_H, _LOW_H_STEPS = 0.5, 200
 
 
@@ -84,15 +81,8 @@ class Event:
 
 _TEXTS = {
     "nonfinite": "{x:.0f} tensors with Inf or NaN",
-    "tensor_norm": "a tensor at {x:.3g} times its usual norm",
-    "stuck": "{x:.0f} tensors were clipped below h 0.01 in each of 200 steps: "
-    "they hardly train",
     "h_median": "the clip left less than half of the median tensor's gradient "
     "for 200 steps: the threshold is low for calm steps, or the norm has risen",
-    "masked": "the norm before the clip is {x:.3g} times as high as its lowest "
-    "level so far, while h fell: the clip hides an instability",
-    "small_second_moment": "{x:.0%} of the elements have sqrt(v) below 10 "
-    "epsilon: epsilon, not the gradient, sets their step",
 }
 
 
@@ -112,9 +102,7 @@ class Judge:
     def __init__(self) -> None:
         self._series = {name: _Series(name, r) for name, r in RULES.items()}
         self._last: dict[str, int] = {}
-        self._lasts: set[str] = set()
         self._num_low_h = 0
-        self._masking = _Masking()
 
     def add(self, step: int, numbers: Mapping[str, float]) -> list[Event]:
         """Take one step.
@@ -122,9 +110,7 @@ class Judge:
         Args:
             step: Its number; they ascend.
             numbers: Columns of a record, as far as they are known: ``loss``,
-                ``global_grad_norm``, ``nonfinite``, ``tensor_norm``,
-                ``h_median``, ``warm_up``, ``small_second_moment``, ``stuck``;
-                others are ignored.
+                ``global_grad_norm``, ``nonfinite``, ``h_median``, ``warm_up``.
 
         Returns:
             What began in this step, or proved lasting in it.
@@ -138,10 +124,9 @@ class Judge:
                     found.append(event)
         if not math.isfinite(numbers.get("loss", 0.0)):
             found += self._once(Event("end", "loss", step, numbers["loss"]))
-        for name, limit in _LIMITS.items():
-            value = numbers.get(name, 0.0)
-            if value > limit:
-                found += self._once(Event("spike", name, step, value, limit))
+        if (number := numbers.get("nonfinite", 0)) > 0:
+            event = Event("spike", "nonfinite", step, number, 0.0, 0.0)
+            found += self._once(event)
         return [*found, *self._states(step, numbers)]
 
     def _once(self, event: Event) -> Iterator[Event]:
@@ -154,27 +139,12 @@ class Judge:
     def _states(
         self, step: int, numbers: Mapping[str, float]
     ) -> Iterator[Event]:
-        small = numbers.get("small_second_moment", math.nan)
-        if self._begins("small_second_moment", small, _MANY_SMALL):
-            yield Event("state", "small_second_moment", step, small)
         h = numbers.get("h_median")
         if h is None or numbers.get("warm_up"):
             return
         self._num_low_h = self._num_low_h + 1 if h < _LOW_H else 0
         if self._num_low_h == _LOW_H_STEPS:
             yield Event("state", "h_median", step - _LOW_H_STEPS + 1, h)
-        rise = self._masking.add(numbers.get("global_grad_norm", math.nan), h)
-        if self._begins("masked", rise, _MASKED):
-            yield Event("state", "masked", step, rise)
-
-    def _begins(self, name: str, value: float, limit: float) -> bool:
-        """Whether a number exceeds a limit that it did not exceed before."""
-        is_new = value > limit and name not in self._lasts
-        if value > limit:
-            self._lasts.add(name)
-        elif value <= limit:  # NaN, unknown, is neither
-            self._lasts.discard(name)
-        return is_new
 
 
 class _Series:
@@ -272,11 +242,8 @@ def usual_of(
     usual, too, and what lies near the third highest of the last 16 values: data
     of two kinds have two levels.
 
-    Args:
-        values: Of the steps before, finite; fewer than 16 have no usual.
-        rule: When a value is abnormal.
-        value: The one to judge; the logarithm is taken if it and all others
-            are positive.
+    Fewer than 16 values have no usual. The logarithm is taken if they, and the
+    ``value`` to judge, are positive.
     """
     found = np.fromiter(values, np.float64)
     num = len(found)
@@ -322,30 +289,3 @@ def _median(values: np.ndarray) -> float:
 
 def _exp(value: float) -> float:
     return math.exp(value) if value < 700 else math.inf
-
-
-class _Masking:
-    """How far the norm has risen while the clip cut more.
-
-    Steps form blocks of 64. The last four blocks are compared with the one of
-    the lowest norm among the 64 before; h has to be at most half of then.
-    """
-
-    def __init__(self) -> None:
-        self._open: list[tuple[float, float]] = []
-        self._blocks: deque[tuple[float, float]] = deque(maxlen=68)
-
-    def add(self, norm: float, h: float) -> float:
-        """Take a step; return the rise where a block ends, else NaN."""
-        if math.isfinite(norm) and math.isfinite(h):
-            self._open.append((norm, h))
-        if len(self._open) < WINDOW:
-            return math.nan
-        norm, h = np.median(self._open, 0).tolist()
-        self._blocks.append((norm, h))
-        self._open.clear()
-        blocks = [*self._blocks]
-        past, risen = blocks[:-4], blocks[-4:]
-        if not past or min(past)[0] <= 0 or h > min(past)[1] / 2:
-            return 1.0
-        return min(norm for norm, _ in risen) / min(past)[0]

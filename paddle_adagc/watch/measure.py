@@ -4,15 +4,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections import deque
+import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from paddle_adagc.watch.ring import Steps
 
 Factors = Callable[[np.ndarray, Sequence[str]], np.ndarray | None]
 """Norms ``[num_steps, num_tensors]`` and names of the tensors -> factors of the
@@ -21,14 +19,33 @@ clip that acts; None: the norms do not say them."""
 OWN_FIELDS = frozenset(
     (
         *("step", "loss", "learning_rate", "step_seconds", "warm_up"),
-        *("skipped", "reason", "overflow", "nonfinite", "tensor_norm", "stuck"),
+        *("skipped", "reason", "overflow", "nonfinite"),
         *("global_grad_norm", "clipped_grad_norm", "clipped_fraction"),
         *("h_min", "h_median", "shadow_clipped_grad_norm"),
         *("shadow_clipped_fraction", "shadow_h_min", "shadow_h_median"),
-        *("small_second_moment", "masked"),
     )
 )
 """Numbers of a step that the record has itself."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Steps:
+    """Steps on the host: of one rank, or of the whole model."""
+
+    rows: list[dict[str, Any]]
+    """Numbers by step, ``step`` and, where it is known, ``loss`` among them."""
+
+    keys: list[str]
+    tensors: dict[str, np.ndarray]
+    """Norm, gamma and h, float32 ``[num_steps, num_tensors]``. In a step that
+    the clip did not see they are NaN; a norm of 0 is that of no gradient,
+    Inf of one with Inf or NaN."""
+
+    @property
+    def nonfinite(self) -> list[tuple[int, float]]:
+        """The first step whose loss is not finite, with that loss."""
+        found = ((row["step"], row.get("loss", 0.0)) for row in self.rows)
+        return [(i, x) for i, x in found if not math.isfinite(x)][:1]
 
 
 def check_numbers(numbers: Mapping[str, Any]) -> None:
@@ -67,9 +84,7 @@ def add_numbers(
     norm, h = steps.tensors["norm"], steps.tensors["h"]
     named: dict[str, np.ndarray | None] = {"": h}
     if factors is not None:
-        acting = steps.tensors.get("acting_h")
-        named = {"": factors(norm, steps.keys) if acting is None else acting}
-        named["shadow_"] = h
+        named = {"": factors(norm, steps.keys), "shadow_": h}
     is_seen = ~np.isnan(h).all(1)
     is_skipped = np.array([row.get("skipped", False) for row in steps.rows])
     h[is_skipped], steps.tensors["gamma"][is_skipped] = 0, np.nan
@@ -86,9 +101,6 @@ def add_numbers(
     values = {name: column.tolist() for name, column in columns.items()}
     for i in np.flatnonzero(is_seen):
         steps.rows[i] |= {name: column[i] for name, column in values.items()}
-    small, every = steps.num_small
-    if every:
-        steps.rows[-1]["small_second_moment"] = small / every
 
 
 def _of_factors(
@@ -117,36 +129,30 @@ _WORST = {
     "shadow_h_min_worst": ("shadow_h_min", 1),
     "global_grad_norm_max": ("global_grad_norm", -1),
 }
-_MOST_UNLOGGED = 8192
 
 
 class Unlogged:
-    """Rows of steps since a log was written."""
+    """The worst of the steps since a log was written."""
 
     def __init__(self) -> None:
         self.latest: dict[str, Any] = {}
         """The numbers of the last step that are known."""
-        self._rows = deque[Mapping[str, Any]](maxlen=_MOST_UNLOGGED)
+        self._worst: dict[str, Any] = {}
         self._num_alarms = 0
 
     def add(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Add the next steps."""
-        self._rows.extend(rows)
         self.latest = {n: x for n, x in rows[-1].items() if x == x}
+        for row in rows:
+            for label, (name, sign) in _WORST.items():
+                value = row.get(name, math.nan)
+                worst = self._worst.get(label, sign * math.inf)
+                if sign * value < sign * worst:
+                    found = {label: value, f"{label}_step": row["step"]}
+                    self._worst |= found
 
     def take(self, num_alarms: int) -> dict[str, Any]:
         """Return the worst numbers, and how many alarms came; begin anew."""
-        found = {"alarms": num_alarms - self._num_alarms}
-        for label, (name, sign) in _WORST.items():
-            rows = [row for row in self._rows if is_known(row.get(name))]
-            if rows:
-                row = min(rows, key=lambda row: sign * row[name])
-                found |= {label: row[name], f"{label}_step": row["step"]}
-        self._rows.clear()
-        self._num_alarms = num_alarms
+        found = {"alarms": num_alarms - self._num_alarms, **self._worst}
+        self._worst, self._num_alarms = {}, num_alarms
         return found
-
-
-def is_known(value: Any) -> bool:
-    """Whether a number is neither missing nor NaN."""
-    return value is not None and value == value

@@ -12,10 +12,7 @@ from typing import Any
 import paddle
 from paddle.distributed.auto_parallel.api import _ShardOptimizer
 
-from paddle_adagc.optimizer import (
-    inner_optimizer,
-    parameters_of,
-)
+from paddle_adagc.optimizer import inner_optimizer, innermost
 
 
 def stepping(optimizer: Any) -> Any:
@@ -32,13 +29,12 @@ def stepping(optimizer: Any) -> Any:
     return optimizer
 
 
-def model_parameters_of(optimizer: Any) -> list[Any]:
-    """Return an optimizer's parameters, as the model has them.
-
-    Inside of fleet's ``fuse_optimizer`` they are buffers that join several.
-    """
-    original = getattr(optimizer, "_origin_parameter_list", None)
-    return original or parameters_of(optimizer)
+def parameters_of(optimizer: Any) -> list[Any]:
+    """Return the parameters of an optimizer, of all its groups."""
+    found: list[Any] = []
+    for group in innermost(optimizer)._param_groups:
+        found += group["params"] if isinstance(group, dict) else [group]
+    return found
 
 
 def gradients_of(optimizer: Any) -> list[tuple[Any, Any]]:
@@ -64,8 +60,8 @@ def check_stepping(optimizer: Any) -> None:
         raise ValueError(
             "auto-parallel's tensor fusion adds up the gradients within the "
             "optimizer's step, where only its clip can measure them: leave "
-            "skip_above out, and give the optimizer a clip of this package or "
-            "Record shadow=False; or leave _enable_tensor_fusion() out"
+            "_enable_tensor_fusion() out, or skip_above and (shadow=False) the "
+            "shadow"
         )
 
 

@@ -2,26 +2,156 @@
 # SPDX-License-Identifier: Apache-2.0
 """A page: one HTML file that loads nothing, light and dark, at any width.
 
-The data is in the page as JSON, with curves and a heat map of each run. A
-script shows it with the parts of ``assets/parts.js``.
+The data is in the page as JSON. A script shows it with the parts of
+``assets/parts.js``.
 """
 
 from __future__ import annotations
 
-import html
+import dataclasses
 import json
+import math
 import string
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from paddle_adagc.files import atomic_write
-from paddle_adagc.watch.report import plain
-from paddle_adagc.watch.store import RecordedRun
+from paddle_adagc.watch.events import Happening, at_step, find_events
+from paddle_adagc.watch.folder import folders_beside
+from paddle_adagc.watch.judge import Event
+from paddle_adagc.watch.reading import RecordedRun
 from paddle_adagc.watch.tensors import layer_of, medians
+from paddle_adagc.watch.verdict import advise, verdict_of
+from paddle_adagc.watch.what_if import what_if
+
+_NUM_GUILTY = 12
+_MAX_EVENTS = 200
+_NUMBERS = (
+    *("loss", "usual_loss", "excess", "noise", "after"),
+    *("norm", "usual_norm", "left", "shadow_left"),
+)
+_SEVERITY = {"end": 4, "shift": 3, "spike": 2, "step": 1}
+
+
+def judge_run(
+    run: RecordedRun, step: int | None = None, cases: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Return what a page or a text shows of a run; no number is NaN or Inf.
+
+    ``step`` is looked at as if an event had begun there.
+
+    Raises:
+        ValueError: The step is not recorded, or a case is wrong.
+    """
+    if step is not None and step not in run.step:
+        known = f"{run.step[0]} to {run.step[-1]}" if len(run.step) else "none"
+        raise ValueError(
+            f"--step {step}: {run.directory} has the steps {known}"
+        )
+    events, states = find_events(run)
+    if step is not None:
+        events = [at_step(run, step)]
+    worst = max(events, key=_severity, default=None)
+    kept = sorted(events, key=_severity)[-_MAX_EVENTS:]
+    kept.sort(key=lambda event: event.first)
+    facts = run.sessions[-1].facts if run.sessions else {}
+    recorded = str(facts.get("shadow") or facts.get("clip"))
+    found = {
+        "name": run.name,
+        "directory": str(run.directory),
+        "num_steps": len(run.step),
+        "first_step": int(run.step[0]) if len(run.step) else None,
+        "last_step": int(run.step[-1]) if len(run.step) else None,
+        "num_sessions": len(run.sessions),
+        "num_tensors": len(run.keys),
+        **{n: facts.get(n) for n in ("clip", "shadow", "model", "optimizer")},
+        "recorded": recorded.partition("(")[0].removeprefix("ClipGradBy"),
+        "end": run.end,
+        "verdict": verdict_of(run, worst, events),
+        "events": [_as_json(run, event) for event in kept],
+        "worst": None if worst is None else kept.index(worst),
+        "notes": [*_notes(run, facts, states)],
+        "actions": [] if step is not None else advise(run, worst, events),
+    }
+    if cases:
+        found["what_if"] = what_if(run, cases, worst)
+    return plain(found)
+
+
+def plain(value: Any) -> Any:
+    """Replace numbers that JSON does not have by None; round the others."""
+    if isinstance(value, dict):
+        return {str(key): plain(x) for key, x in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(x) for x in value]
+    if isinstance(value, (float, np.floating)):
+        return float(f"{value:.5g}") if math.isfinite(value) else None
+    return int(value) if isinstance(value, np.integer) else value
+
+
+def _severity(event: Happening) -> tuple[int, float]:
+    size = -1.0
+    if "loss" in event.series:
+        usual = event["usual_loss"]
+        size = event["excess"] / usual if usual else 0.0
+    return _SEVERITY[event.kind], math.inf if math.isnan(size) else size
+
+
+def _as_json(run: RecordedRun, event: Happening) -> dict[str, Any]:
+    guilty = []
+    for one in event.finding.guilty[:_NUM_GUILTY]:
+        place = np.searchsorted(run.tensor_steps, one.worst_step)
+        h = run.tensors("h", np.array([place]))[0, run.keys.index(one.key)]
+        h = math.nan if event.skipped else h
+        guilty.append({**dataclasses.asdict(one), "h": h})
+    names = ("kind", "first", "last", "peak", "back", "is_over", "cause")
+    return {
+        **{name: getattr(event, name) for name in names},
+        **{name: event[name] for name in _NUMBERS},
+        "skipped": event.skipped,
+        "share": event.finding.share,
+        "num_guilty": len(event.finding.guilty),
+        "guilty": guilty,
+    }
+
+
+def _notes(
+    run: RecordedRun, facts: dict[str, Any], states: Sequence[Event]
+) -> Iterator[str]:
+    """Say what holds for the whole run."""
+    for event in states:
+        yield event.text[0].upper() + event.text[1:]
+    shared = facts.get("shares_loss_with")
+    if isinstance(shared, list) and shared:
+        others = ", ".join(map(str, shared[:5]))
+        yield f"The loss reaches the parameters of {others}, too"
+    for session in run.sessions:
+        if session.superseded_from is not None:
+            yield (
+                f"A later session resumed at step {session.superseded_from:,}; "
+                f"the steps from there to {session.steps[-1]:,} that session "
+                f"{session.number} recorded are not shown"
+            )
+    mine = run.directory.resolve()
+    stem, _, number = mine.name.rpartition("-")
+    is_numbered = stem and number.isascii() and number.isdigit()
+    first = mine.with_name(stem) if is_numbered else mine
+    beside = [p.name for p in folders_beside(first) if p.resolve() != mine]
+    if beside:
+        yield f"Other runs were recorded beside it: {', '.join(beside[:5])}"
+    if skipped := np.count_nonzero(run.column("skipped") == 1):
+        yield f"skip_above left out {skipped:,} steps"
+    if overflows := np.count_nonzero(run.column("overflow") == 1):
+        yield f"The GradScaler left out {overflows:,} steps that overflowed"
+    if len(run.step) and not np.isfinite(run.column("loss")).any():
+        yield "No finite loss was recorded"
+    if not len(run.tensor_steps):
+        yield "No tensor was measured"
+
 
 _ASSETS = Path(__file__).parent / "assets"
 _MADE_BY_US = b'<meta name="generator" content="adagc-report">'
@@ -49,36 +179,17 @@ def write_page(path: Path, pages: Sequence[dict[str, Any]]) -> Path:
                     f"{path} is not a page of adagc-report: choose another "
                     "name with --output"
                 )
-    text = html_page("adagc-report", plain(pages), _ASSETS / "page.js")
+    data = json.dumps(pages, allow_nan=False, separators=(",", ":"))
+    text = string.Template(_read("page.html")).substitute(
+        style=_read("colors.css", "uplot/uPlot.min.css", "page.css"),
+        data=data.replace("<", "\\u003c"),
+        script=_read("uplot/uPlot.iife.min.js", "parts.js", "page.js"),
+    )
     return atomic_write(path, text)
 
 
-def html_page(title: str, data: Any, script: Path) -> str:
-    """Return a page.
-
-    Args:
-        title: The page's title.
-        data: JSON values, without NaN; the scripts' ``data``.
-        script: A JavaScript file that shows ``data``.
-    """
-    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
-    style = [color_css(":root"), _read("uplot/uPlot.min.css")]
-    scripts = [_read("uplot/uPlot.iife.min.js"), _read("parts.js")]
-    return string.Template(_read("page.html")).substitute(
-        title=html.escape(title),
-        style="\n".join([*style, _read("page.css")]),
-        data=text.replace("<", "\\u003c"),
-        script="\n".join([*scripts, script.read_text("utf-8")]),
-    )
-
-
-def _read(name: str) -> str:
-    return (_ASSETS / name).read_text("utf-8")
-
-
-def color_css(selector: str) -> str:
-    """Define the colors as variables that follow the reader's scheme."""
-    return _read("colors.css").replace(":root", selector)
+def _read(*names: str) -> str:
+    return "\n".join((_ASSETS / name).read_text("utf-8") for name in names)
 
 
 def pictures(run: RecordedRun, page: dict[str, Any]) -> dict[str, Any]:
@@ -111,7 +222,8 @@ def _heat(run: RecordedRun, peaks: Sequence[int]) -> list[dict[str, Any]]:
     """Return the largest norm over usual norm, by tensor and span of steps.
 
     The spans divide all recorded steps evenly, as the curves' axis does. A
-    level is twice the ratio's logarithm to base 2.
+    level is twice the ratio's logarithm to base 2; a group, a layer, has the
+    highest of its tensors.
     """
     places = np.arange(len(run.tensor_steps))
     if len(places) > _MAX_ROWS:
@@ -136,38 +248,22 @@ def _heat(run: RecordedRun, peaks: Sequence[int]) -> list[dict[str, Any]]:
             level = np.clip(np.round(2 * np.log2(ratio)), 0, 9)
         levels[:, column] = np.where(np.isinf(part).any(0), np.inf, level)
         past.append(mine)
-    return heat_groups(levels, run.keys, map(layer_of, run.keys))
-
-
-def heat_groups(
-    levels: np.ndarray, names: Sequence[str], groups: Iterable[str]
-) -> list[dict[str, Any]]:
-    """Return the rows of a heat map.
-
-    A character for each level: ``0`` to ``9``, ``x`` for Inf or NaN, a blank
-    for nothing known.
-
-    Args:
-        levels: ``[num_tensors, num_columns]``, numbers from 0 to 9, NaN for
-            nothing known, infinite for Inf or NaN in the tensor.
-        names: Name of each tensor.
-        groups: Group of each tensor; the group shows the highest level.
-    """
-    rows: dict[str, list[int]] = {}
-    for i, group in enumerate(groups):
-        rows.setdefault(group, []).append(i)
+    groups: dict[str, list[int]] = {}
+    for i, key in enumerate(run.keys):
+        groups.setdefault(layer_of(key), []).append(i)
     filled = np.where(np.isnan(levels), -1, levels)
     return [
         {
             "name": name,
             "levels": _letters(filled[its].max(0)),
-            "tensors": [[names[i], _letters(filled[i])] for i in its],
+            "tensors": [[run.keys[i], _letters(filled[i])] for i in its],
         }
-        for name, its in rows.items()
+        for name, its in groups.items()
     ]
 
 
 def _letters(levels: np.ndarray) -> str:
+    """Return ``0`` to ``9``, ``x`` for Inf or NaN, a blank for unknown."""
     return "".join(
         " " if level < 0 else "x" if level > 9 else str(round(level))
         for level in levels.tolist()

@@ -8,7 +8,6 @@ What a stranger wrote is data: its types are checked, nothing of it is run.
 from __future__ import annotations
 
 import dataclasses
-import glob
 import json
 import math
 import os
@@ -24,14 +23,13 @@ from typing import Any
 
 import numpy as np
 
-from paddle_adagc.watch.tables import (
+from paddle_adagc.watch.store import (
     FILE,
     FRESH_SECONDS,
     QUANTITIES,
     check_tables,
 )
 
-_JOURNAL = f"{FILE}-journal"
 _FLOATS = {
     "NaN": math.nan,
     "Infinity": math.inf,
@@ -42,6 +40,7 @@ _KINDS = (
     *("running", "unknown"),
 )
 _LOCK_SECONDS = 10.0
+_LARGEST = sys.float_info.max
 _NEWEST = (
     "NOT EXISTS (SELECT 1 FROM sessions AS later "
     "WHERE later.number > session AND later.start <= step)"
@@ -109,7 +108,7 @@ class RecordedRun:
     columns: dict[str, np.ndarray]
     """Every number of a step, float64 ``[num_steps]``, NaN if it has none."""
 
-    _content: list[tuple[bytes, bool]]
+    _contents: list[bytes]
 
     @property
     def end(self) -> dict[str, Any]:
@@ -146,11 +145,8 @@ class RecordedRun:
         table = np.full((len(chosen), len(self.keys)), np.nan, np.float32)
         index = QUANTITIES.index(quantity)
         for row, place in enumerate(chosen.tolist()):
-            content, is_whole = self._content[place]
-            values = np.frombuffer(content, "<f4" if is_whole else "<u2")
+            values = np.frombuffer(self._contents[place], "<f4")
             values = values.reshape(len(QUANTITIES), -1)[index]
-            if not is_whole:
-                values = (values.astype("<u4") << 16).view("<f4")
             table[row, : len(values)] = values
         return table
 
@@ -185,41 +181,16 @@ def read_record(directory: str | os.PathLike[str]) -> RecordedRun:
     folder = Path(directory)
     path = folder / FILE
     if not path.is_file():
-        raise FileNotFoundError(_what_is_missing(folder))
+        raise FileNotFoundError(
+            f"{folder} holds no {FILE}: give the folder of a record, as "
+            'Record("runs/a", ...) or adagc-run writes it'
+        )
     with tempfile.TemporaryDirectory() as copies, _damage(path):
-        copy = _copy(folder, Path(copies))
+        copy = copy_record(folder, Path(copies))
         with closing(sqlite3.connect(copy)) as file:
             file.execute("PRAGMA trusted_schema = OFF")
             check_tables(file, path)
-            _check_steps(file)
             return _read(file, folder)
-
-
-def folders_beside(directory: str | os.PathLike[str]) -> list[Path]:
-    """Return ``directory`` and its like, ``directory-2``, that hold records.
-
-    In the order in which they were begun.
-    """
-    first = Path(directory)
-    found = [(1, first)] if (first / FILE).is_file() else []
-    for path in first.parent.glob(f"{glob.escape(first.name)}-*"):
-        number = path.name[len(first.name) + 1 :]
-        is_number = number.isascii() and number.isdigit() and len(number) < 9
-        if is_number and (path / FILE).is_file():
-            found.append((int(number), path))
-    return [path for _, path in sorted(found)]
-
-
-def _what_is_missing(folder: Path) -> str:
-    found = sorted(
-        {*folder.glob(f"*/{FILE}"), *folder.glob(f"*/record/{FILE}")}
-    )
-    names = ", ".join(str(path.parent) for path in found[:5])
-    return (
-        f"{folder} holds no {FILE}: give the folder of a record, as "
-        'Record("runs/a", ...) or adagc-run writes it'
-        + (f"; there are {names}" if names else "")
-    )
 
 
 @contextmanager
@@ -235,8 +206,8 @@ def _damage(path: Path) -> Iterator[None]:
         raise ValueError(f"{path} is damaged ({error!r})") from error
 
 
-def _copy(folder: Path, place: Path) -> Path:
-    """Copy the file as it is between two writes.
+def copy_record(folder: Path, place: Path) -> Path:
+    """Copy the file, as it is between two writes, to another folder.
 
     The lock of SQLite keeps its writer's thread off meanwhile. If there is
     none to be had, a killed writer has left a journal: both files are copied,
@@ -252,47 +223,32 @@ def _copy(folder: Path, place: Path) -> Path:
         ):
             file.backup(copy, sleep=0.01)
     except sqlite3.OperationalError:
-        for name in (FILE, _JOURNAL):
+        for name in (FILE, f"{FILE}-journal"):
             if (folder / name).is_file():
                 shutil.copyfile(folder / name, place / name)
     return place / FILE
 
 
-def _check_steps(file: sqlite3.Connection) -> None:
-    """Refuse numbers of steps and sessions that SQLite would compare oddly."""
-    sessions = "SELECT number FROM sessions"
-    for table, step, session in (
-        ("sessions", "start", "number"),
-        ("steps", "step", "session"),
-        ("rows", "step", "session"),
-        ("alarms", "step", "session"),
-    ):
-        found = file.execute(
-            f"SELECT {session}, {step} FROM {table} WHERE "
-            f"typeof({step}) != 'integer' OR {step} NOT BETWEEN 0 AND {2**62} "
-            f"OR {session} NOT IN ({sessions}) LIMIT 1"
-        ).fetchone()
-        if found:
-            raise ValueError(f"{table} have session and step {found!r:.80}")
-
-
 def _read(file: sqlite3.Connection, folder: Path) -> RecordedRun:
     query = "SELECT key FROM tensors ORDER BY id"
     keys = [_checked(key, str) for (key,) in file.execute(query)]
-    query = f"SELECT step, numbers FROM steps WHERE {_NEWEST} ORDER BY step"
-    rows = [{**_object(x), "step": step} for step, x in file.execute(query)]
     query = (
-        f"SELECT step, is_whole, content FROM rows WHERE {_NEWEST} "
-        "ORDER BY step"
+        "SELECT step, numbers, content FROM steps LEFT JOIN rows "
+        f"USING (session, step) WHERE {_NEWEST} ORDER BY step"
     )
+    rows: list[dict[str, Any]] = []
     tensor_steps, contents = [], []
-    for step, is_whole, content in file.execute(query):
-        width = len(QUANTITIES) * (4 if is_whole else 2)
-        number, rest = divmod(len(_checked(content, bytes)), width)
-        if rest or number > len(keys):
-            raise ValueError(f"a row of {len(content)} bytes")
-        tensor_steps.append(step)
-        contents.append((content, bool(is_whole)))
+    for step, numbers, content in file.execute(query):
+        if rows and step == rows[-1]["step"]:
+            raise ValueError(f"step {step} twice")
+        rows.append({**_object(numbers), "step": _step(step)})
+        if content is not None:
+            width = 4 * len(QUANTITIES)
+            number, rest = divmod(len(_checked(content, bytes)), width)
+            if rest or number > len(keys):
+                raise ValueError(f"a row of {len(content)} bytes")
+            tensor_steps.append(step)
+            contents.append(content)
     query = (
         f"SELECT step, kind, series, facts FROM alarms WHERE {_NEWEST} "
         "ORDER BY step, session"
@@ -300,7 +256,7 @@ def _read(file: sqlite3.Connection, folder: Path) -> RecordedRun:
     alarms = []
     for step, kind, series, facts in file.execute(query):
         texts = {"kind": _checked(kind, str), "series": _checked(series, str)}
-        alarms.append({**_object(facts), **texts, "step": step})
+        alarms.append({**_object(facts), **texts, "step": _step(step)})
     return RecordedRun(
         directory=folder,
         name=folder.resolve().name,
@@ -311,7 +267,7 @@ def _read(file: sqlite3.Connection, folder: Path) -> RecordedRun:
         tensor_steps=np.array(tensor_steps, np.int64),
         alarms=alarms,
         columns=_columns(rows),
-        _content=contents,
+        _contents=contents,
     )
 
 
@@ -324,13 +280,13 @@ def _sessions(file: sqlite3.Connection) -> list[Session]:
     sessions = []
     for number, start, facts, ending, heard, later in file.execute(query):
         query = "SELECT step FROM steps WHERE session = ? ORDER BY step"
-        steps = [step for (step,) in file.execute(query, [number])]
+        steps = [_step(step) for (step,) in file.execute(query, [number])]
         is_superseded = later is not None and bool(steps and steps[-1] >= later)
         sessions.append(
             Session(
                 number=number,
                 facts=_object(facts),
-                start=start,
+                start=_step(start),
                 steps=np.array(steps, np.int64),
                 superseded_from=later if is_superseded else None,
                 end=_ending(ending, heard, steps),
@@ -362,17 +318,12 @@ def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
     found: dict[str, np.ndarray] = {}
     for i, row in enumerate(rows):
         for name, value in row.items():
-            if _is_number(value):
+            is_huge = isinstance(value, int) and abs(value) > _LARGEST
+            if isinstance(value, (int, float)) and not is_huge:
                 if name not in found:
                     found[name] = np.full(len(rows), math.nan)
                 found[name][i] = value
     return found
-
-
-def _is_number(value: Any) -> bool:
-    if isinstance(value, int):
-        return abs(value) <= sys.float_info.max
-    return isinstance(value, float)
 
 
 def _object(text: Any) -> dict[str, Any]:
@@ -382,6 +333,12 @@ def _object(text: Any) -> dict[str, Any]:
         name: _FLOATS.get(value, value) if isinstance(value, str) else value
         for name, value in _checked(found, dict).items()
     }
+
+
+def _step(value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= 2**62:
+        raise ValueError(f"a step {value!r:.40}")
+    return value
 
 
 def _refuse(text: str) -> float:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import paddle
 from paddle import Tensor
@@ -15,9 +15,9 @@ from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.checks import check_choice, check_integer
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
-from paddle_adagc.watch.alarms import OnAlarm
+from paddle_adagc.parallel.agreement import of_all_ranks
 from paddle_adagc.watch.clips import Clips
-from paddle_adagc.watch.ending import AtExit, described
+from paddle_adagc.watch.guard import AtExit, described
 from paddle_adagc.watch.losses import (
     RECORDS,
     know_optimizers,
@@ -28,19 +28,12 @@ from paddle_adagc.watch.measure import check_numbers
 from paddle_adagc.watch.observe import check_stepping, observe, stepping
 from paddle_adagc.watch.recording import CLOSE_SECONDS, Recording
 from paddle_adagc.watch.ring import Ring
-from paddle_adagc.watch.shadow import make_shadow
 from paddle_adagc.watch.skip import Skipper
 from paddle_adagc.watch.store import MAX_BYTES
+from paddle_adagc.watch.writer import OnAlarm
 
 NUM_STEPS = 64
 """Most steps that stay on the device before they are copied."""
-
-
-class Optimizer(Protocol):
-    """An optimizer of Paddle, or a wrapper around one."""
-
-    def step(self) -> Any:
-        """Make an update."""
 
 
 class Record(Recording):
@@ -80,7 +73,7 @@ class Record(Recording):
             after them.
         num_steps: Most steps between two copies.
         max_bytes: Bound of the per-tensor numbers on the disk, at least 1e6;
-            the steps' own numbers take up to 400 bytes a step.
+            the steps' own numbers take about 400 bytes a step.
         on_alarm: Called by rank 0's thread with a line for each event, or a
             command of the shell that gets it on its standard input. One line
             for each kind of event and hour. They are also in the log.
@@ -123,7 +116,7 @@ class Record(Recording):
     def __init__(
         self,
         directory: str | os.PathLike[str],
-        optimizer: Optimizer,
+        optimizer: Any,
         model: paddle.nn.Layer | None = None,
         *,
         shadow: ClipGradBase | bool | None = None,
@@ -150,11 +143,11 @@ class Record(Recording):
         seen = stepping(optimizer)
         if skipper is not None or clips.shadow is not None:
             check_stepping(seen)
-        ring = Ring(start or 0, num_steps, stop_on is not None)
-        super().__init__(clips, ring, skipper)
+        ring = Ring(start or 0, num_steps)
+        super().__init__(clips, ring, skipper, stop_on is not None)
         self._open(Path(directory), start, max_bytes, on_alarm)
         if clips.shadow is not None:
-            make_shadow(clips.shadow)
+            clips.shadow._follows = True
         self.forget_updates()
         self._ends.callback(AtExit(self._leave).end)
         self._ends.callback(observe(seen, self))
@@ -225,13 +218,14 @@ class Record(Recording):
     def step(
         self,
         loss: Tensor | float | None = None,
-        **numbers: float | list[int],
+        **numbers: Any,
     ) -> None:
         """Finish a step; call it after the optimizer's.
 
         Args:
             loss: Scalar, on the device or not; None: as added, or unknown.
             **numbers: More of the step, as JSON values: ``samples=[640, 704]``.
+                Floats, those of lists too, are kept with nine digits.
 
         Raises:
             TypeError: The loss is no scalar, or a number no JSON value.
@@ -243,6 +237,26 @@ class Record(Recording):
         self._end_step(numbers)
         if self._is_due():
             self.flush()
+
+    def sync(self, seconds: float = CLOSE_SECONDS) -> None:
+        """Put all steps so far on the disk; every rank calls it, and waits.
+
+        Args:
+            seconds: How long the disk may take.
+
+        Raises:
+            Exception: What ended the record, or why the disk has not all
+                steps: on all ranks the error of the first that has one.
+        """
+        if self._pid != os.getpid():
+            return
+        self.flush()
+        failure = self.error
+        if failure is None and self._writer is not None and not self._is_over:
+            failure = self._writer.sync(seconds)
+        for error in of_all_ranks(failure):
+            if error is not None:
+                raise error
 
     @property
     def alarms(self) -> list[Any]:

@@ -18,18 +18,22 @@ import paddle.distributed as dist
 from paddle_adagc.clips.last_step import LastStep
 from paddle_adagc.paddle_internals import makes_states_only
 from paddle_adagc.parallel.agreement import of_all_ranks
-from paddle_adagc.watch.alarms import OnAlarm, warn
-from paddle_adagc.watch.clips import Clips
+from paddle_adagc.watch.clips import Clips, whole
 from paddle_adagc.watch.folder import open_folder
 from paddle_adagc.watch.guard import Guarded, cause
 from paddle_adagc.watch.losses import RECORDS, newest_loss, take_losses
-from paddle_adagc.watch.measure import add_numbers
+from paddle_adagc.watch.measure import Steps, add_numbers
 from paddle_adagc.watch.observe import gradients_of, warn_of_blindness
-from paddle_adagc.watch.ranks import count_small, is_split, join, own_part
-from paddle_adagc.watch.ring import Ring, Step, Steps, to_host
-from paddle_adagc.watch.shadow import whole
+from paddle_adagc.watch.ring import (
+    Ring,
+    Step,
+    is_split,
+    join,
+    own_part,
+    to_host,
+)
 from paddle_adagc.watch.skip import Skipper, history, largest, mean_loss
-from paddle_adagc.watch.writer import Writer
+from paddle_adagc.watch.writer import OnAlarm, Writer, warn
 
 CLOSE_SECONDS, EXIT_SECONDS = 60.0, 10.0
 """How long the disk may take at an end."""
@@ -54,18 +58,24 @@ class _Update:
 class Recording(Guarded):
     """Steps on their way to the disk; the inside of :class:`.Record`.
 
-    Args:
-        clips: What acts, and what follows.
-        ring: Keeps the steps on the device.
-        skipper: Leaves steps out, if that is asked.
+    ``stops``: a loss that is not finite ends the training.
     """
 
+    should_stop: str
+    """Why training should end, with ``stop_on``; empty: it should not. It is
+    the same on all ranks, as of the last copy of the steps."""
+
     def __init__(
-        self, clips: Clips, ring: Ring, skipper: Skipper | None
+        self,
+        clips: Clips,
+        ring: Ring,
+        skipper: Skipper | None,
+        stops: bool,
     ) -> None:
         super().__init__()
         self._clips, self._ring = clips, ring
-        self._skipper = skipper
+        self._skipper, self._stops = skipper, stops
+        self.should_stop = ""
         self._writer: Writer | None = None  # of rank 0
         self._directory = Path()
         self._how: tuple[str, str] | None = None  # the run ends
@@ -102,18 +112,6 @@ class Recording(Guarded):
         if self._skipper is not None:
             for row in rows:
                 self._skipper.rule.add(row)
-
-    @property
-    def should_stop(self) -> str:
-        """Why training should end, with ``stop_on``; empty: it should not.
-
-        It is the same on all ranks, as of the last copy of the steps.
-        """
-        return self._ring.glance.reason
-
-    @should_stop.setter
-    def should_stop(self, reason: str) -> None:
-        self._ring.glance.reason = reason
 
     @property
     def directory(self) -> Path:
@@ -238,7 +236,7 @@ class Recording(Guarded):
             step.snapshot = update.left_out
             row |= {"skipped": True, "reason": self._skipper.reason}
         elif self._has_update() and clips.source is not None:
-            step.snapshot, step.acting = clips.snapshots()
+            step.snapshot = clips.source.snapshot()
             row |= {"warm_up": True} if clips.is_warming_up else {}
         elif self._has_overflowed():
             row["overflow"] = True
@@ -251,7 +249,7 @@ class Recording(Guarded):
         if found and self._writer is not None:
             self._writer.alarm_nonfinite(*found[0])
         if dist.get_world_size() == 1:
-            self._ring.glance.stop_at(found)
+            self._stop_at(found)
 
     def _is_due(self) -> bool:
         return self._ring.num_pending >= self._ring.num_between
@@ -286,25 +284,26 @@ class Recording(Guarded):
         if not self._ring.has_seen and self._is_due():
             self._ring.has_seen = True
             warn_of_blindness(self.directory, type(self._clips.optimizer))
-        num_small = count_small(self._clips.optimizer)
         mine = to_host(self._ring.steps, self._clips.names)
-        mine = dataclasses.replace(mine, num_small=num_small)
         return own_part(mine, self._clips.source)
 
     def _pass_on(self, parts: Sequence[Steps]) -> None:
         """Give the steps of all ranks to the thread; plan the next copy."""
-        found = [loss for part in parts for loss in part.nonfinite]
-        self._ring.glance.stop_at(found)
+        self._stop_at([loss for part in parts for loss in part.nonfinite])
         self._write(join(parts))
         self._ring.copied(parts[0].rows)
+
+    def _stop_at(self, found: Sequence[tuple[int, float]]) -> None:
+        if self._stops and found and not self.should_stop:
+            step, loss = min(found)
+            self.should_stop = f"the loss of step {step} is {loss}"
 
     def _write(self, steps: Steps, *, is_part: bool = False) -> None:
         if self._writer is None or not steps.rows:
             return
-        factors = self._clips.factors()
-        add_numbers(steps, factors, is_part)
+        add_numbers(steps, self._clips.factors(), is_part)
         self._ring.unlogged.add(steps.rows)
-        self._writer.put(steps, is_ours=factors is None)
+        self._writer.put(steps)
 
     def _begin_session(self) -> None:
         self.forget_updates()

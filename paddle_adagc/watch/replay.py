@@ -16,6 +16,14 @@ from typing import Any
 
 import numpy as np
 
+from paddle_adagc.checks import (
+    check_bool,
+    check_choice,
+    check_decay,
+    check_integer,
+    check_positive,
+)
+
 _FULL_SUPPORT = 10.0
 _FALL, _RISE = -math.log(4.0), math.log(10.0)
 _OWN_FALL, _OWN_RISE = 1 / 20, 100.0
@@ -46,22 +54,13 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Refuse values out of their range."""
-        numbers = self.lambda_rel, self.beta, self.lambda_abs, self.t_start
-        if any(type(x) not in (int, float) or math.isnan(x) for x in numbers):
-            problem = "a value is no number"
-        elif not 0 < self.lambda_rel < math.inf or not self.lambda_abs > 0:
-            problem = "lambda_rel and lambda_abs are above 0"
-        elif not 0 <= self.beta < 1:
-            problem = "beta is in [0, 1)"
-        elif type(self.t_start) is not int or self.t_start < 0:
-            problem = "t_start is a whole number, 0 or more"
-        elif self.init not in ("warmup_min", "warmup_ema"):
-            problem = "init is warmup_min or warmup_ema"
-        elif type(self.strict) is not bool:
-            problem = "strict is true or false"
-        else:
-            return
-        raise ValueError(f"{self}: {problem}")
+        check_positive("lambda_rel", self.lambda_rel)
+        check_decay("beta", self.beta)
+        if self.lambda_abs != math.inf:
+            check_positive("lambda_abs", self.lambda_abs)
+        check_integer("t_start", self.t_start, 0)
+        check_choice("init", self.init, ("warmup_min", "warmup_ema"))
+        check_bool("strict", self.strict)
 
     @classmethod
     def of(cls, text: str, known: Settings | None = None) -> Settings:
@@ -72,7 +71,7 @@ class Settings:
             known: The others; default: AdaGC's defaults.
 
         Raises:
-            ValueError: An argument is unknown, or a value out of its range.
+            TypeError, ValueError: An argument is unknown, or a value wrong.
         """
         values: dict[str, Any] = {}
         for part in text.split(",") if text else []:
@@ -99,7 +98,7 @@ class Settings:
         given = [f"{name}={x}" for name, x in found if name in _NAMES]
         try:
             return cls.of(",".join(given))
-        except ValueError:
+        except (TypeError, ValueError):
             return None
 
 

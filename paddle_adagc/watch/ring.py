@@ -1,6 +1,6 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The last steps on the device, copied to the host together.
+"""The last steps on the device, copied to the host together, ranks joined.
 
 A step adds references to vectors that the clip has made anyway. So recording
 launches no kernel, and the host waits for the device once per ring.
@@ -16,12 +16,14 @@ from typing import Any
 
 import numpy as np
 import paddle
+import paddle.distributed as dist
 from paddle import Tensor
 
+from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.clips.last_step import LastStep
 from paddle_adagc.paddle_internals import unchecked
-from paddle_adagc.watch.measure import Unlogged
-from paddle_adagc.watch.tables import QUANTITIES
+from paddle_adagc.watch.measure import Steps, Unlogged
+from paddle_adagc.watch.store import QUANTITIES
 
 FIRST_COPY = 8
 """Steps until the first copy: then it is known how long one takes."""
@@ -42,45 +44,14 @@ class Step:
     snapshot: LastStep | None = None
     """Of the clip that is recorded."""
 
-    acting: LastStep | None = None
-    """Of the clip that acts, where a shadow is recorded beside it."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Steps:
-    """Steps on the host: of one rank, or of the whole model."""
-
-    rows: list[dict[str, Any]]
-    """Numbers by step, ``step`` and, where it is known, ``loss`` among them."""
-
-    keys: list[str]
-    tensors: dict[str, np.ndarray]
-    """Norm, gamma and h, float32 ``[num_steps, num_tensors]``. In a step that
-    the clip did not see they are NaN; a norm of 0 is that of no gradient,
-    Inf of one with Inf or NaN.
-    ``acting_h`` is that of the clip that acts, where it is another."""
-
-    num_small: tuple[int, int] = (0, 0)
-    """Elements of Adam's second moment that are small, and all, after the last
-    step: see :func:`.count_small`."""
-
-    @property
-    def nonfinite(self) -> list[tuple[int, float]]:
-        """The first step whose loss is not finite, with that loss."""
-        found = ((row["step"], row.get("loss", 0.0)) for row in self.rows)
-        return [(i, x) for i, x in found if not math.isfinite(x)][:1]
-
 
 class Ring:
     """Collects steps, numbers them, and says when they are to be copied.
 
-    Args:
-        start: Steps that were made before.
-        num_steps: Most steps between two copies.
-        stops: Whether a loss that is not finite ends the training.
+    ``start`` steps were made before; at most ``num_steps`` lie between copies.
     """
 
-    def __init__(self, start: int, num_steps: int, stops: bool) -> None:
+    def __init__(self, start: int, num_steps: int) -> None:
         self.start = self.last_step = start
         self.steps: list[Step] = []
         self.num_pending = 0  # also those of a record that has failed
@@ -92,7 +63,7 @@ class Ring:
         """Whether the optimizer has made a step."""
         self._most, self.num_between = num_steps, min(num_steps, FIRST_COPY)
         self._last_time = time.perf_counter()
-        self.glance = Glance(stops)
+        self._glance = Glance()
 
     def add(self, step: Step) -> list[tuple[int, float]]:
         """Add a step; return a late one whose loss is not finite, with it."""
@@ -103,16 +74,15 @@ class Ring:
         own = {"step": self.last_step, "step_seconds": seconds}
         step.numbers = {**own, **step.numbers}
         self.steps.append(step)
-        return self.glance.step(step, now)
+        return self._glance.step(step, now)
 
     def copied(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Begin anew; plan the next copy in about a minute.
 
-        Args:
-            rows: Of a rank's steps; all ranks give those of the same.
+        All ranks give the rows of the same rank's steps.
         """
         self.steps = []
-        self.glance.forget()
+        self._glance = Glance(self._glance.last)
         seconds = sorted(row["step_seconds"] for row in rows)
         if seconds:
             num = _COPY_SECONDS / max(seconds[len(seconds) // 2], 1e-9)
@@ -141,14 +111,6 @@ def to_host(steps: Sequence[Step], names: Mapping[str, str]) -> Steps:
                 for x in step.losses
             )
     keys, tensors = _tables([step.snapshot for step in steps])
-    others, acting = _tables([step.acting for step in steps])
-    if keys and others:
-        index = {names.get(key, key): i for i, key in enumerate(keys)}
-        h = np.where(np.isnan(tensors["h"]), np.nan, np.ones_like(tensors["h"]))
-        for key, column in zip(others, acting["h"].T, strict=True):
-            if names.get(key, key) in index:
-                h[:, index[names.get(key, key)]] = column
-        tensors["acting_h"] = h
     return Steps(rows, [names.get(key, key) for key in keys], tensors)
 
 
@@ -196,10 +158,8 @@ class Glance:
     Every ten seconds a small copy begins; it is looked at in a later step.
     """
 
-    def __init__(self, stops: bool) -> None:
-        self.reason = ""
-        """Why training should end; empty: it should not."""
-        self._stops, self._last = stops, time.perf_counter()
+    def __init__(self, last: float | None = None) -> None:
+        self.last = time.perf_counter() if last is None else last
         self._steps: list[Step] = []
         self._begun: tuple[list[int], Tensor, Any] | None = None
 
@@ -208,9 +168,9 @@ class Glance:
         found = self._look()
         if any(isinstance(loss, Tensor) for loss in step.losses):
             self._steps.append(step)
-        is_due = now - self._last >= _GLANCE_SECONDS
+        is_due = now - self.last >= _GLANCE_SECONDS
         if is_due and self._begun is None and self._steps:
-            self._last, steps, self._steps = now, self._steps, []
+            self.last, steps, self._steps = now, self._steps, []
             self._begin(steps)
         return found
 
@@ -236,12 +196,60 @@ class Glance:
         losses = zip(numbers, values.tolist(), strict=True)
         return [(i, x) for i, x in losses if not math.isfinite(x)][:1]
 
-    def stop_at(self, found: Sequence[tuple[int, float]]) -> None:
-        """End the training at the first of these steps, if that is asked."""
-        if self._stops and found and not self.reason:
-            step, loss = min(found)
-            self.reason = f"the loss of step {step} is {loss}"
 
-    def forget(self) -> None:
-        """Leave out the steps so far, which were copied."""
-        self._steps, self._begun = [], None
+def is_split(clip: ClipGradByAdaGC | None) -> bool:
+    """Whether other ranks may have tensors that this one has not."""
+    return clip is not None and clip._progress.reducer().communicates
+
+
+def own_part(mine: Steps, clip: ClipGradByAdaGC | None) -> Steps:
+    """Return the tensors that this rank counts; together each is once."""
+    if clip is None or not mine.keys:
+        return mine
+    ones = paddle.ones([len(mine.keys)], "float32")
+    counts = clip._progress.reducer().counted(ones).numpy() != 0
+    if dist.get_rank() and not is_split(clip):
+        counts = counts & False  # the first rank has the same
+    return dataclasses.replace(
+        mine,
+        keys=[
+            k for k, is_mine in zip(mine.keys, counts, strict=True) if is_mine
+        ],
+        tensors={
+            name: table[:, counts] for name, table in mine.tensors.items()
+        },
+    )
+
+
+def join(parts: Sequence[Steps]) -> Steps:
+    """Join the parts of all ranks.
+
+    The loss is the mean over the ranks that know it. A tensor that several
+    ranks count is that of the rank where its norm is not 0.
+
+    Raises:
+        RuntimeError: They count other steps.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    numbers = [[row["step"] for row in part.rows] for part in parts]
+    if any(mine != numbers[0] for mine in numbers):
+        raise RuntimeError("the ranks have counted different steps")
+    rows = []
+    for same in zip(*(part.rows for part in parts), strict=True):
+        losses = [row["loss"] for row in same if "loss" in row]
+        mean = {"loss": sum(losses) / len(losses)} if losses else {}
+        rows.append({**same[0], **mean})
+    index: dict[str, int] = {}
+    for key in (key for part in parts for key in part.keys):
+        index.setdefault(key, len(index))
+    shape = (len(rows), len(index))
+    tensors = {name: np.full(shape, np.nan, np.float32) for name in QUANTITIES}
+    for part in parts:
+        places = np.array([index[key] for key in part.keys], np.int64)
+        old = tensors["norm"][:, places]
+        is_better = np.isnan(old) | (old == 0) & (part.tensors["norm"] != 0)
+        for name, mine in part.tensors.items():
+            table = tensors[name]
+            table[:, places] = np.where(is_better, mine, table[:, places])
+    return Steps(rows, [*index], tensors)

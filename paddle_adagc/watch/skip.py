@@ -15,7 +15,7 @@ import paddle
 import paddle.distributed as dist
 
 from paddle_adagc import rule
-from paddle_adagc.checks import as_float, check_positive
+from paddle_adagc.checks import check_positive
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.clips.gradients import GradientList
 from paddle_adagc.clips.last_step import LastStep
@@ -23,6 +23,7 @@ from paddle_adagc.paddle_internals import unchecked
 from paddle_adagc.parallel.layout import unfold
 from paddle_adagc.parallel.meshes import local_value
 from paddle_adagc.watch.clips import Clips
+from paddle_adagc.watch.losses import as_float
 from paddle_adagc.watch.reading import RecordedRun
 
 logger = logging.getLogger(__name__)
@@ -61,12 +62,7 @@ class SkipRule:
                 last.append(value)
 
     def reason(self, norm: float, loss: float | None) -> str:
-        """Take a step; say why it is to be skipped, or nothing.
-
-        Args:
-            norm: Global gradient norm, over all ranks.
-            loss: Over all ranks; None: unknown.
-        """
+        """Take a step of all ranks; say why it is to be skipped, or nothing."""
         values = {"global_grad_norm": norm}
         if loss is not None:
             values["loss"] = loss
@@ -92,10 +88,6 @@ class Skipper:
     An error on one rank is told to the others within the step: the failed one
     takes part with gradients of 0. The exception is an error between two
     exchanges of ``_measure``, which sums the tensors' norms group by group.
-
-    Args:
-        sigma: See :class:`SkipRule`.
-        clips: Those of the optimizer.
 
     Raises:
         TypeError, ValueError: A wrong bound, or an optimizer whose steps cannot
@@ -127,11 +119,8 @@ class Skipper:
     ) -> tuple[float, LastStep | None, float | None]:
         """Return a step's global norm, its numbers, and this rank's loss.
 
-        There are no numbers of a step that a ``GradScaler`` skips.
-
-        Args:
-            pairs: Of all its groups, with whole gradients.
-            losses: Of this rank's micro-batches so far.
+        There are no numbers of a step that a ``GradScaler`` skips. ``pairs``
+        are those of all groups, with whole gradients.
         """
         optimizer = self._clips.optimizer
         loss = sum(map(as_float, losses)) if losses else None
@@ -173,22 +162,23 @@ def history(past: RecordedRun | None, start: int) -> list[dict[str, Any]]:
 
 def mean_loss(loss: float | None) -> float | None:
     """Return the mean over the ranks that know a loss; all ranks call it."""
-    if not (dist.is_initialized() and dist.get_world_size() > 1):
-        return loss
     known = [loss or 0.0, float(loss is not None)]
-    sums = paddle.to_tensor(known, "float64")
-    dist.all_reduce(sums)
-    total, count = sums.tolist()
+    total, count = _reduced(known, dist.ReduceOp.SUM)
     return total / count if count else None
 
 
 def largest(flag: int) -> int:
     """Return the largest flag of any rank; all ranks call it."""
+    return int(*_reduced([float(flag)], dist.ReduceOp.MAX))
+
+
+def _reduced(values: list[float], operation: int) -> list[float]:
     if not (dist.is_initialized() and dist.get_world_size() > 1):
-        return flag
-    flags = paddle.to_tensor([flag])
-    dist.all_reduce(flags, dist.ReduceOp.MAX)
-    return int(flags.item())
+        return values
+    tensor = paddle.to_tensor(values, "float64")
+    dist.all_reduce(tensor, operation)
+    found: list[float] = tensor.tolist()
+    return found
 
 
 @unchecked

@@ -15,26 +15,36 @@ import secrets
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from paddle_adagc.watch.reading import RecordedRun, read_record
-from paddle_adagc.watch.tables import (
-    FILE,
-    FRESH_SECONDS,
-    QUANTITIES,
-    TABLES,
-    VERSION,
-    check_tables,
-)
+FILE = "record.sqlite"
+VERSION = 2
+QUANTITIES = ("norm", "gamma", "h")
+"""Of each tensor, in this order in a row's ``content``."""
 
-__all__ = ["RecordedRun", "Replaced", "Store", "read_record"]
+FRESH_SECONDS = 15.0
+"""A process that has said something so lately is taken to be alive."""
 
 MAX_BYTES = 160 * 10**6
 """Default bound of the tensors' numbers."""
 
+_TABLES = """
+CREATE TABLE info (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
+CREATE TABLE tensors (id INTEGER PRIMARY KEY, key TEXT UNIQUE);
+CREATE TABLE sessions (number INTEGER PRIMARY KEY, start INTEGER, facts TEXT,
+    ending TEXT, heard REAL);
+CREATE TABLE steps (session INTEGER, step INTEGER, numbers TEXT,
+    PRIMARY KEY (session, step)) WITHOUT ROWID;
+CREATE TABLE rows (session INTEGER, step INTEGER, content BLOB,
+    PRIMARY KEY (session, step));
+CREATE TABLE alarms (session INTEGER, step INTEGER, kind TEXT, series TEXT,
+    facts TEXT, PRIMARY KEY (session, step, kind, series)) WITHOUT ROWID;
+"""
+"""``content`` is float32 ``[num_quantities, num_tensors]``."""
 
 _SETTINGS = """
 PRAGMA journal_mode = PERSIST;
@@ -46,10 +56,21 @@ _LOCK_SECONDS = 30.0  # a reader's copy takes less
 _NUM_LATEST = 512
 """Last rows that are not thinned."""
 
-_IS_KEPT = (
-    "EXISTS (SELECT 1 FROM kept WHERE kept.session = rows.session "
-    "AND rows.step BETWEEN kept.first AND kept.last)"
+_NEAR = 64
+"""Steps before and after an alarm that are thinned last."""
+
+_IS_NEAR = (
+    "EXISTS (SELECT 1 FROM alarms WHERE alarms.session = rows.session "
+    "AND alarms.step >= ? AND kind != 'state' "
+    f"AND rows.step BETWEEN alarms.step - {_NEAR} AND alarms.step + {_NEAR})"
 )
+
+
+_LAST_STEP = """
+SELECT MAX(start - 1, IFNULL(
+    (SELECT MAX(step) FROM steps WHERE session = number), 0))
+FROM sessions ORDER BY number DESC LIMIT 1
+"""
 
 
 class Replaced(RuntimeError):
@@ -64,10 +85,9 @@ class Store:
 
     Args:
         directory: Made if it is missing.
-        max_bytes: Bound of the tensors' numbers. When it is reached, rows go
-            that are neither kept nor among the last 512: of the others one in
-            2, 4, 8, ... steps is left, until a quarter is free. Kept rows take
-            a third at most; the oldest go first.
+        max_bytes: Bound of the tensors' numbers. When it is reached, those of
+            one step in 2, 4, 8, ... are left, until a quarter is free; but the
+            last 512 steps, and those near the newest alarms, keep theirs.
 
     Raises:
         OSError, sqlite3.Error: The disk refuses.
@@ -103,7 +123,7 @@ class Store:
         self._file.executescript(_SETTINGS)
         with self._transaction(is_owner=True):
             if not self._file.execute("SELECT * FROM sqlite_master").fetchone():
-                for statement in TABLES.split(";")[:-1]:
+                for statement in _TABLES.split(";")[:-1]:
                     self._file.execute(statement)
                 self._set("version", VERSION)
             check_tables(self._file, path)
@@ -157,7 +177,6 @@ class Store:
         keys: Sequence[str] = (),
         tensors: Mapping[str, np.ndarray] | None = None,
         alarms: Iterable[Mapping[str, Any]] = (),
-        kept: Iterable[tuple[int, int]] = (),
     ) -> None:
         """Append steps.
 
@@ -167,14 +186,19 @@ class Store:
             tensors: Norm, gamma and h, float32 ``[num_steps, num_keys]``. A
                 step whose h is NaN everywhere has no row.
             alarms: Values with ``step``, ``kind`` and ``series``.
-            kept: First and last steps whose tensors are thinned last.
         """
-        all_keys, size = self._keys, self._size
+        all_keys = [*dict.fromkeys([*self._keys, *keys])]
+        known: dict[int, bytes] = {}
+        if tensors is not None:
+            known = _contents(all_keys, keys, tensors)
+        contents = [(rows[i]["step"], content) for i, content in known.items()]
         with self._transaction():
+            self._file.executemany(
+                "INSERT OR IGNORE INTO tensors (id, key) VALUES (?, ?)",
+                enumerate(all_keys),
+            )
             self._insert("steps", [(r["step"], to_json(r)) for r in rows])
-            if tensors is not None:
-                all_keys = self._add_keys(keys)
-                size += self._append_tensors(rows, all_keys, keys, tensors)
+            self._insert("rows", contents)
             self._insert(
                 "alarms",
                 [
@@ -182,9 +206,9 @@ class Store:
                     for a in alarms
                 ],
             )
-            self._insert("kept", kept)
             self._change(heard=time.time())
-        self._keys, self._size = all_keys, size  # it was not rolled back
+        self._keys = all_keys  # it was not rolled back
+        self._size += sum(map(len, known.values()))
         if self._size > self._max_bytes:
             self._thin(rows[-1]["step"])
 
@@ -194,35 +218,6 @@ class Store:
             marks = ", ?" * len(row)
             query = f"INSERT OR REPLACE INTO {table} VALUES (?{marks})"
             self._file.execute(query, [self._session, *row])
-
-    def _add_keys(self, keys: Sequence[str]) -> list[str]:
-        """Add names of new tensors; return all."""
-        known = {*self._keys}
-        found = [*self._keys, *(key for key in keys if key not in known)]
-        self._file.executemany(
-            "INSERT INTO tensors (id, key) VALUES (?, ?)",
-            [(i, found[i]) for i in range(len(known), len(found))],
-        )
-        return found
-
-    def _append_tensors(
-        self,
-        rows: Sequence[Mapping[str, Any]],
-        all_keys: Sequence[str],
-        keys: Sequence[str],
-        tensors: Mapping[str, np.ndarray],
-    ) -> int:
-        """Append the tensors' numbers; return their bytes."""
-        place = {key: i for i, key in enumerate(all_keys)}
-        shape = len(rows), len(QUANTITIES), len(all_keys)
-        table = np.full(shape, np.nan, "<f4")
-        for i, name in enumerate(QUANTITIES):
-            table[:, i, [place[key] for key in keys]] = tensors[name]
-        seen = np.flatnonzero(~np.isnan(tensors["h"]).all(1)).tolist()
-        self._insert(
-            "rows", [(rows[i]["step"], 1, table[i].tobytes()) for i in seen]
-        )
-        return len(seen) * table[:1].nbytes
 
     def _change(self, **values: Any) -> None:
         """Change columns of the session."""
@@ -250,39 +245,81 @@ class Store:
         """Close the file."""
         self._file.close()
 
-    # ---- thinning -----------------------------------------------------------
-
-    def _num_bytes(self, where: str = "1") -> int:
-        query = f"SELECT SUM(LENGTH(content)) FROM rows WHERE {where}"
-        return int(self._file.execute(query).fetchone()[0] or 0)
-
     def _thin(self, last: int) -> None:
-        """Delete rows until a quarter of the bound is free."""
+        """Forget tensors' numbers until a quarter of the bound is free."""
         row_bytes = 4 * len(QUANTITIES) * max(len(self._keys), 1)
         latest = last - min(_NUM_LATEST, self._max_bytes // 8 // row_bytes)
-        (longest,) = self._file.execute("SELECT MAX(step) FROM rows").fetchone()
+        num_alarms = self._max_bytes // 3 // (2 * _NEAR * row_bytes)
+        query = (
+            "SELECT DISTINCT step FROM alarms WHERE kind != 'state' "
+            "ORDER BY step DESC LIMIT 1 OFFSET ?"
+        )
+        oldest = self._file.execute(query, [num_alarms]).fetchone() or (0,)
         every = 1
-        while self._size > self._max_bytes * 3 // 4 and every <= longest:
+        while self._size > self._max_bytes * 3 // 4 and every <= 2 * last:
+            every *= 2
             with self._transaction():
-                if self._num_bytes(_IS_KEPT) > self._max_bytes // 3:
-                    self._keep_fewer()
-                else:
-                    every *= 2
                 self._file.execute(
                     "DELETE FROM rows WHERE NOT (session = ? AND step > ?) "
-                    f"AND step % ? AND NOT {_IS_KEPT}",
-                    [self._session, latest, every],
+                    f"AND step % ? AND NOT {_IS_NEAR}",
+                    [self._session, latest, every, *oldest],
                 )
             self._size = self._num_bytes()
 
-    def _keep_fewer(self) -> None:
-        """Keep the newer half of what is kept."""
-        query = "SELECT session, first FROM kept ORDER BY session, first"
-        spans = self._file.execute(query).fetchall()
-        self._file.executemany(
-            "DELETE FROM kept WHERE session = ? AND first = ?",
-            spans[: (len(spans) + 1) // 2],
-        )
+    def _num_bytes(self) -> int:
+        query = "SELECT SUM(LENGTH(content)) FROM rows"
+        return int(self._file.execute(query).fetchone()[0] or 0)
+
+
+def _contents(
+    all_keys: Sequence[str],
+    keys: Sequence[str],
+    tensors: Mapping[str, np.ndarray],
+) -> dict[int, bytes]:
+    """Return the numbers of all tensors by the place of their step.
+
+    A step whose h is NaN everywhere has none.
+    """
+    place = {key: i for i, key in enumerate(all_keys)}
+    is_known = ~np.isnan(tensors["h"]).all(1)
+    shape = len(is_known), len(QUANTITIES), len(all_keys)
+    table = np.full(shape, np.nan, "<f4")
+    for i, name in enumerate(QUANTITIES):
+        table[:, i, [place[key] for key in keys]] = tensors[name]
+    return {i: table[i].tobytes() for i in np.flatnonzero(is_known).tolist()}
+
+
+def check_tables(file: sqlite3.Connection, path: Path) -> None:
+    """Refuse a file that has other tables, or views and triggers.
+
+    Raises:
+        ValueError: It is no record, or of another version.
+    """
+    query = "SELECT type, name, sql FROM sqlite_master"
+    with closing(sqlite3.connect(":memory:")) as empty:
+        empty.executescript(_TABLES)
+        expected = {*empty.execute(query)}
+    if {*file.execute(query)} != expected:
+        raise ValueError(f"{path} is no record: it has other tables")
+    query = "SELECT value FROM info WHERE name = 'version'"
+    version = file.execute(query).fetchone()
+    if version != (VERSION,):
+        raise ValueError(f"{path} has version {version!r:.40}, not {VERSION}")
+
+
+def last_step(directory: str | os.PathLike[str]) -> int:
+    """Return the last step of a record that counts; 0: there is none.
+
+    It reads that alone, and may be asked while the training writes.
+    """
+    path = (Path(directory) / FILE).absolute()
+    try:
+        source = f"{path.as_uri()}?mode=rw"
+        with contextlib.closing(sqlite3.connect(source, uri=True)) as file:
+            found = file.execute(_LAST_STEP).fetchone()
+    except sqlite3.DatabaseError:  # none yet, or no record
+        return 0
+    return int(found[0]) if found else 0
 
 
 def to_json(value: Any) -> str:

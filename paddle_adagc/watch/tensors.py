@@ -15,6 +15,9 @@ import numpy as np
 
 from paddle_adagc.watch.judge import EVENT_GAP, NORMAL_CONSISTENCY
 
+NUM_BEFORE = 256
+"""Rows before an event that say what is usual."""
+
 _WINDOW = 128
 _FIRST_JUDGED = 16
 _NUM_MIDDLE = 32  # rows that say how large a norm is
@@ -117,12 +120,8 @@ def find_guilty(
 ) -> Finding:
     """Say which tensors began an event, of the steps ``start`` to ``end``.
 
-    Args:
-        steps: Of the rows, ascending; those before the event say what is usual.
-        norms: ``[num_rows, num_tensors]`` before the clip.
-        keys: Names of the tensors.
-        start: First step of the event.
-        end: Last one.
+    ``norms`` are ``[num_rows, num_tensors]`` before the clip; ``steps`` those
+    of the rows, ascending. Rows before the event say what is usual.
     """
     past, near = steps < start, (steps >= start - _ONSET_STEPS) & (steps <= end)
     early = past & ~near

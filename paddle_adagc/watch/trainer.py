@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import warnings
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -16,12 +15,13 @@ from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.checks import check_choice, check_positive
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
-from paddle_adagc.optimizer import clip_of, parameters_of
+from paddle_adagc.optimizer import clip_of
 from paddle_adagc.parallel.agreement import of_all_ranks
-from paddle_adagc.watch.alarms import OnAlarm
+from paddle_adagc.watch.clips import check_shadow, default_shadow, is_adagc
 from paddle_adagc.watch.losses import forget_losses
+from paddle_adagc.watch.observe import parameters_of
 from paddle_adagc.watch.recorder import Record
-from paddle_adagc.watch.shadow import check_shadow, default_shadow
+from paddle_adagc.watch.writer import OnAlarm
 
 Where = bool | str | os.PathLike[str]
 """Folder of a record; True: the default one; False: no record."""
@@ -32,9 +32,6 @@ _OF_LAST_STEP = (
     *("global_grad_norm", "clipped_grad_norm", "clipped_fraction"),
     *("h_min", "h_median", "nonfinite", "shadow_clipped_fraction"),
     *("shadow_h_min", "shadow_h_median"),
-)
-_opened: weakref.WeakValueDictionary[str, Record] = (
-    weakref.WeakValueDictionary()
 )
 
 
@@ -48,14 +45,11 @@ def open_record(
     """Make a record that sees the losses; if it cannot be made, warn.
 
     Unless it is opened within a step, between its ``backward()`` and its
-    update, what was differentiated before is of no step of it. A Trainer's
-    training that was interrupted in this process loses it to the next one.
+    update, what was differentiated before is of no step of it.
     """
     place = os.path.abspath(directory)
     try:
-        if place in _opened and not in_step:
-            _opened[place].close()
-        record = _opened[place] = Record(place, optimizer, **options)
+        record = Record(place, optimizer, **options)
     except Exception as error:  # the training goes on as without us
         warnings.warn(f"nothing is recorded in {place}: {error}", stacklevel=2)
         return None
@@ -70,10 +64,7 @@ class TrainerRecord:
 
     Args:
         where: The default is ``record`` in the Trainer's ``output_dir``.
-        shadow: See :class:`.Record`.
-        skip_above: See :class:`.Record`.
-        stop_on: See :class:`.Record`.
-        on_alarm: See :class:`.Record`.
+        shadow: See :class:`.Record`, as for the others.
 
     Raises:
         TypeError, ValueError: A wrong argument, or the shadow cannot follow.
@@ -120,51 +111,39 @@ class TrainerRecord:
         """Open the record where training begins, and resume its shadow.
 
         Beside a clip of this package, whose state the checkpoints hold, a
-        shadow starts anew.
-
-        Args:
-            args: The Trainer's.
-            state: The Trainer's.
-            model: The Trainer's.
-            optimizer: The Trainer's.
-            bind: Binds a clip to the model.
-            load: Loads a clip's state from the checkpoint that the Trainer has
-                loaded.
+        shadow starts anew. ``bind`` binds a clip to the model; ``load`` loads
+        its state from the checkpoint that the Trainer has loaded. The others
+        are the Trainer's.
         """
         self.close()
         if self._where is False:
             return
         self._optimizer = optimizer
+        acting, clip = clip_of(optimizer), self._shadow
+        if clip in (None, True):
+            clip = None if is_adagc(acting) else default_shadow(acting)
+        if isinstance(clip, ClipGradByAdaGC) and (
+            not clip._progress.tensors.is_bound
+        ):
+            bind(clip)
         where = self._where
         self.record = open_record(
             f"{args.output_dir}/record" if where is True else where,
             optimizer,
             model=model,
-            shadow=self._follower(clip_of(optimizer), bind),
+            shadow=clip,
             start=state.global_step or None,
             **self._options,
         )
         if self.record is None:
             return
         self.record.count_by(lambda: state.global_step)
-        shadow, acts = self.shadow, clip_of(optimizer)
-        if shadow and state.global_step and not _is_ours(acts):
+        if self.shadow and state.global_step and not is_adagc(acting):
             try:
-                load(shadow)
+                load(self.shadow)
             except Exception as error:
                 warnings.warn(f"the shadow starts anew: {error}", stacklevel=2)
             self.record.forget_updates()
-
-    def _follower(
-        self, acting: Any, bind: Callable[[Any], None]
-    ) -> ClipGradBase | bool | None:
-        """Make the shadow with the tensors that AdaGC would have there."""
-        clip: Any = self._shadow
-        if clip is None or clip is True:
-            clip = None if _is_ours(acting) else default_shadow(acting)
-        if _is_ours(clip) and not clip._progress.tensors.is_bound:
-            bind(clip)
-        return clip
 
     @property
     def shadow(self) -> ClipGradByAdaGC | None:
@@ -175,7 +154,7 @@ class TrainerRecord:
         """Copy the steps so far; return the clip that a checkpoint saves."""
         if self.record is not None:
             self.record.flush()
-        if _is_ours(clip):
+        if is_adagc(clip):
             return clip
         # The shadow may have failed on one rank. Saving it takes all ranks.
         has_shadow = all(of_all_ranks(self.shadow is not None))
@@ -221,10 +200,6 @@ class TrainerRecord:
         if self.record is not None:
             self.record.close()
             self.record = None
-
-
-def _is_ours(clip: Any) -> bool:
-    return isinstance(clip, ClipGradByAdaGC)
 
 
 def _are_finite(weights: Sequence[Tensor]) -> bool:

@@ -1,19 +1,20 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A verdict in sentences: what is known, and nothing else."""
+"""What happened, and what to do: what is known, and nothing else."""
 
 from __future__ import annotations
 
 import datetime
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from paddle_adagc.watch.events import MOST, Happening
 from paddle_adagc.watch.judge import FIRST_JUDGED
-from paddle_adagc.watch.store import RecordedRun
+from paddle_adagc.watch.reading import RecordedRun
+from paddle_adagc.watch.replay import Settings
 from paddle_adagc.watch.text import digits
 
 _SOME = 0.3  # of the tensors
@@ -34,12 +35,7 @@ _CAUSES = {
 def verdict_of(
     run: RecordedRun, event: Happening | None, events: Sequence[Happening]
 ) -> dict[str, Any]:
-    """Say what happened.
-
-    Args:
-        run: The record.
-        event: The worst event.
-        events: All of them.
+    """Say what happened; ``event`` is the worst of the events.
 
     Returns:
         ``kind``: that of the event, ``"calm"``, ``"short"``, or ``"stopped"``
@@ -103,11 +99,9 @@ def _calm(run: RecordedRun) -> str:
     ]
     if num <= FIRST_JUDGED:
         return f"{num} steps are too few to judge: it takes {FIRST_JUDGED + 1}."
-    if len(known) == 2:
-        return f"In {num:,} steps neither {' nor '.join(known)} rose unusually."
-    if known:
-        return f"In {num:,} steps {known[0]} did not rise unusually."
-    return f"The {num:,} steps have neither a loss nor a norm to judge."
+    if not known:
+        return f"The {num:,} steps have neither a loss nor a norm to judge."
+    return f"In {num:,} steps {' and '.join(known)} did not rise unusually."
 
 
 def _what(run: RecordedRun, event: Happening) -> Iterator[str]:
@@ -128,8 +122,6 @@ def _what(run: RecordedRun, event: Happening) -> Iterator[str]:
         yield f"{text}a gradient was not finite."
     elif "global_grad_norm" in event.series:
         yield f"{text}the global norm rose."
-    elif "tensor_norm" in event.series:
-        yield f"{text}a tensor rose far above its usual norm."
     elif math.isfinite(loss):
         yield f"{text}the loss was {loss:.4g}{usual}."
     if not {"loss", "step"} & {*event.series} and math.isfinite(loss):
@@ -228,3 +220,114 @@ def _who(event: Happening) -> Iterator[str]:
         )
     if first not in bad and share >= MOST:
         yield rose
+
+
+_OFTEN = 3  # events that grow over several steps
+_MOST_SKIPPED = 10
+_MUCH = 1.5  # times AdaGC's that a clip left
+
+Advice: TypeAlias = dict[str, str]
+"""``code``; ``text``, sentences; ``command``, what to type, or ``""``."""
+
+
+def advise(
+    run: RecordedRun, event: Happening | None, events: Sequence[Happening]
+) -> list[Advice]:
+    """Say what to do now about the worst of the events."""
+    found = [] if event is None else [*_about(run, event, events)]
+    if run.end["kind"] in ("exception", "rank", "unknown", "signal"):
+        found = [one for one in found if one["code"] != "nothing"]
+        if not any(one["code"] == "return" for one in found):
+            text = "To go on, resume from the last checkpoint."
+            found.insert(0, _advice("return", text, _resume(run)))
+    elif run.end["kind"] == "disk":
+        text = "Free space on the disk, or record into another folder:"
+        found.insert(0, _advice("disk", text, "--record DIR"))
+    return found
+
+
+def _about(
+    run: RecordedRun, event: Happening, events: Sequence[Happening]
+) -> Iterator[Advice]:
+    clip = str(run.sessions[-1].facts.get("clip")) if run.sessions else ""
+    is_adagc = clip.startswith("ClipGradByAdaGC")
+    left_more = event["left"] > _MUCH * event["shadow_left"] and not is_adagc
+    has_loss, guilty = "loss" in event.series, event.finding.guilty
+    batches = [e for e in events if _may_be_batch(e)]
+    recurs = len(events) - len(batches) >= _OFTEN
+    is_rate = event.cause == "rate" or (event.cause == "stale" and has_loss)
+    is_local = event.cause in ("tensor", "layer")
+    if has_loss and not (event.kind == "spike" and event.is_over):
+        first = min([event.first, *(g.onset for g in guilty)])
+        text = f"Return to the last checkpoint before step {first:,}."
+        yield _advice("return", text, _resume(run, first))
+    elif not (is_rate or recurs or left_more) and not (
+        is_local and event.kind == "shift"
+    ):
+        yield _advice("nothing", "There is nothing to do.")
+        return
+    if event.cause == "rate":
+        yield _advice("rate", "Lower the learning rate.")
+    elif event.cause == "period":
+        yield _advice(
+            "look",
+            f"Find out what else recurs every {event.clues[0]} steps: the "
+            "order of the data, or a schedule.",
+        )
+    elif is_rate or (recurs and event not in batches):
+        yield _advice(
+            "rate",
+            "Lower the learning rate: the loss rises over several steps, "
+            "which a single batch does not do.",
+        )
+    elif event in batches:
+        spans = [[e.first, e.last] for e in batches[:_MOST_SKIPPED]]
+        yield _advice(
+            "skip",
+            "If the data is to blame, resume from a checkpoint before step "
+            f"{spans[0][0]:,}, and leave out these steps by the Trainer's "
+            "setting:",
+            f'"skip_data_intervals": {spans}',
+        )
+    if is_local or event.cause == "nonfinite":
+        names = ", ".join(g.key for g in guilty[:3])
+        yield _advice("look", f"Find out what is special about {names}.")
+    if left_more:
+        yield _switch(run)
+
+
+def _may_be_batch(event: Happening) -> bool:
+    """Whether it began at its height, and was short."""
+    is_sudden = event.peak - event.first <= 1 and not event.norm_was_first
+    causes = ("all", "several", "labels", "nonfinite", "")
+    return event.is_short and is_sudden and event.cause in causes
+
+
+def _switch(run: RecordedRun) -> Advice:
+    settings = Settings.of_clip(run.sessions[-1].facts.get("shadow"))
+    options = ""
+    if settings is not None:
+        options = f" --lambda-abs {settings.lambda_abs} --init {settings.init}"
+    text = "Switch to AdaGC, which would have left less."
+    if "GlobalNorm" in str(run.sessions[-1].facts.get("clip")):
+        text = "First try a tenth of the clip's threshold. If spikes remain, "
+        text += "switch to AdaGC, which would have left less."
+    text += " In your own loop call record.switch(); with a Trainer put this "
+    text += "before the command:"
+    return _advice("switch", text, f"adagc-run{options} --")
+
+
+def _resume(run: RecordedRun, step: float = math.inf) -> str:
+    """Name the newest checkpoint beside the record that has not made a step."""
+    found = {}
+    for folder in (run.directory.parent, run.directory.parent.parent):
+        for path in folder.glob("checkpoint-*"):
+            number = path.name.removeprefix("checkpoint-")
+            is_number = number.isascii() and number.isdigit()
+            if is_number and len(number) < 16 and int(number) < step:
+                found[int(number)] = path
+    return f"--resume_from_checkpoint {found[max(found)]}" if found else ""
+
+
+def _advice(code: str, text: str, command: str = "") -> Advice:
+    return {"code": code, "text": text, "command": command}

@@ -1,19 +1,25 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What other settings would have done in calm steps and at an event."""
+"""What AdaGC would have done: in a record, or with norms of any trainer.
+
+NumPy alone.
+"""
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from paddle_adagc.watch.events import Happening
+from paddle_adagc.watch.reading import RecordedRun
 from paddle_adagc.watch.replay import Settings, replay
-from paddle_adagc.watch.store import RecordedRun
+from paddle_adagc.watch.text import table
 
 DEFAULTS = ("lambda_rel=1.04", "lambda_rel=1.2", "lambda_rel=2", "lambda_rel=4")
 OPEN_LOOP = (
@@ -31,10 +37,8 @@ def what_if(
 ) -> dict[str, Any]:
     """Replay the rows before an event, or the last ones, under each case.
 
-    Args:
-        run: The record.
-        cases: ``lambda_rel=1.2,beta=0.98``, arguments of AdaGC.
-        event: Its highest step is replayed, too.
+    The event's highest step is replayed, too. A case is a text such as
+    ``lambda_rel=1.2,beta=0.98``.
 
     Returns:
         ``rows``: for each case ``case``, ``calm_clipped`` (share of the
@@ -44,27 +48,26 @@ def what_if(
     Raises:
         ValueError: A case is wrong.
     """
-    settings = _settings(run, cases)
-    steps, at = run.tensor_steps, np.zeros(0, int)
-    calm = np.arange(len(steps))
+    facts = run.sessions[-1].facts if run.sessions else {}
+    base = Settings.of_clip(facts.get("shadow") or facts.get("clip"))
+    base = base or Settings()
+    base = dataclasses.replace(base, t_start=min(base.t_start, _NUM_FIRST))
+    settings = [_settings(case, base) for case in cases]
+    steps, is_calm = run.tensor_steps, np.ones(len(run.tensor_steps), bool)
+    at = np.zeros(0, int)
     if event is not None:
-        at, calm = calm[steps == event.peak], calm[steps < event.first]
-    calm = calm[-_NUM_ROWS:]
+        is_calm, at = steps < event.first, np.flatnonzero(steps == event.peak)
+    calm = np.flatnonzero(is_calm)[-_NUM_ROWS:]
     rows = [_own(run, steps[calm[_NUM_FIRST:]], steps[at])]
     if len(calm) <= _NUM_FIRST:
-        before = " before the event" * (event is not None)
-        note = (
-            f"A replay needs more than {_NUM_FIRST} recorded steps{before}, "
-            f"and there are {len(calm)}."
-        )
+        note = f"A replay needs more than {_NUM_FIRST} recorded steps, and "
+        note += f"there are {len(calm)} before the event, or in all."
         return {"rows": rows, "note": note}
-    gamma = None
-    if calm[0] > 0:  # the start is not among the rows
-        gamma = run.tensors("gamma", calm[:1])[0]
+    # The start is not always among the rows.
+    gamma = run.tensors("gamma", calm[:1])[0] if calm[0] > 0 else None
     norms = run.tensors("norm", np.append(calm, at))
-    for case, its_settings in zip(cases, settings, strict=True):
-        h = replay(norms, its_settings, gamma).h
-        h = np.where(norms > 0, h, np.nan)
+    for case, its in zip(cases, settings, strict=True):
+        h = np.where(norms > 0, replay(norms, its, gamma).h, np.nan)
         calm_h, event_h = h[_NUM_FIRST : len(calm)], h[len(calm) :]
         clipped = np.where(np.isnan(calm_h), np.nan, calm_h < 1)
         rows.append(_row(f"AdaGC {case}", clipped, calm_h, event_h, event_h))
@@ -77,20 +80,15 @@ def what_if(
     return {"rows": rows, "note": note}
 
 
-def _settings(run: RecordedRun, cases: Sequence[str]) -> list[Settings]:
-    """Return the run's own settings, changed by each case."""
-    facts = run.sessions[-1].facts if run.sessions else {}
-    base = Settings.of_clip(facts.get("shadow") or facts.get("clip"))
-    base = base or Settings()
-    base = dataclasses.replace(base, t_start=min(base.t_start, _NUM_FIRST))
-    found = [Settings.of(case, base) for case in cases]
-    for case, its in zip(cases, found, strict=True):
-        lambda_rel, beta = its.lambda_rel, its.beta
-        if its != dataclasses.replace(base, lambda_rel=lambda_rel, beta=beta):
-            raise ValueError(
-                f"--what-if {case}: give lambda_rel or beta, which act after "
-                "the start; adagc-report replay has the others"
-            )
+def _settings(case: str, base: Settings) -> Settings:
+    """Return the run's own settings, changed by a case."""
+    found = Settings.of(case, base)
+    lambda_rel, beta = found.lambda_rel, found.beta
+    if found != dataclasses.replace(base, lambda_rel=lambda_rel, beta=beta):
+        raise ValueError(
+            f"--what-if {case}: give lambda_rel or beta, which act after "
+            "the start; adagc-report replay has the others"
+        )
     return found
 
 
@@ -112,3 +110,133 @@ def _row(case: str, *series: np.ndarray) -> dict[str, Any]:
         known = values[~np.isnan(values)]
         row[name] = float(measure(known)) if len(known) else math.nan
     return row
+
+
+_STEP = ("step", "_step", "global_step", "iteration", "iter", "trainer/step")
+_TENSOR = ("tensor", "name", "tag", "key", "parameter", "param")
+_NORM = ("norm", "value", "grad_norm")
+_NUM_SHOWN = 8
+
+
+def read_norms(
+    path: Path, match: str = ""
+) -> tuple[np.ndarray, list[str], np.ndarray]:
+    """Read norms before the clip, a value per step and tensor.
+
+    Either three columns, step, tensor and norm (``step``, ``tag``, ``value`` of
+    a TensorBoard export, too), or a column for each tensor beside the step's,
+    as W&B writes them; its ``__MIN`` and ``__MAX`` columns are left out. Only
+    tensors with ``match`` in their names are read.
+
+    Returns:
+        Steps, names, and norms ``[num_steps, num_tensors]``; NaN where missing.
+
+    Raises:
+        ValueError: The file has no such columns, or a value is no number.
+    """
+    found: dict[int, dict[str, float]] = {}
+    names: dict[str, int] = {}
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        reader = csv.reader(file)
+        head = [name.strip() for name in next(reader, [])]
+        try:
+            for step, name, text in _cells(head, reader):
+                if match in name:
+                    value = float(text)
+                    value = math.inf if math.isnan(value) else value
+                    found.setdefault(step, {})[name] = value
+                    names.setdefault(name, len(names))
+        except ValueError as error:
+            where = f"{path}, line {reader.line_num}"
+            raise ValueError(f"{where}: {error}") from None
+    if not found:
+        raise ValueError(f"{path} has no norms of tensors named like {match!r}")
+    steps = sorted(found)
+    norms = np.full((len(steps), len(names)), np.nan)
+    for row, step in zip(norms, steps, strict=True):
+        for name, value in found[step].items():
+            row[names[name]] = value
+    return np.array(steps), [*names], norms
+
+
+def _cells(
+    head: Sequence[str], rows: Iterator[list[str]]
+) -> Iterator[tuple[int, str, str]]:
+    """Yield step, name of the tensor, and the norm as it stands there."""
+    small = [name.lower() for name in head]
+    at, tensor, norm = (
+        next((small.index(name) for name in names if name in small), None)
+        for names in (_STEP, _TENSOR, _NORM)
+    )
+    if at is None:
+        raise ValueError(
+            "there is no column named step, iteration or the like: the columns "
+            f"are {', '.join(head[:8])[:200]}"
+        )
+    for cells in rows:
+        named = dict(zip(head, cells, strict=False))
+        step = named.pop(head[at], "").strip()
+        if not step:
+            continue
+        if not 0 <= float(step) < 2**53:
+            raise ValueError(f"{step[:40]!r} is no step")
+        if tensor is not None and norm is not None:
+            key = named.get(head[tensor], "")
+            named = {key: named.get(head[norm], "")}
+        for name, text in named.items():
+            if text.strip() and not name.endswith(("__MIN", "__MAX")):
+                yield int(float(step)), name, text
+
+
+def replay_lines(
+    steps: np.ndarray, names: list[str], norms: np.ndarray, settings: Settings
+) -> list[str]:
+    """Say what AdaGC would have done with these norms."""
+    start = min(settings.t_start, len(steps))
+    first, last = steps[0], steps[-1]
+    lines = [f"{len(steps)} steps ({first} to {last}), {len(names)} tensors"]
+    if start:
+        finite = np.where(np.isfinite(norms[:start]), norms[:start], 0.0)
+        total = np.sqrt((finite**2).sum(1))
+        cut = float(np.mean(total > settings.lambda_abs))
+        lines.append(
+            f"start, {start} steps: in {cut:.0%} of them the global norm "
+            f"(median {np.median(total):.3g}) is above lambda_abs "
+            f"{settings.lambda_abs:g}, and AdaGC cuts it to that"
+        )
+    h = replay(norms, settings).h
+    h = np.where(norms > 0, h, np.nan)[start:]
+    if np.isnan(h).all():
+        return [*lines, "no norms after the start: there is no more to tell"]
+    clipped = np.mean(h[~np.isnan(h)] < 1)
+    lines.append(
+        f"then: AdaGC clips {clipped:.0%} of the tensors; median h "
+        f"{np.nanmedian(h):.3g}"
+    )
+    lines += ["", *_lowest(steps[start:], names, norms[start:], h), ""]
+    if (np.diff(steps) > 1).any():
+        lines.append("Some steps are missing: gamma follows more slowly here.")
+    return [*lines, OPEN_LOOP]
+
+
+def _lowest(
+    steps: np.ndarray, names: list[str], norms: np.ndarray, h: np.ndarray
+) -> list[str]:
+    """Tabulate the tensors that would be cut most, each at its worst step."""
+    filled = np.where(np.isnan(h), np.inf, h)
+    lowest, at = filled.min(0), filled.argmin(0)
+    clipped = (h < 1).sum(0) / np.maximum((~np.isnan(h)).sum(0), 1)
+    rows = [
+        {
+            "tensor": names[i],
+            "most at step": int(steps[at[i]]),
+            "norm": float(norms[at[i], i]),
+            "h": float(lowest[i]),
+            "clipped": f"{clipped[i]:.0%}",
+        }
+        for i in np.argsort(lowest, kind="stable")[:_NUM_SHOWN].tolist()
+        if lowest[i] < 1
+    ]
+    if not rows:
+        return ["no tensor would be clipped"]
+    return table({name: name for name in rows[0]}, rows)

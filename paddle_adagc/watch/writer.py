@@ -6,29 +6,110 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
+import os
 import queue
+import signal
 import sqlite3
+import subprocess
 import tempfile
 import threading
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from paddle_adagc.watch.alarms import Alarms, OnAlarm, warn
 from paddle_adagc.watch.analysis import Analysis, known
-from paddle_adagc.watch.ring import Steps
-from paddle_adagc.watch.store import RecordedRun, Replaced, Store
+from paddle_adagc.watch.measure import Steps
+from paddle_adagc.watch.reading import RecordedRun
+from paddle_adagc.watch.store import Replaced, Store
 
 logger = logging.getLogger(__name__)
+
+OnAlarm = Callable[[str], Any] | str | None
+"""What gets each alarm, a line: a function, or a command of the shell."""
+
+_COMMAND_SECONDS = 10.0
+_EVERY_SECONDS = 3600.0
+
+
+class Alarms:
+    """Passes lines on: one of a kind in an hour, then how many there were.
+
+    Args:
+        on_alarm: A function; a command of the shell, which gets the line on its
+            standard input and ten seconds; None: a warning in the log.
+    """
+
+    def __init__(self, on_alarm: OnAlarm) -> None:
+        self._on_alarm = on_alarm
+        self._last: dict[str, float] = {}
+        self._more: dict[str, int] = {}
+
+    def say(self, kind: str, line: str) -> None:
+        """Pass a line on, or count it; warn if nobody takes it."""
+        now = time.monotonic()
+        if now - self._last.get(kind, -math.inf) < _EVERY_SECONDS:
+            self._more[kind] = self._more.get(kind, 0) + 1
+            return
+        self._last[kind] = now
+        logger.warning("alarm: %s", line)
+        try:
+            if callable(self._on_alarm):
+                self._on_alarm(line)
+            elif self._on_alarm:
+                run_command(self._on_alarm, line)
+        except Exception as error:
+            warn(f"an alarm was not passed on: {error}")
+
+    def count(self, is_over: bool = False) -> None:
+        """Say how many more there were, once their hour is over."""
+        now = time.monotonic()
+        for kind, number in [*self._more.items()]:
+            if is_over or now - self._last[kind] >= _EVERY_SECONDS:
+                del self._more[kind]
+                logger.warning("alarm: %d more: %s", number, kind)
+
+
+def run_command(command: str, line: str) -> None:
+    """Give a line to a command of the shell; end it after ten seconds."""
+    with subprocess.Popen(
+        command,
+        shell=True,
+        stdin=subprocess.PIPE,
+        start_new_session=True,
+        text=True,
+    ) as process:
+        try:
+            process.communicate(f"{line}\n", timeout=_COMMAND_SECONDS)
+        except subprocess.TimeoutExpired:
+            # Nobody has waited for it: its number is its own, and its group's.
+            if process.poll() is None and (
+                os.getpgid(process.pid) == process.pid != os.getpgrp()
+            ):
+                os.killpg(process.pid, signal.SIGKILL)
+            raise TimeoutError(
+                f"{command!r} took longer than {_COMMAND_SECONDS:.0f} s"
+            ) from None
+    if process.returncode:
+        raise RuntimeError(f"{command!r} returned {process.returncode}")
+
+
+def warn(text: str) -> None:
+    """Warn, even if warnings are errors."""
+    try:
+        warnings.warn(text, stacklevel=4)
+    except UserWarning:  # python -W error
+        logger.warning(text)
+
 
 _BEAT_SECONDS = 2.0
 _AGAIN_SECONDS = 0.5  # until what the disk has refused is tried again
 _MOST_WAITING = 256 * 10**6  # bytes
 _ROW_BYTES = 4096  # of a step's own numbers, at most about
-_NUM_BEFORE, _NUM_AFTER = 64, 256  # steps around an alarm that are kept
-_DIGITS = 6
+_DIGITS = 9  # a float32 comes back bit for bit
 _REFUSALS = OSError, sqlite3.OperationalError
 
 
@@ -36,15 +117,8 @@ class Writer:
     """Takes steps, and never lets one wait for the disk.
 
     Where the disk refuses, it tries again; what does not fit into a bounded
-    queue in the meantime is dropped and counted.
-
-    Args:
-        directory: Folder of the record.
-        start: First step.
-        facts: Those of the session.
-        max_bytes: See :class:`.Store`.
-        on_alarm: What gets each alarm's line.
-        past: What earlier sessions have recorded.
+    queue in the meantime is dropped and counted. ``start`` is the session's
+    first step, ``past`` what earlier sessions have recorded.
     """
 
     def __init__(
@@ -60,6 +134,7 @@ class Writer:
         self.error: Exception | None = None
         """Why nothing is written any more."""
         self.dropped = self._num_put = self._num_written = 0  # steps
+        self._refusal: Exception | None = None  # of the disk, just now
         self._max_bytes, self._alarms = max_bytes, Alarms(on_alarm)
         self.analysis = Analysis(start, past)
         self._queue: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -80,15 +155,15 @@ class Writer:
         """Let the thread write something that is no step."""
         self._queue.put(lambda: self._unwritten.append((0, task)))
 
-    def put(self, steps: Steps, is_ours: bool) -> None:
-        """Judge and write steps, to whose rows numbers may be added."""
+    def put(self, steps: Steps) -> None:
+        """Judge and write steps."""
         num = len(steps.rows)
         size = sum(table[:1].nbytes for table in steps.tensors.values())
         if (self.num_waiting + num) * (size + _ROW_BYTES) > _MOST_WAITING:
             self.dropped += num
             return
         self._num_put += num
-        self._queue.put(lambda: self._judge(steps, is_ours))
+        self._queue.put(lambda: self._judge(steps))
         self.start()
 
     def alarm_nonfinite(self, step: int, loss: float) -> None:
@@ -102,6 +177,24 @@ class Writer:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, daemon=True)
             self._thread.start()
+
+    def sync(self, timeout: float) -> Exception | None:
+        """Wait until all steps so far are on the disk.
+
+        Returns:
+            Why they are not, ``timeout`` seconds later.
+        """
+        written = threading.Event()
+        self.write(lambda store: written.set())
+        self.start()
+        end = time.monotonic() + timeout
+        while not written.wait(0.02):
+            if self.error is not None or time.monotonic() > end:
+                what = f"{self.directory}: not written in {timeout:g} seconds"
+                return self.error or self._refusal or TimeoutError(what)
+        if self.dropped:
+            return OSError(f"{self.directory} lacks {self.dropped} steps")
+        return None
 
     def close(self, ending: Mapping[str, Any], timeout: float) -> int:
         """Write what waits and how the run ended.
@@ -127,22 +220,22 @@ class Writer:
 
     def _run(self) -> None:
         # A forked child never closes it: the frame that holds it is lost there.
-        store, refusal, is_over = None, None, False
+        store, is_over = None, False
         while not is_over and self.error is None:
             try:
                 is_over = self._take()
                 store = store or self._open()
                 self._write(store)
-                if refusal is not None:
-                    refusal = None
+                if self._refusal is not None:
+                    self._refusal = None
                     store.end(None)
                     logger.warning("%s is written again", self.directory)
                 if is_over and self._ending is not None:
                     store.end({**self._ending[0], "dropped": self.dropped})
             except _REFUSALS as error:
-                if refusal is None:
+                if self._refusal is None:
                     self._say_refusal(store, error)
-                refusal = error
+                self._refusal = error
                 is_over = is_over and self._is_too_late()
             except Exception as error:
                 self.error = error
@@ -162,20 +255,14 @@ class Writer:
             self._alarms.count()
         return is_over
 
-    def _judge(self, steps: Steps, is_ours: bool) -> None:
-        events, lines = self.analysis.add(steps, is_ours)
+    def _judge(self, steps: Steps) -> None:
+        events, lines = self.analysis.add(steps)
         for kind, line in lines:
             self._alarms.say(kind, line)
-        alarms = [dataclasses.asdict(event) for event in events]
-        kept = [
-            (max(0, event.step - _NUM_BEFORE), event.step + _NUM_AFTER)
-            for event in events
-            if event.kind != "state"
-        ]
-        given = [*map(_rounded, steps.rows)], steps.keys, steps.tensors
-        self._unwritten.append(
-            (len(steps.rows), lambda store: store.append(*given, alarms, kept))
-        )
+        alarms = [*map(dataclasses.asdict, events)]
+        given = [*map(_rounded_row, steps.rows)], steps.keys, steps.tensors
+        task = len(steps.rows), lambda store: store.append(*given, alarms)
+        self._unwritten.append(task)
 
     def _open(self) -> Store:
         """Open the file; on the local disk if the one that was chosen fails."""
@@ -219,10 +306,11 @@ class Writer:
         return self._ending is None or time.monotonic() > self._ending[1]
 
 
-def _rounded(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: float(f"{value:.{_DIGITS}g}")
-        if isinstance(value, float)
-        else value
-        for name, value in known(row).items()
-    }
+def _rounded_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _rounded(value) for name, value in known(row).items()}
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, list):
+        return [*map(_rounded, value)]
+    return float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value

@@ -3,23 +3,24 @@
 """A real network, trained with NumPy in seconds, and its record.
 
 A small classifier learns from a teacher with Adam, GlobalGC and AdaGC's shadow.
-Its numbers are written by the library's store.
+Its numbers are judged and written by the library.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from paddle_adagc.watch import read_record
+from paddle_adagc.watch.measure import Steps, add_numbers
 from paddle_adagc.watch.replay import Settings, replay
-from paddle_adagc.watch.store import Store
-from paddle_adagc.watch.tensors import Usual
+from paddle_adagc.watch.store import FILE, MAX_BYTES
+from paddle_adagc.watch.writer import Writer
 
 NUM_LAYERS, CLASSES = 4, 10
 KEYS = [
@@ -27,7 +28,7 @@ KEYS = [
     for i in range(NUM_LAYERS)
     for name in ("weight", "bias")
 ]
-SHADOW = Settings(init="warmup_ema")
+ADAGC, SHADOW = Settings(t_start=0), Settings(init="warmup_ema")
 SHADOW_TEXT = "ClipGradByAdaGC(lambda_abs=1.0, t_start=100, init='warmup_ema')"
 
 
@@ -75,14 +76,10 @@ class Training:
                 ]
             clipped = [a * g for a, g in zip(h, gradients, strict=True)]
             self.adam.update(clipped, rate)
-        is_finite = np.isfinite(norms).all()
         return {
             "step": step,
             "loss": loss,
             "learning_rate": rate,
-            "global_grad_norm": _length(norms) if is_finite else math.nan,
-            **_numbers(norms, h),
-            "nonfinite": int(np.isinf(norms).sum()),
             "step_seconds": 0.5,
             "norms": norms,
         }
@@ -90,29 +87,27 @@ class Training:
     def _clip(self, norms: np.ndarray) -> np.ndarray:
         """Return what each gradient is multiplied by."""
         if self.adagc:
-            found = replay(norms[None], Settings(t_start=0), self.gamma)
+            found = replay(norms[None], ADAGC, self.gamma)
             self.gamma = found.gamma[0]
             return found.h[0].astype(float)
-        if np.isinf(norms).any():
-            return np.full(len(norms), math.nan)
-        return np.full(len(norms), min(1.0, 1.0 / _length(norms)))
+        return by_global_norm(norms[None], KEYS)[0]
 
     def run(self, until: int = 0) -> list[dict[str, Any]]:
         """Train to a step."""
         last = until or self.steps
         return [self.step() for _ in range(last - self.adam.done)]
 
+    def recorded(self, rows: list[dict[str, Any]]) -> Steps:
+        """Return the numbers that a record has of these rows."""
+        norms = np.stack([row.pop("norms") for row in rows]).astype("f4")
+        found = replay(norms, ADAGC if self.adagc else SHADOW)
+        tensors = {"norm": norms, "gamma": found.gamma, "h": found.h}
+        steps = Steps(rows, KEYS, tensors)
+        add_numbers(steps, None if self.adagc else by_global_norm)
+        return steps
+
     def write(self, folder: Path, rows: list[dict[str, Any]]) -> Path:
         """Append a session of these rows to a record."""
-        norms = np.stack([row.pop("norms") for row in rows])
-        shadow = replay(norms, SHADOW)
-        for i, row in enumerate(rows):
-            its = _numbers(norms[i], shadow.h[i])
-            row |= {f"shadow_{name}": x for name, x in its.items()}
-            before = Usual.of(norms[max(0, i - 128) : i])
-            ratio, is_far = before.excess(norms[i : i + 1])
-            is_far &= np.isfinite(ratio)
-            row["tensor_norm"] = float(ratio.max(where=is_far, initial=1))
         clip = "Gradient Clip By GlobalNorm, global_norm=1.000000"
         facts = {
             "clip": "ClipGradByAdaGC(t_start=0)" if self.adagc else clip,
@@ -120,30 +115,27 @@ class Training:
             "optimizer": "AdamW",
             "model": "Net",
             "beta2": self.beta2,
-            "epsilon": 1e-8,
         }
-        store = Store(folder)
-        store.begin(rows[0]["step"], facts)
-        quantities = {"norm": norms, "gamma": shadow.gamma, "h": shadow.h}
-        store.append(rows, KEYS, quantities)
-        store.end({"step": rows[-1]["step"], **self.ends})
-        store.close()
-        return folder
+        return write(folder, self.recorded(rows), facts, self.ends)
 
 
-def _length(norms: np.ndarray) -> float:
-    return math.sqrt((norms**2).sum())
+def by_global_norm(norms: np.ndarray, keys: Sequence[str]) -> np.ndarray:
+    """Return a clip's factors, ``[num_steps, num_tensors]``."""
+    size = np.sqrt(np.square(norms.astype(float)).sum(1, keepdims=True))
+    h = np.where(np.isfinite(size), 1 / np.maximum(size, 1), np.nan)
+    return np.broadcast_to(h, norms.shape)
 
 
-def _numbers(norms: np.ndarray, h: np.ndarray) -> dict[str, float]:
-    with np.errstate(invalid="ignore"):
-        left = (h * norms)[np.isfinite(norms) & (h > 0)]
-    return {
-        "clipped_grad_norm": _length(left),
-        "clipped_fraction": float((h < 1).mean()),
-        "h_min": float(h.min()),
-        "h_median": float(np.median(h)),
-    }
+def write(
+    folder: Path, steps: Steps, facts: dict[str, Any], ends: dict[str, Any]
+) -> Path:
+    """Append a session to a record, as the thread of a training does."""
+    numbers = [row["step"] for row in steps.rows] or [1]
+    past = read_record(folder) if (folder / FILE).exists() else None
+    writer = Writer(folder, numbers[0], facts, MAX_BYTES, None, past)
+    writer.put(steps)
+    assert writer.close({"step": numbers[-1], **ends}, 60) == 0
+    return folder
 
 
 class Batches:

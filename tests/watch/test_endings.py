@@ -6,6 +6,7 @@ import os
 import random
 import resource
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -16,7 +17,7 @@ import pytest
 from watch.training import make_training, train
 
 from paddle_adagc.watch import Record, read_record
-from paddle_adagc.watch.alarms import run_command
+from paddle_adagc.watch.writer import run_command
 
 TESTS = Path(__file__).parents[1]
 PROGRAM = """
@@ -148,8 +149,12 @@ def test_a_full_disk_loses_no_step_if_it_has_room_later(tmp_path, small_disk):
     run = read_record(tmp_path)
     assert 0 < len(run.step) < 400
     assert run.end["kind"] == "disk"
+    with pytest.raises((OSError, sqlite3.Error)):
+        record.sync(0.1)
     small_disk()
     mine = train(model, optimizer, range(400, 401), record=record)
+    record.sync()
+    assert len(read_record(tmp_path).step) == 401
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         record.close()
@@ -274,7 +279,7 @@ def test_a_command_gets_each_kind_of_alarm_once(tmp_path):
 def test_a_command_that_fails_or_hangs_is_ended(monkeypatch):
     with pytest.raises(RuntimeError, match="returned 3"):
         run_command("exit 3", "a line")
-    monkeypatch.setattr("paddle_adagc.watch.alarms._COMMAND_SECONDS", 0.2)
+    monkeypatch.setattr("paddle_adagc.watch.writer._COMMAND_SECONDS", 0.2)
     begin = time.monotonic()
     with pytest.raises(TimeoutError, match="took longer"):
         run_command("sleep 60 | sleep 60", "a line")

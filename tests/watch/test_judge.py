@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from paddle_adagc.watch.judge import WINDOW, Judge
+from paddle_adagc.watch.judge import Judge
 
 
 def noisy(length, level=2.0, noise=0.02, seed=0):
@@ -97,9 +97,7 @@ def test_a_loss_that_is_not_finite_ends_it_at_once(value, place):
     ("name", "usual", "bad", "word"),
     [
         ("nonfinite", 0, 2, "2 tensors with Inf or NaN"),
-        ("tensor_norm", 1, 150, "150 times its usual norm"),
         ("global_grad_norm", 1, 30, "usual 1)"),
-        ("stuck", 0, 1, "hardly train"),
     ],
 )
 def test_other_series(name, usual, bad, word):
@@ -122,20 +120,6 @@ def test_what_lasts_is_said_once():
     (low,) = events_of([1.0] * 500, h_median=0.3)
     assert (low.kind, low.step) == ("state", 1)
     assert events_of([1.0] * 500, h_median=0.3, warm_up=1) == []
-    (small,) = events_of([1.0] * 99, small_second_moment=0.7)
-    assert "70% of the elements" in small.text
-
-
-@pytest.mark.parametrize(("fall", "expected"), [(0.2, True), (0.8, False)])
-def test_a_norm_that_rises_while_h_falls_is_masked(fall, expected):
-    judge, found = Judge(), []
-    for step in range(20 * WINDOW):
-        late = step >= 10 * WINDOW
-        row = {"global_grad_norm": 1.0, "h_median": 0.9}
-        if late:
-            row = {"global_grad_norm": 4.0, "h_median": 0.9 * fall}
-        found += judge.add(step, row)
-    assert ("masked" in {e.series for e in found}) == expected
 
 
 def test_unknown_numbers_and_gaps_do_not_matter():

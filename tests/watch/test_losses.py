@@ -9,7 +9,7 @@ import paddle
 import pytest
 from helpers import run_python
 
-from paddle_adagc.watch import Record, read_record
+from paddle_adagc.watch import read_record
 from paddle_adagc.watch.trainer import open_record
 
 NUM_STEPS = 5
@@ -150,27 +150,6 @@ def test_the_last_loss_is_kept_without_an_update(tmp_path):
     end = read_record(tmp_path).end
     assert end["last_loss"] != end["last_loss"]
     assert (end["kind"], end["step"]) == ("exception", 2)
-
-
-def test_a_nan_is_known_between_two_copies(tmp_path, monkeypatch):
-    """Ten seconds, or a step, after it; no copy of 64 steps is due."""
-    monkeypatch.setattr("paddle_adagc.watch.ring._GLANCE_SECONDS", 0.0)
-    net, _, optimizer, _ = make_pair()
-    lines = []
-    record = Record(
-        tmp_path, optimizer, net, stop_on="nan", on_alarm=lines.append
-    )
-    for step in range(1, 6):
-        loss = value(float("nan") if step == 3 else 1.0, step)(net)
-        loss.backward()
-        optimizer.step()
-        optimizer.clear_grad()
-        record.step(loss)
-        if record.should_stop:
-            break
-    assert (step, record.should_stop) == (4, "the loss of step 3 is nan")
-    record.close()
-    assert lines == ["step 3: loss nan"]
 
 
 SCRIPT = """

@@ -5,15 +5,13 @@
 import warnings
 from unittest import mock
 
-import paddle
 import paddle.distributed as dist
 import pytest
-from core.parallel.layouts import DENSE, MOE, Layout, MeshLayout
+from core.parallel.layouts import Layout, MeshLayout
 from core.parallel.ranks import run_on_ranks
-from core.parallel.stages import make_net
 from core.parallel.training import batch
 from watch.test_record import CLIPS
-from watch.test_skip_layouts import assert_equal
+from watch.test_skip_layouts import assert_equal, make_in
 
 from paddle_adagc.clips.gradients import GradientList
 from paddle_adagc.watch import Record, read_record
@@ -35,16 +33,7 @@ def train(layout, topology, clip, folder=None, **options):
 
     On rank 1 no norm can be measured in one step.
     """
-    options_of_net = MOE if getattr(layout, "ep", 1) > 1 else DENSE
-    options_of_net = {**options_of_net, "num_hidden_layers": layout.pp}
-    bare = model = make_net(options_of_net, layout)
-    layout.spread(model)
-    optimizer = paddle.optimizer.AdamW(
-        1e-3, parameters=model.parameters(), grad_clip=clip
-    )
-    if hasattr(clip, "bind"):
-        clip.bind(model)
-    model, optimizer = layout.wrap(model, optimizer)
+    bare, model, optimizer, _ = make_in(layout, clip)
     record = folder and Record(
         folder, optimizer, bare, num_steps=COPIES, **options
     )
@@ -57,7 +46,6 @@ def train(layout, topology, clip, folder=None, **options):
             raise MemoryError(TEXT)
         return measure(gradients)
 
-    model.train()
     for step in range(NUM_STEPS):
         ids, labels = layout.rows(batch(step), topology)
         layout.backward(model, bare, optimizer, ids, labels)

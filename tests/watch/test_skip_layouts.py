@@ -10,6 +10,7 @@ import paddle.distributed as dist
 import pytest
 from core.parallel.layouts import (
     DENSE,
+    MOE,
     UNTIED,
     GroupSharded,
     Layout,
@@ -29,6 +30,7 @@ from paddle_adagc.watch.trainer import TrainerRecord, open_record
 
 INF = float("inf")
 LAYOUTS = {  # and what the bad step's gradients are multiplied by
+    "dp2": (Layout(dp=2), 1000.0),
     "tp2": (Layout(mp=2), 1000.0),
     "v1 x2": (Layout(sharding=2), 1000.0),
     "v1 x2 with fuse_optimizer": (Layout(sharding=2, fusion="optimizer"), INF),
@@ -57,29 +59,32 @@ def skip_in_layout(layout, factor, folder):
     return found
 
 
+def make_in(layout, clip=None):
+    """The net, and model, optimizer and its inside as the layout has them."""
+    options = UNTIED if layout.binds_wrapper else DENSE
+    options = MOE if getattr(layout, "ep", 1) > 1 else options
+    bare = model = make_net({**options, "num_hidden_layers": layout.pp}, layout)
+    layout.spread(model)
+    if hasattr(clip, "bind"):
+        clip.bind(model)
+    inner = paddle.optimizer.AdamW(
+        1e-3, parameters=model.parameters(), grad_clip=clip
+    )
+    model, optimizer = layout.wrap(model, inner)
+    if layout.binds_wrapper and hasattr(clip, "bind"):
+        clip.bind(model)
+    model.train()
+    return bare, model, optimizer, inner
+
+
 def train_in(layout, topology, clip, folder=None, factor=None):
     """Weights and moments, without the bad step or with it skipped.
 
     No step is bad without a factor.
     """
     num_steps = FEW_STEPS if factor in (INF, None) else NUM_STEPS
-    bad = None
-    if factor is not None:
-        bad = BAD_OF_FEW if factor == INF else BAD
-    options = UNTIED if layout.binds_wrapper else DENSE
-    options = {**options, "num_hidden_layers": layout.pp}
-    bare = model = make_net(options, layout)
-    layout.spread(model)
-    if hasattr(clip, "bind"):
-        clip.bind(model)
-    optimizer = paddle.optimizer.AdamW(
-        1e-3, parameters=model.parameters(), grad_clip=clip
-    )
-    inner = optimizer
-    model, optimizer = layout.wrap(model, optimizer)
-    if layout.binds_wrapper and hasattr(clip, "bind"):
-        clip.bind(model)
-    model.train()
+    bad = factor and (BAD_OF_FEW if factor == INF else BAD)
+    bare, model, optimizer, inner = make_in(layout, clip)
     record = folder and open_record(folder, optimizer, skip_above=20)
     for step in range(num_steps):
         ids, labels = layout.rows(batch(step), topology)
@@ -142,11 +147,7 @@ def test_no_rank_of_a_layout_makes_the_step(name, tmp_path):
 def stop_in_layout(layout, folder):
     """Whether a checkpoint is saved at a NaN loss: sound weights, then not."""
     topology = layout.start()
-    options = UNTIED if layout.binds_wrapper else DENSE
-    bare = model = make_net({**options, "num_hidden_layers": 1}, layout)
-    layout.spread(model)
-    optimizer = inner = paddle.optimizer.AdamW(parameters=model.parameters())
-    model, optimizer = layout.wrap(model, optimizer)
+    bare, model, optimizer, inner = make_in(layout)
     recording, saves = TrainerRecord(stop_on="nan"), []
     recording.begin(
         SimpleNamespace(output_dir=str(folder)),

@@ -63,7 +63,7 @@ function overlay(pages) {
   const list = [chart("loss", "Loss"),
     chart("global_grad_norm", "Gradient norm before the clip"),
     chart("clipped_grad_norm", "Gradient norm after it")];
-  charts(main, list.filter(c => c.lines.length), {height: 200});
+  charts(main, list.filter(c => c.lines.length), 200);
 }
 
 function events(page) {
@@ -118,7 +118,7 @@ function show(page) {
   soft(main, `Clip: ${page.clip}.`);
   if (page.shadow) soft(main, `Shadow: ${page.shadow}.`);
   if (page.num_steps) {
-    charts(main, curves(page), {height: 150});
+    charts(main, curves(page), 150);
     soft(main, "Drag to zoom, double-click to see all steps. Of many steps " +
       "each point is the lowest and the highest value of some. Violet: events.");
   }
@@ -130,11 +130,6 @@ function show(page) {
   const event = page.worst === null ? null : page.events[page.worst];
   if (page.events.length > 1) events(page);
   if (event) guilty(event, page.recorded);
-  if (event && event.samples.length) {
-    add(main, "h2", "The batch");
-    table(main, ["step", "samples"], event.samples.map(
-      ([step, first, last]) => [step, `${first} to ${last}`]));
-  }
   if (page.what_if) whatIf(page.what_if);
 }
 

@@ -16,11 +16,6 @@ function add(parent, tag, text, attributes) {
   return node;
 }
 const soft = (parent, text) => add(parent, "p", text, {class: "soft"});
-function fold(parent, title) {
-  const node = add(parent, "details");
-  add(node, "summary", title);
-  return node;
-}
 
 const number = (x, digits = 3) => x === null || x === undefined ? "–" :
   x !== 0 && (Math.abs(x) < 1e-3 || Math.abs(x) >= 1e6) ?
@@ -30,8 +25,8 @@ const number = (x, digits = 3) => x === null || x === undefined ? "–" :
 const percent = x => x === null ? "–" : Math.round(100 * x) + "%";
 
 // A head or a cell is a text, or [text, attributes]; a column's cells have the
-// class of its head. A row that is a text is a heading. With the kind "stack"
-// a narrow page shows each row as a block, its cells below each other.
+// class of its head. With the kind "stack" a narrow page shows each row as a
+// block, its cells below each other.
 function table(parent, heads, rows, {marked, kind = ""} = {}) {
   const box = add(parent, "div", null, {class: "scroll"});
   const node = add(box, "table", null, {class: kind});
@@ -40,11 +35,6 @@ function table(parent, heads, rows, {marked, kind = ""} = {}) {
   heads.forEach(cell => add(head, "th", ...parts(cell)));
   const body = add(node, "tbody");
   rows.forEach((cells, place) => {
-    if (typeof cells === "string") {
-      const group = add(body, "tr", null, {class: "group"});
-      add(group, "th", cells, {colspan: heads.length});
-      return;
-    }
     const row = add(body, "tr", null, place === marked ?
       {class: "worst"} : {});
     cells.forEach((cell, i) => {
@@ -59,14 +49,12 @@ function table(parent, heads, rows, {marked, kind = ""} = {}) {
 const css = name =>
   getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-// A chart: label, lines, and perhaps log, range [low, high], spans of steps
-// [first, last] to shade. Its values stand at steps, or from start on, every
-// so many steps. A line: label, color (--blue), values, and perhaps low and
-// high (a band), raw (drawn pale), marks [[step, value]], dashed. At most so
-// many columns; as many as there is room for.
-function charts(parent, list, {columns = 1, height = 240} = {}) {
+// A chart: label, steps, lines, and perhaps log, range [low, high], spans of
+// steps [first, last] to shade. A line: label, color (--blue), values, and
+// perhaps low and high (a band), raw (drawn pale).
+function charts(parent, list, height) {
   const box = add(parent, "div", null,
-    {class: "charts", style: `--columns: ${columns}`});
+    {class: "charts", style: "--columns: 1"});
   const group = `charts-${document.querySelectorAll(".charts").length}`;
   for (const chart of list) {
     const cell = add(box, "div");
@@ -135,13 +123,11 @@ function logSplits(plot, axis, low, high) {
     if (10 ** power >= low) found.push(10 ** power);
   return found;
 }
-// Each line is a series of the legend, followed by its companions: the band,
-// the raw values, the marks.
+// Each line is a series of the legend, followed by its companions: the band
+// and the raw values.
 function columnsOf(chart) {
   const length = chart.lines[0].values.length;
-  const steps = chart.steps || Array.from({length},
-    (_, i) => chart.start + i * (chart.every || 1));
-  const columns = [steps], bands = [], companions = {};
+  const columns = [chart.steps], bands = [], companions = {};
   const blank = (value, digits) => value === null || value === undefined ?
     "" : number(value, digits);
   const series = [{label: "step", value: (_, step) => blank(step, 6)}];
@@ -161,7 +147,6 @@ function columnsOf(chart) {
     series.push({
       label: line.label, stroke, width: 1.5,
       spanGaps: sparse || Boolean(line.join),
-      dash: line.dashed ? [5, 4] : undefined,
       points: {show: sparse && !line.join, size: 6, fill: stroke},
       value: (_, value) => blank(value, 5),
     });
@@ -173,13 +158,6 @@ function columnsOf(chart) {
                   fill: () => css(line.color) + "33"});
     }
     if (line.raw) companion(line.raw, {stroke: pale, width: 1});
-    if (line.marks && line.marks.length) {
-      const marks = Array(length).fill(null);
-      for (const [step, value] of line.marks)
-        marks[steps.indexOf(step)] = value;
-      companion(marks, {stroke, paths: () => null, points:
-        {show: true, size: 9, width: 1.5, fill: "transparent"}});
-    }
   }
   return {columns, series, bands, companions};
 }
@@ -224,7 +202,6 @@ function heat(parent, map, [least, most], gutter) {
     return [label, cell];
   };
   for (const {name, levels, tensors} of map.groups) {
-    if (!tensors.length) { row(name, levels, "", null); continue; }
     const [label, cell] = row("▸ " + name, levels, "group", null);
     let opened = null;
     label.onclick = () => {
@@ -234,12 +211,6 @@ function heat(parent, map, [least, most], gutter) {
         ([tensor, levels]) => row(tensor, levels, "", next));
     };
   }
-  if (!map.steps || !map.steps.length) return;
-  add(box, "div", "step", {class: "name"});
-  const axis = add(box, "div", null, {class: "axis"});
-  for (const f of [0, .25, .5, .75, 1])
-    add(axis, "span", number(map.steps[
-      Math.round(f * (map.steps.length - 1))], 6));
 }
 const shadeOf = level => .05 + .95 * level / 9;
 function paintLevels(canvas, levels) {
