@@ -3,7 +3,6 @@
 """The clip inside Paddle's optimizers, as a user plugs it in."""
 
 import sys
-from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -70,17 +69,6 @@ def test_optimizer_sees_the_clipped_gradients(name):
     tensors = clip.metrics()["tensors"].values()
     assert max(tensor["h"] for tensor in tensors) < 0.1
     assert train(*plugged(None, make), 10, by_hand) == trained
-
-
-def test_one_clip_shared_by_all_groups_counts_optimizer_steps():
-    adamw = partial(paddle.optimizer.AdamW, weight_decay=0.1)
-    clip, single = (ClipGradByAdaGC(t_start=4, lambda_abs=1e9) for _ in "ab")
-    trained = train(*plugged(clip, adamw, in_groups=True))
-    assert clip.num_steps == 12
-    assert clip.metrics()["step"] == 11
-    assert len(clip.metrics()["tensors"]) == 4
-    assert train(*plugged(single, adamw)) == trained
-    np.testing.assert_array_equal(gammas(single), gammas(clip))
 
 
 @pytest.fixture
@@ -230,19 +218,6 @@ def test_an_update_of_an_optimizer_s_own_counts():
         loss_of(model, step).backward()
         step_with(optimizer)
         assert {*vars(optimizer)} == usual
-
-
-def test_what_paddle_sets_on_a_clip_for_auto_parallel_changes_nothing():
-    """Paddle 3.4 does; ours reads its groups from the tensors."""
-    found = []
-    for marks in ({}, {"mp_group": None, "has_dist_param": True}):
-        clip = ClipGradByAdaGC(t_start=2)
-        vars(clip).update(marks)
-        model, optimizer = plugged(clip)
-        loss_of(model, 0).backward()
-        step_with(optimizer)
-        found.append(gammas(clip).tolist())
-    assert found[0] == found[1]
 
 
 @pytest.mark.skipif(

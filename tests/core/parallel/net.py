@@ -217,10 +217,7 @@ class Body(nn.Layer):
     def forward(self, ids):
         flow = enter(self.options, self.embed_tokens, ids)
         for layer in self.layers:
-            if self.options.recompute:
-                flow = fleet.utils.recompute(layer, flow, use_reentrant=False)
-            else:
-                flow = layer(flow)
+            flow = layer(flow)
         x = self.norm(flow[0])
         is_split = self.options.sequence_parallel
         return whole_sequence(x) if is_split else x, flow[1]

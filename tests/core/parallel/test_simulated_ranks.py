@@ -50,7 +50,6 @@ CASES = {
         dict.fromkeys(PAIR, ([(PAIR, 1), (PAIR, 3)], [(PAIR, 1)])),
     ),
     "dp2": (along("data"), [DENSE, DENSE], dict.fromkeys(PAIR, ([], []))),
-    "sep2": (along("sep"), [DENSE, DENSE], dict.fromkeys(PAIR, ([], []))),
     **{
         f"tp2 x {name}2": (
             grid("model", name),
@@ -71,15 +70,6 @@ CASES = {
             {"norm": None, "dense": WHOLE, "split": WHOLE},
         ],
         dict.fromkeys(PAIR, ([(PAIR, 3)], [])),
-    ),
-    "V1, a rank that owns nothing": (
-        along("sharding", 3),
-        [
-            {"norm": WHOLE, "dense": None},
-            {"norm": None, "dense": None},
-            {"norm": None, "dense": WHOLE},
-        ],
-        {},
     ),
     "V2, uneven slices and ranks without one": (
         along("sharding", 3, splits_parameters=True),
@@ -149,14 +139,6 @@ CASES = {
         [
             {"norm": WHOLE, "split": half(r, 16), f"expert.{r}": WHOLE}
             for r in PAIR
-        ],
-        {},
-    ),
-    "a rank that owns no expert": (
-        expert_topologies(2, 1),
-        [
-            {"dense": half(0, 24), "expert.0": WHOLE, "expert.1": WHOLE},
-            {"dense": half(1, 24)},
         ],
         {},
     ),
