@@ -25,7 +25,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 
 CANARIES = {
     "core/parallel/test_layouts.py": (
-        "test_run_is_that_of_one_process[sp with tp2]",
+        "test_run_is_that_of_one_process[tp2]",
         "test_run_is_that_of_one_process[mesh tp2]",
         "test_run_is_that_of_one_process[group_sharded stage 2]",
         "test_states_move[one process-ep2 x v2 x4-MOE]",

@@ -59,20 +59,6 @@ def test_none_is_need_clip_false():
         assert "embed.weight" not in metrics["tensors"]
 
 
-def test_a_table_that_grows():
-    """Keys are then Paddle's names."""
-    first, second = make_parameters([[2], [2]])
-    clip = ClipGradByAdaGC(
-        t_start=0, overrides={f"{second.name}$": {"lambda_rel": 3.0}}
-    )
-    one, ten = np.float32([1.0, 0.0]), np.float32([10.0, 0.0])
-    clip_arrays(clip, [first, second], [one, None])
-    clip.overrides.awaits_tensors = False  # it would miss the second tensor
-    clip_arrays(clip, [first, second], [one, one])
-    clipped = clip_arrays(clip, [first, second], [ten, ten])
-    np.testing.assert_allclose([c[0] for c in clipped], [1.04, 3.0], rtol=1e-6)
-
-
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [

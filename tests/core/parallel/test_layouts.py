@@ -76,7 +76,7 @@ MODELS = {"MOE": MOE, "DENSE": DENSE, "DEEP": DEEP}
     ("source", "target", "model"),
     [
         (ALONE, "ep2 x v2 x4", "MOE"),
-        ("v2 x2", "mesh tp2", "DENSE"),
+        ("pp2 x v2", "mesh tp2", "DENSE"),
         *(
             pytest.param(*case, marks=pytest.mark.long)
             for case in (

@@ -47,14 +47,8 @@ def views(*norms):
 @pytest.mark.parametrize(
     ("seen", "message"),
     [
-        (
-            views({"a": 1.0, "b": 1e-6, "c": 3.0}, {"a": 1.015, "b": 2e-3}),
-            None,
-        ),
-        (
-            views({"a": 1.0}, {}, {"a": 1.03}),
-            r"ranks 0 and 2 .* 'a'.* 1\.03",
-        ),
+        (views({"a": 1.0, "b": 1e-6, "c": 3.0}, {"a": 1.015, "b": 2e-3}), None),
+        (views({"a": 1.0}, {}, {"a": 1.03}), r"ranks 0 and 2 .* 'a'.* 1\.03"),
         ([RankView({}, (0, 1), ("a",)), RankView({}, (2, 3), ("b",))], None),
         ([RankView({}), RankView({}, dense=("b",))], None),
     ],
@@ -249,10 +243,10 @@ def test_data_parallel_ranks_hear_of_one_rank_s_nan(
         assert re.search(message, text)
 
 
-COPIES = DATA[0]
-PARTS = along("model")[0]
-ALONE = Topology()
+COPIES, PARTS, ALONE = DATA[0], along("model")[0], Topology()
 EXPERT = {"expert": True}
+COLORED = {"color": {"color": "moe_expert"}}
+NOT_OF_FLEET = r"1 expert tensors \(weight, .* 2 ranks.*init"
 
 
 @pytest.mark.parametrize(
@@ -260,15 +254,9 @@ EXPERT = {"expert": True}
     [
         (PARTS, 2, {}, False, BIND),
         (COPIES, 2, {"no_sync": True}, False, BIND),
-        (COPIES, 2, {"color": {"color": "moe_expert"}}, False, BIND),
+        (COPIES, 2, COLORED, False, BIND),
         (ALONE, 2, EXPERT, False, BIND),
-        (
-            ALONE,
-            2,
-            EXPERT,
-            True,
-            r"1 expert tensors \(weight, .* 2 ranks.*init",
-        ),
+        (ALONE, 2, EXPERT, True, NOT_OF_FLEET),
         (COPIES, 2, {}, False, None),
         (COPIES, 2, EXPERT, True, None),
         (ALONE, 2, {}, False, None),
@@ -291,9 +279,8 @@ def test_experts_on_ranks_without_fleet_are_refused(
     if is_bound:
         clip.bind(model)
     gradients = [paddle.full(p.shape, 50.0) for p in model.parameters()]
-    pairs = [*zip(model.parameters(), gradients, strict=True)]
     with refuses(message):
-        clip(pairs)
+        clip([*zip(model.parameters(), gradients, strict=True)])
     are_untouched = [g.item() == 50.0 for g in gradients]
     assert are_untouched == [message is not None] * 2
 

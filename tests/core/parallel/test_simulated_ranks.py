@@ -18,7 +18,6 @@ from helpers import clip_arrays, make_parameters
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.parallel.agreement import merge
 from paddle_adagc.parallel.layout import TensorLayout
-from paddle_adagc.parallel.reduce import make_reducer
 from paddle_adagc.parallel.units import Units
 from paddle_adagc.state import ClipState
 
@@ -266,24 +265,6 @@ def test_a_pattern_may_match_other_ranks_tensors_alone(monkeypatch):
     ranks.run(work, {"router": {"beta": 0.5}})
     with pytest.raises(ValueError, match="'gate' matches no tensor"):
         ranks.run(work, {"gate": None})
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("model", [(True, False, [0, 1])] * 2),
-        ("data", [(False, False, [0]), (True, False, [1])]),
-    ],
-)
-def test_numbers_and_flags_of_all_ranks(monkeypatch, name, expected):
-    topologies = along(name)
-
-    def work(rank):
-        reducer = make_reducer([], topologies[rank])
-        flags = reducer.any_rank(rank == 1), reducer.any_rank(False)
-        return *flags, reducer.gather(rank)
-
-    assert Ranks(monkeypatch, topologies).run(work) == expected
 
 
 def part(observed, **rows):

@@ -28,7 +28,7 @@ from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.parallel.meshes import local_value
 from paddle_adagc.state_file import load_state, save_state
 
-NUM_STEPS = 30
+NUM_STEPS = 20
 T_START = 10
 COMPARED_STEPS = (T_START - 1, T_START, T_START + 3, NUM_STEPS - 1)
 LENGTH = 8

@@ -1,6 +1,6 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Mailboxes of ranks that end, and of strangers.
+"""Where the CPU backend is refused; mailboxes of ranks that end, of strangers.
 
 The layouts of core/parallel prove what the ranks send each other.
 """
@@ -13,6 +13,7 @@ import paddle.distributed as dist
 import pytest
 from core.parallel.ranks import run_on_ranks
 
+import gloo_fleet
 from gloo_fleet import rendezvous
 
 
@@ -50,3 +51,18 @@ def _knock_without_the_key():
 )
 def test_two_ranks(on_a_rank):
     run_on_ranks(on_a_rank, 2)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "message"),
+    [
+        (paddle, "is_compiled_with_xpu", "built for an accelerator"),
+        (dist, "is_initialized", r"before fleet\.init"),
+    ],
+)
+def test_it_is_refused_where_it_cannot_help(monkeypatch, owner, name, message):
+    monkeypatch.setattr(gloo_fleet, "_PATCHES", {})
+    monkeypatch.setattr(owner, name, lambda: True)
+    with pytest.raises(RuntimeError, match=message):
+        gloo_fleet.enable()
+    assert not gloo_fleet._enabled
