@@ -2,10 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One pass in C over the pairs, against the passes in Python."""
 
-import copy
 import gc
 import itertools
-import pickle
 import sys
 
 import backends
@@ -121,16 +119,6 @@ def test_dead_parameters_are_forgotten_and_others_are_not():
     gc.collect()
     assert reader.read(listed, None, 5).indexes == [0, 3, 4]
     assert len(reader._known) == 3  # and none is kept alive
-
-
-@pytest.mark.parametrize(
-    "duplicate",
-    [copy.deepcopy, lambda r: pickle.loads(pickle.dumps(r))],
-)
-def test_a_copy_knows_nothing(duplicate):
-    reader, listed = known()
-    assert duplicate(reader).read(listed, None, 5) is None
-    assert reader.read(listed, None, 5) is not None
 
 
 def test_writing_is_told_on_a_gpu_only(monkeypatch):
