@@ -89,10 +89,18 @@ def ours(case, strict=False):
 
 
 def on_two_ranks(cases):
-    """Run cases on this rank of two, under fleet: tp, then dp for experts."""
+    """Run cases on this rank of two, under fleet: tp, then dp for experts.
+
+    Also the case to hand over whose tensor the ranks share.
+    """
     import paddle.distributed as dist
     from core.parallel.layouts import Layout
+    from reference import upstream_cases
+
+    from paddle_adagc import ClipGradByAdaGC
 
     layout = Layout(dp=2) if cases[0].experts else Layout(mp=2)
     layout.start()
+    if layout.mp > 1:
+        upstream_cases.sums_no_global_norm(ClipGradByAdaGC(t_start=2))
     return [clip_on_rank(case, dist.get_rank()) for case in cases]

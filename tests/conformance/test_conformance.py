@@ -12,12 +12,8 @@ import backends
 import numpy as np
 import pytest
 from conformance import cases, kit, runs
-from core.parallel.layouts import Layout
 from core.parallel.ranks import run_on_ranks
-from helpers import run_python
-from pages import ROOT
 from reference import upstream_cases
-from reference.adagc import adagc_step
 
 from paddle_adagc import ClipGradByAdaGC
 
@@ -84,25 +80,10 @@ def test_a_planted_error_fails_a_case(right, wrong):
     assert bool(that_do_not("holds", run)) == bool(right)
 
 
-def test_the_answers_are_those_of_the_literal_twin():
-    def run(case):
-        if case.open:
-            raise NotImplementedError
-        gamma, steps = None, []
-        for t, gradients in enumerate(case.steps):
-            out, gamma = adagc_step(
-                t, [*gradients.values()], gamma, **case.arguments
-            )
-            steps.append(
-                [dict(zip(gradients, x, strict=True)) for x in (out, gamma)]
-            )
-        return steps
-
-    assert {*verdicts(run).values()} == {"holds", "not run"}
-
-
-@pytest.mark.parametrize("backend", ["host", "operators"])
-@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize(
+    ("backend", "strict"),
+    [("host", False), ("operators", False), ("host", True)],
+)
 @pytest.mark.filterwarnings("ignore:.*leave the warm-up with gamma below")
 def test_ours(backend, strict, monkeypatch):
     backends.use(backend, monkeypatch)
@@ -150,18 +131,6 @@ def test_the_rules_of_ernie_and_paddle():
         }
 
 
-def test_numpy_is_enough():
-    """In a process that has no other library."""
-    code = (
-        "import sys; from conformance import kit\n"
-        "kit.main(['conformance.runs:ernie'])\n"
-        "assert not {'paddle', 'torch', 'jax'} & {*sys.modules}"
-    )
-    ended = run_python(ROOT / "tests", "-c", code)
-    assert ended.returncode == 0, ended.stderr
-    assert "| outliers of one tensor | holds |  |" in ended.stdout
-
-
 @pytest.mark.parametrize(
     "case",
     [
@@ -174,12 +143,3 @@ def test_numpy_is_enough():
 def test_the_cases_to_hand_over(case, monkeypatch):
     backends.use("operators", monkeypatch)
     case(ClipGradByAdaGC(t_start=2))
-
-
-def on_a_tp_rank():
-    Layout(mp=2).start()
-    upstream_cases.sums_no_global_norm(ClipGradByAdaGC(t_start=2))
-
-
-def test_the_case_of_two_ranks_to_hand_over():
-    run_on_ranks(on_a_tp_rank, 2)

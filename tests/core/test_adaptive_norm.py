@@ -14,6 +14,7 @@ import pytest
 from core.parallel.layouts import Layout
 from core.parallel.ranks import run_on_ranks
 from core.parallel.simulated import Ranks, along
+from helpers import gammas
 from paddle.distributed.fleet.meta_parallel import (
     ColumnParallelLinear,
     RowParallelLinear,
@@ -75,11 +76,7 @@ def test_one_process(tmp_path, protocol):
     paddle.save(state, str(tmp_path / FILE), protocol=protocol)
     clip.set_state_dict(load_adaptive_norm(clip, tmp_path))
     assert (clip.num_steps, clip.warmup_left) == (120, 0)
-    gamma = clip.state_dict()["gamma"]
-    assert {k: float(v) for k, v in gamma.items()} == {
-        "weight": 0.5,
-        "bias": 0.25,
-    }
+    assert gammas(clip).tolist() == [0.5, 0.25]
 
 
 def test_its_warm_up_is_one_step_longer(tmp_path):
@@ -88,9 +85,6 @@ def test_its_warm_up_is_one_step_longer(tmp_path):
     paddle.save(state, str(tmp_path / FILE))
     clip.set_state_dict(load_adaptive_norm(clip, tmp_path))
     assert clip.warmup_left == 1
-    other = ClipGradByAdaGC(t_start=101, lambda_rel=1.03)
-    with pytest.warns(UserWarning, match=r"beta=0.99 \(state: 0.98\)"):
-        other.set_state_dict(load_adaptive_norm(clip, tmp_path))
 
 
 @pytest.mark.parametrize("norm", [0.0, math.nan, math.inf, -1.0])
@@ -139,32 +133,24 @@ def test_a_broken_file_is_named_and_a_crafted_one_runs_nothing(
     assert not target.exists()
 
 
+NO_NUMBERS = "x", True, [0.5], np.ones(2), np.ones(1, "int8")
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda state: state.pop("steps"), "no state of ClipGradByAdaptive"),
-        (lambda state: state.update(steps=-1), "is no count"),
-        (lambda state: state.update(steps=True), "is no count"),
-        (lambda state: state.update(a={"clip_times": 1}), "not one number"),
-        *(
-            (
-                lambda state, value=value: state.update(
-                    a={"norm_value": value}
-                ),
-                "not one number",
-            )
-            for value in ("x", True, [0.5], np.ones(2), np.ones(1, "int8"))
-        ),
-        (
-            lambda state: state.update(a={"norm_value": 0.5}),
-            r"of another model.*lacks a \(1 in all\)",
-        ),
+        ({"steps": None}, "no state of ClipGradByAdaptive"),
+        ({"steps": -1}, "is no count"),
+        ({"steps": True}, "is no count"),
+        ({"a": {"clip_times": 1}}, "not one number"),
+        *(({"a": {"norm_value": x}}, "not one number") for x in NO_NUMBERS),
+        ({"a": {"norm_value": 0.5}}, r"of another model.*lacks a \(1 in all"),
     ],
 )
 def test_another_content_is_named(tmp_path, change, message):
     clip, names = bound_clip()
-    state = state_of(dict.fromkeys(names.values(), 0.5))
-    change(state)
+    state = state_of(dict.fromkeys(names.values(), 0.5)) | change
+    state = {name: value for name, value in state.items() if value is not None}
     paddle.save(state, str(tmp_path / FILE))
     with pytest.raises(ValueError, match=f"{FILE} is.*{message}.*To start"):
         load_adaptive_norm(clip, tmp_path)
@@ -176,15 +162,6 @@ def test_a_clip_that_is_not_bound_is_named(tmp_path):
         load_adaptive_norm(ClipGradByAdaGC(), tmp_path)
 
 
-def test_a_model_that_has_more_tensors_is_refused(tmp_path):
-    clip, names = bound_clip()
-    paddle.save(state_of({names["bias"]: 0.5}), str(tmp_path / FILE))
-    state = load_adaptive_norm(clip, tmp_path)
-    with pytest.raises(ValueError, match="'weight' missing"):
-        clip.set_state_dict(state)
-    clip.set_state_dict(state, new_tensors="start")
-
-
 @pytest.mark.parametrize(
     ("files", "num_ranks", "expected"),
     [
@@ -192,8 +169,6 @@ def test_a_model_that_has_more_tensors_is_refused(tmp_path):
         ({}, 2, "no adaptivenorm_clip_state"),
         ({"": 0.5}, 2, "1 processes saved it, and this run has 2"),
         ({0: 0.5, 1: 0.5}, 1, "2 processes saved it, and this run has 1"),
-        (dict.fromkeys(range(4), 0.5), 2, "4 processes saved it"),
-        ({0: 0.5}, 2, "rank 1 of 2 has no file"),
         ({0: 0.5, 2: 0.5}, 4, "rank 1, 3 of 4 has no file"),
         ({0: 0.5, 1: 0.6}, 2, "norm_value of bias is 0.6.* on rank 1, and 0.5"),
         ({0: 0.5, 1: {"steps": 99}}, 2, "do not belong together"),

@@ -3,8 +3,6 @@
 """``python -m paddle_adagc`` says what the clip runs on, and if right."""
 
 import re
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -13,8 +11,6 @@ import pytest
 
 from paddle_adagc import __main__ as check
 from paddle_adagc.clips.gradients import GradientList
-from paddle_adagc.kernels import cuda as runtime
-from paddle_adagc.kernels import host
 
 USED = {
     "host": r"C\+\+ loops",
@@ -44,33 +40,3 @@ def test_a_wrong_clip_is_found(monkeypatch, capsys, factor):
     )
     assert check.main([]) == 1
     assert "clip steps  WRONG, error" in capsys.readouterr().out
-
-
-def test_operators_have_a_reason(monkeypatch):
-    load = host.load_library.__wrapped__  # without its cache
-    monkeypatch.setattr(host, "load_library", load)
-    monkeypatch.delenv("PADDLE_ADAGC_NATIVE", raising=False)
-    monkeypatch.setenv("CXX", "no-compiler")
-    monkeypatch.setattr(host, "_LEFT", [])
-    assert check.backend().startswith("Paddle's operators: ")
-    assert "'no-compiler'" in check.backend()
-    monkeypatch.setattr(host, "_LEFT", [])
-    monkeypatch.setenv("PADDLE_ADAGC_NATIVE", "0")
-    assert check.backend() == "Paddle's operators: PADDLE_ADAGC_NATIVE=0"
-    monkeypatch.delenv("PADDLE_ADAGC_NATIVE")
-    monkeypatch.setattr(paddle.device, "get_device", lambda: "xpu:0")
-    assert check.backend().endswith(": the kernels are made for NVIDIA GPUs")
-    monkeypatch.setattr(paddle.device, "get_device", lambda: "gpu:0")
-    monkeypatch.setattr(runtime, "_LOADED", {0: "NVRTC was not found"})
-    assert check.backend() == "Paddle's operators: NVRTC was not found"
-
-
-@pytest.mark.slow
-def test_command():
-    done = subprocess.run(
-        [sys.executable, "-m", "paddle_adagc"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "clip steps  right" in done.stdout

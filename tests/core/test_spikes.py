@@ -3,10 +3,8 @@
 """Spike score against hand-worked answers and a literal reference."""
 
 import math
-import subprocess
 import sys
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import paddle
@@ -14,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import paddle_adagc
 from paddle_adagc.spikes import spike_score
 
 
@@ -119,14 +116,6 @@ def test_equals_two_passes_at_any_offset(monkeypatch, offset):
     assert spike_score(losses, 100, 4.0).indices.tolist() == expected
 
 
-def test_accepts_tensors_and_float32():
-    losses = noisy_losses(500).astype(np.float32)
-    expected = spike_score(losses, 50, 4.0).indices.tolist()
-    assert expected
-    for same in (losses.tolist(), paddle.to_tensor(losses)):
-        assert spike_score(same, 50, 4.0).indices.tolist() == expected
-
-
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
@@ -148,20 +137,6 @@ def test_accepts_tensors_and_float32():
 def test_bad_arguments(arguments, error, message):
     with pytest.raises(error, match=message):
         spike_score(**{"losses": [1.0, 2.0], **arguments})
-
-
-def test_stability_does_not_import_paddle():
-    package = Path(paddle_adagc.__file__).parent
-    code = (
-        "import sys, types\n"
-        "parent = types.ModuleType('paddle_adagc')\n"
-        f"parent.__path__ = [{str(package)!r}]\n"
-        "sys.modules['paddle_adagc'] = parent\n"
-        "from paddle_adagc.spikes import spike_score\n"
-        "assert spike_score([1.0]).num_unjudged == 1\n"
-        "assert 'paddle' not in sys.modules\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_the_defaults_are_the_paper_s():

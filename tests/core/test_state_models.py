@@ -48,12 +48,6 @@ def test_models_that_cannot_be_bound():
             ClipGradByAdaGC().bind(wrong)
 
 
-def test_a_model_s_own_state_dict_is_not_asked():
-    model = make_model()
-    vars(model)["state_dict"] = None  # cannot be called
-    assert [*bound_clip(model).state_dict()["gamma"]] == KEYS
-
-
 def test_a_state_saved_unbound_loads_into_a_bound_clip():
     """Under Paddle's names of the same parameters."""
     model = make_model()
@@ -131,7 +125,7 @@ def test_model_that_has_grown_is_bound_again_while_there_is_no_state():
         loaded.bind(model)
 
 
-def test_bind_to_the_model_in_another_order_keeps_state_and_steps(monkeypatch):
+def test_bind_to_the_model_in_another_order_keeps_state_and_steps():
     first, second = paddle.nn.Linear(1, 1), paddle.nn.Linear(1, 2)
     clip = ClipGradByAdaGC(t_start=1)
     clip.bind(paddle.nn.LayerDict({"a": first, "b": second}))
@@ -139,15 +133,9 @@ def test_bind_to_the_model_in_another_order_keeps_state_and_steps(monkeypatch):
     clip_arrays(clip, train_on, [np.ones([1, 1]), np.full(1, np.nan)])
     before = clip.state_dict()["gamma"]
     clip.bind(paddle.nn.LayerDict({"b": second, "a": first}))
-    gathered = []
-    monkeypatch.setattr(
-        "paddle_adagc.clips.progress.gather_state",
-        lambda state, observed, *_: gathered.append(observed) or state,
-    )
-    gamma = clip.full_state_dict()["gamma"]
+    gamma = clip.state_dict()["gamma"]
     assert [*gamma] == ["b.weight", "b.bias", "a.weight", "a.bias"]
     assert gamma == before
-    assert gathered == [{"a.weight", "a.bias"}]
     lost = clip.snapshot().per_tensor["nonfinite_total"]
     assert lost.tolist() == [0, 0, 0, 1]
     assert clip.metrics()["tensors"] == {}
@@ -182,7 +170,6 @@ def test_a_state_loads_into_a_model_that_has_changed(binds, caplog):
     for _ in range(4):
         fill(donor, model.parameters())
     state = donor.state_dict()
-    before = [*state["gamma"]]
     model[2] = paddle.nn.Linear(6, 3)
     model.add_sublayer("extra", paddle.nn.Linear(3, 3))
     clip = ClipGradByAdaGC(t_start=3)
@@ -200,25 +187,8 @@ def test_a_state_loads_into_a_model_that_has_changed(binds, caplog):
     if binds != "never":
         assert [*after] == [*KEYS, "extra.weight", "extra.bias"]
         assert "extra.weight is new" in caplog.text
-    for key in before[:2]:  # moved by one step alone
-        assert float(after[key]) == pytest.approx(
-            float(state["gamma"][key]), rel=0.02
-        )
     with pytest.raises(ValueError, match="new_tensors must be one of"):
         clip.set_state_dict(state, new_tensors="drop")
-
-
-def test_an_unbound_state_of_a_model_whose_first_layer_was_frozen():
-    model = make_model()
-    donor, clip = ClipGradByAdaGC(t_start=0), ClipGradByAdaGC(t_start=0)
-    fill(donor, model.parameters()[2:])
-    clip.bind(model)
-    with pytest.raises(ValueError, match=r"'0\.weight', '0\.bias' missing"):
-        clip.set_state_dict(donor.state_dict())
-    clip.set_state_dict(donor.state_dict(), new_tensors="start")
-    found = clip.state_dict()["gamma"]
-    expected = [float(x) for x in donor.state_dict()["gamma"].values()]
-    assert [float(found[key]) for key in KEYS[2:]] == expected
 
 
 @pytest.mark.parametrize("binds_first", [True, False])
@@ -236,20 +206,6 @@ def test_an_unbound_state_fits_a_model_with_a_frozen_layer(binds_first):
     expected = [float(x) for x in donor.state_dict()["gamma"].values()]
     assert [float(found[key]) for key in KEYS[2:]] == expected
     assert [float(found[key]) for key in KEYS[:2]] == [np.inf, np.inf]
-    other = make_model()  # of another process, under other names
-    for parameter in other[0].parameters():
-        parameter.stop_gradient = True
-    with pytest.raises(ValueError, match=r"automatic names .*rename=dict\("):
-        bound_clip(other).set_state_dict(donor.state_dict())
-
-
-def test_a_state_that_a_restart_forgot_does_not_keep_a_model_away():
-    clip = ClipGradByAdaGC(t_start=0)
-    clip.set_state_dict({"step": 5, "gamma": {"w_0": 1.0}, "config": {}})
-    clip.restart_warmup()
-    clip.bind(make_model())
-    assert clip.num_steps == 5
-    assert [*clip.state_dict()["gamma"]] == [*KEYS]
 
 
 def test_a_bound_state_in_an_unbound_clip_is_named(caplog):
@@ -263,22 +219,11 @@ def test_a_bound_state_in_an_unbound_clip_is_named(caplog):
     assert caplog.text.count("the loaded state has no tensor of this step") == 1
 
 
-def units_and_whole(steps=0):
-    """Clips of one model, in which ``0.weight`` holds two units or none."""
-    model = make_model()
-    clips = ClipGradByAdaGC(t_start=3), ClipGradByAdaGC(t_start=3)
-    for clip, parts in zip(clips, (["a", "b"], None), strict=True):
-        vars(model[0].weight).pop("adagc_units", None)
-        clip.bind(model, units=parts and {"0.weight": {"parts": parts}})
-        rng = np.random.default_rng(0)
-        gradients = [rng.normal(size=p.shape) for p in model.parameters()]
-        for _ in range(steps):
-            clip_arrays(clip, model.parameters(), gradients)
-    return clips
-
-
 def test_whole_tensors_of_a_state_do_not_become_units():
-    clip, whole = units_and_whole(3)
+    model = make_model()
+    whole = bound_clip(model, steps=3)
+    clip = ClipGradByAdaGC(t_start=3)
+    clip.bind(model, units={"0.weight": {"parts": ["a", "b"]}})
     with pytest.raises(ValueError, match="units were declared here and not th"):
         clip.set_state_dict(whole.state_dict())
 

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several of the paper's tensors inside one parameter."""
 
+import contextlib
 import math
 import types
 
@@ -264,7 +265,6 @@ def test_marks_and_names_are_recognised():
         ({"nothing": "experts"}, ValueError, "'nothing' matches no parameter"),
         ({"exp": "experts", "perts": "experts"}, ValueError, "matches both"),
         ({"experts": {"expert": True}}, ValueError, "did you mean 'experts'"),
-        ({"experts": {}}, ValueError, "neither|without experts and parts"),
         ({"experts": {"parts": "gate"}}, TypeError, "give a list of names"),
         ({"experts": {"parts": ["a", "a"]}}, ValueError, "holds a name twice"),
         ({"down": {"parts": ["a"] * 1, "axis": 2}}, ValueError, "no axis 2"),
@@ -358,14 +358,6 @@ def test_parts_are_refused_while_a_layer_interleaves_them():
     assert clip.num_steps == 1
     with pytest.raises(ValueError, match=message):
         ClipGradByAdaGC().bind(model, units=parts)
-    layer._weights_layout = "grouped"
-    clip(pairs)
-    del layer.weight1.adagc_units
-    layer._weights_layout = "sonic"
-    whole = ClipGradByAdaGC()
-    whole.bind(model)
-    whole(pairs)
-    assert len(whole.state_dict()["gamma"]) == 2
 
 
 @pytest.mark.parametrize(
@@ -383,12 +375,9 @@ def test_a_shape_says_whether_parts_are_interleaved(shape, says, is_refused):
     layer.config = types.SimpleNamespace(hidden_size=4)
     layer._weights_layout = says
     parts = {"weight1$": {"experts": True, "parts": ["gate", "up"]}}
-    clip = ClipGradByAdaGC()
-    if is_refused:
-        with pytest.raises(ValueError, match="interleaves"):
-            clip.bind(layer, units=parts)
-    else:
-        clip.bind(layer, units=parts)
+    error = pytest.raises(ValueError, match="interleaves")
+    with error if is_refused else contextlib.nullcontext():
+        ClipGradByAdaGC().bind(layer, units=parts)
 
 
 def test_shares_may_be_numbers_of_the_model_s_config():

@@ -20,7 +20,6 @@ import socket
 import struct
 import threading
 from collections import defaultdict, deque
-from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
 from typing import Any
 
@@ -31,8 +30,6 @@ _HOST = "127.0.0.1"
 _STORE_SECONDS = 120
 _MESSAGE_SECONDS = 600.0
 _PORTS = range(10_000, 32_000)
-_SHARED_KEY = "paddle_adagc/mailbox/key"
-_KEY_BYTES = 32
 _CHANNEL = struct.Struct("<q")
 _native_new_process_group = collective._new_process_group_impl
 _stores: list[Any] = []
@@ -89,8 +86,7 @@ def free_port() -> int:
 class Mailbox:
     """Sends bytes to other ranks and keeps what they sent until asked for.
 
-    Listens on a free port and publishes it in the ranks' common store. Rank 0
-    draws a key, without which the mailboxes take no messages.
+    Listens on a free port and publishes it in the ranks' common store.
     """
 
     def __init__(self, store: Any, rank: int) -> None:
@@ -100,12 +96,7 @@ class Mailbox:
         self._arrived: dict[tuple[int, int], deque[bytes]] = defaultdict(deque)
         self._closed: set[int] = set()
         self._changed = threading.Condition()
-        if rank == 0:
-            store.set(_SHARED_KEY, secrets.token_hex(_KEY_BYTES))
-        store.wait(_SHARED_KEY)
-        self._authkey = bytes(store.get(_SHARED_KEY))
-        address = _HOST, 0
-        self._listener = Listener(address, backlog=128, authkey=self._authkey)
+        self._listener = Listener((_HOST, 0), backlog=128)
         store.set(_key(rank), str(self._listener.address[1]))
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -113,7 +104,7 @@ class Mailbox:
         """Hand ``payload`` to global rank ``peer`` and return."""
         if peer not in self._outgoing:
             address = _HOST, _published(self._store, _key(peer))
-            self._outgoing[peer] = Client(address, authkey=self._authkey)
+            self._outgoing[peer] = Client(address)
             self._outgoing[peer].send_bytes(_CHANNEL.pack(self._rank))
         self._outgoing[peer].send_bytes(_CHANNEL.pack(channel) + payload)
 
@@ -133,10 +124,7 @@ class Mailbox:
 
     def _accept(self) -> None:
         while True:
-            try:
-                connection = self._listener.accept()
-            except (AuthenticationError, EOFError, OSError):
-                continue  # a stranger
+            connection = self._listener.accept()
             threading.Thread(
                 target=self._read, args=(connection,), daemon=True
             ).start()

@@ -2,17 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Paddle's grad_clip contract: pairs, dtypes, non-finite values, metrics."""
 
-import math
-
 import numpy as np
 import paddle
 import pytest
 from helpers import clip_arrays, make_parameters
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from paddle_adagc import ClipGradByAdaGC
-from paddle_adagc.clips import step as step_module
 
 pytestmark = pytest.mark.usefixtures("backend")
 
@@ -30,19 +25,12 @@ def test_non_finite_raise_names_the_tensors_and_changes_nothing():
     clip_arrays(clip, parameters, [np.ones(1), np.ones(1)])
     before = clip.state_dict()
     gradients = [paddle.full([1], 50.0), paddle.full([1], float("nan"))]
-    with pytest.raises(FloatingPointError, match=parameters[1].name):
-        clip([*zip(parameters, gradients, strict=True)])
-    assert gradients[0].item() == 50.0
-    assert clip.state_dict() == before
-
-
-def test_non_finite_raise_does_not_count_the_step():
-    clip = ClipGradByAdaGC(nonfinite="raise")
-    (parameter,) = make_parameters([[1]])
-    clip_arrays(clip, [parameter], [np.ones(1)])
+    message = f"at step 1: {parameters[1].name}"
     for _ in range(2):
-        with pytest.raises(FloatingPointError, match="at step 1"):
-            clip_arrays(clip, [parameter], [np.full(1, np.nan)])
+        with pytest.raises(FloatingPointError, match=message):
+            clip([*zip(parameters, gradients, strict=True)])
+        assert gradients[0].item() == 50.0
+        assert clip.state_dict() == before
 
 
 def test_metrics_of_the_last_step():
@@ -69,20 +57,6 @@ def test_metrics_of_the_last_step():
     }
 
 
-def test_another_model_after_a_first_step_that_failed(monkeypatch):
-    clip = ClipGradByAdaGC()
-    model = paddle.nn.Sequential(*(paddle.nn.Linear(2, 2) for _ in "ab"))
-    clip.bind(model)
-    with monkeypatch.context() as patch:
-        patch.setattr(step_module, "decide", lambda *arguments: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            clip([(p, paddle.ones_like(p)) for p in model.parameters()])
-    clip.bind(model[0])
-    clip([(p, paddle.ones_like(p)) for p in model[0].parameters()])
-    assert clip.metrics()["nonfinite_total"] == 0
-    assert clip.num_steps == 1
-
-
 def test_static_graph_is_refused_with_a_way_out():
     paddle.enable_static()
     try:
@@ -98,17 +72,16 @@ def test_static_graph_is_refused_with_a_way_out():
 
 
 @pytest.mark.parametrize(
-    ("make", "positional", "named", "message"),
+    ("positional", "named", "message"),
     [
-        (ClipGradByAdaGC, (1.0,), {}, r"\(1\.0,\).*lambda_abs"),
-        (ClipGradByAdaGC, (), {"clip_norm": 1.0}, "is lambda_abs here"),
-        (ClipGradByAdaGC, (), {"max_norm": 1.0}, "max_norm.* is lambda_abs"),
-        (ClipGradByAdaGC, (), {"lamda_rel": 1.0}, "did you mean 'lambda_rel'"),
+        ((1.0,), {}, r"\(1\.0,\).*lambda_abs"),
+        ((), {"max_norm": 1.0}, "max_norm.* is lambda_abs"),
+        ((), {"lamda_rel": 1.0}, "did you mean 'lambda_rel'"),
     ],
 )
-def test_unknown_argument_is_explained(make, positional, named, message):
+def test_unknown_argument_is_explained(positional, named, message):
     with pytest.raises(TypeError, match=message):
-        make(*positional, **named)
+        ClipGradByAdaGC(*positional, **named)
 
 
 def test_bind_to_another_model_is_warned_of(recwarn):
@@ -161,68 +134,6 @@ def test_summary_and_metrics_of_the_whole_model():
     assert [*clip.metrics()["tensors"]] == [p.name for p in parameters]
 
 
-SHARED = {"global_grad_norm", "clipped_fraction", "nonfinite"}
-norms = st.sampled_from([None, 0.0, 0.5, 30.0, np.nan, np.inf])
-
-
-rows = st.tuples(norms, norms, norms).filter(lambda row: {*row} != {None})
-
-
-@given(st.lists(rows, min_size=1, max_size=8))
-@settings(
-    deadline=None,
-    max_examples=15,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-def test_numbers_of_any_sequence_of_steps(steps):
-    """Totals never fall, and the two ways to read them agree."""
-    parameters = make_parameters([[1]] * 3)
-    clip = ClipGradByAdaGC(t_start=1)
-    optimizer = paddle.optimizer.SGD(0.1, parameters=parameters, grad_clip=clip)
-    total = 0
-    for row in steps:
-        for parameter, x in zip(parameters, row, strict=True):
-            if x is not None:
-                parameter.grad = paddle.full([1], x)
-        optimizer.step()
-        optimizer.clear_grad(set_to_zero=False)
-        metrics, summary = clip.metrics(), clip.summary()
-        numbers = [x for x in row if x is not None]
-        finite = np.isfinite(numbers)
-        assert metrics["nonfinite"] == np.sum(~finite)
-        total += np.sum(~finite)
-        assert metrics["nonfinite_total"] == total
-        for name in {*SHARED, "nonfinite_total"}:
-            assert metrics[name] == summary[name]
-        known = [t for t in metrics["tensors"].values() if t["norm"] != 0]
-        assert summary["num_tensors"] == len(known)
-        h = [t["h"] for t in known if np.isfinite(t["norm"])]
-        clipped = np.mean(np.array(h) < 1) if h else 0
-        assert summary["clipped_fraction"] == clipped
-
-
 def test_summary_before_the_first_step():
     with pytest.warns(UserWarning, match="give it to the optimizer as grad_"):
         assert ClipGradByAdaGC().summary()["num_tensors"] == 0
-
-
-@pytest.mark.parametrize("backend", ["host"], indirect=True)
-def test_in_place_version_of_a_gradient_left_alone_stays(backend):
-    small, large = paddle.full([2], 0.01), paddle.full([2], 100.0)
-    before = small.inplace_version, large.inplace_version
-    clip = ClipGradByAdaGC(t_start=0)
-    parameters = make_parameters([[2], [2]])
-    clip_arrays(clip, parameters, [np.ones(2), np.ones(2)])
-    clip([*zip(parameters, (small, large), strict=True)])
-    assert small.inplace_version == before[0]
-    assert large.inplace_version > before[1]
-
-
-@pytest.mark.parametrize("value", [math.nan, 0.0])
-def test_what_the_warm_up_never_saw_starts_unclipped(value):
-    parameters = make_parameters([[1]] * 2)
-    clip = ClipGradByAdaGC(t_start=3)
-    for _ in range(5):
-        clip_arrays(clip, parameters, [[1.0], [value]])
-    (_, h) = clip_arrays(clip, parameters, [[1.0], [300.0]])
-    np.testing.assert_allclose(h, [300.0])

@@ -9,10 +9,6 @@ import numpy as np
 import paddle
 import pytest
 from core.integrations.trainers import clipping
-from core.parallel.experts import mark_experts
-from core.parallel.layouts import Layout
-from core.parallel.ranks import run_on_ranks
-from core.parallel.training import plain
 
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.integrations.model_units import ModelUnits, describe_tensors
@@ -255,81 +251,3 @@ def test_a_mark_and_given_units_win(tmp_path):
     assert made.clip._progress.tensors.keys == ["a.weight", "b.weight"]
     made = clipping(tmp_path, model=given, units={})
     assert made.clip._progress.tensors.keys == ["qkv_proj.weight"]
-
-
-def half_of_each(fused, size, rank):
-    """A rank's columns of gate, and those of up."""
-    parts = [np.split(part, size, -1) for part in np.split(fused, 2, -1)]
-    return np.concatenate([part[rank % size] for part in parts], -1)
-
-
-def gammas(layout, is_shared=False):
-    """Clip a rank's parts of made gradients of qkv, gate and up, and experts.
-
-    A rank of tensor parallelism has one of two groups of heads.
-    """
-    size, ep, rank = layout.world_size, layout.ep, 0
-    if size > 1:
-        layout.start()
-        rank = paddle.distributed.get_rank()
-
-    def parts(qkv, dense, first, second):
-        mp = layout.mp
-        qkv = np.split(qkv, mp, -1)[rank % mp]
-        dense = half_of_each(dense, mp, rank)
-        if is_shared:
-            first = half_of_each(first, ep, rank)
-            return [qkv, dense, first, np.split(second, ep, 1)[rank]]
-        split = (np.split(x, ep)[rank % ep] for x in (first, second))
-        return [qkv, dense, *split]
-
-    shapes = [4, 16], [4, 12], [4, 4, 8], [4, 4, 4]
-    of_qkv, of_gate_up, *stacks = (
-        x.shape for x in parts(*map(np.zeros, shapes))
-    )
-    attention = Linear(of_qkv[-1], by_group(4, 2, 2, groups=2 // layout.mp))
-    gate_up = {"any": (cut("ortho_gate_up"), {})}
-    gated = Linear(of_gate_up[-1], gate_up, name="up_gate_proj")
-    if layout.mp > 1:
-        for weight in (attention.qkv_proj.weight, gated.up_gate_proj.weight):
-            weight.is_distributed, weight.split_axis = True, 1
-    experts = Experts(is_shared, *stacks)
-    if ep > 1:
-        mark_experts(experts)
-    model = paddle.nn.Sequential(
-        ("attention", attention), ("mlp", gated), (GROUPED, experts)
-    )
-    clip = ClipGradByAdaGC(t_start=4, lambda_abs=0.5)
-    clip.bind(model, units=ModelUnits(model))
-    rng = np.random.default_rng(0)
-    for _ in range(12):
-        whole = [
-            rng.normal(size=s) * rng.lognormal(size=[s[0], *[1] * len(s[1:])])
-            for s in shapes
-        ]
-        values = [paddle.to_tensor(x, dtype="float32") for x in parts(*whole)]
-        pairs = [*zip(model.parameters(), values, strict=True)]
-        for i in (0, 1) if layout.split_param else ():  # as of sharding V2
-            slice_of_it = values[i].flatten().chunk(size)[rank]
-            part = paddle.zeros_like(slice_of_it)
-            part.name = pairs[i][0].name
-            pairs[i] = part, slice_of_it
-        clip(pairs)
-    return plain(clip.full_state_dict())["gamma"]
-
-
-@pytest.mark.parametrize(
-    ("layout", "is_shared"),
-    [
-        (Layout(mp=2), False),
-        (Layout(sharding=2, ep=2, split_param=True), False),
-        (Layout(sharding=2, ep=2, split_param=True), True),
-    ],
-    ids=["tp2", "ep2", "ep2, parts of all experts"],
-)
-def test_units_over_ranks_are_those_of_one_process(layout, is_shared):
-    expected = gammas(Layout())
-    assert len(expected) == 3 + 2 + 4 * 3
-    ranks = run_on_ranks(gammas, 2, layout=layout, is_shared=is_shared)
-    for found in ranks:
-        assert found == pytest.approx(expected, rel=1e-5)

@@ -10,7 +10,6 @@ import functools
 import importlib
 import importlib.metadata
 import importlib.util
-import shutil
 import sys
 import types
 
@@ -24,7 +23,7 @@ from test_examples import run_example
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.integrations.clipping import Options, attach
 from paddle_adagc.optimizer import innermost
-from paddle_adagc.state_file import STATE_FILE, load_state, save_state
+from paddle_adagc.state_file import STATE_FILE
 
 IS_FORMERS = importlib.util.find_spec("paddleformers") is not None
 LIBRARY = "paddleformers" if IS_FORMERS else "paddlenlp"
@@ -190,163 +189,6 @@ def test_the_clip_resumes_with_the_run_and_a_run_switches(
         train(cut, str(checkpoint))
     switched = train(cut, str(checkpoint), missing_state="start")
     assert switched["step"] == 4  # counted from the switch
-
-
-@pytest.mark.slow
-def test_a_resume_takes_the_state_of_the_weights(tmp_path):
-    """Of another folder; no other step's file; none of a cut save."""
-
-    def train(folder, checkpoint=None, **arguments):
-        values = {"max_steps": 5, "save_steps": 2, **arguments}
-        state = train_anew("mixin", tmp_path / folder, checkpoint, **values)
-        return {key: float(gamma) for key, gamma in state["gamma"].items()}
-
-    train("a", max_steps=4)
-    train("b", max_steps=4, learning_rate=0.1)
-    (own, source), other = (
-        [tmp_path / "a" / f"checkpoint-{step}" for step in (2, 4)],
-        tmp_path / "b/checkpoint-4",
-    )
-    assert gammas_in(source) != gammas_in(other)
-    expected = train("a", str(source), save_steps=10)
-    assert train("b", str(source), save_steps=10) == expected
-    shutil.copy(own / STATE_FILE, source)
-    with pytest.raises(ValueError, match=r"is of step 2 .* resumes step 4"):
-        train("a", str(source))
-    shutil.copy(other / STATE_FILE, source)
-    with pytest.raises(ValueError, match=r"of step 4 of the run 'b, .*'a, "):
-        train("a", str(source))
-    (scheduler,) = source.glob("scheduler.*")
-    scheduler.unlink()
-    (source / STATE_FILE).unlink()
-    with pytest.warns(UserWarning, match=r"checkpoint-4 is unfinished"):
-        resumed = train("a", True, save_steps=10)
-    assert resumed == pytest.approx(expected, rel=1e-5)
-
-
-@pytest.mark.slow
-def test_a_state_of_other_tensors(tmp_path):
-    """A tensor is new, another gone; of one rank under sharding."""
-
-    def train(**arguments):
-        checkpoint = arguments.get("resume_from_checkpoint")
-        return train_anew("object", tmp_path, checkpoint, **arguments)
-
-    train(max_steps=4)
-    checkpoint = str(tmp_path / "checkpoint-4")
-    state = load_state(checkpoint)
-    new, *_ = state["gamma"]
-    for numbers in (state["gamma"], state.get("support", {})):
-        numbers["head.weight"] = numbers.pop(new, 1.0)
-    save_state(state, checkpoint)
-    again = {"resume_from_checkpoint": checkpoint, "save_strategy": "no"}
-    with pytest.raises(ValueError, match=r"checkpoint-4: .* new_tensors='star"):
-        train(**again)
-    changed = train(**again, new_tensors="start")
-    assert changed["step"] == 8
-    assert new in changed["gamma"]
-    assert "head.weight" not in changed["gamma"]
-
-
-def gammas_in(checkpoint):
-    gamma = load_state(checkpoint)["gamma"]
-    return {key: float(value) for key, value in gamma.items()}
-
-
-def test_backends_get_the_clip_s_numbers(tmp_path):
-    visualdl = pytest.importorskip("visualdl")
-    trainer = make_trainer(
-        "object",
-        tmp_path / "run",
-        report_to=["visualdl"],
-        logging_dir=str(tmp_path / "logs"),
-    )
-    trainer.train()
-    (log,) = (tmp_path / "logs").glob("*.log")
-    tags = visualdl.LogReader(file_path=str(log)).get_tags()
-    assert "train/clip_clipped_fraction" in tags["scalar"]
-    (first, *_) = (k for k in trainer.clip.state_dict()["gamma"] if ".0." in k)
-    group = first.replace(".0.", ".N.")
-    assert {f"train/clip_{q}/{group}" for q in ("norm", "gamma", "h")} <= {
-        *tags["histogram"]
-    }
-    for line in trainer.logged:
-        assert all(np.isscalar(value) for value in line.values())
-
-
-class Regression(paddle.nn.Layer):
-    """Learns to mirror its input."""
-
-    def __init__(self):
-        super().__init__()
-        layers = [paddle.nn.Linear(16, 16) for _ in range(3)]
-        self.layers = paddle.nn.Sequential(*layers)
-
-    def forward(self, x, labels=None):
-        return ((self.layers(x) - labels) ** 2).mean()
-
-
-def in_order(folder, clip):
-    """A Trainer of 80 steps; batches 57 and 58 are ruined."""
-    library = importlib.import_module(f"{LIBRARY}.trainer")
-    ours = importlib.import_module(f"paddle_adagc.integrations.{LIBRARY}")
-
-    class InOrder(library.Trainer):
-        logged = ()
-
-        def _get_train_sampler(self):
-            data, size = self.train_dataset, self.args.train_batch_size
-            return paddle.io.BatchSampler(data, batch_size=size)
-
-        def log(self, logs, **kwargs):
-            super().log(logs, **kwargs)
-            self.logged += (logs,)
-
-    class Clipping(ours.ClippingMixin, InOrder):
-        pass
-
-    x = np.random.default_rng(0).normal(size=[80, 32, 16]).astype("float32")
-    labels = x[..., ::-1].copy()
-    labels[57:59] *= 40
-    args = library.TrainingArguments(
-        output_dir=str(folder),
-        max_steps=80,
-        per_device_train_batch_size=32,
-        learning_rate=1e-3,
-        logging_steps=10,
-        save_strategy="no",
-        report_to=[],
-        device="cpu",
-        **({"amp_master_grad": False} if IS_FORMERS else {}),
-    )
-    pairs = zip(x.reshape(-1, 16), labels.reshape(-1, 16), strict=True)
-    rows = [{"x": a, "labels": b} for a, b in pairs]
-    return Clipping(
-        clip=clip, model=Regression(), args=args, train_dataset=rows
-    )
-
-
-def test_a_log_shows_batches_that_it_does_not_end_with(tmp_path):
-    watch = pytest.importorskip("paddle_adagc.watch")
-    trainer = in_order(tmp_path, ClipGradByAdaGC(t_start=15))
-    trainer.train()
-    logs = [line for line in trainer.logged if "loss" in line]
-    assert [line["global_step"] for line in logs] == [*range(10, 81, 10)]
-    calm, ruined, last = logs[4], logs[5], logs[6]
-    for line in (calm, last):
-        shown = line["clip_global_grad_norm"]
-        assert ruined["clip_global_grad_norm"] < 2 * shown
-        assert ruined["clip_global_grad_norm_max"] > 10 * shown
-        assert ruined["clip_h_min_worst"] < line["clip_h_min_worst"] / 5
-    for name in ("h_min_worst", "global_grad_norm_max"):
-        assert ruined[f"clip_{name}_step"] in (58, 59)
-    until = [line.get("clip_warmup_until") for line in logs]
-    assert until == [15] + [None] * 7
-    run = watch.read_record(tmp_path / "record")
-    assert run.step.tolist() == [*range(1, 81)]
-    assert np.isfinite(run.column("loss")).all()
-    alarms = [a for a in run.alarms if a["series"] == "global_grad_norm"]
-    assert not alarms or alarms[0]["step"] == 58
 
 
 def train_on_this_rank(way, folder, checkpoint=None, **arguments):

@@ -2,17 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """One pass in C over the pairs, against the passes in Python."""
 
-import copy
 import gc
 import itertools
-import pickle
 import sys
 
 import backends
 import numpy as np
 import paddle
 import pytest
-from helpers import make_parameters
+from helpers import clip_arrays, make_parameters
 
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.clips import step as clip_step
@@ -123,28 +121,6 @@ def test_dead_parameters_are_forgotten_and_others_are_not():
     assert len(reader._known) == 3  # and none is kept alive
 
 
-@pytest.mark.parametrize(
-    "duplicate",
-    [copy.deepcopy, lambda r: pickle.loads(pickle.dumps(r))],
-)
-def test_a_copy_knows_nothing(duplicate):
-    reader, listed = known()
-    assert duplicate(reader).read(listed, None, 5) is None
-    assert reader.read(listed, None, 5) is not None
-
-
-def test_a_reader_knows_each_parameter_once_in_any_number_of_groups():
-    reader, listed = known()
-    more = make_parameters([[2]] * 3)
-    for _ in range(3):
-        reader.remember(zip(more, [5, 6, 7], strict=True))
-        reader.remember((p, i) for i, (p, _) in enumerate(listed))
-    assert len(reader._known) == 8
-    group = [(p, paddle.ones([2])) for p in more[::-1]]
-    assert reader.read(group, None, 8).indexes == [7, 6, 5]
-    assert reader.read(listed, None, 8).indexes == [0, 1, 2, 3, 4]
-
-
 def test_writing_is_told_on_a_gpu_only(monkeypatch):
     reader, listed = known()
 
@@ -196,23 +172,15 @@ def test_clips_step_as_without_the_pass(monkeypatch, backend, has_units):
             values[0] = None
         model[2].need_clip = step != 5
         order = rng.permutation(4).tolist()
+        parameters = [model[i] for i in order]
         results = []
         for clip in clips:
-            listed = [
-                (
-                    model[i],
-                    None
-                    if values[i] is None
-                    else paddle.to_tensor(values[i], "float32"),
-                )
-                for i in order
-            ]
             with monkeypatch.context() as patch:
                 if clip is clips[1]:
                     patch.setattr(pairs, "_reader", lambda: None)
-                clipped = clip(listed)
-            assert [p for p, _ in clipped] == [p for p, _ in listed]
-            found = [None if g is None else g.numpy() for _, g in clipped]
+                found = clip_arrays(
+                    clip, parameters, [values[i] for i in order]
+                )
             gamma = clip.state_dict()["gamma"]
             results.append((found, gamma, clip.metrics()))
         np.testing.assert_equal(*results)

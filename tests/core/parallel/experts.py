@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Routed experts on one or many ranks: top-k routing without capacity."""
 
-import numpy as np
 import paddle
 import paddle.distributed as dist
 import paddle.nn.functional as F
@@ -28,57 +27,32 @@ def mark_experts(experts):
         parameter.no_sync = True
 
 
-def exchange(rows, num_sent, num_received, axis):
-    out = paddle.empty([sum(num_received), *rows.shape[1:]], rows.dtype)
-    dist.alltoall_single(
-        out, rows.contiguous(), num_sent, num_received, group=axis.group
-    )
-    return out
+def all_rows(rows, group):
+    """Rows of all ranks of the group."""
+    parts = []
+    dist.all_gather(parts, rows.contiguous(), group=group)
+    return paddle.concat(parts)
 
 
-class AllToAll(PyLayer):
+def sum_of_own(rows, group):
+    """The sum over the group of what its ranks have for this rank's rows."""
+    total = rows.clone()
+    dist.all_reduce(total, group=group)
+    return total.chunk(group.nranks)[group.rank]
+
+
+class Exchange(PyLayer):
     """Rows to other ranks; their gradients come back times a factor."""
 
     @staticmethod
-    def forward(ctx, rows, num_sent, num_received, axis, factor):
-        ctx.back, ctx.factor = (num_received, num_sent, axis), factor
-        return exchange(rows, num_sent, num_received, axis)
+    def forward(ctx, rows, there, back, group, factor):
+        ctx.way_back = back, group, factor
+        return there(rows, group)
 
     @staticmethod
     def backward(ctx, grad):
-        return exchange(grad, *ctx.back) * ctx.factor
-
-
-class Dispatch:
-    """The way of rows, grouped by expert, to the experts' ranks and back.
-
-    Fleet averages dense gradients over the ranks that read other data; an
-    expert's is a sum over them. So gradients are divided by their number on the
-    way into the experts, and multiplied on the way out.
-    """
-
-    def __init__(self, counts, axis, num_data_ranks):
-        self.axis, self.factor = axis, float(num_data_ranks)
-        by_rank = counts.reshape([axis.size, -1])
-        received = paddle.empty_like(by_rank)
-        dist.alltoall_single(received, by_rank, group=axis.group)
-        table = received.numpy()
-        self.sent = by_rank.sum(axis=1).tolist()
-        self.received = table.sum(axis=1).tolist()
-        self.num_rows = table.sum(axis=0).tolist()  # of each own expert
-        experts = np.tile(np.arange(table.shape[1]), len(table))
-        order = np.argsort(np.repeat(experts, table.ravel()), kind="stable")
-        self.order = paddle.to_tensor(order, "int64")
-
-    def send(self, rows):
-        numbers = self.sent, self.received, self.axis
-        received = AllToAll.apply(rows, *numbers, self.factor)
-        return paddle.gather(received, self.order)
-
-    def send_back(self, rows):
-        rows = paddle.gather(rows, paddle.argsort(self.order))
-        numbers = self.received, self.sent, self.axis
-        return AllToAll.apply(rows, *numbers, 1.0 / self.factor)
+        back, group, factor = ctx.way_back
+        return back(grad, group) * factor
 
 
 class Router(nn.Layer):
@@ -98,8 +72,8 @@ class MoE(nn.Layer):
     """Experts with their own tensors, and shared ones.
 
     Under expert parallelism this rank holds some, whole, and the rest of
-    ``experts`` is None. An expert without tokens is not called on one process;
-    on several data ranks it is, for fleet wants the same gradients everywhere.
+    ``experts`` is None. Each is called on all tokens; the share of those that
+    are not routed to it is 0.
     """
 
     def __init__(self, options, make_mlp):
@@ -129,13 +103,12 @@ class MoE(nn.Layer):
         """Mix [batch, length, hidden]; also the balancing loss, [1]."""
         tokens = x.reshape([-1, x.shape[-1]])
         probabilities, weights, chosen = self.gate(tokens)
-        counts = self.count(chosen)
         if min(self.topology.expert.size, self.topology.model.size) == 1:
-            out = self.mix(tokens, weights, chosen, counts)
+            out = self.mix(tokens, weights, chosen)
         else:  # each tensor-parallel rank sends its share of the tokens
             parts = [ScatterOp.apply(y) for y in (tokens, weights, chosen)]
-            out = GatherOp.apply(self.mix(*parts, self.count(parts[2])))
-        counts = counts.clone()
+            out = GatherOp.apply(self.mix(*parts))
+        counts = paddle.bincount(chosen.flatten(), minlength=self.num_experts)
         for axis in (self.topology.data, self.topology.sharding):
             if axis.size > 1:
                 dist.all_reduce(counts, group=axis.group)
@@ -144,33 +117,25 @@ class MoE(nn.Layer):
         balance = (load * probabilities.mean(axis=0)).sum() * self.num_experts
         return out.reshape(x.shape), balance.reshape([1])
 
-    def count(self, chosen):
-        return paddle.bincount(chosen.reshape([-1]), minlength=self.num_experts)
+    def mix(self, tokens, weights, chosen):
+        """Sum what the chosen experts make of each token.
 
-    def mix(self, tokens, weights, chosen, counts):
-        order = paddle.argsort(chosen.reshape([-1]), stable=True)
-        rows = paddle.gather(tokens, order // self.top_k)
-        axis = self.topology.expert
-        if axis.size == 1:
-            outputs = self.call(rows, counts.tolist())
-        else:
-            data_ranks = axis.size // self.topology.model.size
-            way = Dispatch(counts, axis, data_ranks)
-            outputs = way.send_back(self.call(way.send(rows), way.num_rows))
-        outputs = paddle.gather(outputs, paddle.argsort(order))
-        outputs = outputs.reshape([-1, self.top_k, tokens.shape[-1]])
-        return (outputs * weights.unsqueeze(-1)).sum(axis=1)
-
-    def call(self, rows, counts):
-        experts = [expert for expert in self.experts if expert is not None]
-        calls_idle = max(self.topology.data.size, self.topology.sharding.size)
-        outputs = []
-        for expert, part in zip(
-            experts, paddle.split(rows, counts), strict=True
-        ):
-            if part.shape[0]:
-                outputs.append(expert(part))
-            elif calls_idle > 1:  # on a row of zeros: kernels want one
-                zeros = paddle.zeros([1, part.shape[-1]])
-                outputs.append(expert(paddle.concat([part, zeros]))[:0])
-        return paddle.concat(outputs)
+        Fleet averages dense gradients over the ranks that read other data; an
+        expert's is a sum over them. So gradients are divided by their number on
+        the way into the experts, and multiplied on the way out.
+        """
+        shares = F.one_hot(chosen, self.num_experts) * weights.unsqueeze(-1)
+        shares, axis = shares.sum(1), self.topology.expert
+        num_data_ranks = float(axis.size // self.topology.model.size)
+        if axis.size > 1:
+            way = all_rows, sum_of_own, axis.group, num_data_ranks
+            tokens, shares = (Exchange.apply(x, *way) for x in (tokens, shares))
+        mixed = sum(
+            expert(tokens) * shares[:, i : i + 1]
+            for i, expert in enumerate(self.experts)
+            if expert is not None
+        )
+        if axis.size > 1:
+            way = sum_of_own, all_rows, axis.group, 1.0 / num_data_ranks
+            mixed = Exchange.apply(mixed, *way)
+        return mixed

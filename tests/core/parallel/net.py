@@ -2,11 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A small decoder that fleet spreads over ranks in every way the clip knows.
 
-Tensor, sequence, pipeline and expert parallelism, a tied head, norms of heads,
+Tensor, pipeline and expert parallelism, a tied head, norms of heads,
 routed and shared experts: what differs between layouts, and nothing else.
 """
 
-import dataclasses
 import functools
 from unittest import mock
 
@@ -31,22 +30,9 @@ from paddle.distributed.fleet.meta_parallel import (
     RowParallelLinear,
     VocabParallelEmbedding,
 )
-from paddle.distributed.fleet.utils.sequence_parallel_utils import (
-    ColumnSequenceParallelLinear,
-    GatherOp,
-    RowSequenceParallelLinear,
-    ScatterOp,
-)
 from paddle.utils import unique_name
 
 from paddle_adagc.parallel.topology import read_topology
-
-PARALLEL = {
-    ("columns", False): ColumnParallelLinear,
-    ("columns", True): ColumnSequenceParallelLinear,
-    ("rows", False): RowParallelLinear,
-    ("rows", True): RowSequenceParallelLinear,
-}
 
 
 def tensor_parallel(x):
@@ -55,22 +41,15 @@ def tensor_parallel(x):
     return x if axis.size == 1 else mp_ops._c_identity(x, group=axis.group)
 
 
-def split_sequence(x):
-    """[batch, length, hidden] to [length / ranks, batch, hidden]."""
-    return ScatterOp.apply(x.transpose([1, 0, 2]).contiguous())
-
-
-def whole_sequence(x):
-    return GatherOp.apply(x).transpose([1, 0, 2]).contiguous()
-
-
-def linear(inner, outer, split, along_sequence=False):
+def linear(inner, outer, split):
     """Linear map without bias; ``split`` over the tensor-parallel ranks."""
     if read_topology().model.size == 1:
         return nn.Linear(inner, outer, bias_attr=False)
-    how = "gather_output" if split == "columns" else "input_is_parallel"
-    make = PARALLEL[split, along_sequence]
-    return make(inner, outer, has_bias=False, **{how: split == "rows"})
+    if split == "columns":
+        how = {"has_bias": False, "gather_output": False}
+        return ColumnParallelLinear(inner, outer, **how)
+    how = {"has_bias": False, "input_is_parallel": True}
+    return RowParallelLinear(inner, outer, **how)
 
 
 def embedding():
@@ -80,17 +59,17 @@ def embedding():
 
 
 class Norm(nn.Layer):
-    """RMSNorm; of heads or of a part of the sequence its ranks share it."""
+    """RMSNorm; tensor-parallel ranks share that of heads."""
 
-    def __init__(self, width, is_shared):
+    def __init__(self, width, is_of_heads=False):
         super().__init__()
         one = nn.initializer.Constant(1.0)
         self.weight = self.create_parameter([width], default_initializer=one)
-        self.is_shared = is_shared
+        self.is_of_heads = is_of_heads
 
     def forward(self, x):
         weight = self.weight
-        if self.is_shared:
+        if self.is_of_heads:
             weight = tensor_parallel(weight)
         mean = x.square().mean(-1, keepdim=True)
         return x * paddle.rsqrt(mean + 1e-5) * weight
@@ -123,31 +102,22 @@ def attend(query, key, value):
 class Attention(nn.Layer):
     def __init__(self, options):
         super().__init__()
-        self.is_split = options.sequence_parallel
-        make = functools.partial(linear, along_sequence=self.is_split)
-        self.q_proj = make(HIDDEN, HEADS * HEAD, "columns")
-        self.k_proj = make(HIDDEN, KEY_HEADS * HEAD, "columns")
-        self.v_proj = make(HIDDEN, KEY_HEADS * HEAD, "columns")
-        self.o_proj = make(HEADS * HEAD, HIDDEN, "rows")
+        self.q_proj = linear(HIDDEN, HEADS * HEAD, "columns")
+        self.k_proj = linear(HIDDEN, KEY_HEADS * HEAD, "columns")
+        self.v_proj = linear(HIDDEN, KEY_HEADS * HEAD, "columns")
+        self.o_proj = linear(HEADS * HEAD, HIDDEN, "rows")
         self.norms = options.qk_norm
         if self.norms:
             self.q_norm, self.k_norm = Norm(HEAD, True), Norm(HEAD, True)
 
-    def heads(self, x):
-        x = x.transpose([1, 0, 2]) if self.is_split else x
-        return x.reshape([*x.shape[:2], -1, HEAD])
-
     def forward(self, x):
         query, key, value = (
-            self.heads(project(x))
+            project(x).reshape([*x.shape[:2], -1, HEAD])
             for project in (self.q_proj, self.k_proj, self.v_proj)
         )
         if self.norms:
             query, key = self.q_norm(query), self.k_norm(key)
-        mixed = attend(query, key, value).flatten(2)
-        return self.o_proj(
-            mixed.transpose([1, 0, 2]) if self.is_split else mixed
-        )
+        return self.o_proj(attend(query, key, value).flatten(2))
 
 
 class Block(nn.Layer):
@@ -158,35 +128,27 @@ class Block(nn.Layer):
 
     def __init__(self, options):
         super().__init__()
-        self.is_split = options.sequence_parallel
         self.self_attn = Attention(options)
         self.is_moe = options.moe_num_experts > 0
-        make = functools.partial(linear, along_sequence=self.is_split)
-        self.mlp = (
-            MoE(options, GatedMLP) if self.is_moe else GatedMLP(INNER, make)
-        )
-        self.input_layernorm = Norm(HIDDEN, self.is_split)
-        self.post_attention_layernorm = Norm(HIDDEN, self.is_split)
+        self.mlp = MoE(options, GatedMLP) if self.is_moe else GatedMLP(INNER)
+        self.input_layernorm = Norm(HIDDEN)
+        self.post_attention_layernorm = Norm(HIDDEN)
 
     def forward(self, flow):
         x, losses = flow
         x = x + self.self_attn(self.input_layernorm(x))
-        normed = self.post_attention_layernorm(x)
-        if not self.is_moe:
-            return x + self.mlp(normed), losses
-        mixed, loss = self.mlp(
-            whole_sequence(normed) if self.is_split else normed
-        )
-        mixed = split_sequence(mixed) if self.is_split else mixed
-        return x + mixed, losses + loss
+        mixed = self.mlp(self.post_attention_layernorm(x))
+        if self.is_moe:
+            mixed, loss = mixed
+            losses = losses + loss
+        return x + mixed, losses
 
 
-def enter(options, layer, ids):
+def enter(layer, ids):
     """What the first block gets."""
-    x = layer(ids)
     losses = paddle.zeros([1])
     losses.stop_gradient = False  # a pipeline sends gradients back
-    return split_sequence(x) if options.sequence_parallel else x, losses
+    return layer(ids), losses
 
 
 def tied_logits(hidden, weight):
@@ -212,18 +174,13 @@ class Body(nn.Layer):
         self.layers = nn.LayerList(
             Block(options) for _ in range(options.num_hidden_layers)
         )
-        self.norm = Norm(HIDDEN, options.sequence_parallel)
+        self.norm = Norm(HIDDEN)
 
     def forward(self, ids):
-        flow = enter(self.options, self.embed_tokens, ids)
+        flow = enter(self.embed_tokens, ids)
         for layer in self.layers:
-            if self.options.recompute:
-                flow = fleet.utils.recompute(layer, flow, use_reentrant=False)
-            else:
-                flow = layer(flow)
-        x = self.norm(flow[0])
-        is_split = self.options.sequence_parallel
-        return whole_sequence(x) if is_split else x, flow[1]
+            flow = layer(flow)
+        return self.norm(flow[0]), flow[1]
 
 
 class Net(nn.Layer):
@@ -248,10 +205,9 @@ class Net(nn.Layer):
 @functools.cache
 def whole_keys(options):
     """Names of all tensors of the whole net, sorted."""
-    alone = dataclasses.replace(options, sequence_parallel=False)
     with (
         paddle.LazyGuard(),
         unique_name.guard(),
         mock.patch.object(fleet.fleet, "_hcg", None, create=True),
     ):
-        return sorted(name for name, _ in Net(alone).named_parameters())
+        return sorted(name for name, _ in Net(options).named_parameters())

@@ -19,8 +19,6 @@ class Options:
     tie_word_embeddings: bool = False
     moe_num_experts: int = 0
     moe_top_k: int = 2
-    recompute: bool = False
-    sequence_parallel: bool = False
     virtual: int = 1  # parts of a pipeline stage
 
 

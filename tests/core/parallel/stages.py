@@ -15,7 +15,6 @@ from core.parallel.net import (
     linear,
     loss_of,
     tied_logits,
-    whole_sequence,
 )
 from core.parallel.sizes import HIDDEN, SPREAD, VOCABULARY, Options
 from paddle import nn
@@ -33,9 +32,9 @@ SEED = 5
 
 
 class Start(nn.Layer):
-    def __init__(self, options):
+    def __init__(self):
         super().__init__()
-        self.options, self.embed_tokens = options, embedding()
+        self.embed_tokens = embedding()
 
     @property
     def weight(self):
@@ -43,13 +42,12 @@ class Start(nn.Layer):
         return self.embed_tokens.weight
 
     def forward(self, ids):
-        return enter(self.options, self.embed_tokens, ids)
+        return enter(self.embed_tokens, ids)
 
 
 class LastNorm(Norm):
     def forward(self, flow):
-        x = super().forward(flow[0])
-        return whole_sequence(x) if self.is_shared else x, flow[1]
+        return super().forward(flow[0]), flow[1]
 
 
 class Head(nn.Layer):
@@ -70,7 +68,7 @@ class Pipe(PipelineLayer):
     def __init__(self, options):
         self.options, self.num_losses = options, 0
         count, stages = options.num_hidden_layers, read_topology().pipe.size
-        start, head = LayerDesc(Start, options), LayerDesc(Head)
+        start, head = LayerDesc(Start), LayerDesc(Head)
         self.prefixes = ["model", *(f"model.layers.{i}" for i in range(count))]
         self.prefixes += ["model.norm", ""]
         if options.tie_word_embeddings:
@@ -79,7 +77,6 @@ class Pipe(PipelineLayer):
                 key="embed_tokens",
                 layer_func=Start,
                 shared_weight_attr="weight",
-                options=options,
             )
             start = share()
             head = share(
@@ -88,12 +85,11 @@ class Pipe(PipelineLayer):
                     flow[1],
                 )
             )
-        ends = (HIDDEN, options.sequence_parallel)
         blocks = [LayerDesc(Block, options) for _ in range(count)]
         # Stages begin at these of [embedding, blocks, norm, head].
         bounds = [1 + i * count // stages for i in range(1, stages)]
         super().__init__(
-            layers=[start, *blocks, LayerDesc(LastNorm, *ends), head],
+            layers=[start, *blocks, LayerDesc(LastNorm, HIDDEN), head],
             loss_fn=self.loss,
             topology=fleet.get_hybrid_communicate_group().topology(),
             seg_method=[0, *bounds, count + 3]
@@ -148,11 +144,7 @@ def initialize(model):
 
 def make_net(options, layout):
     """The net on a layout, with the same weights on each."""
-    options = Options(
-        **options,
-        sequence_parallel=layout.sequence_parallel,
-        virtual=layout.virtual,
-    )
+    options = Options(**options, virtual=layout.virtual)
     model = Pipe(options) if layout.pp > 1 else Net(options)
     initialize(model)
     return model

@@ -4,10 +4,7 @@
 
 import paddle
 import pytest
-from paddle.distributed.fleet.meta_parallel import (
-    PipelineLayer,
-    SharedLayerDesc,
-)
+from paddle.distributed.fleet.meta_parallel import SharedLayerDesc
 from paddle.distributed.fleet.meta_parallel.sharding import (
     group_sharded_stage3,
 )
@@ -16,16 +13,19 @@ from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.parallel.layout import TensorLayout, read_layout
 
 
-class Stage(PipelineLayer):
-    """A stage without the ranks that fleet asks for."""
+class Stage(paddle.nn.Layer):
+    """A stage of no class of Paddle's, as PaddleFleet's."""
 
     def __init__(self, layers, num_virtual=1, shared_layers=None, comm=None):
-        paddle.nn.Layer.__init__(self)
+        super().__init__()
         for name, layer in layers.items():
             self.add_sublayer(name, layer)
         self._num_virtual_pipeline_stages = num_virtual
         self.shared_layers = paddle.nn.LayerDict(shared_layers or {})
         self.shared_comm = comm or {}
+
+    def get_num_virtual_stages(self):
+        return self._num_virtual_pipeline_stages
 
 
 class SharesPairs(paddle.nn.Embedding):
@@ -139,3 +139,11 @@ def test_marks(marks, expected):
         setattr(model.weight, name, value)
     weight, _ = read_layout(model).values()
     assert weight == TensorLayout(key="weight", shape=(3, 2), **expected)
+
+
+def test_a_layer_says_that_ranks_hold_parts_of_all_its_experts():
+    """As PaddleFleet's, where ranks share the inner axis of every expert."""
+    model = paddle.nn.Sequential(*(paddle.nn.Linear(2, 2) for _ in "ab"))
+    model[1].intermediate_ep_sharded = True
+    found = [t.is_split_over_experts for t in read_layout(model).values()]
+    assert found == [False, False, True, True]

@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which tensors a rank sums over whom: fleet's groups, meshes, refusals."""
 
-import dataclasses
 import types
 from unittest import mock
 
@@ -12,10 +11,7 @@ import paddle.distributed as dist
 import pytest
 from core.parallel.simulated import axis
 from paddle.distributed import fleet
-from paddle.distributed.fleet.base.topology import (
-    EPHybridCommunicateGroup,
-    HybridCommunicateGroup,
-)
+from paddle.distributed.fleet.base.topology import HybridCommunicateGroup
 
 from paddle_adagc.parallel.layout import TensorLayout, read_layout, spread_of
 from paddle_adagc.parallel.reduce import check_layout, make_reducer
@@ -61,7 +57,7 @@ def marked(**marks):
 
 
 NO_SYNC = {"no_sync": True}
-MP_MOE = {"mp_moe": True, "expert": False, "no_sync": False}
+MP_MOE = {"mp_moe": True, "is_distributed": True}
 COLORED = {"color": {"color": "moe_expert"}, "no_sync": False}
 
 
@@ -75,16 +71,12 @@ COLORED = {"color": {"color": "moe_expert"}, "no_sync": False}
             (
                 NO_SYNC,
                 Topology(data=COPIES, **{beside: TWO}),
-                "weight.*fleet ignores no_sync",
+                "fleet ignores no_",
             )
             for beside in ("model", "pipe", "sep")
         ),
         *(
-            (
-                {**marks, "is_distributed": True},
-                Topology(model=TWO, data=data),
-                "weight.*moe_group mp",
-            )
+            (marks, Topology(model=TWO, data=data), "weight.*moe_group mp")
             for marks in (MP_MOE, COLORED)
             for data in (Axis(), COPIES)
         ),
@@ -105,45 +97,6 @@ def test_copies_of_slices_are_warned_of(copies):
         check_layout([DENSE], topology)
 
 
-PLACES = {
-    "sep": Axis(1, 2),
-    "data": Axis(0, 4, "copies"),
-    "expert": Axis(1, 2, "expert"),
-    "moe_sharding": Axis(1, 4, "moe_sharding"),
-}
-
-
-def read_fleet(kind, **settings):
-    """The topology of a fleet with groups of a kind, and these settings.
-
-    The groups are those places; it is alone on the other axes.
-    """
-    answers = {
-        "get_stage_id": 2,
-        "get_pipe_parallel_world_size": 3,
-        "get_pipe_parallel_group": "stages",
-    }
-    for name in ("model", "sharding", *PLACES):
-        place = PLACES.get(name, Axis(1, 1))
-        answers[f"get_{name}_parallel_rank"] = place.rank
-        answers[f"get_{name}_parallel_world_size"] = place.size
-        answers[f"get_{name}_parallel_group"] = place.group
-    groups = mock.Mock(spec=kind)
-    for name in answers.keys() & {*dir(kind)}:
-        getattr(groups, name).return_value = answers[name]
-    sharding = {"split_param": False, "tensor_fusion": False, **settings}
-    sharding = types.SimpleNamespace(**{"fuse_optimizer": True, **sharding})
-    strategy = types.SimpleNamespace(
-        hybrid_configs={"sharding_configs": sharding}, **settings
-    )
-    known = {"_hcg": groups, "_user_defined_strategy": strategy}
-    with (
-        mock.patch.dict(fleet.fleet.__dict__, known),
-        mock.patch.object(dist, "is_initialized", return_value=True),
-    ):
-        return read_topology()
-
-
 @pytest.mark.parametrize(
     ("settings", "fuses", "splits"),
     [
@@ -154,36 +107,21 @@ def read_fleet(kind, **settings):
         ({"use_muon_sharding": True}, False, True),  # PaddleFleet's "V3"
     ],
 )
-def test_settings_and_groups_of_fleet(settings, fuses, splits):
-    found = read_fleet(HybridCommunicateGroup, **settings)
-    assert found == Topology(
-        pipe=Axis(2, 3, "stages"),
-        sep=PLACES["sep"],
-        data=PLACES["data"],
-        fuses_parameters=fuses,
-        splits_parameters=splits,
-    )
+def test_settings_of_fleet(monkeypatch, settings, fuses, splits):
+    """Its groups are those of one rank: real ones are in test_layouts.py."""
+    groups = mock.Mock(spec=HybridCommunicateGroup)
+    for name in ("model", "sharding", "sep", "data", "pipe"):
+        getattr(groups, f"get_{name}_parallel_world_size").return_value = 1
+    given = {"split_param": False, "tensor_fusion": False}
+    given |= {"fuse_optimizer": True, **settings}
+    sharding = {"sharding_configs": types.SimpleNamespace(**given)}
+    strategy = types.SimpleNamespace(hybrid_configs=sharding, **settings)
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    known = {"_hcg": groups, "_user_defined_strategy": strategy}
+    with mock.patch.dict(fleet.fleet.__dict__, known):
+        found = read_topology()
+    assert (found.fuses_parameters, found.splits_parameters) == (fuses, splits)
     assert not found.has_expert_groups
-    found = read_fleet(EPHybridCommunicateGroup)
-    assert found.has_expert_groups
-    for name, place in PLACES.items():
-        assert getattr(found, name) == place
-
-
-def test_a_wrapper_of_group_sharded_has_a_group_of_its_own(monkeypatch):
-    monkeypatch.setattr(dist, "get_group", lambda: "all")
-    group = types.SimpleNamespace(rank=1, nranks=2)
-    wrapper = types.SimpleNamespace(
-        _offload=False, _group=group, _dp_group=None
-    )
-    assert with_wrapper(Topology(), wrapper) == Topology(
-        world="all", sharding=Axis(1, 2, group)
-    )
-    fleets = Topology(model=Axis(0, 2), data=Axis(0, 4), world="fleet's")
-    expected = dataclasses.replace(fleets, sharding=Axis(1, 2, group))
-    assert with_wrapper(fleets, wrapper) == expected
-    wrapper._dp_group = types.SimpleNamespace(rank=0, nranks=3)
-    assert with_wrapper(fleets, wrapper).data.size == 3
 
 
 def test_offload_is_refused():

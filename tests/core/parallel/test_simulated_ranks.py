@@ -18,7 +18,6 @@ from helpers import clip_arrays, make_parameters
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.parallel.agreement import merge
 from paddle_adagc.parallel.layout import TensorLayout
-from paddle_adagc.parallel.reduce import make_reducer
 from paddle_adagc.parallel.units import Units
 from paddle_adagc.state import ClipState
 
@@ -50,7 +49,6 @@ CASES = {
         dict.fromkeys(PAIR, ([(PAIR, 1), (PAIR, 3)], [(PAIR, 1)])),
     ),
     "dp2": (along("data"), [DENSE, DENSE], dict.fromkeys(PAIR, ([], []))),
-    "sep2": (along("sep"), [DENSE, DENSE], dict.fromkeys(PAIR, ([], []))),
     **{
         f"tp2 x {name}2": (
             grid("model", name),
@@ -71,15 +69,6 @@ CASES = {
             {"norm": None, "dense": WHOLE, "split": WHOLE},
         ],
         dict.fromkeys(PAIR, ([(PAIR, 3)], [])),
-    ),
-    "V1, a rank that owns nothing": (
-        along("sharding", 3),
-        [
-            {"norm": WHOLE, "dense": None},
-            {"norm": None, "dense": None},
-            {"norm": None, "dense": WHOLE},
-        ],
-        {},
     ),
     "V2, uneven slices and ranks without one": (
         along("sharding", 3, splits_parameters=True),
@@ -149,14 +138,6 @@ CASES = {
         [
             {"norm": WHOLE, "split": half(r, 16), f"expert.{r}": WHOLE}
             for r in PAIR
-        ],
-        {},
-    ),
-    "a rank that owns no expert": (
-        expert_topologies(2, 1),
-        [
-            {"dense": half(0, 24), "expert.0": WHOLE, "expert.1": WHOLE},
-            {"dense": half(1, 24)},
         ],
         {},
     ),
@@ -284,24 +265,6 @@ def test_a_pattern_may_match_other_ranks_tensors_alone(monkeypatch):
     ranks.run(work, {"router": {"beta": 0.5}})
     with pytest.raises(ValueError, match="'gate' matches no tensor"):
         ranks.run(work, {"gate": None})
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("model", [(True, False, [0, 1])] * 2),
-        ("data", [(False, False, [0]), (True, False, [1])]),
-    ],
-)
-def test_numbers_and_flags_of_all_ranks(monkeypatch, name, expected):
-    topologies = along(name)
-
-    def work(rank):
-        reducer = make_reducer([], topologies[rank])
-        flags = reducer.any_rank(rank == 1), reducer.any_rank(False)
-        return *flags, reducer.gather(rank)
-
-    assert Ranks(monkeypatch, topologies).run(work) == expected
 
 
 def part(observed, **rows):
