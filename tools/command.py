@@ -208,7 +208,7 @@ def check_output_file(name: str, path: str | os.PathLike[str]) -> Path:
 
 def check_run(path: Path) -> None:
     """Check that a directory holds a run; the error names runs inside."""
-    files = ("run.json", "metrics.jsonl", "tensors.json", "tensors.f32")
+    files = ("run.json", "record/record.sqlite")
     missing = [name for name in files if not (path / name).is_file()]
     if missing:
         inside = sorted(found.parent for found in path.glob("*/run.json"))

@@ -7,9 +7,8 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from paddlenlp.trainer import TrainerCallback
@@ -20,9 +19,6 @@ from adagc_lab.train.processes import is_first_process
 from adagc_lab.train.tasks import PretrainTask
 from paddle_adagc.spikes import spike_score
 
-if TYPE_CHECKING:
-    from adagc_lab.train.recorder import StepRecorder
-
 _NUM_LAST = 10  # the last loss is the median of so many steps
 _MEMORISED = " (of text that the run, which learns few sequences, never sees)"
 
@@ -30,11 +26,8 @@ _MEMORISED = " (of text that the run, which learns few sequences, never sees)"
 class Console(TrainerCallback):
     """Print a line at the start and with every log, in the first process."""
 
-    def __init__(
-        self, task: PretrainTask, global_batch: int, recorder: StepRecorder
-    ) -> None:
+    def __init__(self, task: PretrainTask, global_batch: int) -> None:
         self._task, self._global_batch = task, global_batch
-        self._recorder = recorder
         self._first_step, self._started = 0, 0.0
 
     def on_train_begin(
@@ -61,10 +54,9 @@ class Console(TrainerCallback):
         taken = time.perf_counter() - self._started
         steps = state.global_step - self._first_step
         left = taken / steps * (state.max_steps - state.global_step)
-        described = describe_log(logs, self._recorder.most_clipped)
         _say(
-            f"{_step(state)}  {described}  {rounded_rate(rate)} {unit}/s  "
-            f"ETA {tqdm.format_interval(left)}"
+            f"{_step(state)}  {describe_log(logs)}  {rounded_rate(rate)} "
+            f"{unit}/s  ETA {tqdm.format_interval(left)}"
         )
 
     def on_evaluate(
@@ -88,27 +80,19 @@ def rounded_rate(rate: float) -> str:
     return tqdm.format_sizeof(rate) if rate >= 999.5 else f"{rate:.3g}"
 
 
-def describe_log(
-    logs: dict[str, Any], most_clipped: Mapping[str, float]
-) -> str:
+def describe_log(logs: dict[str, Any]) -> str:
     """Describe loss, learning rate and, if it is known, what the clip did."""
-    parts = [f"loss {logs['loss']:.4g}", f"lr {logs['learning_rate']:.2g}"]
-    if "clip_h_min" in logs:
-        lowest = [short_name(key) for key in most_clipped][:1]
-        name = f" ({lowest[0]})" if lowest else ""
-        parts += [
-            f"|g| {logs['clip_global_grad_norm']:.3g}",
-            f"clipped {logs['clip_clipped_fraction']:.0%}",
-            f"h_min {logs['clip_h_min']:.2g}{name}",
-        ]
-        if logs["clip_nonfinite"]:
-            parts.append(f"nonfinite {logs['clip_nonfinite']}")
+    shown = {
+        "loss": "loss {:.4g}",
+        "learning_rate": "lr {:.2g}",
+        "clip_global_grad_norm": "|g| {:.3g}",
+        "clip_clipped_fraction": "clipped {:.0%}",
+        "clip_h_min": "h_min {:.2g}",
+    }
+    parts = [shown[n].format(logs[n]) for n in shown if n in logs]
+    if logs.get("clip_nonfinite"):
+        parts.append(f"nonfinite {logs['clip_nonfinite']}")
     return "  ".join(parts)
-
-
-def short_name(key: str) -> str:
-    """Leave out of a tensor's name what most names share."""
-    return key.removeprefix("model.").removesuffix(".weight")
 
 
 def _step(state: Any) -> str:

@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from adagc_lab.data.loading import check_fingerprint
 from adagc_lab.record import files
 from adagc_lab.train.checkpoints import (
@@ -87,8 +85,7 @@ class Start:
         origin = run.get("forked_from", {})
         if run and self._fork:
             self._check_origin(origin)
-        rows = directory / files.METRICS
-        num_steps = rows.read_bytes().count(b"\n") if rows.exists() else 0
+        num_steps = files.num_steps(directory)
         if not run or num_steps <= (origin.get("step", 0) if self._fork else 0):
             return None
         self._earlier = run
@@ -189,8 +186,8 @@ class Start:
             entry = {"step": step, "changed": changes}
             self._facts["changes"] = [*self._earlier.get("changes", []), entry]
 
-    def write(self, facts: dict[str, Any], tensor_names: list[str]) -> None:
-        """Write ``run.json``; give a fork the other run's steps so far."""
+    def write(self, facts: dict[str, Any]) -> None:
+        """Write ``run.json``; give a fork the other run's checkpoint."""
         if self._earlier:
             check_fingerprint(
                 facts["data"],
@@ -202,11 +199,7 @@ class Start:
         facts = {"config": self._settings, **facts, **self._facts}
         files.update_run_json(self._directory, **facts, status="running")
         if self._copied is not None:
-            step = facts["forked_from"]["step"]
             shutil.copytree(self._copied, self._directory / self._copied.name)
-            _copy_record(
-                self._copied.parent, step, self._directory, tensor_names
-            )
 
 
 def _checkpoint_of(fork: Fork) -> Path:
@@ -262,24 +255,6 @@ def find_changes(old: Any, new: Any, where: str = "") -> Changes:
         inner = f"{where}.{key}".lstrip(".")
         found |= find_changes(old.get(key), new.get(key), inner)
     return found
-
-
-def _copy_record(
-    source: Path, step: int, target: Path, tensor_names: list[str]
-) -> None:
-    """Copy a run's first steps; tensors that it has not recorded are NaN."""
-    known = source / files.RECORD
-    if known.is_dir():  # the fork's own steps supersede later ones
-        shutil.copytree(known, target / files.RECORD)
-    (target / files.NAMES).write_text(json.dumps(tensor_names))
-    if json.loads((source / files.NAMES).read_text()) == tensor_names:
-        shutil.copy(source / files.TENSORS, target)
-    else:
-        shape = (step, len(files.QUANTITIES), len(tensor_names))
-        np.full(shape, np.nan, "<f4").tofile(target / files.TENSORS)
-    # Last: a run without a step counts as none.
-    lines = (source / files.METRICS).read_bytes().splitlines(True)
-    (target / files.METRICS).write_bytes(b"".join(lines[:step]))
 
 
 def _empty(directory: Path) -> None:
