@@ -45,8 +45,9 @@ def test_a_rising_loss_is_said_and_is_exit_status_1(tmp_path, capsys):
     config = tmp_path / "config.yaml"
     config.write_text(json.dumps(values))
     assert load_tool("pretrain").main([str(config)]) == 1
-    last = capsys.readouterr().out.splitlines()[-1]
-    assert re.match(r"the loss (ended at .* above|is not finite)", last)
+    problem, _, following = capsys.readouterr().out.splitlines()[-3:]
+    assert re.match(r"problem: the loss (ended above|is not finite)", problem)
+    assert following == f"next: python tools/report.py {tmp_path / 'run'}"
 
 
 def test_a_run_that_an_error_ended_is_not_called_running(tmp_path, capsys):

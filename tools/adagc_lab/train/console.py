@@ -15,12 +15,21 @@ from paddlenlp.trainer import TrainerCallback
 from tqdm import tqdm
 
 from adagc_lab.record.files import RunRecord
+from adagc_lab.report.judged import memorises
 from adagc_lab.train.processes import is_first_process
 from adagc_lab.train.tasks import PretrainTask
 from paddle_adagc.spikes import spike_score
 
 _NUM_LAST = 10  # the last loss is the median of so many steps
 _MEMORISED = " (of text that the run, which learns few sequences, never sees)"
+_SHOWN = {
+    "loss": "loss {:.4g}",
+    "learning_rate": "lr {:.2g}",
+    "clip_global_grad_norm": "|g| {:.3g}",
+    "clip_clipped_fraction": "clipped {:.0%}",
+    "clip_h_min": "h_min {:.2g}",
+}
+"""Numbers of a log, as far as they are known."""
 
 
 class Console(TrainerCallback):
@@ -35,7 +44,7 @@ class Console(TrainerCallback):
     ) -> None:
         self._first_step, self._started = state.global_step, time.perf_counter()
         size = self._task.model_size()
-        num, unit = _samples_in(self._task, self._global_batch)
+        num, unit = self._samples(self._global_batch)
         _say(
             f"{size.parameters:,} parameters in {size.tensors:,} tensors, "
             f"{num:,} {unit} per step, {state.max_steps:,} steps"
@@ -48,16 +57,18 @@ class Console(TrainerCallback):
     ) -> None:
         if "loss" not in logs:
             return
-        samples = logs["interval_samples_per_second"]
-        rate, unit = _samples_in(self._task, samples)
-        unit = unit.replace("tokens", "tok")
+        rate, unit = self._samples(logs["interval_samples_per_second"])
         taken = time.perf_counter() - self._started
         steps = state.global_step - self._first_step
         left = taken / steps * (state.max_steps - state.global_step)
-        _say(
-            f"{_step(state)}  {describe_log(logs)}  {rounded_rate(rate)} "
-            f"{unit}/s  ETA {tqdm.format_interval(left)}"
-        )
+        parts = [
+            text.format(logs[n]) for n, text in _SHOWN.items() if n in logs
+        ]
+        if logs.get("clip_nonfinite"):
+            parts.append(f"nonfinite {logs['clip_nonfinite']}")
+        parts.append(f"{rounded_rate(rate)} {unit.replace('tokens', 'tok')}/s")
+        parts.append(f"ETA {tqdm.format_interval(left)}")
+        _say("  ".join([_step(state), *parts]))
 
     def on_evaluate(
         self, args: Any, state: Any, control: Any, metrics: Any, **kwargs: Any
@@ -67,6 +78,12 @@ class Console(TrainerCallback):
             f"{_step(state)}  validation loss {metrics['eval_loss']:.4g}"
             + _MEMORISED * is_memorised
         )
+
+    def _samples(self, num_samples: float) -> tuple[Any, str]:
+        """Return samples as tokens, where the task counts them; the unit."""
+        if self._task.num_tokens is None:
+            return num_samples, "pairs"
+        return num_samples * self._task.num_tokens, "tokens"
 
 
 def _say(line: str) -> None:
@@ -80,30 +97,8 @@ def rounded_rate(rate: float) -> str:
     return tqdm.format_sizeof(rate) if rate >= 999.5 else f"{rate:.3g}"
 
 
-def describe_log(logs: dict[str, Any]) -> str:
-    """Describe loss, learning rate and, if it is known, what the clip did."""
-    shown = {
-        "loss": "loss {:.4g}",
-        "learning_rate": "lr {:.2g}",
-        "clip_global_grad_norm": "|g| {:.3g}",
-        "clip_clipped_fraction": "clipped {:.0%}",
-        "clip_h_min": "h_min {:.2g}",
-    }
-    parts = [shown[n].format(logs[n]) for n in shown if n in logs]
-    if logs.get("clip_nonfinite"):
-        parts.append(f"nonfinite {logs['clip_nonfinite']}")
-    return "  ".join(parts)
-
-
 def _step(state: Any) -> str:
     return f"step {state.global_step}/{state.max_steps}"
-
-
-def _samples_in(task: PretrainTask, num_samples: float) -> tuple[Any, str]:
-    """Return samples as tokens, where the task counts them, and the unit."""
-    if task.num_tokens is None:
-        return num_samples, "pairs"
-    return num_samples * task.num_tokens, "tokens"
 
 
 class RunSummary(NamedTuple):
@@ -121,23 +116,22 @@ def summarise_run(directory: str | os.PathLike[str]) -> RunSummary:
     path, record = Path(directory), RunRecord.load(directory)
     steps = record.clean_steps
     loss = record.loss[steps]
+    status = record.run["status"]
     seconds = tqdm.format_interval(record.run["wall_seconds"])
-    lines = [f"{record.run['status']}: {record.num_steps:,} steps in {seconds}"]
+    lines = [f"{status}: {record.num_steps:,} steps in {seconds}"]
     problem = "no step to judge"
     if len(loss):
         # Median of the last losses, of the second half if they are few.
         last = float(np.median(loss[-max(1, min(_NUM_LAST, len(loss) // 2)) :]))
-        problem = _problem(record.run["status"], loss, last)
+        problem = _problem(status, loss, last)
         lines += [_losses(record, loss, last), _spikes(record, steps)]
     if alarms := record.run.get("alarms"):
         counts = Counter(alarm["series"] for alarm in alarms).most_common()
-        lines.append(
-            f"alarms: {', '.join(f'{name} {n}' for name, n in counts)}; the "
-            f"first: {alarms[0]['text']}; --fork NEW_DIR --at STEP starts a "
-            "new run from a checkpoint before it"
-        )
+        names = ", ".join(f"{name} {number}" for name, number in counts)
+        lines.append(f"alarms: {names}; the first: {alarms[0]['text']}")
+    lines += [f"problem: {problem}"] if problem else []
     lines += [f"files: {path}", f"next: python tools/report.py {path}"]
-    return RunSummary([*lines, problem] if problem else lines, not problem)
+    return RunSummary(lines, not problem)
 
 
 def _losses(record: RunRecord, loss: np.ndarray, last: float) -> str:
@@ -149,8 +143,7 @@ def _losses(record: RunRecord, loss: np.ndarray, last: float) -> str:
     if len(evaluated):
         text += f"; validation: last {evaluated[-1]:.4g}"
         text += f", best {evaluated.min():.4g}"
-        kind = record.run["config"]["data"]["kind"]
-        text += _MEMORISED * (kind == "fixed_sequences")
+        text += _MEMORISED * memorises(record)
     return text
 
 
@@ -158,25 +151,17 @@ def _problem(status: str, loss: np.ndarray, last: float) -> str:
     """Say what is wrong with the losses; empty if nothing is."""
     remedy = "lower schedule.learning_rate, or clip harder"
     if status == "diverged" or not np.isfinite(loss[-1]):
-        return (
-            f"the loss is not finite any more: {remedy}; --fork starts from a "
-            "checkpoint before, if train.save_every made one"
-        )
+        return f"the loss is not finite any more: {remedy}"
     if len(loss) > 1 and last > loss[0]:
-        return (
-            f"the loss ended at {last:.4g}, above its first value "
-            f"{loss[0]:.4g}: {remedy}"
-        )
+        return f"the loss ended above its first value: {remedy}"
     return ""
 
 
 def _spikes(record: RunRecord, steps: np.ndarray) -> str:
     window = 1000 if len(steps) > 1000 else 200  # the paper's, if it fits
     score = spike_score(record.loss[steps], window)
-    text = f"spikes: {score.num_spikes} in {score.num_judged:,} judged steps"
-    text += f" (a step is judged by the {window:,} steps before it)"
-    if left_out := record.num_steps - len(steps):
-        text += f"; {left_out} steps with a corrupted batch are not judged"
+    text = f"spikes: {score.num_spikes} in {score.num_judged:,} steps"
+    text += f" with {window:,} before them to judge by"
     if score.num_spikes:
         text += f", the first at step {steps[score.indices[0]]:,}"
     return text

@@ -132,13 +132,13 @@ def from_first_process(function: Callable[[], T]) -> T:
     return result
 
 
-def mean_over_processes(values: Sequence[float]) -> list[float]:
-    """Average each value over the processes."""
-    if dist.get_world_size() == 1 or not values:
-        return [*values]
-    table = paddle.to_tensor([*values], "float64")
-    dist.all_reduce(table)
-    return (table / dist.get_world_size()).tolist()
+def mean_over_processes(value: float) -> float:
+    """Average a value over the processes."""
+    if dist.get_world_size() == 1:
+        return value
+    total = paddle.to_tensor(value, "float64")
+    dist.all_reduce(total)
+    return float(total) / dist.get_world_size()
 
 
 class Stopped(SystemExit):

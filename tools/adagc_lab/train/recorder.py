@@ -155,7 +155,7 @@ class StepRecorder:
     def logs(self) -> dict[str, Any]:
         """Return the mean loss since the last log, and what the clip did."""
         losses, self._losses = [*map(float, self._losses)], []
-        (loss,) = mean_over_processes([sum(losses) / len(losses)])
+        loss = mean_over_processes(sum(losses) / len(losses))
         latest = self.record.latest()
         known = {f"clip_{name}": latest.get(name) for name in _LOGGED}
         return {"loss": loss} | {
@@ -180,7 +180,7 @@ class StepRecorder:
         """Note that the run has diverged if weights are not finite."""
         flags = [paddle.isfinite(p).all() for p in self._model.parameters()]
         is_finite = float(paddle.stack(flags).all())
-        self.has_diverged |= mean_over_processes([is_finite]) != [1.0]
+        self.has_diverged |= mean_over_processes(is_finite) != 1
 
     def sync(self) -> None:
         """Put all steps on the disk, in the run's own folder."""

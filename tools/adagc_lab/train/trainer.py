@@ -221,17 +221,19 @@ class PretrainTrainer(ClippingMixin, Trainer):
             self.stopped_by = self._stop.agreed(step)
         if self.stopped_by:
             control.should_save = control.should_training_stop = True
-        if last or control.should_evaluate:  # before the step is recorded
+        if last or control.should_evaluate:
             measures |= self._validate()
-            self.control.should_evaluate = False
         self.recorder.end_step(**measures)
-        if last or self.control.should_save or self.control.should_log:
+        if last or control.should_save or control.should_log:
             self.recorder.flush()
             self._stop_if_diverged()
         super()._maybe_log_save_evaluate(*args, **kwargs)
 
     def _validate(self) -> dict[str, float]:
+        """Evaluate before the step is recorded, not after its log."""
+        is_logged = self.control.should_log  # the evaluation's log ends it
         loss = self.evaluate()["eval_loss"]
+        self.control.should_log, self.control.should_evaluate = is_logged, False
         measures = self.task.validate(self.model, self.eval_dataset)
         return {"eval_loss": loss, **measures}
 
