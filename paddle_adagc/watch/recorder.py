@@ -81,7 +81,7 @@ class Record(Recording):
             after them.
         num_steps: Most steps between two copies.
         max_bytes: Bound of the per-tensor numbers on the disk, at least 1e6;
-            the steps' own numbers take up to 400 bytes a step.
+            the steps' own numbers take about 400 bytes a step.
         on_alarm: Called by rank 0's thread with a line for each event, or a
             command of the shell that gets it on its standard input. One line
             for each kind of event and hour. They are also in the log.
