@@ -56,6 +56,13 @@ def test_it_has_what_the_run_has(clip, tmp_path):
     )
 
 
+def test_float32_losses_are_kept_bit_for_bit(tmp_path):
+    seen = []
+    with losses_at(3, lambda loss: seen.append(float(loss)) or loss):
+        _, record = run(make_values(tmp_path))
+    assert np.float32(record.loss[3]) == np.float32(seen[0])
+
+
 def test_an_exception_leaves_the_steps_before(tmp_path):
     def failing(loss):
         raise RuntimeError("out of memory")
