@@ -60,8 +60,8 @@ def start_processes(parallel: ParallelConfig) -> None:
         lines = launch_lines(sys.argv, parallel.num_processes)
         raise ValueError(
             f"parallel asks for {parallel.num_processes} processes, not "
-            f"{num_launched}: change its degrees, or launch it like this: "
-            f"{' '.join(lines)}"
+            f"{num_launched}: change its degrees, or launch it like this:\n"
+            + "\n".join(lines)
         )
     if num_launched == 1:
         return
@@ -150,11 +150,8 @@ class Stopped(SystemExit):
     def __init__(self, number: int, checkpoint: Path) -> None:
         self.exit_status = 128 + number
         super().__init__(self.exit_status)
-        self._line = f"stopped by {signal.Signals(number).name}: saved "
-        self._line += f"{checkpoint}; the same command (without --overwrite) "
-
-    def __str__(self) -> str:
-        return f"{self._line}resumes"
+        name = signal.Signals(number).name
+        self.line = f"stopped by {name}: saved {checkpoint}"
 
 
 class StopRequest:
