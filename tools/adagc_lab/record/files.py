@@ -142,20 +142,6 @@ class RunRecord:
         return len(self.loss)
 
     @property
-    def clean_steps(self) -> np.ndarray:
-        """Steps whose batch no fault has corrupted, int64, ascending.
-
-        The loss of another step comes from the corruption, whatever the state
-        of the model. A fault of a gradient shows one step later.
-        """
-        corrupted = [
-            step
-            for step, faults in self.faults.items()
-            if not all(f["kind"].startswith("gradient") for f in faults)
-        ]
-        return np.setdiff1d(np.arange(self.num_steps), corrupted)
-
-    @property
     def h(self) -> np.ndarray:
         """Factor of each tensor's gradient, ``[num_steps, num_tensors]``.
 

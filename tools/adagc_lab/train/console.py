@@ -15,7 +15,7 @@ from paddlenlp.trainer import TrainerCallback
 from tqdm import tqdm
 
 from adagc_lab.record.files import RunRecord
-from adagc_lab.report.judged import memorises
+from adagc_lab.report.judged import judged_steps, memorises
 from adagc_lab.train.processes import is_first_process
 from adagc_lab.train.tasks import PretrainTask
 from paddle_adagc.spikes import spike_score
@@ -114,7 +114,7 @@ def summarise_run(directory: str | os.PathLike[str]) -> RunSummary:
     Steps whose batch a fault corrupted do not count.
     """
     path, record = Path(directory), RunRecord.load(directory)
-    steps = record.clean_steps
+    steps = judged_steps(record, 0)
     loss = record.loss[steps]
     status = record.run["status"]
     seconds = tqdm.format_interval(record.run["wall_seconds"])
