@@ -83,7 +83,8 @@ class Start:
         if run and self._fork:
             self._check_origin(origin)
         inherited = origin.get("step", 0) if self._fork else 0
-        if not run or files.num_steps(directory) <= inherited:
+        has_steps = files.num_steps(directory) > inherited
+        if not run or not (has_steps or run.get("status") in files.ENDED):
             return None
         self._earlier = run
         changes = find_changes(_whole(run["config"]), _whole(self._settings))
