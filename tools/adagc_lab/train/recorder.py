@@ -153,14 +153,13 @@ class StepRecorder:
         self.record.step(**row)
 
     def logs(self) -> dict[str, Any]:
-        """Return the mean loss since the last log, and what the clip did."""
+        """Return the mean loss and the clip's worst since the last log."""
         losses, self._losses = [*map(float, self._losses)], []
         loss = mean_over_processes(sum(losses) / len(losses))
         latest = self.record.latest()
-        known = {f"clip_{name}": latest.get(name) for name in _LOGGED}
-        return {"loss": loss} | {
-            n: x for n, x in known.items() if x is not None
-        }
+        known = {name: latest[name] for name in _LOGGED if name in latest}
+        known |= self.record.worst()
+        return {"loss": loss} | {f"clip_{n}": x for n, x in known.items()}
 
     def flush(self) -> None:
         """Hand all steps to the record's thread.
