@@ -70,15 +70,15 @@ def test_a_run_that_an_error_ended_is_not_called_running(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", ["global_norm", "none"])
-def test_other_clips_print_and_record_what_they_do(name, tmp_path, capsys):
+def test_other_clips_print_what_is_known_of_them(name, tmp_path, capsys):
     clip = {} if name == "none" else {"lambda_abs": 0.01}
     values = runs.make_values(
         tmp_path, clip={"name": name, **clip}, record={"tensors": False}
     )
     _, record = runs.run(values)
-    expected = 1.0 if clip else 0.0
-    assert (record.metrics["clipped_fraction"] == expected).all()
+    assert (record.metrics["global_grad_norm"] > 0).all()
     lines = [x for x in capsys.readouterr().out.splitlines() if "tok/s" in x]
     assert len(lines) == 4
-    assert all(map(LINE.match, lines))
-    assert f"clipped {expected:.0%}" in lines[0]
+    for line in lines:
+        assert bool(LINE.match(line)) == (name == "global_norm")
+        assert "  |g| " in line
