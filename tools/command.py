@@ -208,8 +208,12 @@ def check_output_file(name: str, path: str | os.PathLike[str]) -> Path:
 
 def check_run(path: Path) -> None:
     """Check that a directory holds a run; the error names runs inside."""
-    files = ("run.json", "metrics.jsonl", "tensors.json", "tensors.f32")
-    missing = [name for name in files if not (path / name).is_file()]
+    files = ("run.json", "record/record.sqlite")
+    missing = [
+        name
+        for name in files
+        if not (path / name).is_file() or not (path / name).stat().st_size
+    ]
     if missing:
         inside = sorted(found.parent for found in path.glob("*/run.json"))
         there = f"; runs in it: {', '.join(map(str, inside))}" if inside else ""

@@ -13,7 +13,7 @@ import time
 
 import numpy as np
 import pytest
-from adagc_lab.record.files import METRICS, RunRecord
+from adagc_lab.record.files import RunRecord, num_steps
 from adagc_lab.train.checkpoints import COMPLETE
 from adagc_lab.train.processes import Stopped
 from core.parallel.ranks import run_on_ranks
@@ -40,11 +40,9 @@ def kill(directory, number, rng, ranks):
     goal, in_save = rng.integers(2, NUM_STEPS - 6), rng.integers(2)
 
     def is_time():
-        metrics = directory / METRICS
-        lines = metrics.read_bytes() if metrics.exists() else b""
         folders = directory.glob("checkpoint-*")
         saves = any(not (path / COMPLETE).exists() for path in folders)
-        return lines.count(b"\n") >= goal and (saves or not in_save)
+        return num_steps(directory) >= goal and (saves or not in_save)
 
     while all(rank.is_alive() for rank in ranks) and not is_time():
         time.sleep(0.0005)

@@ -2,13 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """``tools/report.py`` as a user calls it: one run, several, mistakes."""
 
-import shutil
 from pathlib import Path
 
 import pytest
 from adagc_lab.record.files import update_run_json
 from adagc_lab.report.experiment import compare_runs
 from lab.report.conftest import make_directory
+from lab.written import write_steps
 from pages import load_tool
 
 main = load_tool("report").main
@@ -98,8 +98,7 @@ def test_runs_with_the_same_clip_have_their_directory_s_name(make):
 def test_mistakes_name_the_path_and_the_fix(make, tmp_path, capsys):
     run = make("runs/a")
     cut = tmp_path / "cut"
-    shutil.copytree(run, cut)
-    (cut / "metrics.jsonl").write_text("")
+    write_steps(cut, [])
     for arguments, message in (
         ([tmp_path / "none"], f"{tmp_path / 'none'} is no run: it has no run."),
         ([tmp_path / "runs"], f"runs in it: {run}"),
@@ -109,6 +108,6 @@ def test_mistakes_name_the_path_and_the_fix(make, tmp_path, capsys):
     ):
         assert main([str(argument) for argument in arguments]) == 2
         assert message in capsys.readouterr().err
-    (run / "metrics.jsonl").write_text('{"step": 0\n')
+    (run / "record/record.sqlite").write_bytes(bytes(10_000))
     assert main([str(run)]) == 2
-    assert "metrics.jsonl, line 1: damaged" in capsys.readouterr().err
+    assert "record.sqlite is damaged" in capsys.readouterr().err

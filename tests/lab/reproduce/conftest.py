@@ -5,8 +5,9 @@
 import numpy as np
 import pandas as pd
 import pytest
-from adagc_lab.record.files import RunWriter, update_run_json
+from adagc_lab.record.files import update_run_json
 from adagc_lab.reproduce.grid import as_json, load_target, make_runs
+from lab.written import write_steps
 from omegaconf import OmegaConf
 
 RUN = {
@@ -69,13 +70,12 @@ class FakeRuns:
     def __call__(self, cell, stop):
         self.begun.append(cell)
         rng = np.random.default_rng(cell.seed)
-        writer = RunWriter(cell.directory, [])
         level = LOSSES[cell.config.clip["name"]] + cell.seed / 100
-        for step in range(cell.config.train.max_steps):
-            row = {"step": step, "step_seconds": 0.5}
-            loss = level + 3 * np.exp(-step / 3) + 0.001 * rng.normal()
-            writer.append({**row, "loss": loss})
-        writer.close()
+        steps = np.arange(cell.config.train.max_steps)
+        loss = level + 3 * np.exp(-steps / 3)
+        loss += 0.001 * rng.normal(size=len(steps))
+        rows = [{"step_seconds": 0.5, "loss": x} for x in loss.tolist()]
+        write_steps(cell.directory, rows)
         update_run_json(
             cell.directory,
             config=as_json(cell.config),

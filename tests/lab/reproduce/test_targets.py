@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -14,12 +15,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from adagc_lab.record.files import RunRecord, update_run_json
+from adagc_lab.record.files import RECORD, RunRecord, update_run_json
 from adagc_lab.reproduce import running, store
 from adagc_lab.reproduce.pairs import Pairs
 from adagc_lab.reproduce.running import run_all
 from adagc_lab.reproduce.targets import STORE, Target, plan_table
 from lab.reproduce.conftest import FAULTS, FakeRuns, planned
+from lab.written import write_steps
 
 ROOT = Path(__file__).parents[3]
 
@@ -92,9 +94,8 @@ def test_a_run_that_diverged_counts_with_the_others(write_grid, finish):
     def diverge(cell, stop):
         runs(cell, stop)
         if cell.seed == 4 and cell.config.clip["name"] == "adagc":
-            metrics = cell.directory / "metrics.jsonl"
-            lines = metrics.read_text().splitlines(True)
-            metrics.write_text("".join(lines[:9]))
+            shutil.rmtree(cell.directory / RECORD)
+            write_steps(cell.directory, [{"loss": 2.0}] * 9)
             update_run_json(cell.directory, status="diverged")
 
     rows = finish(diverge, path)
@@ -160,7 +161,7 @@ def test_a_terminated_command_stops_its_runs(write_grid, tmp_path):
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     folder = tmp_path / "outputs" / STORE
-    while len([*folder.glob("*/metrics.jsonl")]) < 2:
+    while len([*folder.glob("*/record/record.sqlite")]) < 2:
         assert process.poll() is None
         time.sleep(0.05)
     process.terminate()

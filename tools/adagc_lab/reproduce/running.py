@@ -27,7 +27,12 @@ from pathlib import Path
 from omegaconf import OmegaConf
 from tqdm import tqdm
 
-from adagc_lab.record.files import ENDED, METRICS, update_run_json
+from adagc_lab.record.files import (
+    ENDED,
+    RunRecord,
+    num_steps,
+    update_run_json,
+)
 from adagc_lab.reproduce.grid import PlannedRun, as_json
 
 _ROOT = Path(__file__).resolve().parents[3]
@@ -99,14 +104,11 @@ def _quarters(runs: Sequence[PlannedRun]) -> Iterator[str | None]:
 
 
 def _loss(run: PlannedRun, step: int) -> float:
-    lines = (run.directory / METRICS).read_bytes().splitlines()
-    return float(json.loads(lines[step])["loss"])
+    return float(RunRecord.load(run.directory).loss[step])
 
 
 def _num_steps(run: PlannedRun) -> int:
-    """Return the steps that a run has logged."""
-    metrics = run.directory / METRICS
-    return metrics.read_bytes().count(b"\n") if metrics.exists() else 0
+    return num_steps(run.directory)
 
 
 def run_process(run: PlannedRun, stop: threading.Event) -> None:
