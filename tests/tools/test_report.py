@@ -52,47 +52,31 @@ def test_runs_with_other_seeds_are_methods_seed_by_seed(make):
 
 
 def test_runs_that_do_not_pair_stand_for_themselves(make):
-    one, two = make("a", method="GlobalGC", seed=1), make("b", seed=2)
-    experiment = compare_runs([one, two])
+    paths = [make("a", method="GlobalGC", seed=1), make("b", seed=2)]
+    for path, processor in zip(paths, ("EPYC (AVX2)", "Xeon"), strict=True):
+        update_run_json(path, machine={"processor": processor})
+    experiment = compare_runs(paths)
     assert list(experiment.runs) == ["GlobalGC", "AdaGC"]
     assert experiment.seeds == [None]
-    assert "partly those of the seeds" in experiment.description
+    text = experiment.description
+    assert "partly those of the seeds" in text
+    assert "different processors (EPYC (AVX2), Xeon)" in text
 
 
 def test_a_run_and_its_longer_fork_share_steps(make):
     paths = [make("run"), make("fork", steps=90)]
-    update_run_json(paths[1], config={"train": {"max_steps": 90}})
+    update_run_json(paths[1], config={"clip": {"name": "adagc", "beta": 0.5}})
+    update_run_json(paths[1], status="diverged")  # later
     experiment = compare_runs(paths)
-    assert [run.num_steps for (run,) in experiment.runs.values()] == [60, 60]
+    assert list(experiment.runs) == ["run", "fork"]  # of the same clip
+    (_,), (fork,) = experiment.runs.values()
+    assert (fork.num_steps, fork.run["status"]) == (60, "diverged later")
     assert "over the first 60 steps" in experiment.description
     assert experiment.window == 200
-
-
-def test_a_run_that_diverged_later_has_not_in_its_first_steps(make):
-    paths = [make("a", method="GlobalGC"), make("b", steps=90)]
+    paths[1] = make("c", method="GlobalGC", steps=40)
     update_run_json(paths[1], status="diverged")
-    experiment = compare_runs(paths)
-    (run,) = experiment.runs["AdaGC"]
-    assert (run.num_steps, run.run["status"]) == (60, "diverged later")
-    paths[1] = make("c", steps=40)
-    update_run_json(paths[1], status="diverged")
-    (run,) = compare_runs(paths).runs["AdaGC"]
+    (run,) = compare_runs(paths).runs["GlobalGC"]
     assert (run.num_steps, run.run["status"]) == (40, "diverged")
-
-
-def test_runs_of_different_processors_are_marked(make):
-    paths = [make("a", method="GlobalGC"), make("b", method="AdaGC")]
-    for path, processor in zip(paths, ("EPYC (AVX2)", "Xeon"), strict=True):
-        update_run_json(path, machine={"processor": processor})
-    text = compare_runs(paths).description
-    assert "different processors (EPYC (AVX2), Xeon)" in text
-
-
-def test_runs_with_the_same_clip_have_their_directory_s_name(make):
-    other = make("x/b")
-    update_run_json(other, config={"clip": {"name": "adagc", "beta": 0.5}})
-    experiment = compare_runs([make("x/a"), other])
-    assert list(experiment.runs) == ["a", "b"]
 
 
 def test_mistakes_name_the_path_and_the_fix(make, tmp_path, capsys):

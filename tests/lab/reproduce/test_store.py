@@ -21,7 +21,9 @@ def test_rows_come_back_with_losses_to_a_thousandth(tmp_path):
 
 
 def test_more_seeds_are_merged_with_the_rows_that_are_there(tmp_path):
-    store.append(tmp_path, "t", [make_row(seed=1, loss=[1.0, 2.0])])
+    store.append(
+        tmp_path, "t", [make_row(seed=1, loss=[1.0, 2.0], step_ms=1.0)]
+    )
     path = tmp_path / "t.csv"
     before = path.read_text().splitlines()
     # The same run again, with another time of its steps: what is there stays.

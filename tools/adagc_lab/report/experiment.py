@@ -84,15 +84,9 @@ class Experiment:
         return dataclasses.replace(self, runs=runs, clean_runs=clean)
 
 
-def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(config: Mapping[str, Any]) -> dict[str, Any]:
     """Turn nested options into ``{"clip.beta": 0.99}``."""
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            flat.update(flatten(value, f"{prefix}{key}."))
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
+    return pd.json_normalize({**config}).squeeze(axis=0).to_dict()
 
 
 def shared_options(run: RunRecord) -> dict[str, Any]:

@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 
 from adagc_lab.record.files import RunRecord
-from adagc_lab.report.judged import corrupts_batch, memorises
 
 PEAK = 0.5
 """Nat above the level before that make a peak of noisy text or of a fault."""
@@ -43,9 +42,7 @@ def describe_run(record: RunRecord, skip_steps: int) -> Row:
     does not have is None or missing.
     """
     facts, metrics = record.run, record.metrics
-    left_out = [
-        s for s, found in record.faults.items() if corrupts_batch(found)
-    ]
+    left_out = np.setdiff1d(np.arange(record.num_steps), record.clean_steps)
     row = {
         "steps": record.num_steps,
         "processor": facts.get("machine", {}).get("processor", ""),
@@ -73,6 +70,22 @@ def describe_run(record: RunRecord, skip_steps: int) -> Row:
             row["smallest_h"] = float(known.min())
             row["clipped_percent"] = 100 * float(np.mean(known < 1))
     return row
+
+
+def model_loss(record: RunRecord) -> np.ndarray:
+    """Return the loss, ``[num_steps]``, NaN where the batch was corrupted.
+
+    Such a step's own loss is computed from the corruption.
+    """
+    loss = np.full(record.num_steps, np.nan)
+    loss[record.clean_steps] = record.loss[record.clean_steps]
+    return loss
+
+
+def memorises(record: RunRecord) -> bool:
+    """Whether a run trains on a few sequences: validation says nothing."""
+    data = record.run.get("config", {}).get("data", {})
+    return data.get("kind") == "fixed_sequences"
 
 
 def _known(metrics: dict[str, np.ndarray], name: str) -> np.ndarray:

@@ -109,11 +109,10 @@ def _figures(experiment: Experiment) -> Iterator[str]:
         figures.curves(shown),
     )
     focus = choose_focus(shown)
-    seed_index = focus.seed_index if focus else 0
     if focus is not None:
         yield _image(
-            f"{_seed(experiment, seed_index)}: {focus.reason}. The tensors "
-            f"whose gradients rose most: {', '.join(focus.tensors)}",
+            f"{_seed(experiment, focus.seed_index)}: {focus.reason}. The "
+            f"tensors whose gradients rose most: {', '.join(focus.tensors)}",
             figures.norm_figure(shown, focus.tensors, *focus[:3]),
         )
     if experiment.dynamics_tensor:
@@ -121,11 +120,6 @@ def _figures(experiment: Experiment) -> Iterator[str]:
             f"Norms of {experiment.dynamics_tensor}, {_seed(experiment, 0)}",
             figures.norm_figure(shown, [experiment.dynamics_tensor]),
         )
-    seed = _seed(experiment, seed_index)
-    yield _image(
-        f"The scale h of each tensor's gradient, {seed}",
-        figures.heat_figure(shown, seed_index),
-    )
 
 
 def _seed(experiment: Experiment, index: int) -> str:
@@ -161,10 +155,8 @@ def extent(experiment: Experiment) -> str:
 def _facts(experiment: Experiment) -> dict[str, Any]:
     """Collect what ``run.json`` says of versions, machine and data."""
     facts: dict[str, dict[str, None]] = {}
-    for key in ("versions", "machine", "data"):
-        for run in experiment.all_runs():
-            value = run.run.get(key, {})
-            flat = flatten(value if isinstance(value, dict) else {key: value})
-            for name, fact in flat.items():
+    for run in experiment.all_runs():
+        for key in ("versions", "machine", "data"):
+            for name, fact in flatten(run.run.get(key, {})).items():
                 facts.setdefault(name, {})[str(fact)] = None
     return {name: ", ".join(known) for name, known in facts.items()}

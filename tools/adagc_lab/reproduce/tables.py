@@ -142,23 +142,20 @@ def _comparison(
     return markdown_table(heads, rows, left=3) if rows else NOT_RUN
 
 
+_MIXTRAL = "Mixtral's recipe"
+_ERNIE = "ERNIE's recipe"
 _ADVICE = {
     "Spikes: Llama-2, 64 sequences, beta2 0.999": (
-        *("spiking", "Llama-2, beta2 0.999"),
-        *("peaks", "mean"),
+        *("spiking", "Llama-2, beta2 0.999", "peaks", "mean"),
     ),
-    "Calm: Mixtral's recipe": ("calm", "Mixtral 8x1B", "", "end"),
-    "Calm: ERNIE's recipe": (
-        *("calm", "ERNIE's recipe (48 experts)"),
-        *("", "end"),
-    ),
-    "Faults: Mixtral's recipe": (
-        *("faults", "Mixtral's recipe, five kinds of faults"),
+    f"Calm: {_MIXTRAL}": ("calm", "Mixtral 8x1B", "", "end"),
+    f"Calm: {_ERNIE}": ("calm", f"{_ERNIE} (48 experts)", "", "end"),
+    f"Faults: {_MIXTRAL}": (
+        *("faults", f"{_MIXTRAL}, five kinds of faults"),
         *("fault_peaks", OVER_REFERENCE),
     ),
-    "Faults: ERNIE's recipe": (
-        *("faults", "ERNIE's recipe (48 experts)"),
-        *("fault_peaks", OVER_REFERENCE),
+    f"Faults: {_ERNIE}": (
+        *("faults", f"{_ERNIE} (48 experts)", "fault_peaks", OVER_REFERENCE),
     ),
 }
 
