@@ -58,19 +58,6 @@ def test_contenders_scale_what_they_are_told_to(name):
         assert is_smaller == [name in WHOLE or x for x in clipped]
 
 
-@pytest.mark.parametrize(("dtype", "width"), [("float32", 1), ("bfloat16", 2)])
-def test_floor_touches_the_share_that_is_clipped(monkeypatch, dtype, width):
-    pairs = make_pairs([(4, 3), (6,), (2, 2), (6, 1)], dtype)
-    found = contenders(pairs, np.array([True, False, False, True]))
-    assert ("ClipGradByNorm" in found) == (dtype == "float32")
-    sizes = []
-    monkeypatch.setattr(np, "dot", lambda a, b: sizes.append((a.size, b.size)))
-    monkeypatch.setattr(np, "multiply", lambda a, b, out: sizes.append(a.size))
-    found[FLOOR].step()
-    whole = (12 + 6 + 4 + 6) // width
-    assert sizes == [(whole, whole), (12 + 6) // width]
-
-
 def test_a_row_per_contender_counts_its_operator_calls():
     """They grow with the tensors only without the compiled loops."""
     few, many = (

@@ -110,18 +110,3 @@ def test_tokenizers_of_files(tmp_path):
     assert (found.vocab_size, found.eos_id) == (256, 0)
     text = "früh 東京"
     assert list(found.encode([text])[0]) == list(text.encode())
-
-
-def test_sentencepiece(tmp_path):
-    sentencepiece = pytest.importorskip("sentencepiece")
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(TEXTS),
-        model_prefix=str(tmp_path / "tokenizer"),
-        vocab_size=60,
-        hard_vocab_limit=False,
-        minloglevel=2,
-    )
-    found = tool.find_tokenizer(str(tmp_path))
-    ids = found.encode(["document 7"])[0]
-    assert found.eos_id == 2
-    assert 0 < max(ids) < found.vocab_size

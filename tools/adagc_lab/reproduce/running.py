@@ -4,22 +4,24 @@
 
 from __future__ import annotations
 
-import importlib
+import contextlib
 import json
 import multiprocessing
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import paddle
+import pretrain
 from omegaconf import OmegaConf
 from tqdm import tqdm
 
+import adagc_lab.train.run  # noqa: F401
 from adagc_lab.record.files import (
     ENDED,
     METRICS,
@@ -46,11 +48,12 @@ def run_all(runs: Sequence[PlannedRun], num_jobs: int) -> None:
         return
     begin, num_before = time.monotonic(), sum(map(_num_steps, todo))
     total = sum(run.config.train.max_steps for run in todo)
-    with tqdm(
-        total=total, initial=num_before, unit="step", disable=None
-    ) as bar:
+    with (
+        tqdm(total=total, initial=num_before, unit="step", disable=None) as bar,
+        contextlib.closing(_run_each(todo, num_jobs)) as counts,
+    ):
         shown = 0
-        for num_ended in _run_each(todo, num_jobs):
+        for num_ended in counts:
             steps = sum(map(_num_steps, todo))
             bar.set_postfix_str(f"{num_ended} of {len(todo)} runs", False)
             bar.update(steps - bar.n)
@@ -62,10 +65,12 @@ def run_all(runs: Sequence[PlannedRun], num_jobs: int) -> None:
                 shown = num_ended
 
 
-def _run_each(runs: Sequence[PlannedRun], num_jobs: int) -> Iterator[int]:
+def _run_each(
+    runs: Sequence[PlannedRun], num_jobs: int
+) -> Generator[int, None, None]:
     """Yield, several times a second, how many runs have ended.
 
-    Who stops iterating stops the runs; each saves a checkpoint.
+    Closing the generator stops the runs; each saves a checkpoint.
     """
     code = commit()  # what all of them run: they are forked from here
     waiting = [*runs]
@@ -94,11 +99,10 @@ def _run_each(runs: Sequence[PlannedRun], num_jobs: int) -> Iterator[int]:
 def _start(run: PlannedRun) -> BaseProcess:
     """Start ``tools/pretrain.py`` in a process forked from this one.
 
-    A fork spares the import of Paddle and PaddleNLP, which takes seconds. It
-    is not possible where this process has asked for GPUs.
+    A fork spares the import of Paddle and PaddleNLP, which takes seconds:
+    hence ``adagc_lab.train.run`` is imported here. It is not possible where
+    this process has asked for GPUs.
     """
-    for module in ("pretrain", "adagc_lab.train.run"):
-        importlib.import_module(module)
     run.directory.parent.mkdir(parents=True, exist_ok=True)
     values = json.loads(json.dumps(run.config.to_dict()))
     OmegaConf.save(OmegaConf.create(values), _beside(run, ".yaml"))
@@ -118,12 +122,10 @@ def _beside(run: PlannedRun, ending: str) -> Path:
 
 def _pretrain(config: Path, log: Path) -> None:
     """Run the command in this process, as if it had been typed."""
-    with log.open("ab") as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
+    sys.stdout = sys.stderr = log.open("a", buffering=1)
+    for number in (1, 2):
+        os.dup2(sys.stdout.fileno(), number)
     sys.argv = ["pretrain.py", str(config)]
-    import pretrain
-
     pretrain.run()
 
 

@@ -53,15 +53,6 @@ def with_neighbours(values):
     return np.concatenate([values, above, below]).astype(np.float32)
 
 
-def test_ties_and_their_neighbours():
-    codes = np.arange(256, dtype=np.uint8).view(reference.E4M3)
-    values = np.unique(codes[~np.isnan(codes)].astype(np.float32))
-    edges = with_neighbours((values[1:] + values[:-1]) / 2)
-    # The first element pins the scale to 1.
-    x = np.stack([np.full_like(edges, 448.0), edges], axis=1)
-    assert_same_bits(x, (1, 128))
-
-
 def test_scale_at_the_edges_of_a_power_of_two():
     edge = np.float32(1.75) * np.float32(2.0) ** np.arange(-110, 107)
     largest = with_neighbours(edge.astype(np.float32))[:, None]
