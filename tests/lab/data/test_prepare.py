@@ -70,10 +70,10 @@ def test_what_is_wrong_is_named(corpus, tmp_path, capsys):
     (tmp_path / "old.idx").touch()
     bytes_of = ("--tokenizer", "bytes")
     for arguments, message in (
-        ((tmp_path / "a.csv", *bytes_of), "files end in .json, .jsonl, .txt"),
+        ((tmp_path / "a.csv", *bytes_of), "files end in .json, .jsonl"),
         ((tmp_path / "b.jsonl", *bytes_of), "b.jsonl, line 2: no JSON object"),
         (bytes_of, "give files, or a dataset by --hub"),
-        ((corpus, "--tokenizer", "a/b/c"), "there is no tokenizer.json and"),
+        ((corpus, "--tokenizer", "a/b/c"), "there is no tokenizer.json"),
         ((corpus, *bytes_of, "--validation-fraction", 1), "not in [0, 1)"),
         ((corpus, *bytes_of, "--validation-fraction", 1e-9), "no documents f"),
     ):

@@ -41,7 +41,7 @@ def describe_run(record: RunRecord, skip_steps: int) -> Row:
     The first ``skip_steps`` steps will not be judged. A number that the run
     does not have is None or missing.
     """
-    facts, metrics = record.run, record.metrics
+    facts = record.run
     left_out = np.setdiff1d(np.arange(record.num_steps), record.clean_steps)
     row = {
         "steps": record.num_steps,
@@ -52,15 +52,15 @@ def describe_run(record: RunRecord, skip_steps: int) -> Row:
         "left_out": spans(left_out),
         "commit": facts.get("commit") or "",
         "data": str(facts.get("data", {}).get("sha256", ""))[:12],
-        "retrieval_accuracy": _last(metrics, "retrieval_accuracy"),
-        "step_ms": _median_ms(metrics, "step_seconds"),
-        "clip_ms": _median_ms(metrics, "clip_seconds"),
+        "retrieval_accuracy": _last(record, "retrieval_accuracy"),
+        "step_ms": _median_ms(record, "step_seconds"),
+        "clip_ms": _median_ms(record, "clip_seconds"),
         "num_losses": record.num_steps,
         "loss": record.loss,
     }
     if not memorises(record):
-        row["validation_loss"] = _last(metrics, "eval_loss")
-    updates = metrics.get("update_norm", np.zeros(0))[_EARLY]
+        row["validation_loss"] = _last(record, "eval_loss")
+    updates = record.metrics.get("update_norm", np.zeros(0))[_EARLY]
     if updates.size:
         row["early_update_norm"] = float(np.mean(updates))
     if (h := record.h).size:
@@ -88,18 +88,18 @@ def memorises(record: RunRecord) -> bool:
     return data.get("kind") == "fixed_sequences"
 
 
-def _known(metrics: dict[str, np.ndarray], name: str) -> np.ndarray:
-    values = metrics.get(name, np.zeros(0))
+def _known(record: RunRecord, name: str) -> np.ndarray:
+    values = record.metrics.get(name, np.full(1, np.nan))
     return values[np.isfinite(values)]
 
 
-def _last(metrics: dict[str, np.ndarray], name: str) -> float | None:
-    known = _known(metrics, name)
+def _last(record: RunRecord, name: str) -> float | None:
+    known = _known(record, name)
     return float(known[-1]) if known.size else None
 
 
-def _median_ms(metrics: dict[str, np.ndarray], name: str) -> float | None:
-    known = _known(metrics, name)
+def _median_ms(record: RunRecord, name: str) -> float | None:
+    known = _known(record, name)
     return 1000 * float(np.median(known)) if known.size else None
 
 
