@@ -79,10 +79,9 @@ def test_it_runs_to_its_end(monkeypatch, capsys, tmp_path):
         "compute-sanitizer",
     ]
     assert not any("skipped" in row for row in rows[:-1])
-    for row in rows:
-        assert (row["driver"], row["target"]) == (12090, "sm_90")
-        assert (row["nvrtc"], row["nvrtc_file"]) == ("0.1", cuda._name)
-        assert row["stream"] == 0
+    assert {(row["driver"], row["target"]) for row in rows} == {
+        (12090, "sm_90")
+    }
     times = [row for row in rows if "time" in row]
     assert len(times) == 2 * len(gpu.LISTS) * len(gpu.SHARES)
     assert {row["ms"] for row in times} == {2.0}

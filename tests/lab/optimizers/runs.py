@@ -48,30 +48,19 @@ def run(optimizer, parameters, steps):
     for step in steps:
         set_gradients(parameters, draw_gradients(step))
         optimizer.step()
-    return values(parameters)
-
-
-def values(parameters):
-    """Weights as float64 arrays."""
     return [p.astype("float64").numpy() for p in parameters]
-
-
-def make(kind, parameters, learning_rate=0.01, **arguments):
-    """Make an optimizer of this class."""
-    return kind(learning_rate, parameters=parameters, **arguments)
 
 
 def fresh(kind, dtype="float64", **arguments):
     """An optimizer and its weights, with the same names every time."""
     with paddle.utils.unique_name.guard():
         parameters = make_weights(dtype)
-        return make(kind, parameters, **arguments), parameters
+        return kind(0.01, parameters=parameters, **arguments), parameters
 
 
 def assert_is_twin(kind, make_twin):
     """Compare 100 steps with a NumPy twin per tensor."""
-    parameters = make_weights()
-    got = run(make(kind, parameters), parameters, range(100))
+    got = run(*fresh(kind), range(100))
     weights, of_tensors = draw_weights(), [make_twin(lr=0.01) for _ in SHAPES]
     for step in range(100):
         tensors = zip(of_tensors, weights, draw_gradients(step), strict=True)
