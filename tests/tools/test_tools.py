@@ -26,9 +26,8 @@ COMMANDS = {
     "evaluate": ["run"],
     "reproduce": ["quickstart"],
     "benchmark": ["clip"],
-    "report": ["run"],
 }
-WITHOUT_PADDLENLP = {"report", "prepare_data", "pretrain --check"}
+WITHOUT_PADDLENLP = {"prepare_data", "pretrain --check"}
 _RUN_PATH = 'runpy.run_path(sys.argv[0], run_name="__main__")'
 EARLY_ANSWER = f"""
 import os, runpy, sys
@@ -99,7 +98,6 @@ def test_help_of_the_library_s_commands_comes_before_paddle(module, tmp_path):
         ("prepare_data", COMMANDS["prepare_data"], "c.jsonl is not a file"),
         ("convert", COMMANDS["convert"], "there is no directory run"),
         ("evaluate", COMMANDS["evaluate"], "there is no directory run"),
-        ("report", COMMANDS["report"], "run is no run: it has no run.json"),
     ],
 )
 def test_a_file_s_mistakes_are_named_before_paddle(

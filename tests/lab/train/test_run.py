@@ -61,7 +61,7 @@ def test_faults_are_injected_recorded_and_summarised(tmp_path, tensors):
     assert f"loss: first {record.loss[0]:.4g}, " in text
     assert "spikes: 0 in 0 judged steps (a step is judged by the 200" in text
     assert "; 1 steps with a corrupted batch are not judged" in text
-    assert ending.lines[-1] == f"next: python tools/report.py {tmp_path}"
+    assert ending.lines[-1] == f"next: adagc-report {tmp_path}"
     if not tensors:
         return
     head = record.tensor_names.index("lm_head.weight")

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from adagc_lab.record.files import RunRecord
 
@@ -145,8 +144,8 @@ def rises(loss: np.ndarray) -> np.ndarray:
     steps = np.flatnonzero(np.isfinite(loss))
     if len(steps) > BEFORE:
         known = loss[steps]
-        level = pd.Series(known).rolling(BEFORE).median().shift(1).to_numpy()
-        found[steps] = known - level
+        before = np.lib.stride_tricks.sliding_window_view(known, BEFORE)[:-1]
+        found[steps[BEFORE:]] = known[BEFORE:] - np.median(before, axis=1)
     return found
 
 

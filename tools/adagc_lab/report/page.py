@@ -77,7 +77,7 @@ def _section(experiment: Experiment) -> Iterator[str]:
     yield f"<h2>{escape(experiment.title)}</h2>"
     yield f"<p>{escape(experiment.description)} {extent(experiment)}</p>"
     yield table.to_html(border=0)
-    if experiment.paired and len(experiment.seeds) > 1:
+    if len(experiment.seeds) > 1:
         differences = difference_table(measured)
         if not differences.empty:
             yield f"<h3>Differences from {escape(experiment.reference)}</h3>"

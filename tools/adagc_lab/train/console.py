@@ -152,7 +152,7 @@ def summarise_run(directory: str | os.PathLike[str]) -> RunSummary:
             f"first: {alarms[0]['text']}; --fork NEW_DIR --at STEP starts a "
             "new run from a checkpoint before it"
         )
-    lines += [f"files: {path}", f"next: python tools/report.py {path}"]
+    lines += [f"files: {path}", f"next: adagc-report {path}"]
     return RunSummary([*lines, problem] if problem else lines, not problem)
 
 
