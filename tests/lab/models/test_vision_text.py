@@ -83,7 +83,8 @@ class Compass(CLIP):
     def encode_image(self, pixel_values):
         assert not self.training
         angles = np.deg2rad(pixel_values.numpy().reshape(-1))
-        return paddle.to_tensor(np.stack([np.cos(angles), np.sin(angles)], 1))
+        points = np.stack([np.cos(angles), np.sin(angles)], 1)
+        return paddle.to_tensor(points, "float32")
 
     encode_text = encode_image
 

@@ -3,7 +3,6 @@
 """Tiny grids and made-up rows, runs without a process."""
 
 import numpy as np
-import pandas as pd
 import pytest
 from adagc_lab.record.files import RunWriter, update_run_json
 from adagc_lab.reproduce.grid import as_json, load_target, make_runs
@@ -53,11 +52,6 @@ def make_row(method="A", seed=1, loss=(), **fields):
         "loss": np.array(loss, np.float64),
     }
     return {**found, **fields}
-
-
-def make_rows(*rows):
-    """Rows as they are loaded."""
-    return pd.DataFrame([*rows])
 
 
 def write_run(run):

@@ -78,12 +78,10 @@ def one(**changes):
     ("grid", "message"),
     [
         ({"title": "Empty"}, "no experiments"),
-        ({"title": "T", "experiment": []}, "did you mean 'experiments'"),
         ({"title": "T", "experiments": [EXPERIMENT] * 2}, "repeat one"),
         (one(seed=[1]), r"did you mean 'experiments\.0\.seeds'"),
         (one(seeds=[]), r"experiments\.0\.seeds: "),
         (one(seeds=[1, 1]), "repeats"),
-        (one(grid={"method": {}}), "grid"),
     ],
 )
 def test_bad_files_are_named(tmp_path, grid, message):

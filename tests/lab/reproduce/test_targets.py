@@ -72,16 +72,13 @@ def test_targets_share_runs_and_former_methods_rest(write_grid, finish):
     third = write_grid("third.yaml", {"seeds": [7, 8]}, former=["AdaGC"])
     rows, begun = finish(third, num_seeds=1)
     assert [(run.method, run.seed) for run in begun] == [("GlobalGC", 7)]
-    assert {*rows[rows["seed"] == 7]["method"]} == {"GlobalGC"}
 
 
 def test_more_seeds_of_one_experiment_are_added(write_grid, finish):
     path = write_grid("grid.yaml", {}, {"name": "other", "seeds": [3, 4, 5]})
     first, _ = finish(path, num_seeds=1, only="tiny")
-    assert first["seed"].tolist() == [3, 3]
     rows, begun = finish(path, num_seeds=2, only="tiny")
-    assert rows["seed"].tolist() == [3, 3, 4, 4]
-    assert len(begun) == 2
+    assert (rows["seed"].tolist(), len(begun)) == ([3, 3, 4, 4], 2)
     assert {*rows["experiment"]} == {"tiny"}
     kept = rows.iloc[:2].drop(columns="loss")
     pd.testing.assert_frame_equal(kept, first.drop(columns="loss"))

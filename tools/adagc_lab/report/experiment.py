@@ -59,7 +59,7 @@ class Experiment:
 
     @property
     def seeds(self) -> list[object]:
-        """Seed of each run of a method, ``None`` where not known."""
+        """Seed of each run of a method."""
         return [run.run.get("seed") for run in self.runs[self.reference]]
 
     def all_runs(self) -> list[RunRecord]:

@@ -111,20 +111,16 @@ def _figures(experiment: Experiment) -> Iterator[str]:
     focus = choose_focus(shown)
     if focus is not None:
         yield _image(
-            f"{_seed(experiment, focus.seed_index)}: {focus.reason}. The "
+            f"Seed {experiment.seeds[focus.seed_index]}: {focus.reason}. The "
             f"tensors whose gradients rose most: {', '.join(focus.tensors)}",
             figures.norm_figure(shown, focus.tensors, *focus[:3]),
         )
     if experiment.dynamics_tensor:
+        tensor = experiment.dynamics_tensor
         yield _image(
-            f"Norms of {experiment.dynamics_tensor}, {_seed(experiment, 0)}",
-            figures.norm_figure(shown, [experiment.dynamics_tensor]),
+            f"Norms of {tensor}, seed {experiment.seeds[0]}",
+            figures.norm_figure(shown, [tensor]),
         )
-
-
-def _seed(experiment: Experiment, index: int) -> str:
-    seed = experiment.seeds[index]
-    return "first run" if seed is None else f"seed {seed}"
 
 
 def _image(caption: str, figure: Figure | None) -> str:
@@ -140,10 +136,9 @@ def _image(caption: str, figure: Figure | None) -> str:
 
 def extent(experiment: Experiment) -> str:
     """Say how many seeds and steps there are: ``"3 seeds (1, 2, 3), …"``."""
-    known = [str(s) for s in experiment.seeds if s is not None]
-    count = len(experiment.seeds)
-    seeds = f" ({', '.join(known)})" if known else ""
-    text = f"{count:,} seed{'s' * (count > 1)}{seeds}"
+    seeds = experiment.seeds
+    text = "1 seed" if len(seeds) == 1 else f"{len(seeds)} seeds"
+    text += f" ({', '.join(map(str, seeds))})"
     steps = [run.num_steps for run in experiment.all_runs()]
     fewest = f"{min(steps):,} to " if min(steps) < max(steps) else ""
     return (
