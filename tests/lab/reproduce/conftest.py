@@ -21,11 +21,8 @@ RUN = {
     "train": {"output_dir": "unused", "max_steps": 20, "batch_size": 4},
 }
 EXPERIMENT = {
-    "name": "tiny",
-    "title": "Tiny",
-    "description": "A tiny model.",
-    "config": "run.yaml",
-    "seeds": [3, 4],
+    **{"name": "tiny", "title": "Tiny", "description": "A tiny model."},
+    **{"config": "run.yaml", "seeds": [3, 4]},
     "methods": {
         "GlobalGC": {"clip": {"name": "global_norm", "lambda_abs": 0.5}},
         "AdaGC": {"clip": {"name": "adagc", "t_start": 4}},
@@ -54,17 +51,17 @@ def make_row(method="A", seed=1, loss=(), **fields):
     return {**found, **fields}
 
 
-def write_run(run):
+def write_run(run, num_steps=None, status="finished"):
     """Write a planned run as if it had ended: a loss of its own each."""
     rng = np.random.default_rng(run.seed)
     writer = RunWriter(run.directory, [])
     level = LOSSES[run.config.clip["name"]] + run.seed / 100
-    for step in range(run.config.train.max_steps):
+    for step in range(num_steps or run.config.train.max_steps):
         loss = level + 3 * np.exp(-step / 3) + 0.001 * rng.normal()
         writer.append({"step": step, "step_seconds": 0.5, "loss": loss})
     writer.close()
     facts = {"config": as_json(run.config), "seed": run.seed, "commit": "abc"}
-    update_run_json(run.directory, status="finished", **facts)
+    update_run_json(run.directory, status=status, **facts)
 
 
 @pytest.fixture

@@ -63,9 +63,3 @@ def test_our_numbers_beside_the_paper_s_are_in_a_table(known):
 
 def test_the_tables_are_what_the_results_give():
     assert pages.differences(ROOT) == ""
-
-
-def test_a_table_that_nobody_makes_is_named():
-    text = "<!-- table: nothing -->\n<!-- end -->"
-    with pytest.raises(ValueError, match=r"page: no table 'nothing'"):
-        tables.fill(text, {}, "page")
