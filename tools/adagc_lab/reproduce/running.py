@@ -31,7 +31,7 @@ from adagc_lab.record.files import (
 from adagc_lab.reproduce.grid import PlannedRun, as_json
 
 _ROOT = Path(__file__).resolve().parents[3]
-_POLL_SECONDS = 0.2
+_POLL_SECONDS = 0.5
 _GRACE_SECONDS = 60.0
 """For the checkpoint of a run that is stopped."""
 
@@ -46,20 +46,21 @@ def run_all(runs: Sequence[PlannedRun], num_jobs: int) -> None:
     todo = [run for run in once.values() if not has_ended(run)]
     if not todo:
         return
-    begin, num_before = time.monotonic(), sum(map(_num_steps, todo))
-    total = sum(run.config.train.max_steps for run in todo)
+    tqdm.monitor_interval = 0  # no thread of its own: this process forks
+    begin, num_steps = time.monotonic(), sum(map(_steps_left, todo))
     with (
-        tqdm(total=total, initial=num_before, unit="step", disable=None) as bar,
-        contextlib.closing(_run_each(todo, num_jobs)) as counts,
+        tqdm(total=num_steps, unit="step", disable=None) as bar,
+        contextlib.closing(_run_each(todo, num_jobs)) as rests,
     ):
         shown = 0
-        for num_ended in counts:
-            steps = sum(map(_num_steps, todo))
+        for rest in rests:
+            steps_left = sum(map(_steps_left, rest))
+            steps, num_ended = num_steps - steps_left, len(todo) - len(rest)
             bar.set_postfix_str(f"{num_ended} of {len(todo)} runs", False)
             bar.update(steps - bar.n)
             if bar.disable and num_ended > shown:
-                pace = (time.monotonic() - begin) / max(steps - num_before, 1)
-                left = tqdm.format_interval(pace * (total - steps))
+                pace = (time.monotonic() - begin) / max(steps, 1)
+                left = tqdm.format_interval(pace * steps_left)
                 text = f"{num_ended} of {len(todo)} runs done, {left} left"
                 print(text, file=sys.stderr, flush=True)
                 shown = num_ended
@@ -67,8 +68,8 @@ def run_all(runs: Sequence[PlannedRun], num_jobs: int) -> None:
 
 def _run_each(
     runs: Sequence[PlannedRun], num_jobs: int
-) -> Generator[int, None, None]:
-    """Yield, several times a second, how many runs have ended.
+) -> Generator[list[PlannedRun], None, None]:
+    """Yield, twice a second, the runs that have not ended.
 
     Closing the generator stops the runs; each saves a checkpoint.
     """
@@ -86,7 +87,7 @@ def _run_each(
             for run, process in ended:
                 _add_commit(run, code)
                 _refuse_failure(run, process.exitcode)
-            yield len(runs) - len(waiting) - len(active)
+            yield [*(run for run, _ in active), *waiting]
     finally:
         for _, process in active:
             process.terminate()
@@ -158,6 +159,10 @@ def _num_steps(run: PlannedRun) -> int:
     """Return the steps that a run has logged."""
     metrics = run.directory / METRICS
     return metrics.read_bytes().count(b"\n") if metrics.exists() else 0
+
+
+def _steps_left(run: PlannedRun) -> int:
+    return run.config.train.max_steps - _num_steps(run)
 
 
 def commit() -> str | None:
