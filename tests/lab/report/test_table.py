@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-from adagc_lab.report.measures import model_loss
+from adagc_lab.report.judged import model_loss
 from adagc_lab.report.table import (
     cell,
     difference_table,

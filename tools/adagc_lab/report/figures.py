@@ -20,7 +20,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from adagc_lab.record.files import RunRecord
 from adagc_lab.report.experiment import Experiment
 from adagc_lab.report.focus import fault_bursts, tensor_label
-from adagc_lab.report.measures import memorises, model_loss
+from adagc_lab.report.judged import memorises, model_loss
 
 COLORS = {
     **{"GlobalGC": "#d1495b", "GlobalGC 1": "#d1495b"},

@@ -11,7 +11,8 @@ import numpy as np
 
 from adagc_lab.record.files import RunRecord
 from adagc_lab.report.experiment import Experiment
-from adagc_lab.report.measures import model_loss, rises
+from adagc_lab.report.judged import model_loss
+from adagc_lab.report.measures import rises
 from paddle_adagc.spikes import group_events
 
 STEPS_BEFORE = 40

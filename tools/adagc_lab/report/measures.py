@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from adagc_lab.record.files import RunRecord
+from adagc_lab.report.judged import judged_steps, memorises
 
 PEAK = 0.5
 """Nat above the level before that make a peak of noisy text or of a fault."""
@@ -41,7 +42,7 @@ def describe_run(record: RunRecord, skip_steps: int) -> Row:
     does not have is None or missing.
     """
     facts = record.run
-    left_out = np.setdiff1d(np.arange(record.num_steps), record.clean_steps)
+    left_out = np.setdiff1d(np.arange(record.num_steps), judged_steps(record))
     row = {
         "steps": record.num_steps,
         "processor": facts.get("machine", {}).get("processor", ""),
@@ -69,22 +70,6 @@ def describe_run(record: RunRecord, skip_steps: int) -> Row:
             row["smallest_h"] = float(known.min())
             row["clipped_percent"] = 100 * float(np.mean(known < 1))
     return row
-
-
-def model_loss(record: RunRecord) -> np.ndarray:
-    """Return the loss, ``[num_steps]``, NaN where the batch was corrupted.
-
-    Such a step's own loss is computed from the corruption.
-    """
-    loss = np.full(record.num_steps, np.nan)
-    loss[record.clean_steps] = record.loss[record.clean_steps]
-    return loss
-
-
-def memorises(record: RunRecord) -> bool:
-    """Whether a run trains on a few sequences: validation says nothing."""
-    data = record.run.get("config", {}).get("data", {})
-    return data.get("kind") == "fixed_sequences"
 
 
 def _known(record: RunRecord, name: str) -> np.ndarray:

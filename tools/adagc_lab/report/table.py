@@ -13,6 +13,7 @@ import pandas as pd
 from adagc_lab.record.files import RunRecord
 from adagc_lab.report.differences import difference, shown
 from adagc_lab.report.experiment import Experiment
+from adagc_lab.report.judged import judged_steps
 from adagc_lab.report.measures import (
     BEFORE,
     END,
@@ -122,7 +123,7 @@ def _of_loss(
     known = loss[np.isfinite(loss)]
     number = max(1, min(END, run.num_steps // 5))
     has_diverged = row["status"] == "diverged"
-    steps = run.clean_steps
+    steps = judged_steps(run)
     skip = int(np.count_nonzero(steps < experiment.skip_steps))
     score = spike_score(run.loss[steps], experiment.window, skip=skip)
     is_judged = score.num_judged or score.num_spikes
