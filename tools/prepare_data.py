@@ -95,26 +95,25 @@ def _prepare(options: argparse.Namespace) -> int:
 def read_files(inputs: Sequence[str], field: str) -> Iterator[str]:
     """Yield the documents of files, and of the files below folders by name."""
     for given in map(Path, inputs):
-        for path in sorted(given.rglob("*")) if given.is_dir() else [given]:
-            if path.is_file():
-                yield from _read_file(path, field)
+        paths = sorted(given.rglob("*")) if given.is_dir() else [given]
+        for path in filter(Path.is_file, paths):
+            if not path.name.removesuffix(".gz").endswith(_FORMATS):
+                formats = ", ".join(_FORMATS)
+                raise ValueError(f"{path}: files end in {formats}, maybe .gz")
+            opened = gzip.open if path.suffix == ".gz" else open
+            with opened(path, "rt", encoding="utf-8") as file:
+                yield from _documents(path, file, field)
 
 
-def _read_file(path: Path, field: str) -> Iterator[str]:
-    ending = Path(path.name.removesuffix(".gz")).suffix
-    if ending not in _FORMATS:
-        formats = ", ".join(_FORMATS)
-        raise ValueError(f"{path}: files end in {formats}, maybe .gz")
-    opened = gzip.open if path.suffix == ".gz" else open
-    with opened(path, "rt", encoding="utf-8") as file:
-        for number, line in enumerate(file, 1):
-            try:
-                yield str(json.loads(line)[field])
-            except (KeyError, TypeError, ValueError) as error:
-                raise ValueError(
-                    f"{path}, line {number}: no JSON object with the field "
-                    f"{field!r}: {line[:40]!r}"
-                ) from error
+def _documents(path: Path, lines: Iterable[str], field: str) -> Iterator[str]:
+    for number, line in enumerate(lines, 1):
+        try:
+            yield str(json.loads(line)[field])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"{path}, line {number}: no JSON object with the field "
+                f"{field!r}: {line[:40]!r}"
+            ) from error
 
 
 def read_hub(name: str, configuration: str | None, field: str) -> Iterator[str]:
