@@ -5,15 +5,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
-
-import pandas as pd
 
 from adagc_lab.record.files import RunRecord
 from paddle_adagc.checks import check_choice
-
-_PER_RUN = ("seed", "output_dir")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -73,31 +67,3 @@ class Experiment:
             for group in (self.runs, self.clean_runs)
         )
         return dataclasses.replace(self, runs=runs, clean_runs=clean)
-
-
-def flatten(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Turn nested options into ``{"clip.beta": 0.99}``."""
-    return pd.json_normalize({**config}).squeeze(axis=0).to_dict()
-
-
-def shared_options(run: RunRecord) -> dict[str, Any]:
-    """Return a run's options, flat, but for its seed and its folder."""
-    return {
-        key: value
-        for key, value in flatten(run.run.get("config", {})).items()
-        if key.rsplit(".", 1)[-1] not in _PER_RUN
-    }
-
-
-def common_and_different(
-    experiment: Experiment,
-) -> tuple[pd.Series, pd.DataFrame]:
-    """Split the methods' options, as text: shared ones, and a column each."""
-    table = pd.DataFrame(
-        {
-            method: pd.Series(shared_options(runs[0]), dtype=object).map(str)
-            for method, runs in experiment.runs.items()
-        }
-    ).fillna("–")
-    is_shared = table.nunique(axis=1) == 1
-    return table[is_shared].iloc[:, 0], table[~is_shared]

@@ -9,17 +9,11 @@ import os
 from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
 
-import pandas as pd
 from matplotlib.figure import Figure
 
 from adagc_lab.report import figures
-from adagc_lab.report.experiment import (
-    Experiment,
-    common_and_different,
-    flatten,
-)
+from adagc_lab.report.experiment import Experiment
 from adagc_lab.report.focus import choose_focus
 from adagc_lab.report.table import (
     MEASURES,
@@ -84,14 +78,8 @@ def _section(experiment: Experiment) -> Iterator[str]:
             yield "<p>Means of paired differences, with 95% limits.</p>"
             yield differences.to_html(border=0)
     yield from _figures(experiment)
-    yield "<h3>How it was made</h3>"
-    common, different = common_and_different(experiment)
-    if not different.empty:
-        yield different.to_html(border=0)
-    facts = pd.concat([common, pd.Series(_facts(experiment), dtype=object)])
-    yield "<details><summary>Settings of all runs, versions</summary>"
-    yield facts.to_frame().to_html(border=0, header=False)
-    yield "</details><details><summary>What the measures are</summary><ul>"
+    yield "<p>Settings and versions are in each run's run.json.</p>"
+    yield "<details><summary>What the measures are</summary><ul>"
     for row in MEASURES.values():
         if row.label in table.index and row.meaning:
             yield f"<li>{escape(row.label)}: {escape(row.meaning)}.</li>"
@@ -145,13 +133,3 @@ def extent(experiment: Experiment) -> str:
         f"{text}, {fewest}{max(steps):,} steps a run; the first "
         f"{experiment.skip_steps:,} steps are not judged."
     )
-
-
-def _facts(experiment: Experiment) -> dict[str, Any]:
-    """Collect what ``run.json`` says of versions, machine and data."""
-    facts: dict[str, dict[str, None]] = {}
-    for run in experiment.all_runs():
-        for key in ("versions", "machine", "data"):
-            for name, fact in flatten(run.run.get(key, {})).items():
-                facts.setdefault(name, {})[str(fact)] = None
-    return {name: ", ".join(known) for name, known in facts.items()}
