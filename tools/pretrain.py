@@ -184,7 +184,10 @@ def _train(options: argparse.Namespace) -> int:
             run_pretraining(config, overwrite=options.overwrite, fork=fork)
     except processes.Stopped as stopped:
         if processes.is_first_process():
-            print(stopped)
+            again = [text for text in sys.argv if text != "--overwrite"]
+            number = config.parallel.num_processes
+            print(stopped.line)
+            print(f"next: {processes.launch_lines(again, number)[-1]}")
         return stopped.exit_status
     except Exception:
         mark_stopped(config.train.output_dir)

@@ -187,7 +187,7 @@ def read_record(directory: str | os.PathLike[str]) -> RecordedRun:
     if not path.is_file():
         raise FileNotFoundError(_what_is_missing(folder))
     with tempfile.TemporaryDirectory() as copies, _damage(path):
-        copy = _copy(folder, Path(copies))
+        copy = copy_record(folder, Path(copies))
         with closing(sqlite3.connect(copy)) as file:
             file.execute("PRAGMA trusted_schema = OFF")
             check_tables(file, path)
@@ -235,8 +235,8 @@ def _damage(path: Path) -> Iterator[None]:
         raise ValueError(f"{path} is damaged ({error!r})") from error
 
 
-def _copy(folder: Path, place: Path) -> Path:
-    """Copy the file as it is between two writes.
+def copy_record(folder: Path, place: Path) -> Path:
+    """Copy the file, as it is between two writes, to another folder.
 
     The lock of SQLite keeps its writer's thread off meanwhile. If there is
     none to be had, a killed writer has left a journal: both files are copied,

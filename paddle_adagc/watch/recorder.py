@@ -15,6 +15,7 @@ from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.checks import check_choice, check_integer
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
+from paddle_adagc.parallel.agreement import of_all_ranks
 from paddle_adagc.watch.alarms import OnAlarm
 from paddle_adagc.watch.clips import Clips
 from paddle_adagc.watch.ending import AtExit, described
@@ -80,7 +81,7 @@ class Record(Recording):
             after them.
         num_steps: Most steps between two copies.
         max_bytes: Bound of the per-tensor numbers on the disk, at least 1e6;
-            the steps' own numbers take up to 400 bytes a step.
+            the steps' own numbers take about 400 bytes a step.
         on_alarm: Called by rank 0's thread with a line for each event, or a
             command of the shell that gets it on its standard input. One line
             for each kind of event and hour. They are also in the log.
@@ -225,13 +226,14 @@ class Record(Recording):
     def step(
         self,
         loss: Tensor | float | None = None,
-        **numbers: float | list[int],
+        **numbers: Any,
     ) -> None:
         """Finish a step; call it after the optimizer's.
 
         Args:
             loss: Scalar, on the device or not; None: as added, or unknown.
             **numbers: More of the step, as JSON values: ``samples=[640, 704]``.
+                Floats, those of lists too, are kept with nine digits.
 
         Raises:
             TypeError: The loss is no scalar, or a number no JSON value.
@@ -243,6 +245,26 @@ class Record(Recording):
         self._end_step(numbers)
         if self._is_due():
             self.flush()
+
+    def sync(self, seconds: float = CLOSE_SECONDS) -> None:
+        """Put all steps so far on the disk; every rank calls it, and waits.
+
+        Args:
+            seconds: How long the disk may take.
+
+        Raises:
+            Exception: What ended the record, or why the disk has not all
+                steps: on all ranks the error of the first that has one.
+        """
+        if self._pid != os.getpid():
+            return
+        self.flush()
+        failure = self.error
+        if failure is None and self._writer is not None and not self._is_over:
+            failure = self._writer.sync(seconds)
+        for error in of_all_ranks(failure):
+            if error is not None:
+                raise error
 
     @property
     def alarms(self) -> list[Any]:

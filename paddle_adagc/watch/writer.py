@@ -28,7 +28,7 @@ _AGAIN_SECONDS = 0.5  # until what the disk has refused is tried again
 _MOST_WAITING = 256 * 10**6  # bytes
 _ROW_BYTES = 4096  # of a step's own numbers, at most about
 _NUM_BEFORE, _NUM_AFTER = 64, 256  # steps around an alarm that are kept
-_DIGITS = 6
+_DIGITS = 9  # a float32 comes back bit for bit
 _REFUSALS = OSError, sqlite3.OperationalError
 
 
@@ -60,6 +60,7 @@ class Writer:
         self.error: Exception | None = None
         """Why nothing is written any more."""
         self.dropped = self._num_put = self._num_written = 0  # steps
+        self._refusal: Exception | None = None  # of the disk, just now
         self._max_bytes, self._alarms = max_bytes, Alarms(on_alarm)
         self.analysis = Analysis(start, past)
         self._queue: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -103,6 +104,24 @@ class Writer:
             self._thread = threading.Thread(target=self._run, daemon=True)
             self._thread.start()
 
+    def sync(self, timeout: float) -> Exception | None:
+        """Wait until all steps so far are on the disk.
+
+        Returns:
+            Why they are not, ``timeout`` seconds later.
+        """
+        written = threading.Event()
+        self.write(lambda store: written.set())
+        self.start()
+        end = time.monotonic() + timeout
+        while not written.wait(0.02):
+            if self.error is not None or time.monotonic() > end:
+                what = f"{self.directory}: not written in {timeout:g} seconds"
+                return self.error or self._refusal or TimeoutError(what)
+        if self.dropped:
+            return OSError(f"{self.directory} lacks {self.dropped} steps")
+        return None
+
     def close(self, ending: Mapping[str, Any], timeout: float) -> int:
         """Write what waits and how the run ended.
 
@@ -127,22 +146,22 @@ class Writer:
 
     def _run(self) -> None:
         # A forked child never closes it: the frame that holds it is lost there.
-        store, refusal, is_over = None, None, False
+        store, is_over = None, False
         while not is_over and self.error is None:
             try:
                 is_over = self._take()
                 store = store or self._open()
                 self._write(store)
-                if refusal is not None:
-                    refusal = None
+                if self._refusal is not None:
+                    self._refusal = None
                     store.end(None)
                     logger.warning("%s is written again", self.directory)
                 if is_over and self._ending is not None:
                     store.end({**self._ending[0], "dropped": self.dropped})
             except _REFUSALS as error:
-                if refusal is None:
+                if self._refusal is None:
                     self._say_refusal(store, error)
-                refusal = error
+                self._refusal = error
                 is_over = is_over and self._is_too_late()
             except Exception as error:
                 self.error = error
@@ -172,7 +191,7 @@ class Writer:
             for event in events
             if event.kind != "state"
         ]
-        given = [*map(_rounded, steps.rows)], steps.keys, steps.tensors
+        given = [*map(_rounded_row, steps.rows)], steps.keys, steps.tensors
         self._unwritten.append(
             (len(steps.rows), lambda store: store.append(*given, alarms, kept))
         )
@@ -219,10 +238,11 @@ class Writer:
         return self._ending is None or time.monotonic() > self._ending[1]
 
 
-def _rounded(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: float(f"{value:.{_DIGITS}g}")
-        if isinstance(value, float)
-        else value
-        for name, value in known(row).items()
-    }
+def _rounded_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _rounded(value) for name, value in known(row).items()}
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, list):
+        return [*map(_rounded, value)]
+    return float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value

@@ -13,7 +13,7 @@ import time
 
 import numpy as np
 import pytest
-from adagc_lab.record.files import METRICS, RunRecord
+from adagc_lab.record.files import RunRecord, num_steps
 from adagc_lab.train.checkpoints import COMPLETE
 from adagc_lab.train.processes import Stopped
 from core.parallel.ranks import run_on_ranks
@@ -43,9 +43,7 @@ def kill(directory, goal, number, in_save, rng, ranks):
     """Send a signal to a rank, once the run has made steps or in a save."""
 
     def has_come():
-        metrics = directory / METRICS
-        lines = metrics.read_bytes() if metrics.exists() else b""
-        return lines.count(b"\n") >= goal
+        return num_steps(directory) >= goal
 
     def is_saving():
         folders = directory.glob("checkpoint-*")

@@ -6,6 +6,7 @@ import os
 import random
 import resource
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -148,8 +149,12 @@ def test_a_full_disk_loses_no_step_if_it_has_room_later(tmp_path, small_disk):
     run = read_record(tmp_path)
     assert 0 < len(run.step) < 400
     assert run.end["kind"] == "disk"
+    with pytest.raises((OSError, sqlite3.Error)):
+        record.sync(0.1)
     small_disk()
     mine = train(model, optimizer, range(400, 401), record=record)
+    record.sync()
+    assert len(read_record(tmp_path).step) == 401
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         record.close()

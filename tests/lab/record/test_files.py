@@ -1,6 +1,6 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The record of a run: append, cut back, read as arrays."""
+"""The folder of a run: its lock, its facts, its steps as arrays."""
 
 import contextlib
 import json
@@ -9,31 +9,19 @@ import multiprocessing
 import numpy as np
 import pytest
 from adagc_lab.record.files import (
-    QUANTITIES,
     RunRecord,
-    RunWriter,
     lock_run,
     mark_stopped,
+    num_steps,
     update_run_json,
 )
+from lab.written import write_steps
 
-NAMES = ["a", "b"]
-
-
-def block(value):
-    return np.full((len(QUANTITIES), len(NAMES)), value, np.float32)
+NAMES = ["zero", "lost", "half"]
 
 
-def write(directory, steps, start_step=0):
-    writer = RunWriter(directory, NAMES, start_step)
-    for step in steps:
-        row = {"step": step, "loss": float(10 - step)}
-        if step == 2:
-            row["faults"] = [{"kind": "gradient_nan", "tensors": ["a"]}]
-        if step == 3:
-            row["eval_loss"] = 4.5
-        writer.append(row, block(step))
-    writer.close()
+def rows(steps):
+    return [{"loss": float(10 - step)} for step in steps]
 
 
 def test_a_directory_is_held_by_one_and_removed_if_it_stays_empty(tmp_path):
@@ -88,67 +76,63 @@ def test_only_a_run_that_nothing_runs_is_marked(
     assert json.loads((tmp_path / "run.json").read_text())["status"] == after
 
 
-def test_round_trip(tmp_path):
-    write(tmp_path, range(4))
-    update_run_json(tmp_path, status="running", seed=3)
-    update_run_json(tmp_path, status="finished")
+def test_steps_and_tensors_are_read_as_arrays(tmp_path):
+    """The clip's factors are a list of each step: those of the shadow are not.
+
+    A step without a list, as of a fork, has none.
+    """
+    written = rows(range(3))
+    written[2] |= {
+        "faults": [{"kind": "gradient_nan", "tensors": ["lost"]}],
+        "eval_loss": 4.5,
+        "clip_h": [1.0, 0.0, 0.5],
+        "moment1": [np.nan, np.inf, 0.25],
+    }
+    norm = np.array([[0, np.inf, 2]] * 3, np.float32)
+    tables = {"norm": norm, "gamma": norm + 1, "h": norm * 0}
+    write_steps(
+        tmp_path,
+        written,
+        NAMES[::-1],
+        {n: x[:, ::-1] for n, x in tables.items()},
+    )
+    update_run_json(tmp_path, tensors=NAMES, seed=3)
     record = RunRecord.load(tmp_path)
-    assert record.num_steps == 4
-    np.testing.assert_array_equal(record.loss, [10.0, 9.0, 8.0, 7.0])
+    assert record.run == {"seed": 3, "tensors": NAMES}
+    np.testing.assert_array_equal(record.loss, [10.0, 9.0, 8.0])
     np.testing.assert_array_equal(
-        record.metrics["eval_loss"], [np.nan, np.nan, np.nan, 4.5]
+        record.metrics["eval_loss"], [np.nan, np.nan, 4.5]
     )
-    assert record.faults == {2: [{"kind": "gradient_nan", "tensors": ["a"]}]}
-    np.testing.assert_array_equal(record.tensors["norm"][:, 1], range(4))
-    assert record.run == {"status": "finished", "seed": 3}
+    assert record.faults == {2: written[2]["faults"]}
+    for name, expected in {
+        "norm": norm[2],
+        "gamma": norm[2] + 1,
+        "h": [1.0, 0.0, 0.5],
+        "clipped_norm": [0.0, np.nan, 1.0],
+        "moment1": [np.nan, np.inf, 0.25],
+        "moment2": [np.nan] * 3,
+    }.items():
+        np.testing.assert_array_equal(record.tensors[name][2], expected, name)
+    assert np.isnan(record.h[:2]).all()
+    assert record.metrics["clipped_fraction"].tolist() == [0.0, 0.0, 0.5]
+    assert record.first_steps(2).num_steps == 2
 
 
-def test_resuming_cuts_back_and_leaves_the_files_of_an_unbroken_run(tmp_path):
-    write(tmp_path / "whole", range(6))
-    write(tmp_path / "broken", range(5))
-    write(tmp_path / "broken", range(3, 6), start_step=3)
-    for name in ("metrics.jsonl", "tensors.f32"):
-        assert (tmp_path / "broken" / name).read_bytes() == (
-            tmp_path / "whole" / name
-        ).read_bytes()
+def test_a_later_session_supersedes_steps(tmp_path):
+    write_steps(tmp_path / "whole", rows(range(6)))
+    write_steps(tmp_path / "broken", rows(range(5)))
+    write_steps(tmp_path / "broken", rows(range(3, 4)), start=3)
+    assert num_steps(tmp_path / "broken") == 4
+    assert RunRecord.load(tmp_path / "broken").num_steps == 4
+    write_steps(tmp_path / "broken", rows(range(4, 6)), start=4)
+    whole, broken = map(
+        RunRecord.load, (tmp_path / "whole", tmp_path / "broken")
+    )
+    np.testing.assert_array_equal(whole.loss, broken.loss)
+    assert num_steps(tmp_path / "nothing") == 0
 
 
-@pytest.mark.parametrize("line", ["[]", '{"step": 2}', "[" * 100_000, "{"])
-def test_a_damaged_line_is_named(tmp_path, line):
-    write(tmp_path, range(1))
-    with (tmp_path / "metrics.jsonl").open("a") as file:
-        file.write(f"{line}\n")
-    with pytest.raises(ValueError, match="line 2: damaged"):
+def test_steps_that_are_missing_are_named(tmp_path):
+    write_steps(tmp_path, rows(range(2)), start=1)
+    with pytest.raises(ValueError, match="record lacks steps"):
         RunRecord.load(tmp_path)
-
-
-def test_half_written_last_step_is_left_out(tmp_path):
-    write(tmp_path, range(3))
-    with (tmp_path / "metrics.jsonl").open("ab") as file:
-        file.write(b'{"step": 3, "lo')
-    assert RunRecord.load(tmp_path).num_steps == 3
-    with (tmp_path / "tensors.f32").open("ab") as file:
-        file.truncate(2 * block(0).nbytes + 3)
-    assert RunRecord.load(tmp_path).num_steps == 2
-
-
-def test_resuming_beyond_the_record_or_with_other_tensors_is_refused(tmp_path):
-    write(tmp_path, range(3))
-    with pytest.raises(ValueError, match="holds 3 steps, fewer than the 5"):
-        RunWriter(tmp_path, NAMES, 5)
-    with pytest.raises(ValueError, match="other tensors"):
-        RunWriter(tmp_path, ["a", "c"], 2)
-    assert json.loads((tmp_path / "tensors.json").read_text()) == NAMES
-    assert RunRecord.load(tmp_path).num_steps == 3
-
-
-def test_scale_of_zero_and_non_finite_norms(tmp_path):
-    writer = RunWriter(tmp_path, ["zero", "lost", "kept", "half"])
-    rows = np.zeros((len(QUANTITIES), 4), np.float32)
-    rows[0] = [0.0, np.nan, np.inf, 2.0]
-    rows[1] = [0.0, 0.0, np.inf, 1.0]
-    writer.append({"step": 0, "loss": 1.0}, rows)
-    writer.close()
-    np.testing.assert_array_equal(
-        RunRecord.load(tmp_path).h, [[1.0, 0.0, np.nan, 0.5]]
-    )

@@ -1,16 +1,12 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Synthetic run directories, written by the real RunWriter."""
+"""Synthetic run directories."""
 
 import numpy as np
 import pytest
-from adagc_lab.record.files import (
-    QUANTITIES,
-    RunRecord,
-    RunWriter,
-    update_run_json,
-)
+from adagc_lab.record.files import CLIP_H, MOMENTS, RunRecord, update_run_json
 from adagc_lab.report.experiment import Experiment
+from lab.written import write_steps
 
 NAMES = ["embed_tokens.weight", "layers.0.self_attn.q_proj.weight", "norm"]
 CLIPS = {
@@ -40,16 +36,15 @@ def make_losses(seed=1, steps=400, floor=1.0, spikes=None, nan_from=None):
     return loss
 
 
-def make_blocks(seed, num_steps, surge):
-    """Norms, gamma and moments: ``[num_steps, quantities, tensors]``."""
+def make_tensors(seed, num_steps, surge):
+    """Norm, moments, gamma and h, ``[num_steps, num_tensors]`` each."""
     rng = np.random.default_rng(seed)
-    blocks = np.exp(0.1 * rng.standard_normal((num_steps, 5, len(NAMES))))
+    shape = 4, num_steps, len(NAMES)
+    tables = np.exp(0.1 * rng.standard_normal(shape)).astype(np.float32)
+    found = dict(zip(("norm", "gamma", *MOMENTS), tables, strict=True))
     if surge is not None:
-        blocks[surge : surge + 3, 0, 1] *= 100
-        blocks[surge : surge + 3, 0, 0] *= 10
-    blocks[:, 1] = np.minimum(blocks[:, 0], 1.0)
-    assert QUANTITIES[:2] == ("norm", "clipped_norm")
-    return blocks
+        found["norm"][surge : surge + 3, :2] *= 10, 100
+    return found | {"h": 1 / np.maximum(found["norm"], 1)}
 
 
 def make_directory(
@@ -66,16 +61,15 @@ def make_directory(
     """Write a run, calm but for these, and read it back."""
     names = NAMES if tensors else []
     loss = make_losses(seed, **losses)
-    blocks = make_blocks(seed, len(loss), surge) if names else None
-    writer = RunWriter(directory, names)
-    for step, value in enumerate(loss):
-        row = {"step": step, "loss": float(value), "clip_seconds": 0.0012}
-        if step == len(loss) - 1:
-            row["eval_loss"] = 1.1
-        if step in (faults or {}):
-            row["faults"] = [{"kind": faults[step], "tensors": []}]
-        writer.append(row, blocks[step] if names else None)
-    writer.close()
+    rows = [{"loss": x, "clip_seconds": 0.0012} for x in loss.tolist()]
+    rows[-1]["eval_loss"] = 1.1
+    for step, kind in (faults or {}).items():
+        rows[step]["faults"] = [{"kind": kind, "tensors": []}]
+    tables = make_tensors(seed, len(loss), surge)
+    for i, row in enumerate(rows if names else ()):
+        row |= {name: tables[name][i].tolist() for name in MOMENTS}
+        row[CLIP_H] = tables["h"][i].tolist()
+    write_steps(directory, rows, names, tables if names else None)
     update_run_json(
         directory,
         config={"clip": CLIPS[method], "optimizer": {"beta2": 0.999}},

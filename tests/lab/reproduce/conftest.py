@@ -4,8 +4,9 @@
 
 import numpy as np
 import pytest
-from adagc_lab.record.files import RunWriter, update_run_json
+from adagc_lab.record.files import update_run_json
 from adagc_lab.reproduce.grid import as_json, load_target, make_runs
+from lab.written import write_steps
 from omegaconf import OmegaConf
 
 RUN = {
@@ -54,12 +55,11 @@ def make_row(method="A", seed=1, loss=(), **fields):
 def write_run(run, num_steps=None, status="finished"):
     """Write a planned run as if it had ended: a loss of its own each."""
     rng = np.random.default_rng(run.seed)
-    writer = RunWriter(run.directory, [])
     level = LOSSES[run.config.clip["name"]] + run.seed / 100
-    for step in range(num_steps or run.config.train.max_steps):
-        loss = level + 3 * np.exp(-step / 3) + 0.001 * rng.normal()
-        writer.append({"step": step, "step_seconds": 0.5, "loss": loss})
-    writer.close()
+    steps = np.arange(num_steps or run.config.train.max_steps)
+    loss = level + 3 * np.exp(-steps / 3) + 0.001 * rng.normal(size=len(steps))
+    rows = [{"step_seconds": 0.5, "loss": x} for x in loss.tolist()]
+    write_steps(run.directory, rows)
     facts = {"config": as_json(run.config), "seed": run.seed, "commit": "abc"}
     update_run_json(run.directory, status=status, **facts)
 

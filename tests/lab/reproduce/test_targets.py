@@ -156,7 +156,7 @@ def test_a_terminated_command_stops_its_runs(write_grid, tmp_path):
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     folder = tmp_path / "outputs" / STORE
-    while len([*folder.glob("*/metrics.jsonl")]) < 2:
+    while len([*folder.glob("*/record/record.sqlite")]) < 2:
         assert process.poll() is None
         time.sleep(0.05)
     process.terminate()

@@ -13,7 +13,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from adagc_lab.record.files import RunRecord
+from adagc_lab.record.files import RunRecord, num_steps
 from adagc_lab.train.checkpoints import last_checkpoint
 from adagc_lab.train.config import RunConfig
 from adagc_lab.train.parse import (
@@ -148,7 +148,7 @@ def losses_at(step, change):
     add_loss = StepRecorder.add_loss
 
     def changed(self, loss):
-        is_here = self._row["step"] == step
+        is_here = self._row["samples"][0] == step * self._config.global_batch
         add_loss(self, change(loss) if is_here else loss)
 
     with mock.patch.object(StepRecorder, "add_loss", changed):
@@ -213,9 +213,8 @@ def start(values, tmp_path, *launch, **options):
 
 
 def wait_for_step(directory, step, process):
-    metrics = Path(directory) / "metrics.jsonl"
     while process.poll() is None:
-        if metrics.exists() and metrics.read_bytes().count(b"\n") >= step:
+        if num_steps(directory) >= step:
             return
         time.sleep(0.005)
     pytest.fail("the run ended too early")

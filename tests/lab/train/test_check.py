@@ -120,7 +120,7 @@ def test_a_recipe_without_its_launcher_is_given_the_command(
     err = capsys.readouterr().err
     _, out, _ = check(capsys, *command[1:])
     where, line = section(out, "Launch")
-    assert err.endswith(f"launch it like this: {where} {line}\n")
+    assert err.endswith(f"launch it like this:\n{where}\n{line}\n")
     assert "--nnodes 32 --nproc_per_node 8 " in line
     assert line.endswith(" 'clip={name: adagc}'")
 

@@ -70,19 +70,8 @@ def test_base_files_are_changed_in_order_not_copied(file, tmp_path):
     }
 
 
-def test_defaults_keep_their_form_and_are_no_part_of_a_run_s_identity():
-    config = parse_config(MINIMAL)
-    assert config.data.kind == "stdlib"
-    assert config.faults == []
-    values = config.to_dict()
-    assert values["optimizer"] == {
-        "name": "adamw",
-        "beta1": 0.9,
-        "beta2": 0.95,
-        "epsilon": 1e-8,
-        "weight_decay": 0.1,
-    }
-    assert "parallel" not in values
+def test_one_process_s_layout_is_no_part_of_a_run_s_identity():
+    assert "parallel" not in parse_config(MINIMAL).to_dict()
     values = parse_config({**MINIMAL, "parallel": {"pp": 2}}).to_dict()
     assert values["parallel"]["pp"] == 2
 

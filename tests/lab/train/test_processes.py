@@ -40,9 +40,12 @@ def test_a_stopped_command_resumes_with_the_same_record(number, tmp_path):
     process.send_signal(number)
     printed, _ = process.communicate(timeout=600)
     assert process.returncode == 128 + number
-    line = printed.splitlines()[-1]
     (checkpoint,) = (tmp_path / "stopped").glob("checkpoint-*")
-    assert line.startswith(f"stopped by {number.name}: saved {checkpoint}; ")
+    assert printed.splitlines()[-2:] == [
+        f"stopped by {number.name}: saved {checkpoint}",
+        f"next: python {runs.ROOT / 'tools/pretrain.py'} "
+        f"{tmp_path / 'run.yaml'}",
+    ]
     stopped = RunRecord.load(tmp_path / "stopped")
     assert stopped.run["status"] == "stopped"
     assert checkpoint.name == f"checkpoint-{stopped.num_steps}"
@@ -83,7 +86,7 @@ def test_the_launcher_s_signal_reaches_all_ranks(tmp_path):
     checkpoint = tmp_path / f"run/checkpoint-{stopped.num_steps}"
     assert (checkpoint / COMPLETE).exists()
     log = (tmp_path / "log/workerlog.0").read_text()
-    assert f"stopped by SIGTERM: saved {checkpoint}; " in log
+    assert f"stopped by SIGTERM: saved {checkpoint}\n" in log
 
 
 def test_a_second_signal_exits_at_once_and_an_echo_does_not(

@@ -66,9 +66,6 @@ def test_a_finished_run_is_extended(copied, tmp_path):
     record = runs.run_in(copied, values)
     whole = runs.run_in(tmp_path / "whole", values)
     np.testing.assert_array_equal(record.loss, whole.loss)
-    assert record.run["changes"] == [
-        {"step": 12, "changed": {"train.max_steps": [12, 20]}}
-    ]
     assert runs.checkpoint_names(copied) == ["checkpoint-18", "checkpoint-20"]
 
 
@@ -89,7 +86,7 @@ def test_a_decay_follows_the_new_length_which_has_to_fit(tmp_path):
     schedule = parse_config(values).schedule
     rates = [learning_rate(schedule, i, 12) for i in range(12)]
     rates += [learning_rate(schedule, i, 16) for i in range(12, 16)]
-    np.testing.assert_array_equal(record.metrics["learning_rate"], rates)
+    np.testing.assert_allclose(record.metrics["learning_rate"], rates)
 
 
 def test_a_run_does_not_go_on_with_other_data(tmp_path):
@@ -140,7 +137,7 @@ def test_a_run_killed_while_it_began_begins_again(source, tmp_path):
         with contextlib.suppress(KeyboardInterrupt, SystemExit):
             fork(values, source, tmp_path / "b", step=4)
     assert (tmp_path / "b/run.json").exists()
-    assert not (tmp_path / "b/metrics.jsonl").exists()
+    assert not (tmp_path / "b/record").exists()
     status, record = fork(values, source, tmp_path / "b", step=4)
     assert (status, record.num_steps) == ("finished", 12)
 
@@ -156,9 +153,8 @@ def test_a_fork_to_another_clip_starts_with_its_warm_up(tmp_path):
     # Step 8 is the warm-up, in which AdaGC clips by the global norm.
     np.testing.assert_array_equal(whole.loss[:10], before.loss[:10])
     assert (whole.loss[10:] != before.loss[10:]).all()
-    gamma = whole.tensors["gamma"]
-    assert np.isnan(gamma[:8]).all()
-    assert np.isfinite(gamma[8:]).all()
+    assert np.isnan(whole.h[:8]).all()
+    assert np.isfinite(whole.h[8:]).all()
     assert load_state(target / "checkpoint-12")["step"] == 4
     changed = whole.run["forked_from"]["changed"]
     assert changed["clip.name"] == ["global_norm", "adagc"]
@@ -215,10 +211,10 @@ def test_a_fork_whose_state_is_refused_can_be_changed(source, tmp_path):
 
 
 def test_a_finished_run_is_not_repeated_and_another_is_refused(copied):
-    values, metrics = constant(copied), copied / "metrics.jsonl"
-    before = metrics.stat().st_mtime_ns
+    values, record = constant(copied), copied / "record/record.sqlite"
+    before = record.stat().st_mtime_ns
     assert runs.run(values)[0] == "finished"
-    assert metrics.stat().st_mtime_ns == before
+    assert record.stat().st_mtime_ns == before
     values["clip"]["t_start"] = 6
     with pytest.raises(FileExistsError, match=r"clip\.t_start"):
         runs.run(values)

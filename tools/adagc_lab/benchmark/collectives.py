@@ -30,7 +30,6 @@ from adagc_lab.benchmark.counts import (
     count,
 )
 from adagc_lab.clips import make_clip
-from adagc_lab.clips.measured import MeasuredClip
 from adagc_lab.gloo import free_port
 from adagc_lab.markdown import markdown_table
 from adagc_lab.storage import atomic_write_json
@@ -84,9 +83,7 @@ def record_communication(config: RunConfig) -> list[list[Collective]]:
     trainer = build_trainer(config, task, clip)
     trainer.add_callback(watch)
     trainer.train()
-    record = trainer.recorder.record
-    assert record is not None
-    record.close()  # the next run may have the same folder
+    trainer.recorder.record.close()  # the next run may have the same folder
     return watch.clip.steps
 
 
@@ -101,12 +98,8 @@ class _Watch(TrainerCallback):
     def on_train_begin(
         self, args: Any, state: Any, control: Any, **kwargs: Any
     ) -> None:
-        owner, name = innermost(kwargs["optimizer"]), "_grad_clip"
-        if isinstance(owner._grad_clip, MeasuredClip):
-            # What it measures is not the clip's.
-            owner, name = owner._grad_clip, "clip"
-        self.clip = WatchedClip(getattr(owner, name))
-        setattr(owner, name, self.clip)
+        optimizer = innermost(kwargs["optimizer"])
+        self.clip = optimizer._grad_clip = WatchedClip(optimizer._grad_clip)
 
 
 def main() -> None:

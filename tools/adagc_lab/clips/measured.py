@@ -5,10 +5,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import paddle
 from paddle.nn.clip import ClipGradBase
 
@@ -16,8 +15,6 @@ from paddle_adagc import rule
 from paddle_adagc.clips.gradients import GradientList
 
 _ROUNDING = 1e-6  # of a tensor's norm, measured before and after the clip
-_SAME = 1e-5
-_NUM_LOWEST = 3
 
 
 class MeasuredClip(ClipGradBase):
@@ -26,48 +23,33 @@ class MeasuredClip(ClipGradBase):
     Args:
         clip: Clip to call; None: none.
         keys: Name of a parameter -> the model's.
-        is_due: Called at every step: is this one measured?
     """
 
     def __init__(
-        self,
-        clip: ClipGradBase | None,
-        keys: Mapping[str, str],
-        is_due: Callable[[], bool],
+        self, clip: ClipGradBase | None, keys: Mapping[str, str]
     ) -> None:
         super().__init__()
-        self.clip, self._keys, self._is_due = clip, keys, is_due
+        self.clip, self._keys = clip, keys
         self.seconds = 0.0  # of the last call
-        self.tensors: dict[str, dict[str, float]] = {}
-        """Key -> ``norm``, ``clipped_norm`` and ``h`` of the last step, if that
-        was measured."""
+        self.h: dict[str, float] = {}
+        """Factor of each tensor in the last step, by the model's names; 1 of
+        norm 0, 0 of what was made 0, NaN of Inf and NaN that stayed."""
 
     def __str__(self) -> str:
         """Return the clip's own description."""
         return str(self.clip)
 
     def _dygraph_clip(self, params_grads: Any) -> Any:
-        self.tensors = {}
-        if not self._is_due():
-            return self._clip(params_grads)
         before = self._norms(params_grads)
         begin = time.perf_counter()
-        clipped = self._clip(params_grads)
+        clipped = params_grads if self.clip is None else self.clip(params_grads)
         self.seconds = time.perf_counter() - begin
         after = self._norms(clipped)
-        for key, norm in before.items():
-            left = after.get(key, norm)
-            with np.errstate(all="ignore"):
-                h = 1.0 if norm == 0 else float(np.divide(left, norm))
-            self.tensors[key] = {
-                "norm": norm,
-                "clipped_norm": left,
-                "h": 1.0 if h > 1 - _ROUNDING else h,
-            }
+        self.h = {
+            key: _factor(norm, after.get(key, norm))
+            for key, norm in before.items()
+        }
         return clipped
-
-    def _clip(self, params_grads: Any) -> Any:
-        return params_grads if self.clip is None else self.clip(params_grads)
 
     @paddle.no_grad()
     def _norms(self, pairs: Any) -> dict[str, float]:
@@ -77,34 +59,11 @@ class MeasuredClip(ClipGradBase):
         names = [self._keys.get(p.name, p.name) for p, _ in pairs]
         return dict(zip(names, norms, strict=True))
 
-    def summary(self) -> dict[str, Any]:
-        """Return the last step in a few numbers; empty if it was not measured.
 
-        Those of :meth:`paddle_adagc.ClipGradByAdaGC.summary` that a run prints
-        and records. Inf and NaN are in no norm and no share.
-        """
-        if not self.tensors:
-            return {}
-        rows = [[*row.values()] for row in self.tensors.values()]
-        norm, left, h = np.array(rows, np.float64).T
-        finite = np.isfinite(norm)
-        seen = finite & (norm > 0)
-        lowest = sorted(
-            (float(h[i]), key) for i, key in enumerate(self.tensors) if seen[i]
-        )
-        return {
-            "global_grad_norm": float(np.sqrt(np.square(norm[finite]).sum())),
-            "clipped_grad_norm": float(
-                np.sqrt(np.square(left[np.isfinite(left)]).sum())
-            ),
-            "clipped_fraction": float((h[seen] < 1).mean()) if any(seen) else 0,
-            "h_min": lowest[0][0] if lowest else 1.0,
-            "num_tensors": int(seen.sum()),
-            "nonfinite": int((~finite).sum()),
-            # As under GlobalGC: one factor names no tensor.
-            "lowest_h": {
-                key: value
-                for value, key in lowest[:_NUM_LOWEST]
-                if value < lowest[-1][0] * (1 - _SAME)
-            },
-        }
+def _factor(norm: float, left: float) -> float:
+    if norm == 0:
+        return 1.0
+    if left == 0:
+        return 0.0
+    h = left / norm  # NaN if both are Inf
+    return 1.0 if h > 1 - _ROUNDING else h

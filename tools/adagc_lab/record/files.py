@@ -1,19 +1,9 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Files of a run: written step by step, read as arrays.
+"""The folder of a run: its facts, its lock, and its steps as arrays.
 
-A run directory holds three files:
-
-- ``run.json``: how the run was made (config, versions) and how it ended;
-- ``metrics.jsonl``: one JSON object per optimizer step;
-- ``tensors.f32``: per step a ``[len(QUANTITIES), num_tensors]`` block of
-  little-endian float32, with the tensor names in ``tensors.json``.
-
-A resumed run first cuts the files back to its step. The library's record
-beside them (folder ``record``) does not replace them: it rounds a loss to six
-digits, while a resumed run must have the same losses bit by bit; its thread
-may write a step after the checkpoint that counts on it; and numbers that a
-step gets later, such as a validation loss, do not fit.
+``run.json`` says how the run was made (config, versions) and how it ended.
+``record`` is the library's record, to which the laboratory adds numbers.
 """
 
 from __future__ import annotations
@@ -22,95 +12,45 @@ import contextlib
 import dataclasses
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
 from adagc_lab.storage import FolderLock, atomic_write_json
-from paddle_adagc.files import make_directory
+from paddle_adagc.files import TEMPORARY, make_directory
+from paddle_adagc.watch import RecordedRun, read_record
+from paddle_adagc.watch.reading import copy_record
+from paddle_adagc.watch.store import last_step
 
-METRICS, TENSORS, NAMES = "metrics.jsonl", "tensors.f32", "tensors.json"
 RECORD = "record"
-"""Folder of the library's record in a run's: each tensor, and the alarms."""
+"""Folder of the library's record in a run's."""
 
 ENDED = ("finished", "diverged")
 """States of a run that is not resumed."""
 
-QUANTITIES = ("norm", "clipped_norm", "gamma", "moment1", "moment2")
+CLIP_H, MOMENTS = "clip_h", ("moment1", "moment2")
+"""Lists that a step may have: of every tensor the factor of the clip that acts
+(the record's own is AdaGC's), and the norms of Adam's moments."""
 
 
-class RunWriter:
-    """Append the steps of a run to the files of ``directory``.
-
-    Steps from ``start_step`` on, of an earlier process, are cut off.
-    """
-
-    def __init__(
-        self,
-        directory: str | os.PathLike[str],
-        tensor_names: list[str],
-        start_step: int = 0,
-    ) -> None:
-        self.directory = folder = make_directory(directory)
-        self._num_bytes = 4 * len(QUANTITIES) * len(tensor_names)  # of a step
-        lines = []
-        if start_step:
-            if json.loads((folder / NAMES).read_bytes()) != tensor_names:
-                raise ValueError(
-                    f"{folder / NAMES} lists other tensors than this run logs: "
-                    "resume with the config that the run was started with"
-                )
-            lines = (folder / METRICS).read_bytes().splitlines(True)
-            size = (folder / TENSORS).stat().st_size
-            if len(lines) < start_step or size < start_step * self._num_bytes:
-                raise ValueError(
-                    f"{folder} holds {len(lines)} steps, fewer than the "
-                    f"{start_step} to resume from"
-                )
-        kept = sum(map(len, lines[:start_step]))
-        self._metrics = _opened(folder / METRICS, kept)
-        self._tensors = _opened(folder / TENSORS, start_step * self._num_bytes)
-        # Last: until then a process that is killed has changed nothing.
-        atomic_write_json(folder / NAMES, tensor_names, indent=None)
-
-    def append(
-        self, metrics: dict[str, Any], tensors: np.ndarray | None = None
-    ) -> None:
-        """Write one step: JSON values, with ``step`` and ``loss`` among them.
-
-        ``tensors``: ``[len(QUANTITIES), num_tensors]``, NaN where unknown;
-        None if the run logs none.
-        """
-        if tensors is not None:
-            block = np.asarray(tensors, "<f4").tobytes()
-            assert len(block) == self._num_bytes
-            self._tensors.write(block)
-        self._metrics.write(json.dumps(metrics).encode() + b"\n")
-
-    def flush(self) -> None:
-        """Hand all data to the operating system."""
-        self._tensors.flush()
-        self._metrics.flush()
-
-    def sync(self) -> None:
-        """Put all steps on the disk."""
-        self.flush()
-        for file in (self._tensors, self._metrics):
-            os.fsync(file.fileno())
-
-    def close(self) -> None:
-        """Flush and close the files."""
-        self._tensors.close()
-        self._metrics.close()
+def num_steps(directory: str | os.PathLike[str]) -> int:
+    """Return the number of steps that a run has recorded."""
+    return last_step(Path(directory) / RECORD)
 
 
-def _opened(path: Path, num_bytes: int) -> IO[bytes]:
-    """Open a file to append to; cut off what is longer."""
-    file = path.open("ab")
-    file.truncate(num_bytes)
-    return file
+def inherit_steps(directory: str | os.PathLike[str]) -> None:
+    """Give a fork that has no steps those of the run that it comes from."""
+    origin = read_run_json(directory).get("forked_from")
+    folder = Path(directory) / RECORD
+    if origin and not folder.exists():
+        incomplete = folder.with_suffix(TEMPORARY)
+        shutil.rmtree(incomplete, ignore_errors=True)
+        make_directory(incomplete)
+        copy_record(Path(origin["run"]) / RECORD, incomplete)
+        incomplete.rename(folder)
 
 
 def read_run_json(directory: str | os.PathLike[str]) -> dict[str, Any]:
@@ -167,36 +107,6 @@ def mark_stopped(directory: str | os.PathLike[str]) -> None:
             update_run_json(directory, status="stopped")
 
 
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Read the objects of a file's complete lines, one per step from 0 on."""
-    rows: list[dict[str, Any]] = []
-    for number, line in enumerate(path.read_bytes().splitlines(True)):
-        if not line.endswith(b"\n"):
-            break
-        try:
-            rows.append(json.loads(line))
-            if rows[-1]["step"] != number:
-                raise ValueError(f"step {rows[-1]['step']} is out of place")
-        except (KeyError, RecursionError, TypeError, ValueError) as error:
-            raise ValueError(
-                f"{path}, line {number + 1}: damaged ({error}): put the file "
-                "back, or give the run's command again with --overwrite"
-            ) from error
-    return rows
-
-
-def columns(rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:
-    """Return every numeric key as float64 ``[num_steps]``."""
-    numbers = [
-        {k: float(x) for k, x in row.items() if isinstance(x, (int, float))}
-        for row in rows
-    ]
-    return {
-        key: np.array([row.get(key, np.nan) for row in numbers], np.float64)
-        for key in sorted({"loss"}.union(*numbers))
-    }
-
-
 @dataclasses.dataclass(frozen=True)
 class RunRecord:
     """A finished or running run, as arrays over its ``num_steps`` steps."""
@@ -205,11 +115,11 @@ class RunRecord:
     run: dict[str, Any]
     """Content of ``run.json``: ``config``, ``seed``, ``versions``, ``status``
     (``"running"``, ``"stopped"``, ``"finished"`` or ``"diverged"``),
-    ``wall_seconds``."""
+    ``wall_seconds``, ``tensors`` (names)."""
 
     metrics: dict[str, np.ndarray]
-    """Every numeric key of ``metrics.jsonl`` as ``[num_steps]`` float64, NaN
-    where a step has no value."""
+    """Every number that steps have, as ``[num_steps]`` float64, NaN where a
+    step has none."""
 
     faults: dict[int, list[dict[str, Any]]]
     """Injected faults by step: each ``{"kind": str, "tensors": [str, ...]}``
@@ -217,9 +127,9 @@ class RunRecord:
 
     tensor_names: list[str]
     tensors: dict[str, np.ndarray]
-    """Every name of :data:`QUANTITIES` as ``[num_steps, num_tensors]``
-    float32, NaN if not logged: norms before and after the clip; gamma and
-    norms of the moments after the step."""
+    """``norm`` and ``clipped_norm``, before and after the clip; ``h``, the
+    clip's factor; AdaGC's ``gamma``; ``moment1`` and ``moment2``, norms after
+    the step: each ``[num_steps, num_tensors]`` float32, NaN if unknown."""
 
     @property
     def loss(self) -> np.ndarray:
@@ -228,33 +138,16 @@ class RunRecord:
 
     @property
     def num_steps(self) -> int:
-        """Number of logged optimizer steps."""
+        """Number of recorded optimizer steps."""
         return len(self.loss)
 
     @property
-    def clean_steps(self) -> np.ndarray:
-        """Steps whose batch no fault has corrupted, int64, ascending.
-
-        The loss of another step comes from the corruption, whatever the state
-        of the model. A fault of a gradient shows one step later.
-        """
-        corrupted = [
-            step
-            for step, faults in self.faults.items()
-            if not all(f["kind"].startswith("gradient") for f in faults)
-        ]
-        return np.setdiff1d(np.arange(self.num_steps), corrupted)
-
-    @property
     def h(self) -> np.ndarray:
-        """Scale of each tensor's gradient, ``[num_steps, num_tensors]``.
+        """Factor of each tensor's gradient, ``[num_steps, num_tensors]``.
 
         1 where the norm is zero; 0 where a non-finite gradient was zeroed.
         """
-        norm, clipped = self.tensors["norm"], self.tensors["clipped_norm"]
-        with np.errstate(all="ignore"):
-            h = np.where(norm == 0, 1.0, clipped / norm)
-        return np.where(np.isfinite(norm), h, np.where(clipped == 0, 0.0, h))
+        return self.tensors["h"]
 
     def first_steps(self, count: int) -> RunRecord:
         """Return the record of at most the first ``count`` steps."""
@@ -267,26 +160,51 @@ class RunRecord:
 
     @classmethod
     def load(cls, directory: str | os.PathLike[str]) -> RunRecord:
-        """Read a run directory; a half-written last step is left out."""
+        """Read a run directory; steps count from 0 here."""
         path = Path(directory)
         run = read_run_json(path)
-        rows = read_rows(path / METRICS)
-        names = json.loads((path / NAMES).read_bytes())
-        raw = np.fromfile(path / TENSORS, "<f4")
-        if block_size := len(QUANTITIES) * len(names):
-            rows = rows[: raw.size // block_size]
-        blocks = raw[: len(rows) * block_size].reshape(
-            len(rows), len(QUANTITIES), len(names)
-        )
+        found = read_record(path / RECORD)
+        if found.step.tolist() != [*range(1, len(found.step) + 1)]:
+            raise ValueError(
+                f"{path / RECORD} lacks steps: start the run anew with "
+                "--overwrite"
+            )
+        names = run.get("tensors", [])
+        tensors = _tensors(found, names)
+        metrics = {**found.columns, "loss": found.column("loss")}
+        if names and "clipped_fraction" not in metrics:
+            seen = np.isfinite(tensors["norm"]) & (tensors["norm"] > 0)
+            clipped = np.sum(seen & (tensors["h"] < 1), 1)
+            metrics["clipped_fraction"] = clipped / np.maximum(seen.sum(1), 1)
+        rows = enumerate(found.rows)
         return cls(
             name=path.name,
             run=run,
-            metrics=columns(rows),
-            faults={
-                row["step"]: row["faults"] for row in rows if row.get("faults")
-            },
+            metrics=metrics,
+            faults={i: row["faults"] for i, row in rows if row.get("faults")},
             tensor_names=names,
-            tensors={
-                quantity: blocks[:, i] for i, quantity in enumerate(QUANTITIES)
-            },
+            tensors=tensors,
         )
+
+
+def _tensors(found: RecordedRun, names: list[str]) -> dict[str, np.ndarray]:
+    """Return what is known of tensors, see :attr:`RunRecord.tensors`."""
+    shape = len(found.step), len(names)
+    tables = {
+        name: np.full(shape, np.nan, np.float32)
+        for name in ("norm", "gamma", CLIP_H, *MOMENTS)
+    }
+    places = {key: i for i, key in enumerate(found.keys)}
+    if names and len(found.tensor_steps):
+        columns = [places[name] for name in names]
+        for name in ("norm", "gamma"):
+            tables[name][found.tensor_steps - 1] = found.tensors(name)[
+                :, columns
+            ]
+    for i, row in enumerate(found.rows if names else ()):
+        for name in (CLIP_H, *MOMENTS):
+            if name in row:
+                tables[name][i] = np.array(row[name], np.float32)
+    h = tables.pop(CLIP_H)
+    with np.errstate(invalid="ignore"):  # 0 times Inf
+        return {**tables, "h": h, "clipped_norm": h * tables["norm"]}

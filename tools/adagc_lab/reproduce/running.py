@@ -24,7 +24,7 @@ from tqdm import tqdm
 import adagc_lab.train.run  # noqa: F401
 from adagc_lab.record.files import (
     ENDED,
-    METRICS,
+    num_steps,
     read_run_json,
     update_run_json,
 )
@@ -47,15 +47,15 @@ def run_all(runs: Sequence[PlannedRun], num_jobs: int) -> None:
     if not todo:
         return
     tqdm.monitor_interval = 0  # no thread of its own: this process forks
-    begin, num_steps = time.monotonic(), sum(map(_steps_left, todo))
+    begin, total = time.monotonic(), sum(map(_steps_left, todo))
     with (
-        tqdm(total=num_steps, unit="step", disable=None) as bar,
+        tqdm(total=total, unit="step", disable=None) as bar,
         contextlib.closing(_run_each(todo, num_jobs)) as rests,
     ):
         shown = 0
         for rest in rests:
             steps_left = sum(map(_steps_left, rest))
-            steps, num_ended = num_steps - steps_left, len(todo) - len(rest)
+            steps, num_ended = total - steps_left, len(todo) - len(rest)
             bar.set_postfix_str(f"{num_ended} of {len(todo)} runs", False)
             bar.update(steps - bar.n)
             if bar.disable and num_ended > shown:
@@ -155,14 +155,8 @@ def has_ended(run: PlannedRun) -> bool:
     return is_ended and facts["config"] == as_json(run.config)
 
 
-def _num_steps(run: PlannedRun) -> int:
-    """Return the steps that a run has logged."""
-    metrics = run.directory / METRICS
-    return metrics.read_bytes().count(b"\n") if metrics.exists() else 0
-
-
 def _steps_left(run: PlannedRun) -> int:
-    return run.config.train.max_steps - _num_steps(run)
+    return run.config.train.max_steps - num_steps(run.directory)
 
 
 def commit() -> str | None:

@@ -7,34 +7,36 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from paddlenlp.trainer import TrainerCallback
 from tqdm import tqdm
 
 from adagc_lab.record.files import RunRecord
+from adagc_lab.report.judged import judged_steps, memorises
 from adagc_lab.train.processes import is_first_process
 from adagc_lab.train.tasks import PretrainTask
 from paddle_adagc.spikes import spike_score
 
-if TYPE_CHECKING:
-    from adagc_lab.train.recorder import StepRecorder
-
 _NUM_LAST = 10  # the last loss is the median of so many steps
 _MEMORISED = " (of text that the run, which learns few sequences, never sees)"
+_SHOWN = {
+    "loss": "loss {:.4g}",
+    "learning_rate": "lr {:.2g}",
+    "clip_global_grad_norm": "|g| {:.3g}",
+    "clip_clipped_fraction": "clipped {:.0%}",
+    "clip_h_min": "h_min {:.2g}",
+}
+"""Numbers of a log, as far as they are known."""
 
 
 class Console(TrainerCallback):
     """Print a line at the start and with every log, in the first process."""
 
-    def __init__(
-        self, task: PretrainTask, global_batch: int, recorder: StepRecorder
-    ) -> None:
+    def __init__(self, task: PretrainTask, global_batch: int) -> None:
         self._task, self._global_batch = task, global_batch
-        self._recorder = recorder
         self._first_step, self._started = 0, 0.0
 
     def on_train_begin(
@@ -42,7 +44,7 @@ class Console(TrainerCallback):
     ) -> None:
         self._first_step, self._started = state.global_step, time.perf_counter()
         size = self._task.model_size()
-        num, unit = _samples_in(self._task, self._global_batch)
+        num, unit = self._samples(self._global_batch)
         _say(
             f"{size.parameters:,} parameters in {size.tensors:,} tensors, "
             f"{num:,} {unit} per step, {state.max_steps:,} steps"
@@ -55,17 +57,18 @@ class Console(TrainerCallback):
     ) -> None:
         if "loss" not in logs:
             return
-        samples = logs["interval_samples_per_second"]
-        rate, unit = _samples_in(self._task, samples)
-        unit = unit.replace("tokens", "tok")
+        rate, unit = self._samples(logs["interval_samples_per_second"])
         taken = time.perf_counter() - self._started
         steps = state.global_step - self._first_step
         left = taken / steps * (state.max_steps - state.global_step)
-        described = describe_log(logs, self._recorder.most_clipped)
-        _say(
-            f"{_step(state)}  {described}  {rounded_rate(rate)} {unit}/s  "
-            f"ETA {tqdm.format_interval(left)}"
-        )
+        parts = [
+            text.format(logs[n]) for n, text in _SHOWN.items() if n in logs
+        ]
+        if logs.get("clip_nonfinite"):
+            parts.append(f"nonfinite {logs['clip_nonfinite']}")
+        parts.append(f"{rounded_rate(rate)} {unit.replace('tokens', 'tok')}/s")
+        parts.append(f"ETA {tqdm.format_interval(left)}")
+        _say("  ".join([_step(state), *parts]))
 
     def on_evaluate(
         self, args: Any, state: Any, control: Any, metrics: Any, **kwargs: Any
@@ -75,6 +78,12 @@ class Console(TrainerCallback):
             f"{_step(state)}  validation loss {metrics['eval_loss']:.4g}"
             + _MEMORISED * is_memorised
         )
+
+    def _samples(self, num_samples: float) -> tuple[Any, str]:
+        """Return samples as tokens, where the task counts them; the unit."""
+        if self._task.num_tokens is None:
+            return num_samples, "pairs"
+        return num_samples * self._task.num_tokens, "tokens"
 
 
 def _say(line: str) -> None:
@@ -88,38 +97,8 @@ def rounded_rate(rate: float) -> str:
     return tqdm.format_sizeof(rate) if rate >= 999.5 else f"{rate:.3g}"
 
 
-def describe_log(
-    logs: dict[str, Any], most_clipped: Mapping[str, float]
-) -> str:
-    """Describe loss, learning rate and, if it is known, what the clip did."""
-    parts = [f"loss {logs['loss']:.4g}", f"lr {logs['learning_rate']:.2g}"]
-    if "clip_h_min" in logs:
-        lowest = [short_name(key) for key in most_clipped][:1]
-        name = f" ({lowest[0]})" if lowest else ""
-        parts += [
-            f"|g| {logs['clip_global_grad_norm']:.3g}",
-            f"clipped {logs['clip_clipped_fraction']:.0%}",
-            f"h_min {logs['clip_h_min']:.2g}{name}",
-        ]
-        if logs["clip_nonfinite"]:
-            parts.append(f"nonfinite {logs['clip_nonfinite']}")
-    return "  ".join(parts)
-
-
-def short_name(key: str) -> str:
-    """Leave out of a tensor's name what most names share."""
-    return key.removeprefix("model.").removesuffix(".weight")
-
-
 def _step(state: Any) -> str:
     return f"step {state.global_step}/{state.max_steps}"
-
-
-def _samples_in(task: PretrainTask, num_samples: float) -> tuple[Any, str]:
-    """Return samples as tokens, where the task counts them, and the unit."""
-    if task.num_tokens is None:
-        return num_samples, "pairs"
-    return num_samples * task.num_tokens, "tokens"
 
 
 class RunSummary(NamedTuple):
@@ -135,25 +114,24 @@ def summarise_run(directory: str | os.PathLike[str]) -> RunSummary:
     Steps whose batch a fault corrupted do not count.
     """
     path, record = Path(directory), RunRecord.load(directory)
-    steps = record.clean_steps
+    steps = judged_steps(record, 0)
     loss = record.loss[steps]
+    status = record.run["status"]
     seconds = tqdm.format_interval(record.run["wall_seconds"])
-    lines = [f"{record.run['status']}: {record.num_steps:,} steps in {seconds}"]
+    lines = [f"{status}: {record.num_steps:,} steps in {seconds}"]
     problem = "no step to judge"
     if len(loss):
         # Median of the last losses, of the second half if they are few.
         last = float(np.median(loss[-max(1, min(_NUM_LAST, len(loss) // 2)) :]))
-        problem = _problem(record.run["status"], loss, last)
+        problem = _problem(status, loss, last)
         lines += [_losses(record, loss, last), _spikes(record, steps)]
     if alarms := record.run.get("alarms"):
         counts = Counter(alarm["series"] for alarm in alarms).most_common()
-        lines.append(
-            f"alarms: {', '.join(f'{name} {n}' for name, n in counts)}; the "
-            f"first: {alarms[0]['text']}; --fork NEW_DIR --at STEP starts a "
-            "new run from a checkpoint before it"
-        )
+        names = ", ".join(f"{name} {number}" for name, number in counts)
+        lines.append(f"alarms: {names}; the first: {alarms[0]['text']}")
+    lines += [f"problem: {problem}"] if problem else []
     lines += [f"files: {path}", f"next: adagc-report {path}"]
-    return RunSummary([*lines, problem] if problem else lines, not problem)
+    return RunSummary(lines, not problem)
 
 
 def _losses(record: RunRecord, loss: np.ndarray, last: float) -> str:
@@ -165,8 +143,7 @@ def _losses(record: RunRecord, loss: np.ndarray, last: float) -> str:
     if len(evaluated):
         text += f"; validation: last {evaluated[-1]:.4g}"
         text += f", best {evaluated.min():.4g}"
-        kind = record.run["config"]["data"]["kind"]
-        text += _MEMORISED * (kind == "fixed_sequences")
+        text += _MEMORISED * memorises(record)
     return text
 
 
@@ -174,25 +151,17 @@ def _problem(status: str, loss: np.ndarray, last: float) -> str:
     """Say what is wrong with the losses; empty if nothing is."""
     remedy = "lower schedule.learning_rate, or clip harder"
     if status == "diverged" or not np.isfinite(loss[-1]):
-        return (
-            f"the loss is not finite any more: {remedy}; --fork starts from a "
-            "checkpoint before, if train.save_every made one"
-        )
+        return f"the loss is not finite any more: {remedy}"
     if len(loss) > 1 and last > loss[0]:
-        return (
-            f"the loss ended at {last:.4g}, above its first value "
-            f"{loss[0]:.4g}: {remedy}"
-        )
+        return f"the loss ended above its first value: {remedy}"
     return ""
 
 
 def _spikes(record: RunRecord, steps: np.ndarray) -> str:
     window = 1000 if len(steps) > 1000 else 200  # the paper's, if it fits
     score = spike_score(record.loss[steps], window)
-    text = f"spikes: {score.num_spikes} in {score.num_judged:,} judged steps"
-    text += f" (a step is judged by the {window:,} steps before it)"
-    if left_out := record.num_steps - len(steps):
-        text += f"; {left_out} steps with a corrupted batch are not judged"
+    text = f"spikes: {score.num_spikes} in {score.num_judged:,} steps"
+    text += f" with {window:,} before them to judge by"
     if score.num_spikes:
         text += f", the first at step {steps[score.indices[0]]:,}"
     return text

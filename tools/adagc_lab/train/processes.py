@@ -60,8 +60,8 @@ def start_processes(parallel: ParallelConfig) -> None:
         lines = launch_lines(sys.argv, parallel.num_processes)
         raise ValueError(
             f"parallel asks for {parallel.num_processes} processes, not "
-            f"{num_launched}: change its degrees, or launch it like this: "
-            f"{' '.join(lines)}"
+            f"{num_launched}: change its degrees, or launch it like this:\n"
+            + "\n".join(lines)
         )
     if num_launched == 1:
         return
@@ -132,13 +132,13 @@ def from_first_process(function: Callable[[], T]) -> T:
     return result
 
 
-def mean_over_processes(values: Sequence[float]) -> list[float]:
-    """Average each value over the processes."""
-    if dist.get_world_size() == 1 or not values:
-        return [*values]
-    table = paddle.to_tensor([*values], "float64")
-    dist.all_reduce(table)
-    return (table / dist.get_world_size()).tolist()
+def mean_over_processes(value: float) -> float:
+    """Average a value over the processes."""
+    if dist.get_world_size() == 1:
+        return value
+    total = paddle.to_tensor(value, "float64")
+    dist.all_reduce(total)
+    return float(total) / dist.get_world_size()
 
 
 class Stopped(SystemExit):
@@ -150,11 +150,8 @@ class Stopped(SystemExit):
     def __init__(self, number: int, checkpoint: Path) -> None:
         self.exit_status = 128 + number
         super().__init__(self.exit_status)
-        self._line = f"stopped by {signal.Signals(number).name}: saved "
-        self._line += f"{checkpoint}; the same command (without --overwrite) "
-
-    def __str__(self) -> str:
-        return f"{self._line}resumes"
+        name = signal.Signals(number).name
+        self.line = f"stopped by {name}: saved {checkpoint}"
 
 
 class StopRequest:

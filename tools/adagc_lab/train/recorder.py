@@ -1,30 +1,36 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Collects each step's numbers, and writes them."""
+"""The record of a run, and what the laboratory adds to each step."""
 
 from __future__ import annotations
 
-import dataclasses
+import errno
 import logging
-import math
+import sqlite3
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import paddle
 from paddle import Tensor, nn
 
 from adagc_lab.faults import Fault
-from adagc_lab.record.clock import Timer
-from adagc_lab.record.files import RECORD, RunWriter, update_run_json
+from adagc_lab.record.files import (
+    RECORD,
+    inherit_steps,
+    num_steps,
+    update_run_json,
+)
 from adagc_lab.train.config import RunConfig
-from adagc_lab.train.processes import is_first_process, mean_over_processes
+from adagc_lab.train.processes import (
+    from_first_process,
+    is_first_process,
+    mean_over_processes,
+)
 from adagc_lab.train.tensors import TensorColumns
 from paddle_adagc import load_state, save_state
-from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.optimizer import innermost
 from paddle_adagc.watch import Record
 
@@ -33,41 +39,61 @@ logger = logging.getLogger(__name__)
 SHADOW = "shadow_state.safetensors"
 """File of a checkpoint: state of the AdaGC that follows another clip."""
 
-_NUM_MOST_CLIPPED = 3
-SUMMARIZED = ("global_grad_norm", "clipped_fraction", "nonfinite")
-"""What the record has of the clip's summary."""
+_DISK_SECONDS = 10.0  # how long the disk may take at a checkpoint
+_LOGGED = ("global_grad_norm", "clipped_fraction", "h_min", "nonfinite")
 
 
 class StepRecorder:
-    """Every step's loss, learning rate, faults and clip numbers, in order.
+    """Adds a run's samples, faults, tensors and measures to its record.
 
-    A :class:`.Record` beside it raises alarms, and has every tensor's norm.
+    Nothing waits for the device until :meth:`flush`, but with
+    ``record.tensors``. Every process makes one, and calls its methods.
 
-    Losses and times stay on the device until :meth:`flush`, so that recording
-    makes no step wait; with ``record.tensors`` the norms of every tensor are
-    read at every step. With several processes the first one writes, and losses
-    are the mean over those that read different data. ``has_diverged``: a loss
-    was not finite although no fault had corrupted the batch, and then weights
-    were not finite.
+    Args:
+        config: The run.
+        model: Names the tensors.
+        optimizer: After fleet has wrapped it.
+        first_step: Steps of earlier processes; later ones are superseded.
+        seconds: Time of earlier processes.
     """
 
-    def __init__(self, config: RunConfig, model: nn.Layer) -> None:
-        self.record: Record | None = None
-        self.has_diverged = False
-        self.most_clipped: dict[str, float] = {}  # of the last summary
+    def __init__(
+        self,
+        config: RunConfig,
+        model: nn.Layer,
+        optimizer: Any,
+        first_step: int,
+        seconds: float,
+    ) -> None:
         self._config, self._model = config, model
-        self._tensors = TensorColumns(config.record, model)
-        self._writer: RunWriter | None = None
-        self._started = 0.0
+        self._folder = Path(config.train.output_dir)
+        self.has_diverged = False
+        self._started = time.perf_counter() - seconds
         self._row: dict[str, Any] = {}
-        self._pending: list[tuple[dict[str, Any], np.ndarray | None]] = []
-        self._corrupted_steps: set[int] = set()
-        self._unlogged: list[float] = []
+        self._losses: list[Tensor] = []  # since the last log
+        from_first_process(lambda: self._check_steps(first_step))
+        optimizer = innermost(optimizer)
+        self.record = Record(
+            self._folder / RECORD,
+            optimizer,
+            model,
+            start=first_step,
+            stop_on="nan",
+            max_bytes=10**12,
+        )
+        self._tensors: TensorColumns | None = None
+        if config.record.tensors:
+            with_moments = config.record.moments
+            self._tensors = TensorColumns(model, optimizer, with_moments)
 
-    @property
-    def tensor_names(self) -> list[str]:
-        """Names of the tensors that are recorded; empty: none is."""
-        return self._tensors.names
+    def _check_steps(self, first_step: int) -> None:
+        inherit_steps(self._folder)
+        if (found := num_steps(self._folder)) < first_step:
+            raise ValueError(
+                f"{self._folder / RECORD} holds {found} steps, fewer than the "
+                f"{first_step} to resume from: put it back, or start anew "
+                "with --overwrite"
+            )
 
     @property
     def seconds(self) -> float:
@@ -79,37 +105,8 @@ class StepRecorder:
         """Whether a step has begun and not ended."""
         return bool(self._row)
 
-    def open(
-        self,
-        optimizer: Any,
-        first_step: int,
-        is_due: Callable[[], bool],
-        seconds: float = 0.0,
-    ) -> None:
-        """Start writing; cut off earlier records from ``first_step`` on.
-
-        With ``record.tensors``, and where the optimizer's clip has no numbers
-        itself, the clip is measured in the steps that ``is_due`` says. Every
-        process calls it, after fleet has wrapped the optimizer. ``seconds``:
-        those of earlier processes.
-        """
-        folder, parallel = self._config.train.output_dir, self._config.parallel
-        self._started = time.perf_counter() - seconds
-        if is_first_process():
-            self._writer = RunWriter(folder, self.tensor_names, first_step)
-        optimizer = innermost(optimizer)
-        self.record = Record(
-            Path(folder, RECORD), optimizer, self._model, start=first_step
-        )
-        is_foreign = not isinstance(optimizer._grad_clip, ClipGradByAdaGC)
-        # Other ranks have parts of a norm.
-        is_whole = parallel.num_processes == parallel.dp
-        if self.tensor_names or (is_foreign and is_whole):
-            self._tensors.measure(optimizer, is_due)
-
     def load_shadow(self, checkpoint: Path) -> None:
         """Let the shadow go on from the state that a checkpoint has of it."""
-        assert self.record is not None
         shadow = self.record.shadow
         if shadow is not None and (checkpoint / SHADOW).exists():
             try:
@@ -119,152 +116,93 @@ class StepRecorder:
             self.record.forget_updates()
 
     def save_shadow(self, checkpoint: Path) -> None:
-        """Save the state of AdaGC's shadow; every process calls this."""
-        shadow = self.record.shadow if self.record is not None else None
-        if shadow is not None:
+        """Save the state of AdaGC's shadow."""
+        if (shadow := self.record.shadow) is not None:
             state = shadow.full_state_dict()
             if is_first_process():
                 save_state(state, checkpoint, SHADOW)
 
-    def leave(self, error: BaseException) -> None:
-        """Write this process' steps after an error; log one of that."""
-        if self.record is not None:
-            try:
-                self.record.leave(error)
-            except Exception as other:
-                logger.warning("the last steps were not written: %s", other)
-
-    def begin_step(self, step: int, learning_rate: float) -> None:
-        row: dict[str, Any] = {"step": step, "learning_rate": learning_rate}
-        row |= {"samples": [], "step_seconds": Timer(), "loss": []}
-        self._row = row
+    def begin_step(self, step: int) -> None:
+        """Begin a step with the samples that are its own."""
         self.set_samples(step)
-        self._tensors.begin_step()
+        if self._tensors is not None:
+            self._tensors.begin_step()
 
     def set_samples(self, batch: int) -> None:
         """Record which samples of the training dataset make up the batch."""
         size = self._config.global_batch
-        self._row["samples"][:] = batch * size, (batch + 1) * size
+        self._row["samples"] = [batch * size, (batch + 1) * size]
 
     def add_loss(self, loss: Tensor) -> None:
         """Add the loss of a micro-batch, a scalar on the device."""
-        self._row["loss"].append(loss)
+        self.record.add_loss(
+            loss / self._config.train.gradient_accumulation_steps
+        )
+        self._losses.append(loss)
 
     def add_fault(self, fault: Fault, tensors: Sequence[str] = ()) -> None:
         """Add a fault, with the tensors that it has hit."""
         entry = {"kind": fault.kind, "tensors": [*tensors]}
         self._row.setdefault("faults", []).append(entry)
-        if fault.target != "gradient":
-            self._corrupted_steps.add(self._row["step"])
-
-    def add_evaluation(self, loss: float, **measures: float) -> None:
-        """Add the validation loss and other measures to the last step."""
-        if self._pending:
-            self._pending[-1][0].update(eval_loss=loss, **measures)
 
     def end_step(self, **measures: float) -> None:
         """Finish the step in progress with more numbers of it."""
-        row, block, self._row = self._row, None, {}
-        row["step_seconds"].stop()
-        row |= measures
-        if self.record is not None:
-            self.record.step(_mean(row["loss"]), samples=[*row["samples"]])
-        if self.tensor_names:
-            numbers, block = self._tensors.row()
-            row |= self._summarized(self.summary()) | numbers
-        self._pending.append((row, block))
+        row, self._row = self._row | measures, {}
+        if self._tensors is not None:
+            row |= self._tensors.numbers()
+        self.record.step(**row)
 
-    def log_line(self) -> dict[str, float]:
-        """Return the mean loss since the last call, and the learning rate."""
-        self._read_losses()
-        losses, self._unlogged = self._unlogged, []
-        rate = self._pending[-1][0]["learning_rate"]
-        return {"loss": sum(losses) / len(losses), "learning_rate": rate}
-
-    def summary(self) -> dict[str, Any]:
-        """Return what the clip did in the last step, if it was measured."""
-        measured = self._tensors.measured
-        return {} if measured is None else measured.summary()
-
-    def add_summary(self, summary: dict[str, Any]) -> dict[str, Any]:
-        """Add the clip's summary to the last step's record, and return it."""
-        if summary:
-            row, numbers = self._pending[-1][0], self._summarized(summary)
-            row.update({**numbers, **row})
-            lowest = [*summary["lowest_h"].items()]
-            self.most_clipped = dict(lowest[:_NUM_MOST_CLIPPED])
-        return summary
-
-    def _summarized(self, summary: dict[str, Any]) -> dict[str, float]:
-        return {name: summary[name] for name in SUMMARIZED}
+    def logs(self) -> dict[str, Any]:
+        """Return the mean loss and the clip's worst since the last log."""
+        losses, self._losses = [*map(float, self._losses)], []
+        loss = mean_over_processes(sum(losses) / len(losses))
+        latest = self.record.latest()
+        known = {name: latest[name] for name in _LOGGED if name in latest}
+        known |= self.record.worst()
+        return {"loss": loss} | {f"clip_{n}": x for n, x in known.items()}
 
     def flush(self) -> None:
-        """Read the losses since the last flush and write their steps.
+        """Hand all steps to the record's thread.
 
-        Every process calls this. Only after a loss that is not finite are the
-        weights looked at.
+        Only after a loss that is not finite are the weights looked at.
         """
-        self._read_losses()
-        rows = [row for row, _ in self._pending]
-        if any(
-            not math.isfinite(row["loss"])
-            and row["step"] not in self._corrupted_steps
-            for row in rows
-        ):
-            self.has_diverged |= not self.weights_are_finite()
-        if self.record is not None:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of what is raised here
-                self.record.flush()
-            if self.record.error is not None:
-                raise self.record.error
-        if self._writer is not None:
-            for row, block in self._pending:
-                self._writer.append(row, block)
-            self._writer.flush()
-        self._pending = []
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what is raised here
+            self.record.flush()
+        if self.record.error is not None:
+            raise self.record.error
+        if self.record.should_stop:
+            self.record.should_stop = ""
+            self.check_weights()
+
+    def check_weights(self) -> None:
+        """Note that the run has diverged if weights are not finite."""
+        flags = [paddle.isfinite(p).all() for p in self._model.parameters()]
+        is_finite = float(paddle.stack(flags).all())
+        self.has_diverged |= mean_over_processes(is_finite) != 1
 
     def sync(self) -> None:
-        """Flush, and put the record on the disk."""
-        self.flush()
-        if self._writer is not None:
-            self._writer.sync()
-
-    def _read_losses(self) -> None:
-        """Replace what is still on the device by numbers."""
-        rows = [r for r, _ in self._pending if isinstance(r["loss"], list)]
-        losses = mean_over_processes([float(_mean(r["loss"])) for r in rows])
-        for row, loss in zip(rows, losses, strict=True):
-            row["loss"] = loss
-            row["step_seconds"] = row["step_seconds"].seconds()
-        self._unlogged += losses
-
-    def weights_are_finite(self) -> bool:
-        """Tell whether they are on all processes, which all call this."""
-        parameters = self._tensors.parameters.values()
-        flags = [paddle.isfinite(p).all() for p in parameters]
-        finite = not flags or bool(paddle.stack(flags).all())
-        return mean_over_processes([float(finite)]) == [1.0]
+        """Put all steps on the disk, in the run's own folder."""
+        try:
+            self.record.sync(_DISK_SECONDS)
+        except sqlite3.Error as error:
+            path = str(self._folder / RECORD)
+            raise OSError(errno.EIO, str(error), path) from error
+        if self.record.directory != self._folder / RECORD:
+            raise OSError(f"{self._folder / RECORD} cannot be written")
 
     def close(self, status: str) -> None:
         """Write the rest, then how the run ended into its ``run.json``."""
         self.sync()
-        alarms: list[dict[str, Any]] = []
-        if self.record is not None:
-            self.record.close()
-            for alarm in self.record.alarms:
-                ours = dataclasses.replace(alarm, step=alarm.step - 1)  # from 0
-                alarms.append({**dataclasses.asdict(ours), "text": ours.text})
-        if self._writer is not None:
-            self._writer.close()
+        self.record.close()
+        if is_first_process():
+            alarms = [
+                {"step": a.step, "series": a.series, "text": a.text}
+                for a in self.record.alarms
+            ]
             update_run_json(
-                self._config.train.output_dir,
+                self._folder,
                 alarms=alarms,
                 status=status,
                 wall_seconds=self.seconds,
             )
-
-
-def _mean(losses: list[Tensor]) -> Any:
-    """Mean over the micro-batches."""
-    return sum(losses) / len(losses)

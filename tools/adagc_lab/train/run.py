@@ -29,6 +29,7 @@ from adagc_lab.train.processes import (
 )
 from adagc_lab.train.start import Fork, Start
 from adagc_lab.train.tasks import PretrainTask, make_task
+from adagc_lab.train.tensors import named_tensors
 from adagc_lab.train.trainer import PretrainTrainer
 from paddle_adagc import ClipGradByAdaGC
 
@@ -99,16 +100,17 @@ def _train(trainer: PretrainTrainer, start: Start) -> None:
     if checkpoint is not None:
         load_weights(trainer.model, checkpoint, trainer.args.weight_name_suffix)
     facts = _facts(trainer)
-    names = trainer.recorder.tensor_names
-    from_first_process(lambda: start.write(facts, names))
+    from_first_process(lambda: start.write(facts))
     trainer.starts_afresh = afresh
     trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
 
 
 def _facts(trainer: PretrainTrainer) -> dict[str, Any]:
     """Return the run's facts for ``run.json``; every process calls this."""
+    has_tensors = trainer.config.record.tensors
     return {
         "seed": trainer.config.train.seed,
+        "tensors": [*named_tensors(trainer.model)] if has_tensors else [],
         "data": trainer.train_dataset.fingerprint,
         "versions": {
             "paddle_adagc": paddle_adagc.__version__,

@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from adagc_lab.data.loading import check_fingerprint
 from adagc_lab.record import files
 from adagc_lab.train.checkpoints import (
@@ -23,19 +21,16 @@ from adagc_lab.train.checkpoints import (
 from adagc_lab.train.config import ParallelConfig, RunConfig
 from paddle_adagc.files import TEMPORARY
 
+_LENGTH = "train.max_steps"
 _FREE = (
+    _LENGTH,
     "train.log_every",
     "train.eval_every",
     "train.save_every",
     "train.keep_checkpoints",
     "train.visualdl",
 )
-_LENGTH = "train.max_steps"
-"""Keys that a resumed run may change, with these; others take a fork."""
-
-_WHOLE = "clip.overrides"  # None is a value there, keys have dots
-
-Changes = dict[str, list[Any]]  # dotted key -> old and new value
+"""Keys that a resumed run may change; others take a fork."""
 
 
 class Fork(NamedTuple):
@@ -67,7 +62,7 @@ class Start:
         self._directory = Path(config.train.output_dir)
         self._overwrites, self._fork = overwrite, fork
         self._earlier: dict[str, Any] = {}  # content of run.json
-        self._facts: dict[str, Any] = {}  # for run.json
+        self._origin: dict[str, Any] = {}  # of a fork
         self._copied: Path | None = None  # checkpoint of another run
 
     def read(self) -> str | None:
@@ -87,14 +82,13 @@ class Start:
         origin = run.get("forked_from", {})
         if run and self._fork:
             self._check_origin(origin)
-        rows = directory / files.METRICS
-        num_steps = rows.read_bytes().count(b"\n") if rows.exists() else 0
-        if not run or num_steps <= (origin.get("step", 0) if self._fork else 0):
+        inherited = origin.get("step", 0) if self._fork else 0
+        has_steps = files.num_steps(directory) > inherited
+        if not run or not (has_steps or run.get("status") in files.ENDED):
             return None
         self._earlier = run
-        changes = self._changes()
-        accepted = (*_FREE, _LENGTH)
-        if others := [key for key in changes if key not in accepted]:
+        changes = find_changes(_whole(run["config"]), _whole(self._settings))
+        if others := [key for key in changes if key not in _FREE]:
             raise FileExistsError(
                 f"{directory} holds a run with another config "
                 f"({', '.join(others)}): start a new run from its checkpoint "
@@ -119,11 +113,6 @@ class Start:
                 "another directory for --fork, or give --overwrite"
             )
 
-    def _changes(self) -> Changes:
-        return find_changes(
-            _whole(self._earlier["config"]), _whole(self._settings)
-        )
-
     def _check_length(self, step: int) -> None:
         if self._max_steps < step:
             raise ValueError(
@@ -139,7 +128,7 @@ class Start:
         """
         if self._earlier and (own := last_checkpoint(self._directory)):
             step = read_complete(own)["step"]
-            self._accept(step)
+            self._check_length(step)
             origin = self._earlier.get("forked_from", {})
             is_first = origin.get("step") == step
             return own, frozenset(origin["afresh"] if is_first else ())
@@ -167,7 +156,7 @@ class Start:
             for section in ("clip", "optimizer")
             if old[section]["name"] != self._settings[section]["name"]
         ]
-        self._facts["forked_from"] = {
+        self._origin = {
             "run": str(found.parent.absolute()),
             "step": step,
             "changed": find_changes(_whole(old), _whole(self._settings)),
@@ -175,38 +164,20 @@ class Start:
         }
         return found, frozenset(afresh)
 
-    def _accept(self, step: int) -> None:
-        """Tell the user of the changes; note them for ``run.json``."""
-        self._check_length(step)
-        changes = {
-            key: values
-            for key, values in self._changes().items()
-            if not key.startswith(_FREE)
-        }
-        for key, (old, new) in changes.items():
-            print(f"from step {step} on: {key}: {old} -> {new}")
-        if changes:
-            entry = {"step": step, "changed": changes}
-            self._facts["changes"] = [*self._earlier.get("changes", []), entry]
-
-    def write(self, facts: dict[str, Any], tensor_names: list[str]) -> None:
-        """Write ``run.json``; give a fork the other run's steps so far."""
+    def write(self, facts: dict[str, Any]) -> None:
+        """Write ``run.json``; give a fork the other run's checkpoint."""
         if self._earlier:
-            check_fingerprint(
-                facts["data"],
-                self._earlier,
-                ", or start a new run with --fork NEW_DIR",
-            )
+            other = ", or start a new run with --fork NEW_DIR"
+            check_fingerprint(facts["data"], self._earlier, other)
         else:
             _empty(self._directory)
-        facts = {"config": self._settings, **facts, **self._facts}
-        files.update_run_json(self._directory, **facts, status="running")
+        if self._origin:
+            facts = {**facts, "forked_from": self._origin}
+        files.update_run_json(
+            self._directory, config=self._settings, **facts, status="running"
+        )
         if self._copied is not None:
-            step = facts["forked_from"]["step"]
             shutil.copytree(self._copied, self._directory / self._copied.name)
-            _copy_record(
-                self._copied.parent, step, self._directory, tensor_names
-            )
 
 
 def _checkpoint_of(fork: Fork) -> Path:
@@ -252,34 +223,17 @@ def _refuse_other_names(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
             )
 
 
-def find_changes(old: Any, new: Any, where: str = "") -> Changes:
-    """Compare two configs as plain values."""
+def find_changes(old: Any, new: Any, where: str = "") -> dict[str, list[Any]]:
+    """Return what differs between two configs: dotted key -> both values."""
     are_maps = isinstance(old, Mapping) and isinstance(new, Mapping)
-    if not are_maps or where == _WHOLE:
+    # None is a value of a clip's overrides, whose keys have dots.
+    if not are_maps or where == "clip.overrides":
         return {} if old == new else {where: [old, new]}
-    found: Changes = {}
+    found: dict[str, list[Any]] = {}
     for key in {**old, **new}:
         inner = f"{where}.{key}".lstrip(".")
         found |= find_changes(old.get(key), new.get(key), inner)
     return found
-
-
-def _copy_record(
-    source: Path, step: int, target: Path, tensor_names: list[str]
-) -> None:
-    """Copy a run's first steps; tensors that it has not recorded are NaN."""
-    known = source / files.RECORD
-    if known.is_dir():  # the fork's own steps supersede later ones
-        shutil.copytree(known, target / files.RECORD)
-    (target / files.NAMES).write_text(json.dumps(tensor_names))
-    if json.loads((source / files.NAMES).read_text()) == tensor_names:
-        shutil.copy(source / files.TENSORS, target)
-    else:
-        shape = (step, len(files.QUANTITIES), len(tensor_names))
-        np.full(shape, np.nan, "<f4").tofile(target / files.TENSORS)
-    # Last: a run without a step counts as none.
-    lines = (source / files.METRICS).read_bytes().splitlines(True)
-    (target / files.METRICS).write_bytes(b"".join(lines[:step]))
 
 
 def _empty(directory: Path) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import abc
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from paddle import Tensor, nn
 from paddle.io import Dataset
 from paddle.optimizer import Optimizer
 
-from adagc_lab.data.config import IMAGE_TEXT_KINDS, TEXT_KINDS, DataConfig
+from adagc_lab.data.config import IMAGE_TEXT_KINDS, TEXT_KINDS
 from adagc_lab.data.images import PairFormat, build_image_text_datasets
 from adagc_lab.data.loading import collate_batch
 from adagc_lab.data.text import (
@@ -24,7 +24,7 @@ from adagc_lab.data.text import (
     build_datasets,
     inspect_tokens,
 )
-from adagc_lab.faults import Fault, FaultConfig, apply_to_batch
+from adagc_lab.faults import Fault, apply_to_batch
 from adagc_lab.models import shapes
 from adagc_lab.models.config import FLOAT8_LINEARS, DecoderConfig
 from adagc_lab.models.decoder import DecoderForCausalLM
@@ -36,7 +36,7 @@ from adagc_lab.models.vision_text import (
     CLIPConfig,
     retrieval_accuracy,
 )
-from adagc_lab.train.config import ParallelConfig, RunConfig, TrainConfig
+from adagc_lab.train.config import RunConfig
 from paddle_adagc.checks import check_choice
 
 _SHARED_WIDTHS = (
@@ -59,8 +59,7 @@ def build_without_memory(task: PretrainTask) -> nn.Layer:
 class PretrainTask(abc.ABC):
     """A model, its data, and what differs between kinds of models.
 
-    It gets the sections of a run's config that it reads, and refuses settings
-    that this kind of model does not have.
+    It refuses settings that this kind of model does not have.
     """
 
     label_names: tuple[str, ...] = ("labels",)
@@ -70,15 +69,10 @@ class PretrainTask(abc.ABC):
     model_config: Any
     """What the model is built from, and its sizes are counted from."""
 
-    def __init__(
-        self,
-        model: Mapping[str, Any],
-        data: DataConfig,
-        train: TrainConfig,
-        parallel: ParallelConfig,
-    ) -> None:
-        self.data, self.train, self.parallel = data, train, parallel
-        self.model_config = self.read_model(model)
+    def __init__(self, config: RunConfig) -> None:
+        self.data, self.train = config.data, config.train
+        self.parallel, self.faults = config.parallel, config.faults
+        self.model_config = self.read_model(config.model)
 
     @abc.abstractmethod
     def read_model(self, model: Mapping[str, Any]) -> Any:
@@ -102,10 +96,6 @@ class PretrainTask(abc.ABC):
     @abc.abstractmethod
     def build_model(self) -> nn.Layer:
         """Build the model; its initial weights are the same in every layout."""
-
-    def refuse_faults(self, faults: Sequence[FaultConfig]) -> None:
-        """Refuse faults that :meth:`corrupt` does not know."""
-        return
 
     def corrupt(
         self, inputs: dict[str, Tensor], fault: Fault, part: int
@@ -152,7 +142,6 @@ class LanguageTask(PretrainTask):
         self, num_train_samples: int
     ) -> tuple[TokenDataset, TokenDataset]:
         """Build token windows that the model has tokens and positions for."""
-        self._check_length()
         datasets = build_datasets(self.data, num_train_samples)
         for dataset in datasets:
             if dataset.vocab_size > self.model_config.vocab_size:
@@ -161,16 +150,6 @@ class LanguageTask(PretrainTask):
                     f"data has token {dataset.vocab_size - 1}; raise it"
                 )
         return datasets
-
-    def _check_length(self) -> None:
-        length = self.data.seq_length
-        longest = self.model_config.max_position_embeddings
-        if length > longest:
-            raise ValueError(
-                f"data.seq_length={length} is above "
-                f"model.max_position_embeddings={longest}: lower it, or raise "
-                "that"
-            )
 
     def build_model(self) -> DecoderForCausalLM:
         paddle.seed(self.train.seed)
@@ -215,7 +194,13 @@ class LanguageTask(PretrainTask):
                         f"model.{width}={size} is not a multiple of the "
                         f"{degree} ranks of parallel.{name} that share it"
                     )
-        self._check_length()
+        length, longest = self.data.seq_length, model.max_position_embeddings
+        if length > longest:
+            raise ValueError(
+                f"data.seq_length={length} is above "
+                f"model.max_position_embeddings={longest}: lower it, or raise "
+                "that"
+            )
 
     def inspect_data(self, num_train_samples: int) -> DataFindings:
         return inspect_tokens(
@@ -255,16 +240,14 @@ class ImageTextTask(PretrainTask):
                 "train.precision='float8' with clip: its linear maps have no "
                 "FP8; use bfloat16"
             )
-        config: CLIPConfig = CLIPConfig.from_fields(model, PRESETS)
-        return config
-
-    def refuse_faults(self, faults: Sequence[FaultConfig]) -> None:
-        for fault in faults:
+        for fault in self.faults:
             if fault.target == "batch" and fault.kind != "repeated_batch":
                 raise ValueError(
                     f"faults of kind {fault.kind} with clip: they corrupt "
                     "tokens; use repeated_batch, or a fault of gradients"
                 )
+        config: CLIPConfig = CLIPConfig.from_fields(model, PRESETS)
+        return config
 
     def build_datasets(self, num_train_samples: int) -> tuple[Any, Any]:
         model = self.model_config
@@ -313,8 +296,4 @@ def make_task(config: RunConfig) -> PretrainTask:
         config.model.get("architecture", "decoder"),
         ARCHITECTURES,
     )
-    task = ARCHITECTURES[name](
-        config.model, config.data, config.train, config.parallel
-    )
-    task.refuse_faults(config.faults)
-    return task
+    return ARCHITECTURES[name](config)

@@ -62,6 +62,9 @@ class PretrainTrainer(ClippingMixin, Trainer):
     ended the training, or 0.
     """
 
+    recorder: StepRecorder
+    """From the beginning of the training on."""
+
     def __init__(
         self,
         config: RunConfig,
@@ -72,19 +75,17 @@ class PretrainTrainer(ClippingMixin, Trainer):
         eval_dataset: Dataset,
     ) -> None:
         self.config, self.task = config, task
-        self.recorder = StepRecorder(config, model)
         super().__init__(
             clip=clip,
-            record=False,  # the recorder's has the samples, too
+            record=False,  # the recorder's has more numbers
             model=model,
             args=training_arguments(config),
             train_dataset=train_dataset,
             eval_dataset=eval_dataset,
         )
         self._adagc.load = self._load_clip  # type: ignore[method-assign]
-        self._adagc.summary = self._summarize  # type: ignore[method-assign]
         self.label_names = [*task.label_names]
-        self.add_callback(Console(task, config.global_batch, self.recorder))
+        self.add_callback(Console(task, config.global_batch))
         self.stopped_by = 0
         self.starts_afresh: frozenset[str] = frozenset()
         self._stop = StopRequest(config.train.log_every)
@@ -149,31 +150,17 @@ class PretrainTrainer(ClippingMixin, Trainer):
                     resume_from_checkpoint=resume_from_checkpoint, **kwargs
                 )
             except BaseException as error:
-                self.recorder.leave(error)
+                if "recorder" in vars(self):
+                    self.recorder.record.leave(error)
                 raise
 
     def _inner_training_loop(self, *args: Any, **kwargs: Any) -> Any:
         """Train; by now the optimizer has fleet's clip for GlobalGC's."""
-        self.recorder.open(
-            self.optimizer,
-            int(self._made["step"]),
-            self._is_summarized,
-            self._made["wall_seconds"],
+        made = int(self._made["step"]), self._made["wall_seconds"]
+        self.recorder = StepRecorder(
+            self.config, self.model, self.optimizer, *made
         )
         return super()._inner_training_loop(*args, **kwargs)
-
-    def _is_summarized(self) -> bool:
-        """Tell whether the step in progress is logged, saved or the last.
-
-        Every step is if tensors are recorded: the total of Inf and NaN counts.
-        """
-        train, step = self.config.train, self.state.global_step + 1
-        return (
-            self.config.record.tensors
-            or step % train.log_every == 0
-            or step == self.state.max_steps
-            or bool(train.save_every and step % train.save_every == 0)
-        )
 
     def finish(self) -> str:
         unstopped = "diverged" if self.recorder.has_diverged else "finished"
@@ -188,7 +175,7 @@ class PretrainTrainer(ClippingMixin, Trainer):
         step = self.state.global_step
         faults = faults_at(self.config.faults, step, self.config.train.seed)
         if step_control == 0:
-            self.recorder.begin_step(step, self._get_learning_rate())
+            self.recorder.begin_step(step)
         for fault in faults:
             if fault.target == "batch":
                 if fault.kind == "repeated_batch":
@@ -216,7 +203,7 @@ class PretrainTrainer(ClippingMixin, Trainer):
         )
 
     def _check_loss_valid(self, loss: Tensor) -> None:
-        """Do nothing: the recorder checks losses without waiting."""
+        """Do nothing: the record checks losses without waiting."""
 
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
         """End a step; the Trainer calls this for the last one twice."""
@@ -225,24 +212,30 @@ class PretrainTrainer(ClippingMixin, Trainer):
         measures = {}
         if self.config.record.tensors:
             measures = self.task.step_measures(self.model)
-        self.recorder.end_step(**measures)
         self.task.after_step(self.model, innermost(self.optimizer))
-        last = self.state.global_step >= self.state.max_steps
+        control, step = self.control, self.state.global_step
+        last = step >= self.state.max_steps
         if last:
-            self.control.should_evaluate = True
-            self.control.should_save = self.config.train.save_every > 0
+            control.should_save = self.config.train.save_every > 0
         else:
-            self.stopped_by = self._stop.agreed(self.state.global_step)
+            self.stopped_by = self._stop.agreed(step)
         if self.stopped_by:
-            self.control.should_save = True
-            self.control.should_training_stop = True
-        is_logged = self.state.global_step % self.args.logging_steps == 0
-        if not is_logged and (last or self.control.should_save):
-            self._adagc.summary()
-        super()._maybe_log_save_evaluate(*args, **kwargs)
-        if last or is_logged:
+            control.should_save = control.should_training_stop = True
+        if last or control.should_evaluate:
+            measures |= self._validate()
+        self.recorder.end_step(**measures)
+        if last or control.should_save or control.should_log:
             self.recorder.flush()
             self._stop_if_diverged()
+        super()._maybe_log_save_evaluate(*args, **kwargs)
+
+    def _validate(self) -> dict[str, float]:
+        """Evaluate before the step is recorded, not after its log."""
+        is_logged = self.control.should_log  # the evaluation's log ends it
+        loss = self.evaluate()["eval_loss"]
+        self.control.should_log, self.control.should_evaluate = is_logged, False
+        measures = self.task.validate(self.model, self.eval_dataset)
+        return {"eval_loss": loss, **measures}
 
     def _stop_if_diverged(self) -> bool:
         if self.recorder.has_diverged:
@@ -253,19 +246,8 @@ class PretrainTrainer(ClippingMixin, Trainer):
     def log(self, logs: dict[str, Any], **kwargs: Any) -> None:
         """Log the recorded loss, which is the same in every layout."""
         if "loss" in logs:
-            logs |= self.recorder.log_line()
+            logs |= self.recorder.logs()
         super().log(logs, **kwargs)
-
-    def _summarize(self) -> dict[str, Any]:
-        summary = TrainerClip.summary(self._adagc) or self.recorder.summary()
-        return self.recorder.add_summary(summary)
-
-    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """Evaluate, and enter the validation loss in the step's record."""
-        metrics = super().evaluate(*args, **kwargs)
-        measures = self.task.validate(self.model, self.eval_dataset)
-        self.recorder.add_evaluation(metrics["eval_loss"], **measures)
-        return {**metrics, **measures}
 
     def _load_clip(self, checkpoint: Any) -> None:
         if checkpoint:
@@ -297,9 +279,7 @@ class PretrainTrainer(ClippingMixin, Trainer):
 
         Weights that are not finite end the run, and are not saved.
         """
-        self.recorder.flush()
-        if not self.recorder.weights_are_finite():
-            self.recorder.has_diverged = True
+        self.recorder.check_weights()
         if self._stop_if_diverged():
             return
         directory, step = Path(self.args.output_dir), self.state.global_step
