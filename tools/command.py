@@ -204,20 +204,3 @@ def check_output_file(name: str, path: str | os.PathLike[str]) -> Path:
         )
     check_directory(f"the directory of {name}", file.parent)
     return file
-
-
-def check_run(path: Path) -> None:
-    """Check that a directory holds a run; the error names runs inside."""
-    files = ("run.json", "record/record.sqlite")
-    missing = [
-        name
-        for name in files
-        if not (path / name).is_file() or not (path / name).stat().st_size
-    ]
-    if missing:
-        inside = sorted(found.parent for found in path.glob("*/run.json"))
-        there = f"; runs in it: {', '.join(map(str, inside))}" if inside else ""
-        raise FileNotFoundError(
-            f"{path} is no run: it has no {missing[0]}; give a directory that "
-            f"tools/pretrain.py wrote (train.output_dir){there}"
-        )

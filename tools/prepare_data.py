@@ -35,11 +35,11 @@ from adagc_lab.storage import storage_errors
 from command import add_options, exit_status, make_parser
 
 _OPTIONS = """
-inputs FILE             .json, .jsonl (an object a line) or .txt (a document a
-                        line), .gz or not, or folder of them
+inputs FILE             .json or .jsonl (an object a line), .gz or not, or
+                        folder of them
 --output OUTPUT         path of the dataset without ending
---tokenizer TOKENIZER   bytes, tokenizer.json, SentencePiece .model, a folder
-                        with one of them, or a model on the Hugging Face hub
+--tokenizer TOKENIZER   bytes, tokenizer.json, a folder with one, or a model on
+                        the Hugging Face hub
 --eos-token EOS_TOKEN   after each document; default: the tokenizer's
 --text-field TEXT_FIELD
                         field of the JSON object; default: text
@@ -50,7 +50,7 @@ inputs FILE             .json, .jsonl (an object a line) or .txt (a document a
                         of a local folder
 --hub-name NAME         its configuration
 """
-_FORMATS = (".json", ".jsonl", ".txt")
+_FORMATS = (".json", ".jsonl")
 _BATCH = 200  # documents that are encoded at a time
 _MAX_UINT16 = 65500  # PaddleNLP's own limit of vocabularies in uint16
 
@@ -95,31 +95,25 @@ def _prepare(options: argparse.Namespace) -> int:
 def read_files(inputs: Sequence[str], field: str) -> Iterator[str]:
     """Yield the documents of files, and of the files below folders by name."""
     for given in map(Path, inputs):
-        for path in sorted(given.rglob("*")) if given.is_dir() else [given]:
-            if path.is_file():
-                yield from _read_file(path, field)
+        paths = sorted(given.rglob("*")) if given.is_dir() else [given]
+        for path in filter(Path.is_file, paths):
+            if not path.name.removesuffix(".gz").endswith(_FORMATS):
+                formats = ", ".join(_FORMATS)
+                raise ValueError(f"{path}: files end in {formats}, maybe .gz")
+            opened = gzip.open if path.suffix == ".gz" else open
+            with opened(path, "rt", encoding="utf-8") as file:
+                yield from _documents(path, file, field)
 
 
-def _read_file(path: Path, field: str) -> Iterator[str]:
-    ending = Path(path.name.removesuffix(".gz")).suffix
-    if ending not in _FORMATS:
-        formats = ", ".join(_FORMATS)
-        raise ValueError(f"{path}: files end in {formats}, maybe .gz")
-    opened = gzip.open if path.suffix == ".gz" else open
-    with opened(path, "rt", encoding="utf-8") as file:
-        for number, line in enumerate(file, 1):
-            try:
-                is_text = ending == ".txt"
-                yield (
-                    line.rstrip("\r\n")
-                    if is_text
-                    else str(json.loads(line)[field])
-                )
-            except (KeyError, TypeError, ValueError) as error:
-                raise ValueError(
-                    f"{path}, line {number}: no JSON object with the field "
-                    f"{field!r}: {line[:40]!r}"
-                ) from error
+def _documents(path: Path, lines: Iterable[str], field: str) -> Iterator[str]:
+    for number, line in enumerate(lines, 1):
+        try:
+            yield str(json.loads(line)[field])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"{path}, line {number}: no JSON object with the field "
+                f"{field!r}: {line[:40]!r}"
+            ) from error
 
 
 def read_hub(name: str, configuration: str | None, field: str) -> Iterator[str]:
@@ -142,26 +136,9 @@ def find_tokenizer(name: str, eos_token: str | None = None) -> Tokenizer:
     """Read a tokenizer; it, or ``tokenizer_config.json``, names the end."""
     if name == "bytes":
         return Tokenizer(lambda texts: [t.encode() for t in texts], 256, 0)
-    path = _tokenizer_file(name)
-    if path.suffix == ".model":
-        from sentencepiece import SentencePieceProcessor
-
-        pieces = SentencePieceProcessor(model_file=str(path))
-        end = pieces.piece_to_id(eos_token) if eos_token else pieces.eos_id()
-        found = Tokenizer(pieces.encode, pieces.vocab_size(), end)
-    else:
-        found = _fast_tokenizer(path, eos_token)
-    if found.eos_id < 0:
-        raise ValueError(
-            f"{path} does not say which token ends a document: give "
-            "--eos-token, or put tokenizer_config.json beside it"
-        )
-    return found
-
-
-def _fast_tokenizer(path: Path, eos_token: str | None) -> Tokenizer:
     from tokenizers import Tokenizer as Fast
 
+    path = _tokenizer_file(name)
     fast = Fast.from_file(str(path))
     fast.no_truncation()  # files often cut or pad
     fast.no_padding()
@@ -171,12 +148,17 @@ def _fast_tokenizer(path: Path, eos_token: str | None) -> Tokenizer:
     values = json.loads(beside.read_text("utf-8")) if beside.is_file() else {}
     token = eos_token or values.get("eos_token") or ""
     token = token["content"] if isinstance(token, dict) else token
+    if token not in ids:
+        raise ValueError(
+            f"{path} does not say which token ends a document: give "
+            "--eos-token, or put tokenizer_config.json beside it"
+        )
 
     def encode(texts: Sequence[str]) -> list[list[int]]:
         batch = fast.encode_batch_fast([*texts], add_special_tokens=False)
         return [encoding.ids for encoding in batch]
 
-    return Tokenizer(encode, max(ids.values()) + 1, ids.get(token, -1))
+    return Tokenizer(encode, max(ids.values()) + 1, ids[token])
 
 
 def _tokenizer_file(name: str) -> Path:
@@ -185,13 +167,10 @@ def _tokenizer_file(name: str) -> Path:
         from huggingface_hub import snapshot_download
 
         path = Path(snapshot_download(name, allow_patterns=["tokenizer*"]))
-    if path.is_dir():
-        files = [path / "tokenizer.json", path / "tokenizer.model"]
-        path = next(filter(Path.is_file, files), files[0])
-    if not path.is_file() or path.suffix not in (".json", ".model"):
+    path = path / "tokenizer.json" if path.is_dir() else path
+    if not path.is_file() or path.suffix != ".json":
         raise FileNotFoundError(
-            f"tokenizer is {name!r}: there is no tokenizer.json and no "
-            "SentencePiece .model"
+            f"tokenizer is {name!r}: there is no tokenizer.json"
         )
     return path
 

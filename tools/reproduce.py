@@ -92,10 +92,8 @@ def _reproduce(options: argparse.Namespace) -> int:
     if _is_path(options.target):
         command.check_config_file(options.target)
     _check_extras()
-    from adagc_lab.reproduce import running, store
-
-    if not options.dry_run:
-        running.preload()
+    os.environ["OMP_NUM_THREADS"] = "1"  # of each run, which is forked
+    from adagc_lab.reproduce import store
     from adagc_lab.reproduce.targets import Target, plan_table
 
     # As on Ctrl-C the runs are stopped, too; they can be resumed. Not earlier:

@@ -5,12 +5,17 @@
 import importlib.util
 import sys
 from importlib.metadata import packages_distributions
+from pathlib import Path
 
 import pytest
 from adagc_lab.paddleformers.recipe import read_run_config
 from helpers import run_python
 from pages import ROOT, load_tool
 
+needs_paddlenlp = pytest.mark.skipif(
+    importlib.util.find_spec("paddlenlp") is None,
+    reason="without PaddleNLP that is what is named",
+)
 TOOLS = ROOT / "tools"
 CONFIG = str(ROOT / "configs/proxy/ernie_moe.yaml")
 RECIPE = str(ROOT / "configs/ernie_10b_a1.4b_fp8/adagc.yaml")
@@ -26,9 +31,8 @@ COMMANDS = {
     "evaluate": ["run"],
     "reproduce": ["quickstart"],
     "benchmark": ["clip"],
-    "report": ["run"],
 }
-WITHOUT_PADDLENLP = {"report", "prepare_data", "pretrain --check"}
+WITHOUT_PADDLENLP = {"prepare_data", "pretrain --check"}
 _RUN_PATH = 'runpy.run_path(sys.argv[0], run_name="__main__")'
 EARLY_ANSWER = f"""
 import os, runpy, sys
@@ -84,10 +88,7 @@ def test_help_of_the_library_s_commands_comes_before_paddle(module, tmp_path):
     assert "usage:" in done.stdout.lower()
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("paddlenlp") is None,
-    reason="without PaddleNLP that is what is named",
-)
+@needs_paddlenlp
 @pytest.mark.parametrize(
     ("name", "arguments", "message"),
     [
@@ -99,7 +100,6 @@ def test_help_of_the_library_s_commands_comes_before_paddle(module, tmp_path):
         ("prepare_data", COMMANDS["prepare_data"], "c.jsonl is not a file"),
         ("convert", COMMANDS["convert"], "there is no directory run"),
         ("evaluate", COMMANDS["evaluate"], "there is no directory run"),
-        ("report", COMMANDS["report"], "run is no run: it has no run.json"),
     ],
 )
 def test_a_file_s_mistakes_are_named_before_paddle(
@@ -130,3 +130,66 @@ def test_a_printed_config_is_the_same_run(config, tmp_path, capsys):
     printed = tmp_path / "printed.yaml"
     printed.write_text(capsys.readouterr().out)
     assert read_run_config(printed) == read_run_config(config)
+
+
+@needs_paddlenlp
+@pytest.mark.parametrize(
+    ("tool", "arguments", "message"),
+    [
+        # Arguments after the config; keys of another section.
+        ("pretrain", [CONFIG, "--max_steps", "5"], "have the form key=value"),
+        ("pretrain", [CONFIG, "train.max_steps"], "not of the form key=value"),
+        ("pretrain", [CONFIG, "max_steps=5"], "did you mean 'train.max_steps'"),
+        ("pretrain", [], "arguments are required: config\n"),
+        # The config itself.
+        ("pretrain", ["configs/proxy/ernie_moe.yaml"], f"mean {CONFIG}?"),
+        ("pretrain", [str(ROOT / "configs/proxy")], "is a folder: name a file"),
+        ("pretrain", ["pt.yaml"], "no 'model_name_or_path'"),
+        ("benchmark", ["clp"], "did you mean 'clip'?"),
+        ("benchmark", ["clip", "--lists", "no"], "must be one of ernie-10b-a1"),
+    ],
+)
+def test_a_mistake_is_named(
+    tool, arguments, message, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [f"{tool}.py", *arguments])
+    Path("pt.yaml").write_text("stage: PT\n")
+    try:
+        status = load_tool(tool).main(arguments)
+    except SystemExit as exit_:
+        status = exit_.code
+    error = capsys.readouterr().err
+    assert status == 2
+    assert message in error
+    assert "Traceback" not in error
+
+
+@needs_paddlenlp
+def test_check_names_all_mistakes_at_once(capsys):
+    mistakes = {
+        "train.max_stps=5": "did you mean 'train.max_steps'",
+        "schedule.learning_rate=-1": "schedule.learning_rate: ",
+        "clip.lambda_rell=3": "did you mean 'lambda_rel'",
+        "model.hidden_siz=4": "unknown key 'model.hidden_siz'",
+        'optimizer.beta1="0.9x"': "optimizer.beta1: ",
+    }
+    assert load_tool("pretrain").main([CONFIG, "--check", *mistakes]) == 2
+    found = capsys.readouterr().out
+    assert found.count("\n  - ") == len(mistakes)
+    for message in mistakes.values():
+        assert message in found
+
+
+@needs_paddlenlp
+def test_benchmark_prints_a_table_for_each_share(capsys, monkeypatch):
+    monkeypatch.setattr(
+        "adagc_lab.benchmark.clip_step.recipe_shapes",
+        lambda name: [(4, 8), (8,)],
+    )
+    arguments = ["clip", "--lists", "llama2-7b", "--repetitions", "2"]
+    assert load_tool("benchmark").main(arguments) == 0
+    out = capsys.readouterr().out
+    for share in ("10%", "100%"):
+        assert f"llama2-7b: 2 tensors, 0M values, {share} of the" in out
+    assert out.count("| AdaGC |") == 2

@@ -16,6 +16,7 @@ from adagc_lab.benchmark.clip_step import (
     make_pairs,
     recipe_shapes,
 )
+from adagc_lab.benchmark.gpu_hours import all_reduce_us
 from adagc_lab.models.families import preset
 from adagc_lab.models.shapes import model_size
 from adagc_lab.train.parse import load_config
@@ -58,19 +59,6 @@ def test_contenders_scale_what_they_are_told_to(name):
         assert is_smaller == [name in WHOLE or x for x in clipped]
 
 
-@pytest.mark.parametrize(("dtype", "width"), [("float32", 1), ("bfloat16", 2)])
-def test_floor_touches_the_share_that_is_clipped(monkeypatch, dtype, width):
-    pairs = make_pairs([(4, 3), (6,), (2, 2), (6, 1)], dtype)
-    found = contenders(pairs, np.array([True, False, False, True]))
-    assert ("ClipGradByNorm" in found) == (dtype == "float32")
-    sizes = []
-    monkeypatch.setattr(np, "dot", lambda a, b: sizes.append((a.size, b.size)))
-    monkeypatch.setattr(np, "multiply", lambda a, b, out: sizes.append(a.size))
-    found[FLOOR].step()
-    whole = (12 + 6 + 4 + 6) // width
-    assert sizes == [(whole, whole), (12 + 6) // width]
-
-
 def test_a_row_per_contender_counts_its_operator_calls():
     """They grow with the tensors only without the compiled loops."""
     few, many = (
@@ -110,3 +98,20 @@ def test_host_time_is_that_of_every_backend_and_of_adamw():
     assert all(row["ms"] > 0 for row in found.values())
     lines = host_time.to_markdown({3: found}).splitlines()
     assert len(lines) == 2 + len(found)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "num_bytes", "ring", "tree"),
+    [
+        # One node: 2 * 3 messages; 1.5 and 2 times 900 kB at 450 kB/us.
+        (range(4), 900_000, 6.6 + 3.6 + 3, 6.6 + 3.6 + 4),
+        # Two ranks on two nodes: 2 messages; 1 and 2 times 100 kB.
+        ([0, 8], 100_000, 6.6 + 5.4 + 2, 6.6 + 10 + 4),
+        # Sixteen on two nodes: 30 messages, 2 of them between nodes.
+        (range(16), 0, 6.6 + 16.8 + 5.4, 6.6 + 8.4 + 10),
+        # Three nodes: a tree of depth 2.
+        ([0, 8, 16], 0, 6.6 + 10.8, 6.6 + 20),
+    ],
+)
+def test_alpha_beta_model(ranks, num_bytes, ring, tree):
+    assert all_reduce_us(ranks, num_bytes) == pytest.approx((ring, tree))

@@ -129,15 +129,10 @@ def test_inf_becomes_zero_and_is_no_observation(name):
     np.testing.assert_array_equal(np.concatenate(got), np.zeros(5))
     after = clip.state_dict()["state"]
     assert after == before
-    with pytest.raises(ValueError, match="another clip's"):
-        make_clip("skip_step").set_state_dict(clip.state_dict())
-
-
-def test_several_groups_are_refused():
-    clip = make_clip("zclip")
-    clip_arrays(clip, make_parameters([[2]]), [np.ones(2)])
     with pytest.raises(RuntimeError, match="several parameter groups"):
         clip_arrays(clip, make_parameters([[2]]), [np.ones(2)])
+    with pytest.raises(ValueError, match="another clip's"):
+        make_clip("skip_step").set_state_dict(clip.state_dict())
 
 
 def clip_on_ranks(degrees):
@@ -163,29 +158,22 @@ def test_data_parallel_ranks_are_taken_and_others_refused_by_name():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error", "message"),
+    ("arguments", "message"),
     [
-        ({}, ValueError, "clip has no name"),
-        ({"name": "adgc"}, ValueError, "did you mean 'adagc'"),
-        ({"name": "GlobalGC"}, ValueError, "it is called global_norm here"),
-        ({"name": "adagc", "lamda_rel": 1.1}, ValueError, "mean 'lambda_rel'"),
-        ({"name": "zclip", "alpha": 1.0}, ValueError, r"alpha .*1\.0"),
-        ({"name": "skip_step", "window": 1.5}, TypeError, r"window .*1\.5"),
-        ({"name": "value", "lambda_abs": -1.0}, ValueError, "lambda_abs .*-1"),
+        ({}, "clip has no name"),
+        ({"name": "adgc"}, "did you mean 'adagc'"),
+        ({"name": "GlobalGC"}, "it is called global_norm here"),
+        ({"name": "adagc", "lamda_rel": 1.1}, "mean 'lambda_rel'"),
+        ({"name": "zclip", "alpha": 1.0}, r"alpha .*1\.0"),
         (
             {"name": "adagc", "init": "min_no_warmup", "init_value": 1.0},
-            ValueError,
             "init_value=1.0 has no meaning",
         ),
-        (
-            {"name": "adagc", "init": "threshold", "t_start": 0},
-            ValueError,
-            "t_start .*0",
-        ),
+        ({"name": "adagc", "init": "threshold", "t_start": 0}, "t_start .*0"),
     ],
 )
-def test_mistakes_are_named(arguments, error, message):
-    with pytest.raises(error, match=message):
+def test_mistakes_are_named(arguments, message):
+    with pytest.raises(ValueError, match=message):
         make_clip(**arguments)
 
 

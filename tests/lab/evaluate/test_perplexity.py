@@ -57,39 +57,28 @@ def test_perplexity_is_the_mean_over_all_labels(run):
         measure_perplexity(model, dataset)
 
 
-@pytest.fixture
-def score(capsys, tmp_path):
-    """Give the command for a run: status, what it said, and its result."""
-
-    def call(run, *options, output=tmp_path / "made/out.json"):
-        arguments = [str(run), "--output", str(output), *options]
-        status = load_tool("evaluate").main(arguments)
-        said = capsys.readouterr()
-        result = json.loads(output.read_text()) if status == 0 else {}
-        return status, said, result
-
-    return call
-
-
-def test_a_run_is_scored_on_its_own_data(run, score):
-    status, said, result = score(run)
-    assert (status, result["step"], result["clip"]) == (0, 4, "adagc")
-    assert "over 192 tokens of stdlib" in said.out
-    record = RunRecord.load(run)  # its last evaluation
-    last = record.metrics["eval_loss"][-1]
+def test_the_command_scores_a_run_on_its_own_data_and_on_other(
+    run, tmp_path, capsys
+):
+    main, output = load_tool("evaluate").main, tmp_path / "made/out.json"
+    options = [str(run), "--output", str(output)]
+    assert main(options) == 0
+    assert "over 192 tokens of stdlib" in capsys.readouterr().out
+    result = json.loads(output.read_text())
+    assert (result["step"], result["clip"]) == (4, "adagc")
+    last = RunRecord.load(run).metrics["eval_loss"][-1]
     assert result["loss"] == pytest.approx(last, abs=1e-6)
     assert result["perplexity"] == pytest.approx(math.exp(result["loss"]))
 
-
-def test_a_run_is_scored_on_other_data(run, score, tmp_path):
     data = write_random_dataset(tmp_path / "data", seed=0)
     data |= {"validation_size": 5, "validation_fraction": 0.1}
     config = tmp_path / "config.yaml"
     config.write_text(json.dumps(make_values("unused", data=data)))
-    _, said, result = score(run, "--data", str(config))
+    assert main([*options, "--data", str(config)]) == 0
+    assert f"of {data['prefix']}." in capsys.readouterr().out
+    result = json.loads(output.read_text())
     assert result["num_tokens"] == 5 * 16
     assert result["loss"] > np.log(256) - 0.5  # random bytes
-    assert f"of {data['prefix']}." in said.out
 
 
 def test_a_damaged_checkpoint_is_passed_over_and_other_layouts_refused(

@@ -1,13 +1,17 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The whole model: gradients and loss. For logits see test_hf.py."""
+"""The whole model and its norms. For logits see test_hf.py."""
 
 import numpy as np
 import paddle
 import paddle.nn.functional as F
 import pytest
 from adagc_lab.models import attention, layers
+from adagc_lab.models.config import DecoderConfig
+from adagc_lab.models.decoder import DecoderForCausalLM
+from adagc_lab.models.layers import RMSNorm, rms_norm, rms_norm_bfloat16
 from lab.models.tiny import TINY, build
+from ml_dtypes import bfloat16
 
 
 def tokens(batch=3, length=10, seed=0):
@@ -67,3 +71,62 @@ def test_nan_weights_give_a_nan_loss():
     weight.set_value(paddle.full(weight.shape, float("nan")))
     ids = paddle.zeros([2, 8], "int64")
     assert paddle.isnan(model(ids, ids)[0]).item()
+
+
+EPS = 1e-5
+
+
+def test_rms_norm_computes_in_float32_under_bfloat16():
+    # The squares' sum, 256 + 255 small ones, is not a bfloat16 number.
+    x = np.ones((1, 256), np.float32)
+    x[0, 0] = 16.0
+    weight = paddle.ones([256], dtype="bfloat16")
+    got = rms_norm(paddle.to_tensor(x).astype("bfloat16"), weight, 1e-5)
+    assert got.dtype == paddle.bfloat16
+    exact = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5)
+    rounded = paddle.to_tensor(exact).astype("bfloat16").astype("float32")
+    # Up to one bfloat16 step; a bfloat16 sum would be off by sqrt(2).
+    np.testing.assert_allclose(
+        got.astype("float32").numpy(), rounded.numpy(), rtol=2**-7
+    )
+
+
+def twin(x, weight):
+    """Step by step, each result rounded."""
+    x, weight = x.astype(bfloat16), weight.astype(bfloat16)
+    square = x * x
+    mean = square.astype(np.float32).mean(-1, keepdims=True).astype(bfloat16)
+    shifted = mean + bfloat16(EPS)
+    scale = (1 / np.sqrt(shifted.astype(np.float32))).astype(bfloat16)
+    return (x * scale) * weight
+
+
+def test_every_operation_is_rounded():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(64, 48)) * np.exp(rng.normal(size=(64, 1)))
+    x, weight = x.astype("float32"), rng.normal(size=48).astype("float32")
+    got = rms_norm_bfloat16(*map(paddle.to_tensor, (x, weight)), EPS).numpy()
+    expected = twin(x, weight).astype(np.float32)
+    assert got.dtype == np.float32
+    # Another order of the sum may round a mean the other way: one in 256.
+    same = (got == expected).all(axis=1)
+    assert same.mean() > 0.9
+    np.testing.assert_allclose(got, expected, rtol=2**-6)
+    np.testing.assert_array_equal(got, got.astype(bfloat16))
+    exact = rms_norm(*map(paddle.to_tensor, (x, weight)), EPS).numpy()
+    error = np.abs(got / exact - 1)
+    assert 1e-3 < error.mean() < 8e-3
+
+
+def test_all_norms_of_a_decoder_take_the_option():
+    options = {"qk_norm": True, "hidden_size": 16, "num_attention_heads": 2}
+    logits = {}
+    for precision in ("float32", "bfloat16"):
+        config = DecoderConfig(rms_norm_precision=precision, **options)
+        paddle.seed(0)
+        model = DecoderForCausalLM(config)
+        norms = [m for m in model.sublayers() if isinstance(m, RMSNorm)]
+        assert len({norm.compute for norm in norms}) == 1
+        logits[precision] = model(paddle.arange(6).reshape([1, 6])).numpy()
+    gap = np.abs(logits["bfloat16"] - logits["float32"]).max()
+    assert 0 < gap < 0.05 * np.abs(logits["float32"]).max()

@@ -77,11 +77,8 @@ def test_an_exported_llama_is_the_same_checkpoint(tmp_path):
         assert getattr(again, name) == getattr(config, name), name
 
 
-@pytest.mark.parametrize(
-    "fields", [{"qk_norm": True}, {"rope_layout": "interleaved"}]
-)
-def test_only_llama_is_exported(fields, tmp_path):
-    model = DecoderForCausalLM(DecoderConfig(**fields))
-    with pytest.raises(ValueError, match=next(iter(fields))):
+def test_only_llama_is_exported(tmp_path):
+    model = DecoderForCausalLM(DecoderConfig(rope_layout="interleaved"))
+    with pytest.raises(ValueError, match="rope_layout"):
         export_llama(model, tmp_path / "out")
     assert not (tmp_path / "out").exists()

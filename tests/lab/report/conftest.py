@@ -28,8 +28,8 @@ def make_losses(seed=1, steps=400, floor=1.0, spikes=None, nan_from=None):
     loss = floor + 4.5 * np.exp(-14 * number / steps)
     loss += 0.01 * rng.standard_normal(steps)
     for step, height in (spikes or {}).items():
-        after = number - step
-        loss += np.where(after >= 0, height * np.exp(-after / 8.0), 0.0)
+        after = np.maximum(number - step, 0)
+        loss += np.where(number >= step, height * np.exp(-after / 8.0), 0.0)
     if nan_from is not None:
         loss[nan_from:] = np.nan
         loss = loss[: nan_from + 5]

@@ -3,7 +3,6 @@
 """Tiny grids and made-up rows, runs without a process."""
 
 import numpy as np
-import pandas as pd
 import pytest
 from adagc_lab.record.files import update_run_json
 from adagc_lab.reproduce.grid import as_json, load_target, make_runs
@@ -23,11 +22,8 @@ RUN = {
     "train": {"output_dir": "unused", "max_steps": 20, "batch_size": 4},
 }
 EXPERIMENT = {
-    "name": "tiny",
-    "title": "Tiny",
-    "description": "A tiny model.",
-    "config": "run.yaml",
-    "seeds": [3, 4],
+    **{"name": "tiny", "title": "Tiny", "description": "A tiny model."},
+    **{"config": "run.yaml", "seeds": [3, 4]},
     "methods": {
         "GlobalGC": {"clip": {"name": "global_norm", "lambda_abs": 0.5}},
         "AdaGC": {"clip": {"name": "adagc", "t_start": 4}},
@@ -56,36 +52,16 @@ def make_row(method="A", seed=1, loss=(), **fields):
     return {**found, **fields}
 
 
-def make_rows(*rows):
-    """Rows as they are loaded."""
-    return pd.DataFrame([*rows])
-
-
-class FakeRuns:
-    """Writes runs at once: a loss of its own for every clip and seed."""
-
-    def __init__(self):
-        self.begun = []
-
-    def __call__(self, cell, stop):
-        self.begun.append(cell)
-        rng = np.random.default_rng(cell.seed)
-        level = LOSSES[cell.config.clip["name"]] + cell.seed / 100
-        steps = np.arange(cell.config.train.max_steps)
-        loss = level + 3 * np.exp(-steps / 3)
-        loss += 0.001 * rng.normal(size=len(steps))
-        rows = [{"step_seconds": 0.5, "loss": x} for x in loss.tolist()]
-        write_steps(cell.directory, rows)
-        update_run_json(
-            cell.directory,
-            config=as_json(cell.config),
-            seed=cell.seed,
-            status="finished",
-            commit="abc",
-            versions={"paddlepaddle": "3.3.1"},
-            wall_seconds=10.0,
-            elapsed_seconds=10.0,
-        )
+def write_run(run, num_steps=None, status="finished"):
+    """Write a planned run as if it had ended: a loss of its own each."""
+    rng = np.random.default_rng(run.seed)
+    level = LOSSES[run.config.clip["name"]] + run.seed / 100
+    steps = np.arange(num_steps or run.config.train.max_steps)
+    loss = level + 3 * np.exp(-steps / 3) + 0.001 * rng.normal(size=len(steps))
+    rows = [{"step_seconds": 0.5, "loss": x} for x in loss.tolist()]
+    write_steps(run.directory, rows)
+    facts = {"config": as_json(run.config), "seed": run.seed, "commit": "abc"}
+    update_run_json(run.directory, status=status, **facts)
 
 
 @pytest.fixture

@@ -8,8 +8,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from adagc_lab.reproduce import pages, tables
-from adagc_lab.reproduce.rates import rate_cells, rate_table
-from lab.reproduce.conftest import make_row, make_rows
 
 ROOT = Path(__file__).parents[3]
 PROSE = [
@@ -65,30 +63,3 @@ def test_our_numbers_beside_the_paper_s_are_in_a_table(known):
 
 def test_the_tables_are_what_the_results_give():
     assert pages.differences(ROOT) == ""
-
-
-def test_a_table_that_nobody_makes_is_named():
-    text = "<!-- table: nothing -->\n<!-- end -->"
-    with pytest.raises(ValueError, match=r"page: no table 'nothing'"):
-        tables.fill(text, {}, "page")
-
-
-def test_rates_are_compared_at_the_best_of_each_method():
-    ends = {
-        **{("GlobalGC 1", 0.1): (2.0, 2.1), ("GlobalGC 1", 0.2): (3.0, 3.0)},
-        **{("AdaGC", 0.1): (2.5, 2.5), ("AdaGC", 0.2): (1.9, 1.7)},
-    }
-    grid = {"target": "rates", "experiment": "rates"}
-    rows = [
-        make_row(
-            f"{method}, beta2 0.999, rate {rate}", seed, [loss] * 600, **grid
-        )
-        for (method, rate), losses in ends.items()
-        for seed, loss in enumerate(losses)
-    ]
-    # A seed of which only one cell is there does not count.
-    rows.append(make_row("AdaGC, beta2 0.999, rate 0.1", 2, [0.0], **grid))
-    text = rate_table(rate_cells(make_rows(*rows), ["rates"]))
-    (line,) = [x for x in text.splitlines() if "| AdaGC |" in x]
-    assert line.startswith("| 0.999 | AdaGC | 2 | 2.500 | 1.800 | 0.2 to 0.2 |")
-    assert "-0.250 (" in line

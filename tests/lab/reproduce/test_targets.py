@@ -6,7 +6,6 @@ import dataclasses
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -15,90 +14,87 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from adagc_lab.record.files import RECORD, RunRecord, update_run_json
-from adagc_lab.reproduce import running, store
+from adagc_lab.record.files import RunRecord
+from adagc_lab.reproduce import store
 from adagc_lab.reproduce.pairs import Pairs
-from adagc_lab.reproduce.running import run_all
+from adagc_lab.reproduce.running import has_ended, run_all
 from adagc_lab.reproduce.targets import STORE, Target, plan_table
-from lab.reproduce.conftest import FAULTS, FakeRuns, planned
-from lab.written import write_steps
+from lab.reproduce.conftest import FAULTS, planned, write_run
 
 ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
-def finish(tmp_path, monkeypatch):
-    """``finish(run, *grid files)``: all rows, made with another ``run``."""
+def finish(tmp_path):
+    """``finish(*grid files)``: all rows, and the runs that were not there.
 
-    def make(run, *paths, **options):
-        monkeypatch.setattr(running, "run_process", run)
-        out = tmp_path / "out"
+    Those are written here; a target never runs what has ended.
+    """
+    out = tmp_path / "out"
+
+    def make(*paths, write=write_run, **options):
+        begun = []
         for path in paths:
             target = Target.plan(path, out, **options)
+            for run in (run for _, runs in target.grid for run in runs):
+                if not has_ended(run):
+                    write(run)
+                    begun.append(run)
             target.run(out, out / "results", 1)
-        return store.load(out / "results")
+        return store.load(out / "results"), begun
 
     return make
 
 
-def test_rows_follow_from_the_runs(write_grid, finish, tmp_path, capsys):
+def test_rows_and_the_report_follow_from_the_runs(
+    write_grid, finish, tmp_path, capsys
+):
     path = write_grid("grid.yaml", {"seeds": [*range(3, 11)]})
-    runs = FakeRuns()
-    rows = finish(runs, path)
-    assert len(rows) == len(runs.begun) == 16
+    rows, begun = finish(path)
+    assert len(rows) == len(begun) == 16
     first = rows.iloc[0]
     assert (first["target"], first["experiment"]) == ("grid", "tiny")
     assert (first["commit"], first["step_ms"]) == ("abc", 500.0)
     assert (tmp_path / "out" / STORE / first["digest"]).is_dir()
     assert first["loss"][-1] == pytest.approx(2.03, abs=0.02)
-    assert re.search(r"\| AdaGC +\| +8 \|", capsys.readouterr().out)
+    line = r"\| AdaGC +\| +8 \| +0 \| +\S+ \| +1\.07. \| -1\.0\d\d \(-1"
+    assert re.search(line, capsys.readouterr().out)
     assert "GlobalGC" in (tmp_path / "out/grid/report.html").read_text()
-    assert len(finish(runs, path)) == len(runs.begun) == 16
+    assert len(finish(path)[0]) == 16
 
 
-def test_targets_share_runs_seeds_are_cut_and_former_methods_rest(
-    write_grid, finish
-):
-    runs = FakeRuns()
+def test_targets_share_runs_and_former_methods_rest(write_grid, finish):
     first = write_grid("first.yaml")
     second = write_grid("second.yaml", {"name": "same", "seeds": [4, 5]})
-    rows = finish(runs, first, second)
-    assert len({cell.directory for cell in runs.begun}) == len(runs.begun) == 6
+    rows, begun = finish(first, second)
+    assert len({run.directory for run in begun}) == len(begun) == 6
     assert len(rows) == 8
     third = write_grid("third.yaml", {"seeds": [7, 8]}, former=["AdaGC"])
-    rows = finish(runs, third, num_seeds=1)
-    assert {cell.seed for cell in runs.begun} == {3, 4, 5, 7}
-    assert {*rows[rows["seed"] == 7]["method"]} == {"GlobalGC"}
+    rows, begun = finish(third, num_seeds=1)
+    assert [(run.method, run.seed) for run in begun] == [("GlobalGC", 7)]
 
 
 def test_more_seeds_of_one_experiment_are_added(write_grid, finish):
     path = write_grid("grid.yaml", {}, {"name": "other", "seeds": [3, 4, 5]})
-    runs = FakeRuns()
-    first = finish(runs, path, num_seeds=1, only="tiny")
-    assert first["seed"].tolist() == [3, 3]
-    rows = finish(runs, path, num_seeds=2, only="tiny")
-    assert rows["seed"].tolist() == [3, 3, 4, 4]
-    assert len(runs.begun) == 4
+    first, _ = finish(path, num_seeds=1, only="tiny")
+    rows, begun = finish(path, num_seeds=2, only="tiny")
+    assert (rows["seed"].tolist(), len(begun)) == ([3, 3, 4, 4], 2)
     assert {*rows["experiment"]} == {"tiny"}
     kept = rows.iloc[:2].drop(columns="loss")
     pd.testing.assert_frame_equal(kept, first.drop(columns="loss"))
-    assert len(finish(runs, path)) == 4 + 6
+    assert len(finish(path)[0]) == 4 + 6
     with pytest.raises(ValueError, match="has \\['tiny', 'other'\\], not 'no'"):
-        finish(runs, path, only="no")
+        finish(path, only="no")
 
 
 def test_a_run_that_diverged_counts_with_the_others(write_grid, finish):
-    path = write_grid()
-    runs = FakeRuns()
+    def diverge(run):
+        if (run.seed, run.method) == (4, "AdaGC"):
+            write_run(run, 9, "diverged")
+        else:
+            write_run(run)
 
-    def diverge(cell, stop):
-        runs(cell, stop)
-        if cell.seed == 4 and cell.config.clip["name"] == "adagc":
-            shutil.rmtree(cell.directory / RECORD)
-            write_steps(cell.directory, [{"loss": 2.0}] * 9)
-            update_run_json(cell.directory, status="diverged")
-
-    rows = finish(diverge, path)
+    rows, _ = finish(write_grid(), write=diverge)
     assert {*rows["steps"]} == {20}
     assert Pairs(rows, "GlobalGC").differences("AdaGC", 20, "end")[1] == np.inf
 
@@ -107,14 +103,13 @@ def test_a_dry_run_says_what_is_missing(write_grid, finish, tmp_path):
     path = write_grid("grid.yaml")
     out = tmp_path / "out"
     assert Target.plan(path, out).missing(None) == (4, 0.0, 4)
-    rows = finish(FakeRuns(), path)
+    rows, _ = finish(path)
     assert Target.plan(path, out).missing(rows) == (0, 0.0, 0)
     longer = Target.plan(path, out, max_steps=3600)
-    assert longer.missing(rows) == (4, 2.0, 0)
     other = write_grid("other.yaml", {"seeds": [9]})
     assert Target.plan(other, out, max_steps=3600).missing(rows) == (2, 1.0, 2)
     table = plan_table([longer, longer], rows).splitlines()
-    assert re.match(r"\| grid +\| +4 \| +2\.0 \|", table[2])
+    assert re.match(r"\| grid +\| +4 \| +2\.0 \| +\|", table[2])
     assert re.match(r"\| all +\| +8 \| +4\.0 \|", table[4])
 
 

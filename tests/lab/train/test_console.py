@@ -47,7 +47,7 @@ def test_a_rising_loss_is_said_and_is_exit_status_1(tmp_path, capsys):
     assert load_tool("pretrain").main([str(config)]) == 1
     problem, _, following = capsys.readouterr().out.splitlines()[-3:]
     assert re.match(r"problem: the loss (ended above|is not finite)", problem)
-    assert following == f"next: python tools/report.py {tmp_path / 'run'}"
+    assert following == f"next: adagc-report {tmp_path / 'run'}"
 
 
 def test_a_run_that_an_error_ended_is_not_called_running(tmp_path, capsys):

@@ -5,19 +5,24 @@
 from __future__ import annotations
 
 import itertools
-import random
 import statistics
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import paddle
 from paddle import Tensor
 
-from adagc_lab.benchmark.clip_step import make_pairs, recipe_shapes
+from adagc_lab.benchmark.clip_step import (
+    Contender,
+    make_pairs,
+    median_ratio,
+    recipe_shapes,
+    take_turns,
+)
 from adagc_lab.markdown import markdown_table
-from adagc_lab.record.clock import device_seconds
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.watch import Record
 
@@ -62,25 +67,19 @@ def compare(name: str, num_rings: int) -> dict[str, list[float]]:
     originals = [gradient.clone() for gradient in gradients]
     for parameter, gradient in zip(parameters, gradients, strict=True):
         parameter.grad = gradient
+
+    def restore(originals: Sequence[Tensor]) -> None:
+        for parameter, original in zip(parameters, originals, strict=True):
+            paddle.assign(original, parameter.grad)
+
+    rounds = itertools.repeat(originals, (1 + num_rings) * _NUM_STEPS)
     with _steps(parameters) as steps:
-        found: dict[str, list[float]] = {name: [] for name in steps}
-        for ring in itertools.count():
-            sums = dict.fromkeys(steps, 0.0)
-            for _ in range(_NUM_STEPS):
-                for name in random.sample([*steps], len(steps)):
-                    for parameter, original in zip(
-                        parameters, originals, strict=True
-                    ):
-                        paddle.assign(original, parameter.grad)
-                    start = device_seconds()
-                    steps[name]()
-                    sums[name] += device_seconds() - start
-            if ring:  # the first warms up
-                for name, total in sums.items():
-                    found[name].append(total / _NUM_STEPS)
-            if ring == num_rings:
-                return found
-    raise AssertionError
+        turns = {name: Contender(step, restore) for name, step in steps.items()}
+        seconds = take_turns(turns, rounds, _NUM_STEPS)  # the first warms up
+    return {
+        name: np.reshape(mine, [num_rings, _NUM_STEPS]).mean(axis=1).tolist()
+        for name, mine in seconds.items()
+    }
 
 
 @contextmanager
@@ -117,15 +116,10 @@ def _steps(parameters: Sequence[Tensor]) -> Iterator[dict[str, Any]]:
 
 
 def to_markdown(seconds: Mapping[str, Sequence[float]]) -> str:
+    """Table of the medians, and of each ratio to the clip alone."""
     rows = []
     for name, mine in seconds.items():
-        other = seconds[ALONE.get(name, name)]
-        ratios = [a / b for a, b in zip(mine, other, strict=True)]
-        rows.append(
-            (
-                name,
-                f"{1e3 * statistics.median(mine):.2f}",
-                f"{statistics.median(ratios):.3f}",
-            )
-        )
+        ratio = median_ratio(mine, seconds[ALONE.get(name, name)])
+        ms = 1e3 * statistics.median(mine)
+        rows.append((name, f"{ms:.2f}", f"{ratio:.3f}"))
     return markdown_table(["step", "ms", "of the clip alone"], rows)

@@ -29,11 +29,7 @@ from paddle.distributed.fleet.meta_parallel import (
 )
 
 from adagc_lab.models.config import DecoderConfig
-from adagc_lab.models.fp8 import (
-    Float8Linear,
-    multiply_in_float8,
-    without_autocast,
-)
+from adagc_lab.models.fp8 import Float8Linear, without_autocast
 from paddle_adagc.parallel.topology import read_topology
 
 Role = Literal["embedding", "input", "attention_output", "mlp_output"]
@@ -120,7 +116,8 @@ def linear(
     """Linear map without bias, its output or input split over the TP ranks.
 
     The features are those of all ranks. `kind` is the layer's name in
-    `DecoderConfig.float8_linears`; None: it is never in FP8.
+    `DecoderConfig.float8_linears`, which TP ranks cannot split; None: it is
+    never in FP8.
     """
     role: Role = "input"
     if split == "rows":
@@ -129,6 +126,8 @@ def linear(
     attr = paddle.ParamAttr(initializer=weight_initializer(config, role))
     is_float8 = kind in config.float8_linears
     is_split = read_topology().model.size > 1
+    if is_split and is_float8:
+        raise ValueError(f"float8_linears={kind!r} under tensor parallelism")
     if not is_split:
         make = Float8Linear if is_float8 else nn.Linear
         layer = make(*sizes, weight_attr=attr, bias_attr=False)
@@ -138,8 +137,6 @@ def linear(
         else:
             make, how = RowParallelLinear, {"input_is_parallel": True}
         layer = make(*sizes, weight_attr=attr, has_bias=False, **how)
-        if is_float8:
-            multiply_in_float8(layer)
     is_partial = is_split and split == "columns"
     return _reparametrized(layer, config, role, is_partial)
 

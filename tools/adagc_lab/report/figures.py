@@ -50,9 +50,6 @@ _NUM_BINS = 400
 _FEW = 30
 """Fewer values are drawn as points, too."""
 
-_LOWEST = 0.01
-"""Smaller values of h have the color of this one."""
-
 
 def method_colors(methods: Iterable[str]) -> dict[str, str]:
     """One color per method."""
@@ -227,39 +224,6 @@ def norm_figure(
     for panel, name in zip(panels[0], names, strict=True):
         panel.set_title(f"norm of the {QUANTITIES[name]}", fontsize=9)
     _finish(figure, panels[0, 0], panels[-1])
-    return figure
-
-
-def heat_figure(experiment: Experiment, seed_index: int = 0) -> Figure | None:
-    """Draw h of every tensor over the steps; None if no run logged them.
-
-    Each cell is the smallest h of a bin of steps.
-    """
-    runs = {
-        method: runs[seed_index]
-        for method, runs in experiment.runs.items()
-        if runs[seed_index].tensor_names and runs[seed_index].num_steps
-    }
-    if not runs:
-        return None
-    figure = _figure(9, 2.4 * len(runs))
-    panels = figure.subplots(len(runs), 1, squeeze=False)[:, 0]
-    for panel, (method, run) in zip(panels, runs.items(), strict=True):
-        h = np.where(run.tensors["norm"] == 0, np.nan, run.h)
-        lowest = np.fmin.reduceat(h, _edges(len(h)), axis=0)
-        image = panel.imshow(
-            np.maximum(lowest, _LOWEST).T,
-            norm=mpl.colors.LogNorm(_LOWEST, 1.0),
-            cmap="viridis",
-            aspect="auto",
-            interpolation="nearest",
-            extent=(0, len(h), len(run.tensor_names), 0),
-        )
-        panel.set(title=method, ylabel="tensor, in the model's order")
-    panels[-1].set_xlabel("optimizer step")
-    figure.colorbar(
-        image, ax=[*panels], label=f"h (darkest: {_LOWEST} or less)"
-    )
     return figure
 
 

@@ -4,30 +4,21 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from adagc_lab.record.files import RunRecord
 
 
-def corrupts_batch(faults: list[dict[str, Any]]) -> bool:
-    """Whether one of a step's faults changes the step's own loss.
-
-    A gradient fault shows one step later.
-    """
-    return not all(fault["kind"].startswith("gradient") for fault in faults)
-
-
-def judged_steps(run: RunRecord, skip_steps: int) -> np.ndarray:
+def judged_steps(run: RunRecord, skip_steps: int = 0) -> np.ndarray:
     """Return the steps whose loss says something about the model, increasing.
 
     The first ``skip_steps`` and the steps whose batch was corrupted are left
-    out: their own loss is computed from the corruption.
+    out: their own loss is computed from the corruption. A fault of a gradient
+    shows one step later.
     """
     judged = np.arange(run.num_steps) >= skip_steps
     for step, faults in run.faults.items():
-        if corrupts_batch(faults):
+        if not all(fault["kind"].startswith("gradient") for fault in faults):
             judged[step] = False
     return np.flatnonzero(judged)
 
@@ -35,7 +26,7 @@ def judged_steps(run: RunRecord, skip_steps: int) -> np.ndarray:
 def model_loss(run: RunRecord) -> np.ndarray:
     """Return the loss, ``[num_steps]``, NaN where the batch was corrupted."""
     loss = np.full(run.num_steps, np.nan)
-    steps = judged_steps(run, 0)
+    steps = judged_steps(run)
     loss[steps] = run.loss[steps]
     return loss
 

@@ -8,10 +8,9 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from adagc_lab.record.files import RunRecord
-from adagc_lab.report.judged import corrupts_batch, memorises
+from adagc_lab.report.judged import judged_steps, memorises
 
 PEAK = 0.5
 """Nat above the level before that make a peak of noisy text or of a fault."""
@@ -42,10 +41,8 @@ def describe_run(record: RunRecord, skip_steps: int) -> Row:
     The first ``skip_steps`` steps will not be judged. A number that the run
     does not have is None or missing.
     """
-    facts, metrics = record.run, record.metrics
-    left_out = [
-        s for s, found in record.faults.items() if corrupts_batch(found)
-    ]
+    facts = record.run
+    left_out = np.setdiff1d(np.arange(record.num_steps), judged_steps(record))
     row = {
         "steps": record.num_steps,
         "processor": facts.get("machine", {}).get("processor", ""),
@@ -55,15 +52,15 @@ def describe_run(record: RunRecord, skip_steps: int) -> Row:
         "left_out": spans(left_out),
         "commit": facts.get("commit") or "",
         "data": str(facts.get("data", {}).get("sha256", ""))[:12],
-        "retrieval_accuracy": _last(metrics, "retrieval_accuracy"),
-        "step_ms": _median_ms(metrics, "step_seconds"),
-        "clip_ms": _median_ms(metrics, "clip_seconds"),
+        "retrieval_accuracy": _last(record, "retrieval_accuracy"),
+        "step_ms": _median_ms(record, "step_seconds"),
+        "clip_ms": _median_ms(record, "clip_seconds"),
         "num_losses": record.num_steps,
         "loss": record.loss,
     }
     if not memorises(record):
-        row["validation_loss"] = _last(metrics, "eval_loss")
-    updates = metrics.get("update_norm", np.zeros(0))[_EARLY]
+        row["validation_loss"] = _last(record, "eval_loss")
+    updates = record.metrics.get("update_norm", np.zeros(0))[_EARLY]
     if updates.size:
         row["early_update_norm"] = float(np.mean(updates))
     if (h := record.h).size:
@@ -75,18 +72,18 @@ def describe_run(record: RunRecord, skip_steps: int) -> Row:
     return row
 
 
-def _known(metrics: dict[str, np.ndarray], name: str) -> np.ndarray:
-    values = metrics.get(name, np.zeros(0))
+def _known(record: RunRecord, name: str) -> np.ndarray:
+    values = record.metrics.get(name, np.full(1, np.nan))
     return values[np.isfinite(values)]
 
 
-def _last(metrics: dict[str, np.ndarray], name: str) -> float | None:
-    known = _known(metrics, name)
+def _last(record: RunRecord, name: str) -> float | None:
+    known = _known(record, name)
     return float(known[-1]) if known.size else None
 
 
-def _median_ms(metrics: dict[str, np.ndarray], name: str) -> float | None:
-    known = _known(metrics, name)
+def _median_ms(record: RunRecord, name: str) -> float | None:
+    known = _known(record, name)
     return 1000 * float(np.median(known)) if known.size else None
 
 
@@ -132,8 +129,8 @@ def rises(loss: np.ndarray) -> np.ndarray:
     steps = np.flatnonzero(np.isfinite(loss))
     if len(steps) > BEFORE:
         known = loss[steps]
-        level = pd.Series(known).rolling(BEFORE).median().shift(1).to_numpy()
-        found[steps] = known - level
+        before = np.lib.stride_tricks.sliding_window_view(known, BEFORE)[:-1]
+        found[steps[BEFORE:]] = known[BEFORE:] - np.median(before, axis=1)
     return found
 
 

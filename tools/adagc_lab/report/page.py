@@ -9,17 +9,11 @@ import os
 from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
 
-import pandas as pd
 from matplotlib.figure import Figure
 
 from adagc_lab.report import figures
-from adagc_lab.report.experiment import (
-    Experiment,
-    common_and_different,
-    flatten,
-)
+from adagc_lab.report.experiment import Experiment
 from adagc_lab.report.focus import choose_focus
 from adagc_lab.report.table import (
     MEASURES,
@@ -77,21 +71,15 @@ def _section(experiment: Experiment) -> Iterator[str]:
     yield f"<h2>{escape(experiment.title)}</h2>"
     yield f"<p>{escape(experiment.description)} {extent(experiment)}</p>"
     yield table.to_html(border=0)
-    if experiment.paired and len(experiment.seeds) > 1:
+    if len(experiment.seeds) > 1:
         differences = difference_table(measured)
         if not differences.empty:
             yield f"<h3>Differences from {escape(experiment.reference)}</h3>"
             yield "<p>Means of paired differences, with 95% limits.</p>"
             yield differences.to_html(border=0)
     yield from _figures(experiment)
-    yield "<h3>How it was made</h3>"
-    common, different = common_and_different(experiment)
-    if not different.empty:
-        yield different.to_html(border=0)
-    facts = pd.concat([common, pd.Series(_facts(experiment), dtype=object)])
-    yield "<details><summary>Settings of all runs, versions</summary>"
-    yield facts.to_frame().to_html(border=0, header=False)
-    yield "</details><details><summary>What the measures are</summary><ul>"
+    yield "<p>Settings and versions are in each run's run.json.</p>"
+    yield "<details><summary>What the measures are</summary><ul>"
     for row in MEASURES.values():
         if row.label in table.index and row.meaning:
             yield f"<li>{escape(row.label)}: {escape(row.meaning)}.</li>"
@@ -109,28 +97,18 @@ def _figures(experiment: Experiment) -> Iterator[str]:
         figures.curves(shown),
     )
     focus = choose_focus(shown)
-    seed_index = focus.seed_index if focus else 0
     if focus is not None:
         yield _image(
-            f"{_seed(experiment, seed_index)}: {focus.reason}. The tensors "
-            f"whose gradients rose most: {', '.join(focus.tensors)}",
+            f"Seed {experiment.seeds[focus.seed_index]}: {focus.reason}. The "
+            f"tensors whose gradients rose most: {', '.join(focus.tensors)}",
             figures.norm_figure(shown, focus.tensors, *focus[:3]),
         )
     if experiment.dynamics_tensor:
+        tensor = experiment.dynamics_tensor
         yield _image(
-            f"Norms of {experiment.dynamics_tensor}, {_seed(experiment, 0)}",
-            figures.norm_figure(shown, [experiment.dynamics_tensor]),
+            f"Norms of {tensor}, seed {experiment.seeds[0]}",
+            figures.norm_figure(shown, [tensor]),
         )
-    seed = _seed(experiment, seed_index)
-    yield _image(
-        f"The scale h of each tensor's gradient, {seed}",
-        figures.heat_figure(shown, seed_index),
-    )
-
-
-def _seed(experiment: Experiment, index: int) -> str:
-    seed = experiment.seeds[index]
-    return "first run" if seed is None else f"seed {seed}"
 
 
 def _image(caption: str, figure: Figure | None) -> str:
@@ -146,25 +124,12 @@ def _image(caption: str, figure: Figure | None) -> str:
 
 def extent(experiment: Experiment) -> str:
     """Say how many seeds and steps there are: ``"3 seeds (1, 2, 3), …"``."""
-    known = [str(s) for s in experiment.seeds if s is not None]
-    count = len(experiment.seeds)
-    seeds = f" ({', '.join(known)})" if known else ""
-    text = f"{count:,} seed{'s' * (count > 1)}{seeds}"
+    seeds = experiment.seeds
+    text = "1 seed" if len(seeds) == 1 else f"{len(seeds)} seeds"
+    text += f" ({', '.join(map(str, seeds))})"
     steps = [run.num_steps for run in experiment.all_runs()]
     fewest = f"{min(steps):,} to " if min(steps) < max(steps) else ""
     return (
         f"{text}, {fewest}{max(steps):,} steps a run; the first "
         f"{experiment.skip_steps:,} steps are not judged."
     )
-
-
-def _facts(experiment: Experiment) -> dict[str, Any]:
-    """Collect what ``run.json`` says of versions, machine and data."""
-    facts: dict[str, dict[str, None]] = {}
-    for key in ("versions", "machine", "data"):
-        for run in experiment.all_runs():
-            value = run.run.get(key, {})
-            flat = flatten(value if isinstance(value, dict) else {key: value})
-            for name, fact in flat.items():
-                facts.setdefault(name, {})[str(fact)] = None
-    return {name: ", ".join(known) for name, known in facts.items()}

@@ -123,7 +123,7 @@ def _of_loss(
     known = loss[np.isfinite(loss)]
     number = max(1, min(END, run.num_steps // 5))
     has_diverged = row["status"] == "diverged"
-    steps = judged_steps(run, 0)
+    steps = judged_steps(run)
     skip = int(np.count_nonzero(steps < experiment.skip_steps))
     score = spike_score(run.loss[steps], experiment.window, skip=skip)
     is_judged = score.num_judged or score.num_spikes

@@ -7,6 +7,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -28,12 +29,22 @@ def figure_data(
 ) -> dict[str, pd.DataFrame]:
     """Return the data of every figure, rounded as its file has them."""
     recipes = Recipes(rows, recipes_file)
-    found = {
-        "llama-spikes": _curves(recipes),
-        "calm-price": _price(recipes),
-        "loss-over-rate": _rates(recipes),
-    }
+    found = {name: make(recipes) for name, (make, _) in _FIGURES.items()}
     return {name: data for name, data in found.items() if not data.empty}
+
+
+def image_makers(data: Path, results: Path) -> dict[str, Callable[[], Figure]]:
+    """Return what draws each image; ``data`` has what :func:`figure_data` says.
+
+    Images without data are left out.
+    """
+
+    def draw(name: str) -> Figure:
+        return _FIGURES[name][1](pd.read_csv(data / f"{name}.csv"))
+
+    names = [name for name in _FIGURES if (data / f"{name}.csv").exists()]
+    makers = {name: functools.partial(draw, name) for name in names}
+    return {**makers, **study_figures(results)}
 
 
 def _curves(recipes: Recipes) -> pd.DataFrame:
@@ -75,26 +86,6 @@ def _rates(recipes: Recipes) -> pd.DataFrame:
     return data.assign(loss=data["loss"].round(9).round(3))
 
 
-def image_makers(data: Path, results: Path) -> dict[str, Callable[[], Figure]]:
-    """Return what draws each image; ``data`` has what :func:`figure_data` says.
-
-    Images without data are left out.
-    """
-    drawings = {
-        "llama-spikes": _draw_curves,
-        "calm-price": _draw_price,
-        "loss-over-rate": _draw_rates,
-    }
-    return {
-        **{
-            name: functools.partial(draw, pd.read_csv(data / f"{name}.csv"))
-            for name, draw in drawings.items()
-            if (data / f"{name}.csv").exists()
-        },
-        **study_figures(results),
-    }
-
-
 def _draw_curves(data: pd.DataFrame) -> Figure:
     methods = ["GlobalGC 1", "GlobalGC 0.1", "AdaGC"]
     figure = Figure(figsize=(9, 2.6), layout="constrained")
@@ -119,15 +110,9 @@ def _draw_price(data: pd.DataFrame) -> Figure:
         own = data[data["method"] == method]
         places = [labels.index(x) + 0.2 * (shift - 1) for x in own["recipe"]]
         spread = [own["mean"] - own["low"], own["high"] - own["mean"]]
-        color = COLORS[method]
+        style: dict[str, Any] = {"fmt": "o", "color": COLORS[method]}
         panel.errorbar(
-            own["mean"],
-            places,
-            xerr=spread,
-            fmt="o",
-            ms=3,
-            color=color,
-            label=method,
+            own["mean"], places, xerr=spread, label=method, ms=3, **style
         )
     panel.axvline(0, color="grey", lw=0.8)
     panel.set_yticks(range(len(labels)), labels)
@@ -143,16 +128,9 @@ def _draw_rates(data: pd.DataFrame) -> Figure:
     for panel, beta2 in zip(panels, (0.95, 0.999), strict=True):
         own = data[data["beta2"].astype(float) == beta2]
         for method in dict.fromkeys(data["method"]):
-            color = COLORS[method]
             part = own[own["method"] == method].sort_values("rate")
-            panel.plot(
-                part["rate"],
-                part["loss"],
-                "o-",
-                color=color,
-                ms=3,
-                label=method,
-            )
+            style = {"marker": "o", "color": COLORS[method], "label": method}
+            panel.plot(part["rate"], part["loss"], ms=3, **style)
         panel.set(title=f"beta2 {beta2:g}", xlabel="learning rate")
         set_log_axis(panel, "x")
         set_log_axis(panel, "y")
@@ -162,3 +140,11 @@ def _draw_rates(data: pd.DataFrame) -> Figure:
     panels[0].set_ylabel("loss of the last 500 steps (nat)")
     panels[0].legend(frameon=False)
     return figure
+
+
+_FIGURES = {
+    "llama-spikes": (_curves, _draw_curves),
+    "calm-price": (_price, _draw_price),
+    "loss-over-rate": (_rates, _draw_rates),
+}
+"""Name of each figure -> what makes its data, and what draws it."""

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 from adagc_lab.report.figures import svg
@@ -43,15 +44,11 @@ def differences(root: Path) -> str:
     """Name the first line that is not what the results give, or ``""``."""
     for path, text in _made(root).items():
         present = path.read_text(encoding="utf-8") if path.exists() else ""
-        if present != text:
-            old, new = present.splitlines(), text.splitlines()
-            count = min(len(old), len(new))
-            number = next((i for i in range(count) if old[i] != new[i]), count)
-            there, here = ("".join(x[number : number + 1]) for x in (old, new))
-            name = path.relative_to(root)
-            return (
-                f"{name}, line {number + 1}: is {there!r}, should be {here!r}"
-            )
+        lines = itertools.zip_longest(present.splitlines(), text.splitlines())
+        for number, (old, new) in enumerate(lines, 1):
+            if old != new:
+                name = path.relative_to(root)
+                return f"{name}, line {number}: is {old!r}, should be {new!r}"
     return ""
 
 

@@ -90,21 +90,17 @@ def rate_differences(cells: pd.DataFrame) -> str:
         by = part.pivot(index="seed", columns="method", values="loss")
         if REFERENCE not in by:
             continue
-        gains = [
-            (by[m] - by[REFERENCE]).dropna().tolist() if m in by else []
-            for m in methods
-        ]
-        texts = [
-            shown(difference(gain)) if len(gain) > 1 else _alone(gain)
-            for gain in gains
-        ]
-        lines.append([beta2, f"{rate:g}", str(len(by)), *texts])
+        gains = by.reindex(columns=methods).sub(by[REFERENCE], axis=0)
+        texts = [_gain(gains[method].dropna().tolist()) for method in methods]
+        lines.append([beta2, f"{rate:g}", len(by), *texts])
     head = ["beta2", "Rate", "Seeds", *(f"{m} − {REFERENCE}" for m in methods)]
     return markdown_table(head, lines, left=2) if lines else NOT_RUN
 
 
-def _alone(gain: Sequence[float]) -> str:
-    return fixed(gain[0], 3, "+") if gain else "–"
+def _gain(values: Sequence[float]) -> str:
+    """Format differences; one has no limits."""
+    one = len(values) == 1
+    return fixed(values[0], 3, "+") if one else shown(difference(values))
 
 
 def rates_why(rows: pd.DataFrame) -> str:
@@ -117,17 +113,11 @@ def rates_why(rows: pd.DataFrame) -> str:
     lines = []
     for method, part in own.groupby("method", sort=False):
         gains = (part.set_index("seed")["end"] - base).dropna()
-        is_same_beta2 = not str(method).endswith("0.95")
-        is_other = method != REFERENCE and is_same_beta2
-        lines.append(
-            [
-                str(method),
-                str(len(part)),
-                fixed(part["end"].mean(), 3),
-                ", ".join(fixed(x, 3, "+") for x in gains) if is_other else "–",
-                fixed(part["early_update_norm"].mean(), 2),
-            ]
-        )
+        is_compared = method != REFERENCE and not method.endswith("0.95")
+        texts = [fixed(x, 3, "+") for x in gains] if is_compared else ["–"]
+        end = fixed(part["end"].mean(), 3)
+        norm = fixed(part["early_update_norm"].mean(), 2)
+        lines.append([method, len(part), end, ", ".join(texts), norm])
     head = [
         *("Arm", "Seeds", "Loss of the last 500 steps"),
         *(f"Minus {REFERENCE}'s, by seed", "Update norm, steps 100 to 1,000"),
@@ -141,25 +131,16 @@ def price_over_time(pairs: Pairs) -> str:
     for steps in pairs.lengths():
         base = pairs.runs(REFERENCE, steps)
         for method in pairs.methods():
-            runs = pairs.runs(method, steps)
-            gains = [
-                [
-                    float(
-                        np.mean(
-                            runs[key]["loss"][part] - base[key]["loss"][part]
-                        )
-                    )
-                    for part in (_EARLY, slice(-END, None))
-                ]
-                for key in base
-                if key in runs
+            rises = [
+                run["loss"] - base[key]["loss"]
+                for key, run in pairs.runs(method, steps).items()
+                if key in base
             ]
-            early, late = np.array(gains).reshape(-1, 2).T
-            texts = [
-                shown(difference(x.tolist()))
-                for x in (early, late, late - early)
-            ]
-            lines.append([f"{steps:,}", method, str(len(gains)), *texts])
+            early = np.array([np.mean(rise[_EARLY]) for rise in rises])
+            late = np.array([np.mean(rise[-END:]) for rise in rises])
+            found = map(difference, (early, late, late - early))
+            cells = [f"{steps:,}", method, str(len(rises))]
+            lines.append([*cells, *map(shown, found)])
     head = [
         *("Steps", f"{REFERENCE} →", "Seeds", "Steps 1,000 to 1,500"),
         *("Last 500 steps", "Change"),
@@ -171,8 +152,9 @@ def smallest_h(rows: pd.DataFrame) -> str:
     """Table of h in the runs that stored it, by experiment and method."""
     own = rows[rows["smallest_h"].notna() & (rows["clean_twin"] == 0)]
     own = own[~own["method"].str.startswith(("GlobalGC", "ZClip"))]
-    over_rates = own["method"].str.replace(r", rate .*", "", regex=True)
-    own = own.assign(method=over_rates)
+    own = own.assign(
+        method=own["method"].str.replace(", rate .*", "", regex=True)
+    )
     lines = [
         [
             f"{target}, {experiment}",

@@ -31,22 +31,11 @@ ID = [
 ]
 """What names a run. ``clean_twin`` is 1 for the run without the faults."""
 
-_FACTS = [
-    *("status", "skip_steps", "faults", "left_out", "digest", "commit"),
-    *("data", "num_losses"),
+_TEXTS = [
+    *("target", "experiment", "method", "processor", "status", "faults"),
+    *("left_out", "digest", "commit", "data"),
 ]
-_NUMBERS = [
-    *("validation_loss", "retrieval_accuracy", "clipped_percent"),
-    *("clipped_percent_end", "h_median", "smallest_h", "moment1_growth"),
-    *("moment2_growth", "replayed_percent", "step_ms", "clip_ms"),
-    *("experts_h_median", "router_h_median", "early_update_norm"),
-]
-_OLD = [
-    *("old_events_1000", "old_judged_1000", "old_spikes_1000"),
-    *("old_worst_jump", "old_final_loss", "old_excess_area"),
-    *("old_excess_worst", "old_events_above_0.5"),
-]
-COLUMNS = [*ID, *_FACTS, *_NUMBERS, *_OLD]
+_INTEGERS = ["seed", "steps", "clean_twin", "skip_steps", "num_losses"]
 
 
 def make_row(
@@ -76,7 +65,7 @@ def append(
     digest differs, because the grid has changed, is replaced.
     """
     path = Path(folder) / f"{target}.csv"
-    _add(path, [_text(row) for row in rows])
+    _add(path, [{name: _cell(row[name]) for name in row} for row in rows])
     return path
 
 
@@ -102,25 +91,17 @@ def _add(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     buffer = io.BytesIO()
     np.savez_compressed(buffer, loss=codes)
     atomic_write(path.with_suffix(".npz"), buffer.getvalue())
-    text = table.reindex(columns=COLUMNS).to_csv(
-        index=False, lineterminator="\n"
-    )
-    atomic_write(path, text)
+    atomic_write(path, table.to_csv(index=False, lineterminator="\n"))
 
 
-def _text(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row as its file has it, with its losses as codes."""
-    loss = np.asarray(row["loss"], np.float64)
-    is_known = np.isfinite(loss)
-    codes = np.where(is_known, np.rint(1000 * np.where(is_known, loss, 0)), -1)
-    shown = {"num_losses": len(codes), **row}
-    found: dict[str, Any] = {name: _cell(shown.get(name)) for name in COLUMNS}
-    return {**found, "loss": codes.astype(np.int32)}
-
-
-def _cell(value: Any) -> str:
+def _cell(value: Any) -> Any:
+    """Return a number as its file has it: as text, losses as codes."""
     if value is None:
         return ""
+    if isinstance(value, np.ndarray):
+        is_known = np.isfinite(value)
+        nat = np.where(is_known, value, 0)
+        return np.where(is_known, np.rint(1000 * nat), -1).astype(np.int32)
     return f"{value:.7g}" if isinstance(value, float) else str(value)
 
 
@@ -147,17 +128,13 @@ def load(folder: str | os.PathLike[str]) -> pd.DataFrame:
         A row per run: integers, floats (NaN where not known) and texts; and
         ``loss``, float64 ``[num_losses]`` in nat, NaN where it was not finite.
     """
-    paths = _targets(folder)
-    rows = [row for path in paths for row in _read(path)]
-    table = pd.DataFrame(rows)
-    for name in ("seed", "steps", "clean_twin", "skip_steps", "num_losses"):
-        table[name] = table[name].astype(int)
-    for name in (*_NUMBERS, *_OLD):
-        table[name] = pd.to_numeric(table.get(name, ""), errors="coerce")
+    table = pd.DataFrame([r for path in _targets(folder) for r in _read(path)])
+    for name in table.columns.difference([*_TEXTS, "loss"]):
+        table[name] = pd.to_numeric(table[name], errors="coerce")
     table["loss"] = [
         np.where(codes < 0, np.nan, codes / 1000) for codes in table["loss"]
     ]
-    return table
+    return table.astype(dict.fromkeys(_INTEGERS, int))
 
 
 def _targets(folder: str | os.PathLike[str]) -> list[Path]:

@@ -9,7 +9,7 @@ steps.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ _QUANTITIES = {
 _FIRST = 200
 """Steps that the figures leave out."""
 
-Lines = Mapping[str, tuple[np.ndarray, Sequence[float]]]
+Lines = Mapping[str, tuple[np.ndarray, np.ndarray]]
 """Steps and values of a run, by its name."""
 
 
@@ -47,38 +47,30 @@ def _read(path: Path) -> list[dict[str, Any]]:
 
 
 def _course(runs: Sequence[dict[str, Any]]) -> Figure:
-    chosen = {run["run"]: run for run in runs[:3]}
-    skipped = _FIRST // 50
-    return _stacked(
-        {
-            label: {
-                name: (50 * np.arange(skipped, 80), run[key][skipped:])
-                for name, run in chosen.items()
-            }
-            for key, label in _QUANTITIES.items()
-        },
-        logarithmic=True,
-    )
+    return _creep({run["run"]: run for run in runs[:3]}, _FIRST, _QUANTITIES)
 
 
 def _causes(runs: Sequence[dict[str, Any]]) -> Figure:
-    adagc = {
-        key: values[60:]
-        for key, values in runs[1].items()
-        if key in _QUANTITIES
+    """Draw AdaGC's run from step 3,000 on, and those forked from it there."""
+    chosen = {"AdaGC, unchanged": runs[1]}
+    chosen |= {run["run"]: run for run in runs[3:6]}
+    return _creep(chosen, 3000, [key for key in _QUANTITIES if key != "h"])
+
+
+def _creep(
+    runs: Mapping[str, dict[str, Any]], start: int, quantities: Iterable[str]
+) -> Figure:
+    """Draw quantities of runs by name, from a step on."""
+
+    def line(run: dict[str, Any], key: str) -> tuple[np.ndarray, np.ndarray]:
+        steps = run["first_step"] + 50 * np.arange(len(run[key]))
+        return steps[steps >= start], np.array(run[key])[steps >= start]
+
+    panels = {
+        _QUANTITIES[key]: {name: line(run, key) for name, run in runs.items()}
+        for key in quantities
     }
-    chosen = {"AdaGC, unchanged": adagc, **{r["run"]: r for r in runs[3:6]}}
-    return _stacked(
-        {
-            label: {
-                name: (3000 + 50 * np.arange(20), run[key])
-                for name, run in chosen.items()
-            }
-            for key, label in _QUANTITIES.items()
-            if key != "h"
-        },
-        logarithmic=True,
-    )
+    return _stacked(panels, logarithmic=True)
 
 
 def _price(results: Path, recipe: str) -> Figure:
@@ -88,25 +80,23 @@ def _price(results: Path, recipe: str) -> Figure:
         if run["recipe"] == recipe
     }
     reference = runs.pop("GlobalGC")
-    skipped = _FIRST // 100
-    steps = 100 * np.arange(skipped, len(reference["mean_loss"]))
-    panels = {
+    steps = 100 * np.arange(len(reference["mean_loss"]))
+    series = {
         "loss over\nGlobalGC's (nat)": {
             clip: np.subtract(run["mean_loss"], reference["mean_loss"])
             for clip, run in runs.items()
         }
     }
     for group in ("routed experts", "others"):
-        panels[f"gamma / mean norm,\n{group}"] = {
+        series[f"gamma / mean norm,\n{group}"] = {
             clip: np.array(run[group]["gamma"]) for clip, run in runs.items()
         }
-    return _stacked(
-        {
-            label: {clip: (steps, y[skipped:]) for clip, y in by.items()}
-            for label, by in panels.items()
-        },
-        logarithmic=False,
-    )
+    shown = steps >= _FIRST
+    panels = {
+        label: {clip: (steps[shown], y[shown]) for clip, y in by.items()}
+        for label, by in series.items()
+    }
+    return _stacked(panels, logarithmic=False)
 
 
 def _stacked(panels: Mapping[str, Lines], *, logarithmic: bool) -> Figure:

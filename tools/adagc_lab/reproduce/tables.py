@@ -36,6 +36,9 @@ SHOWN = ("GlobalGC 0.1", "AdaGC", "warmup_ema")
 LEAST = 4
 """Fewer pairs are not shown."""
 
+_ADVISED = 8
+"""Fewer seeds give no advice."""
+
 _BLOCK = re.compile(
     r"(<!-- table: (?P<name>[\w-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL
 )
@@ -142,23 +145,20 @@ def _comparison(
     return markdown_table(heads, rows, left=3) if rows else NOT_RUN
 
 
+_MIXTRAL = "Mixtral's recipe"
+_ERNIE = "ERNIE's recipe"
 _ADVICE = {
     "Spikes: Llama-2, 64 sequences, beta2 0.999": (
-        *("spiking", "Llama-2, beta2 0.999"),
-        *("peaks", "mean"),
+        *("spiking", "Llama-2, beta2 0.999", "peaks", "mean"),
     ),
-    "Calm: Mixtral's recipe": ("calm", "Mixtral 8x1B", "", "end"),
-    "Calm: ERNIE's recipe": (
-        *("calm", "ERNIE's recipe (48 experts)"),
-        *("", "end"),
-    ),
-    "Faults: Mixtral's recipe": (
-        *("faults", "Mixtral's recipe, five kinds of faults"),
+    f"Calm: {_MIXTRAL}": ("calm", "Mixtral 8x1B", "", "end"),
+    f"Calm: {_ERNIE}": ("calm", f"{_ERNIE} (48 experts)", "", "end"),
+    f"Faults: {_MIXTRAL}": (
+        *("faults", f"{_MIXTRAL}, five kinds of faults"),
         *("fault_peaks", OVER_REFERENCE),
     ),
-    "Faults: ERNIE's recipe": (
-        *("faults", "ERNIE's recipe (48 experts)"),
-        *("fault_peaks", OVER_REFERENCE),
+    f"Faults: {_ERNIE}": (
+        *("faults", f"{_ERNIE} (48 experts)", "fault_peaks", OVER_REFERENCE),
     ),
 }
 
@@ -175,9 +175,9 @@ def advice(recipes: Recipes, names: Mapping[str, str] | None = None) -> str:
     rows = []
     for label, (situation, recipe, count, name) in _ADVICE.items():
         pairs = recipes.situations[situation][recipe]
-        cells = [_advised(pairs, method, count, name, word) for method in SHOWN]
-        own = _reference(pairs, count, name, word)
-        rows.append([word(label), own, *cells])
+        given = (pairs, count, name, word)
+        cells = [_advised(method, *given) for method in SHOWN]
+        rows.append([word(label), _reference(*given), *cells])
     head = [word("Your run"), REFERENCE, *SHOWN]
     return markdown_table(head, rows, left=len(head))
 
@@ -189,41 +189,36 @@ def _reference(
     parts = []
     for steps in pairs.lengths():
         values = [*pairs.numbers(REFERENCE, steps, name).values()]
-        if len(values) < 8:
+        if len(values) < _ADVISED:
             continue
         text = f"{word('loss')} {fixed(np.mean(values), 3)}"
         if count:
             peaks = [*pairs.numbers(REFERENCE, steps, count).values()]
-            per_run = word("peaks a run")
-            text = f"{fixed(np.mean(peaks), 1)} {per_run}, {text}"
+            text = f"{fixed(np.mean(peaks), 1)} {word('peaks a run')}, {text}"
         at = word("{} steps").format(f"{steps:,}")
         parts.append(f"{text}, {at}")
     return "; ".join(parts)
 
 
 def _advised(
-    pairs: Pairs, method: str, count: str, name: str, word: Callable[[str], str]
+    method: str, pairs: Pairs, count: str, name: str, word: Callable[[str], str]
 ) -> str:
-    """Return the cell of the longest runs that at least eight seeds have."""
+    """Return the cell of the longest runs that enough seeds have."""
     lengths = [
         steps
         for steps in pairs.lengths()
-        if len(pairs.values(method, steps, name)[1]) >= 8
+        if len(pairs.values(method, steps, name)[1]) >= _ADVISED
     ]
     if not lengths:
         return word("not run")
     steps = lengths[-1]
-    parts = []
-    if count:
-        others, ours = pairs.values(method, steps, count)
-        of = word("peaks in {} seeds")
-        parts.append(
-            f"{sum(others):.0f} → {sum(ours):.0f} {of.format(len(ours))}"
-        )
-    loss = word("loss")
     at = word("{} steps").format(f"{steps:,}")
-    parts.append(f"{loss} {_compared(pairs, method, steps, name)}, {at}")
-    return "; ".join(parts)
+    loss = f"{word('loss')} {_compared(pairs, method, steps, name)}, {at}"
+    if not count:
+        return loss
+    number = len(pairs.values(method, steps, count)[1])
+    peaks = _sums(pairs, method, steps, count)
+    return f"{peaks} {word('peaks in {} seeds').format(number)}; {loss}"
 
 
 _OTHERS = (
@@ -278,6 +273,10 @@ def make_tables(
     by = recipes.situations
     cells = rate_cells(recipes.rows, ["rates", "cures"])
     decay = recipes.of_target("rates", "decay")
+    epsilon = {
+        name: recipes.of_target("extension-epsilon", name)
+        for name in ("beta2-0.999", "beta2-0.95")
+    }
     half = recipes.of_target("ernie-faults", "half-rate")
     price = recipes.of_target("price-over-time", "mixtral")
     llama = Pairs(pd.DataFrame(by["calm"]["Llama-2 7B"].rows), "AdaGC")
@@ -303,17 +302,10 @@ def make_tables(
         "own-spiking": _comparison(by["spiking"], _SPIKING[:3], _OWN),
         "own-calm": _comparison(by["calm"], _CALM[:1], _OWN),
         "own-of-adagc": _comparison({"Llama-2 7B": llama}, _CALM[:1], _OWN),
-        "epsilon": epsilon(recipes),
+        "epsilon": _comparison(epsilon, _SPIKING, None),
         "effort": effort(rows),
         **written_tables(results),
     }
-
-
-def epsilon(recipes: Recipes) -> str:
-    """Table of AdamW's epsilon; r is the scale of ERNIE's gradients."""
-    names = ("beta2-0.999", "beta2-0.95")
-    by = {n: recipes.of_target("extension-epsilon", n) for n in names}
-    return _comparison(by, _SPIKING, None)
 
 
 def fill(text: str, tables: Mapping[str, str], page: str = "") -> str:

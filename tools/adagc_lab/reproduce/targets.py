@@ -9,15 +9,14 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
 from adagc_lab.markdown import markdown_table
 from adagc_lab.record.files import RunRecord
 from adagc_lab.report.differences import difference, shown
 from adagc_lab.report.experiment import Experiment
-from adagc_lab.report.measures import END
 from adagc_lab.report.page import write_picture, write_report
+from adagc_lab.report.table import measure_experiment
 from adagc_lab.reproduce import store
 from adagc_lab.reproduce.grid import (
     ExperimentConfig,
@@ -25,7 +24,6 @@ from adagc_lab.reproduce.grid import (
     load_target,
     make_runs,
 )
-from adagc_lab.reproduce.pairs import Pairs
 from adagc_lab.reproduce.running import has_ended, run_all
 from paddle_adagc.checks import check_integer
 
@@ -103,8 +101,8 @@ class Target:
             run_all(runs, num_jobs)
             rows = [store.make_row(self.name, config, run) for run in runs]
             store.append(results, self.name, rows)
-            print(result_table(pd.DataFrame(rows)), flush=True)
             found = load_experiment(config, runs, directory)
+            print(result_table(measure_experiment(found)), flush=True)
             drawn = directory / f"{config.name}.svg"
             if write_picture(drawn, found):
                 print(f"picture: {drawn}", flush=True)
@@ -142,31 +140,25 @@ def _step_times(
     )
 
 
-def result_table(rows: pd.DataFrame) -> str:
-    """Table of an experiment's runs, with paired differences of their ends."""
-    first = rows["method"].iloc[0]
-    pairs = Pairs(rows, first)
+def result_table(measured: pd.DataFrame) -> str:
+    """Table of :func:`.measure_experiment`, with paired differences of ends."""
+    first = measured["method"].iloc[0]
+    ends = measured.pivot(index="seed", columns="method", values="last_loss")
     lines = []
-    for method, runs in rows.groupby("method", sort=False):
-        steps = runs["steps"].max()
-        peaks, worst, ends = (
-            [*pairs.numbers(method, steps, name).values()]
-            for name in ("peaks", "worst", "end")
-        )
-        delta = difference(pairs.differences(method, steps, "end"))
+    for method, runs in measured.groupby("method", sort=False):
+        gains = (ends[method] - ends[first]).tolist()
         lines.append(
             [
                 method,
-                len(ends),
-                f"{sum(peaks):.0f}",
-                f"{max(worst):.3g}",
-                f"{np.mean(ends):.3f}",
-                "" if method == first else shown(delta),
+                len(runs),
+                f"{runs['peaks'].sum():.0f}",
+                f"{runs['worst'].max():.3g}",
+                f"{runs['last_loss'].mean():.3f}",
+                "" if method == first else shown(difference(gains)),
             ]
         )
-    steps = rows["steps"].max()
     head = ["", "seeds", "peaks above 0.5 nat", "worst rise (nat)"]
-    head += [f"loss of the last {min(END, steps)} steps", f"minus {first}'s"]
+    head += ["loss at the end (nat)", f"minus {first}'s"]
     return markdown_table(head, lines, pad=True)
 
 

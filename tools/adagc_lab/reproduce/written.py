@@ -18,14 +18,24 @@ _WRITTEN = ("paper", "paper-accuracy", "proxies")
 
 def written_tables(results: Path) -> dict[str, str]:
     """Return them by name."""
+    tables = {name: _read(results / f"{name}.csv") for name in _WRITTEN}
+    history = _read(results / "history.csv")
     return {
-        "history-paper": _history(results, "paper"),
-        "history-own": _history(results, "own"),
-        "history-new": _history_new(results),
-        "history-counts": _history_counts(results),
+        **_history(history),
+        "history-counts": _history_counts(history),
         "gpu-hours": _gpu_hours(),
-        **{name: _as_written(results, name) for name in _WRITTEN},
+        **{name: _whole_table(rows) for name, rows in tables.items()},
     }
+
+
+def _read(path: Path) -> pd.DataFrame:
+    return pd.read_csv(path, dtype=str, keep_default_na=False)
+
+
+def _whole_table(rows: pd.DataFrame) -> str:
+    return markdown_table(
+        [*rows.columns], rows.to_numpy().tolist(), left=len(rows.columns)
+    )
 
 
 def _shortened(number: str) -> str:
@@ -37,45 +47,29 @@ def _shortened(number: str) -> str:
     return "; ".join([first.removeprefix("GlobalGC → "), *against])
 
 
-def _history(results: Path, whose: str) -> str:
-    """Claims with the first and the last verdict, from ``history.csv``."""
-    rows = pd.read_csv(
-        results / "history.csv", dtype=str, keep_default_na=False
-    )
-    head = ["Claim", "First rule", "Last rule", "Numbers of the last", "Why"]
-    return markdown_table(
-        head,
-        [
-            [r.claim, r.first, r.last, _shortened(r.number), r.why]
-            for r in rows.itertuples()
-            if r.whose == whose and r.first
-        ],
-        left=5,
-    )
+def _history(claims: pd.DataFrame) -> dict[str, str]:
+    """Claims with their verdicts: the paper's, our own, and those since."""
+    claims = claims.assign(number=claims["number"].map(_shortened))
+    heads = {
+        "claim": "Claim",
+        "first": "First rule",
+        "last": "Last rule",
+        "number": "Numbers of the last",
+        "why": "Why",
+    }
+    is_old = claims["first"] != ""
+    old = claims[is_old].rename(columns=heads)
+    new = claims[~is_old].rename(columns={**heads, "number": "Numbers"})
+    found = {
+        f"history-{whose}": old.loc[old["whose"] == whose, [*heads.values()]]
+        for whose in ("paper", "own")
+    }
+    found["history-new"] = new[["Claim", "Last rule", "Numbers"]]
+    return {name: _whole_table(rows) for name, rows in found.items()}
 
 
-def _history_new(results: Path) -> str:
-    """Claims that were written after the first rule."""
-    rows = pd.read_csv(
-        results / "history.csv", dtype=str, keep_default_na=False
-    )
-    head = ["Claim", "Last rule", "Numbers"]
-    return markdown_table(
-        head,
-        [
-            [r.claim, r.last, _shortened(r.number)]
-            for r in rows.itertuples()
-            if not r.first
-        ],
-        left=3,
-    )
-
-
-def _history_counts(results: Path) -> str:
+def _history_counts(rows: pd.DataFrame) -> str:
     """How often each verdict was given, by whose claim it was then."""
-    rows = pd.read_csv(
-        results / "history.csv", dtype=str, keep_default_na=False
-    )
     table = []
     for whose, group in (("the paper's", "paper"), ("our own", "own")):
         for rule, owner in (("first", "first_whose"), ("last", "whose")):
@@ -112,11 +106,3 @@ def _gpu_hours() -> str:
         "Communication of a step, AdaGC minus GlobalGC (us)",
     ]
     return markdown_table(head, rows)
-
-
-def _as_written(results: Path, name: str) -> str:
-    """Return a table that a person wrote, from ``NAME.csv``."""
-    path = results / f"{name}.csv"
-    rows = pd.read_csv(path, dtype=str, keep_default_na=False)
-    table = [[*row] for row in rows.itertuples(index=False)]
-    return markdown_table([*rows.columns], table, left=len(rows.columns))

@@ -130,7 +130,7 @@ def summarise_run(directory: str | os.PathLike[str]) -> RunSummary:
         names = ", ".join(f"{name} {number}" for name, number in counts)
         lines.append(f"alarms: {names}; the first: {alarms[0]['text']}")
     lines += [f"problem: {problem}"] if problem else []
-    lines += [f"files: {path}", f"next: python tools/report.py {path}"]
+    lines += [f"files: {path}", f"next: adagc-report {path}"]
     return RunSummary(lines, not problem)
 
 

@@ -12,9 +12,8 @@ that are powers of two, no history of scales.
 | dgrad, `dy @ w.T` | dy, 1x128 along its width | w, 128x128 |
 | wgrad, `x.T @ dy` | x, 128x1 along the tokens | dy, 128x1 along the tokens |
 
-Tokens are the flattened leading axes. Blocks end with a tensor. A part of one
-(of a tensor-parallel rank, of a micro-batch, of an expert) has its own blocks;
-they equal those of the whole tensor if it is cut at multiples of 128.
+Tokens are the flattened leading axes. Blocks end with a tensor; a micro-batch
+and an expert have their own.
 
 The products are emulated: see :mod:`adagc_lab.models.fp8.emulated`.
 """
@@ -85,14 +84,3 @@ class Float8Linear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         return float8_linear(x, self.weight, self.bias)
-
-
-def multiply_in_float8(layer: nn.Layer) -> None:
-    """Let one of fleet's tensor-parallel linears multiply in FP8."""
-    for name in ("mp_async_allreduce", "sp_async_reduce_scatter"):
-        if getattr(layer, name, False):
-            raise ValueError(
-                f"mp_configs.{name}=True with FP8 linears: that path of fleet "
-                "multiplies in bfloat16; set it to False."
-            )
-    layer.linear = float8_linear

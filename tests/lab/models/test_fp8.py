@@ -1,23 +1,83 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""FP8 linears against the reference, on ranks, and in a decoder."""
+"""Rounding to blocks of e4m3, bit by bit; FP8 linears, also in a decoder."""
 
 import re
 
 import numpy as np
 import paddle
 import pytest
-from adagc_lab.models.config import FLOAT8_LINEARS, DecoderConfig
-from adagc_lab.models.fp8 import (
-    Float8Linear,
-    emulated,
-    float8_linear,
-)
-from adagc_lab.models.layers import linear
-from core.parallel.layouts import Layout
-from core.parallel.ranks import run_on_ranks
+from adagc_lab.models.config import FLOAT8_LINEARS
+from adagc_lab.models.fp8 import emulated, float8_linear
+from adagc_lab.models.fp8.emulated import round_blocks
 from lab.models.tiny import build
 from reference import fp8 as reference
+
+BLOCKS = [(1, 128), (128, 1), (128, 128)]
+
+
+def assert_same_bits(x, block):
+    """Rounded values are payload times scale of the reference, all bits."""
+    rounded = round_blocks(paddle.to_tensor(x), *block).numpy()
+    payload, scales = reference.quantize(x, block)
+    spread = np.repeat(np.repeat(scales, block[0], 0), block[1], 1)
+    values = payload.view(reference.E4M3).astype(np.float32)
+    expected = values * spread[: x.shape[0], : x.shape[1]]
+    np.testing.assert_array_equal(rounded, expected)
+    zeros = rounded == 0
+    bits, wanted = rounded.view(np.uint32), expected.view(np.uint32)
+    np.testing.assert_array_equal(bits[~zeros], wanted[~zeros])
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+@pytest.mark.parametrize("shape", [(1, 1), (3, 64), (130, 257), (384, 200)])
+def test_blocks_of_any_shape(block, shape):
+    rng = np.random.default_rng(list(shape))
+    x = rng.standard_normal(shape) * 10.0 ** rng.uniform(-9, 4, (shape[0], 1))
+    x[rng.random(shape) < 0.1] = 0.0
+    x[128:] = 0.0  # whole blocks
+    assert_same_bits(x.astype(np.float32), block)
+
+
+@pytest.mark.parametrize("largest", [448.0, 449.0, 3e-20, 3.2e32])
+def test_every_bfloat16_under_a_given_scale(largest):
+    bits = np.arange(65536, dtype=np.uint32) << 16
+    values = bits.view(np.float32)
+    x = np.full((len(values), 2), largest, np.float32)
+    x[:, 0] = values
+    with np.errstate(invalid="ignore"):
+        x = x[np.abs(values) <= largest]
+    assert len(x) > 5000
+    assert_same_bits(x, (1, 128))
+
+
+def with_neighbours(values):
+    """Float32 values, and the next ones above and below."""
+    above = np.nextafter(values, np.float32(np.inf))
+    below = np.nextafter(values, np.float32(-np.inf))
+    return np.concatenate([values, above, below]).astype(np.float32)
+
+
+def test_scale_at_the_edges_of_a_power_of_two():
+    edge = np.float32(1.75) * np.float32(2.0) ** np.arange(-110, 107)
+    largest = with_neighbours(edge.astype(np.float32))[:, None]
+    largest = largest[largest[:, 0] < 2.0**108 * 1.75]
+    # Values around e4m3's smallest ones tell which scale was taken.
+    small = np.random.default_rng(6).uniform(-(2.0**-13), 2.0**-13, 60)
+    x = largest * np.concatenate([[1.0], small]).astype(np.float32)
+    assert_same_bits(x, (1, 128))
+
+
+def test_non_finite_values_are_not_hidden():
+    assert np.isnan(round_blocks(paddle.full([1, 1], 4e32), 1, 128).item())
+    x = np.ones((4, 256), np.float32)
+    x[1, 3], x[2, 200], x[3, 5] = np.inf, -np.inf, np.nan
+    rounded = round_blocks(paddle.to_tensor(x), 1, 128).numpy()
+    expected = np.ones((4, 256), bool)
+    expected[[1, 3], :128] = expected[2, 128:] = False
+    np.testing.assert_array_equal(np.isfinite(rounded), expected)
+    assert np.isnan(rounded[~expected]).all()
+
 
 SHAPES = [(5, 64, 32), (3, 7, 5), (128, 256, 128), (130, 257, 200)]
 
@@ -81,55 +141,6 @@ def watch(monkeypatch, module, name, seen):
         return function(*arguments, **options)
 
     monkeypatch.setattr(module, name, call)
-
-
-WIDTH, INNER = 130, 256
-CONFIG = DecoderConfig(float8_linears=["mlp"])
-
-
-def column_then_row(rank=0, num_ranks=1):
-    """Output and gradients of `row(column(x))`, of this rank's part."""
-    rng = np.random.default_rng(0)
-    tokens = (12, 2, WIDTH)  # all are in one block
-    x, of_column, of_row, grad = (
-        rng.standard_normal(shape).astype(np.float32)
-        for shape in (tokens, (WIDTH, INNER), (INNER, WIDTH), tokens)
-    )
-    part = np.s_[rank * INNER // num_ranks : (rank + 1) * INNER // num_ranks]
-    column = linear(CONFIG, WIDTH, INNER, "columns", "mlp")
-    row = linear(CONFIG, INNER, WIDTH, "rows", "mlp")
-    column.weight.set_value(of_column[:, part])
-    row.weight.set_value(of_row[part])
-    x = paddle.to_tensor(x, stop_gradient=False)
-    y = row(column(x))
-    y.backward(paddle.to_tensor(grad))
-    results = [y, x.grad, column.weight.grad, row.weight.grad]
-    return type(column).__name__, [tensor.numpy() for tensor in results]
-
-
-def on_two_ranks():
-    rank = Layout(mp=2).start().get_model_parallel_rank()
-    return column_then_row(rank, 2)
-
-
-@pytest.mark.slow
-def test_ranks_that_split_at_128_equal_one_process():
-    kind, whole = column_then_row()
-    assert kind == Float8Linear.__name__
-    kinds, results = zip(*run_on_ranks(on_two_ranks, 2), strict=True)
-    assert {*kinds} == {"ColumnParallelLinear"}
-    y, x_grad, column_grad, row_grad = zip(*results, strict=True)
-    found = (
-        y[0],
-        x_grad[0],
-        np.concatenate(column_grad, 1),
-        np.concatenate(row_grad, 0),
-    )
-    for got, wanted in zip(found, whole, strict=True):
-        # Equal up to the order of float32 sums.
-        np.testing.assert_allclose(
-            got, wanted, rtol=0, atol=1e-6 * np.abs(wanted).max()
-        )
 
 
 EXPECTED = {
