@@ -6,11 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from paddle_adagc.checks import check_integer, check_positive, check_series
+from paddle_adagc.checks import check_integer, check_positive
 
 EVENT_GAP = 10
 """Largest distance, in steps, between neighbours of one event."""
@@ -113,7 +114,7 @@ def spike_score(
     window = check_integer("window", window, 2)
     sigma = check_positive("sigma", sigma)
     skip = check_integer("skip", skip, 0)
-    series = check_series("losses", losses)
+    series = _series(losses)
     places = skip + np.flatnonzero(np.isfinite(series[skip:]))
     finite = series[places]
     is_spike = ~np.isfinite(series)
@@ -126,6 +127,28 @@ def spike_score(
         is_spike[places[start : start + values.size]] = found
     num_unjudged = min(series.size, skip) + min(finite.size, window)
     return SpikeScore(series.size, num_unjudged, np.flatnonzero(is_spike))
+
+
+def _series(losses: Any) -> np.ndarray:
+    """Return losses as float64 ``[num_steps]``.
+
+    A bfloat16 tensor is refused, because NumPy sees its bits.
+    """
+    if str(getattr(losses, "dtype", "")).endswith("bfloat16"):
+        raise TypeError("losses is bfloat16: cast it to float32 first")
+    series = np.asarray(losses)
+    if series.size == 0 and series.ndim == 1:
+        return np.zeros(0)
+    if series.dtype.kind not in "fiu":
+        raise TypeError(
+            f"losses must be a series of real numbers, got {losses!r:.80} "
+            f"(NumPy type {series.dtype})"
+        )
+    if series.ndim != 1:
+        raise ValueError(
+            f"losses must be one-dimensional, got shape {series.shape}"
+        )
+    return series.astype(np.float64)
 
 
 def _are_spikes(

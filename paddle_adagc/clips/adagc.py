@@ -5,35 +5,20 @@
 from __future__ import annotations
 
 import copy
-import inspect
-import math
 from collections.abc import Mapping
-from functools import partial as bound
-from typing import Any, Literal, get_args
+from typing import Any
 
 import paddle
 from paddle import Tensor
 
 from paddle_adagc import rule
-from paddle_adagc.checks import (
-    Argument,
-    KnownAttributes,
-    check_bool,
-    check_choice,
-    check_decay,
-    check_integer,
-    check_positive,
-)
+from paddle_adagc.checks import KnownAttributes
+from paddle_adagc.clips.arguments import CHECKS, FIXED, Init, NonFinite
 from paddle_adagc.clips.last_step import Call, LastStep
 from paddle_adagc.clips.overrides import Overrides
 from paddle_adagc.clips.progress import NewTensors, Progress
 from paddle_adagc.clips.settings import warn_of_shrinking
-from paddle_adagc.clips.step import (
-    NonFinite,
-    Pairs,
-    clip_pairs,
-    find_gradients,
-)
+from paddle_adagc.clips.step import Pairs, clip_pairs, find_gradients
 from paddle_adagc.paddle_internals import (
     EagerClip,
     eager,
@@ -41,8 +26,6 @@ from paddle_adagc.paddle_internals import (
     unchecked,
 )
 from paddle_adagc.parallel.units import Declared
-
-Init = Literal["warmup_min", "warmup_ema"]
 
 
 class ClipGradByAdaGC(KnownAttributes, EagerClip):
@@ -126,18 +109,17 @@ class ClipGradByAdaGC(KnownAttributes, EagerClip):
         ['bias', 'weight']
     """
 
-    lambda_rel = Argument(check_positive)
-    lambda_abs = Argument(
-        lambda name, value: (
-            math.inf if value == math.inf else check_positive(name, value)
-        )
-    )
-    beta = Argument(check_decay)
-    t_start = Argument(bound(check_integer, minimum=0))
-    init = Argument(bound(check_choice, choices=get_args(Init)), is_fixed=True)
-    strict = Argument(check_bool, is_fixed=True)
-    nonfinite = Argument(bound(check_choice, choices=get_args(NonFinite)))
-    overrides = Argument(lambda _, value: Overrides(value), is_fixed=True)
+    lambda_rel: float
+    beta: float
+    lambda_abs: float
+    t_start: int
+    init: Init
+    strict: bool
+    nonfinite: NonFinite
+    overrides: Any  # any dict is set, and an Overrides is kept
+
+    _checks = CHECKS | {"overrides": lambda _, value: Overrides(value)}
+    _fixed = FIXED
 
     def __init__(
         self,
@@ -158,9 +140,9 @@ class ClipGradByAdaGC(KnownAttributes, EagerClip):
         self.overrides = {} if overrides is None else overrides
         self.sharding_group = None
         self._follows = False  # the gradients stay as they are
+        self._start = rule.find_start(init, strict)
         self._progress = Progress(self)
-        if init != "warmup_ema":  # there gamma may grow by more
-            warn_of_shrinking(self)
+        warn_of_shrinking(self)
 
     @property
     def should_comm_on_shard_dim(self) -> bool:
@@ -184,8 +166,7 @@ class ClipGradByAdaGC(KnownAttributes, EagerClip):
 
     def arguments(self) -> dict[str, Any]:
         """Return the constructor's arguments."""
-        names = inspect.signature(ClipGradByAdaGC.__init__).parameters
-        values = {name: getattr(self, name) for name in [*names][1:]}
+        values = {name: getattr(self, name) for name in CHECKS}
         return {**values, "overrides": copy.deepcopy(self.overrides.settings)}
 
     def __repr__(self) -> str:

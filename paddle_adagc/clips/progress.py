@@ -14,7 +14,6 @@ import paddle
 from paddle_adagc.checks import check_choice
 from paddle_adagc.clips.last_step import Call, LastStep, Rows
 from paddle_adagc.clips.memory import Memory
-from paddle_adagc.clips.settings import votes
 from paddle_adagc.clips.step_count import StepCount
 from paddle_adagc.clips.tensors import Tensors
 from paddle_adagc.paddle_internals import unchecked
@@ -44,7 +43,7 @@ class Progress:
     def __init__(self, clip: ClipGradByAdaGC) -> None:
         self._clip = clip  # for its arguments, which may change
         self.tensors = Tensors()
-        self.memory = Memory.empty(votes(clip))
+        self.memory = Memory.empty(clip._start.votes)
         self.steps = StepCount()
         self.before = self.steps, self.memory  # the last step
         self.ranks = Ranks(self.owner)
@@ -101,7 +100,7 @@ class Progress:
     def restart_warmup(self) -> None:
         """See :meth:`.ClipGradByAdaGC.restart_warmup`."""
         self.memory = self.memory.restarted(
-            self.steps.num_steps, votes(self._clip)
+            self.steps.num_steps, self._clip._start.votes
         )
         self.ranks.has_agreed = False
         self._loads, self.is_started_anew = None, True
@@ -188,7 +187,8 @@ class Progress:
         if rename is None:
             rename = self.tensors.key_of_automatic(loaded.keys)
         loaded = loaded.renamed(rename)
-        loaded = loaded.fitted(self._clip.arguments(), votes(self._clip))
+        votes = self._clip._start.votes
+        loaded = loaded.fitted(self._clip.arguments(), votes)
         places = self.tensors.adopt(loaded.keys, new_tensors == "start")
         counts = self.known().reordered(places).num_nonfinite
         gamma, support = (

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import paddle
 from paddle import Tensor
@@ -22,6 +22,7 @@ from paddle.distributed.auto_parallel.process_mesh import (
 )
 
 from paddle_adagc import rule
+from paddle_adagc.clips.arguments import NonFinite
 from paddle_adagc.clips.gradients import GradientList
 from paddle_adagc.clips.last_step import Call
 from paddle_adagc.clips.lookup import look_up
@@ -29,8 +30,6 @@ from paddle_adagc.clips.memory import Memory
 from paddle_adagc.clips.overrides import Overrides
 from paddle_adagc.clips.progress import Progress
 from paddle_adagc.clips.settings import (
-    grows_faster,
-    votes,
     warn_of_a_missing_state,
     warn_of_low_gammas,
 )
@@ -47,9 +46,6 @@ from paddle_adagc.parallel.reduce import Reducer
 
 if TYPE_CHECKING:
     from paddle_adagc.clips.adagc import ClipGradByAdaGC
-
-NonFinite = Literal["zero", "raise", "propagate"]
-
 
 Pairs = list[tuple[Tensor, Tensor | None]]
 """Parameters, and gradients or None."""
@@ -242,7 +238,8 @@ def _warm_up(
     and its support.
     """
     gamma, support = memory.gamma, memory.support
-    if support is None and votes(settings):  # t_start was raised after it
+    start = settings._start
+    if support is None and start.votes:  # t_start was raised after it
         support = paddle.full_like(gamma, rule.FULL_SUPPORT)
     counted = reducer.counted(norm)
     squared_norm = rule.global_squared_norm(counted)
@@ -251,16 +248,10 @@ def _warm_up(
     squared_norm, change, count = sums
     global_norm = squared_norm.sqrt().astype("float32")
     h = rule.global_scale(global_norm, settings.lambda_abs)
-    if settings.init == "warmup_ema":
-        mean = rule.mean_change(change, count, paddle.ones_like(h))
-        gamma, support = rule.supported_average(
-            norm, gamma, support, mean, rule.warmup_beta(settings.t_start)
-        )
-    elif support is not None:
-        mean = rule.mean_change(change, count, h)
-        gamma, support = rule.supported_minimum(h * norm, gamma, support, mean)
-    else:
-        gamma = rule.running_minimum(h * norm, gamma)
+    changes = change, count
+    gamma, support = start.observe(
+        norm, h, gamma, support, changes, settings.t_start
+    )
     return h.expand_as(norm), gamma, support
 
 
@@ -280,10 +271,20 @@ def _adapt(
         lambda_rel = vectors.get("lambda_rel", lambda_rel)
         beta = vectors.get("beta", beta)
     h = rule.adaptive_scale(norm, gamma, lambda_rel)
-    if settings.init == "warmup_ema" and grows_faster(settings, index):
-        bound = rule.growth_bound(index, settings.t_start, lambda_rel)
+    growth_bound = settings._start.growth_bound
+    if growth_bound is not None and _grows_faster(settings, index):
+        bound = growth_bound(index, settings.t_start, lambda_rel)
         return h, rule.bounded_average(norm, gamma, beta, bound)
     return h, rule.moving_average(h * norm, gamma, beta)
+
+
+def _grows_faster(settings: ClipGradByAdaGC, index: int) -> bool:
+    """Whether gamma may grow faster than Algorithm 1 lets it."""
+    growth_bound = settings._start.growth_bound
+    lowest = settings.overrides.lowest("lambda_rel", settings.lambda_rel)
+    return growth_bound is not None and bool(
+        growth_bound(index, settings.t_start, lowest) > lowest
+    )
 
 
 def _by_kernel(
@@ -296,7 +297,7 @@ def _by_kernel(
     if (
         settings.overrides.names
         or settings.nonfinite == "raise"
-        or grows_faster(settings, index)
+        or _grows_faster(settings, index)
     ):
         return None
     done = adaptive_step(
