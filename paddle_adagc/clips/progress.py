@@ -22,7 +22,7 @@ from paddle_adagc.parallel.agreement import (
     gather_state,
     warn_of_nonfinite,
 )
-from paddle_adagc.parallel.layout import kept_marks, unwrap
+from paddle_adagc.parallel.layout import mark_units, unwrap
 from paddle_adagc.parallel.ranks import Ranks
 from paddle_adagc.parallel.reduce import Reducer
 from paddle_adagc.parallel.units import Declared
@@ -66,8 +66,8 @@ class Progress:
                 f"bind() after {self.steps.num_steps} steps: the tensors have "
                 "their names by now; call it before the first step"
             )
-        with kept_marks(model):
-            self._bind(Ranks(self.owner, model, units))
+        self._bind(Ranks(self.owner, model, units))
+        mark_units(model, self.ranks.layout)
         for parameter in unwrap(model).parameters():
             self.tensors.identity.meet(parameter)
 

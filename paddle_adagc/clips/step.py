@@ -149,7 +149,6 @@ def find_gradients(
         gradients = (gradient for _, gradient in read.pairs)
         listed = dict(zip(read.indexes, gradients, strict=True))
     if cuts:
-        ranks.refuse_shuffled()
         segments = cuts.find_segments(
             listed, ranks.topology(), overrides.exempts
         )

@@ -8,12 +8,11 @@ lose their marks, so the marks are read from the model.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
 
 import numpy as np
 import paddle
@@ -34,7 +33,7 @@ from paddle_adagc.parallel.units import (
     MARK,
     Declared,
     Unit,
-    as_units,
+    Units,
     read_units,
     view_of,
 )
@@ -102,6 +101,11 @@ class TensorLayout:
     spread: Spread | None = None  # on a mesh; ``shape`` is then the whole's
     is_split_over_experts: bool = False  # over expert-parallel ranks
     units: tuple[Unit, ...] = ()  # the paper's tensors in it; none: it is one
+    of: Units | None = None  # what they are made of
+
+
+Layout: TypeAlias = Mapping[str, TensorLayout]
+"""By the parameter's name."""
 
 
 def read_layout(model: paddle.nn.Layer) -> dict[str, TensorLayout]:
@@ -156,12 +160,12 @@ def read_layout(model: paddle.nn.Layer) -> dict[str, TensorLayout]:
 
 
 def with_units(
-    layout: Mapping[str, TensorLayout],
+    layout: Layout,
     model: paddle.nn.Layer,
     declared: Declared | None,
     topology: Topology,
 ) -> dict[str, TensorLayout]:
-    """Return the layout with the units of each parameter, which get a mark."""
+    """Return the layout with the units of each parameter."""
     model = unwrap(model)
     parameters = {p.name: p for p in model.parameters()}
     marked = [
@@ -173,7 +177,7 @@ def with_units(
     has_groups = topology.has_expert_groups
     axis = topology.expert if has_groups else topology.data
     made = dict(layout)
-    for (name, tensor), (key, parameter, is_expert) in zip(
+    for (name, tensor), (key, _, is_expert) in zip(
         layout.items(), marked, strict=True
     ):
         if key not in found:
@@ -184,29 +188,57 @@ def with_units(
                 "which the clip does not split: use fleet's parallelism, or a "
                 "parameter for each unit"
             )
-        setattr(parameter, MARK, found[key])  # for Muon
         first = 0  # global number of this rank's first expert
         if is_expert and tensor.shape and not tensor.is_split_over_experts:
             first = axis.rank * tensor.shape[0]
         units = found[key].of(key, tensor.shape, first)
-        made[name] = dataclasses.replace(tensor, units=units)
+        made[name] = dataclasses.replace(tensor, units=units, of=found[key])
+    _refuse_parts(model, made)
     return made
 
 
-@contextlib.contextmanager
-def kept_marks(model: Any) -> Iterator[None]:
-    """Give a model's parameters their former marks back if the block fails."""
-    is_layer = isinstance(model, paddle.nn.Layer)
-    parameters = unwrap(model).parameters() if is_layer else []
-    before = [(p, vars(p).get(MARK)) for p in parameters]
-    try:
-        yield
-    except BaseException:
-        for parameter, mark in before:
-            vars(parameter).pop(MARK, None)
-            if mark is not None:
-                setattr(parameter, MARK, mark)
-        raise
+def _refuse_parts(model: paddle.nn.Layer, layout: Layout) -> None:
+    """Refuse parts that do not lie in their parameter as their units say."""
+    for name, layer in model.named_sublayers(include_self=True):
+        for leaf, parameter in layer.named_parameters(include_sublayers=False):
+            tensor = _find(parameter, layout)
+            if tensor is None or not (tensor.of and tensor.of.are_parts):
+                continue
+            axis = tensor.of.axis % len(tensor.shape)
+            is_cut = axis == getattr(parameter, "split_axis", None)
+            if hasattr(layer, "_weights_layout"):
+                raise ValueError(
+                    f"{name}.{leaf} of {type(layer).__name__}: its layer "
+                    "interleaves gate and up at times (SonicMoE), so that "
+                    "units with parts would mix them: give units='experts'"
+                )
+            if (
+                tensor.is_tp_split
+                and tensor.of.parts
+                and is_cut
+                and getattr(layer, "gather_output", False)
+            ):
+                raise ValueError(
+                    f"{tensor.key} has units with parts={tensor.of.parts} "
+                    "along the axis that tensor-parallel ranks cut, and its "
+                    "layer joins their outputs (gather_output=True): a rank "
+                    "has a range of the whole there, and not its share of "
+                    "every part. Use gather_output=False and cut each rank's "
+                    "output, or a parameter for each part"
+                )
+
+
+def mark_units(model: paddle.nn.Layer, layout: Layout) -> None:
+    """Give each parameter with units the mark that Muon and others find."""
+    for parameter in unwrap(model).parameters():
+        tensor = _find(parameter, layout)
+        if tensor is not None and tensor.of is not None:
+            setattr(parameter, MARK, tensor.of)
+
+
+def _find(parameter: Tensor, layout: Layout) -> TensorLayout | None:
+    name = parameter.name
+    return layout.get(name) or layout.get(_STAGE_3_PREFIX + name)
 
 
 def units_of(parameter: Tensor) -> tuple[Unit, ...]:
@@ -214,32 +246,6 @@ def units_of(parameter: Tensor) -> tuple[Unit, ...]:
     name = parameter.name
     found = read_units([(name, parameter, is_expert(parameter))], None, {})
     return found[name].of(name, parameter.shape) if found else ()
-
-
-def shuffling_layers(
-    model: paddle.nn.Layer,
-) -> list[tuple[str, paddle.nn.Layer, Tensor]]:
-    """Parameters of PaddleFleet's ``SonicMoEExpert`` that hold parts."""
-    return [
-        (f"{name}.{leaf}", layer, parameter)
-        for name, layer in unwrap(model).named_sublayers(include_self=True)
-        if hasattr(layer, "_weights_layout")
-        for leaf, parameter in layer.named_parameters()
-        if as_units(leaf, getattr(parameter, MARK, "experts")).are_parts
-    ]
-
-
-def interleaves(layer: Any, parameter: Tensor) -> bool:
-    """Whether gate and up are interleaved rows now, or columns apart.
-
-    The shape says so, ``[experts, rows, hidden]``; the layer's own word may be
-    out of date, and counts only where the matrix is square.
-    """
-    hidden = getattr(getattr(layer, "config", None), "hidden_size", None)
-    rows, columns = parameter.shape[-2:]
-    if rows != columns and hidden in (rows, columns):
-        return hidden == columns
-    return layer._weights_layout == "sonic"
 
 
 def refuse_unbound_slice(name: str) -> None:

@@ -18,11 +18,9 @@ from paddle_adagc.paddle_internals import is_in_stage_2
 from paddle_adagc.parallel.agreement import compare_norms, compare_settings
 from paddle_adagc.parallel.layout import (
     TensorLayout,
-    interleaves,
     is_expert,
     read_layout,
     sharding_wrapper,
-    shuffling_layers,
     with_units,
 )
 from paddle_adagc.parallel.meshes import Meshes
@@ -55,7 +53,6 @@ class Ranks:
     ) -> None:
         self._owner = owner
         self._group_sharded: Topology | None = None  # stages 2 and 3
-        self._shuffling: list[tuple[str, paddle.nn.Layer, Tensor]] = []
         self.reducer: Reducer | None = None  # known from the first step on
         self.layout: dict[str, TensorLayout] = {}  # by parameter's name
         self.meshes = Meshes()  # of auto-parallel
@@ -72,8 +69,6 @@ class Ranks:
         if topology.fuses_parameters:
             self.in_buffers = {p.name: p for p in model.parameters()}
         self.layout = with_units(layout, model, units, topology)
-        self._shuffling = shuffling_layers(model)
-        self.refuse_shuffled()
         if not self.meshes:
             check_layout([*self.layout.values()], topology)
 
@@ -81,19 +76,6 @@ class Ranks:
         # Groups of ranks cannot be pickled; the next step finds fleet's again.
         # With those of stages 2 and 3, and of meshes, a clip cannot be copied.
         return {**vars(self), "reducer": None}
-
-    def refuse_shuffled(self) -> None:
-        """Refuse units of a layer that interleaves them now."""
-        for name, layer, parameter in self._shuffling:
-            if interleaves(layer, parameter):
-                raise ValueError(
-                    f"{name} of shape {parameter.shape} interleaves gate and "
-                    "up now (SonicMoE), so that units with parts would mix "
-                    "them: call its layer's "
-                    "convert_weights_to_grouped_layout() before the "
-                    "optimizer's step, as PaddleFleet's Trainer does, or give "
-                    "units='experts'"
-                )
 
     def local_pairs(
         self,
