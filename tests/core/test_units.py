@@ -3,7 +3,6 @@
 """Several of the paper's tensors inside one parameter."""
 
 import math
-import types
 
 import backends
 import numpy as np
