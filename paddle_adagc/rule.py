@@ -197,19 +197,30 @@ def _vote(
     is_low: Tensor,
     is_high: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Return gamma and support; ``entered`` is gamma if the step agrees."""
-    disagrees = paddle.logical_or(is_low, is_high)
-    left = support - 1.0
-    is_replaced = paddle.where(
-        is_low,
-        paddle.logical_and(left < 0, paddle.isfinite(gamma)),
-        left <= 0,
+    """Count a step for each gamma, or against it; return gamma and support.
+
+    ===========  =====================================  ========================
+    the step     gamma                                  support
+    ===========  =====================================  ========================
+    agrees       ``entered``                            1 more, at most 10
+    is too low   ``norm`` if support was 0, else stays  1 less; 1 if replaced
+    is too high  ``norm`` if it was 0 or 1, else stays  1 less; 1 if replaced
+    ===========  =====================================  ========================
+
+    Too low goes before too high. A step that is too low starts no gamma.
+    """
+    is_high = paddle.logical_and(is_high, paddle.logical_not(is_low))
+    is_low_replaced = paddle.logical_and(support < 1, paddle.isfinite(gamma))
+    is_replaced = paddle.logical_or(
+        paddle.logical_and(is_low, is_low_replaced),
+        paddle.logical_and(is_high, support <= 1),
     )
-    disagreed = paddle.where(is_replaced, norm, gamma)
-    new = paddle.where(disagrees, disagreed, entered)
-    votes = paddle.where(is_replaced, paddle.ones_like(left), left.clip(min=0))
-    more = (support + 1.0).clip(max=FULL_SUPPORT)
-    votes = paddle.where(disagrees, votes, more)
+    agrees = paddle.logical_not(paddle.logical_or(is_low, is_high))
+    new = paddle.where(agrees, entered, gamma)
+    new = paddle.where(is_replaced, norm, new)
+    votes = paddle.where(agrees, support + 1.0, support - 1.0)
+    votes = votes.clip(min=0.0, max=FULL_SUPPORT)
+    votes = paddle.where(is_replaced, paddle.ones_like(votes), votes)
     observed = _observed(norm)
     return (
         paddle.where(observed, new, gamma),

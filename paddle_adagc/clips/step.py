@@ -12,7 +12,7 @@ one after the warm-up, and ``nonfinite="raise"``.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import paddle
@@ -131,32 +131,33 @@ def find_gradients(
     Returns None in a step that only makes the optimizer's states.
     """
     tensors, ranks = progress.tensors, progress.ranks
-    cuts = tensors.cuts
+    cuts = tensors.cuts  # None: each tensor has a parameter of its own
+
+    # Which pairs: by one pass in C, or else by Python.
     places = cuts.places if cuts else None
     length = len(tensors.keys if places is None else places)
+    is_on_mesh = group is not None or get_unique_process_mesh_map()
     read = None
-    if not (
-        ranks.in_buffers or group is not None or get_unique_process_mesh_map()
-    ):
+    if not (ranks.in_buffers or is_on_mesh):
         read = tensors.reader.read(pairs, places, length)
     if read is None:
         read = look_up(pairs, tensors, ranks, overrides, group)
     if read is None:
         return None
+    if cuts is None and read.descriptors is not None:
+        found = GradientList(read.gradients, None, read.descriptors)
+        return Found(read.pairs, read.indexes, read.indexes, found)
+
+    # Where their units lie, and in which order the gradients stand.
+    gradients = (gradient for _, gradient in read.pairs)
+    by_index = dict(zip(read.indexes, gradients, strict=True))
+    order: Iterable[int] = range(len(tensors.keys))
     segments, present = None, read.indexes
-    listed: dict[int, Tensor] = {}
-    if cuts or read.descriptors is None:
-        gradients = (gradient for _, gradient in read.pairs)
-        listed = dict(zip(read.indexes, gradients, strict=True))
     if cuts:
-        segments = cuts.find_segments(
-            listed, ranks.topology(), overrides.exempts
-        )
-        present = cuts.present(read.indexes)
-    in_order = read.gradients
-    if read.descriptors is None:
-        order = cuts.places if cuts else range(len(tensors.keys))
-        in_order = [listed.get(index) for index in order]
+        exempts = overrides.exempts
+        segments = cuts.find_segments(by_index, ranks.topology(), exempts)
+        order, present = cuts.places, cuts.present(read.indexes)
+    in_order = read.gradients or [by_index.get(index) for index in order]
     found = GradientList(in_order, segments, read.descriptors)
     return Found(read.pairs, read.indexes, present, found)
 
