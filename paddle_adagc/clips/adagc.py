@@ -224,7 +224,7 @@ class ClipGradByAdaGC(KnownAttributes, EagerClip):
         A hybrid-parallel run needs it, before fleet wraps the optimizer, and so
         does ``group_sharded_parallel``, with the model that it returns. Bind
         again after the parameters change (LoRA, another head), as long as there
-        is no state to lose.
+        is no state.
 
         Args:
             model: Holds all parameters of the optimizer. Wrappers such as
@@ -239,10 +239,10 @@ class ClipGradByAdaGC(KnownAttributes, EagerClip):
                 axes are recognised.
 
         Raises:
-            RuntimeError: The clip has made steps under automatic names.
+            RuntimeError: The clip has made steps, or has loaded a state.
             TypeError: ``model`` is no layer.
-            ValueError: The clip has a state for other tensors; no norm would be
-                right in the model's layout; or ``units`` do not fit the model.
+            ValueError: No norm would be right in the model's layout; or
+                ``units`` do not fit the model.
         """
         self._progress.bind(model, units)
 
@@ -302,8 +302,8 @@ class ClipGradByAdaGC(KnownAttributes, EagerClip):
             rename: For the state of the same network under other names:
                 beginning of a key there -> beginning here. A bare
                 ``PipelineLayer`` numbers its layers: ``{"0": "embed",
-                "1": "layers.0"}``. A state that was saved unbound, under the
-                names that Paddle gives this model's parameters, needs none.
+                "1": "layers.0"}``. A state that was saved unbound has the names
+                that Paddle gives; the error says how to rename them.
             new_tensors: What to do if the model has other tensors than the
                 state: ``"raise"`` an error, or ``"start"`` the clip of new ones
                 (a new head, LoRA) as at the first step, and drop those that are

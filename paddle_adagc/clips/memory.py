@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import paddle
 from paddle import Tensor
@@ -31,17 +31,13 @@ class Memory:
     start: int = 0  # number of steps made when the warm-up began
 
     @classmethod
-    def empty(cls, votes: bool) -> Memory:
-        """Return that of no tensors; ``votes``: it counts support."""
-        support = paddle.zeros([0], "float32") if votes else None
-        counts = paddle.zeros([0], "int32")
-        return cls(paddle.zeros([0], "float32"), support, counts)
-
-    def restarted(self, num_steps: int, votes: bool) -> Memory:
-        """Return it without any norm observed; the counts of Inf stay."""
-        new = Memory.empty(votes).grown(self.num_tensors)
-        return dataclasses.replace(
-            new, num_nonfinite=self.num_nonfinite, start=num_steps
+    @unchecked
+    def new(cls, num_tensors: int, votes: bool) -> Memory:
+        """Return one without a norm observed; ``votes``: it counts support."""
+        return cls(
+            paddle.full([num_tensors], math.inf, "float32"),
+            paddle.zeros([num_tensors], "float32") if votes else None,
+            paddle.zeros([num_tensors], "int32"),
         )
 
     @property
@@ -53,22 +49,28 @@ class Memory:
         """Return it with start values for new tensors."""
         if self.num_tensors == num_tensors:
             return self
-        new = [-1] * (num_tensors - self.num_tensors)
-        return self.reordered([*range(self.num_tensors), *new])
+        more = num_tensors - self.num_tensors
+        new = Memory.new(more, self.support is not None)
+        return self._map(
+            lambda mine, theirs: paddle.concat([mine, theirs]), new
+        )
+
+    def chosen(self, indexes: Sequence[int]) -> Memory:
+        """Return that of some of the tensors."""
+        index = paddle.to_tensor([*indexes], "int64")
+        return self._map(lambda mine, _: paddle.gather(mine, index), self)
 
     @unchecked
-    def reordered(self, places: Sequence[int]) -> Memory:
-        """Return it for other tensors: the place of each before, -1: new."""
-        support = self.support
-        if support is not None:
-            support = _pick(support, places, 0.0)
-        gamma = _pick(self.gamma, places, math.inf)
-        counts = _pick(self.num_nonfinite, places, 0)
-        return Memory(gamma, support, counts, self.start)
-
-
-def _pick(vector: Tensor, places: Sequence[int], start: float) -> Tensor:
-    """Gather by places; ``start`` where there was none (-1)."""
-    first = paddle.full([1], start, vector.dtype)
-    index = paddle.to_tensor([place + 1 for place in places], "int64")
-    return paddle.gather(paddle.concat([first, vector]), index)
+    def _map(
+        self, make: Callable[[Tensor, Tensor], Tensor], other: Memory
+    ) -> Memory:
+        """Return what ``make`` makes of each vector and the other's."""
+        support = None
+        if self.support is not None and other.support is not None:
+            support = make(self.support, other.support)
+        return Memory(
+            make(self.gamma, other.gamma),
+            support,
+            make(self.num_nonfinite, other.num_nonfinite),
+            self.start,
+        )

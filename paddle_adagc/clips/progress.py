@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -43,7 +44,7 @@ class Progress:
     def __init__(self, clip: ClipGradByAdaGC) -> None:
         self._clip = clip  # for its arguments, which may change
         self.tensors = Tensors()
-        self.memory = Memory.empty(clip._start.votes)
+        self.memory = Memory.new(0, clip._start.votes)
         self.steps = StepCount()
         self.before = self.steps, self.memory  # the last step
         self.ranks = Ranks(self.owner)
@@ -51,8 +52,6 @@ class Progress:
         self._nonfinite: dict[str, int] = {}  # as of the last summary
         self._has_loaded = False
         self.is_started_anew = False  # by restart_warmup()
-        self._loads: tuple[Any, ...] | None = None
-        """What was loaded before bind(), which is to read it by its names."""
 
     @property
     def owner(self) -> str:
@@ -61,49 +60,31 @@ class Progress:
 
     def bind(self, model: paddle.nn.Layer, units: Declared | None) -> None:
         """See :meth:`.ClipGradByAdaGC.bind`."""
-        if self.calls and not self.tensors.is_bound:
+        if self.calls or self._has_loaded:
             raise RuntimeError(
-                f"bind() after {self.steps.num_steps} steps: the tensors have "
-                "their names by now; call it before the first step"
+                f"bind() after {self.steps.num_steps} steps: the clip has a "
+                "state for the tensors that it knows. Call it before the first "
+                "step and before set_state_dict(), and make a new clip for "
+                "another model"
             )
-        self._bind(Ranks(self.owner, model, units))
-        mark_units(model, self.ranks.layout)
+        ranks, tensors = Ranks(self.owner, model, units), Tensors()
+        tensors.bind(ranks.layout)
+        self.ranks, self.tensors = ranks, tensors
+        empty = Memory.new(len(tensors.keys), self._clip._start.votes)
+        self.memory = dataclasses.replace(empty, start=self.memory.start)
+        mark_units(model, ranks.layout)
         for parameter in unwrap(model).parameters():
-            self.tensors.identity.meet(parameter)
-
-    def _bind(self, ranks: Ranks) -> None:
-        """Take over the tensors of a model's layout."""
-        names = self.tensors.names
-        if self.tensors.is_bound and not names & ranks.layout.keys():
-            warnings.warn(
-                f"this {self.owner} was bound to another model, none of whose "
-                "parameters this one has: make a clip for each model",
-                stacklevel=4,
-            )
-        has_state = self.tensors.is_bound and (
-            self.steps.num_steps or self._has_loaded
-        )
-        tensors = self.tensors if has_state else Tensors()
-        memory = self.known() if has_state else self.memory.reordered([])
-        before = self.memory, self.tensors, self.ranks
-        self.memory = memory.reordered(tensors.bind(ranks.layout))
-        self.tensors, self.ranks = tensors, ranks
-        self._resume_at(self.steps.num_steps)
-        if self._loads is not None:
-            try:
-                self._load(*self._loads)
-            except Exception:
-                self.memory, self.tensors, self.ranks = before
-                raise
-            self._loads = None
+            tensors.identity.meet(parameter)
 
     def restart_warmup(self) -> None:
         """See :meth:`.ClipGradByAdaGC.restart_warmup`."""
-        self.memory = self.memory.restarted(
-            self.steps.num_steps, self._clip._start.votes
+        new = Memory.new(self.memory.num_tensors, self._clip._start.votes)
+        counts = self.memory.num_nonfinite
+        self.memory = dataclasses.replace(
+            new, num_nonfinite=counts, start=self.steps.num_steps
         )
-        self.ranks.has_agreed = False
-        self._loads, self.is_started_anew = None, True
+        self.ranks.has_agreed = self._has_loaded = False
+        self.is_started_anew = True
 
     def take_back(self) -> None:
         """Return to the state before the step; its numbers can be read."""
@@ -119,10 +100,6 @@ class Progress:
         layout = tensors.layout if tensors.is_bound else None
         return self.ranks.find_reducer(layout, len(tensors.keys))
 
-    def _resume_at(self, num_steps: int) -> None:
-        self.steps = self.steps.resumed_at(num_steps)
-        self.calls = []
-
     @unchecked
     def state(self) -> ClipState:
         """Return the state; it shares the device's vectors."""
@@ -136,7 +113,7 @@ class Progress:
         is_sharded = topology.sharding.size > 1
         if is_sharded and not topology.splits_parameters and self.calls:
             mine = sorted(self.tensors.observed)
-            memory, keys = memory.reordered(mine), [keys[i] for i in mine]
+            memory, keys = memory.chosen(mine), [keys[i] for i in mine]
         return self._state_of(memory, keys)
 
     def _state_of(self, memory: Memory, keys: list[str]) -> ClipState:
@@ -170,27 +147,11 @@ class Progress:
     ) -> None:
         """See :meth:`.ClipGradByAdaGC.set_state_dict`."""
         check_choice("new_tensors", new_tensors, get_args(NewTensors))
-        loaded = ClipState.from_dict(state)
-        self._load(loaded, rename, new_tensors)
-        self._loads = None
-        if not self.tensors.is_bound:
-            self._loads = loaded, rename, new_tensors
-        warn_of_other_arguments(self._clip.arguments(), loaded.config)
-
-    def _load(
-        self,
-        loaded: ClipState,
-        rename: Mapping[str, str] | None,
-        new_tensors: NewTensors,
-    ) -> None:
-        """Load a state for the tensors that are known now."""
-        if rename is None:
-            rename = self.tensors.key_of_automatic(loaded.keys)
-        loaded = loaded.renamed(rename)
-        votes = self._clip._start.votes
-        loaded = loaded.fitted(self._clip.arguments(), votes)
-        places = self.tensors.adopt(loaded.keys, new_tensors == "start")
-        counts = self.known().reordered(places).num_nonfinite
+        arguments, votes = self._clip.arguments(), self._clip._start.votes
+        loaded = ClipState.from_dict(state).renamed(rename or {})
+        loaded = loaded.fitted(arguments, votes)
+        self.tensors.adopt(loaded.keys, new_tensors == "start")
+        counts = self.known().num_nonfinite
         gamma, support = (
             None if vector is None else paddle.to_tensor(vector, "float32")
             for vector in loaded.values_of(self.tensors.keys)
@@ -198,7 +159,8 @@ class Progress:
         self.memory = Memory(gamma, support, counts, loaded.warmup_start)
         self._has_loaded = True
         self.ranks.has_agreed = False
-        self._resume_at(loaded.step)
+        self.steps, self.calls = self.steps.resumed_at(loaded.step), []
+        warn_of_other_arguments(arguments, loaded.config)
 
     @unchecked
     def snapshot(self) -> LastStep:

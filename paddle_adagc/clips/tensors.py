@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 
 import paddle.distributed as dist
 from paddle import Tensor
@@ -53,17 +53,8 @@ class Tensors:
         holders = self.cuts.parameters if self.cuts else {}
         return {first: holder.units for first, holder in holders.items()}
 
-    @property
-    def names(self) -> Set[str]:
-        """Paddle's names of a model's parameters."""
-        return self._key_of_name.keys()
-
-    def bind(self, layout: Mapping[str, TensorLayout]) -> list[int]:
-        """Take over all parameters of a model, by name, in its order.
-
-        Returns the index that each tensor had before, -1 if it is new; refuses
-        other keys than those of a loaded state or a model.
-        """
+    def bind(self, layout: Mapping[str, TensorLayout]) -> None:
+        """Take over all parameters of a model, by name, in its order; once."""
         tensors: list[TensorLayout] = []
         key_of_name: dict[str, str] = {}
         holders: dict[int, TensorLayout] = {}
@@ -76,19 +67,12 @@ class Tensors:
         keys = [tensor.key for tensor in tensors]
         if twice := _repeated(keys):
             raise ValueError(f"two tensors or units have the key {twice!r}")
-        if self.is_bound and set(keys) != set(self.keys):
-            raise ValueError(
-                f"the clip was bound before, to a model with other tensors "
-                f"({_difference(self.keys, keys)}), and has a state for them: "
-                "make a new clip for this model"
-            )
         self.layout, self.is_bound = tuple(tensors), True
         self.cuts = UnitCuts(tensors, holders) if holders else None
         self._key_of_name = key_of_name
-        places = self._name(keys)
+        self._name(keys)
         shapes = {name: tensor.shape for name, tensor in layout.items()}
         self.identity = Identity("in the model given to bind()", shapes)
-        return places
 
     def indexes(self, parameters: Sequence[Tensor]) -> list[int]:
         """First index of each parameter; an unbound table adds new ones."""
@@ -118,12 +102,11 @@ class Tensors:
             self._index_of_name[parameter.name] = index
         return indexes
 
-    def adopt(self, keys: Sequence[str], may_differ: bool) -> list[int]:
+    def adopt(self, keys: Sequence[str], may_differ: bool) -> None:
         """Take the tensors of a state, which those that are known have to fit.
 
         In a distributed run the state may hold more: other ranks' tensors.
         ``may_differ``: it may lack tensors, and hold tensors that are gone.
-        Returns the index that each tensor had before, -1 if it is new.
         """
         if may_differ and self.keys:
             _log_differences(keys, self.keys)
@@ -134,35 +117,14 @@ class Tensors:
             absent = frozen.difference(keys)  # a state need not have them
             wanted = [key for key in self.keys if key not in absent]
             _refuse_others(keys, wanted, self.is_bound, where)
-        if self.is_bound or (may_differ and self.keys):
-            return [*range(len(self.keys))]
-        self._loaded = "start" if may_differ else "raise"
-        return self._name(keys)
+        else:
+            self._loaded = "start" if may_differ else "raise"
+            self._name(keys)
 
-    def key_of_automatic(self, keys: Sequence[str]) -> Mapping[str, str]:
-        """Return the keys for Paddle's names, if these are of this model.
-
-        A clip that was not bound saved them, without those of frozen tensors.
-        Else, and with units, nothing.
-        """
-        of_state = {*keys}
-        known = {k: v for k, v in self._key_of_name.items() if k in of_state}
-        is_known = len(known) == len(keys) and not self.units
-        return known if self.is_bound and is_known else {}
-
-    def _name(self, keys: Sequence[str]) -> list[int]:
-        """Give the tensors of these keys their indexes, in this order.
-
-        Returns the index that each had before, -1 if it is new.
-        """
-        places = [self._index_of_key.get(key, -1) for key in keys]
+    def _name(self, keys: Sequence[str]) -> None:
+        """Give the tensors of these keys their indexes, in this order."""
         self.keys = list(keys)
         self._index_of_key = {key: index for index, key in enumerate(keys)}
-        self._index_of_name, self.reader = {}, PairReader()
-        self.identity = Identity("in an earlier step")
-        pairs = enumerate(places)
-        self.observed = {i for i, place in pairs if place in self.observed}
-        return places
 
     def key(self, parameter: Tensor) -> str:
         """Key of a parameter, or of its first unit, in the table or not."""
@@ -187,31 +149,21 @@ class Tensors:
     def _compare_with_state(self, keys: Sequence[str]) -> None:
         """Compare a first step's tensors with those of a state, unbound.
 
-        One that lacks most of them is refused (a tensor less or more is a layer
-        that was frozen, or is trained now); if it may differ, one that lacks
-        all of them is named.
+        One that lacks most of them is refused: a tensor less or more is a layer
+        that was frozen, or is trained now. If it may differ, one that lacks all
+        of them.
         """
-        mode, self._loaded = self._loaded, ""
-        new, unseen = _only_in(keys, self.keys), _only_in(self.keys, keys)
-        num_known = len({*keys} & {*self.keys})
-        what = f"lacks {new} and holds {unseen}"
-        advice = (
-            "Use bind(model) before saving and before loading, so that tensors "
-            "carry structured names"
-        )
-        if mode == "start" and self.keys and keys and not num_known:
-            logger.warning(
-                "the loaded state has no tensor of this step: it %s, so each "
-                "starts anew. %s",
-                what,
-                advice,
-            )
-        elif mode == "raise" and new and unseen and 2 * num_known < len(keys):
-            self._loaded = mode
+        known = {*keys} & {*self.keys}
+        least = 1 if self._loaded == "start" else len(keys) / 2
+        if keys and len(known) < min(least, len(self.keys)):
             raise ValueError(
-                f"the loaded state is another model's: it {what}, which has no "
-                f"gradient here. {advice}"
+                "the loaded state is another model's: it lacks "
+                f"{_only_in(keys, self.keys)} and holds "
+                f"{_only_in(self.keys, keys)}, which has no gradient here. Use "
+                "bind(model) before saving and before loading, so that tensors "
+                "carry structured names"
             )
+        self._loaded = ""
 
 
 def _of_unit(tensor: TensorLayout, unit: Unit) -> TensorLayout:

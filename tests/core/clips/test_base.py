@@ -111,16 +111,6 @@ def test_unknown_argument_is_explained(make, positional, named, message):
         make(*positional, **named)
 
 
-def test_bind_to_another_model_is_warned_of(recwarn):
-    first, second = paddle.nn.Linear(2, 2), paddle.nn.Linear(2, 2)
-    clip = ClipGradByAdaGC()
-    clip.bind(first)
-    clip.bind(paddle.nn.Sequential(first, second))  # grown, as by LoRA
-    assert not recwarn.list
-    with pytest.warns(UserWarning, match="bound to another model"):
-        clip.bind(paddle.nn.Linear(2, 2))
-
-
 def test_parameters_alone_are_refused():
     """As for Paddle's ``paddle.nn.utils.clip_grad_norm_``."""
     model = paddle.nn.Linear(2, 2)
