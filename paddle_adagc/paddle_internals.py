@@ -90,8 +90,7 @@ def eager(function: Callable[P, T]) -> Callable[P, T]:
 class EagerClip(ClipGradBase):
     """A clip of eager tensors, and what others set on an optimizer's clip."""
 
-    # Paddle's tensor fusion and FSDP:
-    sharding_group: Group | None
+    # FSDP:
     fsdp_group: Group | None
     mp_group: Group | None
     has_dist_param: bool
@@ -119,14 +118,6 @@ def _is_called_by(function: Callable[..., Any]) -> bool:
     while frame is not None and frame.f_code is not function.__code__:
         frame = frame.f_back
     return frame is not None
-
-
-def fuses_tensors() -> bool:
-    """Whether ``_ShardOptimizer``, and not FSDP, announces slices.
-
-    Both set the same attribute of the clip.
-    """
-    return _is_called_by(_ShardOptimizer._tensor_fusion)
 
 
 def makes_states_only() -> bool:

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,25 +13,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from paddle_adagc.checks import check_integer, check_positive
 
-EVENT_GAP = 10
-"""Largest distance, in steps, between neighbours of one event."""
-
 _CHUNK_ELEMENTS = 1 << 21
-
-
-def group_events(
-    steps: Iterable[int], event_gap: int = EVENT_GAP
-) -> tuple[tuple[int, int], ...]:
-    """Merge neighbouring steps into events.
-
-    A step belongs to the event of the step before it in the list if it comes
-    at most ``event_gap`` steps later; otherwise it starts an event. So 1 merges
-    consecutive steps alone, and an event may last longer than ``event_gap``.
-    Returns the first and the last step of every event; ``steps`` ascend.
-    """
-    every = np.array([*steps], np.int64)
-    events = np.split(every, np.flatnonzero(np.diff(every) > event_gap) + 1)
-    return tuple((int(e[0]), int(e[-1])) for e in events if e.size)
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,11 +30,6 @@ class SpikeScore:
     """Positions of the spikes in the series: int64 ``[num_spikes]``."""
 
     @property
-    def events(self) -> tuple[tuple[int, int], ...]:
-        """First and last spike of every event, at most 10 steps apart."""
-        return group_events(self.indices)
-
-    @property
     def num_judged(self) -> int:
         """Number of values that could be spikes."""
         return self.num_values - self.num_unjudged
@@ -61,11 +38,6 @@ class SpikeScore:
     def num_spikes(self) -> int:
         """Number of values that are spikes."""
         return len(self.indices)
-
-    @property
-    def num_events(self) -> int:
-        """Number of events."""
-        return len(self.events)
 
     @property
     def percent(self) -> float:
@@ -98,7 +70,7 @@ def spike_score(
             as unjudged.
 
     Returns:
-        The spikes, their events and their share in percent.
+        The spikes, and their share in percent.
 
     Raises:
         TypeError: ``losses`` are not real numbers, or a setting has a wrong

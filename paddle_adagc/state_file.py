@@ -21,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from paddle_adagc.checks import check_directory
-from paddle_adagc.files import atomic_write, check_regular_file
+from paddle_adagc.files import atomic_write
 from paddle_adagc.state import ClipState
 
 STATE_FILE = "adagc_state.safetensors"
@@ -101,11 +101,12 @@ def load_state(
             f"{folder} is a file: load_state takes its directory, "
             f"load_state({str(folder.parent)!r}, {folder.name!r})"
         )
-    hint = (
-        ": was the checkpoint written by a run with one of this package's "
-        "clips?"
-    )
-    path = check_regular_file(folder / file_name, hint)
+    path = folder / file_name
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"{path} is no file: was the checkpoint written by a run with one "
+            "of this package's clips?"
+        )
     try:
         with safe_open(path, framework="np") as file:
             metadata = file.metadata() or {}

@@ -19,12 +19,7 @@ from paddle_adagc.clips.overrides import Overrides
 from paddle_adagc.clips.progress import NewTensors, Progress
 from paddle_adagc.clips.settings import warn_of_shrinking
 from paddle_adagc.clips.step import Pairs, clip_pairs, find_gradients
-from paddle_adagc.paddle_internals import (
-    EagerClip,
-    eager,
-    fuses_tensors,
-    unchecked,
-)
+from paddle_adagc.paddle_internals import EagerClip, eager, unchecked
 from paddle_adagc.parallel.units import Declared
 
 
@@ -138,7 +133,6 @@ class ClipGradByAdaGC(KnownAttributes, EagerClip):
         self.beta, self.t_start, self.init = beta, t_start, init
         self.strict, self.nonfinite = strict, nonfinite
         self.overrides = {} if overrides is None else overrides
-        self.sharding_group = None
         self._follows = False  # the gradients stay as they are
         self._start = rule.find_start(init, strict)
         self._progress = Progress(self)
@@ -146,22 +140,17 @@ class ClipGradByAdaGC(KnownAttributes, EagerClip):
 
     @property
     def should_comm_on_shard_dim(self) -> bool:
-        """Paddle's switch for clips over fused buffers."""
-        return self.sharding_group is not None
+        """Paddle's switch for clips over buffers that join several tensors."""
+        return False
 
     @should_comm_on_shard_dim.setter
     def should_comm_on_shard_dim(self, value: bool) -> None:
-        if value and not fuses_tensors():
+        if value:
             raise RuntimeError(
                 f"{type(self).__name__} needs each tensor's own gradient, and "
-                "FSDP's buffers join several: use shard_optimizer with a "
-                "sharding stage, or fleet's sharding"
-            )
-        if value and not self._progress.tensors.is_bound:
-            raise RuntimeError(
-                f"{type(self).__name__} needs to know the model under tensor "
-                "fusion, where a rank has slices of some tensors: call "
-                "clip.bind(model) before the first step"
+                "the buffers of FSDP and of auto-parallel's tensor fusion join "
+                "several: use shard_optimizer with a sharding stage, or "
+                "fleet's sharding"
             )
 
     def arguments(self) -> dict[str, Any]:
@@ -196,17 +185,16 @@ class ClipGradByAdaGC(KnownAttributes, EagerClip):
                 f"{type(self).__name__} takes pairs of parameter and gradient, "
                 "not parameters: give it to an optimizer as grad_clip"
             )
-        group = self.sharding_group
-        return clip_pairs(self, self._progress, pairs, group, self._follows)
+        return clip_pairs(self, self._progress, pairs, self._follows)
 
     @eager
     @paddle.no_grad()
     def _measure(self, params_grads: Pairs) -> LastStep:
         """Measure gradients with which no step is made; change nothing."""
         calls: list[Call] = []
-        progress, group = self._progress, self.sharding_group
-        reducer, pairs = progress.reducer(), [*params_grads]
-        found = find_gradients(progress, pairs, self.overrides, group)
+        progress, pairs = self._progress, [*params_grads]
+        reducer = progress.reducer()
+        found = find_gradients(progress, pairs, self.overrides)
         if found is not None and (found.pairs or reducer.communicates):
             squared_norm = found.gradients.squared_norms()
             norm = rule.square_root(reducer.local_norms(squared_norm))

@@ -22,11 +22,7 @@ from paddle_adagc.parallel.ranks import Ranks
 
 
 def look_up(
-    pairs: list[Any],
-    tensors: Tensors,
-    ranks: Ranks,
-    overrides: Overrides,
-    group: Any,
+    pairs: list[Any], tensors: Tensors, ranks: Ranks, overrides: Overrides
 ) -> KnownPairs | None:
     """Find the pairs to clip, and know their parameters from now on.
 
@@ -51,13 +47,12 @@ def look_up(
             else:
                 taken.append((parameter, gradient))
         clipped = taken
-    is_on_mesh = group is not None or any_is_distributed(clipped)
+    is_on_mesh = any_is_distributed(clipped)
     if is_on_mesh and makes_states_only():
         return None
     parameters = [parameter for parameter, _ in clipped]
     if new := tensors.reader.unknown(parameters):
-        may_be_slices = group is not None or ranks.splits_parameters
-        tensors.identity.check(new, tensors.key, may_be_slices)
+        tensors.identity.check(new, tensors.key, ranks.splits_parameters)
     indexes = tensors.indexes(parameters)
     if not (
         tensors.is_bound
@@ -66,7 +61,7 @@ def look_up(
     ):
         ranks.check_unbound(parameters)
     if is_on_mesh:
-        clipped = ranks.local_pairs(clipped, indexes, group)
+        clipped = ranks.local_pairs(clipped, indexes)
         indexes = tensors.indexes([parameter for parameter, _ in clipped])
     known += [(p, i) for (p, _), i in zip(clipped, indexes, strict=True)]
     tensors.reader.remember(known)

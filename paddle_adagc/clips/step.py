@@ -55,7 +55,6 @@ def clip_pairs(
     settings: ClipGradByAdaGC,
     progress: Progress,
     pairs: Pairs,
-    group: Any = None,
     follows: bool = False,
 ) -> Pairs:
     """Clip the gradients of one call in place, and return the pairs.
@@ -67,12 +66,11 @@ def clip_pairs(
     4. Commit count and memory: a step happens, or it does not. If the optimizer
        then makes no update, take them back.
 
-    ``group``: ranks that share auto-parallel's buffers, if there are some;
     ``follows``: another clip acts, so the gradients stay as they are.
     """
     tensors, ranks = progress.tensors, progress.ranks
     try:
-        found = find_gradients(progress, pairs, settings.overrides, group)
+        found = find_gradients(progress, pairs, settings.overrides)
     except Exception as error:
         if not ranks.has_agreed:
             ranks.agree_once(settings_of(progress.state()), error)
@@ -123,11 +121,10 @@ class Found(NamedTuple):
 
 
 def find_gradients(
-    progress: Progress, pairs: list[Any], overrides: Overrides, group: Any
+    progress: Progress, pairs: list[Any], overrides: Overrides
 ) -> Found | None:
     """Find the gradients to clip among an optimizer's pairs.
 
-    ``group`` is that of auto-parallel's buffers, in which ranks have slices.
     Returns None in a step that only makes the optimizer's states.
     """
     tensors, ranks = progress.tensors, progress.ranks
@@ -136,12 +133,11 @@ def find_gradients(
     # Which pairs: by one pass in C, or else by Python.
     places = cuts.places if cuts else None
     length = len(tensors.keys if places is None else places)
-    is_on_mesh = group is not None or get_unique_process_mesh_map()
     read = None
-    if not (ranks.in_buffers or is_on_mesh):
+    if not (ranks.in_buffers or get_unique_process_mesh_map()):
         read = tensors.reader.read(pairs, places, length)
     if read is None:
-        read = look_up(pairs, tensors, ranks, overrides, group)
+        read = look_up(pairs, tensors, ranks, overrides)
     if read is None:
         return None
     if cuts is None and read.descriptors is not None:

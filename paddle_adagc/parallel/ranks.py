@@ -11,7 +11,6 @@ from typing import Any
 import paddle
 import paddle.distributed as dist
 from paddle import Tensor
-from paddle.distributed.communication.group import Group
 
 from paddle_adagc import kernels
 from paddle_adagc.paddle_internals import is_in_stage_2
@@ -78,19 +77,13 @@ class Ranks:
         return {**vars(self), "reducer": None}
 
     def local_pairs(
-        self,
-        pairs: list[tuple[Tensor, Tensor]],
-        indexes: Sequence[int],
-        group: Group | None,
+        self, pairs: list[tuple[Tensor, Tensor]], indexes: Sequence[int]
     ) -> list[tuple[Tensor, Tensor]]:
         """Return parameters and local gradients, under auto-parallel.
 
-        The sums of this step follow them. ``group`` shares auto-parallel's
-        buffers; None: there are none.
+        The sums of this step follow them.
         """
         self.reducer = None  # it may know tensors that lay on no mesh
-        if group is not None:
-            return self.meshes.slices(group, pairs)
         return self.meshes.local_parts(indexes, pairs)
 
     def topology(self) -> Topology:

@@ -64,8 +64,8 @@ def check_stepping(optimizer: Any) -> None:
         raise ValueError(
             "auto-parallel's tensor fusion adds up the gradients within the "
             "optimizer's step, where only its clip can measure them: leave "
-            "skip_above out, and give the optimizer a clip of this package or "
-            "Record shadow=False; or leave _enable_tensor_fusion() out"
+            "_enable_tensor_fusion() out, or skip_above and (shadow=False) the "
+            "shadow"
         )
 
 

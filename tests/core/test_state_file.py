@@ -95,19 +95,10 @@ def test_what_a_file_holds(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("make", "error", "message"),
-    [
-        (lambda path: None, FileNotFoundError, "does not exist: was the check"),
-        (
-            lambda path: path.symlink_to("gone"),
-            FileNotFoundError,
-            "is a link to gone, which does not exist: was the checkpoint",
-        ),
-        (Path.mkdir, ValueError, "is a directory, not a file"),
-        (os.mkfifo, ValueError, "is a FIFO or a device, not a regular file"),
-    ],
+    "make",
+    [lambda path: path.symlink_to("gone"), Path.mkdir, os.mkfifo],
 )
-def test_only_regular_files_are_opened(make, error, message, tmp_path):
+def test_only_regular_files_are_opened(make, tmp_path):
     make(tmp_path / STATE_FILE)
-    with pytest.raises(error, match=f"{STATE_FILE} {message}"):
+    with pytest.raises(FileNotFoundError, match="is no file: was the check"):
         load_state(tmp_path)
