@@ -14,10 +14,8 @@ import inspect
 import math
 import numbers
 import operator
-import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from pathlib import Path
 from typing import Any, ClassVar
 
 _SMALLEST, _LARGEST = 2.0**-126, 2.0**128 - 2.0**104  # normal in float32
@@ -98,14 +96,6 @@ def check_integer(name: str, value: Any, minimum: int) -> int:
     return number
 
 
-def as_float(value: Any) -> float:
-    """Convert a number, or a tensor or array of one element.
-
-    From NumPy 2.4 on ``float`` itself refuses those of shape ``[1]``.
-    """
-    return float(value.item() if hasattr(value, "item") else value)
-
-
 def check_bool(name: str, value: Any) -> bool:
     """Return True or False; TypeError for anything else."""
     if not isinstance(value, bool):
@@ -135,13 +125,6 @@ def check_positive(name: str, value: Any) -> float:
     """Return a real number above 0 as a float; refuse others."""
     if (number := check_real(name, value)) <= 0:
         raise ValueError(f"{name} must be positive, got {value!r}")
-    return number
-
-
-def check_not_negative(name: str, value: Any) -> float:
-    """Return a real number of at least 0 as a float; refuse others."""
-    if (number := check_real(name, value)) < 0:
-        raise ValueError(f"{name} must not be negative, got {value!r}")
     return number
 
 
@@ -203,24 +186,3 @@ def name_hint(name: str, known: Collection[str]) -> str:
     if name in _OTHER_NAMES and "lambda_abs" in known:
         return f": the {name} of other clips is lambda_abs here"
     return suggestion(name, known, similarity=0.55)
-
-
-def check_directory(name: str, path: str | os.PathLike[str]) -> Path:
-    """Return ``path`` if it is, or can become, a directory to write to.
-
-    Nothing is made. ``PermissionError``: it takes no files.
-    """
-    directory = found = Path(path)
-    while not found.exists() and found != found.parent:
-        found = found.parent
-    if not found.is_dir():
-        raise ValueError(
-            f"{name} is {str(directory)!r}, and {found} is a file: name "
-            "another directory"
-        )
-    if not os.access(found, os.W_OK | os.X_OK):
-        raise PermissionError(
-            f"{name} is {str(directory)!r}, and {found} cannot be written to: "
-            "name another directory"
-        )
-    return directory

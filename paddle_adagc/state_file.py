@@ -20,7 +20,6 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from paddle_adagc.checks import check_directory
 from paddle_adagc.files import atomic_write
 from paddle_adagc.state import ClipState
 
@@ -47,9 +46,9 @@ def save_state(
         Path of the file.
 
     Raises:
-        PermissionError: ``directory`` takes no files.
+        OSError: ``directory`` is a file, or takes no files.
         TypeError: ``state`` is not a dict, or the arguments are swapped.
-        ValueError: It is not a clip's state, or ``directory`` is a file.
+        ValueError: It is not a clip's state.
 
     Example:
         >>> from paddle_adagc import ClipGradByAdaGC, load_state, save_state
@@ -68,8 +67,7 @@ def save_state(
     metadata = {"format": _FORMAT}
     metadata |= {name: json.dumps(value) for name, value in about.items()}
     metadata[_CHECKSUM] = _checksum(metadata, vectors)
-    directory = check_directory("directory", directory)
-    return atomic_write(directory / file_name, save(vectors, metadata))
+    return atomic_write(Path(directory) / file_name, save(vectors, metadata))
 
 
 def load_state(

@@ -328,10 +328,7 @@ class ClipGradByAdaGC(KnownAttributes, EagerClip):
         """Return the last optimizer step of the whole model in a few numbers.
 
         In a distributed run every rank has to call it, and all get the same
-        numbers: one gather of a few numbers per tensor, and one all-reduce of a
-        number. Under fleet a warning names tensors whose gradients had Inf or
-        NaN, since the last summary, on only some of the ranks with copies of
-        them; without fleet only :meth:`full_state_dict` compares the copies.
+        numbers, by one gather of a few numbers per tensor.
 
         Args:
             tensors: Add ``tensors`` as in :meth:`metrics`, of all ranks; not

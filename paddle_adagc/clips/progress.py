@@ -18,11 +18,7 @@ from paddle_adagc.clips.memory import Memory
 from paddle_adagc.clips.step_count import StepCount
 from paddle_adagc.clips.tensors import Tensors
 from paddle_adagc.paddle_internals import unchecked
-from paddle_adagc.parallel.agreement import (
-    every_rank_calls,
-    gather_state,
-    warn_of_nonfinite,
-)
+from paddle_adagc.parallel.agreement import every_rank_calls, gather_state
 from paddle_adagc.parallel.layout import mark_units, unwrap
 from paddle_adagc.parallel.ranks import Ranks
 from paddle_adagc.parallel.reduce import Reducer
@@ -49,7 +45,6 @@ class Progress:
         self.before = self.steps, self.memory  # the last step
         self.ranks = Ranks(self.owner)
         self.calls: list[Call] = []  # of the last step
-        self._nonfinite: dict[str, int] = {}  # as of the last summary
         self._has_loaded = False
         self.is_started_anew = False  # by restart_warmup()
 
@@ -181,16 +176,6 @@ class Progress:
     def summary(self, tensors: bool) -> dict[str, Any]:
         """See :meth:`.ClipGradByAdaGC.summary`."""
         rows, step = self._rows_of_all_ranks(), self.steps.num_steps - 1
-        observed, nonfinite = self._observed()
-        before, self._nonfinite = self._nonfinite, nonfinite
-        new = {
-            key: number - before.get(key, 0)
-            for key, number in nonfinite.items()
-            if number != before.get(key, 0)
-        }
-        with every_rank_calls("summary()"):
-            others = self.reducer().gather_if_any(bool(new), (observed, new))
-        warn_of_nonfinite(others)
         summary = {"step": step, **rows.summary()}
         if tensors:
             shown = rows.choose(rows.columns["norm"] != 0)

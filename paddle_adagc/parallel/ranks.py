@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -34,8 +33,6 @@ from paddle_adagc.parallel.topology import (
     with_wrapper,
 )
 from paddle_adagc.parallel.units import Declared
-
-logger = logging.getLogger(__name__)
 
 
 class Ranks:
@@ -149,7 +146,7 @@ class Ranks:
     def agree_once(
         self, settings: Mapping[str, Any], error: Exception | None = None
     ) -> None:
-        """Compare settings with all ranks; use kernels on all, or on none.
+        """Compare settings with all ranks, and whether kernels can be used.
 
         A step waits for the others here. Sums of kernels and of Paddle's
         operators differ in their last bits: copies of a tensor on ranks with
@@ -168,19 +165,17 @@ class Ranks:
                 raise RuntimeError(f"rank {rank} cannot clip: {failed}")
         if error is not None:
             return
-        self.has_agreed = True
         compare_settings([view[0] for view in views])
         reasons = [why for _, why, _ in views]
-        without = [f"rank {i}: {why}" for i, why in enumerate(reasons) if why]
-        if without and not reasons[dist.get_rank()]:
-            kernels.leave_to_operators(without[0])
-            logger.warning(
-                "%d of %d ranks cannot use the kernels (%s): all ranks use "
-                "Paddle's operators",
-                len(without),
-                len(reasons),
-                without[0],
+        without = [i for i, why in enumerate(reasons) if why]
+        if 0 < len(without) < len(reasons):
+            raise RuntimeError(
+                f"{len(without)} of {len(reasons)} ranks cannot use the "
+                f"kernels (rank {without[0]}: {reasons[without[0]]}), and the "
+                "others do, so that their sums differ in the last bits: make "
+                "them usable there, or set PADDLE_ADAGC_NATIVE=0 on all ranks"
             )
+        self.has_agreed = True
 
     def compare_once(
         self,

@@ -18,8 +18,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from paddle_adagc.checks import as_float
-
 RECORDS: list[Any] = []
 """Those that see the losses: ``backward()`` begins their next step."""
 
@@ -226,3 +224,11 @@ def _safely(function: Callable[..., Any], *args: Any) -> Any:
         for record in [*RECORDS]:
             record._end(error)
         return None
+
+
+def as_float(value: Any) -> float:
+    """Convert a number, or a tensor or array of one element.
+
+    From NumPy 2.4 on ``float`` itself refuses those of shape ``[1]``.
+    """
+    return float(value.item() if hasattr(value, "item") else value)

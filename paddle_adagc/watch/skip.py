@@ -15,7 +15,7 @@ import paddle
 import paddle.distributed as dist
 
 from paddle_adagc import rule
-from paddle_adagc.checks import as_float, check_positive
+from paddle_adagc.checks import check_positive
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.clips.gradients import GradientList
 from paddle_adagc.clips.last_step import LastStep
@@ -23,6 +23,7 @@ from paddle_adagc.paddle_internals import unchecked
 from paddle_adagc.parallel.layout import unfold
 from paddle_adagc.parallel.meshes import local_value
 from paddle_adagc.watch.clips import Clips
+from paddle_adagc.watch.losses import as_float
 from paddle_adagc.watch.reading import RecordedRun
 
 logger = logging.getLogger(__name__)

@@ -51,10 +51,10 @@ def test_operators_have_a_reason(monkeypatch):
     monkeypatch.setattr(host, "load_library", load)
     monkeypatch.delenv("PADDLE_ADAGC_NATIVE", raising=False)
     monkeypatch.setenv("CXX", "no-compiler")
-    monkeypatch.setattr(host, "_LEFT", [])
+    monkeypatch.setattr(host, "_FAILED", [])
     assert check.backend().startswith("Paddle's operators: ")
     assert "'no-compiler'" in check.backend()
-    monkeypatch.setattr(host, "_LEFT", [])
+    monkeypatch.setattr(host, "_FAILED", [])
     monkeypatch.setenv("PADDLE_ADAGC_NATIVE", "0")
     assert check.backend() == "Paddle's operators: PADDLE_ADAGC_NATIVE=0"
     monkeypatch.delenv("PADDLE_ADAGC_NATIVE")

@@ -24,7 +24,7 @@ def test_paths_that_were_mixed_up_are_named(tmp_path):
         load_state(path)
     with pytest.raises(TypeError, match="arguments are swapped"):
         save_state(tmp_path, state)
-    with pytest.raises(ValueError, match="is a file: name another directory"):
+    with pytest.raises(FileExistsError, match=STATE_FILE):
         save_state(state, path)
 
 
