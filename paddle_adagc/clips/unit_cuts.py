@@ -94,7 +94,7 @@ class UnitCuts:
         Compiled code would read and write past its end. The first gradient has
         its parameter's shape, or is a flat slice of it; the others are alike.
         """
-        parameter, shape = self.parameters[first], gradient.shape
+        parameter, shape = self.parameters[first], [*gradient.shape]
         if gradient.is_selected_rows():
             raise ValueError(
                 f"the gradient of {parameter.key} is sparse, and the parameter "
