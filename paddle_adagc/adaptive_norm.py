@@ -122,7 +122,7 @@ def load_adaptive_norm(
     except ValueError as error:
         raise ValueError(f"{directory}: {error}. {_HOW_TO_START}") from None
     if dist.get_rank() == 0:
-        for line in _lines(part, ranks.topology().model.size):
+        for line in _lines(part):
             logger.warning("ClipGradByAdaptiveNorm: %s", line)
     support = {
         key: FULL_SUPPORT if math.isfinite(value) else 0.0
@@ -247,8 +247,8 @@ def _joined(parts: list[_Part | ValueError | None]) -> _Part:
     return whole
 
 
-def _lines(part: _Part, num_tp_ranks: int) -> list[str]:
-    """Say what is taken over, and what differs from here on; see the docs."""
+def _lines(part: _Part) -> list[str]:
+    """Say what is taken over."""
     new = [key for key, value in part.gamma.items() if math.isinf(value)]
     lines = [
         f"gamma of {len(part.gamma) - len(new)} tensors after {part.steps} "
@@ -260,17 +260,5 @@ def _lines(part: _Part, num_tp_ranks: int) -> list[str]:
             f"{len(new)} tensors start from their next norms, as they are "
             "units here, or have no positive norm_value there: "
             f"{', '.join(new[:3])}{more}"
-        )
-    if part.steps <= part.arguments["start_clip_steps"]:
-        lines.append(
-            "the rest of the warm-up observes norms after the clip, as "
-            "Algorithm 1 does; there it is those before it"
-        )
-    if num_tp_ranks > 1:
-        lines.append(
-            "if Paddle's class and not ERNIE's made these norms, those of "
-            f"tensors that {num_tp_ranks} ranks split are too small by the "
-            "root of that number, and clip too much: set "
-            "adaptive_norm_force_clear_state"
         )
     return lines

@@ -160,15 +160,10 @@ def has_moments(optimizer: Optimizer) -> bool:
     Waits for the device, unless the optimizer is new.
     """
     made: Any = optimizer._accumulators
-    tensors = [
-        *(of_name for name, of_name in made.items() if _is_moment(name)),
-        {
-            name: tensor
-            for name, tensor in optimizer._accumulators_holder.items()
-            if _is_moment(name)
-        },
-    ]
-    few = [tensor for group in tensors for tensor in group.values()][:8]
+    found = [of_name for name, of_name in made.items() if _is_moment(name)]
+    few = [tensor for of_name in found for tensor in of_name.values()][:8]
+    for name, tensor in optimizer._accumulators_holder.items():
+        few += [tensor] if _is_moment(name) else []
     return any(bool((abs(x) > 0).any()) for x in few)  # tensors or arrays
 
 

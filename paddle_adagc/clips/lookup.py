@@ -30,29 +30,24 @@ def look_up(
     """
     known: list[tuple[Tensor, int]] = []  # pairs that are not clipped
     clipped: list[tuple[Tensor, Tensor]] = []
+    if ranks.in_buffers:
+        pairs = unfold(pairs, ranks.in_buffers)
+    leaves_out = overrides.exempts
     for parameter, gradient in pairs:
         is_clipped = getattr(parameter, "need_clip", True) is not False
         if gradient is None or not is_clipped:
             known += [(parameter, NO_INDEX)] if parameter is not None else []
+        elif leaves_out and all(map(leaves_out, tensors.keys_of(parameter))):
+            known.append((parameter, LEFT_OUT))
         else:
             clipped.append((parameter, gradient))
-    if ranks.in_buffers:
-        clipped = unfold(clipped, ranks.in_buffers)
-    leaves_out = overrides.exempts
-    if leaves_out is not None:
-        taken = []
-        for parameter, gradient in clipped:
-            if all(map(leaves_out, tensors.keys_of(parameter))):
-                known.append((parameter, LEFT_OUT))
-            else:
-                taken.append((parameter, gradient))
-        clipped = taken
     is_on_mesh = any_is_distributed(clipped)
     if is_on_mesh and makes_states_only():
         return None
     parameters = [parameter for parameter, _ in clipped]
     if new := tensors.reader.unknown(parameters):
-        tensors.identity.check(new, tensors.key, ranks.splits_parameters)
+        may_be_slices = ranks.in_buffers or ranks.topology().splits_parameters
+        tensors.identity.check(new, tensors.key, bool(may_be_slices))
     indexes = tensors.indexes(parameters)
     if not (
         tensors.is_bound
@@ -61,7 +56,8 @@ def look_up(
     ):
         ranks.check_unbound(parameters)
     if is_on_mesh:
-        clipped = ranks.local_pairs(clipped, indexes)
+        ranks.reducer = None  # it may know tensors that lay on no mesh
+        clipped = ranks.meshes.local_parts(indexes, clipped)
         indexes = tensors.indexes([parameter for parameter, _ in clipped])
     known += [(p, i) for (p, _), i in zip(clipped, indexes, strict=True)]
     tensors.reader.remember(known)

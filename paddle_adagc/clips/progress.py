@@ -96,22 +96,19 @@ class Progress:
         return self.ranks.find_reducer(layout, len(tensors.keys))
 
     @unchecked
-    def state(self) -> ClipState:
-        """Return the state; it shares the device's vectors."""
-        return self._state_of(self.known(), self.tensors.keys)
+    def state(self, owned: bool = False) -> ClipState:
+        """Return the state; it shares the device's vectors.
 
-    @unchecked
-    def state_of_rank(self) -> ClipState:
-        """Return the state, without the tensors that other ranks own."""
+        ``owned``: without the tensors that other ranks own.
+        """
         memory, keys = self.known(), self.tensors.keys
         topology = self.ranks.topology()
-        is_sharded = topology.sharding.size > 1
-        if is_sharded and not topology.splits_parameters and self.calls:
+        has_owners = topology.sharding.size > 1 and not (
+            topology.splits_parameters
+        )
+        if owned and has_owners and self.calls:
             mine = sorted(self.tensors.observed)
             memory, keys = memory.chosen(mine), [keys[i] for i in mine]
-        return self._state_of(memory, keys)
-
-    def _state_of(self, memory: Memory, keys: list[str]) -> ClipState:
         return ClipState(
             self.steps.num_steps,
             self._clip.arguments(),

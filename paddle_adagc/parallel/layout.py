@@ -241,13 +241,6 @@ def _find(parameter: Tensor, layout: Layout) -> TensorLayout | None:
     return layout.get(name) or layout.get(_STAGE_3_PREFIX + name)
 
 
-def units_of(parameter: Tensor) -> tuple[Unit, ...]:
-    """Units of a parameter with a mark, of units or of a stack of experts."""
-    name = parameter.name
-    found = read_units([(name, parameter, is_expert(parameter))], None, {})
-    return found[name].of(name, parameter.shape) if found else ()
-
-
 def refuse_unbound_slice(name: str) -> None:
     """Refuse a slice of stage 3 that a clip knows nothing of."""
     if name.startswith(_STAGE_3_PREFIX):
@@ -294,14 +287,14 @@ def _has_expert_color(parameter: Tensor) -> bool:
 
 
 def unfold(
-    pairs: Iterable[tuple[Tensor, Tensor]], parameters: Mapping[str, Tensor]
-) -> list[tuple[Tensor, Tensor]]:
+    pairs: Iterable[tuple[Tensor, Any]], parameters: Mapping[str, Tensor]
+) -> list[tuple[Tensor, Any]]:
     """Replace buffers that join parameters by these, and views of gradients."""
     addresses = [(p, p.data_ptr()) for p in parameters.values()]
     unfolded = []
     for buffer, gradient in pairs:
         members = []
-        if buffer.name not in parameters:
+        if gradient is not None and buffer.name not in parameters:
             first, size = buffer.data_ptr(), buffer.element_size()
             places = [(p, (at - first) // size) for p, at in addresses]
             members = [

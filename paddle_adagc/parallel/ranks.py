@@ -73,16 +73,6 @@ class Ranks:
         # With those of stages 2 and 3, and of meshes, a clip cannot be copied.
         return {**vars(self), "reducer": None}
 
-    def local_pairs(
-        self, pairs: list[tuple[Tensor, Tensor]], indexes: Sequence[int]
-    ) -> list[tuple[Tensor, Tensor]]:
-        """Return parameters and local gradients, under auto-parallel.
-
-        The sums of this step follow them.
-        """
-        self.reducer = None  # it may know tensors that lay on no mesh
-        return self.meshes.local_parts(indexes, pairs)
-
     def topology(self) -> Topology:
         """Return this rank's place under fleet or a stage that wraps the model.
 
@@ -98,11 +88,6 @@ class Ranks:
                 "group_sharded_parallel returned"
             )
         return topology
-
-    @property
-    def splits_parameters(self) -> bool:
-        """Whether a rank may have flat slices in the place of parameters."""
-        return bool(self.in_buffers) or self.topology().splits_parameters
 
     def find_reducer(
         self, layout: Sequence[TensorLayout] | None, num_tensors: int
