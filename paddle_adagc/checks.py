@@ -24,7 +24,7 @@ _LARGEST_INTEGER = 2**63 - 1
 
 
 class KnownAttributes:
-    """Refuses arguments and public attributes that its class does not know.
+    """Refuses public attributes that its class does not know.
 
     An attribute is known that the class has or annotates.
     """
@@ -35,24 +35,6 @@ class KnownAttributes:
 
     _fixed: ClassVar[Collection[str]] = ()
     """Attributes that only the constructor can set."""
-
-    def __new__(cls, *positional: Any, **named: Any) -> Any:
-        """Name the argument that an unknown one stands for."""
-        constructor: Any = cls.__init__
-        signature = inspect.signature(constructor)
-        try:
-            signature.bind_partial(None, *positional, **named)
-        except TypeError as error:
-            known = signature.parameters
-            hint = "".join(
-                name_hint(name, known) for name in named if name not in known
-            )
-            if positional and not hint:
-                hint = f": give {positional} by name"
-                if "lambda_abs" in known:
-                    hint += "; the clip_norm of other clips is lambda_abs here"
-            raise TypeError(f"{cls.__name__}: {error}{hint}") from None
-        return super().__new__(cls)
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Check and set an attribute, or name the one that is meant."""

@@ -87,6 +87,17 @@ def eager(function: Callable[P, T]) -> Callable[P, T]:
     return run
 
 
+def refuse_buffers(name: str, value: bool) -> bool:
+    """Refuse Paddle's switch for clips over buffers of several tensors."""
+    if value:
+        raise RuntimeError(
+            "AdaGC needs each tensor's own gradient, and the buffers of FSDP "
+            "and of auto-parallel's tensor fusion join several: use "
+            "shard_optimizer with a sharding stage, or fleet's sharding"
+        )
+    return value
+
+
 class EagerClip(ClipGradBase):
     """A clip of eager tensors, and what others set on an optimizer's clip."""
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import paddle
 from paddle import Tensor
@@ -19,7 +19,12 @@ from paddle_adagc.clips.overrides import Overrides
 from paddle_adagc.clips.progress import NewTensors, Progress
 from paddle_adagc.clips.settings import warn_of_shrinking
 from paddle_adagc.clips.step import Pairs, clip_pairs, find_gradients
-from paddle_adagc.paddle_internals import EagerClip, eager, unchecked
+from paddle_adagc.paddle_internals import (
+    EagerClip,
+    eager,
+    refuse_buffers,
+    unchecked,
+)
 from paddle_adagc.parallel.units import Declared
 
 
@@ -113,7 +118,11 @@ class ClipGradByAdaGC(KnownAttributes, EagerClip):
     nonfinite: NonFinite
     overrides: Any  # any dict is set, and an Overrides is kept
 
-    _checks = CHECKS | {"overrides": lambda _, value: Overrides(value)}
+    _checks: ClassVar[dict[str, Any]] = {
+        **CHECKS,
+        "overrides": lambda _, value: Overrides(value),
+        "should_comm_on_shard_dim": refuse_buffers,
+    }
     _fixed = FIXED
 
     def __init__(
@@ -137,21 +146,6 @@ class ClipGradByAdaGC(KnownAttributes, EagerClip):
         self._start = rule.find_start(init, strict)
         self._progress = Progress(self)
         warn_of_shrinking(self)
-
-    @property
-    def should_comm_on_shard_dim(self) -> bool:
-        """Paddle's switch for clips over buffers that join several tensors."""
-        return False
-
-    @should_comm_on_shard_dim.setter
-    def should_comm_on_shard_dim(self, value: bool) -> None:
-        if value:
-            raise RuntimeError(
-                f"{type(self).__name__} needs each tensor's own gradient, and "
-                "the buffers of FSDP and of auto-parallel's tensor fusion join "
-                "several: use shard_optimizer with a sharding stage, or "
-                "fleet's sharding"
-            )
 
     def arguments(self) -> dict[str, Any]:
         """Return the constructor's arguments."""

@@ -84,19 +84,15 @@ class Tensors:
             return indexes
         keys = [self.key(parameter) for parameter in parameters]
         if twice := _repeated(keys):
-            same = [p for p in parameters if self.key(p) == twice]
             raise ValueError(
-                f"parameter {twice!r} comes twice in one call: is it twice in "
-                "the optimizer's list?"
-                if len({*map(id, same)}) < len(same)
-                else f"two parameters are called {twice!r}, of one optimizer: "
-                "make both models under one paddle.utils.unique_name.guard()"
+                f"two parameters of one call are called {twice!r}: one is "
+                "twice in the optimizer's list, or both models have to be made "
+                "under one paddle.utils.unique_name.guard()"
             )
         if self._loaded:
             self._compare_with_state(keys)
         for key in keys:
             if key not in self._index_of_key:
-                refuse_unbound_slice(key)
                 self._index_of_key[key] = len(self.keys)
                 self.keys.append(key)
         indexes = [self._index_of_key[key] for key in keys]
@@ -130,10 +126,11 @@ class Tensors:
 
     def key(self, parameter: Tensor) -> str:
         """Key of a parameter, or of its first unit, in the table or not."""
+        if not self.is_bound or parameter.name not in self._key_of_name:
+            refuse_unbound_slice(parameter.name)
         if not self.is_bound:
             return parameter.name
         if parameter.name not in self._key_of_name:
-            refuse_unbound_slice(parameter.name)
             raise ValueError(
                 f"parameter {parameter.name!r} is not part of the model given "
                 "to bind(): bind a layer that holds all parameters of the "

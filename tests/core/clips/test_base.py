@@ -97,20 +97,6 @@ def test_static_graph_is_refused_with_a_way_out():
         paddle.disable_static()
 
 
-@pytest.mark.parametrize(
-    ("make", "positional", "named", "message"),
-    [
-        (ClipGradByAdaGC, (1.0,), {}, r"\(1\.0,\).*lambda_abs"),
-        (ClipGradByAdaGC, (), {"clip_norm": 1.0}, "is lambda_abs here"),
-        (ClipGradByAdaGC, (), {"max_norm": 1.0}, "max_norm.* is lambda_abs"),
-        (ClipGradByAdaGC, (), {"lamda_rel": 1.0}, "did you mean 'lambda_rel'"),
-    ],
-)
-def test_unknown_argument_is_explained(make, positional, named, message):
-    with pytest.raises(TypeError, match=message):
-        make(*positional, **named)
-
-
 def test_parameters_alone_are_refused():
     """As for Paddle's ``paddle.nn.utils.clip_grad_norm_``."""
     model = paddle.nn.Linear(2, 2)
