@@ -112,7 +112,13 @@ def load_adaptive_norm(
         >>> clip.set_state_dict(state)
     """
     ranks = clip._progress.ranks
-    parts = of_all_ranks(_part_or_error(directory, ranks.layout))
+    mine: _Part | ValueError | None = None
+    try:
+        if directory is not None:
+            mine = _part_of_rank(Path(directory), ranks.layout)
+    except ValueError as error:
+        mine = error  # for all ranks to know
+    parts = of_all_ranks(mine)
     if not any(parts):
         raise FileNotFoundError(f"no {_FILE.format('*')} in {directory}")
     if not ranks.layout:
@@ -136,16 +142,6 @@ def load_adaptive_norm(
     }
     about = {"step": part.steps, "config": config}
     return {**about, "gamma": part.gamma, "support": support}
-
-
-def _part_or_error(
-    directory: str | os.PathLike[str] | None, layout: Mapping[str, TensorLayout]
-) -> _Part | ValueError | None:
-    """Read this rank's part, for all ranks to know what is wrong with it."""
-    try:
-        return _part_of_rank(Path(directory), layout) if directory else None
-    except ValueError as error:
-        return error
 
 
 def _part_of_rank(

@@ -101,8 +101,7 @@ def refuse_buffers(name: str, value: bool) -> bool:
 class EagerClip(ClipGradBase):
     """A clip of eager tensors, and what others set on an optimizer's clip."""
 
-    # FSDP:
-    fsdp_group: Group | None
+    # Paddle's auto-parallel:
     mp_group: Group | None
     has_dist_param: bool
     has_not_dist_param: bool

@@ -47,7 +47,7 @@ def save_state(
 
     Raises:
         OSError: ``directory`` is a file, or takes no files.
-        TypeError: ``state`` is not a dict, or the arguments are swapped.
+        TypeError: ``state`` is not a dict.
         ValueError: It is not a clip's state.
 
     Example:
@@ -57,10 +57,6 @@ def save_state(
         'adagc_state.safetensors'
         >>> clip.set_state_dict(load_state("checkpoint-1000"))
     """
-    if isinstance(directory, Mapping):
-        raise TypeError(
-            "the arguments are swapped: write save_state(state, directory)"
-        )
     whole = ClipState.from_dict(state)
     about = {"keys": whole.keys, **whole.about()}
     vectors = whole.vectors()
@@ -84,7 +80,6 @@ def load_state(
 
     Raises:
         FileNotFoundError: There is no state in ``directory``.
-        NotADirectoryError: ``directory`` is a file.
         ValueError: The file is damaged or not a clip's state.
 
     Example:
@@ -93,13 +88,7 @@ def load_state(
         >>> load_state("checkpoint-1000")["step"]
         0
     """
-    folder = Path(directory)
-    if folder.is_file():
-        raise NotADirectoryError(
-            f"{folder} is a file: load_state takes its directory, "
-            f"load_state({str(folder.parent)!r}, {folder.name!r})"
-        )
-    path = folder / file_name
+    path = Path(directory) / file_name
     if not path.is_file():
         raise FileNotFoundError(
             f"{path} is no file: was the checkpoint written by a run with one "

@@ -247,7 +247,7 @@ class ClipGradByAdaGC(KnownAttributes, EagerClip):
             :meth:`restart_warmup` its step, ``warmup_start``. Under sharding by
             owner (V1, stage 2) it is about this rank's tensors alone.
         """
-        return self._progress.state(owned=True).to_dict()
+        return self._progress.state_of_rank()
 
     def full_state_dict(self) -> dict[str, Any]:
         """State of the whole model, which any parallel layout can load.

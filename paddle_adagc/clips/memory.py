@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
 
 import paddle
 from paddle import Tensor
@@ -45,32 +44,18 @@ class Memory:
         """Number of entries of each vector."""
         return int(self.gamma.shape[0])
 
+    @unchecked
     def grown(self, num_tensors: int) -> Memory:
         """Return it with start values for new tensors."""
         if self.num_tensors == num_tensors:
             return self
         more = num_tensors - self.num_tensors
-        new = Memory.new(more, self.support is not None)
-        return self._map(
-            lambda mine, theirs: paddle.concat([mine, theirs]), new
-        )
-
-    def chosen(self, indexes: Sequence[int]) -> Memory:
-        """Return that of some of the tensors."""
-        index = paddle.to_tensor([*indexes], "int64")
-        return self._map(lambda mine, _: paddle.gather(mine, index), self)
-
-    @unchecked
-    def _map(
-        self, make: Callable[[Tensor, Tensor], Tensor], other: Memory
-    ) -> Memory:
-        """Return what ``make`` makes of each vector and the other's."""
-        support = None
-        if self.support is not None and other.support is not None:
-            support = make(self.support, other.support)
+        new = Memory.new(more, votes=False)
         return Memory(
-            make(self.gamma, other.gamma),
-            support,
-            make(self.num_nonfinite, other.num_nonfinite),
+            paddle.concat([self.gamma, new.gamma]),
+            None
+            if self.support is None
+            else paddle.concat([self.support, paddle.zeros([more])]),
+            paddle.concat([self.num_nonfinite, new.num_nonfinite]),
             self.start,
         )

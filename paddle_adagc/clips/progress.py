@@ -43,15 +43,10 @@ class Progress:
         self.memory = Memory.new(0, clip._start.votes)
         self.steps = StepCount()
         self.before = self.steps, self.memory  # the last step
-        self.ranks = Ranks(self.owner)
+        self.ranks = Ranks()
         self.calls: list[Call] = []  # of the last step
         self._has_loaded = False
         self.is_started_anew = False  # by restart_warmup()
-
-    @property
-    def owner(self) -> str:
-        """The clip's class, for messages."""
-        return type(self._clip).__name__
 
     def bind(self, model: paddle.nn.Layer, units: Declared | None) -> None:
         """See :meth:`.ClipGradByAdaGC.bind`."""
@@ -62,7 +57,7 @@ class Progress:
                 "step and before set_state_dict(), and make a new clip for "
                 "another model"
             )
-        ranks, tensors = Ranks(self.owner, model, units), Tensors()
+        ranks, tensors = Ranks(model, units), Tensors()
         tensors.bind(ranks.layout)
         self.ranks, self.tensors = ranks, tensors
         empty = Memory.new(len(tensors.keys), self._clip._start.votes)
@@ -96,27 +91,28 @@ class Progress:
         return self.ranks.find_reducer(layout, len(tensors.keys))
 
     @unchecked
-    def state(self, owned: bool = False) -> ClipState:
-        """Return the state; it shares the device's vectors.
-
-        ``owned``: without the tensors that other ranks own.
-        """
-        memory, keys = self.known(), self.tensors.keys
-        topology = self.ranks.topology()
-        has_owners = topology.sharding.size > 1 and not (
-            topology.splits_parameters
-        )
-        if owned and has_owners and self.calls:
-            mine = sorted(self.tensors.observed)
-            memory, keys = memory.chosen(mine), [keys[i] for i in mine]
+    def state(self) -> ClipState:
+        """Return the state; it shares the device's vectors."""
+        memory = self.known()
         return ClipState(
             self.steps.num_steps,
             self._clip.arguments(),
-            tuple(keys),
+            tuple(self.tensors.keys),
             memory.gamma,
             memory.support,
             memory.start,
         )
+
+    def state_of_rank(self) -> dict[str, Any]:
+        """Return the state, without the tensors that other ranks own."""
+        state, topology = self.state().to_dict(), self.ranks.topology()
+        is_sharded = topology.sharding.size > 1
+        if is_sharded and not topology.splits_parameters and self.calls:
+            mine = {self.tensors.keys[i] for i in self.tensors.observed}
+            for name in {"gamma", "support"} & state.keys():
+                by_key = state[name].items()
+                state[name] = {k: v for k, v in by_key if k in mine}
+        return state
 
     def state_of_all_ranks(self) -> ClipState:
         """Return the state of the whole model; every rank calls it."""
@@ -184,7 +180,7 @@ class Progress:
         reducer = self.reducer()
         if not (self.calls or self.steps.num_steps):
             warnings.warn(
-                f"no step went through this {self.owner}, so its numbers are "
+                "no step went through this clip, so its numbers are "
                 "zeros: give it to the optimizer as grad_clip",
                 stacklevel=5,
             )

@@ -45,7 +45,7 @@ def warn_of_a_missing_state(progress: Progress, caller: Caller | None) -> None:
     if not has_moments(caller.optimizer):
         return
     warnings.warn(
-        f"this {progress.owner} makes its first step, and its optimizer has "
+        "this ClipGradByAdaGC makes its first step, and its optimizer has "
         "made some: in a resumed run load the clip's state, too "
         "(clip.set_state_dict), or it starts anew. If that is what you want, "
         "clip.restart_warmup() says so",

@@ -347,7 +347,7 @@ def _notice_mistakes(
         settings.overrides.refuse_unused(tensors.keys, any_rank)
     if steps.is_mixed and not before.is_mixed:
         warnings.warn(
-            f"{progress.owner} is called by an optimizer and, for the same "
+            "ClipGradByAdaGC is called by an optimizer and, for the same "
             "tensors, by your own code: each call counts as a step, so that "
             "its warm-up ends early. Leave one of the two out",
             stacklevel=8,

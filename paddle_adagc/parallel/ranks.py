@@ -36,18 +36,16 @@ from paddle_adagc.parallel.units import Declared
 
 
 class Ranks:
-    """Finds this rank's gradients and the ranks to sum their norms over.
+    """Finds the ranks to sum this rank's norms over.
 
-    ``owner`` is the clip's class. See ``bind()`` for the model's errors.
+    See ``bind()`` for the model's errors.
     """
 
     def __init__(
         self,
-        owner: str,
         model: paddle.nn.Layer | None = None,
         units: Declared | None = None,
     ) -> None:
-        self._owner = owner
         self._group_sharded: Topology | None = None  # stages 2 and 3
         self.reducer: Reducer | None = None  # known from the first step on
         self.layout: dict[str, TensorLayout] = {}  # by parameter's name
@@ -83,7 +81,7 @@ class Ranks:
         topology = read_topology()
         if topology.sharding.size == 1 and is_in_stage_2():
             raise RuntimeError(
-                f"{self._owner} needs to know the ranks of sharding stage 2: "
+                "ClipGradByAdaGC needs to know the ranks of sharding stage 2: "
                 "call clip.bind(model) with the model that "
                 "group_sharded_parallel returned"
             )
@@ -123,7 +121,7 @@ class Ranks:
             has_others and any(map(is_expert, parameters))
         ):
             raise RuntimeError(
-                f"{self._owner} needs to know the model in a hybrid-parallel "
+                "ClipGradByAdaGC needs to know the model in a hybrid-parallel "
                 "run: call clip.bind(model) before "
                 "fleet.distributed_optimizer(optimizer)"
             )

@@ -17,17 +17,6 @@ from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.state_file import STATE_FILE, load_state, save_state
 
 
-def test_paths_that_were_mixed_up_are_named(tmp_path):
-    state = ClipGradByAdaGC().state_dict()
-    path = save_state(state, tmp_path)
-    with pytest.raises(NotADirectoryError, match=r"takes its directory, load_"):
-        load_state(path)
-    with pytest.raises(TypeError, match="arguments are swapped"):
-        save_state(tmp_path, state)
-    with pytest.raises(FileExistsError, match=STATE_FILE):
-        save_state(state, path)
-
-
 def test_missing_damaged_and_half_written_files(tmp_path, monkeypatch):
     with pytest.raises(FileNotFoundError, match=STATE_FILE):
         load_state(tmp_path)

@@ -86,7 +86,7 @@ def test_all_ranks_use_the_kernels_or_none(monkeypatch, mine, others, message):
     monkeypatch.setattr(cuda, "current_device", lambda: 3)
     monkeypatch.setattr(cuda, "why_not", {3: mine}.__getitem__)
     with refuses(message):
-        RanksOfAClip("C").agree_once({"beta": 0.9})
+        RanksOfAClip().agree_once({"beta": 0.9})
 
 
 @pytest.mark.parametrize(
@@ -337,7 +337,7 @@ def test_step_of_sharding_stage_2_needs_a_known_group(
     monkeypatch, topology, is_refused
 ):
     monkeypatch.setattr(READ_TOPOLOGY, lambda: topology)
-    ranks = RanksOfAClip("C")
+    ranks = RanksOfAClip()
     optimizer = types.SimpleNamespace(_step=ranks.topology)
     ranks.topology()  # outside of such a step
     step = stage_2.GroupShardedOptimizerStage2.step
