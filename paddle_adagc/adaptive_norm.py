@@ -128,8 +128,7 @@ def load_adaptive_norm(
     except ValueError as error:
         raise ValueError(f"{directory}: {error}. {_HOW_TO_START}") from None
     if dist.get_rank() == 0:
-        for line in _lines(part):
-            logger.warning("ClipGradByAdaptiveNorm: %s", line)
+        _say(part)
     support = {
         key: FULL_SUPPORT if math.isfinite(value) else 0.0
         for key, value in part.gamma.items()
@@ -243,18 +242,19 @@ def _joined(parts: list[_Part | ValueError | None]) -> _Part:
     return whole
 
 
-def _lines(part: _Part) -> list[str]:
-    """Say what is taken over."""
+def _say(part: _Part) -> None:
+    """Log what is taken over."""
     new = [key for key, value in part.gamma.items() if math.isinf(value)]
-    lines = [
-        f"gamma of {len(part.gamma) - len(new)} tensors after {part.steps} "
-        "steps is taken over",
-    ]
+    logger.warning(
+        "ClipGradByAdaptiveNorm: gamma of %d tensors after %d steps is taken "
+        "over",
+        len(part.gamma) - len(new),
+        part.steps,
+    )
     if new:
-        more = ", ..." if len(new) > 3 else ""
-        lines.append(
-            f"{len(new)} tensors start from their next norms, as they are "
-            "units here, or have no positive norm_value there: "
-            f"{', '.join(new[:3])}{more}"
+        logger.warning(
+            "ClipGradByAdaptiveNorm: %d tensors start from their next norms, "
+            "as they are units here, or have no positive norm_value there: %s",
+            len(new),
+            ", ".join(new[:3]) + ", ..." * (len(new) > 3),
         )
-    return lines

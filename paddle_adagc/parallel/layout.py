@@ -199,33 +199,37 @@ def with_units(
 
 def _refuse_parts(model: paddle.nn.Layer, layout: Layout) -> None:
     """Refuse parts that do not lie in their parameter as their units say."""
-    for name, layer in model.named_sublayers(include_self=True):
-        for leaf, parameter in layer.named_parameters(include_sublayers=False):
+    for layer in model.sublayers(include_self=True):
+        for parameter in layer.parameters(include_sublayers=False):
             tensor = _find(parameter, layout)
-            if tensor is None or not (tensor.of and tensor.of.are_parts):
+            units = tensor and tensor.of
+            if tensor is None or not units or not units.are_parts:
                 continue
-            axis = tensor.of.axis % len(tensor.shape)
-            is_cut = axis == getattr(parameter, "split_axis", None)
+            num_outer = int(units.experts)
+            axis = units.axis % (len(tensor.shape) - num_outer) + num_outer
+            is_cut = tensor.is_tp_split and axis == getattr(
+                parameter, "split_axis", None
+            )
             if hasattr(layer, "_weights_layout"):
-                raise ValueError(
-                    f"{name}.{leaf} of {type(layer).__name__}: its layer "
-                    "interleaves gate and up at times (SonicMoE), so that "
-                    "units with parts would mix them: give units='experts'"
+                why = (
+                    "its layer interleaves gate and up at times (SonicMoE): "
+                    "give units='experts'"
                 )
-            if (
-                tensor.is_tp_split
-                and tensor.of.parts
-                and is_cut
+            elif (
+                is_cut
+                and units.parts
                 and getattr(layer, "gather_output", False)
             ):
-                raise ValueError(
-                    f"{tensor.key} has units with parts={tensor.of.parts} "
-                    "along the axis that tensor-parallel ranks cut, and its "
-                    "layer joins their outputs (gather_output=True): a rank "
-                    "has a range of the whole there, and not its share of "
-                    "every part. Use gather_output=False and cut each rank's "
-                    "output, or a parameter for each part"
+                why = (
+                    "its layer joins the outputs of tensor-parallel ranks "
+                    "(gather_output=True), so that each has a range of the "
+                    "whole, and not its share of every part: use "
+                    "gather_output=False, or a parameter for each part"
                 )
+            else:
+                continue
+            names = ", ".join([*units.parts, *units.widths])
+            raise ValueError(f"{tensor.key} cannot hold units {names}: {why}")
 
 
 def mark_units(model: paddle.nn.Layer, layout: Layout) -> None:
