@@ -35,10 +35,6 @@ logger = logging.getLogger(__name__)
 _FILE = "adaptivenorm_clip_state{}.pth"
 _ROUNDING = 1e-5  # relative difference between ranks
 _ARGUMENTS = ("clip_ratio", "beta", "start_clip_steps", "shard_clip")
-_HOW_TO_START = (
-    "To start with the warm-up, remove these files or set "
-    "adaptive_norm_force_clear_state"
-)
 
 
 class _Saved:
@@ -112,10 +108,9 @@ def load_adaptive_norm(
         >>> clip.set_state_dict(state)
     """
     ranks = clip._progress.ranks
-    mine: _Part | ValueError | None = None
+    mine: Any
     try:
-        if directory is not None:
-            mine = _part_of_rank(Path(directory), ranks.layout)
+        mine = directory and _part_of_rank(Path(directory), ranks.layout)
     except ValueError as error:
         mine = error  # for all ranks to know
     parts = of_all_ranks(mine)
@@ -126,7 +121,10 @@ def load_adaptive_norm(
     try:
         part = _joined(parts)
     except ValueError as error:
-        raise ValueError(f"{directory}: {error}. {_HOW_TO_START}") from None
+        raise ValueError(
+            f"{directory}: {error}. To start with the warm-up, remove these "
+            "files or set adaptive_norm_force_clear_state"
+        ) from None
     if dist.get_rank() == 0:
         _say(part)
     support = {

@@ -30,11 +30,6 @@ class SpikeScore:
     """Positions of the spikes in the series: int64 ``[num_spikes]``."""
 
     @property
-    def num_judged(self) -> int:
-        """Number of values that could be spikes."""
-        return self.num_values - self.num_unjudged
-
-    @property
     def num_spikes(self) -> int:
         """Number of values that are spikes."""
         return len(self.indices)

@@ -5,16 +5,17 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import paddle
+from paddle import Tensor
 
 from paddle_adagc.checks import check_choice
 from paddle_adagc.clips.last_step import Call, LastStep, Rows
-from paddle_adagc.clips.memory import Memory
 from paddle_adagc.clips.step_count import StepCount
 from paddle_adagc.clips.tensors import Tensors
 from paddle_adagc.paddle_internals import unchecked
@@ -29,6 +30,50 @@ if TYPE_CHECKING:
     from paddle_adagc.clips.adagc import ClipGradByAdaGC
 
 NewTensors = Literal["raise", "start"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Memory:
+    """Vectors ``[num_tensors]``; each change gives a new memory."""
+
+    gamma: Tensor
+    """Reference norms, float32; ``inf``: no norm so far."""
+
+    support: Tensor | None
+    """Warm-up steps that agree with gamma, float32; None: not counted, or not
+    needed any more."""
+
+    num_nonfinite: Tensor
+    """In how many steps each tensor's gradient had Inf or NaN, int32."""
+
+    start: int = 0  # number of steps made when the warm-up began
+
+    @classmethod
+    @unchecked
+    def new(cls, num_tensors: int, votes: bool) -> Memory:
+        """Return one without a norm observed; ``votes``: it counts support."""
+        return cls(
+            paddle.full([num_tensors], math.inf, "float32"),
+            paddle.zeros([num_tensors], "float32") if votes else None,
+            paddle.zeros([num_tensors], "int32"),
+        )
+
+    @unchecked
+    def grown(self, num_tensors: int) -> Memory:
+        """Return it with start values for new tensors."""
+        more = num_tensors - int(self.gamma.shape[0])
+        if more == 0:
+            return self
+        new = Memory.new(more, votes=False)
+        support = self.support
+        if support is not None:
+            support = paddle.concat([support, paddle.zeros([more], "float32")])
+        return Memory(
+            paddle.concat([self.gamma, new.gamma]),
+            support,
+            paddle.concat([self.num_nonfinite, new.num_nonfinite]),
+            self.start,
+        )
 
 
 class Progress:
@@ -68,8 +113,8 @@ class Progress:
 
     def restart_warmup(self) -> None:
         """See :meth:`.ClipGradByAdaGC.restart_warmup`."""
-        new = Memory.new(self.memory.num_tensors, self._clip._start.votes)
         counts = self.memory.num_nonfinite
+        new = Memory.new(int(counts.shape[0]), self._clip._start.votes)
         self.memory = dataclasses.replace(
             new, num_nonfinite=counts, start=self.steps.num_steps
         )

@@ -25,15 +25,14 @@ from paddle_adagc import rule
 from paddle_adagc.clips.arguments import NonFinite
 from paddle_adagc.clips.gradients import GradientList
 from paddle_adagc.clips.last_step import Call
-from paddle_adagc.clips.lookup import look_up
-from paddle_adagc.clips.memory import Memory
 from paddle_adagc.clips.overrides import Overrides
-from paddle_adagc.clips.progress import Progress
+from paddle_adagc.clips.progress import Memory, Progress
 from paddle_adagc.clips.settings import (
     warn_of_a_missing_state,
     warn_of_low_gammas,
 )
 from paddle_adagc.clips.step_count import StepCount
+from paddle_adagc.clips.tensors import look_up
 from paddle_adagc.kernels.cuda import adaptive_step
 from paddle_adagc.paddle_internals import (
     Caller,
@@ -193,15 +192,10 @@ def decide(
 ) -> Decision:
     """Apply Algorithm 1 to the norms of one call; change nothing.
 
-    Args:
-        settings: The clip's arguments.
-        squared_norm: float32 ``[num_tensors]``, of whole tensors: 0 without a
-            gradient, Inf or NaN where the gradient holds one.
-        memory: What the clip remembers of each tensor.
-        keys: Names of the tensors.
-        reducer: Sums over ranks.
-        index: Counts steps from 0, or from ``restart_warmup()``.
-        is_on_gpu: The CUDA kernels have some of the gradients.
+    ``squared_norm``, float32 ``[num_tensors]``, is of whole tensors: 0 without
+    a gradient, Inf or NaN where the gradient holds one. ``index`` counts steps
+    from 0, or from ``restart_warmup()``. ``is_on_gpu``: the CUDA kernels have
+    some of the gradients.
 
     Raises:
         FloatingPointError: A norm is not finite, and ``nonfinite="raise"``.

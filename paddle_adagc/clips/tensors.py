@@ -1,6 +1,6 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Which entry of a clip's vectors is which tensor's."""
+"""Which entry of a clip's vectors is which tensor's; which pairs are theirs."""
 
 from __future__ import annotations
 
@@ -15,9 +15,22 @@ from typing import Any
 import paddle.distributed as dist
 from paddle import Tensor
 
+from paddle_adagc.clips.overrides import Overrides
 from paddle_adagc.clips.unit_cuts import UnitCuts
-from paddle_adagc.kernels.pairs import PairReader
-from paddle_adagc.parallel.layout import TensorLayout, refuse_unbound_slice
+from paddle_adagc.kernels.pairs import (
+    LEFT_OUT,
+    NO_INDEX,
+    KnownPairs,
+    PairReader,
+)
+from paddle_adagc.paddle_internals import makes_states_only
+from paddle_adagc.parallel.layout import (
+    TensorLayout,
+    refuse_unbound_slice,
+    unfold,
+)
+from paddle_adagc.parallel.meshes import any_is_distributed
+from paddle_adagc.parallel.ranks import Ranks
 from paddle_adagc.parallel.units import Unit
 
 logger = logging.getLogger(__name__)
@@ -39,7 +52,7 @@ class Tensors:
         self.reader = PairReader()
         """Knows parameters whose indexes are found."""
 
-        self.identity = Identity("in an earlier step")
+        self.identity = Identity({})
         self.observed: set[int] = set()  # tensors that had a gradient
         self._index_of_key: dict[str, int] = {}
         self._key_of_name: dict[str, str] = {}  # of a model's parameters
@@ -63,7 +76,10 @@ class Tensors:
         for name, tensor in layout.items():
             if tensor.units:
                 holders[len(tensors)] = tensor
-            of_units = [_of_unit(tensor, u) for u in tensor.units] or [tensor]
+            of_units = [
+                dataclasses.replace(tensor, key=unit.key, shape=unit.shape)
+                for unit in tensor.units
+            ] or [tensor]
             key_of_name[name] = of_units[0].key
             tensors += of_units
         keys = [tensor.key for tensor in tensors]
@@ -74,7 +90,7 @@ class Tensors:
         self._key_of_name = key_of_name
         self._name(keys)
         shapes = {name: tensor.shape for name, tensor in layout.items()}
-        self.identity = Identity("in the model given to bind()", shapes)
+        self.identity = Identity(shapes)
 
     def indexes(self, parameters: Sequence[Tensor]) -> list[int]:
         """First index of each parameter; an unbound table adds new ones."""
@@ -165,19 +181,63 @@ class Tensors:
         self._loaded = ""
 
 
+def look_up(
+    pairs: list[Any], tensors: Tensors, ranks: Ranks, overrides: Overrides
+) -> KnownPairs | None:
+    """Find the pairs to clip, and know their parameters from now on.
+
+    A step does so for parameters that are new, and where the pass in C over the
+    pairs (:mod:`paddle_adagc.kernels.pairs`) cannot help. Returns None
+    in a step that only makes the optimizer's states.
+    """
+    known: list[tuple[Tensor, int]] = []  # pairs that are not clipped
+    clipped: list[tuple[Tensor, Tensor]] = []
+    if ranks.in_buffers:
+        pairs = unfold(pairs, ranks.in_buffers)
+    leaves_out = overrides.exempts
+    for parameter, gradient in pairs:
+        is_clipped = getattr(parameter, "need_clip", True) is not False
+        if gradient is None or not is_clipped:
+            known += [(parameter, NO_INDEX)] if parameter is not None else []
+        elif leaves_out and all(map(leaves_out, tensors.keys_of(parameter))):
+            known.append((parameter, LEFT_OUT))
+        else:
+            clipped.append((parameter, gradient))
+    is_on_mesh = any_is_distributed(clipped)
+    if is_on_mesh and makes_states_only():
+        return None
+    parameters = [parameter for parameter, _ in clipped]
+    if new := tensors.reader.unknown(parameters):
+        may_be_slices = ranks.in_buffers or ranks.topology().splits_parameters
+        tensors.identity.check(new, tensors.key, bool(may_be_slices))
+    indexes = tensors.indexes(parameters)
+    if not (
+        tensors.is_bound
+        or tensors.observed.issuperset(indexes)
+        or any(parameter.is_dist() for parameter in parameters)
+    ):
+        ranks.check_unbound(parameters)
+    if is_on_mesh:
+        ranks.reducer = None  # it may know tensors that lay on no mesh
+        clipped = ranks.meshes.local_parts(indexes, clipped)
+        indexes = tensors.indexes([parameter for parameter, _ in clipped])
+    known += [(p, i) for (p, _), i in zip(clipped, indexes, strict=True)]
+    tensors.reader.remember(known)
+    return KnownPairs(clipped, indexes, [], None)
+
+
 class Identity:
     """Notices another model's parameters under the names of those known.
 
-    Args:
-        where: Words for where those that are known were met.
-        shapes: Shape of each that is known, by name, before sharding splits it.
+    ``shapes`` are those of a model's parameters, by name, before sharding
+    splits them; empty: they are known from their first step on.
     """
 
-    def __init__(
-        self, where: str, shapes: Mapping[str, tuple[int, ...]] | None = None
-    ) -> None:
-        self._where = where
-        self._shapes = {**shapes} if shapes else {}
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        self._shapes = {**shapes}
+        self._where = (
+            "in the model given to bind()" if shapes else "in an earlier step"
+        )
         self._objects: dict[str, weakref.ref[Tensor]] = {}  # by name
         self._has_warned = False
 
@@ -226,10 +286,6 @@ class Identity:
                 "own, or it shares gamma with the first",
                 stacklevel=10,
             )
-
-
-def _of_unit(tensor: TensorLayout, unit: Unit) -> TensorLayout:
-    return dataclasses.replace(tensor, key=unit.key, shape=unit.shape)
 
 
 _AUTOMATIC = re.compile(r"\w+_\d+\.\w+_\d+")

@@ -71,8 +71,6 @@ def test_bad_state_is_refused_and_leaves_the_clip_unchanged(change, message):
     ("state", "kind", "message"),
     [
         ([], TypeError, "a list, not a dict"),
-        ("runs/1", TypeError, r"'runs/1': load_state\(\) r"),
-        (ClipGradByAdaGC(), TypeError, r"its state_dict\(\)"),
         ({"w": 1}, ValueError, "a model's or an optimizer's"),
         (
             {"step": 3, "config": {}, "mean": {"a": 1.0}},

@@ -189,7 +189,8 @@ def _problem(status: str, loss: np.ndarray, last: float) -> str:
 def _spikes(record: RunRecord, steps: np.ndarray) -> str:
     window = 1000 if len(steps) > 1000 else 200  # the paper's, if it fits
     score = spike_score(record.loss[steps], window)
-    text = f"spikes: {score.num_spikes} in {score.num_judged:,} judged steps"
+    num_judged = score.num_values - score.num_unjudged
+    text = f"spikes: {score.num_spikes} in {num_judged:,} judged steps"
     text += f" (a step is judged by the {window:,} steps before it)"
     if left_out := record.num_steps - len(steps):
         text += f"; {left_out} steps with a corrupted batch are not judged"
