@@ -70,15 +70,17 @@ class Overrides:
         return {pattern: found.count(pattern) for pattern in self.settings}
 
     def refuse_unused(
-        self, keys: Sequence[str], any_rank: Callable[[bool], bool] = bool
+        self,
+        keys: Sequence[str],
+        gather: Callable[[bool], list[bool]] = lambda flag: [flag],
     ) -> None:
         """Refuse a pattern that matches no tensor, of these and those before.
 
-        ``any_rank`` tells whether a flag is set on any rank.
+        ``gather`` gives all ranks' flags.
         """
         known = self.num_tensors({*keys, *self._patterns})
         for pattern, number in known.items():
-            if not any_rank(number > 0):
+            if not any(gather(number > 0)):
                 first = ", ".join(map(repr, keys[:3]))
                 raise ValueError(
                     f"overrides: {pattern!r} matches no tensor; keys are "

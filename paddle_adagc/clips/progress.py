@@ -159,17 +159,14 @@ class Progress:
                 state[name] = {k: v for k, v in by_key if k in mine}
         return state
 
+    @unchecked
     def state_of_all_ranks(self) -> ClipState:
         """Return the state of the whole model; every rank calls it."""
-        return gather_state(self.state(), *self._observed())
-
-    @unchecked
-    def _observed(self) -> tuple[set[str], dict[str, int]]:
-        """Return the tensors observed; key -> steps with Inf or NaN."""
         keys = self.tensors.keys
+        observed = {keys[index] for index in self.tensors.observed}
         counts = self.known().num_nonfinite.tolist()
         nonfinite = {k: n for k, n in zip(keys, counts, strict=True) if n}
-        return {keys[index] for index in self.tensors.observed}, nonfinite
+        return gather_state(self.state(), observed, nonfinite)
 
     @unchecked
     def load(

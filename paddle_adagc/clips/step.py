@@ -337,8 +337,8 @@ def _notice_mistakes(
     # Unbound, it knows the tensors of all groups after a step.
     knows_all = tensors.is_bound or (begins and progress.calls)
     if settings.overrides.awaits_tensors and knows_all:
-        any_rank = progress.reducer().any_rank
-        settings.overrides.refuse_unused(tensors.keys, any_rank)
+        gather = progress.reducer().gather
+        settings.overrides.refuse_unused(tensors.keys, gather)
     if steps.is_mixed and not before.is_mixed:
         warnings.warn(
             "ClipGradByAdaGC is called by an optimizer and, for the same "

@@ -157,10 +157,6 @@ class Reducer:
         """Values of all ranks, or its own alone if each holds everything."""
         return _gather(value, self._world)
 
-    def any_rank(self, flag: bool) -> bool:
-        """Whether the flag is set on any rank; waits for all of them."""
-        return any(self.gather(flag))
-
     def gather_if_any(self, flag: bool, value: T) -> list[T]:
         """Values of all ranks, data-parallel ones too, if a flag is set on any.
 
