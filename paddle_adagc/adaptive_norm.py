@@ -254,5 +254,5 @@ def _say(part: _Part) -> None:
             "ClipGradByAdaptiveNorm: %d tensors start from their next norms, "
             "as they are units here, or have no positive norm_value there: %s",
             len(new),
-            ", ".join(new[:3] + ["..."] if len(new) > 3 else new),
+            ", ".join([*new[:3], "..."] if len(new) > 3 else new),
         )
