@@ -104,8 +104,6 @@ def _series(losses: Any) -> np.ndarray:
     if str(getattr(losses, "dtype", "")).endswith("bfloat16"):
         raise TypeError("losses is bfloat16: cast it to float32 first")
     series = np.asarray(losses)
-    if series.size == 0 and series.ndim == 1:
-        return np.zeros(0)
     if series.dtype.kind not in "fiu":
         raise TypeError(
             f"losses must be a series of real numbers, got {losses!r:.80} "

@@ -322,7 +322,10 @@ class ClipGradByAdaGC(KnownAttributes, EagerClip):
         """Return the last optimizer step of the whole model in a few numbers.
 
         In a distributed run every rank has to call it, and all get the same
-        numbers, by one gather of a few numbers per tensor.
+        numbers: one gather of a few numbers per tensor, and one all-reduce of a
+        number. Under fleet a warning names tensors whose gradients had Inf or
+        NaN on only some of the ranks with copies of them, once there are new
+        ones; without fleet only :meth:`full_state_dict` compares the copies.
 
         Args:
             tensors: Add ``tensors`` as in :meth:`metrics`, of all ranks; not

@@ -72,7 +72,7 @@ class Overrides:
     def refuse_unused(
         self,
         keys: Sequence[str],
-        gather: Callable[[bool], list[bool]] = lambda flag: [flag],
+        gather: Callable[[bool], list[bool]] = lambda mine: [mine],
     ) -> None:
         """Refuse a pattern that matches no tensor, of these and those before.
 

@@ -19,7 +19,11 @@ from paddle_adagc.clips.last_step import Call, LastStep, Rows
 from paddle_adagc.clips.step_count import StepCount
 from paddle_adagc.clips.tensors import Tensors
 from paddle_adagc.paddle_internals import unchecked
-from paddle_adagc.parallel.agreement import every_rank_calls, gather_state
+from paddle_adagc.parallel.agreement import (
+    every_rank_calls,
+    gather_state,
+    warn_of_nonfinite,
+)
 from paddle_adagc.parallel.layout import mark_units, unwrap
 from paddle_adagc.parallel.ranks import Ranks
 from paddle_adagc.parallel.reduce import Reducer
@@ -90,6 +94,7 @@ class Progress:
         self.before = self.steps, self.memory  # the last step
         self.ranks = Ranks()
         self.calls: list[Call] = []  # of the last step
+        self._nonfinite: dict[str, int] = {}  # as of the last summary
         self._has_loaded = False
         self.is_started_anew = False  # by restart_warmup()
 
@@ -97,10 +102,9 @@ class Progress:
         """See :meth:`.ClipGradByAdaGC.bind`."""
         if self.calls or self._has_loaded:
             raise RuntimeError(
-                f"bind() after {self.steps.num_steps} steps: the clip has a "
-                "state for the tensors that it knows. Call it before the first "
-                "step and before set_state_dict(), and make a new clip for "
-                "another model"
+                f"bind() after {self.steps.num_steps} steps: call it before "
+                "the first step and before set_state_dict(), and make a new "
+                "clip for another model"
             )
         ranks, tensors = Ranks(model, units), Tensors()
         tensors.bind(ranks.layout)
@@ -159,14 +163,17 @@ class Progress:
                 state[name] = {k: v for k, v in by_key if k in mine}
         return state
 
-    @unchecked
     def state_of_all_ranks(self) -> ClipState:
         """Return the state of the whole model; every rank calls it."""
+        return gather_state(self.state(), *self._observed())
+
+    @unchecked
+    def _observed(self) -> tuple[set[str], dict[str, int]]:
+        """Return the tensors observed; key -> steps with Inf or NaN."""
         keys = self.tensors.keys
-        observed = {keys[index] for index in self.tensors.observed}
         counts = self.known().num_nonfinite.tolist()
         nonfinite = {k: n for k, n in zip(keys, counts, strict=True) if n}
-        return gather_state(self.state(), observed, nonfinite)
+        return {keys[index] for index in self.tensors.observed}, nonfinite
 
     @unchecked
     def load(
@@ -211,6 +218,11 @@ class Progress:
     def summary(self, tensors: bool) -> dict[str, Any]:
         """See :meth:`.ClipGradByAdaGC.summary`."""
         rows, step = self._rows_of_all_ranks(), self.steps.num_steps - 1
+        observed, nonfinite = self._observed()
+        has_new, self._nonfinite = nonfinite != self._nonfinite, nonfinite
+        gather = self.reducer().gather_if_any
+        with every_rank_calls("summary()"):
+            warn_of_nonfinite(gather(has_new, (observed, nonfinite)))
         summary = {"step": step, **rows.summary()}
         if tensors:
             shown = rows.choose(rows.columns["norm"] != 0)

@@ -152,16 +152,15 @@ class UnitCuts:
 
         Of those with units, where sharding splits them: else they are whole.
         """
-        begins: dict[int, int] = {}
-        if topology.splits_parameters:
-            experts: list[int] = []
-            dense: list[int] = []
-            for first, holder in self.parameters.items():
-                has_group = holder.is_expert and topology.has_expert_groups
-                (experts if has_group else dense).append(first)
-            begins |= self._ask(topology.sharding, dense)
-            begins |= self._ask(topology.moe_sharding, experts)
-        return begins
+        if not topology.splits_parameters:
+            return {}
+        experts: list[int] = []
+        dense: list[int] = []
+        for first, holder in self.parameters.items():
+            has_group = holder.is_expert and topology.has_expert_groups
+            (experts if has_group else dense).append(first)
+        of_dense = self._ask(topology.sharding, dense)
+        return of_dense | self._ask(topology.moe_sharding, experts)
 
     def _ask(self, axis: Axis, members: Sequence[int]) -> dict[int, int]:
         """Ask the ranks of an axis for the lengths of their slices.

@@ -200,36 +200,31 @@ def with_units(
 def _refuse_parts(model: paddle.nn.Layer, layout: Layout) -> None:
     """Refuse parts that do not lie in their parameter as their units say."""
     for layer in model.sublayers(include_self=True):
+        shuffles = hasattr(layer, "_weights_layout")
+        joins = getattr(layer, "gather_output", False)
         for parameter in layer.parameters(include_sublayers=False):
             tensor = _find(parameter, layout)
-            units = tensor and tensor.of
-            if tensor is None or not units or not units.are_parts:
+            if tensor is None or tensor.of is None:
                 continue
-            num_outer = int(units.experts)
+            units, num_outer = tensor.of, int(tensor.of.experts)
             axis = units.axis % (len(tensor.shape) - num_outer) + num_outer
-            is_cut = tensor.is_tp_split and axis == getattr(
-                parameter, "split_axis", None
-            )
-            if hasattr(layer, "_weights_layout"):
+            is_cut = axis == getattr(parameter, "split_axis", None)
+            why = ""
+            if shuffles and units.are_parts:
                 why = (
                     "its layer interleaves gate and up at times (SonicMoE): "
                     "give units='experts'"
                 )
-            elif (
-                is_cut
-                and units.parts
-                and getattr(layer, "gather_output", False)
-            ):
+            elif joins and tensor.is_tp_split and is_cut and units.parts:
                 why = (
                     "its layer joins the outputs of tensor-parallel ranks "
                     "(gather_output=True), so that each has a range of the "
                     "whole, and not its share of every part: use "
                     "gather_output=False, or a parameter for each part"
                 )
-            else:
-                continue
-            names = ", ".join([*units.parts, *units.widths])
-            raise ValueError(f"{tensor.key} cannot hold units {names}: {why}")
+            if why:
+                names = ", ".join([*units.parts, *units.widths])
+                raise ValueError(f"{tensor.key} cannot hold {names}: {why}")
 
 
 def mark_units(model: paddle.nn.Layer, layout: Layout) -> None:

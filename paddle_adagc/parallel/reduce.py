@@ -186,10 +186,12 @@ def holders(
     is_cut = topology.splits_parameters and not tensor.is_whole
     if tensor.is_expert and topology.has_expert_groups:
         (parts if is_cut else copies).append("moe_sharding")
-        parts += ["expert"] * tensor.is_split_over_experts
+        if tensor.is_split_over_experts:
+            parts.append("expert")
         return parts, copies
-    copies += ["sep"]
-    copies += ["data"] * (not tensor.is_expert)  # else it differs there
+    copies.append("sep")
+    if not tensor.is_expert:  # else it differs along the axis
+        copies.append("data")
     (parts if tensor.is_tp_split else copies).append("model")
     if topology.splits_parameters:
         (parts if is_cut else copies).append("sharding")

@@ -132,7 +132,7 @@ def _know(optimizer: Any) -> None:
 
 def _hook(optimizer: Any, number: int) -> None:
     """Let some parameters of an optimizer say when a gradient comes."""
-    from paddle_adagc.optimizer import parameters_of
+    from paddle_adagc.watch.observe import parameters_of
 
     def reach(gradient: Any) -> None:
         _reached.add(number)

@@ -12,10 +12,7 @@ from typing import Any
 import paddle
 from paddle.distributed.auto_parallel.api import _ShardOptimizer
 
-from paddle_adagc.optimizer import (
-    inner_optimizer,
-    parameters_of,
-)
+from paddle_adagc.optimizer import inner_optimizer, innermost
 
 
 def stepping(optimizer: Any) -> Any:
@@ -30,6 +27,14 @@ def stepping(optimizer: Any) -> Any:
             return optimizer
         optimizer = inner
     return optimizer
+
+
+def parameters_of(optimizer: Any) -> list[Any]:
+    """Return the parameters of an optimizer, of all its groups."""
+    found: list[Any] = []
+    for group in innermost(optimizer)._param_groups:
+        found += group["params"] if isinstance(group, dict) else [group]
+    return found
 
 
 def model_parameters_of(optimizer: Any) -> list[Any]:

@@ -16,10 +16,11 @@ from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.checks import check_choice, check_positive
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
-from paddle_adagc.optimizer import clip_of, parameters_of
+from paddle_adagc.optimizer import clip_of
 from paddle_adagc.parallel.agreement import of_all_ranks
 from paddle_adagc.watch.alarms import OnAlarm
 from paddle_adagc.watch.losses import forget_losses
+from paddle_adagc.watch.observe import parameters_of
 from paddle_adagc.watch.recorder import Record
 from paddle_adagc.watch.shadow import check_shadow, default_shadow
 

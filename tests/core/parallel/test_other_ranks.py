@@ -235,6 +235,8 @@ def test_ranks_are_compared_at_the_first_adaptive_step(
     [
         ("raise", ["step"], 2, "1 tensors .* step 0: weight on rank 1"),
         ("zero", ["step", "full_state_dict"], 2, "'weight'.* {0: 0, 1: 1}"),
+        ("zero", ["step", "summary", "summary"], 2, "'weight'.* {0: 0, 1: 1}"),
+        ("zero", ["step", "summary"] * 2, 4, r"'weight'.* {0: 0, 1: [12]}"),
     ],
 )
 def test_data_parallel_ranks_hear_of_one_rank_s_nan(
