@@ -234,7 +234,7 @@ class Progress:
         reducer = self.reducer()
         if not (self.calls or self.steps.num_steps):
             warnings.warn(
-                "no step went through this clip, so its numbers are "
+                "no step went through this ClipGradByAdaGC, so its numbers are "
                 "zeros: give it to the optimizer as grad_clip",
                 stacklevel=5,
             )

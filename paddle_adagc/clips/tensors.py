@@ -142,17 +142,16 @@ class Tensors:
 
     def key(self, parameter: Tensor) -> str:
         """Key of a parameter, or of its first unit, in the table or not."""
-        if not self.is_bound or parameter.name not in self._key_of_name:
-            refuse_unbound_slice(parameter.name)
-        if not self.is_bound:
-            return parameter.name
-        if parameter.name not in self._key_of_name:
+        name = parameter.name
+        if name in self._key_of_name:
+            return self._key_of_name[name]
+        refuse_unbound_slice(name)
+        if self.is_bound:
             raise ValueError(
-                f"parameter {parameter.name!r} is not part of the model given "
-                "to bind(): bind a layer that holds all parameters of the "
-                "optimizer"
+                f"parameter {name!r} is not part of the model given to bind(): "
+                "bind a layer that holds all parameters of the optimizer"
             )
-        return self._key_of_name[parameter.name]
+        return name
 
     def keys_of(self, parameter: Tensor) -> list[str]:
         """Keys of a parameter's units, or its own."""
@@ -187,8 +186,8 @@ def look_up(
     """Find the pairs to clip, and know their parameters from now on.
 
     A step does so for parameters that are new, and where the pass in C over the
-    pairs (:mod:`paddle_adagc.kernels.pairs`) cannot help. Returns None
-    in a step that only makes the optimizer's states.
+    pairs (:mod:`paddle_adagc.kernels.pairs`) cannot help.
+    Returns None in a step that only makes the optimizer's states.
     """
     known: list[tuple[Tensor, int]] = []  # pairs that are not clipped
     clipped: list[tuple[Tensor, Tensor]] = []
@@ -235,9 +234,8 @@ class Identity:
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
         self._shapes = {**shapes}
-        self._where = (
-            "in the model given to bind()" if shapes else "in an earlier step"
-        )
+        place = "the model given to bind()" if shapes else "an earlier step"
+        self._where = f"in {place}"
         self._objects: dict[str, weakref.ref[Tensor]] = {}  # by name
         self._has_warned = False
 
@@ -306,9 +304,8 @@ def _refuse_others(
     if is_bound and found and all(map(_AUTOMATIC.fullmatch, found)):
         raise ValueError(
             f"the state's tensors have automatic names of Paddle ({found[0]}, "
-            "...), which this model's parameters do not have: the state was "
-            "saved by a clip that was not bound. If its tensors are the "
-            "trained parameters of this model in order, give rename="
+            "...): it was saved by a clip that was not bound. If its tensors "
+            "are the trained parameters of this model in order, give rename="
             "dict(zip(state['gamma'], [key for key, p in "
             "model.named_parameters() if not p.stop_gradient]))"
         )

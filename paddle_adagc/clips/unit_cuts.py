@@ -61,8 +61,12 @@ class UnitCuts:
                 parameter, or is sparse: its units would not lie in it.
         """
         for first in self.parameters:
-            if first in gradients:
-                self._check(first, gradients[first], topology)
+            gradient = gradients.get(first)
+            if gradient is not None and (
+                gradient.shape != self._shapes.get(first)
+                or gradient.is_selected_rows()
+            ):
+                self._check(first, gradient, topology)
         if (
             self._segments is not None
             and self.places.keys() >= gradients.keys()
@@ -89,7 +93,7 @@ class UnitCuts:
         return [unit for first in indexes for unit in self._present[first]]
 
     def _check(self, first: int, gradient: Tensor, topology: Topology) -> None:
-        """Refuse a gradient in which the units do not lie where they should.
+        """Know a first gradient; refuse one in which units lie elsewhere.
 
         Compiled code would read and write past its end. The first gradient has
         its parameter's shape, or is a flat slice of it; the others are alike.

@@ -200,7 +200,6 @@ def with_units(
 def _refuse_parts(model: paddle.nn.Layer, layout: Layout) -> None:
     """Refuse parts that do not lie in their parameter as their units say."""
     for layer in model.sublayers(include_self=True):
-        shuffles = hasattr(layer, "_weights_layout")
         joins = getattr(layer, "gather_output", False)
         for parameter in layer.parameters(include_sublayers=False):
             tensor = _find(parameter, layout)
@@ -210,7 +209,7 @@ def _refuse_parts(model: paddle.nn.Layer, layout: Layout) -> None:
             axis = units.axis % (len(tensor.shape) - num_outer) + num_outer
             is_cut = axis == getattr(parameter, "split_axis", None)
             why = ""
-            if shuffles and units.are_parts:
+            if units.are_parts and hasattr(layer, "_weights_layout"):
                 why = (
                     "its layer interleaves gate and up at times (SonicMoE): "
                     "give units='experts'"
