@@ -52,7 +52,7 @@ class KnownAttributes:
             if name not in known:
                 raise AttributeError(
                     f"{type(self).__name__} has no attribute {name!r}"
-                    f"{suggestion(name, known, similarity=0.55)}"
+                    f"{name_hint(name, known)}"
                 )
         super().__setattr__(name, value)
 
@@ -157,3 +157,14 @@ def suggestion(
     """
     near = difflib.get_close_matches(str(value), choices, 1, similarity)
     return f", did you mean {prefix + near[0]!r}?" if near else ""
+
+
+_OTHER_NAMES = ("clip_norm", "max_norm", "max_grad_norm")
+"""The global norm's bound in other clips, which is lambda_abs here."""
+
+
+def name_hint(name: str, known: Collection[str]) -> str:
+    """Say which of the known arguments is meant by one that is not known."""
+    if name in _OTHER_NAMES and "lambda_abs" in known:
+        return f": the {name} of other clips is lambda_abs here"
+    return suggestion(name, known, similarity=0.55)

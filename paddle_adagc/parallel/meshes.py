@@ -16,11 +16,7 @@ from paddle.distributed.auto_parallel.process_mesh import (
     get_unique_process_mesh_map,
 )
 
-from paddle_adagc.parallel.layout import (
-    RankIds,
-    TensorLayout,
-    spread_of,
-)
+from paddle_adagc.parallel.layout import RankIds, TensorLayout, spread_of
 from paddle_adagc.parallel.reduce import Reducer
 
 

@@ -22,16 +22,8 @@ from paddle_adagc.parallel.layout import (
     with_units,
 )
 from paddle_adagc.parallel.meshes import Meshes
-from paddle_adagc.parallel.reduce import (
-    Reducer,
-    check_layout,
-    make_reducer,
-)
-from paddle_adagc.parallel.topology import (
-    Topology,
-    read_topology,
-    with_wrapper,
-)
+from paddle_adagc.parallel.reduce import Reducer, check_layout, make_reducer
+from paddle_adagc.parallel.topology import Topology, read_topology, with_wrapper
 from paddle_adagc.parallel.units import Declared
 
 

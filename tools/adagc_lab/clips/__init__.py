@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any
 
 import paddle
@@ -22,7 +22,7 @@ from adagc_lab.clips.compared import (
 )
 from adagc_lab.clips.starts import STARTS, AdaGCStart
 from paddle_adagc import ClipGradByAdaGC
-from paddle_adagc.checks import check_choice, check_positive, suggestion
+from paddle_adagc.checks import check_choice, check_positive, name_hint
 
 __all__ = ["CLIPS", "ComparedClip", "make_clip"]
 
@@ -82,17 +82,6 @@ def make_clip(name: str | None = None, **values: Any) -> ClipGradBase:
     for key in values:
         if key not in known:
             raise ValueError(
-                f"clip {name!r} takes no {key!r}{_name_hint(key, known)}"
+                f"clip {name!r} takes no {key!r}{name_hint(key, known)}"
             )
     return make(**values)
-
-
-_OTHER_NAMES = ("clip_norm", "max_norm", "max_grad_norm")
-"""The global norm's bound in other clips, which is lambda_abs here."""
-
-
-def _name_hint(name: str, known: Collection[str]) -> str:
-    """Say which of the known arguments is meant by one that is not known."""
-    if name in _OTHER_NAMES and "lambda_abs" in known:
-        return f": the {name} of other clips is lambda_abs here"
-    return suggestion(name, known, similarity=0.55)
