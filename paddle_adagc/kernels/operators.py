@@ -5,7 +5,7 @@
 On a CPU the host reads ``h`` for free, and only tensors with ``h != 1`` are
 scaled. Reading it from a device would make the host wait: there every tensor
 is scaled. Sixteen-bit values go through float32 because Paddle's operators
-would round the sum and ``h`` itself. docs/speed.md counts what this costs.
+would round the sum and ``h`` itself. docs/gpu.md counts what this costs.
 """
 
 from __future__ import annotations

@@ -41,33 +41,35 @@ usage: adagc-run [options] [--CLIP-ARGUMENT VALUE ...] [--] COMMAND ...
   adagc-run --t-start 200 -- \\
       python -m paddle.distributed.launch --gpus 0,1 run_pretrain.py my.json
 
-Become a training command whose Trainer (PaddleNLP, PaddleFormers, PaddleFleet)
-clips with AdaGC. Each process that makes one says "AdaGC in force", and with
-which settings. lambda_abs is the Trainer's max_grad_norm unless it is given.
+Run a training command so that its Trainer (PaddleNLP, PaddleFormers,
+PaddleFleet) clips with AdaGC. The first training process of each node says
+"AdaGC in force" and the settings. Unless you give lambda_abs, it is the
+Trainer's max_grad_norm.
 
   --settings FILE          YAML or JSON with a section "clip"; options win
   --require                end a process at its first step without AdaGC
-  --check                  say what would be in force, from where; run nothing
-  --missing-state start    at a checkpoint without a clip's state, start with
-                           the warm-up: switch a job (default: refuse it)
-  --new-tensors start      resume a model that has new tensors (LoRA, another
-                           head): these start anew (default: refuse it)
+  --check                  print the settings and where they come from, and exit
+  --missing-state start    switch a job: if its checkpoint has no clip's state,
+                           start with the warm-up (default: refuse it)
+  --new-tensors start      if the model has tensors that the checkpoint lacks
+                           (LoRA, another head), start these anew (default:
+                           refuse it)
 
-  --watch                  keep the command's own clip, in any Paddle training:
-                           record it, and what AdaGC would have done beside it
+  --watch                  record any Paddle training under its own clip, and
+                           what AdaGC would have done
   --record DIR             folder of the record (default: OUTPUT_DIR/record with
-                           a Trainer; under --watch without one adagc-record);
-                           DIR-2 where DIR holds one and the run is not resumed
+                           a Trainer, adagc-record without one); DIR-2 if DIR
+                           holds the record of another run
   --no-record              do not record
   --skip-above K           leave out a step whose global norm or loss is K
                            deviations above the median of the last 128
-  --stop-on nan            end a Trainer's run once a loss is not finite; save
-                           if the weights are
-  --on-alarm 'COMMAND'     run it in a shell with each alarm, a line, on its
-                           standard input: 'curl -d @- https://...'
+  --stop-on nan            end a Trainer's run when a loss is not finite; save a
+                           checkpoint if the weights are finite
+  --on-alarm 'COMMAND'     run this in a shell at each alarm, which it reads as
+                           a line from standard input: 'curl -d @- https://...'
 
 Every argument of ClipGradByAdaGC is an option: --t-start 200, --lambda-rel
-1.04, --nonfinite propagate, --init warmup_ema. On several nodes run it on
+1.04, --nonfinite propagate, --init warmup_ema. With several nodes, use it on
 each."""
 
 _FLAGS: dict[str, tuple[str, Any]] = {
@@ -107,7 +109,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(_HELP)
             return 0
         if not command:
-            raise ValueError("give the command to run, or --help")
+            raise ValueError(
+                "give the command to run:\n    adagc-run python train.py"
+            )
         is_check = options.pop("check", False)
         plan = _plan(options)
         check_command(command)
@@ -200,7 +204,7 @@ def _checked(plan: Plan, command: Sequence[str]) -> list[str]:
 
     lines = []
     if plan.watch:
-        lines.append("would leave the clip as it is, and record the run")
+        lines.append("would record the run and leave its clip as it is")
     else:
         if importlib.util.find_spec("paddle") is not None:
             from paddle_adagc import ClipGradByAdaGC
@@ -208,15 +212,15 @@ def _checked(plan: Plan, command: Sequence[str]) -> list[str]:
             of_clip = plan.values.keys() & CLIP.keys()
             clip = ClipGradByAdaGC(**{k: plan.values[k][0] for k in of_clip})
             lines.append(f"would clip with {clip}")
-        lines += [f"from {shown(plan.values)}"] * bool(plan.values)
+        lines += [f"settings: {shown(plan.values)}"] * bool(plan.values)
         if "lambda_abs" not in plan.values:
             lines.append(
-                "lambda_abs would be max_grad_norm of the Trainer's arguments, "
-                "1.0 where that is 0"
+                "lambda_abs would be the Trainer's max_grad_norm, or 1.0 if "
+                "that is 0"
             )
         lines.append(
-            "where the arguments have adaptive_norm_clip: true, adaptive_norm_"
-            "... and the defaults of ERNIE's clip would count instead"
+            "if the Trainer's arguments have adaptive_norm_clip: true, ERNIE's "
+            "values would count instead (adaptive_norm_...)"
         )
     lines.append(f"would run {shlex.join(command)}")
     for name in _LIBRARIES:

@@ -244,22 +244,22 @@ class Process:
         norm = getattr(clip, "clip_norm", None)  # of Paddle's clips
         given = f"lambda_abs={norm}" if norm else ""
         return (
-            f"{name} without AdaGC: its optimizer was made in a loop of your "
-            f"own; two lines to add:\n    clip = paddle_adagc.ClipGradByAdaGC("
+            f"{name} without AdaGC: it belongs to no Trainer. "
+            f"Add these two lines:\n    clip = paddle_adagc.ClipGradByAdaGC("
             f"{given}); clip.bind(model)\n    {name}(..., grad_clip=clip)"
         )
 
     def _say_what_was_done(self) -> None:
         if self._watch:
             for path in self._records:
-                say(f"look at it: adagc-report {path}")
+                say(f"to see what happened:\n    adagc-report {path}")
             return
         steps = "1 step" if self._num_clipped == 1 else ""
         steps = steps or f"{self._num_clipped} steps"
         if _is_first_of_node() and self._num_clipped:
             say(f"AdaGC clipped {steps}")
         elif self._trainers and not (self._num_clipped or self._without):
-            say("a Trainer was made, and no step")
+            say("a Trainer was made, but it made no step")
         for text, number in self._without.items():
             say(f"{number} step{'s' * (number > 1)} of {text}")
 

@@ -119,12 +119,12 @@ def _switch(run: RecordedRun, event: Happening) -> Advice:
     clip = str(run.sessions[-1].facts.get("clip"))
     first = "Switch to AdaGC."
     if "GlobalNorm" in clip:
-        first = "First try a tenth of the clip's threshold. If spikes remain, "
-        first += "switch to AdaGC."
+        first = "First lower the clip's threshold to a tenth. If spikes "
+        first += "remain, set it back and switch to AdaGC."
     return _advice(
         "switch",
         f"{first} Of the norm {event['norm']:.4g} it would have "
-        f"left {digits(event['shadow_left'])}, where the clip left "
+        f"left {digits(event['shadow_left'])}, while the clip left "
         f"{digits(event['left'])}. In your own loop call record.switch(); with "
         "a Trainer put this before the command:",
         f"adagc-run{options} --",

@@ -22,9 +22,9 @@ from paddle_adagc.watch.text import as_text, printable
 from paddle_adagc.watch.what_if import DEFAULTS
 
 _DESCRIPTION = """\
-Write a page about recorded runs. It says what happened, which tensors began it,
-what to do now, and what another setting would have done. The page is one file
-that loads nothing. The training may still be running."""
+Write a page about recorded runs. It says what happened, in which tensors it
+began, what to do now, and what another setting would have done. The page is one
+file that loads nothing. The training may still be running."""
 _EXAMPLES = """\
 examples:
   adagc-report out/record                    write out/record/report.html
@@ -96,7 +96,7 @@ def _replay(arguments: Sequence[str]) -> int:
 
 def _report(options: argparse.Namespace) -> int:
     if options.text and options.output:
-        raise ValueError("--text writes no --output: give one of them")
+        raise ValueError("--text writes no file: leave out --text or --output")
     cases = options.what_if or DEFAULTS
     pages = [make_page(path, options.step, cases) for path in options.runs]
     if options.text:
@@ -106,7 +106,9 @@ def _report(options: argparse.Namespace) -> int:
     path = write_page(options.output or default, pages)
     for page in pages:
         print(printable(f"{page['name']}: {page['verdict']['text']}"))
-    print(printable(f"page: {path}"))
+    print(
+        f"to read the page, open it in a browser:\n    {printable(str(path))}"
+    )
     return 0
 
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The float64 twin of every rule in the registry, slowly, with its defaults.
 
-They follow the letter of docs/results/methods.md. A twin is called once per
+They follow the letter of docs/training.md. A twin is called once per
 step with the weights and the gradients (lists of float64 arrays), and returns
 the clipped gradients.
 """

@@ -124,7 +124,9 @@ def without(name, said, command="python loop.py", **more):
     return Form(name, command, more.pop("trained", ()), said, **more)
 
 
-TWO_LINES = r"two lines to add:\n    clip = .*\n    AdamW\(..., grad_clip=clip"
+TWO_LINES = (
+    r"Add these two lines:\n    clip = .*\n    AdamW\(..., grad_clip=clip"
+)
 FORMS = [
     clips("a script"),
     clips(
@@ -249,7 +251,7 @@ FORMS = [
     ),
     without(
         "a loop without a Trainer",
-        (rf"\nadagc-run: 3 steps of AdamW without AdaGC: .*own; {TWO_LINES}",),
+        (rf"\nadagc-run: 3 steps of AdamW without AdaGC: it .*\. {TWO_LINES}",),
         files={"loop.py": PLAIN_LOOP},
     ),
     without(
@@ -281,7 +283,7 @@ FORMS = [
     ),
     without(
         "a Trainer that only predicts",
-        (r"\nadagc-run: a Trainer was made, and no step\n",),
+        (r"\nadagc-run: a Trainer was made, but it made no step\n",),
         "python train.py job.json",
         files={
             "train.py": SCRIPT.replace("trainer.train()", "trainer.predict()")

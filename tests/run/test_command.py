@@ -112,9 +112,9 @@ def test_check_says_what_would_be_in_force_and_from_where(tmp_path, capsys):
     assert run.main([*words, "paddleformers-cli", "train", "my.yaml"]) == 0
     printed = capsys.readouterr().out
     assert "ClipGradByAdaGC(lambda_rel=1.04, beta=0.95, lambda_abs" in printed
-    assert f"from t_start=7 ({file})" in printed
+    assert f"settings: t_start=7 ({file})" in printed
     assert "beta=0.95 (--beta)" in printed
-    assert "lambda_abs would be max_grad_norm of the Trainer's" in printed
+    assert "lambda_abs would be the Trainer's max_grad_norm" in printed
     assert "would run paddleformers-cli train my.yaml" in printed
     assert "paddlefleet is not installed here" in printed
 

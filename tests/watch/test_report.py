@@ -39,7 +39,7 @@ def test_the_page_lies_in_the_record_and_is_made_anew(spiked, capsys):
     assert main([str(spiked)]) == 0
     assert main([str(spiked)]) == 0
     page = spiked / "report.html"
-    assert f"page: {page}" in capsys.readouterr().out
+    assert f"browser:\n    {page}\n" in capsys.readouterr().out
     text = page.read_text()
     assert not re.findall(r'(?:src|href)="(?!data:,)', text)
     (found,) = data_of(page)

@@ -62,7 +62,7 @@ def is_recipe(path: str | os.PathLike[str]) -> bool:
         raise ValueError(
             f"{path} is a file for PaddleFormers' task {stage!r}; this command "
             f"runs {', '.join(STAGES)}. Put adagc-run before your own command: "
-            "docs/trainers.md"
+            "docs/use.md"
         )
     return stage is not None
 

@@ -87,7 +87,7 @@ def refuse_untrained(parallel: ParallelConfig) -> None:
             raise ValueError(
                 f"parallel.{name}={getattr(parallel, name)}: this trainer has "
                 "dp, tp and sharding; PaddleFormers' has pipelines and expert "
-                "parallelism, see docs/trainers.md"
+                "parallelism, see docs/limitations.md"
             )
 
 
