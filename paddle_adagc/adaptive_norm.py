@@ -35,10 +35,6 @@ logger = logging.getLogger(__name__)
 _FILE = "adaptivenorm_clip_state{}.pth"
 _ROUNDING = 1e-5  # relative difference between ranks
 _ARGUMENTS = ("clip_ratio", "beta", "start_clip_steps", "shard_clip")
-_HOW_TO_START = (
-    "To start with the warm-up, remove these files or set "
-    "adaptive_norm_force_clear_state"
-)
 
 
 class _Saved:
@@ -112,7 +108,12 @@ def load_adaptive_norm(
         >>> clip.set_state_dict(state)
     """
     ranks = clip._progress.ranks
-    parts = of_all_ranks(_part_or_error(directory, ranks.layout))
+    mine: Any
+    try:
+        mine = directory and _part_of_rank(Path(directory), ranks.layout)
+    except ValueError as error:
+        mine = error  # for all ranks to know
+    parts = of_all_ranks(mine)
     if not any(parts):
         raise FileNotFoundError(f"no {_FILE.format('*')} in {directory}")
     if not ranks.layout:
@@ -120,10 +121,12 @@ def load_adaptive_norm(
     try:
         part = _joined(parts)
     except ValueError as error:
-        raise ValueError(f"{directory}: {error}. {_HOW_TO_START}") from None
+        raise ValueError(
+            f"{directory}: {error}. To start with the warm-up, remove these "
+            "files or set adaptive_norm_force_clear_state"
+        ) from None
     if dist.get_rank() == 0:
-        for line in _lines(part, ranks.topology().model.size):
-            logger.warning("ClipGradByAdaptiveNorm: %s", line)
+        _say(part)
     support = {
         key: FULL_SUPPORT if math.isfinite(value) else 0.0
         for key, value in part.gamma.items()
@@ -136,16 +139,6 @@ def load_adaptive_norm(
     }
     about = {"step": part.steps, "config": config}
     return {**about, "gamma": part.gamma, "support": support}
-
-
-def _part_or_error(
-    directory: str | os.PathLike[str] | None, layout: Mapping[str, TensorLayout]
-) -> _Part | ValueError | None:
-    """Read this rank's part, for all ranks to know what is wrong with it."""
-    try:
-        return _part_of_rank(Path(directory), layout) if directory else None
-    except ValueError as error:
-        return error
 
 
 def _part_of_rank(
@@ -247,30 +240,19 @@ def _joined(parts: list[_Part | ValueError | None]) -> _Part:
     return whole
 
 
-def _lines(part: _Part, num_tp_ranks: int) -> list[str]:
-    """Say what is taken over, and what differs from here on; see the docs."""
+def _say(part: _Part) -> None:
+    """Log what is taken over."""
     new = [key for key, value in part.gamma.items() if math.isinf(value)]
-    lines = [
-        f"gamma of {len(part.gamma) - len(new)} tensors after {part.steps} "
-        "steps is taken over",
-    ]
+    logger.warning(
+        "ClipGradByAdaptiveNorm: gamma of %d tensors after %d steps is taken "
+        "over",
+        len(part.gamma) - len(new),
+        part.steps,
+    )
     if new:
-        more = ", ..." if len(new) > 3 else ""
-        lines.append(
-            f"{len(new)} tensors start from their next norms, as they are "
-            "units here, or have no positive norm_value there: "
-            f"{', '.join(new[:3])}{more}"
+        logger.warning(
+            "ClipGradByAdaptiveNorm: %d tensors start from their next norms, "
+            "as they are units here, or have no positive norm_value there: %s",
+            len(new),
+            ", ".join([*new[:3], "..."] if len(new) > 3 else new),
         )
-    if part.steps <= part.arguments["start_clip_steps"]:
-        lines.append(
-            "the rest of the warm-up observes norms after the clip, as "
-            "Algorithm 1 does; there it is those before it"
-        )
-    if num_tp_ranks > 1:
-        lines.append(
-            "if Paddle's class and not ERNIE's made these norms, those of "
-            f"tensors that {num_tp_ranks} ranks split are too small by the "
-            "root of that number, and clip too much: set "
-            "adaptive_norm_force_clear_state"
-        )
-    return lines

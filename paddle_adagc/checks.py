@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of arguments; each returns the value, or its error names it.
 
-``TypeError`` for a value of a wrong type, ``ValueError`` for any other.
+``TypeError`` for a value of a wrong type, ``ValueError`` for any other. The
+standard library is enough here, as ``adagc-run`` has to start at once.
 """
 
 from __future__ import annotations
@@ -11,80 +12,41 @@ import difflib
 import functools
 import inspect
 import math
+import numbers
 import operator
-import os
 import re
-from collections.abc import Callable, Collection, Iterable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, ClassVar
 
-import numpy as np
-
-_SMALLEST, _LARGEST = (
-    float(x) for x in (np.finfo("f4").tiny, np.finfo("f4").max)
-)
+_SMALLEST, _LARGEST = 2.0**-126, 2.0**128 - 2.0**104  # normal in float32
+_ROUNDS_TO_1 = 1 - 2.0**-25  # in float32
 _LARGEST_INTEGER = 2**63 - 1
 
 
-class Argument:
-    """An argument of a class, checked whenever it is set.
-
-    Args:
-        check: Takes name and value, and returns the value to store.
-        is_fixed: Only the constructor can set it.
-    """
-
-    def __init__(
-        self, check: Callable[[str, Any], Any], *, is_fixed: bool = False
-    ) -> None:
-        self._check, self._is_fixed = check, is_fixed
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        """Take the attribute's name."""
-        self._name = name
-
-    if TYPE_CHECKING:  # else the value is found in the object
-
-        def __get__(self, instance: Any, owner: type) -> Any: ...
-
-    def __set__(self, instance: Any, value: Any) -> None:
-        """Check the value and store it."""
-        if self._is_fixed and self._name in vars(instance):
-            raise AttributeError(
-                f"{self._name} cannot be changed: the state of this "
-                f"{type(instance).__name__} depends on it. Make another one, "
-                "and give it the state if it fits"
-            )
-        vars(instance)[self._name] = self._check(self._name, value)
-
-
 class KnownAttributes:
-    """Refuses arguments and public attributes that its class does not know.
+    """Refuses public attributes that its class does not know.
 
     An attribute is known that the class has or annotates.
     """
 
-    def __new__(cls, *positional: Any, **named: Any) -> Any:
-        """Name the argument that an unknown one stands for."""
-        constructor: Any = cls.__init__
-        signature = inspect.signature(constructor)
-        try:
-            signature.bind_partial(None, *positional, **named)
-        except TypeError as error:
-            known = signature.parameters
-            hint = "".join(
-                name_hint(name, known) for name in named if name not in known
-            )
-            if positional and not hint:
-                hint = f": give {positional} by name"
-                if "lambda_abs" in known:
-                    hint += "; the clip_norm of other clips is lambda_abs here"
-            raise TypeError(f"{cls.__name__}: {error}{hint}") from None
-        return super().__new__(cls)
+    _checks: ClassVar[Mapping[str, Callable[[str, Any], Any]]] = {}
+    """Attribute -> its check, which takes name and value whenever the attribute
+    is set, and returns what to store."""
+
+    _fixed: ClassVar[Collection[str]] = ()
+    """Attributes that only the constructor can set."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute, or name the one that is meant."""
-        if not name.startswith("_"):
+        """Check and set an attribute, or name the one that is meant."""
+        if name in self._fixed and name in vars(self):
+            raise AttributeError(
+                f"{name} cannot be changed: the state of this "
+                f"{type(self).__name__} depends on it. Make another one, "
+                "and give it the state if it fits"
+            )
+        if name in self._checks:
+            value = self._checks[name](name, value)
+        elif not name.startswith("_"):
             cls: Any = type(self)
             known = _public_names(cls)
             if name not in known:
@@ -116,14 +78,6 @@ def check_integer(name: str, value: Any, minimum: int) -> int:
     return number
 
 
-def as_float(value: Any) -> float:
-    """Convert a number, or a tensor or array of one element.
-
-    From NumPy 2.4 on ``float`` itself refuses those of shape ``[1]``.
-    """
-    return float(value.item() if hasattr(value, "item") else value)
-
-
 def check_bool(name: str, value: Any) -> bool:
     """Return True or False; TypeError for anything else."""
     if not isinstance(value, bool):
@@ -133,8 +87,7 @@ def check_bool(name: str, value: Any) -> bool:
 
 def check_real(name: str, value: Any) -> float:
     """A number that is finite, and not rounded to 0, in float32."""
-    is_number = isinstance(value, (int, float, np.integer, np.floating))
-    if isinstance(value, bool) or not is_number:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name} must be a number, got {value!r}")
     try:
         number = float(value)
@@ -157,17 +110,10 @@ def check_positive(name: str, value: Any) -> float:
     return number
 
 
-def check_not_negative(name: str, value: Any) -> float:
-    """Return a real number of at least 0 as a float; refuse others."""
-    if (number := check_real(name, value)) < 0:
-        raise ValueError(f"{name} must not be negative, got {value!r}")
-    return number
-
-
 def check_decay(name: str, value: Any) -> float:
     """Return a number in [0, 1) as a float; refuse others."""
     number = check_real(name, value)
-    if number < 0 or np.float32(number) >= 1:
+    if not 0 <= number < _ROUNDS_TO_1:
         raise ValueError(
             f"{name} must be in [0, 1), in float32 too, got {value!r}"
         )
@@ -222,46 +168,3 @@ def name_hint(name: str, known: Collection[str]) -> str:
     if name in _OTHER_NAMES and "lambda_abs" in known:
         return f": the {name} of other clips is lambda_abs here"
     return suggestion(name, known, similarity=0.55)
-
-
-def check_directory(name: str, path: str | os.PathLike[str]) -> Path:
-    """Return ``path`` if it is, or can become, a directory to write to.
-
-    Nothing is made. ``PermissionError``: it takes no files.
-    """
-    directory = found = Path(path)
-    while not found.exists() and found != found.parent:
-        found = found.parent
-    if not found.is_dir():
-        raise ValueError(
-            f"{name} is {str(directory)!r}, and {found} is a file: name "
-            "another directory"
-        )
-    if not os.access(found, os.W_OK | os.X_OK):
-        raise PermissionError(
-            f"{name} is {str(directory)!r}, and {found} cannot be written to: "
-            "name another directory"
-        )
-    return directory
-
-
-def check_series(name: str, values: Any) -> np.ndarray:
-    """Return a series of losses as float64 ``[num_steps]``.
-
-    A bfloat16 tensor is refused, because NumPy sees its bits.
-    """
-    if str(getattr(values, "dtype", "")).endswith("bfloat16"):
-        raise TypeError(f"{name} is bfloat16: cast it to float32 first")
-    series = np.asarray(values)
-    if series.size == 0 and series.ndim == 1:
-        return np.zeros(0)
-    if series.dtype.kind not in "fiu":
-        raise TypeError(
-            f"{name} must be a series of real numbers, got {values!r:.80} "
-            f"(NumPy type {series.dtype})"
-        )
-    if series.ndim != 1:
-        raise ValueError(
-            f"{name} must be one-dimensional, got shape {series.shape}"
-        )
-    return series.astype(np.float64)

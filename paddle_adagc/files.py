@@ -65,26 +65,3 @@ def sync(path: str | os.PathLike[str]) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def check_regular_file(path: str | os.PathLike[str], hint: str = "") -> Path:
-    """Return ``path`` if a file is there to be read; nothing is opened.
-
-    Raises:
-        FileNotFoundError: Nothing is there, or a link to nothing; ``hint``
-            follows.
-        ValueError: It is a directory, a FIFO, or another special file.
-    """
-    file = Path(path)
-    if file.is_file():
-        return file
-    if file.is_dir():
-        raise ValueError(f"{file} is a directory, not a file")
-    if file.exists():
-        raise ValueError(f"{file} is a FIFO or a device, not a regular file")
-    if file.is_symlink():
-        raise FileNotFoundError(
-            f"{file} is a link to {os.readlink(file)}, which does not exist"
-            f"{hint}"
-        )
-    raise FileNotFoundError(f"{file} does not exist{hint}")

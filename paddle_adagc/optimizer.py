@@ -52,14 +52,6 @@ def put_into_optimizer(optimizer: Any, clip: ClipGradBase | None) -> None:
             group["grad_clip"] = clip
 
 
-def parameters_of(optimizer: Any) -> list[Any]:
-    """Return the parameters of an optimizer, of all its groups."""
-    found: list[Any] = []
-    for group in innermost(optimizer)._param_groups:
-        found += group["params"] if isinstance(group, dict) else [group]
-    return found
-
-
 def clip_of(optimizer: Any) -> Any:
     """Return the clip of an optimizer, or of its first parameter group."""
     optimizer = innermost(optimizer)

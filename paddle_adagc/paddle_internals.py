@@ -87,12 +87,21 @@ def eager(function: Callable[P, T]) -> Callable[P, T]:
     return run
 
 
+def refuse_buffers(name: str, value: bool) -> bool:
+    """Refuse Paddle's switch for clips over buffers of several tensors."""
+    if value:
+        raise RuntimeError(
+            "AdaGC needs each tensor's own gradient, and the buffers of FSDP "
+            "and of auto-parallel's tensor fusion join several: use "
+            "shard_optimizer with a sharding stage, or fleet's sharding"
+        )
+    return value
+
+
 class EagerClip(ClipGradBase):
     """A clip of eager tensors, and what others set on an optimizer's clip."""
 
-    # Paddle's tensor fusion and FSDP:
-    sharding_group: Group | None
-    fsdp_group: Group | None
+    # Paddle's auto-parallel:
     mp_group: Group | None
     has_dist_param: bool
     has_not_dist_param: bool
@@ -119,14 +128,6 @@ def _is_called_by(function: Callable[..., Any]) -> bool:
     while frame is not None and frame.f_code is not function.__code__:
         frame = frame.f_back
     return frame is not None
-
-
-def fuses_tensors() -> bool:
-    """Whether ``_ShardOptimizer``, and not FSDP, announces slices.
-
-    Both set the same attribute of the clip.
-    """
-    return _is_called_by(_ShardOptimizer._tensor_fusion)
 
 
 def makes_states_only() -> bool:
@@ -169,15 +170,10 @@ def has_moments(optimizer: Optimizer) -> bool:
     Waits for the device, unless the optimizer is new.
     """
     made: Any = optimizer._accumulators
-    tensors = [
-        *(of_name for name, of_name in made.items() if _is_moment(name)),
-        {
-            name: tensor
-            for name, tensor in optimizer._accumulators_holder.items()
-            if _is_moment(name)
-        },
-    ]
-    few = [tensor for group in tensors for tensor in group.values()][:8]
+    found = [of_name for name, of_name in made.items() if _is_moment(name)]
+    few = [tensor for of_name in found for tensor in of_name.values()][:8]
+    for name, tensor in optimizer._accumulators_holder.items():
+        few += [tensor] if _is_moment(name) else []
     return any(bool((abs(x) > 0).any()) for x in few)  # tensors or arrays
 
 

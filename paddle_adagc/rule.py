@@ -42,7 +42,8 @@ lies below a zero-initialised head); the clip warns of it.
 from __future__ import annotations
 
 import math
-from typing import TypeAlias
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
 
 import paddle
 from paddle import Tensor
@@ -196,19 +197,30 @@ def _vote(
     is_low: Tensor,
     is_high: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Return gamma and support; ``entered`` is gamma if the step agrees."""
-    disagrees = paddle.logical_or(is_low, is_high)
-    left = support - 1.0
-    is_replaced = paddle.where(
-        is_low,
-        paddle.logical_and(left < 0, paddle.isfinite(gamma)),
-        left <= 0,
+    """Count a step for each gamma, or against it; return gamma and support.
+
+    ===========  =====================================  ========================
+    the step     gamma                                  support
+    ===========  =====================================  ========================
+    agrees       ``entered``                            1 more, at most 10
+    is too low   ``norm`` if support was 0, else stays  1 less; 1 if replaced
+    is too high  ``norm`` if it was 0 or 1, else stays  1 less; 1 if replaced
+    ===========  =====================================  ========================
+
+    Too low goes before too high. A step that is too low starts no gamma.
+    """
+    is_high = paddle.logical_and(is_high, paddle.logical_not(is_low))
+    is_low_replaced = paddle.logical_and(support < 1, paddle.isfinite(gamma))
+    is_replaced = paddle.logical_or(
+        paddle.logical_and(is_low, is_low_replaced),
+        paddle.logical_and(is_high, support <= 1),
     )
-    disagreed = paddle.where(is_replaced, norm, gamma)
-    new = paddle.where(disagrees, disagreed, entered)
-    votes = paddle.where(is_replaced, paddle.ones_like(left), left.clip(min=0))
-    more = (support + 1.0).clip(max=FULL_SUPPORT)
-    votes = paddle.where(disagrees, votes, more)
+    agrees = paddle.logical_not(paddle.logical_or(is_low, is_high))
+    new = paddle.where(agrees, entered, gamma)
+    new = paddle.where(is_replaced, norm, new)
+    votes = paddle.where(agrees, support + 1.0, support - 1.0)
+    votes = votes.clip(min=0.0, max=FULL_SUPPORT)
+    votes = paddle.where(is_replaced, paddle.ones_like(votes), votes)
     observed = _observed(norm)
     return (
         paddle.where(observed, new, gamma),
@@ -299,6 +311,70 @@ def bounded_average(
     fed = paddle.minimum(norm, bound * gamma)
     average = moving_average(fed, gamma, beta)
     return paddle.where(paddle.isfinite(norm), average, gamma)
+
+
+class Start(NamedTuple):
+    """How gamma starts."""
+
+    observe: Callable[..., tuple[Tensor, Tensor | None]]
+    """Takes over the norms of a warm-up step.
+
+    From ``norm`` (before the clip), the global scale ``h``, gamma, support, the
+    two sums of :func:`log_change` over the ranks, and ``t_start`` it makes the
+    new gamma and support.
+    """
+
+    votes: bool = True
+    """It counts support: a step that differs from most does not set gamma."""
+
+    growth_bound: Callable[[int, int, Any], PerTensor] | None = None
+    """After the warm-up: :func:`growth_bound`. None: Algorithm 1 to the letter,
+    in which gamma grows by 0.04% a step at most."""
+
+
+def _lowest(
+    norm: Tensor, h: Tensor, gamma: Tensor, *_: Any
+) -> tuple[Tensor, None]:
+    return running_minimum(h * norm, gamma), None
+
+
+def _lowest_of_most(
+    norm: Tensor,
+    h: Tensor,
+    gamma: Tensor,
+    support: Tensor,
+    changes: tuple[Tensor, Tensor],
+    t_start: int,
+) -> tuple[Tensor, Tensor]:
+    change = mean_change(*changes, h)
+    return supported_minimum(h * norm, gamma, support, change)
+
+
+def _average_of_most(
+    norm: Tensor,
+    h: Tensor,
+    gamma: Tensor,
+    support: Tensor,
+    changes: tuple[Tensor, Tensor],
+    t_start: int,
+) -> tuple[Tensor, Tensor]:
+    change = mean_change(*changes, paddle.ones_like(h))
+    beta = warmup_beta(t_start)
+    return supported_average(norm, gamma, support, change, beta)
+
+
+STARTS = {
+    "warmup_min": Start(_lowest_of_most),
+    "warmup_ema": Start(_average_of_most, growth_bound=growth_bound),
+}
+"""By the clip's argument ``init``."""
+
+
+def find_start(init: str, strict: bool) -> Start:
+    """Return the start of a clip; ``strict`` is the letter of "warmup_min"."""
+    if strict and init == "warmup_min":
+        return Start(_lowest, votes=False)
+    return STARTS[init]
 
 
 def _observed(norm: Tensor) -> Tensor:

@@ -4,33 +4,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from paddle_adagc.checks import check_integer, check_positive, check_series
-
-EVENT_GAP = 10
-"""Largest distance, in steps, between neighbours of one event."""
+from paddle_adagc.checks import check_integer, check_positive
 
 _CHUNK_ELEMENTS = 1 << 21
-
-
-def group_events(
-    steps: Iterable[int], event_gap: int = EVENT_GAP
-) -> tuple[tuple[int, int], ...]:
-    """Merge neighbouring steps into events.
-
-    A step belongs to the event of the step before it in the list if it comes
-    at most ``event_gap`` steps later; otherwise it starts an event. So 1 merges
-    consecutive steps alone, and an event may last longer than ``event_gap``.
-    Returns the first and the last step of every event; ``steps`` ascend.
-    """
-    every = np.array([*steps], np.int64)
-    events = np.split(every, np.flatnonzero(np.diff(every) > event_gap) + 1)
-    return tuple((int(e[0]), int(e[-1])) for e in events if e.size)
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,24 +30,9 @@ class SpikeScore:
     """Positions of the spikes in the series: int64 ``[num_spikes]``."""
 
     @property
-    def events(self) -> tuple[tuple[int, int], ...]:
-        """First and last spike of every event, at most 10 steps apart."""
-        return group_events(self.indices)
-
-    @property
-    def num_judged(self) -> int:
-        """Number of values that could be spikes."""
-        return self.num_values - self.num_unjudged
-
-    @property
     def num_spikes(self) -> int:
         """Number of values that are spikes."""
         return len(self.indices)
-
-    @property
-    def num_events(self) -> int:
-        """Number of events."""
-        return len(self.events)
 
     @property
     def percent(self) -> float:
@@ -97,7 +65,7 @@ def spike_score(
             as unjudged.
 
     Returns:
-        The spikes, their events and their share in percent.
+        The spikes, and their share in percent.
 
     Raises:
         TypeError: ``losses`` are not real numbers, or a setting has a wrong
@@ -113,7 +81,7 @@ def spike_score(
     window = check_integer("window", window, 2)
     sigma = check_positive("sigma", sigma)
     skip = check_integer("skip", skip, 0)
-    series = check_series("losses", losses)
+    series = _series(losses)
     places = skip + np.flatnonzero(np.isfinite(series[skip:]))
     finite = series[places]
     is_spike = ~np.isfinite(series)
@@ -126,6 +94,26 @@ def spike_score(
         is_spike[places[start : start + values.size]] = found
     num_unjudged = min(series.size, skip) + min(finite.size, window)
     return SpikeScore(series.size, num_unjudged, np.flatnonzero(is_spike))
+
+
+def _series(losses: Any) -> np.ndarray:
+    """Return losses as float64 ``[num_steps]``.
+
+    A bfloat16 tensor is refused, because NumPy sees its bits.
+    """
+    if str(getattr(losses, "dtype", "")).endswith("bfloat16"):
+        raise TypeError("losses is bfloat16: cast it to float32 first")
+    series = np.asarray(losses)
+    if series.dtype.kind not in "fiu":
+        raise TypeError(
+            f"losses must be a series of real numbers, got {losses!r:.80} "
+            f"(NumPy type {series.dtype})"
+        )
+    if series.ndim != 1:
+        raise ValueError(
+            f"losses must be one-dimensional, got shape {series.shape}"
+        )
+    return series.astype(np.float64)
 
 
 def _are_spikes(

@@ -7,7 +7,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import numbers
-import os
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -199,12 +198,10 @@ def warn_of_other_arguments(
 def _check_form(state: Any) -> None:
     """Refuse what is not a dict of dicts, with a step and a config."""
     if not isinstance(state, dict):
-        what, hint = f"a {type(state).__name__}, not a dict", ""
-        if isinstance(state, (str, os.PathLike)):
-            what, hint = f"the path {str(state)!r}", ": load_state() reads it"
-        elif hasattr(state, "state_dict"):
-            hint = ": call its state_dict()"
-        raise TypeError(f"the state is {what}{hint}")
+        raise TypeError(
+            f"the state is a {type(state).__name__}, not a dict: give what "
+            "clip.state_dict() or load_state() returned"
+        )
     for name in ("step", "config"):
         if name not in state:
             raise ValueError(

@@ -20,8 +20,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from paddle_adagc.checks import check_directory
-from paddle_adagc.files import atomic_write, check_regular_file
+from paddle_adagc.files import atomic_write
 from paddle_adagc.state import ClipState
 
 STATE_FILE = "adagc_state.safetensors"
@@ -47,9 +46,9 @@ def save_state(
         Path of the file.
 
     Raises:
-        PermissionError: ``directory`` takes no files.
-        TypeError: ``state`` is not a dict, or the arguments are swapped.
-        ValueError: It is not a clip's state, or ``directory`` is a file.
+        OSError: ``directory`` is a file, or takes no files.
+        TypeError: ``state`` is not a dict.
+        ValueError: It is not a clip's state.
 
     Example:
         >>> from paddle_adagc import ClipGradByAdaGC, load_state, save_state
@@ -58,18 +57,13 @@ def save_state(
         'adagc_state.safetensors'
         >>> clip.set_state_dict(load_state("checkpoint-1000"))
     """
-    if isinstance(directory, Mapping):
-        raise TypeError(
-            "the arguments are swapped: write save_state(state, directory)"
-        )
     whole = ClipState.from_dict(state)
     about = {"keys": whole.keys, **whole.about()}
     vectors = whole.vectors()
     metadata = {"format": _FORMAT}
     metadata |= {name: json.dumps(value) for name, value in about.items()}
     metadata[_CHECKSUM] = _checksum(metadata, vectors)
-    directory = check_directory("directory", directory)
-    return atomic_write(directory / file_name, save(vectors, metadata))
+    return atomic_write(Path(directory) / file_name, save(vectors, metadata))
 
 
 def load_state(
@@ -86,7 +80,6 @@ def load_state(
 
     Raises:
         FileNotFoundError: There is no state in ``directory``.
-        NotADirectoryError: ``directory`` is a file.
         ValueError: The file is damaged or not a clip's state.
 
     Example:
@@ -95,17 +88,12 @@ def load_state(
         >>> load_state("checkpoint-1000")["step"]
         0
     """
-    folder = Path(directory)
-    if folder.is_file():
-        raise NotADirectoryError(
-            f"{folder} is a file: load_state takes its directory, "
-            f"load_state({str(folder.parent)!r}, {folder.name!r})"
+    path = Path(directory) / file_name
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"{path} is no file: was the checkpoint written by a run with one "
+            "of this package's clips?"
         )
-    hint = (
-        ": was the checkpoint written by a run with one of this package's "
-        "clips?"
-    )
-    path = check_regular_file(folder / file_name, hint)
     try:
         with safe_open(path, framework="np") as file:
             metadata = file.metadata() or {}

@@ -25,9 +25,9 @@ ROOT = Path(__file__).resolve().parents[1]
 
 try:
     from adagc_lab.processor import choose_mkl_kernels
-    from adagc_lab.storage import StorageError
+    from adagc_lab.storage import StorageError, check_directory
 
-    from paddle_adagc.checks import check_directory, suggestion
+    from paddle_adagc.checks import suggestion
 except ModuleNotFoundError as missing:
     if not str(missing.name).startswith("paddle_adagc"):
         raise

@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from adagc_lab import check_installed
-from adagc_lab.storage import storage_errors
+from adagc_lab.storage import check_directory, storage_errors
 from command import (
     add_options,
     check_config_file,
@@ -45,8 +45,6 @@ from command import (
     import_paddle,
     make_parser,
 )
-
-from paddle_adagc.checks import check_directory
 
 _OPTIONS = """
 config               YAML file, see configs/

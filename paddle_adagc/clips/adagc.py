@@ -5,44 +5,27 @@
 from __future__ import annotations
 
 import copy
-import inspect
-import math
 from collections.abc import Mapping
-from functools import partial as bound
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar
 
 import paddle
 from paddle import Tensor
 
 from paddle_adagc import rule
-from paddle_adagc.checks import (
-    Argument,
-    KnownAttributes,
-    check_bool,
-    check_choice,
-    check_decay,
-    check_integer,
-    check_positive,
-)
+from paddle_adagc.checks import KnownAttributes
+from paddle_adagc.clips.arguments import CHECKS, FIXED, Init, NonFinite
 from paddle_adagc.clips.last_step import Call, LastStep
 from paddle_adagc.clips.overrides import Overrides
 from paddle_adagc.clips.progress import NewTensors, Progress
 from paddle_adagc.clips.settings import warn_of_shrinking
-from paddle_adagc.clips.step import (
-    NonFinite,
-    Pairs,
-    clip_pairs,
-    find_gradients,
-)
+from paddle_adagc.clips.step import Pairs, clip_pairs, find_gradients
 from paddle_adagc.paddle_internals import (
     EagerClip,
     eager,
-    fuses_tensors,
+    refuse_buffers,
     unchecked,
 )
 from paddle_adagc.parallel.units import Declared
-
-Init = Literal["warmup_min", "warmup_ema"]
 
 
 class ClipGradByAdaGC(KnownAttributes, EagerClip):
@@ -126,18 +109,21 @@ class ClipGradByAdaGC(KnownAttributes, EagerClip):
         ['bias', 'weight']
     """
 
-    lambda_rel = Argument(check_positive)
-    lambda_abs = Argument(
-        lambda name, value: (
-            math.inf if value == math.inf else check_positive(name, value)
-        )
-    )
-    beta = Argument(check_decay)
-    t_start = Argument(bound(check_integer, minimum=0))
-    init = Argument(bound(check_choice, choices=get_args(Init)), is_fixed=True)
-    strict = Argument(check_bool, is_fixed=True)
-    nonfinite = Argument(bound(check_choice, choices=get_args(NonFinite)))
-    overrides = Argument(lambda _, value: Overrides(value), is_fixed=True)
+    lambda_rel: float
+    beta: float
+    lambda_abs: float
+    t_start: int
+    init: Init
+    strict: bool
+    nonfinite: NonFinite
+    overrides: Any  # any dict is set, and an Overrides is kept
+
+    _checks: ClassVar[dict[str, Any]] = {
+        **CHECKS,
+        "overrides": lambda _, value: Overrides(value),
+        "should_comm_on_shard_dim": refuse_buffers,
+    }
+    _fixed = FIXED
 
     def __init__(
         self,
@@ -156,36 +142,14 @@ class ClipGradByAdaGC(KnownAttributes, EagerClip):
         self.beta, self.t_start, self.init = beta, t_start, init
         self.strict, self.nonfinite = strict, nonfinite
         self.overrides = {} if overrides is None else overrides
-        self.sharding_group = None
         self._follows = False  # the gradients stay as they are
+        self._start = rule.find_start(init, strict)
         self._progress = Progress(self)
-        if init != "warmup_ema":  # there gamma may grow by more
-            warn_of_shrinking(self)
-
-    @property
-    def should_comm_on_shard_dim(self) -> bool:
-        """Paddle's switch for clips over fused buffers."""
-        return self.sharding_group is not None
-
-    @should_comm_on_shard_dim.setter
-    def should_comm_on_shard_dim(self, value: bool) -> None:
-        if value and not fuses_tensors():
-            raise RuntimeError(
-                f"{type(self).__name__} needs each tensor's own gradient, and "
-                "FSDP's buffers join several: use shard_optimizer with a "
-                "sharding stage, or fleet's sharding"
-            )
-        if value and not self._progress.tensors.is_bound:
-            raise RuntimeError(
-                f"{type(self).__name__} needs to know the model under tensor "
-                "fusion, where a rank has slices of some tensors: call "
-                "clip.bind(model) before the first step"
-            )
+        warn_of_shrinking(self)
 
     def arguments(self) -> dict[str, Any]:
         """Return the constructor's arguments."""
-        names = inspect.signature(ClipGradByAdaGC.__init__).parameters
-        values = {name: getattr(self, name) for name in [*names][1:]}
+        values = {name: getattr(self, name) for name in CHECKS}
         return {**values, "overrides": copy.deepcopy(self.overrides.settings)}
 
     def __repr__(self) -> str:
@@ -215,17 +179,16 @@ class ClipGradByAdaGC(KnownAttributes, EagerClip):
                 f"{type(self).__name__} takes pairs of parameter and gradient, "
                 "not parameters: give it to an optimizer as grad_clip"
             )
-        group = self.sharding_group
-        return clip_pairs(self, self._progress, pairs, group, self._follows)
+        return clip_pairs(self, self._progress, pairs, self._follows)
 
     @eager
     @paddle.no_grad()
     def _measure(self, params_grads: Pairs) -> LastStep:
         """Measure gradients with which no step is made; change nothing."""
         calls: list[Call] = []
-        progress, group = self._progress, self.sharding_group
-        reducer, pairs = progress.reducer(), [*params_grads]
-        found = find_gradients(progress, pairs, self.overrides, group)
+        progress, pairs = self._progress, [*params_grads]
+        reducer = progress.reducer()
+        found = find_gradients(progress, pairs, self.overrides)
         if found is not None and (found.pairs or reducer.communicates):
             squared_norm = found.gradients.squared_norms()
             norm = rule.square_root(reducer.local_norms(squared_norm))
@@ -243,7 +206,7 @@ class ClipGradByAdaGC(KnownAttributes, EagerClip):
         A hybrid-parallel run needs it, before fleet wraps the optimizer, and so
         does ``group_sharded_parallel``, with the model that it returns. Bind
         again after the parameters change (LoRA, another head), as long as there
-        is no state to lose.
+        is no state.
 
         Args:
             model: Holds all parameters of the optimizer. Wrappers such as
@@ -258,10 +221,10 @@ class ClipGradByAdaGC(KnownAttributes, EagerClip):
                 axes are recognised.
 
         Raises:
-            RuntimeError: The clip has made steps under automatic names.
+            RuntimeError: The clip has made steps, or has loaded a state.
             TypeError: ``model`` is no layer.
-            ValueError: The clip has a state for other tensors; no norm would be
-                right in the model's layout; or ``units`` do not fit the model.
+            ValueError: No norm would be right in the model's layout; or
+                ``units`` do not fit the model.
         """
         self._progress.bind(model, units)
 
@@ -284,7 +247,7 @@ class ClipGradByAdaGC(KnownAttributes, EagerClip):
             :meth:`restart_warmup` its step, ``warmup_start``. Under sharding by
             owner (V1, stage 2) it is about this rank's tensors alone.
         """
-        return self._progress.state_of_rank().to_dict()
+        return self._progress.state_of_rank()
 
     def full_state_dict(self) -> dict[str, Any]:
         """State of the whole model, which any parallel layout can load.
@@ -321,8 +284,8 @@ class ClipGradByAdaGC(KnownAttributes, EagerClip):
             rename: For the state of the same network under other names:
                 beginning of a key there -> beginning here. A bare
                 ``PipelineLayer`` numbers its layers: ``{"0": "embed",
-                "1": "layers.0"}``. A state that was saved unbound, under the
-                names that Paddle gives this model's parameters, needs none.
+                "1": "layers.0"}``. A state that was saved unbound has the names
+                that Paddle gives; the error says how to rename them.
             new_tensors: What to do if the model has other tensors than the
                 state: ``"raise"`` an error, or ``"start"`` the clip of new ones
                 (a new head, LoRA) as at the first step, and drop those that are
@@ -361,8 +324,8 @@ class ClipGradByAdaGC(KnownAttributes, EagerClip):
         In a distributed run every rank has to call it, and all get the same
         numbers: one gather of a few numbers per tensor, and one all-reduce of a
         number. Under fleet a warning names tensors whose gradients had Inf or
-        NaN, since the last summary, on only some of the ranks with copies of
-        them; without fleet only :meth:`full_state_dict` compares the copies.
+        NaN on only some of the ranks with copies of them, once there are new
+        ones; without fleet only :meth:`full_state_dict` compares the copies.
 
         Args:
             tensors: Add ``tensors`` as in :meth:`metrics`, of all ranks; not

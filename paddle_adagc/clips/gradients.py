@@ -18,12 +18,7 @@ from paddle import Tensor, _C_ops
 
 from paddle_adagc import kernels
 from paddle_adagc.kernels.cuda import DeviceTensors
-from paddle_adagc.kernels.host import (
-    NO_TENSOR,
-    Segments,
-    TensorList,
-    describe,
-)
+from paddle_adagc.kernels.host import NO_TENSOR, Segments, TensorList, describe
 
 
 @dataclasses.dataclass(eq=False)

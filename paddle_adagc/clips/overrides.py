@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -12,30 +11,15 @@ import numpy as np
 import paddle
 from paddle import Tensor
 
-from paddle_adagc.checks import (
-    check_decay,
-    check_positive,
-    matching_pattern,
-    suggestion,
-)
-
-_OF_TENSORS = {"lambda_rel": check_positive, "beta": check_decay}
-"""Arguments that ``overrides`` can set for single tensors."""
+from paddle_adagc.checks import matching_pattern
+from paddle_adagc.clips.arguments import Settings, check_overrides
 
 
 class Overrides:
     """Which tensors have other values, and which are not clipped."""
 
-    def __init__(self, overrides: Mapping[str, Any]) -> None:
-        if not isinstance(overrides, Mapping):
-            raise TypeError(
-                "overrides must be a dict of pattern -> values, got "
-                f"{overrides!r}"
-            )
-        self.settings: dict[str, dict[str, float] | None] = {
-            pattern: _checked(pattern, values)
-            for pattern, values in overrides.items()
-        }
+    def __init__(self, overrides: Any) -> None:
+        self.settings: Settings = check_overrides("overrides", overrides)
         self.names = {n for own in self.settings.values() for n in own or ()}
         self.awaits_tensors = bool(self.settings)  # is each pattern used?
         self._patterns: dict[str, str | None] = {}  # by key
@@ -86,15 +70,17 @@ class Overrides:
         return {pattern: found.count(pattern) for pattern in self.settings}
 
     def refuse_unused(
-        self, keys: Sequence[str], any_rank: Callable[[bool], bool] = bool
+        self,
+        keys: Sequence[str],
+        gather: Callable[[bool], list[bool]] = lambda mine: [mine],
     ) -> None:
         """Refuse a pattern that matches no tensor, of these and those before.
 
-        ``any_rank`` tells whether a flag is set on any rank.
+        ``gather`` gives all ranks' flags.
         """
         known = self.num_tensors({*keys, *self._patterns})
         for pattern, number in known.items():
-            if not any_rank(number > 0):
+            if not any(gather(number > 0)):
                 first = ", ".join(map(repr, keys[:3]))
                 raise ValueError(
                     f"overrides: {pattern!r} matches no tensor; keys are "
@@ -108,27 +94,3 @@ class Overrides:
             found = matching_pattern("overrides", self.settings, key)
             self._patterns[key] = found
         return self._patterns[key]
-
-
-def _checked(pattern: Any, values: Any) -> dict[str, float] | None:
-    where, names = f"overrides[{pattern!r}]", ", ".join(_OF_TENSORS)
-    try:
-        re.compile(pattern)
-    except (re.error, TypeError) as error:
-        raise ValueError(
-            f"{where}: the key is no regular expression: {error}"
-        ) from error
-    if values is None:
-        return None
-    if not isinstance(values, Mapping) or not values:
-        raise TypeError(
-            f"{where} must be None or a dict of {names}, got {values!r}"
-        )
-    for name in values:
-        if name not in _OF_TENSORS:
-            hint = suggestion(name, _OF_TENSORS)
-            raise ValueError(f"{where} takes {names}, not {name!r}{hint}")
-    return {
-        name: _OF_TENSORS[name](f"{name} of {where}", value)
-        for name, value in values.items()
-    }

@@ -4,17 +4,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import paddle
+from paddle import Tensor
 
 from paddle_adagc.checks import check_choice
 from paddle_adagc.clips.last_step import Call, LastStep, Rows
-from paddle_adagc.clips.memory import Memory
-from paddle_adagc.clips.settings import votes
 from paddle_adagc.clips.step_count import StepCount
 from paddle_adagc.clips.tensors import Tensors
 from paddle_adagc.paddle_internals import unchecked
@@ -23,7 +24,7 @@ from paddle_adagc.parallel.agreement import (
     gather_state,
     warn_of_nonfinite,
 )
-from paddle_adagc.parallel.layout import kept_marks, unwrap
+from paddle_adagc.parallel.layout import mark_units, unwrap
 from paddle_adagc.parallel.ranks import Ranks
 from paddle_adagc.parallel.reduce import Reducer
 from paddle_adagc.parallel.units import Declared
@@ -35,6 +36,50 @@ if TYPE_CHECKING:
 NewTensors = Literal["raise", "start"]
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Memory:
+    """Vectors ``[num_tensors]``; each change gives a new memory."""
+
+    gamma: Tensor
+    """Reference norms, float32; ``inf``: no norm so far."""
+
+    support: Tensor | None
+    """Warm-up steps that agree with gamma, float32; None: not counted, or not
+    needed any more."""
+
+    num_nonfinite: Tensor
+    """In how many steps each tensor's gradient had Inf or NaN, int32."""
+
+    start: int = 0  # number of steps made when the warm-up began
+
+    @classmethod
+    @unchecked
+    def new(cls, num_tensors: int, votes: bool) -> Memory:
+        """Return one without a norm observed; ``votes``: it counts support."""
+        return cls(
+            paddle.full([num_tensors], math.inf, "float32"),
+            paddle.zeros([num_tensors], "float32") if votes else None,
+            paddle.zeros([num_tensors], "int32"),
+        )
+
+    @unchecked
+    def grown(self, num_tensors: int) -> Memory:
+        """Return it with start values for new tensors."""
+        more = num_tensors - int(self.gamma.shape[0])
+        if more == 0:
+            return self
+        new = Memory.new(more, votes=False)
+        support = self.support
+        if support is not None:
+            support = paddle.concat([support, paddle.zeros([more], "float32")])
+        return Memory(
+            paddle.concat([self.gamma, new.gamma]),
+            support,
+            paddle.concat([self.num_nonfinite, new.num_nonfinite]),
+            self.start,
+        )
+
+
 class Progress:
     """Binds a clip to its model, saves and loads its state, reports its steps.
 
@@ -44,67 +89,41 @@ class Progress:
     def __init__(self, clip: ClipGradByAdaGC) -> None:
         self._clip = clip  # for its arguments, which may change
         self.tensors = Tensors()
-        self.memory = Memory.empty(votes(clip))
+        self.memory = Memory.new(0, clip._start.votes)
         self.steps = StepCount()
         self.before = self.steps, self.memory  # the last step
-        self.ranks = Ranks(self.owner)
+        self.ranks = Ranks()
         self.calls: list[Call] = []  # of the last step
         self._nonfinite: dict[str, int] = {}  # as of the last summary
         self._has_loaded = False
         self.is_started_anew = False  # by restart_warmup()
-        self._loads: tuple[Any, ...] | None = None
-        """What was loaded before bind(), which is to read it by its names."""
-
-    @property
-    def owner(self) -> str:
-        """The clip's class, for messages."""
-        return type(self._clip).__name__
 
     def bind(self, model: paddle.nn.Layer, units: Declared | None) -> None:
         """See :meth:`.ClipGradByAdaGC.bind`."""
-        if self.calls and not self.tensors.is_bound:
+        if self.calls or self._has_loaded:
             raise RuntimeError(
-                f"bind() after {self.steps.num_steps} steps: the tensors have "
-                "their names by now; call it before the first step"
+                f"bind() after {self.steps.num_steps} steps: call it before "
+                "the first step and before set_state_dict(), and make a new "
+                "clip for another model"
             )
-        with kept_marks(model):
-            self._bind(Ranks(self.owner, model, units))
+        ranks, tensors = Ranks(model, units), Tensors()
+        tensors.bind(ranks.layout)
+        self.ranks, self.tensors = ranks, tensors
+        empty = Memory.new(len(tensors.keys), self._clip._start.votes)
+        self.memory = dataclasses.replace(empty, start=self.memory.start)
+        mark_units(model, ranks.layout)
         for parameter in unwrap(model).parameters():
-            self.tensors.identity.meet(parameter)
-
-    def _bind(self, ranks: Ranks) -> None:
-        """Take over the tensors of a model's layout."""
-        names = self.tensors.names
-        if self.tensors.is_bound and not names & ranks.layout.keys():
-            warnings.warn(
-                f"this {self.owner} was bound to another model, none of whose "
-                "parameters this one has: make a clip for each model",
-                stacklevel=4,
-            )
-        has_state = self.tensors.is_bound and (
-            self.steps.num_steps or self._has_loaded
-        )
-        tensors = self.tensors if has_state else Tensors()
-        memory = self.known() if has_state else self.memory.reordered([])
-        before = self.memory, self.tensors, self.ranks
-        self.memory = memory.reordered(tensors.bind(ranks.layout))
-        self.tensors, self.ranks = tensors, ranks
-        self._resume_at(self.steps.num_steps)
-        if self._loads is not None:
-            try:
-                self._load(*self._loads)
-            except Exception:
-                self.memory, self.tensors, self.ranks = before
-                raise
-            self._loads = None
+            tensors.identity.meet(parameter)
 
     def restart_warmup(self) -> None:
         """See :meth:`.ClipGradByAdaGC.restart_warmup`."""
-        self.memory = self.memory.restarted(
-            self.steps.num_steps, votes(self._clip)
+        counts = self.memory.num_nonfinite
+        new = Memory.new(int(counts.shape[0]), self._clip._start.votes)
+        self.memory = dataclasses.replace(
+            new, num_nonfinite=counts, start=self.steps.num_steps
         )
-        self.ranks.has_agreed = False
-        self._loads, self.is_started_anew = None, True
+        self.ranks.has_agreed = self._has_loaded = False
+        self.is_started_anew = True
 
     def take_back(self) -> None:
         """Return to the state before the step; its numbers can be read."""
@@ -120,35 +139,29 @@ class Progress:
         layout = tensors.layout if tensors.is_bound else None
         return self.ranks.find_reducer(layout, len(tensors.keys))
 
-    def _resume_at(self, num_steps: int) -> None:
-        self.steps = self.steps.resumed_at(num_steps)
-        self.calls = []
-
     @unchecked
     def state(self) -> ClipState:
         """Return the state; it shares the device's vectors."""
-        return self._state_of(self.known(), self.tensors.keys)
-
-    @unchecked
-    def state_of_rank(self) -> ClipState:
-        """Return the state, without the tensors that other ranks own."""
-        memory, keys = self.known(), self.tensors.keys
-        topology = self.ranks.topology()
-        is_sharded = topology.sharding.size > 1
-        if is_sharded and not topology.splits_parameters and self.calls:
-            mine = sorted(self.tensors.observed)
-            memory, keys = memory.reordered(mine), [keys[i] for i in mine]
-        return self._state_of(memory, keys)
-
-    def _state_of(self, memory: Memory, keys: list[str]) -> ClipState:
+        memory = self.known()
         return ClipState(
             self.steps.num_steps,
             self._clip.arguments(),
-            tuple(keys),
+            tuple(self.tensors.keys),
             memory.gamma,
             memory.support,
             memory.start,
         )
+
+    def state_of_rank(self) -> dict[str, Any]:
+        """Return the state, without the tensors that other ranks own."""
+        state, topology = self.state().to_dict(), self.ranks.topology()
+        is_sharded = topology.sharding.size > 1
+        if is_sharded and not topology.splits_parameters and self.calls:
+            mine = {self.tensors.keys[i] for i in self.tensors.observed}
+            for name in {"gamma", "support"} & state.keys():
+                by_key = state[name].items()
+                state[name] = {k: v for k, v in by_key if k in mine}
+        return state
 
     def state_of_all_ranks(self) -> ClipState:
         """Return the state of the whole model; every rank calls it."""
@@ -171,26 +184,11 @@ class Progress:
     ) -> None:
         """See :meth:`.ClipGradByAdaGC.set_state_dict`."""
         check_choice("new_tensors", new_tensors, get_args(NewTensors))
-        loaded = ClipState.from_dict(state)
-        self._load(loaded, rename, new_tensors)
-        self._loads = None
-        if not self.tensors.is_bound:
-            self._loads = loaded, rename, new_tensors
-        warn_of_other_arguments(self._clip.arguments(), loaded.config)
-
-    def _load(
-        self,
-        loaded: ClipState,
-        rename: Mapping[str, str] | None,
-        new_tensors: NewTensors,
-    ) -> None:
-        """Load a state for the tensors that are known now."""
-        if rename is None:
-            rename = self.tensors.key_of_automatic(loaded.keys)
-        loaded = loaded.renamed(rename)
-        loaded = loaded.fitted(self._clip.arguments(), votes(self._clip))
-        places = self.tensors.adopt(loaded.keys, new_tensors == "start")
-        counts = self.known().reordered(places).num_nonfinite
+        arguments, votes = self._clip.arguments(), self._clip._start.votes
+        loaded = ClipState.from_dict(state).renamed(rename or {})
+        loaded = loaded.fitted(arguments, votes)
+        self.tensors.adopt(loaded.keys, new_tensors == "start")
+        counts = self.known().num_nonfinite
         gamma, support = (
             None if vector is None else paddle.to_tensor(vector, "float32")
             for vector in loaded.values_of(self.tensors.keys)
@@ -198,7 +196,8 @@ class Progress:
         self.memory = Memory(gamma, support, counts, loaded.warmup_start)
         self._has_loaded = True
         self.ranks.has_agreed = False
-        self._resume_at(loaded.step)
+        self.steps, self.calls = self.steps.resumed_at(loaded.step), []
+        warn_of_other_arguments(arguments, loaded.config)
 
     @unchecked
     def snapshot(self) -> LastStep:
@@ -220,15 +219,10 @@ class Progress:
         """See :meth:`.ClipGradByAdaGC.summary`."""
         rows, step = self._rows_of_all_ranks(), self.steps.num_steps - 1
         observed, nonfinite = self._observed()
-        before, self._nonfinite = self._nonfinite, nonfinite
-        new = {
-            key: number - before.get(key, 0)
-            for key, number in nonfinite.items()
-            if number != before.get(key, 0)
-        }
+        has_new, self._nonfinite = nonfinite != self._nonfinite, nonfinite
+        gather = self.reducer().gather_if_any
         with every_rank_calls("summary()"):
-            others = self.reducer().gather_if_any(bool(new), (observed, new))
-        warn_of_nonfinite(others)
+            warn_of_nonfinite(gather(has_new, (observed, nonfinite)))
         summary = {"step": step, **rows.summary()}
         if tensors:
             shown = rows.choose(rows.columns["norm"] != 0)
@@ -240,7 +234,7 @@ class Progress:
         reducer = self.reducer()
         if not (self.calls or self.steps.num_steps):
             warnings.warn(
-                f"no step went through this {self.owner}, so its numbers are "
+                "no step went through this ClipGradByAdaGC, so its numbers are "
                 "zeros: give it to the optimizer as grad_clip",
                 stacklevel=5,
             )

@@ -1,6 +1,6 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What follows from the clip's arguments, and what they should not be."""
+"""What the clip's arguments, and the steps that follow, should not be."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from paddle_adagc import rule
 from paddle_adagc.paddle_internals import Caller, has_moments
 
 if TYPE_CHECKING:
@@ -18,21 +17,10 @@ if TYPE_CHECKING:
     from paddle_adagc.clips.progress import Progress
 
 
-def votes(clip: ClipGradByAdaGC) -> bool:
-    """Whether warm-up steps that differ from most do not set gamma."""
-    return clip.init == "warmup_ema" or not clip.strict
-
-
-def grows_faster(clip: ClipGradByAdaGC, index: int) -> bool:
-    """Whether ``warmup_ema`` lets gamma grow faster than Algorithm 1 does."""
-    if clip.init != "warmup_ema":
-        return False
-    lowest = clip.overrides.lowest("lambda_rel", clip.lambda_rel)
-    return rule.growth_bound(index, clip.t_start, lowest) > lowest
-
-
 def warn_of_shrinking(clip: ClipGradByAdaGC) -> None:
     """Warn of factors with which no gamma can grow."""
+    if clip._start.growth_bound is not None:  # it may grow by more
+        return
     factors = [(clip.lambda_rel, "")]
     for pattern, own in clip.overrides.settings.items():
         factor = (own or {}).get("lambda_rel", math.inf)
@@ -57,7 +45,7 @@ def warn_of_a_missing_state(progress: Progress, caller: Caller | None) -> None:
     if not has_moments(caller.optimizer):
         return
     warnings.warn(
-        f"this {progress.owner} makes its first step, and its optimizer has "
+        "this ClipGradByAdaGC makes its first step, and its optimizer has "
         "made some: in a resumed run load the clip's state, too "
         "(clip.set_state_dict), or it starts anew. If that is what you want, "
         "clip.restart_warmup() says so",
@@ -71,7 +59,7 @@ def warn_of_low_gammas(clip: ClipGradByAdaGC, progress: Progress) -> None:
     Looks at the first step after the warm-up, whose parameter groups have all
     been here; on each rank for itself. Waits for the device, this once.
     """
-    if clip.init != "warmup_min" or not clip.t_start:
+    if clip._start.growth_bound is not None or not clip.t_start:
         return
     rows = progress.snapshot().rows()
     norm, gamma, h = (rows.columns[x] for x in ("norm", "gamma", "h"))

@@ -12,8 +12,8 @@ one after the warm-up, and ``nonfinite="raise"``.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import paddle
 from paddle import Tensor
@@ -22,19 +22,17 @@ from paddle.distributed.auto_parallel.process_mesh import (
 )
 
 from paddle_adagc import rule
+from paddle_adagc.clips.arguments import NonFinite
 from paddle_adagc.clips.gradients import GradientList
 from paddle_adagc.clips.last_step import Call
-from paddle_adagc.clips.lookup import look_up
-from paddle_adagc.clips.memory import Memory
 from paddle_adagc.clips.overrides import Overrides
-from paddle_adagc.clips.progress import Progress
+from paddle_adagc.clips.progress import Memory, Progress
 from paddle_adagc.clips.settings import (
-    grows_faster,
-    votes,
     warn_of_a_missing_state,
     warn_of_low_gammas,
 )
 from paddle_adagc.clips.step_count import StepCount
+from paddle_adagc.clips.tensors import look_up
 from paddle_adagc.kernels.cuda import adaptive_step
 from paddle_adagc.paddle_internals import (
     Caller,
@@ -48,9 +46,6 @@ from paddle_adagc.parallel.reduce import Reducer
 if TYPE_CHECKING:
     from paddle_adagc.clips.adagc import ClipGradByAdaGC
 
-NonFinite = Literal["zero", "raise", "propagate"]
-
-
 Pairs = list[tuple[Tensor, Tensor | None]]
 """Parameters, and gradients or None."""
 
@@ -59,7 +54,6 @@ def clip_pairs(
     settings: ClipGradByAdaGC,
     progress: Progress,
     pairs: Pairs,
-    group: Any = None,
     follows: bool = False,
 ) -> Pairs:
     """Clip the gradients of one call in place, and return the pairs.
@@ -71,12 +65,11 @@ def clip_pairs(
     4. Commit count and memory: a step happens, or it does not. If the optimizer
        then makes no update, take them back.
 
-    ``group``: ranks that share auto-parallel's buffers, if there are some;
     ``follows``: another clip acts, so the gradients stay as they are.
     """
     tensors, ranks = progress.tensors, progress.ranks
     try:
-        found = find_gradients(progress, pairs, settings.overrides, group)
+        found = find_gradients(progress, pairs, settings.overrides)
     except Exception as error:
         if not ranks.has_agreed:
             ranks.agree_once(settings_of(progress.state()), error)
@@ -127,41 +120,39 @@ class Found(NamedTuple):
 
 
 def find_gradients(
-    progress: Progress, pairs: list[Any], overrides: Overrides, group: Any
+    progress: Progress, pairs: list[Any], overrides: Overrides
 ) -> Found | None:
     """Find the gradients to clip among an optimizer's pairs.
 
-    ``group`` is that of auto-parallel's buffers, in which ranks have slices.
     Returns None in a step that only makes the optimizer's states.
     """
     tensors, ranks = progress.tensors, progress.ranks
-    cuts = tensors.cuts
+    cuts = tensors.cuts  # None: each tensor has a parameter of its own
+
+    # Which pairs: by one pass in C, or else by Python.
     places = cuts.places if cuts else None
     length = len(tensors.keys if places is None else places)
     read = None
-    if not (
-        ranks.in_buffers or group is not None or get_unique_process_mesh_map()
-    ):
+    if not (ranks.in_buffers or get_unique_process_mesh_map()):
         read = tensors.reader.read(pairs, places, length)
     if read is None:
-        read = look_up(pairs, tensors, ranks, overrides, group)
+        read = look_up(pairs, tensors, ranks, overrides)
     if read is None:
         return None
+    if cuts is None and read.descriptors is not None:
+        found = GradientList(read.gradients, None, read.descriptors)
+        return Found(read.pairs, read.indexes, read.indexes, found)
+
+    # Where their units lie, and in which order the gradients stand.
+    gradients = (gradient for _, gradient in read.pairs)
+    by_index = dict(zip(read.indexes, gradients, strict=True))
+    order: Iterable[int] = range(len(tensors.keys))
     segments, present = None, read.indexes
-    listed: dict[int, Tensor] = {}
-    if cuts or read.descriptors is None:
-        gradients = (gradient for _, gradient in read.pairs)
-        listed = dict(zip(read.indexes, gradients, strict=True))
     if cuts:
-        ranks.refuse_shuffled()
-        segments = cuts.find_segments(
-            listed, ranks.topology(), overrides.exempts
-        )
-        present = cuts.present(read.indexes)
-    in_order = read.gradients
-    if read.descriptors is None:
-        order = cuts.places if cuts else range(len(tensors.keys))
-        in_order = [listed.get(index) for index in order]
+        exempts = overrides.exempts
+        segments = cuts.find_segments(by_index, ranks.topology(), exempts)
+        order, present = cuts.places, cuts.present(read.indexes)
+    in_order = read.gradients or [by_index.get(index) for index in order]
     found = GradientList(in_order, segments, read.descriptors)
     return Found(read.pairs, read.indexes, present, found)
 
@@ -201,15 +192,10 @@ def decide(
 ) -> Decision:
     """Apply Algorithm 1 to the norms of one call; change nothing.
 
-    Args:
-        settings: The clip's arguments.
-        squared_norm: float32 ``[num_tensors]``, of whole tensors: 0 without a
-            gradient, Inf or NaN where the gradient holds one.
-        memory: What the clip remembers of each tensor.
-        keys: Names of the tensors.
-        reducer: Sums over ranks.
-        index: Counts steps from 0, or from ``restart_warmup()``.
-        is_on_gpu: The CUDA kernels have some of the gradients.
+    ``squared_norm``, float32 ``[num_tensors]``, is of whole tensors: 0 without
+    a gradient, Inf or NaN where the gradient holds one. ``index`` counts steps
+    from 0, or from ``restart_warmup()``. ``is_on_gpu``: the CUDA kernels have
+    some of the gradients.
 
     Raises:
         FloatingPointError: A norm is not finite, and ``nonfinite="raise"``.
@@ -242,7 +228,8 @@ def _warm_up(
     and its support.
     """
     gamma, support = memory.gamma, memory.support
-    if support is None and votes(settings):  # t_start was raised after it
+    start = settings._start
+    if support is None and start.votes:  # t_start was raised after it
         support = paddle.full_like(gamma, rule.FULL_SUPPORT)
     counted = reducer.counted(norm)
     squared_norm = rule.global_squared_norm(counted)
@@ -251,16 +238,10 @@ def _warm_up(
     squared_norm, change, count = sums
     global_norm = squared_norm.sqrt().astype("float32")
     h = rule.global_scale(global_norm, settings.lambda_abs)
-    if settings.init == "warmup_ema":
-        mean = rule.mean_change(change, count, paddle.ones_like(h))
-        gamma, support = rule.supported_average(
-            norm, gamma, support, mean, rule.warmup_beta(settings.t_start)
-        )
-    elif support is not None:
-        mean = rule.mean_change(change, count, h)
-        gamma, support = rule.supported_minimum(h * norm, gamma, support, mean)
-    else:
-        gamma = rule.running_minimum(h * norm, gamma)
+    changes = change, count
+    gamma, support = start.observe(
+        norm, h, gamma, support, changes, settings.t_start
+    )
     return h.expand_as(norm), gamma, support
 
 
@@ -280,10 +261,20 @@ def _adapt(
         lambda_rel = vectors.get("lambda_rel", lambda_rel)
         beta = vectors.get("beta", beta)
     h = rule.adaptive_scale(norm, gamma, lambda_rel)
-    if settings.init == "warmup_ema" and grows_faster(settings, index):
-        bound = rule.growth_bound(index, settings.t_start, lambda_rel)
+    growth_bound = settings._start.growth_bound
+    if growth_bound is not None and _grows_faster(settings, index):
+        bound = growth_bound(index, settings.t_start, lambda_rel)
         return h, rule.bounded_average(norm, gamma, beta, bound)
     return h, rule.moving_average(h * norm, gamma, beta)
+
+
+def _grows_faster(settings: ClipGradByAdaGC, index: int) -> bool:
+    """Whether gamma may grow faster than Algorithm 1 lets it."""
+    growth_bound = settings._start.growth_bound
+    lowest = settings.overrides.lowest("lambda_rel", settings.lambda_rel)
+    return growth_bound is not None and bool(
+        growth_bound(index, settings.t_start, lowest) > lowest
+    )
 
 
 def _by_kernel(
@@ -296,7 +287,7 @@ def _by_kernel(
     if (
         settings.overrides.names
         or settings.nonfinite == "raise"
-        or grows_faster(settings, index)
+        or _grows_faster(settings, index)
     ):
         return None
     done = adaptive_step(
@@ -346,11 +337,11 @@ def _notice_mistakes(
     # Unbound, it knows the tensors of all groups after a step.
     knows_all = tensors.is_bound or (begins and progress.calls)
     if settings.overrides.awaits_tensors and knows_all:
-        any_rank = progress.reducer().any_rank
-        settings.overrides.refuse_unused(tensors.keys, any_rank)
+        gather = progress.reducer().gather
+        settings.overrides.refuse_unused(tensors.keys, gather)
     if steps.is_mixed and not before.is_mixed:
         warnings.warn(
-            f"{progress.owner} is called by an optimizer and, for the same "
+            "ClipGradByAdaGC is called by an optimizer and, for the same "
             "tensors, by your own code: each call counts as a step, so that "
             "its warm-up ends early. Leave one of the two out",
             stacklevel=8,

@@ -1,21 +1,36 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Which entry of a clip's vectors is which tensor's."""
+"""Which entry of a clip's vectors is which tensor's; which pairs are theirs."""
 
 from __future__ import annotations
 
 import dataclasses
 import logging
 import re
-from collections.abc import Mapping, Sequence, Set
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import paddle.distributed as dist
 from paddle import Tensor
 
-from paddle_adagc.clips.identity import Identity
+from paddle_adagc.clips.overrides import Overrides
 from paddle_adagc.clips.unit_cuts import UnitCuts
-from paddle_adagc.kernels.pairs import PairReader
-from paddle_adagc.parallel.layout import TensorLayout, refuse_unbound_slice
+from paddle_adagc.kernels.pairs import (
+    LEFT_OUT,
+    NO_INDEX,
+    KnownPairs,
+    PairReader,
+)
+from paddle_adagc.paddle_internals import makes_states_only
+from paddle_adagc.parallel.layout import (
+    TensorLayout,
+    refuse_unbound_slice,
+    unfold,
+)
+from paddle_adagc.parallel.meshes import any_is_distributed
+from paddle_adagc.parallel.ranks import Ranks
 from paddle_adagc.parallel.units import Unit
 
 logger = logging.getLogger(__name__)
@@ -37,7 +52,7 @@ class Tensors:
         self.reader = PairReader()
         """Knows parameters whose indexes are found."""
 
-        self.identity = Identity("in an earlier step")
+        self.identity = Identity({})
         self.observed: set[int] = set()  # tensors that had a gradient
         self._index_of_key: dict[str, int] = {}
         self._key_of_name: dict[str, str] = {}  # of a model's parameters
@@ -53,42 +68,29 @@ class Tensors:
         holders = self.cuts.parameters if self.cuts else {}
         return {first: holder.units for first, holder in holders.items()}
 
-    @property
-    def names(self) -> Set[str]:
-        """Paddle's names of a model's parameters."""
-        return self._key_of_name.keys()
-
-    def bind(self, layout: Mapping[str, TensorLayout]) -> list[int]:
-        """Take over all parameters of a model, by name, in its order.
-
-        Returns the index that each tensor had before, -1 if it is new; refuses
-        other keys than those of a loaded state or a model.
-        """
+    def bind(self, layout: Mapping[str, TensorLayout]) -> None:
+        """Take over all parameters of a model, by name, in its order; once."""
         tensors: list[TensorLayout] = []
         key_of_name: dict[str, str] = {}
         holders: dict[int, TensorLayout] = {}
         for name, tensor in layout.items():
             if tensor.units:
                 holders[len(tensors)] = tensor
-            of_units = [_of_unit(tensor, u) for u in tensor.units] or [tensor]
+            of_units = [
+                dataclasses.replace(tensor, key=unit.key, shape=unit.shape)
+                for unit in tensor.units
+            ] or [tensor]
             key_of_name[name] = of_units[0].key
             tensors += of_units
         keys = [tensor.key for tensor in tensors]
         if twice := _repeated(keys):
             raise ValueError(f"two tensors or units have the key {twice!r}")
-        if self.is_bound and set(keys) != set(self.keys):
-            raise ValueError(
-                f"the clip was bound before, to a model with other tensors "
-                f"({_difference(self.keys, keys)}), and has a state for them: "
-                "make a new clip for this model"
-            )
         self.layout, self.is_bound = tuple(tensors), True
         self.cuts = UnitCuts(tensors, holders) if holders else None
         self._key_of_name = key_of_name
-        places = self._name(keys)
+        self._name(keys)
         shapes = {name: tensor.shape for name, tensor in layout.items()}
-        self.identity = Identity("in the model given to bind()", shapes)
-        return places
+        self.identity = Identity(shapes)
 
     def indexes(self, parameters: Sequence[Tensor]) -> list[int]:
         """First index of each parameter; an unbound table adds new ones."""
@@ -98,19 +100,15 @@ class Tensors:
             return indexes
         keys = [self.key(parameter) for parameter in parameters]
         if twice := _repeated(keys):
-            same = [p for p in parameters if self.key(p) == twice]
             raise ValueError(
-                f"parameter {twice!r} comes twice in one call: is it twice in "
-                "the optimizer's list?"
-                if len({*map(id, same)}) < len(same)
-                else f"two parameters are called {twice!r}, of one optimizer: "
-                "make both models under one paddle.utils.unique_name.guard()"
+                f"two parameters of one call are called {twice!r}: one is "
+                "twice in the optimizer's list, or both models have to be made "
+                "under one paddle.utils.unique_name.guard()"
             )
         if self._loaded:
             self._compare_with_state(keys)
         for key in keys:
             if key not in self._index_of_key:
-                refuse_unbound_slice(key)
                 self._index_of_key[key] = len(self.keys)
                 self.keys.append(key)
         indexes = [self._index_of_key[key] for key in keys]
@@ -118,12 +116,11 @@ class Tensors:
             self._index_of_name[parameter.name] = index
         return indexes
 
-    def adopt(self, keys: Sequence[str], may_differ: bool) -> list[int]:
+    def adopt(self, keys: Sequence[str], may_differ: bool) -> None:
         """Take the tensors of a state, which those that are known have to fit.
 
         In a distributed run the state may hold more: other ranks' tensors.
         ``may_differ``: it may lack tensors, and hold tensors that are gone.
-        Returns the index that each tensor had before, -1 if it is new.
         """
         if may_differ and self.keys:
             _log_differences(keys, self.keys)
@@ -134,48 +131,27 @@ class Tensors:
             absent = frozen.difference(keys)  # a state need not have them
             wanted = [key for key in self.keys if key not in absent]
             _refuse_others(keys, wanted, self.is_bound, where)
-        if self.is_bound or (may_differ and self.keys):
-            return [*range(len(self.keys))]
-        self._loaded = "start" if may_differ else "raise"
-        return self._name(keys)
+        else:
+            self._loaded = "start" if may_differ else "raise"
+            self._name(keys)
 
-    def key_of_automatic(self, keys: Sequence[str]) -> Mapping[str, str]:
-        """Return the keys for Paddle's names, if these are of this model.
-
-        A clip that was not bound saved them, without those of frozen tensors.
-        Else, and with units, nothing.
-        """
-        of_state = {*keys}
-        known = {k: v for k, v in self._key_of_name.items() if k in of_state}
-        is_known = len(known) == len(keys) and not self.units
-        return known if self.is_bound and is_known else {}
-
-    def _name(self, keys: Sequence[str]) -> list[int]:
-        """Give the tensors of these keys their indexes, in this order.
-
-        Returns the index that each had before, -1 if it is new.
-        """
-        places = [self._index_of_key.get(key, -1) for key in keys]
+    def _name(self, keys: Sequence[str]) -> None:
+        """Give the tensors of these keys their indexes, in this order."""
         self.keys = list(keys)
         self._index_of_key = {key: index for index, key in enumerate(keys)}
-        self._index_of_name, self.reader = {}, PairReader()
-        self.identity = Identity("in an earlier step")
-        pairs = enumerate(places)
-        self.observed = {i for i, place in pairs if place in self.observed}
-        return places
 
     def key(self, parameter: Tensor) -> str:
         """Key of a parameter, or of its first unit, in the table or not."""
-        if not self.is_bound:
-            return parameter.name
-        if parameter.name not in self._key_of_name:
-            refuse_unbound_slice(parameter.name)
+        name = parameter.name
+        if name in self._key_of_name:
+            return self._key_of_name[name]
+        refuse_unbound_slice(name)
+        if self.is_bound:
             raise ValueError(
-                f"parameter {parameter.name!r} is not part of the model given "
-                "to bind(): bind a layer that holds all parameters of the "
-                "optimizer"
+                f"parameter {name!r} is not part of the model given to bind(): "
+                "bind a layer that holds all parameters of the optimizer"
             )
-        return self._key_of_name[parameter.name]
+        return name
 
     def keys_of(self, parameter: Tensor) -> list[str]:
         """Keys of a parameter's units, or its own."""
@@ -187,35 +163,127 @@ class Tensors:
     def _compare_with_state(self, keys: Sequence[str]) -> None:
         """Compare a first step's tensors with those of a state, unbound.
 
-        One that lacks most of them is refused (a tensor less or more is a layer
-        that was frozen, or is trained now); if it may differ, one that lacks
-        all of them is named.
+        One that lacks most of them is refused: a tensor less or more is a layer
+        that was frozen, or is trained now. If it may differ, one that lacks all
+        of them.
         """
-        mode, self._loaded = self._loaded, ""
-        new, unseen = _only_in(keys, self.keys), _only_in(self.keys, keys)
-        num_known = len({*keys} & {*self.keys})
-        what = f"lacks {new} and holds {unseen}"
-        advice = (
-            "Use bind(model) before saving and before loading, so that tensors "
-            "carry structured names"
-        )
-        if mode == "start" and self.keys and keys and not num_known:
-            logger.warning(
-                "the loaded state has no tensor of this step: it %s, so each "
-                "starts anew. %s",
-                what,
-                advice,
-            )
-        elif mode == "raise" and new and unseen and 2 * num_known < len(keys):
-            self._loaded = mode
+        known = {*keys} & {*self.keys}
+        least = 1 if self._loaded == "start" else len(keys) / 2
+        if keys and len(known) < min(least, len(self.keys)):
             raise ValueError(
-                f"the loaded state is another model's: it {what}, which has no "
-                f"gradient here. {advice}"
+                "the loaded state is another model's: it lacks "
+                f"{_only_in(keys, self.keys)} and holds "
+                f"{_only_in(self.keys, keys)}, which has no gradient here. Use "
+                "bind(model) before saving and before loading, so that tensors "
+                "carry structured names"
             )
+        self._loaded = ""
 
 
-def _of_unit(tensor: TensorLayout, unit: Unit) -> TensorLayout:
-    return dataclasses.replace(tensor, key=unit.key, shape=unit.shape)
+def look_up(
+    pairs: list[Any], tensors: Tensors, ranks: Ranks, overrides: Overrides
+) -> KnownPairs | None:
+    """Find the pairs to clip, and know their parameters from now on.
+
+    A step does so for parameters that are new, and where the pass in C over the
+    pairs (:mod:`paddle_adagc.kernels.pairs`) cannot help.
+    Returns None in a step that only makes the optimizer's states.
+    """
+    known: list[tuple[Tensor, int]] = []  # pairs that are not clipped
+    clipped: list[tuple[Tensor, Tensor]] = []
+    if ranks.in_buffers:
+        pairs = unfold(pairs, ranks.in_buffers)
+    leaves_out = overrides.exempts
+    for parameter, gradient in pairs:
+        is_clipped = getattr(parameter, "need_clip", True) is not False
+        if gradient is None or not is_clipped:
+            known += [(parameter, NO_INDEX)] if parameter is not None else []
+        elif leaves_out and all(map(leaves_out, tensors.keys_of(parameter))):
+            known.append((parameter, LEFT_OUT))
+        else:
+            clipped.append((parameter, gradient))
+    is_on_mesh = any_is_distributed(clipped)
+    if is_on_mesh and makes_states_only():
+        return None
+    parameters = [parameter for parameter, _ in clipped]
+    if new := tensors.reader.unknown(parameters):
+        may_be_slices = ranks.in_buffers or ranks.topology().splits_parameters
+        tensors.identity.check(new, tensors.key, bool(may_be_slices))
+    indexes = tensors.indexes(parameters)
+    if not (
+        tensors.is_bound
+        or tensors.observed.issuperset(indexes)
+        or any(parameter.is_dist() for parameter in parameters)
+    ):
+        ranks.check_unbound(parameters)
+    if is_on_mesh:
+        ranks.reducer = None  # it may know tensors that lay on no mesh
+        clipped = ranks.meshes.local_parts(indexes, clipped)
+        indexes = tensors.indexes([parameter for parameter, _ in clipped])
+    known += [(p, i) for (p, _), i in zip(clipped, indexes, strict=True)]
+    tensors.reader.remember(known)
+    return KnownPairs(clipped, indexes, [], None)
+
+
+class Identity:
+    """Notices another model's parameters under the names of those known.
+
+    ``shapes`` are those of a model's parameters, by name, before sharding
+    splits them; empty: they are known from their first step on.
+    """
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        self._shapes = {**shapes}
+        place = "the model given to bind()" if shapes else "an earlier step"
+        self._where = f"in {place}"
+        self._objects: dict[str, weakref.ref[Tensor]] = {}  # by name
+        self._has_warned = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy meets objects of its own.
+        return {**vars(self), "_objects": {}}
+
+    def meet(self, parameter: Tensor) -> bool:
+        """Know a parameter; tell whether its name was another object's."""
+        reference = weakref.ref(parameter)
+        before = self._objects.get(parameter.name, reference)
+        self._objects[parameter.name] = reference
+        return before() is not parameter
+
+    def check(
+        self,
+        parameters: Iterable[Tensor],
+        key_of: Callable[[Tensor], str],
+        may_be_slices: bool,
+    ) -> None:
+        """Refuse new parameters of another shape; name other objects.
+
+        ``may_be_slices``: sharding may have put a flat slice under the name of
+        each of the model's parameters.
+        """
+        others = []
+        for parameter in parameters:
+            name, shape = parameter.name, tuple(parameter.shape)
+            known = self._shapes.setdefault(name, shape)
+            is_slice = may_be_slices and len(shape) == 1  # and padded
+            if shape != known and not is_slice:
+                raise ValueError(
+                    f"{key_of(parameter)} has the shape {[*shape]}, and had "
+                    f"{[*known]} {self._where}: this is another model's "
+                    "parameter of the same name. Give each model a clip of its "
+                    "own"
+                )
+            if not may_be_slices and self.meet(parameter):
+                others.append(repr(key_of(parameter)))
+        if others and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                f"{len(others)} parameters ({', '.join(others[:3])}) are other "
+                f"objects than those {self._where}, of the same names and "
+                "shapes: if they are another model's, give it a clip of its "
+                "own, or it shares gamma with the first",
+                stacklevel=10,
+            )
 
 
 _AUTOMATIC = re.compile(r"\w+_\d+\.\w+_\d+")
@@ -236,9 +304,8 @@ def _refuse_others(
     if is_bound and found and all(map(_AUTOMATIC.fullmatch, found)):
         raise ValueError(
             f"the state's tensors have automatic names of Paddle ({found[0]}, "
-            "...), which this model's parameters do not have: the state was "
-            "saved by a clip that was not bound. If its tensors are the "
-            "trained parameters of this model in order, give rename="
+            "...): it was saved by a clip that was not bound. If its tensors "
+            "are the trained parameters of this model in order, give rename="
             "dict(zip(state['gamma'], [key for key, p in "
             "model.named_parameters() if not p.stop_gradient]))"
         )

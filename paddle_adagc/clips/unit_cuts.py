@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 
@@ -14,28 +13,36 @@ from paddle import Tensor
 
 from paddle_adagc.kernels.host import RUNS, Segments
 from paddle_adagc.parallel.layout import TensorLayout
-from paddle_adagc.parallel.topology import Topology
+from paddle_adagc.parallel.topology import Axis, Topology
 
 _LATE = -1
 """Begin of a slice that no rank had a gradient for in the first step."""
 
 
-@dataclasses.dataclass
 class UnitCuts:
-    """Finds the units of a model's parameters in the gradients of a step."""
+    """Finds the units of a model's parameters in the gradients of a step.
 
-    tensors: Sequence[TensorLayout]  # by index
-    parameters: Mapping[int, TensorLayout]  # those with units, by first index
-    places: dict[int, int] = dataclasses.field(default_factory=dict)
-    """First index of each observed parameter -> its place in the gradients."""
+    A parameter stands here under its first index: that of its first unit, or
+    its own if it is one tensor. "Observed" are those that had a gradient.
 
-    _begins: dict[int, int] | None = None  # of slices, by first index
-    _segments: Segments | None = None
+    Args:
+        tensors: Units and whole tensors, by index.
+        parameters: Those with units, by first index.
+    """
 
-    def __post_init__(self) -> None:
-        self._sizes: dict[int, int] = {}  # of observed gradients
-        self._shapes: dict[int, list[int]] = {}  # of those with units
-        self._present: dict[int, list[int]] = {}  # all by first index
+    def __init__(
+        self,
+        tensors: Sequence[TensorLayout],
+        parameters: Mapping[int, TensorLayout],
+    ) -> None:
+        self.tensors, self.parameters = tensors, parameters
+        self.places: dict[int, int] = {}
+        """Observed parameter -> place of its gradient in a step's list."""
+
+        self._shapes: dict[int, list[int]] = {}  # of gradients with units
+        self._begins: dict[int, int] | None = None  # of slices with units
+        self._present: dict[int, list[int]] = {}  # observed -> units here
+        self._segments: Segments | None = None  # of all observed gradients
 
     def find_segments(
         self,
@@ -43,7 +50,7 @@ class UnitCuts:
         topology: Topology,
         leaves_out: Callable[[str], bool] | None,
     ) -> Segments:
-        """Return the units in all gradients, which are given by first index.
+        """Return the units in a step's gradients, which stand by first index.
 
         They and :attr:`places` change only when a parameter has its first
         gradient. Where sharding splits parameters every rank has to make the
@@ -53,123 +60,131 @@ class UnitCuts:
             ValueError: A gradient with units has another shape than its
                 parameter, or is sparse: its units would not lie in it.
         """
-        for first, shape in self._shapes.items():
+        for first in self.parameters:
             gradient = gradients.get(first)
-            if gradient is not None:
-                self._check(first, gradient, gradient.shape == shape)
-        if self._segments is None or not self.places.keys() >= gradients.keys():
-            self._measure(gradients, topology)
-            if self._begins is None:
-                self._begins = self._find_begins(topology)
-            late = [i for i in gradients if self._begins.get(i) == _LATE]
-            if late:
+            if gradient is not None and (
+                gradient.shape != self._shapes.get(first)
+                or gradient.is_selected_rows()
+            ):
+                self._check(first, gradient, topology)
+        if (
+            self._segments is not None
+            and self.places.keys() >= gradients.keys()
+        ):
+            return self._segments
+        if self._begins is None:
+            self._begins = self._find_begins(topology)
+        for first in gradients:
+            if self._begins.get(first) == _LATE:
                 raise RuntimeError(
-                    f"{self.tensors[late[0]].key} has its first gradient after "
+                    f"{self.tensors[first].key} has its first gradient after "
                     "the first step: it is too late to ask the other ranks "
                     "where this one's slice of it begins. Give it a gradient, "
                     "if of zeros, in the first step (with fleet's sharding: "
                     "release_gradients=False)"
                 )
-            self._segments = self._cut(self._begins, leaves_out)
+        observed = sorted(self.places.keys() | gradients.keys())
+        self.places = {first: place for place, first in enumerate(observed)}
+        self._segments = self._cut(self._begins, leaves_out)
         return self._segments
-
-    def _measure(
-        self, gradients: Mapping[int, Tensor], topology: Topology
-    ) -> None:
-        """Take the sizes of gradients, and check those that are new."""
-        shapes = dict(self._shapes)
-        for first in self.parameters.keys() & gradients.keys() - shapes.keys():
-            shape = shapes[first] = [*gradients[first].shape]
-            whole = [*self.parameters[first].shape]
-            is_slice = topology.splits_parameters and len(shape) == 1
-            fits = shape == whole or is_slice
-            self._check(first, gradients[first], fits)
-        self._sizes |= {i: math.prod(g.shape) for i, g in gradients.items()}
-        self._shapes = shapes
-
-    def _check(self, first: int, gradient: Tensor, fits: bool) -> None:
-        """Refuse a gradient in which the units do not lie where they should.
-
-        Compiled code would read and write past its end.
-        """
-        is_sparse = gradient.is_selected_rows()
-        if fits and not is_sparse:
-            return
-        parameter, shape = self.parameters[first], [*gradient.shape]
-        if is_sparse:
-            raise ValueError(
-                f"the gradient of {parameter.key} is sparse, and the parameter "
-                "holds units: use sparse=False"
-            )
-        expected = self._shapes.get(first, [*parameter.shape])
-        raise ValueError(
-            f"the gradient of {parameter.key} has the shape {shape}, and its "
-            f"{len(parameter.units)} units lie in {expected}: is it another "
-            "model's? Give each model a clip of its own"
-        )
 
     def present(self, indexes: Sequence[int]) -> list[int]:
         """Return the indexes of all units of these parameters."""
         return [unit for first in indexes for unit in self._present[first]]
+
+    def _check(self, first: int, gradient: Tensor, topology: Topology) -> None:
+        """Know a first gradient; refuse one in which units lie elsewhere.
+
+        Compiled code would read and write past its end. The first gradient has
+        its parameter's shape, or is a flat slice of it; the others are alike.
+        """
+        parameter, shape = self.parameters[first], [*gradient.shape]
+        if gradient.is_selected_rows():
+            raise ValueError(
+                f"the gradient of {parameter.key} is sparse, and the parameter "
+                "holds units: use sparse=False"
+            )
+        expected = self._shapes.get(first)
+        if expected is None:
+            is_slice = topology.splits_parameters and len(shape) == 1
+            expected = shape if is_slice else [*parameter.shape]
+        if shape != expected:
+            raise ValueError(
+                f"the gradient of {parameter.key} has the shape {shape}, and "
+                f"its {len(parameter.units)} units lie in {expected}: is it "
+                "another model's? Give each model a clip of its own"
+            )
+        self._shapes[first] = shape
 
     def _cut(
         self,
         begins: Mapping[int, int],
         leaves_out: Callable[[str], bool] | None,
     ) -> Segments:
-        """Cut the observed parameters into segments, by index."""
-        rows: list[tuple[int, int, tuple[int, int, int, int]]] = []
-        self.places = {first: i for i, first in enumerate(sorted(self._sizes))}
+        """Cut the observed gradients into segments, by index."""
+        starts: list[int] = []
+        sizes: list[int] = []
+        runs: list[tuple[int, int, int, int]] = []
         for first, place in self.places.items():
+            if first not in self.parameters:  # one tensor, in one run
+                self._present[first] = [first]
+                starts.append(0)
+                sizes.append(-1)
+                runs.append((first, place, -1, 0))
+                continue
+            here: list[int] = []
             begin = begins.get(first, 0)
-            holder = self.parameters.get(first)
-            of_units = [
-                (p.start, p.size, (first + i, place, p.run, p.stride))
-                for i, unit in enumerate(holder.units if holder else ())
-                if not (leaves_out and leaves_out(unit.key))
-                for p in unit.cut(begin, begin + self._sizes[first])
-            ]
-            if holder is None:
-                of_units = [(0, -1, (first, place, -1, 0))]
-            self._present[first] = sorted({runs[0] for _, _, runs in of_units})
-            rows += of_units
-        kinds = [("start", np.int64), ("size", np.int64), ("runs", RUNS)]
-        table = np.array(rows, kinds)
-        start, size, runs = (table[name].copy() for name, _ in kinds)
-        return Segments(start, size, runs, len(self.tensors))
+            end = begin + math.prod(self._shapes[first])
+            for index, unit in enumerate(self.parameters[first].units, first):
+                if leaves_out and leaves_out(unit.key):
+                    continue
+                pieces = unit.cut(begin, end)
+                here += [index] if pieces else []
+                starts += [piece.start for piece in pieces]
+                sizes += [piece.size for piece in pieces]
+                runs += [(index, place, p.run, p.stride) for p in pieces]
+            self._present[first] = here
+        return Segments(
+            np.array(starts, np.int64),
+            np.array(sizes, np.int64),
+            np.array(runs, RUNS),
+            len(self.tensors),
+        )
 
     def _find_begins(self, topology: Topology) -> dict[int, int]:
-        """First value of this rank's slice of each parameter with units.
+        """Return the first value of this rank's slice of each parameter.
+
+        Of those with units, where sharding splits them: else they are whole.
+        """
+        if not topology.splits_parameters:
+            return {}
+        experts: list[int] = []
+        dense: list[int] = []
+        for first, holder in self.parameters.items():
+            has_group = holder.is_expert and topology.has_expert_groups
+            (experts if has_group else dense).append(first)
+        of_dense = self._ask(topology.sharding, dense)
+        return of_dense | self._ask(topology.moe_sharding, experts)
+
+    def _ask(self, axis: Axis, members: Sequence[int]) -> dict[int, int]:
+        """Ask the ranks of an axis for the lengths of their slices.
 
         Every rank needs a gradient for its slice, or none may have one.
         """
-        begins: dict[int, int] = {}
-        if not topology.splits_parameters:
-            return begins
-        tensors, has_groups = self.tensors, topology.has_expert_groups
-        axes = topology.sharding, topology.moe_sharding  # dense, experts
-        for is_of_experts, axis in enumerate(axes):
-            members = [
-                first
-                for first in self.parameters
-                if is_of_experts == (has_groups and tensors[first].is_expert)
-            ]
-            if axis.size == 1 or not members:
-                continue
-            parts: list[dict[int, int]] = []
-            mine = {first: self._sizes.get(first, 0) for first in members}
-            dist.all_gather_object(parts, mine, group=axis.group)
-            for first in members:
-                units = self.parameters[first].units
-                lengths = [part[first] for part in parts]
-                whole = sum(math.prod(unit.shape) for unit in units)
-                if 0 < sum(lengths) < whole:
-                    raise RuntimeError(
-                        f"the slices of {units[0].key} on the ranks of a "
-                        f"sharding group have {lengths} values, which is not "
-                        "all of it: every rank needs its gradient in the first "
-                        "step"
-                    )
-                begin = sum(lengths[: axis.rank])
-                begins[first] = begin if any(lengths) else _LATE
+        if axis.size == 1 or not members:
+            return {}
+        mine = {i: math.prod(self._shapes.get(i, [0])) for i in members}
+        of_ranks: list[dict[int, int]] = []
+        dist.all_gather_object(of_ranks, mine, group=axis.group)
+        begins = {}
+        for first in members:
+            units = self.parameters[first].units
+            lengths = [lengths[first] for lengths in of_ranks]
+            if 0 < sum(lengths) < sum(math.prod(unit.shape) for unit in units):
+                raise RuntimeError(
+                    f"the slices of {units[0].key} on the ranks of a "
+                    f"sharding group have {lengths} values, which is not all "
+                    "of it: every rank needs its gradient in the first step"
+                )
+            begins[first] = sum(lengths[: axis.rank]) if any(lengths) else _LATE
         return begins

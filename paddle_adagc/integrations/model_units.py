@@ -25,7 +25,6 @@ import numpy as np
 import paddle
 from paddle import Tensor
 
-from paddle_adagc.parallel.layout import units_of
 from paddle_adagc.parallel.names import parameter_keys, without_indexes
 from paddle_adagc.parallel.units import MARK, Units
 
@@ -100,7 +99,7 @@ class ModelUnits:
 
 
 def describe_tensors(model: paddle.nn.Layer) -> str:
-    """Say how many tensors of this rank are clipped, and which are units."""
+    """Say how many tensors of a bound model are clipped; name its units."""
     keys, num_tensors, num_parameters = parameter_keys(model), 0, 0
     parts: dict[str, int] = {}
     for parameter in model.parameters():
@@ -108,10 +107,13 @@ def describe_tensors(model: paddle.nn.Layer) -> str:
         if parameter.stop_gradient or not needs_clip:
             continue
         num_parameters += 1
-        units = units_of(parameter)
-        num_tensors += max(len(units), 1)
-        if units:
+        declared = getattr(parameter, MARK, None)
+        if declared is None:
+            num_tensors += 1
+        else:
             key = without_indexes(keys.get(parameter.name, parameter.name))
+            units = declared.of(key, parameter.shape)
+            num_tensors += len(units)
             parts[key] = parts.get(key, 0) + len(units)
     listed = "".join(f"; {n} units in {key}" for key, n in parts.items())
     return f"{num_tensors} tensors in {num_parameters} parameters{listed}"

@@ -35,12 +35,3 @@ def why_not() -> str:
     if device is not None:
         return cuda.why_not(device)
     return host.why_not() if paddle.device.get_device() == "cpu" else ""
-
-
-def leave_to_operators(reason: str) -> None:
-    """Use no kernels for new tensors from now on."""
-    device = cuda.current_device()
-    if device is not None:
-        cuda.leave_to_operators(device, reason)
-    else:
-        host.leave_to_operators(reason)

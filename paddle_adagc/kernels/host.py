@@ -61,7 +61,7 @@ def load_library() -> ctypes.CDLL | None:
             "operators",
             reason,
         )
-        _LEFT.append(reason)
+        _FAILED.append(reason)
         return None
     norms.restype = scale.restype = None
     norms.argtypes = [pointer, count, pointer, pointer, count]
@@ -69,20 +69,15 @@ def load_library() -> ctypes.CDLL | None:
     return library
 
 
-_LEFT: list[str] = []
-"""Why this process leaves its loops out: it, or other ranks, have none."""
-
-
-def leave_to_operators(reason: str) -> None:
-    """Use no loops from now on."""
-    _LEFT.append(reason)
+_FAILED: list[str] = []
+"""Why the loops could not be loaded."""
 
 
 def why_not() -> str:
     """Why the loops are not used; empty if they are."""
-    if load_library() is None and not _LEFT:
-        return "PADDLE_ADAGC_NATIVE=0"
-    return _LEFT[0] if _LEFT else ""
+    if load_library() is not None:
+        return ""
+    return _FAILED[-1] if _FAILED else "PADDLE_ADAGC_NATIVE=0"
 
 
 def build(compiler: str) -> bytes:
@@ -304,7 +299,6 @@ class HostTensors(TensorList):
         """Dense tensors in host memory, where the C++ loops were compiled."""
         # On another device results would not lie in host memory.
         is_usable = paddle.device.get_device() == "cpu" and load_library()
-        is_usable = is_usable and not _LEFT
         is_here = descriptors["device"] >> 8 == CPU
         return (descriptors["dtype"] >= 0) & is_here & bool(is_usable)
 

@@ -8,12 +8,11 @@ lose their marks, so the marks are read from the model.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
 
 import numpy as np
 import paddle
@@ -34,7 +33,7 @@ from paddle_adagc.parallel.units import (
     MARK,
     Declared,
     Unit,
-    as_units,
+    Units,
     read_units,
     view_of,
 )
@@ -102,6 +101,11 @@ class TensorLayout:
     spread: Spread | None = None  # on a mesh; ``shape`` is then the whole's
     is_split_over_experts: bool = False  # over expert-parallel ranks
     units: tuple[Unit, ...] = ()  # the paper's tensors in it; none: it is one
+    of: Units | None = None  # what they are made of
+
+
+Layout: TypeAlias = Mapping[str, TensorLayout]
+"""By the parameter's name."""
 
 
 def read_layout(model: paddle.nn.Layer) -> dict[str, TensorLayout]:
@@ -156,12 +160,12 @@ def read_layout(model: paddle.nn.Layer) -> dict[str, TensorLayout]:
 
 
 def with_units(
-    layout: Mapping[str, TensorLayout],
+    layout: Layout,
     model: paddle.nn.Layer,
     declared: Declared | None,
     topology: Topology,
 ) -> dict[str, TensorLayout]:
-    """Return the layout with the units of each parameter, which get a mark."""
+    """Return the layout with the units of each parameter."""
     model = unwrap(model)
     parameters = {p.name: p for p in model.parameters()}
     marked = [
@@ -173,7 +177,7 @@ def with_units(
     has_groups = topology.has_expert_groups
     axis = topology.expert if has_groups else topology.data
     made = dict(layout)
-    for (name, tensor), (key, parameter, is_expert) in zip(
+    for (name, tensor), (key, _, is_expert) in zip(
         layout.items(), marked, strict=True
     ):
         if key not in found:
@@ -184,62 +188,55 @@ def with_units(
                 "which the clip does not split: use fleet's parallelism, or a "
                 "parameter for each unit"
             )
-        setattr(parameter, MARK, found[key])  # for Muon
         first = 0  # global number of this rank's first expert
         if is_expert and tensor.shape and not tensor.is_split_over_experts:
             first = axis.rank * tensor.shape[0]
         units = found[key].of(key, tensor.shape, first)
-        made[name] = dataclasses.replace(tensor, units=units)
+        made[name] = dataclasses.replace(tensor, units=units, of=found[key])
+    _refuse_parts(model, made)
     return made
 
 
-@contextlib.contextmanager
-def kept_marks(model: Any) -> Iterator[None]:
-    """Give a model's parameters their former marks back if the block fails."""
-    is_layer = isinstance(model, paddle.nn.Layer)
-    parameters = unwrap(model).parameters() if is_layer else []
-    before = [(p, vars(p).get(MARK)) for p in parameters]
-    try:
-        yield
-    except BaseException:
-        for parameter, mark in before:
-            vars(parameter).pop(MARK, None)
-            if mark is not None:
-                setattr(parameter, MARK, mark)
-        raise
+def _refuse_parts(model: paddle.nn.Layer, layout: Layout) -> None:
+    """Refuse parts that do not lie in their parameter as their units say."""
+    for layer in model.sublayers(include_self=True):
+        joins = getattr(layer, "gather_output", False)
+        for parameter in layer.parameters(include_sublayers=False):
+            tensor = _find(parameter, layout)
+            if tensor is None or tensor.of is None:
+                continue
+            units, num_outer = tensor.of, int(tensor.of.experts)
+            axis = units.axis % (len(tensor.shape) - num_outer) + num_outer
+            is_cut = axis == getattr(parameter, "split_axis", None)
+            why = ""
+            if units.are_parts and hasattr(layer, "_weights_layout"):
+                why = (
+                    "its layer interleaves gate and up at times (SonicMoE): "
+                    "give units='experts'"
+                )
+            elif joins and tensor.is_tp_split and is_cut and units.parts:
+                why = (
+                    "its layer joins the outputs of tensor-parallel ranks "
+                    "(gather_output=True), so that each has a range of the "
+                    "whole, and not its share of every part: use "
+                    "gather_output=False, or a parameter for each part"
+                )
+            if why:
+                names = ", ".join([*units.parts, *units.widths])
+                raise ValueError(f"{tensor.key} cannot hold {names}: {why}")
 
 
-def units_of(parameter: Tensor) -> tuple[Unit, ...]:
-    """Units of a parameter with a mark, of units or of a stack of experts."""
+def mark_units(model: paddle.nn.Layer, layout: Layout) -> None:
+    """Give each parameter with units the mark that Muon and others find."""
+    for parameter in unwrap(model).parameters():
+        tensor = _find(parameter, layout)
+        if tensor is not None and tensor.of is not None:
+            setattr(parameter, MARK, tensor.of)
+
+
+def _find(parameter: Tensor, layout: Layout) -> TensorLayout | None:
     name = parameter.name
-    found = read_units([(name, parameter, is_expert(parameter))], None, {})
-    return found[name].of(name, parameter.shape) if found else ()
-
-
-def shuffling_layers(
-    model: paddle.nn.Layer,
-) -> list[tuple[str, paddle.nn.Layer, Tensor]]:
-    """Parameters of PaddleFleet's ``SonicMoEExpert`` that hold parts."""
-    return [
-        (f"{name}.{leaf}", layer, parameter)
-        for name, layer in unwrap(model).named_sublayers(include_self=True)
-        if hasattr(layer, "_weights_layout")
-        for leaf, parameter in layer.named_parameters()
-        if as_units(leaf, getattr(parameter, MARK, "experts")).are_parts
-    ]
-
-
-def interleaves(layer: Any, parameter: Tensor) -> bool:
-    """Whether gate and up are interleaved rows now, or columns apart.
-
-    The shape says so, ``[experts, rows, hidden]``; the layer's own word may be
-    out of date, and counts only where the matrix is square.
-    """
-    hidden = getattr(getattr(layer, "config", None), "hidden_size", None)
-    rows, columns = parameter.shape[-2:]
-    if rows != columns and hidden in (rows, columns):
-        return hidden == columns
-    return layer._weights_layout == "sonic"
+    return layout.get(name) or layout.get(_STAGE_3_PREFIX + name)
 
 
 def refuse_unbound_slice(name: str) -> None:
@@ -288,14 +285,14 @@ def _has_expert_color(parameter: Tensor) -> bool:
 
 
 def unfold(
-    pairs: Iterable[tuple[Tensor, Tensor]], parameters: Mapping[str, Tensor]
-) -> list[tuple[Tensor, Tensor]]:
+    pairs: Iterable[tuple[Tensor, Any]], parameters: Mapping[str, Tensor]
+) -> list[tuple[Tensor, Any]]:
     """Replace buffers that join parameters by these, and views of gradients."""
     addresses = [(p, p.data_ptr()) for p in parameters.values()]
     unfolded = []
     for buffer, gradient in pairs:
         members = []
-        if buffer.name not in parameters:
+        if gradient is not None and buffer.name not in parameters:
             first, size = buffer.data_ptr(), buffer.element_size()
             places = [(p, (at - first) // size) for p, at in addresses]
             members = [

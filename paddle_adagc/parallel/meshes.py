@@ -15,14 +15,8 @@ from paddle import Tensor
 from paddle.distributed.auto_parallel.process_mesh import (
     get_unique_process_mesh_map,
 )
-from paddle.distributed.communication.group import Group
 
-from paddle_adagc.parallel.layout import (
-    RankIds,
-    Spread,
-    TensorLayout,
-    spread_of,
-)
+from paddle_adagc.parallel.layout import RankIds, TensorLayout, spread_of
 from paddle_adagc.parallel.reduce import Reducer
 
 
@@ -34,12 +28,11 @@ class Meshes:
     """
 
     def __init__(self, layout: Iterable[TensorLayout] = ()) -> None:
-        self._bound = {
+        self._spreads = {
             index: tensor.spread
             for index, tensor in enumerate(layout)
             if tensor.spread is not None
         }
-        self._spreads = self._bound
         self._reducer: Reducer | None = None  # of the last step
 
     def __bool__(self) -> bool:
@@ -64,30 +57,9 @@ class Meshes:
                 found[index] = spread
             if spread is None or dist.get_rank() in spread.ranks:
                 here.append((parameter, local_value(gradient)))
-        self._update(found)
+        if found != self._spreads:
+            self._spreads, self._reducer = found, None
         return here
-
-    def slices(
-        self, group: Group, pairs: Iterable[tuple[Tensor, Tensor]]
-    ) -> list[tuple[Tensor, Tensor]]:
-        """Return parameters and this rank's slices, under tensor fusion.
-
-        Each is summed over all ranks of the ``group`` that share the buffers,
-        and over the dimensions on which its parameter is ``Shard``.
-        """
-        ranks = tuple(group.ranks)
-        self._update(
-            {
-                index: Spread(spread.ranks, ((-1, ranks), *spread.groups))
-                for index, spread in self._bound.items()
-            }
-        )
-        return [(parameter, local_value(g)) for parameter, g in pairs]
-
-    def _update(self, spreads: dict[int, Spread]) -> None:
-        if spreads != self._spreads:
-            self._spreads = spreads
-            self._reducer = None
 
     def reducer(self, num_tensors: int) -> Reducer:
         """Return the sums of a step, for vectors of ``num_tensors`` entries."""

@@ -4,58 +4,41 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import paddle
 import paddle.distributed as dist
 from paddle import Tensor
-from paddle.distributed.communication.group import Group
 
 from paddle_adagc import kernels
 from paddle_adagc.paddle_internals import is_in_stage_2
 from paddle_adagc.parallel.agreement import compare_norms, compare_settings
 from paddle_adagc.parallel.layout import (
     TensorLayout,
-    interleaves,
     is_expert,
     read_layout,
     sharding_wrapper,
-    shuffling_layers,
     with_units,
 )
 from paddle_adagc.parallel.meshes import Meshes
-from paddle_adagc.parallel.reduce import (
-    Reducer,
-    check_layout,
-    make_reducer,
-)
-from paddle_adagc.parallel.topology import (
-    Topology,
-    read_topology,
-    with_wrapper,
-)
+from paddle_adagc.parallel.reduce import Reducer, check_layout, make_reducer
+from paddle_adagc.parallel.topology import Topology, read_topology, with_wrapper
 from paddle_adagc.parallel.units import Declared
-
-logger = logging.getLogger(__name__)
 
 
 class Ranks:
-    """Finds this rank's gradients and the ranks to sum their norms over.
+    """Finds the ranks to sum this rank's norms over.
 
-    ``owner`` is the clip's class. See ``bind()`` for the model's errors.
+    See ``bind()`` for the model's errors.
     """
 
     def __init__(
         self,
-        owner: str,
         model: paddle.nn.Layer | None = None,
         units: Declared | None = None,
     ) -> None:
-        self._owner = owner
         self._group_sharded: Topology | None = None  # stages 2 and 3
-        self._shuffling: list[tuple[str, paddle.nn.Layer, Tensor]] = []
         self.reducer: Reducer | None = None  # known from the first step on
         self.layout: dict[str, TensorLayout] = {}  # by parameter's name
         self.meshes = Meshes()  # of auto-parallel
@@ -72,8 +55,6 @@ class Ranks:
         if topology.fuses_parameters:
             self.in_buffers = {p.name: p for p in model.parameters()}
         self.layout = with_units(layout, model, units, topology)
-        self._shuffling = shuffling_layers(model)
-        self.refuse_shuffled()
         if not self.meshes:
             check_layout([*self.layout.values()], topology)
 
@@ -81,35 +62,6 @@ class Ranks:
         # Groups of ranks cannot be pickled; the next step finds fleet's again.
         # With those of stages 2 and 3, and of meshes, a clip cannot be copied.
         return {**vars(self), "reducer": None}
-
-    def refuse_shuffled(self) -> None:
-        """Refuse units of a layer that interleaves them now."""
-        for name, layer, parameter in self._shuffling:
-            if interleaves(layer, parameter):
-                raise ValueError(
-                    f"{name} of shape {parameter.shape} interleaves gate and "
-                    "up now (SonicMoE), so that units with parts would mix "
-                    "them: call its layer's "
-                    "convert_weights_to_grouped_layout() before the "
-                    "optimizer's step, as PaddleFleet's Trainer does, or give "
-                    "units='experts'"
-                )
-
-    def local_pairs(
-        self,
-        pairs: list[tuple[Tensor, Tensor]],
-        indexes: Sequence[int],
-        group: Group | None,
-    ) -> list[tuple[Tensor, Tensor]]:
-        """Return parameters and local gradients, under auto-parallel.
-
-        The sums of this step follow them. ``group`` shares auto-parallel's
-        buffers; None: there are none.
-        """
-        self.reducer = None  # it may know tensors that lay on no mesh
-        if group is not None:
-            return self.meshes.slices(group, pairs)
-        return self.meshes.local_parts(indexes, pairs)
 
     def topology(self) -> Topology:
         """Return this rank's place under fleet or a stage that wraps the model.
@@ -121,16 +73,11 @@ class Ranks:
         topology = read_topology()
         if topology.sharding.size == 1 and is_in_stage_2():
             raise RuntimeError(
-                f"{self._owner} needs to know the ranks of sharding stage 2: "
+                "ClipGradByAdaGC needs to know the ranks of sharding stage 2: "
                 "call clip.bind(model) with the model that "
                 "group_sharded_parallel returned"
             )
         return topology
-
-    @property
-    def splits_parameters(self) -> bool:
-        """Whether a rank may have flat slices in the place of parameters."""
-        return bool(self.in_buffers) or self.topology().splits_parameters
 
     def find_reducer(
         self, layout: Sequence[TensorLayout] | None, num_tensors: int
@@ -166,7 +113,7 @@ class Ranks:
             has_others and any(map(is_expert, parameters))
         ):
             raise RuntimeError(
-                f"{self._owner} needs to know the model in a hybrid-parallel "
+                "ClipGradByAdaGC needs to know the model in a hybrid-parallel "
                 "run: call clip.bind(model) before "
                 "fleet.distributed_optimizer(optimizer)"
             )
@@ -174,7 +121,7 @@ class Ranks:
     def agree_once(
         self, settings: Mapping[str, Any], error: Exception | None = None
     ) -> None:
-        """Compare settings with all ranks; use kernels on all, or on none.
+        """Compare settings with all ranks, and whether kernels can be used.
 
         A step waits for the others here. Sums of kernels and of Paddle's
         operators differ in their last bits: copies of a tensor on ranks with
@@ -193,19 +140,17 @@ class Ranks:
                 raise RuntimeError(f"rank {rank} cannot clip: {failed}")
         if error is not None:
             return
-        self.has_agreed = True
         compare_settings([view[0] for view in views])
         reasons = [why for _, why, _ in views]
-        without = [f"rank {i}: {why}" for i, why in enumerate(reasons) if why]
-        if without and not reasons[dist.get_rank()]:
-            kernels.leave_to_operators(without[0])
-            logger.warning(
-                "%d of %d ranks cannot use the kernels (%s): all ranks use "
-                "Paddle's operators",
-                len(without),
-                len(reasons),
-                without[0],
+        without = [i for i, why in enumerate(reasons) if why]
+        if 0 < len(without) < len(reasons):
+            raise RuntimeError(
+                f"{len(without)} of {len(reasons)} ranks cannot use the "
+                f"kernels (rank {without[0]}: {reasons[without[0]]}), and the "
+                "others do, so that their sums differ in the last bits: make "
+                "them usable there, or set PADDLE_ADAGC_NATIVE=0 on all ranks"
             )
+        self.has_agreed = True
 
     def compare_once(
         self,

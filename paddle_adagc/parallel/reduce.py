@@ -39,7 +39,7 @@ from paddle import Tensor
 from paddle.distributed.auto_parallel.api import dtensor_from_local
 
 from paddle_adagc.parallel.layout import TensorLayout
-from paddle_adagc.parallel.topology import Topology
+from paddle_adagc.parallel.topology import Axis, Topology
 
 T = TypeVar("T")
 
@@ -157,10 +157,6 @@ class Reducer:
         """Values of all ranks, or its own alone if each holds everything."""
         return _gather(value, self._world)
 
-    def any_rank(self, flag: bool) -> bool:
-        """Whether the flag is set on any rank; waits for all of them."""
-        return any(self.gather(flag))
-
     def gather_if_any(self, flag: bool, value: T) -> list[T]:
         """Values of all ranks, data-parallel ones too, if a flag is set on any.
 
@@ -173,56 +169,56 @@ class Reducer:
         return _gather(value, self._everyone) if flag else []
 
 
-def make_reducer(layout: Sequence[TensorLayout], topology: Topology) -> Reducer:
-    """Make the sums of the table above, for this rank's tensors in order."""
-    check_layout(layout, topology)
-    dense: list[int] = []
-    own: list[int] = []  # experts with groups of their own
-    for index, tensor in enumerate(layout):
-        has_own = tensor.is_expert and topology.has_expert_groups
-        (own if has_own else dense).append(index)
-    sums = [
-        (topology.model, [i for i in dense if layout[i].is_tp_split]),
-        (topology.expert, [i for i in own if layout[i].is_split_over_experts]),
-    ]
-    if topology.splits_parameters:
-        slices = [i for i in dense if not layout[i].is_whole]
-        sums = [
-            (topology.sharding, slices),
-            (topology.moe_sharding, own),
-            *sums,
-        ]
-    holds_parts = topology.splits_model or any(t.is_expert for t in layout)
-    return Reducer(
-        [
-            (axis.group, indexes)
-            for axis, indexes in sums
-            if axis.size > 1 and indexes
-        ],
-        [_counts(tensor, topology) for tensor in layout],
-        topology.world if holds_parts else None,
-        topology.world,
-    )
+_SUMMED = ("sharding", "moe_sharding", "model", "expert")
+"""Axes that split tensors, in the order in which every rank sums over them."""
 
 
-def _counts(tensor: TensorLayout, topology: Topology) -> bool:
-    """Whether this rank is the first that knows the norm, once it is summed.
+def holders(
+    tensor: TensorLayout, topology: Topology
+) -> tuple[list[str], list[str]]:
+    """Name the axes whose ranks hold other parts of a tensor, and copies of it.
 
-    Owners under V1 all count, as only the owner's norm is not 0.
+    The table above. Ranks on another axis hold other tensors, or under V1 a
+    norm of 0 in the place of the owner's.
     """
-    if tensor.is_tied_copy:
-        return False
+    parts: list[str] = []
+    copies: list[str] = []
+    is_cut = topology.splits_parameters and not tensor.is_whole
     if tensor.is_expert and topology.has_expert_groups:
-        first = [topology.moe_sharding]
+        (parts if is_cut else copies).append("moe_sharding")
         if tensor.is_split_over_experts:
-            first.append(topology.expert)
-    else:
-        first = [topology.sep, topology.model]
-        if not tensor.is_expert:  # on the data-parallel axis experts differ
-            first.append(topology.data)
-        if topology.splits_parameters:
-            first.append(topology.sharding)
-    return all(axis.rank == 0 for axis in first)
+            parts.append("expert")
+        return parts, copies
+    copies.append("sep")
+    if not tensor.is_expert:  # else it differs along the axis
+        copies.append("data")
+    (parts if tensor.is_tp_split else copies).append("model")
+    if topology.splits_parameters:
+        (parts if is_cut else copies).append("sharding")
+    return parts, copies
+
+
+def make_reducer(layout: Sequence[TensorLayout], topology: Topology) -> Reducer:
+    """Make the sums for this rank's tensors in order, by :func:`holders`.
+
+    The first of the ranks that hold a tensor counts it.
+    """
+    check_layout(layout, topology)
+    held = [holders(tensor, topology) for tensor in layout]
+    reductions = []
+    for name in _SUMMED:
+        axis: Axis = getattr(topology, name)
+        indexes = [i for i, (parts, _) in enumerate(held) if name in parts]
+        if axis.size > 1 and indexes:
+            reductions.append((axis.group, indexes))
+    counts = [
+        not tensor.is_tied_copy
+        and all(getattr(topology, name).rank == 0 for name in parts + copies)
+        for tensor, (parts, copies) in zip(layout, held, strict=True)
+    ]
+    has_others = topology.splits_model or any(t.is_expert for t in layout)
+    world = topology.world
+    return Reducer(reductions, counts, world if has_others else None, world)
 
 
 def _all_reduce(part: Tensor, group: Any) -> Tensor:

@@ -12,7 +12,11 @@ import contextlib
 import json
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
+
+from paddle_adagc.checks import check_choice, check_positive, suggestion
+from paddle_adagc.clips.arguments import CHECKS as CLIP
 
 Values = dict[str, tuple[Any, str]]
 """Name -> value, and where it stands."""
@@ -21,47 +25,29 @@ _LARGEST = 1 << 16  # bytes of a file: it becomes an environment variable
 _DEFAULT = 1.0  # lambda_abs
 
 
-def _is_number(value: Any) -> bool:
-    is_one = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return is_one and abs(value) < 1e38  # of float32; not NaN
+def _check_section(name: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError(f"{name} must be a section, got {value!r}")
+    return value
 
 
-def _positive(value: Any) -> bool:
-    return _is_number(value) and value > 0
+def _check_command(name: str, value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise TypeError(f"{name} must be a command, got {value!r}")
+    return value
 
 
-def _count(value: Any) -> bool:
-    return isinstance(value, int) and _is_number(value) and value >= 0
-
-
-def _one_of(*choices: Any) -> tuple[Callable[[Any], bool], str]:
-    shown = ", ".join(str(choice) for choice in choices)
-    return choices.__contains__, f"one of {shown}"
-
-
-Kinds = dict[str, tuple[Callable[[Any], bool], str]]
-CLIP: Kinds = {
-    "lambda_rel": (_positive, "positive"),
-    "beta": (lambda v: _is_number(v) and 0 <= v < 1, "a number in [0, 1)"),
-    "lambda_abs": (_positive, "positive"),
-    "t_start": (_count, "an integer >= 0"),
-    "init": _one_of("warmup_min", "warmup_ema"),
-    "strict": (lambda v: isinstance(v, bool), "true or false"),
-    "nonfinite": _one_of("zero", "raise", "propagate"),
-    "overrides": (lambda v: isinstance(v, dict), "a section"),
+_RAISE_OR_START = partial(check_choice, choices=("raise", "start"))
+RECORD: dict[str, Callable[[str, Any], Any]] = {
+    "skip_above": check_positive,
+    "stop_on": partial(check_choice, choices=("nan",)),
+    "on_alarm": _check_command,
 }
-"""Arguments of ClipGradByAdaGC, as they can be checked without Paddle."""
-
-RECORD: Kinds = {
-    "skip_above": (_positive, "positive"),
-    "stop_on": _one_of("nan"),
-    "on_alarm": (lambda v: isinstance(v, str) and bool(v), "a command"),
-}
-TRAINER: Kinds = {
-    "missing_state": _one_of("raise", "start"),
-    "new_tensors": _one_of("raise", "start"),
+TRAINER: dict[str, Callable[[str, Any], Any]] = {
+    "missing_state": _RAISE_OR_START,
+    "new_tensors": _RAISE_OR_START,
     **RECORD,
-    "units": (lambda v: isinstance(v, dict), "a section"),
+    "units": _check_section,
 }
 """What else there is to choose for a Trainer's clip."""
 
@@ -74,14 +60,12 @@ def check(name: str, value: Any, where: str) -> None:
     """
     known = {**CLIP, **TRAINER}
     if name not in known:
-        import difflib
-
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f": did you mean {near[0]!r}?" if near else ""
+        hint = suggestion(name, known, similarity=0.6)
         raise ValueError(f"{where}: AdaGC has no argument {name!r}{hint}")
-    is_right, what = known[name]
-    if not is_right(value):
-        raise ValueError(f"{where}: {name} must be {what}, got {value!r}")
+    try:
+        known[name](name, value)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{where}: {error}") from error
 
 
 def read_file(path: str) -> dict[str, Any]:

@@ -322,21 +322,6 @@ def last_step(directory: str | os.PathLike[str]) -> int:
     return int(found[0]) if found else 0
 
 
-def last_step(directory: str | os.PathLike[str]) -> int:
-    """Return the last step of a record that counts; 0: there is none.
-
-    It reads that alone, and may be asked while the training writes.
-    """
-    path = (Path(directory) / FILE).absolute()
-    try:
-        source = f"{path.as_uri()}?mode=rw"
-        with contextlib.closing(sqlite3.connect(source, uri=True)) as file:
-            found = file.execute(_LAST_STEP).fetchone()
-    except sqlite3.DatabaseError:  # none yet, or no record
-        return 0
-    return int(found[0]) if found else 0
-
-
 def to_json(value: Any) -> str:
     """Return strict JSON: NaN and Infinity become their names, as text."""
     try:

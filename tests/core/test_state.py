@@ -13,17 +13,15 @@ from paddle_adagc.parallel.topology import Axis, Topology
 from paddle_adagc.state_file import load_state, save_state
 
 
-@pytest.mark.parametrize("binds_first", [True, False])
-def test_order_of_the_keys_in_a_state_does_not_matter(binds_first):
+def test_order_of_the_keys_in_a_state_does_not_matter():
     model = make_model()
     state = bound_clip(model, steps=4).state_dict()
     assert list(state["gamma"]) == KEYS
     for value in state["gamma"].values():
         assert (value.shape, value.dtype) == ([], paddle.float32)
     backwards = dict(reversed(state["gamma"].items()))
-    clip = bound_clip(model) if binds_first else ClipGradByAdaGC(t_start=3)
+    clip = bound_clip(model)
     clip.set_state_dict({**state, "gamma": backwards})
-    clip.bind(model)
     again = clip.state_dict()
     assert (again["step"], again["config"]["t_start"]) == (4, 3)
     assert [*again["gamma"].items()] == [*state["gamma"].items()]
@@ -73,8 +71,6 @@ def test_bad_state_is_refused_and_leaves_the_clip_unchanged(change, message):
     ("state", "kind", "message"),
     [
         ([], TypeError, "a list, not a dict"),
-        ("runs/1", TypeError, r"'runs/1': load_state\(\) r"),
-        (ClipGradByAdaGC(), TypeError, r"its state_dict\(\)"),
         ({"w": 1}, ValueError, "a model's or an optimizer's"),
         (
             {"step": 3, "config": {}, "gamma": {}, "mean": {"a": 1.0}},

@@ -17,17 +17,6 @@ from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.state_file import STATE_FILE, load_state, save_state
 
 
-def test_paths_that_were_mixed_up_are_named(tmp_path):
-    state = ClipGradByAdaGC().state_dict()
-    path = save_state(state, tmp_path)
-    with pytest.raises(NotADirectoryError, match=r"takes its directory, load_"):
-        load_state(path)
-    with pytest.raises(TypeError, match="arguments are swapped"):
-        save_state(tmp_path, state)
-    with pytest.raises(ValueError, match="is a file: name another directory"):
-        save_state(state, path)
-
-
 def test_missing_damaged_and_half_written_files(tmp_path, monkeypatch):
     with pytest.raises(FileNotFoundError, match=STATE_FILE):
         load_state(tmp_path)
@@ -88,19 +77,10 @@ def test_what_a_file_holds(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("make", "error", "message"),
-    [
-        (lambda path: None, FileNotFoundError, "does not exist: was the check"),
-        (
-            lambda path: path.symlink_to("gone"),
-            FileNotFoundError,
-            "is a link to gone, which does not exist: was the checkpoint",
-        ),
-        (Path.mkdir, ValueError, "is a directory, not a file"),
-        (os.mkfifo, ValueError, "is a FIFO or a device, not a regular file"),
-    ],
+    "make",
+    [lambda path: path.symlink_to("gone"), Path.mkdir, os.mkfifo],
 )
-def test_only_regular_files_are_opened(make, error, message, tmp_path):
+def test_only_regular_files_are_opened(make, tmp_path):
     make(tmp_path / STATE_FILE)
-    with pytest.raises(error, match=f"{STATE_FILE} {message}"):
+    with pytest.raises(FileNotFoundError, match="is no file: was the check"):
         load_state(tmp_path)

@@ -35,44 +35,34 @@ def test_unbound_state_is_for_the_same_tensors():
 
 def test_models_that_cannot_be_bound():
     model = make_model()
-    stepped, loaded = ClipGradByAdaGC(), ClipGradByAdaGC()
+    stepped = ClipGradByAdaGC()
     fill(stepped, model.parameters())
     with pytest.raises(RuntimeError, match="before the first step"):
         stepped.bind(model)
-    loaded.set_state_dict({**bound_clip(model).state_dict(), "config": {}})
-    with pytest.raises(ValueError, match="'weight'"):
-        loaded.bind(paddle.nn.Linear(2, 2))
-    loaded.bind(model)
     for wrong in (paddle.Model(model), [model]):
         with pytest.raises(TypeError, match="bind the network"):
             ClipGradByAdaGC().bind(wrong)
 
 
-def test_a_state_saved_unbound_loads_into_a_bound_clip():
-    """Under Paddle's names of the same parameters."""
+def test_a_state_saved_unbound_loads_renamed_into_a_bound_clip():
+    """Of a model whose first layer was frozen: the state lacks its tensors."""
     model = make_model()
-    unbound = ClipGradByAdaGC(t_start=3)
+    for parameter in model[0].parameters():
+        parameter.stop_gradient = True
+    unbound, clip = ClipGradByAdaGC(t_start=3), bound_clip(model)
     for _ in range(5):
-        fill(unbound, model.parameters())
-    state, clip = unbound.state_dict(), bound_clip(model)
-    clip.set_state_dict(state)
-    assert clip.num_steps == 5
-    assert gammas(clip).tolist() == gammas(unbound).tolist()
-    other, kept = make_model(), bound_clip(make_model())  # another process'
-    names = [key for key, _ in other.named_parameters()]
+        fill(unbound, model.parameters()[2:])
+    state = unbound.state_dict()
     with pytest.raises(ValueError, match=r"automatic names .*rename=dict\("):
-        kept.set_state_dict(state)
-    kept.set_state_dict(
-        state, rename=dict(zip(state["gamma"], names, strict=True))
-    )
-    assert gammas(kept).tolist() == gammas(clip).tolist()
-    late = ClipGradByAdaGC(t_start=3)
+        clip.set_state_dict(state)
+    rename = dict(zip(state["gamma"], KEYS[2:], strict=True))
+    clip.set_state_dict(state, rename=rename)
+    assert clip.num_steps == 5
+    assert gammas(clip).tolist() == [np.inf, np.inf, *gammas(unbound)]
+    late = ClipGradByAdaGC()
     late.set_state_dict(state)
-    with pytest.raises(ValueError, match=r"automatic names"):
-        late.bind(other)
-    late.bind(model)
-    assert late.num_steps == 5
-    assert gammas(late).tolist() == gammas(clip).tolist()
+    with pytest.raises(RuntimeError, match="before set_state_dict"):
+        late.bind(model)
 
 
 def test_parameters_that_are_no_tensors_of_the_model_are_named():
@@ -116,31 +106,13 @@ def test_model_that_has_grown_is_bound_again_while_there_is_no_state():
     fill(clip, model.parameters())
     before = clip.state_dict()
     model.add_sublayer("second_head", paddle.nn.Linear(2, 2))
-    with pytest.raises(ValueError, match=r"second_head.weight.*new clip"):
+    with pytest.raises(RuntimeError, match="new clip"):
         clip.bind(model)
     assert clip.state_dict() == before
     loaded = bound_clip(make_model())
     loaded.set_state_dict(bound_clip(make_model()).state_dict())
-    with pytest.raises(ValueError, match="bound before"):
+    with pytest.raises(RuntimeError, match="before set_state_dict"):
         loaded.bind(model)
-
-
-def test_bind_to_the_model_in_another_order_keeps_state_and_steps():
-    first, second = paddle.nn.Linear(1, 1), paddle.nn.Linear(1, 2)
-    clip = ClipGradByAdaGC(t_start=1)
-    clip.bind(paddle.nn.LayerDict({"a": first, "b": second}))
-    train_on = first.parameters()
-    clip_arrays(clip, train_on, [np.ones([1, 1]), np.full(1, np.nan)])
-    before = clip.state_dict()["gamma"]
-    clip.bind(paddle.nn.LayerDict({"b": second, "a": first}))
-    gamma = clip.state_dict()["gamma"]
-    assert [*gamma] == ["b.weight", "b.bias", "a.weight", "a.bias"]
-    assert gamma == before
-    lost = clip.snapshot().per_tensor["nonfinite_total"]
-    assert lost.tolist() == [0, 0, 0, 1]
-    assert clip.metrics()["tensors"] == {}
-    fill(clip, train_on)
-    assert clip.num_steps == 2
 
 
 def test_two_parameters_of_one_name_are_refused():
@@ -160,7 +132,7 @@ def test_two_parameters_of_one_name_are_refused():
     assert clip.num_steps == 0
 
 
-@pytest.mark.parametrize("binds", ["before", "after", "never"])
+@pytest.mark.parametrize("binds", ["before", "never"])
 def test_a_state_loads_into_a_model_that_has_changed(binds, caplog):
     """A head is exchanged: its tensors start, those of the old are gone."""
     model = make_model()
@@ -178,8 +150,6 @@ def test_a_state_loads_into_a_model_that_has_changed(binds, caplog):
         with pytest.raises(ValueError, match="new_tensors='start'"):
             clip.set_state_dict(state)
     clip.set_state_dict(state, new_tensors="start")
-    if binds == "after":
-        clip.bind(model)
     fill(clip, model.parameters())
     assert clip.num_steps == 5
     after = clip.state_dict()["gamma"]
@@ -191,32 +161,23 @@ def test_a_state_loads_into_a_model_that_has_changed(binds, caplog):
         clip.set_state_dict(state, new_tensors="drop")
 
 
-@pytest.mark.parametrize("binds_first", [True, False])
-def test_an_unbound_state_fits_a_model_with_a_frozen_layer(binds_first):
-    model = make_model()
-    for parameter in model[0].parameters():
-        parameter.stop_gradient = True
-    donor, clip = ClipGradByAdaGC(t_start=0), ClipGradByAdaGC(t_start=0)
-    fill(donor, model.parameters()[2:])
-    if binds_first:
-        clip.bind(model)
-    clip.set_state_dict(donor.state_dict())
-    clip.bind(model)
-    found = clip.state_dict()["gamma"]
-    expected = [float(x) for x in donor.state_dict()["gamma"].values()]
-    assert [float(found[key]) for key in KEYS[2:]] == expected
-    assert [float(found[key]) for key in KEYS[:2]] == [np.inf, np.inf]
+def test_a_state_that_a_restart_forgot_does_not_keep_a_model_away():
+    clip = ClipGradByAdaGC(t_start=0)
+    clip.set_state_dict({"step": 5, "gamma": {"w_0": 1.0}, "config": {}})
+    clip.restart_warmup()
+    clip.bind(make_model())
+    assert clip.num_steps == 5
+    assert [*clip.state_dict()["gamma"]] == [*KEYS]
 
 
-def test_a_bound_state_in_an_unbound_clip_is_named(caplog):
+def test_a_bound_state_in_an_unbound_clip_is_named():
     model = make_model()
     donor, clip = ClipGradByAdaGC(t_start=0), ClipGradByAdaGC(t_start=0)
     donor.bind(model)
     fill(donor, model.parameters())
     clip.set_state_dict(donor.state_dict(), new_tensors="start")
-    for _ in range(2):
+    with pytest.raises(ValueError, match=r"lacks .*\.w_0.*Use bind\(model\)"):
         fill(clip, model.parameters())
-    assert caplog.text.count("the loaded state has no tensor of this step") == 1
 
 
 def test_whole_tensors_of_a_state_do_not_become_units():
@@ -228,15 +189,15 @@ def test_whole_tensors_of_a_state_do_not_become_units():
         clip.set_state_dict(whole.state_dict())
 
 
-def test_whole_state_loaded_before_bind_to_a_part_of_the_model(monkeypatch):
+def test_a_whole_state_fits_a_rank_s_part_of_the_model(monkeypatch):
     model = make_model()
     state = bound_clip(model, steps=4).full_state_dict()
     clip = ClipGradByAdaGC(t_start=3)
-    clip.set_state_dict(state)
-    with pytest.raises(ValueError, match=r"'2\.weight', '2\.bias' unknown"):
-        clip.bind(paddle.nn.Sequential(model[0]))
-    monkeypatch.setattr(paddle.distributed, "get_world_size", lambda: 2)
     clip.bind(paddle.nn.Sequential(model[0]))
+    with pytest.raises(ValueError, match=r"'2\.weight', '2\.bias' unknown"):
+        clip.set_state_dict(state)
+    monkeypatch.setattr(paddle.distributed, "get_world_size", lambda: 2)
+    clip.set_state_dict(state)
     gamma = clip.state_dict()["gamma"]
     assert [*gamma] == ["0.weight", "0.bias"]
     assert all(float(gamma[k]) == float(state["gamma"][k]) for k in gamma)

@@ -2,9 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several of the paper's tensors inside one parameter."""
 
-import contextlib
 import math
-import types
 
 import backends
 import numpy as np
@@ -340,44 +338,30 @@ def test_weights_without_storage_and_in_sonicmoe_s_layout():
         assert float(states[1][key]) == pytest.approx(float(gamma), rel=1e-6)
 
 
-def test_parts_are_refused_while_a_layer_interleaves_them():
-    """As PaddleFleet's SonicMoEExpert does between its steps."""
-    layer = paddle.nn.Layer()
-    layer.weight1 = layer.create_parameter([2, 4, 8])  # also the other layout's
-    layer._weights_layout = "grouped"
-    model = paddle.nn.Sequential(("grouped_gemm_experts", layer))
-    pairs = [(layer.weight1, paddle.ones([2, 4, 8]))]
-    parts = {"weight1$": {"experts": True, "parts": ["gate", "up"]}}
-    clip = ClipGradByAdaGC()
-    clip.bind(model, units=parts)
-    clip(pairs)
-    layer._weights_layout = "sonic"
-    message = r"experts.weight1 of .* interleaves .* give units='experts'"
-    with pytest.raises(ValueError, match=message):
-        clip(pairs)
-    assert clip.num_steps == 1
-    with pytest.raises(ValueError, match=message):
-        ClipGradByAdaGC().bind(model, units=parts)
-
-
 @pytest.mark.parametrize(
-    ("shape", "says", "is_refused"),
+    ("attribute", "value", "units", "message"),
     [
-        ([2, 4, 6], "sonic", False),  # the layer's word is out of date
-        ([2, 6, 4], "grouped", True),
-        ([2, 4, 4], "sonic", True),
-        ([2, 4, 4], "grouped", False),
+        ("_weights_layout", "grouped", {"parts": ["a", "b"]}, "interleaves"),
+        ("gather_output", True, {"parts": ["a", "b"]}, "a range of the whole"),
+        ("gather_output", True, {"parts": ["a", "b"], "axis": 0}, None),
+        ("gather_output", True, {"widths": {"a": 1, "b": 1}}, None),
+        ("gather_output", False, {"parts": ["a", "b"]}, None),
     ],
 )
-def test_a_shape_says_whether_parts_are_interleaved(shape, says, is_refused):
-    layer = paddle.nn.Layer()
-    layer.weight1 = layer.create_parameter(shape)
-    layer.config = types.SimpleNamespace(hidden_size=4)
-    layer._weights_layout = says
-    parts = {"weight1$": {"experts": True, "parts": ["gate", "up"]}}
-    error = pytest.raises(ValueError, match="interleaves")
-    with error if is_refused else contextlib.nullcontext():
-        ClipGradByAdaGC().bind(layer, units=parts)
+def test_parts_that_do_not_lie_as_declared(attribute, value, units, message):
+    """As in PaddleFleet's SonicMoE, and where ranks cut the parts' axis."""
+    layer = paddle.nn.Linear(4, 4, bias_attr=False)
+    layer.weight.is_distributed, layer.weight.split_axis = True, 1
+    setattr(layer, attribute, value)
+    clip = ClipGradByAdaGC()
+    if message is None:
+        clip.bind(layer, units={"weight": units})
+        assert len(clip.state_dict()["gamma"]) == 2
+        return
+    with pytest.raises(ValueError, match=message):
+        clip.bind(layer, units={"weight": units})
+    clip.bind(layer)
+    assert [*clip.state_dict()["gamma"]] == ["weight"]
 
 
 def test_shares_may_be_numbers_of_the_model_s_config():

@@ -15,6 +15,7 @@ from adagc_lab.clips import make_clip
 from adagc_lab.data.config import TEXT_KINDS
 from adagc_lab.faults import check_faults, unreached_faults
 from adagc_lab.paddleformers.units import followed
+from adagc_lab.storage import check_directory
 from adagc_lab.train.config import ParallelConfig, RunConfig, TrainConfig
 from adagc_lab.train.optimizers import (
     check_precision,
@@ -28,7 +29,6 @@ from adagc_lab.train.tasks import (
     build_without_memory,
     make_task,
 )
-from paddle_adagc.checks import check_directory
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.clips.overrides import Overrides
 

@@ -33,6 +33,27 @@ _OF_WRITING = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
 _OF_STORAGE = {errno.EIO, errno.ESTALE}
 
 
+def check_directory(name: str, path: str | os.PathLike[str]) -> Path:
+    """Return ``path`` if it is, or can become, a directory to write to.
+
+    Nothing is made. ``PermissionError``: it takes no files.
+    """
+    directory = found = Path(path)
+    while not found.exists() and found != found.parent:
+        found = found.parent
+    if not found.is_dir():
+        raise ValueError(
+            f"{name} is {str(directory)!r}, and {found} is a file: name "
+            "another directory"
+        )
+    if not os.access(found, os.W_OK | os.X_OK):
+        raise PermissionError(
+            f"{name} is {str(directory)!r}, and {found} cannot be written to: "
+            "name another directory"
+        )
+    return directory
+
+
 class StorageError(OSError):
     """A folder cannot be written to; the same command resumes later."""
 

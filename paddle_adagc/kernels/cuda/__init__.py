@@ -73,11 +73,6 @@ def why_not(device: int) -> str:
     return "" if load_kernels(device) else str(_LOADED[device])
 
 
-def leave_to_operators(device: int, reason: str) -> None:
-    """Use no kernels on a device from now on."""
-    _LOADED[device] = reason
-
-
 def _load(device: int) -> launch.Kernels | str:
     """Load the kernels, compiled when they are not in the cache."""
     if os.environ.get("PADDLE_ADAGC_NATIVE", "1") == "0":

@@ -71,29 +71,6 @@ def test_static_graph_is_refused_with_a_way_out():
         paddle.disable_static()
 
 
-@pytest.mark.parametrize(
-    ("positional", "named", "message"),
-    [
-        ((1.0,), {}, r"\(1\.0,\).*lambda_abs"),
-        ((), {"max_norm": 1.0}, "max_norm.* is lambda_abs"),
-        ((), {"lamda_rel": 1.0}, "did you mean 'lambda_rel'"),
-    ],
-)
-def test_unknown_argument_is_explained(positional, named, message):
-    with pytest.raises(TypeError, match=message):
-        ClipGradByAdaGC(*positional, **named)
-
-
-def test_bind_to_another_model_is_warned_of(recwarn):
-    first, second = paddle.nn.Linear(2, 2), paddle.nn.Linear(2, 2)
-    clip = ClipGradByAdaGC()
-    clip.bind(first)
-    clip.bind(paddle.nn.Sequential(first, second))  # grown, as by LoRA
-    assert not recwarn.list
-    with pytest.warns(UserWarning, match="bound to another model"):
-        clip.bind(paddle.nn.Linear(2, 2))
-
-
 def test_parameters_alone_are_refused():
     """As for Paddle's ``paddle.nn.utils.clip_grad_norm_``."""
     model = paddle.nn.Linear(2, 2)

@@ -247,8 +247,8 @@ def test_search_for_nan_can_be_on(make, backend, nan_check):
     clip, again = make(), make()
     model = paddle.nn.LayerList([paddle.nn.Linear(2, 3) for _ in range(2)])
     clip.bind(model)
-    again.set_state_dict(clip.state_dict())
     again.bind(model)
+    again.set_state_dict(clip.state_dict())
     parameters = [layer.bias for layer in model]
     for step in range(8):
         grads = [np.full(3, 10.0**step % 7), np.zeros(3)]

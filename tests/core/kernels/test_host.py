@@ -21,7 +21,7 @@ from paddle_adagc.kernels.host import HostTensors
 @pytest.fixture(autouse=True)
 def forget(monkeypatch):
     """No library stays loaded from one test to the next."""
-    monkeypatch.setattr(host, "_LEFT", [])
+    monkeypatch.setattr(host, "_FAILED", [])
     host.load_library.cache_clear()
     yield
     host.load_library.cache_clear()

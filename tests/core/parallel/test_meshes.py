@@ -6,8 +6,6 @@ Paddle's CPU build cannot run a model over several meshes in one program, so
 the gradients are made here instead of by a backward pass.
 """
 
-import types
-
 import numpy as np
 import paddle
 import paddle.distributed as dist
@@ -24,7 +22,7 @@ from helpers import make_parameters
 from paddle.distributed.auto_parallel.api import dtensor_from_local
 
 from paddle_adagc import ClipGradByAdaGC
-from paddle_adagc.parallel import meshes, reduce
+from paddle_adagc.parallel import reduce
 
 NUM_STEPS = 30
 ROWS, COLUMNS, COPY = dist.Shard(0), dist.Shard(1), dist.Replicate()
@@ -137,63 +135,6 @@ def test_the_clip_acts_as_on_one_process(places, num_ranks):
     assert_same_run(ranks, expected)
 
 
-FUSED_SHAPES = {"a": [20, 30], "b": [30], "c": [40, 10], "d": [7]}
-
-
-def step_with_tensor_fusion(num_ranks):
-    """Steps of Paddle's optimizer on slices of its buffers, on this rank."""
-    if num_ranks > 1:
-        mesh = dist.ProcessMesh([*range(num_ranks)], dim_names=["dp"])
-        dist.auto_parallel.set_mesh(mesh)
-    model = paddle.nn.Layer()
-    for key, shape in FUSED_SHAPES.items():
-        parameter = model.create_parameter(shape)
-        paddle.assign(paddle.full(shape, 0.1), parameter)
-        if num_ranks > 1:
-            parameter = dist.shard_tensor(parameter, mesh, [COPY])
-        setattr(model, key, parameter)
-    clip = ClipGradByAdaGC(**ADAGC)
-    clip.bind(model)
-    optimizer = paddle.optimizer.AdamW(
-        1e-2, parameters=model.parameters(), grad_clip=clip
-    )
-    if num_ranks > 1:
-        stage = dist.ShardingStage1("dp", mesh)
-        optimizer = dist.shard_optimizer(optimizer, stage)
-        optimizer._enable_tensor_fusion()
-    share = (0.25, 0.75)[dist.get_rank()] if num_ranks > 1 else 1.0
-    parameters = dict(model.named_parameters())
-    for step in range(NUM_STEPS):
-        pairs = []
-        for key, gradient in gradients(step, FUSED_SHAPES).items():
-            parameter = parameters[key]
-            mine = paddle.to_tensor(gradient * share)
-            if num_ranks == 1:
-                parameter.main_grad = mine
-            elif step:  # a view into the buffer
-                paddle.assign(mine, parameter.main_grad._local_value())
-            else:
-                parameter.main_grad = dtensor_from_local(mine, mesh, [SUMMANDS])
-            pairs.append((parameter, parameter.main_grad))
-        optimizer._apply_optimize(None, None, pairs)
-    weights = {k: meshes.local_value(p).numpy() for k, p in parameters.items()}
-    gamma = plain(clip.full_state_dict())["gamma"]
-    return gamma, clip.summary()["num_tensors"], weights
-
-
-@pytest.mark.slow
-def test_tensor_fusion_of_auto_parallel():
-    gamma, number, weights = step_with_tensor_fusion(1)
-    for mine, its_number, its in run_on_ranks(
-        step_with_tensor_fusion, 2, num_ranks=2
-    ):
-        assert mine == pytest.approx(gamma, rel=1e-5)
-        assert its_number == number == len(FUSED_SHAPES)
-        for key, values in weights.items():
-            found = its[key].reshape(values.shape)
-            np.testing.assert_allclose(found, values, rtol=1e-5, atol=1e-6)
-
-
 @pytest.fixture
 def mesh(monkeypatch):
     """A mesh of two ranks whose parts are alike; this is the first."""
@@ -212,19 +153,7 @@ def test_experts_on_a_mesh_need_no_bind(mesh):
     assert clip.metrics()["global_grad_norm"] == 10.0
 
 
-def test_slices_of_auto_parallel_s_buffers_need_bind(monkeypatch):
-    monkeypatch.setattr("paddle_adagc.clips.adagc.fuses_tensors", lambda: True)
-    clip = ClipGradByAdaGC()
-    with pytest.raises(RuntimeError, match=r"clip\.bind\(model\)"):
-        clip.should_comm_on_shard_dim = True
-    clip.bind(paddle.nn.Linear(1, 1))
-    clip.should_comm_on_shard_dim = True
-    assert not clip.should_comm_on_shard_dim
-    clip.sharding_group = types.SimpleNamespace(ranks=[0, 1])
-    assert clip.should_comm_on_shard_dim
-
-
-def test_buffers_of_fsdp_are_refused():
+def test_buffers_that_join_tensors_are_refused():
     with pytest.raises(RuntimeError, match="FSDP"):
         ClipGradByAdaGC().should_comm_on_shard_dim = True
     ClipGradByAdaGC().should_comm_on_shard_dim = False

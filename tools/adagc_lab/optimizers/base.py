@@ -21,8 +21,8 @@ from paddle.optimizer.lr import LRScheduler
 
 from paddle_adagc.checks import (
     check_decay,
-    check_not_negative,
     check_positive,
+    check_real,
 )
 from paddle_adagc.parallel.topology import read_topology
 
@@ -155,9 +155,16 @@ def _refuse_split_tensors(rule: str) -> None:
         )
 
 
+def _check_not_negative(name: str, value: Any) -> float:
+    """Return a real number of at least 0 as a float; refuse others."""
+    if (number := check_real(name, value)) < 0:
+        raise ValueError(f"{name} must not be negative, got {value!r}")
+    return number
+
+
 _CHECKS = {
     **dict.fromkeys(("beta1", "beta2", "momentum"), check_decay),
-    "weight_decay": check_not_negative,
+    "weight_decay": _check_not_negative,
 }
 
 

@@ -16,7 +16,7 @@ import paddle.distributed as dist
 from adagc_lab.clips import make_clip
 from adagc_lab.paddleformers.recipe import ERNIE, load_recipe
 from adagc_lab.paddleformers.units import check_units
-from paddle_adagc.checks import check_directory
+from adagc_lab.storage import check_directory
 from paddle_adagc.integrations.clipping import Options, after_init, attach
 
 

@@ -13,7 +13,6 @@ from adagc_lab.record.files import RunRecord
 from adagc_lab.report.experiment import Experiment
 from adagc_lab.report.judged import model_loss
 from adagc_lab.report.measures import rises
-from paddle_adagc.spikes import group_events
 
 STEPS_BEFORE = 40
 STEPS_AFTER = 120
@@ -43,7 +42,13 @@ class Focus(NamedTuple):
 
 def fault_bursts(run: RunRecord) -> list[tuple[int, int]]:
     """First and last step of each burst of faults, in order."""
-    return list(group_events(sorted(run.faults), 1))
+    bursts: list[tuple[int, int]] = []
+    for step in sorted(run.faults):
+        if bursts and step == bursts[-1][1] + 1:
+            bursts[-1] = bursts[-1][0], step
+        else:
+            bursts.append((step, step))
+    return bursts
 
 
 def choose_focus(experiment: Experiment) -> Focus | None:

@@ -126,7 +126,8 @@ def _of_loss(
     steps = judged_steps(run)
     skip = int(np.count_nonzero(steps < experiment.skip_steps))
     score = spike_score(run.loss[steps], experiment.window, skip=skip)
-    is_judged = score.num_judged or score.num_spikes
+    num_judged = score.num_values - score.num_unjudged
+    is_judged = num_judged or score.num_spikes
     return {
         "spike_score": score.percent if is_judged else math.nan,
         "last_loss": math.inf

@@ -160,7 +160,8 @@ def _problem(status: str, loss: np.ndarray, last: float) -> str:
 def _spikes(record: RunRecord, steps: np.ndarray) -> str:
     window = 1000 if len(steps) > 1000 else 200  # the paper's, if it fits
     score = spike_score(record.loss[steps], window)
-    text = f"spikes: {score.num_spikes} in {score.num_judged:,} steps"
+    num_judged = score.num_values - score.num_unjudged
+    text = f"spikes: {score.num_spikes} in {num_judged:,} steps"
     text += f" with {window:,} before them to judge by"
     if score.num_spikes:
         text += f", the first at step {steps[score.indices[0]]:,}"
