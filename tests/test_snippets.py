@@ -89,19 +89,13 @@ def train(model, optimizer):
         optimizer.clear_grad()
 
 
-def run_on_rank(code, folder, kind):
+def run_on_rank(code, folder):
     """Run a snippet for several ranks on this one."""
     os.chdir(folder)
     names = {
         "MyModel": lambda: paddle.nn.Sequential(paddle.nn.Linear(64, 64)),
         "train": train,
     }
-    if kind == "fleet":  # under sharding V2
-        from paddle.distributed import fleet
-
-        strategy = names["strategy"] = fleet.DistributedStrategy()
-        strategy.hybrid_configs = {"dp_degree": 1, "sharding_degree": 2}
-        strategy.hybrid_configs["sharding_configs"].split_param = True
     exec(code, names)
     gammas = names["clip"].full_state_dict()["gamma"]
     return names["clip"].num_steps, [*gammas]
@@ -132,9 +126,7 @@ def test_snippets_for_trainers_and_fleet_run(kind, tmp_path, monkeypatch):
         if kind.startswith("paddle"):
             run_trainer(code, kind)
             continue
-        ranks = run_on_ranks(
-            run_on_rank, 2, code=code, folder=str(tmp_path), kind=kind
-        )
+        ranks = run_on_ranks(run_on_rank, 2, code=code, folder=str(tmp_path))
         assert ranks == [(3, ["0.weight", "0.bias"])] * 2
         assert kind != "fleet" or [*tmp_path.glob("checkpoint-1000/*")]
 

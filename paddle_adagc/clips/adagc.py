@@ -244,8 +244,9 @@ class ClipGradByAdaGC(KnownAttributes, EagerClip):
             ``step`` (int, optimizer steps made); ``gamma``, and in the warm-up
             ``support``, each a dict of tensor key -> float32 tensor of shape
             ``[]``; ``config`` (the constructor's arguments); after
-            :meth:`restart_warmup` its step, ``warmup_start``. Under sharding by
-            owner (V1, stage 2) it is about this rank's tensors alone.
+            :meth:`restart_warmup` its step, ``warmup_start``. It is about the
+            tensors of this rank alone: those of its pipeline stage and experts,
+            or that it owns (V1, stage 2).
         """
         return self._progress.state_of_rank()
 

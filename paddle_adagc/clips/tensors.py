@@ -313,10 +313,10 @@ def _refuse_others(
         "the state's tensors and this clip's differ: "
         f"{_difference(found, wanted)}. Is it another model's state, or was "
         "one of the two made without bind(model)? If it is one rank's under "
-        "sharding, save full_state_dict(); if they are one network under two "
-        f"sets of names, give set_state_dict a rename; if {where}, bind with "
-        "the same units; if the model has changed (a new head, LoRA), give "
-        "new_tensors='start'"
+        "sharding or of a pipeline's stage, save full_state_dict(); if they "
+        "are one network under two sets of names, give set_state_dict a "
+        f"rename; if {where}, bind with the same units; if the model has "
+        "changed (a new head, LoRA), give new_tensors='start'"
     )
 
 
