@@ -75,26 +75,24 @@ class Alarms:
 
 def run_command(command: str, line: str) -> None:
     """Give a line to a command of the shell; end it after ten seconds."""
-    with subprocess.Popen(
-        command,
-        shell=True,
-        stdin=subprocess.PIPE,
-        start_new_session=True,
-        text=True,
-    ) as process:
-        try:
-            process.communicate(f"{line}\n", timeout=_COMMAND_SECONDS)
-        except subprocess.TimeoutExpired:
-            # Nobody has waited for it: its number is its own, and its group's.
-            if process.poll() is None and (
-                os.getpgid(process.pid) == process.pid != os.getpgrp()
-            ):
-                os.killpg(process.pid, signal.SIGKILL)
-            raise TimeoutError(
-                f"{command!r} took longer than {_COMMAND_SECONDS:.0f} s"
-            ) from None
-    if process.returncode:
-        raise RuntimeError(f"{command!r} returned {process.returncode}")
+    # A file: a pipe that the command closes could end this process, SIGPIPE.
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as file:
+        file.write(f"{line}\n")
+        file.seek(0)
+        process = subprocess.Popen(
+            command, shell=True, stdin=file, start_new_session=True
+        )
+    try:
+        status = process.wait(_COMMAND_SECONDS)
+    except subprocess.TimeoutExpired:
+        # Nobody has waited for it: its number is its own, and its group's.
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        raise TimeoutError(
+            f"{command!r} took longer than {_COMMAND_SECONDS:.0f} s"
+        ) from None
+    if status:
+        raise RuntimeError(f"{command!r} returned {status}")
 
 
 def warn(text: str) -> None:

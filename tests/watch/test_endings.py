@@ -277,8 +277,10 @@ def test_a_command_gets_each_kind_of_alarm_once(tmp_path):
 
 
 def test_a_command_that_fails_or_hangs_is_ended(monkeypatch):
+    before = signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     with pytest.raises(RuntimeError, match="returned 3"):
-        run_command("exit 3", "a line")
+        run_command("exec <&-; sleep 0.2; exit 3", "a line" * 100_000)
+    signal.signal(signal.SIGPIPE, before)
     monkeypatch.setattr("paddle_adagc.watch.writer._COMMAND_SECONDS", 0.2)
     begin = time.monotonic()
     with pytest.raises(TimeoutError, match="took longer"):
