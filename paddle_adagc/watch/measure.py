@@ -92,7 +92,9 @@ def add_numbers(
     mine = np.where(finite, norm, 0).astype(np.float64)
     columns: dict[str, np.ndarray] = {"nonfinite": np.sum(np.isinf(norm), 1)}
     if not is_part:
-        columns["global_grad_norm"] = np.sqrt(np.sum(mine**2, 1))
+        size = np.sqrt(np.sum(mine**2, 1))
+        is_known = ~np.isinf(norm).any(1)
+        columns["global_grad_norm"] = np.where(is_known, size, np.nan)
         for prefix, table in named.items():
             if table is not None:
                 table = np.where(is_skipped[:, None], 0, table)
@@ -107,6 +109,7 @@ def _of_factors(
     norm: np.ndarray, h: np.ndarray, known: np.ndarray
 ) -> dict[str, np.ndarray]:
     """Return numbers of each step, ``[num_steps]``, from what is known."""
+    known = known & ~np.isnan(h)
     count = known.sum(1)
     ascending = np.sort(np.where(known, h, np.inf), 1)
     rows, middle = np.arange(len(h)), np.maximum(count, 1)

@@ -1,0 +1,163 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What to do about a run: a change only where the loss has suffered."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
+
+from paddle_adagc.watch.events import Happening
+from paddle_adagc.watch.reading import RecordedRun
+from paddle_adagc.watch.replay import Settings
+from paddle_adagc.watch.text import digits
+from paddle_adagc.watch.verdict import clip_of
+
+_OFTEN = 3  # events of the loss, although each came back
+_MOST_SKIPPED = 10
+_MUCH = 1.5  # times AdaGC's that a clip left
+
+Advice: TypeAlias = dict[str, str]
+"""``code``; ``text``, sentences; ``command``, what to type, or ``""``."""
+
+
+def advise(
+    run: RecordedRun, event: Happening | None, events: Sequence[Happening]
+) -> list[Advice]:
+    """Say what to do now about the worst of the events."""
+    found = [] if event is None else [*_about(run, event, events)]
+    if run.end["kind"] in ("exception", "rank", "unknown", "signal"):
+        found = [one for one in found if one["code"] != "nothing"]
+        if not any(one["code"] == "return" for one in found):
+            text = "To go on, resume from the last checkpoint."
+            found.insert(0, _advice("return", text, _resume(run)))
+    elif run.end["kind"] == "disk":
+        text = "Free space on the disk, or record into another folder:"
+        found.insert(0, _advice("disk", text, "--record DIR"))
+    return found
+
+
+def _about(
+    run: RecordedRun, event: Happening, events: Sequence[Happening]
+) -> Iterator[Advice]:
+    is_last = event.has_loss and event is events[-1]
+    is_local = event.cause in ("tensor", "layer")
+    recurs = sum(one.has_loss for one in events) >= _OFTEN and event.has_loss
+    lasts = event.is_over is False
+    if lasts or (is_last and event.is_over is None):
+        yield _return(run, event)
+    elif not (
+        recurs
+        or (event.cause == "rate" and event.clues[3])
+        or (is_local and event.kind == "norm shift")
+    ):
+        text = "There is nothing to do"
+        if event.back is not None:
+            text += f": on average the losses from step {event.back:,} on are "
+            text += "no higher than those before"
+        yield _advice("nothing", f"{text}.")
+        return
+    if event.cause == "rate":
+        yield _rate(event)
+        return
+    if event.begins_with:
+        yield from _nonfinite(run, event)
+        return
+    if event.cause == "period":
+        yield _advice(
+            "look",
+            f"Find out what else recurs every {event.clues[0]} steps: the "
+            "order of the data, or a schedule.",
+        )
+    elif _may_be_batch(event):
+        batches = [e for e in events if _may_be_batch(e)][:_MOST_SKIPPED]
+        yield _advice(
+            "skip",
+            "If the data is to blame, resume from a checkpoint before step "
+            f"{batches[0].first:,}, and leave out these steps by the Trainer's "
+            "setting:",
+            f'"skip_data_intervals": {[[e.first, e.last] for e in batches]}',
+        )
+    elif is_local:
+        names = ", ".join(g.key for g in event.finding.guilty[:3])
+        yield _advice("look", f"Find out what is special about {names}.")
+    left, its = event["left"], event["shadow_left"]
+    if event.has_loss and (lasts or recurs) and left > _MUCH * its:
+        text = f"Of the highest norm AdaGC would have left {digits(its)}, "
+        yield from _switch(run, f"{text}where the clip left {digits(left)}.")
+
+
+def _may_be_batch(event: Happening) -> bool:
+    """Whether the loss began at its height, and was short."""
+    is_sudden = event.peak - event.first <= 1 and not event.norm_was_first
+    causes = ("all", "several", "labels", "")
+    is_batch = event.has_loss and event.cause in causes
+    return is_batch and is_sudden and event.is_short
+
+
+def _return(run: RecordedRun, event: Happening) -> Advice:
+    first = min([event.first, *(g.onset for g in event.finding.guilty)])
+    text = f"Return to the last checkpoint before step {first:,}."
+    if event.is_over is None:
+        text = f"If the loss stays high, r{text[1:]}"
+    elif event.kind == "norm shift":
+        text += " If that does not help, return to an older one: the weights "
+        text += "may have been bad before that step."
+    return _advice("return", text, _resume(run, first))
+
+
+def _rate(event: Happening) -> Advice:
+    step, old, new, back, now = event.clues
+    text = f"Lower the learning rate: it was {old:.3g} before step {step:,}, "
+    text += f"and then up to {new:.3g}."
+    if back:
+        text = f"Find out why the learning rate rose to {new:.3g}; from step "
+        text += f"{back:,} on it was {now:.3g}."
+    return _advice("rate", text)
+
+
+def _nonfinite(run: RecordedRun, event: Happening) -> Iterator[Advice]:
+    text = f"Look at the batch of step {event.first:,}, and at the "
+    text += "loss function." if event.begins_with == "nan" else "backward pass"
+    if guilty := event.finding.guilty:
+        text += f" of {', '.join(g.key for g in guilty[:3])}."
+    yield _advice("look", text)
+    text = "In the next run --skip-above leaves out a step whose loss or norm "
+    text += "is NaN or Inf:"
+    yield _advice("skip", text, "adagc-run --watch --skip-above 8 COMMAND")
+    text = "AdaGC sets a gradient with Inf or NaN to 0, and keeps the others."
+    yield from _switch(run, text)
+
+
+def _switch(run: RecordedRun, why: str) -> Iterator[Advice]:
+    """Say what to type for AdaGC with the settings of the shadow."""
+    if clip_of(run).startswith("ClipGradByAdaGC"):
+        return
+    options = arguments = ""
+    its = Settings.of_clip(run.sessions[-1].facts.get("shadow"))
+    if its is not None:
+        options = f" --lambda-abs {its.lambda_abs} --init {its.init}"
+        arguments = f"lambda_abs={its.lambda_abs}, init={its.init!r}"
+    text = f"{why} Give the next run's optimizer ClipGradByAdaGC({arguments}), "
+    text += "or put adagc-run before its command:"
+    if run.end["kind"] == "running":
+        text = f"{why} A loop that made its Record can call record.switch() "
+        text += "now; for any other run put adagc-run before its command:"
+    yield _advice("switch", text, f"adagc-run{options} COMMAND")
+
+
+def _resume(run: RecordedRun, step: float = math.inf) -> str:
+    """Name the newest checkpoint beside the record that has not made a step."""
+    found = {}
+    for folder in (run.directory.parent, run.directory.parent.parent):
+        for path in folder.glob("checkpoint-*"):
+            number = path.name.removeprefix("checkpoint-")
+            is_number = number.isascii() and number.isdigit()
+            if is_number and len(number) < 16 and int(number) < step:
+                found[int(number)] = path
+    return f"--resume_from_checkpoint {found[max(found)]}" if found else ""
+
+
+def _advice(code: str, text: str, command: str = "") -> Advice:
+    return {"code": code, "text": text, "command": command}
