@@ -117,9 +117,9 @@ def test_an_unchanged_command(name, tmp_path):
     page = make_page(where)
     assert page["num_steps"] == NUM_STEPS
     event = page["events"][page["worst"]]
-    assert (event["kind"], event["cause"]) == ("spike", "all")
+    assert (event["kind"], event["cause"]) == ("loss spike", "all")
     assert (event["first"], event["last"]) == STEPS
-    assert event["loss"] > 20 * event["usual_loss"]
+    assert event["loss"] > 20 * event["before"]["mean"]
     assert event["shadow_left"] < event["left"]
     if name == "paddlenlp":
         assert load_state(tmp_path / "out/checkpoint-200")["step"] == 200
@@ -278,7 +278,7 @@ def test_fleet_s_own_clip_on_two_ranks(name, tmp_path):
     assert np.isfinite(run.tensors("norm")).all()
     page = make_page(tmp_path / "a")
     event = page["events"][page["worst"]]
-    assert (event["kind"], event["cause"]) == ("spike", "all")
+    assert (event["kind"], event["cause"]) == ("loss spike", "all")
     assert (event["first"], event["last"]) == (121, 122)
     assert event["left"] == pytest.approx(0.5, rel=1e-3)
     assert 0 < event["shadow_left"] < event["norm"] / 5

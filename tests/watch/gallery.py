@@ -275,7 +275,8 @@ CASES = {
             width=lambda n: 8,
             batch=lambda n: 400,
         ),
-        "calm loss-spike loss-shift norm-spike norm-shift | all several lasting layer tensor stale - | "
+        "calm loss-spike loss-shift norm-spike norm-shift | "
+        "all several lasting layer tensor stale - | "
         "nothing rate return switch look",
         lambda n: {*range(n + 1)},
         {True, False, None},
