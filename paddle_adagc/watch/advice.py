@@ -16,6 +16,7 @@ from paddle_adagc.watch.verdict import clip_of
 
 _OFTEN = 3  # events of the loss, although each came back
 _MOST_SKIPPED = 10
+_SHORT = 4  # steps that a bad batch may take at most
 _MUCH = 1.5  # times AdaGC's that a clip left
 
 Advice: TypeAlias = dict[str, str]
@@ -54,8 +55,8 @@ def _about(
     ):
         text = "There is nothing to do"
         if event.back is not None:
-            text += f": on average the losses from step {event.back:,} on are "
-            text += "no higher than those before"
+            text += f": the mean of 64 losses from step {event.back:,} on is "
+            text += "at most 1%, or 2 standard errors, above that before"
         yield _advice("nothing", f"{text}.")
         return
     if event.cause == "rate":
@@ -70,8 +71,9 @@ def _about(
             f"Find out what else recurs every {event.clues[0]} steps: the "
             "order of the data, or a schedule.",
         )
-    elif _may_be_batch(event):
-        batches = [e for e in events if _may_be_batch(e)][:_MOST_SKIPPED]
+    elif event.has_loss and event.last - event.first < _SHORT:
+        batches = [e for e in events if e.last - e.first < _SHORT]
+        batches = [e for e in batches if e.has_loss][:_MOST_SKIPPED]
         yield _advice(
             "skip",
             "If the data is to blame, resume from a checkpoint before step "
@@ -86,14 +88,6 @@ def _about(
     if event.has_loss and (lasts or recurs) and left > _MUCH * its:
         text = f"Of the highest norm AdaGC would have left {digits(its)}, "
         yield from _switch(run, f"{text}where the clip left {digits(left)}.")
-
-
-def _may_be_batch(event: Happening) -> bool:
-    """Whether the loss began at its height, and was short."""
-    is_sudden = event.peak - event.first <= 1 and not event.norm_was_first
-    causes = ("all", "several", "labels", "")
-    is_batch = event.has_loss and event.cause in causes
-    return is_batch and is_sudden and event.is_short
 
 
 def _return(run: RecordedRun, event: Happening) -> Advice:

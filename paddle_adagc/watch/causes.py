@@ -88,7 +88,7 @@ def _rate_change(
 def _is_stale(run: RecordedRun, event: Happening) -> bool:
     """Whether norms that were usual long before came back, before the loss."""
     beta2 = run.sessions[-1].facts.get("beta2") if run.sessions else None
-    is_first = event.norm_was_first or "loss" not in event.series
+    is_first = event.series.get("loss", math.inf) > event.first
     if type(beta2) is not float or not 0 < beta2 < 1 or not is_first:
         return False
     place = int(np.searchsorted(run.step, event.first))

@@ -26,11 +26,11 @@ from paddle_adagc.watch.tensors import NUM_BEFORE, Finding, find_guilty
 FEWEST = WINDOW // 2
 """Losses whose mean tells whether the loss is back."""
 
-_HIGHER, _LEAST_HIGHER = 3.0, 0.01
-"""A mean is higher by more than so many standard errors, and than this share
-of the mean before."""
+_BACK, _HIGHER = 2.0, 3.0
+"""Standard errors by which 64 losses may be above those before, and by which
+all later ones are, if the loss has not come back."""
 
-_SHORT = 4  # steps that a single batch may take at most
+_LEAST = 0.01  # of the mean before; less is no harm
 _NORMS_STEPS = 64  # of an event, in which its norms are looked at
 
 Known: TypeAlias = Mapping[str, tuple[np.ndarray, np.ndarray]]
@@ -54,6 +54,11 @@ class Span(NamedTuple):
         error = losses.std() / len(losses) ** 0.5
         numbers = losses.mean(), losses.min(), losses.max(), error
         return cls(int(steps[0]), int(steps[-1]), *map(float, numbers))
+
+    def is_above(self, before: Span, errors: float) -> bool:
+        """Whether the mean is so many standard errors, and 1%, higher."""
+        least = errors * math.hypot(self.error, before.error)
+        return self.mean - before.mean > max(least, _LEAST * abs(before.mean))
 
 
 @dataclasses.dataclass
@@ -85,10 +90,10 @@ class Happening:
     the event's first step) and the next event; the second may be missing."""
 
     back: int | None = None
-    """Where the first 64 losses begin whose mean is no higher than before."""
+    """Where the first 64 losses begin whose mean is not above that before."""
 
     is_over: bool | None = None
-    """Whether there are such losses; None: fewer than 32 follow."""
+    """Whether there are such losses; None: not known yet."""
 
     skipped: list[int] = dataclasses.field(default_factory=list)
     """Steps that ``skip_above`` left out."""
@@ -133,16 +138,6 @@ class Happening:
         names = ("nan", "nonfinite")
         found = [n for n in names if self.series.get(n) == self.first]
         return found[0] if found else ""
-
-    @property
-    def is_short(self) -> bool:
-        """Whether a single batch may have done it."""
-        return self.last - self.first < _SHORT
-
-    @property
-    def norm_was_first(self) -> bool:
-        """Whether a norm was abnormal before the loss was."""
-        return self.first < self.series.get("loss", self.first)
 
 
 def find_events(run: RecordedRun) -> tuple[list[Happening], list[Event]]:
@@ -270,21 +265,17 @@ def _look_at_loss(
         return
     found.before = before = Span.of(step[past], loss[past])
     found.numbers["excess"] = float((loss[inside] - before.mean).sum())
-    spans, is_back = [], []
-    for i in range(0, len(rest) - FEWEST + 1, WINDOW):
-        part = rest[i : i + WINDOW]
-        spans.append(Span.of(step[part], loss[part]))
-        error = math.hypot(before.error, spans[-1].error)
-        least = max(_HIGHER * error, _LEAST_HIGHER * abs(before.mean))
-        is_back.append(spans[-1].mean <= before.mean + least)
+    parts = [rest[i : i + WINDOW] for i in range(0, len(rest), WINDOW)]
+    spans = [Span.of(step[p], loss[p]) for p in parts if len(p) >= FEWEST]
     if spans:
-        found.is_over = any(is_back)
-        found.after = spans[:1]
-        if len(spans) > 1:
-            part = rest[-WINDOW:]
-            found.after = [spans[0], Span.of(step[part], loss[part])]
-    if found.is_over:
-        found.back = spans[is_back.index(True)].first
+        latest = rest[-WINDOW:]
+        found.after = [spans[0], Span.of(step[latest], loss[latest])]
+        found.after = found.after[: len(spans)]
+        is_back = [not span.is_above(before, _BACK) for span in spans]
+        if any(is_back):
+            found.is_over, found.back = True, spans[is_back.index(True)].first
+        elif Span.of(step[rest], loss[rest]).is_above(before, _HIGHER):
+            found.is_over = False
 
 
 def _look_at_norms(

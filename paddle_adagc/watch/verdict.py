@@ -174,12 +174,15 @@ def _losses(run: RecordedRun, event: Happening) -> Iterator[str]:
             f"The last abnormal loss is at step {event.last_loss:,}; the "
             f"record ends at step {run.step[-1]:,}."
         )
-    if after and event.back is None:
-        yield "No 64 of these losses were as low as before, on average."
+    if after and event.is_over is False:
+        yield (
+            "No 64 of these losses have a mean as low as that before, give or "
+            "take 1% or 2 standard errors."
+        )
     elif event.back is not None and event.back > after[0].first:
         yield (
-            f"The 64 losses from step {event.back:,} on are the first that are "
-            "no higher than before, on average."
+            "The first 64 losses whose mean is at most 1%, or 2 standard "
+            f"errors, above that before begin at step {event.back:,}."
         )
 
 
@@ -226,13 +229,14 @@ def _who(event: Happening) -> Iterator[str]:
     rose = f"{share:.0%} of the tensors rose at once"
     if guilty:
         first, num = guilty[0], len(guilty)
-        text = f"at step {first.onset:,}; {first.key} rose to "
-        text += f"{digits(first.ratio)} times its usual norm."
+        at, far = f"at step {first.onset:,}", f"{digits(first.ratio)} times"
         if share >= MOST:
-            yield f"{rose}, {text}"
+            yield f"{rose}, {at}; {first.key} to {far} its usual norm."
+        elif num == 1:
+            yield f"Only {first.key} left its usual norm, {at}: to {far} that."
         else:
-            those = f"{counted(num, 'tensor')} left usual norms, the first"
-            yield f"{those} {text}"
+            text = f"{num} tensors left their usual norms, {first.key} first, "
+            yield f"{text}{at}: to {far} its usual norm."
     elif share < _SOME and not event["norm"] > 2 * event["usual_norm"]:
         yield "Every tensor kept its usual norm."
     else:

@@ -147,8 +147,8 @@ SENTENCES = {
         "Lower|usual again|nothing to do",
     ),
     "one tensor x 1,000": (
-        "the loss was 1.372 and the global norm rose|left a norm of 1,|1 "
-        "tensor left|nothing to do",
+        "the loss was 1.372 and the global norm rose|left a norm of 1,|"
+        "Only layers.2.fc.weight left|nothing to do",
         "loss rose|record.switch|tenth",
     ),
     "all norms x 1e6 for good": (
