@@ -29,49 +29,39 @@ def advise(
     """Say what to do now about the worst of the events."""
     found = [] if event is None else [*_about(run, event, events)]
     if run.end["kind"] in ("exception", "rank", "unknown", "signal"):
-        found = [one for one in found if one["code"] != "nothing"]
         if not any(one["code"] == "return" for one in found):
             text = "To go on, resume from the last checkpoint."
             found.insert(0, _advice("return", text, _resume(run)))
     elif run.end["kind"] == "disk":
         text = "Free space on the disk, or record into another folder:"
         found.insert(0, _advice("disk", text, "--record DIR"))
+    elif event is not None and not found:
+        text = "There is nothing to do"
+        if event.back is not None:
+            text += f": the mean of 64 losses from step {event.back:,} on is "
+            text += "at most 1%, or 2 standard errors, above that before"
+        found.append(_advice("nothing", f"{text}."))
     return found
 
 
 def _about(
     run: RecordedRun, event: Happening, events: Sequence[Happening]
 ) -> Iterator[Advice]:
-    is_last = event.has_loss and event is events[-1]
-    is_local = event.cause in ("tensor", "layer")
-    recurs = sum(one.has_loss for one in events) >= _OFTEN and event.has_loss
+    is_new = event.has_loss and event.is_over is None and event is events[-1]
+    recurs = event.has_loss and sum(e.has_loss for e in events) >= _OFTEN
     lasts = event.is_over is False
-    if lasts or (is_last and event.is_over is None):
+    suffers = lasts or recurs or is_new
+    if lasts or is_new:
         yield _return(run, event)
-    elif not (
-        recurs
-        or (event.cause == "rate" and event.clues[3])
-        or (is_local and event.kind == "norm shift")
-    ):
-        text = "There is nothing to do"
-        if event.back is not None:
-            text += f": the mean of 64 losses from step {event.back:,} on is "
-            text += "at most 1%, or 2 standard errors, above that before"
-        yield _advice("nothing", f"{text}.")
-        return
     if event.cause == "rate":
-        yield _rate(event)
+        if suffers or event.clues[3]:
+            yield _rate(event)
         return
     if event.begins_with:
-        yield from _nonfinite(run, event)
+        if suffers:
+            yield from _nonfinite(run, event)
         return
-    if event.cause == "period":
-        yield _advice(
-            "look",
-            f"Find out what else recurs every {event.clues[0]} steps: the "
-            "order of the data, or a schedule.",
-        )
-    elif event.has_loss and event.last - event.first < _SHORT:
+    if suffers and event.has_loss and event.last - event.first < _SHORT:
         batches = [e for e in events if e.last - e.first < _SHORT]
         batches = [e for e in batches if e.has_loss][:_MOST_SKIPPED]
         yield _advice(
@@ -81,7 +71,8 @@ def _about(
             "setting:",
             f'"skip_data_intervals": {[[e.first, e.last] for e in batches]}',
         )
-    elif is_local:
+    is_local = event.cause in ("tensor", "layer")
+    if is_local and (lasts or event.kind == "norm shift"):
         names = ", ".join(g.key for g in event.finding.guilty[:3])
         yield _advice("look", f"Find out what is special about {names}.")
     left, its = event["left"], event["shadow_left"]

@@ -32,7 +32,7 @@ def find_cause(
     or ``""``.
     """
     guilty, share = event.finding.guilty, event.finding.share
-    if rate := _rate_change(run, event.first, event.last):
+    if rate := _rate_change(run, event):
         return "rate", rate
     if event.begins_with:
         return event.begins_with, ()
@@ -54,34 +54,27 @@ def find_cause(
 
 
 def _rate_change(
-    run: RecordedRun, step: int, last: int
+    run: RecordedRun, event: Happening
 ) -> tuple[int, float, float, int, float] | None:
-    """Return a jump of the learning rate just before a step, if there is one.
-
-    The warm-up's even steps are none.
+    """Return a jump of the learning rate just before an event, if there is one.
 
     Returns:
-        Step, the rate before it, the highest one up to ``last``; then the step
-        from which on it was no higher than before, and the rate there, or 0, 0.
+        Step, the rate before it, the highest one up to the event's last step;
+        then the step from which on it was no higher than before, and the rate
+        there, or 0, 0.
     """
-    place = int(np.searchsorted(run.step, step))
-    rates = run.column("learning_rate")
-    rate = rates[: place + 1]
-    if not np.isfinite(rate).all() or (rate <= 0).any():
-        return None
-    change = np.diff(np.log(rate))
-    for at in range(max(FIRST_JUDGED, place - _RATE_STEPS), len(rate)):
-        usual = float(np.median(np.abs(change[max(0, at - 33) : at - 1])))
-        if change[at - 1] > max(math.log(1.3), 8 * usual):
-            before = float(rate[at - 1])
-            later = rates[at:]
-            highest = float(np.max(later[run.step[at:] <= last]))
-            high = np.flatnonzero(later > 1.1 * before)
-            back = at + int(high[-1]) + 1 if len(high) else len(rates)
-            known = 0, 0.0
-            if back < len(rates):
-                known = int(run.step[back]), float(rates[back])
-            return int(run.step[at]), before, highest, *known
+    step, rate = run.step, run.column("learning_rate")
+    place = int(np.searchsorted(step, event.first))
+    for at in range(max(FIRST_JUDGED, place - _RATE_STEPS), place + 1):
+        before = float(rate[at - 1])
+        if not rate[at] > 1.3 * before > 0:
+            continue
+        highest = float(rate[at:][step[at:] <= event.last].max())
+        back = at + int(np.flatnonzero(rate[at:] > 1.1 * before)[-1]) + 1
+        known = 0, 0.0
+        if back < len(rate) and rate[back] > 0:
+            known = int(step[back]), float(rate[back])
+        return int(step[at]), before, highest, *known
     return None
 
 

@@ -108,12 +108,13 @@ def test_an_unchanged_command(name, tmp_path):
     plain, _ = run_script(tmp_path)
     has_trainer = name.startswith("paddle")
     where = tmp_path / ("out/record" if has_trainer else "rec")
-    options = () if has_trainer else ("--record", "rec")
+    options = () if has_trainer else ("--record", "rec", "--stop-on", "nan")
     shutil.rmtree(tmp_path / "out", ignore_errors=True)
     weights, printed = run_script(tmp_path, *WATCH, *options)
     for mine, theirs in zip(weights, plain, strict=True):
         np.testing.assert_array_equal(mine, theirs)
     assert f"adagc-report {where.relative_to(tmp_path)}\n" in printed
+    assert ("--stop-on ends a Trainer's run" in printed) != has_trainer
     page = make_page(where)
     assert page["num_steps"] == NUM_STEPS
     event = page["events"][page["worst"]]
