@@ -16,7 +16,6 @@ from paddle_adagc.watch.verdict import clip_of
 
 _OFTEN = 3  # events of the loss, although each came back
 _MOST_SKIPPED = 10
-_SHORT = 4  # steps that a bad batch may take at most
 _MUCH = 1.5  # times AdaGC's that a clip left
 
 Advice: TypeAlias = dict[str, str]
@@ -61,9 +60,9 @@ def _about(
         if suffers:
             yield from _nonfinite(run, event)
         return
-    if suffers and event.has_loss and event.last - event.first < _SHORT:
-        batches = [e for e in events if e.last - e.first < _SHORT]
-        batches = [e for e in batches if e.has_loss][:_MOST_SKIPPED]
+    if suffers and event.has_loss and event.is_short:
+        batches = [e for e in events if e.has_loss and e.is_short]
+        batches = batches[:_MOST_SKIPPED]
         yield _advice(
             "skip",
             "If the data is to blame, resume from a checkpoint before step "
@@ -83,6 +82,8 @@ def _about(
 
 def _return(run: RecordedRun, event: Happening) -> Advice:
     first = min([event.first, *(g.onset for g in event.finding.guilty)])
+    if event.cause == "rate":
+        first = min(first, event.clues[0])
     text = f"Return to the last checkpoint before step {first:,}."
     if event.is_over is None:
         text = f"If the loss stays high, r{text[1:]}"

@@ -43,7 +43,9 @@ def find_cause(
     if not event.finding.is_known:
         return "", ()
     if share >= MOST:
-        return ("lasting" if event.kind.endswith("shift") else "all"), ()
+        if event.kind.endswith("shift"):
+            return "lasting", ()
+        return "all", ("A batch" if event.is_short else "The data",)
     layers = {layer_of(g.key) for g in guilty}
     if len(guilty) > 1 and len(layers) == 1:
         return "layer", tuple(layers)

@@ -133,6 +133,11 @@ class Happening:
         return not self.series.keys().isdisjoint(("loss", "nan"))
 
     @property
+    def is_short(self) -> bool:
+        """Whether bad batches may have done it: at most four steps."""
+        return self.last - self.first < 4
+
+    @property
     def begins_with(self) -> str:
         """``"nan"`` or ``"nonfinite"`` if its first step had it, else empty."""
         names = ("nan", "nonfinite")

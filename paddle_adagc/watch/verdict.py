@@ -22,7 +22,7 @@ _CAUSES = {
     "period": "Such an event recurs every {} steps.",
     "stale": "The norm had been low for long, so the second moments had "
     "forgotten such gradients.",
-    "all": "A batch can do that, and so can the optimizer.",
+    "all": "{} can do that, and so can the optimizer.",
     "labels": "Wrong labels raise the loss alone, but so do other things.",
 }
 
