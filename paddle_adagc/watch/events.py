@@ -286,9 +286,8 @@ def _look_at_loss(
 def _look_at_norms(
     run: RecordedRun, found: Happening, is_calm: np.ndarray
 ) -> None:
-    """Measure the norms before an event, and in its first 64 steps."""
-    last = min(found.last, found.first + _NORMS_STEPS - 1)
-    inside = (run.step >= found.first) & (run.step <= last)
+    """Measure the norms before an event and in it; 64 steps of tensors."""
+    inside = (run.step >= found.first) & (run.step <= found.last)
     is_skipped = run.column("skipped") == 1
     found.skipped = run.step[inside & is_skipped].tolist()
     norm = run.column("global_grad_norm")
@@ -306,6 +305,7 @@ def _look_at_norms(
     found.peak = found.peak or found.first
     if found.begins_with == "nan":
         return  # which leaves no gradient finite
+    last = min(found.last, found.first + _NORMS_STEPS - 1)
     if found.begins_with:
         last = found.first  # a step later all may have it
     steps = run.tensor_steps

@@ -68,27 +68,22 @@ class Event:
     @property
     def text(self) -> str:
         """One line for a log."""
-        where = f"step {self.step}: "
-        if self.kind == "state":
-            where = f"from step {self.step} on "
-        if self.series == "nonfinite":
+        if self.series == "h_median":
             return (
-                f"{where}{counted(int(self.value), 'tensor')} with Inf or NaN"
+                f"from step {self.step} on the clip left less than half of the "
+                f"median tensor's gradient for {_LOW_H_STEPS} steps: the "
+                "threshold is low for calm steps, or the norm has risen"
             )
-        if self.series in _TEXTS:
-            return where + _TEXTS[self.series].format(x=self.value)
+        where = f"step {self.step}: "
+        if self.series == "nonfinite":
+            number = counted(int(self.value), "tensor")
+            return f"{where}{number} with Inf or NaN"
         said = f"{where}{self.series} {self.value:.4g}"
         if math.isfinite(self.usual):
             said += f" (usual {self.usual:.4g})"
         if self.kind == "shift":
             said += f"; most of the {WINDOW} steps since were abnormal, too"
         return said
-
-
-_TEXTS = {
-    "h_median": "the clip left less than half of the median tensor's gradient "
-    "for 200 steps: the threshold is low for calm steps, or the norm has risen",
-}
 
 
 class Judge:

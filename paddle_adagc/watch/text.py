@@ -26,7 +26,7 @@ _TENSORS = {
 }
 _CASES = {
     "what if": "case",
-    "calm: clipped share": "calm_clipped",
+    "before: clipped share": "calm_clipped",
     "median h": "calm_h_median",
     "event: median h": "event_h_median",
     "lowest": "event_h_min",

@@ -113,7 +113,9 @@ def _what(run: RecordedRun, event: Happening) -> Iterator[str]:
         elif "loss" in began:
             found.append(f"the loss rose to {loss:.4g}")
             if event["loss"] > loss:
-                found[-1] += f" (step {event.peak:,}: {event['loss']:.4g})"
+                found[-1] += (
+                    f" (highest at step {event.peak:,}: {event['loss']:.4g})"
+                )
         elif math.isfinite(loss):
             found.append(f"the loss was {loss:.4g}")
         if "global_grad_norm" in began:

@@ -23,8 +23,8 @@ from paddle_adagc.watch.text import table
 
 DEFAULTS = ("lambda_rel=1.04", "lambda_rel=1.2", "lambda_rel=2", "lambda_rel=4")
 _COLUMNS = (
-    "A gradient is multiplied by h; clipped means h < 1. Calm are up to 200 "
-    "steps before the event; the event's columns are of its highest step. "
+    "A gradient is multiplied by h; clipped means h < 1. Before are up to "
+    "200 steps before the event, or the last ones; event is its highest step. "
 )
 OPEN_LOOP = (
     "This is an open loop: under AdaGC the weights, and with them the later "

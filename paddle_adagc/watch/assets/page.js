@@ -95,7 +95,7 @@ function guilty(event, clip) {
 
 function whatIf(found) {
   add(main, "h2", "What if");
-  table(main, ["setting", "calm steps: clipped", "median h",
+  table(main, ["setting", "before: clipped", "median h",
     "event: median h", "lowest h"], found.rows.map(r => [r.case,
     percent(r.calm_clipped), number(r.calm_h_median),
     number(r.event_h_median), number(r.event_h_min)]), {kind: "stack"});
