@@ -70,7 +70,9 @@ class Alarms:
         for kind, number in [*self._more.items()]:
             if is_over or now - self._last[kind] >= _EVERY_SECONDS:
                 del self._more[kind]
-                logger.warning("alarm: %d more of kind %r", number, kind)
+                logger.warning(
+                    "alarm: %d more of kind %r came since", number, kind
+                )
 
 
 def run_command(command: str, line: str) -> None:
