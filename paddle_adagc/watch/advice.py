@@ -112,7 +112,7 @@ def _nonfinite(run: RecordedRun, event: Happening) -> Iterator[Advice]:
     text = "In the next run --skip-above leaves out a step whose loss or norm "
     text += "is NaN or Inf:"
     yield _advice("skip", text, "adagc-run --watch --skip-above 8 COMMAND")
-    text = "AdaGC sets a gradient with Inf or NaN to 0, and keeps the others."
+    text = "AdaGC sets a gradient with Inf or NaN to 0, and no other."
     yield from _switch(run, text)
 
 

@@ -101,8 +101,6 @@ def _calm(run: RecordedRun) -> str:
 
 def _what(run: RecordedRun, event: Happening) -> Iterator[str]:
     """Say what was abnormal, each from its own step on."""
-    seconds = np.nansum(run.column("step_seconds")[run.step < event.first])
-    into = f" ({_time(seconds)} into the run)" if seconds >= 1 else ""
     for step in sorted({*event.series.values()}):
         began = [name for name, first in event.series.items() if first == step]
         row = int(np.searchsorted(run.step, step))
@@ -113,9 +111,8 @@ def _what(run: RecordedRun, event: Happening) -> Iterator[str]:
         elif "loss" in began:
             found.append(f"the loss rose to {loss:.4g}")
             if event["loss"] > loss:
-                found[-1] += (
-                    f" (highest at step {event.peak:,}: {event['loss']:.4g})"
-                )
+                highest = f"{event['loss']:.4g} at step {event.peak:,}"
+                found[-1] += f" (highest: {highest})"
         elif math.isfinite(loss):
             found.append(f"the loss was {loss:.4g}")
         if "global_grad_norm" in began:
@@ -123,8 +120,7 @@ def _what(run: RecordedRun, event: Happening) -> Iterator[str]:
         if "nonfinite" in began:
             found.append(_gradients(run, row))
         if found:
-            yield f"At step {step:,}{into} {' and '.join(found)}."
-        into = ""
+            yield f"At step {step:,} {' and '.join(found)}."
 
 
 def _gradients(run: RecordedRun, row: int) -> str:
@@ -178,13 +174,13 @@ def _losses(run: RecordedRun, event: Happening) -> Iterator[str]:
         )
     if after and event.is_over is False:
         yield (
-            "No 64 of these losses have a mean as low as that before, give or "
-            "take 1% or 2 standard errors."
+            "No 64 of these losses, block by block, had a mean as low as that "
+            "before, give or take 1% or 2 standard errors."
         )
     elif event.back is not None and event.back > after[0].first:
         yield (
-            "The first 64 losses whose mean is at most 1%, or 2 standard "
-            f"errors, above that before begin at step {event.back:,}."
+            "Block by block, the first 64 losses with a mean at most 1%, or 2 "
+            f"standard errors, above that before began at step {event.back:,}."
         )
 
 
