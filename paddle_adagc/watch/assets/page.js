@@ -70,7 +70,7 @@ function events(page) {
   add(main, "h2", "Events");
   table(main, ["steps", "kind", "cause", "highest loss", "mean before",
     "highest norm", "norm the clip left", "AdaGC would have",
-    "mean no higher from"],
+    "back from"],
     page.events.map(e => [span(e), e.kind, e.cause || "–", number(e.loss),
       e.before ? number(e.before.mean) : "–", number(e.norm),
       e.skipped.length ? "skipped" : number(e.left), number(e.shadow_left),
