@@ -185,3 +185,4 @@ def test_a_return_names_the_last_checkpoint_before_it(tmp_path):
     page = page_of("NaN to the end", tmp_path / "record")
     found = {a["code"]: a["command"] for a in page["actions"]}
     assert found["return"].endswith("checkpoint-349")
+    assert page["what_if"]["rows"][1]["event_h_min"] is None

@@ -47,6 +47,7 @@ def test_a_gradient_with_nan_and_no_loss(tmp_path):
     lines = []
     record = Record(tmp_path, optimizer, model, on_alarm=lines.append)
     model[0].weight.grad = paddle.full_like(model[0].weight, float("nan"))
+    model[0].bias.grad = paddle.ones_like(model[0].bias)
     optimizer.step()
     record.step()
     record.close()

@@ -219,8 +219,12 @@ def test_a_loss_that_comes_back_slowly_is_measured_against_before(tmp_path):
     losses[300:305] *= 1.7
     losses[305:] += 0.25 * np.exp(-np.arange(295) / 60)
     rows = [{"step": s, "loss": x} for s, x in enumerate(losses.tolist(), 1)]
-    folder = write(tmp_path, rows)
-    (event,) = make_page(folder)["events"]
+    for row in rows:
+        row["learning_rate"] = 0.09 if 299 <= row["step"] < 305 else 0.003
+    folder = write(tmp_path, rows, ends={"kind": "finished"})
+    page = make_page(folder)
+    (event,) = page["events"]
+    assert [action["code"] for action in page["actions"]] == ["rate"]
     assert event["kind"] == "loss spike"
     assert 400 < event["back"] < 550
     (step,) = make_page(folder, step=380)["events"]
