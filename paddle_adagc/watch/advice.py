@@ -35,11 +35,15 @@ def advise(
         text = "Free space on the disk, or record into another folder:"
         found.insert(0, _advice("disk", text, "--record DIR"))
     elif event is not None and not found:
-        text = "There is nothing to do"
+        text, command = "There is nothing to do", ""
         if event.back is not None:
             text += f": the mean of 64 losses from step {event.back:,} on is "
             text += "at most 1%, or 2 standard errors, above that before"
-        found.append(_advice("nothing", f"{text}."))
+        if event.has_loss and event.is_short:
+            text += ". A Trainer's setting leaves these steps out of other runs"
+            command = _intervals([event])
+        ending = ":" if command else "."
+        found.append(_advice("nothing", text + ending, command))
     return found
 
 
@@ -68,7 +72,7 @@ def _about(
             "If the data is to blame, resume from a checkpoint before step "
             f"{batches[0].first:,}, and leave out these steps by the Trainer's "
             "setting:",
-            f'"skip_data_intervals": {[[e.first, e.last] for e in batches]}',
+            _intervals(batches),
         )
     is_local = event.cause in ("tensor", "layer")
     if is_local and (lasts or event.kind == "norm shift"):
@@ -78,6 +82,10 @@ def _about(
     if event.has_loss and (lasts or recurs) and left > _MUCH * its:
         text = f"Of the highest norm AdaGC would have left {digits(its)}, "
         yield from _switch(run, f"{text}where the clip left {digits(left)}.")
+
+
+def _intervals(batches: Sequence[Happening]) -> str:
+    return f'"skip_data_intervals": {[[e.first, e.last] for e in batches]}'
 
 
 def _return(run: RecordedRun, event: Happening) -> Advice:

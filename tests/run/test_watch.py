@@ -279,7 +279,7 @@ def test_fleet_s_own_clip_on_two_ranks(name, tmp_path):
     assert np.isfinite(run.tensors("norm")).all()
     page = make_page(tmp_path / "a")
     event = page["events"][page["worst"]]
-    assert (event["kind"], event["cause"]) == ("loss spike", "all")
+    assert (event["kind"], event["cause"]) == ("norm spike", "all")
     assert (event["first"], event["last"]) == (121, 122)
     assert event["left"] == pytest.approx(0.5, rel=1e-3)
     assert 0 < event["shadow_left"] < event["norm"] / 5

@@ -70,6 +70,7 @@ def test_the_text_has_at_most_40_lines(spiked, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) <= 40
     assert any("There is nothing to do" in line for line in lines)
+    assert '"skip_data_intervals": [[300, 300]]' in "\n".join(lines)
     assert any(line.startswith("this run's clip") for line in lines)
 
 
