@@ -92,9 +92,7 @@ def add_numbers(
     mine = np.where(finite, norm, 0).astype(np.float64)
     columns: dict[str, np.ndarray] = {"nonfinite": np.sum(np.isinf(norm), 1)}
     if not is_part:
-        size = np.sqrt(np.sum(mine**2, 1))
-        is_known = ~np.isinf(norm).any(1)
-        columns["global_grad_norm"] = np.where(is_known, size, np.nan)
+        columns["global_grad_norm"] = np.sqrt(np.sum(mine**2, 1))
         for prefix, table in named.items():
             if table is not None:
                 table = np.where(is_skipped[:, None], 0, table)

@@ -216,6 +216,8 @@ def _curves(run: RecordedRun) -> dict[str, Any]:
     for name in _CURVES:
         values = run.column(name)
         known = np.isfinite(values)
+        if name == "global_grad_norm":  # else it is that of finite tensors
+            known &= ~(run.column("nonfinite") > 0)
         if known.any():
             low, high = (np.where(known, values, x) for x in (np.inf, -np.inf))
             found[name] = {

@@ -186,3 +186,4 @@ def test_a_return_names_the_last_checkpoint_before_it(tmp_path):
     found = {a["code"]: a["command"] for a in page["actions"]}
     assert found["return"].endswith("checkpoint-349")
     assert page["what_if"]["rows"][1]["event_h_min"] is None
+    assert page["curves"]["global_grad_norm"]["high"][349:] == [None] * 51
