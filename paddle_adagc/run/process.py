@@ -187,6 +187,11 @@ class Process:
             options = {k: v for k, (v, _) in self._values.items()}
             where = self._record if isinstance(self._record, str) else None
             record = watch.record_loop(optimizer, where, options)
+            if options.get("stop_on") and _is_first_of_node():
+                say(
+                    "--stop-on ends a Trainer's run, and this is none: make a "
+                    "Record in the loop, and end it once record.should_stop"
+                )
         if record is not None and (line := watch.started(record, optimizer)):
             self._records.append(watch.shown_path(record))
             say(line)

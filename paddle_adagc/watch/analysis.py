@@ -84,7 +84,7 @@ class Analysis:
             kind = event.kind
             if kind == "state":
                 kind = event.series
-            elif kind == "end" and event.step == self._nonfinite:
+            elif kind == "nan" and event.step == self._nonfinite:
                 continue
             mine = texts.setdefault(kind, [])
             where = f"step {event.step}: " if mine else ""
@@ -92,8 +92,6 @@ class Analysis:
         if "spike" in texts:
             first = min(e.step for e in events if e.kind == "spike")
             texts["spike"] += self._named(first, now)
-            if "end" in texts:
-                texts["end"] += texts.pop("spike")
         return [(kind, "; ".join(found)) for kind, found in texts.items()]
 
     def _named(self, first: int, last: int) -> list[str]:

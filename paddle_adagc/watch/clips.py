@@ -215,6 +215,7 @@ def _factors(clip: Any, norm: np.ndarray) -> np.ndarray | None:
     if isinstance(clip, ClipGradByGlobalNorm):
         squares = np.square(norm.astype(np.float64))
         size = np.sqrt(np.nansum(squares, 1, keepdims=True))
+        size[np.isinf(size)] = np.nan  # of Inf or NaN: which, is not known
     elif isinstance(clip, ClipGradByNorm):
         size = norm
     else:

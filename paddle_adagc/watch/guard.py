@@ -135,7 +135,7 @@ class AtExit:
         if error is not None and is_new:
             self._call("exception", described(error))
         else:
-            self._call("finished", "the process has ended without close()")
+            self._call("finished", "")
 
     @classmethod
     def _handle(cls, number: int, frame: FrameType | None) -> None:

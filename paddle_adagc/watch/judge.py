@@ -17,6 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from paddle_adagc.watch.text import counted
+
 FIRST_JUDGED = 16
 """Values before the first that is judged."""
 
@@ -46,7 +48,7 @@ class Event:
 
     kind: str
     """``"spike"``, where it begins; ``"shift"``: it has not come back for 64
-    steps; ``"end"``: the loss is not finite; ``"state"``: it lasts."""
+    steps; ``"nan"``: the loss is not finite; ``"state"``: it lasts."""
 
     series: str
     """Name of the number, such as ``"loss"``."""
@@ -66,24 +68,22 @@ class Event:
     @property
     def text(self) -> str:
         """One line for a log."""
+        if self.series == "h_median":
+            return (
+                f"from step {self.step} on the clip left less than half of the "
+                f"median tensor's gradient for {_LOW_H_STEPS} steps: the "
+                "threshold is low for calm steps, or the norm has risen"
+            )
         where = f"step {self.step}: "
-        if self.kind == "state":
-            where = f"from step {self.step} on "
-        if self.series in _TEXTS:
-            return where + _TEXTS[self.series].format(x=self.value)
+        if self.series == "nonfinite":
+            number = counted(int(self.value), "tensor")
+            return f"{where}{number} with Inf or NaN"
         said = f"{where}{self.series} {self.value:.4g}"
         if math.isfinite(self.usual):
             said += f" (usual {self.usual:.4g})"
         if self.kind == "shift":
-            said += f"; it has not come back in {WINDOW} steps"
+            said += f"; most of the {WINDOW} steps since were abnormal, too"
         return said
-
-
-_TEXTS = {
-    "nonfinite": "{x:.0f} tensors with Inf or NaN",
-    "h_median": "the clip left less than half of the median tensor's gradient "
-    "for 200 steps: the threshold is low for calm steps, or the norm has risen",
-}
 
 
 class Judge:
@@ -123,8 +123,8 @@ class Judge:
                 if event is not None:
                     found.append(event)
         if not math.isfinite(numbers.get("loss", 0.0)):
-            found += self._once(Event("end", "loss", step, numbers["loss"]))
-        if (number := numbers.get("nonfinite", 0)) > 0:
+            found += self._once(Event("nan", "loss", step, numbers["loss"]))
+        elif (number := numbers.get("nonfinite", 0)) > 0:
             event = Event("spike", "nonfinite", step, number, 0.0, 0.0)
             found += self._once(event)
         return [*found, *self._states(step, numbers)]

@@ -107,6 +107,7 @@ def _of_factors(
     norm: np.ndarray, h: np.ndarray, known: np.ndarray
 ) -> dict[str, np.ndarray]:
     """Return numbers of each step, ``[num_steps]``, from what is known."""
+    known = known & ~np.isnan(h)
     count = known.sum(1)
     ascending = np.sort(np.where(known, h, np.inf), 1)
     rows, middle = np.arange(len(h)), np.maximum(count, 1)

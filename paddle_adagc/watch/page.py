@@ -20,21 +20,25 @@ from typing import Any
 import numpy as np
 
 from paddle_adagc.files import atomic_write
+from paddle_adagc.watch.advice import advise
+from paddle_adagc.watch.causes import find_cause
 from paddle_adagc.watch.events import Happening, at_step, find_events
 from paddle_adagc.watch.folder import folders_beside
 from paddle_adagc.watch.judge import Event
 from paddle_adagc.watch.reading import RecordedRun
 from paddle_adagc.watch.tensors import layer_of, medians
-from paddle_adagc.watch.verdict import advise, verdict_of
+from paddle_adagc.watch.text import counted
+from paddle_adagc.watch.verdict import verdict_of
 from paddle_adagc.watch.what_if import what_if
 
 _NUM_GUILTY = 12
 _MAX_EVENTS = 200
-_NUMBERS = (
-    *("loss", "usual_loss", "excess", "noise", "after"),
-    *("norm", "usual_norm", "left", "shadow_left"),
+_NUMBERS = ("loss", "norm", "usual_norm", "left", "shadow_left")
+_KINDS = (
+    *("step", "norm spike", "norm shift", "gradient nan"),
+    *("loss spike", "loss shift", "loss nan"),
 )
-_SEVERITY = {"end": 4, "shift": 3, "spike": 2, "step": 1}
+"""Of events, the worst one last."""
 
 
 def judge_run(
@@ -54,7 +58,9 @@ def judge_run(
         )
     events, states = find_events(run)
     if step is not None:
-        events = [at_step(run, step)]
+        events = [at_step(run, step, events)]
+    for event in events:
+        event.cause, event.clues = find_cause(run, event, events)
     worst = max(events, key=_severity, default=None)
     kept = sorted(events, key=_severity)[-_MAX_EVENTS:]
     kept.sort(key=lambda event: event.first)
@@ -71,7 +77,7 @@ def judge_run(
         **{n: facts.get(n) for n in ("clip", "shadow", "model", "optimizer")},
         "recorded": recorded.partition("(")[0].removeprefix("ClipGradBy"),
         "end": run.end,
-        "verdict": verdict_of(run, worst, events),
+        "verdict": verdict_of(run, worst),
         "events": [_as_json(run, event) for event in kept],
         "worst": None if worst is None else kept.index(worst),
         "notes": [*_notes(run, facts, states)],
@@ -93,12 +99,11 @@ def plain(value: Any) -> Any:
     return int(value) if isinstance(value, np.integer) else value
 
 
-def _severity(event: Happening) -> tuple[int, float]:
-    size = -1.0
-    if "loss" in event.series:
-        usual = event["usual_loss"]
-        size = event["excess"] / usual if usual else 0.0
-    return _SEVERITY[event.kind], math.inf if math.isnan(size) else size
+def _severity(event: Happening) -> tuple[bool, int, float]:
+    """Order by a loss that is not back, then by kind, then by the loss."""
+    excess = event["excess"] if event.has_loss else -1.0
+    size = math.inf if math.isnan(excess) else excess
+    return event.is_over is False, _KINDS.index(event.kind), size
 
 
 def _as_json(run: RecordedRun, event: Happening) -> dict[str, Any]:
@@ -112,6 +117,8 @@ def _as_json(run: RecordedRun, event: Happening) -> dict[str, Any]:
     return {
         **{name: getattr(event, name) for name in names},
         **{name: event[name] for name in _NUMBERS},
+        "before": event.before and event.before._asdict(),
+        "after": [span._asdict() for span in event.after],
         "skipped": event.skipped,
         "share": event.finding.share,
         "num_guilty": len(event.finding.guilty),
@@ -144,9 +151,9 @@ def _notes(
     if beside:
         yield f"Other runs were recorded beside it: {', '.join(beside[:5])}"
     if skipped := np.count_nonzero(run.column("skipped") == 1):
-        yield f"skip_above left out {skipped:,} steps"
+        yield f"skip_above left out {counted(skipped)}"
     if overflows := np.count_nonzero(run.column("overflow") == 1):
-        yield f"The GradScaler left out {overflows:,} steps that overflowed"
+        yield f"Left out by the GradScaler: {counted(overflows)}"
     if len(run.step) and not np.isfinite(run.column("loss")).any():
         yield "No finite loss was recorded"
     if not len(run.tensor_steps):
@@ -209,6 +216,8 @@ def _curves(run: RecordedRun) -> dict[str, Any]:
     for name in _CURVES:
         values = run.column(name)
         known = np.isfinite(values)
+        if name == "global_grad_norm":  # else it is that of finite tensors
+            known &= ~(run.column("nonfinite") > 0)
         if known.any():
             low, high = (np.where(known, values, x) for x in (np.inf, -np.inf))
             found[name] = {

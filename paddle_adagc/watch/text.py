@@ -13,9 +13,8 @@ _EVENTS = {
     "kind": "kind",
     "cause": "cause",
     "loss": "loss",
-    "usual": "usual_loss",
     "norm": "norm",
-    "left": "left",
+    "norm left": "left",
 }
 _TENSORS = {
     "tensor": "key",
@@ -27,7 +26,7 @@ _TENSORS = {
 }
 _CASES = {
     "what if": "case",
-    "calm: clipped share": "calm_clipped",
+    "before: clipped share": "calm_clipped",
     "median h": "calm_h_median",
     "event: median h": "event_h_median",
     "lowest": "event_h_min",
@@ -100,3 +99,8 @@ def digits(value: float) -> str:
     """Return a number with 3 digits; thousands without a power of ten."""
     is_large = 999.5 <= abs(value) < 1e6
     return f"{value:,.0f}" if is_large else f"{value:.3g}"
+
+
+def counted(number: int, noun: str = "step") -> str:
+    """Return a number and its noun, in the plural but for 1."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"

@@ -1,56 +1,52 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What happened, and what to do: what is known, and nothing else."""
+"""A verdict in sentences: what is known, and nothing else."""
 
 from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
-from paddle_adagc.watch.events import MOST, Happening
+from paddle_adagc.watch.causes import MOST
+from paddle_adagc.watch.events import Happening, is_number
 from paddle_adagc.watch.judge import FIRST_JUDGED
 from paddle_adagc.watch.reading import RecordedRun
-from paddle_adagc.watch.replay import Settings
-from paddle_adagc.watch.text import digits
+from paddle_adagc.watch.text import counted, digits
 
 _SOME = 0.3  # of the tensors
 _CAUSES = {
-    "rate": "From step {:,} on the learning rate rose, from {:.3g} to {:.3g}.",
     "period": "Such an event recurs every {} steps.",
     "stale": "The norm had been low for long, so the second moments had "
     "forgotten such gradients.",
-    "lasting": "This lasts, so it is not a single batch.",
-    "all": "{batch} can do that, and so can the optimizer.",
-    "tensor": "No other tensor did.",
-    "layer": "No tensor outside of {} did.",
-    "several": "{} tensors did so, but most did not.",
+    "all": "{} can do that, and so can the optimizer.",
     "labels": "Wrong labels raise the loss alone, but so do other things.",
 }
 
 
-def verdict_of(
-    run: RecordedRun, event: Happening | None, events: Sequence[Happening]
-) -> dict[str, Any]:
-    """Say what happened; ``event`` is the worst of the events.
+def verdict_of(run: RecordedRun, event: Happening | None) -> dict[str, Any]:
+    """Say what happened.
+
+    Args:
+        run: The record.
+        event: The worst event.
 
     Returns:
         ``kind``: that of the event, ``"calm"``, ``"short"``, or ``"stopped"``
         where nothing but the end of the run is to tell; ``lines``: what
-        happened, what it did to the loss, who began it, why, and how the run
-        ended, as far as it is known; ``text``: all of them.
+        happened, what the loss was before and after, who began it, why, and
+        how the run ended, as far as it is known; ``text``: all of them.
     """
     is_well = run.end["kind"] in ("finished", "running")
     if event is not None:
         kind = event.kind
         what = " ".join([*_what(run, event), *_norms(event)])
-        did = " ".join(_did(run, event, events))
-        batch = "A batch" if event.is_short else "The data"
-        why = _CAUSES.get(event.cause, "").format(*event.clues, batch=batch)
-        lines = [what, did, " ".join([*_who(event), why]).strip()]
+        did = " ".join(_losses(run, event))
+        who = _nonfinite(run, event) if event.begins_with else _who(event)
+        lines = [what, did, " ".join([*who, _why(event)]).strip()]
     else:
         kind = "short" if len(run.step) <= FIRST_JUDGED else "calm"
         kind = kind if is_well else "stopped"
@@ -67,7 +63,7 @@ def _end(end: dict[str, Any]) -> str:
     since = end.get("seconds_since")
     ago = f", {_time(since)} ago" if isinstance(since, (int, float)) else ""
     said = {
-        "finished": f"The run finished{at}" + f": {text}" * bool(text),
+        "finished": f"The run ended{at}" + f": {text}" * bool(text),
         "running": f"The run goes on{at}",
         "exception": f"The run stopped{at} with {text or 'an exception'}",
         "signal": f"{text or 'A signal'} ended the run{at}",
@@ -81,7 +77,7 @@ def _end(end: dict[str, Any]) -> str:
     if isinstance(loss, (int, float)) and not math.isfinite(loss):
         said += ". The last loss was NaN or Inf"
     if type(dropped) is int and dropped > 0:
-        said += f". {dropped:,} steps are missing: the disk was too slow"
+        said += f". Missing, as the disk was too slow: {counted(dropped)}"
     return f"{said}."
 
 
@@ -92,242 +88,163 @@ def _time(seconds: float) -> str:
 def _calm(run: RecordedRun) -> str:
     num = len(run.step)
     names = {"loss": "the loss", "global_grad_norm": "the global norm"}
-    known = [
-        name
-        for column, name in names.items()
-        if np.isfinite(run.column(column)).any()
-    ]
+    known = [y for x, y in names.items() if np.isfinite(run.column(x)).any()]
     if num <= FIRST_JUDGED:
-        return f"{num} steps are too few to judge: it takes {FIRST_JUDGED + 1}."
+        return f"{counted(num)}: it takes {FIRST_JUDGED + 1} to judge."
     if not known:
         return f"The {num:,} steps have neither a loss nor a norm to judge."
     return f"In {num:,} steps {' and '.join(known)} did not rise unusually."
 
 
+# ---- what happened, and what the loss was -----------------------------------
+
+
 def _what(run: RecordedRun, event: Happening) -> Iterator[str]:
-    seconds = np.nansum(run.column("step_seconds")[run.step < event.first])
-    into = f" ({_time(seconds)} into the run)" if seconds >= 1 else ""
-    text = f"At step {event.first:,}{into} "
-    later = f" at step {event.peak:,}" * (event.peak > event.first)
-    loss, usual = event["loss"], ""
-    if math.isfinite(event["usual_loss"]):
-        usual = f" (usually {event['usual_loss']:.4g})"
-    if "loss" in event.series and not math.isfinite(loss):
-        began = "an event began; " * bool(later)
-        yield f"{text}{began}the loss was NaN or Inf{later}{usual}."
-    elif "loss" in event.series:
-        comma = "," * bool(later)
-        yield f"{text}the loss rose{comma} to {loss:.4g}{later}{usual}."
-    elif "nonfinite" in event.series:
-        yield f"{text}a gradient was not finite."
-    elif "global_grad_norm" in event.series:
-        yield f"{text}the global norm rose."
-    elif math.isfinite(loss):
-        yield f"{text}the loss was {loss:.4g}{usual}."
-    if not {"loss", "step"} & {*event.series} and math.isfinite(loss):
-        yield f"The loss there was {loss:.4g}{usual}."
-    is_first = event.series.get("global_grad_norm") == event.first
-    if is_first and event.norm_was_first:
-        yield "The norm rose first, the loss later."
+    """Say what was abnormal, each from its own step on."""
+    for step in sorted({*event.series.values()}):
+        began = [name for name, first in event.series.items() if first == step]
+        row = int(np.searchsorted(run.step, step))
+        loss = float(run.column("loss")[row])
+        found = []
+        if "nan" in began:
+            found.append("the loss was NaN or Inf")
+        elif "loss" in began:
+            found.append(f"the loss rose to {loss:.4g}")
+            if event["loss"] > loss:
+                highest = f"{event['loss']:.4g} at step {event.peak:,}"
+                found[-1] += f" (highest: {highest})"
+        elif math.isfinite(loss):
+            found.append(f"the loss was {loss:.4g}")
+        if "global_grad_norm" in began:
+            found.append("the global norm rose")
+        if "nonfinite" in began:
+            found.append(_gradients(run, row))
+        if found:
+            yield f"At step {step:,} {' and '.join(found)}."
+
+
+def _gradients(run: RecordedRun, row: int) -> str:
+    number, num = run.column("nonfinite")[row], len(run.keys)
+    return f"{number:.0f} of {counted(num, 'gradient')} had Inf or NaN"
 
 
 def _norms(event: Happening) -> Iterator[str]:
     if not math.isfinite(event["norm"]):
         return
-    verb = "was" if event.kind == "step" else "reached"
+    verb = "was" if event.kind == "step" else "was at most"
     text = f"The global norm {verb} {event['norm']:.4g}"
     if math.isfinite(event["usual_norm"]):
-        text += f" (usually {event['usual_norm']:.4g})"
+        text += f" (before: {event['usual_norm']:.4g})"
     if event.skipped:
-        text += f"; steps that were skipped: {len(event.skipped)}"
+        text += f"; skip_above left out {counted(len(event.skipped))}"
     elif math.isfinite(event["left"]):
-        text += f"; the clip left {digits(event['left'])}"
-        if math.isfinite(event["shadow_left"]):
-            text += (
-                f", and AdaGC would have left {digits(event['shadow_left'])}"
-            )
+        text += f"; the clip left a norm of {digits(event['left'])}"
+        if math.isfinite(its := event["shadow_left"]):
+            text += f", and AdaGC would have left {digits(its)}"
     yield f"{text}."
 
 
-def _did(
-    run: RecordedRun, event: Happening, events: Sequence[Happening]
-) -> Iterator[str]:
-    """Say what became of the loss, until the record ends."""
-    if "loss" not in event.series:
-        return
-    num = np.count_nonzero((run.step >= event.first) & (run.step <= event.last))
-    if math.isfinite(event["excess"]) and num > 1:
-        noise = f" ± {event['noise']:.2g}" * math.isfinite(event["noise"])
+def _losses(run: RecordedRun, event: Happening) -> Iterator[str]:
+    """Say what the loss was before and after."""
+    before, after = event.before, event.after
+    if before is not None:
         yield (
-            f"Summed over {num} steps, the loss was {digits(event['excess'])}"
-            f"{noise} above usual."
+            f"Before, in steps {before.first:,} to {before.last:,}, the loss "
+            f"was {before.mean:.4g} ± {before.error:.2g} on average "
+            f"({before.low:.4g} to {before.high:.4g})."
         )
-    above = f"{digits(event['after'])} above usual"
-    end = f"the record ends at step {run.step[-1]:,}"
-    if event.kind == "end":
-        yield f"The last such loss is at step {event.last:,}; {end}."
-    elif event.kind == "shift" and math.isfinite(event["after"]):
-        yield f"The later losses have a median {above}; {end}."
-    elif event.kind == "shift":
-        yield f"The loss has not come back; {end}."
-    elif event.back is None:
-        yield "The record ends too early to tell if the loss came back."
-    elif not event.is_over:
+    if after:
+        spans = [
+            f"{x.mean:.4g} ± {x.error:.2g} in steps {x.first:,} to {x.last:,}"
+            for x in after
+        ]
+        yield f"Then it was {' and '.join(spans)}."
+    if "nan" in event.series:
+        rows = run.rows[np.searchsorted(run.step, event.series["nan"]) :]
+        found = [row["loss"] for row in rows if is_number(row.get("loss"))]
+        num = sum(not math.isfinite(loss) for loss in found)
         yield (
-            f"The loss fell again at step {event.back:,}, but its median from "
-            f"there on is {above}; {end}."
+            f"NaN or Inf are {num:,} of the {len(found):,} losses from step "
+            f"{event.series['nan']:,} on."
         )
+    elif event.has_loss and not after:
+        yield (
+            f"The last abnormal loss is at step {event.last_loss:,}; the "
+            f"record ends at step {run.step[-1]:,}."
+        )
+    if after and event.is_over is False:
+        yield (
+            "No 64 of these losses, block by block, had a mean as low as that "
+            "before, give or take 1% or 2 standard errors."
+        )
+    elif event.back is not None and event.back > after[0].first:
+        yield (
+            "Block by block, the first 64 losses with a mean at most 1%, or 2 "
+            f"standard errors, above that before began at step {event.back:,}."
+        )
+
+
+# ---- who began it, and why --------------------------------------------------
+
+
+def _nonfinite(run: RecordedRun, event: Happening) -> Iterator[str]:
+    """Say what is known of the first step with Inf or NaN."""
+    row = int(np.searchsorted(run.step, event.first))
+    number, guilty = run.column("nonfinite"), event.finding.guilty
+    if event.begins_with == "nan":
+        if number[row] > 0:
+            yield f"{_gradients(run, row)}, as a NaN loss makes them."
+        if row and number[row - 1] == 0:
+            yield "In the step before, all gradients were finite."
+    elif guilty:
+        more = f" and {len(guilty) - 3:,} more" * (len(guilty) > 3)
+        yield f"It was in {', '.join(g.key for g in guilty[:3])}{more}."
+    clip = clip_of(run)
+    if event.first in event.skipped:
+        yield "The step was left out."
+    elif clip.startswith("ClipGradByAdaGC") and "propagate" not in clip:
+        yield "AdaGC set such gradients to 0."
     else:
-        back, until = event.back, end
-        if later := [e.first for e in events if e.first > back]:
-            until = f"the next event is at step {min(later):,}"
-        yield f"The loss was usual again from step {back:,} on; {until}."
+        because = ", as a clip by global norm spreads a NaN to all gradients"
+        because *= "GlobalNorm" in clip
+        yield f"The weights may be NaN from then on{because}."
+    later = (run.step > event.first) & (run.step <= event.last) & (number > 0)
+    if event.begins_with == "nonfinite" and later.any():
+        at = int(np.argmax(later))
+        yield f"At step {run.step[at]:,}, {_gradients(run, at)}."
+
+
+def clip_of(run: RecordedRun) -> str:
+    """Describe the clip that acted."""
+    return str(run.sessions[-1].facts.get("clip")) if run.sessions else ""
 
 
 def _who(event: Happening) -> Iterator[str]:
+    """Say which tensors left their usual norms."""
     guilty, share = event.finding.guilty, event.finding.share
-    rose = f"{share:.0%} of the tensors rose at once."
     if not event.finding.is_known:
         return
-    if not guilty:
-        if share < _SOME and not event["norm"] > 2 * event["usual_norm"]:
-            yield "Every tensor kept its usual norm."
+    rose = f"{share:.0%} of the tensors rose at once"
+    if guilty:
+        first, num = guilty[0], len(guilty)
+        at, far = f"at step {first.onset:,}", f"{digits(first.ratio)} times"
+        if share >= MOST:
+            yield f"{rose}, {at}; {first.key} to {far} its usual norm."
+        elif num == 1:
+            yield f"Only {first.key} left its usual norm, {at}: to {far} that."
         else:
-            yield f"No single tensor stands out. {rose}"
-        return
-    bad = sorted(
-        (g for g in guilty if math.isinf(g.norm)), key=lambda g: g.worst_step
-    )
-    if bad:
-        more = f", and so had {len(bad) - 1} more tensors in this event"
-        yield (
-            f"The gradient of {bad[0].key} had Inf or NaN in it at step "
-            f"{bad[0].worst_step:,}{more * (len(bad) > 1)}."
-        )
-    first = guilty[0]
-    num_first = sum(g.onset == first.onset for g in guilty)
-    if first not in bad and num_first > 1:
-        yield (
-            f"At step {first.onset:,}, {num_first} tensors were the first to "
-            f"leave their usual norms; {first.key} went farthest, to "
-            f"{digits(first.ratio)} times."
-        )
-    elif first not in bad:
-        yield (
-            f"{first.key} was the first tensor to leave its usual norm, at "
-            f"step {first.onset:,}; it reached {digits(first.ratio)} times "
-            "that norm."
-        )
-    if first not in bad and share >= MOST:
-        yield rose
+            text = f"{num} tensors left their usual norms, {first.key} first, "
+            yield f"{text}{at}: to {far} its usual norm."
+    elif share < _SOME and not event["norm"] > 2 * event["usual_norm"]:
+        yield "Every tensor kept its usual norm."
+    else:
+        yield f"No single tensor stands out; {rose}."
 
 
-_OFTEN = 3  # events that grow over several steps
-_MOST_SKIPPED = 10
-_MUCH = 1.5  # times AdaGC's that a clip left
-
-Advice: TypeAlias = dict[str, str]
-"""``code``; ``text``, sentences; ``command``, what to type, or ``""``."""
-
-
-def advise(
-    run: RecordedRun, event: Happening | None, events: Sequence[Happening]
-) -> list[Advice]:
-    """Say what to do now about the worst of the events."""
-    found = [] if event is None else [*_about(run, event, events)]
-    if run.end["kind"] in ("exception", "rank", "unknown", "signal"):
-        found = [one for one in found if one["code"] != "nothing"]
-        if not any(one["code"] == "return" for one in found):
-            text = "To go on, resume from the last checkpoint."
-            found.insert(0, _advice("return", text, _resume(run)))
-    elif run.end["kind"] == "disk":
-        text = "Free space on the disk, or record into another folder:"
-        found.insert(0, _advice("disk", text, "--record DIR"))
-    return found
-
-
-def _about(
-    run: RecordedRun, event: Happening, events: Sequence[Happening]
-) -> Iterator[Advice]:
-    clip = str(run.sessions[-1].facts.get("clip")) if run.sessions else ""
-    is_adagc = clip.startswith("ClipGradByAdaGC")
-    left_more = event["left"] > _MUCH * event["shadow_left"] and not is_adagc
-    has_loss, guilty = "loss" in event.series, event.finding.guilty
-    batches = [e for e in events if _may_be_batch(e)]
-    recurs = len(events) - len(batches) >= _OFTEN
-    is_rate = event.cause == "rate" or (event.cause == "stale" and has_loss)
-    is_local = event.cause in ("tensor", "layer")
-    if has_loss and not (event.kind == "spike" and event.is_over):
-        first = min([event.first, *(g.onset for g in guilty)])
-        text = f"Return to the last checkpoint before step {first:,}."
-        yield _advice("return", text, _resume(run, first))
-    elif not (is_rate or recurs or left_more) and not (
-        is_local and event.kind == "shift"
-    ):
-        yield _advice("nothing", "There is nothing to do.")
-        return
-    if event.cause == "rate":
-        yield _advice("rate", "Lower the learning rate.")
-    elif event.cause == "period":
-        yield _advice(
-            "look",
-            f"Find out what else recurs every {event.clues[0]} steps: the "
-            "order of the data, or a schedule.",
-        )
-    elif is_rate or (recurs and event not in batches):
-        yield _advice(
-            "rate",
-            "Lower the learning rate: the loss rises over several steps, "
-            "which a single batch does not do.",
-        )
-    elif event in batches:
-        spans = [[e.first, e.last] for e in batches[:_MOST_SKIPPED]]
-        yield _advice(
-            "skip",
-            "If the data is to blame, resume from a checkpoint before step "
-            f"{spans[0][0]:,}, and leave out these steps by the Trainer's "
-            "setting:",
-            f'"skip_data_intervals": {spans}',
-        )
-    if is_local or event.cause == "nonfinite":
-        names = ", ".join(g.key for g in guilty[:3])
-        yield _advice("look", f"Find out what is special about {names}.")
-    if left_more:
-        yield _switch(run)
-
-
-def _may_be_batch(event: Happening) -> bool:
-    """Whether it began at its height, and was short."""
-    is_sudden = event.peak - event.first <= 1 and not event.norm_was_first
-    causes = ("all", "several", "labels", "nonfinite", "")
-    return event.is_short and is_sudden and event.cause in causes
-
-
-def _switch(run: RecordedRun) -> Advice:
-    settings = Settings.of_clip(run.sessions[-1].facts.get("shadow"))
-    options = ""
-    if settings is not None:
-        options = f" --lambda-abs {settings.lambda_abs} --init {settings.init}"
-    text = "Switch to AdaGC, which would have left less."
-    if "GlobalNorm" in str(run.sessions[-1].facts.get("clip")):
-        text = "First try a tenth of the clip's threshold. If spikes remain, "
-        text += "switch to AdaGC, which would have left less."
-    text += " In your own loop call record.switch(); with a Trainer put this "
-    text += "before the command:"
-    return _advice("switch", text, f"adagc-run{options} --")
-
-
-def _resume(run: RecordedRun, step: float = math.inf) -> str:
-    """Name the newest checkpoint beside the record that has not made a step."""
-    found = {}
-    for folder in (run.directory.parent, run.directory.parent.parent):
-        for path in folder.glob("checkpoint-*"):
-            number = path.name.removeprefix("checkpoint-")
-            is_number = number.isascii() and number.isdigit()
-            if is_number and len(number) < 16 and int(number) < step:
-                found[int(number)] = path
-    return f"--resume_from_checkpoint {found[max(found)]}" if found else ""
-
-
-def _advice(code: str, text: str, command: str = "") -> Advice:
-    return {"code": code, "text": text, "command": command}
+def _why(event: Happening) -> str:
+    if event.cause != "rate":
+        return _CAUSES.get(event.cause, "").format(*event.clues)
+    step, old, new, back, now = event.clues
+    text = f"The learning rate was {old:.3g} before step {step:,}, then up to "
+    text += f"{new:.3g}"
+    return text + (f", and {now:.3g} from step {back:,} on." if back else ".")

@@ -22,6 +22,10 @@ from paddle_adagc.watch.replay import Settings, replay
 from paddle_adagc.watch.text import table
 
 DEFAULTS = ("lambda_rel=1.04", "lambda_rel=1.2", "lambda_rel=2", "lambda_rel=4")
+_COLUMNS = (
+    "A gradient is multiplied by h; clipped means h < 1. Before are up to "
+    "200 steps before the event, or the last ones; event is its highest step. "
+)
 OPEN_LOOP = (
     "This is an open loop: under AdaGC the weights, and with them the later "
     "norms, would have been others. For two runs of 600 steps the replay of "
@@ -57,6 +61,8 @@ def what_if(
     at = np.zeros(0, int)
     if event is not None:
         is_calm, at = steps < event.first, np.flatnonzero(steps == event.peak)
+        if np.isinf(run.tensors("norm", at)).any():  # no setting helps
+            at = at[:0]
     calm = np.flatnonzero(is_calm)[-_NUM_ROWS:]
     rows = [_own(run, steps[calm[_NUM_FIRST:]], steps[at])]
     if len(calm) <= _NUM_FIRST:
@@ -71,7 +77,7 @@ def what_if(
         calm_h, event_h = h[_NUM_FIRST : len(calm)], h[len(calm) :]
         clipped = np.where(np.isnan(calm_h), np.nan, calm_h < 1)
         rows.append(_row(f"AdaGC {case}", clipped, calm_h, event_h, event_h))
-    note = OPEN_LOOP
+    note = _COLUMNS + OPEN_LOOP
     if (np.diff(steps[calm]) > 1).any():
         note += (
             " The record has kept only some of the calm steps, so gamma "

@@ -70,7 +70,9 @@ class Alarms:
         for kind, number in [*self._more.items()]:
             if is_over or now - self._last[kind] >= _EVERY_SECONDS:
                 del self._more[kind]
-                logger.warning("alarm: %d more: %s", number, kind)
+                logger.warning(
+                    "alarm: %d more of kind %r came since", number, kind
+                )
 
 
 def run_command(command: str, line: str) -> None:
@@ -167,7 +169,7 @@ class Writer:
     def alarm_nonfinite(self, step: int, loss: float) -> None:
         """Say at once that a loss is not finite."""
         line = self.analysis.nonfinite(step, loss)
-        self._queue.put(lambda: self._alarms.say("end", line))
+        self._queue.put(lambda: self._alarms.say("nan", line))
         self.start()
 
     def start(self) -> None:

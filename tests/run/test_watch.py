@@ -77,16 +77,17 @@ def test_an_unchanged_command(name, run, tmp_path):
     is_trainer = name == "paddlenlp"
     shutil.rmtree(tmp_path / "out", ignore_errors=True)
     where = "out/record" if is_trainer else "rec"
-    options = () if is_trainer else ("--record", "rec")
+    options = () if is_trainer else ("--record", "rec", "--stop-on", "nan")
     weights, printed = run(SCRIPTS[name], "--watch", *options)
     assert_equal(weights, plain)
     assert f"adagc-report {where}\n" in printed
+    assert ("--stop-on ends a Trainer's run" in printed) != is_trainer
     page = make_page(tmp_path / where)
     assert page["num_steps"] == NUM_STEPS
     event = page["events"][page["worst"]]
-    assert (event["kind"], event["cause"]) == ("spike", "all")
+    assert (event["kind"], event["cause"]) == ("loss spike", "all")
     assert (event["first"], event["last"]) == STEPS
-    assert event["loss"] > 20 * event["usual_loss"]
+    assert event["loss"] > 20 * event["before"]["mean"]
     assert event["shadow_left"] < event["left"]
     if is_trainer:
         assert load_state(tmp_path / "out/checkpoint-200")["step"] == 200

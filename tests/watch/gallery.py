@@ -41,7 +41,7 @@ class Case:
     train: Train
     said: str
     """Allowed kinds of the verdict | causes (a dash: none) | what may be
-    advised | what has to be."""
+    advised | what has to be. A hyphen stands for a space."""
 
     onset: Callable[[int], set[int]] = lambda steps: set()
     """Allowed steps of the event."""
@@ -74,7 +74,7 @@ def _bad(
 ) -> Case:
     """One batch of another kind."""
     train = _simple(data=lambda n: lambda s: what if s == at(n) else "")
-    said = f"spike | all several labels | {advice}"
+    said = f"loss-spike | all several labels | {advice}"
     return Case(train, said, lambda n: {at(n)}, {is_over})
 
 
@@ -94,6 +94,14 @@ def _growing(n: int) -> Callable[[int, list[np.ndarray]], None]:
     def change(step: int, gradients: list[np.ndarray]) -> None:
         for i in (4, 5):
             gradients[i] *= 1.12 ** max(0, min(step - n // 2, 60))
+
+    return change
+
+
+def _louder(n: int) -> Callable[[int, list[np.ndarray]], None]:
+    def change(step: int, gradients: list[np.ndarray]) -> None:
+        for gradient in gradients:
+            gradient *= 1e6 if step >= n // 2 else 1
 
     return change
 
@@ -177,33 +185,46 @@ CASES = {
         _simple(
             data=lambda n: lambda s: "random" if 0 <= s - n // 2 < 2 else ""
         ),
-        "spike | all several labels | nothing skip switch",
+        "loss-spike | all several labels | nothing",
         lambda n: {n // 2},
         {True},
     ),
     "one tensor x 3": Case(
         _simple(gradients=_scaled([4], 3.0, _mid)),
-        "calm spike | tensor - | nothing look switch",
+        "calm norm-spike | tensor - | nothing",
         lambda n: {n // 2},
         {True},
     ),
     "one tensor x 1,000": Case(
         _simple(gradients=_scaled([4], 1e3, _mid)),
-        "spike | tensor | nothing look switch",
+        "norm-spike | tensor | nothing",
         lambda n: {n // 2},
         {True},
     ),
     "growing layer": Case(
         _simple(gradients=_growing),
-        "spike shift | layer | look return switch | look",
+        "norm-shift loss-spike loss-shift | layer | look return switch | look",
         lambda n: {*range(n // 2 + 5, n // 2 + 30)},
         {True, False, None},
     ),
-    "NaN in one gradient": Case(
+    "NaN in one gradient, AdaGC": Case(
         _simple(adagc=lambda n: True, gradients=_scaled([2], math.nan, _mid)),
-        "spike | nonfinite | nothing look skip return",
+        "gradient-nan | nonfinite | nothing",
         lambda n: {n // 2},
-        {True, None},
+        {True},
+    ),
+    "NaN in one gradient": Case(
+        _simple(gradients=_scaled([2], math.nan, _mid)),
+        "loss-nan | nonfinite | return look skip switch | "
+        "return look skip switch",
+        lambda n: {n // 2},
+        {False},
+    ),
+    "all norms x 1e6 for good": Case(
+        _simple(gradients=_louder),
+        "norm-shift | lasting | nothing",
+        lambda n: {n // 2},
+        {True},
     ),
     "NaN loss raised": Case(
         _simple(steps=lambda n: n - 21, ends=_ends(**RAISED)),
@@ -211,32 +232,39 @@ CASES = {
     ),
     "NaN to the end": Case(
         _simple(data=lambda n: lambda s: "nan" if s == n - 50 else ""),
-        "end | nonfinite | return look skip | return",
+        "loss-nan | nan | return look skip switch | return look",
         lambda n: {n - 50},
         {False},
     ),
     "rate x 15": Case(
         _simple(rate=_rate(15, 10**6)),
-        "shift | rate | return rate switch | rate",
+        "loss-shift | rate | return rate | return rate",
         lambda n: {*range(3 * n // 5, 3 * n // 5 + 8)},
         {False},
     ),
     "rate x 50 for three steps": Case(
         _simple(rate=_rate(50, 3)),
-        "spike shift | rate | return rate switch | rate",
+        "loss-spike loss-shift | rate | return rate | rate",
         lambda n: {3 * n // 5, 3 * n // 5 + 1, 3 * n // 5 + 2},
+        {True, False, None},
+    ),
+    "rate x 30 for five steps": Case(
+        _simple(rate=_rate(30, 5)),
+        "loss-spike loss-shift | rate | return rate | rate",
+        lambda n: {*range(3 * n // 5, 3 * n // 5 + 5)},
         {True, False, None},
     ),
     "lasting shift": Case(
         _simple(data=lambda n: lambda s: "shift" if s >= n - 100 else ""),
-        "spike shift | lasting several labels all | return switch",
+        "loss-spike loss-shift | lasting several labels all | return switch",
         lambda n: {n - 100},
         {True, False, None},
     ),
     "data of two kinds": Case(_simple(data=_two_kinds), "calm | | nothing"),
     "stale second moment": Case(
         _simple(data=_quiet, rate=lambda n: lambda s: 0.03),
-        "spike shift | stale | nothing rate return switch",
+        "loss-spike loss-shift norm-spike norm-shift | stale | "
+        "nothing return switch",
         lambda n: {3 * n // 4},
         {True, False},
     ),
@@ -247,7 +275,8 @@ CASES = {
             width=lambda n: 8,
             batch=lambda n: 400,
         ),
-        "spike shift calm | all several lasting layer tensor stale - | "
+        "calm loss-spike loss-shift norm-spike norm-shift | "
+        "all several lasting layer tensor stale - | "
         "nothing rate return switch look",
         lambda n: {*range(n + 1)},
         {True, False, None},

@@ -32,7 +32,7 @@ def ends_in(step):
 """
 ENDINGS = {
     "finished": ("ends_in(20); record.close()", 0, "finished", ""),
-    "without close": ("ends_in(20)", 0, "finished", "without close"),
+    "without close": ("ends_in(20)", 0, "finished", ""),
     "exception": ("ends_in(20); raise KeyError('x')", 1, "exception", "KeyErr"),
     "no step": ("raise OSError('no data')", 1, "exception", "OSError: no data"),
     "signal": (

@@ -12,7 +12,7 @@ from paddle_adagc.watch.analysis import Analysis
 from paddle_adagc.watch.command import make_page
 
 NUM_STEPS = 400
-OTHERS = [name for name in CASES if not name.startswith("calm")][:20]
+OTHERS = [name for name in CASES if not name.startswith("calm")][:23]
 """Kinds of the runs that were kept to judge by."""
 
 
@@ -23,7 +23,7 @@ def check(name, folder, seed, steps, **sizes):
     page = make_page(case.train(folder, seed, steps, **sizes))
     json.dumps(page, allow_nan=False)
     text = page["verdict"]["text"]
-    assert page["verdict"]["kind"] in kinds, text
+    assert page["verdict"]["kind"].replace(" ", "-") in kinds, text
     if page["worst"] is not None:
         event = page["events"][page["worst"]]
         assert event["first"] in case.onset(steps), text
@@ -106,14 +106,14 @@ def test_how_it_ended_is_said(tmp_path):
 def test_the_samples_to_skip_leave_the_bad_batch_out(tmp_path):
     """PaddleNLP counts as the record does."""
     trainer = pytest.importorskip("paddlenlp.trainer.trainer_utils")
-    page = page_of("one batch, late", tmp_path / "record")
+    page = page_of("one batch, last step", tmp_path / "record")
     (skip,) = [a["command"] for a in page["actions"] if a["code"] == "skip"]
     interval = json.loads(f"{{{skip}}}")["skip_data_intervals"]
     # Its argument is the number of updates made before the batch.
     skipped = [
         s for s in range(1, 401) if trainer.should_skip_data(s - 1, interval)
     ]
-    assert skipped == [300]
+    assert skipped == [400]
 
 
 def test_a_bad_batch_without_harm_asks_for_nothing(tmp_path):
@@ -122,8 +122,51 @@ def test_a_bad_batch_without_harm_asks_for_nothing(tmp_path):
         cases=["lambda_rel=1.04"],
     )
     assert page["what_if"]["rows"][0]["case"] == "this run's clip"
-    calm = page_of("NaN in one gradient", tmp_path / "b")
-    assert [a["code"] for a in calm["actions"]] == ["nothing"]
+    assert [a["code"] for a in page["actions"]] == ["nothing"]
+
+
+SENTENCES = {
+    "NaN in one gradient": (
+        "the loss was 1.372 and 1 of 8 gradients had Inf or NaN. At step 201 "
+        "the loss was NaN|It was in layers.1.fc.weight. The weights may be NaN"
+        "|At step 201, 8 of 8 gradients|AdaGC sets|--skip-above 8",
+        "global norm was|left a norm|layers.0",
+    ),
+    "NaN in one gradient, AdaGC": (
+        "AdaGC set such gradients to 0|nothing to do",
+        "weights may be",
+    ),
+    "NaN to the end": (
+        "the loss was NaN or Inf. |8 of 8 gradients had Inf or NaN, as a NaN "
+        "loss|all gradients were finite|batch of step 350, and at the loss",
+        "layers.|global norm was|left a norm",
+    ),
+    "rate x 30 for five steps": (
+        "was 0.01 before step 240, then up to 0.3, and 0.01 from step 245 on"
+        "|Before, in steps 178 to 241, the loss was|Find out why",
+        "Lower|usual again|nothing to do",
+    ),
+    "one tensor x 1,000": (
+        "the loss was 1.372 and the global norm rose|left a norm of 1,|"
+        "Only layers.2.fc.weight left|nothing to do",
+        "loss rose|record.switch|tenth",
+    ),
+    "all norms x 1e6 for good": (
+        "global norm rose|nothing",
+        "loss rose|Switch",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SENTENCES)
+def test_no_sentence_claims_more_than_was_recorded(name, tmp_path):
+    said, not_said = SENTENCES[name]
+    page = page_of(name, tmp_path / "record")
+    given = [page["verdict"]["text"]]
+    given += [action["text"] + action["command"] for action in page["actions"]]
+    text = " ".join(given)
+    assert [part for part in said.split("|") if part not in text] == [], text
+    assert [part for part in not_said.split("|") if part in text] == [], text
 
 
 def test_a_step_is_looked_at(tmp_path):
@@ -142,3 +185,5 @@ def test_a_return_names_the_last_checkpoint_before_it(tmp_path):
     page = page_of("NaN to the end", tmp_path / "record")
     found = {a["code"]: a["command"] for a in page["actions"]}
     assert found["return"].endswith("checkpoint-349")
+    assert page["what_if"]["rows"][1]["event_h_min"] is None
+    assert page["curves"]["global_grad_norm"]["high"][349:] == [None] * 51

@@ -90,7 +90,7 @@ def test_a_small_lasting_rise_is_found_within_a_window():
 def test_a_loss_that_is_not_finite_ends_it_at_once(value, place):
     losses = noisy(200)
     losses[place:] = value
-    assert [(e.kind, e.step) for e in events_of(losses)] == [("end", place + 1)]
+    assert [(e.kind, e.step) for e in events_of(losses)] == [("nan", place + 1)]
 
 
 @pytest.mark.parametrize(

@@ -42,14 +42,20 @@ def recorded(folder, clip, steps=range(NUM_STEPS), **options):
 
 
 def test_a_gradient_with_nan_and_no_loss(tmp_path):
-    model, optimizer = make_training(None)
+    """What a clip by global norm makes of it is NaN, too: no number is told."""
+    model, optimizer = make_training(paddle.nn.ClipGradByGlobalNorm(1.0))
     lines = []
     record = Record(tmp_path, optimizer, model, on_alarm=lines.append)
     model[0].weight.grad = paddle.full_like(model[0].weight, float("nan"))
+    model[0].bias.grad = paddle.ones_like(model[0].bias)
     optimizer.step()
     record.step()
     record.close()
-    assert lines == ["step 1: 1 tensors with Inf or NaN; 0.weight (Inf or NaN)"]
+    assert lines == ["step 1: 1 tensor with Inf or NaN; 0.weight (Inf or NaN)"]
+    (row,) = read_record(tmp_path).rows
+    assert row["nonfinite"] == 1
+    told = {"clipped_grad_norm", "clipped_fraction", "h_min"}
+    assert told.isdisjoint(row)
 
 
 @pytest.mark.parametrize("name", CLIPS)

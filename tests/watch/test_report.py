@@ -46,7 +46,7 @@ def test_the_page_lies_in_the_record_and_is_made_anew(spiked, capsys):
     text = page.read_text()
     assert not re.findall(r'(?:src|href)="(?!data:,)', text)
     (found,) = data_of(page)
-    assert found["verdict"]["kind"] == "spike"
+    assert found["verdict"]["kind"] == "loss spike"
     assert len(found["heat"]["groups"][0]["levels"]) <= 120
 
 
@@ -69,6 +69,7 @@ def test_the_text_has_at_most_40_lines(spiked, capsys):
     assert main(["--text", str(spiked)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) <= 40
+    assert any("There is nothing to do" in line for line in lines)
     assert '"skip_data_intervals": [[300, 300]]' in "\n".join(lines)
     assert any(line.startswith("this run's clip") for line in lines)
 
@@ -101,10 +102,10 @@ def test_reading_takes_numpy_alone(spiked):
 # ---- records of strangers ---------------------------------------------------
 
 
-def write(folder, rows, keys=("a.0.weight",), facts=None):
+def write(folder, rows, keys=("a.0.weight",), facts=None, ends=None):
     table = np.ones((len(rows), len(keys)), "f4")
     tensors = dict.fromkeys(("norm", "gamma", "h"), table)
-    ends = {"kind": "exception", "text": "\x1b[2Jboo"}
+    ends = ends or {"kind": "exception", "text": "\x1b[2Jboo"}
     steps = Steps(rows, [*keys], tensors)
     return write_record(folder, steps, facts or {}, ends)
 
@@ -130,7 +131,7 @@ def hostile(folder):
         (1, "state", "unheard\x1b[2J of", '{"value": 3.0}'),
         (151, "spike", "unheard of", '{"value": 1, "usual": 1, "bound": 1}'),
         (120, "spike", "loss", '{"value": 1, "usual": 1, "bound": 99}'),
-        (9999, "end", "loss", '{"value": 1, "usual": 1, "bound": 1}'),
+        (9999, "nan", "loss", '{"value": 1, "usual": 1, "bound": 1}'),
         (101, "spike", "loss", '{"value": 1, "usual": 1, "bound": 1}'),
     ]
     with sqlite3.connect(folder / FILE) as file:
@@ -194,7 +195,7 @@ def test_a_spike_among_noise_leaves_nothing_behind(seed, tmp_path):
     losses[1000:4000:500] *= 2
     rows = [{"step": s, "loss": x} for s, x in enumerate(losses.tolist(), 1)]
     events = make_page(write(tmp_path, rows))["events"]
-    assert [e["kind"] for e in events] == ["spike"] * 6
+    assert [e["kind"] for e in events] == ["loss spike"] * 6
     assert [e["first"] for e in events] == [*range(1001, 4001, 500)]
     assert {e["cause"] for e in events} == {"period"}
 
@@ -207,9 +208,47 @@ def test_a_loss_that_stays_higher_was_never_usual_again(tmp_path):
     rows = [{"step": s, "loss": x} for s, x in enumerate(losses.tolist(), 1)]
     page = make_page(write(tmp_path, rows))
     (event,) = page["events"]
-    assert (event["kind"], event["first"], event["last"]) == ("shift", 201, 203)
-    assert event["after"] == pytest.approx(0.15, abs=0.02)
-    assert "usual again" not in page["verdict"]["text"]
+    assert event["kind"] == "loss shift"
+    assert (event["first"], event["last"]) == (201, 203)
+    assert event["after"][0]["mean"] == pytest.approx(2.15, abs=0.02)
+    assert event["back"] is None
+
+
+def test_a_loss_that_comes_back_slowly_is_measured_against_before(tmp_path):
+    """A step looked at before it is back has the same steps before it."""
+    losses = 2 + 0.05 * np.random.default_rng(0).normal(size=600)
+    losses[300:305] *= 1.7
+    losses[305:] += 0.25 * np.exp(-np.arange(295) / 60)
+    rows = [{"step": s, "loss": x} for s, x in enumerate(losses.tolist(), 1)]
+    for row in rows:
+        row["learning_rate"] = 0.09 if 299 <= row["step"] < 305 else 0.003
+    folder = write(tmp_path, rows, ends={"kind": "finished"})
+    page = make_page(folder)
+    (event,) = page["events"]
+    assert [action["code"] for action in page["actions"]] == ["rate"]
+    assert event["kind"] == "loss spike"
+    assert 400 < event["back"] < 550
+    (step,) = make_page(folder, step=380)["events"]
+    assert step["before"] == event["before"]
+    assert (step["before"]["first"], step["before"]["last"]) == (237, 300)
+
+
+@pytest.mark.parametrize("rise", [0, 0.06])
+def test_a_norm_that_stays_is_harm_only_with_a_higher_loss(rise, tmp_path):
+    random = np.random.default_rng(0)
+    losses = 2 + 0.05 * random.normal(size=600)
+    norms = np.exp(0.1 * random.normal(size=600))
+    losses[420:] += rise
+    norms[420:] *= 1e8
+    rows = [
+        {"step": s, "loss": x, "global_grad_norm": y}
+        for s, (x, y) in enumerate(zip(losses, norms, strict=True), 1)
+    ]
+    ends = {"kind": "finished"}
+    page = make_page(write(tmp_path, rows, ends=ends))
+    assert page["verdict"]["kind"] == "norm shift"
+    advised = [action["code"] for action in page["actions"]]
+    assert advised == (["return"] if rise else ["nothing"])
 
 
 # ---- replay -----------------------------------------------------------------

@@ -234,6 +234,4 @@ def test_a_run_that_is_to_end(num_steps, last, tmp_path, monkeypatch):
     assert (step, record.should_stop) == (last, "the loss of step 21 is nan")
     assert all(np.isfinite(p.numpy()).all() for p in model.parameters())
     record.close()
-    assert len(lines) == (1 if num_steps == 8 else 2)
-    assert lines[0].startswith("step 21: loss nan")
-    assert "8 tensors with Inf or NaN; 0.weight" in lines[-1]
+    assert lines == ["step 21: loss nan"]  # no tensor is to blame

@@ -68,15 +68,17 @@ function overlay(pages) {
 
 function events(page) {
   add(main, "h2", "Events");
-  table(main, ["steps", "kind", "cause", "loss", "usual", "norm",
-    "the clip left", "AdaGC would have", "usual again from"],
+  table(main, ["steps", "kind", "cause", "highest loss", "mean before",
+    "highest norm", "norm the clip left", "AdaGC would have",
+    "back from"],
     page.events.map(e => [span(e), e.kind, e.cause || "–", number(e.loss),
-      number(e.usual_loss), number(e.norm),
+      e.before ? number(e.before.mean) : "–", number(e.norm),
       e.skipped.length ? "skipped" : number(e.left), number(e.shadow_left),
       number(e.back, 9)]), {marked: page.worst, kind: "stack"});
 }
 
 function guilty(event, clip) {
+  if (event.cause === "nan") return;  // which all tensors have
   add(main, "h2", `Tensors that left their usual norm first, ${event.last >
     event.first ? "steps" : "step"} ${span(event)}`);
   if (event.guilty.length)
@@ -87,12 +89,13 @@ function guilty(event, clip) {
         number(g.h)]), {kind: "stack"});
   else add(main, "p", "No tensor left its usual norm.");
   if (event.num_guilty > event.guilty.length)
-    soft(main, `${event.num_guilty} tensors in all.`);
+    soft(main, `The first ${event.guilty.length} of ${event.num_guilty}. ` +
+      "Counted are norms above 1.5 times the usual one, and 8 deviations.");
 }
 
 function whatIf(found) {
   add(main, "h2", "What if");
-  table(main, ["setting", "calm steps: clipped", "median h",
+  table(main, ["setting", "before: clipped", "median h",
     "event: median h", "lowest h"], found.rows.map(r => [r.case,
     percent(r.calm_clipped), number(r.calm_h_median),
     number(r.event_h_median), number(r.event_h_min)]), {kind: "stack"});

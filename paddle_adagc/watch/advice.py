@@ -1,0 +1,157 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What to do about a run: a change only where the loss has suffered."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
+
+from paddle_adagc.watch.events import Happening
+from paddle_adagc.watch.reading import RecordedRun
+from paddle_adagc.watch.replay import Settings
+from paddle_adagc.watch.text import digits
+from paddle_adagc.watch.verdict import clip_of
+
+_OFTEN = 3  # events of the loss, although each came back
+_MOST_SKIPPED = 10
+_MUCH = 1.5  # times AdaGC's that a clip left
+
+Advice: TypeAlias = dict[str, str]
+"""``code``; ``text``, sentences; ``command``, what to type, or ``""``."""
+
+
+def advise(
+    run: RecordedRun, event: Happening | None, events: Sequence[Happening]
+) -> list[Advice]:
+    """Say what to do now about the worst of the events."""
+    found = [] if event is None else [*_about(run, event, events)]
+    if run.end["kind"] in ("exception", "rank", "unknown", "signal"):
+        if not any(one["code"] == "return" for one in found):
+            text = "To go on, resume from the last checkpoint."
+            found.insert(0, _advice("return", text, _resume(run)))
+    elif run.end["kind"] == "disk":
+        text = "Free space on the disk, or record into another folder:"
+        found.insert(0, _advice("disk", text, "--record DIR"))
+    elif event is not None and not found:
+        text, command = "There is nothing to do", ""
+        if event.back is not None:
+            text += f": the mean of 64 losses from step {event.back:,} on is "
+            text += "at most 1%, or 2 standard errors, above that before"
+        if event.has_loss and event.is_short:
+            text += ". A Trainer's setting leaves these steps out of other runs"
+            command = _intervals([event])
+        ending = ":" if command else "."
+        found.append(_advice("nothing", text + ending, command))
+    return found
+
+
+def _about(
+    run: RecordedRun, event: Happening, events: Sequence[Happening]
+) -> Iterator[Advice]:
+    is_new = event.has_loss and event.is_over is None and event is events[-1]
+    recurs = event.has_loss and sum(e.has_loss for e in events) >= _OFTEN
+    lasts = event.is_over is False
+    suffers = lasts or recurs or is_new
+    if lasts or is_new:
+        yield _return(run, event)
+    if event.cause == "rate":
+        if suffers or event.clues[3]:
+            yield _rate(event)
+        return
+    if event.begins_with:
+        if suffers:
+            yield from _nonfinite(run, event)
+        return
+    if suffers and event.has_loss and event.is_short:
+        batches = [e for e in events if e.has_loss and e.is_short]
+        batches = batches[:_MOST_SKIPPED]
+        yield _advice(
+            "skip",
+            "If the data is to blame, resume from a checkpoint before step "
+            f"{batches[0].first:,}, and leave out these steps by the Trainer's "
+            "setting:",
+            _intervals(batches),
+        )
+    is_local = event.cause in ("tensor", "layer")
+    if is_local and (lasts or event.kind == "norm shift"):
+        names = ", ".join(g.key for g in event.finding.guilty[:3])
+        yield _advice("look", f"Find out what is special about {names}.")
+    left, its = event["left"], event["shadow_left"]
+    if event.has_loss and (lasts or recurs) and left > _MUCH * its:
+        text = f"Of the highest norm AdaGC would have left {digits(its)}, "
+        yield from _switch(run, f"{text}where the clip left {digits(left)}.")
+
+
+def _intervals(batches: Sequence[Happening]) -> str:
+    return f'"skip_data_intervals": {[[e.first, e.last] for e in batches]}'
+
+
+def _return(run: RecordedRun, event: Happening) -> Advice:
+    first = min([event.first, *(g.onset for g in event.finding.guilty)])
+    if event.cause == "rate":
+        first = min(first, event.clues[0])
+    text = f"Return to the last checkpoint before step {first:,}."
+    if event.is_over is None:
+        text = f"If the loss stays high, r{text[1:]}"
+    elif event.kind == "norm shift":
+        text += " If that does not help, return to an older one: the weights "
+        text += "may have been bad before that step."
+    return _advice("return", text, _resume(run, first))
+
+
+def _rate(event: Happening) -> Advice:
+    step, old, new, back, now = event.clues
+    text = f"Lower the learning rate: it was {old:.3g} before step {step:,}, "
+    text += f"and then up to {new:.3g}."
+    if back:
+        text = f"Find out why the learning rate rose to {new:.3g}; from step "
+        text += f"{back:,} on it was {now:.3g}."
+    return _advice("rate", text)
+
+
+def _nonfinite(run: RecordedRun, event: Happening) -> Iterator[Advice]:
+    text = f"Look at the batch of step {event.first:,}, and at the "
+    text += "loss function." if event.begins_with == "nan" else "backward pass"
+    if guilty := event.finding.guilty:
+        text += f" of {', '.join(g.key for g in guilty[:3])}."
+    yield _advice("look", text)
+    text = "In the next run --skip-above leaves out a step whose loss or norm "
+    text += "is NaN or Inf:"
+    yield _advice("skip", text, "adagc-run --watch --skip-above 8 COMMAND")
+    text = "AdaGC sets a gradient with Inf or NaN to 0, and no other."
+    yield from _switch(run, text)
+
+
+def _switch(run: RecordedRun, why: str) -> Iterator[Advice]:
+    """Say what to type for AdaGC with the settings of the shadow."""
+    if clip_of(run).startswith("ClipGradByAdaGC"):
+        return
+    options = arguments = ""
+    its = Settings.of_clip(run.sessions[-1].facts.get("shadow"))
+    if its is not None:
+        options = f" --lambda-abs {its.lambda_abs} --init {its.init}"
+        arguments = f"lambda_abs={its.lambda_abs}, init={its.init!r}"
+    text = f"{why} Give the next run's optimizer ClipGradByAdaGC({arguments}), "
+    text += "or put adagc-run before its command:"
+    if run.end["kind"] == "running":
+        text = f"{why} A loop that made its Record can call record.switch() "
+        text += "now; for any other run put adagc-run before its command:"
+    yield _advice("switch", text, f"adagc-run{options} COMMAND")
+
+
+def _resume(run: RecordedRun, step: float = math.inf) -> str:
+    """Name the newest checkpoint beside the record that has not made a step."""
+    found = {}
+    for folder in (run.directory.parent, run.directory.parent.parent):
+        for path in folder.glob("checkpoint-*"):
+            number = path.name.removeprefix("checkpoint-")
+            is_number = number.isascii() and number.isdigit()
+            if is_number and len(number) < 16 and int(number) < step:
+                found[int(number)] = path
+    return f"--resume_from_checkpoint {found[max(found)]}" if found else ""
+
+
+def _advice(code: str, text: str, command: str = "") -> Advice:
+    return {"code": code, "text": text, "command": command}
