@@ -95,7 +95,7 @@ class Target:
                 print(f"picture: {drawn}", flush=True)
             experiments.append(found)
         if any(len(experiment.seeds) < LEAST for experiment in experiments):
-            print(f"Fewer than {LEAST} seeds only illustrate: docs/results.md")
+            print(f"Fewer than {LEAST} seeds only illustrate, without limits")
         return write_report(directory / "report.html", self.title, experiments)
 
 
