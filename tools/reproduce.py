@@ -39,7 +39,7 @@ _RUN_OPTIONS = """
 --seeds N         the first N seeds of every experiment (default: all)
 --jobs JOBS       runs at a time (default: %(default)s, the number of cores)
 --only NAME       this experiment of the target alone
---dry-run         say what would run, and how long it takes
+--dry-run         list what would run, and about how long it takes
 """
 _TABLE_OPTIONS = """
 --check           change nothing; exit status 1 if a table differs
@@ -94,7 +94,7 @@ def _reproduce(options: argparse.Namespace) -> int:
     _check_extras()
     os.environ["OMP_NUM_THREADS"] = "1"  # of each run, which is forked
     from adagc_lab.reproduce import store
-    from adagc_lab.reproduce.targets import Target, plan_table
+    from adagc_lab.reproduce.targets import Target, effort, plan_text
 
     # As on Ctrl-C the runs are stopped, too; they can be resumed. Not earlier:
     # the import of Paddle takes the signal for itself.
@@ -114,14 +114,15 @@ def _reproduce(options: argparse.Namespace) -> int:
         )
         for path in paths
     ]
+    known = store.load(RESULTS)
     if options.dry_run:
-        known = store.load(RESULTS)
-        print(plan_table(targets, known), end="")
+        print(plan_text(targets, known))
+        print("the same command without --dry-run runs them")
         return 0
     results = options.results or options.output / "results"
     for target in targets:
-        report = target.run(options.output, results, options.jobs)
-        print(f"report: {report}")
+        print(f"{target.name}: {effort(target.missing(), known)}", flush=True)
+        print("open", target.run(options.output, results, options.jobs))
     return 0
 
 

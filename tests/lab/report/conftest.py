@@ -17,7 +17,7 @@ CLIPS = {
 
 def make_experiment(runs, **fields):
     """An experiment of short runs."""
-    defaults = {"title": "Test", "description": "A test.", "window": 100}
+    defaults = {"title": "Test", "description": "A test."}
     return Experiment(runs=runs, **({"skip_steps": 60} | defaults | fields))
 
 

@@ -6,13 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from adagc_lab.report.differences import difference
-from adagc_lab.report.measures import (
-    damage,
-    judged,
-    measure,
-    peaks,
-    spans,
-)
+from adagc_lab.report.measures import damage, judged, measure, peaks, spans
 from adagc_lab.reproduce.pairs import Pairs
 from lab.reproduce.conftest import make_row
 

@@ -10,6 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import stats
 
+LEAST = 4
+"""Limits of fewer pairs are not shown."""
+
 _RESAMPLES = 20_000
 
 
@@ -52,7 +55,7 @@ def shown(found: Difference | None, digits: int = 3) -> str:
     if found is None:
         return "–"
     mean, low, high = (_signed(x, digits) for x in found[:3])
-    return f"{mean} ({low}, {high})"
+    return f"{mean} ({low}, {high})" if found.number >= LEAST else mean
 
 
 def _signed(value: float, digits: int) -> str:

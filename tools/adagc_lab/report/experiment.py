@@ -34,9 +34,6 @@ class Experiment:
     skip_steps: int = 200
     """First steps that are not judged: the initial descent."""
 
-    window: int = 1000
-    """Window of the spike score, in steps."""
-
     dynamics_tensor: str | None = None
     """Tensor whose norms a figure of the whole run shows."""
 

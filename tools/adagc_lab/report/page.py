@@ -20,6 +20,7 @@ from adagc_lab.report.table import (
     difference_table,
     measure_experiment,
     measure_table,
+    seed_gains,
 )
 from paddle_adagc.files import atomic_write
 
@@ -75,8 +76,10 @@ def _section(experiment: Experiment) -> Iterator[str]:
         differences = difference_table(measured)
         if not differences.empty:
             yield f"<h3>Differences from {escape(experiment.reference)}</h3>"
-            yield "<p>Means of paired differences, with 95% limits.</p>"
+            yield "<p>Means over seeds, with 95% limits from four on.</p>"
             yield differences.to_html(border=0)
+            yield "<p>The loss at the end, seed by seed:</p>"
+            yield seed_gains(measured, "last_loss").round(4).to_html(border=0)
     yield from _figures(experiment)
     yield "<p>Settings and versions are in each run's run.json.</p>"
     yield "<details><summary>What the measures are</summary><ul>"

@@ -46,8 +46,8 @@ MEASURES = {
         "Spike score (%)",
         3,
         "steps whose loss lies 10 standard deviations from the mean of the "
-        "window before, in percent of all steps: the paper's measure. Lasting "
-        "spikes widen the window and hide one another",
+        "1,000 before, in percent of all steps: the paper's measure. Lasting "
+        "spikes widen that window and hide one another",
     ),
     "peaks": Measure(
         "Peaks above 0.5 nat",
@@ -71,9 +71,9 @@ MEASURES = {
         "mean loss above it, from the first fault to the end",
         True,
     ),
-    "mean": Measure("Mean training loss (nat)", 4, "", True),
+    "mean": Measure("Mean loss of the judged steps (nat)", 4, "", True),
     "last_loss": Measure(
-        "Training loss at the end (nat)",
+        "Loss at the end (nat)",
         4,
         f"mean of the last fifth of the steps, at most {END}",
         True,
@@ -122,19 +122,14 @@ def _of_loss(
     loss = judged(row)
     known = loss[np.isfinite(loss)]
     number = max(1, min(END, run.num_steps // 5))
-    has_diverged = row["status"] == "diverged"
+    end = float(known[-number:].mean()) if known.size else math.nan
     steps = judged_steps(run)
     skip = int(np.count_nonzero(steps < experiment.skip_steps))
-    score = spike_score(run.loss[steps], experiment.window, skip=skip)
-    num_judged = score.num_values - score.num_unjudged
-    is_judged = num_judged or score.num_spikes
+    score = spike_score(run.loss[steps], skip=skip)
+    is_judged = score.num_values > score.num_unjudged or score.num_spikes
     return {
         "spike_score": score.percent if is_judged else math.nan,
-        "last_loss": math.inf
-        if has_diverged
-        else float(known[-number:].mean())
-        if known.size
-        else math.nan,
+        "last_loss": math.inf if row["status"] == "diverged" else end,
     }
 
 
@@ -153,6 +148,9 @@ def measure_table(measured: pd.DataFrame) -> pd.DataFrame:
             )
             for method in methods
         }
+        if name == "spike_score":
+            short = "– (too short)"
+            cells = {m: x.replace("–", short) for m, x in cells.items()}
         if {*cells.values()} != {"–"}:
             table[row.label] = cells
     table["Status"] = {
@@ -184,15 +182,20 @@ def _text(number: float, digits: int) -> str:
     return f"{number:,.{digits}f}"
 
 
-def difference_table(measured: pd.DataFrame) -> pd.DataFrame:
-    """Differences from the first method with 95% limits, seed by seed."""
+def seed_gains(measured: pd.DataFrame, name: str) -> pd.DataFrame:
+    """Differences from the first method: a row per seed, methods as columns."""
     reference, *others = dict.fromkeys(measured["method"])
+    by = measured.pivot(index="seed", columns="method", values=name)
+    return by[others].sub(by[reference], axis=0)
+
+
+def difference_table(measured: pd.DataFrame) -> pd.DataFrame:
+    """Means of :func:`seed_gains` with 95% limits, by measure."""
     table = {}
     for name, row in MEASURES.items():
         if row.has_difference:
-            by = measured.pivot(index="seed", columns="method", values=name)
-            gains = {m: (by[m] - by[reference]).tolist() for m in others}
-            cells = {m: shown(difference(g), 4) for m, g in gains.items()}
+            gains = seed_gains(measured, name)
+            cells = {m: shown(difference(gains[m]), 4) for m in gains}
             if {*cells.values()} - {"–"}:
                 table[row.label] = cells
     return pd.DataFrame(table).T

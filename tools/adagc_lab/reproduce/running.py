@@ -5,9 +5,11 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -123,6 +125,7 @@ def _beside(run: PlannedRun, ending: str) -> Path:
 
 def _pretrain(config: Path, log: Path) -> None:
     """Run the command in this process, as if it had been typed."""
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # when the parent is killed
     sys.stdout = sys.stderr = log.open("a", buffering=1)
     for number in (1, 2):
         os.dup2(sys.stdout.fileno(), number)

@@ -17,7 +17,7 @@ import pandas as pd
 import yaml
 
 from adagc_lab.markdown import markdown_table
-from adagc_lab.report.differences import difference, fixed, shown
+from adagc_lab.report.differences import LEAST, difference, fixed, shown
 from adagc_lab.reproduce.pairs import OVER_REFERENCE, REFERENCE, Pairs
 from adagc_lab.reproduce.rates import (
     NOT_RUN,
@@ -32,9 +32,6 @@ from adagc_lab.reproduce.written import written_tables
 
 SHOWN = ("GlobalGC 0.1", "AdaGC", "warmup_ema")
 """Methods of the tables, in their order."""
-
-LEAST = 4
-"""Fewer pairs are not shown."""
 
 _ADVISED = 8
 """Fewer seeds give no advice."""

@@ -13,10 +13,10 @@ import pandas as pd
 
 from adagc_lab.markdown import markdown_table
 from adagc_lab.record.files import RunRecord
-from adagc_lab.report.differences import difference, shown
+from adagc_lab.report.differences import LEAST, difference, shown
 from adagc_lab.report.experiment import Experiment
 from adagc_lab.report.page import write_picture, write_report
-from adagc_lab.report.table import measure_experiment
+from adagc_lab.report.table import MEASURES, measure_experiment, seed_gains
 from adagc_lab.reproduce import store
 from adagc_lab.reproduce.grid import (
     ExperimentConfig,
@@ -30,10 +30,8 @@ from paddle_adagc.checks import check_integer
 STORE = "cells"
 """Folder of all run directories, each named after its config."""
 
-REPORT = "report.html"
-_FEW_SEEDS = """\
-Fewer than 3 seeds are an illustration, not a result: docs/results.md has more.\
-"""
+Missing = dict[Path, tuple[str, PlannedRun]]
+"""Directory of a missing run -> ``"target/experiment"``, the run."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,25 +70,14 @@ class Target:
                 grid.append((experiment, kept))
         return cls(path.stem, config.title, grid)
 
-    def missing(self, known: pd.DataFrame | None) -> tuple[int, float, int]:
-        """Count the runs that are missing, their core-hours, and the guessed.
-
-        The time of a step is that of the same experiment in ``known``; without
-        one it is guessed as the mean of all experiments.
-        """
-        todo = {
-            run.directory: (experiment.name, run)
+    def missing(self) -> Missing:
+        """Return the runs that have not ended."""
+        return {
+            run.directory: (f"{self.name}/{experiment.name}", run)
             for experiment, runs in self.grid
             for run in runs
             if not has_ended(run)
         }
-        times, guess = _step_times(known, self.name)
-        hours = sum(
-            times.get(name, guess) * run.config.train.max_steps / 3.6e6
-            for name, run in todo.values()
-        )
-        num_guessed = sum(name not in times for name, _ in todo.values())
-        return len(todo), hours, num_guessed
 
     def run(self, output_dir: Path, results: Path, num_jobs: int) -> Path:
         """Run what is missing, add the rows; return the report's path."""
@@ -107,58 +94,65 @@ class Target:
             if write_picture(drawn, found):
                 print(f"picture: {drawn}", flush=True)
             experiments.append(found)
-        if any(len(experiment.seeds) < 3 for experiment in experiments):
-            print(_FEW_SEEDS)
-        write_report(directory / REPORT, self.title, experiments)
-        return directory / REPORT
+        if any(len(experiment.seeds) < LEAST for experiment in experiments):
+            print(f"Fewer than {LEAST} seeds only illustrate, without limits")
+        return write_report(directory / "report.html", self.title, experiments)
 
 
-def plan_table(targets: Sequence[Target], known: pd.DataFrame | None) -> str:
-    """Table of the runs that targets lack, and about how long they take."""
-    found = [target.missing(known) for target in targets]
-    lines = [
-        [target.name, number, f"{hours:.1f}", guessed or ""]
-        for target, (number, hours, guessed) in zip(targets, found, strict=True)
-    ]
-    if len(lines) > 1:
-        number, hours, guessed = map(sum, zip(*found, strict=True))
-        lines.append(["all", number, f"{hours:.1f}", guessed or ""])
-    head = ["target", "missing runs", "core-hours", "runs of a guessed time"]
-    return markdown_table(head, lines, pad=True)
+def effort(missing: Missing, known: pd.DataFrame) -> str:
+    """Say how many runs are missing, and about how long a core takes for them.
 
-
-def _step_times(
-    known: pd.DataFrame | None, target: str
-) -> tuple[dict[str, float], float]:
-    """Milliseconds of a step by experiment, and the mean of all targets."""
-    if known is None:
-        return {}, 0.0
-    timed = known[known["step_ms"].notna()]
-    own = timed[timed["target"] == target]
-    return dict(own.groupby("experiment")["step_ms"].mean()), float(
-        timed["step_ms"].mean()
+    The time of a step is that of the same experiment in ``known``; without one
+    it is guessed: the mean of all.
+    """
+    names = known["target"] + "/" + known["experiment"]
+    times = known.groupby(names)["step_ms"].mean().dropna()
+    guess = known["step_ms"].mean()
+    time = sum(
+        times.get(name, guess) * run.config.train.max_steps / 60_000
+        for name, run in missing.values()
     )
+    text = f"{time:.1f} minutes" if time < 60 else f"{time / 60:.1f} hours"
+    guessed = any(name not in times for name, _ in missing.values())
+    text += " on one core" + " (guessed)" * guessed
+    return f"missing runs: {len(missing):,}, about {text}"
+
+
+def plan_text(targets: Sequence[Target], known: pd.DataFrame) -> str:
+    """Say which runs targets lack, and about how long they take."""
+    lines = [f"{t.name}: {effort(t.missing(), known)}" for t in targets]
+    every: Missing = {}
+    for target in targets:
+        every = every | target.missing() | every  # a run of the first with it
+    if len(targets) > 1:
+        lines.append(f"all: {effort(every, known)}")
+    for name, run in [*every.values()][:20]:
+        steps = f"{run.config.train.max_steps:,} steps"
+        lines.append(f"  {name}/{run.name}: {steps}")
+    if len(every) > 20:
+        lines.append(f"  and {len(every) - 20:,} more")
+    return "\n".join(lines)
 
 
 def result_table(measured: pd.DataFrame) -> str:
     """Table of :func:`.measure_experiment`, with paired differences of ends."""
     first = measured["method"].iloc[0]
-    ends = measured.pivot(index="seed", columns="method", values="last_loss")
-    lines = []
-    for method, runs in measured.groupby("method", sort=False):
-        gains = (ends[method] - ends[first]).tolist()
-        lines.append(
-            [
-                method,
-                len(runs),
-                f"{runs['peaks'].sum():.0f}",
-                f"{runs['worst'].max():.3g}",
-                f"{runs['last_loss'].mean():.3f}",
-                "" if method == first else shown(difference(gains)),
-            ]
-        )
-    head = ["", "seeds", "peaks above 0.5 nat", "worst rise (nat)"]
-    head += ["loss at the end (nat)", f"minus {first}'s"]
+    gains = seed_gains(measured, "last_loss")
+    lines = [
+        [
+            method,
+            len(runs),
+            f"{runs['peaks'].sum():.0f}",
+            f"{runs['worst'].max():.3g}",
+            f"{runs['last_loss'].mean():.3f}",
+            "" if method == first else shown(difference(gains[method])),
+        ]
+        for method, runs in measured.groupby("method", sort=False)
+    ]
+    names = ("peaks", "worst", "last_loss")
+    limits = ", 95% limits" * (len(gains) >= LEAST)
+    head = ["", "seeds", *(MEASURES[name].label.lower() for name in names)]
+    head.append(f"loss minus {first}'s (paired by seed{limits})")
     return markdown_table(head, lines, pad=True)
 
 
@@ -179,7 +173,6 @@ def load_experiment(
         runs=records[False],
         clean_runs=records[True],
         skip_steps=min(config.skip_steps, longest // 10),
-        window=1000 if longest > 1000 else 200,
         dynamics_tensor=config.dynamics,
     )
 
