@@ -70,7 +70,7 @@ class Process:
 
     def _forget(self) -> None:
         """Begin to count, in a child that was forked, too."""
-        self._pid, self._num_clipped = os.getpid(), 0
+        self._pid, self._num_clipped, self._warmup_left = os.getpid(), 0, 0
         self._without: Counter[str] = Counter()
         self._records: list[str] = []
         # multiprocessing's children call this and not atexit.
@@ -228,10 +228,12 @@ class Process:
         return 0 if clip is None else clip.num_steps
 
     def _count(self, optimizer: Any, num_before: int) -> None:
-        if _ours(optimizer) is None:
+        clip = _ours(optimizer)
+        if clip is None:
             self._without[self._what_lacks(optimizer)] += 1
         else:
-            self._num_clipped += self._steps_of(optimizer) - num_before
+            self._num_clipped += clip.num_steps - num_before
+            self._warmup_left = clip.warmup_left
 
     def _what_lacks(self, optimizer: Any) -> str:
         """Name an optimizer that steps without AdaGC, and why."""
@@ -262,7 +264,11 @@ class Process:
         steps = "1 step" if self._num_clipped == 1 else ""
         steps = steps or f"{self._num_clipped} steps"
         if _is_first_of_node() and self._num_clipped:
-            say(f"AdaGC clipped {steps}")
+            left = self._warmup_left
+            ended = (
+                f"; its warm-up was not over, {left} more to go" if left else ""
+            )
+            say(f"AdaGC clipped {steps}{ended}")
         elif self._trainers and not (self._num_clipped or self._without):
             say("a Trainer was made, but it made no step")
         for text, number in self._without.items():

@@ -115,7 +115,7 @@ def clips(
     )
     said = (
         rf"adagc-run: AdaGC in force: {origin}; 2 tensors",
-        r"\nadagc-run: AdaGC clipped 6 steps\n",
+        r"\nadagc-run: AdaGC clipped 6 steps",
         *more.pop("said", ()),
     )
     more = {"options": T_START, **more}
@@ -279,7 +279,7 @@ FORMS = [
     without(
         "a callback that replaces the clip",
         (
-            r"AdaGC clipped 1 step\n",
+            r"AdaGC clipped 1 step",
             r"5 steps of AdamW without AdaGC: Mine has given it None",
         ),
         "python train.py job.json",
