@@ -180,23 +180,7 @@ def pretrain(overrides, saves):
             trainers.append(self)
             self.losses, self.norms = [], []
             self.first = _weights(self.model)
-            clip = self._adagc.clip
-            clip_gradients = clip._dygraph_clip
-
-            def observed(pairs):
-                pairs = list(pairs)
-                whole = _whole_norms(clip._progress.tensors, pairs)
-                result = clip_gradients(pairs)
-                mine = clip.metrics()["tensors"]
-                self.norms.append(
-                    {
-                        key: (norm, mine[key]["norm"])
-                        for key, norm in whole.items()
-                    }
-                )
-                return result
-
-            clip._dygraph_clip = observed
+            _observe(self._adagc.clip, self.norms)
             return super().train(*args, **kwargs)
 
         def save_model(self, *args, **kwargs):
@@ -227,6 +211,21 @@ def pretrain(overrides, saves):
         "state": trainer._adagc.clip.full_state_dict(),
         "norms": trainer.norms,
     }
+
+
+def _observe(clip, norms):
+    """Let a clip's steps add the norms of whole gradients, and its own."""
+    clip_gradients = clip._dygraph_clip
+
+    def observed(pairs):
+        pairs = list(pairs)
+        whole = _whole_norms(clip._progress.tensors, pairs)
+        result = clip_gradients(pairs)
+        mine = clip.metrics()["tensors"]
+        norms.append({k: (norm, mine[k]["norm"]) for k, norm in whole.items()})
+        return result
+
+    clip._dygraph_clip = observed
 
 
 def _whole_norms(table, pairs):
