@@ -14,7 +14,7 @@ from adagc_lab.report.differences import difference, fixed, shown
 from adagc_lab.report.measures import END
 from adagc_lab.reproduce.pairs import REFERENCE, Pairs
 
-NOT_RUN = "Not run yet.\n"
+NOT_RUN = "Too few seeds have run yet.\n"
 _BASIN = 0.02
 """Nat above a method's best loss within which a rate is in its basin."""
 
