@@ -243,16 +243,14 @@ def _joined(parts: list[_Part | ValueError | None]) -> _Part:
 def _say(part: _Part) -> None:
     """Log what is taken over."""
     new = [key for key, value in part.gamma.items() if math.isinf(value)]
-    logger.warning(
-        "ClipGradByAdaptiveNorm: gamma of %d tensors after %d steps is taken "
-        "over",
-        len(part.gamma) - len(new),
-        part.steps,
+    text = (
+        f"ClipGradByAdaptiveNorm: gamma of {len(part.gamma) - len(new)} "
+        f"tensors after {part.steps} steps is taken over"
     )
     if new:
-        logger.warning(
-            "ClipGradByAdaptiveNorm: %d tensors start from their next norms, "
-            "as they are units here, or have no positive norm_value there: %s",
-            len(new),
-            ", ".join([*new[:3], "..."] if len(new) > 3 else new),
+        names = ", ".join([*new[:3], "..."] if len(new) > 3 else new)
+        text += (
+            f"; {len(new)} tensors start from their next norms, as they are "
+            f"units here, or have no positive norm_value there: {names}"
         )
+    logger.warning(text)

@@ -21,7 +21,7 @@ import sys
 import weakref
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, NamedTuple, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
 import paddle
 from paddle.base import core
@@ -33,6 +33,9 @@ from paddle.distributed.fleet.meta_parallel.sharding import (
 from paddle.nn.clip import ClipGradBase
 from paddle.optimizer import Optimizer
 
+if TYPE_CHECKING:
+    from paddle_adagc.clips.progress import Progress
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -40,7 +43,6 @@ _core: Any = core  # without a stub
 _CAN_SIMULATE = hasattr(core, "set_eval_frame")
 if _CAN_SIMULATE:
     _core.eval_frame_skip_file_prefix((__file__,))
-
 
 _FLAG = "FLAGS_check_nan_inf"
 
@@ -79,8 +81,7 @@ def eager(function: Callable[P, T]) -> Callable[P, T]:
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
         simulator = _core.set_eval_frame(None)
         try:
-            is_checked = _core.globals()[_FLAG]
-            return (quiet if is_checked else function)(*args, **kwargs)
+            return quiet(*args, **kwargs)
         finally:
             _core.set_eval_frame(simulator)
 
@@ -111,7 +112,7 @@ class EagerClip(ClipGradBase):
     pname_to_paramindex: dict[str, int]
     stat: dict[str, Any]  # empty, for PaddleFormers' logging of experts
 
-    def _static_clip(self, params_grads: Any) -> NoReturn:
+    def _static_clip(self, params_grads: Any) -> Any:
         raise RuntimeError(
             f"{type(self).__name__} works on eager tensors, not in a static "
             "graph: leave paddle.enable_static() and dist.to_static out, and "
@@ -209,20 +210,21 @@ def find_caller() -> Caller | None:
     return Caller(optimizer, None)
 
 
-def on_skipped_update(caller: Caller, take_back: Callable[[], None]) -> None:
-    """Call ``take_back`` if the optimizer makes no update after the clip.
+def expect_update(caller: Caller, clip: Progress) -> bool:
+    """Watch for the update after a clip, as Paddle does not tell of it.
 
-    Paddle tells nobody. The optimizer is watched for the rest of this step, and
-    nothing stays with it. One that updates the weights by itself (Muon of
-    Paddle 3.4) is not watched: only an error there could skip its update.
+    The optimizer is watched for the rest of this step, and nothing stays with
+    it. One that updates the weights by itself (Muon of Paddle 3.4) cannot be
+    watched, which gives False: only an error there could skip its update.
     """
     optimizer = caller.optimizer
     kind: Any = type(optimizer)
     if not _makes_pass(kind):
-        return
+        return False
     update = optimizer.__dict__.setdefault(_PASS, NextUpdate(optimizer))
-    if isinstance(update, NextUpdate) and take_back not in update.take_backs:
-        update.take_backs.append(take_back)
+    if isinstance(update, NextUpdate) and clip not in update.clips:
+        update.clips.append(clip)
+    return isinstance(update, NextUpdate)
 
 
 @functools.cache
@@ -239,37 +241,26 @@ def _makes_pass(kind: Any) -> bool:
     return False
 
 
-def take_back_skipped(caller: Caller, take_back: Callable[[], None]) -> None:
-    """Call ``take_back`` if no update has followed the last clip.
-
-    The optimizer failed in between, in its regularisation for example.
-    """
-    update = caller.optimizer.__dict__.get(_PASS)
-    if isinstance(update, NextUpdate) and take_back in update.take_backs:
-        del caller.optimizer.__dict__[_PASS]
-        for function in update.take_backs:
-            function()
-
-
 @dataclasses.dataclass(eq=False)
 class NextUpdate:
     """Stands for an optimizer's update, once."""
 
     optimizer: Optimizer
-    take_backs: list[Callable[[], None]] = dataclasses.field(
-        default_factory=list
-    )
-    """Of each clip that saw the gradients: one acts, shadows follow."""
+    clips: list[Progress] = dataclasses.field(default_factory=list)
+    """Those that saw the gradients: one acts, shadows follow."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Make the update; if there is none, tell the clips."""
         optimizer = self.optimizer
         del optimizer.__dict__[_PASS]
+        clips = [clip for clip in self.clips if clip.awaits_update]
+        for clip in clips:
+            clip.awaits_update = False
         is_made = False
         try:
             result = getattr(optimizer, _PASS)(*args, **kwargs)
             is_made = optimizer._get_auxiliary_var("found_inf") is not True
         finally:
-            for take_back in () if is_made else self.take_backs:
-                take_back()
+            for clip in () if is_made else clips:
+                clip.take_back()
         return result

@@ -48,23 +48,26 @@ from typing import Any, NamedTuple, TypeAlias
 import paddle
 from paddle import Tensor
 
-# Beside each bound: what the first 100 steps of ten proxies need.
+# Measured in the first 100 steps of the ten proxies of the laboratory.
 FULL_SUPPORT = 10.0
 """A gamma that so many warm-up steps agree with is settled: a tenth of the
 paper's warm-up, so that up to nine bad first steps are undone."""
 
 _FALL = -math.log(4.0)
-"""Mean log change of a step at least; their steps fall by no more than 0.86."""
+"""A step with a lower mean log change is too low. In the proxies the mean
+factor never fell below 0.86."""
 
 _RISE = math.log(10.0)
-"""And at most, until gamma is settled; they rise by no more than 3.3."""
+"""A step with a higher one is too high, until gamma is settled. In the proxies
+the mean factor never rose above 3.3."""
 
 _OWN_FALL = 1 / 20
-"""Norm of a tensor in units of gamma at least; three of their 1,000 tensors
-fall lower once, to 1/24 to 1/37."""
+"""A norm below this part of gamma is too low. Three of the proxies' 1,000
+tensors fell lower once, to between 1/24 and 1/37."""
 
 _OWN_RISE = 100.0
-"""And at most, until gamma is settled; an expert of theirs rises by 99."""
+"""A norm above this multiple is too high, until gamma is settled. An expert of
+the proxies rose by a factor of 99."""
 
 PerTensor: TypeAlias = float | Tensor
 """A number for all tensors, or a vector ``[num_tensors]``."""

@@ -97,12 +97,7 @@ def spike_score(
 
 
 def _series(losses: Any) -> np.ndarray:
-    """Return losses as float64 ``[num_steps]``.
-
-    A bfloat16 tensor is refused, because NumPy sees its bits.
-    """
-    if str(getattr(losses, "dtype", "")).endswith("bfloat16"):
-        raise TypeError("losses is bfloat16: cast it to float32 first")
+    """Return losses as float64 ``[num_steps]``."""
     series = np.asarray(losses)
     if series.dtype.kind not in "fiu":
         raise TypeError(

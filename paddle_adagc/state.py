@@ -227,11 +227,6 @@ def _number(name: str, key: str, value: Any) -> np.ndarray:
     if isinstance(value, Tensor) and value.dtype == paddle.bfloat16:
         value = value.astype("float32")
     array = np.asarray(value)
-    if array.dtype == np.uint16:
-        raise ValueError(
-            f"{array} is of dtype uint16, perhaps the bits of a bfloat16: cast "
-            "it to float32 before it becomes an array"
-        )
     if array.size != 1 or array.dtype.kind not in "fiu":
         raise ValueError(
             f"{name} of {key!r} is not one number: shape "

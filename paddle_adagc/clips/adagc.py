@@ -162,6 +162,7 @@ class ClipGradByAdaGC(KnownAttributes, EagerClip):
     @property
     def num_steps(self) -> int:
         """Number of training steps that went through this clip."""
+        self._progress.settle()
         return self._progress.steps.num_steps
 
     @property
@@ -184,14 +185,14 @@ class ClipGradByAdaGC(KnownAttributes, EagerClip):
     @eager
     @paddle.no_grad()
     def _measure(self, params_grads: Pairs) -> LastStep:
-        """Measure gradients with which no step is made; change nothing."""
+        """Measure gradients without a step; new tensors become known."""
         calls: list[Call] = []
         progress, pairs = self._progress, [*params_grads]
-        reducer = progress.reducer()
         found = find_gradients(progress, pairs, self.overrides)
+        reducer = progress.reducer()
         if found is not None and (found.pairs or reducer.communicates):
             squared_norm = found.gradients.squared_norms()
-            norm = rule.square_root(reducer.local_norms(squared_norm))
+            norm = rule.square_root(reducer.whole_norms(squared_norm))
             calls = [Call(found.present, norm, paddle.ones_like(norm))]
         return LastStep(calls, [*progress.tensors.keys], {})
 

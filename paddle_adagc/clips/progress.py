@@ -92,6 +92,7 @@ class Progress:
         self.memory = Memory.new(0, clip._start.votes)
         self.steps = StepCount()
         self.before = self.steps, self.memory  # the last step
+        self.awaits_update = False  # the optimizer's, after the last call
         self.ranks = Ranks()
         self.calls: list[Call] = []  # of the last step
         self._nonfinite: dict[str, int] = {}  # as of the last summary
@@ -117,6 +118,7 @@ class Progress:
 
     def restart_warmup(self) -> None:
         """See :meth:`.ClipGradByAdaGC.restart_warmup`."""
+        self.settle()
         counts = self.memory.num_nonfinite
         new = Memory.new(int(counts.shape[0]), self._clip._start.votes)
         self.memory = dataclasses.replace(
@@ -124,6 +126,12 @@ class Progress:
         )
         self.ranks.has_agreed = self._has_loaded = False
         self.is_started_anew = True
+
+    def settle(self) -> None:
+        """Take the last step back if an error came before its update."""
+        if self.awaits_update:
+            self.awaits_update = False
+            self.take_back()
 
     def take_back(self) -> None:
         """Return to the state before the step; its numbers can be read."""
@@ -142,6 +150,7 @@ class Progress:
     @unchecked
     def state(self) -> ClipState:
         """Return the state; it shares the device's vectors."""
+        self.settle()
         memory = self.known()
         return ClipState(
             self.steps.num_steps,
@@ -184,6 +193,7 @@ class Progress:
     ) -> None:
         """See :meth:`.ClipGradByAdaGC.set_state_dict`."""
         check_choice("new_tensors", new_tensors, get_args(NewTensors))
+        self.settle()
         arguments, votes = self._clip.arguments(), self._clip._start.votes
         loaded = ClipState.from_dict(state).renamed(rename or {})
         loaded = loaded.fitted(arguments, votes)

@@ -4,9 +4,9 @@
 
 An optimizer calls its clip once per parameter group. Vectors have an entry for
 each tensor known so far, of the whole tensors, whichever parts of them this
-rank holds. Nothing here waits for the device, with these exceptions: the first
-step of a distributed run, the one that compares the ranks' norms, the second
-one after the warm-up, and ``nonfinite="raise"``.
+rank holds. Nothing here waits for the device but the first step, the one that
+compares the ranks' norms, the second after the warm-up, and those with
+``nonfinite="raise"``.
 """
 
 from __future__ import annotations
@@ -36,9 +36,8 @@ from paddle_adagc.clips.tensors import look_up
 from paddle_adagc.kernels.cuda import adaptive_step
 from paddle_adagc.paddle_internals import (
     Caller,
+    expect_update,
     find_caller,
-    on_skipped_update,
-    take_back_skipped,
 )
 from paddle_adagc.parallel.agreement import refuse_nonfinite, settings_of
 from paddle_adagc.parallel.reduce import Reducer
@@ -67,6 +66,7 @@ def clip_pairs(
 
     ``follows``: another clip acts, so the gradients stay as they are.
     """
+    progress.settle()
     tensors, ranks = progress.tensors, progress.ranks
     try:
         found = find_gradients(progress, pairs, settings.overrides)
@@ -81,20 +81,19 @@ def clip_pairs(
         ranks.agree_once(settings_of(progress.state()))
     squared_norm = found.gradients.squared_norms()
     if reducer.reductions:  # other ranks hold parts of these tensors
-        squared_norm = reducer.local_norms(squared_norm)
+        squared_norm = reducer.whole_norms(squared_norm)
 
     caller = find_caller()
-    if caller is not None:
-        take_back_skipped(caller, progress.take_back)
     counts = bool(found.pairs) or reducer.communicates
     steps = progress.steps.after(found.indexes, caller, counts)
     if not counts:
         progress.steps = steps
         return pairs
     _notice_mistakes(settings, progress, steps, caller, follows)
-    is_due = steps.num_steps > max(settings.t_start, 1) and not follows
-    if is_due and not ranks.has_compared:
-        ranks.compare_once(tensors.keys, tensors.layout, squared_norm)
+    if steps.num_steps > max(settings.t_start, 1) and not follows:
+        ranks.compare_in(
+            steps.num_steps, tensors.keys, tensors.layout, squared_norm
+        )
     memory = progress.memory
     if memory.gamma.shape[0] < len(tensors.keys):
         memory = progress.known()
@@ -106,7 +105,7 @@ def clip_pairs(
     call = Call(found.present, done.norm, done.h)
     _commit(progress, call, steps, done.memory)
     if caller is not None:
-        on_skipped_update(caller, progress.take_back)
+        progress.awaits_update = expect_update(caller, progress)
     return pairs
 
 

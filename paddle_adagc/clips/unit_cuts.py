@@ -8,12 +8,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-import paddle.distributed as dist
 from paddle import Tensor
 
 from paddle_adagc.kernels.host import RUNS, Segments
 from paddle_adagc.parallel.layout import TensorLayout
-from paddle_adagc.parallel.topology import Axis, Topology
+from paddle_adagc.parallel.topology import Axis, Topology, gather
 
 _LATE = -1
 """Begin of a slice that no rank had a gradient for in the first step."""
@@ -174,8 +173,7 @@ class UnitCuts:
         if axis.size == 1 or not members:
             return {}
         mine = {i: math.prod(self._shapes.get(i, [0])) for i in members}
-        of_ranks: list[dict[int, int]] = []
-        dist.all_gather_object(of_ranks, mine, group=axis.group)
+        of_ranks = gather(mine, axis.group)
         begins = {}
         for first in members:
             units = self.parameters[first].units

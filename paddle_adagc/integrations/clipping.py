@@ -16,7 +16,7 @@ import inspect
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -41,7 +41,6 @@ from paddle_adagc.integrations.checkpoints import (
     stage_clip,
 )
 from paddle_adagc.integrations.logs import (
-    add_histograms,
     clip_logs,
     warm_up_end,
 )
@@ -153,7 +152,7 @@ class TrainerClip(TrainerCallback):
     def train(
         self, train: Callable[..., Any], *args: Any, **kwargs: Any
     ) -> Any:
-        """Train; True is the newest checkpoint whose save was not cut."""
+        """Train; ``resume_from_checkpoint=True`` is the newest whole one."""
         self.prepare()
         self._take_over_callback()
         if args[:1] == (True,):
@@ -243,6 +242,8 @@ class TrainerClip(TrainerCallback):
                 f"paddle_adagc: {CLEARS}: no state of the clip is loaded, and "
                 "its warm-up begins"
             )
+            if isinstance(self.clip, ClipGradByAdaGC):
+                self.clip.restart_warmup()
             return
         missing, new = self._options.missing_state, self._options.new_tensors
         load_clip(self.clip, checkpoint, missing, self.trainer.state, new)
@@ -281,7 +282,7 @@ class TrainerClip(TrainerCallback):
         """Summarise the last step for a log; every rank calls it."""
         if not isinstance(self.clip, ClipGradByAdaGC):
             return {}
-        return self.clip.summary(tensors=True)
+        return self.clip.summary()
 
     def log(
         self,
@@ -291,38 +292,29 @@ class TrainerClip(TrainerCallback):
         **kwargs: Any,
     ) -> None:
         """Log, with the clip's numbers beside a training loss."""
-        state, summary, numbers = self.trainer.state, {}, {}
+        numbers: dict[str, Any] = {}
         if "loss" in logs:
-            summary = self.summary()
             more = self.recording.numbers() if self.recording else {}
-            if end := warm_up_end(self.clip, state):
+            if end := warm_up_end(self.clip, self.trainer.state):
                 more["warmup_until"] = end
-            numbers = clip_logs({**summary, **more}, self.trainer.args)
+            shown = {**self.summary(), **more}
+            numbers = clip_logs(shown, self.trainer.args)
         log({**logs, **numbers}, *args, **kwargs)
-        if state.is_world_process_zero:
-            callbacks = self.trainer.callback_handler.callbacks
-            with _only_warns("the clip's histograms are not reported"):
-                add_histograms(callbacks, summary, state.global_step)
 
     def save(self, save: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         """Save; the clip's file comes last, and is written before."""
         saved = self.recording.saved(self.clip) if self.recording else self.clip
         staged, is_shadow = [], saved is not self.clip
-        with _only_warns("the shadow's state is not saved", is_shadow):
+        try:
             staged = stage_clip(saved, self.trainer.args, self.trainer.state)
+        except Exception as error:
+            if not is_shadow:
+                raise
+            warnings.warn(
+                f"the shadow's state is not saved: {error!r}", stacklevel=3
+            )
         save(*args, **kwargs)
         place_clip(staged)
-
-
-@contextlib.contextmanager
-def _only_warns(what: str, applies: bool = True) -> Iterator[None]:
-    """Let an error of observing be a warning: the training goes on."""
-    try:
-        yield
-    except Exception as error:
-        if not applies:
-            raise
-        warnings.warn(f"{what}: {error!r}", stacklevel=4)
 
 
 def _checkpoint_in(method: Callable[..., Any], args: Any, kwargs: Any) -> Any:

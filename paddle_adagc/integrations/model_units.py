@@ -8,7 +8,9 @@ layer. Where they begin is read, under every optimizer, from the first of:
 1. the model's ``build_muon_param_info_map`` (PaddleFormers, ERNIE);
 2. its layers' ``muon_slice_specs`` (PaddleFleet);
 3. marks ``hf_norm_groups`` of parameters (PaddleFleet);
-4. classes of PaddleNLP, PaddleFormers and PaddleFleet, by name.
+4. classes of PaddleNLP, PaddleFormers and PaddleFleet, by name; and layers
+   called ``up_gate_proj``, ``gate_up_proj`` or ``gate_up_fused_proj``, unless
+   ``intermediate_size`` beside them says that they hold more.
 
 A unit is a whole projection, as in the paper: heads share one norm, also where
 Muon orthogonalises head by head. No function of the model cuts anything here:
@@ -25,7 +27,7 @@ import numpy as np
 import paddle
 from paddle import Tensor
 
-from paddle_adagc.parallel.names import parameter_keys, without_indexes
+from paddle_adagc.parallel.names import parameter_keys
 from paddle_adagc.parallel.units import MARK, Units
 
 Slices = tuple[Callable[..., Any], Mapping[str, Any]]
@@ -36,6 +38,13 @@ _QKV = ("q_proj", "k_proj", "v_proj")
 _GATED_QKV = ("q_proj", "gate_proj", "k_proj", "v_proj")
 _GATE_UP = ("gate_proj", "up_proj")
 _OF_IN_PROJ = ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a")
+_BY_KEY = {
+    r"gate|up|fc1": _GATE_UP,
+    r"qkv|query_key_value|c_attn": _QKV,
+    r"in_proj": _OF_IN_PROJ,
+}
+"""What a key says of the groups of columns in its parameter."""
+
 _BY_GROUP = {
     *("LlamaAttention", "LLamaAttention", "Ernie4_5Attention"),
     *("Qwen2Attention", "Qwen2MoeAttention", "Qwen3Attention"),
@@ -98,6 +107,10 @@ class ModelUnits:
         return None
 
 
+_INDEX = re.compile(r"(?<![^.])\d+(?![^.])")
+"""The number of a layer or of an expert in a key."""
+
+
 def describe_tensors(model: paddle.nn.Layer) -> str:
     """Say how many tensors of a bound model are clipped; name its units."""
     keys, num_tensors, num_parameters = parameter_keys(model), 0, 0
@@ -111,7 +124,7 @@ def describe_tensors(model: paddle.nn.Layer) -> str:
         if declared is None:
             num_tensors += 1
         else:
-            key = without_indexes(keys.get(parameter.name, parameter.name))
+            key = _INDEX.sub("N", keys.get(parameter.name, parameter.name))
             units = declared.of(key, parameter.shape)
             num_tensors += len(units)
             parts[key] = parts.get(key, 0) + len(units)
@@ -210,8 +223,10 @@ def _of_groups(key: str, parameter: Tensor) -> Units | str:
         return "its hf_norm_groups do not follow each other"
     if not (owner.reshape([-1, period]) == owner[:period]).all():
         return "its hf_norm_groups do not repeat"
-    others = tuple(f"part_{i}" for i in range(num))
-    names = {2: _GATE_UP, 3: _QKV, 4: _OF_IN_PROJ}.get(num, others)
+    names: Sequence[str] = [f"part_{i}" for i in range(num)]
+    for pattern, of_pattern in _BY_KEY.items():
+        if len(of_pattern) == num and re.search(pattern, key):
+            names = of_pattern
     return _repeated({names[i]: width for i, width in first.items()}, size)
 
 
@@ -226,6 +241,9 @@ def _of_class(layer: Any) -> Iterator[tuple[Tensor, Units | None]]:
         yield from _of_gated_delta_net(layer)
     for name in ("up_gate_proj", "gate_up_fused_proj", "gate_up_proj"):
         for parameter in _tensors(layer, name):
+            width = getattr(layer, "intermediate_size", 0)
+            if parameter.ndim < 3 and 2 * width % parameter.shape[-1]:
+                continue  # not gate and up, or this rank's share of them
             if parameter.ndim < 3 or "ErnieMoeMLPFused" in kinds:
                 is_stack = parameter.ndim == 3
                 yield parameter, Units(experts=is_stack, parts=_GATE_UP)

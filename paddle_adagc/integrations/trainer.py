@@ -38,9 +38,7 @@ class ClippingMixin(Trainer):
     ranks, from :meth:`ClipGradByAdaGC.summary`; the worst of all steps since
     the log before, with its index (``clip_h_min_worst``,
     ``clip_global_grad_norm_max``, ``..._step``); during the warm-up the
-    ``global_step`` at which it ends (``clip_warmup_until``). Backends in
-    ``report_to`` also get :func:`histograms
-    <paddle_adagc.integrations.logs.add_histograms>`.
+    ``global_step`` at which it ends (``clip_warmup_until``).
 
     Args:
         *args: Arguments of the Trainer.

@@ -52,9 +52,10 @@ and may be later; it is never clipped. As in ``host.cpp``."""
 
 
 class PairReader:
-    """Knows living parameters by identity, reads pairs that hold no others.
+    """Remembers each parameter object and its index.
 
-    A copy knows none.
+    If all pairs of a call hold remembered parameters, one pass in C reads them.
+    A copy of the reader starts empty.
     """
 
     def __init__(self) -> None:
@@ -83,7 +84,7 @@ class PairReader:
         return [p for p in parameters if id(p) not in known]
 
     def remember(self, pairs: Iterable[tuple[Tensor, int]]) -> None:
-        """Know the parameters of a call, too.
+        """Remember the parameters of a call, too.
 
         ``pairs``: each, and its first index, ``NO_INDEX`` or ``LEFT_OUT``.
         """

@@ -92,7 +92,7 @@ class TensorLayout:
 
     key: str  # name of the logical tensor, the same under every parallel layout
     is_tp_split: bool = False  # tensor-parallel ranks hold different parts
-    is_expert: bool = False  # ranks that hold other experts do not average it
+    is_expert: bool = False  # ranks with other experts do not average it
     is_expert_on_tp_axis: bool = False  # those may be tensor-parallel ranks
     is_tied_copy: bool = False  # an earlier pipeline stage counts it
     shape: tuple[int, ...] = ()  # this rank's part, before sharding
@@ -101,7 +101,7 @@ class TensorLayout:
     spread: Spread | None = None  # on a mesh; ``shape`` is then the whole's
     is_split_over_experts: bool = False  # over expert-parallel ranks
     units: tuple[Unit, ...] = ()  # the paper's tensors in it; none: it is one
-    of: Units | None = None  # what they are made of
+    declared_units: Units | None = None  # how it is cut into ``units``
 
 
 Layout: TypeAlias = Mapping[str, TensorLayout]
@@ -173,7 +173,7 @@ def with_units(
         for name, t in layout.items()
     ]
     config = getattr(getattr(model, "config", None), "__dict__", {})
-    found = read_units(marked, declared, config)
+    found = read_units(marked, declared, config, topology.world)
     has_groups = topology.has_expert_groups
     axis = topology.expert if has_groups else topology.data
     made = dict(layout)
@@ -192,7 +192,9 @@ def with_units(
         if is_expert and tensor.shape and not tensor.is_split_over_experts:
             first = axis.rank * tensor.shape[0]
         units = found[key].of(key, tensor.shape, first)
-        made[name] = dataclasses.replace(tensor, units=units, of=found[key])
+        made[name] = dataclasses.replace(
+            tensor, units=units, declared_units=found[key]
+        )
     _refuse_parts(model, made)
     return made
 
@@ -203,9 +205,10 @@ def _refuse_parts(model: paddle.nn.Layer, layout: Layout) -> None:
         joins = getattr(layer, "gather_output", False)
         for parameter in layer.parameters(include_sublayers=False):
             tensor = _find(parameter, layout)
-            if tensor is None or tensor.of is None:
+            if tensor is None or tensor.declared_units is None:
                 continue
-            units, num_outer = tensor.of, int(tensor.of.experts)
+            units = tensor.declared_units
+            num_outer = int(units.experts)
             axis = units.axis % (len(tensor.shape) - num_outer) + num_outer
             is_cut = axis == getattr(parameter, "split_axis", None)
             why = ""
@@ -230,8 +233,8 @@ def mark_units(model: paddle.nn.Layer, layout: Layout) -> None:
     """Give each parameter with units the mark that Muon and others find."""
     for parameter in unwrap(model).parameters():
         tensor = _find(parameter, layout)
-        if tensor is not None and tensor.of is not None:
-            setattr(parameter, MARK, tensor.of)
+        if tensor is not None and tensor.declared_units is not None:
+            setattr(parameter, MARK, tensor.declared_units)
 
 
 def _find(parameter: Tensor, layout: Layout) -> TensorLayout | None:
@@ -264,7 +267,7 @@ def unwrap(model: paddle.nn.Layer) -> paddle.nn.Layer:
 
 
 def is_expert(parameter: Tensor) -> bool:
-    """Whether a parameter is marked as another one on every rank."""
+    """Whether a parameter is marked as an expert, which others may not hold."""
     return _has_expert_color(parameter) or any(
         getattr(parameter, mark, False)
         for mark in ("expert", "no_sync", "mp_moe")

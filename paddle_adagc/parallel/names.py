@@ -18,7 +18,6 @@ import paddle.distributed as dist
 from paddle import Tensor
 
 _EXPERT = re.compile(r"(?<=\.mlp\.experts\.)\d+(?=\.)")
-_INDEX = re.compile(r"(?<![^.])\d+(?![^.])")
 
 
 def parameter_keys(model: Any) -> dict[str, str]:
@@ -38,16 +37,6 @@ def parameter_keys(model: Any) -> dict[str, str]:
     # Of several names the first one counts.
     pairs = zip(reversed(named), reversed(keys), strict=True)
     return {parameter.name: key for (_, parameter), key in pairs}
-
-
-def without_indexes(key: str) -> str:
-    """Return the name that a key shares with those of other layers, experts.
-
-    Example:
-        >>> without_indexes("layers.12.mlp.experts.3.w1")
-        'layers.N.mlp.experts.N.w1'
-    """
-    return _INDEX.sub("N", key)
 
 
 def _without_chunk(name: str) -> str:

@@ -13,7 +13,7 @@ from paddle import Tensor
 
 from paddle_adagc import kernels
 from paddle_adagc.paddle_internals import is_in_stage_2
-from paddle_adagc.parallel.agreement import compare_norms, compare_settings
+from paddle_adagc.parallel import agreement
 from paddle_adagc.parallel.layout import (
     TensorLayout,
     is_expert,
@@ -43,7 +43,8 @@ class Ranks:
         self.layout: dict[str, TensorLayout] = {}  # by parameter's name
         self.meshes = Meshes()  # of auto-parallel
         self.in_buffers: dict[str, Tensor] = {}  # parameters, by their names
-        self.has_agreed = self.has_compared = False
+        self.has_agreed = False
+        self._compared_step: int | None = None
         if model is None:
             return
         layout = read_layout(model)
@@ -133,14 +134,13 @@ class Ranks:
             self.has_agreed = True
             return
         failed = "" if error is None else f"{type(error).__name__}: {error}"
-        views: list[tuple[Mapping[str, Any], str, str]] = []
-        dist.all_gather_object(views, (settings, kernels.why_not(), failed))
+        views = agreement.of_all_ranks((settings, kernels.why_not(), failed))
         for rank, (*_, failed) in enumerate(views):
             if failed and error is None:
                 raise RuntimeError(f"rank {rank} cannot clip: {failed}")
         if error is not None:
             return
-        compare_settings([view[0] for view in views])
+        agreement.compare_settings([view[0] for view in views])
         reasons = [why for _, why, _ in views]
         without = [i for i, why in enumerate(reasons) if why]
         if 0 < len(without) < len(reasons):
@@ -152,16 +152,21 @@ class Ranks:
             )
         self.has_agreed = True
 
-    def compare_once(
+    def compare_in(
         self,
+        step: int,
         keys: Sequence[str],
         layout: Sequence[TensorLayout],
         squared_norm: Tensor,
     ) -> None:
-        """Compare the norms of a step, see :func:`.compare_norms`."""
-        if self.meshes:
+        """Compare the norms of the first step that comes here.
+
+        All of its calls do, one for each parameter group; see
+        :func:`.compare_norms`.
+        """
+        if self.meshes or self._compared_step not in (None, step):
             return
-        self.has_compared = True
+        self._compared_step = step
         topology = self.topology()
         if topology.world is not None:
-            compare_norms(keys, layout, squared_norm, topology)
+            agreement.compare_norms(keys, layout, squared_norm, topology)

@@ -39,7 +39,7 @@ from paddle import Tensor
 from paddle.distributed.auto_parallel.api import dtensor_from_local
 
 from paddle_adagc.parallel.layout import TensorLayout
-from paddle_adagc.parallel.topology import Axis, Topology
+from paddle_adagc.parallel.topology import Axis, Topology, gather
 
 T = TypeVar("T")
 
@@ -105,7 +105,8 @@ class Reducer:
             summed over each; the same on all of its ranks, in this order.
         counts: Whether this rank, and no other, counts a tensor's norm.
         world: Group of the global norm; None: each rank holds everything.
-        everyone: All ranks, those that hold everything included, if known.
+        everyone: Group of all ranks, even if each holds the whole model; None:
+            there is no such group.
     """
 
     def __init__(
@@ -127,11 +128,12 @@ class Reducer:
         if world is not None:
             self._counts = paddle.to_tensor(np.array(counts))
 
-    def local_norms(self, squared_norm: Tensor) -> Tensor:
-        """Sum each tensor's squared norm over the ranks that hold it.
+    def whole_norms(self, squared_norm: Tensor) -> Tensor:
+        """Sum each tensor's squared norm over the ranks that hold its parts.
 
-        From float32 ``[num_tensors]`` of this rank's parts, 0 without a
-        gradient, to that of the whole tensors.
+        Ranks with copies are left out. ``squared_norm``, float32
+        ``[num_tensors]``, is of this rank's parts, 0 without a gradient; the
+        result is of the whole tensors.
         """
         for index, (group, _) in zip(
             self._indices, self.reductions, strict=True
@@ -155,7 +157,7 @@ class Reducer:
 
     def gather(self, value: T) -> list[T]:
         """Values of all ranks, or its own alone if each holds everything."""
-        return _gather(value, self._world)
+        return gather(value, self._world)
 
     def gather_if_any(self, flag: bool, value: T) -> list[T]:
         """Values of all ranks, data-parallel ones too, if a flag is set on any.
@@ -166,7 +168,7 @@ class Reducer:
             flags = paddle.to_tensor([int(flag)], "int32")
             dist.all_reduce(flags, op=dist.ReduceOp.MAX, group=self._everyone)
             flag = bool(flags.item())
-        return _gather(value, self._everyone) if flag else []
+        return gather(value, self._everyone) if flag else []
 
 
 _SUMMED = ("sharding", "moe_sharding", "model", "expert")
@@ -228,11 +230,3 @@ def _all_reduce(part: Tensor, group: Any) -> Tensor:
         return dist.reshard(summands, group, [dist.Replicate()])._local_value()
     dist.all_reduce(part, group=group)
     return part
-
-
-def _gather(value: T, group: Any) -> list[T]:
-    if group is None:
-        return [value]
-    values: list[T] = []
-    dist.all_gather_object(values, value, group=group)
-    return values

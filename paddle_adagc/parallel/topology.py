@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, TypeVar
 
 import paddle.distributed as dist
 from paddle.distributed import fleet
@@ -13,6 +13,17 @@ from paddle.distributed.fleet.base.topology import EPHybridCommunicateGroup
 from paddle.distributed.fleet.meta_parallel.sharding import (
     group_sharded_stage3,
 )
+
+T = TypeVar("T")
+
+
+def gather(value: T, group: Any) -> list[T]:
+    """Return the values of a group's ranks, which all call this; None: one."""
+    if group is None:
+        return [value]
+    values: list[T] = []
+    dist.all_gather_object(values, value, group=group)
+    return values
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +58,7 @@ class Topology:
 
     @property
     def splits_model(self) -> bool:
-        """Whether no rank holds the whole model and its optimizer states."""
+        """Whether ranks have other parts of the model or of its states."""
         axes = (self.model, self.pipe, self.sharding, self.expert)
         return max(axis.size for axis in axes) > 1
 

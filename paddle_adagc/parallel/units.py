@@ -24,6 +24,7 @@ from typing import Any, NamedTuple, TypeAlias
 from paddle import Tensor, _C_ops
 
 from paddle_adagc.checks import check_integer, matching_pattern, suggestion
+from paddle_adagc.parallel.topology import gather
 
 MARK = "adagc_units"  # attribute of a parameter: the units that it holds
 _GROUPED = re.compile(r"(^|\.)grouped_gemm_experts\.weight\d*$")
@@ -254,11 +255,13 @@ def read_units(
     parameters: Iterable[tuple[str, Tensor, bool]],
     declared: Declared | None,
     config: Mapping[str, Any],
+    world: Any = None,
 ) -> dict[str, Units]:
     """Find the parameters that hold units, as ``bind()`` says; return by key.
 
     ``parameters`` are key, parameter, and if it is marked as an expert;
     ``config`` is the model's, whose numbers shares and widths may name.
+    ``world`` is the group of all ranks, which may hold other parameters.
     """
     patterns = declared if isinstance(declared, Mapping) else {}
     if not (declared is None or patterns is declared or callable(declared)):
@@ -281,8 +284,9 @@ def read_units(
             units = "experts"
         if units is not None:
             found[key] = as_units(key, units).with_numbers(key, config)
-    for pattern in unused:
-        raise ValueError(f"units: {pattern!r} matches no parameter")
+    if patterns:
+        for pattern in sorted(set.intersection(*gather({*unused}, world))):
+            raise ValueError(f"units: {pattern!r} matches no parameter")
     return found
 
 

@@ -69,3 +69,47 @@ def test_a_clip_called_by_hand_and_by_its_optimizer_says_so():
     clip([(p, p.grad) for p in model.parameters()])
     with pytest.warns(UserWarning, match="counts as a step.*Leave one"):
         optimizer.step()
+
+
+def failed_step():
+    """A clip whose ninth step ended between the clip and the update."""
+    clip = ClipGradByAdaGC(t_start=2)
+    model = paddle.nn.Linear(3, 3)
+    optimizer = paddle.optimizer.AdamW(
+        0.01, parameters=model.parameters(), weight_decay=0.1, grad_clip=clip
+    )
+    states = []
+    for step in range(9):
+        states.append(clip.state_dict())
+        backward([model])
+        with pytest.MonkeyPatch.context() as patch:
+            if step == 8:
+                patch.setattr(optimizer, "append_regularization_ops", None)
+                with pytest.raises(TypeError):
+                    optimizer.step()
+            else:
+                optimizer.step()
+        optimizer.clear_grad()
+    return clip, model, optimizer, states
+
+
+def test_a_state_saved_after_a_failed_step_is_that_before_it():
+    clip, *_ = failed_step()
+    assert clip.state_dict()["step"] == 8
+
+
+def test_a_state_loaded_after_a_failed_step_stays():
+    clip, model, optimizer, states = failed_step()
+    clip.set_state_dict(states[5])
+    backward([model])
+    optimizer.step()
+    assert clip.num_steps == 6
+
+
+def test_a_warm_up_restarted_after_a_failed_step_is_whole():
+    clip, model, optimizer, _ = failed_step()
+    clip.restart_warmup()
+    assert clip.warmup_left == 2
+    backward([model])
+    optimizer.step()
+    assert (clip.num_steps, clip.warmup_left) == (9, 1)

@@ -215,6 +215,14 @@ def test_an_unknown_slice_has_one_norm_and_a_line(layer, why, tmp_path, caplog):
     assert f"qkv_proj.weight has one norm: {why}" in caplog.text
 
 
+def test_a_third_matrix_beside_gate_and_up_is_not_cut():
+    layer = Linear(18, name="gate_up_proj")
+    layer.intermediate_size = INNER
+    units = ModelUnits(layer)
+    assert units("gate_up_proj.weight", layer.gate_up_proj.weight) is None
+    assert [*units.unknown] == ["gate_up_proj.weight"]
+
+
 @pytest.mark.parametrize("has_muon", [True, False])
 def test_the_map_for_muon_is_asked_first(has_muon):
     """It is the Trainer's, which has one with Muon alone."""

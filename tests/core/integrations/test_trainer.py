@@ -3,7 +3,6 @@
 """What the Trainers share: a clip's state on ranks, and numbers for writers."""
 
 import json
-import math
 import re
 import shutil
 import types
@@ -25,7 +24,6 @@ from paddle.nn import ClipGradByGlobalNorm
 from paddle_adagc import ClipGradByAdaGC, load_state, save_state
 from paddle_adagc.integrations.arguments import take_over_clipping
 from paddle_adagc.integrations.checkpoints import load_clip
-from paddle_adagc.integrations.logs import add_histograms
 from paddle_adagc.integrations.trainer import ClippingMixin
 from paddle_adagc.optimizer import put_into_optimizer
 from paddle_adagc.state_file import STATE_FILE
@@ -104,60 +102,6 @@ def test_a_mixin_behind_the_trainer_is_refused():
     base = type("Base", (), {"create_optimizer": None})
     with pytest.raises(TypeError, match=r"class W\(ClippingMixin, Base\)"):
         type("W", (base, ClippingMixin), {})
-
-
-class Writer(dict):
-    """Keeps what it gets, by tag."""
-
-    def add_scalar(self, tag, value, step):
-        self[tag] = (value, step)
-
-    add_text = add_scalar
-
-    def add_histogram(self, tag, values, step):
-        self[tag] = (values.tolist(), step)
-
-
-def numbers(norm):
-    return {"norm": norm, "gamma": 2.0, "h": 0.5}
-
-
-TENSORS = {
-    "layers.0.up.weight": numbers(1.0),
-    "layers.1.up.weight": numbers(3.0),
-    "layers.0.down.weight": numbers(math.inf),
-    "layers.1.down.weight": numbers(math.nan),
-    "head.weight": numbers(5.0),
-    "embed.weight": numbers(math.inf),
-}
-
-
-def test_groups_are_histograms_and_single_tensors_are_curves():
-    logged, writer = [], Writer()
-    wandb = types.SimpleNamespace(
-        Histogram=lambda values: values.tolist(),
-        Table=lambda columns, data: [columns, *data],
-        log=logged.append,
-    )
-    callbacks = [
-        object(),
-        types.SimpleNamespace(tb_writer=writer),
-        types.SimpleNamespace(_wandb=wandb),
-    ]
-    lowest = {"head.weight": 0.123456}
-    add_histograms(callbacks, {"tensors": TENSORS, "lowest_h": lowest}, 7)
-    shown = {"norm/layers.N.up.weight": [1.0, 3.0], "norm/head.weight": 5.0}
-    for group in ("layers.N.up.weight", "layers.N.down.weight"):
-        shown |= {f"gamma/{group}": [2.0, 2.0], f"h/{group}": [0.5, 0.5]}
-    for key in ("head.weight", "embed.weight"):
-        shown |= {f"gamma/{key}": 2.0, f"h/{key}": 0.5}
-    shown = {f"train/clip_{tag}": value for tag, value in shown.items()}
-    table = "| tensor | h |\n| --- | ---: |\n| head.weight | 0.1235 |"
-    tag = "train/clip_lowest_h"
-    expected = {tag: table, **shown}
-    assert writer == {k: (value, 7) for k, value in expected.items()}
-    rows = [["tensor", "h"], ("head.weight", 0.1235)]
-    assert logged == [{**shown, tag: rows, "train/global_step": 7}]
 
 
 class OfErniekit(Trainer):

@@ -71,6 +71,7 @@ def test_all_ranks_use_the_kernels_or_none(monkeypatch, mine, others, message):
 
     monkeypatch.setattr(READ_TOPOLOGY, lambda: Topology(world=object()))
     monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 1 + len(others))
     monkeypatch.setattr(dist, "all_gather_object", gather)
     monkeypatch.setattr(cuda, "current_device", lambda: 3)
     monkeypatch.setattr(cuda, "why_not", {3: mine}.__getitem__)
@@ -176,6 +177,42 @@ def test_ranks_are_compared_at_the_first_adaptive_step(
 
     for found in Ranks(monkeypatch, topologies).run(work):
         assert re.fullmatch(f".*{message}.*" if message else "", found)
+
+
+def test_every_parameter_group_is_compared(monkeypatch):
+    def work(rank):
+        model = paddle.nn.Linear(2, 2)
+        clip = ClipGradByAdaGC(t_start=1)
+        clip.bind(model)
+        groups = [{"params": [model.weight]}, {"params": [model.bias]}]
+        optimizer = paddle.optimizer.SGD(parameters=groups, grad_clip=clip)
+        for _ in range(2):
+            (model.weight.sum() + (1 + rank) * model.bias.sum()).backward()
+            try:
+                optimizer.step()
+            except RuntimeError as error:
+                return str(error)
+            optimizer.clear_grad()
+        return ""
+
+    for found in Ranks(monkeypatch, DATA).run(work):
+        assert "norm of 'bias'" in found
+
+
+@pytest.mark.parametrize("pattern", ["weight", "bias", "nothing"])
+def test_units_may_lie_on_another_stage(monkeypatch, pattern):
+    def work(rank):
+        model = paddle.nn.Linear(2, 2, bias_attr=None if rank else False)
+        try:
+            ClipGradByAdaGC().bind(
+                model, units={pattern: {"parts": ["a", "b"]}}
+            )
+        except ValueError as error:
+            return str(error)
+        return ""
+
+    for found in Ranks(monkeypatch, along("pipe")).run(work):
+        assert ("matches no" in found) == (pattern == "nothing")
 
 
 @pytest.mark.parametrize(
