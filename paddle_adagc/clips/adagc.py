@@ -15,9 +15,9 @@ from paddle_adagc import rule
 from paddle_adagc.checks import KnownAttributes
 from paddle_adagc.clips.arguments import CHECKS, FIXED, Init, NonFinite
 from paddle_adagc.clips.last_step import Call, LastStep
+from paddle_adagc.clips.mistakes import warn_of_shrinking
 from paddle_adagc.clips.overrides import Overrides
 from paddle_adagc.clips.progress import NewTensors, Progress
-from paddle_adagc.clips.settings import warn_of_shrinking
 from paddle_adagc.clips.step import Pairs, clip_pairs, find_gradients
 from paddle_adagc.paddle_internals import (
     EagerClip,
@@ -150,7 +150,7 @@ class ClipGradByAdaGC(KnownAttributes, EagerClip):
     def arguments(self) -> dict[str, Any]:
         """Return the constructor's arguments."""
         values = {name: getattr(self, name) for name in CHECKS}
-        return {**values, "overrides": copy.deepcopy(self.overrides.settings)}
+        return {**values, "overrides": copy.deepcopy(self.overrides.by_pattern)}
 
     def __repr__(self) -> str:
         """Class and arguments."""

@@ -27,14 +27,14 @@ Init = Literal["warmup_min", "warmup_ema"]
 
 NonFinite = Literal["zero", "raise", "propagate"]
 
-Settings = dict[str, dict[str, float] | None]
+ByPattern = dict[str, dict[str, float] | None]
 """Pattern of a tensor's key -> its own arguments; None: it is not clipped."""
 
 _OF_TENSORS = {"lambda_rel": check_positive, "beta": check_decay}
 """Arguments that ``overrides`` can set for single tensors."""
 
 
-def check_overrides(name: str, value: Any) -> Settings:
+def check_overrides(name: str, value: Any) -> ByPattern:
     """Return ``overrides`` with all its numbers checked."""
     if not isinstance(value, Mapping):
         raise TypeError(

@@ -12,16 +12,16 @@ import paddle
 from paddle import Tensor
 
 from paddle_adagc.checks import matching_pattern
-from paddle_adagc.clips.arguments import Settings, check_overrides
+from paddle_adagc.clips.arguments import ByPattern, check_overrides
 
 
 class Overrides:
     """Which tensors have other values, and which are not clipped."""
 
     def __init__(self, overrides: Any) -> None:
-        self.settings: Settings = check_overrides("overrides", overrides)
-        self.names = {n for own in self.settings.values() for n in own or ()}
-        self.awaits_tensors = bool(self.settings)  # is each pattern used?
+        self.by_pattern: ByPattern = check_overrides("overrides", overrides)
+        self.names = {n for own in self.by_pattern.values() for n in own or ()}
+        self.awaits_tensors = bool(self.by_pattern)  # is each pattern used?
         self._patterns: dict[str, str | None] = {}  # by key
         self._about: Any = None  # tensors and defaults of the vectors
         self._vectors: dict[str, Tensor] = {}
@@ -29,15 +29,15 @@ class Overrides:
     @property
     def exempts(self) -> Callable[[str], bool] | None:
         """Whether the tensor of a key is not clipped; None: all are."""
-        has_some = None in self.settings.values()
+        has_some = None in self.by_pattern.values()
         return self._leaves_out if has_some else None
 
     def _leaves_out(self, key: str) -> bool:
-        return self.settings.get(self._pattern(key) or "", {}) is None
+        return self.by_pattern.get(self._pattern(key) or "", {}) is None
 
     def lowest(self, name: str, default: float) -> float:
         """Return the least value that a tensor may have of an argument."""
-        own = (values or {} for values in self.settings.values())
+        own = (values or {} for values in self.by_pattern.values())
         return min(default, *(v.get(name, default) for v in own), default)
 
     def vectors(
@@ -50,7 +50,9 @@ class Overrides:
         """
         about = [*keys], dict(defaults)
         if self._about != about:
-            own = [self.settings.get(self._pattern(key) or "") for key in keys]
+            own = [
+                self.by_pattern.get(self._pattern(key) or "") for key in keys
+            ]
             self._vectors = {
                 name: paddle.to_tensor(
                     np.array(
@@ -67,7 +69,7 @@ class Overrides:
     def num_tensors(self, keys: Iterable[str]) -> dict[str, int]:
         """Return how many of these tensors match each pattern."""
         found = [self._pattern(key) for key in keys]
-        return {pattern: found.count(pattern) for pattern in self.settings}
+        return {pattern: found.count(pattern) for pattern in self.by_pattern}
 
     def refuse_unused(
         self,
@@ -91,6 +93,6 @@ class Overrides:
     def _pattern(self, key: str) -> str | None:
         """Return the pattern that the key matches; refuse two."""
         if key not in self._patterns:
-            found = matching_pattern("overrides", self.settings, key)
+            found = matching_pattern("overrides", self.by_pattern, key)
             self._patterns[key] = found
         return self._patterns[key]

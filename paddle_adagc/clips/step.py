@@ -25,12 +25,12 @@ from paddle_adagc import rule
 from paddle_adagc.clips.arguments import NonFinite
 from paddle_adagc.clips.gradients import GradientList
 from paddle_adagc.clips.last_step import Call
-from paddle_adagc.clips.overrides import Overrides
-from paddle_adagc.clips.progress import Memory, Progress
-from paddle_adagc.clips.settings import (
+from paddle_adagc.clips.mistakes import (
     warn_of_a_missing_state,
     warn_of_low_gammas,
 )
+from paddle_adagc.clips.overrides import Overrides
+from paddle_adagc.clips.progress import Memory, Progress
 from paddle_adagc.clips.step_count import StepCount
 from paddle_adagc.clips.tensors import look_up
 from paddle_adagc.kernels.cuda import adaptive_step
@@ -50,7 +50,7 @@ Pairs = list[tuple[Tensor, Tensor | None]]
 
 
 def clip_pairs(
-    settings: ClipGradByAdaGC,
+    clip: ClipGradByAdaGC,
     progress: Progress,
     pairs: Pairs,
     follows: bool = False,
@@ -69,7 +69,7 @@ def clip_pairs(
     progress.settle()
     tensors, ranks = progress.tensors, progress.ranks
     try:
-        found = find_gradients(progress, pairs, settings.overrides)
+        found = find_gradients(progress, pairs, clip.overrides)
     except Exception as error:
         if not ranks.has_agreed:
             ranks.agree_once(settings_of(progress.state()), error)
@@ -84,13 +84,13 @@ def clip_pairs(
         squared_norm = reducer.whole_norms(squared_norm)
 
     caller = find_caller()
-    counts = bool(found.pairs) or reducer.communicates
-    steps = progress.steps.after(found.indexes, caller, counts)
-    if not counts:
+    makes_step = bool(found.pairs) or reducer.communicates
+    steps = progress.steps.after(found.indexes, caller, makes_step)
+    if not makes_step:
         progress.steps = steps
         return pairs
-    _notice_mistakes(settings, progress, steps, caller, follows)
-    if steps.num_steps > max(settings.t_start, 1) and not follows:
+    _notice_mistakes(clip, progress, steps, caller, follows)
+    if steps.num_steps > max(clip.t_start, 1) and not follows:
         ranks.compare_in(
             steps.num_steps, tensors.keys, tensors.layout, squared_norm
         )
@@ -99,7 +99,7 @@ def clip_pairs(
         memory = progress.known()
     index = steps.num_steps - 1 - memory.start
     numbers = squared_norm, memory, tensors.keys, reducer, index
-    done = decide(settings, *numbers, found.gradients.is_on_gpu)
+    done = decide(clip, *numbers, found.gradients.is_on_gpu)
     if not follows:
         found.gradients.scale_(done.h, done.discard)
     call = Call(found.present, done.norm, done.h)
@@ -181,7 +181,7 @@ class Decision(NamedTuple):
 
 
 def decide(
-    settings: ClipGradByAdaGC,
+    clip: ClipGradByAdaGC,
     squared_norm: Tensor,
     memory: Memory,
     keys: Sequence[str],
@@ -199,27 +199,27 @@ def decide(
     Raises:
         FloatingPointError: A norm is not finite, and ``nonfinite="raise"``.
     """
-    if is_on_gpu and index >= settings.t_start:
-        done = _by_kernel(settings, squared_norm, memory, index)
+    if is_on_gpu and index >= clip.t_start:
+        done = _by_kernel(clip, squared_norm, memory, index)
         if done is not None:
             return done
     norm = rule.square_root(squared_norm)
-    if settings.nonfinite == "raise":
+    if clip.nonfinite == "raise":
         refuse_nonfinite(norm, keys, memory.start + index, reducer)
     support = None
-    if index < settings.t_start:
-        h, gamma, support = _warm_up(settings, norm, memory, reducer)
+    if index < clip.t_start:
+        h, gamma, support = _warm_up(clip, norm, memory, reducer)
     else:
-        h, gamma = _adapt(settings, norm, memory.gamma, keys, index)
-    h, discard, counts = treat_nonfinite(
-        settings.nonfinite, h, norm, memory.num_nonfinite
+        h, gamma = _adapt(clip, norm, memory.gamma, keys, index)
+    h, discard, num_nonfinite = treat_nonfinite(
+        clip.nonfinite, h, norm, memory.num_nonfinite
     )
-    after = Memory(gamma, support, counts, memory.start)
+    after = Memory(gamma, support, num_nonfinite, memory.start)
     return Decision(norm, h, after, discard)
 
 
 def _warm_up(
-    settings: ClipGradByAdaGC, norm: Tensor, memory: Memory, reducer: Reducer
+    clip: ClipGradByAdaGC, norm: Tensor, memory: Memory, reducer: Reducer
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Apply lines 6 to 9: GlobalGC, and how gamma starts.
 
@@ -227,7 +227,7 @@ def _warm_up(
     and its support.
     """
     gamma, support = memory.gamma, memory.support
-    start = settings._start
+    start = clip._start
     if support is None and start.votes:  # t_start was raised after it
         support = paddle.full_like(gamma, rule.FULL_SUPPORT)
     counted = reducer.counted(norm)
@@ -236,66 +236,66 @@ def _warm_up(
     sums = reducer.global_sum(paddle.concat(sums)).split(3)
     squared_norm, change, count = sums
     global_norm = squared_norm.sqrt().astype("float32")
-    h = rule.global_scale(global_norm, settings.lambda_abs)
+    h = rule.global_scale(global_norm, clip.lambda_abs)
     changes = change, count
     gamma, support = start.observe(
-        norm, h, gamma, support, changes, settings.t_start
+        norm, h, gamma, support, changes, clip.t_start
     )
     return h.expand_as(norm), gamma, support
 
 
 def _adapt(
-    settings: ClipGradByAdaGC,
+    clip: ClipGradByAdaGC,
     norm: Tensor,
     gamma: Tensor,
     keys: Sequence[str],
     index: int,
 ) -> tuple[Tensor, Tensor]:
     """Apply lines 13 and 15: ``h`` of each tensor, and gamma's average."""
-    lambda_rel: rule.PerTensor = settings.lambda_rel
-    beta: rule.PerTensor = settings.beta
-    if settings.overrides.names:
-        defaults = {"lambda_rel": settings.lambda_rel, "beta": settings.beta}
-        vectors = settings.overrides.vectors(keys, defaults)
+    lambda_rel: rule.PerTensor = clip.lambda_rel
+    beta: rule.PerTensor = clip.beta
+    if clip.overrides.names:
+        defaults = {"lambda_rel": clip.lambda_rel, "beta": clip.beta}
+        vectors = clip.overrides.vectors(keys, defaults)
         lambda_rel = vectors.get("lambda_rel", lambda_rel)
         beta = vectors.get("beta", beta)
     h = rule.adaptive_scale(norm, gamma, lambda_rel)
-    growth_bound = settings._start.growth_bound
-    if growth_bound is not None and _grows_faster(settings, index):
-        bound = growth_bound(index, settings.t_start, lambda_rel)
+    growth_bound = clip._start.growth_bound
+    if growth_bound is not None and _grows_faster(clip, index):
+        bound = growth_bound(index, clip.t_start, lambda_rel)
         return h, rule.bounded_average(norm, gamma, beta, bound)
     return h, rule.moving_average(h * norm, gamma, beta)
 
 
-def _grows_faster(settings: ClipGradByAdaGC, index: int) -> bool:
+def _grows_faster(clip: ClipGradByAdaGC, index: int) -> bool:
     """Whether gamma may grow faster than Algorithm 1 lets it."""
-    growth_bound = settings._start.growth_bound
-    lowest = settings.overrides.lowest("lambda_rel", settings.lambda_rel)
+    growth_bound = clip._start.growth_bound
+    lowest = clip.overrides.lowest("lambda_rel", clip.lambda_rel)
     return growth_bound is not None and bool(
-        growth_bound(index, settings.t_start, lowest) > lowest
+        growth_bound(index, clip.t_start, lowest) > lowest
     )
 
 
 def _by_kernel(
-    settings: ClipGradByAdaGC, squared_norm: Tensor, memory: Memory, index: int
+    clip: ClipGradByAdaGC, squared_norm: Tensor, memory: Memory, index: int
 ) -> Decision | None:
     """Apply :func:`_adapt` by one kernel, if all tensors share the arguments.
 
     None where the kernel cannot do it.
     """
     if (
-        settings.overrides.names
-        or settings.nonfinite == "raise"
-        or _grows_faster(settings, index)
+        clip.overrides.names
+        or clip.nonfinite == "raise"
+        or _grows_faster(clip, index)
     ):
         return None
     done = adaptive_step(
         squared_norm,
         memory.gamma,
         memory.num_nonfinite,
-        lambda_rel=settings.lambda_rel,
-        beta=settings.beta,
-        zeroes_nonfinite=settings.nonfinite == "zero",
+        lambda_rel=clip.lambda_rel,
+        beta=clip.beta,
+        zeroes_nonfinite=clip.nonfinite == "zero",
     )
     if done is None:
         return None
@@ -324,7 +324,7 @@ def treat_nonfinite(
 
 
 def _notice_mistakes(
-    settings: ClipGradByAdaGC,
+    clip: ClipGradByAdaGC,
     progress: Progress,
     steps: StepCount,
     caller: Caller | None,
@@ -335,9 +335,9 @@ def _notice_mistakes(
     begins = steps.num_steps > before.num_steps
     # Unbound, it knows the tensors of all groups after a step.
     knows_all = tensors.is_bound or (begins and progress.calls)
-    if settings.overrides.awaits_tensors and knows_all:
+    if clip.overrides.awaits_tensors and knows_all:
         gather = progress.reducer().gather
-        settings.overrides.refuse_unused(tensors.keys, gather)
+        clip.overrides.refuse_unused(tensors.keys, gather)
     if steps.is_mixed and not before.is_mixed:
         warnings.warn(
             "ClipGradByAdaGC is called by an optimizer and, for the same "
@@ -350,5 +350,5 @@ def _notice_mistakes(
     if not before.num_steps:
         warn_of_a_missing_state(progress, caller)
     index = steps.num_steps - 1 - progress.memory.start
-    if index == settings.t_start + 1:
-        warn_of_low_gammas(settings, progress)
+    if index == clip.t_start + 1:
+        warn_of_low_gammas(clip, progress)

@@ -47,17 +47,16 @@ class StepCount:
     """Optimizers and others called for the same tensors."""
 
     def after(
-        self, indexes: Sequence[int], caller: Caller | None, counts: bool
+        self, indexes: Sequence[int], caller: Caller | None, makes_step: bool
     ) -> StepCount:
         """Return the count after one more call of the clip.
 
         Args:
             indexes: Tensors that have a gradient in this call.
             caller: Optimizer that calls.
-            counts: Whether the call makes a step, as it has gradients or other
-                ranks may have some.
+            makes_step: It has gradients, or other ranks may have some.
         """
-        if caller is None and not counts:
+        if caller is None and not makes_step:
             return self
         mine, joins = None, False
         if caller is not None:
@@ -68,10 +67,10 @@ class StepCount:
         )
         of_step = {*self.optimizers} if joins else set[int]()
         return StepCount(
-            num_steps=self.num_steps + (counts and not joins),
+            num_steps=self.num_steps + (makes_step and not joins),
             optimizer=mine,
             group=caller.group if caller else None,
-            is_counted=counts or joins,
+            is_counted=makes_step or joins,
             optimizers=of_step if mine is None else of_step | {mine},
             tensors=(*self.tensors, indexes) if joins else (indexes,),
             is_mixed=self.is_mixed

@@ -267,7 +267,7 @@ def _override_lines(
     return [
         f"clip {pattern} (tensors: {counts[pattern] if keys else 'unknown'}): "
         f"{'not clipped' if values is None else _arguments(values)}"
-        for pattern, values in overrides.settings.items()
+        for pattern, values in overrides.by_pattern.items()
     ]
 
 

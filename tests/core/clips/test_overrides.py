@@ -94,7 +94,7 @@ def test_without_bind_it_is_refused_in_the_second_step():
 def test_a_state_that_is_edited_leaves_the_clip_as_it_is():
     clip = ClipGradByAdaGC(overrides={"weight": {"beta": 0.5}})
     clip.state_dict()["config"]["overrides"]["weight"]["beta"] = 0.1
-    assert clip.overrides.settings == {"weight": {"beta": 0.5}}
+    assert clip.overrides.by_pattern == {"weight": {"beta": 0.5}}
 
 
 def test_a_new_default_is_that_of_the_other_tensors():

@@ -54,7 +54,7 @@ def count_calls(calls):
     made, steps = {A: Optimizer(), B: Optimizer()}, StepCount()
     for name, group, indexes in calls:
         caller = Caller(made[name], group)
-        steps = steps.after(indexes, caller, counts=bool(indexes))
+        steps = steps.after(indexes, caller, makes_step=bool(indexes))
     return steps
 
 
@@ -69,9 +69,9 @@ def test_steps_of_optimizers(case):
 def test_each_call_by_hand_is_a_step():
     steps = StepCount()
     for indexes in ([], [0], [1], [], [0]):  # other ranks have gradients
-        steps = steps.after(indexes, None, counts=True)
+        steps = steps.after(indexes, None, makes_step=True)
     assert steps.num_steps == 5
-    assert steps.after([], None, counts=False).num_steps == 5
+    assert steps.after([], None, makes_step=False).num_steps == 5
 
 
 def test_steps_continue_from_a_saved_number():

@@ -22,7 +22,7 @@ def warn_of_shrinking(clip: ClipGradByAdaGC) -> None:
     if clip._start.growth_bound is not None:  # it may grow by more
         return
     factors = [(clip.lambda_rel, "")]
-    for pattern, own in clip.overrides.settings.items():
+    for pattern, own in clip.overrides.by_pattern.items():
         factor = (own or {}).get("lambda_rel", math.inf)
         factors.append((factor, f" for {pattern!r}"))
     for factor, where in factors:
