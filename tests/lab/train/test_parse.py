@@ -113,7 +113,6 @@ def test_bad_values_are_named(path, value, message):
         (b"3\n", "run.yaml.*: not YAML"),
         (b"base: 3\n", "run.yaml: base is 3"),
         (b"base: run.yaml\n", "run.yaml: its base .*/run.yaml leads back to"),
-        (b"config: {}\nstatus: finished\n", "is the record of a run"),
         (b"a: ${oc.env:HOME}\n", "run.yaml: .* write the value itself$"),
         (b"nosuch: null\n", "unknown key 'nosuch'"),
     ],

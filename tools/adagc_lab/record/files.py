@@ -135,15 +135,6 @@ class RunRecord:
         """
         return self.tensors["h"]
 
-    def first_steps(self, count: int) -> RunRecord:
-        """Return the record of at most the first ``count`` steps."""
-        return dataclasses.replace(
-            self,
-            metrics={k: x[:count] for k, x in self.metrics.items()},
-            faults={s: x for s, x in self.faults.items() if s < count},
-            tensors={k: x[:count] for k, x in self.tensors.items()},
-        )
-
     @classmethod
     def load(cls, directory: str | os.PathLike[str]) -> RunRecord:
         """Read a run directory; steps count from 0 here."""

@@ -44,12 +44,21 @@ class Fork(NamedTuple):
     step: int | None = None  # step of the checkpoint; None: the newest
 
 
+class Beginning(NamedTuple):
+    """Where a run begins; without a value, at its first step."""
+
+    ended: str | None = None  # how the run ended that needs no more steps
+    checkpoint: Path | None = None
+    afresh: frozenset[str] = frozenset()
+    """What takes no state from it, of ``"clip"`` and ``"optimizer"``."""
+
+
 class Start:
     """What a run's directory holds, and what the run starts from.
 
-    The first process calls :meth:`read`, :meth:`find` once the model is built,
-    and :meth:`write` once the checkpoint's weights are known to fit. The
-    options are those of :func:`.run.run_pretraining`.
+    The first process calls :meth:`read`, and :meth:`write` once the weights of
+    the checkpoint are known to fit. The options are those of
+    :func:`.run.run_pretraining`.
     """
 
     def __init__(
@@ -67,11 +76,11 @@ class Start:
         self._overwrites, self._fork = overwrite, fork
         self._earlier: dict[str, Any] = {}  # content of run.json
 
-    def read(self) -> str | None:
-        """Return how the directory's run ended; None if it has steps to make.
+    def read(self) -> Beginning:
+        """Find where to begin; refuse what does not fit.
 
-        Refuses what does not fit. A run without a step counts as none; of a
-        fork that has made none, the directory is prepared.
+        A run without a step counts as none; for a fork without a step of its
+        own the directory is prepared.
         """
         directory = self._directory
         broken_off = {*directory.glob(f".run.json.*{TEMPORARY}")}
@@ -85,9 +94,9 @@ class Start:
         if self._fork is not None and not self._has_begun(self._fork, run):
             run = self._prepare(self._fork)
         has_steps = files.num_steps(directory) > 0
-        if not run or not (has_steps or run.get("status") in files.ENDED):
-            return None
-        self._earlier = run
+        status = run.get("status")
+        if not run or not (has_steps or status in files.ENDED):
+            return Beginning()
         changes = _changes(run["config"], self._settings)
         if others := [key for key in changes if key not in _FREE]:
             raise FileExistsError(
@@ -96,12 +105,30 @@ class Start:
                 "with --fork NEW_DIR, choose another train.output_dir, or give "
                 "--overwrite to replace it"
             )
-        status = run.get("status")
+        is_over = status in files.ENDED
         if status == "finished":
             self._check_length(run["config"]["train"]["max_steps"])
-            if _LENGTH in changes:
-                return None
-        return status if status in files.ENDED else None
+            is_over = _LENGTH not in changes
+        return Beginning(status) if is_over else self._resume(run)
+
+    def _resume(self, run: dict[str, Any]) -> Beginning:
+        """Begin at the newest whole checkpoint, or anew without one."""
+        found = last_checkpoint(self._directory)
+        if found is None:
+            if run["status"] == "finished":
+                raise FileNotFoundError(
+                    f"{self._directory} holds a finished run without a "
+                    "checkpoint, which cannot be extended: train with "
+                    "train.save_every, or give --overwrite to start anew"
+                )
+            return Beginning()
+        self._earlier = run
+        step = read_complete(found)["step"]
+        self._check_length(step)
+        origin = run.get("forked_from", {})
+        is_first = origin.get("step") == step
+        afresh = frozenset(origin["afresh"] if is_first else ())
+        return Beginning(None, found, afresh)
 
     def _has_begun(self, fork: Fork, run: Mapping[str, Any]) -> bool:
         """Whether the directory's run is this fork, with steps of its own."""
@@ -149,7 +176,8 @@ class Start:
         }
         _empty(self._directory)
         run = {"config": self._settings, "forked_from": origin}
-        files.update_run_json(self._directory, **run, status=_FORKED)
+        run["status"] = _FORKED
+        files.update_run_json(self._directory, **run)
         shutil.copytree(found, self._directory / found.name)
         record = make_directory(self._directory / files.RECORD)
         copy_record(found.parent / files.RECORD, record)
@@ -161,27 +189,6 @@ class Start:
                 f"train.max_steps={self._max_steps}: the run has made {step} "
                 "steps; give at least as many, or --fork an earlier checkpoint"
             )
-
-    def find(self) -> tuple[Path | None, frozenset[str]]:
-        """Return the checkpoint to start from; refuse one that does not fit.
-
-        None: the run starts anew. Of ``"clip"`` and ``"optimizer"`` also what
-        takes no state from it.
-        """
-        if self._earlier and (own := last_checkpoint(self._directory)):
-            step = read_complete(own)["step"]
-            self._check_length(step)
-            origin = self._earlier.get("forked_from", {})
-            is_first = origin.get("step") == step
-            return own, frozenset(origin["afresh"] if is_first else ())
-        if self._earlier.get("status") == "finished":
-            raise FileNotFoundError(
-                f"{self._directory} holds a finished run without a checkpoint, "
-                "which cannot be extended: train with train.save_every, or "
-                "give --overwrite to start anew"
-            )
-        self._earlier = {}
-        return None, frozenset()
 
     def write(self, facts: dict[str, Any]) -> None:
         """Write ``run.json``, with the facts of the run that starts."""
