@@ -17,7 +17,7 @@ import re
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -177,13 +177,6 @@ def _nearest(path: Path) -> str:
     near = difflib.get_close_matches(path.name, [p.name for p in found], n=1)
     names = [str(p) for p in found if p.name in near]
     return f"; did you mean {' or '.join(names[:3])}?" if near else ""
-
-
-def check_overrides(overrides: Sequence[str]) -> None:
-    """Check that all overrides have the form ``key=value``."""
-    for text in overrides:
-        if "=" not in text:
-            raise ValueError(f"{text!r} is not of the form key=value")
 
 
 def check_folder(path: str | os.PathLike[str]) -> None:

@@ -39,7 +39,6 @@ from adagc_lab.storage import check_directory, storage_errors
 from command import (
     add_options,
     check_config_file,
-    check_overrides,
     exit_on_signals,
     exit_status,
     import_paddle,
@@ -72,7 +71,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _pretrain(options: argparse.Namespace) -> int:
     check_config_file(options.config)
-    check_overrides(options.overrides)
     # Reads configs and PaddleFormers' recipes; part of both extras.
     check_installed("omegaconf", "nlp")
     from adagc_lab.paddleformers.recipe import is_recipe

@@ -34,8 +34,7 @@ RESULTS = command.ROOT / "results"
 _RUN_OPTIONS = """
 --output OUTPUT   folder for runs and reports (default: %(default)s)
 --results FOLDER  add the rows to the results here (default: OUTPUT/results)
---steps STEPS     steps of every run (default: the config's); faults scale with
-                  it
+--steps STEPS     steps of every run (default: the config's)
 --seeds N         the first N seeds of every experiment (default: all)
 --jobs JOBS       runs at a time (default: %(default)s, the number of cores)
 --only NAME       this experiment of the target alone

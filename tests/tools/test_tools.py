@@ -138,7 +138,7 @@ def test_a_printed_config_is_the_same_run(config, tmp_path, capsys):
     [
         # Arguments after the config; keys of another section.
         ("pretrain", [CONFIG, "--max_steps", "5"], "have the form key=value"),
-        ("pretrain", [CONFIG, "train.max_steps"], "not of the form key=value"),
+        ("pretrain", [CONFIG, "train.max_steps"], "not of form key=value"),
         ("pretrain", [CONFIG, "max_steps=5"], "did you mean 'train.max_steps'"),
         ("pretrain", [], "arguments are required: config\n"),
         # The config itself.

@@ -24,11 +24,7 @@ from adagc_lab.train.optimizers import (
     uses_amp,
 )
 from adagc_lab.train.processes import launch_lines, refuse_untrained
-from adagc_lab.train.tasks import (
-    PretrainTask,
-    build_without_memory,
-    make_task,
-)
+from adagc_lab.train.tasks import PretrainTask, make_task
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.clips.overrides import Overrides
 
@@ -102,7 +98,8 @@ def check_recipe(
         if found is not None:
             report.sections["Model"].append(f"in PaddleFormers {found}")
         if config.faults and config.parallel.num_processes == 1:
-            model = build_without_memory(task)
+            with paddle.LazyGuard():  # without the memory of its weights
+                model = task.build_model()
             report.attempt(lambda: check_faults(config.faults, model))
     report.sections["Batches"] = _batch_lines(config)
     clip = report.attempt(lambda: make_clip(**config.clip))
@@ -206,13 +203,14 @@ def _layout_lines(parallel: ParallelConfig) -> list[str]:
 
 def _batch_lines(config: RunConfig) -> list[str]:
     train, parallel = config.train, config.parallel
-    samples, unit = config.global_batch, config.sample_name
+    is_text, samples = config.data.kind in TEXT_KINDS, config.global_batch
+    unit = "sequences" if is_text else "pairs"
     lines = [
         f"{samples:,} {unit} a step = {train.batch_size} a device x "
         f"{train.gradient_accumulation_steps} accumulated x "
         f"{parallel.num_data_ranks} data-parallel ranks"
     ]
-    if config.data.kind not in TEXT_KINDS:
+    if not is_text:
         total = config.num_train_samples
         return [*lines, f"{train.max_steps:,} steps: {total:,} {unit}"]
     tokens = samples * config.data.seq_length

@@ -12,7 +12,6 @@ from adagc_lab.record.files import (
     RunRecord,
     lock_run,
     mark_stopped,
-    num_steps,
     update_run_json,
 )
 from lab.written import write_steps
@@ -115,21 +114,6 @@ def test_steps_and_tensors_are_read_as_arrays(tmp_path):
         np.testing.assert_array_equal(record.tensors[name][2], expected, name)
     assert np.isnan(record.h[:2]).all()
     assert record.metrics["clipped_fraction"].tolist() == [0.0, 0.0, 1.0]
-    assert record.first_steps(2).num_steps == 2
-
-
-def test_a_later_session_supersedes_steps(tmp_path):
-    write_steps(tmp_path / "whole", rows(range(6)))
-    write_steps(tmp_path / "broken", rows(range(5)))
-    write_steps(tmp_path / "broken", rows(range(3, 4)), start=3)
-    assert num_steps(tmp_path / "broken") == 4
-    assert RunRecord.load(tmp_path / "broken").num_steps == 4
-    write_steps(tmp_path / "broken", rows(range(4, 6)), start=4)
-    whole, broken = map(
-        RunRecord.load, (tmp_path / "whole", tmp_path / "broken")
-    )
-    np.testing.assert_array_equal(whole.loss, broken.loss)
-    assert num_steps(tmp_path / "nothing") == 0
 
 
 def test_steps_that_are_missing_are_named(tmp_path):

@@ -86,11 +86,8 @@ def test_one_process_s_layout_is_no_part_of_a_run_s_identity():
             0.1,
             "'optimizer.lr': the keys are name, weight_decay",
         ),
-        ("train.precision", "fp8", "train.precision: .*'float8', got 'fp8'"),
         ("optimizer.name", "adam", "optimizer: .* 'adam' .* 'adamw', 'lion'"),
-        ("optimizer", {"name": "lion", "epsilon": 1e-8}, "'optimizer.epsilon'"),
         ("optimizer", {"name": "muon", "momentm": 0.9}, "'optimizer.momentum'"),
-        ("optimizer", {"name": "muon", "scaling": "r"}, "^optimizer.scaling: "),
         ("clip", "adagc", r"clip: .* mean clip\.name=adagc\?"),
         ("train", 3, "train: .*, got 3"),
         ("record.moments", True, "^record: moments=True needs tensors"),
@@ -108,12 +105,9 @@ def test_bad_values_are_named(path, value, message):
         (b"- 1\n", "run.yaml holds a list, not a map"),
         (b"clip: {name: [adagc\ntrain: {}\n", "run.yaml, line 2: not YAML"),
         (b"a: 1\na: 2\n", "run.yaml, line 2: not YAML: found duplicate key a"),
-        (b"\0", "run.yaml.*: not YAML"),
         (b"a: 1\n# caf\xe9\n", "run.yaml.*: not YAML"),
-        (b"3\n", "run.yaml.*: not YAML"),
         (b"base: 3\n", "run.yaml: base is 3"),
         (b"base: run.yaml\n", "run.yaml: its base .*/run.yaml leads back to"),
-        (b"config: {}\nstatus: finished\n", "is the record of a run"),
         (b"a: ${oc.env:HOME}\n", "run.yaml: .* write the value itself$"),
         (b"nosuch: null\n", "unknown key 'nosuch'"),
     ],
@@ -129,31 +123,12 @@ def test_a_broken_file_is_named(tmp_path, content, message):
     [
         ("clip=[1", r"clip=\[1.*: not YAML"),
         ("train.max_steps", r"'train\.max_steps' is not of form key=value"),
-        ("nosuch=null", "unknown key 'nosuch'"),
         ("train.max_steps=1e3", "train.max_steps: .*integer, got 1000"),
     ],
 )
 def test_broken_overrides_are_named(file, override, message):
     with pytest.raises(ValueError, match=message):
         load_config(file, [override])
-
-
-def test_all_mistakes_are_named_at_once_a_line_each():
-    values = changed("train.max_step", 3)
-    values["train"] |= {"batch_size": 0, "visualdl": "yes"}
-    values["optimizer"] = {"beta2": "high", "epsilom": 1.0}
-    with pytest.raises(ValueError) as caught:  # noqa: PT011
-        parse_config(values)
-    keys = [
-        "optimizer.beta2: ",
-        "train.batch_size: ",
-        "train.visualdl: ",
-        "unknown key 'optimizer.epsilom', did you mean 'optimizer.epsilon'?",
-        "unknown key 'train.max_step', did you mean 'train.max_steps'?",
-    ]
-    found = sorted(str(caught.value).splitlines())
-    for line, key in zip(found, keys, strict=True):
-        assert line.startswith(key)
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 from adagc_lab.record.files import RECORD
 from adagc_lab.train.console import summarise_run
-from core.parallel.ranks import run_on_ranks
 from lab.train.runs import (
     losses_at,
     make_values,
     nan_at,
-    pretrain,
     run,
     run_whole_and_cut,
 )
@@ -51,13 +49,6 @@ def test_it_has_what_the_run_has(clip, tmp_path):
     np.testing.assert_allclose(lowest, found.column("h_min"), rtol=1e-5)
 
 
-def test_float32_losses_are_kept_bit_for_bit(tmp_path):
-    seen = []
-    with losses_at(3, lambda loss: seen.append(float(loss)) or loss):
-        _, record = run(make_values(tmp_path))
-    assert np.float32(record.loss[3]) == np.float32(seen[0])
-
-
 def test_an_exception_leaves_the_steps_before(tmp_path):
     def failing(loss):
         raise RuntimeError("out of memory")
@@ -65,30 +56,6 @@ def test_an_exception_leaves_the_steps_before(tmp_path):
     with losses_at(7, failing), pytest.raises(RuntimeError, match="of memory"):
         run(make_values(tmp_path))
     assert recorded(tmp_path).step.tolist() == [*range(1, 8)]
-
-
-def run_on_rank(values):
-    with losses_at(6, lambda loss: loss * math.nan):
-        pretrain(values)
-
-
-@pytest.mark.slow
-def test_ranks_write_one_record(tmp_path):
-    values = make_values(tmp_path / "one", batch_size=4)
-    _, one = run(values)
-    values = make_values(tmp_path / "tp", batch_size=4)
-    values |= {"record": {}, "parallel": {"tp": 2}}
-    run_on_ranks(run_on_rank, 2, values=values)
-    found = recorded(tmp_path / "tp")
-    assert {*found.keys} == {*one.tensor_names}
-    order = [found.keys.index(name) for name in one.tensor_names]
-    np.testing.assert_allclose(
-        found.tensors("norm")[:6, order], one.tensors["norm"][:6], rtol=1e-3
-    )
-    loss = found.column("loss")
-    assert np.flatnonzero(np.isnan(loss)).tolist() == [6]
-    np.testing.assert_allclose(loss[:6], one.loss[:6], rtol=1e-5)
-    assert found.alarms[0]["series"] == "loss"
 
 
 def test_a_nan_loss_is_an_alarm_once_and_no_divergence(tmp_path, caplog):

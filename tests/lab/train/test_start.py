@@ -44,7 +44,7 @@ def find_fork(values, source):
     """What one process finds to fork; it trains nothing."""
     config = parse_config(values)
     (Path(values["train"]["output_dir"])).mkdir(exist_ok=True)
-    start.Start(config, fork=Fork(source)).find()
+    start.Start(config, fork=Fork(source)).read()
 
 
 @pytest.fixture(scope="module")
@@ -189,7 +189,8 @@ def test_what_cannot_be_forked_is_refused(source, tmp_path, capsys):
     values = constant("", model={"hidden_size": 32})
     with pytest.raises(ValueError, match="another model"):
         fork(values, source, tmp_path / "d", step=4)
-    assert not (tmp_path / "d").exists()
+    status, _ = fork(constant(""), source, tmp_path / "d", step=4)
+    assert status == "finished"
     two = {"parallel": {"dp": 2}, "record": {}}
     for other in ({"precision": "float8"}, two):
         with pytest.raises(ValueError, match="state has the names of its own"):

@@ -1,6 +1,6 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Runs that are cut: each optimizer, kind of clip and trigger of spikes."""
+"""Runs that are cut: each optimizer, experts, faults."""
 
 import numpy as np
 import pytest
@@ -17,9 +17,9 @@ OPTIONS = {
 }
 
 
-def make_values(*overrides, proxy="llama_low_noise"):
+def make_values(*overrides):
     return proxy_values(
-        proxy,
+        "llama_low_noise",
         "",
         "train.max_steps=8",
         "train.batch_size=4",
@@ -61,40 +61,17 @@ EXPERTS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("clip", "model"),
-    [("global_norm", {}), ("global_adagc", {}), ("adagc", EXPERTS)],
-)
-def test_clips_and_experts_resume(clip, model, tmp_path):
-    changes = {"batch_size": 1, "expert_bias_rate": 0.01} if model else {}
+def test_experts_and_faults_resume(tmp_path):
     fault = {"kind": "random_tokens", "start": 3, "every": 2}
-    changes |= {"clip": {"name": clip}, "model": model, "faults": [fault]}
+    changes = {"batch_size": 1, "expert_bias_rate": 0.01, "faults": [fault]}
+    changes |= {"clip": {"name": "adagc"}, "model": EXPERTS}
     values = runs.make_values("", save_every=4, eval_every=6, **changes)
     whole = run_whole_and_cut(values, tmp_path)
-    if model:  # 32 assignments of 16 tokens to 12 experts
-        violation = whole.metrics["expert_max_violation"]
-        assert (violation > 0).all()
-        assert (violation <= 16 / (32 / 12) - 1).all()
-        assert whole.metrics["idle_experts"].max() > 0
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:model.initializer_range")
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        ["model.initialization=wesar"],
-        ["model.initialization=scaled_embed"],
-        ["model.rms_norm_precision=bfloat16"],
-        ["train.precision=float8", "model.rms_norm_precision=bfloat16"],
-        ["optimizer.epsilon=1e-15", "model.rms_norm_eps=1e-15"],
-    ],
-)
-def test_every_trigger_trains_and_resumes(overrides, tmp_path):
-    values = make_values(*overrides, proxy="ernie_moe")
-    record = run_whole_and_cut(values, tmp_path, at=6)
-    assert record.loss[-1] < record.loss[0]
-    assert np.isfinite(record.loss).all()
+    # 32 assignments of 16 tokens to 12 experts
+    violation = whole.metrics["expert_max_violation"]
+    assert (violation > 0).all()
+    assert (violation <= 16 / (32 / 12) - 1).all()
+    assert whole.metrics["idle_experts"].max() > 0
 
 
 @pytest.mark.slow

@@ -12,7 +12,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,8 @@ from typing import Any
 import numpy as np
 
 from adagc_lab.storage import FolderLock, atomic_write_json
-from paddle_adagc.files import TEMPORARY, make_directory
+from paddle_adagc.files import make_directory
 from paddle_adagc.watch import RecordedRun, read_record
-from paddle_adagc.watch.reading import copy_record
 from paddle_adagc.watch.store import last_step
 
 RECORD = "record"
@@ -39,18 +37,6 @@ CLIP_H, MOMENTS = "clip_h", ("moment1", "moment2")
 def num_steps(directory: str | os.PathLike[str]) -> int:
     """Return the number of steps that a run has recorded."""
     return last_step(Path(directory) / RECORD)
-
-
-def inherit_steps(directory: str | os.PathLike[str]) -> None:
-    """Give a fork that has no steps those of the run that it comes from."""
-    origin = read_run_json(directory).get("forked_from")
-    folder = Path(directory) / RECORD
-    if origin and not folder.exists():
-        incomplete = folder.with_suffix(TEMPORARY)
-        shutil.rmtree(incomplete, ignore_errors=True)
-        make_directory(incomplete)
-        copy_record(Path(origin["run"]) / RECORD, incomplete)
-        incomplete.rename(folder)
 
 
 def read_run_json(directory: str | os.PathLike[str]) -> dict[str, Any]:
@@ -148,15 +134,6 @@ class RunRecord:
         1 where the norm is zero; 0 where a non-finite gradient was zeroed.
         """
         return self.tensors["h"]
-
-    def first_steps(self, count: int) -> RunRecord:
-        """Return the record of at most the first ``count`` steps."""
-        return dataclasses.replace(
-            self,
-            metrics={k: x[:count] for k, x in self.metrics.items()},
-            faults={s: x for s, x in self.faults.items() if s < count},
-            tensors={k: x[:count] for k, x in self.tensors.items()},
-        )
 
     @classmethod
     def load(cls, directory: str | os.PathLike[str]) -> RunRecord:

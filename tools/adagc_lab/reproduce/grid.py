@@ -10,7 +10,6 @@ that several grids ask for exists once.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 import json
 import os
@@ -26,7 +25,6 @@ from typing_extensions import Self
 from adagc_lab.section import Flag, Natural, Section, mistakes
 from adagc_lab.train.config import RunConfig, with_output_dir
 from adagc_lab.train.parse import merged, parse_config, read_values
-from paddle_adagc.checks import check_integer
 
 
 class ExperimentConfig(Section):
@@ -77,14 +75,12 @@ class TargetConfig(Section):
     """What a grid's file holds: a table or a figure to reproduce."""
 
     title: str
-    experiments: list[ExperimentConfig] = Field(default_factory=list)
+    experiments: Annotated[list[ExperimentConfig], Field(min_length=1)]
     former: tuple[str, ...] = ()
     """Methods whose code is gone: their results stay, they are not run."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if not self.experiments:
-            raise ValueError(f"{self.title!r} has no experiments")
         names = [experiment.name for experiment in self.experiments]
         if len(set(names)) < len(names):
             raise ValueError(f"the experiments' names {names} repeat one")
@@ -108,8 +104,6 @@ def load_target(path: str | os.PathLike[str]) -> TargetConfig:
     except ValidationError as error:
         found = mistakes(error, TargetConfig)
         raise ValueError(f"{path}: {found}") from error
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,18 +137,16 @@ def make_runs(
 ) -> list[PlannedRun]:
     """All runs of an experiment, seed by seed.
 
-    ``store`` is the folder of the run directories of all grids. With
-    ``max_steps`` instead of the config's, the steps of the faults move in
-    proportion. ``num_seeds`` is the most seeds; None: all.
+    ``store`` is the folder of the run directories of all grids. ``max_steps``
+    replaces the config's. ``num_seeds`` is the most seeds; None: all.
     """
-    base = base_values(experiment, grid_file)
-    full_length = base["train"]["max_steps"]
+    base = read_values(Path(grid_file).parent / experiment.config)
+    base = merged(base, experiment.changes)
+    base["train"].setdefault("keep_checkpoints", 1)
     if max_steps is not None:
-        base["train"]["max_steps"] = check_integer("max_steps", max_steps, 1)
-    ratio = base["train"]["max_steps"] / full_length
-    faults = [_moved(fault, ratio) for fault in experiment.faults]
-    twins = [(faults, False)]
-    if faults and experiment.twins:
+        base["train"]["max_steps"] = max_steps
+    twins = [(experiment.faults, False)]
+    if experiment.faults and experiment.twins:
         twins.insert(0, ([], True))
     runs = []
     for seed in experiment.seeds[:num_seeds]:
@@ -170,20 +162,6 @@ def make_runs(
     return runs
 
 
-_read_base = functools.cache(read_values)
-"""Many experiments of a grid name the same config."""
-
-
-def base_values(
-    experiment: ExperimentConfig, grid_file: str | os.PathLike[str]
-) -> dict[str, Any]:
-    """Return a run config's values before the methods change them."""
-    base = _read_base(Path(grid_file).parent / experiment.config)
-    base = merged(base, experiment.changes)
-    base["train"].setdefault("keep_checkpoints", 1)
-    return base
-
-
 def as_json(config: RunConfig) -> dict[str, Any]:
     """Return a run's config as ``run.json`` holds it: without its directory."""
     values = json.loads(json.dumps(config.to_dict()))
@@ -195,23 +173,3 @@ def digest(config: Mapping[str, Any]) -> str:
     """Name of a run in a store: of what :func:`as_json` returns."""
     text = json.dumps(config, sort_keys=True).encode()
     return hashlib.sha256(text).hexdigest()[:16]
-
-
-def _moved(fault: Mapping[str, Any], ratio: float) -> dict[str, Any]:
-    """Return a fault whose steps are scaled to a run of another length.
-
-    Bursts that would then overlap are left out.
-    """
-    moved = dict(fault)
-    for key in ("start", "every"):
-        if fault.get(key) is not None:
-            moved[key] = max(round(fault[key] * ratio), 1)
-    if fault.get("steps") is not None:
-        kept: list[int] = []
-        for step in (round(step * ratio) for step in fault["steps"]):
-            if not kept or step >= kept[-1] + fault.get("duration", 1):
-                kept.append(step)
-        moved["steps"] = kept
-    if moved.get("every") is not None:
-        moved["every"] = max(moved["every"], moved.get("duration", 1))
-    return moved

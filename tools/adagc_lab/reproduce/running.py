@@ -49,23 +49,16 @@ def run_all(runs: Sequence[PlannedRun], num_jobs: int) -> None:
     if not todo:
         return
     tqdm.monitor_interval = 0  # no thread of its own: this process forks
-    begin, total = time.monotonic(), sum(map(_steps_left, todo))
+    total = sum(map(_steps_left, todo))
+    seconds = 0.1 if sys.stderr.isatty() else 60
     with (
-        tqdm(total=total, unit="step", disable=None) as bar,
+        tqdm(total=total, unit="step", mininterval=seconds) as bar,
         contextlib.closing(_run_each(todo, num_jobs)) as rests,
     ):
-        shown = 0
         for rest in rests:
-            steps_left = sum(map(_steps_left, rest))
-            steps, num_ended = total - steps_left, len(todo) - len(rest)
+            num_ended = len(todo) - len(rest)
             bar.set_postfix_str(f"{num_ended} of {len(todo)} runs", False)
-            bar.update(steps - bar.n)
-            if bar.disable and num_ended > shown:
-                pace = (time.monotonic() - begin) / max(steps, 1)
-                left = tqdm.format_interval(pace * steps_left)
-                text = f"{num_ended} of {len(todo)} runs done, {left} left"
-                print(text, file=sys.stderr, flush=True)
-                shown = num_ended
+            bar.update(total - sum(map(_steps_left, rest)) - bar.n)
 
 
 def _run_each(

@@ -58,15 +58,14 @@ def make_row(
 
 def append(
     folder: str | os.PathLike[str], target: str, rows: Sequence[dict[str, Any]]
-) -> Path:
+) -> None:
     """Add rows to a target's files.
 
     A run that is there is kept as it is. A row of the same :data:`ID` whose
     digest differs, because the grid has changed, is replaced.
     """
-    path = Path(folder) / f"{target}.csv"
-    _add(path, [{name: _cell(row[name]) for name in row} for row in rows])
-    return path
+    texts = [{name: _cell(row[name]) for name in row} for row in rows]
+    _add(Path(folder) / f"{target}.csv", texts)
 
 
 def merge(

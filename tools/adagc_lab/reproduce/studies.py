@@ -9,7 +9,7 @@ steps.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +35,8 @@ Lines = Mapping[str, tuple[np.ndarray, np.ndarray]]
 def study_figures(results: Path) -> dict[str, Callable[[], Figure]]:
     """Return what draws each figure, by the name of its image."""
     return {
-        "creep-course": lambda: _course(_read(results / "creep.jsonl")),
-        "creep-causes": lambda: _causes(_read(results / "creep.jsonl")),
+        "creep-course": lambda: _course(results),
+        "creep-causes": lambda: _causes(results),
         "price-mixtral": lambda: _price(results, "Mixtral"),
         "price-ernie": lambda: _price(results, "ERNIE"),
     }
@@ -46,12 +46,14 @@ def _read(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
 
-def _course(runs: Sequence[dict[str, Any]]) -> Figure:
-    return _creep({run["run"]: run for run in runs[:3]}, _FIRST, _QUANTITIES)
+def _course(results: Path) -> Figure:
+    runs = _read(results / "creep.jsonl")[:3]
+    return _creep({run["run"]: run for run in runs}, _FIRST, _QUANTITIES)
 
 
-def _causes(runs: Sequence[dict[str, Any]]) -> Figure:
+def _causes(results: Path) -> Figure:
     """Draw AdaGC's run from step 3,000 on, and those forked from it there."""
+    runs = _read(results / "creep.jsonl")
     chosen = {"AdaGC, unchanged": runs[1]}
     chosen |= {run["run"]: run for run in runs[3:6]}
     return _creep(chosen, 3000, [key for key in _QUANTITIES if key != "h"])

@@ -160,46 +160,33 @@ _ADVICE = {
 }
 
 
-def advice(recipes: Recipes, names: Mapping[str, str] | None = None) -> str:
-    """Table of five rows: a run like yours under each clip.
-
-    ``names`` are texts in place of the English ones.
-    """
-
-    def word(text: str) -> str:
-        return (names or {}).get(text, text)
-
+def advice(recipes: Recipes) -> str:
+    """Table of five rows: a run like yours under each clip."""
     rows = []
     for label, (situation, recipe, count, name) in _ADVICE.items():
         pairs = recipes.situations[situation][recipe]
-        given = (pairs, count, name, word)
-        cells = [_advised(method, *given) for method in SHOWN]
-        rows.append([word(label), _reference(*given), *cells])
-    head = [word("Your run"), REFERENCE, *SHOWN]
+        cells = [_advised(method, pairs, count, name) for method in SHOWN]
+        rows.append([label, _reference(pairs, count, name), *cells])
+    head = ["Your run", REFERENCE, *SHOWN]
     return markdown_table(head, rows, left=len(head))
 
 
-def _reference(
-    pairs: Pairs, count: str, name: str, word: Callable[[str], str]
-) -> str:
+def _reference(pairs: Pairs, count: str, name: str) -> str:
     """Return what the others are compared with, in runs of each length."""
     parts = []
     for steps in pairs.lengths():
         values = [*pairs.numbers(REFERENCE, steps, name).values()]
         if len(values) < _ADVISED:
             continue
-        text = f"{word('loss')} {fixed(np.mean(values), 3)}"
+        text = f"loss {fixed(np.mean(values), 3)}, {steps:,} steps"
         if count:
             peaks = [*pairs.numbers(REFERENCE, steps, count).values()]
-            text = f"{fixed(np.mean(peaks), 1)} {word('peaks a run')}, {text}"
-        at = word("{} steps").format(f"{steps:,}")
-        parts.append(f"{text}, {at}")
+            text = f"{fixed(np.mean(peaks), 1)} peaks a run, {text}"
+        parts.append(text)
     return "; ".join(parts)
 
 
-def _advised(
-    method: str, pairs: Pairs, count: str, name: str, word: Callable[[str], str]
-) -> str:
+def _advised(method: str, pairs: Pairs, count: str, name: str) -> str:
     """Return the cell of the longest runs that enough seeds have."""
     lengths = [
         steps
@@ -207,15 +194,14 @@ def _advised(
         if len(pairs.values(method, steps, name)[1]) >= _ADVISED
     ]
     if not lengths:
-        return word("not run")
+        return "not run"
     steps = lengths[-1]
-    at = word("{} steps").format(f"{steps:,}")
-    loss = f"{word('loss')} {_compared(pairs, method, steps, name)}, {at}"
+    loss = f"loss {_compared(pairs, method, steps, name)}, {steps:,} steps"
     if not count:
         return loss
     number = len(pairs.values(method, steps, count)[1])
     peaks = _sums(pairs, method, steps, count)
-    return f"{peaks} {word('peaks in {} seeds').format(number)}; {loss}"
+    return f"{peaks} peaks in {number} seeds; {loss}"
 
 
 _OTHERS = (
@@ -247,19 +233,22 @@ def effort(rows: pd.DataFrame) -> str:
 
 _CHINESE = {
     "Your run": "您的训练",
-    "Spikes: Llama-2, 64 sequences, beta2 0.999": (
-        "有尖峰：Llama-2，64 条序列，beta2 0.999"
-    ),
-    "Calm: Mixtral's recipe": "平稳：Mixtral 配方",
-    "Calm: ERNIE's recipe": "平稳：ERNIE 配方",
-    "Faults: Mixtral's recipe": "有故障：Mixtral 配方",
-    "Faults: ERNIE's recipe": "有故障：ERNIE 配方",
+    "Spikes: Llama-2, 64 sequences, beta2": "有尖峰：Llama-2，64 条序列，beta2",
+    "Calm: (.*)'s recipe": r"平稳：\1 配方",
+    "Faults: (.*)'s recipe": r"有故障：\1 配方",
     "not run": "未运行",
-    "peaks in {} seeds": "个尖峰（{} 个种子）",
+    r"peaks in (\d+) seeds": r"个尖峰（\1 个种子）",
     "peaks a run": "个尖峰/次",
     "loss": "损失",
-    "{} steps": "{} 步",
+    " steps": " 步",
 }
+"""Patterns of :func:`advice` and what the Chinese page says instead."""
+
+
+def _in_chinese(table: str) -> str:
+    for pattern, chinese in _CHINESE.items():
+        table = re.sub(pattern, chinese, table)
+    return table
 
 
 def make_tables(
@@ -279,7 +268,7 @@ def make_tables(
     llama = Pairs(pd.DataFrame(by["calm"]["Llama-2 7B"].rows), "AdaGC")
     return {
         "advice": advice(recipes),
-        "advice-cn": advice(recipes, _CHINESE),
+        "advice-cn": _in_chinese(advice(recipes)),
         "spiking": _comparison(by["spiking"], _SPIKING),
         "calm": _comparison(by["calm"], _CALM),
         "faults": _comparison(by["faults"], _FAULTS),

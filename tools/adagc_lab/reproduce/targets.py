@@ -183,10 +183,5 @@ def _linked(run: PlannedRun, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     if link.is_symlink():
         link.unlink()
-    elif link.exists():
-        raise FileExistsError(
-            f"{link} is in the way of a link to {run.directory}: remove it, "
-            "or choose another --output"
-        )
     link.symlink_to(os.path.relpath(run.directory, folder))
     return link

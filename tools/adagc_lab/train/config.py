@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 from typing_extensions import Self
 
-from adagc_lab.data.config import TEXT_KINDS, DataConfig
+from adagc_lab.data.config import DataConfig
 from adagc_lab.faults import FaultConfig
 from adagc_lab.section import (
     Count,
@@ -345,11 +345,6 @@ class RunConfig(Section):
             * self.train.gradient_accumulation_steps
             * self.parallel.num_data_ranks
         )
-
-    @property
-    def sample_name(self) -> str:
-        """Unit of :attr:`global_batch`."""
-        return "sequences" if self.data.kind in TEXT_KINDS else "pairs"
 
     @property
     def num_train_samples(self) -> int:

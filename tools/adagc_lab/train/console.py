@@ -18,7 +18,6 @@ from adagc_lab.record.files import RunRecord
 from adagc_lab.report.judged import judged_steps, memorises
 from adagc_lab.train.processes import is_first_process
 from adagc_lab.train.tasks import PretrainTask
-from paddle_adagc.spikes import spike_score
 
 _NUM_LAST = 10  # the last loss is the median of so many steps
 _MEMORISED = " (of text that the run, which learns few sequences, never sees)"
@@ -114,8 +113,7 @@ def summarise_run(directory: str | os.PathLike[str]) -> RunSummary:
     Steps whose batch a fault corrupted do not count.
     """
     path, record = Path(directory), RunRecord.load(directory)
-    steps = judged_steps(record, 0)
-    loss = record.loss[steps]
+    loss = record.loss[judged_steps(record)]
     status = record.run["status"]
     seconds = tqdm.format_interval(record.run["wall_seconds"])
     lines = [f"{status}: {record.num_steps:,} steps in {seconds}"]
@@ -124,7 +122,7 @@ def summarise_run(directory: str | os.PathLike[str]) -> RunSummary:
         # Median of the last losses, of the second half if they are few.
         last = float(np.median(loss[-max(1, min(_NUM_LAST, len(loss) // 2)) :]))
         problem = _problem(status, loss, last)
-        lines += [_losses(record, loss, last), _spikes(record, steps)]
+        lines.append(_losses(record, loss, last))
     if alarms := record.run.get("alarms"):
         counts = Counter(alarm["series"] for alarm in alarms).most_common()
         names = ", ".join(f"{name} {number}" for name, number in counts)
@@ -136,14 +134,11 @@ def summarise_run(directory: str | os.PathLike[str]) -> RunSummary:
 
 def _losses(record: RunRecord, loss: np.ndarray, last: float) -> str:
     text = f"loss: first {loss[0]:.4g}, last {last:.4g}"
-    if np.isfinite(loss).any():
-        text += f", best {loss[np.isfinite(loss)].min():.4g}"
     evaluated = record.metrics.get("eval_loss", np.zeros(0))
     evaluated = evaluated[~np.isnan(evaluated)]
     if len(evaluated):
         text += f"; validation: last {evaluated[-1]:.4g}"
-        text += f", best {evaluated.min():.4g}"
-        text += _MEMORISED * memorises(record)
+        text += f", best {evaluated.min():.4g}" + _MEMORISED * memorises(record)
     return text
 
 
@@ -155,14 +150,3 @@ def _problem(status: str, loss: np.ndarray, last: float) -> str:
     if len(loss) > 1 and last > loss[0]:
         return f"the loss ended above its first value: {remedy}"
     return ""
-
-
-def _spikes(record: RunRecord, steps: np.ndarray) -> str:
-    window = 1000 if len(steps) > 1000 else 200  # the paper's, if it fits
-    score = spike_score(record.loss[steps], window)
-    num_judged = score.num_values - score.num_unjudged
-    text = f"spikes: {score.num_spikes} in {num_judged:,} steps"
-    text += f" with {window:,} before them to judge by"
-    if score.num_spikes:
-        text += f", the first at step {steps[score.indices[0]]:,}"
-    return text

@@ -62,11 +62,6 @@ def read_values(
         user = f"{above[-1]}: its base: " if above else ""
         raise FileNotFoundError(f"{user}there is no config file {path}")
     values = _plain(lambda: OmegaConf.load(path), path)
-    if "config" in values and "status" in values:
-        raise ValueError(
-            f"{path} is the record of a run, not a config: name the YAML file "
-            "that the run was started with"
-        )
     bases = values.pop("base", [])
     bases = [bases] if isinstance(bases, str) else bases
     if not isinstance(bases, list):

@@ -19,7 +19,6 @@ from paddle import Tensor, nn
 from adagc_lab.faults import Fault
 from adagc_lab.record.files import (
     RECORD,
-    inherit_steps,
     num_steps,
     update_run_json,
 )
@@ -87,7 +86,6 @@ class StepRecorder:
             self._tensors = TensorColumns(model, optimizer, with_moments)
 
     def _check_steps(self, first_step: int) -> None:
-        inherit_steps(self._folder)
         if (found := num_steps(self._folder)) < first_step:
             raise ValueError(
                 f"{self._folder / RECORD} holds {found} steps, fewer than the "

@@ -48,7 +48,7 @@ def run_pretraining(
     Args:
         config: The run.
         overwrite: Start anew. The directory's earlier run is removed once the
-            new one is known to be sound.
+            new one, or the checkpoint of its fork, is known to be sound.
         fork: Checkpoint of another run, from which this one starts.
 
     Returns:
@@ -63,16 +63,22 @@ def run_pretraining(
     start_processes(config.parallel)
     with contextlib.ExitStack() as stack:
         from_first_process(lambda: stack.enter_context(lock_run(directory)))
-        if status := from_first_process(start.read):
+        begin = from_first_process(start.read)
+        if begin.ended:
             if is_first_process():
-                print(
-                    f"{directory}: already {status}, nothing to do", flush=True
-                )
-            return status
+                text = f"{directory}: already {begin.ended}, nothing to do"
+                print(text, flush=True)
+            return begin.ended
         # Paddle's automatic names, by which it saves the optimizer, start anew.
         with paddle.utils.unique_name.guard():
             trainer = build_trainer(config, task, clip)
-            _train(trainer, start)
+            trainer.starts_afresh = begin.afresh
+            if (found := begin.checkpoint) is not None:
+                suffix = trainer.args.weight_name_suffix
+                load_weights(trainer.model, found, suffix)
+            facts = _facts(trainer)
+            from_first_process(lambda: start.write(facts))
+            trainer.train(resume_from_checkpoint=found and str(found))
         step = trainer.state.global_step
         status = trainer.finish()
     if trainer.stopped_by:
@@ -92,17 +98,6 @@ def build_trainer(
     return PretrainTrainer(
         config, task, model, clip, train_dataset, eval_dataset
     )
-
-
-def _train(trainer: PretrainTrainer, start: Start) -> None:
-    """Train from where the run starts, see :class:`.Start`."""
-    checkpoint, afresh = from_first_process(start.find)
-    if checkpoint is not None:
-        load_weights(trainer.model, checkpoint, trainer.args.weight_name_suffix)
-    facts = _facts(trainer)
-    from_first_process(lambda: start.write(facts))
-    trainer.starts_afresh = afresh
-    trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
 
 
 def _facts(trainer: PretrainTrainer) -> dict[str, Any]:

@@ -19,7 +19,8 @@ from adagc_lab.train.checkpoints import (
     read_complete,
 )
 from adagc_lab.train.config import ParallelConfig, RunConfig
-from paddle_adagc.files import TEMPORARY
+from paddle_adagc.files import TEMPORARY, make_directory
+from paddle_adagc.watch.reading import copy_record
 
 _LENGTH = "train.max_steps"
 _FREE = (
@@ -32,6 +33,9 @@ _FREE = (
 )
 """Keys that a resumed run may change; others take a fork."""
 
+_FORKED = "forked"
+"""State of a fork that is prepared and has not begun."""
+
 
 class Fork(NamedTuple):
     """Another run's checkpoint, from which a new run starts."""
@@ -40,12 +44,21 @@ class Fork(NamedTuple):
     step: int | None = None  # step of the checkpoint; None: the newest
 
 
+class Beginning(NamedTuple):
+    """Where a run begins; without a value, at its first step."""
+
+    ended: str | None = None  # how the run ended that needs no more steps
+    checkpoint: Path | None = None
+    afresh: frozenset[str] = frozenset()
+    """What takes no state from it, of ``"clip"`` and ``"optimizer"``."""
+
+
 class Start:
     """What a run's directory holds, and what the run starts from.
 
-    The first process calls :meth:`read`, :meth:`find` once the model is built,
-    and :meth:`write` once the checkpoint's weights are known to fit. The
-    options are those of :func:`.run.run_pretraining`.
+    The first process calls :meth:`read`, and :meth:`write` once the weights of
+    the checkpoint are known to fit. The options are those of
+    :func:`.run.run_pretraining`.
     """
 
     def __init__(
@@ -62,13 +75,12 @@ class Start:
         self._directory = Path(config.train.output_dir)
         self._overwrites, self._fork = overwrite, fork
         self._earlier: dict[str, Any] = {}  # content of run.json
-        self._origin: dict[str, Any] = {}  # of a fork
-        self._copied: Path | None = None  # checkpoint of another run
 
-    def read(self) -> str | None:
-        """Return how the directory's run ended; None if it has steps to make.
+    def read(self) -> Beginning:
+        """Find where to begin; refuse what does not fit.
 
-        Refuses what does not fit. A run without a step counts as none.
+        A run without a step counts as none; for a fork without a step of its
+        own the directory is prepared.
         """
         directory = self._directory
         broken_off = {*directory.glob(f".run.json.*{TEMPORARY}")}
@@ -79,15 +91,13 @@ class Start:
                 "train.output_dir"
             )
         run = {} if self._overwrites else files.read_run_json(directory)
-        origin = run.get("forked_from", {})
-        if run and self._fork:
-            self._check_origin(origin)
-        inherited = origin.get("step", 0) if self._fork else 0
-        has_steps = files.num_steps(directory) > inherited
-        if not run or not (has_steps or run.get("status") in files.ENDED):
-            return None
-        self._earlier = run
-        changes = find_changes(_whole(run["config"]), _whole(self._settings))
+        if self._fork is not None and not self._has_begun(self._fork, run):
+            run = self._prepare(self._fork)
+        has_steps = files.num_steps(directory) > 0
+        status = run.get("status")
+        if not run or not (has_steps or status in files.ENDED):
+            return Beginning()
+        changes = _changes(run["config"], self._settings)
         if others := [key for key in changes if key not in _FREE]:
             raise FileExistsError(
                 f"{directory} holds a run with another config "
@@ -95,23 +105,83 @@ class Start:
                 "with --fork NEW_DIR, choose another train.output_dir, or give "
                 "--overwrite to replace it"
             )
-        status = run.get("status")
+        is_over = status in files.ENDED
         if status == "finished":
             self._check_length(run["config"]["train"]["max_steps"])
-            if _LENGTH in changes:
-                return None
-        return status if status in files.ENDED else None
+            is_over = _LENGTH not in changes
+        return Beginning(status) if is_over else self._resume(run)
 
-    def _check_origin(self, origin: Mapping[str, Any]) -> None:
-        """Refuse a directory that holds another run than this fork."""
-        assert self._fork is not None
-        source, step = self._fork
-        is_same = Path(origin.get("run", "")).resolve() == source.resolve()
-        if not is_same or step not in (None, origin["step"]):
+    def _resume(self, run: dict[str, Any]) -> Beginning:
+        """Begin at the newest whole checkpoint, or anew without one."""
+        found = last_checkpoint(self._directory)
+        if found is None:
+            if run["status"] == "finished":
+                raise FileNotFoundError(
+                    f"{self._directory} holds a finished run without a "
+                    "checkpoint, which cannot be extended: train with "
+                    "train.save_every, or give --overwrite to start anew"
+                )
+            return Beginning()
+        self._earlier = run
+        step = read_complete(found)["step"]
+        self._check_length(step)
+        origin = run.get("forked_from", {})
+        is_first = origin.get("step") == step
+        afresh = frozenset(origin["afresh"] if is_first else ())
+        return Beginning(None, found, afresh)
+
+    def _has_begun(self, fork: Fork, run: Mapping[str, Any]) -> bool:
+        """Whether the directory's run is this fork, with steps of its own."""
+        if not run:
+            return False
+        origin = run.get("forked_from", {})
+        is_same = Path(origin.get("run", "")).resolve() == fork.source.resolve()
+        if not is_same or fork.step not in (None, origin["step"]):
             raise FileExistsError(
                 f"{self._directory} holds a run that is not this fork: choose "
                 "another directory for --fork, or give --overwrite"
             )
+        num_steps = files.num_steps(self._directory)
+        return run["status"] != _FORKED and num_steps > origin["step"]
+
+    def _prepare(self, fork: Fork) -> dict[str, Any]:
+        """Copy another run's checkpoint and record; return ``run.json``.
+
+        From there the fork resumes, as any other run.
+        """
+        found = _checkpoint_of(fork)
+        step = read_complete(found)["step"]
+        if self._max_steps <= step:
+            raise ValueError(
+                f"train.max_steps={self._max_steps}: {found} has made {step} "
+                "steps; give more, or --at an earlier checkpoint"
+            )
+        old = files.read_run_json(found.parent)["config"]
+        changed = _changes(old, self._settings)
+        for key, values in changed.items():
+            is_rounded = key == "train.precision" and "float8" in values
+            if key.startswith("parallel.") or is_rounded:
+                raise ValueError(
+                    f"--fork: {key} was {values[0]} and is {values[1]}: a "
+                    "checkpoint's optimizer state has the names of its own "
+                    "layout; keep it"
+                )
+        # Of what keeps its name, other arguments keep the state.
+        sections = ("clip", "optimizer")
+        origin = {
+            "run": str(found.parent.absolute()),
+            "step": step,
+            "changed": changed,
+            "afresh": [s for s in sections if f"{s}.name" in changed],
+        }
+        _empty(self._directory)
+        run = {"config": self._settings, "forked_from": origin}
+        run["status"] = _FORKED
+        files.update_run_json(self._directory, **run)
+        shutil.copytree(found, self._directory / found.name)
+        record = make_directory(self._directory / files.RECORD)
+        copy_record(found.parent / files.RECORD, record)
+        return run
 
     def _check_length(self, step: int) -> None:
         if self._max_steps < step:
@@ -120,64 +190,16 @@ class Start:
                 "steps; give at least as many, or --fork an earlier checkpoint"
             )
 
-    def find(self) -> tuple[Path | None, frozenset[str]]:
-        """Return the checkpoint to start from; refuse one that does not fit.
-
-        None: the run starts anew. Of ``"clip"`` and ``"optimizer"`` also what
-        takes no state from it.
-        """
-        if self._earlier and (own := last_checkpoint(self._directory)):
-            step = read_complete(own)["step"]
-            self._check_length(step)
-            origin = self._earlier.get("forked_from", {})
-            is_first = origin.get("step") == step
-            return own, frozenset(origin["afresh"] if is_first else ())
-        if self._earlier.get("status") == "finished":
-            raise FileNotFoundError(
-                f"{self._directory} holds a finished run without a checkpoint, "
-                "which cannot be extended: train with train.save_every, or "
-                "give --overwrite to start anew"
-            )
-        self._earlier = {}
-        if self._fork is None:
-            return None, frozenset()
-        self._copied = found = _checkpoint_of(self._fork)
-        step = read_complete(found)["step"]
-        if self._max_steps <= step:
-            raise ValueError(
-                f"train.max_steps={self._max_steps}: {found} has made {step} "
-                "steps; give more, or --at an earlier checkpoint"
-            )
-        old = files.read_run_json(found.parent)["config"]
-        _refuse_other_names(old, self._settings)
-        # Of what keeps its name, other arguments keep the state.
-        afresh = [
-            section
-            for section in ("clip", "optimizer")
-            if old[section]["name"] != self._settings[section]["name"]
-        ]
-        self._origin = {
-            "run": str(found.parent.absolute()),
-            "step": step,
-            "changed": find_changes(_whole(old), _whole(self._settings)),
-            "afresh": afresh,
-        }
-        return found, frozenset(afresh)
-
     def write(self, facts: dict[str, Any]) -> None:
-        """Write ``run.json``; give a fork the other run's checkpoint."""
+        """Write ``run.json``, with the facts of the run that starts."""
         if self._earlier:
             other = ", or start a new run with --fork NEW_DIR"
             check_fingerprint(facts["data"], self._earlier, other)
         else:
             _empty(self._directory)
-        if self._origin:
-            facts = {**facts, "forked_from": self._origin}
         files.update_run_json(
             self._directory, config=self._settings, **facts, status="running"
         )
-        if self._copied is not None:
-            shutil.copytree(self._copied, self._directory / self._copied.name)
 
 
 def _checkpoint_of(fork: Fork) -> Path:
@@ -202,25 +224,11 @@ def _checkpoint_of(fork: Fork) -> Path:
     return found[step]
 
 
-def _whole(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a config with the layout of one process, if it names none."""
-    alone = ParallelConfig().model_dump()
-    return {**settings, "parallel": {**alone, **settings.get("parallel", {})}}
-
-
-def _refuse_other_names(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-    """Refuse a fork whose optimizer would not find its state in the files."""
-    layouts = [_whole(config)["parallel"] for config in (old, new)]
-    emulates = [c["train"]["precision"] == "float8" for c in (old, new)]
-    for key, (before, after) in {
-        "parallel": layouts,
-        "train.precision=float8": emulates,
-    }.items():
-        if before != after:
-            raise ValueError(
-                f"--fork: {key} was {before} and is {after}: a checkpoint's "
-                "optimizer state has the names of its own layout; keep it"
-            )
+def _changes(*configs: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Compare two configs; one without a layout has that of one process."""
+    alone = {"parallel": ParallelConfig().model_dump()}
+    old, new = ({**alone, **config} for config in configs)
+    return find_changes(old, new)
 
 
 def find_changes(old: Any, new: Any, where: str = "") -> dict[str, list[Any]]:

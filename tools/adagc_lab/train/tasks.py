@@ -50,12 +50,6 @@ NUM_RETRIEVED = 1024
 """Most validation pairs that the retrieval accuracy compares."""
 
 
-def build_without_memory(task: PretrainTask) -> nn.Layer:
-    """Build a task's model without allocating its weights."""
-    with paddle.LazyGuard():
-        return task.build_model()
-
-
 class PretrainTask(abc.ABC):
     """A model, its data, and what differs between kinds of models.
 
