@@ -51,16 +51,15 @@ def difference(values: Sequence[float]) -> Difference | None:
 
 
 def shown(found: Difference | None, digits: int = 3) -> str:
-    """Return ``"+0.061 (+0.057, +0.065)"``, or a dash."""
+    """Return ``"+0.061 (+0.057, +0.065)"``, or a dash.
+
+    A number that rounds to zero keeps its sign: limits of +0.000 and +0.002
+    leave out zero.
+    """
     if found is None:
         return "–"
-    mean, low, high = (_signed(x, digits) for x in found[:3])
+    mean, low, high = (fixed(x, digits, "+") for x in found[:3])
     return f"{mean} ({low}, {high})" if found.number >= LEAST else mean
-
-
-def _signed(value: float, digits: int) -> str:
-    text = fixed(value, digits, "+")
-    return text.replace("-", "+") if float(text) == 0 else text
 
 
 def fixed(value: Any, digits: int, sign: str = "") -> str:

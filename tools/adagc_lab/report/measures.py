@@ -28,6 +28,9 @@ GAP = 10
 END = 500
 """Last steps of a run, whose losses are its end."""
 
+_WINDOW = 1000
+"""Steps from the first fault over which ``damage_at_first`` is a mean."""
+
 _EARLY = slice(100, 1000)
 """Steps whose updates count as early."""
 
@@ -190,22 +193,26 @@ def measure(row: Row) -> dict[str, float]:
 def damage(row: Row, clean: Row) -> dict[str, float]:
     """Compare a run with faults with another without them, same batches.
 
-    ``damage`` is the mean loss above the other's, from the first fault to the
-    end, in nat; ``fault_peaks`` counts the peaks of the excess. A run that
-    diverged is infinitely far above. Nothing if no step can be compared.
+    ``damage`` is the mean loss above the other's over the judged steps from the
+    first fault to the end, in nat; ``damage_at_first`` that of the first 1,000;
+    ``fault_peaks`` counts the peaks of the excess. A run that diverged is
+    infinitely far above. Nothing if no step can be compared.
     """
     if row["status"] == "diverged":
-        return {"damage": np.inf, "fault_peaks": 1.0, "worst_rise": np.inf}
+        names = ("damage", "damage_at_first", "worst_rise")
+        return {"fault_peaks": 1.0, **dict.fromkeys(names, np.inf)}
     loss, other = judged(row), judged(clean)
     number = min(len(loss), len(other))
     first = min(steps_of(row["faults"]))
     excess = (loss[:number] - other[:number])[first:]
+    at_first = excess[:_WINDOW][np.isfinite(excess[:_WINDOW])]
     excess = excess[np.isfinite(excess)]
-    if not excess.size:
+    if not at_first.size:
         return {}
     found = excess_peaks(loss[first:], other[first:])
     return {
         "damage": float(excess.mean()),
+        "damage_at_first": float(at_first.mean()),
         "fault_peaks": float(len(found)),
         "worst_rise": float(excess.max()),
     }

@@ -13,7 +13,10 @@ REFERENCE = "GlobalGC 1"
 """Method that the others are compared with."""
 
 OVER_REFERENCE = "damage_over_reference"
-_OF_TWINS = ("damage", OVER_REFERENCE, "fault_peaks", "worst_rise")
+_OF_TWINS = (
+    *("damage", "damage_at_first", OVER_REFERENCE),
+    *("fault_peaks", "worst_rise"),
+)
 
 Key = tuple[int, str]
 """Seed and processor."""

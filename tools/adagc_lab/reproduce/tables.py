@@ -108,6 +108,11 @@ _FAULTS: list[_Column] = [
     ("Damage over its own clean run (nat)", _compared, "damage"),
     ("Damage over GlobalGC 1's clean run (nat)", _compared, OVER_REFERENCE),
 ]
+_AT_FIRST: _Column = (
+    "Damage of 1,000 steps over its own clean run (nat)",
+    _compared,
+    "damage_at_first",
+)
 
 
 def _comparison(
@@ -206,9 +211,10 @@ def _advised(method: str, pairs: Pairs, count: str, name: str) -> str:
 
 _OTHERS = (
     *("ClipByValue", "AGC", "Clippy", "Global AdaGC", "TensorWiseGC"),
-    *("ZClip", "Skip-step", "GradientStabilizer", "SPAM", "StableAdamW"),
-    *("ScaledEmbed-GlobalGC", "WeSaR-GlobalGC", "GlobalGC lr 3e-4"),
-    *("release", "robust", "lambda_dev 1"),
+    *("ZClip", "Skip-step", "GradientStabilizer", "SPAM"),
+    *("StableAdamW, beta2 0.99, no clip", "ScaledEmbed-GlobalGC"),
+    *("WeSaR-GlobalGC, rate 0.0003", "GlobalGC 1, rate 0.0003"),
+    *("AdaGC, rate 0.0003", "release", "robust", "lambda_dev 1"),
 )
 _OWN = (
     *("no warm-up", "constant 0.5", "constant 1.0", "threshold 0.1"),
@@ -216,7 +222,7 @@ _OWN = (
     *("t_start 500", "t_start 1000", "t_start 2000"),
     *("lambda_rel 1.03, beta 0.98", "lambda_rel 1.03, beta 0.999"),
     *("lambda_rel 1.05, beta 0.98", "lambda_rel 1.05, beta 0.999"),
-    "experts at 2",
+    "warmup_ema, routed experts at 2",
 )
 
 
@@ -264,6 +270,12 @@ def make_tables(
         for name in ("beta2-0.999", "beta2-0.95")
     }
     half = recipes.of_target("ernie-faults", "half-rate")
+    timing = {
+        f"ERNIE's recipe, {name} faults": recipes.of_target(
+            "ernie-faults", name
+        )
+        for name in ("early", "late")
+    }
     price = recipes.of_target("price-over-time", "mixtral")
     llama = Pairs(pd.DataFrame(by["calm"]["Llama-2 7B"].rows), "AdaGC")
     return {
@@ -281,12 +293,14 @@ def make_tables(
         "price-over-time": price_over_time(price),
         "smallest-h": smallest_h(recipes.rows),
         "others-spiking": _comparison(by["spiking"], _SPIKING[:3], _OTHERS),
-        "others-calm": _comparison(by["calm"], _CALM[:1], _OTHERS),
+        "others-calm": _comparison(by["calm"], _CALM, _OTHERS),
         "others-faults": _comparison(
             by["faults"], [_FAULTS[0], _FAULTS[3]], _OTHERS
         ),
         "own-spiking": _comparison(by["spiking"], _SPIKING[:3], _OWN),
-        "own-calm": _comparison(by["calm"], _CALM[:1], _OWN),
+        "own-calm": _comparison(by["calm"], _CALM, _OWN),
+        "own-faults": _comparison(by["faults"], _FAULTS, _OWN),
+        "fault-timing": _comparison(timing, [*_FAULTS[:2], _AT_FIRST]),
         "own-of-adagc": _comparison({"Llama-2 7B": llama}, _CALM[:1], _OWN),
         "epsilon": _comparison(epsilon, _SPIKING, None),
         "effort": effort(rows),
