@@ -143,6 +143,8 @@ def _values(gradient: Tensor | None, adds_up: bool = False) -> Tensor | None:
     """View a sparse gradient's rows, or copy them with repeated ones added."""
     if gradient is None or not gradient.is_selected_rows():
         return gradient
+    if not gradient._is_initialized():
+        return None  # without rows
     if adds_up:
         gradient = _C_ops.merge_selected_rows(gradient)
     return gradient._get_tensor_from_selected_rows()

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from typing import TYPE_CHECKING
 
@@ -18,20 +17,14 @@ if TYPE_CHECKING:
 
 
 def warn_of_shrinking(clip: ClipGradByAdaGC) -> None:
-    """Warn of factors with which no gamma can grow."""
-    if clip._start.growth_bound is not None:  # it may grow by more
-        return
-    factors = [(clip.lambda_rel, "")]
-    for pattern, own in clip.overrides.by_pattern.items():
-        factor = (own or {}).get("lambda_rel", math.inf)
-        factors.append((factor, f" for {pattern!r}"))
-    for factor, where in factors:
-        if factor <= 1:
-            warnings.warn(
-                f"lambda_rel={factor}{where}: gamma can only shrink, so "
-                "gradients shrink, too; the paper's value is 1.04",
-                stacklevel=3,
-            )
+    """Warn of a factor with which no gamma can grow."""
+    lowest = clip.overrides.lowest("lambda_rel", clip.lambda_rel)
+    if clip._start.growth_bound is None and lowest <= 1:
+        warnings.warn(
+            f"lambda_rel={lowest}: gamma can only shrink, so gradients shrink, "
+            "too; the paper's value is 1.04",
+            stacklevel=3,
+        )
 
 
 def warn_of_a_missing_state(progress: Progress, caller: Caller | None) -> None:

@@ -189,17 +189,19 @@ def look_up(
     pairs (:mod:`paddle_adagc.kernels.pairs`) cannot help.
     Returns None in a step that only makes the optimizer's states.
     """
-    known: list[tuple[Tensor, int]] = []  # pairs that are not clipped
+    known: dict[int, tuple[Tensor, int]] = {}  # by identity
     clipped: list[tuple[Tensor, Tensor]] = []
     if ranks.in_buffers:
         pairs = unfold(pairs, ranks.in_buffers)
     leaves_out = overrides.exempts
     for parameter, gradient in pairs:
         is_clipped = getattr(parameter, "need_clip", True) is not False
+        if parameter is not None:
+            known[id(parameter)] = parameter, NO_INDEX
         if gradient is None or not is_clipped:
-            known += [(parameter, NO_INDEX)] if parameter is not None else []
-        elif leaves_out and all(map(leaves_out, tensors.keys_of(parameter))):
-            known.append((parameter, LEFT_OUT))
+            continue
+        if leaves_out and all(map(leaves_out, tensors.keys_of(parameter))):
+            known[id(parameter)] = parameter, LEFT_OUT
         else:
             clipped.append((parameter, gradient))
     is_on_mesh = any_is_distributed(clipped)
@@ -220,8 +222,9 @@ def look_up(
         ranks.reducer = None  # it may know tensors that lay on no mesh
         clipped = ranks.meshes.local_parts(indexes, clipped)
         indexes = tensors.indexes([parameter for parameter, _ in clipped])
-    known += [(p, i) for (p, _), i in zip(clipped, indexes, strict=True)]
-    tensors.reader.remember(known)
+    for (parameter, _), index in zip(clipped, indexes, strict=True):
+        known[id(parameter)] = parameter, index
+    tensors.reader.remember(known.values())
     return KnownPairs(clipped, indexes, [], None)
 
 

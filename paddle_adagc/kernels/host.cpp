@@ -12,7 +12,7 @@
 namespace {
 
 // Short sums in the values' own precision, or float32 for the 16-bit types,
-// added up in double: exact to float32 for any length. The number of lanes and
+// added up in double: right to 1e-6 for any length. The number of lanes and
 // the order of the sums are fixed here, and products are not fused
 // (-ffp-contract=off), so that every processor gets the same bits.
 template <typename T>

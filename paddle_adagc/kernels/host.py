@@ -103,6 +103,7 @@ def keep_or_make(
     kind: str, parts: Sequence[str], make: Callable[[], bytes]
 ) -> bytes:
     """Return compiled code from the cache, or made anew if there is none."""
+    make = functools.cache(make)  # if only the cache fails
     try:
         return keep(kind, parts, make)
     except OSError as error:

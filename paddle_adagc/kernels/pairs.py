@@ -84,20 +84,23 @@ class PairReader:
         return [p for p in parameters if id(p) not in known]
 
     def remember(self, pairs: Iterable[tuple[Tensor, int]]) -> None:
-        """Remember the parameters of a call, too.
+        """Remember the parameters of a call in its order, too.
 
-        ``pairs``: each, and its first index, ``NO_INDEX`` or ``LEFT_OUT``.
+        ``pairs``: each, and its first index, ``NO_INDEX`` or ``LEFT_OUT``. The
+        pass looks for the next parameter behind the last one.
         """
         if self._dead:
             self._forget_dead()
-        new = {}
+        mine, is_new = {}, False
         for parameter, index in pairs:
             known = self._known.get(id(parameter))
             if known is None or known[1] == NO_INDEX != index:
-                reference = weakref.ref(parameter, self._dead.append)
-                new[id(parameter)] = reference, index
-        if new:
-            self._know(self._known | new)
+                known = weakref.ref(parameter, self._dead.append), index
+                is_new = True
+            mine[id(parameter)] = known
+        if is_new:
+            others = self._known.items()
+            self._know({k: v for k, v in others if k not in mine} | mine)
 
     def read(
         self, pairs: list[Any], places: Mapping[int, int] | None, length: int
@@ -150,10 +153,10 @@ def _reader() -> Callable[..., int] | None:
     get_pointer.restype = ctypes.c_void_p
     get_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
     api = get_pointer(capsule, b"dlpack_exchange_api")
-    if ctypes.c_uint32.from_address(api).value != 1:  # DLPack's major version
-        return None
-    # That version's dltensor_from_py_object_no_sync.
+    # Version 1 of DLPack may have its dltensor_from_py_object_no_sync here.
     exchange = ctypes.c_void_p.from_address(api + 40).value
+    if ctypes.c_uint32.from_address(api).value != 1 or not exchange:
+        return None
     # With Python's lock: the function looks into Python's objects.
     read_pairs = ctypes.PyDLL(library._name).adagc_read_pairs
     pointer, count, thing = ctypes.c_void_p, ctypes.c_int64, ctypes.py_object

@@ -130,7 +130,7 @@ class Ranks:
 
         ``error``: Why this rank makes no step; the others then raise, too.
         """
-        if self.topology().world is None:
+        if self.topology().world is None and not self.meshes:
             self.has_agreed = True
             return
         failed = "" if error is None else f"{type(error).__name__}: {error}"

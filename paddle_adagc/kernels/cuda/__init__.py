@@ -142,8 +142,9 @@ class DeviceTensors(TensorList):
     def _launcher(self) -> launch.Launcher:
         """Return the tables, once the device has these tensors' addresses."""
         if self._tables.known() is not self:
-            addresses = self.descriptors["address"].astype(np.uint64)
-            self._tables.store_addresses(addresses)
+            found = self.descriptors  # a view of no values has an address
+            addresses = found["address"] * (found["size"] > 0)
+            self._tables.store_addresses(addresses.astype(np.uint64))
             self._tables.known = weakref.ref(self)
         return self._tables
 

@@ -7,7 +7,7 @@ import paddle
 import pytest
 from helpers import product_rounding, strided_gradient
 
-from paddle_adagc import kernels
+from paddle_adagc import ClipGradByAdaGC, kernels
 from paddle_adagc.clips.gradients import GradientList, split
 from paddle_adagc.kernels.cuda.launch import CHUNK
 
@@ -18,7 +18,7 @@ DTYPES = ["float32", "float64", "bfloat16", "float16"]
 
 def sparse_gradient(rows, dim=4):
     embedding = paddle.nn.Embedding(10, dim, sparse=True)
-    embedding(paddle.to_tensor([rows])).sum().backward()
+    embedding(paddle.to_tensor([rows], "int64")).sum().backward()
     gradient = embedding.weight.grad
     assert gradient.is_selected_rows()
     return gradient
@@ -174,3 +174,11 @@ def test_vectors_of_another_length_are_refused(size):
         listed.scale_(paddle.ones([2]), factors > 0)
     with pytest.raises(ValueError, match=r"h is .*float64"):
         listed.scale_(paddle.ones([2], "float64"), None)
+
+
+def test_a_sparse_gradient_without_rows_is_none():
+    gradient = sparse_gradient([])
+    parameter = paddle.create_parameter([10, 4], "float32")
+    clip = ClipGradByAdaGC()
+    assert clip([(parameter, gradient)])[0][1] is gradient
+    assert clip.metrics()["global_grad_norm"] == 0

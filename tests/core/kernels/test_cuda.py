@@ -206,3 +206,14 @@ def test_sums_of_2_to_the_33_values(cuda):
     )
     exact = [math.fsum(row.tolist()) for row in rows]
     np.testing.assert_allclose(out, exact, rtol=2.0**-23)
+
+
+def test_a_view_of_no_values_is_neither_read_nor_written(cuda):
+    """It has the address of what lies there."""
+    parameters = make_parameters([[4], [8]])
+    clip, memory = ClipGradByAdaGC(t_start=0), paddle.arange(12.0)
+    clip([(p, paddle.ones(p.shape)) for p in parameters])
+    gradients = paddle.full([4], 100.0), memory[4:4]
+    clip([*zip(parameters, gradients, strict=True)])
+    assert clip.metrics()["tensors"][parameters[1].name]["norm"] == 0
+    np.testing.assert_array_equal(memory.numpy(), np.arange(12.0))

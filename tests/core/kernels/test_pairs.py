@@ -185,3 +185,26 @@ def test_clips_step_as_without_the_pass(monkeypatch, backend, has_units):
             results.append((found, gamma, clip.metrics()))
         np.testing.assert_equal(*results)
     assert looked_up == [0, *range(8)]  # once, where there is a pass
+
+
+def test_parameters_that_come_late_or_are_left_out_keep_the_pass(monkeypatch):
+    """Each second one, where the pass has to pass over the others."""
+    calls = []
+
+    def count(*arguments):
+        calls.append(1)
+        return look_up(*arguments)
+
+    look_up = clip_step.look_up
+    monkeypatch.setattr(clip_step, "look_up", count)
+    late, never = make_parameters([[2]] * 40), make_parameters([[2]] * 40)
+    for parameter in never[1::2]:
+        parameter.need_clip = False
+    for parameters, is_late in ((late, True), (never, False)):
+        clip, calls[:] = ClipGradByAdaGC(), []
+        for step in range(6):
+            gradients = [paddle.ones([2]) for _ in parameters]
+            if is_late and step == 0:
+                gradients[::2] = [None] * 20
+            clip([*zip(parameters, gradients, strict=True)])
+        assert len(calls) == 1 + is_late
