@@ -13,6 +13,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from paddle_adagc.checks import check_integer, check_positive
 
+_CHUNK_ELEMENTS = 1 << 21
+
 
 @dataclass(frozen=True, eq=False)
 class SpikeScore:
@@ -84,7 +86,7 @@ def spike_score(
     finite = series[places]
     is_spike = ~np.isfinite(series)
     is_spike[:skip] = False
-    chunk = max(1, 2**21 // window)  # for the memory of the windows
+    chunk = max(1, _CHUNK_ELEMENTS // window)
     for start in range(window, finite.size, chunk):
         values = finite[start : start + chunk]
         past = finite[start - window : start + values.size - 1]

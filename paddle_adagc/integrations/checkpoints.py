@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A clip's state in the checkpoints of a Trainer.
 
-The Trainer's state, which every checkpoint holds, gets a name of the run; the
-clip's file holds the same name and the Trainer's step. So a file that was not
-saved with its checkpoint is noticed.
+The Trainer's state, which every checkpoint holds, gets a mark at each step: a
+name of the run and the step. The clip's file holds the same mark. So a file
+that was not saved with its checkpoint is noticed, also if a run without this
+package has gone on from an older checkpoint in the same folder.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from paddle_adagc.state_file import STATE_FILE, load_state, save_state
 
 MissingState = Literal["raise", "start"]
 
-_RUN = "adagc_run"  # in trial_params of a TrainerState
+_MARK = "adagc_run"  # in trial_params of a TrainerState
 _FLASH_DEVICE = "/shared/dev/shm/flash"  # as in their utils/pdc_sdk.py
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)$")
 _LAST_FILES = ("trainer_state.*", "scheduler.*")
@@ -45,7 +46,8 @@ def newest_finished(output_dir: str, newest: str | None) -> str | None:
 
     Every rank has to call it, with the ``newest`` that the Trainer finds. A
     rank that has not the chosen one on its disk gets None. A FileNotFoundError
-    says that no rank has any.
+    says that no rank has any. Asynchronous saves write these files first, so
+    that theirs cannot be judged.
     """
     folder = Path(output_dir)
     mine = {
@@ -77,21 +79,24 @@ def _step_of(name: str) -> int:
     return int(found[1]) if found else -1
 
 
-def begin_run(args: Any, state: Any) -> None:
-    """Name the run in the Trainer's state; every rank has to call it.
-
-    It starts anew, or goes on from a checkpoint that has been read.
-    """
+def name_run(args: Any) -> str:
+    """Return a new name of the run; every rank has to call it."""
     now = f"{datetime.datetime.now():%Y-%m-%d %H:%M:%S}"
     name = f"{Path(args.output_dir).name}, {now}, {uuid.uuid4().hex[:8]}"
+    return of_all_ranks(name)[0]
+
+
+def mark_step(state: Any, run: str) -> None:
+    """Write the run's name and step into the Trainer's state."""
     known = getattr(state, "trial_params", None) or {}
-    state.trial_params = {**known, _RUN: of_all_ranks(name)[0]}
+    mark = f"{run}, step {state.global_step}"
+    state.trial_params = {**known, _MARK: mark}
 
 
 def _origin(state: Any) -> dict[str, Any]:
-    """Return what names a Trainer's state: its run, and its step."""
+    """Return what names a Trainer's state: its mark, and its step."""
     known = getattr(state, "trial_params", None) or {}
-    return {"run": known.get(_RUN), "step": state.global_step}
+    return {"run": known.get(_MARK), "step": state.global_step}
 
 
 def load_clip(
@@ -153,8 +158,10 @@ def _states_of_ranks(
     mine: Any
     try:
         mine = _read(Path(checkpoint), wanted) if checkpoint else None
-    except (FileNotFoundError, ValueError) as error:
+    except FileNotFoundError as error:
         mine = error
+    except (OSError, ValueError) as error:
+        mine = ValueError(str(error))
     found = of_all_ranks(mine)
     states = [answer for answer in found if isinstance(answer, dict)]
     for rank, answer in enumerate(found):
@@ -205,11 +212,10 @@ def _check_origin(
     elif origin != wanted:
         raise ValueError(
             f"{STATE_FILE} in {checkpoint} was not saved with this "
-            f"checkpoint: it is of step {origin['step']} of the run "
-            f"{origin['run']!r}, and the Trainer resumes step "
-            f"{wanted['step']} of the run {wanted['run']!r}. Put the right "
-            "file there; or remove it, and start the clip with its warm-up: "
-            f"{HOW_TO_START}"
+            f"checkpoint: it is marked {origin['run']!r}, and the Trainer "
+            f"resumes step {wanted['step']}, marked {wanted['run']!r}. Put the "
+            "right file there; or remove it, and start the clip with its "
+            f"warm-up: {HOW_TO_START}"
         )
 
 
@@ -232,7 +238,7 @@ def stage_clip(
     if is_in_flash and args.local_process_index == 0:
         flash = os.environ.get("PDC_FLASH_DEVICE", _FLASH_DEVICE)
         folders.append(Path(flash) / f"checkpoint-{step}")
-    is_kept = not is_in_flash or step % args.save_steps == 0
+    is_kept = not is_in_flash or step % max(args.save_steps, 1) == 0
     if is_kept and dist.get_rank() == 0:
         folders.append(Path(args.output_dir) / f"checkpoint-{step}")
     return [
@@ -241,8 +247,15 @@ def stage_clip(
     ]
 
 
-def place_clip(staged: Sequence[tuple[Path, Path]]) -> None:
-    """Put states into the checkpoints that the Trainer has saved by now."""
+def place_clip(staged: Sequence[tuple[Path, Path]]) -> list[tuple[Path, Path]]:
+    """Put states into the checkpoints that the Trainer has saved by now.
+
+    Returns the others: the Trainer may save later, in another process.
+    """
+    waiting = []
     for path, target in staged:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        path.replace(target)
+        if target.parent.is_dir():
+            path.replace(target)
+        else:
+            waiting.append((path, target))
+    return waiting

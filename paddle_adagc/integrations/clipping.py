@@ -34,17 +34,15 @@ from paddle_adagc.integrations.arguments import (
 )
 from paddle_adagc.integrations.checkpoints import (
     MissingState,
-    begin_run,
     load_clip,
+    mark_step,
+    name_run,
     newest_finished,
     place_clip,
     stage_clip,
 )
-from paddle_adagc.integrations.logs import (
-    clip_logs,
-    warm_up_end,
-)
-from paddle_adagc.optimizer import put_into_optimizer
+from paddle_adagc.integrations.logs import clip_logs, warm_up_end
+from paddle_adagc.optimizer import clip_of, put_into_optimizer
 from paddle_adagc.parallel.units import Declared
 
 if TYPE_CHECKING:
@@ -123,6 +121,11 @@ class TrainerClip(TrainerCallback):
         self.recording = options.make_record()
         self._is_prepared = False
         self._checkpoint: Any = _UNKNOWN
+        self._run = ""  # its name
+        self._staged: list[tuple[Path, Path]] = []  # states to be placed
+        if options.skip_above is not None or options.stop_on:
+            # It would raise before the optimizer's step, at a loss of NaN.
+            trainer._check_loss_valid = lambda loss: None
         trainer.add_callback(self)
 
     def prepare(self) -> None:
@@ -132,13 +135,23 @@ class TrainerClip(TrainerCallback):
         self._is_prepared = True
         args, model = self.trainer.args, self.trainer.model
         take_over_clipping(args, self.clip)
-        if isinstance(self.clip, ClipGradByAdaGC):
+        is_ours = isinstance(self.clip, ClipGradByAdaGC)
+        if is_ours and not self.clip._progress.tensors.is_bound:
             bind_clip(self.clip, model, self._options.units, args)
         self._put(self.trainer.optimizer)  # from optimizers=
 
     def _put(self, optimizer: Any) -> None:
-        if optimizer is not None and self.clip is not None:
-            put_into_optimizer(optimizer, self.clip)
+        if optimizer is None or self.clip is None:
+            return
+        old, wanted = clip_of(optimizer), getattr(self.clip, "lambda_abs", None)
+        norm = getattr(old, "clip_norm", wanted)
+        if wanted is not None and norm not in (0, wanted):
+            warnings.warn(
+                f"{self.clip!r} replaces {type(old).__name__} with the "
+                f"threshold {norm}: give the warm-up the same by lambda_abs",
+                stacklevel=4,
+            )
+        put_into_optimizer(optimizer, self.clip)
 
     def make_optimizer(
         self, make: Callable[..., Any], *args: Any, **kwargs: Any
@@ -220,8 +233,11 @@ class TrainerClip(TrainerCallback):
         """Resume the clip; begin to record; say how long the warm-up takes."""
         checkpoint = self._resumed_from(args, state)
         self.load(checkpoint)
+        # Also into one that neither create_optimizer() nor the caller gave.
+        self._put(objects["optimizer"])
         self._record(args, state, objects, checkpoint)
-        begin_run(args, state)
+        self._run = name_run(args)
+        mark_step(state, self._run)
         end = warm_up_end(self.clip, state)
         last = getattr(state, "max_steps", 0) or args.max_steps
         if end and 0 < last <= end:
@@ -270,11 +286,13 @@ class TrainerClip(TrainerCallback):
 
     def on_step_end(self, *event: Any, **objects: Any) -> None:
         """Record the step."""
+        mark_step(event[1], self._run)
         if self.recording is not None:
             self.recording.step(event[2])
 
     def on_train_end(self, *event: Any, **objects: Any) -> None:
         """Close the record."""
+        self._staged = place_clip(self._staged)
         if self.recording is not None:
             self.recording.close()
 
@@ -299,14 +317,16 @@ class TrainerClip(TrainerCallback):
                 more["warmup_until"] = end
             shown = {**self.summary(), **more}
             numbers = clip_logs(shown, self.trainer.args)
-        log({**logs, **numbers}, *args, **kwargs)
+        logs.update(numbers)  # the Trainer reads what its log() adds to it
+        log(logs, *args, **kwargs)
 
     def save(self, save: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         """Save; the clip's file comes last, and is written before."""
         saved = self.recording.saved(self.clip) if self.recording else self.clip
-        staged, is_shadow = [], saved is not self.clip
+        is_shadow = saved is not self.clip
         try:
-            staged = stage_clip(saved, self.trainer.args, self.trainer.state)
+            state = self.trainer.state
+            self._staged += stage_clip(saved, self.trainer.args, state)
         except Exception as error:
             if not is_shadow:
                 raise
@@ -314,7 +334,7 @@ class TrainerClip(TrainerCallback):
                 f"the shadow's state is not saved: {error!r}", stacklevel=3
             )
         save(*args, **kwargs)
-        place_clip(staged)
+        self._staged = place_clip(self._staged)
 
 
 def _checkpoint_in(method: Callable[..., Any], args: Any, kwargs: Any) -> Any:

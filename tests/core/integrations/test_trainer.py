@@ -187,7 +187,7 @@ def test_a_foreign_file_is_noticed(tmp_path):
     two_runs(tmp_path)
     target = tmp_path / "a/checkpoint-2"
     shutil.copy(tmp_path / "b/checkpoint-2" / STATE_FILE, target)
-    message = "it is of step 2 of the run 'b, .*the run 'a, "
+    message = "it is marked 'b, .*, marked 'a, "
     with pytest.raises(ValueError, match=message):
         clipping(tmp_path / "new").train(str(target))
     state = json.loads((target / "trainer_state.json").read_text())
@@ -231,6 +231,66 @@ def test_a_trainer_that_hides_its_checkpoint_is_refused(tmp_path):
     made.create_optimizer()
     with pytest.raises(ValueError, match="at step 2, and does not say from"):
         made.call("on_train_begin")
+
+
+def test_a_file_of_a_step_that_another_run_went_on_to_is_noticed(tmp_path):
+    """The way back without the clip, from a checkpoint in the same folder."""
+
+    class GoingOn(Trainer):
+        def _save_checkpoint(self, model, metrics=None):
+            state = json.dumps(vars(self.state))
+            (tmp_path / "checkpoint-3/trainer_state.json").write_text(state)
+
+    clipping(tmp_path, max_steps=3).train()
+    GoingOn(tmp_path, max_steps=3).train(str(tmp_path / "checkpoint-2"))
+    again = clipping(tmp_path, max_steps=4)
+    with pytest.raises(ValueError, match="not saved with this checkpoint"):
+        again.train(str(tmp_path / "checkpoint-3"))
+
+
+def test_a_save_of_another_process_gets_its_file_later(tmp_path):
+    folder = tmp_path / "checkpoint-1"
+
+    class Asynchronous(Trainer):
+        def _save_checkpoint(self, model, metrics=None):
+            if self.state.global_step == 2:
+                folder.mkdir()
+
+    attached(tmp_path, Asynchronous, max_steps=2).train()
+    assert [*folder.iterdir()] == [folder / STATE_FILE]
+    assert not (tmp_path / "checkpoint-2").exists()
+
+
+def test_what_a_log_adds_reaches_the_trainer(tmp_path):
+    class Adding(Clipping):
+        def log(self, logs):
+            logs["perplexity"] = 3.0
+
+    made, logs = Adding(tmp_path, clip=ClipGradByAdaGC()), {"eval_loss": 1.0}
+    made.log(logs)
+    assert logs == {"eval_loss": 1.0, "perplexity": 3.0}
+
+
+def test_an_optimizer_made_otherwise_gets_the_clip(tmp_path):
+    class Hiding(Clipping):
+        def create_optimizer(self, lr_scheduler=None):
+            return Trainer.create_optimizer(self)
+
+        def create_optimizer_and_scheduler(self, num_training_steps=None):
+            self.create_optimizer()
+
+    made = Hiding(tmp_path, clip=ClipGradByAdaGC(t_start=1), max_steps=2)
+    made.train()
+    assert made.clip.num_steps == 2
+
+
+def test_a_threshold_that_is_replaced_is_named(tmp_path):
+    class Own(Trainer):
+        def _build_grad_clip(self):
+            return ClipGradByGlobalNorm(0.1)
+
+    with pytest.warns(UserWarning, match="replaces .* threshold 0.1"):
+        attached(tmp_path, Own, max_steps=1).train()
 
 
 def test_a_state_of_another_clip_may_start_anew(tmp_path):
@@ -279,6 +339,8 @@ def test_a_clip_for_accuracy_is_not_replaced_without_a_word():
 
 
 def test_the_file_lies_where_the_checkpoint_lies(tmp_path, monkeypatch):
+    for step in (2, 4):  # the Trainer's
+        (tmp_path / f"flash/checkpoint-{step}").mkdir(parents=True)
     monkeypatch.setenv("PDC_FLASH_DEVICE", str(tmp_path / "flash"))
     clipping(tmp_path / "out", max_steps=4, flash_device_save_steps=2).train()
     found = {
