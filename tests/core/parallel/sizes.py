@@ -7,7 +7,6 @@ import dataclasses
 VOCABULARY, HIDDEN, INNER, OF_EXPERTS = 32, 16, 24, 8
 HEADS, KEY_HEADS, HEAD = 4, 2, 8
 SPREAD = 0.2  # of the initial weights
-BALANCE = 0.05  # share of the routers' loss
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,6 @@ from core.parallel.net import (
     Net,
     Norm,
     embedding,
-    enter,
     linear,
     loss_of,
     tied_logits,
@@ -42,12 +41,7 @@ class Start(nn.Layer):
         return self.embed_tokens.weight
 
     def forward(self, ids):
-        return enter(self.embed_tokens, ids)
-
-
-class LastNorm(Norm):
-    def forward(self, flow):
-        return super().forward(flow[0]), flow[1]
+        return self.embed_tokens(ids)
 
 
 class Head(nn.Layer):
@@ -55,8 +49,8 @@ class Head(nn.Layer):
         super().__init__()
         self.lm_head = linear(HIDDEN, VOCABULARY, "columns")
 
-    def forward(self, flow):
-        return self.lm_head(flow[0]), flow[1]
+    def forward(self, x):
+        return self.lm_head(x)
 
 
 class Pipe(PipelineLayer):
@@ -80,16 +74,13 @@ class Pipe(PipelineLayer):
             )
             start = share()
             head = share(
-                forward_func=lambda layer, flow: (
-                    tied_logits(flow[0], layer.weight),
-                    flow[1],
-                )
+                forward_func=lambda layer, x: tied_logits(x, layer.weight)
             )
         blocks = [LayerDesc(Block, options) for _ in range(count)]
         # Stages begin at these of [embedding, blocks, norm, head].
         bounds = [1 + i * count // stages for i in range(1, stages)]
         super().__init__(
-            layers=[start, *blocks, LayerDesc(LastNorm, HIDDEN), head],
+            layers=[start, *blocks, LayerDesc(Norm, HIDDEN), head],
             loss_fn=self.loss,
             topology=fleet.get_hybrid_communicate_group().topology(),
             seg_method=[0, *bounds, count + 3]
@@ -113,9 +104,9 @@ class Pipe(PipelineLayer):
             index, parts = int(parts[0]), parts[1:]
         return ".".join(filter(None, [self.prefixes[index], *parts]))
 
-    def loss(self, flow, labels):
+    def loss(self, logits, labels):
         self.num_losses += 1
-        return loss_of(self.options, *flow, labels)
+        return loss_of(logits, labels)
 
 
 def parameters_by_key(model):

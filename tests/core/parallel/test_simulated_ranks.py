@@ -95,26 +95,8 @@ CASES = {
         ],
         {1: ([(PAIR, 6), (PAIR, 3)], [(PAIR, 6)])},
     ),
-    "V2 x tp2": (
-        grid("model", "sharding", splits_parameters=True),
-        [
-            {
-                "norm": WHOLE if s == 0 else None,
-                "dense": half(s, 24),
-                "split": slice(8 * m + 4 * s, 8 * m + 4 * s + 4),
-            }
-            for s in PAIR
-            for m in PAIR
-        ],
-        {},
-    ),
     # A different "global" norm on every EP group: NeMo Automodel 3816. Experts'
     # norms averaged over ranks that own different ones: DeepSpeed 8475.
-    "ep2": (
-        expert_topologies(2, 1),
-        [{"dense": half(r, 24), f"expert.{r}": WHOLE} for r in PAIR],
-        {0: ([(PAIR, 1), (PAIR, 3)], [(PAIR, 1)])},
-    ),
     "ep2 x V2: experts' slices sum over moe_sharding alone": (
         expert_topologies(2, 2),
         [
