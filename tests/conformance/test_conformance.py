@@ -82,7 +82,7 @@ def test_a_planted_error_fails_a_case(right, wrong):
 
 @pytest.mark.parametrize(
     ("backend", "strict"),
-    [("host", False), ("operators", False), ("host", True)],
+    [("host", False), ("operators", False), ("cuda", False), ("host", True)],
 )
 @pytest.mark.filterwarnings("ignore:.*leave the warm-up with gamma below")
 def test_ours(backend, strict, monkeypatch):
