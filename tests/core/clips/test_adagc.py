@@ -188,6 +188,7 @@ def test_gamma_of_a_state_without_votes_is_settled():
         partial(ClipGradByAdaGC, t_start=4),
         partial(ClipGradByAdaGC, t_start=4, init="warmup_ema"),
         partial(ClipGradByAdaGC, t_start=0),
+        partial(ClipGradByAdaGC, t_start=3, overrides={"w": {"beta": 0.5}}),
     ],
 )
 @pytest.mark.parametrize("saved_after", [None, 0, 2, 6])
@@ -206,7 +207,9 @@ def test_restarted_clip_is_a_new_one_that_counts_on(
         if step == saved_after:
             save_state(old.state_dict(), tmp_path)
             old = make()
-            old.set_state_dict(load_state(tmp_path))
+            state = load_state(tmp_path)
+            assert state["config"] == old.arguments()
+            old.set_state_dict(state)
             assert old.num_steps == 7 + step
         assert_equal(
             clip_arrays(old, parameters, grads),

@@ -83,10 +83,7 @@ class Pipe(PipelineLayer):
             layers=[start, *blocks, LayerDesc(Norm, HIDDEN), head],
             loss_fn=self.loss,
             topology=fleet.get_hybrid_communicate_group().topology(),
-            seg_method=[0, *bounds, count + 3]
-            if options.virtual == 1
-            else f"layer:{Block.__name__}",
-            num_virtual_pipeline_stages=options.virtual,
+            seg_method=[0, *bounds, count + 3],
         )
         self._pp_to_single_mapping = None  # state_dict() has the whole's names
 
@@ -98,11 +95,8 @@ class Pipe(PipelineLayer):
         """Name in the whole net of a tensor of a stage."""
         if "embed_tokens" in parts:  # shared ones have names of their own
             return "model.embed_tokens.weight"
-        if self.options.virtual > 1:
-            index, parts = int(parts[0]) + int(parts[1]), parts[2:]
-        else:
-            index, parts = int(parts[0]), parts[1:]
-        return ".".join(filter(None, [self.prefixes[index], *parts]))
+        prefix = self.prefixes[int(parts[0])]
+        return ".".join(filter(None, [prefix, *parts[1:]]))
 
     def loss(self, logits, labels):
         self.num_losses += 1
@@ -135,7 +129,7 @@ def initialize(model):
 
 def make_net(options, layout):
     """The net on a layout, with the same weights on each."""
-    options = Options(**options, virtual=layout.virtual)
+    options = Options(**options)
     model = Pipe(options) if layout.pp > 1 else Net(options)
     initialize(model)
     return model

@@ -9,7 +9,7 @@ import pytest
 from core.parallel import training
 from core.parallel.layouts import CASES, GroupSharded
 from core.parallel.ranks import run_on_ranks
-from core.parallel.sizes import DEEP, DENSE, MOE, SPARSE_MOE
+from core.parallel.sizes import DENSE, MOE, SPARSE_MOE
 from core.parallel.training import (
     alone,
     assert_same_run,
@@ -56,7 +56,7 @@ def test_some_experts_get_no_token():
 
 
 ALONE = "one process"
-MODELS = {"MOE": MOE, "DENSE": DENSE, "DEEP": DEEP}
+MODELS = {"MOE": MOE, "DENSE": DENSE}
 
 
 @pytest.mark.slow
@@ -71,7 +71,6 @@ MODELS = {"MOE": MOE, "DENSE": DENSE, "DEEP": DEEP}
                 ("mesh tp2 x stage 1", "tp2", "DENSE"),
                 ("tp2 x pp2", "v2 x2", "DENSE"),
                 (ALONE, "tp2 x pp2 x v2", "DENSE"),
-                ("pp4 x 2 virtual stages", "v2 x2", "DEEP"),
             )
         ),
     ],
