@@ -89,12 +89,10 @@ def test_equals_the_literal_definition(losses, window, sigma, skip, offset):
     ("arguments", "error", "message"),
     [
         ({"window": 1}, ValueError, "window must be at least 2, got 1"),
-        ({"window": 10.0}, TypeError, "window must be an integer, got 10.0"),
         ({"sigma": 0}, ValueError, "sigma must be positive, got 0"),
         ({"skip": -1}, ValueError, "skip must be at least 0, got -1"),
         ({"losses": [[1.0]]}, ValueError, r"one-dimensional, .* \(1, 1\)"),
         ({"losses": ["1.0"]}, TypeError, "real numbers, got .*'1.0'"),
-        ({"losses": [1.0, None]}, TypeError, "None"),
         ({"losses": [True]}, TypeError, "bool"),
         (
             {"losses": paddle.ones([3]).astype("bfloat16")},

@@ -6,7 +6,6 @@ Messages as pipeline parallelism and all-to-all need them, reduce-scatter and
 all-to-all.
 """
 
-from collections import defaultdict, deque
 from typing import Any
 
 import numpy as np
@@ -28,8 +27,8 @@ class Done:
 class Receive:
     """The task of a receive: takes the message when it is waited for.
 
-    It queues behind the receives from ``peer`` that were posted before, and
-    fills one of ``num_parts`` equal parts of the flattened tensor.
+    That is the next one of ``peer``, after those of earlier receives. It fills
+    one of ``num_parts`` equal parts of the flattened tensor.
     """
 
     def __init__(
@@ -40,20 +39,17 @@ class Receive:
         num_parts: int = 1,
         index: int = 0,
     ) -> None:
-        self.source = (channel, peer)
+        number = get_mailbox().expect(channel, peer)
+        self._message = channel, peer, number
         self._tensor = tensor
         self._part = num_parts, index
         self._done = False
-        _posted[self.source].append(self)
 
     def wait(self) -> bool:
-        """Write the message into the tensor; earlier receives come first."""
-        while not self._done:
-            _posted[self.source].popleft()._complete()
-        return True
-
-    def _complete(self) -> None:
-        payload = get_mailbox().receive(*self.source)
+        """Write the message into the tensor, once."""
+        if self._done:
+            return True
+        payload = get_mailbox().receive(*self._message)
         whole = self._tensor.numpy()  # a copy; bfloat16 as 16-bit words
         part = _part(whole.reshape(-1), *self._part)
         if len(payload) != part.nbytes:
@@ -66,9 +62,9 @@ class Receive:
         value = core.eager.Tensor(value=whole, place=core.CPUPlace())
         write_in_place(self._tensor, value)
         self._done = True
+        return True
 
 
-_posted: dict[tuple[int, int], deque[Receive]] = defaultdict(deque)
 _coalesced: dict[int, list[Receive]] = {}
 
 

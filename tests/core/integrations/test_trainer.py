@@ -117,21 +117,14 @@ class Writer(dict):
         self[tag] = (values.tolist(), step)
 
 
-def numbers(norm):
-    return {"norm": norm, "gamma": 2.0, "h": 0.5}
-
-
-TENSORS = {
-    "layers.0.up.weight": numbers(1.0),
-    "layers.1.up.weight": numbers(3.0),
-    "layers.0.down.weight": numbers(math.inf),
-    "layers.1.down.weight": numbers(math.nan),
-    "head.weight": numbers(5.0),
-    "embed.weight": numbers(math.inf),
-}
-
-
 def test_groups_are_histograms_and_single_tensors_are_curves():
+    norms = {
+        "layers.0.up.weight": 1.0,
+        "layers.1.up.weight": 3.0,
+        "layers.2.up.weight": math.nan,
+        "head.weight": 5.0,
+        "embed.weight": math.inf,
+    }
     logged, writer = [], Writer()
     wandb = types.SimpleNamespace(
         Histogram=lambda values: values.tolist(),
@@ -143,14 +136,13 @@ def test_groups_are_histograms_and_single_tensors_are_curves():
         types.SimpleNamespace(tb_writer=writer),
         types.SimpleNamespace(_wandb=wandb),
     ]
+    tensors = {key: {"norm": norm} for key, norm in norms.items()}
     lowest = {"head.weight": 0.123456}
-    add_histograms(callbacks, {"tensors": TENSORS, "lowest_h": lowest}, 7)
-    shown = {"norm/layers.N.up.weight": [1.0, 3.0], "norm/head.weight": 5.0}
-    for group in ("layers.N.up.weight", "layers.N.down.weight"):
-        shown |= {f"gamma/{group}": [2.0, 2.0], f"h/{group}": [0.5, 0.5]}
-    for key in ("head.weight", "embed.weight"):
-        shown |= {f"gamma/{key}": 2.0, f"h/{key}": 0.5}
-    shown = {f"train/clip_{tag}": value for tag, value in shown.items()}
+    add_histograms(callbacks, {"tensors": tensors, "lowest_h": lowest}, 7)
+    shown = {
+        "train/clip_norm/layers.N.up.weight": [1.0, 3.0],
+        "train/clip_norm/head.weight": 5.0,
+    }
     table = "| tensor | h |\n| --- | ---: |\n| head.weight | 0.1235 |"
     tag = "train/clip_lowest_h"
     expected = {tag: table, **shown}

@@ -4,9 +4,6 @@
 
 import paddle
 import pytest
-from paddle.distributed.fleet.meta_parallel.sharding import (
-    group_sharded_stage3,
-)
 
 from paddle_adagc.parallel.layout import TensorLayout, read_layout
 
@@ -50,25 +47,6 @@ def test_the_first_stage_counts_a_tied_tensor(monkeypatch, rank, attribute):
     assert (dense.key, dense.is_tied_copy) == ("0.weight", False)
     assert tied.key == "shared_layers.embed.weight"
     assert tied.is_tied_copy == (rank == 1)
-
-
-class Sliced(group_sharded_stage3.GroupShardedStage3):
-    """The wrapper of sharding stage 3, without ranks."""
-
-    def __init__(self, layer):
-        paddle.nn.Layer.__init__(self)
-        self._layer = layer
-
-
-def test_stage_3_slices_some_tensors_and_leaves_others_whole():
-    model = paddle.nn.Linear(3, 2)
-    model.weight.fw_storage = "slice"
-    found = read_layout(Sliced(model))
-    weight, bias = model.weight.name, model.bias.name
-    assert [*found] == [f"slice@{weight}", bias]
-    assert [t.is_whole for t in found.values()] == [False, True]
-    assert [*read_layout(model)] == [weight, bias]
-    assert not any(t.is_whole for t in read_layout(model).values())
 
 
 def test_virtual_stages_have_global_indices():

@@ -214,6 +214,32 @@ def test_ranks_act_as_one_process(monkeypatch, case, init):
         assert [count for _, count in of_summary] in ([], [1])
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        # Whether a rank's slice has a gradient in each step.
+        ([[False, True]] * 2, "first gradient after the first step"),
+        ([[False], [True]], r"slices of 0.stack .* have \[0, 14\] values"),
+    ],
+)
+def test_units_in_slices_need_a_gradient_in_the_first_step(
+    monkeypatch, given, message
+):
+    def work(rank):
+        size = (10, 14)[rank]
+        (parameter,) = make_parameters([[size]])
+        clip = ClipGradByAdaGC()
+        layout = TensorLayout(key="stack", shape=(4, 6), units=STACK)
+        clip._progress.tensors.bind({parameter.name: layout})
+        for has_gradient in given[rank]:
+            gradient = np.ones(size) if has_gradient else None
+            clip_arrays(clip, [parameter], [gradient])
+
+    ranks = Ranks(monkeypatch, along("sharding", splits_parameters=True))
+    with pytest.raises(RuntimeError, match=message):
+        ranks.run(work)
+
+
 @pytest.mark.parametrize("axis", ["sharding", "pipe", "data"])
 def test_totals_never_fall_and_are_those_of_all_ranks(monkeypatch, axis):
     """Though a tensor with past NaN has no gradient in some steps."""
