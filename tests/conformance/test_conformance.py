@@ -10,6 +10,7 @@ import re
 
 import backends
 import numpy as np
+import paddle
 import pytest
 from conformance import cases, kit, runs
 from core.parallel.ranks import run_on_ranks
@@ -80,12 +81,26 @@ def test_a_planted_error_fails_a_case(right, wrong):
     assert bool(that_do_not("holds", run)) == bool(right)
 
 
+@pytest.fixture
+def default_dtype(request):
+    """Paddle's, which nothing follows."""
+    paddle.set_default_dtype(request.param)
+    yield
+    paddle.set_default_dtype("float32")
+
+
 @pytest.mark.parametrize(
-    ("backend", "strict"),
-    [("host", False), ("operators", False), ("host", True)],
+    ("backend", "strict", "default_dtype"),
+    [
+        ("host", False, "float64"),
+        ("operators", False, "bfloat16"),
+        ("cuda", False, "float32"),
+        ("host", True, "float32"),
+    ],
+    indirect=["default_dtype"],
 )
 @pytest.mark.filterwarnings("ignore:.*leave the warm-up with gamma below")
-def test_ours(backend, strict, monkeypatch):
+def test_ours(backend, strict, default_dtype, monkeypatch):
     backends.use(backend, monkeypatch)
     found = verdicts(functools.partial(runs.ours, strict=strict))
     names = [name for name, verdict in found.items() if verdict != "holds"]

@@ -21,66 +21,9 @@ def vector(values):
     return paddle.to_tensor(values, "float32")
 
 
-@pytest.mark.parametrize(
-    ("norms", "expected"),
-    [
-        ([3.0, 4.0], 25.0),
-        ([3.0, np.inf, np.nan, 4.0], 25.0),  # without those
-        ([3e38, 3e38], 2 * 3e38**2),  # does not overflow
-    ],
-)
-def test_global_squared_norm(norms, expected):
-    total = rule.global_squared_norm(vector(norms))
-    np.testing.assert_allclose(total.numpy(), [expected], rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("total", "expected"), [(4.0, 0.25), (0.5, 1.0), (1.0, 1.0), (0.0, 1.0)]
-)
-def test_global_scale(total, expected):
-    scale = rule.global_scale(vector([total]), 1.0)
-    np.testing.assert_allclose(scale.numpy(), [expected])
-
-
-INF, NAN = np.inf, np.nan
-
-
-@pytest.mark.parametrize(
-    ("function", "norm", "gamma", "argument", "expected"),
-    [
-        (
-            rule.running_minimum,
-            [1, 3, 0, INF, NAN, 0],
-            [2, 2, 2, 2, 2, INF],
-            (),
-            [1, 2, 2, 2, 2, INF],
-        ),
-        (
-            rule.adaptive_scale,
-            [2, 0.5, 0, INF, NAN, 7, 0],
-            [1, 1, 1, 1, 1, INF, INF],
-            (1.5,),
-            [0.75, 1, 1, 0, 0, 1, 1],
-        ),
-        (
-            rule.moving_average,
-            [2, 0, NAN, INF, 5, 0],
-            [1, 1, 1, 1, INF, INF],
-            (0.75,),
-            [1.25, 1, 1, 1, 5, INF],
-        ),
-        (
-            rule.bounded_average,
-            [2, 9, 0, NAN, INF, 5, 0],
-            [1, 1, 1, 1, 1, INF, INF],
-            (0.75, 5.0),
-            [1.25, 2, 1, 1, 1, 5, INF],
-        ),
-    ],
-)
-def test_functions_of_norm_and_gamma(function, norm, gamma, argument, expected):
-    got = function(vector(norm), vector(gamma), *argument)
-    np.testing.assert_array_equal(got.numpy(), np.float32(expected))
+def test_finite_norms_do_not_overflow_together():
+    total = rule.global_squared_norm(vector([3e38, 3e38]))
+    np.testing.assert_allclose(total.numpy(), [2 * 3e38**2], rtol=1e-6)
 
 
 LOW, HIGH = -math.log(4.0), math.log(10.0)
@@ -145,20 +88,6 @@ def test_growth_bound_falls_to_algorithm_1():
     np.testing.assert_array_equal(got.numpy(), [2.0, 3.0])
     assert rule.growth_bound(0, 0, 1.04) == 1.04
     assert [rule.warmup_beta(n) for n in (5, 100)] == [0.0, 0.9]
-
-
-def test_mean_change_hand_worked():
-    norm = vector([2.0, 0.5, 0.0, np.nan, 4.0, np.inf])
-    gamma = vector([1.0, 1.0, 1.0, 1.0, np.inf, 1.0])
-    total, count = rule.log_change(norm, gamma)
-    assert (total.item(), count.item()) == (0.0, 2.0)
-    total, count = rule.log_change(norm[:1], gamma[:1])
-    mean = rule.mean_change(total, count * 2, vector([0.25]))
-    np.testing.assert_allclose(mean.numpy(), [np.log(2) / 2 + np.log(0.25)])
-    nothing = paddle.zeros([1], "float64")
-    assert rule.mean_change(nothing, nothing, vector([0.25])).item() == 0.0
-    mean = rule.mean_change(total, nothing + 0.5, vector([1.0]))
-    np.testing.assert_allclose(mean.numpy(), [np.log(2)])
 
 
 wide = st.floats(1e-12, 1e12)

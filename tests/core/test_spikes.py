@@ -3,7 +3,6 @@
 """Spike score against hand-worked answers and a literal reference."""
 
 import math
-import sys
 from fractions import Fraction
 
 import numpy as np
@@ -11,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paddle_adagc import spikes
 from paddle_adagc.spikes import spike_score
 
 
@@ -30,16 +30,6 @@ def literal_spikes(losses, window, sigma):
                 spikes.append(step)
         past.append(Fraction(loss))
     return spikes
-
-
-def noisy_losses(num_steps=3000, num_spikes=25, offset=0.0):
-    rng = np.random.default_rng(0)
-    losses = offset + 0.1 * rng.standard_normal(num_steps)
-    hit = rng.choice(num_steps, num_spikes, replace=False)
-    losses[hit] += rng.choice([-1, 1], num_spikes) * rng.uniform(
-        0.3, 2, num_spikes
-    )
-    return losses
 
 
 def test_hand_worked():
@@ -80,40 +70,28 @@ def test_only_a_change_of_a_constant_series_is_a_spike(value):
     window=st.integers(2, 6),
     sigma=st.sampled_from([0.3, 0.7, 1.1, 3.7]),  # no ties
     skip=st.sampled_from([0, 1, 7, 60]),
+    offset=st.sampled_from([0.0, 1e9]),
 )
-def test_equals_the_literal_definition(losses, window, sigma, skip):
-    score, rest = spike_score(losses, window, sigma, skip=skip), losses[skip:]
+def test_equals_the_literal_definition(losses, window, sigma, skip, offset):
+    losses = [offset + loss for loss in losses]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spikes, "_CHUNK_ELEMENTS", 7 * window)
+        score = spike_score(losses, window, sigma, skip=skip)
+    rest = losses[skip:]
     expected = [skip + i for i in literal_spikes(rest, window, sigma)]
     assert score.indices.tolist() == expected
     num_unjudged = min(sum(map(math.isfinite, rest)), window)
     assert score.num_unjudged == num_unjudged + min(len(losses), skip)
 
 
-@pytest.mark.parametrize("offset", [0.0, 3.0, 1e9])
-def test_equals_two_passes_at_any_offset(monkeypatch, offset):
-    losses = noisy_losses(offset=offset)
-    expected = []
-    for i in range(100, len(losses)):
-        recent = losses[i - 100 : i]
-        if abs(losses[i] - recent.mean()) >= 4.0 * recent.std(ddof=1):
-            expected.append(i)
-    assert len(expected) > 5
-    assert spike_score(losses, 100, 4.0).indices.tolist() == expected
-    module = sys.modules["paddle_adagc.spikes"]
-    monkeypatch.setattr(module, "_CHUNK_ELEMENTS", 7 * 100)
-    assert spike_score(losses, 100, 4.0).indices.tolist() == expected
-
-
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
         ({"window": 1}, ValueError, "window must be at least 2, got 1"),
-        ({"window": 10.0}, TypeError, "window must be an integer, got 10.0"),
         ({"sigma": 0}, ValueError, "sigma must be positive, got 0"),
         ({"skip": -1}, ValueError, "skip must be at least 0, got -1"),
         ({"losses": [[1.0]]}, ValueError, r"one-dimensional, .* \(1, 1\)"),
         ({"losses": ["1.0"]}, TypeError, "real numbers, got .*'1.0'"),
-        ({"losses": [1.0, None]}, TypeError, "None"),
         ({"losses": [True]}, TypeError, "bool"),
     ],
 )

@@ -10,7 +10,6 @@ from typing import Any
 import paddle
 from paddle import Tensor, _C_ops
 from paddle import distributed as dist
-from paddle.autograd import PyLayer
 from paddle.base import core
 from paddle.distributed import parallel
 from paddle.distributed.auto_parallel import api
@@ -89,40 +88,6 @@ def reshard(tensor: Tensor, dist_attr: Any) -> Tensor:
     return _native_reshard(tensor, dist_attr)
 
 
-def _gather_columns(tensor: Tensor, group: Group) -> Tensor:
-    parts = [paddle.empty_like(tensor) for _ in range(group.nranks)]
-    group.process_group.all_gather(parts, tensor.contiguous(), True).wait()
-    return paddle.concat(parts, axis=-1)
-
-
-def _own_columns(tensor: Tensor, group: Group) -> Tensor:
-    parts = paddle.split(tensor, group.nranks, axis=-1)
-    return parts[group.rank].contiguous()
-
-
-def _layer(there: Any, back: Any) -> type[PyLayer]:
-    """Make a layer of a function and of the one that gradients go through."""
-
-    class Layer(PyLayer):
-        @staticmethod
-        def forward(ctx: Any, tensor: Tensor, group: Group, *_: int) -> Tensor:
-            ctx.group = group
-            return there(tensor, group)
-
-        @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> Tensor:
-            return back(grad, ctx.group)
-
-    return Layer
-
-
-ConcatColumns = _layer(_gather_columns, _own_columns)
-"""[..., n] to [..., num_ranks * n]; the gradient keeps the rank's share."""
-
-SplitColumns = _layer(_own_columns, _gather_columns)
-"""[..., num_ranks * n] to the rank's [..., n]; gradients are gathered."""
-
-
 def softmax_with_cross_entropy(
     logits: Tensor, label: Tensor, ignore_index: int, group: Group
 ) -> tuple[Tensor, Tensor]:
@@ -164,12 +129,6 @@ class CpuOperators:
     def c_identity(self, tensor: Tensor, *_: Any) -> Tensor:
         return tensor.clone()
 
-    def c_concat(
-        self, tensor: Tensor, rank: int, nranks: int, ring_id: int, *_: Any
-    ) -> Tensor:
-        group = _GroupManager.group_map_by_id[ring_id]
-        return ConcatColumns.apply(tensor, group)
-
     def c_softmax_with_cross_entropy(
         self, logits: Tensor, label: Tensor, ignored: int, ring_id: int, *_: Any
     ) -> tuple[Tensor, Tensor]:
@@ -202,7 +161,4 @@ PATCHES: dict[str, list[tuple[Any, str, Any]]] = {
     ],
     "CReduceScatterOp has no CPU kernel": [(core, "reshard", reshard)],
     "c_* operators have no CPU kernel": [(mp_ops, "_C_ops", CpuOperators())],
-    "no CPU kernel; its backward gathers rows where it split columns": [
-        (mp_ops, "c_split_eager", SplitColumns)
-    ],
 }

@@ -6,8 +6,6 @@ Messages as pipeline parallelism and all-to-all need them, reduce-scatter and
 all-to-all.
 """
 
-from collections import defaultdict, deque
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -25,15 +23,12 @@ class Done:
     def wait(self) -> bool:
         return True
 
-    is_completed = wait
-    synchronize = wait
-
 
 class Receive:
     """The task of a receive: takes the message when it is waited for.
 
-    It queues behind the receives from ``peer`` that were posted before, and
-    fills one of ``num_parts`` equal parts of the flattened tensor.
+    That is the next one of ``peer``, after those of earlier receives. It fills
+    one of ``num_parts`` equal parts of the flattened tensor.
     """
 
     def __init__(
@@ -44,25 +39,17 @@ class Receive:
         num_parts: int = 1,
         index: int = 0,
     ) -> None:
-        self.source = (channel, peer)
+        number = get_mailbox().expect(channel, peer)
+        self._message = channel, peer, number
         self._tensor = tensor
         self._part = num_parts, index
         self._done = False
-        _posted[self.source].append(self)
 
     def wait(self) -> bool:
-        """Write the message into the tensor; earlier receives come first."""
-        while not self._done:
-            _posted[self.source].popleft()._complete()
-        return True
-
-    def is_completed(self) -> bool:
-        return self._done
-
-    synchronize = wait
-
-    def _complete(self) -> None:
-        payload = get_mailbox().receive(*self.source)
+        """Write the message into the tensor, once."""
+        if self._done:
+            return True
+        payload = get_mailbox().receive(*self._message)
         whole = self._tensor.numpy()  # a copy; bfloat16 as 16-bit words
         part = _part(whole.reshape(-1), *self._part)
         if len(payload) != part.nbytes:
@@ -75,9 +62,9 @@ class Receive:
         value = core.eager.Tensor(value=whole, place=core.CPUPlace())
         write_in_place(self._tensor, value)
         self._done = True
+        return True
 
 
-_posted: dict[tuple[int, int], deque[Receive]] = defaultdict(deque)
 _coalesced: dict[int, list[Receive]] = {}
 
 
@@ -159,15 +146,11 @@ def all_gather_partial(
     return Done()
 
 
-def on_calc_stream(name: str) -> Callable[..., Any]:
-    """Wrap the group's method ``name``: finished when it returns."""
-
-    def call(self: Any, *args: Any) -> Any:
-        task = getattr(self, name)(*args, True)
-        task.wait()
-        return task
-
-    return call
+def all_reduce_on_calc_stream(self: Any, tensor: Tensor, op: Any) -> Any:
+    """Reduce; finished when it returns."""
+    task = self.all_reduce(tensor, op, True)
+    task.wait()
+    return task
 
 
 def reduce_scatter_tensor(
@@ -180,20 +163,6 @@ def reduce_scatter_tensor(
     return Done()
 
 
-def all_to_all(
-    self: Any, outs: list[Tensor], tensors: list[Tensor], sync_op: bool = True
-) -> Done:
-    """Give ``tensors[i]`` to rank i and get ``outs[i]`` from it."""
-    group = _group_of(self)
-    peers = [i for i in range(group.nranks) if i != group.rank]
-    for i in peers:
-        send(self, tensors[i], i)
-    write_in_place(outs[group.rank], tensors[group.rank])
-    for i in peers:
-        Receive(group.id, group.ranks[i], outs[i]).wait()
-    return Done()
-
-
 def all_to_all_single(
     self: Any,
     out: Tensor,
@@ -202,50 +171,17 @@ def all_to_all_single(
     in_sizes: list[int],
     sync_op: bool = True,
 ) -> Done:
-    """All-to-all of rows; empty lists mean equal shares."""
-    sends = _rows(tensor.detach(), in_sizes, self.size(), "in_split_sizes")
-    parts = _rows(out.detach(), out_sizes, self.size(), "out_split_sizes")
-    gets = [paddle.empty(part.shape, part.dtype) for part in parts]
-    all_to_all(self, gets, sends)
-    write_in_place(out, paddle.concat(gets))
+    """Give the i-th share of ``tensor`` to rank i; all shares are equal."""
+    if out_sizes or in_sizes:
+        raise NotImplementedError("shares of different sizes")
+    group = _group_of(self)
+    for i in range(group.nranks):
+        send_partial(self, tensor, i, group.nranks, i)
+    for i, rank in enumerate(group.ranks):
+        Receive(group.id, rank, out, group.nranks, i).wait()
     return Done()
 
 
-def all_to_all_tensor(
-    self: Any, out: Tensor, tensor: Tensor, sync_op: bool = True
-) -> Done:
-    return all_to_all_single(self, out, tensor, [], [])
-
-
-def _rows(
-    tensor: Tensor, sizes: list[int], num_ranks: int, name: str
-) -> list[Tensor]:
-    """Split the rows of ``tensor`` into ``sizes``, one block a rank."""
-    num_rows = tensor.shape[0]
-    if not sizes and num_rows % num_ranks == 0:
-        sizes = [num_rows // num_ranks] * num_ranks
-    if sum(sizes) != num_rows or len(sizes) != num_ranks:
-        raise ValueError(
-            f"{name}={list(sizes)} does not split {num_rows} rows over "
-            f"{num_ranks} ranks: give one size a rank that add up"
-        )
-    ends = np.cumsum(sizes).tolist()
-    return [
-        tensor[end - size : end] for end, size in zip(ends, sizes, strict=True)
-    ]
-
-
-_ON_CALC_STREAM = (
-    "all_reduce",
-    "all_gather",
-    "all_gather_into_tensor",
-    "broadcast",
-    "reduce",
-    "reduce_scatter_tensor",
-    "all_to_all",
-    "all_to_all_single",
-    "all_to_all_tensor",
-)
 _GROUP = core.ProcessGroup
 PATCHES: dict[str, list[tuple[Any, str, Any]]] = {
     "gloo's tags mismatch from three ranks on, and its sends block": [
@@ -257,23 +193,17 @@ PATCHES: dict[str, list[tuple[Any, str, Any]]] = {
         (_GROUP, "_end_coalescing", end_coalescing),
     ],
     "gloo has no partial send, receive and all-gather": [
-        (_GROUP, "send_partial", send_partial),
-        (_GROUP, "recv_partial", recv_partial),
         (_GROUP, "send_partial_on_calc_stream", send_partial),
         (_GROUP, "recv_partial_on_calc_stream", recv_partial),
-        (_GROUP, "all_gather_partial", all_gather_partial),
         (_GROUP, "all_gather_partial_on_calc_stream", all_gather_partial),
     ],
     "gloo has no calculation stream": [
-        (_GROUP, f"{name}_on_calc_stream", on_calc_stream(name))
-        for name in _ON_CALC_STREAM
+        (_GROUP, "all_reduce_on_calc_stream", all_reduce_on_calc_stream)
     ],
     "gloo has no reduce-scatter": [
         (_GROUP, "reduce_scatter_tensor", reduce_scatter_tensor)
     ],
     "gloo has no all-to-all": [
-        (_GROUP, "all_to_all", all_to_all),
-        (_GROUP, "all_to_all_single", all_to_all_single),
-        (_GROUP, "all_to_all_tensor", all_to_all_tensor),
+        (_GROUP, "all_to_all_single", all_to_all_single)
     ],
 }

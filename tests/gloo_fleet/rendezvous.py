@@ -10,8 +10,8 @@ sockets.
 Gloo's own send waits until the peer receives, so two ranks that send to each
 other first wait for ever (as 1F1B does in every step), and its message tags
 count all calls of a rank, so a message from the middle of three ranks never
-matches. Here a send returns as soon as the socket has the bytes, and every
-(group, sender) pair has its own queue.
+matches. Here a send returns as soon as the socket has the bytes, and the
+messages of every (group, sender) pair are counted.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ import secrets
 import socket
 import struct
 import threading
-from collections import defaultdict, deque
+from collections import Counter, defaultdict
 from multiprocessing.connection import Client, Connection, Listener
 from typing import Any
 
@@ -93,8 +93,8 @@ class Mailbox:
         self._store = store
         self._rank = rank
         self._outgoing: dict[int, Connection] = {}
-        self._arrived: dict[tuple[int, int], deque[bytes]] = defaultdict(deque)
-        self._closed: set[int] = set()
+        self._arrived: dict[tuple[int, int], list[bytes]] = defaultdict(list)
+        self._expected = Counter[tuple[int, int]]()
         self._changed = threading.Condition()
         self._listener = Listener((_HOST, 0), backlog=128)
         store.set(_key(rank), str(self._listener.address[1]))
@@ -108,18 +108,23 @@ class Mailbox:
             self._outgoing[peer].send_bytes(_CHANNEL.pack(self._rank))
         self._outgoing[peer].send_bytes(_CHANNEL.pack(channel) + payload)
 
-    def receive(self, channel: int, peer: int) -> bytes:
-        """Wait for the next message of global rank ``peer`` on ``channel``."""
-        queue = self._arrived[channel, peer]
+    def expect(self, channel: int, peer: int) -> int:
+        """Return the number of the next message of a rank on a channel."""
+        self._expected[channel, peer] += 1
+        return self._expected[channel, peer] - 1
+
+    def receive(self, channel: int, peer: int, number: int) -> bytes:
+        """Wait for a message of global rank ``peer`` on ``channel``."""
+        messages = self._arrived[channel, peer]
         with self._changed:
-            came = self._changed.wait_for(
-                lambda: queue or peer in self._closed, _MESSAGE_SECONDS
-            )
-            if queue:
-                return queue.popleft()
-        what = "ended" if came else f"sent nothing for {_MESSAGE_SECONDS:.0f} s"
+            if self._changed.wait_for(
+                lambda: len(messages) > number, _MESSAGE_SECONDS
+            ):
+                message, messages[number] = messages[number], b""
+                return message
         raise ConnectionError(
-            f"rank {peer} {what} while rank {self._rank} waited for it"
+            f"rank {peer} sent nothing for {_MESSAGE_SECONDS:.0f} s while rank "
+            f"{self._rank} waited for it"
         )
 
     def _accept(self) -> None:
@@ -135,10 +140,7 @@ class Mailbox:
             try:
                 message = connection.recv_bytes()
             except (EOFError, OSError):
-                with self._changed:
-                    self._closed.add(peer)
-                    self._changed.notify_all()
-                return
+                return  # the rank has ended
             (channel,) = _CHANNEL.unpack_from(message)
             with self._changed:
                 self._arrived[channel, peer].append(message[_CHANNEL.size :])

@@ -16,7 +16,6 @@ from helpers import (
     make_parameters,
 )
 from reference.adagc import voted_warm_up, warmup_ema
-from reference.clips import AdaGC
 
 from paddle_adagc import (
     ClipGradByAdaGC,
@@ -28,69 +27,12 @@ pytestmark = pytest.mark.usefixtures("backend")
 # The warm-up's rule is the same code on all of them.
 ONE_BACKEND = pytest.mark.parametrize("backend", ["host"], indirect=True)
 
-HALVES = {"lambda_rel": 2.0, "beta": 0.5}
-LATEST = {"t_start": 0, "beta": 0.0, "lambda_rel": 2.0}
 
-
-@pytest.mark.parametrize(
-    ("arguments", "norms", "clipped", "gamma"),
-    [
-        (
-            {"lambda_abs": 5.0, "t_start": 2, **HALVES},
-            [[6.0, 8.0], [1.0, 4.5], [8.0, 8.0]],
-            [[3.0, 4.0], [1.0, 4.5], [2.0, 8.0]],
-            [[3.0, 4.0], [1.0, 4.0], [1.5, 6.0]],
-        ),
-        (  # a small norm after a large one is no 0
-            LATEST,
-            [[1.0], [1e-9], [1.0]],
-            [[1.0], [1e-9], [2e-9]],
-            [[1.0], [1e-9], [2e-9]],
-        ),
-        (
-            {"init": "warmup_ema", "lambda_abs": 5.0, "t_start": 2}
-            | {"lambda_rel": 1.0, "beta": 0.5},
-            [[6.0, 8.0], [1.0, 4.5], [8.0, 8.0], [8.0, 1.0]],
-            [[3.0, 4.0], [1.0, 4.5], [1.0, 4.5], [1.5, 1.0]],
-            [[6.0, 8.0], [1.0, 4.5], [1.5, 6.25], [2.0, 3.625]],
-        ),
-    ],
-)
-def test_starts_by_hand(arguments, norms, clipped, gamma):
-    out, history = feed(ClipGradByAdaGC(**arguments), norms)
-    got = np.array([out, history], float)  # None becomes NaN
-    expected = np.array([clipped, gamma], float)
-    np.testing.assert_allclose(got, expected, rtol=1e-6)
-
-
-@pytest.mark.parametrize("nothing", [0.0, None])
-@ONE_BACKEND
-@pytest.mark.parametrize(
-    ("arguments", "norms", "last", "gamma"),
-    [
-        ({"t_start": 3, "lambda_abs": 100.0}, [2, ..., 3], 3, 2),
-        ({"t_start": 0, "beta": 0.5}, [2, *[...] * 40], None, 2),
-        ({"t_start": 0, **HALVES}, [2, *[...] * 40, 8], 4, 3),
-        ({"t_start": 2, "lambda_rel": 1.0}, [*[...] * 4, 8], 8, 8),
-        ({"t_start": 2, "lambda_rel": 1.0}, [*[...] * 4, 8, 16], 8, 8),
-        (
-            {"t_start": 2, "lambda_rel": 1.0, "beta": 0.5},
-            [*[...] * 4, 8, 16, 4],
-            4,
-            6,
-        ),
-    ],
-)
-def test_zero_or_missing_norm_is_no_norm(
-    nothing, arguments, norms, last, gamma
-):
-    """A tensor first seen after the warm-up starts unclipped."""
-    clip = ClipGradByAdaGC(**arguments)
-    out, history = feed(
-        clip, [[0.5, nothing if n is ... else n] for n in norms]
-    )
-    assert out[-1][1] == (nothing if last is None else last)
-    assert history[-1][1] == gamma
+def test_a_small_norm_after_a_large_one_is_no_zero():
+    norms = [[1.0], [1e-9], [1.0]]
+    clip = ClipGradByAdaGC(t_start=0, beta=0.0, lambda_rel=2.0)
+    for found in feed(clip, norms):
+        np.testing.assert_allclose(found, [[1.0], [1e-9], [2e-9]], rtol=1e-6)
 
 
 def test_is_not_a_global_norm_clip_which_fleet_would_replace():
@@ -122,43 +64,6 @@ def usual_norms(seed=0):
 def run(clip, norms):
     """Gammas after each step, [num_steps, num_tensors]."""
     return np.array(feed(clip, norms)[1])
-
-
-ALL, ONE = slice(None), 3
-
-
-FEW = [20, 25, 30, 31, 32]
-
-
-@pytest.mark.parametrize(
-    ("tensors", "factor", "steps"),
-    [
-        (ONE, 1e6, [0]),
-        (ONE, 1e6, [39]),
-        (ONE, 1e6, range(8)),
-        (ONE, 1e3, FEW),
-        (ONE, 2.0**56, range(32, 40)),
-        (ALL, 1e-6, [1]),
-        (ALL, 1e-6, range(8)),
-        (ALL, 1e-6, FEW),
-        (ONE, 1e-12, range(32, 40)),
-        (ONE, 1e-3, range(8)),
-        (ONE, 0.005, [39]),
-    ],
-)
-@pytest.mark.parametrize("init", ["warmup_min", "warmup_ema"])
-@ONE_BACKEND
-def test_bad_warm_up_steps_do_not_set_gamma(tensors, factor, steps, init):
-    norms = usual_norms()
-    norms[[*steps], tensors] *= factor
-    arguments = {"init": init, "t_start": T_START}
-    clean = run(ClipGradByAdaGC(**arguments), usual_norms())[-1]
-    voted = run(ClipGradByAdaGC(**arguments), norms)[-1]
-    strict = run(ClipGradByAdaGC(t_start=T_START, strict=True), norms)[-1]
-    np.testing.assert_allclose(voted, clean, rtol=0.3)
-    harmed = strict / clean
-    is_one_small = tensors == ONE and factor < 1
-    assert (harmed[ONE] if is_one_small else np.median(harmed)) < 0.05
 
 
 @pytest.mark.parametrize("init", ["warmup_min", "warmup_ema"])
@@ -253,6 +158,7 @@ def test_gamma_of_a_state_without_votes_is_settled():
         partial(ClipGradByAdaGC, t_start=4),
         partial(ClipGradByAdaGC, t_start=4, init="warmup_ema"),
         partial(ClipGradByAdaGC, t_start=0),
+        partial(ClipGradByAdaGC, t_start=3, overrides={"w": {"beta": 0.5}}),
     ],
 )
 @pytest.mark.parametrize("saved_after", [None, 0, 2, 6])
@@ -271,7 +177,9 @@ def test_restarted_clip_is_a_new_one_that_counts_on(
         if step == saved_after:
             save_state(old.state_dict(), tmp_path)
             old = make()
-            old.set_state_dict(load_state(tmp_path))
+            state = load_state(tmp_path)
+            assert state["config"] == old.arguments()
+            old.set_state_dict(state)
             assert old.num_steps == 7 + step
         assert_equal(
             clip_arrays(old, parameters, grads),
@@ -281,34 +189,6 @@ def test_restarted_clip_is_a_new_one_that_counts_on(
     assert old.metrics()["step"] == 16
     assert old.state_dict()["warmup_start"] == 7
     assert "warmup_start" not in new.state_dict()
-
-
-SHAPES = [[5, 4], [4], [2, 3, 2, 2], [1]]
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"lambda_rel": 1.1, "beta": 0.9, "lambda_abs": 3.0, "t_start": 5},
-        {"t_start": 0},
-        {"t_start": 50, "lambda_rel": 1.5, "beta": 0.9, "lambda_abs": 0.1},
-    ],
-    ids=str,
-)
-def test_rule_equals_its_twin(arguments):
-    clip, twin = ClipGradByAdaGC(strict=True, **arguments), AdaGC(**arguments)
-    parameters = make_parameters(SHAPES)
-    rng = np.random.default_rng(0)
-    for step in range(80):
-        scale = 30.0 if step % 17 == 16 else 0.05
-        grads = [
-            (scale * rng.normal(size=s)).astype("float32").astype("float64")
-            for s in SHAPES
-        ]
-        grads[step % 4] *= 50 if step % 7 == 3 else 1
-        got = clip_arrays(clip, parameters, grads)
-        assert_equal(got, twin(None, grads), rtol=3e-6, atol=1e-9)
-        np.testing.assert_allclose(gammas(clip), twin.gamma, rtol=3e-6)
 
 
 def test_a_warm_up_may_have_no_bound():

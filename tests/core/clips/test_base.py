@@ -35,14 +35,7 @@ def test_non_finite_raise_names_the_tensors_and_changes_nothing():
 
 def test_metrics_of_the_last_step():
     clip = ClipGradByAdaGC(t_start=0, lambda_rel=1.0, beta=0.5)
-    assert clip.metrics() == {
-        "step": -1,
-        "global_grad_norm": 0.0,
-        "clipped_fraction": 0.0,
-        "nonfinite": 0,
-        "nonfinite_total": 0,
-        "tensors": {},
-    }
+    assert (clip.metrics()["step"], clip.metrics()["tensors"]) == (-1, {})
     first, second, third = make_parameters([[1]] * 3)
     one = [np.ones(1)]
     clip_arrays(clip, [first, second, third], one * 3)

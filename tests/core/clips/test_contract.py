@@ -8,14 +8,12 @@ import numpy as np
 import paddle
 import pytest
 from helpers import (
-    assert_equal,
     clip_arrays,
     make_parameters,
     no_waiting_for_the_device,
 )
 
 from paddle_adagc import ClipGradByAdaGC, kernels
-from paddle_adagc.state_file import load_state, save_state
 
 RULES = [
     partial(ClipGradByAdaGC, init="warmup_min", t_start=4),
@@ -29,8 +27,7 @@ ONE_BACKEND = pytest.mark.parametrize("backend", ["host"], indirect=True)
 pytestmark = pytest.mark.usefixtures("backend")
 
 
-@every_start
-def test_pairs_keep_their_places(make):
+def test_pairs_keep_their_places():
     first, free, missing, last = make_parameters([[2]] * 4)
     first.need_clip = "sharding"  # as fleet says
     free.need_clip = False
@@ -41,25 +38,14 @@ def test_pairs_keep_their_places(make):
         (last, paddle.full([2], 40.0)),
         (paddle.zeros([1]), paddle.full([1], 5.0)),  # knows no need_clip
     ]
-    out = make()(pairs)
+    out = ClipGradByAdaGC()(pairs)
     assert all(p is q for (p, _), (q, _) in zip(out, pairs, strict=True))
-    np.testing.assert_array_equal(out[1][1].numpy(), [100.0, 100.0])
-    assert out[2][1] is None
     assert out[1][1] is pairs[1][1]
-    taken = [pairs[i] for i in (0, 3, 4)]
-    values = 30.0, 40.0, 5.0
-    alone = make()(
-        [
-            (p, paddle.full_like(p, value))
-            for (p, _), value in zip(taken, values, strict=True)
-        ]
-    )
-    for (_, clipped), (_, expected), value in zip(
-        taken, alone, values, strict=True
-    ):
-        np.testing.assert_array_equal(clipped.numpy(), expected.numpy())
-        if make.keywords["t_start"]:
-            assert (clipped.numpy() < value).all()
+    assert out[1][1].tolist() == [100.0, 100.0]
+    assert out[2][1] is None
+    norm = np.sqrt(2 * 30.0**2 + 2 * 40.0**2 + 5.0**2)
+    for place, value in ((0, 30.0), (3, 40.0), (4, 5.0)):
+        np.testing.assert_allclose(out[place][1], value / norm, rtol=1e-6)
 
 
 def kept_of(clip, key):
@@ -141,44 +127,6 @@ def test_step_does_not_wait_for_the_device(monkeypatch, make, nonfinite):
     assert clip.num_steps == 7
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        *RULES,
-        partial(
-            ClipGradByAdaGC,
-            t_start=3,
-            overrides={"0": {"lambda_rel": 1.5}, "1.b": None},
-        ),
-    ],
-)
-@pytest.mark.parametrize("stop", [0, 2, 12])
-@ONE_BACKEND
-def test_state_resumes_bit_equal_from_the_disk(make, stop, tmp_path):
-    clip, resumed = make(), make()
-    model = paddle.nn.Sequential(paddle.nn.Linear(3, 2), paddle.nn.Linear(2, 2))
-    for each in (clip, resumed):
-        each.bind(model)
-    parameters = model.parameters()
-    rng = np.random.default_rng(0)
-    for step in range(20):
-        if step == stop:
-            save_state(clip.state_dict(), tmp_path)
-            state = load_state(tmp_path)
-            assert state["config"] == clip.arguments()
-            resumed.set_state_dict(state)
-            assert resumed.num_steps == stop
-        grads = [rng.normal(size=p.shape) for p in parameters]
-        if step in (0, 2, 10):  # AdaGC's warm-up votes on these
-            grads[step % 4] *= 1e6
-        clipped = clip_arrays(clip, parameters, grads)
-        if step >= stop:
-            assert_equal(clip_arrays(resumed, parameters, grads), clipped)
-    assert resumed.state_dict() == clip.state_dict()
-    with pytest.raises(ValueError, match="state"):
-        resumed.set_state_dict({**state, "momentum": {}})
-
-
 @every_start
 def test_sparse_gradient_is_clipped_as_the_dense_one(make):
     weights, clips = [], []
@@ -203,32 +151,6 @@ def test_sparse_gradient_is_clipped_as_the_dense_one(make):
     assert not np.allclose(weights[0], start)
     kept = [kept_of(clip, "weight") for clip in clips]
     assert kept[0] == pytest.approx(kept[1], rel=1e-5)
-
-
-def clipped_series(clip, parameters):
-    """60 steps across every warm-up, with outliers and a lost tensor."""
-    rng = np.random.default_rng(0)
-    out = []
-    for step in range(60):
-        grads = [rng.normal(size=shape) for shape in SHAPES]
-        grads[0] *= 20 if step % 7 == 3 else 1
-        grads[1][0] *= np.nan if step == 50 else 1
-        out += clip_arrays(clip, parameters, grads)
-    return np.concatenate(out)
-
-
-@every_start
-@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
-@ONE_BACKEND
-def test_default_dtype_makes_no_difference(make, dtype):
-    parameters = make_parameters(SHAPES)
-    expected = clipped_series(make(), parameters)
-    paddle.set_default_dtype(dtype)
-    try:
-        got = clipped_series(make(), parameters)
-    finally:
-        paddle.set_default_dtype("float32")
-    np.testing.assert_array_equal(got, expected)
 
 
 @pytest.fixture

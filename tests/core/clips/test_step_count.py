@@ -92,26 +92,3 @@ def test_optimizers_one_after_the_other_are_no_two_in_turn():
         optimizer.step()
         optimizer.clear_grad()
     assert clip.num_steps == 50
-
-
-def test_no_doubt_after_a_rollback_or_in_a_clip_of_a_later_group(recwarn):
-    model = paddle.nn.Linear(2, 2)
-    clips = ClipGradByAdaGC(), ClipGradByAdaGC()
-    groups = [
-        {"params": [parameter], "grad_clip": clip}
-        for parameter, clip in zip(model.parameters(), clips, strict=True)
-    ]
-    optimizer = paddle.optimizer.AdamW(0.1, parameters=groups)
-
-    def step():
-        for parameter in model.parameters():
-            parameter.grad = paddle.ones(parameter.shape)
-        optimizer.step()
-
-    step()
-    state = clips[0].state_dict()
-    step()
-    clips[0].set_state_dict(state)
-    step()
-    assert [clip.num_steps for clip in clips] == [2, 3]
-    assert not recwarn.list

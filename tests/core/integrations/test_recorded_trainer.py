@@ -3,7 +3,6 @@
 """What a Trainer records of a run, and what it does about a bad step."""
 
 import shutil
-import types
 
 import numpy as np
 import pytest
@@ -100,22 +99,3 @@ def test_a_step_is_left_out(make, tmp_path):
             clipping(tmp_path / "b", **bad)
     with pytest.raises(ValueError, match="need the record"):
         clipping(tmp_path / "b", record=False, skip_above=6)
-
-
-def test_a_nan_loss_ends_a_run_that_asks_for_it(tmp_path):
-    made = clipping(tmp_path, max_steps=8, stop_on="nan")
-    control = types.SimpleNamespace(
-        should_training_stop=False, should_save=False
-    )
-    made.train()
-    recording = made._adagc.recording
-    objects = made.args, made.state, made.model, made.optimizer
-    recording.begin(*objects, lambda clip: None, lambda clip: None)
-    for loss, stops in ((1.0, False), (float("nan"), True)):
-        recording.record.add_loss(loss)
-        recording.record.step()
-        recording.record.flush()
-        recording.step(control)
-        assert control.should_training_stop == stops
-    assert control.should_save is True
-    recording.close()

@@ -13,7 +13,6 @@ import pytest
 from core.integrations.trainers import (
     Clipping,
     Trainer,
-    attached,
     clipping,
     gamma_of,
 )
@@ -102,44 +101,6 @@ def test_a_mixin_behind_the_trainer_is_refused():
     base = type("Base", (), {"create_optimizer": None})
     with pytest.raises(TypeError, match=r"class W\(ClippingMixin, Base\)"):
         type("W", (base, ClippingMixin), {})
-
-
-class OfErniekit(Trainer):
-    """Of the shape of erniekit 1.3's, which make and replace their clips.
-
-    So do those of ERNIE's own pre-training.
-    """
-
-    def create_optimizer(self, lr_scheduler=None):
-        own = type("ClipGradForMOEByGlobalNorm", (ClipGradByGlobalNorm,), {})
-        norm = self.args.max_grad_norm
-        self.optimizer = paddle.optimizer.AdamW(
-            parameters=self.model.parameters(),
-            grad_clip=own(norm) if norm > 0 else None,
-        )
-        if self.optimizer._grad_clip is not None:
-            self.optimizer._grad_clip = own(norm)
-        return self.optimizer
-
-    def train(self, resume_from_checkpoint=None, ignore_keys_for_eval=None):
-        self.create_optimizer_and_scheduler(num_training_steps=1)
-        loop = self._inner_training_loop
-        return loop(2, resume_from_checkpoint=resume_from_checkpoint)
-
-
-def test_trainers_of_erniekit_s_shape_clip_and_resume(tmp_path):
-    def make(folder, **arguments):
-        more = {"log_global_grad_norm": True, **arguments}
-        return attached(tmp_path / folder, OfErniekit, **more)
-
-    trainer = make("a", max_steps=2)
-    trainer.train()
-    assert trainer.optimizer._grad_clip is trainer.clip
-    assert trainer.clip.num_steps == 2
-    assert trainer.logged["global_grad_norm"] > 0
-    again = make("b")
-    again.train(str(tmp_path / "a/checkpoint-2"))
-    assert gamma_of(again.clip) == gamma_of(trainer.clip)
 
 
 def test_the_clip_resumes_once_the_trainer_has_its_checkpoint(tmp_path):
@@ -305,12 +266,14 @@ def test_a_state_of_another_clip_may_start_anew(tmp_path):
     assert clip._progress.is_started_anew
 
 
-def test_dashboards_find_the_global_norm(tmp_path):
-    made = clipping(tmp_path, max_steps=1)
+@pytest.mark.parametrize("arguments", [{}, {"log_global_grad_norm": True}])
+def test_dashboards_find_the_global_norm(arguments, tmp_path):
+    """Also ERNIE's, which has that argument."""
+    made = clipping(tmp_path, max_steps=1, **arguments)
     made.train()
     norm = made.logged["global_norm"]
     assert norm == made.logged["clip_global_grad_norm"] > 0
-    assert "global_grad_norm" not in made.logged
+    assert ("global_grad_norm" in made.logged) == bool(arguments)
 
 
 @pytest.mark.parametrize(("max_steps", "is_named"), [(7, True), (8, False)])

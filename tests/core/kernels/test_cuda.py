@@ -85,8 +85,8 @@ def test_launches_of_norms_and_scales(cuda, count, stores):
         assert cuda.emulated_calls(b"cuMemcpyHtoDAsync") == (step == 0)
 
 
-@pytest.mark.parametrize(("full", "blocks"), [(1, 1), (3, 4), (100, 16)])
-def test_chunks_of_a_block_change_no_bit(monkeypatch, cuda, full, blocks):
+@pytest.mark.parametrize("full", [1, 3, 100])
+def test_chunks_of_a_block_change_no_bit(monkeypatch, cuda, full):
     """16 chunks, of tensors that are clipped, lost, missing or left alone."""
     monkeypatch.setattr(launch, "_FULL_GRID", full)
     rng = np.random.default_rng(0)
@@ -94,19 +94,11 @@ def test_chunks_of_a_block_change_no_bit(monkeypatch, cuda, full, blocks):
     values = [rng.normal(size=n).astype("float32") for n in sizes]
     h = np.array([0.3, 1, 0.7, 1, 0.2, 0.9, 0.5, 0.6], np.float32)
     gradients = [*map(paddle.to_tensor, values)]
-    grids, launched = {}, launch.Kernels.launch
-
-    def watched(self, name, grid, *arguments):
-        grids[name] = grid
-        launched(self, name, grid, *arguments)
-
-    monkeypatch.setattr(launch.Kernels, "launch", watched)
     lost = paddle.to_tensor([False] * 7 + [True])
     listed = [*gradients[:4], None, *gradients[5:]]
     GradientList(listed).scale_(paddle.to_tensor(h), lost)
     h[4], h[7] = 1, 0
     assert_equal(gradients, map(np.multiply, values, h))
-    assert grids["scale_float32"] == blocks
 
 
 def test_lists_of_equal_shapes_do_not_mix_up_their_addresses(cuda):

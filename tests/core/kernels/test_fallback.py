@@ -134,22 +134,6 @@ def test_the_stream_has_two_names(monkeypatch):
     assert runtime.current_stream(1) == 41
 
 
-def test_a_gpu_older_than_nvrtc_is_named():
-    class Newer:
-        def nvrtcGetNumSupportedArchs(self, count):
-            count._obj.value = 2
-            return 0
-
-        def nvrtcGetSupportedArchs(self, known):
-            known[:] = 75, 80
-            return 0
-
-    assert launch.pick_target(Newer(), 80) == "sm_80"
-    assert launch.pick_target(Newer(), 89) == "compute_80"
-    with pytest.raises(launch.CudaError, match=r"sm_75 and newer, .* sm_70"):
-        launch.pick_target(Newer(), 70)
-
-
 def rule_step(norm, gamma=None, counts=None):
     rule = {"lambda_rel": 1.0, "beta": 0.9, "zeroes_nonfinite": True}
     gamma = norm if gamma is None else gamma

@@ -76,7 +76,9 @@ def test_values_move_16_bytes_at_a_time(nvrtc):
             assert re.search(rb"st" + wide, body), name
 
 
-def test_newer_gpu_than_nvrtc_knows_gets_ptx(nvrtc):
+def test_newer_gpu_than_nvrtc_knows_gets_ptx_and_an_older_one_is_named(nvrtc):
+    with pytest.raises(launch.CudaError, match=r"and newer, .* sm_20"):
+        launch.pick_target(nvrtc, 20)
     assert launch.pick_target(nvrtc, 90) == "sm_90"
     target = launch.pick_target(nvrtc, 990)
     assert target.startswith("compute_")

@@ -52,15 +52,6 @@ def test_what_a_pass_finds():
     np.testing.assert_array_equal(found.descriptors, host.describe(wanted))
 
 
-def test_places_other_than_the_slots():
-    reader, listed = known(SHAPES[:3])
-    gradients = [gradient for _, gradient in listed]
-    found = reader.read(listed, {0: 2, 1: 0, 2: 1}, 3)
-    assert_same(found.gradients, [*gradients[1:], gradients[0]])
-    assert reader.read(listed, {0: 2, 1: 0}, 3) is None  # no place for one
-    assert_same(reader.read(listed, None, 3).gradients, gradients)
-
-
 def sparse():
     layer = paddle.nn.Embedding(4, 2, sparse=True)
     layer(paddle.to_tensor([1, 1])).sum().backward()

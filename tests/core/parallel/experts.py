@@ -62,10 +62,8 @@ class Router(nn.Layer):
         self.top_k = top_k
 
     def forward(self, x):
-        """Probabilities, the chosen experts' weights and indices."""
-        probabilities = F.softmax(x @ self.weight)
-        weights, chosen = paddle.topk(probabilities, self.top_k)
-        return probabilities, weights / weights.sum(-1, keepdim=True), chosen
+        """The chosen experts' weights and indices."""
+        return paddle.topk(F.softmax(x @ self.weight), self.top_k)
 
 
 class MoE(nn.Layer):
@@ -100,22 +98,15 @@ class MoE(nn.Layer):
         self.shared_experts = make_mlp(OF_EXPERTS)
 
     def forward(self, x):
-        """Mix [batch, length, hidden]; also the balancing loss, [1]."""
+        """Mix [batch, length, hidden]."""
         tokens = x.reshape([-1, x.shape[-1]])
-        probabilities, weights, chosen = self.gate(tokens)
+        weights, chosen = self.gate(tokens)
         if min(self.topology.expert.size, self.topology.model.size) == 1:
             out = self.mix(tokens, weights, chosen)
         else:  # each tensor-parallel rank sends its share of the tokens
             parts = [ScatterOp.apply(y) for y in (tokens, weights, chosen)]
             out = GatherOp.apply(self.mix(*parts))
-        counts = paddle.bincount(chosen.flatten(), minlength=self.num_experts)
-        for axis in (self.topology.data, self.topology.sharding):
-            if axis.size > 1:
-                dist.all_reduce(counts, group=axis.group)
-        out = out + self.shared_experts(tokens)
-        load = counts.astype("float32") / counts.sum().astype("float32")
-        balance = (load * probabilities.mean(axis=0)).sum() * self.num_experts
-        return out.reshape(x.shape), balance.reshape([1])
+        return (out + self.shared_experts(tokens)).reshape(x.shape)
 
     def mix(self, tokens, weights, chosen):
         """Sum what the chosen experts make of each token.

@@ -11,7 +11,7 @@ from unittest import mock
 import numpy as np
 import paddle
 import paddle.distributed as dist
-from core.parallel.sizes import DEEP, DENSE, MOE, SPARSE_MOE, UNTIED
+from core.parallel.sizes import DENSE, MOE, SPARSE_MOE, UNTIED
 from paddle.base import core
 from paddle.distributed import fleet
 from paddle.distributed.fleet.meta_parallel import PipelineLayer
@@ -37,8 +37,6 @@ class Layout:
     ep: int = 1
     split_param: bool = False
     fusion: str = ""  # "tensors", or "optimizer": its buffers join tensors
-    virtual: int = 1  # parts of a pipeline stage
-    micro_batches: int = MICRO_BATCHES  # of a pipeline, of the same rows
 
     is_fleet = True
     binds_wrapper = False
@@ -73,10 +71,9 @@ class Layout:
         sharding.split_param = self.split_param
         sharding.tensor_fusion = bool(self.fusion)
         sharding.fuse_optimizer = self.is_fused
-        rows = BATCH * MICRO_BATCHES // self.micro_batches
         strategy.pipeline_configs = {
-            "accumulate_steps": self.micro_batches,
-            "micro_batch_size": rows // (self.dp * self.sharding),
+            "accumulate_steps": MICRO_BATCHES,
+            "micro_batch_size": BATCH // (self.dp * self.sharding),
         }
         strategy.find_unused_parameters = True
         fleet.init(is_collective=True, strategy=strategy)
@@ -114,7 +111,7 @@ class Layout:
                 [ids.flatten(0, 1), labels.flatten(0, 1)], optimizer, None
             )
             loss = float(model.forward_backward_pipeline(data, scaler=None))
-            is_last = model.is_pipeline_last_stage(ignore_virtual=True)
+            is_last = model.is_pipeline_last_stage()
             assert bool(bare.num_losses) == is_last
             bare.num_losses = 0
             return loss
@@ -250,8 +247,6 @@ MOES = (MOE, SPARSE_MOE, {**MOE, "main_grad": True})
 CASES = {
     "tp2": (Layout(mp=2), *BOTH),
     "pp2": (Layout(pp=2), *BOTH),  # three layers: uneven stages
-    # Paddle wants more than 2 stages; it interleaves 2 x pp micro-batches.
-    "pp4 x 2 virtual stages": (Layout(pp=4, virtual=2, micro_batches=8), DEEP),
     "dp2": (Layout(dp=2), *BOTH, SPARSE_MOE),
     "v1 x2": (Layout(sharding=2), *BOTH),
     "v1 x2 with tensor_fusion": (

@@ -13,7 +13,6 @@ import paddle
 import paddle.nn.functional as F
 from core.parallel.experts import MoE
 from core.parallel.sizes import (
-    BALANCE,
     HEAD,
     HEADS,
     HIDDEN,
@@ -86,19 +85,6 @@ class GatedMLP(nn.Layer):
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
-def attend(query, key, value):
-    """Causal attention of [batch, length, heads, width], each group's keys."""
-    repeats = query.shape[2] // key.shape[2]
-    key, value = (
-        x.repeat_interleave(repeats, axis=2).transpose([0, 2, 1, 3])
-        for x in (key, value)
-    )
-    query = query.transpose([0, 2, 1, 3]) * query.shape[-1] ** -0.5
-    scores = query @ key.transpose([0, 1, 3, 2])
-    mask = paddle.full(scores.shape[-2:], -1e9).triu(1)
-    return (F.softmax(scores + mask) @ value).transpose([0, 2, 1, 3])
-
-
 class Attention(nn.Layer):
     def __init__(self, options):
         super().__init__()
@@ -117,70 +103,53 @@ class Attention(nn.Layer):
         )
         if self.norms:
             query, key = self.q_norm(query), self.k_norm(key)
-        return self.o_proj(attend(query, key, value).flatten(2))
+        repeats = HEADS // KEY_HEADS
+        key, value = (y.repeat_interleave(repeats, 2) for y in (key, value))
+        mixed = F.scaled_dot_product_attention(
+            query, key, value, is_causal=True
+        )
+        return self.o_proj(mixed.flatten(2))
 
 
 class Block(nn.Layer):
-    """Attention and feed-forward network or experts, each behind a norm.
-
-    It takes and gives hidden states, and the sum of the routers' losses.
-    """
+    """Attention and feed-forward network or experts, each behind a norm."""
 
     def __init__(self, options):
         super().__init__()
         self.self_attn = Attention(options)
-        self.is_moe = options.moe_num_experts > 0
-        self.mlp = MoE(options, GatedMLP) if self.is_moe else GatedMLP(INNER)
+        is_moe = options.moe_num_experts > 0
+        self.mlp = MoE(options, GatedMLP) if is_moe else GatedMLP(INNER)
         self.input_layernorm = Norm(HIDDEN)
         self.post_attention_layernorm = Norm(HIDDEN)
 
-    def forward(self, flow):
-        x, losses = flow
+    def forward(self, x):
         x = x + self.self_attn(self.input_layernorm(x))
-        mixed = self.mlp(self.post_attention_layernorm(x))
-        if self.is_moe:
-            mixed, loss = mixed
-            losses = losses + loss
-        return x + mixed, losses
-
-
-def enter(layer, ids):
-    """What the first block gets."""
-    losses = paddle.zeros([1])
-    losses.stop_gradient = False  # a pipeline sends gradients back
-    return layer(ids), losses
+        return x + self.mlp(self.post_attention_layernorm(x))
 
 
 def tied_logits(hidden, weight):
     return paddle.matmul(tensor_parallel(hidden), weight, transpose_y=True)
 
 
-def loss_of(options, logits, losses, labels):
-    """Mean cross-entropy and the routers' share of the loss."""
+def loss_of(logits, labels):
+    """Mean cross-entropy."""
     logits, labels = logits.flatten(0, 1), labels.reshape([-1, 1])
     if read_topology().model.size > 1:
-        entropy = ParallelCrossEntropy()(logits, labels)
-    else:
-        entropy = F.cross_entropy(logits, labels, reduction="none")
-    share = losses.squeeze() / options.num_hidden_layers
-    return entropy.mean() + BALANCE * share
+        return ParallelCrossEntropy()(logits, labels).mean()
+    return F.cross_entropy(logits, labels)
 
 
 class Body(nn.Layer):
     def __init__(self, options):
         super().__init__()
-        self.options = options
         self.embed_tokens = embedding()
-        self.layers = nn.LayerList(
-            Block(options) for _ in range(options.num_hidden_layers)
+        self.layers = nn.Sequential(
+            *(Block(options) for _ in range(options.num_hidden_layers))
         )
         self.norm = Norm(HIDDEN)
 
     def forward(self, ids):
-        flow = enter(self.embed_tokens, ids)
-        for layer in self.layers:
-            flow = layer(flow)
-        return self.norm(flow[0]), flow[1]
+        return self.norm(self.layers(self.embed_tokens(ids)))
 
 
 class Net(nn.Layer):
@@ -194,12 +163,12 @@ class Net(nn.Layer):
             self.lm_head = linear(HIDDEN, VOCABULARY, "columns")
 
     def forward(self, ids, labels):
-        hidden, losses = self.model(ids)
+        hidden = self.model(ids)
         if self.is_tied:
             logits = tied_logits(hidden, self.model.embed_tokens.weight)
         else:
             logits = self.lm_head(hidden)
-        return loss_of(self.options, logits, losses, labels), logits
+        return loss_of(logits, labels), logits
 
 
 @functools.cache

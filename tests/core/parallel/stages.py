@@ -11,7 +11,6 @@ from core.parallel.net import (
     Net,
     Norm,
     embedding,
-    enter,
     linear,
     loss_of,
     tied_logits,
@@ -42,12 +41,7 @@ class Start(nn.Layer):
         return self.embed_tokens.weight
 
     def forward(self, ids):
-        return enter(self.embed_tokens, ids)
-
-
-class LastNorm(Norm):
-    def forward(self, flow):
-        return super().forward(flow[0]), flow[1]
+        return self.embed_tokens(ids)
 
 
 class Head(nn.Layer):
@@ -55,8 +49,8 @@ class Head(nn.Layer):
         super().__init__()
         self.lm_head = linear(HIDDEN, VOCABULARY, "columns")
 
-    def forward(self, flow):
-        return self.lm_head(flow[0]), flow[1]
+    def forward(self, x):
+        return self.lm_head(x)
 
 
 class Pipe(PipelineLayer):
@@ -80,22 +74,16 @@ class Pipe(PipelineLayer):
             )
             start = share()
             head = share(
-                forward_func=lambda layer, flow: (
-                    tied_logits(flow[0], layer.weight),
-                    flow[1],
-                )
+                forward_func=lambda layer, x: tied_logits(x, layer.weight)
             )
         blocks = [LayerDesc(Block, options) for _ in range(count)]
         # Stages begin at these of [embedding, blocks, norm, head].
         bounds = [1 + i * count // stages for i in range(1, stages)]
         super().__init__(
-            layers=[start, *blocks, LayerDesc(LastNorm, HIDDEN), head],
+            layers=[start, *blocks, LayerDesc(Norm, HIDDEN), head],
             loss_fn=self.loss,
             topology=fleet.get_hybrid_communicate_group().topology(),
-            seg_method=[0, *bounds, count + 3]
-            if options.virtual == 1
-            else f"layer:{Block.__name__}",
-            num_virtual_pipeline_stages=options.virtual,
+            seg_method=[0, *bounds, count + 3],
         )
         self._pp_to_single_mapping = None  # state_dict() has the whole's names
 
@@ -107,15 +95,12 @@ class Pipe(PipelineLayer):
         """Name in the whole net of a tensor of a stage."""
         if "embed_tokens" in parts:  # shared ones have names of their own
             return "model.embed_tokens.weight"
-        if self.options.virtual > 1:
-            index, parts = int(parts[0]) + int(parts[1]), parts[2:]
-        else:
-            index, parts = int(parts[0]), parts[1:]
-        return ".".join(filter(None, [self.prefixes[index], *parts]))
+        prefix = self.prefixes[int(parts[0])]
+        return ".".join(filter(None, [prefix, *parts[1:]]))
 
-    def loss(self, flow, labels):
+    def loss(self, logits, labels):
         self.num_losses += 1
-        return loss_of(self.options, *flow, labels)
+        return loss_of(logits, labels)
 
 
 def parameters_by_key(model):
@@ -144,7 +129,7 @@ def initialize(model):
 
 def make_net(options, layout):
     """The net on a layout, with the same weights on each."""
-    options = Options(**options, virtual=layout.virtual)
+    options = Options(**options)
     model = Pipe(options) if layout.pp > 1 else Net(options)
     initialize(model)
     return model

@@ -122,18 +122,14 @@ def run(name, **arguments):
     return on_ranks(CASES[name][0], [arguments])[0]
 
 
-def assert_same(ranks, expected):
-    """But for the clipped gradients, which are those of fused parameters."""
-    assert_same_run(ranks, {**expected, "clipped": {}})
-    assert ranks[0]["summary"]["num_tensors"] > 100
-
-
 LONG = ("v2 x2", "ep2", "ep2 x v2 x4")
 
 
 @pytest.mark.parametrize("name", slow_but(ALONE, NAMES, LONG))
 def test_run_is_that_of_tensors_apart(name):
-    assert_same(run(name), training.alone(**UNFUSED))
+    ranks = run(name)
+    assert_same_run(ranks, training.alone(**UNFUSED))
+    assert ranks[0]["summary"]["num_tensors"] > 100
 
 
 @pytest.mark.slow
@@ -143,4 +139,4 @@ def test_states_move_between_layouts_and_from_tensors_apart(name, tmp_path):
     for i, source in enumerate(sources):
         arguments = continued(source["state"], tmp_path / str(i))
         expected = training.alone(**UNFUSED, **arguments)
-        assert_same(run(name, **arguments), expected)
+        assert_same_run(run(name, **arguments), expected)

@@ -4,12 +4,7 @@
 
 import paddle
 import pytest
-from paddle.distributed.fleet.meta_parallel import SharedLayerDesc
-from paddle.distributed.fleet.meta_parallel.sharding import (
-    group_sharded_stage3,
-)
 
-from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.parallel.layout import TensorLayout, read_layout
 
 
@@ -36,8 +31,10 @@ class SharesPairs(paddle.nn.Embedding):
         return self.named_parameters()
 
 
-def tied_stage(attribute="weight", first_prefix=None):
-    """A stage with a tied head; as PaddleNLP's, if the first one's is named."""
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("attribute", ["weight", "weights"])
+def test_the_first_stage_counts_a_tied_tensor(monkeypatch, rank, attribute):
+    """PaddleNLP's stages have one key for it: test_pipelines.py."""
     embedding = SharesPairs(4, 2)
     comm = {"layer": embedding, "ranks": [0, 1], "weight_attr": [attribute]}
     model = Stage(
@@ -45,57 +42,11 @@ def tied_stage(attribute="weight", first_prefix=None):
         shared_layers={"embed": embedding},
         comm={"embed": comm},
     )
-    if first_prefix is None:
-        return model
-    linear = {"in_features": 2, "out_features": 2}
-    sizes = {"num_embeddings": 4, "embedding_dim": 2}
-    model._layers_desc = [
-        paddle.nn.ReLU,
-        SharedLayerDesc("other", paddle.nn.Linear, None, "weight", **linear),
-        SharedLayerDesc("embed", SharesPairs, None, attribute, **sizes),
-    ]
-    prefixes = {"0": "", "1": "other", "2": first_prefix}
-    model.get_sequential_name_prefixes = lambda: prefixes
-    return model
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("attribute", ["weight", "weights"])
-@pytest.mark.parametrize("prefix", [None, "model.embed_tokens"])
-def test_the_first_stage_counts_a_tied_tensor(
-    monkeypatch, rank, attribute, prefix
-):
     monkeypatch.setattr(paddle.distributed, "get_rank", lambda: rank)
-    dense, tied = read_layout(tied_stage(attribute, prefix)).values()
+    dense, tied = read_layout(model).values()
     assert (dense.key, dense.is_tied_copy) == ("0.weight", False)
-    is_named = prefix and rank == 1
-    key = "model.embed_tokens" if is_named else "shared_layers.embed"
-    assert (tied.key, tied.is_tied_copy) == (f"{key}.weight", rank == 1)
-
-
-def test_two_tensors_of_one_key_are_refused(monkeypatch):
-    monkeypatch.setattr(paddle.distributed, "get_rank", lambda: 1)
-    with pytest.raises(ValueError, match=r"have the key '0\.weight'"):
-        ClipGradByAdaGC().bind(tied_stage(first_prefix="0"))
-
-
-class Sliced(group_sharded_stage3.GroupShardedStage3):
-    """The wrapper of sharding stage 3, without ranks."""
-
-    def __init__(self, layer):
-        paddle.nn.Layer.__init__(self)
-        self._layer = layer
-
-
-def test_stage_3_slices_some_tensors_and_leaves_others_whole():
-    model = paddle.nn.Linear(3, 2)
-    model.weight.fw_storage = "slice"
-    found = read_layout(Sliced(model))
-    weight, bias = model.weight.name, model.bias.name
-    assert [*found] == [f"slice@{weight}", bias]
-    assert [t.is_whole for t in found.values()] == [False, True]
-    assert [*read_layout(model)] == [weight, bias]
-    assert not any(t.is_whole for t in read_layout(model).values())
+    assert tied.key == "shared_layers.embed.weight"
+    assert tied.is_tied_copy == (rank == 1)
 
 
 def test_virtual_stages_have_global_indices():

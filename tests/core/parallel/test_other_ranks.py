@@ -9,7 +9,6 @@ import pickle
 import re
 import threading
 
-import numpy as np
 import paddle
 import paddle.distributed as dist
 import pytest
@@ -296,22 +295,3 @@ def test_hybrid_parallel_run_without_bind_or_gradient_is_refused(monkeypatch):
     monkeypatch.setattr(READ_TOPOLOGY, lambda: PARTS)
     with pytest.raises(RuntimeError, match=BIND):
         clip_arrays(ClipGradByAdaGC(), make_parameters([[1]]), [None])
-
-
-def test_tensors_in_one_buffer_are_clipped_each_by_its_own_norm(monkeypatch):
-    monkeypatch.setattr(READ_TOPOLOGY, lambda: Topology(fuses_parameters=True))
-    model = paddle.nn.Linear(2, 3)
-    buffer, alone = make_parameters([[9], [2]])
-    for parameter, start, end in ((model.weight, 0, 6), (model.bias, 6, 9)):
-        buffer._slice(start, end)._share_buffer_to(parameter)
-    model.add_parameter("alone", alone)
-    clip = ClipGradByAdaGC(t_start=0)
-    clip.bind(model)
-    gradients = [np.r_[np.ones(6), 3, 0, 4], np.r_[6, 8]]
-    unit = [np.r_[np.full(6, 6**-0.5), 0.6, 0, 0.8], np.r_[0.6, 0.8]]
-    clip_arrays(clip, [buffer, alone], unit)
-    clipped = clip_arrays(clip, [buffer, alone], gradients)
-    expected = np.r_[np.full(6, 6**-0.5), 0.6, 0, 0.8]
-    np.testing.assert_allclose(clipped[0], 1.04 * expected, rtol=1e-6)
-    np.testing.assert_allclose(clipped[1], 1.04 * np.r_[0.6, 0.8], rtol=1e-6)
-    assert [*clip.metrics()["tensors"]] == ["weight", "bias", "alone"]

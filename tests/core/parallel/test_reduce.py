@@ -5,7 +5,6 @@
 import types
 from unittest import mock
 
-import numpy as np
 import paddle
 import paddle.distributed as dist
 import pytest
@@ -13,7 +12,7 @@ from core.parallel.simulated import axis
 from paddle.distributed import fleet
 from paddle.distributed.fleet.base.topology import HybridCommunicateGroup
 
-from paddle_adagc.parallel.layout import TensorLayout, read_layout, spread_of
+from paddle_adagc.parallel.layout import TensorLayout, read_layout
 from paddle_adagc.parallel.reduce import check_layout, make_reducer
 from paddle_adagc.parallel.topology import (
     Axis,
@@ -97,57 +96,22 @@ def test_copies_of_slices_are_warned_of(copies):
         check_layout([DENSE], topology)
 
 
-@pytest.mark.parametrize(
-    ("settings", "fuses", "splits"),
-    [
-        ({}, False, False),
-        ({"tensor_fusion": True}, True, False),
-        ({"tensor_fusion": True, "fuse_optimizer": False}, False, False),
-        ({"split_param": True}, False, True),
-        ({"use_muon_sharding": True}, False, True),  # PaddleFleet's "V3"
-    ],
-)
-def test_settings_of_fleet(monkeypatch, settings, fuses, splits):
-    """Its groups are those of one rank: real ones are in test_layouts.py."""
+def test_muon_s_sharding_cuts_vectors(monkeypatch):
+    """PaddleFleet's "V3"; real ranks of fleet are in test_layouts.py."""
     groups = mock.Mock(spec=HybridCommunicateGroup)
     for name in ("model", "sharding", "sep", "data", "pipe"):
         getattr(groups, f"get_{name}_parallel_world_size").return_value = 1
-    given = {"split_param": False, "tensor_fusion": False}
-    given |= {"fuse_optimizer": True, **settings}
-    sharding = {"sharding_configs": types.SimpleNamespace(**given)}
-    strategy = types.SimpleNamespace(hybrid_configs=sharding, **settings)
+    off = types.SimpleNamespace(split_param=False, tensor_fusion=False)
+    strategy = types.SimpleNamespace(
+        hybrid_configs={"sharding_configs": off}, use_muon_sharding=True
+    )
     monkeypatch.setattr(dist, "is_initialized", lambda: True)
     known = {"_hcg": groups, "_user_defined_strategy": strategy}
     with mock.patch.dict(fleet.fleet.__dict__, known):
-        found = read_topology()
-    assert (found.fuses_parameters, found.splits_parameters) == (fuses, splits)
-    assert not found.has_expert_groups
+        assert read_topology().splits_parameters
 
 
 def test_offload_is_refused():
     wrapper = types.SimpleNamespace(_offload=True)
     with pytest.raises(ValueError, match="leave offload out"):
         with_wrapper(Topology(), wrapper)
-
-
-@pytest.mark.parametrize(
-    ("shape", "rank", "groups"),
-    [
-        ((2, 2), 3, ((0, (1, 3)), (1, (2, 3)))),
-        ((1, 2), 1, ((1, (0, 1)),)),
-        ((2, 2), 9, ()),
-    ],
-)
-def test_a_rank_s_groups_on_a_mesh(monkeypatch, shape, rank, groups):
-    monkeypatch.setattr(dist, "get_rank", lambda: rank)
-    ranks = [*range(np.prod(shape))]
-    mesh = types.SimpleNamespace(process_ids=ranks, shape=shape)
-    for placements, expected in (
-        ([dist.Shard(0), dist.Shard(1)], groups),
-        ([dist.Replicate()] * 2, ()),
-    ):
-        tensor = types.SimpleNamespace(
-            is_dist=lambda: True, process_mesh=mesh, placements=placements
-        )
-        spread = spread_of(tensor)
-        assert (spread.ranks, spread.groups) == (tuple(ranks), expected)

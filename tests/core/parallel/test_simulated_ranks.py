@@ -95,26 +95,8 @@ CASES = {
         ],
         {1: ([(PAIR, 6), (PAIR, 3)], [(PAIR, 6)])},
     ),
-    "V2 x tp2": (
-        grid("model", "sharding", splits_parameters=True),
-        [
-            {
-                "norm": WHOLE if s == 0 else None,
-                "dense": half(s, 24),
-                "split": slice(8 * m + 4 * s, 8 * m + 4 * s + 4),
-            }
-            for s in PAIR
-            for m in PAIR
-        ],
-        {},
-    ),
     # A different "global" norm on every EP group: NeMo Automodel 3816. Experts'
     # norms averaged over ranks that own different ones: DeepSpeed 8475.
-    "ep2": (
-        expert_topologies(2, 1),
-        [{"dense": half(r, 24), f"expert.{r}": WHOLE} for r in PAIR],
-        {0: ([(PAIR, 1), (PAIR, 3)], [(PAIR, 1)])},
-    ),
     "ep2 x V2: experts' slices sum over moe_sharding alone": (
         expert_topologies(2, 2),
         [
@@ -230,6 +212,32 @@ def test_ranks_act_as_one_process(monkeypatch, case, init):
         assert ranks.calls[rank][: len(calls)] == calls
         of_summary = ranks.calls[rank][len(calls) :]
         assert [count for _, count in of_summary] in ([], [1])
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        # Whether a rank's slice has a gradient in each step.
+        ([[False, True]] * 2, "first gradient after the first step"),
+        ([[False], [True]], r"slices of 0.stack .* have \[0, 14\] values"),
+    ],
+)
+def test_units_in_slices_need_a_gradient_in_the_first_step(
+    monkeypatch, given, message
+):
+    def work(rank):
+        size = (10, 14)[rank]
+        (parameter,) = make_parameters([[size]])
+        clip = ClipGradByAdaGC()
+        layout = TensorLayout(key="stack", shape=(4, 6), units=STACK)
+        clip._progress.tensors.bind({parameter.name: layout})
+        for has_gradient in given[rank]:
+            gradient = np.ones(size) if has_gradient else None
+            clip_arrays(clip, [parameter], [gradient])
+
+    ranks = Ranks(monkeypatch, along("sharding", splits_parameters=True))
+    with pytest.raises(RuntimeError, match=message):
+        ranks.run(work)
 
 
 @pytest.mark.parametrize("axis", ["sharding", "pipe", "data"])
