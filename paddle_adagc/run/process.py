@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import os
@@ -39,6 +40,22 @@ def say(text: str) -> None:
     print(f"adagc-run: {text}", file=sys.stderr, flush=True)
 
 
+@dataclasses.dataclass
+class Done:
+    """What a process has done; a child that was forked begins anew."""
+
+    pid: int = dataclasses.field(default_factory=os.getpid)
+    num_clipped: int = 0
+    """Steps with AdaGC."""
+
+    warmup_left: int = 0
+    without: Counter[str] = dataclasses.field(default_factory=Counter)
+    """Steps without it, by what is said of their optimizers."""
+
+    records: list[str] = dataclasses.field(default_factory=list)
+    """Folders that were written."""
+
+
 class Process:
     """Puts the clip into each Trainer; counts steps with it and without.
 
@@ -66,13 +83,10 @@ class Process:
         """And what of the Trainer's arguments has no effect."""
 
         self._seen: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._forget()
+        self._begin_count()
 
-    def _forget(self) -> None:
-        """Begin to count, in a child that was forked, too."""
-        self._pid, self._num_clipped, self._warmup_left = os.getpid(), 0, 0
-        self._without: Counter[str] = Counter()
-        self._records: list[str] = []
+    def _begin_count(self) -> None:
+        self._done = Done()
         # multiprocessing's children call this and not atexit.
         util.Finalize(None, self._say_what_was_done, exitpriority=0)
 
@@ -166,8 +180,8 @@ class Process:
         Raises:
             RuntimeError: AdaGC is not, and the command requires it.
         """
-        if self._pid != os.getpid():
-            self._forget()
+        if self._done.pid != os.getpid():
+            self._begin_count()
         if self._watch:
             self._begin_record(optimizer)
             return
@@ -193,7 +207,7 @@ class Process:
                     "Record in the loop, and end it once record.should_stop"
                 )
         if record is not None and (line := watch.started(record, optimizer)):
-            self._records.append(watch.shown_path(record))
+            self._done.records.append(watch.shown_path(record))
             say(line)
 
     def _in_force(self, clip: Any) -> str:
@@ -230,10 +244,10 @@ class Process:
     def _count(self, optimizer: Any, num_before: int) -> None:
         clip = _ours(optimizer)
         if clip is None:
-            self._without[self._what_lacks(optimizer)] += 1
+            self._done.without[self._what_lacks(optimizer)] += 1
         else:
-            self._num_clipped += clip.num_steps - num_before
-            self._warmup_left = clip.warmup_left
+            self._done.num_clipped += clip.num_steps - num_before
+            self._done.warmup_left = clip.warmup_left
 
     def _what_lacks(self, optimizer: Any) -> str:
         """Name an optimizer that steps without AdaGC, and why."""
@@ -257,22 +271,24 @@ class Process:
         )
 
     def _say_what_was_done(self) -> None:
+        done = self._done
         if self._watch:
-            for path in self._records:
+            for path in done.records:
                 say(f"to see what happened:\n    adagc-report {path}")
             return
-        steps = "1 step" if self._num_clipped == 1 else ""
-        steps = steps or f"{self._num_clipped} steps"
-        if _is_first_of_node() and self._num_clipped:
-            left = self._warmup_left
-            ended = (
-                f"; its warm-up was not over, {left} more to go" if left else ""
-            )
-            say(f"AdaGC clipped {steps}{ended}")
-        elif self._trainers and not (self._num_clipped or self._without):
+        if _is_first_of_node() and done.num_clipped:
+            text = f"AdaGC clipped {_steps(done.num_clipped)}"
+            if left := done.warmup_left:
+                text += f"; its warm-up was not over, {left} more to go"
+            say(text)
+        elif self._trainers and not (done.num_clipped or done.without):
             say("a Trainer was made, but it made no step")
-        for text, number in self._without.items():
-            say(f"{number} step{'s' * (number > 1)} of {text}")
+        for text, number in done.without.items():
+            say(f"{_steps(number)} of {text}")
+
+
+def _steps(number: int) -> str:
+    return f"{number} step{'s' * (number != 1)}"
 
 
 def _ours(optimizer: Any) -> Any:

@@ -103,7 +103,7 @@ def _severity(event: Happening) -> tuple[bool, int, float]:
     """Order by a loss that is not back, then by kind, then by the loss."""
     excess = event["excess"] if event.has_loss else -1.0
     size = math.inf if math.isnan(excess) else excess
-    return event.is_over is False, _KINDS.index(event.kind), size
+    return event.losses.is_over is False, _KINDS.index(event.kind), size
 
 
 def _as_json(run: RecordedRun, event: Happening) -> dict[str, Any]:
@@ -113,12 +113,15 @@ def _as_json(run: RecordedRun, event: Happening) -> dict[str, Any]:
         h = run.tensors("h", np.array([place]))[0, run.keys.index(one.key)]
         h = math.nan if event.skipped else h
         guilty.append({**dataclasses.asdict(one), "h": h})
-    names = ("kind", "first", "last", "peak", "back", "is_over", "cause")
+    losses = event.losses
+    names = ("kind", "first", "last", "peak", "cause")
     return {
         **{name: getattr(event, name) for name in names},
         **{name: event[name] for name in _NUMBERS},
-        "before": event.before and event.before._asdict(),
-        "after": [span._asdict() for span in event.after],
+        "before": losses.before and losses.before._asdict(),
+        "after": [span._asdict() for span in losses.after],
+        "back": losses.back,
+        "is_over": losses.is_over,
         "skipped": event.skipped,
         "share": event.finding.share,
         "num_guilty": len(event.finding.guilty),

@@ -16,6 +16,7 @@ from paddle.nn.clip import ClipGradBase
 from paddle_adagc.checks import check_choice, check_integer
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.parallel.agreement import of_all_ranks
+from paddle_adagc.watch.alarms import OnAlarm
 from paddle_adagc.watch.clips import Clips
 from paddle_adagc.watch.guard import AtExit, described
 from paddle_adagc.watch.losses import (
@@ -30,7 +31,6 @@ from paddle_adagc.watch.recording import CLOSE_SECONDS, Recording
 from paddle_adagc.watch.ring import Ring
 from paddle_adagc.watch.skip import Skipper
 from paddle_adagc.watch.store import MAX_BYTES
-from paddle_adagc.watch.writer import OnAlarm
 
 NUM_STEPS = 64
 """Most steps that stay on the device before they are copied."""
@@ -261,7 +261,7 @@ class Record(Recording):
     @property
     def alarms(self) -> list[Any]:
         """All events so far; on rank 0 alone."""
-        return [*self._writer.analysis.events] if self._writer else []
+        return self._writer.alarms.events if self._writer else []
 
     def worst(self) -> dict[str, Any]:
         """Return the worst of the steps copied since the last call.

@@ -17,7 +17,7 @@ import pytest
 from watch.training import make_training, train
 
 from paddle_adagc.watch import Record, read_record
-from paddle_adagc.watch.writer import run_command
+from paddle_adagc.watch.alarms import run_command
 
 TESTS = Path(__file__).parents[1]
 PROGRAM = """
@@ -281,7 +281,7 @@ def test_a_command_that_fails_or_hangs_is_ended(monkeypatch):
     with pytest.raises(RuntimeError, match="returned 3"):
         run_command("exec <&-; sleep 0.2; exit 3", "a line" * 100_000)
     signal.signal(signal.SIGPIPE, before)
-    monkeypatch.setattr("paddle_adagc.watch.writer._COMMAND_SECONDS", 0.2)
+    monkeypatch.setattr("paddle_adagc.watch.alarms._COMMAND_SECONDS", 0.2)
     begin = time.monotonic()
     with pytest.raises(TimeoutError, match="took longer"):
         run_command("sleep 60 | sleep 60", "a line")
