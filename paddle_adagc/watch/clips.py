@@ -101,14 +101,6 @@ class Clips:
         """Steps that the recorded clip has made."""
         return self.source.num_steps if self.source is not None else 0
 
-    @property
-    def is_warming_up(self) -> bool:
-        """Whether the last step was one of the acting clip's warm-up."""
-        if self.shadow is not None or self.source is None:
-            return False
-        made = self.source.num_steps - 1 - self.source._progress.memory.start
-        return made < self.source.t_start
-
     def switch(self) -> ClipGradByAdaGC:
         """Let the shadow act; see :meth:`.Record.switch`."""
         if self.shadow is None or not self.shadow.num_steps:

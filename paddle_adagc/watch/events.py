@@ -154,14 +154,12 @@ class Happening:
         return found[0] if found else ""
 
 
-def find_events(run: RecordedRun) -> tuple[list[Happening], list[Event]]:
-    """Return what happened, by its steps, and the states that last.
+def find_events(run: RecordedRun) -> list[Happening]:
+    """Return what happened, by its steps.
 
     The record's thread has judged each step; here the run's end is known.
     """
-    found = [*_alarms(run)]
-    states = [event for event in found if event.kind == "state"]
-    begun = [event for event in found if event.kind in ("spike", "nan")]
+    begun = [*_alarms(run)]
     known = {name: _recorded(run, name) for name in RULES}
     events = [_happening(known, group) for group in _groups(known, begun)]
     firsts = [event.first for event in events]
@@ -170,7 +168,7 @@ def find_events(run: RecordedRun) -> tuple[list[Happening], list[Event]]:
         _look_at_loss(run, event, is_calm, until)
         _look_at_norms(run, event, is_calm)
         is_calm &= _calm_steps(run, [event])
-    return events, states
+    return events
 
 
 def at_step(
@@ -185,13 +183,13 @@ def at_step(
 
 
 def _alarms(run: RecordedRun) -> Iterator[Event]:
-    """Take alarms of which the record has the numbers."""
+    """Take alarms of what began, of which the record has the numbers."""
     rows = {row["step"]: row for row in run.rows}
     for alarm in run.alarms:
         numbers: list[Any] = [alarm.get(x) for x in ("value", "usual", "bound")]
         value = rows.get(alarm["step"], {}).get(alarm["series"])
-        is_known = alarm["kind"] == "state" or is_number(value)
-        if is_known and all(map(is_number, numbers)):
+        has_begun = alarm["kind"] in ("spike", "nan")
+        if has_begun and all(map(is_number, [value, *numbers])):
             kind, series, step = (alarm[x] for x in ("kind", "series", "step"))
             yield Event(kind, series, step, *numbers)
 

@@ -24,7 +24,6 @@ from paddle_adagc.watch.advice import advise
 from paddle_adagc.watch.causes import find_cause
 from paddle_adagc.watch.events import Happening, at_step, find_events
 from paddle_adagc.watch.folder import folders_beside
-from paddle_adagc.watch.judge import Event
 from paddle_adagc.watch.reading import RecordedRun
 from paddle_adagc.watch.tensors import layer_of, medians
 from paddle_adagc.watch.text import counted
@@ -56,7 +55,7 @@ def judge_run(
         raise ValueError(
             f"--step {step}: {run.directory} has the steps {known}"
         )
-    events, states = find_events(run)
+    events = find_events(run)
     if step is not None:
         events = [at_step(run, step, events)]
     for event in events:
@@ -80,7 +79,7 @@ def judge_run(
         "verdict": verdict_of(run, worst),
         "events": [_as_json(run, event) for event in kept],
         "worst": None if worst is None else kept.index(worst),
-        "notes": [*_notes(run, facts, states)],
+        "notes": [*_notes(run, facts)],
         "actions": [] if step is not None else advise(run, worst, events),
     }
     if cases:
@@ -129,12 +128,8 @@ def _as_json(run: RecordedRun, event: Happening) -> dict[str, Any]:
     }
 
 
-def _notes(
-    run: RecordedRun, facts: dict[str, Any], states: Sequence[Event]
-) -> Iterator[str]:
+def _notes(run: RecordedRun, facts: dict[str, Any]) -> Iterator[str]:
     """Say what holds for the whole run."""
-    for event in states:
-        yield event.text[0].upper() + event.text[1:]
     shared = facts.get("shares_loss_with")
     if isinstance(shared, list) and shared:
         others = ", ".join(map(str, shared[:5]))

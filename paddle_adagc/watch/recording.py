@@ -238,7 +238,6 @@ class Recording(Guarded):
             row |= {"skipped": True, "reason": self._skipper.reason}
         elif self._has_update() and clips.source is not None:
             step.snapshot = clips.source.snapshot()
-            row |= {"warm_up": True} if clips.is_warming_up else {}
         elif self._has_overflowed():
             row["overflow"] = True
         self._ring.has_seen |= update.was_called or step.snapshot is not None
