@@ -38,25 +38,20 @@ class Alarms:
     """
 
     def __init__(self, analysis: Analysis, on_alarm: OnAlarm) -> None:
-        self._analysis, self._on_alarm = analysis, on_alarm
+        self.analysis, self._on_alarm = analysis, on_alarm
         self._last: dict[str, float] = {}
         self._more: dict[str, int] = {}
 
-    @property
-    def events(self) -> list[Event]:
-        """All events so far."""
-        return [*self._analysis.events]
-
     def judge(self, steps: Steps) -> list[Event]:
         """Judge the next steps, and pass on what began in them."""
-        events, lines = self._analysis.add(steps)
+        events, lines = self.analysis.add(steps)
         for kind, line in lines:
             self._say(kind, line)
         return events
 
     def nonfinite(self, step: int, loss: float) -> None:
         """Pass on a loss that was seen before its step is judged."""
-        self._say("nan", self._analysis.nonfinite(step, loss))
+        self._say("nan", self.analysis.nonfinite(step, loss))
 
     def _say(self, kind: str, line: str) -> None:
         """Pass a line on, or count it; warn if nobody takes it."""

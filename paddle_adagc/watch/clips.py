@@ -107,22 +107,9 @@ class Clips:
             raise RuntimeError("no shadow has followed a step, so none can act")
         clip, self.shadow = self.shadow, None
         clip._follows = False
-        self._put(clip)
-        return clip
-
-    def switch_back(self, clip: ClipGradBase | None) -> None:
-        """Let another clip act; see :meth:`.Record.switch_back`."""
-        if not self.is_ours:
-            raise RuntimeError(
-                f"{self.acting!r} acts, which cannot follow as a shadow"
-            )
-        self.shadow = check_shadow(self.acting)
-        self.shadow._follows = True
-        self._put(clip)
-
-    def _put(self, clip: ClipGradBase | None) -> None:
         put_into_optimizer(self.optimizer, clip)
         self._find()
+        return clip
 
     def factors(self) -> Factors | None:
         """Return what the clip does that acts; None: it is the recorded one."""

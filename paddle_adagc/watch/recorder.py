@@ -261,7 +261,7 @@ class Record(Recording):
     @property
     def alarms(self) -> list[Any]:
         """All events so far; on rank 0 alone."""
-        return self._writer.alarms.events if self._writer else []
+        return [*self._writer.alarms.analysis.events] if self._writer else []
 
     def worst(self) -> dict[str, Any]:
         """Return the worst of the steps copied since the last call.
@@ -292,19 +292,6 @@ class Record(Recording):
         clip = self._clips.switch()
         self._try(self._begin_session)
         return clip
-
-    def switch_back(self, clip: ClipGradBase | None) -> None:
-        """Let another clip act; the one that acts now follows as a shadow.
-
-        Args:
-            clip: Clip for the optimizer; None: no clip.
-
-        Raises:
-            RuntimeError: The clip that acts is none of this package.
-        """
-        self.flush()
-        self._clips.switch_back(clip)
-        self._try(self._begin_session)
 
     def close(self) -> None:
         """Write what is left, and stop recording; every rank calls it."""

@@ -93,9 +93,18 @@ def test_a_number_may_be_written_in_any_way(value, capsys):
     assert "lambda_abs=0.5 (--lambda-abs)" in capsys.readouterr().out
 
 
-def test_check_says_what_would_be_in_force_and_from_where(tmp_path, capsys):
-    file = tmp_path / "mine.yaml"
-    file.write_text("# mine\nclip: {t_start: 7, units: {}, beta: 0.9}\n")
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("mine.yaml", "# mine\nclip: {t_start: 7, units: {}, beta: 0.9}\n"),
+        ("mine.json", '{"clip": {"t_start": 7, "units": {}, "beta": 0.9}}'),
+    ],
+)
+def test_check_says_what_would_be_in_force_and_from_where(
+    name, text, tmp_path, capsys
+):
+    file = tmp_path / name
+    file.write_text(text)
     words = ["--check", "--settings", str(file), "--beta=.95"]
     assert run.main([*words, "paddleformers-cli", "train", "my.yaml"]) == 0
     printed = capsys.readouterr().out

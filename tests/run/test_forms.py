@@ -21,7 +21,17 @@ from helpers import slow_but
 
 PROGRAMS = str(Path(sys.executable).parent)
 RUN = (sys.executable, "-m", "paddle_adagc.run")
-MODULE = "from core.integrations.trainers import Trainer\n"
+MODULE = """
+from core.integrations import trainers
+
+class Trainer(trainers.Trainer):
+    def __init__(self, *args, optimizers=(None, None), **more):
+        super().__init__(*args, **more)
+        self.optimizer = optimizers[0]
+
+    def create_optimizer(self, lr_scheduler=None):
+        return self.optimizer or super().create_optimizer()
+"""
 HEAD = """
 import pickle, sys, tempfile
 import paddle
@@ -36,6 +46,12 @@ def train(steps=6, **more):
     return trainer
 """
 SCRIPT = HEAD + TRAIN + "train()\n"
+OPTIMIZERS = """
+model, clip = paddle.nn.Linear(2, 1), ClipGradByAdaGC(t_start=4)
+parameters = model.parameters()
+optimizer = paddle.optimizer.AdamW(parameters=parameters, grad_clip=clip)
+train(model=model, optimizers=(optimizer, None))
+"""
 PROCESS = """
 import multiprocessing, runpy
 child = multiprocessing.get_context("fork").Process(
@@ -147,20 +163,30 @@ FORMS = {
         )
         + "assert pickle.loads(pickle.dumps(type(trainer))) is Mine\n",
     ),
+    "a Trainer with a `clip`, which returns no optimizer": Form(
+        in_force(),
+        subclass(
+            "    clip = 0.2\n"
+            "    def create_optimizer(self, lr_scheduler=None):\n"
+            "        assert self.clip == 0.2\n"
+            "        super().create_optimizer()\n"
+        ),
+    ),
+    "a Trainer that makes optimizer and scheduler": Form(
+        in_force(),
+        subclass(
+            "    def create_optimizer_and_scheduler(self, num=None):\n"
+            "        self.optimizer = paddle.optimizer.AdamW(\n"
+            "            parameters=self.model.parameters(),\n"
+            "            grad_clip=paddle.nn.ClipGradByGlobalNorm(1.0))\n"
+        ),
+    ),
     "`optimizers=` with AdaGC": Form(
         in_force(
             r"t_start=4 \(the script\); the script's own, without "
             "missing_state, t_start"
         ),
-        subclass(
-            "    def __init__(self, *args, **given):\n"
-            "        super().__init__(*args, **given)\n"
-            "        self.optimizer = paddle.optimizer.AdamW(\n"
-            "            parameters=self.model.parameters(),\n"
-            "            grad_clip=ClipGradByAdaGC(t_start=4))\n"
-            "    def create_optimizer(self, lr_scheduler=None):\n"
-            "        return self.optimizer\n"
-        ),
+        HEAD + TRAIN + OPTIMIZERS,
         options="--t-start 2 --missing-state start",
     ),
     "a Trainer that has the mixin": Form(

@@ -52,7 +52,6 @@ class Training:
         random = np.random.default_rng(seed)
         self.batches = Batches(random, width, batch)
         self.adam = Adam(make_net(random, width, 1.0), beta2)
-        self.batches.fixed = self.batches.draw()
         self.gamma: np.ndarray | None = None
 
     def run(self, last: int) -> list[dict[str, Any]]:
@@ -139,11 +138,8 @@ class Batches:
         self.random, self.size = random, size
         self.teacher = make_net(random, width, 2.0)
         self.other = make_net(random, width, 2.0)
-        self.fixed: Any = None
 
     def draw(self, what: str = "") -> tuple[np.ndarray, np.ndarray]:
-        if what == "fixed":
-            return self.fixed
         x = self.random.normal(size=(self.size, 16))
         net = self.other if what == "shift" else self.teacher
         logits = _forward(net, x)[-1]
