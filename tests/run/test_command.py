@@ -40,11 +40,10 @@ MISTAKES = {
     "--watch --stop-on=inf true": "stop_on must be one of nan",
     "python -I train.py": "python -I keeps adagc-run out: leave -I out",
     "timeout 9 python3.11 -W ignore -S -m train": "3.11 -S keeps adagc-run",
-    "bash -ec 'cd . ; python -uE train.py'": "python -uE keeps adagc-run out",
+    "nice python -uE train.py": "python -uE keeps adagc-run out",
     "env -i python train.py": "env -i keeps adagc-run out: leave -i out",
     "env -C . -u PYTHONPATH python train.py": "env -u PYTHONPATH keeps",
-    "env PYTHONPATH=/mine python a.py": "write PYTHONPATH=/mine:",
-    "bash job.sh": "PYTHONPATH=./mine drops adagc-run's entry",
+    "env PYTHONPATH=/mine python a.py": "env PYTHONPATH=/mine keeps",
 }
 """Words after ``adagc-run`` -> what it says."""
 
@@ -63,7 +62,6 @@ SETTINGS = {
 @pytest.mark.parametrize("words", MISTAKES)
 def test_mistakes(tmp_path, monkeypatch, capsys, words):
     monkeypatch.chdir(tmp_path)
-    Path("job.sh").write_text("export PYTHONPATH=./mine\npython train.py\n")
     assert run.main(shlex.split(words)) == 2
     assert re.search(MISTAKES[words], capsys.readouterr().err)
 
