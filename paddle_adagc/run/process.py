@@ -72,15 +72,11 @@ class Process:
         self._values, self._record = values, record
         self._watch, self._require = watch, require
         self._trainers: list[Any] = []
-        self._origins: weakref.WeakKeyDictionary[Any, Values] = (
-            weakref.WeakKeyDictionary()
-        )
-        """Clips that this process made, and where their settings come from."""
-
-        self._notes: weakref.WeakKeyDictionary[Any, list[str]] = (
-            weakref.WeakKeyDictionary()
-        )
-        """And what of the Trainer's arguments has no effect."""
+        self._clips: weakref.WeakKeyDictionary[
+            Any, tuple[Values, list[str]]
+        ] = weakref.WeakKeyDictionary()
+        """Clips that this process made, where their settings come from, and
+        what of the Trainer's arguments has no effect."""
 
         self._seen: weakref.WeakSet[Any] = weakref.WeakSet()
         self._begin_count()
@@ -139,8 +135,7 @@ class Process:
             clip = ClipGradByAdaGC(**{k: v for k, (v, _) in values.items()})
         except (TypeError, ValueError) as error:
             raise ValueError(f"adagc-run: {error}") from error
-        self._origins[clip] = values
-        self._notes[clip] = without_effect(trainer.args)
+        self._clips[clip] = values, without_effect(trainer.args)
         return clip
 
     def _around(self, update: Callable[..., Any]) -> Callable[..., Any]:
@@ -213,15 +208,15 @@ class Process:
     def _in_force(self, clip: Any) -> str:
         import paddle.distributed as dist
 
-        origins = self._origins.get(clip)
+        origins, notes = self._clips.get(clip, ({}, []))
         usual = type(clip)().arguments()
         given = {
-            name: (value, (origins or {}).get(name, ("", "the script"))[1])
+            name: (value, origins.get(name, ("", "the script"))[1])
             for name, value in clip.arguments().items()
-            if name in (origins or {}) or value != usual[name]
+            if name in origins or value != usual[name]
         }
         text = f"AdaGC in force: {shown(given) or 'its defaults'}"
-        if origins is None and (unused := self._values.keys() - RECORD.keys()):
+        if not origins and (unused := self._values.keys() - RECORD.keys()):
             text += f"; the script's own, without {', '.join(sorted(unused))}"
         tensors = clip._progress.tensors
         num_units = sum(map(len, tensors.units.values()))
@@ -234,7 +229,7 @@ class Process:
             text += f"; resumed after {clip.num_steps} steps"
         if dist.get_world_size() > 1:
             text += f"; rank {dist.get_rank()} of {dist.get_world_size()}"
-        return "; ".join((text, *self._notes.get(clip, ())))
+        return "; ".join((text, *notes))
 
     @staticmethod
     def _steps_of(optimizer: Any) -> int:
