@@ -226,26 +226,33 @@ def test_a_switch_is_one_by_hand(tmp_path):
     assert_equal(mine, train(model, optimizer, range(120, 140)))
 
 
+@pytest.mark.parametrize("skip_above", [None, 10.0])
 @pytest.mark.parametrize("wrap", [lambda x: x, dist.shard_optimizer])
 @pytest.mark.parametrize("name", ["global norm", "ours"])
-def test_an_overflow_of_a_loop_is_one_step(wrap, name, tmp_path):
+def test_an_overflow_of_a_loop_is_one_step(name, wrap, skip_above, tmp_path):
     """With gradients accumulated; its loss is not that of the next step."""
     model, optimizer = make_training(CLIPS[name]())
     optimizer = wrap(optimizer)
-    record = open_record(tmp_path, optimizer, model=model)
+    record = open_record(
+        tmp_path, optimizer, model=model, skip_above=skip_above
+    )
     for step in range(8):
         for _ in range(2):
             (model(paddle.ones([2, 16])).square().mean() * 0 + 1).backward()
+        if step == 5:
+            model[0].weight.grad *= np.inf
         overflow = paddle.to_tensor(step == 5)
         optimizer._set_auxiliary_var("found_inf", overflow)
         optimizer.step()
         optimizer.clear_grad()
+    assert record.num_skipped == 0
     record.close()
     assert (record.shadow or optimizer._grad_clip).num_steps == 7
     run = read_record(tmp_path)
     assert run.column("loss").tolist() == [2.0] * 8
     assert "global_grad_norm" not in run.rows[5]
     assert np.flatnonzero(run.column("overflow") == 1) == [5]
+    assert not run.alarms
 
 
 @pytest.mark.parametrize(

@@ -124,24 +124,6 @@ def test_nan_that_the_clip_does_not_judge_is_left_out(kind, tmp_path):
     record.close()
 
 
-def test_a_scaler_s_overflow_is_not_skipped_again(tmp_path):
-    model, optimizer = make_training(None)
-    record = Record(tmp_path, optimizer, model, skip_above=10)
-
-    def overflow(step, model):
-        found = step == 70
-        if found:
-            model[0].weight.grad *= math.inf
-        optimizer._set_auxiliary_var("found_inf", paddle.to_tensor(found))
-
-    train(model, optimizer, range(80), record=record, after=overflow)
-    assert record.num_skipped == 0
-    record.close()
-    run = read_record(tmp_path)
-    assert run.step[run.column("overflow") == 1].tolist() == [71]
-    assert not run.alarms
-
-
 def test_a_resumed_run_goes_on_and_knows_what_is_usual(tmp_path):
     model, optimizer = make_training(None)
     first = Record(tmp_path, optimizer, model, skip_above=10)
