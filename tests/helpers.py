@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-from collections import Counter
 
 import numpy as np
 import paddle
@@ -126,22 +125,6 @@ def gammas(clip):
     return np.array(
         [float(value) for value in clip.state_dict()["gamma"].values()]
     )
-
-
-def compiled_calls(function):
-    """Paddle's compiled functions that a call of ``function`` calls: counts."""
-    seen = Counter()
-
-    def count(frame, event, called):
-        if event == "c_call" and "paddle" in str(called.__module__):
-            seen[called.__qualname__] += 1
-
-    sys.setprofile(count)
-    try:
-        function()
-    finally:
-        sys.setprofile(None)
-    return seen
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import os
@@ -39,6 +40,22 @@ def say(text: str) -> None:
     print(f"adagc-run: {text}", file=sys.stderr, flush=True)
 
 
+@dataclasses.dataclass
+class Done:
+    """What a process has done; a child that was forked begins anew."""
+
+    pid: int = dataclasses.field(default_factory=os.getpid)
+    num_clipped: int = 0
+    """Steps with AdaGC."""
+
+    warmup_left: int = 0
+    without: Counter[str] = dataclasses.field(default_factory=Counter)
+    """Steps without it, by what is said of their optimizers."""
+
+    records: list[str] = dataclasses.field(default_factory=list)
+    """Folders that were written."""
+
+
 class Process:
     """Puts the clip into each Trainer; counts steps with it and without.
 
@@ -55,24 +72,17 @@ class Process:
         self._values, self._record = values, record
         self._watch, self._require = watch, require
         self._trainers: list[Any] = []
-        self._origins: weakref.WeakKeyDictionary[Any, Values] = (
-            weakref.WeakKeyDictionary()
-        )
-        """Clips that this process made, and where their settings come from."""
-
-        self._notes: weakref.WeakKeyDictionary[Any, list[str]] = (
-            weakref.WeakKeyDictionary()
-        )
-        """And what of the Trainer's arguments has no effect."""
+        self._clips: weakref.WeakKeyDictionary[
+            Any, tuple[Values, list[str]]
+        ] = weakref.WeakKeyDictionary()
+        """Clips that this process made, where their settings come from, and
+        what of the Trainer's arguments has no effect."""
 
         self._seen: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._forget()
+        self._begin_count()
 
-    def _forget(self) -> None:
-        """Begin to count, in a child that was forked, too."""
-        self._pid, self._num_clipped, self._warmup_left = os.getpid(), 0, 0
-        self._without: Counter[str] = Counter()
-        self._records: list[str] = []
+    def _begin_count(self) -> None:
+        self._done = Done()
         # multiprocessing's children call this and not atexit.
         util.Finalize(None, self._say_what_was_done, exitpriority=0)
 
@@ -125,8 +135,7 @@ class Process:
             clip = ClipGradByAdaGC(**{k: v for k, (v, _) in values.items()})
         except (TypeError, ValueError) as error:
             raise ValueError(f"adagc-run: {error}") from error
-        self._origins[clip] = values
-        self._notes[clip] = without_effect(trainer.args)
+        self._clips[clip] = values, without_effect(trainer.args)
         return clip
 
     def _around(self, update: Callable[..., Any]) -> Callable[..., Any]:
@@ -166,8 +175,8 @@ class Process:
         Raises:
             RuntimeError: AdaGC is not, and the command requires it.
         """
-        if self._pid != os.getpid():
-            self._forget()
+        if self._done.pid != os.getpid():
+            self._begin_count()
         if self._watch:
             self._begin_record(optimizer)
             return
@@ -193,21 +202,21 @@ class Process:
                     "Record in the loop, and end it once record.should_stop"
                 )
         if record is not None and (line := watch.started(record, optimizer)):
-            self._records.append(watch.shown_path(record))
+            self._done.records.append(watch.shown_path(record))
             say(line)
 
     def _in_force(self, clip: Any) -> str:
         import paddle.distributed as dist
 
-        origins = self._origins.get(clip)
+        origins, notes = self._clips.get(clip, ({}, []))
         usual = type(clip)().arguments()
         given = {
-            name: (value, (origins or {}).get(name, ("", "the script"))[1])
+            name: (value, origins.get(name, ("", "the script"))[1])
             for name, value in clip.arguments().items()
-            if name in (origins or {}) or value != usual[name]
+            if name in origins or value != usual[name]
         }
         text = f"AdaGC in force: {shown(given) or 'its defaults'}"
-        if origins is None and (unused := self._values.keys() - RECORD.keys()):
+        if not origins and (unused := self._values.keys() - RECORD.keys()):
             text += f"; the script's own, without {', '.join(sorted(unused))}"
         tensors = clip._progress.tensors
         num_units = sum(map(len, tensors.units.values()))
@@ -220,7 +229,7 @@ class Process:
             text += f"; resumed after {clip.num_steps} steps"
         if dist.get_world_size() > 1:
             text += f"; rank {dist.get_rank()} of {dist.get_world_size()}"
-        return "; ".join((text, *self._notes.get(clip, ())))
+        return "; ".join((text, *notes))
 
     @staticmethod
     def _steps_of(optimizer: Any) -> int:
@@ -230,10 +239,10 @@ class Process:
     def _count(self, optimizer: Any, num_before: int) -> None:
         clip = _ours(optimizer)
         if clip is None:
-            self._without[self._what_lacks(optimizer)] += 1
+            self._done.without[self._what_lacks(optimizer)] += 1
         else:
-            self._num_clipped += clip.num_steps - num_before
-            self._warmup_left = clip.warmup_left
+            self._done.num_clipped += clip.num_steps - num_before
+            self._done.warmup_left = clip.warmup_left
 
     def _what_lacks(self, optimizer: Any) -> str:
         """Name an optimizer that steps without AdaGC, and why."""
@@ -257,22 +266,24 @@ class Process:
         )
 
     def _say_what_was_done(self) -> None:
+        done = self._done
         if self._watch:
-            for path in self._records:
+            for path in done.records:
                 say(f"to see what happened:\n    adagc-report {path}")
             return
-        steps = "1 step" if self._num_clipped == 1 else ""
-        steps = steps or f"{self._num_clipped} steps"
-        if _is_first_of_node() and self._num_clipped:
-            left = self._warmup_left
-            ended = (
-                f"; its warm-up was not over, {left} more to go" if left else ""
-            )
-            say(f"AdaGC clipped {steps}{ended}")
-        elif self._trainers and not (self._num_clipped or self._without):
+        if _is_first_of_node() and done.num_clipped:
+            text = f"AdaGC clipped {_steps(done.num_clipped)}"
+            if left := done.warmup_left:
+                text += f"; its warm-up was not over, {left} more to go"
+            say(text)
+        elif self._trainers and not (done.num_clipped or done.without):
             say("a Trainer was made, but it made no step")
-        for text, number in self._without.items():
-            say(f"{number} step{'s' * (number > 1)} of {text}")
+        for text, number in done.without.items():
+            say(f"{_steps(number)} of {text}")
+
+
+def _steps(number: int) -> str:
+    return f"{number} step{'s' * (number != 1)}"
 
 
 def _ours(optimizer: Any) -> Any:

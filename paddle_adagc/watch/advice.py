@@ -36,8 +36,8 @@ def advise(
         found.insert(0, _advice("disk", text, "--record DIR"))
     elif event is not None and not found:
         text, command = "There is nothing to do", ""
-        if event.back is not None:
-            text += f": the mean of 64 losses from step {event.back:,} on is "
+        if (back := event.losses.back) is not None:
+            text += f": the mean of 64 losses from step {back:,} on is "
             text += "at most 1%, or 2 standard errors, above that before"
         if event.has_loss and event.is_short:
             text += ". A Trainer's setting leaves these steps out of other runs"
@@ -50,9 +50,10 @@ def advise(
 def _about(
     run: RecordedRun, event: Happening, events: Sequence[Happening]
 ) -> Iterator[Advice]:
-    is_new = event.has_loss and event.is_over is None and event is events[-1]
+    is_over = event.losses.is_over
+    is_new = event.has_loss and is_over is None and event is events[-1]
     recurs = event.has_loss and sum(e.has_loss for e in events) >= _OFTEN
-    lasts = event.is_over is False
+    lasts = is_over is False
     suffers = lasts or recurs or is_new
     if lasts or is_new:
         yield _return(run, event)
@@ -93,7 +94,7 @@ def _return(run: RecordedRun, event: Happening) -> Advice:
     if event.cause == "rate":
         first = min(first, event.clues[0])
     text = f"Return to the last checkpoint before step {first:,}."
-    if event.is_over is None:
+    if event.losses.is_over is None:
         text = f"If the loss stays high, r{text[1:]}"
     elif event.kind == "norm shift":
         text += " If that does not help, return to an older one: the weights "

@@ -81,12 +81,9 @@ class Analysis:
         """Return a line for each kind of a step's events."""
         texts: dict[str, list[str]] = {}
         for event in events:
-            kind = event.kind
-            if kind == "state":
-                kind = event.series
-            elif kind == "nan" and event.step == self._nonfinite:
+            if event.kind == "nan" and event.step == self._nonfinite:
                 continue
-            mine = texts.setdefault(kind, [])
+            mine = texts.setdefault(event.kind, [])
             where = f"step {event.step}: " if mine else ""
             mine.append(event.text.removeprefix(where))
         if "spike" in texts:

@@ -101,36 +101,15 @@ class Clips:
         """Steps that the recorded clip has made."""
         return self.source.num_steps if self.source is not None else 0
 
-    @property
-    def is_warming_up(self) -> bool:
-        """Whether the last step was one of the acting clip's warm-up."""
-        if self.shadow is not None or self.source is None:
-            return False
-        made = self.source.num_steps - 1 - self.source._progress.memory.start
-        return made < self.source.t_start
-
     def switch(self) -> ClipGradByAdaGC:
         """Let the shadow act; see :meth:`.Record.switch`."""
         if self.shadow is None or not self.shadow.num_steps:
             raise RuntimeError("no shadow has followed a step, so none can act")
         clip, self.shadow = self.shadow, None
         clip._follows = False
-        self._put(clip)
-        return clip
-
-    def switch_back(self, clip: ClipGradBase | None) -> None:
-        """Let another clip act; see :meth:`.Record.switch_back`."""
-        if not self.is_ours:
-            raise RuntimeError(
-                f"{self.acting!r} acts, which cannot follow as a shadow"
-            )
-        self.shadow = check_shadow(self.acting)
-        self.shadow._follows = True
-        self._put(clip)
-
-    def _put(self, clip: ClipGradBase | None) -> None:
         put_into_optimizer(self.optimizer, clip)
         self._find()
+        return clip
 
     def factors(self) -> Factors | None:
         """Return what the clip does that acts; None: it is the recorded one."""

@@ -62,6 +62,27 @@ class Span(NamedTuple):
 
 
 @dataclasses.dataclass
+class Losses:
+    """The losses before an event, and after it."""
+
+    last: int = 0
+    """The last step whose loss was abnormal, 0: none was."""
+
+    before: Span | None = None
+    """The last 64 before, without those of earlier events."""
+
+    after: Sequence[Span] = ()
+    """The first 64, and the last 64, between the last abnormal one (or the
+    event's first step) and the next event; the second may be missing."""
+
+    back: int | None = None
+    """Where the first 64 begin whose mean is not above that before."""
+
+    is_over: bool | None = None
+    """Whether there are such losses; None: not known yet."""
+
+
+@dataclasses.dataclass
 class Happening:
     """An event of the loss, the gradients' norm, or a tensor."""
 
@@ -79,21 +100,7 @@ class Happening:
     peak: int = 0
     """Step of the highest loss, or else of the highest norm."""
 
-    last_loss: int = 0
-    """The last step whose loss was abnormal, 0: none was."""
-
-    before: Span | None = None
-    """The last 64 losses before, without those of earlier events."""
-
-    after: Sequence[Span] = ()
-    """The first 64 losses, and the last 64, between the last abnormal loss (or
-    the event's first step) and the next event; the second may be missing."""
-
-    back: int | None = None
-    """Where the first 64 losses begin whose mean is not above that before."""
-
-    is_over: bool | None = None
-    """Whether there are such losses; None: not known yet."""
+    losses: Losses = dataclasses.field(default_factory=Losses)
 
     skipped: list[int] = dataclasses.field(default_factory=list)
     """Steps that ``skip_above`` left out."""
@@ -119,7 +126,9 @@ class Happening:
         if "nan" in self.series:
             return "loss nan"
         if "loss" in self.series:
-            return "loss shift" if self.is_over is False else "loss spike"
+            return (
+                "loss shift" if self.losses.is_over is False else "loss spike"
+            )
         if "nonfinite" in self.series:
             return "gradient nan"
         if "step" in self.series:
@@ -145,14 +154,12 @@ class Happening:
         return found[0] if found else ""
 
 
-def find_events(run: RecordedRun) -> tuple[list[Happening], list[Event]]:
-    """Return what happened, by its steps, and the states that last.
+def find_events(run: RecordedRun) -> list[Happening]:
+    """Return what happened, by its steps.
 
     The record's thread has judged each step; here the run's end is known.
     """
-    found = [*_alarms(run)]
-    states = [event for event in found if event.kind == "state"]
-    begun = [event for event in found if event.kind in ("spike", "nan")]
+    begun = [*_alarms(run)]
     known = {name: _recorded(run, name) for name in RULES}
     events = [_happening(known, group) for group in _groups(known, begun)]
     firsts = [event.first for event in events]
@@ -161,7 +168,7 @@ def find_events(run: RecordedRun) -> tuple[list[Happening], list[Event]]:
         _look_at_loss(run, event, is_calm, until)
         _look_at_norms(run, event, is_calm)
         is_calm &= _calm_steps(run, [event])
-    return events, states
+    return events
 
 
 def at_step(
@@ -176,13 +183,13 @@ def at_step(
 
 
 def _alarms(run: RecordedRun) -> Iterator[Event]:
-    """Take alarms of which the record has the numbers."""
+    """Take alarms of what began, of which the record has the numbers."""
     rows = {row["step"]: row for row in run.rows}
     for alarm in run.alarms:
         numbers: list[Any] = [alarm.get(x) for x in ("value", "usual", "bound")]
         value = rows.get(alarm["step"], {}).get(alarm["series"])
-        is_known = alarm["kind"] == "state" or is_number(value)
-        if is_known and all(map(is_number, numbers)):
+        has_begun = alarm["kind"] in ("spike", "nan")
+        if has_begun and all(map(is_number, [value, *numbers])):
             kind, series, step = (alarm[x] for x in ("kind", "series", "step"))
             yield Event(kind, series, step, *numbers)
 
@@ -231,11 +238,12 @@ def _happening(known: Known, events: Sequence[Event]) -> Happening:
         name = "nan" if event.kind == "nan" else event.series
         series.setdefault(name, event.step)
     lasts = [(_last(known, event), event.series == "loss") for event in events]
+    of_loss = [last for last, is_loss in lasts if is_loss]
     return Happening(
         first=min(series.values()),
         last=max(last for last, _ in lasts),
         series=series,
-        last_loss=max((last for last, is_loss in lasts if is_loss), default=0),
+        losses=Losses(last=max(of_loss, default=0)),
     )
 
 
@@ -243,7 +251,7 @@ def _calm_steps(run: RecordedRun, events: Sequence[Happening]) -> np.ndarray:
     """Mark the steps that say what is usual: those of no event that is open."""
     is_calm = np.ones(len(run.step), bool)
     for event in events:
-        end = event.back or event.last + 1
+        end = event.losses.back or event.last + 1
         is_calm &= (run.step < event.first) | (run.step >= end)
     return is_calm
 
@@ -253,34 +261,36 @@ def _look_at_loss(
 ) -> None:
     """Measure the loss before an event, in it, and up to the next one."""
     loss, step = run.column("loss"), run.step
+    losses, first = found.losses, found.first
     is_known = np.isfinite(loss)
-    past = np.flatnonzero(is_known & is_calm & (step < found.first))[-WINDOW:]
-    inside = (step >= found.first) & (step <= max(found.last_loss, found.first))
-    begin = max(found.first, found.last_loss + 1)
+    past = np.flatnonzero(is_known & is_calm & (step < first))[-WINDOW:]
+    inside = (step >= first) & (step <= max(losses.last, first))
+    begin = max(first, losses.last + 1)
     rest = np.flatnonzero(is_known & (step >= begin) & (step < until))
     if (inside & is_known).any():
         worst = int(np.argmax(np.where(inside & is_known, loss, -math.inf)))
         found.numbers["loss"] = float(loss[worst])
-        if found.last_loss:
+        if losses.last:
             found.peak = int(step[worst])
     if until == math.inf and not len(rest):
         is_long = np.count_nonzero(inside) >= FEWEST
-        found.is_over = False if is_long or "nan" in found.series else None
+        losses.is_over = False if is_long or "nan" in found.series else None
     if not len(past):
         return
-    found.before = before = Span.of(step[past], loss[past])
+    losses.before = before = Span.of(step[past], loss[past])
     found.numbers["excess"] = float((loss[inside] - before.mean).sum())
     parts = [rest[i : i + WINDOW] for i in range(0, len(rest), WINDOW)]
     spans = [Span.of(step[p], loss[p]) for p in parts if len(p) >= FEWEST]
     if spans:
         latest = rest[-WINDOW:]
-        found.after = [spans[0], Span.of(step[latest], loss[latest])]
-        found.after = found.after[: len(spans)]
+        losses.after = [spans[0], Span.of(step[latest], loss[latest])]
+        losses.after = losses.after[: len(spans)]
         is_back = [not span.is_above(before, _BACK) for span in spans]
         if any(is_back):
-            found.is_over, found.back = True, spans[is_back.index(True)].first
+            losses.is_over = True
+            losses.back = spans[is_back.index(True)].first
         elif Span.of(step[rest], loss[rest]).is_above(before, _HIGHER):
-            found.is_over = False
+            losses.is_over = False
 
 
 def _look_at_norms(

@@ -39,8 +39,6 @@ RULES = {
 """Series in which spikes and shifts are found. A value is abnormal that is so
 many deviations, and so far in logarithms or relative to usual, above usual."""
 
-_LOW_H, _LOW_H_STEPS = 0.5, 200
-
 
 @dataclasses.dataclass(frozen=True)
 class Event:
@@ -48,7 +46,7 @@ class Event:
 
     kind: str
     """``"spike"``, where it begins; ``"shift"``: it has not come back for 64
-    steps; ``"nan"``: the loss is not finite; ``"state"``: it lasts."""
+    steps; ``"nan"``: the loss is not finite."""
 
     series: str
     """Name of the number, such as ``"loss"``."""
@@ -68,12 +66,6 @@ class Event:
     @property
     def text(self) -> str:
         """One line for a log."""
-        if self.series == "h_median":
-            return (
-                f"from step {self.step} on the clip left less than half of the "
-                f"median tensor's gradient for {_LOW_H_STEPS} steps: the "
-                "threshold is low for calm steps, or the norm has risen"
-            )
         where = f"step {self.step}: "
         if self.series == "nonfinite":
             number = counted(int(self.value), "tensor")
@@ -102,7 +94,6 @@ class Judge:
     def __init__(self) -> None:
         self._series = {name: _Series(name, r) for name, r in RULES.items()}
         self._last: dict[str, int] = {}
-        self._num_low_h = 0
 
     def add(self, step: int, numbers: Mapping[str, float]) -> list[Event]:
         """Take one step.
@@ -110,7 +101,7 @@ class Judge:
         Args:
             step: Its number; they ascend.
             numbers: Columns of a record, as far as they are known: ``loss``,
-                ``global_grad_norm``, ``nonfinite``, ``h_median``, ``warm_up``.
+                ``global_grad_norm``, ``nonfinite``.
 
         Returns:
             What began in this step, or proved lasting in it.
@@ -127,7 +118,7 @@ class Judge:
         elif (number := numbers.get("nonfinite", 0)) > 0:
             event = Event("spike", "nonfinite", step, number, 0.0, 0.0)
             found += self._once(event)
-        return [*found, *self._states(step, numbers)]
+        return found
 
     def _once(self, event: Event) -> Iterator[Event]:
         """Leave out what goes on from at most ten steps before."""
@@ -135,16 +126,6 @@ class Judge:
         self._last[event.series] = event.step
         if event.step - last > EVENT_GAP:
             yield event
-
-    def _states(
-        self, step: int, numbers: Mapping[str, float]
-    ) -> Iterator[Event]:
-        h = numbers.get("h_median")
-        if h is None or numbers.get("warm_up"):
-            return
-        self._num_low_h = self._num_low_h + 1 if h < _LOW_H else 0
-        if self._num_low_h == _LOW_H_STEPS:
-            yield Event("state", "h_median", step - _LOW_H_STEPS + 1, h)
 
 
 class _Series:

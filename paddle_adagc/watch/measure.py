@@ -18,7 +18,7 @@ clip that acts; None: the norms do not say them."""
 
 OWN_FIELDS = frozenset(
     (
-        *("step", "loss", "learning_rate", "step_seconds", "warm_up"),
+        *("step", "loss", "learning_rate", "step_seconds"),
         *("skipped", "reason", "overflow", "nonfinite"),
         *("global_grad_norm", "clipped_grad_norm", "clipped_fraction"),
         *("h_min", "h_median", "shadow_clipped_grad_norm"),

@@ -24,7 +24,6 @@ from paddle_adagc.watch.advice import advise
 from paddle_adagc.watch.causes import find_cause
 from paddle_adagc.watch.events import Happening, at_step, find_events
 from paddle_adagc.watch.folder import folders_beside
-from paddle_adagc.watch.judge import Event
 from paddle_adagc.watch.reading import RecordedRun
 from paddle_adagc.watch.tensors import layer_of, medians
 from paddle_adagc.watch.text import counted
@@ -56,7 +55,7 @@ def judge_run(
         raise ValueError(
             f"--step {step}: {run.directory} has the steps {known}"
         )
-    events, states = find_events(run)
+    events = find_events(run)
     if step is not None:
         events = [at_step(run, step, events)]
     for event in events:
@@ -80,7 +79,7 @@ def judge_run(
         "verdict": verdict_of(run, worst),
         "events": [_as_json(run, event) for event in kept],
         "worst": None if worst is None else kept.index(worst),
-        "notes": [*_notes(run, facts, states)],
+        "notes": [*_notes(run, facts)],
         "actions": [] if step is not None else advise(run, worst, events),
     }
     if cases:
@@ -103,7 +102,7 @@ def _severity(event: Happening) -> tuple[bool, int, float]:
     """Order by a loss that is not back, then by kind, then by the loss."""
     excess = event["excess"] if event.has_loss else -1.0
     size = math.inf if math.isnan(excess) else excess
-    return event.is_over is False, _KINDS.index(event.kind), size
+    return event.losses.is_over is False, _KINDS.index(event.kind), size
 
 
 def _as_json(run: RecordedRun, event: Happening) -> dict[str, Any]:
@@ -113,12 +112,15 @@ def _as_json(run: RecordedRun, event: Happening) -> dict[str, Any]:
         h = run.tensors("h", np.array([place]))[0, run.keys.index(one.key)]
         h = math.nan if event.skipped else h
         guilty.append({**dataclasses.asdict(one), "h": h})
-    names = ("kind", "first", "last", "peak", "back", "is_over", "cause")
+    losses = event.losses
+    names = ("kind", "first", "last", "peak", "cause")
     return {
         **{name: getattr(event, name) for name in names},
         **{name: event[name] for name in _NUMBERS},
-        "before": event.before and event.before._asdict(),
-        "after": [span._asdict() for span in event.after],
+        "before": losses.before and losses.before._asdict(),
+        "after": [span._asdict() for span in losses.after],
+        "back": losses.back,
+        "is_over": losses.is_over,
         "skipped": event.skipped,
         "share": event.finding.share,
         "num_guilty": len(event.finding.guilty),
@@ -126,12 +128,8 @@ def _as_json(run: RecordedRun, event: Happening) -> dict[str, Any]:
     }
 
 
-def _notes(
-    run: RecordedRun, facts: dict[str, Any], states: Sequence[Event]
-) -> Iterator[str]:
+def _notes(run: RecordedRun, facts: dict[str, Any]) -> Iterator[str]:
     """Say what holds for the whole run."""
-    for event in states:
-        yield event.text[0].upper() + event.text[1:]
     shared = facts.get("shares_loss_with")
     if isinstance(shared, list) and shared:
         others = ", ".join(map(str, shared[:5]))

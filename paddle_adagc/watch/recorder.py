@@ -16,6 +16,7 @@ from paddle.nn.clip import ClipGradBase
 from paddle_adagc.checks import check_choice, check_integer
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.parallel.agreement import of_all_ranks
+from paddle_adagc.watch.alarms import OnAlarm
 from paddle_adagc.watch.clips import Clips
 from paddle_adagc.watch.guard import AtExit, described
 from paddle_adagc.watch.losses import (
@@ -30,7 +31,6 @@ from paddle_adagc.watch.recording import CLOSE_SECONDS, Recording
 from paddle_adagc.watch.ring import Ring
 from paddle_adagc.watch.skip import Skipper
 from paddle_adagc.watch.store import MAX_BYTES
-from paddle_adagc.watch.writer import OnAlarm
 
 NUM_STEPS = 64
 """Most steps that stay on the device before they are copied."""
@@ -261,7 +261,7 @@ class Record(Recording):
     @property
     def alarms(self) -> list[Any]:
         """All events so far; on rank 0 alone."""
-        return [*self._writer.analysis.events] if self._writer else []
+        return [*self._writer.alarms.analysis.events] if self._writer else []
 
     def worst(self) -> dict[str, Any]:
         """Return the worst of the steps copied since the last call.
@@ -292,19 +292,6 @@ class Record(Recording):
         clip = self._clips.switch()
         self._try(self._begin_session)
         return clip
-
-    def switch_back(self, clip: ClipGradBase | None) -> None:
-        """Let another clip act; the one that acts now follows as a shadow.
-
-        Args:
-            clip: Clip for the optimizer; None: no clip.
-
-        Raises:
-            RuntimeError: The clip that acts is none of this package.
-        """
-        self.flush()
-        self._clips.switch_back(clip)
-        self._try(self._begin_session)
 
     def close(self) -> None:
         """Write what is left, and stop recording; every rank calls it."""

@@ -18,6 +18,7 @@ import paddle.distributed as dist
 from paddle_adagc.clips.last_step import LastStep
 from paddle_adagc.paddle_internals import makes_states_only
 from paddle_adagc.parallel.agreement import of_all_ranks
+from paddle_adagc.watch.alarms import OnAlarm, warn
 from paddle_adagc.watch.clips import Clips, whole
 from paddle_adagc.watch.folder import open_folder
 from paddle_adagc.watch.guard import Guarded, cause
@@ -33,7 +34,7 @@ from paddle_adagc.watch.ring import (
     to_host,
 )
 from paddle_adagc.watch.skip import Skipper, history, largest, mean_loss
-from paddle_adagc.watch.writer import OnAlarm, Writer, warn
+from paddle_adagc.watch.writer import Writer
 
 CLOSE_SECONDS, EXIT_SECONDS = 60.0, 10.0
 """How long the disk may take at an end."""
@@ -237,7 +238,6 @@ class Recording(Guarded):
             row |= {"skipped": True, "reason": self._skipper.reason}
         elif self._has_update() and clips.source is not None:
             step.snapshot = clips.source.snapshot()
-            row |= {"warm_up": True} if clips.is_warming_up else {}
         elif self._has_overflowed():
             row["overflow"] = True
         self._ring.has_seen |= update.was_called or step.snapshot is not None

@@ -61,7 +61,7 @@ _NEAR = 64
 
 _IS_NEAR = (
     "EXISTS (SELECT 1 FROM alarms WHERE alarms.session = rows.session "
-    "AND alarms.step >= ? AND kind != 'state' "
+    "AND alarms.step >= ? "
     f"AND rows.step BETWEEN alarms.step - {_NEAR} AND alarms.step + {_NEAR})"
 )
 
@@ -251,7 +251,7 @@ class Store:
         latest = last - min(_NUM_LATEST, self._max_bytes // 8 // row_bytes)
         num_alarms = self._max_bytes // 3 // (2 * _NEAR * row_bytes)
         query = (
-            "SELECT DISTINCT step FROM alarms WHERE kind != 'state' "
+            "SELECT DISTINCT step FROM alarms "
             "ORDER BY step DESC LIMIT 1 OFFSET ?"
         )
         oldest = self._file.execute(query, [num_alarms]).fetchone() or (0,)

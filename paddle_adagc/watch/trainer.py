@@ -17,11 +17,11 @@ from paddle_adagc.checks import check_choice, check_positive
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.optimizer import clip_of
 from paddle_adagc.parallel.agreement import of_all_ranks
+from paddle_adagc.watch.alarms import OnAlarm
 from paddle_adagc.watch.clips import check_shadow, default_shadow, is_adagc
 from paddle_adagc.watch.losses import forget_losses
 from paddle_adagc.watch.observe import parameters_of
 from paddle_adagc.watch.recorder import Record
-from paddle_adagc.watch.writer import OnAlarm
 
 Where = bool | str | os.PathLike[str]
 """Folder of a record; True: the default one; False: no record."""

@@ -146,7 +146,8 @@ def _norms(event: Happening) -> Iterator[str]:
 
 def _losses(run: RecordedRun, event: Happening) -> Iterator[str]:
     """Say what the loss was before and after."""
-    before, after = event.before, event.after
+    losses = event.losses
+    before, after, back = losses.before, losses.after, losses.back
     if before is not None:
         yield (
             f"Before, in steps {before.first:,} to {before.last:,}, the loss "
@@ -169,18 +170,18 @@ def _losses(run: RecordedRun, event: Happening) -> Iterator[str]:
         )
     elif event.has_loss and not after:
         yield (
-            f"The last abnormal loss is at step {event.last_loss:,}; the "
+            f"The last abnormal loss is at step {losses.last:,}; the "
             f"record ends at step {run.step[-1]:,}."
         )
-    if after and event.is_over is False:
+    if after and losses.is_over is False:
         yield (
             "No 64 of these losses, block by block, had a mean as low as that "
             "before, give or take 1% or 2 standard errors."
         )
-    elif event.back is not None and event.back > after[0].first:
+    elif back is not None and back > after[0].first:
         yield (
             "Block by block, the first 64 losses with a mean at most 1%, or 2 "
-            f"standard errors, above that before began at step {event.back:,}."
+            f"standard errors, above that before began at step {back:,}."
         )
 
 

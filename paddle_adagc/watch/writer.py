@@ -1,109 +1,28 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The thread of rank 0 that judges steps, writes them and raises alarms."""
+"""The thread of rank 0 that judges steps and writes them."""
 
 from __future__ import annotations
 
 import dataclasses
 import logging
-import math
-import os
 import queue
-import signal
 import sqlite3
-import subprocess
 import tempfile
 import threading
 import time
-import warnings
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from paddle_adagc.watch.alarms import Alarms, OnAlarm, warn
 from paddle_adagc.watch.analysis import Analysis, known
 from paddle_adagc.watch.measure import Steps
 from paddle_adagc.watch.reading import RecordedRun
 from paddle_adagc.watch.store import Replaced, Store
 
 logger = logging.getLogger(__name__)
-
-OnAlarm = Callable[[str], Any] | str | None
-"""What gets each alarm, a line: a function, or a command of the shell."""
-
-_COMMAND_SECONDS = 10.0
-_EVERY_SECONDS = 3600.0
-
-
-class Alarms:
-    """Passes lines on: one of a kind in an hour, then how many there were.
-
-    Args:
-        on_alarm: A function; a command of the shell, which gets the line on its
-            standard input and ten seconds; None: a warning in the log.
-    """
-
-    def __init__(self, on_alarm: OnAlarm) -> None:
-        self._on_alarm = on_alarm
-        self._last: dict[str, float] = {}
-        self._more: dict[str, int] = {}
-
-    def say(self, kind: str, line: str) -> None:
-        """Pass a line on, or count it; warn if nobody takes it."""
-        now = time.monotonic()
-        if now - self._last.get(kind, -math.inf) < _EVERY_SECONDS:
-            self._more[kind] = self._more.get(kind, 0) + 1
-            return
-        self._last[kind] = now
-        logger.warning("alarm: %s", line)
-        try:
-            if callable(self._on_alarm):
-                self._on_alarm(line)
-            elif self._on_alarm:
-                run_command(self._on_alarm, line)
-        except Exception as error:
-            warn(f"an alarm was not passed on: {error}")
-
-    def count(self, is_over: bool = False) -> None:
-        """Say how many more there were, once their hour is over."""
-        now = time.monotonic()
-        for kind, number in [*self._more.items()]:
-            if is_over or now - self._last[kind] >= _EVERY_SECONDS:
-                del self._more[kind]
-                logger.warning(
-                    "alarm: %d more of kind %r came since", number, kind
-                )
-
-
-def run_command(command: str, line: str) -> None:
-    """Give a line to a command of the shell; end it after ten seconds."""
-    # A file: a pipe that the command closes could end this process, SIGPIPE.
-    with tempfile.TemporaryFile("w+", encoding="utf-8") as file:
-        file.write(f"{line}\n")
-        file.seek(0)
-        process = subprocess.Popen(
-            command, shell=True, stdin=file, start_new_session=True
-        )
-    try:
-        status = process.wait(_COMMAND_SECONDS)
-    except subprocess.TimeoutExpired:
-        # Nobody has waited for it: its number is its own, and its group's.
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        raise TimeoutError(
-            f"{command!r} took longer than {_COMMAND_SECONDS:.0f} s"
-        ) from None
-    if status:
-        raise RuntimeError(f"{command!r} returned {status}")
-
-
-def warn(text: str) -> None:
-    """Warn, even if warnings are errors."""
-    try:
-        warnings.warn(text, stacklevel=4)
-    except UserWarning:  # python -W error
-        logger.warning(text)
-
 
 _BEAT_SECONDS = 2.0
 _AGAIN_SECONDS = 0.5  # until what the disk has refused is tried again
@@ -135,8 +54,8 @@ class Writer:
         """Why nothing is written any more."""
         self.dropped = self._num_put = self._num_written = 0  # steps
         self._refusal: Exception | None = None  # of the disk, just now
-        self._max_bytes, self._alarms = max_bytes, Alarms(on_alarm)
-        self.analysis = Analysis(start, past)
+        self._max_bytes = max_bytes
+        self.alarms = Alarms(Analysis(start, past), on_alarm)
         self._queue: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._unwritten = deque[tuple[int, Callable[[Store], Any]]]()
         self._thread: threading.Thread | None = None
@@ -168,8 +87,7 @@ class Writer:
 
     def alarm_nonfinite(self, step: int, loss: float) -> None:
         """Say at once that a loss is not finite."""
-        line = self.analysis.nonfinite(step, loss)
-        self._queue.put(lambda: self._alarms.say("nan", line))
+        self._queue.put(lambda: self.alarms.nonfinite(step, loss))
         self.start()
 
     def start(self) -> None:
@@ -239,7 +157,7 @@ class Writer:
                 is_over = is_over and self._is_too_late()
             except Exception as error:
                 self.error = error
-        self._alarms.count(is_over=True)
+        self.alarms.count(is_over=True)
         if store is not None:
             store.close()
 
@@ -252,14 +170,11 @@ class Writer:
             while True:
                 self._queue.get_nowait()()
         except queue.Empty:
-            self._alarms.count()
+            self.alarms.count()
         return is_over
 
     def _judge(self, steps: Steps) -> None:
-        events, lines = self.analysis.add(steps)
-        for kind, line in lines:
-            self._alarms.say(kind, line)
-        alarms = [*map(dataclasses.asdict, events)]
+        alarms = [*map(dataclasses.asdict, self.alarms.judge(steps))]
         given = [*map(_rounded_row, steps.rows)], steps.keys, steps.tensors
         task = len(steps.rows), lambda store: store.append(*given, alarms)
         self._unwritten.append(task)

@@ -30,8 +30,6 @@ KEYS = [
 ]
 ADAGC, SHADOW = Settings(t_start=0), Settings(init="warmup_ema")
 SHADOW_TEXT = "ClipGradByAdaGC(lambda_abs=1.0, t_start=100, init='warmup_ema')"
-
-
 FINISHED = {"kind": "finished"}
 
 
@@ -39,63 +37,51 @@ FINISHED = {"kind": "finished"}
 class Training:
     """A run; the functions get the step, 1 for the first."""
 
-    steps: int = 400
-    seed: int = 1
+    seed: dataclasses.InitVar[int] = 1
     width: dataclasses.InitVar[int] = 24
     batch: dataclasses.InitVar[int] = 128
-    beta2: float = 0.99
+    beta2: dataclasses.InitVar[float] = 0.99
     adagc: bool = False
     rate: Callable[[int], float] = lambda step: 0.002
     data: Callable[[int], str] = lambda step: ""
     gradients: Callable[[int, list[np.ndarray]], None] = lambda step, g: None
-    ends: dict[str, Any] = dataclasses.field(default_factory=lambda: FINISHED)
 
-    def __post_init__(self, width: int, batch: int) -> None:
-        random = np.random.default_rng(self.seed)
+    def __post_init__(
+        self, seed: int, width: int, batch: int, beta2: float
+    ) -> None:
+        random = np.random.default_rng(seed)
         self.batches = Batches(random, width, batch)
-        self.adam = Adam(make_net(random, width, 1.0), self.beta2)
-        self.batches.fixed = self.batches.draw()
+        self.adam = Adam(make_net(random, width, 1.0), beta2)
         self.gamma: np.ndarray | None = None
 
-    def step(self) -> dict[str, Any]:
+    def run(self, last: int) -> list[dict[str, Any]]:
+        """Make the steps up to this one."""
+        return [self._step(step) for step in range(1, last + 1)]
+
+    def _step(self, step: int) -> dict[str, Any]:
         """Make a step; return its numbers, and the norms of the tensors."""
-        step = self.adam.done + 1
-        what, rate = self.data(step), self.rate(step)
+        rate = self.rate(step)
         with np.errstate(all="ignore"):
-            x, y = self.batches.draw(what)
+            x, y = self.batches.draw(self.data(step))
             loss, gradients = gradients_of(self.adam.net, x, y)
-            if what == "easy":
-                gradients = [0.02 * g for g in gradients]
             self.gradients(step, gradients)
             norms = np.array([np.sqrt((g**2).sum()) for g in gradients])
             norms = np.where(np.isfinite(norms), norms, np.inf)
-            h = self._clip(norms)
-            if self.adagc:
-                gradients = [
-                    np.where(a, g, 0) for a, g in zip(h, gradients, strict=True)
-                ]
-            clipped = [a * g for a, g in zip(h, gradients, strict=True)]
+            h = self._factors(norms)
+            clipped = [
+                a * np.where(a, g, 0) for a, g in zip(h, gradients, strict=True)
+            ]
             self.adam.update(clipped, rate)
-        return {
-            "step": step,
-            "loss": loss,
-            "learning_rate": rate,
-            "step_seconds": 0.5,
-            "norms": norms,
-        }
+        row = {"step": step, "loss": loss, "learning_rate": rate}
+        return {**row, "step_seconds": 0.5, "norms": norms}
 
-    def _clip(self, norms: np.ndarray) -> np.ndarray:
+    def _factors(self, norms: np.ndarray) -> np.ndarray:
         """Return what each gradient is multiplied by."""
-        if self.adagc:
-            found = replay(norms[None], ADAGC, self.gamma)
-            self.gamma = found.gamma[0]
-            return found.h[0].astype(float)
-        return by_global_norm(norms[None], KEYS)[0]
-
-    def run(self, until: int = 0) -> list[dict[str, Any]]:
-        """Train to a step."""
-        last = until or self.steps
-        return [self.step() for _ in range(last - self.adam.done)]
+        if not self.adagc:
+            return by_global_norm(norms[None], KEYS)[0]
+        found = replay(norms[None], ADAGC, self.gamma)
+        self.gamma = found.gamma[0]
+        return found.h[0].astype(float)
 
     def recorded(self, rows: list[dict[str, Any]]) -> Steps:
         """Return the numbers that a record has of these rows."""
@@ -106,7 +92,12 @@ class Training:
         add_numbers(steps, None if self.adagc else by_global_norm)
         return steps
 
-    def write(self, folder: Path, rows: list[dict[str, Any]]) -> Path:
+    def write(
+        self,
+        folder: Path,
+        rows: list[dict[str, Any]],
+        ends: dict[str, Any] = FINISHED,
+    ) -> Path:
         """Append a session of these rows to a record."""
         clip = "Gradient Clip By GlobalNorm, global_norm=1.000000"
         facts = {
@@ -114,9 +105,9 @@ class Training:
             "shadow": None if self.adagc else SHADOW_TEXT,
             "optimizer": "AdamW",
             "model": "Net",
-            "beta2": self.beta2,
+            "beta2": self.adam.beta2,
         }
-        return write(folder, self.recorded(rows), facts, self.ends)
+        return write(folder, self.recorded(rows), facts, ends)
 
 
 def by_global_norm(norms: np.ndarray, keys: Sequence[str]) -> np.ndarray:
@@ -147,11 +138,8 @@ class Batches:
         self.random, self.size = random, size
         self.teacher = make_net(random, width, 2.0)
         self.other = make_net(random, width, 2.0)
-        self.fixed: Any = None
 
     def draw(self, what: str = "") -> tuple[np.ndarray, np.ndarray]:
-        if what == "fixed":
-            return self.fixed
         x = self.random.normal(size=(self.size, 16))
         net = self.other if what == "shift" else self.teacher
         logits = _forward(net, x)[-1]

@@ -8,8 +8,8 @@ import numpy as np
 import paddle
 import paddle.distributed as dist
 import pytest
-from watch.test_record import CLIPS
-from watch.training import make_training, train
+from helpers import assert_equal
+from watch.training import CLIPS, in_groups, make_training, train
 
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.optimizer import innermost
@@ -28,16 +28,6 @@ def ruin(step, loss):
 SKIPPED = [step + 1 for step in BAD]
 
 
-def in_groups(name):
-    """A training whose optimizer has two parameter groups."""
-    model, _ = make_training(None)
-    halves = [*model.parameters()][:4], [*model.parameters()][4:]
-    groups = [{"params": half} for half in halves]
-    return model, paddle.optimizer.AdamW(
-        1e-3, parameters=groups, grad_clip=CLIPS[name]()
-    )
-
-
 def wrapped(name, wrap):
     model, optimizer = make_training(CLIPS[name]())
     return model, wrap(optimizer)
@@ -45,7 +35,7 @@ def wrapped(name, wrap):
 
 TRAININGS = {
     "plain": lambda name: make_training(CLIPS[name]()),
-    "groups": in_groups,
+    "groups": lambda name: in_groups(CLIPS[name](), CLIPS[name]()),
     # Auto-parallel's wrapper makes the step itself, by another method.
     "shard_optimizer": lambda name: wrapped(name, dist.shard_optimizer),
     "LookAhead": lambda name: wrapped(
@@ -68,9 +58,7 @@ def test_a_skipped_step_was_never_made(name, kind, tmp_path):
     assert record_of(optimizer) is record
     weights = train(model, optimizer, range(150), record=record, change=ruin)
     if kind != "LookAhead":  # which counts the step
-        plain = train(*TRAININGS[kind](name), GOOD)
-        for mine, theirs in zip(weights, plain, strict=True):
-            np.testing.assert_array_equal(mine, theirs)
+        assert_equal(weights, train(*TRAININGS[kind](name), GOOD))
     clip = record.shadow or innermost(optimizer)._grad_clip
     assert clip.num_steps == len(GOOD)
     assert record.num_skipped == 2
@@ -136,33 +124,19 @@ def test_nan_that_the_clip_does_not_judge_is_left_out(kind, tmp_path):
     record.close()
 
 
-def test_a_scaler_s_overflow_is_not_skipped_again(tmp_path):
-    model, optimizer = make_training(None)
-    record = Record(tmp_path, optimizer, model, skip_above=10)
-
-    def overflow(step, model):
-        found = step == 70
-        if found:
-            model[0].weight.grad *= math.inf
-        optimizer._set_auxiliary_var("found_inf", paddle.to_tensor(found))
-
-    train(model, optimizer, range(80), record=record, after=overflow)
-    assert record.num_skipped == 0
-    record.close()
-    run = read_record(tmp_path)
-    assert run.step[run.column("overflow") == 1].tolist() == [71]
-    assert not run.alarms
-
-
-def test_a_resumed_run_knows_what_is_usual(tmp_path):
+def test_a_resumed_run_goes_on_and_knows_what_is_usual(tmp_path):
     model, optimizer = make_training(None)
     first = Record(tmp_path, optimizer, model, skip_above=10)
     train(model, optimizer, range(80), record=first)
     first.close()
-    second = Record(tmp_path, optimizer, model, skip_above=10, start=80)
-    train(model, optimizer, range(80, 110), record=second, change=ruin)
+    second = Record(tmp_path, optimizer, model, skip_above=10, start=70)
+    train(model, optimizer, range(70, 110), record=second, change=ruin)
     assert second.num_skipped == 2
     second.close()
+    run = read_record(tmp_path)
+    assert run.step.tolist() == [*range(1, 111)]
+    before, after = run.sessions
+    assert (before.superseded_from, after.start) == (71, 71)
 
 
 NOISE = 1 + np.random.default_rng(0).normal(0, 0.05, 400)
@@ -193,14 +167,18 @@ def test_which_steps_are_skipped(change, loss, skipped):
 
 
 def test_what_cannot_be_skipped_or_stopped(tmp_path):
-    model, optimizer = make_training(paddle.nn.ClipGradByGlobalNorm(1.0))
-    for options, message in (
-        ({"skip_above": 0}, "skip_above must be positive"),
-        ({"skip_above": 6, "shadow": False}, "nothing measures them beside"),
-        ({"stop_on": "inf"}, "stop_on must be one of nan"),
+    acting, other = paddle.nn.ClipGradByGlobalNorm(1.0), ClipGradByAdaGC()
+    model, optimizer = make_training(acting)
+    own = make_training(other)[1]
+    for refusing, options, message in (
+        (optimizer, {"skip_above": 6, "shadow": False}, "nothing measures"),
+        (optimizer, {"skip_above": 0, "shadow": other}, "must be positive"),
+        (optimizer, {"stop_on": "inf"}, "stop_on must be one of nan"),
+        (own, {"shadow": other}, "is the optimizer's own clip"),
     ):
         with pytest.raises(ValueError, match=message):
-            Record(tmp_path, optimizer, model, **options)
+            Record(tmp_path, refusing, model, **options)
+    assert not other._follows
     optimizer = paddle.optimizer.LBFGS(parameters=model.parameters())
     with pytest.raises(ValueError, match="LBFGS has several updates"):
         Record(tmp_path, optimizer, model, skip_above=6)

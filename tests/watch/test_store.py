@@ -16,7 +16,7 @@ import pytest
 
 from paddle_adagc.watch import read_record
 from paddle_adagc.watch.folder import open_folder
-from paddle_adagc.watch.store import FILE, Replaced, Store
+from paddle_adagc.watch.store import FILE, Store
 
 QUANTITIES = ("norm", "gamma", "h")
 
@@ -31,25 +31,11 @@ def tables(num_steps, num_tensors, seed=0):
     return {"norm": norm, "gamma": norm / 2, "h": norm * 0 + 0.5}
 
 
-def fill(folder, steps=range(1, 11), facts=None, **ending):
+def fill(folder):
     store = Store(folder)
-    store.begin(steps[0], facts or {"clip": "none"})
-    store.append(rows_of(steps), ["a", "b"], tables(len(steps), 2))
-    if ending:
-        store.end(ending)
+    store.begin(1, {"clip": "none"})
+    store.append(rows_of(range(1, 11)), ["a", "b"], tables(10, 2))
     store.close()
-
-
-def test_a_later_session_supersedes_and_deletes_nothing(tmp_path):
-    fill(tmp_path, range(1, 101), kind="finished", step=100)
-    fill(tmp_path, range(71, 81), {"clip": "b"})
-    run = read_record(tmp_path)
-    assert run.step.tolist() == [*range(1, 81)]
-    first, second = run.sessions
-    assert first.steps.tolist() == [*range(1, 101)]
-    assert (first.superseded_from, second.superseded_from) == (71, None)
-    assert (first.end["kind"], run.end["kind"]) == ("finished", "running")
-    assert run.end["step"] == 80
 
 
 def test_the_end_of_a_process_that_says_nothing_more(tmp_path):
@@ -155,21 +141,6 @@ def test_an_append_that_was_refused_can_be_tried_again(tmp_path, monkeypatch):
     store.close()
     run = read_record(tmp_path)
     assert (run.keys, run.tensors("norm").shape) == (["a", "b"], (1, 2))
-
-
-def test_a_newer_writer_ends_an_older_one(tmp_path):
-    older = Store(tmp_path)
-    older.begin(1, {})
-    older.append(rows_of([1, 2]))
-    newer = Store(tmp_path)
-    newer.begin(2, {})
-    with pytest.raises(Replaced, match="a newer run writes"):
-        older.append(rows_of([3]))
-    newer.append(rows_of([2]))
-    older.close(), newer.close()
-    run = read_record(tmp_path)
-    assert run.step.tolist() == [1, 2]
-    assert run.sessions[0].end["kind"] == "replaced"
 
 
 WRITER = """

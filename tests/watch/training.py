@@ -1,17 +1,20 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A small training that is recorded; as a program, one that is killed."""
-
-import sys
-from pathlib import Path
+"""A small training that is recorded."""
 
 import numpy as np
 import paddle
 
-from paddle_adagc import ClipGradByAdaGC, load_state, save_state
-from paddle_adagc.watch import Record
+from paddle_adagc import ClipGradByAdaGC
 
-WIDTH, RING = 16, 64
+WIDTH = 16
+CLIPS = {
+    "global norm": lambda: paddle.nn.ClipGradByGlobalNorm(0.1),
+    "norm": lambda: paddle.nn.ClipGradByNorm(0.02),
+    "value": lambda: paddle.nn.ClipGradByValue(0.01),
+    "none": lambda: None,
+    "ours": lambda: ClipGradByAdaGC(t_start=20),
+}
 
 
 def make_training(clip, seed=1):
@@ -24,6 +27,17 @@ def make_training(clip, seed=1):
         1e-3, parameters=model.parameters(), grad_clip=clip
     )
     return model, optimizer
+
+
+def in_groups(*clips):
+    """The same, whose parameter groups have these clips."""
+    model, _ = make_training(None)
+    parameters, size = model.parameters(), 8 // len(clips)
+    groups = [
+        {"params": parameters[i * size :][:size], "grad_clip": clip}
+        for i, clip in enumerate(clips)
+    ]
+    return model, paddle.optimizer.AdamW(1e-3, parameters=groups)
 
 
 def train(
@@ -44,32 +58,3 @@ def train(
         if record is not None:
             record.step(loss)
     return [parameter.numpy() for parameter in model.parameters()]
-
-
-def main(folder, num_steps, save_steps):
-    """Train, resumed from the newest checkpoint of ``folder``."""
-    folder = Path(folder)
-    model, optimizer = make_training(ClipGradByAdaGC())
-    clip = optimizer._grad_clip
-    clip.bind(model)
-    saved = sorted(folder.glob("step-*/model.pdparams"))
-    start = int(saved[-1].parent.name[5:]) if saved else 0
-    if saved:
-        model.set_state_dict(paddle.load(str(saved[-1])))
-        clip.set_state_dict(load_state(saved[-1].parent))
-    record = Record(
-        folder / "record", optimizer, start=start or None, num_steps=16
-    )
-    for begin in range(start, num_steps, save_steps):
-        train(model, optimizer, range(begin, begin + save_steps), record=record)
-        record.flush()
-        target = folder / f"step-{begin + save_steps:06d}"
-        save_state(clip.state_dict(), target)
-        paddle.save(model.state_dict(), str(target / "new.pdparams"))
-        (target / "new.pdparams").rename(target / "model.pdparams")
-        print(begin + save_steps, flush=True)
-    record.close()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
