@@ -5,10 +5,8 @@
 import json
 import os
 import pickle
-import re
 import shutil
 
-import paddle
 import pytest
 from adagc_lab.checksums import describe, sealed
 from adagc_lab.record.files import RunRecord
@@ -90,20 +88,6 @@ def test_an_unsealed_checkpoint_is_refused(stopped):
     assert "SHA-256 is missing" in find_checkpoint_fault(
         stopped / "checkpoint-8"
     )
-
-
-@pytest.mark.parametrize("found", ["missing", "(3, 5)"])
-def test_weights_of_another_model_are_never_loaded(stopped, found):
-    path = str(stopped / "checkpoint-8/model_state.pdparams")
-    weights = paddle.load(path)
-    name = "lm_head.weight"
-    weights[name] = paddle.zeros([3, 5])
-    if found == "missing":
-        del weights[name]
-    paddle.save(weights, path)
-    reseal(stopped / "checkpoint-8")
-    with pytest.raises(ValueError, match=re.escape(f"{name} is {found}")):
-        run(make_values(stopped, save_every=4))
 
 
 class Attack:

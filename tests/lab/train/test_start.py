@@ -5,7 +5,6 @@
 import contextlib
 import shutil
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -20,7 +19,6 @@ from indexed import write_random_dataset
 from lab.train import runs
 from pages import load_tool
 
-from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.state_file import load_state
 
 main = load_tool("pretrain").main
@@ -197,18 +195,6 @@ def test_what_cannot_be_forked_is_refused(source, tmp_path, capsys):
             find_fork(constant(tmp_path / "f", max_steps=16, **other), source)
     with pytest.raises(ValueError, match="has made 12 steps; give more"):
         fork(constant(""), source, tmp_path / "e")
-
-
-@pytest.mark.filterwarnings("ignore:the loaded state was made")
-def test_a_fork_whose_state_is_refused_can_be_changed(source, tmp_path):
-    values = constant("", max_steps=16, clip={"name": "adagc", "t_start": 5})
-    units = mock.patch.object(
-        ClipGradByAdaGC, "set_state_dict", side_effect=ValueError("no")
-    )
-    with units, pytest.raises(ValueError, match="no"):
-        fork(values, source, tmp_path / "a", step=4)
-    values["clip"]["t_start"] = 6
-    assert fork(values, source, tmp_path / "a", step=4)[0] == "finished"
 
 
 def test_a_finished_run_is_not_repeated_and_another_is_refused(copied):
