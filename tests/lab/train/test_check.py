@@ -82,8 +82,6 @@ def test_ernie_s_recipe_is_paddleformers(capsys):
     assert "PaddleFormers cuts its own" in out
     assert main([str(path), "--overwrite"]) == 2
     assert "leave out --overwrite" in capsys.readouterr().err
-    assert main([str(path)]) == 2
-    assert "install '.[formers]'" in capsys.readouterr().err
 
 
 def test_clip_s_recipe(capsys):
