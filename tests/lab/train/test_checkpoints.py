@@ -7,6 +7,7 @@ import os
 import pickle
 import shutil
 
+import paddle
 import pytest
 from adagc_lab.checksums import describe, sealed
 from adagc_lab.record.files import RunRecord
@@ -15,6 +16,7 @@ from adagc_lab.train.checkpoints import (
     COMPLETE,
     find_checkpoint_fault,
     last_checkpoint,
+    load_weights,
     read_complete,
 )
 from lab.train.runs import assert_same, interrupted_at, make_values, run
@@ -88,6 +90,13 @@ def test_an_unsealed_checkpoint_is_refused(stopped):
     assert "SHA-256 is missing" in find_checkpoint_fault(
         stopped / "checkpoint-8"
     )
+
+
+def test_weights_that_are_missing_are_named(tmp_path):
+    path = str(tmp_path / "model_state.pdparams")
+    paddle.save({"weight": paddle.zeros([2, 3])}, path)
+    with pytest.raises(ValueError, match="bias is missing"):
+        load_weights(paddle.nn.Linear(2, 3), tmp_path)
 
 
 class Attack:

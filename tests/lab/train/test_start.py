@@ -4,17 +4,15 @@
 
 import contextlib
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
 from adagc_lab.record.files import RunRecord
-from adagc_lab.train import start
 from adagc_lab.train.checkpoints import last_checkpoint
 from adagc_lab.train.optimizers import learning_rate
 from adagc_lab.train.parse import merged, parse_config
 from adagc_lab.train.run import run_pretraining
-from adagc_lab.train.start import Fork
+from adagc_lab.train.start import Fork, Start
 from indexed import write_random_dataset
 from lab.train import runs
 from pages import load_tool
@@ -36,13 +34,6 @@ def fork(values, source, target, step=None):
     values["train"]["output_dir"] = str(target)
     status = run_pretraining(parse_config(values), fork=Fork(source, step))
     return status, RunRecord.load(target)
-
-
-def find_fork(values, source):
-    """What one process finds to fork; it trains nothing."""
-    config = parse_config(values)
-    (Path(values["train"]["output_dir"])).mkdir(exist_ok=True)
-    start.Start(config, fork=Fork(source)).read()
 
 
 @pytest.fixture(scope="module")
@@ -190,9 +181,11 @@ def test_what_cannot_be_forked_is_refused(source, tmp_path, capsys):
     status, _ = fork(constant(""), source, tmp_path / "d", step=4)
     assert status == "finished"
     two = {"parallel": {"dp": 2}, "record": {}}
+    (tmp_path / "f").mkdir()
     for other in ({"precision": "float8"}, two):
+        values = constant(tmp_path / "f", max_steps=16, **other)
         with pytest.raises(ValueError, match="state has the names of its own"):
-            find_fork(constant(tmp_path / "f", max_steps=16, **other), source)
+            Start(parse_config(values), fork=Fork(source)).read()
     with pytest.raises(ValueError, match="has made 12 steps; give more"):
         fork(constant(""), source, tmp_path / "e")
 
