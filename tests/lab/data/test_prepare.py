@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from adagc_lab.data.text import IndexedTokens
 from byte_tokenizer import byte_tokenizer
-from lab.train.runs import run, small_ernie
+from lab.train.runs import proxy_values, run
 from pages import load_tool
 
 tool = load_tool("prepare_data")
@@ -50,13 +50,17 @@ def test_c4_s_files_become_a_dataset_that_ernie_trains_on(
     assert f"{output}: {len(train)} documents" in capsys.readouterr().out
     assert sorted(train + held_out) == sorted(TEXTS)
     assert 50 < len(held_out) < 130
-    values = small_ernie(
+    values = proxy_values(
+        "ernie_moe",
         tmp_path / "run",
+        "model={hidden_size: 32, moe_intermediate_size: 32}",
+        "record={tensors: false, moments: false}",
         "data={kind: mmap, seq_length: 16, validation_size: 8}",
         f"data.prefix={output}",
         f"data.validation_prefix={output}_validation",
         "train.max_steps=3",
         "train.save_every=0",
+        "train.visualdl=false",
         "clip.t_start=1",
     )
     status, record = run(values)

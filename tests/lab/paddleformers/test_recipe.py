@@ -70,7 +70,6 @@ MISTAKES = {
     "ernie_model_config.moe_layer_start_index=1": "supports 0 only",
     "clip.name=adagcc": "did you mean 'adagc'",
     "stage=VL": "stage='VL', not ernie_pretrain, PT",
-    "max_steps": "not of form key=value",
     "learning_rate=0": "learning_rate must be positive",
     "split=1": "split=1: give shares",
 }

@@ -7,7 +7,7 @@ import re
 
 from adagc_lab.report.focus import choose_focus
 from adagc_lab.report.page import write_picture, write_report
-from lab.report.conftest import NAMES, make_experiment
+from lab.report.made import NAMES, make_experiment, make_run
 
 
 def figures_of(text):
@@ -16,7 +16,7 @@ def figures_of(text):
     return [base64.b64decode(data).decode() for data in found]
 
 
-def test_a_page_has_tables_figures_and_settings(make_run, tmp_path):
+def test_a_page_has_tables_figures_and_settings(tmp_path):
     runs = {
         "GlobalGC": [
             make_run(method="GlobalGC", seed=s, spikes={250: 2.0}, surge=248)
@@ -37,7 +37,7 @@ def test_a_page_has_tables_figures_and_settings(make_run, tmp_path):
     assert str(tmp_path) not in text
 
 
-def test_the_event_is_the_worst_rise_and_the_fault_before_it(make_run):
+def test_the_event_is_the_worst_rise_and_the_fault_before_it():
     calm = [make_run(seed=1, spikes={200: 1.0})]
     hit = [make_run(seed=2, spikes={301: 3.0}, surge=300, faults={300: "g"})]
     runs = {"GlobalGC": calm + hit}
@@ -47,13 +47,13 @@ def test_the_event_is_the_worst_rise_and_the_fault_before_it(make_run):
     assert focus.reason.endswith("after the fault at step 300 (g)")
 
 
-def test_a_run_that_diverged_is_shown_where_it_did(make_run):
+def test_a_run_that_diverged_is_shown_where_it_did():
     run = make_run(nan_from=300, status="diverged")
     focus = choose_focus(make_experiment({"AdaGC": [run]}))
     assert (focus.start, focus.stop) == (260, 305)
 
 
-def test_without_tensors_there_is_no_picture(make_run, tmp_path):
+def test_without_tensors_there_is_no_picture(tmp_path):
     path = tmp_path / "p.svg"
     experiment = make_experiment({"AdaGC": [make_run(tensors=False)]})
     assert write_picture(path, experiment) is None

@@ -16,7 +16,7 @@ from adagc_lab.report.table import (
     measure_table,
     seed_gains,
 )
-from lab.report.conftest import make_experiment
+from lab.report.made import make_experiment, make_run
 
 BURST = {250 + k: "repeated_token" for k in range(3)}
 
@@ -25,7 +25,7 @@ def table_of(runs, **fields):
     return measure_table(measure_experiment(make_experiment(runs, **fields)))
 
 
-def test_a_corrupted_batch_s_own_loss_says_nothing(make_run):
+def test_a_corrupted_batch_s_own_loss_says_nothing():
     run = make_run(steps=8, tensors=False)
     kinds = {3: ["random_tokens"], 4: ["gradient_nan"]}
     kinds[6] = ["gradient_inf", "shuffled_labels"]
@@ -34,7 +34,7 @@ def test_a_corrupted_batch_s_own_loss_says_nothing(make_run):
     assert np.flatnonzero(np.isnan(loss)).tolist() == [3, 6]
 
 
-def test_numbers_of_one_seed(make_run):
+def test_numbers_of_one_seed():
     runs = {
         "GlobalGC": [make_run(method="GlobalGC", spikes={250: 2.0})],
         "AdaGC": [make_run()],
@@ -67,7 +67,7 @@ def test_numbers_of_one_seed(make_run):
     assert float(found) == pytest.approx(worst, abs=0.001)
 
 
-def test_seeds_are_paired(make_run):
+def test_seeds_are_paired():
     floors = (0.9, 1.01, 0.9)
     runs = {
         "GlobalGC": [make_run(method="GlobalGC", seed=s) for s in (3, 4, 5)],
@@ -102,6 +102,6 @@ def test_values_of_several_seeds(values, digits, text):
     assert cell(pd.Series(values), digits) == text
 
 
-def test_a_misspelt_tensor_is_named(make_run):
-    with pytest.raises(ValueError, match=r"dynamics_tensor of run-0 must be"):
+def test_a_misspelt_tensor_is_named():
+    with pytest.raises(ValueError, match=r"dynamics_tensor of run must be"):
         make_experiment({"A": [make_run(steps=5)]}, dynamics_tensor="nrm")

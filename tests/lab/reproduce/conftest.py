@@ -6,21 +6,11 @@ import numpy as np
 import pytest
 from adagc_lab.record.files import update_run_json
 from adagc_lab.reproduce.grid import as_json, load_target, make_runs
+from lab.train.runs import make_values
 from lab.written import write_steps
 from omegaconf import OmegaConf
 
-RUN = {
-    "model": {
-        "hidden_size": 16,
-        "intermediate_size": 24,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-    },
-    "data": {"seq_length": 16, "validation_size": 8},
-    "clip": {"name": "adagc", "beta": 0.5},
-    "record": {"tensors": True, "moments": True},
-    "train": {"output_dir": "unused", "max_steps": 20, "batch_size": 4},
-}
+RUN = make_values("unused", max_steps=20, log_every=10)
 EXPERIMENT = {
     **{"name": "tiny", "title": "Tiny", "description": "A tiny model."},
     **{"config": "run.yaml", "seeds": [3, 4]},

@@ -24,7 +24,6 @@ from adagc_lab.train.parse import (
 )
 from adagc_lab.train.recorder import StepRecorder
 from adagc_lab.train.run import run_pretraining
-from adagc_lab.train.trainer import PretrainTrainer
 
 ROOT = Path(__file__).parents[3]
 CONFIGS = ROOT / "configs"
@@ -37,18 +36,6 @@ SAME_EVERY_TIME = (
     "retrieval_accuracy",
     "expert_max_violation",
     "idle_experts",
-)
-SCALED_HEAD = {
-    "kind": "gradient_scale",
-    "tensor": "lm_head.weight",
-    "magnitude": 1e4,
-}
-SMALL_ERNIE = (
-    "model.hidden_size=32",
-    "model.moe_intermediate_size=32",
-    "record.tensors=false",
-    "record.moments=false",
-    "train.visualdl=false",
 )
 
 
@@ -95,10 +82,6 @@ def proxy_values(name, output_dir, *overrides):
     return merged(values, read_overrides(overrides))
 
 
-def small_ernie(output_dir, *overrides):
-    return proxy_values("ernie_moe", output_dir, *SMALL_ERNIE, *overrides)
-
-
 def pretrain(values):
     """One process's part of a run."""
     return run_pretraining(parse_config(values))
@@ -118,31 +101,6 @@ def run_in(directory, values):
 
 
 @contextlib.contextmanager
-def at_step(num_steps, action):
-    """Do something after so many steps of a run."""
-    training_step = PretrainTrainer.training_step
-
-    def acting(self, *args, **kwargs):
-        if self.state.global_step == num_steps:
-            action()
-        return training_step(self, *args, **kwargs)
-
-    with mock.patch.object(PretrainTrainer, "training_step", acting):
-        yield
-
-
-@contextlib.contextmanager
-def interrupted_at(num_steps):
-    """Expect and cause a Ctrl-C after so many steps of a run."""
-
-    def interrupt():
-        raise KeyboardInterrupt
-
-    with at_step(num_steps, interrupt), pytest.raises(KeyboardInterrupt):
-        yield
-
-
-@contextlib.contextmanager
 def losses_at(step, change):
     """Change what a run has as the loss of a step."""
     add_loss = StepRecorder.add_loss
@@ -152,6 +110,17 @@ def losses_at(step, change):
         add_loss(self, change(loss) if is_here else loss)
 
     with mock.patch.object(StepRecorder, "add_loss", changed):
+        yield
+
+
+@contextlib.contextmanager
+def interrupted_at(num_steps):
+    """Expect and cause a Ctrl-C after so many steps of a run."""
+
+    def interrupt(loss):
+        raise KeyboardInterrupt
+
+    with losses_at(num_steps, interrupt), pytest.raises(KeyboardInterrupt):
         yield
 
 

@@ -5,7 +5,6 @@
 import json
 import os
 import pickle
-import re
 import shutil
 
 import paddle
@@ -17,6 +16,7 @@ from adagc_lab.train.checkpoints import (
     COMPLETE,
     find_checkpoint_fault,
     last_checkpoint,
+    load_weights,
     read_complete,
 )
 from lab.train.runs import assert_same, interrupted_at, make_values, run
@@ -92,18 +92,11 @@ def test_an_unsealed_checkpoint_is_refused(stopped):
     )
 
 
-@pytest.mark.parametrize("found", ["missing", "(3, 5)"])
-def test_weights_of_another_model_are_never_loaded(stopped, found):
-    path = str(stopped / "checkpoint-8/model_state.pdparams")
-    weights = paddle.load(path)
-    name = "lm_head.weight"
-    weights[name] = paddle.zeros([3, 5])
-    if found == "missing":
-        del weights[name]
-    paddle.save(weights, path)
-    reseal(stopped / "checkpoint-8")
-    with pytest.raises(ValueError, match=re.escape(f"{name} is {found}")):
-        run(make_values(stopped, save_every=4))
+def test_weights_that_are_missing_are_named(tmp_path):
+    path = str(tmp_path / "model_state.pdparams")
+    paddle.save({"weight": paddle.zeros([2, 3])}, path)
+    with pytest.raises(ValueError, match="bias is missing"):
+        load_weights(paddle.nn.Linear(2, 3), tmp_path)
 
 
 class Attack:

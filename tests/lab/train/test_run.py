@@ -37,9 +37,10 @@ def test_run_leaves_a_complete_record(tmp_path):
 
 @pytest.mark.parametrize("tensors", [True, False])
 def test_faults_are_injected_recorded_and_summarised(tmp_path, tensors):
+    scaled = {"kind": "gradient_scale", "magnitude": 1e4}
     faults = [
         {"kind": "random_tokens", "steps": [6]},
-        {**runs.SCALED_HEAD, "steps": [8]},
+        {**scaled, "tensor": "lm_head.weight", "steps": [8]},
         *runs.nan_at(9, tensor="*mlp.up_proj*"),
     ]
     changes = {"faults": faults, "record": {"tensors": tensors}}

@@ -4,23 +4,19 @@
 
 import contextlib
 import shutil
-from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import pytest
 from adagc_lab.record.files import RunRecord
-from adagc_lab.train import start
 from adagc_lab.train.checkpoints import last_checkpoint
 from adagc_lab.train.optimizers import learning_rate
 from adagc_lab.train.parse import merged, parse_config
 from adagc_lab.train.run import run_pretraining
-from adagc_lab.train.start import Fork
+from adagc_lab.train.start import Fork, Start
 from indexed import write_random_dataset
 from lab.train import runs
 from pages import load_tool
 
-from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.state_file import load_state
 
 main = load_tool("pretrain").main
@@ -38,13 +34,6 @@ def fork(values, source, target, step=None):
     values["train"]["output_dir"] = str(target)
     status = run_pretraining(parse_config(values), fork=Fork(source, step))
     return status, RunRecord.load(target)
-
-
-def find_fork(values, source):
-    """What one process finds to fork; it trains nothing."""
-    config = parse_config(values)
-    (Path(values["train"]["output_dir"])).mkdir(exist_ok=True)
-    start.Start(config, fork=Fork(source)).read()
 
 
 @pytest.fixture(scope="module")
@@ -192,23 +181,13 @@ def test_what_cannot_be_forked_is_refused(source, tmp_path, capsys):
     status, _ = fork(constant(""), source, tmp_path / "d", step=4)
     assert status == "finished"
     two = {"parallel": {"dp": 2}, "record": {}}
+    (tmp_path / "f").mkdir()
     for other in ({"precision": "float8"}, two):
+        values = constant(tmp_path / "f", max_steps=16, **other)
         with pytest.raises(ValueError, match="state has the names of its own"):
-            find_fork(constant(tmp_path / "f", max_steps=16, **other), source)
+            Start(parse_config(values), fork=Fork(source)).read()
     with pytest.raises(ValueError, match="has made 12 steps; give more"):
         fork(constant(""), source, tmp_path / "e")
-
-
-@pytest.mark.filterwarnings("ignore:the loaded state was made")
-def test_a_fork_whose_state_is_refused_can_be_changed(source, tmp_path):
-    values = constant("", max_steps=16, clip={"name": "adagc", "t_start": 5})
-    units = mock.patch.object(
-        ClipGradByAdaGC, "set_state_dict", side_effect=ValueError("no")
-    )
-    with units, pytest.raises(ValueError, match="no"):
-        fork(values, source, tmp_path / "a", step=4)
-    values["clip"]["t_start"] = 6
-    assert fork(values, source, tmp_path / "a", step=4)[0] == "finished"
 
 
 def test_a_finished_run_is_not_repeated_and_another_is_refused(copied):

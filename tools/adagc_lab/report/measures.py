@@ -147,18 +147,6 @@ def peaks(loss: np.ndarray, height: float = PEAK) -> list[float]:
     return _groups(rises(loss)[np.isfinite(loss)], height)
 
 
-def excess_peaks(loss: np.ndarray, clean: np.ndarray) -> list[float]:
-    """Return how high each peak over a run's clean twin is, from ``PEAK`` on.
-
-    A peak begins above 0.2 nat, and ends when it stays below for more than
-    :data:`GAP` steps.
-    """
-    number = min(len(loss), len(clean))
-    rise = loss[:number] - clean[:number]
-    rise = rise[np.isfinite(rise)]
-    return [height for height in _groups(rise, 0.2) if height > PEAK]
-
-
 def _groups(rise: np.ndarray, height: float) -> list[float]:
     """Return the largest value of each group of steps above ``height``."""
     with np.errstate(invalid="ignore"):
@@ -209,7 +197,8 @@ def damage(row: Row, clean: Row) -> dict[str, float]:
     excess = excess[np.isfinite(excess)]
     if not at_first.size:
         return {}
-    found = excess_peaks(loss[first:], other[first:])
+    # A peak begins above 0.2 nat, and ends when it stays below.
+    found = [height for height in _groups(excess, 0.2) if height > PEAK]
     return {
         "damage": float(excess.mean()),
         "damage_at_first": float(at_first.mean()),

@@ -29,21 +29,16 @@ def figure_data(
 ) -> dict[str, pd.DataFrame]:
     """Return the data of every figure, rounded as its file has them."""
     recipes = Recipes(rows, recipes_file)
-    found = {name: make(recipes) for name, (make, _) in _FIGURES.items()}
-    return {name: data for name, data in found.items() if not data.empty}
+    return {name: make(recipes) for name, (make, _) in _FIGURES.items()}
 
 
 def image_makers(data: Path, results: Path) -> dict[str, Callable[[], Figure]]:
-    """Return what draws each image; ``data`` has what :func:`figure_data` says.
-
-    Images without data are left out.
-    """
+    """Return what draws each image; ``data`` holds :func:`figure_data`."""
 
     def draw(name: str) -> Figure:
         return _FIGURES[name][1](pd.read_csv(data / f"{name}.csv"))
 
-    names = [name for name in _FIGURES if (data / f"{name}.csv").exists()]
-    makers = {name: functools.partial(draw, name) for name in names}
+    makers = {name: functools.partial(draw, name) for name in _FIGURES}
     return {**makers, **study_figures(results)}
 
 

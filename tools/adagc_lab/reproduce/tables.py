@@ -81,11 +81,8 @@ def _sums(pairs: Pairs, method: str, steps: int, name: str) -> str:
 
 def _means(pairs: Pairs, method: str, steps: int, name: str) -> str:
     others, ours = pairs.values(method, steps, name)
-    return (
-        f"{fixed(np.mean(others), 2)} → {fixed(np.mean(ours), 2)}"
-        if ours
-        else "–"
-    )
+    means = [fixed(np.mean(x), 2) for x in (others, ours) if x]
+    return " → ".join(means) or "–"
 
 
 _Column = tuple[str, Callable[[Pairs, str, int, str], str], str]
@@ -322,8 +319,3 @@ def fill(text: str, tables: Mapping[str, str], page: str = "") -> str:
 def blocks(text: str) -> list[str]:
     """Return the tables that stand on a page."""
     return [match[3] for match in _BLOCK.finditer(text)]
-
-
-def prose(text: str) -> str:
-    """Return a page without its tables."""
-    return _BLOCK.sub("", text)

@@ -1,12 +1,10 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Synthetic run directories."""
+"""Synthetic runs."""
 
 import numpy as np
-import pytest
-from adagc_lab.record.files import CLIP_H, MOMENTS, RunRecord, update_run_json
+from adagc_lab.record.files import MOMENTS, RunRecord
 from adagc_lab.report.experiment import Experiment
-from lab.written import write_steps
 
 NAMES = ["embed_tokens.weight", "layers.0.self_attn.q_proj.weight", "norm"]
 CLIPS = {
@@ -47,8 +45,7 @@ def make_tensors(seed, num_steps, surge):
     return found | {"h": 1 / np.maximum(found["norm"], 1)}
 
 
-def make_directory(
-    directory,
+def make_run(
     *,
     method="AdaGC",
     seed=1,
@@ -58,34 +55,25 @@ def make_directory(
     status="finished",
     **losses,
 ):
-    """Write a run, calm but for these, and read it back."""
+    """A run, calm but for these."""
     names = NAMES if tensors else []
     loss = make_losses(seed, **losses)
-    rows = [{"loss": x, "clip_seconds": 0.0012} for x in loss.tolist()]
-    rows[-1]["eval_loss"] = 1.1
-    for step, kind in (faults or {}).items():
-        rows[step]["faults"] = [{"kind": kind, "tensors": []}]
     tables = make_tensors(seed, len(loss), surge)
-    for i, row in enumerate(rows if names else ()):
-        row |= {name: tables[name][i].tolist() for name in MOMENTS}
-        row[CLIP_H] = tables["h"][i].tolist()
-    write_steps(directory, rows, names, tables if names else None)
-    update_run_json(
-        directory,
-        config={"clip": CLIPS[method], "optimizer": {"beta2": 0.999}},
-        seed=seed,
-        versions={"paddlepaddle": "3.3.1"},
-        status=status,
+    tables["clipped_norm"] = tables["norm"] * tables["h"]
+    evaluated = np.full(len(loss), np.nan)
+    evaluated[-1] = 1.1
+    return RunRecord(
+        name="run",
+        run={"config": {"clip": CLIPS[method]}, "seed": seed, "status": status},
+        metrics={
+            "loss": loss,
+            "eval_loss": evaluated,
+            "clip_seconds": np.full(len(loss), 0.0012),
+        },
+        faults={
+            step: [{"kind": kind, "tensors": []}]
+            for step, kind in (faults or {}).items()
+        },
+        tensor_names=names,
+        tensors={key: x[:, : len(names)] for key, x in tables.items()},
     )
-    return RunRecord.load(directory)
-
-
-@pytest.fixture
-def make_run(tmp_path):
-    """``make_run(method=..., seed=..., ...)``: a run, calm but for these."""
-
-    def make(**fields):
-        number = len([*tmp_path.glob("run-*")])
-        return make_directory(tmp_path / f"run-{number}", **fields)
-
-    return make
