@@ -11,7 +11,7 @@ import os
 import sys
 import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from multiprocessing import util
 from typing import Any
 
@@ -113,6 +113,8 @@ class Process:
         from paddle_adagc.integrations.clipping import Options, attach
         from paddle_adagc.integrations.trainer import ClippingMixin
 
+        if getattr(trainer, "model", None) is None:  # it trains nothing
+            return
         self._trainers.append(weakref.ref(trainer))
         if isinstance(trainer, ClippingMixin):
             return
@@ -128,6 +130,7 @@ class Process:
 
         given = trainer.optimizer and clip_of(trainer.optimizer)
         if isinstance(given, ClipGradByAdaGC):
+            self._take_given(given, TRAINER)
             return given
         mine = {k: v for k, v in self._values.items() if k in CLIP}
         values = {**of_trainer(trainer.args), **mine}
@@ -137,6 +140,14 @@ class Process:
             raise ValueError(f"adagc-run: {error}") from error
         self._clips[clip] = values, without_effect(trainer.args)
         return clip
+
+    def _take_given(self, clip: Any, used: Collection[str]) -> None:
+        """Note which of our options a script's own clip does without."""
+        unused = self._values.keys() - used
+        if not used and self._record is not True:
+            unused |= {"record"}
+        text = f"the script's own, without {', '.join(sorted(unused))}"
+        self._clips[clip] = {}, [text] if unused else []
 
     def _around(self, update: Callable[..., Any]) -> Callable[..., Any]:
         active: set[int] = set()
@@ -208,7 +219,11 @@ class Process:
     def _in_force(self, clip: Any) -> str:
         import paddle.distributed as dist
 
-        origins, notes = self._clips.get(clip, ({}, []))
+        if clip not in self._clips:  # of a ClippingMixin, or of a loop
+            mixed = (getattr(one(), "clip", None) for one in self._trainers)
+            is_mixed = any(known is clip for known in mixed)
+            self._take_given(clip, {} if is_mixed else RECORD)
+        origins, notes = self._clips[clip]
         usual = type(clip)().arguments()
         given = {
             name: (value, origins.get(name, ("", "the script"))[1])
@@ -216,8 +231,6 @@ class Process:
             if name in origins or value != usual[name]
         }
         text = f"AdaGC in force: {shown(given) or 'its defaults'}"
-        if not origins and (unused := self._values.keys() - RECORD.keys()):
-            text += f"; the script's own, without {', '.join(sorted(unused))}"
         tensors = clip._progress.tensors
         num_units = sum(map(len, tensors.units.values()))
         if tensors.keys:

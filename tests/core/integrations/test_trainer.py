@@ -13,6 +13,7 @@ import pytest
 from core.integrations.trainers import (
     Clipping,
     Trainer,
+    attached,
     clipping,
     gamma_of,
 )
