@@ -227,7 +227,7 @@ def _number(name: str, key: str, value: Any) -> np.ndarray:
     if isinstance(value, Tensor) and value.dtype == paddle.bfloat16:
         value = value.astype("float32")
     array = np.asarray(value)
-    if array.size != 1 or array.dtype.kind not in "fiu":
+    if array.size != 1 or array.dtype.kind not in "fi":  # bfloat16's bits: u
         raise ValueError(
             f"{name} of {key!r} is not one number: shape "
             f"{list(array.shape)}, dtype {array.dtype}"

@@ -119,7 +119,7 @@ class TrainerClip(TrainerCallback):
     ) -> None:
         self.trainer, self.clip, self._options = trainer, clip, options
         self.recording = options.make_record()
-        self._is_prepared = False
+        self._is_prepared = self._is_put = False
         self._checkpoint: Any = _UNKNOWN
         self._run = ""  # its name
         self._staged: list[tuple[Path, Path]] = []  # states to be placed
@@ -152,6 +152,7 @@ class TrainerClip(TrainerCallback):
                 stacklevel=4,
             )
         put_into_optimizer(optimizer, self.clip)
+        self._is_put = True
 
     def make_optimizer(
         self, make: Callable[..., Any], *args: Any, **kwargs: Any
@@ -233,8 +234,8 @@ class TrainerClip(TrainerCallback):
         """Resume the clip; begin to record; say how long the warm-up takes."""
         checkpoint = self._resumed_from(args, state)
         self.load(checkpoint)
-        # Also into one that neither create_optimizer() nor the caller gave.
-        self._put(objects["optimizer"])
+        if not self._is_put:  # another method has made the optimizer
+            self._put(objects["optimizer"])
         self._record(args, state, objects, checkpoint)
         self._run = name_run(args)
         mark_step(state, self._run)

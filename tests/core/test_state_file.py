@@ -50,7 +50,7 @@ def test_state_cast_to_bfloat16_loads_and_saves_its_values(tmp_path):
         clip.set_state_dict(saved)
         assert gammas(clip).tolist() == [0.5]
     bits = {**state, "gamma": {"a": state["gamma"]["a"].numpy()}}
-    with pytest.raises(ValueError, match=r"bits of a bfloat16.*float32"):
+    with pytest.raises(ValueError, match="dtype uint16"):
         ClipGradByAdaGC().set_state_dict(bits)
 
 

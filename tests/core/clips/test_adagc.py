@@ -44,7 +44,7 @@ def test_factor_that_lets_gamma_only_shrink_is_warned_of(recwarn):
     make = ClipGradByAdaGC
     with pytest.warns(UserWarning, match=r"lambda_rel=0\.5: gamma can only"):
         make(lambda_rel=0.5)
-    with pytest.warns(UserWarning, match=r"lambda_rel=0\.9 for 'norm'"):
+    with pytest.warns(UserWarning, match=r"lambda_rel=0\.9: gamma"):
         make(overrides={"norm": {"lambda_rel": 0.9}})
     make(lambda_rel=1.001)
     assert not recwarn.list
