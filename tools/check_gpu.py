@@ -312,11 +312,9 @@ def check_memory(module: Any, framework: Torch) -> dict[str, Any]:
     if tool is None:
         return {"skipped": "not installed"}
     command = [tool, "--error-exitcode", "1", "--report-api-errors", "no"]
+    chosen = "--framework", type(framework).__name__.lower()
     done = subprocess.run(
-        [
-            *(*command, sys.executable, __file__, "--quick"),
-            *("--framework", type(framework).__name__.lower()),
-        ],
+        [*command, sys.executable, __file__, "--quick", *chosen],
         # Else PyTorch cuts tensors out of large blocks, and the tool sees only
         # what lies outside of these.
         env={**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},

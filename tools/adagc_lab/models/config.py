@@ -44,9 +44,11 @@ else:
     )
 
 __all__ = [
+    "AttentionOptions",
     "CheckedConfig",
     "DecoderConfig",
     "DecoderOptions",
+    "ExpertOptions",
     "PretrainedModel",
     "register_base_model",
 ]
@@ -111,20 +113,8 @@ class CheckedConfig(PretrainedConfig):
         return cls(**values, **layout)
 
 
-class DecoderOptions(Section):
-    """Options of `DecoderForCausalLM`; the defaults are a byte-level toy."""
-
-    vocab_size: Count = 256
-    """Number of tokens."""
-
-    hidden_size: Count = 64
-    """Width of the residual stream."""
-
-    intermediate_size: Count = 176
-    """Width of a dense SwiGLU feed-forward network."""
-
-    num_hidden_layers: Count = 3
-    """Number of decoder layers."""
+class AttentionOptions(Section):
+    """Options of the attention of a decoder."""
 
     num_attention_heads: Count = 4
     """Number of query heads."""
@@ -136,9 +126,6 @@ class DecoderOptions(Section):
     head_dim: Count | None = None
     """Width of a head, even; None: `hidden_size / num_attention_heads`."""
 
-    max_position_embeddings: Count = 2048
-    """Longest sequence, in tokens."""
-
     rope_theta: Positive = 10000.0
     """Base of the rotary frequencies."""
 
@@ -147,26 +134,12 @@ class DecoderOptions(Section):
     i + head_dim / 2 (Llama), "interleaved" pairs 2i with 2i + 1 (ERNIE-4.5).
     """
 
-    rms_norm_eps: Positive = 1e-5
-    """Added to the mean square in every RMSNorm."""
-
-    rms_norm_precision: Literal["float32", "bfloat16"] = "float32"
-    """Precision of the arithmetic inside of every RMSNorm (see `rms_norm`)."""
-
     qk_norm: Flag = False
     """RMSNorm over each query and key head before the rotation (Qwen3)."""
 
-    tie_word_embeddings: Flag = False
-    """The head multiplies by the embedding's weight."""
 
-    initialization: Literal["normal", "scaled_embed", "wesar"] = "normal"
-    """How weight matrices start, and what multiplies them (see
-    `layers`): "scaled_embed" is Takase et al. 2023, "wesar" is Nishida
-    et al. 2024."""
-
-    initializer_range: NonNegative = 0.02
-    """Standard deviation of every weight matrix at the start; read for
-    "normal" alone."""
+class ExpertOptions(Section):
+    """Options of the experts of a decoder, and of their router."""
 
     moe_num_experts: Natural = 0
     """Routed experts of every layer; 0: a dense model."""
@@ -188,6 +161,43 @@ class DecoderOptions(Section):
 
     router_aux_loss_coef: NonNegative = 0.0
     """Factor of the load-balancing loss."""
+
+
+class DecoderOptions(AttentionOptions, ExpertOptions):
+    """Options of `DecoderForCausalLM`; the defaults are a byte-level toy."""
+
+    vocab_size: Count = 256
+    """Number of tokens."""
+
+    hidden_size: Count = 64
+    """Width of the residual stream."""
+
+    intermediate_size: Count = 176
+    """Width of a dense SwiGLU feed-forward network."""
+
+    num_hidden_layers: Count = 3
+    """Number of decoder layers."""
+
+    max_position_embeddings: Count = 2048
+    """Longest sequence, in tokens."""
+
+    rms_norm_eps: Positive = 1e-5
+    """Added to the mean square in every RMSNorm."""
+
+    rms_norm_precision: Literal["float32", "bfloat16"] = "float32"
+    """Precision of the arithmetic inside of every RMSNorm (see `rms_norm`)."""
+
+    tie_word_embeddings: Flag = False
+    """The head multiplies by the embedding's weight."""
+
+    initialization: Literal["normal", "scaled_embed", "wesar"] = "normal"
+    """How weight matrices start, and what multiplies them (see
+    `layers`): "scaled_embed" is Takase et al. 2023, "wesar" is Nishida
+    et al. 2024."""
+
+    initializer_range: NonNegative = 0.02
+    """Standard deviation of every weight matrix at the start; read for
+    "normal" alone."""
 
     float8_linears: list[Float8Linear] = Field(default_factory=list)
     """Linear maps whose products are in FP8 (see `fp8`): "attention"
