@@ -182,9 +182,9 @@ FORMS = {
         ),
     ),
     "`optimizers=` with AdaGC": Form(
-        in_force(
-            r"t_start=4 \(the script\); the script's own, without "
-            "missing_state, t_start"
+        (
+            *in_force(r"t_start=4 \(the script\)"),
+            "; the script's own, without t_start\n",
         ),
         HEAD + TRAIN + OPTIMIZERS,
         options="--t-start 2 --missing-state start",
