@@ -81,7 +81,8 @@ def eager(function: Callable[P, T]) -> Callable[P, T]:
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
         simulator = _core.set_eval_frame(None)
         try:
-            return quiet(*args, **kwargs)
+            is_checked = _core.globals()[_FLAG]
+            return (quiet if is_checked else function)(*args, **kwargs)
         finally:
             _core.set_eval_frame(simulator)
 

@@ -66,7 +66,8 @@ def clip_pairs(
 
     ``follows``: another clip acts, so the gradients stay as they are.
     """
-    progress.settle()
+    if progress.awaits_update:  # it never came
+        progress.settle()
     tensors, ranks = progress.tensors, progress.ranks
     try:
         found = find_gradients(progress, pairs, clip.overrides)
@@ -90,10 +91,10 @@ def clip_pairs(
         progress.steps = steps
         return pairs
     _notice_mistakes(clip, progress, steps, caller, follows)
-    if steps.num_steps > max(clip.t_start, 1) and not follows:
-        ranks.compare_in(
-            steps.num_steps, tensors.keys, tensors.layout, squared_norm
-        )
+    is_due = steps.num_steps > max(clip.t_start, 1) and not follows
+    if is_due and ranks.compared_step in (None, steps.num_steps):
+        ranks.compared_step = steps.num_steps
+        ranks.compare(tensors.keys, tensors.layout, squared_norm)
     memory = progress.memory
     if memory.gamma.shape[0] < len(tensors.keys):
         memory = progress.known()

@@ -44,7 +44,7 @@ class Ranks:
         self.meshes = Meshes()  # of auto-parallel
         self.in_buffers: dict[str, Tensor] = {}  # parameters, by their names
         self.has_agreed = False
-        self._compared_step: int | None = None
+        self.compared_step: int | None = None
         if model is None:
             return
         layout = read_layout(model)
@@ -152,21 +152,16 @@ class Ranks:
             )
         self.has_agreed = True
 
-    def compare_in(
+    def compare(
         self,
-        step: int,
         keys: Sequence[str],
         layout: Sequence[TensorLayout],
         squared_norm: Tensor,
     ) -> None:
-        """Compare the norms of the first step that comes here.
+        """Compare the norms of a parameter group, see :func:`.compare_norms`.
 
-        All of its calls do, one for each parameter group; see
-        :func:`.compare_norms`.
+        All calls of the first step that comes here do.
         """
-        if self.meshes or self._compared_step not in (None, step):
-            return
-        self._compared_step = step
         topology = self.topology()
-        if topology.world is not None:
+        if topology.world is not None and not self.meshes:
             agreement.compare_norms(keys, layout, squared_norm, topology)
