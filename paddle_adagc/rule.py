@@ -54,10 +54,10 @@ FULL_SUPPORT = 10.0
 paper's warm-up, so that up to nine bad first steps are undone."""
 
 _FALL = -math.log(4.0)
-"""A step with a lower mean log change is too low. Measured: at least 0.86."""
+"""A step with a lower mean log change is too low. Measured: above log(0.85)."""
 
 _RISE = math.log(10.0)
-"""A higher one is too high, until gamma is settled. Measured: at most 3.3."""
+"""A higher one is too high until gamma is settled. Measured: below log(3.3)."""
 
 _OWN_FALL = 1 / 20
 """A norm below this part of gamma is too low. Three of the proxies' 1,000

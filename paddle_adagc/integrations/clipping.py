@@ -123,9 +123,10 @@ class TrainerClip(TrainerCallback):
         self._checkpoint: Any = _UNKNOWN
         self._run = ""  # its name
         self._staged: list[tuple[Path, Path]] = []  # states to be placed
-        if options.skip_above is not None or options.stop_on:
-            # It would raise before the optimizer's step, at a loss of NaN.
-            trainer._check_loss_valid = lambda loss: None
+        own = getattr(trainer, "_check_loss_valid", None)
+        if own is not None and (options.skip_above or options.stop_on):
+            check = functools.partial(self._check_loss, own)
+            trainer._check_loss_valid = check
         trainer.add_callback(self)
 
     def prepare(self) -> None:
@@ -180,6 +181,15 @@ class TrainerClip(TrainerCallback):
             if self.recording is not None:
                 self.recording.leave(error)
             raise
+
+    def _check_loss(self, check: Callable[[Any], None], loss: Any) -> None:
+        """Leave a loss of NaN to the record, as long as it works.
+
+        The Trainer would raise before the optimizer's step.
+        """
+        record = self.recording and self.recording.record
+        if record is None or record.error is not None:
+            check(loss)
 
     def run_loop(
         self, loop: Callable[..., Any], *args: Any, **kwargs: Any

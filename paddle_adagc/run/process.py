@@ -75,8 +75,8 @@ class Process:
         self._clips: weakref.WeakKeyDictionary[
             Any, tuple[Values, list[str]]
         ] = weakref.WeakKeyDictionary()
-        """Clips that this process made, where their settings come from, and
-        what of the Trainer's arguments has no effect."""
+        """Clips, where the settings come from of those that this process made,
+        and what else is to be said of each."""
 
         self._seen: weakref.WeakSet[Any] = weakref.WeakSet()
         self._begin_count()

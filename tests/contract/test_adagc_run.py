@@ -27,6 +27,7 @@ class Net(paddle.nn.Layer):
 
 [args] = PdArgumentParser(TrainingArguments).parse_json_file(sys.argv[1])
 rows = [{"x": paddle.ones([2]).numpy()}] * 8
+Trainer(args=args)  # as some scripts do, for its arguments alone
 Trainer(model=Net(), args=args, train_dataset=rows).train()
 """
 COMMAND = """

@@ -50,6 +50,7 @@ OPTIMIZERS = """
 model, clip = paddle.nn.Linear(2, 1), ClipGradByAdaGC(t_start=4)
 parameters = model.parameters()
 optimizer = paddle.optimizer.AdamW(parameters=parameters, grad_clip=clip)
+clip.bind(model)
 train(model=model, optimizers=(optimizer, None))
 """
 PROCESS = """
@@ -190,7 +191,10 @@ FORMS = {
         options="--t-start 2 --missing-state start",
     ),
     "a Trainer that has the mixin": Form(
-        in_force(r"t_start=4 \(the script\)"),
+        (
+            *in_force(r"t_start=4 \(the script\)"),
+            "; the script's own, without record, t_start\n",
+        ),
         subclass(
             "    def __init__(self, *args, **given):\n"
             "        clip = ClipGradByAdaGC(t_start=4)\n"
@@ -198,7 +202,7 @@ FORMS = {
             "ClippingMixin, Trainer",
             head="from paddle_adagc.integrations.trainer import ClippingMixin",
         ),
-        options="--",
+        options="--no-record --t-start 2",
     ),
     "`train()` twice, and a second Trainer; from a zip": Form(
         (

@@ -10,6 +10,7 @@ import functools
 import importlib
 import importlib.metadata
 import importlib.util
+import math
 import sys
 import types
 
@@ -75,6 +76,7 @@ def make_trainer(
     name="Llama",
     missing_state="raise",
     new_tensors="raise",
+    stop_on=None,
     **arguments,
 ):
     library = importlib.import_module(f"{LIBRARY}.trainer")
@@ -111,12 +113,31 @@ def make_trainer(
     common = {"args": args, "train_dataset": WINDOWS}
     common["model"] = make_model(name)
     choices = {"missing_state": missing_state, "new_tensors": new_tensors}
+    choices["stop_on"] = stop_on
     if way == "mixin":
         return ClippingTrainer(clip=clip, **choices, **common)
     trainer = Logged(**common)
     trainer.clip = clip
     attach(trainer, clip, Options(**choices))
     return trainer
+
+
+@pytest.mark.parametrize("way", ["mixin", "object"])
+def test_a_loss_of_nan_ends_the_run_with_a_checkpoint(way, tmp_path):
+    options = {"stop_on": "nan", "logging_steps": 1, **UNIFIED}
+    trainer = make_trainer(way, tmp_path, **options)
+    compute = trainer.compute_loss
+
+    def compute_loss(*args, **kwargs):
+        loss = compute(*args, **kwargs)
+        return loss * math.nan if trainer.state.global_step == 5 else loss
+
+    trainer.compute_loss = compute_loss
+    with pytest.warns(UserWarning, match="training ends: .*is saved"):
+        trainer.train()
+    last = trainer.state.global_step
+    assert 6 <= last < 8  # at the next log
+    assert (tmp_path / f"checkpoint-{last}" / STATE_FILE).is_file()
 
 
 def train_anew(way, folder, checkpoint=None, formats=UNIFIED, **arguments):

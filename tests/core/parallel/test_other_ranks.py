@@ -68,14 +68,19 @@ def test_all_ranks_use_the_kernels_or_none(monkeypatch, mine, others, message):
     def gather(views, view):
         views += [view, *((view[0], why, "") for why in others)]
 
-    monkeypatch.setattr(READ_TOPOLOGY, lambda: Topology(world=object()))
     monkeypatch.setattr(dist, "is_initialized", lambda: True)
     monkeypatch.setattr(dist, "get_world_size", lambda: 1 + len(others))
     monkeypatch.setattr(dist, "all_gather_object", gather)
     monkeypatch.setattr(cuda, "current_device", lambda: 3)
     monkeypatch.setattr(cuda, "why_not", {3: mine}.__getitem__)
-    with refuses(message):
-        RanksOfAClip().agree_once({"beta": 0.9})
+    for is_on_mesh in (False, True):
+        world = None if is_on_mesh else object()
+        topology = Topology(world=world)
+        monkeypatch.setattr(READ_TOPOLOGY, lambda t=topology: t)
+        ranks = RanksOfAClip()
+        ranks.meshes = ["mesh"] * is_on_mesh
+        with refuses(message):
+            ranks.agree_once({"beta": 0.9})
 
 
 @pytest.mark.parametrize(

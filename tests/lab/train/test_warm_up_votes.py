@@ -44,6 +44,11 @@ def test_only_norms_of_hardly_a_token_are_left_out(proxy, tmp_path):
     record = RunRecord.load(tmp_path / "run")
     norm, gamma = record.tensors["clipped_norm"], record.tensors["gamma"][-1]
     seen = np.where(norm > 0, norm, np.nan)
+    before = record.tensors["gamma"][:-1]
+    known = np.where(np.isfinite(before), before, np.nan)  # not a first norm
+    factors = np.exp(np.nanmean(np.log(seen[1:] / known), 1))
+    assert factors.min() > 0.85  # docs/method.md cites these
+    assert factors[:11].max() < 3.3
     is_out = ~np.isclose(gamma, np.nanmin(seen, 0), rtol=1e-4)
     assert np.mean(is_out) < 0.05
     for key in np.array(record.tensor_names)[is_out]:
