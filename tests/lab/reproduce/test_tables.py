@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from adagc_lab.reproduce import pages, tables
+from adagc_lab.reproduce import pages, rates, tables
 
 ROOT = Path(__file__).parents[3]
 PROSE = [
@@ -67,3 +67,23 @@ def test_our_numbers_beside_the_paper_s_are_in_a_table(known):
 
 def test_the_tables_are_what_the_results_give():
     assert pages.differences(ROOT) == ""
+
+
+def test_a_row_of_rates_has_the_same_seeds_at_every_rate():
+    losses = {
+        ("GlobalGC 1", 0.003): {1: 1.5, 2: 1.7},
+        ("GlobalGC 1", 0.012): {1: 1.6, 2: 1.8, 3: 9.0},
+        ("GlobalGC 1", 0.024): {1: 1.9, 2: 2.0, 3: 9.0},
+        ("AdaGC", 0.012): {2: 1.9},
+    }
+    cells = pd.DataFrame(
+        [
+            ("0.95", method, rate, seed, loss)
+            for (method, rate), by_seed in losses.items()
+            for seed, loss in by_seed.items()
+        ],
+        columns=["beta2", "method", "rate", "seed", "loss"],
+    )
+    globalgc, adagc = rates.rate_table(cells).splitlines()[2:]
+    assert globalgc.startswith("| 0.95 | GlobalGC 1 | 3 | – | 4.133 | 4.300 |")
+    assert adagc.startswith("| 0.95 | AdaGC | 1 | – | 1.900 | – |")

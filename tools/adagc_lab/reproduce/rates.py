@@ -27,8 +27,7 @@ _NAME = r"^(.+?)(?:, beta2 ([\d.]+))?, rate ([\d.]+)$"
 def rate_cells(rows: pd.DataFrame, experiments: Sequence[str]) -> pd.DataFrame:
     """Loss of the last 500 steps by method, beta2, rate and seed.
 
-    Of the grid ``rates``. Seeds that lack a run of the first experiment are
-    left out, so that every mean of it is over the same seeds.
+    Of the grid ``rates``. A cell that ran on two processors counts once.
     """
     own = rows[
         (rows["target"] == "rates") & rows["experiment"].isin(experiments)
@@ -46,17 +45,15 @@ def rate_cells(rows: pd.DataFrame, experiments: Sequence[str]) -> pd.DataFrame:
             ],
         }
     )
-    main = cells[own["experiment"] == experiments[0]]
-    counts = main.groupby("seed").size()
-    complete = counts[counts == counts.max()].index
-    return cells[cells["seed"].isin(complete)]
+    return cells.drop_duplicates(["method", "beta2", "rate", "seed"])
 
 
 def rate_table(cells: pd.DataFrame) -> str:
     """Table of :func:`rate_cells`: a row per beta2 and method.
 
-    Its best rate is that of the lowest mean; the last column compares it with
-    GlobalGC 1's best of the same beta2, seed by seed.
+    All means of a row are over the same seeds: a rate that fewer of them ran is
+    left out. A method's best rate is that of its lowest mean; the last column
+    compares it with GlobalGC 1's best of the same beta2, seed by seed.
     """
     if cells.empty:
         return NOT_RUN
@@ -64,18 +61,21 @@ def rate_table(cells: pd.DataFrame) -> str:
     best: dict[tuple[str, str], pd.Series] = {}
     lines = []
     for (beta2, method), part in cells.groupby(["beta2", "method"], sort=False):
-        means = part.groupby("rate")["loss"].mean()
+        by_seed = part.pivot(index="rate", columns="seed", values="loss")
+        counts = by_seed.count(axis=1)
+        by_seed = by_seed[counts == counts.max()].dropna(axis=1)
+        means = by_seed.mean(axis=1)
         basin = means[means <= means.min() + _BASIN].index
-        at_best = part[part["rate"] == means.idxmin()]
-        best[beta2, method] = at_best.set_index("seed")["loss"]
-        line = [beta2, method, str(len(at_best))]
+        best[beta2, method] = by_seed.loc[means.idxmin()]
+        line = [beta2, method, str(by_seed.shape[1])]
         line += [fixed(means[r], 3) if r in means else "–" for r in rates]
         is_whole = len(means) == len(rates)
         width = f"{basin.min():g} to {basin.max():g}" if is_whole else "–"
         other = best.get((beta2, REFERENCE))
         text = "–"
         if is_whole and method != REFERENCE and other is not None:
-            text = shown(difference((best[beta2, method] - other).tolist()))
+            gains = (best[beta2, method] - other).dropna()
+            text = shown(difference(gains.tolist()))
         lines.append([*line, width, text])
     head = ["beta2", "Method", "Seeds", *(f"rate {r:g}" for r in rates)]
     head += [f"Rates within {_BASIN} of its best", f"Its best − {REFERENCE}'s"]
