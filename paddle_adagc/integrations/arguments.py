@@ -109,10 +109,11 @@ def _refuse(args: Any) -> None:
             "or a plain loop with shard_optimizer"
         )
     sharding = getattr(args, "sharding", ())
-    if "fsdp" in {getattr(kind, "value", kind) for kind in sharding}:
+    kinds = {getattr(kind, "value", kind) for kind in sharding}
+    for kind in kinds & {"fsdp", "stage3"}:
         raise ValueError(
-            "sharding=fsdp joins tensors within train(), after the clip "
-            "has read them: use sharding=stage1"
+            f"sharding={kind} joins or slices tensors within train(), after "
+            "the clip has read them: use sharding=stage1"
         )
 
 

@@ -332,7 +332,7 @@ def test_experts_have_global_names(rank, first):
     assert numbers == {first, first + 1}
 
 
-FSDP = types.SimpleNamespace(value="fsdp")
+SHARDINGS = [types.SimpleNamespace(value=x) for x in ("fsdp", "stage3")]
 
 
 @pytest.mark.parametrize(
@@ -341,7 +341,7 @@ FSDP = types.SimpleNamespace(value="fsdp")
         ({"clip": ClipGradByAdaGC}, "clip is <class"),
         ({"missing_state": "x"}, "one of raise, start; got 'x'"),
         ({"enable_auto_parallel": True}, "enable_auto_parallel"),
-        ({"sharding": [FSDP]}, "use sharding=stage1"),
+        *(({"sharding": [x]}, "use sharding=stage1") for x in SHARDINGS),
     ],
 )
 def test_what_does_not_fit_is_refused(tmp_path, arguments, message):
