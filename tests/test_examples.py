@@ -33,15 +33,6 @@ def test_example_runs_and_clips(name, tmp_path):
     assert re.search(r"clipped_fraction|clipped \d+%", printed)
 
 
-def test_outlier_of_the_plain_loop_is_clipped(tmp_path):
-    lines = run_example("plain_loop", tmp_path).splitlines()
-    assert any("step 60 is an outlier on purpose" in line for line in lines)
-    norms = [re.search(r"h_min (\S+)", line) for line in lines]
-    h_min = [float(match[1]) for match in norms if match]
-    assert len(h_min) == 6
-    assert h_min[3] < 1e-5 < min(h_min[:3] + h_min[4:])
-
-
 def test_the_notebook_shows_what_the_clip_does_to_an_outlier():
     notebook = json.loads((ROOT / "examples/adagc.ipynb").read_text())
     names = {}

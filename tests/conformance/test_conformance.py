@@ -4,9 +4,7 @@
 
 import functools
 import inspect
-import json
 import math
-import re
 
 import backends
 import numpy as np
@@ -23,20 +21,6 @@ LETTER = "a warm-up step unlike the others, to the letter"
 
 def verdicts(run):
     return {name: verdict for name, verdict, _ in kit.check(run)}
-
-
-def that_do_not(hold, run):
-    return {name for name, verdict in verdicts(run).items() if verdict != hold}
-
-
-def test_the_file_holds_the_cases():
-    written = kit.CASES.read_text()
-    made = json.dumps(cases.to_json(cases.all_cases()))
-    numbers = [
-        [float(number) for number in re.findall(r"-?\d+\.?\d*", text)]
-        for text in (written.replace("\n", " "), made)
-    ]
-    np.testing.assert_allclose(*numbers, rtol=1e-6)
 
 
 def answer(case, adagc, sums=True):
@@ -70,6 +54,7 @@ def clipped(gradients, h):
     ],
 )
 def test_a_planted_error_fails_a_case(right, wrong):
+    """Without one all answers are those of the algorithm."""
     source = inspect.getsource(cases.adagc)
     sums = right != "split"
     if sums:
@@ -78,7 +63,7 @@ def test_a_planted_error_fails_a_case(right, wrong):
     names = {"np": np, "math": math}
     exec(source, names)
     run = functools.partial(answer, adagc=names["adagc"], sums=sums)
-    assert bool(that_do_not("holds", run)) == bool(right)
+    assert ({*verdicts(run).values()} == {"holds"}) == (right == "")
 
 
 @pytest.fixture

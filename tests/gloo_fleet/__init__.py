@@ -10,7 +10,6 @@ fast, and works on one machine: never train a real model on it.
 """
 
 import os
-import warnings
 
 import paddle
 from paddle import distributed as dist
@@ -19,7 +18,6 @@ from gloo_fleet import fleet, process_group, rendezvous
 
 __all__ = ["enable"]
 
-_PADDLE_SERIES = "3.3."
 _PATCHES = {**rendezvous.PATCHES, **process_group.PATCHES, **fleet.PATCHES}
 """Why Paddle 3.3.1 needs it -> (module or class, attribute, replacement)."""
 
@@ -39,7 +37,15 @@ def enable() -> None:
     global _enabled
     if _enabled:
         return
-    _check_build()
+    if any(
+        getattr(paddle, f"is_compiled_with_{device}")()
+        for device in ("cuda", "xpu", "rocm")
+    ):
+        raise RuntimeError(
+            "this Paddle was built for an accelerator: gloo_fleet "
+            "is a backend for development and tests on CPU builds; here use "
+            "fleet as it is"
+        )
     if dist.is_initialized():
         raise RuntimeError(
             "paddle.distributed is already initialized: call "
@@ -50,23 +56,3 @@ def enable() -> None:
         for owner, name, replacement in patches:
             setattr(owner, name, replacement)
     _enabled = True
-
-
-def _check_build() -> None:
-    """Refuse accelerator builds; warn of a Paddle that nobody has tried."""
-    if any(
-        getattr(paddle, f"is_compiled_with_{device}")()
-        for device in ("cuda", "xpu", "rocm")
-    ):
-        raise RuntimeError(
-            "this Paddle was built for an accelerator: gloo_fleet "
-            "is a backend for development and tests on CPU builds; here use "
-            "fleet as it is"
-        )
-    if not paddle.__version__.startswith(_PADDLE_SERIES):
-        warnings.warn(
-            "gloo_fleet was written for Paddle "
-            f"{_PADDLE_SERIES}x, this is {paddle.__version__}: what it "
-            "replaces may have moved",
-            stacklevel=3,
-        )

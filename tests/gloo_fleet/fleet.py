@@ -35,11 +35,6 @@ _native_clear_grad = _ShardingV2.clear_grad
 _native_add_rank_params = _ParamStorage.add_rank_params
 
 
-def cuda(self: Tensor, *_: Any, **__: Any) -> Tensor:
-    """Return the tensor on "the GPU" of a rank that has none: a copy."""
-    return self.detach().clone()
-
-
 def broadcast_input_data(
     hcg: Any, *inputs: Any, **kwargs: Any
 ) -> tuple[Any, Any]:
@@ -146,7 +141,7 @@ PATCHES: dict[str, list[tuple[Any, str, Any]]] = {
         (module, "get_current_device_type", lambda: "cpu") for module in _FUSING
     ],
     "global norm of group_sharded_parallel, load_state_dict: take a GPU for "
-    "granted": [(Tensor, "cuda", cuda)],
+    "granted": [(Tensor, "cuda", lambda self, *_, **__: self.detach().clone())],
     "refuses to broadcast on CPU": [
         (tensor_parallel, "broadcast_input_data", broadcast_input_data)
     ],

@@ -17,11 +17,8 @@ from paddle_adagc.run.settings import CLIP
 
 MISTAKES = {
     "--t-strat 5 ls": "--t-strat: .* did you mean 't_start'",
-    "--t-start x ls": "t_start must be an integer, got 'x'",
     "--t-start true ls": "t_start must be an integer",
     "--lambda-rel 1e999 ls": "lambda_rel must be finite, got",
-    "--strict 1 ls": "strict must be True or False, got 1",
-    "--init constant ls": "one of warmup_min, warmup_ema; got",
     "--t-start 5 -x 6 ls": "'-x' is no option",
     "--t-start 5": "give the command to run",
     "--t-start --check ls": "--t-start lacks its value",
@@ -29,14 +26,10 @@ MISTAKES = {
     "--missing-state x ls": "one of raise, start; got 'x'",
     "--settings none.yaml ls": "No such file",
     "--no-record --skip-above=8 ls": "needs the record",
-    ".": "Permission denied: '.'",
     "trian job.json": "No such file or directory: 'trian'",
-    "--watch": "give the command",
     "--watch --t-start=5 true": "--t-start: --watch keeps the clip",
     "--watch --require true": "leave --require out",
     "--watch --no-record true": "leave --no-record out",
-    "--watch --record": "lacks its value",
-    "--watch --skip-above 0 true": "skip_above must be positive",
     "--watch --stop-on=inf true": "stop_on must be one of nan",
     "python -I train.py": "python -I keeps adagc-run out: leave -I out",
     "timeout 9 python3.11 -W ignore -S -m train": "3.11 -S keeps adagc-run",
@@ -50,11 +43,9 @@ MISTAKES = {
 SETTINGS = {
     "clip: &a {b: *a}": "an alias",
     "clip: !!python/name:os.system {}": "cannot be read",
-    "clip:\n  t_start: [2\n": "cannot be read",
     "[" * 50000: "cannot be read",
     "#" * 70000: "is larger than 65536 bytes",
     "t_start: 2\n": "has no section of settings",
-    "clip: {t_strat: 2}": "mean 't_start'",
     "clip: {beta: 2}": r"beta must be in \[0, 1\)",
 }
 
@@ -85,25 +76,20 @@ def test_each_argument_of_the_clip_is_an_option():
     assert {*CLIP} == {*inspect.signature(ClipGradByAdaGC).parameters}
 
 
-@pytest.mark.parametrize("value", [".5", "5e-1", "+.50"])
-def test_a_number_may_be_written_in_any_way(value, capsys):
-    assert run.main(["--check", "--lambda-abs", value, "python", "x.py"]) == 0
-    assert "lambda_abs=0.5 (--lambda-abs)" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
-    ("name", "text"),
+    ("name", "text", "beta"),  # a number may be written in any way
     [
-        ("mine.yaml", "# mine\nclip: {t_start: 7, units: {}, beta: 0.9}\n"),
-        ("mine.json", '{"clip": {"t_start": 7, "units": {}, "beta": 0.9}}'),
+        ("mine.yaml", "clip: {t_start: 7, units: {}, beta: 0.9}\n", ".95"),
+        ("mine.yaml", "# mine\nclip: {t_start: 7, units: {}}\n", "+.950"),
+        ("mine.json", '{"clip": {"t_start": 7, "beta": 0.9}}', "95e-2"),
     ],
 )
 def test_check_says_what_would_be_in_force_and_from_where(
-    name, text, tmp_path, capsys
+    name, text, beta, tmp_path, capsys
 ):
     file = tmp_path / name
     file.write_text(text)
-    words = ["--check", "--settings", str(file), "--beta=.95"]
+    words = ["--check", "--settings", str(file), f"--beta={beta}"]
     assert run.main([*words, "paddleformers-cli", "train", "my.yaml"]) == 0
     printed = capsys.readouterr().out
     assert f"settings: t_start=7 ({file})" in printed

@@ -154,33 +154,21 @@ FORMS = {
     "a `sitecustomize` that drops variables and raises": Form(
         (*in_force(), "ValueError: mine"), files={"sitecustomize.py": SITE}
     ),
-    "a Trainer with a metaclass and `__new__`, whose type is pickled": Form(
+    "a Trainer with `__new__`, `clip`, metaclass; its type is pickled": Form(
         in_force(),
         subclass(
+            "    clip = 0.2\n"
             "    def __new__(cls, *args, **kwargs):\n"
-            "        return object.__new__(cls)\n",
+            "        return object.__new__(cls)\n"
+            "    def create_optimizer_and_scheduler(self, num=None):\n"
+            "        assert self.clip == 0.2\n"
+            "        self.optimizer = paddle.optimizer.AdamW(\n"
+            "            parameters=self.model.parameters(),\n"
+            "            grad_clip=paddle.nn.ClipGradByGlobalNorm(1.0))\n",
             "Trainer, metaclass=Meta",
             head="class Meta(type): pass\n",
         )
         + "assert pickle.loads(pickle.dumps(type(trainer))) is Mine\n",
-    ),
-    "a Trainer with a `clip`, which returns no optimizer": Form(
-        in_force(),
-        subclass(
-            "    clip = 0.2\n"
-            "    def create_optimizer(self, lr_scheduler=None):\n"
-            "        assert self.clip == 0.2\n"
-            "        super().create_optimizer()\n"
-        ),
-    ),
-    "a Trainer that makes optimizer and scheduler": Form(
-        in_force(),
-        subclass(
-            "    def create_optimizer_and_scheduler(self, num=None):\n"
-            "        self.optimizer = paddle.optimizer.AdamW(\n"
-            "            parameters=self.model.parameters(),\n"
-            "            grad_clip=paddle.nn.ClipGradByGlobalNorm(1.0))\n"
-        ),
     ),
     "`optimizers=` with AdaGC": Form(
         (
@@ -221,9 +209,6 @@ FORMS = {
     "a loop that has AdaGC": loop(
         r"in force: t_start=9 \(the script\)\n.*AdaGC clipped 3 steps",
         clip=", grad_clip=ClipGradByAdaGC(t_start=9)",
-    ),
-    "a loop without a Trainer": loop(
-        rf"\nadagc-run: 3 steps of {ADD_TWO_LINES}"
     ),
     "a loop with `--require`": loop(
         rf"RuntimeError: adagc-run --require: {ADD_TWO_LINES}",

@@ -88,15 +88,11 @@ def bad(
 
 CASES = {
     "calm": calm(),
-    "calm, small batch": calm(batch=32),
-    "calm, large batch": calm(batch=512),
-    "calm, AdaGC": calm(adagc=True),
     "calm, warm-up and decay": calm(
         rate=lambda s: (
             0.006 * min(s / 50, 0.5 + 0.5 * math.cos(math.pi * s / NUM_STEPS))
         )
     ),
-    "calm, wide": calm(width=64),
     "calm, data of two kinds": calm(
         data=lambda step: "kind" if (step * 2654435761) % 97 < 30 else ""
     ),
@@ -107,11 +103,6 @@ CASES = {
         "random", NUM_STEPS, "return skip switch | return"
     ),
     "labels": bad("labels", 200),
-    "random tokens, twice": Case(
-        "loss-spike | all several labels | nothing",
-        {200},
-        made={"data": only("random", 200, 201)},
-    ),
     "one tensor x 3": Case(
         "calm norm-spike | tensor - | nothing",
         {200},
@@ -181,12 +172,6 @@ CASES = {
         range(240, 248),
         (False,),
         {"rate": rate(15, NUM_STEPS)},
-    ),
-    "rate x 50 for three steps": Case(
-        "loss-spike loss-shift | rate | return rate | rate",
-        range(240, 243),
-        (True, False, None),
-        {"rate": rate(50, 242)},
     ),
     "rate x 30 for five steps": Case(
         "loss-spike loss-shift | rate | return rate | rate",

@@ -126,13 +126,6 @@ def test_the_samples_to_skip_leave_the_bad_batch_out(tmp_path):
     assert skipped == [400]
 
 
-def test_a_step_is_looked_at(tmp_path):
-    page = make_page(train("calm", tmp_path), step=150)
-    assert page["events"][0]["first"] == 150
-    assert page["verdict"]["kind"] == "step"
-    assert page["actions"] == []
-
-
 def test_a_return_names_the_last_checkpoint_before_it(tmp_path):
     for step in (300, 349, 350):
         Path(tmp_path, f"checkpoint-{step}").mkdir()

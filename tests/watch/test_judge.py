@@ -15,12 +15,12 @@ def noisy(length, level=2.0, noise=0.02, seed=0):
     return level * np.exp(noise * random.normal(size=length))
 
 
-def events_of(losses, name="loss", **more):
+def events_of(losses, name="loss"):
     judge = Judge()
     return [
         event
         for step, loss in enumerate(losses, 1)
-        for event in judge.add(step, {name: float(loss), **more})
+        for event in judge.add(step, {name: float(loss)})
     ]
 
 
@@ -34,13 +34,8 @@ def changed(length, changes):
 DESCENT = 0.5 + 9.5 * np.exp(-np.arange(300) / 30)
 LAST = slice(200, None)
 FOUND = {
-    "a spike": (changed(300, [(200, 2)]), [("spike", 201)]),
     "after 16 values": (changed(40, [(16, 3)]), [("spike", 17)]),
     "not before": (changed(40, [(14, 3)]), []),
-    "an event of five steps": (
-        changed(300, [(slice(200, 205), 2)]),
-        [("spike", 201)],
-    ),
     "two events": (
         changed(300, [(100, 2), (150, 2)]),
         [("spike", 101), ("spike", 151)],
@@ -92,22 +87,10 @@ def test_a_loss_that_is_not_finite_ends_it_at_once(value, place):
     assert [(e.kind, e.step) for e in events_of(losses)] == [("nan", place + 1)]
 
 
-@pytest.mark.parametrize(
-    ("name", "usual", "bad", "word"),
-    [
-        ("nonfinite", 0, 2, "2 tensors with Inf or NaN"),
-        ("global_grad_norm", 1, 30, "usual 1)"),
-    ],
-)
-def test_other_series(name, usual, bad, word):
-    values = np.full(100, usual, float)
-    values[50] = bad
-    (event,) = events_of(values, name)
-    assert event.step == 51
-    assert word in event.text
-
-
-def test_the_norm_of_a_calm_run_may_rise_fourfold():
+@pytest.mark.parametrize(("norm", "expected"), [(4, []), (30, [201])])
+def test_the_norm_of_a_calm_run_may_rise_fourfold(norm, expected):
     values = noisy(300, 1.0, 0.1)
-    values[200] = 4
-    assert events_of(values, "global_grad_norm") == []
+    values[200] = norm
+    events = events_of(values, "global_grad_norm")
+    assert [event.step for event in events] == expected
+    assert all("norm 30 (usual " in event.text for event in events)

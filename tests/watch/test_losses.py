@@ -72,7 +72,6 @@ def rare(step, actor, critic, a, c):
 
 
 LOOPS = {
-    separate: (1, 10),
     accumulated: (1, 10),
     gan: (1, 10),
     together: (11, 11),

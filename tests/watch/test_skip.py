@@ -18,6 +18,7 @@ from paddle_adagc.watch.recorder import record_of
 from paddle_adagc.watch.skip import SkipRule
 
 BAD = (100, 101)
+SKIPPED = [101, 102]  # their numbers
 GOOD = [step for step in range(150) if step not in BAD]
 
 
@@ -25,40 +26,36 @@ def ruin(step, loss):
     return loss * (50 if step in BAD else 1)
 
 
-SKIPPED = [step + 1 for step in BAD]
-
-
-def wrapped(name, wrap):
-    model, optimizer = make_training(CLIPS[name]())
-    return model, wrap(optimizer)
-
-
-TRAININGS = {
-    "plain": lambda name: make_training(CLIPS[name]()),
-    "groups": lambda name: in_groups(CLIPS[name](), CLIPS[name]()),
+WRAPPERS = {
+    "plain": lambda optimizer: optimizer,
     # Auto-parallel's wrapper makes the step itself, by another method.
-    "shard_optimizer": lambda name: wrapped(name, dist.shard_optimizer),
-    "LookAhead": lambda name: wrapped(
-        name, lambda x: paddle.incubate.LookAhead(x, alpha=0.5, k=3)
-    ),
+    "shard_optimizer": dist.shard_optimizer,
+    "LookAhead": lambda x: paddle.incubate.LookAhead(x, alpha=0.5, k=3),
 }
+
+
+def make(name, kind):
+    if kind == "groups":
+        return in_groups(CLIPS[name](), CLIPS[name]())
+    model, optimizer = make_training(CLIPS[name]())
+    return model, WRAPPERS[kind](optimizer)
 
 
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        *(("global norm", kind) for kind in TRAININGS),
+        *(("global norm", kind) for kind in ("groups", *WRAPPERS)),
         *(("ours", kind) for kind in ("plain", "shard_optimizer")),
         ("none", "plain"),
     ],
 )
 def test_a_skipped_step_was_never_made(name, kind, tmp_path):
-    model, optimizer = TRAININGS[kind](name)
+    model, optimizer = make(name, kind)
     record = Record(tmp_path, optimizer, model, skip_above=10)
     assert record_of(optimizer) is record
     weights = train(model, optimizer, range(150), record=record, change=ruin)
     if kind != "LookAhead":  # which counts the step
-        assert_equal(weights, train(*TRAININGS[kind](name), GOOD))
+        assert_equal(weights, train(*make(name, kind), GOOD))
     clip = record.shadow or innermost(optimizer)._grad_clip
     assert clip.num_steps == len(GOOD)
     assert record.num_skipped == 2
