@@ -6,9 +6,6 @@ Tensor, pipeline and expert parallelism, a tied head, norms of heads,
 routed and shared experts: what differs between layouts, and nothing else.
 """
 
-import functools
-from unittest import mock
-
 import paddle
 import paddle.nn.functional as F
 from core.parallel.experts import MoE
@@ -21,7 +18,6 @@ from core.parallel.sizes import (
     VOCABULARY,
 )
 from paddle import nn
-from paddle.distributed import fleet
 from paddle.distributed.fleet.layers.mpu import mp_ops
 from paddle.distributed.fleet.meta_parallel import (
     ColumnParallelLinear,
@@ -29,7 +25,6 @@ from paddle.distributed.fleet.meta_parallel import (
     RowParallelLinear,
     VocabParallelEmbedding,
 )
-from paddle.utils import unique_name
 
 from paddle_adagc.parallel.topology import read_topology
 
@@ -157,7 +152,7 @@ class Net(nn.Layer):
 
     def __init__(self, options):
         super().__init__()
-        self.options, self.model = options, Body(options)
+        self.model = Body(options)
         self.is_tied = options.tie_word_embeddings
         if not self.is_tied:
             self.lm_head = linear(HIDDEN, VOCABULARY, "columns")
@@ -169,14 +164,3 @@ class Net(nn.Layer):
         else:
             logits = self.lm_head(hidden)
         return loss_of(logits, labels), logits
-
-
-@functools.cache
-def whole_keys(options):
-    """Names of all tensors of the whole net, sorted."""
-    with (
-        paddle.LazyGuard(),
-        unique_name.guard(),
-        mock.patch.object(fleet.fleet, "_hcg", None, create=True),
-    ):
-        return sorted(name for name, _ in Net(options).named_parameters())

@@ -60,7 +60,7 @@ class Pipe(PipelineLayer):
     """
 
     def __init__(self, options):
-        self.options, self.num_losses = options, 0
+        self.num_losses = 0
         count, stages = options.num_hidden_layers, read_topology().pipe.size
         start, head = LayerDesc(Start), LayerDesc(Head)
         self.prefixes = ["model", *(f"model.layers.{i}" for i in range(count))]
