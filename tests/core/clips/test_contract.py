@@ -7,11 +7,7 @@ from functools import partial
 import numpy as np
 import paddle
 import pytest
-from helpers import (
-    clip_arrays,
-    make_parameters,
-    no_waiting_for_the_device,
-)
+from helpers import clip_arrays, make_parameters, no_waiting_for_the_device
 
 from paddle_adagc import ClipGradByAdaGC, kernels
 

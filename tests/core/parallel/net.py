@@ -8,15 +8,7 @@ routed and shared experts: what differs between layouts, and nothing else.
 
 import paddle
 import paddle.nn.functional as F
-from core.parallel.experts import MoE
-from core.parallel.sizes import (
-    HEAD,
-    HEADS,
-    HIDDEN,
-    INNER,
-    KEY_HEADS,
-    VOCABULARY,
-)
+from core.parallel.experts import HIDDEN, MoE
 from paddle import nn
 from paddle.distributed.fleet.layers.mpu import mp_ops
 from paddle.distributed.fleet.meta_parallel import (
@@ -27,6 +19,9 @@ from paddle.distributed.fleet.meta_parallel import (
 )
 
 from paddle_adagc.parallel.topology import read_topology
+
+VOCABULARY, INNER = 32, 24
+HEADS, HEAD = 4, 8
 
 
 def tensor_parallel(x):
@@ -84,8 +79,8 @@ class Attention(nn.Layer):
     def __init__(self, options):
         super().__init__()
         self.q_proj = linear(HIDDEN, HEADS * HEAD, "columns")
-        self.k_proj = linear(HIDDEN, KEY_HEADS * HEAD, "columns")
-        self.v_proj = linear(HIDDEN, KEY_HEADS * HEAD, "columns")
+        self.k_proj = linear(HIDDEN, HEADS * HEAD, "columns")
+        self.v_proj = linear(HIDDEN, HEADS * HEAD, "columns")
         self.o_proj = linear(HEADS * HEAD, HIDDEN, "rows")
         self.norms = options.qk_norm
         if self.norms:
@@ -98,8 +93,6 @@ class Attention(nn.Layer):
         )
         if self.norms:
             query, key = self.q_norm(query), self.k_norm(key)
-        repeats = HEADS // KEY_HEADS
-        key, value = (y.repeat_interleave(repeats, 2) for y in (key, value))
         mixed = F.scaled_dot_product_attention(
             query, key, value, is_causal=True
         )

@@ -6,15 +6,9 @@ import functools
 
 import paddle
 import pytest
-from core.parallel.layouts import CASES, GroupSharded
+from core.parallel.layouts import CASES, DENSE, MOE, SPARSE_MOE, GroupSharded
 from core.parallel.ranks import run_on_ranks
-from core.parallel.sizes import DENSE, MOE, SPARSE_MOE
-from core.parallel.training import (
-    alone,
-    assert_same_run,
-    continued,
-    on_ranks,
-)
+from core.parallel.training import alone, assert_same_run, continued, on_ranks
 from helpers import slow_but
 
 from paddle_adagc import ClipGradByAdaGC

@@ -9,14 +9,9 @@ import zlib
 import numpy as np
 import paddle
 import pytest
-from core.parallel.layouts import (
-    BATCH,
-    MICRO_BATCHES,
-    Layout,
-    gradient_of,
-)
+from core.parallel.layouts import BATCH, MICRO_BATCHES, Layout, gradient_of
+from core.parallel.net import VOCABULARY
 from core.parallel.ranks import run_on_ranks
-from core.parallel.sizes import VOCABULARY
 from core.parallel.stages import make_net, parameters_by_key
 from paddle.distributed.fleet.utils import mix_precision_utils
 
