@@ -6,11 +6,7 @@ import os
 
 import pytest
 
-from paddle_adagc.files import (
-    TEMPORARY,
-    atomic_write,
-    temporary_path,
-)
+from paddle_adagc.files import TEMPORARY, atomic_write, temporary_path
 
 
 @pytest.mark.parametrize("content", ["größer", b"\x00\xff"])

@@ -87,31 +87,6 @@ def test_units_and_their_cuts_are_those_of_numpy(case, data):
         assert found == expected[inside].tolist()
 
 
-QK = {"parts": ["q", "k"]}
-
-
-@pytest.mark.parametrize(
-    ("units", "key", "expected"),
-    [
-        ({"experts": True}, "l.0.experts.weight1", "l.0.experts.4.weight1"),
-        ({"experts": True}, "weight1", "4.weight1"),
-        (QK, "l.qkv.weight", "l.q.weight"),
-        (QK, "qkv.weight", "q.weight"),
-        (QK | {"experts": True}, "l.experts.w", "l.experts.4.q.w"),
-        (
-            QK | {"experts": True, "key": "e.{expert}.{part}.w"},
-            "l.experts.weight1",
-            "l.e.4.q.w",
-        ),
-    ],
-)
-def test_keys_name_the_expert_s_global_number(units, key, expected):
-    shape = [2, 2, 2] if units.get("experts") else [2, 2]
-    assert Units(**units).of(key, shape, 4)[0].key == expected
-    first = Units(**units).of(key, shape)[0].key
-    assert first == expected.replace("4", "0")
-
-
 class Net(paddle.nn.Layer):
     """A stack of experts, gate and up in one, and a tensor of its own."""
 
@@ -305,9 +280,10 @@ def test_numbers_of_a_rank_s_experts(topology, marks, first):
     model = paddle.nn.Layer()
     model.add_parameter("w", model.create_parameter([4, 2, 2]))
     layout = {model.w.name: TensorLayout(key="w", shape=(4, 2, 2), **marks)}
-    made = with_units(layout, model, {"w": "experts"}, Topology(**topology))
+    units = {"parts": ["q", "k"], "experts": True, "key": "e.{expert}.{part}"}
+    made = with_units(layout, model, {"w": units}, Topology(**topology))
     keys = [unit.key for unit in made[model.w.name].units]
-    assert keys == [f"{first + i}.w" for i in range(4)]
+    assert keys == [f"e.{first + i}.{part}" for i in range(4) for part in "qk"]
 
 
 can_free = pytest.mark.skipif(

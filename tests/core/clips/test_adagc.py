@@ -8,20 +8,10 @@ from functools import partial
 import numpy as np
 import paddle
 import pytest
-from helpers import (
-    assert_equal,
-    clip_arrays,
-    feed,
-    gammas,
-    make_parameters,
-)
+from helpers import assert_equal, clip_arrays, feed, gammas, make_parameters
 from reference.adagc import voted_warm_up, warmup_ema
 
-from paddle_adagc import (
-    ClipGradByAdaGC,
-    load_state,
-    save_state,
-)
+from paddle_adagc import ClipGradByAdaGC, load_state, save_state
 
 pytestmark = pytest.mark.usefixtures("backend")
 # The warm-up's rule is the same code on all of them.

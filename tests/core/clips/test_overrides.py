@@ -42,23 +42,6 @@ def test_each_tensor_is_clipped_as_by_a_clip_of_its_values(overrides, backend):
             np.testing.assert_allclose(got[i], expected[i], rtol=1e-6)
 
 
-def test_none_is_need_clip_false():
-    clip, parameters = bound_clip(t_start=3, overrides={"embed": None})
-    twin, others = bound_clip(t_start=3)
-    others[0].need_clip = False
-    for step in range(8):
-        grads = gradients(step)
-        grads[0][0] = np.nan if step in (1, 6) else 1e6
-        got = clip_arrays(clip, parameters, grads)
-        expected = clip_arrays(twin, others, grads)
-        np.testing.assert_array_equal(got[0], grads[0])
-        np.testing.assert_array_equal(np.hstack(got), np.hstack(expected))
-        metrics = clip.metrics()
-        assert metrics == twin.metrics()
-        assert metrics["nonfinite"] == 0
-        assert "embed.weight" not in metrics["tensors"]
-
-
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [

@@ -59,22 +59,18 @@ class Experts(paddle.nn.Layer):
 
 
 class Mla(paddle.nn.Layer):
-    """Multi-head latent attention: heads, stored transposed or not."""
+    """Multi-head latent attention: heads."""
 
     def __init__(self):
         super().__init__()
         self.q_b_proj = paddle.nn.Linear(HIDDEN, 2 * 5, bias_attr=False)
-        self.v_b_proj = self.create_parameter([2 * 3, HIDDEN])
 
     def muon_slice_specs(self, options):
         if options["muon_qkv_update_mode"] != "split_head":
             return {}
         head = cut("ortho_per_head")
-        transposed = {"heads": 2, "axis": -2, "transposed": True}
-        return {
-            "q_b_proj.weight": (head, {"heads": 2, "head_sizes": [3, 2]}),
-            "v_b_proj": (head, transposed),
-        }
+        sizes = {"heads": 2, "head_sizes": [3, 2]}
+        return {"q_b_proj.weight": (head, sizes)}
 
 
 def by_group(*widths, groups=2):
@@ -132,7 +128,7 @@ LAYERS = {
         ),
         QKV,
     ),
-    "MLA": (Mla, ("q_b_proj", "v_b_proj")),
+    "MLA": (Mla, ("q_b_proj",)),
     "gate and up": (
         lambda: Linear(
             12, {"any": (cut("ortho_gate_up"), {})}, name="up_gate_proj"

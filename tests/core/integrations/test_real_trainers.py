@@ -70,15 +70,7 @@ def make_model(name):
     return getattr(module, f"{name}ForCausalLM{former}")(config)
 
 
-def make_trainer(
-    way,
-    output_dir,
-    name="Llama",
-    missing_state="raise",
-    new_tensors="raise",
-    stop_on=None,
-    **arguments,
-):
+def make_trainer(way, output_dir, name="Llama", **arguments):
     library = importlib.import_module(f"{LIBRARY}.trainer")
     ours = importlib.import_module(f"paddle_adagc.integrations.{LIBRARY}")
 
@@ -93,6 +85,8 @@ def make_trainer(
         """What a user writes."""
 
     clip = ClipGradByAdaGC(t_start=3)
+    names = Options.__dataclass_fields__.keys() & arguments.keys()
+    choices = {name: arguments.pop(name) for name in names}
     paddle.seed(0)
     values = {
         "max_steps": 8,
@@ -112,8 +106,6 @@ def make_trainer(
     args = library.TrainingArguments(output_dir=str(output_dir), **values)
     common = {"args": args, "train_dataset": WINDOWS}
     common["model"] = make_model(name)
-    choices = {"missing_state": missing_state, "new_tensors": new_tensors}
-    choices["stop_on"] = stop_on
     if way == "mixin":
         return ClippingTrainer(clip=clip, **choices, **common)
     trainer = Logged(**common)

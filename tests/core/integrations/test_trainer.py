@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 import types
-import warnings
 
 import paddle
 import pytest
@@ -85,14 +84,14 @@ FLEX = {"save_checkpoint_format": "flex_checkpoint", "save_strategy": SAVES}
         (ClipGradByAdaGC(), {"max_grad_norm": 0.5}, "=0.5 is not used"),
     ],
 )
-def test_arguments_that_do_not_fit_are_warned_of(clip, arguments, message):
+def test_arguments_that_do_not_fit_are_warned_of(
+    clip, arguments, message, recwarn
+):
     args = types.SimpleNamespace(
         **{"max_grad_norm": 1.0, "max_steps": -1, **arguments}
     )
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        take_over_clipping(args, clip)
-    messages = [str(warning.message) for warning in caught]
+    take_over_clipping(args, clip)
+    messages = [str(warning.message) for warning in recwarn]
     assert len(messages) == bool(message)
     assert all(message in text for text in messages)
     assert args.max_grad_norm == 0.0
@@ -120,8 +119,11 @@ def test_the_clip_resumes_once_the_trainer_has_its_checkpoint(tmp_path):
         make(tmp_path / "empty").train(resume_from_checkpoint=True)
 
 
-def two_runs(tmp_path):
-    """Two runs with other gradients; their checkpoints of step 2."""
+def test_the_gamma_is_that_of_the_weights(tmp_path):
+    """Another folder's, though this one has a checkpoint of the same step.
+
+    The file of the same step of another run is noticed.
+    """
     found = []
     for name, size in (("a", 1.0), ("b", 0.1)):
         model = paddle.nn.Linear(2, 1)
@@ -131,23 +133,11 @@ def two_runs(tmp_path):
             s * (x @ m.weight + m.bias)
         )
         trainer.train()
-        found.append(tmp_path / name / "checkpoint-2")
-    assert gamma_of(found[0]) != gamma_of(found[1])
-    return found
-
-
-def test_the_gamma_is_that_of_the_weights(tmp_path):
-    """Another folder's, though this one has a checkpoint of the same step."""
-    a, b = two_runs(tmp_path)
-    resumed = clipping(b.parent)
-    resumed.train(str(a))
-    assert gamma_of(resumed.clip) == gamma_of(a)
-
-
-def test_a_foreign_file_is_noticed(tmp_path):
-    """That of the same step of another run."""
-    two_runs(tmp_path)
+        found.append(gamma_of(tmp_path / name / "checkpoint-2"))
     target = tmp_path / "a/checkpoint-2"
+    resumed = clipping(tmp_path / "b")
+    resumed.train(str(target))
+    assert gamma_of(resumed.clip) == found[0] != found[1]
     shutil.copy(tmp_path / "b/checkpoint-2" / STATE_FILE, target)
     message = "it is marked 'b, .*, marked 'a, "
     with pytest.raises(ValueError, match=message):
@@ -159,13 +149,12 @@ def test_a_foreign_file_is_noticed(tmp_path):
         clipping(tmp_path / "new").train(str(target))
 
 
-@pytest.mark.filterwarnings("ignore:.*is unfinished")
 @pytest.mark.parametrize(
     ("file", "expected"),
     [("weights", 1), ("trainer_state.json", 1), ("scheduler.pdparams", 2)],
 )
 def test_a_save_that_was_cut_leaves_a_run_that_resumes(
-    file, expected, tmp_path
+    file, expected, tmp_path, recwarn
 ):
     """With the Trainer's last file there, the clip's lies beside it."""
     made = clipping(tmp_path, max_steps=3)
@@ -175,11 +164,10 @@ def test_a_save_that_was_cut_leaves_a_run_that_resumes(
     folder = tmp_path / "checkpoint-2"
     assert not (folder / STATE_FILE).exists()
     again = clipping(tmp_path)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        again.train(resume_from_checkpoint=True)
+    recwarn.clear()
+    again.train(resume_from_checkpoint=True)
     assert again.clip.num_steps == again.state.global_step == expected
-    messages = [str(warning.message) for warning in caught]
+    messages = [str(warning.message) for warning in recwarn]
     assert len(messages) == (expected == 1)
     assert all(f"{folder} is unfinished" in text for text in messages)
     again = clipping(tmp_path, max_steps=3)
@@ -278,17 +266,17 @@ def test_dashboards_find_the_global_norm(arguments, tmp_path):
 
 
 @pytest.mark.parametrize(("max_steps", "is_named"), [(7, True), (8, False)])
-def test_a_warm_up_that_does_not_end_is_named(max_steps, is_named, tmp_path):
+def test_a_warm_up_that_does_not_end_is_named(
+    max_steps, is_named, tmp_path, recwarn
+):
     """Of a run that switches at step 2."""
     Trainer(tmp_path, max_steps=2).train()
     clip = ClipGradByAdaGC(t_start=5)
     arguments = {"max_steps": max_steps, "missing_state": "start"}
     again = Clipping(tmp_path, clip=clip, **arguments)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        again.train(str(tmp_path / "checkpoint-2"))
+    again.train(str(tmp_path / "checkpoint-2"))
     message = "t_start=5, and max_steps=7: .* over, at step 7; 5 steps are left"
-    texts = [str(warning.message) for warning in caught]
+    texts = [str(warning.message) for warning in recwarn]
     assert any(re.match(message, text) for text in texts) == is_named
 
 

@@ -16,11 +16,7 @@ import numpy as np
 import paddle
 import pytest
 from core.clips.test_gradients import make_slice, scaled, wide
-from helpers import (
-    assert_equal,
-    make_parameters,
-    no_waiting_for_the_device,
-)
+from helpers import assert_equal, make_parameters, no_waiting_for_the_device
 from paddle.base import core
 
 from paddle_adagc import ClipGradByAdaGC
@@ -68,21 +64,6 @@ def test_sums_depend_neither_on_addresses_nor_on_neighbours(cuda):
             norms = GradientList([*others, tensor]).squared_norms()
             sums.add(norms.numpy()[-1].tobytes())
     assert len(sums) == 1
-
-
-@pytest.mark.parametrize(("count", "stores"), [(480, 1), (481, 2)])
-def test_launches_of_norms_and_scales(cuda, count, stores):
-    gradients = [paddle.full([1], i + 1.0) for i in range(count)]
-    h = paddle.full([count], 0.5)
-    for step in range(3):
-        cuda.emulated_reset()
-        listed = GradientList(gradients)
-        expected = (np.arange(1, count + 1) / 2**step) ** 2
-        np.testing.assert_allclose(listed.squared_norms().numpy(), expected)
-        listed.scale_(h, None)
-        assert cuda.emulated_calls(b"store_addresses") == stores
-        assert cuda.emulated_calls(b"cuLaunchKernel") == stores + 3
-        assert cuda.emulated_calls(b"cuMemcpyHtoDAsync") == (step == 0)
 
 
 @pytest.mark.parametrize("full", [1, 3, 100])
@@ -154,7 +135,7 @@ def operators_called(step):
         paddle.set_flags({"FLAGS_low_precision_op_list": 0})
 
 
-@pytest.mark.parametrize(("count", "launches"), [(3, 5), (481, 6)])
+@pytest.mark.parametrize(("count", "launches"), [(480, 5), (481, 6)])
 def test_adaptive_step_is_a_few_launches(cuda, monkeypatch, count, launches):
     shapes = [[1 + i % 7] for i in range(count)]
     parameters = make_parameters(shapes)
@@ -176,7 +157,11 @@ def test_adaptive_step_is_a_few_launches(cuda, monkeypatch, count, launches):
         assert {name.split("_")[0] for name in called} == {"empty"}
         assert cuda.emulated_calls(b"cuMemcpyHtoDAsync") == 0
         assert cuda.emulated_calls(b"cuLaunchKernel") == launches
-        assert clip.metrics()["clipped_fraction"] == 1
+        found = [norm["norm"] for norm in clip.metrics()["tensors"].values()]
+        sizes = [shape[0] for shape in shapes]
+        np.testing.assert_allclose(found, 3.0**step * np.sqrt(sizes), 1e-6)
+        for _, gradient in pairs:
+            assert 0 < gradient.max() < 3.0**step
 
 
 def test_sums_of_2_to_the_33_values(cuda):

@@ -5,7 +5,6 @@
 import paddle
 import paddle.distributed as dist
 import paddle.nn.functional as F
-from core.parallel.sizes import HIDDEN, OF_EXPERTS
 from paddle import nn
 from paddle.autograd import PyLayer
 from paddle.distributed import fleet
@@ -15,6 +14,8 @@ from paddle.distributed.fleet.utils.sequence_parallel_utils import (
 )
 
 from paddle_adagc.parallel.topology import read_topology
+
+HIDDEN, OF_EXPERTS = 16, 8
 
 
 def mark_experts(experts):

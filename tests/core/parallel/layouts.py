@@ -11,7 +11,6 @@ from unittest import mock
 import numpy as np
 import paddle
 import paddle.distributed as dist
-from core.parallel.sizes import DENSE, MOE, SPARSE_MOE, UNTIED
 from paddle.base import core
 from paddle.distributed import fleet
 from paddle.distributed.fleet.meta_parallel import PipelineLayer
@@ -240,6 +239,12 @@ class GroupSharded(Layout):
         return float(loss)
 
 
+DENSE = {"qk_norm": True, "tie_word_embeddings": True}
+MOE = {"moe_num_experts": 4}
+# So many experts that some get no token on a rank, or on any.
+SPARSE_MOE = {"moe_num_experts": 16, "moe_top_k": 1}
+# Stage 3 has no weights for a layer that uses another's.
+UNTIED = {"qk_norm": True}
 V2 = {"split_param": True}
 MAIN_GRAD = {**DENSE, "main_grad": True}
 BOTH = (DENSE, MOE)

@@ -6,22 +6,10 @@ Tensor, pipeline and expert parallelism, a tied head, norms of heads,
 routed and shared experts: what differs between layouts, and nothing else.
 """
 
-import functools
-from unittest import mock
-
 import paddle
 import paddle.nn.functional as F
-from core.parallel.experts import MoE
-from core.parallel.sizes import (
-    HEAD,
-    HEADS,
-    HIDDEN,
-    INNER,
-    KEY_HEADS,
-    VOCABULARY,
-)
+from core.parallel.experts import HIDDEN, MoE
 from paddle import nn
-from paddle.distributed import fleet
 from paddle.distributed.fleet.layers.mpu import mp_ops
 from paddle.distributed.fleet.meta_parallel import (
     ColumnParallelLinear,
@@ -29,9 +17,11 @@ from paddle.distributed.fleet.meta_parallel import (
     RowParallelLinear,
     VocabParallelEmbedding,
 )
-from paddle.utils import unique_name
 
 from paddle_adagc.parallel.topology import read_topology
+
+VOCABULARY, INNER = 32, 24
+HEADS, HEAD = 4, 8
 
 
 def tensor_parallel(x):
@@ -89,8 +79,8 @@ class Attention(nn.Layer):
     def __init__(self, options):
         super().__init__()
         self.q_proj = linear(HIDDEN, HEADS * HEAD, "columns")
-        self.k_proj = linear(HIDDEN, KEY_HEADS * HEAD, "columns")
-        self.v_proj = linear(HIDDEN, KEY_HEADS * HEAD, "columns")
+        self.k_proj = linear(HIDDEN, HEADS * HEAD, "columns")
+        self.v_proj = linear(HIDDEN, HEADS * HEAD, "columns")
         self.o_proj = linear(HEADS * HEAD, HIDDEN, "rows")
         self.norms = options.qk_norm
         if self.norms:
@@ -103,8 +93,6 @@ class Attention(nn.Layer):
         )
         if self.norms:
             query, key = self.q_norm(query), self.k_norm(key)
-        repeats = HEADS // KEY_HEADS
-        key, value = (y.repeat_interleave(repeats, 2) for y in (key, value))
         mixed = F.scaled_dot_product_attention(
             query, key, value, is_causal=True
         )
@@ -157,7 +145,7 @@ class Net(nn.Layer):
 
     def __init__(self, options):
         super().__init__()
-        self.options, self.model = options, Body(options)
+        self.model = Body(options)
         self.is_tied = options.tie_word_embeddings
         if not self.is_tied:
             self.lm_head = linear(HIDDEN, VOCABULARY, "columns")
@@ -169,14 +157,3 @@ class Net(nn.Layer):
         else:
             logits = self.lm_head(hidden)
         return loss_of(logits, labels), logits
-
-
-@functools.cache
-def whole_keys(options):
-    """Names of all tensors of the whole net, sorted."""
-    with (
-        paddle.LazyGuard(),
-        unique_name.guard(),
-        mock.patch.object(fleet.fleet, "_hcg", None, create=True),
-    ):
-        return sorted(name for name, _ in Net(options).named_parameters())

@@ -2,11 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The net over the stages of a pipeline; and the net of any layout."""
 
+import dataclasses
 import functools
 
 import numpy as np
 import paddle
+from core.parallel.experts import HIDDEN
 from core.parallel.net import (
+    VOCABULARY,
     Block,
     Net,
     Norm,
@@ -15,7 +18,6 @@ from core.parallel.net import (
     loss_of,
     tied_logits,
 )
-from core.parallel.sizes import HIDDEN, SPREAD, VOCABULARY, Options
 from paddle import nn
 from paddle.distributed import fleet
 from paddle.distributed.fleet.meta_parallel import (
@@ -27,7 +29,18 @@ from paddle.distributed.fleet.meta_parallel import (
 from paddle_adagc.parallel.layout import read_layout, unwrap
 from paddle_adagc.parallel.topology import read_topology
 
-SEED = 5
+SEED, SPREAD = 5, 0.2  # of the initial weights
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """What differs between models."""
+
+    num_hidden_layers: int = 3
+    qk_norm: bool = False
+    tie_word_embeddings: bool = False
+    moe_num_experts: int = 0
+    moe_top_k: int = 2
 
 
 class Start(nn.Layer):
@@ -60,7 +73,7 @@ class Pipe(PipelineLayer):
     """
 
     def __init__(self, options):
-        self.options, self.num_losses = options, 0
+        self.num_losses = 0
         count, stages = options.num_hidden_layers, read_topology().pipe.size
         start, head = LayerDesc(Start), LayerDesc(Head)
         self.prefixes = ["model", *(f"model.layers.{i}" for i in range(count))]

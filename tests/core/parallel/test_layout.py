@@ -4,7 +4,12 @@
 
 import paddle
 import pytest
+from core.parallel.layouts import Layout
+from core.parallel.ranks import run_on_ranks
+from core.parallel.training import plain
+from helpers import TINY_LLAMA
 
+from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.parallel.layout import TensorLayout, read_layout
 
 
@@ -34,7 +39,7 @@ class SharesPairs(paddle.nn.Embedding):
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("attribute", ["weight", "weights"])
 def test_the_first_stage_counts_a_tied_tensor(monkeypatch, rank, attribute):
-    """PaddleNLP's stages have one key for it: test_pipelines.py."""
+    """PaddleNLP's stages have one key for it: below."""
     embedding = SharesPairs(4, 2)
     comm = {"layer": embedding, "ranks": [0, 1], "weight_attr": [attribute]}
     model = Stage(
@@ -98,3 +103,33 @@ def test_a_layer_says_that_ranks_hold_parts_of_all_its_experts():
     model[1].intermediate_ep_sharded = True
     found = [t.is_split_over_experts for t in read_layout(model).values()]
     assert found == [False, False, True, True]
+
+
+def clip_of_tied_llama(is_pipeline, state=None):
+    """Gammas of the whole model after a step, or after loading a state."""
+    from paddlenlp import transformers
+
+    kind = transformers.LlamaForCausalLM
+    if is_pipeline:
+        Layout(pp=2).start()
+        kind = transformers.LlamaForCausalLMPipe
+    config = transformers.LlamaConfig(**TINY_LLAMA, tie_word_embeddings=True)
+    model = kind(config)
+    clip = ClipGradByAdaGC(t_start=0)
+    clip.bind(model)
+    if state is None:
+        clip([(p, paddle.ones_like(p)) for p in model.parameters()])
+    else:
+        clip.set_state_dict(state)
+    return plain(clip.full_state_dict())
+
+
+@pytest.mark.slow
+def test_tied_head_has_the_embedding_s_key_on_every_stage():
+    pytest.importorskip("paddlenlp")
+    whole = clip_of_tied_llama(False)
+    assert len(whole["gamma"]) == 1 + 2 * 9 + 1
+    for state in run_on_ranks(clip_of_tied_llama, 2, is_pipeline=True):
+        assert state["gamma"] == whole["gamma"]
+    loaded = run_on_ranks(clip_of_tied_llama, 2, is_pipeline=True, state=whole)
+    assert [state["gamma"] for state in loaded] == [whole["gamma"]] * 2

@@ -6,21 +6,12 @@ import functools
 
 import paddle
 import pytest
-from core.parallel import training
-from core.parallel.layouts import CASES, GroupSharded
+from core.parallel.layouts import CASES, DENSE, MOE, SPARSE_MOE, GroupSharded
 from core.parallel.ranks import run_on_ranks
-from core.parallel.sizes import DENSE, MOE, SPARSE_MOE
-from core.parallel.training import (
-    alone,
-    assert_same_run,
-    continued,
-    on_ranks,
-)
+from core.parallel.training import alone, assert_same_run, continued, on_ranks
 from helpers import slow_but
 
 from paddle_adagc import ClipGradByAdaGC
-
-FROM_EMA = {**training.ADAGC, "init": "warmup_ema"}
 
 
 @functools.cache
@@ -86,25 +77,6 @@ def test_states_move(source, target, model, tmp_path):
     expected = alone(**arguments)
     (ranks,) = on_ranks(CASES[target][0], [arguments])
     assert_same_run(ranks, expected)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "num_steps", [5, pytest.param(training.T_START, marks=pytest.mark.long)]
-)
-def test_the_start_of_gamma_moves(num_steps, tmp_path):
-    """From the warm-up, with its votes, and where gamma may grow faster."""
-    run = {"options": DENSE, "clip_settings": FROM_EMA}
-    (ranks,) = on_ranks(CASES["tp2"][0], [{**run, "num_steps": num_steps}])
-    rest = {
-        **run,
-        **continued(ranks[0]["state"], tmp_path),
-        "first_step": num_steps,
-    }
-    (ranks,) = on_ranks(CASES["v2 x2"][0], [rest])
-    assert_same_run(ranks, alone(**rest))
-    paper = alone(**{**rest, "clip_settings": training.ADAGC})
-    assert paper["state"]["gamma"] != alone(**rest)["state"]["gamma"]
 
 
 def refused(stage):

@@ -22,29 +22,8 @@ from paddle_adagc.parallel.topology import (
 )
 
 DENSE = TensorLayout(key="dense")
-EXPERT = TensorLayout(key="expert", is_expert=True)
-ON_TP = TensorLayout(key="e", is_expert=True, is_expert_on_tp_axis=True)
 TWO, COPIES = axis(0, 0, 1), axis(0, 0, 2)
 SLICES = {"sharding": TWO, "splits_parameters": True}
-
-
-@pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize(
-    ("tensors", "topology"),
-    [
-        ([DENSE], Topology(model=TWO, data=COPIES)),
-        ([DENSE], Topology(sharding=TWO, data=COPIES)),
-        ([DENSE], Topology(**SLICES)),
-        ([DENSE], Topology(sep=TWO, data=COPIES, pipe=axis(0, 0, 4))),
-        ([DENSE, EXPERT], Topology(data=TWO)),
-        ([DENSE, EXPERT], Topology(pipe=TWO)),
-        ([DENSE, EXPERT], Topology(expert=TWO)),
-        ([DENSE, EXPERT], Topology(expert=TWO, **SLICES)),
-        ([ON_TP], Topology(data=TWO)),
-    ],
-)
-def test_sound_layouts_are_accepted(tensors, topology):
-    check_layout(tensors, topology)
 
 
 def marked(**marks):

@@ -23,9 +23,8 @@ from paddle_adagc.state import ClipState
 
 SHAPES = {
     **{"norm": 6, "dense": 24, "split": 16},
-    **{"expert.0": 12, "expert.1": 12, "stack": 24},
+    **{"expert.0": 12, "expert.1": 12, "stack": 24, "fused": 24},
 }
-STACK = Units(experts=True).of("stack", (4, 6))
 STEPS = 12
 ARGUMENTS = {"t_start": 6, "lambda_abs": 2.0}
 WHOLE = slice(None)
@@ -35,9 +34,28 @@ def half(rank, size):
     return slice(rank * size // 2, (rank + 1) * size // 2)
 
 
+def columns(*chosen):
+    """Values of some columns of a matrix of six, in row-major order."""
+    return np.arange(24).reshape(4, 6)[:, chosen].reshape(-1)
+
+
+def units_of(case, key, where):
+    """Units in a rank's part: experts of a stack, q and k in one matrix."""
+    if key == "fused":
+        width = 6 if where is WHOLE else 3
+        return Units(parts={"q": 2, "k": 1}).of(key, (4, width))
+    if key == "stack":
+        shape, first = (4, 6), 0
+        if case == EP_STACKS:
+            shape, first = (2, 6), where.start // 12 * 2
+        return Units(experts=True).of(key, shape, first)
+    return ()
+
+
 PAIR, GRID = (0, 1), (0, 1, 2, 3)
 TIED = "pp2, a tied tensor counts once"
 PARTS = "ep2, each rank holds a part of every expert"
+EP_STACKS = "ep2 x V2: stacks of experts, slices that cut through them"
 DENSE = {"norm": WHOLE, "dense": WHOLE}
 # Topologies; what each rank is given; and for some ranks the all-reduces
 # (group, length) of a warm-up step and of an adaptive one.
@@ -47,6 +65,11 @@ CASES = {
         [{**DENSE, "split": half(r, 16)} for r in PAIR],
         # The one split tensor, the scalars.
         dict.fromkeys(PAIR, ([(PAIR, 1), (PAIR, 3)], [(PAIR, 1)])),
+    ),
+    "tp2, each rank has columns of q and of k": (
+        along("model"),
+        [{"fused": columns(0, 1, 4)}, {"fused": columns(2, 3, 5)}],
+        dict.fromkeys(PAIR, ([(PAIR, 2), (PAIR, 3)], [(PAIR, 2)])),
     ),
     "dp2": (along("data"), [DENSE, DENSE], dict.fromkeys(PAIR, ([], []))),
     **{
@@ -114,6 +137,17 @@ CASES = {
             )
         },
     ),
+    EP_STACKS: (
+        expert_topologies(2, 2),
+        [
+            {
+                "dense": slice(6 * r, 6 * r + 6),
+                "stack": slice(*((0, 7), (12, 20), (7, 12), (20, 24))[r]),
+            }
+            for r in range(4)
+        ],
+        {},
+    ),
     # Experts missing from the norm under EP x TP: Megatron-LM PR 5916.
     "ep2 over tp2": (
         expert_topologies(2, 1, mp=2),
@@ -150,31 +184,43 @@ def gradients(step):
     return grads
 
 
-def clip_parts(case, part, init):
-    """Clipped gradients by step and key; gammas; the norm of the whole model.
-
-    ``part`` has key -> slice of the whole gradient that the rank's optimizer is
-    given; None: it knows the tensor but is given nothing.
-    """
+def bound_to(case, part, init):
+    """A clip for a rank's part of the model, and its parameters by key."""
     layout, parameters = {}, {}
     for key, where in part.items():
-        size = 1 if where is None else len(range(SHAPES[key])[where])
+        size = 1 if where is None else np.arange(SHAPES[key])[where].size
         (parameters[key],) = make_parameters([[max(size, 1)]])
+        is_stack = key == "stack" and case == EP_STACKS
         layout[parameters[key].name] = TensorLayout(
             key=key,
             shape=(max(size, 1),),
             # Experts have the mark of a split tensor, too.
-            is_tp_split=key.startswith(("split", "expert")),
-            is_expert=key.startswith("expert"),
+            is_tp_split=key.startswith(("split", "fused", "expert")),
+            is_expert=key.startswith("expert") or is_stack,
             is_tied_copy=key == "dense" and case == TIED and "norm" not in part,
             is_split_over_experts=key == "expert.0" and case == PARTS,
-            units=STACK if key == "stack" else (),
+            units=units_of(case, key, where),
         )
     clip = ClipGradByAdaGC(init=init, **ARGUMENTS)
     clip._progress.tensors.bind(layout)
+    return clip, parameters
+
+
+def clip_parts(case, part, init, moved_at=None):
+    """Clipped gradients by step and key; gammas; the norm of the whole model.
+
+    ``part`` has key -> values of the whole gradient that the rank's optimizer
+    is given; None: it knows the tensor but is given nothing. ``moved_at`` is
+    the step before which the state of all ranks goes into new clips.
+    """
+    clip, parameters = bound_to(case, part, init)
     given = {key: where for key, where in part.items() if where is not None}
     history = []
     for step in range(STEPS):
+        if step == moved_at:
+            state = clip.full_state_dict()
+            clip, parameters = bound_to(case, part, init)
+            clip.set_state_dict(state)
         grads = gradients(step)
         clipped = clip_arrays(
             clip,
@@ -187,14 +233,18 @@ def clip_parts(case, part, init):
     return history, {key: float(g) for key, g in gamma.items()}, norm
 
 
-@pytest.mark.parametrize("init", ["warmup_min", "warmup_ema"])
+@pytest.mark.parametrize(
+    ("init", "moved_at"), [("warmup_min", 3), ("warmup_ema", None)]
+)
 @pytest.mark.parametrize("case", CASES)
-def test_ranks_act_as_one_process(monkeypatch, case, init):
+def test_ranks_act_as_one_process(monkeypatch, case, init, moved_at):
     topologies, parts, expected = CASES[case]
     keys = {key: WHOLE for key in SHAPES if any(key in p for p in parts)}
     whole, gamma, norm = clip_parts("", keys, init)
     ranks = Ranks(monkeypatch, topologies)
-    results = ranks.run(lambda rank: clip_parts(case, parts[rank], init))
+    results = ranks.run(
+        lambda rank: clip_parts(case, parts[rank], init, moved_at)
+    )
     for rank, (history, its_gamma, its_norm) in enumerate(results):
         assert its_gamma == pytest.approx(gamma, rel=1e-5)
         assert its_norm == pytest.approx(norm, rel=1e-5)
@@ -229,7 +279,8 @@ def test_units_in_slices_need_a_gradient_in_the_first_step(
         size = (10, 14)[rank]
         (parameter,) = make_parameters([[size]])
         clip = ClipGradByAdaGC()
-        layout = TensorLayout(key="stack", shape=(4, 6), units=STACK)
+        units = units_of("", "stack", WHOLE)
+        layout = TensorLayout(key="stack", shape=(4, 6), units=units)
         clip._progress.tensors.bind({parameter.name: layout})
         for has_gradient in given[rank]:
             gradient = np.ones(size) if has_gradient else None

@@ -2,27 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The same training run in one process and under every layout."""
 
-import dataclasses
 import functools
 import pickle
-from typing import Any
+import zlib
 
 import numpy as np
 import paddle
 import pytest
-from core.parallel.layouts import (
-    BATCH,
-    MICRO_BATCHES,
-    Layout,
-    gradient_of,
-)
-from core.parallel.net import whole_keys
+from core.parallel.layouts import BATCH, MICRO_BATCHES, Layout, gradient_of
+from core.parallel.net import VOCABULARY
 from core.parallel.ranks import run_on_ranks
-from core.parallel.sizes import VOCABULARY
 from core.parallel.stages import make_net, parameters_by_key
-from helpers import indexes_of
 from paddle.distributed.fleet.utils import mix_precision_utils
-from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.parallel.meshes import local_value
@@ -35,22 +26,6 @@ LENGTH = 8
 ADAGC = {"t_start": T_START, "beta": 0.9, "lambda_abs": 0.5}
 
 
-class WithOutlier(ClipGradBase):
-    """Makes a gradient an outlier before another clip gets it."""
-
-    def __init__(self, clip):
-        super().__init__()
-        self.clip = clip
-        self.outlier = None, 1.0  # of the next step: name, factor
-
-    def _dygraph_clip(self, params_grads):
-        (name, factor), self.outlier = self.outlier, (None, 1.0)
-        for parameter, gradient in params_grads:
-            if parameter.name.removeprefix("slice@") == name:
-                local_value(gradient).scale_(factor)
-        return self.clip(params_grads)
-
-
 def batch(step, seed=0):
     """Tokens and labels of a step, each [micro-batches, batch, length]."""
     draw = np.random.default_rng([seed, step])
@@ -59,15 +34,13 @@ def batch(step, seed=0):
     return tokens[..., :-1], tokens[..., 1:]
 
 
-def outlier(step, options):
-    """Key of the tensor whose gradient is an outlier in this step, and factor.
+def outlier(step, key):
+    """Factor of a tensor's gradient: some are outliers in every third step.
 
-    Every third step, another tensor each time; one in the warm-up is so large
-    that the other steps outvote it. In other steps the key is None.
+    Those in the warm-up are so large that the other steps outvote them.
     """
-    keys = whole_keys(options)
-    key = keys[(step * 7) % len(keys)] if step % 3 == 1 else None
-    return key, 1e6 if step == 4 else 30.0
+    is_hit = step % 3 == 1 and zlib.crc32(f"{key} {step}".encode()) % 8 == 0
+    return (1e6 if step == 4 else 30.0) if is_hit else 1.0
 
 
 def on_ranks(layout, runs, timeout=None):
@@ -109,99 +82,66 @@ def train_all(layout, runs):
     return [train(layout, topology, **arguments) for arguments in runs]
 
 
-@dataclasses.dataclass
 class Run:
     """A training on this rank."""
 
-    layout: Any
-    bare: paddle.nn.Layer  # without fleet's wrappers
-    clip: ClipGradByAdaGC
-    outer: WithOutlier
-    units: dict  # key -> parameter and unit
-    model: Any
-    optimizer: Any
+    def __init__(self, layout, options):
+        options, self.layout = dict(options), layout
+        main_grad = options.pop("main_grad", False)
+        self.bare = bare = make_net(options, layout)  # without fleet's wrappers
+        layout.spread(bare)
+        self.parameters = parameters_by_key(bare)
+        self.clip = ClipGradByAdaGC(**ADAGC)
+        self.clip.bind(bare)
+        # Of large epsilon: else rounding decides where gradients are tiny.
+        optimizer = paddle.optimizer.AdamW(
+            1e-3,
+            parameters=bare.parameters(),
+            epsilon=1e-2,
+            grad_clip=self.clip,
+        )
+        if main_grad:
+            mix_precision_utils.MixPrecisionLayer(bare, dtype="bfloat16")
+            optimizer = mix_precision_utils.MixPrecisionOptimizer(optimizer)
+        self.model, self.optimizer = layout.wrap(bare, optimizer)
+        if layout.binds_wrapper:
+            self.clip.bind(self.model)
+        if layout.is_fleet and not main_grad:
+            for parameter in self.parameters.values():  # as the Trainer does
+                if parameter.grad is None:
+                    parameter.grad = paddle.zeros_like(parameter)
 
-    def __post_init__(self):
-        self.parameters = parameters_by_key(self.bare)
-
-    def make_outlier(self, step):
-        """Let the outlier's gradient be one, here or in the clip's call."""
-        key, factor = outlier(step, self.bare.options)
-        if key in self.units:
-            parameter, unit = self.units[key]
-            values = parameter.grad.numpy()
-            values.reshape(-1)[indexes_of(unit)] *= factor
-            paddle.assign(paddle.to_tensor(values), parameter.grad)
-        elif key in self.parameters and self.layout.is_fused:
-            gradient_of(self.parameters[key]).scale_(factor)
-        elif key in self.parameters:
-            self.outer.outlier = self.parameters[key].name, factor
+    @paddle.no_grad()
+    def make_outliers(self, step):
+        """Scale what this rank has of some gradients."""
+        for key, parameter in self.parameters.items():
+            factor = outlier(step, key)
+            slice_of_stage_3 = getattr(parameter, "bw_storage", None)
+            for gradient in (gradient_of(parameter), slice_of_stage_3):
+                if factor != 1 and gradient is not None:
+                    local_value(gradient).scale_(factor)
 
     def weights(self):
-        """Key -> split axis, tensor-parallel rank, this rank's part.
-
-        Not of parameters with units.
-        """
+        """Key -> split axis, tensor-parallel rank, this rank's part."""
         if hasattr(self.model, "get_all_parameters"):  # stage 3
             self.model.get_all_parameters()
-        fused = {p.name for p, _ in self.units.values()}
         found = {}
         for key, p in self.parameters.items():
             is_split = getattr(p, "is_distributed", False)
             axis = getattr(p, "split_axis", None) if is_split else None
             rank = 0 if axis is None else read_topology().model.rank
-            if p.name not in fused:
-                found[key] = axis, rank, self.layout.whole(p)
+            found[key] = axis, rank, self.layout.whole(p)
         return found
 
 
-def make_run(layout, options, clip_settings, prepare, units):
-    """Make model, clip and optimizer, and hand them to the layout."""
-    options = dict(options)
-    main_grad = options.pop("main_grad", False)
-    bare = make_net(options, layout)
-    layout.spread(bare)
-    if prepare is not None:
-        prepare(bare)
-    clip = ClipGradByAdaGC(**clip_settings)
-    clip.bind(bare, units)
-    outer = WithOutlier(clip)
-    # Of large epsilon: else rounding decides where gradients are tiny.
-    optimizer = paddle.optimizer.AdamW(
-        1e-3, parameters=bare.parameters(), epsilon=1e-2, grad_clip=outer
-    )
-    if main_grad:
-        mix_precision_utils.MixPrecisionLayer(bare, dtype="bfloat16")
-        optimizer = mix_precision_utils.MixPrecisionOptimizer(optimizer)
-    of_units = units_by_key(clip, bare) if units else {}
-    wrapped = layout.wrap(bare, optimizer)
-    run = Run(layout, bare, clip, outer, of_units, *wrapped)
-    if layout.binds_wrapper:
-        clip.bind(run.model)
-    if layout.is_fleet and not main_grad:
-        for parameter in run.parameters.values():  # as the Trainer does
-            if parameter.grad is None:
-                parameter.grad = paddle.zeros_like(parameter)
-    return run
-
-
 def train(
-    layout,
-    topology,
-    options,
-    num_steps=NUM_STEPS,
-    state=None,
-    first_step=0,
-    clip_settings=ADAGC,
-    prepare=None,
-    units=None,
+    layout, topology, options, num_steps=NUM_STEPS, state=None, first_step=0
 ):
     """Train on this rank.
 
     Gives losses, the clip's full state, and this rank's part of the weights.
-    ``prepare`` changes the model before the clip is bound.
     """
-    run = make_run(layout, options, clip_settings, prepare, units)
+    run = Run(layout, options)
     if state is not None:
         run.clip.set_state_dict(state)
     run.model.train()
@@ -210,7 +150,7 @@ def train(
         data = layout.rows(batch(step), topology)
         loss = layout.backward(run.model, run.bare, run.optimizer, *data)
         losses.append(loss)
-        run.make_outlier(step)
+        run.make_outliers(step)
         run.optimizer.step()
         run.optimizer.clear_grad()
     return {
@@ -218,17 +158,6 @@ def train(
         "state": plain(run.clip.full_state_dict()),
         "summary": run.clip.summary(),
         "weights": run.weights(),
-    }
-
-
-def units_by_key(clip, model):
-    """Parameters with units: key of a unit -> the parameter, the unit."""
-    return {
-        unit.key: (parameter, unit)
-        for parameter in model.parameters()
-        for unit in clip._progress.tensors.units.get(
-            clip._progress.tensors.indexes([parameter])[0], ()
-        )
     }
 
 
