@@ -234,7 +234,7 @@ def clip_parts(case, part, init, moved_at=None):
 
 
 @pytest.mark.parametrize(
-    ("init", "moved_at"), [("warmup_min", 3), ("warmup_ema", None)]
+    ("init", "moved_at"), [("warmup_min", 3), ("warmup_ema", 4)]
 )
 @pytest.mark.parametrize("case", CASES)
 def test_ranks_act_as_one_process(monkeypatch, case, init, moved_at):
