@@ -114,6 +114,7 @@ def test_a_mistake_is_named_before_paddle(name, arguments, message, tmp_path):
     (tmp_path / "pt.yaml").write_text("stage: PT\n")
     done = answer(tmp_path, name, *arguments)
     assert done.returncode == 2
+    assert f"python tools/{name}.py: " in done.stderr
     assert message in done.stderr
     assert "Traceback" not in done.stderr
 

@@ -106,6 +106,7 @@ def test_run_that_diverges_ends_with_its_record(tmp_path, capsys):
     assert np.isnan(record.loss[5])
     assert record.num_steps == 6
     lines = capsys.readouterr().out.splitlines()
+    assert "  h_min " in lines[1]  # of another clip, too
     assert lines[-6].startswith("diverged: 6 steps")
     assert lines[-3].startswith("problem: the loss is not finite")
     assert lines[-1] == f"next: adagc-report {tmp_path / 'run'}"
