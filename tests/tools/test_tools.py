@@ -3,14 +3,16 @@
 """Commands answer help and mistakes at once, without Paddle's import."""
 
 import importlib.util
+import shlex
 import sys
 from importlib.metadata import packages_distributions
-from pathlib import Path
 
+import numpy as np
 import pytest
 from adagc_lab.paddleformers.recipe import read_run_config
+from adagc_lab.record.files import RunRecord
 from helpers import run_python
-from pages import ROOT, load_tool
+from pages import ROOT, blocks, load_tool
 
 needs_paddlenlp = pytest.mark.skipif(
     importlib.util.find_spec("paddlenlp") is None,
@@ -92,21 +94,29 @@ def test_help_of_the_library_s_commands_comes_before_paddle(module, tmp_path):
 @pytest.mark.parametrize(
     ("name", "arguments", "message"),
     [
-        ("pretrain", ["no.yaml"], "there is no config file no.yaml"),
+        # Arguments after the config; keys of another section.
+        ("pretrain", [CONFIG, "--max_steps", "5"], "have the form key=value"),
+        ("pretrain", [CONFIG, "max_steps=5"], "did you mean 'train.max_steps'"),
         ("pretrain", [CONFIG, "train.max_stps=5"], "did you mean 'train.max_"),
+        # The config itself.
+        ("pretrain", ["no.yaml"], "there is no config file no.yaml"),
+        ("pretrain", ["configs/proxy/ernie_moe.yaml"], f"mean {CONFIG}?"),
+        ("pretrain", [str(ROOT / "configs/proxy")], "is a folder: name a file"),
+        ("pretrain", ["pt.yaml", "--print-config"], "no 'model_name_or_pa"),
         ("benchmark", ["step", "--configs", "no.yaml"], "no config file"),
+        ("benchmark", ["clp"], "did you mean 'clip'?"),
         ("prepare_data", COMMANDS["prepare_data"], "c.jsonl is not a file"),
         ("convert", COMMANDS["convert"], "there is no directory run"),
         ("evaluate", COMMANDS["evaluate"], "there is no directory run"),
     ],
 )
-def test_a_file_s_mistakes_are_named_before_paddle(
-    name, arguments, message, tmp_path
-):
+def test_a_mistake_is_named_before_paddle(name, arguments, message, tmp_path):
+    (tmp_path / "pt.yaml").write_text("stage: PT\n")
     done = answer(tmp_path, name, *arguments)
     assert done.returncode == 2
-    assert done.stderr.startswith(f"python tools/{name}.py: ")
+    assert f"python tools/{name}.py: " in done.stderr
     assert message in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("name", sorted({*COMMANDS} - WITHOUT_PADDLENLP))
@@ -130,53 +140,6 @@ def test_a_printed_config_is_the_same_run(config, tmp_path, capsys):
 
 
 @needs_paddlenlp
-@pytest.mark.parametrize(
-    ("tool", "arguments", "message"),
-    [
-        # Arguments after the config; keys of another section.
-        ("pretrain", [CONFIG, "--max_steps", "5"], "have the form key=value"),
-        ("pretrain", [CONFIG, "max_steps=5"], "did you mean 'train.max_steps'"),
-        # The config itself.
-        ("pretrain", ["configs/proxy/ernie_moe.yaml"], f"mean {CONFIG}?"),
-        ("pretrain", [str(ROOT / "configs/proxy")], "is a folder: name a file"),
-        ("pretrain", ["pt.yaml"], "no 'model_name_or_path'"),
-        ("benchmark", ["clp"], "did you mean 'clip'?"),
-        ("benchmark", ["clip", "--lists", "no"], "must be one of ernie-10b-a1"),
-    ],
-)
-def test_a_mistake_is_named(
-    tool, arguments, message, tmp_path, monkeypatch, capsys
-):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", [f"{tool}.py", *arguments])
-    Path("pt.yaml").write_text("stage: PT\n")
-    try:
-        status = load_tool(tool).main(arguments)
-    except SystemExit as exit_:
-        status = exit_.code
-    error = capsys.readouterr().err
-    assert status == 2
-    assert message in error
-    assert "Traceback" not in error
-
-
-@needs_paddlenlp
-def test_check_names_all_mistakes_at_once(capsys):
-    mistakes = {
-        "train.max_stps=5": "did you mean 'train.max_steps'",
-        "schedule.learning_rate=-1": "schedule.learning_rate: ",
-        "clip.lambda_rell=3": "did you mean 'lambda_rel'",
-        "model.hidden_siz=4": "unknown key 'model.hidden_siz'",
-        'optimizer.beta1="0.9x"': "optimizer.beta1: ",
-    }
-    assert load_tool("pretrain").main([CONFIG, "--check", *mistakes]) == 2
-    found = capsys.readouterr().out
-    assert found.count("\n  - ") == len(mistakes)
-    for message in mistakes.values():
-        assert message in found
-
-
-@needs_paddlenlp
 def test_benchmark_prints_a_table_for_each_share(capsys, monkeypatch):
     monkeypatch.setattr(
         "adagc_lab.benchmark.clip_step.recipe_shapes",
@@ -188,3 +151,32 @@ def test_benchmark_prints_a_table_for_each_share(capsys, monkeypatch):
     for share in ("10%", "100%"):
         assert f"llama2-7b: 2 tensors, 0M values, {share} of the" in out
     assert out.count("| AdaGC |") == 2
+    arguments[2] = "llama"
+    assert load_tool("benchmark").main(arguments) == 2
+    assert "must be one of ernie-10b-a1" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_run_that_spikes_is_forked_before_the_spike(tmp_path):
+    """By the commands of docs/training.md, as they stand there."""
+    for folder in ("tools", "configs"):
+        (tmp_path / folder).symlink_to(ROOT / folder)
+    block = next(
+        b for b in blocks(ROOT / "docs/training.md", "bash") if "--fork" in b
+    )
+    for line in block.replace("\\\n", " ").splitlines():
+        command, *arguments = shlex.split(line)
+        if command == "adagc-report":
+            arguments = ["-m", "paddle_adagc.watch.command", *arguments]
+        done = run_python(tmp_path, *arguments, PYTHONPATH=str(ROOT))
+        assert done.returncode == 0, done.stderr
+    before, fork = (
+        RunRecord.load(tmp_path / "outputs" / name)
+        for name in ("switch", "switch_adagc")
+    )
+    assert fork.run["forked_from"]["step"] == 150
+    np.testing.assert_array_equal(fork.loss[:151], before.loss[:151])
+    good = np.r_[305:350, 355:400]  # after each burst of bad batches
+    assert before.loss[good].min() > 1 > 0.5 > fork.loss[good].max()
+    report = (tmp_path / "outputs/switch.html").read_text()
+    assert "switch_adagc" in report

@@ -3,7 +3,6 @@
 """What is timed and counted is what it says; each table has its rows."""
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,8 +19,9 @@ from adagc_lab.benchmark.gpu_hours import all_reduce_us
 from adagc_lab.models.families import preset
 from adagc_lab.models.shapes import model_size
 from adagc_lab.train.parse import load_config
+from pages import ROOT
 
-CONFIG = Path(__file__).parents[3] / "configs/proxy/llama_low_noise.yaml"
+CONFIG = ROOT / "configs/proxy/llama_low_noise.yaml"
 
 
 def equal_shapes(num_tensors, num_values):

@@ -3,7 +3,6 @@
 """Every recipe against the paper's tables, and its proxy against the recipe."""
 
 import operator
-from pathlib import Path
 
 import pytest
 from adagc_lab.models.families import decoder_config
@@ -14,9 +13,7 @@ from adagc_lab.paddleformers.recipe import (
     model_settings,
 )
 from adagc_lab.paddleformers.recipe import load_recipe as load_ernie
-from adagc_lab.record.files import RunRecord
 from adagc_lab.train.parse import load_config, read_values
-from adagc_lab.train.run import run_pretraining
 from lab.configs.paper_table import (
     DEGREES,
     EPSILON,
@@ -24,8 +21,8 @@ from lab.configs.paper_table import (
     T_START,
     TOKENS,
 )
+from lab.train.runs import CONFIGS, proxy_values, run_in
 
-CONFIGS = Path(__file__).parents[3] / "configs"
 MODELS = ("llama2_1.3b", "llama2_7b", "qwen3_1.7b", "mixtral_8x1b")
 
 
@@ -43,7 +40,7 @@ ERNIE = recipes("ernie_10b_a1.4b_fp8")
 FORMERS = recipes("paddleformers")
 """For PaddleFormers' stage PT, which has no Mixtral and no CLIP."""
 
-ERNIE_PROXY = "proxy/ernie_10b_a1.4b"
+ERNIE_PROXY = "ernie_10b_a1.4b"
 
 # Sections and keys that a proxy may give other values than its recipe.
 SIZES = {
@@ -172,18 +169,14 @@ def test_recipe_is_the_table_s(recipe):
 @every_run
 def test_variants_change_what_their_name_says(recipe):
     """A variant's file holds its clip, its optimizer and its directory."""
-    values = load(recipe).to_dict()
-    base = load(recipe.with_name("adagc")).to_dict()
-    parts = {"clip": "globalgc", "optimizer": "muon"}
-    changed = {key for key in base if values[key] != base[key]} - {"train"}
-    expected = {key for key, name in parts.items() if name in recipe.name}
-    if "beta2" in recipe.name:
-        expected |= {"optimizer"}
-    assert changed == expected
-    directory = values["train"].pop("output_dir")
-    assert directory == f"outputs/{recipe}"
+    values, base = (
+        load(path).to_dict() for path in (recipe, recipe.with_name("adagc"))
+    )
+    assert values["train"].pop("output_dir") == f"outputs/{recipe}"
     del base["train"]["output_dir"]
-    assert values["train"] == base["train"]
+    parts = {"globalgc": "clip", "muon": "optimizer", "beta2": "optimizer"}
+    changed = {key for key in base if values[key] != base[key]}
+    assert changed == {parts[name] for name in parts if name in recipe.name}
 
 
 @every_run
@@ -197,14 +190,13 @@ def test_proxy_differs_in_size_and_data_alone(recipe):
     for section, values in proxy.items():
         added = values.keys() - full.get(section, {}).keys()
         assert added <= SIZES.get(section, frozenset()), section
-    check_proxy(f"proxy/{recipe}")
 
 
 @every_ernie
 def test_proxy_of_ernie_differs_in_size_and_data_alone(recipe):
     """PaddleFormers' keys cannot be a proxy's base: it states them again."""
-    path = f"{ERNIE_PROXY}/{recipe.name}_fp8"
-    proxy = load_config(CONFIGS / f"{path}.yaml").to_dict()
+    path = f"proxy/{ERNIE_PROXY}/{recipe.name}_fp8.yaml"
+    proxy = load_config(CONFIGS / path).to_dict()
     full = load(recipe).to_dict()
     model = decoder_config(proxy["model"])  # with its defaults
     proxy["model"] = {key: getattr(model, key) for key in full["model"]}
@@ -215,40 +207,29 @@ def test_proxy_of_ernie_differs_in_size_and_data_alone(recipe):
                 assert proxy[section][key] == value, (section, key)
     for key in ("expert_bias_rate", "precision"):
         assert proxy["train"][key] == full["train"][key]
-    check_proxy(path)
-
-
-def check_proxy(path):
-    """One process, less than 1.3 million parameters, a folder of its own."""
-    config = load_config(CONFIGS / f"{path}.yaml")
-    assert config.parallel.num_processes == 1
-    assert model_size(decoder_config(config.model)).parameters < 1_300_000
-    assert config.train.output_dir == f"outputs/{path}"
 
 
 @pytest.mark.parametrize(
     "path",
-    [f"proxy/{recipe}" for recipe in RECIPES]
-    + [
-        f"{ERNIE_PROXY}/{recipe.name}{end}"
-        for recipe in ERNIE
-        for end in ("", "_fp8")
-    ],
+    [str(recipe) for recipe in RECIPES]
+    + [f"{ERNIE_PROXY}/{r.name}{end}" for r in ERNIE for end in ("", "_fp8")],
 )
 def test_proxy_trains(path, tmp_path):
-    config = load_config(
-        CONFIGS / f"{path}.yaml",
-        [
-            f"train.output_dir={tmp_path}",
-            "train.max_steps=6",
-            "train.batch_size=4",
-            "train.save_every=0",
-            "train.visualdl=false",
-            "schedule.warmup_steps=2",
-            "data.validation_size=4",
-        ],
+    """One process, less than 1.3 million parameters, a folder of its own."""
+    config = load_config(CONFIGS / f"proxy/{path}.yaml")
+    assert config.parallel.num_processes == 1
+    assert model_size(decoder_config(config.model)).parameters < 1_300_000
+    assert config.train.output_dir == f"outputs/proxy/{path}"
+    values = proxy_values(
+        path,
+        tmp_path,
+        "train.max_steps=6",
+        "train.batch_size=4",
+        "train.save_every=0",
+        "train.visualdl=false",
+        "schedule.warmup_steps=2",
+        "data.validation_size=4",
     )
-    assert run_pretraining(config) == "finished"
-    record = RunRecord.load(tmp_path)
+    record = run_in(tmp_path, values)
     assert record.num_steps == 6
     assert record.loss[-1] < record.loss[0]

@@ -9,6 +9,7 @@ import pytest
 from adagc_lab.models import attention, layers
 from adagc_lab.models.config import DecoderConfig
 from adagc_lab.models.decoder import DecoderForCausalLM
+from adagc_lab.models.families import decoder_config
 from adagc_lab.models.layers import RMSNorm, rms_norm, rms_norm_bfloat16
 from lab.models.tiny import TINY, build
 from ml_dtypes import bfloat16
@@ -130,3 +131,25 @@ def test_all_norms_of_a_decoder_take_the_option():
         logits[precision] = model(paddle.arange(6).reshape([1, 6])).numpy()
     gap = np.abs(logits["bfloat16"] - logits["float32"]).max()
     assert 0 < gap < 0.05 * np.abs(logits["float32"]).max()
+
+
+TWO = {"moe_num_experts": 2}
+WESAR_TIED = {"initialization": "wesar", "tie_word_embeddings": True}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_attention_heads": 6}, "give head_dim"),
+        ({"num_key_value_heads": 3}, "num_key_value_heads=3"),
+        ({"head_dim": 7}, "head_dim=7"),
+        ({"moe_num_shared_experts": 1}, "give moe_num_experts"),
+        (TWO | {"moe_top_k": 3}, "moe_top_k=3"),
+        (WESAR_TIED, "tie_word_embeddings=True with initialization='wesar'"),
+        ({"float8_linears": ["attention", "router"]}, "'router'"),
+        ({"preset": "llama2_7b"}, "did you mean 'llama2-7b'"),
+    ],
+)
+def test_refuses_bad_values(options, message):
+    with pytest.raises(ValueError, match=message):
+        decoder_config(options)

@@ -11,6 +11,7 @@ from adagc_lab.models import attention
 from adagc_lab.models.vision_text import (
     CLIP,
     MAX_LOGIT_SCALE,
+    PRESETS,
     CLIPConfig,
     VisionTransformer,
     contrastive_loss,
@@ -130,3 +131,17 @@ def test_logits(monkeypatch, on_cpu):
     logits = model.logit_scale.exp() * images @ texts.T
     np.testing.assert_allclose(logits.numpy(), arrays["logits"], atol=1e-4)
     assert arrays["logits"].std() > 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"image_size": 30}, "image_size=30 is not a multiple"),
+        ({"vision_heads": 5}, "vision_width=64"),
+        ({"text_heads": 7}, "text_width=64"),
+        ({"preset": "vit-b-32"}, "did you mean 'clip-vit-b-32'"),
+    ],
+)
+def test_bad_options_are_named(fields, message):
+    with pytest.raises(ValueError, match=message):
+        CLIPConfig.from_fields(fields, PRESETS)

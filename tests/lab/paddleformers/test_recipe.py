@@ -68,7 +68,6 @@ MISTAKES = {
     "input_dir=0.5 a 0.5 b": "not one weight and one prefix",
     "compute_type=nf4": "compute_type must be one of",
     "ernie_model_config.moe_layer_start_index=1": "supports 0 only",
-    "clip.name=adagcc": "did you mean 'adagc'",
     "stage=VL": "stage='VL', not ernie_pretrain, PT",
     "learning_rate=0": "learning_rate must be positive",
     "split=1": "split=1: give shares",

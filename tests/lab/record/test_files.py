@@ -1,6 +1,6 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The folder of a run: its lock, its facts, its steps as arrays."""
+"""The folder of a run: its lock, its facts, its steps; its processor."""
 
 import contextlib
 import json
@@ -8,13 +8,14 @@ import multiprocessing
 
 import numpy as np
 import pytest
+from adagc_lab import processor
 from adagc_lab.record.files import (
     RunRecord,
     lock_run,
     mark_stopped,
     update_run_json,
 )
-from lab.written import write_steps
+from lab.train.runs import write_steps
 
 NAMES = ["zero", "lost", "half"]
 
@@ -120,3 +121,11 @@ def test_steps_that_are_missing_are_named(tmp_path):
     write_steps(tmp_path, rows(range(2)), start=1)
     with pytest.raises(ValueError, match="record lacks steps"):
         RunRecord.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("flags", "widest"),
+    [("sse avx avx2 avx512f", " (AVX-512)"), ("avx avx2", " (AVX2)"), ("", "")],
+)
+def test_one_model_with_other_vectors_has_another_name(flags, widest):
+    assert processor.with_vectors("EPYC", flags.split()) == "EPYC" + widest

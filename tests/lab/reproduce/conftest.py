@@ -1,13 +1,12 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Tiny grids and made-up rows, runs without a process."""
+"""Tiny grids, and runs without a process."""
 
 import numpy as np
 import pytest
 from adagc_lab.record.files import update_run_json
 from adagc_lab.reproduce.grid import as_json, load_target, make_runs
-from lab.train.runs import make_values
-from lab.written import write_steps
+from lab.train.runs import make_values, write_steps
 from omegaconf import OmegaConf
 
 RUN = make_values("unused", max_steps=20, log_every=10)
@@ -28,18 +27,6 @@ def planned(path, **limits):
     """The runs of a grid with one experiment."""
     (experiment,) = load_target(path).experiments
     return make_runs(experiment, path, path.parent / "cells", **limits)
-
-
-def make_row(method="A", seed=1, loss=(), **fields):
-    """A row of results."""
-    found = {
-        **{"target": "t", "experiment": "e", "method": method, "seed": seed},
-        **{"steps": len(loss), "processor": "cpu", "clean_twin": 0},
-        **{"status": "finished", "skip_steps": 0, "faults": "", "left_out": ""},
-        **{"digest": f"{method}{seed}", "num_losses": len(loss)},
-        "loss": np.array(loss, np.float64),
-    }
-    return {**found, **fields}
 
 
 def write_run(run, num_steps=None, status="finished"):

@@ -2,23 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Grids of paired runs as their files describe them."""
 
-from pathlib import Path
-
 import pytest
 from adagc_lab.clips import make_clip
-from adagc_lab.reproduce.grid import (
-    load_target,
-    make_runs,
-)
+from adagc_lab.reproduce.grid import load_target, make_runs
 from lab.reproduce.conftest import EXPERIMENT, FAULTS, planned
 from omegaconf import OmegaConf
+from pages import ROOT
 
-EXPERIMENTS = Path(__file__).parents[3] / "configs/experiments"
-
-
-@pytest.fixture
-def grid_file(write_grid):
-    return write_grid("grid.yaml", FAULTS)
+EXPERIMENTS = ROOT / "configs/experiments"
 
 
 @pytest.mark.parametrize(
@@ -39,8 +30,8 @@ def test_shipped_grids_are_valid(path, tmp_path):
                 make_clip(**cell.config.clip)
 
 
-def test_cells_are_paired_and_twins_can_be_left_out(grid_file, write_grid):
-    cells = planned(grid_file)
+def test_cells_are_paired_and_twins_can_be_left_out(write_grid):
+    cells = planned(write_grid("grid.yaml", FAULTS))
     assert len(cells) == 2 * 2 * 2
     assert len({cell.directory for cell in cells}) == 8
     for cell in cells:
@@ -52,12 +43,6 @@ def test_cells_are_paired_and_twins_can_be_left_out(grid_file, write_grid):
     ]
     path = write_grid("grid.yaml", {**FAULTS, "twins": False})
     assert planned(path) == [c for c in cells if not c.is_clean_twin]
-
-
-def test_steps_and_seeds_are_cut(grid_file):
-    cells = planned(grid_file, max_steps=40, num_seeds=1)
-    assert {cell.config.train.max_steps for cell in cells} == {40}
-    assert {cell.seed for cell in cells} == {3}
 
 
 def one(**changes):

@@ -3,13 +3,12 @@
 """The committed tables are what the results give; prose cites only those."""
 
 import re
-from pathlib import Path
 
 import pandas as pd
 import pytest
 from adagc_lab.reproduce import pages, rates, tables
+from pages import ROOT
 
-ROOT = Path(__file__).parents[3]
 PROSE = [
     ROOT / f"docs/{name}.md"
     for name in ("results", "results/paper", "results/tables")

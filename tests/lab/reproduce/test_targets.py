@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -21,8 +20,7 @@ from adagc_lab.reproduce.pairs import Pairs
 from adagc_lab.reproduce.running import has_ended, run_all
 from adagc_lab.reproduce.targets import STORE, Target, plan_text
 from lab.reproduce.conftest import FAULTS, planned, write_run
-
-ROOT = Path(__file__).parents[3]
+from pages import ROOT
 
 
 @pytest.fixture

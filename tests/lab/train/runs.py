@@ -1,6 +1,6 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Small whole runs: how to make, cut and compare them."""
+"""Small whole runs: how to make, cut, compare them, and write one by hand."""
 
 import contextlib
 import json
@@ -8,12 +8,16 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 from unittest import mock
 
 import numpy as np
 import pytest
-from adagc_lab.record.files import RunRecord, num_steps
+from adagc_lab.record.files import (
+    RECORD,
+    RunRecord,
+    num_steps,
+    update_run_json,
+)
 from adagc_lab.train.checkpoints import last_checkpoint
 from adagc_lab.train.config import RunConfig
 from adagc_lab.train.parse import (
@@ -24,8 +28,10 @@ from adagc_lab.train.parse import (
 )
 from adagc_lab.train.recorder import StepRecorder
 from adagc_lab.train.run import run_pretraining
+from pages import ROOT
 
-ROOT = Path(__file__).parents[3]
+from paddle_adagc.watch.store import Store
+
 CONFIGS = ROOT / "configs"
 SECTIONS = {*RunConfig.model_fields}
 SAME_EVERY_TIME = (
@@ -187,3 +193,20 @@ def wait_for_step(directory, step, process):
             return
         time.sleep(0.005)
     pytest.fail("the run ended too early")
+
+
+def write_steps(directory, rows, names=(), tensors=None, start=0):
+    """Write a session of a run's steps, and a ``run.json`` with the names.
+
+    ``rows`` have all numbers but ``step``; ``tensors`` are norm, gamma and h,
+    ``[num_steps, num_tensors]`` each.
+    """
+    if tensors is None and names:
+        ones = np.ones((len(rows), len(names)), np.float32)
+        tensors = dict.fromkeys(("norm", "gamma", "h"), ones)
+    store = Store(directory / RECORD)
+    store.begin(start + 1, {})
+    numbered = [{**row, "step": i} for i, row in enumerate(rows, start + 1)]
+    store.append(numbered, [*names], tensors)
+    store.close()
+    update_run_json(directory, tensors=[*names])

@@ -6,18 +6,16 @@ import errno
 import importlib.util
 import re
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from adagc_lab.check import check_recipe
 from adagc_lab.train.parse import load_config
 from indexed import write_indexed_dataset
-from pages import load_tool
+from pages import ROOT, load_tool
 
 main = load_tool("pretrain").main
 
-ROOT = Path(__file__).parents[3]
 CONFIGS = ROOT / "configs"
 LLAMA = CONFIGS / "llama2_1.3b/adagc.yaml"
 MIXTRAL = CONFIGS / "mixtral_8x1b/adagc.yaml"
@@ -96,16 +94,12 @@ def test_clip_s_recipe(capsys):
 
 
 @needs_paddlenlp
-@pytest.mark.parametrize("below", ["", "/run"])
-def test_output_at_a_file_is_refused(capsys, tmp_path, below):
+def test_output_below_a_file_is_refused(capsys, tmp_path):
     (tmp_path / "file").touch()
-    override = f"train.output_dir={tmp_path}/file{below}"
+    override = f"train.output_dir={tmp_path}/file/run"
     assert main([str(PROXY), override]) == 2
-    err = capsys.readouterr().err
-    assert err.startswith(
-        f"python tools/pretrain.py: train.output_dir is '{tmp_path}/file"
-    )
-    assert f"{tmp_path}/file is a file: name another directory\n" in err
+    error = capsys.readouterr().err
+    assert f"{tmp_path}/file is a file: name another directory\n" in error
     _, out, _ = check(capsys, PROXY, override)
     assert "is a file" in " ".join(section(out, "Missing here"))
 
@@ -169,6 +163,15 @@ NO_KEY = "- the recipe has no"
         ),
         (LLAMA, ["parallel.pp=2"], "this trainer has dp, tp and sharding"),
         (LLAMA, ["data.seq_length=4096"], "data.seq_length=4096 is above"),
+        (
+            PROXY,
+            [
+                *("train.max_stps=5", "schedule.learning_rate=-1"),
+                *("clip.lambda_rell=3", "model.hidden_siz=4"),
+            ],
+            "'train.max_steps'.*schedule.learning_rate: .*'lambda_rel'"
+            ".*'model.hidden_siz'",
+        ),
     ],
 )
 def test_mistakes_of_a_recipe_are_found(capsys, recipe, overrides, message):
