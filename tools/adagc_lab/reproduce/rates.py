@@ -91,16 +91,19 @@ def rate_differences(cells: pd.DataFrame) -> str:
         if REFERENCE not in by:
             continue
         gains = by.reindex(columns=methods).sub(by[REFERENCE], axis=0)
-        texts = [_gain(gains[method].dropna().tolist()) for method in methods]
+        texts = [_gain(gains[method], len(by)) for method in methods]
         lines.append([beta2, f"{rate:g}", len(by), *texts])
     head = ["beta2", "Rate", "Seeds", *(f"{m} − {REFERENCE}" for m in methods)]
     return markdown_table(head, lines, left=2) if lines else NOT_RUN
 
 
-def _gain(values: Sequence[float]) -> str:
-    """Format differences; one has no limits."""
+def _gain(gains: pd.Series, number: int) -> str:
+    """Format differences, and how many there are if not this number."""
+    values = gains.dropna().tolist()
     one = len(values) == 1
-    return fixed(values[0], 3, "+") if one else shown(difference(values))
+    text = fixed(values[0], 3, "+") if one else shown(difference(values))
+    is_part = 0 < len(values) < number
+    return f"{text}, seeds: {len(values)}" if is_part else text
 
 
 def rates_why(rows: pd.DataFrame) -> str:
