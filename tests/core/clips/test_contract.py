@@ -293,6 +293,8 @@ def test_summary_and_metrics_of_the_whole_model():
     assert [*clip.metrics()["tensors"]] == [parameters[0].name]
 
 
-def test_summary_before_the_first_step():
+def test_summary_and_metrics_before_the_first_step():
+    clip = ClipGradByAdaGC()
+    assert (clip.metrics()["step"], clip.metrics()["tensors"]) == (-1, {})
     with pytest.warns(UserWarning, match="give it to the optimizer as grad_"):
-        assert ClipGradByAdaGC().summary()["num_tensors"] == 0
+        assert clip.summary()["num_tensors"] == 0
