@@ -164,6 +164,16 @@ def product_rounding(dtype):
     return {"rtol": 0}
 
 
+class Attack:
+    """Runs a command when it is unpickled."""
+
+    def __init__(self, target):
+        self.target = target
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.target}",)
+
+
 def indexes_of(unit):
     """Places of a unit's values in its flat parameter, in row-major order."""
     start, run, num_runs, stride = unit.place

@@ -5,22 +5,21 @@
 Two gloo groups that rendezvous through one store at the same time read each
 other's addresses, so every group gets its own store.
 
-A mailbox buffers messages between ranks, which run on one machine, over local
-sockets.
+A mailbox keeps messages between ranks, which run on one machine, as files.
 Gloo's own send waits until the peer receives, so two ranks that send to each
 other first wait for ever (as 1F1B does in every step), and its message tags
 count all calls of a rank, so a message from the middle of three ranks never
-matches. Here a send returns as soon as the socket has the bytes, and the
-messages of every (group, sender) pair are counted.
+matches. Here a send returns once the file is there, and the messages of every
+(group, sender, receiver) are counted.
 """
 
 import contextlib
 import secrets
 import socket
-import struct
-import threading
-from collections import Counter, defaultdict
-from multiprocessing.connection import Client, Connection, Listener
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
 from typing import Any
 
 from paddle.base import core
@@ -30,7 +29,7 @@ _HOST = "127.0.0.1"
 _STORE_SECONDS = 120
 _MESSAGE_SECONDS = 600.0
 _PORTS = range(10_000, 32_000)
-_CHANNEL = struct.Struct("<q")
+_FOLDER = "paddle_adagc/mailbox"  # its key in the store
 _native_new_process_group = collective._new_process_group_impl
 _stores: list[Any] = []
 
@@ -50,7 +49,7 @@ def new_process_group(
     """
     if backend == "gloo" and group_id != 0:
         key, is_first = f"paddle_adagc/store/{group_id}", rank == 0
-        port = free_port() if is_first else _published(store, key)
+        port = free_port() if is_first else int(_published(store, key))
         own = core.TCPStore(_HOST, port, is_first, 0, _STORE_SECONDS)
         if is_first:
             store.set(key, str(port))
@@ -64,9 +63,9 @@ def new_process_group(
     )
 
 
-def _published(store: Any, key: str) -> int:
+def _published(store: Any, key: str) -> str:
     store.wait(key)
-    return int(store.get(key))
+    return store.get(key).decode()
 
 
 def free_port() -> int:
@@ -84,29 +83,25 @@ def free_port() -> int:
 
 
 class Mailbox:
-    """Sends bytes to other ranks and keeps what they sent until asked for.
+    """Keeps messages between ranks as files, until they are asked for.
 
-    Listens on a free port and publishes it in the ranks' common store.
+    Rank 0 publishes the folder in the ranks' common store.
     """
 
     def __init__(self, store: Any, rank: int) -> None:
-        self._store = store
+        if rank == 0:
+            store.set(_FOLDER, tempfile.mkdtemp(prefix="gloo-fleet-"))
+        self._folder = Path(_published(store, _FOLDER))
         self._rank = rank
-        self._outgoing: dict[int, Connection] = {}
-        self._arrived: dict[tuple[int, int], list[bytes]] = defaultdict(list)
-        self._expected = Counter[tuple[int, int]]()
-        self._changed = threading.Condition()
-        self._listener = Listener((_HOST, 0), backlog=128)
-        store.set(_key(rank), str(self._listener.address[1]))
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._sent, self._expected = Counter[Any](), Counter[Any]()
 
     def send(self, channel: int, peer: int, payload: bytes) -> None:
-        """Hand ``payload`` to global rank ``peer`` and return."""
-        if peer not in self._outgoing:
-            address = _HOST, _published(self._store, _key(peer))
-            self._outgoing[peer] = Client(address)
-            self._outgoing[peer].send_bytes(_CHANNEL.pack(self._rank))
-        self._outgoing[peer].send_bytes(_CHANNEL.pack(channel) + payload)
+        """Leave ``payload`` for global rank ``peer`` and return."""
+        number = self._sent[channel, peer]
+        self._sent[channel, peer] += 1
+        path = self._path(channel, self._rank, peer, number)
+        path.with_suffix(".part").write_bytes(payload)
+        path.with_suffix(".part").rename(path)
 
     def expect(self, channel: int, peer: int) -> int:
         """Return the number of the next message of a rank on a channel."""
@@ -115,40 +110,21 @@ class Mailbox:
 
     def receive(self, channel: int, peer: int, number: int) -> bytes:
         """Wait for a message of global rank ``peer`` on ``channel``."""
-        messages = self._arrived[channel, peer]
-        with self._changed:
-            if self._changed.wait_for(
-                lambda: len(messages) > number, _MESSAGE_SECONDS
-            ):
-                message, messages[number] = messages[number], b""
-                return message
-        raise ConnectionError(
-            f"rank {peer} sent nothing for {_MESSAGE_SECONDS:.0f} s while rank "
-            f"{self._rank} waited for it"
-        )
+        path = self._path(channel, peer, self._rank, number)
+        end = time.monotonic() + _MESSAGE_SECONDS
+        while not path.exists():
+            if time.monotonic() > end:
+                raise ConnectionError(
+                    f"rank {peer} sent nothing for {_MESSAGE_SECONDS:.0f} s "
+                    f"while rank {self._rank} waited for it"
+                )
+            time.sleep(0.0005)
+        payload = path.read_bytes()
+        path.unlink()
+        return payload
 
-    def _accept(self) -> None:
-        while True:
-            connection = self._listener.accept()
-            threading.Thread(
-                target=self._read, args=(connection,), daemon=True
-            ).start()
-
-    def _read(self, connection: Connection) -> None:
-        (peer,) = _CHANNEL.unpack(connection.recv_bytes())
-        while True:
-            try:
-                message = connection.recv_bytes()
-            except (EOFError, OSError):
-                return  # the rank has ended
-            (channel,) = _CHANNEL.unpack_from(message)
-            with self._changed:
-                self._arrived[channel, peer].append(message[_CHANNEL.size :])
-                self._changed.notify_all()
-
-
-def _key(rank: int) -> str:
-    return f"paddle_adagc/mailbox/{rank}"
+    def _path(self, channel: int, source: int, peer: int, number: int) -> Path:
+        return self._folder / f"{channel}-{source}-{peer}-{number}"
 
 
 _mailbox: Mailbox | None = None

@@ -28,8 +28,8 @@ def test_bursts_are_listed_or_periodic():
     config = FaultConfig(kind="random_tokens", start=5, every=10, duration=3)
     assert hit_steps(config, 20) == [5, 6, 7, 15, 16, 17]
     assert config.burst_start(17) == 15
-    assert hit_steps(FaultConfig(kind="gradient_inf", start=7)) == [7]
-    forever = FaultConfig(kind="gradient_inf", start=0, every=1)
+    assert hit_steps(FaultConfig(kind="gradient_nan", start=7)) == [7]
+    forever = FaultConfig(kind="gradient_nan", start=0, every=1)
     assert forever.burst_start(10**9) == 10**9
 
 
@@ -80,9 +80,7 @@ def corrupt(kind, batch, part=0, **where):
     return apply_to_batch(fault, *batch, vocab_size=VOCAB, part=part)
 
 
-@pytest.mark.parametrize(
-    "kind", ["random_tokens", "shuffled_labels", "constant_labels"]
-)
+@pytest.mark.parametrize("kind", ["random_tokens", "constant_labels"])
 def test_kinds_are_reproducible_and_leave_input_and_ignored_places(kind):
     batch = [array.astype(np.int32) for array in make_batch()]
     ignored = np.random.default_rng(1).random(batch[1].shape) < 0.3
@@ -112,13 +110,6 @@ def test_what_each_kind_draws():
         corrupt("constant_labels", batch, step=s)[1] for s in range(3, 7)
     ]
     assert np.unique(constant).size == 1
-    inputs, labels = corrupt("shuffled_labels", batch)
-    np.testing.assert_array_equal(inputs, batch[0])
-    np.testing.assert_array_equal(
-        np.sort(labels, axis=None), np.sort(batch[1], axis=None)
-    )
-    assert (np.sort(labels) != np.sort(batch[1])).any()  # over rows, too
-    assert (labels != batch[1]).mean() > 0.9
 
 
 DTYPES = ["float32", "bfloat16"]
@@ -183,12 +174,11 @@ def test_scale_of_one_tensor_of_a_pattern_and_of_all_but_frozen_ones():
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_one_element_is_inf_or_nan_or_all_are_scaled(dtype):
+def test_one_element_is_nan_or_all_are_scaled(dtype):
     values = np.full([3, 5], 1.5)
-    for kind, test in (("inf", np.isposinf), ("nan", np.isnan)):
-        after = corrupted(values, dtype, f"gradient_{kind}")
-        assert test(after).sum() == 1
-        assert (after == 1.5).sum() == 14
+    after = corrupted(values, dtype, "gradient_nan")
+    assert np.isnan(after).sum() == 1
+    assert (after == 1.5).sum() == 14
     after = corrupted(values, dtype, "gradient_scale", magnitude=-256.0)
     np.testing.assert_array_equal(after, -256.0 * values)
 
@@ -209,7 +199,7 @@ def test_seeded_choice_is_kept_over_a_burst_and_varies_between_seeds():
     model = trained_model()
 
     def chosen(**where):
-        fault = make_fault("gradient_inf", **where)
+        fault = make_fault("gradient_nan", **where)
         return tuple(apply_to_gradients(fault, model.named_parameters()))
 
     assert len({chosen(step=step, seed=2) for step in range(3, 7)}) == 1

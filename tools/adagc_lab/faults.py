@@ -32,13 +32,11 @@ if TYPE_CHECKING:
 
 Kind = Literal[
     "random_tokens",
-    "shuffled_labels",
     "constant_labels",
     "repeated_batch",
     "gradient_scale",
     "gradient_noise",
     "gradient_bit_flip",
-    "gradient_inf",
     "gradient_nan",
 ]
 
@@ -65,11 +63,10 @@ class FaultConfig(Section):
 
     kind: Kind
     """Corrupted batch: ``random_tokens`` (inputs and labels),
-    ``shuffled_labels``, ``constant_labels`` (one token as every label),
-    ``repeated_batch`` (that of the burst's first step). Gradient:
-    ``gradient_scale``, ``gradient_noise`` (normal, of ``magnitude`` times the
-    tensor's root mean square), or one element of a tensor by
-    ``gradient_bit_flip``, ``gradient_inf``, ``gradient_nan``."""
+    ``constant_labels`` (one token as every label), ``repeated_batch`` (that of
+    the burst's first step). Gradient: ``gradient_scale``, ``gradient_noise``
+    (normal, of ``magnitude`` times the tensor's root mean square), or one
+    element of a tensor by ``gradient_bit_flip``, ``gradient_nan``."""
 
     steps: Annotated[tuple[Natural, ...], Field(min_length=1)] | None = None
     """First steps of the bursts, counted from 0."""
@@ -226,21 +223,18 @@ def apply_to_batch(
     ``labels[:, t]`` is the token after ``input_ids[:, t]``; negative labels are
     ignored positions and stay as they are. ``random_tokens`` draws one stream a
     row, from which inputs and labels are cut, so that the labels are still the
-    next tokens; ``shuffled_labels`` permutes the labels of the whole batch.
+    next tokens.
     ``part`` is the index of the micro-batch or the data-parallel rank, which
     are corrupted differently.
     """
     inputs, targets = np.array(input_ids, np.int64), np.array(labels, np.int64)
     valid = targets >= 0
-    rng = fault.step_rng(part)
     if fault.kind == "random_tokens":
         num_rows, length = inputs.shape
-        stream = rng.integers(vocab_size, size=(num_rows, length + 1))
+        rng, size = fault.step_rng(part), (num_rows, length + 1)
+        stream = rng.integers(vocab_size, size=size)
         return stream[:, :-1], np.where(valid, stream[:, 1:], targets)
-    if fault.kind == "shuffled_labels":
-        targets[valid] = rng.permutation(targets[valid])
-    else:
-        targets[valid] = int(fault.burst_rng().integers(vocab_size))
+    targets[valid] = int(fault.burst_rng().integers(vocab_size))
     return inputs, targets
 
 
@@ -330,8 +324,6 @@ def _corrupted_bits(
 ) -> int:
     _, num_mantissa = _LAYOUT[dtype]
     infinity = ((1 << _NUM_EXPONENT) - 1) << num_mantissa
-    if fault.kind.endswith("inf"):
-        return infinity
     if fault.kind.endswith("nan"):
         return infinity | 1 << num_mantissa - 1
     exponent_bit = fault.config.exponent_bit

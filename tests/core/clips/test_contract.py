@@ -18,8 +18,6 @@ RULES = [
 ]
 SHAPES = [[4], [6]]
 every_start = pytest.mark.parametrize("make", RULES)
-# What no backend has a part in.
-ONE_BACKEND = pytest.mark.parametrize("backend", ["host"], indirect=True)
 pytestmark = pytest.mark.usefixtures("backend")
 
 

@@ -129,6 +129,7 @@ def _run_rank(
     os.setsid()
     os.environ.clear()
     os.environ.update(environment)
+    tempfile.tempdir = str(job)  # which is removed
     sys.path[:0] = [str(_TESTS), str(_TESTS.parent)]
     rank, port = (
         environment[name].split(":")[-1]

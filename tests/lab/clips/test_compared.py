@@ -8,7 +8,6 @@ import numpy as np
 import paddle
 import pytest
 from adagc_lab.clips import CLIPS, make_clip
-from adagc_lab.clips.measured import MeasuredClip
 from adagc_lab.clips.starts import STARTS
 from core.parallel.ranks import run_on_ranks
 from helpers import assert_equal, clip_arrays, make_parameters
@@ -175,18 +174,3 @@ def test_data_parallel_ranks_are_taken_and_others_refused_by_name():
 def test_mistakes_are_named(arguments, message):
     with pytest.raises(ValueError, match=message):
         make_clip(**arguments)
-
-
-def test_a_measured_clip_says_what_it_did():
-    parameters = make_parameters([[4], [3], [2]])
-    keys = dict(zip((p.name for p in parameters), "abc", strict=True))
-    clip = paddle.nn.ClipGradByGlobalNorm(1.0)
-    measured = MeasuredClip(clip, keys)
-    grads = [np.full(4, 1.0), np.zeros(3), np.full(2, 3.0)]
-    clip_arrays(measured, parameters, grads)
-    h = 22**-0.5
-    assert measured.h == pytest.approx({"a": h, "b": 1, "c": h})
-    clip_arrays(measured, parameters, [np.full(4, np.inf), *grads[1:]])
-    assert measured.h == pytest.approx(
-        {"a": np.nan, "b": 1, "c": 0}, nan_ok=True
-    )

@@ -24,11 +24,6 @@ from adagc_lab.data.images import (
 WANTED = PairFormat(image_size=32, context_length=9, end_token=27)
 
 
-def build(num_samples=64, wanted=WANTED, **fields):
-    config = DataConfig(kind="shapes", **fields)
-    return build_image_text_datasets(config, num_samples, wanted)
-
-
 def restored(image):
     """Pixels in [0, 1], [height, width, 3]."""
     return image.transpose(1, 2, 0) * STD + MEAN
@@ -71,25 +66,9 @@ def test_a_drawing_shows_its_scene(shape, row, y, column, x):
     assert sizes["large"] > 2 * sizes["small"] > 0
 
 
-def test_samples_depend_on_seed_and_index_alone():
-    first, validation = build(seed=1, validation_size=8)
-    second, _ = build(num_samples=640, seed=1)
-    other, _ = build(seed=2)
-    assert (len(first), len(validation)) == (64, 8)
-    for index in (0, 63):
-        sample = first[index]
-        pixels, ids = sample["pixel_values"], sample["input_ids"]
-        assert (pixels.dtype, pixels.shape) == (np.float32, (3, 32, 32))
-        assert ids.dtype == np.int64
-        for key, value in sample.items():
-            np.testing.assert_array_equal(value, second[index][key])
-        assert (pixels != other[index]["pixel_values"]).any()
-    with pytest.raises(IndexError):
-        first[64]
-
-
 def test_training_scenes_are_drawn_evenly_and_validation_shows_others():
-    train, validation = build(num_samples=800, validation_size=116)
+    config = DataConfig(kind="shapes", validation_size=116)
+    train, validation = build_image_text_datasets(config, 800, WANTED)
     assert len(validation.scenes) == 116
     assert not {*train.scenes} & {*validation.scenes}
     assert {*train.scenes} | {*validation.scenes} == {*SCENES}

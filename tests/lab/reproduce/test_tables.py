@@ -77,8 +77,11 @@ def test_a_row_of_rates_has_the_same_seeds_at_every_rate():
             ("AdaGC", 0.012, 2, 1.9),
         ],
         columns=["method", "rate", "seed", "loss"],
-    )
-    table = rates.rate_table(cells.assign(beta2="0.95"))
-    globalgc, adagc = table.splitlines()[2:]
+    ).assign(beta2="0.95", processor=["a"] * 8 + ["b"])
+    globalgc, adagc = rates.rate_table(cells).splitlines()[2:]
     assert globalgc.startswith("| 0.95 | GlobalGC 1 | 3 | – | 1.600 | 2.000 |")
     assert adagc.startswith("| 0.95 | AdaGC | 1 | – | 1.900 | – |")
+    # Seed 2 of AdaGC ran on another processor than GlobalGC 1's.
+    paired = rates.rate_differences(cells.replace("b", "a"))
+    assert "| 0.95 | 0.012 | 3 | +0.300, seeds: 1 |" in paired
+    assert "| 0.95 | 0.012 | 3 | – |" in rates.rate_differences(cells)

@@ -3,7 +3,6 @@
 """Checkpoints: durable, checked, and replaced by the one before."""
 
 import json
-import os
 import pickle
 import shutil
 
@@ -19,6 +18,7 @@ from adagc_lab.train.checkpoints import (
     load_weights,
     read_complete,
 )
+from helpers import Attack
 from lab.train.runs import assert_same, interrupted_at, make_values, run
 
 
@@ -91,16 +91,6 @@ def test_weights_that_are_missing_are_named(tmp_path):
     paddle.save({"weight": paddle.zeros([2, 3])}, path)
     with pytest.raises(ValueError, match="bias is missing"):
         load_weights(paddle.nn.Linear(2, 3), tmp_path)
-
-
-class Attack:
-    """Runs a command when it is unpickled."""
-
-    def __init__(self, target):
-        self.target = target
-
-    def __reduce__(self):
-        return os.system, (f"touch {self.target}",)
 
 
 @pytest.mark.parametrize(

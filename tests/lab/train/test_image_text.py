@@ -82,7 +82,7 @@ def test_two_ranks_train_as_one_process_with_the_whole_batch(tmp_path):
     )
 
 
-LABELS = {"kind": "shuffled_labels", "start": 1}
+LABELS = {"kind": "constant_labels", "start": 1}
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ LABELS = {"kind": "shuffled_labels", "start": 1}
         ({"parallel": {"tp": 2}}, "parallel.tp=2 with clip"),
         ({"train": {"gradient_accumulation_steps": 2}}, "_steps=2 with clip"),
         ({"train": {"expert_bias_rate": 0.1}}, "no experts"),
-        ({"faults": [LABELS]}, "shuffled_labels with clip"),
+        ({"faults": [LABELS]}, "constant_labels with clip"),
         ({"train": {"precision": "float8"}}, "no FP8"),
         ({"data": {"kind": "stdlib"}}, "data.kind with clip"),
         ({"model": {"vocab_size": 20}}, "vocab_size to 28"),

@@ -210,17 +210,6 @@ def test_a_nan_loss_is_an_alarm_once_and_no_divergence(tmp_path, caplog):
     assert "alarms: loss 1" in text
 
 
-def test_the_shadow_of_a_cut_run_goes_on(tmp_path):
-    values = runs.make_values("", save_every=4, log_every=3)
-    values |= {"clip": {"name": "global_norm"}, "record": {}}
-    runs.run_whole_and_cut(values, tmp_path)
-    whole, cut = (recorded(tmp_path / name) for name in ("whole", "cut"))
-    for quantity in ("norm", "gamma", "h"):
-        np.testing.assert_array_equal(
-            whole.tensors(quantity), cut.tensors(quantity)
-        )
-
-
 # With 16 tokens a step, some of the experts get none.
 EXPERTS = {
     "moe_num_experts": 12,

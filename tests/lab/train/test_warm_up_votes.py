@@ -11,18 +11,11 @@ from pages import load_tool
 
 main = load_tool("pretrain").main
 
-PROXIES = [
-    "clip_lion",
-    "ernie_10b_a1.4b/adagc",
-    "ernie_moe",
-    "ernie_moe_fp8",
-    "llama2_1.3b/adagc",
-    "llama2_1.3b/muon_adagc",
-    "llama2_7b/adagc",
-    "llama_low_noise",
-    "mixtral_8x1b/adagc",
-    "qwen3_1.7b/adagc",
-]
+PROXIES = (
+    *("clip_lion", "ernie_moe", "ernie_moe_fp8", "llama_low_noise"),
+    *("ernie_10b_a1.4b/adagc", "mixtral_8x1b/adagc", "qwen3_1.7b/adagc"),
+    *("llama2_1.3b/adagc", "llama2_1.3b/muon_adagc", "llama2_7b/adagc"),
+)
 HARDLY_FED = re.compile(r"mlp\.experts\.\d+\.|logit_scale$")
 """Routed experts, of which some steps see hardly a token; and one scalar, whose
 gradient is small where it changes its sign."""

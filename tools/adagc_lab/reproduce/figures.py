@@ -77,6 +77,7 @@ def _rates(recipes: Recipes) -> pd.DataFrame:
     """Mean loss over the seeds, by method, beta2 and rate."""
     cells = rate_cells(recipes.rows, ["rates"])
     keys = ["method", "beta2", "rate"]
+    cells = cells.drop_duplicates([*keys, "seed"])
     data = cells.groupby(keys, sort=False)["loss"].mean().reset_index()
     return data.assign(loss=data["loss"].round(9).round(3))
 

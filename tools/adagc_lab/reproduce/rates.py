@@ -25,34 +25,34 @@ _NAME = r"^(.+?)(?:, beta2 ([\d.]+))?, rate ([\d.]+)$"
 
 
 def rate_cells(rows: pd.DataFrame, experiments: Sequence[str]) -> pd.DataFrame:
-    """Loss of the last 500 steps by method, beta2, rate and seed.
+    """Loss of the last 500 steps of the grid ``rates``.
 
-    Of the grid ``rates``. A cell that ran on two processors counts once.
+    By method, beta2, rate, seed and processor.
     """
     own = rows[
         (rows["target"] == "rates") & rows["experiment"].isin(experiments)
     ]
     parts = own["method"].str.extract(_NAME)
-    cells = pd.DataFrame(
+    return pd.DataFrame(
         {
             "method": parts[0],
             "beta2": parts[1].fillna("0.95"),
             "rate": parts[2].astype(float),
             "seed": own["seed"],
+            "processor": own["processor"],
             "loss": [
                 np.inf if status == "diverged" else float(np.mean(loss[-END:]))
                 for status, loss in zip(own["status"], own["loss"], strict=True)
             ],
         }
     )
-    return cells.drop_duplicates(["method", "beta2", "rate", "seed"])
 
 
 def rate_table(cells: pd.DataFrame) -> str:
     """Table of :func:`rate_cells`: a row per beta2 and method.
 
     All means of a row are over the same seeds: a rate that fewer of them ran is
-    left out. A method's best rate is that of its lowest mean; the last column
+    left out. A run on a second processor does not count. A method's best rate is that of its lowest mean; the last column
     compares it with GlobalGC 1's best of the same beta2, seed by seed.
     """
     if cells.empty:
@@ -61,6 +61,7 @@ def rate_table(cells: pd.DataFrame) -> str:
     best: dict[tuple[str, str], pd.Series] = {}
     lines = []
     for (beta2, method), part in cells.groupby(["beta2", "method"], sort=False):
+        part = part.drop_duplicates(["rate", "seed"])
         by_seed = part.pivot(index="rate", columns="seed", values="loss")
         counts = by_seed.count(axis=1)
         by_seed = by_seed[counts == counts.max()].dropna(axis=1)
@@ -83,16 +84,21 @@ def rate_table(cells: pd.DataFrame) -> str:
 
 
 def rate_differences(cells: pd.DataFrame) -> str:
-    """Table of paired differences from GlobalGC 1 at each beta2 and rate."""
+    """Table of differences from GlobalGC 1 at each beta2 and rate.
+
+    Paired by seed and processor.
+    """
     lines = []
     methods = [m for m in dict.fromkeys(cells["method"]) if m != REFERENCE]
     for (beta2, rate), part in cells.groupby(["beta2", "rate"]):
-        by = part.pivot(index="seed", columns="method", values="loss")
+        index = ["seed", "processor"]
+        by = part.pivot(index=index, columns="method", values="loss")
         if REFERENCE not in by:
             continue
         gains = by.reindex(columns=methods).sub(by[REFERENCE], axis=0)
-        texts = [_gain(gains[method], len(by)) for method in methods]
-        lines.append([beta2, f"{rate:g}", len(by), *texts])
+        gains = gains[by[REFERENCE].notna()].groupby("seed").mean()
+        texts = [_gain(gains[method], len(gains)) for method in methods]
+        lines.append([beta2, f"{rate:g}", len(gains), *texts])
     head = ["beta2", "Rate", "Seeds", *(f"{m} − {REFERENCE}" for m in methods)]
     return markdown_table(head, lines, left=2) if lines else NOT_RUN
 
