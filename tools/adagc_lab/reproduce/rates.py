@@ -52,8 +52,9 @@ def rate_table(cells: pd.DataFrame) -> str:
     """Table of :func:`rate_cells`: a row per beta2 and method.
 
     All means of a row are over the same seeds: a rate that fewer of them ran is
-    left out. A run on a second processor does not count. A method's best rate is that of its lowest mean; the last column
-    compares it with GlobalGC 1's best of the same beta2, seed by seed.
+    left out, as is a run on a second processor. The best rate has the lowest
+    mean; the last column is that loss minus GlobalGC 1's best at this beta2,
+    seed by seed.
     """
     if cells.empty:
         return NOT_RUN
