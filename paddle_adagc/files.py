@@ -9,6 +9,7 @@ its final name. A killed process or a full disk leaves the old file as it was.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 from collections.abc import Iterator
@@ -63,5 +64,8 @@ def sync(path: str | os.PathLike[str]) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:  # some file systems refuse it for a folder
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
     finally:
         os.close(descriptor)

@@ -260,7 +260,7 @@ class NextUpdate:
         is_made = False
         try:
             result = getattr(optimizer, _PASS)(*args, **kwargs)
-            is_made = optimizer._get_auxiliary_var("found_inf") is not True
+            is_made = not optimizer._get_auxiliary_var("found_inf")
         finally:
             for clip in () if is_made else clips:
                 clip.take_back()

@@ -217,9 +217,8 @@ class ClipGradByAdaGC(KnownAttributes, EagerClip):
                 :class:`paddle_adagc.parallel.units.Units`, a dict of its
                 fields, or ``"experts"`` (along axis 0); or a function of key
                 and parameter that returns one of these, or None. An attribute
-                ``adagc_units`` of the parameter says the same, and is set from
-                ``units``: other clips and Muon find them. Experts with three
-                axes are recognised.
+                ``adagc_units`` of the parameter counts if this is no dict, and
+                is set for other clips. Experts with three axes are recognised.
 
         Raises:
             RuntimeError: The clip has made steps, or has loaded a state.

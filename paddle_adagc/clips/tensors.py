@@ -49,9 +49,7 @@ class Tensors:
         self.layout: tuple[TensorLayout, ...] = ()  # empty: not bound
         self.is_bound = False
         self.cuts: UnitCuts | None = None  # None: no parameter holds units
-        self.reader = PairReader()
-        """Knows parameters whose indexes are found."""
-
+        self.reader = PairReader()  # knows parameters whose indexes are found
         self.identity = Identity({})
         self.observed: set[int] = set()  # tensors that had a gradient
         self._index_of_key: dict[str, int] = {}

@@ -232,9 +232,11 @@ def _refuse_parts(model: paddle.nn.Layer, layout: Layout) -> None:
 def mark_units(model: paddle.nn.Layer, layout: Layout) -> None:
     """Give each parameter with units the mark that Muon and others find."""
     for parameter in unwrap(model).parameters():
-        tensor = _find(parameter, layout)
-        if tensor is not None and tensor.declared_units is not None:
-            setattr(parameter, MARK, tensor.declared_units)
+        units = getattr(_find(parameter, layout), "declared_units", None)
+        if units is not None:
+            setattr(parameter, MARK, units)
+        elif hasattr(parameter, MARK):
+            delattr(parameter, MARK)
 
 
 def _find(parameter: Tensor, layout: Layout) -> TensorLayout | None:

@@ -272,7 +272,7 @@ def read_units(
     unused = dict.fromkeys(patterns)
     found: dict[str, Units] = {}
     for key, parameter, is_expert in parameters:
-        units = getattr(parameter, MARK, None)
+        units = None if patterns is declared else getattr(parameter, MARK, None)
         if callable(declared):
             units = declared(key, parameter) or units
         matching = matching_pattern("units", patterns, key)

@@ -10,6 +10,7 @@ has to start at once.
 from __future__ import annotations
 
 import json
+import math
 import os
 import shlex
 import signal
@@ -80,7 +81,7 @@ _FLAGS: dict[str, tuple[str, Any]] = {
     "--require": ("require", True),
     "--no-record": ("record", False),
 }
-_WORDS = {"true": True, "false": False, "none": None}
+_WORDS = {"true": True, "false": False, "none": None, "inf": math.inf}
 
 
 class Plan(NamedTuple):

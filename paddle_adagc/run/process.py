@@ -171,8 +171,8 @@ class Process:
                 else:  # a record begins with this update
                     result = now(*args, **kwargs)
                 groups = optimizer._param_groups
-                if param_group is None or param_group is groups[0]:
-                    self._count(optimizer, num_before)
+                is_first = param_group is None or param_group is groups[0]
+                self._count(optimizer, num_before, is_first)
             finally:
                 active.discard(id(optimizer))
                 del param_group
@@ -249,13 +249,13 @@ class Process:
         clip = _ours(optimizer)
         return 0 if clip is None else clip.num_steps
 
-    def _count(self, optimizer: Any, num_before: int) -> None:
+    def _count(self, optimizer: Any, num_before: int, is_first: bool) -> None:
         clip = _ours(optimizer)
-        if clip is None:
-            self._done.without[self._what_lacks(optimizer)] += 1
-        else:
+        if clip is not None:
             self._done.num_clipped += clip.num_steps - num_before
             self._done.warmup_left = clip.warmup_left
+        elif is_first:
+            self._done.without[self._what_lacks(optimizer)] += 1
 
     def _what_lacks(self, optimizer: Any) -> str:
         """Name an optimizer that steps without AdaGC, and why."""

@@ -133,7 +133,8 @@ def _switch(run: RecordedRun, why: str) -> Iterator[Advice]:
     its = Settings.of_clip(run.sessions[-1].facts.get("shadow"))
     if its is not None:
         options = f" --lambda-abs {its.lambda_abs} --init {its.init}"
-        arguments = f"lambda_abs={its.lambda_abs}, init={its.init!r}"
+        bound = "math.inf" if math.isinf(its.lambda_abs) else its.lambda_abs
+        arguments = f"lambda_abs={bound}, init={its.init!r}"
     text = f"{why} Give the next run's optimizer ClipGradByAdaGC({arguments}), "
     text += "or put adagc-run before its command:"
     if run.end["kind"] == "running":

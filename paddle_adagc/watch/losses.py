@@ -38,7 +38,7 @@ class _Loss:
 
 
 _seen: deque[_Loss] = deque(maxlen=4096)
-_scaled: tuple[Any, Any] = (None, None)  # by a GradScaler, and as before
+_scaled: dict[int, tuple[Any, Any]] = {}  # by a GradScaler, and as before
 _numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 _hooked: set[int] = set()
 _reached: set[int] = set()
@@ -166,9 +166,9 @@ def see_losses() -> None:
 
     @functools.wraps(scale)
     def scaled(scaler: Any, loss: Any) -> Any:
-        global _scaled
         result = scale(scaler, loss)
-        _scaled = result, loss
+        if result is not loss:  # it is where the scaler is off
+            _scaled[id(result)] = result, loss
         return result
 
     @functools.wraps(clear)
@@ -198,9 +198,10 @@ def _see(
 
 
 def _add(losses: Sequence[Any]) -> list[_Loss]:
-    global _scaled
-    plain = [_scaled[1] if x is _scaled[0] else x for x in losses]
-    _scaled = (None, None)
+    plain = losses
+    if _scaled:  # what is made of a scaled loss is no loss
+        plain = [_scaled[id(x)][1] for x in losses if id(x) in _scaled]
+        _scaled.clear()
     found = [_Loss(x.detach()) for x in plain if x.size == 1]
     _seen.extend(found)
     return found

@@ -200,7 +200,7 @@ class Recording(Guarded):
     def _has_overflowed(self) -> bool:
         """Whether a ``GradScaler`` has left out the update of this step."""
         flag = self._clips.optimizer._get_auxiliary_var("found_inf")
-        return self._update.was_called and flag is True
+        return self._update.was_called and bool(flag)
 
     def forget_updates(self) -> None:
         """Take the state of the recorded clip for that of now."""

@@ -176,7 +176,10 @@ class Glance:
 
     def _begin(self, steps: Sequence[Step]) -> None:
         sums = [
-            sum(x.astype("float32").reshape([]) for x in step.losses)
+            sum(
+                x.astype("float32").reshape([]) if isinstance(x, Tensor) else x
+                for x in step.losses
+            )
             for step in steps
         ]
         values, event = paddle.stack(sums), None
