@@ -74,12 +74,12 @@ def _price(recipes: Recipes) -> pd.DataFrame:
 
 
 def _rates(recipes: Recipes) -> pd.DataFrame:
-    """Mean loss over the seeds, by method, beta2 and rate."""
+    """Mean loss over all seeds, by method, beta2 and rate."""
     cells = rate_cells(recipes.rows, ["rates"])
     keys = ["method", "beta2", "rate"]
-    cells = cells.drop_duplicates([*keys, "seed"])
-    data = cells.groupby(keys, sort=False)["loss"].mean().reset_index()
-    return data.assign(loss=data["loss"].round(9).round(3))
+    groups = cells.drop_duplicates([*keys, "seed"]).groupby(keys, sort=False)
+    means, counts = groups["loss"].mean().round(9).round(3), groups.size()
+    return means[counts == counts.max()].reset_index()
 
 
 def _draw_curves(data: pd.DataFrame) -> Figure:
