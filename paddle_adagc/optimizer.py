@@ -55,6 +55,6 @@ def put_into_optimizer(optimizer: Any, clip: ClipGradBase | None) -> None:
 def clip_of(optimizer: Any) -> Any:
     """Return the clip of an optimizer, or of its first parameter group."""
     optimizer = innermost(optimizer)
-    first = next(iter(optimizer._param_groups), None)
+    first: Any = next(iter(optimizer._param_groups), None)
     is_group = isinstance(first, dict)
     return first.get("grad_clip") if is_group else optimizer._grad_clip
