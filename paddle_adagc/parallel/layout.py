@@ -230,7 +230,7 @@ def _refuse_parts(model: paddle.nn.Layer, layout: Layout) -> None:
 
 
 def mark_units(model: paddle.nn.Layer, layout: Layout) -> None:
-    """Give each parameter with units the mark that Muon and others find."""
+    """Mark the parameters with units, and no others: other clips look."""
     for parameter in unwrap(model).parameters():
         units = getattr(_find(parameter, layout), "declared_units", None)
         if units is not None:

@@ -259,6 +259,7 @@ def read_units(
 ) -> dict[str, Units]:
     """Find the parameters that hold units, as ``bind()`` says; return by key.
 
+    A dict counts alone, without the marks of parameters.
     ``parameters`` are key, parameter, and if it is marked as an expert;
     ``config`` is the model's, whose numbers shares and widths may name.
     ``world`` is the group of all ranks, which may hold other parameters.
