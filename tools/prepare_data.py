@@ -26,6 +26,7 @@ import io
 import itertools
 import json
 import os
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -101,8 +102,11 @@ def read_files(inputs: Sequence[str], field: str) -> Iterator[str]:
                 formats = ", ".join(_FORMATS)
                 raise ValueError(f"{path}: files end in {formats}, maybe .gz")
             opened = gzip.open if path.suffix == ".gz" else open
-            with opened(path, "rt", encoding="utf-8") as file:
-                yield from _documents(path, file, field)
+            try:
+                with opened(path, "rt", encoding="utf-8") as file:
+                    yield from _documents(path, file, field)
+            except (EOFError, OSError, UnicodeError, zlib.error) as error:
+                raise ValueError(f"{path} cannot be read: {error}") from error
 
 
 def _documents(path: Path, lines: Iterable[str], field: str) -> Iterator[str]:
@@ -163,7 +167,7 @@ def find_tokenizer(name: str, eos_token: str | None = None) -> Tokenizer:
 
 def _tokenizer_file(name: str) -> Path:
     path = Path(name)
-    if not path.exists() and not path.suffix and name.count("/") < 2:
+    if not path.exists() and path.suffix != ".json" and name.count("/") < 2:
         from huggingface_hub import snapshot_download
 
         path = Path(snapshot_download(name, allow_patterns=["tokenizer*"]))

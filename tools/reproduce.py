@@ -95,6 +95,11 @@ def _reproduce(options: argparse.Namespace) -> int:
     from adagc_lab.reproduce import store
     from adagc_lab.reproduce.targets import Target, effort, plan_text
 
+    from paddle_adagc.checks import check_integer
+
+    check_integer("jobs", options.jobs, 1)
+    if options.seeds is not None:
+        check_integer("seeds", options.seeds, 1)
     # As on Ctrl-C the runs are stopped, too; they can be resumed. Not earlier:
     # the import of Paddle takes the signal for itself.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
@@ -17,6 +18,7 @@ from paddle_adagc.watch.verdict import clip_of
 _OFTEN = 3  # events of the loss, although each came back
 _MOST_SKIPPED = 10
 _MUCH = 1.5  # times AdaGC's that a clip left
+_DEFAULTS = dataclasses.asdict(Settings())
 
 Advice: TypeAlias = dict[str, str]
 """``code``; ``text``, sentences; ``command``, what to type, or ``""``."""
@@ -29,7 +31,9 @@ def advise(
     found = [] if event is None else [*_about(run, event, events)]
     if run.end["kind"] in ("exception", "rank", "unknown", "signal"):
         if not any(one["code"] == "return" for one in found):
-            text = "To go on, resume from the last checkpoint."
+            has_stopped = run.end["kind"] in ("exception", "signal")
+            text = "To go on" if has_stopped else "If the training stopped"
+            text += ", resume from the last checkpoint."
             found.insert(0, _advice("return", text, _resume(run)))
     elif run.end["kind"] == "disk":
         text = "Free space on the disk, or record into another folder:"
@@ -62,7 +66,7 @@ def _about(
             yield _rate(event)
         return
     if event.begins_with:
-        if suffers:
+        if suffers or not event.is_short:
             yield from _nonfinite(run, event)
         return
     if suffers and event.has_loss and event.is_short:
@@ -130,13 +134,16 @@ def _switch(run: RecordedRun, why: str) -> Iterator[Advice]:
     if clip_of(run).startswith("ClipGradByAdaGC"):
         return
     options = arguments = ""
-    its = Settings.of_clip(run.sessions[-1].facts.get("shadow"))
+    its = Settings.of_clip(run.facts().get("shadow"))
     if its is not None:
-        options = f" --lambda-abs {its.lambda_abs} --init {its.init}"
-        bound = "math.inf" if math.isinf(its.lambda_abs) else its.lambda_abs
-        arguments = f"lambda_abs={bound}, init={its.init!r}"
-    text = f"{why} Give the next run's optimizer ClipGradByAdaGC({arguments}), "
-    text += "or put adagc-run before its command:"
+        values = dataclasses.asdict(its)
+        for name, value in values.items():
+            if name in ("lambda_abs", "init") or value != _DEFAULTS[name]:
+                options += f" --{name.replace('_', '-')} {value}"
+                code = "math.inf" if value == math.inf else repr(value)
+                arguments += f", {name}={code}"
+    text = f"{why} Give the next run's optimizer ClipGradByAdaGC("
+    text += f"{arguments[2:]}), or put adagc-run before its command:"
     if run.end["kind"] == "running":
         text = f"{why} A loop that made its Record can call record.switch() "
         text += "now; for any other run put adagc-run before its command:"
@@ -145,14 +152,17 @@ def _switch(run: RecordedRun, why: str) -> Iterator[Advice]:
 
 def _resume(run: RecordedRun, step: float = math.inf) -> str:
     """Name the newest checkpoint beside the record that has not made a step."""
-    found = {}
+    last = min(step - 1, run.step[-1] if len(run.step) else math.inf)
     for folder in (run.directory.parent, run.directory.parent.parent):
+        found = {}
         for path in folder.glob("checkpoint-*"):
             number = path.name.removeprefix("checkpoint-")
             is_number = number.isascii() and number.isdigit()
-            if is_number and len(number) < 16 and int(number) < step:
+            if is_number and len(number) < 16 and int(number) <= last:
                 found[int(number)] = path
-    return f"--resume_from_checkpoint {found[max(found)]}" if found else ""
+        if found:
+            return f"--resume_from_checkpoint {found[max(found)]}"
+    return ""
 
 
 def _advice(code: str, text: str, command: str = "") -> Advice:

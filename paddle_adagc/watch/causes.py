@@ -82,7 +82,7 @@ def _rate_change(
 
 def _is_stale(run: RecordedRun, event: Happening) -> bool:
     """Whether norms that were usual long before came back, before the loss."""
-    beta2 = run.sessions[-1].facts.get("beta2") if run.sessions else None
+    beta2 = run.facts(event.first).get("beta2")
     is_first = event.series.get("loss", math.inf) > event.first
     if type(beta2) is not float or not 0 < beta2 < 1 or not is_first:
         return False

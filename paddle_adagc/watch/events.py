@@ -160,7 +160,7 @@ def find_events(run: RecordedRun) -> list[Happening]:
     The record's thread has judged each step; here the run's end is known.
     """
     begun = [*_alarms(run)]
-    known = {name: _recorded(run, name) for name in RULES}
+    known = {name: _recorded(run, name) for name in (*RULES, "nonfinite")}
     events = [_happening(known, group) for group in _groups(known, begun)]
     firsts = [event.first for event in events]
     is_calm = _calm_steps(run, events)

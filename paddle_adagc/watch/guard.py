@@ -130,7 +130,11 @@ class AtExit:
                 function(kind, text)
 
     def _exit(self) -> None:
-        error = getattr(sys, "last_value", None)  # that Python has printed
+        # A child of multiprocessing ends within the exception; else Python has
+        # printed it.
+        error = sys.exc_info()[1] or getattr(sys, "last_value", None)
+        if isinstance(error, SystemExit):
+            error = error.__context__ if error.code else None
         is_new = error is not self._before and not hasattr(sys, "ps1")
         if error is not None and is_new:
             self._call("exception", described(error))

@@ -107,8 +107,11 @@ class Judge:
             What began in this step, or proved lasting in it.
         """
         found: list[Event] = []
+        is_part = numbers.get("nonfinite", 0) > 0  # the norm of finite tensors
         for name, series in self._series.items():
             value = numbers.get(name)
+            if is_part and name == "global_grad_norm":
+                continue
             if value is not None and math.isfinite(value):
                 event = series.add(step, value)
                 if event is not None:

@@ -32,7 +32,7 @@ from paddle_adagc.watch.what_if import what_if
 
 _NUM_GUILTY = 12
 _MAX_EVENTS = 200
-_NUMBERS = ("loss", "norm", "usual_norm", "left", "shadow_left")
+_NUMBERS = ("loss", "norm", "left", "shadow_left")
 _KINDS = (
     *("step", "norm spike", "norm shift", "gradient nan"),
     *("loss spike", "loss shift", "loss nan"),
@@ -63,7 +63,7 @@ def judge_run(
     worst = max(events, key=_severity, default=None)
     kept = sorted(events, key=_severity)[-_MAX_EVENTS:]
     kept.sort(key=lambda event: event.first)
-    facts = run.sessions[-1].facts if run.sessions else {}
+    facts = run.facts()
     recorded = str(facts.get("shadow") or facts.get("clip"))
     found = {
         "name": run.name,
@@ -122,7 +122,7 @@ def _as_json(run: RecordedRun, event: Happening) -> dict[str, Any]:
         "back": losses.back,
         "is_over": losses.is_over,
         "skipped": event.skipped,
-        "share": event.finding.share,
+        "is_known": event.finding.is_known,
         "num_guilty": len(event.finding.guilty),
         "guilty": guilty,
     }

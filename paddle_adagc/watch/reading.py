@@ -115,6 +115,15 @@ class RecordedRun:
         """How the newest session ended: see :attr:`Session.end`."""
         return self.sessions[-1].end if self.sessions else {"kind": "unknown"}
 
+    def facts(self, step: float = math.inf) -> dict[str, Any]:
+        """Return what is known of the session that made a step.
+
+        Args:
+            step: Default: the last one.
+        """
+        found = [s.facts for s in self.sessions if s.start <= step]
+        return found[-1] if found else {}
+
     def column(self, name: str) -> np.ndarray:
         """Return a series of numbers, one a step.
 
@@ -185,6 +194,8 @@ def read_record(directory: str | os.PathLike[str]) -> RecordedRun:
             f"{folder} holds no {FILE}: give the folder of a record, as "
             'Record("runs/a", ...) or adagc-run writes it'
         )
+    if not path.stat().st_size and not (folder / f"{FILE}-journal").exists():
+        raise ValueError(f"{path} is empty: no step has been written yet")
     with tempfile.TemporaryDirectory() as copies, _damage(path):
         copy = copy_record(folder, Path(copies))
         with closing(sqlite3.connect(copy)) as file:

@@ -286,9 +286,14 @@ class Record(Recording):
             The clip that acts now: save its state from now on.
 
         Raises:
-            RuntimeError: There is no shadow, or it has seen no step.
+            RuntimeError: There is no shadow, it has seen no step, or the record
+                has ended, and with it what the shadow sees.
         """
         self.flush()
+        if self.error is not None or self._is_over:
+            raise RuntimeError(
+                "the record has ended, and its shadow saw no step since"
+            ) from self.error
         clip = self._clips.switch()
         self._try(self._begin_session)
         return clip

@@ -317,8 +317,11 @@ class Recording(Guarded):
             self._writer.write(lambda store: store.tell(facts))
 
     def _on_error(self, error: Exception, kind: str) -> None:
-        self._ring.steps = []
-        is_disk = isinstance(error, (OSError, sqlite3.Error))
+        dropped, self._ring.steps = self._ring.steps, []
+        if dropped:
+            self._ring.last_step = dropped[0].numbers["step"] - 1
+        # The thread tries again after an OSError; others have one for CUDA's.
+        is_disk = isinstance(error, sqlite3.Error)
         kind, text = kind or ("disk" if is_disk else "unknown"), cause(error)
         if self._writer is not None:
             with contextlib.suppress(Exception):

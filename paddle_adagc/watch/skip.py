@@ -153,7 +153,9 @@ class Skipper:
 
 def history(past: RecordedRun | None, start: int) -> list[dict[str, Any]]:
     """Return the judged numbers of the last steps before ``start``."""
-    rows = [row for row in past.rows if row["step"] <= start] if past else []
+    rows = past.rows if past else []
+    # With Inf or NaN the norm is that of the finite tensors.
+    rows = [r for r in rows if r["step"] <= start and not r.get("nonfinite")]
     return [
         {name: row[name] for name in JUDGED if name in row}
         for row in rows[-_WINDOW:]

@@ -71,7 +71,8 @@ def _end(end: dict[str, Any]) -> str:
         f"{text or 'the disk refused it'}. The training may have gone on",
         "rank": f"The record ends{at}: {text or 'a rank was lost'}",
         "replaced": f"The record ends{at}: a newer run writes it now",
-        "unknown": f"The record ends{at}{ago}, and does not say why",
+        "unknown": f"The record ends{at}{ago}"
+        + (f": {text}" if text else ", and does not say why"),
     }[end["kind"]]
     loss, dropped = end.get("last_loss"), end.get("dropped")
     if isinstance(loss, (int, float)) and not math.isfinite(loss):
@@ -88,11 +89,12 @@ def _time(seconds: float) -> str:
 def _calm(run: RecordedRun) -> str:
     num = len(run.step)
     names = {"loss": "the loss", "global_grad_norm": "the global norm"}
-    known = [y for x, y in names.items() if np.isfinite(run.column(x)).any()]
+    counts = {x: np.isfinite(run.column(x)).sum() for x in names}
+    known = [names[x] for x in names if counts[x] > FIRST_JUDGED]
     if num <= FIRST_JUDGED:
         return f"{counted(num)}: it takes {FIRST_JUDGED + 1} to judge."
     if not known:
-        return f"The {num:,} steps have neither a loss nor a norm to judge."
+        return f"The {num:,} steps have too few losses and norms to judge."
     return f"In {num:,} steps {' and '.join(known)} did not rise unusually."
 
 
@@ -200,7 +202,7 @@ def _nonfinite(run: RecordedRun, event: Happening) -> Iterator[str]:
     elif guilty:
         more = f" and {len(guilty) - 3:,} more" * (len(guilty) > 3)
         yield f"It was in {', '.join(g.key for g in guilty[:3])}{more}."
-    clip = clip_of(run)
+    clip = clip_of(run, event.first)
     if event.first in event.skipped:
         yield "The step was left out."
     elif clip.startswith("ClipGradByAdaGC") and "propagate" not in clip:
@@ -215,9 +217,9 @@ def _nonfinite(run: RecordedRun, event: Happening) -> Iterator[str]:
         yield f"At step {run.step[at]:,}, {_gradients(run, at)}."
 
 
-def clip_of(run: RecordedRun) -> str:
-    """Describe the clip that acted."""
-    return str(run.sessions[-1].facts.get("clip")) if run.sessions else ""
+def clip_of(run: RecordedRun, step: float = math.inf) -> str:
+    """Describe the clip that acted in a step, or at the end."""
+    return str(run.facts(step).get("clip"))
 
 
 def _who(event: Happening) -> Iterator[str]:

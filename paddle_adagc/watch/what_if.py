@@ -52,7 +52,7 @@ def what_if(
     Raises:
         ValueError: A case is wrong.
     """
-    facts = run.sessions[-1].facts if run.sessions else {}
+    facts = run.facts(math.inf if event is None else event.first)
     base = Settings.of_clip(facts.get("shadow") or facts.get("clip"))
     base = base or Settings()
     base = dataclasses.replace(base, t_start=min(base.t_start, _NUM_FIRST))

@@ -87,7 +87,8 @@ function guilty(event, clip) {
       event.guilty.map(g => [g.key, g.onset, number(g.norm),
         number(g.usual), g.ratio === null ? "Inf or NaN" : number(g.ratio),
         number(g.h)]), {kind: "stack"});
-  else add(main, "p", "No tensor left its usual norm.");
+  else add(main, "p", event.is_known ? "No tensor left its usual norm." :
+    "The record does not hold what was usual for the tensors here.");
   if (event.num_guilty > event.guilty.length)
     soft(main, `The first ${event.guilty.length} of ${event.num_guilty}. ` +
       "Counted are norms above 1.5 times the usual one, and 8 deviations.");

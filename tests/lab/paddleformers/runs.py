@@ -66,7 +66,6 @@ EP2 = [
     "sharding_parallel_size=2",
     "expert_model_parallel_size=2",
     "pipeline_model_parallel_size=1",
-    "best_unbalanced_scheduler=false",
     "overlap_p2p_comm=false",
     "gradient_accumulation_steps=2",
 ]

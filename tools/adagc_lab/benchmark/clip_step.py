@@ -201,7 +201,6 @@ class Row:
     contender: str
     num_tensors: int
     num_values: int
-    clipped_share: float
     seconds: tuple[float, ...]
     """One per repetition."""
 
@@ -237,7 +236,6 @@ def compare(
             contender=name,
             num_tensors=len(pairs),
             num_values=sum(map(math.prod, shapes)),
-            clipped_share=clipped_share,
             seconds=tuple(seconds[name]),
             operator_calls=_operator_calls(contender, originals),
             peak_bytes=_peak_bytes(contender, originals),

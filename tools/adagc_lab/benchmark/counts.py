@@ -34,7 +34,6 @@ class Collective:
     group: str
     """Axis of the topology (``"model"``, ``"sharding"``, ...), or the ranks."""
 
-    ranks: tuple[int, ...]  # of the group
     num_bytes: int  # of the tensor that this rank passes in
 
 
@@ -77,7 +76,7 @@ class WatchedClip(ClipGradBase):
             tensors = [a for a in args if isinstance(a, Tensor)]
             num_bytes = sum(x.size * x.element_size() for x in tensors)
             of = _group_name(ranks, topology)
-            calls.append(Collective(name, of, tuple(ranks), num_bytes))
+            calls.append(Collective(name, of, num_bytes))
             return function(*args, **kwargs)
 
         return counted

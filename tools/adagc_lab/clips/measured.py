@@ -66,4 +66,4 @@ def _factor(norm: float, left: float) -> float:
     if left == 0:
         return 0.0
     h = left / norm  # NaN if both are Inf
-    return 1.0 if h > 1 - _ROUNDING else h
+    return 1.0 if abs(h - 1) < _ROUNDING else h

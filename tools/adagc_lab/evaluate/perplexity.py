@@ -43,7 +43,7 @@ def evaluate(
         parse_config(
             {
                 **saved.run["config"],
-                "train": {"output_dir": "-", "max_steps": 1},
+                "train": {**saved.run["config"]["train"], "output_dir": "-"},
             }
         ).data
         if data is None

@@ -48,7 +48,8 @@ def load_saved(path: str | os.PathLike[str]) -> SavedDecoder:
     elif fault := find_checkpoint_fault(directory):
         raise ValueError(f"{directory} is no whole checkpoint: {fault}")
     options = json.loads((directory / "config.json").read_text("utf-8"))
-    names = {*DecoderConfig.field_names()} & options.keys()
+    # Scored in float32, whatever it was trained in.
+    names = {*DecoderConfig.field_names()} & options.keys() - {"float8_linears"}
     config = DecoderConfig(**{name: options[name] for name in names})
     model = DecoderForCausalLM(config)
     load_weights(model, directory)

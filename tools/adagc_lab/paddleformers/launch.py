@@ -14,7 +14,7 @@ from typing import Any
 import paddle.distributed as dist
 
 from adagc_lab.clips import make_clip
-from adagc_lab.paddleformers.recipe import ERNIE, load_recipe
+from adagc_lab.paddleformers.recipe import ERNIE, load_recipe, take_clip
 from adagc_lab.paddleformers.units import check_units
 from adagc_lab.storage import check_directory
 from paddle_adagc.integrations.clipping import Options, after_init, attach
@@ -65,15 +65,6 @@ def run_recipe(
     except (TypeError, ValueError):  # of which the command prints the message
         traceback.print_exc()
         raise
-
-
-def take_clip(recipe: dict[str, Any]) -> tuple[dict[str, Any], Options]:
-    """Take a recipe's keys ``clip`` and ``units`` out of it."""
-    section = {"name": "adagc", **recipe.pop("clip")}
-    units = recipe.pop("units", None)
-    names = ("missing_state", "new_tensors", "skip_above", "stop_on")
-    given = {name: section.pop(name) for name in names if name in section}
-    return section, Options(units=units, **given)
 
 
 def clip_trainer(

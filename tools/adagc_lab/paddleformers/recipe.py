@@ -32,6 +32,7 @@ from paddle_adagc.checks import (
     check_positive,
     suggestion,
 )
+from paddle_adagc.integrations.clipping import Options
 
 ERNIE = "ernie_pretrain"
 STAGES = (ERNIE, "PT")
@@ -99,6 +100,15 @@ def load_recipe(
     return {**values, **place}
 
 
+def take_clip(recipe: dict[str, Any]) -> tuple[dict[str, Any], Options]:
+    """Take a recipe's keys ``clip`` and ``units`` out of it."""
+    section = {"name": "adagc", **recipe.pop("clip")}
+    units = recipe.pop("units", None)
+    names = ("missing_state", "new_tensors", "skip_above", "stop_on")
+    given = {name: section.pop(name) for name in names if name in section}
+    return section, Options(units=units, **given)
+
+
 def model_settings(recipe: Mapping[str, Any]) -> dict[str, Any]:
     """Read the model's ``config.json``, changed by ``ernie_model_config``."""
     path = Path(recipe["model_name_or_path"]) / "config.json"
@@ -151,7 +161,7 @@ def _run_values(recipe: Mapping[str, Any]) -> dict[str, Any]:
     kind = check_choice("compute_type", recipe["compute_type"], _PRECISIONS)
     return {
         "model": _decoder_options(model),
-        "clip": recipe["clip"],
+        "clip": take_clip({**recipe})[0],
         "optimizer": {
             "name": "adamw",
             "beta1": recipe["adam_beta1"],

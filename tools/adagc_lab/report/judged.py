@@ -9,14 +9,13 @@ import numpy as np
 from adagc_lab.record.files import RunRecord
 
 
-def judged_steps(run: RunRecord, skip_steps: int = 0) -> np.ndarray:
+def judged_steps(run: RunRecord) -> np.ndarray:
     """Return the steps whose loss says something about the model, increasing.
 
-    The first ``skip_steps`` and the steps whose batch was corrupted are left
-    out: their own loss is computed from the corruption. A fault of a gradient
-    shows one step later.
+    Steps whose batch was corrupted are left out: their own loss is computed
+    from the corruption. A fault of a gradient shows one step later.
     """
-    judged = np.arange(run.num_steps) >= skip_steps
+    judged = np.ones(run.num_steps, bool)
     for step, faults in run.faults.items():
         if not all(fault["kind"].startswith("gradient") for fault in faults):
             judged[step] = False

@@ -45,11 +45,13 @@ def describe_run(record: RunRecord, skip_steps: int) -> Row:
     does not have is None or missing.
     """
     facts = record.run
+    # A clip that zeroes NaN keeps the weights finite, whatever the loss.
+    is_dead = record.num_steps and not np.isfinite(record.loss[-1])
     left_out = np.setdiff1d(np.arange(record.num_steps), judged_steps(record))
     row = {
         "steps": record.num_steps,
         "processor": facts.get("machine", {}).get("processor", ""),
-        "status": facts.get("status", ""),
+        "status": "diverged" if is_dead else facts.get("status", ""),
         "skip_steps": skip_steps,
         "faults": spans(record.faults),
         "left_out": spans(left_out),

@@ -53,7 +53,7 @@ class ExperimentConfig(Section):
     """Changes to the run config for all methods."""
 
     faults: list[dict[str, Any]] = Field(default_factory=list)
-    """Faults to inject."""
+    """Faults to inject, in place of the config's."""
 
     twins: Flag = True
     """Whether every run with faults has a clean twin, for the paired excess."""
@@ -145,15 +145,15 @@ def make_runs(
     base["train"].setdefault("keep_checkpoints", 1)
     if max_steps is not None:
         base["train"]["max_steps"] = max_steps
-    twins = [(experiment.faults, False)]
-    if experiment.faults and experiment.twins:
-        twins.insert(0, ([], True))
+    base["faults"] = experiment.faults or base.get("faults", [])
+    twins = [True, False] if base["faults"] and experiment.twins else [False]
     runs = []
     for seed in experiment.seeds[:num_seeds]:
         for method, changes in experiment.methods.items():
-            for its_faults, is_clean_twin in twins:
+            for is_clean_twin in twins:
                 values = merged(base, changes)
-                values["faults"] = its_faults
+                if is_clean_twin:
+                    values["faults"] = []
                 values["train"] |= {"seed": seed, "visualdl": False}
                 config = parse_config(values)
                 directory = Path(store) / digest(as_json(config))

@@ -119,10 +119,11 @@ def rates_why(rows: pd.DataFrame) -> str:
     if own.empty:
         return NOT_RUN
     own = own.assign(end=[np.mean(loss[-END:]) for loss in own["loss"]])
-    base = own[own["method"] == REFERENCE].set_index("seed")["end"]
+    index = ["seed", "processor"]
+    base = own[own["method"] == REFERENCE].set_index(index)["end"]
     lines = []
     for method, part in own.groupby("method", sort=False):
-        gains = (part.set_index("seed")["end"] - base).dropna()
+        gains = (part.set_index(index)["end"] - base).dropna()
         is_compared = method != REFERENCE and not method.endswith("0.95")
         texts = [fixed(x, 3, "+") for x in gains] if is_compared else ["–"]
         end = fixed(part["end"].mean(), 3)

@@ -36,6 +36,7 @@ _TEXTS = [
     *("left_out", "digest", "commit", "data"),
 ]
 _INTEGERS = ["seed", "steps", "clean_twin", "skip_steps", "num_losses"]
+_CHANGES = ["digest", "skip_steps"]
 
 
 def make_row(
@@ -62,7 +63,7 @@ def append(
     """Add rows to a target's files.
 
     A run that is there is kept as it is. A row of the same :data:`ID` whose
-    digest differs, because the grid has changed, is replaced.
+    digest or ``skip_steps`` differ, because the grid has changed, is replaced.
     """
     texts = [{name: _cell(row[name]) for name in row} for row in rows]
     _add(Path(folder) / f"{target}.csv", texts)
@@ -83,7 +84,7 @@ def _add(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     known: dict[tuple[str, ...], dict[str, Any]] = {}
     for row in [*(_read(path) if path.exists() else []), *rows]:
         present = known.get(key := tuple(row[name] for name in ID))
-        if present is None or present["digest"] != row["digest"]:
+        if present is None or any(present[x] != row[x] for x in _CHANGES):
             known[key] = row
     table = pd.DataFrame([*known.values()])
     codes = np.concatenate([np.zeros(0, np.int32), *table.pop("loss")])

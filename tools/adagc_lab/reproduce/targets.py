@@ -25,7 +25,6 @@ from adagc_lab.reproduce.grid import (
     make_runs,
 )
 from adagc_lab.reproduce.running import has_ended, run_all
-from paddle_adagc.checks import check_integer
 
 STORE = "cells"
 """Folder of all run directories, each named after its config."""
@@ -54,8 +53,6 @@ class Target:
     ) -> Target:
         """Read a grid's file. Methods whose code is gone have no runs."""
         config = load_target(path).only(only)
-        if num_seeds is not None:
-            check_integer("seeds", num_seeds, 1)
         grid = []
         for experiment in config.experiments:
             runs = make_runs(

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from adagc_lab.clips.starts import STARTS
 from adagc_lab.data.loading import check_fingerprint
 from adagc_lab.record import files
 from adagc_lab.train.checkpoints import (
@@ -166,13 +167,16 @@ class Start:
                     "checkpoint's optimizer state has the names of its own "
                     "layout; keep it"
                 )
-        # Of what keeps its name, other arguments keep the state.
-        sections = ("clip", "optimizer")
+        # Of what keeps its name, other arguments keep the state, but the
+        # ablation's starts are another clip.
+        afresh = [s for s in ("clip", "optimizer") if f"{s}.name" in changed]
+        if len({x in STARTS for x in changed.get("clip.init", ())}) == 2:
+            afresh.append("clip")
         origin = {
             "run": str(found.parent.absolute()),
             "step": step,
             "changed": changed,
-            "afresh": [s for s in sections if f"{s}.name" in changed],
+            "afresh": afresh,
         }
         _empty(self._directory)
         run = {"config": self._settings, "forked_from": origin}
