@@ -59,7 +59,17 @@ def test_another_model_of_the_same_shapes_is_named_once(is_bound, recwarn):
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
-    "copied", [copy.deepcopy, lambda clip: pickle.loads(pickle.dumps(clip))]
+    "copied",
+    [
+        copy.deepcopy,
+        pytest.param(
+            lambda clip: pickle.loads(pickle.dumps(clip)),
+            marks=pytest.mark.skipif(
+                paddle.__version__ == "3.1.0",
+                reason="its tensors cannot be pickled",
+            ),
+        ),
+    ],
 )
 def test_a_copy_of_a_clip_goes_to_another_model(copied):
     first, second = make_model(), make_model()
