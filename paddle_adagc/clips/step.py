@@ -66,8 +66,7 @@ def clip_pairs(
 
     ``follows``: another clip acts, so the gradients stay as they are.
     """
-    if progress.awaits_update:  # it never came
-        progress.settle()
+    progress.settle()  # a step whose update never came
     tensors, ranks = progress.tensors, progress.ranks
     try:
         found = find_gradients(progress, pairs, clip.overrides)

@@ -110,7 +110,7 @@ def _refuse(args: Any) -> None:
         )
     sharding = getattr(args, "sharding", ())
     kinds = {getattr(kind, "value", kind) for kind in sharding}
-    for kind in kinds & {"fsdp", "stage3"}:
+    for kind in kinds & {"fsdp", "stage3", "offload"}:
         raise ValueError(
             f"sharding={kind} joins or slices tensors within train(), after "
             "the clip has read them: use sharding=stage1"

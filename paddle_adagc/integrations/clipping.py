@@ -137,8 +137,10 @@ class TrainerClip(TrainerCallback):
         args, model = self.trainer.args, self.trainer.model
         take_over_clipping(args, self.clip)
         is_ours = isinstance(self.clip, ClipGradByAdaGC)
-        if is_ours and not self.clip._progress.tensors.is_bound:
-            bind_clip(self.clip, model, self._options.units, args)
+        units = self._options.units
+        is_bound = is_ours and self.clip._progress.tensors.is_bound
+        if is_ours and (units is not None or not is_bound):
+            bind_clip(self.clip, model, units, args)
         self._put(self.trainer.optimizer)  # from optimizers=
 
     def _put(self, optimizer: Any) -> None:

@@ -163,6 +163,8 @@ def _slices_of_map(model: Any, options: Mapping[str, Any]) -> dict[str, Slices]:
         return {}
     finally:
         config.muon_configs = before
+        if before is None:
+            vars(config).pop("muon_configs", None)  # it is saved with the model
     found: dict[str, Slices] = {}
     for name, info in infos.items():
         cut = info.split_concat_func

@@ -123,7 +123,7 @@ def with_wrapper(topology: Topology, wrapper: Any) -> Topology:
     return dataclasses.replace(
         topology,
         sharding=sharding,
-        data=data or topology.data,
+        data=data or Axis(),
         splits_parameters=is_stage_3,
         is_stage_3=is_stage_3,
         world=topology.world or dist.get_group(),

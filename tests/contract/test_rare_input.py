@@ -5,11 +5,13 @@
 import errno
 import math
 import os
+import re
 import sys
 from types import SimpleNamespace
 
 import paddle
 import pytest
+from core.integrations.trainers import clipping
 from helpers import run_python
 
 from paddle_adagc import ClipGradByAdaGC, load_state, run, save_state
@@ -142,6 +144,15 @@ def test_units_given_again_are_the_only_ones():
     assert keys == [["a.weight", "b.weight", "bias"], *[["weight", "bias"]] * 2]
 
 
+def test_overrides_that_cannot_be_meant_are_refused_before_a_step():
+    """One rank alone may hold the tensor: the others would wait for it."""
+    with pytest.raises(ValueError, match="no regular expression"):
+        ClipGradByAdaGC(overrides={re.compile("weight"): None})
+    clip = ClipGradByAdaGC(overrides={"weight": None, "w": {"beta": 0.5}})
+    with pytest.raises(ValueError, match="matches both 'weight' and 'w'"):
+        clip.bind(paddle.nn.Linear(2, 2))
+
+
 SCRIPT = """
 import paddle
 from paddle_adagc import ClipGradByAdaGC
@@ -171,11 +182,19 @@ def test_the_advice_for_a_run_without_a_clip_can_be_typed():
     from paddle_adagc.watch.advice import _switch
 
     shadow = "ClipGradByAdaGC(lambda_abs=inf, init='warmup_ema')"
-    session = SimpleNamespace(facts={"clip": "none", "shadow": shadow})
-    ended = SimpleNamespace(sessions=[session], end={"kind": "finished"})
+    facts = {"clip": "none", "shadow": shadow}
+    ended = SimpleNamespace(facts=lambda *_: facts, end={"kind": "finished"})
     (advice,) = _switch(ended, "")
     code = advice["text"].split("optimizer ")[1].split(", or put")[0]
     clip = eval(code, {"ClipGradByAdaGC": ClipGradByAdaGC, "math": math})
     assert (clip.lambda_abs, clip.init) == (math.inf, "warmup_ema")
     command = advice["command"].replace("COMMAND", "true").split()[1:]
     assert run.main(["--check", *command]) == 0
+
+
+def test_units_of_a_trainer_reach_a_clip_that_was_bound_before(tmp_path):
+    units = {"weight": {"parts": ["a", "b"]}}
+    trainer = clipping(tmp_path, model=paddle.nn.Linear(2, 2), units=units)
+    trainer.clip.bind(trainer.model)
+    trainer.train()
+    assert "a.weight" in trainer.clip.state_dict()["gamma"]

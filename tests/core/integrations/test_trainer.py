@@ -320,7 +320,7 @@ def test_experts_have_global_names(rank, first):
     assert numbers == {first, first + 1}
 
 
-SHARDINGS = [types.SimpleNamespace(value=x) for x in ("fsdp", "stage3")]
+KINDS = ("fsdp", "stage3", "offload")
 
 
 @pytest.mark.parametrize(
@@ -329,7 +329,7 @@ SHARDINGS = [types.SimpleNamespace(value=x) for x in ("fsdp", "stage3")]
         ({"clip": ClipGradByAdaGC}, "clip is <class"),
         ({"missing_state": "x"}, "one of raise, start; got 'x'"),
         ({"enable_auto_parallel": True}, "enable_auto_parallel"),
-        *(({"sharding": [x]}, "use sharding=stage1") for x in SHARDINGS),
+        *(({"sharding": [kind]}, "use sharding=stage1") for kind in KINDS),
     ],
 )
 def test_what_does_not_fit_is_refused(tmp_path, arguments, message):

@@ -211,7 +211,9 @@ class GroupSharded(Layout):
     binds_wrapper = True
 
     def start(self):
-        """Start nothing: the wrapper makes its group."""
+        """Start fleet's data axis of all ranks, or nothing."""
+        if self.stage == 2:
+            fleet.init(is_collective=True)
 
     def wrap(self, model, optimizer):
         """Use the same classes as the function, which itself refuses CPUs."""

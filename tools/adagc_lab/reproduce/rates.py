@@ -21,6 +21,7 @@ _BASIN = 0.02
 _EARLY = slice(1000, 1500)
 """Steps whose loss is compared with that of the last ones."""
 
+_PAIR = ["seed", "processor"]
 _NAME = r"^(.+?)(?:, beta2 ([\d.]+))?, rate ([\d.]+)$"
 
 
@@ -29,9 +30,7 @@ def rate_cells(rows: pd.DataFrame, experiments: Sequence[str]) -> pd.DataFrame:
 
     By method, beta2, rate, seed and processor.
     """
-    own = rows[
-        (rows["target"] == "rates") & rows["experiment"].isin(experiments)
-    ]
+    own = rows.query("target == 'rates' and experiment in @experiments")
     parts = own["method"].str.extract(_NAME)
     return pd.DataFrame(
         {
@@ -92,8 +91,7 @@ def rate_differences(cells: pd.DataFrame) -> str:
     lines = []
     methods = [m for m in dict.fromkeys(cells["method"]) if m != REFERENCE]
     for (beta2, rate), part in cells.groupby(["beta2", "rate"]):
-        index = ["seed", "processor"]
-        by = part.pivot(index=index, columns="method", values="loss")
+        by = part.pivot(index=_PAIR, columns="method", values="loss")
         if REFERENCE not in by:
             continue
         gains = by.reindex(columns=methods).sub(by[REFERENCE], axis=0)
@@ -119,11 +117,10 @@ def rates_why(rows: pd.DataFrame) -> str:
     if own.empty:
         return NOT_RUN
     own = own.assign(end=[np.mean(loss[-END:]) for loss in own["loss"]])
-    index = ["seed", "processor"]
-    base = own[own["method"] == REFERENCE].set_index(index)["end"]
+    base = own[own["method"] == REFERENCE].set_index(_PAIR)["end"]
     lines = []
     for method, part in own.groupby("method", sort=False):
-        gains = (part.set_index(index)["end"] - base).dropna()
+        gains = (part.set_index(_PAIR)["end"] - base).dropna()
         is_compared = method != REFERENCE and not method.endswith("0.95")
         texts = [fixed(x, 3, "+") for x in gains] if is_compared else ["–"]
         end = fixed(part["end"].mean(), 3)

@@ -261,6 +261,7 @@ def make_tables(
     recipes = Recipes(rows, recipes_file)
     by = recipes.situations
     cells = rate_cells(recipes.rows, ["rates", "cures"])
+    decaying = rate_cells(recipes.rows, ["decay-rates"])
     decay = recipes.of_target("rates", "decay")
     epsilon = {
         name: recipes.of_target("extension-epsilon", name)
@@ -285,6 +286,8 @@ def make_tables(
         "rate-differences": rate_differences(cells),
         "rates-ernie": rate_table(rate_cells(recipes.rows, ["ernie"])),
         "rate-decay": _comparison({"Llama-2 on prose": decay}, _CALM, None),
+        "decay-rates": rate_table(decaying),
+        "decay-differences": rate_differences(decaying),
         "half-rate": _comparison({"Llama-2": half}, _SPIKING, None),
         "rates-why": rates_why(recipes.rows),
         "price-over-time": price_over_time(price),
