@@ -8,6 +8,7 @@ A canary is one slow test of its kind that runs with the fast ones.
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -58,6 +59,25 @@ def heed_signals():
 
 
 heed_signals()
+
+
+@pytest.fixture
+def scaler_on_cpu(monkeypatch):
+    """Paddle's GradScaler switches itself off on a CPU; keep it on.
+
+    It also does so unless the last ``auto_cast`` was float16.
+    """
+    import paddle
+
+    place = SimpleNamespace(is_gpu_place=lambda: True)
+    tracer, name = SimpleNamespace(_expected_place=place), "_dygraph_tracer"
+    monkeypatch.setattr(paddle.amp.grad_scaler, name, lambda: tracer)
+    scaler = paddle.amp.GradScaler(init_loss_scaling=1024.0)
+    monkeypatch.undo()
+    assert scaler.is_enable()
+    state = paddle.amp.grad_scaler.amp_global_state()
+    monkeypatch.setattr(state, "amp_dtype", "float16", raising=False)
+    return scaler
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -375,7 +375,10 @@ def main(arguments: list[str] | None = None) -> int:
     if options.tables is not None:
         from adagc_lab.benchmark import gpu_tables
 
-        print(gpu_tables.tables(Path(options.tables)), end="")
+        try:
+            print(gpu_tables.tables(Path(options.tables)), end="")
+        except (KeyError, OSError, ValueError) as error:
+            parser.error(f"--tables {options.tables}: {error!r}")
         return 0
     try:
         framework = gpu.pick_framework(options.framework)

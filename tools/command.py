@@ -107,13 +107,18 @@ def exit_status(
     """Run a command, without noise and with warnings of one line.
 
     Returns what ``run`` does; 2 after an error that the user can mend, which is
-    printed; 3 if a folder cannot be written to.
+    printed; 3 if a folder cannot be written to; 141 if nobody reads on.
     """
     os.environ.setdefault("GLOG_minloglevel", "2")
     warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
     choose_mkl_kernels()
     try:
-        return run(options)
+        status = run(options)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # | head
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except StorageError as error:
         # A progress bar may have left the cursor in its line.
         print(f"\n{parser.prog}: {error}", file=sys.stderr)

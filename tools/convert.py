@@ -32,6 +32,8 @@ def main(arguments: list[str] | None = None) -> int:
 def _convert(options: argparse.Namespace) -> int:
     check_installed("paddlenlp", "nlp")
     check_folder(options.source)
+    if Path(options.target).exists():
+        raise FileExistsError(f"{options.target} exists: name a new folder")
     from adagc_lab.evaluate.saved import load_saved
     from adagc_lab.models.hf import export_llama
     from paddlenlp.utils.log import logger as paddlenlp_logger

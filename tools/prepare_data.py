@@ -79,6 +79,8 @@ def _prepare(options: argparse.Namespace) -> int:
             raise FileNotFoundError(f"{path} is not a file")
     if bool(options.inputs) == bool(options.hub):
         raise ValueError("give files, or a dataset by --hub")
+    if options.output.endswith("/"):
+        raise ValueError(f"--output {options.output}: a prefix of files")
     if not 0 <= share < 1:
         raise ValueError(f"--validation-fraction {share}: not in [0, 1)")
     texts = read_files(options.inputs, field)
@@ -125,6 +127,8 @@ def read_hub(name: str, configuration: str | None, field: str) -> Iterator[str]:
     from datasets import load_dataset  # after PaddleNLP, which asks for it
 
     for row in load_dataset(name, configuration, split="train", streaming=True):
+        if field not in row:
+            raise ValueError(f"{name} has {[*row]}, not {field!r}")
         yield row[field]
 
 

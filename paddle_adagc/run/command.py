@@ -151,7 +151,7 @@ def _divided(words: list[str]) -> tuple[dict[str, Any], list[str]]:
                 raise ValueError(f"{word} lacks its value")
             value = words.pop(0)
         key = name[2:].replace("-", "_")
-        is_text = key in ("record", "settings")
+        is_text = key in ("record", "settings", "on_alarm")
         options[key] = value if is_text else _value(value)
     return options, words
 
@@ -175,6 +175,8 @@ def _plan(options: dict[str, Any]) -> Plan:
     """
     watch, require = options.pop("watch", False), options.pop("require", False)
     record, file = options.pop("record", True), options.pop("settings", None)
+    if record == "":
+        raise ValueError("--record is empty: name a folder")
     if isinstance(record, str):
         record = os.path.abspath(record)
     plan = Plan({}, record, watch, require)

@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import json
 import os
+import shlex
 import sys
 import weakref
 from collections import Counter
@@ -282,6 +283,7 @@ class Process:
         done = self._done
         if self._watch:
             for path in done.records:
+                path = shlex.quote(path)
                 say(f"to see what happened:\n    adagc-report {path}")
             return
         if _is_first_of_node() and done.num_clipped:

@@ -36,10 +36,17 @@ examples:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status."""
     given = sys.argv[1:] if arguments is None else [*arguments]
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="replace")  # a terminal without ±
     try:
         if given[:1] == ["replay"]:
-            return _replay(given[1:])
-        return _report(make_parser().parse_args(given))
+            status = _replay(given[1:])
+        else:
+            status = _report(make_parser().parse_args(given))
+        sys.stdout.flush()
+        return status
+    except KeyboardInterrupt:
+        return 130
     except BrokenPipeError:  # | head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
@@ -97,6 +104,10 @@ def _report(options: argparse.Namespace) -> int:
         raise ValueError("--text writes no file: leave out --text or --output")
     cases = options.what_if or DEFAULTS
     pages = [make_page(path, options.step, cases) for path in options.runs]
+    names = [page["name"] for page in pages]
+    for page, path in zip(pages, options.runs, strict=True):
+        if names.count(page["name"]) > 1:
+            page["name"] = str(path)
     if options.text:
         print("\n\n".join(map(as_text, pages)))
         return 0
@@ -118,7 +129,7 @@ def make_page(
     run = read_record(inside if (inside / FILE).exists() else path)
     page = judge_run(run, step, cases)
     if run.directory.name == "record":  # of a Trainer
-        page["name"] = run.directory.absolute().parent.name
+        page["name"] = run.directory.resolve().parent.name
     return {**page, **pictures(run, page)}
 
 

@@ -2,10 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A training step counts once, whoever calls the clip in it."""
 
+import numpy as np
 import paddle
 import pytest
 
 from paddle_adagc import ClipGradByAdaGC
+
+NUMPY = tuple(map(int, np.__version__.split(".")[:2]))
 
 
 def make(clip, kinds):
@@ -39,19 +42,27 @@ def test_two_optimizers_of_one_clip_make_one_step_each_time():
     assert len(clip.state_dict()["gamma"]) == 4
 
 
-def test_a_skipped_update_of_the_second_takes_back_nothing_of_the_first():
+@pytest.mark.skipif(
+    NUMPY >= (2, 4), reason="Paddle's GradScaler fails at an overflow"
+)
+def test_a_skipped_update_of_the_second_takes_back_nothing_of_the_first(
+    scaler_on_cpu,
+):
     clip = ClipGradByAdaGC(t_start=0)
     models, optimizers = make(clip, [paddle.optimizer.SGD] * 2)
-    scaler = paddle.amp.GradScaler(init_loss_scaling=2.0)
+    scaler = scaler_on_cpu
     for is_bad in (False, True):
         inputs = paddle.ones([2, 3])
         second = models[1](inputs * (float("inf") if is_bad else 1))
-        (models[0](inputs).square().mean() + second.mean()).backward()
+        loss = models[0](inputs).square().mean() + second.mean()
+        scaler.scale(loss).backward()
+        weights = models[1].weight.numpy()
         before = clip.state_dict()
         for optimizer in optimizers:
             scaler.step(optimizer)
             scaler.update()
             optimizer.clear_grad()
+    assert (models[1].weight.numpy() == weights).all()
     after = clip.state_dict()
     assert after["step"] == before["step"] + 1
     changed = {

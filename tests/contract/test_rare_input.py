@@ -84,20 +84,6 @@ def test_a_loss_of_a_float_and_a_tensor(monkeypatch, tmp_path):
     assert read_record(tmp_path).column("loss").tolist() == [1.5] * 4
 
 
-@pytest.fixture
-def scaler(monkeypatch):
-    """Paddle's GradScaler, on; on a CPU and for bfloat16 it is off."""
-    place = SimpleNamespace(is_gpu_place=lambda: True)
-    tracer = SimpleNamespace(_expected_place=place)
-    name = "_dygraph_tracer"
-    monkeypatch.setattr(paddle.amp.grad_scaler, name, lambda: tracer)
-    scaler = paddle.amp.GradScaler(init_loss_scaling=1024.0)
-    monkeypatch.undo()
-    state = paddle.amp.grad_scaler.amp_global_state()
-    monkeypatch.setattr(state, "amp_dtype", "float16", raising=False)
-    return scaler
-
-
 def together(scaler, a, b):
     paddle.autograd.backward([scaler.scale(a), scaler.scale(b)])
 
@@ -114,10 +100,13 @@ def changed(scaler, a, b):
         (changed, False, [1.5] * 3),
     ],
 )
-def test_no_recorded_loss_is_a_scaled_one(scaler, way, is_on, loss, tmp_path):
+def test_no_recorded_loss_is_a_scaled_one(
+    scaler_on_cpu, way, is_on, loss, tmp_path
+):
     """One that is made of scaled losses is not known."""
     from paddle_adagc.watch.trainer import open_record
 
+    scaler = scaler_on_cpu
     if not is_on:
         scaler = paddle.amp.GradScaler(init_loss_scaling=1024.0)
     model, optimizer, _ = make_training()

@@ -3,7 +3,6 @@
 """The clip inside Paddle's optimizers, as a user plugs it in."""
 
 import sys
-from types import SimpleNamespace
 
 import numpy as np
 import paddle
@@ -67,26 +66,6 @@ def test_optimizer_sees_the_clipped_gradients(name):
     tensors = clip.metrics()["tensors"].values()
     assert max(tensor["h"] for tensor in tensors) < 0.1
     assert train(*plugged(None, make), 10, by_hand) == trained
-
-
-@pytest.fixture
-def scaler_on_cpu(monkeypatch):
-    """Paddle's GradScaler switches itself off on a CPU; keep it on.
-
-    It also does so unless the last ``auto_cast`` was float16.
-    """
-    place = SimpleNamespace(is_gpu_place=lambda: True)
-    monkeypatch.setattr(
-        paddle.amp.grad_scaler,
-        "_dygraph_tracer",
-        lambda: SimpleNamespace(_expected_place=place),
-    )
-    scaler = paddle.amp.GradScaler(init_loss_scaling=1024.0)
-    monkeypatch.undo()
-    assert scaler.is_enable()
-    state = paddle.amp.grad_scaler.amp_global_state()
-    monkeypatch.setattr(state, "amp_dtype", "float16", raising=False)
-    return scaler
 
 
 FAILING = {

@@ -56,7 +56,7 @@ function overlay(pages) {
         const at = new Map(page.curves.step.map((step, j) =>
           [step, page.curves[name].high[j]]));
         return {label: page.name, color: COLORS[i % COLORS.length],
-          join: true, values: steps.map(s => at.has(s) ? at.get(s) : null)};
+          values: steps.map(s => at.get(s))};
       }),
     };
   };
@@ -73,8 +73,8 @@ function events(page) {
     "back from"],
     page.events.map(e => [span(e), e.kind, e.cause || "–", number(e.loss),
       e.before ? number(e.before.mean) : "–", number(e.norm),
-      e.skipped.length ? "skipped" : number(e.left), number(e.shadow_left),
-      number(e.back, 9)]), {marked: page.worst, kind: "stack"});
+      e.left === null && e.skipped.length ? "skipped" : number(e.left),
+      number(e.shadow_left), count(e.back)]), {marked: page.worst, kind: "stack"});
 }
 
 function guilty(event, clip) {
@@ -106,7 +106,7 @@ function whatIf(found) {
 function show(page) {
   add(main, "h1", page.name);
   const box = add(main, "div", null, {class:
-    "summary" + (["calm", "step"].includes(page.verdict.kind) ?
+    "summary" + (["calm", "short", "step"].includes(page.verdict.kind) ?
     "" : " alarm")});
   page.verdict.lines.forEach(line => add(box, "p", line));
   if (page.actions.length) add(main, "h2", "Now");
@@ -116,7 +116,7 @@ function show(page) {
   }
   page.notes.forEach(note => soft(main, `Note: ${note}.`));
   const [steps, first, last] = [page.num_steps, page.first_step,
-    page.last_step].map(x => number(x, 9));
+    page.last_step].map(count);
   soft(main, `${steps} steps (${first} to ${last}), ${page.num_tensors} tensors.` +
     [page.model, page.optimizer].filter(Boolean).map(x => ` ${x}.`).join(""));
   soft(main, `Clip: ${page.clip}.`);
@@ -128,8 +128,8 @@ function show(page) {
   }
   if (page.heat.groups.length) {
     add(main, "h2", "Norm over usual norm, by layer");
-    heat(main, page.heat, ["1", "≥ 22; violet: Inf or NaN. Click a layer " +
-      "for its tensors. The steps are those of the curves."], gutter());
+    heat(main, page.heat, ["1", "≥ 19; violet: Inf or NaN. Click a layer " +
+      "for its tensors. The steps are those of the whole curves."], gutter());
   }
   const event = page.worst === null ? null : page.events[page.worst];
   if (page.events.length > 1) events(page);

@@ -19,9 +19,11 @@ const soft = (parent, text) => add(parent, "p", text, {class: "soft"});
 
 const number = (x, digits = 3) => x === null || x === undefined ? "–" :
   x !== 0 && (Math.abs(x) < 1e-3 || Math.abs(x) >= 1e6) ?
-  x.toExponential(Math.min(digits - 2, 1)) :
+  Number(x.toPrecision(digits)).toExponential() :
   Number(x.toPrecision(digits)).toLocaleString("en",
     {maximumFractionDigits: 6});
+const count = x => x === null || x === undefined ? "–" :
+  x.toLocaleString("en");
 const percent = x => x === null ? "–" : Math.round(100 * x) + "%";
 
 // A head or a cell is a text, or [text, attributes]; a column's cells have the
@@ -59,7 +61,7 @@ function charts(parent, list, height) {
   for (const chart of list) {
     const cell = add(box, "div");
     add(cell, "h4", chart.label);
-    const node = add(cell, "div", null, {role: "img",
+    const node = add(cell, "div", null, {role: "group",
       "aria-label": chart.label});
     drawChart(node, chart, group, height);
   }
@@ -85,7 +87,8 @@ function drawChart(node, chart, group, height) {
     ...size(), series, bands,
     padding: chart.gutter ? [8, 28, 0, 0] : undefined,
     scales: {x, y},
-    axes: [{...axis, label: "step", labelSize: 18, size: 32},
+    axes: [{...axis, label: "step", labelSize: 18, size: 32, space: 80,
+            values: (_, steps) => steps.map(s => s === null ? "" : count(s))},
            {...axis, size: chart.gutter || 60,
             splits: chart.log ? logSplits : undefined,
             filter: chart.log ? (_, splits) => splits : undefined}],
@@ -126,16 +129,23 @@ function logSplits(plot, axis, low, high) {
 // Each line is a series of the legend, followed by its companions: the band
 // and the raw values.
 function columnsOf(chart) {
-  const length = chart.lines[0].values.length;
   const columns = [chart.steps], bands = [], companions = {};
   const blank = (value, digits) => value === null || value === undefined ?
     "" : number(value, digits);
-  const series = [{label: "step", value: (_, step) => blank(step, 6)}];
+  const series = [{label: "step", value: (_, step) =>
+    step === null ? "" : count(step)}];
+  // A line has no point where the value is undefined, and ends at null.
   const shown = values => chart.log ?
-    values.map(v => v > 0 ? v : null) : values;
+    values.map(v => v === undefined || v > 0 ? v : null) : values;
   for (const line of chart.lines) {
     const index = columns.length;
-    const sparse = line.values.filter(v => v !== null).length < length / 4;
+    const column = shown(line.values);
+    const own = [...column.keys()].filter(i => column[i] !== undefined);
+    const isGap = i => (column[i] ?? null) === null;
+    const sparse = own.filter(i => !isGap(i)).length < own.length / 4;
+    // A value between two gaps is no line.
+    const lone = own.filter((i, k) =>
+      !isGap(i) && isGap(own[k - 1]) && isGap(own[k + 1]));
     const stroke = () => css(line.color), pale = () => css(line.color) + "66";
     const companion = (values, options) => {
       companions[index].push(columns.length);
@@ -143,11 +153,11 @@ function columnsOf(chart) {
       series.push({class: "companion", points: {show: false}, ...options});
     };
     companions[index] = [];
-    columns.push(shown(line.values));
+    columns.push(column);
     series.push({
-      label: line.label, stroke, width: 1.5,
-      spanGaps: sparse || Boolean(line.join),
-      points: {show: sparse && !line.join, size: 6, fill: stroke},
+      label: line.label, stroke, width: 1.5, spanGaps: sparse,
+      points: {show: sparse, size: 6, fill: stroke,
+        filter: (_, index, show) => show ? null : lone},
       value: (_, value) => blank(value, 5),
     });
     if (line.low) {
@@ -204,11 +214,21 @@ function heat(parent, map, [least, most], gutter) {
   for (const {name, levels, tensors} of map.groups) {
     const [label, cell] = row("▸ " + name, levels, "group", null);
     let opened = null;
+    for (const [name, value] of Object.entries(
+      {role: "button", tabindex: 0, "aria-expanded": false}))
+      label.setAttribute(name, value);
+    label.onkeydown = event => {
+      if (event.key !== "Enter" && event.key !== " ") return;
+      event.preventDefault();
+      label.click();
+    };
     label.onclick = () => {
       const next = cell.nextSibling;
       if (opened) opened.forEach(node => node.remove());
       opened = opened ? null : tensors.flatMap(
         ([tensor, levels]) => row(tensor, levels, "", next));
+      label.setAttribute("aria-expanded", Boolean(opened));
+      label.textContent = (opened ? "▾ " : "▸ ") + name;
     };
   }
 }

@@ -24,7 +24,7 @@ def spread(case):
 SHORTER = (
     *("v1 x2", "v1 x2 with fuse_optimizer", "v2 x2"),
     *("pp2 x v2", "tp2 x ep2 x v2"),
-    *("mesh tp2 x stage 1", "group_sharded stage 2", "group_sharded stage 3"),
+    *("mesh tp2 x stage 1", "group_sharded stage 3"),
 )
 """They and the canaries of conftest.py have the parts of the other cases,
 which are in the long tier."""

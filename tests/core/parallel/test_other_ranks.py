@@ -126,6 +126,9 @@ def test_arguments_and_steps_of_all_ranks_are_compared(
         Ranks(monkeypatch, along("data", 4)).run(work)
 
 
+@pytest.mark.skipif(
+    paddle.__version__ == "3.1.0", reason="its tensors cannot be pickled"
+)
 def test_groups_of_ranks_are_not_copied_with_a_clip():
     clip = ClipGradByAdaGC()
     clip.bind(paddle.nn.Linear(2, 2))

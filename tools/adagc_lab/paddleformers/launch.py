@@ -14,7 +14,12 @@ from typing import Any
 import paddle.distributed as dist
 
 from adagc_lab.clips import make_clip
-from adagc_lab.paddleformers.recipe import ERNIE, load_recipe, take_clip
+from adagc_lab.paddleformers.recipe import (
+    CLIP_OPTIONS,
+    ERNIE,
+    clip_section,
+    load_recipe,
+)
 from adagc_lab.paddleformers.units import check_units
 from adagc_lab.storage import check_directory
 from paddle_adagc.integrations.clipping import Options, after_init, attach
@@ -65,6 +70,13 @@ def run_recipe(
     except (TypeError, ValueError):  # of which the command prints the message
         traceback.print_exc()
         raise
+
+
+def take_clip(recipe: dict[str, Any]) -> tuple[dict[str, Any], Options]:
+    """Take a recipe's keys ``clip`` and ``units`` out of it."""
+    section, clip = clip_section(recipe), recipe.pop("clip")
+    given = {name: clip[name] for name in CLIP_OPTIONS if name in clip}
+    return section, Options(units=recipe.pop("units", None), **given)
 
 
 def clip_trainer(

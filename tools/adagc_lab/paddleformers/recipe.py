@@ -32,11 +32,13 @@ from paddle_adagc.checks import (
     check_positive,
     suggestion,
 )
-from paddle_adagc.integrations.clipping import Options
 
 ERNIE = "ernie_pretrain"
 STAGES = (ERNIE, "PT")
 """Values of the key ``stage``, by which PaddleFormers tells its tasks apart."""
+
+CLIP_OPTIONS = ("missing_state", "new_tensors", "skip_above", "stop_on")
+"""Keys of ``clip`` that say how a Trainer clips."""
 
 _MODEL = "ernie_model_config"
 _MISSPELT = 0.92
@@ -100,13 +102,10 @@ def load_recipe(
     return {**values, **place}
 
 
-def take_clip(recipe: dict[str, Any]) -> tuple[dict[str, Any], Options]:
-    """Take a recipe's keys ``clip`` and ``units`` out of it."""
-    section = {"name": "adagc", **recipe.pop("clip")}
-    units = recipe.pop("units", None)
-    names = ("missing_state", "new_tensors", "skip_above", "stop_on")
-    given = {name: section.pop(name) for name in names if name in section}
-    return section, Options(units=units, **given)
+def clip_section(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what makes the clip: the key ``clip`` without its options."""
+    own = {k: v for k, v in recipe["clip"].items() if k not in CLIP_OPTIONS}
+    return {"name": "adagc", **own}
 
 
 def model_settings(recipe: Mapping[str, Any]) -> dict[str, Any]:
@@ -161,7 +160,7 @@ def _run_values(recipe: Mapping[str, Any]) -> dict[str, Any]:
     kind = check_choice("compute_type", recipe["compute_type"], _PRECISIONS)
     return {
         "model": _decoder_options(model),
-        "clip": take_clip({**recipe})[0],
+        "clip": clip_section(recipe),
         "optimizer": {
             "name": "adamw",
             "beta1": recipe["adam_beta1"],

@@ -29,7 +29,10 @@ COLORS = {
 }
 """Methods that have the same color everywhere."""
 
-_OTHER_COLORS = ("#66a182", "#8d6a9f", "#edae49", "#4f6d7a", "#b56576")
+_OTHER_COLORS = (
+    *("#66a182", "#8d6a9f", "#edae49", "#4f6d7a", "#b56576"),
+    *("#1f77b4", "#7f7f7f"),
+)
 
 QUANTITIES = {
     "norm": "gradient",

@@ -30,7 +30,8 @@ FIGURE_METHODS = 7
 _STYLE = """
 body { font: 15px/1.5 sans-serif; max-width: 72em; margin: 2em auto;
        padding: 0 1em; color: #222; background: #fff }
-table { border-collapse: collapse; font-size: 13px; margin: 1em 0 }
+table { border-collapse: collapse; font-size: 13px; margin: 1em 0;
+        display: block; overflow-x: auto }
 th, td { padding: .2em .8em; border-bottom: 1px solid #ddd; text-align: right }
 tbody th { text-align: left; font-weight: normal }
 img { max-width: 100% }
@@ -52,6 +53,7 @@ def write_report(
     ]
     text = (
         '<!doctype html><html lang="en"><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)}</title><style>{_STYLE}</style>"
         f"<h1>{escape(title)}</h1>\n" + "\n".join(parts) + "\n</html>\n"
     )
@@ -79,7 +81,9 @@ def _section(experiment: Experiment) -> Iterator[str]:
             yield "<p>Means over seeds, with 95% limits from four on.</p>"
             yield differences.to_html(border=0)
             yield "<p>The loss at the end, seed by seed:</p>"
-            yield seed_gains(measured, "last_loss").round(4).to_html(border=0)
+            yield seed_gains(measured, "last_loss").to_html(
+                border=0, na_rep="–", float_format="{:+.4f}".format
+            )
     yield from _figures(experiment)
     yield "<p>Settings and versions are in each run's run.json.</p>"
     yield "<details><summary>What the measures are</summary><ul>"
