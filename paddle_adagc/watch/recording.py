@@ -320,7 +320,7 @@ class Recording(Guarded):
         dropped, self._ring.steps = self._ring.steps, []
         if dropped:
             self._ring.last_step = dropped[0].numbers["step"] - 1
-        # The thread tries again after an OSError; others have one for CUDA's.
+        # An OSError here is Paddle's, of CUDA: the thread keeps those of files.
         is_disk = isinstance(error, sqlite3.Error)
         kind, text = kind or ("disk" if is_disk else "unknown"), cause(error)
         if self._writer is not None:
