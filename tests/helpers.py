@@ -12,6 +12,8 @@ import numpy as np
 import paddle
 import pytest
 
+NUMPY = tuple(map(int, np.__version__.split(".")[:2]))
+
 
 def slow_but(kept, values, long=()):
     """Parameters of a test: ``kept`` is fast, others slow, some ``long``."""

@@ -51,7 +51,7 @@ def _check_values(
 ) -> dict[str, float] | None:
     names = ", ".join(_OF_TENSORS)
     try:
-        re.compile(pattern + "")  # refuses what JSON cannot hold
+        re.compile(pattern + "")  # a state holds it as text
     except (re.error, TypeError) as error:
         raise ValueError(
             f"{where}: the key is no regular expression: {error}"

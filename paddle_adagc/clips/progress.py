@@ -109,7 +109,7 @@ class Progress:
             )
         ranks, tensors = Ranks(model, units), Tensors()
         tensors.bind(ranks.layout)
-        self._clip.overrides.num_tensors(tensors.keys)  # refuses a key of two
+        self._clip.overrides.num_tensors(tensors.keys)  # each has one
         self.ranks, self.tensors = ranks, tensors
         empty = Memory.new(len(tensors.keys), self._clip._start.votes)
         self.memory = dataclasses.replace(empty, start=self.memory.start)

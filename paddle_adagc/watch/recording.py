@@ -317,10 +317,8 @@ class Recording(Guarded):
             self._writer.write(lambda store: store.tell(facts))
 
     def _on_error(self, error: Exception, kind: str) -> None:
-        dropped, self._ring.steps = self._ring.steps, []
-        if dropped:
-            self._ring.last_step = dropped[0].numbers["step"] - 1
-        # An OSError here is Paddle's, of CUDA: the thread keeps those of files.
+        self._ring.drop()
+        # The thread handles errors of files. An OSError here is one of CUDA.
         is_disk = isinstance(error, sqlite3.Error)
         kind, text = kind or ("disk" if is_disk else "unknown"), cause(error)
         if self._writer is not None:

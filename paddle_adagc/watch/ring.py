@@ -76,6 +76,12 @@ class Ring:
         self.steps.append(step)
         return self._glance.step(step, now)
 
+    def drop(self) -> None:
+        """Forget the steps since the last copy: the record ends before them."""
+        if self.steps:
+            self.last_step = self.steps[0].numbers["step"] - 1
+        self.steps = []
+
     def copied(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Begin anew; plan the next copy in about a minute.
 

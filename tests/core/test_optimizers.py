@@ -7,11 +7,10 @@ import sys
 import numpy as np
 import paddle
 import pytest
+from helpers import NUMPY
 
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.state import ClipState
-
-NUMPY = tuple(map(int, np.__version__.split(".")[:2]))
 
 
 def make_model(seed=0):
