@@ -40,9 +40,6 @@ def advise(
         found.insert(0, _advice("disk", text, "--record DIR"))
     elif event is not None and not found:
         text, command = "There is nothing to do", ""
-        if (back := event.losses.back) is not None:
-            text += f": the mean of 64 losses from step {back:,} on is "
-            text += "at most 1%, or 2 standard errors, above that before"
         if event.has_loss and event.is_short:
             text += ". A Trainer's setting leaves these steps out of other runs"
             command = _intervals([event])
@@ -63,7 +60,10 @@ def _about(
         yield _return(run, event)
     if event.cause == "rate":
         if suffers or event.clues[3]:
-            yield _rate(event)
+            text = "Lower the learning rate."
+            if event.clues[3]:
+                text = "Find out why the learning rate rose."
+            yield _advice("rate", text)
         return
     if event.begins_with:
         if suffers or not event.is_short:
@@ -85,6 +85,10 @@ def _about(
         yield _advice("look", f"Find out what is special about {names}.")
     left, its = event["left"], event["shadow_left"]
     if event.has_loss and (lasts or recurs) and left > _MUCH * its:
+        if "GlobalNorm" in clip_of(run):
+            text = "First lower max_grad_norm, the threshold of the clip, to a "
+            text += "tenth. If spikes remain, set it back and switch to AdaGC."
+            yield _advice("lower", text)
         text = f"Of the highest norm AdaGC would have left {digits(its)}, "
         yield from _switch(run, f"{text}where the clip left {digits(left)}.")
 
@@ -106,16 +110,6 @@ def _return(run: RecordedRun, event: Happening) -> Advice:
     return _advice("return", text, _resume(run, first))
 
 
-def _rate(event: Happening) -> Advice:
-    step, old, new, back, now = event.clues
-    text = f"Lower the learning rate: it was {old:.3g} before step {step:,}, "
-    text += f"and then up to {new:.3g}."
-    if back:
-        text = f"Find out why the learning rate rose to {new:.3g}; from step "
-        text += f"{back:,} on it was {now:.3g}."
-    return _advice("rate", text)
-
-
 def _nonfinite(run: RecordedRun, event: Happening) -> Iterator[Advice]:
     text = f"Look at the batch of step {event.first:,}, and at the "
     text += "loss function." if event.begins_with == "nan" else "backward pass"
@@ -124,14 +118,15 @@ def _nonfinite(run: RecordedRun, event: Happening) -> Iterator[Advice]:
     yield _advice("look", text)
     text = "In the next run --skip-above leaves out a step whose loss or norm "
     text += "is NaN or Inf:"
-    yield _advice("skip", text, "adagc-run --watch --skip-above 8 COMMAND")
+    watch = "" if "ClipGradByAdaGC" in clip_of(run) else "--watch "
+    yield _advice("skip", text, f"adagc-run {watch}--skip-above 8 COMMAND")
     text = "AdaGC sets a gradient with Inf or NaN to 0, and no other."
     yield from _switch(run, text)
 
 
 def _switch(run: RecordedRun, why: str) -> Iterator[Advice]:
     """Say what to type for AdaGC with the settings of the shadow."""
-    if clip_of(run).startswith("ClipGradByAdaGC"):
+    if "ClipGradByAdaGC" in clip_of(run):
         return
     options = arguments = ""
     its = Settings.of_clip(run.facts().get("shadow"))
@@ -153,16 +148,15 @@ def _switch(run: RecordedRun, why: str) -> Iterator[Advice]:
 def _resume(run: RecordedRun, step: float = math.inf) -> str:
     """Name the newest checkpoint beside the record that has not made a step."""
     last = min(step - 1, run.step[-1] if len(run.step) else math.inf)
-    for folder in (run.directory.parent, run.directory.parent.parent):
-        found = {}
-        for path in folder.glob("checkpoint-*"):
-            number = path.name.removeprefix("checkpoint-")
-            is_number = number.isascii() and number.isdigit()
-            if is_number and len(number) < 16 and int(number) <= last:
-                found[int(number)] = path
-        if found:
-            return f"--resume_from_checkpoint {found[max(found)]}"
-    return ""
+    found = {}
+    for path in run.directory.parent.glob("checkpoint-*"):
+        number = path.name.removeprefix("checkpoint-")
+        is_number = number.isascii() and number.isdigit()
+        if is_number and len(number) < 16 and int(number) <= last:
+            found[int(number)] = path
+    if not found:
+        return ""
+    return f"--resume_from_checkpoint {found[max(found)]}"
 
 
 def _advice(code: str, text: str, command: str = "") -> Advice:

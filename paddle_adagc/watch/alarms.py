@@ -1,6 +1,9 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Alarms: what the judged steps say, passed on to where somebody is."""
+"""Alarms: what a running training's steps say, passed on to somebody.
+
+NumPy alone.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,16 @@ import subprocess
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from paddle_adagc.watch.analysis import Analysis
-from paddle_adagc.watch.judge import Event
+import numpy as np
+
+from paddle_adagc.watch.judge import Event, Judge
 from paddle_adagc.watch.measure import Steps
+from paddle_adagc.watch.reading import RecordedRun
+from paddle_adagc.watch.tensors import NUM_BEFORE, find_guilty
 
 logger = logging.getLogger(__name__)
 
@@ -26,40 +33,116 @@ OnAlarm = Callable[[str], Any] | str | None
 
 _COMMAND_SECONDS = 10.0
 _EVERY_SECONDS = 3600.0
+_NUM_JUDGED = 68 * 64  # steps of earlier sessions that are judged again
+_NUM_NAMED = 3
 
 
 class Alarms:
-    """Passes lines on: one of a kind in an hour, then how many there were.
+    """Judges each step by the ones before, and says what began in it.
+
+    One line of a kind in an hour, then how many there were.
 
     Args:
-        analysis: Judges the steps.
+        start: First step.
+        past: What earlier sessions have recorded.
         on_alarm: A function; a command of the shell, which gets the line on its
             standard input and ten seconds; None: a warning in the log.
     """
 
-    def __init__(self, analysis: Analysis, on_alarm: OnAlarm) -> None:
-        self.analysis, self._on_alarm = analysis, on_alarm
-        self._last: dict[str, float] = {}
+    def __init__(
+        self,
+        start: int,
+        past: RecordedRun | None = None,
+        on_alarm: OnAlarm = None,
+    ) -> None:
+        self.events: list[Event] = []
+        self._on_alarm = on_alarm
+        self._last_line: dict[str, float] = {}
         self._more: dict[str, int] = {}
+        self._judge, self._last = Judge(), start - 1
+        self._nonfinite: int | None = None  # a step whose loss was seen
+        self._keys: dict[str, int] = {}
+        self._norms = deque[tuple[int, np.ndarray]](maxlen=NUM_BEFORE)
+        if past is not None:
+            rows = [row for row in past.rows if row["step"] < start]
+            for row in rows[-_NUM_JUDGED:]:
+                self._judge.add(row["step"], _numbers(row))
+            places = np.flatnonzero(past.tensor_steps < start)[-NUM_BEFORE:]
+            steps = past.tensor_steps[places].tolist()
+            norms = past.tensors("norm", places)
+            self._norms.extend(zip(steps, norms, strict=True))
+            self._keys = {key: i for i, key in enumerate(past.keys)}
 
     def judge(self, steps: Steps) -> list[Event]:
-        """Judge the next steps, and pass on what began in them."""
-        events, lines = self.analysis.add(steps)
-        for kind, line in lines:
-            self._say(kind, line)
+        """Judge the next steps; say and return what began in them."""
+        for key in steps.keys:
+            self._keys.setdefault(key, len(self._keys))
+        order = [self._keys[key] for key in steps.keys]
+        events: list[Event] = []
+        for i, row in enumerate(steps.rows):
+            step = row["step"]
+            if not np.isnan(steps.tensors["h"][i]).all():
+                norm = np.full(len(self._keys), np.nan, np.float32)
+                norm[order] = steps.tensors["norm"][i]
+                self._norms.append((step, norm))
+            if step <= self._last:
+                continue
+            self._last = step
+            if found := self._judge.add(step, _numbers(row)):
+                events += found
+                self.events += found
+                self._say_all(found, step)
+            if row.get("skipped"):
+                text = f"step {step} was left out: {row['reason']}"
+                self._say("skipped", text)
         return events
 
+    def _say_all(self, events: Sequence[Event], now: int) -> None:
+        """Say a line for each kind of a step's events.
+
+        An alarm of the norm does not count as one of the loss.
+        """
+        texts: dict[str, list[str]] = {}
+        names: dict[str, str] = {}
+        for event in events:
+            if event.kind == "nan" and event.step == self._nonfinite:
+                continue
+            names.setdefault(event.kind, f"{event.series} {event.kind}")
+            mine = texts.setdefault(event.kind, [])
+            where = f"step {event.step}: " if mine else ""
+            mine.append(event.text.removeprefix(where))
+        if "spike" in texts:
+            first = min(e.step for e in events if e.kind == "spike")
+            texts["spike"] += self._named(first, now)
+        for kind, found in texts.items():
+            self._say(names[kind], "; ".join(found))
+
+    def _named(self, first: int, last: int) -> list[str]:
+        """Name the tensors that left their usual norms."""
+        table = np.full((len(self._norms), len(self._keys)), np.nan)
+        for row, (_, mine) in zip(table, self._norms, strict=True):
+            row[: len(mine)] = mine
+        steps = np.array([step for step, _ in self._norms], np.int64)
+        found = find_guilty(steps, table, [*self._keys], first, last)
+        return [
+            f"{one.key} (Inf or NaN)"
+            if np.isinf(one.norm)
+            else f"{one.key} ({one.ratio:.3g} times its usual norm)"
+            for one in found.guilty[:_NUM_NAMED]
+        ]
+
     def nonfinite(self, step: int, loss: float) -> None:
-        """Pass on a loss that was seen before its step is judged."""
-        self._say("nan", self.analysis.nonfinite(step, loss))
+        """Say that a loss is not finite, before its step is judged."""
+        self._nonfinite = step
+        self._say("loss nan", f"step {step}: loss {loss}")
 
     def _say(self, kind: str, line: str) -> None:
         """Pass a line on, or count it; warn if nobody takes it."""
         now = time.monotonic()
-        if now - self._last.get(kind, -math.inf) < _EVERY_SECONDS:
+        if now - self._last_line.get(kind, -math.inf) < _EVERY_SECONDS:
             self._more[kind] = self._more.get(kind, 0) + 1
             return
-        self._last[kind] = now
+        self._last_line[kind] = now
         logger.warning("alarm: %s", line)
         try:
             if callable(self._on_alarm):
@@ -73,7 +156,7 @@ class Alarms:
         """Say how many more there were, once their hour is over."""
         now = time.monotonic()
         for kind, number in [*self._more.items()]:
-            if is_over or now - self._last[kind] >= _EVERY_SECONDS:
+            if is_over or now - self._last_line[kind] >= _EVERY_SECONDS:
                 del self._more[kind]
                 logger.warning(
                     "alarm: %d more of kind %r came since", number, kind
@@ -108,3 +191,7 @@ def warn(text: str) -> None:
         warnings.warn(text, stacklevel=4)
     except UserWarning:  # python -W error
         logger.warning(text)
+
+
+def _numbers(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {n: x for n, x in row.items() if isinstance(x, (int, float))}

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from paddle_adagc.watch.folder import folders_beside
 from paddle_adagc.watch.page import judge_run, pictures, write_page
 from paddle_adagc.watch.reading import read_record
 from paddle_adagc.watch.replay import Settings
-from paddle_adagc.watch.store import FILE
 from paddle_adagc.watch.text import as_text, printable
 from paddle_adagc.watch.what_if import DEFAULTS, read_norms, replay_lines
 
@@ -124,11 +124,11 @@ def _report(options: argparse.Namespace) -> int:
 def make_page(
     path: Path, step: int | None = None, cases: Sequence[str] = DEFAULTS
 ) -> dict[str, Any]:
-    """Read and judge a record, or the one in the folder ``record`` there."""
-    inside = path / "record"
-    run = read_record(inside if (inside / FILE).exists() else path)
+    """Read and judge a record, or the newest of a Trainer's ``output_dir``."""
+    inside = folders_beside(path / "record")
+    run = read_record(inside[-1] if inside else path)
     page = judge_run(run, step, cases)
-    if run.directory.name == "record":  # of a Trainer
+    if inside or run.directory.name == "record":  # of a Trainer
         page["name"] = run.directory.resolve().parent.name
     return {**page, **pictures(run, page)}
 

@@ -100,7 +100,8 @@ def add_numbers(
                 columns |= {prefix + k: x for k, x in numbers.items()}
     values = {name: column.tolist() for name, column in columns.items()}
     for i in np.flatnonzero(is_seen):
-        steps.rows[i] |= {name: column[i] for name, column in values.items()}
+        known = {n: x[i] for n, x in values.items() if x[i] == x[i]}
+        steps.rows[i] |= known
 
 
 def _of_factors(

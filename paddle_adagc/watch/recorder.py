@@ -261,7 +261,7 @@ class Record(Recording):
     @property
     def alarms(self) -> list[Any]:
         """All events so far; on rank 0 alone."""
-        return [*self._writer.alarms.analysis.events] if self._writer else []
+        return [*self._writer.alarms.events] if self._writer else []
 
     def worst(self) -> dict[str, Any]:
         """Return the worst of the steps copied since the last call.

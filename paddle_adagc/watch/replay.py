@@ -128,6 +128,7 @@ def replay(
     norms: np.ndarray,
     settings: Settings = Settings(),
     gamma: np.ndarray | None = None,
+    steps: np.ndarray | None = None,
 ) -> Replay:
     """Let AdaGC see recorded norms, a row per step.
 
@@ -138,6 +139,8 @@ def replay(
         settings: Arguments of AdaGC.
         gamma: Where gamma starts, ``[num_tensors]``; the rule is then past its
             warm-up. Default: from nothing, with the warm-up.
+        steps: Of the rows, int64 ``[num_rows]``, counted from 0 by the clip,
+            if gamma is given: ``warmup_ema`` follows by them.
 
     Returns:
         What it would have done in each step.
@@ -151,16 +154,16 @@ def replay(
     """
     table = np.nan_to_num(np.asarray(norms, np.float64), nan=0.0, posinf=np.inf)
     num = table.shape[1]
-    start = 0 if gamma is None else settings.t_start
+    at = np.arange(len(table))
     now = np.full(num, np.inf)
     if gamma is not None:
+        at = np.maximum(at if steps is None else steps, settings.t_start)
         known = np.isfinite(gamma) & (gamma > 0)
         now = np.where(known, gamma, np.inf).astype(np.float64)
     support = np.zeros(num)
     found = Replay(np.ones(table.shape, "f4"), np.ones(table.shape, "f4"))
     with np.errstate(all="ignore"):
-        for i, row in enumerate(table):
-            step = start + i
+        for i, (step, row) in enumerate(zip(at.tolist(), table, strict=True)):
             if step < settings.t_start:
                 h, now, support = _warm_up(row, now, support, step, settings)
             else:

@@ -18,6 +18,9 @@ from paddle_adagc.watch.reading import RecordedRun
 from paddle_adagc.watch.text import counted, digits
 
 _SOME = 0.3  # of the tensors
+_SPREADING = "propagate", "Gradient Clip By", ": none", ", none"
+"""What describes a clip of a parameter group that lets NaN through."""
+
 _CAUSES = {
     "period": "Such an event recurs every {} steps.",
     "stale": "The norm had been low for long, so the second moments had "
@@ -205,7 +208,7 @@ def _nonfinite(run: RecordedRun, event: Happening) -> Iterator[str]:
     clip = clip_of(run, event.first)
     if event.first in event.skipped:
         yield "The step was left out."
-    elif clip.startswith("ClipGradByAdaGC") and "propagate" not in clip:
+    elif "ClipGradByAdaGC" in clip and not any(x in clip for x in _SPREADING):
         yield "AdaGC set such gradients to 0."
     else:
         because = ", as a clip by global norm spreads a NaN to all gradients"
@@ -230,14 +233,16 @@ def _who(event: Happening) -> Iterator[str]:
     rose = f"{share:.0%} of the tensors rose at once"
     if guilty:
         first, num = guilty[0], len(guilty)
-        at, far = f"at step {first.onset:,}", f"{digits(first.ratio)} times"
+        at, far = f"at step {first.onset:,}", "to Inf or NaN"
+        if math.isfinite(first.norm):
+            far = f"to {digits(first.ratio)} times its usual norm"
         if share >= MOST:
-            yield f"{rose}, {at}; {first.key} to {far} its usual norm."
+            yield f"{rose}, {at}; {first.key} {far}."
         elif num == 1:
-            yield f"Only {first.key} left its usual norm, {at}: to {far} that."
+            yield f"Only {first.key} left its usual norm, {at}: {far}."
         else:
             text = f"{num} tensors left their usual norms, {first.key} first, "
-            yield f"{text}{at}: to {far} its usual norm."
+            yield f"{text}{at}: {far}."
     elif share < _SOME and not event["norm"] > 2 * event["usual_norm"]:
         yield "Every tensor kept its usual norm."
     else:

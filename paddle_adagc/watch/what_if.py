@@ -54,9 +54,7 @@ def what_if(
     """
     facts = run.facts(math.inf if event is None else event.first)
     base = Settings.of_clip(facts.get("shadow") or facts.get("clip"))
-    base = base or Settings()
-    base = dataclasses.replace(base, t_start=min(base.t_start, _NUM_FIRST))
-    settings = [_settings(case, base) for case in cases]
+    settings = [_settings(case, base or Settings()) for case in cases]
     steps, is_calm = run.tensor_steps, np.ones(len(run.tensor_steps), bool)
     at = np.zeros(0, int)
     if event is not None:
@@ -69,11 +67,16 @@ def what_if(
         note = f"A replay needs more than {_NUM_FIRST} recorded steps, and "
         note += f"there are {len(calm)} before the event, or in all."
         return {"rows": rows, "note": note}
-    # The start is not always among the rows.
-    gamma = run.tensors("gamma", calm[:1])[0] if calm[0] > 0 else None
-    norms = run.tensors("norm", np.append(calm, at))
+    gamma = None
+    if calm[0] > 0:  # the start is not among the rows
+        gamma = run.tensors("gamma", calm[:1])[0]
+    places = np.append(calm, at)
+    norms, since = run.tensors("norm", places), steps[places] - 1
     for case, its in zip(cases, settings, strict=True):
-        h = np.where(norms > 0, replay(norms, its, gamma).h, np.nan)
+        if gamma is None:
+            its = dataclasses.replace(its, t_start=min(its.t_start, _NUM_FIRST))
+        h = replay(norms, its, gamma, since).h
+        h = np.where(norms > 0, h, np.nan)
         calm_h, event_h = h[_NUM_FIRST : len(calm)], h[len(calm) :]
         clipped = np.where(np.isnan(calm_h), np.nan, calm_h < 1)
         rows.append(_row(f"AdaGC {case}", clipped, calm_h, event_h, event_h))

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from paddle_adagc.watch.alarms import Alarms, OnAlarm, warn
-from paddle_adagc.watch.analysis import Analysis, known
 from paddle_adagc.watch.measure import Steps
 from paddle_adagc.watch.reading import RecordedRun
 from paddle_adagc.watch.store import Replaced, Store
@@ -55,7 +54,7 @@ class Writer:
         self.dropped = self._num_put = self._num_written = 0  # steps
         self._refusal: Exception | None = None  # of the disk, just now
         self._max_bytes = max_bytes
-        self.alarms = Alarms(Analysis(start, past), on_alarm)
+        self.alarms = Alarms(start, past, on_alarm)
         self._queue: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._unwritten = deque[tuple[int, Callable[[Store], Any]]]()
         self._thread: threading.Thread | None = None
@@ -175,7 +174,8 @@ class Writer:
 
     def _judge(self, steps: Steps) -> None:
         alarms = [*map(dataclasses.asdict, self.alarms.judge(steps))]
-        given = [*map(_rounded_row, steps.rows)], steps.keys, steps.tensors
+        rows = [{n: _rounded(x) for n, x in row.items()} for row in steps.rows]
+        given = rows, steps.keys, steps.tensors
         task = len(steps.rows), lambda store: store.append(*given, alarms)
         self._unwritten.append(task)
 
@@ -219,10 +219,6 @@ class Writer:
         """Wait before the last tries; return whether their time is over."""
         time.sleep(0.2)
         return self._ending is None or time.monotonic() > self._ending[1]
-
-
-def _rounded_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: _rounded(value) for name, value in known(row).items()}
 
 
 def _rounded(value: Any) -> Any:

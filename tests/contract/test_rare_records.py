@@ -14,9 +14,11 @@ from watch.network import write
 
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.watch import Record, read_record
+from paddle_adagc.watch.alarms import Alarms
 from paddle_adagc.watch.command import main, make_page
 from paddle_adagc.watch.judge import Judge
 from paddle_adagc.watch.measure import Steps, add_numbers
+from paddle_adagc.watch.replay import Settings, replay
 from paddle_adagc.watch.store import FILE
 from paddle_adagc.watch.text import as_text
 
@@ -108,16 +110,111 @@ def test_the_clip_of_the_step_is_named_not_the_newest(tmp_path):
 
 
 def test_a_checkpoint_of_another_run_is_not_named(tmp_path):
-    for folder in (
-        "out/checkpoint-200",
-        "out/checkpoint-900",
-        "checkpoint-250",
-    ):
-        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "checkpoint-250").mkdir()
     steps, record = range(1, 301), tmp_path / "out" / "record"
     write_run(record, steps, calm(steps), kind="exception", text="Error")
     (advice,) = make_page(record)["actions"]
+    assert advice["command"] == ""
+    for number in (200, 900):
+        (tmp_path / f"out/checkpoint-{number}").mkdir()
+    (advice,) = make_page(record)["actions"]
     assert advice["command"].endswith("out/checkpoint-200")
+
+
+def test_a_what_if_of_the_run_s_own_settings_is_the_run(tmp_path):
+    """Also under ``warmup_ema``, whose bound falls for thousands of steps."""
+    rng, settings = np.random.default_rng(0), Settings(init="warmup_ema")
+    norm = rng.lognormal(0, 0.6, (3000, len(KEYS))).astype("f4")
+    found = replay(norm, settings)
+    given = Steps(
+        [{"step": 1 + i, "loss": 2.0} for i in range(len(norm))],
+        KEYS,
+        {"norm": norm, "gamma": found.gamma, "h": found.h},
+    )
+    add_numbers(given, None)
+    facts = {"clip": "ClipGradByAdaGC(init='warmup_ema')"}
+    write(tmp_path, given, facts, {"kind": "finished"})
+    page = make_page(tmp_path, cases=["lambda_rel=1.04"])
+    own, case = page["what_if"]["rows"]
+    assert case["calm_clipped"] == pytest.approx(own["calm_clipped"], abs=0.01)
+    assert case["calm_h_median"] == pytest.approx(
+        own["calm_h_median"], abs=0.01
+    )
+
+
+def test_an_alarm_of_the_norm_does_not_silence_one_of_the_loss():
+    said, steps = [], range(1, 301)
+    rows = [{"step": s, "loss": 2 + s % 7 / 100} for s in steps]
+    norm = np.ones((len(steps), 1), "f4")
+    norm[150], rows[250]["loss"] = 30, 9.0
+    tables = {"norm": norm, "gamma": norm + 0, "h": np.ones_like(norm)}
+    given = Steps(rows, KEYS[:1], tables)
+    add_numbers(given, None)
+    Alarms(1, None, said.append).judge(given)
+    assert [line.partition(":")[0] for line in said] == ["step 151", "step 251"]
+
+
+def test_the_advice_after_nan_keeps_adagc(tmp_path):
+    steps = range(1, 401)
+    losses = [x if i < 350 else np.nan for i, x in enumerate(calm(steps))]
+    clip = "ClipGradByAdaGC(t_start=0)"
+    page = make_page(write_run(tmp_path, steps, losses, clip=clip))
+    commands = [advice["command"] for advice in page["actions"]]
+    assert "adagc-run --skip-above 8 COMMAND" in commands
+
+
+def test_a_trainer_s_folder_shows_its_newest_run(tmp_path):
+    old, new = range(1, 101), range(1, 51)
+    write_run(tmp_path / "out/record", old, calm(old))
+    ends = {"kind": "exception", "text": "ValueError: no"}
+    write_run(tmp_path / "out/record-2", new, calm(new), **ends)
+    page = make_page(tmp_path / "out")
+    assert "stopped after step 50" in page["verdict"]["text"]
+    assert page["name"] == "out"
+
+
+def test_spikes_under_globalgc_first_lower_its_threshold(tmp_path):
+    steps = range(1, 401)
+    losses = calm(steps)
+    rng = np.random.default_rng(0)
+    norm = 1 + 0.1 * rng.random((len(steps), len(KEYS)), np.float32)
+    for step in (150, 230, 310):
+        losses[step - 1], norm[step - 1] = 9.0, 40.0
+    h = np.where(norm > 9, 0.01, 1).astype("f4")
+    rows = [{"step": s, "loss": x} for s, x in zip(steps, losses, strict=True)]
+    given = Steps(rows, KEYS, {"norm": norm, "gamma": norm + 0, "h": h})
+    add_numbers(given, lambda norm, keys: np.ones_like(norm))
+    facts = {"clip": GLOBAL_NORM, "shadow": SHADOW}
+    write(tmp_path, given, facts, {"kind": "finished"})
+    codes = [advice["code"] for advice in make_page(tmp_path)["actions"]]
+    assert codes[-2:] == ["lower", "switch"]
+
+
+def test_a_norm_that_is_inf_is_no_multiple_of_its_usual_one(tmp_path):
+    steps = range(1, 401)
+    losses = calm(steps)
+    losses[300] = 9.0
+    page = make_page(write_run(tmp_path, steps, losses, bad=[302]))
+    text = page["verdict"]["text"]
+    assert "0.bias left its usual norm, at step 302: to Inf or NaN." in text
+
+
+def test_adagc_in_parameter_groups_sets_nan_to_0(tmp_path):
+    steps = range(1, 401)
+    ours, other = "ClipGradByAdaGC(t_start=0)", GLOBAL_NORM
+    for name, clips, is_sound in (
+        ("ours", f"{ours}, {ours}", True),
+        ("mixed", f"{ours}, {other}", False),
+        ("none", f"{ours}, none", False),
+    ):
+        clip = f"clips of groups: {clips}"
+        folder = tmp_path / name
+        page = make_page(
+            write_run(folder, steps, calm(steps), bad=[201], clip=clip)
+        )
+        text = page["verdict"]["text"]
+        assert ("AdaGC set such gradients to 0" in text) == is_sound
+        assert ("may be NaN" in text) != is_sound
 
 
 def test_a_record_that_failed_does_not_say_that_the_run_stopped(tmp_path):

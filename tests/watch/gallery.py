@@ -78,7 +78,7 @@ def calm(**made: Any) -> Case:
 
 
 def bad(
-    what: str, step: int, may: str = "nothing skip switch", seed: int = 5
+    what: str, step: int, may: str = "nothing skip lower switch", seed: int = 5
 ) -> Case:
     """One batch of another kind."""
     may = f"loss-spike | all several labels | {may}"
@@ -100,7 +100,7 @@ CASES = {
     "one batch, late": bad("random", 300, "nothing"),
     "one batch, in the descent": bad("random", 45, seed=9),
     "one batch, last step": bad(
-        "random", NUM_STEPS, "return skip switch | return"
+        "random", NUM_STEPS, "return skip lower switch | return"
     ),
     "labels": bad("labels", 200),
     "one tensor x 3": Case(
@@ -117,7 +117,8 @@ CASES = {
         not_said="loss rose|record.switch|tenth",
     ),
     "growing layer": Case(
-        "norm-shift loss-spike loss-shift | layer | look return switch | look",
+        "norm-shift loss-spike loss-shift | layer | "
+        "look return lower switch | look",
         range(205, 230),
         (True, False, None),
         {"gradients": growing},
@@ -183,14 +184,15 @@ CASES = {
         not_said="Lower|usual again|nothing to do",
     ),
     "lasting shift": Case(
-        "loss-spike loss-shift | lasting several labels all | return switch",
+        "loss-spike loss-shift | lasting several labels all | "
+        "return lower switch",
         {300},
         (True, False, None),
         {"data": only("shift", 300, NUM_STEPS)},
     ),
     "stale second moment": Case(
         "loss-spike loss-shift norm-spike norm-shift | stale | "
-        "nothing return switch",
+        "nothing return lower switch",
         {300},
         (True, False),
         {

@@ -10,7 +10,7 @@ from watch.gallery import CASES, only, train
 from watch.network import Training
 
 from paddle_adagc.watch import read_record
-from paddle_adagc.watch.analysis import Analysis
+from paddle_adagc.watch.alarms import Alarms
 from paddle_adagc.watch.command import make_page
 
 CHANGES = {"data", "gradients", "rate"}
@@ -89,7 +89,7 @@ def test_a_calm_run_has_no_alarm(made):
     """10,000 steps together."""
     training = Training(seed=11, **made)
     steps = training.recorded(training.run(1700))
-    assert Analysis(1).add(steps) == ([], [])
+    assert Alarms(1).judge(steps) == []
 
 
 def test_what_a_resumed_run_supersedes_is_kept_and_said(tmp_path):

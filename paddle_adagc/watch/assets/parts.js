@@ -5,7 +5,6 @@
 const data = JSON.parse(document.getElementById("data").textContent);
 const main = document.querySelector("main");
 const redraws = [];
-window.adagcPlots = [];
 
 function add(parent, tag, text, attributes) {
   const node = document.createElement(tag);
@@ -55,8 +54,7 @@ const css = name =>
 // steps [first, last] to shade. A line: label, color (--blue), values, and
 // perhaps low and high (a band), raw (drawn pale).
 function charts(parent, list, height) {
-  const box = add(parent, "div", null,
-    {class: "charts", style: "--columns: 1"});
+  const box = add(parent, "div", null, {class: "charts"});
   const group = `charts-${document.querySelectorAll(".charts").length}`;
   for (const chart of list) {
     const cell = add(box, "div");
@@ -105,7 +103,6 @@ function drawChart(node, chart, group, height) {
   }, columns, node);
   new ResizeObserver(() => plot.setSize(size())).observe(node);
   redraws.push(() => plot.redraw(false, true));
-  window.adagcPlots.push(plot);
 }
 // Few lines, all of them labelled: powers of ten; within two of them also
 // their multiples by 2 and 5, or even steps.
