@@ -42,8 +42,7 @@ lies below a zero-initialised head); the clip warns of it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import paddle
 from paddle import Tensor
@@ -312,70 +311,6 @@ def bounded_average(
     fed = paddle.minimum(norm, bound * gamma)
     average = moving_average(fed, gamma, beta)
     return paddle.where(paddle.isfinite(norm), average, gamma)
-
-
-class Start(NamedTuple):
-    """How gamma starts."""
-
-    observe: Callable[..., tuple[Tensor, Tensor | None]]
-    """Takes over the norms of a warm-up step.
-
-    From ``norm`` (before the clip), the global scale ``h``, gamma, support, the
-    two sums of :func:`log_change` over the ranks, and ``t_start`` it makes the
-    new gamma and support.
-    """
-
-    votes: bool = True
-    """It counts support: a step that differs from most does not set gamma."""
-
-    growth_bound: Callable[[int, int, Any], PerTensor] | None = None
-    """After the warm-up: :func:`growth_bound`. None: Algorithm 1 to the letter,
-    in which gamma grows by 0.04% a step at most."""
-
-
-def _lowest(
-    norm: Tensor, h: Tensor, gamma: Tensor, *_: Any
-) -> tuple[Tensor, None]:
-    return running_minimum(h * norm, gamma), None
-
-
-def _lowest_of_most(
-    norm: Tensor,
-    h: Tensor,
-    gamma: Tensor,
-    support: Tensor,
-    changes: tuple[Tensor, Tensor],
-    t_start: int,
-) -> tuple[Tensor, Tensor]:
-    change = mean_change(*changes, h)
-    return supported_minimum(h * norm, gamma, support, change)
-
-
-def _average_of_most(
-    norm: Tensor,
-    h: Tensor,
-    gamma: Tensor,
-    support: Tensor,
-    changes: tuple[Tensor, Tensor],
-    t_start: int,
-) -> tuple[Tensor, Tensor]:
-    change = mean_change(*changes, paddle.ones_like(h))
-    beta = warmup_beta(t_start)
-    return supported_average(norm, gamma, support, change, beta)
-
-
-STARTS = {
-    "warmup_min": Start(_lowest_of_most),
-    "warmup_ema": Start(_average_of_most, growth_bound=growth_bound),
-}
-"""By the clip's argument ``init``."""
-
-
-def find_start(init: str, strict: bool) -> Start:
-    """Return the start of a clip; ``strict`` is the letter of "warmup_min"."""
-    if strict and init == "warmup_min":
-        return Start(_lowest, votes=False)
-    return STARTS[init]
 
 
 def _observed(norm: Tensor) -> Tensor:

@@ -1,3 +1,3 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""AdaGC, the parts that a clip is made of, and the compared clips."""
+"""AdaGC, and the parts that a clip is made of."""

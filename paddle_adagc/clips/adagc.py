@@ -11,14 +11,13 @@ from typing import Any, ClassVar
 import paddle
 from paddle import Tensor
 
-from paddle_adagc import rule
 from paddle_adagc.checks import KnownAttributes
 from paddle_adagc.clips.arguments import CHECKS, FIXED, Init, NonFinite
-from paddle_adagc.clips.last_step import Call, LastStep
+from paddle_adagc.clips.last_step import LastStep
 from paddle_adagc.clips.mistakes import warn_of_shrinking
 from paddle_adagc.clips.overrides import Overrides
 from paddle_adagc.clips.progress import NewTensors, Progress
-from paddle_adagc.clips.step import Pairs, clip_pairs, find_gradients
+from paddle_adagc.clips.step import Pairs, clip_pairs
 from paddle_adagc.paddle_internals import (
     EagerClip,
     eager,
@@ -143,7 +142,7 @@ class ClipGradByAdaGC(KnownAttributes, EagerClip):
         self.strict, self.nonfinite = strict, nonfinite
         self.overrides = {} if overrides is None else overrides
         self._follows = False  # the gradients stay as they are
-        self._start = rule.find_start(init, strict)
+        self._votes = not strict or init == "warmup_ema"  # as of the warm-up
         self._progress = Progress(self)
         warn_of_shrinking(self)
 
@@ -180,21 +179,7 @@ class ClipGradByAdaGC(KnownAttributes, EagerClip):
                 f"{type(self).__name__} takes pairs of parameter and gradient, "
                 "not parameters: give it to an optimizer as grad_clip"
             )
-        return clip_pairs(self, self._progress, pairs, self._follows)
-
-    @eager
-    @paddle.no_grad()
-    def _measure(self, params_grads: Pairs) -> LastStep:
-        """Measure gradients without a step; new tensors become known."""
-        calls: list[Call] = []
-        progress, pairs = self._progress, [*params_grads]
-        found = find_gradients(progress, pairs, self.overrides)
-        reducer = progress.reducer()
-        if found is not None and (found.pairs or reducer.communicates):
-            squared_norm = found.gradients.squared_norms()
-            norm = rule.square_root(reducer.whole_norms(squared_norm))
-            calls = [Call(found.present, norm, paddle.ones_like(norm))]
-        return LastStep(calls, [*progress.tensors.keys], {})
+        return clip_pairs(self, pairs)
 
     def bind(
         self, model: paddle.nn.Layer, units: Declared | None = None
@@ -280,8 +265,8 @@ class ClipGradByAdaGC(KnownAttributes, EagerClip):
         the state.
 
         Args:
-            state: From :meth:`state_dict`; numbers may be tensors, arrays or
-                Python's.
+            state: From :meth:`state_dict`; numbers of tensors may be tensors,
+                arrays or Python's.
             rename: For the state of the same network under other names:
                 beginning of a key there -> beginning here. A bare
                 ``PipelineLayer`` numbers its layers: ``{"0": "embed",

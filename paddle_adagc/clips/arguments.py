@@ -23,8 +23,6 @@ from paddle_adagc.checks import (
 )
 
 Init = Literal["warmup_min", "warmup_ema"]
-"""Names of the starts in :data:`paddle_adagc.rule.STARTS`."""
-
 NonFinite = Literal["zero", "raise", "propagate"]
 
 ByPattern = dict[str, dict[str, float] | None]

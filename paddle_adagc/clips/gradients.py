@@ -94,7 +94,11 @@ class GradientList:
             for part in self._parts:
                 part.scale_(h, discard)
         except Exception as error:
-            raise RuntimeError(HALF_CLIPPED) from error
+            raise RuntimeError(
+                "scaling the gradients failed: some may be clipped and others "
+                "not. The clip's state is that before the step: call "
+                "clear_grad() and compute the gradients again"
+            ) from error
 
 
 def split(
@@ -126,13 +130,6 @@ def split(
             parts.append(backend(mine, known, segments))
             is_left &= ~taken
     return parts
-
-
-HALF_CLIPPED = (
-    "scaling the gradients failed: some may be clipped and others not. "
-    "The clip's state is that before the step: call clear_grad() and "
-    "compute the gradients again"
-)
 
 
 def _is_sparse(gradient: Tensor | None) -> bool:

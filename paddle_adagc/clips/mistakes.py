@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def warn_of_shrinking(clip: ClipGradByAdaGC) -> None:
     """Warn of a factor with which no gamma can grow."""
     lowest = clip.overrides.lowest("lambda_rel", clip.lambda_rel)
-    if clip._start.growth_bound is None and lowest <= 1:
+    if clip.init == "warmup_min" and lowest <= 1:
         warnings.warn(
             f"lambda_rel={lowest}: gamma can only shrink, so gradients shrink, "
             "too; the paper's value is 1.04",
@@ -52,7 +52,7 @@ def warn_of_low_gammas(clip: ClipGradByAdaGC, progress: Progress) -> None:
     Looks at the first step after the warm-up, whose parameter groups have all
     been here; on each rank for itself. Waits for the device, this once.
     """
-    if clip._start.growth_bound is not None or not clip.t_start:
+    if clip.init == "warmup_ema" or not clip.t_start:
         return
     rows = progress.snapshot().rows()
     norm, gamma, h = (rows.columns[x] for x in ("norm", "gamma", "h"))

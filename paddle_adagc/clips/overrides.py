@@ -66,6 +66,11 @@ class Overrides:
             self._about = about
         return self._vectors
 
+    def meet(self, keys: Iterable[str]) -> None:
+        """Forget other tensors; refuse one of these that two patterns match."""
+        self._patterns = {}
+        self.num_tensors(keys)
+
     def num_tensors(self, keys: Iterable[str]) -> dict[str, int]:
         """Return how many of these tensors match each pattern."""
         found = [self._pattern(key) for key in keys]

@@ -68,16 +68,10 @@ class Memory:
         more = num_tensors - int(self.gamma.shape[0])
         if more == 0:
             return self
-        new = Memory.new(more, votes=False)
-        support = self.support
-        if support is not None:
-            support = paddle.concat([support, paddle.zeros([more], "float32")])
-        return Memory(
-            paddle.concat([self.gamma, new.gamma]),
-            support,
-            paddle.concat([self.num_nonfinite, new.num_nonfinite]),
-            self.start,
-        )
+        new = vars(Memory.new(more, votes=self.support is not None))
+        vectors = {n: v for n, v in vars(self).items() if isinstance(v, Tensor)}
+        joined = {n: paddle.concat([v, new[n]]) for n, v in vectors.items()}
+        return dataclasses.replace(self, **joined)
 
 
 class Progress:
@@ -89,7 +83,7 @@ class Progress:
     def __init__(self, clip: ClipGradByAdaGC) -> None:
         self._clip = clip  # for its arguments, which may change
         self.tensors = Tensors()
-        self.memory = Memory.new(0, clip._start.votes)
+        self.memory = Memory.new(0, clip._votes)
         self.steps = StepCount()
         self.before = self.steps, self.memory  # the last step
         self.awaits_update = False  # the optimizer's, after the last call
@@ -109,9 +103,9 @@ class Progress:
             )
         ranks, tensors = Ranks(model, units), Tensors()
         tensors.bind(ranks.layout)
-        self._clip.overrides.num_tensors(tensors.keys)  # each has one
+        self._clip.overrides.meet(tensors.keys)
         self.ranks, self.tensors = ranks, tensors
-        empty = Memory.new(len(tensors.keys), self._clip._start.votes)
+        empty = Memory.new(len(tensors.keys), self._clip._votes)
         self.memory = dataclasses.replace(empty, start=self.memory.start)
         mark_units(model, ranks.layout)
         for parameter in unwrap(model).parameters():
@@ -121,7 +115,7 @@ class Progress:
         """See :meth:`.ClipGradByAdaGC.restart_warmup`."""
         self.settle()
         counts = self.memory.num_nonfinite
-        new = Memory.new(int(counts.shape[0]), self._clip._start.votes)
+        new = Memory.new(int(counts.shape[0]), self._clip._votes)
         self.memory = dataclasses.replace(
             new, num_nonfinite=counts, start=self.steps.num_steps
         )
@@ -195,7 +189,7 @@ class Progress:
         """See :meth:`.ClipGradByAdaGC.set_state_dict`."""
         check_choice("new_tensors", new_tensors, get_args(NewTensors))
         self.settle()
-        arguments, votes = self._clip.arguments(), self._clip._start.votes
+        arguments, votes = self._clip.arguments(), self._clip._votes
         loaded = ClipState.from_dict(state).renamed(rename or {})
         loaded = loaded.fitted(arguments, votes)
         self.tensors.adopt(loaded.keys, new_tensors == "start")

@@ -12,7 +12,7 @@ compares the ranks' norms, the second after the warm-up, and those with
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import paddle
@@ -29,7 +29,6 @@ from paddle_adagc.clips.mistakes import (
     warn_of_a_missing_state,
     warn_of_low_gammas,
 )
-from paddle_adagc.clips.overrides import Overrides
 from paddle_adagc.clips.progress import Memory, Progress
 from paddle_adagc.clips.step_count import StepCount
 from paddle_adagc.clips.tensors import look_up
@@ -49,12 +48,7 @@ Pairs = list[tuple[Tensor, Tensor | None]]
 """Parameters, and gradients or None."""
 
 
-def clip_pairs(
-    clip: ClipGradByAdaGC,
-    progress: Progress,
-    pairs: Pairs,
-    follows: bool = False,
-) -> Pairs:
+def clip_pairs(clip: ClipGradByAdaGC, pairs: Pairs) -> Pairs:
     """Clip the gradients of one call in place, and return the pairs.
 
     1. Find the gradients; measure each, and sum its squared norm over the ranks
@@ -64,19 +58,20 @@ def clip_pairs(
     4. Commit count and memory: a step happens, or it does not. If the optimizer
        then makes no update, take them back.
 
-    ``follows``: another clip acts, so the gradients stay as they are.
+    A clip that follows another one leaves the gradients as they are.
     """
+    progress, follows = clip._progress, clip._follows
     progress.settle()  # a step whose update never came
     tensors, ranks = progress.tensors, progress.ranks
     try:
-        found = find_gradients(progress, pairs, clip.overrides)
+        found = find_gradients(clip, pairs)
+        if found is None:
+            return pairs
+        reducer = ranks.reducer or progress.reducer()
     except Exception as error:
         if not ranks.has_agreed:
             ranks.agree_once(settings_of(progress.state()), error)
         raise
-    if found is None:
-        return pairs
-    reducer = ranks.reducer or progress.reducer()
     if not ranks.has_agreed:
         ranks.agree_once(settings_of(progress.state()))
     squared_norm = found.gradients.squared_norms()
@@ -84,21 +79,19 @@ def clip_pairs(
         squared_norm = reducer.whole_norms(squared_norm)
 
     caller = find_caller()
-    makes_step = bool(found.pairs) or reducer.communicates
+    makes_step = bool(found.indexes) or reducer.communicates
     steps = progress.steps.after(found.indexes, caller, makes_step)
     if not makes_step:
         progress.steps = steps
         return pairs
-    _notice_mistakes(clip, progress, steps, caller, follows)
+    _notice_mistakes(clip, steps, caller)
     is_due = steps.num_steps > max(clip.t_start, 1) and not follows
     if is_due and ranks.compared_step in (None, steps.num_steps):
         ranks.compared_step = steps.num_steps
         ranks.compare(tensors.keys, tensors.layout, squared_norm)
-    memory = progress.memory
-    if memory.gamma.shape[0] < len(tensors.keys):
-        memory = progress.known()
+    memory = progress.known()
     index = steps.num_steps - 1 - memory.start
-    numbers = squared_norm, memory, tensors.keys, reducer, index
+    numbers = squared_norm, memory, reducer, index
     done = decide(clip, *numbers, found.gradients.is_on_gpu)
     if not follows:
         found.gradients.scale_(done.h, done.discard)
@@ -112,20 +105,17 @@ def clip_pairs(
 class Found(NamedTuple):
     """The gradients that one call of a clip has to clip."""
 
-    pairs: list[tuple[Tensor, Tensor]]  # this rank's parts
     indexes: list[int]  # first index of each one's parameter
     present: list[int]  # indexes of all tensors or units in them
     gradients: GradientList
 
 
-def find_gradients(
-    progress: Progress, pairs: list[Any], overrides: Overrides
-) -> Found | None:
+def find_gradients(clip: ClipGradByAdaGC, pairs: list[Any]) -> Found | None:
     """Find the gradients to clip among an optimizer's pairs.
 
     Returns None in a step that only makes the optimizer's states.
     """
-    tensors, ranks = progress.tensors, progress.ranks
+    tensors, ranks = clip._progress.tensors, clip._progress.ranks
     cuts = tensors.cuts  # None: each tensor has a parameter of its own
 
     # Which pairs: by one pass in C, or else by Python.
@@ -135,12 +125,17 @@ def find_gradients(
     if not (ranks.in_buffers or get_unique_process_mesh_map()):
         read = tensors.reader.read(pairs, places, length)
     if read is None:
-        read = look_up(pairs, tensors, ranks, overrides)
+        try:
+            read = look_up(pairs, tensors, ranks, clip.overrides)
+        except Exception as error:
+            if cuts:
+                cuts.tell(str(error), ranks.topology())
+            raise
     if read is None:
         return None
     if cuts is None and read.descriptors is not None:
         found = GradientList(read.gradients, None, read.descriptors)
-        return Found(read.pairs, read.indexes, read.indexes, found)
+        return Found(read.indexes, read.indexes, found)
 
     # Where their units lie, and in which order the gradients stand.
     gradients = (gradient for _, gradient in read.pairs)
@@ -148,12 +143,12 @@ def find_gradients(
     order: Iterable[int] = range(len(tensors.keys))
     segments, present = None, read.indexes
     if cuts:
-        exempts = overrides.exempts
+        exempts = clip.overrides.exempts
         segments = cuts.find_segments(by_index, ranks.topology(), exempts)
         order, present = cuts.places, cuts.present(read.indexes)
     in_order = read.gradients or [by_index.get(index) for index in order]
     found = GradientList(in_order, segments, read.descriptors)
-    return Found(read.pairs, read.indexes, present, found)
+    return Found(read.indexes, present, found)
 
 
 def _commit(
@@ -184,10 +179,9 @@ def decide(
     clip: ClipGradByAdaGC,
     squared_norm: Tensor,
     memory: Memory,
-    keys: Sequence[str],
     reducer: Reducer,
     index: int,
-    is_on_gpu: bool = False,
+    is_on_gpu: bool,
 ) -> Decision:
     """Apply Algorithm 1 to the norms of one call; change nothing.
 
@@ -205,12 +199,13 @@ def decide(
             return done
     norm = rule.square_root(squared_norm)
     if clip.nonfinite == "raise":
+        keys = clip._progress.tensors.keys
         refuse_nonfinite(norm, keys, memory.start + index, reducer)
     support = None
     if index < clip.t_start:
         h, gamma, support = _warm_up(clip, norm, memory, reducer)
     else:
-        h, gamma = _adapt(clip, norm, memory.gamma, keys, index)
+        h, gamma = _adapt(clip, norm, memory.gamma, index)
     h, discard, num_nonfinite = treat_nonfinite(
         clip.nonfinite, h, norm, memory.num_nonfinite
     )
@@ -227,9 +222,6 @@ def _warm_up(
     and its support.
     """
     gamma, support = memory.gamma, memory.support
-    start = clip._start
-    if support is None and start.votes:  # t_start was raised after it
-        support = paddle.full_like(gamma, rule.FULL_SUPPORT)
     counted = reducer.counted(norm)
     squared_norm = rule.global_squared_norm(counted)
     sums = [squared_norm, *rule.log_change(counted, gamma)]
@@ -237,42 +229,41 @@ def _warm_up(
     squared_norm, change, count = sums
     global_norm = squared_norm.sqrt().astype("float32")
     h = rule.global_scale(global_norm, clip.lambda_abs)
-    changes = change, count
-    gamma, support = start.observe(
-        norm, h, gamma, support, changes, clip.t_start
-    )
-    return h.expand_as(norm), gamma, support
+    every_h = h.expand_as(norm)
+    if not clip._votes:
+        return every_h, rule.running_minimum(h * norm, gamma), None
+    if support is None:  # t_start was raised after the warm-up
+        support = paddle.full_like(gamma, rule.FULL_SUPPORT)
+    if clip.init == "warmup_ema":
+        change = rule.mean_change(change, count, paddle.ones_like(h))
+        beta = rule.warmup_beta(clip.t_start)
+        observed = rule.supported_average(norm, gamma, support, change, beta)
+    else:
+        change = rule.mean_change(change, count, h)
+        observed = rule.supported_minimum(h * norm, gamma, support, change)
+    return every_h, *observed
 
 
 def _adapt(
-    clip: ClipGradByAdaGC,
-    norm: Tensor,
-    gamma: Tensor,
-    keys: Sequence[str],
-    index: int,
+    clip: ClipGradByAdaGC, norm: Tensor, gamma: Tensor, index: int
 ) -> tuple[Tensor, Tensor]:
     """Apply lines 13 and 15: ``h`` of each tensor, and gamma's average."""
-    lambda_rel: rule.PerTensor = clip.lambda_rel
-    beta: rule.PerTensor = clip.beta
+    own: dict[str, Any] = {"lambda_rel": clip.lambda_rel, "beta": clip.beta}
     if clip.overrides.names:
-        defaults = {"lambda_rel": clip.lambda_rel, "beta": clip.beta}
-        vectors = clip.overrides.vectors(keys, defaults)
-        lambda_rel = vectors.get("lambda_rel", lambda_rel)
-        beta = vectors.get("beta", beta)
+        own |= clip.overrides.vectors(clip._progress.tensors.keys, own)
+    lambda_rel, beta = own["lambda_rel"], own["beta"]
     h = rule.adaptive_scale(norm, gamma, lambda_rel)
-    growth_bound = clip._start.growth_bound
-    if growth_bound is not None and _grows_faster(clip, index):
-        bound = growth_bound(index, clip.t_start, lambda_rel)
+    if _grows_faster(clip, index):
+        bound = rule.growth_bound(index, clip.t_start, lambda_rel)
         return h, rule.bounded_average(norm, gamma, beta, bound)
     return h, rule.moving_average(h * norm, gamma, beta)
 
 
 def _grows_faster(clip: ClipGradByAdaGC, index: int) -> bool:
     """Whether gamma may grow faster than Algorithm 1 lets it."""
-    growth_bound = clip._start.growth_bound
     lowest = clip.overrides.lowest("lambda_rel", clip.lambda_rel)
-    return growth_bound is not None and bool(
-        growth_bound(index, clip.t_start, lowest) > lowest
+    return clip.init == "warmup_ema" and bool(
+        rule.growth_bound(index, clip.t_start, lowest) > lowest
     )
 
 
@@ -324,13 +315,10 @@ def treat_nonfinite(
 
 
 def _notice_mistakes(
-    clip: ClipGradByAdaGC,
-    progress: Progress,
-    steps: StepCount,
-    caller: Caller | None,
-    follows: bool,
+    clip: ClipGradByAdaGC, steps: StepCount, caller: Caller | None
 ) -> None:
     """Refuse or warn of what single steps show, before they change anything."""
+    progress = clip._progress
     before, tensors = progress.steps, progress.tensors
     begins = steps.num_steps > before.num_steps
     # Unbound, it knows the tensors of all groups after a step.
@@ -345,7 +333,7 @@ def _notice_mistakes(
             "its warm-up ends early. Leave one of the two out",
             stacklevel=8,
         )
-    if not begins or follows:
+    if not begins or clip._follows:
         return
     if not before.num_steps:
         warn_of_a_missing_state(progress, caller)

@@ -31,7 +31,6 @@ from paddle_adagc.parallel.layout import (
 )
 from paddle_adagc.parallel.meshes import any_is_distributed
 from paddle_adagc.parallel.ranks import Ranks
-from paddle_adagc.parallel.units import Unit
 
 logger = logging.getLogger(__name__)
 
@@ -57,19 +56,9 @@ class Tensors:
         self._index_of_name: dict[str, int] = {}  # of observed parameters
         self._loaded = ""  # "raise", "start": a state whose keys no step saw
 
-    @property
-    def units(self) -> dict[int, tuple[Unit, ...]]:
-        """First index of each parameter that holds units -> its units.
-
-        They have the indexes from there on.
-        """
-        holders = self.cuts.parameters if self.cuts else {}
-        return {first: holder.units for first, holder in holders.items()}
-
     def bind(self, layout: Mapping[str, TensorLayout]) -> None:
         """Take over all parameters of a model, by name, in its order; once."""
         tensors: list[TensorLayout] = []
-        key_of_name: dict[str, str] = {}
         holders: dict[int, TensorLayout] = {}
         for name, tensor in layout.items():
             if tensor.units:
@@ -78,14 +67,13 @@ class Tensors:
                 dataclasses.replace(tensor, key=unit.key, shape=unit.shape)
                 for unit in tensor.units
             ] or [tensor]
-            key_of_name[name] = of_units[0].key
+            self._key_of_name[name] = of_units[0].key
             tensors += of_units
         keys = [tensor.key for tensor in tensors]
         if twice := _repeated(keys):
             raise ValueError(f"two tensors or units have the key {twice!r}")
         self.layout, self.is_bound = tuple(tensors), True
         self.cuts = UnitCuts(tensors, holders) if holders else None
-        self._key_of_name = key_of_name
         self._name(keys)
         shapes = {name: tensor.shape for name, tensor in layout.items()}
         self.identity = Identity(shapes)
@@ -310,12 +298,13 @@ def _refuse_others(
             "dict(zip(state['gamma'], [key for key, p in "
             "model.named_parameters() if not p.stop_gradient]))"
         )
+    missing, unknown = _only_in(wanted, found), _only_in(found, wanted)
     raise ValueError(
-        "the state's tensors and this clip's differ: "
-        f"{_difference(found, wanted)}. Is it another model's state, or was "
-        "one of the two made without bind(model)? If it is one rank's under "
-        "sharding or of a pipeline's stage, save full_state_dict(); if they "
-        "are one network under two sets of names, give set_state_dict a "
+        f"the state's tensors and this clip's differ: {missing or 'none'} "
+        f"missing, {unknown or 'none'} unknown. Is it another model's state, "
+        "or was one of the two made without bind(model)? If it is one rank's "
+        "under sharding or of a pipeline's stage, save full_state_dict(); if "
+        "they are one network under two sets of names, give set_state_dict a "
         f"rename; if {where}, bind with the same units; if the model has "
         "changed (a new head, LoRA), give new_tensors='start'"
     )
@@ -329,11 +318,6 @@ def _log_differences(found: Sequence[str], wanted: Sequence[str]) -> None:
         return
     for key in sorted({*found} - {*wanted}):
         logger.warning("%s is gone: what the state holds of it is dropped", key)
-
-
-def _difference(found: Sequence[str], wanted: Sequence[str]) -> str:
-    missing, unknown = _only_in(wanted, found), _only_in(found, wanted)
-    return f"{missing or 'none'} missing, {unknown or 'none'} unknown"
 
 
 def _only_in(keys: Sequence[str], others: Sequence[str]) -> str:

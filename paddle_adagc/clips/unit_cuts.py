@@ -59,20 +59,23 @@ class UnitCuts:
             ValueError: A gradient with units has another shape than its
                 parameter, or is sparse: its units would not lie in it.
         """
+        refused = ""
         for first in self.parameters:
             gradient = gradients.get(first)
             if gradient is not None and (
                 gradient.shape != self._shapes.get(first)
                 or gradient.is_selected_rows()
             ):
-                self._check(first, gradient, topology)
+                refused = refused or self._check(first, gradient, topology)
+        if self._begins is None:
+            self._begins = self._find_begins(topology, refused)
+        if refused:
+            raise ValueError(refused)
         if (
             self._segments is not None
             and self.places.keys() >= gradients.keys()
         ):
             return self._segments
-        if self._begins is None:
-            self._begins = self._find_begins(topology)
         for first in gradients:
             if self._begins.get(first) == _LATE:
                 raise RuntimeError(
@@ -91,15 +94,15 @@ class UnitCuts:
         """Return the indexes of all units of these parameters."""
         return [unit for first in indexes for unit in self._present[first]]
 
-    def _check(self, first: int, gradient: Tensor, topology: Topology) -> None:
-        """Know a first gradient; refuse one in which units lie elsewhere.
+    def _check(self, first: int, gradient: Tensor, topology: Topology) -> str:
+        """Know a first gradient; say why units lie elsewhere in one, or "".
 
         Compiled code would read and write past its end. The first gradient has
         its parameter's shape, or is a flat slice of it; the others are alike.
         """
         parameter, shape = self.parameters[first], [*gradient.shape]
         if gradient.is_selected_rows():
-            raise ValueError(
+            return (
                 f"the gradient of {parameter.key} is sparse, and the parameter "
                 "holds units: use sparse=False"
             )
@@ -108,12 +111,13 @@ class UnitCuts:
             is_slice = topology.splits_parameters and len(shape) == 1
             expected = shape if is_slice else [*parameter.shape]
         if shape != expected:
-            raise ValueError(
+            return (
                 f"the gradient of {parameter.key} has the shape {shape}, and "
                 f"its {len(parameter.units)} units lie in {expected}: is it "
                 "another model's? Give each model a clip of its own"
             )
         self._shapes[first] = shape
+        return ""
 
     def _cut(
         self,
@@ -150,39 +154,53 @@ class UnitCuts:
             len(self.tensors),
         )
 
-    def _find_begins(self, topology: Topology) -> dict[int, int]:
+    def tell(self, refused: str, topology: Topology) -> None:
+        """Tell ranks that wait for this one's lengths that it makes no step.
+
+        Raises:
+            ValueError: With this text, if they do wait.
+        """
+        if self._begins is None:
+            self._find_begins(topology, refused)
+
+    def _find_begins(self, topology: Topology, refused: str) -> dict[int, int]:
         """Return the first value of this rank's slice of each parameter.
 
         Of those with units, where sharding splits them: else they are whole.
+        The ranks tell each other the lengths of their slices, and why one makes
+        no step. Every rank needs a gradient for its slice, or none may have
+        one.
         """
+        begins: dict[int, int] = {}
         if not topology.splits_parameters:
-            return {}
-        experts: list[int] = []
-        dense: list[int] = []
+            return begins
+        members: dict[bool, list[int]] = {False: [], True: []}
         for first, holder in self.parameters.items():
             has_group = holder.is_expert and topology.has_expert_groups
-            (experts if has_group else dense).append(first)
-        of_dense = self._ask(topology.sharding, dense)
-        return of_dense | self._ask(topology.moe_sharding, experts)
-
-    def _ask(self, axis: Axis, members: Sequence[int]) -> dict[int, int]:
-        """Ask the ranks of an axis for the lengths of their slices.
-
-        Every rank needs a gradient for its slice, or none may have one.
-        """
-        if axis.size == 1 or not members:
-            return {}
-        mine = {i: math.prod(self._shapes.get(i, [0])) for i in members}
-        of_ranks = gather(mine, axis.group)
-        begins = {}
-        for first in members:
-            units = self.parameters[first].units
-            lengths = [lengths[first] for lengths in of_ranks]
-            if 0 < sum(lengths) < sum(math.prod(unit.shape) for unit in units):
-                raise RuntimeError(
-                    f"the slices of {units[0].key} on the ranks of a "
-                    f"sharding group have {lengths} values, which is not all "
-                    "of it: every rank needs its gradient in the first step"
-                )
-            begins[first] = sum(lengths[: axis.rank]) if any(lengths) else _LATE
+            if not holder.is_whole:
+                members[has_group].append(first)
+        found: list[tuple[Axis, list[dict[int, int]]]] = []
+        for has_group, its in members.items():
+            axis = topology.moe_sharding if has_group else topology.sharding
+            if axis.size > 1 and its:
+                mine = {i: math.prod(self._shapes.get(i, [0])) for i in its}
+                of_ranks = gather((mine, refused), axis.group)
+                refused = next((why for _, why in of_ranks if why), "")
+                found.append((axis, [lengths for lengths, _ in of_ranks]))
+        if refused:
+            raise ValueError(refused)
+        for axis, of_axis in found:
+            for first in of_axis[0]:
+                lengths = [its[first] for its in of_axis]
+                units = self.parameters[first].units
+                size = sum(math.prod(unit.shape) for unit in units)
+                if 0 < sum(lengths) < size:
+                    raise RuntimeError(
+                        f"the slices of {units[0].key} on the ranks of a "
+                        f"sharding group have {lengths} values, which is not "
+                        "all of it: every rank needs its gradient in the first "
+                        "step"
+                    )
+                is_late = not any(lengths)
+                begins[first] = _LATE if is_late else sum(lengths[: axis.rank])
         return begins

@@ -21,9 +21,7 @@ import numpy as np
 import paddle.distributed as dist
 from paddle import Tensor
 
-from paddle_adagc.parallel.layout import TensorLayout
 from paddle_adagc.parallel.reduce import Reducer
-from paddle_adagc.parallel.topology import Topology
 from paddle_adagc.state import ClipState
 
 logger = logging.getLogger(__name__)
@@ -93,29 +91,6 @@ class RankView(NamedTuple):
     group: tuple[int, ...] = ()  # that shares slices of dense tensors (V2)
     dense: tuple[str, ...] = ()  # their keys in the order of their sums
     has_experts: bool = False  # some of its tensors are marked as experts
-
-
-def compare_norms(
-    keys: Sequence[str],
-    layout: Sequence[TensorLayout],
-    squared_norm: Tensor,
-    topology: Topology,
-) -> None:
-    """Notice gradients that were not averaged; one step waits for it.
-
-    ``squared_norm``, float32 ``[num_tensors]``, is of the whole tensors;
-    without ``bind`` the layout is empty.
-    """
-    is_sliced = topology.splits_parameters and topology.sharding.size > 1
-    dense = tuple(tensor.key for tensor in layout if not tensor.is_expert)
-    norms = zip(keys, np.sqrt(squared_norm.numpy()).tolist(), strict=True)
-    view = RankView(
-        norms={key: x for key, x in norms if x > 0 and math.isfinite(x)},
-        group=tuple(topology.sharding.group.ranks) if is_sliced else (),
-        dense=dense if is_sliced else (),
-        has_experts=len(dense) < len(layout),
-    )
-    compare(of_all_ranks(view), topology.expert.size)
 
 
 def compare(views: Sequence[RankView], num_expert_ranks: int) -> None:

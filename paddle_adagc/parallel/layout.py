@@ -139,11 +139,9 @@ def read_layout(model: paddle.nn.Layer) -> dict[str, TensorLayout]:
                 f"two parameters are called {own_name!r}: make both "
                 "models under one paddle.utils.unique_name.guard()"
             )
-        key = tied_copies.get(own_name) or keys.get(own_name, name)
-        is_tp_split = bool(getattr(parameter, "is_distributed", False))
         layout[listed] = TensorLayout(
-            key=key,
-            is_tp_split=is_tp_split,
+            key=tied_copies.get(own_name) or keys.get(own_name, name),
+            is_tp_split=bool(getattr(parameter, "is_distributed", False)),
             is_expert=is_expert(parameter),
             is_expert_on_tp_axis=_is_expert_on_tp_axis(parameter),
             is_tied_copy=own_name in tied_copies,
@@ -174,12 +172,10 @@ def with_units(
     ]
     config = getattr(getattr(model, "config", None), "__dict__", {})
     found = read_units(marked, declared, config, topology.world)
-    has_groups = topology.has_expert_groups
-    axis = topology.expert if has_groups else topology.data
+    axis = topology.expert if topology.has_expert_groups else topology.data
     made = dict(layout)
-    for (name, tensor), (key, _, is_expert) in zip(
-        layout.items(), marked, strict=True
-    ):
+    for name, tensor in layout.items():
+        key, is_expert = tensor.key, tensor.is_expert
         if key not in found:
             continue
         if tensor.spread is not None:

@@ -50,8 +50,8 @@ class Meshes:
         found = dict(self._spreads)
         here: list[tuple[Tensor, Tensor]] = []
         for index, (parameter, gradient) in zip(indexes, pairs, strict=True):
-            if gradient.is_dist():
-                _add_up_(gradient)
+            if (whole := added_up(gradient)) is not gradient:  # as for AdamW
+                gradient.get_tensor()._share_data_with(whole.get_tensor())
             spread = spread_of(gradient)
             if spread is not None:
                 found[index] = spread
@@ -119,10 +119,3 @@ def added_up(gradient: Tensor) -> Tensor:
         gradient.process_mesh,
         [dist.Replicate() if p.is_partial() else p for p in placements],
     )
-
-
-def _add_up_(gradient: Tensor) -> None:
-    """Replace ``Partial`` placements by ``Replicate``, as AdamW would."""
-    whole = added_up(gradient)
-    if whole is not gradient:
-        gradient.get_tensor()._share_data_with(whole.get_tensor())

@@ -4,9 +4,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import paddle
 import paddle.distributed as dist
 from paddle import Tensor
@@ -158,10 +160,23 @@ class Ranks:
         layout: Sequence[TensorLayout],
         squared_norm: Tensor,
     ) -> None:
-        """Compare the norms of a parameter group, see :func:`.compare_norms`.
+        """Notice gradients that were not averaged; one step waits for it.
 
-        All calls of the first step that comes here do.
+        All calls of the first step that comes here do. ``squared_norm``,
+        float32 ``[num_tensors]``, is of the whole tensors; without ``bind`` the
+        layout is empty.
         """
         topology = self.topology()
-        if topology.world is not None and not self.meshes:
-            agreement.compare_norms(keys, layout, squared_norm, topology)
+        if topology.world is None or self.meshes:
+            return
+        is_sliced = topology.splits_parameters and topology.sharding.size > 1
+        dense = tuple(tensor.key for tensor in layout if not tensor.is_expert)
+        norms = zip(keys, np.sqrt(squared_norm.numpy()).tolist(), strict=True)
+        view = agreement.RankView(
+            norms={key: x for key, x in norms if x > 0 and math.isfinite(x)},
+            group=tuple(topology.sharding.group.ranks) if is_sliced else (),
+            dense=dense if is_sliced else (),
+            has_experts=len(dense) < len(layout),
+        )
+        views = agreement.of_all_ranks(view)
+        agreement.compare(views, topology.expert.size)

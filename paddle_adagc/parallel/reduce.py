@@ -45,23 +45,7 @@ T = TypeVar("T")
 
 
 def check_layout(layout: Sequence[TensorLayout], topology: Topology) -> None:
-    """Refuse, by ValueError, layouts in which a norm could not be right.
-
-    Warns of data or sep parallelism with sharding V2, in which paddle 3.3.1
-    does not sum the gradients of the first step over these ranks.
-    """
-    copies = max(topology.data.size, topology.sep.size)
-    if (
-        topology.splits_parameters
-        and not topology.is_stage_3
-        and min(topology.sharding.size, copies) > 1
-    ):
-        warnings.warn(
-            "data or sep parallelism with sharding V2: paddle 3.3.1 leaves out "
-            "the first step's sum over the data-parallel and sep ranks, and "
-            "their weights drift apart; use a larger sharding degree instead",
-            stacklevel=3,
-        )
+    """Refuse, by ValueError, layouts in which a norm could not be right."""
     experts = [tensor.key for tensor in layout if tensor.is_expert]
     on_tp_axis = [t.key for t in layout if t.is_expert_on_tp_axis]
     has_tp, is_sharded = topology.model.size > 1, topology.sharding.size > 1
@@ -116,14 +100,14 @@ class Reducer:
         world: Any = None,
         everyone: Any = None,
     ) -> None:
-        self.reductions, self.counts = reductions, counts
+        self.reductions = [
+            (group, paddle.to_tensor(np.array(indexes, np.int64)))
+            for group, indexes in reductions
+        ]
+        self.counts = counts
         self.communicates = bool(reductions) or world is not None
         """Other ranks may wait for this one in a step."""
         self._world, self._everyone = world, everyone or world
-        self._indices = [
-            paddle.to_tensor(np.array(indexes, np.int64))
-            for _, indexes in reductions
-        ]
         self._counts: Tensor | None = None  # bool [num_tensors]
         if world is not None:
             self._counts = paddle.to_tensor(np.array(counts))
@@ -135,9 +119,7 @@ class Reducer:
         ``[num_tensors]``, is of this rank's parts, 0 without a gradient; the
         result is of the whole tensors.
         """
-        for index, (group, _) in zip(
-            self._indices, self.reductions, strict=True
-        ):
+        for group, index in self.reductions:
             part = _all_reduce(paddle.gather(squared_norm, index), group)
             squared_norm = paddle.scatter(squared_norm, index, part)
         return squared_norm
@@ -203,9 +185,23 @@ def holders(
 def make_reducer(layout: Sequence[TensorLayout], topology: Topology) -> Reducer:
     """Make the sums for this rank's tensors in order, by :func:`holders`.
 
-    The first of the ranks that hold a tensor counts it.
+    The first of the ranks that hold a tensor counts it. Warns of data or sep
+    parallelism with sharding V2, in which paddle 3.3.1 does not sum the
+    gradients of the first step over these ranks.
     """
     check_layout(layout, topology)
+    copies = max(topology.data.size, topology.sep.size)
+    if (
+        topology.splits_parameters
+        and not topology.is_stage_3
+        and min(topology.sharding.size, copies) > 1
+    ):
+        warnings.warn(
+            "data or sep parallelism with sharding V2: paddle 3.3.1 leaves out "
+            "the first step's sum over the data-parallel and sep ranks, and "
+            "their weights drift apart; use a larger sharding degree instead",
+            stacklevel=3,
+        )
     held = [holders(tensor, topology) for tensor in layout]
     reductions = []
     for name in _SUMMED:

@@ -35,8 +35,8 @@ class Piece(NamedTuple):
 
     start: int
     run: int  # neighbouring values
-    num_runs: int = 1
-    stride: int = 0  # from one run to the next
+    num_runs: int
+    stride: int  # from one run to the next
 
     @property
     def size(self) -> int:
@@ -59,7 +59,6 @@ class Unit:
         beginning of a run.
         """
         start, run, num_runs, stride = self.place
-        stride = stride or run
         first = min(max(-((start - begin) // stride), 0), num_runs)
         stop = min(max((end - run - start) // stride + 1, first), num_runs)
         pieces = []
@@ -184,7 +183,7 @@ class Units:
             ValueError: The shape has no such axis, or it cannot be shared so.
         """
         inner = tuple(shape[1:] if self.experts else shape)
-        if not inner or not -len(inner) <= self.axis < len(inner):
+        if 0 in inner or not -len(inner) <= self.axis < len(inner):
             raise ValueError(
                 f"{key} of shape {list(shape)} has no axis {self.axis} of "
                 f"{'an expert' if self.experts else 'its own'} to hold "
@@ -272,22 +271,37 @@ def read_units(
         )
     unused = dict.fromkeys(patterns)
     found: dict[str, Units] = {}
-    for key, parameter, is_expert in parameters:
-        units = None if patterns is declared else getattr(parameter, MARK, None)
-        if callable(declared):
-            units = declared(key, parameter) or units
-        matching = matching_pattern("units", patterns, key)
-        if matching is not None:
-            unused.pop(matching, None)
-            units = patterns[matching]
-        is_stack = parameter.ndim == 3 and (is_expert or _GROUPED.search(key))
-        if units is None and is_stack:
-            units = "experts"
-        if units is not None:
-            found[key] = as_units(key, units).with_numbers(key, config)
+    failed: Exception | None = None
+    try:
+        for key, parameter, is_expert in parameters:
+            marks = None if patterns is declared else parameter
+            units = getattr(marks, MARK, None)
+            if callable(declared):
+                units = declared(key, parameter) or units
+            matching = matching_pattern("units", patterns, key)
+            if matching is not None:
+                unused.pop(matching, None)
+                units = patterns[matching]
+            is_stack = parameter.ndim == 3 and (
+                is_expert or _GROUPED.search(key)
+            )
+            if units is None and is_stack:
+                units = "experts"
+            if units is not None:
+                found[key] = as_units(key, units).with_numbers(key, config)
+    except Exception as error:
+        failed = error  # the others wait below
     if patterns:
-        for pattern in sorted(set.intersection(*gather({*unused}, world))):
-            raise ValueError(f"units: {pattern!r} matches no parameter")
+        of_ranks = gather(({*unused}, str(failed or "")), world)
+        for rank, (_, why) in enumerate(of_ranks):
+            if why and failed is None:
+                raise ValueError(f"rank {rank} cannot bind: {why}")
+        for pattern in sorted(set.intersection(*(x for x, _ in of_ranks))):
+            failed = failed or ValueError(
+                f"units: {pattern!r} matches no parameter"
+            )
+    if failed is not None:
+        raise failed
     return found
 
 

@@ -233,11 +233,12 @@ class Process:
         }
         text = f"AdaGC in force: {shown(given) or 'its defaults'}"
         tensors = clip._progress.tensors
-        num_units = sum(map(len, tensors.units.values()))
+        holders = tensors.cuts.parameters.values() if tensors.cuts else ()
+        num_units = sum(len(holder.units) for holder in holders)
         if tensors.keys:
             text += f"; {len(tensors.keys)} tensors"
         if num_units:
-            text += f", {num_units} of them units of {len(tensors.units)} "
+            text += f", {num_units} of them units of {len(holders)} "
             text += "parameters"
         if clip.num_steps:
             text += f"; resumed after {clip.num_steps} steps"

@@ -18,8 +18,9 @@ from paddle_adagc import rule
 from paddle_adagc.checks import check_positive
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.clips.gradients import GradientList
-from paddle_adagc.clips.last_step import LastStep
-from paddle_adagc.paddle_internals import unchecked
+from paddle_adagc.clips.last_step import Call, LastStep
+from paddle_adagc.clips.step import find_gradients
+from paddle_adagc.paddle_internals import eager
 from paddle_adagc.parallel.layout import unfold
 from paddle_adagc.parallel.meshes import local_value
 from paddle_adagc.watch.clips import Clips
@@ -87,7 +88,7 @@ class Skipper:
 
     An error on one rank is told to the others within the step: the failed one
     takes part with gradients of 0. The exception is an error between two
-    exchanges of ``_measure``, which sums the tensors' norms group by group.
+    exchanges of :func:`measure`, which sums the tensors' norms group by group.
 
     Raises:
         TypeError, ValueError: A wrong bound, or an optimizer whose steps cannot
@@ -183,7 +184,8 @@ def _reduced(values: list[float], operation: int) -> list[float]:
     return found
 
 
-@unchecked
+@eager
+@paddle.no_grad()
 def measure(clip: Any, pairs: Sequence[Any]) -> tuple[float, LastStep]:
     """Let a clip measure gradients without a step; waits for the device.
 
@@ -192,16 +194,20 @@ def measure(clip: Any, pairs: Sequence[Any]) -> tuple[float, LastStep]:
         numbers.
     """
     others = _num_nonfinite_left_out(clip, pairs)
-    snapshot = clip._measure(pairs)
-    if not snapshot.calls:  # no gradient to clip here
-        return math.inf if others else 0.0, snapshot
-    reducer, norm = clip._progress.reducer(), snapshot.calls[-1].norm
+    found, progress = find_gradients(clip, [*pairs]), clip._progress
+    reducer, keys = progress.reducer(), [*progress.tensors.keys]
+    if found is None or not (found.indexes or reducer.communicates):
+        return math.inf if others else 0.0, LastStep([], keys, {})
+    squared_norm = reducer.whole_norms(found.gradients.squared_norms())
+    norm = rule.square_root(squared_norm)
+    call = Call(found.present, norm, paddle.ones_like(norm))
     counted = reducer.counted(norm)
     nonfinite = (~paddle.isfinite(counted)).astype("float64").sum(keepdim=True)
     nonfinite += others
     sums = paddle.concat([rule.global_squared_norm(counted), nonfinite])
     squared, num_nonfinite = reducer.global_sum(sums).tolist()
-    return math.inf if num_nonfinite else math.sqrt(squared), snapshot
+    norm_of_all = math.inf if num_nonfinite else math.sqrt(squared)
+    return norm_of_all, LastStep([call], keys, {})
 
 
 def _num_nonfinite_left_out(clip: ClipGradByAdaGC, pairs: Any) -> int:

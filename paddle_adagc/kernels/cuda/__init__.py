@@ -2,8 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The CUDA kernels on Paddle's tensors, in Paddle's stream.
 
-On a GPU the kernels ran with PyTorch's tensors, not with Paddle's.
-
 A list of ``n`` tensors takes ``ceil(n / 480) + 3`` launches (two more for each
 further dtype), no host wait, and one copy to the device when a tensor has a new
 size or dtype. A missing gradient keeps its tensor's place in the tables.

@@ -241,10 +241,11 @@ def _whole_norms(table, pairs):
     for slot in slices:
         key = table.keys[slot]
         whole = np.concatenate([rank[key] for rank in everyone if key in rank])
-        units = table.units.get(slot)
-        if units is None:
+        holder = table.cuts.parameters.get(slot) if table.cuts else None
+        if holder is None:
             norms[key] = np.linalg.norm(whole)
             continue
+        units = holder.units
         ends = np.cumsum([unit.shape[-1] for unit in units])
         size = sum(math.prod(unit.shape) for unit in units)  # padding follows
         columns = np.split(whole[:size].reshape([-1, ends[-1]]), ends[:-1], 1)
