@@ -69,11 +69,10 @@ def make_parameters(shapes, dtype="float32"):
     ]
 
 
-def clip_arrays(clip, parameters, arrays, dtype=None):
+def clip_arrays(clip, parameters, arrays):
     """Call ``clip`` on NumPy gradients; None stands for a missing one."""
-    kind = dtype or "float32"
     gradients = [
-        None if array is None else paddle.to_tensor(array, dtype=kind)
+        None if array is None else paddle.to_tensor(array, dtype="float32")
         for array in arrays
     ]
     pairs = [*zip(parameters, gradients, strict=True)]

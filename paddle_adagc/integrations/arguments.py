@@ -125,10 +125,11 @@ def bind_clip(
     Without ``units`` they are those that the model names itself
     (:class:`.ModelUnits`), under every optimizer.
     """
-    found = units_of(model, args)
-    clip.bind(model, found if units is None else units)
     logger = logger_of(args)
-    for key, why in found.unknown.items():
+    if units is None:
+        units = units_of(model, args)
+    clip.bind(model, units)
+    for key, why in getattr(units, "unknown", {}).items():
         logger.warning(f"paddle_adagc: {key} has one norm: {why}")
     logger.info(f"paddle_adagc: {describe_tensors(unwrap(model))}")
 
@@ -141,6 +142,11 @@ def units_of(model: Any, args: Any) -> ModelUnits:
 
 def logger_of(args: Any) -> Any:
     """Return the logger of the Trainer's library."""
-    library = type(args).__module__.partition(".")[0]
-    module = sys.modules.get(f"{library}.utils.log")
+    module = sys.modules.get(f"{library_of(args)}.utils.log")
     return getattr(module, "logger", logging.getLogger(__name__))
+
+
+def library_of(args: Any) -> str:
+    """Return the library of a Trainer's arguments, or of what they derive."""
+    roots = (kind.__module__.partition(".")[0] for kind in type(args).__mro__)
+    return next((root for root in roots if root.startswith("paddle")), "")

@@ -35,8 +35,8 @@ MissingState = Literal["raise", "start"]
 _MARK = "adagc_run"  # in trial_params of a TrainerState
 _FLASH_DEVICE = "/shared/dev/shm/flash"  # as in their utils/pdc_sdk.py
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)$")
+# What a Trainer writes after the weights, and after the optimizer.
 _LAST_FILES = ("trainer_state.*", "scheduler.*")
-"""What a Trainer writes after the weights, and after the optimizer."""
 
 HOW_TO_START = "missing_state='start' (adagc-run: --missing-state start)"
 
@@ -185,8 +185,10 @@ def _read(checkpoint: Path, wanted: dict[str, Any] | None) -> dict[str, Any]:
     states = [load_state(*p) for p in places if Path(*p).exists()]
     if not states:
         return load_state(checkpoint)
-    fitting = [state for state in states if state.get("origin") == wanted]
-    return (fitting or states)[0]
+    for state in states:
+        if state.get("origin") == wanted:
+            return state
+    return load_state(checkpoint)  # the file beside is another run's
 
 
 def _beside(checkpoint: Path) -> tuple[Path, str]:
@@ -200,14 +202,14 @@ def _check_origin(
 ) -> None:
     """Notice a clip's state that was not saved with the Trainer's."""
     origin = state.get("origin")
-    if not origin or not wanted or not wanted["step"]:
-        return  # saved by hand; or the Trainer took the weights alone
-    if origin["step"] == wanted["step"] and wanted["run"] is None:
+    if not origin or not wanted:
+        return  # saved by hand
+    if origin["step"] and not wanted["step"]:
         warnings.warn(
-            f"{STATE_FILE} in {checkpoint} was written in the run "
-            f"{origin['run']!r}, and the Trainer's state there names no run: "
-            "was the file copied there?",
-            stacklevel=3,
+            f"the Trainer begins at step 0, and its clip goes on after "
+            f"{origin['step']} steps: to begin anew, remove {STATE_FILE} from "
+            f"{checkpoint}, and give {HOW_TO_START}",
+            stacklevel=4,
         )
     elif origin != wanted:
         raise ValueError(

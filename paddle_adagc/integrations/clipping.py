@@ -85,21 +85,22 @@ class Options:
     on_alarm: Any = None
 
     def __post_init__(self) -> None:
-        missing, new = get_args(MissingState), get_args(NewTensors)
-        check_choice("missing_state", self.missing_state, missing)
-        check_choice("new_tensors", self.new_tensors, new)
+        check_choice(
+            "missing_state", self.missing_state, get_args(MissingState)
+        )
+        check_choice("new_tensors", self.new_tensors, get_args(NewTensors))
         self.make_record()
 
     def make_record(self) -> Any:
         """Return what records a run; None in a copy without the recorder."""
-        given = self.record, self.shadow, self.skip_above, self.stop_on
+        given = [*vars(self).values()][3:]  # the record, and what follows
         try:
             from paddle_adagc.watch.trainer import TrainerRecord
         except ModuleNotFoundError:
-            if any(value not in (None, True, False) for value in given):
+            if not all(x is None or isinstance(x, bool) for x in given):
                 raise
             return None
-        return TrainerRecord(*given, self.on_alarm)
+        return TrainerRecord(*given)
 
 
 class TrainerClip(TrainerCallback):
@@ -129,6 +130,11 @@ class TrainerClip(TrainerCallback):
             trainer._check_loss_valid = check
         trainer.add_callback(self)
 
+    @property
+    def record(self) -> Any:
+        """The Trainer's record; None: there is none now."""
+        return self.recording and self.recording.record
+
     def prepare(self) -> None:
         """Bind the clip to the model, before fleet wraps it; only once."""
         if self._is_prepared or self.clip is None:
@@ -136,10 +142,10 @@ class TrainerClip(TrainerCallback):
         self._is_prepared = True
         args, model = self.trainer.args, self.trainer.model
         take_over_clipping(args, self.clip)
-        is_ours = isinstance(self.clip, ClipGradByAdaGC)
         units = self._options.units
-        is_bound = is_ours and self.clip._progress.tensors.is_bound
-        if is_ours and (units is not None or not is_bound):
+        if isinstance(self.clip, ClipGradByAdaGC) and not (
+            units is None and self.clip._progress.tensors.is_bound
+        ):
             bind_clip(self.clip, model, units, args)
         self._put(self.trainer.optimizer)  # from optimizers=
 
@@ -185,12 +191,12 @@ class TrainerClip(TrainerCallback):
             raise
 
     def _check_loss(self, check: Callable[[Any], None], loss: Any) -> None:
-        """Leave a loss of NaN to the record, as long as it works.
+        """Leave a loss of NaN to the record, as long as that can do something.
 
         The Trainer would raise before the optimizer's step.
         """
-        record = self.recording and self.recording.record
-        if record is None or record.error is not None:
+        record = self.record
+        if record is None or record.error or record.skips_no_more:
             check(loss)
 
     def run_loop(
@@ -203,18 +209,15 @@ class TrainerClip(TrainerCallback):
 
     def _take_over_callback(self) -> None:
         """Remove ERNIE's callback, which loads its own state into our clip."""
-        if not isinstance(self.clip, ClipGradByAdaGC):
-            return
-        callbacks = self.trainer.callback_handler.callbacks
-        names = [type(callback).__name__ for callback in callbacks]
-        if _ERNIE_S_CALLBACK in names:
-            del callbacks[names.index(_ERNIE_S_CALLBACK)]
+        handler, name = self.trainer.callback_handler, _ERNIE_S_CALLBACK
+        if isinstance(self.clip, ClipGradByAdaGC):
+            others = (x for x in handler.callbacks if type(x).__name__ != name)
+            handler.callbacks[:] = [*others]
 
     def _newest_checkpoint(self) -> Any:
         folder = self.trainer.args.output_dir
-        kinds = type(self.trainer).__mro__
+        kinds, name = type(self.trainer).__mro__, "get_last_checkpoint"
         homes = (vars(sys.modules[kind.__module__]) for kind in kinds)
-        name = "get_last_checkpoint"
         find = next(home[name] for home in homes if name in home)
         newest = find(folder) if Path(folder).is_dir() else None
         return newest_finished(folder, newest)
@@ -266,13 +269,13 @@ class TrainerClip(TrainerCallback):
 
     def load(self, checkpoint: Any) -> None:
         """Resume the clip from a checkpoint; None: it starts anew."""
-        if getattr(self.trainer.args, CLEARS, False) and self.clip is not None:
+        clears = getattr(self.trainer.args, CLEARS, False)
+        if clears and isinstance(self.clip, ClipGradByAdaGC):
             logger_of(self.trainer.args).warning(
                 f"paddle_adagc: {CLEARS}: no state of the clip is loaded, and "
                 "its warm-up begins"
             )
-            if isinstance(self.clip, ClipGradByAdaGC):
-                self.clip.restart_warmup()
+            self.clip.restart_warmup()
             return
         missing, new = self._options.missing_state, self._options.new_tensors
         load_clip(self.clip, checkpoint, missing, self.trainer.state, new)
@@ -309,12 +312,6 @@ class TrainerClip(TrainerCallback):
         if self.recording is not None:
             self.recording.close()
 
-    def summary(self) -> dict[str, Any]:
-        """Summarise the last step for a log; every rank calls it."""
-        if not isinstance(self.clip, ClipGradByAdaGC):
-            return {}
-        return self.clip.summary()
-
     def log(
         self,
         log: Callable[..., Any],
@@ -322,26 +319,28 @@ class TrainerClip(TrainerCallback):
         *args: Any,
         **kwargs: Any,
     ) -> None:
-        """Log, with the clip's numbers beside a training loss."""
+        """Log, with the clip's numbers beside a training loss; on all ranks."""
         numbers: dict[str, Any] = {}
         if "loss" in logs:
             more = self.recording.numbers() if self.recording else {}
             if end := warm_up_end(self.clip, self.trainer.state):
                 more["warmup_until"] = end
-            shown = {**self.summary(), **more}
-            numbers = clip_logs(shown, self.trainer.args)
+            if isinstance(self.clip, ClipGradByAdaGC):
+                more = {**self.clip.summary(), **more}
+            numbers = clip_logs(more, self.trainer.args)
         logs.update(numbers)  # the Trainer reads what its log() adds to it
         log(logs, *args, **kwargs)
 
     def save(self, save: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         """Save; the clip's file comes last, and is written before."""
         saved = self.recording.saved(self.clip) if self.recording else self.clip
-        is_shadow = saved is not self.clip
+        if self.recording and self.recording.is_ruined():
+            return  # the record says it
         try:
             state = self.trainer.state
             self._staged += stage_clip(saved, self.trainer.args, state)
         except Exception as error:
-            if not is_shadow:
+            if saved is self.clip:
                 raise
             warnings.warn(
                 f"the shadow's state is not saved: {error!r}", stacklevel=3
@@ -359,8 +358,7 @@ def _checkpoint_in(method: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 def attach(trainer: Any, clip: ClipGradBase | None, options: Options) -> None:
     """Let one Trainer clip, whatever its class: outermost, and only once.
 
-    It may be within its class' ``__init__``. For ``clip`` and ``options`` see
-    :class:`TrainerClip`.
+    It may be within its class' ``__init__``; see :class:`TrainerClip`.
     """
     if hasattr(trainer, "_adagc"):
         return
@@ -375,8 +373,7 @@ def attach(trainer: Any, clip: ClipGradBase | None, options: Options) -> None:
 def after_init(kind: Any, function: Callable[[Any], None]) -> None:
     """Call a function with every object of a class, subclasses' too.
 
-    It is called at the end of the class' own ``__init__``, through which those
-    of subclasses go. Nothing else of a class changes.
+    It is called at the end of the class' own ``__init__``, as subclasses do.
     """
     original = kind.__init__
 

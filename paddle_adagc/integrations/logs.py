@@ -10,6 +10,7 @@ from typing import Any
 from paddle.nn.clip import ClipGradBase
 
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
+from paddle_adagc.integrations.arguments import library_of
 
 
 def warm_up_end(clip: ClipGradBase | None, state: Any) -> int:
@@ -28,7 +29,7 @@ def clip_logs(summary: Mapping[str, Any], args: Any) -> dict[str, float]:
     logs: dict[str, float] = {}
     if "global_grad_norm" in summary:
         norm = _short(summary["global_grad_norm"])
-        if not type(args).__module__.startswith("paddlenlp."):
+        if library_of(args) != "paddlenlp":
             logs["global_norm"] = norm
         if hasattr(args, "log_global_grad_norm"):
             logs["global_grad_norm"] = norm

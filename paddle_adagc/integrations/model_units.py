@@ -107,8 +107,7 @@ class ModelUnits:
         return None
 
 
-_INDEX = re.compile(r"(?<![^.])\d+(?![^.])")
-"""The number of a layer or of an expert in a key."""
+_INDEX = re.compile(r"(?<![^.])\d+(?![^.])")  # of a layer or an expert
 
 
 def describe_tensors(model: paddle.nn.Layer) -> str:
@@ -235,6 +234,8 @@ def _of_groups(key: str, parameter: Tensor) -> Units | str:
 def _of_class(layer: Any) -> Iterator[tuple[Tensor, Units | None]]:
     """Yield parameters of a layer of a known class, and their units."""
     kinds = {kind.__name__ for kind in type(layer).__mro__}
+    if not type(layer).__module__.startswith("paddle"):
+        kinds.discard("MultiHeadAttention")  # a name that anyone gives
     qkv = _tensors(layer, "qkv_proj")
     if qkv:
         units = _of_attention(layer, kinds, qkv[0].shape[-1])

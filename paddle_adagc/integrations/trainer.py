@@ -119,6 +119,8 @@ class ClippingMixin(Trainer):
 def _around(name: str) -> Callable[..., Any]:
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         own = getattr(super(ClippingMixin, self), name)
+        if "_adagc" not in vars(self):  # within the Trainer's __init__
+            return own(*args, **kwargs)
         return getattr(self._adagc, METHODS[name])(own, *args, **kwargs)
 
     return method

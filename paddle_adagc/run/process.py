@@ -73,6 +73,7 @@ class Process:
         self._values, self._record = values, record
         self._watch, self._require = watch, require
         self._trainers: list[Any] = []
+        self._active: set[int] = set()  # optimizers that update just now
         self._clips: weakref.WeakKeyDictionary[
             Any, tuple[Values, list[str]]
         ] = weakref.WeakKeyDictionary()
@@ -123,6 +124,15 @@ class Process:
         options = Options(record=self._record, **chosen)
         attach(trainer, None if self._watch else self._clip(trainer), options)
 
+    def _attached(self) -> list[Any]:
+        """Return what was put into Trainers, but for those with a mixin."""
+        if not self._trainers:
+            return []
+        from paddle_adagc.integrations.trainer import ClippingMixin
+
+        alive = filter(None, (one() for one in self._trainers))
+        return [x._adagc for x in alive if not isinstance(x, ClippingMixin)]
+
     def _clip(self, trainer: Any) -> Any:
         """Return a script's AdaGC, given by ``optimizers=``; else a new one."""
         from paddle_adagc import ClipGradByAdaGC
@@ -151,21 +161,20 @@ class Process:
         self._clips[clip] = {}, [text] if unused else []
 
     def _around(self, update: Callable[..., Any]) -> Callable[..., Any]:
-        active: set[int] = set()
-
         @functools.wraps(update)
         def apply(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            if id(optimizer) in active:  # super()'s method
+            if id(optimizer) in self._active:  # super()'s method
                 return update(optimizer, *args, **kwargs)
             # A clip looks for this variable here.
             param_group = sys._getframe(1).f_locals.get("param_group")
-            active.add(id(optimizer))
+            self._active.add(id(optimizer))
             try:
                 observed = vars(optimizer).get(update.__name__)
                 if optimizer not in self._seen:
                     self._seen.add(optimizer)
                     self._begin(optimizer)
-                num_before = self._steps_of(optimizer)
+                clip = _ours(optimizer)
+                num_before = 0 if clip is None else clip.num_steps
                 now = vars(optimizer).get(update.__name__)
                 if now is observed:
                     result = update(optimizer, *args, **kwargs)
@@ -175,7 +184,7 @@ class Process:
                 is_first = param_group is None or param_group is groups[0]
                 self._count(optimizer, num_before, is_first)
             finally:
-                active.discard(id(optimizer))
+                self._active.discard(id(optimizer))
                 del param_group
             return result
 
@@ -204,8 +213,8 @@ class Process:
         from paddle_adagc.run import watch
 
         record = watch.record_of(optimizer)
+        options = {k: v for k, (v, _) in self._values.items()}
         if record is None:
-            options = {k: v for k, (v, _) in self._values.items()}
             where = self._record if isinstance(self._record, str) else None
             record = watch.record_loop(optimizer, where, options)
             if options.get("stop_on") and _is_first_of_node():
@@ -213,6 +222,10 @@ class Process:
                     "--stop-on ends a Trainer's run, and this is none: make a "
                     "Record in the loop, and end it once record.should_stop"
                 )
+        elif all(one.record is not record for one in self._attached()):
+            unused = [*options, *["record"] * isinstance(self._record, str)]
+            if unused:
+                say(f"the script's own record, without {', '.join(unused)}")
         if record is not None and (line := watch.started(record, optimizer)):
             self._done.records.append(watch.shown_path(record))
             say(line)
@@ -220,23 +233,27 @@ class Process:
     def _in_force(self, clip: Any) -> str:
         import paddle.distributed as dist
 
-        if clip not in self._clips:  # of a ClippingMixin, or of a loop
-            mixed = (getattr(one(), "clip", None) for one in self._trainers)
-            is_mixed = any(known is clip for known in mixed)
-            self._take_given(clip, {} if is_mixed else RECORD)
+        from paddle_adagc import ClipGradByAdaGC
+
+        if clip not in self._clips:  # of a mixin, or of a loop
+            self._take_given(clip, RECORD if self._attached() else ())
         origins, notes = self._clips[clip]
-        usual = type(clip)().arguments()
+        usual = ClipGradByAdaGC().arguments()
         given = {
             name: (value, origins.get(name, ("", "the script"))[1])
             for name, value in clip.arguments().items()
-            if name in origins or value != usual[name]
+            if name in origins or value != usual.get(name)
         }
         text = f"AdaGC in force: {shown(given) or 'its defaults'}"
         tensors = clip._progress.tensors
         holders = tensors.cuts.parameters.values() if tensors.cuts else ()
+        num = len(tensors.keys)
+        if tensors.is_bound:  # frozen ones have no gradient
+            num = sum(tensor.takes_part for tensor in tensors.layout)
+            holders = [holder for holder in holders if holder.takes_part]
         num_units = sum(len(holder.units) for holder in holders)
-        if tensors.keys:
-            text += f"; {len(tensors.keys)} tensors"
+        if num:
+            text += f"; {num} tensors"
         if num_units:
             text += f", {num_units} of them units of {len(holders)} "
             text += "parameters"
@@ -245,11 +262,6 @@ class Process:
         if dist.get_world_size() > 1:
             text += f"; rank {dist.get_rank()} of {dist.get_world_size()}"
         return "; ".join((text, *notes))
-
-    @staticmethod
-    def _steps_of(optimizer: Any) -> int:
-        clip = _ours(optimizer)
-        return 0 if clip is None else clip.num_steps
 
     def _count(self, optimizer: Any, num_before: int, is_first: bool) -> None:
         clip = _ours(optimizer)

@@ -121,13 +121,16 @@ def as_number(value: Any) -> Any:
     if isinstance(value, str) and any(map(str.isdigit, value)):
         with contextlib.suppress(ValueError):
             return float(value)
+    if isinstance(value, dict):  # overrides
+        return {name: as_number(x) for name, x in value.items()}
     return value
 
 
 def of_trainer(args: Any) -> Values:
     """Return what a Trainer's arguments say about clipping.
 
-    ``max_grad_norm`` is ``lambda_abs``; where it is 0 or None, that is 1.0.
+    ``max_grad_norm`` is ``lambda_abs``; where it is None or not above 0, so
+    that the Trainer would not clip, that is 1.0.
     Where ``adaptive_norm_clip`` is on, the arguments of ERNIE's clip count.
     """
     from paddle_adagc.integrations.arguments import TAKEN, of_adaptive_norm
@@ -136,7 +139,7 @@ def of_trainer(args: Any) -> Values:
         return found
     norm = getattr(args, "max_grad_norm", None)
     norm = norm or getattr(args, TAKEN, norm)
-    if norm:
+    if norm and norm > 0:
         return {"lambda_abs": (norm, "max_grad_norm")}
     return {"lambda_abs": (_DEFAULT, f"max_grad_norm is {norm}")}
 

@@ -29,7 +29,7 @@ from paddle_adagc.watch.measure import check_numbers
 from paddle_adagc.watch.observe import check_stepping, observe, stepping
 from paddle_adagc.watch.recording import CLOSE_SECONDS, Recording
 from paddle_adagc.watch.ring import Ring
-from paddle_adagc.watch.skip import Skipper
+from paddle_adagc.watch.skip import MOST_IN_A_ROW, Skipper
 from paddle_adagc.watch.store import MAX_BYTES
 
 NUM_STEPS = 64
@@ -166,6 +166,12 @@ class Record(Recording):
     def num_skipped(self) -> int:
         """Steps that this process has left out."""
         return self._skipper.num_skipped if self._skipper is not None else 0
+
+    @property
+    def skips_no_more(self) -> bool:
+        """Whether the next step is made in any case, after 16 that were not."""
+        skipper = self._skipper
+        return skipper is not None and skipper.num_in_a_row >= MOST_IN_A_ROW
 
     @property
     def name(self) -> str:

@@ -167,13 +167,20 @@ class TrainerRecord:
         self.record.step()
         reason = self.record.should_stop
         if reason and not control.should_training_stop:
-            is_sound = _are_finite(parameters_of(self._optimizer))
             control.should_training_stop = True
-            control.should_save = is_sound
+            control.should_save = not self.is_ruined()
             left = "a checkpoint is saved"
-            if not is_sound:
+            if not control.should_save:
                 left = "weights are not finite either: nothing is saved"
             warnings.warn(f"training ends: {reason}; {left}", stacklevel=2)
+
+    def is_ruined(self) -> bool:
+        """Whether the run ends with weights that are not finite; waits.
+
+        Every rank asks, and gets the same answer.
+        """
+        ends = self.record is not None and bool(self.record.should_stop)
+        return ends and not _are_finite(parameters_of(self._optimizer))
 
     def numbers(self) -> dict[str, Any]:
         """Return numbers for a log: the worst since the last one.

@@ -42,24 +42,6 @@ def test_each_tensor_is_clipped_as_by_a_clip_of_its_values(overrides, backend):
             np.testing.assert_allclose(got[i], expected[i], rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (
-            {"router": None, "gate": {"beta": 0.5}},
-            "'gate' matches no tensor.*'embed.weight'",
-        ),
-        (
-            {"router": {"beta": 0.5}, "weight$": {"lambda_rel": 1.1}},
-            r"0\.router\.weight' matches both",
-        ),
-    ],
-)
-def test_a_bound_clip_refuses_patterns_before_a_step(overrides, message):
-    with pytest.raises(ValueError, match=message):
-        clip_arrays(*bound_clip(overrides=overrides), gradients(0))
-
-
 def test_without_bind_it_is_refused_in_the_second_step():
     clip = ClipGradByAdaGC(overrides={"router": None})
     parameters = make_parameters([[2], [2]])

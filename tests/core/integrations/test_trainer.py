@@ -145,7 +145,7 @@ def test_the_gamma_is_that_of_the_weights(tmp_path):
     state = json.loads((target / "trainer_state.json").read_text())
     del state["trial_params"]  # as of a run without the clip
     (target / "trainer_state.json").write_text(json.dumps(state))
-    with pytest.warns(UserWarning, match="names no run"):
+    with pytest.raises(ValueError, match="step 2, marked None"):
         clipping(tmp_path / "new").train(str(target))
 
 

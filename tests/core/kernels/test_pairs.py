@@ -34,10 +34,6 @@ def known(shapes=SHAPES):
     return reader, [*zip(parameters, gradients, strict=True)]
 
 
-def assert_same(found, wanted):
-    assert [*map(id, found)] == [*map(id, wanted)]
-
-
 def sparse():
     layer = paddle.nn.Embedding(4, 2, sparse=True)
     layer(paddle.to_tensor([1, 1])).sum().backward()

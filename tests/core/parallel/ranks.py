@@ -43,7 +43,6 @@ def run_on_ranks(
     world_size: int,
     *,
     timeout: float = 600.0,
-    meanwhile: Callable[[list[Any]], None] | None = None,
     **arguments: Any,
 ) -> list[Any]:
     """Call ``function(**arguments)`` on every rank of a fresh gloo world.
@@ -52,7 +51,7 @@ def run_on_ranks(
     returns are picklable (arrays instead of tensors). The CPU backend is
     enabled and the default process group exists when it starts. Gives the
     results by rank; a RuntimeError holds the traceback of a rank that failed, a
-    TimeoutError each rank's stack. ``meanwhile`` gets the started processes.
+    TimeoutError each rank's stack.
     """
     task, port = pickle.dumps((function, arguments)), free_port()
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
@@ -67,8 +66,6 @@ def run_on_ranks(
             ranks[process.sentinel] = process
         deadline, waiting = time.monotonic() + timeout, {**ranks}
         try:
-            if meanwhile is not None:
-                meanwhile([*ranks.values()])
             while waiting:
                 left = deadline - time.monotonic()
                 ended = connection.wait([*waiting], max(left, 0.0))

@@ -43,12 +43,12 @@ def outlier(step, key):
     return (1e6 if step == 4 else 30.0) if is_hit else 1.0
 
 
-def on_ranks(layout, runs, timeout=None):
+def on_ranks(layout, runs):
     """What each rank gave back, for every run of `train`."""
     ranks = run_on_ranks(
         train_all,
         layout.world_size,
-        timeout=timeout or 300.0 * layout.world_size,
+        timeout=300.0 * layout.world_size,
         layout=layout,
         runs=runs,
     )

@@ -4,11 +4,9 @@
 
 import base64
 import dataclasses
-import math
 import re
 
 import numpy as np
-import pandas as pd
 import pytest
 from adagc_lab.record.files import MOMENTS, RunRecord
 from adagc_lab.report.experiment import Experiment
@@ -16,7 +14,6 @@ from adagc_lab.report.focus import choose_focus
 from adagc_lab.report.judged import model_loss
 from adagc_lab.report.page import write_picture, write_report
 from adagc_lab.report.table import (
-    cell,
     difference_table,
     measure_experiment,
     measure_table,
@@ -164,20 +161,6 @@ def test_seeds_are_paired():
     spread = f"{np.mean(ends):.4f} ± {np.std(ends, ddof=1):.4f}"
     table = measure_table(measured)
     assert table.loc["Loss at the end (nat)", "AdaGC"] == spread
-
-
-@pytest.mark.parametrize(
-    ("values", "digits", "text"),
-    [
-        ([9, 8, 1200], 0, "9 / 8 / 1,200"),
-        ([400, 400], 0, "400"),
-        ([1.0, 2.0, 3.0], 2, "2.00 ± 1.00"),
-        ([1.0, math.nan, math.inf], 1, "1.0 / – / ∞"),
-        ([None, None], 2, "–"),
-    ],
-)
-def test_values_of_several_seeds(values, digits, text):
-    assert cell(pd.Series(values), digits) == text
 
 
 def figures_of(text):

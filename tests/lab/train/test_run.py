@@ -4,7 +4,6 @@
 
 import json
 import math
-import re
 
 import numpy as np
 import pytest
@@ -14,11 +13,6 @@ from lab.train import runs
 from pages import load_tool
 
 from paddle_adagc.watch import read_record
-
-LINE = re.compile(
-    r"step (\d+)/12  loss [\d.]+  lr [\d.]+  \|g\| [\d.]+  clipped \d+%  "
-    r"h_min [\d.]+  [\d.]+k? tok/s  ETA \d\d:\d\d"
-)
 
 
 def recorded(directory):
@@ -140,26 +134,6 @@ def test_weights_that_are_nan_are_not_saved(tmp_path):
     assert (status, record.num_steps) == ("diverged", 4)
     assert runs.checkpoint_names(tmp_path) == ["checkpoint-2"]
     assert runs.run(values)[0] == "diverged"
-
-
-def test_plain_lines_and_how_a_run_went_on(tmp_path, capsys):
-    values = runs.make_values(tmp_path / "run", eval_every=6, save_every=4)
-    with runs.interrupted_at(9):
-        runs.run(values)
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == (
-        "10,416 parameters in 12 tensors, 64 tokens per step, 12 steps"
-    )
-    steps = [int(m[1]) for line in lines if (m := LINE.fullmatch(line))]
-    assert steps == [3, 6, 9]
-    assert len(lines) == 5
-    assert lines[2].startswith("step 6/12  validation loss ")
-    runs.run(values)
-    assert "resumed at step 8" in capsys.readouterr().out.splitlines()
-    runs.run(values)
-    assert capsys.readouterr().out == (
-        f"{tmp_path / 'run'}: already finished, nothing to do\n"
-    )
 
 
 def test_an_error_leaves_the_steps_before(tmp_path, capsys):

@@ -1,0 +1,108 @@
+# Copyright (c) 2026 PaddlePaddle Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What a Trainer does, or its model is, that few are."""
+
+import shutil
+import types
+
+import paddle
+import pytest
+from core.integrations.trainers import Clipping, Trainer, clipping, gamma_of
+
+from paddle_adagc import ClipGradByAdaGC
+from paddle_adagc.integrations.arguments import bind_clip, library_of
+from paddle_adagc.integrations.model_units import ModelUnits
+from paddle_adagc.run.settings import as_number
+
+
+def test_a_state_that_another_run_left_beside_is_not_taken(tmp_path):
+    """It was killed in its save; then a run without the clip came there."""
+    killed = clipping(tmp_path / "out", max_steps=3)
+    killed.dies_after = (3, "weights")
+    with pytest.raises(KeyboardInterrupt):
+        killed.train()
+    for number in (1, 2):
+        shutil.rmtree(tmp_path / f"out/checkpoint-{number}")
+    Trainer(tmp_path / "out", max_steps=3).train()
+    checkpoint = str(tmp_path / "out/checkpoint-3")
+    resumed = clipping(tmp_path / "new", missing_state="start", max_steps=3)
+    resumed.train(checkpoint)
+    assert resumed.clip.num_steps == 0
+    with pytest.raises(FileNotFoundError):
+        clipping(tmp_path / "new", max_steps=3).train(checkpoint)
+
+
+def test_a_trainer_that_takes_the_weights_alone_is_warned_of(tmp_path):
+    clipping(tmp_path / "a", max_steps=3).train()
+
+    class WeightsAlone(Clipping):
+        def _inner_training_loop(self, other, resume_from_checkpoint):
+            self.call("on_train_begin")
+
+    clip = ClipGradByAdaGC(t_start=1)
+    trainer = WeightsAlone(tmp_path / "b", clip=clip)
+    with pytest.warns(UserWarning, match="begins at step 0, and its clip goes"):
+        trainer.train(str(tmp_path / "a/checkpoint-3"))
+    assert gamma_of(clip) == gamma_of(tmp_path / "a/checkpoint-3")
+
+
+def test_a_trainer_may_make_its_optimizer_while_it_is_made(tmp_path):
+    class Early(Trainer):
+        def __init__(self, *args, **arguments):
+            super().__init__(*args, **arguments)
+            self.create_optimizer()
+
+    class Early(Clipping.__mro__[1], Early):
+        pass
+
+    trainer = Early(tmp_path, clip=ClipGradByAdaGC(t_start=1), max_steps=2)
+    trainer.train()
+    assert trainer.clip.num_steps == 2
+
+
+class MultiHeadAttention(paddle.nn.Layer):
+    """As a user writes one: all of q, then k, then v."""
+
+    def __init__(self):
+        super().__init__()
+        self.num_heads, self.head_dim = 3, 2
+        self.qkv_proj = paddle.nn.Linear(6, 18)
+
+
+def test_a_class_of_a_common_name_is_not_taken_for_the_library_s():
+    model = paddle.nn.Sequential(MultiHeadAttention())
+    units = ModelUnits(model)
+    clip = ClipGradByAdaGC()
+    clip.bind(model, units)
+    assert [*clip.state_dict()["gamma"]] == [
+        "0.qkv_proj.weight",
+        "0.qkv_proj.bias",
+    ]
+    assert units.unknown == {"0.qkv_proj.weight": "its class is not known"}
+
+
+def test_no_units_are_asked_of_a_model_if_some_are_given():
+    class Refusing(paddle.nn.Linear):
+        config = types.SimpleNamespace()
+
+        def build_muon_param_info_map(self, *args):
+            raise ValueError("unsupported layout")
+
+    args, model = types.SimpleNamespace(), Refusing(2, 2)
+    with pytest.raises(ValueError, match="unsupported layout"):
+        bind_clip(ClipGradByAdaGC(), model, None, args)
+    clip = ClipGradByAdaGC()
+    bind_clip(clip, model, {}, args)
+    assert [*clip.state_dict()["gamma"]] == ["weight", "bias"]
+
+
+def test_arguments_that_a_script_derives_are_the_library_s():
+    library = type("Arguments", (), {"__module__": "paddlenlp.trainer"})
+    mine = type("Mine", (library,), {"__module__": "__main__"})
+    assert library_of(mine()) == "paddlenlp"
+    assert library_of(types.SimpleNamespace()) == ""
+
+
+def test_numbers_of_a_file_are_numbers_in_overrides_too():
+    given = {"experts": {"lambda_rel": "2e0"}, "embed": None}
+    assert as_number(given) == {"experts": {"lambda_rel": 2.0}, "embed": None}
