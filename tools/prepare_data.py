@@ -114,12 +114,14 @@ def read_files(inputs: Sequence[str], field: str) -> Iterator[str]:
 def _documents(path: Path, lines: Iterable[str], field: str) -> Iterator[str]:
     for number, line in enumerate(lines, 1):
         try:
-            yield str(json.loads(line)[field])
-        except (KeyError, TypeError, ValueError) as error:
+            text = json.loads(line)[field]
+            text.encode()
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ValueError(
-                f"{path}, line {number}: no JSON object with the field "
-                f"{field!r}: {line[:40]!r}"
+                f"{path}, line {number}: no JSON object with a text in the "
+                f"field {field!r}: {line[:40]!r}"
             ) from error
+        yield text
 
 
 def read_hub(name: str, configuration: str | None, field: str) -> Iterator[str]:

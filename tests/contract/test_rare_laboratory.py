@@ -12,15 +12,23 @@ pytest.importorskip("paddlenlp")
 pytest.importorskip("pandas")
 
 import huggingface_hub
+import pandas as pd
+from adagc_lab.benchmark import gpu_tables
+from adagc_lab.clips import compared
 from adagc_lab.clips.measured import _factor
 from adagc_lab.report.measures import describe_run, measure
 from adagc_lab.reproduce import store
 from adagc_lab.reproduce.grid import load_target
+from adagc_lab.reproduce.rates import rate_table, rates_why
+from adagc_lab.train.parse import parse_config
+from adagc_lab.train.run import run_pretraining
 from lab.report.test_report import make_run
 from lab.reproduce.conftest import FAULTS, planned, write_grid  # noqa: F401
 from lab.train import runs
 from lab.train.test_start import constant, fork
 from pages import ROOT, load_tool
+
+from paddle_adagc.parallel.topology import Axis, Topology
 
 prepare = load_tool("prepare_data")
 
@@ -62,6 +70,92 @@ def test_faults_of_a_grid_s_config_are_injected(write_grid):  # noqa: F811
     changed = planned(write_grid("a.yaml", {"changes": FAULTS}))
     given = planned(write_grid("b.yaml", FAULTS))
     assert [run.config for run in changed] == [run.config for run in given]
+
+
+def cells_of(*rows):
+    names = ["method", "seed", "processor", "loss"]
+    return pd.DataFrame(rows, columns=names).assign(beta2="0.95", rate=0.003)
+
+
+def test_best_rates_are_compared_on_one_processor():
+    cells = cells_of(
+        *(("GlobalGC 1", 1, "P1", 1.0), ("GlobalGC 1", 1, "P2", 2.0)),
+        *(("AdaGC", 1, "P2", 1.9), ("AdaGC", 1, "P1", 0.9)),
+        *(("GlobalGC 1", 2, "P1", 1.0), ("AdaGC", 2, "P1", 0.9)),
+    )
+    last = rate_table(cells).splitlines()[-1]
+    assert last.endswith("| -0.100 |")
+
+
+def test_a_run_that_diverged_counts_where_the_mechanism_is_asked():
+    loss = np.full(600, 1.5)
+    rows = pd.DataFrame(
+        [
+            ("GlobalGC 1", 1, "finished", loss),
+            ("AdaGC", 1, "diverged", np.r_[loss, np.nan]),
+        ],
+        columns=["method", "seed", "status", "loss"],
+    ).assign(target="rates-why", processor="P", early_update_norm=1.0)
+    assert "| AdaGC | 1 | inf | +inf |" in rates_why(rows)
+
+
+def test_a_run_that_died_has_no_validation_loss_of_before():
+    run = make_run(tensors=False)
+    run.metrics["eval_loss"] = np.full(len(run.loss), np.nan)
+    run.metrics["eval_loss"][100] = 1.0
+    assert describe_run(run, 200)["validation_loss"] == 1.0
+    run.loss[-100:] = np.nan
+    assert describe_run(run, 200)["validation_loss"] == np.inf
+
+
+def test_a_failed_check_of_one_dtype_is_shown(tmp_path):
+    about = {"gpu": "H", "framework": "F", "driver": 13000, "nvrtc": "13"}
+    rows = [
+        {"check": "same bits", "error": "float32 differs", **about},
+        {"check": "same bits", **about},
+    ]
+    file = tmp_path / "gpu.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert "same bits: error (float32 differs)" in gpu_tables.tables(file)
+
+
+@pytest.mark.parametrize("text", [None, 5, "lone \ud800"])
+def test_a_document_that_is_no_text_is_named(text, tmp_path, capsys):
+    path = tmp_path / "part.jsonl"
+    path.write_text(
+        json.dumps({"text": "a"}) + "\n" + json.dumps({"text": text})
+    )
+    output = ["--tokenizer", "bytes", "--output", str(tmp_path / "data")]
+    assert prepare.main([str(path), *output]) == 2
+    assert (
+        f"{path}, line 2: no JSON object with a text" in capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["model.moe_correction_bias=false"], "expert_bias_rate=0.001 moves"),
+        (["optimizer.name=muon", "parallel.tp=2"], "needs whole tensors"),
+    ],
+)
+def test_what_would_do_nothing_or_fail_is_refused_at_once(changes, message):
+    off = "record={tensors: false, moments: false}"
+    values = runs.proxy_values("ernie_moe", "out", off, *changes)
+    with pytest.raises(ValueError, match=message):
+        runs.pretrain(values)
+
+
+def test_a_run_is_not_overwritten_by_one_that_is_refused(tmp_path, monkeypatch):
+    values = runs.make_values(tmp_path / "run")
+    runs.run(values)
+    before = sorted(path.name for path in (tmp_path / "run").iterdir())
+    sharded = Topology(world=(0, 1), sharding=Axis(0, 2))
+    monkeypatch.setattr(compared, "read_topology", lambda: sharded)
+    values = {**values, "clip": {"name": "zclip"}}
+    with pytest.raises(ValueError, match="under sharding over 2 ranks"):
+        run_pretraining(parse_config(values), overwrite=True)
+    assert sorted(p.name for p in (tmp_path / "run").iterdir()) == before
 
 
 def test_no_job_is_a_mistake(capsys):

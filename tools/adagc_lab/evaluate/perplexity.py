@@ -13,6 +13,7 @@ from paddle.io import BatchSampler
 from tqdm import tqdm
 
 import paddle_adagc
+from adagc_lab.data.config import TEXT_KINDS
 from adagc_lab.data.loading import (
     BatchLoader,
     check_fingerprint,
@@ -22,6 +23,7 @@ from adagc_lab.data.text import TokenDataset, build_datasets
 from adagc_lab.evaluate.saved import load_saved
 from adagc_lab.models.decoder import DecoderForCausalLM, cross_entropy
 from adagc_lab.train.parse import load_config, parse_config
+from paddle_adagc.checks import check_choice
 
 _BATCH_SIZE = 8
 
@@ -49,6 +51,7 @@ def evaluate(
         if data is None
         else load_config(data).data
     )
+    check_choice("data.kind", config.kind, TEXT_KINDS)
     trained, dataset = build_datasets(config, 1)
     if data is None:
         check_fingerprint(

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -31,8 +32,8 @@ END = 500
 _WINDOW = 1000
 """Steps from the first fault over which ``damage_at_first`` is a mean."""
 
-_EARLY = slice(100, 1000)
-"""Steps whose updates count as early."""
+_EARLY, _EARLY_UPDATES = slice(1000, 1500), slice(100, 1000)
+"""Steps whose losses are compared with the last ones, and whose updates."""
 
 Row = dict[str, Any]
 """A run: what :func:`describe_run` returns, perhaps with more keys."""
@@ -64,8 +65,9 @@ def describe_run(record: RunRecord, skip_steps: int) -> Row:
         "loss": record.loss,
     }
     if not memorises(record):
-        row["validation_loss"] = _last(record, "eval_loss")
-    updates = record.metrics.get("update_norm", np.zeros(0))[_EARLY]
+        found = _last(record, "eval_loss")  # maybe of before it died
+        row["validation_loss"] = math.inf if is_dead else found
+    updates = record.metrics.get("update_norm", np.zeros(0))[_EARLY_UPDATES]
     if updates.size:
         row["early_update_norm"] = float(np.mean(updates))
     if (h := record.h).size:
@@ -170,12 +172,15 @@ def measure(row: Row) -> dict[str, float]:
     found = peaks(loss)
     low = peaks(loss, LOW_NOISE_PEAK)
     known = loss[np.isfinite(loss)]
+    early = float(loss[_EARLY].mean()) if len(loss) > 1500 else np.nan
     return {
         "peaks": float(len(found)),
         "low_peaks": float(len(low)),
         "worst": max(low, default=0.0),
         "mean": float(known.mean()),
+        "early": early,
         "end": float(known[-END:].mean()),
+        "change": float(known[-END:].mean()) - early,
         "end_median": float(np.median(known[-END:])),
     }
 

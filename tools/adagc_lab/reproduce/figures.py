@@ -16,7 +16,7 @@ from matplotlib.ticker import NullLocator
 
 from adagc_lab.report.differences import difference
 from adagc_lab.report.figures import COLORS, set_log_axis
-from adagc_lab.reproduce.rates import rate_cells
+from adagc_lab.reproduce.rates import once_a_seed, rate_cells
 from adagc_lab.reproduce.studies import study_figures
 from adagc_lab.reproduce.tables import Recipes
 
@@ -75,9 +75,8 @@ def _price(recipes: Recipes) -> pd.DataFrame:
 
 def _rates(recipes: Recipes) -> pd.DataFrame:
     """Mean loss over all seeds, by method, beta2 and rate."""
-    cells = rate_cells(recipes.rows, ["rates"])
-    keys = ["method", "beta2", "rate"]
-    groups = cells.drop_duplicates([*keys, "seed"]).groupby(keys, sort=False)
+    cells = once_a_seed(rate_cells(recipes.rows, ["rates"]))
+    groups = cells.groupby(["method", "beta2", "rate"], sort=False)
     means, counts = groups["loss"].mean().round(9).round(3), groups.size()
     return means[counts == counts.max()].reset_index()
 

@@ -1,6 +1,6 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Losses over the learning rate, and over the length of a run."""
+"""Losses over the learning rate; the smallest h."""
 
 from __future__ import annotations
 
@@ -12,14 +12,11 @@ import pandas as pd
 from adagc_lab.markdown import markdown_table
 from adagc_lab.report.differences import difference, fixed, shown
 from adagc_lab.report.measures import END
-from adagc_lab.reproduce.pairs import REFERENCE, Pairs
+from adagc_lab.reproduce.pairs import REFERENCE
 
 NOT_RUN = "Too few seeds have run yet.\n"
 _BASIN = 0.02
 """Nat above a method's best loss within which a rate is in its basin."""
-
-_EARLY = slice(1000, 1500)
-"""Steps whose loss is compared with that of the last ones."""
 
 _PAIR = ["seed", "processor"]
 _NAME = r"^(.+?)(?:, beta2 ([\d.]+))?, rate ([\d.]+)$"
@@ -39,29 +36,42 @@ def rate_cells(rows: pd.DataFrame, experiments: Sequence[str]) -> pd.DataFrame:
             "rate": parts[2].astype(float),
             "seed": own["seed"],
             "processor": own["processor"],
-            "loss": [
-                np.inf if status == "diverged" else float(np.mean(loss[-END:]))
-                for status, loss in zip(own["status"], own["loss"], strict=True)
-            ],
+            "loss": _ends(own),
         }
     )
+
+
+def _ends(rows: pd.DataFrame) -> list[float]:
+    """Return the mean of each run's last 500 losses; Inf if it diverged."""
+    return [
+        np.inf if status == "diverged" else float(np.mean(loss[-END:]))
+        for status, loss in zip(rows["status"], rows["loss"], strict=True)
+    ]
+
+
+def once_a_seed(cells: pd.DataFrame) -> pd.DataFrame:
+    """Leave one run of each seed: of the processor that most of its ran on."""
+    size = cells.groupby(_PAIR)["loss"].transform("size")
+    order = ["size", "processor"]
+    ranked = cells.assign(size=size).sort_values(order, ascending=False)
+    kept = ranked.drop_duplicates(["method", "beta2", "rate", "seed"])
+    return cells.loc[kept.index.sort_values()]
 
 
 def rate_table(cells: pd.DataFrame) -> str:
     """Table of :func:`rate_cells`: a row per beta2 and method.
 
     All means of a row are over the same seeds: a rate that fewer of them ran is
-    left out, as is a run on a second processor. The best rate has the lowest
+    left out, as are runs on other processors. The best rate has the lowest
     mean; the last column is that loss minus GlobalGC 1's best at this beta2,
     seed by seed.
     """
     if cells.empty:
         return NOT_RUN
-    rates = sorted({*cells["rate"]})
+    rates, cells = sorted({*cells["rate"]}), once_a_seed(cells)
     best: dict[tuple[str, str], pd.Series] = {}
     lines = []
     for (beta2, method), part in cells.groupby(["beta2", "method"], sort=False):
-        part = part.drop_duplicates(["rate", "seed"])
         by_seed = part.pivot(index="rate", columns="seed", values="loss")
         counts = by_seed.count(axis=1)
         by_seed = by_seed[counts == counts.max()].dropna(axis=1)
@@ -116,7 +126,7 @@ def rates_why(rows: pd.DataFrame) -> str:
     own = rows[rows["target"] == "rates-why"]
     if own.empty:
         return NOT_RUN
-    own = own.assign(end=[np.mean(loss[-END:]) for loss in own["loss"]])
+    own = own.assign(end=_ends(own))
     base = own[own["method"] == REFERENCE].set_index(_PAIR)["end"]
     lines = []
     for method, part in own.groupby("method", sort=False):
@@ -133,33 +143,10 @@ def rates_why(rows: pd.DataFrame) -> str:
     return markdown_table(head, lines, left=1)
 
 
-def price_over_time(pairs: Pairs) -> str:
-    """Table of the loss over GlobalGC 1's, early and at the end of a run."""
-    lines = []
-    for steps in pairs.lengths():
-        base = pairs.runs(REFERENCE, steps)
-        for method in pairs.methods():
-            rises = [
-                run["loss"] - base[key]["loss"]
-                for key, run in pairs.runs(method, steps).items()
-                if key in base
-            ]
-            early = np.array([np.mean(rise[_EARLY]) for rise in rises])
-            late = np.array([np.mean(rise[-END:]) for rise in rises])
-            found = map(difference, (early, late, late - early))
-            cells = [f"{steps:,}", method, str(len(rises))]
-            lines.append([*cells, *map(shown, found)])
-    head = [
-        *("Steps", f"{REFERENCE} →", "Seeds", "Steps 1,000 to 1,500"),
-        *("Last 500 steps", "Change"),
-    ]
-    return markdown_table(head, lines, left=2) if lines else NOT_RUN
-
-
 def smallest_h(rows: pd.DataFrame) -> str:
     """Table of h in the runs that stored it, by experiment and method."""
     own = rows[rows["smallest_h"].notna() & (rows["clean_twin"] == 0)]
-    own = own[~own["method"].str.startswith(("GlobalGC", "ZClip"))]
+    own = own[~own["method"].str.contains("GlobalGC|ZClip")]
     own = own.assign(
         method=own["method"].str.replace(", rate .*", "", regex=True)
     )

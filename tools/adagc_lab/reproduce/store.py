@@ -66,25 +66,29 @@ def append(
     digest or ``skip_steps`` differ, because the grid has changed, is replaced.
     """
     texts = [{name: _cell(row[name]) for name in row} for row in rows]
-    _add(Path(folder) / f"{target}.csv", texts)
+    _add(Path(folder) / f"{target}.csv", texts, replaces=True)
 
 
 def merge(
     folder: str | os.PathLike[str], other: str | os.PathLike[str]
 ) -> list[str]:
-    """Add the rows of all targets of another folder; return their names."""
+    """Add what another folder has and this one has not; return its targets."""
     paths = _targets(other)
     for path in paths:
         _add(Path(folder) / path.name, _read(path))
     return [path.stem for path in paths]
 
 
-def _add(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+def _add(
+    path: Path, rows: Sequence[dict[str, Any]], replaces: bool = False
+) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     known: dict[tuple[str, ...], dict[str, Any]] = {}
     for row in [*(_read(path) if path.exists() else []), *rows]:
         present = known.get(key := tuple(row[name] for name in ID))
-        if present is None or any(present[x] != row[x] for x in _CHANGES):
+        if present is None or (
+            replaces and any(present[x] != row[x] for x in _CHANGES)
+        ):
             known[key] = row
     table = pd.DataFrame([*known.values()])
     codes = np.concatenate([np.zeros(0, np.int32), *table.pop("loss")])

@@ -21,7 +21,6 @@ from adagc_lab.report.differences import LEAST, difference, fixed, shown
 from adagc_lab.reproduce.pairs import OVER_REFERENCE, REFERENCE, Pairs
 from adagc_lab.reproduce.rates import (
     NOT_RUN,
-    price_over_time,
     rate_cells,
     rate_differences,
     rate_table,
@@ -98,6 +97,11 @@ _CALM: list[_Column] = [
     ("Validation loss (nat)", _compared, "validation_loss"),
     ("Mean loss (nat)", _compared, "mean"),
     ("Loss of the last 500 steps (nat)", _compared, "end"),
+]
+_PRICE: list[_Column] = [
+    ("Steps 1,000 to 1,500 (nat)", _compared, "early"),
+    ("Last 500 steps (nat)", _compared, "end"),
+    ("Change (nat)", _compared, "change"),
 ]
 _FAULTS: list[_Column] = [
     ("Fault peaks above 0.5 nat", _sums, "fault_peaks"),
@@ -290,7 +294,7 @@ def make_tables(
         "decay-differences": rate_differences(decaying),
         "half-rate": _comparison({"Llama-2": half}, _SPIKING, None),
         "rates-why": rates_why(recipes.rows),
-        "price-over-time": price_over_time(price),
+        "price-over-time": _comparison({"Mixtral 8x1B": price}, _PRICE),
         "smallest-h": smallest_h(recipes.rows),
         "others-spiking": _comparison(by["spiking"], _SPIKING[:3], _OTHERS),
         "others-calm": _comparison(by["calm"], _CALM, _OTHERS),

@@ -330,6 +330,11 @@ class RunConfig(Section):
         splits_tensors = (
             self.parallel.sharding > 1 and self.parallel.sharding_split_param
         )
+        if self.optimizer.name in WHOLE_TENSORS and self.parallel.tp > 1:
+            raise ValueError(
+                f"optimizer.name={self.optimizer.name!r} needs whole tensors, "
+                f"which parallel.tp={self.parallel.tp} splits: use dp"
+            )
         if self.optimizer.name in WHOLE_TENSORS and splits_tensors:
             raise ValueError(
                 f"optimizer.name={self.optimizer.name!r} needs whole tensors, "

@@ -16,6 +16,7 @@ from paddle.nn.clip import ClipGradBase
 
 import paddle_adagc
 from adagc_lab.clips import make_clip
+from adagc_lab.clips.compared import ComparedClip, refuse_layout
 from adagc_lab.faults import check_faults
 from adagc_lab.processor import processor_facts
 from adagc_lab.record.files import lock_run
@@ -61,6 +62,8 @@ def run_pretraining(
     task.check_layout()
     start = Start(config, overwrite=overwrite, fork=fork)
     start_processes(config.parallel)
+    if isinstance(clip, ComparedClip):  # before a run is overwritten
+        refuse_layout(type(clip).__name__)
     with contextlib.ExitStack() as stack:
         from_first_process(lambda: stack.enter_context(lock_run(directory)))
         begin = from_first_process(start.read)

@@ -129,6 +129,11 @@ class LanguageTask(PretrainTask):
         if self.train.precision == "float8":  # all that can be, by default
             model = {"float8_linears": FLOAT8_LINEARS, **model}
         config = decoder_config(model, tensor_parallel_degree=self.parallel.tp)
+        if self.train.expert_bias_rate and not config.moe_correction_bias:
+            raise ValueError(
+                f"train.expert_bias_rate={self.train.expert_bias_rate} moves "
+                "nothing: set model.moe_correction_bias, or leave it out"
+            )
         self.num_tokens = self.data.seq_length
         return config
 
