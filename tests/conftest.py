@@ -40,6 +40,7 @@ CANARIES = (
     "::test_a_stopped_command_resumes_with_the_same_record[15]",
     "run/test_forms.py::test_a_form[a callback that replaces the clip]",
     "run/test_forms.py::test_a_form[a loop with `--require`]",
+    "run/test_run_formers.py::test_a_stage_trains_and_resumes[PT]",
 )
 
 
