@@ -142,7 +142,7 @@ class ClipGradByAdaGC(KnownAttributes, EagerClip):
         self.strict, self.nonfinite = strict, nonfinite
         self.overrides = {} if overrides is None else overrides
         self._follows = False  # the gradients stay as they are
-        self._votes = not strict or init == "warmup_ema"  # as of the warm-up
+        self._counts_support = not strict or init == "warmup_ema"
         self._progress = Progress(self)
         warn_of_shrinking(self)
 

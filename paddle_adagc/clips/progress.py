@@ -83,7 +83,7 @@ class Progress:
     def __init__(self, clip: ClipGradByAdaGC) -> None:
         self._clip = clip  # for its arguments, which may change
         self.tensors = Tensors()
-        self.memory = Memory.new(0, clip._votes)
+        self.memory = Memory.new(0, clip._counts_support)
         self.steps = StepCount()
         self.before = self.steps, self.memory  # the last step
         self.awaits_update = False  # the optimizer's, after the last call
@@ -105,7 +105,7 @@ class Progress:
         tensors.bind(ranks.layout)
         self._clip.overrides.meet(tensors.keys)
         self.ranks, self.tensors = ranks, tensors
-        empty = Memory.new(len(tensors.keys), self._clip._votes)
+        empty = Memory.new(len(tensors.keys), self._clip._counts_support)
         self.memory = dataclasses.replace(empty, start=self.memory.start)
         mark_units(model, ranks.layout)
         for parameter in unwrap(model).parameters():
@@ -115,7 +115,7 @@ class Progress:
         """See :meth:`.ClipGradByAdaGC.restart_warmup`."""
         self.settle()
         counts = self.memory.num_nonfinite
-        new = Memory.new(int(counts.shape[0]), self._clip._votes)
+        new = Memory.new(int(counts.shape[0]), self._clip._counts_support)
         self.memory = dataclasses.replace(
             new, num_nonfinite=counts, start=self.steps.num_steps
         )
@@ -189,7 +189,7 @@ class Progress:
         """See :meth:`.ClipGradByAdaGC.set_state_dict`."""
         check_choice("new_tensors", new_tensors, get_args(NewTensors))
         self.settle()
-        arguments, votes = self._clip.arguments(), self._clip._votes
+        arguments, votes = self._clip.arguments(), self._clip._counts_support
         loaded = ClipState.from_dict(state).renamed(rename or {})
         loaded = loaded.fitted(arguments, votes)
         self.tensors.adopt(loaded.keys, new_tensors == "start")

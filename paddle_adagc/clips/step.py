@@ -230,7 +230,7 @@ def _warm_up(
     global_norm = squared_norm.sqrt().astype("float32")
     h = rule.global_scale(global_norm, clip.lambda_abs)
     every_h = h.expand_as(norm)
-    if not clip._votes:
+    if not clip._counts_support:
         return every_h, rule.running_minimum(h * norm, gamma), None
     if support is None:  # t_start was raised after the warm-up
         support = paddle.full_like(gamma, rule.FULL_SUPPORT)

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 
@@ -66,7 +67,7 @@ class UnitCuts:
                 gradient.shape != self._shapes.get(first)
                 or gradient.is_selected_rows()
             ):
-                refused = refused or self._check(first, gradient, topology)
+                refused = self._check(first, gradient, topology) or refused
         if self._begins is None:
             self._begins = self._find_begins(topology, refused)
         if refused:
@@ -155,13 +156,10 @@ class UnitCuts:
         )
 
     def tell(self, refused: str, topology: Topology) -> None:
-        """Tell ranks that wait for this one's lengths that it makes no step.
-
-        Raises:
-            ValueError: With this text, if they do wait.
-        """
+        """Tell ranks that wait for this one's lengths why it makes no step."""
         if self._begins is None:
-            self._find_begins(topology, refused)
+            with contextlib.suppress(ValueError):
+                self._find_begins(topology, refused)
 
     def _find_begins(self, topology: Topology, refused: str) -> dict[int, int]:
         """Return the first value of this rank's slice of each parameter.
@@ -187,7 +185,7 @@ class UnitCuts:
                 of_ranks = gather((mine, refused), axis.group)
                 refused = next((why for _, why in of_ranks if why), "")
                 found.append((axis, [lengths for lengths, _ in of_ranks]))
-        if refused:
+        if refused and found:
             raise ValueError(refused)
         for axis, of_axis in found:
             for first in of_axis[0]:

@@ -17,7 +17,6 @@ from paddle_adagc.integrations.model_units import ModelUnits, describe_tensors
 from paddle_adagc.parallel.layout import unwrap
 from paddle_adagc.parallel.units import Declared
 
-_DEFAULT_MAX_GRAD_NORM = 1.0  # of TrainingArguments
 TAKEN = "_adagc_max_grad_norm"  # of arguments: what a clip took over
 CLEARS = "adaptive_norm_force_clear_state"
 """ERNIE's argument: start without the state of a clip."""
@@ -78,7 +77,7 @@ def take_over_clipping(args: Any, clip: ClipGradBase) -> None:
     clip.stat = {}
     is_flex = getattr(args, "save_checkpoint_format", "") == "flex_checkpoint"
     norm = args.max_grad_norm
-    usual = (0, None, _DEFAULT_MAX_GRAD_NORM, getattr(clip, "lambda_abs", None))
+    usual = (0, None, 1.0, getattr(clip, "lambda_abs", None))  # 1.0: default
     if norm not in usual:
         warnings.warn(
             f"max_grad_norm={norm} is not used: {clip!r} clips in its place "
@@ -149,4 +148,5 @@ def logger_of(args: Any) -> Any:
 def library_of(args: Any) -> str:
     """Return the library of a Trainer's arguments, or of what they derive."""
     roots = (kind.__module__.partition(".")[0] for kind in type(args).__mro__)
-    return next((root for root in roots if root.startswith("paddle")), "")
+    known = "paddlenlp", "paddleformers", "paddlefleet"
+    return next((root for root in roots if root in known), "")

@@ -186,7 +186,7 @@ def _read(checkpoint: Path, wanted: dict[str, Any] | None) -> dict[str, Any]:
     if not states:
         return load_state(checkpoint)
     for state in states:
-        if state.get("origin") == wanted:
+        if wanted is None or state.get("origin") == wanted:
             return state
     return load_state(checkpoint)  # the file beside is another run's
 

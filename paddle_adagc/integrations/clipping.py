@@ -93,7 +93,8 @@ class Options:
 
     def make_record(self) -> Any:
         """Return what records a run; None in a copy without the recorder."""
-        given = [*vars(self).values()][3:]  # the record, and what follows
+        names = "record", "shadow", "skip_above", "stop_on", "on_alarm"
+        given = [getattr(self, name) for name in names]
         try:
             from paddle_adagc.watch.trainer import TrainerRecord
         except ModuleNotFoundError:
@@ -195,8 +196,8 @@ class TrainerClip(TrainerCallback):
 
         The Trainer would raise before the optimizer's step.
         """
-        record = self.record
-        if record is None or record.error or record.skips_no_more:
+        record, skips = self.record, self._options.skip_above is not None
+        if record is None or record.error or (skips and record.is_lost):
             check(loss)
 
     def run_loop(
@@ -334,8 +335,8 @@ class TrainerClip(TrainerCallback):
     def save(self, save: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         """Save; the clip's file comes last, and is written before."""
         saved = self.recording.saved(self.clip) if self.recording else self.clip
-        if self.recording and self.recording.is_ruined():
-            return  # the record says it
+        if self.recording and self.recording.refuses_to_save():
+            return
         try:
             state = self.trainer.state
             self._staged += stage_clip(saved, self.trainer.args, state)

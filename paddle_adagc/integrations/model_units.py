@@ -233,9 +233,12 @@ def _of_groups(key: str, parameter: Tensor) -> Units | str:
 
 def _of_class(layer: Any) -> Iterator[tuple[Tensor, Units | None]]:
     """Yield parameters of a layer of a known class, and their units."""
-    kinds = {kind.__name__ for kind in type(layer).__mro__}
-    if not type(layer).__module__.startswith("paddle"):
-        kinds.discard("MultiHeadAttention")  # a name that anyone gives
+    kinds = {
+        kind.__name__
+        for kind in type(layer).__mro__
+        if kind.__name__ != "MultiHeadAttention"  # a name that anyone gives
+        or kind.__module__.startswith("paddlenlp.")
+    }
     qkv = _tensors(layer, "qkv_proj")
     if qkv:
         units = _of_attention(layer, kinds, qkv[0].shape[-1])

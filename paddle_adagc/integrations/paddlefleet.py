@@ -2,6 +2,4 @@
 # SPDX-License-Identifier: Apache-2.0
 """A clip in PaddleFleet's ``Trainer``; not run with it."""
 
-from paddle_adagc.integrations.trainer import ClippingMixin
-
-__all__ = ["ClippingMixin"]
+from paddle_adagc.integrations.trainer import ClippingMixin as ClippingMixin

@@ -2,6 +2,4 @@
 # SPDX-License-Identifier: Apache-2.0
 """A clip in PaddleNLP's ``Trainer``."""
 
-from paddle_adagc.integrations.trainer import ClippingMixin
-
-__all__ = ["ClippingMixin"]
+from paddle_adagc.integrations.trainer import ClippingMixin as ClippingMixin

@@ -12,8 +12,8 @@
 namespace {
 
 // Short sums in the values' own precision, or float32 for the 16-bit types,
-// added up in double: right to 1e-6 for any length. The number of lanes and
-// the order of the sums are fixed here, and products are not fused
+// added up in double: right to 1e-6 for values above 1e-19. The number of lanes
+// and the order of the sums are fixed here, and products are not fused
 // (-ffp-contract=off), so that every processor gets the same bits.
 template <typename T>
 double squared_norm(const void* tensor, int64_t size) {
@@ -158,8 +158,8 @@ struct Python {
   void (*take)(void* object);
   void (*give_back)(void* object);
   void (*clear_error)();
-  void *none, *false_;
-  void *need_clip, *is_selected_rows, *bump;  // a name, two methods of a tensor
+  void *none, *false_, *true_;
+  void *need_clip, *is_dense, *bump;  // a name, two methods of a tensor
   int (*exchange)(void* tensor, DlTensor* out);
 };
 
@@ -234,9 +234,10 @@ int64_t adagc_read_pairs(const Python* python, void* pairs, int64_t count,
     const int64_t target = where[at];
     if (target < 0 || python->list_item(gradients, target) != python->none)
       return i;
-    void* has_rows = python->call(python->is_selected_rows, gradient, nullptr);
+    // One without values is not dense, and exchange() would follow null.
+    void* is_dense = python->call(python->is_dense, gradient, nullptr);
     DlTensor tensor;
-    if (!is_object(*python, has_rows, python->false_) ||
+    if (!is_object(*python, is_dense, python->true_) ||
         python->exchange(gradient, &tensor) != 0)
       return stop();
     out[target] = descriptor_of(tensor);

@@ -36,7 +36,11 @@ from paddle_adagc.files import temporary_path
 logger = logging.getLogger(__name__)
 
 SOURCE = Path(__file__).with_name("host.cpp")
-FLAGS = ("-O3", "-ffp-contract=off", "-fno-math-errno", "-shared", "-fPIC")
+FLAGS = (
+    *("-O3", "-fno-fast-math", "-fno-unsafe-math-optimizations"),
+    *("-ffp-contract=off", "-fno-math-errno", "-shared", "-fPIC"),
+)
+"""After those of $CXX: -ffast-math there would change the process' floats."""
 
 
 @functools.cache

@@ -31,8 +31,8 @@ _FUNCTIONS = (
     "PyErr_Clear",
 )
 _OBJECTS = (
-    *(None, False),
-    *("need_clip", Tensor.is_selected_rows, Tensor._bump_inplace_version),
+    *(None, False, True),
+    *("need_clip", Tensor.is_dense, Tensor._bump_inplace_version),
 )
 """Their addresses are what ``Python`` in ``host.cpp`` holds."""
 

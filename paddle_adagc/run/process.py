@@ -224,7 +224,7 @@ class Process:
                 )
         elif all(one.record is not record for one in self._attached()):
             unused = [*options, *["record"] * isinstance(self._record, str)]
-            if unused:
+            if unused and _is_first_of_node():
                 say(f"the script's own record, without {', '.join(unused)}")
         if record is not None and (line := watch.started(record, optimizer)):
             self._done.records.append(watch.shown_path(record))
@@ -234,9 +234,12 @@ class Process:
         import paddle.distributed as dist
 
         from paddle_adagc import ClipGradByAdaGC
+        from paddle_adagc.optimizer import clip_of
 
         if clip not in self._clips:  # of a mixin, or of a loop
-            self._take_given(clip, RECORD if self._attached() else ())
+            trained = [x.trainer.optimizer for x in self._attached()]
+            is_recorded = any(x and clip_of(x) is clip for x in trained)
+            self._take_given(clip, RECORD if is_recorded else ())
         origins, notes = self._clips[clip]
         usual = ClipGradByAdaGC().arguments()
         given = {
@@ -253,7 +256,7 @@ class Process:
             holders = [holder for holder in holders if holder.takes_part]
         num_units = sum(len(holder.units) for holder in holders)
         if num:
-            text += f"; {num} tensors"
+            text += f"; {num} tensor{'s' * (num != 1)}"
         if num_units:
             text += f", {num_units} of them units of {len(holders)} "
             text += "parameters"

@@ -16,6 +16,7 @@ from paddle_adagc.watch.folder import folders_beside
 from paddle_adagc.watch.page import judge_run, pictures, write_page
 from paddle_adagc.watch.reading import read_record
 from paddle_adagc.watch.replay import Settings
+from paddle_adagc.watch.store import FILE
 from paddle_adagc.watch.text import as_text, printable
 from paddle_adagc.watch.what_if import DEFAULTS, read_norms, replay_lines
 
@@ -125,7 +126,11 @@ def make_page(
     path: Path, step: int | None = None, cases: Sequence[str] = DEFAULTS
 ) -> dict[str, Any]:
     """Read and judge a record, or the newest of a Trainer's ``output_dir``."""
-    inside = folders_beside(path / "record")
+    inside = [
+        folder
+        for folder in folders_beside(path / "record")
+        if (folder / FILE).stat().st_size
+    ]
     run = read_record(inside[-1] if inside else path)
     page = judge_run(run, step, cases)
     if inside or run.directory.name == "record":  # of a Trainer

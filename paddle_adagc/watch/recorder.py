@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -168,10 +169,16 @@ class Record(Recording):
         return self._skipper.num_skipped if self._skipper is not None else 0
 
     @property
-    def skips_no_more(self) -> bool:
-        """Whether the next step is made in any case, after 16 that were not."""
+    def is_lost(self) -> bool:
+        """Whether a loss that is not finite is not left out any more.
+
+        After 16 such steps in a row, or if it has failed on another rank.
+        """
         skipper = self._skipper
-        return skipper is not None and skipper.num_in_a_row >= MOST_IN_A_ROW
+        if skipper is not None and skipper.num_in_a_row < MOST_IN_A_ROW:
+            return False
+        loss = self._try(self._newest_loss)
+        return loss is not None and not math.isfinite(loss)
 
     @property
     def name(self) -> str:

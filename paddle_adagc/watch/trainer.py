@@ -182,6 +182,14 @@ class TrainerRecord:
         ends = self.record is not None and bool(self.record.should_stop)
         return ends and not _are_finite(parameters_of(self._optimizer))
 
+    def refuses_to_save(self) -> bool:
+        """Say so if a checkpoint would have such weights; every rank asks."""
+        is_ruined = self.is_ruined()
+        if is_ruined:
+            text = "no checkpoint is saved: weights are not finite"
+            warnings.warn(text, stacklevel=4)
+        return is_ruined
+
     def numbers(self) -> dict[str, Any]:
         """Return numbers for a log: the worst since the last one.
 

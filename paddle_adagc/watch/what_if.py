@@ -71,6 +71,7 @@ def what_if(
     if calm[0] > 0:  # the start is not among the rows
         gamma = run.tensors("gamma", calm[:1])[0]
     places = np.append(calm, at)
+    # The clip's own count, if it began with the run.
     norms, since = run.tensors("norm", places), steps[places] - 1
     for case, its in zip(cases, settings, strict=True):
         if gamma is None:

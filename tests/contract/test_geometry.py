@@ -6,6 +6,7 @@ import numpy as np
 import paddle
 import pytest
 from backends import use
+from helpers import make_parameters
 
 from paddle_adagc import ClipGradByAdaGC
 
@@ -152,3 +153,14 @@ def test_no_sequence_of_shapes_writes_beside_a_gradient(monkeypatch, backend):
             head.assert_untouched()
     assert num_refused > 500
     assert num_steps > 2000
+
+
+def test_a_gradient_without_values_is_an_error_in_every_step():
+    """The C pass would follow a null pointer."""
+    (parameter,) = make_parameters([[4]])
+    clip = ClipGradByAdaGC()
+    clip([(parameter, paddle.ones([4]))])
+    cleared = paddle.ones([4])
+    cleared._clear()
+    with pytest.raises(RuntimeError):
+        clip([(parameter, cleared)])

@@ -12,6 +12,7 @@ from core.integrations.trainers import Clipping, Trainer, clipping, gamma_of
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.integrations.arguments import bind_clip, library_of
 from paddle_adagc.integrations.model_units import ModelUnits
+from paddle_adagc.integrations.trainer import ClippingMixin
 from paddle_adagc.run.settings import as_number
 
 
@@ -52,12 +53,12 @@ def test_a_trainer_may_make_its_optimizer_while_it_is_made(tmp_path):
             super().__init__(*args, **arguments)
             self.create_optimizer()
 
-    class Early(Clipping.__mro__[1], Early):
+    class ClippingEarly(ClippingMixin, Early):
         pass
 
-    trainer = Early(tmp_path, clip=ClipGradByAdaGC(t_start=1), max_steps=2)
-    trainer.train()
-    assert trainer.clip.num_steps == 2
+    clip = ClipGradByAdaGC(t_start=1)
+    ClippingEarly(tmp_path, clip=clip, max_steps=2).train()
+    assert clip.num_steps == 2
 
 
 class MultiHeadAttention(paddle.nn.Layer):
@@ -81,6 +82,17 @@ def test_a_class_of_a_common_name_is_not_taken_for_the_library_s():
     assert units.unknown == {"0.qkv_proj.weight": "its class is not known"}
 
 
+def test_a_class_that_a_script_derives_from_the_library_s_is_known():
+    theirs = type("MultiHeadAttention", (MultiHeadAttention,), {})
+    theirs.__module__ = "paddlenlp.transformers.gpt.modeling"
+    model = paddle.nn.Sequential(type("Mine", (theirs,), {})())
+    clip = ClipGradByAdaGC()
+    clip.bind(model, ModelUnits(model))
+    assert [*clip.state_dict()["gamma"]][:3] == [
+        f"0.{part}_proj.weight" for part in "qkv"
+    ]
+
+
 def test_no_units_are_asked_of_a_model_if_some_are_given():
     class Refusing(paddle.nn.Linear):
         config = types.SimpleNamespace()
@@ -100,6 +112,8 @@ def test_arguments_that_a_script_derives_are_the_library_s():
     library = type("Arguments", (), {"__module__": "paddlenlp.trainer"})
     mine = type("Mine", (library,), {"__module__": "__main__"})
     assert library_of(mine()) == "paddlenlp"
+    near = type("Near", (library,), {"__module__": "paddlemix.trainer"})
+    assert library_of(near()) == "paddlenlp"
     assert library_of(types.SimpleNamespace()) == ""
 
 

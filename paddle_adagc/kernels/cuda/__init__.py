@@ -17,6 +17,7 @@ import ctypes
 import functools
 import logging
 import os
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -165,8 +166,9 @@ class _Tables(launch.Launcher):
         )
 
 
-_Key = tuple[launch.Kernels, int | None, int, Segments | None]
-"""Of a list: kernels, handle of the stream, number of segments, segments."""
+_Key = tuple[launch.Kernels, int | None, int, int, Segments | None]
+"""Of a list: kernels, handle of the stream, thread (a launch lets others run),
+number of segments, segments."""
 _TABLES: list[_Tables] = []  # the last used first
 _MOST_TABLES = 16
 
@@ -179,7 +181,8 @@ def _find_tables(descriptors: np.ndarray, segments: Segments | None) -> _Tables:
     """
     kernels = load_kernels(current_device())
     assert kernels is not None
-    key = kernels, kernels.stream().value, len(descriptors), segments
+    handle, thread = kernels.stream().value, threading.get_ident()
+    key = kernels, handle, thread, len(descriptors), segments
     found = replaced = None
     for old in [*_TABLES]:
         mine = old.descriptors

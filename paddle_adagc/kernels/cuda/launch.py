@@ -315,12 +315,13 @@ class Launcher:
             self._addresses,
             self._partial,
         ) = itertools.accumulate(lengths, initial=self._memory.data_ptr())
-        content = b"".join(table.tobytes() for table in tables)
-        kernels.call(  # in the stream's order, from pageable memory
+        # Kept, as the copy in the stream's order may read it later.
+        self._content = b"".join(table.tobytes() for table in tables)
+        kernels.call(
             "cuMemcpyHtoDAsync_v2",
             ctypes.c_uint64(self._segments),
-            content,
-            ctypes.c_size_t(len(content)),
+            self._content,
+            ctypes.c_size_t(len(self._content)),
             kernels.stream(),
         )
 

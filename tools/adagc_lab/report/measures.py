@@ -32,8 +32,9 @@ END = 500
 _WINDOW = 1000
 """Steps from the first fault over which ``damage_at_first`` is a mean."""
 
-_EARLY, _EARLY_UPDATES = slice(1000, 1500), slice(100, 1000)
-"""Steps whose losses are compared with the last ones, and whose updates."""
+_EARLY = slice(1000, 1500)  # steps whose losses stand beside the last ones
+
+_EARLY_UPDATES = slice(100, 1000)
 
 Row = dict[str, Any]
 """A run: what :func:`describe_run` returns, perhaps with more keys."""

@@ -50,7 +50,7 @@ def _ends(rows: pd.DataFrame) -> list[float]:
 
 
 def once_a_seed(cells: pd.DataFrame) -> pd.DataFrame:
-    """Leave one run of each seed: of the processor that most of its ran on."""
+    """Leave one run of each cell, of its seed's main processor if it can be."""
     size = cells.groupby(_PAIR)["loss"].transform("size")
     order = ["size", "processor"]
     ranked = cells.assign(size=size).sort_values(order, ascending=False)
@@ -62,7 +62,7 @@ def rate_table(cells: pd.DataFrame) -> str:
     """Table of :func:`rate_cells`: a row per beta2 and method.
 
     All means of a row are over the same seeds: a rate that fewer of them ran is
-    left out, as are runs on other processors. The best rate has the lowest
+    left out, as is a second run of a cell. The best rate has the lowest
     mean; the last column is that loss minus GlobalGC 1's best at this beta2,
     seed by seed.
     """
