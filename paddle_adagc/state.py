@@ -115,7 +115,8 @@ class ClipState:
             )
         gamma, support = self.gamma, self.support if votes else None
         if votes and support is None:
-            support = np.full(len(self.keys), FULL_SUPPORT, np.float32)
+            is_known = np.isfinite(np.asarray(self.gamma, np.float32))
+            support = (FULL_SUPPORT * is_known).astype(np.float32)
         must = "positive (inf for a tensor without a norm so far)"
         self._check("gamma", gamma, gamma > 0, must)
         if support is not None:

@@ -233,7 +233,7 @@ def _warm_up(
     if not clip._counts_support:
         return every_h, rule.running_minimum(h * norm, gamma), None
     if support is None:  # t_start was raised after the warm-up
-        support = paddle.full_like(gamma, rule.FULL_SUPPORT)
+        support = rule.FULL_SUPPORT * paddle.isfinite(gamma).astype("float32")
     if clip.init == "warmup_ema":
         change = rule.mean_change(change, count, paddle.ones_like(h))
         beta = rule.warmup_beta(clip.t_start)

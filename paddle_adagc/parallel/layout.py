@@ -92,7 +92,8 @@ class TensorLayout:
 
     key: str  # name of the logical tensor, the same under every parallel layout
     is_tp_split: bool = False  # tensor-parallel ranks hold different parts
-    is_expert: bool = False  # ranks with other experts do not average it
+    is_expert: bool = False  # it is marked as one, of which ranks have others
+    is_unsynced: bool = False  # data-parallel ranks do not average it
     is_expert_on_tp_axis: bool = False  # those may be tensor-parallel ranks
     is_tied_copy: bool = False  # an earlier pipeline stage counts it
     shape: tuple[int, ...] = ()  # this rank's part, before sharding
@@ -143,6 +144,7 @@ def read_layout(model: paddle.nn.Layer) -> dict[str, TensorLayout]:
             key=tied_copies.get(own_name) or keys.get(own_name, name),
             is_tp_split=bool(getattr(parameter, "is_distributed", False)),
             is_expert=is_expert(parameter),
+            is_unsynced=bool(getattr(parameter, "no_sync", False)),
             is_expert_on_tp_axis=_is_expert_on_tp_axis(parameter),
             is_tied_copy=own_name in tied_copies,
             shape=tuple(parameter.shape),
@@ -185,7 +187,9 @@ def with_units(
                 "parameter for each unit"
             )
         first = 0  # global number of this rank's first expert
-        if is_expert and tensor.shape and not tensor.is_split_over_experts:
+        differs = tensor.is_unsynced or topology.has_expert_groups
+        is_part = is_expert and differs and not tensor.is_split_over_experts
+        if is_part and tensor.shape:
             first = axis.rank * tensor.shape[0]
         units = found[key].of(key, tensor.shape, first)
         made[name] = dataclasses.replace(

@@ -45,7 +45,7 @@ class Ranks:
         self.layout: dict[str, TensorLayout] = {}  # by parameter's name
         self.meshes = Meshes()  # of auto-parallel
         self.in_buffers: dict[str, Tensor] = {}  # parameters, by their names
-        self.has_agreed = False
+        self.has_agreed = self._was_alone = False
         self.compared_step: int | None = None
         if model is None:
             return
@@ -55,6 +55,7 @@ class Ranks:
         if wrapper is not None:
             self._group_sharded = with_wrapper(read_topology(), wrapper)
         topology = self.topology()
+        self._was_alone = topology.world is None  # when it was bound
         if topology.fuses_parameters:
             self.in_buffers = {p.name: p for p in model.parameters()}
         self.layout = with_units(layout, model, units, topology)
@@ -102,6 +103,11 @@ class Ranks:
                 f"{len(experts)} expert tensors ({experts[0]}, ...) on "
                 f"{dist.get_world_size()} ranks without fleet: call fleet.init("
                 "is_collective=True, strategy=...) before the first step"
+            )
+        elif experts and self._was_alone and topology.world is not None:
+            raise RuntimeError(
+                f"bind() came before fleet.init(): {experts[0]} has the "
+                "same name on all ranks: call it after"
             )
         self.reducer = make_reducer(layout or (), topology)
         return self.reducer

@@ -174,7 +174,7 @@ def holders(
             parts.append("expert")
         return parts, copies
     copies.append("sep")
-    if not tensor.is_expert:  # else it differs along the axis
+    if not (tensor.is_expert and tensor.is_unsynced):  # else it differs there
         copies.append("data")
     (parts if tensor.is_tp_split else copies).append("model")
     if topology.splits_parameters:

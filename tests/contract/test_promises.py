@@ -61,3 +61,22 @@ def test_a_tiny_norm_counts_as_zero(norm, is_zero):
     clipped, gammas = feed(clip, [[1.0], [norm]])
     np.testing.assert_allclose(clipped[1], [norm], rtol=1e-3)
     assert gammas[1] == pytest.approx([1.0 if is_zero else 0.5], rel=1e-3)
+
+
+def test_a_run_with_finite_losses_is_not_lost(tmp_path):
+    """After 16 skips a Trainer may end at a loss of NaN, at no other."""
+    model = paddle.nn.Linear(4, 2)
+    optimizer = paddle.optimizer.AdamW(parameters=model.parameters())
+    record = Record(tmp_path, optimizer, model, skip_above=8)
+    sizes = 1 + 0.1 * np.random.default_rng(0).random(70)
+    for size in [*sizes, *[1e3] * 16]:
+        (model(paddle.ones([1, 4])).sum() * size).backward()
+        record.add_loss(2.0)
+        optimizer.step()
+        record.step()
+        optimizer.clear_grad()
+        assert not record.is_lost
+    assert record.num_skipped == 16
+    record.add_loss(float("nan"))
+    assert record.is_lost
+    record.close()

@@ -95,3 +95,69 @@ def test_a_second_model_has_to_match_every_pattern_itself():
     gradients = [np.ones(p.shape) for p in parameters]
     with pytest.raises(ValueError, match="'head' matches no tensor"):
         clip_arrays(clip, parameters, gradients)
+
+
+class Experts(paddle.nn.Layer):
+    """A gate, and two experts in one parameter."""
+
+    def __init__(self, **marks):
+        super().__init__()
+        self.gate = self.create_parameter([3, 3])
+        self.up = self.create_parameter([2, 3, 3])
+        for name, value in marks.items():
+            setattr(self.up, name, value)
+
+
+def first_step(marks):
+    model = Experts(**marks)
+    clip = ClipGradByAdaGC()
+    clip.bind(model)
+    gradients = [np.full(p.shape, 1 / 3) for p in model.parameters()]
+    clip_arrays(clip, model.parameters(), gradients)
+    return clip.full_state_dict()["gamma"], clip.summary()["global_grad_norm"]
+
+
+@pytest.mark.parametrize(
+    "marks",
+    [{"expert": True}, {"color": {"color": "moe_expert"}, "no_sync": False}],
+    ids=str,
+)
+def test_experts_that_fleet_averages_are_no_others_on_data_ranks(
+    monkeypatch, marks
+):
+    gamma, norm = first_step(marks)
+    ranks = Ranks(monkeypatch, along("data", 4))
+    for its_gamma, its_norm in ranks.run(lambda rank: first_step(marks)):
+        assert its_norm == pytest.approx(norm)
+        assert its_gamma == pytest.approx(gamma)
+
+
+def test_a_bind_before_fleet_init_is_refused_with_experts(monkeypatch):
+    model = Experts(no_sync=True)
+    clip = ClipGradByAdaGC()
+    clip.bind(model)
+    gradients = [np.ones(p.shape) for p in model.parameters()]
+    ranks = Ranks(monkeypatch, along("data"))
+
+    def work(rank):
+        with pytest.raises(RuntimeError, match=r"came before fleet\.init"):
+            clip_arrays(clip, model.parameters(), gradients)
+
+    ranks.run(work)
+
+
+@pytest.mark.parametrize("loads", [False, True])
+def test_a_first_norm_in_a_later_warm_up_can_be_outvoted(loads):
+    """Its gamma was inf, which no step supports."""
+    clip = ClipGradByAdaGC(t_start=1)
+    parameters = make_parameters([[1], [1]])
+    steps = [[1.0, 0.0], [1.0, 0.0], [1.0, 1e-6], *[[1.0, 1.0]] * 19]
+    for number, row in enumerate(steps):
+        if number == 2 and not loads:
+            clip.t_start = 60
+        if number == 2 and loads:
+            state = clip.state_dict()
+            clip = ClipGradByAdaGC(t_start=60)
+            clip.set_state_dict(state)
+        clip_arrays(clip, parameters, [np.float32([x]) for x in row])
+    assert [float(x) for x in clip.state_dict()["gamma"].values()][1] > 0.5
