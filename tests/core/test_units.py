@@ -267,7 +267,8 @@ def test_mistakes(units, error, message):
     [
         ({"expert": Axis(1, 2)}, {"is_expert": True}, 4),
         ({"moe_sharding": Axis(1, 2)}, {"is_expert": True}, 0),
-        ({"data": Axis(1, 2)}, {"is_expert": True}, 4),
+        ({"data": Axis(1, 2)}, {"is_expert": True, "is_unsynced": True}, 4),
+        ({"data": Axis(1, 2)}, {"is_expert": True}, 0),
         ({"expert": Axis(1, 2)}, {}, 0),
         (
             {"expert": Axis(1, 2)},

@@ -74,7 +74,7 @@ ON_TP_AXIS = {"is_expert": True, "is_expert_on_tp_axis": True}
     ("marks", "expected"),
     [
         ({}, {}),
-        ({"no_sync": True}, {"is_expert": True}),
+        ({"no_sync": True}, {"is_expert": True, "is_unsynced": True}),
         ({"expert": True}, {"is_expert": True}),
         ({"color": {"color": "moe_expert"}}, {"is_expert": True}),
         ({"color": {"color": "moe_weight_no_hook"}}, {"is_expert": True}),
