@@ -86,8 +86,8 @@ class Overrides:
         ``gather`` gives all ranks' flags.
         """
         known = self.num_tensors({*keys, *self._patterns})
-        for pattern, number in known.items():
-            if not any(gather(number > 0)):
+        for pattern in sorted(known):  # on all ranks in the same order
+            if not any(gather(known[pattern] > 0)):
                 first = ", ".join(map(repr, keys[:3]))
                 raise ValueError(
                     f"overrides: {pattern!r} matches no tensor; keys are "
