@@ -19,6 +19,7 @@ from adagc_lab.clips.measured import _factor
 from adagc_lab.report.measures import describe_run, measure
 from adagc_lab.reproduce import store
 from adagc_lab.reproduce.grid import load_target
+from adagc_lab.reproduce.pairs import Pairs
 from adagc_lab.reproduce.rates import rate_table, rates_why
 from adagc_lab.train.parse import parse_config
 from adagc_lab.train.run import run_pretraining
@@ -85,6 +86,20 @@ def test_best_rates_are_compared_on_one_processor():
     )
     last = rate_table(cells).splitlines()[-1]
     assert last.endswith("| -0.100 |")
+
+
+def test_runs_on_other_texts_make_no_pair():
+    row = {"seed": 1, "steps": 9, "processor": "P", "clean_twin": 0, "x": 1.0}
+    rows = pd.DataFrame(
+        [
+            {**row, "method": "GlobalGC 1", "data": "python 3.11"},
+            {**row, "method": "AdaGC", "data": "python 3.12"},
+            {**row, "method": "ZClip", "data": "python 3.11"},
+        ]
+    )
+    pairs = Pairs(rows, "GlobalGC 1")
+    assert pairs.differences("AdaGC", 9, "x") == []
+    assert pairs.differences("ZClip", 9, "x") == [0.0]
 
 
 def test_a_run_that_diverged_counts_where_the_mechanism_is_asked():

@@ -16,6 +16,7 @@ def make_row(method="A", seed=1, loss=(), **fields):
     found = {
         **{"target": "t", "experiment": "e", "method": method, "seed": seed},
         **{"steps": len(loss), "processor": "cpu", "clean_twin": 0},
+        **{"data": "text"},
         **{"status": "finished", "skip_steps": 0, "faults": "", "left_out": ""},
         **{"digest": f"{method}{seed}", "num_losses": len(loss)},
         "loss": np.array(loss, np.float64),

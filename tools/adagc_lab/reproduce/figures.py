@@ -47,7 +47,7 @@ def _curves(recipes: Recipes) -> pd.DataFrame:
     pairs = recipes.of_target("extension-compared-methods", "low-noise-llama")
     columns = {}
     for method in ("GlobalGC 1", "GlobalGC 0.1", "AdaGC"):
-        for (seed, _), row in [*pairs.runs(method, 2500).items()][:5]:
+        for (seed, *_), row in [*pairs.runs(method, 2500).items()][:5]:
             starts = np.arange(0, len(row["loss"]), _BIN)
             largest = np.maximum.reduceat(row["loss"], starts)
             columns[f"{method}, seed {seed}"] = np.round(largest, 3)

@@ -1,6 +1,6 @@
 # Copyright (c) 2026 PaddlePaddle Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Runs of a recipe, paired by seed, length and type of processor."""
+"""Runs of a recipe, paired by seed, length, type of processor and data."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ _OF_TWINS = (
     *("fault_peaks", "worst_rise"),
 )
 
-Key = tuple[int, str]
-"""Seed and processor."""
+Key = tuple[int, str, str]  # seed, processor, SHA-256 of the data
 
 
 class Pairs:
-    """Runs of one recipe, paired by seed, length and type of processor."""
+    """Runs of one recipe, paired by seed, length, processor and data."""
 
     def __init__(self, rows: pd.DataFrame, reference: str) -> None:
         """``rows`` as :func:`.store.load` gives them; ``reference`` a method.
@@ -47,12 +46,13 @@ class Pairs:
         return sorted({row["steps"] for row in self.rows})
 
     def runs(self, method: str, steps: int, twin: int = 0) -> dict[Key, Row]:
-        """Runs of a method and length, by seed and processor."""
+        """Runs of a method and length."""
         found: dict[Key, Row] = {}
         for row in self.rows:
             is_own = row["method"] == method and row["steps"] == steps
             if is_own and row["clean_twin"] == twin:
-                found.setdefault((row["seed"], row["processor"]), row)
+                key = row["seed"], row["processor"], row["data"]
+                found.setdefault(key, row)
         return found
 
     def values(
@@ -82,7 +82,7 @@ class Pairs:
             return [float(x) for x in np.subtract(ours, others)]
 
     def numbers(self, method: str, steps: int, name: str) -> dict[Key, float]:
-        """Return one number of a method's runs, by seed and processor."""
+        """Return one number of a method's runs."""
         base = self.reference if name == OVER_REFERENCE else method
         twins = self.runs(base, steps, 1) if name in _OF_TWINS else {}
         found = {}
