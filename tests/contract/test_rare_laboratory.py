@@ -25,6 +25,7 @@ from adagc_lab.train.parse import parse_config
 from adagc_lab.train.run import run_pretraining
 from lab.report.test_report import make_run
 from lab.reproduce.conftest import FAULTS, planned, write_grid  # noqa: F401
+from lab.reproduce.test_rows import make_row
 from lab.train import runs
 from lab.train.test_start import constant, fork
 from pages import ROOT, load_tool
@@ -86,6 +87,15 @@ def test_best_rates_are_compared_on_one_processor():
     )
     last = rate_table(cells).splitlines()[-1]
     assert last.endswith("| -0.100 |")
+
+
+def test_added_results_never_replace_a_row(tmp_path):
+    row = make_row(seed=1, loss=[1.0, 2.0])
+    store.append(tmp_path / "mine", "t", [row])
+    store.append(tmp_path / "other", "t", [{**row, "digest": "older"}])
+    store.merge(tmp_path / "mine", tmp_path / "other")
+    (found,) = store.load(tmp_path / "mine")["digest"]
+    assert found == row["digest"]
 
 
 def test_runs_on_other_texts_make_no_pair():
@@ -164,13 +174,13 @@ def test_what_would_do_nothing_or_fail_is_refused_at_once(changes, message):
 def test_a_run_is_not_overwritten_by_one_that_is_refused(tmp_path, monkeypatch):
     values = runs.make_values(tmp_path / "run")
     runs.run(values)
-    before = sorted(path.name for path in (tmp_path / "run").iterdir())
+    before = (tmp_path / "run/run.json").read_bytes()
     sharded = Topology(world=(0, 1), sharding=Axis(0, 2))
     monkeypatch.setattr(compared, "read_topology", lambda: sharded)
     values = {**values, "clip": {"name": "zclip"}}
     with pytest.raises(ValueError, match="under sharding over 2 ranks"):
         run_pretraining(parse_config(values), overwrite=True)
-    assert sorted(p.name for p in (tmp_path / "run").iterdir()) == before
+    assert (tmp_path / "run/run.json").read_bytes() == before
 
 
 def test_no_job_is_a_mistake(capsys):
