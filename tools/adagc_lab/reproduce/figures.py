@@ -16,7 +16,7 @@ from matplotlib.ticker import NullLocator
 
 from adagc_lab.report.differences import difference
 from adagc_lab.report.figures import COLORS, set_log_axis
-from adagc_lab.reproduce.rates import once_a_seed, rate_cells
+from adagc_lab.reproduce.rates import one_run_a_cell, rate_cells
 from adagc_lab.reproduce.studies import study_figures
 from adagc_lab.reproduce.tables import Recipes
 
@@ -75,7 +75,7 @@ def _price(recipes: Recipes) -> pd.DataFrame:
 
 def _rates(recipes: Recipes) -> pd.DataFrame:
     """Mean loss over all seeds, by method, beta2 and rate."""
-    cells = once_a_seed(rate_cells(recipes.rows, ["rates"]))
+    cells = one_run_a_cell(rate_cells(recipes.rows, ["rates"]))
     groups = cells.groupby(["method", "beta2", "rate"], sort=False)
     means, counts = groups["loss"].mean().round(9).round(3), groups.size()
     return means[counts == counts.max()].reset_index()

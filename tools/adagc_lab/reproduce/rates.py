@@ -49,7 +49,7 @@ def _ends(rows: pd.DataFrame) -> list[float]:
     ]
 
 
-def once_a_seed(cells: pd.DataFrame) -> pd.DataFrame:
+def one_run_a_cell(cells: pd.DataFrame) -> pd.DataFrame:
     """Leave one run of each cell, of its seed's main processor if it can be."""
     size = cells.groupby(_PAIR)["loss"].transform("size")
     order = ["size", "processor"]
@@ -68,7 +68,7 @@ def rate_table(cells: pd.DataFrame) -> str:
     """
     if cells.empty:
         return NOT_RUN
-    rates, cells = sorted({*cells["rate"]}), once_a_seed(cells)
+    rates, cells = sorted({*cells["rate"]}), one_run_a_cell(cells)
     best: dict[tuple[str, str], pd.Series] = {}
     lines = []
     for (beta2, method), part in cells.groupby(["beta2", "method"], sort=False):
