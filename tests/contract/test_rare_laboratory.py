@@ -12,10 +12,13 @@ pytest.importorskip("paddlenlp")
 pytest.importorskip("pandas")
 
 import huggingface_hub
+import paddle
 import pandas as pd
 from adagc_lab.benchmark import gpu_tables
 from adagc_lab.clips import compared
 from adagc_lab.clips.measured import _factor
+from adagc_lab.models.config import DecoderConfig
+from adagc_lab.models.layers import GatedMLP
 from adagc_lab.report.measures import describe_run, measure
 from adagc_lab.reproduce import store
 from adagc_lab.reproduce.grid import load_target
@@ -169,6 +172,19 @@ def test_what_would_do_nothing_or_fail_is_refused_at_once(changes, message):
     values = runs.proxy_values("ernie_moe", "out", off, *changes)
     with pytest.raises(ValueError, match=message):
         runs.pretrain(values)
+
+
+def test_gates_far_below_zero_have_a_finite_gradient():
+    options = {"hidden_size": 4, "num_attention_heads": 1, "num_hidden_layers": 1}
+    mlp = GatedMLP(DecoderConfig(**options), 3)
+    mlp.gate_proj.weight.set_value(paddle.full([4, 3], -1.0))
+    x = paddle.to_tensor([[22.0] * 4, [500.0] * 4, [0.5] * 4])
+    mlp(x).sum().backward()
+    for weight in mlp.parameters():
+        assert paddle.isfinite(weight.grad).all(), weight.name
+    silu = -2 / (1 + np.exp(2.0))  # of -2, the gates of the last row
+    expected = silu * (x[2] @ mlp.up_proj.weight).unsqueeze(-1).expand([3, 4])
+    np.testing.assert_allclose(mlp.down_proj.weight.grad, expected, rtol=1e-5)
 
 
 def test_a_run_is_not_overwritten_by_one_that_is_refused(tmp_path, monkeypatch):

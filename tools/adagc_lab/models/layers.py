@@ -177,7 +177,16 @@ class GatedMLP(nn.Layer):
         self.down_proj = linear(config, width, hidden, "rows", kind)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        return self.down_proj(_silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+def _silu(x: Tensor) -> Tensor:
+    """`x * sigmoid(x)`; on CPUs x below -80 counts as -80 (silu: -1e-33).
+
+    There the gradient of Paddle's float32 kernel overflows: it is -Inf at -87
+    and NaN at -89.
+    """
+    return F.silu(paddle.clip(x, min=-80.0) if runs_on_cpu(x) else x)
 
 
 @lru_cache(maxsize=8)
