@@ -175,7 +175,11 @@ def test_what_would_do_nothing_or_fail_is_refused_at_once(changes, message):
 
 
 def test_gates_far_below_zero_have_a_finite_gradient():
-    options = {"hidden_size": 4, "num_attention_heads": 1, "num_hidden_layers": 1}
+    options = {
+        "hidden_size": 4,
+        "num_attention_heads": 1,
+        "num_hidden_layers": 1,
+    }
     mlp = GatedMLP(DecoderConfig(**options), 3)
     mlp.gate_proj.weight.set_value(paddle.full([4, 3], -1.0))
     x = paddle.to_tensor([[22.0] * 4, [500.0] * 4, [0.5] * 4])
