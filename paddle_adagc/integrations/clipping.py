@@ -123,6 +123,7 @@ class TrainerClip(TrainerCallback):
         self.recording = options.make_record()
         self._is_prepared = self._is_put = False
         self._checkpoint: Any = _UNKNOWN
+        self._sum: Any = None  # the Trainer's, of the losses since a log
         self._run = ""  # its name
         self._staged: list[tuple[Path, Path]] = []  # states to be placed
         own = getattr(trainer, "_check_loss_valid", None)
@@ -196,6 +197,7 @@ class TrainerClip(TrainerCallback):
 
         The Trainer would raise before the optimizer's step.
         """
+        self._sum = loss
         record, skips = self.record, self._options.skip_above is not None
         if record is None or record.error or (skips and record.is_lost):
             check(loss)
@@ -314,15 +316,13 @@ class TrainerClip(TrainerCallback):
             self.recording.close()
 
     def log(
-        self,
-        log: Callable[..., Any],
-        logs: dict[str, Any],
-        *args: Any,
-        **kwargs: Any,
+        self, log: Callable[..., Any], logs: Any, *args: Any, **kwargs: Any
     ) -> None:
         """Log, with the clip's numbers beside a training loss; on all ranks."""
         numbers: dict[str, Any] = {}
         if "loss" in logs:
+            if self._sum is not None:
+                self._sum.zero_()  # not NaN - NaN, as the Trainer does
             more = self.recording.numbers() if self.recording else {}
             if end := warm_up_end(self.clip, self.trainer.state):
                 more["warmup_until"] = end
@@ -343,9 +343,9 @@ class TrainerClip(TrainerCallback):
         except Exception as error:
             if saved is self.clip:
                 raise
-            warnings.warn(
-                f"the shadow's state is not saved: {error!r}", stacklevel=3
-            )
+            from paddle_adagc.watch.alarms import warn
+
+            warn(f"the shadow's state is not saved: {error!r}")
         save(*args, **kwargs)
         self._staged = place_clip(self._staged)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TypeAlias
 
 from paddle_adagc.watch.events import Happening
@@ -138,10 +139,12 @@ def _switch(run: RecordedRun, why: str) -> Iterator[Advice]:
                 code = "math.inf" if value == math.inf else repr(value)
                 arguments += f", {name}={code}"
     text = f"{why} Give the next run's optimizer ClipGradByAdaGC("
-    text += f"{arguments[2:]}), or put adagc-run before its command:"
+    text += f"{arguments[2:]}), or, with a Trainer, put adagc-run before its "
+    text += "command:"
     if run.end["kind"] == "running":
         text = f"{why} A loop that made its Record can call record.switch() "
-        text += "now; for any other run put adagc-run before its command:"
+        text += "now; in the next run of a Trainer put adagc-run before its "
+        text += "command:"
     yield _advice("switch", text, f"adagc-run{options} COMMAND")
 
 
@@ -154,9 +157,17 @@ def _resume(run: RecordedRun, step: float = math.inf) -> str:
         is_number = number.isascii() and number.isdigit()
         if is_number and len(number) < 16 and int(number) <= last:
             found[int(number)] = path
+    whole = {i: path for i, path in found.items() if _is_whole(path)}
+    found = whole or found
     if not found:
         return ""
     return f"--resume_from_checkpoint {found[max(found)]}"
+
+
+def _is_whole(checkpoint: Path) -> bool:
+    """Whether a Trainer has saved the files that it saves last."""
+    names = "trainer_state.*", "scheduler.*"
+    return all(any(checkpoint.glob(name)) for name in names)
 
 
 def _advice(code: str, text: str, command: str = "") -> Advice:

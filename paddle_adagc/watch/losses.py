@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-RECORDS: list[Any] = []
+RECORDS: weakref.WeakSet[Any] = weakref.WeakSet()
 """Those that see the losses: ``backward()`` begins their next step."""
 
 _NUM_HOOKED = 64  # parameters of an optimizer
@@ -173,6 +173,8 @@ def see_losses() -> None:
 
     @functools.wraps(clear)
     def cleared(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        if len(_numbers) < 2:  # nothing says whose losses they are
+            forget_losses()
         _forget(_numbers.get(optimizer, -1))
         return clear(optimizer, *args, **kwargs)
 

@@ -47,6 +47,11 @@ class Steps:
         found = ((row["step"], row.get("loss", 0.0)) for row in self.rows)
         return [(i, x) for i, x in found if not math.isfinite(x)][:1]
 
+    def without_tensors(self) -> Steps:
+        """Return the numbers of the steps alone."""
+        tables = {name: table[:, :0] for name, table in self.tensors.items()}
+        return Steps(self.rows, [], tables)
+
 
 def check_numbers(numbers: Mapping[str, Any]) -> None:
     """Refuse what the file could not hold, or would take for its own.

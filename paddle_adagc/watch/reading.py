@@ -41,9 +41,12 @@ _KINDS = (
 )
 _LOCK_SECONDS = 10.0
 _LARGEST = sys.float_info.max
+_HAS_STEP = (
+    "EXISTS (SELECT 1 FROM steps AS its WHERE its.session = later.number)"
+)
 _NEWEST = (
     "NOT EXISTS (SELECT 1 FROM sessions AS later "
-    "WHERE later.number > session AND later.start <= step)"
+    f"WHERE later.number > session AND later.start <= step AND {_HAS_STEP})"
 )
 """Of a row: no later session supersedes its step."""
 
@@ -285,7 +288,8 @@ def _read(file: sqlite3.Connection, folder: Path) -> RecordedRun:
 def _sessions(file: sqlite3.Connection) -> list[Session]:
     query = (
         "SELECT number, start, facts, ending, heard, (SELECT MIN(start) FROM "
-        "sessions AS later WHERE later.number > sessions.number) "
+        "sessions AS later WHERE later.number > sessions.number AND "
+        f"{_HAS_STEP}) "
         "FROM sessions ORDER BY number"
     )
     sessions = []

@@ -139,11 +139,19 @@ class Record(Recording):
             )
         if stop_on is not None:
             check_choice("stop_on", stop_on, ("nan",))
-        clips = Clips(optimizer, shadow, model)
-        skipper = Skipper(skip_above, clips) if skip_above is not None else None
-        seen = stepping(optimizer)
-        if skipper is not None or clips.shadow is not None:
-            check_stepping(seen)
+        refusal = skipper = None
+        try:
+            clips = Clips(optimizer, shadow, model)
+            if skip_above is not None:
+                skipper = Skipper(skip_above, clips)
+            seen = stepping(optimizer)
+            if skipper is not None or clips.shadow is not None:
+                check_stepping(seen)
+        except Exception as error:
+            refusal = error
+        for error in of_all_ranks(refusal):  # maybe of one rank alone
+            if error is not None:
+                raise error
         ring = Ring(start or 0, num_steps)
         super().__init__(clips, ring, skipper, stop_on is not None)
         self._open(Path(directory), start, max_bytes, on_alarm)
@@ -208,7 +216,7 @@ class Record(Recording):
         """
         self._try(see_losses)
         self._try(know_optimizers)
-        RECORDS.append(self)
+        RECORDS.add(self)
 
     def count_by(self, counter: Callable[[], int]) -> None:
         """Number steps as a Trainer does, which may leave numbers out.

@@ -274,8 +274,19 @@ class Recording(Guarded):
         self._try(self._pass_on, parts)
 
     def _gather(self, mine: Steps | None) -> list[Steps | str]:
-        """Return the steps of all ranks, or why a rank's record ends."""
-        return of_all_ranks(cause(self.error) if mine is None else mine)
+        """Return the steps of all ranks, or why a rank's record ends.
+
+        Paddle makes room on every device for the largest part times the number
+        of ranks: tensors that the first rank alone has stay there.
+        """
+        if mine is None:
+            return of_all_ranks(cause(self.error))
+        has_all = not is_split(self._clips.source)
+        parts = of_all_ranks(mine.without_tensors() if has_all else mine)
+        found = [len(part.keys) for part in parts if isinstance(part, Steps)]
+        self._ring.num_sent = max(found, default=0)
+        parts[dist.get_rank()] = mine
+        return parts
 
     def _copy(self) -> Steps:
         """Copy this rank's steps from the device."""
@@ -347,10 +358,10 @@ class Recording(Guarded):
             self._write(mine, is_part=bool(mine.keys) and is_split(source))
 
     def __del__(self) -> None:
-        """Write what is left of a record that nobody closed."""
+        """Write what is left: with the optimizer its record goes, too."""
         if "_update" in vars(self) and not self._is_idle:
             with contextlib.suppress(Exception):
-                self._leave("unknown", "nobody closed the record")
+                self._leave("unknown", "the optimizer was deleted")
 
     def _ending(self, kind: str, text: str) -> dict[str, Any]:
         has_steps = self._ring.last_step > self._ring.start
@@ -378,8 +389,7 @@ class Recording(Guarded):
                 end()
             except Exception as error:
                 self._end(error)
-        if self in RECORDS:
-            RECORDS.remove(self)
+        RECORDS.discard(self)
         self._is_over = True
 
     def _close_writer(self, kind: str, text: str, seconds: float) -> None:

@@ -30,6 +30,9 @@ FIRST_COPY = 8
 
 _COPY_SECONDS, _GLANCE_SECONDS = 60.0, 10.0
 
+_GATHERED_BYTES = 2**27
+"""Most that a copy takes on each device, for the tensors of all ranks."""
+
 
 @dataclasses.dataclass
 class Step:
@@ -62,6 +65,8 @@ class Ring:
         self.has_seen = False
         """Whether the optimizer has made a step."""
         self._most, self.num_between = num_steps, min(num_steps, FIRST_COPY)
+        self.num_sent = 0
+        """Most tensors whose numbers a rank has sent to all."""
         self._last_time = time.perf_counter()
         self._glance = Glance()
 
@@ -92,7 +97,10 @@ class Ring:
         seconds = sorted(row["step_seconds"] for row in rows)
         if seconds:
             num = _COPY_SECONDS / max(seconds[len(seconds) // 2], 1e-9)
-            self.num_between = max(1, int(min(num, self._most)))
+            step_bytes = self.num_sent * 4 * len(QUANTITIES)
+            step_bytes *= dist.get_world_size()
+            most = _GATHERED_BYTES / max(step_bytes, 1)
+            self.num_between = max(1, int(min(num, self._most, most)))
 
 
 @unchecked

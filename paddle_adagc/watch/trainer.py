@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -17,7 +16,7 @@ from paddle_adagc.checks import check_choice, check_positive
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.optimizer import clip_of
 from paddle_adagc.parallel.agreement import of_all_ranks
-from paddle_adagc.watch.alarms import OnAlarm
+from paddle_adagc.watch.alarms import OnAlarm, warn
 from paddle_adagc.watch.clips import check_shadow, default_shadow, is_adagc
 from paddle_adagc.watch.losses import forget_losses
 from paddle_adagc.watch.observe import parameters_of
@@ -51,7 +50,7 @@ def open_record(
     try:
         record = Record(place, optimizer, **options)
     except Exception as error:  # the training goes on as without us
-        warnings.warn(f"nothing is recorded in {place}: {error}", stacklevel=2)
+        warn(f"nothing is recorded in {place}: {error}")
         return None
     if not in_step:
         forget_losses()
@@ -142,7 +141,7 @@ class TrainerRecord:
             try:
                 load(self.shadow)
             except Exception as error:
-                warnings.warn(f"the shadow starts anew: {error}", stacklevel=2)
+                warn(f"the shadow starts anew: {error}")
             self.record.forget_updates()
 
     @property
@@ -172,7 +171,7 @@ class TrainerRecord:
             left = "a checkpoint is saved"
             if not control.should_save:
                 left = "weights are not finite either: nothing is saved"
-            warnings.warn(f"training ends: {reason}; {left}", stacklevel=2)
+            warn(f"training ends: {reason}; {left}")
 
     def is_ruined(self) -> bool:
         """Whether the run ends with weights that are not finite; waits.
@@ -186,8 +185,7 @@ class TrainerRecord:
         """Say so if a checkpoint would have such weights; every rank asks."""
         is_ruined = self.is_ruined()
         if is_ruined:
-            text = "no checkpoint is saved: weights are not finite"
-            warnings.warn(text, stacklevel=4)
+            warn("no checkpoint is saved: weights are not finite")
         return is_ruined
 
     def numbers(self) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import queue
+import shutil
 import sqlite3
 import tempfile
 import threading
@@ -185,7 +186,11 @@ class Writer:
             return Store(self.directory, self._max_bytes)
         except _REFUSALS as error:
             local = Path(tempfile.mkdtemp(prefix="adagc-record-"))
-            store = Store(local, self._max_bytes)
+            try:
+                store = Store(local, self._max_bytes)
+            except BaseException:
+                shutil.rmtree(local, ignore_errors=True)
+                raise
             warn(
                 f"the record {self.directory} cannot be written ({error}): "
                 f"it goes to {local}"

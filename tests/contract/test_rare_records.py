@@ -12,15 +12,16 @@ import paddle
 import pytest
 from watch.network import write
 
-from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.watch import Record, read_record
 from paddle_adagc.watch.alarms import Alarms
 from paddle_adagc.watch.command import main, make_page
 from paddle_adagc.watch.judge import Judge
 from paddle_adagc.watch.measure import Steps, add_numbers
 from paddle_adagc.watch.replay import Settings, replay
-from paddle_adagc.watch.store import FILE
+from paddle_adagc.watch.store import FILE, MAX_BYTES
 from paddle_adagc.watch.text import as_text
+from paddle_adagc.watch.verdict import _end
+from paddle_adagc.watch.writer import Writer
 
 KEYS = ["0.weight", "0.bias", "1.weight"]
 GLOBAL_NORM = "Gradient Clip By GlobalNorm, global_norm=1.000000"
@@ -250,26 +251,45 @@ def test_a_page_without_norms_does_not_say_that_none_left_its_usual(tmp_path):
     assert make_page(other)["events"][0]["is_known"] is False
 
 
+def test_a_resumed_run_that_made_no_step_hides_none(tmp_path):
+    steps = range(1, 261)
+    write_run(tmp_path, steps, calm(steps), bad=[221])
+    past = read_record(tmp_path)
+    writer = Writer(tmp_path, 201, {}, MAX_BYTES, None, past)
+    writer.close({"kind": "exception", "text": "no memory", "step": None}, 60)
+    run = read_record(tmp_path)
+    assert run.step.tolist() == [*steps]
+    assert [s.superseded_from for s in run.sessions] == [None, None]
+    page = make_page(tmp_path)
+    assert page["events"][0]["first"] == 221
+    assert "no memory" in page["verdict"]["text"]
+
+
+def test_a_half_written_checkpoint_is_not_named(tmp_path):
+    steps, record = range(1, 301), tmp_path / "record"
+    write_run(record, steps, calm(steps), kind="signal", text="SIGTERM")
+    for number, names in (
+        (100, ["trainer_state.json", "scheduler.pdparams"]),
+        (200, ["trainer_state.json"]),
+    ):
+        folder = tmp_path / f"checkpoint-{number}"
+        folder.mkdir()
+        for name in names:
+            (folder / name).touch()
+    (advice,) = make_page(record)["actions"]
+    assert advice["command"].endswith("checkpoint-100")
+
+
+def test_a_run_that_is_alive_is_not_said_to_go_on(tmp_path):
+    assert _end({"kind": "running", "step": 9, "text": ""}) == (
+        "The process is alive; its last recorded step is 9."
+    )
+
+
 def test_a_record_that_has_just_begun_is_called_empty(tmp_path, capsys):
     (tmp_path / FILE).touch()
     assert main([str(tmp_path)]) == 2
     assert "is empty: no step has been written yet" in capsys.readouterr().err
-
-
-def test_a_shadow_that_saw_nothing_since_an_error_cannot_act(tmp_path):
-    model, optimizer = make_training()
-    record = Record(tmp_path, optimizer, model, num_steps=2)
-    make_steps(record, model, optimizer, 4)
-    # As Paddle says that a kernel on the GPU has failed.
-    record._end(OSError("(External) CUDA error(700)"))
-    make_steps(record, model, optimizer, 4)
-    with pytest.raises(RuntimeError, match="the record has ended"):
-        record.switch()
-    assert not isinstance(optimizer._grad_clip, ClipGradByAdaGC)
-    record.close()
-    run = read_record(tmp_path)
-    assert run.end["kind"] == "unknown"
-    assert run.end["step"] == run.step[-1]
 
 
 def _train(folder, fails):

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a Trainer does, or its model is, that few are."""
 
+import math
 import shutil
 import types
 
@@ -120,3 +121,21 @@ def test_arguments_that_a_script_derives_are_the_library_s():
 def test_numbers_of_a_file_are_numbers_in_overrides_too():
     given = {"experts": {"lambda_rel": "2e0"}, "embed": None}
     assert as_number(given) == {"experts": {"lambda_rel": 2.0}, "embed": None}
+
+
+def test_a_loss_of_nan_that_is_left_out_leaves_the_log(tmp_path):
+    """The Trainer's running sum is reset by NaN - NaN."""
+    from core.integrations.test_real_trainers import make_trainer
+
+    trainer = make_trainer("mixin", tmp_path, skip_above=8.0, logging_steps=1)
+    compute = trainer.compute_loss
+
+    def compute_loss(*args, **kwargs):
+        loss = compute(*args, **kwargs)
+        return loss * math.nan if trainer.state.global_step == 3 else loss
+
+    trainer.compute_loss = compute_loss
+    trainer.train()
+    losses = [logs["loss"] for logs in trainer.logged if "loss" in logs]
+    assert [i for i, x in enumerate(losses) if not math.isfinite(x)] == [3]
+    assert len(losses) == 8
