@@ -204,7 +204,10 @@ def find_caller() -> Caller | None:
         return None
     if not isinstance(frame.f_locals.get("params_grads"), dict):
         return Caller(optimizer, 0)  # its only group
-    group = frame.f_back and frame.f_back.f_locals.get("param_group")
+    above = frame.f_back  # shard_optimizer's step lies between
+    while above is not None and "param_group" not in above.f_locals:
+        above = above.f_back
+    group = above and above.f_locals["param_group"]
     for place, known in enumerate(optimizer._param_groups):
         if known is group:
             return Caller(optimizer, place)

@@ -14,6 +14,7 @@ from paddle_adagc.paddle_internals import Caller, has_moments
 if TYPE_CHECKING:
     from paddle_adagc.clips.adagc import ClipGradByAdaGC
     from paddle_adagc.clips.progress import Progress
+    from paddle_adagc.clips.step import Pairs
 
 
 def warn_of_shrinking(clip: ClipGradByAdaGC) -> None:
@@ -25,6 +26,23 @@ def warn_of_shrinking(clip: ClipGradByAdaGC) -> None:
             "too; the paper's value is 1.04",
             stacklevel=3,
         )
+
+
+def refuse_shared_memory(pairs: Pairs) -> None:
+    """Refuse two gradients in one memory, which would be scaled twice."""
+    names: dict[int, str] = {}
+    for parameter, gradient in pairs:
+        if gradient is None or not gradient._is_initialized():
+            continue
+        if not gradient.is_dense() or not gradient.size:
+            continue
+        name = names.setdefault(gradient.data_ptr(), parameter.name)
+        if name != parameter.name:
+            raise ValueError(
+                f"{name} and {parameter.name} have the same memory as their "
+                "gradient, which would be clipped twice: let the backward() "
+                "of the PyLayer return clone() for one of them"
+            )
 
 
 def warn_of_a_missing_state(progress: Progress, caller: Caller | None) -> None:

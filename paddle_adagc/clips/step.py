@@ -26,6 +26,7 @@ from paddle_adagc.clips.arguments import NonFinite
 from paddle_adagc.clips.gradients import GradientList
 from paddle_adagc.clips.last_step import Call
 from paddle_adagc.clips.mistakes import (
+    refuse_shared_memory,
     warn_of_a_missing_state,
     warn_of_low_gammas,
 )
@@ -67,6 +68,8 @@ def clip_pairs(clip: ClipGradByAdaGC, pairs: Pairs) -> Pairs:
         found = find_gradients(clip, pairs)
         if found is None:
             return pairs
+        if not (ranks.has_agreed or follows):  # this process' first step
+            refuse_shared_memory(pairs)
         reducer = ranks.reducer or progress.reducer()
     except Exception as error:
         if not ranks.has_agreed:

@@ -19,6 +19,8 @@ from paddle import Tensor, _C_ops
 
 from paddle_adagc.kernels.host import DTYPES, Segments, TensorList
 
+_STRIDED = "FLAGS_use_stride_kernel"
+
 
 class OperatorTensors(TensorList):
     """Tensors of any kind but SelectedRows, of one of the floating dtypes."""
@@ -45,6 +47,10 @@ class OperatorTensors(TensorList):
 
     def _view(self, segments: Segments) -> list[Tensor | None]:
         """Views of the segments; of a copy where a tensor is strided."""
+        if not paddle.get_flags(_STRIDED)[_STRIDED]:
+            raise RuntimeError(
+                f"units need {_STRIDED}=1 where the compiled loops are not used"
+            )
         views: list[Tensor | None] = []
         for start, size, (_, index, run, stride) in zip(
             segments.start.tolist(),

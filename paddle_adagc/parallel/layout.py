@@ -249,7 +249,8 @@ def refuse_unbound_slice(name: str) -> None:
     if name.startswith(_STAGE_3_PREFIX):
         raise ValueError(
             f"{name!r} is a slice of sharding stage 3: call clip.bind(model) "
-            "with the model that group_sharded_parallel returned"
+            "with the model that group_sharded_parallel returned (fully_shard "
+            "is not supported)"
         )
 
 

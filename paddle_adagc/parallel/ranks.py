@@ -50,7 +50,6 @@ class Ranks:
         if model is None:
             return
         layout = read_layout(model)
-        self.meshes = Meshes(layout.values())
         wrapper = sharding_wrapper(model)
         if wrapper is not None:
             self._group_sharded = with_wrapper(read_topology(), wrapper)
@@ -59,6 +58,11 @@ class Ranks:
         if topology.fuses_parameters:
             self.in_buffers = {p.name: p for p in model.parameters()}
         self.layout = with_units(layout, model, units, topology)
+        self.meshes = Meshes(  # by the index of tensors, units among them
+            tensor
+            for tensor in self.layout.values()
+            for _ in tensor.units or (tensor,)
+        )
         if not self.meshes:
             check_layout([*self.layout.values()], topology)
 

@@ -174,7 +174,7 @@ def test_the_advice_for_a_run_without_a_clip_can_be_typed():
     facts = {"clip": "none", "shadow": shadow}
     ended = SimpleNamespace(facts=lambda *_: facts, end={"kind": "finished"})
     (advice,) = _switch(ended, "")
-    code = advice["text"].split("optimizer ")[1].split(", or put")[0]
+    code = advice["text"].split("optimizer ")[1].split(", or, ")[0]
     clip = eval(code, {"ClipGradByAdaGC": ClipGradByAdaGC, "math": math})
     assert (clip.lambda_abs, clip.init) == (math.inf, "warmup_ema")
     command = advice["command"].replace("COMMAND", "true").split()[1:]

@@ -26,11 +26,13 @@ from adagc_lab.reproduce.pairs import Pairs
 from adagc_lab.reproduce.rates import rate_table, rates_why
 from adagc_lab.train.parse import parse_config
 from adagc_lab.train.run import run_pretraining
+from lab.models.tiny import build
 from lab.report.test_report import make_run
 from lab.reproduce.conftest import FAULTS, planned, write_grid  # noqa: F401
 from lab.reproduce.test_rows import make_row
 from lab.train import runs
 from lab.train.test_start import constant, fork
+from paddle.amp.auto_cast import amp_initialize
 from pages import ROOT, load_tool
 
 from paddle_adagc.parallel.topology import Axis, Topology
@@ -189,6 +191,15 @@ def test_gates_far_below_zero_have_a_finite_gradient():
     silu = -2 / (1 + np.exp(2.0))  # of -2, the gates of the last row
     expected = silu * (x[2] @ mlp.up_proj.weight).unsqueeze(-1).expand([3, 4])
     np.testing.assert_allclose(mlp.down_proj.weight.grad, expected, rtol=1e-5)
+
+
+def test_the_experts_biases_stay_float32_in_bfloat16():
+    model = build("ernie4_5_moe", moe_correction_bias=True)
+    # What paddle.amp.decorate() calls on a GPU.
+    amp_initialize([model], "bfloat16", None)
+    layer = model.model.layers[1].mlp
+    assert layer.e_score_correction_bias.dtype == paddle.float32
+    assert layer.experts[0].up_proj.weight.dtype == paddle.bfloat16
 
 
 def test_a_run_is_not_overwritten_by_one_that_is_refused(tmp_path, monkeypatch):

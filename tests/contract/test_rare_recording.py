@@ -19,8 +19,7 @@ from paddle_adagc.watch.trainer import open_record
 
 def test_a_loss_whose_gradients_were_cleared_is_of_no_step(tmp_path):
     model, optimizer = make_training()
-    record = Record(tmp_path, optimizer, model)
-    record.see_losses()
+    record = open_record(tmp_path, optimizer, model=model)
     for batch in (1, 1, 100, 1):
         loss = model(batch * paddle.ones([1, 4])).square().mean()
         loss.backward()

@@ -103,6 +103,8 @@ class MoE(nn.Layer):
         if self.has_correction_bias:
             zeros = paddle.zeros([self.num_experts], dtype="float32")
             self.register_buffer("e_score_correction_bias", zeros)
+            # In bfloat16 a bias of 0.5 stays: steps of 0.001 are rounded away.
+            self._cast_to_low_precision = False  # for paddle.amp.decorate
             self.register_buffer(
                 "expert_load", zeros.astype("int64"), persistable=False
             )
