@@ -73,7 +73,7 @@ class Unit:
 def view_of(flat: Tensor, start: int, shape: Sequence[int]) -> Tensor:
     """Return values of a vector from ``start`` on, in its memory."""
     piece = _C_ops.view_slice(flat, start, start + math.prod(shape))
-    return _C_ops.reshape_(piece, [*shape])  # also without stride kernels
+    return piece.reshape_([*shape])  # also without stride kernels
 
 
 @dataclasses.dataclass(frozen=True)

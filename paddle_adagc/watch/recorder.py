@@ -139,7 +139,8 @@ class Record(Recording):
             )
         if stop_on is not None:
             check_choice("stop_on", stop_on, ("nan",))
-        refusal = skipper = None
+        refusal: Exception | None = None
+        skipper = None
         try:
             clips = Clips(optimizer, shadow, model)
             if skip_above is not None:
@@ -149,9 +150,9 @@ class Record(Recording):
                 check_stepping(seen)
         except Exception as error:
             refusal = error
-        for error in of_all_ranks(refusal):  # maybe of one rank alone
-            if error is not None:
-                raise error
+        for its in of_all_ranks(refusal):  # maybe of one rank alone
+            if its is not None:
+                raise its
         ring = Ring(start or 0, num_steps)
         super().__init__(clips, ring, skipper, stop_on is not None)
         self._open(Path(directory), start, max_bytes, on_alarm)

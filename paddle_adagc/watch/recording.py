@@ -282,7 +282,8 @@ class Recording(Guarded):
         if mine is None:
             return of_all_ranks(cause(self.error))
         has_all = not is_split(self._clips.source)
-        parts = of_all_ranks(mine.without_tensors() if has_all else mine)
+        sent: Steps | str = mine.without_tensors() if has_all else mine
+        parts = of_all_ranks(sent)
         found = [len(part.keys) for part in parts if isinstance(part, Steps)]
         self._ring.num_sent = max(found, default=0)
         parts[dist.get_rank()] = mine
