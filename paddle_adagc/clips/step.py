@@ -45,6 +45,8 @@ from paddle_adagc.parallel.reduce import Reducer
 if TYPE_CHECKING:
     from paddle_adagc.clips.adagc import ClipGradByAdaGC
 
+_NUM_LOOKED_AT = 16  # calls, of which each parameter group makes one a step
+
 Pairs = list[tuple[Tensor, Tensor | None]]
 """Parameters, and gradients or None."""
 
@@ -68,7 +70,8 @@ def clip_pairs(clip: ClipGradByAdaGC, pairs: Pairs) -> Pairs:
         found = find_gradients(clip, pairs)
         if found is None:
             return pairs
-        if not (ranks.has_agreed or follows):  # this process' first step
+        if not follows and progress.num_acted < _NUM_LOOKED_AT:
+            progress.num_acted += 1
             refuse_shared_memory(pairs)
         reducer = ranks.reducer or progress.reducer()
     except Exception as error:

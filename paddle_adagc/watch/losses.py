@@ -118,6 +118,8 @@ def know_optimizers() -> None:
 def _know(optimizer: Any) -> None:
     from paddle_adagc.optimizer import inner_optimizer
 
+    if "clear_gradients" in vars(optimizer):  # of before see_losses()
+        optimizer.clear_gradients = optimizer.clear_grad
     if optimizer in _numbers or not getattr(optimizer, "_param_groups", None):
         return
     if inner_optimizer(optimizer) is not None:
@@ -147,11 +149,14 @@ def see_losses() -> None:
     """See every scalar that is differentiated from now on."""
     import paddle
     from paddle.amp.grad_scaler import AmpScaler
+    from paddle.distributed.fleet.meta_optimizers.dygraph_optimizer import (
+        dygraph_sharding_optimizer as sharding,
+    )
     from paddle.optimizer import Optimizer
 
     tensor, kind, scaler_kind = paddle.Tensor, Optimizer, AmpScaler
     backward, together = tensor.backward, paddle.autograd.backward
-    scale, clear, init = AmpScaler.scale, kind.clear_grad, kind.__init__
+    scale, init = AmpScaler.scale, kind.__init__
 
     @functools.wraps(backward)
     def of_tensor(loss: Any, *args: Any, **kwargs: Any) -> Any:
@@ -171,13 +176,6 @@ def see_losses() -> None:
             _scaled[id(result)] = result, loss
         return result
 
-    @functools.wraps(clear)
-    def cleared(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        if len(_numbers) < 2:  # nothing says whose losses they are
-            forget_losses()
-        _forget(_numbers.get(optimizer, -1))
-        return clear(optimizer, *args, **kwargs)
-
     @functools.wraps(init)
     def made(optimizer: Any, *args: Any, **kwargs: Any) -> None:
         init(optimizer, *args, **kwargs)
@@ -185,7 +183,26 @@ def see_losses() -> None:
 
     tensor.backward, paddle.autograd.backward = of_tensor, of_tensors
     scaler_kind.scale = scaled
-    kind.clear_grad, kind.__init__ = cleared, made
+    kind.__init__ = made
+    _see_clearing(kind)
+    _see_clearing(sharding.DygraphShardingOptimizer)
+    _see_clearing(sharding.DygraphShardingOptimizerV2)
+
+
+def _see_clearing(kind: Any) -> None:
+    """Forget the losses whose gradients an optimizer of a class clears."""
+    from paddle_adagc.optimizer import innermost
+
+    clear = kind.clear_grad
+
+    @functools.wraps(clear)
+    def cleared(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        if len(_numbers) < 2:  # nothing says whose losses they are
+            forget_losses()
+        _forget(_numbers.get(innermost(optimizer), -1))
+        return clear(optimizer, *args, **kwargs)
+
+    kind.clear_grad = cleared
 
 
 def _see(

@@ -124,7 +124,11 @@ class RecordedRun:
         Args:
             step: Default: the last one.
         """
-        found = [s.facts for s in self.sessions if s.start <= step]
+        found = [
+            s.facts
+            for s in self.sessions
+            if s.start <= step and (s.steps.size or step == math.inf)
+        ]
         return found[-1] if found else {}
 
     def column(self, name: str) -> np.ndarray:

@@ -211,9 +211,9 @@ class Record(Recording):
     def see_losses(self) -> None:
         """Take the loss from the scalars whose ``backward()`` is called.
 
-        Those that reached the optimizer's parameters before a step add up. A
-        step that :meth:`step` did not finish ends with the next ``backward()``
-        or update.
+        Those that reached the optimizer's parameters before a step add up;
+        ``clear_grad()`` leaves out those before it. A step that :meth:`step`
+        did not finish ends with the next ``backward()`` or update.
         """
         self._try(see_losses)
         self._try(know_optimizers)

@@ -301,9 +301,9 @@ class Recording(Guarded):
 
     def _pass_on(self, parts: Sequence[Steps]) -> None:
         """Give the steps of all ranks to the thread; plan the next copy."""
+        self._ring.copied(parts[0].rows)  # first: all ranks plan alike
         self._stop_at([loss for part in parts for loss in part.nonfinite])
         self._write(join(parts))
-        self._ring.copied(parts[0].rows)
 
     def _stop_at(self, found: Sequence[tuple[int, float]]) -> None:
         if self._stops and found and not self.should_stop:
@@ -362,7 +362,7 @@ class Recording(Guarded):
         """Write what is left: with the optimizer its record goes, too."""
         if "_update" in vars(self) and not self._is_idle:
             with contextlib.suppress(Exception):
-                self._leave("unknown", "the optimizer was deleted")
+                self._leave("finished", "the optimizer was deleted")
 
     def _ending(self, kind: str, text: str) -> dict[str, Any]:
         has_steps = self._ring.last_step > self._ring.start

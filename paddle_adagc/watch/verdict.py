@@ -68,7 +68,11 @@ def _end(end: dict[str, Any]) -> str:
     said = {
         "finished": f"The run ended{at}" + f": {text}" * bool(text),
         "running": "The process is alive; "
-        + (f"its last recorded step is {step:,}" if at else "no step is known"),
+        + (
+            f"its last recorded step is {step:,}"
+            if at
+            else "it has no step yet"
+        ),
         "exception": f"The run stopped{at} with {text or 'an exception'}",
         "signal": f"{text or 'A signal'} ended the run{at}",
         "disk": f"The record ends{at}, because it could not be written: "

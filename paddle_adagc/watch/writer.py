@@ -131,8 +131,11 @@ class Writer:
 
     def wait(self, seconds: float) -> None:
         """Wait for the thread's end, which :meth:`close` has asked for."""
-        if self._thread is not None and self._thread.is_alive() and seconds:
-            self._thread.join(seconds)
+        thread = self._thread
+        if thread is None or thread is threading.current_thread():
+            return  # the latter if the record is collected as garbage there
+        if thread.is_alive() and seconds:
+            thread.join(seconds)
 
     # ---- the thread ---------------------------------------------------------
 

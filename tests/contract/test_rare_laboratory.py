@@ -188,6 +188,7 @@ def test_gates_far_below_zero_have_a_finite_gradient():
     mlp(x).sum().backward()
     for weight in mlp.parameters():
         assert paddle.isfinite(weight.grad).all(), weight.name
+    assert paddle.isnan(mlp(paddle.full([1, 4], float("nan")))).all()
     silu = -2 / (1 + np.exp(2.0))  # of -2, the gates of the last row
     expected = silu * (x[2] @ mlp.up_proj.weight).unsqueeze(-1).expand([3, 4])
     np.testing.assert_allclose(mlp.down_proj.weight.grad, expected, rtol=1e-5)

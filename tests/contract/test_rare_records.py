@@ -255,13 +255,15 @@ def test_a_resumed_run_that_made_no_step_hides_none(tmp_path):
     steps = range(1, 261)
     write_run(tmp_path, steps, calm(steps), bad=[221])
     past = read_record(tmp_path)
-    writer = Writer(tmp_path, 201, {}, MAX_BYTES, None, past)
+    facts = {"clip": "ClipGradByAdaGC(t_start=0)"}
+    writer = Writer(tmp_path, 201, facts, MAX_BYTES, None, past)
     writer.close({"kind": "exception", "text": "no memory", "step": None}, 60)
     run = read_record(tmp_path)
     assert run.step.tolist() == [*steps]
     assert [s.superseded_from for s in run.sessions] == [None, None]
     page = make_page(tmp_path)
     assert page["events"][0]["first"] == 221
+    assert "ClipGradByAdaGC" not in run.facts(221)["clip"]
     assert "no memory" in page["verdict"]["text"]
 
 

@@ -51,8 +51,8 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
         )
     counted = (labels != IGNORED_LABEL).astype("float32").sum()
     # Paddle's vectorised CPU softmax makes log(vocab_size) out of NaN
-    # logits: a model that is lost would look alive. (No loss is above 64 nats:
-    # it cuts the distances of logits there.)
+    # logits: a model that is lost would look alive. (It also cuts logits at 64
+    # below the largest, so that a loss is at most 64 + log(vocab_size).)
     lost = 0.0 * logits.detach().sum()
     return losses.sum() / counted.clip(min=1.0) + lost
 

@@ -184,9 +184,12 @@ def _silu(x: Tensor) -> Tensor:
     """`x * sigmoid(x)`; on CPUs x below -80 counts as -80 (silu: -1e-33).
 
     There the gradient of Paddle's float32 kernel overflows: it is -Inf at -87
-    and NaN at -89.
+    and NaN at -89. Inf and NaN stay.
     """
-    return F.silu(paddle.clip(x, min=-80.0) if runs_on_cpu(x) else x)
+    if runs_on_cpu(x):
+        is_low = paddle.logical_and(x < -80.0, paddle.isfinite(x))
+        x = paddle.where(is_low, paddle.full_like(x, -80.0), x)
+    return F.silu(x)
 
 
 @lru_cache(maxsize=8)
