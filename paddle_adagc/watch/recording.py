@@ -264,9 +264,8 @@ class Recording(Guarded):
         mine = self._try(self._copy)
         self._ring.num_pending = 0
         parts = self._ask(self._gather, mine) or []
-        failed = [
-            f"rank {i}: {x}" for i, x in enumerate(parts) if isinstance(x, str)
-        ]
+        said = ((i, x) for i, x in enumerate(parts) if isinstance(x, str))
+        failed = [f"rank {i}: {text}" for i, text in said]
         if failed or not parts:
             self._is_over = True
             self._end(RuntimeError("".join(failed[:1])), "rank")
@@ -274,20 +273,10 @@ class Recording(Guarded):
         self._try(self._pass_on, parts)
 
     def _gather(self, mine: Steps | None) -> list[Steps | str]:
-        """Return the steps of all ranks, or why a rank's record ends.
-
-        Paddle makes room on every device for the largest part times the number
-        of ranks: tensors that the first rank alone has stay there.
-        """
+        """Return the steps of all ranks, or why a rank's record ends."""
         if mine is None:
             return of_all_ranks(cause(self.error))
-        has_all = not is_split(self._clips.source)
-        sent: Steps | str = mine.without_tensors() if has_all else mine
-        parts = of_all_ranks(sent)
-        found = [len(part.keys) for part in parts if isinstance(part, Steps)]
-        self._ring.num_sent = max(found, default=0)
-        parts[dist.get_rank()] = mine
-        return parts
+        return self._ring.gather(mine, is_split(self._clips.source))
 
     def _copy(self) -> Steps:
         """Copy this rank's steps from the device."""

@@ -22,6 +22,7 @@ from paddle import Tensor
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.clips.last_step import LastStep
 from paddle_adagc.paddle_internals import unchecked
+from paddle_adagc.parallel.agreement import of_all_ranks
 from paddle_adagc.watch.measure import Steps, Unlogged
 from paddle_adagc.watch.store import QUANTITIES
 
@@ -86,6 +87,19 @@ class Ring:
         if self.steps:
             self.last_step = self.steps[0].numbers["step"] - 1
         self.steps = []
+
+    def gather(self, mine: Steps, is_split: bool) -> list[Steps | str]:
+        """Return what all ranks send.
+
+        Paddle makes room on every device for the largest part times the number
+        of ranks: tensors that the first rank alone has stay there.
+        """
+        sent: Steps | str = mine if is_split else mine.without_tensors()
+        parts = of_all_ranks(sent)
+        found = [len(part.keys) for part in parts if isinstance(part, Steps)]
+        self.num_sent = max(found, default=0)
+        parts[dist.get_rank()] = mine
+        return parts
 
     def copied(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Begin anew; plan the next copy in about a minute.

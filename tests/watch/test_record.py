@@ -162,7 +162,7 @@ def test_a_record_that_nobody_closed_is_written(tmp_path):
     gc.collect()
     run = read_record(tmp_path)
     assert len(run.step) == 20
-    assert run.end["kind"] == "unknown"
+    assert run.end["text"] == "the optimizer was deleted"
 
 
 @pytest.mark.parametrize("clip_name", ["global norm", "ours"])
