@@ -30,7 +30,7 @@ def own_signals():
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM])
 def test_a_stopped_command_resumes_with_the_same_record(number, tmp_path):
-    values = runs.make_values(tmp_path / "whole", max_steps=60, log_every=1)
+    values = runs.make_values(tmp_path / "whole", max_steps=150, log_every=1)
     _, whole = runs.run(values)
     values["train"]["output_dir"] = str(tmp_path / "stopped")
     before = signal.signal(number, signal.SIG_DFL)  # nohup's is inherited

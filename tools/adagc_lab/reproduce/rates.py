@@ -22,12 +22,11 @@ _PAIR = ["seed", "processor"]
 _NAME = r"^(.+?)(?:, beta2 ([\d.]+))?, rate ([\d.]+)$"
 
 
-def rate_cells(rows: pd.DataFrame, experiments: Sequence[str]) -> pd.DataFrame:
-    """Loss of the last 500 steps of the grid ``rates``.
-
-    By method, beta2, rate, seed and processor.
-    """
-    own = rows.query("target == 'rates' and experiment in @experiments")
+def rate_cells(
+    rows: pd.DataFrame, experiments: Sequence[str], target: str = "rates"
+) -> pd.DataFrame:
+    """Loss of the last 500 steps by method, beta2, rate, seed and processor."""
+    own = rows.query("target == @target and experiment in @experiments")
     parts = own["method"].str.extract(_NAME)
     return pd.DataFrame(
         {

@@ -267,10 +267,9 @@ def make_tables(
     cells = rate_cells(recipes.rows, ["rates", "cures"])
     decaying = rate_cells(recipes.rows, ["decay-rates"])
     decay = recipes.of_target("rates", "decay")
-    epsilon = {
-        name: recipes.of_target("extension-epsilon", name)
-        for name in ("beta2-0.999", "beta2-0.95")
-    }
+    names = "beta2-0.999", "beta2-0.95"
+    epsilon = {x: recipes.of_target("extension-epsilon", x) for x in names}
+    screen = rate_cells(recipes.rows, ["screen"], "spike-screen")
     half = recipes.of_target("ernie-faults", "half-rate")
     timing = {
         f"ERNIE's recipe, {name} faults": recipes.of_target(
@@ -288,6 +287,7 @@ def make_tables(
         "faults": _comparison(by["faults"], _FAULTS),
         "rates": rate_table(cells),
         "rate-differences": rate_differences(cells),
+        "spike-screen": rate_table(screen),
         "rates-ernie": rate_table(rate_cells(recipes.rows, ["ernie"])),
         "rate-decay": _comparison({"Llama-2 on prose": decay}, _CALM, None),
         "decay-rates": rate_table(decaying),
