@@ -67,12 +67,9 @@ def _end(end: dict[str, Any]) -> str:
     ago = f", {_time(since)} ago" if isinstance(since, (int, float)) else ""
     said = {
         "finished": f"The run ended{at}" + f": {text}" * bool(text),
-        "running": "The process is alive; "
-        + (
-            f"its last recorded step is {step:,}"
-            if at
-            else "it has no step yet"
-        ),
+        "running": "The process is alive; it has no step yet"
+        if not at
+        else f"The process is alive; its last recorded step is {step:,}",
         "exception": f"The run stopped{at} with {text or 'an exception'}",
         "signal": f"{text or 'A signal'} ended the run{at}",
         "disk": f"The record ends{at}, because it could not be written: "

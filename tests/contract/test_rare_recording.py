@@ -87,6 +87,14 @@ def test_a_full_disk_gets_no_more_folders(tmp_path, monkeypatch):
     assert not [*tmp_path.glob("adagc-record-*")]
 
 
+def test_the_thread_that_writes_does_not_wait_for_itself(tmp_path):
+    """A record that is collected as garbage there ends there."""
+    its = writer.Writer(tmp_path, 1, {}, MAX_BYTES, None, None)
+    its.write(lambda store: its.wait(1))
+    assert its.close({"kind": "finished"}, 10) == 0
+    assert its.error is None
+
+
 def test_a_shadow_that_saw_nothing_since_an_error_cannot_act(tmp_path):
     model, optimizer = make_training()
     record = Record(tmp_path, optimizer, model, num_steps=2)
