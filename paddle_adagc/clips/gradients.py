@@ -69,6 +69,14 @@ class GradientList:
             total = _C_ops.add(total, part.squared_norms())
         return total
 
+    def share_memory(self) -> bool:
+        """Whether two begin at the same address."""
+        if not self._parts:
+            return False
+        found = np.concatenate([part.descriptors for part in self._parts])
+        addresses = np.sort(found["address"][found["size"] > 0])
+        return bool((addresses[1:] == addresses[:-1]).any())
+
     def scale_(self, h: Tensor, discard: Tensor | None) -> None:
         """Multiply every gradient by its entry of ``h``, in place.
 

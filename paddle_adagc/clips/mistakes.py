@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
@@ -28,21 +28,20 @@ def warn_of_shrinking(clip: ClipGradByAdaGC) -> None:
         )
 
 
-def refuse_shared_memory(pairs: Pairs) -> None:
-    """Refuse two gradients in one memory, which would be scaled twice."""
-    names: dict[int, str] = {}
+def refuse_shared_memory(pairs: Pairs) -> NoReturn:
+    """Refuse gradients of which two have one memory: it is scaled twice."""
+    names: dict[int, list[str]] = {}
     for parameter, gradient in pairs:
         if gradient is None or not gradient._is_initialized():
             continue
-        if not gradient.is_dense() or not gradient.size:
-            continue
-        name = names.setdefault(gradient.data_ptr(), parameter.name)
-        if name != parameter.name:
-            raise ValueError(
-                f"{name} and {parameter.name} have the same memory as their "
-                "gradient, which would be clipped twice: let the backward() "
-                "of the PyLayer return clone() for one of them"
-            )
+        if gradient.size:
+            names.setdefault(gradient.data_ptr(), []).append(parameter.name)
+    shared = next((x for x in names.values() if len(x) > 1), ["two parameters"])
+    raise ValueError(
+        f"{' and '.join(shared)} have the same memory as their gradient, which "
+        "would be clipped twice: let the backward() of the PyLayer return "
+        "clone() for one of them"
+    )
 
 
 def warn_of_a_missing_state(progress: Progress, caller: Caller | None) -> None:

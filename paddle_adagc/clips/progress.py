@@ -87,7 +87,6 @@ class Progress:
         self.steps = StepCount()
         self.before = self.steps, self.memory  # the last step
         self.awaits_update = False  # the optimizer's, after the last call
-        self.num_acted = 0  # calls of this process that scaled gradients
         self.ranks = Ranks()
         self.calls: list[Call] = []  # of the last step
         self._nonfinite: dict[str, int] = {}  # as of the last summary

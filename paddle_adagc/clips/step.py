@@ -45,8 +45,6 @@ from paddle_adagc.parallel.reduce import Reducer
 if TYPE_CHECKING:
     from paddle_adagc.clips.adagc import ClipGradByAdaGC
 
-_NUM_LOOKED_AT = 16  # calls, of which each parameter group makes one a step
-
 Pairs = list[tuple[Tensor, Tensor | None]]
 """Parameters, and gradients or None."""
 
@@ -70,8 +68,7 @@ def clip_pairs(clip: ClipGradByAdaGC, pairs: Pairs) -> Pairs:
         found = find_gradients(clip, pairs)
         if found is None:
             return pairs
-        if not follows and progress.num_acted < _NUM_LOOKED_AT:
-            progress.num_acted += 1
+        if not follows and found.gradients.share_memory():
             refuse_shared_memory(pairs)
         reducer = ranks.reducer or progress.reducer()
     except Exception as error:
