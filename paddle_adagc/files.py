@@ -18,6 +18,14 @@ from pathlib import Path
 TEMPORARY = ".tmp"
 """Ending of temporary files; only a killed process leaves one behind."""
 
+LAST_FILES = ("trainer_state.*", "scheduler.*")
+"""What a Trainer writes after the weights, and after the optimizer."""
+
+
+def is_finished(checkpoint: Path) -> bool:
+    """Whether a Trainer has saved the last files of a checkpoint."""
+    return all(any(checkpoint.glob(pattern)) for pattern in LAST_FILES)
+
 
 @contextlib.contextmanager
 def temporary_path(path: str | os.PathLike[str]) -> Iterator[Path]:

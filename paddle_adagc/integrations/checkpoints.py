@@ -26,6 +26,7 @@ from paddle.nn.clip import ClipGradBase
 from paddle_adagc.adaptive_norm import load_adaptive_norm
 from paddle_adagc.clips.adagc import ClipGradByAdaGC
 from paddle_adagc.clips.progress import NewTensors
+from paddle_adagc.files import LAST_FILES, is_finished
 from paddle_adagc.parallel.agreement import of_all_ranks
 from paddle_adagc.state import OtherClipError
 from paddle_adagc.state_file import STATE_FILE, load_state, save_state
@@ -35,8 +36,6 @@ MissingState = Literal["raise", "start"]
 _MARK = "adagc_run"  # in trial_params of a TrainerState
 _FLASH_DEVICE = "/shared/dev/shm/flash"  # as in their utils/pdc_sdk.py
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)$")
-# What a Trainer writes after the weights, and after the optimizer.
-_LAST_FILES = ("trainer_state.*", "scheduler.*")
 
 HOW_TO_START = "missing_state='start' (adagc-run: --missing-state start)"
 
@@ -51,7 +50,7 @@ def newest_finished(output_dir: str, newest: str | None) -> str | None:
     """
     folder = Path(output_dir)
     mine = {
-        path.name: all(any(path.glob(pattern)) for pattern in _LAST_FILES)
+        path.name: is_finished(path)
         for path in (folder.glob("checkpoint-*") if folder.is_dir() else ())
         if _CHECKPOINT.match(path.name)
     }
@@ -68,7 +67,7 @@ def newest_finished(output_dir: str, newest: str | None) -> str | None:
     if chosen != last:
         warnings.warn(
             f"{folder / last} is unfinished (no rank has its "
-            f"{' and '.join(_LAST_FILES)}): resuming from {folder / chosen}",
+            f"{' and '.join(LAST_FILES)}): resuming from {folder / chosen}",
             stacklevel=4,
         )
     return str(folder / chosen) if (folder / chosen).is_dir() else None

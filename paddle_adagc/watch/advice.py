@@ -7,9 +7,9 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TypeAlias
 
+from paddle_adagc.files import is_finished
 from paddle_adagc.watch.events import Happening
 from paddle_adagc.watch.reading import RecordedRun
 from paddle_adagc.watch.replay import Settings
@@ -157,17 +157,11 @@ def _resume(run: RecordedRun, step: float = math.inf) -> str:
         is_number = number.isascii() and number.isdigit()
         if is_number and len(number) < 16 and int(number) <= last:
             found[int(number)] = path
-    whole = {i: path for i, path in found.items() if _is_whole(path)}
-    found = whole or found
+    finished = {i: path for i, path in found.items() if is_finished(path)}
+    found = finished or found
     if not found:
         return ""
     return f"--resume_from_checkpoint {found[max(found)]}"
-
-
-def _is_whole(checkpoint: Path) -> bool:
-    """Whether a Trainer has saved the files that it saves last."""
-    names = "trainer_state.*", "scheduler.*"
-    return all(any(checkpoint.glob(name)) for name in names)
 
 
 def _advice(code: str, text: str, command: str = "") -> Advice:
