@@ -118,10 +118,14 @@ class Writer:
         """Write what waits and how the run ended.
 
         Returns:
-            Steps that are still not written after ``timeout`` seconds.
+            Steps that are still not written after ``timeout`` seconds. 0 to
+            the thread itself, where a record may be collected as garbage: it
+            goes on to write them.
         """
         self._ending = ending, time.monotonic() + timeout
         self._queue.put(lambda: None)
+        if self._thread is threading.current_thread():
+            return 0
         try:
             self.start()
         except RuntimeError:  # the interpreter ends: no new thread
@@ -132,9 +136,8 @@ class Writer:
     def wait(self, seconds: float) -> None:
         """Wait for the thread's end, which :meth:`close` has asked for."""
         thread = self._thread
-        if thread is None or thread is threading.current_thread():
-            return  # the latter if the record is collected as garbage there
-        if thread.is_alive() and seconds:
+        is_other = thread is not threading.current_thread()
+        if thread is not None and is_other and thread.is_alive() and seconds:
             thread.join(seconds)
 
     # ---- the thread ---------------------------------------------------------

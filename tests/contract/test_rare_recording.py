@@ -4,6 +4,7 @@
 
 import gc
 import tempfile
+import threading
 import warnings
 import weakref
 
@@ -87,12 +88,24 @@ def test_a_full_disk_gets_no_more_folders(tmp_path, monkeypatch):
     assert not [*tmp_path.glob("adagc-record-*")]
 
 
-def test_the_thread_that_writes_does_not_wait_for_itself(tmp_path):
-    """A record that is collected as garbage there ends there."""
-    its = writer.Writer(tmp_path, 1, {}, MAX_BYTES, None, None)
-    its.write(lambda store: its.wait(1))
-    assert its.close({"kind": "finished"}, 10) == 0
-    assert its.error is None
+def test_a_record_that_is_garbage_to_its_own_thread_is_written(
+    tmp_path, recwarn
+):
+    model, optimizer = make_training()
+    record = Record(tmp_path, optimizer, model)
+    make_steps(record, model, optimizer, 2)
+    its, ended = record._writer, threading.Event()
+    gc.disable()
+    del record, model, optimizer
+    its.write(lambda store: (gc.collect(), ended.set()))
+    its.start()
+    assert ended.wait(10)
+    gc.enable()
+    its.wait(10)
+    assert not [w for w in recwarn if issubclass(w.category, UserWarning)]
+    run = read_record(tmp_path)
+    assert run.step.tolist() == [1, 2]
+    assert run.end["text"] == "the optimizer was deleted"
 
 
 def test_a_shadow_that_saw_nothing_since_an_error_cannot_act(tmp_path):
