@@ -70,11 +70,12 @@ class GradientList:
         return total
 
     def share_memory(self) -> bool:
-        """Whether two begin at the same address."""
+        """Whether two contiguous ones begin at the same address."""
         if not self._parts:
             return False
         found = np.concatenate([part.descriptors for part in self._parts])
-        addresses = np.sort(found["address"][found["size"] > 0])
+        is_known = (found["size"] > 0) & (found["dtype"] >= 0)
+        addresses = np.sort(found["address"][is_known])
         return bool((addresses[1:] == addresses[:-1]).any())
 
     def scale_(self, h: Tensor, discard: Tensor | None) -> None:
