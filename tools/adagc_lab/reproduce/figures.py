@@ -62,9 +62,8 @@ def _price(recipes: Recipes) -> pd.DataFrame:
     for recipe, pairs in recipes.situations["calm"].items():
         for steps in pairs.lengths():
             for method in ("GlobalGC 0.1", "AdaGC", "warmup_ema"):
-                found = difference(
-                    pairs.differences(method, steps, "validation_loss")
-                )
+                gains = pairs.differences(method, steps, "validation_loss")
+                found = difference(gains)
                 if found and found.number >= 4:
                     numbers = [round(round(x, 9), 4) for x in found[:3]]
                     label = f"{recipe}, {steps:,} steps"

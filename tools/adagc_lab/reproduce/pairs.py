@@ -71,9 +71,8 @@ class Pairs:
         for key in others:
             if key in ours:
                 keys.setdefault(key[0], key)
-        return [others[k] for k in keys.values()], [
-            ours[k] for k in keys.values()
-        ]
+        kept = keys.values()
+        return [others[k] for k in kept], [ours[k] for k in kept]
 
     def differences(self, method: str, steps: int, name: str) -> list[float]:
         """Return the method's numbers minus the reference's, seed by seed."""

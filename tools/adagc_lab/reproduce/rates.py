@@ -11,7 +11,7 @@ import pandas as pd
 
 from adagc_lab.markdown import markdown_table
 from adagc_lab.report.differences import difference, fixed, shown
-from adagc_lab.report.measures import END
+from adagc_lab.report.measures import END, measure
 from adagc_lab.reproduce.pairs import REFERENCE
 
 NOT_RUN = "Too few seeds have run yet.\n"
@@ -22,11 +22,9 @@ _PAIR = ["seed", "processor"]
 _NAME = r"^(.+?)(?:, beta2 ([\d.]+))?, rate ([\d.]+)$"
 
 
-def rate_cells(
-    rows: pd.DataFrame, experiments: Sequence[str], target: str = "rates"
-) -> pd.DataFrame:
+def rate_cells(rows: pd.DataFrame, experiments: Sequence[str]) -> pd.DataFrame:
     """Loss of the last 500 steps by method, beta2, rate, seed and processor."""
-    own = rows.query("target == @target and experiment in @experiments")
+    own = rows.query("target == 'rates' and experiment in @experiments")
     parts = own["method"].str.extract(_NAME)
     return pd.DataFrame(
         {
@@ -123,8 +121,6 @@ def _gain(gains: pd.Series, number: int) -> str:
 def rates_why(rows: pd.DataFrame) -> str:
     """Table of the grid ``rates-why``, seed by seed."""
     own = rows[rows["target"] == "rates-why"]
-    if own.empty:
-        return NOT_RUN
     own = own.assign(end=_ends(own))
     base = own[own["method"] == REFERENCE].set_index(_PAIR)["end"]
     lines = []
@@ -139,16 +135,27 @@ def rates_why(rows: pd.DataFrame) -> str:
         *("Arm", "Seeds", "Loss of the last 500 steps"),
         *(f"Minus {REFERENCE}'s, by seed", "Update norm, steps 100 to 1,000"),
     ]
-    return markdown_table(head, lines, left=1)
+    return markdown_table(head, lines) if lines else NOT_RUN
+
+
+def screen(rows: pd.DataFrame) -> str:
+    """Table of the grid ``spike-screen``, a row per run."""
+    own = rows[rows["target"] == "spike-screen"].sort_values("method")
+    digits = {"peaks": 0, "worst": 2, "end": 3}
+    lines = []
+    for row in own.to_dict("records"):
+        found = measure(row)
+        cells = [fixed(found[name], n) for name, n in digits.items()]
+        lines.append([row["method"], row["seed"], *cells])
+    head = ["Method", "Seed", "Peaks above 0.5 nat", "Largest rise (nat)"]
+    return markdown_table([*head, "Loss of the last 500 steps (nat)"], lines)
 
 
 def smallest_h(rows: pd.DataFrame) -> str:
     """Table of h in the runs that stored it, by experiment and method."""
     own = rows[rows["smallest_h"].notna() & (rows["clean_twin"] == 0)]
     own = own[~own["method"].str.contains("GlobalGC|ZClip")]
-    own = own.assign(
-        method=own["method"].str.replace(", rate .*", "", regex=True)
-    )
+    methods = own["method"].str.replace(", rate .*", "", regex=True)
     lines = [
         [
             f"{target}, {experiment}",
@@ -159,7 +166,7 @@ def smallest_h(rows: pd.DataFrame) -> str:
             f"{part['smallest_h'].min():.1g}",
         ]
         for (target, experiment, method), part in own.groupby(
-            ["target", "experiment", "method"], sort=False
+            ["target", "experiment", methods], sort=False
         )
     ]
     head = ["Experiment", "Method", "Runs", "Clipped", "Median h", "Smallest h"]

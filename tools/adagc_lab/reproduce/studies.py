@@ -2,8 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Figures of two studies of one seed, from ``creep.jsonl``, ``price.jsonl``.
 
-A line of these files is a run, with a number for each 50 (creep) or 100 (price)
-steps.
+A line of the files is a run, with a number per 50 (creep) or 100 (price) steps.
 """
 
 from __future__ import annotations

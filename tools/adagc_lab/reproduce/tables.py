@@ -25,6 +25,7 @@ from adagc_lab.reproduce.rates import (
     rate_differences,
     rate_table,
     rates_why,
+    screen,
     smallest_h,
 )
 from adagc_lab.reproduce.written import written_tables
@@ -269,12 +270,9 @@ def make_tables(
     decay = recipes.of_target("rates", "decay")
     names = "beta2-0.999", "beta2-0.95"
     epsilon = {x: recipes.of_target("extension-epsilon", x) for x in names}
-    screen = rate_cells(recipes.rows, ["screen"], "spike-screen")
     half = recipes.of_target("ernie-faults", "half-rate")
     timing = {
-        f"ERNIE's recipe, {name} faults": recipes.of_target(
-            "ernie-faults", name
-        )
+        f"{_ERNIE}, {name} faults": recipes.of_target("ernie-faults", name)
         for name in ("early", "late")
     }
     price = recipes.of_target("price-over-time", "mixtral")
@@ -287,7 +285,7 @@ def make_tables(
         "faults": _comparison(by["faults"], _FAULTS),
         "rates": rate_table(cells),
         "rate-differences": rate_differences(cells),
-        "spike-screen": rate_table(screen),
+        "spike-screen": screen(recipes.rows),
         "rates-ernie": rate_table(rate_cells(recipes.rows, ["ernie"])),
         "rate-decay": _comparison({"Llama-2 on prose": decay}, _CALM, None),
         "decay-rates": rate_table(decaying),

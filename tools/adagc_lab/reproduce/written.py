@@ -29,7 +29,6 @@ def _gpu_hours() -> str:
     rows = []
     for found in compare():
         run = found.run
-        change = found.adagc_us - found.global_gc_us
         rows.append(
             [
                 f"{run.model}, {found.layout}",
@@ -37,7 +36,7 @@ def _gpu_hours() -> str:
                 f"{run.adagc_hours:,.1f}",
                 f"{run.global_gc_hours - run.adagc_hours:.1f}",
                 fixed(found.hours_saved, 3).replace("-0.000", "0.000"),
-                fixed(change, 1, "+"),
+                fixed(found.adagc_us - found.global_gc_us, 1, "+"),
             ]
         )
     head = [
