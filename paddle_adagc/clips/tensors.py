@@ -31,6 +31,7 @@ from paddle_adagc.parallel.layout import (
 )
 from paddle_adagc.parallel.meshes import any_is_distributed
 from paddle_adagc.parallel.ranks import Ranks
+from paddle_adagc.parallel.topology import read_topology
 
 logger = logging.getLogger(__name__)
 
@@ -105,18 +106,23 @@ class Tensors:
     def adopt(self, keys: Sequence[str], may_differ: bool) -> None:
         """Take the tensors of a state, which those that are known have to fit.
 
-        In a distributed run the state may hold more: other ranks' tensors.
+        Of experts and a pipeline it may hold more: other ranks' tensors.
         ``may_differ``: it may lack tensors, and hold tensors that are gone.
         """
+        has_experts = any(tensor.is_expert for tensor in self.layout)
+        may_hold_more = dist.get_world_size() > 1 and (
+            has_experts or read_topology().pipe.size > 1
+        )
         if may_differ and self.keys:
-            _log_differences(keys, self.keys)
+            _log_differences(keys, self.keys, may_hold_more)
         elif self.keys or self.is_bound:
             here, there = ("here", "there") if self.cuts else ("there", "here")
             where = f"units were declared {here} and not {there}"
             frozen = {t.key for t in self.layout if not t.takes_part}
             absent = frozen.difference(keys)  # a state need not have them
             wanted = [key for key in self.keys if key not in absent]
-            _refuse_others(keys, wanted, self.is_bound, where)
+            if not (may_hold_more and {*keys} > {*wanted}):
+                _refuse_others(keys, wanted, self.is_bound, where)
         else:
             self._loaded = "start" if may_differ else "raise"
             self._name(keys)
@@ -150,12 +156,15 @@ class Tensors:
         """Compare a first step's tensors with those of a state, unbound.
 
         One that lacks most of them is refused: a tensor less or more is a layer
-        that was frozen, or is trained now. If it may differ, one that lacks all
-        of them.
+        that was frozen, or is trained now. So is one that lacks some and holds
+        others: a layer that was made before the model moves all names by one.
+        If it may differ, only one that lacks all of them.
         """
-        known = {*keys} & {*self.keys}
-        least = 1 if self._loaded == "start" else len(keys) / 2
-        if keys and len(known) < min(least, len(self.keys)):
+        here, there = {*keys}, {*self.keys}
+        may_differ, known = self._loaded == "start", here & there
+        least = 1 if may_differ else len(keys) / 2
+        is_other = bool(here - there and there - here) and not may_differ
+        if keys and (is_other or len(known) < min(least, len(self.keys))):
             raise ValueError(
                 "the loaded state is another model's: it lacks "
                 f"{_only_in(keys, self.keys)} and holds "
@@ -284,11 +293,9 @@ def _refuse_others(
 ) -> None:
     """Refuse a state's keys that are not the clip's.
 
-    In a distributed run the state may hold more, of other ranks. ``where``:
-    the side that would have declared units.
+    ``where``: the side that would have declared units.
     """
-    is_part = is_bound and dist.get_world_size() > 1
-    if {*found} == {*wanted} or (is_part and {*found} > {*wanted}):
+    if {*found} == {*wanted}:
         return
     if is_bound and found and all(map(_AUTOMATIC.fullmatch, found)):
         raise ValueError(
@@ -310,11 +317,13 @@ def _refuse_others(
     )
 
 
-def _log_differences(found: Sequence[str], wanted: Sequence[str]) -> None:
+def _log_differences(
+    found: Sequence[str], wanted: Sequence[str], may_hold_more: bool
+) -> None:
     """Name each tensor that a state lacks or holds in vain."""
     for key in sorted({*wanted} - {*found}):
         logger.warning("%s is new: its clip starts as at the first step", key)
-    if dist.get_world_size() > 1:
+    if may_hold_more:
         return
     for key in sorted({*found} - {*wanted}):
         logger.warning("%s is gone: what the state holds of it is dropped", key)

@@ -301,7 +301,7 @@ class TrainerClip(TrainerCallback):
                 load_clip(shadow, found, "start", state)
 
         trained = model, objects["optimizer"]
-        self.recording.begin(args, state, *trained, bind, load)
+        self.recording.begin(args, state, *trained, bind, load, self.trainer)
 
     def on_step_end(self, *event: Any, **objects: Any) -> None:
         """Record the step."""
@@ -342,6 +342,7 @@ class TrainerClip(TrainerCallback):
             self._staged += stage_clip(saved, self.trainer.args, state)
         except Exception as error:
             if saved is self.clip:
+                save(*args, **kwargs)
                 raise
             from paddle_adagc.watch.alarms import warn
 

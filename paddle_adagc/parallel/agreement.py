@@ -35,7 +35,9 @@ _OF_A_COUNT = 0.01  # difference of counts between ranks that is still rounding
 _CAUSES = (
     "was bind() given this run's model, were the gradients of replicated "
     "tensors averaged (fleet.distributed_model, hooks of sequence "
-    "parallelism), and do experts have their global numbers in their names?"
+    "parallelism), and do experts have their global numbers in their names? "
+    "PaddleFormers sums q_norm and k_norm with sequence_parallel alone. "
+    "overrides={'q_norm': None} leaves a tensor out"
 )
 
 

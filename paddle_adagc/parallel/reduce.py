@@ -70,8 +70,8 @@ def check_layout(layout: Sequence[TensorLayout], topology: Topology) -> None:
     elif split > 1 and topology.data.size * topology.sep.size > 1:
         why = (
             "on the data-parallel axis beside tensor, pipeline or sep "
-            "parallelism: there fleet ignores no_sync and averages the "
-            "gradients of different experts"
+            "parallelism: there step() of fleet's optimizer ignores no_sync "
+            "and averages the gradients of different experts"
         )
     if why and experts:
         raise ValueError(
@@ -197,9 +197,11 @@ def make_reducer(layout: Sequence[TensorLayout], topology: Topology) -> Reducer:
         and min(topology.sharding.size, copies) > 1
     ):
         warnings.warn(
-            "data or sep parallelism with sharding V2: paddle 3.3.1 leaves out "
-            "the first step's sum over the data-parallel and sep ranks, and "
-            "their weights drift apart; use a larger sharding degree instead",
+            "data or sep parallelism with sharding V2: step() of fleet's "
+            "optimizer in paddle 3.3.1 leaves out the first step's sum over "
+            "the data-parallel and sep ranks, and their weights drift apart. "
+            "Use a larger sharding degree instead (Trainers sum by themselves, "
+            "but for float16 with a GradScaler)",
             stacklevel=3,
         )
     held = [holders(tensor, topology) for tensor in layout]

@@ -53,8 +53,8 @@ class Done:
     without: Counter[str] = dataclasses.field(default_factory=Counter)
     """Steps without it, by what is said of their optimizers."""
 
-    records: list[str] = dataclasses.field(default_factory=list)
-    """Folders that were written."""
+    records: list[tuple[Any, str]] = dataclasses.field(default_factory=list)
+    """Records, weakly, and their folders at first: a full disk moves them."""
 
 
 class Process:
@@ -213,6 +213,8 @@ class Process:
         from paddle_adagc.run import watch
 
         record = watch.record_of(optimizer)
+        if record is None and self._trainer_of(optimizer) is not None:
+            return  # its record could not be opened, and a warning says why
         options = {k: v for k, (v, _) in self._values.items()}
         if record is None:
             where = self._record if isinstance(self._record, str) else None
@@ -227,7 +229,8 @@ class Process:
             if unused and _is_first_of_node():
                 say(f"the script's own record, without {', '.join(unused)}")
         if record is not None and (line := watch.started(record, optimizer)):
-            self._done.records.append(watch.shown_path(record))
+            path = watch.shown_path(record)
+            self._done.records.append((weakref.ref(record), path))
             say(line)
 
     def _in_force(self, clip: Any) -> str:
@@ -274,17 +277,24 @@ class Process:
         elif is_first:
             self._done.without[self._what_lacks(optimizer)] += 1
 
+    def _trainer_of(self, optimizer: Any) -> Any:
+        """Return the Trainer that an optimizer is of; None: of none."""
+        from paddle_adagc.optimizer import innermost
+
+        for trainer in filter(None, (one() for one in self._trainers)):
+            own = trainer.optimizer
+            if own is not None and innermost(own) is innermost(optimizer):
+                return trainer
+        return None
+
     def _what_lacks(self, optimizer: Any) -> str:
         """Name an optimizer that steps without AdaGC, and why."""
-        from paddle_adagc.optimizer import clip_of, innermost
+        from paddle_adagc.optimizer import clip_of
 
         name, clip = type(optimizer).__name__, clip_of(optimizer)
-        for one in self._trainers:
-            trainer = one()
-            own = getattr(trainer, "optimizer", None)
-            if own is not None and innermost(own) is innermost(optimizer):
-                kind = type(trainer).__name__
-                return f"{name} without AdaGC: {kind} has given it {clip}"
+        if (trainer := self._trainer_of(optimizer)) is not None:
+            kind = type(trainer).__name__
+            return f"{name} without AdaGC: {kind} has given it {clip}"
         if name == "LBFGS":
             return f"{name} without AdaGC: it calls no clip"
         norm = getattr(clip, "clip_norm", None)  # of Paddle's clips
@@ -298,9 +308,12 @@ class Process:
     def _say_what_was_done(self) -> None:
         done = self._done
         if self._watch:
-            for path in done.records:
-                path = shlex.quote(path)
-                say(f"to see what happened:\n    adagc-report {path}")
+            from paddle_adagc.run import watch
+
+            for made, path in done.records:
+                now = watch.shown_path(made()) if made() else path
+                now = shlex.quote(now)
+                say(f"to see what happened:\n    adagc-report {now}")
             return
         if _is_first_of_node() and done.num_clipped:
             text = f"AdaGC clipped {_steps(done.num_clipped)}"

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import shlex
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
@@ -71,14 +72,19 @@ def _about(
             yield from _nonfinite(run, event)
         return
     if suffers and event.has_loss and event.is_short:
-        batches = [e for e in events if e.has_loss and e.is_short]
-        batches = batches[:_MOST_SKIPPED]
+        batches = [event]
+        text = "If the data is to blame, "
+        if lasts or is_new:
+            text += "resume from a checkpoint before step "
+            text += f"{event.first:,}, and leave out these steps"
+        else:
+            before = [e for e in events if e.first <= event.first]
+            batches = [e for e in before if e.has_loss and e.is_short]
+            text += "leave out these steps in the next run"
         yield _advice(
             "skip",
-            "If the data is to blame, resume from a checkpoint before step "
-            f"{batches[0].first:,}, and leave out these steps by the Trainer's "
-            "setting:",
-            _intervals(batches),
+            f"{text} by the Trainer's setting:",
+            _intervals(batches[-_MOST_SKIPPED:]),
         )
     is_local = event.cause in ("tensor", "layer")
     if is_local and (lasts or event.kind == "norm shift"):
@@ -116,11 +122,15 @@ def _nonfinite(run: RecordedRun, event: Happening) -> Iterator[Advice]:
     text += "loss function." if event.begins_with == "nan" else "backward pass"
     if guilty := event.finding.guilty:
         text += f" of {', '.join(g.key for g in guilty[:3])}."
+    if (num := len(event.skipped)) > 1:
+        text = f"{num} steps were left out, so that as many batches met the "
+        text += "same weights: return to an older checkpoint."
     yield _advice("look", text)
     text = "In the next run --skip-above leaves out a step whose loss or norm "
     text += "is NaN or Inf:"
     watch = "" if "ClipGradByAdaGC" in clip_of(run) else "--watch "
-    yield _advice("skip", text, f"adagc-run {watch}--skip-above 8 COMMAND")
+    if not event.skipped:
+        yield _advice("skip", text, f"adagc-run {watch}--skip-above 8 COMMAND")
     text = "AdaGC sets a gradient with Inf or NaN to 0, and no other."
     yield from _switch(run, text)
 
@@ -152,7 +162,7 @@ def _resume(run: RecordedRun, step: float = math.inf) -> str:
     """Name the newest checkpoint beside the record that has not made a step."""
     last = min(step - 1, run.step[-1] if len(run.step) else math.inf)
     found = {}
-    for path in run.directory.parent.glob("checkpoint-*"):
+    for path in run.directory.absolute().parent.glob("checkpoint-*"):
         number = path.name.removeprefix("checkpoint-")
         is_number = number.isascii() and number.isdigit()
         if is_number and len(number) < 16 and int(number) <= last:
@@ -161,7 +171,7 @@ def _resume(run: RecordedRun, step: float = math.inf) -> str:
     found = finished or found
     if not found:
         return ""
-    return f"--resume_from_checkpoint {found[max(found)]}"
+    return f"--resume_from_checkpoint {shlex.quote(str(found[max(found)]))}"
 
 
 def _advice(code: str, text: str, command: str = "") -> Advice:

@@ -275,6 +275,10 @@ def _look_at_loss(
     if until == math.inf and not len(rest):
         is_long = np.count_nonzero(inside) >= FEWEST
         losses.is_over = False if is_long or "nan" in found.series else None
+    is_last = until == math.inf and not is_known[step > found.last].any()
+    if is_last and "nonfinite" in found.series and _ends_with_nan(run):
+        losses.is_over = False
+        return
     if not len(past):
         return
     losses.before = before = Span.of(step[past], loss[past])
@@ -291,6 +295,12 @@ def _look_at_loss(
             losses.back = spans[is_back.index(True)].first
         elif Span.of(step[rest], loss[rest]).is_above(before, _HIGHER):
             losses.is_over = False
+
+
+def _ends_with_nan(run: RecordedRun) -> bool:
+    """Whether the last loss was not finite, maybe of a step never made."""
+    loss = run.end.get("last_loss")
+    return isinstance(loss, float) and not math.isfinite(loss)
 
 
 def _look_at_norms(

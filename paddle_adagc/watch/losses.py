@@ -72,7 +72,7 @@ def forget_losses() -> None:
 
 
 def take_losses(optimizer: Any, record: Any) -> list[Any]:
-    """Return the scalars of an optimizer's step, detached.
+    """Return the scalars of an optimizer's step, detached, over num_losses.
 
     A record learns which other records take the same.
     """
@@ -85,7 +85,8 @@ def take_losses(optimizer: Any, record: Any) -> list[Any]:
         loss.takers.append(record)
         loss.left = loss.left or {number}
     _forget(number)
-    return [loss.value for loss in found]
+    times = record.num_losses
+    return [x.value / times if times > 1 else x.value for x in found]
 
 
 def _forget(number: int) -> None:

@@ -114,6 +114,9 @@ class Record(Recording):
         [1, 2, 3]
     """
 
+    num_losses = 1
+    """How many times a step's loss the sum of what it differentiates is."""
+
     def __init__(
         self,
         directory: str | os.PathLike[str],

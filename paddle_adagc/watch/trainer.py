@@ -106,6 +106,7 @@ class TrainerRecord:
         optimizer: Any,
         bind: Callable[[Any], None],
         load: Callable[[Any], None],
+        trainer: Any = None,
     ) -> None:
         """Open the record where training begins, and resume its shadow.
 
@@ -137,6 +138,7 @@ class TrainerRecord:
         if self.record is None:
             return
         self.record.count_by(lambda: state.global_step)
+        self.record.num_losses = _num_losses(trainer, args)
         if self.shadow and state.global_step and not is_adagc(acting):
             try:
                 load(self.shadow)
@@ -213,6 +215,17 @@ class TrainerRecord:
         if self.record is not None:
             self.record.close()
             self.record = None
+
+
+def _num_losses(trainer: Any, args: Any) -> int:
+    """How many times a step's loss the sum of what it differentiates is.
+
+    A Trainer that delays the scale of the loss divides the gradients later:
+    PaddleNLP's if it is told to, PaddleFormers' from 1.1 on always.
+    """
+    delays = getattr(trainer, "_enable_delay_scale_loss", lambda: True)
+    is_delayed = trainer is not None and delays()
+    return getattr(args, "gradient_accumulation_steps", 1) if is_delayed else 1
 
 
 def _are_finite(weights: Sequence[Tensor]) -> bool:

@@ -210,6 +210,8 @@ def _nonfinite(run: RecordedRun, event: Happening) -> Iterator[str]:
     clip = clip_of(run, event.first)
     if event.first in event.skipped:
         yield "The step was left out."
+    elif run.column("overflow")[row] == 1:
+        yield "The GradScaler left the step out."
     elif "ClipGradByAdaGC" in clip and not any(x in clip for x in _SPREADING):
         yield "AdaGC set such gradients to 0."
     else:

@@ -16,7 +16,9 @@ from helpers import run_python
 
 from paddle_adagc import ClipGradByAdaGC, load_state, run, save_state
 from paddle_adagc.optimizer import clip_of
+from paddle_adagc.run.process import Process
 from paddle_adagc.watch import Record, read_record
+from paddle_adagc.watch.recorder import record_of
 
 
 def make_training(width=4):
@@ -187,3 +189,70 @@ def test_units_of_a_trainer_reach_a_clip_that_was_bound_before(tmp_path):
     trainer.clip.bind(trainer.model)
     trainer.train()
     assert "a.weight" in trainer.clip.state_dict()["gamma"]
+
+
+@pytest.mark.parametrize("new_tensors", ["raise", "start"])
+def test_no_rank_of_data_parallelism_takes_a_larger_model_s_state(
+    new_tensors, monkeypatch, caplog
+):
+    def make_clip(num_layers):
+        clip = ClipGradByAdaGC(t_start=1)
+        layers = [paddle.nn.Linear(4, 4) for _ in range(num_layers)]
+        clip.bind(paddle.nn.Sequential(*layers))
+        return clip
+
+    state, clip = make_clip(6).state_dict(), make_clip(3)
+    monkeypatch.setattr("paddle.distributed.get_world_size", lambda: 2)
+    if new_tensors == "raise":
+        with pytest.raises(ValueError, match=r"'3\.weight'.* unknown"):
+            clip.set_state_dict(state)
+    else:
+        clip.set_state_dict(state, new_tensors="start")
+        assert "5.bias is gone" in caplog.text
+
+
+def test_names_that_one_more_layer_moved_are_another_model_s():
+    def train(clip, model):
+        optimizer = paddle.optimizer.SGD(
+            parameters=model.parameters(), grad_clip=clip
+        )
+        model(paddle.ones([1, 4])).mean().backward()
+        optimizer.step()
+
+    def make_model():
+        return paddle.nn.Sequential(*(paddle.nn.Linear(4, 4) for _ in "abc"))
+
+    clips = [ClipGradByAdaGC(t_start=1) for _ in "ab"]
+    with paddle.utils.unique_name.guard():
+        train(clips[0], make_model())
+    clips[1].set_state_dict(clips[0].state_dict())
+    with paddle.utils.unique_name.guard():
+        paddle.nn.Linear(4, 4)
+        model = make_model()
+    with pytest.raises(ValueError, match="another model's"):
+        train(clips[1], model)
+
+
+def test_a_trainer_whose_record_was_refused_is_no_loop(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    _, optimizer, _ = make_training()
+    process = Process({}, True, True, False)
+    trainer = SimpleNamespace(optimizer=optimizer)
+    process._trainers.append(lambda: trainer)
+    process._begin_record(optimizer)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_the_last_line_names_a_record_where_it_is(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    _, optimizer, _ = make_training()
+    process = Process({}, True, True, False)
+    process._begin_record(optimizer)
+    record = record_of(optimizer)
+    assert "into adagc-record" in capsys.readouterr().err
+    record._writer.directory = tmp_path / "my own"  # a full disk
+    process._say_what_was_done()
+    assert "adagc-report 'my own'" in capsys.readouterr().err
+    record.close()

@@ -10,11 +10,13 @@ import paddle
 import pytest
 from core.integrations.trainers import Clipping, Trainer, clipping, gamma_of
 
-from paddle_adagc import ClipGradByAdaGC
+from paddle_adagc import ClipGradByAdaGC, integrations
 from paddle_adagc.integrations.arguments import bind_clip, library_of
 from paddle_adagc.integrations.model_units import ModelUnits
 from paddle_adagc.integrations.trainer import ClippingMixin
 from paddle_adagc.run.settings import as_number
+from paddle_adagc.watch import read_record
+from paddle_adagc.watch.trainer import _num_losses
 
 
 def test_a_state_that_another_run_left_beside_is_not_taken(tmp_path):
@@ -139,3 +141,45 @@ def test_a_loss_of_nan_that_is_left_out_leaves_the_log(tmp_path):
     losses = [logs["loss"] for logs in trainer.logged if "loss" in logs]
     assert [i for i, x in enumerate(losses) if not math.isfinite(x)] == [3]
     assert len(losses) == 8
+
+
+@pytest.mark.parametrize(
+    ("methods", "expected"),
+    [
+        ({"_enable_delay_scale_loss": lambda: False}, 1),
+        ({"_enable_delay_scale_loss": lambda: True}, 4),
+        ({}, 4),  # PaddleFormers from 1.1 on
+    ],
+)
+def test_micro_batches_whose_gradients_are_divided(methods, expected):
+    trainer = types.SimpleNamespace(**methods)
+    args = types.SimpleNamespace(gradient_accumulation_steps=4)
+    assert _num_losses(trainer, args) == expected
+
+
+def test_a_state_that_ranks_disagree_about_costs_no_checkpoint(
+    tmp_path, monkeypatch
+):
+    trainer = clipping(tmp_path, max_steps=3)
+
+    def disagree(*args):
+        raise RuntimeError("ranks disagree about gamma of 'q_norm.weight'")
+
+    monkeypatch.setattr(integrations.clipping, "stage_clip", disagree)
+    with pytest.raises(RuntimeError, match="ranks disagree"):
+        trainer.train()
+    assert (tmp_path / "checkpoint-1").is_dir()
+
+
+def test_recorded_losses_are_those_of_paddleformers(tmp_path, monkeypatch):
+    """It divides the gradients of micro-batches, not their losses."""
+    pytest.importorskip("paddleformers")
+    from core.integrations.test_real_trainers import make_trainer
+
+    monkeypatch.setattr("paddle.device.synchronize", lambda: None)  # no device
+    arguments = {"gradient_accumulation_steps": 4, "logging_steps": 1}
+    trainer = make_trainer("mixin", tmp_path, max_steps=5, **arguments)
+    trainer.train()
+    logged = [logs["loss"] for logs in trainer.logged if "loss" in logs]
+    recorded = read_record(tmp_path / "record").column("loss")
+    assert recorded.tolist() == pytest.approx(logged, rel=1e-5)
