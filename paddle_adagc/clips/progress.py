@@ -192,7 +192,8 @@ class Progress:
         arguments, votes = self._clip.arguments(), self._clip._counts_support
         loaded = ClipState.from_dict(state).renamed(rename or {})
         loaded = loaded.fitted(arguments, votes)
-        self.tensors.adopt(loaded.keys, new_tensors == "start")
+        is_part = self.ranks.hold_parts(self.tensors.layout)
+        self.tensors.adopt(loaded.keys, new_tensors == "start", is_part)
         counts = self.known().num_nonfinite
         gamma, support = (
             None if vector is None else paddle.to_tensor(vector, "float32")

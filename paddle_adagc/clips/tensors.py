@@ -12,7 +12,6 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import paddle.distributed as dist
 from paddle import Tensor
 
 from paddle_adagc.clips.overrides import Overrides
@@ -31,7 +30,6 @@ from paddle_adagc.parallel.layout import (
 )
 from paddle_adagc.parallel.meshes import any_is_distributed
 from paddle_adagc.parallel.ranks import Ranks
-from paddle_adagc.parallel.topology import read_topology
 
 logger = logging.getLogger(__name__)
 
@@ -103,16 +101,14 @@ class Tensors:
             self._index_of_name[parameter.name] = index
         return indexes
 
-    def adopt(self, keys: Sequence[str], may_differ: bool) -> None:
+    def adopt(
+        self, keys: Sequence[str], may_differ: bool, may_hold_more: bool
+    ) -> None:
         """Take the tensors of a state, which those that are known have to fit.
 
-        Of experts and a pipeline it may hold more: other ranks' tensors.
         ``may_differ``: it may lack tensors, and hold tensors that are gone.
+        ``may_hold_more``: those of other ranks.
         """
-        has_experts = any(tensor.is_expert for tensor in self.layout)
-        may_hold_more = dist.get_world_size() > 1 and (
-            has_experts or read_topology().pipe.size > 1
-        )
         if may_differ and self.keys:
             _log_differences(keys, self.keys, may_hold_more)
         elif self.keys or self.is_bound:

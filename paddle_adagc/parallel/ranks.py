@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -115,6 +115,13 @@ class Ranks:
             )
         self.reducer = make_reducer(layout or (), topology)
         return self.reducer
+
+    def hold_parts(self, layout: Iterable[TensorLayout]) -> bool:
+        """Whether ranks may hold other tensors: stages, experts."""
+        if dist.get_world_size() == 1:
+            return False
+        has_experts = any(tensor.is_expert for tensor in layout)
+        return has_experts or read_topology().pipe.size > 1
 
     def check_unbound(self, parameters: Sequence[Tensor] = ()) -> None:
         """Refuse an unbound clip where ranks hold parts of a model, or experts.

@@ -18,6 +18,8 @@ from paddle.distributed.fleet.utils.mix_precision_utils import MixPrecisionLayer
 
 from paddle_adagc import ClipGradByAdaGC
 from paddle_adagc.parallel.layout import unwrap
+from paddle_adagc.parallel.ranks import Ranks
+from paddle_adagc.parallel.topology import Axis, Topology
 from paddle_adagc.state import ClipState
 
 
@@ -189,6 +191,8 @@ def test_a_whole_state_fits_a_rank_s_part_of_the_model(monkeypatch):
     with pytest.raises(ValueError, match=r"'2\.weight', '2\.bias' unknown"):
         clip.set_state_dict(state)
     monkeypatch.setattr(paddle.distributed, "get_world_size", lambda: 2)
+    stage = Topology(pipe=Axis(0, 2))
+    monkeypatch.setattr(f"{Ranks.__module__}.read_topology", lambda: stage)
     clip.set_state_dict(state)
     gamma = clip.state_dict()["gamma"]
     assert [*gamma] == ["0.weight", "0.bias"]

@@ -49,7 +49,7 @@ COLORED = {"color": {"color": "moe_expert"}, "no_sync": False}
             (
                 NO_SYNC,
                 Topology(data=COPIES, **{beside: TWO}),
-                "fleet ignores no_",
+                "ignores no_sync and",
             )
             for beside in ("model", "pipe", "sep")
         ),

@@ -139,11 +139,11 @@ def rates_why(rows: pd.DataFrame) -> str:
 
 
 def screen(rows: pd.DataFrame) -> str:
-    """Table of the grid ``spike-screen``, a row per run."""
-    own = rows[rows["target"] == "spike-screen"].sort_values("method")
+    """Table of ``spike-screen`` and ``spike-prose``, a row per run."""
+    own = rows[rows["target"].isin(["spike-screen", "spike-prose"])]
     digits = {"peaks": 0, "worst": 2, "end": 3}
     lines = []
-    for row in own.to_dict("records"):
+    for row in own.sort_values(["seed", "method"]).to_dict("records"):
         found = measure(row)
         cells = [fixed(found[name], n) for name, n in digits.items()]
         lines.append([row["method"], row["seed"], *cells])
