@@ -36,10 +36,11 @@ def test_a_stopped_command_resumes_with_the_same_record(number, tmp_path):
     before = signal.signal(number, signal.SIG_DFL)  # nohup's is inherited
     process = runs.start(values, tmp_path)
     signal.signal(number, before)
-    runs.wait_for_step(tmp_path / "stopped", 5, process)
+    while "step 5/" not in process.stdout.readline():
+        assert process.poll() is None
     process.send_signal(number)
-    printed, _ = process.communicate(timeout=600)
-    assert process.returncode == 128 + number
+    printed = process.stdout.read()
+    assert process.wait(600) == 128 + number
     (checkpoint,) = (tmp_path / "stopped").glob("checkpoint-*")
     assert printed.splitlines()[-2:] == [
         f"stopped by {number.name}: saved {checkpoint}",
