@@ -103,4 +103,4 @@ def digits(value: float) -> str:
 
 def counted(number: int, noun: str = "step") -> str:
     """Return a number and its noun, in the plural but for 1."""
-    return f"{number:,} {noun}{'s' * (number != 1)}"
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
