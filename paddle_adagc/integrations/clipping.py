@@ -333,7 +333,7 @@ class TrainerClip(TrainerCallback):
         log(logs, *args, **kwargs)
 
     def save(self, save: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-        """Save; the clip's file comes last, and is written before."""
+        """Save, also if the clip cannot; its file comes last."""
         saved = self.recording.saved(self.clip) if self.recording else self.clip
         if self.recording and self.recording.refuses_to_save():
             return

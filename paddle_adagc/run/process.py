@@ -282,7 +282,7 @@ class Process:
         from paddle_adagc.optimizer import innermost
 
         for trainer in filter(None, (one() for one in self._trainers)):
-            own = trainer.optimizer
+            own = getattr(trainer, "optimizer", None)
             if own is not None and innermost(own) is innermost(optimizer):
                 return trainer
         return None
