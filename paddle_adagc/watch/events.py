@@ -278,7 +278,6 @@ def _look_at_loss(
     is_last = until == math.inf and not is_known[step > found.last].any()
     if is_last and "nonfinite" in found.series and _ends_with_nan(run):
         losses.is_over = False
-        return
     if not len(past):
         return
     losses.before = before = Span.of(step[past], loss[past])

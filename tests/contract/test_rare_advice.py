@@ -34,7 +34,8 @@ def test_weights_that_a_gradient_made_nan_are_not_resumed_from(tmp_path):
         text="ValueError: Loss contains nan",
         last_loss=math.nan,
     )
-    advice, _ = advice_of(folder)
+    advice, page = advice_of(folder)
+    assert "Before, in steps 1 to 59, the loss was" in page["verdict"]["text"]
     assert "before step 60" in advice["return"]["text"]
     command, path = shlex.split(advice["return"]["command"])
     assert command == "--resume_from_checkpoint"
