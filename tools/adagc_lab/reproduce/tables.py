@@ -98,6 +98,7 @@ _CALM: list[_Column] = [
     ("Validation loss (nat)", _compared, "validation_loss"),
     ("Mean loss (nat)", _compared, "mean"),
     ("Loss of the last 500 steps (nat)", _compared, "end"),
+    ("Peaks above 0.5 nat", _sums, "peaks"),
 ]
 _PRICE: list[_Column] = [
     ("Steps 1,000 to 1,500 (nat)", _compared, "early"),
@@ -302,7 +303,7 @@ def make_tables(
         "own-spiking": _comparison(by["spiking"], _SPIKING[:3], _OWN),
         "own-calm": _comparison(by["calm"], _CALM, _OWN),
         "own-faults": _comparison(by["faults"], _FAULTS, _OWN),
-        "fault-timing": _comparison(timing, [*_FAULTS[:2], _AT_FIRST]),
+        "fault-timing": _comparison(timing, [*_FAULTS[:2], _AT_FIRST, _FAULTS[3]]),
         "own-of-adagc": _comparison({"Llama-2 7B": llama}, _CALM[:1], _OWN),
         "epsilon": _comparison(epsilon, _SPIKING, None),
         "effort": effort(rows),
