@@ -19,16 +19,25 @@ from adagc_lab.clips import compared
 from adagc_lab.clips.measured import _factor
 from adagc_lab.models.config import DecoderConfig
 from adagc_lab.models.layers import GatedMLP
+from adagc_lab.record.files import read_run_json, update_run_json
 from adagc_lab.report.measures import describe_run, measure
 from adagc_lab.reproduce import store
 from adagc_lab.reproduce.grid import load_target
 from adagc_lab.reproduce.pairs import Pairs
 from adagc_lab.reproduce.rates import rate_table, rates_why
+from adagc_lab.reproduce.tables import _compared
+from adagc_lab.reproduce.targets import Target
 from adagc_lab.train.parse import parse_config
 from adagc_lab.train.run import run_pretraining
+from indexed import write_random_dataset
 from lab.models.tiny import build
 from lab.report.test_report import make_run
-from lab.reproduce.conftest import FAULTS, planned, write_grid  # noqa: F401
+from lab.reproduce.conftest import (
+    FAULTS,
+    planned,
+    write_grid,  # noqa: F401
+    write_run,
+)
 from lab.reproduce.test_rows import make_row
 from lab.train import runs
 from lab.train.test_start import constant, fork
@@ -115,6 +124,33 @@ def test_runs_on_other_texts_make_no_pair():
     pairs = Pairs(rows, "GlobalGC 1")
     assert pairs.differences("AdaGC", 9, "x") == []
     assert pairs.differences("ZClip", 9, "x") == [0.0]
+
+
+def digits_of(*parts):
+    run = make_run(tensors=False)
+    run.run["data"] = dict(
+        zip(("sha256", "sampled_sha256"), parts, strict=False)
+    )
+    return describe_run(run, 200)["data"]
+
+
+def test_two_texts_with_documents_of_the_same_lengths_are_two():
+    index, text, other = "a" * 64, "b" * 64, "c" * 64
+    assert digits_of(index) == index[:12]
+    assert digits_of(index, text) == digits_of(index, text)
+    assert digits_of(index, text) != digits_of(index, other)
+
+
+def test_pairs_that_both_diverged_are_told():
+    row = {"steps": 9, "processor": "P", "clean_twin": 0, "data": ""}
+    rows = [
+        {**row, "seed": seed, "method": method, "x": np.inf if seed < 2 else x}
+        for seed in range(8)
+        for method, x in (("GlobalGC 1", 1.0), ("AdaGC", 1.5))
+    ]
+    pairs = Pairs(pd.DataFrame(rows), "GlobalGC 1")
+    cell = _compared(pairs, "AdaGC", 9, "x")
+    assert cell == "+0.500 (+0.500, +0.500); both diverged in 2"
 
 
 def test_a_run_that_diverged_counts_where_the_mechanism_is_asked():
@@ -232,6 +268,56 @@ def test_other_steps_to_skip_replace_a_row(tmp_path):
         rows = [{**names, "seed": 1, "clean_twin": 0, "digest": "d", **row}]
         store.append(tmp_path, "t", rows)
     assert store.load(tmp_path)["skip_steps"].tolist() == [100]
+
+
+def test_runs_that_another_commit_made_are_named(
+    write_grid,  # noqa: F811
+    tmp_path,
+    capsys,
+):
+    target = Target.plan(write_grid(), tmp_path / "out")
+    for _, planned_runs in target.grid:
+        for run in planned_runs:
+            write_run(run)
+    target.run(tmp_path / "out", tmp_path / "out/results", 1)
+    assert "with runs of other commits: abc\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("window", [2, 4, 6])
+def test_a_fork_to_another_window_keeps_the_newest_norms(window):
+    before = compared.ClipGradBySkipStep(window=4)
+    before.state["past"] = paddle.to_tensor([4.0, 3.0, 2.0, 1.0])
+    clip = compared.ClipGradBySkipStep(window=window)
+    clip.set_state_dict(before.state_dict())
+    past = [4.0, 3.0, 2.0, 1.0, 0.0, 0.0]
+    assert clip.state["past"].tolist() == past[:window]
+
+
+def test_a_run_on_two_types_of_processor_names_both(tmp_path):
+    values = constant(tmp_path, max_steps=4, save_every=2)
+    assert runs.run(values)[0] == "finished"
+    machine = read_run_json(tmp_path)["machine"]
+    own = machine["processor"]
+    update_run_json(tmp_path, machine={**machine, "processor": "Other"})
+    for steps in (6, 8):
+        longer = constant(tmp_path, max_steps=steps, save_every=2)
+        assert runs.run(longer)[0] == "finished"
+        found = read_run_json(tmp_path)["machine"]["processor"]
+        assert found == f"Other; {own}"
+
+
+def test_a_run_does_not_go_on_with_other_validation_data(tmp_path):
+    data = write_random_dataset(tmp_path / "train", seed=0)
+    held_out = write_random_dataset(tmp_path / "other", seed=1)["prefix"]
+    data = {**data, "validation_prefix": held_out}
+    values = runs.make_values(tmp_path / "run", save_every=4, data=data)
+    with runs.interrupted_at(6):
+        runs.run(values)
+    write_random_dataset(held_out, seed=2)
+    with pytest.raises(ValueError, match="the data has changed"):
+        runs.run(values)
+    write_random_dataset(held_out, seed=1)
+    assert runs.run(values)[0] == "finished"
 
 
 def test_an_enlarged_gradient_is_recorded_as_it_is():

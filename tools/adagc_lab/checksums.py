@@ -47,6 +47,14 @@ def sampled_sha256(path: str | os.PathLike[str]) -> str:
     return digest.hexdigest()
 
 
+def first_digits(data: Mapping[str, Any]) -> str:
+    """Return 12 digits for the facts of a dataset; "" without a checksum."""
+    digest = str(data.get("sha256", ""))
+    if sampled := data.get("sampled_sha256"):  # the tokens beside their index
+        digest = hashlib.sha256((digest + sampled).encode()).hexdigest()
+    return digest[:12]
+
+
 def describe(directory: Path, names: Iterable[str]) -> Description:
     """Put files on the disk, and return their sizes and checksums."""
 

@@ -273,6 +273,13 @@ class ClipGradBySkipStep(GlobalClip):
         self.bound = _bound(max_grad_norm)
         super().__init__()
 
+    def set_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Load a state; of another window the newest norms are kept."""
+        unknown = paddle.zeros_like(self.state["past"])
+        super().set_state_dict(state)
+        past = paddle.concat([self.state["past"], unknown])
+        self.state["past"] = past[: unknown.shape[0]]
+
     def decide(self, total: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Drop the step, or clip it by the norm over all tensors."""
         past = self.state["past"]

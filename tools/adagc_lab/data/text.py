@@ -266,6 +266,7 @@ def build_datasets(
             other = IndexedTokens(config.validation_prefix)
             train, held_out = source.tokens, other.tokens
             other_facts = other.fingerprint()
+            facts = {**facts, "validation": other_facts}
     else:
         documents = standard_library()
         facts = other_facts = sources_fingerprint(documents)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from adagc_lab.checksums import first_digits
 from adagc_lab.record.files import RunRecord
 from adagc_lab.report.judged import judged_steps, memorises
 
@@ -58,7 +59,7 @@ def describe_run(record: RunRecord, skip_steps: int) -> Row:
         "faults": spans(record.faults),
         "left_out": spans(left_out),
         "commit": facts.get("commit") or "",
-        "data": str(facts.get("data", {}).get("sha256", ""))[:12],
+        "data": first_digits(facts.get("data", {})),
         "retrieval_accuracy": _last(record, "retrieval_accuracy"),
         "step_ms": _median_ms(record, "step_seconds"),
         "clip_ms": _median_ms(record, "clip_seconds"),

@@ -91,10 +91,7 @@ def rate_table(cells: pd.DataFrame) -> str:
 
 
 def rate_differences(cells: pd.DataFrame) -> str:
-    """Table of differences from GlobalGC 1 at each beta2 and rate.
-
-    Paired by seed and processor.
-    """
+    """Table of differences from GlobalGC 1, paired by seed and processor."""
     lines = []
     methods = [m for m in dict.fromkeys(cells["method"]) if m != REFERENCE]
     for (beta2, rate), part in cells.groupby(["beta2", "rate"]):

@@ -71,7 +71,9 @@ class Recipes:
 
 def _compared(pairs: Pairs, method: str, steps: int, name: str) -> str:
     found = pairs.differences(method, steps, name)
-    return shown(difference(found)) if len(found) >= LEAST else "–"
+    dead = int(np.isnan(found).sum())
+    text = shown(difference(found)) if len(found) >= LEAST else "–"
+    return text + f"; both diverged in {dead}" * bool(dead)
 
 
 def _sums(pairs: Pairs, method: str, steps: int, name: str) -> str:
@@ -80,9 +82,8 @@ def _sums(pairs: Pairs, method: str, steps: int, name: str) -> str:
 
 
 def _means(pairs: Pairs, method: str, steps: int, name: str) -> str:
-    others, ours = pairs.values(method, steps, name)
-    means = [fixed(np.mean(x), 2) for x in (others, ours) if x]
-    return " → ".join(means) or "–"
+    means = [np.mean(x) for x in pairs.values(method, steps, name) if x]
+    return " → ".join(fixed(x, 2) for x in means) or "–"
 
 
 _Column = tuple[str, Callable[[Pairs, str, int, str], str], str]
@@ -111,11 +112,8 @@ _FAULTS: list[_Column] = [
     ("Damage over its own clean run (nat)", _compared, "damage"),
     ("Damage over GlobalGC 1's clean run (nat)", _compared, OVER_REFERENCE),
 ]
-_AT_FIRST: _Column = (
-    "Damage of 1,000 steps over its own clean run (nat)",
-    _compared,
-    "damage_at_first",
-)
+_AT_FIRST = "Damage of 1,000 steps over its own clean run (nat)"
+_TIMING = [*_FAULTS[:2], (_AT_FIRST, _compared, "damage_at_first"), _FAULTS[3]]
 
 
 def _comparison(
@@ -303,7 +301,7 @@ def make_tables(
         "own-spiking": _comparison(by["spiking"], _SPIKING[:3], _OWN),
         "own-calm": _comparison(by["calm"], _CALM, _OWN),
         "own-faults": _comparison(by["faults"], _FAULTS, _OWN),
-        "fault-timing": _comparison(timing, [*_FAULTS[:2], _AT_FIRST, _FAULTS[3]]),
+        "fault-timing": _comparison(timing, _TIMING),
         "own-of-adagc": _comparison({"Llama-2 7B": llama}, _CALM[:1], _OWN),
         "epsilon": _comparison(epsilon, _SPIKING, None),
         "effort": effort(rows),

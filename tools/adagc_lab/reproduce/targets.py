@@ -24,7 +24,7 @@ from adagc_lab.reproduce.grid import (
     load_target,
     make_runs,
 )
-from adagc_lab.reproduce.running import has_ended, run_all
+from adagc_lab.reproduce.running import commit, has_ended, run_all
 
 STORE = "cells"
 """Folder of all run directories, each named after its config."""
@@ -85,6 +85,9 @@ class Target:
             run_all(runs, num_jobs)
             rows = [store.make_row(self.name, config, run) for run in runs]
             store.append(results, self.name, rows)
+            if others := {row["commit"] for row in rows} - {commit() or ""}:
+                kept = "; ".join(sorted(others)) or "unknown"
+                print(f"with runs of other commits: {kept}", flush=True)
             found = load_experiment(config, runs, directory)
             print(result_table(measure_experiment(found)), flush=True)
             drawn = directory / f"{config.name}.svg"

@@ -195,10 +195,17 @@ class Start:
             )
 
     def write(self, facts: dict[str, Any]) -> None:
-        """Write ``run.json``, with the facts of the run that starts."""
+        """Write ``run.json``, with the facts of the run that starts.
+
+        A run that changed to another type of processor has both.
+        """
         if self._earlier:
             other = ", or start a new run with --fork NEW_DIR"
             check_fingerprint(facts["data"], self._earlier, other)
+            known = self._earlier.get("machine", {}).get("processor", "")
+            types = [*known.split("; "), facts["machine"]["processor"]]
+            both = "; ".join(dict.fromkeys(filter(None, types)))
+            facts["machine"] = {**facts["machine"], "processor": both}
         else:
             _empty(self._directory)
         files.update_run_json(
